@@ -59,7 +59,8 @@ type NormCall struct {
 func (m *Machine) Collectives(ctx context.Context, o CollectiveOptions) (*Collectives, error) {
 	peers := m.dev.Peers()
 	if peers == nil {
-		return nil, fmt.Errorf("%w: collectives by calls want a machine with a World of several processes", ErrUnsupported)
+		return nil, fmt.Errorf("%w: collectives by calls want a machine with a World of several processes",
+			ErrUnsupported)
 	}
 	g, err := calls.Open(context.WithoutCancel(ctx), m.dev, peers.Processes(), calls.Options(o))
 	if err != nil {

@@ -39,7 +39,8 @@ func floatsOf(c *hocket.KernelCall, from, to int, f func(x, y float64) float64) 
 func init() {
 	double := func(x, _ float64) float64 { return 2 * x }
 	hocket.RegisterKernel("k.cu:doubled", func(c *hocket.KernelCall) error {
-		if n := c.Args[1].Tensor.Shape[0]; c.Args[2].Int != n || c.Grid != [3]int64{(n + 255) / 256, 1, 1} || c.Block[0] != 256 || c.Shared != 16 {
+		if n := c.Args[1].Tensor.Shape[0]; c.Args[2].Int != n || c.Grid != [3]int64{(n + 255) / 256, 1, 1} ||
+			c.Block[0] != 256 || c.Shared != 16 {
 			return fmt.Errorf("called by %v", c)
 		}
 		return floatsOf(c, 0, 1, double)
@@ -80,7 +81,8 @@ func launched(%x: f32[N]) -> f32[N] refines twice {
 }
 `
 
-var sixfold = strings.Replace(launching, `"k.cu:doubled`, `"k.cu":doubled(%x, into %y, N), grid=ceildiv(N, 256), block=256`, 1)
+var sixfold = strings.Replace(launching, `"k.cu:doubled`,
+	`"k.cu":doubled(%x, into %y, N), grid=ceildiv(N, 256), block=256`, 1)
 
 // launchProgram parses a text beside k.cu.
 func launchProgram(t *testing.T, text string) (*hocket.Program, error) {
@@ -152,7 +154,8 @@ func TestLaunchRefuted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if text := v.Diagnostics.Error(); v.Kind != hocket.Refuted || !strings.Contains(text, "launch") || !strings.Contains(text, "may run at the same time") {
+		if text := v.Diagnostics.Error(); v.Kind != hocket.Refuted || !strings.Contains(text, "launch") ||
+			!strings.Contains(text, "may run at the same time") {
 			t.Errorf("without %q: %s", wait, text)
 		}
 	}
@@ -173,7 +176,8 @@ func TestLaunchFixed(t *testing.T) {
 // TestLaunchUndeclared: what a kernel does that its launch does not say is found.
 func TestLaunchUndeclared(t *testing.T) {
 	_, _, err := launchRun(t, hocket.MachineOptions{}, strings.Replace(sixfold, ":doubled", ":meddle", 1))
-	if err == nil || !strings.Contains(err.Error(), "k.cu:meddle writes argument 0, which the launch says it reads") || !strings.Contains(err.Error(), "rank 0") {
+	if err == nil || !strings.Contains(err.Error(), "k.cu:meddle writes argument 0, which the launch says it reads") ||
+		!strings.Contains(err.Error(), "rank 0") {
 		t.Errorf("a write: %v", err)
 	}
 	c, rep, err := launchRun(t, hocket.MachineOptions{}, strings.Replace(sixfold, ":doubled", ":peek", 1))
@@ -192,11 +196,13 @@ func TestLaunchUndeclared(t *testing.T) {
 func TestLaunchUnknown(t *testing.T) {
 	text := strings.Replace(sixfold, ":doubled", ":unknown", 1)
 	_, _, err := launchRun(t, hocket.MachineOptions{}, text)
-	if !errors.Is(err, hocket.ErrUnsupported) || !strings.Contains(err.Error(), "no function stands in for k.cu:unknown") {
+	if !errors.Is(err, hocket.ErrUnsupported) ||
+		!strings.Contains(err.Error(), "no function stands in for k.cu:unknown") {
 		t.Errorf("got %v", err)
 	}
 	// The reference is what launches it; what runs does not.
-	swapped := strings.NewReplacer("func twice(", "func other(", "refines twice", "", "func launched(", "func known(").Replace(text)
+	swapped := strings.NewReplacer("func twice(", "func other(", "refines twice", "", "func launched(",
+		"func known(").Replace(text)
 	swapped += `
 func same(%x: f32[N]) -> f32[N] refines known {
   %y = scale %x, by=6

@@ -146,7 +146,8 @@ func hocket_bind(model C.int64_t, t *C.hocket_tensor, e **C.char) C.int {
 // Tensors must stay until then.
 //
 //export hocket_run
-func hocket_run(model C.int64_t, in *C.hocket_tensor, ins C.int64_t, out *C.hocket_tensor, outs C.int64_t, e **C.char) (run C.int64_t) {
+func hocket_run(model C.int64_t, in *C.hocket_tensor, ins C.int64_t, out *C.hocket_tensor, outs C.int64_t,
+	e **C.char) (run C.int64_t) {
 	guarded(e, func() error {
 		ts, err := tensors(in, ins)
 		results, oerr := tensors(out, outs)
@@ -199,10 +200,12 @@ func hocket_collectives(machine C.int64_t, options *C.char, e **C.char) (handle 
 // of hocket.h.
 //
 //export hocket_do
-func hocket_do(collectives C.int64_t, op, red, dtype, root C.int, count C.int64_t, stream, in, out C.uint64_t, e **C.char) C.int {
+func hocket_do(collectives C.int64_t, op, red, dtype, root C.int, count C.int64_t, stream, in, out C.uint64_t,
+	e **C.char) C.int {
 	return truth(guarded(e, func() error {
-		return library.Do(int64(collectives), capi.Call{Op: int(op), Red: int(red), DType: int(dtype), Root: int(root), Count: int64(count),
-			Stream: uintptr(stream), In: uintptr(in), Out: uintptr(out)})
+		return library.Do(int64(collectives),
+			capi.Call{Op: int(op), Red: int(red), DType: int(dtype), Root: int(root), Count: int64(count),
+				Stream: uintptr(stream), In: uintptr(in), Out: uintptr(out)})
 	}))
 }
 
@@ -210,10 +213,13 @@ func hocket_do(collectives C.int64_t, op, red, dtype, root C.int, count C.int64_
 // one that is worth it.
 //
 //export hocket_do_norm
-func hocket_do_norm(collectives C.int64_t, dtype C.int, rows, width C.int64_t, eps C.double, stream, in, residual, weight, sum, out C.uint64_t, e **C.char) C.int {
+func hocket_do_norm(collectives C.int64_t, dtype C.int, rows, width C.int64_t, eps C.double, stream, in, residual,
+	weight, sum, out C.uint64_t, e **C.char) C.int {
 	return truth(guarded(e, func() error {
-		return library.DoNorm(int64(collectives), capi.NormCall{DType: int(dtype), Rows: int64(rows), Width: int64(width), Eps: float64(eps),
-			Stream: uintptr(stream), In: uintptr(in), Residual: uintptr(residual), Weight: uintptr(weight), Sum: uintptr(sum), Out: uintptr(out)})
+		return library.DoNorm(int64(collectives),
+			capi.NormCall{DType: int(dtype), Rows: int64(rows), Width: int64(width), Eps: float64(eps),
+				Stream: uintptr(stream), In: uintptr(in), Residual: uintptr(residual), Weight: uintptr(weight),
+				Sum: uintptr(sum), Out: uintptr(out)})
 	}))
 }
 

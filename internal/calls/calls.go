@@ -61,13 +61,15 @@ func Open(ctx context.Context, m device.Machine, ranks int, o Options) (*Group, 
 	}
 	for g.rank = 0; !w.Local(g.rank); g.rank++ {
 	}
-	g.dispatch = comm.NewDispatch(w, m.Caps(), comm.Find(m.Name(), w).Table, comm.Policy{Algorithm: o.Algorithm, Fixed: o.Fixed})
+	g.dispatch = comm.NewDispatch(w, m.Caps(), comm.Find(m.Name(), w).Table,
+		comm.Policy{Algorithm: o.Algorithm, Fixed: o.Fixed})
 	if o.Algorithm != "" {
 		if err := g.dispatch.Check(o.Algorithm); err != nil {
 			return nil, errors.Join(fmt.Errorf("%w: %w", ErrInput, err), g.Close())
 		}
 	}
-	if err := g.meet(ctx, fmt.Sprintf("calls of %d ranks, algorithm %q, fixed %v", ranks, o.Algorithm, o.Fixed)); err != nil {
+	if err := g.meet(ctx, fmt.Sprintf("calls of %d ranks, algorithm %q, fixed %v", ranks, o.Algorithm,
+		o.Fixed)); err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
 	return g, nil

@@ -82,7 +82,8 @@ func (w pair) TeamAlgorithms() []string      { return w.s.TeamAlgorithms() }
 
 func opened(s *stub) *Group {
 	w := pair{s: s}
-	return &Group{world: w, calls: s, rank: 1, made: map[key]*prepared{}, dispatch: comm.NewDispatch(w, device.Caps{}, nil, comm.Policy{})}
+	return &Group{world: w, calls: s, rank: 1, made: map[key]*prepared{},
+		dispatch: comm.NewDispatch(w, device.Caps{}, nil, comm.Policy{})}
 }
 
 func (s *stub) wants(t *testing.T, want ...string) {
@@ -119,7 +120,8 @@ func TestLoose(t *testing.T) {
 	do(c)
 	s.wants(t, "do [4098 8192] on 9")
 	c.Count = 128
-	if err := g.Do(t.Context(), c); !errors.Is(err, ErrCapturing) || !strings.Contains(err.Error(), "all_reduce of bf16[128] sum") {
+	if err := g.Do(t.Context(), c); !errors.Is(err, ErrCapturing) ||
+		!strings.Contains(err.Error(), "all_reduce of bf16[128] sum") {
 		t.Errorf("the first of its kind while captured: %v", err)
 	}
 	s.wants(t)
@@ -135,19 +137,22 @@ func TestStaged(t *testing.T) {
 	}
 	// Memory is taken rank by rank: this process's are the second and the fourth.
 	s.wants(t, "prepare all_gather of [8] by fast, in place false, tails [0 0], loose false",
-		"copy 32 bytes from 4096 to 2097152 on 7", "do [2097152 4194304] on 7", "copy 64 bytes from 4194304 to 8192 on 7")
+		"copy 32 bytes from 4096 to 2097152 on 7", "do [2097152 4194304] on 7",
+		"copy 64 bytes from 4194304 to 8192 on 7")
 	c.Count = 4
 	if err := g.Do(t.Context(), c); err != nil || s.taken != 4<<20 {
 		t.Errorf("%v, taken up to %d", err, s.taken)
 	}
 	s.did = nil
 	// The root of a broadcast gets nothing, the others give nothing.
-	for root, want := range []string{"copy 16 bytes from 4194304 to 4096 on 7", "copy 16 bytes from 4096 to 2097152 on 7"} {
+	for root, want := range []string{"copy 16 bytes from 4194304 to 4096 on 7",
+		"copy 16 bytes from 4096 to 2097152 on 7"} {
 		c := Call{Op: ir.OpBroadcast, Root: root, DType: ir.F32, Count: 4, Stream: 7, In: 4096, Out: 4096}
 		if err := g.Do(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
-		if copies := slices.DeleteFunc(s.did, func(x string) bool { return !strings.HasPrefix(x, "copy") }); !slices.Equal(copies, []string{want}) {
+		if copies := slices.DeleteFunc(s.did,
+			func(x string) bool { return !strings.HasPrefix(x, "copy") }); !slices.Equal(copies, []string{want}) {
 			t.Errorf("broadcast from %d: %v, want %s", root, copies, want)
 		}
 		s.did = nil
@@ -166,7 +171,8 @@ func TestEmpty(t *testing.T) {
 	if err := g.Do(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	s.wants(t, "prepare all_reduce of [8] by fast, in place true, tails [0 0], loose false", "do [2097216 2097216] on 0")
+	s.wants(t, "prepare all_reduce of [8] by fast, in place true, tails [0 0], loose false",
+		"do [2097216 2097216] on 0")
 	c.In = at
 	if err := g.Do(t.Context(), c); err != nil || !strings.HasPrefix(s.did[0], "prepare") {
 		t.Errorf("another place: %v, %v", s.did, err)
@@ -198,7 +204,8 @@ func TestRefused(t *testing.T) {
 	}
 	n := Norm{DType: ir.BF16, Rows: 1, Width: 8, In: 16, Residual: 32, Weight: 48, Sum: 64, Out: 80}
 	for name, spoil := range map[string]func(*Norm){
-		"operand": func(n *Norm) { n.Weight = 0 }, "width": func(n *Norm) { n.Width = 0 }, "type": func(n *Norm) { n.DType = 0 },
+		"operand": func(n *Norm) { n.Weight = 0 }, "width": func(n *Norm) { n.Width = 0 },
+		"type": func(n *Norm) { n.DType = 0 },
 	} {
 		bad := n
 		spoil(&bad)

@@ -34,7 +34,8 @@ func (g *Group) DoNorm(ctx context.Context, n Norm) error {
 	size := n.DType.Size()
 	for _, at := range []uintptr{n.In, n.Residual, n.Weight, n.Sum, n.Out} {
 		if size == 0 || n.Rows < 0 || n.Width < 1 || at == 0 && n.Rows > 0 {
-			return fmt.Errorf("%w: %d rows of %d elements of %s, an operand at %#x", ErrInput, n.Rows, n.Width, n.DType, at)
+			return fmt.Errorf("%w: %d rows of %d elements of %s, an operand at %#x", ErrInput, n.Rows, n.Width, n.DType,
+				at)
 		}
 		if at%16 != 0 {
 			return fmt.Errorf("%w: an operand at %#x, which is no multiple of 16", device.ErrUnsupported, at)
@@ -75,7 +76,8 @@ type preparedNorm struct {
 }
 
 func (g *Group) prepareNorm(ctx context.Context, k normKey) (*preparedNorm, error) {
-	p := &preparedNorm{what: fmt.Sprintf("all_reduce, add and rms_norm of %s[%d, %d], eps %g", k.dtype, k.rows, k.width, k.eps)}
+	p := &preparedNorm{what: fmt.Sprintf("all_reduce, add and rms_norm of %s[%d, %d], eps %g", k.dtype, k.rows, k.width,
+		k.eps)}
 	if err := g.meet(ctx, p.what); err != nil {
 		return nil, err
 	}

@@ -70,7 +70,8 @@ func (l *Library) Do(handle int64, c Call) error {
 	if err != nil {
 		return err
 	}
-	return all.Do(context.Background(), hocket.CollectiveCall{Op: op, Red: red, Root: c.Root, DType: dt, Count: c.Count, Stream: c.Stream, In: c.In, Out: c.Out})
+	return all.Do(context.Background(), hocket.CollectiveCall{Op: op, Red: red, Root: c.Root, DType: dt, Count: c.Count,
+		Stream: c.Stream, In: c.In, Out: c.Out})
 }
 
 // NormCall is a normalised sum with its element type by number.
@@ -91,8 +92,9 @@ func (l *Library) DoNorm(handle int64, c NormCall) error {
 	if err != nil {
 		return err
 	}
-	return all.DoNorm(context.Background(), hocket.NormCall{DType: dt, Rows: c.Rows, Width: c.Width, Eps: c.Eps, Stream: c.Stream,
-		In: c.In, Residual: c.Residual, Weight: c.Weight, Sum: c.Sum, Out: c.Out})
+	return all.DoNorm(context.Background(),
+		hocket.NormCall{DType: dt, Rows: c.Rows, Width: c.Width, Eps: c.Eps, Stream: c.Stream,
+			In: c.In, Residual: c.Residual, Weight: c.Weight, Sum: c.Sum, Out: c.Out})
 }
 
 // Empty takes memory for operands on all ranks.

@@ -42,7 +42,8 @@ func TestPTX(t *testing.T) {
 .entry none() { ret; }
 .func helper(.param .b32 x) { ret; }
 `
-	want := Kernels{"none": {}, "add": {{Size: 8, Pointer: true}, {Size: 8}, {Size: 4, Value: true}, {Size: 24, Value: true}, {Size: 8}}}
+	want := Kernels{"none": {}, "add": {{Size: 8, Pointer: true}, {Size: 8}, {Size: 4, Value: true},
+		{Size: 24, Value: true}, {Size: 8}}}
 	if got, err := Parse("k.ptx", []byte(text)); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, %v; want %v", got, err, want)
 	}
@@ -55,7 +56,8 @@ func elfFile(machine elf.Machine, sections map[string][]byte) []byte {
 	names.WriteByte(0)
 	headers := []elf.Section64{{}}
 	add := func(name string, kind elf.SectionType, b []byte) {
-		headers = append(headers, elf.Section64{Name: uint32(names.Len()), Type: uint32(kind), Off: uint64(head + data.Len()), Size: uint64(len(b))})
+		headers = append(headers, elf.Section64{Name: uint32(names.Len()), Type: uint32(kind),
+			Off: uint64(head + data.Len()), Size: uint64(len(b))})
 		names.WriteString(name + "\x00")
 		data.Write(b)
 	}
@@ -66,11 +68,13 @@ func elfFile(machine elf.Machine, sections map[string][]byte) []byte {
 		}
 		add(name, kind, b)
 	}
-	headers = append(headers, elf.Section64{Name: uint32(names.Len()), Type: uint32(elf.SHT_STRTAB), Off: uint64(head + data.Len())})
+	headers = append(headers, elf.Section64{Name: uint32(names.Len()), Type: uint32(elf.SHT_STRTAB),
+		Off: uint64(head + data.Len())})
 	names.WriteString(".shstrtab\x00")
 	headers[len(headers)-1].Size = uint64(names.Len())
 	data.Write(names.Bytes())
-	h := elf.Header64{Type: uint16(elf.ET_EXEC), Machine: uint16(machine), Version: 1, Shoff: uint64(head + data.Len()), Ehsize: head, Shentsize: entry,
+	h := elf.Header64{Type: uint16(elf.ET_EXEC), Machine: uint16(machine), Version: 1, Shoff: uint64(head + data.Len()),
+		Ehsize: head, Shentsize: entry,
 		Shnum: uint16(len(headers)), Shstrndx: uint16(len(headers) - 1)}
 	copy(h.Ident[:], "\x7fELF\x02\x01\x01")
 	var out bytes.Buffer
@@ -94,12 +98,14 @@ func infoOf(sizes ...int) []byte {
 }
 
 func TestCubin(t *testing.T) {
-	b := elfFile(machine, map[string][]byte{".text.k": {1}, ".nv.info.k": infoOf(8, 8, 4), ".text.bare": {1}, ".text.cut": {1}, ".nv.info.cut": infoOf(8)[:10], ".nv.info": {}})
+	b := elfFile(machine, map[string][]byte{".text.k": {1}, ".nv.info.k": infoOf(8, 8, 4), ".text.bare": {1},
+		".text.cut": {1}, ".nv.info.cut": infoOf(8)[:10], ".nv.info": {}})
 	want := Kernels{"k": {{Size: 8}, {Size: 8}, {Size: 4}}, "bare": nil, "cut": nil}
 	if got, err := Parse("k.cubin", b); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, %v; want %v", got, err, want)
 	}
-	for _, bad := range [][]byte{nil, []byte("ELF"), elfFile(elf.EM_X86_64, map[string][]byte{".text.k": {1}}), b[:100]} {
+	for _, bad := range [][]byte{nil, []byte("ELF"), elfFile(elf.EM_X86_64, map[string][]byte{".text.k": {1}}),
+		b[:100]} {
 		if got, err := Parse("k.cubin", bad); err == nil || !strings.Contains(err.Error(), "no cubin") {
 			t.Errorf("%d bytes: %v, %v", len(bad), got, err)
 		}

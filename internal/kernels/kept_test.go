@@ -24,8 +24,10 @@ func TestIndexCopy(t *testing.T) {
 		axis  int
 		alone bool // one list of positions for all rows
 	}{
-		{[]int64{3}, 5, 0, true}, {[]int64{2, 3, 4, 16}, 7, 1, false}, {[]int64{2, 3, 4, 16}, 7, 1, true}, {[]int64{5, 40}, 5, 0, false},
-		{[]int64{2, 2, 3}, 9, 2, false}, {[]int64{600, 3}, 700, 0, false}, {[]int64{0, 3}, 2, 0, false}, {[]int64{2, 3, 5}, 4, 1, false},
+		{[]int64{3}, 5, 0, true}, {[]int64{2, 3, 4, 16}, 7, 1, false}, {[]int64{2, 3, 4, 16}, 7, 1, true},
+		{[]int64{5, 40}, 5, 0, false},
+		{[]int64{2, 2, 3}, 9, 2, false}, {[]int64{600, 3}, 700, 0, false}, {[]int64{0, 3}, 2, 0, false},
+		{[]int64{2, 3, 5}, 4, 1, false},
 	} {
 		for j, l := range layouts {
 			dt, pt := ir.DTypes()[(i+j)%len(ir.DTypes())], []ir.DType{ir.I32, ir.I64}[(i+j)%2]
@@ -66,7 +68,8 @@ func TestIndexCopy(t *testing.T) {
 			out := b.put(dt, l, cache.vals, shape...)
 			what := fmt.Sprintf("rows %v of %s, %s, along %d", c.rows, dt, l.name, c.axis)
 			b.add(what, Problem{Op: ir.OpIndexCopy, Axes: []int{c.axis}, Out: out,
-				Ins: []Operand{b.put(dt, l, rows.vals, c.rows...), b.put(pt, l, at, atShape...)}}, func() { same(t, what, b.vals(out), want, 0) })
+				Ins: []Operand{b.put(dt, l, rows.vals, c.rows...), b.put(pt, l, at, atShape...)}},
+				func() { same(t, what, b.vals(out), want, 0) })
 		}
 	}
 	b.run()
@@ -100,7 +103,8 @@ func TestIndexCopyFault(t *testing.T) {
 		word := b.alloc(FaultBytes)
 		clear(b.mem[word-memoryAt:])
 		b.add("index_copy", Problem{Op: ir.OpIndexCopy, Axes: []int{len(c.shape) - 1}, Out: out, Fault: word, Tag: 7,
-			Ins: []Operand{b.put(ir.F32, layouts[0], rows.vals, rows.shape...), b.put(ir.I32, layouts[0], c.at, c.shape...)}}, func() {
+			Ins: []Operand{b.put(ir.F32, layouts[0], rows.vals, rows.shape...),
+				b.put(ir.I32, layouts[0], c.at, c.shape...)}}, func() {
 			f, ok := ReadFault(b.mem[word-memoryAt:])
 			if ok != (c.want != Fault{}) || f != c.want {
 				t.Errorf("fault %v, %v; want %v", f, ok, c.want)
@@ -113,7 +117,9 @@ func TestIndexCopyFault(t *testing.T) {
 		})
 	}
 	b.run()
-	for kind, says := range map[FaultKind]string{FaultPosition: "element 9 of the positions) is outside 0..8", FaultTwice: "element 9 of the positions) is given twice", FaultLength: "element 9 of the lengths) is outside 0..8"} {
+	for kind, says := range map[FaultKind]string{FaultPosition: "element 9 of the positions) is outside 0..8",
+		FaultTwice:  "element 9 of the positions) is given twice",
+		FaultLength: "element 9 of the lengths) is outside 0..8"} {
 		if s := (Fault{Kind: kind, Words: [3]int64{7, 8, 9}}).String(); !strings.Contains(s, says) {
 			t.Errorf("%s lacks %q", s, says)
 		}
@@ -129,7 +135,8 @@ func TestRope(t *testing.T) {
 			continue
 		}
 		for i, c := range []struct{ shape, at []int64 }{
-			{[]int64{2, 3, 4, 8}, []int64{2, 3}}, {[]int64{2, 3, 4, 64}, []int64{3}}, {[]int64{5, 1, 6}, []int64{5}}, {[]int64{1, 1, 2, 600}, []int64{1, 1}}, {[]int64{0, 1, 2}, []int64{0}},
+			{[]int64{2, 3, 4, 8}, []int64{2, 3}}, {[]int64{2, 3, 4, 64}, []int64{3}}, {[]int64{5, 1, 6}, []int64{5}},
+			{[]int64{1, 1, 2, 600}, []int64{1, 1}}, {[]int64{0, 1, 2}, []int64{0}},
 		} {
 			at := values{ir.I32, c.at, nil}
 			for k := range c.at[0] * last(c.at) {
@@ -156,7 +163,8 @@ func TestArgmax(t *testing.T) {
 		for j, c := range []struct {
 			shape []int64
 			axis  int
-		}{{[]int64{1}, 0}, {[]int64{3, 100}, 1}, {[]int64{2, 9000}, 1}, {[]int64{5, 3, 4}, 0}, {[]int64{5, 3, 4}, 1}, {[]int64{2, 8200}, 1}, {[]int64{0, 4}, 1}} {
+		}{{[]int64{1}, 0}, {[]int64{3, 100}, 1}, {[]int64{2, 9000}, 1}, {[]int64{5, 3, 4}, 0}, {[]int64{5, 3, 4}, 1},
+			{[]int64{2, 8200}, 1}, {[]int64{0, 4}, 1}} {
 			in := noise(dt, c.shape...)
 			if !dt.IsInt() && len(in.vals) > 90 {
 				in.vals[7], in.vals[in.shape[1]+8] = math.NaN(), math.Inf(1)
@@ -165,7 +173,8 @@ func TestArgmax(t *testing.T) {
 				}
 			}
 			shape := slices.Delete(slices.Clone(c.shape), c.axis, c.axis+1)
-			r.compare(device.Kernel{Op: ir.OpArgmax, Axes: []int{c.axis}}, layouts[(i+j)%len(layouts)], 0, ir.I32, shape, in)
+			r.compare(device.Kernel{Op: ir.OpArgmax, Axes: []int{c.axis}}, layouts[(i+j)%len(layouts)], 0, ir.I32,
+				shape, in)
 			r.compare(device.Kernel{Op: ir.OpArgmax, Axes: []int{c.axis}}, layouts[0], 0, ir.I32, shape, in)
 		}
 		low := values{dt, []int64{4}, []float64{math.Inf(-1), math.Inf(-1), math.NaN(), math.Inf(-1)}}
@@ -220,7 +229,8 @@ func lengthy(r *trial, dt ir.DType, c lengthCase, mode string, l layout) {
 		}
 	}
 	before := len(r.launches)
-	r.compare(device.Kernel{Op: ir.OpAttention, Value: 0.2, Causal: mode == "causal"}, l, max(0.5, 8*unit(ir.F32)/max(unit(dt), 0x1p-52)), dt, q.shape, q, k, v, at)
+	r.compare(device.Kernel{Op: ir.OpAttention, Value: 0.2, Causal: mode == "causal"}, l,
+		max(0.5, 8*unit(ir.F32)/max(unit(dt), 0x1p-52)), dt, q.shape, q, k, v, at)
 	for _, w := range r.launches[before:] {
 		if s := w.code.symbol; !strings.HasPrefix(s, "hocket_"+c.kernel) && !strings.HasPrefix(s, "hocket_flashJoin") {
 			r.t.Errorf("%v is by %s", c, s)
@@ -232,10 +242,14 @@ func lengthy(r *trial, dt ir.DType, c lengthCase, mode string, l layout) {
 func TestLengths(t *testing.T) {
 	t.Parallel()
 	for name, cases := range map[string][]lengthCase{
-		"plain":  {{[]int64{5}, 3, 9, 4, 2, 8, "attention_"}, {[]int64{2, 3}, 1, 300, 2, 1, 5, "attention_"}, {nil, 4, 9, 1, 1, 3, "attention_"}, {[]int64{3}, 1, 0, 1, 1, 64, "attention_"}},
-		"flash":  {{[]int64{5}, 40, 150, 4, 1, 64, "flash_"}, {[]int64{3}, 3, 70, 2, 2, 32, "flash_"}, {[]int64{5}, 130, 200, 1, 1, 80, "flash_"}},
-		"split":  {{[]int64{5}, 1, 1100, 8, 2, 64, "flashSplit"}, {[]int64{3}, 5, 1300, 8, 2, 128, "flashSplit"}, {[]int64{5}, 3, 200, 2, 1, 64, "flashSplit"}},
-		"hopper": {{[]int64{5}, 40, 150, 4, 1, 64, "flashHopper"}, {[]int64{3}, 70, 400, 2, 1, 128, "flashHopper"}, {[]int64{5}, 33, 300, 1, 1, 128, "flashHopper"}},
+		"plain": {{[]int64{5}, 3, 9, 4, 2, 8, "attention_"}, {[]int64{2, 3}, 1, 300, 2, 1, 5, "attention_"},
+			{nil, 4, 9, 1, 1, 3, "attention_"}, {[]int64{3}, 1, 0, 1, 1, 64, "attention_"}},
+		"flash": {{[]int64{5}, 40, 150, 4, 1, 64, "flash_"}, {[]int64{3}, 3, 70, 2, 2, 32, "flash_"},
+			{[]int64{5}, 130, 200, 1, 1, 80, "flash_"}},
+		"split": {{[]int64{5}, 1, 1100, 8, 2, 64, "flashSplit"}, {[]int64{3}, 5, 1300, 8, 2, 128, "flashSplit"},
+			{[]int64{5}, 3, 200, 2, 1, 64, "flashSplit"}},
+		"hopper": {{[]int64{5}, 40, 150, 4, 1, 64, "flashHopper"}, {[]int64{3}, 70, 400, 2, 1, 128, "flashHopper"},
+			{[]int64{5}, 33, 300, 1, 1, 128, "flashHopper"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -269,7 +283,8 @@ func TestLengthsBatch(t *testing.T) {
 	for _, c := range []struct{ tq, tk, hq, hv, dh int64 }{{1, 1500, 8, 2, 64}, {12, 1100, 4, 1, 128}} {
 		b := newBench(t)
 		const batches = 6
-		q, k, v := noise(ir.BF16, batches, c.tq, c.hq, c.dh), noise(ir.BF16, batches, c.tk, c.hv, c.dh), noise(ir.BF16, batches, c.tk, c.hv, c.dh)
+		q, k, v := noise(ir.BF16, batches, c.tq, c.hq, c.dh), noise(ir.BF16, batches, c.tk, c.hv, c.dh),
+			noise(ir.BF16, batches, c.tk, c.hv, c.dh)
 		lengths := []float64{700, 0, 1, 1100, 513, 64}
 		add := func(first, n int64) Operand {
 			put := func(x values) Operand {
@@ -278,7 +293,8 @@ func TestLengthsBatch(t *testing.T) {
 			}
 			out := b.room(ir.BF16, layouts[0], n, c.tq, c.hq, c.dh)
 			b.add("attention", Problem{Op: ir.OpAttention, Value: 0.1, Causal: true, Out: out,
-				Ins: []Operand{put(q), put(k), put(v), b.put(ir.I32, layouts[0], lengths[first:first+n], n)}}, func() {})
+				Ins: []Operand{put(q), put(k), put(v), b.put(ir.I32, layouts[0], lengths[first:first+n], n)}},
+				func() {})
 			return out
 		}
 		all := add(0, batches)
@@ -304,7 +320,8 @@ func TestLengthFault(t *testing.T) {
 			put := func(x values) Operand { return b.put(ir.BF16, layouts[0], x.vals, x.shape...) }
 			word := b.alloc(FaultBytes)
 			clear(b.mem[word-memoryAt:])
-			b.add("attention", Problem{Op: ir.OpAttention, Value: 1, Ins: []Operand{put(q), put(k), put(k), b.put(ir.I64, layouts[0], []float64{3, 32, bad}, 3)},
+			b.add("attention", Problem{Op: ir.OpAttention, Value: 1,
+				Ins: []Operand{put(q), put(k), put(k), b.put(ir.I64, layouts[0], []float64{3, 32, bad}, 3)},
 				Out: b.room(ir.BF16, layouts[0], q.shape...), Fault: word, Tag: 5}, func() {
 				f, ok := ReadFault(b.mem[word-memoryAt:])
 				if want := (Fault{FaultLength, 5, [3]int64{int64(bad), 32, 2}}); !ok || f != want {
@@ -323,21 +340,29 @@ func TestKeptRefuses(t *testing.T) {
 	}
 	q := x(ir.F32, 2, 3, 4, 8)
 	for want, p := range map[string]Problem{
-		"lengths f32[2]":        {Op: ir.OpAttention, Ins: []Operand{q, q, q, x(ir.F32, 2)}, Out: q},
-		"lengths i32[3]":        {Op: ir.OpAttention, Ins: []Operand{q, q, q, x(ir.I32, 3)}, Out: q},
-		"operand 1 is i32[2]":   {Op: ir.OpRope, Rope: ir.Rope{Theta: 1}, Ins: []Operand{q, x(ir.I32, 2)}, Out: q},
-		"a base of 0":           {Op: ir.OpRope, Ins: []Operand{q, x(ir.I32, 3)}, Out: q},
-		"rope: it has no":       {Op: ir.OpRope, Ins: []Operand{x(ir.I32, 1, 1, 2), x(ir.I32, 1)}, Out: x(ir.I32, 1, 1, 2)},
-		"f32[1 1 3] into":       {Op: ir.OpRope, Rope: ir.Rope{Theta: 1}, Ins: []Operand{x(ir.F32, 1, 1, 3), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 3)},
-		"at most 768":           {Op: ir.OpRope, Rope: ir.Rope{Theta: 1}, Ins: []Operand{x(ir.F32, 1, 1, 800), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 800)},
-		"rows bf16[2 2]":        {Op: ir.OpIndexCopy, Axes: []int{0}, Ins: []Operand{x(ir.BF16, 2, 2), x(ir.I32, 2)}, Out: x(ir.F32, 5, 2)},
-		"rows f32[2 3]":         {Op: ir.OpIndexCopy, Axes: []int{0}, Ins: []Operand{x(ir.F32, 2, 3), x(ir.I32, 2)}, Out: x(ir.F32, 5, 2)},
-		"operand 1 is f32[2]":   {Op: ir.OpIndexCopy, Axes: []int{0}, Ins: []Operand{x(ir.F32, 2, 2), x(ir.F32, 2)}, Out: x(ir.F32, 5, 2)},
-		"axes [2] of a tensor":  {Op: ir.OpIndexCopy, Axes: []int{2}, Ins: []Operand{x(ir.F32, 2, 2), x(ir.I32, 2)}, Out: x(ir.F32, 5, 2)},
+		"lengths f32[2]":      {Op: ir.OpAttention, Ins: []Operand{q, q, q, x(ir.F32, 2)}, Out: q},
+		"lengths i32[3]":      {Op: ir.OpAttention, Ins: []Operand{q, q, q, x(ir.I32, 3)}, Out: q},
+		"operand 1 is i32[2]": {Op: ir.OpRope, Rope: ir.Rope{Theta: 1}, Ins: []Operand{q, x(ir.I32, 2)}, Out: q},
+		"a base of 0":         {Op: ir.OpRope, Ins: []Operand{q, x(ir.I32, 3)}, Out: q},
+		"rope: it has no": {Op: ir.OpRope, Ins: []Operand{x(ir.I32, 1, 1, 2), x(ir.I32, 1)},
+			Out: x(ir.I32, 1, 1, 2)},
+		"f32[1 1 3] into": {Op: ir.OpRope, Rope: ir.Rope{Theta: 1},
+			Ins: []Operand{x(ir.F32, 1, 1, 3), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 3)},
+		"at most 768": {Op: ir.OpRope, Rope: ir.Rope{Theta: 1},
+			Ins: []Operand{x(ir.F32, 1, 1, 800), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 800)},
+		"rows bf16[2 2]": {Op: ir.OpIndexCopy, Axes: []int{0}, Ins: []Operand{x(ir.BF16, 2, 2), x(ir.I32, 2)},
+			Out: x(ir.F32, 5, 2)},
+		"rows f32[2 3]": {Op: ir.OpIndexCopy, Axes: []int{0}, Ins: []Operand{x(ir.F32, 2, 3), x(ir.I32, 2)},
+			Out: x(ir.F32, 5, 2)},
+		"operand 1 is f32[2]": {Op: ir.OpIndexCopy, Axes: []int{0}, Ins: []Operand{x(ir.F32, 2, 2), x(ir.F32, 2)},
+			Out: x(ir.F32, 5, 2)},
+		"axes [2] of a tensor": {Op: ir.OpIndexCopy, Axes: []int{2}, Ins: []Operand{x(ir.F32, 2, 2), x(ir.I32, 2)},
+			Out: x(ir.F32, 5, 2)},
 		"along axis 1 into i64": {Op: ir.OpArgmax, Axes: []int{1}, Ins: []Operand{x(ir.F32, 2, 2)}, Out: x(ir.I64, 2)},
 		"[2 0] along axis 1":    {Op: ir.OpArgmax, Axes: []int{1}, Ins: []Operand{x(ir.F32, 2, 0)}, Out: x(ir.I32, 2)},
 	} {
-		if _, err := plan(&job{Problem: p}); err == nil || !strings.Contains(fmt.Sprintf("%s: %v", name(p), err), want) {
+		if _, err := plan(&job{Problem: p}); err == nil ||
+			!strings.Contains(fmt.Sprintf("%s: %v", name(p), err), want) {
 			t.Errorf("%q: %v", want, err)
 		}
 	}
@@ -357,7 +382,8 @@ func TestUnchanged(t *testing.T) {
 		now := b.put(ir.BF16, layouts[0], vals, 2051)
 		word := b.alloc(FaultBytes)
 		clear(b.mem[word-memoryAt:])
-		b.launches = append(b.launches, Unchanged{Now: now.Addr, Before: before.Addr, Bytes: 2 * 2051, Kind: FaultWritten, Argument: 3, Size: 2, First: 10,
+		b.launches = append(b.launches, Unchanged{Now: now.Addr, Before: before.Addr, Bytes: 2 * 2051,
+			Kind: FaultWritten, Argument: 3, Size: 2, First: 10,
 			Fault: word, Tag: 9}.launch())
 		b.checks = append(b.checks, func() {
 			f, ok := ReadFault(b.mem[word-memoryAt:])

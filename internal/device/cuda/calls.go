@@ -131,7 +131,8 @@ func (c *calls) call(launches []device.Launch, tails []int64) (*call, error) {
 		k, ok := st.(*kernelStep)
 		if !ok {
 			l.Release()
-			return nil, fmt.Errorf("%w: %s is more than kernels, which streams of the caller's are given", device.ErrUnsupported, l.name)
+			return nil, fmt.Errorf("%w: %s is more than kernels, which streams of the caller's are given",
+				device.ErrUnsupported, l.name)
 		}
 		x.kernels = append(x.kernels, k.l)
 		for i := range k.l.Words() {

@@ -52,7 +52,8 @@ func (o *owned) Reserve(most, least int64) (*gpu.Region, error) {
 	file, err := o.Export(r)
 	if err != nil {
 		clear(note.Bytes())
-		return nil, errors.Join(fmt.Errorf("exporting memory to other processes: %w", err), p.Share(key, note), o.Release(r))
+		return nil, errors.Join(fmt.Errorf("exporting memory to other processes: %w", err), p.Share(key, note),
+			o.Release(r))
 	}
 	defer file.Close()
 	if err := errors.Join(p.Share(key, note), p.Export(key+", memory", file)); err != nil {
@@ -72,7 +73,8 @@ func (i *imported) Reserve(_, least int64) (*gpu.Region, error) {
 	bytes := int64(binary.LittleEndian.Uint64(note.Bytes()))
 	note.Close() // of shared memory that nobody uses any more there is nothing to say
 	if bytes < least {
-		return nil, fmt.Errorf("%w: process %d could not take %d bytes of its GPU", device.ErrOutOfMemory, i.s.owner, least)
+		return nil, fmt.Errorf("%w: process %d could not take %d bytes of its GPU", device.ErrOutOfMemory, i.s.owner,
+			least)
 	}
 	file, err := p.Import(p.ctx, i.s.owner, key+", memory")
 	if err != nil {
@@ -117,7 +119,8 @@ func (d *dev) hostShared(bytes int64) (*memory, error) {
 	}
 	at := nvlib.Ptr(seg.Address())
 	if err := d.bound(func() error { return d.w.drv.HostRegister(at, int64(len(seg.Bytes()))) }); err != nil {
-		return nil, d.errorf("%d bytes of host memory that other processes map: %w", bytes, errors.Join(err, seg.Close()))
+		return nil, d.errorf("%d bytes of host memory that other processes map: %w", bytes,
+			errors.Join(err, seg.Close()))
 	}
 	m := &memory{dev: d, kind: device.Pinned, addr: at, bytes: bytes, seg: seg}
 	d.w.segments = append(d.w.segments, m)

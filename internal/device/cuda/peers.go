@@ -142,7 +142,8 @@ func (s *system) known(is sight) *gpu.GPU {
 			return g
 		}
 	}
-	return &gpu.GPU{System: s.System, Device: -1, PCI: is.PCI, Name: is.Name, Arch: is.Arch, SMs: is.SMs, BlockShared: is.BlockShared, Memory: is.Memory}
+	return &gpu.GPU{System: s.System, Device: -1, PCI: is.PCI, Name: is.Name, Arch: is.Arch, SMs: is.SMs,
+		BlockShared: is.BlockShared, Memory: is.Memory}
 }
 
 // apart returns why two sites are apart. Between processes no transfer is tried: it takes a context on each
@@ -186,7 +187,8 @@ func (w *world) endPeers(cause error) {
 
 // busy reports whether anything was given to a stream that may not be over. The caller holds mu.
 func (w *world) busy() bool {
-	return w.calls > 0 || w.called || slices.ContainsFunc(w.streams, func(s *stream) bool { return s.dirty || len(s.queue) > 0 })
+	return w.calls > 0 || w.called || slices.ContainsFunc(w.streams,
+		func(s *stream) bool { return s.dirty || len(s.queue) > 0 })
 }
 
 // first is the first rank of this process.

@@ -95,9 +95,12 @@ func TestRealUserKernels(t *testing.T) {
 	for want, u := range map[string]device.UserKernel{
 		"4 arguments, and gets 2": {File: "u.cu", Entry: "scale"},
 		"named symbol not found":  {File: "u.cu", Entry: "none"},
-		`identifier "oops"`:       {File: "u.cu", Entry: "scale", Code: []byte("extern \"C\" __global__ void scale(float* y) {\n  y[0] = oops;\n}")},
-		"u.cu(2)":                 {File: "u.cu", Entry: "scale", Code: []byte("extern \"C\" __global__ void scale(float* y) {\n  y[0] = oops;\n}")},
-		"parameter 1 has 4 bytes": {File: "u.ptx", Entry: "put", Code: []byte(userPTX), Params: []device.UserParam{{In: -1, Out: 0}, {In: -1, Out: -1, DType: ir.F64}}},
+		`identifier "oops"`: {File: "u.cu", Entry: "scale",
+			Code: []byte("extern \"C\" __global__ void scale(float* y) {\n  y[0] = oops;\n}")},
+		"u.cu(2)": {File: "u.cu", Entry: "scale",
+			Code: []byte("extern \"C\" __global__ void scale(float* y) {\n  y[0] = oops;\n}")},
+		"parameter 1 has 4 bytes": {File: "u.ptx", Entry: "put", Code: []byte(userPTX),
+			Params: []device.UserParam{{In: -1, Out: 0}, {In: -1, Out: -1, DType: ir.F64}}},
 	} {
 		if u.Code == nil {
 			u.Code = []byte(userSource)
@@ -130,9 +133,14 @@ func userKernels(t *testing.T, m *machine) {
 			return device.View{Mem: mem, DType: ir.F32, Shape: []int64{n}, Strides: strided.RowMajor([]int64{n})}
 		}
 		in, out := tensor(), tensor()
-		l, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpLaunch, Ins: []device.View{in}, Outs: []device.View{out}, User: &device.UserKernel{
-			File: "u.cu", Entry: entry, Code: []byte(userSource), Grid: [3]int64{2, 1, 1}, Block: [3]int64{256, 1, 1}, Checked: checked,
-			Params: []device.UserParam{{In: 0, Out: -1}, {In: -1, Out: 0}, {In: -1, Out: -1, DType: ir.I64, Bits: n}, {In: -1, Out: -1, DType: ir.F32, Bits: math.Float64bits(1.5)}}}})
+		l, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpLaunch, Ins: []device.View{in}, Outs: []device.View{out},
+			User: &device.UserKernel{
+				File: "u.cu", Entry: entry, Code: []byte(userSource), Grid: [3]int64{2, 1, 1},
+				Block:   [3]int64{256, 1, 1},
+				Checked: checked,
+				Params: []device.UserParam{{In: 0, Out: -1}, {In: -1, Out: 0},
+					{In: -1, Out: -1, DType: ir.I64, Bits: n},
+					{In: -1, Out: -1, DType: ir.F32, Bits: math.Float64bits(1.5)}}}})
 		must(err)
 		must(s.Upload(in, bytesOf(x)))
 		must(s.Upload(out, make([]byte, 4*n)))
@@ -174,10 +182,12 @@ func userKernels(t *testing.T, m *machine) {
 		if got, err := run("peek", true, graph); err != nil || got[2] == got[2] || got[3] != want[3] {
 			t.Errorf("peek, checked: it reads what it is to write, and got %v, %v", got, err)
 		}
-		for entry, says := range map[string]string{"meddle": "it writes argument 0 (element 1 of it)", "overrun": "beyond the end of argument 1, by 17 bytes"} {
+		for entry, says := range map[string]string{"meddle": "it writes argument 0 (element 1 of it)",
+			"overrun": "beyond the end of argument 1, by 17 bytes"} {
 			_, err := run(entry, true, graph)
 			var fault *device.Fault
-			if !errors.As(err, &fault) || fault.Rank != 0 || fault.ID != 3 || !strings.Contains(err.Error(), "u.cu:"+entry+": ") || !strings.Contains(err.Error(), says) {
+			if !errors.As(err, &fault) || fault.Rank != 0 || fault.ID != 3 ||
+				!strings.Contains(err.Error(), "u.cu:"+entry+": ") || !strings.Contains(err.Error(), says) {
 				t.Errorf("%s, checked: %v", entry, err)
 			}
 		}
@@ -186,8 +196,11 @@ func userKernels(t *testing.T, m *machine) {
 	mem, err := w.Device(0).Alloc(4, device.Private)
 	must(err)
 	out := device.Dense(mem, ir.F32, nil)
-	l, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpLaunch, Outs: []device.View{out}, User: &device.UserKernel{File: "u.ptx", Entry: "put", Code: []byte(userPTX),
-		Grid: [3]int64{1, 1, 1}, Block: [3]int64{1, 1, 1}, Params: []device.UserParam{{In: -1, Out: 0}, {In: -1, Out: -1, DType: ir.F32, Bits: math.Float64bits(-2.5)}}}})
+	l, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpLaunch, Outs: []device.View{out},
+		User: &device.UserKernel{File: "u.ptx", Entry: "put", Code: []byte(userPTX),
+			Grid: [3]int64{1, 1, 1}, Block: [3]int64{1, 1, 1},
+			Params: []device.UserParam{{In: -1, Out: 0},
+				{In: -1, Out: -1, DType: ir.F32, Bits: math.Float64bits(-2.5)}}}})
 	must(err)
 	b := make([]byte, 4)
 	must(errors.Join(s[0].Launch(l), s[0].Download(b, out), w.Sync(t.Context())))

@@ -105,7 +105,8 @@ func (c *counters) await(s *stream, elem int, least int64) error {
 	if w.capture != nil {
 		least -= w.wired.base[c][elem]
 	} else if w.wired.fixed {
-		return fmt.Errorf("%w: a wait for counter %d, which other processes raise, behind a graph", device.ErrUnsupported, elem)
+		return fmt.Errorf("%w: a wait for counter %d, which other processes raise, behind a graph",
+			device.ErrUnsupported, elem)
 	}
 	if least <= 0 {
 		return nil
@@ -139,7 +140,8 @@ type waitedFor struct {
 func (s *stream) awaitWord(at nvlib.Ptr, least int64, tag uint64) error {
 	w, site := s.dev.w, s.dev.site
 	l := w.wired.await[site]
-	for i, v := range []uint64{uint64(at), uint64(least), uint64(w.abort), uint64(w.m.opts.teamTimeout().Nanoseconds()), uint64(site.faults.at), tag} {
+	for i, v := range []uint64{uint64(at), uint64(least), uint64(w.abort), uint64(w.m.opts.teamTimeout().Nanoseconds()),
+		uint64(site.faults.at), tag} {
 		l.SetWord(i, v)
 	}
 	s.worked()
@@ -204,7 +206,8 @@ func (w *world) ownWords() (list []*counters) {
 func (w *world) openMeets() error {
 	x, n := &w.wired, w.peers.Processes()
 	if n > kernels.JoinMost+1 {
-		return fmt.Errorf("%w: graphs of %d processes that signal each other; at most %d", device.ErrUnsupported, n, kernels.JoinMost+1)
+		return fmt.Errorf("%w: graphs of %d processes that signal each other; at most %d", device.ErrUnsupported, n,
+			kernels.JoinMost+1)
 	}
 	var flags []*counters // by process; all take them, in one order
 	for p := range n {
@@ -233,7 +236,8 @@ func (w *world) openMeets() error {
 			return err
 		}
 		l := &launch{dev: me, name: "the meeting of all processes' graphs", id: -1}
-		j := kernels.Join{List: at.addr, Flag: flags[w.peers.Process()].at(place), Count: int64(n - 1), Abort: w.abort, Timeout: w.m.opts.teamTimeout()}
+		j := kernels.Join{List: at.addr, Flag: flags[w.peers.Process()].at(place), Count: int64(n - 1), Abort: w.abort,
+			Timeout: w.m.opts.teamTimeout()}
 		if x.meets[place], err = me.prepareJoin(l, j); err != nil {
 			return err
 		}
@@ -244,7 +248,8 @@ func (w *world) openMeets() error {
 // setWord writes eight bytes of the device's memory.
 func (d *dev) setWord(at nvlib.Ptr, v uint64) error {
 	return d.bound(func() error {
-		return errors.Join(d.w.drv.Fill32(at, uint32(v), 1, 0), d.w.drv.Fill32(at+4, uint32(v>>32), 1, 0), d.w.drv.SyncStream(0))
+		return errors.Join(d.w.drv.Fill32(at, uint32(v), 1, 0), d.w.drv.Fill32(at+4, uint32(v>>32), 1, 0),
+			d.w.drv.SyncStream(0))
 	})
 }
 
