@@ -46,7 +46,10 @@ func (l *Library) Join(t Target, j Join) (Step, error) {
 	args.ints(j.Timeout.Nanoseconds())
 	args.addr(j.Fault)
 	args.bits(j.Tag)
-	return l.warp(t, flagJoin(args))
+	w := flagJoin(args)
+	s, err := l.step(t.Arch, w)
+	s.Shape.Block[0] = uint32(w.code.threads)
+	return s, err
 }
 
 func flagJoin(w words) launch {
@@ -179,26 +182,19 @@ const (
 // Raise returns the step that adds to a word of 8 bytes, of a peer's memory perhaps, behind all earlier work of its
 // stream. Its arguments are words for SetWord: the address, and what is added.
 func (l *Library) Raise(t Target) (Step, error) {
-	return l.warp(t, wiredLaunch("raise", "RaiseArgs", raiseWords))
+	return l.step(t.Arch, wiredLaunch("raise", "RaiseArgs", raiseWords))
 }
 
 // Await returns the step that waits until a word of the device's own is at least some value, and takes nothing of
 // it. Its arguments are words for SetWord: the address, the value, the address of the abort word, the time in
 // nanoseconds, and the address and the tag of a fault, all as in Join.
 func (l *Library) Await(t Target) (Step, error) {
-	return l.warp(t, wiredLaunch("await", "AwaitArgs", awaitWords))
-}
-
-// warp returns the step of a launch of one warp.
-func (l *Library) warp(t Target, w launch) (Step, error) {
-	s, err := l.step(t.Arch, w)
-	s.Shape.Block[0] = uint32(w.code.threads)
-	return s, err
+	return l.step(t.Arch, wiredLaunch("await", "AwaitArgs", awaitWords))
 }
 
 func wiredLaunch(function, args string, n int) launch {
 	l := orderly(function, args, 1, make(words, n))
 	l.code.files = []string{"sync", "wired"}
-	l.code.threads = 32
+	l.code.block = 32
 	return l
 }

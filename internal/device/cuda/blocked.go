@@ -39,11 +39,26 @@ func (w *world) Standings() (list []device.Standing) {
 		}
 		return []device.Standing{at}
 	}
-	defer w.mu.Unlock()
-	if w.err() == nil && len(w.sites) > 0 && w.capture == nil {
-		w.asking(func() { list = standings(w) })
+	asked := make(chan []device.Standing, 1)
+	go func() { // the questions are calls of the driver, which may not return either
+		defer w.mu.Unlock()
+		var list []device.Standing
+		if w.err() == nil && len(w.sites) > 0 && w.capture == nil {
+			w.asking(func() { list = standings(w) })
+		}
+		asked <- list
+	}()
+	began := time.Now()
+	select {
+	case list = <-asked:
+		return list
+	case <-time.After(standingsPatience):
 	}
-	return list
+	at := device.Standing{Rank: -1, ID: -1, Does: "does not answer", Since: began}
+	if p, ok := w.hung.calls.Pending(); ok {
+		at.Does = fmt.Sprintf("is in %s, a call of the driver", p.Call)
+	}
+	return []device.Standing{at}
 }
 
 // standings says what each stream with work does. The caller holds mu.
