@@ -136,7 +136,6 @@ func (l *life) liveShort(t *testing.T, m *machine) (out [][]float64, errs []erro
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
 			if run == 0 { // else most loads are cut off
-				ctx = t.Context()
 				load, stop := context.WithTimeout(t.Context(), time.Second)
 				defer stop()
 				if err := model.Prepare(load, nil); err != nil {
