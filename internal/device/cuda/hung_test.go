@@ -162,6 +162,9 @@ func (l *life) liveShort(t *testing.T, m *machine) (out [][]float64, errs []erro
 
 // TestCallsHang has each call of a library in a life never return.
 func TestCallsHang(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long under the race detector")
+	}
 	for _, l := range lives() {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel() // it waits most of the time
@@ -188,6 +191,9 @@ func TestCallsHang(t *testing.T) {
 // with deadlines: each ends, with what is right or an error that names the GPU's loss or the
 // deadline.
 func TestHangsBeside(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long under the race detector")
+	}
 	random := rand.New(rand.NewPCG(longtest.Seed(t), 2))
 	for _, l := range lives() {
 		if l.load.Graph || l.nccl || l.products {

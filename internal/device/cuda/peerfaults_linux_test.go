@@ -24,6 +24,9 @@ const stallTimeout = 5 * time.Second
 // TestPeerKilled: a process that is killed, or stopped, within any call of the driver ends the others, which say
 // which one it was and give all back.
 func TestPeerKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long under the race detector")
+	}
 	t.Parallel()
 	loads := []peerLoad{
 		{Program: "row_parallel.hkt", Dims: small["row_parallel.hkt"], Algorithm: "staged", Batches: []int{2, 2}},
@@ -196,6 +199,9 @@ func (p *peerMember) double(t *testing.T, rows int64, opts hocket.LoadOptions) e
 // TestPeerShort: where one process has no memory for a load, all get an error of that kind, those that have some name
 // the one that has not, and the world goes on. Memory ends at every one of the load's calls in turn.
 func TestPeerShort(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long under the race detector")
+	}
 	for _, staged := range []string{"", "staged"} {
 		opts := hocket.LoadOptions{Algorithm: staged}
 		shorts := 0
@@ -252,6 +258,9 @@ func TestPeerShort(t *testing.T) {
 // TestPeerCallFails: any call of the driver that fails in one process while a plan is loaded fails the load in all, or
 // in none.
 func TestPeerCallFails(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long under the race detector")
+	}
 	for _, name := range []string{"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle",
 		"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuStreamCreateWithPriority", "cuModuleLoadData", "cuMemHostAlloc", "cuMemsetD32Async"} {
 		failed := false

@@ -349,6 +349,9 @@ func TestPeerExamples(t *testing.T) {
 // TestPeerStrategies: likewise programs whose overlap a strategy writes, with schedules, and with copies by engines
 // between kernels in which members of all processes meet.
 func TestPeerStrategies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long under the race detector")
+	}
 	t.Parallel()
 	var loads []peerLoad
 	for _, name := range []string{"mlp.hkt", "llama_layer.hkt"} {
