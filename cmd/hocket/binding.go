@@ -30,8 +30,10 @@ func (a *app) addBindFlags(c *cobra.Command) *bindFlags {
 	f.StringVar(&b.fn, "func", "", "the function `F` (default: the last)")
 	f.StringArrayVar(&b.dims, "dim", nil, "value of a dim, such as `T=4096`; repeatable")
 	f.StringArrayVar(&b.defines, "define", nil, "a dim as an expression: `NAME=EXPR`, such as C=ceildiv(T,16); repeatable")
-	f.Int64Var(&a.limits.Commands, "max-commands", mostCommands, "refuse a run of more than `N` commands, over all ranks; 0 for no limit")
-	f.DurationVar(&a.limits.Time, "max-time", mostTime, "give up when planning takes longer, or proving: `10s`; 0 for no limit")
+	f.Int64Var(&a.limits.Commands, "max-commands", mostCommands,
+		"refuse a run of more than `N` commands, over all ranks; 0 for no limit")
+	f.DurationVar(&a.limits.Time, "max-time", mostTime,
+		"give up when planning takes longer, or proving: `10s`; 0 for no limit")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	c.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return []string{"hkt"}, cobra.ShellCompDirectiveFilterFileExt

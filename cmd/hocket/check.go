@@ -138,7 +138,8 @@ func (a *app) fix(p *hocket.Program, b hocket.Binding, v hocket.Verdict, o *chec
 			return ofHocket(err)
 		}
 		if fixed == nil {
-			return ofDiagnostics(append(v.Diagnostics, &ir.Diagnostic{Severity: ir.Warning, Kind: "fixed", Message: "--fix found no wait, barrier or order that helps"}))
+			return ofDiagnostics(append(v.Diagnostics, &ir.Diagnostic{Severity: ir.Warning, Kind: "fixed",
+				Message: "--fix found no wait, barrier or order that helps"}))
 		}
 		text, v = fixed.Program.String(), fixed.Verdict
 		for _, e := range fixed.Edits {

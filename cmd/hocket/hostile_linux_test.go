@@ -46,7 +46,8 @@ func hostileFiles(t *testing.T, dir string) {
 		must(syscall.Mkfifo(filepath.Join(dir, name), 0o600))
 	}
 	for _, n := range []int{20, 40, 900} {
-		write(fmt.Sprintf("nested%d.hkt", n), []byte("func f(%x: f32[4]) -> f32[4] {\n%y = alloc f32[4]\n"+nests(n)+"return %y\n}\n"), 0)
+		text := "func f(%x: f32[4]) -> f32[4] {\n%y = alloc f32[4]\n" + nests(n) + "return %y\n}\n"
+		write(fmt.Sprintf("nested%d.hkt", n), []byte(text), 0)
 	}
 	write("small.hkt", []byte("mesh tp[2]\nfunc f(%x: f32[8/tp]) -> f32[8/tp] {\n%y = add %x, %x\nreturn %y\n}\n"), 0)
 	write("any.hkt", []byte("dim T = 4\nmesh tp[1]\nfunc f(%x: f32[T]) -> f32[T] {\n%y = add %x, %x\nreturn %y\n}\n"), 0)

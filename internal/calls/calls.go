@@ -24,6 +24,8 @@ var ErrInput = errors.New("wrong arguments")
 // ErrCapturing says that a call has to be prepared, which it cannot be while its stream is recorded.
 var ErrCapturing = errors.New("its like was not called before, and cannot be made ready while a graph is captured: call it once before")
 
+var errClosed = errors.New("the group is closed")
+
 // Group is the ranks of a world that is open for calls. Its methods may be called by several goroutines; but calls
 // come in one order in all processes.
 type Group struct {
@@ -38,8 +40,7 @@ type Group struct {
 	norms   map[normKey]*preparedNorm
 	areas   []area // of Empty
 	staging [2]area
-	old     []device.Memory // staging that was too small
-	count   int             // of what all processes make alike
+	count   int // of what all processes make alike
 	closed  bool
 }
 
@@ -75,12 +76,6 @@ func Open(ctx context.Context, m device.Machine, ranks int, o Options) (*Group, 
 	return g, nil
 }
 
-// Ranks is how many there are, Rank the one of this process.
-func (g *Group) Ranks() int { return g.world.Ranks() }
-
-// Rank is that of this process.
-func (g *Group) Rank() int { return g.rank }
-
 // Call is a collective of dense operands. Count is how many elements the rank gives: of an all_gather its block, of
 // others the whole operand, which reduce_scatter and all_to_all cut into a block for each rank.
 type Call struct {
@@ -107,7 +102,7 @@ func (c *Call) sizes(ranks int64) (in, out int64) {
 
 // check returns what is wrong with a call.
 func (g *Group) check(c *Call) error {
-	n := int64(g.Ranks())
+	n := int64(g.world.Ranks())
 	switch c.Op {
 	case ir.OpAllReduce, ir.OpReduceScatter:
 		if c.Red < ir.Sum || c.Red > ir.Avg {
@@ -179,8 +174,8 @@ func (g *Group) Do(ctx context.Context, c Call) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.usable(); err != nil {
-		return err
+	if g.closed {
+		return errClosed
 	}
 	k := key{c.Op, c.Red, c.Root, c.DType, c.Count, c.In == c.Out, g.placeOf(c.In), g.placeOf(c.Out)}
 	p := g.made[k]
@@ -201,7 +196,7 @@ func (g *Group) Do(ctx context.Context, c Call) error {
 
 func (g *Group) usable() error {
 	if g.closed {
-		return errors.New("the group is closed")
+		return errClosed
 	}
 	return g.calls.Err()
 }
@@ -346,7 +341,7 @@ func tailOf(p place) int64 {
 
 // stage has operands that peers do not reach go through memory that they do.
 func (g *Group) stage(c *Call, k key, p *prepared) error {
-	in, out := c.sizes(int64(g.Ranks()))
+	in, out := c.sizes(int64(g.world.Ranks()))
 	p.inLen, p.outLen = in*c.DType.Size(), out*c.DType.Size()
 	var err error
 	if p.inStaged = k.in.area == 0; p.inStaged {
@@ -369,15 +364,14 @@ func (g *Group) stagingOf(i int, bytes int64) (area, error) {
 		if err != nil {
 			return area{}, err
 		}
-		g.old = append(g.old, s.mems...) // calls that are ready go through it
-		*s = a
+		*s = a // what was before stays until the world is closed: calls that are ready go through it
 	}
 	return g.staging[i], nil
 }
 
 // collective describes a call: where operands lie, or that they are loose.
 func (g *Group) collective(c *Call, k key, p *prepared) *device.Collective {
-	n := g.Ranks()
+	n := g.world.Ranks()
 	in, out := c.sizes(int64(n))
 	coll := &device.Collective{Op: c.Op, Red: c.Red, Root: c.Root, Together: true, Parts: make([]device.Part, n)}
 	view := func(r int, count int64, at place, staged area, copied bool) device.View {
@@ -414,7 +408,7 @@ type area struct {
 // take takes memory on all ranks; all processes do so at the same time.
 func (g *Group) take(bytes int64) (area, error) {
 	a := area{bytes: bytes}
-	for r := range g.Ranks() {
+	for r := range g.world.Ranks() {
 		m, err := g.world.Device(r).Alloc(bytes, device.Shared)
 		if err != nil {
 			for _, m := range a.mems {

@@ -46,8 +46,8 @@ func (g *Group) DoNorm(ctx context.Context, n Norm) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.usable(); err != nil {
-		return err
+	if g.closed {
+		return errClosed
 	}
 	k := normKey{n.DType, n.Rows, n.Width, n.Eps, [2]bool{n.Sum == n.Residual, n.Out == n.In}}
 	p, known := g.norms[k]
@@ -83,7 +83,7 @@ func (g *Group) prepareNorm(ctx context.Context, k normKey) (*preparedNorm, erro
 	}
 	rows := device.View{DType: k.dtype, Shape: []int64{k.rows, k.width}, Strides: []int64{k.width, 1}}
 	weight := device.View{DType: k.dtype, Shape: []int64{k.width}, Strides: []int64{1}}
-	d := &device.Norm{Eps: k.eps, Parts: make([]device.NormPart, g.Ranks())}
+	d := &device.Norm{Eps: k.eps, Parts: make([]device.NormPart, g.world.Ranks())}
 	for i := range d.Parts {
 		d.Parts[i] = device.NormPart{In: rows, Residual: rows, Weight: weight, Sum: rows, Out: rows}
 	}

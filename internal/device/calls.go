@@ -4,8 +4,6 @@ package device
 // library in whose process the machine is. Each process calls for its one rank. All prepare the same calls in one
 // order, and call in one order; nothing waits on the host. Opened by World.OpenCalls.
 type Calls interface {
-	// Team answers questions about algorithms.
-	Team() Team
 	// Prepare makes a collective ready. Operands without Mem are loose: each call names their addresses in the
 	// device's memory anew, which peers do not reach. A part's Out may be the same loose operand as its In, as
 	// inPlace says; tail is what addresses of loose operands leave when they are divided by 16. It may wait for

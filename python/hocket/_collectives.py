@@ -94,7 +94,7 @@ def all_gather_v(t, counts, out=None):
         row *= e
     shape = (sum(counts), *v.shape[1:])
     if gpu:
-        whole = _cuda.all_gather_v(t, counts, row, shape)
+        whole = _cuda.all_gather_v(t, counts)
         return whole if out is None else out.copy_(whole)
     padded, p = _tensors.empty(v, v.dtype, (most * row,))  # all ranks give as much, and the first of it counts
     _tensors.copy(p, v)

@@ -92,7 +92,7 @@ def collective(op, t, out, shape, red="sum", root=0):
     return out
 
 
-def all_gather_v(t, counts, row, shape):
+def all_gather_v(t, counts):
     """Blocks of different lengths: padded to the longest, gathered, and cut."""
     torch = sys.modules["torch"]
     most = max(counts)

@@ -61,8 +61,10 @@ def shutdown():
             return
         was, _state = _state, None
         try:
-            if was.group is not None:
-                _lib.call("hocket_close", was.group.handle)
-            _lib.call("hocket_close", was.machine)
+            try:
+                if was.group is not None:
+                    _lib.call("hocket_close", was.group.handle)
+            finally:
+                _lib.call("hocket_close", was.machine)
         except _lib._errors.UnsupportedError:  # a forked child, whose machine is its parent's
             pass

@@ -11,6 +11,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -88,7 +89,7 @@ func measure(machine, file string, ranks, runs, batches int, graph bool, strateg
 			out.LoadMS = float64(took.Microseconds()) / 1e3
 			err = out.time(ctx, model, p, runs, batches)
 		}
-		if err = joined(err, model.Close()); err != nil {
+		if err = errors.Join(err, model.Close()); err != nil {
 			return err
 		}
 	}
@@ -96,13 +97,6 @@ func measure(machine, file string, ranks, runs, batches int, graph bool, strateg
 		return json.NewEncoder(os.Stdout).Encode(out)
 	}
 	return nil
-}
-
-func joined(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 // time times batches.

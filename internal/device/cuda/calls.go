@@ -9,7 +9,7 @@ import (
 )
 
 // Calls on streams of the caller's: one team of all ranks, whose launches name operands where nothing lies. Before
-// a launch the words of its arguments that lie in an operand are relocation to where the caller's is. Streams of the
+// a launch the words of its arguments that lie in an operand are moved to where the caller's is. Streams of the
 // caller's are given work and asked nothing: they may be recorded by others.
 
 // calls implements device.Calls.
@@ -47,8 +47,6 @@ func (w *world) OpenCalls() (device.Calls, error) {
 	w.called = true
 	return c, nil
 }
-
-func (c *calls) Team() device.Team { return c.team }
 
 // looseBytes is the distance of loose operands, which lie where no memory is.
 const (
@@ -237,6 +235,11 @@ func (c *calls) Close() error {
 	var err error
 	if !c.w.ended.Load() {
 		err = c.me.dev.bound(c.w.drv.SyncContext)
+	}
+	if err == nil { // all is over: a world that is closed now ends nobody's work
+		c.w.mu.Lock()
+		c.w.called = false
+		c.w.mu.Unlock()
 	}
 	return errors.Join(err, c.team.Close())
 }

@@ -38,11 +38,14 @@ func (d *dev) rebind() error {
 }
 
 // bound runs f with the device's context current.
-func (d *dev) bound(f func() error) error {
-	if err := d.bind(); err != nil {
+func (d *dev) bound(f func() error) error { return d.site.bound(f) }
+
+// bound runs f with the site's context current.
+func (s *site) bound(f func() error) error {
+	if err := s.w.drv.Bind(s.ctx); err != nil {
 		return err
 	}
-	defer d.w.drv.Unbind()
+	defer s.w.drv.Unbind()
 	return f()
 }
 

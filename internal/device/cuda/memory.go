@@ -98,9 +98,9 @@ var (
 
 // take returns the address of that many bytes of a kind of memory.
 func (s *site) take(kind device.MemKind, bytes int64) (p nvlib.Ptr, err error) {
-	if err := s.w.drv.Bind(s.ctx); err != nil {
-		return 0, err
-	}
-	defer s.w.drv.Unbind()
-	return s.heaps[kind].Alloc(bytes)
+	err = s.bound(func() error {
+		p, err = s.heaps[kind].Alloc(bytes)
+		return err
+	})
+	return p, err
 }

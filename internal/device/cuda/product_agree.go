@@ -39,20 +39,11 @@ func (w *world) settleProducts(ctx context.Context) error {
 	}
 	defer w.exclusive()()
 	for _, s := range w.sites {
-		if err := w.first().withSite(s, func() error { return s.gemms.Adopt(all) }); err != nil {
+		if err := s.bound(func() error { return s.gemms.Adopt(all) }); err != nil {
 			return fmt.Errorf("cuda: %w", err)
 		}
 	}
 	return nil
-}
-
-// withSite runs f with the context of a site current.
-func (d *dev) withSite(s *site, f func() error) error {
-	if err := d.w.drv.Bind(s.ctx); err != nil {
-		return err
-	}
-	defer d.w.drv.Unbind()
-	return f()
 }
 
 // agreeProducts collects what all processes have chosen, in as many rounds as the one with the most takes.

@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
@@ -67,8 +66,7 @@ func (t *team) halves(name string, half int64) (coll.Area, error) {
 		}
 		entry := m.control + kernels.ControlRegions + 4 + nvlib.Ptr(16*t.named)
 		for k, v := range []int64{int64(r.At[i]), r.Bytes / 2} {
-			at := entry + nvlib.Ptr(8*k)
-			if err := errors.Join(m.set(at, uint32(v), 1), m.set(at+4, uint32(v>>32), 1)); err != nil {
+			if err := m.dev.setWord(entry+nvlib.Ptr(8*k), uint64(v)); err != nil {
 				return coll.Area{}, err
 			}
 		}

@@ -121,11 +121,7 @@ func (s *site) unmap() error {
 	if h == nil || s.w.sites[0].lost() {
 		return nil
 	}
-	if err := s.w.drv.Bind(s.ctx); err != nil {
-		return err
-	}
-	defer s.w.drv.Unbind()
-	return h.Close()
+	return s.bound(h.Close)
 }
 
 // free gives back all that the world has of the GPU, which is at rest.
