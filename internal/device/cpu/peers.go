@@ -15,58 +15,20 @@ import (
 // segments: who waits for one sleeps in the operating system until whoever raises it rings. Streams of
 // others' ranks take no work, for it is their process's.
 
-// peers are what a world has of the other processes.
-type peers struct {
-	*procs.World
-	name   string // of the world, the same in all processes
-	owners []int  // by rank
-	ctx    context.Context
-	cancel context.CancelFunc // ends waits when the world ends
-}
-
 // share agrees on a new world of ranks.
-func (m *machine) share(ctx context.Context, ranks int) (*peers, error) {
+func (m *machine) share(ctx context.Context, ranks int) (*procs.Spread, error) {
 	if m.opts.Mode == Scheduled {
 		return nil, fmt.Errorf("cpu: schedules of several processes: %w", device.ErrUnsupported)
 	}
-	p := &peers{World: m.opts.Peers}
-	var err error
-	if p.owners, err = p.Owners(ranks); err != nil {
+	p, err := m.opts.Peers.Spread(ranks)
+	if err != nil {
 		return nil, fmt.Errorf("cpu: %w", err)
 	}
-	p.name = fmt.Sprintf("cpu world %d", m.opened.Add(1))
-	if err := p.Same(ctx, p.name, fmt.Sprintf("%d ranks", ranks)); err != nil {
-		p.Abort(err)
-		return nil, err
-	}
-	p.ctx, p.cancel = context.WithCancel(ctx)
-	return p, nil
+	return p, p.Begin(ctx, fmt.Sprintf("cpu world %d", m.opened.Add(1)))
 }
 
 // Local implements device.World.
-func (w *world) Local(rank int) bool {
-	return w.peers == nil || w.peers.owners[rank] == w.peers.Process()
-}
-
-// watch ends w when another process has ended the world of processes.
-func (p *peers) watch(w *world) {
-	select {
-	case <-p.Done():
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.end(p.Err())
-	case <-p.ctx.Done():
-	}
-}
-
-// end has the other processes end with this world where something was under way: what they wait for will
-// not come.
-func (p *peers) end(cause error, busy bool) {
-	if busy {
-		p.Abort(cause)
-	}
-	p.cancel()
-}
+func (w *world) Local(rank int) bool { return w.peers.Local(rank) }
 
 // await waits, in the stream's goroutine, until a counter of its head is high enough, or the world
 // ends. The caller holds the world's mutex.
@@ -75,7 +37,7 @@ func (s *stream) await(c *procs.Counters, elem int, least int64) {
 	w.running--
 	w.awaiting++
 	w.mu.Unlock()
-	err := c.Wait(w.peers.ctx, elem, uint64(least), procs.Any)
+	err := c.Wait(w.peers.Ctx, elem, uint64(least), procs.Any)
 	w.mu.Lock()
 	w.running++
 	w.awaiting--
@@ -89,7 +51,7 @@ func (d *dev) sharedKey(what string) string {
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
 	d.shared++
-	return fmt.Sprintf("%s rank %d %s %d", d.w.peers.name, d.rank, what, d.shared)
+	return fmt.Sprintf("%s rank %d %s %d", d.w.peers.Name, d.rank, what, d.shared)
 }
 
 // allocShared takes memory of a world of several processes: shared memory, or what stands for
@@ -101,7 +63,7 @@ func (d *dev) allocShared(bytes int64, kind device.MemKind) (device.Memory, erro
 	}
 	p, key := d.w.peers, d.sharedKey("memory")
 	if d.foreign {
-		s, err := p.Map(p.ctx, p.owners[d.rank], key)
+		s, err := p.Map(p.Ctx, p.Owner(d.rank), key)
 		if err == nil && int64(len(s.Bytes())) < bytes { // what refused leaves
 			err = errors.Join(fmt.Errorf("%w: its process could not take %d bytes", device.ErrOutOfMemory, bytes), s.Close())
 		}
@@ -112,11 +74,11 @@ func (d *dev) allocShared(bytes int64, kind device.MemKind) (device.Memory, erro
 		return d.keep(m)
 	}
 	if err := d.reserve(bytes); err != nil {
-		return nil, errors.Join(err, p.refuse(key))
+		return nil, errors.Join(err, refuse(p, key))
 	}
 	s, err := procs.NewSegment(int(max(bytes, 1)))
 	if err != nil {
-		return nil, d.errorf("%w", errors.Join(err, p.refuse(key)))
+		return nil, d.errorf("%w", errors.Join(err, refuse(p, key)))
 	}
 	if err := p.Share(key, s); err != nil {
 		return nil, d.errorf("%w", errors.Join(err, s.Close()))
@@ -126,7 +88,7 @@ func (d *dev) allocShared(bytes int64, kind device.MemKind) (device.Memory, erro
 }
 
 // refuse tells who maps a segment that there is no memory for it, by one that is too small.
-func (p *peers) refuse(key string) error {
+func refuse(p *procs.Spread, key string) error {
 	s, err := procs.NewSegment(1)
 	if err == nil {
 		err = errors.Join(p.Share(key, s), s.Close())
@@ -148,7 +110,7 @@ func (d *dev) newSharedCounters(n int) (device.Counters, error) {
 	c := &counters{dev: d, n: n}
 	var err error
 	if d.foreign {
-		c.shared, err = p.MapCounters(p.ctx, p.owners[d.rank], key)
+		c.shared, err = p.MapCounters(p.Ctx, p.Owner(d.rank), key)
 	} else {
 		c.shared, err = p.NewCounters(key, n)
 	}

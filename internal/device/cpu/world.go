@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	procs "hocket.example/hocket/internal/world"
 )
 
 // world is a set of devices. mu guards everything that streams share: queues,
@@ -19,8 +20,8 @@ type world struct {
 	m       *machine
 	devices []*dev
 	opened  time.Time
-	unwatch func() bool // stops watching the context of Open
-	peers   *peers      // nil where all ranks are this process's
+	unwatch func() bool   // stops watching the context of Open
+	peers   *procs.Spread // nil where all ranks are this process's
 
 	mu       sync.Mutex
 	streams  []*stream // of all devices, in order of creation
@@ -39,7 +40,7 @@ type world struct {
 	candidates []*stream // reused by ready
 }
 
-func newWorld(ctx context.Context, m *machine, ranks int, p *peers) *world {
+func newWorld(ctx context.Context, m *machine, ranks int, p *procs.Spread) *world {
 	w := &world{m: m, opened: time.Now(), rng: rand.New(rand.NewPCG(uint64(m.opts.Seed), 0x686f636b6574))}
 	w.quiet.L = &w.mu
 	w.peers = p
@@ -48,7 +49,7 @@ func newWorld(ctx context.Context, m *machine, ranks int, p *peers) *world {
 	}
 	w.unwatch = context.AfterFunc(ctx, func() { w.expire(ctx, new(bool)) })
 	if p != nil {
-		go p.watch(w)
+		go p.Watch(w.Abort)
 	}
 	return w
 }
@@ -117,7 +118,7 @@ func (w *world) Close() error {
 		return w.err()
 	}
 	if w.peers != nil {
-		w.peers.Forget(w.peers.name + " ") // of a load that failed
+		w.peers.Forget(w.peers.Name + " ") // of a load that failed
 	}
 	w.end(errClosed)
 	w.cause = errClosed
@@ -138,7 +139,7 @@ func (w *world) end(cause error) {
 	w.cause = cause
 	w.ended.Store(true)
 	if w.peers != nil {
-		w.peers.end(cause, w.busy())
+		w.peers.End(cause, w.busy())
 	}
 	for _, s := range w.streams {
 		s.queue = queue{}

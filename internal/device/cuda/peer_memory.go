@@ -32,7 +32,7 @@ type imported struct {
 const noteBytes = 8
 
 func regionKey(s *site, n int) string {
-	return fmt.Sprintf("%s: %s, region %d", s.w.peers.name, s.key, n)
+	return fmt.Sprintf("%s: %s, region %d", s.w.peers.Name, s.key, n)
 }
 
 // Reserve implements gpu.Source.
@@ -66,7 +66,7 @@ func (o *owned) Reserve(most, least int64) (*gpu.Region, error) {
 func (i *imported) Reserve(_, least int64) (*gpu.Region, error) {
 	i.taken++
 	p, key := i.s.w.peers, regionKey(i.s, i.taken)
-	note, err := p.Map(p.ctx, i.s.owner, key)
+	note, err := p.Map(p.Ctx, i.s.owner, key)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (i *imported) Reserve(_, least int64) (*gpu.Region, error) {
 		return nil, fmt.Errorf("%w: process %d could not take %d bytes of its GPU", device.ErrOutOfMemory, i.s.owner,
 			least)
 	}
-	file, err := p.Import(p.ctx, i.s.owner, key+", memory")
+	file, err := p.Import(p.Ctx, i.s.owner, key+", memory")
 	if err != nil {
 		return nil, err
 	}
@@ -106,11 +106,11 @@ func (s *site) sharedHeap(grain int64) *gpu.Heap {
 func (d *dev) hostShared(bytes int64) (*memory, error) {
 	p := d.w.peers
 	d.w.hostShares++
-	key := fmt.Sprintf("%s: rank %d, host memory %d", p.name, d.rank, d.w.hostShares)
+	key := fmt.Sprintf("%s: rank %d, host memory %d", p.Name, d.rank, d.w.hostShares)
 	var seg *procs.Segment
 	var err error
 	if d.site.foreign {
-		seg, err = p.Map(p.ctx, d.site.owner, key)
+		seg, err = p.Map(p.Ctx, d.site.owner, key)
 	} else if seg, err = procs.NewSegment(int(bytes)); err == nil {
 		err = p.Share(key, seg)
 	}

@@ -71,44 +71,28 @@ func (m *machine) maxRanks() int {
 	return n * m.opts.RanksPerGPU
 }
 
-// peers are what a world has of the other processes.
-type peers struct {
-	*procs.World
-	name   string // of the world, the same in all processes
-	owners []int  // by rank
-	ctx    context.Context
-	cancel context.CancelFunc // ends waits when the world ends
-}
-
 // share agrees on a new world of ranks.
-func (m *machine) share(ctx context.Context, ranks int) (*peers, error) {
-	owners, err := m.opts.Peers.Owners(ranks)
+func (m *machine) share(ctx context.Context, ranks int) (*procs.Spread, error) {
+	p, err := m.opts.Peers.Spread(ranks)
 	if err != nil {
 		return nil, err
 	}
-	p := &peers{World: m.opts.Peers, owners: owners, name: fmt.Sprintf("cuda world %d", m.opened.Add(1))}
-	if err := p.Same(ctx, p.name, fmt.Sprintf("%d ranks", ranks)); err != nil {
-		p.Abort(err)
-		return nil, err
-	}
-	p.ctx, p.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	return p, nil
+	return p, p.Begin(ctx, fmt.Sprintf("cuda world %d", m.opened.Add(1)))
 }
 
 // Peers implements device.Machine.
 func (m *machine) Peers() *procs.World { return m.opts.Peers }
 
 // Local implements device.World.
-func (w *world) Local(rank int) bool {
-	return w.peers == nil || w.peers.owners[rank] == w.peers.Process()
-}
+func (w *world) Local(rank int) bool { return w.peers.Local(rank) }
 
 // spread gives the ranks of a world of several processes their sites: a rank's GPU is that of its number
 // where all processes see the same GPUs, else that of its number among its process's ranks.
-func (w *world) spread() error {
+func (w *world) spread(ranks int) error {
 	p, at := w.peers, map[string]*site{}
 	ranksOf, shared := make([]int, p.Processes()), map[string]int{}
-	for r, owner := range p.owners {
+	for r := range ranks {
+		owner := p.Owner(r)
 		seen, i := w.m.vista.seen[owner], ranksOf[owner]
 		if w.m.vista.alike {
 			i = r
@@ -160,29 +144,6 @@ func (w *world) apart(a, b *site) (why, err error) {
 			device.ErrUnsupported, a.gpu.Device, b.gpu.Device, why)
 	}
 	return nil, nil
-}
-
-// watch ends w when the world of processes has ended.
-func (p *peers) watch(w *world) {
-	select {
-	case <-p.Done():
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.end(p.Err())
-	case <-p.ctx.Done():
-	}
-}
-
-// endPeers has the other processes end with this world where something was under way: what they wait for will
-// not come. The caller holds mu.
-func (w *world) endPeers(cause error) {
-	if w.peers == nil {
-		return
-	}
-	if w.busy() {
-		w.peers.Abort(cause)
-	}
-	w.peers.cancel()
 }
 
 // busy reports whether anything was given to a stream that may not be over. The caller holds mu.

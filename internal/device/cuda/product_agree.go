@@ -53,7 +53,7 @@ func (w *world) agreeProducts(ctx context.Context, own map[gemm.Sum][]byte) (map
 	sums := slices.SortedFunc(maps.Keys(own), func(a, b gemm.Sum) int { return bytes.Compare(a[:], b[:]) })
 	var count [8]byte
 	binary.LittleEndian.PutUint64(count[:], uint64(len(sums)))
-	counts, err := w.peers.Agree(ctx, w.peers.name+": how many products", count[:])
+	counts, err := w.peers.Agree(ctx, w.peers.Name+": how many products", count[:])
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (w *world) agreeProducts(ctx context.Context, own map[gemm.Sum][]byte) (map
 		if value == nil {
 			value = []byte{0} // this process has named all of its own
 		}
-		all, err := w.peers.Agree(ctx, w.peers.name+": products", value)
+		all, err := w.peers.Agree(ctx, w.peers.Name+": products", value)
 		if err != nil {
 			return nil, err
 		}

@@ -23,11 +23,10 @@ func (m *machine) DryRun(ranks int) (device.World, error) {
 	}
 	w := &world{m: m, drv: m.sys.Driver}
 	if m.opts.Peers != nil {
-		owners, err := m.opts.Peers.Owners(ranks)
-		if err != nil {
+		var err error
+		if w.peers, err = m.opts.Peers.Spread(ranks); err != nil {
 			return nil, fmt.Errorf("cuda: %w", err)
 		}
-		w.peers = &peers{World: m.opts.Peers, owners: owners}
 	}
 	if err := w.place(ranks); err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)

@@ -154,9 +154,9 @@ func (w *world) restTogether() error {
 	if w.peers == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(w.peers.ctx, w.peers.StallTimeout())
+	ctx, cancel := context.WithTimeout(w.peers.Ctx, w.peers.StallTimeout())
 	defer cancel()
-	if _, err := w.peers.Agree(ctx, w.peers.name+": recording a graph", []byte("at rest")); err != nil {
+	if _, err := w.peers.Agree(ctx, w.peers.Name+": recording a graph", []byte("at rest")); err != nil {
 		return err
 	}
 	x := &w.wired
@@ -168,7 +168,7 @@ func (w *world) restTogether() error {
 			return err
 		}
 		// Whoever raises flags that are not zeroed yet would not be waited for.
-		if _, err := w.peers.Agree(ctx, w.peers.name+": graphs can meet", nil); err != nil {
+		if _, err := w.peers.Agree(ctx, w.peers.Name+": graphs can meet", nil); err != nil {
 			return err
 		}
 	}
@@ -300,7 +300,7 @@ func (w *world) meetPeers(origin *stream, place int) error {
 // firstOf is the first rank of a process.
 func (w *world) firstOf(process int) *dev {
 	for _, d := range w.devices {
-		if w.peers.owners[d.rank] == process {
+		if w.peers.Owner(d.rank) == process {
 			return d
 		}
 	}

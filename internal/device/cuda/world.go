@@ -11,6 +11,7 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
+	procs "hocket.example/hocket/internal/world"
 )
 
 // world is a set of devices. mu guards everything; driver calls that enqueue
@@ -19,9 +20,9 @@ type world struct {
 	m       *machine
 	drv     *nvlib.Driver
 	hung    hung
-	sites   []*site // GPUs in use by this process, each once
-	all     []*site // those, and with peers the others', in the order of ranks
-	peers   *peers  // nil where all ranks are this process's
+	sites   []*site       // GPUs in use by this process, each once
+	all     []*site       // those, and with peers the others', in the order of ranks
+	peers   *procs.Spread // nil where all ranks are this process's
 	devices []*dev
 	opened  time.Time
 	unwatch func() bool // stops watching the context of Open
@@ -101,7 +102,7 @@ func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
 	}
 	w.unwatch = context.AfterFunc(ctx, func() { w.expire(ctx, new(bool)) })
 	if w.peers != nil {
-		go w.peers.watch(w)
+		go w.peers.Watch(w.Abort)
 	}
 	return w, nil
 }
@@ -136,7 +137,7 @@ func (w *world) open(ranks int) error {
 // place puts ranks on sites.
 func (w *world) place(ranks int) error {
 	if w.m.opts.Peers != nil {
-		return w.spread()
+		return w.spread(ranks)
 	}
 	for _, g := range w.m.sys.GPUs[:min(ranks, len(w.m.sys.GPUs))] {
 		s := &site{w: w, gpu: g}
@@ -196,6 +197,9 @@ func (w *world) Abort(cause error) {
 	}
 	if w.lockLive() {
 		defer w.mu.Unlock()
+		if w.cause == nil && w.peers != nil { // whatever was under way: others may wait for what comes next
+			w.peers.Abort(cause)
+		}
 		w.end(cause)
 	}
 }
@@ -209,7 +213,9 @@ func (w *world) end(cause error) {
 	w.cause = cause
 	w.ended.Store(true)
 	endTeams(w)
-	w.endPeers(cause)
+	if w.peers != nil {
+		w.peers.End(cause, w.busy())
+	}
 	for _, s := range w.streams {
 		s.queue = nil
 	}

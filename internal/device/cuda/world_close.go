@@ -34,7 +34,7 @@ func (w *world) close() error {
 		return errors.Join(errs...)
 	}
 	if w.peers != nil {
-		w.peers.Forget(w.peers.name + ":") // of a load that failed
+		w.peers.Forget(w.peers.Name + ":") // of a load that failed
 	}
 	w.m.sys.coresidency.forget(w)
 	closeNCCL(w, errs)
