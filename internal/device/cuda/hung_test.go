@@ -169,7 +169,7 @@ func TestCallsHang(t *testing.T) {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel() // it waits most of the time
 			calls, want := l.callsToFail(t)
-			losses, step := 0, longtest.Of(4, 1)
+			losses, step := 0, longtest.Of(8, 1)
 			for i := 0; i < len(calls); i += step {
 				n := calls[i]
 				call, wrong, lost := l.hangs(t, n, want)
@@ -201,7 +201,7 @@ func TestHangsBeside(t *testing.T) {
 		}
 		t.Run(l.name, func(t *testing.T) {
 			calls, want := l.callsToFail(t)
-			for range longtest.Of(3, 100) {
+			for range longtest.Of(1, 100) {
 				l.hangBeside(t, 1+random.IntN(3*calls[len(calls)-1]), want)
 			}
 		})

@@ -338,7 +338,7 @@ func TestPeerExamples(t *testing.T) {
 	})
 	t.Run("4", func(t *testing.T) {
 		t.Parallel()
-		wantPeers(t, 4, peerJob{GPUs: 4, PerGPU: 4, Loads: peerExamples(t, 4, 2, eager, graph)})
+		wantPeers(t, 4, peerJob{GPUs: 4, PerGPU: 4, Loads: peerExamples(t, 4, 4, eager, graph)})
 	})
 	t.Run("4 on 2 GPUs", func(t *testing.T) {
 		t.Parallel()
