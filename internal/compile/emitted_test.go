@@ -2,6 +2,7 @@ package compile
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -59,31 +60,44 @@ func streamOf(s *ir.Stmt, value string) bool {
 	return ok && strings.Trim(rest, "0123456789") == ""
 }
 
-// goesAhead reports whether the puts of a value stand between those of another
-// and the wait that ends that one's exchange.
+// goesAhead reports whether the exchange of a value begins while another is under way
+// and outlives it. One that ends first stands where it was written, within another
+// that went ahead.
 func goesAhead(b *ir.Block, value string) bool {
 	if b == nil {
 		return false
 	}
-	open := map[string]bool{} // streams of exchanges under way
+	open := map[string]bool{}   // streams of exchanges under way
+	before := map[string]bool{} // those that were when the value's began
+	began := false
 	for _, s := range b.Stmts {
 		if goesAhead(s.Body, value) || goesAhead(s.Else, value) {
 			return true
 		}
 		if s.Op == ir.OpWait && len(s.Args) == 1 {
+			if before[s.Args[0].Name] {
+				return true
+			}
 			delete(open, s.Args[0].Name)
+			if strings.HasPrefix(s.Args[0].Name, value+".s") {
+				clear(before)
+			}
 		}
 		if s.Op != ir.OpOn || s.Args[0].Main {
 			continue
 		}
-		s.Body.Walk(func(x *ir.Stmt) {
-			if x.Op == ir.OpPut {
-				open[s.Args[0].Name] = true
-			}
-		})
-		if open[s.Args[0].Name] && streamOf(s, value) && len(open) > 1 {
-			return true
+		puts := false
+		s.Body.Walk(func(x *ir.Stmt) { puts = puts || x.Op == ir.OpPut })
+		if !puts {
+			continue
 		}
+		if streamOf(s, value) {
+			if !began {
+				maps.Copy(before, open)
+			}
+			began = true
+		}
+		open[s.Args[0].Name] = true
 	}
 	return false
 }
