@@ -73,6 +73,12 @@ func TestMain(m *testing.M) {
 			code = 1
 		}
 	}
+	if w, err := joined(); err == nil && w != nil {
+		if err := w.Leave(); err != nil && code == 0 { // else the others take this process for one that died
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
 	os.Exit(code)
 }
 
