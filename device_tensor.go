@@ -52,14 +52,23 @@ type DeviceBlock struct {
 // is its machine's, which closes it in the end: it outlives the model. Its memory is not
 // counted by LoadOptions.Cache.
 func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[string]int64) (*DeviceTensor, error) {
+	return m.deviceTensor(ctx, name, dims, nil)
+}
+
+// deviceTensor makes a device tensor, of the caller's memory where at has addresses.
+func (m *Model) deviceTensor(
+	ctx context.Context, name string, dims map[string]int64, at map[int]uintptr,
+) (*DeviceTensor, error) {
 	if !m.hasPort(name) {
 		return nil, fmt.Errorf("%w: %s has no parameter or result %%%s", blocks.ErrInput, m.fn.Name, name)
 	}
-	d, err := m.newDeviceTensor(ctx, name, dims)
+	d, err := m.newDeviceTensor(ctx, name, dims, at)
 	return d, m.machine.why(ctx, err)
 }
 
-func (m *Model) newDeviceTensor(ctx context.Context, name string, dims map[string]int64) (*DeviceTensor, error) {
+func (m *Model) newDeviceTensor(
+	ctx context.Context, name string, dims map[string]int64, at map[int]uintptr,
+) (*DeviceTensor, error) {
 	t, err := m.acquire(ctx)
 	if err != nil {
 		return nil, err
@@ -78,8 +87,14 @@ func (m *Model) newDeviceTensor(ctx context.Context, name string, dims map[strin
 	if err != nil {
 		return nil, m.blame(b, err)
 	}
+	io := ioOf(p, name)
+	for r := range at {
+		if r < 0 || r >= p.Ranks || io.Of(int32(r)) == nil {
+			return nil, fmt.Errorf("%w: rank %d has no block of %%%s", blocks.ErrInput, r, name)
+		}
+	}
 	for {
-		dt, err := m.machine.tensors.New(m.machine.ctx, p.Ranks, ioOf(p, name))
+		dt, err := m.machine.tensors.NewAt(m.machine.ctx, p.Ranks, io, at)
 		if err == nil {
 			return &DeviceTensor{dt, m.machine}, nil
 		}
@@ -263,18 +278,6 @@ func (m *Model) own(tensors map[string]*DeviceTensor) (map[string]*resident.Devi
 // lease waits until a batch can have its device tensors. It comes before the model's lease,
 // so waiting here blocks nobody else.
 func (m *Model) lease(ctx context.Context, batch []exec.Args) (release func(), err error) {
-	writes, reads := map[*resident.DeviceTensor]bool{}, map[*resident.DeviceTensor]bool{}
-	for _, a := range batch {
-		for _, t := range a.DeviceOut {
-			writes[t] = true
-		}
-	}
-	for _, a := range batch {
-		for _, t := range a.DeviceIn {
-			if !writes[t] {
-				reads[t] = true
-			}
-		}
-	}
-	return m.machine.tensors.Lease(ctx, slices.Collect(maps.Keys(reads)), slices.Collect(maps.Keys(writes)))
+	reads, writes := usesOf(batch)
+	return m.machine.tensors.Lease(ctx, reads, writes)
 }

@@ -38,6 +38,8 @@ type loaded struct {
 	proof string
 	held  device.Held // see LoadOptions.Cache
 	busy  bool        // a run has it
+	// pinned is set once a graph of the caller's has a run of it, which names its memory.
+	pinned bool
 	// reporter is there once a run has ended. It belongs to the holder of the model's lease.
 	reporter *reporter
 }
@@ -62,6 +64,9 @@ func (l *loaded) String() string {
 	}
 	return fmt.Sprintf("%s with %s", strings.Join(words, " "), tensor.Size(l.held.Bytes()))
 }
+
+// stays reports whether the plan cannot be unloaded to make room. The caller holds the cache's mutex.
+func (l *loaded) stays() bool { return l.busy || l.pinned }
 
 // worksIn reports whether a device tensor is one of those that the plan was loaded for.
 func (l *loaded) worksIn(d *resident.DeviceTensor) bool {
@@ -231,6 +236,25 @@ func (p *planCache) rest(l *loaded) {
 	p.measure()
 }
 
+// pin has a plan stay until its model is closed.
+func (p *planCache) pin(l *loaded) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l.pinned = true
+}
+
+// plansOf are the loaded plans of a model.
+func (p *planCache) plansOf(m *Model) (list []*loaded) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.plans {
+		if l.model == m {
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
 // remove removes plans, and returns them.
 func (p *planCache) remove(which func(l *loaded) bool) (gone []*loaded) {
 	p.mu.Lock()
@@ -258,7 +282,7 @@ func (p *planCache) beyond(m *Model, bound int64, all bool) (gone []*loaded) {
 		}
 	}
 	p.plans = slices.DeleteFunc(p.plans, func(l *loaded) bool {
-		if l.model != m || l.busy || left < 2 && !all || held <= bound {
+		if l.model != m || l.stays() || left < 2 && !all || held <= bound {
 			return false
 		}
 		left--
@@ -275,7 +299,7 @@ func (p *planCache) resting() (bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range p.plans {
-		if !l.busy {
+		if !l.stays() {
 			bytes += l.held.Device
 		}
 	}
@@ -289,7 +313,7 @@ func (p *planCache) giveUp() (l *loaded, run []string, changed <-chan struct{}) 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, l := range p.plans {
-		if !l.busy {
+		if !l.stays() {
 			p.plans = slices.Delete(p.plans, i, i+1)
 			p.evicted(l)
 			return l, nil, nil

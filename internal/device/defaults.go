@@ -19,6 +19,9 @@ type DefaultMachine struct{}
 // Peers are none.
 func (DefaultMachine) Peers() *world.World { return nil }
 
+// Capturing is false: there are no streams of the caller's.
+func (DefaultMachine) Capturing(uintptr) (bool, error) { return false, nil }
+
 // DryRun is unsupported.
 func (DefaultMachine) DryRun(int) (World, error) {
 	return nil, lacks("the machine tells nothing of worlds that are not open")
@@ -46,6 +49,9 @@ func (DefaultWorld) Stage([]int64, int) error { return nil }
 func (DefaultWorld) OpenCalls() (Calls, error) {
 	return nil, lacks("collectives on streams of the caller's")
 }
+
+// Callers is unsupported.
+func (DefaultWorld) Callers() (Callers, error) { return nil, lacks("work on streams of the caller's") }
 
 // Settle has nothing to do.
 func (DefaultWorld) Settle(context.Context) ([]string, error) { return nil, nil }

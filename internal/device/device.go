@@ -62,6 +62,8 @@ type Machine interface {
 	// nothing need be given back. Unsupported where a machine knows nothing of worlds that
 	// are not open.
 	DryRun(ranks int) (World, error)
+	// Capturing reports whether work on a stream of the caller's is recorded and not run: then nothing can be loaded.
+	Capturing(stream uintptr) (bool, error)
 	// Peers are the processes that the machine's worlds spread over; nil for this one alone. Then
 	// all of them open the same worlds, in one order.
 	Peers() *world.World
@@ -126,7 +128,8 @@ type World interface {
 	// issue work meanwhile, and a wait for what is not issued within, uploads, downloads
 	// and host calls are errors, which may end the world. Of marks of Begin and End an
 	// observer is told once a launch has ended; of launches with no Sync between, those
-	// of the last. Needs Caps.Graphs.
+	// of the last. Needs Caps.Graphs. In a world with peers, waits for counters are, in every recording, for
+	// the values that they would be for in the first.
 	Capture(issue func() error) (Graph, error)
 	// Settle is called once all is prepared, in all processes alike: what each has measured for itself, and
 	// all must have alike, they take from one of them. It returns what else they must have alike, to be compared.
@@ -137,6 +140,8 @@ type World interface {
 
 	// OpenCalls begins calls on memory and streams of the caller's. Unsupported where a machine has no such streams.
 	OpenCalls() (Calls, error)
+	// Callers puts work between that of streams of the caller's. Unsupported likewise.
+	Callers() (Callers, error)
 
 	Teams
 	Status

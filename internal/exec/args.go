@@ -22,6 +22,10 @@ type Args struct {
 	DeviceIn map[string]*resident.DeviceTensor
 	// DeviceOut are, by result, where it is left on the devices.
 	DeviceOut map[string]*resident.DeviceTensor
+	// InAt and OutAt are, of a run that is Enqueued, parameters and results by addresses in memory of ranks' devices,
+	// a dense block each.
+	InAt, OutAt map[string]map[int]uintptr
+	Enqueued    bool
 	// Into are tensors, of the right types and shapes, that receive other results.
 	Into map[string]*tensor.Tensor
 }
@@ -100,6 +104,7 @@ func (p *Program) checkBatch(batch []Args) error {
 		}
 		wrong = append(wrong, p.wrongOutputs(a.DeviceOut)...)
 		wrong = append(wrong, p.wrongResidents(a)...)
+		wrong = append(wrong, p.wrongEnqueued(a)...)
 		if err := blocks.InputError(wrong); err != nil {
 			if len(batch) > 1 {
 				return fmt.Errorf("run %d of %d: %w", i+1, len(batch), err)
@@ -117,6 +122,10 @@ func (p *Program) wrongInputs(a Args) (wrong []string) {
 	for i := range p.im.Inputs {
 		io := &p.im.Inputs[i]
 		switch t := a.DeviceIn[io.Name]; {
+		case a.InAt[io.Name] != nil && (t != nil || a.In[io.Name] != nil):
+			wrong = append(wrong, fmt.Sprintf("%s is given twice, by addresses and otherwise", io.Name))
+		case a.InAt[io.Name] != nil:
+			wrong = append(wrong, p.wrongAt(io, a.InAt[io.Name])...)
 		case a.InLocal[io.Name] != nil:
 			wrong = append(wrong, p.wrongLocal(io, a)...)
 		case t == nil:
@@ -169,6 +178,11 @@ func (p *Program) unknown(a Args) (names []string) {
 		}
 	}
 	for name := range a.DeviceIn {
+		if _, ok := p.im.FirstBlock[name]; !ok {
+			names = append(names, name)
+		}
+	}
+	for name := range a.InAt {
 		if _, ok := p.im.FirstBlock[name]; !ok {
 			names = append(names, name)
 		}

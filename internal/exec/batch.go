@@ -100,6 +100,9 @@ func spoiled(batch []Args, err error) error {
 // runBatch is RunBatch for a program that can run.
 func (p *Program) runBatch(ctx context.Context, batch []Args, weights map[string]*tensor.Tensor) ([]*Result, error) {
 	defer p.trimFrames()
+	if err := p.rest(ctx); err != nil {
+		return nil, fmt.Errorf("before the run: %w", err)
+	}
 	if err := p.admit(ctx, batch, weights); err != nil {
 		return nil, err
 	}

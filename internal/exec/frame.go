@@ -121,7 +121,13 @@ func (p *Program) fillDevice(f *frame, a Args) (err error) {
 	if f.deviceIn, err = p.borrowAll(p.im.Inputs, a.DeviceIn, true); err != nil {
 		return err
 	}
-	f.deviceOut, err = p.borrowAll(p.im.Outputs, a.DeviceOut, false)
+	if f.deviceIn, err = p.addressed(f.deviceIn, p.im.Inputs, a.InAt, true); err != nil {
+		return err
+	}
+	if f.deviceOut, err = p.borrowAll(p.im.Outputs, a.DeviceOut, false); err != nil {
+		return err
+	}
+	f.deviceOut, err = p.addressed(f.deviceOut, p.im.Outputs, a.OutAt, false)
 	return err
 }
 
@@ -167,11 +173,16 @@ func (p *Program) borrowBlock(t *resident.DeviceTensor, k int, ref plan.Ref, fro
 	if ref.Dense() {
 		return v, nil
 	}
+	return v, p.prepareCopy(ref, v, from)
+}
+
+// prepareCopy makes a copy ready from v to what a plan places at ref, or back.
+func (p *Program) prepareCopy(ref plan.Ref, v device.View, from bool) error {
 	dst, src := p.im.View(ref), v
 	if !from {
 		dst, src = src, dst
 	}
-	return v, d.PrepareCopy(dst, src)
+	return p.im.World.Device(int(ref.Rank)).PrepareCopy(dst, src)
 }
 
 // expect lays ready what the host receives of a run's outputs, straight in the caller's
@@ -180,7 +191,7 @@ func (f *frame) expect(a Args, shared map[*tensor.Tensor]bool) error {
 	b := 0
 	for _, r := range f.out {
 		name := r.IO().Name
-		if a.DeviceOut[name] != nil { // left on the devices
+		if a.DeviceOut[name] != nil || a.Enqueued { // left on the devices
 			r.Skip()
 		} else if err := r.Expect(a.Into[name], shared[a.Into[name]]); err != nil {
 			return err

@@ -25,6 +25,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec/grace"
 	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/world"
 )
@@ -86,9 +87,15 @@ type Program struct {
 	uploaded uploaded
 	// abandoned are copies of residents that a failed world may still be at: what they take
 	// is given back when that is closed.
-	abandoned copies
-	fate      error // what broken becomes when those who use the world have ended
-	broken    error
+	abandoned     copies
+	callers       device.Callers                  // nil until a run is enqueued
+	inFlight      bool                            // enqueued runs may not have ended
+	ended         chan struct{}                   // closed once they have; nil where nobody waits
+	firstRecorded int64                           // see recordedRun; 0 for none yet
+	captured      bool                            // a graph of the caller's has a run
+	left          map[*resident.DeviceTensor]bool // what runs in flight leave results in
+	fate          error                           // what broken becomes when those who use the world have ended
+	broken        error
 }
 
 // Load makes p ready to run on m. ctx bounds the program's life: when it ends,
@@ -176,12 +183,24 @@ func (p *Program) Stats() Stats {
 // its runs.
 func (p *Program) Held() device.Held { return p.im.Held() }
 
-// Close aborts what runs and frees everything.
+// Close frees everything once enqueued runs have ended, or are aborted since they take too long.
 func (p *Program) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.broken != nil {
 		return nil
+	}
+	if p.inFlight {
+		ctx, cancel := context.WithTimeout(context.Background(), grace.Transfer)
+		defer cancel()
+		if _, err := p.do(ctx, func() error { return p.rest(ctx) }); p.broken != nil {
+			if errors.Is(err, context.Canceled) { // the world's own ended before
+				return nil
+			}
+			return err
+		} else if err != nil {
+			p.opts.Logger.Warn("closing a program whose enqueued runs do not end", "error", err)
+		}
 	}
 	p.broken = fmt.Errorf("%w: it is closed", ErrUnusable)
 	return p.close()

@@ -28,7 +28,10 @@ func newReplay(im *image.Image) (*replay, error) {
 		return nil, fmt.Errorf("running by graph: %w", device.ErrUnsupported)
 	}
 	r := &replay{}
-	return r, r.cut(im.Plan, im.Own)
+	if err := r.cut(im.Plan, im.Own); err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // cut sorts own commands into inputs, body and outputs, where they stand in that
@@ -83,13 +86,24 @@ func (p *Program) record(ctx context.Context) error {
 	r.graph, err = p.im.World.Capture(func() error {
 		// Marked, so that faults of later launches have a place; of which run
 		// they are is not known.
-		return p.issueAll(r.body, 0, p.run, nil)
+		return p.issueAll(r.body, 0, p.recordedRun(), nil)
 	})
 	if err != nil {
 		return fmt.Errorf("recording the program as a graph: %w", err)
 	}
 	p.opts.Logger.Debug("program recorded as a graph", "func", p.im.Plan.Func, "commands", len(r.body))
 	return p.chooseForm(ctx, r.graph)
+}
+
+// recordedRun is the number of the run that graphs are recorded as.
+func (p *Program) recordedRun() int64 {
+	if p.peers == nil {
+		return p.run
+	}
+	if p.firstRecorded == 0 {
+		p.firstRecorded = p.run
+	}
+	return p.firstRecorded
 }
 
 // issueReplay enqueues a run by graph.

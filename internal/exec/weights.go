@@ -69,6 +69,9 @@ func (p *Program) Preload(ctx context.Context, weights map[string]*tensor.Tensor
 		return err
 	}
 	_, err := p.do(ctx, func() error {
+		if err := p.rest(ctx); err != nil {
+			return err
+		}
 		p.decideUploads([]Args{{In: weights}}, weights)
 		if p.tracer != nil { // uploads ahead are no part of a run's trace
 			defer p.tracer.recorder.Drain(p.describe)
@@ -76,6 +79,20 @@ func (p *Program) Preload(ctx context.Context, weights map[string]*tensor.Tensor
 		return p.uploadWeights(ctx, weights)
 	})
 	return err
+}
+
+// uploads reports whether uploadWeights has something to do.
+func (p *Program) uploads(in map[string]*tensor.Tensor) bool {
+	b := 0
+	for i := range p.im.Inputs {
+		first := b
+		b += len(p.im.Inputs[i].Parts)
+		if b > first && p.uploaded.skip[first] && p.im.Residents[i] == nil &&
+			!p.uploaded.contents[i].Are(in[p.im.Inputs[i].Name]) {
+			return true
+		}
+	}
+	return false
 }
 
 // uploadWeights uploads what stays and is not on the devices yet. It waits for one parameter

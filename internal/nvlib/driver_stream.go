@@ -1,6 +1,7 @@
 package nvlib
 
 import (
+	"errors"
 	"unsafe"
 )
 
@@ -8,6 +9,9 @@ const (
 	streamNonBlocking  = 1
 	eventDisableTiming = 2
 	captureRelaxed     = 2
+	captureActive      = 1
+
+	captureSetDependencies = 1
 )
 
 // NewStream makes a stream of the current context that does not wait for the
@@ -107,6 +111,53 @@ func (d *Driver) Elapsed(from, to Event) (float32, error) {
 // running. Other threads may go on calling anything.
 func (d *Driver) BeginCapture(s Stream) error {
 	return d.check(d.f.streamBeginCapture, "cuStreamBeginCapture", uintptr(s), captureRelaxed)
+}
+
+// RelaxCaptures has the calls of this thread be allowed whatever other threads capture, until restore is called.
+// The caller keeps the thread.
+func (d *Driver) RelaxCaptures() (restore func(), err error) {
+	if !d.f.threadExchangeCaptureMode.Present() {
+		return func() {}, nil
+	}
+	mode := int32(captureRelaxed)
+	exchange := func() error {
+		return d.check(d.f.threadExchangeCaptureMode, "cuThreadExchangeStreamCaptureMode", uintptr(unsafe.Pointer(&mode)))
+	}
+	if err := exchange(); err != nil {
+		return nil, err
+	}
+	return func() { _ = exchange() }, nil // a mode that was in force can be again
+}
+
+// AddToCapture puts a copy of g where s has come to in the graph that it is being captured in.
+func (d *Driver) AddToCapture(s Stream, g Graph) error {
+	if !d.f.streamGetCaptureInfo.Present() || !d.f.streamUpdateCaptureDeps.Present() ||
+		!d.f.graphAddChildGraphNode.Present() {
+		return errors.New("the driver has no graphs within graphs: one of CUDA 11.3 or later is wanted")
+	}
+	var (
+		status    int32
+		id, count uint64
+		into      Graph
+		behind    uintptr
+		node      uintptr
+	)
+	err := d.check(d.f.streamGetCaptureInfo, "cuStreamGetCaptureInfo", uintptr(s), uintptr(unsafe.Pointer(&status)),
+		uintptr(unsafe.Pointer(&id)), uintptr(unsafe.Pointer(&into)), uintptr(unsafe.Pointer(&behind)),
+		uintptr(unsafe.Pointer(&count)))
+	if err != nil {
+		return err
+	}
+	if status != captureActive {
+		return errors.New("the stream's capture has ended, or failed")
+	}
+	err = d.check(d.f.graphAddChildGraphNode, "cuGraphAddChildGraphNode", uintptr(unsafe.Pointer(&node)), uintptr(into),
+		behind, uintptr(count), uintptr(g))
+	if err != nil {
+		return err
+	}
+	return d.check(d.f.streamUpdateCaptureDeps, "cuStreamUpdateCaptureDependencies", uintptr(s),
+		uintptr(unsafe.Pointer(&node)), 1, captureSetDependencies)
 }
 
 // EndCapture ends it and returns the graph.

@@ -63,6 +63,10 @@ type driverFuncs struct {
 	graphExecDestroy            cabi.Func
 	getErrorName                cabi.Func
 	streamIsCapturing           cabi.Func
+	streamGetCaptureInfo        cabi.Func
+	streamUpdateCaptureDeps     cabi.Func
+	graphAddChildGraphNode      cabi.Func
+	threadExchangeCaptureMode   cabi.Func
 	ctxSynchronize              cabi.Func
 	getErrorString              cabi.Func
 	funcIsLoaded                cabi.Func
@@ -140,18 +144,22 @@ func (f *driverFuncs) table() map[string]*cabi.Func {
 // optional are functions that the machine can do without.
 func (f *driverFuncs) optional() map[string]*cabi.Func {
 	return map[string]*cabi.Func{
-		"cuDeviceGetP2PAttribute":   &f.deviceGetP2PAttribute,
-		"cuLaunchKernelEx":          &f.launchKernelEx,
-		"cuStreamIsCapturing":       &f.streamIsCapturing,
-		"cuCtxSynchronize":          &f.ctxSynchronize,
-		"cuFuncIsLoaded":            &f.funcIsLoaded,
-		"cuFuncLoad":                &f.funcLoad,
-		"cuFuncGetParamInfo":        &f.funcGetParamInfo,
-		"cuFuncGetAttribute":        &f.funcGetAttribute,
-		"cuMulticastCreate":         &f.multicastCreate,
-		"cuMulticastAddDevice":      &f.multicastAddDevice,
-		"cuMulticastBindMem":        &f.multicastBindMem,
-		"cuMulticastUnbind":         &f.multicastUnbind,
-		"cuMulticastGetGranularity": &f.multicastGetGranularity,
+		"cuDeviceGetP2PAttribute":           &f.deviceGetP2PAttribute,
+		"cuLaunchKernelEx":                  &f.launchKernelEx,
+		"cuStreamIsCapturing":               &f.streamIsCapturing,
+		"cuStreamGetCaptureInfo_v2":         &f.streamGetCaptureInfo,
+		"cuStreamUpdateCaptureDependencies": &f.streamUpdateCaptureDeps,
+		"cuGraphAddChildGraphNode":          &f.graphAddChildGraphNode,
+		"cuThreadExchangeStreamCaptureMode": &f.threadExchangeCaptureMode,
+		"cuCtxSynchronize":                  &f.ctxSynchronize,
+		"cuFuncIsLoaded":                    &f.funcIsLoaded,
+		"cuFuncLoad":                        &f.funcLoad,
+		"cuFuncGetParamInfo":                &f.funcGetParamInfo,
+		"cuFuncGetAttribute":                &f.funcGetAttribute,
+		"cuMulticastCreate":                 &f.multicastCreate,
+		"cuMulticastAddDevice":              &f.multicastAddDevice,
+		"cuMulticastBindMem":                &f.multicastBindMem,
+		"cuMulticastUnbind":                 &f.multicastUnbind,
+		"cuMulticastGetGranularity":         &f.multicastGetGranularity,
 	}
 }

@@ -15,52 +15,57 @@ import (
 // that too: their waits, and the kernels that raise the flags, want room that the other
 // world's teams need not leave. So only one world with teams or such graphs uses the
 // devices at a time: from a batch on until its devices rest, or until it has ended and its
-// kernels give up.
+// kernels give up. Batches on the same streams of the caller's come one behind the other as they are.
 type coresidency struct {
 	mu      sync.Mutex
-	holder  *world // nil for none
-	batches int    // of the holder, under way
+	holder  *world    // nil for none
+	batches int       // of the holder, under way
+	streams []uintptr // of the caller's, that all which the holder was given is between; nil for none
 }
 
 // enter waits until w holds the lock, and returns false if w ends first. Each entry needs a
 // call of leave. A caller that waits must hold neither the issue lock nor a world's mutex,
 // since the holder may want these before it is done.
-func (c *coresidency) enter(w *world) bool {
+func (c *coresidency) enter(w *world, streams []uintptr) bool {
 	for began := time.Now(); !w.ended.Load(); gpu.Pause(time.Since(began)) {
-		if c.try(w) {
+		if c.try(w, streams) {
 			return true
 		}
 	}
 	return false
 }
 
-func (c *coresidency) try(w *world) bool {
-	h, busy := c.waitedFor(w)
-	if busy || h != nil && !h.restsNow() {
+func (c *coresidency) try(w *world, streams []uintptr) bool {
+	h, busy, ahead := c.waitedFor(w, streams)
+	if busy || h != nil && !ahead && !h.restsNow() {
 		return false
 	}
-	return c.take(w, h)
+	return c.take(w, h, streams)
 }
 
-// waitedFor is another world that has the lock, nil for none, and whether it is at a batch.
-func (c *coresidency) waitedFor(w *world) (h *world, busy bool) {
+// waitedFor is another world that has the lock, nil for none, whether it is at a batch, and whether all that it was
+// given is ahead of what comes, on the same streams.
+func (c *coresidency) waitedFor(w *world, streams []uintptr) (h *world, busy, ahead bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.holder == w || c.holder == nil {
-		return nil, false
+		return nil, false, false
 	}
-	return c.holder, c.batches > 0
+	return c.holder, c.batches > 0, streams != nil && slices.Equal(c.streams, streams)
 }
 
-// take takes the lock, if nobody has it but perhaps w, and h that rests.
-func (c *coresidency) take(w, h *world) bool {
+// take takes the lock, if nobody has it but perhaps w, and h that rests or is ahead.
+func (c *coresidency) take(w, h *world, streams []uintptr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.holder != w {
+	switch {
+	case c.holder != w:
 		if c.holder != nil && (c.holder != h || c.batches > 0) {
 			return false
 		}
-		c.holder, c.batches = w, 0
+		c.holder, c.batches, c.streams = w, 0, slices.Clone(streams)
+	case !slices.Equal(c.streams, streams):
+		c.streams = nil
 	}
 	c.batches++
 	return true

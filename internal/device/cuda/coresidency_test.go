@@ -100,19 +100,19 @@ func TestCoresidency(t *testing.T) {
 func TestCoresidencyForgotten(t *testing.T) {
 	var f coresidency
 	a, b, c := &world{}, &world{}, &world{}
-	if !f.try(a) {
+	if !f.try(a, nil) {
 		t.Fatal("nobody holds the lock, and it cannot be taken")
 	}
 	a.ended.Store(true)
 	f.forget(a)
-	if f.try(b) {
+	if f.try(b, nil) {
 		t.Error("a second world holds the lock beside a batch under way")
 	}
 	f.leave(a)
-	if !f.try(b) {
+	if !f.try(b, nil) {
 		t.Error("the lock of a world that ended cannot be taken")
 	}
-	if f.try(c) {
+	if f.try(c, nil) {
 		t.Error("a third world holds the lock beside a batch under way")
 	}
 }

@@ -66,6 +66,7 @@ type fakeGPU struct {
 	trace     func(name string, a []uintptr)              // is told of each call; nil for nobody
 	haunted   bool                                        // what hung in it may still use its memory
 	held      fakeBlocks                                  // calls that do not return
+	guests    fakeGuests
 	// remembered: NCCL may know of memory, whose addresses are then never given back.
 	remembered bool
 }
@@ -237,10 +238,20 @@ func (f *fakeGPU) launch(function, stream, params uintptr) uintptr {
 // in returns the capture that the stream is in; nil while there are none.
 func (f *fakeGPU) in(stream uintptr) *fakeCapture {
 	c := f.member[stream]
-	if c == nil && len(f.begun) > 0 {
+	if c == nil && f.captures() {
 		f.Error("work beside a capture, on a stream that did not join it")
 	}
 	return c
+}
+
+// captures reports whether the machine's own streams are captured.
+func (f *fakeGPU) captures() bool {
+	for origin := range f.begun {
+		if !f.guests.streams[origin] {
+			return true
+		}
+	}
+	return false
 }
 
 // advance runs what graphs can of those that were launched, one after another.
@@ -578,6 +589,7 @@ func (f *fakeGPU) system() *system {
 	if f.queues != nil {
 		f.queues.calls(table)
 	}
+	f.guests.calls(f, table)
 	if f.share != nil {
 		f.share(table)
 	}

@@ -187,23 +187,7 @@ func (q *fakeQueues) calls(table map[string]func([]uintptr) uintptr) {
 		f.begun[a[0]].tails = map[uintptr][]int{}
 		return 0
 	})
-	table["cuGraphLaunch"] = func(a []uintptr) uintptr {
-		s := q.stream(a[1])
-		before, nodes := q.tails[s], []*fakeNode(nil)
-		for _, w := range f.graphs[a[0]] {
-			deps := before
-			for i, k := range w.behind {
-				if i == 0 {
-					deps = nil
-				}
-				deps = append(deps, nodes[k])
-			}
-			nodes = append(nodes, q.add(w, deps))
-		}
-		q.tails[s] = append(undone(before), nodes...)
-		q.advance()
-		return 0
-	}
+	table["cuGraphLaunch"] = func(a []uintptr) uintptr { return q.graph(f.graphs[a[0]], a[1]) }
 	for name, bytes := range map[string]bool{"cuMemsetD32Async": false, "cuMemsetD8Async": true} {
 		table[name] = func(a []uintptr) uintptr {
 			at, v, n := a[0], a[1], a[2]
@@ -217,6 +201,25 @@ func (q *fakeQueues) calls(table map[string]func([]uintptr) uintptr) {
 			})
 		}
 	}
+}
+
+// graph gives a stream the work of a graph.
+func (q *fakeQueues) graph(work []fakeWork, stream uintptr) uintptr {
+	s := q.stream(stream)
+	before, nodes := q.tails[s], []*fakeNode(nil)
+	for _, w := range work {
+		deps := before
+		for i, k := range w.behind {
+			if i == 0 {
+				deps = nil
+			}
+			deps = append(deps, nodes[k])
+		}
+		nodes = append(nodes, q.add(w, deps))
+	}
+	q.tails[s] = append(undone(before), nodes...)
+	q.advance()
+	return 0
 }
 
 // undone are those of nodes that are not done, of which there may be none.

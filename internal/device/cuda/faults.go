@@ -17,6 +17,7 @@ type faults struct {
 	at       nvlib.Ptr // in device memory; 0 until it is needed
 	copied   nvlib.Ptr // in pinned memory, to be read there: Sync must take none
 	armed    bool      // a kernel that may report was launched since the last look
+	always   bool      // one may be launched by others
 	launches []*launch // by tag
 }
 
@@ -56,7 +57,7 @@ func (f *faults) open() error {
 func readFaults(w *world) {
 	var first, told error
 	for _, s := range w.sites {
-		if f := &s.faults; f.armed {
+		if f := &s.faults; f.armed || f.always {
 			f.armed = false
 			kind, err := f.read()
 			switch {

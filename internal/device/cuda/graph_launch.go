@@ -88,7 +88,10 @@ func (g *graph) enqueue() error {
 // were given the sections see to when they meet at their beginnings.
 func (f *form) behind(s *stream) error {
 	origin := f.originOf(s.dev.site)
-	if s == origin || !s.dirty {
+	if origin.dev.site == s.dev.site {
+		return s.dev.bound(func() error { return origin.comeBehind(s) })
+	}
+	if !s.dirty {
 		return nil
 	}
 	var m *mark

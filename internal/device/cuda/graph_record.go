@@ -12,18 +12,7 @@ import (
 // Capture records what issue gives to streams, once for each form.
 func (w *world) Capture(issue func() error) (device.Graph, error) {
 	defer w.exclusive()()
-	if err := w.err(); err != nil {
-		return nil, err
-	}
-	if w.capture != nil {
-		return nil, errors.New("a graph within a graph")
-	}
-	if !w.look() || w.calls > 0 || len(blockedStreams(w)) > 0 {
-		return nil, errors.New("a graph can be recorded only while the world is at rest; call Sync first")
-	}
-	forgetFinished(w)
-	if err := w.restTogether(); err != nil {
-		w.end(err)
+	if err := w.admitCapture(); err != nil {
 		return nil, err
 	}
 	g := &graph{w: w, raises: map[*counter]int64{}}
@@ -40,6 +29,26 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 	}
 	w.recorded = append(w.recorded, g)
 	return g, nil
+}
+
+// admitCapture returns why nothing can be recorded now. All processes come to it alike. The caller holds the world
+// exclusively.
+func (w *world) admitCapture() error {
+	if err := w.err(); err != nil {
+		return err
+	}
+	if w.capture != nil {
+		return errors.New("a graph within a graph")
+	}
+	if !w.look() || w.calls > 0 || len(blockedStreams(w)) > 0 {
+		return errors.New("a graph can be recorded only while the world is at rest; call Sync first")
+	}
+	forgetFinished(w)
+	if err := w.restTogether(); err != nil {
+		w.end(err)
+		return err
+	}
+	return nil
 }
 
 // formsWanted lists the forms that graphs are recorded in. Flags want GPUs that reach
@@ -266,8 +275,23 @@ func (p *section) beginOn(c *capture) error {
 	})
 }
 
-// endCapture joins all streams, ends the capture and makes the graphs ready.
+// endCapture ends the capture and makes the graphs ready.
 func (g *graph) endCapture(name string) (*form, error) {
+	c := g.w.capture
+	f, raws, err := g.finishCapture(name)
+	for i, p := range c.sections {
+		r := ready{origin: p.origin}
+		if err == nil {
+			err = p.origin.dev.bound(func() error { return r.make(raws[i]) })
+		}
+		f.sections = append(f.sections, r)
+		err = errors.Join(err, destroyGraph(g.w, raws[i]))
+	}
+	return f, err
+}
+
+// finishCapture joins all streams and ends the capture. It returns the sections' graphs, which are to be destroyed.
+func (g *graph) finishCapture(name string) (*form, []nvlib.Graph, error) {
 	w := g.w
 	c := w.capture
 	for ctr, before := range c.totals {
@@ -288,15 +312,7 @@ func (g *graph) endCapture(name string) (*form, error) {
 	if err == nil && f.flags != nil {
 		err = f.flags.fill()
 	}
-	for i, p := range c.sections {
-		r := ready{origin: p.origin}
-		if err == nil {
-			err = p.origin.dev.bound(func() error { return r.make(raws[i]) })
-		}
-		f.sections = append(f.sections, r)
-		err = errors.Join(err, destroyGraph(w, raws[i]))
-	}
-	return f, err
+	return f, raws, err
 }
 
 // destroyGraph gives a graph back, if there is one, which needs no context.

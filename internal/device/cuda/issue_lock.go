@@ -19,13 +19,16 @@ type issueLock struct{ mu sync.RWMutex }
 // between the commands that could keep those issued first from ending. A world
 // with teams, or with graphs that flags join, also holds the co-residency lock until it
 // rests.
-func (w *world) Batch(issue func() error) error {
+func (w *world) Batch(issue func() error) error { return w.batch(nil, issue) }
+
+// batch is Batch for work between that of streams of the caller's; nil for none.
+func (w *world) batch(streams []uintptr, issue func() error) error {
 	if err := w.hung.why(); err != nil {
 		return &device.Aborted{Cause: err}
 	}
 	enter, leave := w.shareIssue, w.unshareIssue
 	if c := &w.m.sys.coresidency; needsCoresidency(w) {
-		if !c.enter(w) {
+		if !c.enter(w, streams) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			return w.err()

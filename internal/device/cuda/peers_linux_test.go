@@ -15,8 +15,11 @@ import (
 	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/longtest"
+	"hocket.example/hocket/internal/modeltest"
+	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
 )
 
@@ -35,6 +38,7 @@ type peerJob struct {
 	Fault   peerFault
 	Costs   []float32 // of algorithms of products; nil for none of the vendor's
 	Apart   bool      // its GPUs do not reach each other, nor others
+	Enqueue bool      // enqueues runs on a stream of its own, too, and captures some
 }
 
 // peerFault is what happens to a process: a signal that it gets within a call of the driver.
@@ -128,8 +132,10 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 		}
 		return false
 	}
+	var sys *system
 	device.Register(t.Name(), func(peers *procs.World) (device.Machine, error) {
-		return newJoined(f.system(), Options{Kernels: f, RanksPerGPU: j.PerGPU, Peers: peers, TeamTimeout: j.Timeout})
+		sys = f.system()
+		return newJoined(sys, Options{Kernels: f, RanksPerGPU: j.PerGPU, Peers: peers, TeamTimeout: j.Timeout})
 	})
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: t.Name(), World: w})
 	if err != nil {
@@ -140,6 +146,75 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 		if err := l.run(t.Context(), m, r); err != nil {
 			return fmt.Errorf("%s: %w", l, err)
 		}
+	}
+	if j.Enqueue {
+		for _, graph := range []bool{false, true} {
+			if err := enqueuedPeer(t, f, sys, m, w.Rank(), graph); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// enqueuedPeer enqueues runs of stateful, some of them captured, as one of two processes, and compares what comes.
+func enqueuedPeer(t *testing.T, f *fakeGPU, sys *system, m *hocket.Machine, rank int, graph bool) error {
+	c := &caller{T: t, f: f, sys: sys, m: m}
+	c.model = modeltest.Load(t, m, stateful, hocket.LoadOptions{Graph: graph})
+	defer c.model.Close()
+	at := func(words int) map[int]uintptr { return map[int]uintptr{rank: c.block(words)[rank]} }
+	in := map[string]map[int]uintptr{"x": at(4), "w": at(2)}
+	out := map[string]map[int]uintptr{"y": at(4), "z": at(8)}
+	for _, name := range []string{"s", "n"} {
+		d, err := c.model.DeviceTensorAt(t.Context(), name, nil, at(4))
+		if err != nil {
+			return err
+		}
+		if err := c.model.BindDevice(name, d); err != nil {
+			return err
+		}
+	}
+	var stream uintptr
+	c.on(sys.GPUs[rank].Bound, func() error {
+		s, err := sys.Driver.NewStream(0)
+		stream = uintptr(s)
+		return err
+	})
+	defer c.on(sys.GPUs[rank].Bound, func() error { return sys.Driver.DestroyStream(nvlib.Stream(stream)) })
+	f.mu.Lock()
+	for i := range uintptr(4) {
+		cabi.Store(in["x"][rank]+4*i, int32(4*rank)+int32(i))
+	}
+	f.mu.Unlock()
+	enqueue := func(n int) error {
+		for range n {
+			a := hocket.EnqueueArgs{Streams: []uintptr{stream}, In: in, Out: out}
+			if err := c.model.Enqueue(t.Context(), a); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := enqueue(3); err != nil {
+		return err
+	}
+	f.beginGuest(stream)
+	if err := enqueue(1); err != nil {
+		return err
+	}
+	work := f.endGuest(stream)
+	for range 4 {
+		f.launchGuest(work, stream)
+	}
+	if err := enqueue(2); err != nil {
+		return err
+	}
+	if err := c.model.Sync(t.Context()); err != nil {
+		return err
+	}
+	// x - (x - …): after an odd number of runs it is x.
+	if got := ints(out["z"][rank], 8); !slices.Equal(got, []int32{0, 1, 2, 3, 4, 5, 6, 7}) {
+		return fmt.Errorf("nine runs gave %v", got)
 	}
 	return nil
 }
@@ -325,6 +400,15 @@ func peerExamples(t *testing.T, processes, every int, ways ...peerLoad) (loads [
 		}
 	}
 	return loads
+}
+
+// TestPeersEnqueue: two processes enqueue runs that exchange, each on a stream of its own, some within its graph.
+func TestPeersEnqueue(t *testing.T) {
+	for rank, r := range runPeers(t, 2, peerJob{GPUs: 2, PerGPU: 1, Enqueue: true}) {
+		if r.Err != "" {
+			t.Errorf("process %d: %s", rank, r.Err)
+		}
+	}
 }
 
 // TestPeerExamples: examples, in turn on one machine, give the same results in several processes as in one, call

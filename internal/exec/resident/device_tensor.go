@@ -51,14 +51,21 @@ type DeviceTensor struct {
 	// Guarded by of.mu.
 	holds  bool // some contents
 	closed bool
+	users  map[User]bool // whose enqueued runs may not have ended
 }
 
 // New reserves a tensor that lies as io does, on so many ranks. It holds nothing yet. What
 // is opened for that ends with ctx.
 func (s *DeviceTensors) New(ctx context.Context, ranks int, io *plan.IO) (*DeviceTensor, error) {
-	t := &DeviceTensor{of: s, io: plan.Held([]plan.IO{*io})[0]}
+	return s.NewAt(ctx, ranks, io, nil)
+}
+
+// NewAt makes a tensor of what lies at addresses of the caller's, by rank, which hold something, and of memory
+// that it reserves on other ranks.
+func (s *DeviceTensors) NewAt(ctx context.Context, ranks int, io *plan.IO, at map[int]uintptr) (*DeviceTensor, error) {
+	t := &DeviceTensor{of: s, io: plan.Held([]plan.IO{*io})[0], holds: len(at) > 0}
 	var err error
-	if t.loan, err = s.pool.take(ctx, t.blockBytes(ranks)); err != nil {
+	if t.loan, err = s.pool.take(ctx, t.blockBytes(ranks), at); err != nil {
 		return nil, t.Errorf("%w", err)
 	}
 	s.mu.Lock()
@@ -84,7 +91,7 @@ func (t *DeviceTensor) Ranks() int { return len(t.loan.blocks) }
 
 // Spare reserves memory for a copy of the tensor. The loan must be given back.
 func (t *DeviceTensor) Spare(ctx context.Context) (*Loan, error) {
-	return t.of.pool.take(context.WithoutCancel(ctx), t.blockBytes(len(t.loan.blocks))) // others may come to use its world
+	return t.of.pool.take(context.WithoutCancel(ctx), t.blockBytes(len(t.loan.blocks)), nil) // others may come to use its world
 }
 
 // blockBytes are the bytes of each rank's block; negative for none.

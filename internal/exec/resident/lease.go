@@ -33,8 +33,54 @@ func common(a, b []*DeviceTensor) bool {
 }
 
 // Lease waits until tensors can be read and written, as long as ctx lasts. Conflicting
-// leases wait until release is called.
+// leases wait until release is called. Enqueued runs that use the tensors have ended then.
 func (s *DeviceTensors) Lease(ctx context.Context, reads, writes []*DeviceTensor) (release func(), err error) {
+	if release, err = s.LeaseInOrder(ctx, reads, writes); err != nil {
+		return nil, err
+	}
+	if err := s.rest(ctx, slices.Concat(reads, writes)); err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
+}
+
+// User is what may have enqueued runs that use device tensors.
+type User interface {
+	// Rest waits until they have ended. Of their failure the tensors know.
+	Rest(ctx context.Context) error
+}
+
+// rest waits until enqueued runs have ended that use some tensors.
+func (s *DeviceTensors) rest(ctx context.Context, tensors []*DeviceTensor) error {
+	for _, t := range tensors {
+		s.mu.Lock()
+		users := t.users
+		t.users = nil
+		s.mu.Unlock()
+		for u := range users {
+			_ = u.Rest(ctx) // the tensor holds nothing where it failed
+			if err := ctx.Err(); err != nil {
+				t.UsedBy(u)
+				return fmt.Errorf("enqueued runs that use a device tensor were waited for: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// UsedBy notes that enqueued runs use the tensor, of which the caller has a lease.
+func (t *DeviceTensor) UsedBy(u User) {
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	if t.users == nil {
+		t.users = map[User]bool{}
+	}
+	t.users[u] = true
+}
+
+// LeaseInOrder is Lease for work that comes behind enqueued runs by itself.
+func (s *DeviceTensors) LeaseInOrder(ctx context.Context, reads, writes []*DeviceTensor) (release func(), err error) {
 	if len(reads)+len(writes) == 0 {
 		return func() {}, nil
 	}

@@ -53,9 +53,9 @@ func (n *Loan) Give() error {
 // world is used any more.
 func (n *Loan) Fail(cause error) { n.world.fail(cause) }
 
-// take reserves so many bytes on each rank, and none where they are negative. A world that
-// is opened for that ends with ctx.
-func (p *pool) take(ctx context.Context, bytes []int64) (*Loan, error) {
+// take reserves so many bytes on each rank, and none where they are negative; on ranks that have an address they are
+// the caller's there. A world that is opened for that ends with ctx.
+func (p *pool) take(ctx context.Context, bytes []int64, at map[int]uintptr) (*Loan, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w, err := p.world(ctx, len(bytes))
@@ -64,7 +64,7 @@ func (p *pool) take(ctx context.Context, bytes []int64) (*Loan, error) {
 	}
 	w.loans++
 	n := &Loan{p, w, make([]device.Memory, len(bytes))}
-	if lost := w.Do(context.WithoutCancel(ctx), func() { err = n.reserve(bytes) }); lost != nil {
+	if lost := w.Do(context.WithoutCancel(ctx), func() { err = n.reserve(bytes, at) }); lost != nil {
 		w.fail(lost)
 		return nil, lost
 	}
@@ -77,12 +77,25 @@ func (p *pool) take(ctx context.Context, bytes []int64) (*Loan, error) {
 	return n, nil
 }
 
-func (n *Loan) reserve(bytes []int64) error {
+func (n *Loan) reserve(bytes []int64, at map[int]uintptr) error {
+	var callers device.Callers
+	if len(at) > 0 {
+		var err error
+		if callers, err = n.world.Callers(); err != nil {
+			return err
+		}
+	}
 	for r, b := range bytes {
 		if b < 0 {
 			continue
 		}
-		mem, err := n.world.Device(r).Alloc(max(b, plan.Align), device.Private)
+		var mem device.Memory
+		var err error
+		if at[r] != 0 {
+			mem, err = callers.At(r, at[r], b)
+		} else {
+			mem, err = n.world.Device(r).Alloc(max(b, plan.Align), device.Private)
+		}
 		if err != nil {
 			return fmt.Errorf("rank %d, %s: %w", r, tensor.Size(b), err)
 		}

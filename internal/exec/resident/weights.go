@@ -65,7 +65,7 @@ func (s *Weights) Take(ctx context.Context, ranks int, io *plan.IO, bytes int64)
 	key := keyOf(io, bytes)
 	w := s.kept[key]
 	if w == nil {
-		n, err := s.pool.take(ctx, slices.Repeat([]int64{bytes}, ranks))
+		n, err := s.pool.take(ctx, slices.Repeat([]int64{bytes}, ranks), nil)
 		if err != nil {
 			return nil, fmt.Errorf("weight %s: %w", io.Name, err)
 		}

@@ -1,0 +1,228 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// Work between that of streams of the caller's. A GPU's origin waits for what the caller's streams were given, and
+// every stream for the origin when it is next given work, as behind a graph (see follow). What the caller's streams
+// are given later waits for the origin once that waits for all of the GPU's streams. A caller's stream that is being
+// captured gets what a capture of the world's own records, as one node: so streams of the world are part of no capture
+// but its own.
+
+// callers implements device.Callers.
+type callers struct{ w *world }
+
+// Callers implements device.World.
+func (w *world) Callers() (device.Callers, error) {
+	defer w.exclusive()()
+	if err := w.err(); err != nil {
+		return nil, err
+	}
+	for _, s := range w.sites {
+		if err := s.openOrigin(); err != nil {
+			return nil, err
+		}
+	}
+	return callers{w}, nil
+}
+
+// At implements device.Callers.
+func (c callers) At(rank int, address uintptr, bytes int64) (device.Memory, error) {
+	if rank < 0 || rank >= len(c.w.devices) || c.w.devices[rank].site.foreign || address == 0 || bytes < 0 {
+		return nil, fmt.Errorf("%d bytes at %#x cannot be memory of rank %d", bytes, address, rank)
+	}
+	return &memory{dev: c.w.devices[rank], kind: device.Private, addr: nvlib.Ptr(address), bytes: bytes, lent: true}, nil
+}
+
+// Capturing implements device.Machine. The default stream, which is one of each GPU, is never captured.
+func (m *machine) Capturing(stream uintptr) (is bool, err error) {
+	if stream == 0 {
+		return false, nil
+	}
+	err = m.sys.GPUs[0].Bound(func() error {
+		is, err = m.sys.Driver.Capturing(nvlib.Stream(stream))
+		return err
+	})
+	return is, err
+}
+
+// Between implements device.Callers.
+func (c callers) Between(streams []uintptr, issue func() error) error {
+	if len(streams) != len(c.w.devices) {
+		return fmt.Errorf("%d streams of the caller's for %d ranks", len(streams), len(c.w.devices))
+	}
+	return c.w.batch(streams, func() error {
+		if err := c.follow(streams); err != nil {
+			return err
+		}
+		if err := issue(); err != nil {
+			return err
+		}
+		return c.lead(streams)
+	})
+}
+
+// each calls f for every GPU of this process, with its context current. An error ends the world.
+func (c callers) each(f func(s *site) error) error {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	if err := c.w.err(); err != nil {
+		return err
+	}
+	for _, s := range c.w.sites {
+		if err := s.bound(func() error { return f(s) }); err != nil {
+			return s.origin.failed(err)
+		}
+	}
+	return nil
+}
+
+// follow has all that comes wait for what the caller's streams were given.
+func (c callers) follow(streams []uintptr) error {
+	next := &graphRun{}
+	err := c.each(func(s *site) error {
+		o := s.origin
+		if err := o.follow(); err != nil {
+			return err
+		}
+		for _, d := range c.w.devices {
+			if d.site != s {
+				continue
+			}
+			if err := c.waitFor(o.h, nvlib.Stream(streams[d.rank]), s); err != nil {
+				return err
+			}
+		}
+		o.worked()
+		m, err := o.here()
+		if err == nil {
+			next.ends = append(next.ends, m)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	forgetLatest(c.w)
+	c.w.latest = next
+	return nil
+}
+
+// waitFor has a stream wait for what another was given.
+func (c callers) waitFor(s, other nvlib.Stream, at *site) error {
+	ev, err := at.newEvent(false)
+	if err != nil {
+		return err
+	}
+	defer func() { at.events = append(at.events, ev) }()
+	return errors.Join(c.w.drv.Record(ev, other), c.w.drv.WaitEvent(s, ev))
+}
+
+// lead has what the caller's streams are given from now on wait for all that the world was given.
+func (c callers) lead(streams []uintptr) error {
+	return c.each(func(s *site) error {
+		if b := blockedStreams(c.w); len(b) > 0 || c.w.calls > 0 {
+			return fmt.Errorf("work that streams of the caller's are to wait for is held back: %w",
+				&device.Deadlock{Blocked: b})
+		}
+		for _, o := range c.w.streams {
+			if o.dev.site != s {
+				continue
+			}
+			if err := s.origin.comeBehind(o); err != nil {
+				return err
+			}
+		}
+		m, err := s.origin.here()
+		if err != nil {
+			return err
+		}
+		defer m.release()
+		for _, d := range c.w.devices {
+			if d.site == s {
+				err = errors.Join(err, c.w.drv.WaitEvent(nvlib.Stream(streams[d.rank]), m.ev))
+			}
+		}
+		return err
+	})
+}
+
+// CaptureInto implements device.Callers.
+func (c callers) CaptureInto(ctx context.Context, streams []uintptr, issue func() error) error {
+	w := c.w
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	restore, err := w.drv.RelaxCaptures()
+	if err != nil {
+		return err
+	}
+	defer restore()
+	if err := w.Sync(ctx); err != nil {
+		return err
+	}
+	defer w.exclusive()()
+	if err := w.admitCapture(); err != nil {
+		return err
+	}
+	g := &graph{w: w, raises: map[*counter]int64{}}
+	if err := beginCapture(w, formOne); err != nil {
+		w.end(err)
+		return err
+	}
+	issued := unlocked(w, issue)
+	f, raws, err := g.finishCapture(formOne)
+	if err = errors.Join(issued, err); err == nil && len(blockedStreams(w)) > 0 {
+		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: blockedStreams(w)})
+	}
+	s := w.sites[0]
+	if err == nil {
+		err = s.bound(func() error { return w.drv.AddToCapture(nvlib.Stream(streams[w.first().rank]), raws[0]) })
+	}
+	err = errors.Join(err, destroyGraph(w, raws[0]))
+	if err != nil {
+		w.end(err)
+		return err
+	}
+	forgetMarks(w, f)
+	for _, x := range g.faults {
+		x.always = true // launches are not seen here
+	}
+	return nil
+}
+
+// Err implements device.Callers.
+func (c callers) Err() error {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	if c.w.cause == nil {
+		readTeams(c.w)
+	}
+	return c.w.err()
+}
+
+// comeBehind has an origin wait for all that a stream of its GPU was given. The context is current.
+func (o *stream) comeBehind(s *stream) error {
+	if s == o || !s.dirty || s.mark != nil && s.mark.pos == s.pos && o.isBehind(s.mark) {
+		return nil
+	}
+	if err := s.follow(); err != nil {
+		return err
+	}
+	m, err := s.here()
+	if err != nil {
+		return err
+	}
+	defer m.release()
+	return o.waitFor(m)
+}
+
+var _ device.Callers = callers{}

@@ -1,0 +1,415 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/modeltest"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// stateful updates what it keeps, split over ranks and as a copy on each, and returns what all ranks have.
+const stateful = `dim T = 4
+mesh tp[2]
+func step(%x: i32[T/tp, 2], %w: i32[2], %s: inout i32[T/tp, 2], %n: inout i32[2]) -> (i32[T/tp, 2], i32[T, 2]) {
+  %y = sub %x, %s
+  %m = add %n, %w
+  %z: i32[T, 2] = all_gather %y, over=tp, axis=0
+  copy %y into %s
+  copy %m into %n
+  return %y, %z
+}
+`
+
+// caller is a library that shares the process: streams and memory of its own on a fake with queues.
+type caller struct {
+	*testing.T
+	f       *fakeGPU
+	sys     *system
+	m       *hocket.Machine
+	model   *hocket.Model
+	streams []uintptr
+	in, out map[string]map[int]uintptr
+	state   map[string]map[int]uintptr
+	want    struct{ s, n []int32 } // the state, by arithmetic of the test's
+}
+
+// newCaller loads stateful, with its state in the caller's memory and a bound weight.
+func newCaller(t *testing.T, opts hocket.LoadOptions) *caller {
+	t.Helper()
+	c := &caller{T: t, f: newFake(t, 2)}
+	c.f.queue()
+	c.sys = c.f.system()
+	c.m = modeltest.Open(t, newMachine(c.sys, Options{Kernels: c.f}))
+	c.model = modeltest.Load(t, c.m, stateful, opts)
+	c.in = map[string]map[int]uintptr{"x": c.block(4)}
+	c.out = map[string]map[int]uintptr{"y": c.block(4), "z": c.block(8)}
+	c.state = map[string]map[int]uintptr{"s": c.block(4), "n": c.block(2)}
+	c.want.s, c.want.n = make([]int32, 8), make([]int32, 2)
+	w, err := hocket.FromFloats(ir.I32, []float64{3, 5}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.model.Bind("w", w); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"s", "n"} {
+		d, err := c.model.DeviceTensorAt(t.Context(), name, nil, c.state[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.model.BindDevice(name, d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, g := range c.sys.GPUs {
+		c.on(g.Bound, func() error {
+			s, err := c.sys.Driver.NewStream(0)
+			c.streams = append(c.streams, uintptr(s))
+			return err
+		})
+	}
+	t.Cleanup(func() {
+		for i, s := range c.streams {
+			c.on(c.sys.GPUs[i].Bound, func() error { return c.sys.Driver.DestroyStream(nvlib.Stream(s)) })
+		}
+	})
+	return c
+}
+
+func (c *caller) on(bound func(func() error) error, f func() error) {
+	c.Helper()
+	if err := bound(f); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// block is memory for so many words on each rank.
+func (c *caller) block(words int) map[int]uintptr {
+	at := map[int]uintptr{}
+	for r, g := range c.sys.GPUs {
+		c.on(g.Bound, func() error {
+			p, err := c.sys.Driver.HostAlloc(int64(4 * words))
+			at[r] = uintptr(p)
+			for i := range words {
+				cabi.Store(at[r]+uintptr(4*i), int32(0))
+			}
+			return err
+		})
+		c.Cleanup(func() { c.on(g.Bound, func() error { return c.sys.Driver.HostFree(nvlib.Ptr(at[r])) }) })
+	}
+	return at
+}
+
+// ints are what is at an address.
+func ints(at uintptr, n int) []int32 {
+	all := make([]int32, n)
+	for i := range all {
+		all[i] = cabi.Load[int32](at + uintptr(4*i))
+	}
+	return all
+}
+
+// give puts x where the next run takes it.
+func (c *caller) give(x []int32) {
+	c.f.mu.Lock()
+	defer c.f.mu.Unlock()
+	for i, v := range x {
+		cabi.Store(c.in["x"][i/4]+uintptr(4*(i%4)), v)
+	}
+}
+
+// enqueue enqueues a run.
+func (c *caller) enqueue() error {
+	return c.model.Enqueue(c.Context(), hocket.EnqueueArgs{Streams: c.streams, In: c.in, Out: c.out})
+}
+
+// wait waits as the caller does: for its own streams.
+func (c *caller) wait() {
+	c.Helper()
+	for i, s := range c.streams {
+		c.on(c.sys.GPUs[i].Bound, func() error { return c.sys.Driver.SyncStream(nvlib.Stream(s)) })
+	}
+}
+
+// ran notes a run of x, and compares what is there with it.
+func (c *caller) ran(x []int32) {
+	c.Helper()
+	for i := range x {
+		c.want.s[i] = x[i] - c.want.s[i]
+	}
+	c.want.n[0], c.want.n[1] = c.want.n[0]+3, c.want.n[1]+5
+	for r := range 2 {
+		mine := c.want.s[4*r : 4*r+4]
+		for what, got := range map[string]struct{ is, want []int32 }{
+			"y": {ints(c.out["y"][r], 4), mine}, "z": {ints(c.out["z"][r], 8), c.want.s},
+			"s": {ints(c.state["s"][r], 4), mine}, "n": {ints(c.state["n"][r], 2), c.want.n},
+		} {
+			if !slices.Equal(got.is, got.want) {
+				c.Fatalf("rank %d: %s is %v, not %v", r, what, got.is, got.want)
+			}
+		}
+	}
+}
+
+// TestEnqueue: runs come behind what the caller's streams were given, what these are given later comes behind the
+// runs, and nobody waits on the host, by graph or not.
+func TestEnqueue(t *testing.T) {
+	for name, o := range map[string]hocket.LoadOptions{"eager": {}, "graph": {Graph: true}} {
+		t.Run(name, func(t *testing.T) {
+			c := newCaller(t, o)
+			x := []int32{1, 2, 3, 4, 5, 6, 7, 8}
+			for range 3 { // what is made ready is ready then
+				c.give(x)
+				if err := c.enqueue(); err != nil {
+					t.Fatal(err)
+				}
+				c.wait()
+				c.ran(x)
+			}
+			var open atomic.Bool
+			for _, s := range c.streams {
+				c.f.giveGuest(s, open.Load)
+			}
+			before := ints(c.out["z"][1], 8)
+			for range 2 { // both return before the first has begun
+				if err := c.enqueue(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if now := ints(c.out["z"][1], 8); !slices.Equal(now, before) {
+				t.Fatalf("a run has begun before its stream came to it: %v was there, now %v", before, now)
+			}
+			open.Store(true)
+			c.wait()
+			for i := range c.want.s { // the first of the two, whose results the second's have overwritten
+				c.want.s[i] = x[i] - c.want.s[i]
+			}
+			c.want.n[0], c.want.n[1] = c.want.n[0]+3, c.want.n[1]+5
+			c.ran(x)
+			if err := c.model.Sync(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestEnqueuedState: methods of device tensors, and runs that are waited for, come behind enqueued runs.
+func TestEnqueuedState(t *testing.T) {
+	c := newCaller(t, hocket.LoadOptions{})
+	x := []int32{8, 7, 6, 5, 4, 3, 2, 1}
+	c.give(x)
+	if err := c.enqueue(); err != nil {
+		t.Fatal(err)
+	}
+	c.wait()
+	c.ran(x)
+	var open atomic.Bool
+	for _, s := range c.streams {
+		c.f.giveGuest(s, open.Load)
+	}
+	if err := c.enqueue(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	in, err := hocket.FromFloats(ir.I32, asFloats(x), 4, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.model.Run(ctx, hocket.Args{In: map[string]*hocket.Tensor{"x": in}}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("a run whose context has ended, behind one that is enqueued: %v", err)
+	}
+	open.Store(true)
+	r, err := c.model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": in}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range x { // twice
+		c.want.s[i] = x[i] - (x[i] - c.want.s[i])
+	}
+	if got := r.Out["z"].Floats(); !slices.Equal(got, asFloats(c.want.s)) {
+		t.Errorf("the run behind gave %v, not %v", got, c.want.s)
+	}
+	if got := ints(c.state["n"][0], 2); !slices.Equal(got, []int32{9, 15}) {
+		t.Errorf("three runs have counted to %v", got)
+	}
+}
+
+func asFloats(v []int32) (all []float64) {
+	for _, x := range v {
+		all = append(all, float64(x))
+	}
+	return all
+}
+
+// TestEnqueueWrong: what a run cannot be given is an error that names it, and nothing runs.
+func TestEnqueueWrong(t *testing.T) {
+	c := newCaller(t, hocket.LoadOptions{})
+	for want, change := range map[string]func(a *hocket.EnqueueArgs){
+		"1 streams are given for 2 ranks": func(a *hocket.EnqueueArgs) { a.Streams = a.Streams[:1] },
+		"no parameter q":                  func(a *hocket.EnqueueArgs) { a.In["q"] = a.In["x"] },
+		"no result q":                     func(a *hocket.EnqueueArgs) { a.Out["q"] = a.Out["y"] },
+		"no place on the devices for result z": func(a *hocket.EnqueueArgs) {
+			delete(a.Out, "z")
+		},
+		"x: there is no address for the block of rank 1": func(a *hocket.EnqueueArgs) {
+			a.In["x"] = map[int]uintptr{0: a.In["x"][0]}
+		},
+		"rank 7 has no block": func(a *hocket.EnqueueArgs) {
+			a.In["x"] = map[int]uintptr{0: 64, 1: 64, 7: 64}
+		},
+		"no multiple of 4": func(a *hocket.EnqueueArgs) {
+			a.In["x"] = map[int]uintptr{0: a.In["x"][0] + 2, 1: a.In["x"][1]}
+		},
+		"x is missing": func(a *hocket.EnqueueArgs) { delete(a.In, "x") },
+	} {
+		a := hocket.EnqueueArgs{Streams: c.streams, In: maps.Clone(c.in), Out: maps.Clone(c.out)}
+		change(&a)
+		err := c.model.Enqueue(t.Context(), a)
+		if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q: %v", want, err)
+		}
+	}
+	if _, err := c.model.DeviceTensorAt(t.Context(), "s", nil, map[int]uintptr{0: 20}); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("a device tensor at no multiple of 16: %v", err)
+	}
+	x := []int32{1, 1, 1, 1, 1, 1, 1, 1}
+	c.give(x)
+	if err := c.enqueue(); err != nil {
+		t.Fatal(err)
+	}
+	c.wait()
+	c.ran(x)
+}
+
+// TestEnqueueCaptured: a run that is enqueued while the caller's stream is captured is part of the caller's graph,
+// between what comes before and behind it there, as often as that is launched; and its plan stays. Calls that a
+// capture forbids other threads are not made, which the fake sees.
+func TestEnqueueCaptured(t *testing.T) {
+	for name, o := range map[string]hocket.LoadOptions{"eager": {}, "graph": {Graph: true}} {
+		t.Run(name, func(t *testing.T) { captured(t, o) })
+	}
+}
+
+func captured(t *testing.T, o hocket.LoadOptions) {
+	c := &caller{T: t, f: newFake(t, 1)}
+	c.f.queue()
+	c.sys = c.f.system()
+	c.m = modeltest.Open(t, newMachine(c.sys, Options{Kernels: c.f}))
+	o.Cache = 1 // room for no plan but the last
+	c.model = modeltest.Load(t, c.m, strings.Replace(stateful, "tp[2]", "tp[1]", 1), o)
+	x, w, y, z := c.block(8)[0], c.block(2)[0], c.block(8)[0], c.block(8)[0]
+	s, n := c.block(8)[0], c.block(2)[0]
+	at := func(p uintptr) map[int]uintptr { return map[int]uintptr{0: p} }
+	for name, p := range map[string]uintptr{"s": s, "n": n} {
+		d, err := c.model.DeviceTensorAt(t.Context(), name, nil, at(p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.model.BindDevice(name, d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var stream uintptr
+	gpu := c.sys.GPUs[0]
+	c.on(gpu.Bound, func() error {
+		h, err := c.sys.Driver.NewStream(0)
+		stream = uintptr(h)
+		return err
+	})
+	defer c.on(gpu.Bound, func() error { return c.sys.Driver.DestroyStream(nvlib.Stream(stream)) })
+	enqueue := func() error {
+		return c.model.Enqueue(t.Context(), hocket.EnqueueArgs{Streams: []uintptr{stream},
+			In: map[string]map[int]uintptr{"x": at(x), "w": at(w)}, Out: map[string]map[int]uintptr{"y": at(y), "z": at(z)}})
+	}
+	c.f.beginGuest(stream)
+	if err := enqueue(); !errors.Is(err, hocket.ErrCapturing) {
+		t.Fatalf("a first run within a capture: %v", err)
+	}
+	c.f.endGuest(stream)
+	c.f.mu.Lock()
+	for i := range uintptr(8) {
+		cabi.Store(x+4*i, int32(i))
+	}
+	cabi.Store(w, int32(1))
+	c.f.mu.Unlock()
+	runs := 0
+	for range 2 { // the second records the program's own graph, where it has one
+		if err := enqueue(); err != nil {
+			t.Fatal(err)
+		}
+		runs++
+	}
+	c.f.beginGuest(stream)
+	doubled := func() { // the caller's own, between the runs
+		for i := range uintptr(8) {
+			cabi.Store(x+4*i, 2*cabi.Load[int32](x+4*i))
+		}
+	}
+	for range 2 {
+		if err := enqueue(); err != nil {
+			t.Fatal(err)
+		}
+		c.f.mu.Lock()
+		c.f.queues.give(stream, fakeWork{do: doubled})
+		c.f.mu.Unlock()
+	}
+	work := c.f.endGuest(stream)
+	if c.f.guests.added != 2 {
+		t.Errorf("%d graphs were put into the capture, not 2", c.f.guests.added)
+	}
+	if err := c.model.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	kept, in := make([]int32, 8), []int32{0, 1, 2, 3, 4, 5, 6, 7}
+	step := func() {
+		for i := range kept {
+			kept[i] = in[i] - kept[i]
+		}
+	}
+	step()
+	step()
+	for range 3 {
+		c.f.launchGuest(work, stream)
+		for range 2 {
+			step()
+			runs++
+			for i := range in {
+				in[i] *= 2
+			}
+		}
+	}
+	c.on(gpu.Bound, func() error { return c.sys.Driver.SyncStream(nvlib.Stream(stream)) })
+	if got := ints(z, 8); !slices.Equal(got, kept) {
+		t.Errorf("after %d runs the result is %v, not %v", runs, got, kept)
+	}
+	if got := ints(n, 2); !slices.Equal(got, []int32{int32(runs), 0}) {
+		t.Errorf("%d runs have counted to %v", runs, got)
+	}
+	// A plan for other dims does not push the captured one out.
+	if err := c.model.Prepare(t.Context(), map[string]int64{"T": 6}); err != nil {
+		t.Fatal(err)
+	}
+	if plans := c.m.Stats().Plans.Plans; plans != 2 {
+		t.Errorf("%d plans are loaded; the captured one must stay", plans)
+	}
+	if err := enqueue(); err != nil {
+		t.Fatal(err)
+	}
+	step()
+	if err := c.model.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := ints(s, 8); !slices.Equal(got, kept) {
+		t.Errorf("a run behind the graph leaves %v, not %v", got, kept)
+	}
+}
