@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/blocks"
 	"hocket.example/hocket/internal/exec/resident"
@@ -95,6 +96,9 @@ func (m *Model) newDeviceTensor(
 	}
 	for {
 		dt, err := m.machine.tensors.NewAt(m.machine.ctx, p.Ranks, io, at)
+		if errors.Is(err, device.ErrAddress) {
+			return nil, fmt.Errorf("%w: %w", ErrInput, err)
+		}
 		if err == nil {
 			return &DeviceTensor{dt, m.machine}, nil
 		}

@@ -256,6 +256,64 @@ func hocket_check(collectives C.int64_t, e **C.char) C.int {
 	return truth(guarded(e, func() error { return library.Check(int64(collectives)) }))
 }
 
+// hocket_prepare begins to load what runs of a model for dims want, {NAME: N}, and returns a number to wait for as a
+// run's; 0 where it fails.
+//
+//export hocket_prepare
+func hocket_prepare(model C.int64_t, dims *C.char, e **C.char) (ticket C.int64_t) {
+	guarded(e, func() error {
+		h, err := library.Prepare(int64(model), text(dims))
+		ticket = C.int64_t(h)
+		return err
+	})
+	return ticket
+}
+
+// hocket_enqueue gives a stream one run, behind what it was given before, and returns before that has ended; 0 where it
+// fails. The data of tensors are addresses in memory of their rank's GPU, and tensors blocks of the one rank of this
+// process. dims are {NAME: N}, those that load did not fix. While the stream is captured the run becomes part of its
+// graph.
+//
+//export hocket_enqueue
+func hocket_enqueue(model C.int64_t, stream C.uint64_t, in *C.hocket_tensor, ins C.int64_t, out *C.hocket_tensor,
+	outs C.int64_t, dims *C.char, e **C.char) C.int {
+	return truth(guarded(e, func() error {
+		given, err := placed(in, ins)
+		results, oerr := placed(out, outs)
+		if err = errors.Join(err, oerr); err != nil {
+			return err
+		}
+		return library.Enqueue(int64(model), uintptr(stream), given, results, text(dims))
+	}))
+}
+
+// hocket_bind_device sets a parameter for all runs to come to a block in memory of its rank's GPU, which must stay there
+// and whose contents must be there; without data it takes that back. 0 where it fails.
+//
+//export hocket_bind_device
+func hocket_bind_device(model C.int64_t, t *C.hocket_tensor, dims *C.char, e **C.char) C.int {
+	return truth(guarded(e, func() error {
+		all, err := placed(t, 1)
+		if err != nil {
+			return err
+		}
+		return library.BindDevice(int64(model), all[0], text(dims))
+	}))
+}
+
+// hocket_sync begins to wait for enqueued runs of a model, and returns a number to wait for as a run's, which fails as
+// they did; 0 where it fails.
+//
+//export hocket_sync
+func hocket_sync(model C.int64_t, e **C.char) (ticket C.int64_t) {
+	guarded(e, func() error {
+		h, err := library.Sync(int64(model))
+		ticket = C.int64_t(h)
+		return err
+	})
+	return ticket
+}
+
 // hocket_close closes a model, collectives or a machine.
 //
 //export hocket_close
@@ -274,24 +332,38 @@ func truth(b bool) C.int {
 const most = 1 << 20
 
 func tensors(at *C.hocket_tensor, n C.int64_t) ([]capi.Tensor, error) {
-	if n < 0 || n > most || n > 0 && at == nil {
-		return nil, fmt.Errorf("%w: %d tensors", hocket.ErrInput, n)
+	blocks, err := placed(at, n)
+	if err != nil {
+		return nil, err
 	}
 	list := make([]capi.Tensor, n)
 	for i, t := range unsafe.Slice(at, n) {
-		x := capi.Tensor{Name: text(t.name), Rank: int(t.rank), DType: text(t.dtype)}
+		b := &blocks[i]
+		list[i] = capi.Tensor{Name: b.Name, Rank: b.Rank, DType: b.DType, Shape: b.Shape}
+		switch {
+		case t.data == nil:
+		case t.bytes == 0:
+			list[i].Data = []byte{}
+		default:
+			list[i].Data = unsafe.Slice((*byte)(t.data), t.bytes)
+		}
+	}
+	return list, nil
+}
+
+// placed reads tensors, wherever they are.
+func placed(at *C.hocket_tensor, n C.int64_t) ([]capi.Placed, error) {
+	if n < 0 || n > most || n > 0 && at == nil {
+		return nil, fmt.Errorf("%w: %d tensors", hocket.ErrInput, n)
+	}
+	list := make([]capi.Placed, n)
+	for i, t := range unsafe.Slice(at, n) {
+		x := capi.Placed{Name: text(t.name), Rank: int(t.rank), DType: text(t.dtype), Address: uintptr(t.data)}
 		if t.dims < 0 || t.dims > 64 || t.dims > 0 && t.shape == nil || t.bytes < 0 || t.bytes > 0 && t.data == nil {
 			return nil, fmt.Errorf("%w: %s has %d dimensions and %d bytes", hocket.ErrInput, x.Name, t.dims, t.bytes)
 		}
 		for _, e := range unsafe.Slice(t.shape, t.dims) {
 			x.Shape = append(x.Shape, int64(e))
-		}
-		switch {
-		case t.data == nil:
-		case t.bytes == 0:
-			x.Data = []byte{}
-		default:
-			x.Data = unsafe.Slice((*byte)(t.data), t.bytes)
 		}
 		list[i] = x
 	}

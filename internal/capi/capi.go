@@ -133,6 +133,10 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 type model struct {
 	m     *hocket.Model
 	names []string // of parameters
+
+	mu     sync.Mutex
+	known  map[string][2][]hocket.Layout // by dims as text: parameters and results
+	device map[string]*hocket.DeviceTensor
 }
 
 // loadOptions are those of Load.
@@ -181,7 +185,7 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	for _, param := range fn.Params {
 		names = append(names, param.Name)
 	}
-	return l.add(&model{mod, names}), nil
+	return l.add(&model{m: mod, names: names}), nil
 }
 
 // layouts is what Layouts returns, as JSON.
@@ -300,13 +304,7 @@ func (l *Library) Run(handle int64, in, out []Tensor) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	c := &call{cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(c.done)
-		c.err = m.run(ctx, args, out)
-	}()
-	return l.add(c), nil
+	return l.background(func(ctx context.Context) error { return m.run(ctx, args, out) }), nil
 }
 
 // args are the arguments of a run.
@@ -402,7 +400,7 @@ func (l *Library) Close(handle int64) error {
 	l.mu.Unlock()
 	switch x := object.(type) {
 	case *model:
-		return x.m.Close()
+		return x.close()
 	case *hocket.Collectives:
 		return x.Close()
 	case *machine:
@@ -413,6 +411,19 @@ func (l *Library) Close(handle int64) error {
 		return err
 	}
 	return fmt.Errorf("number %d: %w that can be closed", handle, ErrHandle)
+}
+
+func (m *model) close() error {
+	err := m.m.Close()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, d := range m.device {
+		if d != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}
+	m.device = nil
+	return err
 }
 
 // failure is an error as other languages get it.
@@ -448,7 +459,7 @@ func Describe(err error) string {
 		}
 	case errors.As(err, &peer):
 		f.Kind, f.Rank, f.PID, f.Host = "peer", &peer.Rank, peer.PID, peer.Host
-	case errors.Is(err, hocket.ErrInput):
+	case errors.Is(err, hocket.ErrInput), errors.Is(err, hocket.ErrCapturing):
 		f.Kind = "input"
 	case errors.Is(err, hocket.ErrOutOfMemory), errors.Is(err, hocket.ErrBudget):
 		f.Kind = "memory"

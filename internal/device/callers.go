@@ -1,12 +1,18 @@
 package device
 
-import "context"
+import (
+	"context"
+	"errors"
+)
+
+// ErrAddress is wrapped by errors about addresses of the caller's.
+var ErrAddress = errors.New("wrong address")
 
 // Callers puts a world's work between that of streams of the caller's: those of a library in whose process the
 // machine is, or of a program beside it. Opened by World.Callers.
 type Callers interface {
 	// At returns memory of a rank's device that is the caller's: it stays there, untouched by others, for as long as
-	// work may use it. It need not be freed.
+	// work may use it. It need not be freed. What is not on the device is ErrAddress.
 	At(rank int, address uintptr, bytes int64) (Memory, error)
 	// Between is Batch for work that comes behind what the caller's streams, by rank, were given before, and that
 	// what these are given later comes behind. Nothing waits on the host. Streams of ranks that are not Local are

@@ -240,7 +240,7 @@ func (p *Program) addressed(
 			if address := at[ios[i].Name][int(ref.Rank)]; address != 0 && p.local(ref.Rank) {
 				mem, err := p.callers.At(int(ref.Rank), address, ref.Bytes())
 				if err != nil {
-					return nil, err
+					return nil, addressError(ios[i].Name, err)
 				}
 				v := device.Dense(mem, ios[i].DType, ref.Shape)
 				if !ref.Dense() {
@@ -255,6 +255,14 @@ func (p *Program) addressed(
 		}
 	}
 	return views, nil
+}
+
+// addressError is one about an input or output.
+func addressError(name string, err error) error {
+	if errors.Is(err, device.ErrAddress) {
+		return fmt.Errorf("%w: %s: %w", blocks.ErrInput, name, err)
+	}
+	return fmt.Errorf("%s: %w", name, err)
 }
 
 // wrongAt says what is wrong with addresses for an input or output.

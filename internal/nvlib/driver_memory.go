@@ -117,6 +117,21 @@ func (d *Driver) SetAccess(p Ptr, bytes int64, devs []Device) error {
 	return d.check(d.f.memSetAccess, "cuMemSetAccess", uintptr(p), uintptr(bytes), uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)))
 }
 
+// pointerDeviceOrdinal is CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL.
+const pointerDeviceOrdinal = 9
+
+// DeviceOf returns the device that has, or for pinned host memory had mapped first, what is at an address, whoever
+// reserved it; an error where the driver knows of nothing there.
+func (d *Driver) DeviceOf(p Ptr) (Device, error) {
+	var ordinal int32
+	err := d.check(d.f.pointerGetAttribute, "cuPointerGetAttribute", uintptr(unsafe.Pointer(&ordinal)), pointerDeviceOrdinal,
+		uintptr(p))
+	return Device(ordinal), err
+}
+
+// KnowsDevices reports whether the driver has what DeviceOf asks.
+func (d *Driver) KnowsDevices() bool { return d.f.pointerGetAttribute.Present() }
+
 // HostAlloc takes host memory that all devices reach, at the same address. It
 // needs a context.
 func (d *Driver) HostAlloc(bytes int64) (Ptr, error) {

@@ -63,6 +63,7 @@ type driverFuncs struct {
 	graphExecDestroy            cabi.Func
 	getErrorName                cabi.Func
 	streamIsCapturing           cabi.Func
+	pointerGetAttribute         cabi.Func
 	streamGetCaptureInfo        cabi.Func
 	streamUpdateCaptureDeps     cabi.Func
 	graphAddChildGraphNode      cabi.Func
@@ -147,6 +148,7 @@ func (f *driverFuncs) optional() map[string]*cabi.Func {
 		"cuDeviceGetP2PAttribute":           &f.deviceGetP2PAttribute,
 		"cuLaunchKernelEx":                  &f.launchKernelEx,
 		"cuStreamIsCapturing":               &f.streamIsCapturing,
+		"cuPointerGetAttribute":             &f.pointerGetAttribute,
 		"cuStreamGetCaptureInfo_v2":         &f.streamGetCaptureInfo,
 		"cuStreamUpdateCaptureDependencies": &f.streamUpdateCaptureDeps,
 		"cuGraphAddChildGraphNode":          &f.graphAddChildGraphNode,

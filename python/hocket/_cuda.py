@@ -5,7 +5,7 @@ import ctypes
 import json
 import sys
 
-from . import _errors, _lib, _world
+from . import _errors, _lib, _tensors, _world
 from ._errors import InputError, UnsupportedError
 
 _DTYPES = {"torch.float32": 0, "torch.float64": 1, "torch.float16": 2, "torch.bfloat16": 3, "torch.int32": 4, "torch.int64": 5}
@@ -17,6 +17,47 @@ def is_cuda(t):
     """Whether t is a tensor of torch's on a GPU."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(t, torch.Tensor) and t.is_cuda
+
+
+def of_dlpack(t):
+    """A tensor that another library than torch has on a GPU, as torch's; others as they are."""
+    torch = sys.modules.get("torch")
+    if torch is None or isinstance(t, torch.Tensor) or not hasattr(t, "__dlpack_device__"):
+        return t
+    return torch.from_dlpack(t) if t.__dlpack_device__()[0] == 2 else t
+
+
+class Block:
+    """A dense tensor of torch's on a GPU: a rank's block of a parameter or result."""
+
+    def __init__(self, t, name):
+        self.tensor, self.name = t, name
+        if not is_cuda(t):
+            where = getattr(t, "device", "not torch's")
+            raise InputError(f"{name} is {where}, and other arguments are on a GPU: move it there")
+        if not t.is_contiguous():
+            raise InputError(f"{name} is not contiguous: call .contiguous()")
+        self.dtype = _tensors.TORCH.get(str(t.dtype).removeprefix("torch."))
+        if self.dtype is None:
+            raise InputError(f"{name} has dtype {t.dtype}; there are {', '.join(_tensors.SIZES)}")
+
+    def struct(self, rank):
+        return _tensors.View(self.tensor, self.dtype, self.tensor.shape, self.tensor.data_ptr(), "torch").struct(
+            self.name, rank)
+
+    def empty(self, name, dtype, shape):
+        """A new tensor on the same GPU."""
+        torch = sys.modules["torch"]
+        kind = next(k for k, v in _tensors.TORCH.items() if v == dtype)
+        return Block(torch.empty(tuple(shape), dtype=getattr(torch, kind), device=self.tensor.device), name)
+
+    def stream(self):
+        """CUDA's handle of torch's current stream on the GPU."""
+        return sys.modules["torch"].cuda.current_stream(self.tensor.device).cuda_stream
+
+    @staticmethod
+    def capturing():
+        return sys.modules["torch"].cuda.is_current_stream_capturing()
 
 
 class Group:

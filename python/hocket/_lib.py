@@ -32,6 +32,11 @@ _signatures = {
                                     ctypes.c_int64, _error]),
     "hocket_wait": (ctypes.c_int, [ctypes.c_int64, ctypes.c_int64, _error]),
     "hocket_cancel": (ctypes.c_int, [ctypes.c_int64, _error]),
+    "hocket_prepare": (ctypes.c_int64, [ctypes.c_int64, ctypes.c_char_p, _error]),
+    "hocket_enqueue": (ctypes.c_int, [ctypes.c_int64, ctypes.c_uint64, ctypes.POINTER(Tensor), ctypes.c_int64,
+                                      ctypes.POINTER(Tensor), ctypes.c_int64, ctypes.c_char_p, _error]),
+    "hocket_bind_device": (ctypes.c_int, [ctypes.c_int64, ctypes.POINTER(Tensor), ctypes.c_char_p, _error]),
+    "hocket_sync": (ctypes.c_int64, [ctypes.c_int64, _error]),
     "hocket_collectives": (ctypes.c_int64, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_do": (ctypes.c_int, [ctypes.c_int64] + [ctypes.c_int] * 4 + [ctypes.c_int64] + [ctypes.c_uint64] * 3 + [_error]),
     "hocket_do_norm": (ctypes.c_int, [ctypes.c_int64, ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_double]
@@ -96,10 +101,18 @@ def open_machine(options):
     return handle, json.loads(_take(who))
 
 
+def pack(ts):
+    """Tensors as an array, and how many."""
+    return (Tensor * len(ts))(*ts), len(ts)
+
+
 def run(model, ins, outs):
     """Runs a model on lists of Tensor. Signals are seen meanwhile."""
-    pack = lambda ts: (Tensor * len(ts))(*ts)  # noqa: E731
-    ticket = call("hocket_run", model, pack(ins), len(ins), pack(outs), len(outs))
+    wait(call("hocket_run", model, *pack(ins), *pack(outs)))
+
+
+def wait(ticket):
+    """Waits for what goes on in the library. Signals are seen meanwhile."""
     try:
         while not call("hocket_wait", ticket, 100):
             pass

@@ -3,7 +3,7 @@
 import json
 import os
 
-from . import _lib, _tensors, _world
+from . import _cuda, _lib, _tensors, _world
 from ._errors import InputError
 
 
@@ -15,7 +15,7 @@ def load(program, dims=None, func=None, ranks=None, weights=None, **options):
     ``fixed``, ``gather``, ``no_prove``, ``arena``, ``cache``, ``grace``.
 
     Among several processes the model takes and gives the blocks of this process's ranks, whole results with
-    ``gather=True``.
+    ``gather=True``. On GPUs it takes and gives torch's tensors there: see Model.
     """
     name = "program.hkt"
     if not isinstance(program, str) or "\n" not in program:
@@ -34,15 +34,36 @@ def load(program, dims=None, func=None, ranks=None, weights=None, **options):
     return model
 
 
+def _dims(dims):
+    return json.dumps(dims or {}, sort_keys=True).encode()
+
+
 class Model:
-    """A loaded program. Calling it runs it; threads take turns."""
+    """A loaded program. Calling it runs it; threads take turns.
+
+    Called with torch's tensors on a GPU, it gives torch's current stream a run and returns at once: the results are
+    there when the stream comes to what is given to it next. Only the first call for given dims waits, until its plan is
+    loaded. While torch.cuda.graph captures the stream the run becomes part of the graph, if there was a call before;
+    the model must stay open for as long as the graph is replayed. What goes wrong in a run, later calls and
+    ``synchronize`` raise.
+    """
 
     def __init__(self, handle, state, gather):
         self._handle, self._world, self._gather = handle, state, gather
-        self._bound, self._layouts, self._names = {}, {}, None
+        self._bound, self._layouts, self._names, self._prepared = {}, {}, None, set()
 
-    def bind(self, name, t):
-        """Sets a parameter for all calls to come: a whole tensor, whose bytes must not change. None takes it back."""
+    def bind(self, name, t, dims=None):
+        """Sets a parameter for all calls to come: a whole tensor, whose bytes must not change. None takes it back.
+
+        A tensor on a GPU is the block of this process's rank, which stays where it is: a weight, or state, which runs
+        update there if the parameter is inout. ``dims`` gives dims that the program and load do not fix."""
+        if _cuda.is_cuda(t) or isinstance(self._bound.get(name), _cuda.Block):
+            b = None if t is None else _cuda.Block(t, name)
+            _lib.call("hocket_bind_device", self._handle, b.struct(self._world.rank) if b else _lib.Tensor(
+                name.encode(), b"f32", self._world.rank, 0, None, None, 0), _dims(dims))
+            self._bound[name] = b
+            if b or t is None:
+                return
         v = None if t is None else _tensors.view(t, name)
         struct = v.struct(name) if v else _lib.Tensor(name.encode(), b"f32", -1, 0, None, None, 0)
         _lib.call("hocket_bind", self._handle, struct)
@@ -60,11 +81,14 @@ class Model:
         """Runs the program once. Arguments are by position or by name; ``dims`` gives dims that the program and
         load do not fix. One result comes by itself, several as a tuple."""
         mine = self._own()
-        views = self._named(args, kwargs)
+        given = self._named(args, kwargs)
+        if any(_cuda.is_cuda(t) for t in given.values()):
+            return self._enqueue(given, dims)
+        views = {n: _tensors.view(t, n) for n, t in given.items()}
         shapes = {} if mine else {name: v.shape for name, v in views.items()}
         layouts = self.layouts(dims, shapes)
-        given = [v for v in (*views.values(), *self._bound.values()) if v]
-        like = given[0] if given else _tensors.View(None, "f32", (), 0, "buffer")
+        seen = [v for v in (*views.values(), *self._bound.values()) if v]
+        like = seen[0] if seen else _tensors.View(None, "f32", (), 0, "buffer")
         self._check(layouts, views)
         ins = []
         for p in layouts["in"]:
@@ -81,12 +105,43 @@ class Model:
         _lib.run(self._handle, ins, outs)
         return results[0] if len(results) == 1 else tuple(results)
 
+    def _enqueue(self, given, dims):
+        """Gives torch's current stream a run."""
+        text, rank = _dims(dims), self._world.rank
+        blocks = {n: _cuda.Block(t, n) for n, t in given.items()}
+        first = next(iter(blocks.values()))
+        if text not in self._prepared and not first.capturing():
+            _lib.wait(_lib.call("hocket_prepare", self._handle, text))
+            self._prepared.add(text)
+        layouts = self.layouts(dims)
+        self._check(layouts, blocks)
+        results, outs = [], []
+        for p in layouts["out"]:
+            if isinstance(self._bound.get(p["name"]), _cuda.Block) and p["name"] not in blocks:
+                continue  # it is updated where it is
+            b = blocks.get(p["name"])  # of an inout parameter: likewise
+            if b is None:
+                shape = next((b["shape"] for b in p["blocks"] if b["rank"] == rank), None)
+                if shape is None:
+                    results.append(None)
+                    continue
+                b = first.empty(p["name"], p["dtype"], shape)
+            results.append(b.tensor)
+            outs.append(b.struct(rank))
+        ins = [b.struct(rank) for b in blocks.values()]
+        _lib.call("hocket_enqueue", self._handle, first.stream(), *_lib.pack(ins), *_lib.pack(outs), text)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def synchronize(self):
+        """Waits until runs on GPUs have ended, and raises what went wrong in them."""
+        _lib.wait(_lib.call("hocket_sync", self._handle))
+
     def _named(self, args, kwargs):
-        """Views of arguments by parameter."""
+        """Arguments by parameter."""
         free = [n for n in self._parameters() if n not in kwargs and self._bound.get(n) is None]
         if len(args) > len(free):
             raise InputError(f"{len(args)} tensors are given by position, and there is a place for {len(free)}: {free}")
-        return {n: _tensors.view(t, n) for n, t in (*zip(free, args), *kwargs.items())}
+        return {n: _cuda.of_dlpack(t) for n, t in (*zip(free, args), *kwargs.items())}
 
     def _parameters(self):
         if self._names is None:

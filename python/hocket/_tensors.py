@@ -7,7 +7,7 @@ from . import _lib
 from ._errors import InputError
 
 SIZES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "i32": 4, "i64": 8}
-_TORCH = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int64": "i64"}
+TORCH = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int64": "i64"}
 _FORMATS = {"f": "f32", "d": "f64", "e": "f16", "i": "i32", "l": "i64", "q": "i64"}
 
 
@@ -66,7 +66,7 @@ def _of_buffer(b, dtype, n):
 
 
 def _of_torch(t, what):
-    dtype = _TORCH.get(str(t.dtype).removeprefix("torch."))
+    dtype = TORCH.get(str(t.dtype).removeprefix("torch."))
     if dtype is None:
         raise InputError(f"{what} has dtype {t.dtype}; there are {', '.join(SIZES)}")
     if t.device.type != "cpu":
@@ -127,7 +127,7 @@ def empty(like, dtype, shape):
     """A new tensor by the library of the view ``like``, and its view."""
     if like.kind == "torch":
         torch = sys.modules["torch"]
-        name = {v: k for k, v in _TORCH.items()}[dtype]
+        name = {v: k for k, v in TORCH.items()}[dtype]
         t = torch.empty(tuple(shape), dtype=getattr(torch, name))
         return t, view(t)
     if like.kind == "numpy" and dtype != "bf16":

@@ -1,4 +1,4 @@
-"""Tests of collectives on torch's tensors on GPUs: run with torch on a machine with two GPUs, they start themselves
+"""Tests of collectives and programs on torch's tensors on GPUs: run with torch on a machine with two GPUs, they start themselves
 under torchrun. HOCKET_LIBRARY and HOCKET_COMMAND name what is tested. Without GPUs they are skipped."""
 
 import os
@@ -49,6 +49,9 @@ class GPUs(unittest.TestCase):
 
     def test_compiled(self):
         self.passes("compiled")
+
+    def test_programs(self):
+        self.passes("programs")
 
     def test_disagree(self):
         _, text = torchrun("disagree")
@@ -161,6 +164,85 @@ def compiled(hocket, dist, rank, size):
     dist.all_reduce(w)
     f = torch.compile(lambda a: torch.ops.hocket.all_reduce(a * 1, "sum") + 0, fullgraph=True)
     assert torch.equal(f(x), w)
+
+
+PAIRS = """dim T = 512
+dim H = 256
+dim F = 1024
+dim R = {size}
+mesh tp[R]
+func mlp(%x: bf16[T/tp, H], %w1: bf16[F/tp, H], %w2: bf16[H, F/tp], %k: i32[8], %n: inout i32[8]) -> bf16[T/tp, H] {{
+  %h = linear %x, %w1
+  %g = relu %h
+  %y = linear %g, %w2
+  %m = add %n, %k
+  copy %m into %n
+  return %y
+}}
+func row(%x: bf16[T, F/tp], %w2: bf16[H, F/tp]) -> bf16[T, H] {{
+  %y = linear %x, %w2
+  return %y
+}}
+"""
+
+
+def programs(hocket, dist, rank, size):
+    """AG + linear, linear + RS and linear + AR from torch: eager, captured, and without a wait on the host."""
+    text = PAIRS.format(size=size)
+    x, w1, w2 = (ints(s, torch.bfloat16, seed + rank) for s, seed in (((512 // size, 256), 0), ((1024 // size, 256), 10),
+                                                                      ((256, 1024 // size), 20)))
+    w1, w2 = w1 / 8, w2 / 8
+
+    def want(t):
+        whole = t.new_empty(512, 256)
+        dist.all_gather_into_tensor(whole, t)
+        y = (torch.relu(whole @ w1.t()).float() @ w2.t().float())
+        dist.all_reduce(y)
+        return y[rank * t.shape[0]:(rank + 1) * t.shape[0]]
+
+    def close(got, t):
+        ref = want(t)
+        assert ((got.float() - ref).abs() <= 0.02 * ref.abs() + 0.5).all(), (got.float() - ref).abs().max()
+
+    for strategy in ("sequential", "exchange", "chunked"):
+        with hocket.load(text, func="mlp", strategy=strategy) as m:
+            n = torch.zeros(8, dtype=torch.int32, device="cuda")
+            m.bind("w1", w1)
+            m.bind("w2", w2)
+            m.bind("k", torch.ones(8, dtype=torch.int32, device="cuda"))
+            m.bind("n", n)
+            close(m(x), x)
+            torch.cuda._sleep(200_000_000)
+            began = time.time()
+            a, b = m(x), m(x * 0.5)
+            took = time.time() - began
+            assert not torch.cuda.current_stream().query(), f"the host waited: {took}"
+            close(a, x)
+            close(b, x * 0.5)
+            st = x.clone()
+            g = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(g):
+                y = m(st) + 0
+                z = m(y)
+            for scale in (1, 0.5, 2):
+                st.copy_(x * scale)
+                g.replay()
+                close(y, st)
+                close(z, y)
+            m.synchronize()
+            assert n.tolist() == [9] * 8, n
+            for bad in (x.float(), x[:8], x.cpu(), x.t()):
+                try:
+                    m(bad)
+                except hocket.InputError:
+                    continue
+                raise AssertionError("not refused")
+            del g
+    with hocket.load(text, func="row", strategy="exchange") as m:
+        h = ints((512, 1024 // size), torch.bfloat16, 40 + rank)
+        y, ref = m(h, w2), h.float() @ w2.t().float()
+        dist.all_reduce(ref)
+        assert ((y.float() - ref).abs() <= 0.02 * ref.abs() + 0.5).all()
 
 
 def disagree(hocket, dist, rank, size):

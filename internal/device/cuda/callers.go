@@ -38,6 +38,20 @@ func (c callers) At(rank int, address uintptr, bytes int64) (device.Memory, erro
 	if rank < 0 || rank >= len(c.w.devices) || c.w.devices[rank].site.foreign || address == 0 || bytes < 0 {
 		return nil, fmt.Errorf("%d bytes at %#x cannot be memory of rank %d", bytes, address, rank)
 	}
+	if gpu := c.w.devices[rank].site.gpu.Device; c.w.drv.KnowsDevices() {
+		var at nvlib.Device
+		err := c.w.devices[rank].bound(func() (err error) {
+			at, err = c.w.drv.DeviceOf(nvlib.Ptr(address))
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("%w: what is at %#x is no memory of a GPU: %w", device.ErrAddress, address, err)
+		}
+		if at != gpu {
+			return nil, fmt.Errorf("%w: what is at %#x is on GPU %d, and rank %d is on GPU %d", device.ErrAddress, address, at,
+				rank, gpu)
+		}
+	}
 	return &memory{dev: c.w.devices[rank], kind: device.Private, addr: nvlib.Ptr(address), bytes: bytes, lent: true}, nil
 }
 

@@ -3,16 +3,21 @@ package cuda
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/capi"
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/internal/nvlib"
+	procs "hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
 
@@ -87,7 +92,7 @@ func newCaller(t *testing.T, opts hocket.LoadOptions) *caller {
 
 func (c *caller) on(bound func(func() error) error, f func() error) {
 	c.Helper()
-	if err := bound(f); err != nil {
+	if err := bound(f); err != nil && c.f.dead == 0 {
 		c.Fatal(err)
 	}
 }
@@ -254,6 +259,7 @@ func asFloats(v []int32) (all []float64) {
 // TestEnqueueWrong: what a run cannot be given is an error that names it, and nothing runs.
 func TestEnqueueWrong(t *testing.T) {
 	c := newCaller(t, hocket.LoadOptions{})
+	c.f.guests.foreign, c.f.guests.off = map[uintptr]bool{0x1230: true}, map[uintptr]int{0x4560: 1}
 	for want, change := range map[string]func(a *hocket.EnqueueArgs){
 		"1 streams are given for 2 ranks": func(a *hocket.EnqueueArgs) { a.Streams = a.Streams[:1] },
 		"no parameter q":                  func(a *hocket.EnqueueArgs) { a.In["q"] = a.In["x"] },
@@ -271,6 +277,12 @@ func TestEnqueueWrong(t *testing.T) {
 			a.In["x"] = map[int]uintptr{0: a.In["x"][0] + 2, 1: a.In["x"][1]}
 		},
 		"x is missing": func(a *hocket.EnqueueArgs) { delete(a.In, "x") },
+		"what is at 0x1230 is no memory of a GPU": func(a *hocket.EnqueueArgs) {
+			a.In["x"] = map[int]uintptr{0: 0x1230, 1: a.In["x"][1]}
+		},
+		"is on GPU 1, and rank 0 is on GPU 0": func(a *hocket.EnqueueArgs) {
+			a.In["x"] = map[int]uintptr{0: 0x4560, 1: a.In["x"][1]}
+		},
 	} {
 		a := hocket.EnqueueArgs{Streams: c.streams, In: maps.Clone(c.in), Out: maps.Clone(c.out)}
 		change(&a)
@@ -279,8 +291,13 @@ func TestEnqueueWrong(t *testing.T) {
 			t.Errorf("want %q: %v", want, err)
 		}
 	}
+	c.f.guests.off[0x4560] = 1
 	if _, err := c.model.DeviceTensorAt(t.Context(), "s", nil, map[int]uintptr{0: 20}); !errors.Is(err, hocket.ErrInput) {
 		t.Errorf("a device tensor at no multiple of 16: %v", err)
+	}
+	off := map[int]uintptr{0: 0x4560, 1: c.state["s"][1]}
+	if _, err := c.model.DeviceTensorAt(t.Context(), "s", nil, off); !errors.Is(err, hocket.ErrInput) {
+		t.Errorf("a device tensor on another GPU: %v", err)
 	}
 	x := []int32{1, 1, 1, 1, 1, 1, 1, 1}
 	c.give(x)
@@ -412,4 +429,124 @@ func captured(t *testing.T, o hocket.LoadOptions) {
 	if got := ints(s, 8); !slices.Equal(got, kept) {
 		t.Errorf("a run behind the graph leaves %v, not %v", got, kept)
 	}
+}
+
+// TestEnqueueForOtherLanguages: what package capi offers, which libhocket gives a C interface.
+func TestEnqueueForOtherLanguages(t *testing.T) {
+	f := newFake(t, 1)
+	f.queue()
+	c := &caller{T: t, f: f, sys: f.system()}
+	device.Register(t.Name(), func(*procs.World) (device.Machine, error) {
+		return newMachine(c.sys, Options{Kernels: f}), nil
+	})
+	l := capi.New()
+	m, _, err := l.Open(t.Context(), fmt.Sprintf(`{"machine": %q, "alone": true}`, t.Name()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := l.Close(m); err != nil {
+			t.Error(err)
+		}
+	}()
+	model, err := l.Load(m, strings.Replace(stateful, "tp[2]", "tp[1]", 1), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := func(name string, shape ...int64) capi.Placed {
+		n := 1
+		for _, e := range shape {
+			n *= int(e)
+		}
+		return capi.Placed{Name: name, DType: "i32", Shape: shape, Address: c.block(n)[0]}
+	}
+	x, w, y, z := block("x", 6, 2), block("w", 2), block("y", 6, 2), block("z", 6, 2)
+	s, n := block("s", 6, 2), block("n", 2)
+	const dims = `{"T": 6}`
+	wait := func(ticket int64, err error) error {
+		if err != nil {
+			return err
+		}
+		over, err := l.Wait(ticket, time.Minute)
+		if !over {
+			t.Fatal("it is not over within a minute")
+		}
+		return err
+	}
+	for _, b := range []capi.Placed{s, n} {
+		if err := l.BindDevice(model, b, dims); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := wait(l.Prepare(model, dims)); err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	for i := range uintptr(12) {
+		cabi.Store(x.Address+4*i, int32(i))
+	}
+	cabi.Store(w.Address, int32(2))
+	f.mu.Unlock()
+	for range 3 {
+		if err := l.Enqueue(model, 0, []capi.Placed{x, w}, []capi.Placed{y, z}, dims); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for want, in := range map[string][]capi.Placed{
+		"parameter x has, on rank 0, a block i32[6 2], and i32[6 3] is given": {
+			{Name: "x", DType: "i32", Shape: []int64{6, 3}, Address: x.Address}, w},
+		"i32[6 2], and f32[6 2] is given": {{Name: "x", DType: "f32", Shape: x.Shape, Address: x.Address}, w},
+		"rank 1 has no block":             {{Name: "x", Rank: 1, DType: "i32", Shape: x.Shape, Address: x.Address}, w},
+		"x is given twice":                {x, x},
+		"no parameter q":                  {x, w, {Name: "q"}},
+	} {
+		err := l.Enqueue(model, 0, in, []capi.Placed{y, z}, dims)
+		if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q: %v", want, err)
+		}
+	}
+	if err := wait(l.Sync(model)); err != nil {
+		t.Fatal(err)
+	}
+	if got := ints(z.Address, 12); !slices.Equal(got, []int32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}) {
+		t.Errorf("after three runs the result is %v", got)
+	}
+	if got := ints(n.Address, 2); !slices.Equal(got, []int32{6, 0}) {
+		t.Errorf("three runs have counted to %v", got)
+	}
+	if err := l.BindDevice(model, capi.Placed{Name: "n"}, dims); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(model); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEnqueuedFault: a fault within an enqueued run is the error of a later call, which names its place; the plan is
+// loaded anew then.
+func TestEnqueuedFault(t *testing.T) {
+	c := newCaller(t, hocket.LoadOptions{})
+	x := []int32{1, 2, 3, 4, 5, 6, 7, 8}
+	c.give(x)
+	if err := c.enqueue(); err != nil {
+		t.Fatal(err)
+	}
+	c.wait()
+	if err := c.model.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.enqueue(); err != nil {
+		t.Fatal(err)
+	}
+	c.f.mu.Lock()
+	c.f.fail["cuStreamQuery"] = 700 // CUDA_ERROR_ILLEGAL_ADDRESS
+	c.f.mu.Unlock()
+	err := c.model.Sync(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "rank 0") || !strings.Contains(err.Error(), "700") {
+		t.Errorf("the fault of an enqueued run: %v", err)
+	}
+	c.f.mu.Lock()
+	delete(c.f.fail, "cuStreamQuery")
+	c.f.dead = 700
+	c.f.mu.Unlock()
 }

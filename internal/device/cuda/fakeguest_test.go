@@ -12,6 +12,8 @@ type fakeGuests struct {
 	streams map[uintptr]bool // captured by the caller
 	relaxed map[int]bool     // threads
 	deps    []uintptr        // node after which the next comes, by index + 1, of the capture asked for last
+	foreign map[uintptr]bool // addresses that the driver knows nothing of
+	off     map[uintptr]int  // addresses on another device than the current one: how many further
 	added   int              // graphs that were put into captures
 }
 
@@ -43,6 +45,12 @@ func (g *fakeGuests) calls(f *fakeGPU, table map[string]func([]uintptr) uintptr)
 		}
 		g.relaxed[thread()] = cabi.Load[int32](a[0]) == relaxed
 		return set(a[0], was)
+	}
+	table["cuPointerGetAttribute"] = func(a []uintptr) uintptr {
+		if a[1] != 9 || g.foreign[a[2]] {
+			return 1 // CUDA_ERROR_INVALID_VALUE
+		}
+		return set(a[0], f.deviceOf(0)+int32(g.off[a[2]]))
 	}
 	table["cuStreamIsCapturing"] = func(a []uintptr) uintptr {
 		status := int32(0)

@@ -69,7 +69,7 @@ func (p *pool) take(ctx context.Context, bytes []int64, at map[int]uintptr) (*Lo
 		return nil, lost
 	}
 	if err != nil {
-		if !errors.Is(err, device.ErrOutOfMemory) {
+		if !errors.Is(err, device.ErrOutOfMemory) && !errors.Is(err, device.ErrAddress) {
 			w.fail(err) // it may have ended: the next is taken of another
 		}
 		return nil, errors.Join(err, p.drop(n))

@@ -1,0 +1,176 @@
+package capi
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket"
+)
+
+// Placed is a dense block in memory of a rank's device.
+type Placed struct {
+	Name    string
+	Rank    int
+	DType   string
+	Shape   []int64
+	Address uintptr // 0 for none
+}
+
+// Prepare begins loading a model's plan for dims. Its number is to be waited for until it is done.
+func (l *Library) Prepare(handle int64, dims string) (int64, error) {
+	m, err := get[*model](l, handle)
+	if err != nil {
+		return 0, err
+	}
+	bound, err := readDims(dims)
+	if err != nil {
+		return 0, err
+	}
+	return l.background(func(ctx context.Context) error { return m.m.Prepare(ctx, bound) }), nil
+}
+
+func readDims(text string) (map[string]int64, error) {
+	var dims map[string]int64
+	return dims, options(text, &dims)
+}
+
+// Enqueue gives a stream a run, for the rank of this process that all blocks are of, and returns before it has ended.
+func (l *Library) Enqueue(handle int64, stream uintptr, in, out []Placed, dims string) error {
+	m, err := get[*model](l, handle)
+	if err != nil {
+		return err
+	}
+	bound, err := readDims(dims)
+	if err != nil {
+		return err
+	}
+	ins, outs, err := m.blocks(dims, bound)
+	if err != nil {
+		return err
+	}
+	a := hocket.EnqueueArgs{Streams: []uintptr{stream}, Dims: bound}
+	if a.In, err = addresses(in, ins, "parameter"); err != nil {
+		return err
+	}
+	if a.Out, err = addresses(out, outs, "result"); err != nil {
+		return err
+	}
+	return m.m.Enqueue(context.Background(), a)
+}
+
+// blocks are how a model's parameters and results lie for dims, which text says, too.
+func (m *model) blocks(text string, dims map[string]int64) (in, out []hocket.Layout, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if known, ok := m.known[text]; ok {
+		return known[0], known[1], nil
+	}
+	if in, out, err = m.m.Layouts(context.Background(), dims, nil); err != nil {
+		return nil, nil, err
+	}
+	if m.known == nil || len(m.known) > 1000 {
+		m.known = map[string][2][]hocket.Layout{}
+	}
+	m.known[text] = [2][]hocket.Layout{in, out}
+	return in, out, nil
+}
+
+// addresses checks blocks, and returns where they are.
+func addresses(given []Placed, as []hocket.Layout, what string) (map[string]map[int]uintptr, error) {
+	all := map[string]map[int]uintptr{}
+	for i := range given {
+		p := &given[i]
+		if err := p.check(as, what); err != nil {
+			return nil, err
+		}
+		if all[p.Name] == nil {
+			all[p.Name] = map[int]uintptr{}
+		} else if all[p.Name][p.Rank] != 0 {
+			return nil, fmt.Errorf("%w: %s %s is given twice for rank %d", hocket.ErrInput, what, p.Name, p.Rank)
+		}
+		all[p.Name][p.Rank] = p.Address
+	}
+	return all, nil
+}
+
+// check returns how a block differs from what it is to be.
+func (p *Placed) check(as []hocket.Layout, what string) error {
+	i := slices.IndexFunc(as, func(l hocket.Layout) bool { return l.Name == p.Name })
+	if i < 0 {
+		return fmt.Errorf("%w: there is no %s %s", hocket.ErrInput, what, p.Name)
+	}
+	for _, b := range as[i].Blocks {
+		if b.Rank != p.Rank {
+			continue
+		}
+		if as[i].DType.String() != p.DType || !slices.Equal(b.Shape, p.Shape) {
+			return fmt.Errorf("%w: %s %s has, on rank %d, a block %s%v, and %s%v is given", hocket.ErrInput, what, p.Name,
+				p.Rank, as[i].DType, b.Shape, p.DType, p.Shape)
+		}
+		return nil
+	}
+	return fmt.Errorf("%w: rank %d has no block of %s %s", hocket.ErrInput, p.Rank, what, p.Name)
+}
+
+// BindDevice sets a parameter, for all runs to come, to a block in memory of a rank's device, which must stay there; one
+// without an address takes that back. A parameter that is inout is updated there.
+func (l *Library) BindDevice(handle int64, p Placed, dims string) error {
+	m, err := get[*model](l, handle)
+	if err != nil {
+		return err
+	}
+	bound, err := readDims(dims)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	old := m.device[p.Name]
+	m.mu.Unlock()
+	var d *hocket.DeviceTensor
+	if p.Address != 0 {
+		ins, _, err := m.blocks(dims, bound)
+		if err != nil {
+			return err
+		}
+		if err := p.check(ins, "parameter"); err != nil {
+			return err
+		}
+		d, err = m.m.DeviceTensorAt(context.Background(), p.Name, bound, map[int]uintptr{p.Rank: p.Address})
+		if err != nil {
+			return err
+		}
+	}
+	if err := m.m.BindDevice(p.Name, d); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.device == nil {
+		m.device = map[string]*hocket.DeviceTensor{}
+	}
+	if m.device[p.Name] = d; old != nil {
+		return old.Close()
+	}
+	return nil
+}
+
+// Sync begins to wait until enqueued runs of a model have ended. Its number is to be waited for; its error is theirs.
+func (l *Library) Sync(handle int64) (int64, error) {
+	m, err := get[*model](l, handle)
+	if err != nil {
+		return 0, err
+	}
+	return l.background(m.m.Sync), nil
+}
+
+// background runs f, and returns the number to wait for.
+func (l *Library) background(f func(ctx context.Context) error) int64 {
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &call{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		c.err = f(ctx)
+	}()
+	return l.add(c)
+}
