@@ -62,18 +62,23 @@ func Open(ctx context.Context, m device.Machine, ranks int, o Options) (*Group, 
 	}
 	for g.rank = 0; !w.Local(g.rank); g.rank++ {
 	}
-	g.dispatch = comm.NewDispatch(w, m.Caps(), comm.Find(m.Name(), w).Table,
-		comm.Policy{Algorithm: o.Algorithm, Fixed: o.Fixed})
+	table := comm.Find(m.Name(), w).Table
+	g.dispatch = comm.NewDispatch(w, m.Caps(), table, comm.Policy{Algorithm: o.Algorithm, Fixed: o.Fixed})
 	if o.Algorithm != "" {
 		if err := g.dispatch.Check(o.Algorithm); err != nil {
 			return nil, errors.Join(fmt.Errorf("%w: %w", ErrInput, err), g.Close())
 		}
 	}
-	if err := g.meet(ctx, fmt.Sprintf("calls of %d ranks, algorithm %q, fixed %v", ranks, o.Algorithm,
-		o.Fixed)); err != nil {
+	if err := g.meetOpened(ctx, o, table); err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
 	return g, nil
+}
+
+// meetOpened has all processes choose algorithms alike: by the same options, and the same table.
+func (g *Group) meetOpened(ctx context.Context, o Options, t *comm.Table) error {
+	return g.meet(ctx, fmt.Sprintf("calls of %d ranks, algorithm %q, fixed %v, table %q", g.world.Ranks(), o.Algorithm,
+		o.Fixed, t.Hash()))
 }
 
 // Call is a collective of dense operands. Count is how many elements the rank gives: of an all_gather its block, of
@@ -156,6 +161,7 @@ type place struct {
 // prepared is a call that is ready.
 type prepared struct {
 	what string
+	by   device.Tuning // what runs it
 	call device.Call
 	// Operands that are staged go through memory of the group's; of them this rank copies those that it has.
 	in, out             area
@@ -302,7 +308,8 @@ func (g *Group) prepare(ctx context.Context, c *Call, k key) (*prepared, error) 
 		return nil, err
 	}
 	p.what = what
-	return p, g.meet(ctx, what+" is ready")
+	// With the algorithm: another one's kernels would wait for these in vain.
+	return p, g.meet(ctx, fmt.Sprintf("%s by %+v, staged %t %t", what, p.by, p.inStaged, p.outStaged))
 }
 
 // choose tries algorithms, the best first: on operands where they lie, and then on copies in memory that peers
@@ -320,7 +327,7 @@ func (g *Group) choose(c *Call, k key) (*prepared, error) {
 		for _, t := range g.dispatch.Launches(&comm.Instance{Collective: *coll}) {
 			call, err := g.calls.Prepare(t, coll, k.inPlace && !staged, [2]int64{tailOf(k.in), tailOf(k.out)})
 			if err == nil {
-				p.call = call
+				p.call, p.by = call, t
 				return p, nil
 			}
 			if !errors.Is(err, device.ErrUnsupported) {

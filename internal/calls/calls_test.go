@@ -19,9 +19,10 @@ type stub struct {
 	capturing bool
 	loose     bool // operands may be loose
 	taken     uintptr
+	bytes     int64 // of it
 }
 
-func (s *stub) TeamAlgorithms() []string        { return []string{"slow", "fast"} }
+func (s *stub) TeamAlgorithms() []string        { return []string{"slow", "fast", "other"} }
 func (s *stub) Capturing(uintptr) (bool, error) { return s.capturing, nil }
 func (s *stub) Err() error                      { return nil }
 func (s *stub) note(format string, args ...any) { s.did = append(s.did, fmt.Sprintf(format, args...)) }
@@ -56,6 +57,7 @@ type stubDevice struct {
 
 func (d *stubDevice) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
 	d.s.taken += 1 << 20
+	d.s.bytes += bytes
 	return &stubMemory{at: d.s.taken, bytes: bytes}, nil
 }
 

@@ -1,0 +1,152 @@
+package calls
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/world"
+	"hocket.example/hocket/ir"
+)
+
+// What goes wrong in others' collectives when ranks do not do alike, each as it was reported: here all ranks agree, or
+// all get an error that has both values, soon.
+
+// inTwo runs f as both processes of a world, on a stub each, and returns their errors.
+func inTwo(t *testing.T, f func(g *Group, s *stub, w *world.World) error) [2]error {
+	t.Helper()
+	var errs [2]error
+	dir := t.TempDir()
+	var all sync.WaitGroup
+	for r := range errs {
+		all.Go(func() {
+			w, err := world.Join(context.Background(), world.Options{Rank: r, Size: 2, ID: t.Name(), Dir: dir,
+				JoinTimeout: time.Minute, StallTimeout: 20 * time.Second})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			s := &stub{loose: true}
+			g := opened(s)
+			g.peers = w
+			errs[r] = f(g, s, w)
+			_ = w.Leave() // why it has ended errs tells
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+// wantDisagree wants both processes to have learned of a difference, and of both values.
+func wantDisagree(t *testing.T, errs [2]error, values ...string) {
+	t.Helper()
+	for r, err := range errs {
+		var d *world.DisagreeError
+		if !errors.As(err, &d) {
+			t.Errorf("process %d: %v", r, err)
+			continue
+		}
+		for _, v := range values {
+			if !strings.Contains(err.Error(), v) {
+				t.Errorf("process %d: the error does not tell %q: %v", r, v, err)
+			}
+		}
+	}
+}
+
+func reduceOf(count int64) Call {
+	return Call{Op: ir.OpAllReduce, Red: ir.Sum, DType: ir.BF16, Count: count, In: 4096, Out: 1 << 30}
+}
+
+// TestSymmetricMemoryOfTwoSizes: pytorch#190977 and sglang#34230, where ranks reserve symmetric memory of different
+// sizes, or in another order, and read beside what was meant without an error.
+func TestSymmetricMemoryOfTwoSizes(t *testing.T) {
+	errs := inTwo(t, func(g *Group, _ *stub, w *world.World) error {
+		if _, err := g.Empty(t.Context(), 4096); err != nil {
+			return fmt.Errorf("of one size: %w", err)
+		}
+		_, err := g.Empty(t.Context(), 1024<<w.Process())
+		return err
+	})
+	wantDisagree(t, errs, "memory of 1024 bytes", "memory of 2048 bytes")
+
+	errs = inTwo(t, func(g *Group, _ *stub, w *world.World) error {
+		var areas []uintptr
+		for range 2 {
+			a, err := g.Empty(t.Context(), 4096)
+			if err != nil {
+				return err
+			}
+			areas = append(areas, a)
+		}
+		c := reduceOf(64)
+		c.In, c.Out = areas[w.Process()], areas[w.Process()] // the ranks take another area each
+		return g.Do(t.Context(), c)
+	})
+	wantDisagree(t, errs, "in area 1", "in area 2")
+}
+
+// TestScratchDoesNotGrow: vllm#55211, where symmetric scratch is reserved for every shape anew. Here it doubles, and
+// what it was before stays: at most four times the largest operands, however many shapes come in whatever order.
+func TestScratchDoesNotGrow(t *testing.T) {
+	s := &stub{} // operands are copied
+	g := opened(s)
+	const most = 1 << 16
+	for n := int64(1); n <= 1000; n++ {
+		count := n * 7919 % most
+		c := Call{Op: ir.OpAllReduce, Red: ir.Sum, DType: ir.F32, Count: count + 1, In: 1 << 40, Out: 1 << 41}
+		if err := g.Do(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, bound := s.bytes, int64(4*2*2*4*most); got > bound { // an operand and a result on two ranks
+		t.Errorf("1000 shapes have taken %d bytes; four times the largest is %d", got, bound)
+	}
+}
+
+// TestTunedApart: sglang#35343, where each rank tunes for itself, and takes another algorithm than its peers: they wait
+// for each other for ever. Here the tables are compared when calls are opened, and what runs a call when it is made
+// ready.
+func TestTunedApart(t *testing.T) {
+	errs := inTwo(t, func(g *Group, _ *stub, w *world.World) error {
+		table := &comm.Table{Entries: []comm.Entry{{Members: 2 + w.Process()}}}
+		return g.meetOpened(t.Context(), Options{}, table)
+	})
+	wantDisagree(t, errs, "table")
+
+	errs = inTwo(t, func(g *Group, s *stub, w *world.World) error {
+		g.dispatch = comm.NewDispatch(pair{s: s}, device.Caps{}, nil, comm.Policy{Algorithm: []string{"fast", "other"}[w.Process()]})
+		return g.Do(t.Context(), reduceOf(64))
+	})
+	wantDisagree(t, errs, "by {Algo:fast", "by {Algo:other")
+}
+
+// TestOtherOrder: ranks that come to known calls in another order learn of it, though calls do not wait for each other.
+func TestOtherOrder(t *testing.T) {
+	errs := inTwo(t, func(g *Group, _ *stub, w *world.World) error {
+		sizes := []int64{64, 128}
+		for _, n := range sizes {
+			if err := g.Do(t.Context(), reduceOf(n)); err != nil {
+				return err
+			}
+		}
+		for i := range 2 { // known by now
+			if err := g.Do(t.Context(), reduceOf(sizes[(i+w.Process())%2])); err != nil {
+				return err
+			}
+		}
+		for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(time.Millisecond) {
+			if err := w.Err(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	wantDisagree(t, errs, "bf16[64]", "bf16[128]")
+}
