@@ -222,6 +222,10 @@ class Several(unittest.TestCase):
     def test_programs(self):
         self.right(2, "programs")
 
+    @unittest.skipUnless(torch, "no torch")
+    def test_ddlb(self):
+        self.right(2, "ddlb")
+
     def test_diverging(self):
         """What diverges between ranks in others' libraries raises here, on all of them."""
         self.right(2, "diverging", HOCKET_STALL_TIMEOUT="20s")
@@ -291,6 +295,57 @@ def member_programs():
     assert y.tolist() == [[sum(x[t, k] * full[o][k] for k in range(4)) for o in range(6)] for t in range(2)], y.tolist()
     part = hocket.load("mesh d[2]\nfunc g(%x: f32[8/d]) -> f32[8/d] {\n  %y = add %x, %x\n  return %y\n}\n")
     assert part(floats([r + 1.0] * 4)).tolist() == [2 * r + 2.0] * 4
+
+
+def member_ddlb():
+    """Implementations for DDLB, on base classes like its own."""
+    import types
+
+    rank, size = int(os.environ["HOCKET_RANK"]), int(os.environ["HOCKET_WORLD_SIZE"])
+    m, n, k = 4 * size, 3, 2 * size
+    g = torch.Generator()
+    g.manual_seed(3)
+    whole_a, whole_b = (torch.randint(-4, 5, s, generator=g).float() for s in ((m, k), (k, n)))
+
+    class Base:
+        DEFAULT_OPTIONS = {}
+
+        def __init__(self, m, n, k, dtype, **options):
+            assert set(options) <= set(self.DEFAULT_OPTIONS), options
+            self.m, self.n, self.k, self.dtype = m, n, k, dtype
+            self.options = {**self.DEFAULT_OPTIONS, **options}
+            self.communicator = types.SimpleNamespace(rank=rank, world_size=size)
+            self.place()
+
+    class TPColumnwise(Base):
+        def place(self):
+            self.A, self.B = whole_a[rank * m // size : (rank + 1) * m // size], whole_b
+
+    class TPRowwise(Base):
+        def place(self):
+            mine = slice(rank * k // size, (rank + 1) * k // size)
+            self.A, self.B = whole_a[:, mine], whole_b[mine]
+
+    for name, kind in (("TPColumnwise", TPColumnwise), ("TPRowwise", TPRowwise)):
+        module = types.ModuleType(f"ddlb.primitives.{name}")
+        setattr(module, name, kind)
+        sys.modules[module.__name__] = module
+    sys.modules["ddlb"], sys.modules["ddlb.primitives"] = types.ModuleType("ddlb"), types.ModuleType("ddlb.primitives")
+    from hocket import ddlb
+
+    want = whole_a @ whole_b
+    for strategy in ("sequential", "exchange", "auto"):
+        for _ in range(2):
+            c = ddlb.HocketTPColumnwise(m=m, n=n, k=k, dtype="float32", strategy=strategy)
+            assert torch.equal(c.run(), want) and torch.equal(c.run(), want)
+        r = ddlb.HocketTPRowwise(m=m, n=n, k=k, dtype="float32", strategy=strategy)
+        assert torch.equal(r.run(), want[rank * m // size : (rank + 1) * m // size])
+    try:
+        ddlb.HocketTPRowwise(m=m, n=n, k=k, dtype="int64")
+    except ValueError as e:
+        assert "int64" in str(e)
+    else:
+        raise AssertionError("not refused")
 
 
 def member_diverging():
