@@ -1,0 +1,281 @@
+"""Times hocket beside NCCL and torch's symmetric memory, in one process a GPU:
+
+    torchrun --nproc-per-node 2 -m hocket.bench                          # all_reduce, 15 sizes
+    torchrun --nproc-per-node 2 -m hocket.bench all_gather norm layers   # others; --tsv FILE adds rows to a file
+
+A collective's time is that of a call in a torch CUDA graph of 50; a layer's is that of a call, and of one in a graph of
+10. Each round replays all of them in turn, starting behind a barrier; the figure is the median of the rounds on the slowest
+rank. Results are compared before anything is timed. NVLink multicast is off unless the environment says otherwise.
+"""
+
+import argparse
+import datetime
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+
+SIZES = [1 << k for k in range(10, 25)]  # bytes
+MOVES = ("all_gather", "reduce_scatter", "all_to_all")
+LAYERS = [("ag-gemm", 8192, 8192, 8192), ("gemm-rs", 8192, 8192, 8192), ("gemm-ar", 8192, 8192, 8192),
+          ("gemm-ar", 2048, 8192, 28672)]
+STRATEGIES = ("sequential", "exchange", "chunked", "auto")
+PROGRAMS = {
+    "ag-gemm": "func f(%x: bf16[M/tp, K], %w: bf16[N/tp, K]) -> bf16[M, N/tp]",
+    "gemm-rs": "func f(%x: bf16[M, K/tp], %w: bf16[N, K/tp]) -> bf16[M/tp, N]",
+    "gemm-ar": "func f(%x: bf16[M, K/tp], %w: bf16[N, K/tp]) -> bf16[M, N]",
+}
+
+
+def program(kind, m, n, k, ranks):
+    """The text of a layer: all_gather and linear, linear and reduce_scatter, or linear and all_reduce."""
+    return f"dim M = {m}\ndim N = {n}\ndim K = {k}\ndim R = {ranks}\nmesh tp[R]\n{PROGRAMS[kind]} {{\n" \
+           "  %y = linear %x, %w\n  return %y\n}\n"
+
+
+class Bench:
+    """The processes, and where rows go."""
+
+    def __init__(self, rounds, tsv):
+        import torch
+        import torch.distributed as dist
+
+        import hocket
+        self.torch, self.dist, self.hocket = torch, dist, hocket
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        local = int(os.environ.get("LOCAL_RANK", self.rank))
+        torch.cuda.set_device(local)
+        self.device = torch.device("cuda", local)
+        dist.init_process_group("nccl", device_id=self.device)
+        hocket.init("cuda", timeout=120)
+        self.rounds, self.tsv, self.group = rounds, tsv, dist.group.WORLD.group_name
+        self.stream = torch.cuda.Stream()
+
+    def say(self, *words):
+        if self.rank == 0:
+            print(*words, flush=True)
+
+    def row(self, who, op, shape, issue, us):
+        """Writes a row of docs/measured/torch.tsv's form."""
+        if self.rank or not self.tsv:
+            return
+        name = self.torch.cuda.get_device_name().removeprefix("NVIDIA ").split(" ")[0]
+        driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
+                                text=True, check=False).stdout.split("\n")[0]
+        commit = os.environ.get("HOCKET_COMMIT", self.hocket.__version__)
+        with open(self.tsv, "a", encoding="utf-8") as f:
+            print(f"{self.size}x{name}", driver, commit, datetime.date.today(), who, op, "bf16", self.size, shape, issue,
+                  f"{us:.2f}", sep="\t", file=f)
+
+    def tensor(self, *shape):
+        return self.torch.zeros(shape, dtype=self.torch.bfloat16, device=self.device)
+
+    def ints(self, *shape, seed=0):
+        g = self.torch.Generator(device="cuda")
+        g.manual_seed(100 * seed + self.rank)
+        return self.torch.randint(-4, 5, shape, generator=g, device=self.device).to(self.torch.bfloat16)
+
+    def captured(self, call, count):
+        """A graph of count calls, after a call by itself."""
+        torch = self.torch
+        with torch.cuda.stream(self.stream):
+            for _ in range(3):
+                call()
+        torch.cuda.synchronize()
+        g = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(g, stream=self.stream):
+            for _ in range(count):
+                call()
+        return g
+
+    def times(self, ways, count):
+        """Microseconds of a call by each of several ways, by name: what a way returns is replayed or called."""
+        torch, dist = self.torch, self.dist
+        samples = {name: [] for name in ways}
+        for i in range(self.rounds + 1):
+            for name, go in ways.items():
+                torch.cuda.synchronize()
+                dist.barrier()
+                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                with torch.cuda.stream(self.stream):
+                    go()
+                    begin.record()
+                    go()
+                    end.record()
+                torch.cuda.synchronize()
+                if i:
+                    samples[name].append(begin.elapsed_time(end) * 1e3 / count)
+        names = list(ways)
+        worst = torch.tensor([statistics.median(samples[n]) for n in names], device=self.device)
+        dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+        return dict(zip(names, worst.tolist()))
+
+    def report(self, op, shape, took, issue):
+        """Prints a line and writes rows."""
+        best = min((us for n, us in took.items() if not n.startswith("hocket")), default=None)
+        ours = min(us for n, us in took.items() if n.startswith("hocket"))
+        ahead = f"{best / ours:.2f} × the best other" if best else ""
+        self.say(f"{op:15s} {shape!s:>20s} {issue:12s}", "  ".join(f"{n} {us:.2f}" for n, us in took.items()), "µs ", ahead)
+        for n, us in took.items():
+            self.row(n, op, shape, issue, us)
+
+    def all_reduce(self):
+        torch, dist = self.torch, self.dist
+        import torch.distributed._symmetric_memory as symm
+        shared = symm.empty(SIZES[-1] // 2, dtype=torch.bfloat16, device=self.device).zero_()
+        symm.rendezvous(shared, self.group)
+        for nbytes in SIZES:
+            n = nbytes // 2
+            x, y = self.ints(n), self.ints(n)
+            want = x.clone()
+            dist.all_reduce(want)
+            assert torch.equal(self.hocket.all_reduce(x.clone()), want), f"all_reduce of {nbytes} bytes is wrong"
+            z, part, other = self.tensor(n), shared[:n], self.tensor(n)
+            ways = {
+                "hocket": lambda: self.hocket.all_reduce(z),
+                "NCCL": lambda: dist.all_reduce(y),
+                "torch one-shot": lambda: torch.ops.symm_mem.one_shot_all_reduce_out(part, "sum", self.group, other),
+                "torch two-shot": lambda: torch.ops.symm_mem.two_shot_all_reduce_(part, "sum", self.group),
+            }
+            y.zero_()
+            self.report("all_reduce", nbytes, self.times({k: self.captured(f, 50).replay for k, f in ways.items()}, 50),
+                        "torch graph")
+
+    def moves(self, op):
+        torch, dist = self.torch, self.dist
+        theirs = {"all_gather": dist.all_gather_into_tensor, "reduce_scatter": dist.reduce_scatter_tensor,
+                  "all_to_all": dist.all_to_all_single}[op]
+        ours = getattr(self.hocket, op)
+        for nbytes in SIZES:
+            n = nbytes // 2
+            x = self.ints(n // self.size if op == "all_gather" else n)
+            out = self.tensor(n // self.size if op == "reduce_scatter" else n)
+            theirs(out, x)
+            assert torch.equal(ours(x), out), f"{op} of {nbytes} bytes is wrong"
+            ways = {"hocket": lambda: ours(x), "NCCL": lambda: theirs(out, x)}
+            self.report(op, nbytes, self.times({k: self.captured(f, 50).replay for k, f in ways.items()}, 50), "torch graph")
+
+    def norm(self):
+        torch, dist = self.torch, self.dist
+        import torch.distributed._symmetric_memory as symm
+        width, eps = 8192, 1e-5
+        weight = self.ints(width, seed=3)
+        shared = symm.empty(64 * width, dtype=torch.bfloat16, device=self.device).zero_()
+        symm.rendezvous(shared, self.group)
+
+        @torch.compile
+        def add_norm(t, r):
+            s = t + r
+            f = s.float()
+            return (f * torch.rsqrt(f.pow(2).mean(-1, keepdim=True) + eps)).to(s.dtype) * weight, s
+
+        for rows in (1, 2, 4, 8, 16, 32, 64):
+            x, r = self.ints(rows, width), self.ints(rows, width, seed=7)
+            y, part, other = x.clone(), shared[:rows * width].view(rows, width), self.tensor(rows, width)
+
+            def nccl():
+                dist.all_reduce(y)
+                return add_norm(y, r)
+
+            def one_shot():
+                torch.ops.symm_mem.one_shot_all_reduce_out(part, "sum", self.group, other)
+                return add_norm(other, r)
+
+            ways = {"hocket": lambda: self.hocket.all_reduce_rms_norm(x, r, weight, eps), "NCCL, compiled": nccl,
+                    "torch one-shot, compiled": one_shot}
+            self.report("all_reduce+norm", f"{rows}x{width}",
+                        self.times({k: self.captured(f, 50).replay for k, f in ways.items()}, 50), "torch graph")
+
+    def layers(self):
+        torch, dist = self.torch, self.dist
+        for kind, m, n, k in LAYERS:
+            split = {"ag-gemm": ((m // self.size, k), (n // self.size, k))}.get(kind, ((m, k // self.size), (n, k // self.size)))
+            x, w = self.ints(*split[0]), self.ints(*split[1], seed=5)
+            whole = self.tensor(m, k) if kind == "ag-gemm" else None
+            shard = self.tensor(m // self.size, n) if kind == "gemm-rs" else None
+
+            def nccl():
+                if kind == "ag-gemm":
+                    dist.all_gather_into_tensor(whole, x)
+                    return whole @ w.t()
+                y = x @ w.t()
+                if kind == "gemm-rs":
+                    dist.reduce_scatter_tensor(shard, y)
+                    return shard
+                dist.all_reduce(y)
+                return y
+
+            want, models, ways = nccl().float(), [], {"torch, NCCL": nccl}
+            for strategy in STRATEGIES:
+                try:
+                    model = self.hocket.load(program(kind, m, n, k, self.size), strategy=strategy)
+                    model.bind("w", w)
+                    got = model(x).float()
+                except self.hocket.ProgramError as e:
+                    self.say(f"{kind} by {strategy}: {str(e).splitlines()[0][:120]}")
+                    continue
+                off = ((got - want).abs() - 0.01 * want.abs()).max().item()
+                assert off < 24, f"{kind} by {strategy} is wrong by {off}"
+                models.append(model)
+                ways[f"hocket {strategy}"] = lambda model=model: model(x)
+            eager = {name: (lambda f=f: [f() for _ in range(10)]) for name, f in ways.items()}
+            for f in eager.values():
+                f()
+            self.report(kind, f"{m}x{n}x{k}", self.times(eager, 10), "eager")
+            graphs = {name: self.captured(f, 10) for name, f in ways.items()}
+            self.report(kind, f"{m}x{n}x{k}", self.times({name: g.replay for name, g in graphs.items()}, 10), "torch graph")
+            for model in models:
+                model.synchronize()
+            del graphs
+            for model in models:
+                model.close()
+
+    def host(self):
+        """What a call takes the host, by itself."""
+        x, y = self.tensor(4096), self.tensor(4096)
+        took = {}
+        for name, call in (("hocket", lambda: self.hocket.all_reduce(x)), ("NCCL", lambda: self.dist.all_reduce(y))):
+            for _ in range(50):
+                call()
+            self.torch.cuda.synchronize()
+            samples = []
+            for _ in range(self.rounds):
+                began = time.perf_counter()
+                for _ in range(100):
+                    call()
+                samples.append((time.perf_counter() - began) * 1e4)
+                self.torch.cuda.synchronize()
+            took[name] = statistics.median(samples)
+        self.report("host", 8192, took, "eager")
+
+
+def main():
+    args = argparse.ArgumentParser(prog="hocket.bench", description=__doc__.split("\n\n", maxsplit=1)[0])
+    args.add_argument("ops", nargs="*", default=["all_reduce"], help=f"all_reduce, {', '.join(MOVES)}, norm, layers, host")
+    args.add_argument("--rounds", type=int, default=7)
+    args.add_argument("--tsv", help="a file to add rows to, of the form of docs/measured/torch.tsv")
+    args = args.parse_args()
+    unknown = [o for o in args.ops if o not in ("all_reduce", *MOVES, "norm", "layers", "host")]
+    if unknown:
+        sys.exit(f"hocket.bench: there is no {', '.join(unknown)}; there are all_reduce, {', '.join(MOVES)}, norm, layers, host")
+    if "RANK" not in os.environ:
+        sys.exit("hocket.bench: start it by torchrun: torchrun --nproc-per-node 2 -m hocket.bench")
+    bench = Bench(args.rounds, args.tsv)
+    for op in args.ops:
+        if op in MOVES:
+            bench.moves(op)
+        else:
+            getattr(bench, op)()
+    bench.hocket.synchronize()
+    bench.torch.cuda.synchronize()
+    bench.dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # graphs that hold NCCL's calls do not always let the group end
+
+
+if __name__ == "__main__":
+    main()
