@@ -15,6 +15,8 @@ type link interface {
 	send(packet []byte, patience time.Duration, fds ...int) error
 	// post sends a message if the other end can take it now.
 	post(packet []byte)
+	// hangUp tells the other end, behind what was sent, that nothing more comes.
+	hangUp()
 	// close ends the link, soon after what was sent is on its way.
 	close()
 	// owner returns the user and the process at the other end; a process of 0 is not known.

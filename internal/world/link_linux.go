@@ -130,6 +130,8 @@ func (l *unixLink) post(packet []byte) { _ = l.send(packet, 0) }
 
 func (l *unixLink) close() { l.conn.Close() }
 
+func (l *unixLink) hangUp() {}
+
 func (l *unixLink) payload() int { return MaxValue }
 
 // isGone says whether sending failed since the other end is closed.

@@ -231,6 +231,7 @@ func TestNodesLengths(t *testing.T) {
 // TestNodesAbort: an abort on one node ends the world on the other, with the cause of who aborted.
 func TestNodesAbort(t *testing.T) {
 	inNodes(t, nodes(t, 2, 2), func(w *World) error {
+		_, _ = w.Agree(context.Background(), "begin", nil) // all have joined; rank 2 may be through, and abort
 		if w.Process() == 2 {
 			w.Abort(errors.New("out of memory"))
 		}
@@ -478,37 +479,50 @@ func cutNet(t *testing.T) *cut {
 		if err != nil {
 			return nil, err
 		}
-		return &cutConn{conn, c}, nil
+		t.Cleanup(func() { conn.Close() })
+		return &cutConn{Conn: conn, cut: c, closed: make(chan struct{})}, nil
 	}
 	return c
 }
 
+// cutConn carries nothing any more, not even its end, once its network is cut.
 type cutConn struct {
 	net.Conn
-	cut *cut
+	cut    *cut
+	closed chan struct{}
+}
+
+func (c *cutConn) dead() bool {
+	select {
+	case <-c.cut.now:
+		return true
+	default:
+		return false
+	}
 }
 
 func (c *cutConn) Write(b []byte) (int, error) {
-	select {
-	case <-c.cut.now:
+	if c.dead() {
 		return len(b), nil
-	default:
-		return c.Conn.Write(b)
 	}
+	return c.Conn.Write(b)
 }
 
 func (c *cutConn) Read(b []byte) (int, error) {
-	for {
-		n, err := c.Conn.Read(b)
-		select {
-		case <-c.cut.now:
-			if err == nil {
-				continue
-			}
-		default:
-		}
-		return n, err
+	n, err := c.Conn.Read(b)
+	if c.dead() {
+		<-c.closed
+		return 0, net.ErrClosed
 	}
+	return n, err
+}
+
+func (c *cutConn) Close() error {
+	close(c.closed)
+	if c.dead() {
+		return c.Conn.SetReadDeadline(time.Unix(1, 0))
+	}
+	return c.Conn.Close()
 }
 
 // TestNodesCut: where the network between nodes drops everything, both sides learn of it within T + 5 s, also in
@@ -521,6 +535,7 @@ func TestNodesCut(t *testing.T) {
 	}
 	c := cutNet(t)
 	var at atomic.Int64
+	begun := make(chan struct{})
 	inNodes(t, all, func(w *World) error {
 		ctx := context.Background()
 		wire := w.NewWires(1)
@@ -528,6 +543,10 @@ func TestNodesCut(t *testing.T) {
 			return err
 		}
 		var err error
+		if w.Process() == 1 {
+			close(begun)
+		}
+		<-begun
 		if w.Process() == 0 {
 			c.once.Do(func() {
 				at.Store(time.Now().UnixNano())

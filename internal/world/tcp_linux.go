@@ -26,43 +26,54 @@ type tcpLink struct {
 	in      *bufio.Reader
 	packet  []byte // of the one goroutine that receives
 	limit   int    // the longest message that it takes
+	trusted bool   // the other end is a peer, which is heard until it hangs up
 	out     chan []byte
 	closing chan struct{}
 	once    sync.Once
 	written chan struct{} // the goroutine that writes has ended
+	heard   chan struct{} // the other end has ended
+	deaf    sync.Once     // closes heard
 }
 
 func newTCPLink(conn net.Conn) *tcpLink {
 	l := &tcpLink{conn: conn, in: bufio.NewReaderSize(conn, 4<<10), limit: maxMessage, out: make(chan []byte, tcpQueue),
-		closing: make(chan struct{}), written: make(chan struct{})}
+		closing: make(chan struct{}), written: make(chan struct{}), heard: make(chan struct{})}
 	go l.write()
 	return l
 }
 
 // trust lets the other end, which is known now, send data.
-func (l *tcpLink) trust() { l.limit = dataHeader + tcpPayload }
+func (l *tcpLink) trust() { l.limit, l.trusted = dataHeader+tcpPayload, true }
 
 func (l *tcpLink) receive() (message, []int, error) {
+	m, err := l.read()
+	if err != nil {
+		l.deaf.Do(func() { close(l.heard) })
+	}
+	return m, nil, err
+}
+
+func (l *tcpLink) read() (message, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(l.in, head[:]); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	n := binary.LittleEndian.Uint32(head[:])
 	if n == 0 || n > uint32(l.limit) {
-		return malformed{fmt.Errorf("a message of %d bytes", n)}, nil, nil
+		return malformed{fmt.Errorf("a message of %d bytes", n)}, nil
 	}
 	if cap(l.packet) < int(n) {
 		l.packet = make([]byte, n)
 	}
 	l.packet = l.packet[:n]
 	if _, err := io.ReadFull(l.in, l.packet); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	m, err := decode(l.packet)
 	if err != nil {
 		m = malformed{err}
 	}
-	return m, nil, nil
+	return m, nil
 }
 
 func (l *tcpLink) send(packet []byte, patience time.Duration, fds ...int) error {
@@ -134,12 +145,24 @@ func (l *tcpLink) write() {
 	}
 }
 
-func (l *tcpLink) close() {
+func (l *tcpLink) hangUp() {
 	l.once.Do(func() {
 		l.conn.SetWriteDeadline(time.Now().Add(flushing))
 		close(l.closing)
 	})
+}
+
+// close waits, though not for long, for the other end to hang up, too: where something has come that was not
+// read, systems drop what the other end has not read yet.
+func (l *tcpLink) close() {
+	l.hangUp()
 	<-l.written
+	if l.trusted {
+		select {
+		case <-l.heard:
+		case <-time.After(flushing):
+		}
+	}
 	l.conn.Close()
 }
 

@@ -252,6 +252,7 @@ func (w *World) end(c cause, err error) {
 	for _, p := range w.peers {
 		if p != nil && !p.left {
 			p.link.post(message) // one that cannot take it finds the cause on the page
+			p.link.hangUp()
 		}
 	}
 }
@@ -589,6 +590,7 @@ func (w *World) handle(p *peer, m message, fds []int) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		p.left = true
+		p.link.hangUp()
 		w.notify()
 		return nil
 	case ready:
