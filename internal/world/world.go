@@ -210,6 +210,19 @@ func (w *World) Nodes() int {
 	return 1 + slices.Max(w.nodes)
 }
 
+// OnHost returns how many processes are on this process's host, this one among them.
+func (w *World) OnHost() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 1
+	for _, p := range w.peers {
+		if p != nil && p.Host == w.self.Host {
+			n++
+		}
+	}
+	return n
+}
+
 // near reports whether a process is of this node.
 func (w *World) near(process int) bool { return w.Node(process) == w.Node(w.o.Rank) }
 
