@@ -71,10 +71,14 @@ func (in *Instance) places() ([][]int, error) {
 }
 
 const (
-	hierarchicalFrom = 64 << 10 // bytes of a message from which its stages are worth their waits
-	crossingBytes    = 1 << 20  // of an operand: what crosses at a time
-	mostCrossings    = 8
+	// hierarchicalFrom is the size of a message in bytes from which its stages are worth their waits.
+	hierarchicalFrom = 64 << 10
+	// mostCrossings bounds the chunks of an instance.
+	mostCrossings = 8
 )
+
+// crossingBytes is how much of a message is to cross at a time. Tests make it small.
+var crossingBytes int64 = 1 << 20
 
 // stages is how an instance is cut.
 type stages struct {

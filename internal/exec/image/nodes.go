@@ -19,15 +19,15 @@ func checkNodes(p *plan.Plan, w device.World) error {
 		advice := "collectives go through " + w.Transport()
 		switch c.Kind {
 		case plan.Copy:
-			what, peer = "a copy between ranks", c.Peer
+			what, peer = "copies to or from", c.Peer
 		case plan.Signal:
-			what, peer = "a signal", c.Peer
+			what, peer = "signals", c.Peer
 		case plan.Group:
 			for _, t := range c.Group {
 				pair := &p.Pairs[t.Pair]
 				for _, r := range []int32{pair.Src.Rank, pair.Dst.Rank} {
 					if w.Node(int(r)) != w.Node(int(c.Rank)) {
-						what, peer = "a send and its receive", r
+						what, peer = "sends to or receives from", r
 						advice = "a permute goes through " + w.Transport()
 					}
 				}
@@ -36,9 +36,9 @@ func checkNodes(p *plan.Plan, w device.World) error {
 		if peer < 0 || w.Node(int(peer)) == w.Node(int(c.Rank)) {
 			continue
 		}
-		return fmt.Errorf("%s: %s reaches from rank %d on node %d to rank %d on node %d, and nodes share no memory: puts, "+
-			"gets, signals, sends and the strategy exchange are for axes inside a node, the inner ones of the mesh; %s: %w",
-			p.Where(int64(i)), what, c.Rank, w.Node(int(c.Rank)), peer, w.Node(int(peer)), advice, device.ErrUnsupported)
+		return fmt.Errorf("%s: rank %d on node %d %s rank %d on node %d, and nodes share no memory: puts, gets, signals, "+
+			"sends and the strategy exchange are for axes inside a node, the inner ones of the mesh; %s: %w",
+			p.Where(int64(i)), c.Rank, w.Node(int(c.Rank)), what, peer, w.Node(int(peer)), advice, device.ErrUnsupported)
 	}
 	return nil
 }
