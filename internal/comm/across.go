@@ -42,6 +42,9 @@ func (across) Supports(in *Instance, _ device.Caps) error {
 	return fmt.Errorf("%w: it computes, and %s only moves", device.ErrUnsupported, in.Op)
 }
 
+// acrossTwoShotFrom is the size in bytes from which across runs an all_reduce in two shots. Tests make it small.
+var acrossTwoShotFrom int64 = twoShotFrom
+
 // acrossPlan says where in staging things lie, in bytes: first a member's operand, then what comes.
 type acrossPlan struct {
 	chunk  int64 // elements of a chunk of an all_reduce in two shots; 0 in one
@@ -57,7 +60,7 @@ func (across) plan(in *Instance) acrossPlan {
 	switch {
 	case in.Op == ir.OpReduceScatter:
 		p.bytes = elements * size
-	case in.Op == ir.OpAllReduce && n > 2 && elements*size >= twoShotFrom:
+	case in.Op == ir.OpAllReduce && n > 2 && elements*size >= acrossTwoShotFrom:
 		p.chunk = (elements + n - 1) / n
 		p.came = alignUp(n * p.chunk * size)
 		p.bytes = p.came + alignUp(n*p.chunk*size) + p.chunk*size
@@ -92,6 +95,8 @@ func (a across) Build(b *Build) {
 		came, sum := p.came, p.came+alignUp(n*p.chunk*size)
 		for me := range in.Parts {
 			b.Copy(me, at(me, 0, in.Parts[me].In.Shape...), in.Parts[me].In)
+			rest := at(me, elements*size, n*p.chunk-elements)
+			b.run(me, device.Kernel{Op: ir.OpFill, HasInt: true, Outs: []device.View{rest}})
 		}
 		b.transport(device.Collective{Op: ir.OpAllToAll}, b.all(), func(me int) Part {
 			return Part{In: at(me, 0, n*p.chunk), Out: at(me, came, n*p.chunk)}
@@ -177,7 +182,7 @@ func (b *Build) launchAll(open func() (device.Team, error), c device.Collective,
 	elements := int64(0)
 	for _, me := range members {
 		p := part(me)
-		p.Reads, p.Writes = p.In.Mem != nil, p.Out.Mem != nil
+		p.Reads, p.Writes, p.To, p.From = p.In.Mem != nil, p.Out.Mem != nil, -1, -1
 		if p.Writes {
 			b.claim(me, p.Out)
 			n := int64(len(members))
@@ -186,8 +191,11 @@ func (b *Build) launchAll(open func() (device.Team, error), c device.Collective,
 		}
 		c.Parts = append(c.Parts, p)
 	}
-	if elements == 0 {
-		return
+	if elements == 0 { // nothing moves, and still all members have begun before one ends (S5)
+		c = device.Collective{Op: ir.OpBarrier, Parts: make([]Part, len(members))}
+		for i := range c.Parts {
+			c.Parts[i] = Part{To: -1, From: -1}
+		}
 	}
 	launches, err := team.Prepare(device.Tuning{Algo: b.ch.world.Transport()}, &c)
 	if err != nil {

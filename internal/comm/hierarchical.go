@@ -86,7 +86,8 @@ type stages struct {
 	n, l   int64 // nodes; members of each
 	chunks int64
 	size   int64 // of an element
-	// all_reduce: elements of a chunk's slice, which one member of a node reduces.
+	// all_reduce: all elements, and those of a slice, which one member of a node reduces of a chunk.
+	whole int64
 	// Others: rows of a chunk along the first dimension of a block, and elements of a row.
 	slice, row int64
 	block      []int64 // shape of a block
@@ -100,7 +101,7 @@ func (hierarchical) stages(in *Instance) stages {
 	s.chunks = min(max(in.Message()/crossingBytes, 1), mostCrossings)
 	if in.Op == ir.OpAllReduce {
 		elements := in.Parts[0].In.Elements()
-		s.slice = max((elements+s.chunks*s.l-1)/(s.chunks*s.l), 1)
+		s.whole, s.slice = elements, (elements+s.chunks*s.l-1)/(s.chunks*s.l)
 		s.sum = alignUp(s.chunks * s.l * s.slice * s.size)
 		s.came = s.sum + alignUp(s.chunks*s.slice*s.size)
 		s.total = s.came + alignUp(s.chunks*s.n*s.slice*s.size)
@@ -128,6 +129,12 @@ func (hierarchical) stages(in *Instance) stages {
 	}
 	s.bytes = s.came + s.n*block
 	return s
+}
+
+// elements returns those of an all_reduce's chunk that the members of a place reduce.
+func (s *stages) elements(k, place int64) (lo, n int64) {
+	lo = min((k*s.l+place)*s.slice, s.whole)
+	return lo, min(s.slice, s.whole-lo)
 }
 
 // rows returns the rows of a chunk.
@@ -220,8 +227,8 @@ func (w *stageWork) begin(k int64) {
 	s := w.s
 	switch w.b.in.Op {
 	case ir.OpAllReduce:
-		off := (k*s.l + w.place) * s.slice * s.size
-		w.reduceNear(w.at(w.me, s.sum+k*s.slice*s.size, s.slice), off, s.slice)
+		lo, n := s.elements(k, w.place)
+		w.reduceNear(w.at(w.me, s.sum+k*s.slice*s.size, n), lo*s.size, n)
 	case ir.OpReduceScatter:
 		lo, n := s.rows(k)
 		for node := range s.n {
@@ -253,8 +260,9 @@ func (b *Build) cross(s *stages, place, k int64) {
 	switch b.in.Op {
 	case ir.OpAllReduce:
 		c.Op = ir.OpAllGather
+		_, n := s.elements(k, place)
 		part = func(me int) Part {
-			return Part{In: at(me, s.sum+k*s.slice*s.size, s.slice), Out: at(me, s.came+k*s.n*s.slice*s.size, s.n*s.slice)}
+			return Part{In: at(me, s.sum+k*s.slice*s.size, n), Out: at(me, s.came+k*s.n*s.slice*s.size, s.n*n)}
 		}
 	case ir.OpReduceScatter:
 		c.Op = ir.OpAllToAll
@@ -300,18 +308,16 @@ func (w *stageWork) end(k int64) {
 	b.add(w.me, step{kind: stepJoin, side: &side{event: b.pending[w.me][k]}})
 	switch b.in.Op {
 	case ir.OpAllReduce:
+		_, n := s.elements(k, w.place)
 		var came []device.View
 		for node := range s.n {
-			came = append(came, w.at(w.me, s.came+(k*s.n+node)*s.slice*s.size, s.slice))
+			came = append(came, w.at(w.me, s.came+(k*s.n*s.slice+node*n)*s.size, n))
 		}
-		total := func(member int) device.View { return w.at(member, s.total+k*s.slice*s.size, s.slice) }
-		b.Reduce(w.me, total(w.me), came)
+		b.Reduce(w.me, w.at(w.me, s.total+k*s.slice*s.size, n), came)
 		w.meetNear()
-		elements := p.Out.Elements()
 		for place, m := range w.near {
-			lo := min((k*s.l+int64(place))*s.slice, elements)
-			hi := min(lo+s.slice, elements)
-			b.Copy(w.me, flat(p.Out, lo, hi), flat(total(m), 0, hi-lo))
+			lo, n := s.elements(k, int64(place))
+			b.Copy(w.me, flat(p.Out, lo, lo+n), w.at(m, s.total+k*s.slice*s.size, n))
 		}
 	case ir.OpReduceScatter:
 		lo, n := s.rows(k)

@@ -131,7 +131,7 @@ func cut(v device.View, axis, i, n int) device.View {
 type letter struct {
 	peer  int
 	view  ref
-	bytes []byte // what goes over: the view's elements, dense
+	bytes []byte // what goes over: the view's elements, dense; one byte where there are none, as a sign
 }
 
 // Prepare implements device.Team. Letters have memory of their own, so that operands may lie anyhow to each other.
@@ -176,7 +176,7 @@ func (t *team) pack(c *device.Collective, me int) (*post, error) {
 			if err != nil {
 				return nil, err
 			}
-			letters = append(letters, letter{x.peer, r, alignedBytes(r.n * r.dt.Size())})
+			letters = append(letters, letter{x.peer, r, alignedBytes(max(r.n*r.dt.Size(), 1))})
 		}
 		return letters, nil
 	}
@@ -211,7 +211,7 @@ func (p *post) deliver() error {
 		p.receipts = append(p.receipts, r)
 	}
 	for i := range p.sends {
-		if l := &p.sends[i]; l.view.mem != nil {
+		if l := &p.sends[i]; l.view.n > 0 {
 			gatherBytes(l.bytes, l.view, 0)
 		}
 	}
@@ -230,7 +230,7 @@ func (p *post) deliver() error {
 		if err := r.Wait(w.Ctx); err != nil {
 			return err
 		}
-		if l := &p.gets[i]; l.view.mem != nil {
+		if l := &p.gets[i]; l.view.n > 0 {
 			scatterBytes(l.view, 0, l.bytes)
 		}
 	}
