@@ -102,7 +102,9 @@ func (a across) Build(b *Build) {
 			return Part{In: at(me, 0, n*p.chunk), Out: at(me, came, n*p.chunk)}
 		})
 		for me := range in.Parts {
-			b.Reduce(me, at(me, sum, p.chunk), b.each(func(i int) device.View { return at(me, came+int64(i)*p.chunk*size, p.chunk) }))
+			b.Reduce(me, at(me, sum, p.chunk), b.each(func(i int) device.View {
+				return at(me, came+int64(i)*p.chunk*size, p.chunk)
+			}))
 		}
 		b.transport(device.Collective{Op: ir.OpAllGather}, b.all(), func(me int) Part {
 			return Part{In: at(me, sum, p.chunk), Out: at(me, 0, n*p.chunk)}

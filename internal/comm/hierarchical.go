@@ -41,11 +41,13 @@ func (hierarchical) Supports(in *Instance, _ device.Caps) error {
 	default:
 		return fmt.Errorf("%w: it runs all_reduce, reduce_scatter and all_gather", device.ErrUnsupported)
 	}
-	if integer := in.dtype() == ir.I32 || in.dtype() == ir.I64; !in.AnyOrder && (!integer || in.Red == ir.Avg) {
-		return fmt.Errorf("%w: it adds node by node, and the order of the ranks is asked for; order=any allows it", device.ErrUnsupported)
-	}
-	if in.Red == ir.Avg && (in.dtype() == ir.I32 || in.dtype() == ir.I64) {
+	integers := in.dtype() == ir.I32 || in.dtype() == ir.I64
+	switch {
+	case integers && in.Red == ir.Avg:
 		return fmt.Errorf("%w: averages of integers are cut once, at the end", device.ErrUnsupported)
+	case !integers && !in.AnyOrder:
+		return fmt.Errorf("%w: it adds node by node, and the order of the ranks is asked for; order=any allows it",
+			device.ErrUnsupported)
 	}
 	return nil
 }

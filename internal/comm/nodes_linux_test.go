@@ -46,7 +46,8 @@ func inNodes(t *testing.T, sizes []int, f func(w device.World)) {
 	var all sync.WaitGroup
 	for node, n := range sizes {
 		for range n {
-			o := world.Options{Rank: rank, Size: size, ID: t.Name(), Dir: dir, Meet: l.Addr().String(), Token: "t", Node: fmt.Sprint(node)}
+			o := world.Options{Rank: rank, Size: size, ID: t.Name(), Dir: dir,
+				Meet: l.Addr().String(), Token: "t", Node: fmt.Sprint(node)}
 			if rank == 0 {
 				o.MeetFD = fd
 			}
@@ -186,7 +187,8 @@ func TestNodesChoice(t *testing.T) {
 			{func(s *spec, in *Instance) { s.op, in.Op = ir.OpAllGather, ir.OpAllGather }, "hierarchical"},
 			{func(s *spec, in *Instance) { s.op, in.Op = ir.OpAllToAll, ir.OpAllToAll }, "tcp"},
 			{func(s *spec, in *Instance) { in.Pin.Algo = "two-shot" },
-				"algorithm two-shot: not supported by this machine: its members reach each other's memory, and member 0 is on node 0, member 2 on node 1"},
+				"algorithm two-shot: not supported by this machine: its members reach each other's memory, " +
+					"and member 0 is on node 0, member 2 on node 1"},
 			{func(s *spec, in *Instance) { in.Pin.Algo = "hierarchical" }, "order=any allows it"},
 			{func(s *spec, in *Instance) { in.Pin.Algo = "tcp" }, "messages move bytes, and all_reduce computes"},
 		} {
@@ -222,7 +224,8 @@ func TestNodesAreProved(t *testing.T) {
 			var specs []spec
 			for k, op := range collectives {
 				for i, shape := range [][]int64{{7, 3}, {45}, {0, 4}, {2, 1, 5}} {
-					specs = append(specs, spec{op: op, red: ir.Sum, dt: ir.I32, n: n, shape: shape, axis: i % len(shape), split: (i + k) % len(shape),
+					specs = append(specs, spec{op: op, red: ir.Sum, dt: ir.I32, n: n, shape: shape,
+						axis: i % len(shape), split: (i + k) % len(shape),
 						root: i % n, shift: 1, overlap: overlap((i + k) % int(numOverlaps)), algo: algo, shared: true,
 						unevenSpec: unevenSpec{counted: i%2 == 0, room: int64(3 * i), seed: uint64(i)}})
 				}

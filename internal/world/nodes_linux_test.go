@@ -269,7 +269,8 @@ func certificate(t *testing.T) (cert, key string) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	for name, block := range map[string]*pem.Block{"cert": {Type: "CERTIFICATE", Bytes: der}, "key": {Type: "PRIVATE KEY", Bytes: secret}} {
+	files := map[string]*pem.Block{"cert": {Type: "CERTIFICATE", Bytes: der}, "key": {Type: "PRIVATE KEY", Bytes: secret}}
+	for name, block := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -332,8 +333,10 @@ func TestNodesRefuse(t *testing.T) {
 		one    string
 	}{
 		{"absent", nil, "rank 1: absent: did not join within 1s", ""},
-		{"token", func(o *Options) { o.Token = "another" }, "rank 1: absent: did not join within 1s", "a run with another token: set HOCKET_TOKEN"},
-		{"size", func(o *Options) { o.Size = 3 }, "ranks disagree on the size of the world: rank 0 has 2, rank 1 has 3", "the size of the world"},
+		{"token", func(o *Options) { o.Token = "another" }, "rank 1: absent: did not join within 1s",
+			"a run with another token: set HOCKET_TOKEN"},
+		{"size", func(o *Options) { o.Size = 3 }, "ranks disagree on the size of the world: rank 0 has 2, rank 1 has 3",
+			"the size of the world"},
 		{"run", func(o *Options) { o.ID = "another run" }, "rank 1: absent", "rank 0: absent: did not join at 127.0.0.1"},
 		{"no token", func(o *Options) { o.Token = "" }, "rank 1: absent", "set HOCKET_TOKEN"},
 		{"no key", func(o *Options) { o.Cert = "x" }, "rank 1: absent", "set HOCKET_TLS_CERT and HOCKET_TLS_KEY"},
