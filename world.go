@@ -37,6 +37,10 @@ type JoinOptions struct {
 	// StallTimeout is how long a process may show no sign of life, or not come to where others wait for
 	// it, before the world ends; 0 means 30 seconds, or HOCKET_STALL_TIMEOUT.
 	StallTimeout time.Duration
+	// Meet is where processes of several nodes meet, "host:port", at process 0; Node names this process's
+	// node, by default its host; Token is a secret that all of them have. Where they are empty they are
+	// the environment's, and where that has no Meet all processes are of one node.
+	Meet, Node, Token string
 	// Ranks are those of programs that this process drives; nil for an even split, in order.
 	Ranks []int
 }
@@ -56,12 +60,12 @@ type World struct{ w *world.World }
 func Join(ctx context.Context, opts JoinOptions) (*World, error) {
 	o, err := world.FromEnv(os.Getenv)
 	if opts.Size > 0 {
-		o, err = world.Options{Rank: opts.Rank, Size: opts.Size, Local: opts.Rank, LocalSize: opts.Size, ID: opts.ID,
-			Dir: os.Getenv("HOCKET_RUN_DIR")}, nil
+		o.Rank, o.Size, o.Local, o.LocalSize, o.ID, err = opts.Rank, opts.Size, opts.Rank, opts.Size, opts.ID, nil
 	}
 	if err != nil {
 		return nil, err
 	}
+	o.Meet, o.Node, o.Token = cmp.Or(opts.Meet, o.Meet), cmp.Or(opts.Node, o.Node), cmp.Or(opts.Token, o.Token)
 	if opts.ID != "" {
 		o.ID = opts.ID
 	}
@@ -92,6 +96,12 @@ func (w *World) Rank() int { return w.w.Process() }
 
 // Size returns how many processes there are.
 func (w *World) Size() int { return w.w.Processes() }
+
+// Node returns this process's node, from 0, and Nodes how many there are.
+func (w *World) Node() int { return w.w.Node(w.w.Process()) }
+
+// Nodes returns how many nodes the processes are on.
+func (w *World) Nodes() int { return w.w.Nodes() }
 
 // Err returns why the world has ended; nil while it has not.
 func (w *World) Err() error { return w.w.Err() }

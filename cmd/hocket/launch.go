@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,12 +29,13 @@ const (
 )
 
 func (a *app) launchCommand() *cobra.Command {
-	var n int
+	var n, nodes int
 	c := &cobra.Command{
 		Use:   "launch -n N -- COMMAND [ARGS]",
 		Short: "Start several processes that run a program together",
 		Long: `Starts N processes of this host, each of which drives some of a program's ranks, and
-waits for them. COMMAND is one of hocket's, as run, or the path of a program that
+waits for them. With --nodes they are in as many groups, which share no memory and talk over
+TCP, as processes of several hosts would. COMMAND is one of hocket's, as run, or the path of a program that
 uses hocket.Join. Each learns who it is from HOCKET_RANK and HOCKET_WORLD_SIZE.
 
 Standard output is that of process 0. What the others print, on either output, goes to
@@ -43,6 +45,7 @@ failed first, and 3 where it was killed; the others are ended then.
 torchrun --no-python, mpirun and srun start such processes, too.`,
 		Example: `  hocket launch -n 2 -- run examples/mlp.hkt --compare
   hocket launch -n 2 -- run -m cuda --graph examples/mlp.hkt
+  hocket launch --nodes 2 -n 4 -- run examples/dp_tp_mlp.hkt --compare
   hocket launch -n 4 -- ./server --port 8080`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -52,9 +55,13 @@ torchrun --no-python, mpirun and srun start such processes, too.`,
 		},
 	}
 	c.Flags().IntVarP(&n, "processes", "n", 2, "start `N` processes")
+	c.Flags().IntVar(&nodes, "nodes", 1, "have the processes be on `M` nodes, which share no memory")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if n < 1 || n > 256 {
 			return usagef("-n is %d; from 1 to 256", n)
+		}
+		if nodes < 1 || nodes > n {
+			return usagef("--nodes is %d; from 1 to the %d processes of -n", nodes, n)
 		}
 		if err := alone(); err != nil {
 			return err
@@ -63,7 +70,7 @@ torchrun --no-python, mpirun and srun start such processes, too.`,
 		if err != nil {
 			return err
 		}
-		return a.launch(c.Context(), n, words)
+		return a.launch(c.Context(), n, nodes, words)
 	}
 	return c
 }
@@ -92,9 +99,16 @@ func self() string {
 	return path
 }
 
-// launch starts n processes and waits until all have ended.
-func (a *app) launch(ctx context.Context, n int, words []string) error {
+// launch starts n processes on so many nodes and waits until all have ended.
+func (a *app) launch(ctx context.Context, n, nodes int, words []string) error {
 	processes := a.processes(n, words)
+	if nodes > 1 {
+		meeting, err := separate(processes, nodes)
+		if err != nil {
+			return &failure{code: exitMachine, kind: "machine", err: err}
+		}
+		defer meeting.Close()
+	}
 	stop := make(chan struct{})
 	defer close(stop)
 	if err := start(processes, stop); err != nil {
@@ -161,6 +175,32 @@ func (a *app) processes(n int, words []string) []*exec.Cmd {
 		all[rank] = c
 	}
 	return all
+}
+
+// separate has processes be on several nodes, in order and as evenly as they can be. Process 0 is given the socket
+// at which they meet, so that nobody else takes the port.
+func separate(processes []*exec.Cmd, nodes int) (io.Closer, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	meeting, err := l.(*net.TCPListener).File()
+	if err != nil {
+		return nil, err
+	}
+	token := rand.Text()
+	for node := range nodes {
+		first, end := node*len(processes)/nodes, (node+1)*len(processes)/nodes
+		for rank := first; rank < end; rank++ {
+			c := processes[rank]
+			c.Env = append(c.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN="+token, fmt.Sprint("HOCKET_NODE=", node),
+				fmt.Sprint("HOCKET_LOCAL_RANK=", rank-first), fmt.Sprint("HOCKET_LOCAL_WORLD_SIZE=", end-first))
+		}
+	}
+	processes[0].ExtraFiles = []*os.File{meeting}
+	processes[0].Env = append(processes[0].Env, "HOCKET_MEET_FD=3")
+	return meeting, nil
 }
 
 // start starts processes from one thread, which lasts until stop is closed: they die with it, so that

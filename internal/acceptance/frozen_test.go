@@ -67,6 +67,9 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
+	if w, err := joined(); w != nil && err == nil {
+		_ = w.Leave() // whatever ended it, tests have told
+	}
 	if code == 0 {
 		if err := finishFrozen(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -203,7 +206,11 @@ func frozenExample(t *testing.T, m *hocket.Machine, file string, runs, schedules
 		return batch
 	}
 	if w := ofWorld(t); w != nil {
-		wantFrozen(t, name, "processes", runInProcess(t, w, p, hocket.Binding{}, drawn))
+		reports := runInProcess(t, w, p, hocket.Binding{}, drawn)
+		wantFrozen(t, name, "processes", reports)
+		if reports != nil {
+			t.Log("ran", name)
+		}
 		return nil
 	}
 	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -26,6 +27,7 @@ func TestLaunchers(t *testing.T) {
 		"mpirun":   {"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"},
 		"torchrun": {"torchrun", "--no_python", "--nproc_per_node", "2"},
 		"hocket":   {hocket, "launch", "-n", "2", "--"},
+		"nodes":    {hocket, "launch", "-n", "4", "--nodes=2", "--"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := exec.LookPath(words[0]); err != nil {
@@ -38,8 +40,9 @@ func TestLaunchers(t *testing.T) {
 				}
 			}
 			words = append(words, run...)
-			if name == "hocket" { // which knows its own commands
-				words = append(words[:5], run[1:]...)
+			if words[0] == hocket { // which knows its own commands
+				words = slices.DeleteFunc(words, func(w string) bool { return w == hocket })
+				words = append([]string{hocket}, words...)
 			}
 			if got := hash.FindAllString(output(t, dir, words), -1); len(got) != 1 || got[0] != want {
 				t.Errorf("got %s, want %s once", got, want)

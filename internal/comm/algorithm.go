@@ -35,7 +35,7 @@ var algorithms = []Algorithm{staged{}, twoShot{}, oneShotPush{}, twoShotPush{}, 
 
 // schedule returns the schedule of that name, nil where there is none.
 func schedule(name string) Algorithm {
-	for _, a := range algorithms {
+	for _, a := range append(crossers, algorithms...) {
 		if a.Name() == name {
 			return a
 		}
@@ -43,7 +43,7 @@ func schedule(name string) Algorithm {
 	return nil
 }
 
-// Schedules returns the names of the schedules, which every machine has.
+// Schedules returns the names of the schedules that every machine has: those inside a node.
 func Schedules() []string {
 	names := make([]string, len(algorithms))
 	for i, a := range algorithms {

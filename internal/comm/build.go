@@ -12,10 +12,14 @@ import (
 type stepKind uint8
 
 const (
-	stepCopy   stepKind = iota // copied
-	stepReduce                 // launch
-	stepTell                   // raises elem of counters, a peer's
-	stepAwait                  // waits for elem of counters, one's own
+	stepCopy    stepKind = iota // copied
+	stepReduce                  // launch
+	stepTell                    // raises elem of counters, a peer's
+	stepAwait                   // waits for elem of counters, one's own
+	stepFork                    // side's stream waits for the member's
+	stepSide                    // launch, on side's stream
+	stepCrossed                 // records side's event on its stream
+	stepJoin                    // waits for side's event
 )
 
 // step is one stream operation of a member. A large team has thousands of them for one
@@ -26,6 +30,7 @@ type step struct {
 	copied   *copied
 	launch   device.Launch
 	counters device.Counters
+	side     *side
 	// least is awaited in run 0, perRun more in each later one. It may be
 	// negative: what it waits for happened in the run before.
 	least, perRun int64
@@ -48,6 +53,9 @@ type Build struct {
 	half int
 	log  []memberLog
 	err  error
+
+	works   []*stageWork           // of hierarchical
+	pending map[int][]device.Event // by member: the chunks that cross, as they end
 }
 
 // memberLog is one member's share of a Build.
@@ -62,7 +70,8 @@ type memberLog struct {
 }
 
 func newBuild(ch *Channel, in *Instance, half int) *Build {
-	b := &Build{ch: ch, in: in, dt: in.dtype(), half: half, log: make([]memberLog, len(in.Parts))}
+	b := &Build{ch: ch, in: in, dt: in.dtype(), half: half, log: make([]memberLog, len(in.Parts)),
+		pending: map[int][]device.Event{}}
 	for i := range b.log {
 		n := len(in.Parts)
 		b.log[i] = memberLog{steps: ch.scratch[i][:0], reads: make([]bool, n), takes: make([]bool, n), pushed: make([]bool, n), told: make([]int, n), awaited: make([]int, n)}

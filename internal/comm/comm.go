@@ -37,6 +37,9 @@ type Instance struct {
 	Norm *device.Norm
 	// apart says that some members are (see device.Partial). Design finds out.
 	apart bool
+	// nodes are the members', where these are on several: then they reach each other by the world's transport
+	// alone. Design finds out.
+	nodes []int
 }
 
 // dtype returns the element type of the operands; InvalidDType for a barrier.

@@ -51,6 +51,11 @@ func (d *Dispatch) Algorithms() []string {
 	if d.teams != nil {
 		names = append(names, d.teams.TeamAlgorithms()...)
 	}
+	if d.world.Transport() != "" {
+		for _, a := range crossers {
+			names = append(names, a.Name())
+		}
+	}
 	return names
 }
 
@@ -118,6 +123,9 @@ func (d *Dispatch) first(in *Instance, list []candidate, declined []string, open
 // an error where in cannot be run so.
 func (d *Dispatch) accept(in *Instance, t device.Tuning, open func() (device.Team, error)) (Algorithm, error) {
 	if d.teams != nil && slices.Contains(d.teams.TeamAlgorithms(), t.Algo) {
+		if in.nodes != nil && t.Algo != d.world.Transport() {
+			return nil, in.otherNodes()
+		}
 		if in.Op.Uneven() {
 			return nil, fmt.Errorf("%w: blocks of different sizes", device.ErrUnsupported)
 		}
@@ -131,7 +139,21 @@ func (d *Dispatch) accept(in *Instance, t device.Tuning, open func() (device.Tea
 	if a == nil {
 		return nil, fmt.Errorf("%w: it has none of that name", device.ErrUnsupported)
 	}
+	if in.nodes != nil && !slices.Contains(crossers, a) {
+		return nil, in.otherNodes()
+	}
 	return a, a.Supports(in, d.caps)
+}
+
+// otherNodes is why an algorithm whose members reach each other's memory cannot run in.
+func (in *Instance) otherNodes() error {
+	for m, node := range in.nodes {
+		if node != in.nodes[0] {
+			return fmt.Errorf("%w: its members reach each other's memory, and member 0 is on node %d, member %d on node %d",
+				device.ErrUnsupported, in.nodes[0], m, node)
+		}
+	}
+	return nil
 }
 
 // candidates lists the ways to run in, the best first, and last one that takes
@@ -148,6 +170,13 @@ func (d *Dispatch) candidates(in *Instance) []candidate {
 		for _, t := range in.modestFirst(d.table.best(in, d.policy.Fixed)) {
 			list = append(list, candidate{in.capped(t), "table"})
 		}
+	}
+	if in.nodes != nil {
+		if !d.policy.Fixed && in.Message() >= hierarchicalFrom {
+			list = append(list, candidate{device.Tuning{Algo: hierarchical{}.Name()}, "default"})
+		}
+		return append(list, candidate{device.Tuning{Algo: d.world.Transport()}, "default"},
+			candidate{device.Tuning{Algo: across{}.Name()}, "default"})
 	}
 	if !d.policy.Fixed {
 		list = append(list, candidate{device.Tuning{Algo: usual(in)}, "default"})
@@ -225,6 +254,19 @@ func (d *Dispatch) launched(in *Instance, t device.Tuning) device.Tuning {
 // twoShotFrom is the size in bytes from which an all_reduce of three or more
 // moves less data in two shots.
 const twoShotFrom = 64 << 10
+
+// nodes returns the members' nodes, nil where they are on one.
+func (d *Dispatch) nodes(members []Member) []int {
+	list, several := make([]int, len(members)), false
+	for i, m := range members {
+		list[i] = d.world.Node(m.Rank)
+		several = several || list[i] != list[0]
+	}
+	if !several {
+		return nil
+	}
+	return list
+}
 
 // apart reports whether two members are.
 func (d *Dispatch) apart(members []Member) bool {

@@ -33,6 +33,12 @@ type DefaultWorld struct{}
 // Local is true: all ranks are this process's.
 func (DefaultWorld) Local(int) bool { return true }
 
+// Node is 0: there is one.
+func (DefaultWorld) Node(int) int { return 0 }
+
+// Transport is none.
+func (DefaultWorld) Transport() string { return "" }
+
 // Do calls f: calls of the host's own return.
 func (DefaultWorld) Do(_ context.Context, f func()) error {
 	f()

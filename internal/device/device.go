@@ -98,6 +98,9 @@ type World interface {
 	// what peers share, so that every process lays memory out alike; work that is given to them is theirs
 	// to do, and is nothing here.
 	Local(rank int) bool
+	// Node returns the node of a rank's device, from 0. Nodes share no memory: what a stream is given reaches
+	// memory and counters of its own node alone, but for launches of a team by Transport.
+	Node(rank int) int
 	// Sync waits until all work issued so far has finished on every device,
 	// or returns why it cannot: a *Fault, a *Deadlock, the context's error.
 	Sync(ctx context.Context) error

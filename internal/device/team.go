@@ -65,6 +65,9 @@ type Member struct {
 type Teams interface {
 	// TeamAlgorithms names what Team.Prepare takes, in a fixed order.
 	TeamAlgorithms() []string
+	// Transport names the one of TeamAlgorithms that takes members on several nodes, and moves bytes between
+	// them at least; empty where there is one node.
+	Transport() string
 	// Identity says which machines may share measurements: GPU, architecture,
 	// links, driver, and a hash of the kernels' sources. One line; empty where any
 	// machine of the name and processor may.

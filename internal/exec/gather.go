@@ -10,12 +10,13 @@ import (
 )
 
 // gatherer brings blocks of outputs that other processes hold, when a batch has ended: each process
-// leaves its own blocks in a segment that the others map.
+// leaves its own blocks in a segment that the others of its node map, and sends them to those of other nodes.
 type gatherer struct {
 	peers  *world.World
 	owners []int            // by rank
 	at     [][]outputAt     // by process: where its blocks lie in its segment
-	segs   []*world.Segment // by process
+	segs   []*world.Segment // by process; of another node's this process's own, for what comes
+	wires  uint64           // the first of one from each process to each
 }
 
 // outputAt is where a block lies.
@@ -30,7 +31,8 @@ func newGatherer(ctx context.Context, peers *world.World, p *plan.Plan, outputs 
 	if err != nil {
 		return nil, err
 	}
-	g := &gatherer{peers: peers, owners: owners, at: make([][]outputAt, peers.Processes())}
+	n := peers.Processes()
+	g := &gatherer{peers: peers, owners: owners, at: make([][]outputAt, n), wires: peers.NewWires(n * n)}
 	sizes := make([]int64, peers.Processes())
 	for i := range outputs {
 		for k, part := range outputs[i].Parts {
@@ -54,7 +56,12 @@ func newGatherer(ctx context.Context, peers *world.World, p *plan.Plan, outputs 
 		if g.segs[q] != nil {
 			continue
 		}
-		if g.segs[q], err = peers.Map(ctx, q, key); err != nil {
+		if g.far(q) {
+			g.segs[q], err = world.NewSegment(int(max(sizes[q], 1)))
+		} else {
+			g.segs[q], err = peers.Map(ctx, q, key)
+		}
+		if err != nil {
 			g.close()
 			return nil, err
 		}
@@ -69,6 +76,9 @@ func (g *gatherer) gather(ctx context.Context, f *frame) error {
 	for _, a := range g.at[me] {
 		copy(g.segs[me].Bytes()[a.off:], f.out[a.output].Block(a.part))
 	}
+	if err := g.exchange(ctx); err != nil {
+		return err
+	}
 	if err := g.meet(ctx, "blocks of outputs are there"); err != nil {
 		return err
 	}
@@ -80,6 +90,41 @@ func (g *gatherer) gather(ctx context.Context, f *frame) error {
 		}
 	}
 	return g.meet(ctx, "blocks of outputs are read")
+}
+
+// far reports whether a process is of another node.
+func (g *gatherer) far(process int) bool {
+	return g.peers.Node(process) != g.peers.Node(g.peers.Process())
+}
+
+// exchange sends this process's blocks to those of other nodes, and waits for theirs.
+func (g *gatherer) exchange(ctx context.Context) error {
+	me, n := g.peers.Process(), len(g.segs)
+	var receipts []*world.Receipt
+	for q, s := range g.segs {
+		if !g.far(q) || len(g.at[q]) == 0 {
+			continue
+		}
+		r, err := g.peers.Expect(q, g.wires+uint64(q*n+me), s.Bytes())
+		if err != nil {
+			return err
+		}
+		receipts = append(receipts, r)
+	}
+	for q := range g.segs {
+		if !g.far(q) || len(g.at[me]) == 0 {
+			continue
+		}
+		if err := g.peers.Send(ctx, q, g.wires+uint64(me*n+q), g.segs[me].Bytes()); err != nil {
+			return err
+		}
+	}
+	for _, r := range receipts {
+		if err := r.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (g *gatherer) meet(ctx context.Context, step string) error {

@@ -199,6 +199,7 @@ func (w *World) Step(what string) error {
 	}
 	w.steps.n++
 	mine := w.page.record(w.o.Rank, w.steps.n, what)
+	w.tellFar()
 	for r := range w.o.Size {
 		theirs, ok := w.page.recorded(r, w.steps.n)
 		if ok && theirs != mine {

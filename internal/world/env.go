@@ -2,6 +2,7 @@ package world
 
 import (
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -11,26 +12,37 @@ import (
 type launcher struct {
 	name                         string
 	size, rank, local, localSize string
+	node                         string   // numbers the node; "" for none that does
 	id                           []string // together they name the run; those that are not set are left out
 }
 
 // launchers are asked in this order. Of Slurm the step counts: SLURM_NTASKS is set for a whole
 // allocation, also in a batch script, which is one process.
 var launchers = []launcher{
-	{"hocket", "HOCKET_WORLD_SIZE", "HOCKET_RANK", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_WORLD_SIZE", nil},
-	{"torchrun", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+	{"hocket", "HOCKET_WORLD_SIZE", "HOCKET_RANK", "HOCKET_LOCAL_RANK", "HOCKET_LOCAL_WORLD_SIZE", "", nil},
+	{"torchrun", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
 		[]string{"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"}},
 	{"mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
-		"OMPI_COMM_WORLD_LOCAL_SIZE", []string{"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
-	{"srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE",
+		"OMPI_COMM_WORLD_LOCAL_SIZE", "", []string{"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
+	{"srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID",
 		[]string{"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}},
 }
 
 // FromEnv reads who this process is from the environment: HOCKET_*, or what torchrun, Open MPI's
 // mpirun or Slurm's srun set, in this order. Without any of them it is a world of one.
-// HOCKET_RUN_ID, HOCKET_RUN_DIR, HOCKET_JOIN_TIMEOUT and HOCKET_STALL_TIMEOUT hold beside all.
+// HOCKET_RUN_ID, HOCKET_RUN_DIR, HOCKET_JOIN_TIMEOUT, HOCKET_STALL_TIMEOUT and those of several nodes, HOCKET_MEET,
+// HOCKET_NODE, HOCKET_TOKEN, HOCKET_TLS_CERT and HOCKET_TLS_KEY, hold beside all.
 func FromEnv(getenv func(string) string) (Options, error) {
-	o := Options{Size: 1, LocalSize: 1, ID: getenv("HOCKET_RUN_ID"), Dir: getenv("HOCKET_RUN_DIR")}
+	o := Options{Size: 1, LocalSize: 1, ID: getenv("HOCKET_RUN_ID"), Dir: getenv("HOCKET_RUN_DIR"),
+		Meet: getenv("HOCKET_MEET"), Node: getenv("HOCKET_NODE"), Token: getenv("HOCKET_TOKEN"),
+		Cert: getenv("HOCKET_TLS_CERT"), Key: getenv("HOCKET_TLS_KEY")}
+	if text := getenv("HOCKET_MEET_FD"); text != "" {
+		fd, err := strconv.Atoi(text)
+		if err != nil || fd < 3 {
+			return Options{}, fmt.Errorf("HOCKET_MEET_FD is %q: want a descriptor, 3 or more", text)
+		}
+		o.MeetFD = fd
+	}
 	for _, d := range []struct {
 		name string
 		to   *time.Duration
@@ -100,6 +112,15 @@ func (l launcher) read(getenv func(string) string, o *Options) error {
 	}
 	if o.ID == "" {
 		o.ID = l.runID(getenv)
+	}
+	if number := getenv(l.node); number != "" && o.Node == "" {
+		o.Node = l.name + " node " + number
+	}
+	if l.name == "torchrun" && o.LocalSize < o.Size && o.Meet == "" {
+		// MASTER_PORT itself is torch's.
+		if port, err := strconv.Atoi(getenv("MASTER_PORT")); err == nil && getenv("MASTER_ADDR") != "" {
+			o.Meet = net.JoinHostPort(getenv("MASTER_ADDR"), strconv.Itoa(port+1))
+		}
 	}
 	if o.ID == "" && o.Size > 1 {
 		return fmt.Errorf("%s started %d processes without a name for the run: set HOCKET_RUN_ID to the same text, "+

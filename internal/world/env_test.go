@@ -25,6 +25,13 @@ func TestFromEnv(t *testing.T) {
 		{"by hand, alone", "WORLD_SIZE=1 RANK=0", Options{Size: 1, LocalSize: 1}, ""},
 		{"two nodes", "WORLD_SIZE=4 RANK=3 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=x",
 			Options{Rank: 3, Size: 4, Local: 1, LocalSize: 2, ID: "torchrun x"}, ""},
+		{"two nodes of torchrun", "WORLD_SIZE=4 RANK=3 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 MASTER_ADDR=::1 MASTER_PORT=29500 TORCHELASTIC_RUN_ID=x HOCKET_TOKEN=t",
+			Options{Rank: 3, Size: 4, Local: 1, LocalSize: 2, ID: "torchrun x ::1 29500", Meet: "[::1]:29501", Node: "torchrun node 1", Token: "t"}, ""},
+		{"two nodes of Slurm", "SLURM_STEP_NUM_TASKS=8 SLURM_PROCID=5 SLURM_LOCALID=1 SLURM_STEP_TASKS_PER_NODE=4(x2) SLURM_NODEID=1 SLURM_JOB_ID=7 " +
+			"HOCKET_MEET=a:1 HOCKET_TLS_CERT=c HOCKET_TLS_KEY=k HOCKET_MEET_FD=3",
+			Options{Rank: 5, Size: 8, Local: 1, LocalSize: 4, ID: "srun 7", Meet: "a:1", Node: "srun node 1", Cert: "c", Key: "k", MeetFD: 3}, ""},
+		{"a node by name", "HOCKET_WORLD_SIZE=2 HOCKET_RANK=0 HOCKET_RUN_ID=a HOCKET_NODE=n", Options{Size: 2, LocalSize: 2, ID: "a", Node: "n"}, ""},
+		{"no descriptor", "HOCKET_MEET_FD=1", Options{}, `HOCKET_MEET_FD is "1"`},
 		{"mpirun", "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=prterun-h-1@1",
 			Options{Rank: 1, Size: 2, Local: 1, LocalSize: 2, ID: "mpirun prterun-h-1@1"}, ""},
 		{"srun", "SLURM_STEP_NUM_TASKS=8 SLURM_PROCID=5 SLURM_LOCALID=1 SLURM_STEP_TASKS_PER_NODE=4(x2) SLURM_JOB_ID=7 SLURM_STEP_ID=0",

@@ -179,7 +179,7 @@ func TestStrangers(t *testing.T) {
 		want string // what both sides report; "" if only the stranger is sent away
 	}{
 		{"protocol", hello{protocol + 1, "", 2, member{1, 1, "x"}},
-			"ranks disagree on the protocol: their hockets differ: rank 0 has 1, rank 1 has 2"},
+			"ranks disagree on the protocol: their hockets differ: rank 0 has 2, rank 1 has 3"},
 		{"size", hello{protocol, "", 3, member{1, 1, "x"}},
 			"ranks disagree on the size of the world: rank 0 has 2, rank 1 has 3"},
 		{"negative", hello{protocol, "", 2, member{-1, 1, "x"}}, ""},

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// link is a socket to another process. Packets keep their borders, so a message is never in
-// part there, and the files that come with it stay with it.
-type link struct {
+// unixLink is a socket to another process of the node. Packets keep their borders, so a message is
+// never in part there, and the files that come with it stay with it.
+type unixLink struct {
 	conn   *net.UnixConn
 	raw    syscall.RawConn
 	packet []byte // of the one goroutine that receives
@@ -24,19 +24,17 @@ type link struct {
 // maxRights is how many files come with a message.
 const maxRights = 2
 
-var errTimeout = os.ErrDeadlineExceeded
-
-func newLink(conn *net.UnixConn) (*link, error) {
+func newLink(conn *net.UnixConn) (*unixLink, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
 	// A byte more than is allowed: a packet that fills it is too long.
-	return &link{conn, raw, make([]byte, maxMessage+1), make([]byte, unix.CmsgSpace(4*maxRights))}, nil
+	return &unixLink{conn, raw, make([]byte, maxMessage+1), make([]byte, unix.CmsgSpace(4*maxRights))}, nil
 }
 
 // receive waits for a message. The caller closes the descriptors of files that come with it.
-func (l *link) receive() (message, []int, error) {
+func (l *unixLink) receive() (message, []int, error) {
 	n, rights, flags, _, err := l.conn.ReadMsgUnix(l.packet, l.rights)
 	if errors.Is(err, unix.ECONNRESET) {
 		// The other end closed without having read all. What it sent before is still there.
@@ -100,7 +98,7 @@ func withFD(file *os.File, f func(fd int)) error {
 
 // send sends a message, and with it copies of files. It waits at most patience for the other
 // end to read what is there.
-func (l *link) send(packet []byte, patience time.Duration, fds ...int) error {
+func (l *unixLink) send(packet []byte, patience time.Duration, fds ...int) error {
 	var rights []byte
 	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
@@ -128,9 +126,13 @@ func (l *link) send(packet []byte, patience time.Duration, fds ...int) error {
 }
 
 // post sends a message if the other end can take it now.
-func (l *link) post(packet []byte) { _ = l.send(packet, 0) }
+func (l *unixLink) post(packet []byte) { _ = l.send(packet, 0) }
 
-func (l *link) close() { l.conn.Close() }
+func (l *unixLink) close() { l.conn.Close() }
+
+func (l *unixLink) hangUp() {}
+
+func (l *unixLink) payload() int { return MaxValue }
 
 // isGone says whether sending failed since the other end is closed.
 func isGone(err error) bool {
@@ -140,7 +142,7 @@ func isGone(err error) bool {
 
 // owner returns the user and the process at the other end. The process is 0 where that is in
 // another namespace.
-func (l *link) owner() (uid uint32, pid int, err error) {
+func (l *unixLink) owner() (uid uint32, pid int, err error) {
 	err2 := l.raw.Control(func(fd uintptr) {
 		var c *unix.Ucred
 		if c, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {

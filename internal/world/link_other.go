@@ -19,17 +19,13 @@ func (w *World) meet(context.Context) error {
 
 func (w *World) isReady(*peer, []int) error { return errors.ErrUnsupported }
 
-// link is what no process has here.
-type link struct{}
-
-var errTimeout = os.ErrDeadlineExceeded
-
 func isGone(error) bool { return false }
 
-func (*link) receive() (message, []int, error)         { return nil, nil, errors.ErrUnsupported }
-func (*link) send([]byte, time.Duration, ...int) error { return errors.ErrUnsupported }
-func (*link) post([]byte)                              {}
-func (*link) close()                                   {}
+// secret and rollCall are what no process has here.
+type (
+	secret   struct{}
+	rollCall struct{}
+)
 
 func closeAll([]int) {}
 

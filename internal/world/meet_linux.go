@@ -40,11 +40,18 @@ func (w *World) meet(ctx context.Context) (err error) {
 		case <-ctx.Done():
 		}
 	})
-	d, err := openFolder(ctx, w.o.Dir, w.o.ID)
-	if err != nil {
-		return err
+	id := w.o.ID
+	if w.o.Meet != "" {
+		listener, err := w.callRoll(ctx, linking)
+		if listener != nil {
+			defer listener.Close()
+		}
+		if err != nil {
+			return err
+		}
+		id += " node " + w.roll[w.o.Rank].Node
 	}
-	defer d.close()
+	var d *folder
 	var dialling sync.WaitGroup
 	defer func() {
 		if err != nil {
@@ -52,17 +59,41 @@ func (w *World) meet(ctx context.Context) (err error) {
 		}
 		cancel()
 		dialling.Wait() // it uses the folder
+		if d != nil {
+			d.close()
+		}
 	}()
-	phase("folder")
-	listener, err := d.bind(w.o.Rank)
-	if err != nil {
-		return err
+	if w.o.LocalSize > 1 {
+		if d, err = openFolder(ctx, w.o.Dir, id); err != nil {
+			return err
+		}
+		phase("folder")
+		listener, err := d.bind(w.o.Rank)
+		if err != nil {
+			return err
+		}
+		defer listener.Close()
+		phase("bound")
+		w.running.Go(func() { w.receive(listener, w.greetUnix) })
 	}
-	defer listener.Close()
-	phase("bound")
-	w.running.Go(func() { w.receive(listener) })
 	for rank := range w.o.Rank {
-		dialling.Go(func() { w.dial(ctx, d, rank) })
+		dialling.Go(func() {
+			w.dial(ctx, rank, func() (net.Conn, link, error) {
+				if !w.near(rank) {
+					return w.dialTCP(ctx, w.roll[rank].Addr)
+				}
+				addr := d.socket(rank)
+				conn, err := net.DialUnix(addr.Net, nil, addr)
+				if err != nil {
+					return nil, nil, err
+				}
+				l, err := newLink(conn)
+				if err != nil {
+					conn.Close()
+				}
+				return conn, l, err
+			})
+		})
 	}
 	if err := w.awaitAll(linking, "join", func(p *peer) bool { return p != nil }); err != nil {
 		return err
@@ -93,8 +124,13 @@ func (w *World) awaitAll(ctx context.Context, what string, there func(*peer) boo
 	if err == nil || ctx.Err() == nil || w.Err() != nil {
 		return err
 	}
-	if !errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("waiting for ranks %s to %s: %w", listRanks(absent), what, err)
+	return w.absent(ctx, what, absent)
+}
+
+// absent blames processes that have not come when ctx ends.
+func (w *World) absent(ctx context.Context, what string, absent []int) error {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("waiting for ranks %s to %s: %w", listRanks(absent), what, ctx.Err())
 	}
 	why := fmt.Sprintf("absent: did not %s within %v", what, w.o.JoinTimeout)
 	if len(absent) > 1 {
@@ -109,14 +145,15 @@ type reception struct {
 	slots chan struct{}
 
 	mu     sync.Mutex
-	guests []*net.UnixConn // oldest first
+	guests []net.Conn // oldest first
 }
 
-// receive greets whoever connects, until the listener is closed.
-func (w *World) receive(listener *net.UnixListener) {
+// receive greets whoever connects, until the listener is closed: greet hears who it is, and returns the peer
+// that it is, nil if it is none.
+func (w *World) receive(listener net.Listener, greet func(*reception, net.Conn) *peer) {
 	r := &reception{w: w, slots: make(chan struct{}, maxGuests)}
 	for {
-		conn, err := listener.AcceptUnix()
+		conn, err := listener.Accept()
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			r.dismiss(maxGuests)
@@ -135,7 +172,8 @@ func (w *World) receive(listener *net.UnixListener) {
 		r.guests = append(r.guests, conn)
 		r.mu.Unlock()
 		w.running.Go(func() {
-			p := r.greet(conn)
+			conn.SetReadDeadline(time.Now().Add(greeting))
+			p := greet(r, conn)
 			<-r.slots
 			if p != nil {
 				w.listen(p)
@@ -156,7 +194,7 @@ func (r *reception) dismiss(n int) {
 }
 
 // leaves takes a guest off the list, and reports whether it was there.
-func (r *reception) leaves(conn *net.UnixConn) bool {
+func (r *reception) leaves(conn net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i := slices.Index(r.guests, conn)
@@ -167,59 +205,68 @@ func (r *reception) leaves(conn *net.UnixConn) bool {
 	return true
 }
 
-// greet hears who a guest is. A process of the world becomes a peer; anybody else is sent away.
-func (r *reception) greet(conn *net.UnixConn) *peer {
-	conn.SetReadDeadline(time.Now().Add(greeting))
-	p := r.hear(conn)
-	if p == nil {
+// greetUnix hears who a guest of this node is. A process of the world becomes a peer; anybody else is sent away.
+func (w *World) greetUnix(r *reception, conn net.Conn) *peer {
+	l, err := newLink(conn.(*net.UnixConn))
+	if err != nil {
+		r.leaves(conn)
 		conn.Close()
+		return nil
+	}
+	m, fds, err := l.receive()
+	closeAll(fds)
+	h, ok := m.(hello)
+	if !r.leaves(conn) || err != nil || !ok || h.ID != w.o.ID {
+		conn.Close()
+		return nil
+	}
+	return w.welcome(conn, l, h)
+}
+
+// welcome makes a process of this run a peer, or sends it away.
+func (w *World) welcome(conn net.Conn, l link, h hello) *peer {
+	p, err := w.answer(l, h)
+	if err != nil {
+		l.post(encodeCause(causeOf(w.self, err)))
+	}
+	if p == nil {
+		l.close()
 		return nil
 	}
 	conn.SetReadDeadline(time.Time{})
 	return p
 }
 
-func (r *reception) hear(conn *net.UnixConn) *peer {
-	l, err := newLink(conn)
-	if err != nil {
-		r.leaves(conn)
-		return nil
+// answer answers a process of this run.
+func (w *World) answer(l link, h hello) (*peer, error) {
+	if err := w.fits(h); err != nil {
+		w.Abort(err)
+		return nil, err
 	}
-	m, fds, err := l.receive()
-	closeAll(fds)
-	h, ok := m.(hello)
-	if !r.leaves(conn) || err != nil || !ok || h.ID != r.w.o.ID {
-		return nil
+	if h.Rank <= w.o.Rank || h.Rank >= w.o.Size {
+		return nil, nil // none that would dial this one
 	}
-	p, err := r.w.answer(l, h)
-	if err != nil {
-		l.post(encodeCause(causeOf(r.w.self, err)))
-	}
-	return p
+	return w.admit(l, h, w.hello().encode())
 }
 
-// answer answers a process of this run.
-func (w *World) answer(l *link, h hello) (*peer, error) {
+// fits returns how a process of this run differs that cannot be of this world.
+func (w *World) fits(h hello) error {
 	var what, mine, theirs string
 	switch {
 	case h.Protocol != protocol:
 		what, mine, theirs = "the protocol: their hockets differ", strconv.Itoa(protocol), strconv.Itoa(h.Protocol)
 	case h.Size != w.o.Size:
 		what, mine, theirs = "the size of the world", strconv.Itoa(w.o.Size), strconv.Itoa(h.Size)
-	case h.Rank <= w.o.Rank || h.Rank >= w.o.Size:
-		return nil, nil // none that would dial this one
 	default:
-		return w.admit(l, h, w.hello().encode())
+		return nil
 	}
-	err := w.disagree(what, mine, h.Rank, theirs)
-	w.Abort(err)
-	return nil, err
+	return w.disagree(what, mine, h.Rank, theirs)
 }
 
-// dial makes the link to a process of lower rank. It tries again until ctx ends.
-func (w *World) dial(ctx context.Context, d *folder, rank int) {
+// dial makes the link to a process of lower rank, which open opens. It tries again until ctx ends.
+func (w *World) dial(ctx context.Context, rank int, open func() (net.Conn, link, error)) {
 	for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 50*time.Millisecond) {
-		p, err := w.call(ctx, d, rank)
+		p, err := w.call(ctx, rank, open)
 		switch {
 		case err != nil:
 			w.Abort(err)
@@ -236,16 +283,10 @@ func (w *World) dial(ctx context.Context, d *folder, rank int) {
 }
 
 // call dials a process once. It returns nil if that is not there, or not yet.
-func (w *World) call(ctx context.Context, d *folder, rank int) (*peer, error) {
-	addr := d.socket(rank)
-	conn, err := net.DialUnix(addr.Net, nil, addr)
+func (w *World) call(ctx context.Context, rank int, open func() (net.Conn, link, error)) (*peer, error) {
+	conn, l, err := open()
 	if err != nil {
 		return nil, nil
-	}
-	l, err := newLink(conn)
-	if err != nil {
-		conn.Close()
-		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -263,7 +304,7 @@ func (w *World) call(ctx context.Context, d *folder, rank int) (*peer, error) {
 }
 
 // introduce says who this process is, and hears who is at the other end.
-func (w *World) introduce(l *link, rank int) (*peer, error) {
+func (w *World) introduce(l link, rank int) (*peer, error) {
 	if err := l.send(w.hello().encode(), greeting); err != nil {
 		return nil, nil
 	}
@@ -290,7 +331,7 @@ func (w *World) hello() hello {
 }
 
 // admit makes the process at the other end a peer. If it called, it is first told who answers.
-func (w *World) admit(l *link, h hello, answer []byte) (*peer, error) {
+func (w *World) admit(l link, h hello, answer []byte) (*peer, error) {
 	uid, pid, err := l.owner()
 	switch {
 	case err != nil:
@@ -315,15 +356,29 @@ func (w *World) admit(l *link, h hello, answer []byte) (*peer, error) {
 			return nil, nil
 		}
 	}
+	if far, ok := l.(*tcpLink); ok {
+		far.trust()
+	}
 	w.peers[h.Rank] = p
 	w.notify()
 	return p, nil
 }
 
-// sayReady tells all others that this process has all its links. Process 0 hands them the page.
+// leader returns the process that makes the page of this node.
+func (w *World) leader() int {
+	for r := range w.o.Rank {
+		if w.near(r) {
+			return r
+		}
+	}
+	return w.o.Rank
+}
+
+// sayReady tells all others that this process has all its links. The first process of a node hands those of
+// its node the page.
 func (w *World) sayReady() error {
 	var fds []int
-	if w.o.Rank == 0 {
+	if w.o.Rank == w.leader() {
 		page, err := newPage(w.o.Size)
 		if err != nil {
 			return err
@@ -336,17 +391,32 @@ func (w *World) sayReady() error {
 			return err
 		}
 	}
-	return w.broadcast(encodeReady(), fds...)
+	for r := range w.o.Size {
+		var err error
+		switch {
+		case r == w.o.Rank:
+			continue
+		case w.near(r):
+			err = w.sendTo(r, encodeReady(), fds...)
+		default:
+			err = w.sendTo(r, encodeReady())
+		}
+		if err != nil {
+			return err
+		}
+		phase("within ready")
+	}
+	return nil
 }
 
 // isReady takes what a process says when it has all its links.
 func (w *World) isReady(p *peer, fds []int) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if p.ready || (len(fds) == 1) != (p.Rank == 0) {
+	if p.ready || (len(fds) == 1) != (p.Rank == w.leader()) {
 		return fmt.Errorf("%d files of a process that has joined", len(fds))
 	}
-	if p.Rank == 0 {
+	if p.Rank == w.leader() {
 		page, err := openPage(take(&fds[0]), w.o.Size)
 		if err != nil {
 			return err
@@ -358,13 +428,18 @@ func (w *World) isReady(p *peer, fds []int) error {
 	return nil
 }
 
-// setPage sets the page, when process 0 has links with all. It is called with mu locked.
+// setPage sets the page, when the process that made it has links with all. It is called with mu locked.
 func (w *World) setPage(p *page) {
+	for r := range w.o.Size {
+		if !w.near(r) {
+			p.separate(r)
+		}
+	}
 	w.page = p
 	w.running.Go(w.watch)
 }
 
-// openPage maps the page that process 0 made.
+// openPage maps the page that the first process of the node made.
 func openPage(fd, size int) (*page, error) {
 	file := os.NewFile(uintptr(fd), "page")
 	s, err := mapSegment(file)
@@ -377,7 +452,7 @@ func openPage(fd, size int) (*page, error) {
 		s.Close()
 		return nil, err
 	}
-	p := &page{s, size}
+	p := &page{Segment: s, size: size}
 	p.seal()
 	return p, nil
 }

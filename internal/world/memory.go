@@ -32,7 +32,7 @@ func (s *Segment) Close() error {
 	return err
 }
 
-// Export lets the processes to, or all others, import file, once, by this process's rank and
+// Export lets the processes to, or all others of this node, import file, once, by this process's rank and
 // key. It does not wait for them. The caller keeps file and may close it at once.
 func (w *World) Export(key string, file *os.File, to ...int) error {
 	if key == "" || len(key) > maxKey {
@@ -40,7 +40,7 @@ func (w *World) Export(key string, file *os.File, to ...int) error {
 	}
 	if len(to) == 0 {
 		for r := range w.o.Size {
-			if r != w.o.Rank {
+			if r != w.o.Rank && w.near(r) {
 				to = append(to, r)
 			}
 		}
@@ -109,7 +109,7 @@ func (w *World) Forget(prefix string) {
 // Address is where the segment lies in this process.
 func (s *Segment) Address() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))) }
 
-// Share lets the processes to, or all others, map s by this process's rank and key, once each.
+// Share lets the processes to, or all others of this node, map s by this process's rank and key, once each.
 func (w *World) Share(key string, s *Segment, to ...int) error {
 	if w.o.Size == 1 {
 		return nil
@@ -141,6 +141,9 @@ func (w *World) Map(ctx context.Context, process int, key string) (*Segment, err
 func (w *World) checkPeer(rank int) error {
 	if rank < 0 || rank >= w.o.Size || rank == w.o.Rank {
 		return fmt.Errorf("rank %d is not that of another process: this is rank %d of %d", rank, w.o.Rank, w.o.Size)
+	}
+	if !w.near(rank) {
+		return fmt.Errorf("rank %d is of another node, which shares no memory with that of rank %d", rank, w.o.Rank)
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"unsafe"
 )
 
-// The page is memory that all processes of a world share. Its first word ends the world: it is
+// The page is memory that all processes of a node share. Its first word ends the world: it is
 // there for those that cannot read a socket, such as kernels on a GPU. Each process writes only
 // its own slot of the rest, so that others can see that it lives and what it does.
 //
@@ -39,7 +39,8 @@ const (
 
 type page struct {
 	*Segment
-	size int // processes
+	size int            // processes
+	far  map[int][]byte // the slots of processes of other nodes, as these tell: memory of this process alone
 }
 
 func pageBytes(size int) int { return pageHeader + size*pageSlot }
@@ -49,10 +50,10 @@ func newPage(size int) (*page, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &page{s, size}, nil
+	return &page{Segment: s, size: size}, nil
 }
 
-// Page returns memory that all processes of the world share. Its first four bytes are 0 until
+// Page returns memory that all processes of the node share. Its first four bytes are 0 until
 // the world ends. The rest is the package's own.
 func (w *World) Page() []byte { return w.page.Bytes() }
 
@@ -102,7 +103,12 @@ func (p *page) cause() (cause, bool) {
 }
 
 // slot returns what a process writes.
-func (p *page) slot(rank int) []byte { return p.Bytes()[pageHeader+rank*pageSlot:][:pageSlot] }
+func (p *page) slot(rank int) []byte {
+	if s := p.far[rank]; s != nil {
+		return s
+	}
+	return p.Bytes()[pageHeader+rank*pageSlot:][:pageSlot]
+}
 
 func (p *page) beat(rank int)            { word(p.slot(rank), slotBeats).Add(1) }
 func (p *page) beats(rank int) uint64    { return word(p.slot(rank), slotBeats).Load() }
@@ -112,6 +118,34 @@ func (p *page) at(rank int, command int) { word(p.slot(rank), slotAt).Store(uint
 // ring returns the place of a step.
 func (p *page) ring(rank int, step uint64) []byte {
 	return p.slot(rank)[slotRing+int(step%ringSteps)*stepBytes:][:stepBytes]
+}
+
+// separate has the slot of a process be memory of this process.
+func (p *page) separate(rank int) {
+	if p.far == nil {
+		p.far = map[int][]byte{}
+	}
+	words := make([]uint64, pageSlot/8)
+	p.far[rank] = unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), pageSlot)
+}
+
+// pulse is what a process tells those of other nodes of its slot.
+func (p *page) pulse(rank int) pulse {
+	m := pulse{beats: p.beats(rank), steps: p.steps(rank), at: word(p.slot(rank), slotAt).Load()}
+	m.text, _ = p.recorded(rank, m.steps)
+	return m
+}
+
+// hear writes what a process of another node tells. It returns the step that is new, 0 for none.
+func (p *page) hear(rank int, m pulse) (step uint64) {
+	s := p.slot(rank)
+	word(s, slotBeats).Store(m.beats)
+	if m.steps > p.steps(rank) {
+		step = m.steps
+		p.record(rank, m.steps, m.text)
+	}
+	p.at(rank, int(m.at))
+	return step
 }
 
 // record writes that a process begins a step, and returns the text that others see.

@@ -37,6 +37,14 @@ func (s *Spread) Owner(rank int) int { return s.owners[rank] }
 // Local reports whether this process owns a rank; all of a nil Spread, which is this process's alone.
 func (s *Spread) Local(rank int) bool { return s == nil || s.owners[rank] == s.Process() }
 
+// Node returns the node of a rank's process.
+func (s *Spread) Node(rank int) int {
+	if s == nil {
+		return 0
+	}
+	return s.World.Node(s.owners[rank])
+}
+
 // Watch calls end with why the world of processes has ended, unless the machine's ends before.
 func (s *Spread) Watch(end func(error)) {
 	select {

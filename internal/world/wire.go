@@ -16,16 +16,24 @@ const (
 	kindBye       = 'b'
 	kindAgreement = 'a' // sequence number, length of the step, step, value
 	kindExport    = 'e' // a key, with a file
+	kindPulse     = 'p' // beats, steps, command, text of the last step: the page, between nodes
+	kindToken     = 'k' // the first message of a link between nodes
+	kindArrival   = 'n' // JSON of an arrival, to process 0 and, one for each process, from it
+	kindWanted    = 'w' // wire, bytes
+	kindData      = 'd' // wire, bytes
 
 	// protocol changes when the meaning of messages or of the page does.
-	protocol = 1
+	protocol = 2
 
 	maxStep    = 256
 	maxKey     = 256
+	maxToken   = 1 << 10
+	dataHeader = 1 + 8
+	tcpPayload = 32 << 10 // bytes of data in a message between nodes
 	maxMessage = 1 + 8 + 2 + maxStep + MaxValue
 )
 
-var kinds = map[byte]string{kindReady: "ready", kindAgreement: "agreement"}
+var kinds = map[byte]string{kindAgreement: "agreement"}
 
 type (
 	message any
@@ -46,6 +54,21 @@ type (
 		value []byte
 	}
 	export struct{ key string }
+	pulse  struct {
+		beats, steps, at uint64
+		text             string // of the last step
+	}
+	token   struct{ text string }
+	arrival struct {
+		hello
+		Node string // its name
+		Addr string // where it listens; of an arrival at process 0 the port alone
+	}
+	wanted struct{ wire, bytes uint64 }
+	data   struct {
+		wire  uint64
+		bytes []byte // those of the packet
+	}
 
 	// malformed is what was received in place of a message.
 	malformed struct{ error }
@@ -79,8 +102,39 @@ func (a agreement) text() string { return fmt.Sprintf("%q (agreement %d)", a.ste
 
 func (e export) encode() []byte { return append([]byte{kindExport}, e.key...) }
 
-// decode reads a message. What it returns shares no memory with packet.
+func (p pulse) encode() []byte {
+	b := make([]byte, 0, 1+3*8+len(p.text))
+	b = append(b, kindPulse)
+	for _, v := range []uint64{p.beats, p.steps, p.at} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	return append(b, p.text...)
+}
+
+func (t token) encode() []byte { return append([]byte{kindToken}, t.text...) }
+
+func (a arrival) encode() []byte {
+	text, err := json.Marshal(a)
+	if err != nil {
+		panic(err) // numbers and strings
+	}
+	return append([]byte{kindArrival}, text...)
+}
+
+func (m wanted) encode() []byte {
+	b := binary.LittleEndian.AppendUint64([]byte{kindWanted}, m.wire)
+	return binary.LittleEndian.AppendUint64(b, m.bytes)
+}
+
+func (d data) append(b []byte) []byte {
+	return append(binary.LittleEndian.AppendUint64(append(b, kindData), d.wire), d.bytes...)
+}
+
+// decode reads a message. What it returns shares no memory with packet, but for data.
 func decode(packet []byte) (message, error) {
+	if len(packet) > dataHeader && len(packet) <= dataHeader+tcpPayload && packet[0] == kindData {
+		return data{binary.LittleEndian.Uint64(packet[1:]), packet[dataHeader:]}, nil
+	}
 	if len(packet) == 0 || len(packet) > maxMessage {
 		return nil, fmt.Errorf("a packet of %d bytes", len(packet))
 	}
@@ -119,6 +173,26 @@ func decode(packet []byte) (message, error) {
 	case kindExport:
 		if 0 < len(body) && len(body) <= maxKey {
 			return export{string(body)}, nil
+		}
+	case kindPulse:
+		if 3*8 <= len(body) && len(body) <= 3*8+stepText {
+			u := binary.LittleEndian.Uint64
+			return pulse{u(body), u(body[8:]), u(body[16:]), string(body[24:])}, nil
+		}
+	case kindToken:
+		if len(body) <= maxToken {
+			return token{string(body)}, nil
+		}
+	case kindArrival:
+		var a arrival
+		if err := json.Unmarshal(body, &a); err != nil {
+			return nil, err
+		}
+		return a, nil
+	case kindWanted:
+		if len(body) == 16 {
+			u := binary.LittleEndian.Uint64
+			return wanted{u(body), u(body[8:])}, nil
 		}
 	}
 	return nil, fmt.Errorf("a malformed message of kind %s", strconv.QuoteRune(rune(kind)))

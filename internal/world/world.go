@@ -1,10 +1,11 @@
 // Package world is a set of processes that run one program together: who they are, what they
 // agree on, memory and counters that they share, and how each learns that another has failed.
 //
-// The processes of a world are on one host. Each has a socket to each other: the end of a
+// The processes of a world are on one node or several. Those of a node share memory. Each process
+// has a socket to each other, a connection over TCP where that is of another node: the end of a
 // socket's stream without a goodbye is the death of a process, and ends the world for all. A
-// heartbeat in shared memory tells a stopped process from a busy one. No wait is without a
-// bound, and every error names the process that is to blame.
+// heartbeat, in shared memory or over TCP, tells a stopped process from a busy one. No wait is
+// without a bound, and every error names the process that is to blame.
 package world
 
 import (
@@ -32,13 +33,26 @@ const (
 // Options say who this process is, and how long it waits for others.
 type Options struct {
 	Rank, Size       int // this process, and how many there are; Size 0 means a world of one
-	Local, LocalSize int // likewise among the processes of this host; LocalSize 0 means all
+	Local, LocalSize int // likewise among the processes of this node; LocalSize 0 means all
 
 	// ID names the run: equal in all its processes, different in any other run of the user.
 	ID string
 	// Dir is where processes meet: a folder of this host that all of them can write.
 	// Default: XDG_RUNTIME_DIR, or else the folder for temporary files.
 	Dir string
+
+	// Meet is where processes of several nodes meet, "host:port": process 0 listens there. Empty for a world
+	// of one node. With it Local and LocalSize are found out.
+	Meet string
+	// MeetFD is the descriptor of a socket that listens at Meet already; 0 for none.
+	MeetFD int
+	// Node names this process's node: processes of a world with equal names share memory. Default: the host's name.
+	Node string
+	// Token is what processes show each other over TCP: the same in all of them, and secret.
+	Token string
+	// Cert and Key are PEM files of a certificate and its key, the same in all processes: with them
+	// connections between nodes are encrypted, and each end shows that certificate. Empty for none.
+	Cert, Key string
 
 	// JoinTimeout is how long Join waits for others. Default: 60 s.
 	JoinTimeout time.Duration
@@ -86,18 +100,24 @@ type World struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced when anything below changes
 	peers   []*peer       // by rank; nil for this process, and for those that have not joined
+	secret  *secret       // where there are several nodes
+	call0   *rollCall     // of process 0
+	roll    []arrival     // by rank, where there are several nodes: complete before there are peers
+	nodes   []int         // by rank, likewise
 	page    *page         // nil until all have joined
 	err     error         // why the world ended
 	left    bool
 
 	done    chan struct{} // closed with err set
 	running sync.WaitGroup
+
+	wires wires
 }
 
 // peer is another process of the world. World.mu guards what changes.
 type peer struct {
 	member
-	link  *link
+	link  link
 	ready bool // it has joined: it has a link to all
 	left  bool // it has said goodbye
 
@@ -123,11 +143,17 @@ func Join(ctx context.Context, o Options) (*World, error) {
 		return nil, fmt.Errorf("a world of %d processes: at most %d are supported", o.Size, MaxProcesses)
 	case o.Rank < 0 || o.Rank >= o.Size:
 		return nil, fmt.Errorf("rank %d is not in a world of %d processes", o.Rank, o.Size)
-	case o.LocalSize != o.Size:
-		return nil, fmt.Errorf("%d of the world's %d processes are on this host: worlds across hosts are not supported; "+
-			"start all processes on one host", o.LocalSize, o.Size)
+	case o.LocalSize != o.Size && o.Meet == "":
+		return nil, fmt.Errorf("%d of the world's %d processes are on this node, and it is not said where the nodes "+
+			"meet: set HOCKET_MEET to host:port in all processes, the host of process 0 and a port that is free there",
+			o.LocalSize, o.Size)
 	case o.Size > 1 && o.ID == "":
 		return nil, errors.New("a world of several processes needs the run's ID")
+	case o.Size > 1 && o.Meet != "" && (o.Token == "" || len(o.Token) > maxToken):
+		return nil, fmt.Errorf("a token of %d bytes, want 1 to %d: processes of several nodes show each other the run's "+
+			"token; set HOCKET_TOKEN to the same secret text in all of them", len(o.Token), maxToken)
+	case (o.Cert == "") != (o.Key == ""):
+		return nil, errors.New("TLS needs a certificate and its key: set HOCKET_TLS_CERT and HOCKET_TLS_KEY")
 	}
 	host, err := os.Hostname()
 	if err != nil {
@@ -165,8 +191,40 @@ func (w *World) Process() int { return w.o.Rank }
 // Processes returns how many processes the world has.
 func (w *World) Processes() int { return w.o.Size }
 
-// Local returns the rank of this process among those of its host.
+// Local returns the rank of this process among those of its node.
 func (w *World) Local() int { return w.o.Local }
+
+// Node returns the node of a process. Nodes are numbered in the order of their first processes.
+func (w *World) Node(process int) int {
+	if w.nodes == nil {
+		return 0
+	}
+	return w.nodes[process]
+}
+
+// Nodes returns how many nodes the world's processes are on.
+func (w *World) Nodes() int {
+	if w.nodes == nil {
+		return 1
+	}
+	return 1 + slices.Max(w.nodes)
+}
+
+// OnHost returns how many processes are on this process's host, this one among them.
+func (w *World) OnHost() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 1
+	for _, p := range w.peers {
+		if p != nil && p.Host == w.self.Host {
+			n++
+		}
+	}
+	return n
+}
+
+// near reports whether a process is of this node.
+func (w *World) near(process int) bool { return w.Node(process) == w.Node(w.o.Rank) }
 
 // StallTimeout returns T, the bound of waits for other processes.
 func (w *World) StallTimeout() time.Duration { return w.o.StallTimeout }
@@ -207,6 +265,7 @@ func (w *World) end(c cause, err error) {
 	for _, p := range w.peers {
 		if p != nil && !p.left {
 			p.link.post(message) // one that cannot take it finds the cause on the page
+			p.link.hangUp()
 		}
 	}
 }
@@ -374,6 +433,7 @@ func (w *World) watch() {
 		case <-tick.C:
 		}
 		w.page.beat(w.o.Rank)
+		w.tellFar()
 		if c, aborted := w.page.cause(); aborted {
 			w.end(c, c.err())
 			return
@@ -391,6 +451,44 @@ func (w *World) watch() {
 			}
 		}
 	}
+}
+
+// tellFar tells processes of other nodes what those of this node find on the page. Where one cannot be told
+// now, the next beat is soon.
+func (w *World) tellFar() {
+	if len(w.page.far) == 0 {
+		return
+	}
+	message := w.page.pulse(w.o.Rank).encode()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.peers {
+		if p != nil && !p.left && !w.near(p.Rank) {
+			p.link.post(message)
+		}
+	}
+}
+
+// heard notes what a process of another node tells of itself, and compares its step with the own one.
+func (w *World) heard(p *peer, m pulse) error {
+	w.mu.Lock()
+	page := w.page
+	w.mu.Unlock()
+	if w.near(p.Rank) {
+		return errors.New("a process of this node tells what is on the page")
+	}
+	if page == nil { // before all have joined
+		return nil
+	}
+	step := page.hear(p.Rank, m)
+	if step == 0 {
+		return nil
+	}
+	if mine, ok := page.recorded(w.o.Rank, step); ok && mine != m.text {
+		err := w.disagree(fmt.Sprintf("step %d", step), mine, p.Rank, m.text)
+		w.Abort(err)
+	}
+	return nil
 }
 
 // Blame returns the error of a process that something is waited for in vain: why is what it did not do. One
@@ -505,10 +603,20 @@ func (w *World) handle(p *peer, m message, fds []int) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		p.left = true
+		p.link.hangUp()
 		w.notify()
 		return nil
 	case ready:
 		return w.isReady(p, fds)
+	case pulse:
+		return w.heard(p, m)
+	case wanted:
+		if m.bytes == 0 || m.bytes > maxWire {
+			return fmt.Errorf("%d bytes are wanted", m.bytes)
+		}
+		return w.want(wireEnd{p.Rank, m.wire}, int(m.bytes))
+	case data:
+		return w.arrived(wireEnd{p.Rank, m.wire}, m.bytes)
 	case agreement:
 		w.mu.Lock()
 		defer w.mu.Unlock()

@@ -91,7 +91,7 @@ func New(opts Options) device.Machine {
 	if opts.Host <= 0 {
 		opts.Host = hostmem.Available()
 		if opts.Peers != nil {
-			opts.Host /= int64(opts.Peers.Processes()) // they are all on this host
+			opts.Host /= int64(opts.Peers.OnHost())
 		}
 	}
 	return &machine{opts: opts, workers: newWorkers(opts.Workers)}

@@ -124,6 +124,9 @@ func (d *dev) resolve(v device.View, peers bool) (ref, error) {
 	if err := device.MayUse(d.rank, m.dev.rank, m.kind, peers); err != nil {
 		return ref{}, err
 	}
+	if err := m.dev.reach(d); err != nil {
+		return ref{}, err
+	}
 	return m.view(v)
 }
 

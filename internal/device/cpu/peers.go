@@ -54,6 +54,20 @@ func (d *dev) sharedKey(what string) string {
 	return fmt.Sprintf("%s rank %d %s %d", d.w.peers.Name, d.rank, what, d.shared)
 }
 
+// far reports whether the device is of another node: its memory and counters are names here.
+func (d *dev) far() bool {
+	return d.foreign && d.w.Node(d.rank) != d.w.peers.World.Node(d.w.peers.Process())
+}
+
+// reach returns an error unless the device can be reached from the stream of another.
+func (d *dev) reach(from *dev) error {
+	if from.foreign || !d.far() { // of a foreign stream nothing is done here
+		return nil
+	}
+	return fmt.Errorf("rank %d is on node %d, rank %d on node %d, and nodes share no memory",
+		from.rank, d.w.Node(from.rank), d.rank, d.w.Node(d.rank))
+}
+
 // allocShared takes memory of a world of several processes: shared memory, or what stands for
 // another process's.
 func (d *dev) allocShared(bytes int64, kind device.MemKind) (device.Memory, error) {
@@ -62,6 +76,9 @@ func (d *dev) allocShared(bytes int64, kind device.MemKind) (device.Memory, erro
 		return d.keep(m)
 	}
 	p, key := d.w.peers, d.sharedKey("memory")
+	if d.far() {
+		return d.keep(m)
+	}
 	if d.foreign {
 		s, err := p.Map(p.Ctx, p.Owner(d.rank), key)
 		if err == nil && int64(len(s.Bytes())) < bytes { // what refused leaves
@@ -108,6 +125,9 @@ func (m *memory) unmap() {
 func (d *dev) newSharedCounters(n int) (device.Counters, error) {
 	p, key := d.w.peers, d.sharedKey("counters")
 	c := &counters{dev: d, n: n}
+	if d.far() {
+		return c, nil
+	}
 	var err error
 	if d.foreign {
 		c.shared, err = p.MapCounters(p.Ctx, p.Owner(d.rank), key)

@@ -181,6 +181,9 @@ func (s *stream) counters(c device.Counters, elem int) (*counters, error) {
 	if elem < 0 || elem >= cs.n {
 		return nil, fmt.Errorf("counter %d of %d", elem, cs.n)
 	}
+	if err := cs.dev.reach(s.dev); err != nil {
+		return nil, err
+	}
 	cs.dev.w.mu.Lock()
 	defer cs.dev.w.mu.Unlock()
 	if cs.released {

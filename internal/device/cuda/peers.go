@@ -77,6 +77,9 @@ func (m *machine) share(ctx context.Context, ranks int) (*procs.Spread, error) {
 	if err != nil {
 		return nil, err
 	}
+	if n := p.Nodes(); n > 1 {
+		return nil, fmt.Errorf("cuda: a world of %d nodes: %w; start all processes on one", n, device.ErrUnsupported)
+	}
 	return p, p.Begin(ctx, fmt.Sprintf("cuda world %d", m.opened.Add(1)))
 }
 
@@ -85,6 +88,12 @@ func (m *machine) Peers() *procs.World { return m.opts.Peers }
 
 // Local implements device.World.
 func (w *world) Local(rank int) bool { return w.peers.Local(rank) }
+
+// Node implements device.World.
+func (w *world) Node(rank int) int { return w.peers.Node(rank) }
+
+// Transport implements device.World.
+func (w *world) Transport() string { return "" }
 
 // spread gives the ranks of a world of several processes their sites: a rank's GPU is that of its number
 // where all processes see the same GPUs, else that of its number among its process's ranks.

@@ -43,6 +43,8 @@ type Tape struct {
 	device.DefaultWorld
 	// Cmds is what was issued since the tape was rewound.
 	Cmds []plan.Cmd
+	// Nodes are the ranks' nodes; nil for one. Between several, teams move bytes: as collectives of the plan.
+	Nodes []int
 
 	ranks   int
 	streams []*tapeStream
@@ -55,6 +57,10 @@ type Tape struct {
 	doing   int32 // the site of what comes
 	played  int   // how often the tape was rewound
 	inCall  *tapeStream
+
+	teams []plan.Channel
+	calls [][]int32 // by team: the instances since the tape was rewound
+	colls []plan.Coll
 }
 
 // NewTape makes a world of so many ranks.
@@ -80,7 +86,10 @@ func (t *Tape) At(format string, args ...any) {
 
 // Rewind forgets all commands.
 func (t *Tape) Rewind() {
-	t.Cmds, t.events = nil, 0
+	t.Cmds, t.events, t.colls = nil, 0, nil
+	for i := range t.calls {
+		t.calls[i] = nil
+	}
 	t.played++
 }
 
@@ -117,7 +126,7 @@ func (t *Tape) Plan() *plan.Plan {
 		barrier.Parts[r] = plan.CollPart{In: none, Out: none, To: -1, From: -1}
 		all.Team, all.Streams = append(all.Team, int32(r)), append(all.Streams, main.index)
 		p.Main = append(p.Main, main.index)
-		main.add(plan.Cmd{Kind: plan.Collective, Part: int32(r)})
+		main.add(plan.Cmd{Kind: plan.Collective, Part: int32(r), Coll: int32(len(t.colls))})
 	}
 	for _, s := range t.streams {
 		p.Streams = append(p.Streams, plan.Stream{Rank: s.rank, Name: s.name})
@@ -125,7 +134,9 @@ func (t *Tape) Plan() *plan.Plan {
 			s.waitFor(main)
 		}
 	}
-	p.Channels, p.Colls, p.Cmds, p.Events = []plan.Channel{all}, []plan.Coll{barrier}, t.Cmds, t.events
+	barrier.Channel = int32(len(t.teams))
+	p.Channels, p.Colls = append(t.teams[:len(t.teams):len(t.teams)], all), append(t.colls[:len(t.colls):len(t.colls)], barrier)
+	p.Cmds, p.Events = t.Cmds, t.events
 	for i, text := range t.texts {
 		p.Sites = append(p.Sites, plan.Site{Pos: ir.Pos{Line: int32(i + 1), Col: 1}, Text: text})
 	}
@@ -275,6 +286,9 @@ func (s *tapeStream) write(v device.View) {
 }
 
 func (s *tapeStream) Launch(l device.Launch) error {
+	if c, ok := l.(*tapeCall); ok {
+		return c.issue(s)
+	}
 	x := l.(*tapeLaunch)
 	for i, v := range x.far {
 		if err := s.Copy(x.places[i], v); err != nil {

@@ -131,6 +131,9 @@ func Build(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*
 	if err != nil {
 		return nil, err
 	}
+	if err := checkNodes(p, world); err != nil {
+		return nil, errors.Join(err, world.Close())
+	}
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -1,0 +1,215 @@
+package comm
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// Members on several nodes reach each other by the world's transport alone. It moves what only moves by itself.
+// The algorithms here do the rest: they have the transport bring members what they need into their staging, and
+// compute there.
+
+// crossers are the algorithms for members on several nodes; they are for no others.
+var crossers = []Algorithm{across{}, hierarchical{}}
+
+// crosses refuses members that are all on one node.
+func (in *Instance) crosses() error {
+	if in.nodes == nil {
+		return fmt.Errorf("%w: its members are on one node", device.ErrUnsupported)
+	}
+	return nil
+}
+
+// across sums in the order of the members, as S11 has it, and so has the bits of the algorithms inside a node.
+// Each member gets the others' operands, or where these are large its chunk of them, reduces them with one
+// launch, and passes its chunk of the sum on.
+type across struct{}
+
+func (across) Name() string { return "across" }
+
+func (across) Supports(in *Instance, _ device.Caps) error {
+	if err := in.crosses(); err != nil {
+		return err
+	}
+	switch in.Op {
+	case ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV:
+		return nil
+	case ir.OpReduce:
+		return in.Meets()
+	}
+	return fmt.Errorf("%w: it computes, and %s only moves", device.ErrUnsupported, in.Op)
+}
+
+// acrossTwoShotFrom is the size in bytes from which across runs an all_reduce in two shots. Tests make it small.
+var acrossTwoShotFrom int64 = twoShotFrom
+
+// acrossPlan says where in staging things lie, in bytes: first a member's operand, then what comes.
+type acrossPlan struct {
+	chunk  int64 // elements of a chunk of an all_reduce in two shots; 0 in one
+	came   int64 // where what comes begins
+	counts int64 // own counts, then all members'
+	bytes  int64
+}
+
+func (across) plan(in *Instance) acrossPlan {
+	n, size := int64(len(in.Parts)), in.dtype().Size()
+	elements := in.Parts[0].In.Elements()
+	var p acrossPlan
+	switch {
+	case in.Op == ir.OpReduceScatter:
+		p.bytes = elements * size
+	case in.Op == ir.OpAllReduce && n > 2 && elements*size >= acrossTwoShotFrom:
+		p.chunk = (elements + n - 1) / n
+		p.came = alignUp(n * p.chunk * size)
+		p.bytes = p.came + alignUp(n*p.chunk*size) + p.chunk*size
+	default:
+		p.came = alignUp(elements * size)
+		p.counts = p.came + alignUp(n*elements*size)
+		p.bytes = p.counts
+		if in.counted() {
+			p.bytes += alignUp(n*ir.I32.Size()) + n*n*ir.I32.Size()
+		}
+	}
+	return p
+}
+
+func (a across) Staging(in *Instance) int64 { return a.plan(in).bytes }
+
+func (a across) Build(b *Build) {
+	in, p := b.in, a.plan(b.in)
+	n := int64(b.Size())
+	elements, size := in.Parts[0].In.Elements(), b.dt.Size()
+	at := func(me int, off int64, shape ...int64) device.View { return b.Staging(me, off, shape) }
+	switch {
+	case in.Op == ir.OpReduceScatter:
+		b.transport(device.Collective{Op: ir.OpAllToAll, Axis: in.Axis, Split: in.Axis}, b.all(), func(me int) Part {
+			return Part{In: in.Parts[me].In, Out: at(me, 0, in.Parts[me].In.Shape...)}
+		})
+		for me := range in.Parts {
+			came := at(me, 0, in.Parts[me].In.Shape...)
+			b.Reduce(me, in.Parts[me].Out, b.each(func(i int) device.View { return block(came, in.Axis, i, int(n)) }))
+		}
+	case p.chunk > 0:
+		came, sum := p.came, p.came+alignUp(n*p.chunk*size)
+		for me := range in.Parts {
+			b.Copy(me, at(me, 0, in.Parts[me].In.Shape...), in.Parts[me].In)
+			rest := at(me, elements*size, n*p.chunk-elements)
+			b.run(me, device.Kernel{Op: ir.OpFill, HasInt: true, Outs: []device.View{rest}})
+		}
+		b.transport(device.Collective{Op: ir.OpAllToAll}, b.all(), func(me int) Part {
+			return Part{In: at(me, 0, n*p.chunk), Out: at(me, came, n*p.chunk)}
+		})
+		for me := range in.Parts {
+			b.Reduce(me, at(me, sum, p.chunk), b.each(func(i int) device.View {
+				return at(me, came+int64(i)*p.chunk*size, p.chunk)
+			}))
+		}
+		b.transport(device.Collective{Op: ir.OpAllGather}, b.all(), func(me int) Part {
+			return Part{In: at(me, sum, p.chunk), Out: at(me, 0, n*p.chunk)}
+		})
+		for me := range in.Parts {
+			b.Copy(me, in.Parts[me].Out, at(me, 0, in.Parts[me].Out.Shape...))
+		}
+	default:
+		for me := range in.Parts {
+			b.Copy(me, at(me, 0, in.Parts[me].In.Shape...), in.Parts[me].In)
+		}
+		c := device.Collective{Op: ir.OpAllGather}
+		if in.Op == ir.OpReduce {
+			c = device.Collective{Op: ir.OpGather, Root: in.Root, Together: in.Together}
+		}
+		b.transport(c, b.all(), func(me int) Part {
+			part := Part{In: at(me, 0, elements)}
+			if in.Op != ir.OpReduce || me == in.Root {
+				part.Out = at(me, p.came, n*elements)
+			}
+			return part
+		})
+		counts := func(me int, off int64, n int64) device.View {
+			return packed(at(me, p.counts+off).Mem, at(me, p.counts+off).Off, ir.I32, []int64{n})
+		}
+		all := alignUp(n * ir.I32.Size())
+		if in.counted() {
+			for me := range in.Parts {
+				b.Copy(me, counts(me, 0, n), in.Parts[me].Counts)
+			}
+			b.transport(device.Collective{Op: ir.OpAllGather}, b.all(), func(me int) Part {
+				return Part{In: counts(me, 0, n), Out: counts(me, all, n*n)}
+			})
+		}
+		for me := range in.Parts {
+			if in.Op == ir.OpReduce && me != in.Root {
+				continue
+			}
+			whole := b.each(func(i int) device.View { return at(me, p.came+int64(i)*elements*size, in.Parts[me].In.Shape...) })
+			if in.Op.Uneven() {
+				b.takeRows(me, whole, b.each(func(i int) device.View { return counts(me, all+int64(i)*n*ir.I32.Size(), n) }))
+			} else {
+				b.Reduce(me, in.Parts[me].Out, whole)
+			}
+		}
+	}
+}
+
+// all are the members.
+func (b *Build) all() []int {
+	list := make([]int, b.Size())
+	for i := range list {
+		list[i] = i
+	}
+	return list
+}
+
+// transport has members do a collective by the world's transport, each on its stream. part says what a member
+// brings; In and Out without memory are not there.
+func (b *Build) transport(c device.Collective, members []int, part func(me int) Part) {
+	b.launchAll(b.ch.transport, c, members, part, func(me int, l device.Launch) {
+		b.add(me, step{kind: stepReduce, launch: l})
+	})
+}
+
+// launchAll prepares a collective of a team of members, and gives each its launch.
+func (b *Build) launchAll(open func() (device.Team, error), c device.Collective, members []int, part func(me int) Part,
+	give func(me int, l device.Launch)) {
+	if b.err != nil {
+		return
+	}
+	team, err := open()
+	if err != nil {
+		b.fail(err)
+		return
+	}
+	elements := int64(0)
+	for _, me := range members {
+		p := part(me)
+		p.Reads, p.Writes, p.To, p.From = p.In.Mem != nil, p.Out.Mem != nil, -1, -1
+		if p.Writes {
+			b.claim(me, p.Out)
+			n := int64(len(members))
+			b.log[me].moved += viewBytes(p.Out) * (n - 1) / n
+			elements += p.Out.Elements()
+		}
+		c.Parts = append(c.Parts, p)
+	}
+	if elements == 0 { // nothing moves, and still all members have begun before one ends (S5)
+		c = device.Collective{Op: ir.OpBarrier, Parts: make([]Part, len(members))}
+		for i := range c.Parts {
+			c.Parts[i] = Part{To: -1, From: -1}
+		}
+	}
+	launches, err := team.Prepare(device.Tuning{Algo: b.ch.world.Transport()}, &c)
+	if err != nil {
+		b.fail(fmt.Errorf("%s for %s: %w", c.Op, b.in.Op, err))
+		return
+	}
+	for i, l := range launches {
+		if l != nil {
+			give(members[i], l)
+		}
+	}
+}
+
+// transport returns the team of all members on their streams.
+func (c *Channel) transport() (device.Team, error) { return c.openTeam() }

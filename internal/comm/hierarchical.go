@@ -1,0 +1,380 @@
+package comm
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// hierarchical runs collectives of members on several nodes in stages: inside each node members read each
+// other's staging, and between nodes each member meets those that have its place on the other nodes, so that
+// every byte crosses once. It goes by chunks: while one crosses, on a stream beside the member's, the next is
+// reduced inside.
+//
+//	all_reduce      reduce-scatter inside, all-reduce across, all-gather inside
+//	reduce_scatter  reduce inside for each node's member, reduce-scatter across
+//	all_gather      all-gather across, all-gather inside
+//
+// Sums are taken node by node: an order of its own, for those who allow any, and for integers.
+type hierarchical struct{}
+
+func (hierarchical) Name() string { return "hierarchical" }
+
+func (hierarchical) Supports(in *Instance, _ device.Caps) error {
+	if err := in.crosses(); err != nil {
+		return err
+	}
+	if _, err := in.places(); err != nil {
+		return err
+	}
+	switch in.Op {
+	case ir.OpAllGather:
+		return nil
+	case ir.OpAllReduce:
+		for i := range in.Parts {
+			if !dense(in.Parts[i].Out) {
+				return fmt.Errorf("%w: it needs dense outputs", device.ErrUnsupported)
+			}
+		}
+	case ir.OpReduceScatter:
+	default:
+		return fmt.Errorf("%w: it runs all_reduce, reduce_scatter and all_gather", device.ErrUnsupported)
+	}
+	integers := in.dtype() == ir.I32 || in.dtype() == ir.I64
+	switch {
+	case integers && in.Red == ir.Avg:
+		return fmt.Errorf("%w: averages of integers are cut once, at the end", device.ErrUnsupported)
+	case !integers && !in.AnyOrder:
+		return fmt.Errorf("%w: it adds node by node, and the order of the ranks is asked for; order=any allows it",
+			device.ErrUnsupported)
+	}
+	return nil
+}
+
+// places returns the members of each node, in their order; each node must have as many, and more than one.
+func (in *Instance) places() ([][]int, error) {
+	var nodes [][]int
+	at := map[int]int{}
+	for m, node := range in.nodes {
+		i, known := at[node]
+		if !known {
+			i = len(nodes)
+			at[node], nodes = i, append(nodes, nil)
+		}
+		nodes[i] = append(nodes[i], m)
+	}
+	for _, list := range nodes {
+		if len(list) != len(nodes[0]) || len(list) < 2 {
+			return nil, fmt.Errorf("%w: it wants as many members on each node, and two at least", device.ErrUnsupported)
+		}
+	}
+	return nodes, nil
+}
+
+const (
+	// hierarchicalFrom is the size of a message in bytes from which its stages are worth their waits.
+	hierarchicalFrom = 64 << 10
+	// mostCrossings bounds the chunks of an instance.
+	mostCrossings = 8
+)
+
+// crossingBytes is how much of a message is to cross at a time. Tests make it small.
+var crossingBytes int64 = 1 << 20
+
+// stages is how an instance is cut.
+type stages struct {
+	nodes  [][]int
+	n, l   int64 // nodes; members of each
+	chunks int64
+	size   int64 // of an element
+	// all_reduce: all elements, and those of a slice, which one member of a node reduces of a chunk.
+	whole int64
+	// Others: rows of a chunk along the first dimension of a block, and elements of a row.
+	slice, row int64
+	block      []int64 // shape of a block
+
+	sum, came, total, bytes int64 // where in staging: sums that cross, what comes, all_reduce's totals
+}
+
+func (hierarchical) stages(in *Instance) stages {
+	nodes, _ := in.places()
+	s := stages{nodes: nodes, n: int64(len(nodes)), l: int64(len(nodes[0])), size: in.dtype().Size()}
+	s.chunks = min(max(in.Message()/crossingBytes, 1), mostCrossings)
+	if in.Op == ir.OpAllReduce {
+		elements := in.Parts[0].In.Elements()
+		s.whole, s.slice = elements, (elements+s.chunks*s.l-1)/(s.chunks*s.l)
+		s.sum = alignUp(s.chunks * s.l * s.slice * s.size)
+		s.came = s.sum + alignUp(s.chunks*s.slice*s.size)
+		s.total = s.came + alignUp(s.chunks*s.n*s.slice*s.size)
+		s.bytes = s.total + s.chunks*s.slice*s.size
+		return s
+	}
+	s.block = in.Parts[0].In.Shape
+	operand := int64(1) // blocks of what a member brings
+	if in.Op == ir.OpReduceScatter {
+		s.block = in.Parts[0].Out.Shape
+		operand = s.n * s.l
+	}
+	rows := s.block[0]
+	s.row = 1
+	for _, e := range s.block[1:] {
+		s.row *= e
+	}
+	s.chunks = min(s.chunks, max(rows, 1))
+	s.slice = (rows + s.chunks - 1) / s.chunks
+	block := rows * s.row * s.size
+	s.sum = alignUp(operand * block)
+	s.came = s.sum
+	if in.Op == ir.OpReduceScatter {
+		s.came += alignUp(s.n * block)
+	}
+	s.bytes = s.came + s.n*block
+	return s
+}
+
+// elements returns those of an all_reduce's chunk that the members of a place reduce.
+func (s *stages) elements(k, place int64) (lo, n int64) {
+	lo = min((k*s.l+place)*s.slice, s.whole)
+	return lo, min(s.slice, s.whole-lo)
+}
+
+// rows returns the rows of a chunk.
+func (s *stages) rows(k int64) (lo, n int64) {
+	lo = min(k*s.slice, s.block[0])
+	return lo, min(s.slice, s.block[0]-lo)
+}
+
+func (h hierarchical) Staging(in *Instance) int64 { return h.stages(in).bytes }
+
+func (h hierarchical) Build(b *Build) {
+	s := h.stages(b.in)
+	// Each member's steps come in the order post, begin(0), begin(1), end(0), begin(2), end(1), …
+	for node, members := range s.nodes {
+		for place, me := range members {
+			w := &stageWork{b: b, s: &s, me: me, node: int64(node), place: int64(place), near: members}
+			w.post()
+			b.works = append(b.works, w)
+		}
+	}
+	for k := range s.chunks {
+		for _, w := range b.works {
+			w.begin(k)
+		}
+		for place := range s.l {
+			b.cross(&s, place, k)
+		}
+		if k > 0 {
+			for _, w := range b.works {
+				w.end(k - 1)
+			}
+		}
+	}
+	for _, w := range b.works {
+		w.end(s.chunks - 1)
+	}
+	b.works = nil
+}
+
+// stageWork is what one member does.
+type stageWork struct {
+	b           *Build
+	s           *stages
+	me          int
+	node, place int64
+	near        []int // the members of the node
+}
+
+func (w *stageWork) at(member int, off int64, shape ...int64) device.View {
+	return w.b.Staging(member, off, shape)
+}
+
+// meetNear has the member tell those of its node, and wait for them.
+func (w *stageWork) meetNear() {
+	for d := 1; d < len(w.near); d++ {
+		w.b.Tell(w.me, w.near[(int(w.place)+d)%len(w.near)])
+	}
+	for d := 1; d < len(w.near); d++ {
+		w.b.Await(w.me, w.near[(int(w.place)+d)%len(w.near)])
+	}
+}
+
+// post puts the operand where the node's members, or the transport, find it.
+func (w *stageWork) post() {
+	in := w.b.in
+	p := &in.Parts[w.me]
+	if in.Op == ir.OpReduceScatter {
+		n := w.b.Size()
+		block := w.blockBytes()
+		for i := range n {
+			w.b.Copy(w.me, w.at(w.me, int64(i)*block, w.s.block...), blockOf(p.In, in.Axis, i, n))
+		}
+	} else {
+		w.b.Copy(w.me, w.at(w.me, 0, p.In.Shape...), p.In)
+	}
+	if in.Op != ir.OpAllGather {
+		w.meetNear()
+	}
+}
+
+func (w *stageWork) blockBytes() int64 { return w.s.block[0] * w.s.row * w.s.size }
+
+// chunkShape is the shape of n rows of a block.
+func (w *stageWork) chunkShape(n int64) []int64 {
+	return append([]int64{n}, w.s.block[1:]...)
+}
+
+// begin reduces a chunk inside the node.
+func (w *stageWork) begin(k int64) {
+	s := w.s
+	switch w.b.in.Op {
+	case ir.OpAllReduce:
+		lo, n := s.elements(k, w.place)
+		w.reduceNear(w.at(w.me, s.sum+k*s.slice*s.size, n), lo*s.size, n)
+	case ir.OpReduceScatter:
+		lo, n := s.rows(k)
+		for node := range s.n {
+			to := int64(s.nodes[node][w.place])
+			off := to*w.blockBytes() + lo*s.row*s.size
+			w.reduceNear(w.at(w.me, s.sum+(s.n*lo+node*n)*s.row*s.size, n*s.row), off, n*s.row)
+		}
+	}
+}
+
+// reduceNear reduces elements of the node's members, off bytes from the start of their staging.
+func (w *stageWork) reduceNear(to device.View, off, elements int64) {
+	var from []device.View
+	for _, m := range w.near {
+		from = append(from, w.at(m, off, elements))
+	}
+	w.b.Reduce(w.me, to, from)
+}
+
+// cross has the members of one place on all nodes exchange a chunk, beside what they do else.
+func (b *Build) cross(s *stages, place, k int64) {
+	var members []int
+	for _, node := range s.nodes {
+		members = append(members, node[place])
+	}
+	var c device.Collective
+	var part func(me int) Part
+	at := func(me int, off, elements int64) device.View { return b.Staging(me, off, []int64{elements}) }
+	switch b.in.Op {
+	case ir.OpAllReduce:
+		c.Op = ir.OpAllGather
+		_, n := s.elements(k, place)
+		part = func(me int) Part {
+			return Part{In: at(me, s.sum+k*s.slice*s.size, n), Out: at(me, s.came+k*s.n*s.slice*s.size, s.n*n)}
+		}
+	case ir.OpReduceScatter:
+		c.Op = ir.OpAllToAll
+		lo, n := s.rows(k)
+		part = func(me int) Part {
+			off := s.n * lo * s.row * s.size
+			return Part{In: at(me, s.sum+off, s.n*n*s.row), Out: at(me, s.came+off, s.n*n*s.row)}
+		}
+	default:
+		c.Op = ir.OpAllGather
+		lo, n := s.rows(k)
+		part = func(me int) Part {
+			return Part{In: at(me, lo*s.row*s.size, n*s.row), Out: at(me, s.came+s.n*lo*s.row*s.size, s.n*n*s.row)}
+		}
+	}
+	open := func() (device.Team, error) { return b.ch.sideTeam(int(place), members) }
+	b.launchAll(open, c, members, part, func(me int, l device.Launch) {
+		side := b.ch.sides[me]
+		b.add(me, step{kind: stepFork, side: side})
+		b.add(me, step{kind: stepSide, side: side, launch: l})
+	})
+	if b.err != nil {
+		return
+	}
+	for _, me := range members {
+		e, err := b.ch.device(me).NewEvent()
+		if err != nil {
+			b.fail(err)
+			return
+		}
+		b.ch.joins = append(b.ch.joins, e)
+		b.add(me, step{kind: stepCrossed, side: &side{b.ch.sides[me].stream, e}})
+		b.pending[me] = append(b.pending[me], e)
+	}
+}
+
+// end waits for a chunk that has crossed, and finishes it inside the node.
+func (w *stageWork) end(k int64) {
+	b, s, p := w.b, w.s, &w.b.in.Parts[w.me]
+	if b.err != nil {
+		return
+	}
+	b.add(w.me, step{kind: stepJoin, side: &side{event: b.pending[w.me][k]}})
+	switch b.in.Op {
+	case ir.OpAllReduce:
+		_, n := s.elements(k, w.place)
+		var came []device.View
+		for node := range s.n {
+			came = append(came, w.at(w.me, s.came+(k*s.n*s.slice+node*n)*s.size, n))
+		}
+		b.Reduce(w.me, w.at(w.me, s.total+k*s.slice*s.size, n), came)
+		w.meetNear()
+		for place, m := range w.near {
+			lo, n := s.elements(k, int64(place))
+			b.Copy(w.me, flat(p.Out, lo, lo+n), w.at(m, s.total+k*s.slice*s.size, n))
+		}
+	case ir.OpReduceScatter:
+		lo, n := s.rows(k)
+		var came []device.View
+		for node := range s.n {
+			came = append(came, w.at(w.me, s.came+(s.n*lo+node*n)*s.row*s.size, w.chunkShape(n)...))
+		}
+		b.Reduce(w.me, rows(p.Out, 0, lo, n), came)
+	default:
+		w.meetNear()
+		lo, n := s.rows(k)
+		for place, m := range w.near {
+			for node := range s.n {
+				from := w.at(m, s.came+(s.n*lo+node*n)*s.row*s.size, w.chunkShape(n)...)
+				to := blockOf(p.Out, b.in.Axis, s.nodes[node][place], b.Size())
+				b.Copy(w.me, rows(to, 0, lo, n), from)
+			}
+		}
+	}
+}
+
+// blockOf is block, under a name that locals do not hide.
+func blockOf(v device.View, axis, i, n int) device.View { return block(v, axis, i, n) }
+
+// side is a stream beside a member's, with an event between the two.
+type side struct {
+	stream device.Stream
+	event  device.Event
+}
+
+// sideTeam returns the team of the members of one place on all nodes, on streams beside theirs.
+func (c *Channel) sideTeam(place int, members []int) (device.Team, error) {
+	if t := c.sideTeams[place]; t != nil {
+		return t, nil
+	}
+	if c.sides == nil {
+		c.sides, c.sideTeams = map[int]*side{}, map[int]device.Team{}
+	}
+	var list []Member
+	for _, m := range members {
+		d := c.device(m)
+		s, err := d.NewStream(device.StreamOptions{Name: c.members[m].Stream.Name() + ", between nodes"})
+		if err != nil {
+			return nil, err
+		}
+		fork, err := d.NewEvent()
+		if err != nil {
+			return nil, err
+		}
+		c.sides[m] = &side{s, fork}
+		list = append(list, Member{Rank: c.members[m].Rank, Stream: s})
+	}
+	t, err := c.world.OpenTeam(list)
+	if err == nil {
+		c.sideTeams[place] = t
+	}
+	return t, err
+}

@@ -1,0 +1,288 @@
+package comm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/verify"
+	"hocket.example/hocket/internal/world"
+	"hocket.example/hocket/ir"
+)
+
+// inNodes runs f as every process of a world of nodes of so many processes each, with a rank each; all of them in
+// this process.
+func inNodes(t *testing.T, sizes []int, f func(w device.World)) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	file, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	fd, err := unix.Dup(int(file.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := 0
+	for _, n := range sizes {
+		size += n
+	}
+	dir, rank := t.TempDir(), 0
+	var all sync.WaitGroup
+	for node, n := range sizes {
+		for range n {
+			o := world.Options{Rank: rank, Size: size, ID: t.Name(), Dir: dir,
+				Meet: l.Addr().String(), Token: "t", Node: fmt.Sprint(node)}
+			if rank == 0 {
+				o.MeetFD = fd
+			}
+			rank++
+			all.Go(func() {
+				p, err := world.Join(context.Background(), o)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer p.Leave()
+				w, err := cpu.New(cpu.Options{Peers: p}).Open(context.Background(), size)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer func() {
+					if t.Failed() {
+						p.Abort(errors.New("the test failed"))
+					}
+					w.Close()
+				}()
+				f(w)
+				if _, err := p.Agree(context.Background(), "end", nil); err != nil { // nobody goes while others compute
+					t.Error(err)
+				}
+			})
+		}
+	}
+	all.Wait()
+}
+
+// sums are collectives that compute: no transport does them.
+func sums(op ir.Op) bool {
+	switch op {
+	case ir.OpAllReduce, ir.OpReduceScatter, ir.OpReduce, ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV:
+		return true
+	}
+	return false
+}
+
+// nodeSpecs draws collectives whose members are on several nodes, each with an algorithm that takes it, or none.
+func nodeSpecs(rng *rand.Rand, team, count int) []spec {
+	specs := randomSpecs(rng, team, count)
+	for i := range specs {
+		s := &specs[i]
+		s.shared, s.algo = true, ""
+		if rng.IntN(2) == 0 {
+			s.op = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather}[rng.IntN(3)]
+			if s.op != ir.OpAllGather {
+				s.dt, s.red = []ir.DType{ir.I32, ir.I64}[rng.IntN(2)], ir.Sum+ir.Red(rng.IntN(3))
+			}
+			s.shape[0] = max(s.shape[0], 7)
+			s.algo = hierarchical{}.Name() // where each node has as many members
+		} else if rng.IntN(2) == 0 {
+			if s.algo = "tcp"; sums(s.op) {
+				s.algo = across{}.Name()
+			}
+		}
+	}
+	return specs
+}
+
+// TestNodes: random collectives of all kinds, one after the other over several runs, on two channels of all ranks
+// and on one of a part of them, give the bits that plain arithmetic in the order of the members gives.
+func TestNodes(t *testing.T) {
+	for _, sizes := range [][]int{{1, 1}, {2, 2}, {2, 1}, {2, 2, 2}, {3, 3}} {
+		t.Run(fmt.Sprint(sizes), func(t *testing.T) {
+			ranMu.Lock()
+			before := ranBy["hierarchical"] + ranBy["across"]
+			ranMu.Unlock()
+			for seed := range uint64(3) {
+				inNodes(t, sizes, func(w device.World) {
+					rng := rand.New(rand.NewPCG(seed, 36))
+					n := w.Ranks()
+					part := rng.Perm(n)[:2+rng.IntN(n-1)]
+					rigs := []*rig{
+						newRig(t, w, "a", teamOf(n), nodeSpecs(rng, n, 12)),
+						newRig(t, w, "b", rng.Perm(n), nodeSpecs(rng, n, 6)),
+						newRig(t, w, "c", part, inside(w, part, nodeSpecs(rng, len(part), 4))),
+					}
+					for run := range int64(3) {
+						for _, r := range rigs {
+							for i := range r.specs {
+								r.issue(i, run)
+							}
+						}
+					}
+					settle(t, w)
+					for _, r := range rigs {
+						r.check()
+					}
+				})
+			}
+			ranMu.Lock()
+			defer ranMu.Unlock()
+			if got := ranBy["hierarchical"] + ranBy["across"] - before; got < 3 {
+				t.Errorf("%d instances ran by the algorithms of this test", got)
+			}
+		})
+	}
+}
+
+// inside has specs of a team on one node choose their algorithms themselves.
+func inside(w device.World, team []int, specs []spec) []spec {
+	if slices.ContainsFunc(team, func(r int) bool { return w.Node(r) != w.Node(team[0]) }) {
+		return specs
+	}
+	for i := range specs {
+		specs[i].algo = ""
+	}
+	return specs
+}
+
+// TestNodesChoice: what reaches peers' memory is refused by name, and what is chosen keeps to the order of sums.
+func TestNodesChoice(t *testing.T) {
+	inNodes(t, []int{2, 2}, func(w device.World) {
+		d := plain(w)
+		var members []Member
+		for r := range w.Ranks() {
+			s, err := w.Device(r).NewStream(device.StreamOptions{Name: "s"})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			members = append(members, Member{Rank: r, Stream: s})
+		}
+		large := spec{op: ir.OpAllReduce, red: ir.Sum, dt: ir.F32, n: 4, shape: []int64{64 << 10}, shared: true}
+		for _, tc := range []struct {
+			change func(s *spec, in *Instance)
+			want   string
+		}{
+			{func(s *spec, in *Instance) {}, "across"},
+			{func(s *spec, in *Instance) { in.AnyOrder = true }, "hierarchical"},
+			{func(s *spec, in *Instance) { s.dt = ir.I32 }, "hierarchical"},
+			{func(s *spec, in *Instance) { s.dt, in.Red = ir.I32, ir.Avg }, "across"},
+			{func(s *spec, in *Instance) { s.op, in.Op = ir.OpAllGather, ir.OpAllGather }, "hierarchical"},
+			{func(s *spec, in *Instance) { s.op, in.Op = ir.OpAllToAll, ir.OpAllToAll }, "tcp"},
+			{func(s *spec, in *Instance) { in.Pin.Algo = "two-shot" },
+				"algorithm two-shot: not supported by this machine: its members reach each other's memory, " +
+					"and member 0 is on node 0, member 2 on node 1"},
+			{func(s *spec, in *Instance) { in.Pin.Algo = "hierarchical" }, "order=any allows it"},
+			{func(s *spec, in *Instance) { in.Pin.Algo = "tcp" }, "messages move bytes, and all_reduce computes"},
+		} {
+			s, in := large, large.instance()
+			tc.change(&s, &in)
+			for me := range members {
+				var mem device.Memory
+				r := rig{t: t}
+				in.Parts = append(in.Parts, r.place(w.Device(me), s, me, &mem))
+			}
+			c, err := d.Design(members, []Instance{in})
+			got := fmt.Sprint(err)
+			if err == nil {
+				got = c.Algorithm(0)
+				if err := c.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+			if !strings.Contains(got, tc.want) {
+				t.Errorf("%s: got %s, want %s", s, got, tc.want)
+			}
+		}
+	})
+}
+
+// TestNodesAreProved proves what channels of members on several nodes issue, over runs without a barrier: nobody
+// reads or writes what another still needs, also of what crosses beside the members' streams.
+func TestNodesAreProved(t *testing.T) {
+	for _, nodes := range [][]int{{0, 1}, {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 1, 1}, {0, 1, 1}} {
+		n := len(nodes)
+		for _, algo := range []string{"hierarchical", "across"} {
+			took := 0
+			var specs []spec
+			for k, op := range collectives {
+				for i, shape := range [][]int64{{7, 3}, {45}, {0, 4}, {2, 1, 5}} {
+					specs = append(specs, spec{op: op, red: ir.Sum, dt: ir.I32, n: n, shape: shape,
+						axis: i % len(shape), split: (i + k) % len(shape),
+						root: i % n, shift: 1, overlap: overlap((i + k) % int(numOverlaps)), algo: algo, shared: true,
+						unevenSpec: unevenSpec{counted: i%2 == 0, room: int64(3 * i), seed: uint64(i)}})
+				}
+			}
+			s := newScene(t, n)
+			s.tape.Nodes = nodes
+			r := s.channel("s", teamOf(n), specs)
+			for i := range specs {
+				if r.ch.Algorithm(i) == algo {
+					took++
+				}
+			}
+			if _, err := (&Instance{nodes: nodes}).places(); took == 0 && (err == nil || algo == "across") {
+				t.Errorf("%s took nothing on nodes %v", algo, nodes)
+			}
+			proved(t, s.play(2), fmt.Sprintf("by %s on nodes %v", algo, nodes))
+		}
+	}
+}
+
+// TestNodesProofNeedsEveryStep makes each small mistake in hierarchical collectives, and wants it refuted, or harmless
+// where all members wait for each other anyway.
+func TestNodesProofNeedsEveryStep(t *testing.T) {
+	nodes := []int{0, 0, 1, 1}
+	total, harmless := 0, 0
+	for _, op := range []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather} {
+		x := spec{op: op, red: ir.Sum, dt: ir.I32, n: 4, shape: []int64{28, 3}, algo: "hierarchical", shared: true}
+		s := newScene(t, 4)
+		s.tape.Nodes = nodes
+		r := s.channel("s", teamOf(4), []spec{x, x, x})
+		for _, m := range append(mutants(r.ch, 1), joins1(r.ch, 1)...) {
+			undo := m.apply(r.ch)
+			v := verify.Plan(s.play(2), verify.Options{FaultsOnly: true})
+			undo()
+			if total++; v.Verdict == verify.Refuted {
+				continue
+			}
+			if harmless++; m.kind == "no signal" || v.Verdict != verify.Proved {
+				t.Errorf("%s: %s, step %d of instance %d: %v", op, m.kind, m.step, m.inst, v.Verdict)
+			}
+		}
+	}
+	if total < 100 || harmless > total/3 {
+		t.Errorf("%d mistakes, of which %d are proved", total, harmless)
+	}
+	t.Logf("%d mistakes, of which %d are proved", total, harmless)
+}
+
+// joins1 are the mistakes of a member that does not wait for what crosses beside its stream, or of what crosses that
+// does not wait for the member.
+func joins1(ch *Channel, member int) (list []mutant) {
+	for i := range ch.insts {
+		for k, st := range ch.plans[i][member] {
+			if st.kind == stepJoin || st.kind == stepFork {
+				list = append(list, mutant{i, member, k, "no wait", st})
+			}
+		}
+	}
+	return list
+}

@@ -1,0 +1,577 @@
+package world
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/binary"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hocket.example/hocket/internal/longtest"
+)
+
+// meeting listens where processes of several nodes meet, for process 0 to take over.
+func meeting(t *testing.T) (addr string, file *os.File) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if file, err = l.(*net.TCPListener).File(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	return l.Addr().String(), file
+}
+
+// nodes are the options of a world of nodes of so many processes each, by rank.
+func nodes(t *testing.T, sizes ...int) []Options {
+	t.Helper()
+	o := options(t, 0)
+	o.Token = "a secret"
+	addr, file := meeting(t)
+	o.Meet = addr
+	var all []Options
+	for node, size := range sizes {
+		for range size {
+			o := o
+			o.Rank, o.Node = len(all), fmt.Sprint(node)
+			all = append(all, o)
+		}
+	}
+	for r := range all {
+		all[r].Size = len(all)
+	}
+	fd, err := unix.Dup(int(file.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all[0].MeetFD = fd
+	return all
+}
+
+// inNodes runs f as every process of a world of nodes, all of them in this process.
+func inNodes(t *testing.T, all []Options, f func(w *World) error) {
+	t.Helper()
+	var group sync.WaitGroup
+	for r, o := range all {
+		group.Go(func() {
+			w, err := Join(context.Background(), o)
+			if err != nil {
+				t.Errorf("rank %d: %v", r, err)
+				return
+			}
+			ended := f(w)
+			if ended != nil && ended != errEnded {
+				t.Errorf("rank %d: %v", r, ended)
+			}
+			if err := w.Leave(); (err != nil) != (ended == errEnded) {
+				t.Errorf("rank %d: left the world: %v", r, err)
+			}
+		})
+	}
+	group.Wait()
+	if left, err := os.ReadDir(all[0].Dir); err != nil || len(left) > 0 {
+		t.Errorf("left in the folder: %v, %v", left, err)
+	}
+}
+
+// TestNodes: processes know their node, share memory inside it, agree, compare steps and pass bytes across.
+func TestNodes(t *testing.T) {
+	for _, sizes := range [][]int{{1, 1}, {2, 2}, {1, 3, 2}} {
+		t.Run(fmt.Sprint(sizes), func(t *testing.T) {
+			inNodes(t, nodes(t, sizes...), func(w *World) error { return crossing(w, sizes) })
+		})
+	}
+}
+
+func crossing(w *World, sizes []int) error {
+	ctx := context.Background()
+	me, size := w.Process(), w.Processes()
+	first := 0 // of the own node
+	for node, n := range sizes {
+		if me >= first+n {
+			first += n
+			continue
+		}
+		if w.Node(me) != node || w.Nodes() != len(sizes) || w.Local() != me-first {
+			return fmt.Errorf("rank %d is number %d of node %d of %d", me, w.Local(), w.Node(me), w.Nodes())
+		}
+		break
+	}
+	for i := range 5 {
+		if err := w.Same(ctx, "the number", fmt.Sprint(i)); err != nil {
+			return err
+		}
+		if err := w.Step(fmt.Sprint("step ", i)); err != nil {
+			return err
+		}
+	}
+	// Memory stays inside a node.
+	s, err := NewSegment(8)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	copy(s.Bytes(), fmt.Sprint(me))
+	if err := w.Share("memory", s); err != nil {
+		return err
+	}
+	for r := range size {
+		if r == me {
+			continue
+		}
+		m, err := w.Map(ctx, r, "memory")
+		if w.Node(r) != w.Node(me) {
+			if err == nil || !strings.Contains(err.Error(), "of another node") {
+				return fmt.Errorf("memory of another node: %v", err)
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if m.Bytes()[0] != byte('0'+r) {
+			return fmt.Errorf("memory of rank %d holds %q", r, m.Bytes())
+		}
+		m.Close()
+	}
+	// Everybody sends everybody bytes of several lengths, itself too.
+	wires := w.NewWires(size * size)
+	for _, n := range []int{0, 1, MaxValue, tcpPayload + 1, 1 << 20} {
+		text := func(from, to int) []byte { return bytes.Repeat([]byte{byte(from*16 + to), byte(n)}, n)[:n] }
+		got := make([][]byte, size)
+		receipts := make([]*Receipt, size)
+		for r := range size {
+			got[r] = make([]byte, n)
+			if receipts[r], err = w.Expect(r, wires+uint64(r*size+me), got[r]); err != nil {
+				return err
+			}
+		}
+		for d := range size {
+			to := (me + d) % size
+			if err := w.Send(ctx, to, wires+uint64(me*size+to), text(me, to)); err != nil {
+				return err
+			}
+		}
+		for r := range size {
+			if err := receipts[r].Wait(ctx); err != nil {
+				return err
+			}
+			if !bytes.Equal(got[r], text(r, me)) {
+				return fmt.Errorf("%d bytes from %d to %d arrive otherwise", n, r, me)
+			}
+		}
+	}
+	_, err = w.Agree(ctx, "end", nil)
+	return err
+}
+
+// TestNodesDiffer: steps that differ between nodes are named with both values, also where the later one comes
+// before it has heard of the other.
+func TestNodesDiffer(t *testing.T) {
+	inNodes(t, nodes(t, 1, 1), func(w *World) error {
+		if err := w.Step("load"); err != nil {
+			return err
+		}
+		_ = w.Step(fmt.Sprint("batch of ", w.Process())) // whoever hears of the other says so
+		select {
+		case <-w.Done():
+		case <-time.After(10 * time.Second):
+			return errors.New("the world goes on")
+		}
+		want := "ranks disagree on step 3: rank 0 has batch of 0, rank 1 has batch of 1"
+		if err := w.Err(); err.Error() != want {
+			return fmt.Errorf("got %v, want %s", err, want)
+		}
+		return errEnded
+	})
+}
+
+// TestNodesLengths: an end that sends another number of bytes than the other expects is named.
+func TestNodesLengths(t *testing.T) {
+	inNodes(t, nodes(t, 1, 1), func(w *World) error {
+		wire := w.NewWires(1)
+		var err error
+		if w.Process() == 0 {
+			err = w.Send(context.Background(), 1, wire, make([]byte, 3))
+		} else {
+			var r *Receipt
+			if r, err = w.Expect(0, wire, make([]byte, 4)); err == nil {
+				err = r.Wait(context.Background())
+			}
+		}
+		var d *DisagreeError
+		if !errors.As(err, &d) || !strings.Contains(err.Error(), "rank 0 has 3 to send, rank 1 has 4 to receive") {
+			return fmt.Errorf("got %v", err)
+		}
+		return errEnded
+	})
+}
+
+// TestNodesAbort: an abort on one node ends the world on the other, with the cause of who aborted.
+func TestNodesAbort(t *testing.T) {
+	inNodes(t, nodes(t, 2, 2), func(w *World) error {
+		_, _ = w.Agree(context.Background(), "begin", nil) // all have joined; rank 2 may be through, and abort
+		if w.Process() == 2 {
+			w.Abort(errors.New("out of memory"))
+		}
+		select {
+		case <-w.Done():
+		case <-time.After(10 * time.Second):
+			return errors.New("it does not learn of the abort")
+		}
+		var p *PeerError
+		if err := w.Err(); w.Process() != 2 && (!errors.As(err, &p) || p.Rank != 2 || p.Why != "out of memory") {
+			return fmt.Errorf("got %v", err)
+		}
+		if w.Page()[0] == 0 {
+			return errors.New("the abort word is not set")
+		}
+		return errEnded
+	})
+}
+
+// certificate writes a new certificate and its key.
+func certificate(t *testing.T) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a run"},
+		NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	files := map[string]*pem.Block{"cert": {Type: "CERTIFICATE", Bytes: der}, "key": {Type: "PRIVATE KEY", Bytes: secret}}
+	for name, block := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(dir, "cert"), filepath.Join(dir, "key")
+}
+
+// TestNodesTLS: with a certificate nothing goes over in the clear, and a process without it does not get in.
+func TestNodesTLS(t *testing.T) {
+	all := nodes(t, 1, 2)
+	cert, key := certificate(t)
+	var seen atomic.Int64
+	tap(t, func(b []byte) {
+		seen.Add(int64(len(b)))
+		if bytes.Contains(b, []byte("a secret")) || bytes.Contains(b, []byte("TestNodesTLS")) {
+			t.Error("the token or the run's name goes over in the clear")
+		}
+	})
+	for r := range all {
+		all[r].Cert, all[r].Key = cert, key
+	}
+	stranger := all[1]
+	stranger.Cert, stranger.Key = certificate(t)
+	stranger.JoinTimeout = 500 * time.Millisecond
+	if _, err := Join(context.Background(), stranger); err == nil || !strings.Contains(err.Error(), "rank 0: absent") {
+		t.Errorf("another certificate: %v", err)
+	}
+	inNodes(t, all, func(w *World) error { return crossing(w, []int{1, 2}) })
+	if seen.Load() == 0 {
+		t.Error("nothing went over TCP")
+	}
+}
+
+// tap shows what processes of this one write to other nodes.
+func tap(t *testing.T, show func([]byte)) {
+	old := dialNet
+	t.Cleanup(func() { dialNet = old })
+	dialNet = func(ctx context.Context, addr string) (net.Conn, error) {
+		conn, err := old(ctx, addr)
+		return &tapped{conn, show}, err
+	}
+}
+
+type tapped struct {
+	net.Conn
+	show func([]byte)
+}
+
+func (c *tapped) Write(b []byte) (int, error) {
+	c.show(b)
+	return c.Conn.Write(b)
+}
+
+// TestNodesRefuse: what does not fit is refused with its cause, before the time is up.
+func TestNodesRefuse(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(o *Options)
+		zero   string // what process 0 reports
+		one    string
+	}{
+		{"absent", nil, "rank 1: absent: did not join within 1s", ""},
+		{"token", func(o *Options) { o.Token = "another" }, "rank 1: absent: did not join within 1s",
+			"a run with another token: set HOCKET_TOKEN"},
+		{"size", func(o *Options) { o.Size = 3 }, "ranks disagree on the size of the world: rank 0 has 2, rank 1 has 3",
+			"the size of the world"},
+		{"run", func(o *Options) { o.ID = "another run" }, "rank 1: absent", "rank 0: absent: did not join at 127.0.0.1"},
+		{"no token", func(o *Options) { o.Token = "" }, "rank 1: absent", "set HOCKET_TOKEN"},
+		{"no key", func(o *Options) { o.Cert = "x" }, "rank 1: absent", "set HOCKET_TLS_CERT and HOCKET_TLS_KEY"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			all := nodes(t, 1, 1)
+			for r := range all {
+				all[r].JoinTimeout = time.Second
+			}
+			var group sync.WaitGroup
+			try := func(o Options, want string) {
+				w, err := Join(context.Background(), o)
+				if err == nil {
+					w.Leave()
+				}
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("rank %d: %v, want %q", o.Rank, err, want)
+				}
+			}
+			group.Go(func() { try(all[0], tc.zero) })
+			if tc.change != nil {
+				tc.change(&all[1])
+				group.Go(func() { try(all[1], tc.one) })
+			}
+			group.Wait()
+		})
+	}
+	o := options(t, 4)
+	o.LocalSize = 2
+	if _, err := Join(context.Background(), o); err == nil || !strings.Contains(err.Error(), "set HOCKET_MEET") {
+		t.Errorf("nowhere to meet: %v", err)
+	}
+}
+
+// TestNodesHostile floods the place where nodes meet: with garbage, with messages of others, with connections
+// that say nothing, with lengths that nobody sends. The processes of the run join all the same.
+func TestNodesHostile(t *testing.T) {
+	requests := longtest.Of(3000, 50000)
+	all := nodes(t, 1, 1)
+	for r := range all {
+		all[r].JoinTimeout = 5 * time.Minute
+	}
+	joined := make(chan error, 1)
+	var first *World
+	go func() {
+		var err error
+		first, err = Join(context.Background(), all[0])
+		joined <- err
+	}()
+	random := make([]byte, 64<<10)
+	rand.Read(random)
+	framed := func(messages ...[]byte) (b []byte) {
+		for _, m := range messages {
+			b = append(binary.LittleEndian.AppendUint32(b, uint32(len(m))), m...)
+		}
+		return b
+	}
+	right := token{all[0].Token}.encode()
+	self := hello{Protocol: protocol, ID: all[0].ID, Size: 2, member: member{Rank: 0, PID: 1, Host: "x"}}
+	far := self
+	far.Rank = 1 << 60
+	packets := [][]byte{
+		nil, {0}, random[:100], random,
+		[]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+		{0xff, 0xff, 0xff, 0xff, 'k'}, {0, 0, 0, 0}, framed([]byte("k")), framed(bytes.Repeat([]byte("k"), maxMessage)),
+		framed([]byte("kwrong"), arrival{far, "x", "1"}.encode()), framed(self.encode()),
+		framed(right), framed(right, []byte("n{")), framed(right, random[:maxMessage]),
+		framed(right, arrival{far, "x", "1"}.encode()), framed(right, arrival{self, "x", "1"}.encode()),
+		framed(right, arrival{self, "", "port"}.encode()),
+		framed(right, far.encode()), framed(right, encodeBye()), framed(right, data{1, random[:100]}.append(nil)),
+	}
+	before := heap()
+	var live atomic.Uint64
+	watching := make(chan struct{})
+	var watcher, senders sync.WaitGroup
+	watcher.Go(func() {
+		for {
+			select {
+			case <-watching:
+				return
+			case <-time.After(200 * time.Millisecond):
+				runtime.GC()
+				live.Store(max(live.Load(), heap()))
+			}
+		}
+	})
+	for s := range 8 {
+		senders.Go(func() {
+			var slow []net.Conn
+			for i := s; i < requests; i += 8 {
+				conn, err := net.Dial("tcp", all[0].Meet)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				conn.Write(packets[i%len(packets)])
+				if i%3 == 0 && len(slow) < 50 {
+					slow = append(slow, conn)
+				} else {
+					conn.Close()
+				}
+			}
+			for _, conn := range slow {
+				conn.Close()
+			}
+		})
+	}
+	senders.Wait()
+	close(watching)
+	watcher.Wait()
+	select {
+	case err := <-joined:
+		t.Fatalf("the flood ends Join: %v", err)
+	default:
+	}
+	w, err := Join(context.Background(), all[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Leave()
+	if err := <-joined; err != nil {
+		t.Fatal(err)
+	}
+	defer first.Leave()
+	if grown := int64(live.Load()) - int64(before); grown > 5<<20 {
+		t.Errorf("memory grows by %d bytes", grown)
+	}
+}
+
+// cut is a network that stops carrying anything, without a word.
+type cut struct {
+	once sync.Once
+	now  chan struct{}
+}
+
+// cutNet has connections between nodes go through a network that can be cut.
+func cutNet(t *testing.T) *cut {
+	c := &cut{now: make(chan struct{})}
+	old := dialNet
+	t.Cleanup(func() { dialNet = old })
+	dialNet = func(ctx context.Context, addr string) (net.Conn, error) {
+		conn, err := old(ctx, addr)
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { conn.Close() })
+		return &cutConn{Conn: conn, cut: c, closed: make(chan struct{})}, nil
+	}
+	return c
+}
+
+// cutConn carries nothing any more, not even its end, once its network is cut.
+type cutConn struct {
+	net.Conn
+	cut    *cut
+	closed chan struct{}
+}
+
+func (c *cutConn) dead() bool {
+	select {
+	case <-c.cut.now:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *cutConn) Write(b []byte) (int, error) {
+	if c.dead() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *cutConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.dead() {
+		<-c.closed
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+func (c *cutConn) Close() error {
+	close(c.closed)
+	if c.dead() {
+		return c.Conn.SetReadDeadline(time.Unix(1, 0))
+	}
+	return c.Conn.Close()
+}
+
+// TestNodesCut: where the network between nodes drops everything, both sides learn of it within T + 5 s, also in
+// the middle of a message that one of them waits for.
+func TestNodesCut(t *testing.T) {
+	const stall = time.Second
+	all := nodes(t, 1, 1)
+	for r := range all {
+		all[r].StallTimeout = stall
+	}
+	c := cutNet(t)
+	var at atomic.Int64
+	begun := make(chan struct{})
+	inNodes(t, all, func(w *World) error {
+		ctx := context.Background()
+		wire := w.NewWires(1)
+		if _, err := w.Agree(ctx, "begin", nil); err != nil {
+			return err
+		}
+		var err error
+		if w.Process() == 1 {
+			close(begun)
+		}
+		<-begun
+		if w.Process() == 0 {
+			c.once.Do(func() {
+				at.Store(time.Now().UnixNano())
+				close(c.now)
+			})
+			err = w.Send(ctx, 1, wire, make([]byte, 8<<20))
+		} else {
+			<-c.now
+			var r *Receipt
+			if r, err = w.Expect(0, wire, make([]byte, 8<<20)); err == nil {
+				err = r.Wait(ctx)
+			}
+		}
+		took := time.Duration(time.Now().UnixNano() - at.Load())
+		var p *PeerError
+		if !errors.As(err, &p) || p.Rank != 1-w.Process() || !strings.Contains(p.Why, "stalled") {
+			return fmt.Errorf("got %v", err)
+		}
+		if took > 10*(stall+5*time.Second) {
+			return fmt.Errorf("it takes %v", took)
+		}
+		t.Logf("rank %d learns of it after %v", w.Process(), took.Round(time.Millisecond))
+		return errEnded
+	})
+}
