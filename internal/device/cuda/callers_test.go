@@ -550,3 +550,47 @@ func TestEnqueuedFault(t *testing.T) {
 	c.f.dead = 700
 	c.f.mu.Unlock()
 }
+
+// TestEnqueueHangs: a call of the driver that never returns ends what waits for it soon after its deadline.
+func TestEnqueueHangs(t *testing.T) {
+	for _, call := range []string{"cuEventRecord", "cuStreamWaitEvent", "cuMemcpyAsync", "cuLaunchKernel", "cuStreamQuery",
+		"cuPointerGetAttribute"} {
+		t.Run(call, func(t *testing.T) {
+			c := newCaller(t, hocket.LoadOptions{Grace: -1})
+			c.sys.CallPatience = haste
+			c.f.haunted = true
+			x := []int32{1, 2, 3, 4, 5, 6, 7, 8}
+			c.give(x)
+			if err := c.enqueue(); err != nil {
+				t.Fatal(err)
+			}
+			c.wait()
+			if err := c.model.Sync(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			release := c.f.Block(call)
+			defer func() {
+				c.f.dead = 1 // what hangs is not given back
+				release()
+				c.f.abandon()
+			}()
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			began := time.Now()
+			err := c.model.Enqueue(ctx, hocket.EnqueueArgs{Streams: c.streams, In: c.in, Out: c.out})
+			if err == nil {
+				err = c.model.Sync(ctx)
+			}
+			if err := hungOr([]error{err}); err != nil {
+				t.Errorf("an error of another kind: %v", err)
+			}
+			if err == nil {
+				t.Error("there is no error")
+			}
+			_ = c.m.Close() // its error tells of the loss, or nothing
+			if took := time.Since(began); took > 20*time.Second {
+				t.Errorf("enqueueing, waiting and closing take %v", took)
+			}
+		})
+	}
+}
