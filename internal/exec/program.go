@@ -172,6 +172,14 @@ func (p *Program) Stats() Stats {
 	return s
 }
 
+// Members lists the commands that one launch does with a command, itself among them; nil for none.
+func (p *Program) Members(cmd int) []int {
+	if g := p.im.Groups[cmd]; g != nil {
+		return g.Members
+	}
+	return nil
+}
+
 // Held is the memory that the program has taken on its machine, which may grow with
 // its runs.
 func (p *Program) Held() device.Held { return p.im.Held() }
