@@ -186,7 +186,8 @@ func (s *stepJob) planOf(strategy string) (*plan.Plan, error) {
 	if err := ds.Err(); err != nil {
 		return nil, err
 	}
-	u, err := compile.Build(info, compile.Options{Strategy: strategy, Machine: compile.MachineFor(s.job.machine.Name()), Device: s.job.machine})
+	u, err := compile.Build(info, compile.Options{Strategy: strategy, Machine: compile.MachineFor(s.job.machine.Name()),
+		Device: s.job.machine})
 	if err != nil {
 		return nil, err
 	}
@@ -322,7 +323,8 @@ func (s *stepJob) load(ctx context.Context, inputs map[string]*hocket.Tensor) er
 }
 
 func (s *stepJob) loadWay(ctx context.Context, w *stepWay, inputs map[string]*hocket.Tensor) error {
-	model, err := s.machine.Load(s.program, s.Binding, hocket.LoadOptions{Strategy: w.Strategy, Graph: w.Issued == "graph", FixedAlgorithms: s.Fixed})
+	model, err := s.machine.Load(s.program, s.Binding,
+		hocket.LoadOptions{Strategy: w.Strategy, Graph: w.Issued == "graph", FixedAlgorithms: s.Fixed})
 	if err != nil {
 		return err
 	}
@@ -442,7 +444,8 @@ func (s *stepJob) time(ctx context.Context, w *stepWay, n int) (float64, error) 
 }
 
 // timeOps times the commands of a way's plan one by one.
-func (s *stepJob) timeOps(ctx context.Context, w *stepWay, m *machine.Description, inputs map[string]*hocket.Tensor) (err error) {
+func (s *stepJob) timeOps(ctx context.Context, w *stepWay, m *machine.Description,
+	inputs map[string]*hocket.Tensor) (err error) {
 	p, err := s.planOf(w.Strategy)
 	if err != nil {
 		return err

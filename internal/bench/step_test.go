@@ -50,7 +50,8 @@ func TestStepReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := rep.Step; !slices.Equal(s.Weights, []string{"table", "w", "odd"}) || !slices.Equal(s.State, []string{"ids", "kept"}) {
+	if s := rep.Step; !slices.Equal(s.Weights, []string{"table", "w", "odd"}) ||
+		!slices.Equal(s.State, []string{"ids", "kept"}) {
 		t.Errorf("weights %v, device tensors %v", s.Weights, s.State)
 	}
 	for _, w := range rep.Step.Ways {
@@ -85,7 +86,8 @@ func TestStepReport(t *testing.T) {
 // one is the host's; ways are compared with the first of their issue.
 func TestStepTimes(t *testing.T) {
 	clock := time.Unix(0, 0)
-	s := &stepJob{StepOptions: StepOptions{Runs: 5}, job: &job{Options: Options{Rounds: 3}}, now: func() time.Time { return clock }}
+	s := &stepJob{StepOptions: StepOptions{Runs: 5}, job: &job{Options: Options{Rounds: 3}},
+		now: func() time.Time { return clock }}
 	s.step.BoundUS = 4
 	add := func(strategy, issued string, host, run time.Duration) {
 		w := &stepWay{StepTimes: StepTimes{Strategy: strategy, Issued: issued}}
@@ -102,9 +104,11 @@ func TestStepTimes(t *testing.T) {
 	if err := s.measure(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []struct{ back, single, host, over float64 }{{10, 40, 30, 2.5}, {20, 60, 40, 5}, {8, 38, 30, 2}} {
+	for i, want := range []struct{ back, single, host, over float64 }{{10, 40, 30, 2.5}, {20, 60, 40, 5},
+		{8, 38, 30, 2}} {
 		w := s.ways[i]
-		if w.BackToBack.Median != want.back || w.Single.Median != want.single || w.Host.Median != want.host || w.OverBound != want.over {
+		if w.BackToBack.Median != want.back || w.Single.Median != want.single || w.Host.Median != want.host ||
+			w.OverBound != want.over {
 			t.Errorf("%s, %s: %+v; want %+v", w.Strategy, w.Issued, w.StepTimes, want)
 		}
 		if len(w.Guesses) != 1 {
@@ -116,7 +120,8 @@ func TestStepTimes(t *testing.T) {
 	}
 	broken := errors.New("broken")
 	s.ways[1].run = func(context.Context, int) ([]string, error) { return nil, broken }
-	if err := s.measure(context.Background()); !errors.Is(err, broken) || !strings.Contains(err.Error(), "sequential, eager") {
+	if err := s.measure(context.Background()); !errors.Is(err, broken) ||
+		!strings.Contains(err.Error(), "sequential, eager") {
 		t.Errorf("a run that fails: %v", err)
 	}
 }
@@ -157,9 +162,11 @@ func TestOpTimes(t *testing.T) {
 		return trace.Event{Rank: rank, ID: int64(cmd), Name: name, Class: class, Start: 5000, End: 5000 + us*1000}
 	}
 	for _, each := range []int64{7, 9, 100} {
-		tr := &trace.Trace{Ranks: 2, Events: []trace.Event{event(0, of(0, "linear")[0], "linear", 5, trace.Compute), event(1, 0, "input", 99, trace.IO)}}
+		tr := &trace.Trace{Ranks: 2, Events: []trace.Event{event(0, of(0, "linear")[0], "linear", 5, trace.Compute),
+			event(1, 0, "input", 99, trace.IO)}}
 		for i := range linear {
-			tr.Events = append(tr.Events, event(1, linear[i], "linear", each, trace.Compute), event(1, mul[i], "silu+mul", 1, trace.Compute))
+			tr.Events = append(tr.Events, event(1, linear[i], "linear", each, trace.Compute),
+				event(1, mul[i], "silu+mul", 1, trace.Compute))
 		}
 		list.add(tr)
 	}
@@ -173,7 +180,8 @@ func TestOpTimes(t *testing.T) {
 		t.Fatalf("bound by compute: %v > %v", flops, per)
 	}
 	l := ops[0]
-	if l.Op != "linear" || l.Times != 3 || l.US.Median != 27 || math.Abs(l.BoundUS-3*per) > 1e-9 || l.BoundBy != "memory" ||
+	if l.Op != "linear" || l.Times != 3 || l.US.Median != 27 || math.Abs(l.BoundUS-3*per) > 1e-9 ||
+		l.BoundBy != "memory" ||
 		math.Abs(l.Lost-(27-3*per)) > 1e-9 || l.Shapes != "f32[4,16], f32[8,16] -> f32[4,8]" {
 		t.Errorf("linear: %+v; want 3 times %v of bound", l, per)
 	}

@@ -40,7 +40,8 @@ func step(
 	if rates.Memory != 2900 || math.Abs(rates.Wire-float64(1<<30)/2711e3) > 1e-9 {
 		t.Fatalf("rates %+v", rates)
 	}
-	read := f32 * (2 /* ids */ + 2*16 /* of the table */ + 16*16 /* w, once */ + 2*4*8 + 2*6*2*8 + 2*16 + 2 /* at */ + 2*16 /* p */)
+	read := f32 * (2 /* ids */ + 2*16 /* of the table */ + 16*16 /* w, once */ + 2*4*8 + 2*6*2*8 + 2*16 + 2 /* at */ +
+		2*16 /* p */)
 	write := f32 * (2*16 /* of kept */ + 2*16 + 2*4*8)
 	linear := 2.0 * 2 * 16 * 16
 	attention := 4.0 * 4 * 8 * (5 + 6) // the first query sees 5 keys

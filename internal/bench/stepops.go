@@ -122,7 +122,8 @@ func (o *opTimes) ops() []OpTime {
 		list = append(list, t)
 	}
 	slices.SortFunc(list, func(a, b OpTime) int {
-		return cmp.Or(cmp.Compare(b.Lost, a.Lost), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Op, b.Op), cmp.Compare(a.Text, b.Text))
+		return cmp.Or(cmp.Compare(b.Lost, a.Lost), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Op, b.Op),
+			cmp.Compare(a.Text, b.Text))
 	})
 	return list
 }
@@ -155,7 +156,8 @@ func (o *opTimes) shapes(cmd int) string {
 func typesOf(refs []plan.Ref) string {
 	var types []string
 	for _, r := range refs {
-		types = append(types, fmt.Sprintf("%s[%s]", r.DType, strings.Trim(strings.ReplaceAll(fmt.Sprint(r.Shape), " ", ","), "[]")))
+		types = append(types, fmt.Sprintf("%s[%s]", r.DType,
+			strings.Trim(strings.ReplaceAll(fmt.Sprint(r.Shape), " ", ","), "[]")))
 	}
 	return strings.Join(types, ", ")
 }

@@ -24,7 +24,8 @@ func (t *table) step(s *Step, peers []contest.Peer) {
 	if len(s.State) > 0 {
 		t.Line("device tensors: %s", strings.Join(s.State, " "))
 	}
-	t.Line("bound %.1f µs by %s: memory %.1f, compute %.1f, wire %.1f", s.BoundUS, s.BoundBy, s.Bound.Memory, s.Bound.Compute, s.Bound.Wire)
+	t.Line("bound %.1f µs by %s: memory %.1f, compute %.1f, wire %.1f", s.BoundUS, s.BoundBy, s.Bound.Memory,
+		s.Bound.Compute, s.Bound.Wire)
 	rows := [][]string{{"strategy", "issued", "back to back µs", "× bound", "single µs", "host µs", "- first", ""}}
 	for _, w := range s.Ways {
 		if w.Refused != "" {
@@ -34,7 +35,8 @@ func (t *table) step(s *Step, peers []contest.Peer) {
 		if w.Against != nil {
 			against = w.Against.Text(1)
 		}
-		rows = append(rows, []string{w.Strategy, w.Issued, w.BackToBack.Text(1), fmt.Sprintf("%.2f", w.OverBound), w.Single.Text(1),
+		rows = append(rows, []string{w.Strategy, w.Issued, w.BackToBack.Text(1), fmt.Sprintf("%.2f", w.OverBound),
+			w.Single.Text(1),
 			w.Host.Text(1), against, w.Verdict})
 	}
 	for _, p := range peers {
@@ -75,7 +77,8 @@ func (t *table) opTimes(w *StepTimes) {
 	if w.Refused != "" {
 		return
 	}
-	t.Line("\n%s, %s: each command at its bound, one after the other, %.1f µs; furthest from it:", w.Strategy, w.Issued, w.OpsBound)
+	t.Line("\n%s, %s: each command at its bound, one after the other, %.1f µs; furthest from it:", w.Strategy, w.Issued,
+		w.OpsBound)
 	for _, o := range w.Overlap {
 		t.Line("%s", o)
 	}
@@ -85,7 +88,8 @@ func (t *table) opTimes(w *StepTimes) {
 	}
 	rows := [][]string{{"", "line", "times", "µs", "bound", "by", "lost", ""}}
 	for _, o := range w.Ops[:min(len(w.Ops), shownOps)] {
-		rows = append(rows, []string{o.Op, fmt.Sprint(o.Line), fmt.Sprint(o.Times), o.US.Text(1), fmt.Sprintf("%.1f", o.BoundUS), o.BoundBy,
+		rows = append(rows, []string{o.Op, fmt.Sprint(o.Line), fmt.Sprint(o.Times), o.US.Text(1),
+			fmt.Sprintf("%.1f", o.BoundUS), o.BoundBy,
 			fmt.Sprintf("%.1f", o.Lost), o.Shapes})
 	}
 	t.Rows(rows)
