@@ -3,6 +3,7 @@ package exec
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"hocket.example/hocket/internal/exec/grace"
@@ -47,16 +48,16 @@ func (p *Program) Run(ctx context.Context, inputs map[string]*tensor.Tensor) (*R
 // synchronisation between the runs (S13), and returns their results in order. The
 // caller has leases of all device tensors among the arguments.
 //
-// Some of the tensors of Args.In, by parameter, may be weights: their bytes never
-// change. What all runs of the batch are given of them is uploaded before it, and stays
-// on the devices until a batch is given something else. Inout parameters are uploaded
-// for each run nevertheless.
+// Runs take from weights what they are not given. What all runs of the batch take of
+// them is uploaded before it, and stays on the devices until a batch is given something else.
+// Inout parameters are uploaded for each run nevertheless. A batch with the weights of the one before looks
+// at none of them.
 //
 // A failed run makes the program unusable, and device tensors that the batch was to
 // write hold nothing any more. Wrong inputs, a context that has already ended, or ends
 // within Options.Grace of the run's end, and a MismatchError do not: of a run that ended
 // well, but late, device tensors hold what it wrote.
-func (p *Program) RunBatch(ctx context.Context, batch []Args, weights map[string]*tensor.Tensor) ([]*Result, error) {
+func (p *Program) RunBatch(ctx context.Context, batch []Args, weights *Weights) ([]*Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.broken != nil {
@@ -98,7 +99,7 @@ func spoiled(batch []Args, err error) error {
 }
 
 // runBatch is RunBatch for a program that can run.
-func (p *Program) runBatch(ctx context.Context, batch []Args, weights map[string]*tensor.Tensor) ([]*Result, error) {
+func (p *Program) runBatch(ctx context.Context, batch []Args, weights *Weights) ([]*Result, error) {
 	defer p.trimFrames()
 	if err := p.admit(ctx, batch, weights); err != nil {
 		return nil, err
@@ -132,12 +133,22 @@ func (p *Program) runBatch(ctx context.Context, batch []Args, weights map[string
 }
 
 // admit checks a batch's arguments and makes ready what its runs need.
-func (p *Program) admit(ctx context.Context, batch []Args, weights map[string]*tensor.Tensor) error {
-	if err := p.fillFrames(batch, weights); err != nil {
+func (p *Program) admit(ctx context.Context, batch []Args, weights *Weights) error {
+	ins, rest := p.unsettled(batch, weights)
+	if !rest {
+		p.settled = settled{}
+	}
+	if err := p.fillFrames(batch, weights, ins); err != nil {
 		return err
 	}
-	if err := p.uploadWeights(ctx, batch[0].In); err != nil {
-		return err
+	if !rest {
+		take := func(name string) *tensor.Tensor { return batch[0].host(name, weights) }
+		if err := p.uploadWeights(ctx, take); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(batch, func(a Args) bool { return a.gives(weights) }) {
+			p.settle(weights)
+		}
 	}
 	return p.prepareRuns(ctx, len(batch))
 }

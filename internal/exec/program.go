@@ -82,6 +82,10 @@ type Program struct {
 	run      int64      // runs issued so far
 	frames   []*frame
 	staged   staged
+	all      []int // inputs
+	inputs   map[string]ioBlocks
+	outputs  map[string]ioBlocks
+	settled  settled
 	spoils   bool // this batch's runs update what they are given in the host's memory
 	uploaded uploaded
 	// abandoned are copies of residents that a failed world may still be at: what they take
@@ -101,6 +105,10 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 	}
 	opts.Logger = im.Logger()
 	prog := &Program{im: im, opts: opts, uploaded: newUploaded(im), peers: m.Peers()}
+	for i := range im.Inputs {
+		prog.all = append(prog.all, i)
+	}
+	prog.inputs, prog.outputs = byName(im.Inputs), byName(im.Outputs)
 	if lost := im.World.Do(context.WithoutCancel(ctx), func() { err = prog.prepare(ctx) }); lost != nil {
 		return nil, lost
 	}

@@ -3,6 +3,7 @@ package exec
 import (
 	"context"
 	"fmt"
+	"weak"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec/image"
@@ -94,7 +95,11 @@ func (p *Program) record(ctx context.Context) error {
 
 // issueReplay enqueues a run by graph.
 func (p *Program) issueReplay(base, run int64, f *frame) error {
-	if err := p.issueAll(p.replay.inputs, base, run, f); err != nil {
+	inputs := p.replay.inputs
+	if p.settled.of != (weak.Pointer[Weights]{}) {
+		inputs = p.settled.inputs
+	}
+	if err := p.issueAll(inputs, base, run, f); err != nil {
 		return err
 	}
 	if err := p.launchGraph(context.Background(), run); err != nil {
