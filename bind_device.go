@@ -2,10 +2,8 @@ package hocket
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
-	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/ir"
 )
@@ -38,6 +36,7 @@ func (m *Model) BindDevice(name string, d *DeviceTensor) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.snapshot = nil
 	delete(m.bound, name)
 	if d == nil {
 		delete(m.on, name)
@@ -45,45 +44,6 @@ func (m *Model) BindDevice(name string, d *DeviceTensor) error {
 		m.on[name] = d
 	}
 	return nil
-}
-
-// onDevices are the bound device tensors at this moment.
-func (m *Model) onDevices() map[string]*DeviceTensor {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return maps.Clone(m.on)
-}
-
-// takeBound adds bound device tensors to what runs are given.
-func (m *Model) takeBound(batch []Args, on map[string]*DeviceTensor) []Args {
-	if len(on) == 0 {
-		return batch
-	}
-	batch = slices.Clone(batch)
-	for i := range batch {
-		batch[i] = m.withBound(batch[i], on)
-	}
-	return batch
-}
-
-func (m *Model) withBound(a Args, on map[string]*DeviceTensor) Args {
-	in, out := map[string]*DeviceTensor{}, map[string]*DeviceTensor{}
-	for _, p := range m.fn.Params {
-		d := on[p.Name]
-		_, host := a.In[p.Name]
-		_, dev := a.DeviceIn[p.Name]
-		if d == nil || host || dev {
-			continue
-		}
-		in[p.Name] = d
-		if p.Inout && a.Out[p.Name] == nil && a.DeviceOut[p.Name] == nil {
-			out[p.Name] = d
-		}
-	}
-	maps.Copy(in, a.DeviceIn)
-	maps.Copy(out, a.DeviceOut)
-	a.DeviceIn, a.DeviceOut = in, out
-	return a
 }
 
 // onlyFitting leaves out the tensors that have other shapes than the parameters that they are
@@ -106,21 +66,4 @@ func (m *Model) onlyFitting(on map[string]*resident.DeviceTensor, b Binding) err
 		}
 	}
 	return nil
-}
-
-// residents are the bound tensors that all runs of a batch take their parameters from and,
-// where they are inout, leave them in, and use for nothing else.
-func (m *Model) residents(batch []exec.Args, on map[string]*DeviceTensor) map[string]*resident.DeviceTensor {
-	all := map[string]*resident.DeviceTensor{}
-	for _, p := range m.fn.Params {
-		d := on[p.Name]
-		if d == nil || len(batch) == 0 {
-			continue
-		}
-		otherwise := func(r exec.Args) bool { return !r.UsesOnlyAs(d.t, p.Name, p.Inout) }
-		if !slices.ContainsFunc(batch, otherwise) {
-			all[p.Name] = d.t
-		}
-	}
-	return all
 }

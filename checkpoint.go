@@ -166,6 +166,7 @@ func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error
 	if m.closed {
 		return nil, fmt.Errorf("the model is %w", ErrClosed)
 	}
+	m.snapshot = nil
 	for name, t := range bound {
 		delete(m.on, name)
 		m.bound[name] = t

@@ -75,7 +75,8 @@ func (m *Model) newDeviceTensor(
 		return nil, err
 	}
 	defer t.end()
-	b, err := m.dimsOf(shapes(Args{DeviceIn: m.onDevices()}, m.weights()))
+	bound := m.bindings()
+	b, err := m.dimsOf(shapes(Args{DeviceIn: bound.on}, bound.tensors))
 	if err != nil {
 		return nil, err
 	}

@@ -45,22 +45,27 @@ func (m *Model) Enqueue(ctx context.Context, a EnqueueArgs) error {
 }
 
 func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
-	weights, on := m.weights(), m.onDevices()
+	bound := m.bindings()
+	batch := bound.take([]Args{{}})
+	overridden := false
 	for name := range a.In {
-		delete(weights, name)
-		delete(on, name)
+		overridden = overridden || bound.tensors[name] != nil || bound.on[name] != nil
+		delete(batch[0].DeviceIn, name)
+		delete(batch[0].DeviceOut, name)
 	}
-	batch := m.takeBound([]Args{{}}, on)
 	for name := range a.Out {
 		delete(batch[0].DeviceOut, name)
 	}
-	runs, err := m.execArgs(batch, []map[string]*tensor.Tensor{weights})
+	runs, err := m.execArgs(batch, make([]map[string]*tensor.Tensor, 1))
 	if err != nil {
 		return err
 	}
 	run := runs[0]
 	run.InAt, run.OutAt, run.Enqueued = a.In, a.Out, true
-	b, err := m.dimsOf(shapes(batch[0], weights))
+	b, err := m.bindingOf(bound, Args{}, batch[0])
+	if overridden {
+		b, err = m.dimsOf(shapes(batch[0], without(bound.tensors, a.In)))
+	}
 	if err != nil {
 		return err
 	}
@@ -74,7 +79,7 @@ func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
 	if err != nil {
 		return err
 	}
-	if capturing && !m.isLoaded(b, m.residents(runs, on)) {
+	if capturing && !m.isLoaded(b, bound.residents(runs)) {
 		return fmt.Errorf("%s: %w", m.fn.Name, ErrCapturing)
 	}
 	reads, writes := usesOf(runs)
@@ -87,8 +92,8 @@ func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
 		return err
 	}
 	defer t.end()
-	_, err = t.use(ctx, b, m.residents(runs, on), func(l *loaded) error {
-		err := l.prog.Enqueue(ctx, run, weights, a.Streams, capturing)
+	_, err = t.use(ctx, b, bound.residents(runs), func(l *loaded) error {
+		err := l.prog.Enqueue(ctx, run, bound.weights, a.Streams, capturing)
 		if err != nil {
 			return err
 		}
@@ -101,6 +106,15 @@ func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
 		return nil
 	})
 	return err
+}
+
+// without are bound tensors but those that a run is given otherwise.
+func without(tensors map[string]*tensor.Tensor, given map[string]map[int]uintptr) map[string]*tensor.Tensor {
+	rest := maps.Clone(tensors)
+	for name := range given {
+		delete(rest, name)
+	}
+	return rest
 }
 
 // capturing reports whether a stream of the caller's is captured.

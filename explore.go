@@ -27,7 +27,7 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 	if len(batch) == 0 {
 		return nil
 	}
-	if slices.ContainsFunc(m.takeBound(batch, m.onDevices()), Args.onDevices) {
+	if slices.ContainsFunc(m.bindings().take(batch), Args.onDevices) {
 		return fmt.Errorf("device tensors are not on the machines that schedules are explored on: %w; give the tensors in In", ErrUnsupported)
 	}
 	weights, release := m.heldWeights()
@@ -57,7 +57,7 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 		if err != nil {
 			return err
 		}
-		results, err := prog.RunBatch(ctx, exec.Inputs(ins), weights)
+		results, err := prog.RunBatch(ctx, exec.Inputs(ins), exec.NewWeights(weights))
 		if err != nil {
 			return errors.Join(fmt.Errorf("schedule %d: %w", seed, ofProved(err, proof)), prog.Close())
 		}

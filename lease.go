@@ -11,7 +11,6 @@ import (
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/plan"
-	"hocket.example/hocket/internal/tensor"
 )
 
 // A lease is exclusive use of a model: it executes one run or load at a time.
@@ -76,7 +75,7 @@ func (t *lease) letGo() {
 // If ctx ends first, the load continues in the background and keeps the lease: if it were
 // given up, callers with deadlines shorter than a load would start it again for ever.
 func (t *lease) load(ctx context.Context, b Binding, on map[string]*resident.DeviceTensor) (*loaded, error) {
-	dims, err := t.model.unit.Dims(b.ir())
+	dims, err := t.model.dimsFor(b)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +166,7 @@ func outcomeOf(do func(o *outcome)) (o outcome) {
 // given is what the runs of a batch are given.
 type given struct {
 	runs    []exec.Args
-	weights map[string]*tensor.Tensor
+	weights *exec.Weights
 	// resident are the device tensors that all runs take a parameter from and leave it in.
 	resident map[string]*resident.DeviceTensor
 }

@@ -47,9 +47,14 @@ type Model struct {
 	// the holder of the lease.
 	overhead float64
 
+	// resolved are the dims that the last binding came to. It belongs to the holder of the lease.
+	resolved resolvedDims
+
 	mu    sync.Mutex // of what follows
 	bound map[string]*tensor.Tensor
 	on    map[string]*DeviceTensor // bound, too
+	// snapshot is what is bound, for runs; nil once that has changed.
+	snapshot *bindings
 	// Of BindFrom: the checkpoints that weights are mapped from, whether there are any, and which
 	// parameters are no weights.
 	checkpoints []*Checkpoint
@@ -115,6 +120,7 @@ func (m *Model) Bind(name string, t *Tensor) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.snapshot = nil
 	delete(m.on, name)
 	if t == nil {
 		delete(m.bound, name)
@@ -156,13 +162,14 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64) error {
 	if err := m.unbound(); err != nil {
 		return err
 	}
-	weights, on := m.weights(), m.onDevices()
+	bound := m.bindings()
+	weights, on := bound.tensors, bound.on
 	// A run that is given nothing else.
-	bare, err := m.execArgs(m.takeBound([]Args{{}}, on), []map[string]*tensor.Tensor{weights})
+	bare, err := m.execArgs(bound.take([]Args{{}}), []map[string]*tensor.Tensor{weights})
 	if err != nil {
 		return err
 	}
-	works := m.residents(bare, on)
+	works := bound.residents(bare)
 	release, err := m.machine.tensors.Lease(ctx, slices.Collect(maps.Values(works)), nil)
 	if err != nil {
 		return err
@@ -259,9 +266,9 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if len(batch) == 0 {
 		return nil, nil
 	}
-	weights, on := m.weights(), m.onDevices()
-	batch = m.takeBound(batch, on)
-	ins, err := batched(batch, weights)
+	bound, given0 := m.bindings(), batch[0]
+	batch = bound.take(batch)
+	ins, err := batched(batch, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -269,7 +276,7 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	binding, err := m.dimsOf(shapes(batch[0], ins[0]))
+	binding, err := m.bindingOf(bound, given0, batch[0])
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +289,7 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		return nil, err
 	}
 	defer t.end()
-	l, results, err := t.run(ctx, binding, batch, given{runs, weights, m.residents(runs, on)})
+	l, results, err := t.run(ctx, binding, batch, given{runs, bound.weights, bound.residents(runs)})
 	if err != nil {
 		if l != nil {
 			err = ofProved(err, l.proof)
@@ -294,13 +301,6 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		m.opts.Logger.Warn("unloading plans behind a run", "error", err)
 	}
 	return reports, nil
-}
-
-// weights are the bound parameters at this moment.
-func (m *Model) weights() map[string]*tensor.Tensor {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return maps.Clone(m.bound)
 }
 
 // heldWeights are the bound parameters at this moment, for what does not lease the model: their bytes
@@ -334,7 +334,8 @@ func batched(batch []Args, weights map[string]*tensor.Tensor) ([]map[string]*ten
 
 // arguments joins bound parameters and a run's arguments.
 func arguments(a Args, weights map[string]*tensor.Tensor) (map[string]*tensor.Tensor, error) {
-	in := maps.Clone(weights)
+	in := make(map[string]*tensor.Tensor, len(weights)+len(a.In))
+	maps.Copy(in, weights)
 	for name, t := range a.In {
 		if t == nil {
 			return nil, fmt.Errorf("%w: %%%s is nil", blocks.ErrInput, name)
@@ -458,7 +459,7 @@ func (m *Model) fit(
 	if m.machine.onFailure != nil {
 		opts.Failed = m.machine.failed
 	}
-	for name := range m.weights() {
+	for name := range m.bindings().tensors {
 		opts.Weights[name] = true
 	}
 	for {
@@ -545,6 +546,7 @@ func (m *Model) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	clear(m.bound)
+	m.snapshot = nil
 	for _, c := range m.checkpoints {
 		errs = append(errs, c.release())
 	}

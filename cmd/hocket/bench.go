@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -32,14 +35,20 @@ type benchFlags struct {
 	format     string
 	ctas, sms  []int
 	beside     []string
+
+	// Of programs.
+	in       []string
+	runs     int
+	describe string
+	fixed    bool
 }
 
 func (a *app) benchCommand() *cobra.Command {
 	names := strings.Join(bench.Names(), "|")
 	o := &benchFlags{}
 	c := &cobra.Command{
-		Use:   "bench " + names + " [flags]",
-		Short: "Measure this machine, and layers on it beside their bound",
+		Use:   "bench " + names + "|PROGRAM [flags]",
+		Short: "Measure this machine, and layers and programs on it beside their bound",
 		Long: `Measures and prints a table: how it was measured, the bound, medians with their
 spread (the distance between the quartiles), and a verdict only where a paired
 difference is larger than that.
@@ -56,16 +65,27 @@ difference is larger than that.
   allreduce, allgather, reducescatter, alltoall, broadcast
             by the algorithm that is chosen, and NCCL's, by size of the message
             (the largest operand of a rank): by graph and eager, beside the time
-            that its bytes take at the rate of a copy; results are checked`,
+            that its bytes take at the rate of a copy; results are checked
+
+  PROGRAM   any program, with its weights bound and all else in device tensors: what a
+            run takes back to back, what one takes that the host waits for, and the
+            host's part of that, by graph and eager, under sequential and auto or each
+            --strategy; beside what memory, products and wire take at the least, and with
+            the statements that lose the most against their own bound. Inputs are as of
+            run, but random reals where nobody says, and zeros for integers.`,
 		Example: `  hocket bench p2p -m cuda --sizes 64K,1M,1G
   hocket bench allreduce -m cuda --sizes rows --algorithm all
-  hocket bench ag-gemm -m cuda --shape 8192x28672x8192 --strategy exchange --json`,
-		Args:      oneBench,
-		ValidArgs: bench.Names(),
+  hocket bench ag-gemm -m cuda --shape 8192x28672x8192 --strategy exchange --json
+  hocket bench examples/decode.hkt -m cuda --dim T=8 --dim S=1024 --json`,
+		Args: oneBench,
+	}
+	bindings := a.addBindFlags(c)
+	c.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return bench.Names(), cobra.ShellCompDirectiveDefault
 	}
 	f := c.Flags()
+	f.Lookup("ranks").Usage = "number of `RANKS` (default: a program's mesh; else as many as there are, at most 4)"
 	f.StringVarP(&o.machine, "machine", "m", "cpu", "where to run: `"+strings.Join(machineNames, "|")+"`")
-	f.IntVarP(&o.ranks, "ranks", "n", 0, "number of `RANKS`; as many as there are, at most 4")
 	f.StringVar(&o.sizes, "sizes", "", "`BYTES` to copy, of p2p and collectives: 1K,64K,1M; rows for 1 to 4096 rows of 16 KiB")
 	f.StringArrayVar(&o.shapes, "shape", nil, "a layer's product, over all ranks, or each rank's, of beside: `MxNxK`; repeatable")
 	f.StringArrayVar(&o.strategies, "strategy", nil, "a `STRATEGY` to compare with sequential; repeatable")
@@ -80,16 +100,32 @@ difference is larger than that.
 	f.StringVar(&o.format, "format", "", "print collectives as `vllm` does")
 	f.IntVar(&o.rounds, "rounds", 7, "measure `K` times")
 	f.BoolVar(&o.eager, "eager", false, "leave out graphs, where the machine has them")
-	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
+	f.StringArrayVar(&o.in, "in", nil, "an `INPUT` of a program, as of run; repeatable")
+	f.IntVar(&o.runs, "runs", 20, "batches of a program are `K` runs back to back")
+	f.StringVar(&o.describe, "describe", "", "a program's bounds are those of a `MACHINE`: "+strings.Join(hocket.Machines(), ", ")+
+		" or FILE.json (default: the one that fits)")
+	f.BoolVar(&o.fixed, "fixed", false, "measure a program as run --fixed runs it")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := alone(); err != nil {
 			return err
 		}
+		o.ranks = bindings.ranks
 		opts, err := o.options(c)
 		if err != nil {
 			return err
 		}
-		return a.bench(c.Context(), args[0], opts, o.format)
+		named := slices.Contains(bench.Names(), args[0]) || !programNamed(args[0])
+		if err := o.suits(c, named); err != nil {
+			return err
+		}
+		if named {
+			return a.bench(c.Context(), args[0], opts, o.format)
+		}
+		b, err := bindings.binding(c)
+		if err != nil {
+			return err
+		}
+		return a.benchProgram(c.Context(), args[0], b, o, opts)
 	}
 	return c
 }
@@ -99,6 +135,71 @@ func oneBench(c *cobra.Command, args []string) error {
 		return nil
 	}
 	return usagef("it takes one benchmark: %s", strings.Join(bench.Names(), ", ")).helping("see hocket bench --help")
+}
+
+// programNamed reports whether an argument that is no benchmark names a program.
+func programNamed(arg string) bool {
+	if arg == "-" || strings.HasSuffix(arg, ".hkt") || strings.ContainsRune(arg, filepath.Separator) {
+		return true
+	}
+	_, err := os.Stat(arg)
+	return err == nil
+}
+
+// suits refuses flags that are for programs alone, or for anything else.
+func (o *benchFlags) suits(c *cobra.Command, named bool) error {
+	flags, of := []string{"sizes", "shape", "algorithm", "dtype", "cold", "turns", "format", "ctas", "sms", "collective"}, "a program"
+	if named {
+		flags, of = []string{"in", "runs", "describe", "fixed", "dim", "define", "func", "max-commands", "max-time"}, "a benchmark without one"
+	}
+	for _, name := range flags {
+		if c.Flags().Changed(name) {
+			return usagef("--%s is not for %s", name, of).helping("see hocket bench --help")
+		}
+	}
+	return nil
+}
+
+// benchProgram measures a program.
+func (a *app) benchProgram(ctx context.Context, arg string, b hocket.Binding, o *benchFlags, opts bench.Options) error {
+	p, err := a.parseProgram(ctx, arg, &b)
+	if err != nil {
+		return err
+	}
+	in, err := parseInputs(o.in, 1)
+	if err != nil {
+		return err
+	}
+	defer in.closeFiles()
+	got, _, err := in.find(funcOf(p, b))
+	if err != nil {
+		return err
+	}
+	if err := inferDims(funcOf(p, b), headers(got), b); err != nil {
+		return err
+	}
+	sig, err := bind(p, b)
+	if err != nil {
+		return err
+	}
+	if err := checkInputs(sig, headers(got)); err != nil {
+		return err
+	}
+	tensors, err := loadAll(got)
+	if err != nil {
+		return err
+	}
+	args, err := in.make(sig, tensors, 0)
+	if err != nil {
+		return err
+	}
+	for name := range args.In {
+		if _, said := in.specs[name]; !said && !in.fixed && tensors[name] == nil {
+			delete(args.In, name) // bench has its own
+		}
+	}
+	rep, err := bench.RunStep(ctx, p, bench.StepOptions{Options: opts, Binding: b, Inputs: args.In, Runs: o.runs, Describe: o.describe, Fixed: o.fixed})
+	return a.benched(rep, err, opts, o.format)
 }
 
 // options reads the flags.
@@ -148,6 +249,11 @@ func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 
 func (a *app) bench(ctx context.Context, name string, opts bench.Options, format string) error {
 	rep, err := bench.Run(ctx, name, opts)
+	return a.benched(rep, err, opts, format)
+}
+
+// benched prints what a benchmark found.
+func (a *app) benched(rep *bench.Report, err error, opts bench.Options, format string) error {
 	switch {
 	case errors.Is(err, contest.ErrUsage):
 		return usagef("%w", err).helping("see hocket bench --help")

@@ -1,6 +1,6 @@
 // Package bench measures: copies between devices, what an issued op costs the
 // host, layers under each strategy beside their bound, planned memory beside
-// its bound. Every figure is a median with its spread, and nothing is called
+// its bound, whole programs beside theirs. Every figure is a median with its spread, and nothing is called
 // faster than something else by less than the spread of paired differences.
 package bench
 
@@ -81,6 +81,7 @@ type Report struct {
 	Layers []Layer         `json:"layers,omitempty"`
 	Memory []MemoryUse     `json:"memory,omitempty"`
 	Beside *Beside         `json:"beside,omitempty"`
+	Step   *Step           `json:"step,omitempty"`
 }
 
 // job is one benchmark under way.

@@ -35,6 +35,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	t.beside(r.Beside)
 	t.memory(r.Memory)
+	t.step(r.Step, r.Peers)
 	return t.Err
 }
 

@@ -2,9 +2,11 @@ package compile
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 
 	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/lower"
 	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/ir"
@@ -138,4 +140,28 @@ type Overlapped struct {
 // String returns a line for people.
 func (o Overlapped) String() string {
 	return fmt.Sprintf("line %d: %s: %s", o.Line, o.Pair, o.Strategy)
+}
+
+// DescriptionFor returns the shipped description that fits a device machine with so many ranks best: of
+// its model of GPU, and of as many ranks where there is one. fits is false where none is of that model;
+// it is then the one that auto predicts with.
+func DescriptionFor(dev device.Machine, ranks int) (d *machine.Description, fits bool, err error) {
+	if d, err = machine.Load(MachineFor(dev.Name())); err != nil || d.GPU == "" {
+		return d, err == nil, err
+	}
+	w, err := dev.DryRun(ranks)
+	if err != nil {
+		return nil, false, err
+	}
+	identity := w.Identity()
+	for _, name := range machine.Names() {
+		other, err := machine.Load(name)
+		if err != nil {
+			return nil, false, err
+		}
+		if other.GPU != "" && strings.HasPrefix(identity, other.GPU) && (!fits || other.Ranks == ranks) {
+			d, fits = other, true
+		}
+	}
+	return d, fits, nil
 }

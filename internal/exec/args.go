@@ -14,7 +14,7 @@ import (
 // Args are one run's tensors. A device tensor may be in both DeviceIn and DeviceOut.
 type Args struct {
 	// In are global tensors in the host's memory, by parameter. They are read until the
-	// run returns.
+	// run returns. Parameters that nothing gives are taken from the batch's Weights.
 	In map[string]*tensor.Tensor
 	// InLocal are, by parameter and rank, the blocks of this process's ranks, instead of a global tensor.
 	InLocal map[string]map[int]*tensor.Tensor
@@ -93,10 +93,10 @@ func (a Args) UsesOnlyAs(t *resident.DeviceTensor, param string, inout bool) boo
 
 // checkBatch lists everything that is wrong with the names, types, shapes and places of the
 // tensors of the first run that something is wrong with.
-func (p *Program) checkBatch(batch []Args) error {
+func (p *Program) checkBatch(batch []Args, weights *Weights, ins []int) error {
 	filled := map[*resident.DeviceTensor]bool{} // by the runs before
 	for i, a := range batch {
-		wrong := p.wrongInputs(a)
+		wrong := p.wrongInputs(a, weights, ins)
 		for _, name := range slices.Sorted(maps.Keys(a.DeviceIn)) {
 			if t := a.DeviceIn[name]; !filled[t] && !t.HasContents() {
 				wrong = append(wrong, fmt.Sprintf("the device tensor for %s holds nothing: %s", name, resident.HowToFill))
@@ -118,8 +118,8 @@ func (p *Program) checkBatch(batch []Args) error {
 	return nil
 }
 
-func (p *Program) wrongInputs(a Args) (wrong []string) {
-	for i := range p.im.Inputs {
+func (p *Program) wrongInputs(a Args, weights *Weights, ins []int) (wrong []string) {
+	for _, i := range ins {
 		io := &p.im.Inputs[i]
 		switch t := a.DeviceIn[io.Name]; {
 		case a.InAt[io.Name] != nil && (t != nil || a.In[io.Name] != nil):
@@ -129,7 +129,7 @@ func (p *Program) wrongInputs(a Args) (wrong []string) {
 		case a.InLocal[io.Name] != nil:
 			wrong = append(wrong, p.wrongLocal(io, a)...)
 		case t == nil:
-			wrong = append(wrong, blocks.Wrong(io, a.In[io.Name])...)
+			wrong = append(wrong, blocks.Wrong(io, a.host(io.Name, weights))...)
 		case a.In[io.Name] != nil:
 			wrong = append(wrong, fmt.Sprintf("%s is given twice, in the host's memory and on the devices", io.Name))
 		default:

@@ -3,6 +3,7 @@ package exec
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"hocket.example/hocket/internal/exec/grace"
@@ -47,16 +48,16 @@ func (p *Program) Run(ctx context.Context, inputs map[string]*tensor.Tensor) (*R
 // synchronisation between the runs (S13), and returns their results in order. The
 // caller has leases of all device tensors among the arguments.
 //
-// Some of the tensors of Args.In, by parameter, may be weights: their bytes never
-// change. What all runs of the batch are given of them is uploaded before it, and stays
-// on the devices until a batch is given something else. Inout parameters are uploaded
-// for each run nevertheless.
+// Runs take from weights what they are not given. What all runs of the batch take of
+// them is uploaded before it, and stays on the devices until a batch is given something else.
+// Inout parameters are uploaded for each run nevertheless. A batch with the weights of the one before looks
+// at none of them.
 //
 // A failed run makes the program unusable, and device tensors that the batch was to
 // write hold nothing any more. Wrong inputs, a context that has already ended, or ends
 // within Options.Grace of the run's end, and a MismatchError do not: of a run that ended
 // well, but late, device tensors hold what it wrote.
-func (p *Program) RunBatch(ctx context.Context, batch []Args, weights map[string]*tensor.Tensor) ([]*Result, error) {
+func (p *Program) RunBatch(ctx context.Context, batch []Args, weights *Weights) ([]*Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.broken != nil {
@@ -98,7 +99,7 @@ func spoiled(batch []Args, err error) error {
 }
 
 // runBatch is RunBatch for a program that can run.
-func (p *Program) runBatch(ctx context.Context, batch []Args, weights map[string]*tensor.Tensor) ([]*Result, error) {
+func (p *Program) runBatch(ctx context.Context, batch []Args, weights *Weights) ([]*Result, error) {
 	defer p.trimFrames()
 	if err := p.rest(ctx); err != nil {
 		return nil, fmt.Errorf("before the run: %w", err)
@@ -135,14 +136,37 @@ func (p *Program) runBatch(ctx context.Context, batch []Args, weights map[string
 }
 
 // admit checks a batch's arguments and makes ready what its runs need.
-func (p *Program) admit(ctx context.Context, batch []Args, weights map[string]*tensor.Tensor) error {
-	if err := p.fillFrames(batch, weights); err != nil {
-		return err
+func (p *Program) admit(ctx context.Context, batch []Args, weights *Weights) error {
+	_, known, err := p.look(batch, weights)
+	if err == nil && !known {
+		err = p.bring(ctx, batch, weights)
 	}
-	if err := p.uploadWeights(ctx, batch[0].In); err != nil {
+	if err != nil {
 		return err
 	}
 	return p.prepareRuns(ctx, len(batch))
+}
+
+// look checks a batch's arguments and lays them ready. It looks at some inputs alone if all others are as the batch
+// before has left them, which known says.
+func (p *Program) look(batch []Args, weights *Weights) (ins []int, known bool, err error) {
+	ins, known = p.unsettled(batch, weights)
+	if !known {
+		p.settled = settled{}
+	}
+	return ins, known, p.fillFrames(batch, weights, ins)
+}
+
+// bring uploads what stays on the devices of a batch's arguments.
+func (p *Program) bring(ctx context.Context, batch []Args, weights *Weights) error {
+	take := func(name string) *tensor.Tensor { return batch[0].host(name, weights) }
+	if err := p.uploadWeights(ctx, take); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(batch, func(a Args) bool { return a.gives(weights) }) {
+		p.settle(weights)
+	}
+	return nil
 }
 
 // announce tells other processes which runs come now. One that runs something else is an error that

@@ -57,7 +57,7 @@ func TestDirect(t *testing.T) {
 						batch[k]["x"] = in["x"]
 					}
 				}
-				results, err := prog.RunBatch(t.Context(), joined(batch, c.direct), c.weights)
+				results, err := prog.RunBatch(t.Context(), joined(batch, c.direct), NewWeights(c.weights))
 				if err != nil {
 					t.Fatalf("%d: %v", i, err)
 				}

@@ -17,15 +17,15 @@ import (
 // ErrCapturing says that something has to be made ready, which cannot be while a stream of the caller's is captured.
 var ErrCapturing = errors.New("it cannot be made ready while a graph is captured: enqueue it once before")
 
-// Enqueue gives streams of the caller's, one for each rank of this process, one run: it begins when what they were given before has ended, and
-// what they are given later begins when it has. Enqueue returns before the run has ended; only what a first run makes
-// ready is waited for. While a stream is captured the run becomes part of its graph, which may be launched for as long
-// as the program is open, in order with other runs of it.
+// Enqueue gives streams of the caller's, one for each rank of this process, one run: it begins when what they were given
+// before has ended, and what they are given later begins when it has. Enqueue returns before the run has ended; only
+// what a first run makes ready is waited for. While a stream is captured, as capturing says, the run becomes part of its
+// graph, which may be launched for as long as the program is open, in order with other runs of it.
 //
-// capturing says whether one is captured. What goes wrong in the run comes out of a later call. Arguments are as for RunBatch, but weights and what is on the
+// What goes wrong in the run comes out of a later call. Arguments are as for RunBatch, but weights and what is on the
 // devices are all that they may name.
 func (p *Program) Enqueue(
-	ctx context.Context, a Args, weights map[string]*tensor.Tensor, streams []uintptr, capturing bool,
+	ctx context.Context, a Args, weights *Weights, streams []uintptr, capturing bool,
 ) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -57,7 +57,7 @@ func (p *Program) openCallers() error {
 
 // enqueue is Enqueue for a program that can run.
 func (p *Program) enqueue(
-	ctx context.Context, a Args, weights map[string]*tensor.Tensor, streams []uintptr, capturing bool,
+	ctx context.Context, a Args, weights *Weights, streams []uintptr, capturing bool,
 ) error {
 	defer p.trimFrames()
 	if err := p.openCallers(); err != nil {
@@ -71,15 +71,17 @@ func (p *Program) enqueue(
 		return err
 	}
 	batch := []Args{a}
-	if err := p.fillFrames(batch, weights); err != nil {
+	ins, known, err := p.look(batch, weights)
+	if err != nil {
 		return err
 	}
-	if err := p.hostUploads(); err != nil {
+	if err := p.hostUploads(ins); err != nil {
 		return err
 	}
+	brings := !known && p.uploads(func(name string) *tensor.Tensor { return a.host(name, weights) })
 	if !capturing {
-		err = p.makeReady(ctx, a.In)
-	} else if p.run == 0 || p.uploads(a.In) || p.tracer != nil {
+		err = p.makeReady(ctx, batch, weights, known, brings)
+	} else if p.run == 0 || brings || p.tracer != nil {
 		err = ErrCapturing
 	} else if p.peers != nil && p.replay == nil {
 		// Runs in several processes come by graph then: counters that these raise count from the beginning of one.
@@ -142,30 +144,32 @@ func (p *Program) capture(ctx context.Context, streams []uintptr) error {
 	return err
 }
 
-// hostUploads names what the run laid ready would upload.
-func (p *Program) hostUploads() error {
-	f, b := p.frames[0], 0
-	for i := range p.im.Inputs {
-		for range p.im.Inputs[i].Parts {
-			if f.in[b] != nil && !p.uploaded.skip[b] {
+// hostUploads names what the run laid ready would upload, of some inputs.
+func (p *Program) hostUploads(ins []int) error {
+	f := p.frames[0]
+	for _, i := range ins {
+		first := p.im.FirstBlock[p.im.Inputs[i].Name]
+		for b := range p.im.Inputs[i].Parts {
+			if f.in[first+b] != nil && !p.uploaded.skip[first+b] {
 				return fmt.Errorf("%w: %%%s would be uploaded, for which an enqueued run cannot wait: give its address, or bind a device tensor",
 					blocks.ErrInput, p.im.Inputs[i].Name)
 			}
-			b++
 		}
 	}
 	return nil
 }
 
 // makeReady has ready what stays for later runs. Only what was not ready before is waited for.
-func (p *Program) makeReady(ctx context.Context, in map[string]*tensor.Tensor) error {
-	if p.uploads(in) || p.replay != nil && p.replay.graph == nil && p.run > 0 {
+func (p *Program) makeReady(ctx context.Context, batch []Args, weights *Weights, known, brings bool) error {
+	if brings || p.replay != nil && p.replay.graph == nil && p.run > 0 {
 		if err := p.rest(ctx); err != nil {
 			return err
 		}
 	}
-	if err := p.uploadWeights(ctx, in); err != nil {
-		return err
+	if !known {
+		if err := p.bring(ctx, batch, weights); err != nil {
+			return err
+		}
 	}
 	return p.prepareRuns(ctx, 1)
 }

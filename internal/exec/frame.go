@@ -20,8 +20,8 @@ type frame struct {
 	out   []*blocks.Receiver // by output
 	get   [][]byte           // by output block: the bytes to download to; nil for none
 	uses  []int32            // see adversary
-	// deviceIn and deviceOut are what is copied on the devices instead, by block; nil for
-	// nothing.
+	// deviceIn and deviceOut are what is copied on the devices instead, by block; nil where
+	// that is nothing.
 	deviceIn, deviceOut []device.View
 }
 
@@ -62,22 +62,23 @@ func (p *Program) trimFrames() {
 }
 
 // fillFrames checks the inputs of all runs and lays their blocks ready.
-func (p *Program) fillFrames(batch []Args, weights map[string]*tensor.Tensor) error {
-	if err := p.checkBatch(batch); err != nil {
+// They look at some inputs only, if the others are as they were.
+func (p *Program) fillFrames(batch []Args, weights *Weights, ins []int) error {
+	if err := p.checkBatch(batch, weights, ins); err != nil {
 		return err
 	}
-	p.decideUploads(batch, weights)
+	p.decideUploads(batch, weights, ins)
 	var shared map[*tensor.Tensor]bool
-	shared, p.spoils = p.sharedInto(batch)
+	shared, p.spoils = p.sharedInto(batch, weights, ins)
 	for i, a := range batch {
 		if i == len(p.frames) {
 			p.frames = append(p.frames, p.newFrame())
 		}
-		var before map[string]*tensor.Tensor
+		var before *Args
 		if i > 0 {
-			before = batch[i-1].In
+			before = &batch[i-1]
 		}
-		if err := p.fillInputs(i, a, before); err != nil {
+		if err := p.fillInputs(i, a, before, weights, ins); err != nil {
 			return err
 		}
 		if err := p.fillDevice(p.frames[i], a); err != nil {
@@ -92,17 +93,18 @@ func (p *Program) fillFrames(batch []Args, weights map[string]*tensor.Tensor) er
 
 // fillInputs lays the blocks of inputs of run i of a batch ready, but for what is on the
 // devices. A tensor that the run before was given too shares its blocks.
-func (p *Program) fillInputs(i int, a Args, before map[string]*tensor.Tensor) error {
-	f, b := p.frames[i], 0
-	for k := range p.im.Inputs {
+func (p *Program) fillInputs(i int, a Args, before *Args, weights *Weights, ins []int) error {
+	f := p.frames[i]
+	for _, k := range ins {
 		io := &p.im.Inputs[k]
-		t, local := a.In[io.Name], a.InLocal[io.Name]
+		b := p.im.FirstBlock[io.Name]
+		t, local := a.host(io.Name, weights), a.InLocal[io.Name]
 		for j := range io.Parts {
 			if p.uploaded.skip[b] || t == nil && local == nil || !p.local(io.Parts[j].Ref.Rank) {
 				f.in[b], f.spare[b] = nil, nil
 			} else if local != nil {
 				f.in[b], f.spare[b] = local[int(io.Parts[j].Ref.Rank)].Data, nil
-			} else if before[io.Name] == t {
+			} else if before != nil && before.host(io.Name, weights) == t {
 				f.in[b] = p.frames[i-1].in[b]
 			} else {
 				var err error
@@ -118,45 +120,63 @@ func (p *Program) fillInputs(i int, a Args, before map[string]*tensor.Tensor) er
 
 // fillDevice lays the views ready that a run's tensors on the devices are copied from and to.
 func (p *Program) fillDevice(f *frame, a Args) (err error) {
-	if f.deviceIn, err = p.borrowAll(p.im.Inputs, a.DeviceIn, true); err != nil {
+	if f.deviceIn, err = p.borrowAll(p.inputs, len(f.in), a.DeviceIn, true); err != nil {
 		return err
 	}
 	if f.deviceIn, err = p.addressed(f.deviceIn, p.im.Inputs, a.InAt, true); err != nil {
 		return err
 	}
-	if f.deviceOut, err = p.borrowAll(p.im.Outputs, a.DeviceOut, false); err != nil {
+	if f.deviceOut, err = p.borrowAll(p.outputs, len(f.get), a.DeviceOut, false); err != nil {
 		return err
 	}
 	f.deviceOut, err = p.addressed(f.deviceOut, p.im.Outputs, a.OutAt, false)
 	return err
 }
 
-// borrowAll returns views of device tensors, by block, that are copied from or else to; nil
+// ioBlocks is an input or output, and the number of its first block.
+type ioBlocks struct {
+	*plan.IO
+	first int
+}
+
+// byName lists inputs or outputs.
+func byName(ios []plan.IO) map[string]ioBlocks {
+	all, first := map[string]ioBlocks{}, 0
+	for i := range ios {
+		all[ios[i].Name] = ioBlocks{&ios[i], first}
+		first += len(ios[i].Parts)
+	}
+	return all
+}
+
+// borrowAll returns views of device tensors, for each of n blocks, that are copied from or else to; nil
 // where there are none.
 func (p *Program) borrowAll(
-	ios []plan.IO, tensors map[string]*resident.DeviceTensor, from bool,
+	ios map[string]ioBlocks, n int, tensors map[string]*resident.DeviceTensor, from bool,
 ) ([]device.View, error) {
-	if len(tensors) == 0 {
-		return nil, nil
-	}
 	for _, t := range tensors {
 		if err := t.Lost(); err != nil {
 			return nil, t.Errorf("%w", err)
 		}
 	}
 	var views []device.View
-	for i := range ios {
-		t := tensors[ios[i].Name]
-		for k, part := range ios[i].Parts {
-			if t == nil || !p.local(part.Ref.Rank) || p.im.WorksIn(ios[i].Name, t) {
-				views = append(views, device.View{})
+	for name, t := range tensors {
+		io := ios[name]
+		if p.im.WorksIn(name, t) {
+			continue
+		}
+		if views == nil {
+			views = make([]device.View, n)
+		}
+		for k, part := range io.Parts {
+			if !p.local(part.Ref.Rank) {
 				continue
 			}
 			v, err := p.borrowBlock(t, k, part.Ref, from)
 			if err != nil {
 				return nil, t.Errorf("%w", err)
 			}
-			views = append(views, v)
+			views[io.first+k] = v
 		}
 	}
 	return views, nil
@@ -224,7 +244,7 @@ func (f *frame) outputs() (map[string]*tensor.Tensor, error) {
 // one rank is given when those of another do. Not so where a single run updates in place
 // what every rank has a part of its own of: then spoils is set, since what it was given may
 // be gone when it fails.
-func (p *Program) sharedInto(batch []Args) (shared map[*tensor.Tensor]bool, spoils bool) {
+func (p *Program) sharedInto(batch []Args, weights *Weights, ins []int) (shared map[*tensor.Tensor]bool, spoils bool) {
 	shared = map[*tensor.Tensor]bool{}
 	var into []*tensor.Tensor
 	for _, a := range batch {
@@ -240,13 +260,22 @@ func (p *Program) sharedInto(batch []Args) (shared map[*tensor.Tensor]bool, spoi
 				given[t] = true
 			}
 		}
-		for name, t := range a.In {
+		take := func(name string, t *tensor.Tensor) {
 			switch b := p.im.FirstBlock[name]; {
+			case t == nil:
 			case b < len(p.uploaded.skip) && p.uploaded.skip[b]: // it is on the devices before the runs begin
 			case len(batch) == 1 && p.updates(name, t, a.Into):
 				spoils = true
 			default:
 				given[t] = true
+			}
+		}
+		for name, t := range a.In {
+			take(name, t)
+		}
+		for _, i := range ins {
+			if name := p.im.Inputs[i].Name; a.In[name] == nil {
+				take(name, a.host(name, weights))
 			}
 		}
 	}

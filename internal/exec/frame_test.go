@@ -22,7 +22,7 @@ func TestSharedInputs(t *testing.T) {
 	for i := range 7 {
 		batch = append(batch, map[string]*tensor.Tensor{"w": w, "x": ints(t, ir.F32, "x", uint64(2+i), 10, 3)})
 	}
-	if err := prog.fillFrames(Inputs(batch), nil); err != nil {
+	if err := prog.fillFrames(Inputs(batch), nil, prog.all); err != nil {
 		t.Fatal(err)
 	}
 	for i, f := range prog.frames {

@@ -53,6 +53,7 @@ func testLasting(t *testing.T, prog *Program) {
 	spoil := func(w *tensor.Tensor) { clear(w.Data) }
 	mend := func(w *tensor.Tensor) { copy(w.Data, sideBySide(t, rows[w]).Data) }
 	x := uint64(10)
+	known := map[*tensor.Tensor]*Weights{nil: NewWeights(nil)} // so that the program knows them again
 	for i, s := range []struct {
 		what    string
 		before  func(*tensor.Tensor)
@@ -77,15 +78,17 @@ func testLasting(t *testing.T, prog *Program) {
 		for _, w := range s.ws {
 			x++
 			in := chunkedInputs(t, 2, x)
-			in["w"] = w
+			delete(in, "w")
+			if w != s.weights {
+				in["w"] = w
+			}
 			batch = append(batch, in)
 			want = append(want, map[string]*tensor.Tensor{"x": in["x"], "w": rows[w]})
 		}
-		weights := map[string]*tensor.Tensor{}
-		if s.weights != nil {
-			weights["w"] = s.weights
+		if known[s.weights] == nil {
+			known[s.weights] = NewWeights(map[string]*tensor.Tensor{"w": s.weights})
 		}
-		results, err := prog.RunBatch(context.Background(), Inputs(batch), weights)
+		results, err := prog.RunBatch(context.Background(), Inputs(batch), known[s.weights])
 		if err != nil {
 			t.Fatalf("step %d, %s: %v", i, s.what, err)
 		}
@@ -108,7 +111,7 @@ func TestLastingTrace(t *testing.T) {
 		if i > 0 {
 			weights["w"] = in["w"]
 		}
-		results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), weights)
+		results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(weights))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,7 +170,7 @@ func TestHold(t *testing.T) {
 	if err := prog.Preload(ended, in); err != nil {
 		t.Errorf("all is there: %v", err)
 	}
-	results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), in)
+	results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(in))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +181,7 @@ func TestHold(t *testing.T) {
 	if err := traced.Preload(context.Background(), in); err != nil {
 		t.Fatal(err)
 	}
-	if results, err = traced.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), in); err != nil {
+	if results, err = traced.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(in)); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range results[0].Trace.Events {
@@ -256,7 +259,7 @@ func TestLastingStaged(t *testing.T) {
 		{lasts, []int64{x, x, 0, 0, y, y}}, {lasts, nil}, {nil, []int64{x, x, each, each, y, y}}, {nil, nil}, {lasts, nil},
 	} {
 		w.sizes = nil
-		if _, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), s.weights); err != nil {
+		if _, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(s.weights)); err != nil {
 			t.Fatal(err)
 		}
 		if !slices.Equal(w.sizes, s.want) {
@@ -285,7 +288,7 @@ func TestWritten(t *testing.T) {
 			in := map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", 1, 3)}
 			for range 3 {
 				in["x"].SetFloat64(0, in["x"].Float64(0)+1)
-				results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), in)
+				results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(in))
 				if err != nil {
 					t.Fatal(err)
 				}

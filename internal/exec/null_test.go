@@ -83,7 +83,7 @@ func TestIssueAllocates(t *testing.T) {
 				t.Fatal(err)
 			}
 			in := pr.inputs(t, 4, 1)
-			if err := prog.fillFrames(Inputs([]map[string]*tensor.Tensor{in}), nil); err != nil {
+			if err := prog.fillFrames(Inputs([]map[string]*tensor.Tensor{in}), nil, prog.all); err != nil {
 				t.Fatal(err)
 			}
 			nullOps = 0
@@ -105,7 +105,7 @@ func BenchmarkIssue(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := prog.fillFrames(Inputs([]map[string]*tensor.Tensor{chunkedInputs(b, 8, 1)}), nil); err != nil {
+	if err := prog.fillFrames(Inputs([]map[string]*tensor.Tensor{chunkedInputs(b, 8, 1)}), nil, prog.all); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()

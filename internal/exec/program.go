@@ -83,6 +83,10 @@ type Program struct {
 	run      int64      // runs issued so far
 	frames   []*frame
 	staged   staged
+	all      []int // inputs
+	inputs   map[string]ioBlocks
+	outputs  map[string]ioBlocks
+	settled  settled
 	spoils   bool // this batch's runs update what they are given in the host's memory
 	uploaded uploaded
 	// abandoned are copies of residents that a failed world may still be at: what they take
@@ -108,6 +112,10 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 	}
 	opts.Logger = im.Logger()
 	prog := &Program{im: im, opts: opts, uploaded: newUploaded(im), peers: m.Peers()}
+	for i := range im.Inputs {
+		prog.all = append(prog.all, i)
+	}
+	prog.inputs, prog.outputs = byName(im.Inputs), byName(im.Outputs)
 	if lost := im.World.Do(context.WithoutCancel(ctx), func() { err = prog.prepare(ctx) }); lost != nil {
 		return nil, lost
 	}
@@ -177,6 +185,14 @@ func (p *Program) Stats() Stats {
 		s.Graph = p.replay.form
 	}
 	return s
+}
+
+// Members lists the commands that one launch does with a command, itself among them; nil for none.
+func (p *Program) Members(cmd int) []int {
+	if g := p.im.Groups[cmd]; g != nil {
+		return g.Members
+	}
+	return nil
 }
 
 // Held is the memory that the program has taken on its machine, which may grow with

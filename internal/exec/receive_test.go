@@ -33,7 +33,7 @@ func TestReceives(t *testing.T) {
 		for len(batch) < len(c.direct) {
 			batch = append(batch, in)
 		}
-		if err := prog.fillFrames(joined(batch, c.direct), nil); err != nil {
+		if err := prog.fillFrames(joined(batch, c.direct), nil, prog.all); err != nil {
 			t.Fatal(err)
 		}
 		f := prog.frames[0]
@@ -114,7 +114,7 @@ func TestReceivesInPlace(t *testing.T) {
 		if c.runs == 2 {
 			batch, direct = append(batch, in), append(direct, Args{})
 		}
-		if shared, spoils := prog.sharedInto(joined(batch, direct)); shared[mine] == c.straight || spoils != c.straight {
+		if shared, spoils := prog.sharedInto(joined(batch, direct), nil, prog.all); shared[mine] == c.straight || spoils != c.straight {
 			t.Errorf("%s: shared is %v, it spoils: %v", name, shared[mine], spoils)
 		}
 	}

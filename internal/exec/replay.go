@@ -3,6 +3,7 @@ package exec
 import (
 	"context"
 	"fmt"
+	"weak"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec/image"
@@ -108,7 +109,11 @@ func (p *Program) recordedRun() int64 {
 
 // issueReplay enqueues a run by graph.
 func (p *Program) issueReplay(base, run int64, f *frame) error {
-	if err := p.issueAll(p.replay.inputs, base, run, f); err != nil {
+	inputs := p.replay.inputs
+	if p.settled.of != (weak.Pointer[Weights]{}) {
+		inputs = p.settled.inputs
+	}
+	if err := p.issueAll(inputs, base, run, f); err != nil {
 		return err
 	}
 	if err := p.launchGraph(context.Background(), run); err != nil {

@@ -137,12 +137,16 @@ func testStore(t *testing.T, mode cpu.Mode) {
 		t.Errorf("the store holds %d bytes, want %d", got, 2*w)
 	}
 	in := chunkedInputs(t, 2, 1)
+	known := map[*tensor.Tensor]*Weights{} // so that programs know them again
 	run := func(prog *Program, what string, x uint64, w, was *tensor.Tensor, lasts bool) {
 		t.Helper()
-		in := map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", x, 10, 3), "w": w}
-		weights := map[string]*tensor.Tensor{}
-		if lasts {
-			weights["w"] = w
+		in := map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", x, 10, 3)}
+		var weights *Weights
+		if known[w] == nil {
+			known[w] = NewWeights(map[string]*tensor.Tensor{"w": w})
+		}
+		if weights = known[w]; !lasts {
+			weights, in["w"] = nil, w
 		}
 		results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in, in}), weights)
 		if err != nil {
@@ -187,7 +191,7 @@ func testStore(t *testing.T, mode cpu.Mode) {
 	run(two, "after the other is gone", 8, second, own, true)
 	copy(second.Data, own.Data)
 	two.im.World.Abort(errors.New("a fault"))
-	if _, err := two.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), in); err == nil || two.Usable() {
+	if _, err := two.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(in)); err == nil || two.Usable() {
 		t.Error("it ran after a fault")
 	}
 	if m.open != 1 || s.Held() != (device.Held{}) {
@@ -207,13 +211,13 @@ func TestStoreFault(t *testing.T) {
 		t.Fatal(err)
 	}
 	one.im.World.Abort(errors.New("a fault"))
-	if _, err := one.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), in); err == nil {
+	if _, err := one.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(in)); err == nil {
 		t.Error("it ran after a fault")
 	}
 	for i := range in["w"].Len() {
 		in["w"].SetFloat64(i, 1) // who reads it again shows that
 	}
-	results, err := two.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), in)
+	results, err := two.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(in))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +302,7 @@ func TestStoreDeclines(t *testing.T) {
 				in["only"] = ints(t, ir.F32, "only", 5, 8, 3)
 			}
 			for range 2 {
-				results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in, in}), in)
+				results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in, in}), NewWeights(in))
 				if err != nil {
 					t.Fatal(err)
 				}

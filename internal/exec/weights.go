@@ -35,12 +35,12 @@ func newUploaded(im *image.Image) uploaded {
 
 // decideUploads decides what the runs of a batch do not upload: what stays and is the same in
 // all of them. What they upload the devices no longer hold for those to come.
-func (p *Program) decideUploads(batch []Args, weights map[string]*tensor.Tensor) {
-	b := 0
-	for i := range p.im.Inputs {
+func (p *Program) decideUploads(batch []Args, weights *Weights, ins []int) {
+	for _, i := range ins {
 		name := p.im.Inputs[i].Name
-		t := weights[name]
-		other := func(a Args) bool { return a.In[name] != t }
+		b := p.im.FirstBlock[name]
+		t := weights.Tensor(name)
+		other := func(a Args) bool { return a.host(name, weights) != t }
 		stays := t != nil && p.im.Uploads[i] != nil && !slices.ContainsFunc(batch, other)
 		if !stays {
 			p.uploaded.contents[i].Forget()
@@ -72,23 +72,24 @@ func (p *Program) Preload(ctx context.Context, weights map[string]*tensor.Tensor
 		if err := p.rest(ctx); err != nil {
 			return err
 		}
-		p.decideUploads([]Args{{In: weights}}, weights)
+		p.settled = settled{}
+		p.decideUploads([]Args{{In: weights}}, NewWeights(weights), p.all)
 		if p.tracer != nil { // uploads ahead are no part of a run's trace
 			defer p.tracer.recorder.Drain(p.describe)
 		}
-		return p.uploadWeights(ctx, weights)
+		return p.uploadWeights(ctx, func(name string) *tensor.Tensor { return weights[name] })
 	})
 	return err
 }
 
 // uploads reports whether uploadWeights has something to do.
-func (p *Program) uploads(in map[string]*tensor.Tensor) bool {
+func (p *Program) uploads(take func(name string) *tensor.Tensor) bool {
 	b := 0
 	for i := range p.im.Inputs {
 		first := b
 		b += len(p.im.Inputs[i].Parts)
 		if b > first && p.uploaded.skip[first] && p.im.Residents[i] == nil &&
-			!p.uploaded.contents[i].Are(in[p.im.Inputs[i].Name]) {
+			!p.uploaded.contents[i].Are(take(p.im.Inputs[i].Name)) {
 			return true
 		}
 	}
@@ -100,24 +101,28 @@ func (p *Program) uploads(in map[string]*tensor.Tensor) bool {
 // world is at rest. If ctx ends, it ends between two parameters, and the program can still
 // run: were the world given up as in a run, deadlines shorter than this takes would have it
 // begin again for ever.
-func (p *Program) uploadWeights(ctx context.Context, in map[string]*tensor.Tensor) error {
+func (p *Program) uploadWeights(ctx context.Context, take func(name string) *tensor.Tensor) error {
 	b := 0
 	for i := range p.im.Inputs {
 		io := &p.im.Inputs[i]
 		first := b
 		b += len(io.Parts)
 		contents := p.uploaded.contents[i]
-		if len(io.Parts) == 0 || !p.uploaded.skip[first] || p.im.Residents[i] != nil || contents.Are(in[io.Name]) {
+		if len(io.Parts) == 0 || !p.uploaded.skip[first] || p.im.Residents[i] != nil {
+			continue
+		}
+		t := take(io.Name)
+		if contents.Are(t) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("before the run, while weights are uploaded: %w", err)
 		}
 		contents.Forget()
-		if err := p.upload(ctx, i, first, in[io.Name]); err != nil {
+		if err := p.upload(ctx, i, first, t); err != nil {
 			return p.breakDown(err)
 		}
-		contents.Set(in[io.Name])
+		contents.Set(t)
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ type Problem struct {
 	// Blocks, where not 0, is how many a copy between operands without gaps takes, at
 	// most; either may be a peer's.
 	Blocks int
-	// Fault, where not 0, is the address of five words of 8 bytes, at first 0,
+	// Fault, where not 0, is the address of six words of 8 bytes, at first 0,
 	// where an embedding reports an id outside the table, an index_copy positions and an
 	// attention lengths that are none, and an uneven collective counts that do not fit (see
 	// ReadFault); Tag is the caller's and comes with the report. While something stands there

@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -629,13 +630,17 @@ func TestEmbeddingFault(t *testing.T) {
 	ids := b.put(ir.I32, layouts[0], []float64{1, 7, -1}, 3)
 	table := b.put(ir.F32, layouts[0], []float64{1, 2, 3, 4}, 2, 2)
 	out := b.room(ir.F32, layouts[0], 3, 2)
-	word := b.alloc(FaultBytes)
+	word, bell := b.alloc(FaultBytes), b.alloc(8)
 	clear(b.mem[word-memoryAt:])
+	binary.LittleEndian.PutUint64(b.mem[word-memoryAt+FaultBell:], uint64(bell))
 	b.add("embedding", Problem{Op: ir.OpEmbedding, Ins: []Operand{ids, table}, Out: out, Rows: 2, Fault: word, Tag: 77}, func() {
 		same(t, "rows", b.vals(out), []float64{3, 4, 0, 0, 0, 0}, 0)
 		f, ok := ReadFault(b.mem[word-memoryAt:])
 		if want := (Fault{FaultRange, 77, [3]int64{7, 2, 1}}); !ok || f != want {
 			t.Errorf("fault %v, %v; want %v", f, ok, want)
+		}
+		if rung := binary.LittleEndian.Uint64(b.mem[bell-memoryAt:]); rung != 1 {
+			t.Errorf("the bell is %d", rung)
 		}
 	})
 	b.run()

@@ -23,7 +23,7 @@ type Join struct {
 	Abort nvlib.Ptr
 	// Timeout ends the wait, and then sets the abort word; 0: never.
 	Timeout time.Duration
-	// Fault is the address of five words of device memory, at first 0, that
+	// Fault is the address of six words of device memory, at first 0 but for the bell, that
 	// tell how a wait ended badly (see ReadFault); 0: nothing is told. Tag is
 	// the caller's.
 	Fault nvlib.Ptr
@@ -108,8 +108,9 @@ const (
 	FaultOutside FaultKind = 18
 )
 
-// FaultBytes is the size of a fault's five words.
-const FaultBytes = 40
+// FaultBytes is the size of a fault's six words, and FaultBell where the last of them is, the address
+// of a word of host memory that whoever reports sets to 1; 0 for none.
+const FaultBytes, FaultBell = 48, 40
 
 // ReadFault reads the words that a kernel may have written. false: none did, or
 // not all of them are there yet.

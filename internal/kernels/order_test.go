@@ -180,8 +180,8 @@ func TestPoison(t *testing.T) {
 }
 
 func TestFaultWords(t *testing.T) {
-	if _, ok := ReadFault(make([]byte, 39)); ok {
-		t.Error("a fault of 39 bytes")
+	if _, ok := ReadFault(make([]byte, 47)); ok {
+		t.Error("a fault of 47 bytes")
 	}
 	half := make([]byte, FaultBytes)
 	half[0] = byte(FaultTimeout) // claimed, not yet filled in

@@ -14,10 +14,22 @@ import (
 // there is one, and what the epilogue needs.
 type Skinny struct {
 	Epilogue Epilogue
-	// Constant: no kernel that may still be running when this one begins writes the
-	// weight. It is then read before the kernel before this one has ended.
+	// Constant: no kernel that may still be running when this one begins writes a
+	// weight. They are then read before the kernel before this one has ended.
 	Constant bool
+	// Up, of SiluMulEpilogue, is the weight whose products multiply, of the other's shape; nil for the second
+	// half of the other's rows.
+	Up *Operand
+	// More are further linears of x without a bias, with no epilogue: rows of all results have the bits that they have
+	// alone.
+	More []SkinnyPart
 }
+
+// SkinnyPart is a weight and the result of x by it.
+type SkinnyPart struct{ Weight, Out Operand }
+
+// MostSkinnyParts is how many linears of one x are one launch, at most.
+const MostSkinnyParts = 3
 
 // Epilogue is what is done to a product before it is stored. All of them have the bits
 // that separate operations have.
@@ -29,7 +41,7 @@ const (
 	// AddEpilogue adds the last operand, of the result's shape.
 	AddEpilogue
 	// SiluMulEpilogue takes a weight of twice as many rows as the result has columns, and
-	// so many biases: the result is silu of the first half times the second half.
+	// so many biases: the result is silu of the first half times the second half. See Skinny.Up.
 	SiluMulEpilogue
 )
 
@@ -74,11 +86,20 @@ func (s *skinnyLinear) forms(sms int64) []skinnyForm {
 
 // skinnyLinear is a linear as its kernel takes it: out[m, n] = x[m, k]·w[n, k].
 type skinnyLinear struct {
-	how     Skinny
-	dt      ir.DType
-	m, n, k int64
-	rows    int64 // of tensor cores' operands: 8 or 16
-	args    words // SkinnyArgs
+	how      Skinny
+	dt       ir.DType
+	m, n, k  int64 // n of all parts together
+	rows     int64 // of tensor cores' operands: 8 or 16
+	x        nvlib.Ptr
+	residual nvlib.Ptr
+	xm, rm   int64
+	parts    []skinnyPart
+}
+
+// skinnyPart is SkinnyPart of the source, but for its first block.
+type skinnyPart struct {
+	out, w, up, bias, upBias nvlib.Ptr
+	n, om, wn, upn           int64
 }
 
 // newSkinny returns j as the kernel takes it. The error wraps device.ErrUnsupported where it does
@@ -100,7 +121,7 @@ func newSkinny(j *job) (*skinnyLinear, error) {
 		shapes = append(shapes, in.Shape)
 	}
 	product := slices.Clone(j.Out.Shape)
-	if last := len(product) - 1; s.how.Epilogue == SiluMulEpilogue && last >= 0 {
+	if last := len(product) - 1; s.how.Epilogue == SiluMulEpilogue && last >= 0 && s.how.Up == nil {
 		product[last] *= 2
 	}
 	if err := device.CheckLinear(product, shapes); err != nil {
@@ -111,34 +132,37 @@ func newSkinny(j *job) (*skinnyLinear, error) {
 	}
 	x, w := ins[0], ins[1]
 	last := len(x.Shape) - 1
-	s.m, s.n, s.k = 1, j.Out.Shape[last], x.Shape[last]
+	s.m, s.k = 1, x.Shape[last]
 	for _, n := range x.Shape[:last] {
 		s.m *= n
+	}
+	if err := s.checkParts(j, ins); err != nil {
+		return nil, err
+	}
+	for _, o := range s.outs(j) {
+		s.n += o.Shape[last]
 	}
 	if s.m == 0 || s.n == 0 {
 		return s, nil
 	}
-	refuse := func(what string) (*skinnyLinear, error) {
-		return nil, fmt.Errorf("%w: the kernel for few rows does not take %s", device.ErrUnsupported, what)
-	}
 	switch {
 	case before80(j.arch):
-		return refuse(j.arch)
+		return refuseSkinny(j.arch)
 	case s.dt.Size() != 2:
-		return refuse(s.dt.String())
+		return refuseSkinny(s.dt.String())
 	case s.m > skinnyRows || s.n > skinnyMost || s.k > skinnyMost:
-		return refuse(fmt.Sprintf("%dx%dx%d", s.m, s.n, s.k))
+		return refuseSkinny(fmt.Sprintf("%dx%dx%d", s.m, s.n, s.k))
 	case s.k == 0 || s.k%8 != 0:
-		return refuse(fmt.Sprintf("rows of %d elements, no multiple of 8", s.k))
+		return refuseSkinny(fmt.Sprintf("rows of %d elements, no multiple of 8", s.k))
 	}
-	all := []Operand{j.Out, x}
+	all := append(s.outs(j), x)
 	if residual.Addr != 0 {
 		all = append(all, residual)
 	}
 	strides := make([][]int64, len(all))
 	for i, o := range all {
 		if o.Strides[last] != 1 && o.Shape[last] > 1 {
-			return refuse("elements with gaps")
+			return refuseSkinny("elements with gaps")
 		}
 		strides[i] = o.Strides[:last]
 	}
@@ -147,23 +171,85 @@ func newSkinny(j *job) (*skinnyLinear, error) {
 		lead = []axis{{1, make([]int64, len(all))}}
 	}
 	if len(lead) > 1 {
-		return refuse("rows at irregular distances")
+		return refuseSkinny("rows at irregular distances")
 	}
-	step := lead[0].s
-	if w.Strides[1] != 1 || !moves16(w.Addr, w.Shape[0], w.Strides[0]) || !moves16(x.Addr, s.m, step[1]) {
-		return refuse("rows that do not begin at multiples of 16 bytes")
+	step, parts := lead[0].s, 1+len(s.how.More)
+	if !moves16(x.Addr, s.m, step[parts]) {
+		return refuseSkinny("rows that do not begin at multiples of 16 bytes")
 	}
+	s.x, s.xm, s.residual, s.rm = x.Addr, step[parts], residual.Addr, step[len(step)-1]
 	s.rows = 8 * ceil(s.m, 8)
-	var bias nvlib.Ptr
+	first := skinnyPart{out: j.Out.Addr, w: w.Addr, n: j.Out.Shape[last], om: step[0], wn: w.Strides[0]}
 	if len(ins) == 3 {
-		bias = ins[2].Addr
+		first.bias = ins[2].Addr
 		if ins[2].Strides[0] != 1 && ins[2].Shape[0] > 1 {
-			return refuse("biases with gaps")
+			return refuseSkinny("biases with gaps")
 		}
 	}
-	s.args.addr(j.Out.Addr, x.Addr, w.Addr, bias, residual.Addr)
-	s.args.ints(s.m, s.n, s.k, step[0], step[1], w.Strides[0], step[len(step)-1], truth(s.how.Constant))
+	weights := []Operand{w}
+	if s.how.Epilogue == SiluMulEpilogue {
+		if up := s.how.Up; up != nil {
+			first.up, first.upn = up.Addr, up.Strides[0]
+			weights = append(weights, *up)
+		} else {
+			first.up, first.upn = w.Addr+nvlib.Ptr(first.n*first.wn*s.dt.Size()), first.wn
+		}
+		if first.bias != 0 {
+			first.upBias = first.bias + nvlib.Ptr(first.n*s.dt.Size())
+		}
+	}
+	s.parts = []skinnyPart{first}
+	for i, p := range s.how.More {
+		s.parts = append(s.parts, skinnyPart{out: p.Out.Addr, w: p.Weight.Addr, n: p.Out.Shape[last], om: step[1+i], wn: p.Weight.Strides[0]})
+		weights = append(weights, p.Weight)
+	}
+	for _, w := range weights {
+		if w.Strides[1] != 1 || !moves16(w.Addr, w.Shape[0], w.Strides[0]) {
+			return refuseSkinny("rows that do not begin at multiples of 16 bytes")
+		}
+	}
 	return s, nil
+}
+
+func refuseSkinny(what string) (*skinnyLinear, error) {
+	return nil, fmt.Errorf("%w: the kernel for few rows does not take %s", device.ErrUnsupported, what)
+}
+
+// outs are the results.
+func (s *skinnyLinear) outs(j *job) []Operand {
+	all := []Operand{j.Out}
+	for _, p := range s.how.More {
+		all = append(all, p.Out)
+	}
+	return all
+}
+
+// checkParts looks at what the problem itself does not have.
+func (s *skinnyLinear) checkParts(j *job, ins []Operand) error {
+	more := slices.Clone(s.how.More)
+	if up := s.how.Up; up != nil {
+		if s.how.Epilogue != SiluMulEpilogue || len(ins) == 3 {
+			return fmt.Errorf("a second weight that multiplies nothing, or behind biases")
+		}
+		more = append(more, SkinnyPart{*up, j.Out})
+	}
+	if n := len(s.how.More); n >= MostSkinnyParts || n > 0 && (s.how.Epilogue != NoEpilogue || len(ins) == 3) {
+		return fmt.Errorf("%d more linears behind epilogue %d and %d operands", n, s.how.Epilogue, len(ins))
+	}
+	for _, p := range more {
+		for _, o := range []Operand{p.Weight, p.Out} {
+			if err := o.check(); err != nil {
+				return err
+			}
+			if o.DType != s.dt {
+				return fmt.Errorf("%s beside %s", o.DType, s.dt)
+			}
+		}
+		if err := device.CheckLinear(p.Out.Shape, [][]int64{ins[0].Shape, p.Weight.Shape}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // moves16 reports whether so many rows of 2-byte elements, a stride apart, begin at multiples of 16 bytes.
@@ -189,17 +275,34 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 	if s.how.Epilogue == SiluMulEpilogue {
 		columns /= 2
 	}
-	grid, err := exactGrid(ceil(s.n, columns))
+	var args words // SkinnyArgs
+	args.addr(s.x, s.residual)
+	args.ints(s.m, s.k, s.xm, s.rm, truth(s.how.Constant))
+	blocks := int64(0)
+	for i := range MostSkinnyParts {
+		p, first := skinnyPart{}, int64(skinnyMost) // behind all blocks
+		if i < len(s.parts) {
+			p, first = s.parts[i], blocks
+			blocks += ceil(p.n, columns)
+		}
+		args.addr(p.out, p.w, p.up, p.bias, p.upBias)
+		args.ints(p.n, p.om, p.wn, p.upn, first)
+	}
+	grid, err := exactGrid(blocks)
 	residents, late := 2, false
 	if f.shared(s.rows) > skinnyRoom {
 		residents, late = 1, true
 	}
-	epilogue := epilogueNames[s.how.Epilogue]
-	return []launch{{blocks: grid, shared: uint32(f.shared(s.rows)), args: s.args, code: code{
-		files:     []string{"map", "warp", "skinny"},
-		symbol:    symbol(epilogue, ctype(s.dt), fmt.Sprintf("r%dt%ds%d", s.rows, f.tiles, f.steps)),
-		args:      "SkinnyArgs",
-		body:      fmt.Sprintf("skinny<%s, %d, %d, %d, %d, %v, %s>", ctype(s.dt), s.rows, f.tiles, skinnyWarps, f.steps, late, epilogue),
+	epilogue, parts, several := epilogueNames[s.how.Epilogue], 1, ""
+	if len(s.parts) > 1 {
+		parts, several = MostSkinnyParts, "p"
+	}
+	return []launch{{blocks: grid, shared: uint32(f.shared(s.rows)), args: args, code: code{
+		files:  []string{"map", "warp", "skinny"},
+		symbol: symbol(epilogue, ctype(s.dt), fmt.Sprintf("r%dt%ds%d%s", s.rows, f.tiles, f.steps, several)),
+		args:   "SkinnyArgs",
+		body: fmt.Sprintf("skinny<%s, %d, %d, %d, %d, %v, %s, %d>", ctype(s.dt), s.rows, f.tiles, skinnyWarps, f.steps, late, epilogue,
+			parts),
 		residents: residents,
 		settles:   true,
 	}}}, err

@@ -96,6 +96,24 @@ func TestSkinnyBits(t *testing.T) {
 				linear(what, out, Skinny{}, form, func() { equal(what, out, all) }, rows(x, m), w, bias)
 			}
 		}
+		w2, w3 := put(25, k), put(8, k)
+		for i, form := range skinnyForms { // linears of one x at once
+			m := int64(1 + 3*i)
+			var alone, joint []Operand
+			for _, weight := range []Operand{w, w2, w3} {
+				one := b.room(dt, dense, m, weight.Shape[0])
+				linear("alone", one, Skinny{}, form, func() {}, rows(x, m), weight)
+				alone, joint = append(alone, one), append(joint, b.room(dt, dense, m, weight.Shape[0]))
+			}
+			two := b.room(dt, dense, m, 25)
+			linear("three at once", joint[0], Skinny{Constant: i%2 == 0, More: []SkinnyPart{{w2, joint[1]}, {w3, joint[2]}}}, form, func() {
+				for p := range joint {
+					equal(fmt.Sprintf("%d rows of %s, %v: result %d of three", m, dt, form, p), joint[p], alone[p])
+				}
+			}, rows(x, m), w)
+			linear("two at once", b.room(dt, dense, m, 8), Skinny{More: []SkinnyPart{{w2, two}}}, form, func() { equal("second of two", two, alone[1]) },
+				rows(x, m), w3)
+		}
 		for i, form := range skinnyForms {
 			m := int64(3 + 3*i)
 			one, relu, want := b.room(dt, dense, m, n), b.room(dt, dense, m, n), b.room(dt, dense, m, n)
@@ -115,6 +133,14 @@ func TestSkinnyBits(t *testing.T) {
 				return o
 			}
 			linear("gated", gated, Skinny{Epilogue: SiluMulEpilogue}, form, func() { equal("silu times", gated, wantGated) }, rows(x, m), w, bias)
+			if first, second := w, w; i > 0 { // both halves as weights of their own, the second elsewhere
+				first.Shape, second.Shape = []int64{n / 2, k}, []int64{n / 2, k}
+				second.Addr += nvlib.Ptr(n / 2 * k * dt.Size())
+				unbiased, apart := b.room(dt, dense, m, n/2), b.room(dt, dense, m, n/2)
+				linear("gated", unbiased, Skinny{Epilogue: SiluMulEpilogue}, form, func() {}, rows(x, m), w)
+				linear("gated by two", apart, Skinny{Epilogue: SiluMulEpilogue, Up: &second}, form, func() { equal("silu times, by two weights", apart, unbiased) },
+					rows(x, m), first)
+			}
 			b.add("silu alone", Problem{Op: ir.OpSilu, Ins: []Operand{half(0)}, Out: act}, func() {})
 			b.add("times alone", Problem{Op: ir.OpMul, Ins: []Operand{act, half(n / 2)}, Out: wantGated}, func() {})
 		}
@@ -161,6 +187,53 @@ func TestSkinnyTakes(t *testing.T) {
 			t.Errorf("%s: %v, %v", what, l, err)
 		case c.want != "" && (err != nil || len(l) != 1 || l[0].code.symbol != c.want):
 			t.Errorf("%s: %v, %v", what, l, err)
+		}
+	}
+}
+
+// TestSkinnyParts says which linears of one x the kernel takes at once.
+func TestSkinnyParts(t *testing.T) {
+	o := func(shape ...int64) Operand {
+		return Operand{Addr: 1 << 20, DType: ir.BF16, Shape: shape, Strides: rowMajor(shape)}
+	}
+	far := o(64, 512)
+	far.Addr += 8
+	f16 := o(64, 512)
+	f16.DType = ir.F16
+	part := SkinnyPart{o(32, 512), o(8, 32)}
+	bias := []Operand{o(8, 512), o(64, 512), o(64)}
+	for what, c := range map[string]struct {
+		how    Skinny
+		ins    []Operand
+		blocks uint32 // 0 for an error
+		takes  bool   // whether that wraps no ErrUnsupported
+	}{
+		"one":              {Skinny{}, nil, 4, true},
+		"two":              {Skinny{More: []SkinnyPart{part}}, nil, 6, true},
+		"three":            {Skinny{More: []SkinnyPart{part, {o(16, 512), o(8, 16)}}}, nil, 7, true},
+		"four":             {Skinny{More: []SkinnyPart{part, part, part}}, nil, 0, true},
+		"other k":          {Skinny{More: []SkinnyPart{{o(32, 256), o(8, 32)}}}, nil, 0, true},
+		"other rows":       {Skinny{More: []SkinnyPart{{o(32, 512), o(7, 32)}}}, nil, 0, true},
+		"other type":       {Skinny{More: []SkinnyPart{{f16, o(8, 64)}}}, nil, 0, true},
+		"off":              {Skinny{More: []SkinnyPart{{far, o(8, 64)}}}, nil, 0, false},
+		"a bias":           {Skinny{More: []SkinnyPart{part}}, bias, 0, true},
+		"a relu":           {Skinny{More: []SkinnyPart{part}, Epilogue: ReluEpilogue}, nil, 0, true},
+		"gated":            {Skinny{Up: &Operand{1 << 22, ir.BF16, []int64{64, 512}, []int64{512, 1}}, Epilogue: SiluMulEpilogue}, nil, 8, true},
+		"gated, off":       {Skinny{Up: &far, Epilogue: SiluMulEpilogue}, nil, 0, false},
+		"gated by a bias":  {Skinny{Up: &Operand{1 << 22, ir.BF16, []int64{64, 512}, []int64{512, 1}}, Epilogue: SiluMulEpilogue}, bias, 0, true},
+		"up for no reason": {Skinny{Up: &far}, nil, 0, true},
+	} {
+		p := Problem{Op: ir.OpLinear, Skinny: &c.how, Ins: []Operand{o(8, 512), o(64, 512)}, Out: o(8, 64)}
+		if c.ins != nil {
+			p.Ins = c.ins
+		}
+		l, err := plan(&job{Problem: p, arch: "sm_90a", sms: 132})
+		if c.blocks == 0 {
+			if err == nil || errors.Is(err, device.ErrUnsupported) == c.takes {
+				t.Errorf("%s: %v", what, err)
+			}
+		} else if err != nil || len(l) != 1 || l[0].blocks != c.blocks {
+			t.Errorf("%s: %v, %v; want %d blocks", what, l, err, c.blocks)
 		}
 	}
 }

@@ -50,10 +50,7 @@ func (d *Description) GEMMTime(dtype ir.DType, m, n, k int64) float64 {
 		return d.Launch
 	}
 	flops := 2 * float64(m) * float64(n) * float64(k)
-	peak := d.GEMM.Peak[dtype.String()]
-	if peak == 0 {
-		peak = d.GEMM.Peak[d.GEMM.Of] * float64(2) / float64(dtype.Size())
-	}
+	peak := d.peak(dtype)
 	slower := d.slowness(float64(m), float64(n), float64(k))
 	bytes := (m*k + k*n + m*n) * dtype.Size()
 	return max(d.Launch+flops/peak*1e-6*slower, d.TouchTime(bytes))

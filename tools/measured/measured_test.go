@@ -50,6 +50,10 @@ var Topics = []Topic{
 	topic("soak", "Soaks", "who ranks seconds runs loads deadlines_missed passes device_first_mib device_last_mib "+
 		"malloc_first_mib malloc_last_mib", "", ""),
 	topic("tests", "Tests on GPUs", "who package passed failed skipped", "", ""),
+	topic("steps", "Whole programs", "who func dims ranks strategy issue us iqr single_us host_us bound_us bound_by", "func dims ranks issue",
+		"strategy"),
+	topic("ops", "Statements furthest from their bound",
+		"who func dims ranks strategy issue op line times shapes us iqr bound_us bound_by", "", ""),
 	topic("studies", "Studies", "finding", "", ""),
 }
 
@@ -70,10 +74,10 @@ var kinds = map[string]*regexp.Regexp{
 
 func init() {
 	for _, c := range strings.Fields("ranks bytes m n k batch queries keys heads kv_heads head_dim wrong seconds runs loads " +
-		"deadlines_missed passes passed failed skipped") {
+		"deadlines_missed passes passed failed skipped line times") {
 		kinds[c] = regexp.MustCompile(`^(\d+|-)$`)
 	}
-	for _, c := range strings.Fields("us iqr bounds bounds_iqr gemm_us gemm_iqr link_gbs gbs slowdown device_first_mib " +
+	for _, c := range strings.Fields("single_us host_us bound_us us iqr bounds bounds_iqr gemm_us gemm_iqr link_gbs gbs slowdown device_first_mib " +
 		"device_last_mib malloc_first_mib malloc_last_mib") {
 		kinds[c] = regexp.MustCompile(`^(-?\d+(\.\d+)?|-)$`)
 	}
@@ -251,7 +255,7 @@ func TestPages(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		for i := range rows[1:] {
+		for i := range len(rows) - 1 {
 			if rows[i]["date"] > rows[i+1]["date"] {
 				t.Errorf("%s:%d: rows are not in order of date", topic.Name, i+3)
 			}

@@ -7,7 +7,9 @@ DEV Pack<u32, 4> load16(const void* p) {
   return v;
 }
 template <int U> struct RegBatch { Pack<u32, 4> w[U][2][2]; };
-template <class T, int ROWS, int U, int WARPS> DEV void regs(const SkinnyArgs& a) {
+struct DesignArgs { u64 out, x, w, bias, residual; i64 m, n, k, om, xm, wn, rm, constant; };
+
+template <class T, int ROWS, int U, int WARPS> DEV void regs(const DesignArgs& a) {
   __shared__ f32 sums[WARPS][ROWS][20];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4, k = (int)a.k;
   const int n0 = blockIdx.x * 16, turns = (k + 64 * WARPS * U - 1) / (64 * WARPS * U);
@@ -86,7 +88,7 @@ template <int ROWS, int TILES, int STEPS> union BulkRoom {
   struct { u8 w[STEPS][TILES * 16][1040], x[STEPS][ROWS][1040]; u64 full[STEPS], empty[STEPS]; } t;
   f32 sums[8][ROWS][TILES * 16 + 4];
 };
-template <class T, int ROWS, int TILES, int STEPS> DEV void bulked(const SkinnyArgs& a) {
+template <class T, int ROWS, int TILES, int STEPS> DEV void bulked(const DesignArgs& a) {
   BulkRoom<ROWS, TILES, STEPS>& room = roomOf<BulkRoom<ROWS, TILES, STEPS>>();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, m = (int)a.m;
   const int n0 = blockIdx.x * TILES * 16, turns = (int)a.k / 512;

@@ -8,9 +8,9 @@ text = "".join((src / f"{f}.cuh").read_text() for f in ["prelude", "map", "warp"
 table = []
 
 
-def add(name, body, design, rows, cols, smem, threads=256, gated=0, residents=2):
+def add(name, body, design, rows, cols, smem, threads=256, gated=0, residents=2, args="SkinnyArgs"):
     global text
-    text += f'extern "C" __global__ void __launch_bounds__({threads}, {residents}) {name}(const SkinnyArgs a) {{ {body}(a); }}\n'
+    text += f'extern "C" __global__ void __launch_bounds__({threads}, {residents}) {name}(const {args} a) {{ {body}(a); }}\n'
     table.append(f'{{"{name}", \'{design}\', {rows}, {cols}, {threads}, {smem}, {gated}, 1}},')
 
 
@@ -19,7 +19,7 @@ def skinny(rows, tiles, steps, gated=0, late=None, name=None, warps=8):
     alone = smem > 112 << 10
     late = alone if late is None else late
     epilogue = ["skinnyStore", "skinnySiluMul"][gated]
-    add(name or f"{epilogue}_r{rows}t{tiles}s{steps}", f"skinny<bf16, {rows}, {tiles}, {warps}, {steps}, {'true' if late else 'false'}, {epilogue}>",
+    add(name or f"{epilogue}_r{rows}t{tiles}s{steps}", f"skinny<bf16, {rows}, {tiles}, {warps}, {steps}, {'true' if late else 'false'}, {epilogue}, 1>",
         "FG"[gated], rows, 8 * tiles >> gated, smem, 32 * warps, gated, 1 if alone else 2)
 
 
@@ -33,8 +33,8 @@ if designs:
         for late in (0, 1):
             skinny(rows, tiles, steps, late=late, name=f"F_r{rows}t{tiles}w8s{steps}l{late}")
     for rows, unroll in [(8, 2), (16, 2)]:
-        add(f"A_r{rows}u{unroll}w8", f"regs<bf16, {rows}, {unroll}, 8>", "A", rows, 16, 0)
+        add(f"A_r{rows}u{unroll}w8", f"regs<bf16, {rows}, {unroll}, 8>", "A", rows, 16, 0, args="DesignArgs")
     for rows, tiles, steps in [(8, 1, 4), (16, 2, 2)]:
-        add(f"C_r{rows}t{tiles}s{steps}", f"bulked<bf16, {rows}, {tiles}, {steps}>", "C", rows, 16 * tiles, steps * (tiles * 16 + rows) * 1040 + steps * 16, 288)
+        add(f"C_r{rows}t{tiles}s{steps}", f"bulked<bf16, {rows}, {tiles}, {steps}>", "C", rows, 16 * tiles, steps * (tiles * 16 + rows) * 1040 + steps * 16, 288, args="DesignArgs")
 (here / "kernels.cu").write_text(text)
 (here / "variants.h").write_text("\n".join(table) + "\n")

@@ -743,6 +743,7 @@ func (f *fakeGPU) Join(_ kernels.Target, j kernels.Join) (kernels.Step, error) {
 			}
 			cabi.Store(uintptr(j.Abort), uint64(1))
 			cabi.Store(uintptr(j.Fault), [5]uint64{uint64(kind) | 1, j.Tag, uint64(j.Count), 0, 7})
+			ring(uintptr(j.Fault))
 		}
 	}
 	return fakeStep(name), nil

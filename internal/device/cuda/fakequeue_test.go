@@ -318,6 +318,7 @@ func reportWait(fault, abort uintptr, tag uint64, words0, words1 int64, waited t
 			binary.LittleEndian.PutUint64(b[8*(i+1):], v)
 		}
 		poke(fault, uint64(kind)|1)
+		ring(fault)
 	}
 }
 

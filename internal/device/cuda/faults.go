@@ -15,7 +15,7 @@ import (
 type faults struct {
 	s        *site
 	at       nvlib.Ptr // in device memory; 0 until it is needed
-	copied   nvlib.Ptr // in pinned memory, to be read there: Sync must take none
+	copied   nvlib.Ptr // in pinned memory, to be read there: Sync must take none; behind it is the bell
 	armed    bool      // a kernel that may report was launched since the last look
 	always   bool      // one may be launched by others
 	launches []*launch // by tag
@@ -39,18 +39,27 @@ func (f *faults) open() error {
 	}
 	var err error
 	if f.copied == 0 {
-		if f.copied, err = f.s.heaps[device.Pinned].Alloc(kernels.FaultBytes); err != nil {
+		if f.copied, err = f.s.heaps[device.Pinned].Alloc(kernels.FaultBytes + bellBytes); err != nil {
 			return err
 		}
+		cabi.Store(uintptr(f.bell()), uint64(0))
 	}
 	at, err := f.s.heaps[device.Private].Alloc(kernels.FaultBytes)
 	if err != nil {
 		return err
 	}
 	f.at = at
-	drv := f.s.w.drv
-	return errors.Join(drv.Fill8(at, 0, kernels.FaultBytes, 0), drv.SyncStream(0))
+	drv, bell := f.s.w.drv, uint64(f.bell())
+	return errors.Join(drv.Fill8(at, 0, kernels.FaultBytes, 0), drv.Fill32(at+kernels.FaultBell, uint32(bell), 1, 0),
+		drv.Fill32(at+kernels.FaultBell+4, uint32(bell>>32), 1, 0), drv.SyncStream(0))
 }
+
+// bellBytes is the size of a bell.
+const bellBytes = 8
+
+// bell is the word of host memory that is set when something was reported, so that a run
+// which ends well costs no call of the driver.
+func (f *faults) bell() nvlib.Ptr { return f.copied + kernels.FaultBytes }
 
 // readFaults ends the world if some kernel reported something. The devices are
 // at rest. The caller holds mu.
@@ -59,6 +68,9 @@ func readFaults(w *world) {
 	for _, s := range w.sites {
 		if f := &s.faults; f.armed || f.always {
 			f.armed = false
+			if cabi.Load[uint64](uintptr(f.bell())) == 0 {
+				continue
+			}
 			kind, err := f.read()
 			switch {
 			case err == nil:

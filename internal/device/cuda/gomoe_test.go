@@ -101,4 +101,12 @@ func report(p kernels.Problem, kind kernels.FaultKind, x, y, z int64) {
 	for i, v := range []uint64{uint64(kind) | 1, p.Tag, uint64(x), uint64(y), uint64(z)} {
 		binary.LittleEndian.PutUint64(b[8*i:], v)
 	}
+	ring(uintptr(p.Fault))
+}
+
+// ring has the host look at a fault.
+func ring(fault uintptr) {
+	if bell := cabi.Load[uint64](fault + kernels.FaultBell); bell != 0 {
+		cabi.Store(uintptr(bell), uint64(1))
+	}
 }

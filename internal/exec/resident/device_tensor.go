@@ -114,12 +114,20 @@ func (t *DeviceTensor) Unlike(io *plan.IO, ranks int) []string {
 		return []string{fmt.Sprintf("the device tensor for %s is on %d ranks, and the run on %d", io.Name, t.Ranks(), ranks)}
 	}
 	for r := range int32(ranks) {
-		if want, is := blockText(io.Of(r)), blockText(t.io.Of(r)); want != is {
+		if want, is := io.Of(r), t.io.Of(r); !sameBlock(want, is) {
 			return []string{fmt.Sprintf("%s has, on rank %d, %s, and the device tensor for it %s: "+
-				"tensors on the devices change their layout by no run; make one for %s", io.Name, r, want, is, io.Name)}
+				"tensors on the devices change their layout by no run; make one for %s", io.Name, r, blockText(want), blockText(is), io.Name)}
 		}
 	}
 	return nil
+}
+
+// sameBlock reports whether two ranks have the same part of a tensor, or none.
+func sameBlock(a, b *plan.IOPart) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return slices.Equal(a.Ref.Shape, b.Ref.Shape) && slices.Equal(a.Lo, b.Lo)
 }
 
 func blockText(part *plan.IOPart) string {

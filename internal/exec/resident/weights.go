@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"weak"
 
 	"hocket.example/hocket/internal/device"
@@ -38,11 +39,24 @@ type Weight struct {
 // is not known to be anybody's. It keeps no tensor that its owner let go of.
 type Contents struct{ of weak.Pointer[tensor.Tensor] }
 
+// changes counts how often any Contents have changed.
+var changes atomic.Uint64
+
+// Changes returns a number that is another one once any Contents of the process have changed.
+func Changes() uint64 { return changes.Load() }
+
 // Forget says that the blocks may hold anything.
-func (c *Contents) Forget() { c.of = weak.Pointer[tensor.Tensor]{} }
+func (c *Contents) Forget() { c.set(weak.Pointer[tensor.Tensor]{}) }
 
 // Set says that the blocks hold t.
-func (c *Contents) Set(t *tensor.Tensor) { c.of = weak.Make(t) }
+func (c *Contents) Set(t *tensor.Tensor) { c.set(weak.Make(t)) }
+
+func (c *Contents) set(of weak.Pointer[tensor.Tensor]) {
+	if c.of != of {
+		c.of = of
+		changes.Add(1)
+	}
+}
 
 // Are reports whether the blocks hold t.
 func (c *Contents) Are(t *tensor.Tensor) bool { return c.of == weak.Make(t) }

@@ -4,20 +4,39 @@
 // sums of its warps in their order. So bits follow from k and WARPS alone: a row of the result has the bits
 // that it has without the other rows, and no bit depends on the number of tiles, steps or multiprocessors.
 //
+// PARTS linears of one x are one grid, each with a weight and a result of its own: a block has rows of one weight, and
+// rows of the results have the bits that they have alone. Of skinnySiluMul, up is the weight whose products multiply.
+//
 // Where w is constant, the kernel begins to read it before the kernel before it has ended, if it is launched so.
 // LATE lets the kernel behind it begin only when all reads of w are under way: for blocks of which a multiprocessor
 // holds one.
 
 enum { skinnyStore, skinnyRelu, skinnyAdd, skinnySiluMul };
 
-struct SkinnyArgs {
-  u64 out, x, w;
-  u64 bias;            // 0 for none
-  u64 residual;        // of skinnyAdd
-  i64 m, n, k;         // of skinnySiluMul, w has n rows for silu and then n whose products multiply it
-  i64 om, xm, wn, rm;  // strides from row to row; elements of a row have no gaps
-  i64 constant;        // not 0: nothing that comes before this kernel and may not have ended writes w
+struct SkinnyPart {
+  u64 out, w, up;
+  u64 bias, upBias;  // 0 for none
+  i64 n;             // rows of w, and of up
+  i64 om, wn, upn;   // strides from row to row; elements of a row have no gaps
+  i64 first;         // the part's first block
 };
+
+enum { skinnyParts = 3 };  // at most
+
+struct SkinnyArgs {
+  u64 x;
+  u64 residual;  // of skinnyAdd
+  i64 m, k;
+  i64 xm, rm;    // strides as above
+  i64 constant;  // not 0: nothing that comes before this kernel and may not have ended writes a weight
+  SkinnyPart part[skinnyParts];
+};
+
+// skinnyPart is the block's.
+template <int PARTS> DEV SkinnyPart skinnyPart(const SkinnyArgs& a) {
+  if constexpr (PARTS == 1) return a.part[0];
+  return (i64)blockIdx.x < a.part[1].first ? a.part[0] : (i64)blockIdx.x < a.part[2].first ? a.part[1] : a.part[2];
+}
 
 // let has the kernel behind this one on the stream begin, if it may begin early, as soon as all blocks
 // of this one have come here. It waits for the end of this one itself.
@@ -41,16 +60,18 @@ template <int ROWS, int TILES, int WARPS, int STEPS> union SkinnyRoom {
   f32 sums[WARPS][ROWS][TILES * 8 + 8];
 };
 
-template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE> struct Skinny {
+template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, int PARTS> struct Skinny {
   static constexpr bool gated = EPILOGUE == skinnySiluMul;
   static constexpr int columns = (gated ? TILES / 2 : TILES) * 8;  // of the result
   static_assert(!gated || TILES % 2 == 0, "half of the tiles multiply the others");
   const SkinnyArgs& a;
+  const SkinnyPart p;
   SkinnyRoom<ROWS, TILES, WARPS, STEPS>& room;
-  int lane, warp, m, n, k;  // n: columns of the result from the block's first on
+  i64 from;                 // the block's first column of the result
+  int lane, warp, m, n, k;  // n: columns of the result from there on
 
   __device__ __forceinline__ Skinny(const SkinnyArgs& a)
-      : a(a), room(roomOf<SkinnyRoom<ROWS, TILES, WARPS, STEPS>>()), lane(threadIdx.x % 32), warp(sameForWarp(threadIdx.x / 32)), m((int)a.m), n((int)(a.n - (i64)blockIdx.x * columns)), k((int)a.k) {}
+      : a(a), p(skinnyPart<PARTS>(a)), room(roomOf<SkinnyRoom<ROWS, TILES, WARPS, STEPS>>()), from(((i64)blockIdx.x - p.first) * columns), lane(threadIdx.x % 32), warp(sameForWarp(threadIdx.x / 32)), m((int)a.m), n((int)(p.n - from)), k((int)a.k) {}
 
   // column is where the lane's part of a turn begins: 16 bytes of every fourth row.
   __device__ __forceinline__ int column(int turn) const { return (turn * WARPS + warp) * 64 + lane % 8 * 8; }
@@ -60,11 +81,12 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE> stru
   __device__ __forceinline__ void weights(int turn, int step) const {
     SkinnyTurn<ROWS, TILES>& to = room.turns[warp][step];
     const int col = column(turn), row = lane / 8;
-    const T* from = (const T*)a.w + ((i64)blockIdx.x * columns + row) * a.wn + col;
+    const T* w = (const T*)p.w + (from + row) * p.wn + col;
+    const T* up = gated ? (const T*)p.up + (from + row) * p.upn + col : w;
 #pragma unroll
     for (int i = 0; i < TILES * 8; i += 4) {
       const bool there = i % columns + row < n && col < k;
-      copy16(spotOf(&to.w[to.at(i + row, lane % 8)]), there ? from + (i < columns ? i : a.n + i - columns) * a.wn : (const T*)a.w, there);
+      copy16(spotOf(&to.w[to.at(i + row, lane % 8)]), there ? i < columns ? w + i * p.wn : up + (i - columns) * p.upn : (const T*)p.w, there);
     }
   }
 
@@ -111,12 +133,12 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE> stru
       for (int h = 0; h < ROWS / 8; h++) *(Pack<f32, 2>*)&room.sums[warp][h * 8 + lane / 4][r * 8 + lane % 4 * 2] = Pack<f32, 2>{{c[r][2 * h], c[r][2 * h + 1]}};
   }
 
-  // sum is the product of a row with row at of the block's, which is row column of w.
-  __device__ __forceinline__ f32 sum(int row, int at, i64 column) const {
+  // sum is the product of a row with row at of the block's, with a bias if there is one.
+  __device__ __forceinline__ f32 sum(int row, int at, u64 bias, i64 column) const {
     f32 s = room.sums[0][row][at];
 #pragma unroll
     for (int w = 1; w < WARPS; w++) s += room.sums[w][row][at];
-    return Num<T>::get(Num<T>::put(a.bias ? add(s, Num<T>::get(((const T*)a.bias)[column])) : s));
+    return Num<T>::get(Num<T>::put(bias ? add(s, Num<T>::get(((const T*)bias)[column])) : s));
   }
 
   // store ends with the epilogue, which rounds as if each of its operations were a kernel.
@@ -124,20 +146,20 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE> stru
     for (int i = threadIdx.x; i < m * columns; i += WARPS * 32) {
       const int row = i / columns, at = i % columns;
       if (at >= n) continue;
-      const i64 column = (i64)blockIdx.x * columns + at;
-      f32 v = sum(row, at, column);
-      if constexpr (gated) v = mul(Num<T>::get(Num<T>::put(OpSilu<f32>::of(&v, 0.f))), sum(row, at + columns, a.n + column));
+      const i64 column = from + at;
+      f32 v = sum(row, at, p.bias, column);
+      if constexpr (gated) v = mul(Num<T>::get(Num<T>::put(OpSilu<f32>::of(&v, 0.f))), sum(row, at + columns, p.upBias, column));
       if constexpr (EPILOGUE == skinnyRelu) v = most(v, 0.f);
       if constexpr (EPILOGUE == skinnyAdd) v = add(v, Num<T>::get(((const T*)a.residual)[row * a.rm + column]));
-      ((T*)a.out)[row * a.om + column] = Num<T>::put(v);
+      ((T*)p.out)[row * p.om + column] = Num<T>::put(v);
     }
   }
 };
 
-template <class T, int ROWS, int TILES, int WARPS, int STEPS, bool LATE, int EPILOGUE> DEV void skinny(const SkinnyArgs& a) {
+template <class T, int ROWS, int TILES, int WARPS, int STEPS, bool LATE, int EPILOGUE, int PARTS> DEV void skinny(const SkinnyArgs& a) {
   if constexpr (!LATE) let();
   if (!a.constant) settle();
-  const Skinny<T, ROWS, TILES, WARPS, STEPS, EPILOGUE> b(a);
+  const Skinny<T, ROWS, TILES, WARPS, STEPS, EPILOGUE, PARTS> b(a);
 #pragma unroll
   for (int s = 0; s < STEPS - 1; s++) b.weights(s, s), endCopies();
   if (a.constant) settle();

@@ -38,10 +38,11 @@ DEV u64 nanoseconds() {
 #endif
 }
 
-// A fault is five words in memory of one device: kind, tag, and three of the
-// kind's own. The first to claim kind fills in the others, and then sets the
-// last bit of kind: before that they mean nothing.
-struct Fault { u64 kind, tag, word[3]; };
+// A fault is six words in memory of one device: kind, tag, three of the kind's
+// own, and the address of a word of host memory, its bell; 0 for none. The first
+// to claim kind fills in the others, then sets the last bit of kind, before which
+// they mean nothing, and rings: the host looks at the bell alone after every run.
+struct Fault { u64 kind, tag, word[3], bell; };
 enum { faultReady = 1, faultTimeout = 2, faultAborted = 4, faultRange = 6, faultCounts = 8, faultPosition = 10, faultTwice = 12, faultLength = 14, faultWritten = 16, faultOutside = 18 };
 
 DEV void fault(u64 at, u64 kind, u64 tag, u64 a, u64 b, u64 c) {
@@ -52,6 +53,7 @@ DEV void fault(u64 at, u64 kind, u64 tag, u64 a, u64 b, u64 c) {
   f->word[1] = b;
   f->word[2] = c;
   release64(&f->kind, kind | faultReady);
+  if (f->bell) release64((u64*)f->bell, 1);
 }
 
 struct JoinArgs {

@@ -1,0 +1,475 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/contest"
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/machine"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/sim"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// StepOptions choose how a program is measured.
+type StepOptions struct {
+	Options
+	Binding hocket.Binding
+	// Inputs gives parameters; what it lacks is uniform in [-1, 1), or 0 where it is an integer.
+	Inputs map[string]*hocket.Tensor
+	// Runs are those of a batch, back to back; 0 for 20.
+	Runs int
+	// Describe names the description that bounds are of, or its FILE.json; empty for the one that
+	// fits the machine.
+	Describe string
+	// Fixed is hocket.LoadOptions.FixedAlgorithms.
+	Fixed bool
+}
+
+// Step is a program under each strategy. Times are microseconds a run.
+type Step struct {
+	Func string           `json:"func"`
+	Dims map[string]int64 `json:"dims"`
+	// Weights are the parameters that were bound; all others were in bound device tensors.
+	Weights []string `json:"weights,omitempty"`
+	State   []string `json:"device_tensors,omitempty"`
+	// Bound is of all that a rank does, see sim.Bounds.Whole, with the sequential plan; BoundBy the resource
+	// that takes longest, At the description that it is of, and Fits whether that describes this machine.
+	Bound   sim.Bound     `json:"bound"`
+	BoundUS float64       `json:"bound_us"`
+	BoundBy string        `json:"bound_by,omitempty"`
+	Rates   machine.Rates `json:"rates"`
+	At      string        `json:"description"`
+	Fits    bool          `json:"description_fits"`
+	Ways    []StepTimes   `json:"ways"`
+}
+
+// StepTimes is a step under one strategy, issued in one way.
+type StepTimes struct {
+	Strategy string `json:"strategy"`
+	Issued   string `json:"issued"` // "eager" or "graph"
+	// Refused says why it cannot be measured; empty where it can.
+	Refused string `json:"refused,omitempty"`
+	// Overlap lists the pairs that the strategy overlaps, a line each.
+	Overlap []string `json:"overlap,omitempty"`
+	// BackToBack is what a run adds to a batch, Single a run that the host waits for, and Host what
+	// that takes beyond the former: the host's part, where devices do not wait for it in a batch.
+	BackToBack contest.Figure `json:"back_to_back_us"`
+	Single     contest.Figure `json:"single_us"`
+	Host       contest.Figure `json:"host_us"`
+	OverBound  float64        `json:"over_bound,omitempty"` // BackToBack over BoundUS
+	// Against is the paired difference to the first way of this issue, back to back; Verdict what it supports.
+	Against *contest.Figure `json:"minus_first_us,omitempty"`
+	Verdict string          `json:"verdict,omitempty"`
+	Guesses []string        `json:"guesses,omitempty"` // see StrategyTimes
+	// OpsBound is what a rank's commands take one after the other, each at its bound.
+	OpsBound float64 `json:"ops_bound_us,omitempty"`
+	// Ops are the program's statements, the one that loses the most against its bound first.
+	Ops []OpTime `json:"ops,omitempty"`
+}
+
+// stepWay is a program loaded with a strategy.
+type stepWay struct {
+	StepTimes
+	model *hocket.Model
+	// run runs the program n times back to back, and returns which products ran by a guess.
+	run   func(ctx context.Context, n int) (guesses []string, err error)
+	close []func() error
+
+	single, chain []float64
+}
+
+// RunStep measures a program.
+func RunStep(ctx context.Context, p *hocket.Program, opts StepOptions) (*Report, error) {
+	o := &opts.Options
+	if o.Rounds == 0 {
+		o.Rounds = 7
+	}
+	if opts.Runs == 0 {
+		opts.Runs = 20
+	}
+	switch {
+	case o.Rounds < 0:
+		return nil, contest.Usagef("%d rounds", o.Rounds)
+	case opts.Runs < 2:
+		return nil, contest.Usagef("%d runs back to back; at least 2", opts.Runs)
+	}
+	dev, err := contest.Open(o.Machine)
+	if err != nil {
+		return nil, err
+	}
+	m, err := hocket.Open(ctx, hocket.MachineOptions{Name: dev.Name()})
+	if err != nil {
+		return nil, err
+	}
+	s := &stepJob{StepOptions: opts, program: p, machine: m, job: &job{Options: *o, machine: dev}, now: time.Now}
+	err = s.run(ctx)
+	return s.job.report, errors.Join(err, m.Close())
+}
+
+// stepJob is the measurement of a program under way.
+type stepJob struct {
+	StepOptions
+	*job
+	program *hocket.Program
+	machine *hocket.Machine
+	step    Step
+	plan    *plan.Plan // sequential
+	now     func() time.Time
+	ways    []*stepWay
+}
+
+func (s *stepJob) run(ctx context.Context) (err error) {
+	defer func() {
+		for _, w := range s.ways {
+			err = errors.Join(err, w.shut())
+		}
+	}()
+	if s.plan, err = s.planOf("sequential"); err != nil {
+		return err
+	}
+	s.job.report = &Report{Bench: s.plan.Func, Machine: s.job.machine.Name(), Ranks: s.plan.Ranks}
+	for _, d := range s.plan.Dims {
+		if s.step.Dims == nil {
+			s.step.Dims = map[string]int64{}
+		}
+		s.step.Dims[d.Name] = d.Value
+	}
+	s.step.Func = s.plan.Func
+	described, err := s.describe()
+	if err != nil {
+		return err
+	}
+	bounds := sim.NewBounds(s.plan, described)
+	s.step.Bound = bounds.Whole()
+	s.step.BoundUS, s.step.BoundBy = s.step.Bound.Time(), s.step.Bound.By()
+	s.notes()
+	inputs, err := s.inputs()
+	if err != nil {
+		return err
+	}
+	if err := s.load(ctx, inputs); err != nil {
+		return err
+	}
+	if err := s.measure(ctx); err != nil {
+		return err
+	}
+	for _, w := range s.ways { // so that there is room for what is timed op by op
+		if err := w.shut(); err != nil {
+			return err
+		}
+	}
+	for _, w := range s.ways {
+		if w.Refused == "" {
+			if err := s.timeOps(ctx, w, described, inputs); err != nil {
+				return fmt.Errorf("%s, %s, op by op: %w", w.Strategy, w.Issued, err)
+			}
+		}
+		s.step.Ways = append(s.step.Ways, w.StepTimes)
+	}
+	s.job.report.Step = &s.step
+	s.job.report.Peers = layerPeers(s.job.Peers, s.step.Func, s.plan.Ranks)
+	return nil
+}
+
+// planOf plans the program as the model does.
+func (s *stepJob) planOf(strategy string) (*plan.Plan, error) {
+	info, ds := ir.Check(s.program.IR())
+	if err := ds.Err(); err != nil {
+		return nil, err
+	}
+	u, err := compile.Build(info, compile.Options{Strategy: strategy, Machine: compile.MachineFor(s.job.machine.Name()),
+		Device: s.job.machine})
+	if err != nil {
+		return nil, err
+	}
+	b := s.Binding
+	return u.Plan(ir.Binding{Func: b.Func, Ranks: b.Ranks, Dims: b.Dims, Defines: b.Defines})
+}
+
+// describe finds the description that bounds are of.
+func (s *stepJob) describe() (*machine.Description, error) {
+	if s.Describe != "" {
+		d, err := machine.Load(s.Describe)
+		if err != nil {
+			return nil, contest.Usagef("%v", err)
+		}
+		s.step.At, s.step.Fits, s.step.Rates = d.Name, true, d.Rates()
+		return d, nil
+	}
+	d, fits, err := compile.DescriptionFor(s.job.machine, s.plan.Ranks)
+	if err != nil {
+		return nil, err
+	}
+	s.step.At, s.step.Fits, s.step.Rates = d.Name, fits, d.Rates()
+	return d, nil
+}
+
+// notes says how it is measured.
+func (s *stepJob) notes() {
+	s.method("weights bound, all other parameters in bound device tensors, results left on the devices; inputs that nobody gives uniform in [-1, 1), integers 0")
+	s.method("ways in turns in one process; median of %d rounds after two to warm up; back to back: what each further run of a batch of %d takes; single: a run that the host waits for; host: single less back to back", s.job.Rounds, s.Runs)
+	s.method("bound: parameters read and results written once at %.0f GB/s; multiplications at peak; bytes received at %.0f GB/s; the longest of the three", s.step.Rates.Memory, s.step.Rates.Wire)
+	s.method("ops: from runs of their own, every command timed, which takes a device some time itself; of the rank where a statement takes longest; launched as one: their bound together")
+	switch {
+	case s.job.embedded():
+		s.method("bounds are of the CPU's description, %s: orders of magnitude only", s.step.At)
+	case !s.step.Fits:
+		s.method("bounds are of the description %s, which is not of this machine: give one by --describe", s.step.At)
+	default:
+		s.method("bounds are of the description %s", s.step.At)
+	}
+}
+
+// inputs makes a tensor for every parameter.
+func (s *stepJob) inputs() (map[string]*hocket.Tensor, error) {
+	out := map[string]*hocket.Tensor{}
+	for i := range s.plan.Inputs {
+		io := &s.plan.Inputs[i]
+		if t := s.Inputs[io.Name]; t != nil {
+			out[io.Name] = t
+			continue
+		}
+		t, err := tensor.New(io.DType, io.Shape)
+		if err != nil {
+			return nil, err
+		}
+		if !io.DType.IsInt() {
+			if err := tensor.Fill(t, io.Name, tensor.Spec{Kind: tensor.SpecRand, Seed: 1}); err != nil {
+				return nil, err
+			}
+		}
+		out[io.Name] = (*hocket.Tensor)(t)
+	}
+	return out, nil
+}
+
+// weights are the parameters that a plan uses as a product's second operand or bias, as a norm's
+// weights and biases or as an embedding's table, and for nothing else.
+func weights(p *plan.Plan) []string {
+	other, used := map[int32]bool{}, map[int32]bool{}
+	for i := range p.Cmds {
+		c := &p.Cmds[i]
+		if c.Kind == plan.Input {
+			continue
+		}
+		reads, writes := p.Accesses(c)
+		for _, r := range writes {
+			other[r.Buf] = true
+		}
+		for j, r := range reads {
+			if c.Kind == plan.Compute && weighs(c.Op, j) {
+				used[r.Buf] = true
+			} else {
+				other[r.Buf] = true
+			}
+		}
+	}
+	var names []string
+	for _, in := range p.Inputs {
+		if len(in.Parts) > 0 && !in.Inout && used[in.Parts[0].Ref.Buf] && !other[in.Parts[0].Ref.Buf] {
+			names = append(names, in.Name)
+		}
+	}
+	return names
+}
+
+// weighs reports whether an op's operand is commonly a weight.
+func weighs(op ir.Op, operand int) bool {
+	switch op {
+	case ir.OpLinear, ir.OpMatmul, ir.OpRMSNorm, ir.OpLayerNorm, ir.OpEmbedding:
+		return operand > 0
+	}
+	return false
+}
+
+// load loads every way, with its parameters bound.
+func (s *stepJob) load(ctx context.Context, inputs map[string]*hocket.Tensor) error {
+	bound := weights(s.plan)
+	s.step.Weights = bound
+	for _, in := range s.plan.Inputs {
+		if !slices.Contains(bound, in.Name) {
+			s.step.State = append(s.step.State, in.Name)
+		}
+	}
+	list := s.job.Strategies
+	if list == nil {
+		list = []string{"sequential", "auto"}
+	}
+	for _, strategy := range list {
+		for _, issued := range []string{"graph", "eager"} {
+			if issued == "graph" && !s.job.graphs() {
+				continue
+			}
+			w := &stepWay{StepTimes: StepTimes{Strategy: strategy, Issued: issued}}
+			s.ways = append(s.ways, w)
+			if err := s.loadWay(ctx, w, inputs); err != nil {
+				if ctx.Err() != nil || errors.Is(err, hocket.ErrOutOfMemory) {
+					return fmt.Errorf("%s, %s: %w", strategy, issued, err)
+				}
+				w.Refused = err.Error()
+			}
+		}
+	}
+	return nil
+}
+
+func (s *stepJob) loadWay(ctx context.Context, w *stepWay, inputs map[string]*hocket.Tensor) error {
+	model, err := s.machine.Load(s.program, s.Binding,
+		hocket.LoadOptions{Strategy: w.Strategy, Graph: w.Issued == "graph", FixedAlgorithms: s.Fixed})
+	if err != nil {
+		return err
+	}
+	w.model, w.close = model, append(w.close, model.Close)
+	for _, name := range s.step.Weights {
+		if err := model.Bind(name, inputs[name]); err != nil {
+			return err
+		}
+	}
+	for _, name := range s.step.State {
+		d, err := w.onDevices(ctx, name)
+		if err != nil {
+			return err
+		}
+		if err := d.Write(ctx, inputs[name]); err != nil {
+			return err
+		}
+		if err := model.BindDevice(name, d); err != nil {
+			return err
+		}
+	}
+	args := hocket.Args{DeviceOut: map[string]*hocket.DeviceTensor{}}
+	for _, out := range s.plan.Outputs {
+		if out.Inout {
+			continue // it is bound
+		}
+		if args.DeviceOut[out.Name], err = w.onDevices(ctx, out.Name); err != nil {
+			return err
+		}
+	}
+	w.run = func(ctx context.Context, n int) ([]string, error) {
+		reports, err := model.RunBatch(ctx, slices.Repeat([]hocket.Args{args}, n))
+		if err != nil {
+			return nil, err
+		}
+		return reports[0].Guesses, nil
+	}
+	pairs, err := model.Overlapped(nil)
+	if err != nil {
+		return err
+	}
+	for _, o := range pairs {
+		w.Overlap = append(w.Overlap, o.String())
+	}
+	return model.Prepare(ctx, nil)
+}
+
+func (w *stepWay) onDevices(ctx context.Context, name string) (*hocket.DeviceTensor, error) {
+	d, err := w.model.NewDeviceTensor(ctx, name, nil)
+	if err == nil {
+		w.close = append(w.close, d.Close)
+	}
+	return d, err
+}
+
+// shut closes what the way holds: tensors before their model would unload plans one by one.
+func (w *stepWay) shut() error {
+	var errs []error
+	for _, c := range w.close {
+		errs = append(errs, c())
+	}
+	w.close = nil
+	return errors.Join(errs...)
+}
+
+// measure times all ways in turns.
+func (s *stepJob) measure(ctx context.Context) error {
+	const warm = 2 // a graph is recorded before the second run
+	for round := range s.job.Rounds + warm {
+		for _, w := range s.ways {
+			if w.Refused != "" {
+				continue
+			}
+			one, err := s.time(ctx, w, 1)
+			if err != nil {
+				return fmt.Errorf("%s, %s: %w", w.Strategy, w.Issued, err)
+			}
+			all, err := s.time(ctx, w, s.Runs)
+			if err != nil {
+				return fmt.Errorf("%s, %s, back to back: %w", w.Strategy, w.Issued, err)
+			}
+			if round >= warm {
+				w.single = append(w.single, one)
+				w.chain = append(w.chain, (all-one)/float64(s.Runs-1))
+			}
+		}
+	}
+	first := map[string]*stepWay{} // by issue
+	for _, w := range s.ways {
+		if w.Refused != "" {
+			continue
+		}
+		slices.Sort(w.Guesses)
+		w.Guesses = slices.Compact(w.Guesses)
+		w.BackToBack, w.Single = contest.FigureOf(w.chain), contest.FigureOf(w.single)
+		w.Host = contest.FigureOf(contest.Differences(w.single, w.chain))
+		if s.step.BoundUS > 0 {
+			w.OverBound = w.BackToBack.Median / s.step.BoundUS
+		}
+		if f := first[w.Issued]; f != nil {
+			diff := contest.FigureOf(contest.Differences(w.chain, f.chain))
+			w.Against, w.Verdict = &diff, contest.Verdict(diff)
+		} else {
+			first[w.Issued] = w
+		}
+	}
+	return nil
+}
+
+// time returns the microseconds that n runs take, as their caller sees it.
+func (s *stepJob) time(ctx context.Context, w *stepWay, n int) (float64, error) {
+	begun := s.now()
+	guesses, err := w.run(ctx, n)
+	took := s.now().Sub(begun)
+	w.Guesses = append(w.Guesses, guesses...)
+	return float64(took) / 1e3, err
+}
+
+// timeOps times the commands of a way's plan one by one.
+func (s *stepJob) timeOps(ctx context.Context, w *stepWay, m *machine.Description,
+	inputs map[string]*hocket.Tensor) (err error) {
+	p, err := s.planOf(w.Strategy)
+	if err != nil {
+		return err
+	}
+	prog, err := exec.Load(ctx, s.job.machine, p, exec.Options{Trace: true, Graph: w.Issued == "graph"})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, prog.Close()) }()
+	in := map[string]*tensor.Tensor{}
+	for name, t := range inputs {
+		in[name] = (*tensor.Tensor)(t)
+	}
+	list := newOpTimes(p, prog.Members, sim.NewBounds(p, m))
+	const warm = 2
+	for round := range s.job.Rounds + warm {
+		res, err := prog.Run(ctx, maps.Clone(in))
+		if err != nil {
+			return err
+		}
+		if round >= warm {
+			list.add(res.Trace)
+		}
+	}
+	w.Ops, w.OpsBound = list.ops(), list.bound()
+	return nil
+}

@@ -1,0 +1,123 @@
+package cuda
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/modeltest"
+	"hocket.example/hocket/ir"
+)
+
+// costlyStep is a model with so many weights, state, an input and a result, on two ranks.
+func costlyStep(weights int) string {
+	var b strings.Builder
+	b.WriteString("dim T = 2\nmesh tp[2]\nfunc step(%x: f32[T, 8], %kept: inout f32[T, 8]")
+	for i := range weights {
+		fmt.Fprintf(&b, ", %%w%d: f32[T, 8]", i)
+	}
+	b.WriteString(") -> f32[T, 8] {\n  %h0 = add %x, %kept\n")
+	for i := range weights {
+		fmt.Fprintf(&b, "  %%h%d = add %%h%d, %%w%d\n", i+1, i, i)
+	}
+	fmt.Fprintf(&b, "  copy %%h%d into %%kept\n  return %%h%[1]d\n}\n", weights)
+	return b.String()
+}
+
+// costlyModel loads it, with all weights bound and all else on the devices, and returns a run.
+func costlyModel(t testing.TB, m *hocket.Machine, weights int, opts hocket.LoadOptions) func() {
+	model, out := modeltest.Load(t, m, costlyStep(weights), opts), fmt.Sprintf("h%d", weights)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	w, err := hocket.FromFloats(ir.F32, make([]float64, 16), 2, 8)
+	must(err)
+	for i := range weights {
+		must(model.Bind(fmt.Sprintf("w%d", i), w))
+	}
+	on := map[string]*hocket.DeviceTensor{}
+	for _, name := range []string{"x", "kept", out} {
+		on[name], err = model.NewDeviceTensor(t.Context(), name, nil)
+		must(err)
+		if name != out {
+			must(on[name].Write(t.Context(), w))
+			must(model.BindDevice(name, on[name]))
+		}
+	}
+	args := hocket.Args{DeviceOut: map[string]*hocket.DeviceTensor{out: on[out]}}
+	return func() {
+		_, err := model.Run(t.Context(), args)
+		must(err)
+	}
+}
+
+// idleKernels is a fake's Library whose kernels do nothing: what is left of a run is the host's.
+type idleKernels struct{ *fakeGPU }
+
+func (i idleKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
+	steps, err := i.fakeGPU.Steps(t, p)
+	for _, s := range steps {
+		i.named[s.Symbol] = func(uintptr) {}
+	}
+	return steps, err
+}
+
+// TestRunCost: a run on device tensors by graph asks each GPU for one launch, one copy of the result that
+// is left elsewhere, and whether it has ended. What else it costs hocket does not grow with the number
+// of weights that are bound, and asks nobody for memory or for the contents of any.
+func TestRunCost(t *testing.T) {
+	allocs := map[int]float64{}
+	for _, weights := range []int{3, 300} {
+		f := newFake(t, 2)
+		run := costlyModel(t, modeltest.Open(t, newMachine(f.system(), Options{Kernels: idleKernels{f}})), weights, hocket.LoadOptions{Graph: true})
+		for range 3 { // the second records the graph
+			run()
+		}
+		calls := func() map[string]int {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return maps.Clone(f.called)
+		}
+		before := calls()
+		run()
+		made := map[string]int{}
+		for name, n := range calls() {
+			if n != before[name] {
+				made[name] = n - before[name]
+			}
+		}
+		// A copy of the result joins the caller's stream: an event and a wait. Each of a GPU's two streams is asked once.
+		// The graph may be one for both GPUs, whichever form was faster.
+		most := map[string]int{"cuGraphLaunch": 2, "cuMemcpyAsync": 2, "cuEventRecord": 2, "cuStreamWaitEvent": 2, "cuStreamQuery": 4,
+			"cuCtxSetCurrent": 11}
+		for name, n := range made {
+			if n > most[name] {
+				t.Errorf("%d weights: %d calls of %s, want at most %d; all are %v", weights, n, name, most[name], made)
+			}
+		}
+		allocs[weights] = testing.AllocsPerRun(20, run)
+	}
+	if allocs[300] > allocs[3]+20 || allocs[300] > mostRunAllocs {
+		t.Errorf("allocations of a run by weights: %v; want at most %d", allocs, mostRunAllocs)
+	}
+}
+
+// mostRunAllocs bounds the allocations of a run.
+const mostRunAllocs = 180
+
+// BenchmarkRunCost times what such a run costs the host.
+func BenchmarkRunCost(b *testing.B) {
+	f := newFake(b, 2)
+	m := modeltest.Open(b, newMachine(f.system(), Options{Kernels: idleKernels{f}}))
+	run := costlyModel(b, m, 300, hocket.LoadOptions{Graph: true})
+	b.ReportAllocs()
+	for b.Loop() {
+		run()
+	}
+}
