@@ -275,8 +275,13 @@ type Kernel struct {
 	// relu of what they would have stored. For machines with Caps.Chains, which may
 	// decline some with ErrUnsupported.
 	Relu bool
-	// Constant: no command writes Ins[1], the weight of a linear, while this one waits for
-	// the commands before it. It may then be read before they end.
+	// Joint makes this several linears of one x at once: Ins are x and a weight for each, Outs their results.
+	// With Gated there are two, and one result: silu of the first times the second, with the bits that it has
+	// where both, and the silu, are stored. For machines with Caps.Chains, which decline with ErrUnsupported
+	// what they are not faster at.
+	Joint, Gated bool
+	// Constant: no command writes Ins[1], the weight of a linear, or of a joint one any weight, while this one
+	// waits for the commands before it. They may then be read before those end.
 	Constant bool
 	// Fixed takes algorithms by what is computed alone, not by what was measured,
 	// and none that splits sums.

@@ -23,7 +23,8 @@ type (
 		device.Machine
 		declines bool
 		chains   *int
-		fixed    *int // kernels that are to be
+		joints   map[string]int // by their ops
+		fixed    *int           // kernels that are to be
 		foreseen map[string]bool
 		surprise *int // kernels that were not foreseen
 		sms      *int // of the kernel prepared last
@@ -41,7 +42,7 @@ type (
 )
 
 func newChainMachine(declines bool) chainMachine {
-	return chainMachine{cpu.New(cpu.Options{}), declines, new(int), new(int), map[string]bool{}, new(int), new(int)}
+	return chainMachine{cpu.New(cpu.Options{}), declines, new(int), map[string]int{}, new(int), map[string]bool{}, new(int), new(int)}
 }
 
 func (m chainMachine) Caps() device.Caps {
@@ -80,19 +81,22 @@ func (l chainLaunch) Release() {
 func (d chainDevice) PrepareAhead(k device.Kernel) { d.m.foreseen[fmt.Sprint(k)] = true }
 
 func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
-	if !d.m.foreseen[fmt.Sprint(k)] && !k.Relu {
+	if !d.m.foreseen[fmt.Sprint(k)] && !k.Relu && !k.Joint {
 		*d.m.surprise++
 	}
 	if k.Fixed {
 		*d.m.fixed++
 	}
 	*d.m.sms = k.SMs
-	if len(k.Links) == 0 && !k.Relu {
+	if len(k.Links) == 0 && !k.Relu && !k.Joint {
 		l, err := d.Device.Prepare(k)
 		return chainLaunch{l}, err
 	}
 	if d.m.declines {
 		return nil, fmt.Errorf("no chains today: %w", device.ErrUnsupported)
+	}
+	if k.Joint {
+		return d.joint(k)
 	}
 	if k.Relu {
 		k.Relu = false
@@ -128,6 +132,50 @@ func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
 			return nil, err
 		}
 		results, all = append(results, v), append(all, launch)
+	}
+	return all, nil
+}
+
+// joint runs the last linear first, each into memory of its own, and then brings all results where they belong: so
+// one that reads, or writes, where another does shows.
+func (d chainDevice) joint(k device.Kernel) (device.Launch, error) {
+	var all chainLaunch
+	add := func(k device.Kernel) error {
+		l, err := d.Device.Prepare(k)
+		all = append(all, l)
+		return err
+	}
+	room := func(like device.View) (device.View, error) {
+		mem, err := d.Alloc(like.Elements()*like.DType.Size(), device.Private)
+		return device.View{Mem: mem, DType: like.DType, Shape: like.Shape, Strides: tensor.Strides(like.Shape)}, err
+	}
+	weights := k.Ins[1:]
+	results := make([]device.View, len(weights))
+	for i := len(weights) - 1; i >= 0; i-- {
+		var err error
+		if results[i], err = room(k.Outs[min(i, len(k.Outs)-1)]); err != nil {
+			return nil, err
+		}
+		if err := add(device.Kernel{Op: ir.OpLinear, Ins: []device.View{k.Ins[0], weights[i]}, Outs: results[i : i+1]}); err != nil {
+			return nil, err
+		}
+	}
+	if k.Gated {
+		d.m.joints["gated"]++
+		act, err := room(k.Outs[0])
+		if err == nil {
+			err = add(device.Kernel{Op: ir.OpSilu, Ins: results[:1], Outs: []device.View{act}})
+		}
+		if err == nil {
+			err = add(device.Kernel{Op: ir.OpMul, Ins: []device.View{act, results[1]}, Outs: k.Outs})
+		}
+		return all, err
+	}
+	d.m.joints[fmt.Sprint(len(weights))]++
+	for i := range weights {
+		if err := add(device.Kernel{Op: ir.OpCopy, Ins: results[i : i+1], Outs: k.Outs[i : i+1]}); err != nil {
+			return nil, err
+		}
 	}
 	return all, nil
 }

@@ -102,8 +102,11 @@ func (d *dev) Prepare(dk device.Kernel) (device.Launch, error) {
 	}
 	l := &launch{dev: d, name: kernelName(&dk)}
 	err := d.bound(func() error {
-		if dk.User != nil {
+		switch {
+		case dk.User != nil:
 			return l.addUser(&dk)
+		case dk.Joint:
+			return l.addJoint(&dk)
 		}
 		return l.build(&kernel{Kernel: dk})
 	})

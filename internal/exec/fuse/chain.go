@@ -69,7 +69,7 @@ func (f *Finder) take(members []int) {
 	}
 }
 
-// runs lists the commands that may be members, as far as they follow each other on
+// runs lists the commands of no group that may be members, as far as they follow each other on
 // a stream and have results of one shape.
 func (f *Finder) runs() [][]int {
 	cmds := f.p.Cmds
@@ -84,7 +84,7 @@ func (f *Finder) runs() [][]int {
 	for i := range cmds {
 		c := &cmds[i]
 		run := open[c.Stream]
-		if !chains(c) {
+		if !chains(c) || f.taken[i] {
 			finish(c.Stream)
 			continue
 		}
@@ -186,7 +186,7 @@ func (f *Finder) Relus(accept func(gemm, relu int) error) error {
 		c := &f.p.Cmds[i]
 		last, ok := before[c.Stream]
 		before[c.Stream] = i
-		if ok && !f.taken[i] && c.Kind == plan.Compute && c.Op == ir.OpRelu && c.Outs[0].Elements() > 0 && f.feeds(last, i) {
+		if ok && !f.taken[i] && !f.taken[last] && c.Kind == plan.Compute && c.Op == ir.OpRelu && c.Outs[0].Elements() > 0 && f.feeds(last, i) {
 			if err := accept(last, i); err != nil {
 				return err
 			}

@@ -1,8 +1,8 @@
 // Package fuse finds commands of a plan that one launch can do.
 //
-// Three things are found, each from the plan alone: chains of elementwise
-// commands (Finder.Chains), GEMMs with a relu behind them (Finder.Relus), and
-// all_reduces with an add and a rms_norm behind them (Norms). Whether a machine
+// Four things are found, each from the plan alone: linears of one x (Finder.Joints),
+// chains of elementwise commands (Finder.Chains), GEMMs with a relu behind them
+// (Finder.Relus), and all_reduces with an add and a rms_norm behind them (Norms). Whether a machine
 // has such a launch, and whether it is faster, the caller decides.
 //
 // Commands of one group follow each other on their stream. Nothing between them

@@ -18,6 +18,9 @@ func (b *builder) group() error {
 	im.Groups = map[int]*Group{}
 	if im.Caps.Chains && !im.opts.NoChains {
 		finder := fuse.NewFinder(im.Plan)
+		if err := finder.Joints(b.takeJoint); err != nil {
+			return err
+		}
 		b.precompileChains(finder)
 		if err := finder.Chains(b.takeChain); err != nil {
 			return err
@@ -32,6 +35,23 @@ func (b *builder) group() error {
 
 func (b *builder) takeChain(c *fuse.Chain) (bool, error) {
 	return b.launchFor(c.Members, b.chainKernel(c))
+}
+
+func (b *builder) takeJoint(j *fuse.Joint) (bool, error) {
+	p := b.im.Plan
+	last := &p.Cmds[j.Linears[len(j.Linears)-1]]
+	k := b.kernel(last)
+	k.Joint, k.Gated, k.Ins, k.Outs = true, j.Gate != nil, b.im.Views(last.Ins[0]), nil
+	for _, m := range j.Linears {
+		c := &p.Cmds[m]
+		k.Ins = append(k.Ins, b.im.View(c.Ins[1]))
+		k.Outs = append(k.Outs, b.im.View(c.Outs[0]))
+		k.Constant = k.Constant && b.im.constant(c.Ins[1].Buf)
+	}
+	if k.Gated {
+		k.Outs = b.im.Views(p.Cmds[j.Gate[1]].Outs...)
+	}
+	return b.launchFor(j.Members(), k)
 }
 
 func (b *builder) takeRelu(gemm, relu int) error {

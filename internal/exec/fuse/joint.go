@@ -1,0 +1,135 @@
+package fuse
+
+import (
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// jointMost bounds the linears of a Joint: q, k and v.
+const jointMost = 3
+
+// Joint is linears of one x by weights of their own, next to each other on a stream, none of which
+// reads what another writes, or writes there.
+type Joint struct {
+	Linears []int // commands, in order
+	// Gate are, of two linears, the silu of the first and the mul of that by the second, which follow, where
+	// nothing else reads the three results between: then only the mul's is stored. nil for none.
+	Gate []int
+}
+
+// Members are all commands, in order.
+func (j *Joint) Members() []int { return append(j.Linears[:len(j.Linears):len(j.Linears)], j.Gate...) }
+
+// Joints calls accept for groups of linears of no group that was accepted before, in order of streams' work: first
+// for as many linears as are next to each other, with their gate where they have one, then for fewer, of each the first.
+func (f *Finder) Joints(accept func(*Joint) (bool, error)) error {
+	for _, cmds := range f.streams() {
+		for at := 0; at < len(cmds); {
+			n, err := f.jointAt(cmds[at:], accept)
+			if err != nil {
+				return err
+			}
+			at += max(n, 1)
+		}
+	}
+	return nil
+}
+
+// streams lists each stream's commands.
+func (f *Finder) streams() [][]int {
+	all := make([][]int, len(f.p.Streams))
+	for i := range f.p.Cmds {
+		s := f.p.Cmds[i].Stream
+		all[s] = append(all[s], i)
+	}
+	return all
+}
+
+// jointAt offers the groups that begin with the first of a stream's commands, and returns of how many
+// commands the one is that was accepted; 0 for none.
+func (f *Finder) jointAt(cmds []int, accept func(*Joint) (bool, error)) (int, error) {
+	n := f.alike(cmds)
+	if gate := f.gate(cmds); gate != nil {
+		j := &Joint{cmds[:2], gate}
+		if ok, err := accept(j); ok || err != nil {
+			f.take(j.Members())
+			return 4, err
+		}
+	}
+	for ; n > 1; n-- {
+		j := &Joint{Linears: cmds[:n]}
+		if ok, err := accept(j); ok || err != nil {
+			f.take(j.Members())
+			return n, err
+		}
+	}
+	return 0, nil
+}
+
+// alike returns how many of the commands, from the first on, are linears that one launch may do.
+func (f *Finder) alike(cmds []int) int {
+	n := 0
+	for n < min(len(cmds), jointMost) && f.joins(cmds[:n], cmds[n]) {
+		n++
+	}
+	return n
+}
+
+// joins reports whether a command is a linear without a bias or hint, of no group, that may be done together with others.
+func (f *Finder) joins(others []int, cmd int) bool {
+	c := &f.p.Cmds[cmd]
+	if c.Kind != plan.Compute || c.Op != ir.OpLinear || len(c.Ins) != 2 || c.Attr.SMs != 0 || f.taken[cmd] {
+		return false
+	}
+	for _, o := range others {
+		first := &f.p.Cmds[o]
+		if !first.Ins[0].Same(c.Ins[0]) || f.meets(first.Outs[0], c.Ins...) || f.meets(c.Outs[0], first.Ins...) ||
+			f.meets(first.Outs[0], c.Outs...) {
+			return false
+		}
+	}
+	return !f.meets(c.Outs[0], c.Ins...)
+}
+
+// gate returns the silu and the mul behind the first two of the commands, if these are linears that they make one of.
+func (f *Finder) gate(cmds []int) []int {
+	if len(cmds) < 4 || f.alike(cmds[:2]) != 2 || f.taken[cmds[2]] || f.taken[cmds[3]] {
+		return nil
+	}
+	one, two, silu, mul := &f.p.Cmds[cmds[0]], &f.p.Cmds[cmds[1]], &f.p.Cmds[cmds[2]], &f.p.Cmds[cmds[3]]
+	for i, c := range []*plan.Cmd{silu, mul} {
+		if c.Kind != plan.Compute || c.Op != []ir.Op{ir.OpSilu, ir.OpMul}[i] {
+			return nil
+		}
+	}
+	gated, up := one.Outs[0], two.Outs[0]
+	act, out := silu.Outs[0], mul.Outs[0]
+	silent := func(r plan.Ref) bool { return private(f.p, placeOf(r)) && f.uses[placeOf(r)] == 2 }
+	if !silu.Ins[0].Same(gated) || !mul.Ins[0].Same(act) || !mul.Ins[1].Same(up) || !silent(gated) || !silent(act) || !silent(up) {
+		return nil
+	}
+	if f.meets(out, one.Ins...) || f.meets(out, two.Ins...) {
+		return nil
+	}
+	return cmds[2:4]
+}
+
+// meets reports whether a tensor may share bytes with others, in one buffer or in two that have a place in turns.
+func (f *Finder) meets(r plan.Ref, others ...plan.Ref) bool {
+	lo, hi := f.span(r)
+	for _, o := range others {
+		olo, ohi := f.span(o)
+		a, b := &f.p.Buffers[r.Buf], &f.p.Buffers[o.Buf]
+		if r.Rank == o.Rank && a.Space == b.Space && lo < ohi && olo < hi {
+			return true
+		}
+	}
+	return false
+}
+
+// span is the bytes of its space from the first to the last element of a tensor.
+func (f *Finder) span(r plan.Ref) (lo, hi int64) {
+	lo, hi = r.Span()
+	at := f.p.Buffers[r.Buf].Offset
+	return at + lo, at + hi
+}
