@@ -30,8 +30,9 @@ const (
 func (a *app) launchCommand() *cobra.Command {
 	var n int
 	c := &cobra.Command{
-		Use:   "launch -n N -- COMMAND [ARGS]",
-		Short: "Start several processes that run a program together",
+		Use:        "launch -n N -- COMMAND [ARGS]",
+		SuggestFor: []string{"mpirun", "torchrun"},
+		Short:      "Start several processes that run a program together",
 		Long: `Starts N processes of this host, each of which drives some of a program's ranks, and
 waits for them. COMMAND is one of hocket's, as run, or the path of a program that
 uses hocket.Join. Each learns who it is from HOCKET_RANK and HOCKET_WORLD_SIZE.
