@@ -66,12 +66,55 @@ func (p *Program) Bind(b Binding) (*Signature, error) {
 func portsOf(bound *ir.Bound, f *ir.Func) ([]Port, error) {
 	var ports []Port
 	var errs []error
+	rows := idRows(bound, f, map[*ir.Func]map[string]int64{})
 	for _, p := range f.Params {
 		shape, err := bound.GlobalShape(p.Type, bound.Env(0, nil))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%%%s: %w", p.Name, err))
 		}
-		ports = append(ports, Port{Name: p.Name, DType: p.Type.DType, Shape: shape})
+		ports = append(ports, Port{Name: p.Name, DType: p.Type.DType, Shape: shape, Rows: rows[p.Name]})
 	}
 	return ports, errors.Join(errs...)
+}
+
+// idRows returns, of those parameters of f whose elements embedding takes for ids, how many
+// rows the smallest of its tables has. known are the functions already looked at, the callers
+// of f among them.
+func idRows(bound *ir.Bound, f *ir.Func, known map[*ir.Func]map[string]int64) map[string]int64 {
+	if rows, ok := known[f]; ok {
+		return rows
+	}
+	rows := map[string]int64{}
+	known[f] = rows
+	note := func(sym *ir.Sym, n int64) {
+		if root := sym.Root(); root.Param != nil && n > 0 && (rows[root.Name] == 0 || n < rows[root.Name]) {
+			rows[root.Name] = n
+		}
+	}
+	env := bound.Env(0, nil)
+	f.Body.Walk(func(s *ir.Stmt) {
+		syms := bound.Info.Operands[s]
+		switch s.Op {
+		case ir.OpEmbedding:
+			extent := syms[1].Type.Dims[0].Extent
+			if of := s.Attr("of"); of != nil {
+				extent = of.Exprs[0]
+			}
+			if n, err := extent.Eval(env); err == nil { // else a loop's variable says so
+				note(syms[0], n)
+			}
+		case ir.OpCall:
+			g := bound.Info.Prog.Func(s.Callee.Text)
+			if g == nil {
+				return
+			}
+			inner := idRows(bound, g, known)
+			for i, p := range g.Params {
+				if n := inner[p.Name]; n > 0 && i < len(syms) {
+					note(syms[i], n)
+				}
+			}
+		}
+	})
+	return rows
 }

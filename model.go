@@ -73,6 +73,9 @@ type Port struct {
 	Name  string
 	DType ir.DType
 	Shape []int64
+	// Rows, where embedding takes the elements of a parameter for ids, is how many rows its
+	// smallest table has: ids are in 0..Rows. 0 elsewhere.
+	Rows int64
 }
 
 // Args are one run's tensors, by name, all global.
@@ -212,7 +215,8 @@ func (m *Model) Inputs(dims map[string]int64) ([]Port, error) {
 }
 
 // RandomInputs makes a tensor for every parameter: spec is "ints:SEED" (each
-// element -1, 0 or 1), "rand:SEED" (uniform in [-1, 1)), "zeros" or "arange".
+// element -1, 0 or 1), "rand:SEED" (uniform in [-1, 1)), "zeros" or "arange". Ids of
+// embedding are drawn from the rows that there are.
 func (m *Model) RandomInputs(spec string) (map[string]*Tensor, error) {
 	s, err := tensor.ParseSpec(spec)
 	if err != nil {
@@ -228,6 +232,7 @@ func (m *Model) RandomInputs(spec string) (map[string]*Tensor, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%%%s: %w", p.Name, err)
 		}
+		s.Below = p.Rows
 		if err := tensor.Fill(t.host(), p.Name, s); err != nil {
 			return nil, err
 		}

@@ -249,7 +249,7 @@ func (b *Bound) check(c *Constraint, env Env) *Diagnostic {
 	if ok {
 		return nil
 	}
-	return p.bindError(c.Pos, c.Help, "%s: %s", c.Message, c.Rel.broken(c.A, valued(c.A, x), valued(c.B, y)))
+	return p.bindError(c.Pos, c.Help, "%s: %s", c.Message, c.Rel.broken(c.A, c.B, valued(c.A, x), valued(c.B, y)))
 }
 
 // valued prints "T=64", or just the number for a constant.

@@ -130,7 +130,7 @@ func (c *checker) require(s *Stmt, rel CheckKind, a, b *Expr, pos Pos, message, 
 	case t == yes:
 		return true
 	case t == no && c.unsure == 0:
-		c.errorf("type", pos, "%s: %s", message, rel.broken(a, brief(a), brief(b))).help(help)
+		c.errorf("type", pos, "%s: %s", message, rel.broken(a, b, brief(a), brief(b))).help(help)
 		return false
 	}
 	k := Constraint{Pos: pos, Rel: rel, A: a, B: b, Message: message, Help: help}

@@ -22,7 +22,7 @@ func TestFormat(t *testing.T) {
 		{"parentheses", "func f() {\nlet %a = ((1 + (2 * 3)) - (4 - 5)) mod (6 * 7)\nlet %b = -(%a) + -3 - (-%a * 2)\n}\n",
 			"func f() {\n  let %a = (1 + 2 * 3 - (4 - 5)) mod (6 * 7)\n  let %b = 0 - %a + -3 - (0 - %a) * 2\n}\n"},
 		{"attributes", "func f() {\n %y:f32[4/(dp,tp),\n T]partial(tp,sum)@d=reshape %x,shape=((T+1)*2,4)\n all_reduce %x,op=sum into %y[0],over=(tp)\n get %x,engine=ce into %y at tp[0]\n %z=scale %x,by=-1e6\n %q = chunk %x, 1 of 2, axis=0\n%s=stream[2],priority=high\n%p=alloc[2]f32[]host zero\n}\n",
-			"func f() {\n  %y: f32[4/(dp, tp), T] partial(tp, sum) @d = reshape %x, shape=((T + 1) * 2, 4)\n  all_reduce %x into %y[0], op=sum, over=(tp)\n  get %x at tp[0] into %y, engine=ce\n  %z = scale %x, by=-1e+06\n  %q = chunk %x, axis=0, 1 of 2\n  %s = stream[2], priority=high\n  %p = alloc[2] f32[] zero host\n}\n"},
+			"func f() {\n  %y: f32[4/(dp, tp), T] partial(tp, sum) @d = reshape %x, shape=((T + 1) * 2, 4)\n  all_reduce %x into %y[0], op=sum, over=(tp)\n  get %x at tp[0] into %y, engine=ce\n  %z = scale %x, by=-1e6\n  %q = chunk %x, axis=0, 1 of 2\n  %s = stream[2], priority=high\n  %p = alloc[2] f32[] zero host\n}\n"},
 		{"tensor ops", "func f() {\n reduce_slots %x,lo..hi into %y,resume=true\n reduce_slots %x,axis=1,0..%i+1 into %y,resume=true\n%z=broadcast %x,\n shape=(4,over)\nbroadcast %x into %y,root=0,over=tp\n%c=concat %a,%b,%c,axis=1\n}\n",
 			"func f() {\n  reduce_slots %x, lo..hi into %y, resume=true\n  reduce_slots %x, axis=1, 0..%i + 1 into %y, resume=true\n  %z = broadcast %x, shape=(4, over)\n  broadcast %x into %y, root=0, over=tp\n  %c = concat %a, %b, %c, axis=1\n}\n"},
 		{"mesh list", "mesh a[2]=\t{0,\n2 // two\n4}\nfunc f(){}", "// two\nmesh a[2] = {0 2 4}\n\nfunc f() {}\n"},

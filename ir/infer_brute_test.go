@@ -624,8 +624,11 @@ func (b *brute) regrouped() (from, to []int) {
 	for range 1 + b.IntN(2) {
 		group()
 	}
+	for b.IntN(3) == 0 {
+		to = slices.Insert(to, b.IntN(len(to)+1), 1)
+	}
 	if b.IntN(4) == 0 {
-		to = append(to, 1)
+		from = slices.Insert(from, b.IntN(len(from)+1), 1)
 	}
 	return from, to
 }

@@ -197,11 +197,21 @@ func elements(t *Type) *Expr {
 }
 
 // keptAxes maps dimensions of x to those of out that hold the same outermost
-// blocks: the first of each group of dimensions with equal products.
+// blocks: the first of each group of dimensions with equal products, where those of
+// extent 1 count for nothing.
 func (in *inference) keptAxes(x, out *Type) map[int]int {
 	keep := map[int]int{}
 	i, j := 0, 0
-	for i < len(x.Dims) && j < len(out.Dims) {
+	for {
+		for i < len(x.Dims) && in.unit(x.Dims[i]) {
+			i++
+		}
+		for j < len(out.Dims) && in.unit(out.Dims[j]) {
+			j++
+		}
+		if i == len(x.Dims) || j == len(out.Dims) {
+			return keep
+		}
 		keep[i] = j
 		a, b := x.Dims[i].Extent, out.Dims[j].Extent
 		i, j = i+1, j+1
@@ -220,7 +230,11 @@ func (in *inference) keptAxes(x, out *Type) map[int]int {
 			}
 		}
 	}
-	return keep
+}
+
+// unit reports whether a dimension has extent 1 and is not split, not even over one rank.
+func (in *inference) unit(d Dimension) bool {
+	return len(d.Axes) == 0 && in.norm.equal(d.Extent, Int(1)) == yes
 }
 
 // inferClaim makes a value of a buffer.

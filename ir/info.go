@@ -76,13 +76,30 @@ const (
 	CheckLess                      // A < B
 )
 
-// broken says that the relation does not hold between a and another expression,
-// given as texts.
-func (k CheckKind) broken(a *Expr, x, y string) string {
+// broken says that the relation does not hold between a and b, which x and y print.
+func (k CheckKind) broken(a, b *Expr, x, y string) string {
 	if a.IsInt(0) && k >= CheckAtMost {
 		return "it is " + y
 	}
+	if k == CheckEqual {
+		switch {
+		case partOf(a, b):
+			x, y = x+" (each rank's part)", y+" (the whole)"
+		case partOf(b, a):
+			x, y = x+" (the whole)", y+" (each rank's part)"
+		}
+	}
 	return x + " " + [...]string{"is not", "is not a multiple of", "is more than", "is not less than"}[k] + " " + y
+}
+
+// partOf reports whether a is written as the extent of each rank's block of b.
+func partOf(a, b *Expr) bool {
+	if a.Kind != ExprFloorDiv || !sameExpr(a.Args[0], b) {
+		return false
+	}
+	sizes := true
+	a.Args[1].Walk(func(e *Expr) { sizes = sizes && (e.Kind == ExprSize || e.Kind == ExprMul) })
+	return sizes
 }
 
 // Constraint is a relation that could not be decided on symbols. Those over

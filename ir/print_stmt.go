@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 func appendDim(b []byte, d *Dim) []byte {
@@ -314,7 +315,8 @@ func appendAttr(b []byte, a *Attr) []byte {
 	return appendExprAt(b, a.Exprs, 0)
 }
 
-// appendNumber prints the shortest decimal that reads back as f.
+// appendNumber prints the shortest decimal that reads back as f, its exponent as people
+// write it: 1e-5.
 func appendNumber(b []byte, f float64) []byte {
 	switch {
 	case math.IsNaN(f):
@@ -324,7 +326,16 @@ func appendNumber(b []byte, f float64) []byte {
 	case math.IsInf(f, -1):
 		return append(b, "-inf"...)
 	}
-	return strconv.AppendFloat(b, f, 'g', -1, 64)
+	mantissa, exponent, found := strings.Cut(strconv.FormatFloat(f, 'g', -1, 64), "e")
+	b = append(b, mantissa...)
+	if !found {
+		return b
+	}
+	b = append(b, 'e')
+	if exponent[0] == '-' {
+		b = append(b, '-')
+	}
+	return append(b, strings.TrimLeft(exponent[1:], "0")...)
 }
 
 // appendExprList prints one expression bare unless parentheses were written,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -38,7 +39,7 @@ func newApp(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 		out.w = &harmless{w: stdout}
 	}
 	a := &app{stdin: stdin, stdout: out, text: out, stderr: stderr, columns: columns(stdout)}
-	a.colour = isTerminal(stderr) && os.Getenv("NO_COLOR") == ""
+	a.colour = isTerminal(stderr) && colours()
 	// Known before flags are parsed, so that a wrong flag is reported as JSON too.
 	a.json = wantsJSON(args)
 	a.out.Hocket = version()
@@ -72,7 +73,54 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	refuseShells(root)
+	if err := a.mistyped(root, args); err != nil {
+		return err
+	}
 	return root.ExecuteContext(ctx)
+}
+
+// mistyped finds what cobra takes for something else: a command that there is not with --help
+// behind it, for which it prints other help, and a long flag with one dash, which it takes for
+// a bundle of short ones.
+func (a *app) mistyped(root *cobra.Command, args []string) error {
+	root.InitDefaultHelpCmd()
+	c, rest, err := root.Find(args)
+	if err != nil || len(args) > 0 && strings.HasPrefix(args[0], "__") { // the shell's completion
+		return nil
+	}
+	if i := slices.Index(rest, "--"); i >= 0 {
+		rest = rest[:i]
+	}
+	if c == root || c.Name() == "completion" {
+		asked := slices.Contains(rest, "--help") || slices.Contains(rest, "-h")
+		i := slices.IndexFunc(rest, func(s string) bool { return !strings.HasPrefix(s, "-") })
+		switch {
+		case asked && i >= 0 && c == root:
+			return a.noSuchCommand(root, rest[i:])
+		case asked && i >= 0:
+			return noSuchShell(rest[i])
+		}
+	}
+	for i, word := range rest {
+		name := oneDash(c, word)
+		if name == "" || i > 0 && takesValue(c, rest[i-1]) {
+			continue
+		}
+		if c.HasParent() {
+			a.out.Command = c.Name()
+		}
+		return usagef("there is no flag %s", word).helping("did you mean --%s? see %s --help", name, c.CommandPath())
+	}
+	return nil
+}
+
+// takesValue reports whether the word is a flag of c whose value is the next word.
+func takesValue(c *cobra.Command, word string) bool {
+	f := c.Flags().Lookup(strings.TrimPrefix(word, "--"))
+	if len(word) == 2 && word[0] == '-' && word[1] != '-' {
+		f = c.Flags().ShorthandLookup(word[1:])
+	}
+	return f != nil && strings.HasPrefix(word, "-") && f.NoOptDefVal == ""
 }
 
 // finish reports how the command ended and returns the exit code.
@@ -137,6 +185,7 @@ For completions of the shell you use, see hocket completion --help.`,
 		Example: `  hocket run examples/row_parallel_chunked.hkt --compare
   hocket check examples/mlp.hkt -n 4
   hocket opt examples/mlp.hkt --print-after all`,
+		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          a.noSuchCommand,
@@ -149,8 +198,9 @@ For completions of the shell you use, see hocket completion --help.`,
 		} else if len(words) > 0 && !strings.HasPrefix(words[0], "-") {
 			return a.noSuchCommand(root, words) // whose flags nobody knows
 		}
-		return &failure{code: exitUsage, kind: "usage", err: flagError(err), help: "see " + c.CommandPath() + " --help"}
+		return &failure{code: exitUsage, kind: "usage", err: flagError(err), help: flagHelp(c, err.Error())}
 	})
+	root.SetVersionTemplate(versionText())
 	root.PersistentFlags().SortFlags = false
 	commands := []*cobra.Command{
 		a.runCommand(), a.checkCommand(), a.optCommand(), a.importCommand(), a.fmtCommand(), a.benchCommand(),
@@ -198,8 +248,12 @@ func refuseShells(root *cobra.Command) {
 		if len(args) == 0 {
 			return c.Help()
 		}
-		return usagef("there are no completions for %q", args[0]).helping("see %s --help", c.CommandPath())
+		return noSuchShell(args[0])
 	}
+}
+
+func noSuchShell(shell string) error {
+	return usagef("there are no completions for %q", shell).helping("there are for bash, fish, powershell and zsh: hocket completion bash")
 }
 
 // named makes the command, once its flags are read, tell JSON its name, and
@@ -221,9 +275,19 @@ func (a *app) noSuchCommand(root *cobra.Command, args []string) error {
 		return nil
 	}
 	help := "see hocket --help"
-	root.SuggestionsMinimumDistance = 2
-	if s := root.SuggestionsFor(args[0]); len(s) > 0 {
-		help = "did you mean hocket " + s[0] + "?"
+	var names []string
+	for _, c := range root.Commands() {
+		if c.IsAvailableCommand() || c.Name() == "completion" {
+			names = append(names, c.Name())
+		}
+		if slices.Contains(c.SuggestFor, strings.ToLower(args[0])) {
+			help = "did you mean hocket " + c.Name() + "?"
+		}
+	}
+	if s := nearest(args[0], append(names, "help")); s != "" {
+		help = "did you mean hocket " + s + "?"
+	} else if filepath.Ext(args[0]) == ".hkt" {
+		help = "did you mean hocket run " + args[0] + "?"
 	}
 	return &failure{code: exitUsage, kind: "usage", err: fmt.Errorf("there is no command %q", args[0]), help: help}
 }

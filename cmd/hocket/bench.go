@@ -47,8 +47,9 @@ func (a *app) benchCommand() *cobra.Command {
 	names := strings.Join(bench.Names(), "|")
 	o := &benchFlags{}
 	c := &cobra.Command{
-		Use:   "bench " + names + "|PROGRAM [flags]",
-		Short: "Measure this machine, and layers and programs on it beside their bound",
+		Use:        "bench " + names + "|PROGRAM [flags]",
+		SuggestFor: []string{"benchmark", "measure"},
+		Short:      "Measure this machine, and layers and programs on it beside their bound",
 		Long: `Measures and prints a table: how it was measured, the bound, medians with their
 spread (the distance between the quartiles), and a verdict only where a paired
 difference is larger than that.

@@ -19,8 +19,9 @@ type checkFlags struct {
 
 func (a *app) checkCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "check PROGRAM [flags]",
-		Short: "Prove that a program is right, without running it",
+		Use:        "check PROGRAM [flags]",
+		SuggestFor: []string{"verify", "prove", "lint", "vet", "validate"},
+		Short:      "Prove that a program is right, without running it",
 		Long: `Proves a program free of data races, reuse of memory in use, reads of what nobody
 wrote, mismatched collectives and transfers, and deadlocks, over runs back to
 back; or shows two ops that go wrong, why nothing orders them, and the smallest

@@ -73,9 +73,10 @@ func examine() *doctor {
 
 func (a *app) doctorCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "doctor [--json]",
-		Short: "Say what this machine can run, and what is missing",
-		Args:  nothing,
+		Use:        "doctor [--json]",
+		SuggestFor: []string{"devices", "gpus", "info", "env"},
+		Short:      "Say what this machine can run, and what is missing",
+		Args:       nothing,
 		RunE: func(*cobra.Command, []string) error {
 			a.out.Doctor = examine()
 			return a.printDoctor(a.out.Doctor)

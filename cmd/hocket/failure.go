@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"strings"
 
@@ -143,7 +144,17 @@ func (f *failure) diagnostics() hocket.Diagnostics {
 	if ds := findings(f.err); ds != nil {
 		return ds
 	}
-	return hocket.Diagnostics{{Severity: f.severity, Kind: f.kind, Message: f.err.Error(), Help: f.help}}
+	return hocket.Diagnostics{{Severity: f.severity, Kind: f.kind, Message: withoutCall(f.err), Help: f.help}}
+}
+
+// withoutCall is what an error says, but for the name of the system's call that found it.
+func withoutCall(err error) string {
+	text := err.Error()
+	var call *fs.PathError
+	if errors.As(err, &call) {
+		text = strings.Replace(text, call.Error(), call.Path+": "+call.Err.Error(), 1)
+	}
+	return text
 }
 
 var (

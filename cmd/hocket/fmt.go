@@ -16,9 +16,10 @@ type fmtFlags struct{ write, list bool }
 
 func (a *app) fmtCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "fmt [-w|-l] FILE...",
-		Short: "Format programs",
-		Long:  `Prints programs in their canonical form. Comments stay where they are.`,
+		Use:        "fmt [-w|-l] FILE...",
+		SuggestFor: []string{"format"},
+		Short:      "Format programs",
+		Long:       `Prints programs in their canonical form. Comments stay where they are.`,
 		Example: `  hocket fmt program.hkt
   hocket fmt -w *.hkt
   hocket fmt - < program.hkt`,

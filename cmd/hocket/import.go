@@ -14,8 +14,9 @@ import (
 
 func (a *app) importCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "import DUMP [flags]",
-		Short: "Turn an nvFuser Host IR dump into a program",
+		Use:        "import DUMP [flags]",
+		SuggestFor: []string{"convert"},
+		Short:      "Turn an nvFuser Host IR dump into a program",
 		Long: `Reads the Host IR that nvFuser prints (NVFUSER_DUMP=host_ir) and prints it as a
 program in hocket's own language; comments name the lines of the dump. Dims that
 the command line gives become defaults of the program.

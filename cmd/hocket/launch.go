@@ -31,8 +31,9 @@ const (
 func (a *app) launchCommand() *cobra.Command {
 	var n, nodes int
 	c := &cobra.Command{
-		Use:   "launch -n N -- COMMAND [ARGS]",
-		Short: "Start several processes that run a program together",
+		Use:        "launch -n N -- COMMAND [ARGS]",
+		SuggestFor: []string{"mpirun", "torchrun"},
+		Short:      "Start several processes that run a program together",
 		Long: `Starts N processes of this host, each of which drives some of a program's ranks, and
 waits for them. With --nodes they are in as many groups, which share no memory and talk over
 TCP, as processes of several hosts would. COMMAND is one of hocket's, as run, or the path of a program that

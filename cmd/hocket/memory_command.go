@@ -43,8 +43,9 @@ type memoryResult struct {
 
 func (a *app) memoryCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "memory PROGRAM|SNAPSHOT.pickle|FILE.csv [flags]",
-		Short: "Show what a program's memory is taken by, or a snapshot of torch's allocator",
+		Use:        "memory PROGRAM|SNAPSHOT.pickle|FILE.csv [flags]",
+		SuggestFor: []string{"mem"},
+		Short:      "Show what a program's memory is taken by, or a snapshot of torch's allocator",
 		Long: `Plans a program, without running it, and shows what its memory is taken by: the
 peak; the bound, the most that can be live at once in whatever order its streams
 run; and the most that is live in the order of the text.

@@ -23,8 +23,9 @@ type optFlags struct {
 
 func (a *app) optCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "opt PROGRAM [flags]",
-		Short: "Lower a program and print it",
+		Use:        "opt PROGRAM [flags]",
+		SuggestFor: []string{"compile", "lower", "build", "optimize", "optimise", "print"},
+		Short:      "Lower a program and print it",
 		Long: `Lowers a sharded program to an explicit host program, pass by pass, and prints
 what the last pass left. What is printed is a program that hocket runs.`,
 		Example: `  hocket opt examples/mlp.hkt

@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 
 	"hocket.example/hocket"
 )
@@ -45,7 +49,7 @@ func (a *app) readProgram(ctx context.Context, arg string) (name, src string, er
 	}
 	info, err := os.Stat(arg)
 	if err != nil {
-		return arg, "", inputf("%w", err)
+		return arg, "", a.unreadable(arg, err)
 	}
 	// Opening a pipe would wait for somebody to write to it.
 	if !info.Mode().IsRegular() {
@@ -57,11 +61,52 @@ func (a *app) readProgram(ctx context.Context, arg string) (name, src string, er
 	}
 	f, err := os.Open(arg)
 	if err != nil {
-		return arg, "", inputf("%w", err)
+		return arg, "", a.unreadable(arg, err)
 	}
 	defer f.Close()
 	src, err = readText(ctx, arg, f)
 	return arg, src, err
+}
+
+// unreadable says of a program's file why it is not read, and which one may have been meant.
+func (a *app) unreadable(arg string, err error) error {
+	var call *fs.PathError
+	if errors.As(err, &call) {
+		err = call.Err // without the system's call
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		f := inputf("there is no file %s", arg)
+		if like := nearFile(arg); like != "" {
+			return f.helping("did you mean %s?", like)
+		}
+		return f.helping("a PROGRAM is a .hkt file, or - for standard input")
+	}
+	return inputf("%s: %w", arg, err)
+}
+
+// nearFile returns a program whose name is nearly arg, in its folder or in ./examples; "" where
+// there is none.
+func nearFile(arg string) string {
+	dir, base := filepath.Split(arg)
+	for _, dir := range []string{dir, filepath.Join(dir, "examples")} {
+		list, err := os.ReadDir(filepath.Clean(dir))
+		if err != nil {
+			continue
+		}
+		var names []string
+		for _, e := range list {
+			if filepath.Ext(e.Name()) == ".hkt" {
+				names = append(names, e.Name())
+			}
+		}
+		if s := nearest(base, names); s != "" {
+			return filepath.Join(dir, s)
+		}
+		if slices.Contains(names, base+".hkt") {
+			return filepath.Join(dir, base+".hkt")
+		}
+	}
+	return ""
 }
 
 // readText reads all of r, within maxProgram. A reader that blocks does not

@@ -42,8 +42,9 @@ type runFlags struct {
 
 func (a *app) runCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "run PROGRAM [flags]",
-		Short: "Run a program and show where its time went",
+		Use:        "run PROGRAM [flags]",
+		SuggestFor: []string{"exec", "execute", "start"},
+		Short:      "Run a program and show where its time went",
 		Long: `Runs a program on all its ranks and prints what it moved, the memory of its plan
 (collectives stage beside it: see --budget), how much of its communication was
 hidden, and a timeline.

@@ -31,6 +31,9 @@ func columns(f *os.File) int {
 
 func isTerminal(f *os.File) bool { return xterm.IsTerminal(int(f.Fd())) }
 
+// colours reports whether the environment lets a terminal have colours.
+func colours() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" }
+
 // harmless writes text to a terminal: what programs and files hold must not steer it.
 type harmless struct {
 	w    io.Writer

@@ -28,8 +28,9 @@ type traceFlags struct {
 
 func (a *app) traceCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "trace FILE… [flags]",
-		Short: "Say where the time of a profiled run went",
+		Use:        "trace FILE… [flags]",
+		SuggestFor: []string{"profile", "timeline"},
+		Short:      "Say where the time of a profiled run went",
 		Long: `Reads the profiles of all ranks of a job, puts them on one clock, and says how long
 each collective moved data, who waited for whom, and why; how much communication
 nothing hid; and which chain of work decided how long it all took.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 
@@ -31,13 +32,17 @@ var version = func() string {
 	return v
 }
 
+func versionText() string {
+	return fmt.Sprintf("hocket %s (%s %s/%s)\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
 func (a *app) versionCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "version [--json]",
 		Short: "Print the version",
 		Args:  nothing,
 		RunE: func(*cobra.Command, []string) error {
-			fmt.Fprintf(a.text, "hocket %s (%s %s/%s)\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			io.WriteString(a.text, versionText())
 			return nil
 		},
 	}

@@ -96,7 +96,7 @@ func (c *config) text() string {
 			c.Rope.Factor, c.Rope.Low, c.Rope.High, c.Rope.Original)
 	}
 	eps := fmt.Sprintf("eps=%v", c.Eps)
-	return strings.NewReplacer("f32[", dtypes[c.DType]+"[", "eps=1e-05", eps, "theta=10000", angles).Replace(program)
+	return strings.NewReplacer("f32[", dtypes[c.DType]+"[", "eps=1e-5", eps, "theta=10000", angles).Replace(program)
 }
 
 // dims are the program's, without those of a step.

@@ -22,6 +22,7 @@ import (
 //	             (f32 24, f16 11, bf16 8, f64 53): exact, never 1, and the same
 //	             number at lower resolution in a narrower type
 //	rand       = (word >> 60) - 8 for integers
+//	ints, rand = floor(n * word / 2^64) for integers below n
 //	arange     = the index, rounded into the element type
 
 // Fill sets the elements of t, the whole (not sharded) tensor called name, as
@@ -29,6 +30,10 @@ import (
 func Fill(t *Tensor, name string, spec Spec) error {
 	if err := t.Check(); err != nil {
 		return err
+	}
+	if spec.Below > 0 && (spec.Kind == SpecInts || spec.Kind == SpecRand) {
+		fillBelow(t, newStream(spec.Seed, name), uint64(spec.Below))
+		return nil
 	}
 	switch spec.Kind {
 	case SpecInts:
@@ -79,6 +84,13 @@ func fillInts(t *Tensor, s stream) {
 	each(t, func(i int64) {
 		third, _ := bits.Mul64(s.word(i), 3)
 		t.SetInt64(i, int64(third)-1)
+	})
+}
+
+func fillBelow(t *Tensor, s stream, n uint64) {
+	each(t, func(i int64) {
+		v, _ := bits.Mul64(s.word(i), n)
+		t.SetInt64(i, int64(v))
 	})
 }
 

@@ -23,6 +23,8 @@ const (
 type Spec struct {
 	Kind SpecKind
 	Seed uint64 // of SpecInts and SpecRand
+	// Below, where it is not 0, has SpecInts and SpecRand draw integers from 0..Below.
+	Below int64
 	File string // of SpecSafetensors and SpecNpy
 	Name string // of SpecSafetensors: the tensor in the file; "" is the input's own name
 }

@@ -83,8 +83,8 @@ func label(l *lane) string {
 	return strings.Repeat(" ", len(fmt.Sprintf("rank %d  ", l.rank))) + l.stream
 }
 
-// assign gives every operation a letter: its own where it is free, capital for
-// compute, small for communication.
+// assign gives every operation a letter: its own, which it has in every timeline, and what
+// has none of its own, such as a kernel launched by name, one that no operation has.
 func (p *painter) assign(t *Trace) {
 	for i := range t.Events {
 		e := &t.Events[i]
@@ -96,38 +96,48 @@ func (p *painter) assign(t *Trace) {
 	slices.SortFunc(p.order, func(a, b opKey) int {
 		return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.name, b.name))
 	})
-	taken := map[rune]bool{'?': true, ' ': true}
+	free := []rune(others)
 	for _, k := range p.order {
-		for _, r := range p.wishes(k) {
-			if !taken[r] {
-				p.letters[k] = r
-				break
-			}
+		r := p.own(k)
+		if r == 0 && len(free) > 0 {
+			r, free = free[0], free[1:]
 		}
-		taken[p.letters[k]] = true
+		if r != 0 {
+			p.letters[k] = r
+		}
 	}
 }
 
-// wishes lists the letters that an operation would like, best first.
-func (p *painter) wishes(k opKey) []rune {
-	const more = "abcdefghijklmnopqrstuvwxyz0123456789"
-	dot := '·'
-	if p.style.ASCII {
-		dot = '.'
+// letters are those of the operations: capitals and digits compute, small letters communicate.
+var letters = map[Class]map[string]rune{
+	Compute: {
+		"add": 'A', "broadcast": 'B', "scale": 'C', "div": 'D', "embedding": 'E', "fill": 'F', "gelu": 'G', "cast": 'H',
+		"index_copy": 'I', "argmax": 'J', "launch": 'K', "linear": 'L', "matmul": 'M', "layer_norm": 'N', "rope": 'O',
+		"relu": 'P', "rsqrt": 'Q', "rms_norm": 'R', "silu": 'S', "attention": 'T', "mul": 'U', "concat": 'V',
+		"softmax": 'W', "exp": 'X', "copy": 'Y', "reduce_slots": 'Z',
+		"sub": '1', "neg": '2', "max": '3', "min": '4', "mean": '5', "sum": '6',
+	},
+	Comm: {
+		"all_reduce": 'a', "broadcast": 'b', "scatter": 'c', "reduce": 'd', "get": 'e', "all_gather": 'g', "gather": 'h',
+		"barrier": 'k', "permute": 'm', "put": 'p', "recv": 'q', "reduce_scatter": 'r', "send": 's', "all_to_all": 't',
+		"group": 'u', "all_gatherv": 'v', "reduce_scatterv": 'w', "all_to_allv": 'x',
+	},
+	Sync: {"signal": '!', "record": '^'},
+	IO:   {"input": '<', "output": '>'},
+}
+
+// others are the letters of what letters does not name.
+const others = "7890@%&$#*+=~fijlnoyz"
+
+// own returns an operation's letter, 0 where it has none.
+func (p *painter) own(k opKey) rune {
+	if k.class == Sync && k.name == "wait" {
+		if p.style.ASCII {
+			return '.'
+		}
+		return '·'
 	}
-	switch {
-	case k.class == Sync && k.name == "wait":
-		return []rune{dot}
-	case k.class == Sync && k.name == "signal":
-		return []rune{'!', '\''}
-	case k.class == IO && k.name == "input":
-		return []rune{'<'}
-	case k.class == IO && k.name == "output":
-		return []rune{'>'}
-	case k.class == Compute:
-		return []rune(strings.ToUpper(k.name + more))
-	}
-	return []rune(strings.ToLower(strings.ReplaceAll(k.name, "_", "") + more))
+	return letters[k.class][k.name]
 }
 
 // column returns the column that time ns falls into.

@@ -1,0 +1,57 @@
+package trace
+
+import (
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/ir"
+)
+
+// TestLettersKeepTheirMeaning: every operation has one letter, no other has it, and none is
+// drawn for what a letter does not name.
+func TestLettersKeepTheirMeaning(t *testing.T) {
+	of := map[rune]string{'·': "wait", '.': "wait", '─': "waiting for peers", '-': "waiting for peers", '?': "too many"}
+	for class, names := range letters {
+		for name, r := range names {
+			if other, taken := of[r]; taken {
+				t.Errorf("%c is %s and %v %s", r, other, class, name)
+			}
+			of[r] = name
+			if strings.ContainsRune(others, r) {
+				t.Errorf("%c is %s, and among those of no operation", r, name)
+			}
+		}
+	}
+	for op := ir.OpLinear; op <= ir.OpBarrier; op++ {
+		class := Compute
+		switch op.Info().Class {
+		case ir.ClassTensor, ir.ClassLaunch:
+		case ir.ClassCollective, ir.ClassTransfer:
+			class = Comm
+		default:
+			continue
+		}
+		if op == ir.OpReshard { // lowered before anything runs
+			continue
+		}
+		if letters[class][op.String()] == 0 {
+			t.Errorf("%v has no letter", op)
+		}
+	}
+	draw := func(names ...string) string {
+		x := &Trace{Ranks: 1}
+		for i, n := range names {
+			x.Events = append(x.Events, Event{Stream: "main", Name: n, Class: Comm, Start: int64(i), End: int64(i + 1), Group: NoGroup})
+		}
+		var b strings.Builder
+		if err := x.Timeline(&b, 60); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	for _, text := range []string{draw("all_gather"), draw("all_reduce", "all_gather")} {
+		if !strings.Contains(text, "g all_gather") {
+			t.Errorf("all_gather is not g:\n%s", text)
+		}
+	}
+}
