@@ -249,6 +249,23 @@ func hocket_empty(collectives, bytes C.int64_t, e **C.char) (address C.uint64_t)
 	return address
 }
 
+// hocket_adopt has collectives use memory of the caller's without copies: so many bytes on every rank, at these
+// addresses, by rank, at which this process's GPU reaches them; all processes do so at the same time. 0 where it fails.
+//
+//export hocket_adopt
+func hocket_adopt(collectives C.int64_t, at *C.uint64_t, ranks, bytes C.int64_t, e **C.char) C.int {
+	return truth(guarded(e, func() error {
+		if ranks < 0 || ranks > most || ranks > 0 && at == nil {
+			return fmt.Errorf("%w: addresses of %d ranks", hocket.ErrInput, ranks)
+		}
+		var list []uintptr
+		for _, a := range unsafe.Slice(at, ranks) {
+			list = append(list, uintptr(a))
+		}
+		return library.Adopt(int64(collectives), list, int64(bytes))
+	}))
+}
+
 // hocket_check returns 1 while collectives can be relied on; 0, and why, when they cannot.
 //
 //export hocket_check

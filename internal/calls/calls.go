@@ -454,6 +454,32 @@ func (g *Group) Empty(ctx context.Context, bytes int64) (uintptr, error) {
 	return a.addr, nil
 }
 
+// Adopt has calls use memory of the caller's without copies: as large on every rank, at these addresses of this
+// process's, by rank. All processes do so at the same time, each for the same memory. It stays the caller's.
+func (g *Group) Adopt(ctx context.Context, at []uintptr, bytes int64) error {
+	if bytes <= 0 {
+		return fmt.Errorf("%w: %d bytes", ErrInput, bytes)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.usable(); err != nil {
+		return err
+	}
+	mems, err := g.calls.Adopt(at, bytes)
+	if errors.Is(err, device.ErrAddress) {
+		err = fmt.Errorf("%w: %w", ErrInput, err)
+	}
+	// What one process cannot adopt none does.
+	if merr := g.meet(ctx, fmt.Sprintf("memory of the caller's, %d bytes, fit: %t", bytes, err == nil)); err != nil || merr != nil {
+		return errors.Join(err, merr)
+	}
+	if p := g.placeOf(at[g.rank]); p.area > 0 { // it was there before
+		g.areas[p.area-1] = area{}
+	}
+	g.areas = append(g.areas, area{mems: mems, addr: at[g.rank], bytes: bytes})
+	return nil
+}
+
 // Close gives everything back, once the device has done all that it was given.
 func (g *Group) Close() error {
 	g.mu.Lock()

@@ -24,6 +24,15 @@ type stub struct {
 
 func (s *stub) TeamAlgorithms() []string        { return []string{"slow", "fast", "other"} }
 func (s *stub) Capturing(uintptr) (bool, error) { return s.capturing, nil }
+func (s *stub) Adopt(at []uintptr, bytes int64) (all []device.Memory, err error) {
+	for _, p := range at {
+		if p%16 != 0 {
+			return nil, device.ErrAddress
+		}
+		all = append(all, &stubMemory{at: p, bytes: bytes})
+	}
+	return all, nil
+}
 func (s *stub) Err() error                      { return nil }
 func (s *stub) note(format string, args ...any) { s.did = append(s.did, fmt.Sprintf(format, args...)) }
 func (s *stub) Copy(stream, dst, src uintptr, bytes int64) error {
@@ -178,6 +187,28 @@ func TestEmpty(t *testing.T) {
 	c.In = at
 	if err := g.Do(t.Context(), c); err != nil || !strings.HasPrefix(s.did[0], "prepare") {
 		t.Errorf("another place: %v, %v", s.did, err)
+	}
+}
+
+// TestAdopted: memory of the caller's is used where it is, as is what was adopted in its place.
+func TestAdopted(t *testing.T) {
+	s := &stub{}
+	g := opened(s)
+	if err := g.Adopt(t.Context(), []uintptr{1 << 30, 1<<31 + 4}, 256); !errors.Is(err, ErrInput) {
+		t.Errorf("at an odd place: %v", err)
+	}
+	for range 2 {
+		if err := g.Adopt(t.Context(), []uintptr{1 << 30, 1 << 31}, 256); err != nil {
+			t.Fatal(err)
+		}
+		c := Call{Op: ir.OpAllReduce, Red: ir.Sum, DType: ir.F32, Count: 8, Stream: 3, In: 1<<31 + 32, Out: 1<<31 + 32}
+		if err := g.Do(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		s.wants(t, "prepare all_reduce of [8] by fast, in place true, tails [0 0], loose false", fmt.Sprintf("do [%d %d] on 3", c.In, c.In))
+	}
+	if s.taken != 0 {
+		t.Errorf("%d bytes were taken beside", s.taken)
 	}
 }
 

@@ -92,6 +92,18 @@ func TestSymmetricMemoryOfTwoSizes(t *testing.T) {
 	wantDisagree(t, errs, "in area 1", "in area 2")
 }
 
+// TestAdoptedApart: memory of the caller's of two sizes, or that one process cannot adopt.
+func TestAdoptedApart(t *testing.T) {
+	errs := inTwo(t, func(g *Group, _ *stub, w *world.World) error {
+		return g.Adopt(t.Context(), []uintptr{1 << 30, 1 << 31}, 256<<w.Process())
+	})
+	wantDisagree(t, errs, "256 bytes", "512 bytes")
+	errs = inTwo(t, func(g *Group, _ *stub, w *world.World) error {
+		return g.Adopt(t.Context(), []uintptr{1 << 30, 1<<31 + uintptr(w.Process())}, 256)
+	})
+	wantDisagree(t, errs, "fit: true", "fit: false")
+}
+
 // TestScratchDoesNotGrow: vllm#55211, where symmetric scratch is reserved for every shape anew. Here it doubles, and
 // what it was before stays: at most four times the largest operands, however many shapes come in whatever order.
 func TestScratchDoesNotGrow(t *testing.T) {

@@ -106,6 +106,15 @@ func (l *Library) Empty(handle, bytes int64) (uintptr, error) {
 	return all.Empty(context.Background(), bytes)
 }
 
+// Adopt has collectives use memory of the caller's, by rank, without copies.
+func (l *Library) Adopt(handle int64, at []uintptr, bytes int64) error {
+	all, err := get[*hocket.Collectives](l, handle)
+	if err != nil {
+		return err
+	}
+	return all.Adopt(context.Background(), at, bytes)
+}
+
 // Device is the number of the GPU that collectives work on.
 func (l *Library) Device(handle int64) (int, error) {
 	all, err := get[*hocket.Collectives](l, handle)

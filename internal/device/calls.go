@@ -13,6 +13,9 @@ type Calls interface {
 	// PrepareNorm is Prepare for the five operands of a Norm, all loose and at multiples of 16. Sum may be Residual,
 	// and Out may be In.
 	PrepareNorm(n *Norm, sumIsResidual, outIsIn bool) (Call, error)
+	// Adopt returns memory of the caller's that is as large on every rank, at these addresses of this process's, by
+	// rank. It stays the caller's, and must stay there for as long as calls use it.
+	Adopt(at []uintptr, bytes int64) ([]Memory, error)
 	// Device is the machine's number of the rank's device, in this process.
 	Device() int
 	// Capturing reports whether work on a stream is recorded and not run.

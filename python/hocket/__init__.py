@@ -17,7 +17,7 @@ exceptions below ``hocket.Error`` with hocket's text.
 """
 
 from ._collectives import (
-    all_gather, all_gather_v, all_reduce, all_reduce_rms_norm, all_to_all, barrier, broadcast, empty, reduce_scatter,
+    adopt, all_gather, all_gather_v, all_reduce, all_reduce_rms_norm, all_to_all, barrier, broadcast, empty, reduce_scatter,
     synchronize,
 )
 from ._commands import check, explain
@@ -30,7 +30,7 @@ from ._world import init, is_initialized, rank, shutdown, world_size
 
 __all__ = [
     "Cancelled", "ClosedError", "DeviceLostError", "DisagreeError", "Error", "InputError", "MachineError", "Model",
-    "OutOfMemoryError", "PeerError", "ProgramError", "UnsupportedError", "all_gather", "all_gather_v", "all_reduce",
+    "OutOfMemoryError", "PeerError", "ProgramError", "UnsupportedError", "adopt", "all_gather", "all_gather_v", "all_reduce",
     "all_reduce_rms_norm", "all_to_all", "barrier", "broadcast", "check", "empty", "explain", "init", "is_initialized", "load", "rank",
     "reduce_scatter", "shutdown", "synchronize", "world_size",
 ]

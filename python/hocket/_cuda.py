@@ -180,6 +180,20 @@ def empty(shape, dtype):
         return torch.as_tensor(lent, device=f"cuda:{g.device}").view(dtype).view(shape)
 
 
+def adopt(t, shared_by):
+    """See hocket.adopt."""
+    torch = sys.modules["torch"]
+    import torch.distributed._symmetric_memory as symm
+
+    g = group()
+    handle = symm.rendezvous(t, shared_by or torch.distributed.group.WORLD.group_name)
+    at = [int(p) for p in handle.buffer_ptrs]
+    if len(at) != g.size:
+        raise InputError(f"the tensor is shared by {len(at)} ranks, and hocket has {g.size}")
+    _lib.call("hocket_adopt", g.handle, (ctypes.c_uint64 * len(at))(*at), len(at), int(handle.buffer_size))
+    return t
+
+
 def check():
     """See hocket.synchronize."""
     s = _world.state()

@@ -43,6 +43,7 @@ _signatures = {
                        + [ctypes.c_uint64] * 6 + [_error]),
     "hocket_device": (ctypes.c_int, [ctypes.c_int64, _error]),
     "hocket_empty": (ctypes.c_uint64, [ctypes.c_int64, ctypes.c_int64, _error]),
+    "hocket_adopt": (ctypes.c_int, [ctypes.c_int64, ctypes.POINTER(ctypes.c_uint64), ctypes.c_int64, ctypes.c_int64, _error]),
     "hocket_check": (ctypes.c_int, [ctypes.c_int64, _error]),
     "hocket_close": (ctypes.c_int, [ctypes.c_int64, _error]),
 }

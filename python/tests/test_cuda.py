@@ -82,6 +82,12 @@ def against_nccl(hocket, dist, rank, size):
     w = e.clone()
     dist.all_reduce(w)
     assert torch.equal(hocket.all_reduce(e), w)
+    import torch.distributed._symmetric_memory as symm
+    a = hocket.adopt(symm.empty(1 << 20, dtype=torch.bfloat16, device="cuda"))
+    for part in (a, a[4096:8192], a[:64]):
+        w = part.copy_(ints(part.shape, part.dtype, rank)).clone()
+        dist.all_reduce(w)
+        assert torch.equal(hocket.all_reduce(part), w)
     for rows in (1, 32, 200):
         t, r, weight = ints((rows, 8192), torch.bfloat16, rank), ints((rows, 8192), torch.bfloat16, 77), ints((8192,), torch.bfloat16, 5)
         out, s = hocket.all_reduce_rms_norm(t, r, weight, 1e-5)

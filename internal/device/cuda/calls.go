@@ -205,6 +205,25 @@ func (c *calls) Err() error {
 	return c.err()
 }
 
+// Adopt implements device.Calls. Peers' memory, too, is where this process's kernels reach it.
+func (c *calls) Adopt(at []uintptr, bytes int64) ([]device.Memory, error) {
+	if len(at) != len(c.w.devices) {
+		return nil, fmt.Errorf("%w: %d addresses for %d ranks", device.ErrAddress, len(at), len(c.w.devices))
+	}
+	me := c.me.dev
+	if _, err := (callers{c.w}).At(me.rank, at[me.rank], bytes); err != nil {
+		return nil, err
+	}
+	var all []device.Memory
+	for r, d := range c.w.devices {
+		if at[r] == 0 || at[r]%16 != 0 {
+			return nil, fmt.Errorf("%w: memory of rank %d at %#x, which is no multiple of 16", device.ErrAddress, r, at[r])
+		}
+		all = append(all, &memory{dev: d, kind: device.Shared, addr: nvlib.Ptr(at[r]), bytes: bytes, lent: true})
+	}
+	return all, nil
+}
+
 // Device implements device.Calls.
 func (c *calls) Device() int { return int(c.me.dev.site.gpu.Device) }
 
