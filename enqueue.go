@@ -71,7 +71,8 @@ func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
 	}
 	for name, v := range a.Dims {
 		if fixed, ok := m.binding.Dims[name]; ok && fixed != v {
-			return fmt.Errorf("%w: a run with %s=%d, and the model was loaded with %s=%d", ErrInput, name, v, name, fixed)
+			return fmt.Errorf("%w: a run with %s=%d, and the model was loaded with %s=%d", ErrInput, name, v, name,
+				fixed)
 		}
 		b.Dims[name] = v
 	}
@@ -127,8 +128,8 @@ func (m *Model) capturing(streams []uintptr) (bool, error) {
 	return false, nil
 }
 
-// isLoaded reports whether there is a plan for a binding and the device tensors that it works in. It errs on the side of
-// no: wrong dims have none.
+// isLoaded reports whether there is a plan for a binding and the device tensors that it works in. It errs on the side
+// of no: wrong dims have none.
 func (m *Model) isLoaded(b Binding, on map[string]*resident.DeviceTensor) bool {
 	dims, err := m.unit.Dims(b.ir())
 	return err == nil && slices.ContainsFunc(m.machine.plans.plansOf(m),
@@ -153,7 +154,8 @@ func (m *Model) Sync(ctx context.Context) error {
 // DeviceTensorAt makes a device tensor of what is at addresses of the caller's, by rank, for ranks that this process
 // drives: blocks as NewDeviceTensor lays them out, each at a multiple of 16, which stay the caller's and must
 // stay until the tensor is closed. It holds what is there.
-func (m *Model) DeviceTensorAt(ctx context.Context, name string, dims map[string]int64, at map[int]uintptr) (*DeviceTensor, error) {
+func (m *Model) DeviceTensorAt(ctx context.Context, name string, dims map[string]int64,
+	at map[int]uintptr) (*DeviceTensor, error) {
 	if len(at) == 0 {
 		return nil, fmt.Errorf("%w: there is no address for %%%s", blocks.ErrInput, name)
 	}

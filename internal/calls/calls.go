@@ -470,7 +470,8 @@ func (g *Group) Adopt(ctx context.Context, at []uintptr, bytes int64) error {
 		err = fmt.Errorf("%w: %w", ErrInput, err)
 	}
 	// What one process cannot adopt none does.
-	if merr := g.meet(ctx, fmt.Sprintf("memory of the caller's, %d bytes, fit: %t", bytes, err == nil)); err != nil || merr != nil {
+	if merr := g.meet(ctx, fmt.Sprintf("memory of the caller's, %d bytes, fit: %t", bytes, err == nil)); err != nil ||
+		merr != nil {
 		return errors.Join(err, merr)
 	}
 	if p := g.placeOf(at[g.rank]); p.area > 0 { // it was there before

@@ -133,7 +133,8 @@ func TestTunedApart(t *testing.T) {
 	wantDisagree(t, errs, "table")
 
 	errs = inTwo(t, func(g *Group, s *stub, w *world.World) error {
-		g.dispatch = comm.NewDispatch(pair{s: s}, device.Caps{}, nil, comm.Policy{Algorithm: []string{"fast", "other"}[w.Process()]})
+		g.dispatch = comm.NewDispatch(pair{s: s}, device.Caps{}, nil,
+			comm.Policy{Algorithm: []string{"fast", "other"}[w.Process()]})
 		return g.Do(t.Context(), reduceOf(64))
 	})
 	wantDisagree(t, errs, "by {Algo:fast", "by {Algo:other")

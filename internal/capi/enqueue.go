@@ -105,7 +105,8 @@ func (p *Placed) check(as []hocket.Layout, what string) error {
 			continue
 		}
 		if as[i].DType.String() != p.DType || !slices.Equal(b.Shape, p.Shape) {
-			return fmt.Errorf("%w: %s %s has, on rank %d, a block %s%v, and %s%v is given", hocket.ErrInput, what, p.Name,
+			return fmt.Errorf("%w: %s %s has, on rank %d, a block %s%v, and %s%v is given", hocket.ErrInput, what,
+				p.Name,
 				p.Rank, as[i].DType, b.Shape, p.DType, p.Shape)
 		}
 		return nil
@@ -113,8 +114,8 @@ func (p *Placed) check(as []hocket.Layout, what string) error {
 	return fmt.Errorf("%w: rank %d has no block of %s %s", hocket.ErrInput, p.Rank, what, p.Name)
 }
 
-// BindDevice sets a parameter, for all runs to come, to a block in memory of a rank's device, which must stay there; one
-// without an address takes that back. A parameter that is inout is updated there.
+// BindDevice sets a parameter, for all runs to come, to a block in memory of a rank's device, which must stay there;
+// one without an address takes that back. A parameter that is inout is updated there.
 func (l *Library) BindDevice(handle int64, p Placed, dims string) error {
 	m, err := get[*model](l, handle)
 	if err != nil {

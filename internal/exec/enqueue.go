@@ -17,10 +17,10 @@ import (
 // ErrCapturing says that something has to be made ready, which cannot be while a stream of the caller's is captured.
 var ErrCapturing = errors.New("it cannot be made ready while a graph is captured: enqueue it once before")
 
-// Enqueue gives streams of the caller's, one for each rank of this process, one run: it begins when what they were given
-// before has ended, and what they are given later begins when it has. Enqueue returns before the run has ended; only
-// what a first run makes ready is waited for. While a stream is captured, as capturing says, the run becomes part of its
-// graph, which may be launched for as long as the program is open, in order with other runs of it.
+// Enqueue gives streams of the caller's, one for each rank of this process, one run: it begins when what they were
+// given before has ended, and what they are given later begins when it has. Enqueue returns before the run has ended;
+// only what a first run makes ready is waited for. While a stream is captured, as capturing says, the run becomes part
+// of its graph, which may be launched for as long as the program is open, in order with other runs of it.
 //
 // What goes wrong in the run comes out of a later call. Arguments are as for RunBatch, but weights and what is on the
 // devices are all that they may name.
@@ -131,7 +131,8 @@ func (p *Program) byRank(streams []uintptr, capturing bool) ([]uintptr, error) {
 			device.ErrUnsupported, n)
 	}
 	if n != len(streams) {
-		return nil, fmt.Errorf("%w: %d streams are given for %d ranks of this process", blocks.ErrInput, len(streams), n)
+		return nil, fmt.Errorf("%w: %d streams are given for %d ranks of this process", blocks.ErrInput, len(streams),
+			n)
 	}
 	return all, nil
 }
@@ -308,7 +309,8 @@ func (p *Program) wrongEnqueued(a Args) (wrong []string) {
 		io := &p.im.Outputs[i]
 		switch _, at := a.OutAt[io.Name]; {
 		case at && a.DeviceOut[io.Name] != nil:
-			wrong = append(wrong, fmt.Sprintf("result %s is to be left twice, at addresses and in a device tensor", io.Name))
+			wrong = append(wrong, fmt.Sprintf("result %s is to be left twice, at addresses and in a device tensor",
+				io.Name))
 		case at:
 			wrong = append(wrong, p.wrongAt(io, a.OutAt[io.Name])...)
 		case a.DeviceOut[io.Name] == nil:

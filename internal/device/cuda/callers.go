@@ -48,11 +48,13 @@ func (c callers) At(rank int, address uintptr, bytes int64) (device.Memory, erro
 			return nil, fmt.Errorf("%w: what is at %#x is no memory of a GPU: %w", device.ErrAddress, address, err)
 		}
 		if at != gpu {
-			return nil, fmt.Errorf("%w: what is at %#x is on GPU %d, and rank %d is on GPU %d", device.ErrAddress, address, at,
+			return nil, fmt.Errorf("%w: what is at %#x is on GPU %d, and rank %d is on GPU %d", device.ErrAddress,
+				address, at,
 				rank, gpu)
 		}
 	}
-	return &memory{dev: c.w.devices[rank], kind: device.Private, addr: nvlib.Ptr(address), bytes: bytes, lent: true}, nil
+	return &memory{dev: c.w.devices[rank], kind: device.Private, addr: nvlib.Ptr(address), bytes: bytes, lent: true},
+		nil
 }
 
 // Capturing implements device.Machine. The default stream, which is one of each GPU, is never captured.

@@ -1,10 +1,12 @@
 package cuda
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -230,7 +232,8 @@ func TestEnqueuedState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.model.Run(ctx, hocket.Args{In: map[string]*hocket.Tensor{"x": in}}); !errors.Is(err, context.Canceled) {
+	if _, err := c.model.Run(ctx, hocket.Args{In: map[string]*hocket.Tensor{"x": in}}); !errors.Is(err,
+		context.Canceled) {
 		t.Fatalf("a run whose context has ended, behind one that is enqueued: %v", err)
 	}
 	open.Store(true)
@@ -292,7 +295,8 @@ func TestEnqueueWrong(t *testing.T) {
 		}
 	}
 	c.f.guests.off[0x4560] = 1
-	if _, err := c.model.DeviceTensorAt(t.Context(), "s", nil, map[int]uintptr{0: 20}); !errors.Is(err, hocket.ErrInput) {
+	if _, err := c.model.DeviceTensorAt(t.Context(), "s", nil, map[int]uintptr{0: 20}); !errors.Is(err,
+		hocket.ErrInput) {
 		t.Errorf("a device tensor at no multiple of 16: %v", err)
 	}
 	off := map[int]uintptr{0: 0x4560, 1: c.state["s"][1]}
@@ -346,7 +350,8 @@ func captured(t *testing.T, o hocket.LoadOptions) {
 	defer c.on(gpu.Bound, func() error { return c.sys.Driver.DestroyStream(nvlib.Stream(stream)) })
 	enqueue := func() error {
 		return c.model.Enqueue(t.Context(), hocket.EnqueueArgs{Streams: []uintptr{stream},
-			In: map[string]map[int]uintptr{"x": at(x), "w": at(w)}, Out: map[string]map[int]uintptr{"y": at(y), "z": at(z)}})
+			In:  map[string]map[int]uintptr{"x": at(x), "w": at(w)},
+			Out: map[string]map[int]uintptr{"y": at(y), "z": at(z)}})
 	}
 	c.f.beginGuest(stream)
 	if err := enqueue(); !errors.Is(err, hocket.ErrCapturing) {
@@ -553,7 +558,8 @@ func TestEnqueuedFault(t *testing.T) {
 
 // TestEnqueueHangs: a call of the driver that never returns ends what waits for it soon after its deadline.
 func TestEnqueueHangs(t *testing.T) {
-	for _, call := range []string{"cuEventRecord", "cuStreamWaitEvent", "cuMemcpyAsync", "cuLaunchKernel", "cuStreamQuery",
+	for _, call := range []string{"cuEventRecord", "cuStreamWaitEvent", "cuMemcpyAsync", "cuLaunchKernel",
+		"cuStreamQuery",
 		"cuPointerGetAttribute"} {
 		t.Run(call, func(t *testing.T) {
 			c := newCaller(t, hocket.LoadOptions{Grace: -1})
@@ -590,6 +596,144 @@ func TestEnqueueHangs(t *testing.T) {
 			_ = c.m.Close() // its error tells of the loss, or nothing
 			if took := time.Since(began); took > 20*time.Second {
 				t.Errorf("enqueueing, waiting and closing take %v", took)
+			}
+		})
+	}
+}
+
+// window copies a block of a row-major tensor of elements of some bytes: out of whole, or into it.
+func window(whole, block []byte, size int, shape, lo, extent []int64, into bool) {
+	rows, last := 1, len(shape)-1
+	if last < 0 {
+		shape, lo, extent, last = []int64{1}, []int64{0}, []int64{1}, 0
+	}
+	for _, e := range extent[:last] {
+		rows *= int(e)
+	}
+	n := int(extent[last]) * size
+	for r := range rows {
+		at, rest := lo[last], int64(r)
+		for d, step := last-1, shape[last]; d >= 0; d-- {
+			at += (lo[d] + rest%extent[d]) * step
+			rest /= extent[d]
+			step *= shape[d]
+		}
+		w, b := whole[int(at)*size:][:n], block[r*n:][:n]
+		if into {
+			copy(w, b)
+		} else {
+			copy(b, w)
+		}
+	}
+}
+
+// TestEnqueueExamples: every example gives the same bits enqueued, from and to blocks in the caller's memory, as in a
+// run that is waited for.
+func TestEnqueueExamples(t *testing.T) {
+	list, err := filepath.Glob("../../../examples/*.hkt")
+	if err != nil || len(list) < 11 {
+		t.Fatalf("examples %v, %v", list, err)
+	}
+	for i, path := range list {
+		if testing.Short() && i%4 > 0 {
+			continue
+		}
+		name := filepath.Base(path)
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t, 4)
+			f.queue()
+			c := &caller{T: t, f: f, sys: f.system()}
+			c.m = modeltest.Open(t, newMachine(c.sys, Options{Kernels: f, RanksPerGPU: 4}))
+			p, err := hocket.Parse(name, example(t, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var model *hocket.Model
+			var ins, outs []hocket.Layout
+			for _, strategy := range []string{"exchange", "sequential"} { // where that does not apply
+				model, err = c.m.Load(p, hocket.Binding{Dims: small[name]},
+					hocket.LoadOptions{Strategy: strategy, Graph: i%2 > 0})
+				if err == nil {
+					ins, outs, err = model.Layouts(t.Context(), nil, nil)
+				}
+				if err == nil {
+					break
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			place := func(layouts []hocket.Layout) (at map[string]map[int]uintptr,
+				each func(func(l *hocket.Layout, b *hocket.Block, mem []byte))) {
+				at = map[string]map[int]uintptr{}
+				for _, l := range layouts {
+					at[l.Name] = map[int]uintptr{}
+					for _, b := range l.Blocks {
+						n := int64(l.DType.Size())
+						for _, e := range b.Shape {
+							n *= e
+						}
+						gpu := c.sys.GPUs[b.Rank%4]
+						c.on(gpu.Bound, func() error {
+							mem, err := c.sys.Driver.HostAlloc(max(n, 4))
+							at[l.Name][b.Rank] = uintptr(mem)
+							return err
+						})
+						c.Cleanup(func() {
+							c.on(gpu.Bound,
+								func() error { return c.sys.Driver.HostFree(nvlib.Ptr(at[l.Name][b.Rank])) })
+						})
+					}
+				}
+				return at, func(f func(l *hocket.Layout, b *hocket.Block, mem []byte)) {
+					for i := range layouts {
+						for k := range layouts[i].Blocks {
+							b := &layouts[i].Blocks[k]
+							n := layouts[i].DType.Size()
+							for _, e := range b.Shape {
+								n *= e
+							}
+							f(&layouts[i], b, cabi.Bytes(at[layouts[i].Name][b.Rank], int(n)))
+						}
+					}
+				}
+			}
+			in, eachIn := place(ins)
+			out, eachOut := place(outs)
+			ranks := 0
+			for _, l := range append(ins, outs...) {
+				for _, b := range l.Blocks {
+					ranks = max(ranks, b.Rank+1)
+				}
+			}
+			for seed := range 3 {
+				args, err := model.RandomInputs(fmt.Sprint("ints:", seed))
+				if err != nil {
+					t.Fatal(err)
+				}
+				want, err := model.Run(t.Context(), hocket.Args{In: args})
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.mu.Lock()
+				eachIn(func(l *hocket.Layout, b *hocket.Block, mem []byte) {
+					window(args[l.Name].Data, mem, int(l.DType.Size()), l.Shape, b.Lo, b.Shape, false)
+				})
+				f.mu.Unlock()
+				a := hocket.EnqueueArgs{Streams: make([]uintptr, ranks), In: in, Out: out} // the default streams
+				if err := model.Enqueue(t.Context(), a); err != nil {
+					t.Fatal(err)
+				}
+				if err := model.Sync(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				eachOut(func(l *hocket.Layout, b *hocket.Block, mem []byte) {
+					w := make([]byte, len(mem))
+					window(want.Out[l.Name].Data, w, int(l.DType.Size()), l.Shape, b.Lo, b.Shape, false)
+					if !bytes.Equal(mem, w) {
+						t.Errorf("run %d, rank %d: %s is not what a run that is waited for gives", seed, b.Rank, l.Name)
+					}
+				})
 			}
 		})
 	}
