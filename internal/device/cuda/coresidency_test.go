@@ -221,3 +221,32 @@ func TestCoresidencyGraphs(t *testing.T) {
 		x.must(w.Close())
 	}
 }
+
+// TestCoresidencyOnStreams: a world takes the lock from one that has not come to rest where both are between the same
+// streams of the caller's, and all that the other was given is.
+func TestCoresidencyOnStreams(t *testing.T) {
+	mine, other := []uintptr{1, 2}, []uintptr{1, 3}
+	for name, c := range map[string]struct {
+		before [][]uintptr // batches of a world that is busy
+		now    []uintptr
+		want   bool
+	}{
+		"the same":              {[][]uintptr{mine, mine}, mine, true},
+		"others":                {[][]uintptr{mine}, other, false},
+		"none":                  {[][]uintptr{mine}, nil, false},
+		"behind one of its own": {[][]uintptr{mine, nil, mine}, mine, false},
+		"of its own":            {[][]uintptr{nil}, mine, false},
+	} {
+		var f coresidency
+		a, b := &world{calls: 1}, &world{}
+		for _, streams := range c.before {
+			if !f.try(a, streams) {
+				t.Fatal("the lock cannot be taken again")
+			}
+			f.leave(a)
+		}
+		if got := f.try(b, c.now); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
