@@ -1,24 +1,38 @@
 package cuda
 
 import (
+	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/ir"
 )
 
-// slowKernels is a fake's Library whose kernels take a time on the clock of its cuBLASLt.
+// slowKernels is a fake's Library whose kernels take a time on the clock of its cuBLASLt. Those for few rows give
+// what cuBLASLt's algorithms give there, which compute nothing, unless they are wrong.
 type slowKernels struct {
 	*fakeGPU
-	ms float32
+	ms    float32
+	wrong bool
 }
 
 func (s *slowKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
 	steps, err := s.fakeGPU.Steps(t, p)
 	if err == nil {
 		run := s.named[steps[0].Symbol]
-		s.named[steps[0].Symbol] = func(a uintptr) { s.lt.now += s.ms; run(a) }
+		s.named[steps[0].Symbol] = func(a uintptr) {
+			s.lt.now += s.ms
+			switch {
+			case p.Skinny == nil:
+				run(a)
+			case s.wrong:
+				cabi.Store(uintptr(p.Out.Addr), uint64(1))
+			default:
+				cabi.Store(uintptr(p.Out.Addr), uint64(0))
+			}
+		}
 	}
 	return steps, err
 }
@@ -34,6 +48,7 @@ func TestSkinnyPick(t *testing.T) {
 		own    bool
 	}{
 		{"faster", 0.5, device.Kernel{}, [][]int64{x, w}, true},
+		{"faster, and wrong", 0.5, device.Kernel{}, [][]int64{x, w}, false},
 		{"faster, with a relu", 0.5, device.Kernel{Relu: true}, [][]int64{x, w}, true},
 		{"slower", 2.5, device.Kernel{}, [][]int64{x, w}, false},
 		{"fixed", 0.5, device.Kernel{Fixed: true}, [][]int64{x, w}, false},
@@ -45,7 +60,7 @@ func TestSkinnyPick(t *testing.T) {
 			for round, asked := range []int{1, 0} { // the second process has it from the disk
 				f := newFake(t, 1)
 				f.lt = &fakeLT{t: t, costs: []float32{2, 1}}
-				w, err := newMachine(f.system(), Options{Kernels: &slowKernels{f, c.ms}, Cache: cache, Skinny: true}).Open(t.Context(), 1)
+				w, err := newMachine(f.system(), Options{Kernels: &slowKernels{f, c.ms, strings.HasSuffix(c.name, "wrong")}, Cache: cache, Skinny: true}).Open(t.Context(), 1)
 				if err != nil {
 					t.Fatal(err)
 				}
