@@ -51,7 +51,6 @@ func TestSkinnyPick(t *testing.T) {
 		{"faster, and wrong", 0.5, device.Kernel{}, [][]int64{x, w}, false},
 		{"faster, with a relu", 0.5, device.Kernel{Relu: true}, [][]int64{x, w}, true},
 		{"slower", 2.5, device.Kernel{}, [][]int64{x, w}, false},
-		{"fixed", 0.5, device.Kernel{Fixed: true}, [][]int64{x, w}, false},
 		{"many rows", 0.5, device.Kernel{}, [][]int64{wide, w}, false},
 		{"a small weight", 0.5, device.Kernel{}, [][]int64{x, {64, 1024}}, false},
 	} {
@@ -79,5 +78,31 @@ func TestSkinnyPick(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestSkinnyFixed: where products are fixed hocket's kernel takes any number of rows, whatever it takes, and nothing is asked of
+// cuBLASLt; types that it does not have are cuBLASLt's first guess.
+func TestSkinnyFixed(t *testing.T) {
+	for _, c := range []struct {
+		skinny bool
+		dt     ir.DType
+		rows   int64
+		relu   bool
+		own    bool
+	}{{true, ir.BF16, 1, false, true}, {true, ir.BF16, 40, true, true}, {true, ir.F16, 17, false, true}, {true, ir.F32, 1, false, false}, {false, ir.BF16, 1, false, false}} {
+		f := newFake(t, 1)
+		f.lt = &fakeLT{t: t, costs: []float32{2, 1}}
+		w, err := newMachine(f.system(), Options{Kernels: &slowKernels{f, 9, false}, Skinny: c.skinny}).Open(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := linearOf(t, w, device.Kernel{Fixed: true, Relu: c.relu}, c.dt, []int64{c.rows, 64}, []int64{32, 64})
+		if _, own := l.(*launch).steps[0].(*kernelStep); own != c.own || (f.lt.asked == 0) != c.own {
+			t.Errorf("%+v: hocket's kernel is taken: %v; cuBLASLt is asked %d times", c, own, f.lt.asked)
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
