@@ -71,8 +71,10 @@ func open(peers *world.World) (device.Machine, error) {
 	case "", "measured":
 	case "fixed":
 		opts.FixedProducts = true
+	case "own":
+		opts.Skinny = true
 	default:
-		return nil, fmt.Errorf("%s=%s: it is measured or fixed", ProductsVariable, v)
+		return nil, fmt.Errorf("%s=%s: it is measured, fixed or own", ProductsVariable, v)
 	}
 	switch v := os.Getenv(GraphsVariable); v {
 	case "", "measured":

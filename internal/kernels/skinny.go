@@ -20,6 +20,8 @@ type Skinny struct {
 	// Up, of SiluMulEpilogue, is the weight whose products multiply, of the other's shape; nil for the second
 	// half of the other's rows.
 	Up *Operand
+	// Sliced takes x of any number of rows: of each the bits that it has alone.
+	Sliced bool
 	// More are further linears of x without a bias, with no epilogue: rows of all results have the bits that they have
 	// alone.
 	More []SkinnyPart
@@ -150,7 +152,7 @@ func newSkinny(j *job) (*skinnyLinear, error) {
 		return refuseSkinny(j.arch)
 	case s.dt.Size() != 2:
 		return refuseSkinny(s.dt.String())
-	case s.m > skinnyRows || s.n > skinnyMost || s.k > skinnyMost:
+	case s.m > skinnyRows && !s.how.Sliced || s.m > skinnyMost || s.n > skinnyMost || s.k > skinnyMost:
 		return refuseSkinny(fmt.Sprintf("%dx%dx%d", s.m, s.n, s.k))
 	case s.k == 0 || s.k%8 != 0:
 		return refuseSkinny(fmt.Sprintf("rows of %d elements, no multiple of 8", s.k))
@@ -178,7 +180,7 @@ func newSkinny(j *job) (*skinnyLinear, error) {
 		return refuseSkinny("rows that do not begin at multiples of 16 bytes")
 	}
 	s.x, s.xm, s.residual, s.rm = x.Addr, step[parts], residual.Addr, step[len(step)-1]
-	s.rows = 8 * ceil(s.m, 8)
+	s.rows = min(8*ceil(s.m, 8), skinnyRows)
 	first := skinnyPart{out: j.Out.Addr, w: w.Addr, n: j.Out.Shape[last], om: step[0], wn: w.Strides[0]}
 	if len(ins) == 3 {
 		first.bias = ins[2].Addr
@@ -233,7 +235,7 @@ func (s *skinnyLinear) checkParts(j *job, ins []Operand) error {
 		}
 		more = append(more, SkinnyPart{*up, j.Out})
 	}
-	if n := len(s.how.More); n >= MostSkinnyParts || n > 0 && (s.how.Epilogue != NoEpilogue || len(ins) == 3) {
+	if n := len(s.how.More); n >= MostSkinnyParts || n > 0 && s.how.Sliced || n > 0 && (s.how.Epilogue != NoEpilogue || len(ins) == 3) {
 		return fmt.Errorf("%d more linears behind epilogue %d and %d operands", n, s.how.Epilogue, len(ins))
 	}
 	for _, p := range more {
@@ -277,7 +279,8 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 	}
 	var args words // SkinnyArgs
 	args.addr(s.x, s.residual)
-	args.ints(s.m, s.k, s.xm, s.rm, truth(s.how.Constant))
+	slices := ceil(s.m, skinnyRows)
+	args.ints(s.m, s.k, s.xm, s.rm, truth(s.how.Constant), slices)
 	blocks := int64(0)
 	for i := range MostSkinnyParts {
 		p, first := skinnyPart{}, int64(skinnyMost) // behind all blocks
@@ -288,14 +291,17 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 		args.addr(p.out, p.w, p.up, p.bias, p.upBias)
 		args.ints(p.n, p.om, p.wn, p.upn, first)
 	}
-	grid, err := exactGrid(blocks)
+	grid, err := exactGrid(blocks * slices)
 	residents, late := 2, false
 	if f.shared(s.rows) > skinnyRoom {
 		residents, late = 1, true
 	}
 	epilogue, parts, several := epilogueNames[s.how.Epilogue], 1, ""
-	if len(s.parts) > 1 {
+	switch {
+	case len(s.parts) > 1:
 		parts, several = MostSkinnyParts, "p"
+	case slices > 1:
+		parts, several = 0, "s"
 	}
 	return []launch{{blocks: grid, shared: uint32(f.shared(s.rows)), args: args, code: code{
 		files:  []string{"map", "warp", "skinny"},

@@ -96,6 +96,19 @@ func TestSkinnyBits(t *testing.T) {
 				linear(what, out, Skinny{}, form, func() { equal(what, out, all) }, rows(x, m), w, bias)
 			}
 		}
+		for i, form := range skinnyForms { // any number of rows
+			m := []int64{17, 32, 40, 3, 16}[i]
+			wide, sliced := b.put(dt, dense, slices.Repeat(b.vals(x), 3)[:m*k], m, k), b.room(dt, dense, m, n)
+			linear("sliced", sliced, Skinny{Sliced: true, Epilogue: ReluEpilogue}, form, func() {
+				got, want := b.vals(sliced), b.vals(all)
+				for e, v := range got {
+					if w := max(want[int64(e)%(16*n)], 0); v != w {
+						t.Errorf("%d rows of %s, %v: element %d is %v, and %v is wanted", m, dt, form, e, v, w)
+						return
+					}
+				}
+			}, wide, w, bias)
+		}
 		w2, w3 := put(25, k), put(8, k)
 		for i, form := range skinnyForms { // linears of one x at once
 			m := int64(1 + 3*i)
@@ -221,11 +234,14 @@ func TestSkinnyParts(t *testing.T) {
 		"gated":            {Skinny{Up: &Operand{1 << 22, ir.BF16, []int64{64, 512}, []int64{512, 1}}, Epilogue: SiluMulEpilogue}, nil, 8, true},
 		"gated, off":       {Skinny{Up: &far, Epilogue: SiluMulEpilogue}, nil, 0, false},
 		"gated by a bias":  {Skinny{Up: &Operand{1 << 22, ir.BF16, []int64{64, 512}, []int64{512, 1}}, Epilogue: SiluMulEpilogue}, bias, 0, true},
+		"sliced":           {Skinny{Sliced: true}, []Operand{o(100, 512), o(64, 512)}, 4 * 7, true},
+		"sliced, of two":   {Skinny{Sliced: true, More: []SkinnyPart{part}}, nil, 0, true},
 		"up for no reason": {Skinny{Up: &far}, nil, 0, true},
 	} {
 		p := Problem{Op: ir.OpLinear, Skinny: &c.how, Ins: []Operand{o(8, 512), o(64, 512)}, Out: o(8, 64)}
 		if c.ins != nil {
 			p.Ins = c.ins
+			p.Out = o(c.ins[0].Shape[0], 64)
 		}
 		l, err := plan(&job{Problem: p, arch: "sm_90a", sms: 132})
 		if c.blocks == 0 {

@@ -19,7 +19,7 @@ typedef unsigned long long u64; typedef long long i64; typedef __nv_bfloat16 bf;
 struct Args { u64 out, x, w, bias, residual; i64 m, n, k, om, xm, wn, rm, constant; };
 // SkinnyArgs of skinny.cuh; the designs take Args.
 struct Part { u64 out, w, up, bias, upBias; i64 n, om, wn, upn, first; };
-struct Skinny { u64 x, residual; i64 m, k, xm, rm, constant; Part part[3]; };
+struct Skinny { u64 x, residual; i64 m, k, xm, rm, constant, slices; Part part[3]; };
 struct Variant { const char* name; char design; int rows, cols, threads, smem, gated, split; cudaKernel_t f = nullptr; };
 static Variant variants[] = {
 #include "variants.h"
@@ -61,7 +61,7 @@ static void launch(Variant& v, const Args& a, bool early) {
   cudaLaunchConfig_t c{}; c.gridDim = dim3((unsigned)((n + v.cols - 1) / v.cols * v.split)); c.blockDim = dim3(v.threads); c.dynamicSmemBytes = v.smem; c.stream = st;
   cudaLaunchAttribute at; at.id = cudaLaunchAttributeProgrammaticStreamSerialization; at.val.programmaticStreamSerializationAllowed = 1;
   if (early) c.attrs = &at, c.numAttrs = 1;
-  Skinny s{a.x, a.residual, a.m, a.k, a.xm, a.rm, a.constant, {{a.out, a.w, a.w + a.n * a.wn * 2, a.bias, 0, a.n, a.om, a.wn, a.wn, 0}}};
+  Skinny s{a.x, a.residual, a.m, a.k, a.xm, a.rm, a.constant, 1, {{a.out, a.w, a.w + a.n * a.wn * 2, a.bias, 0, a.n, a.om, a.wn, a.wn, 0}}};
   bool own = v.design == 'F' || v.design == 'G';
   void* args[] = {own ? (void*)&s : (void*)&a};
   CK(cudaLaunchKernelExC(&c, (const void*)v.f, args));

@@ -21,7 +21,10 @@ import (
 )
 
 // source is what rows begin and end with.
-type source struct{ machine, driver, commit, date, log string }
+type source struct{ machine, driver, commit, date, log, products string }
+
+// strategy names a way, with the products that it was measured with.
+func (s source) strategy(name string) string { return strings.TrimSpace(name + " " + s.products) }
 
 func main() {
 	var s source
@@ -29,6 +32,7 @@ func main() {
 	flag.StringVar(&s.driver, "driver", "", "its version")
 	flag.StringVar(&s.commit, "commit", "", "hocket's, seven hex digits")
 	flag.StringVar(&s.date, "date", "", "YYYY-MM-DD")
+	flag.StringVar(&s.products, "products", "", "HOCKET_PRODUCTS, put behind the strategy where it is own")
 	flag.StringVar(&s.log, "log", "", "the log's name, without its ending")
 	ops := flag.Int("ops", 0, "write so many statements of each way instead, those that lose the most")
 	peerDims := flag.String("dims", "S=1024", "dims of peers' lines beside T, sorted by name")
@@ -143,7 +147,7 @@ func (s source) stepRows(w io.Writer, rep *report) {
 	st := rep.Bench.Step
 	for _, way := range st.Ways {
 		if way.Refused == "" {
-			s.row(w, s.commit, "hocket", st.Func, dims(st.Dims), rep.Bench.Ranks, way.Strategy, way.Issued,
+			s.row(w, s.commit, "hocket", st.Func, dims(st.Dims), rep.Bench.Ranks, s.strategy(way.Strategy), way.Issued,
 				way.BackToBack.Median,
 				way.BackToBack.Spread, way.Single.Median, way.Host.Median, st.BoundUS, st.BoundBy)
 		}
@@ -154,7 +158,7 @@ func (s source) opRows(w io.Writer, rep *report, most int) {
 	st := rep.Bench.Step
 	for _, way := range st.Ways {
 		for _, o := range way.Ops[:min(len(way.Ops), most)] {
-			s.row(w, s.commit, "hocket", st.Func, dims(st.Dims), rep.Bench.Ranks, way.Strategy, way.Issued, o.Op,
+			s.row(w, s.commit, "hocket", st.Func, dims(st.Dims), rep.Bench.Ranks, s.strategy(way.Strategy), way.Issued, o.Op,
 				o.Line, o.Times, o.Shapes,
 				o.US.Median, o.US.Spread, o.BoundUS, o.BoundBy)
 		}

@@ -17,7 +17,7 @@ some words
 {"who": "torch graph nccl", "T": 8, "step_us": 658, "back_to_back_us": 629, "attention": "default", "attention_us": 3}
 {"op": "step", "name": "other", "ranks": 2, "shape": "H=64 T=8", "issued": "graph", "us": 640}
 `
-	s := source{"2xH100", "580.159", "0123456", "2026-11-27", "h100x2-step"}
+	s := source{machine: "2xH100", driver: "580.159", commit: "0123456", date: "2026-11-27", log: "h100x2-step"}
 	rows := func(ops int) string {
 		var out bytes.Buffer
 		if err := s.convert(strings.NewReader(in), &out, ops, "H=64", 2); err != nil {
@@ -35,6 +35,9 @@ some words
 	const ops = "2xH100|580.159|0123456|2026-11-27|hocket|step|H=64 T=8|2|sequential|graph|linear|36|4|bf16[8,64] -> bf16[8,32]|44.0|1.0|30.0|memory|h100x2-step\n"
 	if got := rows(1); got != ops {
 		t.Errorf("got\n%swant\n%s", got, ops)
+	}
+	if s.products = "own"; !strings.Contains(rows(0), "|sequential own|graph|606.0|") {
+		t.Errorf("own products: %s", rows(0))
 	}
 	for _, bad := range []string{`{"x": 1}`, `{"bench": `} {
 		if err := s.convert(strings.NewReader(bad), &bytes.Buffer{}, 0, "", 2); err == nil {

@@ -2,7 +2,7 @@
 # Measures whole steps of a llama and prints rows of docs/measured/steps.tsv: run.sh OUT [machine, as 2xH100].
 # With PEER=FILE, a torch program that prints figures as main.go takes them, in turns with it for each T:
 # python3 -m torch.distributed.run --nproc_per_node=N FILE T. TS and SHAPES narrow what is measured; HOCKET is the command, built for
-# this machine (default: built here).
+# this machine (default: built here). Each is measured with the products of PRODUCTS: measured, own.
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
 out=$1
@@ -29,13 +29,17 @@ for shape in ${SHAPES:-8b 70b}; do
 		rest="D=128 F=28672 H=8192 KV=8 L=4 M=16384 P=$n Q=64 S=1024"
 	fi
 	for t in ${TS:-1 8 32 128 512 2048 8192}; do
+		for products in ${PRODUCTS:-measured own}; do
 		: >"$out/one.jsonl"
 		if [ -n "$PEER" ] && [ "$shape" = 8b ]; then
 			python3 -m torch.distributed.run --nproc_per_node="$n" "$PEER" "$t" >>"$out/one.jsonl" 2>>"$out/$log.txt" || true
 		fi
-		"$hocket" bench "$here/llama.hkt" -m cuda "${dims[@]}" --dim P="$n" --dim T="$t" --rounds "${ROUNDS:-9}" --json >>"$out/one.jsonl"
+		HOCKET_PRODUCTS=$products "$hocket" bench "$here/llama.hkt" -m cuda "${dims[@]}" --dim P="$n" --dim T="$t" --rounds "${ROUNDS:-9}" --json >>"$out/one.jsonl"
 		cat "$out/one.jsonl" >>"$out/$log.jsonl"
-		of -dims "$rest" <"$out/one.jsonl" | tee -a "$out/steps.tsv"
-		of -ops 8 <"$out/one.jsonl" >>"$out/ops.tsv"
+		suffix=
+		[ "$products" = measured ] || suffix=$products
+		of -products "$suffix" -dims "$rest" <"$out/one.jsonl" | tee -a "$out/steps.tsv"
+		of -products "$suffix" -ops 8 <"$out/one.jsonl" >>"$out/ops.tsv"
+		done
 	done
 done

@@ -15,6 +15,8 @@ import (
 // the examples, need.
 func goKernel(p kernels.Problem) (func(), error) {
 	switch {
+	case p.Skinny != nil && (len(p.Skinny.More) > 0 || p.Skinny.Up != nil):
+		return goJoint(p), nil
 	case p.Op.Uneven():
 		return goUneven(p), nil
 	case p.Red != ir.NoRed:
@@ -60,6 +62,39 @@ func goKernel(p kernels.Problem) (func(), error) {
 		}
 		out.write(p.Out)
 	}, nil
+}
+
+// goJoint computes linears of one x one by one.
+func goJoint(p kernels.Problem) func() {
+	s := p.Skinny
+	p.Skinny = nil
+	var runs []func()
+	for _, m := range s.More {
+		more := p
+		more.Ins, more.Out = []kernels.Operand{p.Ins[0], m.Weight}, m.Out
+		runs = append(runs, goProduct(more))
+	}
+	runs = append(runs, goProduct(p))
+	if s.Up == nil {
+		return func() {
+			for _, run := range runs {
+				run()
+			}
+		}
+	}
+	up := p
+	up.Ins = []kernels.Operand{p.Ins[0], *s.Up}
+	silu := pointwise(kernels.Problem{Op: ir.OpSilu, Out: p.Out})
+	return func() {
+		goProduct(p)()
+		act := readAll([]kernels.Operand{p.Out})[0]
+		goProduct(up)()
+		times := readAll([]kernels.Operand{p.Out})[0]
+		for i, v := range act.x {
+			times.x[i] *= tensor.Round(p.Out.DType, silu([]float64{v}))
+		}
+		times.write(p.Out)
+	}
 }
 
 func pointwise(p kernels.Problem) func(x []float64) float64 {

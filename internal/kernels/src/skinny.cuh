@@ -6,6 +6,8 @@
 //
 // PARTS linears of one x are one grid, each with a weight and a result of its own: a block has rows of one weight, and
 // rows of the results have the bits that they have alone. Of skinnySiluMul, up is the weight whose products multiply.
+// With PARTS of 0 there is one, of any number of rows: a block has 16 of them, and those that have the same rows of
+// the weight follow each other. So bits of a row do not depend on how many there are.
 //
 // Where w is constant, the kernel begins to read it before the kernel before it has ended, if it is launched so.
 // LATE lets the kernel behind it begin only when all reads of w are under way: for blocks of which a multiprocessor
@@ -29,12 +31,13 @@ struct SkinnyArgs {
   i64 m, k;
   i64 xm, rm;    // strides as above
   i64 constant;  // not 0: nothing that comes before this kernel and may not have ended writes a weight
+  i64 slices;    // of 16 rows
   SkinnyPart part[skinnyParts];
 };
 
 // skinnyPart is the block's.
 template <int PARTS> DEV SkinnyPart skinnyPart(const SkinnyArgs& a) {
-  if constexpr (PARTS == 1) return a.part[0];
+  if constexpr (PARTS <= 1) return a.part[0];
   return (i64)blockIdx.x < a.part[1].first ? a.part[0] : (i64)blockIdx.x < a.part[2].first ? a.part[1] : a.part[2];
 }
 
@@ -67,11 +70,11 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, int 
   const SkinnyArgs& a;
   const SkinnyPart p;
   SkinnyRoom<ROWS, TILES, WARPS, STEPS>& room;
-  i64 from;                 // the block's first column of the result
+  i64 slice, from;          // the block's rows of x, and its first column of the result
   int lane, warp, m, n, k;  // n: columns of the result from there on
 
   __device__ __forceinline__ Skinny(const SkinnyArgs& a)
-      : a(a), p(skinnyPart<PARTS>(a)), room(roomOf<SkinnyRoom<ROWS, TILES, WARPS, STEPS>>()), from(((i64)blockIdx.x - p.first) * columns), lane(threadIdx.x % 32), warp(sameForWarp(threadIdx.x / 32)), m((int)a.m), n((int)(p.n - from)), k((int)a.k) {}
+      : a(a), p(skinnyPart<PARTS>(a)), room(roomOf<SkinnyRoom<ROWS, TILES, WARPS, STEPS>>()), slice(PARTS ? 0 : blockIdx.x % a.slices), from(((i64)(PARTS ? blockIdx.x : blockIdx.x / a.slices) - p.first) * columns), lane(threadIdx.x % 32), warp(sameForWarp(threadIdx.x / 32)), m((int)(PARTS ? a.m : least(a.m - slice * 16, (i64)16))), n((int)(p.n - from)), k((int)a.k) {}
 
   // column is where the lane's part of a turn begins: 16 bytes of every fourth row.
   __device__ __forceinline__ int column(int turn) const { return (turn * WARPS + warp) * 64 + lane % 8 * 8; }
@@ -97,7 +100,7 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, int 
 #pragma unroll
     for (int i = 0; i < ROWS; i += 4) {
       const bool there = i + row < m && col < k;
-      copy16(spotOf(&to.x[to.at(i + row, lane % 8)]), there ? (const T*)a.x + (i + row) * a.xm + col : (const T*)a.x, there);
+      copy16(spotOf(&to.x[to.at(i + row, lane % 8)]), there ? (const T*)a.x + (slice * 16 + i + row) * a.xm + col : (const T*)a.x, there);
     }
   }
 
@@ -150,8 +153,8 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, int 
       f32 v = sum(row, at, p.bias, column);
       if constexpr (gated) v = mul(Num<T>::get(Num<T>::put(OpSilu<f32>::of(&v, 0.f))), sum(row, at + columns, p.upBias, column));
       if constexpr (EPILOGUE == skinnyRelu) v = most(v, 0.f);
-      if constexpr (EPILOGUE == skinnyAdd) v = add(v, Num<T>::get(((const T*)a.residual)[row * a.rm + column]));
-      ((T*)p.out)[row * p.om + column] = Num<T>::put(v);
+      if constexpr (EPILOGUE == skinnyAdd) v = add(v, Num<T>::get(((const T*)a.residual)[(slice * 16 + row) * a.rm + column]));
+      ((T*)p.out)[(slice * 16 + row) * p.om + column] = Num<T>::put(v);
     }
   }
 };

@@ -32,6 +32,8 @@ type Picks struct {
 	mu   sync.Mutex
 	made map[string]*Pick // by key; nil where no algorithm takes the product
 	ran  map[onGPU]bool   // which of them ran
+	// joint are linears of one x by whether one launch is faster.
+	joint map[string]bool
 	// Watch is told how candidates fared, where it is set: for tests.
 	Watch func(key string, cands []Candidate, best int)
 }

@@ -23,11 +23,14 @@ const (
 	coldBytes = 128 << 20
 )
 
-// skinny reports whether hocket's kernel for few rows may be chosen for g. Its bits follow
-// from k alone, but not from what Fixed promises, so it is no choice there.
+// skinny reports whether hocket's kernel for few rows may be chosen for g, by what it takes.
 func (g *Problem) skinny() bool {
-	return !g.Fixed && g.SMs == 0 && g.Batch == 1 && g.M <= skinnyRows && (g.DType == ir.BF16 || g.DType == ir.F16) &&
-		g.N*g.K*g.DType.Size() >= skinnyLeast && g.Ak == 1 && g.Bk == 1 && g.On == 1
+	return !g.Fixed && g.SMs == 0 && g.M <= skinnyRows && g.N*g.K*g.DType.Size() >= skinnyLeast && g.plain()
+}
+
+// plain reports whether g is one product of matrices whose elements have no gaps, of a type that hocket's kernel has.
+func (g *Problem) plain() bool {
+	return g.Batch == 1 && (g.DType == ir.BF16 || g.DType == ir.F16) && g.Ak == 1 && g.Bk == 1 && g.On == 1
 }
 
 // skinnyProblem is g on operands elsewhere.
@@ -47,12 +50,16 @@ func (g *Problem) skinnyProblem(out, a, b, bias nvlib.Ptr) kernels.Problem {
 	return p
 }
 
-// skinnyLaunch returns hocket's kernel for g; nil where it does not take g.
+// skinnyLaunch returns hocket's kernel for g; nil where it does not take g. Where products are fixed it takes
+// any number of rows, so that bits of a row do not depend on how many there are: then whether it
+// takes g must not depend on that either.
 func (h *Host) skinnyLaunch(g *Problem) (*nvlib.Launch, error) {
-	if !h.skinny || !g.skinny() {
+	if !h.skinny || !g.skinny() && !(g.Fixed && g.plain()) {
 		return nil, nil
 	}
-	list, err := h.site.CompileAside(g.skinnyProblem(g.Out, g.A, g.B, g.Bias))
+	p := g.skinnyProblem(g.Out, g.A, g.B, g.Bias)
+	p.Skinny.Sliced = g.Fixed
+	list, err := h.site.CompileAside(p)
 	switch {
 	case errors.Is(err, device.ErrUnsupported):
 		return nil, nil

@@ -169,7 +169,9 @@ func (t *trial) runOf(c *Candidate, i int64) (func() error, error) {
 	if t.st.Problem.Bias != 0 {
 		bias = t.b
 	}
-	list, err := t.host.site.Compile(t.st.Problem.skinnyProblem(t.out, t.a, b, bias))
+	g := t.st.Problem.Problem
+	g.Relu = false // as the others, which are told of it later
+	list, err := t.host.site.Compile(g.skinnyProblem(t.out, t.a, b, bias))
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,356 @@
+package gemm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// Linears of one x by several weights are read by one launch of hocket's kernel for few rows where that is faster
+// than one after the other, each as it was picked, and gives the same bits where sums are exact.
+
+// Joint is linears of one x: list differ in B, Out and N alone. Gated: there are two, whose results
+// nobody sees, and Out is silu of the first times the second.
+type Joint struct {
+	List  []Problem
+	Gated bool
+	Out   nvlib.Ptr // of a gated one; its rows are as far apart as those of List[0]
+}
+
+// PrepareJoint returns one launch for all; nil where that is not faster, or there is none. The context is current.
+func (h *Host) PrepareJoint(j Joint) (own *nvlib.Launch, err error) {
+	if !h.skinny || !j.fits() {
+		return nil, nil
+	}
+	list, err := h.site.CompileAside(j.problem(nil))
+	switch {
+	case errors.Is(err, device.ErrUnsupported):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	own = list[0]
+	defer func() {
+		if err != nil {
+			own.Free()
+			own = nil
+		}
+	}()
+	var alone []*Launch
+	defer func() {
+		for _, st := range alone {
+			st.Free()
+		}
+	}()
+	key := fmt.Sprintf("joint 1; gated %v", j.Gated)
+	for _, g := range j.List {
+		st, err := h.Prepare(g)
+		if err != nil {
+			return own, err
+		}
+		if st == nil {
+			own.Free()
+			return nil, nil
+		}
+		alone = append(alone, st)
+		key += "; " + st.key()
+	}
+	faster, err := h.fasterJoint(j, alone, key)
+	if err == nil && !faster {
+		own.Free()
+		return nil, nil
+	}
+	return own, err
+}
+
+// fits reports whether the kernel for few rows may be chosen for all.
+func (j *Joint) fits() bool {
+	bytes := int64(0)
+	for i := range j.List {
+		g := &j.List[i]
+		bytes += g.N * g.K * g.DType.Size()
+		few := *g
+		few.N = max(g.N, skinnyLeast/(g.K*g.DType.Size())+1) // together they are large enough
+		if !few.skinny() || g.Bias != 0 || g.Relu || g.M != j.List[0].M || g.K != j.List[0].K || g.A != j.List[0].A || g.Am != j.List[0].Am {
+			return false
+		}
+	}
+	return len(j.List) > 1 && len(j.List) <= kernels.MostSkinnyParts && (!j.Gated || len(j.List) == 2 && j.List[0].N == j.List[1].N) &&
+		bytes >= skinnyLeast
+}
+
+// jointOperands are operands elsewhere.
+type jointOperands struct {
+	a, out  nvlib.Ptr // out of a gated one
+	b, outs []nvlib.Ptr
+}
+
+// problem is j for hocket's kernel, on operands elsewhere if there are any.
+func (j *Joint) problem(at *jointOperands) kernels.Problem {
+	if at == nil {
+		at = &jointOperands{a: j.List[0].A, out: j.Out}
+		for _, g := range j.List {
+			at.b, at.outs = append(at.b, g.B), append(at.outs, g.Out)
+		}
+	}
+	constant := true
+	parts := make([]kernels.Problem, len(j.List))
+	for i := range j.List {
+		constant = constant && j.List[i].Constant
+		parts[i] = j.List[i].skinnyProblem(at.outs[i], at.a, at.b[i], 0)
+	}
+	p := parts[0]
+	p.Skinny.Constant = constant
+	if j.Gated {
+		p.Skinny.Epilogue, p.Skinny.Up, p.Out.Addr = kernels.SiluMulEpilogue, &parts[1].Ins[1], at.out
+		return p
+	}
+	for _, more := range parts[1:] {
+		p.Skinny.More = append(p.Skinny.More, kernels.SkinnyPart{Weight: more.Ins[1], Out: more.Out})
+	}
+	return p
+}
+
+// gate is what makes a gated result of those of the two linears.
+func (j *Joint) gate(at *jointOperands) kernels.Problem {
+	p := j.problem(at)
+	dt := p.Out.DType
+	p.Skinny, p.Op = nil, ir.OpMul
+	p.Links = []device.Link{{Op: ir.OpSilu, Args: []int{0}, DType: dt}, {Op: ir.OpMul, Args: []int{^0, 1}, DType: dt}}
+	one, two := p.Out, p.Out
+	one.Addr, two.Addr = at.outs[0], at.outs[1]
+	p.Ins = []kernels.Operand{one, two}
+	return p
+}
+
+// fasterJoint reports whether one launch is faster than all alone: as was found before, or by measurement. Where
+// nothing can be measured it is not, this time.
+func (h *Host) fasterJoint(j Joint, alone []*Launch, key string) (bool, error) {
+	all := h.picks
+	if w := h.drv.Watch(); !w.Hold(&all.mu) {
+		return false, errors.New("given up: a call of the driver did not return")
+	}
+	defer h.drv.Watch().Release(&all.mu)
+	if faster, known := all.joint[key]; known {
+		return faster, nil
+	}
+	note, kept := h.cache.LoadNote(key)
+	faster := kept && len(note) == 1 && note[0] == 1
+	if !kept || len(note) != 1 {
+		var err error
+		if faster, err = h.raceJoint(j, alone); err != nil {
+			if withoutTrial(err) {
+				err = nil
+			}
+			return false, err
+		}
+		note = []byte{0}
+		if faster {
+			note[0] = 1
+		}
+		h.cache.StoreNote(key, note)
+	}
+	if all.joint == nil {
+		all.joint = map[string]bool{}
+	}
+	all.joint[key] = faster
+	return faster, nil
+}
+
+// jointTrial runs a joint and its linears on scratch memory: so many copies of the weights, in turns.
+type jointTrial struct {
+	*trial
+	j     Joint
+	alone []*Launch
+	at    []jointOperands
+}
+
+// raceJoint compares the bits of both ways where sums are exact, and then what they take.
+func (h *Host) raceJoint(j Joint, alone []*Launch) (faster bool, err error) {
+	t, err := h.newJointTrial(j, alone)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = t.close(err) }()
+	apart, err := t.candidate(t.runAlone)
+	if err != nil {
+		return false, err
+	}
+	joint, err := t.candidate(t.runJoint)
+	if err != nil {
+		return false, err
+	}
+	if same, err := t.sameBits(apart, joint); err != nil || !same {
+		return false, err
+	}
+	if err := t.operands(NoiseOf(j.List[0].DType)); err != nil {
+		return false, err
+	}
+	ms, err := t.times([]*Candidate{apart, joint}, 1)
+	if err != nil {
+		return false, err
+	}
+	once := max(ms[0], 1e-3)
+	chain := min(max(int(chainMs/once), 1), 20)
+	ratio, err := t.duel(apart, joint, max(1, min(TrialRounds, int(TrialMs/2/once/float32(chain)))), chain)
+	return ratio <= worthwhile, err
+}
+
+func (h *Host) newJointTrial(j Joint, alone []*Launch) (*jointTrial, error) {
+	if h.site.Recording() {
+		return nil, errRecording
+	}
+	var weights, outs []int64
+	var a, step, results int64
+	for _, st := range alone {
+		x, b, out := st.Problem.spans()
+		a, step, results = max(a, x), step+b, results+out
+		weights, outs = append(weights, b), append(outs, out)
+	}
+	copies := 1 + (coldBytes-1)/step
+	t := &jointTrial{j: j, alone: alone, trial: &trial{host: h, st: alone[0], copies: copies, step: step,
+		bytes: a + step*copies + results + outs[0] + WorkspaceBytes}}
+	if t.bytes > h.gpu.Memory {
+		return nil, fmt.Errorf("%w: a trial takes %d bytes, GPU %d has %d", device.ErrOutOfMemory, t.bytes, h.gpu.Device, h.gpu.Memory)
+	}
+	var err error
+	if t.trial.at, err = h.heaps[device.Private].Alloc(t.bytes); err != nil {
+		return nil, err
+	}
+	t.a, t.b = t.trial.at, t.trial.at+nvlib.Ptr(a)
+	t.out = t.b + nvlib.Ptr(step*copies)
+	t.ws = t.out + nvlib.Ptr(results+outs[0])
+	for i := range copies {
+		o := jointOperands{a: t.a, out: t.out + nvlib.Ptr(results)}
+		b, out := t.b+nvlib.Ptr(i*step), t.out
+		for k := range weights {
+			o.b, o.outs = append(o.b, b), append(o.outs, out)
+			b, out = b+nvlib.Ptr(weights[k]), out+nvlib.Ptr(outs[k])
+		}
+		t.at = append(t.at, o)
+	}
+	if t.h, err = h.drv.NewStream(0); err == nil {
+		err = t.operands(exactOf(j.List[0].DType))
+	}
+	if err != nil {
+		return nil, t.close(err)
+	}
+	return t, nil
+}
+
+// candidate is one way, ready to be timed.
+func (t *jointTrial) candidate(of func(at *jointOperands) ([]func() error, error)) (*Candidate, error) {
+	c := &Candidate{}
+	for i := range t.at {
+		steps, err := of(&t.at[i])
+		if err != nil {
+			return nil, err
+		}
+		c.runs = append(c.runs, func() error {
+			for _, run := range steps {
+				if err := run(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for i := range c.events {
+		e, err := t.host.site.NewClock()
+		if err != nil {
+			return nil, err
+		}
+		c.events[i] = e
+		t.events = append(t.events, e)
+	}
+	return c, nil
+}
+
+// compiled is the launch of a kernel.
+func (t *jointTrial) compiled(p kernels.Problem) (func() error, error) {
+	list, err := t.host.site.Compile(p)
+	if err != nil {
+		return nil, err
+	}
+	t.launches = append(t.launches, list...)
+	return func() error { return t.host.drv.Launch(list[0], t.h) }, nil
+}
+
+func (t *jointTrial) runJoint(at *jointOperands) ([]func() error, error) {
+	run, err := t.compiled(t.j.problem(at))
+	return []func() error{run}, err
+}
+
+func (t *jointTrial) runAlone(at *jointOperands) (steps []func() error, err error) {
+	for i, st := range t.alone {
+		if st.Product == nil { // hocket's kernel was picked
+			run, err := t.compiled(st.Problem.skinnyProblem(at.outs[i], at.a, at.b[i], 0))
+			if err != nil {
+				return nil, err
+			}
+			steps = append(steps, run)
+			continue
+		}
+		p := st.NewProduct(st.Product.Algo(), at.b[i], at.a, at.outs[i])
+		t.products = append(t.products, p)
+		steps = append(steps, func() error { return st.Library.Multiply(p, t.ws, st.Need, t.h) })
+	}
+	if t.j.Gated {
+		run, err := t.compiled(t.j.gate(at))
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, run)
+	}
+	return steps, nil
+}
+
+// sameBits runs both ways once, and compares what they give.
+func (t *jointTrial) sameBits(a, b *Candidate) (bool, error) {
+	var got [2][]byte
+	for i, c := range []*Candidate{a, b} {
+		var err error
+		if got[i], err = t.results(c); err != nil {
+			return false, err
+		}
+	}
+	return bytes.Equal(got[0], got[1]), nil
+}
+
+// results are the beginnings of what a way computes, where nothing was before.
+func (t *jointTrial) results(c *Candidate) ([]byte, error) {
+	drv, pinned := t.host.drv, t.host.heaps[device.Pinned]
+	if err := drv.Fill32(t.out, ^uint32(0), int64(t.ws-t.out)/4, t.h); err != nil {
+		return nil, err
+	}
+	if err := c.runs[0](); err != nil {
+		return nil, err
+	}
+	at := &t.at[0]
+	outs := at.outs
+	if t.j.Gated {
+		outs = []nvlib.Ptr{at.out}
+	}
+	var all []byte
+	for i, out := range outs {
+		_, _, span := t.alone[i].Problem.spans()
+		n := min(span, sampled)
+		buf, err := pinned.Alloc(n)
+		if err != nil {
+			return nil, err
+		}
+		var args [4]uintptr
+		err = errors.Join(drv.Copy(buf, out, n, t.h, &args), drv.SyncStream(t.h))
+		all = append(all, cabi.Bytes(uintptr(buf), int(n))...)
+		if err = errors.Join(err, pinned.Free(buf, n)); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,105 @@
+package cuda
+
+import (
+	"errors"
+	"math"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gemm"
+	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/ir"
+)
+
+// TestJointReal holds linears of one x at once, where that is faster, to those computed alone: within their bound, and to
+// the bits of 16 rows.
+func TestJointReal(t *testing.T) {
+	m := real(t, Options{Skinny: true})
+	world, err := m.Open(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer world.Close()
+	d, must := world.Device(0).(*dev), mustOf(t)
+	s, err := d.NewStream(device.StreamOptions{})
+	must(err)
+	room := func(dt ir.DType, shape ...int64) device.View {
+		v := device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
+		mem, err := d.alloc(v.Elements()*dt.Size(), device.Private)
+		must(err)
+		must(d.bound(func() error { return d.site.fill(mem.addr, mem.bytes, gemm.NoiseOf(dt), 0) }))
+		v.Mem = mem
+		return v
+	}
+	fetch := func(v device.View) (vals []float64) {
+		must(d.bound(func() (err error) {
+			vals, err = d.site.fetch(v.Mem.(*memory).addr, v.DType, v.Elements())
+			return err
+		}))
+		return vals
+	}
+	run := func(k device.Kernel) bool {
+		k.Red = ir.NoRed
+		l, err := d.Prepare(k)
+		if k.Joint && errors.Is(err, device.ErrUnsupported) {
+			return false
+		}
+		must(err)
+		must(s.Launch(l))
+		must(world.Sync(t.Context()))
+		return true
+	}
+	for _, c := range []struct {
+		what  string
+		depth int64
+		ns    []int64
+		gated bool
+	}{{"q, k and v", 4096, []int64{2048, 512, 512}, false}, {"gate and up", 4096, []int64{7168, 7168}, true}} {
+		for _, dt := range []ir.DType{ir.BF16, ir.F16} {
+			x := room(dt, 16, c.depth)
+			weights := []device.View{}
+			for _, n := range c.ns {
+				weights = append(weights, room(dt, n, c.depth))
+			}
+			var most [][]float64 // of 16 rows
+			for _, rows := range []int64{16, 8, 5, 1} {
+				x.Shape = []int64{rows, c.depth}
+				k := device.Kernel{Op: ir.OpLinear, Joint: true, Gated: c.gated, Constant: true, Ins: append([]device.View{x}, weights...)}
+				var alone []device.View
+				for i, n := range c.ns {
+					alone = append(alone, room(dt, rows, n))
+					if i == 0 || !c.gated {
+						k.Outs = append(k.Outs, room(dt, rows, n))
+					}
+					run(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, weights[i]}, Outs: alone[i : i+1]})
+				}
+				if c.gated {
+					run(device.Kernel{Op: ir.OpSilu, Ins: alone[:1], Outs: alone[:1]})
+					run(device.Kernel{Op: ir.OpMul, Ins: alone, Outs: alone[:1]})
+				}
+				taken := run(k)
+				t.Logf("%s, %d rows of %s: at once %v", c.what, rows, dt, taken)
+				if !taken {
+					continue
+				}
+				for i, out := range k.Outs {
+					got, want := fetch(out), fetch(alone[i])
+					for e, v := range got {
+						if !(math.Abs(v-want[e]) <= math.Abs(want[e])/32+0.05*math.Sqrt(float64(c.depth)/64)) {
+							t.Fatalf("%s, %d rows of %s: element %d of result %d is %v, alone %v", c.what, rows, dt, e, i, v, want[e])
+						}
+					}
+					if rows == 16 {
+						most = append(most, got)
+					} else if i < len(most) {
+						for e, v := range got {
+							if v != most[i][e] {
+								t.Fatalf("%s, %d rows of %s: element %d of result %d is %v, of 16 rows %v", c.what, rows, dt, e, i, v, most[i][e])
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/ir"
+)
+
+// jointKernels is a fake's Library whose kernels for few rows take a millisecond, and of several linears at once what
+// is said. They compute.
+type jointKernels struct {
+	*fakeGPU
+	ms    float32
+	wrong bool
+	made  int
+}
+
+func (j *jointKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
+	steps, err := j.fakeGPU.Steps(t, p)
+	if err != nil || p.Skinny == nil {
+		return steps, err
+	}
+	ms, joint := float32(1), len(p.Skinny.More) > 0 || p.Skinny.Up != nil
+	if joint {
+		j.made++
+		ms = j.ms
+	}
+	run := j.named[steps[0].Symbol]
+	j.named[steps[0].Symbol] = func(a uintptr) {
+		if j.lt.now += ms; !joint || !j.wrong {
+			run(a)
+		}
+	}
+	return steps, nil
+}
+
+// TestJointPick: linears of one x are one launch where that is faster than one after the other and gives their bits, and is
+// remembered.
+func TestJointPick(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		ms     float32 // that the launch of all takes
+		rows   int64
+		ns     []int64
+		kernel device.Kernel
+		taken  bool
+		wrong  bool
+	}{
+		{name: "faster", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, taken: true},
+		{name: "three", ms: 2.5, rows: 1, ns: []int64{2048, 2048, 2048}, taken: true},
+		{name: "slower", ms: 2.5, rows: 1, ns: []int64{2048, 2048}},
+		{name: "wrong", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, wrong: true},
+		{name: "fixed", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, kernel: device.Kernel{Fixed: true}},
+		{name: "many rows", ms: 1.5, rows: 17, ns: []int64{2048, 2048}},
+		{name: "gated", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, kernel: device.Kernel{Gated: true}, taken: true},
+		{name: "gated, slower", ms: 2.5, rows: 1, ns: []int64{2048, 2048}, kernel: device.Kernel{Gated: true}},
+		{name: "gated, wrong", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, kernel: device.Kernel{Gated: true}, wrong: true},
+		{name: "little together", ms: 1.5, rows: 1, ns: []int64{256, 256}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cache := kernels.CacheIn(t.TempDir(), nil)
+			var asked []int
+			for process := range 2 {
+				f := newFake(t, 1)
+				f.lt = &fakeLT{t: t} // it has no algorithm: linears alone are hocket's kernel
+				lib := &jointKernels{fakeGPU: f, ms: c.ms, wrong: c.wrong}
+				w, err := newMachine(f.system(), Options{Kernels: lib, Cache: cache, Skinny: true}).Open(t.Context(), 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if taken := jointLinears(t, w, c.kernel, c.rows, c.ns); taken != c.taken {
+					t.Errorf("process %d: one launch is taken: %v", process, taken)
+				}
+				asked = append(asked, lib.made)
+				if err := w.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+			if c.taken && (asked[0] < 3 || asked[1] != 1) { // a trial has a launch for each copy of the weights
+				t.Errorf("launches made of all by processes: %v", asked)
+			}
+		})
+	}
+}
+
+// jointLinears prepares linears of random numbers at once, and, where that is taken, runs them and compares
+// what each would give alone.
+func jointLinears(t *testing.T, w device.World, k device.Kernel, rows int64, ns []int64) (taken bool) {
+	t.Helper()
+	const depth = 1024
+	d, must := w.Device(0).(*dev), mustOf(t)
+	seed := uint64(0)
+	view := func(shape ...int64) device.View {
+		v := device.View{DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
+		mem, err := d.Alloc(v.Elements()*2, device.Shared)
+		must(err)
+		v.Mem = mem
+		seed++
+		vals := make([]float64, v.Elements())
+		for i := range vals {
+			vals[i] = float64((uint64(i)*seed*7+seed)%13)/8 - 0.75
+		}
+		write(t, v, vals)
+		return v
+	}
+	k.Op, k.Joint, k.Ins = ir.OpLinear, true, []device.View{view(rows, depth)}
+	var alone []device.View
+	for _, n := range ns {
+		k.Ins = append(k.Ins, view(n, depth))
+		k.Outs = append(k.Outs, view(rows, n))
+		alone = append(alone, view(rows, n))
+	}
+	if k.Gated {
+		k.Outs = k.Outs[:1]
+	}
+	l, err := d.Prepare(k)
+	if errors.Is(err, device.ErrUnsupported) {
+		return false
+	}
+	must(err)
+	s, err := d.NewStream(device.StreamOptions{})
+	must(err)
+	run := func(l device.Launch) {
+		must(s.Launch(l))
+		must(w.Sync(t.Context()))
+	}
+	run(l)
+	for i := range ns {
+		one, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{k.Ins[0], k.Ins[1+i]}, Outs: alone[i : i+1], Red: ir.NoRed})
+		must(err)
+		run(one)
+	}
+	if k.Gated {
+		for _, then := range []device.Kernel{{Op: ir.OpSilu, Ins: alone[:1], Outs: alone[:1]}, {Op: ir.OpMul, Ins: alone, Outs: alone[:1]}} {
+			then.Red = ir.NoRed
+			one, err := d.Prepare(then)
+			must(err)
+			run(one)
+		}
+	}
+	for i, out := range k.Outs {
+		if got, want := fmt.Sprint(values(t, out)), fmt.Sprint(values(t, alone[i])); got != want {
+			t.Errorf("result %d: %.80s, want %.80s", i, got, want)
+		}
+	}
+	return true
+}
+
+// write and values are a view's elements in the fake's memory.
+func write(t *testing.T, v device.View, vals []float64) {
+	t.Helper()
+	a := newArray(v.Shape)
+	copy(a.x, vals)
+	a.write(kernels.Operand{Addr: v.Mem.(*memory).addr, DType: v.DType, Shape: v.Shape, Strides: v.Strides})
+}
+
+func values(t *testing.T, v device.View) []float64 {
+	t.Helper()
+	return slices.Clone(read(kernels.Operand{Addr: v.Mem.(*memory).addr, DType: v.DType, Shape: v.Shape, Strides: v.Strides}).x)
+}
