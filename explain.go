@@ -14,7 +14,7 @@ type PairReport = compile.PairReport
 // for opts.Machine. It plans nothing that grows with the number of ranks,
 // unless the program is explicit already.
 func (p *Program) Explain(opts LowerOptions) (*Explanation, error) {
-	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: opts.Machine})
+	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: opts.Machine, Nodes: opts.Nodes})
 	if err != nil {
 		return nil, err
 	}

@@ -49,10 +49,10 @@ func prediction(e *Explanation) *report.Prediction {
 			why = "for " + r.Why
 		}
 		p.Notes = append(p.Notes, report.Note{Kind: "Reshards", Line: r.Line, Value: r.Value, Title: r.From + " → " + r.To,
-			Detail: []string{why, fmt.Sprintf("%s, %s, %s%s", r.How, Bytes(r.Bytes), trace.Microseconds(r.Time), e.By(r.Tabled))}})
+			Detail: []string{why, fmt.Sprintf("%s, %s, %s%s", r.How, Bytes(r.Bytes), trace.Microseconds(r.Time), e.By(r.Tabled, r.Across))}})
 	}
 	for i := range e.Pairs {
-		p.Notes = append(p.Notes, pairNote(&e.Pairs[i], e.By(e.Pairs[i].Tabled)))
+		p.Notes = append(p.Notes, pairNote(&e.Pairs[i], e.By(e.Pairs[i].Tabled, e.Pairs[i].Across)))
 	}
 	for _, n := range e.Alone {
 		p.Notes = append(p.Notes, report.Note{Kind: "Not overlapped", Line: n.Line, Title: n.Text})

@@ -69,7 +69,7 @@ func (m *MemoryPlan) Fit(ctx context.Context, budget int64) (*MemoryFit, error) 
 
 // PlanMemory lowers and plans p for opts.Binding and reports on its memory. Nothing runs, and no machine is needed.
 func (p *Program) PlanMemory(opts LowerOptions) (*MemoryPlan, error) {
-	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: opts.Machine})
+	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: opts.Machine, Nodes: opts.Nodes})
 	if err != nil {
 		return nil, err
 	}

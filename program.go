@@ -108,6 +108,8 @@ type LowerOptions struct {
 	// description's FILE.json. What collectives take is from the tuned table for such
 	// GPUs that was written last, or the shipped one, where these have it.
 	Machine string
+	// Nodes is on how many nodes the ranks are, in order and evenly, as auto predicts; 0 for one.
+	Nodes int
 	// Binding gives the dims that auto's choice depends on.
 	Binding Binding
 	// StopAfter names the last pass to run; empty for all.
@@ -136,7 +138,7 @@ type Lowered struct {
 // Lower turns a sharded program into an explicit one: every op works on what
 // its rank holds, every transfer is written out.
 func (p *Program) Lower(opts LowerOptions) (*Lowered, error) {
-	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: opts.Machine, StopAfter: opts.StopAfter})
+	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: opts.Machine, Nodes: opts.Nodes, StopAfter: opts.StopAfter})
 	if err != nil {
 		return nil, err
 	}

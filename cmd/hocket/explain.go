@@ -16,12 +16,14 @@ import (
 type explainFlags struct {
 	explain bool
 	machine string
+	nodes   int
 }
 
 func (o *explainFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	f.BoolVar(&o.explain, "explain", false, "say what was resharded and why, what each strategy is predicted to take, and which was chosen (auto, unless --strategy says otherwise)")
 	addPredicted(c, &o.machine, "auto, --explain and --html predict")
+	f.IntVar(&o.nodes, "nodes", 0, "on how many nodes the ranks are, in order and evenly, as auto, --explain and --html predict (default: one)")
 }
 
 // addPredicted adds the machine that what predicts for.
@@ -43,6 +45,8 @@ func (o *explainFlags) check(c *cobra.Command, strategy string) error {
 	switch {
 	case set("machine") && !o.explain && !set("html") && strategy != "auto":
 		return usagef("--machine changes nothing here").helping("it says what --explain, --html and --strategy auto predict for")
+	case set("nodes") && (o.nodes < 1 || !o.explain && !set("html") && strategy != "auto"):
+		return usagef("--nodes is a positive number, for what --explain, --html and --strategy auto predict")
 	case o.explain && (set("print-after") || set("output")):
 		return usagef("--explain prints no program").helping("leave --print-after and -o out, or --explain")
 	}
@@ -63,6 +67,9 @@ func (a *app) explain(p *hocket.Program, opts hocket.LowerOptions) error {
 	if b := e.Band(); b != "" {
 		fmt.Fprintln(a.text, b)
 	}
+	if e.Nodes > 1 {
+		fmt.Fprintf(a.text, "on %d nodes; between them: %s\n", e.Nodes, e.Across)
+	}
 	showExplanation(a.text, e, a.columns)
 	return nil
 }
@@ -71,7 +78,7 @@ func (a *app) explain(p *hocket.Program, opts hocket.LowerOptions) error {
 func showExplanation(w io.Writer, e *hocket.Explanation, columns int) {
 	showReshards(w, e)
 	for i := range e.Pairs {
-		showPair(w, &e.Pairs[i], e.By(e.Pairs[i].Tabled))
+		showPair(w, &e.Pairs[i], e.By(e.Pairs[i].Tabled, e.Pairs[i].Across))
 	}
 	for _, n := range e.Alone {
 		fmt.Fprintf(w, "\nline %d: %s\n", n.Line, n.Text)
@@ -108,7 +115,7 @@ func showReshards(w io.Writer, e *hocket.Explanation) {
 		if r.Why != "" {
 			why = "for " + r.Why
 		}
-		fmt.Fprintf(w, "    %s: %s, %s, %s%s\n", why, r.How, hocket.Bytes(r.Bytes), trace.Microseconds(r.Time), e.By(r.Tabled))
+		fmt.Fprintf(w, "    %s: %s, %s, %s%s\n", why, r.How, hocket.Bytes(r.Bytes), trace.Microseconds(r.Time), e.By(r.Tabled, r.Across))
 	}
 }
 

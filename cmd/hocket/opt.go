@@ -63,7 +63,7 @@ what the last pass left. What is printed is a program that hocket runs.`,
 		} else if flags.set(c) || o.explain || o.strategy == "auto" {
 			return err
 		}
-		opts := hocket.LowerOptions{Strategy: o.strategy, Machine: o.machine, Binding: b}
+		opts := hocket.LowerOptions{Strategy: o.strategy, Machine: o.machine, Nodes: o.nodes, Binding: b}
 		if o.explain && !c.Flags().Changed("strategy") {
 			opts.Strategy = "auto"
 		}

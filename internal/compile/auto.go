@@ -65,7 +65,34 @@ func (u *Unit) machine(ranks int) (*machine.Description, *comm.Found, error) {
 	if found.Table != nil {
 		m.Times = &found
 	}
-	return m, &found, nil
+	m.Nodes, err = u.nodes(ranks)
+	return m, &found, err
+}
+
+// nodes returns the ranks' nodes; nil for one.
+func (u *Unit) nodes(ranks int) ([]int, error) {
+	if n := u.opts.Nodes; n > 1 {
+		if ranks < n {
+			return nil, fmt.Errorf("%d ranks on %d nodes: each node needs at least one", ranks, n)
+		}
+		list := make([]int, ranks)
+		for r := range list {
+			list[r] = (r*n + n - 1) / ranks
+		}
+		return list, nil
+	}
+	if u.opts.Device == nil || u.opts.Device.Peers() == nil || u.opts.Device.Peers().Nodes() == 1 {
+		return nil, nil
+	}
+	s, err := u.opts.Device.Peers().Spread(ranks)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]int, ranks)
+	for r := range list {
+		list[r] = s.Node(r)
+	}
+	return list, nil
 }
 
 // LoweredFor returns the lowered form for a binding: the same for all, but

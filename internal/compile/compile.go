@@ -38,6 +38,9 @@ type Options struct {
 	// Device is the machine that will run it, of whose dispatch table the times of
 	// collectives are. Without one they are of a table for GPUs like those described.
 	Device device.Machine
+	// Nodes is on how many nodes the ranks are predicted to be, in order and as evenly as they can be; 0 for those
+	// of Device, or else one.
+	Nodes int
 	// Limits bound what planning takes.
 	Limits Limits
 	// StopAfter names the last pass to run; empty for all.

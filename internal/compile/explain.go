@@ -19,6 +19,9 @@ type Explanation struct {
 	Func  string           `json:"func"`
 	Ranks int              `json:"ranks"`
 	Dims  map[string]int64 `json:"dims,omitempty"`
+	// Nodes is on how many nodes the ranks are; Across where the figures of the tier between them are from.
+	Nodes  int    `json:"nodes,omitempty"`
+	Across string `json:"across,omitempty"`
 	// Machine is the description that predictions are made with, Source where
 	// its numbers come from.
 	Machine string `json:"machine"`
@@ -60,6 +63,8 @@ type Reshard struct {
 	Time  float64 `json:"us"`
 	// Tabled: Time is from the dispatch table, else from the machine's description.
 	Tabled bool `json:"tabled,omitempty"`
+	// Across: some of it crosses nodes, and is from the machine's tier between them.
+	Across bool `json:"across,omitempty"`
 }
 
 // PairReport is one pair of communication and GEMM.
@@ -72,6 +77,8 @@ type PairReport struct {
 	// Tabled: what the collective takes, whole, is from the dispatch table, else from
 	// the machine's description.
 	Tabled bool `json:"tabled,omitempty"`
+	// Across: it crosses nodes, and is from the machine's tier between them.
+	Across bool `json:"across,omitempty"`
 	// Why says why not what was asked for; mostly empty.
 	Why        string     `json:"why,omitempty"`
 	Strategies []Estimate `json:"strategies"`
@@ -105,8 +112,18 @@ func (e *Explanation) Band() string {
 }
 
 // By says where a collective's time is from, with a space before it; nothing where
-// there is no table, and all is described.
-func (e *Explanation) By(tabled bool) string {
+// there is no table and one node, and all is described.
+func (e *Explanation) By(tabled, across bool) string {
+	switch {
+	case across:
+		return " across nodes"
+	case e.Nodes > 1:
+		return " inside a node" + e.source(tabled)
+	}
+	return e.source(tabled)
+}
+
+func (e *Explanation) source(tabled bool) string {
 	switch {
 	case e.Table == "":
 		return ""
@@ -149,6 +166,15 @@ func (u *Unit) Explain(b ir.Binding) (*Explanation, error) {
 		Table: found.From, TableHash: found.Table.Hash(), Reshards: []Reshard{}, Pairs: []PairReport{}, Timeline: []sim.Span{}}
 	if e.Error = m.Error; m.Ranks > 0 && bound.Ranks != m.Ranks {
 		e.Error, e.Extrapolated = nil, fmt.Sprintf("%s was measured with %d devices, not with %d; how far off predictions are is not known", m.Name, m.Ranks, bound.Ranks)
+	}
+	if m.Nodes != nil {
+		e.Nodes = 1 + slices.Max(m.Nodes)
+		e.Error, e.Extrapolated = nil, fmt.Sprintf("no layer on %d nodes was measured; how far off predictions are is not known", e.Nodes)
+		if m.Across != nil {
+			e.Across = m.Across.Source
+		} else {
+			e.Across = "not known: what crosses is taken to be inside"
+		}
 	}
 	if err := x.pairs(e, res); err != nil {
 		return nil, err
@@ -207,7 +233,7 @@ func (x *explainer) pairs(e *Explanation, res *lower.Result) error {
 			return err
 		}
 		r := PairReport{Line: c.Pair.Pos.Line, Value: c.Pair.Value, Pair: c.Pair.String(), Bytes: numbers.Moved(), Chosen: c.Strategy.String(), Why: c.Why,
-			Tabled: x.machine.Measured(numbers.Collective(1))}
+			Tabled: x.machine.Measured(numbers.Collective(1, x.machine)), Across: x.machine.Crosses(numbers.Collective(1, x.machine))}
 		if r.Strategies, err = x.estimates(&c.Pair); err != nil {
 			return err
 		}
@@ -260,6 +286,7 @@ func (x *explainer) reshardCost(r *Reshard, fn string) {
 		if c, err := x.collective(s, x.flat.Info); err == nil {
 			r.Bytes, r.Time = r.Bytes+c.Moved, r.Time+x.machine.CollectiveTime(c)
 			any, all = true, all && x.machine.Measured(c)
+			r.Across = r.Across || x.machine.Crosses(c)
 		}
 	})
 	r.Tabled = any && all

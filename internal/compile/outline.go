@@ -205,6 +205,7 @@ func (x *explainer) collective(s *ir.Stmt, info *ir.Info) (*machine.Collective, 
 	if s.Op == ir.OpAllGather || s.Op == ir.OpGather {
 		c.Message *= n
 	}
+	x.machine.Span(c, x.crossing(s.Over()))
 	return c, nil
 }
 

@@ -87,6 +87,9 @@ func (p *predictor) estimate(pair *lower.Pair, numbers sim.Pair, st lower.Strate
 // unfit says what keeps these dims from a strategy that fits the text: whole
 // rows are cut into one block for each rank.
 func (p *predictor) unfit(pair *lower.Pair, numbers sim.Pair, st lower.Strategy) string {
+	if st.Kind == lower.Exchange && numbers.Team != nil {
+		return "its ranks are on several nodes, which share no memory"
+	}
 	if st.Kind != lower.Exchange || pair.Comm != ir.OpAllReduce {
 		return ""
 	}
@@ -132,6 +135,7 @@ func (p *predictor) numbers(pair *lower.Pair) (sim.Pair, error) {
 		}
 		out.Ranks *= n
 	}
+	out.Team = p.crossing(pair.Axes)
 	whole := pair.From
 	if pair.Comm == ir.OpAllGather {
 		whole = pair.To
@@ -145,6 +149,19 @@ func (p *predictor) numbers(pair *lower.Pair) (sim.Pair, error) {
 	}
 	out.Post, err = p.ops(pair.Post)
 	return out, err
+}
+
+// crossing returns the first team of axes whose ranks are on several nodes; nil for none.
+func (p *predictor) crossing(axes []string) []int {
+	for r := range p.machine.Nodes {
+		team := p.bound.Team(axes, r)
+		for _, peer := range team {
+			if p.machine.Nodes[peer] != p.machine.Nodes[r] {
+				return team
+			}
+		}
+	}
+	return nil
 }
 
 // ops describes what one rank computes of a pair's operations.

@@ -9,6 +9,7 @@ import (
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/machine"
+	"hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
 
@@ -114,7 +115,7 @@ func TestAutoAsksTheTable(t *testing.T) {
 				if e.Pairs[i].Tabled != want || r.Tabled != want || want && r.Time != c.us {
 					t.Errorf("%s, %s: %+v and %+v", c.what, where, e.Pairs[i], r)
 				}
-				if text := e.By(r.Tabled); want && text != " by the table" || !want && text != " as described" {
+				if text := e.By(r.Tabled, false); want && text != " by the table" || !want && text != " as described" {
 					t.Errorf("%s, %s: it is%s", c.what, where, text)
 				}
 				if !want && c.dt == "bf16" && r.Time != bare.Reshards[i].Time {
@@ -150,7 +151,7 @@ func TestAutoWhereItRuns(t *testing.T) {
 		"one that is opened first": {Machine: "h200x4", Device: unsketched{}},
 		"one that fails":           {Machine: "h200x4", Device: sketcher{name: "cuda"}}} {
 		if e, _ := chosen(t, o, "bf16"); e.Table != "" || e.TableHash != "" || e.Measured() != "" ||
-			e.By(false) != "" || e.Pairs[0].Tabled {
+			e.By(false, false) != "" || e.Pairs[0].Tabled {
 			t.Errorf("%s: %+v", what, e)
 		}
 	}
@@ -209,6 +210,8 @@ type sketcher struct {
 
 func (d sketcher) Name() string { return d.name }
 
+func (sketcher) Peers() *world.World { return nil }
+
 func (d sketcher) DryRun(ranks int) (device.World, error) {
 	if d.identity == "" {
 		return nil, fmt.Errorf("no sketch of %d ranks", ranks)
@@ -225,8 +228,11 @@ type sketchedWorld struct {
 func (w sketchedWorld) Ranks() int               { return w.ranks }
 func (w sketchedWorld) Identity() string         { return w.identity }
 func (w sketchedWorld) TeamAlgorithms() []string { return nil }
+func (w sketchedWorld) Transport() string        { return "" }
 
 // unsketched is a machine that has no sketches.
 type unsketched struct{ device.Machine }
+
+func (unsketched) Peers() *world.World { return nil }
 
 func (unsketched) DryRun(int) (device.World, error) { return device.DefaultMachine{}.DryRun(0) }

@@ -47,6 +47,11 @@ func (d *Description) check() error {
 			return fmt.Errorf("%s: %w", what, err)
 		}
 	}
+	if d.Across != nil {
+		if err := d.Across.check(); err != nil {
+			return fmt.Errorf("across: %w", err)
+		}
+	}
 	return nil
 }
 

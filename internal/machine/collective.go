@@ -14,6 +14,10 @@ type Collective struct {
 	// AnyOrder: sums may be added in any order. Algorithm is the one that is pinned.
 	AnyOrder  bool
 	Algorithm string
+	// Nodes is on how many nodes the members are, Near how many are on one, at the most; Even: on each. See
+	// Description.Span; without it they are all on one.
+	Nodes, Near int64
+	Even        bool
 }
 
 // Times are of collectives, measured on the machine that will run them, or on one
@@ -38,7 +42,13 @@ func (d *Description) Measured(c *Collective) bool {
 	return measured
 }
 
+// Crosses reports whether CollectiveTime is of the tier between nodes.
+func (d *Description) Crosses(c *Collective) bool { return d.Across != nil && c.Nodes > 1 }
+
 func (d *Description) collective(c *Collective) (us float64, measured bool) {
+	if d.Crosses(c) {
+		return d.crossing(c), false
+	}
 	if d.Times != nil && c.Message > 0 && c.Members > 1 {
 		if points := d.Times.Points(c); len(points) > 0 {
 			return at(points, float64(c.Message)), true

@@ -61,6 +61,11 @@ type Description struct {
 	GEMMBesideCopy       float64 `json:"gemm_beside_copy"`
 	GEMMBesideCollective float64 `json:"gemm_beside_collective"`
 
+	// Across is the tier between nodes; nil where nothing is known of it: then what crosses is taken to be inside.
+	Across *Across `json:"across,omitempty"`
+	// Nodes are the ranks' nodes, where they are on several: of what is predicted, and no part of a description.
+	Nodes []int `json:"-"`
+
 	// Times, where not nil, are asked of collectives before the tables above. They are
 	// no part of a description, but of what is known besides of the machine that it is
 	// used for.

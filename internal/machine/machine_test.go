@@ -55,6 +55,10 @@ func TestRefused(t *testing.T) {
 		{`"memory_gbps": 3800`, `"memory_gbps": 0`, "must be positive"},
 		{`"of": "bf16"`, `"of": "i32"`, `no positive entry for "i32"`},
 		{`"gemm_beside_copy": 1.06`, `"gemm_beside_copy": 0.5`, "at least 1"},
+		{`"launch_us"`, `"across": {"gbps": 1}, "launch_us"`, "across: nics is 0"},
+		{`"launch_us"`, `"across": {"nics": 1}, "launch_us"`, "across: gbps is 0; it must be positive"},
+		{`"launch_us"`, `"across": {"nics": 1, "gbps": 1, "latency_us": -1}, "launch_us"`, "across: latency_us is -1"},
+		{`"launch_us"`, `"across": {"nics": 1, "gbps": 1, "all_reduce": [[1, 1]]}, "launch_us"`, "across: all_reduce: a table"},
 		{`"copy": [[65536, 9.9], `, `"copy": [[65536, 99], `, "times must not fall"},
 		{`"copy": [[65536, 9.9], `, `"copy": [[9999999, 9.9], `, "sizes must ascend"},
 		{`"measured": [[8192`, `"measured": [[0`, "is no [m, n, k, microseconds]"},
@@ -174,5 +178,59 @@ func TestMeasuredFirst(t *testing.T) {
 	d.Times = points{like, []Point{{1000, 5}}}
 	if d.Measured(&Collective{Op: ir.OpAllGather, Members: 4}) {
 		t.Error("an empty message was measured")
+	}
+}
+
+// TestAcross: what crosses nodes takes the tier's latency and bandwidth, less where every byte crosses once, and what
+// was measured where there is something.
+func TestAcross(t *testing.T) {
+	d, err := Load("h200x4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Nodes = []int{0, 0, 1, 1}
+	d.Across = &Across{Latency: 10, Bandwidth: 1, NICs: 2}
+	mib := int64(1 << 20)
+	gather := Collective{Op: ir.OpAllGather, DType: ir.BF16, Members: 4, Message: 8 * mib, Moved: 6 * mib}
+	sum := Collective{Op: ir.OpAllReduce, Red: ir.Sum, DType: ir.BF16, Members: 4, Message: 8 * mib, Moved: 12 * mib}
+	any := sum
+	any.AnyOrder = true
+	small := gather
+	small.Message, small.Moved = 1024, 768
+	near := gather
+	near.Members = 2
+	// Half of what is gathered crosses to each node: 4 MiB by 2 GB/s; of sums in their order each member's part of
+	// what the two others have, in each of the two shots.
+	for _, tc := range []struct {
+		what     string
+		c        Collective
+		team     []int
+		crosses  bool
+		from, to float64
+	}{
+		{"staged gather", gather, []int{0, 1, 2, 3}, true, 2100, 2200},
+		{"staged sum", any, []int{0, 1, 2, 3}, true, 4200, 4300},
+		{"ordered sum", sum, []int{0, 1, 2, 3}, true, 8400, 8500},
+		{"small gather", small, []int{0, 1, 2, 3}, true, 10, 11},
+		{"inside", near, []int{2, 3}, false, 0, 100},
+		{"interleaved", gather, []int{0, 2, 1, 3}, true, 2100, 2200},
+		{"uneven", Collective{Op: ir.OpAllGather, DType: ir.BF16, Members: 3, Message: 3 * mib, Moved: 2 * mib}, []int{0, 1, 2}, true,
+			1050, 1070},
+	} {
+		c := tc.c
+		d.Span(&c, tc.team)
+		if got := d.CollectiveTime(&c); d.Crosses(&c) != tc.crosses || got < tc.from || got > tc.to {
+			t.Errorf("%s: crosses %v, %v µs, want %v to %v", tc.what, d.Crosses(&c), got, tc.from, tc.to)
+		}
+	}
+	two, err := Load("h100x2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	two.Nodes = []int{0, 1}
+	c := Collective{Op: ir.OpAllReduce, Red: ir.Sum, DType: ir.BF16, Members: 2, Message: 4 * mib, Moved: 4 * mib}
+	two.Span(&c, []int{0, 1})
+	if got := two.CollectiveTime(&c); got != 2000 {
+		t.Errorf("a measured sum takes %v µs, want 2000", got)
 	}
 }

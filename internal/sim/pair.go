@@ -29,6 +29,8 @@ type Pair struct {
 	// AnyOrder: a reduction may be in any order. Algorithm is the one that is pinned.
 	AnyOrder  bool
 	Algorithm string
+	// Team are the members' ranks, where these are on several nodes: those of the first team that crosses.
+	Team []int
 	// Ops are computed with what is gathered, or make what is reduced; Post is
 	// computed of a reduction's result.
 	Ops, Post []Op
@@ -49,12 +51,13 @@ func (p *Pair) Moved() int64 {
 }
 
 // Collective is one of so many parts of the pair's.
-func (p *Pair) Collective(parts int64) *machine.Collective {
+func (p *Pair) Collective(parts int64, m *machine.Description) *machine.Collective {
 	c := &machine.Collective{Op: p.Comm, DType: p.DType, Members: p.Ranks, Message: p.Whole / parts, Moved: p.Moved() / parts,
 		AnyOrder: p.AnyOrder, Algorithm: p.Algorithm}
 	if p.Comm != ir.OpAllGather {
 		c.Red = ir.Sum
 	}
+	m.Span(c, p.Team)
 	return c
 }
 
@@ -251,7 +254,7 @@ func (g *pairGraph) push(stream int, i, parts int64) int {
 
 // comm adds one of so many parts of the collective.
 func (g *pairGraph) comm(stream int, parts int64, label string) int {
-	return g.add(task{stream: stream, class: collective, work: g.m.CollectiveTime(g.Collective(parts)),
+	return g.add(task{stream: stream, class: collective, work: g.m.CollectiveTime(g.Collective(parts, g.m)),
 		span: &Span{Name: g.Comm.String() + label, Stream: streamNames[stream]}})
 }
 

@@ -118,8 +118,18 @@ func (b *planGraph) collective(c *plan.Cmd) {
 	if coll.Op == ir.OpBarrier {
 		t.class = instant
 	}
-	t.work = b.m.CollectiveTime(described(coll))
+	like := described(coll)
+	b.m.Span(like, b.team(coll))
+	t.work = b.m.CollectiveTime(like)
 	b.add(t)
+}
+
+// team returns a collective's members.
+func (b *planGraph) team(c *plan.Coll) (ranks []int) {
+	for _, r := range b.plan.Channels[c.Channel].Team {
+		ranks = append(ranks, int(r))
+	}
+	return ranks
 }
 
 // described is a collective as its time depends on it.

@@ -1,0 +1,121 @@
+package machine
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/ir"
+)
+
+// Across is the tier between nodes: what bytes take that leave a node. What stays inside is the description's.
+type Across struct {
+	Source string `json:"source"`
+	// Latency is the time from a member's call to the arrival of a few bytes on another node.
+	Latency float64 `json:"latency_us"`
+	// Bandwidth is that of one NIC, one way, in GB/s, as collectives see it; NICs is how many a node has.
+	Bandwidth float64 `json:"gbps"`
+	NICs      int     `json:"nics"`
+	// AllReduce, AllGather and ReduceScatter are measured times of members that are one on each node, by the bytes
+	// that each receives at the least; absent where latency and bandwidth are all that is known.
+	AllReduce     []Point `json:"all_reduce,omitempty"`
+	AllGather     []Point `json:"all_gather,omitempty"`
+	ReduceScatter []Point `json:"reduce_scatter,omitempty"`
+}
+
+func (a *Across) check() error {
+	if !(a.Latency >= 0 && a.Latency <= MostMicros) {
+		return fmt.Errorf("latency_us is %v; it must not be negative, and at most %v", a.Latency, MostMicros)
+	}
+	if err := checkRate(a.Bandwidth); err != nil {
+		return fmt.Errorf("gbps %w", err)
+	}
+	if a.NICs < 1 || a.NICs > 1024 {
+		return fmt.Errorf("nics is %d; from 1 to 1024", a.NICs)
+	}
+	for what, table := range map[string][]Point{"all_reduce": a.AllReduce, "all_gather": a.AllGather, "reduce_scatter": a.ReduceScatter} {
+		if table == nil {
+			continue
+		}
+		if err := checkTable(table); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	return nil
+}
+
+// Span says of a collective of a team which nodes it spans, where ranks are on several.
+func (d *Description) Span(c *Collective, team []int) {
+	c.Nodes, c.Near = 1, int64(len(team))
+	on := map[int]int64{}
+	for _, r := range team {
+		if r < len(d.Nodes) {
+			on[d.Nodes[r]]++
+		}
+	}
+	if len(on) < 2 {
+		return
+	}
+	c.Nodes, c.Near, c.Even = int64(len(on)), 0, true
+	for _, n := range on {
+		c.Even = c.Even && (c.Near == 0 || c.Near == n)
+		c.Near = max(c.Near, n)
+	}
+}
+
+// staged reports whether a collective goes by stages, inside nodes and across: then every byte crosses once.
+func (c *Collective) staged() bool {
+	const from = 64 << 10 // as internal/comm has it
+	free := c.AnyOrder || c.DType.IsInt() && c.Red != ir.Avg
+	switch {
+	case !c.Even || c.Near < 2 || c.Message < from || c.Algorithm != "" && c.Algorithm != "hierarchical":
+		return false
+	case c.Op == ir.OpAllGather:
+		return true
+	}
+	return free && (c.Op == ir.OpAllReduce || c.Op == ir.OpReduceScatter)
+}
+
+// crossing is the time of a collective that spans nodes. In stages one chunk of 1 MiB crosses while the next is
+// inside, so the longer of both counts, and the first chunk of the other.
+func (d *Description) crossing(c *Collective) float64 {
+	a := d.Across
+	n, near := float64(c.Members), float64(c.Near)
+	moved, message := float64(c.Moved), float64(c.Message)
+	wire := func(bytes float64) float64 { return bytes / (a.Bandwidth * float64(a.NICs)) * 1e-3 }
+	if c.Op == ir.OpBarrier {
+		return a.Latency
+	}
+	if c.staged() {
+		bytes := message * (n - near) / n
+		inside := message * (near - 1) / near
+		if c.Op == ir.OpAllReduce {
+			bytes, inside = message*float64(c.Nodes-1), 2*inside
+		}
+		across, within := wire(bytes), d.described(c.Op, int64(inside))
+		chunks := min(max(message/(1<<20), 1), 8)
+		return a.Latency + max(across, within) + min(across, within)/chunks
+	}
+	if table := a.table(c.Op); table != nil && c.Near == 1 {
+		return at(table, moved)
+	}
+	us := a.Latency + wire(moved*(n-near)/max(n-1, 1)*near)
+	if c.Op == ir.OpAllReduce && c.Members > 2 {
+		us += a.Latency // two shots
+	}
+	if c.Red != ir.NoRed {
+		us += d.ReduceTime(c.Message)
+	}
+	return us
+}
+
+// table is what was measured of an op; nil for nothing.
+func (a *Across) table(op ir.Op) []Point {
+	switch op {
+	case ir.OpAllReduce:
+		return a.AllReduce
+	case ir.OpReduceScatter:
+		return a.ReduceScatter
+	case ir.OpAllGather:
+		return a.AllGather
+	}
+	return nil
+}
