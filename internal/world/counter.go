@@ -158,6 +158,9 @@ func (w *World) check(ctx context.Context, from int, v *vigil) error {
 	return w.Err()
 }
 
+// Late returns a process that has not come to the step that this process is in, or has left before it; -1 for none.
+func (w *World) Late() int { return w.late(Any, w.page.steps(w.o.Rank)) }
+
 // late returns a process that is in vain waited for in a step, -1 for none: one that has left, or has not
 // begun the step. Of Any one that left in the step, or later, had done its part.
 func (w *World) late(from int, step uint64) int {

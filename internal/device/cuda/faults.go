@@ -105,8 +105,14 @@ func (f *faults) read() (kernels.FaultKind, error) {
 	}
 	l := f.launches[told.Tag]
 	why := fmt.Sprintf("%s: %s", l.name, told)
+	fault := &device.Fault{Rank: l.dev.rank, Stream: l.stream, ID: l.id}
 	if told.Kind == kernels.FaultTimeout {
 		why += "; " + w.m.opts.longer()
 	}
-	return told.Kind, &device.Fault{Rank: l.dev.rank, Stream: l.stream, ID: l.id, Err: errors.New(why)}
+	if fault.Err = errors.New(why); told.Kind == kernels.FaultTimeout && w.peers != nil {
+		if late := w.peers.Late(); late >= 0 {
+			return told.Kind, w.blame(fault, late)
+		}
+	}
+	return told.Kind, fault
 }

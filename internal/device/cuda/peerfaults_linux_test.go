@@ -12,6 +12,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
 )
@@ -369,6 +370,34 @@ func TestPeerMute(t *testing.T) {
 		if waits == 0 {
 			t.Errorf("%s: nobody says that it waited: %v, %v", algorithm, errs[0], errs[1])
 		}
+	}
+}
+
+// TestPeerLate: who waits in a kernel for a process that does not come to its run names it, which may go on doing
+// something else for as long as it is not stalled.
+func TestPeerLate(t *testing.T) {
+	gone := make(chan struct{})
+	errs := runMembers(t, alike(2, peerJob{GPUs: 2, PerGPU: 1, Timeout: 500 * time.Millisecond}), func(p *peerMember) error {
+		model := modeltest.Load(t, p.m, stateful, hocket.LoadOptions{Algorithm: "staged"})
+		defer model.Close()
+		in, err := model.RandomInputs("ints:1")
+		if err != nil {
+			return err
+		}
+		if err := model.Prepare(t.Context(), nil); err != nil {
+			return err
+		}
+		if p.rank == 1 {
+			<-gone
+			return nil
+		}
+		defer close(gone)
+		_, err = model.Run(t.Context(), hocket.Args{In: in})
+		return err
+	})
+	var peer *hocket.PeerError
+	if !errors.As(errs[0], &peer) || peer.Rank != 1 || !strings.Contains(errs[0].Error(), "gave up waiting for") {
+		t.Errorf("process 0 says %v", errs[0])
 	}
 }
 
