@@ -64,8 +64,9 @@ func (s *sharedNCCL) calls(table map[string]func([]uintptr) uintptr) {
 		return 5
 	}
 	table["ncclCommInitRankConfig"] = func(a []uintptr) uintptr {
-		if size := cabi.Load[uint64](a[3]); size != 40 || cabi.Load[uint32](a[3]+8) != 0xcafebeef || cabi.Load[int32](a[3]+16) != 0 {
-			s.x.f.Errorf("a configuration of %d bytes that is none, or blocks", size)
+		size, magic, blocking := cabi.Load[uint64](a[3]), cabi.Load[uint32](a[3]+8), cabi.Load[int32](a[3]+16)
+		if size != 40 || magic != 0xcafebeef || blocking != 0 {
+			s.x.f.Errorf("a configuration of %d bytes, %x, blocking %d", size, magic, blocking)
 		}
 		words := a[6:22]
 		id := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(nvlib.UniqueID{}))
@@ -199,7 +200,8 @@ func (s *sharedNCCL) post(c *sharedComm, what string, list []fakeCall) {
 	var out []sharedCall
 	for i := range list {
 		x := &list[i]
-		out = append(out, sharedCall{x.name, x.n, x.dt, x.red, x.peer, bytes.Clone(cabi.Bytes(x.in, x.reads(c.size))), x.writes(c.size)})
+		data := bytes.Clone(cabi.Bytes(x.in, x.reads(c.size)))
+		out = append(out, sharedCall{x.name, x.n, x.dt, x.red, x.peer, data, x.writes(c.size)})
 	}
 	var b bytes.Buffer
 	if err := gob.NewEncoder(&b).Encode(out); err != nil {

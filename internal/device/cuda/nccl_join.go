@@ -60,10 +60,12 @@ func joinNCCL(t *team) (*communicators, error) {
 	name = names[p.Owner(first.rank)]
 	var id nvlib.UniqueID
 	if len(name) != len(id) {
-		return nil, fmt.Errorf("NCCL's communicators: process %d has %s", p.Owner(first.rank), strings.ToValidUTF8(string(name), "?"))
+		return nil, fmt.Errorf("NCCL's communicators: process %d has %s", p.Owner(first.rank),
+			strings.ToValidUTF8(string(name), "?"))
 	}
 	copy(id[:], name)
-	g := &communicators{own: lib, lib: watched, joined: true, comms: make([]nvlib.Comm, len(t.members)), exercised: map[string]bool{}}
+	g := &communicators{own: lib, lib: watched, joined: true, comms: make([]nvlib.Comm, len(t.members)),
+		exercised: map[string]bool{}}
 	if err := g.join(t, id); err != nil {
 		g.abort()
 		return nil, fmt.Errorf("NCCL's communicators of ranks of several processes: %w", err)

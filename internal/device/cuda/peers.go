@@ -114,8 +114,8 @@ func (w *world) Transport() string {
 	return ncclName
 }
 
-// spread gives the ranks of a world of several processes their sites: a rank's GPU is that of its number
-// among its host's ranks where all processes there see the same GPUs, else that of its number among its process's ranks.
+// spread gives the ranks of a world of several processes their sites: a rank's GPU is that of its number among its
+// host's ranks where all processes there see the same GPUs, else that of its number among its process's ranks.
 func (w *world) spread(ranks int) error {
 	p, at := w.peers, map[string]*site{}
 	ranksOf, ranksOn, shared := make([]int, p.Processes()), map[string]int{}, map[string]int{}
