@@ -196,7 +196,8 @@ func separate(processes []*exec.Cmd, nodes int) (io.Closer, error) {
 		for rank := first; rank < end; rank++ {
 			c := processes[rank]
 			c.Env = append(c.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN="+token, fmt.Sprint("HOCKET_NODE=", node),
-				fmt.Sprint("HOCKET_LOCAL_RANK=", rank-first), fmt.Sprint("HOCKET_LOCAL_WORLD_SIZE=", end-first))
+				fmt.Sprint("HOCKET_LOCAL_RANK=", rank-first), fmt.Sprint("HOCKET_LOCAL_WORLD_SIZE=", end-first),
+				fmt.Sprintf("NCCL_HOSTID=%s-%d", token[:8], node)) // NCCL, too, keeps to memory of a node
 		}
 	}
 	processes[0].ExtraFiles = []*os.File{meeting}

@@ -95,6 +95,7 @@ type stages struct {
 	block      []int64 // shape of a block
 
 	sum, came, total, bytes int64 // where in staging: sums that cross, what comes, all_reduce's totals
+	native                  bool  // the transport takes the sums between nodes itself
 }
 
 func (hierarchical) stages(in *Instance) stages {
@@ -281,6 +282,9 @@ func (b *Build) cross(s *stages, place, k int64) {
 		}
 	}
 	open := func() (device.Team, error) { return b.ch.sideTeam(int(place), members) }
+	if native, nativePart := s.sums(b, place, k); native.Op != ir.OpBarrier && b.takes(open, native, members, nativePart) {
+		s.native, c, part = true, native, nativePart
+	}
 	b.launchAll(open, c, members, part, func(me int, l device.Launch) {
 		side := b.ch.sides[me]
 		b.add(me, step{kind: stepFork, side: side})
@@ -301,6 +305,41 @@ func (b *Build) cross(s *stages, place, k int64) {
 	}
 }
 
+// sums is what crosses of a chunk as a sum that the transport takes; a barrier where nothing is added.
+func (s *stages) sums(b *Build, place, k int64) (c device.Collective, part func(me int) Part) {
+	at := func(me int, off, elements int64) device.View { return b.Staging(me, off, []int64{elements}) }
+	// Who comes here allows any order, or adds integers.
+	c = device.Collective{Op: b.in.Op, Red: b.in.Red, AnyOrder: true}
+	switch b.in.Op {
+	case ir.OpAllReduce:
+		_, n := s.elements(k, place)
+		return c, func(me int) Part {
+			return Part{In: at(me, s.sum+k*s.slice*s.size, n), Out: at(me, s.total+k*s.slice*s.size, n)}
+		}
+	case ir.OpReduceScatter:
+		lo, n := s.rows(k)
+		off := s.n * lo * s.row * s.size
+		return c, func(me int) Part {
+			return Part{In: at(me, s.sum+off, s.n*n*s.row), Out: at(me, s.came+off, n*s.row)}
+		}
+	}
+	return device.Collective{Op: ir.OpBarrier}, nil
+}
+
+// takes reports whether the transport takes a collective of members itself.
+func (b *Build) takes(open func() (device.Team, error), c device.Collective, members []int, part func(me int) Part) bool {
+	team, err := open()
+	if err != nil {
+		return false // launchAll tells of it
+	}
+	for _, me := range members {
+		p := part(me)
+		p.Reads, p.Writes, p.To, p.From = true, true, -1, -1
+		c.Parts = append(c.Parts, p)
+	}
+	return team.Supports(device.Tuning{Algo: b.ch.world.Transport()}, &c) == nil
+}
+
 // end waits for a chunk that has crossed, and finishes it inside the node.
 func (w *stageWork) end(k int64) {
 	b, s, p := w.b, w.s, &w.b.in.Parts[w.me]
@@ -315,7 +354,9 @@ func (w *stageWork) end(k int64) {
 		for node := range s.n {
 			came = append(came, w.at(w.me, s.came+(k*s.n*s.slice+node*n)*s.size, n))
 		}
-		b.Reduce(w.me, w.at(w.me, s.total+k*s.slice*s.size, n), came)
+		if !s.native {
+			b.Reduce(w.me, w.at(w.me, s.total+k*s.slice*s.size, n), came)
+		}
 		w.meetNear()
 		for place, m := range w.near {
 			lo, n := s.elements(k, int64(place))
@@ -323,6 +364,10 @@ func (w *stageWork) end(k int64) {
 		}
 	case ir.OpReduceScatter:
 		lo, n := s.rows(k)
+		if s.native {
+			b.Copy(w.me, rows(p.Out, 0, lo, n), w.at(w.me, s.came+s.n*lo*s.row*s.size, w.chunkShape(n)...))
+			return
+		}
 		var came []device.View
 		for node := range s.n {
 			came = append(came, w.at(w.me, s.came+(s.n*lo+node*n)*s.row*s.size, w.chunkShape(n)...))

@@ -56,6 +56,7 @@ func (n *NCCL) Watched(w *Watch) *NCCL { return &NCCL{n.lib, n.f, n.Multicast, w
 type ncclFuncs struct {
 	getVersion, getErrorString, getLastError            cabi.Func
 	getUniqueID, commInitRank, commInitAll              cabi.Func
+	commInitRankConfig                                  cabi.Func
 	commDestroy, commAbort, commGetAsyncError           cabi.Func
 	groupStart, groupEnd                                cabi.Func
 	allReduce, broadcast, reduce, allGather, redScatter cabi.Func
@@ -86,7 +87,8 @@ func (f *ncclFuncs) table() map[string]*cabi.Func {
 
 func (f *ncclFuncs) optional() map[string]*cabi.Func {
 	return map[string]*cabi.Func{
-		"ncclGetLastError": &f.getLastError,
+		"ncclGetLastError":       &f.getLastError,
+		"ncclCommInitRankConfig": &f.commInitRankConfig, // since 2.14
 	}
 }
 
@@ -145,8 +147,9 @@ func (n *NCCL) check(f cabi.Func, call string, args ...uintptr) error {
 	return n.result(call, int32(n.watch.Call(f, args)))
 }
 
+// result is the error of a call. Work that goes on is none: of communicators that do not block, see Settled.
 func (n *NCCL) result(call string, code int32) error {
-	if code == 0 {
+	if code == 0 || code == NCCLInProgress {
 		return nil
 	}
 	text := cabi.GoString(n.f.getErrorString.Call(uintptr(code)))
@@ -194,6 +197,49 @@ func (n *NCCL) InitRank(comm uintptr, size int, id UniqueID, rank int) error {
 	// which three are used.
 	args := append([]uintptr{comm, uintptr(size), uintptr(rank), 0, 0, 0}, words[:]...)
 	return n.result("ncclCommInitRank", int32(n.watch.Call(n.f.commInitRank, args)))
+}
+
+// ncclConfig is how a communicator is made: ncclConfig_t as of NCCL 2.17. Later versions take what it lacks to be
+// as usual.
+type ncclConfig struct {
+	size                            uint64
+	magic, version                  uint32
+	blocking, cga, minCTAs, maxCTAs int32
+	netName                         uintptr
+}
+
+const (
+	ncclConfigMagic   = 0xcafebeef
+	ncclConfigVersion = 21700
+	ncclUndefined     = -1 << 31
+)
+
+// InitRankAside is InitRank of a communicator whose calls do not block: it and all calls on it return while
+// there is work left, which Settled tells. The host is not kept by a member that does not come.
+func (n *NCCL) InitRankAside(comm uintptr, size int, id UniqueID, rank int) error {
+	if !n.f.commInitRankConfig.Present() {
+		return &Error{Library: ncclLibrary, Call: "ncclCommInitRankConfig", Code: -1, Text: "this version has none; 2.14 or later does"}
+	}
+	config := cabi.NewBlock(int(unsafe.Sizeof(ncclConfig{})))
+	defer config.Free()
+	cabi.Store(config.Addr(0), ncclConfig{size: uint64(unsafe.Sizeof(ncclConfig{})), magic: ncclConfigMagic,
+		version: ncclConfigVersion, cga: ncclUndefined, minCTAs: ncclUndefined, maxCTAs: ncclUndefined})
+	words := *(*[16]uintptr)(unsafe.Pointer(&id))
+	if runtime.GOARCH == "arm64" { // large structures go by reference
+		return n.check(n.f.commInitRankConfig, "ncclCommInitRankConfig", comm, uintptr(size), uintptr(unsafe.Pointer(&id)),
+			uintptr(rank), config.Addr(0))
+	}
+	args := append([]uintptr{comm, uintptr(size), uintptr(rank), config.Addr(0), 0, 0}, words[:]...)
+	return n.result("ncclCommInitRankConfig", int32(n.watch.Call(n.f.commInitRankConfig, args)))
+}
+
+// Settled reports whether calls that do not block have done what they had to on the host, or how they failed.
+func (n *NCCL) Settled(c Comm) (bool, error) {
+	var code int32
+	if err := n.check(n.f.commGetAsyncError, "ncclCommGetAsyncError", uintptr(c), uintptr(unsafe.Pointer(&code))); err != nil {
+		return false, err
+	}
+	return code != NCCLInProgress, n.result("work given before", code)
 }
 
 // Destroy leaves a team whose work is done.

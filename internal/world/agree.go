@@ -135,6 +135,11 @@ func (w *World) sendTo(rank int, message []byte, fds ...int) error {
 // Same returns nil if all processes call it with the same value, and the same *DisagreeError in
 // all of them if they do not. The world goes on.
 func (w *World) Same(ctx context.Context, what, value string) error {
+	return w.same(ctx, what, value, func(int, int) bool { return true })
+}
+
+// same compares the values of processes that with holds of, and tells of the first that differ.
+func (w *World) same(ctx context.Context, what, value string, with func(p, q int) bool) error {
 	text := value
 	if len(text) > MaxValue {
 		sum := sha256.Sum256([]byte(value))
@@ -144,14 +149,18 @@ func (w *World) Same(ctx context.Context, what, value string) error {
 	if err != nil {
 		return err
 	}
-	e := &DisagreeError{What: what}
-	same := true
-	for r, v := range values {
-		e.Values = append(e.Values, Value{r, string(v)})
-		same = same && string(v) == text
-	}
-	if !same {
-		return e
+	for p, mine := range values {
+		e := &DisagreeError{What: what}
+		same := true
+		for r, v := range values {
+			if with(p, r) {
+				e.Values = append(e.Values, Value{r, string(v)})
+				same = same && string(v) == string(mine)
+			}
+		}
+		if !same {
+			return e
+		}
 	}
 	return nil
 }
@@ -159,6 +168,16 @@ func (w *World) Same(ctx context.Context, what, value string) error {
 // SameList returns nil if all processes call it with the same lines, and the same *DisagreeError in all of them, about
 // the first line that differs, if they do not. The world goes on.
 func (w *World) SameList(ctx context.Context, what string, lines []string) error {
+	return w.sameList(ctx, what, lines, func(int, int) bool { return true })
+}
+
+// SameListOfNode is SameList among the processes of each node. All processes of the world call it.
+func (w *World) SameListOfNode(ctx context.Context, what string, lines []string) error {
+	return w.sameList(ctx, what, lines, func(p, q int) bool { return w.Node(p) == w.Node(q) })
+}
+
+// sameList compares the lists of processes that with holds of.
+func (w *World) sameList(ctx context.Context, what string, lines []string, with func(p, q int) bool) error {
 	h := sha256.New()
 	for _, l := range lines {
 		fmt.Fprintf(h, "%d %s\n", len(l), l)
@@ -173,7 +192,9 @@ func (w *World) SameList(ctx context.Context, what string, lines []string) error
 		if len(v) != len(mine)+sha256.Size {
 			return w.member(r).failed("sent a malformed list of %s", what)
 		}
-		same = same && string(v) == string(all[0])
+		for q := range r {
+			same = same && (string(v) == string(all[q]) || !with(r, q))
+		}
 		most = max(most, binary.LittleEndian.Uint32(v))
 	}
 	for i := 0; !same && i < int(most); i++ {
@@ -181,7 +202,7 @@ func (w *World) SameList(ctx context.Context, what string, lines []string) error
 		if i < len(lines) {
 			line = lines[i]
 		}
-		if err := w.Same(ctx, what, line); err != nil {
+		if err := w.same(ctx, what, line, with); err != nil {
 			return err
 		}
 	}

@@ -17,6 +17,8 @@ func FuzzDecode(f *testing.F) {
 	for _, packet := range [][]byte{
 		hello{protocol, "run", 3, member{1, 2, "host"}}.encode(), encodeReady(), encodeBye(),
 		agreement{7, "step", []byte("value")}.encode(), export{"key"}.encode(),
+		pulse{1, 2, 3, "step"}.encode(), token{"secret"}.encode(), wanted{1, 2}.encode(), data{3, []byte("bytes")}.append(nil),
+		arrival{hello{protocol, "run", 3, member{1, 2, "host"}}, "node", "::1:5"}.encode(),
 		encodeCause(cause{Peer: &PeerError{1, 2, "h", "why"}}),
 		encodeCause(cause{Disagree: &DisagreeError{"what", []Value{{0, "a"}, {1, "b"}}}}),
 		{kindAgreement, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255}, []byte("h{"), []byte("xnull"),
@@ -43,6 +45,16 @@ func FuzzDecode(f *testing.F) {
 			again = m.encode()
 		case export:
 			again = m.encode()
+		case pulse:
+			again = m.encode()
+		case token:
+			again = m.encode()
+		case arrival:
+			again = m.encode()
+		case wanted:
+			again = m.encode()
+		case data:
+			again = m.append(nil)
 		}
 		if len(again) > maxMessage {
 			return // JSON may grow where it is written anew: invalid UTF-8 does
@@ -51,8 +63,11 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q is read as %#v, which is written as %q: %v", packet, m, again, err)
 		}
-		if a, ok := m.(agreement); ok && !reflect.DeepEqual(a, m2) {
-			t.Fatalf("%#v becomes %#v", m, m2)
+		switch m.(type) {
+		case agreement, pulse, token, wanted, data:
+			if !reflect.DeepEqual(m, m2) {
+				t.Fatalf("%#v becomes %#v", m, m2)
+			}
 		}
 	})
 }

@@ -36,7 +36,8 @@ const (
 type Receipt struct {
 	w    *World
 	from wireEnd
-	to   []byte // what has not come yet; guarded by wires
+	to   []byte // where it goes; guarded by wires, and nil once nobody waits any more
+	left int    // bytes that have not come yet; guarded by wires
 	done chan struct{}
 }
 
@@ -55,7 +56,7 @@ func (w *World) Expect(from int, wire uint64, b []byte) (*Receipt, error) {
 	if from < 0 || from >= w.o.Size {
 		return nil, fmt.Errorf("rank %d is not in a world of %d processes", from, w.o.Size)
 	}
-	r := &Receipt{w: w, from: wireEnd{from, wire}, to: b, done: make(chan struct{})}
+	r := &Receipt{w: w, from: wireEnd{from, wire}, to: b, left: len(b), done: make(chan struct{})}
 	if len(b) == 0 {
 		close(r.done)
 		return r, nil
@@ -115,11 +116,11 @@ func (w *World) arrived(from wireEnd, b []byte) error {
 	s.Lock()
 	defer s.Unlock()
 	r := s.expected[from]
-	if r == nil || len(b) == 0 || len(b) > len(r.to) {
+	if r == nil || len(b) == 0 || len(b) > r.left {
 		return fmt.Errorf("%d bytes that nobody expects", len(b))
 	}
 	r.to = r.to[copy(r.to, b):]
-	if len(r.to) == 0 {
+	if r.left -= len(b); r.left == 0 {
 		delete(s.expected, from)
 		close(r.done)
 	}
@@ -137,11 +138,10 @@ func (r *Receipt) Wait(ctx context.Context) error {
 			return r.done
 		}
 	})
-	s := &r.w.wires
-	s.Lock()
-	defer s.Unlock()
-	if s.expected[r.from] == r {
-		delete(s.expected, r.from)
+	if err != nil { // what comes all the same, the sender knows nothing of this, is dropped
+		r.w.wires.Lock()
+		defer r.w.wires.Unlock()
+		r.to = nil
 	}
 	return err
 }

@@ -64,7 +64,7 @@ func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
 // NCCL keeps of it for later goes first.
 func (d *dev) alloc(bytes int64, kind device.MemKind) (*memory, error) {
 	m := &memory{dev: d, kind: kind, bytes: bytes}
-	if d.site.foreign && kind != device.Shared {
+	if d.site.foreign && (kind != device.Shared || d.site.far) {
 		return d.nameless(m), nil
 	}
 	take := func() (err error) {

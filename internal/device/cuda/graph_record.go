@@ -34,6 +34,9 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 // admitCapture returns why nothing can be recorded now. All processes come to it alike. The caller holds the world
 // exclusively.
 func (w *world) admitCapture() error {
+	if w.Transport() != "" {
+		return fmt.Errorf("%w: graphs of a world on several nodes; run without them", device.ErrUnsupported)
+	}
 	if err := w.err(); err != nil {
 		return err
 	}

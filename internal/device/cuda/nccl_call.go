@@ -10,10 +10,17 @@ import (
 	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
 )
 
 // prepareNCCL returns what each member launches.
 func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
+	if c.Op == ir.OpBarrier {
+		var err error
+		if c, err = t.barrier(); err != nil {
+			return nil, err
+		}
+	}
 	w, err := coll.PlanNCCL(c, len(t.members))
 	if err != nil {
 		return nil, err
@@ -36,6 +43,9 @@ func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 		if calls[i], err = packAround(t, w, i, at); err != nil {
 			return nil, err
 		}
+		if mem.dev.site.foreign { // its process gives NCCL its share
+			continue
+		}
 		m.members = append(m.members, at)
 		steps[i] = []step{at}
 	}
@@ -46,7 +56,7 @@ func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 				r.Known = true
 			}
 		}
-		return group.issue(w, func(i int) (coll.NCCLCall, nvlib.Stream, bool) {
+		return group.issue(t, w, func(i int) (coll.NCCLCall, nvlib.Stream, bool) {
 			return calls[i], t.members[i].stream.h, steps[i] != nil
 		})
 	}
@@ -56,6 +66,9 @@ func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 // regionsGiven returns the regions that calls give NCCL something of.
 func regionsGiven(t *team, calls []coll.NCCLCall) (list []*gpu.Region) {
 	for i, m := range t.members {
+		if m.dev.site.foreign {
+			continue
+		}
 		for _, at := range []nvlib.Ptr{calls[i].In, calls[i].Out} {
 			if r := m.dev.site.heaps[device.Shared].RegionOf(at); r != nil {
 				list = append(list, r)
@@ -65,7 +78,8 @@ func regionsGiven(t *team, calls []coll.NCCLCall) (list []*gpu.Region) {
 	return list
 }
 
-// packAround adds the copies that member i needs and returns what NCCL gets.
+// packAround adds the copies that member i needs and returns what NCCL gets. Of a member of another process it
+// reserves what that does.
 func packAround(t *team, w *coll.NCCLWork, i int, at *attendee) (coll.NCCLCall, error) {
 	s := &w.Shares[i]
 	var call coll.NCCLCall
@@ -77,6 +91,9 @@ func packAround(t *team, w *coll.NCCLWork, i int, at *attendee) (coll.NCCLCall, 
 				return call, err
 			}
 			call.In = mem.At[i]
+			if t.members[i].dev.site.foreign {
+				return packOut(t, s, i, at, call)
+			}
 			steps, err := t.members[i].copySteps(s.In.At(call.In), *s.In)
 			if err != nil {
 				return call, err
@@ -84,11 +101,16 @@ func packAround(t *team, w *coll.NCCLWork, i int, at *attendee) (coll.NCCLCall, 
 			at.before = append(at.before, steps...)
 		}
 	}
+	return packOut(t, s, i, at, call)
+}
+
+// packOut is packAround of the result.
+func packOut(t *team, s *coll.NCCLShare, i int, at *attendee, call coll.NCCLCall) (coll.NCCLCall, error) {
 	if s.Out != nil {
 		call.Out = s.Out.Addr
 		if s.Unpack {
 			mem, err := t.reserve("results of NCCL", s.Out.Bytes())
-			if err != nil {
+			if err != nil || t.members[i].dev.site.foreign {
 				return call, err
 			}
 			call.Out = mem.At[i]
@@ -102,19 +124,22 @@ func packAround(t *team, w *coll.NCCLWork, i int, at *attendee) (coll.NCCLCall, 
 	return call, nil
 }
 
-// issue gives NCCL all members' shares as one group.
-func (g *communicators) issue(w *coll.NCCLWork, member func(i int) (coll.NCCLCall, nvlib.Stream, bool)) error {
+// issue gives NCCL all members' shares that are this process's as one group.
+func (g *communicators) issue(t *team, w *coll.NCCLWork, member func(i int) (coll.NCCLCall, nvlib.Stream, bool)) error {
 	g.used = true
 	err := g.lib.GroupStart()
 	if err != nil {
 		return err
 	}
 	for i := range g.comms {
-		if call, s, ok := member(i); ok && err == nil {
+		if call, s, ok := member(i); ok && err == nil && g.comms[i] != 0 {
 			err = w.Issue(g.lib, g.comms[i], i, call, s)
 		}
 	}
-	return errors.Join(err, g.lib.GroupEnd())
+	if err = errors.Join(err, g.lib.GroupEnd()); err == nil && g.joined {
+		err = g.settle(t)
+	}
+	return err
 }
 
 // trialMost bounds the memory of an exercise: beyond, NCCL does what it does at
@@ -146,6 +171,9 @@ func (g *communicators) exercise(t *team, w *coll.NCCLWork) error {
 		return err
 	}
 	for i, m := range t.members {
+		if m.dev.site.foreign {
+			continue
+		}
 		at := mems[i].addr
 		if err := m.set(at, 0, 2*bytes/4); err != nil {
 			return err
@@ -153,11 +181,11 @@ func (g *communicators) exercise(t *team, w *coll.NCCLWork) error {
 		calls[i] = coll.NCCLCall{In: at, Out: at + nvlib.Ptr(bytes)}
 	}
 	issue := func() error {
-		return g.issue(&trial, func(i int) (coll.NCCLCall, nvlib.Stream, bool) {
+		return g.issue(t, &trial, func(i int) (coll.NCCLCall, nvlib.Stream, bool) {
 			return calls[i], t.members[i].stream.h, w.TakesPart(i)
 		})
 	}
-	if err := t.members[0].dev.bound(issue); err != nil {
+	if err := t.firstOwn().dev.bound(issue); err != nil {
 		return fmt.Errorf("a trial run: %w", err)
 	}
 	inUse = true
@@ -174,7 +202,9 @@ func (g *communicators) exercise(t *team, w *coll.NCCLWork) error {
 // go on meanwhile, and may end the world. The caller holds the world exclusively.
 func (g *communicators) awaitTrial(t *team) error {
 	for _, m := range t.members {
-		m.stream.worked()
+		if !m.dev.site.foreign {
+			m.stream.worked()
+		}
 	}
 	limit := t.w.m.opts.teamTimeout()
 	return t.w.aside(func() error {
@@ -197,6 +227,9 @@ func membersIdle(t *team) (bool, error) {
 	t.w.mu.Lock()
 	defer t.w.mu.Unlock()
 	for _, m := range t.members {
+		if m.dev.site.foreign {
+			continue
+		}
 		if idle, err := m.stream.idle(); !idle || err != nil {
 			return false, err
 		}
@@ -220,6 +253,9 @@ func allocEach(t *team, bytes int64, kind device.MemKind) (mems []*memory, err e
 func dropAll(mems []*memory) {
 	for _, m := range mems {
 		m.freed = true
+		if m.nowhere {
+			continue
+		}
 		_ = m.dev.bound(func() error { return m.dev.site.heaps[m.kind].Free(m.addr, m.bytes) })
 	}
 }

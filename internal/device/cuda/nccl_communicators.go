@@ -21,6 +21,7 @@ type communicators struct {
 	key       string      // the devices, in order
 	comms     []nvlib.Comm
 	exercised map[string]bool
+	joined    bool // with other processes: calls do not block, see settle; comms of theirs are 0
 	used      bool // was given work
 	failed    bool // not to be used again
 	ended     bool // aborted
@@ -67,7 +68,11 @@ func (t *team) communicators() (*communicators, error) {
 	if t.nccl != nil {
 		return t.nccl, nil
 	}
-	g, err := t.w.m.sys.communicators(t)
+	open := t.w.m.sys.communicators
+	if t.w.peers != nil {
+		open = joinNCCL
+	}
+	g, err := open(t)
 	if err == nil {
 		g.lib = g.own.Watched(&t.w.hung.calls)
 		t.nccl = g
@@ -147,6 +152,8 @@ func (t *team) leaveNCCL(sound bool) {
 	g := t.nccl
 	switch t.nccl = nil; {
 	case g == nil:
+	case sound && !g.failed && !g.ended && g.joined:
+		g.destroy() // another team would have to agree on whose they are
 	case sound && !g.failed && !g.ended:
 		t.w.m.sys.keep(g)
 	default:
@@ -171,15 +178,16 @@ func (g *communicators) end(last func(nvlib.Comm) error) {
 		return
 	}
 	g.ended = true
-	done := make(chan struct{}, len(g.comms))
-	for _, c := range g.comms {
+	own := slices.DeleteFunc(slices.Clone(g.comms), func(c nvlib.Comm) bool { return c == 0 })
+	done := make(chan struct{}, len(own))
+	for _, c := range own {
 		go func() {
 			_ = last(c) // there is nobody left to care
 			done <- struct{}{}
 		}()
 	}
 	late := time.After(endPatience)
-	for range g.comms {
+	for range own {
 		select {
 		case <-done:
 		case <-late:
@@ -202,6 +210,9 @@ func readCommunicators(w *world, t *team, g *communicators) {
 		return
 	}
 	for i, c := range g.comms {
+		if c == 0 {
+			continue
+		}
 		if err := g.lib.AsyncError(c); err != nil && w.cause == nil {
 			g.failed = true
 			m := t.members[i]

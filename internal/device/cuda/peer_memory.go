@@ -105,6 +105,9 @@ func (s *site) sharedHeap(grain int64) *gpu.Heap {
 // exclusively.
 func (d *dev) hostShared(bytes int64) (*memory, error) {
 	p := d.w.peers
+	if d.site.far {
+		return d.nameless(&memory{dev: d, kind: device.Pinned, bytes: bytes}), nil
+	}
 	d.w.hostShares++
 	key := fmt.Sprintf("%s: rank %d, host memory %d", p.Name, d.rank, d.w.hostShares)
 	var seg *procs.Segment

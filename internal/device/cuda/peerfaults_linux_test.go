@@ -89,6 +89,33 @@ func TestPeerKilled(t *testing.T) {
 	running.Wait()
 }
 
+// TestNodesKilled: a process of the other node that is killed, while NCCL is made ready or runs, is named in bounded time.
+func TestNodesKilled(t *testing.T) {
+	for _, call := range []peerFault{{syscall.SIGKILL, "cuMemSetAccess", 1}, {syscall.SIGKILL, "cuLaunchKernel", 1},
+		{syscall.SIGKILL, "cuLaunchKernel", 20}, {syscall.SIGKILL, "cuStreamQuery", 30}} {
+		for culprit := range 2 {
+			t.Run(fmt.Sprint(call.Call, call.Number, " of ", culprit), func(t *testing.T) {
+				j := peerJob{GPUs: 2, PerGPU: 1, NCCL: t.TempDir(),
+					Loads: []peerLoad{{Program: "tp_sp_linears.hkt", Dims: small["tp_sp_linears.hkt"], Batches: []int{1, 5, 20}}}}
+				jobs := slices.Repeat([]peerJob{j}, 2)
+				jobs[culprit].Fault = call
+				peers := startPeersOn(t, 2, stallTimeout, jobs...)
+				if err := peers[culprit].Wait(); err == nil {
+					t.Fatal("it was not killed")
+				}
+				began := time.Now()
+				r := peers[1-culprit].wait(t)
+				if took := time.Since(began); took > 10*5*time.Second {
+					t.Errorf("it took %v", took)
+				}
+				if r == nil || r.Rank != culprit {
+					t.Errorf("it blames not %d: %+v", culprit, r)
+				}
+			})
+		}
+	}
+}
+
 // peerMember is a process of a world that is none: a goroutine.
 type peerMember struct {
 	rank int

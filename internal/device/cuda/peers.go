@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 
 	"hocket.example/hocket/internal/device"
@@ -22,12 +23,17 @@ import (
 
 // vista is which GPUs each process sees.
 type vista struct {
-	seen  [][]sight // by process
-	alike bool      // all see the same
+	seen  [][]sight       // by process
+	alike map[string]bool // by host: all its processes see the same
+	own   string          // this process's host
 }
+
+// host is that of a process.
+func (v *vista) host(process int) string { return v.seen[process][0].Host }
 
 // sight is what others need to know of a GPU.
 type sight struct {
+	Host             string
 	PCI, Name, Arch  string
 	SMs, BlockShared int
 	Memory           int64
@@ -36,8 +42,9 @@ type sight struct {
 // look tells the other processes which GPUs this one sees, and learns what they do.
 func (m *machine) look(ctx context.Context) error {
 	var own []sight
+	host, _ := os.Hostname() // without one all are of one host
 	for _, g := range m.sys.GPUs {
-		own = append(own, sight{g.PCI, g.Name, g.Arch, g.SMs, g.BlockShared, g.Memory})
+		own = append(own, sight{host, g.PCI, g.Name, g.Arch, g.SMs, g.BlockShared, g.Memory})
 	}
 	text, err := json.Marshal(own)
 	if err != nil {
@@ -47,26 +54,36 @@ func (m *machine) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.vista.alike = true
+	m.vista.alike = map[string]bool{}
+	first := map[string][]sight{}
 	for p, text := range all {
 		var list []sight
 		if err := json.Unmarshal(text, &list); err != nil || len(list) == 0 {
 			return fmt.Errorf("process %d says of its GPUs %q (%v)", p, text, err)
 		}
 		m.vista.seen = append(m.vista.seen, list)
-		m.vista.alike = m.vista.alike && slices.Equal(list, m.vista.seen[0])
+		host := list[0].Host
+		if first[host] == nil {
+			first[host], m.vista.alike[host] = list, true
+		}
+		m.vista.alike[host] = m.vista.alike[host] && slices.Equal(list, first[host])
 	}
+	m.vista.own = host
 	return nil
 }
 
 // maxRanks is how many ranks there can be.
 func (m *machine) maxRanks() int {
-	n := len(m.sys.GPUs)
-	if m.vista.seen != nil && !m.vista.alike {
-		n = 0
-		for _, list := range m.vista.seen {
+	if m.vista.seen == nil {
+		return len(m.sys.GPUs) * m.opts.RanksPerGPU
+	}
+	n, counted := 0, map[string]bool{}
+	for p, list := range m.vista.seen {
+		host := m.vista.host(p)
+		if !m.vista.alike[host] || !counted[host] {
 			n += len(list)
 		}
+		counted[host] = true
 	}
 	return n * m.opts.RanksPerGPU
 }
@@ -76,9 +93,6 @@ func (m *machine) share(ctx context.Context, ranks int) (*procs.Spread, error) {
 	p, err := m.opts.Peers.Spread(ranks)
 	if err != nil {
 		return nil, err
-	}
-	if n := p.Nodes(); n > 1 {
-		return nil, fmt.Errorf("cuda: a world of %d nodes: %w; start all processes on one", n, device.ErrUnsupported)
 	}
 	return p, p.Begin(ctx, fmt.Sprintf("cuda world %d", m.opened.Add(1)))
 }
@@ -92,29 +106,37 @@ func (w *world) Local(rank int) bool { return w.peers.Local(rank) }
 // Node implements device.World.
 func (w *world) Node(rank int) int { return w.peers.Node(rank) }
 
-// Transport implements device.World.
-func (w *world) Transport() string { return "" }
+// Transport implements device.World: between nodes NCCL carries collectives.
+func (w *world) Transport() string {
+	if w.peers == nil || w.peers.Nodes() == 1 {
+		return ""
+	}
+	return ncclName
+}
 
-// spread gives the ranks of a world of several processes their sites: a rank's GPU is that of its number
-// where all processes see the same GPUs, else that of its number among its process's ranks.
+// spread gives the ranks of a world of several processes their sites: a rank's GPU is that of its number among its
+// host's ranks where all processes there see the same GPUs, else that of its number among its process's ranks.
 func (w *world) spread(ranks int) error {
 	p, at := w.peers, map[string]*site{}
-	ranksOf, shared := make([]int, p.Processes()), map[string]int{}
+	ranksOf, ranksOn, shared := make([]int, p.Processes()), map[string]int{}, map[string]int{}
 	for r := range ranks {
 		owner := p.Owner(r)
+		host := w.m.vista.host(owner)
 		seen, i := w.m.vista.seen[owner], ranksOf[owner]
-		if w.m.vista.alike {
-			i = r
+		if w.m.vista.alike[host] {
+			i = ranksOn[host]
 		}
 		ranksOf[owner]++
+		ranksOn[host]++
 		is := seen[i%len(seen)]
-		if shared[is.PCI]++; shared[is.PCI] > w.m.opts.RanksPerGPU {
+		if shared[host+is.PCI]++; shared[host+is.PCI] > w.m.opts.RanksPerGPU {
 			return fmt.Errorf("more than %d ranks on the GPU at %s, the last rank %d: each process wants GPUs of its own", w.m.opts.RanksPerGPU, is.PCI, r)
 		}
 		key := fmt.Sprintf("process %d GPU %s", owner, is.PCI)
 		s := at[key]
 		if s == nil {
-			s = &site{w: w, gpu: w.m.sys.known(is), foreign: owner != p.Process(), owner: owner, key: key}
+			s = &site{w: w, gpu: w.m.sys.known(is, w.m.vista.own), foreign: owner != p.Process(), owner: owner, key: key,
+				far: p.World.Node(owner) != p.World.Node(p.Process())}
 			s.faults.s = s
 			at[key] = s
 			w.all = append(w.all, s)
@@ -129,9 +151,9 @@ func (w *world) spread(ranks int) error {
 }
 
 // known returns a GPU that some process sees: as this process sees it, or as a description.
-func (s *system) known(is sight) *gpu.GPU {
+func (s *system) known(is sight, host string) *gpu.GPU {
 	for _, g := range s.GPUs {
-		if g.PCI == is.PCI {
+		if g.PCI == is.PCI && is.Host == host {
 			return g
 		}
 	}
@@ -145,7 +167,7 @@ func (w *world) apart(a, b *site) (why, err error) {
 	if !a.foreign && !b.foreign {
 		return w.m.sys.Apart(a.gpu, b.gpu)
 	}
-	if a.gpu == b.gpu || a.gpu.Device < 0 || b.gpu.Device < 0 {
+	if a.gpu == b.gpu || a.gpu.Device < 0 || b.gpu.Device < 0 || a.far || b.far {
 		return nil, nil
 	}
 	if why := w.m.sys.ApartNow(a.gpu, b.gpu); why != nil {
@@ -177,6 +199,16 @@ func (d *dev) nameless(m *memory) *memory {
 	d.w.nowhere++
 	m.addr, m.nowhere = nvlib.Ptr(1<<60+d.w.nowhere<<44), true
 	return m
+}
+
+// reach returns an error unless memory of the site can be reached from a stream of another.
+func (s *site) reach(from *dev) error {
+	if from.site.foreign || !s.far { // of a foreign stream nothing is done here
+		return nil
+	}
+	w := s.w
+	return fmt.Errorf("rank %d is on node %d, and process %d, whose memory it is, on node %d: nodes share no memory",
+		from.rank, w.Node(from.rank), s.owner, w.peers.World.Node(s.owner))
 }
 
 // foreignLaunch is what is prepared for a device of another process.

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// What all processes of a world must have alike, as text that they compare when a plan is loaded. A kernel of a team
+// What all processes of a node must have alike, as text that they compare when a plan is loaded. A kernel of a team
 // that has another grid in one process, or another address for what its peer writes, would wait in vain, or write over
 // other data.
 
@@ -21,6 +21,9 @@ func (t *team) describe(list [][]coll.Action) {
 		return
 	}
 	for i, m := range t.members {
+		if m.dev.site.far {
+			continue
+		}
 		for _, x := range list[i] {
 			if k, ok := x.(coll.Kernel); ok {
 				t.kernels = append(t.kernels, fmt.Sprintf("rank %d: kernel %s of %d × %d threads, %d bytes shared",
@@ -33,6 +36,9 @@ func (t *team) describe(list [][]coll.Action) {
 // alike describes the memory of all GPUs that others map, and what teams have there and launch. The caller holds mu.
 func (w *world) alike() (lines []string) {
 	for _, s := range w.all {
+		if s.far { // its node's processes compare it
+			continue
+		}
 		lines = append(lines, fmt.Sprintf("%s: %s", s.key, s.layout()))
 	}
 	for _, t := range w.teams {
@@ -42,12 +48,18 @@ func (w *world) alike() (lines []string) {
 		}
 		team := fmt.Sprintf("the team of ranks %v", ranks)
 		for i, m := range t.members {
+			if m.dev.site.far {
+				continue
+			}
 			lines = append(lines, fmt.Sprintf("%s: rank %d meets the others at %s", team, ranks[i], m.dev.site.place(m.control)))
 		}
 		for _, name := range slices.Sorted(maps.Keys(t.regions)) {
 			a := t.regions[name]
 			line := fmt.Sprintf("%s: %s of %d bytes", team, name, a.Bytes)
 			for i, at := range a.At {
+				if t.members[i].dev.site.far {
+					continue
+				}
 				line += fmt.Sprintf(", of rank %d at %s", ranks[i], t.members[i].dev.site.place(at))
 			}
 			lines = append(lines, line)

@@ -6,10 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -38,6 +41,8 @@ type peerJob struct {
 	Fault   peerFault
 	Costs   []float32 // of algorithms of products; nil for none of the vendor's
 	Apart   bool      // its GPUs do not reach each other, nor others
+	NCCL    string    // the folder in which fakes of NCCL meet; empty for none
+	Hang    bool      // NCCL never is ready
 	Enqueue bool      // enqueues runs on a stream of its own, too, and captures some
 }
 
@@ -135,6 +140,12 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 	var sys *system
 	device.Register(t.Name(), func(peers *procs.World) (device.Machine, error) {
 		sys = f.system()
+		if j.NCCL != "" {
+			x := &fakeNCCL{f: f}
+			x.share(j.NCCL)
+			x.shared.hang = j.Hang
+			sys.NCCL = sync.OnceValues(x.open)
+		}
 		return newJoined(sys, Options{Kernels: f, RanksPerGPU: j.PerGPU, Peers: peers, TeamTimeout: j.Timeout})
 	})
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: t.Name(), World: w})
@@ -234,7 +245,7 @@ func (l peerLoad) run(ctx context.Context, m *hocket.Machine, r *peerResult) (er
 		return err
 	}
 	defer func() { err = errors.Join(err, model.Close()) }()
-	var hashes []string
+	var hashes, algorithms []string
 	for _, n := range l.Batches {
 		var batch []hocket.Args
 		for range n {
@@ -250,9 +261,16 @@ func (l peerLoad) run(ctx context.Context, m *hocket.Machine, r *peerResult) (er
 		}
 		for _, report := range reports {
 			hashes = append(hashes, report.OutputsSHA256())
+			algorithms = nil
+			for _, o := range report.Overlap {
+				if o.Algorithm != "" {
+					algorithms = append(algorithms, o.Algorithm)
+				}
+			}
 		}
 	}
 	r.Hashes = append(r.Hashes, hashes)
+	r.Algorithms = append(r.Algorithms, algorithms)
 	return nil
 }
 
@@ -266,6 +284,22 @@ type peer struct {
 // startPeers starts the processes of a world, each with a job, and ends them with the test.
 func startPeers(t *testing.T, stall time.Duration, jobs ...peerJob) []*peer {
 	t.Helper()
+	return startPeersOn(t, 1, stall, jobs...)
+}
+
+// startPeersOn starts them on so many nodes, in order.
+func startPeersOn(t *testing.T, nodes int, stall time.Duration, jobs ...peerJob) []*peer {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	meeting, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer meeting.Close()
 	dir, all := t.TempDir(), make([]*peer, len(jobs))
 	for rank, j := range jobs {
 		text, err := json.Marshal(j)
@@ -277,6 +311,13 @@ func startPeers(t *testing.T, stall time.Duration, jobs ...peerJob) []*peer {
 		p.Env = append(os.Environ(), fmt.Sprint("HOCKET_RANK=", rank), fmt.Sprint("HOCKET_WORLD_SIZE=", len(jobs)),
 			"HOCKET_RUN_ID="+t.Name(), "HOCKET_RUN_DIR="+dir, fmt.Sprint("HOCKET_STALL_TIMEOUT=", stall),
 			peerVariable+"="+string(text), resultVariable+"="+p.result)
+		if nodes > 1 {
+			p.Env = append(p.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN=t", fmt.Sprint("HOCKET_NODE=", rank*nodes/len(jobs)))
+		}
+		if nodes > 1 && rank == 0 {
+			p.ExtraFiles = []*os.File{meeting}
+			p.Env = append(p.Env, "HOCKET_MEET_FD=3")
+		}
 		p.Stdout, p.Stderr = &p.out, &p.out
 		if err := p.Start(); err != nil {
 			t.Fatal(err)
@@ -463,6 +504,73 @@ func TestPeersSeeOthers(t *testing.T) {
 	for rank, p := range startPeers(t, time.Minute, j, other) {
 		if r := p.wait(t); r.Err != "" || fmt.Sprint(r.Hashes) != fmt.Sprint(want.Hashes) {
 			t.Errorf("process %d: %+v, one process has %+v", rank, r, want)
+		}
+	}
+}
+
+// TestNodes: of processes on two nodes NCCL carries what crosses, and results are those of one process; what reaches
+// memory of another node is refused.
+func TestNodes(t *testing.T) {
+	j := peerJob{GPUs: 4, PerGPU: 1, NCCL: t.TempDir()}
+	for _, name := range []string{"ag_linear_2d.hkt", "dp_tp_mlp.hkt", "linear_rs_2d.hkt", "mlp.hkt", "moe.hkt", "all_to_allv.hkt",
+		"row_parallel_scatter.hkt", "symbolic_rows.hkt"} {
+		j.Loads = append(j.Loads, peerLoad{Program: name, Dims: small[name], Algorithm: "staged", Batches: []int{1, 3}})
+	}
+	for _, name := range []string{"mlp.hkt", "column_parallel.hkt"} {
+		j.Loads = append(j.Loads, peerLoad{Program: name, Dims: small[name], Algorithm: "hierarchical", Batches: []int{2, 1}})
+	}
+	j.Loads = append(j.Loads, peerLoad{Program: "../internal/device/cuda/testdata/nodes.hkt", Algorithm: "hierarchical", Batches: []int{2}})
+	alone := j
+	alone.NCCL, alone.Loads = "", slices.Clone(j.Loads)
+	for i := range alone.Loads {
+		alone.Loads[i].Algorithm = "staged"
+	}
+	want := alone.run(t, nil)
+	if want.Err != "" {
+		t.Fatal(want.Err)
+	}
+	crossed := map[string]int{}
+	for rank, p := range startPeersOn(t, 2, time.Minute, slices.Repeat([]peerJob{j}, 4)...) {
+		r := p.wait(t)
+		if r.Err != "" {
+			t.Errorf("process %d: %s", rank, r.Err)
+		}
+		for i, l := range j.Loads[:len(r.Hashes)] {
+			if !slices.Equal(r.Hashes[i], want.Hashes[i]) {
+				t.Errorf("process %d, %s: %q, one process has %q", rank, l, r.Hashes[i], want.Hashes[i])
+			}
+		}
+		for _, list := range r.Algorithms {
+			for _, a := range list {
+				crossed[a]++
+			}
+		}
+	}
+	if crossed[ncclName] < 8 || crossed["across"] < 16 || crossed["staged"] < 8 || crossed["hierarchical"] < 8 {
+		t.Errorf("collectives ran by %v", crossed)
+	}
+	for _, name := range []string{"all_reduce", "reduce_scatter", "all_gather", "send"} {
+		if !calledShared(t, j.NCCL, name) {
+			t.Errorf("NCCL was not asked for %s", name)
+		}
+	}
+	j.Loads = []peerLoad{{Program: "ag_linear_ring.hkt", Dims: small["ag_linear_ring.hkt"], Batches: []int{1}}}
+	for rank, p := range startPeersOn(t, 2, time.Minute, slices.Repeat([]peerJob{j}, 4)...) {
+		if r := p.wait(t); !strings.Contains(r.Err, "nodes share no memory") {
+			t.Errorf("process %d: %q", rank, r.Err)
+		}
+	}
+}
+
+// TestNodesNCCLHangs: NCCL that never is ready ends the load in bounded time, and says so.
+func TestNodesNCCLHangs(t *testing.T) {
+	j := peerJob{GPUs: 2, PerGPU: 1, NCCL: t.TempDir(), Timeout: time.Second,
+		Loads: []peerLoad{{Program: "tp_sp_linears.hkt", Dims: small["tp_sp_linears.hkt"], Batches: []int{1}}}}
+	hangs := j
+	hangs.Hang = true
+	for rank, p := range startPeersOn(t, 2, 10*time.Second, j, hangs) {
+		if r := p.wait(t); !strings.Contains(r.Err, "NCCL is not ready after 1s") {
+			t.Errorf("process %d: %q", rank, r.Err)
 		}
 	}
 }

@@ -22,8 +22,13 @@ func (w *world) Settle(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.alike(), nil
+	lines := w.alike()
+	w.mu.Unlock()
+	if w.peers.Nodes() == 1 {
+		return lines, nil
+	}
+	// Where things lie only those need have alike that map them.
+	return nil, w.peers.SameListOfNode(ctx, w.peers.Name+": memory and kernels of the node", lines)
 }
 
 func (w *world) settleProducts(ctx context.Context) error {

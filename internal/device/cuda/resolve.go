@@ -21,6 +21,9 @@ func (d *dev) resolve(v device.View, peers bool) (strided.View, error) {
 	if err := device.MayUse(d.rank, m.dev.rank, m.kind, peers); err != nil {
 		return strided.View{}, err
 	}
+	if err := m.dev.site.reach(d); err != nil {
+		return strided.View{}, err
+	}
 	return m.view(v)
 }
 

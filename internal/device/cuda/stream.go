@@ -308,6 +308,9 @@ func (s *stream) Signal(c device.Counters, elem int, by int64) error {
 	if err != nil {
 		return s.errorf("signal: %w", err)
 	}
+	if err := cs.dev.site.reach(s.dev); err != nil {
+		return s.errorf("signal: %w", err)
+	}
 	if by <= 0 {
 		return s.errorf("signal: counters are only raised, not changed by %d", by)
 	}

@@ -31,6 +31,8 @@ type fakeNCCL struct {
 	left    []uintptr // destroyed
 	async   int32     // what ncclCommGetAsyncError tells
 	version int32     // 0 for one without known mistakes
+
+	shared *sharedNCCL // with fakes of other processes; nil for this one's alone
 }
 
 type fakeCall struct {
@@ -114,6 +116,9 @@ func (x *fakeNCCL) open() (*nvlib.NCCL, error) {
 	table["ncclRecv"] = func(a []uintptr) uintptr {
 		return add(fakeCall{"recv", 0, a[0], a[1], nvlib.NCCLType(a[2]), 0, int(a[3]), a[4], a[5]})
 	}
+	if x.shared != nil {
+		x.shared.calls(table)
+	}
 	x.f.failing(table, 1, func(name string) {
 		x.broken = x.depth > 0
 		if name == "ncclGroupEnd" {
@@ -146,6 +151,10 @@ func (x *fakeNCCL) end() {
 	calls := x.calls
 	x.calls = nil
 	if len(calls) == 0 {
+		return
+	}
+	if x.shared != nil {
+		x.shared.give(calls)
 		return
 	}
 	team, _ := x.rank(calls[0].comm)

@@ -63,6 +63,7 @@ type site struct {
 	w           *world
 	foreign     bool   // another process drives it: owner, which it is known by as key
 	owner       int    // a process
+	far         bool   // of another node: nothing of it is reached from here
 	key         string // where there are peers
 	gpu         *gpu.GPU
 	ctx         nvlib.Context
