@@ -9,6 +9,7 @@ import (
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/footprint"
 	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/verify"
 )
 
 // MemoryReport says what a plan takes on each rank, and what any plan of the program must take.
@@ -44,7 +45,7 @@ type MemoryFit struct {
 
 // Fit inserts waits into m until it takes no more than budget bytes. Of the pairs of large buffers that can be live at
 // once it tries some, and takes the one whose wait is predicted to cost least for what it saves; a better choice of waits
-// may exist. Its error wraps ErrBudget where waits are not enough; m is then the smallest plan found. Models do not run
+// may exist. The plan is proved like any other. Its error wraps ErrBudget where waits are not enough; m is then the smallest plan found. Models do not run
 // the plan: to run within it, bring the waits into the program.
 func (m *MemoryPlan) Fit(ctx context.Context, budget int64) (*MemoryFit, error) {
 	q, waits, before, after, serr := m.unit.Squeeze(ctx, m.plan, budget)
@@ -54,6 +55,10 @@ func (m *MemoryPlan) Fit(ctx context.Context, budget int64) (*MemoryFit, error) 
 	fit := &MemoryFit{Before: before, After: after, Waits: []MemoryWait{}}
 	for _, w := range waits {
 		fit.Waits = append(fit.Waits, MemoryWait{q.Buffers[w.Before].Name, q.Buffers[w.Behind].Name, w.Time})
+	}
+	if v := verify.Plan(q, verify.Options{FaultsOnly: true, Stop: ctx.Err}); v.Verdict != verify.Proved {
+		return nil, fmt.Errorf("the plan with %d waits is not proved: %s\n%w", len(waits), v.Reason,
+			v.Diagnostics(m.unit.Source.Prog))
 	}
 	r, err := footprint.OfPlan(q)
 	if err != nil {

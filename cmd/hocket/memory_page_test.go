@@ -171,3 +171,51 @@ func TestMemoryRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestMemoryBudget: the waits of a plan that fits, none of which others imply, and where none does the nearest figure.
+func TestMemoryBudget(t *testing.T) {
+	t.Chdir(t.TempDir())
+	const src = `mesh tp[2]
+func f(%x: bf16[1024, 256], %w: bf16[256, 256]) -> bf16[1024, 256] {
+  %s = stream
+  %y = alloc bf16[1024, 256]
+  for %i in 0..8 {
+    %xi = chunk %x, axis=0, %i of 8
+    %yi = chunk %y, axis=0, %i of 8
+    %p = alloc bf16[extent(%xi, 0), 256]
+    linear %xi, %w into %p
+    on %s {
+      wait main
+      all_reduce %p into %yi, over=tp, op=sum
+    }
+  }
+  wait %s
+  return %y
+}
+`
+	if err := os.WriteFile("p.hkt", []byte(src), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var r struct {
+		Peak, Bound int64
+		Fit         struct {
+			Waits  []struct{ Before, Behind string }
+			Before float64 `json:"us_before"`
+			After  float64 `json:"us_after"`
+		}
+	}
+	out, errs, code := hocketHere("memory", "p.hkt", "--budget", "1344K", "--json")
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 {
+		t.Fatalf("exit code %d, %v: %s%s", code, err, out, errs)
+	}
+	// x, y, w and three of the eight chunks.
+	if want := int64(512+512+128+3*64) << 10; r.Peak != want || r.Bound != want || len(r.Fit.Waits) != 5 ||
+		r.Fit.After < r.Fit.Before || r.Fit.Before <= 0 {
+		t.Errorf("%+v, want %d bytes by 5 waits", r, want)
+	}
+	out, errs, code = hocketHere("memory", "p.hkt", "--budget", "1M")
+	if !strings.Contains(errs, "more than the budget of 1.0 MiB: the plan takes 1.2 MiB with all waits that help") ||
+		code != 3 || !strings.Contains(out, "1245184 bytes") {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+}

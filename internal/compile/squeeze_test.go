@@ -55,6 +55,10 @@ func f(%x: bf16[T, H], %w: bf16[H, H]) -> bf16[T, H] {
 		if err := proved(q, u.Lowered); err != nil {
 			t.Errorf("%d chunks: %v", chunks, err)
 		}
+		// A chunk waits for the one that many before it, which implies all others.
+		if len(waits) > 8-int(chunks) {
+			t.Errorf("%d chunks: %d waits, want at most %d", chunks, len(waits), 8-chunks)
+		}
 		if q == p != (chunks == 8) {
 			t.Errorf("%d chunks: the plan was changed, or was not", chunks)
 		}

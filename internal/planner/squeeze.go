@@ -47,6 +47,7 @@ func Squeeze(
 		return p, nil, err
 	}
 	best, bestWaits := p, 0
+	first, firstUsage, firstTime := p, u, now
 	for len(waits) < mostWaits {
 		s, err := squeezeOnce(ctx, p, u, now, time)
 		if err != nil {
@@ -64,10 +65,45 @@ func Squeeze(
 			break
 		}
 	}
+	waits = waits[:bestWaits]
+	fewer, fewerWaits, err := firstUsage.again(ctx, first, waits, firstTime, time)
+	if err != nil {
+		return best, waits, err
+	}
+	if fewer != nil && len(fewerWaits) < len(waits) && fewer.ArenaBytes <= max(budget, best.ArenaBytes) {
+		best, waits = fewer, fewerWaits
+	}
 	if best.ArenaBytes > budget {
 		err = fmt.Errorf("%w: it takes %d bytes with all that help", ErrBudget, best.ArenaBytes)
 	}
-	return best, waits[:bestWaits], err
+	return best, waits, err
+}
+
+// again inserts waits anew, the last one first, and leaves out those that others imply: each was inserted while less was
+// ordered than is now. The plan is nil where it cannot be laid out.
+func (u *usage) again(
+	ctx context.Context, p *plan.Plan, waits []Wait, now float64, time func(*plan.Plan) (float64, error),
+) (*plan.Plan, []Wait, error) {
+	var kept []Wait
+	for _, w := range slices.Backward(waits) {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		q, usage := u.behind(p, w.Before, w.Behind)
+		if q == nil {
+			continue
+		}
+		t, err := time(q)
+		if err != nil {
+			return nil, nil, err
+		}
+		w.Time = t - now
+		p, u, now, kept = q, usage, t, append(kept, w)
+	}
+	if len(kept) == 0 || layOut(p, u, new(Stats)) != nil {
+		return nil, nil, nil
+	}
+	return p, kept, nil
 }
 
 // squeezed is a plan with one more wait.

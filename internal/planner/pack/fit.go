@@ -5,37 +5,82 @@ import (
 	"slices"
 )
 
-// fitLooks bounds what greedy orders look at, besides the first, where they look at all placed items each time.
+// fitLooks bounds what greedy orders look at, besides sweeps, where they look at all placed items each time.
 const fitLooks = 64 << 20
 
-// fit returns the best of the greedy packings and its order. The first order is always tried, the others within so many
-// looks where conflicts are many.
+// fit returns the best of the greedy packings and its order. Sweeps are always tried, other orders within so many looks
+// where conflicts are many.
 func (p *problem) fit(bound, looks int64) (best []int64, order []int32) {
 	n := int64(len(p.items))
 	most := len(p.items)
 	if p.dense {
-		most = int(1 + max(looks, fitLooks)/(n*n/2+1))
+		most = int(max(looks, fitLooks) / (n*n/2 + 1))
 	}
 	least := int64(-1)
-	for k, o := range p.orders(most) {
-		off := p.gapFit(o, k == 0)
+	_, hottest := Load(p.items)
+	try := func(o []int32, ended func(i, j int32) bool, align int64) bool {
+		off := p.gapFit(o, ended, hottest, align)
 		if h := Height(p.items, off); least < 0 || h < least {
 			best, order, least = off, o, h
 		}
-		if least <= bound {
+		return least <= bound
+	}
+	orders := p.orders()
+	if try(orders[0], p.endedBefore, 0) {
+		return best, order
+	}
+	for k, align := range []int64{0, alignUnit / 8, alignUnit / 2, alignUnit, alignUnit * 7 / 4} {
+		if k > 0 && Overlaps(p.items) > mostAligned {
+			break
+		}
+		if try(orders[1], p.endedWithin(hottest), align) {
+			return best, order
+		}
+	}
+	for _, o := range orders[2:min(len(orders), 2+most)] {
+		if try(o, nil, 0) {
 			break
 		}
 	}
 	return best, order
 }
 
-// gapFit places items in the given order, each into the smallest gap between those it conflicts with, or above them. An
-// order by begin is a sweep: who has ended is not looked at again.
-func (p *problem) gapFit(order []int32, sweep bool) []int64 {
-	f := fitter{p: p, sweep: sweep, off: make([]int64, len(p.items))}
+// endedBefore says of an order by begin that no item from i on meets j.
+func (p *problem) endedBefore(i, j int32) bool { return p.items[j].End <= p.items[i].Begin }
+
+// endedWithin is the same of an order outwards from a step: all that lives within what has been placed.
+func (p *problem) endedWithin(hottest int32) func(i, j int32) bool {
+	return func(i, j int32) bool {
+		d := p.apart(i, hottest)
+		b := &p.items[j]
+		return int64(b.Begin) > int64(hottest)-d && int64(b.End) <= int64(hottest)+d
+	}
+}
+
+// apart is how many steps an item's life is away from a step, 0 where it lives then.
+func (p *problem) apart(i, step int32) int64 {
+	return max(0, int64(p.items[i].Begin)-int64(step), int64(step)+1-int64(p.items[i].End))
+}
+
+// alignUnit is the weight at which a life that begins or ends an average life apart from a neighbour's counts as much as
+// an average item's bytes.
+const alignUnit = 1 << 10
+
+// mostAligned bounds the pairs of items that meet, of those that are packed with several weights.
+const mostAligned = 28 << 20
+
+// gapFit places items in the given order, each into the gap between those it conflicts with that it leaves least of, or
+// above them. Where align is not 0, which is for the order outwards, it prefers to lie beside what ends when it does, so
+// that gaps become large again. ended, which may be nil, reports that neither i nor any item behind it in the order meets j.
+func (p *problem) gapFit(order []int32, ended func(i, j int32) bool, hottest int32, align int64) []int64 {
+	f := fitter{p: p, ended: ended, hottest: hottest, align: align, off: make([]int64, len(p.items)), size: 1, length: 1}
+	n := int64(len(p.items))
 	for i := range f.off {
 		f.off[i] = -1
+		f.size += p.items[i].Size / n
+		f.length += int64(p.items[i].End - p.items[i].Begin)
 	}
+	f.length = 1 + f.length/max(n, 1)
 	for _, i := range order {
 		f.place(i)
 	}
@@ -43,24 +88,46 @@ func (p *problem) gapFit(order []int32, sweep bool) []int64 {
 }
 
 type fitter struct {
-	p      *problem
-	sweep  bool
-	off    []int64 // -1: not placed
-	placed []int32 // by offset, where conflicts are many
-	found  []span
+	p            *problem
+	ended        func(i, j int32) bool
+	hottest      int32
+	align        int64
+	size, length int64   // of an average item
+	off          []int64 // -1: not placed
+	placed       []int32 // by offset, where conflicts are many
+	found        []span
 }
 
-type span struct{ lo, hi int64 }
+type span struct {
+	lo, hi int64
+	item   int32
+}
 
 func (f *fitter) place(i int32) {
 	f.collect(i)
 	size := f.p.items[i].Size
-	free, best, least := int64(0), int64(-1), int64(0)
+	free, below := int64(0), int32(-1)
+	best, least := int64(-1), int64(0)
 	for _, s := range f.found {
-		if gap := s.lo - free; gap >= size && (best < 0 || gap < least) {
-			best, least = free, gap
+		if left := s.lo - free - size; left >= 0 {
+			at, cost := free, left
+			if f.align > 0 {
+				low, high := f.misfit(i, below), f.misfit(i, s.item)
+				if left == 0 {
+					low = min(low, high)
+				}
+				if high < low {
+					at, low = s.lo-size, high
+				}
+				cost = left*alignUnit/f.size + low
+			}
+			if best < 0 || cost < least {
+				best, least = at, cost
+			}
 		}
-		free = max(free, s.hi)
+		if s.hi > free {
+			free, below = s.hi, s.item
+		}
 	}
 	if best < 0 {
 		best = free
@@ -74,6 +141,22 @@ func (f *fitter) place(i int32) {
 	}
 }
 
+// misfit is what it costs that, outwards, i ends at another step than its neighbour, which is -1 at the bottom.
+func (f *fitter) misfit(i, neighbour int32) int64 {
+	if neighbour < 0 {
+		return 0
+	}
+	a, b := &f.p.items[i], &f.p.items[neighbour]
+	var steps int64
+	if a.Begin <= f.hottest {
+		steps += max(int64(a.Begin)-int64(b.Begin), int64(b.Begin)-int64(a.Begin))
+	}
+	if a.End > f.hottest {
+		steps += max(int64(a.End)-int64(b.End), int64(b.End)-int64(a.End))
+	}
+	return steps * f.align / f.length
+}
+
 // collect fills found with the places of the placed items that i conflicts with, by offset.
 func (f *fitter) collect(i int32) {
 	p := f.p
@@ -82,7 +165,7 @@ func (f *fitter) collect(i int32) {
 		p.steps -= int64(len(p.near[i])) + 1
 		for _, j := range p.near[i] {
 			if f.off[j] >= 0 {
-				f.found = append(f.found, span{f.off[j], f.off[j] + p.items[j].Size})
+				f.found = append(f.found, span{f.off[j], f.off[j] + p.items[j].Size, j})
 			}
 		}
 		slices.SortFunc(f.found, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
@@ -97,56 +180,55 @@ func (f *fitter) collect(i int32) {
 	kept := f.placed[:0]
 	for _, j := range f.placed {
 		b := &p.items[j]
-		if f.sweep && b.End <= it.Begin && len(b.Also) == 0 {
+		if f.ended != nil && len(b.Also) == 0 && f.ended(i, j) {
 			continue
 		}
 		kept = append(kept, j)
 		if max(it.Begin, b.Begin) < min(it.End, b.End) || len(also) > 0 && also[j] {
-			f.found = append(f.found, span{f.off[j], f.off[j] + b.Size})
+			f.found = append(f.found, span{f.off[j], f.off[j] + b.Size, j})
 		}
 	}
 	f.placed = kept
 }
 
-// orders returns the orders that items are placed in greedily, so many at the most.
-func (p *problem) orders(most int) [][]int32 {
-	length := func(i int32) int64 { return int64(p.items[i].End - p.items[i].Begin) }
-	size := func(i int32) int64 { return p.items[i].Size }
-	by := func(keys ...func(i int32) int64) []int32 {
-		o := make([]int32, len(p.items))
-		for i := range o {
-			o[i] = int32(i)
-		}
-		slices.SortFunc(o, func(a, b int32) int {
-			for _, k := range keys {
-				if c := cmp.Compare(k(b), k(a)); c != 0 {
-					return c
-				}
-			}
-			return cmp.Compare(a, b)
-		})
-		return o
+// by returns the order of items by keys, the largest first.
+func (p *problem) by(keys ...func(i int32) int64) []int32 {
+	o := make([]int32, len(p.items))
+	for i := range o {
+		o[i] = int32(i)
 	}
+	slices.SortFunc(o, func(a, b int32) int {
+		for _, k := range keys {
+			if c := cmp.Compare(k(b), k(a)); c != 0 {
+				return c
+			}
+		}
+		return cmp.Compare(a, b)
+	})
+	return o
+}
+
+func (p *problem) length(i int32) int64 { return int64(p.items[i].End) - int64(p.items[i].Begin) }
+
+// outwards is the order outwards from a step: they lie without gaps, the longest lived lowest, and what is free later and
+// was free before lies together above.
+func (p *problem) outwards(step int32) []int32 {
+	return p.by(func(i int32) int64 { return -p.apart(i, step) }, p.length)
+}
+
+// orders returns the orders that items are placed in greedily. The first goes by begin, the second outwards from the
+// step in which most live.
+func (p *problem) orders() [][]int32 {
+	size := func(i int32) int64 { return p.items[i].Size }
 	heat := p.heat()
 	begin := func(i int32) int64 { return -int64(p.items[i].Begin) }
-	area := func(i int32) int64 { return size(i) * length(i) }
+	area := func(i int32) int64 { return size(i) * p.length(i) }
 	hot := func(i int32) int64 { return heat[i] }
 	_, hottest := Load(p.items)
-	// Outwards from the step in which most live: they lie without gaps, the longest lived lowest, and what is free
-	// later and was free before lies together above.
-	apart := func(i int32) int64 {
-		return -max(0, int64(p.items[i].Begin)-int64(hottest), int64(hottest)+1-int64(p.items[i].End))
+	return [][]int32{
+		p.by(begin, size), p.outwards(hottest), p.by(hot, p.length, size), p.by(size, p.length), p.by(p.length, size),
+		p.by(area), p.by(p.length, area, hot), p.by(hot, area),
 	}
-	var orders [][]int32
-	for _, keys := range [][]func(i int32) int64{
-		{begin, size}, {apart, length}, {hot, length, size}, {size, length}, {length, size}, {area},
-		{length, area, hot}, {hot, area},
-	} {
-		if len(orders) < most {
-			orders = append(orders, by(keys...))
-		}
-	}
-	return orders
 }
 
 // heat returns for each item the most that live in one of its sections.

@@ -1,6 +1,7 @@
 package pack
 
 import (
+	"cmp"
 	"encoding/csv"
 	"math/rand/v2"
 	"os"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+
+	"hocket.example/hocket/internal/longtest"
 )
 
 // proveApart fails where two items that conflict share a byte.
@@ -16,14 +19,29 @@ func proveApart(t *testing.T, items []Item, off []int64) {
 	if len(off) != len(items) {
 		t.Fatalf("%d offsets of %d items", len(off), len(items))
 	}
-	for i, a := range items {
+	apart := func(i, j int32) {
+		if a, b := &items[i], &items[j]; off[i] < off[j]+b.Size && off[j] < off[i]+a.Size {
+			t.Fatalf("items %d and %d overlap", i, j)
+		}
+	}
+	byBegin := make([]int32, len(items))
+	for i := range items {
+		byBegin[i] = int32(i)
 		if off[i] < 0 {
 			t.Fatalf("item %d lies at %d", i, off[i])
 		}
-		for j, b := range items[:i] {
-			conflict := max(a.Begin, b.Begin) < min(a.End, b.End) || slices.Contains(a.Also, int32(j))
-			if conflict && off[i] < off[j]+b.Size && off[j] < off[i]+a.Size {
-				t.Fatalf("items %d and %d overlap", i, j)
+		for _, j := range items[i].Also {
+			apart(int32(i), j)
+		}
+	}
+	slices.SortFunc(byBegin, func(i, j int32) int { return cmp.Compare(items[i].Begin, items[j].Begin) })
+	for k, i := range byBegin {
+		for _, j := range byBegin[k+1:] {
+			if items[j].Begin >= items[i].End {
+				break
+			}
+			if items[j].Begin < items[j].End {
+				apart(i, j)
 			}
 		}
 	}
@@ -73,6 +91,47 @@ func TestPerfectPackings(t *testing.T) {
 			t.Logf("n=%d seed %d: %.2f %% over", c.n, seed, over)
 			if over > c.percent {
 				t.Errorf("n=%d seed %d: %.2f %% over the optimum, want at most %v", c.n, seed, over, c.percent)
+			}
+		}
+	}
+}
+
+// Intervals that begin anywhere, of sizes that are drawn evenly or are powers of two: many or few live at once. Searched
+// as a FILE.csv is, and without search where those that live at once are so many that it finds nothing.
+func TestRandomIntervals(t *testing.T) {
+	for _, c := range []struct {
+		n        int
+		mean     float64 // life, in steps
+		steps    int64
+		longOnly bool
+	}{
+		{2_000, 50, 600e6, false}, {2_000, 500, 600e6, false}, {10_000, 500, 0, false}, {10_000, 50, 600e6, true},
+		{50_000, 50, 600e6, true}, {50_000, 500, 0, true},
+	} {
+		for seed := range uint64(2) {
+			if c.longOnly && !longtest.On() {
+				continue
+			}
+			r := rand.New(rand.NewPCG(seed, 11))
+			items := make([]Item, c.n)
+			for i := range items {
+				b, size := r.Int32N(int32(c.n)), 256*(1+r.Int64N(4096))
+				if seed%2 == 1 {
+					size = 256 << r.IntN(12)
+				}
+				life := 1 + r.Int32N(int32(2*c.mean)) // even, and for the shorter ones exponential
+				if c.mean < 100 {
+					life = 1 + int32(r.ExpFloat64()*c.mean)
+				}
+				items[i] = Item{Size: size, Begin: b, End: b + life}
+			}
+			off := Search(items, 0, c.steps)
+			proveApart(t, items, off)
+			load, _ := Load(items)
+			over := 100 * float64(Height(items, off)-load) / float64(load)
+			t.Logf("n=%d mean life %v seed %d: %.2f %% over", c.n, c.mean, seed, over)
+			if over > 4 {
+				t.Errorf("n=%d mean life %v seed %d: %.2f %% over what lives at once, want at most 4", c.n, c.mean, seed, over)
 			}
 		}
 	}

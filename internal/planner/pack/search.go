@@ -12,7 +12,7 @@ import (
 func Search(items []Item, bound, steps int64) []int64 {
 	p := newProblem(items)
 	bound = max(bound, p.load)
-	best, order := p.fit(bound, 4*steps)
+	best, order := p.fit(bound, steps)
 	if len(items) == 0 || Height(items, best) <= bound {
 		return best
 	}
@@ -44,7 +44,7 @@ func (p *problem) improve(best []int64, order []int32, bound int64, rng *rand.Ra
 		for range 1 + k%3 {
 			order = forward(order, rng.IntN(n), rng)
 		}
-		last = p.gapFit(order, false)
+		last = p.gapFit(order, nil, 0, 0)
 		h := Height(p.items, last)
 		if h <= lowestTop { // also where it is no better: a way on
 			lowest, lowestOrder, lowestTop = last, order, h
@@ -86,7 +86,7 @@ var likely = []int64{24, 40, 56}
 // longer.
 func (p *problem) descend(best []int64, bound int64, rng *rand.Rand) []int64 {
 	d := newDFS(p)
-	orders := slices.Delete(p.orders(8), 1, 2) // outwards is no order to fill from below
+	orders := slices.Delete(p.orders(), 1, 2) // outwards is no order to fill from below
 	top := Height(p.items, best)
 	for round := 0; p.steps > 0 && bound < top; round++ {
 		order := orders[round%len(orders)]
