@@ -35,10 +35,9 @@ type benchFlags struct {
 }
 
 func (a *app) benchCommand() *cobra.Command {
-	names := strings.Join(bench.Names(), "|")
 	o := &benchFlags{}
 	c := &cobra.Command{
-		Use:        "bench " + names + " [flags]",
+		Use:        "bench BENCHMARK [flags]",
 		SuggestFor: []string{"benchmark", "measure"},
 		Short:      "Measure this machine, and layers on it beside their bound",
 		Long: `Measures and prints a table: how it was measured, the bound, medians with their
@@ -58,9 +57,9 @@ difference is larger than that.
             by the algorithm that is chosen, and NCCL's, by size of the message
             (the largest operand of a rank): by graph and eager, beside the time
             that its bytes take at the rate of a copy; results are checked`,
-		Example: `  hocket bench p2p -m cuda --sizes 64K,1M,1G
-  hocket bench allreduce -m cuda --sizes rows --algorithm all
-  hocket bench ag-gemm -m cuda --shape 8192x28672x8192 --strategy exchange --json`,
+		Example: `  hocket bench ag-gemm -n 2 --shape 256x256x256 --strategy exchange --rounds 3
+  hocket bench allreduce -n 2 --sizes 64K --rounds 3
+  hocket bench p2p -m cuda --sizes 64K,1M,1G`,
 		Args:      oneBench,
 		ValidArgs: bench.Names(),
 	}
@@ -82,6 +81,7 @@ difference is larger than that.
 	f.IntVar(&o.rounds, "rounds", 7, "measure `K` times")
 	f.BoolVar(&o.eager, "eager", false, "leave out graphs, where the machine has them")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
+	rare(c, "dtype", "cold", "peers", "turns", "ctas", "collective", "sms", "format", "eager")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := alone(); err != nil {
 			return err
@@ -148,7 +148,10 @@ func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 }
 
 func (a *app) bench(ctx context.Context, name string, opts bench.Options, format string) error {
+	a.progress.at("measuring "+name, 0, 0)
+	opts.Progress = a.progress.of
 	rep, err := bench.Run(ctx, name, opts)
+	a.progress.end()
 	switch {
 	case errors.Is(err, contest.ErrUsage):
 		return usagef("%w", err).helping("see hocket bench --help")

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -55,8 +56,7 @@ without executing it, and explained: its peaks, what waits for other streams, an
 what a plan would take. A FILE.csv with the columns id,lower,upper,size is packed.`,
 		Example: `  hocket memory examples/mlp.hkt --strategy exchange
   hocket memory examples/layers_all_reduce.hkt --func layers --strategy all --html memory.html
-  hocket memory examples/forum.hkt --dim L=8 --dim B=4096 --dim D=8192 --policy deferred-free
-  hocket memory snapshot.pickle --json`,
+  hocket memory examples/forum.hkt --dim L=8 --dim B=4096 --dim D=8192 --policy deferred-free`,
 		Args: onePROGRAM,
 	}
 	flags := a.addBindFlags(c)
@@ -71,7 +71,8 @@ what a plan would take. A FILE.csv with the columns id,lower,upper,size is packe
 		"simulate a caching allocator as well: `POLICY` is one of "+strings.Join(footprint.Policies(), ", "))
 	f.Float64Var(&o.hostUS, "host-us", 0, "`MICROSECONDS` that the simulated host takes to issue an op (default 220)")
 	f.StringVar(&o.budget, "budget", "",
-		"show the plan with waits inserted until a rank's arena takes no more than `BYTES`: 64K, 16M, 2G; runs do not use it")
+		"insert waits into the plan shown until a rank takes no more than `BYTES`: 64K, 16M, 2G")
+	rare(c, "host-us")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		b, err := flags.binding(c)
 		if err != nil {
@@ -150,6 +151,7 @@ func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding,
 	if o.strategy == "all" {
 		strategies = []string{"sequential", "chunked(4)", "exchange"}
 	}
+	a.progress.at("planning", len(strategies), time.Duration(len(strategies))*a.limits.Time)
 	var plans []*hocket.MemoryPlan
 	for _, s := range strategies {
 		m, err := p.PlanMemory(hocket.LowerOptions{Strategy: s, Machine: o.machine, Binding: b})
@@ -160,12 +162,14 @@ func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding,
 			return ofHocket(err)
 		}
 		plans = append(plans, m)
+		a.progress.step()
 		var fit *hocket.MemoryFit
 		if o.most > 0 {
 			if fit, err = m.Fit(ctx, o.most); fit == nil {
 				return ofHocket(err)
 			}
 		}
+		a.progress.end()
 		if o.strategy == "all" {
 			fmt.Fprintf(a.text, "%s\n", s)
 		}
