@@ -1,6 +1,7 @@
 package hocket
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -295,11 +296,13 @@ func (r *Report) Span() (begin, end time.Duration) {
 	return time.Duration(lo), time.Duration(hi)
 }
 
+var errUntraced = errors.New("the run was not traced: set LoadOptions.Trace")
+
 // WriteTrace writes the run in the JSON trace-event format that Perfetto and
 // chrome://tracing open.
 func (r *Report) WriteTrace(w io.Writer) error {
 	if r.trace == nil {
-		return fmt.Errorf("the run was not traced: set LoadOptions.Trace")
+		return errUntraced
 	}
 	return r.trace.WriteJSON(w)
 }

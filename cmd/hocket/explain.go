@@ -41,7 +41,7 @@ func checkPredicted(name string) error {
 func (o *explainFlags) check(c *cobra.Command, strategy string) error {
 	set := c.Flags().Changed
 	switch {
-	case set("machine") && !o.explain && !set("html") && strategy != "auto":
+	case set("machine") && !o.explain && !set("html") && !set("svg") && strategy != "auto":
 		return usagef("--machine changes nothing here").helping("it says what --explain, --html and --strategy auto predict for")
 	case o.explain && (set("print-after") || set("output")):
 		return usagef("--explain prints no program").helping("leave --print-after and -o out, or --explain")

@@ -21,7 +21,7 @@ import (
 
 // memoryFlags are the flags of memory beside those of every command on a PROGRAM.
 type memoryFlags struct {
-	strategy, machine, html, viz, policy, budget string
+	strategy, machine, html, svg, viz, policy, budget string
 	hostUS                                       float64
 	most                                         int64 // budget, read
 }
@@ -66,6 +66,7 @@ what a plan would take. A FILE.csv with the columns id,lower,upper,size is packe
 	f := c.Flags()
 	f.StringVar(&o.html, "html", "",
 		"write a page with a picture to `FILE`; --strategy all shows strategies side by side")
+	f.StringVar(&o.svg, "svg", "", "draw the memory of one plan to `FILE`")
 	f.StringVar(&o.viz, "viz", "", "write a snapshot for PyTorch's memory viewer to `FILE.pickle`")
 	f.StringVar(&o.policy, "policy", "",
 		"simulate a caching allocator as well: `POLICY` is one of "+strings.Join(footprint.Policies(), ", "))
@@ -113,7 +114,7 @@ func notProgram(arg string) string {
 }
 
 func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
-	for _, name := range []string{"strategy", "machine", "html", "viz", "policy", "host-us", "budget"} {
+	for _, name := range []string{"strategy", "machine", "html", "svg", "viz", "policy", "host-us", "budget"} {
 		if file != "" && c.Flags().Changed(name) {
 			return usagef("--%s is about a program, and %s is none", name, file)
 		}
@@ -130,6 +131,8 @@ func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
 		return usagef("--host-us is %v, and must be more than 0", o.hostUS)
 	case o.strategy == "all" && o.budget != "":
 		return usagef("--budget is one plan's, and --strategy all makes several")
+	case o.strategy == "all" && o.svg != "":
+		return usagef("--svg draws one plan, and --strategy all makes several").helping("--html draws several")
 	case o.strategy == "all" && o.viz != "":
 		return usagef("--viz writes one plan, and --strategy all makes several")
 	}
@@ -201,6 +204,7 @@ func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding,
 	title := "memory of " + a.out.Func
 	return cmp.Or(
 		writeMemory(o.html, func(w io.Writer) error { return hocket.WriteMemoryHTML(w, title, plans...) }),
+		writeMemory(o.svg, plans[0].WriteSVG),
 		writeMemory(o.viz, plans[0].WriteViz))
 }
 

@@ -60,7 +60,7 @@ what the last pass left. What is printed is a program that hocket runs.`,
 		// them has to fit.
 		if sig, err := bind(p, b); err == nil {
 			a.out.note(sig)
-		} else if flags.set(c) || o.explain || o.strategy == "auto" {
+		} else if flags.set(c) || o.explain || o.strategy == "auto" || o.svg != "" {
 			return err
 		}
 		opts := hocket.LowerOptions{Strategy: o.strategy, Machine: o.machine, Binding: b}
@@ -70,6 +70,11 @@ what the last pass left. What is printed is a program that hocket runs.`,
 		a.progress.at("lowering and predicting", 0, 0)
 		if o.html != "" {
 			if err := a.page(p, o.html, opts); err != nil {
+				return err
+			}
+		}
+		if o.svg != "" {
+			if err := a.picture(p, o.svg, opts); err != nil {
 				return err
 			}
 		}

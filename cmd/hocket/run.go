@@ -33,6 +33,7 @@ type runFlags struct {
 	save          string
 	trace         string
 	report        string
+	svg           string
 	flight        string
 	algorithm     string
 	fixed         bool
@@ -95,9 +96,9 @@ func (o *runFlags) add(c *cobra.Command) {
 	names := machineNames
 	f := c.Flags()
 	f.StringVarP(&o.machine, "machine", "m", "cpu", "where to run: `"+strings.Join(names, "|")+"`")
-	f.StringArrayVar(&o.in, "in", nil, "an `INPUT`, as x=rand:1 or FILE.safetensors (see hocket help inputs); repeatable")
+	f.StringArrayVar(&o.in, "in", nil, "an `INPUT`, as x=rand:1 (see hocket help inputs); repeatable")
 	addStrategy(c, &o.strategy)
-	f.BoolVar(&o.compare, "compare", false, "compare with the function that it refines, or else with what its text says")
+	f.BoolVar(&o.compare, "compare", false, "compare with what its text says, or the function it refines")
 	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph (-m cuda)")
 	f.StringVar(&o.algorithm, "algorithm", "", "run collectives by `ALGORITHM`, where it can and the text pins none")
 	f.BoolVar(&o.fixed, "fixed", false, "use one algorithm for a collective, whatever its size, and none for GEMMs that was measured")
@@ -105,14 +106,15 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.BoolVar(&o.noProve, "no-prove", false, "run without proving first that it is right")
 	f.IntVar(&o.schedules, "schedules", 0, "try `K` schedules and compare each")
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
-	f.IntVar(&o.repeat, "repeat", 1, "run `K` times back to back, with fresh inputs; tell the median, and show the last")
+	f.IntVar(&o.repeat, "repeat", 1, "run `K` times, with fresh inputs; tell the median, show the last")
 	f.DurationVar(&o.timeout, "timeout", 0, "give up when everything together takes longer: `30s`; without, when one run takes 30s")
 	f.StringVar(&o.budget, "budget", "",
 		"memory that a rank may use, with what collectives stage in, in `BYTES`: 64K, 16M, 2G")
 	f.StringVar(&o.save, "save", "", "write the results to `DIR`/outputs.safetensors")
 	f.StringVar(&o.trace, "trace", "", "write the timeline to `FILE`, for Perfetto and hocket trace")
+	f.StringVar(&o.svg, "svg", "", "draw the timeline to `FILE`")
 	f.StringVar(&o.report, "report", "",
-		"write a page to `FILE`: where the time went, or what refutes the program")
+		"write a page to `FILE`: where the time went, or what refutes it")
 	f.StringVar(&o.flight, "flight", "",
 		"when the run fails write what each rank was in to `FILE` (default: in the cache folder)")
 	rare(c, "algorithm", "fixed", "check-launches", "no-prove", "seed", "budget", "flight")
@@ -147,6 +149,10 @@ func (o *runFlags) check(c *cobra.Command) error {
 		return usagef("--trace and --schedules exclude each other: a schedule has no times")
 	case o.report != "" && o.schedules > 0:
 		return usagef("--report and --schedules exclude each other: a schedule has no times")
+	case o.svg != "" && o.schedules > 0:
+		return usagef("--svg and --schedules exclude each other: a schedule has no times")
+	case set("svg") && o.svg == "":
+		return usagef("--svg names no file")
 	case set("report") && o.report == "":
 		return usagef("--report names no file")
 	case set("save") && o.save == "":
