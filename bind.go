@@ -77,6 +77,23 @@ func portsOf(bound *ir.Bound, f *ir.Func) ([]Port, error) {
 	return ports, errors.Join(errs...)
 }
 
+// elementsOf follows a value through what leaves its elements as they are to where they come from.
+func elementsOf(info *ir.Info, sym *ir.Sym) *ir.Sym {
+	for sym = sym.Root(); sym.Def != nil; sym = sym.Root() {
+		switch class := sym.Def.Op.Info().Class; {
+		case class == ir.ClassView, sym.Def.Op == ir.OpCopy, sym.Def.Op == ir.OpReshard:
+		default:
+			return sym
+		}
+		syms := info.Operands[sym.Def]
+		if len(syms) == 0 || syms[0] == nil {
+			return sym
+		}
+		sym = syms[0]
+	}
+	return sym
+}
+
 // idRows returns, of those parameters of f whose elements embedding takes for ids, how many
 // rows the smallest of its tables has. known are the functions already looked at, the callers
 // of f among them.
@@ -87,7 +104,7 @@ func idRows(bound *ir.Bound, f *ir.Func, known map[*ir.Func]map[string]int64) ma
 	rows := map[string]int64{}
 	known[f] = rows
 	note := func(sym *ir.Sym, n int64) {
-		if root := sym.Root(); root.Param != nil && n > 0 && (rows[root.Name] == 0 || n < rows[root.Name]) {
+		if root := elementsOf(bound.Info, sym); root.Param != nil && n > 0 && (rows[root.Name] == 0 || n < rows[root.Name]) {
 			rows[root.Name] = n
 		}
 	}

@@ -1,13 +1,12 @@
 package hocket_test
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -15,11 +14,12 @@ import (
 	"hocket.example/hocket/internal/golden"
 )
 
-// block is a marker comment with the fenced block behind it.
-var block = regexp.MustCompile("(?s)<!-- ([a-z]+):? ?(.*?) -->\n```\n(.*?)```\n")
+// block is a fenced block that begins with a command.
+var block = regexp.MustCompile("(?s)\n```\n(\\$ .*?)```\n")
 
-// TestDocuments holds the real output in the documents to what the programs
-// print. Where times were measured everything else of it is compared.
+// TestDocuments runs the commands of the documents, which stand above what they print: a block
+// that begins with "$ COMMAND" shows what its commands print, one after the other. Where times
+// were measured everything else is compared. -update rewrites the documents.
 func TestDocuments(t *testing.T) {
 	hk := buildCommand(t)
 	for _, file := range []string{"README.md", "ARCHITECTURE.md", "docs/tutorial.md", "docs/trace.md"} {
@@ -28,23 +28,23 @@ func TestDocuments(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			shell := newShell(t, hk)
 			n := 0
 			out := block.ReplaceAllStringFunc(string(text), func(s string) string {
 				n++
-				m := block.FindStringSubmatch(s)
-				got, timed := document(t, hk, m[1], m[2])
-				shown, is := m[3], got
-				if timed {
-					shown, is = untimed(shown), untimed(is)
+				shown := block.FindStringSubmatch(s)[1]
+				is := shell.transcript(t, shown)
+				same := shown == is
+				if timed := strings.Contains(shown, "$ hocket run"); timed {
+					same = untimed(shown) == untimed(is)
 				}
-				if shown != is && !golden.Update() {
-					t.Errorf("<!-- %s: %s -->: the document shows\n%s\nbut it is\n%s(go test . -run Documents -update)",
-						m[1], m[2], shown, is)
+				if same {
+					return s
 				}
-				if timed && !golden.Update() {
-					got = m[3]
+				if !golden.Update() {
+					t.Errorf("the document shows\n%s\nbut it is\n%s(go test . -run Documents -update)", shown, is)
 				}
-				return strings.Replace(s, "```\n"+m[3]+"```\n", "```\n"+got+"```\n", 1)
+				return "\n```\n" + is + "```\n"
 			})
 			if n == 0 {
 				t.Fatal("no blocks of real output")
@@ -80,50 +80,48 @@ func untimed(s string) string {
 	return measured.ReplaceAllString(drawn.ReplaceAllString(s, ""), "T")
 }
 
-// document makes the text of one block; timed says that it differs from run to run.
-func document(t *testing.T, hk, kind, arg string) (text string, timed bool) {
+// shell runs the commands of a document in a folder of its own that has the repository's
+// examples, with hocket on its path.
+type shell struct {
+	dir string
+	env []string
+}
+
+func newShell(t *testing.T, hk string) *shell {
 	t.Helper()
-	switch kind {
-	case "file":
-		b, err := os.ReadFile(arg)
-		if err != nil {
+	s := &shell{dir: t.TempDir()}
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"examples", "internal"} {
+		if err := os.Symlink(filepath.Join(here, name), filepath.Join(s.dir, name)); err != nil {
 			t.Fatal(err)
 		}
-		return string(b), false
-	case "stage":
-		pass, file, _ := strings.Cut(arg, " ")
-		return stage(t, pass, file), false
-	case "lowered":
-		strategy, file, _ := strings.Cut(arg, " ")
-		return lowered(t, strategy, file), false
-	case "plan":
-		return planText(t, strings.Fields(arg)), false
-	case "run":
-		args := strings.Fields(arg)
-		return command(t, hk, true, args...), args[0] == "run"
-	case "mutant":
-		return mutant(t, hk), true
 	}
-	t.Fatalf("unknown block %q", kind)
-	return "", false
+	s.env = append(os.Environ(), "PATH="+filepath.Dir(hk)+string(filepath.ListSeparator)+os.Getenv("PATH"),
+		"HOCKET_CACHE="+t.TempDir()) // no table of this machine
+	return s
 }
 
-func stage(t *testing.T, pass, file string) string {
+// transcript runs the commands of a block and returns the block as it should be.
+func (s *shell) transcript(t *testing.T, block string) string {
 	t.Helper()
-	l, err := parseFile(t, file).Lower(hocket.LowerOptions{StopAfter: pass})
-	if err != nil {
-		t.Fatal(err)
+	var b strings.Builder
+	for line := range strings.Lines(block) {
+		command, ok := strings.CutPrefix(line, "$ ")
+		if !ok {
+			continue
+		}
+		c := exec.Command("sh", "-c", strings.TrimSuffix(command, "\n"))
+		c.Dir, c.Env = s.dir, s.env
+		out, err := c.CombinedOutput()
+		if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "%s%s", line, out)
 	}
-	return l.Program.String()
-}
-
-func lowered(t *testing.T, strategy, file string) string {
-	t.Helper()
-	l, err := parseFile(t, file).Lower(hocket.LowerOptions{Strategy: strategy})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l.Program.String()
+	return b.String()
 }
 
 func parseFile(t *testing.T, file string) *hocket.Program {
@@ -137,80 +135,4 @@ func parseFile(t *testing.T, file string) *hocket.Program {
 		t.Fatal(err)
 	}
 	return p
-}
-
-// planText plans a file: "FILE DIM=N … ranks=N"; a mesh of a fixed size is rewritten.
-func planText(t *testing.T, words []string) string {
-	t.Helper()
-	src, err := os.ReadFile(words[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := hocket.Binding{Dims: map[string]int64{}}
-	text := string(src)
-	for _, w := range words[1:] {
-		name, val, _ := strings.Cut(w, "=")
-		n, err := strconv.ParseInt(val, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if name == "ranks" {
-			text = strings.Replace(text, "mesh tp[4]", fmt.Sprintf("mesh tp[%d]", n), 1)
-		} else {
-			b.Dims[name] = n
-		}
-	}
-	p, err := hocket.Parse(words[0], text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := hocket.Open(context.Background(), hocket.MachineOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	model, err := m.Load(p, b, hocket.LoadOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := model.Plan(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// command runs the command line and returns what it prints; ok says whether it
-// must succeed.
-func command(t *testing.T, hk string, ok bool, args ...string) string {
-	t.Helper()
-	c := exec.Command(hk, args...)
-	c.Env = append(os.Environ(), "HOCKET_CACHE="+t.TempDir()) // no table of this machine
-	out, err := c.CombinedOutput()
-	if (err == nil) != ok {
-		t.Fatalf("hocket %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return strings.TrimPrefix(string(out), "\n")
-}
-
-// mutant removes the wait that keeps workers behind the caller's upload.
-func mutant(t *testing.T, hk string) string {
-	t.Helper()
-	src, err := os.ReadFile("examples/row_parallel_chunked.hkt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	wait := regexp.MustCompile(`(?m)^.*on %s\[%j\] \{ wait main \}.*\n`)
-	if !wait.Match(src) {
-		t.Fatal("the example has no wait to remove")
-	}
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "mutant.hkt"), wait.ReplaceAll(src, nil), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	out := command(t, hk, false, "check", filepath.Join(dir, "mutant.hkt")) +
-		"$ hocket run --no-prove --compare --schedules 20 mutant.hkt\n" +
-		command(t, hk, false, "run", "--no-prove", "--compare", "--schedules", "20", filepath.Join(dir, "mutant.hkt"))
-	out = strings.ReplaceAll(out, dir+string(filepath.Separator), "")
-	return "$ sed '/wait main/d' examples/row_parallel_chunked.hkt > mutant.hkt\n$ hocket check mutant.hkt\n" + out
 }

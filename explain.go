@@ -10,6 +10,12 @@ type Explanation = compile.Explanation
 // PairReport is one pair of an Explanation.
 type PairReport = compile.PairReport
 
+// Estimate is what a strategy is predicted to take for a pair.
+type Estimate = compile.Estimate
+
+// Reshard is one change of layout of an Explanation.
+type Reshard = compile.Reshard
+
 // Explain lowers p for opts.Binding and explains the result, with predictions
 // for opts.Machine. It plans nothing that grows with the number of ranks,
 // unless the program is explicit already.

@@ -93,3 +93,26 @@ func subject(e *Explanation) string {
 	}
 	return strings.Join(parts, " ")
 }
+
+// WriteSVG draws the timeline of the run, a lane for each stream of each rank, as one SVG. It
+// needs LoadOptions.Trace.
+func (r *Report) WriteSVG(w io.Writer) error {
+	if r.trace == nil || r.trace.Virtual {
+		return errUntraced
+	}
+	return report.WriteSVG(w, []report.Strip{{Title: fmt.Sprintf("%s on %d ranks", r.Func, r.Ranks), Trace: r.trace}})
+}
+
+// WriteTimelineSVG draws the predicted timelines of explanations below each other, on one scale,
+// as one SVG: of one strategy beside another. titles say what each is.
+func WriteTimelineSVG(w io.Writer, titles []string, list ...*Explanation) error {
+	var strips []report.Strip
+	for i, e := range list {
+		s := report.Strip{Trace: e.Trace()}
+		if i < len(titles) {
+			s.Title = titles[i]
+		}
+		strips = append(strips, s)
+	}
+	return report.WriteSVG(w, strips)
+}

@@ -112,6 +112,14 @@ func (m *MemoryPlan) Simulate(policy string, speed footprint.Speed) (*MemorySimu
 // WriteViz writes the plan as a snapshot for PyTorch's memory viewer, with ranks as devices.
 func (m *MemoryPlan) WriteViz(w io.Writer) error { return footprint.WriteViz(w, m.plan) }
 
+// String returns the plan's text: every stream, buffer and offset, channel and command.
+func (m *MemoryPlan) String() string { return m.plan.String() }
+
+// WriteSVG writes a picture of where the buffers of rank 0 lie.
+func (m *MemoryPlan) WriteSVG(w io.Writer) error {
+	return footprint.WriteSVG(w, footprint.Panel{Title: m.title, Plan: m.plan, Report: m.Report})
+}
+
 // WriteMemoryHTML writes a self-contained page with a picture of each plan, side by side.
 func WriteMemoryHTML(w io.Writer, title string, plans ...*MemoryPlan) error {
 	var panels []footprint.Panel

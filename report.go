@@ -1,12 +1,14 @@
 package hocket
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/plan"
@@ -267,7 +269,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 			if o.Algorithm != "" {
 				by = " by " + o.Algorithm
 			}
-			fmt.Fprintf(tw, "%s\t%s%s, %s in flight, %s exposed (%.0f %% hidden)\n", o.Op, Bytes(o.Bytes), by,
+			fmt.Fprintf(tw, "line %d: %s\t%s%s, %s in flight, %s exposed (%.0f %% hidden)\n", o.Line, o.Op, Bytes(o.Bytes), by,
 				duration(o.BusyNS), duration(o.ExposedNS), 100*float64(o.BusyNS-o.ExposedNS)/float64(o.BusyNS))
 		}
 	}
@@ -284,11 +286,23 @@ func (r *Report) WriteTimeline(w io.Writer, width int) error {
 	return r.trace.Timeline(w, width)
 }
 
+// Span returns when the first command of the run began and when the last one ended, on a clock
+// that the runs of a batch share; zeros where the run was not traced, or has no times.
+func (r *Report) Span() (begin, end time.Duration) {
+	if r.trace == nil || r.trace.Virtual || len(r.trace.Events) == 0 {
+		return 0, 0
+	}
+	lo, hi := r.trace.Bounds()
+	return time.Duration(lo), time.Duration(hi)
+}
+
+var errUntraced = errors.New("the run was not traced: set LoadOptions.Trace")
+
 // WriteTrace writes the run in the JSON trace-event format that Perfetto and
 // chrome://tracing open.
 func (r *Report) WriteTrace(w io.Writer) error {
 	if r.trace == nil {
-		return fmt.Errorf("the run was not traced: set LoadOptions.Trace")
+		return errUntraced
 	}
 	return r.trace.WriteJSON(w)
 }

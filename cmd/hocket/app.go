@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -23,12 +24,16 @@ type app struct {
 	text   io.Writer      // stdout, or nothing where JSON is asked for
 	stderr io.Writer
 
-	limits  hocket.Limits // of programs
-	json    bool
-	colour  bool // of diagnostics
-	columns int  // width of the timeline
-	out     result
-	source  string // text of the program that was read last
+	limits   hocket.Limits // of programs
+	json     bool
+	colour   bool // of diagnostics
+	columns  int  // width of the timeline
+	out      result
+	source   string // text of the program that was read last
+	progress *progress
+	// expired is closed when the time that --timeout gives is over, which is limit.
+	expired chan struct{}
+	limit   time.Duration
 	// warnings are shown before whatever ends the command.
 	warnings hocket.Diagnostics
 }
@@ -38,7 +43,8 @@ func newApp(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 	if isTerminal(stdout) {
 		out.w = &harmless{w: stdout}
 	}
-	a := &app{stdin: stdin, stdout: out, text: out, stderr: stderr, columns: columns(stdout)}
+	a := &app{stdin: stdin, stdout: out, text: out, stderr: stderr, columns: columns(stdout),
+		progress: newProgress(stderr), expired: make(chan struct{})}
 	a.colour = isTerminal(stderr) && colours()
 	// Known before flags are parsed, so that a wrong flag is reported as JSON too.
 	a.json = wantsJSON(args)
@@ -125,6 +131,7 @@ func takesValue(c *cobra.Command, word string) bool {
 
 // finish reports how the command ended and returns the exit code.
 func (a *app) finish(ctx context.Context, err error) int {
+	a.progress.end()
 	f := classify(ctx, err)
 	if a.stdout.err != nil {
 		f = a.lostOutput()
@@ -168,10 +175,10 @@ func (c *checkedWriter) Write(p []byte) (int, error) {
 }
 
 // rootCommand returns the tree of commands, to be run with these words. Without a command
-// it prints help.
+// it says what to try.
 func (a *app) rootCommand(words []string) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "hocket",
+		Use:   "hocket COMMAND",
 		Short: "Compile and run multi-GPU host programs",
 		Long: `Hocket checks, lowers and runs multi-GPU host programs: what runs on which
 stream of which device, with communication hidden under computation.
@@ -179,18 +186,20 @@ stream of which device, with communication hidden under computation.
 It exits with 0 when all went well; 1 where a program is refused, refuted, or locks
 itself; 2 where the command line or a file is wrong; 3 where the machine failed or
 lacks something; 4 where a result differs from its reference, or hocket failed; 5
-where check, or a comparison, could not decide; and 130 when it is interrupted.
-
-For completions of the shell you use, see hocket completion --help.`,
-		Example: `  hocket run examples/row_parallel_chunked.hkt --compare
+where check, or a comparison, could not decide; and 130 when it is interrupted.`,
+		Example: `  hocket run examples/mlp.hkt --compare
   hocket check examples/mlp.hkt -n 4
   hocket opt examples/mlp.hkt --print-after all`,
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          a.noSuchCommand,
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		RunE: func(*cobra.Command, []string) error {
+			_, err := io.WriteString(a.stdout, startHelp)
+			return err
+		},
 	}
+	root.SetHelpFunc(func(c *cobra.Command, _ []string) { writeHelp(a.stdout, c, false) })
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		if c.HasParent() {
@@ -203,7 +212,7 @@ For completions of the shell you use, see hocket completion --help.`,
 	root.SetVersionTemplate(versionText())
 	root.PersistentFlags().SortFlags = false
 	commands := []*cobra.Command{
-		a.runCommand(), a.checkCommand(), a.optCommand(), a.importCommand(), a.fmtCommand(), a.benchCommand(),
+		a.runCommand(), a.checkCommand(), a.optCommand(), a.planCommand(), a.importCommand(), a.fmtCommand(), a.benchCommand(),
 		a.tuneCommand(),
 		a.traceCommand(),
 		a.memoryCommand(),
@@ -219,30 +228,13 @@ For completions of the shell you use, see hocket completion --help.`,
 	return root
 }
 
-// helpCommand is cobra's, but for commands that there are not: those are errors.
-func (a *app) helpCommand(root *cobra.Command) *cobra.Command {
-	return &cobra.Command{
-		Use:   "help [COMMAND]",
-		Short: "Help about any command",
-		RunE: func(_ *cobra.Command, args []string) error {
-			c, rest, err := root.Find(args)
-			switch {
-			case err != nil:
-				return a.noSuchCommand(root, args)
-			case len(rest) > 0:
-				return a.noSuchCommand(root, rest)
-			}
-			return c.Help()
-		},
-	}
-}
-
 // refuseShells makes completions for a shell that there are none for an error: cobra
 // prints its help then, which would end in a file that the shell reads.
 func refuseShells(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	i := slices.IndexFunc(root.Commands(), func(c *cobra.Command) bool { return c.Name() == "completion" })
 	c := root.Commands()[i]
+	c.Example = "  hocket completion bash > hocket.bash"
 	c.Args = cobra.ArbitraryArgs
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {

@@ -44,10 +44,9 @@ type benchFlags struct {
 }
 
 func (a *app) benchCommand() *cobra.Command {
-	names := strings.Join(bench.Names(), "|")
 	o := &benchFlags{}
 	c := &cobra.Command{
-		Use:        "bench " + names + "|PROGRAM [flags]",
+		Use:        "bench BENCHMARK|PROGRAM [flags]",
 		SuggestFor: []string{"benchmark", "measure"},
 		Short:      "Measure this machine, and layers and programs on it beside their bound",
 		Long: `Measures and prints a table: how it was measured, the bound, medians with their
@@ -67,17 +66,11 @@ difference is larger than that.
             by the algorithm that is chosen, and NCCL's, by size of the message
             (the largest operand of a rank): by graph and eager, beside the time
             that its bytes take at the rate of a copy; results are checked
-
-  PROGRAM   any program, with its weights bound and all else in device tensors: what a
-            run takes back to back, what one takes that the host waits for, and the
-            host's part of that, by graph and eager, under sequential and auto or each
-            --strategy; beside what memory, products and wire take at the least, and with
-            the statements that lose the most against their own bound. Inputs are as of
-            run, but random reals where nobody says, and zeros for integers.`,
-		Example: `  hocket bench p2p -m cuda --sizes 64K,1M,1G
-  hocket bench allreduce -m cuda --sizes rows --algorithm all
-  hocket bench ag-gemm -m cuda --shape 8192x28672x8192 --strategy exchange --json
-  hocket bench examples/decode.hkt -m cuda --dim T=8 --dim S=1024 --json`,
+  PROGRAM   runs back to back and alone, beside their bound, and the host's part;
+            weights are bound, all else is in device tensors`,
+		Example: `  hocket bench ag-gemm -n 2 --shape 256x256x256 --strategy exchange --rounds 3
+  hocket bench allreduce -n 2 --sizes 64K --rounds 3
+  hocket bench examples/decode.hkt --rounds 3 --runs 2`,
 		Args: oneBench,
 	}
 	bindings := a.addBindFlags(c)
@@ -106,6 +99,8 @@ difference is larger than that.
 	f.StringVar(&o.describe, "describe", "", "a program's bounds are those of a `MACHINE`: "+strings.Join(hocket.Machines(), ", ")+
 		" or FILE.json (default: the one that fits)")
 	f.BoolVar(&o.fixed, "fixed", false, "measure a program as run --fixed runs it")
+	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
+	rare(c, "dtype", "cold", "peers", "turns", "ctas", "collective", "sms", "format", "eager", "in", "describe", "fixed")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := alone(); err != nil {
 			return err
@@ -249,7 +244,10 @@ func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 }
 
 func (a *app) bench(ctx context.Context, name string, opts bench.Options, format string) error {
+	a.progress.at("measuring "+name, 0, 0)
+	opts.Progress = a.progress.of
 	rep, err := bench.Run(ctx, name, opts)
+	a.progress.end()
 	return a.benched(rep, err, opts, format)
 }
 

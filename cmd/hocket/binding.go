@@ -29,12 +29,13 @@ func (a *app) addBindFlags(c *cobra.Command) *bindFlags {
 	f.IntVarP(&b.ranks, "ranks", "n", 0, "number of `RANKS` (default: the mesh's size)")
 	f.StringVar(&b.fn, "func", "", "the function `F` (default: the last)")
 	f.StringArrayVar(&b.dims, "dim", nil, "value of a dim, such as `T=4096`; repeatable")
-	f.StringArrayVar(&b.defines, "define", nil, "a dim as an expression: `NAME=EXPR`, such as C=ceildiv(T,16); repeatable")
+	f.StringArrayVar(&b.defines, "define", nil, "a dim as an expression, such as `C=ceildiv(T,16)`; repeatable")
 	f.Int64Var(&a.limits.Commands, "max-commands", mostCommands,
-		"refuse a run of more than `N` commands, over all ranks; 0 for no limit")
+		"refuse a run of more than `N` commands, of all ranks; 0: no limit")
 	f.DurationVar(&a.limits.Time, "max-time", mostTime,
-		"give up when planning takes longer, or proving: `10s`; 0 for no limit")
+		"give up when planning takes longer, or proving; 0: no limit: `10s`")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
+	rare(c, "func", "define", "max-commands", "max-time")
 	c.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return []string{"hkt"}, cobra.ShellCompDirectiveFilterFileExt
 	}

@@ -31,7 +31,7 @@ What a program computes is no part of the proof: see run --compare.`,
 		Example: `  hocket check examples/mlp.hkt
   hocket check examples/mlp.hkt --dim T=4096 --json
   hocket check examples/mlp.hkt --strategy auto --machine h200x4
-  hocket check broken.hkt --fix -o repaired.hkt`,
+  hocket check examples/row_parallel_chunked.hkt --redundant`,
 		Args: onePROGRAM,
 	}
 	flags := a.addBindFlags(c)
@@ -103,10 +103,12 @@ func (a *app) check(p *hocket.Program, b hocket.Binding, o *checkFlags) error {
 		return err
 	}
 	a.out.note(sig)
+	a.progress.at("planning and proving", 0, 2*a.limits.Time)
 	v, err := hocket.Check(p, b, hocket.CheckOptions{Redundant: o.redundant, Strategy: o.strategy, Machine: o.machine})
 	if err != nil {
 		return ofHocket(err)
 	}
+	a.progress.end()
 	a.out.Proof = &proof{Verdict: v.Kind.String(), Kind: v.Proof}
 	if o.fix {
 		return a.fix(p, b, v, o)

@@ -43,7 +43,7 @@ func checkPredicted(name string) error {
 func (o *explainFlags) check(c *cobra.Command, strategy string) error {
 	set := c.Flags().Changed
 	switch {
-	case set("machine") && !o.explain && !set("html") && strategy != "auto":
+	case set("machine") && !o.explain && !set("html") && !set("svg") && strategy != "auto":
 		return usagef("--machine changes nothing here").helping("it says what --explain, --html and --strategy auto predict for")
 	case set("nodes") && (o.nodes < 1 || !o.explain && !set("html") && strategy != "auto"):
 		return usagef("--nodes is a positive number, for what --explain, --html and --strategy auto predict")
@@ -59,6 +59,7 @@ func (a *app) explain(p *hocket.Program, opts hocket.LowerOptions) error {
 	if err != nil {
 		return ofHocket(err)
 	}
+	a.progress.end()
 	a.out.Machine, a.out.Explain = e.Machine, e
 	fmt.Fprintf(a.text, "%s on %d %s%s, predicted for %s (%s)\n", e.Func, e.Ranks, plural(e.Ranks, "rank"), dimsText(p, e.Dims), e.Machine, e.Source)
 	if t := e.Measured(); t != "" {
@@ -77,8 +78,8 @@ func (a *app) explain(p *hocket.Program, opts hocket.LowerOptions) error {
 // showExplanation prints an explanation for people.
 func showExplanation(w io.Writer, e *hocket.Explanation, columns int) {
 	showReshards(w, e)
-	for i := range e.Pairs {
-		showPair(w, &e.Pairs[i], e.By(e.Pairs[i].Tabled, e.Pairs[i].Across))
+	for _, g := range grouped(e.Pairs, samePair) {
+		showPair(w, g, e.By(g[0].Tabled, g[0].Across))
 	}
 	for _, n := range e.Alone {
 		fmt.Fprintf(w, "\nline %d: %s\n", n.Line, n.Text)
@@ -96,6 +97,10 @@ func showExplanation(w io.Writer, e *hocket.Explanation, columns int) {
 	if e.Sequential > 0 && e.Sequential != e.Time {
 		fmt.Fprintf(w, ", sequential %s (%+.0f %%)", trace.Microseconds(e.Sequential), 100*(e.Time/e.Sequential-1))
 	}
+	fmt.Fprintf(w, "\nexposed      %s of communication that no computation hides", trace.Microseconds(e.Exposed))
+	if e.SequentialExposed != e.Exposed {
+		fmt.Fprintf(w, ", sequential %s", trace.Microseconds(e.SequentialExposed))
+	}
 	fmt.Fprint(w, "\n\n")
 	_ = e.WriteTimeline(w, columns) // w remembers the error
 	if e.Cut {
@@ -109,14 +114,69 @@ func showReshards(w io.Writer, e *hocket.Explanation) {
 		return
 	}
 	fmt.Fprint(w, "\nResharded (bytes that each rank receives):\n")
-	for _, r := range e.Reshards {
-		fmt.Fprintf(w, "  line %d: %%%s: %s → %s\n", r.Line, r.Value, r.From, r.To)
+	for _, g := range grouped(e.Reshards, sameReshard) {
+		r := &g[0]
+		fmt.Fprintf(w, "  %s: %s → %s\n", places(g, func(r hocket.Reshard) (int32, string) { return r.Line, r.Value }), r.From, r.To)
 		why := "as written"
 		if r.Why != "" {
 			why = "for " + r.Why
 		}
-		fmt.Fprintf(w, "    %s: %s, %s, %s%s\n", why, r.How, hocket.Bytes(r.Bytes), trace.Microseconds(r.Time), e.By(r.Tabled, r.Across))
+		fmt.Fprintf(w, "    %s: %s, %s, %s%s%s\n", why, r.How, hocket.Bytes(r.Bytes), trace.Microseconds(r.Time),
+			e.By(r.Tabled, r.Across), each(len(g)))
 	}
+}
+
+// grouped puts what is the same but for its place together, in the order of the first of each.
+func grouped[T any](list []T, same func(a, b *T) bool) [][]T {
+	var out [][]T
+	for i := range list {
+		k := slices.IndexFunc(out, func(g []T) bool { return same(&g[0], &list[i]) })
+		if k < 0 {
+			out = append(out, []T{list[i]})
+		} else {
+			out[k] = append(out[k], list[i])
+		}
+	}
+	return out
+}
+
+func sameReshard(a, b *hocket.Reshard) bool {
+	x := *b
+	x.Line, x.Value = a.Line, a.Value
+	return x == *a
+}
+
+func samePair(a, b *hocket.PairReport) bool {
+	return a.Pair == b.Pair && a.Bytes == b.Bytes && a.Chosen == b.Chosen && a.Tabled == b.Tabled && a.Across == b.Across && a.Why == b.Why &&
+		slices.EqualFunc(a.Strategies, b.Strategies, func(x, y hocket.Estimate) bool {
+			return x.Strategy == y.Strategy && x.Time == y.Time && x.Refused == y.Refused
+		})
+}
+
+// places names the lines and values of a group: "line 8: %y", "lines 8 and 31: %y, %z".
+func places[T any](g []T, at func(T) (line int32, value string)) string {
+	const most = 4
+	var lines, values []string
+	for _, x := range g[:min(len(g), most)] {
+		line, value := at(x)
+		lines, values = append(lines, fmt.Sprint(line)), append(values, "%"+value)
+	}
+	switch more := len(g) - most; {
+	case len(g) == 1:
+		return "line " + lines[0] + ": " + values[0]
+	case more > 0:
+		return fmt.Sprintf("lines %s and %d more: %s, …", strings.Join(lines, ", "), more, strings.Join(values, ", "))
+	}
+	last := len(lines) - 1
+	return "lines " + strings.Join(lines[:last], ", ") + " and " + lines[last] + ": " + strings.Join(values, ", ")
+}
+
+// each says that a number is that of one of n.
+func each(n int) string {
+	if n == 1 {
+		return ""
+	}
+	return " each"
 }
 
 // refused reports whether a pair's strategy does not fit its dims.
@@ -129,9 +189,10 @@ func refused(p hocket.PairReport) bool {
 	return false
 }
 
-// showPair prints a pair; by is where its collective's time is from.
-func showPair(w io.Writer, p *hocket.PairReport, by string) {
-	fmt.Fprintf(w, "\nline %d: %%%s: %s, %s", p.Line, p.Value, p.Pair, hocket.Bytes(p.Bytes))
+// showPair prints pairs that are alike; by is where their collectives' time is from.
+func showPair(w io.Writer, g []hocket.PairReport, by string) {
+	p := &g[0]
+	fmt.Fprintf(w, "\n%s: %s, %s%s", places(g, func(p hocket.PairReport) (int32, string) { return p.Line, p.Value }), p.Pair, hocket.Bytes(p.Bytes), each(len(g)))
 	if by != "" {
 		fmt.Fprintf(w, ", its collective%s", by)
 	}

@@ -20,9 +20,9 @@ func (a *app) fmtCommand() *cobra.Command {
 		SuggestFor: []string{"format"},
 		Short:      "Format programs",
 		Long:       `Prints programs in their canonical form. Comments stay where they are.`,
-		Example: `  hocket fmt program.hkt
-  hocket fmt -w *.hkt
-  hocket fmt - < program.hkt`,
+		Example: `  hocket fmt examples/mlp.hkt
+  hocket fmt -l examples/*.hkt
+  hocket fmt - < examples/mlp.hkt`,
 	}
 	o := &fmtFlags{}
 	c.Flags().BoolVarP(&o.write, "write", "w", false, "write the result back to the file")

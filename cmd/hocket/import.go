@@ -23,8 +23,8 @@ the command line gives become defaults of the program.
 
 run, check and opt take dumps as they are. Indices that a dump uses and does not
 define are given with --define, in the dump's own notation.`,
-		Example: `  hocket import host_ir.txt -o host_ir.hkt
-  hocket import host_ir.txt --define 'i84=(rank+streamIdx)%8'`,
+		Example: `  hocket import examples/host_ir.txt
+  hocket import examples/host_ir.txt -o host_ir.hkt`,
 		Args: oneDUMP,
 	}
 	flags := a.addBindFlags(c)

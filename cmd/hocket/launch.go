@@ -45,9 +45,8 @@ failed first, and 3 where it was killed; the others are ended then.
 
 torchrun --no-python, mpirun and srun start such processes, too.`,
 		Example: `  hocket launch -n 2 -- run examples/mlp.hkt --compare
-  hocket launch -n 2 -- run -m cuda --graph examples/mlp.hkt
   hocket launch --nodes 2 -n 4 -- run examples/dp_tp_mlp.hkt --compare
-  hocket launch -n 4 -- ./server --port 8080`,
+  hocket launch -n 2 -- run -m cuda --graph examples/mlp.hkt`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("it takes a COMMAND behind --").helping("see %s --help", c.CommandPath())

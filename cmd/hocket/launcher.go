@@ -39,7 +39,7 @@ func (j *job) join(ctx context.Context) (*hocket.World, error) {
 	}
 	var opts hocket.JoinOptions
 	if os.Getenv("HOCKET_STALL_TIMEOUT") == "" { // whoever waits in vain says so before his own time is up
-		opts.StallTimeout = min(30*time.Second, j.flags.timeout*2/3)
+		opts.StallTimeout = min(30*time.Second, j.flags.runLimit()*2/3)
 	}
 	w, err := hocket.Join(ctx, opts)
 	if err != nil {

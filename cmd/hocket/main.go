@@ -22,12 +22,17 @@ func run(args []string, stdin io.Reader, stdout, stderr *os.File) int {
 	a := newApp(args, stdin, stdout, stderr)
 	done := make(chan error, 1)
 	go func() { done <- a.execute(ctx, args) }()
-	if err, ended := await(ctx, done, grace); ended {
+	err, ended := await(ctx, a.expired, done, grace)
+	if ended {
 		return a.finish(ctx, err)
 	}
 	// The command is still at work on what a was, and on files: say so in another's name.
 	files.RemoveUnfinished()
-	return leftBehind(args, stdin, stdout, stderr).finish(ctx, ctx.Err())
+	a.progress.end()
+	if err = ctx.Err(); err == nil {
+		err = a.timedOut(nil)
+	}
+	return leftBehind(args, stdin, stdout, stderr).finish(ctx, err)
 }
 
 // leftBehind speaks for a command that goes on, whose name is the first word.
@@ -43,13 +48,14 @@ func leftBehind(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 // planning and evaluating look at the context too rarely to be waited for.
 const grace = 500 * time.Millisecond
 
-// await returns how the command ended; false when it was interrupted and did
-// not end within the grace.
-func await(ctx context.Context, done <-chan error, grace time.Duration) (error, bool) {
+// await returns how the command ended; false when it was interrupted, or its time expired, and
+// it did not end within the grace.
+func await(ctx context.Context, expired <-chan struct{}, done <-chan error, grace time.Duration) (error, bool) {
 	select {
 	case err := <-done:
 		return err, true
 	case <-ctx.Done():
+	case <-expired:
 	}
 	select {
 	case err := <-done:

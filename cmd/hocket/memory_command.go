@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,7 +21,7 @@ import (
 
 // memoryFlags are the flags of memory beside those of every command on a PROGRAM.
 type memoryFlags struct {
-	strategy, machine, html, viz, policy, budget string
+	strategy, machine, html, svg, viz, policy, budget string
 	hostUS                                       float64
 	most                                         int64 // budget, read
 }
@@ -55,8 +56,7 @@ without executing it, and explained: its peaks, what waits for other streams, an
 what a plan would take. A FILE.csv with the columns id,lower,upper,size is packed.`,
 		Example: `  hocket memory examples/mlp.hkt --strategy exchange
   hocket memory examples/layers_all_reduce.hkt --func layers --strategy all --html memory.html
-  hocket memory examples/forum.hkt --dim L=8 --dim B=4096 --dim D=8192 --policy deferred-free
-  hocket memory snapshot.pickle --json`,
+  hocket memory examples/forum.hkt --dim L=8 --dim B=4096 --dim D=8192 --policy deferred-free`,
 		Args: onePROGRAM,
 	}
 	flags := a.addBindFlags(c)
@@ -66,12 +66,14 @@ what a plan would take. A FILE.csv with the columns id,lower,upper,size is packe
 	f := c.Flags()
 	f.StringVar(&o.html, "html", "",
 		"write a page with a picture to `FILE`; --strategy all shows strategies side by side")
+	f.StringVar(&o.svg, "svg", "", "draw the memory of one plan to `FILE`")
 	f.StringVar(&o.viz, "viz", "", "write a snapshot for PyTorch's memory viewer to `FILE.pickle`")
 	f.StringVar(&o.policy, "policy", "",
 		"simulate a caching allocator as well: `POLICY` is one of "+strings.Join(footprint.Policies(), ", "))
 	f.Float64Var(&o.hostUS, "host-us", 0, "`MICROSECONDS` that the simulated host takes to issue an op (default 220)")
 	f.StringVar(&o.budget, "budget", "",
-		"show the plan with waits inserted until a rank's arena takes no more than `BYTES`: 64K, 16M, 2G; runs do not use it")
+		"insert waits into the plan shown until a rank takes no more than `BYTES`: 64K, 16M, 2G")
+	rare(c, "host-us")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		b, err := flags.binding(c)
 		if err != nil {
@@ -112,7 +114,7 @@ func notProgram(arg string) string {
 }
 
 func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
-	for _, name := range []string{"strategy", "machine", "html", "viz", "policy", "host-us", "budget"} {
+	for _, name := range []string{"strategy", "machine", "html", "svg", "viz", "policy", "host-us", "budget"} {
 		if file != "" && c.Flags().Changed(name) {
 			return usagef("--%s is about a program, and %s is none", name, file)
 		}
@@ -129,6 +131,8 @@ func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
 		return usagef("--host-us is %v, and must be more than 0", o.hostUS)
 	case o.strategy == "all" && o.budget != "":
 		return usagef("--budget is one plan's, and --strategy all makes several")
+	case o.strategy == "all" && o.svg != "":
+		return usagef("--svg draws one plan, and --strategy all makes several").helping("--html draws several")
 	case o.strategy == "all" && o.viz != "":
 		return usagef("--viz writes one plan, and --strategy all makes several")
 	}
@@ -150,6 +154,7 @@ func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding,
 	if o.strategy == "all" {
 		strategies = []string{"sequential", "chunked(4)", "exchange"}
 	}
+	a.progress.at("planning", len(strategies), time.Duration(len(strategies))*a.limits.Time)
 	var plans []*hocket.MemoryPlan
 	for _, s := range strategies {
 		m, err := p.PlanMemory(hocket.LowerOptions{Strategy: s, Machine: o.machine, Binding: b})
@@ -160,12 +165,14 @@ func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding,
 			return ofHocket(err)
 		}
 		plans = append(plans, m)
+		a.progress.step()
 		var fit *hocket.MemoryFit
 		if o.most > 0 {
 			if fit, err = m.Fit(ctx, o.most); fit == nil {
 				return ofHocket(err)
 			}
 		}
+		a.progress.end()
 		if o.strategy == "all" {
 			fmt.Fprintf(a.text, "%s\n", s)
 		}
@@ -197,6 +204,7 @@ func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding,
 	title := "memory of " + a.out.Func
 	return cmp.Or(
 		writeMemory(o.html, func(w io.Writer) error { return hocket.WriteMemoryHTML(w, title, plans...) }),
+		writeMemory(o.svg, plans[0].WriteSVG),
 		writeMemory(o.viz, plans[0].WriteViz))
 }
 

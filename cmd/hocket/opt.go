@@ -39,8 +39,8 @@ what the last pass left. What is printed is a program that hocket runs.`,
 	o := &optFlags{}
 	addStrategy(c, &o.strategy)
 	f := c.Flags()
-	f.StringVar(&o.after, "print-after", "", "print what `PASS` left, or all passes one after the other: "+strings.Join(append(hocket.Passes(), "all"), ", "))
-	f.StringVarP(&o.out, "output", "o", "", "write to `FILE` instead")
+	f.StringVar(&o.after, "print-after", "", "print what `PASS` left, or each: "+strings.Join(append(hocket.Passes(), "all"), ", "))
+	f.StringVarP(&o.out, "output", "o", "", "write the program to `FILE`")
 	o.explainFlags.add(c)
 	o.htmlFlags.add(c)
 	_ = c.RegisterFlagCompletionFunc("print-after", cobra.FixedCompletions(append(hocket.Passes(), "all"), cobra.ShellCompDirectiveNoFileComp))
@@ -60,15 +60,21 @@ what the last pass left. What is printed is a program that hocket runs.`,
 		// them has to fit.
 		if sig, err := bind(p, b); err == nil {
 			a.out.note(sig)
-		} else if flags.set(c) || o.explain || o.strategy == "auto" {
+		} else if flags.set(c) || o.explain || o.strategy == "auto" || o.svg != "" {
 			return err
 		}
 		opts := hocket.LowerOptions{Strategy: o.strategy, Machine: o.machine, Nodes: o.nodes, Binding: b}
 		if o.explain && !c.Flags().Changed("strategy") {
 			opts.Strategy = "auto"
 		}
+		a.progress.at("lowering and predicting", 0, 0)
 		if o.html != "" {
 			if err := a.page(p, o.html, opts); err != nil {
+				return err
+			}
+		}
+		if o.svg != "" {
+			if err := a.picture(p, o.svg, opts); err != nil {
 				return err
 			}
 		}
@@ -85,7 +91,7 @@ what the last pass left. What is printed is a program that hocket runs.`,
 
 func addStrategy(c *cobra.Command, to *string) {
 	names := hocket.Strategies()
-	c.Flags().StringVar(to, "strategy", names[0], "the `STRATEGY` by which communication is overlapped: "+strings.Join(names, ", ")+"; 'chunked(8)' or 'exchange(2)' for a number of chunks or parts")
+	c.Flags().StringVar(to, "strategy", names[0], "overlap communication by this `STRATEGY`: "+strings.Join(names, ", ")+", or with a number of parts, as 'chunked(8)'")
 	_ = c.RegisterFlagCompletionFunc("strategy", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -121,6 +127,7 @@ func (a *app) opt(p *hocket.Program, o *optFlags, opts hocket.LowerOptions) erro
 	if o.out != "" {
 		return writeText(o.out, text)
 	}
+	a.progress.end()
 	_, err = io.WriteString(a.text, text)
 	return err
 }

@@ -1,32 +1,41 @@
 package main
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/files"
+	"hocket.example/hocket/internal/trace"
 	"hocket.example/hocket/ir"
 )
 
-// htmlFlags are what opt --html adds.
-type htmlFlags struct{ html string }
+// htmlFlags are the pages and pictures of opt.
+type htmlFlags struct{ html, svg string }
 
 func (o *htmlFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&o.html, "html", "", "write a page with a column per pass to `FILE` instead; click a value to follow it")
+	c.Flags().StringVar(&o.svg, "svg", "", "draw the predicted timeline, sequential and by --strategy, to `FILE` instead")
 }
 
 // check refuses flags that do not go together.
 func (o *htmlFlags) check(c *cobra.Command) error {
-	if c.Flags().Changed("html") && o.html == "" {
+	switch {
+	case c.Flags().Changed("html") && o.html == "":
 		return usagef("--html names no file")
+	case c.Flags().Changed("svg") && o.svg == "":
+		return usagef("--svg names no file")
 	}
 	return nil
 }
 
-// alone reports whether the page is all that is asked for.
-func (o *optFlags) alone() bool { return o.html != "" && o.after == "" && o.out == "" && !o.explain }
+// alone reports whether the page or picture is all that is asked for.
+func (o *optFlags) alone() bool { return (o.html != "" || o.svg != "") && o.after == "" && o.out == "" && !o.explain }
 
 // page writes the page of --html: with predictions where they can be made, and
 // else with the reason.
@@ -40,6 +49,32 @@ func (a *app) page(p *hocket.Program, file string, opts hocket.LowerOptions) err
 		page.Unexplained = firstMessage(err)
 	}
 	err = files.Write(file, func(w io.Writer) error { return l.WriteHTML(w, page) })
+	if err != nil {
+		return &failure{code: exitUsage, kind: "output", err: err}
+	}
+	return nil
+}
+
+// picture draws the timeline of --svg: that of the sequential program, and below it, on the
+// same scale, what the strategy makes of it.
+func (a *app) picture(p *hocket.Program, file string, opts hocket.LowerOptions) error {
+	var titles []string
+	var list []*hocket.Explanation
+	for _, strategy := range slices.Compact([]string{"sequential", cmp.Or(opts.Strategy, "sequential")}) {
+		opts.Strategy = strategy
+		e, err := p.Explain(opts)
+		if err != nil {
+			return ofHocket(err)
+		}
+		if len(e.Timeline) == 0 {
+			return &failure{code: exitUndecided, kind: "predict", err: errors.New("there is no timeline to draw: no time is predicted"),
+				help: "hocket opt --explain says why"}
+		}
+		list = append(list, e)
+		titles = append(titles, fmt.Sprintf("%s: %s on %d ranks, %s: predicted %s, of it %s exposed communication", strategy, e.Func,
+			e.Ranks, e.Machine, trace.Microseconds(e.Time), trace.Microseconds(e.Exposed)))
+	}
+	err := files.Write(file, func(w io.Writer) error { return hocket.WriteTimelineSVG(w, titles, list...) })
 	if err != nil {
 		return &failure{code: exitUsage, kind: "output", err: err}
 	}

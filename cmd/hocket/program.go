@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"hocket.example/hocket"
 )
@@ -84,29 +83,27 @@ func (a *app) unreadable(arg string, err error) error {
 	return inputf("%s: %w", arg, err)
 }
 
-// nearFile returns a program whose name is nearly arg, in its folder or in ./examples; "" where
-// there is none.
+// nearFile returns a program that arg may have meant, in its folder or in examples below it: of
+// that name, else of a name that is near; "" where there is none.
 func nearFile(arg string) string {
 	dir, base := filepath.Split(arg)
-	for _, dir := range []string{dir, filepath.Join(dir, "examples")} {
-		list, err := os.ReadDir(filepath.Clean(dir))
-		if err != nil {
-			continue
-		}
-		var names []string
+	byName := map[string]string{}
+	var names []string
+	for _, dir := range []string{filepath.Join(dir, "examples"), filepath.Clean(dir)} {
+		list, _ := os.ReadDir(dir) // none of a folder that there is not
 		for _, e := range list {
 			if filepath.Ext(e.Name()) == ".hkt" {
+				byName[e.Name()] = filepath.Join(dir, e.Name())
 				names = append(names, e.Name())
 			}
 		}
-		if s := nearest(base, names); s != "" {
-			return filepath.Join(dir, s)
-		}
-		if slices.Contains(names, base+".hkt") {
-			return filepath.Join(dir, base+".hkt")
+	}
+	for _, name := range []string{base, base + ".hkt"} {
+		if path := byName[name]; path != "" {
+			return path
 		}
 	}
-	return ""
+	return byName[nearest(base, names)]
 }
 
 // readText reads all of r, within maxProgram. A reader that blocks does not

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/trace"
 	"hocket.example/hocket/ir"
 )
 
@@ -32,6 +33,7 @@ type runFlags struct {
 	save          string
 	trace         string
 	report        string
+	svg           string
 	flight        string
 	algorithm     string
 	fixed         bool
@@ -45,30 +47,17 @@ func (a *app) runCommand() *cobra.Command {
 		Use:        "run PROGRAM [flags]",
 		SuggestFor: []string{"exec", "execute", "start"},
 		Short:      "Run a program and show where its time went",
-		Long: `Runs a program on all its ranks and prints what it moved, the memory of its plan
-(collectives stage beside it: see --budget), how much of its communication was
-hidden, and a timeline.
+		Long: `Runs a program on all its ranks and prints what it moved, the memory of its plan, how
+much of its communication was hidden, and a timeline. It is proved first.
 
-Parameters that --in does not name get random integers from {-1, 0, 1}, for which
-most results have one right value, whatever the order of sums. A comparison then
-runs the program once more, with random reals for these parameters (rand:SEED), to
-find what integers do not show.
-
-With --compare it exits with 0 where results are equal or within rounding, 4 where
-one differs, and 5 where that cannot be told: where a part of a result has no error
-bound, where bounds are as large as the values, or where a program that is not
-proved has no refines and its text order does not say what it computes.
-
-An input is one of
-  NAME=ints:SEED   NAME=rand:SEED   NAME=zeros   NAME=arange
-  NAME=FILE.npy    NAME=FILE.safetensors#TENSOR
-  FILE.safetensors       every tensor in it, by name
-  DIR                    a checkpoint's tensors that have the name of a parameter
-  rand:SEED, zeros, …    all parameters that nothing else names`,
-		Example: `  hocket run examples/row_parallel_chunked.hkt --compare
+Parameters that --in does not name get random integers from {-1, 0, 1}, for which most
+results have one right value, whatever the order of sums. --compare computes that value by
+other means, and once more for random reals. It exits with 0 where results are equal or
+within rounding, 4 where one differs, and 5 where that cannot be told.`,
+		Example: `  hocket run examples/mlp.hkt --compare
+  hocket run examples/mlp.hkt --strategy exchange --repeat 20
   hocket run examples/symbolic_rows.hkt --dim T=640 --in rand:1
-  hocket run examples/linear_rs_push.hkt --schedules 200 --repeat 2
-  hocket run layer.hkt --in weights.safetensors --save out`,
+  hocket run examples/linear_rs_push.hkt --schedules 20 --repeat 2`,
 		Args: onePROGRAM,
 	}
 	bindings := a.addBindFlags(c)
@@ -92,7 +81,8 @@ An input is one of
 		}
 		j := &job{app: a, flags: o, first: true, processes: 1, again: sameRun(c, args[0], bindings, o), program: p,
 			inputs: in}
-		err = j.run(c.Context(), b)
+		ctx, ended := a.within(c.Context(), o.timeout)
+		err = ended(j.run(ctx, b))
 		if err != nil && classified(err) == exitProgram && !j.judged {
 			a.refuted(err)
 			err = j.reportRefuted(err, b)
@@ -106,26 +96,28 @@ func (o *runFlags) add(c *cobra.Command) {
 	names := machineNames
 	f := c.Flags()
 	f.StringVarP(&o.machine, "machine", "m", "cpu", "where to run: `"+strings.Join(names, "|")+"`")
-	f.StringArrayVar(&o.in, "in", nil, "an `INPUT` (see above); repeatable")
+	f.StringArrayVar(&o.in, "in", nil, "an `INPUT`, as x=rand:1 (see hocket help inputs); repeatable")
 	addStrategy(c, &o.strategy)
-	f.BoolVar(&o.compare, "compare", false, "compare with the function it refines, or else its reference")
+	f.BoolVar(&o.compare, "compare", false, "compare with what its text says, or the function it refines")
 	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph (-m cuda)")
 	f.StringVar(&o.algorithm, "algorithm", "", "run collectives by `ALGORITHM`, where it can and the text pins none")
-	f.BoolVar(&o.fixed, "fixed", false, "run a collective by one algorithm, whatever its size, and products by none that was picked by measurement")
+	f.BoolVar(&o.fixed, "fixed", false, "use one algorithm for a collective, whatever its size, and none for GEMMs that was measured")
 	f.BoolVar(&o.checkLaunches, "check-launches", false, "look for what launched kernels read and write without saying so (-m cuda)")
 	f.BoolVar(&o.noProve, "no-prove", false, "run without proving first that it is right")
 	f.IntVar(&o.schedules, "schedules", 0, "try `K` schedules and compare each")
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
-	f.IntVar(&o.repeat, "repeat", 1, "run `K` times back to back, with fresh inputs; what is shown and written is of the last")
-	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up when a run takes longer: `30s`")
+	f.IntVar(&o.repeat, "repeat", 1, "run `K` times, with fresh inputs; tell the median, show the last")
+	f.DurationVar(&o.timeout, "timeout", 0, "give up when everything together takes longer: `30s`; without, when one run takes 30s")
 	f.StringVar(&o.budget, "budget", "",
-		"memory a rank may use, staging of collectives included and pinned memory of the host not, in `BYTES`: 64K, 16M, 2G; on cpu its share of what is free where nobody says")
+		"memory that a rank may use, with what collectives stage in, in `BYTES`: 64K, 16M, 2G")
 	f.StringVar(&o.save, "save", "", "write the results to `DIR`/outputs.safetensors")
 	f.StringVar(&o.trace, "trace", "", "write the timeline to `FILE`, for Perfetto and hocket trace")
+	f.StringVar(&o.svg, "svg", "", "draw the timeline to `FILE`")
 	f.StringVar(&o.report, "report", "",
-		"write an HTML page to `FILE` about where the time went, or of what refutes the program")
+		"write a page to `FILE`: where the time went, or what refutes it")
 	f.StringVar(&o.flight, "flight", "",
-		"write what each rank was in to `FILE`, as JSON, when the run fails; else it is in the user's cache folder")
+		"when the run fails write what each rank was in to `FILE` (default: in the cache folder)")
+	rare(c, "algorithm", "fixed", "check-launches", "no-prove", "seed", "budget", "flight")
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -151,12 +143,16 @@ func (o *runFlags) check(c *cobra.Command) error {
 		return usagef("--seed is %d; seeds are not negative", o.seed)
 	case o.seed > math.MaxInt64-int64(max(o.schedules-1, 0)):
 		return usagef("--seed is %d; there are no %d seeds from there on", o.seed, o.schedules)
-	case o.timeout <= 0:
+	case o.timeout < 0 || set("timeout") && o.timeout == 0:
 		return usagef("--timeout is %v; it must be positive", o.timeout)
 	case o.trace != "" && o.schedules > 0:
 		return usagef("--trace and --schedules exclude each other: a schedule has no times")
 	case o.report != "" && o.schedules > 0:
 		return usagef("--report and --schedules exclude each other: a schedule has no times")
+	case o.svg != "" && o.schedules > 0:
+		return usagef("--svg and --schedules exclude each other: a schedule has no times")
+	case set("svg") && o.svg == "":
+		return usagef("--svg names no file")
 	case set("report") && o.report == "":
 		return usagef("--report names no file")
 	case set("save") && o.save == "":
@@ -206,6 +202,38 @@ type job struct {
 	batch   []hocket.Args       // one for each repetition
 	refs    []*hocket.Reference // of each, once they are wanted
 	verdict hocket.Comparison   // the weakest so far
+	took    []time.Duration     // by each run of the batch, sorted; empty where there are no times
+}
+
+// runLimit is how long one run may take.
+func (o *runFlags) runLimit() time.Duration {
+	if o.timeout > 0 {
+		return o.timeout
+	}
+	return stuck
+}
+
+// times returns what each of several runs took, sorted: from where it began, or the one before
+// it ended, until it ended itself. Nothing where the machine has no times.
+func times(reports []*hocket.Report) []time.Duration {
+	var list []time.Duration
+	last := time.Duration(math.MinInt64)
+	for _, r := range reports {
+		begin, end := r.Span()
+		if end == 0 {
+			return nil
+		}
+		list = append(list, end-max(begin, last))
+		last = end
+	}
+	slices.Sort(list)
+	return list
+}
+
+// median of what is sorted.
+func median(list []time.Duration) time.Duration {
+	n := len(list)
+	return (list[(n-1)/2] + list[n/2]) / 2
 }
 
 // run does everything that can fail for reasons of its own before it makes the
@@ -236,9 +264,11 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 	defer m.Close()
 	defer dumpOnQuit(m, j.app.stderr)()
 	defer func() { err = failed.keep(j.app, j.flags.flight, err) }()
+	j.app.progress.at("planning, proving and loading the program", 0, 0)
 	if err := j.load(ctx, m); err != nil {
 		return err
 	}
+	j.app.progress.at("making inputs", j.flags.repeat, 0)
 	for i := range j.flags.repeat {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -248,6 +278,7 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 			return err
 		}
 		j.batch = append(j.batch, args)
+		j.app.progress.step()
 	}
 	var rep *hocket.Report
 	if j.flags.schedules > 0 {
@@ -261,6 +292,7 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 	if err := j.write(rep); err != nil {
 		return err
 	}
+	j.app.progress.end()
 	if err := j.print(rep); err != nil {
 		return err
 	}
@@ -346,17 +378,21 @@ func (j *job) ofLoad(err error) error {
 // measure runs the batch once to warm up (the first run touches memory for the
 // first time, which would be most of its timeline) and once for the report.
 func (j *job) measure(ctx context.Context) (*hocket.Report, error) {
-	guarded, dog := watch(ctx, j.flags.timeout)
+	guarded, dog := watch(ctx, j.flags.runLimit())
 	defer dog.stop()
+	j.app.progress.at("running the program", 2, 0)
 	if _, err := j.model.RunBatch(guarded, j.batch); err != nil {
 		return nil, dog.explain(guarded, err)
 	}
 	dog.alive()
+	j.app.progress.step()
 	reports, err := j.model.RunBatch(guarded, j.batch)
 	if err != nil {
 		return nil, dog.explain(guarded, err)
 	}
 	dog.stop()
+	j.app.progress.step()
+	j.took = times(reports)
 	if j.flags.compare {
 		if err := j.compare(ctx, reports); err != nil {
 			return nil, err
@@ -385,6 +421,12 @@ func (j *job) print(rep *hocket.Report) error {
 	}
 	if err := rep.WriteTable(a.text); err != nil {
 		return err
+	}
+	if n := len(j.took); n > 1 {
+		mid := median(j.took)
+		a.out.Time = &runTime{Runs: n, MedianUS: micro(mid), LeastUS: micro(j.took[0]), MostUS: micro(j.took[n-1])}
+		fmt.Fprintf(a.text, "time  median %s a run, %s to %s, of %d back to back\n", trace.Microseconds(micro(mid)),
+			trace.Microseconds(micro(j.took[0])), trace.Microseconds(micro(j.took[n-1])), n)
 	}
 	if j.verdict.Against != "" {
 		fmt.Fprintf(a.text, "%s%s\n", j.tried(), j.verdict)
@@ -422,6 +464,8 @@ func (j *job) tried() string {
 	}
 	return "result: "
 }
+
+func micro(d time.Duration) float64 { return float64(d) / 1e3 }
 
 func plural(n int, word string) string {
 	if n == 1 {

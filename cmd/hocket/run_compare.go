@@ -16,12 +16,16 @@ import (
 
 // reference evaluates the reference of every repetition, once.
 func (j *job) reference(ctx context.Context) error {
+	if len(j.refs) < len(j.batch) {
+		j.app.progress.at("evaluating the reference", len(j.batch), 0)
+	}
 	for len(j.refs) < len(j.batch) {
 		ref, err := j.model.Reference(ctx, j.batch[len(j.refs)])
 		if err != nil {
 			return ofReference(err)
 		}
 		j.refs = append(j.refs, ref)
+		j.app.progress.step()
 	}
 	return nil
 }
@@ -102,6 +106,7 @@ func (j *job) confirm(ctx context.Context, run func(context.Context, []hocket.Ar
 	}
 	again := *j // a run of its own
 	again.inputs = j.inputs.reals(false)
+	j.app.progress.at("comparing a run on random reals", 0, 0)
 	args, ref, err := again.drawn(ctx)
 	if f := (*failure)(nil); errors.As(err, &f) && f.kind == "range" { // integers index something
 		again.inputs = j.inputs.reals(true)
@@ -111,7 +116,7 @@ func (j *job) confirm(ctx context.Context, run func(context.Context, []hocket.Ar
 		return err
 	}
 	again.batch, again.refs, again.verdict = []hocket.Args{args}, []*hocket.Reference{ref}, hocket.Comparison{}
-	guarded, dog := watch(ctx, j.flags.timeout)
+	guarded, dog := watch(ctx, j.flags.runLimit())
 	defer dog.stop()
 	reports, err := run(guarded, again.batch)
 	if err == nil {
@@ -168,14 +173,16 @@ func (j *job) explore(ctx context.Context) (*hocket.Report, error) {
 	if err := j.reference(ctx); err != nil {
 		return nil, err
 	}
-	guarded, dog := watch(ctx, j.flags.timeout)
+	guarded, dog := watch(ctx, j.flags.runLimit())
 	defer dog.stop()
+	j.app.progress.at("comparing schedules", j.flags.schedules, 0)
 	next := j.flags.seed // the schedule under way
 	var last *hocket.Report
 	opts := hocket.ExploreOptions{Schedules: j.flags.schedules, Seed: j.flags.seed}
 	err := j.model.Explore(guarded, j.batch, opts, func(seed int64, reports []*hocket.Report) error {
 		dog.alive()
 		next = seed
+		j.app.progress.step()
 		if err := j.compare(ctx, reports); err != nil {
 			return fmt.Errorf("schedule %d: %w", seed, err)
 		}

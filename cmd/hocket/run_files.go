@@ -20,11 +20,10 @@ func (j *job) writable() error {
 			err = files.Check(outputsFile(j.flags.save))
 		}
 	}
-	if err == nil && j.flags.trace != "" {
-		err = files.Check(j.flags.trace)
-	}
-	if err == nil && j.flags.report != "" {
-		err = files.Check(j.flags.report)
+	for _, file := range []string{j.flags.trace, j.flags.svg, j.flags.report} {
+		if err == nil && file != "" {
+			err = files.Check(file)
+		}
 	}
 	if err != nil {
 		return &failure{code: exitUsage, kind: "output", err: err}
@@ -44,6 +43,9 @@ func (j *job) write(rep *hocket.Report) error {
 	}
 	if err == nil && j.flags.trace != "" {
 		err = files.Write(j.flags.trace, rep.WriteTrace)
+	}
+	if err == nil && j.flags.svg != "" {
+		err = files.Write(j.flags.svg, rep.WriteSVG)
 	}
 	if err == nil && j.flags.report != "" {
 		err = j.report(rep.WriteHTML)

@@ -29,7 +29,9 @@ type result struct {
 	// OutputsSHA256 is the hash of the results of run, those of the last repetition.
 	OutputsSHA256 string    `json:"outputs_sha256,omitempty"`
 	Overlap       []overlap `json:"overlap,omitempty"`
-	Memory        *memory   `json:"memory,omitempty"`
+	// Time is what run --repeat measures.
+	Time   *runTime `json:"time,omitempty"`
+	Memory *memory  `json:"memory,omitempty"`
 	// Detours says which devices exchange data through the host, and why.
 	Detours []string `json:"detours,omitempty"`
 	// Guesses names the products whose algorithms there was no memory to time.
@@ -38,6 +40,7 @@ type result struct {
 	PassedOver string  `json:"passed_over,omitempty"`
 	Stages     []stage `json:"stages,omitempty"` // opt, import, check --fix
 	Doctor     *doctor `json:"doctor,omitempty"`
+	Plan       string  `json:"plan,omitempty"` // plan
 	// Explain is opt --explain's.
 	Explain *hocket.Explanation `json:"explain,omitempty"`
 	Bench   *bench.Report       `json:"bench,omitempty"`
@@ -74,6 +77,14 @@ type overlap struct {
 	// machine cannot tell times.
 	BusyUS    *float64 `json:"busy_us,omitempty"`
 	ExposedUS *float64 `json:"exposed_us,omitempty"`
+}
+
+// runTime is what each of several runs back to back took, on the devices' clock.
+type runTime struct {
+	Runs     int     `json:"runs"`
+	MedianUS float64 `json:"median_us"`
+	LeastUS  float64 `json:"least_us"`
+	MostUS   float64 `json:"most_us"`
 }
 
 type memory struct {

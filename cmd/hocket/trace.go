@@ -48,19 +48,17 @@ A CONDITION is METRIC > LIMIT. METRIC is one of exposed, wait, transfer and idle
 summed over ranks; skew, residual, span, step; or problems. LIMIT is a time (80us,
 1.5ms, 2s), or a percentage of the ranks' time for the first four; for problems it
 is a number.`,
-		Example: `  hocket trace run.rank*.json.gz
-  hocket trace report.txt --json
-  hocket trace new.rank*.json --against old.rank0.json --against old.rank1.json
-  hocket trace run.rank*.json --fail-if 'exposed > 10%' --report run.html`,
+		Example: `  hocket run examples/mlp.hkt --trace run.json && hocket trace run.json
+  hocket trace run.json --fail-if 'exposed > 100%' --report run.html`,
 		Args: cobra.ArbitraryArgs,
 	}
 	o := &traceFlags{}
 	f := c.Flags()
 	f.StringVar(&o.report, "report", "", "write one HTML page to `FILE`, which needs no network")
 	f.StringVar(&o.program, "program", "",
-		"have --report show the program in `FILE`, with what its lines took, in hocket's own timelines")
+		"have --report show this program, with what its lines took: `FILE`")
 	f.StringArrayVar(&o.against, "against", nil,
-		"compare with the older profile in `FILE`; repeatable, once for each of its files")
+		"compare with an older profile; once for each of its files: `FILE`")
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with 1 where a `CONDITION` holds (see above); repeatable")
 	f.Float64Var(&o.bound, "max-residual", account.DefaultBound/1e3,
 		"tell waiting from transfer where clocks agree within so many `MICROSECONDS`")

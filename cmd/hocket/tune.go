@@ -48,8 +48,7 @@ was, and what the table has is not measured again.
 A wrong result keeps an algorithm out of the table, whatever its time.`,
 		Example: `  hocket tune -m cuda
   hocket tune -m cuda --full
-  hocket tune -m cuda --full --again --op all_reduce
-  hocket tune -m cuda --show --export vllm`,
+  hocket tune -n 2 --op all_reduce --sizes 64K -o table.json`,
 		Args: nothing,
 	}
 	f := c.Flags()

@@ -49,7 +49,7 @@ func members(text string) ([]string, error) {
 
 func testApp(stdin io.Reader) (*app, *bytes.Buffer, *bytes.Buffer) {
 	var out, errs bytes.Buffer
-	a := &app{stdin: stdin, stdout: &checkedWriter{w: &out}, text: &out, stderr: &errs, columns: 100}
+	a := &app{expired: make(chan struct{}), stdin: stdin, stdout: &checkedWriter{w: &out}, text: &out, stderr: &errs, columns: 100}
 	return a, &out, &errs
 }
 
@@ -264,16 +264,16 @@ func TestAwait(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	cancel()
-	if _, ended := await(ctx, done, time.Millisecond); ended {
+	if _, ended := await(ctx, nil, done, time.Millisecond); ended {
 		t.Error("what goes on has ended")
 	}
 	want := errors.New("stopped")
 	time.AfterFunc(time.Millisecond, func() { done <- want })
-	if err, ended := await(ctx, done, time.Minute); !ended || err != want {
+	if err, ended := await(ctx, nil, done, time.Minute); !ended || err != want {
 		t.Errorf("%v, %v", err, ended)
 	}
 	done <- want
-	if err, ended := await(context.Background(), done, 0); !ended || err != want {
+	if err, ended := await(context.Background(), nil, done, 0); !ended || err != want {
 		t.Errorf("%v, %v", err, ended)
 	}
 }

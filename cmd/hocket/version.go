@@ -38,9 +38,10 @@ func versionText() string {
 
 func (a *app) versionCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "version [--json]",
-		Short: "Print the version",
-		Args:  nothing,
+		Use:     "version [--json]",
+		Short:   "Print the version",
+		Example: "  hocket version",
+		Args:    nothing,
 		RunE: func(*cobra.Command, []string) error {
 			io.WriteString(a.text, versionText())
 			return nil

@@ -7,7 +7,47 @@ import (
 	"time"
 )
 
-var errTimeout = errors.New("timeout")
+var (
+	errTimeout = errors.New("timeout")
+	errLimit   = errors.New("time limit") // of the whole command
+)
+
+// within gives everything that is done with the context a limit of time; none for 0. What is
+// returned is called with how it ended, and says so where the time was over.
+func (a *app) within(ctx context.Context, limit time.Duration) (context.Context, func(err error) error) {
+	if limit == 0 {
+		return ctx, func(err error) error { return err }
+	}
+	a.limit = limit
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(limit, func() {
+		cancel(errLimit)
+		close(a.expired)
+	})
+	return ctx, func(err error) error {
+		timer.Stop()
+		if err != nil && context.Cause(ctx) == errLimit {
+			err = a.timedOut(err)
+		}
+		cancel(nil)
+		return err
+	}
+}
+
+// timedOut says that the time of --timeout is over, where, and with what error.
+func (a *app) timedOut(err error) error {
+	f := &failure{code: exitMachine, kind: "timeout", err: fmt.Errorf("it did not end within %v", a.limit)}
+	if stage := a.progress.current(); stage != "" {
+		f.err = fmt.Errorf("%w: it was %s", f.err, stage)
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		f.err = fmt.Errorf("%w: %w", f.err, err)
+	}
+	return f.helping("a larger program needs a larger --timeout")
+}
+
+// stuck is how long one run may take where --timeout says nothing.
+const stuck = 30 * time.Second
 
 // watchdog cancels a context when nothing ends for a while.
 type watchdog struct {
@@ -31,6 +71,9 @@ func (w *watchdog) stop() {
 
 // explain says of an error that the watchdog caused what it is.
 func (w *watchdog) explain(ctx context.Context, err error) error {
+	if context.Cause(ctx) == errLimit {
+		return err // whoever set the limit says so
+	}
 	if context.Cause(ctx) != errTimeout {
 		return ofMachine(err)
 	}

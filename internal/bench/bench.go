@@ -56,6 +56,8 @@ type Options struct {
 	Beside []string
 	// Eager leaves out what is measured by graph, where the machine has graphs.
 	Eager bool
+	// Progress, where not nil, is told how many of the parts of a benchmark are done.
+	Progress func(done, total int)
 }
 
 // Report is what one benchmark found; only its own part is there.
@@ -161,6 +163,13 @@ func Run(ctx context.Context, name string, opts Options) (*Report, error) {
 		return nil, fmt.Errorf("bench %s: %w", name, err)
 	}
 	return j.report, nil
+}
+
+// done tells how far the benchmark is.
+func (j *job) done(parts, total int) {
+	if j.Progress != nil {
+		j.Progress(parts, total)
+	}
 }
 
 // Check refuses options that the benchmark does not take.

@@ -125,7 +125,8 @@ func (j *job) collectives(ctx context.Context, op ir.Op) error {
 		}
 	}
 	j.collectiveMethod(calls)
-	for _, c := range calls {
+	for i, c := range calls {
+		j.done(i, len(calls))
 		if err := j.collective(ctx, a, c); err != nil {
 			return a.Close(err)
 		}

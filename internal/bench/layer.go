@@ -94,6 +94,7 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	if peers.dir != "" {
 		j.method("peers in the same rounds, while this rests, in runs of the same parts")
 	}
+	j.Shapes = shapes
 	for _, s := range shapes {
 		l, err := j.layer(ctx, k, s, wire.Median, peers)
 		if err != nil {
@@ -177,6 +178,7 @@ func (j *job) layer(ctx context.Context, k *layerKind, s Shape, rate float64, pe
 	l = &Layer{Shape: s, Checked: len(want), Wire: k.wire(s, j.Ranks, rate)}
 	const warm = 2 // a graph is recorded before the second run
 	for round := range j.Rounds + warm {
+		j.done(len(j.report.Layers)*(j.Rounds+warm)+round, len(j.Shapes)*(j.Rounds+warm))
 		for _, c := range cands {
 			if c.prog == nil {
 				continue

@@ -54,7 +54,8 @@ func (j *job) transfers(ctx context.Context) error {
 	if j.graphs() {
 		j.method("graph: the chain captured, time of %d more launches within the same marks", moreLaunches)
 	}
-	for _, n := range sizes {
+	for i, n := range sizes {
+		j.done(i, len(sizes))
 		for _, get := range []bool{false, true} {
 			if err := j.transfer(ctx, l, n, get); err != nil {
 				return errors.Join(err, l.world.Close())

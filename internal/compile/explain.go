@@ -43,6 +43,10 @@ type Explanation struct {
 	// Time is the predicted time of a run, Sequential that without overlap.
 	Time       float64 `json:"us"`
 	Sequential float64 `json:"sequential_us"`
+	// Exposed is the part of Time in which a rank communicates and computes nothing,
+	// SequentialExposed that of Sequential.
+	Exposed           float64 `json:"exposed_us"`
+	SequentialExposed float64 `json:"sequential_exposed_us"`
 	// Timeline is the predicted run of one rank, which stands for all where
 	// all do the same; empty where it would be longer than can be drawn.
 	Timeline []sim.Span `json:"timeline"`
@@ -301,6 +305,7 @@ func (x *explainer) times(e *Explanation, u *Unit, b ir.Binding) error {
 	}
 	o := &outline{explainer: x, overlapped: true}
 	o.fn(x.flat.Program.Func(e.Func))
+	e.SequentialExposed, e.Exposed = plain.exposed, o.exposed
 	e.Sequential, e.Time, e.Timeline, e.Cut = plain.now, o.now, append(e.Timeline, o.spans...), o.cut
 	return nil
 }
@@ -318,36 +323,39 @@ func (x *explainer) simulate(e *Explanation, u *Unit, b ir.Binding) error {
 	if err != nil {
 		return err
 	}
-	e.Time, e.Sequential = t.Time, t.Time
-	for _, s := range t.Spans {
-		if s.Rank == 0 && len(e.Timeline) < maxSpans {
-			e.Timeline = append(e.Timeline, s)
-		}
-	}
+	mine := ofRank0(t.Spans)
+	e.Time, e.Sequential, e.Exposed = t.Time, t.Time, exposed(mine)
+	e.SequentialExposed = e.Exposed
+	e.Timeline = append(e.Timeline, mine[:min(len(mine), maxSpans)]...)
 	if bound, err := u.Bind(b); err == nil && bound.Func.Refines.Text != "" {
-		e.Sequential = x.reference(u, b)
+		e.Sequential, e.SequentialExposed = x.reference(u, b)
 	}
 	return nil
 }
 
-// reference returns the predicted time of the function that is refined.
-func (x *explainer) reference(u *Unit, b ir.Binding) float64 {
+func ofRank0(spans []sim.Span) []sim.Span {
+	return slices.DeleteFunc(slices.Clone(spans), func(s sim.Span) bool { return s.Rank != 0 })
+}
+
+// reference returns the predicted time of the function that is refined, and how much of it is
+// exposed communication.
+func (x *explainer) reference(u *Unit, b ir.Binding) (us, bare float64) {
 	bound, err := u.Reference(b)
 	if err != nil {
-		return 0
+		return 0, 0
 	}
 	ref := ir.Binding{Func: bound.Func.Name, Ranks: b.Ranks, Dims: b.Dims, Defines: b.Defines}
 	low, ds := ir.Bind(x.flat.Info, ref)
 	if ds.HasErrors() {
-		return 0
+		return 0, 0
 	}
 	p, ds := planner.Plan(low, planner.Options{})
 	if ds.HasErrors() {
-		return 0
+		return 0, 0
 	}
 	t, err := sim.Plan(p, x.machine)
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	return t.Time
+	return t.Time, exposed(ofRank0(t.Spans))
 }

@@ -1,6 +1,9 @@
 package compile
 
 import (
+	"cmp"
+	"slices"
+
 	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/sim"
 	"hocket.example/hocket/ir"
@@ -16,6 +19,7 @@ type outline struct {
 	// overlapped takes the chosen strategies' predictions for their pairs.
 	overlapped bool
 	now        float64
+	exposed    float64 // time of now in which communication runs and nothing computes
 	spans      []sim.Span
 	cut        bool
 	// explicit: the program orders streams itself, and order of text is not
@@ -71,10 +75,11 @@ func (o *outline) loop(fn string, s *ir.Stmt) {
 		return
 	}
 	for i := lo; i < hi && !o.explicit; i++ {
-		before := o.now
+		before, exposed := o.now, o.exposed
 		o.block(fn, s.Body)
 		if o.cut { // the rounds take alike
 			o.now += float64(hi-i-1) * (o.now - before)
+			o.exposed += float64(hi-i-1) * (o.exposed - exposed)
 			return
 		}
 	}
@@ -130,6 +135,32 @@ func (o *outline) add(spans []sim.Span, us float64) {
 		o.spans = append(o.spans, s)
 	}
 	o.now += us
+	o.exposed += exposed(spans)
+}
+
+// exposed is the time in which some of the spans communicate and none computes.
+func exposed(spans []sim.Span) float64 {
+	type edge struct {
+		at            float64
+		comm, compute int
+	}
+	var edges []edge
+	for _, s := range spans {
+		e := edge{at: s.Start, compute: 1}
+		if s.Comm {
+			e.comm, e.compute = 1, 0
+		}
+		edges = append(edges, e, edge{s.End, -e.comm, -e.compute})
+	}
+	slices.SortFunc(edges, func(a, b edge) int { return cmp.Compare(a.at, b.at) })
+	sum, comm, compute := 0.0, 0, 0
+	for i, e := range edges {
+		if comm > 0 && compute == 0 {
+			sum += e.at - edges[i-1].at
+		}
+		comm, compute = comm+e.comm, compute+e.compute
+	}
+	return sum
 }
 
 // cost is what a statement takes alone; 0 for what is no operation.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
 )
 
 // Panel is one picture of a page: a plan's memory under one strategy, and its report.
@@ -24,6 +25,10 @@ const (
 	mostRects = 20000
 )
 
+// fills are the colours of buffers and lines.
+const fills = `.input{fill:#b8c4d6}.alloc{fill:#e8a33d}.value{fill:#5b9bd5}.output{fill:#63b179}
+.live{fill:none;stroke:#111;stroke-width:1.2}.reserved{stroke:#c0392b;stroke-dasharray:6 3}.bound{stroke:#1e8449;stroke-dasharray:2 3}`
+
 // WriteHTML writes a self-contained page: for each panel the buffers of rank 0 as rectangles, time to the right in
 // commands and offsets upwards, with lines for what is live, reserved, and the bound.
 func WriteHTML(w io.Writer, title string, panels []Panel) error {
@@ -33,8 +38,7 @@ func WriteHTML(w io.Writer, title string, panels []Panel) error {
 <title>%s</title><style>
 body{font:14px system-ui,sans-serif;margin:1.5em}main{display:flex;flex-wrap:wrap;gap:2em}
 figure{margin:0}svg{background:#f7f7f7}rect{stroke:#fff;stroke-width:.4}rect:hover{stroke:#000;stroke-width:1.5}
-.input{fill:#b8c4d6}.alloc{fill:#e8a33d}.value{fill:#5b9bd5}.output{fill:#63b179}
-.live{fill:none;stroke:#111;stroke-width:1.2}.reserved{stroke:#c0392b;stroke-dasharray:6 3}.bound{stroke:#1e8449;stroke-dasharray:2 3}
+`+fills+`
 td,th{text-align:right;padding:.1em .8em}td:first-child,th:first-child{text-align:left}
 </style></head><body><h1>%s</h1><p>Rank 0. To the right: its commands in issue order; upwards: offsets. A rectangle is a buffer from
 its first use to its last; point at it for its name and line. Black: live in issue order; red: reserved; green: the bound.</p><main>
@@ -68,11 +72,19 @@ func (p *Panel) write(b *strings.Builder, top int64) {
 		fmt.Fprintf(b, "<tr><td>%s</td><td>%d</td></tr>", x.name, x.bytes)
 	}
 	b.WriteString("</table>")
+	fmt.Fprintf(b, `<svg width="%d" height="%d" viewBox="0 0 %d %d" role="img">`, panelWidth, panelHeight,
+		panelWidth, panelHeight)
+	p.picture(b, top, false)
+	b.WriteString("</svg></figure>\n")
+}
+
+// picture draws the buffers and the lines, in a field of panelWidth and panelHeight; with
+// names in the buffers that have room for them.
+func (p *Panel) picture(b *strings.Builder, top int64, named bool) {
+	r := p.Report
 	lives, ops := Lives(p.Plan, 0)
 	x := func(at int32) float64 { return float64(at) / float64(max(len(ops), 1)) * panelWidth }
 	y := func(bytes int64) float64 { return panelHeight * (1 - float64(bytes)/float64(top)*0.97) }
-	fmt.Fprintf(b, `<svg width="%d" height="%d" viewBox="0 0 %d %d" role="img">`, panelWidth, panelHeight,
-		panelWidth, panelHeight)
 	live := make([]int64, len(ops)+1)
 	for _, l := range lives {
 		size := plan.Aligned(l.Bytes)
@@ -96,6 +108,9 @@ func (p *Panel) write(b *strings.Builder, top int64) {
 			x(l.Begin), y(l.Offset+size), max(0.5, x(l.End+1)-x(l.Begin)), max(0.5, y(l.Offset)-y(l.Offset+size)),
 			html.EscapeString(fmt.Sprintf("%s: %d bytes at %d, line %d\nlast used by %s", l.Name, l.Bytes,
 				l.Offset, l.Line, last)))
+		if named && x(l.End+1)-x(l.Begin) > float64(8*len(l.Name)) && y(l.Offset)-y(l.Offset+size) > 14 {
+			fmt.Fprintf(b, `<text x="%.1f" y="%.1f">%s</text>`, x(l.Begin)+4, y(l.Offset+size)+13, html.EscapeString(l.Name))
+		}
 	}
 	b.WriteString(`<polyline class="live" points="`)
 	sum := int64(0)
@@ -111,7 +126,39 @@ func (p *Panel) write(b *strings.Builder, top int64) {
 		fmt.Fprintf(b, `<line class="%s" x1="0" x2="%d" y1="%.2f" y2="%.2f"/>`, l.class, panelWidth, y(l.bytes),
 			y(l.bytes))
 	}
-	b.WriteString("</svg></figure>\n")
+}
+
+// WriteSVG writes the picture of one plan as an SVG of its own: the buffers of rank 0, time to the
+// right in commands and offsets upwards.
+func WriteSVG(w io.Writer, p Panel) error {
+	const left, head, foot = 90, 30, 50
+	top := max(p.Report.Peak, 1)
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" font-family="sans-serif" font-size="12">
+<style>rect{stroke:#fff;stroke-width:.4}%s</style><rect width="100%%" height="100%%" fill="#fff"/>
+<text x="%d" y="19" font-size="14">Memory of rank 0 of %d: %s, %s</text>
+<g transform="translate(%d,%d)"><rect width="%d" height="%d" fill="#f7f7f7"/>`,
+		panelWidth+left+10, panelHeight+head+foot, panelWidth+left+10, fills, left, p.Plan.Ranks,
+		html.EscapeString(p.Plan.Func), html.EscapeString(p.Title), left, head, panelWidth, panelHeight)
+	p.picture(&b, top, true)
+	b.WriteString("</g>\n")
+	for _, at := range []struct {
+		share float64
+		text  string
+	}{{1, tensor.Size(top)}, {0.5, tensor.Size(top / 2)}, {0, "0"}} {
+		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`, left-6, head+panelHeight*(1-0.97*at.share)+4, at.text)
+	}
+	fmt.Fprintf(&b, `<text x="%d" y="%d">commands in the order of issue; black: live; red: reserved; green: the bound</text>`,
+		left, head+panelHeight+18)
+	x := left
+	for _, role := range []string{"input", "value", "alloc", "output"} {
+		fmt.Fprintf(&b, `<rect class="%s" x="%d" y="%d" width="12" height="12"/><text x="%d" y="%d">%s</text>`, role, x,
+			head+panelHeight+28, x+17, head+panelHeight+38, role)
+		x += 80
+	}
+	b.WriteString("</svg>\n")
+	_, err := io.WriteString(w, b.String())
+	return err
 }
 
 // Curve is what an allocator had reserved over time.

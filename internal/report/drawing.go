@@ -36,7 +36,11 @@ type span struct {
 	Wide     bool
 }
 
-type tick struct{ X, Text string }
+// tick is a mark of the axis: where, in percent, and with what number.
+type tick struct {
+	X, Text string
+	at      float64
+}
 
 type legend struct {
 	Name  string
@@ -139,7 +143,7 @@ func (d *drawing) axis(ns float64) {
 	}
 	for i := 0; float64(i)*step*unit <= ns*0.97; i++ {
 		v := float64(i) * step
-		d.Ticks = append(d.Ticks, tick{X: fmt.Sprintf("%.3f", 100*v*unit/ns), Text: strconv.FormatFloat(v, 'g', 6, 64)})
+		d.Ticks = append(d.Ticks, tick{at: 100 * v * unit / ns, X: fmt.Sprintf("%.3f", 100*v*unit/ns), Text: strconv.FormatFloat(v, 'g', 6, 64)})
 	}
 }
 

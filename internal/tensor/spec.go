@@ -25,8 +25,8 @@ type Spec struct {
 	Seed uint64 // of SpecInts and SpecRand
 	// Below, where it is not 0, has SpecInts and SpecRand draw integers from 0..Below.
 	Below int64
-	File string // of SpecSafetensors and SpecNpy
-	Name string // of SpecSafetensors: the tensor in the file; "" is the input's own name
+	File  string // of SpecSafetensors and SpecNpy
+	Name  string // of SpecSafetensors: the tensor in the file; "" is the input's own name
 }
 
 const specHelp = "want rand:SEED, ints:SEED, zeros, arange, FILE.safetensors#NAME or FILE.npy"

@@ -112,10 +112,10 @@ func (p *painter) assign(t *Trace) {
 var letters = map[Class]map[string]rune{
 	Compute: {
 		"add": 'A', "broadcast": 'B', "scale": 'C', "div": 'D', "embedding": 'E', "fill": 'F', "gelu": 'G', "cast": 'H',
-		"index_copy": 'I', "argmax": 'J', "launch": 'K', "linear": 'L', "matmul": 'M', "layer_norm": 'N', "rope": 'O',
-		"relu": 'P', "rsqrt": 'Q', "rms_norm": 'R', "silu": 'S', "attention": 'T', "mul": 'U', "concat": 'V',
+		"index_copy": '6', "argmax": 'J', "launch": 'K', "linear": 'L', "matmul": 'M', "layer_norm": 'N', "rope": 'O',
+		"relu": 'P', "rsqrt": 'Q', "rms_norm": 'R', "silu": 'I', "attention": 'T', "mul": 'U', "concat": 'V',
 		"softmax": 'W', "exp": 'X', "copy": 'Y', "reduce_slots": 'Z',
-		"sub": '1', "neg": '2', "max": '3', "min": '4', "mean": '5', "sum": '6',
+		"sub": '1', "neg": '2', "max": '3', "min": '4', "mean": '5', "sum": 'S',
 	},
 	Comm: {
 		"all_reduce": 'a', "broadcast": 'b', "scatter": 'c', "reduce": 'd', "get": 'e', "all_gather": 'g', "gather": 'h',

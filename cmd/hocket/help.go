@@ -1,0 +1,129 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// helpColumns is the width of help.
+const helpColumns = 96
+
+// rareFlags is the annotation of flags that only help --all shows.
+const rareFlags = "rare"
+
+// rare marks flags of a command that few need.
+func rare(c *cobra.Command, names ...string) {
+	for _, name := range names {
+		_ = c.Flags().SetAnnotation(name, rareFlags, nil) // fails for a flag that there is not, which the tests of help find
+	}
+}
+
+// writeHelp writes the help of a command: what it does, a line to copy, its flags; with all
+// those few need, too.
+func writeHelp(w io.Writer, c *cobra.Command, all bool) {
+	text := c.Long
+	if text == "" {
+		text = c.Short + "."
+	}
+	fmt.Fprintf(w, "%s\n\nUsage:\n  %s\n", text, c.UseLine())
+	if c.Example != "" {
+		fmt.Fprintf(w, "\nExamples:\n%s\n", c.Example)
+	}
+	if subs := available(c); len(subs) > 0 {
+		fmt.Fprintf(w, "\nCommands:\n")
+		for _, s := range subs {
+			fmt.Fprintf(w, "  %-11s %s\n", s.Name(), s.Short)
+		}
+	}
+	shown, more := pflag.NewFlagSet("", pflag.ContinueOnError), 0
+	shown.SortFlags = false
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		_, few := f.Annotations[rareFlags]
+		switch {
+		case f.Hidden || f.Name == "help":
+		case few && !all:
+			more++
+		default:
+			shown.AddFlag(f)
+		}
+	})
+	if shown.HasFlags() {
+		fmt.Fprintf(w, "\nFlags:\n%s", shown.FlagUsagesWrapped(helpColumns))
+	}
+	switch {
+	case more > 0:
+		fmt.Fprintf(w, "  %d more flags: hocket help %s --all\n", more, c.Name())
+	case !c.HasParent():
+		fmt.Fprint(w, "\nhocket COMMAND --help says more about a command.\n")
+	}
+}
+
+func available(c *cobra.Command) []*cobra.Command {
+	var list []*cobra.Command
+	for _, s := range c.Commands() {
+		if s.IsAvailableCommand() || s.Name() == "completion" {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// helpCommand is cobra's, but for commands that there are not: those are errors.
+func (a *app) helpCommand(root *cobra.Command) *cobra.Command {
+	all := false
+	c := &cobra.Command{
+		Use:                   "help [COMMAND] [--all]",
+		Short:                 "Say what a command does and which flags it has",
+		Example:               "  hocket help run --all",
+		DisableFlagsInUseLine: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, rest, err := root.Find(args)
+			switch {
+			case len(args) == 1 && args[0] == "inputs":
+				_, err := io.WriteString(a.stdout, inputsHelp)
+				return err
+			case err != nil:
+				return a.noSuchCommand(root, args)
+			case len(rest) > 0:
+				return a.noSuchCommand(root, rest)
+			}
+			writeHelp(a.stdout, c, all)
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&all, "all", false, "show the flags that few need, too")
+	return c
+}
+
+const inputsHelp = `What --in says of the parameters of a program. An input is one of
+
+  NAME=ints:SEED           random integers from {-1, 0, 1}; ids of embedding: rows of its table
+  NAME=rand:SEED           random reals in [-1, 1)
+  NAME=zeros NAME=arange   zeros; 0, 1, 2, …
+  NAME=FILE.npy            what a file of numpy's holds
+  NAME=FILE.safetensors#TENSOR
+  FILE.safetensors         every tensor in it, by name
+  DIR                      a checkpoint's tensors that have the name of a parameter
+  rand:SEED, zeros, …      all parameters that nothing else names
+
+Parameters that nothing names are ints:SEED, with the SEED of --seed.
+
+  hocket run examples/mlp.hkt --in x=rand:7 --in zeros
+`
+
+// startHelp is what hocket says when it is asked nothing.
+const startHelp = `hocket compiles and runs multi-GPU host programs. Nothing but a CPU is needed to try it.
+In a clone of its repository, these take some seconds each:
+
+  hocket run examples/mlp.hkt --compare         run a layer on 4 ranks, compare the result
+  hocket opt examples/mlp.hkt --explain --machine h200x4 --dim T=8192 --dim H=8192 --dim F=28672
+                                                what hiding its communication gains on 4 H200
+  hocket opt examples/mlp.hkt --html mlp.html   the layer after each pass of the compiler, as a page
+  hocket check examples/mlp.hkt                 prove that no wait is missing
+  hocket plan examples/mlp.hkt -n 4             every command of every rank, with its memory
+
+hocket --help lists the commands; docs/tutorial.md goes on from here.
+`

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	screenLines, screenColumns = 40, 100
+)
+
+// everyCommand lists the root and what is below it.
+func everyCommand() []*cobra.Command {
+	a, _, _ := testApp(strings.NewReader(""))
+	root := a.rootCommand(nil)
+	refuseShells(root)
+	root.InitDefaultHelpCmd()
+	list := []*cobra.Command{root}
+	for i := 0; i < len(list); i++ {
+		list = append(list, list[i].Commands()...)
+	}
+	return list
+}
+
+// TestHelpFitsAScreen: all help is at most 40 lines of 100 columns, what few need left to
+// help --all, and every flag is in one of the two.
+func TestHelpFitsAScreen(t *testing.T) {
+	for _, c := range everyCommand() {
+		var short, all strings.Builder
+		writeHelp(&short, c, false)
+		writeHelp(&all, c, true)
+		if n := strings.Count(short.String(), "\n"); n > screenLines {
+			t.Errorf("%s --help has %d lines", c.CommandPath(), n)
+		}
+		for _, text := range []string{short.String(), all.String()} {
+			for line := range strings.Lines(text) {
+				if utf8.RuneCountInString(line) > screenColumns+1 {
+					t.Errorf("%s --help is wider than %d columns: %s", c.CommandPath(), screenColumns, line)
+				}
+			}
+		}
+		for _, name := range flagNames(c) {
+			if name != "help" && !strings.Contains(all.String(), "--"+name) {
+				t.Errorf("hocket help %s --all does not tell of --%s", c.Name(), name)
+			}
+		}
+	}
+	for line := range strings.Lines(startHelp + inputsHelp) {
+		if utf8.RuneCountInString(line) > screenColumns+1 {
+			t.Errorf("too wide: %s", line)
+		}
+	}
+}
+
+// TestHelpExamplesWork runs every example of every --help, and what hocket alone says to try,
+// but for those that need a GPU. Each command has one that runs here.
+func TestHelpExamplesWork(t *testing.T) {
+	examples, err := filepath.Abs(filepath.Join("..", "..", "examples"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.Symlink(examples, filepath.Join(dir, "examples")); err != nil {
+		t.Fatal(err)
+	}
+	run := func(t *testing.T, text string) (ran int) {
+		for line := range strings.Lines(text) {
+			line, indented := strings.CutPrefix(line, "  ")
+			line, _, _ = strings.Cut(strings.TrimRight(line, "\n"), "   ") // what stands beside it
+			if !indented || !strings.HasPrefix(line, "hocket ") || strings.Contains(line, "-m cuda") {
+				continue
+			}
+			c := exec.Command("sh", "-c", line)
+			c.Dir, c.Env = dir, append(os.Environ(), "HOCKET_CACHE="+filepath.Join(dir, "cache"))
+			if out, err := c.CombinedOutput(); err != nil {
+				t.Errorf("%s: %v\n%s", line, err, out)
+			}
+			ran++
+		}
+		return ran
+	}
+	for _, c := range everyCommand() {
+		if c.HasParent() && c.Parent().HasParent() { // completion's, by shell: cobra's own
+			continue
+		}
+		t.Run(c.Name(), func(t *testing.T) {
+			if run(t, c.Example) == 0 {
+				t.Errorf("no example of %s runs without a GPU", c.CommandPath())
+			}
+		})
+	}
+	t.Run("start", func(t *testing.T) {
+		if n := run(t, startHelp); n < 5 {
+			t.Errorf("hocket alone shows %d commands", n)
+		}
+	})
+	t.Run("inputs", func(t *testing.T) {
+		if run(t, inputsHelp) == 0 {
+			t.Error("no example of --in")
+		}
+	})
+}

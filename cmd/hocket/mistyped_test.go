@@ -1,0 +1,145 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// mistyped are command lines as people mistype them: the exit code, what the one sentence of
+// the error says, and what the help line shows as the way out.
+var mistyped = []struct {
+	line string
+	code int
+	says string
+	help string
+}{
+	// Commands.
+	{"chek p.hkt", 2, `there is no command "chek"`, "did you mean hocket check?"},
+	{"rnu p.hkt", 2, `there is no command "rnu"`, "did you mean hocket run?"},
+	{"run- p.hkt", 2, `there is no command "run-"`, "did you mean hocket run?"},
+	{"Run p.hkt", 2, `there is no command "Run"`, "did you mean hocket run?"},
+	{"optt p.hkt", 2, `there is no command "optt"`, "did you mean hocket opt?"},
+	{"compile p.hkt", 2, `there is no command "compile"`, "did you mean hocket opt?"},
+	{"lower p.hkt", 2, `there is no command "lower"`, "did you mean hocket opt?"},
+	{"verify p.hkt", 2, `there is no command "verify"`, "did you mean hocket check?"},
+	{"prove p.hkt", 2, `there is no command "prove"`, "did you mean hocket check?"},
+	{"exec p.hkt", 2, `there is no command "exec"`, "did you mean hocket run?"},
+	{"format p.hkt", 2, `there is no command "format"`, "did you mean hocket fmt?"},
+	{"benchmark p2p", 2, `there is no command "benchmark"`, "did you mean hocket bench?"},
+	{"profile p.hkt", 2, `there is no command "profile"`, "did you mean hocket trace?"},
+	{"docter", 2, `there is no command "docter"`, "did you mean hocket doctor?"},
+	{"gpus", 2, `there is no command "gpus"`, "did you mean hocket doctor?"},
+	{"mem p.hkt", 2, `there is no command "mem"`, "did you mean hocket memory?"},
+	{"plna p.hkt", 2, `there is no command "plna"`, "did you mean hocket plan?"},
+	{"launhc -n 2 -- run p.hkt", 2, `there is no command "launhc"`, "did you mean hocket launch?"},
+	{"vesrion", 2, `there is no command "vesrion"`, "did you mean hocket version?"},
+	{"p.hkt", 2, `there is no command "p.hkt"`, "did you mean hocket run p.hkt?"},
+	{"frobnicate", 2, `there is no command "frobnicate"`, "see hocket --help"},
+	{"frobnicate --help", 2, `there is no command "frobnicate"`, "see hocket --help"},
+	{"chek --help", 2, `there is no command "chek"`, "did you mean hocket check?"},
+	{"help chek", 2, `there is no command "chek"`, "did you mean hocket check?"},
+	{"help run p.hkt", 2, `there is no command "p.hkt"`, "did you mean hocket run p.hkt?"},
+	{"completion tcsh --help", 2, `there are no completions for "tcsh"`, "hocket completion bash"},
+	// Flags.
+	{"--verison", 2, "unknown flag: --verison", "did you mean --version?"},
+	{"run p.hkt --comparee", 2, "unknown flag: --comparee", "did you mean --compare?"},
+	{"run p.hkt --cmp", 2, "unknown flag: --cmp", "see hocket run --help"},
+	{"run p.hkt --schedule 3", 2, "unknown flag: --schedule", "did you mean --schedules?"},
+	{"run p.hkt --dims T=4", 2, "unknown flag: --dims", "did you mean --dim?"},
+	{"run p.hkt --rank 4", 2, "unknown flag: --rank", "did you mean --ranks?"},
+	{"run p.hkt --startegy exchange", 2, "unknown flag: --startegy", "did you mean --strategy?"},
+	{"run p.hkt --html p.html", 2, "unknown flag: --html", "hocket memory and opt have --html"},
+	{"check p.hkt --compare", 2, "unknown flag: --compare", "hocket run has --compare"},
+	{"run p.hkt --hepl", 2, "unknown flag: --hepl", "did you mean --help?"},
+	{"run p.hkt --version", 2, "unknown flag: --version", "hocket --version"},
+	{"run p.hkt -dim T=4", 2, "there is no flag -dim", "did you mean --dim?"},
+	{"run p.hkt -compare", 2, "there is no flag -compare", "did you mean --compare?"},
+	{"run p.hkt -json", 2, "there is no flag -json", "did you mean --json?"},
+	{"run p.hkt -machine=cpu", 2, "there is no flag -machine=cpu", "did you mean --machine?"},
+	{"run p.hkt -x", 2, "unknown shorthand flag: 'x' in -x", "see hocket run --help"},
+	{"run p.hkt -n", 2, "flag needs an argument: 'n' in -n", "see hocket run --help"},
+	{"opt p.hkt --explian", 2, "unknown flag: --explian", "did you mean --explain?"},
+	// Values.
+	{"run p.hkt -n four", 2, `-n cannot be "four"`, "see hocket run --help"},
+	{"run p.hkt -n 0", 2, "-n is 0; at least 1 rank runs a program", ""},
+	{"run p.hkt --dim T", 2, `--dim "T": want NAME=VALUE`, ""},
+	{"run p.hkt --dim T=4k", 2, `"4k" is no whole number`, "for an expression use --define"},
+	{"run p.hkt --dim X=4", 2, "X", "dims"},
+	{"run p.hkt --strategy exchnage", 2, "exchnage", "one of: sequential, chunked, exchange"},
+	{"run p.hkt -m gpu", 2, `there is no machine "gpu"`, "see hocket doctor"},
+	{"run p.hkt --in y=zeros", 2, "f has no parameter %y", "its parameters are %x: f32[T]"},
+	{"run p.hkt --in zero", 2, "zero", "rand:SEED"},
+	{"run p.hkt --repeat 0", 2, "--repeat is 0; at least 1", ""},
+	{"run p.hkt --timeout 30", 2, `--timeout cannot be "30"`, "see hocket run --help"},
+	{"opt p.hkt --explain --machine h200", 2, "h200", "h200x4"},
+	{"opt p.hkt --print-after shrad", 2, `there is no pass "shrad"`, "one of: shard"},
+	{"bench allreduces", 2, "allreduces", "allreduce"},
+	{"bench", 2, "it takes one benchmark", "see hocket bench --help"},
+	// Files.
+	{"run", 2, "it takes one PROGRAM", "see hocket run --help"},
+	{"run p.hkt q.hkt", 2, "it takes one PROGRAM", "see hocket run --help"},
+	{"run nosuch.hkt", 2, "there is no file nosuch.hkt", "a PROGRAM is a .hkt file"},
+	{"run examples/mpl.hkt", 2, "there is no file examples/mpl.hkt", "did you mean examples/mlp.hkt?"},
+	{"run mlp.hkt", 2, "there is no file mlp.hkt", "did you mean examples/mlp.hkt?"},
+	{"run examples/mlp", 2, "there is no file examples/mlp", "did you mean examples/mlp.hkt?"},
+	{"run examples", 2, "examples is not a file", "name a program in it"},
+	{"trace nosuch.json", 2, "nosuch.json: no such file or directory", ""},
+	{"memory nosuch.pickle", 2, "nosuch.pickle: no such file or directory", ""},
+	{"check empty.hkt", 1, "expected a function, found end of file", ""},
+}
+
+// TestMistyped: each ends with its exit code, says one clear sentence, and shows a way out.
+func TestMistyped(t *testing.T) {
+	if len(mistyped) < 60 {
+		t.Fatalf("%d command lines; 60 are promised", len(mistyped))
+	}
+	dir := t.TempDir()
+	files := map[string]string{
+		"p.hkt":            "dim T = 8\nmesh tp[2]\nfunc f(%x: f32[T]) -> f32[T] {\n  %y = relu %x\n  return %y\n}\n",
+		"examples/mlp.hkt": "", "empty.hkt": "",
+	}
+	for name, text := range files {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(dir)
+	for _, test := range mistyped {
+		stdout, stderr, code := hocketHere(strings.Fields(test.line)...)
+		if code != test.code || stdout != "" {
+			t.Errorf("hocket %s: exit %d, want %d; it prints %q", test.line, code, test.code, stdout)
+		}
+		first, rest, _ := strings.Cut(stderr, "\n")
+		_, says, ok := strings.Cut(first, "error: ")
+		if !ok || !strings.Contains(says, test.says) {
+			t.Errorf("hocket %s: %q does not say %q", test.line, first, test.says)
+		}
+		if !strings.Contains(says+rest, test.help) {
+			t.Errorf("hocket %s: %q does not help by %q", test.line, rest, test.help)
+		}
+		for _, leak := range []string{"stat ", "open ", "strconv", "pflag", "goroutine"} {
+			if strings.Contains(stderr, leak) {
+				t.Errorf("hocket %s: %q leaks %q", test.line, stderr, leak)
+			}
+		}
+	}
+}
+
+// TestColours: NO_COLOR and a terminal that cannot show them turn colours off.
+func TestColours(t *testing.T) {
+	for _, test := range []struct {
+		term, none string
+		want       bool
+	}{{"xterm", "", true}, {"dumb", "", false}, {"xterm", "1", false}} {
+		t.Setenv("TERM", test.term)
+		t.Setenv("NO_COLOR", test.none)
+		if got := colours(); got != test.want {
+			t.Errorf("TERM=%s NO_COLOR=%s: colours %v, want %v", test.term, test.none, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/files"
+)
+
+func (a *app) planCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "plan PROGRAM [flags]",
+		Short: "Print what a program runs: the commands of every rank, in order, with their memory",
+		Long: `Lowers and plans a program, without running it, and prints the plan: the streams of
+every rank, the memory that each buffer has and while which commands it is used, the
+channels of collectives, and the commands in the order in which they are issued, each
+with its line of the text.`,
+		SuggestFor: []string{"schedule", "dump"},
+		Example: `  hocket plan examples/mlp.hkt
+  hocket plan examples/mlp.hkt --strategy exchange -o plan.txt
+  hocket plan examples/mlp.hkt --strategy chunked --svg plan.svg`,
+		Args: onePROGRAM,
+	}
+	flags := a.addBindFlags(c)
+	var strategy, machine, out, svg string
+	addStrategy(c, &strategy)
+	addPredicted(c, &machine, "auto predicts")
+	f := c.Flags()
+	f.StringVarP(&out, "output", "o", "", "write the plan to `FILE`")
+	f.StringVar(&svg, "svg", "", "write a picture of its memory to `FILE`")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		b, err := flags.binding(c)
+		if err != nil {
+			return err
+		}
+		switch {
+		case c.Flags().Changed("svg") && svg == "":
+			return usagef("--svg names no file")
+		case c.Flags().Changed("output") && out == "":
+			return usagef("-o names no file")
+		}
+		if err := checkPredicted(machine); err != nil {
+			return err
+		}
+		if err := checkStrategy(strategy); err != nil {
+			return err
+		}
+		p, err := a.parseProgram(c.Context(), args[0], &b)
+		if err != nil {
+			return err
+		}
+		sig, err := bind(p, b)
+		if err != nil {
+			return err
+		}
+		a.out.note(sig)
+		a.progress.at("planning", 0, a.limits.Time)
+		m, err := p.PlanMemory(hocket.LowerOptions{Strategy: strategy, Machine: machine, Binding: b})
+		if err != nil {
+			return ofHocket(err)
+		}
+		a.progress.end()
+		if svg != "" {
+			if err := files.Write(svg, m.WriteSVG); err != nil {
+				return &failure{code: exitUsage, kind: "output", err: err}
+			}
+		}
+		a.out.Plan = m.String()
+		if out != "" {
+			return writeText(out, m.String())
+		}
+		_, err = io.WriteString(a.text, m.String())
+		return err
+	}
+	return c
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMedian: of an even number of times it is the mean of the two in the middle.
+func TestMedian(t *testing.T) {
+	for _, test := range []struct{ list, want []time.Duration }{
+		{[]time.Duration{7}, []time.Duration{7}},
+		{[]time.Duration{1, 3, 100}, []time.Duration{3}},
+		{[]time.Duration{1, 3, 5, 100}, []time.Duration{4}},
+	} {
+		if got := median(test.list); got != test.want[0] {
+			t.Errorf("median of %v is %v, want %v", test.list, got, test.want[0])
+		}
+	}
+}
+
+// TestRepeatTellsTheMedian: text and JSON tell what a run takes of several, and say of how many.
+func TestRepeatTellsTheMedian(t *testing.T) {
+	t.Chdir("../..")
+	stdout, stderr, code := hocketHere("run", "examples/mlp.hkt", "--repeat", "5")
+	if code != 0 || !regexp.MustCompile(`(?m)^time  median [\d.]+ [µm]s a run, [\d.]+ [µm]s to [\d.]+ [µm]s, of 5 back to back$`).MatchString(stdout) {
+		t.Errorf("exit %d, %s\n%s", code, stderr, stdout)
+	}
+	stdout, stderr, code = hocketHere("run", "examples/mlp.hkt", "--repeat", "4", "--json")
+	var got struct{ Time *runTime }
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 0 || got.Time == nil {
+		t.Fatalf("exit %d, %v, %s", code, err, stderr)
+	}
+	if x := got.Time; x.Runs != 4 || x.LeastUS <= 0 || x.LeastUS > x.MedianUS || x.MedianUS > x.MostUS {
+		t.Errorf("%+v", *x)
+	}
+	stdout, _, _ = hocketHere("run", "examples/mlp.hkt", "--repeat", "4", "--schedules", "2")
+	if strings.Contains(stdout, "median") {
+		t.Errorf("schedules have no times: %s", stdout)
+	}
+}
+
+// TestTimeoutCoversAll: the time of --timeout is over whatever the command is at, and the error
+// says at what it was. The context tells what can stop; for the rest the channel is closed.
+func TestTimeoutCoversAll(t *testing.T) {
+	a, _, _ := testApp(strings.NewReader(""))
+	a.expired = make(chan struct{})
+	a.progress = &progress{now: time.Now}
+	ctx, ended := a.within(context.Background(), time.Millisecond)
+	a.progress.at("evaluating the reference", 1, 0)
+	<-ctx.Done()
+	<-a.expired
+	var f *failure
+	if err := ended(ctx.Err()); !errors.As(err, &f) || f.code != exitMachine || f.kind != "timeout" ||
+		f.Error() != "it did not end within 1ms: it was evaluating the reference" {
+		t.Errorf("%v", err)
+	}
+	// A run's own watchdog leaves the word to it.
+	guarded, dog := watch(ctx, time.Hour)
+	defer dog.stop()
+	want := errors.New("a")
+	if err := dog.explain(guarded, want); err != want {
+		t.Errorf("%v", err)
+	}
+	t.Chdir("../..")
+	for _, words := range [][]string{
+		{"run", "examples/mlp.hkt", "--compare", "--timeout", "1ns"},
+		{"run", "examples/mlp.hkt", "--schedules", "5", "--timeout", "1ns"},
+	} {
+		if _, stderr, code := hocketHere(words...); code != exitMachine || !strings.Contains(stderr, "it did not end within 1ns") {
+			t.Errorf("hocket %v: exit %d, %s", words, code, stderr)
+		}
+	}
+	// Without it each run has its time, and all of them together have none.
+	if o := (&runFlags{}); o.runLimit() != stuck {
+		t.Errorf("a run may take %v", o.runLimit())
+	}
+}
+
+// TestExplainGroupsLayers: layers that are alike are told once, with all their lines, and
+// communication that nothing hides is summed.
+func TestExplainGroupsLayers(t *testing.T) {
+	t.Chdir("../..")
+	stdout, stderr, code := hocketHere("opt", "examples/llama_layer.hkt", "--explain", "--machine", "h200x4")
+	for _, want := range []string{
+		"\n  lines 25 and 37: %a.g, %b.g: f32[T/tp, H] → f32[T, H]\n",
+		"\nlines 33 and 41: %o, %d: linear + reduce_scatter + add, 1.5 KiB each",
+		"\nexposed      26.4 µs of communication that no computation hides\n",
+	} {
+		if code != 0 || strings.Count(stdout, want) != 1 {
+			t.Errorf("exit %d, %s: %q is not there once:\n%s", code, stderr, want, stdout)
+		}
+	}
+	stdout, _, _ = hocketHere("opt", "examples/mlp.hkt", "--explain", "--machine", "h200x4",
+		"--dim", "T=8192", "--dim", "H=8192", "--dim", "F=28672")
+	// Alone the two collectives take 261 and 284 µs, and nothing hides them.
+	if want := "exposed      0.0 µs of communication that no computation hides, sequential 545 µs\n"; !strings.Contains(stdout, want) {
+		t.Errorf("%q is not in\n%s", want, stdout)
+	}
+}
+
+// TestPlanPrints: hocket plan prints the plan that a model of the program runs.
+func TestPlanPrints(t *testing.T) {
+	t.Chdir("../..")
+	stdout, stderr, code := hocketHere("plan", "examples/mlp.hkt", "--dim", "T=8", "--dim", "H=4", "--dim", "F=8")
+	for _, want := range []string{"plan mlp: 4 ranks F=8 H=4 T=8\n", "\n  r3 main\n", "all_gather channel 0.0 axis=0 %x bf16[2 4] -> %x.g bf16[8 4] // 8:8\n"} {
+		if code != 0 || !strings.Contains(stdout, want) {
+			t.Errorf("exit %d, %s: %q is not in\n%s", code, stderr, want, stdout)
+		}
+	}
+	if again, _, _ := hocketHere("plan", "examples/mlp.hkt", "--strategy", "exchange"); !strings.Contains(again, " copy %y.i@3 ") {
+		t.Errorf("no copy between ranks in the plan of an exchange:\n%s", again)
+	}
+}
