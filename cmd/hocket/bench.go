@@ -63,11 +63,8 @@ difference is larger than that.
   memory    what plans reserve, beside what no plan can do without
 
   allreduce, allgather, reducescatter, alltoall, broadcast
-            by the algorithm that is chosen, and NCCL's, by size of the message
-            (the largest operand of a rank): by graph and eager, beside the time
-            that its bytes take at the rate of a copy; results are checked
-  PROGRAM   runs back to back and alone, beside their bound, and the host's part;
-            weights are bound, all else is in device tensors`,
+            by size of the largest operand, beside NCCL's and the time of a copy
+  PROGRAM   its runs, back to back and alone, beside their bound`,
 		Example: `  hocket bench ag-gemm -n 2 --shape 256x256x256 --strategy exchange --rounds 3
   hocket bench allreduce -n 2 --sizes 64K --rounds 3
   hocket bench examples/decode.hkt --rounds 3 --runs 2`,
@@ -99,8 +96,7 @@ difference is larger than that.
 	f.StringVar(&o.describe, "describe", "", "a program's bounds are those of a `MACHINE`: "+strings.Join(hocket.Machines(), ", ")+
 		" or FILE.json (default: the one that fits)")
 	f.BoolVar(&o.fixed, "fixed", false, "measure a program as run --fixed runs it")
-	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
-	rare(c, "dtype", "cold", "peers", "turns", "ctas", "collective", "sms", "format", "eager", "in", "describe", "fixed")
+	rare(c, "dtype", "cold", "peers", "turns", "ctas", "collective", "sms", "format", "eager", "in", "describe", "fixed", "runs", "algorithm")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := alone(); err != nil {
 			return err

@@ -36,8 +36,8 @@ func (a *app) launchCommand() *cobra.Command {
 		Short:      "Start several processes that run a program together",
 		Long: `Starts N processes of this host, each of which drives some of a program's ranks, and
 waits for them. With --nodes they are in as many groups, which share no memory and talk over
-TCP, as processes of several hosts would. COMMAND is one of hocket's, as run, or the path of a program that
-uses hocket.Join. Each learns who it is from HOCKET_RANK and HOCKET_WORLD_SIZE.
+TCP, as processes of several hosts would. COMMAND is one of hocket's, as run, or the path of a
+program that uses hocket.Join. Each learns who it is from HOCKET_RANK and HOCKET_WORLD_SIZE.
 
 Standard output is that of process 0. What the others print, on either output, goes to
 standard error with the process's number in front. The exit code is that of the process that
