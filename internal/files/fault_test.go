@@ -130,6 +130,35 @@ func TestWriteKilled(t *testing.T) {
 	}
 }
 
+// TestWriteWatched: another process that writes the same file takes none of those under way for one that was left,
+// whenever it looks.
+func TestWriteWatched(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	looks := 0
+	w := writer{sync: true, before: func(op string) error {
+		list, err := filepath.Glob(path + temporary + "*")
+		if err != nil || op == "create" {
+			return err
+		}
+		for _, name := range list { // this process would leave it alone anyhow
+			unfinished.Delete(name)
+			defer unfinished.Store(name, nil)
+		}
+		looks += len(list)
+		writer{}.removeLeft(path)
+		return nil
+	}}
+	if err := w.write(path, writeBig); err != nil {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, big) {
+		t.Errorf("the file has %d bytes, %v", len(got), err)
+	}
+	if looks < 3 {
+		t.Errorf("only at %d operations there was a file under way", looks)
+	}
+}
+
 // TestWriteBeside: what another process, or this one, is writing now is left alone.
 func TestWriteBeside(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")

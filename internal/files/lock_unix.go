@@ -7,6 +7,9 @@ import (
 	"syscall"
 )
 
-// lock locks the file for as long as it is open; false where another has it locked, or the
-// file system has no locks.
-func lock(f *os.File) bool { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil }
+// lock locks the file for as long as it is open. others says that another has it locked; some
+// file systems have no locks.
+func lock(f *os.File) (held, others bool) {
+	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	return err == nil, err == syscall.EWOULDBLOCK
+}

@@ -112,6 +112,8 @@ func follow(path string) (destination, error) {
 // temporary is what the name of a file that is to take the place of another has behind that.
 const temporary = ".tmp-"
 
+var errTaken = errors.New("another process took the temporary file for one that nobody writes any more")
+
 // beside makes a file that is to take the place of another, and removes those of processes
 // that have ended. The file is locked for as long as it is open, so that others leave it alone.
 func (w writer) beside(d destination) (f *os.File, err error) {
@@ -129,8 +131,10 @@ func (w writer) beside(d destination) (f *os.File, err error) {
 		if err != nil {
 			return nil, err
 		}
-		lock(f)
-		if _, err = os.Lstat(f.Name()); err == nil { // nobody took it for one that was left
+		// Another process may take it for one that was left, before it is locked.
+		if _, others := lock(f); others {
+			err = errTaken
+		} else if _, err = os.Lstat(f.Name()); err == nil {
 			break
 		}
 		f.Close()
@@ -169,7 +173,7 @@ func (w writer) removeLeft(path string) {
 		if err != nil {
 			continue
 		}
-		if lock(left) {
+		if held, _ := lock(left); held {
 			os.Remove(name)
 		}
 		left.Close()
@@ -197,7 +201,11 @@ func (w writer) fill(d destination, write func(io.Writer) error) error {
 		return err
 	}
 	w.sync = false
-	return w.writeAndClose(f, write)
+	err = w.fillFile(f, write)
+	if e := w.do("close", f.Close); err == nil {
+		err = e
+	}
+	return err
 }
 
 // unfinished are the names of files that are to take the place of others.
@@ -223,12 +231,16 @@ func (w writer) replace(d destination, write func(io.Writer) error) error {
 	}
 	unfinished.Store(name, nil)
 	defer unfinished.Delete(name)
-	err = w.writeAndClose(f, write)
-	if err == nil {
+	if err = w.fillFile(f, write); err == nil { // still locked: others remove what nobody is at work on
 		err = w.do("rename", func() error { return os.Rename(f.Name(), d.path) })
 	}
 	if err != nil {
 		os.Remove(f.Name())
+	}
+	if e := w.do("close", f.Close); err == nil {
+		err = e
+	}
+	if err != nil {
 		return err
 	}
 	return w.syncFolder(filepath.Dir(d.path))
@@ -252,7 +264,8 @@ func (w writer) syncFolder(dir string) error {
 	return nil
 }
 
-func (w writer) writeAndClose(f *os.File, write func(io.Writer) error) error {
+// fillFile writes to a file, and has that on disk.
+func (w writer) fillFile(f *os.File, write func(io.Writer) error) error {
 	b := bufio.NewWriterSize(stepped{w, f}, 1<<16)
 	err := write(b)
 	if err == nil {
@@ -260,9 +273,6 @@ func (w writer) writeAndClose(f *os.File, write func(io.Writer) error) error {
 	}
 	if err == nil && w.sync {
 		err = w.do("sync", f.Sync)
-	}
-	if e := w.do("close", f.Close); err == nil {
-		err = e
 	}
 	return err
 }
