@@ -24,6 +24,7 @@ import (
 func TestMain(m *testing.M) {
 	version = func() string { return "test" }
 	tuneWithin = 0 // whatever time it takes: pace itself is tested by a clock of its own, in internal/bench
+	acrossSizes = []int64{4 << 10, 1 << 20}
 	testscript.Main(m, map[string]func(){"hocket": main})
 }
 

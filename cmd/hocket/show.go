@@ -9,6 +9,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/bench"
+	described "hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/trace/account"
 	"hocket.example/hocket/internal/tune"
 	"hocket.example/hocket/ir"
@@ -45,6 +46,7 @@ type result struct {
 	Explain *hocket.Explanation `json:"explain,omitempty"`
 	Bench   *bench.Report       `json:"bench,omitempty"`
 	Tune    *tune.Tuned         `json:"tune,omitempty"`
+	Across  *described.Across   `json:"across,omitempty"`
 	// Report is trace's: its fields stand beside these.
 	*account.Report
 	Against       []account.Difference `json:"against,omitempty"`

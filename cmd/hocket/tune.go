@@ -26,6 +26,7 @@ type tuneFlags struct {
 	full    bool
 	again   bool
 	show    bool
+	across  bool
 	out     string
 	export  string
 	peers   string
@@ -48,7 +49,8 @@ was, and what the table has is not measured again.
 A wrong result keeps an algorithm out of the table, whatever its time.`,
 		Example: `  hocket tune -m cuda
   hocket tune -m cuda --full
-  hocket tune -n 2 --op all_reduce --sizes 64K -o table.json`,
+  hocket tune -n 2 --op all_reduce --sizes 64K -o table.json
+  hocket launch --nodes 2 -n 2 -- tune --across`,
 		Args: nothing,
 	}
 	f := c.Flags()
@@ -59,6 +61,7 @@ A wrong result keeps an algorithm out of the table, whatever its time.`,
 	f.StringSliceVar(&o.ops, "op", nil, "tune only this `COLLECTIVE`, as all_reduce; repeatable (default all)")
 	f.StringVar(&o.sizes, "sizes", "", "measure messages of so many `BYTES`, for -o: 1K,64K,1M")
 	f.BoolVar(&o.show, "show", false, "measure nothing: print the table in use, and where it is from")
+	f.BoolVar(&o.across, "across", false, "measure between nodes, as one of the processes of several, and print the tier for a machine's description")
 	f.StringVarP(&o.out, "output", "o", "", "write the table to `FILE`, and not where programs look for it")
 	f.StringVar(&o.export, "export", "", "print the sizes below which kernels beat NCCL, for: `vllm`")
 	f.StringVar(&o.peers, "peers", "", "figures of peers for --export, by tools/peers or vLLM's benchmark: `FILE`")
@@ -66,6 +69,9 @@ A wrong result keeps an algorithm out of the table, whatever its time.`,
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := o.check(c); err != nil {
 			return err
+		}
+		if o.across {
+			return a.tuneAcross(c.Context(), o)
 		}
 		if err := alone(); err != nil && !o.show {
 			return err
@@ -89,6 +95,8 @@ func (o *tuneFlags) check(c *cobra.Command) error {
 		return usagef("--peers is for --export")
 	case o.show && (o.again || o.full || o.out != "" || o.ops != nil || o.sizes != ""):
 		return usagef("--show measures nothing and excludes --again, --full, --op, --sizes and -o")
+	case o.across && (o.show || o.again || o.full || o.out != "" || o.ops != nil || o.sizes != "" || o.export != "" || o.ranks != 0):
+		return usagef("--across goes with -m and --json alone")
 	case o.sizes != "" && o.out == "":
 		return usagef("--sizes: a table of some sizes is not kept for programs; write it to a file by -o")
 	}

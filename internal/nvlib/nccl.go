@@ -223,7 +223,8 @@ func (n *NCCL) InitRankAside(comm uintptr, size int, id UniqueID, rank int) erro
 	config := cabi.NewBlock(int(unsafe.Sizeof(ncclConfig{})))
 	defer config.Free()
 	cabi.Store(config.Addr(0), ncclConfig{size: uint64(unsafe.Sizeof(ncclConfig{})), magic: ncclConfigMagic,
-		version: ncclConfigVersion, cga: ncclUndefined, minCTAs: ncclUndefined, maxCTAs: ncclUndefined})
+		version: ncclConfigVersion, blocking: 0, cga: ncclUndefined, minCTAs: ncclUndefined,
+		maxCTAs: ncclUndefined, netName: 0})
 	words := *(*[16]uintptr)(unsafe.Pointer(&id))
 	if runtime.GOARCH == "arm64" { // large structures go by reference
 		return n.check(n.f.commInitRankConfig, "ncclCommInitRankConfig", comm, uintptr(size), uintptr(unsafe.Pointer(&id)),

@@ -171,7 +171,8 @@ func (w *world) apart(a, b *site) (why, err error) {
 		return nil, nil
 	}
 	if why := w.m.sys.ApartNow(a.gpu, b.gpu); why != nil {
-		return nil, fmt.Errorf("%w: ranks of several processes on GPUs that do not reach each other: GPU %d and GPU %d (%w); one process can drive both",
+		return nil, fmt.Errorf("%w: ranks of several processes on GPUs that do not reach each other: GPU %d and GPU %d (%w); "+
+			"one process can drive both, or NCCL carries collectives of processes on nodes of their own (HOCKET_NODE)",
 			device.ErrUnsupported, a.gpu.Device, b.gpu.Device, why)
 	}
 	return nil, nil

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"time"
+
+	"hocket.example/hocket"
+	described "hocket.example/hocket/internal/machine"
+)
+
+// acrossSizes are the bytes of the messages that are measured between nodes, on GPUs the largest, too. Tests have fewer.
+var acrossSizes = []int64{4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20}
+
+const acrossLargest = 64 << 20
+
+const (
+	acrossWarm = 2 // runs before those that count
+	acrossRuns = 5 // of which the fastest counts: what else runs makes others slow
+)
+
+// acrossProgram has each member, one on each node, hold a block of what is gathered, and a term of what is summed.
+const acrossProgram = `dim E
+mesh node[%d] place[%d]
+func all_gather(%%x: i32[E/node]) -> i32[E] { return %%x }
+func all_reduce(%%x: i32[%[1]d/node, E]) -> i32[E] {
+  %%y = sum %%x, axis=0
+  return %%y
+}
+func reduce_scatter(%%x: i32[%[1]d/node, E]) -> i32[E/node] {
+  %%y = sum %%x, axis=0
+  return %%y
+}
+`
+
+// tuneAcross measures, as one of the processes of several nodes, what collectives between nodes take, and prints
+// it as a description of a machine has it.
+func (a *app) tuneAcross(ctx context.Context, o *tuneFlags) (err error) {
+	n, err := hocket.Launched()
+	if err != nil {
+		return usagef("%w", err)
+	}
+	if n == 1 {
+		return usagef("--across measures between nodes, and no launcher started this process on one of several").
+			helping("hocket launch --nodes 2 -n 2 -- tune --across, or see docs/operations.md for hosts")
+	}
+	opts := hocket.JoinOptions{}
+	if os.Getenv("HOCKET_STALL_TIMEOUT") == "" {
+		opts.StallTimeout = 30 * time.Second
+	}
+	w, err := hocket.Join(ctx, opts)
+	if err != nil {
+		return ofMachine(err)
+	}
+	ctx, leave := within(ctx, w)
+	defer func() { err = leave(err) }()
+	if w.Rank() > 0 {
+		a.mute()
+	}
+	if w.Nodes() == 1 || w.Size()%w.Nodes() != 0 {
+		return usagef("--across measures between nodes of as many processes each; here are %d processes on %d", w.Size(), w.Nodes())
+	}
+	m, err := hocket.Open(ctx, hocket.MachineOptions{Name: o.machine, World: w})
+	if err != nil {
+		return ofMachine(err)
+	}
+	defer m.Close()
+	sizes := acrossSizes
+	if o.machine == "cuda" {
+		sizes = append(slices.Clone(sizes), acrossLargest)
+	}
+	tier, err := measureAcross(ctx, m, w, sizes)
+	if err != nil {
+		return ofMachine(err)
+	}
+	a.out.Machine, a.out.Ranks, a.out.Across = o.machine, w.Size(), tier
+	if a.json {
+		return nil
+	}
+	text, err := json.Marshal(map[string]*described.Across{"across": tier})
+	if err == nil {
+		_, err = fmt.Fprintf(a.text, "%s\n", text)
+	}
+	return err
+}
+
+// measureAcross measures all sizes of all collectives.
+func measureAcross(ctx context.Context, m *hocket.Machine, w *hocket.World, sizes []int64) (*described.Across, error) {
+	nodes := int64(w.Nodes())
+	p, err := hocket.Parse("across", fmt.Sprintf(acrossProgram, nodes, int64(w.Size())/nodes))
+	if err != nil {
+		return nil, err
+	}
+	host, _ := os.Hostname() // it is for people
+	t := &described.Across{NICs: 1, Source: fmt.Sprintf("%d nodes, %d processes, by hocket tune --across %s on %s, %s", nodes,
+		w.Size(), version(), host, time.Now().Format(time.DateOnly))}
+	for _, c := range []struct {
+		fn    string
+		shots int64 // how often each byte of a block goes over
+		to    *[]described.Point
+	}{{"all_gather", 1, &t.AllGather}, {"reduce_scatter", 1, &t.ReduceScatter}, {"all_reduce", 2, &t.AllReduce}} {
+		for _, bytes := range sizes {
+			elements := bytes / 4 / nodes * nodes
+			us, err := timeAcross(ctx, m, p, hocket.Binding{Func: c.fn, Dims: map[string]int64{"E": elements}})
+			if err != nil {
+				return nil, fmt.Errorf("%s of %s: %w", c.fn, hocket.Bytes(bytes), err)
+			}
+			if last := len(*c.to) - 1; last >= 0 {
+				us = max(us, (*c.to)[last][1]) // tables do not fall
+			}
+			*c.to = append(*c.to, described.Point{float64(c.shots * 4 * elements / nodes * (nodes - 1)), us})
+		}
+	}
+	g := t.AllGather
+	first, last := g[0], g[len(g)-1]
+	if last[1] <= first[1] {
+		return nil, errors.New("the largest all_gather takes no longer than the smallest: nothing can be told of the bandwidth")
+	}
+	t.Latency = first[1]
+	t.Bandwidth = math.Round(max((last[0]-first[0])/(last[1]-first[1]), 1)) / 1e3 // bytes in a microsecond are MB/s
+	return t, nil
+}
+
+// timeAcross returns what the program's one collective takes, in microseconds.
+func timeAcross(ctx context.Context, m *hocket.Machine, p *hocket.Program, b hocket.Binding) (float64, error) {
+	model, err := m.Load(p, b, hocket.LoadOptions{Trace: true})
+	if err != nil {
+		return 0, err
+	}
+	defer model.Close()
+	in, err := model.RandomInputs("ints:1")
+	if err != nil {
+		return 0, err
+	}
+	best := int64(0)
+	for run := range acrossWarm + acrossRuns {
+		r, err := model.Run(ctx, hocket.Args{In: in})
+		if err != nil {
+			return 0, err
+		}
+		if len(r.Overlap) != 1 {
+			return 0, fmt.Errorf("%d collectives were timed", len(r.Overlap))
+		}
+		if ns := r.Overlap[0].BusyNS; run >= acrossWarm && (best == 0 || ns < best) {
+			best = ns
+		}
+	}
+	return math.Round(float64(best)/100) / 10, nil
+}
