@@ -36,6 +36,7 @@ type runFlags struct {
 	algorithm     string
 	fixed         bool
 	checkLaunches bool
+	profiled      bool
 
 	arena int64 // budget, read
 }
@@ -123,6 +124,8 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.StringVar(&o.trace, "trace", "", "write the timeline to `FILE`, for Perfetto and hocket trace")
 	f.StringVar(&o.report, "report", "",
 		"write an HTML page to `FILE` about where the time went, or of what refutes the program")
+	f.BoolVar(&o.profiled, "profile-range", false,
+		"make the measured run the range that a profiler captures, and name statements by NVTX where its library is (-m cuda)")
 	f.StringVar(&o.flight, "flight", "",
 		"write what each rank was in to `FILE`, as JSON, when the run fails; else it is in the user's cache folder")
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
@@ -142,6 +145,8 @@ func (o *runFlags) check(c *cobra.Command) error {
 		return usagef("--schedules is %d; at least 1", o.schedules)
 	case o.graph && o.machine == "cpu":
 		return usagef("--graph needs -m cuda: the CPU machine records no graphs")
+	case o.profiled && o.machine == "cpu":
+		return usagef("--profile-range needs -m cuda: profilers of GPUs see nothing of the CPU machine")
 	case o.schedules > 0 && o.machine != "cpu":
 		return usagef("--schedules needs -m cpu: only that machine draws its order")
 	case o.repeat < 1:
@@ -314,7 +319,8 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	j.model, err = m.Load(j.program, resolved,
 		hocket.LoadOptions{Strategy: j.flags.strategy, Arena: j.arena, NoProve: j.flags.noProve, Grace: -1,
 			Graph: j.flags.graph, Trace: true,
-			Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed, CheckLaunches: j.flags.checkLaunches, Gather: true})
+			Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed, CheckLaunches: j.flags.checkLaunches, Gather: true,
+			ProfileRange: j.flags.profiled})
 	if err != nil {
 		return ofHocket(err)
 	}
