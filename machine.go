@@ -179,6 +179,10 @@ type LoadOptions struct {
 	// its bits cannot change with a batch, and products by algorithms that are not
 	// picked by measurement, which may differ between machines.
 	FixedAlgorithms bool
+	// ProfileRange makes each batch of a plan but its first a range that a profiler of the process captures (nsys
+	// profile --capture-range=cudaProfilerApi), and names statements in it where NVTX's library is found. A machine
+	// without GPUs returns ErrUnsupported from such a batch.
+	ProfileRange bool
 	// CheckLaunches looks for what launched kernels read and write without saying so: on a GPU they work on
 	// copies of their tensors, with poison around them and in what they only write. An undeclared write ends
 	// the run with an error; a read shows in results. The CPU machine does the like always.

@@ -459,7 +459,7 @@ func (m *Model) fit(
 	opts := exec.Options{
 		Options: image.Options{Logger: m.opts.Logger, MaxArena: m.opts.Arena, Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms,
 			CheckLaunches: m.opts.CheckLaunches, Timed: true, Store: m.store, Weights: map[string]bool{}, Resident: on},
-		Trace: m.opts.Trace, Graph: m.opts.Graph, Grace: max(cmp.Or(m.opts.Grace, time.Second), 0), Gather: m.opts.Gather,
+		Trace: m.opts.Trace, Graph: m.opts.Graph, Grace: max(cmp.Or(m.opts.Grace, time.Second), 0), Gather: m.opts.Gather, ProfileRange: m.opts.ProfileRange,
 	}
 	if m.machine.onFailure != nil {
 		opts.Failed = m.machine.failed

@@ -38,6 +38,7 @@ type runFlags struct {
 	algorithm     string
 	fixed         bool
 	checkLaunches bool
+	profiled      bool
 
 	arena int64 // budget, read
 }
@@ -115,9 +116,11 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.StringVar(&o.svg, "svg", "", "draw the timeline to `FILE`")
 	f.StringVar(&o.report, "report", "",
 		"write a page to `FILE`: where the time went, or what refutes it")
+	f.BoolVar(&o.profiled, "profile-range", false,
+		"make the measured run the range that a profiler captures, and name statements by NVTX where its library is (-m cuda)")
 	f.StringVar(&o.flight, "flight", "",
 		"when the run fails write what each rank was in to `FILE` (default: in the cache folder)")
-	rare(c, "algorithm", "fixed", "check-launches", "no-prove", "seed", "budget", "flight")
+	rare(c, "algorithm", "fixed", "check-launches", "no-prove", "seed", "budget", "flight", "profile-range")
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -135,6 +138,8 @@ func (o *runFlags) check(c *cobra.Command) error {
 		return usagef("--schedules is %d; at least 1", o.schedules)
 	case o.graph && o.machine == "cpu":
 		return usagef("--graph needs -m cuda: the CPU machine records no graphs")
+	case o.profiled && o.machine == "cpu":
+		return usagef("--profile-range needs -m cuda: profilers of GPUs see nothing of the CPU machine")
 	case o.schedules > 0 && o.machine != "cpu":
 		return usagef("--schedules needs -m cpu: only that machine draws its order")
 	case o.repeat < 1:
@@ -347,7 +352,8 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	j.model, err = m.Load(j.program, resolved,
 		hocket.LoadOptions{Strategy: j.flags.strategy, Arena: j.arena, NoProve: j.flags.noProve, Grace: -1,
 			Graph: j.flags.graph, Trace: true,
-			Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed, CheckLaunches: j.flags.checkLaunches, Gather: true})
+			Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed, CheckLaunches: j.flags.checkLaunches, Gather: true,
+			ProfileRange: j.flags.profiled})
 	if err != nil {
 		return ofHocket(err)
 	}

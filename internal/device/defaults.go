@@ -68,6 +68,9 @@ func (DefaultWorld) Capture(func() error) (Graph, error) { return nil, lacks("re
 // Observe does nothing.
 func (DefaultWorld) Observe(Observer) {}
 
+// Profile is unsupported.
+func (DefaultWorld) Profile(func(int64) string) error { return lacks("the range of a profiler") }
+
 // TeamAlgorithms are none.
 func (DefaultWorld) TeamAlgorithms() []string { return nil }
 

@@ -141,6 +141,11 @@ type World interface {
 	// cost time; without it a world that fails may know less well where.
 	Observe(o Observer)
 
+	// Profile begins what a profiler of the process captures, and has it show work by the names of the marks
+	// that it was issued in, or of mark -1 for a graph. nil ends that. Not while work is in flight.
+	// Unsupported where no profiler would look.
+	Profile(names func(id int64) string) error
+
 	// OpenCalls begins calls on memory and streams of the caller's. Unsupported where a machine has no such streams.
 	OpenCalls() (Calls, error)
 	// Callers puts work between that of streams of the caller's. Unsupported likewise.

@@ -181,6 +181,16 @@ func (p *Program) announce(k int) error {
 // runAdmitted issues k runs and waits for them: as long as ctx lasts, and the grace.
 // ended is ctx's error once they have ended well.
 func (p *Program) runAdmitted(ctx context.Context, k int) (issued time.Duration, ended, err error) {
+	if p.opts.ProfileRange && p.run > 0 {
+		if err := p.im.World.Profile(p.profiled); err != nil {
+			return 0, nil, err
+		}
+		defer func() {
+			if stopped := p.im.World.Profile(nil); err == nil {
+				err = stopped
+			}
+		}()
+	}
 	late, done := grace.After(ctx, p.opts.Grace)
 	defer done()
 	began := time.Now()

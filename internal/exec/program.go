@@ -59,6 +59,9 @@ type Options struct {
 	// at the end of a batch then. Otherwise there is an output, as a global tensor, only where all its
 	// elements are in ranks of this process; see Result.Local.
 	Gather bool
+	// ProfileRange makes a range of a profiler of each batch but the first, and names statements in it. The
+	// range has what is issued until the batch has ended.
+	ProfileRange bool
 	// Failed is given a program's flight record when a run fails; nil for nobody. It must not
 	// use the program.
 	Failed func(*Flight)

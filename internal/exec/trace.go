@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"fmt"
 	"sync/atomic"
 
 	"hocket.example/hocket/internal/exec/image"
@@ -160,6 +161,20 @@ func class(c *plan.Cmd) trace.Class {
 		return trace.IO
 	}
 	return trace.Sync
+}
+
+// profiled is what a profiler calls the work of a mark, or of the graph, which is mark -1.
+func (p *Program) profiled(id int64) string {
+	if id < 0 {
+		return p.im.Plan.Func + " as one graph"
+	}
+	c := &p.im.Plan.Cmds[id%int64(len(p.im.Plan.Cmds))]
+	at := &p.im.Plan.Sites[c.Site]
+	text := at.Text
+	if c.Kind == plan.Input || c.Kind == plan.Output || text == "" {
+		text = p.name(c)
+	}
+	return fmt.Sprintf("%s (line %d, rank %d)", text, at.Pos.Line, c.Rank)
 }
 
 // name is the word that the program has for the command.

@@ -57,6 +57,15 @@ func (d *Driver) Capturing(s Stream) (bool, error) {
 // SyncContext waits for all work of the current context.
 func (d *Driver) SyncContext() error { return d.check(d.f.ctxSynchronize, "cuCtxSynchronize") }
 
+// Profiles reports whether the driver has the range of a profiler.
+func (d *Driver) Profiles() bool { return d.f.profilerStart.Present() && d.f.profilerStop.Present() }
+
+// StartProfiler begins what a profiler of the process captures. A context must be current.
+func (d *Driver) StartProfiler() error { return d.check(d.f.profilerStart, "cuProfilerStart") }
+
+// StopProfiler ends it. A context must be current.
+func (d *Driver) StopProfiler() error { return d.check(d.f.profilerStop, "cuProfilerStop") }
+
 // SyncStream waits until all work given to s is done.
 func (d *Driver) SyncStream(s Stream) error {
 	return d.check(d.f.streamSynchronize, "cuStreamSynchronize", uintptr(s))

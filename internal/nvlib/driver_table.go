@@ -79,6 +79,7 @@ type driverFuncs struct {
 	multicastBindMem            cabi.Func
 	multicastUnbind             cabi.Func
 	multicastGetGranularity     cabi.Func
+	profilerStart, profilerStop cabi.Func
 }
 
 func (f *driverFuncs) table() map[string]*cabi.Func {
@@ -163,5 +164,7 @@ func (f *driverFuncs) optional() map[string]*cabi.Func {
 		"cuMulticastBindMem":                &f.multicastBindMem,
 		"cuMulticastUnbind":                 &f.multicastUnbind,
 		"cuMulticastGetGranularity":         &f.multicastGetGranularity,
+		"cuProfilerStart":                   &f.profilerStart,
+		"cuProfilerStop":                    &f.profilerStop,
 	}
 }

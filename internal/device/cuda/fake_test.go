@@ -312,6 +312,8 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 	words := func(a []uintptr) uintptr { return set(a[1], cabi.Load[uintptr](text.Addr())) }
 	return map[string]func(a []uintptr) uintptr{
 		"cuInit":             zero,
+		"cuProfilerStart":    zero,
+		"cuProfilerStop":     zero,
 		"cuCtxSetCurrent":    func(a []uintptr) uintptr { f.reach.current[thread()] = int32(a[0]) - fakeContext; return 0 },
 		"cuDriverGetVersion": func(a []uintptr) uintptr { return set(a[0], int32(13000)) },
 		"cuDeviceGetCount":   func(a []uintptr) uintptr { return set(a[0], int32(f.devices)) },

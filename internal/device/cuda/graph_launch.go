@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 
 	"hocket.example/hocket/internal/device"
@@ -72,6 +73,12 @@ func (g *graph) enqueue() error {
 	}
 	for _, armed := range g.faults {
 		armed.armed = true
+	}
+	if n := w.naming; n != nil {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		n.begin(-1)
+		defer n.end()
 	}
 	if err := f.launch(w); err != nil {
 		return f.sections[0].origin.failed(err)

@@ -119,6 +119,12 @@ func (t *task) give(s *stream) error {
 	if err := s.follow(); err != nil {
 		return err
 	}
+	n := s.dev.w.naming
+	if n == nil || t.marks() || len(s.open) == 0 {
+		return t.issue(s)
+	}
+	n.begin(s.open.Innermost())
+	defer n.end()
 	return t.issue(s)
 }
 

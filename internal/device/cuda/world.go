@@ -46,7 +46,8 @@ type world struct {
 	abort       nvlib.Ptr // the word that ends the waits of teams' kernels; 0 for none
 	copies      map[copyKey][]*nvlib.Launch
 	observer    device.Observer
-	cause       error // why the world has ended; nil while it lives
+	naming      *naming // nil unless a profiler captures, and NVTX is there
+	cause       error   // why the world has ended; nil while it lives
 
 	// Of a world with peers.
 	nowhere    int       // addresses given to memory of other processes

@@ -137,6 +137,39 @@ func TestRandomIntervals(t *testing.T) {
 	}
 }
 
+// A forward and a backward pass of 32 layers: what the backward pass needs is kept from its layer's forward, and each
+// op has a temporary.
+func TestForwardAndBackward(t *testing.T) {
+	const layers, ops = 32, 12
+	for seed := range uint64(4) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		var sizes, temps [ops]int64 // alike in each layer
+		for k := range ops {
+			sizes[k], temps[k] = 256*(1+r.Int64N(1<<14)), 256*r.Int64N(1<<12)
+		}
+		var items []Item
+		for l := range int32(layers) {
+			for k := range int32(ops) {
+				forward, backward := l*ops+k, 2*layers*ops-1-(l*ops+k)
+				life := Item{Size: sizes[k], Begin: forward, End: forward + 2}
+				if k%3 != 0 { // kept
+					life.End = backward + 1
+				}
+				items = append(items, life, Item{Size: temps[k], Begin: forward, End: forward + 1},
+					Item{Size: sizes[k], Begin: backward, End: backward + 2},
+					Item{Size: temps[k], Begin: backward, End: backward + 1})
+			}
+		}
+		off := Search(items, 0, 8<<20)
+		proveApart(t, items, off)
+		load, _ := Load(items)
+		if h := Height(items, off); float64(h) > 1.01*float64(load) {
+			t.Errorf("seed %d: %d bytes of %d buffers, %.2f %% over what lives at once", seed, h, len(items),
+				100*float64(h-load)/float64(load))
+		}
+	}
+}
+
 // The instances of google/minimalloc each fit into 1,048,576 bytes.
 func TestMinimalloc(t *testing.T) {
 	dir := filepath.Join("..", "..", "..", "..", "shared", "corpus", "minimalloc")

@@ -22,6 +22,7 @@ type System struct {
 	Reach *reach
 	BLAS  func() (*nvlib.CuBLASLt, error)
 	NCCL  func() (*nvlib.NCCL, error)
+	NVTX  func() (*nvlib.NVTX, error)
 	// Patience bounds how long work in flight, none of which waits for anything, is waited
 	// for before its device is taken for hung.
 	Patience     time.Duration
@@ -62,6 +63,7 @@ func NewSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*System
 	}
 	s := &System{Driver: drv, Lent: drv.Watched(nil), Reach: reach, BLAS: blas, EarlyEdges: version >= edgesCUDA, Patience: 30 * time.Second, CallPatience: defaultPatience}
 	s.NCCL = sync.OnceValues(func() (*nvlib.NCCL, error) { return nvlib.OpenNCCL(s.Multicast) })
+	s.NVTX = sync.OnceValues(nvlib.OpenNVTX)
 	for i := range n {
 		g, err := s.describe(i)
 		if err != nil {
