@@ -215,14 +215,14 @@ func (s *stepJob) describe() (*machine.Description, error) {
 
 // notes says how it is measured.
 func (s *stepJob) notes() {
-	s.method("weights bound, all other parameters in bound device tensors, results left on the devices; "+
+	s.method("weights bound, all other parameters in bound device tensors, results left on the devices; " +
 		"inputs that nobody gives uniform in [-1, 1), integers 0")
 	s.method("ways in turns in one process; median of %d rounds after two to warm up; back to back: what "+
 		"each further run of a batch of %d takes; single: a run that the host waits for; host: single "+
 		"less back to back", s.job.Rounds, s.Runs)
 	s.method("bound: parameters read and results written once at %.0f GB/s; multiplications at peak; bytes "+
 		"received at %.0f GB/s; the longest of the three", s.step.Rates.Memory, s.step.Rates.Wire)
-	s.method("ops: from runs of their own, every command timed, which takes a device some time itself; of "+
+	s.method("ops: from runs of their own, every command timed, which takes a device some time itself; of " +
 		"the rank where a statement takes longest; launched as one: their bound together")
 	switch {
 	case s.job.embedded():
