@@ -236,7 +236,7 @@ func (s *skinnyLinear) checkParts(j *job, ins []Operand) error {
 		}
 		more = append(more, SkinnyPart{*up, j.Out})
 	}
-	if n := len(s.how.More); n >= MostSkinnyParts || n > 0 && s.how.Sliced || n > 0 &&
+	if n := len(s.how.More); n >= MostSkinnyParts || n > 0 &&
 		(s.how.Epilogue != NoEpilogue || len(ins) == 3) {
 		return fmt.Errorf("%d more linears behind epilogue %d and %d operands", n, s.how.Epilogue, len(ins))
 	}
@@ -298,20 +298,17 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 	if f.shared(s.rows) > skinnyRoom {
 		residents, late = 1, true
 	}
-	epilogue, parts, several := epilogueNames[s.how.Epilogue], 1, ""
-	switch {
-	case len(s.parts) > 1:
-		parts, several = MostSkinnyParts, "p"
-	case slices > 1:
-		parts, several = 0, "s"
+	epilogue, several, form := epilogueNames[s.how.Epilogue], len(s.parts) > 1 || slices > 1, fmt.Sprintf("r%dt%ds%d", s.rows, f.tiles, f.steps)
+	if several {
+		form += "p"
 	}
 	return []launch{{blocks: grid, shared: uint32(f.shared(s.rows)), args: args, code: code{
 		files:  []string{"map", "warp", "skinny"},
-		symbol: symbol(epilogue, ctype(s.dt), fmt.Sprintf("r%dt%ds%d%s", s.rows, f.tiles, f.steps, several)),
+		symbol: symbol(epilogue, ctype(s.dt), form),
 		args:   "SkinnyArgs",
-		body: fmt.Sprintf("skinny<%s, %d, %d, %d, %d, %v, %s, %d>", ctype(s.dt), s.rows, f.tiles, skinnyWarps, f.steps,
+		body: fmt.Sprintf("skinny<%s, %d, %d, %d, %d, %v, %s, %v>", ctype(s.dt), s.rows, f.tiles, skinnyWarps, f.steps,
 			late, epilogue,
-			parts),
+			several),
 		residents: residents,
 		settles:   true,
 	}}}, err

@@ -57,7 +57,7 @@ func TestJointPick(t *testing.T) {
 		{name: "slower", ms: 2.5, rows: 1, ns: []int64{2048, 2048}},
 		{name: "wrong", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, wrong: true},
 		{name: "fixed", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, kernel: device.Kernel{Fixed: true}},
-		{name: "many rows", ms: 1.5, rows: 17, ns: []int64{2048, 2048}},
+		{name: "many rows", ms: 1.5, rows: 65, ns: []int64{2048, 2048}},
 		{name: "gated", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, kernel: device.Kernel{Gated: true}, taken: true},
 		{name: "gated, slower", ms: 2.5, rows: 1, ns: []int64{2048, 2048}, kernel: device.Kernel{Gated: true}},
 		{name: "gated, wrong", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, kernel: device.Kernel{Gated: true},

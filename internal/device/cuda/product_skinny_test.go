@@ -39,7 +39,7 @@ func (s *slowKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step
 
 // TestSkinnyPick: hocket's kernel for few rows is chosen where it is faster than cuBLASLt's algorithms.
 func TestSkinnyPick(t *testing.T) {
-	x, w, wide := []int64{2, 1024}, []int64{2048, 1024}, []int64{17, 1024}
+	x, w, wide := []int64{2, 1024}, []int64{2048, 1024}, []int64{65, 1024}
 	for _, c := range []struct {
 		name   string
 		ms     float32 // that hocket's kernel takes
