@@ -54,7 +54,8 @@ func (b *bindings) take(batch []Args) []Args {
 }
 
 func (b *bindings) with(a Args) Args {
-	in, out := make(map[string]*DeviceTensor, len(b.on)+len(a.DeviceIn)), make(map[string]*DeviceTensor, len(b.on)+len(a.DeviceOut))
+	in, out := make(map[string]*DeviceTensor, len(b.on)+len(a.DeviceIn)),
+		make(map[string]*DeviceTensor, len(b.on)+len(a.DeviceOut))
 	for name, d := range b.on {
 		_, host := a.In[name]
 		_, dev := a.DeviceIn[name]

@@ -167,6 +167,11 @@ type LoadOptions struct {
 	// Graph has every batch of runs but the first replay a recording of the
 	// program, on machines that record graphs: "cuda" does. Others refuse to load with it.
 	Graph bool
+	// Measure has the strategy auto time what it predicts to be the fastest, beside sequential, when a plan is
+	// loaded for the first time: some seconds, on memory of its own, with random numbers for reals and zeros for
+	// integers. The fastest is kept in the folder of tuned tables, for each dims, by graph and not. What cannot be
+	// measured, as for want of memory, is predicted; so is all of ranks in several processes.
+	Measure bool
 	// Trace times every command: reports then say how well communication was
 	// hidden and draw a timeline, and errors name the command that a GPU failed
 	// in, not only some around it. On a GPU that takes the host more time than

@@ -47,6 +47,9 @@ type Model struct {
 	// the holder of the lease.
 	overhead float64
 
+	// chose are the variants that were found fastest, by all that this depends on. It belongs to the holder of the
+	// lease.
+	chose map[string]string
 	// resolved are the dims that the last binding came to. It belongs to the holder of the lease.
 	resolved resolvedDims
 
@@ -408,6 +411,9 @@ func (m *Model) merge(dims map[string]int64) Binding {
 
 // load makes the loaded plan for a binding, which is busy then. The binding comes to dims.
 func (m *Model) load(ctx context.Context, c *user, b Binding, key choice) (*loaded, error) {
+	if err := m.chooseMeasured(b, key.dims); err != nil {
+		return nil, err
+	}
 	p, err := m.planFor(b, key.dims)
 	if err != nil {
 		return nil, err

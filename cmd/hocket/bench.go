@@ -41,6 +41,7 @@ type benchFlags struct {
 	runs     int
 	describe string
 	fixed    bool
+	measure  bool
 }
 
 func (a *app) benchCommand() *cobra.Command {
@@ -93,10 +94,12 @@ difference is larger than that.
 	f.BoolVar(&o.eager, "eager", false, "leave out graphs, where the machine has them")
 	f.StringArrayVar(&o.in, "in", nil, "an `INPUT` of a program, as of run; repeatable")
 	f.IntVar(&o.runs, "runs", 20, "batches of a program are `K` runs back to back")
-	f.StringVar(&o.describe, "describe", "", "a program's bounds are those of a `MACHINE`: "+strings.Join(hocket.Machines(), ", ")+
-		" or FILE.json (default: the one that fits)")
+	f.StringVar(&o.describe, "describe", "",
+		"a program's bounds are those of a `MACHINE`: "+strings.Join(hocket.Machines(), ", ")+
+			" or FILE.json (default: the one that fits)")
 	f.BoolVar(&o.fixed, "fixed", false, "measure a program as run --fixed runs it")
-	rare(c, "dtype", "cold", "peers", "turns", "ctas", "collective", "sms", "format", "eager", "in", "describe", "fixed", "runs", "algorithm")
+	f.BoolVar(&o.measure, "measure", false, "measure a program's auto as run --measure chooses, too")
+	rare(c, "dtype", "cold", "peers", "turns", "ctas", "collective", "sms", "format", "eager", "in", "describe", "fixed", "measure", "runs", "algorithm")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := alone(); err != nil {
 			return err
@@ -140,11 +143,11 @@ func programNamed(arg string) bool {
 
 // suits refuses flags that are for programs alone, or for anything else.
 func (o *benchFlags) suits(c *cobra.Command, named bool) error {
-	flags, of := []string{"sizes", "shape", "algorithm", "dtype", "cold", "turns", "format", "ctas", "sms", "collective"}, "a program"
+	flags, of := "sizes shape algorithm dtype cold turns format ctas sms collective", "a program"
 	if named {
-		flags, of = []string{"in", "runs", "describe", "fixed", "dim", "define", "func", "max-commands", "max-time"}, "a benchmark without one"
+		flags, of = "in runs describe fixed measure dim define func max-commands max-time", "a benchmark without one"
 	}
-	for _, name := range flags {
+	for _, name := range strings.Fields(flags) {
 		if c.Flags().Changed(name) {
 			return usagef("--%s is not for %s", name, of).helping("see hocket bench --help")
 		}
@@ -190,7 +193,8 @@ func (a *app) benchProgram(ctx context.Context, arg string, b hocket.Binding, o 
 			delete(args.In, name) // bench has its own
 		}
 	}
-	rep, err := bench.RunStep(ctx, p, bench.StepOptions{Options: opts, Binding: b, Inputs: args.In, Runs: o.runs, Describe: o.describe, Fixed: o.fixed})
+	rep, err := bench.RunStep(ctx, p, bench.StepOptions{Options: opts, Binding: b, Inputs: args.In, Runs: o.runs,
+		Describe: o.describe, Fixed: o.fixed, Measure: o.measure})
 	return a.benched(rep, err, opts, o.format)
 }
 

@@ -37,6 +37,7 @@ type runFlags struct {
 	flight        string
 	algorithm     string
 	fixed         bool
+	measure       bool
 	checkLaunches bool
 	profiled      bool
 
@@ -103,6 +104,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph (-m cuda)")
 	f.StringVar(&o.algorithm, "algorithm", "", "run collectives by `ALGORITHM`, where it can and the text pins none")
 	f.BoolVar(&o.fixed, "fixed", false, "use one algorithm for a collective, whatever its size, and none for GEMMs that was measured")
+	f.BoolVar(&o.measure, "measure", false, "have --strategy auto choose by measurement, once for these dims")
 	f.BoolVar(&o.checkLaunches, "check-launches", false, "look for what launched kernels read and write without saying so (-m cuda)")
 	f.BoolVar(&o.noProve, "no-prove", false, "run without proving first that it is right")
 	f.IntVar(&o.schedules, "schedules", 0, "try `K` schedules and compare each")
@@ -120,7 +122,7 @@ func (o *runFlags) add(c *cobra.Command) {
 		"make the measured run the range that a profiler captures, and name statements by NVTX where its library is (-m cuda)")
 	f.StringVar(&o.flight, "flight", "",
 		"when the run fails write what each rank was in to `FILE` (default: in the cache folder)")
-	rare(c, "algorithm", "fixed", "check-launches", "no-prove", "seed", "budget", "flight", "profile-range")
+	rare(c, "algorithm", "fixed", "measure", "check-launches", "no-prove", "seed", "budget", "flight", "profile-range")
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -352,8 +354,8 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	j.model, err = m.Load(j.program, resolved,
 		hocket.LoadOptions{Strategy: j.flags.strategy, Arena: j.arena, NoProve: j.flags.noProve, Grace: -1,
 			Graph: j.flags.graph, Trace: true,
-			Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed, CheckLaunches: j.flags.checkLaunches, Gather: true,
-			ProfileRange: j.flags.profiled})
+			Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed, Measure: j.flags.measure,
+			CheckLaunches: j.flags.checkLaunches, Gather: true, ProfileRange: j.flags.profiled})
 	if err != nil {
 		return ofHocket(err)
 	}

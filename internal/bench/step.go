@@ -30,8 +30,8 @@ type StepOptions struct {
 	// Describe names the description that bounds are of, or its FILE.json; empty for the one that
 	// fits the machine.
 	Describe string
-	// Fixed is hocket.LoadOptions.FixedAlgorithms.
-	Fixed bool
+	// Fixed is hocket.LoadOptions.FixedAlgorithms. Measure adds a strategy, measuredAuto.
+	Fixed, Measure bool
 }
 
 // Step is a program under each strategy. Times are microseconds a run.
@@ -215,10 +215,15 @@ func (s *stepJob) describe() (*machine.Description, error) {
 
 // notes says how it is measured.
 func (s *stepJob) notes() {
-	s.method("weights bound, all other parameters in bound device tensors, results left on the devices; inputs that nobody gives uniform in [-1, 1), integers 0")
-	s.method("ways in turns in one process; median of %d rounds after two to warm up; back to back: what each further run of a batch of %d takes; single: a run that the host waits for; host: single less back to back", s.job.Rounds, s.Runs)
-	s.method("bound: parameters read and results written once at %.0f GB/s; multiplications at peak; bytes received at %.0f GB/s; the longest of the three", s.step.Rates.Memory, s.step.Rates.Wire)
-	s.method("ops: from runs of their own, every command timed, which takes a device some time itself; of the rank where a statement takes longest; launched as one: their bound together")
+	s.method("weights bound, all other parameters in bound device tensors, results left on the devices; " +
+		"inputs that nobody gives uniform in [-1, 1), integers 0")
+	s.method("ways in turns in one process; median of %d rounds after two to warm up; back to back: what "+
+		"each further run of a batch of %d takes; single: a run that the host waits for; host: single "+
+		"less back to back", s.job.Rounds, s.Runs)
+	s.method("bound: parameters read and results written once at %.0f GB/s; multiplications at peak; bytes "+
+		"received at %.0f GB/s; the longest of the three", s.step.Rates.Memory, s.step.Rates.Wire)
+	s.method("ops: from runs of their own, every command timed, which takes a device some time itself; of " +
+		"the rank where a statement takes longest; launched as one: their bound together")
 	switch {
 	case s.job.embedded():
 		s.method("bounds are of the CPU's description, %s: orders of magnitude only", s.step.At)
@@ -304,6 +309,9 @@ func (s *stepJob) load(ctx context.Context, inputs map[string]*hocket.Tensor) er
 	if list == nil {
 		list = []string{"sequential", "auto"}
 	}
+	if s.Measure {
+		list = append(list[:len(list):len(list)], measuredAuto)
+	}
 	for _, strategy := range list {
 		for _, issued := range []string{"graph", "eager"} {
 			if issued == "graph" && !s.job.graphs() {
@@ -322,9 +330,17 @@ func (s *stepJob) load(ctx context.Context, inputs map[string]*hocket.Tensor) er
 	return nil
 }
 
+// measuredAuto is the strategy auto with hocket.LoadOptions.Measure.
+const measuredAuto = "auto measured"
+
 func (s *stepJob) loadWay(ctx context.Context, w *stepWay, inputs map[string]*hocket.Tensor) error {
+	strategy, measure := w.Strategy, w.Strategy == measuredAuto
+	if measure {
+		strategy = compile.Auto
+	}
 	model, err := s.machine.Load(s.program, s.Binding,
-		hocket.LoadOptions{Strategy: w.Strategy, Graph: w.Issued == "graph", FixedAlgorithms: s.Fixed})
+		hocket.LoadOptions{Strategy: strategy, Graph: w.Issued == "graph",
+			FixedAlgorithms: s.Fixed, Measure: measure})
 	if err != nil {
 		return err
 	}
@@ -362,14 +378,14 @@ func (s *stepJob) loadWay(ctx context.Context, w *stepWay, inputs map[string]*ho
 		}
 		return reports[0].Guesses, nil
 	}
-	pairs, err := model.Overlapped(nil)
-	if err != nil {
+	if err := model.Prepare(ctx, nil); err != nil {
 		return err
 	}
+	pairs, err := model.Overlapped(nil)
 	for _, o := range pairs {
 		w.Overlap = append(w.Overlap, o.String())
 	}
-	return model.Prepare(ctx, nil)
+	return err
 }
 
 func (w *stepWay) onDevices(ctx context.Context, name string) (*hocket.DeviceTensor, error) {
@@ -446,6 +462,9 @@ func (s *stepJob) time(ctx context.Context, w *stepWay, n int) (float64, error) 
 // timeOps times the commands of a way's plan one by one.
 func (s *stepJob) timeOps(ctx context.Context, w *stepWay, m *machine.Description,
 	inputs map[string]*hocket.Tensor) (err error) {
+	if w.Strategy == measuredAuto {
+		return nil // its commands are those of another way, or of its variant's
+	}
 	p, err := s.planOf(w.Strategy)
 	if err != nil {
 		return err

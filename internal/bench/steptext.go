@@ -74,7 +74,10 @@ func (s *Step) dims() string {
 
 // opTimes writes the statements furthest from their bounds.
 func (t *table) opTimes(w *StepTimes) {
-	if w.Refused != "" {
+	if w.Refused != "" || w.Strategy == measuredAuto {
+		for _, o := range w.Overlap {
+			t.Line("%s, %s: %s", w.Strategy, w.Issued, o)
+		}
 		return
 	}
 	t.Line("\n%s, %s: each command at its bound, one after the other, %.1f µs; furthest from it:", w.Strategy, w.Issued,

@@ -117,10 +117,7 @@ func (u *Unit) LoweredFor(b ir.Binding) (*lower.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if u.chosen.forms == nil || len(u.chosen.forms) >= maxTuned {
-		u.chosen.forms = map[string]*lower.Result{}
-	}
-	u.chosen.forms[k] = res
+	u.chosen.keep(k, res)
 	return res, nil
 }
 

@@ -13,8 +13,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// linearsPlan is a rank's linears of few values, in and out of step with what else there is, whose buffers lie where others do
-// that are no longer read.
+// linearsPlan is a rank's linears of few values, in and out of step with what else there is, whose buffers lie where
+// others do that are no longer read.
 func linearsPlan(rng *rand.Rand) *plan.Plan {
 	b := newBuilder(1, ir.BF16)
 	x, w, v := b.input("x", false, 4, 6), b.input("w", false, 6, 6), b.input("v", false, 6, 6)

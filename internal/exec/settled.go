@@ -58,7 +58,8 @@ func (p *Program) settle(weights *Weights) {
 	p.settled = s
 }
 
-// unsettled returns the inputs that a batch has to look at, and whether all others are as the batch before has left them.
+// unsettled returns the inputs that a batch has to look at, and whether all others are as the batch before has left
+// them.
 func (p *Program) unsettled(batch []Args, weights *Weights) (ins []int, rest bool) {
 	s := &p.settled
 	if weights == nil || s.of != weak.Make(weights) || s.changes != resident.Changes() {

@@ -202,7 +202,8 @@ func newSkinny(j *job) (*skinnyLinear, error) {
 	}
 	s.parts = []skinnyPart{first}
 	for i, p := range s.how.More {
-		s.parts = append(s.parts, skinnyPart{out: p.Out.Addr, w: p.Weight.Addr, n: p.Out.Shape[last], om: step[1+i], wn: p.Weight.Strides[0]})
+		s.parts = append(s.parts, skinnyPart{out: p.Out.Addr, w: p.Weight.Addr, n: p.Out.Shape[last], om: step[1+i],
+			wn: p.Weight.Strides[0]})
 		weights = append(weights, p.Weight)
 	}
 	for _, w := range weights {
@@ -235,7 +236,8 @@ func (s *skinnyLinear) checkParts(j *job, ins []Operand) error {
 		}
 		more = append(more, SkinnyPart{*up, j.Out})
 	}
-	if n := len(s.how.More); n >= MostSkinnyParts || n > 0 && s.how.Sliced || n > 0 && (s.how.Epilogue != NoEpilogue || len(ins) == 3) {
+	if n := len(s.how.More); n >= MostSkinnyParts || n > 0 &&
+		(s.how.Epilogue != NoEpilogue || len(ins) == 3) {
 		return fmt.Errorf("%d more linears behind epilogue %d and %d operands", n, s.how.Epilogue, len(ins))
 	}
 	for _, p := range more {
@@ -296,19 +298,17 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 	if f.shared(s.rows) > skinnyRoom {
 		residents, late = 1, true
 	}
-	epilogue, parts, several := epilogueNames[s.how.Epilogue], 1, ""
-	switch {
-	case len(s.parts) > 1:
-		parts, several = MostSkinnyParts, "p"
-	case slices > 1:
-		parts, several = 0, "s"
+	epilogue, several, form := epilogueNames[s.how.Epilogue], len(s.parts) > 1 || slices > 1, fmt.Sprintf("r%dt%ds%d", s.rows, f.tiles, f.steps)
+	if several {
+		form += "p"
 	}
 	return []launch{{blocks: grid, shared: uint32(f.shared(s.rows)), args: args, code: code{
 		files:  []string{"map", "warp", "skinny"},
-		symbol: symbol(epilogue, ctype(s.dt), fmt.Sprintf("r%dt%ds%d%s", s.rows, f.tiles, f.steps, several)),
+		symbol: symbol(epilogue, ctype(s.dt), form),
 		args:   "SkinnyArgs",
-		body: fmt.Sprintf("skinny<%s, %d, %d, %d, %d, %v, %s, %d>", ctype(s.dt), s.rows, f.tiles, skinnyWarps, f.steps, late, epilogue,
-			parts),
+		body: fmt.Sprintf("skinny<%s, %d, %d, %d, %d, %v, %s, %v>", ctype(s.dt), s.rows, f.tiles, skinnyWarps, f.steps,
+			late, epilogue,
+			several),
 		residents: residents,
 		settles:   true,
 	}}}, err

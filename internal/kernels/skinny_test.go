@@ -35,7 +35,8 @@ func TestSkinny(t *testing.T) {
 	for i, c := range []struct {
 		lead []int64
 		n, k int64
-	}{{nil, 40, 200}, {[]int64{1}, 1, 8}, {[]int64{3}, 50, 1032}, {[]int64{2, 4}, 16, 64}, {[]int64{9}, 33, 520}, {[]int64{4, 4}, 25, 4200}, {[]int64{13}, 24, 512}} {
+	}{{nil, 40, 200}, {[]int64{1}, 1, 8}, {[]int64{3}, 50, 1032}, {[]int64{2, 4}, 16, 64}, {[]int64{9}, 33, 520},
+		{[]int64{4, 4}, 25, 4200}, {[]int64{13}, 24, 512}} {
 		for f, form := range skinnyForms {
 			r.as(Skinny{Constant: f%2 == 0}, form)
 			dt := []ir.DType{ir.F16, ir.BF16}[(i+f)%2]
@@ -96,8 +97,8 @@ func TestSkinnyBits(t *testing.T) {
 				linear(what, out, Skinny{}, form, func() { equal(what, out, all) }, rows(x, m), w, bias)
 			}
 		}
-		for i, form := range skinnyForms { // any number of rows
-			m := []int64{17, 32, 40, 3, 16}[i]
+		for i, form := range skinnyForms[2:] { // any number of rows
+			m := []int64{17, 40, 3}[i]
 			wide, sliced := b.put(dt, dense, slices.Repeat(b.vals(x), 3)[:m*k], m, k), b.room(dt, dense, m, n)
 			linear("sliced", sliced, Skinny{Sliced: true, Epilogue: ReluEpilogue}, form, func() {
 				got, want := b.vals(sliced), b.vals(all)
@@ -110,6 +111,36 @@ func TestSkinnyBits(t *testing.T) {
 			}, wide, w, bias)
 		}
 		w2, w3 := put(25, k), put(8, k)
+		repeats := func(what string, got, want Operand) { // want has 16 rows
+			t.Helper()
+			g, w := b.vals(got), b.vals(want)
+			for e, v := range g {
+				if w := w[e%len(w)]; v != w {
+					t.Errorf("%s: element %d is %v, and %v is wanted", what, e, v, w)
+					return
+				}
+			}
+		}
+		half, other := w, w
+		half.Shape, other.Shape = []int64{n / 2, k}, []int64{n / 2, k}
+		other.Addr += nvlib.Ptr(n / 2 * k * dt.Size())
+		few, fewer, act := b.room(dt, dense, 16, n), b.room(dt, dense, 16, 25), b.room(dt, dense, 16, n/2)
+		linear("16 rows", few, Skinny{}, skinnyForm{2, 3}, func() {}, x, w)
+		linear("16 rows", fewer, Skinny{}, skinnyForm{2, 3}, func() {}, x, w2)
+		linear("16 rows, gated", act, Skinny{Epilogue: SiluMulEpilogue, Up: &other}, skinnyForm{2, 3}, func() {}, x, half)
+		for i, form := range skinnyForms[1:4] { // several linears of more rows
+			m := []int64{33, 18, 64}[i]
+			wide := b.put(dt, dense, slices.Repeat(b.vals(x), 4)[:m*k], m, k)
+			one, two, gated := b.room(dt, dense, m, n), b.room(dt, dense, m, 25), b.room(dt, dense, m, n/2)
+			linear("two of many rows", one, Skinny{Sliced: true, More: []SkinnyPart{{w2, two}}}, form, func() {
+				repeats("first of two of many rows", one, few)
+				repeats("second of two of many rows", two, fewer)
+			}, wide, w)
+			if form.tiles%2 == 0 {
+				linear("gated of many rows", gated, Skinny{Sliced: true, Epilogue: SiluMulEpilogue, Up: &other}, form,
+					func() { repeats("gated of many rows", gated, act) }, wide, half)
+			}
+		}
 		for i, form := range skinnyForms { // linears of one x at once
 			m := int64(1 + 3*i)
 			var alone, joint []Operand
@@ -119,22 +150,26 @@ func TestSkinnyBits(t *testing.T) {
 				alone, joint = append(alone, one), append(joint, b.room(dt, dense, m, weight.Shape[0]))
 			}
 			two := b.room(dt, dense, m, 25)
-			linear("three at once", joint[0], Skinny{Constant: i%2 == 0, More: []SkinnyPart{{w2, joint[1]}, {w3, joint[2]}}}, form, func() {
-				for p := range joint {
-					equal(fmt.Sprintf("%d rows of %s, %v: result %d of three", m, dt, form, p), joint[p], alone[p])
-				}
-			}, rows(x, m), w)
-			linear("two at once", b.room(dt, dense, m, 8), Skinny{More: []SkinnyPart{{w2, two}}}, form, func() { equal("second of two", two, alone[1]) },
+			linear("three at once", joint[0],
+				Skinny{Constant: i%2 == 0, More: []SkinnyPart{{w2, joint[1]}, {w3, joint[2]}}}, form, func() {
+					for p := range joint {
+						equal(fmt.Sprintf("%d rows of %s, %v: result %d of three", m, dt, form, p), joint[p], alone[p])
+					}
+				}, rows(x, m), w)
+			linear("two at once", b.room(dt, dense, m, 8), Skinny{More: []SkinnyPart{{w2, two}}}, form,
+				func() { equal("second of two", two, alone[1]) },
 				rows(x, m), w3)
 		}
 		for i, form := range skinnyForms {
 			m := int64(3 + 3*i)
 			one, relu, want := b.room(dt, dense, m, n), b.room(dt, dense, m, n), b.room(dt, dense, m, n)
 			linear("product", one, Skinny{}, form, func() {}, rows(x, m), w, bias)
-			linear("relu", relu, Skinny{Epilogue: ReluEpilogue}, form, func() { equal("relu", relu, want) }, rows(x, m), w, bias)
+			linear("relu", relu, Skinny{Epilogue: ReluEpilogue}, form, func() { equal("relu", relu, want) }, rows(x, m),
+				w, bias)
 			b.add("relu alone", Problem{Op: ir.OpRelu, Ins: []Operand{one}, Out: want}, func() {})
 			sum, wantSum := b.room(dt, dense, m, n), b.room(dt, dense, m, n)
-			linear("sum", sum, Skinny{Epilogue: AddEpilogue}, form, func() { equal("sum", sum, wantSum) }, rows(x, m), w, bias, rows(residual, m))
+			linear("sum", sum, Skinny{Epilogue: AddEpilogue}, form, func() { equal("sum", sum, wantSum) }, rows(x, m),
+				w, bias, rows(residual, m))
 			b.add("sum alone", Problem{Op: ir.OpAdd, Ins: []Operand{one, rows(residual, m)}, Out: wantSum}, func() {})
 			if form.tiles%2 != 0 {
 				continue
@@ -145,13 +180,15 @@ func TestSkinnyBits(t *testing.T) {
 				o.Shape, o.Addr = []int64{m, n / 2}, o.Addr+nvlib.Ptr(from*dt.Size())
 				return o
 			}
-			linear("gated", gated, Skinny{Epilogue: SiluMulEpilogue}, form, func() { equal("silu times", gated, wantGated) }, rows(x, m), w, bias)
+			linear("gated", gated, Skinny{Epilogue: SiluMulEpilogue}, form,
+				func() { equal("silu times", gated, wantGated) }, rows(x, m), w, bias)
 			if first, second := w, w; i > 0 { // both halves as weights of their own, the second elsewhere
 				first.Shape, second.Shape = []int64{n / 2, k}, []int64{n / 2, k}
 				second.Addr += nvlib.Ptr(n / 2 * k * dt.Size())
 				unbiased, apart := b.room(dt, dense, m, n/2), b.room(dt, dense, m, n/2)
 				linear("gated", unbiased, Skinny{Epilogue: SiluMulEpilogue}, form, func() {}, rows(x, m), w)
-				linear("gated by two", apart, Skinny{Epilogue: SiluMulEpilogue, Up: &second}, form, func() { equal("silu times, by two weights", apart, unbiased) },
+				linear("gated by two", apart, Skinny{Epilogue: SiluMulEpilogue, Up: &second}, form,
+					func() { equal("silu times, by two weights", apart, unbiased) },
 					rows(x, m), first)
 			}
 			b.add("silu alone", Problem{Op: ir.OpSilu, Ins: []Operand{half(0)}, Out: act}, func() {})
@@ -180,19 +217,24 @@ func TestSkinnyTakes(t *testing.T) {
 		block int
 		want  string // the symbol, "" for none
 	}{
-		"bf16":       {p: good, arch: "sm_90a", want: "hocket_skinnyStore_bf16_r8t4s5"},
-		"f16":        {p: problem(ir.F16, 16, 64, 64), arch: "sm_80", want: "hocket_skinnyStore_f16_r16t2s3"},
-		"one wave":   {p: problem(ir.BF16, 9, 3072, 4096), arch: "sm_90a", want: "hocket_skinnyStore_bf16_r16t3s5"},
-		"little k":   {p: problem(ir.BF16, 1, 4096, 2048), arch: "sm_90a", want: "hocket_skinnyStore_bf16_r8t2s4"},
-		"99 KiB":     {p: good, arch: "sm_89", block: 99 << 10, want: "hocket_skinnyStore_bf16_r8t2s4"},
-		"48 KiB":     {p: good, arch: "sm_90a", block: 48 << 10},
-		"sm_75":      {p: good, arch: "sm_75"},
-		"f32":        {p: problem(ir.F32, 8, 64, 64), arch: "sm_90a"},
-		"17 rows":    {p: problem(ir.BF16, 17, 64, 64), arch: "sm_90a"},
-		"k of 20":    {p: problem(ir.BF16, 8, 64, 20), arch: "sm_90a"},
-		"no k":       {p: problem(ir.BF16, 8, 64, 0), arch: "sm_90a"},
-		"off":        {p: with(good, func(p *Problem) { p.Ins = slices.Clone(p.Ins); p.Ins[1].Addr += 8 }), arch: "sm_90a"},
-		"transposed": {p: with(good, func(p *Problem) { p.Ins = slices.Clone(p.Ins); p.Ins[1].Strides = []int64{1, 64} }), arch: "sm_90a"},
+		"bf16":     {p: good, arch: "sm_90a", want: "hocket_skinnyStore_bf16_r8t4s5"},
+		"f16":      {p: problem(ir.F16, 16, 64, 64), arch: "sm_80", want: "hocket_skinnyStore_f16_r16t2s3"},
+		"one wave": {p: problem(ir.BF16, 9, 3072, 4096), arch: "sm_90a", want: "hocket_skinnyStore_bf16_r16t3s5"},
+		"little k": {p: problem(ir.BF16, 1, 4096, 2048), arch: "sm_90a", want: "hocket_skinnyStore_bf16_r8t2s4"},
+		"99 KiB":   {p: good, arch: "sm_89", block: 99 << 10, want: "hocket_skinnyStore_bf16_r8t2s4"},
+		"48 KiB":   {p: good, arch: "sm_90a", block: 48 << 10},
+		"sm_75":    {p: good, arch: "sm_75"},
+		"f32":      {p: problem(ir.F32, 8, 64, 64), arch: "sm_90a"},
+		"17 rows":  {p: problem(ir.BF16, 17, 64, 64), arch: "sm_90a"},
+		"k of 20":  {p: problem(ir.BF16, 8, 64, 20), arch: "sm_90a"},
+		"no k":     {p: problem(ir.BF16, 8, 64, 0), arch: "sm_90a"},
+		"off": {p: with(good, func(p *Problem) { p.Ins = slices.Clone(p.Ins); p.Ins[1].Addr += 8 }),
+			arch: "sm_90a"},
+		"transposed": {p: with(good, func(p *Problem) {
+			p.Ins = slices.Clone(p.Ins)
+			p.Ins[1].Strides = []int64{1,
+				64}
+		}), arch: "sm_90a"},
 	} {
 		l, err := plan(&job{Problem: c.p, arch: c.arch, block: c.block, sms: 132})
 		switch {
@@ -221,21 +263,23 @@ func TestSkinnyParts(t *testing.T) {
 		blocks uint32 // 0 for an error
 		takes  bool   // whether that wraps no ErrUnsupported
 	}{
-		"one":              {Skinny{}, nil, 4, true},
-		"two":              {Skinny{More: []SkinnyPart{part}}, nil, 6, true},
-		"three":            {Skinny{More: []SkinnyPart{part, {o(16, 512), o(8, 16)}}}, nil, 7, true},
-		"four":             {Skinny{More: []SkinnyPart{part, part, part}}, nil, 0, true},
-		"other k":          {Skinny{More: []SkinnyPart{{o(32, 256), o(8, 32)}}}, nil, 0, true},
-		"other rows":       {Skinny{More: []SkinnyPart{{o(32, 512), o(7, 32)}}}, nil, 0, true},
-		"other type":       {Skinny{More: []SkinnyPart{{f16, o(8, 64)}}}, nil, 0, true},
-		"off":              {Skinny{More: []SkinnyPart{{far, o(8, 64)}}}, nil, 0, false},
-		"a bias":           {Skinny{More: []SkinnyPart{part}}, bias, 0, true},
-		"a relu":           {Skinny{More: []SkinnyPart{part}, Epilogue: ReluEpilogue}, nil, 0, true},
-		"gated":            {Skinny{Up: &Operand{1 << 22, ir.BF16, []int64{64, 512}, []int64{512, 1}}, Epilogue: SiluMulEpilogue}, nil, 8, true},
-		"gated, off":       {Skinny{Up: &far, Epilogue: SiluMulEpilogue}, nil, 0, false},
-		"gated by a bias":  {Skinny{Up: &Operand{1 << 22, ir.BF16, []int64{64, 512}, []int64{512, 1}}, Epilogue: SiluMulEpilogue}, bias, 0, true},
+		"one":        {Skinny{}, nil, 4, true},
+		"two":        {Skinny{More: []SkinnyPart{part}}, nil, 6, true},
+		"three":      {Skinny{More: []SkinnyPart{part, {o(16, 512), o(8, 16)}}}, nil, 7, true},
+		"four":       {Skinny{More: []SkinnyPart{part, part, part}}, nil, 0, true},
+		"other k":    {Skinny{More: []SkinnyPart{{o(32, 256), o(8, 32)}}}, nil, 0, true},
+		"other rows": {Skinny{More: []SkinnyPart{{o(32, 512), o(7, 32)}}}, nil, 0, true},
+		"other type": {Skinny{More: []SkinnyPart{{f16, o(8, 64)}}}, nil, 0, true},
+		"off":        {Skinny{More: []SkinnyPart{{far, o(8, 64)}}}, nil, 0, false},
+		"a bias":     {Skinny{More: []SkinnyPart{part}}, bias, 0, true},
+		"a relu":     {Skinny{More: []SkinnyPart{part}, Epilogue: ReluEpilogue}, nil, 0, true},
+		"gated": {Skinny{Up: &Operand{1 << 22, ir.BF16, []int64{64, 512}, []int64{512, 1}},
+			Epilogue: SiluMulEpilogue}, nil, 8, true},
+		"gated, off": {Skinny{Up: &far, Epilogue: SiluMulEpilogue}, nil, 0, false},
+		"gated by a bias": {Skinny{Up: &Operand{1 << 22, ir.BF16, []int64{64, 512}, []int64{512, 1}},
+			Epilogue: SiluMulEpilogue}, bias, 0, true},
 		"sliced":           {Skinny{Sliced: true}, []Operand{o(100, 512), o(64, 512)}, 4 * 7, true},
-		"sliced, of two":   {Skinny{Sliced: true, More: []SkinnyPart{part}}, nil, 0, true},
+		"sliced, of two":   {Skinny{Sliced: true, More: []SkinnyPart{{o(32, 512), o(100, 32)}}}, []Operand{o(100, 512), o(64, 512)}, 6 * 7, true},
 		"up for no reason": {Skinny{Up: &far}, nil, 0, true},
 	} {
 		p := Problem{Op: ir.OpLinear, Skinny: &c.how, Ins: []Operand{o(8, 512), o(64, 512)}, Out: o(8, 64)}

@@ -27,7 +27,8 @@ func (l *launch) addJoint(dk *device.Kernel) error {
 	}
 	var list []*kernel
 	for i, weight := range dk.Ins[1:] {
-		k := &kernel{Kernel: device.Kernel{Op: ir.OpLinear, Ins: []device.View{dk.Ins[0], weight}, Outs: dk.Outs[min(i, results-1):][:1], Red: ir.NoRed}}
+		k := &kernel{Kernel: device.Kernel{Op: ir.OpLinear, Ins: []device.View{dk.Ins[0], weight},
+			Outs: dk.Outs[min(i, results-1):][:1], Red: ir.NoRed}}
 		if err := k.resolve(l.dev); err != nil {
 			return err
 		}

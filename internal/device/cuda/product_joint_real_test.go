@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestJointReal holds linears of one x at once, where that is faster, to those computed alone: within their bound, and to
-// the bits of 16 rows.
+// TestJointReal holds linears of one x at once, where that is faster, to those computed alone: within their bound, and
+// to the bits of 16 rows.
 func TestJointReal(t *testing.T) {
 	m := real(t, Options{Skinny: true})
 	world, err := m.Open(t.Context(), 1)
@@ -64,7 +64,8 @@ func TestJointReal(t *testing.T) {
 			var most [][]float64 // of 16 rows
 			for _, rows := range []int64{16, 8, 5, 1} {
 				x.Shape = []int64{rows, c.depth}
-				k := device.Kernel{Op: ir.OpLinear, Joint: true, Gated: c.gated, Constant: true, Ins: append([]device.View{x}, weights...)}
+				k := device.Kernel{Op: ir.OpLinear, Joint: true, Gated: c.gated, Constant: true,
+					Ins: append([]device.View{x}, weights...)}
 				var alone []device.View
 				for i, n := range c.ns {
 					alone = append(alone, room(dt, rows, n))
@@ -86,7 +87,8 @@ func TestJointReal(t *testing.T) {
 					got, want := fetch(out), fetch(alone[i])
 					for e, v := range got {
 						if !(math.Abs(v-want[e]) <= math.Abs(want[e])/32+0.05*math.Sqrt(float64(c.depth)/64)) {
-							t.Fatalf("%s, %d rows of %s: element %d of result %d is %v, alone %v", c.what, rows, dt, e, i, v, want[e])
+							t.Fatalf("%s, %d rows of %s: element %d of result %d is %v, alone %v", c.what, rows, dt, e,
+								i, v, want[e])
 						}
 					}
 					if rows == 16 {
@@ -94,7 +96,8 @@ func TestJointReal(t *testing.T) {
 					} else if i < len(most) {
 						for e, v := range got {
 							if v != most[i][e] {
-								t.Fatalf("%s, %d rows of %s: element %d of result %d is %v, of 16 rows %v", c.what, rows, dt, e, i, v, most[i][e])
+								t.Fatalf("%s, %d rows of %s: element %d of result %d is %v, of 16 rows %v", c.what,
+									rows, dt, e, i, v, most[i][e])
 							}
 						}
 					}

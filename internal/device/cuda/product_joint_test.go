@@ -40,8 +40,8 @@ func (j *jointKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Ste
 	return steps, nil
 }
 
-// TestJointPick: linears of one x are one launch where that is faster than one after the other and gives their bits, and is
-// remembered.
+// TestJointPick: linears of one x are one launch where that is faster than one after the other and gives their bits,
+// and is remembered.
 func TestJointPick(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -57,10 +57,11 @@ func TestJointPick(t *testing.T) {
 		{name: "slower", ms: 2.5, rows: 1, ns: []int64{2048, 2048}},
 		{name: "wrong", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, wrong: true},
 		{name: "fixed", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, kernel: device.Kernel{Fixed: true}},
-		{name: "many rows", ms: 1.5, rows: 17, ns: []int64{2048, 2048}},
+		{name: "many rows", ms: 1.5, rows: 65, ns: []int64{2048, 2048}},
 		{name: "gated", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, kernel: device.Kernel{Gated: true}, taken: true},
 		{name: "gated, slower", ms: 2.5, rows: 1, ns: []int64{2048, 2048}, kernel: device.Kernel{Gated: true}},
-		{name: "gated, wrong", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, kernel: device.Kernel{Gated: true}, wrong: true},
+		{name: "gated, wrong", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, kernel: device.Kernel{Gated: true},
+			wrong: true},
 		{name: "little together", ms: 1.5, rows: 1, ns: []int64{256, 256}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -132,12 +133,14 @@ func jointLinears(t *testing.T, w device.World, k device.Kernel, rows int64, ns 
 	}
 	run(l)
 	for i := range ns {
-		one, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{k.Ins[0], k.Ins[1+i]}, Outs: alone[i : i+1], Red: ir.NoRed})
+		one, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{k.Ins[0], k.Ins[1+i]},
+			Outs: alone[i : i+1], Red: ir.NoRed})
 		must(err)
 		run(one)
 	}
 	if k.Gated {
-		for _, then := range []device.Kernel{{Op: ir.OpSilu, Ins: alone[:1], Outs: alone[:1]}, {Op: ir.OpMul, Ins: alone, Outs: alone[:1]}} {
+		for _, then := range []device.Kernel{{Op: ir.OpSilu, Ins: alone[:1], Outs: alone[:1]},
+			{Op: ir.OpMul, Ins: alone, Outs: alone[:1]}} {
 			then.Red = ir.NoRed
 			one, err := d.Prepare(then)
 			must(err)
@@ -162,5 +165,6 @@ func write(t *testing.T, v device.View, vals []float64) {
 
 func values(t *testing.T, v device.View) []float64 {
 	t.Helper()
-	return slices.Clone(read(kernels.Operand{Addr: v.Mem.(*memory).addr, DType: v.DType, Shape: v.Shape, Strides: v.Strides}).x)
+	return slices.Clone(read(kernels.Operand{Addr: v.Mem.(*memory).addr, DType: v.DType, Shape: v.Shape,
+		Strides: v.Strides}).x)
 }

@@ -39,7 +39,7 @@ func (s *slowKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step
 
 // TestSkinnyPick: hocket's kernel for few rows is chosen where it is faster than cuBLASLt's algorithms.
 func TestSkinnyPick(t *testing.T) {
-	x, w, wide := []int64{2, 1024}, []int64{2048, 1024}, []int64{17, 1024}
+	x, w, wide := []int64{2, 1024}, []int64{2048, 1024}, []int64{65, 1024}
 	for _, c := range []struct {
 		name   string
 		ms     float32 // that hocket's kernel takes
@@ -59,7 +59,9 @@ func TestSkinnyPick(t *testing.T) {
 			for round, asked := range []int{1, 0} { // the second process has it from the disk
 				f := newFake(t, 1)
 				f.lt = &fakeLT{t: t, costs: []float32{2, 1}}
-				w, err := newMachine(f.system(), Options{Kernels: &slowKernels{f, c.ms, strings.HasSuffix(c.name, "wrong")}, Cache: cache, Skinny: true}).Open(t.Context(), 1)
+				w, err := newMachine(f.system(),
+					Options{Kernels: &slowKernels{f, c.ms, strings.HasSuffix(c.name, "wrong")}, Cache: cache,
+						Skinny: true}).Open(t.Context(), 1)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -81,8 +83,8 @@ func TestSkinnyPick(t *testing.T) {
 	}
 }
 
-// TestSkinnyFixed: where products are fixed hocket's kernel takes any number of rows, whatever it takes, and nothing is asked of
-// cuBLASLt; types that it does not have are cuBLASLt's first guess.
+// TestSkinnyFixed: where products are fixed hocket's kernel takes any number of rows, whatever it takes, and nothing
+// is asked of cuBLASLt; types that it does not have are cuBLASLt's first guess.
 func TestSkinnyFixed(t *testing.T) {
 	for _, c := range []struct {
 		skinny bool
@@ -90,10 +92,12 @@ func TestSkinnyFixed(t *testing.T) {
 		rows   int64
 		relu   bool
 		own    bool
-	}{{true, ir.BF16, 1, false, true}, {true, ir.BF16, 40, true, true}, {true, ir.F16, 17, false, true}, {true, ir.F32, 1, false, false}, {false, ir.BF16, 1, false, false}} {
+	}{{true, ir.BF16, 1, false, true}, {true, ir.BF16, 40, true, true}, {true, ir.F16, 17, false, true},
+		{true, ir.F32, 1, false, false}, {false, ir.BF16, 1, false, false}} {
 		f := newFake(t, 1)
 		f.lt = &fakeLT{t: t, costs: []float32{2, 1}}
-		w, err := newMachine(f.system(), Options{Kernels: &slowKernels{f, 9, false}, Skinny: c.skinny}).Open(t.Context(), 1)
+		w, err := newMachine(f.system(),
+			Options{Kernels: &slowKernels{f, 9, false}, Skinny: c.skinny}).Open(t.Context(), 1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -75,7 +75,8 @@ func TestRunCost(t *testing.T) {
 	allocs := map[int]float64{}
 	for _, weights := range []int{3, 300} {
 		f := newFake(t, 2)
-		run := costlyModel(t, modeltest.Open(t, newMachine(f.system(), Options{Kernels: idleKernels{f}})), weights, hocket.LoadOptions{Graph: true})
+		run := costlyModel(t, modeltest.Open(t, newMachine(f.system(), Options{Kernels: idleKernels{f}})), weights,
+			hocket.LoadOptions{Graph: true})
 		for range 3 { // the second records the graph
 			run()
 		}
@@ -92,9 +93,10 @@ func TestRunCost(t *testing.T) {
 				made[name] = n - before[name]
 			}
 		}
-		// A copy of the result joins the caller's stream: an event and a wait. Each of a GPU's two streams is asked once.
-		// The graph may be one for both GPUs, whichever form was faster.
-		most := map[string]int{"cuGraphLaunch": 2, "cuMemcpyAsync": 2, "cuEventRecord": 2, "cuStreamWaitEvent": 2, "cuStreamQuery": 4,
+		// A copy of the result joins the caller's stream: an event and a wait. Each of a GPU's two streams is asked
+		// once. The graph may be one for both GPUs, whichever form was faster.
+		most := map[string]int{"cuGraphLaunch": 2, "cuMemcpyAsync": 2, "cuEventRecord": 2, "cuStreamWaitEvent": 2,
+			"cuStreamQuery":   4,
 			"cuCtxSetCurrent": 11}
 		for name, n := range made {
 			if n > most[name] {

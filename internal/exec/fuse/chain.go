@@ -186,7 +186,8 @@ func (f *Finder) Relus(accept func(gemm, relu int) error) error {
 		c := &f.p.Cmds[i]
 		last, ok := before[c.Stream]
 		before[c.Stream] = i
-		if ok && !f.taken[i] && !f.taken[last] && c.Kind == plan.Compute && c.Op == ir.OpRelu && c.Outs[0].Elements() > 0 && f.feeds(last, i) {
+		relu := ok && !f.taken[i] && !f.taken[last] && c.Kind == plan.Compute && c.Op == ir.OpRelu
+		if relu && c.Outs[0].Elements() > 0 && f.feeds(last, i) {
 			if err := accept(last, i); err != nil {
 				return err
 			}

@@ -21,7 +21,8 @@ type Joint struct {
 func (j *Joint) Members() []int { return append(j.Linears[:len(j.Linears):len(j.Linears)], j.Gate...) }
 
 // Joints calls accept for groups of linears of no group that was accepted before, in order of streams' work: first
-// for as many linears as are next to each other, with their gate where they have one, then for fewer, of each the first.
+// for as many linears as are next to each other, with their gate where they have one, then for fewer, of each the
+// first.
 func (f *Finder) Joints(accept func(*Joint) (bool, error)) error {
 	for _, cmds := range f.streams() {
 		for at := 0; at < len(cmds); {
@@ -75,7 +76,8 @@ func (f *Finder) alike(cmds []int) int {
 	return n
 }
 
-// joins reports whether a command is a linear without a bias or hint, of no group, that may be done together with others.
+// joins reports whether a command is a linear without a bias or hint, of no group, that may be done together with
+// others.
 func (f *Finder) joins(others []int, cmd int) bool {
 	c := &f.p.Cmds[cmd]
 	if c.Kind != plan.Compute || c.Op != ir.OpLinear || len(c.Ins) != 2 || c.Attr.SMs != 0 || f.taken[cmd] {
@@ -105,7 +107,8 @@ func (f *Finder) gate(cmds []int) []int {
 	gated, up := one.Outs[0], two.Outs[0]
 	act, out := silu.Outs[0], mul.Outs[0]
 	silent := func(r plan.Ref) bool { return private(f.p, placeOf(r)) && f.uses[placeOf(r)] == 2 }
-	if !silu.Ins[0].Same(gated) || !mul.Ins[0].Same(act) || !mul.Ins[1].Same(up) || !silent(gated) || !silent(act) || !silent(up) {
+	if !silu.Ins[0].Same(gated) || !mul.Ins[0].Same(act) || !mul.Ins[1].Same(up) || !silent(gated) || !silent(act) ||
+		!silent(up) {
 		return nil
 	}
 	if f.meets(out, one.Ins...) || f.meets(out, two.Ins...) {

@@ -116,7 +116,8 @@ func (t *DeviceTensor) Unlike(io *plan.IO, ranks int) []string {
 	for r := range int32(ranks) {
 		if want, is := io.Of(r), t.io.Of(r); !sameBlock(want, is) {
 			return []string{fmt.Sprintf("%s has, on rank %d, %s, and the device tensor for it %s: "+
-				"tensors on the devices change their layout by no run; make one for %s", io.Name, r, blockText(want), blockText(is), io.Name)}
+				"tensors on the devices change their layout by no run; make one for %s",
+				io.Name, r, blockText(want), blockText(is), io.Name)}
 		}
 	}
 	return nil

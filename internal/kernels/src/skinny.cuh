@@ -4,10 +4,10 @@
 // sums of its warps in their order. So bits follow from k and WARPS alone: a row of the result has the bits
 // that it has without the other rows, and no bit depends on the number of tiles, steps or multiprocessors.
 //
-// PARTS linears of one x are one grid, each with a weight and a result of its own: a block has rows of one weight, and
+// Linears of one x are one grid, each with a weight and a result of its own: a block has rows of one weight, and
 // rows of the results have the bits that they have alone. Of skinnySiluMul, up is the weight whose products multiply.
-// With PARTS of 0 there is one, of any number of rows: a block has 16 of them, and those that have the same rows of
-// the weight follow each other. So bits of a row do not depend on how many there are.
+// Of more rows of x a block has 16, and those that have the same rows of a weight follow each other. So bits of a
+// row do not depend on how many there are. SEVERAL says that there are several linears, or more rows.
 //
 // Where w is constant, the kernel begins to read it before the kernel before it has ended, if it is launched so.
 // LATE lets the kernel behind it begin only when all reads of w are under way: for blocks of which a multiprocessor
@@ -35,10 +35,10 @@ struct SkinnyArgs {
   SkinnyPart part[skinnyParts];
 };
 
-// skinnyPart is the block's.
-template <int PARTS> DEV SkinnyPart skinnyPart(const SkinnyArgs& a) {
-  if constexpr (PARTS <= 1) return a.part[0];
-  return (i64)blockIdx.x < a.part[1].first ? a.part[0] : (i64)blockIdx.x < a.part[2].first ? a.part[1] : a.part[2];
+// skinnyPart is that of a block, counted without slices.
+template <bool SEVERAL> DEV SkinnyPart skinnyPart(const SkinnyArgs& a, i64 block) {
+  if constexpr (!SEVERAL) return a.part[0];
+  return block < a.part[1].first ? a.part[0] : block < a.part[2].first ? a.part[1] : a.part[2];
 }
 
 // let has the kernel behind this one on the stream begin, if it may begin early, as soon as all blocks
@@ -63,18 +63,19 @@ template <int ROWS, int TILES, int WARPS, int STEPS> union SkinnyRoom {
   f32 sums[WARPS][ROWS][TILES * 8 + 8];
 };
 
-template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, int PARTS> struct Skinny {
+template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool SEVERAL> struct Skinny {
   static constexpr bool gated = EPILOGUE == skinnySiluMul;
   static constexpr int columns = (gated ? TILES / 2 : TILES) * 8;  // of the result
   static_assert(!gated || TILES % 2 == 0, "half of the tiles multiply the others");
   const SkinnyArgs& a;
+  const i64 slice, block;  // of x's rows; of those with them
   const SkinnyPart p;
   SkinnyRoom<ROWS, TILES, WARPS, STEPS>& room;
-  i64 slice, from;          // the block's rows of x, and its first column of the result
+  i64 from;                 // the block's first column of the result
   int lane, warp, m, n, k;  // n: columns of the result from there on
 
   __device__ __forceinline__ Skinny(const SkinnyArgs& a)
-      : a(a), p(skinnyPart<PARTS>(a)), room(roomOf<SkinnyRoom<ROWS, TILES, WARPS, STEPS>>()), slice(PARTS ? 0 : blockIdx.x % a.slices), from(((i64)(PARTS ? blockIdx.x : blockIdx.x / a.slices) - p.first) * columns), lane(threadIdx.x % 32), warp(sameForWarp(threadIdx.x / 32)), m((int)(PARTS ? a.m : least(a.m - slice * 16, (i64)16))), n((int)(p.n - from)), k((int)a.k) {}
+      : a(a), slice(SEVERAL ? blockIdx.x % a.slices : 0), block(SEVERAL ? blockIdx.x / a.slices : blockIdx.x), p(skinnyPart<SEVERAL>(a, block)), room(roomOf<SkinnyRoom<ROWS, TILES, WARPS, STEPS>>()), from((block - p.first) * columns), lane(threadIdx.x % 32), warp(sameForWarp(threadIdx.x / 32)), m((int)(SEVERAL ? least(a.m - slice * 16, (i64)16) : a.m)), n((int)(p.n - from)), k((int)a.k) {}
 
   // column is where the lane's part of a turn begins: 16 bytes of every fourth row.
   __device__ __forceinline__ int column(int turn) const { return (turn * WARPS + warp) * 64 + lane % 8 * 8; }
@@ -159,10 +160,10 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, int 
   }
 };
 
-template <class T, int ROWS, int TILES, int WARPS, int STEPS, bool LATE, int EPILOGUE, int PARTS> DEV void skinny(const SkinnyArgs& a) {
+template <class T, int ROWS, int TILES, int WARPS, int STEPS, bool LATE, int EPILOGUE, bool SEVERAL> DEV void skinny(const SkinnyArgs& a) {
   if constexpr (!LATE) let();
   if (!a.constant) settle();
-  const Skinny<T, ROWS, TILES, WARPS, STEPS, EPILOGUE, PARTS> b(a);
+  const Skinny<T, ROWS, TILES, WARPS, STEPS, EPILOGUE, SEVERAL> b(a);
 #pragma unroll
   for (int s = 0; s < STEPS - 1; s++) b.weights(s, s), endCopies();
   if (a.constant) settle();

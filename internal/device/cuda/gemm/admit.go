@@ -17,7 +17,8 @@ import (
 // sums f32 holds exactly, in whatever order, all that do so give the same bits. So
 // does hocket's kernel, or it is out.
 func (t *trial) admit(cands []Candidate) error {
-	compared := t.st.Problem.Bias != 0 && t.st.Problem.DType.Size() < 4 || slices.ContainsFunc(cands, func(c Candidate) bool { return c.own })
+	own := func(c Candidate) bool { return c.own }
+	compared := t.st.Problem.Bias != 0 && t.st.Problem.DType.Size() < 4 || slices.ContainsFunc(cands, own)
 	if compared {
 		if err := t.operands(exactOf(t.st.Problem.DType)); err != nil {
 			return err

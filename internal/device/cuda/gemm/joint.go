@@ -77,11 +77,13 @@ func (j *Joint) fits() bool {
 		bytes += g.N * g.K * g.DType.Size()
 		few := *g
 		few.N = max(g.N, skinnyLeast/(g.K*g.DType.Size())+1) // together they are large enough
-		if !few.skinny() || g.Bias != 0 || g.Relu || g.M != j.List[0].M || g.K != j.List[0].K || g.A != j.List[0].A || g.Am != j.List[0].Am {
+		if !few.skinny() || g.Bias != 0 || g.Relu || g.M != j.List[0].M || g.K != j.List[0].K || g.A != j.List[0].A ||
+			g.Am != j.List[0].Am {
 			return false
 		}
 	}
-	return len(j.List) > 1 && len(j.List) <= kernels.MostSkinnyParts && (!j.Gated || len(j.List) == 2 && j.List[0].N == j.List[1].N) &&
+	return len(j.List) > 1 && len(j.List) <= kernels.MostSkinnyParts &&
+		(!j.Gated || len(j.List) == 2 && j.List[0].N == j.List[1].N) &&
 		bytes >= skinnyLeast
 }
 
@@ -217,7 +219,8 @@ func (h *Host) newJointTrial(j Joint, alone []*Launch) (*jointTrial, error) {
 	t := &jointTrial{j: j, alone: alone, trial: &trial{host: h, st: alone[0], copies: copies, step: step,
 		bytes: a + step*copies + results + outs[0] + WorkspaceBytes}}
 	if t.bytes > h.gpu.Memory {
-		return nil, fmt.Errorf("%w: a trial takes %d bytes, GPU %d has %d", device.ErrOutOfMemory, t.bytes, h.gpu.Device, h.gpu.Memory)
+		return nil, fmt.Errorf("%w: a trial takes %d bytes, GPU %d has %d", device.ErrOutOfMemory, t.bytes,
+			h.gpu.Device, h.gpu.Memory)
 	}
 	var err error
 	if t.trial.at, err = h.heaps[device.Private].Alloc(t.bytes); err != nil {

@@ -13,8 +13,9 @@ import (
 // for it, which is timed beside cuBLASLt's algorithms.
 
 const (
-	// skinnyRows is the most rows of a product that hocket's kernel computes.
-	skinnyRows = 16
+	// skinnyRows is the most rows of a product that hocket's kernel is timed for, and skinnySlice how many a block of it has:
+	// where there are more, the weight comes from memory once and then from the cache.
+	skinnyRows, skinnySlice = 64, 16
 	// skinnyLeast is how many bytes a weight has, at the least, for its kernel to be
 	// looked for: fewer are read in little more than a launch takes.
 	skinnyLeast = 4 << 20
@@ -43,7 +44,7 @@ func (g *Problem) skinnyProblem(out, a, b, bias nvlib.Ptr) kernels.Problem {
 	if bias != 0 {
 		p.Ins = append(p.Ins, kernels.Operand{Addr: bias, DType: g.DType, Shape: []int64{g.N}, Strides: []int64{1}})
 	}
-	p.Skinny.Constant = g.Constant
+	p.Skinny.Constant, p.Skinny.Sliced = g.Constant, g.Fixed || g.M > skinnySlice
 	if g.Relu {
 		p.Skinny.Epilogue = kernels.ReluEpilogue
 	}
@@ -57,9 +58,7 @@ func (h *Host) skinnyLaunch(g *Problem) (*nvlib.Launch, error) {
 	if !h.skinny || !g.skinny() && !(g.Fixed && g.plain()) {
 		return nil, nil
 	}
-	p := g.skinnyProblem(g.Out, g.A, g.B, g.Bias)
-	p.Skinny.Sliced = g.Fixed
-	list, err := h.site.CompileAside(p)
+	list, err := h.site.CompileAside(g.skinnyProblem(g.Out, g.A, g.B, g.Bias))
 	switch {
 	case errors.Is(err, device.ErrUnsupported):
 		return nil, nil

@@ -1,0 +1,210 @@
+package compile
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/files"
+	"hocket.example/hocket/internal/lower"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// Variant is one way to lower a whole program for a binding.
+type Variant struct {
+	// Name is Auto for what is predicted to be the best pair by pair, or a strategy that every pair has which it
+	// applies to.
+	Name string
+	Plan *plan.Plan
+	// Predicted is the time of a run, in microseconds.
+	Predicted float64
+
+	form *lower.Result
+}
+
+// Variants plans what auto may choose among by measuring: sequential first, then at most n-1 others that differ from it
+// and from each other, by their predicted times.
+func (u *Unit) Variants(b ir.Binding, n int) ([]Variant, error) {
+	bound, err := u.Bind(b)
+	if err != nil {
+		return nil, err
+	}
+	var all []Variant
+	texts := map[string]bool{}
+	for _, name := range append([]string{"sequential", Auto}, names(candidates[1:])...) {
+		v := Variant{Name: name}
+		if v.form, err = u.form(bound, name); err != nil {
+			return nil, err
+		}
+		if text := v.form.Program.String(); texts[text] {
+			continue
+		} else {
+			texts[text] = true
+		}
+		if v.Plan, err = u.planOf(v.form, b); err != nil {
+			if name == "sequential" || !isDiagnostics(err) {
+				return nil, err
+			}
+			continue // it does not fit these dims
+		}
+		if v.Predicted, err = u.Time(v.Plan); err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	slices.SortStableFunc(all[1:], func(a, b Variant) int { return cmp.Compare(a.Predicted, b.Predicted) })
+	return all[:min(len(all), max(n, 1))], nil
+}
+
+func isDiagnostics(err error) bool { return errors.As(err, new(ir.Diagnostics)) }
+
+func names(list []lower.Strategy) (names []string) {
+	for _, s := range list {
+		names = append(names, s.String())
+	}
+	return names
+}
+
+// form lowers the program as a variant of that name.
+func (u *Unit) form(bound *ir.Bound, name string) (*lower.Result, error) {
+	m, _, err := u.machine(bound.Ranks)
+	if err != nil {
+		return nil, err
+	}
+	p := &predictor{bound: bound, machine: m}
+	if name == Auto {
+		return u.lower(p.choose)
+	}
+	st, err := lower.ParseStrategy(name)
+	if err != nil {
+		return nil, err
+	}
+	return u.lower(func(pair *lower.Pair) lower.Strategy {
+		numbers, err := p.numbers(pair)
+		if err != nil || pair.Refused[st.Kind] != "" || p.unfit(pair, numbers, st) != "" {
+			return lower.Strategy{}
+		}
+		return st
+	})
+}
+
+// planOf plans a lowered form, as Plan plans the one that is chosen.
+func (u *Unit) planOf(form *lower.Result, b ir.Binding) (*plan.Plan, error) {
+	of := &Unit{Source: u.Source, Lowered: form, opts: u.opts}
+	of.opts.Strategy = ""
+	return of.Plan(b)
+}
+
+// Choose has plans for a binding be of the variant of that name from now on.
+func (u *Unit) Choose(b ir.Binding, name string) error {
+	bound, err := u.Bind(b)
+	if err != nil {
+		return err
+	}
+	form, err := u.form(bound, name)
+	if err != nil {
+		return err
+	}
+	u.chosen.mu.Lock()
+	defer u.chosen.mu.Unlock()
+	u.chosen.keep(key(bound), form)
+	return nil
+}
+
+// keep keeps a form, and forgets all others where there are many.
+func (c *autoCache) keep(key string, form *lower.Result) {
+	if c.forms == nil || len(c.forms) >= maxTuned {
+		c.forms = map[string]*lower.Result{}
+	}
+	c.forms[key] = form
+}
+
+// Measured is what was chosen of a program's variants by measuring them.
+type Measured struct {
+	Identity string `json:"machine"` // and what else the choice depends on
+	Func     string `json:"func"`
+	Strategy string `json:"strategy"`
+	// Times are microseconds a run, by variant.
+	Times map[string]float64 `json:"us"`
+}
+
+// MeasuredPath is the file in which the choice for a binding is kept: beside the tuned tables of collectives.
+// how says what else it depends on, as whether runs are replayed. identity names all of that.
+func (u *Unit) MeasuredPath(b ir.Binding, how string) (path, identity string, err error) {
+	bound, err := u.Bind(b)
+	if err != nil {
+		return "", "", err
+	}
+	dir, err := comm.Folder()
+	if err != nil {
+		return "", "", err
+	}
+	on, ranks := u.opts.Device, bound.Ranks
+	of := fmt.Sprintf("%s, %s/%s, %d CPUs", on.Name(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+	if w, err := on.DryRun(ranks); err == nil {
+		of = comm.Identity(on.Name(), w)
+	} else if !errors.Is(err, device.ErrUnsupported) {
+		return "", "", err
+	}
+	_, found, err := u.machine(bound.Ranks)
+	if err != nil {
+		return "", "", err
+	}
+	table := "no table"
+	if found.Table != nil {
+		table = found.Table.Hash()
+	}
+	text := sha256.Sum256([]byte(u.Source.Prog.String()))
+	identity = fmt.Sprintf("auto 1; %s; collectives %s; program %x; %s; %s", of, table, text[:8], key(bound), how)
+	sum := sha256.Sum256([]byte(identity))
+	return filepath.Join(filepath.Dir(dir), "auto", hex.EncodeToString(sum[:12])+".json"), identity, nil
+}
+
+// measuredMost is how large a file of a choice may be.
+const measuredMost = 64 << 10
+
+// ReadMeasured reads a choice; nil where there is none, or none of that identity that can be used.
+func ReadMeasured(path, identity string) (*Measured, error) {
+	data, err := files.Read(path, measuredMost)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return nil, err
+	}
+	var m Measured
+	if err := json.Unmarshal(data, &m); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if m.Identity != identity || m.Strategy == "" || CheckStrategy(m.Strategy) != nil {
+		return nil, nil
+	}
+	return &m, nil
+}
+
+// Write keeps a choice.
+func (m *Measured) Write(path string) error {
+	data, err := json.MarshalIndent(m, "", " ")
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o755)
+	}
+	if err != nil {
+		return err
+	}
+	return files.Write(path, func(w io.Writer) error {
+		_, err := w.Write(append(data, '\n'))
+		return err
+	})
+}

@@ -1,0 +1,270 @@
+package hocket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/exec/resident"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+)
+
+const (
+	// measuredVariants is how many ways to lower a program are timed: the sequential one and those that are
+	// predicted to be the fastest.
+	measuredVariants = 4
+	// measuredRuns is how many runs a timing has, back to back.
+	measuredRuns = 5
+	// measuredRounds is how often each is timed at the most, and measuredTime how long all of that may take, but for
+	// the least that a comparison needs.
+	measuredRounds, leastRounds = 9, 3
+	measuredTime                = 2 * time.Second
+	// worthwhile is what a variant must win over the sequential one.
+	worthwhile = 0.99
+)
+
+// measures reports whether the model's choices are measured. Ranks of several processes would have to agree on them.
+func (m *Model) measures() bool {
+	return m.opts.Measure && m.opts.Strategy == compile.Auto && m.machine.dev.Peers() == nil &&
+		!m.machine.dev.Caps().Virtual
+}
+
+// chooseMeasured has the plan for a binding be of the variant that was the fastest here: once, and the choice is kept
+// in the folder of tuned tables. What cannot be measured stays what is predicted. It ends with the machine alone, as
+// planning.
+func (m *Model) chooseMeasured(b Binding, dims map[string]int64) error {
+	if !m.measures() {
+		return nil
+	}
+	ctx := m.machine.ctx
+	log := m.opts.Logger
+	note := func(what string, args ...any) {
+		if log != nil {
+			log.Debug("auto measures its choice: "+what, append([]any{"func", m.fn.Name, "dims", dims}, args...)...)
+		}
+	}
+	how := fmt.Sprintf("graph %v, fixed %v, algorithm %q", m.opts.Graph, m.opts.FixedAlgorithms, m.opts.Algorithm)
+	path, identity, err := m.unit.MeasuredPath(b.ir(), how)
+	if err != nil {
+		return err
+	}
+	name := m.chose[identity]
+	if name == "" {
+		kept, err := compile.ReadMeasured(path, identity)
+		if err != nil {
+			note("what was kept cannot be read", "error", err)
+		}
+		if kept == nil {
+			if kept, err = m.raceVariants(ctx, b, identity); err != nil {
+				if gone := ctx.Err(); gone != nil {
+					return gone
+				}
+				note("it is predicted instead", "error", err)
+				kept = &compile.Measured{Strategy: compile.Auto}
+			} else if err := kept.Write(path); err != nil {
+				note("the choice cannot be kept", "error", err)
+			}
+			note("chosen", "strategy", kept.Strategy, "us", kept.Times)
+		}
+		name = kept.Strategy
+		if m.chose == nil {
+			m.chose = map[string]string{}
+		}
+		m.chose[identity] = name
+	}
+	m.planned = planned{} // it may be of another variant
+	return m.unit.Choose(b.ir(), name)
+}
+
+// raceVariants times the variants in turns.
+func (m *Model) raceVariants(ctx context.Context, b Binding, identity string) (kept *compile.Measured, err error) {
+	list, err := m.unit.Variants(b.ir(), measuredVariants)
+	if err != nil {
+		return nil, err
+	}
+	var entrants []*entrant
+	defer func() {
+		for _, e := range entrants {
+			err = errors.Join(err, e.close())
+		}
+	}()
+	for i := range list {
+		e, err := m.enterVariant(ctx, list[i].Plan)
+		entrants = append(entrants, e)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", list[i].Name, err)
+		}
+	}
+	run := func(i int) error {
+		if err := entrants[i].run(ctx); err != nil {
+			return fmt.Errorf("%s: %w", list[i].Name, err)
+		}
+		return nil
+	}
+	best, medians, err := race(len(list), run, time.Now)
+	if err != nil {
+		return nil, err
+	}
+	kept = &compile.Measured{Identity: identity, Func: m.fn.Name, Strategy: list[best].Name,
+		Times: map[string]float64{}}
+	for i := range list {
+		kept.Times[list[i].Name] = medians[i] / measuredRuns
+	}
+	return kept, nil
+}
+
+// race times n things in turns, after two runs of each to warm up, and returns the fastest, and what each takes in
+// microseconds: the first, unless another is faster by more than the spread of the differences, and worth it.
+func race(n int, run func(i int) error, now func() time.Time) (best int, medians []float64, err error) {
+	samples := make([][]float64, n)
+	began := now()
+	const warm = 2
+	for round := range measuredRounds + warm {
+		for i := range n {
+			at := now()
+			if err := run(i); err != nil {
+				return 0, nil, err
+			}
+			if round >= warm {
+				samples[i] = append(samples[i], float64(now().Sub(at))/1e3)
+			}
+		}
+		if round == warm-1 {
+			began = now()
+		}
+		if round >= warm+leastRounds-1 && now().Sub(began) > measuredTime {
+			break
+		}
+	}
+	for i := range n {
+		medians = append(medians, quartiles(samples[i])[1])
+		if medians[i] < medians[best] {
+			best = i
+		}
+	}
+	differences := make([]float64, len(samples[0]))
+	for k := range differences {
+		differences[k] = samples[best][k] - samples[0][k]
+	}
+	if q := quartiles(differences); q[1] >= -(q[2]-q[0]) || medians[best] > worthwhile*medians[0] {
+		best = 0
+	}
+	return best, medians, nil
+}
+
+// quartiles returns the three of samples, of which there are some.
+func quartiles(samples []float64) (q [3]float64) {
+	sorted := slices.Sorted(slices.Values(samples))
+	for i := range q {
+		q[i] = sorted[(len(sorted)-1)*(i+1)/4]
+	}
+	return q
+}
+
+// entrant is a variant's plan, loaded with operands of its own.
+type entrant struct {
+	prog    *exec.Program
+	batch   []exec.Args
+	weights *exec.Weights
+	tensors []*resident.DeviceTensor
+}
+
+func (e *entrant) run(ctx context.Context) error {
+	_, err := e.prog.RunBatch(ctx, e.batch, e.weights)
+	return err
+}
+
+func (e *entrant) close() error {
+	var errs []error
+	if e.prog != nil {
+		errs = append(errs, e.prog.Close())
+	}
+	for _, t := range e.tensors {
+		errs = append(errs, t.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// enterVariant loads a plan whose parameters stay on the devices, state in tensors, and whose results stay there.
+func (m *Model) enterVariant(ctx context.Context, p *plan.Plan) (*entrant, error) {
+	e := &entrant{}
+	weights, args := map[string]*tensor.Tensor{},
+		exec.Args{DeviceIn: map[string]*resident.DeviceTensor{}, DeviceOut: map[string]*resident.DeviceTensor{}}
+	onDevices := func(io *plan.IO) (*resident.DeviceTensor, error) {
+		t, err := m.machine.tensors.New(m.machine.ctx, p.Ranks, io)
+		if err == nil {
+			e.tensors = append(e.tensors, t)
+		}
+		return t, err
+	}
+	for i := range p.Inputs {
+		io := &p.Inputs[i]
+		t, err := noise(io)
+		if err != nil {
+			return e, err
+		}
+		if !io.Inout {
+			weights[io.Name] = t
+			continue
+		}
+		d, err := onDevices(io)
+		if err == nil {
+			err = d.Write(ctx, t)
+		}
+		if err != nil {
+			return e, err
+		}
+		args.DeviceIn[io.Name], args.DeviceOut[io.Name] = d, d
+	}
+	for i := range p.Outputs {
+		io := &p.Outputs[i]
+		if io.Inout {
+			continue
+		}
+		var err error
+		if args.DeviceOut[io.Name], err = onDevices(io); err != nil {
+			return e, err
+		}
+	}
+	resident := map[string]*resident.DeviceTensor{}
+	for name, d := range args.DeviceIn {
+		resident[name] = d
+	}
+	var err error
+	e.weights, e.batch = exec.NewWeights(weights), slices.Repeat([]exec.Args{args}, measuredRuns)
+	e.prog, err = exec.Load(m.machine.ctx, m.machine.dev, p, exec.Options{Graph: m.opts.Graph, Grace: time.Second,
+		Options: image.Options{Logger: m.opts.Logger, Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms,
+			Resident: resident}})
+	if errors.Is(err, device.ErrOutOfMemory) {
+		err = fmt.Errorf("there is no memory for it beside what is loaded: %w", err)
+	}
+	return e, err
+}
+
+// noise is a tensor of repeated random numbers, since products of zeros are faster than others; of zeros, if
+// they are integers, which may be indices.
+func noise(io *plan.IO) (*tensor.Tensor, error) {
+	t, err := tensor.New(io.DType, io.Shape)
+	if err != nil || io.DType.IsInt() || len(t.Data) == 0 {
+		return t, err
+	}
+	const period = 65521 // a prime, so that rows of usual lengths differ
+	some, err := tensor.New(io.DType, []int64{min(period, t.Len())})
+	if err == nil {
+		err = tensor.Fill(some, io.Name, tensor.Spec{Kind: tensor.SpecRand, Seed: 1})
+	}
+	if err != nil {
+		return nil, err
+	}
+	for n := copy(t.Data, some.Data); n < len(t.Data); n *= 2 {
+		copy(t.Data[n:], t.Data[:n])
+	}
+	return t, nil
+}
