@@ -22,8 +22,8 @@ import (
 // memoryFlags are the flags of memory beside those of every command on a PROGRAM.
 type memoryFlags struct {
 	strategy, machine, html, svg, viz, policy, budget string
-	hostUS                                       float64
-	most                                         int64 // budget, read
+	hostUS                                            float64
+	most                                              int64 // budget, read
 }
 
 // memoryResult is the part of --json that memory prints.

@@ -35,7 +35,9 @@ func (o *htmlFlags) check(c *cobra.Command) error {
 }
 
 // alone reports whether the page or picture is all that is asked for.
-func (o *optFlags) alone() bool { return (o.html != "" || o.svg != "") && o.after == "" && o.out == "" && !o.explain }
+func (o *optFlags) alone() bool {
+	return (o.html != "" || o.svg != "") && o.after == "" && o.out == "" && !o.explain
+}
 
 // page writes the page of --html: with predictions where they can be made, and
 // else with the reason.
