@@ -35,7 +35,7 @@ type loaded struct {
 	plan *plan.Plan
 	prog *exec.Program
 	// proof says what was proved of the plan.
-	proof string
+	proof proofOf
 	held  device.Held // see LoadOptions.Cache
 	busy  bool        // a run has it
 	// reporter is there once a run has ended. It belongs to the holder of the model's lease.

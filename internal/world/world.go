@@ -17,6 +17,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"hocket.example/hocket/internal/ranklist"
 )
 
 const (
@@ -344,7 +346,7 @@ func (w *World) agreeRanks(ctx context.Context) error {
 		}
 	}
 	if w.ranks != nil && without != nil {
-		return fmt.Errorf("processes %s name no ranks of the program to own, others do", listRanks(without))
+		return fmt.Errorf("processes %s name no ranks of the program to own, others do", ranklist.String(without))
 	}
 	return nil
 }
