@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"hocket.example/hocket/fault"
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec/blocks"
@@ -17,22 +18,16 @@ var ErrInput = blocks.ErrInput
 
 // MismatchError is wrapped by what a run returns when ranks that should hold the
 // same part of a result do not: mostly a wait that the program lacks, unless it is Proved.
-type MismatchError = blocks.MismatchError
+type MismatchError = fault.MismatchError
 
-// IsDeadlock reports whether err says that a run could not go on because every
-// stream waited for another: the program is wrong, not the machine. What planning or
-// a proof finds before anything runs is Diagnostics, of kind "deadlock".
-func IsDeadlock(err error) bool {
-	var d *device.Deadlock
-	return errors.As(err, &d)
-}
+// ErrDeadlock is wrapped by errors that say a run could not go on because every stream
+// waited for another: the program is wrong, not the machine. What planning or a proof
+// finds before anything runs is Diagnostics, of kind "deadlock".
+var ErrDeadlock = device.ErrDeadlock
 
-// Strategies lists what LowerOptions.Strategy and LoadOptions.Strategy accept.
+// Strategies lists what LowerOptions.Strategy and LoadOptions.Strategy accept; besides these
+// there are chunked and exchange with a number of parts: "chunked(8)", "exchange(2)".
 func Strategies() []string { return compile.Strategies }
-
-// CheckStrategy reports a strategy that there is not; besides Strategies there
-// are chunked and exchange with a number of chunks: "chunked(8)", "exchange(2)".
-func CheckStrategy(s string) error { return compile.CheckStrategy(s) }
 
 // Passes lists what LowerOptions.StopAfter accepts, in the order passes run.
 func Passes() []string { return compile.Passes() }

@@ -30,14 +30,27 @@ const (
 // String returns "unknown", "refuted" or "proved".
 func (k VerdictKind) String() string { return [...]string{"unknown", "refuted", "proved"}[k] }
 
+// ProofMethod says by what Check came to its verdict.
+type ProofMethod string
+
+// Methods of proof.
+const (
+	// ByStructure: before there was a plan to prove.
+	ByStructure ProofMethod = "structural"
+	// ByPlan: by every command of two runs, with the bytes that it touches.
+	ByPlan ProofMethod = "plan"
+	// ByLoops: loops too long to unroll, by shorter ones that repeat the same.
+	ByLoops ProofMethod = "loops"
+	// BySymmetry: by what one rank does, where all do the same; buffers have their bytes for
+	// themselves.
+	BySymmetry ProofMethod = "symmetry"
+)
+
 // Verdict is what Check found out about a bound program.
 type Verdict struct {
 	Kind VerdictKind
-	// Proof says by what: "structural" (before there was a plan to prove), "plan" (every
-	// command of two runs, with the bytes it touches), "loops" (loops too long
-	// to unroll, by shorter ones that repeat the same), "symmetry" (what one rank
-	// does, where all do the same; buffers have their bytes for themselves).
-	Proof string
+	// Proof says by what.
+	Proof ProofMethod
 	// Reason says why nothing was proved.
 	Reason string
 	// Diagnostics are the findings: errors when Refuted; warnings otherwise.
@@ -97,7 +110,7 @@ func (pr *prover) check(p *Program, b Binding, o CheckOptions) (Verdict, error) 
 	if err != nil {
 		return refutedOr(err)
 	}
-	v := Verdict{Func: bound.Func.Name, Ranks: bound.Ranks, Dims: bound.Dims, Proof: "structural"}
+	v := Verdict{Func: bound.Func.Name, Ranks: bound.Ranks, Dims: bound.Dims, Proof: ByStructure}
 	if done, err := pr.short(&v, b, o); done || err != nil {
 		if v.Kind != Refuted {
 			v.Diagnostics = append(v.Diagnostics, p.warnings...)
@@ -139,7 +152,7 @@ func (pr *prover) short(v *Verdict, b Binding, o CheckOptions) (done bool, err e
 		if err := pr.loops(v, b, nil); err != nil || v.Kind != Unknown {
 			return true, err
 		}
-		*v = Verdict{Func: v.Func, Ranks: v.Ranks, Dims: v.Dims, Proof: "structural"}
+		*v = Verdict{Func: v.Func, Ranks: v.Ranks, Dims: v.Dims, Proof: ByStructure}
 	}
 	if v.Ranks < 2 {
 		return false, nil
@@ -152,7 +165,7 @@ func (pr *prover) short(v *Verdict, b Binding, o CheckOptions) (done bool, err e
 	if err != nil || s.Verdict == verify.Unknown {
 		return false, nil
 	}
-	v.Kind, v.Proof, v.SerialSafe, v.Commands = verdictKind(s.Verdict), "symmetry", s.SerialSafe, s.Commands
+	v.Kind, v.Proof, v.SerialSafe, v.Commands = verdictKind(s.Verdict), BySymmetry, s.SerialSafe, s.Commands
 	v.Diagnostics = s.Diagnostics(pr.unit.Source.Prog)
 	return true, nil
 }
@@ -178,7 +191,7 @@ func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) erro
 		return err
 	}
 	r := verify.Plan(p, verify.Options{Prog: lowered.Info.Prog, Redundant: o.Redundant, Stop: pr.unit.Limits().Stop()})
-	v.Kind, v.Proof, v.Reason, v.SerialSafe, v.Commands = verdictKind(r.Verdict), "plan", r.Reason, r.SerialSafe,
+	v.Kind, v.Proof, v.Reason, v.SerialSafe, v.Commands = verdictKind(r.Verdict), ByPlan, r.Reason, r.SerialSafe,
 		len(p.Cmds)
 	if o.Machine != "" {
 		if err := pr.costs(p, r, o.Machine); err != nil {
@@ -282,9 +295,9 @@ func (pr *prover) loops(v *Verdict, b Binding, limit error) error {
 	v.Kind = verdictKind(t.Verdict)
 	switch v.Kind {
 	case Proved:
-		v.Proof, v.SerialSafe = "loops", t.SerialSafe
+		v.Proof, v.SerialSafe = ByLoops, t.SerialSafe
 	case Refuted:
-		v.Proof, v.Diagnostics = "loops", t.Diagnostics
+		v.Proof, v.Diagnostics = ByLoops, t.Diagnostics
 		if t.Result != nil {
 			v.Diagnostics = t.Result.Diagnostics(t.Planned)
 		}
@@ -326,9 +339,9 @@ func (v Verdict) String() string {
 		return "not proved: " + v.Reason
 	case v.Kind == Refuted:
 		return "refuted"
-	case v.Proof == "loops":
+	case v.Proof == ByLoops:
 		b.WriteString("proved, by shorter loops that repeat the same")
-	case v.Proof == "symmetry":
+	case v.Proof == BySymmetry:
 		fmt.Fprintf(&b, "proved: %d commands on %s, by one rank that stands for all, two runs back to back", v.Commands,
 			ranks(v.Ranks))
 	default:
@@ -392,35 +405,38 @@ func Fix(p *Program, b Binding) (*Fixed, error) {
 func refutedOr(err error) (Verdict, error) {
 	var ds Diagnostics
 	if errors.As(err, &ds) {
-		return Verdict{Kind: Refuted, Proof: "structural", Diagnostics: ds}, nil
+		return Verdict{Kind: Refuted, Proof: ByStructure, Diagnostics: ds}, nil
 	}
 	return Verdict{}, err
 }
 
-// proved is what provePlan says of a plan that is.
-const proved = "proved"
+// proofOf is what was proved of a plan, and why nothing was.
+type proofOf struct {
+	kind   VerdictKind
+	reason string
+}
 
 // provePlan proves a plan before it is loaded. Refuted, it is an error; what
 // could not be decided runs, and the report says so.
-func (m *Model) provePlan(p *plan.Plan) (string, error) {
+func (m *Model) provePlan(p *plan.Plan) (proofOf, error) {
 	if m.opts.NoProve {
-		return "not proved: it was not asked for", nil
+		return proofOf{reason: "it was not asked for"}, nil
 	}
 	r := verify.Plan(p, verify.Options{FaultsOnly: true, Stop: m.unit.Limits().Stop()})
 	switch r.Verdict {
 	case verify.Refuted:
-		return "", r.Diagnostics(m.unit.Source.Prog)
+		return proofOf{kind: Refuted}, r.Diagnostics(m.unit.Source.Prog)
 	case verify.Proved:
-		return proved, nil
+		return proofOf{kind: Proved}, nil
 	}
-	return "not proved: " + r.Reason, nil
+	return proofOf{reason: r.Reason}, nil
 }
 
 // ofProved says of ranks whose copies differ whether the plan that they ran was proved.
-func ofProved(err error, proof string) error {
+func ofProved(err error, proof proofOf) error {
 	var differ *MismatchError
 	if errors.As(err, &differ) {
-		differ.Proved = proof == proved
+		differ.Proved = proof.kind == Proved
 	}
 	return err
 }

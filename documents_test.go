@@ -3,10 +3,12 @@ package hocket_test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,12 +19,15 @@ import (
 // block is a fenced block that begins with a command.
 var block = regexp.MustCompile("(?s)\n```\n(\\$ .*?)```\n")
 
+// quoted is a block that shows a file, of Go or Python.
+var quoted = regexp.MustCompile("(?s)<!-- file: (\\S+) -->\n```([a-z]+)\n(.*?)```\n")
+
 // TestDocuments runs the commands of the documents, which stand above what they print: a block
 // that begins with "$ COMMAND" shows what its commands print, one after the other. Where times
 // were measured everything else is compared. -update rewrites the documents.
 func TestDocuments(t *testing.T) {
 	hk := buildCommand(t)
-	for _, file := range []string{"README.md", "ARCHITECTURE.md", "docs/tutorial.md", "docs/trace.md"} {
+	for _, file := range []string{"README.md", "ARCHITECTURE.md", "docs/tutorial.md", "docs/trace.md", "docs/commands.md"} {
 		t.Run(file, func(t *testing.T) {
 			text, err := os.ReadFile(file)
 			if err != nil {
@@ -45,6 +50,17 @@ func TestDocuments(t *testing.T) {
 					t.Errorf("the document shows\n%s\nbut it is\n%s(go test . -run Documents -update)", shown, is)
 				}
 				return "\n```\n" + is + "```\n"
+			})
+			out = quoted.ReplaceAllStringFunc(out, func(s string) string {
+				m := quoted.FindStringSubmatch(s)
+				is, err := os.ReadFile(m[1])
+				if err != nil {
+					t.Fatal(err)
+				}
+				if m[3] != string(is) && !golden.Update() {
+					t.Errorf("the document shows %s, and the file is another (go test . -run Documents -update)", m[1])
+				}
+				return "<!-- file: " + m[1] + " -->\n```" + m[2] + "\n" + string(is) + "```\n"
 			})
 			if n == 0 {
 				t.Fatal("no blocks of real output")
@@ -135,4 +151,141 @@ func parseFile(t *testing.T, file string) *hocket.Program {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// TestReadme: it is short, and its first two sh blocks are the commands that .ci/run takes.
+func TestReadme(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(text) > 8<<10 {
+		t.Errorf("README.md has %d bytes; more than 8 KiB are too long to read first", len(text))
+	}
+	commands := regexp.MustCompile("(?m)^```sh\n(.*)\n").FindAllStringSubmatch(string(text), -1)
+	if len(commands) < 2 || !strings.HasPrefix(commands[0][1], "go run ./cmd/hocket run ") || commands[1][1] != "go test ./..." {
+		t.Errorf("the commands are %q", commands)
+	}
+}
+
+// TestPicture: the README's picture is what the command beneath it draws. -update draws it.
+func TestPicture(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile("`(hocket opt .* --svg) docs/overlap.svg`").FindSubmatch(text)
+	if m == nil {
+		t.Fatal("README.md does not say how its picture is drawn")
+	}
+	shell := newShell(t, buildCommand(t))
+	shell.transcript(t, "$ "+string(m[1])+" overlap.svg\n")
+	got, err := os.ReadFile(filepath.Join(shell.dir, "overlap.svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden.File(t, filepath.Join("docs", "overlap.svg"), string(got))
+}
+
+// TestEvidence: each claim of docs/evidence.md stands in the README, and the tests and files
+// that are to show it are there. The numbers of the README's table are those of the data.
+func TestEvidence(t *testing.T) {
+	read := func(file string) string {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	plain := func(s string) string {
+		return strings.Join(strings.Fields(strings.NewReplacer("**", "", "*", "").Replace(s)), " ")
+	}
+	readme := plain(read("README.md"))
+	tests := testNames(t)
+	rows := 0
+	for line := range strings.Lines(read("docs/evidence.md")) {
+		cells := strings.Split(strings.TrimSpace(line), "|")
+		if len(cells) != 4 || strings.HasPrefix(cells[1], "---") || strings.TrimSpace(cells[1]) == "claim" {
+			continue
+		}
+		rows++
+		if claim := plain(cells[1]); !strings.Contains(readme, claim) {
+			t.Errorf("the README does not claim %q", claim)
+		}
+		for _, name := range regexp.MustCompile("`(Test[A-Za-z]+)`").FindAllStringSubmatch(cells[2], -1) {
+			if !tests[name[1]] {
+				t.Errorf("there is no test %s", name[1])
+			}
+		}
+		for _, link := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(cells[2], -1) {
+			if _, err := os.Stat(filepath.Join("docs", link[1])); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if rows < 10 {
+		t.Errorf("only %d claims have evidence", rows)
+	}
+	layers, collectives := read("docs/measured/layers.md"), read("docs/measured/collectives.md")
+	for _, x := range []struct {
+		page, row     string // of the page, from its start
+		readme        string // the row of the table, from its start
+		wants, digits int    // numbers in it, and digits behind the point
+	}{
+		{layers, "| ag-gemm | 8192 | 8192 | 28672 | 4 | eager |", "| all-gather, then GEMM 8192×8192×28672 |", 3, 0},
+		{layers, "| gemm-rs | 8192 | 8192 | 28672 | 4 | eager |", "| GEMM, then reduce-scatter 8192×8192×28672 |", 3, 0},
+		{layers, "| gemm-ar | 8192 | 8192 | 28672 | 4 | eager |", "| GEMM, then all-reduce 8192×8192×28672 |", 3, 0},
+		{collectives, "| all_reduce | bf16 | 4 | 64 KiB | graph |", "| all-reduce of 64 KiB, by graph |", 3, 1},
+		{collectives, "| all_reduce | bf16 | 4 | 64 MiB | graph |", "| all-reduce of 64 MiB, by graph |", 3, 0},
+	} {
+		shown := lineOf(t, strings.ReplaceAll(read("README.md"), "**", ""), x.readme)
+		measured := map[string]bool{}
+		for _, n := range regexp.MustCompile(`\d+\.?\d*`).FindAllString(lineOf(t, x.page[strings.Index(x.page, "## 4xH200"):], x.row), -1) {
+			v, err := strconv.ParseFloat(n, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			measured[strconv.FormatFloat(v, 'f', x.digits, 64)] = true
+		}
+		numbers := regexp.MustCompile(`\d+\.?\d*`).FindAllString(shown, -1)
+		if len(numbers) != x.wants {
+			t.Errorf("%s has the numbers %v, want %d", x.readme, numbers, x.wants)
+		}
+		for _, n := range numbers {
+			if !measured[n] {
+				t.Errorf("%s: %s is not what was measured", x.readme, n)
+			}
+		}
+	}
+}
+
+// lineOf returns what follows the start of a row in it.
+func lineOf(t *testing.T, text, start string) string {
+	t.Helper()
+	_, rest, ok := strings.Cut(text, start)
+	if !ok {
+		t.Fatalf("there is no row %q", start)
+	}
+	row, _, _ := strings.Cut(rest, "\n")
+	return row
+}
+
+// testNames lists the tests of the repository.
+func testNames(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllSubmatch(text, -1) {
+			names[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
 }

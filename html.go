@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/report"
+	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/trace"
 )
 
@@ -41,7 +42,7 @@ func prediction(e *Explanation) *report.Prediction {
 		p.Machine += "; collectives by " + t + ", where it has them"
 	}
 	if len(e.Timeline) > 0 {
-		p.Timeline = e.Trace()
+		p.Timeline = e.x.Trace()
 	}
 	for _, r := range e.Reshards {
 		why := "as written"
@@ -49,7 +50,8 @@ func prediction(e *Explanation) *report.Prediction {
 			why = "for " + r.Why
 		}
 		p.Notes = append(p.Notes, report.Note{Kind: "Reshards", Line: r.Line, Value: r.Value, Title: r.From + " → " + r.To,
-			Detail: []string{why, fmt.Sprintf("%s, %s, %s%s", r.How, Bytes(r.Bytes), trace.Microseconds(r.Time), e.By(r.Tabled, r.Across))}})
+			Detail: []string{why, fmt.Sprintf("%s, %s, %s%s", r.How, tensor.Size(r.Bytes), trace.Microseconds(r.Time),
+				e.By(r.Tabled, r.Across))}})
 	}
 	for i := range e.Pairs {
 		p.Notes = append(p.Notes, pairNote(&e.Pairs[i], e.By(e.Pairs[i].Tabled, e.Pairs[i].Across)))
@@ -62,7 +64,7 @@ func prediction(e *Explanation) *report.Prediction {
 
 // pairNote is a pair with its strategies; by is where its collective's time is from.
 func pairNote(r *PairReport, by string) report.Note {
-	n := report.Note{Kind: "Strategies", Line: r.Line, Value: r.Value, Title: fmt.Sprintf("%s, %s", r.Pair, Bytes(r.Bytes))}
+	n := report.Note{Kind: "Strategies", Line: r.Line, Value: r.Value, Title: fmt.Sprintf("%s, %s", r.Pair, tensor.Size(r.Bytes))}
 	if by != "" {
 		n.Detail = append(n.Detail, "its collective"+by)
 	}
@@ -108,7 +110,7 @@ func (r *Report) WriteSVG(w io.Writer) error {
 func WriteTimelineSVG(w io.Writer, titles []string, list ...*Explanation) error {
 	var strips []report.Strip
 	for i, e := range list {
-		s := report.Strip{Trace: e.Trace()}
+		s := report.Strip{Trace: e.x.Trace()}
 		if i < len(titles) {
 			s.Title = titles[i]
 		}

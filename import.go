@@ -5,10 +5,6 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// IsDump reports whether a text is a Host IR dump of nvFuser (NVFUSER_DUMP=host_ir),
-// by its first line.
-func IsDump(src string) bool { return nvfuser.IsDump(src) }
-
 // Import makes a program of a Host IR dump of nvFuser; name stands for the dump
 // in diagnostics, whose places are those of the dump. defines give indices that
 // the dump uses and does not define, in its own notation ("i84":

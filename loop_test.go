@@ -94,8 +94,8 @@ func TestLoopOverlaps(t *testing.T) {
 		if want == nil {
 			want = rep.Out["x31"].Data
 		}
-		if rep.Proof != hocket.Proved.String() {
-			t.Errorf("%s: %s", s, rep.Proof)
+		if rep.Proof != hocket.Proved {
+			t.Errorf("%s: %s", s, rep.Unproved)
 		}
 		lines, err := model.Overlapped(nil)
 		if err != nil || s != "sequential" && len(lines) != 2 {

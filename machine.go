@@ -35,9 +35,13 @@ var ErrOutOfMemory = device.ErrOutOfMemory
 // LoadOptions.Arena allows a rank.
 var ErrBudget = image.ErrBudget
 
-// UnknownAlgorithm is the error about a LoadOptions.Algorithm that the machine
-// does not have.
-type UnknownAlgorithm = image.UnknownAlgorithm
+// ErrTooLarge is wrapped by errors, which wrap ErrOutOfMemory too, that say more memory was asked
+// for than there is at all: giving some back does not help.
+var ErrTooLarge = device.ErrTooLarge
+
+// ErrAlgorithm is wrapped by the error about a LoadOptions.Algorithm that the machine does not
+// have; it lists those that there are.
+var ErrAlgorithm = image.ErrAlgorithm
 
 // ErrClosed is wrapped by what a machine or model returns after Close where something would be
 // loaded or run, by the errors of runs, loads and copies that closing the machine aborts, and

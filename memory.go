@@ -9,22 +9,71 @@ import (
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/footprint"
 	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/verify"
 )
 
-// MemoryReport says what a plan takes on each rank, and what any plan of the program must take.
-type MemoryReport = footprint.Report
+// MemoryReport says what a plan takes on each rank, and what any plan of the program must take,
+// in bytes.
+type MemoryReport struct {
+	// Peak is where the last buffer ends, parameters included.
+	Peak int64 `json:"peak"`
+	// Bound is the most that can be live at once, whichever order the streams run in: no layout is smaller.
+	Bound int64 `json:"bound"`
+	// Sequential is the most that is live at once in the order of the text.
+	Sequential int64 `json:"sequential"`
+	// Reserved is what is taken of the device: the arena.
+	Reserved   int64   `json:"reserved"`
+	GapPercent float64 `json:"gap_percent"` // of Peak over Bound
+	Buffers    int     `json:"buffers"`
+	// AtPeak are the buffers that can be live at once and take Bound.
+	AtPeak []HeldBuffer `json:"at_peak"`
+}
 
-// MemorySimulation is what a caching allocator would take for a program: a model, no measurement.
-type MemorySimulation = footprint.Simulation
+// HeldBuffer is one buffer of a MemoryReport.
+type HeldBuffer struct {
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"`
+	Line  int32  `json:"line"` // of the text; 0 for none
+}
+
+// MemorySimulation is what a caching allocator would take for a program, in bytes: a model, no
+// measurement.
+type MemorySimulation struct {
+	Policy        string  `json:"policy"`
+	ReservedPeak  int64   `json:"reserved_peak"`
+	AllocatedPeak int64   `json:"allocated_peak"`
+	Waiting       int64   `json:"waiting_for_streams"` // the most that waits for other streams
+	Segments      int     `json:"segments"`
+	HostAhead     float64 `json:"host_ahead_ms"` // of the device, at the end
+}
+
+// SimulatedSpeed is that of the host and the device of a simulated allocator; zeros are an H100's.
+type SimulatedSpeed struct {
+	HostSec   float64 // that the host takes to issue one op; 0 for 220 µs
+	FlopsSec  float64 // of GEMMs; 0 for 650e12
+	MemorySec float64 // bytes that other ops read and write; 0 for 2.5e12
+	LinkSec   float64 // bytes that a collective brings a rank; 0 for 200e9
+	Workspace int64   // of GEMMs, which the allocator holds; 0 for 32 MiB, -1 for none
+	Runs      int     // back to back; 0 for 5
+}
+
+func memoryReport(r *footprint.Report) *MemoryReport {
+	out := &MemoryReport{r.Peak, r.Bound, r.Sequential, r.Reserved, r.GapPercent, r.Buffers, nil}
+	for _, h := range r.AtPeak {
+		out.AtPeak = append(out.AtPeak, HeldBuffer(h))
+	}
+	return out
+}
 
 // MemoryPlan is where a program's buffers lie when it runs.
 type MemoryPlan struct {
 	Report *MemoryReport
 
-	title string
-	unit  *compile.Unit
-	plan  *plan.Plan
+	report *footprint.Report
+	title  string
+	unit   *compile.Unit
+	plan   *plan.Plan
 }
 
 // MemoryWait is a wait that MemoryPlan.Fit inserted: Behind waits until Before is no longer used. MicroSec is what it
@@ -64,10 +113,10 @@ func (m *MemoryPlan) Fit(ctx context.Context, budget int64) (*MemoryFit, error) 
 	if err != nil {
 		return nil, err
 	}
-	m.plan, m.Report = q, r
+	m.plan, m.report, m.Report = q, r, memoryReport(r)
 	if serr != nil {
-		return fit, fmt.Errorf("%w of %s: the plan takes %s with all waits that help", ErrBudget, Bytes(budget),
-			Bytes(r.Peak))
+		return fit, fmt.Errorf("%w of %s: the plan takes %s with all waits that help", ErrBudget, tensor.Size(budget),
+			tensor.Size(r.Peak))
 	}
 	return fit, nil
 }
@@ -90,7 +139,7 @@ func (p *Program) PlanMemory(opts LowerOptions) (*MemoryPlan, error) {
 	if title == "" {
 		title = "sequential"
 	}
-	return &MemoryPlan{Report: r, title: title, unit: u, plan: pl}, nil
+	return &MemoryPlan{Report: memoryReport(r), report: r, title: title, unit: u, plan: pl}, nil
 }
 
 // Ops returns what a rank does, in issue order: the statement of each of its commands.
@@ -105,8 +154,12 @@ func (m *MemoryPlan) Ops(rank int) []string {
 
 // Simulate runs the program on a simulated caching allocator of torch: policy "caching", or "deferred-free" for
 // collectives on a second stream and record_stream. speed is that of host and device; its zero value an H100's.
-func (m *MemoryPlan) Simulate(policy string, speed footprint.Speed) (*MemorySimulation, error) {
-	return footprint.Simulate(m.plan, policy, speed)
+func (m *MemoryPlan) Simulate(policy string, speed SimulatedSpeed) (*MemorySimulation, error) {
+	s, err := footprint.Simulate(m.plan, policy, footprint.Speed(speed))
+	if err != nil {
+		return nil, err
+	}
+	return &MemorySimulation{s.Policy, s.ReservedPeak, s.AllocatedPeak, s.Waiting, s.Segments, s.HostAhead}, nil
 }
 
 // WriteViz writes the plan as a snapshot for PyTorch's memory viewer, with ranks as devices.
@@ -117,14 +170,14 @@ func (m *MemoryPlan) String() string { return m.plan.String() }
 
 // WriteSVG writes a picture of where the buffers of rank 0 lie.
 func (m *MemoryPlan) WriteSVG(w io.Writer) error {
-	return footprint.WriteSVG(w, footprint.Panel{Title: m.title, Plan: m.plan, Report: m.Report})
+	return footprint.WriteSVG(w, footprint.Panel{Title: m.title, Plan: m.plan, Report: m.report})
 }
 
 // WriteMemoryHTML writes a self-contained page with a picture of each plan, side by side.
 func WriteMemoryHTML(w io.Writer, title string, plans ...*MemoryPlan) error {
 	var panels []footprint.Panel
 	for _, m := range plans {
-		panels = append(panels, footprint.Panel{Title: m.title, Plan: m.plan, Report: m.Report})
+		panels = append(panels, footprint.Panel{Title: m.title, Plan: m.plan, Report: m.report})
 	}
 	return footprint.WriteHTML(w, title, panels)
 }

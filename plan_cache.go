@@ -35,7 +35,7 @@ type loaded struct {
 	plan *plan.Plan
 	prog *exec.Program
 	// proof says what was proved of the plan.
-	proof string
+	proof proofOf
 	held  device.Held // see LoadOptions.Cache
 	busy  bool        // a run has it
 	// pinned is set once a graph of the caller's has a run of it, which names its memory.

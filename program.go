@@ -7,6 +7,7 @@ import (
 
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/kernelfile"
+	"hocket.example/hocket/internal/nvfuser"
 	"hocket.example/hocket/internal/report"
 	"hocket.example/hocket/ir"
 )
@@ -27,7 +28,7 @@ type Program struct {
 // diagnostics, and files of kernels that launches name are read from the directory it is in. A
 // Host IR dump of nvFuser, which its first line tells, is imported. Its error is Diagnostics.
 func Parse(name, src string) (*Program, error) {
-	if IsDump(src) {
+	if nvfuser.IsDump(src) {
 		p, _, err := Import(name, src, nil)
 		return p, err
 	}

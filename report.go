@@ -32,9 +32,9 @@ type Report struct {
 	Ops    int   // tensor ops, collectives and transfers, all ranks together
 	Bytes  int64 // moved between ranks, all ranks together
 	Memory Memory
-	// Proof says what was proved of the plan before it ran: "proved", or
-	// "not proved: " and why.
-	Proof string
+	// Proof is Proved where the plan was proved before it ran, else Unknown: Unproved says why.
+	Proof    VerdictKind
+	Unproved string
 	// Detours says which devices do not reach each other's memory, and why: what they
 	// exchange went through host memory. Empty where all do.
 	Detours []string
@@ -113,9 +113,9 @@ type reporter struct {
 	at   map[int32]int // where Overlap has a site
 }
 
-func newReporter(p *plan.Plan, algorithms []string, proof string) *reporter {
+func newReporter(p *plan.Plan, algorithms []string, proof proofOf) *reporter {
 	s := &reporter{plan: p, same: Report{
-		Func: p.Func, Ranks: p.Ranks, Dims: map[string]int64{}, Proof: proof,
+		Func: p.Func, Ranks: p.Ranks, Dims: map[string]int64{}, Proof: proof.kind, Unproved: proof.reason,
 		Memory: Memory{Peak: p.Memory.Peak, Bound: p.Memory.Bound, Host: p.HostBytes},
 	}}
 	for _, d := range p.Dims {
@@ -248,11 +248,11 @@ func (r *Report) WriteTable(w io.Writer) error {
 		ranks = "rank"
 	}
 	fmt.Fprintf(tw, "ops\t%d on %d %s\n", r.Ops, r.Ranks, ranks)
-	fmt.Fprintf(tw, "bytes moved\t%s between ranks\n", Bytes(r.Bytes))
-	fmt.Fprintf(tw, "memory\t%s a rank, of which at most %s are live at once in issue order\n", Bytes(r.Memory.Peak),
-		Bytes(r.Memory.Bound))
+	fmt.Fprintf(tw, "bytes moved\t%s between ranks\n", tensor.Size(r.Bytes))
+	fmt.Fprintf(tw, "memory\t%s a rank, of which at most %s are live at once in issue order\n", tensor.Size(r.Memory.Peak),
+		tensor.Size(r.Memory.Bound))
 	if r.Memory.Host > 0 {
-		fmt.Fprintf(tw, "host memory\t%s a rank\n", Bytes(r.Memory.Host))
+		fmt.Fprintf(tw, "host memory\t%s a rank\n", tensor.Size(r.Memory.Host))
 	}
 	for _, d := range r.Detours {
 		fmt.Fprintf(tw, "through the host\t%s\n", d)
@@ -269,7 +269,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 			if o.Algorithm != "" {
 				by = " by " + o.Algorithm
 			}
-			fmt.Fprintf(tw, "line %d: %s\t%s%s, %s in flight, %s exposed (%.0f %% hidden)\n", o.Line, o.Op, Bytes(o.Bytes), by,
+			fmt.Fprintf(tw, "line %d: %s\t%s%s, %s in flight, %s exposed (%.0f %% hidden)\n", o.Line, o.Op, tensor.Size(o.Bytes), by,
 				duration(o.BusyNS), duration(o.ExposedNS), 100*float64(o.BusyNS-o.ExposedNS)/float64(o.BusyNS))
 		}
 	}

@@ -7,16 +7,17 @@ import (
 	"os"
 	"time"
 
+	"hocket.example/hocket/fault"
 	"hocket.example/hocket/internal/world"
 )
 
 // PeerError is the error that names the process which ended a world of processes, or which is waited
 // for in vain.
-type PeerError = world.PeerError
+type PeerError = fault.PeerError
 
 // DisagreeError is the error about processes that have different values where all must have the same:
 // another program, plan, version or table, or another order of loads and runs.
-type DisagreeError = world.DisagreeError
+type DisagreeError = fault.DisagreeError
 
 // ErrLeft is wrapped by what a World returns after Leave.
 var ErrLeft = world.ErrLeft

@@ -112,8 +112,59 @@ func ExpectStreams(rank int) {
 }
 
 // Report is what there is of CUDA on this machine.
-type Report = cuda.Report
+type Report struct {
+	// Libraries are those that were looked for.
+	Libraries []Library `json:"libraries"`
+	GPUs      []GPU     `json:"gpus,omitempty"`
+	// Detours says which GPUs do not reach each other's memory, and why: what they
+	// exchange goes through host memory.
+	Detours []string `json:"detours,omitempty"`
+	// Multicast says whether the user opted in to NVLink multicast: "on", "off", or what is
+	// wrong with the variable.
+	Multicast string `json:"multicast"`
+	// Missing is why the machine cannot be used; empty where it can.
+	Missing string `json:"missing,omitempty"`
+
+	lines [][2]string
+}
+
+// Library is one that was looked for: where it lies and its version, or why it was not found.
+type Library struct {
+	Name    string `json:"name"`
+	Path    string `json:"path,omitempty"`
+	Version string `json:"version,omitempty"`
+	Missing string `json:"missing,omitempty"`
+	// Mistakes is what is known to be wrong with this version, and what is done about it.
+	Mistakes []string `json:"mistakes,omitempty"`
+}
+
+// GPU is one of the machine's.
+type GPU struct {
+	Name    string `json:"name"`
+	PCI     string `json:"pci"`
+	Arch    string `json:"arch"`
+	Memory  int64  `json:"memory"` // bytes
+	NVLinks int    `json:"nvlinks"`
+	// Multicast says that the GPU supports NVLink multicast, used or not.
+	Multicast bool `json:"multicast"`
+	// Peers says of every GPU, by number, how its memory is reached: "nvlink",
+	// "pcie", "host" for copies through that, or "self".
+	Peers []string `json:"peers"`
+}
+
+// Lines returns the report for people: a name and what there is of it, line by line.
+func (r *Report) Lines() [][2]string { return r.lines }
 
 // Examine looks for libraries and GPUs. Where try is set it has every two GPUs make a
 // real transfer, and tells which cannot; else only what is known of them.
-func Examine(try bool) Report { return cuda.Examine(try) }
+func Examine(try bool) Report {
+	x := cuda.Examine(try)
+	r := Report{Detours: x.Detours, Multicast: x.Multicast, Missing: x.Missing, lines: x.Lines()}
+	for _, l := range x.Libraries {
+		r.Libraries = append(r.Libraries, Library(l))
+	}
+	for _, g := range x.GPUs {
+		r.GPUs = append(r.GPUs, GPU(g))
+	}
+	return r
+}

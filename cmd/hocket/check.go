@@ -109,7 +109,7 @@ func (a *app) check(p *hocket.Program, b hocket.Binding, o *checkFlags) error {
 		return ofHocket(err)
 	}
 	a.progress.end()
-	a.out.Proof = &proof{Verdict: v.Kind.String(), Kind: v.Proof}
+	a.out.Proof = &proof{Verdict: v.Kind.String(), Kind: string(v.Proof)}
 	if o.fix {
 		return a.fix(p, b, v, o)
 	}
@@ -148,7 +148,7 @@ func (a *app) fix(p *hocket.Program, b hocket.Binding, v hocket.Verdict, o *chec
 		for _, e := range fixed.Edits {
 			v.Diagnostics = append(v.Diagnostics, &ir.Diagnostic{Severity: ir.Warning, Kind: "fixed", Message: "repaired: " + e})
 		}
-		a.out.Proof = &proof{Verdict: v.Kind.String(), Kind: v.Proof}
+		a.out.Proof = &proof{Verdict: v.Kind.String(), Kind: string(v.Proof)}
 	}
 	switch {
 	case o.out != "":

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"hocket.example/hocket"
 	"hocket.example/hocket/cuda"
 	"hocket.example/hocket/internal/hostmem"
+	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/tune"
 )
 
@@ -93,7 +93,7 @@ func (a *app) printDoctor(d *doctor) error {
 	fmt.Fprintf(w, "go\t%s %s/%s\n", d.Go, d.OS, d.Arch)
 	fmt.Fprintf(w, "cpus\t%d, of which Go uses %d\n", d.CPUs, d.Threads)
 	if d.Memory > 0 {
-		fmt.Fprintf(w, "memory\t%s available\n", hocket.Bytes(d.Memory))
+		fmt.Fprintf(w, "memory\t%s available\n", tensor.Size(d.Memory))
 	} else {
 		fmt.Fprintf(w, "memory\tunknown on %s\n", d.OS)
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/trace"
 )
 
@@ -33,7 +35,7 @@ func addPredicted(c *cobra.Command, to *string, what string) {
 }
 
 func checkPredicted(name string) error {
-	if err := hocket.CheckMachine(name); err != nil {
+	if err := compile.CheckMachine(name); err != nil {
 		return usagef("--machine: %w", err)
 	}
 	return nil
@@ -121,7 +123,7 @@ func showReshards(w io.Writer, e *hocket.Explanation) {
 		if r.Why != "" {
 			why = "for " + r.Why
 		}
-		fmt.Fprintf(w, "    %s: %s, %s, %s%s%s\n", why, r.How, hocket.Bytes(r.Bytes), trace.Microseconds(r.Time),
+		fmt.Fprintf(w, "    %s: %s, %s, %s%s%s\n", why, r.How, tensor.Size(r.Bytes), trace.Microseconds(r.Time),
 			e.By(r.Tabled, r.Across), each(len(g)))
 	}
 }
@@ -192,7 +194,7 @@ func refused(p hocket.PairReport) bool {
 // showPair prints pairs that are alike; by is where their collectives' time is from.
 func showPair(w io.Writer, g []hocket.PairReport, by string) {
 	p := &g[0]
-	fmt.Fprintf(w, "\n%s: %s, %s%s", places(g, func(p hocket.PairReport) (int32, string) { return p.Line, p.Value }), p.Pair, hocket.Bytes(p.Bytes), each(len(g)))
+	fmt.Fprintf(w, "\n%s: %s, %s%s", places(g, func(p hocket.PairReport) (int32, string) { return p.Line, p.Value }), p.Pair, tensor.Size(p.Bytes), each(len(g)))
 	if by != "" {
 		fmt.Fprintf(w, ", its collective%s", by)
 	}

@@ -118,7 +118,7 @@ func ofMachine(err error) error {
 	case errors.Is(err, hocket.ErrNoReference):
 		f := &failure{code: exitUndecided, kind: "compare", err: err}
 		return f.helping("say with refines which function it must compute, or run without --compare and --schedules")
-	case hocket.IsDeadlock(err):
+	case errors.Is(err, hocket.ErrDeadlock):
 		return &failure{code: exitProgram, kind: "deadlock", err: err}
 	}
 	return &failure{code: exitMachine, kind: "machine", err: err}

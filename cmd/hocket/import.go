@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/nvfuser"
 	"hocket.example/hocket/ir"
 )
 
@@ -55,7 +56,7 @@ func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, give
 	if err != nil {
 		return "", err
 	}
-	if !hocket.IsDump(src) {
+	if !nvfuser.IsDump(src) {
 		f := &failure{code: exitProgram, kind: "import", err: fmt.Errorf("%s is no Host IR dump: it does not begin with %%HostIrContainer", name)}
 		return "", f.helping("docs/nvfuser.md says how to get one")
 	}

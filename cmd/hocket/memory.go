@@ -8,6 +8,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/hostmem"
+	"hocket.example/hocket/internal/tensor"
 )
 
 // parseBytes reads "1048576", "64K", "16M" or "2G".
@@ -55,7 +56,7 @@ func affordInputs(sig *hocket.Signature, copies int) (int64, error) {
 		return 0, nil
 	}
 	if need > uint64(free) {
-		f := &failure{code: exitMachine, kind: "memory", err: fmt.Errorf("out of memory: the inputs take %s, and %s are free", sizeText(need), hocket.Bytes(free))}
+		f := &failure{code: exitMachine, kind: "memory", err: fmt.Errorf("out of memory: the inputs take %s, and %s are free", sizeText(need), tensor.Size(free))}
 		return 0, f.helping("make dims smaller with --dim, or --repeat")
 	}
 	return free - int64(need), nil
@@ -65,5 +66,5 @@ func sizeText(n uint64) string {
 	if n > 1<<62 {
 		return "more than 4 EiB"
 	}
-	return hocket.Bytes(int64(n))
+	return tensor.Size(int64(n))
 }

@@ -17,6 +17,7 @@ import (
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/footprint"
+	"hocket.example/hocket/internal/tensor"
 )
 
 // memoryFlags are the flags of memory beside those of every command on a PROGRAM.
@@ -191,7 +192,7 @@ func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding,
 		}
 	}
 	if o.policy != "" {
-		s, err := plans[0].Simulate(o.policy, footprint.Speed{HostSec: o.hostUS * 1e-6})
+		s, err := plans[0].Simulate(o.policy, hocket.SimulatedSpeed{HostSec: o.hostUS * 1e-6})
 		if err != nil {
 			return err
 		}
@@ -199,7 +200,7 @@ func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding,
 		fmt.Fprintf(a.text,
 			"simulated: torch's caching allocator, %s: reserves %s, holds %s, of which up to %s wait for other streams\n"+
 				"(a model, no measurement: five runs, the host %.1f ms ahead of the device at the end)\n",
-			s.Policy, hocket.Bytes(s.ReservedPeak), hocket.Bytes(s.AllocatedPeak), hocket.Bytes(s.Waiting), s.HostAhead)
+			s.Policy, tensor.Size(s.ReservedPeak), tensor.Size(s.AllocatedPeak), tensor.Size(s.Waiting), s.HostAhead)
 	}
 	title := "memory of " + a.out.Func
 	return cmp.Or(
@@ -223,13 +224,13 @@ const mostHeld = 12
 
 func (a *app) memoryTable(r *hocket.MemoryReport) {
 	tw := tabwriter.NewWriter(a.text, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(tw, "peak\t%s\t%d bytes, %d buffers\n", hocket.Bytes(r.Peak), r.Peak, r.Buffers)
-	fmt.Fprintf(tw, "bound\t%s\tcan be live at once: the peak is %.1f %% above\n", hocket.Bytes(r.Bound), r.GapPercent)
-	fmt.Fprintf(tw, "sequential\t%s\tlive at once in the order of the text\n", hocket.Bytes(r.Sequential))
+	fmt.Fprintf(tw, "peak\t%s\t%d bytes, %d buffers\n", tensor.Size(r.Peak), r.Peak, r.Buffers)
+	fmt.Fprintf(tw, "bound\t%s\tcan be live at once: the peak is %.1f %% above\n", tensor.Size(r.Bound), r.GapPercent)
+	fmt.Fprintf(tw, "sequential\t%s\tlive at once in the order of the text\n", tensor.Size(r.Sequential))
 	_ = tw.Flush()
 	fmt.Fprintln(a.text, "at the bound:")
 	held := slices.Clone(r.AtPeak)
-	slices.SortStableFunc(held, func(a, b footprint.Held) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	slices.SortStableFunc(held, func(a, b hocket.HeldBuffer) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	for k, h := range held {
 		if k == mostHeld {
 			fmt.Fprintf(tw, "  and %d more\n", len(held)-k)
@@ -239,9 +240,19 @@ func (a *app) memoryTable(r *hocket.MemoryReport) {
 		if h.Line > 0 {
 			where = fmt.Sprintf("line %d", h.Line)
 		}
-		fmt.Fprintf(tw, "  %s\t%s\t%s\n", h.Name, hocket.Bytes(h.Bytes), where)
+		fmt.Fprintf(tw, "  %s\t%s\t%s\n", h.Name, tensor.Size(h.Bytes), where)
 	}
 	_ = tw.Flush()
+}
+
+// reported is what is said of memory that is no plan's of a program.
+func reported(r *footprint.Report) *hocket.MemoryReport {
+	out := &hocket.MemoryReport{Peak: r.Peak, Bound: r.Bound, Sequential: r.Sequential, Reserved: r.Reserved,
+		GapPercent: r.GapPercent, Buffers: r.Buffers}
+	for _, h := range r.AtPeak {
+		out.AtPeak = append(out.AtPeak, hocket.HeldBuffer(h))
+	}
+	return out
 }
 
 func openMemory(name string) (*os.File, error) {
@@ -270,8 +281,8 @@ func (a *app) packCSV(name string) error {
 		return inputf("%s: %w", name, err)
 	}
 	r, off := in.Pack()
-	a.out.memoryResult = &memoryResult{MemoryReport: r, Offsets: off}
-	a.memoryTable(r)
+	a.out.memoryResult = &memoryResult{MemoryReport: reported(r), Offsets: off}
+	a.memoryTable(a.out.MemoryReport)
 	return nil
 }
 
@@ -295,18 +306,18 @@ func (a *app) explainSnapshot(name string) error {
 		fp.Devices = append(fp.Devices, x)
 		if fp.ReservedPeak == nil || x.ReservedPeak > *fp.ReservedPeak {
 			fp.ReservedPeak, fp.AllocatedPeak, fp.Waiting = &x.ReservedPeak, &x.AllocatedPeak, &x.Waiting
-			fp.MemoryReport = x.Report()
+			fp.MemoryReport = reported(x.Report())
 		}
 		tw := tabwriter.NewWriter(a.text, 0, 0, 2, ' ', 0)
 		fmt.Fprintf(tw, "device %d\t\t%d allocations traced\n", x.Device, x.Blocks)
-		fmt.Fprintf(tw, "reserved\t%s\tthe most that the allocator had of the device\n", hocket.Bytes(x.ReservedPeak))
-		fmt.Fprintf(tw, "allocated\t%s\tthe most that the program held\n", hocket.Bytes(x.AllocatedPeak))
+		fmt.Fprintf(tw, "reserved\t%s\tthe most that the allocator had of the device\n", tensor.Size(x.ReservedPeak))
+		fmt.Fprintf(tw, "allocated\t%s\tthe most that the program held\n", tensor.Size(x.AllocatedPeak))
 		fmt.Fprintf(tw,
-			"waiting\t%s\tthe most that was given back and waited for other streams (record_stream)\n", hocket.Bytes(x.Waiting))
-		fmt.Fprintf(tw, "free\t%s\tof the segments at the end, neither held nor waiting\n", hocket.Bytes(x.Free))
-		fmt.Fprintf(tw, "rounding\t%s\tby which blocks are larger than was asked for\n", hocket.Bytes(x.Rounding))
+			"waiting\t%s\tthe most that was given back and waited for other streams (record_stream)\n", tensor.Size(x.Waiting))
+		fmt.Fprintf(tw, "free\t%s\tof the segments at the end, neither held nor waiting\n", tensor.Size(x.Free))
+		fmt.Fprintf(tw, "rounding\t%s\tby which blocks are larger than was asked for\n", tensor.Size(x.Rounding))
 		fmt.Fprintf(tw, "a plan\t%s\tfor the same lifetimes, of which %s are live at once\n",
-			hocket.Bytes(x.Peak), hocket.Bytes(x.Bound))
+			tensor.Size(x.Peak), tensor.Size(x.Bound))
 		_ = tw.Flush()
 	}
 	a.out.memoryResult = fp

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/files"
 )
 
@@ -96,7 +97,7 @@ func addStrategy(c *cobra.Command, to *string) {
 }
 
 func checkStrategy(s string) error {
-	if err := hocket.CheckStrategy(s); err != nil {
+	if err := compile.CheckStrategy(s); err != nil {
 		return usagef("--strategy: %w", err).helping("one of: %s; chunked may carry a number of chunks, exchange one of parts of each block: 'chunked(8)', 'exchange(2)'", strings.Join(hocket.Strategies(), ", "))
 	}
 	return nil

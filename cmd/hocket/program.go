@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/nvfuser"
+	"hocket.example/hocket/internal/tensor"
 )
 
 // maxProgram bounds the text of a program: far more than anybody writes, and
@@ -27,7 +29,7 @@ func (a *app) parseProgram(ctx context.Context, arg string, b *hocket.Binding) (
 	}
 	a.source = src
 	var p *hocket.Program
-	if hocket.IsDump(src) {
+	if nvfuser.IsDump(src) {
 		p, b.Defines, err = hocket.Import(name, src, b.Defines)
 	} else {
 		p, err = hocket.Parse(name, src)
@@ -126,7 +128,7 @@ func readText(ctx context.Context, name string, r io.Reader) (string, error) {
 		case got.err != nil:
 			return "", inputf("%s: %w", name, got.err)
 		case len(got.text) > maxProgram:
-			return "", &failure{code: exitProgram, kind: "limit", err: fmt.Errorf("%s: the program is larger than %s", name, hocket.Bytes(maxProgram))}
+			return "", &failure{code: exitProgram, kind: "limit", err: fmt.Errorf("%s: the program is larger than %s", name, tensor.Size(maxProgram))}
 		}
 		return string(got.text), nil
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/trace"
 	"hocket.example/hocket/ir"
 )
@@ -369,16 +370,15 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 
 // ofLoad classifies what loading the plan returned.
 func (j *job) ofLoad(err error) error {
-	var unknown *hocket.UnknownAlgorithm
-	if errors.As(err, &unknown) {
-		return usagef("--algorithm: %w", unknown)
+	if errors.Is(err, hocket.ErrAlgorithm) {
+		return usagef("--algorithm: %w", err)
 	}
 	err = ofMachine(err)
 	var f *failure
 	if short := errors.Is(err, hocket.ErrBudget) || errors.Is(err, hocket.ErrOutOfMemory); short &&
 		errors.As(err, &f) && f.help == "" {
 		return f.helping("a rank may use %s; --dim and --budget change what it needs and may use",
-			hocket.Bytes(j.arena))
+			tensor.Size(j.arena))
 	}
 	return err
 }
@@ -421,8 +421,8 @@ func (j *job) print(rep *hocket.Report) error {
 	}
 	a.out.report(rep, overlapped)
 	fmt.Fprintf(a.text, "%s on %d %s%s, %s\n", rep.Func, rep.Ranks, plural(rep.Ranks, "rank"), j.dimsText(), o.machine)
-	if rep.Proof != "proved" {
-		fmt.Fprintln(a.text, rep.Proof)
+	if rep.Proof != hocket.Proved {
+		fmt.Fprintf(a.text, "not proved: %s\n", rep.Unproved)
 	}
 	for _, l := range overlapped {
 		fmt.Fprintf(a.text, "overlapped   %s\n", l)
@@ -502,8 +502,8 @@ func dimsText(p *hocket.Program, dims map[string]int64) string {
 // report tells JSON what a run took.
 func (r *result) report(rep *hocket.Report, overlapped []hocket.Overlapped) {
 	r.Proof = &proof{Verdict: hocket.Unknown.String(), Kind: "plan"}
-	if rep.Proof == hocket.Proved.String() {
-		r.Proof.Verdict = rep.Proof
+	if rep.Proof == hocket.Proved {
+		r.Proof.Verdict = rep.Proof.String()
 	}
 	r.OutputsSHA256 = rep.OutputsSHA256()
 	r.Memory = &memory{Peak: rep.Memory.Peak, Bound: rep.Memory.Bound, Host: rep.Memory.Host}

@@ -10,6 +10,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/modeltest"
+	"hocket.example/hocket/internal/tensor"
 )
 
 // weighty is an MLP of 16 rows, with weights of 90 MB in all, or 940 MB with -soak.machine
@@ -181,7 +182,7 @@ func f(%%s: inout bf16[T/tp, 4096], %%x: bf16[4096]) {
 				if err := model.BindDevice("s", on); err != nil {
 					b.Fatal(err)
 				}
-				b.Run(fmt.Sprintf("%s, graph %v, by the %s", hocket.Bytes(rows*4096*2), graph, name),
+				b.Run(fmt.Sprintf("%s, graph %v, by the %s", tensor.Size(rows*4096*2), graph, name),
 					func(b *testing.B) {
 						run := func() {
 							if _, err := model.Run(b.Context(), args); err != nil {

@@ -450,7 +450,7 @@ func Describe(err error) string {
 	switch {
 	case errors.As(err, &ds):
 		f.Kind, f.Message = "program", ds.String()
-	case errors.As(err, &d), hocket.IsDeadlock(err):
+	case errors.As(err, &d), errors.Is(err, hocket.ErrDeadlock):
 		f.Kind = "program"
 	case errors.As(err, &disagree):
 		f.Kind, f.What, f.Values = "disagree", disagree.What, map[string]string{}

@@ -40,7 +40,7 @@ var ErrTooLarge error = tooLarge{}
 
 type tooLarge struct{}
 
-func (tooLarge) Error() string { return ErrOutOfMemory.Error() }
+func (tooLarge) Error() string { return "more memory than there is at all" }
 
 func (tooLarge) Is(target error) bool { return target == ErrOutOfMemory }
 
@@ -445,6 +445,12 @@ func (f *Fault) Error() string {
 
 // Unwrap returns the cause.
 func (f *Fault) Unwrap() error { return f.Err }
+
+// ErrDeadlock is what every *Deadlock is.
+var ErrDeadlock = errors.New("deadlock")
+
+// Is reports whether target is ErrDeadlock.
+func (d *Deadlock) Is(target error) bool { return target == ErrDeadlock }
 
 // Deadlock says that nothing can run any more though work is left.
 type Deadlock struct{ Blocked []Blocked }

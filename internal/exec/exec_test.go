@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"hocket.example/hocket/fault"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/exec/blocks"
@@ -233,7 +234,7 @@ func TestMismatch(t *testing.T) {
 	copy(in.Int32s(), []int32{7, 1, 7, 1, 7, 5})
 	_, err := load(t, cpu.Concurrent, 0, b.p, Options{}).Run(context.Background(), map[string]*tensor.Tensor{"x": in})
 	const want = "output y: ranks 0 and 2 should hold the same elements, but 1 differ; the first, at [1], is 1 on rank 0 and 5 on rank 2"
-	var m *blocks.MismatchError
+	var m *fault.MismatchError
 	if !errors.As(err, &m) || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

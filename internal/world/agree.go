@@ -7,6 +7,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+
+	"hocket.example/hocket/internal/ranklist"
 )
 
 // Agree is an all-gather: every process calls it with the same step, as it calls Step, and a value
@@ -70,11 +72,11 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 	case err == nil:
 		return values, nil
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		return nil, fmt.Errorf("waiting for ranks %s to reach %q: %w", listRanks(late), step, err)
+		return nil, fmt.Errorf("waiting for ranks %s to reach %q: %w", ranklist.String(late), step, err)
 	case errors.Is(err, context.DeadlineExceeded):
 		more := ""
 		if len(late) > 1 {
-			more = fmt.Sprintf(" (as ranks %s)", listRanks(late[1:]))
+			more = fmt.Sprintf(" (as ranks %s)", ranklist.String(late[1:]))
 		}
 		return nil, w.blame(late[0], "did not reach %q within %v%s", step, w.o.StallTimeout, more)
 	}
@@ -83,7 +85,7 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 
 // disagree is a DisagreeError of this process and another.
 func (w *World) disagree(what, mine string, rank int, theirs string) *DisagreeError {
-	e := &DisagreeError{What: what, Values: []Value{{w.o.Rank, mine}, {rank, theirs}}}
+	e := &DisagreeError{What: what, Values: []Value{{Rank: w.o.Rank, Value: mine}, {Rank: rank, Value: theirs}}}
 	if rank < w.o.Rank {
 		e.Values[0], e.Values[1] = e.Values[1], e.Values[0]
 	}
@@ -154,7 +156,7 @@ func (w *World) same(ctx context.Context, what, value string, with func(p, q int
 		same := true
 		for r, v := range values {
 			if with(p, r) {
-				e.Values = append(e.Values, Value{r, string(v)})
+				e.Values = append(e.Values, Value{Rank: r, Value: string(v)})
 				same = same && string(v) == string(mine)
 			}
 		}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"hocket.example/hocket/internal/ranklist"
 )
 
 type unixStat = syscall.Stat_t
@@ -130,11 +132,11 @@ func (w *World) awaitAll(ctx context.Context, what string, there func(*peer) boo
 // absent blames processes that have not come when ctx ends.
 func (w *World) absent(ctx context.Context, what string, absent []int) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("waiting for ranks %s to %s: %w", listRanks(absent), what, ctx.Err())
+		return fmt.Errorf("waiting for ranks %s to %s: %w", ranklist.String(absent), what, ctx.Err())
 	}
 	why := fmt.Sprintf("absent: did not %s within %v", what, w.o.JoinTimeout)
 	if len(absent) > 1 {
-		why += fmt.Sprintf("; ranks %s are absent", listRanks(absent))
+		why += fmt.Sprintf("; ranks %s are absent", ranklist.String(absent))
 	}
 	return w.member(absent[0]).failed("%s", why)
 }

@@ -19,8 +19,8 @@ func FuzzDecode(f *testing.F) {
 		agreement{7, "step", []byte("value")}.encode(), export{"key"}.encode(),
 		pulse{1, 2, 3, "step"}.encode(), token{"secret"}.encode(), wanted{1, 2}.encode(), data{3, []byte("bytes")}.append(nil),
 		arrival{hello{protocol, "run", 3, member{1, 2, "host"}}, "node", "::1:5"}.encode(),
-		encodeCause(cause{Peer: &PeerError{1, 2, "h", "why"}}),
-		encodeCause(cause{Disagree: &DisagreeError{"what", []Value{{0, "a"}, {1, "b"}}}}),
+		encodeCause(cause{Peer: &PeerError{Rank: 1, PID: 2, Host: "h", Why: "why"}}),
+		encodeCause(cause{Disagree: &DisagreeError{What: "what", Values: []Value{{Rank: 0, Value: "a"}, {Rank: 1, Value: "b"}}}}),
 		{kindAgreement, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255}, []byte("h{"), []byte("xnull"),
 	} {
 		f.Add(packet)
@@ -96,7 +96,8 @@ func FuzzCause(f *testing.F) {
 }
 
 func TestDisagreeError(t *testing.T) {
-	e := &DisagreeError{What: "the plan", Values: []Value{{0, "a"}, {1, "b"}, {2, "a"}, {3, "a"}, {4, "a"}, {6, "a"}}}
+	e := &DisagreeError{What: "the plan", Values: []Value{{Rank: 0, Value: "a"}, {Rank: 1, Value: "b"},
+		{Rank: 2, Value: "a"}, {Rank: 3, Value: "a"}, {Rank: 4, Value: "a"}, {Rank: 6, Value: "a"}}}
 	if want := "ranks disagree on the plan: ranks 0, 2-4, 6 have a, rank 1 has b"; e.Error() != want {
 		t.Errorf("got %q, want %q", e, want)
 	}
@@ -106,14 +107,14 @@ func TestDisagreeError(t *testing.T) {
 func TestCauseFits(t *testing.T) {
 	many := &DisagreeError{What: "the plan"}
 	for r := range MaxProcesses {
-		many.Values = append(many.Values, Value{r, strings.Repeat("x", MaxValue) + fmt.Sprint(r%2)})
+		many.Values = append(many.Values, Value{Rank: r, Value: strings.Repeat("x", MaxValue) + fmt.Sprint(r%2)})
 	}
 	all := &DisagreeError{What: strings.Repeat("w", MaxValue)}
 	for r := range MaxProcesses {
-		all.Values = append(all.Values, Value{r, strings.Repeat(fmt.Sprint(r, " "), 1000)})
+		all.Values = append(all.Values, Value{Rank: r, Value: strings.Repeat(fmt.Sprint(r, " "), 1000)})
 	}
 	for name, err := range map[string]error{
-		"peer":     &PeerError{3, 4, strings.Repeat("h", 5000), strings.Repeat("\xff\"", 5000)},
+		"peer":     &PeerError{Rank: 3, PID: 4, Host: strings.Repeat("h", 5000), Why: strings.Repeat("\xff\"", 5000)},
 		"other":    fmt.Errorf("wrapped: %w", errors.New(strings.Repeat("e", 9000))),
 		"disagree": many,
 		"all":      all,

@@ -18,6 +18,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"hocket.example/hocket/internal/ranklist"
 )
 
 const (
@@ -403,7 +405,7 @@ func (w *World) agreeRanks(ctx context.Context) error {
 		}
 	}
 	if w.ranks != nil && without != nil {
-		return fmt.Errorf("processes %s name no ranks of the program to own, others do", listRanks(without))
+		return fmt.Errorf("processes %s name no ranks of the program to own, others do", ranklist.String(without))
 	}
 	return nil
 }

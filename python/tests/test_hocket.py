@@ -91,6 +91,13 @@ class Alone(unittest.TestCase):
             m(x)
 
     @unittest.skipIf(torch is None, "torch is not installed")
+    def test_first(self):
+        """The README's example."""
+        out = subprocess.run([sys.executable, "examples/first/first.py"], cwd=ROOT, text=True, capture_output=True,
+                             env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, timeout=300)
+        self.assertEqual((out.returncode, out.stdout), (0, "(256, 128) torch.bfloat16\n"), out.stderr)
+
+    @unittest.skipIf(torch is None, "torch is not installed")
     def test_torch(self):
         m = hocket.load(LINEAR.replace("f32", "bf16"))
         x = (torch.arange(12).reshape(3, 4) % 5).to(torch.bfloat16)

@@ -6,11 +6,11 @@ import (
 	"path/filepath"
 	"testing"
 
+	"hocket.example/hocket/fault"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/exec"
-	"hocket.example/hocket/internal/exec/blocks"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -114,7 +114,7 @@ func TestHeld(t *testing.T) {
 
 // isMismatch: the fake's products compute nothing, so that copies may differ.
 func isMismatch(err error) bool {
-	var m *blocks.MismatchError
+	var m *fault.MismatchError
 	return errors.As(err, &m)
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"hocket.example/hocket/fault"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 )
@@ -129,7 +130,7 @@ func (r *Receiver) Block(k int) []byte {
 
 // Finish joins the blocks that have come and returns the global tensor; nil where some of
 // it did not come. Where ranks hold the same block their bytes must be equal, since the layout in the
-// signature claims that (S2, S14): a *MismatchError says that they are not.
+// signature claims that (S2, S14): a *fault.MismatchError says that they are not.
 func (r *Receiver) Finish() (*tensor.Tensor, error) {
 	for k := range r.io.Parts {
 		part, j := &r.io.Parts[k], r.first[k]
@@ -163,30 +164,8 @@ func (r *Receiver) Part(k int) *tensor.Tensor {
 	return t
 }
 
-// MismatchError says that two ranks hold different contents of one block of an
-// output, though the signature's layout says that they are copies.
-type MismatchError struct {
-	Output         string
-	RankA, RankB   int
-	Index          []int64 // global index of the first element that differs
-	ValueA, ValueB float64
-	Count          int64 // elements that differ
-	// Proved says that the plan of the run was proved: then no wait is missing. Either the
-	// program has ranks compute what differs, since what a layout claims of them is not
-	// proved, or copies differed that a device tensor had before, or a device computed
-	// wrongly.
-	Proved bool
-}
-
-// Error names the output, the ranks and the first element.
-func (e *MismatchError) Error() string {
-	return fmt.Sprintf("output %s: ranks %d and %d should hold the same elements, but %d differ; "+
-		"the first, at %v, is %v on rank %d and %v on rank %d",
-		e.Output, e.RankA, e.RankB, e.Count, e.Index, e.ValueA, e.RankA, e.ValueB, e.RankB)
-}
-
 func differ(io *plan.IO, a, b *plan.IOPart, x, y *tensor.Tensor) error {
-	e := &MismatchError{Output: io.Name, RankA: int(a.Ref.Rank), RankB: int(b.Ref.Rank)}
+	e := &fault.MismatchError{Output: io.Name, RankA: int(a.Ref.Rank), RankB: int(b.Ref.Rank)}
 	size := io.DType.Size()
 	for i := range x.Len() {
 		if bytes.Equal(x.Data[i*size:(i+1)*size], y.Data[i*size:(i+1)*size]) {

@@ -30,6 +30,12 @@ var ErrBudget = errors.New("more than the budget")
 // UnknownAlgorithm says that Options.Algorithm names none, and which there are.
 type UnknownAlgorithm struct{ Err error }
 
+// ErrAlgorithm is what every *UnknownAlgorithm is.
+var ErrAlgorithm = errors.New("there is no such algorithm")
+
+// Is reports whether target is ErrAlgorithm.
+func (e *UnknownAlgorithm) Is(target error) bool { return target == ErrAlgorithm }
+
 // Error lists the names.
 func (e *UnknownAlgorithm) Error() string { return e.Err.Error() }
 
