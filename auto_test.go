@@ -16,6 +16,8 @@ type sketched struct{ device.Machine }
 
 func (sketched) Name() string { return "cuda" }
 
+func (sketched) Peers() *world.World { return nil }
+
 func (sketched) DryRun(ranks int) (device.World, error) { return sketchedWorld{ranks: ranks}, nil }
 
 type sketchedWorld struct {
