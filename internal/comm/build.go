@@ -53,9 +53,6 @@ type Build struct {
 	half int
 	log  []memberLog
 	err  error
-
-	works   []*stageWork           // of hierarchical
-	pending map[int][]device.Event // by member: the chunks that cross, as they end
 }
 
 // memberLog is one member's share of a Build.
@@ -70,8 +67,7 @@ type memberLog struct {
 }
 
 func newBuild(ch *Channel, in *Instance, half int) *Build {
-	b := &Build{ch: ch, in: in, dt: in.dtype(), half: half, log: make([]memberLog, len(in.Parts)),
-		pending: map[int][]device.Event{}}
+	b := &Build{ch: ch, in: in, dt: in.dtype(), half: half, log: make([]memberLog, len(in.Parts))}
 	for i := range b.log {
 		n := len(in.Parts)
 		b.log[i] = memberLog{steps: ch.scratch[i][:0], reads: make([]bool, n), takes: make([]bool, n), pushed: make([]bool, n), told: make([]int, n), awaited: make([]int, n)}

@@ -124,13 +124,13 @@ func (hierarchical) stages(in *Instance) stages {
 	}
 	s.chunks = min(s.chunks, max(rows, 1))
 	s.slice = (rows + s.chunks - 1) / s.chunks
-	block := rows * s.row * s.size
-	s.sum = alignUp(operand * block)
+	bytes := rows * s.row * s.size // of a block
+	s.sum = alignUp(operand * bytes)
 	s.came = s.sum
 	if in.Op == ir.OpReduceScatter {
-		s.came += alignUp(s.n * block)
+		s.came += alignUp(s.n * bytes)
 	}
-	s.bytes = s.came + s.n*block
+	s.bytes = s.came + s.n*bytes
 	return s
 }
 
@@ -151,39 +151,39 @@ func (h hierarchical) Staging(in *Instance) int64 { return h.stages(in).bytes }
 func (h hierarchical) Build(b *Build) {
 	s := h.stages(b.in)
 	// Each member's steps come in the order post, begin(0), begin(1), end(0), begin(2), end(1), …
-	for node, members := range s.nodes {
+	works := make([]*stageWork, b.Size())
+	for _, members := range s.nodes {
 		for place, me := range members {
-			w := &stageWork{b: b, s: &s, me: me, node: int64(node), place: int64(place), near: members}
-			w.post()
-			b.works = append(b.works, w)
+			works[me] = &stageWork{b: b, s: &s, me: me, place: int64(place), near: members}
+			works[me].post()
 		}
 	}
 	for k := range s.chunks {
-		for _, w := range b.works {
+		for _, w := range works {
 			w.begin(k)
 		}
 		for place := range s.l {
-			b.cross(&s, place, k)
+			b.cross(&s, works, place, k)
 		}
 		if k > 0 {
-			for _, w := range b.works {
+			for _, w := range works {
 				w.end(k - 1)
 			}
 		}
 	}
-	for _, w := range b.works {
+	for _, w := range works {
 		w.end(s.chunks - 1)
 	}
-	b.works = nil
 }
 
 // stageWork is what one member does.
 type stageWork struct {
-	b           *Build
-	s           *stages
-	me          int
-	node, place int64
-	near        []int // the members of the node
+	b       *Build
+	s       *stages
+	me      int
+	place   int64
+	near    []int          // the members of the node
+	crossed []device.Event // by chunk: it has crossed
 }
 
 func (w *stageWork) at(member int, off int64, shape ...int64) device.View {
@@ -206,9 +206,8 @@ func (w *stageWork) post() {
 	p := &in.Parts[w.me]
 	if in.Op == ir.OpReduceScatter {
 		n := w.b.Size()
-		block := w.blockBytes()
 		for i := range n {
-			w.b.Copy(w.me, w.at(w.me, int64(i)*block, w.s.block...), blockOf(p.In, in.Axis, i, n))
+			w.b.Copy(w.me, w.at(w.me, int64(i)*w.blockBytes(), w.s.block...), block(p.In, in.Axis, i, n))
 		}
 	} else {
 		w.b.Copy(w.me, w.at(w.me, 0, p.In.Shape...), p.In)
@@ -252,7 +251,7 @@ func (w *stageWork) reduceNear(to device.View, off, elements int64) {
 }
 
 // cross has the members of one place on all nodes exchange a chunk, beside what they do else.
-func (b *Build) cross(s *stages, place, k int64) {
+func (b *Build) cross(s *stages, works []*stageWork, place, k int64) {
 	var members []int
 	for _, node := range s.nodes {
 		members = append(members, node[place])
@@ -301,7 +300,7 @@ func (b *Build) cross(s *stages, place, k int64) {
 		}
 		b.ch.joins = append(b.ch.joins, e)
 		b.add(me, step{kind: stepCrossed, side: &side{b.ch.sides[me].stream, e}})
-		b.pending[me] = append(b.pending[me], e)
+		works[me].crossed = append(works[me].crossed, e)
 	}
 }
 
@@ -346,7 +345,7 @@ func (w *stageWork) end(k int64) {
 	if b.err != nil {
 		return
 	}
-	b.add(w.me, step{kind: stepJoin, side: &side{event: b.pending[w.me][k]}})
+	b.add(w.me, step{kind: stepJoin, side: &side{event: w.crossed[k]}})
 	switch b.in.Op {
 	case ir.OpAllReduce:
 		_, n := s.elements(k, w.place)
@@ -379,15 +378,12 @@ func (w *stageWork) end(k int64) {
 		for place, m := range w.near {
 			for node := range s.n {
 				from := w.at(m, s.came+(s.n*lo+node*n)*s.row*s.size, w.chunkShape(n)...)
-				to := blockOf(p.Out, b.in.Axis, s.nodes[node][place], b.Size())
+				to := block(p.Out, b.in.Axis, s.nodes[node][place], b.Size())
 				b.Copy(w.me, rows(to, 0, lo, n), from)
 			}
 		}
 	}
 }
-
-// blockOf is block, under a name that locals do not hide.
-func blockOf(v device.View, axis, i, n int) device.View { return block(v, axis, i, n) }
 
 // side is a stream beside a member's, with an event between the two.
 type side struct {

@@ -102,9 +102,9 @@ func (w *World) greetTCP(r *reception, conn net.Conn) *peer {
 	switch m := m.(type) {
 	case hello:
 		w.mu.Lock()
-		called := w.roll != nil
+		complete := w.roll != nil
 		w.mu.Unlock()
-		if m.ID == w.o.ID && called { // a process that comes too early dials again
+		if m.ID == w.o.ID && complete { // a process that comes too early dials again
 			return w.welcome(conn, l, m)
 		}
 	case arrival:
@@ -135,7 +135,7 @@ func (w *World) enroll(conn net.Conn, l link, a arrival) {
 	if err == nil && (a.Rank <= 0 || a.Rank >= w.o.Size || perr != nil || a.Node == "") {
 		return // none that hocket sends
 	}
-	c := w.call0
+	c := w.called
 	if err == nil {
 		host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
 		a.Addr = net.JoinHostPort(host, strconv.FormatUint(port, 10))
@@ -164,17 +164,17 @@ func (w *World) enroll(conn net.Conn, l link, a arrival) {
 		return
 	case <-c.all:
 	}
-	for _, a := range w.roll0() {
+	for _, a := range w.everybody() {
 		if l.send(a.encode(), greeting) != nil {
 			return
 		}
 	}
 }
 
-// roll0 returns who has come, when all have: process 0 and the others. Its own address nobody needs, for all
+// everybody returns who has come, when all have: process 0 and the others. Its own address nobody needs, for all
 // know it.
-func (w *World) roll0() []arrival {
-	c := w.call0
+func (w *World) everybody() []arrival {
+	c := w.called
 	c.Lock()
 	defer c.Unlock()
 	all := []arrival{{hello: w.hello(), Node: w.o.Node}}
@@ -239,11 +239,11 @@ func (w *World) awaitRoll(ctx context.Context) ([]arrival, net.Listener, error) 
 		return nil, nil, fmt.Errorf("listening at %s, where the nodes meet: %w; set HOCKET_MEET to another port, in all "+
 			"processes", w.o.Meet, err)
 	}
-	w.call0 = &rollCall{came: make([]*arrival, w.o.Size), lines: make([]link, w.o.Size), all: make(chan struct{})}
+	w.called = &rollCall{came: make([]*arrival, w.o.Size), lines: make([]link, w.o.Size), all: make(chan struct{})}
 	w.running.Go(func() { w.receive(listener, w.greetTCP) })
 	select {
-	case <-w.call0.all:
-		return w.roll0(), listener, nil
+	case <-w.called.all:
+		return w.everybody(), listener, nil
 	case <-w.done:
 		return nil, listener, w.Err()
 	case <-ctx.Done():
@@ -252,15 +252,15 @@ func (w *World) awaitRoll(ctx context.Context) ([]arrival, net.Listener, error) 
 		return nil, listener, why
 	}
 	var absent []int
-	w.call0.Lock()
-	for r, a := range w.call0.came {
+	w.called.Lock()
+	for r, a := range w.called.came {
 		if r > 0 && a == nil {
 			absent = append(absent, r)
 		}
 	}
-	w.call0.Unlock()
+	w.called.Unlock()
 	if len(absent) == 0 {
-		return w.roll0(), listener, nil
+		return w.everybody(), listener, nil
 	}
 	err = w.absent(ctx, "join", absent)
 	w.Abort(err)

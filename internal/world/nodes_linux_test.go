@@ -207,6 +207,28 @@ func TestNodesDiffer(t *testing.T) {
 	})
 }
 
+// TestNodesLists: lists are compared within each node, and all processes learn of the node where they differ.
+func TestNodesLists(t *testing.T) {
+	inNodes(t, nodes(t, 2, 2), func(w *World) error {
+		ctx := context.Background()
+		mine := []string{"alike", fmt.Sprint("on node ", w.Node(w.Process()))}
+		if err := w.SameListOfNode(ctx, "the list", mine); err != nil {
+			return err
+		}
+		if w.Process() == 3 {
+			mine = append(mine, "more")
+		}
+		err := w.SameListOfNode(ctx, "the list", mine)
+		if want := "ranks disagree on the list: rank 2 has nothing more, rank 3 has more"; err == nil || err.Error() != want {
+			return fmt.Errorf("got %v, want %s", err, want)
+		}
+		if err := w.SameList(ctx, "the list", mine[1:2]); err == nil || !strings.Contains(err.Error(), "ranks 2-3 have on node 1") {
+			return fmt.Errorf("lists that differ between nodes: %v", err)
+		}
+		return nil
+	})
+}
+
 // TestNodesLengths: an end that sends another number of bytes than the other expects is named.
 func TestNodesLengths(t *testing.T) {
 	inNodes(t, nodes(t, 1, 1), func(w *World) error {

@@ -103,7 +103,7 @@ type World struct {
 	changed chan struct{} // closed and replaced when anything below changes
 	peers   []*peer       // by rank; nil for this process, and for those that have not joined
 	secret  *secret       // where there are several nodes
-	call0   *rollCall     // of process 0
+	called  *rollCall     // of process 0
 	roll    []arrival     // by rank, where there are several nodes: complete before there are peers
 	nodes   []int         // by rank, likewise
 	page    *page         // nil until all have joined

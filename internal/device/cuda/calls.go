@@ -21,6 +21,9 @@ type calls struct {
 
 // OpenCalls implements device.World.
 func (w *world) OpenCalls() (device.Calls, error) {
+	if w.Transport() != "" {
+		return nil, fmt.Errorf("%w: calls on streams of the caller's, of processes on several nodes", device.ErrUnsupported)
+	}
 	var members []device.Member
 	local := 0
 	for _, d := range w.devices {
