@@ -125,12 +125,14 @@ func (j *job) collectives(ctx context.Context, op ir.Op) error {
 		}
 	}
 	j.collectiveMethod(calls)
-	for _, c := range calls {
-		if err := j.collective(ctx, a, c); err != nil {
-			return a.Close(err)
+	return a.Close(contest.Within(ctx, a.World, func() error {
+		for _, c := range calls {
+			if err := j.collective(ctx, a, c); err != nil {
+				return err
+			}
 		}
-	}
-	return a.Close(nil)
+		return nil
+	}))
 }
 
 func (j *job) collectiveMethod(calls []contest.Call) {
