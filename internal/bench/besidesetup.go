@@ -57,7 +57,7 @@ func (j *job) besides(ctx context.Context) error {
 	}
 	j.report.Beside = &Beside{Shape: b.shape}
 	b.describe()
-	return b.Arena.Close(b.all(ctx, calls))
+	return b.Arena.Close(contest.Within(ctx, b.World, func() error { return b.all(ctx, calls) }))
 }
 
 func (b *besides) describe() {

@@ -125,13 +125,15 @@ func (j *job) collectives(ctx context.Context, op ir.Op) error {
 		}
 	}
 	j.collectiveMethod(calls)
-	for i, c := range calls {
-		j.done(i, len(calls))
-		if err := j.collective(ctx, a, c); err != nil {
-			return a.Close(err)
+	return a.Close(contest.Within(ctx, a.World, func() error {
+		for i, c := range calls {
+			j.done(i, len(calls))
+			if err := j.collective(ctx, a, c); err != nil {
+				return err
+			}
 		}
-	}
-	return a.Close(nil)
+		return nil
+	}))
 }
 
 func (j *job) collectiveMethod(calls []contest.Call) {

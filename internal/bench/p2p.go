@@ -54,15 +54,18 @@ func (j *job) transfers(ctx context.Context) error {
 	if j.graphs() {
 		j.method("graph: the chain captured, time of %d more launches within the same marks", moreLaunches)
 	}
-	for i, n := range sizes {
-		j.done(i, len(sizes))
-		for _, get := range []bool{false, true} {
-			if err := j.transfer(ctx, l, n, get); err != nil {
-				return errors.Join(err, l.world.Close())
+	err = contest.Within(ctx, l.world, func() error {
+		for i, n := range sizes {
+			j.done(i, len(sizes))
+			for _, get := range []bool{false, true} {
+				if err := j.transfer(ctx, l, n, get); err != nil {
+					return err
+				}
 			}
 		}
-	}
-	return l.world.Close()
+		return nil
+	})
+	return errors.Join(err, l.world.Close())
 }
 
 func (j *job) usualSizes() []int64 {
@@ -83,7 +86,7 @@ func openLink(ctx context.Context, m device.Machine, ranks int, bytes int64) (*l
 		return nil, err
 	}
 	l := &link{world: w}
-	if err := l.fill(ctx, bytes); err != nil {
+	if err := contest.Within(ctx, w, func() error { return l.fill(ctx, bytes) }); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	return l, nil
@@ -412,7 +415,11 @@ func (j *job) wireRate(ctx context.Context, n int64) (contest.Figure, error) {
 	if err != nil {
 		return contest.Figure{}, err
 	}
-	us, err := l.oneWay(ctx, way{src: 0, dst: 1}, n, j.Rounds)
+	var us []float64
+	err = contest.Within(ctx, l.world, func() (err error) {
+		us, err = l.oneWay(ctx, way{src: 0, dst: 1}, n, j.Rounds)
+		return err
+	})
 	if err = errors.Join(err, l.world.Close()); err != nil {
 		return contest.Figure{}, err
 	}

@@ -53,10 +53,20 @@ func OpenArena(ctx context.Context, m device.Machine, ranks int, calls []Call, d
 	for _, c := range calls {
 		bytes = max(bytes, int64(a.slots(c))*alignUp(c.Bytes))
 	}
-	if err := a.fill(ctx, bytes); err != nil {
+	if err := Within(ctx, w, func() error { return a.fill(ctx, bytes) }); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	return a, nil
+}
+
+// Within calls f, which uses a world, and returns its error; where a call of the machine's driver does not return, that of
+// the world, which is lost then (see device.World.Do).
+func Within(ctx context.Context, w device.World, f func() error) (err error) {
+	var got error // not the result: f may write it when Do has returned
+	if lost := w.Do(ctx, func() { got = f() }); lost != nil {
+		return lost
+	}
+	return got
 }
 
 func (a *Arena) Close(err error) error { return errors.Join(err, a.World.Close()) }

@@ -120,8 +120,11 @@ func Tune(ctx context.Context, o Options) (*Tuned, error) {
 	if u.Base.PassedOver() && !u.shared() { // else keep tells of it
 		u.note("%s", u.Base.Ignored)
 	}
-	u.precompile(a, todo)
-	if err := a.Close(errors.Join(u.tuneKinds(ctx, a, todo, t), u.forget())); err != nil {
+	err = contest.Within(ctx, a.World, func() error {
+		u.precompile(a, todo)
+		return errors.Join(u.tuneKinds(ctx, a, todo, t), u.forget())
+	})
+	if err := a.Close(err); err != nil {
 		return nil, err
 	}
 	out := &Tuned{Table: t, File: o.File, Hash: t.Hash(), Fresh: true, Took: u.pace.took(), Phases: u.pace.phases(), Notes: u.notes}

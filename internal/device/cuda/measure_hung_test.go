@@ -1,0 +1,70 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket/internal/bench"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/tune"
+	procs "hocket.example/hocket/internal/world"
+	"hocket.example/hocket/ir"
+)
+
+// TestMeasuringHangs has calls of the driver never return while collectives and copies are measured: tuning and
+// benchmarks end, with the call and the GPU that is lost.
+func TestMeasuringHangs(t *testing.T) {
+	measures := map[string]func(ctx context.Context, machine string) error{
+		"tune": func(ctx context.Context, machine string) error {
+			_, err := tune.Tune(ctx, tune.Options{Machine: machine, Ranks: 2, Ops: []ir.Op{ir.OpAllGather}, Again: true,
+				Sizes: []int64{4 << 10}, File: filepath.Join(t.TempDir(), "table.json")})
+			return err
+		},
+	}
+	for _, name := range []string{"p2p", "allgather", "beside"} {
+		measures[name] = func(ctx context.Context, machine string) error {
+			_, err := bench.Run(ctx, name, bench.Options{Machine: machine, Ranks: 2, Sizes: []int64{4 << 10}, Rounds: 1})
+			return err
+		}
+	}
+	for what, calls := range map[string][]string{
+		"tune": {"cuMemcpyAsync", "cuEventRecord", "cuGraphLaunch"}, "p2p": {"cuMemHostAlloc", "cuGraphLaunch"},
+		"allgather": {"cuStreamQuery"}, "beside": {"cuEventRecord"},
+	} {
+		for _, call := range calls {
+			t.Run(what+" "+call, func(t *testing.T) {
+				t.Parallel()
+				f := newFake(t, 2)
+				f.haunted = true
+				sys := f.system()
+				sys.CallPatience = gpu.Patience{Call: 2 * time.Second, Late: 100 * time.Millisecond, Close: 200 * time.Millisecond}
+				m := newMachine(sys, Options{Kernels: f})
+				name := fmt.Sprintf("%s %s", t.Name(), call)
+				device.Register(name, func(*procs.World) (device.Machine, error) { return m, nil })
+				release := f.Block(call)
+				defer func() {
+					f.mu.Lock()
+					defer f.mu.Unlock()
+					f.dead = 1 // what hangs is not given back
+				}()
+				defer release()
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+				defer cancel()
+				began := time.Now()
+				err := measures[what](ctx, name)
+				if !errors.Is(err, device.ErrDeviceLost) || !strings.Contains(err.Error(), call+": the call has not returned for ") {
+					t.Errorf("got %v", err)
+				}
+				if took := time.Since(began); took > 20*time.Second {
+					t.Errorf("it took %v", took)
+				}
+			})
+		}
+	}
+}
