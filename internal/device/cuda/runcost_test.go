@@ -75,7 +75,8 @@ func TestRunCost(t *testing.T) {
 	allocs := map[int]float64{}
 	for _, weights := range []int{3, 300} {
 		f := newFake(t, 2)
-		run := costlyModel(t, modeltest.Open(t, newMachine(f.system(), Options{Kernels: idleKernels{f}, Graphs: "one"})), weights,
+		run := costlyModel(t, modeltest.Open(t,
+			newMachine(f.system(), Options{Kernels: idleKernels{f}, Graphs: "one"})), weights,
 			hocket.LoadOptions{Graph: true})
 		for range 3 { // the second records the graph
 			run()
