@@ -42,6 +42,7 @@ type benchFlags struct {
 	describe string
 	fixed    bool
 	measure  bool
+	memory   float64
 }
 
 func (a *app) benchCommand() *cobra.Command {
@@ -97,9 +98,11 @@ difference is larger than that.
 	f.StringVar(&o.describe, "describe", "",
 		"a program's bounds are those of a `MACHINE`: "+strings.Join(hocket.Machines(), ", ")+
 			" or FILE.json (default: the one that fits)")
+	f.Float64Var(&o.memory, "memory-rate", 0, "a program's bounds have memory read at `GBPS` instead")
 	f.BoolVar(&o.fixed, "fixed", false, "measure a program as run --fixed runs it")
 	f.BoolVar(&o.measure, "measure", false, "measure a program's auto as run --measure chooses, too")
-	rare(c, "dtype", "cold", "peers", "turns", "ctas", "collective", "sms", "format", "eager", "in", "describe", "fixed", "measure", "runs", "algorithm")
+	rare(c, "dtype", "cold", "peers", "turns", "ctas", "collective", "sms", "format", "eager", "in", "describe",
+		"memory-rate", "fixed", "measure", "runs", "algorithm")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := alone(); err != nil {
 			return err
@@ -145,7 +148,8 @@ func programNamed(arg string) bool {
 func (o *benchFlags) suits(c *cobra.Command, named bool) error {
 	flags, of := "sizes shape algorithm dtype cold turns format ctas sms collective", "a program"
 	if named {
-		flags, of = "in runs describe fixed measure dim define func max-commands max-time", "a benchmark without one"
+		flags = "in runs describe memory-rate fixed measure dim define func max-commands max-time"
+		of = "a benchmark without one"
 	}
 	for _, name := range strings.Fields(flags) {
 		if c.Flags().Changed(name) {
@@ -194,7 +198,7 @@ func (a *app) benchProgram(ctx context.Context, arg string, b hocket.Binding, o 
 		}
 	}
 	rep, err := bench.RunStep(ctx, p, bench.StepOptions{Options: opts, Binding: b, Inputs: args.In, Runs: o.runs,
-		Describe: o.describe, Fixed: o.fixed, Measure: o.measure})
+		Describe: o.describe, Memory: o.memory, Fixed: o.fixed, Measure: o.measure})
 	return a.benched(rep, err, opts, o.format)
 }
 

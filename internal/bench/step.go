@@ -30,6 +30,9 @@ type StepOptions struct {
 	// Describe names the description that bounds are of, or its FILE.json; empty for the one that
 	// fits the machine.
 	Describe string
+	// Memory, where not 0, is the rate at which a plain kernel reads memory, in GB/s, in the place of the
+	// description's.
+	Memory float64
 	// Fixed is hocket.LoadOptions.FixedAlgorithms. Measure adds a strategy, measuredAuto.
 	Fixed, Measure bool
 }
@@ -196,18 +199,20 @@ func (s *stepJob) planOf(strategy string) (*plan.Plan, error) {
 }
 
 // describe finds the description that bounds are of.
-func (s *stepJob) describe() (*machine.Description, error) {
+func (s *stepJob) describe() (d *machine.Description, err error) {
+	if s.Memory < 0 {
+		return nil, contest.Usagef("memory at %v GB/s", s.Memory)
+	}
+	fits := true
 	if s.Describe != "" {
-		d, err := machine.Load(s.Describe)
-		if err != nil {
+		if d, err = machine.Load(s.Describe); err != nil {
 			return nil, contest.Usagef("%v", err)
 		}
-		s.step.At, s.step.Fits, s.step.Rates = d.Name, true, d.Rates()
-		return d, nil
-	}
-	d, fits, err := compile.DescriptionFor(s.job.machine, s.plan.Ranks)
-	if err != nil {
+	} else if d, fits, err = compile.DescriptionFor(s.job.machine, s.plan.Ranks); err != nil {
 		return nil, err
+	}
+	if s.Memory > 0 {
+		d.Memory, d.Reduce = s.Memory, s.Memory
 	}
 	s.step.At, s.step.Fits, s.step.Rates = d.Name, fits, d.Rates()
 	return d, nil

@@ -45,10 +45,13 @@ func parseStep(t *testing.T) *hocket.Program {
 
 // TestStepReport holds what is reported of a program to a golden file, but for the numbers.
 func TestStepReport(t *testing.T) {
-	rep, err := RunStep(context.Background(), parseStep(t), StepOptions{Options: Options{Rounds: 1}, Runs: 2,
+	rep, err := RunStep(context.Background(), parseStep(t), StepOptions{Options: Options{Rounds: 1}, Runs: 2, Memory: 3,
 		Binding: hocket.Binding{Dims: map[string]int64{"T": 6}}})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if rep.Step.Rates.Memory != 3 {
+		t.Errorf("rates %+v", rep.Step.Rates)
 	}
 	if s := rep.Step; !slices.Equal(s.Weights, []string{"table", "w", "odd"}) ||
 		!slices.Equal(s.State, []string{"ids", "kept"}) {
@@ -210,7 +213,7 @@ func loop(%x: f32[T, 16], %w: f32[16/tp, 16], %u: f32[T, 16/tp]) -> f32[T, 16/tp
 func TestWrongStepOptions(t *testing.T) {
 	p := parseStep(t)
 	for _, o := range []StepOptions{
-		{Options: Options{Rounds: -1}}, {Runs: 1}, {Describe: "nowhere"}, {Runs: -3},
+		{Options: Options{Rounds: -1}}, {Runs: 1}, {Describe: "nowhere"}, {Runs: -3}, {Memory: -1},
 	} {
 		if _, err := RunStep(context.Background(), p, o); !errors.Is(err, contest.ErrUsage) {
 			t.Errorf("%+v: %v", o, err)

@@ -60,6 +60,9 @@ func Load[T any](addr uintptr) T { return *(*T)(pointer(addr)) }
 // StoreAtomic stores a word that others store or load at the same time.
 func StoreAtomic(addr uintptr, v uint64) { atomic.StoreUint64((*uint64)(pointer(addr)), v) }
 
+// LoadAtomic loads a word that others store at the same time.
+func LoadAtomic(addr uintptr) uint64 { return atomic.LoadUint64((*uint64)(pointer(addr))) }
+
 // Store writes a value to an address, as Bytes.
 func Store[T any](addr uintptr, v T) { *(*T)(pointer(addr)) = v }
 

@@ -2,7 +2,7 @@
 # Measures whole steps of a llama and prints rows of docs/measured/steps.tsv: run.sh OUT [machine, as 2xH100].
 # With PEER=FILE, a torch program that prints figures as main.go takes them, in turns with it for each T:
 # python3 -m torch.distributed.run --nproc_per_node=N FILE T. TS and SHAPES narrow what is measured; HOCKET is the command, built for
-# this machine (default: built here). Each is measured with the products of PRODUCTS: measured, own.
+# this machine (default: built here). READ is GB/s at which a plain kernel reads memory (tools/skinny finds it) for bounds. Each is measured with the products of PRODUCTS: measured, own.
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
 out=$1
@@ -34,7 +34,7 @@ for shape in ${SHAPES:-8b 70b}; do
 		if [ -n "$PEER" ] && [ "$shape" = 8b ]; then
 			python3 -m torch.distributed.run --nproc_per_node="$n" "$PEER" "$t" >>"$out/one.jsonl" 2>>"$out/$log.txt" || true
 		fi
-		HOCKET_PRODUCTS=$products "$hocket" bench "$here/llama.hkt" -m cuda "${dims[@]}" --dim P="$n" --dim T="$t" --rounds "${ROUNDS:-9}" --measure --json >>"$out/one.jsonl"
+		HOCKET_PRODUCTS=$products "$hocket" bench "$here/llama.hkt" -m cuda "${dims[@]}" --dim P="$n" --dim T="$t" --rounds "${ROUNDS:-9}" ${READ:+--memory-rate "$READ"} --measure --json >>"$out/one.jsonl"
 		cat "$out/one.jsonl" >>"$out/$log.jsonl"
 		suffix=
 		[ "$products" = measured ] || suffix=$products

@@ -68,7 +68,7 @@ func readFaults(w *world) {
 	for _, s := range w.sites {
 		if f := &s.faults; f.armed || f.always {
 			f.armed = false
-			if cabi.Load[uint64](uintptr(f.bell())) == 0 {
+			if cabi.LoadAtomic(uintptr(f.bell())) == 0 {
 				continue
 			}
 			kind, err := f.read()

@@ -107,6 +107,6 @@ func report(p kernels.Problem, kind kernels.FaultKind, x, y, z int64) {
 // ring has the host look at a fault.
 func ring(fault uintptr) {
 	if bell := cabi.Load[uint64](fault + kernels.FaultBell); bell != 0 {
-		cabi.Store(uintptr(bell), uint64(1))
+		cabi.StoreAtomic(uintptr(bell), 1)
 	}
 }
