@@ -171,3 +171,29 @@ func typeLines(x *types.TypeName, short types.Qualifier) []string {
 	slices.SortFunc(methods, cmp.Compare[string])
 	return append(lines, methods...)
 }
+
+// TestExamples: every type that others begin with has an example of its own.
+func TestExamples(t *testing.T) {
+	have := map[string]bool{}
+	files, err := filepath.Glob("example*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok {
+				have[fn.Name.Name] = true
+			}
+		}
+	}
+	for _, name := range []string{"Program", "Machine", "Model", "Report", "Tensor", "DeviceTensor", "Reference", "Verdict",
+		"Explanation", "MemoryPlan", "Checkpoint", "World", "Diagnostics", "Check"} {
+		if !have["Example"+name] {
+			t.Errorf("%s has no example", name)
+		}
+	}
+}

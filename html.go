@@ -2,11 +2,13 @@ package hocket
 
 import (
 	"fmt"
+	"html/template"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 
+	"hocket.example/hocket/internal/footprint"
 	"hocket.example/hocket/internal/report"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/trace"
@@ -18,6 +20,9 @@ type HTMLOptions struct {
 	// strategies and the predicted timeline. It should come from Explain with
 	// the options of Lower.
 	Explanation *Explanation
+	// Memory, where not nil, is shown beside it. It should come from PlanMemory with the options
+	// of Lower.
+	Memory *MemoryPlan
 	// Unexplained says why there is no Explanation; may be empty.
 	Unexplained string
 }
@@ -32,12 +37,21 @@ func (l *Lowered) WriteHTML(w io.Writer, opts HTMLOptions) error {
 	if opts.Explanation != nil {
 		page.Prediction, page.Unpredicted = prediction(opts.Explanation), ""
 	}
+	if m := opts.Memory; m != nil {
+		var picture strings.Builder
+		if err := footprint.WritePicture(&picture, m.panel()); err != nil {
+			return err
+		}
+		page.Memory = &report.Memory{Peak: tensor.Size(m.Report.Peak), Bound: tensor.Size(m.Report.Bound),
+			Picture: template.HTML(picture.String())}
+	}
 	return page.WriteHTML(w)
 }
 
 // prediction words an explanation for a page.
 func prediction(e *Explanation) *report.Prediction {
-	p := &report.Prediction{Subject: subject(e), Machine: fmt.Sprintf("%s (%s)", e.Machine, e.Source), Time: e.Time, Sequential: e.Sequential, Cut: e.Cut}
+	p := &report.Prediction{Subject: subject(e), Machine: fmt.Sprintf("%s (%s)", e.Machine, e.Source), Time: e.Time, Sequential: e.Sequential, Exposed: e.Exposed,
+		SequentialExposed: e.SequentialExposed, Cut: e.Cut}
 	if t := e.Measured(); t != "" {
 		p.Machine += "; collectives by " + t + ", where it has them"
 	}

@@ -170,14 +170,18 @@ func (m *MemoryPlan) String() string { return m.plan.String() }
 
 // WriteSVG writes a picture of where the buffers of rank 0 lie.
 func (m *MemoryPlan) WriteSVG(w io.Writer) error {
-	return footprint.WriteSVG(w, footprint.Panel{Title: m.title, Plan: m.plan, Report: m.report})
+	return footprint.WriteSVG(w, m.panel())
+}
+
+func (m *MemoryPlan) panel() footprint.Panel {
+	return footprint.Panel{Title: m.title, Plan: m.plan, Report: m.report}
 }
 
 // WriteMemoryHTML writes a self-contained page with a picture of each plan, side by side.
 func WriteMemoryHTML(w io.Writer, title string, plans ...*MemoryPlan) error {
 	var panels []footprint.Panel
 	for _, m := range plans {
-		panels = append(panels, footprint.Panel{Title: m.title, Plan: m.plan, Report: m.report})
+		panels = append(panels, m.panel())
 	}
 	return footprint.WriteHTML(w, title, panels)
 }

@@ -307,9 +307,6 @@ func (r *Report) WriteTrace(w io.Writer) error {
 	return r.trace.WriteJSON(w)
 }
 
-// Bytes prints a number of bytes with a binary unit: "1.5 MiB".
-func Bytes(n int64) string { return tensor.Size(n) }
-
 func duration(ns int64) string {
 	switch {
 	case ns < 10_000:

@@ -39,6 +39,9 @@ func (o *optFlags) alone() bool {
 	return (o.html != "" || o.svg != "") && o.after == "" && o.out == "" && !o.explain
 }
 
+// mostPlanned is the most ranks that a page shows the memory of: a plan grows with them.
+const mostPlanned = 64
+
 // page writes the page of --html: with predictions where they can be made, and
 // else with the reason.
 func (a *app) page(p *hocket.Program, file string, opts hocket.LowerOptions) error {
@@ -49,6 +52,9 @@ func (a *app) page(p *hocket.Program, file string, opts hocket.LowerOptions) err
 	var page hocket.HTMLOptions
 	if page.Explanation, err = p.Explain(opts); err != nil {
 		page.Unexplained = firstMessage(err)
+	}
+	if page.Explanation != nil && page.Explanation.Ranks <= mostPlanned {
+		page.Memory, _ = p.PlanMemory(opts) // too large a plan has no picture
 	}
 	err = files.Write(file, func(w io.Writer) error { return l.WriteHTML(w, page) })
 	if err != nil {

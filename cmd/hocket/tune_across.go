@@ -12,6 +12,7 @@ import (
 
 	"hocket.example/hocket"
 	described "hocket.example/hocket/internal/machine"
+	"hocket.example/hocket/internal/tensor"
 )
 
 // acrossSizes are the bytes of the messages that are measured between nodes, on GPUs the largest, too. Tests have fewer.
@@ -108,7 +109,7 @@ func measureAcross(ctx context.Context, m *hocket.Machine, w *hocket.World, size
 			elements := bytes / 4 / nodes * nodes
 			us, err := timeAcross(ctx, m, p, hocket.Binding{Func: c.fn, Dims: map[string]int64{"E": elements}})
 			if err != nil {
-				return nil, fmt.Errorf("%s of %s: %w", c.fn, hocket.Bytes(bytes), err)
+				return nil, fmt.Errorf("%s of %s: %w", c.fn, tensor.Size(bytes), err)
 			}
 			if last := len(*c.to) - 1; last >= 0 {
 				us = max(us, (*c.to)[last][1]) // tables do not fall

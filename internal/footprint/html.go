@@ -128,6 +128,19 @@ func (p *Panel) picture(b *strings.Builder, top int64, named bool) {
 	}
 }
 
+// WritePicture writes the picture of one plan as an svg element of a page, with its colours and names.
+func WritePicture(w io.Writer, p Panel) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg viewBox="0 0 %d %d" role="img" aria-label="Memory of rank 0"><style>%s</style>`, panelWidth, panelHeight, scoped)
+	p.picture(&b, max(p.Report.Peak, 1), true)
+	b.WriteString("</svg>")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// scoped are fills for a page that has other classes.
+var scoped = strings.ReplaceAll(strings.ReplaceAll(fills, "\n", ""), ".live{fill:none;stroke:#111", ".live{fill:none;stroke:currentColor")
+
 // WriteSVG writes the picture of one plan as an SVG of its own: the buffers of rank 0, time to the
 // right in commands and offsets upwards.
 func WriteSVG(w io.Writer, p Panel) error {

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/url"
@@ -40,11 +41,18 @@ func visit(t *testing.T, text, fragment string) *node {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, chromium(t), "--headless", "--no-sandbox", "--disable-gpu",
 		"--disable-background-networking",
-		"--disable-dev-shm-usage", "--user-data-dir="+t.TempDir(), "--dump-dom", "file://"+file+"#"+fragment)
+		"--disable-dev-shm-usage", "--enable-logging=stderr", "--v=0", "--user-data-dir="+t.TempDir(), "--dump-dom", "file://"+file+"#"+fragment)
 	cmd.WaitDelay = time.Second
+	var log bytes.Buffer
+	cmd.Stderr = &log
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%s: %v", cmd, err)
+	}
+	for line := range strings.Lines(log.String()) {
+		if strings.Contains(line, "CONSOLE") {
+			t.Errorf("the console says %s", line)
+		}
 	}
 	return parse(t, strings.TrimSpace(string(out)))
 }
@@ -170,7 +178,28 @@ for (const k of ["n", "n", "n", "p"]) { key(k); seen.push(now()); }
 key("w"); key("s");
 seen.push(document.body.className, location.hash);
 document.title = seen.join(" ");`)
-	want := "source+ shard+ decompose+ overlap- overlap+ decompose+ shard+ source+ source+ source- source+ true false 0 1 0 1 nowrap alone #value=mlp%3A%25h"
+	want := "source+ shard- decompose- overlap- overlap+ decompose- shard- source+ source+ source- source+ true false 0 1 0 1 nowrap alone #value=mlp%3A%25h"
+	if got := root.one(t, "head").one(t, "title").content(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// TestBrowserKeyboard: without a mouse a line is selected, then each of its values, and a note at
+// the side its line.
+func TestBrowserKeyboard(t *testing.T) {
+	chromium(t)
+	l := fixed(t)
+	l.Prediction = predicted()
+	root := drive(t, page(t, l), `
+const seen = [];
+const note = () => seen.push(location.hash);
+col("source").focus();
+for (const k of ["j", "j", "j", "k", "v", "v", "Escape", "v"]) { key(k); note(); }
+key("Escape");
+$("#side article[data-o]").focus();
+key("Enter"); note();
+document.title = seen.join(" ");`)
+	const want = "#line=5 #line=6 #line=7 #line=6 #value=mlp%3A%25h #value=mlp%3A%25x  #value=mlp%3A%25w #line=6"
 	if got := root.one(t, "head").one(t, "title").content(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

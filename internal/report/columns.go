@@ -16,7 +16,9 @@ type column struct {
 	Pass     bool
 	Duration time.Duration
 	Changed  bool
-	Parts    []part
+	// Folded columns are opened by a click: all but the source and the last that changed.
+	Folded bool
+	Parts  []part
 	// Lines counts its lines, Added those that the column before lacks, and
 	// Removed those of the column before that it lacks.
 	Lines, Added, Removed int
@@ -60,7 +62,20 @@ func columns(l *Lowering) []*column {
 		before = c
 		list = append(list, c)
 	}
+	foldMiddle(list)
 	return list
+}
+
+// foldMiddle leaves the source and the result open: what the passes between them left is a click
+// away.
+func foldMiddle(list []*column) {
+	result := len(list) - 1
+	for result > 0 && list[result].Pass && !list[result].Changed {
+		result--
+	}
+	for i, c := range list {
+		c.Folded = i > 0 && i != result
+	}
 }
 
 // canonical is the source as passes print it. It has no origins where the

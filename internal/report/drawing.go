@@ -50,14 +50,15 @@ type legend struct {
 }
 
 const (
-	// hues is how many shades of a class tell operations apart.
-	hues = 4
 	// wide is the share of the width, in percent, from which on a span has room
 	// for a name.
 	wide = 3.5
 	// thin is the least share of the width that is drawn.
 	thin = 0.05
 )
+
+// hues is how many colours of a class tell its operations apart, and at least 1.
+var hues = map[trace.Class]int{trace.Compute: 8, trace.Comm: 6, trace.Sync: 1, trace.IO: 1}
 
 // draw lays a trace out: a lane for each stream, main first.
 func draw(t *trace.Trace) *drawing {
@@ -119,7 +120,7 @@ func operations(t *trace.Trace) map[string]*operation {
 	next := map[trace.Class]int{}
 	for _, n := range names {
 		o := ops[n]
-		o.hue = next[o.class] % hues
+		o.hue = next[o.class] % hues[o.class]
 		next[o.class]++
 	}
 	return ops

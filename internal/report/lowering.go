@@ -25,6 +25,8 @@ type Lowering struct {
 	Stages []lower.Stage
 	// Log is shown at the side where there is no Prediction.
 	Log []lower.Entry
+	// Memory of the plan; nil where it is not known.
+	Memory *Memory
 	// Prediction may be nil; Unpredicted then says why, if anything does.
 	Prediction  *Prediction
 	Unpredicted string
@@ -38,9 +40,20 @@ type Prediction struct {
 	// Time and Sequential are microseconds, with overlap and without; 0 where
 	// they are not known.
 	Time, Sequential float64
+	// Exposed and SequentialExposed are the parts of these in which a rank communicates and
+	// computes nothing.
+	Exposed, SequentialExposed float64
 	// Timeline is the predicted run; nil for none. Cut says that it ends early.
 	Timeline *trace.Trace
 	Cut      bool
+}
+
+// Memory is what the plan of the lowered program takes on each rank.
+type Memory struct {
+	// Peak and Bound say how much, in words: as laid out, and the least that any plan takes.
+	Peak, Bound string
+	// Picture is an SVG element that shows where the buffers lie.
+	Picture template.HTML
 }
 
 // Note is a remark on a line of the source.

@@ -10,6 +10,7 @@
   const lines = new Map(); // line of the source → elements
   let marked = []; // [element, class] pairs of the selection
   let current = "";
+  let cursor = null, picked = null; // the line and the value that the keyboard came to
 
   const list = (map, key) => map.get(key) || map.set(key, []).get(key);
   for (const v of document.querySelectorAll(".text var")) {
@@ -133,6 +134,30 @@
     next.scrollIntoView({ block: "center", inline: "nearest" });
   }
 
+  // walk selects the next or previous line of a column that came from the source.
+  function walk(col, by) {
+    const found = [...col.querySelectorAll(".text p[data-o]")];
+    if (!found.length) return;
+    const at = found.indexOf(cursor);
+    cursor = found[at < 0 ? (by > 0 ? 0 : found.length - 1) : Math.min(Math.max(at + by, 0), found.length - 1)];
+    if (current !== "line=" + cursor.dataset.o) selectLine(cursor.dataset.o, cursor);
+    for (const e of within(col, "now")) e.classList.remove("now");
+    mark(cursor, "now");
+    cursor.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+
+  // pick selects the next value of the line that walk came to.
+  function pick(col) {
+    if (!cursor || !col.contains(cursor)) return;
+    const found = [...cursor.querySelectorAll("var")];
+    if (!found.length) return;
+    const v = found[(found.findIndex((e) => e === picked) + 1) % found.length];
+    picked = v;
+    const f = v.closest(".f").dataset.f;
+    if (current !== "value=" + encodeURIComponent(f + ":" + v.textContent)) selectValue(f, v.textContent, v);
+    mark(v, "now");
+  }
+
   function move(by) {
     const at = columns.findIndex((c) => c.contains(document.activeElement));
     const next = columns[at < 0 ? 0 : Math.min(Math.max(at + by, 0), columns.length - 1)];
@@ -153,7 +178,16 @@
       case "PageDown": text.scrollTop += text.clientHeight * 0.9; break;
       case "Home": text.scrollTop = 0; break;
       case "End": text.scrollTop = text.scrollHeight; break;
-      case "Enter": if (document.activeElement !== col) return; fold(col); break;
+      case "Enter": {
+        const note = document.activeElement.closest("#side article[data-o]");
+        if (note) { selectLine(note.dataset.o, note); break; }
+        if (document.activeElement !== col) return;
+        fold(col);
+        break;
+      }
+      case "j": walk(col, 1); break;
+      case "k": walk(col, -1); break;
+      case "v": pick(col); break;
       case "n": step(col, 1); break;
       case "p": step(col, -1); break;
       case "w": document.body.classList.toggle("nowrap"); break;
