@@ -105,12 +105,12 @@ func (e *Explanation) Band() string {
 	case e.Extrapolated != "":
 		return "extrapolated: " + e.Extrapolated
 	case b != nil:
-		way := "fast"
+		way := "less"
 		if b.Bias > 0 {
-			way = "slow"
+			way = "more"
 		}
-		return fmt.Sprintf("error: half of %d measured layers within %.0f %%, nine of ten within %.0f %%; in the mean %.0f %% too %s (%s)",
-			b.Layers, 100*b.Median, 100*b.Most, 100*max(b.Bias, -b.Bias), way, b.Of)
+		return fmt.Sprintf("accuracy: half of %d layers within %.0f %% of what was measured, nine of ten within %.0f %%, on average "+
+			"%.0f %% %s than that (%s)", b.Layers, 100*b.Median, 100*b.Most, 100*max(b.Bias, -b.Bias), way, b.Of)
 	}
 	return ""
 }
@@ -132,7 +132,7 @@ func (e *Explanation) source(tabled bool) string {
 	case e.Table == "":
 		return ""
 	case tabled:
-		return " by the table"
+		return " as measured"
 	}
 	return " as described"
 }

@@ -115,7 +115,7 @@ func TestAutoAsksTheTable(t *testing.T) {
 				if e.Pairs[i].Tabled != want || r.Tabled != want || want && r.Time != c.us {
 					t.Errorf("%s, %s: %+v and %+v", c.what, where, e.Pairs[i], r)
 				}
-				if text := e.By(r.Tabled, false); want && text != " by the table" || !want && text != " as described" {
+				if text := e.By(r.Tabled, false); want && text != " as measured" || !want && text != " as described" {
 					t.Errorf("%s, %s: it is%s", c.what, where, text)
 				}
 				if !want && c.dt == "bf16" && r.Time != bare.Reshards[i].Time {
