@@ -5,10 +5,10 @@
 # this machine (default: built here). READ is GB/s at which a plain kernel reads memory (tools/skinny finds it) for bounds. Each is measured with the products of PRODUCTS: measured, own.
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
-out=$1
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
 machine=${2:-2xH100}
 n=${N:-2}
-mkdir -p "$out"
 hocket=${HOCKET:-$out/hocket}
 step=${STEP:-$out/step}
 [ -x "$hocket" ] || (cd "$here/../.." && go build -o "$hocket" ./cmd/hocket)
