@@ -1,9 +1,14 @@
 # Each target names a command; nothing here does work of its own.
-.PHONY: run test long check bench fmt cover update gpu-pack wheel
+.PHONY: run test long soak fuzz check bench fmt cover update gpu-pack wheel
 
 run: ; go run ./cmd/hocket run --compare --strategy chunked --dim T=1024 examples/mlp.hkt
 test: ; go test ./...
 long: ; seed=$${SEED:-$$(date +%s)} && echo "SEED=$$seed" && go test -timeout 60m -ldflags "-X hocket.example/hocket/internal/longtest.seed=$$seed" $(or $(PKG),./...)
+soak:
+	go test -race -timeout 0 -run '^TestSoak$$' -v ./internal/acceptance -soak $(or $(TIME),10m)
+	go test -race -timeout 0 -run '^TestHangsBeside$$' -v ./internal/device/cuda -soak $(or $(TIME),10m)
+fuzz: ; git grep '^func Fuzz' '*_test.go' | sed 's/:func \(Fuzz[A-Za-z0-9_]*\).*/ \1/' | while read file name; do \
+	go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(or $(TIME),10m) "./$$(dirname "$$file")" || exit 1; done
 check: ; bash .ci/run
 bench: ; go test -run '^$$' -bench 'Parse|Print|Check|Plan' -benchtime 5x ./ir ./internal/planner ./internal/verify && go test -run '^$$' -bench Lower -benchtime 1x ./internal/lower
 fmt: ; gofmt -s -w . && go run ./cmd/hocket fmt -w examples/*.hkt

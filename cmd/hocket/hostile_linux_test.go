@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	bits "encoding/binary"
 	"encoding/json"
@@ -42,7 +43,8 @@ func hostileFiles(t *testing.T, dir string) {
 	entry := func(shape []int64, bytes int64) map[string]any {
 		return map[string]any{"dtype": "F32", "shape": shape, "data_offsets": []int64{0, bytes}}
 	}
-	for _, name := range []string{"fifo", "fifo.safetensors", "fifo.npy", "fifo.json", "fifo.hkt"} {
+	for _, name := range []string{"fifo", "fifo.safetensors", "fifo.npy", "fifo.json", "fifo.hkt", "fifo.csv",
+		"fifo.pickle"} {
 		must(syscall.Mkfifo(filepath.Join(dir, name), 0o600))
 	}
 	for _, n := range []int{20, 40, 900} {
@@ -67,6 +69,16 @@ func hostileFiles(t *testing.T, dir string) {
 	header := "{'descr': '<f4', 'fortran_order': True, 'shape': (274877906944,), }"
 	header += strings.Repeat(" ", 117-len(header)) + "\n"
 	write("big.npy", append([]byte("\x93NUMPY\x01\x00\x76\x00"), header...), 1<<40)
+	write("sparse.csv", []byte("id,lower,upper,size\n"), 64<<30)
+	write("sparse.pickle", nil, 64<<30)
+	write("line.csv", []byte("id,lower,upper,size\n"+strings.Repeat("x", 80<<20)), 0)
+	write("many.csv", []byte("lower,upper,size\n"+strings.Repeat("0,9,1\n", 100_000)), 0)
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, err := z.Write([]byte("\x80\x04" + strings.Repeat("]", 64<<20)))
+	must(err)
+	must(z.Close())
+	write("lists.pickle.gz", packed.Bytes(), 0)
 	must(os.Symlink("loop.json", filepath.Join(dir, "loop.json")))
 }
 
@@ -137,6 +149,13 @@ func TestHostile(t *testing.T) {
 		must(2, file, "trace "+file)
 	}
 	must(2, "/dev/zero", "trace /dev/zero")
+	must(2, "fifo.csv", "memory fifo.csv")
+	must(2, "fifo.pickle", "memory fifo.pickle")
+	must(2, "sparse.csv: more than 67108864 bytes", "memory sparse.csv")
+	must(2, "line.csv: more than 67108864 bytes", "memory line.csv")
+	must(2, "many.csv: more than 1073741824 pairs of buffers live at once", "memory many.csv")
+	must(2, "sparse.pickle: pickle: offset 0", "memory sparse.pickle")
+	must(2, "lists.pickle.gz: pickle: offset ", "memory lists.pickle.gz")
 	must(2, "fifo", "run small.hkt --save fifo")
 	must(2, "small.hkt", "run small.hkt --save small.hkt")
 	must(2, "none/x", "run small.hkt --trace none/x")

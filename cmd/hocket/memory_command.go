@@ -256,14 +256,7 @@ func reported(r *footprint.Report) *hocket.MemoryReport {
 }
 
 func openMemory(name string) (*os.File, error) {
-	info, err := os.Stat(name)
-	if err != nil {
-		return nil, inputf("%w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, inputf("%s is not a file", name)
-	}
-	f, err := os.Open(name)
+	f, _, err := files.Open(name)
 	if err != nil {
 		return nil, inputf("%w", err)
 	}

@@ -17,17 +17,25 @@ type Instance struct {
 	Items []pack.Item
 }
 
-// mostRows bounds an instance.
-const mostRows = 1 << 20
+// Bounds of an instance: its rows, the pairs of buffers that live at once, and the bytes of its file.
+const (
+	mostRows  = 1 << 20
+	mostPairs = 1 << 30
+	mostCSV   = 64 << 20
+)
 
 // ReadCSV reads an instance. The columns lower (or start), upper (or end) and size are found by the head; id may be
 // left out.
 func ReadCSV(r io.Reader) (*Instance, error) {
-	c := csv.NewReader(r)
+	bounded := &io.LimitedReader{R: r, N: mostCSV + 1}
+	c := csv.NewReader(bounded)
 	c.ReuseRecord = true
 	head, err := c.Read()
 	if errors.Is(err, io.EOF) {
 		return nil, errors.New("the file is empty: its first line names the columns id,lower,upper,size")
+	}
+	if bounded.N == 0 {
+		return nil, fmt.Errorf("more than %d bytes", mostCSV)
 	}
 	if err != nil {
 		return nil, err
@@ -52,7 +60,13 @@ func ReadCSV(r io.Reader) (*Instance, error) {
 	for {
 		row, err := c.Read()
 		if errors.Is(err, io.EOF) {
+			if pack.Overlaps(in.Items) > mostPairs {
+				return nil, fmt.Errorf("more than %d pairs of buffers live at once", mostPairs)
+			}
 			return in, nil
+		}
+		if bounded.N == 0 {
+			return nil, fmt.Errorf("more than %d bytes", mostCSV)
 		}
 		if err != nil {
 			return nil, err

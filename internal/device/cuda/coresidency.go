@@ -73,9 +73,10 @@ func (c *coresidency) take(w, h *world, streams []uintptr) bool {
 
 // restsNow is rests, for another world's goroutine: questions to the driver that are not
 // answered have the world given up that they are about.
-func (w *world) restsNow() (rests bool) {
+func (w *world) restsNow() bool {
 	over, end := context.WithCancel(context.Background())
 	end()
+	var rests bool // not the result: the function may write it when Do has returned
 	return w.Do(over, func() { rests = w.rests() }) != nil || rests
 }
 

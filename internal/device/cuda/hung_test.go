@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -195,17 +197,48 @@ func TestHangsBeside(t *testing.T) {
 		t.Skip("it takes long under the race detector")
 	}
 	random := rand.New(rand.NewPCG(longtest.Seed(t), 2))
-	for _, l := range lives() {
-		if l.load.Graph || l.nccl || l.products {
-			continue // fakes that take one world's calls at a time
-		}
-		t.Run(l.name, func(t *testing.T) {
-			calls, want := l.callsToFail(t)
-			for range longtest.Of(1, 100) {
-				l.hangBeside(t, 1+random.IntN(3*calls[len(calls)-1]), want)
+	began := time.Now()
+	var first, last held
+	for round := 0; round == 0 || time.Since(began) < *soakTime; round++ {
+		for _, l := range lives() {
+			if l.load.Graph || l.nccl || l.products {
+				continue // fakes that take one world's calls at a time
 			}
-		})
+			t.Run(l.name, func(t *testing.T) {
+				calls, want := l.callsToFail(t)
+				for range longtest.Of(1, 100) {
+					l.hangBeside(t, 1+random.IntN(3*calls[len(calls)-1]), want)
+				}
+			})
+		}
+		if last = holds(); round == 2 {
+			first = last
+		}
+		if *soakTime > 0 {
+			t.Logf("round %d, %v: %+v", round, time.Since(began).Round(time.Second), last)
+		}
+		if round > 2 && (last.goroutines > first.goroutines+4 || last.bytes > first.bytes+64<<20) {
+			t.Fatalf("what is held grew from %+v to %+v", first, last)
+		}
 	}
+}
+
+// soakTime is how long TestHangsBeside goes on, at least.
+var soakTime = flag.Duration("soak", 0, "how long TestHangsBeside runs; 0 for one round")
+
+// held is what the process holds.
+type held struct {
+	goroutines int
+	bytes      int64 // of Go's heap, but for memory that fakes keep for the next
+}
+
+func holds() held {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	spare.Lock()
+	defer spare.Unlock()
+	return held{runtime.NumGoroutine(), int64(m.HeapAlloc) - int64(spare.bytes)}
 }
 
 func (l *life) hangBeside(t *testing.T, n int, want [][]float64) {
