@@ -50,7 +50,8 @@ func (l *Lowered) WriteHTML(w io.Writer, opts HTMLOptions) error {
 
 // prediction words an explanation for a page.
 func prediction(e *Explanation) *report.Prediction {
-	p := &report.Prediction{Subject: subject(e), Machine: fmt.Sprintf("%s (%s)", e.Machine, e.Source), Time: e.Time, Sequential: e.Sequential, Exposed: e.Exposed,
+	p := &report.Prediction{Subject: subject(e), Machine: fmt.Sprintf("%s (%s)", e.Machine, e.Source), Time: e.Time,
+		Sequential: e.Sequential, Exposed: e.Exposed,
 		SequentialExposed: e.SequentialExposed, Cut: e.Cut}
 	if t := e.Measured(); t != "" {
 		p.Machine += "; collectives by " + t + ", where it has them"

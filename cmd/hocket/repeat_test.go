@@ -103,6 +103,14 @@ func TestExplainGroupsLayers(t *testing.T) {
 	}
 }
 
+// TestBenchHasNoBoundOnTheCPU: what ranks that share cores take is not held against a rate of copies.
+func TestBenchHasNoBoundOnTheCPU(t *testing.T) {
+	stdout, stderr, code := hocketHere("bench", "allreduce", "-n", "2", "--sizes", "4K", "--rounds", "1")
+	if code != 0 || !strings.Contains(stdout, "no bound: ranks are threads that share the CPU's cores") {
+		t.Errorf("exit %d, %s\n%s", code, stderr, stdout)
+	}
+}
+
 // TestPlanPrints: hocket plan prints the plan that a model of the program runs.
 func TestPlanPrints(t *testing.T) {
 	t.Chdir("../..")

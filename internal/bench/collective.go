@@ -20,7 +20,7 @@ type Collective struct {
 	DType string `json:"dtype"`
 	// Bytes of the message: of the largest operand of a member.
 	Bytes int64 `json:"bytes"`
-	// Bound is the time that the bytes which a rank must send or receive take at
+	// Bound is, but for the CPU machine, where it is 0, the time that the bytes which a rank must send or receive take at
 	// the rate of one copy between two ranks.
 	Bound float64 `json:"bound_us"`
 	// Ways are those measured; the chosen one is the first.
@@ -148,7 +148,12 @@ func (j *job) collectiveMethod(calls []contest.Call) {
 	}
 	j.method("eager: a chain of %d to %d calls issued one by one by one host thread for all ranks; slowest rank", contest.ChainsOf(1<<30).Eager, contest.ChainsOf(1).Eager)
 	j.method("algorithms in turns; median of %d rounds after one to warm up; spread between the quartiles", j.Rounds)
-	j.method("bound: the bytes that a rank must send or receive, at the rate of one large copy; wrong: elements that differ from the exact result, of results eager and by graph into poisoned memory; large ones in windows")
+	if j.embedded() {
+		j.method("no bound: ranks are threads that share the CPU's cores, and handing over to each other takes longer than the bytes")
+	} else {
+		j.method("bound: the bytes that a rank must send or receive, at the rate of one large copy")
+	}
+	j.method("wrong: elements that differ from the exact result, of results eager and by graph into poisoned memory; large ones in windows")
 	if names := j.Algorithms; len(names) > 0 {
 		j.method("algorithms asked for: %s", strings.Join(names, ", "))
 	}
@@ -156,7 +161,10 @@ func (j *job) collectiveMethod(calls []contest.Call) {
 
 // collective measures one size.
 func (j *job) collective(ctx context.Context, a *contest.Arena, c contest.Call) error {
-	row := Collective{Op: c.Op.String(), DType: j.DType.String(), Bytes: c.Bytes, Bound: wireBytesOf(c, j.Ranks) / j.report.Wire.Median / 1e3, Peers: peersOf(j.Peers, c, j.Ranks)}
+	row := Collective{Op: c.Op.String(), DType: j.DType.String(), Bytes: c.Bytes, Peers: peersOf(j.Peers, c, j.Ranks)}
+	if !j.embedded() { // whose ranks take longer to hand over to each other than any bytes do
+		row.Bound = wireBytesOf(c, j.Ranks) / j.report.Wire.Median / 1e3
+	}
 	list, refused, err := j.entrants(a, c)
 	if err != nil {
 		return err

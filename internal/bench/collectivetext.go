@@ -46,7 +46,7 @@ func (r *Collective) line(k int, peers []string) []string {
 		against = fmt.Sprintf("%.2f", n/w.Best())
 	}
 	cells := []string{size, name, figureText(w.Graph), figureText(w.Eager), fmt.Sprintf("%.2f", w.Skew), fmt.Sprintf("%.1f", gbps(r.Bytes, w.Best())),
-		fmt.Sprintf("%.1f", r.Bound), fmt.Sprintf("%.2f", w.Best()/r.Bound), against, fmt.Sprint(w.Wrong)}
+		r.bound("%.1f", r.Bound), r.bound("%.2f", w.Best()/r.Bound), against, fmt.Sprint(w.Wrong)}
 	for _, p := range peers {
 		cell := ""
 		if us, ok := r.Peers[p]; ok && k == 0 {
@@ -55,6 +55,14 @@ func (r *Collective) line(k int, peers []string) []string {
 		cells = append(cells, cell)
 	}
 	return cells
+}
+
+// bound writes a number about the bound; nothing where there is none.
+func (r *Collective) bound(format string, v float64) string {
+	if r.Bound == 0 {
+		return ""
+	}
+	return fmt.Sprintf(format, v)
 }
 
 // nccl is the best time of NCCL's ways in this run; 0 where there are none.

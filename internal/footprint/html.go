@@ -139,7 +139,7 @@ func WritePicture(w io.Writer, p Panel) error {
 }
 
 // scoped are fills for a page that has other classes.
-var scoped = strings.ReplaceAll(strings.ReplaceAll(fills, "\n", ""), ".live{fill:none;stroke:#111", ".live{fill:none;stroke:currentColor")
+var scoped = strings.NewReplacer("\n", "", "stroke:#111", "stroke:currentColor").Replace(fills)
 
 // WriteSVG writes the picture of one plan as an SVG of its own: the buffers of rank 0, time to the
 // right in commands and offsets upwards.
