@@ -105,12 +105,12 @@ func (e *Explanation) Band() string {
 	case e.Extrapolated != "":
 		return "extrapolated: " + e.Extrapolated
 	case b != nil:
-		way := "less"
+		way := "low"
 		if b.Bias > 0 {
-			way = "more"
+			way = "high"
 		}
-		return fmt.Sprintf("accuracy: half of %d layers within %.0f %% of what was measured, nine of ten within %.0f %%, on average "+
-			"%.0f %% %s than that (%s)", b.Layers, 100*b.Median, 100*b.Most, 100*max(b.Bias, -b.Bias), way, b.Of)
+		return fmt.Sprintf("accuracy: half of %d predictions within %.0f %% of what was measured, nine of ten within %.0f %%; they are "+
+			"%.0f %% too %s on average (%s)", b.Layers, 100*b.Median, 100*b.Most, 100*max(b.Bias, -b.Bias), way, b.Of)
 	}
 	return ""
 }
