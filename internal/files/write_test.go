@@ -3,9 +3,11 @@ package files
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -141,5 +143,50 @@ func TestRemoveUnfinished(t *testing.T) {
 	RemoveUnfinished()
 	if err := text(path, "new"); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestOneWay: what users keep is written by this package alone, so that what its tests have of full and broken file
+// systems holds for results, traces, tables, sources and caches.
+func TestOneWay(t *testing.T) {
+	writes := regexp.MustCompile(`\bos\.(Create|CreateTemp|WriteFile|Rename|OpenFile)\(`)
+	others := map[string]string{
+		"internal/comm/keep.go":          "renames what is there aside",
+		"internal/comm/lock.go":          "locks, whose contents are nothing",
+		"internal/comm/lock_unix.go":     "locks, whose contents are nothing",
+		"internal/world/folder_linux.go": "opens folders",
+		"internal/bench/turns.go":        "asks a benchmark of another process for its turn",
+		"internal/golden/golden.go":      "rewrites what tests are held to",
+	}
+	root := filepath.Join("..", "..")
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if base := d.Name(); name == "tools" || name == filepath.Join("internal", "files") || base == "testdata" ||
+				strings.HasPrefix(base, ".") && name != "." {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if found := writes.Find(text); found != nil && others[filepath.ToSlash(name)] == "" {
+			t.Errorf("%s calls %s…): files.Write leaves old content or new, whatever fails", name, found)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -26,7 +26,7 @@ func corpus(t *testing.T, name string) *os.File {
 	return f
 }
 
-func forumPlan(t *testing.T, layers int64) *plan.Plan {
+func forumPlan(t testing.TB, layers int64) *plan.Plan {
 	t.Helper()
 	src, err := os.ReadFile(filepath.Join("..", "..", "examples", "forum.hkt"))
 	if err != nil {
