@@ -112,7 +112,9 @@ func (a *app) trace(ctx context.Context, o *traceFlags, paths []string) error {
 			return err
 		}
 	}
+	a.progress.at("reading profiles", 0, 0)
 	r, err := account.Files(paths, int64(o.bound*1e3))
+	a.progress.end()
 	if err != nil {
 		return inputf("%w", err)
 	}
