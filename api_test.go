@@ -143,7 +143,8 @@ func typeLines(x *types.TypeName, short types.Qualifier) []string {
 		lines = append(lines, fmt.Sprintf("type %s struct", x.Name()))
 		for f := range u.Fields() {
 			if f.Exported() {
-				lines = append(lines, fmt.Sprintf("field %s.%s %s", x.Name(), f.Name(), types.TypeString(f.Type(), short)))
+				lines = append(lines, fmt.Sprintf("field %s.%s %s", x.Name(), f.Name(),
+					types.TypeString(f.Type(), short)))
 			}
 		}
 	case *types.Interface:
@@ -190,7 +191,8 @@ func TestExamples(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"Program", "Machine", "Model", "Report", "Tensor", "DeviceTensor", "Reference", "Verdict",
+	for _, name := range []string{"Program", "Machine", "Model", "Report", "Tensor", "DeviceTensor", "Reference",
+		"Verdict",
 		"Explanation", "MemoryPlan", "Checkpoint", "World", "Diagnostics", "Check"} {
 		if !have["Example"+name] {
 			t.Errorf("%s has no example", name)

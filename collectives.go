@@ -95,8 +95,9 @@ func (c *Collectives) Empty(ctx context.Context, bytes int64) (uintptr, error) {
 }
 
 // Adopt has collectives use memory of the caller's without copies, such as what another library has shared between
-// the processes: as many bytes on every rank, at these addresses, by rank, at which this process's GPU reaches them. All
-// processes do so at the same time, each for the same memory. It stays the caller's, and must stay there until Close.
+// the processes: as many bytes on every rank, at these addresses, by rank, at which this process's GPU reaches them.
+// All processes do so at the same time, each for the same memory. It stays the caller's, and must stay there until
+// Close.
 func (c *Collectives) Adopt(ctx context.Context, at []uintptr, bytes int64) error {
 	return inputError(c.g.Adopt(ctx, at, bytes))
 }

@@ -27,7 +27,8 @@ var quoted = regexp.MustCompile("(?s)<!-- file: (\\S+) -->\n```([a-z]+)\n(.*?)``
 // were measured everything else is compared. -update rewrites the documents.
 func TestDocuments(t *testing.T) {
 	hk := buildCommand(t)
-	for _, file := range []string{"README.md", "ARCHITECTURE.md", "docs/tutorial.md", "docs/trace.md", "docs/commands.md"} {
+	for _, file := range []string{"README.md", "ARCHITECTURE.md", "docs/tutorial.md", "docs/trace.md",
+		"docs/commands.md"} {
 		t.Run(file, func(t *testing.T) {
 			text, err := os.ReadFile(file)
 			if err != nil {
@@ -163,7 +164,8 @@ func TestReadme(t *testing.T) {
 		t.Errorf("README.md has %d bytes; more than 8 KiB are too long to read first", len(text))
 	}
 	commands := regexp.MustCompile("(?m)^```sh\n(.*)\n").FindAllStringSubmatch(string(text), -1)
-	if len(commands) < 2 || !strings.HasPrefix(commands[0][1], "go run ./cmd/hocket run ") || commands[1][1] != "go test ./..." {
+	if len(commands) < 2 || !strings.HasPrefix(commands[0][1], "go run ./cmd/hocket run ") ||
+		commands[1][1] != "go test ./..." {
 		t.Errorf("the commands are %q", commands)
 	}
 }
@@ -233,14 +235,16 @@ func TestEvidence(t *testing.T) {
 		wants, digits int    // numbers in it, and digits behind the point
 	}{
 		{layers, "| ag-gemm | 8192 | 8192 | 28672 | 4 | eager |", "| all-gather, then GEMM 8192×8192×28672 |", 3, 0},
-		{layers, "| gemm-rs | 8192 | 8192 | 28672 | 4 | eager |", "| GEMM, then reduce-scatter 8192×8192×28672 |", 3, 0},
+		{layers, "| gemm-rs | 8192 | 8192 | 28672 | 4 | eager |", "| GEMM, then reduce-scatter 8192×8192×28672 |", 3,
+			0},
 		{layers, "| gemm-ar | 8192 | 8192 | 28672 | 4 | eager |", "| GEMM, then all-reduce 8192×8192×28672 |", 3, 0},
 		{collectives, "| all_reduce | bf16 | 4 | 64 KiB | graph |", "| all-reduce of 64 KiB, by graph |", 3, 1},
 		{collectives, "| all_reduce | bf16 | 4 | 64 MiB | graph |", "| all-reduce of 64 MiB, by graph |", 3, 0},
 	} {
 		shown := lineOf(t, strings.ReplaceAll(read("README.md"), "**", ""), x.readme)
 		measured := map[string]bool{}
-		for _, n := range regexp.MustCompile(`\d+\.?\d*`).FindAllString(lineOf(t, x.page[strings.Index(x.page, "## 4xH200"):], x.row), -1) {
+		for _, n := range regexp.MustCompile(`\d+\.?\d*`).FindAllString(lineOf(t,
+			x.page[strings.Index(x.page, "## 4xH200"):], x.row), -1) {
 			v, err := strconv.ParseFloat(n, 64)
 			if err != nil {
 				t.Fatal(err)

@@ -15,7 +15,8 @@ func TestEnqueueOnCPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	model := modeltest.Load(t, m, "func f(%x: f32[4]) -> f32[4] {\n  %y = add %x, %x\n  return %y\n}\n", hocket.LoadOptions{})
+	model := modeltest.Load(t, m, "func f(%x: f32[4]) -> f32[4] {\n  %y = add %x, %x\n  return %y\n}\n",
+		hocket.LoadOptions{})
 	at := map[string]map[int]uintptr{"x": {0: 64}}
 	a := hocket.EnqueueArgs{Streams: []uintptr{0}, In: at, Out: map[string]map[int]uintptr{"y": {0: 64}}}
 	if err := model.Enqueue(t.Context(), a); !errors.Is(err, hocket.ErrUnsupported) {

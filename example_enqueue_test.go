@@ -9,7 +9,8 @@ import (
 )
 
 // A process of a torchrun-like launcher gives a stream of another CUDA library runs of a layer. Operands are in that
-// library's memory, the weight stays where it is, and nothing waits on the host. It needs GPUs, so it is compiled and not run.
+// library's memory, the weight stays where it is, and nothing waits on the host. It needs GPUs, so it is compiled and
+// not run.
 func ExampleModel_Enqueue() {
 	var stream, x, w, y uintptr // of the other library: a CUstream, and device pointers of this rank's blocks
 	ctx := context.Background()

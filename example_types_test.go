@@ -267,7 +267,8 @@ func ExampleCheckpoint() {
 	defer c.Close()
 	_, m, model := open(doubleText, hocket.LoadOptions{})
 	defer m.Close()
-	unused, err := model.BindFrom(c, hocket.Rules{Weights: []hocket.WeightRule{{Param: "x", From: []string{"layer.weight"}}}})
+	unused, err := model.BindFrom(c, hocket.Rules{Weights: []hocket.WeightRule{{Param: "x",
+		From: []string{"layer.weight"}}}})
 	if err != nil {
 		log.Fatal(err)
 	}

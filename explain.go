@@ -124,9 +124,11 @@ type Span struct {
 }
 
 func explanationOf(x *compile.Explanation) *Explanation {
-	e := &Explanation{Func: x.Func, Ranks: x.Ranks, Dims: x.Dims, Nodes: x.Nodes, Across: x.Across, Machine: x.Machine, Source: x.Source, Extrapolated: x.Extrapolated,
+	e := &Explanation{Func: x.Func, Ranks: x.Ranks, Dims: x.Dims, Nodes: x.Nodes, Across: x.Across, Machine: x.Machine,
+		Source: x.Source, Extrapolated: x.Extrapolated,
 		Table: x.Table, TableHash: x.TableHash, Time: x.Time, Sequential: x.Sequential, Exposed: x.Exposed,
-		SequentialExposed: x.SequentialExposed, Cut: x.Cut, Reshards: []Reshard{}, Pairs: []PairReport{}, Timeline: []Span{}, x: x}
+		SequentialExposed: x.SequentialExposed, Cut: x.Cut, Reshards: []Reshard{}, Pairs: []PairReport{},
+		Timeline: []Span{}, x: x}
 	if x.Error != nil {
 		e.Error = (*PredictionError)(x.Error)
 	}
@@ -134,7 +136,8 @@ func explanationOf(x *compile.Explanation) *Explanation {
 		e.Reshards = append(e.Reshards, Reshard(r))
 	}
 	for _, p := range x.Pairs {
-		q := PairReport{Line: p.Line, Value: p.Value, Pair: p.Pair, Bytes: p.Bytes, Chosen: p.Chosen, Tabled: p.Tabled, Across: p.Across, Why: p.Why}
+		q := PairReport{Line: p.Line, Value: p.Value, Pair: p.Pair, Bytes: p.Bytes, Chosen: p.Chosen, Tabled: p.Tabled,
+			Across: p.Across, Why: p.Why}
 		for _, s := range p.Strategies {
 			q.Strategies = append(q.Strategies, Estimate{s.Strategy, s.Time, s.Refused})
 		}

@@ -64,7 +64,8 @@ func prediction(e *Explanation) *report.Prediction {
 		if r.Why != "" {
 			why = "for " + r.Why
 		}
-		p.Notes = append(p.Notes, report.Note{Kind: "Reshards", Line: r.Line, Value: r.Value, Title: r.From + " → " + r.To,
+		p.Notes = append(p.Notes, report.Note{Kind: "Reshards", Line: r.Line, Value: r.Value,
+			Title: r.From + " → " + r.To,
 			Detail: []string{why, fmt.Sprintf("%s, %s, %s%s", r.How, tensor.Size(r.Bytes), trace.Microseconds(r.Time),
 				e.By(r.Tabled, r.Across))}})
 	}
@@ -79,7 +80,8 @@ func prediction(e *Explanation) *report.Prediction {
 
 // pairNote is a pair with its strategies; by is where its collective's time is from.
 func pairNote(r *PairReport, by string) report.Note {
-	n := report.Note{Kind: "Strategies", Line: r.Line, Value: r.Value, Title: fmt.Sprintf("%s, %s", r.Pair, tensor.Size(r.Bytes))}
+	n := report.Note{Kind: "Strategies", Line: r.Line, Value: r.Value,
+		Title: fmt.Sprintf("%s, %s", r.Pair, tensor.Size(r.Bytes))}
 	if by != "" {
 		n.Detail = append(n.Detail, "its collective"+by)
 	}

@@ -93,9 +93,9 @@ type MemoryFit struct {
 }
 
 // Fit inserts waits into m until it takes no more than budget bytes. Of the pairs of large buffers that can be live at
-// once it tries some, and takes the one whose wait is predicted to cost least for what it saves; a better choice of waits
-// may exist. The plan is proved like any other. Its error wraps ErrBudget where waits are not enough; m is then the smallest plan found. Models do not run
-// the plan: to run within it, bring the waits into the program.
+// once it tries some, and takes the one whose wait is predicted to cost least for what it saves; a better choice of
+// waits may exist. The plan is proved like any other. Its error wraps ErrBudget where waits are not enough; m is then
+// the smallest plan found. Models do not run the plan: to run within it, bring the waits into the program.
 func (m *MemoryPlan) Fit(ctx context.Context, budget int64) (*MemoryFit, error) {
 	q, waits, before, after, serr := m.unit.Squeeze(ctx, m.plan, budget)
 	if serr != nil && !errors.Is(serr, compile.ErrBudget) {

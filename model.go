@@ -162,7 +162,8 @@ func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
 func (m *Model) prepare(ctx context.Context, dims map[string]int64) error {
 	for name, v := range dims {
 		if fixed, ok := m.binding.Dims[name]; ok && fixed != v {
-			return fmt.Errorf("%w: %s=%d is to be prepared, and the model was loaded with %s=%d: no run could use it", ErrInput, name, v, name, fixed)
+			return fmt.Errorf("%w: %s=%d is to be prepared, and the model was loaded with %s=%d: no run could use it",
+				ErrInput, name, v, name, fixed)
 		}
 	}
 	if err := m.unbound(); err != nil {
@@ -463,9 +464,11 @@ func (m *Model) fit(
 	ctx context.Context, c *user, p *plan.Plan, on map[string]*resident.DeviceTensor,
 ) (*exec.Program, error) {
 	opts := exec.Options{
-		Options: image.Options{Logger: m.opts.Logger, MaxArena: m.opts.Arena, Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms,
+		Options: image.Options{Logger: m.opts.Logger, MaxArena: m.opts.Arena, Algorithm: m.opts.Algorithm,
+			Fixed:         m.opts.FixedAlgorithms,
 			CheckLaunches: m.opts.CheckLaunches, Timed: true, Store: m.store, Weights: map[string]bool{}, Resident: on},
-		Trace: m.opts.Trace, Graph: m.opts.Graph, Grace: max(cmp.Or(m.opts.Grace, time.Second), 0), Gather: m.opts.Gather, ProfileRange: m.opts.ProfileRange,
+		Trace: m.opts.Trace, Graph: m.opts.Graph, Grace: max(cmp.Or(m.opts.Grace, time.Second), 0),
+		Gather: m.opts.Gather, ProfileRange: m.opts.ProfileRange,
 	}
 	if m.machine.onFailure != nil {
 		opts.Failed = m.machine.failed

@@ -139,7 +139,8 @@ type Lowered struct {
 // Lower turns a sharded program into an explicit one: every op works on what
 // its rank holds, every transfer is written out.
 func (p *Program) Lower(opts LowerOptions) (*Lowered, error) {
-	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: opts.Machine, Nodes: opts.Nodes, StopAfter: opts.StopAfter})
+	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: opts.Machine, Nodes: opts.Nodes,
+		StopAfter: opts.StopAfter})
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +150,8 @@ func (p *Program) Lower(opts LowerOptions) (*Lowered, error) {
 			return nil, err
 		}
 	}
-	l := &Lowered{Program: &Program{info: res.Info}, page: report.Lowering{Source: p.IR(), Stages: res.Stages, Log: res.Log}}
+	l := &Lowered{Program: &Program{info: res.Info},
+		page: report.Lowering{Source: p.IR(), Stages: res.Stages, Log: res.Log}}
 	for _, s := range res.Stages {
 		l.Stages = append(l.Stages, Stage{Pass: s.Pass, Text: s.Text, Changed: s.Changed, Duration: s.Duration})
 	}

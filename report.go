@@ -249,7 +249,8 @@ func (r *Report) WriteTable(w io.Writer) error {
 	}
 	fmt.Fprintf(tw, "ops\t%d on %d %s\n", r.Ops, r.Ranks, ranks)
 	fmt.Fprintf(tw, "bytes moved\t%s between ranks\n", tensor.Size(r.Bytes))
-	fmt.Fprintf(tw, "memory\t%s a rank, of which at most %s are live at once in issue order\n", tensor.Size(r.Memory.Peak),
+	fmt.Fprintf(tw, "memory\t%s a rank, of which at most %s are live at once in issue order\n",
+		tensor.Size(r.Memory.Peak),
 		tensor.Size(r.Memory.Bound))
 	if r.Memory.Host > 0 {
 		fmt.Fprintf(tw, "host memory\t%s a rank\n", tensor.Size(r.Memory.Host))
@@ -269,7 +270,8 @@ func (r *Report) WriteTable(w io.Writer) error {
 			if o.Algorithm != "" {
 				by = " by " + o.Algorithm
 			}
-			fmt.Fprintf(tw, "line %d: %s\t%s%s, %s in flight, %s exposed (%.0f %% hidden)\n", o.Line, o.Op, tensor.Size(o.Bytes), by,
+			fmt.Fprintf(tw, "line %d: %s\t%s%s, %s in flight, %s exposed (%.0f %% hidden)\n", o.Line, o.Op,
+				tensor.Size(o.Bytes), by,
 				duration(o.BusyNS), duration(o.ExposedNS), 100*float64(o.BusyNS-o.ExposedNS)/float64(o.BusyNS))
 		}
 	}

@@ -35,7 +35,8 @@ func TestLocalShapesAreNamed(t *testing.T) {
 
 // TestNumbersStayAsWritten: fmt leaves exponents as people write them, and prints what it read.
 func TestNumbersStayAsWritten(t *testing.T) {
-	for in, want := range map[string]string{"1e-5": "1e-5", "1e-05": "1e-5", "2.5e-10": "2.5e-10", "1e+06": "1e6", "1e30": "1e30", "0.1": "0.1", "-1e-7": "-1e-7"} {
+	for in, want := range map[string]string{"1e-5": "1e-5", "1e-05": "1e-5", "2.5e-10": "2.5e-10", "1e+06": "1e6",
+		"1e30": "1e30", "0.1": "0.1", "-1e-7": "-1e-7"} {
 		text := "func f(%x: f32[4]) -> f32[4] {\n  %y = scale %x, by=" + in + "\n  return %y\n}\n"
 		got, ds := Format("n.hkt", text)
 		if ds.HasErrors() || !strings.Contains(got, "by="+want+"\n") {

@@ -304,8 +304,8 @@ func hocket_enqueue(model C.int64_t, stream C.uint64_t, in *C.hocket_tensor, ins
 	}))
 }
 
-// hocket_bind_device sets a parameter for all runs to come to a block in memory of its rank's GPU, which must stay there
-// and whose contents must be there; without data it takes that back. 0 where it fails.
+// hocket_bind_device sets a parameter for all runs to come to a block in memory of its rank's GPU, which must stay
+// there and whose contents must be there; without data it takes that back. 0 where it fails.
 //
 //export hocket_bind_device
 func hocket_bind_device(model C.int64_t, t *C.hocket_tensor, dims *C.char, e **C.char) C.int {

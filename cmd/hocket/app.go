@@ -212,7 +212,8 @@ where check, or a comparison, could not decide; and 130 when it is interrupted.`
 	root.SetVersionTemplate(versionText())
 	root.PersistentFlags().SortFlags = false
 	commands := []*cobra.Command{
-		a.runCommand(), a.checkCommand(), a.optCommand(), a.planCommand(), a.importCommand(), a.fmtCommand(), a.benchCommand(),
+		a.runCommand(), a.checkCommand(), a.optCommand(), a.planCommand(), a.importCommand(), a.fmtCommand(),
+		a.benchCommand(),
 		a.tuneCommand(),
 		a.traceCommand(),
 		a.memoryCommand(),
@@ -245,7 +246,8 @@ func refuseShells(root *cobra.Command) {
 }
 
 func noSuchShell(shell string) error {
-	return usagef("there are no completions for %q", shell).helping("there are for bash, fish, powershell and zsh: hocket completion bash")
+	return usagef("there are no completions for %q",
+		shell).helping("there are for bash, fish, powershell and zsh: hocket completion bash")
 }
 
 // named makes the command, once its flags are read, tell JSON its name, and

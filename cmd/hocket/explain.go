@@ -23,15 +23,18 @@ type explainFlags struct {
 
 func (o *explainFlags) add(c *cobra.Command) {
 	f := c.Flags()
-	f.BoolVar(&o.explain, "explain", false, "say what was resharded and why, what each strategy is predicted to take, and which was chosen (auto, unless --strategy says otherwise)")
+	f.BoolVar(&o.explain, "explain", false,
+		"say what was resharded and why, what each strategy is predicted to take, and which was chosen (auto, unless --strategy says otherwise)")
 	addPredicted(c, &o.machine, "auto, --explain and --html predict")
 	f.IntVar(&o.nodes, "nodes", 0, "on how many nodes the ranks are, in order and evenly, as auto, --explain and --html predict (default: one)")
 }
 
 // addPredicted adds the machine that what predicts for.
 func addPredicted(c *cobra.Command, to *string, what string) {
-	c.Flags().StringVar(to, "machine", "cpu", "the `MACHINE` that "+what+" for: "+strings.Join(hocket.Machines(), ", ")+" or FILE.json")
-	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(hocket.Machines(), cobra.ShellCompDirectiveDefault))
+	c.Flags().StringVar(to, "machine", "cpu",
+		"the `MACHINE` that "+what+" for: "+strings.Join(hocket.Machines(), ", ")+" or FILE.json")
+	_ = c.RegisterFlagCompletionFunc("machine",
+		cobra.FixedCompletions(hocket.Machines(), cobra.ShellCompDirectiveDefault))
 }
 
 func checkPredicted(name string) error {
@@ -63,7 +66,8 @@ func (a *app) explain(p *hocket.Program, opts hocket.LowerOptions) error {
 	}
 	a.progress.end()
 	a.out.Machine, a.out.Explain = e.Machine, e
-	fmt.Fprintf(a.text, "%s on %d %s%s, predicted for %s (%s)\n", e.Func, e.Ranks, plural(e.Ranks, "rank"), dimsText(p, e.Dims), e.Machine, e.Source)
+	fmt.Fprintf(a.text, "%s on %d %s%s, predicted for %s (%s)\n", e.Func, e.Ranks, plural(e.Ranks, "rank"),
+		dimsText(p, e.Dims), e.Machine, e.Source)
 	if t := e.Measured(); t != "" {
 		fmt.Fprintf(a.text, "collectives by %s, where it has them\n", t)
 	}
@@ -118,7 +122,8 @@ func showReshards(w io.Writer, e *hocket.Explanation) {
 	fmt.Fprint(w, "\nResharded (bytes that each rank receives):\n")
 	for _, g := range grouped(e.Reshards, sameReshard) {
 		r := &g[0]
-		fmt.Fprintf(w, "  %s: %s → %s\n", places(g, func(r hocket.Reshard) (int32, string) { return r.Line, r.Value }), r.From, r.To)
+		fmt.Fprintf(w, "  %s: %s → %s\n", places(g, func(r hocket.Reshard) (int32, string) { return r.Line, r.Value }),
+			r.From, r.To)
 		why := "as written"
 		if r.Why != "" {
 			why = "for " + r.Why
@@ -149,7 +154,8 @@ func sameReshard(a, b *hocket.Reshard) bool {
 }
 
 func samePair(a, b *hocket.PairReport) bool {
-	return a.Pair == b.Pair && a.Bytes == b.Bytes && a.Chosen == b.Chosen && a.Tabled == b.Tabled && a.Across == b.Across && a.Why == b.Why &&
+	return a.Pair == b.Pair && a.Bytes == b.Bytes && a.Chosen == b.Chosen && a.Tabled == b.Tabled &&
+		a.Across == b.Across && a.Why == b.Why &&
 		slices.EqualFunc(a.Strategies, b.Strategies, func(x, y hocket.Estimate) bool {
 			return x.Strategy == y.Strategy && x.Time == y.Time && x.Refused == y.Refused
 		})
@@ -194,7 +200,8 @@ func refused(p hocket.PairReport) bool {
 // showPair prints pairs that are alike; by is where their collectives' time is from.
 func showPair(w io.Writer, g []hocket.PairReport, by string) {
 	p := &g[0]
-	fmt.Fprintf(w, "\n%s: %s, %s%s", places(g, func(p hocket.PairReport) (int32, string) { return p.Line, p.Value }), p.Pair, tensor.Size(p.Bytes), each(len(g)))
+	fmt.Fprintf(w, "\n%s: %s, %s%s", places(g, func(p hocket.PairReport) (int32, string) { return p.Line, p.Value }),
+		p.Pair, tensor.Size(p.Bytes), each(len(g)))
 	if by != "" {
 		fmt.Fprintf(w, ", its collective%s", by)
 	}

@@ -56,7 +56,8 @@ func affordInputs(sig *hocket.Signature, copies int) (int64, error) {
 		return 0, nil
 	}
 	if need > uint64(free) {
-		f := &failure{code: exitMachine, kind: "memory", err: fmt.Errorf("out of memory: the inputs take %s, and %s are free", sizeText(need), tensor.Size(free))}
+		f := &failure{code: exitMachine, kind: "memory",
+			err: fmt.Errorf("out of memory: the inputs take %s, and %s are free", sizeText(need), tensor.Size(free))}
 		return 0, f.helping("make dims smaller with --dim, or --repeat")
 	}
 	return free - int64(need), nil

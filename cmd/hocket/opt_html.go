@@ -19,8 +19,10 @@ import (
 type htmlFlags struct{ html, svg string }
 
 func (o *htmlFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&o.html, "html", "", "write a page with a column per pass to `FILE` instead; click a value to follow it")
-	c.Flags().StringVar(&o.svg, "svg", "", "draw the predicted timeline, sequential and by --strategy, to `FILE` instead")
+	c.Flags().StringVar(&o.html, "html", "",
+		"write a page with a column per pass to `FILE` instead; click a value to follow it")
+	c.Flags().StringVar(&o.svg, "svg", "",
+		"draw the predicted timeline, sequential and by --strategy, to `FILE` instead")
 }
 
 // check refuses flags that do not go together.
@@ -75,11 +77,13 @@ func (a *app) picture(p *hocket.Program, file string, opts hocket.LowerOptions) 
 			return ofHocket(err)
 		}
 		if len(e.Timeline) == 0 {
-			return &failure{code: exitUndecided, kind: "predict", err: errors.New("there is no timeline to draw: no time is predicted"),
+			return &failure{code: exitUndecided, kind: "predict",
+				err:  errors.New("there is no timeline to draw: no time is predicted"),
 				help: "hocket opt --explain says why"}
 		}
 		list = append(list, e)
-		titles = append(titles, fmt.Sprintf("%s: %s on %d ranks, %s: predicted %s, of it %s exposed communication", strategy, e.Func,
+		titles = append(titles, fmt.Sprintf("%s: %s on %d ranks, %s: predicted %s, of it %s exposed communication",
+			strategy, e.Func,
 			e.Ranks, e.Machine, trace.Microseconds(e.Time), trace.Microseconds(e.Exposed)))
 	}
 	err := files.Write(file, func(w io.Writer) error { return hocket.WriteTimelineSVG(w, titles, list...) })

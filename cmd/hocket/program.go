@@ -128,7 +128,8 @@ func readText(ctx context.Context, name string, r io.Reader) (string, error) {
 		case got.err != nil:
 			return "", inputf("%s: %w", name, got.err)
 		case len(got.text) > maxProgram:
-			return "", &failure{code: exitProgram, kind: "limit", err: fmt.Errorf("%s: the program is larger than %s", name, tensor.Size(maxProgram))}
+			return "", &failure{code: exitProgram, kind: "limit",
+				err: fmt.Errorf("%s: the program is larger than %s", name, tensor.Size(maxProgram))}
 		}
 		return string(got.text), nil
 	}

@@ -71,7 +71,8 @@ func TestTimeoutCoversAll(t *testing.T) {
 		{"run", "examples/mlp.hkt", "--compare", "--timeout", "1ns"},
 		{"run", "examples/mlp.hkt", "--schedules", "5", "--timeout", "1ns"},
 	} {
-		if _, stderr, code := hocketHere(words...); code != exitMachine || !strings.Contains(stderr, "it did not end within 1ns") {
+		if _, stderr, code := hocketHere(words...); code != exitMachine ||
+			!strings.Contains(stderr, "it did not end within 1ns") {
 			t.Errorf("hocket %v: exit %d, %s", words, code, stderr)
 		}
 	}
@@ -115,12 +116,14 @@ func TestBenchHasNoBoundOnTheCPU(t *testing.T) {
 func TestPlanPrints(t *testing.T) {
 	t.Chdir("../..")
 	stdout, stderr, code := hocketHere("plan", "examples/mlp.hkt", "--dim", "T=8", "--dim", "H=4", "--dim", "F=8")
-	for _, want := range []string{"plan mlp: 4 ranks F=8 H=4 T=8\n", "\n  r3 main\n", "all_gather channel 0.0 axis=0 %x bf16[2 4] -> %x.g bf16[8 4] // 8:8\n"} {
+	for _, want := range []string{"plan mlp: 4 ranks F=8 H=4 T=8\n", "\n  r3 main\n",
+		"all_gather channel 0.0 axis=0 %x bf16[2 4] -> %x.g bf16[8 4] // 8:8\n"} {
 		if code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("exit %d, %s: %q is not in\n%s", code, stderr, want, stdout)
 		}
 	}
-	if again, _, _ := hocketHere("plan", "examples/mlp.hkt", "--strategy", "exchange"); !strings.Contains(again, " copy %y.i@3 ") {
+	if again, _, _ := hocketHere("plan", "examples/mlp.hkt", "--strategy", "exchange"); !strings.Contains(again,
+		" copy %y.i@3 ") {
 		t.Errorf("no copy between ranks in the plan of an exchange:\n%s", again)
 	}
 }

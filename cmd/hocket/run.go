@@ -106,12 +106,14 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.StringVar(&o.algorithm, "algorithm", "", "run collectives by `ALGORITHM`, where it can and the text pins none")
 	f.BoolVar(&o.fixed, "fixed", false, "use one algorithm for a collective, whatever its size, and none for GEMMs that was measured")
 	f.BoolVar(&o.measure, "measure", false, "have --strategy auto choose by measurement, once for these dims")
-	f.BoolVar(&o.checkLaunches, "check-launches", false, "look for what launched kernels read and write without saying so (-m cuda)")
+	f.BoolVar(&o.checkLaunches, "check-launches", false,
+		"look for what launched kernels read and write without saying so (-m cuda)")
 	f.BoolVar(&o.noProve, "no-prove", false, "run without proving first that it is right")
 	f.IntVar(&o.schedules, "schedules", 0, "try `K` schedules and compare each")
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
 	f.IntVar(&o.repeat, "repeat", 1, "run `K` times, with fresh inputs; tell the median, show the last")
-	f.DurationVar(&o.timeout, "timeout", 0, "give up when everything together takes longer: `30s`; without, when one run takes 30s")
+	f.DurationVar(&o.timeout, "timeout", 0,
+		"give up when everything together takes longer: `30s`; without, when one run takes 30s")
 	f.StringVar(&o.budget, "budget", "",
 		"memory that a rank may use, with what collectives stage in, in `BYTES`: 64K, 16M, 2G")
 	f.StringVar(&o.save, "save", "", "write the results to `DIR`/outputs.safetensors")

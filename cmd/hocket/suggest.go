@@ -83,7 +83,8 @@ func flagHelp(c *cobra.Command, text string) string {
 	case len(have) == 1:
 		return "hocket " + have[0] + " has --" + name + "; " + see
 	case len(have) > 1:
-		return "hocket " + strings.Join(have[:len(have)-1], ", ") + " and " + have[len(have)-1] + " have --" + name + "; " + see
+		return "hocket " + strings.Join(have[:len(have)-1],
+			", ") + " and " + have[len(have)-1] + " have --" + name + "; " + see
 	}
 	return see
 }

@@ -61,7 +61,8 @@ A wrong result keeps an algorithm out of the table, whatever its time.`,
 	f.StringSliceVar(&o.ops, "op", nil, "tune only this `COLLECTIVE`, as all_reduce; repeatable (default all)")
 	f.StringVar(&o.sizes, "sizes", "", "measure messages of so many `BYTES`, for -o: 1K,64K,1M")
 	f.BoolVar(&o.show, "show", false, "measure nothing: print the table in use, and where it is from")
-	f.BoolVar(&o.across, "across", false, "measure between nodes, as one of the processes of several, and print the tier for a machine's description")
+	f.BoolVar(&o.across, "across", false,
+		"measure between nodes, as one of the processes of several, and print the tier for a machine's description")
 	f.StringVarP(&o.out, "output", "o", "", "write the table to `FILE`, and not where programs look for it")
 	f.StringVar(&o.export, "export", "", "print the sizes below which kernels beat NCCL, for: `vllm`")
 	f.StringVar(&o.peers, "peers", "", "figures of peers for --export, by tools/peers or vLLM's benchmark: `FILE`")
@@ -95,7 +96,8 @@ func (o *tuneFlags) check(c *cobra.Command) error {
 		return usagef("--peers is for --export")
 	case o.show && (o.again || o.full || o.out != "" || o.ops != nil || o.sizes != ""):
 		return usagef("--show measures nothing and excludes --again, --full, --op, --sizes and -o")
-	case o.across && (o.show || o.again || o.full || o.out != "" || o.ops != nil || o.sizes != "" || o.export != "" || o.ranks != 0):
+	case o.across && (o.show || o.again || o.full || o.out != "" || o.ops != nil || o.sizes != "" || o.export != "" ||
+		o.ranks != 0):
 		return usagef("--across goes with -m and --json alone")
 	case o.sizes != "" && o.out == "":
 		return usagef("--sizes: a table of some sizes is not kept for programs; write it to a file by -o")
@@ -105,7 +107,8 @@ func (o *tuneFlags) check(c *cobra.Command) error {
 
 // options are what is to be tuned, but for what there is already.
 func (o *tuneFlags) options(c *cobra.Command) (tune.Options, error) {
-	opts := tune.Options{Machine: o.machine, Full: o.full, Again: o.again || o.out != "", Made: "hocket tune " + version(), File: o.out}
+	opts := tune.Options{Machine: o.machine, Full: o.full, Again: o.again || o.out != "",
+		Made: "hocket tune " + version(), File: o.out}
 	if o.full {
 		opts.Made = "hocket tune --full " + version()
 	}
@@ -166,7 +169,8 @@ func (a *app) tuned(ctx context.Context, o *tuneFlags, opts tune.Options) (*tune
 			return nil, err
 		}
 		if found.Table == nil {
-			return nil, (&failure{code: exitMachine, kind: "table", err: fmt.Errorf("there is no table: %s", found.Ignored)}).helping("hocket tune measures one")
+			return nil, (&failure{code: exitMachine, kind: "table",
+				err: fmt.Errorf("there is no table: %s", found.Ignored)}).helping("hocket tune measures one")
 		}
 		return tune.TunedFrom(found), nil
 	}

@@ -15,7 +15,8 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// acrossSizes are the bytes of the messages that are measured between nodes, on GPUs the largest, too. Tests have fewer.
+// acrossSizes are the bytes of the messages that are measured between nodes, on GPUs the largest, too. Tests have
+// fewer.
 var acrossSizes = []int64{4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20}
 
 const acrossLargest = 64 << 20
@@ -64,7 +65,8 @@ func (a *app) tuneAcross(ctx context.Context, o *tuneFlags) (err error) {
 		a.mute()
 	}
 	if w.Nodes() == 1 || w.Size()%w.Nodes() != 0 {
-		return usagef("--across measures between nodes of as many processes each; here are %d processes on %d", w.Size(), w.Nodes())
+		return usagef("--across measures between nodes of as many processes each; here are %d processes on %d",
+			w.Size(), w.Nodes())
 	}
 	m, err := hocket.Open(ctx, hocket.MachineOptions{Name: o.machine, World: w})
 	if err != nil {
@@ -98,7 +100,8 @@ func measureAcross(ctx context.Context, m *hocket.Machine, w *hocket.World, size
 		return nil, err
 	}
 	host, _ := os.Hostname() // it is for people
-	t := &described.Across{NICs: 1, Source: fmt.Sprintf("%d nodes, %d processes, by hocket tune --across %s on %s, %s", nodes,
+	t := &described.Across{NICs: 1, Source: fmt.Sprintf("%d nodes, %d processes, by hocket tune --across %s on %s, %s",
+		nodes,
 		w.Size(), version(), host, time.Now().Format(time.DateOnly))}
 	for _, c := range []struct {
 		fn    string

@@ -49,7 +49,8 @@ func members(text string) ([]string, error) {
 
 func testApp(stdin io.Reader) (*app, *bytes.Buffer, *bytes.Buffer) {
 	var out, errs bytes.Buffer
-	a := &app{expired: make(chan struct{}), stdin: stdin, stdout: &checkedWriter{w: &out}, text: &out, stderr: &errs, columns: 100}
+	a := &app{expired: make(chan struct{}), stdin: stdin, stdout: &checkedWriter{w: &out}, text: &out, stderr: &errs,
+		columns: 100}
 	return a, &out, &errs
 }
 

@@ -49,7 +49,8 @@ func TestInNodes(t *testing.T) {
 		t.Skip("this is one of the processes")
 	}
 	refused := regexp.MustCompile(`refused: .*\(\S+:\d+:\d+.*\): rank \d on node \d .* rank \d on node \d, and nodes share no memory`)
-	for rank, p := range launch(t, 4, t.TempDir(), t.Name(), onNodes(t, 2, 4), "-test.run="+casesInProcesses, "-test.v") {
+	for rank, p := range launch(t, 4, t.TempDir(), t.Name(), onNodes(t, 2, 4), "-test.run="+casesInProcesses,
+		"-test.v") {
 		out := ""
 		if err := p.wait(t); err != nil {
 			t.Errorf("process %d: %v\n%s", rank, err, failures(p.out.String()))
@@ -61,7 +62,8 @@ func TestInNodes(t *testing.T) {
 		if out != "" && (cases < 100 || no == 0 || no > cases/2 || no != len(refused.FindAllString(out, -1))) {
 			t.Errorf("process %d: %d tests, of which %d are refused:\n%s", rank, cases, no, failures(out))
 		}
-		for _, example := range []string{"ag_linear_2d", "dp_tp_mlp", "linear_rs_2d", "mlp", "moe", "row_parallel", "decode"} {
+		for _, example := range []string{"ag_linear_2d", "dp_tp_mlp", "linear_rs_2d", "mlp", "moe", "row_parallel",
+			"decode"} {
 			if out != "" && !strings.Contains(out, "ran examples/"+example+".hkt") {
 				t.Errorf("process %d did not run %s", rank, example)
 			}
@@ -98,7 +100,8 @@ func onNodes(t *testing.T, nodes, processes int) func(rank int, p *process) {
 	}
 	t.Cleanup(func() { meeting.Close() })
 	return func(rank int, p *process) {
-		p.Env = append(p.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN=token", fmt.Sprint("HOCKET_NODE=", rank*nodes/processes))
+		p.Env = append(p.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN=token",
+			fmt.Sprint("HOCKET_NODE=", rank*nodes/processes))
 		if rank == 0 {
 			p.ExtraFiles = []*os.File{meeting}
 			p.Env = append(p.Env, "HOCKET_MEET_FD=3")
@@ -109,7 +112,10 @@ func onNodes(t *testing.T, nodes, processes int) func(rank int, p *process) {
 // startWorkers starts n workers, each with variables of its own.
 func startWorkers(t *testing.T, n int, dir, id string, env func(rank int) []string) []*process {
 	t.Helper()
-	return launch(t, n, dir, id, func(rank int, p *process) { p.Env = append(append(p.Env, env(rank)...), workerEnv+"=1") })
+	return launch(t, n, dir, id, func(rank int,
+		p *process) {
+		p.Env = append(append(p.Env, env(rank)...), workerEnv+"=1")
+	})
 }
 
 // launch starts n processes, each with what change has it have of its own.
@@ -197,7 +203,8 @@ func runInProcess(t *testing.T, w *hocket.World, p *hocket.Program, b hocket.Bin
 	}
 	reports, err := model.RunBatch(context.Background(), batch(model))
 	cerr := m.Close()
-	if w.Nodes() > 1 && errors.Is(err, hocket.ErrUnsupported) && strings.Contains(err.Error(), "nodes share no memory") {
+	if w.Nodes() > 1 && errors.Is(err, hocket.ErrUnsupported) &&
+		strings.Contains(err.Error(), "nodes share no memory") {
 		t.Logf("refused: %v", err)
 		reports, err = nil, nil
 	}

@@ -20,8 +20,8 @@ type Collective struct {
 	DType string `json:"dtype"`
 	// Bytes of the message: of the largest operand of a member.
 	Bytes int64 `json:"bytes"`
-	// Bound is, but for the CPU machine, where it is 0, the time that the bytes which a rank must send or receive take at
-	// the rate of one copy between two ranks.
+	// Bound is, but for the CPU machine, where it is 0, the time that the bytes which a rank must send or receive take
+	// at the rate of one copy between two ranks.
 	Bound float64 `json:"bound_us"`
 	// Ways are those measured; the chosen one is the first.
 	Ways []contest.Way `json:"ways"`
@@ -144,9 +144,11 @@ func (j *job) collectiveMethod(calls []contest.Call) {
 	j.method("%s, small integers at random, out of place; %s", j.DType, where)
 	if j.graphs() {
 		j.method("graph: a chain of calls in one graph less a shorter one (at large sizes %d and %d, at small %d and %d), over their difference in calls; slowest rank",
-			contest.ChainsOf(1<<30).Long, contest.ChainsOf(1<<30).Short, contest.ChainsOf(1).Long, contest.ChainsOf(1).Short)
+			contest.ChainsOf(1<<30).Long, contest.ChainsOf(1<<30).Short, contest.ChainsOf(1).Long,
+			contest.ChainsOf(1).Short)
 	}
-	j.method("eager: a chain of %d to %d calls issued one by one by one host thread for all ranks; slowest rank", contest.ChainsOf(1<<30).Eager, contest.ChainsOf(1).Eager)
+	j.method("eager: a chain of %d to %d calls issued one by one by one host thread for all ranks; slowest rank",
+		contest.ChainsOf(1<<30).Eager, contest.ChainsOf(1).Eager)
 	j.method("algorithms in turns; median of %d rounds after one to warm up; spread between the quartiles", j.Rounds)
 	if j.embedded() {
 		j.method("no bound: ranks are threads that share the CPU's cores, and handing over to each other takes longer than the bytes")
@@ -196,7 +198,8 @@ func (j *job) measure(ctx context.Context, a *contest.Arena, list []*contest.Ent
 // admit has the entrant's results checked, eager and by graph.
 func (j *job) admit(ctx context.Context, a *contest.Arena, e *contest.Entrant) error {
 	var err error
-	if e.Way.Wrong, e.Way.Checked, err = a.Check(ctx, e, func() error { return a.Run(e, e.Slots) }); err != nil || !j.graphs() {
+	if e.Way.Wrong, e.Way.Checked, err = a.Check(ctx, e, func() error { return a.Run(e, e.Slots) }); err != nil ||
+		!j.graphs() {
 		return err
 	}
 	if err := a.Capture(ctx, e); err != nil {

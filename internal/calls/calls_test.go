@@ -205,7 +205,8 @@ func TestAdopted(t *testing.T) {
 		if err := g.Do(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
-		s.wants(t, "prepare all_reduce of [8] by fast, in place true, tails [0 0], loose false", fmt.Sprintf("do [%d %d] on 3", c.In, c.In))
+		s.wants(t, "prepare all_reduce of [8] by fast, in place true, tails [0 0], loose false",
+			fmt.Sprintf("do [%d %d] on 3", c.In, c.In))
 	}
 	if s.taken != 0 {
 		t.Errorf("%d bytes were taken beside", s.taken)

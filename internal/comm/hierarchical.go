@@ -281,7 +281,8 @@ func (b *Build) cross(s *stages, works []*stageWork, place, k int64) {
 		}
 	}
 	open := func() (device.Team, error) { return b.ch.sideTeam(int(place), members) }
-	if native, nativePart := s.sums(b, place, k); native.Op != ir.OpBarrier && b.takes(open, native, members, nativePart) {
+	if native, nativePart := s.sums(b, place, k); native.Op != ir.OpBarrier &&
+		b.takes(open, native, members, nativePart) {
 		s.native, c, part = true, native, nativePart
 	}
 	b.launchAll(open, c, members, part, func(me int, l device.Launch) {
@@ -326,7 +327,8 @@ func (s *stages) sums(b *Build, place, k int64) (c device.Collective, part func(
 }
 
 // takes reports whether the transport takes a collective of members itself.
-func (b *Build) takes(open func() (device.Team, error), c device.Collective, members []int, part func(me int) Part) bool {
+func (b *Build) takes(open func() (device.Team, error), c device.Collective, members []int,
+	part func(me int) Part) bool {
 	team, err := open()
 	if err != nil {
 		return false // launchAll tells of it

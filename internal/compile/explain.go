@@ -165,9 +165,11 @@ func (u *Unit) Explain(b ir.Binding) (*Explanation, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &explainer{predictor: &predictor{bound: bound, machine: m}, flat: flat, reached: reached(u.Source.Prog, bound.Func)}
+	x := &explainer{predictor: &predictor{bound: bound, machine: m}, flat: flat,
+		reached: reached(u.Source.Prog, bound.Func)}
 	e := &Explanation{Func: bound.Func.Name, Ranks: bound.Ranks, Dims: bound.Dims, Machine: m.Name, Source: m.Source,
-		Table: found.From, TableHash: found.Table.Hash(), Reshards: []Reshard{}, Pairs: []PairReport{}, Timeline: []sim.Span{}}
+		Table: found.From, TableHash: found.Table.Hash(), Reshards: []Reshard{}, Pairs: []PairReport{},
+		Timeline: []sim.Span{}}
 	if e.Error = m.Error; m.Ranks > 0 && bound.Ranks != m.Ranks {
 		e.Error, e.Extrapolated = nil, fmt.Sprintf("%s was measured with %d devices, not with %d; how far off predictions are is not known", m.Name, m.Ranks, bound.Ranks)
 	}
@@ -236,8 +238,10 @@ func (x *explainer) pairs(e *Explanation, res *lower.Result) error {
 		if err != nil {
 			return err
 		}
-		r := PairReport{Line: c.Pair.Pos.Line, Value: c.Pair.Value, Pair: c.Pair.String(), Bytes: numbers.Moved(), Chosen: c.Strategy.String(), Why: c.Why,
-			Tabled: x.machine.Measured(numbers.Collective(1, x.machine)), Across: x.machine.Crosses(numbers.Collective(1, x.machine))}
+		r := PairReport{Line: c.Pair.Pos.Line, Value: c.Pair.Value, Pair: c.Pair.String(), Bytes: numbers.Moved(),
+			Chosen: c.Strategy.String(), Why: c.Why,
+			Tabled: x.machine.Measured(numbers.Collective(1, x.machine)),
+			Across: x.machine.Crosses(numbers.Collective(1, x.machine))}
 		if r.Strategies, err = x.estimates(&c.Pair); err != nil {
 			return err
 		}
@@ -269,7 +273,8 @@ func (x *explainer) reshards(e *Explanation) {
 		case l.Pass == "shard":
 			why[site{l.Func, l.Result}] = l.Why
 		default:
-			r := Reshard{Line: l.Pos.Line, Value: l.Value, From: l.From, To: l.To, How: l.Why, Why: why[site{l.Func, l.Value}]}
+			r := Reshard{Line: l.Pos.Line, Value: l.Value, From: l.From, To: l.To, How: l.Why,
+				Why: why[site{l.Func, l.Value}]}
 			x.reshardCost(&r, l.Func)
 			e.Reshards = append(e.Reshards, r)
 		}

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestVariants: sequential comes first, then what differs, by its predicted time; what does not fit the dims is none. The
-// one that is chosen is what plans are of.
+// TestVariants: sequential comes first, then what differs, by its predicted time; what does not fit the dims is none.
+// The one that is chosen is what plans are of.
 func TestVariants(t *testing.T) {
 	const text = `dim T = 4096
 dim H = 1024
@@ -46,7 +46,8 @@ func mlp(%x: bf16[T/tp, H], %w1: bf16[F/tp, H], %w2: bf16[H, F/tp]) -> bf16[T/tp
 		plans := []string{}
 		for i, v := range list {
 			if i > 1 && v.Predicted < list[i-1].Predicted || v.Predicted <= 0 {
-				t.Errorf("%s is predicted to take %v, behind %s with %v", v.Name, v.Predicted, list[i-1].Name, list[i-1].Predicted)
+				t.Errorf("%s is predicted to take %v, behind %s with %v", v.Name, v.Predicted, list[i-1].Name,
+					list[i-1].Predicted)
 			}
 			if plans = append(plans, v.Plan.String()); slices.Contains(plans[:i], plans[i]) {
 				t.Errorf("%s has the plan of another", v.Name)
@@ -71,11 +72,13 @@ func TestMeasuredFile(t *testing.T) {
 	if m, err := ReadMeasured(path, "a"); m != nil || err != nil {
 		t.Errorf("no file: %v, %v", m, err)
 	}
-	want := Measured{Identity: "a", Func: "f", Strategy: "exchange(2)", Times: map[string]float64{"sequential": 2, "exchange(2)": 1}}
+	want := Measured{Identity: "a", Func: "f", Strategy: "exchange(2)",
+		Times: map[string]float64{"sequential": 2, "exchange(2)": 1}}
 	if err := want.Write(path); err != nil {
 		t.Fatal(err)
 	}
-	if m, err := ReadMeasured(path, "a"); err != nil || m == nil || m.Strategy != want.Strategy || m.Times["sequential"] != 2 {
+	if m, err := ReadMeasured(path, "a"); err != nil || m == nil || m.Strategy != want.Strategy ||
+		m.Times["sequential"] != 2 {
 		t.Errorf("got %+v, %v", m, err)
 	}
 	if m, err := ReadMeasured(path, "b"); m != nil || err != nil {

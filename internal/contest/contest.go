@@ -59,8 +59,8 @@ func OpenArena(ctx context.Context, m device.Machine, ranks int, calls []Call, d
 	return a, nil
 }
 
-// Within calls f, which uses a world, and returns its error; where a call of the machine's driver does not return, that of
-// the world, which is lost then (see device.World.Do).
+// Within calls f, which uses a world, and returns its error; where a call of the machine's driver does not return,
+// that of the world, which is lost then (see device.World.Do).
 func Within(ctx context.Context, w device.World, f func() error) (err error) {
 	var got error // not the result: f may write it when Do has returned
 	if lost := w.Do(ctx, func() { got = f() }); lost != nil {
@@ -174,7 +174,8 @@ func (a *Arena) slots(c Call) int {
 func (a *Arena) Instance(c Call, slot int, pin device.Tuning, anyOrder bool) comm.Instance {
 	n := int64(len(a.Members))
 	whole := c.Bytes / a.Type.Size()
-	in := comm.Instance{Pin: pin, Shared: true, Collective: device.Collective{Op: c.Op, AnyOrder: anyOrder, Together: true}}
+	in := comm.Instance{Pin: pin, Shared: true,
+		Collective: device.Collective{Op: c.Op, AnyOrder: anyOrder, Together: true}}
 	lenIn, lenOut := whole, whole
 	switch c.Op {
 	case ir.OpAllReduce:

@@ -42,7 +42,8 @@ type (
 )
 
 func newChainMachine(declines bool) chainMachine {
-	return chainMachine{cpu.New(cpu.Options{}), declines, new(int), map[string]int{}, new(int), map[string]bool{}, new(int), new(int)}
+	return chainMachine{cpu.New(cpu.Options{}), declines, new(int), map[string]int{}, new(int), map[string]bool{},
+		new(int), new(int)}
 }
 
 func (m chainMachine) Caps() device.Caps {
@@ -156,7 +157,8 @@ func (d chainDevice) joint(k device.Kernel) (device.Launch, error) {
 		if results[i], err = room(k.Outs[min(i, len(k.Outs)-1)]); err != nil {
 			return nil, err
 		}
-		if err := add(device.Kernel{Op: ir.OpLinear, Ins: []device.View{k.Ins[0], weights[i]}, Outs: results[i : i+1]}); err != nil {
+		if err := add(device.Kernel{Op: ir.OpLinear, Ins: []device.View{k.Ins[0], weights[i]},
+			Outs: results[i : i+1]}); err != nil {
 			return nil, err
 		}
 	}

@@ -111,7 +111,8 @@ func TestLastingTrace(t *testing.T) {
 		if i > 0 {
 			weights["w"] = in["w"]
 		}
-		results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(weights))
+		results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}),
+			NewWeights(weights))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +127,8 @@ func TestLastingTrace(t *testing.T) {
 		}
 		for _, f := range prog.frames {
 			if f.in[0] != nil || f.in[2] != nil || (f.spare[2] == nil) != (i > 0) {
-				t.Errorf("a frame keeps blocks of x: %v, of w: %v, and storage for them: %v", f.in[0] != nil, f.in[2] != nil, f.spare[2])
+				t.Errorf("a frame keeps blocks of x: %v, of w: %v, and storage for them: %v", f.in[0] != nil,
+					f.in[2] != nil, f.spare[2])
 			}
 		}
 	}
@@ -181,7 +183,8 @@ func TestHold(t *testing.T) {
 	if err := traced.Preload(context.Background(), in); err != nil {
 		t.Fatal(err)
 	}
-	if results, err = traced.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(in)); err != nil {
+	if results, err = traced.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}),
+		NewWeights(in)); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range results[0].Trace.Events {
@@ -256,10 +259,12 @@ func TestLastingStaged(t *testing.T) {
 		weights map[string]*tensor.Tensor
 		want    []int64
 	}{
-		{lasts, []int64{x, x, 0, 0, y, y}}, {lasts, nil}, {nil, []int64{x, x, each, each, y, y}}, {nil, nil}, {lasts, nil},
+		{lasts, []int64{x, x, 0, 0, y, y}}, {lasts, nil}, {nil, []int64{x, x, each, each, y, y}}, {nil, nil},
+		{lasts, nil},
 	} {
 		w.sizes = nil
-		if _, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(s.weights)); err != nil {
+		if _, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}),
+			NewWeights(s.weights)); err != nil {
 			t.Fatal(err)
 		}
 		if !slices.Equal(w.sizes, s.want) {
@@ -288,7 +293,8 @@ func TestWritten(t *testing.T) {
 			in := map[string]*tensor.Tensor{"x": ints(t, ir.F32, "x", 1, 3)}
 			for range 3 {
 				in["x"].SetFloat64(0, in["x"].Float64(0)+1)
-				results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(in))
+				results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}),
+					NewWeights(in))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -73,10 +73,13 @@ func TestReceivesInPlace(t *testing.T) {
 		straight bool
 		shifted  bool // the input lies elsewhere, but not wholly
 	}{
-		"in place":        {func(*Program) {}, 1, true, false},
-		"shifted":         {func(*Program) {}, 1, false, true},
-		"two runs":        {func(*Program) {}, 2, false, false},
-		"replicas":        {func(p *Program) { p.im.Inputs[0].Parts[1].Lo, p.im.Outputs[0].Parts[1].Lo = []int64{0}, []int64{0} }, 1, false, false},
+		"in place": {func(*Program) {}, 1, true, false},
+		"shifted":  {func(*Program) {}, 1, false, true},
+		"two runs": {func(*Program) {}, 2, false, false},
+		"replicas": {func(p *Program) {
+			p.im.Inputs[0].Parts[1].Lo, p.im.Outputs[0].Parts[1].Lo = []int64{0},
+				[]int64{0}
+		}, 1, false, false},
 		"another place":   {func(p *Program) { p.im.Inputs[0].Parts[1].Lo = []int64{0} }, 1, false, false},
 		"another rank":    {func(p *Program) { p.im.Inputs[0].Parts[1].Ref.Rank = 2 }, 1, false, false},
 		"other sizes":     {func(p *Program) { p.im.Inputs[0].Parts[1].Ref.Shape = []int64{2} }, 1, false, false},
@@ -95,7 +98,8 @@ func TestReceivesInPlace(t *testing.T) {
 		into := Args{Into: map[string]*tensor.Tensor{"y": mine}}
 		if c.straight {
 			want := floats(mine)
-			if _, err := prog.RunBatch(t.Context(), joined([]map[string]*tensor.Tensor{in}, []Args{into}), nil); err != nil {
+			if _, err := prog.RunBatch(t.Context(), joined([]map[string]*tensor.Tensor{in}, []Args{into}),
+				nil); err != nil {
 				t.Fatal(err)
 			}
 			for i, v := range floats(mine) {
@@ -114,7 +118,8 @@ func TestReceivesInPlace(t *testing.T) {
 		if c.runs == 2 {
 			batch, direct = append(batch, in), append(direct, Args{})
 		}
-		if shared, spoils := prog.sharedInto(joined(batch, direct), nil, prog.all); shared[mine] == c.straight || spoils != c.straight {
+		if shared, spoils := prog.sharedInto(joined(batch, direct), nil, prog.all); shared[mine] == c.straight ||
+			spoils != c.straight {
 			t.Errorf("%s: shared is %v, it spoils: %v", name, shared[mine], spoils)
 		}
 	}

@@ -153,7 +153,8 @@ func testStore(t *testing.T, mode cpu.Mode) {
 			t.Fatal(err)
 		}
 		for _, r := range results {
-			if got, want := floats(r.Outputs["y"]), wantChunked(2, map[string]*tensor.Tensor{"x": in["x"], "w": was}); !slices.Equal(got, want) {
+			if got, want := floats(r.Outputs["y"]),
+				wantChunked(2, map[string]*tensor.Tensor{"x": in["x"], "w": was}); !slices.Equal(got, want) {
 				t.Fatalf("%s: got %v, want %v", what, got, want)
 			}
 		}
@@ -191,7 +192,8 @@ func testStore(t *testing.T, mode cpu.Mode) {
 	run(two, "after the other is gone", 8, second, own, true)
 	copy(second.Data, own.Data)
 	two.im.World.Abort(errors.New("a fault"))
-	if _, err := two.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(in)); err == nil || two.Usable() {
+	if _, err := two.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}),
+		NewWeights(in)); err == nil || two.Usable() {
 		t.Error("it ran after a fault")
 	}
 	if m.open != 1 || s.Held() != (device.Held{}) {
@@ -211,7 +213,8 @@ func TestStoreFault(t *testing.T) {
 		t.Fatal(err)
 	}
 	one.im.World.Abort(errors.New("a fault"))
-	if _, err := one.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}), NewWeights(in)); err == nil {
+	if _, err := one.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in}),
+		NewWeights(in)); err == nil {
 		t.Error("it ran after a fault")
 	}
 	for i := range in["w"].Len() {
@@ -226,8 +229,8 @@ func TestStoreFault(t *testing.T) {
 	}
 }
 
-// TestStoreDeclines: weights are lent wherever they lie, and what is not lent lies in the arena, and the results are right: on
-// machines that cannot, where the plan writes a parameter, shows it to peers, has none of
+// TestStoreDeclines: weights are lent wherever they lie, and what is not lent lies in the arena, and the results are
+// right: on machines that cannot, where the plan writes a parameter, shows it to peers, has none of
 // it on some rank, or something else at its place.
 func TestStoreDeclines(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -253,7 +256,8 @@ func TestStoreDeclines(t *testing.T) {
 			p := chunked(2, "")
 			b := &builder{p: p, dt: ir.F32, where: map[string]int32{}}
 			buf := b.buffer("%only", plan.RoleInput, 3)
-			p.Inputs = append(p.Inputs, plan.IO{Name: "only", DType: ir.F32, Shape: []int64{3}, Parts: []plan.IOPart{{Ref: b.ref(1, buf, 3), Lo: []int64{0}}, {Ref: plan.Absent(), Lo: []int64{0}}}})
+			p.Inputs = append(p.Inputs, plan.IO{Name: "only", DType: ir.F32, Shape: []int64{3},
+				Parts: []plan.IOPart{{Ref: b.ref(1, buf, 3), Lo: []int64{0}}, {Ref: plan.Absent(), Lo: []int64{0}}}})
 			p.Cmds = append([]plan.Cmd{{Kind: plan.Input, Rank: 1, Stream: p.Main[1], IO: 2, Peer: -1}}, p.Cmds...)
 			return p
 		}, false, 2},
@@ -269,7 +273,8 @@ func TestStoreDeclines(t *testing.T) {
 		}, false, 1},
 		"another buffer there": {func() *plan.Plan {
 			p := chunked(2, "")
-			p.Buffers = append(p.Buffers, plan.Buffer{Name: "%other", Role: plan.RoleValue, Offset: p.Buffers[1].Offset, Bytes: 4})
+			p.Buffers = append(p.Buffers,
+				plan.Buffer{Name: "%other", Role: plan.RoleValue, Offset: p.Buffers[1].Offset, Bytes: 4})
 			return p
 		}, false, 1},
 		"read at a peer": {func() *plan.Plan {
@@ -302,7 +307,8 @@ func TestStoreDeclines(t *testing.T) {
 				in["only"] = ints(t, ir.F32, "only", 5, 8, 3)
 			}
 			for range 2 {
-				results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in, in}), NewWeights(in))
+				results, err := prog.RunBatch(context.Background(), Inputs([]map[string]*tensor.Tensor{in, in}),
+					NewWeights(in))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -328,7 +334,8 @@ func TestStoreShort(t *testing.T) {
 	s := resident.NewWeights(m)
 	for call := 1; ; call++ {
 		m.fails = call
-		prog, err := Load(context.Background(), m, chunked(2, ""), Options{Options: image.Options{Store: s, Weights: map[string]bool{"w": true, "x": true}}})
+		prog, err := Load(context.Background(), m, chunked(2, ""),
+			Options{Options: image.Options{Store: s, Weights: map[string]bool{"w": true, "x": true}}})
 		if err == nil {
 			if call < 7 {
 				t.Errorf("call %d is not made", call)

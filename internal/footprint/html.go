@@ -109,7 +109,8 @@ func (p *Panel) picture(b *strings.Builder, top int64, named bool) {
 			html.EscapeString(fmt.Sprintf("%s: %d bytes at %d, line %d\nlast used by %s", l.Name, l.Bytes,
 				l.Offset, l.Line, last)))
 		if named && x(l.End+1)-x(l.Begin) > float64(8*len(l.Name)) && y(l.Offset)-y(l.Offset+size) > 14 {
-			fmt.Fprintf(b, `<text x="%.1f" y="%.1f">%s</text>`, x(l.Begin)+4, y(l.Offset+size)+13, html.EscapeString(l.Name))
+			fmt.Fprintf(b, `<text x="%.1f" y="%.1f">%s</text>`, x(l.Begin)+4, y(l.Offset+size)+13,
+				html.EscapeString(l.Name))
 		}
 	}
 	b.WriteString(`<polyline class="live" points="`)
@@ -131,7 +132,8 @@ func (p *Panel) picture(b *strings.Builder, top int64, named bool) {
 // WritePicture writes the picture of one plan as an svg element of a page, with its colours and names.
 func WritePicture(w io.Writer, p Panel) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg viewBox="0 0 %d %d" role="img" aria-label="Memory of rank 0"><style>%s</style>`, panelWidth, panelHeight, scoped)
+	fmt.Fprintf(&b, `<svg viewBox="0 0 %d %d" role="img" aria-label="Memory of rank 0"><style>%s</style>`, panelWidth,
+		panelHeight, scoped)
 	p.picture(&b, max(p.Report.Peak, 1), true)
 	b.WriteString("</svg>")
 	_, err := io.WriteString(w, b.String())
@@ -159,7 +161,8 @@ func WriteSVG(w io.Writer, p Panel) error {
 		share float64
 		text  string
 	}{{1, tensor.Size(top)}, {0.5, tensor.Size(top / 2)}, {0, "0"}} {
-		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`, left-6, head+panelHeight*(1-0.97*at.share)+4, at.text)
+		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`, left-6,
+			head+panelHeight*(1-0.97*at.share)+4, at.text)
 	}
 	fmt.Fprintf(&b, `<text x="%d" y="%d">commands in the order of issue; black: live; red: reserved; green: the bound</text>`,
 		left, head+panelHeight+18)
@@ -194,7 +197,8 @@ func WriteCurves(w io.Writer, curves []Curve, plan int64) error {
 	y := func(b int64) float64 { return (height-foot)*(1-float64(b)/float64(top)*0.95) + 2 }
 	var b strings.Builder
 	fmt.Fprintf(&b,
-		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">`+"\n", width, height)
+		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">`+"\n",
+		width, height)
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="#fff"/>`+"\n", width, height)
 	for g := int64(0); g*1e9/2 <= top; g++ {
 		at := y(g * 1e9 / 2)
@@ -220,7 +224,8 @@ func WriteCurves(w io.Writer, curves []Curve, plan int64) error {
 	fmt.Fprintf(&b, `<path d="M%d %.1fH%d" stroke="#1e8449" stroke-width="2" stroke-dasharray="6 4"/>`, left,
 		y(plan), width-10)
 	fmt.Fprintf(&b,
-		`<text x="%d" y="%d" fill="#1e8449">hocket's plan, reserved before the run</text>`+"\n</svg>\n", left+10, 18+16*len(curves))
+		`<text x="%d" y="%d" fill="#1e8449">hocket's plan, reserved before the run</text>`+"\n</svg>\n", left+10,
+		18+16*len(curves))
 	_, err := io.WriteString(w, b.String())
 	return err
 }

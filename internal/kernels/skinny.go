@@ -298,7 +298,8 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 	if f.shared(s.rows) > skinnyRoom {
 		residents, late = 1, true
 	}
-	epilogue, several, form := epilogueNames[s.how.Epilogue], len(s.parts) > 1 || slices > 1, fmt.Sprintf("r%dt%ds%d", s.rows, f.tiles, f.steps)
+	epilogue, several, form := epilogueNames[s.how.Epilogue], len(s.parts) > 1 || slices > 1,
+		fmt.Sprintf("r%dt%ds%d", s.rows, f.tiles, f.steps)
 	if several {
 		form += "p"
 	}

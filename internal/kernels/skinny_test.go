@@ -127,7 +127,8 @@ func TestSkinnyBits(t *testing.T) {
 		few, fewer, act := b.room(dt, dense, 16, n), b.room(dt, dense, 16, 25), b.room(dt, dense, 16, n/2)
 		linear("16 rows", few, Skinny{}, skinnyForm{2, 3}, func() {}, x, w)
 		linear("16 rows", fewer, Skinny{}, skinnyForm{2, 3}, func() {}, x, w2)
-		linear("16 rows, gated", act, Skinny{Epilogue: SiluMulEpilogue, Up: &other}, skinnyForm{2, 3}, func() {}, x, half)
+		linear("16 rows, gated", act, Skinny{Epilogue: SiluMulEpilogue, Up: &other}, skinnyForm{2, 3}, func() {}, x,
+			half)
 		for i, form := range skinnyForms[1:4] { // several linears of more rows
 			m := []int64{33, 18, 64}[i]
 			wide := b.put(dt, dense, slices.Repeat(b.vals(x), 4)[:m*k], m, k)
@@ -278,8 +279,9 @@ func TestSkinnyParts(t *testing.T) {
 		"gated, off": {Skinny{Up: &far, Epilogue: SiluMulEpilogue}, nil, 0, false},
 		"gated by a bias": {Skinny{Up: &Operand{1 << 22, ir.BF16, []int64{64, 512}, []int64{512, 1}},
 			Epilogue: SiluMulEpilogue}, bias, 0, true},
-		"sliced":           {Skinny{Sliced: true}, []Operand{o(100, 512), o(64, 512)}, 4 * 7, true},
-		"sliced, of two":   {Skinny{Sliced: true, More: []SkinnyPart{{o(32, 512), o(100, 32)}}}, []Operand{o(100, 512), o(64, 512)}, 6 * 7, true},
+		"sliced": {Skinny{Sliced: true}, []Operand{o(100, 512), o(64, 512)}, 4 * 7, true},
+		"sliced, of two": {Skinny{Sliced: true, More: []SkinnyPart{{o(32, 512), o(100, 32)}}},
+			[]Operand{o(100, 512), o(64, 512)}, 6 * 7, true},
 		"up for no reason": {Skinny{Up: &far}, nil, 0, true},
 	} {
 		p := Problem{Op: ir.OpLinear, Skinny: &c.how, Ins: []Operand{o(8, 512), o(64, 512)}, Out: o(8, 64)}

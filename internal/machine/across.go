@@ -31,7 +31,8 @@ func (a *Across) check() error {
 	if a.NICs < 1 || a.NICs > 1024 {
 		return fmt.Errorf("nics is %d; from 1 to 1024", a.NICs)
 	}
-	for what, table := range map[string][]Point{"all_reduce": a.AllReduce, "all_gather": a.AllGather, "reduce_scatter": a.ReduceScatter} {
+	for what, table := range map[string][]Point{"all_reduce": a.AllReduce, "all_gather": a.AllGather,
+		"reduce_scatter": a.ReduceScatter} {
 		if table == nil {
 			continue
 		}

@@ -58,7 +58,8 @@ func TestRefused(t *testing.T) {
 		{`"launch_us"`, `"across": {"gbps": 1}, "launch_us"`, "across: nics is 0"},
 		{`"launch_us"`, `"across": {"nics": 1}, "launch_us"`, "across: gbps is 0; it must be positive"},
 		{`"launch_us"`, `"across": {"nics": 1, "gbps": 1, "latency_us": -1}, "launch_us"`, "across: latency_us is -1"},
-		{`"launch_us"`, `"across": {"nics": 1, "gbps": 1, "all_reduce": [[1, 1]]}, "launch_us"`, "across: all_reduce: a table"},
+		{`"launch_us"`, `"across": {"nics": 1, "gbps": 1, "all_reduce": [[1, 1]]}, "launch_us"`,
+			"across: all_reduce: a table"},
 		{`"copy": [[65536, 9.9], `, `"copy": [[65536, 99], `, "times must not fall"},
 		{`"copy": [[65536, 9.9], `, `"copy": [[9999999, 9.9], `, "sizes must ascend"},
 		{`"measured": [[8192`, `"measured": [[0`, "is no [m, n, k, microseconds]"},
@@ -214,7 +215,8 @@ func TestAcross(t *testing.T) {
 		{"small gather", small, []int{0, 1, 2, 3}, true, 10, 11},
 		{"inside", near, []int{2, 3}, false, 0, 100},
 		{"interleaved", gather, []int{0, 2, 1, 3}, true, 2100, 2200},
-		{"uneven", Collective{Op: ir.OpAllGather, DType: ir.BF16, Members: 3, Message: 3 * mib, Moved: 2 * mib}, []int{0, 1, 2}, true,
+		{"uneven", Collective{Op: ir.OpAllGather, DType: ir.BF16, Members: 3, Message: 3 * mib, Moved: 2 * mib},
+			[]int{0, 1, 2}, true,
 			1050, 1070},
 	} {
 		c := tc.c

@@ -59,7 +59,8 @@ func (d *Driver) CreateMem(dev Device, bytes int64, exportable bool) (MemHandle,
 		prop.handles = memHandlePosixFD
 	}
 	var h MemHandle
-	err := d.check(d.f.memCreate, "cuMemCreate", uintptr(unsafe.Pointer(&h)), uintptr(bytes), uintptr(unsafe.Pointer(&prop)), 0)
+	err := d.check(d.f.memCreate, "cuMemCreate", uintptr(unsafe.Pointer(&h)), uintptr(bytes),
+		uintptr(unsafe.Pointer(&prop)), 0)
 	return h, err
 }
 
@@ -89,7 +90,8 @@ func (d *Driver) ImportMem(fd int) (MemHandle, error) {
 // for what the driver takes by itself.
 func (d *Driver) ReserveAddresses(bytes, align int64) (Ptr, error) {
 	var p Ptr
-	err := d.check(d.f.memAddressReserve, "cuMemAddressReserve", uintptr(unsafe.Pointer(&p)), uintptr(bytes), uintptr(align), 0, 0)
+	err := d.check(d.f.memAddressReserve, "cuMemAddressReserve", uintptr(unsafe.Pointer(&p)), uintptr(bytes),
+		uintptr(align), 0, 0)
 	return p, err
 }
 
@@ -114,7 +116,8 @@ func (d *Driver) SetAccess(p Ptr, bytes int64, devs []Device) error {
 	for i, dev := range devs {
 		list[i] = accessDesc{memLocation{memLocationDevice, int32(dev)}, memAccessReadWrite}
 	}
-	return d.check(d.f.memSetAccess, "cuMemSetAccess", uintptr(p), uintptr(bytes), uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)))
+	return d.check(d.f.memSetAccess, "cuMemSetAccess", uintptr(p), uintptr(bytes), uintptr(unsafe.Pointer(&list[0])),
+		uintptr(len(list)))
 }
 
 // pointerDeviceOrdinal is CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL.
@@ -124,7 +127,8 @@ const pointerDeviceOrdinal = 9
 // reserved it; an error where the driver knows of nothing there.
 func (d *Driver) DeviceOf(p Ptr) (Device, error) {
 	var ordinal int32
-	err := d.check(d.f.pointerGetAttribute, "cuPointerGetAttribute", uintptr(unsafe.Pointer(&ordinal)), pointerDeviceOrdinal,
+	err := d.check(d.f.pointerGetAttribute, "cuPointerGetAttribute", uintptr(unsafe.Pointer(&ordinal)),
+		pointerDeviceOrdinal,
 		uintptr(p))
 	return Device(ordinal), err
 }
@@ -136,7 +140,8 @@ func (d *Driver) KnowsDevices() bool { return d.f.pointerGetAttribute.Present() 
 // needs a context.
 func (d *Driver) HostAlloc(bytes int64) (Ptr, error) {
 	var p Ptr
-	err := d.check(d.f.memHostAlloc, "cuMemHostAlloc", uintptr(unsafe.Pointer(&p)), uintptr(bytes), memHostPortable|memHostDeviceMap)
+	err := d.check(d.f.memHostAlloc, "cuMemHostAlloc", uintptr(unsafe.Pointer(&p)), uintptr(bytes),
+		memHostPortable|memHostDeviceMap)
 	return p, err
 }
 
@@ -146,7 +151,8 @@ func (d *Driver) HostFree(p Ptr) error { return d.check(d.f.memFreeHost, "cuMemF
 // HostRegister lets all devices reach host memory that is not the driver's, at the same address: whole
 // pages. It needs a context.
 func (d *Driver) HostRegister(p Ptr, bytes int64) error {
-	return d.check(d.f.memHostRegister, "cuMemHostRegister", uintptr(p), uintptr(bytes), memHostPortable|memHostDeviceMap)
+	return d.check(d.f.memHostRegister, "cuMemHostRegister", uintptr(p), uintptr(bytes),
+		memHostPortable|memHostDeviceMap)
 }
 
 // HostUnregister undoes HostRegister.

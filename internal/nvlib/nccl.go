@@ -181,7 +181,8 @@ func (n *NCCL) NewUniqueID() (UniqueID, error) {
 // InitAll forms a team of this process's devices, a member each.
 func (n *NCCL) InitAll(devs []Device) ([]Comm, error) {
 	comms := make([]Comm, len(devs))
-	err := n.check(n.f.commInitAll, "ncclCommInitAll", uintptr(unsafe.Pointer(&comms[0])), uintptr(len(devs)), uintptr(unsafe.Pointer(&devs[0])))
+	err := n.check(n.f.commInitAll, "ncclCommInitAll", uintptr(unsafe.Pointer(&comms[0])), uintptr(len(devs)),
+		uintptr(unsafe.Pointer(&devs[0])))
 	return comms, err
 }
 
@@ -191,7 +192,8 @@ func (n *NCCL) InitAll(devs []Device) ([]Comm, error) {
 func (n *NCCL) InitRank(comm uintptr, size int, id UniqueID, rank int) error {
 	words := *(*[16]uintptr)(unsafe.Pointer(&id))
 	if runtime.GOARCH == "arm64" { // large structures go by reference
-		return n.check(n.f.commInitRank, "ncclCommInitRank", comm, uintptr(size), uintptr(unsafe.Pointer(&id)), uintptr(rank))
+		return n.check(n.f.commInitRank, "ncclCommInitRank", comm, uintptr(size), uintptr(unsafe.Pointer(&id)),
+			uintptr(rank))
 	}
 	// On amd64 the id lies on the stack, behind the six register arguments of
 	// which three are used.
@@ -218,7 +220,8 @@ const (
 // there is work left, which Settled tells. The host is not kept by a member that does not come.
 func (n *NCCL) InitRankAside(comm uintptr, size int, id UniqueID, rank int) error {
 	if !n.f.commInitRankConfig.Present() {
-		return &Error{Library: ncclLibrary, Call: "ncclCommInitRankConfig", Code: -1, Text: "this version has none; 2.14 or later does"}
+		return &Error{Library: ncclLibrary, Call: "ncclCommInitRankConfig", Code: -1,
+			Text: "this version has none; 2.14 or later does"}
 	}
 	config := cabi.NewBlock(int(unsafe.Sizeof(ncclConfig{})))
 	defer config.Free()
@@ -227,7 +230,8 @@ func (n *NCCL) InitRankAside(comm uintptr, size int, id UniqueID, rank int) erro
 		maxCTAs: ncclUndefined, netName: 0})
 	words := *(*[16]uintptr)(unsafe.Pointer(&id))
 	if runtime.GOARCH == "arm64" { // large structures go by reference
-		return n.check(n.f.commInitRankConfig, "ncclCommInitRankConfig", comm, uintptr(size), uintptr(unsafe.Pointer(&id)),
+		return n.check(n.f.commInitRankConfig, "ncclCommInitRankConfig", comm, uintptr(size),
+			uintptr(unsafe.Pointer(&id)),
 			uintptr(rank), config.Addr(0))
 	}
 	args := append([]uintptr{comm, uintptr(size), uintptr(rank), config.Addr(0), 0, 0}, words[:]...)
@@ -237,7 +241,8 @@ func (n *NCCL) InitRankAside(comm uintptr, size int, id UniqueID, rank int) erro
 // Settled reports whether calls that do not block have done what they had to on the host, or how they failed.
 func (n *NCCL) Settled(c Comm) (bool, error) {
 	var code int32
-	if err := n.check(n.f.commGetAsyncError, "ncclCommGetAsyncError", uintptr(c), uintptr(unsafe.Pointer(&code))); err != nil {
+	if err := n.check(n.f.commGetAsyncError, "ncclCommGetAsyncError", uintptr(c),
+		uintptr(unsafe.Pointer(&code))); err != nil {
 		return false, err
 	}
 	return code != NCCLInProgress, n.result("work given before", code)
@@ -254,7 +259,8 @@ func (n *NCCL) Abort(c Comm) error { return n.check(n.f.commAbort, "ncclCommAbor
 // AsyncError returns what went wrong in work given before.
 func (n *NCCL) AsyncError(c Comm) error {
 	var code int32
-	if err := n.check(n.f.commGetAsyncError, "ncclCommGetAsyncError", uintptr(c), uintptr(unsafe.Pointer(&code))); err != nil {
+	if err := n.check(n.f.commGetAsyncError, "ncclCommGetAsyncError", uintptr(c),
+		uintptr(unsafe.Pointer(&code))); err != nil {
 		return err
 	}
 	if code == NCCLInProgress {
@@ -271,35 +277,42 @@ func (n *NCCL) GroupEnd() error { return n.check(n.f.groupEnd, "ncclGroupEnd") }
 
 // AllReduce reduces count elements over the team into every member's dst.
 func (n *NCCL) AllReduce(src, dst Ptr, count int64, t NCCLType, red NCCLRed, c Comm, s Stream) error {
-	return n.check(n.f.allReduce, "ncclAllReduce", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(red), uintptr(c), uintptr(s))
+	return n.check(n.f.allReduce, "ncclAllReduce", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(red),
+		uintptr(c), uintptr(s))
 }
 
 // Reduce reduces count elements over the team into root's dst.
 func (n *NCCL) Reduce(src, dst Ptr, count int64, t NCCLType, red NCCLRed, root int, c Comm, s Stream) error {
-	return n.check(n.f.reduce, "ncclReduce", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(red), uintptr(root), uintptr(c), uintptr(s))
+	return n.check(n.f.reduce, "ncclReduce", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(red),
+		uintptr(root), uintptr(c), uintptr(s))
 }
 
 // Broadcast copies count elements of root's src to every member's dst.
 func (n *NCCL) Broadcast(src, dst Ptr, count int64, t NCCLType, root int, c Comm, s Stream) error {
-	return n.check(n.f.broadcast, "ncclBroadcast", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(root), uintptr(c), uintptr(s))
+	return n.check(n.f.broadcast, "ncclBroadcast", uintptr(src), uintptr(dst), uintptr(count), uintptr(t),
+		uintptr(root), uintptr(c), uintptr(s))
 }
 
 // AllGather puts every member's count elements into every member's dst.
 func (n *NCCL) AllGather(src, dst Ptr, count int64, t NCCLType, c Comm, s Stream) error {
-	return n.check(n.f.allGather, "ncclAllGather", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(c), uintptr(s))
+	return n.check(n.f.allGather, "ncclAllGather", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(c),
+		uintptr(s))
 }
 
 // ReduceScatter reduces over the team; member i gets the i-th count elements.
 func (n *NCCL) ReduceScatter(src, dst Ptr, count int64, t NCCLType, red NCCLRed, c Comm, s Stream) error {
-	return n.check(n.f.redScatter, "ncclReduceScatter", uintptr(src), uintptr(dst), uintptr(count), uintptr(t), uintptr(red), uintptr(c), uintptr(s))
+	return n.check(n.f.redScatter, "ncclReduceScatter", uintptr(src), uintptr(dst), uintptr(count), uintptr(t),
+		uintptr(red), uintptr(c), uintptr(s))
 }
 
 // Send and Recv move count elements between two members; they match in order.
 func (n *NCCL) Send(src Ptr, count int64, t NCCLType, peer int, c Comm, s Stream) error {
-	return n.check(n.f.send, "ncclSend", uintptr(src), uintptr(count), uintptr(t), uintptr(peer), uintptr(c), uintptr(s))
+	return n.check(n.f.send, "ncclSend", uintptr(src), uintptr(count), uintptr(t), uintptr(peer), uintptr(c),
+		uintptr(s))
 }
 
 // Recv is the other side of Send.
 func (n *NCCL) Recv(dst Ptr, count int64, t NCCLType, peer int, c Comm, s Stream) error {
-	return n.check(n.f.recv, "ncclRecv", uintptr(dst), uintptr(count), uintptr(t), uintptr(peer), uintptr(c), uintptr(s))
+	return n.check(n.f.recv, "ncclRecv", uintptr(dst), uintptr(count), uintptr(t), uintptr(peer), uintptr(c),
+		uintptr(s))
 }

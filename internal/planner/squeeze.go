@@ -79,8 +79,8 @@ func Squeeze(
 	return best, waits, err
 }
 
-// again inserts waits anew, the last one first, and leaves out those that others imply: each was inserted while less was
-// ordered than is now. The plan is nil where it cannot be laid out.
+// again inserts waits anew, the last one first, and leaves out those that others imply: each was inserted while less
+// was ordered than is now. The plan is nil where it cannot be laid out.
 func (u *usage) again(
 	ctx context.Context, p *plan.Plan, waits []Wait, now float64, time func(*plan.Plan) (float64, error),
 ) (*plan.Plan, []Wait, error) {
@@ -216,8 +216,9 @@ func (u *usage) behind(p *plan.Plan, a, b int32) (*plan.Plan, *usage) {
 				q.Events++
 				after[last] = append(after[last], plan.Cmd{Kind: plan.Record, Rank: record.Rank, Stream: record.Stream,
 					Site: record.Site, Iter: record.Iter, Event: slot})
-				before[first] = append(before[first], plan.Cmd{Kind: plan.WaitEvent, Rank: wait.Rank, Stream: wait.Stream,
-					Site: wait.Site, Iter: wait.Iter, Event: slot})
+				before[first] = append(before[first],
+					plan.Cmd{Kind: plan.WaitEvent, Rank: wait.Rank, Stream: wait.Stream,
+						Site: wait.Site, Iter: wait.Iter, Event: slot})
 			}
 		}
 	}

@@ -41,7 +41,8 @@ func visit(t *testing.T, text, fragment string) *node {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, chromium(t), "--headless", "--no-sandbox", "--disable-gpu",
 		"--disable-background-networking",
-		"--disable-dev-shm-usage", "--enable-logging=stderr", "--v=0", "--user-data-dir="+t.TempDir(), "--dump-dom", "file://"+file+"#"+fragment)
+		"--disable-dev-shm-usage", "--enable-logging=stderr", "--v=0", "--user-data-dir="+t.TempDir(), "--dump-dom",
+		"file://"+file+"#"+fragment)
 	cmd.WaitDelay = time.Second
 	var log bytes.Buffer
 	cmd.Stderr = &log

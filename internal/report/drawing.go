@@ -82,7 +82,8 @@ func draw(t *trace.Trace) *drawing {
 		return cmp.Or(cmp.Compare(a.Rank, b.Rank), trace.CompareStreams(a.Name, b.Name))
 	})
 	for name, o := range ops {
-		d.Ops = append(d.Ops, legend{Name: name, Class: o.class, Hue: o.hue, Total: trace.Microseconds(float64(o.ns) / 1e3)})
+		d.Ops = append(d.Ops, legend{Name: name, Class: o.class, Hue: o.hue,
+			Total: trace.Microseconds(float64(o.ns) / 1e3)})
 	}
 	slices.SortFunc(d.Ops, func(a, b legend) int {
 		return cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(a.Name, b.Name))
@@ -92,8 +93,10 @@ func draw(t *trace.Trace) *drawing {
 
 func newSpan(e *trace.Event, lo int64, whole float64, hue int) span {
 	at, width := 100*float64(e.Start-lo)/whole, max(100*float64(e.Duration())/whole, thin)
-	hint := fmt.Sprintf("%s: %s, from %s", cmp.Or(e.Detail, e.Name), trace.Microseconds(float64(e.Duration())/1e3), trace.Microseconds(float64(e.Start-lo)/1e3))
-	return span{X: fmt.Sprintf("%.3f", at), Width: fmt.Sprintf("%.3f", width), Class: e.Class, Hue: hue, Name: e.Name, Hint: hint, Wide: width >= wide}
+	hint := fmt.Sprintf("%s: %s, from %s", cmp.Or(e.Detail, e.Name), trace.Microseconds(float64(e.Duration())/1e3),
+		trace.Microseconds(float64(e.Start-lo)/1e3))
+	return span{X: fmt.Sprintf("%.3f", at), Width: fmt.Sprintf("%.3f", width), Class: e.Class, Hue: hue, Name: e.Name,
+		Hint: hint, Wide: width >= wide}
 }
 
 // operation is what all events of a name have in common.
@@ -144,7 +147,8 @@ func (d *drawing) axis(ns float64) {
 	}
 	for i := 0; float64(i)*step*unit <= ns*0.97; i++ {
 		v := float64(i) * step
-		d.Ticks = append(d.Ticks, tick{at: 100 * v * unit / ns, X: fmt.Sprintf("%.3f", 100*v*unit/ns), Text: strconv.FormatFloat(v, 'g', 6, 64)})
+		d.Ticks = append(d.Ticks, tick{at: 100 * v * unit / ns, X: fmt.Sprintf("%.3f", 100*v*unit/ns),
+			Text: strconv.FormatFloat(v, 'g', 6, 64)})
 	}
 }
 

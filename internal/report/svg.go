@@ -99,7 +99,8 @@ func sortedKeys(colours map[operationKey]string) []operationKey {
 
 // drawStrip draws one timeline from y down and returns where the next one begins.
 func drawStrip(b *strings.Builder, s Strip, y int, longest int64, colours map[operationKey]string) int {
-	fmt.Fprintf(b, `<text x="%d" y="%d" font-size="14" font-weight="600">%s</text>`+"\n", svgMargin, y+14, html.EscapeString(s.Title))
+	fmt.Fprintf(b, `<text x="%d" y="%d" font-size="14" font-weight="600">%s</text>`+"\n", svgMargin, y+14,
+		html.EscapeString(s.Title))
 	y += svgTitle
 	top := y
 	d := &drawing{}
@@ -112,7 +113,8 @@ func drawStrip(b *strings.Builder, s Strip, y int, longest int64, colours map[op
 	drawn := 0
 	for i, l := range lanes {
 		if i == mostLanes {
-			fmt.Fprintf(&bars, `<text x="%d" y="%d" fill="#666">%d more streams</text>`+"\n", svgMargin, y+15, len(lanes)-i)
+			fmt.Fprintf(&bars, `<text x="%d" y="%d" fill="#666">%d more streams</text>`+"\n", svgMargin, y+15,
+				len(lanes)-i)
 			y += svgLane
 			break
 		}
@@ -120,7 +122,8 @@ func drawStrip(b *strings.Builder, s Strip, y int, longest int64, colours map[op
 		if s.Trace.Ranks > 1 {
 			name = fmt.Sprintf("rank %d %s", l.rank, l.name)
 		}
-		fmt.Fprintf(&bars, `<text x="%d" y="%d" fill="#444">%s</text>`+"\n", svgMargin, y+15, html.EscapeString(shortened(name, 16)))
+		fmt.Fprintf(&bars, `<text x="%d" y="%d" fill="#444">%s</text>`+"\n", svgMargin, y+15,
+			html.EscapeString(shortened(name, 16)))
 		for _, e := range l.events {
 			if drawn++; drawn > mostEvents {
 				break
@@ -128,9 +131,11 @@ func drawStrip(b *strings.Builder, s Strip, y int, longest int64, colours map[op
 			from, width := x(e.Start-lo), max(field*float64(e.Duration())/float64(longest), 0.5)
 			fmt.Fprintf(&bars, `<rect x="%.1f" y="%d" width="%.1f" height="%d" rx="1.5" fill="%s" stroke="#fff" stroke-width=".6"><title>%s</title></rect>`,
 				from, y+1, width, svgLane-3, colours[operationKey{e.Class, e.Name}],
-				html.EscapeString(fmt.Sprintf("%s, %s", cmp.Or(e.Detail, e.Name), trace.Microseconds(float64(e.Duration())/1e3))))
+				html.EscapeString(fmt.Sprintf("%s, %s", cmp.Or(e.Detail, e.Name),
+					trace.Microseconds(float64(e.Duration())/1e3))))
 			if width > 7.5*float64(len(e.Name)) {
-				fmt.Fprintf(&bars, `<text x="%.1f" y="%d" fill="#fff" font-size="11">%s</text>`, from+5, y+14, html.EscapeString(e.Name))
+				fmt.Fprintf(&bars, `<text x="%.1f" y="%d" fill="#fff" font-size="11">%s</text>`, from+5, y+14,
+					html.EscapeString(e.Name))
 			}
 		}
 		bars.WriteString("\n")

@@ -41,7 +41,8 @@ func TestLettersKeepTheirMeaning(t *testing.T) {
 	draw := func(names ...string) string {
 		x := &Trace{Ranks: 1}
 		for i, n := range names {
-			x.Events = append(x.Events, Event{Stream: "main", Name: n, Class: Comm, Start: int64(i), End: int64(i + 1), Group: NoGroup})
+			x.Events = append(x.Events, Event{Stream: "main", Name: n, Class: Comm, Start: int64(i), End: int64(i + 1),
+				Group: NoGroup})
 		}
 		var b strings.Builder
 		if err := x.Timeline(&b, 60); err != nil {

@@ -219,10 +219,12 @@ func TestNodesLists(t *testing.T) {
 			mine = append(mine, "more")
 		}
 		err := w.SameListOfNode(ctx, "the list", mine)
-		if want := "ranks disagree on the list: rank 2 has nothing more, rank 3 has more"; err == nil || err.Error() != want {
+		if want := "ranks disagree on the list: rank 2 has nothing more, rank 3 has more"; err == nil ||
+			err.Error() != want {
 			return fmt.Errorf("got %v, want %s", err, want)
 		}
-		if err := w.SameList(ctx, "the list", mine[1:2]); err == nil || !strings.Contains(err.Error(), "ranks 2-3 have on node 1") {
+		if err := w.SameList(ctx, "the list", mine[1:2]); err == nil ||
+			!strings.Contains(err.Error(), "ranks 2-3 have on node 1") {
 			return fmt.Errorf("lists that differ between nodes: %v", err)
 		}
 		return nil
@@ -291,7 +293,8 @@ func certificate(t *testing.T) (cert, key string) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	files := map[string]*pem.Block{"cert": {Type: "CERTIFICATE", Bytes: der}, "key": {Type: "PRIVATE KEY", Bytes: secret}}
+	files := map[string]*pem.Block{"cert": {Type: "CERTIFICATE", Bytes: der},
+		"key": {Type: "PRIVATE KEY", Bytes: secret}}
 	for name, block := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
@@ -359,7 +362,8 @@ func TestNodesRefuse(t *testing.T) {
 			"a run with another token: set HOCKET_TOKEN"},
 		{"size", func(o *Options) { o.Size = 3 }, "ranks disagree on the size of the world: rank 0 has 2, rank 1 has 3",
 			"the size of the world"},
-		{"run", func(o *Options) { o.ID = "another run" }, "rank 1: absent", "rank 0: absent: did not join at 127.0.0.1"},
+		{"run", func(o *Options) { o.ID = "another run" }, "rank 1: absent",
+			"rank 0: absent: did not join at 127.0.0.1"},
 		{"no token", func(o *Options) { o.Token = "" }, "rank 1: absent", "set HOCKET_TOKEN"},
 		{"no key", func(o *Options) { o.Cert = "x" }, "rank 1: absent", "set HOCKET_TLS_CERT and HOCKET_TLS_KEY"},
 	} {

@@ -17,10 +17,12 @@ func FuzzDecode(f *testing.F) {
 	for _, packet := range [][]byte{
 		hello{protocol, "run", 3, member{1, 2, "host"}}.encode(), encodeReady(), encodeBye(),
 		agreement{7, "step", []byte("value")}.encode(), export{"key"}.encode(),
-		pulse{1, 2, 3, "step"}.encode(), token{"secret"}.encode(), wanted{1, 2}.encode(), data{3, []byte("bytes")}.append(nil),
+		pulse{1, 2, 3, "step"}.encode(), token{"secret"}.encode(), wanted{1, 2}.encode(),
+		data{3, []byte("bytes")}.append(nil),
 		arrival{hello{protocol, "run", 3, member{1, 2, "host"}}, "node", "::1:5"}.encode(),
 		encodeCause(cause{Peer: &PeerError{Rank: 1, PID: 2, Host: "h", Why: "why"}}),
-		encodeCause(cause{Disagree: &DisagreeError{What: "what", Values: []Value{{Rank: 0, Value: "a"}, {Rank: 1, Value: "b"}}}}),
+		encodeCause(cause{Disagree: &DisagreeError{What: "what",
+			Values: []Value{{Rank: 0, Value: "a"}, {Rank: 1, Value: "b"}}}}),
 		{kindAgreement, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255}, []byte("h{"), []byte("xnull"),
 	} {
 		f.Add(packet)
@@ -214,7 +216,8 @@ func TestOne(t *testing.T) {
 	if err := w.Step("more"); !errors.Is(err, ErrLeft) {
 		t.Errorf("a step after Leave: %v", err)
 	}
-	for _, o := range []Options{{Size: 2, Rank: 2, ID: "x"}, {Size: 2, Rank: -1, ID: "x"}, {Size: 2}, {Size: MaxProcesses + 1, ID: "x"},
+	for _, o := range []Options{{Size: 2, Rank: 2, ID: "x"}, {Size: 2, Rank: -1, ID: "x"}, {Size: 2},
+		{Size: MaxProcesses + 1, ID: "x"},
 		{Size: 4, LocalSize: 2, ID: "x"}} {
 		if w, err := Join(ctx, o); err == nil {
 			t.Errorf("%+v joins: %v", o, w)

@@ -50,7 +50,8 @@ var Topics = []Topic{
 	topic("soak", "Soaks", "who ranks seconds runs loads deadlines_missed passes device_first_mib device_last_mib "+
 		"malloc_first_mib malloc_last_mib", "", ""),
 	topic("tests", "Tests on GPUs", "who package passed failed skipped", "", ""),
-	topic("steps", "Whole programs", "who func dims ranks strategy issue us iqr single_us host_us bound_us bound_by", "func dims ranks issue",
+	topic("steps", "Whole programs", "who func dims ranks strategy issue us iqr single_us host_us bound_us bound_by",
+		"func dims ranks issue",
 		"strategy"),
 	topic("ops", "Statements furthest from their bound",
 		"who func dims ranks strategy issue op line times shapes us iqr bound_us bound_by", "", ""),

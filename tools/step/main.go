@@ -158,7 +158,8 @@ func (s source) opRows(w io.Writer, rep *report, most int) {
 	st := rep.Bench.Step
 	for _, way := range st.Ways {
 		for _, o := range way.Ops[:min(len(way.Ops), most)] {
-			s.row(w, s.commit, "hocket", st.Func, dims(st.Dims), rep.Bench.Ranks, s.strategy(way.Strategy), way.Issued, o.Op,
+			s.row(w, s.commit, "hocket", st.Func, dims(st.Dims), rep.Bench.Ranks, s.strategy(way.Strategy), way.Issued,
+				o.Op,
 				o.Line, o.Times, o.Shapes,
 				o.US.Median, o.US.Spread, o.BoundUS, o.BoundBy)
 		}

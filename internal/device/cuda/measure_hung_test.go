@@ -29,7 +29,8 @@ func TestMeasuringHangs(t *testing.T) {
 	}
 	for _, name := range []string{"p2p", "allgather", "beside"} {
 		measures[name] = func(ctx context.Context, machine string) error {
-			_, err := bench.Run(ctx, name, bench.Options{Machine: machine, Ranks: 2, Sizes: []int64{4 << 10}, Rounds: 1})
+			_, err := bench.Run(ctx, name,
+				bench.Options{Machine: machine, Ranks: 2, Sizes: []int64{4 << 10}, Rounds: 1})
 			return err
 		}
 	}
@@ -43,7 +44,8 @@ func TestMeasuringHangs(t *testing.T) {
 				f := newFake(t, 2)
 				f.haunted = true
 				sys := f.system()
-				sys.CallPatience = gpu.Patience{Call: 2 * time.Second, Late: 100 * time.Millisecond, Close: 200 * time.Millisecond}
+				sys.CallPatience = gpu.Patience{Call: 2 * time.Second, Late: 100 * time.Millisecond,
+					Close: 200 * time.Millisecond}
 				m := newMachine(sys, Options{Kernels: f})
 				name := fmt.Sprintf("%s %s", t.Name(), call)
 				device.Register(name, func(*procs.World) (device.Machine, error) { return m, nil })
@@ -58,7 +60,8 @@ func TestMeasuringHangs(t *testing.T) {
 				defer cancel()
 				began := time.Now()
 				err := measures[what](ctx, name)
-				if !errors.Is(err, device.ErrDeviceLost) || !strings.Contains(err.Error(), call+": the call has not returned for ") {
+				if !errors.Is(err, device.ErrDeviceLost) ||
+					!strings.Contains(err.Error(), call+": the call has not returned for ") {
 					t.Errorf("got %v", err)
 				}
 				if took := time.Since(began); took > 20*time.Second {

@@ -89,14 +89,16 @@ func TestPeerKilled(t *testing.T) {
 	running.Wait()
 }
 
-// TestNodesKilled: a process of the other node that is killed, while NCCL is made ready or runs, is named in bounded time.
+// TestNodesKilled: a process of the other node that is killed, while NCCL is made ready or runs, is named in bounded
+// time.
 func TestNodesKilled(t *testing.T) {
 	for _, call := range []peerFault{{syscall.SIGKILL, "cuMemSetAccess", 1}, {syscall.SIGKILL, "cuLaunchKernel", 1},
 		{syscall.SIGKILL, "cuLaunchKernel", 20}, {syscall.SIGKILL, "cuStreamQuery", 30}} {
 		for culprit := range 2 {
 			t.Run(fmt.Sprint(call.Call, call.Number, " of ", culprit), func(t *testing.T) {
 				j := peerJob{GPUs: 2, PerGPU: 1, NCCL: t.TempDir(),
-					Loads: []peerLoad{{Program: "tp_sp_linears.hkt", Dims: small["tp_sp_linears.hkt"], Batches: []int{1, 5, 20}}}}
+					Loads: []peerLoad{{Program: "tp_sp_linears.hkt", Dims: small["tp_sp_linears.hkt"],
+						Batches: []int{1, 5, 20}}}}
 				jobs := slices.Repeat([]peerJob{j}, 2)
 				jobs[culprit].Fault = call
 				peers := startPeersOn(t, 2, stallTimeout, jobs...)
@@ -290,7 +292,8 @@ func TestPeerCallFails(t *testing.T) {
 		t.Skip("it takes long under the race detector")
 	}
 	for _, name := range []string{"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle",
-		"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuStreamCreateWithPriority", "cuModuleLoadData", "cuMemHostAlloc", "cuMemsetD32Async"} {
+		"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuStreamCreateWithPriority", "cuModuleLoadData",
+		"cuMemHostAlloc", "cuMemsetD32Async"} {
 		failed := false
 		for n := 1; n < 4; n++ {
 			fails := false
@@ -313,7 +316,8 @@ func TestPeerCallFails(t *testing.T) {
 			if (errs[0] == nil) != (errs[1] == nil) {
 				t.Errorf("%s, call %d: %v, but %v", name, n, errs[0], errs[1])
 			}
-			if err := errs[0]; err != nil && !strings.Contains(err.Error(), "process 1") && !strings.Contains(err.Error(), "rank 1") {
+			if err := errs[0]; err != nil && !strings.Contains(err.Error(), "process 1") &&
+				!strings.Contains(err.Error(), "rank 1") {
 				t.Errorf("%s, call %d: it does not say whose failed: %v", name, n, errs[0])
 			}
 			failed = failed || fails
@@ -372,23 +376,25 @@ func TestPeerMute(t *testing.T) {
 	for _, algorithm := range []string{"staged", "move-copy"} {
 		var loaded sync.WaitGroup
 		loaded.Add(2)
-		errs := runMembers(t, alike(2, peerJob{GPUs: 2, PerGPU: 1, Timeout: 500 * time.Millisecond}), func(p *peerMember) error {
-			if err := p.double(t, 64, hocket.LoadOptions{Algorithm: algorithm}); err != nil {
-				t.Error(err)
-			}
-			loaded.Done()
-			loaded.Wait()
-			p.f.mu.Lock()
-			p.f.mute = p.rank == 1
-			p.f.mu.Unlock()
-			return p.double(t, 64, hocket.LoadOptions{Algorithm: algorithm})
-		})
+		errs := runMembers(t, alike(2, peerJob{GPUs: 2, PerGPU: 1, Timeout: 500 * time.Millisecond}),
+			func(p *peerMember) error {
+				if err := p.double(t, 64, hocket.LoadOptions{Algorithm: algorithm}); err != nil {
+					t.Error(err)
+				}
+				loaded.Done()
+				loaded.Wait()
+				p.f.mu.Lock()
+				p.f.mute = p.rank == 1
+				p.f.mu.Unlock()
+				return p.double(t, 64, hocket.LoadOptions{Algorithm: algorithm})
+			})
 		waits := 0
 		for rank, err := range errs {
 			var peer *hocket.PeerError
 			if err == nil {
 				t.Errorf("%s: process %d took no notice", algorithm, rank)
-			} else if strings.Contains(err.Error(), "gave up waiting for") && strings.Contains(err.Error(), TimeoutVariable) {
+			} else if strings.Contains(err.Error(), "gave up waiting for") &&
+				strings.Contains(err.Error(), TimeoutVariable) {
 				waits++
 			} else if !errors.As(err, &peer) {
 				t.Errorf("%s: process %d: %v", algorithm, rank, err)
@@ -404,24 +410,25 @@ func TestPeerMute(t *testing.T) {
 // something else for as long as it is not stalled.
 func TestPeerLate(t *testing.T) {
 	gone := make(chan struct{})
-	errs := runMembers(t, alike(2, peerJob{GPUs: 2, PerGPU: 1, Timeout: 500 * time.Millisecond}), func(p *peerMember) error {
-		model := modeltest.Load(t, p.m, stateful, hocket.LoadOptions{Algorithm: "staged"})
-		defer model.Close()
-		in, err := model.RandomInputs("ints:1")
-		if err != nil {
+	errs := runMembers(t, alike(2, peerJob{GPUs: 2, PerGPU: 1, Timeout: 500 * time.Millisecond}),
+		func(p *peerMember) error {
+			model := modeltest.Load(t, p.m, stateful, hocket.LoadOptions{Algorithm: "staged"})
+			defer model.Close()
+			in, err := model.RandomInputs("ints:1")
+			if err != nil {
+				return err
+			}
+			if err := model.Prepare(t.Context(), nil); err != nil {
+				return err
+			}
+			if p.rank == 1 {
+				<-gone
+				return nil
+			}
+			defer close(gone)
+			_, err = model.Run(t.Context(), hocket.Args{In: in})
 			return err
-		}
-		if err := model.Prepare(t.Context(), nil); err != nil {
-			return err
-		}
-		if p.rank == 1 {
-			<-gone
-			return nil
-		}
-		defer close(gone)
-		_, err = model.Run(t.Context(), hocket.Args{In: in})
-		return err
-	})
+		})
 	var peer *hocket.PeerError
 	if !errors.As(errs[0], &peer) || peer.Rank != 1 || !strings.Contains(errs[0].Error(), "gave up waiting for") {
 		t.Errorf("process 0 says %v", errs[0])

@@ -135,7 +135,8 @@ func (w *world) spread(ranks int) error {
 		key := fmt.Sprintf("process %d GPU %s", owner, is.PCI)
 		s := at[key]
 		if s == nil {
-			s = &site{w: w, gpu: w.m.sys.known(is, w.m.vista.own), foreign: owner != p.Process(), owner: owner, key: key,
+			s = &site{w: w, gpu: w.m.sys.known(is, w.m.vista.own), foreign: owner != p.Process(), owner: owner,
+				key: key,
 				far: p.World.Node(owner) != p.World.Node(p.Process())}
 			s.faults.s = s
 			at[key] = s

@@ -312,7 +312,8 @@ func startPeersOn(t *testing.T, nodes int, stall time.Duration, jobs ...peerJob)
 			"HOCKET_RUN_ID="+t.Name(), "HOCKET_RUN_DIR="+dir, fmt.Sprint("HOCKET_STALL_TIMEOUT=", stall),
 			peerVariable+"="+string(text), resultVariable+"="+p.result)
 		if nodes > 1 {
-			p.Env = append(p.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN=t", fmt.Sprint("HOCKET_NODE=", rank*nodes/len(jobs)))
+			p.Env = append(p.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN=t",
+				fmt.Sprint("HOCKET_NODE=", rank*nodes/len(jobs)))
 		}
 		if nodes > 1 && rank == 0 {
 			p.ExtraFiles = []*os.File{meeting}
@@ -512,14 +513,17 @@ func TestPeersSeeOthers(t *testing.T) {
 // memory of another node is refused.
 func TestNodes(t *testing.T) {
 	j := peerJob{GPUs: 4, PerGPU: 1, NCCL: t.TempDir()}
-	for _, name := range []string{"ag_linear_2d.hkt", "dp_tp_mlp.hkt", "linear_rs_2d.hkt", "mlp.hkt", "moe.hkt", "all_to_allv.hkt",
+	for _, name := range []string{"ag_linear_2d.hkt", "dp_tp_mlp.hkt", "linear_rs_2d.hkt", "mlp.hkt", "moe.hkt",
+		"all_to_allv.hkt",
 		"row_parallel_scatter.hkt", "symbolic_rows.hkt"} {
 		j.Loads = append(j.Loads, peerLoad{Program: name, Dims: small[name], Algorithm: "staged", Batches: []int{1, 3}})
 	}
 	for _, name := range []string{"mlp.hkt", "column_parallel.hkt"} {
-		j.Loads = append(j.Loads, peerLoad{Program: name, Dims: small[name], Algorithm: "hierarchical", Batches: []int{2, 1}})
+		j.Loads = append(j.Loads, peerLoad{Program: name, Dims: small[name], Algorithm: "hierarchical",
+			Batches: []int{2, 1}})
 	}
-	j.Loads = append(j.Loads, peerLoad{Program: "../internal/device/cuda/testdata/nodes.hkt", Algorithm: "hierarchical", Batches: []int{2}})
+	j.Loads = append(j.Loads, peerLoad{Program: "../internal/device/cuda/testdata/nodes.hkt", Algorithm: "hierarchical",
+		Batches: []int{2}})
 	alone := j
 	alone.NCCL, alone.Loads = "", slices.Clone(j.Loads)
 	for i := range alone.Loads {

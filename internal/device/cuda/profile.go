@@ -37,7 +37,8 @@ func (w *world) Profile(names func(id int64) string) error {
 	return w.drv.StartProfiler()
 }
 
-// begin has the profiler call what this thread issues by a mark's name, until end. The goroutine is locked to its thread.
+// begin has the profiler call what this thread issues by a mark's name, until end. The goroutine is locked to its
+// thread.
 func (n *naming) begin(id int64) { n.nvtx.Push(n.names(id)) }
 
 func (n *naming) end() { n.nvtx.Pop() }

@@ -17,7 +17,8 @@ func nvtxLog(t *testing.T, f *fakeGPU) (log *[]string, open func() (*nvlib.NVTX,
 	log = new([]string)
 	f.trace = func(name string, _ []uintptr) {
 		switch name {
-		case "cuProfilerStart", "cuProfilerStop", "cuLaunchKernel", "cuLaunchKernelEx", "cuGraphLaunch", "cuMemcpyAsync":
+		case "cuProfilerStart", "cuProfilerStop", "cuLaunchKernel", "cuLaunchKernelEx", "cuGraphLaunch",
+			"cuMemcpyAsync":
 			*log = append(*log, name)
 		}
 	}
@@ -45,8 +46,10 @@ func TestProfileRange(t *testing.T) {
 		want         []string
 	}{
 		{"by call", hocket.LoadOptions{ProfileRange: true, Trace: true}, true, true,
-			[]string{"[%y: f32[T, 16] = add %x, %x (line 4, rank 0)", "[%y: f32[T, 16] = add %x, %x (line 4, rank 1)", "[input (line 3, rank 0)"}},
-		{"by graph", hocket.LoadOptions{ProfileRange: true, Trace: true, Graph: true}, true, true, []string{"[f as one graph"}},
+			[]string{"[%y: f32[T, 16] = add %x, %x (line 4, rank 0)", "[%y: f32[T, 16] = add %x, %x (line 4, rank 1)",
+				"[input (line 3, rank 0)"}},
+		{"by graph", hocket.LoadOptions{ProfileRange: true, Trace: true, Graph: true}, true, true,
+			[]string{"[f as one graph"}},
 		{"without NVTX", hocket.LoadOptions{ProfileRange: true, Trace: true}, false, true, nil},
 		{"off", hocket.LoadOptions{Trace: true}, true, false, nil},
 	} {
@@ -61,7 +64,8 @@ func TestProfileRange(t *testing.T) {
 			if err := double(t, model, 8); err != nil {
 				t.Fatal(err)
 			}
-			if slices.ContainsFunc(*log, func(s string) bool { return s[0] != 'c' || strings.HasPrefix(s, "cuProfiler") }) {
+			if slices.ContainsFunc(*log,
+				func(s string) bool { return s[0] != 'c' || strings.HasPrefix(s, "cuProfiler") }) {
 				t.Errorf("the first run is profiled: %q", *log)
 			}
 			*log = nil

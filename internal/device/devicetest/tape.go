@@ -22,7 +22,8 @@ func (*TapeMachine) Name() string { return "tape" }
 
 // Caps are those of a machine that only runs streams.
 func (*TapeMachine) Caps() device.Caps {
-	return device.Caps{MaxRanks: 64, DTypes: ir.DTypes(), Concurrent: true, Deadlocks: true, HostCalls: true, Poison: true}
+	return device.Caps{MaxRanks: 64, DTypes: ir.DTypes(), Concurrent: true, Deadlocks: true, HostCalls: true,
+		Poison: true}
 }
 
 // Open makes a tape, which is kept in Opened.
@@ -135,17 +136,20 @@ func (t *Tape) Plan() *plan.Plan {
 		}
 	}
 	barrier.Channel = int32(len(t.teams))
-	p.Channels, p.Colls = append(t.teams[:len(t.teams):len(t.teams)], all), append(t.colls[:len(t.colls):len(t.colls)], barrier)
+	p.Channels, p.Colls = append(t.teams[:len(t.teams):len(t.teams)], all),
+		append(t.colls[:len(t.colls):len(t.colls)], barrier)
 	p.Cmds, p.Events = t.Cmds, t.events
 	for i, text := range t.texts {
 		p.Sites = append(p.Sites, plan.Site{Pos: ir.Pos{Line: int32(i + 1), Col: 1}, Text: text})
 	}
 	for _, m := range t.mems {
-		p.Buffers = append(p.Buffers, plan.Buffer{Name: m.name, Role: plan.RoleAlloc, Symmetric: m.kind == device.Shared, Offset: p.ArenaBytes, Bytes: m.bytes})
+		p.Buffers = append(p.Buffers, plan.Buffer{Name: m.name, Role: plan.RoleAlloc,
+			Symmetric: m.kind == device.Shared, Offset: p.ArenaBytes, Bytes: m.bytes})
 		p.ArenaBytes += plan.Aligned(m.bytes)
 	}
 	for i, n := range t.lens {
-		p.Counters = append(p.Counters, plan.Counter{Name: fmt.Sprint("counters ", i), Len: n, PerRun: make([]int64, int(n)*t.ranks)})
+		p.Counters = append(p.Counters, plan.Counter{Name: fmt.Sprint("counters ", i), Len: n,
+			PerRun: make([]int64, int(n)*t.ranks)})
 	}
 	for i := range p.Cmds {
 		if c := &p.Cmds[i]; c.Kind == plan.Signal {
@@ -207,7 +211,8 @@ func (d tapeDevice) Prepare(k device.Kernel) (device.Launch, error) {
 		}
 		l.far = append(l.far, v)
 		place := d.t.Alloc(d.rank, v.Elements()*v.DType.Size(), device.Private, "what a launch reads of "+m.name)
-		l.places = append(l.places, device.View{Mem: place, DType: v.DType, Shape: v.Shape, Strides: tensor.Strides(v.Shape)})
+		l.places = append(l.places, device.View{Mem: place, DType: v.DType, Shape: v.Shape,
+			Strides: tensor.Strides(v.Shape)})
 	}
 	return l, nil
 }
@@ -299,7 +304,8 @@ func (s *tapeStream) Launch(l device.Launch) error {
 	if x.k.Joins() {
 		op = ir.OpAdd // elementwise, so it may be in place
 	}
-	s.add(plan.Cmd{Kind: plan.Compute, Op: op, Ins: append(refsTo(x.near), refsTo(x.places)...), Outs: refsTo(x.k.Outs)})
+	s.add(plan.Cmd{Kind: plan.Compute, Op: op, Ins: append(refsTo(x.near), refsTo(x.places)...),
+		Outs: refsTo(x.k.Outs)})
 	return nil
 }
 

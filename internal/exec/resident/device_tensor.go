@@ -80,7 +80,8 @@ func (s *DeviceTensors) NewAt(ctx context.Context, ranks int, io *plan.IO, at ma
 
 // Errorf is an error about the tensor, which it names.
 func (t *DeviceTensor) Errorf(format string, args ...any) error {
-	return fmt.Errorf("device tensor %s %s: %w", t.io.Name, &tensor.Tensor{DType: t.io.DType, Shape: t.io.Shape}, fmt.Errorf(format, args...))
+	return fmt.Errorf("device tensor %s %s: %w", t.io.Name, &tensor.Tensor{DType: t.io.DType, Shape: t.io.Shape},
+		fmt.Errorf(format, args...))
 }
 
 // IO is how the tensor lies. Callers must not change it.
@@ -91,7 +92,8 @@ func (t *DeviceTensor) Ranks() int { return len(t.loan.blocks) }
 
 // Spare reserves memory for a copy of the tensor. The loan must be given back.
 func (t *DeviceTensor) Spare(ctx context.Context) (*Loan, error) {
-	return t.of.pool.take(context.WithoutCancel(ctx), t.blockBytes(len(t.loan.blocks)), nil) // others may come to use its world
+	return t.of.pool.take(context.WithoutCancel(ctx), t.blockBytes(len(t.loan.blocks)),
+		nil) // others may come to use its world
 }
 
 // blockBytes are the bytes of each rank's block; negative for none.
@@ -111,7 +113,8 @@ func (t *DeviceTensor) Unlike(io *plan.IO, ranks int) []string {
 			io.Name, blocks.Header(io), blocks.Header(&t.io))}
 	}
 	if t.Ranks() != ranks {
-		return []string{fmt.Sprintf("the device tensor for %s is on %d ranks, and the run on %d", io.Name, t.Ranks(), ranks)}
+		return []string{fmt.Sprintf("the device tensor for %s is on %d ranks, and the run on %d", io.Name, t.Ranks(),
+			ranks)}
 	}
 	for r := range int32(ranks) {
 		if want, is := io.Of(r), t.io.Of(r); !sameBlock(want, is) {

@@ -62,18 +62,20 @@ func (p *problem) apart(i, step int32) int64 {
 	return max(0, int64(p.items[i].Begin)-int64(step), int64(step)+1-int64(p.items[i].End))
 }
 
-// alignUnit is the weight at which a life that begins or ends an average life apart from a neighbour's counts as much as
-// an average item's bytes.
+// alignUnit is the weight at which a life that begins or ends an average life apart from a neighbour's counts as much
+// as an average item's bytes.
 const alignUnit = 1 << 10
 
 // mostAligned bounds the pairs of items that meet, of those that are packed with several weights.
 const mostAligned = 28 << 20
 
 // gapFit places items in the given order, each into the gap between those it conflicts with that it leaves least of, or
-// above them. Where align is not 0, which is for the order outwards, it prefers to lie beside what ends when it does, so
-// that gaps become large again. ended, which may be nil, reports that neither i nor any item behind it in the order meets j.
+// above them. Where align is not 0, which is for the order outwards, it prefers to lie beside what ends when it does,
+// so that gaps become large again. ended, which may be nil, reports that neither i nor any item behind it in the order
+// meets j.
 func (p *problem) gapFit(order []int32, ended func(i, j int32) bool, hottest int32, align int64) []int64 {
-	f := fitter{p: p, ended: ended, hottest: hottest, align: align, off: make([]int64, len(p.items)), size: 1, length: 1}
+	f := fitter{p: p, ended: ended, hottest: hottest, align: align, off: make([]int64, len(p.items)), size: 1,
+		length: 1}
 	n := int64(len(p.items))
 	for i := range f.off {
 		f.off[i] = -1
@@ -210,8 +212,8 @@ func (p *problem) by(keys ...func(i int32) int64) []int32 {
 
 func (p *problem) length(i int32) int64 { return int64(p.items[i].End) - int64(p.items[i].Begin) }
 
-// outwards is the order outwards from a step: they lie without gaps, the longest lived lowest, and what is free later and
-// was free before lies together above.
+// outwards is the order outwards from a step: they lie without gaps, the longest lived lowest, and what is free later
+// and was free before lies together above.
 func (p *problem) outwards(step int32) []int32 {
 	return p.by(func(i int32) int64 { return -p.apart(i, step) }, p.length)
 }

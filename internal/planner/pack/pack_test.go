@@ -96,8 +96,8 @@ func TestPerfectPackings(t *testing.T) {
 	}
 }
 
-// Intervals that begin anywhere, of sizes that are drawn evenly or are powers of two: many or few live at once. Searched
-// as a FILE.csv is, and without search where those that live at once are so many that it finds nothing.
+// Intervals that begin anywhere, of sizes that are drawn evenly or are powers of two: many or few live at once.
+// Searched as a FILE.csv is, and without search where those that live at once are so many that it finds nothing.
 func TestRandomIntervals(t *testing.T) {
 	for _, c := range []struct {
 		n        int
@@ -131,7 +131,8 @@ func TestRandomIntervals(t *testing.T) {
 			over := 100 * float64(Height(items, off)-load) / float64(load)
 			t.Logf("n=%d mean life %v seed %d: %.2f %% over", c.n, c.mean, seed, over)
 			if over > 4 {
-				t.Errorf("n=%d mean life %v seed %d: %.2f %% over what lives at once, want at most 4", c.n, c.mean, seed, over)
+				t.Errorf("n=%d mean life %v seed %d: %.2f %% over what lives at once, want at most 4", c.n, c.mean,
+					seed, over)
 			}
 		}
 	}

@@ -13,8 +13,8 @@ import (
 // for it, which is timed beside cuBLASLt's algorithms.
 
 const (
-	// skinnyRows is the most rows of a product that hocket's kernel is timed for, and skinnySlice how many a block of it has:
-	// where there are more, the weight comes from memory once and then from the cache.
+	// skinnyRows is the most rows of a product that hocket's kernel is timed for, and skinnySlice how many a block of
+	// it has: where there are more, the weight comes from memory once and then from the cache.
 	skinnyRows, skinnySlice = 64, 16
 	// skinnyLeast is how many bytes a weight has, at the least, for its kernel to be
 	// looked for: fewer are read in little more than a launch takes.
