@@ -44,7 +44,7 @@ func (p *Program) Enqueue(
 	return err
 }
 
-// callers opens what work on streams of the caller's takes.
+// openCallers opens what work on streams of the caller's takes.
 func (p *Program) openCallers() error {
 	if p.callers != nil {
 		return nil
@@ -60,6 +60,9 @@ func (p *Program) enqueue(
 	ctx context.Context, a Args, weights *Weights, streams []uintptr, capturing bool,
 ) error {
 	defer p.trimFrames()
+	if capturing && p.callers == nil {
+		return ErrCapturing // opening takes streams
+	}
 	if err := p.openCallers(); err != nil {
 		return err
 	}
