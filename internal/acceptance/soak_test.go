@@ -585,6 +585,11 @@ func measure(t *testing.T) usage {
 			u.threads = int(n)
 		}
 	}
+	if detectsRaces { // of the process Go's part alone is what was asked for
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		u.resident = int64(m.HeapInuse + m.StackInuse)
+	}
 	return u
 }
 
