@@ -24,9 +24,11 @@ type explainFlags struct {
 func (o *explainFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	f.BoolVar(&o.explain, "explain", false,
-		"say what was resharded and why, what each strategy is predicted to take, and which was chosen (auto, unless --strategy says otherwise)")
+		"say what was resharded and why, what each strategy is predicted to take, "+
+			"and which was chosen (auto, unless --strategy says otherwise)")
 	addPredicted(c, &o.machine, "auto, --explain and --html predict")
-	f.IntVar(&o.nodes, "nodes", 0, "on how many nodes the ranks are, in order and evenly, as auto, --explain and --html predict (default: one)")
+	f.IntVar(&o.nodes, "nodes", 0, 
+		"on how many nodes the ranks are, in order and evenly, as auto, --explain and --html predict (default: one)")
 }
 
 // addPredicted adds the machine that what predicts for.

@@ -27,7 +27,8 @@ func TestMedian(t *testing.T) {
 func TestRepeatTellsTheMedian(t *testing.T) {
 	t.Chdir("../..")
 	stdout, stderr, code := hocketHere("run", "examples/mlp.hkt", "--repeat", "5")
-	if code != 0 || !regexp.MustCompile(`(?m)^time  median [\d.]+ [µm]s a run, [\d.]+ [µm]s to [\d.]+ [µm]s, of 5 back to back$`).MatchString(stdout) {
+	told := regexp.MustCompile(`(?m)^time  median [\d.]+ [µm]s a run, [\d.]+ [µm]s to [\d.]+ [µm]s, of 5 back to back$`)
+	if code != 0 || !told.MatchString(stdout) {
 		t.Errorf("exit %d, %s\n%s", code, stderr, stdout)
 	}
 	stdout, stderr, code = hocketHere("run", "examples/mlp.hkt", "--repeat", "4", "--json")
@@ -99,7 +100,8 @@ func TestExplainGroupsLayers(t *testing.T) {
 	stdout, _, _ = hocketHere("opt", "examples/mlp.hkt", "--explain", "--machine", "h200x4",
 		"--dim", "T=8192", "--dim", "H=8192", "--dim", "F=28672")
 	// Alone the two collectives take 261 and 284 µs, and nothing hides them.
-	if want := "exposed      0.0 µs of communication that no computation hides, sequential 545 µs\n"; !strings.Contains(stdout, want) {
+	const want = "exposed      0.0 µs of communication that no computation hides, sequential 545 µs\n"
+	if !strings.Contains(stdout, want) {
 		t.Errorf("%q is not in\n%s", want, stdout)
 	}
 }

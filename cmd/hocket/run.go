@@ -122,7 +122,8 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.StringVar(&o.report, "report", "",
 		"write a page to `FILE`: where the time went, or what refutes it")
 	f.BoolVar(&o.profiled, "profile-range", false,
-		"make the measured run the range that a profiler captures, and name statements by NVTX where its library is (-m cuda)")
+		"make the measured run the range that a profiler captures, "+
+			"and name statements by NVTX where its library is (-m cuda)")
 	f.StringVar(&o.flight, "flight", "",
 		"when the run fails write what each rank was in to `FILE` (default: in the cache folder)")
 	rare(c, "algorithm", "fixed", "measure", "check-launches", "no-prove", "seed", "budget", "flight", "profile-range")

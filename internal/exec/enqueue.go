@@ -155,7 +155,8 @@ func (p *Program) hostUploads(ins []int) error {
 		first := p.im.FirstBlock[p.im.Inputs[i].Name]
 		for b := range p.im.Inputs[i].Parts {
 			if f.in[first+b] != nil && !p.uploaded.skip[first+b] {
-				return fmt.Errorf("%w: %%%s would be uploaded, for which an enqueued run cannot wait: give its address, or bind a device tensor",
+				return fmt.Errorf("%w: %%%s would be uploaded, for which an enqueued run cannot wait: "+
+					"give its address, or bind a device tensor",
 					blocks.ErrInput, p.im.Inputs[i].Name)
 			}
 		}
