@@ -27,7 +27,7 @@ func (o *explainFlags) add(c *cobra.Command) {
 		"say what was resharded and why, what each strategy is predicted to take, "+
 			"and which was chosen (auto, unless --strategy says otherwise)")
 	addPredicted(c, &o.machine, "auto, --explain and --html predict")
-	f.IntVar(&o.nodes, "nodes", 0, 
+	f.IntVar(&o.nodes, "nodes", 0,
 		"on how many nodes the ranks are, in order and evenly, as auto, --explain and --html predict (default: one)")
 }
 

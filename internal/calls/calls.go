@@ -34,6 +34,8 @@ type Group struct {
 	peers    *world.World // nil for a process alone
 	dispatch *comm.Dispatch
 	rank     int // of this process
+	// isCapturing is the machine's.
+	isCapturing func(stream uintptr) (bool, error)
 
 	mu      sync.Mutex
 	made    map[key]*prepared
@@ -56,7 +58,7 @@ func Open(ctx context.Context, m device.Machine, ranks int, o Options) (*Group, 
 	if err != nil {
 		return nil, err
 	}
-	g := &Group{world: w, peers: m.Peers(), made: map[key]*prepared{}}
+	g := &Group{world: w, peers: m.Peers(), made: map[key]*prepared{}, isCapturing: m.Capturing}
 	if g.calls, err = w.OpenCalls(); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
@@ -218,7 +220,7 @@ func (g *Group) Err() error {
 }
 
 func (g *Group) notCapturing(stream uintptr) error {
-	capturing, err := g.calls.Capturing(stream)
+	capturing, err := g.isCapturing(stream)
 	if err == nil && capturing {
 		err = ErrCapturing
 	}

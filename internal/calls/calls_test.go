@@ -22,8 +22,7 @@ type stub struct {
 	bytes     int64 // of it
 }
 
-func (s *stub) TeamAlgorithms() []string        { return []string{"slow", "fast", "other"} }
-func (s *stub) Capturing(uintptr) (bool, error) { return s.capturing, nil }
+func (s *stub) TeamAlgorithms() []string { return []string{"slow", "fast", "other"} }
 func (s *stub) Adopt(at []uintptr, bytes int64) (all []device.Memory, err error) {
 	for _, p := range at {
 		if p%16 != 0 {
@@ -94,7 +93,8 @@ func (w pair) TeamAlgorithms() []string      { return w.s.TeamAlgorithms() }
 func opened(s *stub) *Group {
 	w := pair{s: s}
 	return &Group{world: w, calls: s, rank: 1, made: map[key]*prepared{},
-		dispatch: comm.NewDispatch(w, device.Caps{}, nil, comm.Policy{})}
+		isCapturing: func(uintptr) (bool, error) { return s.capturing, nil },
+		dispatch:    comm.NewDispatch(w, device.Caps{}, nil, comm.Policy{})}
 }
 
 func (s *stub) wants(t *testing.T, want ...string) {

@@ -18,8 +18,6 @@ type Calls interface {
 	Adopt(at []uintptr, bytes int64) ([]Memory, error)
 	// Device is the machine's number of the rank's device, in this process.
 	Device() int
-	// Capturing reports whether work on a stream is recorded and not run.
-	Capturing(stream uintptr) (bool, error)
 	// Copy copies between addresses that the device reaches, in the stream's order.
 	Copy(stream, dst, src uintptr, bytes int64) error
 	// Err returns why calls can no longer be relied on: the world has ended, or a kernel has given up. It asks no

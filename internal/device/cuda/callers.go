@@ -219,10 +219,15 @@ func (c callers) CaptureInto(ctx context.Context, streams []uintptr, issue func(
 func (c callers) Err() error {
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
-	if c.w.cause == nil {
-		readTeams(c.w)
+	return c.w.told()
+}
+
+// told is err, with what kernels of teams have reported by now. It asks no device. The caller holds mu.
+func (w *world) told() error {
+	if w.cause == nil {
+		readTeams(w)
 	}
-	return c.w.err()
+	return w.err()
 }
 
 // comeBehind has an origin wait for all that a stream of its GPU was given. The context is current.

@@ -168,7 +168,7 @@ func (x *call) Do(stream uintptr, operands ...uintptr) error {
 	c, w := x.calls, x.calls.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := c.err(); err != nil {
+	if err := c.w.told(); err != nil {
 		return err
 	}
 	if x.launch == nil {
@@ -194,18 +194,10 @@ func (x *call) Release() {
 	}
 }
 
-// err is Err. The caller holds the world's mutex.
-func (c *calls) err() error {
-	if c.w.cause == nil {
-		readTeams(c.w)
-	}
-	return c.w.err()
-}
-
 func (c *calls) Err() error {
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
-	return c.err()
+	return c.w.told()
 }
 
 // Adopt implements device.Calls. Peers' memory, too, is where this process's kernels reach it.
@@ -230,20 +222,11 @@ func (c *calls) Adopt(at []uintptr, bytes int64) ([]device.Memory, error) {
 // Device implements device.Calls.
 func (c *calls) Device() int { return int(c.me.dev.site.gpu.Device) }
 
-// Capturing implements device.Calls.
-func (c *calls) Capturing(stream uintptr) (is bool, err error) {
-	err = c.me.dev.bound(func() error {
-		is, err = c.w.drv.Capturing(nvlib.Stream(stream))
-		return err
-	})
-	return is, err
-}
-
 // Copy implements device.Calls.
 func (c *calls) Copy(stream, dst, src uintptr, bytes int64) error {
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
-	if err := c.err(); err != nil {
+	if err := c.w.told(); err != nil {
 		return err
 	}
 	var args [4]uintptr
