@@ -147,13 +147,29 @@ func (c *caller) wait() {
 	}
 }
 
-// ran notes a run of x, and compares what is there with it.
-func (c *caller) ran(x []int32) {
+// run enqueues a run of x, waits for it and compares.
+func (c *caller) run(x []int32) {
 	c.Helper()
+	c.give(x)
+	if err := c.enqueue(); err != nil {
+		c.Fatal(err)
+	}
+	c.wait()
+	c.ran(x)
+}
+
+// step notes a run of x.
+func (c *caller) step(x []int32) {
 	for i := range x {
 		c.want.s[i] = x[i] - c.want.s[i]
 	}
 	c.want.n[0], c.want.n[1] = c.want.n[0]+3, c.want.n[1]+5
+}
+
+// ran notes a run of x, and compares what is there with it.
+func (c *caller) ran(x []int32) {
+	c.Helper()
+	c.step(x)
 	for r := range 2 {
 		mine := c.want.s[4*r : 4*r+4]
 		for what, got := range map[string]struct{ is, want []int32 }{
@@ -175,12 +191,7 @@ func TestEnqueue(t *testing.T) {
 			c := newCaller(t, o)
 			x := []int32{1, 2, 3, 4, 5, 6, 7, 8}
 			for range 3 { // what is made ready is ready then
-				c.give(x)
-				if err := c.enqueue(); err != nil {
-					t.Fatal(err)
-				}
-				c.wait()
-				c.ran(x)
+				c.run(x)
 			}
 			var open atomic.Bool
 			for _, s := range c.streams {
@@ -197,10 +208,7 @@ func TestEnqueue(t *testing.T) {
 			}
 			open.Store(true)
 			c.wait()
-			for i := range c.want.s { // the first of the two, whose results the second's have overwritten
-				c.want.s[i] = x[i] - c.want.s[i]
-			}
-			c.want.n[0], c.want.n[1] = c.want.n[0]+3, c.want.n[1]+5
+			c.step(x) // the first of the two, whose results the second's have overwritten
 			c.ran(x)
 			if err := c.model.Sync(t.Context()); err != nil {
 				t.Fatal(err)
@@ -213,12 +221,7 @@ func TestEnqueue(t *testing.T) {
 func TestEnqueuedState(t *testing.T) {
 	c := newCaller(t, hocket.LoadOptions{})
 	x := []int32{8, 7, 6, 5, 4, 3, 2, 1}
-	c.give(x)
-	if err := c.enqueue(); err != nil {
-		t.Fatal(err)
-	}
-	c.wait()
-	c.ran(x)
+	c.run(x)
 	var open atomic.Bool
 	for _, s := range c.streams {
 		c.f.giveGuest(s, open.Load)
@@ -304,12 +307,7 @@ func TestEnqueueWrong(t *testing.T) {
 		t.Errorf("a device tensor on another GPU: %v", err)
 	}
 	x := []int32{1, 1, 1, 1, 1, 1, 1, 1}
-	c.give(x)
-	if err := c.enqueue(); err != nil {
-		t.Fatal(err)
-	}
-	c.wait()
-	c.ran(x)
+	c.run(x)
 }
 
 // TestEnqueueCaptured: a run that is enqueued while the caller's stream is captured is part of the caller's graph,
@@ -527,16 +525,11 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 	}
 }
 
-// TestEnqueuedFault: a fault within an enqueued run is the error of a later call, which names its place; the plan is
-// loaded anew then.
+// TestEnqueuedFault: a fault within an enqueued run is the error of a later call, which names its place.
 func TestEnqueuedFault(t *testing.T) {
 	c := newCaller(t, hocket.LoadOptions{})
 	x := []int32{1, 2, 3, 4, 5, 6, 7, 8}
-	c.give(x)
-	if err := c.enqueue(); err != nil {
-		t.Fatal(err)
-	}
-	c.wait()
+	c.run(x)
 	if err := c.model.Sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -566,11 +559,7 @@ func TestEnqueueHangs(t *testing.T) {
 			c.sys.CallPatience = haste
 			c.f.haunted = true
 			x := []int32{1, 2, 3, 4, 5, 6, 7, 8}
-			c.give(x)
-			if err := c.enqueue(); err != nil {
-				t.Fatal(err)
-			}
-			c.wait()
+			c.run(x)
 			if err := c.model.Sync(t.Context()); err != nil {
 				t.Fatal(err)
 			}
