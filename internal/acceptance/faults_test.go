@@ -192,8 +192,7 @@ func (c faultCase) String() string {
 // TestFaults draws some faults of the whole matrix, by a seed that it prints; a long run has all of it.
 func TestFaults(t *testing.T) {
 	var all []faultCase
-	seed := rand.Uint64()
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := rand.New(rand.NewPCG(longtest.Drawn(t), 0))
 	for _, rank := range []int{0, 2} {
 		for _, phase := range phases {
 			for _, kind := range []string{"kill", "exit", "panic", "stop"} {
@@ -207,7 +206,6 @@ func TestFaults(t *testing.T) {
 		}
 	}
 	if !longtest.On() {
-		t.Logf("seed %d", seed)
 		sample := all[:0:0]
 		for _, i := range rng.Perm(len(all)) {
 			if c := all[i]; len(sample) < 16 || c.phase == "none" && c.rank == 2 {

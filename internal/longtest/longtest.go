@@ -3,6 +3,8 @@
 package longtest
 
 import (
+	"math/rand/v2"
+	"os"
 	"strconv"
 	"testing"
 )
@@ -28,10 +30,33 @@ func Seed(t testing.TB) uint64 {
 	if !On() {
 		return 0
 	}
-	n, err := strconv.ParseUint(seed, 10, 64)
+	n := parse(t, seed)
+	t.Logf("drawn from seed %d; again with: make long SEED=%[1]d", n)
+	return n
+}
+
+// seedVariable holds the seed of Drawn.
+const seedVariable = "HOCKET_TEST_SEED"
+
+// Drawn is a seed that is new in each run, for a test that tries some of very many cases, and that a failure shows.
+func Drawn(t testing.TB) uint64 {
+	t.Helper()
+	if On() {
+		return Seed(t)
+	}
+	n := rand.Uint64()
+	if s := os.Getenv(seedVariable); s != "" {
+		n = parse(t, s)
+	}
+	t.Logf("drawn from seed %d; again with %s=%[1]d", n, seedVariable)
+	return n
+}
+
+func parse(t testing.TB, s string) uint64 {
+	t.Helper()
+	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil {
 		t.Fatalf("the seed of this run: %v", err)
 	}
-	t.Logf("drawn from seed %d; again with: make long SEED=%[1]d", n)
 	return n
 }

@@ -273,9 +273,7 @@ func TestFaults(t *testing.T) {
 	if longtest.On() {
 		times = 20
 	} else {
-		seed := rand.Uint64()
-		t.Logf("seed %d", seed)
-		rand.New(rand.NewPCG(seed, 0)).Shuffle(len(cells), func(i, j int) { cells[i], cells[j] = cells[j], cells[i] })
+		rand.New(rand.NewPCG(longtest.Drawn(t), 0)).Shuffle(len(cells), func(i, j int) { cells[i], cells[j] = cells[j], cells[i] })
 		cells = cells[:16]
 		if testing.Short() {
 			cells = cells[:6]
