@@ -7,7 +7,7 @@ import (
 
 // Equal reports whether a and b are the same program: the same declarations in
 // the same order with the same statements. File, source text, positions,
-// comments, empty lines and redundant parentheses do not count.
+// comments, empty lines, redundant parentheses and what is nested do not count.
 func Equal(a, b *Program) bool {
 	return equal(reflect.ValueOf(a.decls()), reflect.ValueOf(b.decls()))
 }
@@ -52,7 +52,7 @@ func equalFields(a, b reflect.Value) bool {
 	t := a.Type()
 	for i := range t.NumField() {
 		f := t.Field(i)
-		if laidOut[f.Type] || f.Name == "Paren" || f.Name == "TailBlank" {
+		if laidOut[f.Type] || f.Name == "Paren" || f.Name == "Nested" || f.Name == "TailBlank" {
 			continue
 		}
 		if !equal(a.Field(i), b.Field(i)) {

@@ -46,8 +46,8 @@ func TestFormat(t *testing.T) {
 
 // TestStrings shows the one-line forms of single pieces.
 func TestStrings(t *testing.T) {
-	p := mustParse(t, "strings", "func f() {\n  for %i in 0..4 stream(2) {\n    %y: f32[4] = scale %x[%i + 1], by=0.5 // c\n  }\n  wait main\n}\n")
-	loop, wait := p.Funcs[0].Body.Stmts[0], p.Funcs[0].Body.Stmts[1]
+	p := mustParse(t, "strings", "func f() {\n  %x = alloc[4] f32[4]\n  for %i in 0..4 stream(2) {\n    %y: f32[4] = scale %x[%i + 1], by=0.5 // c\n  }\n  wait main\n}\n")
+	loop, wait := p.Funcs[0].Body.Stmts[1], p.Funcs[0].Body.Stmts[2]
 	scale := loop.Body.Stmts[0]
 	for want, got := range map[string]string{
 		"for %i in 0..4 stream(2)":              loop.String(),

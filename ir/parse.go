@@ -52,14 +52,17 @@ type parser struct {
 	before  int32 // line of the token before
 	prog    *Program
 	diags   Diagnostics
-	bad     bool  // the statement or declaration at hand has an error; its others stay unsaid
-	stopped bool  // too many errors, or a limit: the rest is not read
-	blocks  int   // open blocks
-	nest    int   // open parentheses and signs in the expression at hand
-	lastErr int32 // line of the last error
-	ended   Pos   // closing brace of the function before
-	fn      *Func // that is read
-	named   bool  // what stands before "=" in the statement at hand was read
+	bad     bool            // the statement or declaration at hand has an error; its others stay unsaid
+	stopped bool            // too many errors, or a limit: the rest is not read
+	blocks  int             // open blocks
+	nest    int             // open parentheses and signs in the expression at hand
+	lastErr int32           // line of the last error
+	ended   Pos             // closing brace of the function before
+	fn      *Func           // that is read
+	named   bool            // what stands before "=" in the statement at hand was read
+	arrays  map[string]bool // the function's names that are indexed as kind[N]
+	inside  []*Stmt         // the operations that are operands of the statement at hand, in the order that they run
+	open    int             // open parentheses of such operands
 	lost    lost
 }
 
@@ -323,7 +326,7 @@ func (p *parser) function(f *Func) {
 		p.lost.dropHead(f.Name)
 		p.lost.dropLines(f, true, f.Pos.Line, p.tok.pos.Line)
 	}
-	p.fn = f
+	p.fn, p.arrays = f, map[string]bool{}
 	f.Body = p.block(&f.Comments)
 	p.lost.all = p.lost.all || !f.Body.End.Valid()
 	if f.Body.End.Valid() {

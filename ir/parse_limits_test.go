@@ -99,7 +99,7 @@ func TestOneErrorALineDoesNotHideTheRest(t *testing.T) {
 func TestPositions(t *testing.T) {
 	src := "\ufeffdim T\r\nfunc f() {\n\tlet %a = T + 1 // ä\n  %b = chunk %x[2], axis=0, 1 of 2\r\n}\n"
 	p := mustParse(t, "positions", src)
-	let, chunk := p.Funcs[0].Body.Stmts[0], p.Funcs[0].Body.Stmts[1]
+	let, row, chunk := p.Funcs[0].Body.Stmts[0], p.Funcs[0].Body.Stmts[1], p.Funcs[0].Body.Stmts[2]
 	for _, c := range []struct {
 		what string
 		got  Pos
@@ -112,6 +112,7 @@ func TestPositions(t *testing.T) {
 		{"operation", chunk.Pos, Pos{4, 8}},
 		{"result", chunk.Results[0].Pos, Pos{4, 3}},
 		{"operand", chunk.Args[0].Pos, Pos{4, 14}},
+		{"row of a tensor", row.Pos, Pos{4, 14}},
 		{"attribute", chunk.Attrs[0].Pos, Pos{4, 21}},
 		{"count", chunk.Exprs[1].Pos, Pos{4, 34}},
 		{"closing brace", p.Funcs[0].Body.End, Pos{5, 1}},

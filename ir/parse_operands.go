@@ -14,9 +14,14 @@ func (p *parser) place() Place {
 	return Place{Pos: pos, Name: p.variable().Text, Index: p.count()}
 }
 
+// atEnd reports whether the statement, or the operand in parentheses, ends at the token.
+func (p *parser) atEnd() bool {
+	return p.is(tokNewline) || p.is(tokRBrace) || p.open > 0 && p.is(tokRParen)
+}
+
 // places reads none or several places up to the end of the line.
 func (p *parser) places() []Place {
-	if p.is(tokNewline) || p.is(tokRBrace) {
+	if p.atEnd() {
 		return nil
 	}
 	list := []Place{p.place()}
@@ -32,7 +37,7 @@ var peerWords = map[Op]string{OpPut: "at", OpGet: "at", OpSignal: "at", OpSend: 
 // operands reads operands, attributes and the clauses into and at, which may
 // come in any order behind the operands.
 func (p *parser) operands(s *Stmt) {
-	if !p.is(tokNewline) && !p.is(tokRBrace) && !p.atClause(s) {
+	if !p.atEnd() && !p.atClause(s) {
 		p.operandOrAttr(s)
 		for p.got(tokComma) {
 			p.operandOrAttr(s)
@@ -63,7 +68,7 @@ func (p *parser) operandOrAttr(s *Stmt) {
 	case len(s.Args) > 0 && portionForm[s.Op] != "":
 		p.portion(s)
 	default:
-		s.Args = append(s.Args, p.place())
+		s.Args = append(s.Args, p.argument(s))
 	}
 }
 
@@ -130,7 +135,7 @@ func (p *parser) checkClauses(s *Stmt) {
 	word, hasPeer := peerWords[s.Op]
 	writes := info.Class == ClassTensor || info.Class == ClassView || info.Class == ClassCollective
 	switch {
-	case !p.is(tokNewline) && !p.is(tokRBrace):
+	case !p.atEnd():
 		p.expectedMore(s)
 	case hasPeer && s.Peer == nil:
 		p.failAt(p.tok.pos, clauseHelp(s.Op), "expected %q, found %s", word, describe(p.tok))

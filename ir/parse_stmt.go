@@ -56,6 +56,7 @@ func (p *parser) braceOnNextLine() {
 // stmt reads one statement with the end of its line, and adds it to b.
 func (p *parser) stmt(b *Block) {
 	s, first := &Stmt{Comments: p.lead()}, p.tok.pos.Line
+	p.inside = nil
 	s.Comments.Blank = s.Comments.Blank && len(b.Stmts) > 0
 	p.operation(s)
 	if !p.bad {
@@ -68,7 +69,8 @@ func (p *parser) stmt(b *Block) {
 		p.lost.dropLines(p.fn, named, first, p.tok.pos.Line-1)
 		return
 	}
-	b.Stmts = append(b.Stmts, s)
+	b.Stmts = append(append(b.Stmts, p.inside...), s)
+	p.inside = nil
 }
 
 // endStmt takes the end of the line; the last of a block may go without.
@@ -117,6 +119,11 @@ func (p *parser) operation(s *Stmt) {
 		p.resultList(s)
 		p.named = !p.bad
 	}
+	p.verb(s)
+}
+
+// verb reads a statement from the operation's word on.
+func (p *parser) verb(s *Stmt) {
 	t := p.tok
 	if s.Pos = t.pos; !p.is(tokIdent) {
 		p.noOperation(s)
@@ -147,9 +154,12 @@ func (p *parser) operation(s *Stmt) {
 // op, which has a shape= and no over=.
 func (p *parser) repeats() bool {
 	ahead := parser{lexer: p.lexer, tok: p.tok}
-	shape := false
-	for ; !ahead.is(tokNewline) && !ahead.is(tokRBrace) && !ahead.is(tokEOF); ahead.advance() {
-		if ahead.is(tokIdent) && ahead.followedByAssign() {
+	shape, level := false, ahead.depth
+	if p.is(tokLParen) || p.is(tokLBracket) {
+		level--
+	}
+	for ; ahead.depth >= level && !ahead.is(tokNewline) && !ahead.is(tokRBrace) && !ahead.is(tokEOF); ahead.advance() {
+		if ahead.depth == level && ahead.is(tokIdent) && ahead.followedByAssign() {
 			if ahead.tok.text == "over" {
 				return false
 			}
@@ -250,7 +260,7 @@ func (p *parser) rest(s *Stmt) {
 	case OpAlloc:
 		p.alloc(s)
 	case OpStream, OpEvent, OpCounter:
-		s.Count = p.count()
+		p.array(s)
 		p.moreAttrs(s)
 	case OpFree, OpRecord:
 		s.Args = []Place{p.place()}
@@ -296,8 +306,15 @@ var allocFlags = []struct {
 	word string
 }{{Symmetric, "symmetric"}, {Zero, "zero"}, {Host, "host"}}
 
+// array reads "[n]" behind a kind of which there may be many.
+func (p *parser) array(s *Stmt) {
+	if s.Count = p.count(); s.Count != nil {
+		p.arrays[s.Results[0].Text] = true
+	}
+}
+
 func (p *parser) alloc(s *Stmt) {
-	s.Count = p.count()
+	p.array(s)
 	s.Type = p.typ()
 	for p.is(tokIdent) {
 		known := false

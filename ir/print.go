@@ -36,7 +36,7 @@ func Format(file, src string) (string, Diagnostics) {
 
 // String returns the statement without its blocks and comments: of a loop
 // "for %i in 0..4".
-func (s *Stmt) String() string { return string(appendStmt(nil, s)) }
+func (s *Stmt) String() string { return string(appendStmt(nil, s, nil)) }
 
 // decls returns the declarations in the order of printing: those of Order
 // that are still there, then those that a pass added without touching it.
@@ -121,8 +121,10 @@ func (pr *printer) block(b *Block, head Comments) {
 	pr.b = append(pr.b, '{')
 	pr.endLine(head)
 	pr.depth++
-	for i, s := range b.Stmts {
-		pr.stmt(s, i == 0)
+	for i := 0; i < len(b.Stmts); i++ {
+		n, in := nestedRun(b.Stmts[i:])
+		pr.stmt(b.Stmts[i+n], in, i == 0)
+		i += n
 	}
 	pr.comments(b.Tail, b.TailBlank && len(b.Stmts) > 0)
 	pr.depth--
@@ -131,14 +133,14 @@ func (pr *printer) block(b *Block, head Comments) {
 }
 
 // stmt prints a statement with its blocks.
-func (pr *printer) stmt(s *Stmt, first bool) {
+func (pr *printer) stmt(s *Stmt, in operations, first bool) {
 	pr.above(s.Comments, first)
 	pr.indent()
 	if pr.onOneLine(s) {
 		pr.endLine(s.Comments)
 		return
 	}
-	pr.b = appendStmt(pr.b, s)
+	pr.b = appendStmt(pr.b, s, in)
 	if s.Body == nil {
 		pr.endLine(s.Comments)
 		return
@@ -160,18 +162,22 @@ func (pr *printer) blocks(s *Stmt) {
 		pr.block(s.Else, Comments{})
 		return
 	}
-	pr.b = appendStmt(pr.b, n)
+	pr.b = appendStmt(pr.b, n, nil)
 	pr.blocks(n)
 }
 
 // onOneLine prints an on or for with at most one simple statement in one line
 // if that is short and no comment is in the way.
 func (pr *printer) onOneLine(s *Stmt) bool {
-	if s.Op != OpOn && s.Op != OpFor && s.Op != OpGroup || s.Body == nil || len(s.Body.Tail) > 0 || len(s.Body.Stmts) > 1 {
+	if s.Op != OpOn && s.Op != OpFor && s.Op != OpGroup || s.Body == nil || len(s.Body.Tail) > 0 {
+		return false
+	}
+	n, in := nestedRun(s.Body.Stmts)
+	if len(s.Body.Stmts) > n+1 {
 		return false
 	}
 	start := len(pr.b)
-	b := appendStmt(pr.b, s)
+	b := appendStmt(pr.b, s, nil)
 	if len(s.Body.Stmts) == 0 {
 		if s.Comments.HasTrail {
 			return false
@@ -179,12 +185,12 @@ func (pr *printer) onOneLine(s *Stmt) bool {
 		pr.b = append(b, " {}"...)
 		return true
 	}
-	inner := s.Body.Stmts[0]
+	inner := s.Body.Stmts[n]
 	if inner.Body != nil || len(inner.Comments.Lead) > 0 || inner.Comments.HasTrail {
 		return false
 	}
 	b = append(b, " { "...)
-	b = appendStmt(b, inner)
+	b = appendStmt(b, inner, in)
 	b = append(b, " }"...)
 	if 2*pr.depth+width(b[start:]) > oneLineWidth {
 		return false

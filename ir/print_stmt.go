@@ -99,8 +99,8 @@ func appendComma(b []byte, wanted bool) []byte {
 	return b
 }
 
-// appendStmt prints a statement without blocks and comments.
-func appendStmt(b []byte, s *Stmt) []byte {
+// appendStmt prints a statement without blocks and comments, with what is nested in it.
+func appendStmt(b []byte, s *Stmt, in operations) []byte {
 	switch s.Op {
 	case OpLet:
 		b = append(b, "let "...)
@@ -130,7 +130,7 @@ func appendStmt(b []byte, s *Stmt) []byte {
 	case OpStream, OpEvent, OpCounter:
 		b = appendCount(b, s.Count)
 	}
-	return appendOperands(b, s)
+	return appendOperands(b, s, in)
 }
 
 // appendResultNames prints "%y: type = " or "%a, %b = ".
@@ -203,10 +203,10 @@ func appendAlloc(b []byte, s *Stmt) []byte {
 
 // appendOperands prints what follows the operation's word: operands, into and
 // at, attributes. Of chunk and slice, attributes and portion come before into.
-func appendOperands(b []byte, s *Stmt) []byte {
-	for i, a := range s.Args {
+func appendOperands(b []byte, s *Stmt, in operations) []byte {
+	for i := range s.Args {
 		b = appendSep(b, i > 0)
-		b = appendPlace(b, a)
+		b = appendArgument(b, s, i, in)
 	}
 	listed := len(s.Args) > 0
 	switch s.Op {

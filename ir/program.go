@@ -192,6 +192,9 @@ type Stmt struct {
 	Flags   AllocFlags
 	Body    *Block
 	Else    *Block
+	// Nested says that the statement was written as an operand of one behind it, %w[%l] or (OP args).
+	// Operand k of what gives %y is called %y.k. Printing brings it back to its place while it can.
+	Nested bool
 
 	Comments Comments
 }

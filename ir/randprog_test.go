@@ -142,7 +142,36 @@ func (g *progGen) block() *Block {
 	if g.depth > 4 {
 		most = 1
 	}
-	return &Block{Stmts: some(g, 0, most, g.stmt)}
+	b := &Block{}
+	for _, s := range some(g, 0, most, g.stmt) {
+		b.Stmts = append(b.Stmts, g.inside(s)...)
+	}
+	return b
+}
+
+// inside returns s behind some operations that are its operands. What is indexed there is declared nowhere, so it would be
+// a row of a tensor.
+func (g *progGen) inside(s *Stmt) []*Stmt {
+	if !nests(s) {
+		return []*Stmt{s}
+	}
+	g.depth++
+	defer func() { g.depth-- }()
+	var list []*Stmt
+	for i := range s.Args {
+		s.Args[i].Index = nil
+		if g.IntN(2+g.depth) > 0 {
+			continue
+		}
+		n := &Stmt{Op: pick(g, OpSelect, OpLinear, OpConcat, OpAllGather, OpChunk, OpExpand, OpBroadcast, OpSilu), Nested: true}
+		for g.operands(n); !nests(n); g.operands(n) {
+			n.Into = nil
+		}
+		n.Type, n.Results = nil, []Name{{Text: operandName(s, i)}}
+		s.Args[i] = Place{Name: operandName(s, i)}
+		list = append(list, g.inside(n)...)
+	}
+	return append(list, s)
 }
 
 func (g *progGen) place() Place {

@@ -1,0 +1,128 @@
+package ir
+
+import "strconv"
+
+// argument reads an operand of s: a place, or where s gives one value also what is not named: %w[e], a row of a tensor,
+// or (OP args), an operation.
+func (p *parser) argument(s *Stmt) Place {
+	pos := p.tok.pos
+	if p.is(tokLParen) {
+		return p.operationInside(s)
+	}
+	place := p.place()
+	if p.bad || place.Index == nil || !nests(s) || p.arrays[place.Name] {
+		return place
+	}
+	row := &Stmt{
+		Op: OpSelect, Pos: pos, Args: []Place{{Pos: pos, Name: place.Name}},
+		Attrs: []Attr{
+			{Pos: pos, Name: "axis", Kind: AttrExpr, Exprs: []*Expr{Int(0)}},
+			{Pos: pos, Name: "index", Kind: AttrExpr, Exprs: []*Expr{place.Index}},
+		},
+	}
+	return p.addInside(s, row, pos)
+}
+
+// operationInside reads "(OP args)".
+func (p *parser) operationInside(s *Stmt) Place {
+	open := p.expect(tokLParen)
+	if !nests(s) {
+		p.failAt(open.pos, "name it in a statement of its own, %y = OP …", "an operation is an operand only of one that gives a value")
+		return Place{Pos: open.pos}
+	}
+	if p.open++; p.open > maxNesting {
+		p.limit("operands are")
+	}
+	n := &Stmt{Results: []Name{nestedName(s, open.pos)}}
+	p.verb(n)
+	if !p.bad && !nests(n) {
+		p.failAt(n.Pos, "", "%s gives no value that could be an operand", n.Op)
+	}
+	p.open--
+	p.closing(open, true)
+	return p.addInside(s, n, open.pos)
+}
+
+// addInside gives the next operand of s the name of what n gives.
+func (p *parser) addInside(s, n *Stmt, pos Pos) Place {
+	name := nestedName(s, pos)
+	n.Results, n.Nested = []Name{name}, true
+	p.inside = append(p.inside, n)
+	return Place{Pos: pos, Name: name.Text}
+}
+
+// nests reports whether operations can be operands of s, and s one of them.
+func nests(s *Stmt) bool {
+	class := s.Op.Info().Class
+	return len(s.Results) == 1 && s.Into == nil && (class == ClassTensor || class == ClassView || class == ClassCollective)
+}
+
+// nestedName is the name of s's next operand.
+func nestedName(s *Stmt, pos Pos) Name { return Name{Pos: pos, Text: operandName(s, len(s.Args))} }
+
+// operandName is what operand i of s is called where it has no name of its own.
+func operandName(s *Stmt, i int) string { return s.Results[0].Text + "." + strconv.Itoa(i) }
+
+// operations are the statements that are printed as operands, by the name of what they give.
+type operations map[string]*Stmt
+
+// nestedRun returns how many statements at the beginning of list are printed within the one behind them, and them.
+func nestedRun(list []*Stmt) (int, operations) {
+	n := 0
+	for n < len(list) && list[n].Nested {
+		n++
+	}
+	if n == 0 || n == len(list) {
+		return 0, nil
+	}
+	// In text they run in the order of operands, the inner ones first.
+	at, in := n, operations{}
+	var take func(s *Stmt)
+	take = func(s *Stmt) {
+		for i := len(s.Args) - 1; i >= 0; i-- {
+			if at > 0 && operandOf(s, i, list[at-1]) {
+				at--
+				in[list[at].Results[0].Text] = list[at]
+				take(list[at])
+			}
+		}
+	}
+	take(list[n])
+	if at > 0 { // others stand before: they are statements of their own
+		return 0, nil
+	}
+	return n, in
+}
+
+// operandOf reports whether n can be printed as operand i of s.
+func operandOf(s *Stmt, i int, n *Stmt) bool {
+	a := s.Args[i]
+	return n.Nested && nests(s) && nests(n) && n.Type == nil && a.Index == nil && !a.Main && a.Name == n.Results[0].Text &&
+		a.Name == operandName(s, i) && len(n.Comments.Lead) == 0 && !n.Comments.HasTrail
+}
+
+// appendArgument prints operand i of s.
+func appendArgument(b []byte, s *Stmt, i int, in operations) []byte {
+	n := in[s.Args[i].Name]
+	if n == nil || s.Args[i].Index != nil || n.Results[0].Text != operandName(s, i) {
+		return appendPlace(b, s.Args[i])
+	}
+	if row := rowOf(n); row != nil && in[row.Name] == nil {
+		return appendPlace(b, *row)
+	}
+	b = append(b, '(')
+	b = append(b, n.Op.String()...)
+	return append(appendOperands(b, n, in), ')')
+}
+
+// rowOf returns the place that a nested select is written as, or nil.
+func rowOf(n *Stmt) *Place {
+	if n.Op != OpSelect || len(n.Args) != 1 || n.Args[0].Index != nil || len(n.Attrs) != 2 {
+		return nil
+	}
+	axis, index := n.Attrs[0], n.Attrs[1]
+	if axis.Name != "axis" || index.Name != "index" || !axis.Exprs[0].IsInt(0) {
+		return nil
+	}
+	return &Place{Name: n.Args[0].Name, Index: index.Exprs[0]}
+}
