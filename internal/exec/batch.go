@@ -3,9 +3,9 @@ package exec
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
+	"hocket.example/hocket/internal/exec/blocks"
 	"hocket.example/hocket/internal/exec/grace"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/trace"
@@ -70,12 +70,12 @@ func (p *Program) RunBatch(ctx context.Context, batch []Args, weights *Weights) 
 		return nil, nil
 	}
 	var results []*Result
-	p.recorder.begin(p.run, len(batch))
+	p.flight.begin(p.issuer.run, len(batch))
 	lost, err := p.do(ctx, func() (err error) {
 		results, err = p.runBatch(ctx, batch, weights)
 		return err
 	})
-	p.recorder.end(err)
+	p.flight.end(err)
 	if lost {
 		return nil, spoiled(batch, err)
 	}
@@ -100,7 +100,7 @@ func spoiled(batch []Args, err error) error {
 
 // runBatch is RunBatch for a program that can run.
 func (p *Program) runBatch(ctx context.Context, batch []Args, weights *Weights) ([]*Result, error) {
-	defer p.trimFrames()
+	defer p.binder.trim()
 	if err := p.rest(ctx); err != nil {
 		return nil, fmt.Errorf("before the run: %w", err)
 	}
@@ -111,10 +111,10 @@ func (p *Program) runBatch(ctx context.Context, batch []Args, weights *Weights) 
 		return nil, p.breakDown(err)
 	}
 	setContents(batch, false)
-	first := p.run // trials of graphs are runs too
+	first := p.issuer.run // trials of graphs are runs too
 	issued, ended, err := p.runAdmitted(ctx, len(batch))
 	if err != nil {
-		if err = p.breakDown(err); p.spoils || updates(batch) {
+		if err = p.breakDown(err); p.binder.spoils || updates(batch) {
 			err = &SpoiledError{err}
 		}
 		return nil, err
@@ -135,38 +135,77 @@ func (p *Program) runBatch(ctx context.Context, batch []Args, weights *Weights) 
 	return results, nil
 }
 
-// admit checks a batch's arguments and makes ready what its runs need.
+// admit checks a batch's arguments and makes ready what its runs need. It looks at some inputs alone if all others are
+// as the batch before has left them.
 func (p *Program) admit(ctx context.Context, batch []Args, weights *Weights) error {
-	_, known, err := p.look(batch, weights)
-	if err == nil && !known {
-		err = p.bring(ctx, batch, weights)
-	}
-	if err != nil {
+	ins, known := p.weights.unsettled(batch, weights)
+	if err := p.binder.bind(batch, weights, ins); err != nil {
 		return err
+	}
+	if !known {
+		if err := p.bring(ctx, batch, weights); err != nil {
+			return err
+		}
 	}
 	return p.prepareRuns(ctx, len(batch))
 }
 
-// look checks a batch's arguments and lays them ready. It looks at some inputs alone if all others are as the batch
-// before has left them, which known says.
-func (p *Program) look(batch []Args, weights *Weights) (ins []int, known bool, err error) {
-	ins, known = p.unsettled(batch, weights)
-	if !known {
-		p.settled = settled{}
-	}
-	return ins, known, p.fillFrames(batch, weights, ins)
-}
-
 // bring uploads what stays on the devices of a batch's arguments.
 func (p *Program) bring(ctx context.Context, batch []Args, weights *Weights) error {
-	take := func(name string) *tensor.Tensor { return batch[0].host(name, weights) }
-	if err := p.uploadWeights(ctx, take); err != nil {
-		return err
+	err := p.upload(ctx, func(name string) *tensor.Tensor { return batch[0].host(name, weights) })
+	if err == nil {
+		p.weights.settle(batch, weights)
 	}
-	if !slices.ContainsFunc(batch, func(a Args) bool { return a.gives(weights) }) {
-		p.settle(weights)
+	return err
+}
+
+// upload uploads what stays and is not on the devices yet. It waits for one parameter
+// before the next, so that no more of them than one is copied to cut it into blocks. The
+// world is at rest. If ctx ends, it ends between two parameters, and the program can still
+// run: were the world given up as in a run, deadlines shorter than this takes would have it
+// begin again for ever.
+func (p *Program) upload(ctx context.Context, take func(name string) *tensor.Tensor) error {
+	for i, t := range p.weights.missing(take) {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("before the run, while weights are uploaded: %w", err)
+		}
+		p.weights.contents[i].Forget()
+		if err := p.issuer.upload(ctx, i, t); err != nil {
+			return p.breakDown(err)
+		}
+		p.weights.contents[i].Set(t)
 	}
 	return nil
+}
+
+// Preload uploads weights ahead of the batches that will be given them; see RunBatch.
+func (p *Program) Preload(ctx context.Context, weights map[string]*tensor.Tensor) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.broken != nil {
+		return p.broken
+	}
+	var wrong []string
+	for i := range p.im.Inputs {
+		if t := weights[p.im.Inputs[i].Name]; t != nil {
+			wrong = append(wrong, blocks.Wrong(&p.im.Inputs[i], t)...)
+		}
+	}
+	if err := blocks.InputError(wrong); err != nil {
+		return err
+	}
+	_, err := p.do(ctx, func() error {
+		if err := p.rest(ctx); err != nil {
+			return err
+		}
+		p.weights.settled = settled{}
+		p.weights.decide([]Args{{In: weights}}, NewWeights(weights), p.weights.all)
+		if p.issuer.tracer != nil { // uploads ahead are no part of a run's trace
+			defer p.issuer.tracer.forget()
+		}
+		return p.upload(ctx, func(name string) *tensor.Tensor { return weights[name] })
+	})
+	return err
 }
 
 // announce tells other processes which runs come now. One that runs something else is an error that
@@ -181,8 +220,8 @@ func (p *Program) announce(k int) error {
 // runAdmitted issues k runs and waits for them: as long as ctx lasts, and the grace.
 // ended is ctx's error once they have ended well.
 func (p *Program) runAdmitted(ctx context.Context, k int) (issued time.Duration, ended, err error) {
-	if p.opts.ProfileRange && p.run > 0 {
-		if err := p.im.World.Profile(p.profiled); err != nil {
+	if p.opts.ProfileRange && p.issuer.run > 0 {
+		if err := p.im.World.Profile(symbolizer{p.im}.profiled); err != nil {
 			return 0, nil, err
 		}
 		defer func() {
@@ -194,14 +233,17 @@ func (p *Program) runAdmitted(ctx context.Context, k int) (issued time.Duration,
 	late, done := grace.After(ctx, p.opts.Grace)
 	defer done()
 	began := time.Now()
-	err = p.issueWhole(late, k)
+	frames := p.binder.frames[:k]
+	err = p.issuer.within(late, func() error { // nothing between that a machine must keep out
+		return p.im.World.Batch(func() error { return p.issuer.runs(frames) })
+	})
 	issued = time.Since(began)
 	if err == nil {
 		err = p.im.World.Sync(late)
 	}
 	if p.gather != nil {
 		for i := 0; err == nil && i < k; i++ {
-			err = p.gather.gather(late, p.frames[i])
+			err = p.gather.gather(late, frames[i])
 		}
 	}
 	return issued, ctx.Err(), err
@@ -217,9 +259,9 @@ func (p *Program) prepareRuns(ctx context.Context, k int) error {
 	}
 	late, done := grace.After(ctx, wait)
 	defer done()
-	err := p.stage(k)
+	err := p.staging.reserve(p.binder.frames[:k])
 	if err == nil {
-		err = p.record(late)
+		err = p.recorder.record(late, p.binder.frames[0])
 	}
 	if err != nil {
 		return p.breakDown(err)
@@ -234,17 +276,21 @@ func (p *Program) prepareRuns(ctx context.Context, k int) error {
 func (p *Program) collect(first int64, k int) ([]*Result, error) {
 	results := make([]*Result, k)
 	for i := range results {
-		outs, err := p.frames[i].outputs()
+		f := p.binder.frames[i]
+		outs, err := f.outputs()
 		if err != nil {
 			if k > 1 {
 				err = fmt.Errorf("run %d of %d: %w", i+1, k, err)
 			}
 			return nil, err
 		}
-		results[i] = &Result{Outputs: outs, Local: p.localBlocks(p.frames[i])}
+		results[i] = &Result{Outputs: outs}
+		if p.peers != nil {
+			results[i].Local = f.local(p.im.World.Local)
+		}
 	}
-	if p.tracer != nil {
-		p.addTraces(results, first)
+	if p.issuer.tracer != nil {
+		p.issuer.tracer.trace(results, first)
 	}
 	return results, nil
 }

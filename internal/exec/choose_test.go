@@ -64,8 +64,8 @@ func (g *waysGraph) Launch(context.Context) error {
 	if g.m.slow[name] < 0 {
 		return g.m.fails
 	}
-	g.m.prog.run-- // issuing asks for the number of the run, which has been counted
-	defer func() { g.m.prog.run++ }()
+	g.m.prog.issuer.run-- // issuing asks for the number of the run, which has been counted
+	defer func() { g.m.prog.issuer.run++ }()
 	return g.issue()
 }
 

@@ -82,7 +82,7 @@ func TestDirect(t *testing.T) {
 			if err := errors.Join(x.Close(), s.Close()); err != nil {
 				t.Error(err)
 			}
-			if f := prog.frames[0]; f.deviceIn != nil || f.deviceOut != nil || f.in[0] != nil {
+			if f := prog.binder.frames[0]; f.deviceIn != nil || f.deviceOut != nil || f.in[0] != nil {
 				t.Error("the program keeps what is the caller's")
 			}
 			if m.open != 1 {

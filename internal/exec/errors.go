@@ -22,8 +22,8 @@ func (e *RunError) Error() string { return e.Message }
 // Unwrap returns the cause.
 func (e *RunError) Unwrap() error { return e.Err }
 
-// explain says in the program's words what the machine said in its own.
-func (p *Program) explain(err error) error {
+// explain says in the program's words what the machine said in its own. replayed tells whether runs come by graph.
+func (s symbolizer) explain(err error, replayed bool) error {
 	var run *RunError
 	var fault *device.Fault
 	var dead *device.Deadlock
@@ -32,9 +32,9 @@ func (p *Program) explain(err error) error {
 	case errors.As(err, &run):
 		return err
 	case errors.As(err, &fault):
-		return &RunError{Message: fmt.Sprintf("rank %d, stream %s: %s: %v", fault.Rank, fault.Stream, p.between(fault.ID, fault.Last), fault.Err), Err: err}
+		return &RunError{Message: fmt.Sprintf("rank %d, stream %s: %s: %v", fault.Rank, fault.Stream, s.between(fault.ID, fault.Last, replayed), fault.Err), Err: err}
 	case errors.As(err, &dead):
-		return &RunError{Message: "deadlock: nothing can run any more" + p.listBlocked(dead.Blocked), Err: err}
+		return &RunError{Message: "deadlock: nothing can run any more" + s.listBlocked(dead.Blocked), Err: err}
 	}
 	message := err.Error()
 	switch {
@@ -44,29 +44,29 @@ func (p *Program) explain(err error) error {
 		message = "cancelled"
 	}
 	if errors.As(err, &expired) {
-		message += p.listStanding(expired.At)
+		message += s.listStanding(expired.At, replayed)
 	}
 	return &RunError{Message: message, Err: err}
 }
 
 // issueError wraps what a stream refused; a world that has ended already knows
-// a better reason, which breakDown finds in err.
-func (p *Program) issueError(err error, id int64) error {
+// a better reason, which explain finds in err.
+func (s symbolizer) issueError(err error, id int64) error {
 	if errors.Is(err, device.ErrAborted) {
 		return err
 	}
-	c := &p.im.Plan.Cmds[id%int64(len(p.im.Plan.Cmds))]
-	message := fmt.Sprintf("rank %d, stream %s: %s: %v", c.Rank, p.im.Plan.Streams[c.Stream].Name, p.im.Plan.Where(id), err)
+	c := &s.im.Plan.Cmds[id%int64(len(s.im.Plan.Cmds))]
+	message := fmt.Sprintf("rank %d, stream %s: %s: %v", c.Rank, s.im.Plan.Streams[c.Stream].Name, s.im.Plan.Where(id), err)
 	return &RunError{Message: message, Err: err}
 }
 
 // mostListed is how many streams an error shows.
 const mostListed = 8
 
-func (p *Program) listBlocked(blocked []device.Blocked) string {
+func (s symbolizer) listBlocked(blocked []device.Blocked) string {
 	return listStreams(len(blocked), func(i int) string {
 		b := &blocked[i]
-		text := fmt.Sprintf("rank %d, stream %s: %s", b.Rank, b.Stream, p.im.Plan.Where(b.ID))
+		text := fmt.Sprintf("rank %d, stream %s: %s", b.Rank, b.Stream, s.im.Plan.Where(b.ID))
 		if b.On != "" {
 			text += " waits for " + b.On
 		}
@@ -74,33 +74,21 @@ func (p *Program) listBlocked(blocked []device.Blocked) string {
 	})
 }
 
-func (p *Program) listStanding(at []device.Standing) string {
+func (s symbolizer) listStanding(at []device.Standing, replayed bool) string {
 	return listStreams(len(at), func(i int) string {
 		a := &at[i]
-		return fmt.Sprintf("rank %d, stream %s: %s %s", a.Rank, a.Stream, p.between(a.ID, a.Last), a.Does)
+		return fmt.Sprintf("rank %d, stream %s: %s %s", a.Rank, a.Stream, s.between(a.ID, a.Last, replayed), a.Does)
 	})
 }
 
 // listStreams lists what is to be said of n streams.
 func listStreams(n int, text func(i int) string) string {
-	var s strings.Builder
+	var list strings.Builder
 	for i := range min(n, mostListed) {
-		s.WriteString("; " + text(i))
+		list.WriteString("; " + text(i))
 	}
 	if n > mostListed {
-		fmt.Fprintf(&s, "; and %d more streams", n-mostListed)
+		fmt.Fprintf(&list, "; and %d more streams", n-mostListed)
 	}
-	return s.String()
-}
-
-// between names the statements behind marks, where the mark is one from id to
-// last if last is the greater.
-func (p *Program) between(id, last int64) string {
-	switch {
-	case id < 0 && p.replay.ready():
-		return "within the graph of the program (run without a graph, and with a trace, to see which command)"
-	case last <= id:
-		return p.im.Plan.Where(id)
-	}
-	return fmt.Sprintf("from %s to %s (trace the run to see which)", p.im.Plan.Where(id), p.im.Plan.Where(last))
+	return list.String()
 }

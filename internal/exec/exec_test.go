@@ -475,7 +475,7 @@ func TestExplain(t *testing.T) {
 	line := p.Sites[p.Cmds[linear].Site].Pos.Line
 	cause := errors.New("illegal address")
 	for run, suffix := range []string{"", ", run 1"} {
-		err := prog.explain(fmt.Errorf("sync: %w", &device.Fault{Rank: 2, Stream: "%s[1]", ID: linear + int64(run*len(p.Cmds)), Err: cause}))
+		err := symbolizer{prog.im}.explain(fmt.Errorf("sync: %w", &device.Fault{Rank: 2, Stream: "%s[1]", ID: linear + int64(run*len(p.Cmds)), Err: cause}), false)
 		want := fmt.Sprintf("rank 2, stream %%s[1]: linear (hand.hkt:%d:3, iteration 1%s): illegal address", line, suffix)
 		if err.Error() != want || !errors.Is(err, cause) {
 			t.Errorf("got %v, want %s", err, want)
@@ -486,7 +486,7 @@ func TestExplain(t *testing.T) {
 		fmt.Sprintf("from %s to %s (trace the run to see which): illegal", prog.im.Plan.Where(2), prog.im.Plan.Where(linear)): {ID: 2, Last: linear},
 	} {
 		fault.Err = cause
-		if err := prog.explain(&fault); !strings.Contains(err.Error(), want) {
+		if err := (symbolizer{prog.im}).explain(&fault, false); !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}

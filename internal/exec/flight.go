@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
 )
 
@@ -61,16 +62,19 @@ const (
 	flightCollectives = 4
 )
 
-// recorder keeps what a flight record needs that nothing else does. A batch costs two
+// flightRecorder keeps what a flight record needs that nothing else does. A batch costs two
 // readings of the clock.
-type recorder struct {
+type flightRecorder struct {
+	im   *image.Image
+	told func(*Flight) // Options.Failed
+
 	mu      sync.Mutex
 	batches []FlightBatch
 	failure string
 	at      []FlightStream // when it failed
 }
 
-func (r *recorder) begin(first int64, runs int) {
+func (r *flightRecorder) begin(first int64, runs int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.batches) == flightBatches {
@@ -80,7 +84,7 @@ func (r *recorder) begin(first int64, runs int) {
 	r.batches = append(r.batches, FlightBatch{First: first, Runs: runs, Began: time.Now()})
 }
 
-func (r *recorder) end(err error) {
+func (r *flightRecorder) end(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b := &r.batches[len(r.batches)-1]
@@ -90,35 +94,34 @@ func (r *recorder) end(err error) {
 	}
 }
 
-// Flight tells what the program did lately and does now. It waits for nothing that a run
-// may hold for long.
-func (p *Program) Flight() *Flight {
-	r := &p.recorder
+// record tells what the program did lately and does now.
+func (r *flightRecorder) record() *Flight {
+	pl := r.im.Plan
 	r.mu.Lock()
-	f := &Flight{Func: p.im.Plan.Func, Dims: map[string]int64{}, Ranks: p.im.Plan.Ranks, Batches: slices.Clone(r.batches),
+	f := &Flight{Func: pl.Func, Dims: map[string]int64{}, Ranks: pl.Ranks, Batches: slices.Clone(r.batches),
 		Failure: r.failure, Streams: r.at}
 	r.mu.Unlock()
-	for _, d := range p.im.Plan.Dims {
+	for _, d := range pl.Dims {
 		f.Dims[d.Name] = d.Value
 	}
 	if f.Failure == "" {
-		f.Streams = p.flightStreams(p.im.World.Standings())
+		f.Streams = r.streams(r.im.World.Standings())
 	}
 	return f
 }
 
 // failed notes how the program stood when it failed, and has Options.Failed told.
-func (p *Program) failed(err error) {
-	p.recorder.mu.Lock()
-	p.recorder.failure, p.recorder.at = err.Error(), p.flightStreams(p.stood(err))
-	p.recorder.mu.Unlock()
-	if p.opts.Failed != nil {
-		p.opts.Failed(p.Flight())
+func (r *flightRecorder) failed(err error) {
+	r.mu.Lock()
+	r.failure, r.at = err.Error(), r.streams(r.stood(err))
+	r.mu.Unlock()
+	if r.told != nil {
+		r.told(r.record())
 	}
 }
 
 // stood is where streams were when the world ended with err.
-func (p *Program) stood(err error) []device.Standing {
+func (r *flightRecorder) stood(err error) []device.Standing {
 	var fault *device.Fault
 	var dead *device.Deadlock
 	var expired *device.Expired
@@ -135,40 +138,40 @@ func (p *Program) stood(err error) []device.Standing {
 	case errors.As(err, &expired) && len(expired.At) > 0:
 		return expired.At
 	}
-	return p.im.World.Standings()
+	return r.im.World.Standings()
 }
 
-func (p *Program) flightStreams(at []device.Standing) []FlightStream {
+func (r *flightRecorder) streams(at []device.Standing) []FlightStream {
 	list := []FlightStream{}
 	for _, s := range at {
 		f := FlightStream{Rank: s.Rank, Stream: s.Stream, Does: s.Does}
 		if !s.Since.IsZero() {
 			f.Since = &s.Since
 		}
-		if s.ID >= 0 && len(p.im.Plan.Cmds) > 0 {
-			in := p.flightCommand(s.ID)
+		if s.ID >= 0 && len(r.im.Plan.Cmds) > 0 {
+			in := r.command(s.ID)
 			f.In = &in
 			if s.Last > s.ID {
-				until := p.flightCommand(s.Last)
+				until := r.command(s.Last)
 				f.Until = &until
 			}
-			f.WaitsFor = p.waitsFor(s, at)
-			p.before(&f, s)
+			f.WaitsFor = r.waitsFor(s, at)
+			r.before(&f, s)
 		}
 		list = append(list, f)
 	}
 	return list
 }
 
-func (p *Program) flightCommand(id int64) FlightCommand {
-	n := int64(len(p.im.Plan.Cmds))
-	return FlightCommand{int(id % n), id / n, p.im.Plan.Where(id)}
+func (r *flightRecorder) command(id int64) FlightCommand {
+	n := int64(len(r.im.Plan.Cmds))
+	return FlightCommand{int(id % n), id / n, r.im.Plan.Where(id)}
 }
 
 // before lists what the stream of s has done before the command that it is in, which is as
 // much as the host knows: the plan's order is the stream's.
-func (p *Program) before(f *FlightStream, s device.Standing) {
-	pl, n := p.im.Plan, int64(len(p.im.Plan.Cmds))
+func (r *flightRecorder) before(f *FlightStream, s device.Standing) {
+	pl, n := r.im.Plan, int64(len(r.im.Plan.Cmds))
 	stream := pl.Cmds[s.ID%n].Stream
 	for id := s.ID - 1; id >= max(s.ID-2*n, 0); id-- {
 		c := &pl.Cmds[id%n]
@@ -176,10 +179,10 @@ func (p *Program) before(f *FlightStream, s device.Standing) {
 			continue
 		}
 		if len(f.Before) < flightBefore {
-			f.Before = append(f.Before, p.flightCommand(id))
+			f.Before = append(f.Before, r.command(id))
 		}
 		if c.Kind == plan.Collective && len(f.Collectives) < flightCollectives {
-			f.Collectives = append(f.Collectives, p.flightCommand(id))
+			f.Collectives = append(f.Collectives, r.command(id))
 		}
 		if len(f.Before) == flightBefore && len(f.Collectives) == flightCollectives {
 			break
@@ -191,8 +194,8 @@ func (p *Program) before(f *FlightStream, s device.Standing) {
 
 // waitsFor lists the ranks whose work the command that s is in needs and that stand before
 // it. Streams that are not in at have done all that they were given.
-func (p *Program) waitsFor(s device.Standing, at []device.Standing) []int {
-	pl, n := p.im.Plan, int64(len(p.im.Plan.Cmds))
+func (r *flightRecorder) waitsFor(s device.Standing, at []device.Standing) []int {
+	pl, n := r.im.Plan, int64(len(r.im.Plan.Cmds))
 	c, run := &pl.Cmds[s.ID%n], s.ID/n
 	// behind reports whether command i of the same run has not been done by its stream.
 	behind := func(i int) bool {

@@ -22,16 +22,16 @@ func TestSharedInputs(t *testing.T) {
 	for i := range 7 {
 		batch = append(batch, map[string]*tensor.Tensor{"w": w, "x": ints(t, ir.F32, "x", uint64(2+i), 10, 3)})
 	}
-	if err := prog.fillFrames(Inputs(batch), nil, prog.all); err != nil {
+	if err := prog.binder.bind(Inputs(batch), nil, prog.weights.all); err != nil {
 		t.Fatal(err)
 	}
-	for i, f := range prog.frames {
+	for i, f := range prog.binder.frames {
 		for b, x := range f.spare {
 			if isW := b >= 2; (x != nil) != (isW && i == 0) {
 				t.Errorf("frame %d holds block %d: %v", i, b, x != nil)
 			}
 		}
-		if &f.in[0][0] != &batch[i]["x"].Data[0] || &f.in[2][0] != &prog.frames[0].spare[2].Data[0] {
+		if &f.in[0][0] != &batch[i]["x"].Data[0] || &f.in[2][0] != &prog.binder.frames[0].spare[2].Data[0] {
 			t.Errorf("frame %d has copies", i)
 		}
 	}
@@ -44,8 +44,8 @@ func TestSharedInputs(t *testing.T) {
 			t.Errorf("run %d: got %v, want %v", i, got, want)
 		}
 	}
-	if len(prog.frames) > keptFrames {
-		t.Errorf("%d frames are kept", len(prog.frames))
+	if len(prog.binder.frames) > keptFrames {
+		t.Errorf("%d frames are kept", len(prog.binder.frames))
 	}
 }
 

@@ -405,7 +405,7 @@ func TestChainsFound(t *testing.T) {
 					seen[f] = true
 					got = append(got, len(f.Members))
 					last := f.Members[len(f.Members)-1]
-					if e := prog.describe(int64(last)); e.Name != f.Name {
+					if e := (symbolizer{prog.im}).describe(int64(last)); e.Name != f.Name {
 						t.Errorf("the trace calls it %q, not %q", e.Name, f.Name)
 					}
 				}

@@ -5,24 +5,51 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/blocks"
+	"hocket.example/hocket/internal/exec/grace"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
 )
 
-// issueWhole is issue, with nothing between that a machine must keep out.
-func (p *Program) issueWhole(ctx context.Context, k int) error {
-	return p.within(ctx, func() error {
-		return p.im.World.Batch(func() error { return p.issue(k) })
-	})
+// issuer gives the machine's streams the commands of runs, and counts these.
+type issuer struct {
+	im      *image.Image
+	weights *weightCache
+	marked  []bool     // by command: bracketed by marks
+	adv     *adversary // nil unless the machine is virtual
+	tracer  *tracer    // nil unless Options.Trace
+	replay  *replay    // nil unless Options.Graph
+	run     int64      // runs issued so far
+}
+
+// prepare makes what issuing needs besides the image.
+func (s *issuer) prepare(opts Options) (err error) {
+	s.marked = markedOf(s.im)
+	if opts.Trace && s.im.Caps.Traces {
+		s.tracer = observe(s.im)
+		if opts.Ends != nil {
+			s.marked = endsOf(s.im, s.marked, opts.Ends)
+		}
+	}
+	if s.im.Caps.Virtual {
+		if s.adv, err = newAdversary(s.im); err != nil {
+			return err
+		}
+	}
+	if opts.Graph {
+		s.replay, err = newReplay(s.im)
+	}
+	return err
 }
 
 // within calls issue, and ends the world if ctx ends before it returns: it may wait for
 // other worlds, or for transfers under way. Whether it has is known then: no later run of
 // the world is ended.
-func (p *Program) within(ctx context.Context, issue func() error) error {
+func (s *issuer) within(ctx context.Context, issue func() error) error {
 	aborted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		p.im.World.Abort(&device.Expired{Err: ctx.Err(), Cause: context.Cause(ctx)})
+		s.im.World.Abort(&device.Expired{Err: ctx.Err(), Cause: context.Cause(ctx)})
 		close(aborted)
 	})
 	err := issue()
@@ -32,63 +59,132 @@ func (p *Program) within(ctx context.Context, issue func() error) error {
 	return err
 }
 
-// issue enqueues k runs, one after the other. A command's mark is its index in
-// the plan plus the run's number times their count.
-func (p *Program) issue(k int) error {
-	for i := range k {
-		run, f := p.run, p.frames[i]
-		p.run++
-		base := run * int64(len(p.im.Cmds))
-		issueRun := p.issueCommands
-		if p.replay.ready() {
-			issueRun = p.issueReplay
+// runs enqueues a run for each frame, one after the other.
+func (s *issuer) runs(frames []*frame) error {
+	for _, f := range frames {
+		run := s.run
+		s.run++
+		issue := s.commands
+		if s.replay.ready() {
+			issue = s.replayed
 		}
-		if err := issueRun(base, run, f); err != nil {
+		if err := issue(run, f); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// issueCommands enqueues a run command by command.
-func (p *Program) issueCommands(base, run int64, f *frame) error {
-	p.adv.begin(f)
-	for _, c := range p.im.Own {
-		if err := p.issueMarked(c, base+int64(c), run, f); err != nil {
-			return p.issueError(err, base+int64(c))
+// base is what marks of a run's commands have more than their indices.
+func (s *issuer) base(run int64) int64 { return run * int64(len(s.im.Cmds)) }
+
+// commands enqueues a run command by command.
+func (s *issuer) commands(run int64, f *frame) error {
+	base := s.base(run)
+	s.adv.begin(f)
+	for _, c := range s.im.Own {
+		if err := s.command(c, base, run, f); err != nil {
+			return err
 		}
-		if p.adv != nil {
-			if err := p.adv.after(c, p.im.Cmds[c].Stream, f, p.uploaded.skip); err != nil {
-				return p.issueError(err, base+int64(c))
+		if s.adv != nil {
+			if err := s.adv.after(c, s.im.Cmds[c].Stream, f, s.weights.skip); err != nil {
+				return symbolizer{s.im}.issueError(err, base+int64(c))
 			}
 		}
 	}
 	return nil
 }
 
-// issueMarked issues a command, unless it brings what is on the devices, or takes what is
+// replayed enqueues a run by graph.
+func (s *issuer) replayed(run int64, f *frame) error {
+	base := s.base(run)
+	if err := s.some(s.weights.uploads(), base, run, f); err != nil {
+		return err
+	}
+	if err := s.launch(context.Background(), run); err != nil {
+		return err
+	}
+	return s.some(s.replay.outputs, base, run, f)
+}
+
+// launch launches the graph for a run.
+func (s *issuer) launch(ctx context.Context, run int64) error {
+	s.tracer.launches(run)
+	return s.replay.graph.Launch(ctx)
+}
+
+// some issues some of the commands.
+func (s *issuer) some(cmds []int, base, run int64, f *frame) error {
+	for _, c := range cmds {
+		if err := s.command(c, base, run, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// command issues a command, unless it brings what is on the devices, or takes what is
 // to stay there.
-func (p *Program) issueMarked(i int, id, run int64, f *frame) error {
-	c := &p.im.Cmds[i]
-	if c.Kind == plan.Input && p.uploaded.skip[c.Part] || c.Kind == plan.Output && p.im.Stays[c.Part] {
+func (s *issuer) command(i int, base, run int64, f *frame) error {
+	c := &s.im.Cmds[i]
+	if c.Kind == plan.Input && s.weights.skip[c.Part] || c.Kind == plan.Output && s.im.Stays[c.Part] {
 		return nil
 	}
-	return p.mark(i, id, run, f)
+	return s.mark(i, base, run, f)
 }
 
 // mark issues a command, in marks if it is to have them.
-func (p *Program) mark(i int, id, run int64, f *frame) error {
-	c := &p.im.Cmds[i]
-	if !p.marked[i] {
-		return issueCommand(c, id, run, f)
+func (s *issuer) mark(i int, base, run int64, f *frame) error {
+	c, id := &s.im.Cmds[i], base+int64(i)
+	var err error
+	if s.marked[i] {
+		err = c.Stream.Begin(id)
 	}
-	if err := c.Stream.Begin(id); err != nil {
+	if err == nil {
+		err = issueCommand(c, id, run, f)
+	}
+	if err == nil && s.marked[i] {
+		err = c.Stream.End(id)
+	}
+	if err != nil {
+		return symbolizer{s.im}.issueError(err, id)
+	}
+	return nil
+}
+
+// upload uploads input i, and waits until it is there, a while longer than ctx lasts. In a trace it is part of the
+// run to come.
+func (s *issuer) upload(ctx context.Context, i int, t *tensor.Tensor) error {
+	io := &s.im.Inputs[i]
+	first := s.im.FirstBlock[io.Name]
+	f := &frame{in: make([][]byte, first+len(io.Parts))}
+	for j := range io.Parts {
+		if !s.im.World.Local(int(io.Parts[j].Ref.Rank)) {
+			continue
+		}
+		var err error
+		if f.in[first+j], _, err = blocks.Cut(t, &io.Parts[j], nil); err != nil {
+			return err
+		}
+	}
+	late, cancel := grace.After(ctx, grace.Transfer)
+	defer cancel()
+	base := s.base(s.run)
+	err := s.within(late, func() error {
+		for _, c := range s.im.Uploads[i] {
+			if !s.im.World.Local(int(s.im.Plan.Cmds[c].Rank)) {
+				continue
+			}
+			if err := s.mark(c, base, 0, f); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
 		return err
 	}
-	if err := issueCommand(c, id, run, f); err != nil {
-		return err
-	}
-	return c.Stream.End(id)
+	return s.im.World.Sync(late)
 }
 
 func issueCommand(c *image.Command, id, run int64, f *frame) error {

@@ -125,7 +125,7 @@ func TestLastingTrace(t *testing.T) {
 		if got != want {
 			t.Errorf("run %d: %d uploads in the trace, want %d", i, got, want)
 		}
-		for _, f := range prog.frames {
+		for _, f := range prog.binder.frames {
 			if f.in[0] != nil || f.in[2] != nil || (f.spare[2] == nil) != (i > 0) {
 				t.Errorf("a frame keeps blocks of x: %v, of w: %v, and storage for them: %v", f.in[0] != nil,
 					f.in[2] != nil, f.spare[2])

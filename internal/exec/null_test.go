@@ -83,12 +83,12 @@ func TestIssueAllocates(t *testing.T) {
 				t.Fatal(err)
 			}
 			in := pr.inputs(t, 4, 1)
-			if err := prog.fillFrames(Inputs([]map[string]*tensor.Tensor{in}), nil, prog.all); err != nil {
+			if err := prog.binder.bind(Inputs([]map[string]*tensor.Tensor{in}), nil, prog.weights.all); err != nil {
 				t.Fatal(err)
 			}
 			nullOps = 0
 			allocs := testing.AllocsPerRun(100, func() {
-				if err := prog.issue(1); err != nil {
+				if err := prog.issuer.runs(prog.binder.frames[:1]); err != nil {
 					t.Fatal(err)
 				}
 			})
@@ -105,12 +105,12 @@ func BenchmarkIssue(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := prog.fillFrames(Inputs([]map[string]*tensor.Tensor{chunkedInputs(b, 8, 1)}), nil, prog.all); err != nil {
+	if err := prog.binder.bind(Inputs([]map[string]*tensor.Tensor{chunkedInputs(b, 8, 1)}), nil, prog.weights.all); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := prog.issue(1); err != nil {
+		if err := prog.issuer.runs(prog.binder.frames[:1]); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -6,10 +6,15 @@
 // the world list, which asks nothing and, but for the machine's own queues,
 // allocates nothing.
 //
-// Enter at Program.RunBatch (batch.go): it checks the arguments (args.go), lays host
-// memory ready (frame.go), uploads weights that are not on the devices yet
-// (weights.go), issues commands or launches the graph (issue.go, replay.go), waits,
-// and collects results (batch.go, trace.go).
+// Enter at Program.RunBatch (batch.go). A Program owns parts, each with its own state, that know those before them:
+//
+//   - a signature (signature.go) is what arguments have to be;
+//   - a weightCache (weights.go) knows which weights are on the devices already;
+//   - a binder (bind.go) binds arguments to frames (frame.go), the host memory of runs in flight;
+//   - an issuer (issue.go) issues commands, or launches the recorded graph (replay.go);
+//   - a graphRecorder (record.go) records that, and times its forms;
+//   - enqueued runs (enqueued.go) are on streams of the caller's;
+//   - a flightRecorder (flight.go) and a symbolizer (symbols.go) tell what happened, in the program's words.
 //
 // On a virtual machine (a scheduled CPU) exec plays the adversary that makes
 // wrong programs show: see adversary.go.
@@ -25,7 +30,6 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec/grace"
 	"hocket.example/hocket/internal/exec/image"
-	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/world"
 )
@@ -72,37 +76,20 @@ type Options struct {
 type Program struct {
 	im     *image.Image
 	opts   Options
-	marked []bool       // by command: bracketed by marks
-	adv    *adversary   // nil unless the machine is virtual
-	tracer *tracer      // nil unless Options.Trace
-	replay *replay      // nil unless Options.Graph
-	gather *gatherer    // nil unless Options.Gather, and there are peers
+	flight flightRecorder
 	peers  *world.World // nil where all ranks are this process's
 	hash   string       // of the plan, where there are peers
-
-	recorder recorder
+	gather *gatherer    // nil unless Options.Gather, and there are peers
 
 	mu       sync.Mutex // of what follows
-	run      int64      // runs issued so far
-	frames   []*frame
-	staged   staged
-	all      []int // inputs
-	inputs   map[string]ioBlocks
-	outputs  map[string]ioBlocks
-	settled  settled
-	spoils   bool // this batch's runs update what they are given in the host's memory
-	uploaded uploaded
-	// abandoned are copies of residents that a failed world may still be at: what they take
-	// is given back when that is closed.
-	abandoned     copies
-	callers       device.Callers                  // nil until a run is enqueued
-	inFlight      bool                            // enqueued runs may not have ended
-	ended         chan struct{}                   // closed once they have; nil where nobody waits
-	firstRecorded int64                           // see recordedRun; 0 for none yet
-	captured      bool                            // a graph of the caller's has a run
-	left          map[*resident.DeviceTensor]bool // what runs in flight leave results in
-	fate          error                           // what broken becomes when those who use the world have ended
-	broken        error
+	weights  *weightCache
+	enqueued *enqueued
+	binder   *binder
+	staging  staging
+	issuer   *issuer
+	recorder graphRecorder
+	fate     error // what broken becomes when those who use the world have ended
+	broken   error
 }
 
 // Load makes p ready to run on m. ctx bounds the program's life: when it ends,
@@ -113,12 +100,11 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 	if err != nil {
 		return nil, err
 	}
-	opts.Logger = im.Logger()
-	prog := &Program{im: im, opts: opts, uploaded: newUploaded(im), peers: m.Peers()}
-	for i := range im.Inputs {
-		prog.all = append(prog.all, i)
-	}
-	prog.inputs, prog.outputs = byName(im.Inputs), byName(im.Outputs)
+	weights, enqueued := newWeightCache(im), &enqueued{im: im}
+	issuer := &issuer{im: im, weights: weights}
+	prog := &Program{im: im, opts: opts, peers: m.Peers(), flight: flightRecorder{im: im, told: opts.Failed},
+		weights: weights, enqueued: enqueued, binder: newBinder(im, weights, enqueued), staging: staging{im: im},
+		issuer: issuer, recorder: graphRecorder{issuer: issuer, peers: m.Peers() != nil, backup: backup{im: im}}}
 	if lost := im.World.Do(context.WithoutCancel(ctx), func() { err = prog.prepare(ctx) }); lost != nil {
 		return nil, lost
 	}
@@ -128,41 +114,23 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 	return prog, nil
 }
 
-// prepare makes what runs need besides the image.
-func (p *Program) prepare(ctx context.Context) (err error) {
-	p.marked = markedOf(p.im)
-	if p.opts.Trace && p.im.Caps.Traces {
-		p.tracer = observe(p.im)
-		if p.opts.Ends != nil {
-			p.marked = endsOf(p.im, p.marked, p.opts.Ends)
-		}
-	}
-	if p.im.Caps.Virtual {
-		if p.adv, err = newAdversary(p.im); err != nil {
-			return err
-		}
-	}
-	if p.opts.Graph {
-		if p.replay, err = newReplay(p.im); err != nil {
-			return err
-		}
+// prepare makes what runs need of the world.
+func (p *Program) prepare(ctx context.Context) error {
+	if err := p.issuer.prepare(p.opts); err != nil {
+		return err
 	}
 	if p.peers != nil {
 		p.hash = p.im.Plan.HashString()
 		if p.opts.Gather {
+			var err error
 			if p.gather, err = newGatherer(ctx, p.peers, p.im.Plan, p.im.Outputs); err != nil {
 				return err
 			}
+			p.binder.gathers = true
 		}
 	}
 	return p.im.World.Sync(ctx)
 }
-
-// comes reports whether the blocks of outputs of a rank come to this process.
-func (p *Program) comes(rank int) bool { return p.gather != nil || p.im.World.Local(rank) }
-
-// local reports whether this process drives a rank.
-func (p *Program) local(rank int32) bool { return p.im.World.Local(int(rank)) }
 
 // Usable reports whether the program can run again.
 func (p *Program) Usable() bool {
@@ -184,8 +152,8 @@ type Stats struct {
 // Stats returns the sizes of the program.
 func (p *Program) Stats() Stats {
 	s := Stats{Commands: len(p.im.Cmds), Arena: p.im.Plan.ArenaBytes, Staging: p.im.StagingBytes()}
-	if p.replay != nil {
-		s.Graph = p.replay.form
+	if r := p.issuer.replay; r != nil {
+		s.Graph = r.form
 	}
 	return s
 }
@@ -198,6 +166,10 @@ func (p *Program) Members(cmd int) []int {
 	return nil
 }
 
+// Flight tells what the program did lately and does now. It waits for nothing that a run
+// may hold for long.
+func (p *Program) Flight() *Flight { return p.flight.record() }
+
 // Held is the memory that the program has taken on its machine, which may grow with
 // its runs.
 func (p *Program) Held() device.Held { return p.im.Held() }
@@ -209,7 +181,7 @@ func (p *Program) Close() error {
 	if p.broken != nil {
 		return nil
 	}
-	if p.inFlight {
+	if p.enqueued.inFlight {
 		ctx, cancel := context.WithTimeout(context.Background(), grace.Transfer)
 		defer cancel()
 		if _, err := p.do(ctx, func() error { return p.rest(ctx) }); p.broken != nil {
@@ -218,7 +190,7 @@ func (p *Program) Close() error {
 			}
 			return err
 		} else if err != nil {
-			p.opts.Logger.Warn("closing a program whose enqueued runs do not end", "error", err)
+			p.im.Logger().Warn("closing a program whose enqueued runs do not end", "error", err)
 		}
 	}
 	p.broken = fmt.Errorf("%w: it is closed", ErrUnusable)
@@ -226,17 +198,16 @@ func (p *Program) Close() error {
 }
 
 func (p *Program) close() error {
-	err := errors.Join(p.im.Close(), p.abandoned.give())
+	err := errors.Join(p.im.Close(), p.recorder.backup.give())
 	p.gather.close()
-	p.abandoned = nil
 	return err
 }
 
 // breakDown turns the error of a run into one that names the program's place,
 // and ends the world: nothing in it is known to be in a good state.
 func (p *Program) breakDown(cause error) error {
-	err := p.explain(cause)
-	p.failed(err)
+	err := symbolizer{p.im}.explain(cause, p.issuer.replay.ready())
+	p.flight.failed(err)
 	p.im.World.Abort(err)
 	for _, w := range p.im.Shared {
 		if w != nil {
@@ -244,7 +215,7 @@ func (p *Program) breakDown(cause error) error {
 		}
 	}
 	if cerr := p.close(); cerr != nil {
-		p.opts.Logger.Warn("closing the world after a failed run", "error", cerr)
+		p.im.Logger().Warn("closing the world after a failed run", "error", cerr)
 	}
 	p.fate = unusableAfter(err)
 	return err
@@ -266,7 +237,7 @@ func (p *Program) do(ctx context.Context, f func() error) (lost bool, err error)
 			message = "the time ran out: " + message
 		}
 		gone = &RunError{Message: message, Err: errors.Join(gone, ctx.Err())}
-		p.failed(gone)
+		p.flight.failed(gone)
 		p.broken = unusableAfter(gone)
 		for _, w := range p.im.Shared {
 			if w != nil {

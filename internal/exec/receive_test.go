@@ -33,10 +33,10 @@ func TestReceives(t *testing.T) {
 		for len(batch) < len(c.direct) {
 			batch = append(batch, in)
 		}
-		if err := prog.fillFrames(joined(batch, c.direct), nil, prog.all); err != nil {
+		if err := prog.binder.bind(joined(batch, c.direct), nil, prog.weights.all); err != nil {
 			t.Fatal(err)
 		}
-		f := prog.frames[0]
+		f := prog.binder.frames[0]
 		for b, get := range f.get {
 			to, first := &tensor.Tensor{DType: ir.F32, Data: get}, b == 0 // the other is compared with it
 			if shareBytes(to, mine) != (first && c.straight) {
@@ -118,8 +118,8 @@ func TestReceivesInPlace(t *testing.T) {
 		if c.runs == 2 {
 			batch, direct = append(batch, in), append(direct, Args{})
 		}
-		if shared, spoils := prog.sharedInto(joined(batch, direct), nil, prog.all); shared[mine] == c.straight ||
-			spoils != c.straight {
+		shared, spoils := signature{prog.im}.sharedInto(joined(batch, direct), nil, prog.weights.all, prog.weights.skip)
+		if shared[mine] == c.straight || spoils != c.straight {
 			t.Errorf("%s: shared is %v, it spoils: %v", name, shared[mine], spoils)
 		}
 	}

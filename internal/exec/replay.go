@@ -1,9 +1,7 @@
 package exec
 
 import (
-	"context"
 	"fmt"
-	"weak"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec/image"
@@ -18,9 +16,9 @@ import (
 // launches follow each other, so that what a run waits for in the run before has
 // always happened, and within a run every wait is for something in it.
 type replay struct {
-	graph                 device.Graph // nil until it is recorded
-	form                  string       // how it is launched, where there are several ways
-	inputs, body, outputs []int        // commands, in order
+	graph         device.Graph // nil until it is recorded
+	form          string       // how it is launched, where there are several ways
+	body, outputs []int        // commands, in order
 }
 
 // newReplay sorts an image's commands for a graph.
@@ -35,7 +33,7 @@ func newReplay(im *image.Image) (*replay, error) {
 	return r, nil
 }
 
-// cut sorts own commands into inputs, body and outputs, where they stand in that
+// cut sorts own commands into body and outputs, where those and inputs stand in that
 // order on each rank: what other ranks do meanwhile does not touch a rank's
 // parameters, nor results that it has finished. Waits and records among the inputs
 // belong to the body: they keep their order to each other, and inputs wait for
@@ -49,7 +47,6 @@ func (r *replay) cut(pl *plan.Plan, own []int) error {
 				return fmt.Errorf("running by graph: %w: input %%%s comes after other work of rank %d",
 					device.ErrUnsupported, pl.Inputs[c.IO].Name, c.Rank)
 			}
-			r.inputs = append(r.inputs, i)
 		case plan.Output:
 			ended[c.Rank] = true
 			r.outputs = append(r.outputs, i)
@@ -76,66 +73,8 @@ func orders(k plan.Kind) bool {
 // ready reports whether runs are replayed already.
 func (r *replay) ready() bool { return r != nil && r.graph != nil }
 
-// record makes the graph before the first run that can use it: the world is at
-// rest then, and a run has gone before.
-func (p *Program) record(ctx context.Context) error {
-	r := p.replay
-	if r == nil || r.graph != nil || p.run == 0 {
-		return nil
-	}
-	var err error
-	r.graph, err = p.im.World.Capture(func() error {
-		// Marked, so that faults of later launches have a place; of which run
-		// they are is not known.
-		return p.issueAll(r.body, 0, p.recordedRun(), nil)
-	})
-	if err != nil {
-		return fmt.Errorf("recording the program as a graph: %w", err)
-	}
-	p.opts.Logger.Debug("program recorded as a graph", "func", p.im.Plan.Func, "commands", len(r.body))
-	return p.chooseForm(ctx, r.graph)
-}
-
-// recordedRun is the number of the run that graphs are recorded as.
-func (p *Program) recordedRun() int64 {
-	if p.peers == nil {
-		return p.run
-	}
-	if p.firstRecorded == 0 {
-		p.firstRecorded = p.run
-	}
-	return p.firstRecorded
-}
-
-// issueReplay enqueues a run by graph.
-func (p *Program) issueReplay(base, run int64, f *frame) error {
-	inputs := p.replay.inputs
-	if p.settled.of != (weak.Pointer[Weights]{}) {
-		inputs = p.settled.inputs
-	}
-	if err := p.issueAll(inputs, base, run, f); err != nil {
-		return err
-	}
-	if err := p.launchGraph(context.Background(), run); err != nil {
-		return err
-	}
-	return p.issueAll(p.replay.outputs, base, run, f)
-}
-
-// launchGraph launches the graph for a run.
-func (p *Program) launchGraph(ctx context.Context, run int64) error {
-	if p.tracer != nil {
-		p.tracer.replayed.Store(run * int64(len(p.im.Cmds)))
-	}
-	return p.replay.graph.Launch(ctx)
-}
-
-// issueAll issues some of the commands.
-func (p *Program) issueAll(cmds []int, base, run int64, f *frame) error {
-	for _, c := range cmds {
-		if err := p.issueMarked(c, base+int64(c), run, f); err != nil {
-			return p.issueError(err, base+int64(c))
-		}
-	}
-	return nil
+// keep keeps one form of the graph.
+func (r *replay) keep(i int) error {
+	r.form = r.graph.Forms()[i]
+	return r.graph.Keep(i)
 }

@@ -297,7 +297,7 @@ func TestResidentTrialsShort(t *testing.T) {
 	}
 	prog := loadOn(t, m, doubling("x", "z"), Options{Options: image.Options{Resident: on}})
 	under.took, under.fails = nil, 3 // for the other
-	if _, err := prog.keepResidents(t.Context()); !errors.Is(err, device.ErrOutOfMemory) {
+	if err := prog.recorder.backup.take(t.Context()); !errors.Is(err, device.ErrOutOfMemory) {
 		t.Fatal(err)
 	}
 	if err := prog.im.World.Sync(t.Context()); err != nil {

@@ -1,18 +1,16 @@
 package exec
 
 import (
-	"fmt"
 	"sync/atomic"
 
 	"hocket.example/hocket/internal/exec/image"
-	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/trace"
-	"hocket.example/hocket/ir"
 )
 
 // tracer passes the marks of the plan's streams on to the recorder. Those on
 // other streams, side streams of a group, are for errors only.
 type tracer struct {
+	symbols  symbolizer
 	streams  map[streamKey]bool
 	recorder *trace.Recorder
 	// A graph's marks have the numbers of run 0, of cmds commands; replayed is what
@@ -28,7 +26,7 @@ type streamKey struct {
 
 // observe starts to watch the world.
 func observe(im *image.Image) *tracer {
-	t := &tracer{streams: map[streamKey]bool{}, recorder: trace.NewRecorder(), cmds: int64(len(im.Cmds))}
+	t := &tracer{symbols: symbolizer{im}, streams: map[streamKey]bool{}, recorder: trace.NewRecorder(), cmds: int64(len(im.Cmds))}
 	for i, s := range im.Streams {
 		t.streams[streamKey{int(im.Plan.Streams[i].Rank), s.Name()}] = true
 	}
@@ -95,19 +93,20 @@ func (t *tracer) ofRun(id int64) int64 {
 	return id
 }
 
-func (p *Program) addTraces(results []*Result, first int64) {
+// trace gives results, of runs that have ended, their traces.
+func (t *tracer) trace(results []*Result, first int64) {
+	im := t.symbols.im
 	for _, r := range results {
-		r.Trace = &trace.Trace{Ranks: p.im.Plan.Ranks, Virtual: p.im.Caps.Virtual}
-		if p.im.Caps.DeviceClocks {
-			for rank := range p.im.Plan.Ranks {
+		r.Trace = &trace.Trace{Ranks: im.Plan.Ranks, Virtual: im.Caps.Virtual}
+		if im.Caps.DeviceClocks {
+			for rank := range im.Plan.Ranks {
 				r.Trace.Clocks = append(r.Trace.Clocks, rank)
 			}
 		}
 	}
-	for _, e := range p.tracer.recorder.Drain(p.describe) {
+	for _, e := range t.recorder.Drain(t.symbols.describe) {
 		if i := e.Run - first; i >= 0 && i < int64(len(results)) {
-			t := results[i].Trace
-			t.Events = append(t.Events, e)
+			results[i].Trace.Events = append(results[i].Trace.Events, e)
 		}
 	}
 	for _, r := range results {
@@ -115,82 +114,12 @@ func (p *Program) addTraces(results []*Result, first int64) {
 	}
 }
 
-// describe tells the trace what a mark stands for.
-func (p *Program) describe(id int64) trace.Event {
-	n := int64(len(p.im.Plan.Cmds))
-	i := id % n
-	c := &p.im.Plan.Cmds[i]
-	e := trace.Event{Run: id / n, ID: i, Name: p.name(c), Detail: p.im.Plan.Where(i),
-		Group: trace.NoGroup, Class: class(c)}
-	if g := p.im.Groups[int(i)]; g != nil {
-		e.Name = g.Name
-	}
-	switch c.Kind {
-	case plan.Copy:
-		e.Bytes = c.Outs[0].Bytes()
-	case plan.Collective:
-		cmd := &p.im.Cmds[i]
-		e.Group, e.Bytes = int(c.Coll), cmd.Channel.Moved(cmd.Seq, cmd.Part)
-		e.Detail += ", by " + p.im.Algorithms[c.Coll]
-	case plan.Group:
-		for _, t := range c.Group {
-			if !t.Send {
-				e.Bytes += p.im.Plan.Pairs[t.Pair].Dst.Bytes()
-			}
-		}
-	case plan.Input:
-		e.Bytes = p.im.Inputs[c.IO].Of(c.Rank).Ref.Bytes()
-	case plan.Output:
-		e.Bytes = p.im.Outputs[c.IO].Of(c.Rank).Ref.Bytes()
-	}
-	return e
-}
+// forget drops what was done since the last trace.
+func (t *tracer) forget() { t.recorder.Drain(t.symbols.describe) }
 
-func class(c *plan.Cmd) trace.Class {
-	switch c.Kind {
-	case plan.Compute:
-		return trace.Compute
-	case plan.Collective, plan.Group:
-		return trace.Comm
-	case plan.Copy:
-		if c.Peer >= 0 && c.Peer != c.Rank {
-			return trace.Comm
-		}
-		return trace.Compute
-	case plan.Input, plan.Output:
-		return trace.IO
+// launches notes that the graph is launched for a run.
+func (t *tracer) launches(run int64) {
+	if t != nil {
+		t.replayed.Store(run * t.cmds)
 	}
-	return trace.Sync
-}
-
-// profiled is what a profiler calls the work of a mark, or of the graph, which is mark -1.
-func (p *Program) profiled(id int64) string {
-	if id < 0 {
-		return p.im.Plan.Func + " as one graph"
-	}
-	c := &p.im.Plan.Cmds[id%int64(len(p.im.Plan.Cmds))]
-	at := &p.im.Plan.Sites[c.Site]
-	text := at.Text
-	if c.Kind == plan.Input || c.Kind == plan.Output || text == "" {
-		text = p.name(c)
-	}
-	return fmt.Sprintf("%s (line %d, rank %d)", text, at.Pos.Line, c.Rank)
-}
-
-// name is the word that the program has for the command.
-func (p *Program) name(c *plan.Cmd) string {
-	switch c.Kind {
-	case plan.Compute:
-		return p.im.Plan.Called(c)
-	case plan.Collective:
-		return p.im.Plan.Colls[c.Coll].Op.String()
-	case plan.WaitEvent, plan.WaitCounter:
-		return ir.OpWait.String()
-	case plan.Input, plan.Output:
-		return c.Kind.String()
-	}
-	if op := p.im.Plan.Sites[c.Site].Op; op != ir.InvalidOp {
-		return op.String()
-	}
-	return c.Kind.String()
 }

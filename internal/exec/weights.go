@@ -1,162 +1,129 @@
 package exec
 
 import (
-	"context"
-	"fmt"
+	"iter"
 	"slices"
+	"weak"
 
-	"hocket.example/hocket/internal/exec/blocks"
-	"hocket.example/hocket/internal/exec/grace"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/exec/resident"
+	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 )
 
-// uploaded is what stays on the devices from run to run: weights, where no command writes
+// weightCache is what stays on the devices from run to run: weights, where no command writes
 // to them.
-type uploaded struct {
+type weightCache struct {
+	im     *image.Image
+	all    []int // inputs
+	inputs []int // this process's commands that upload them
 	// contents tells, by input, what is on the devices.
 	contents []*resident.Contents
 	// skip tells, by input block, what this batch's runs do not upload.
-	skip []bool
+	skip    []bool
+	settled settled
 }
 
-func newUploaded(im *image.Image) uploaded {
-	u := uploaded{skip: make([]bool, blocksOf(im.Inputs))}
-	for _, w := range im.Shared {
+// settled is what a batch found, and left, of its weights: they fit, and are on the devices.
+type settled struct {
+	// of are the weights; the zero value for none.
+	of weak.Pointer[Weights]
+	// changes is the number of resident.Changes then.
+	changes uint64
+	// rest are the inputs that a run is given otherwise, or that are uploaded for each run.
+	rest []int
+	// inputs are the commands of rest.
+	inputs []int
+}
+
+func newWeightCache(im *image.Image) *weightCache {
+	c := &weightCache{im: im, skip: make([]bool, blocksOf(im.Inputs))}
+	for i, w := range im.Shared {
+		c.all = append(c.all, i)
 		if w != nil {
-			u.contents = append(u.contents, &w.Contents)
+			c.contents = append(c.contents, &w.Contents)
 		} else {
-			u.contents = append(u.contents, &resident.Contents{})
+			c.contents = append(c.contents, &resident.Contents{})
 		}
 	}
-	return u
+	for _, i := range im.Own {
+		if im.Cmds[i].Kind == plan.Input {
+			c.inputs = append(c.inputs, i)
+		}
+	}
+	return c
 }
 
-// decideUploads decides what the runs of a batch do not upload: what stays and is the same in
+// unsettled returns the inputs that a batch has to look at, and whether all others are as the batch before has left
+// them.
+func (c *weightCache) unsettled(batch []Args, weights *Weights) (ins []int, rest bool) {
+	s := &c.settled
+	if weights != nil && s.of == weak.Make(weights) && s.changes == resident.Changes() &&
+		!slices.ContainsFunc(batch, func(a Args) bool { return a.gives(weights) }) {
+		return s.rest, true
+	}
+	c.settled = settled{}
+	return c.all, false
+}
+
+// decide decides what the runs of a batch do not upload: what stays and is the same in
 // all of them. What they upload the devices no longer hold for those to come.
-func (p *Program) decideUploads(batch []Args, weights *Weights, ins []int) {
+func (c *weightCache) decide(batch []Args, weights *Weights, ins []int) {
 	for _, i := range ins {
-		name := p.im.Inputs[i].Name
-		b := p.im.FirstBlock[name]
+		name := c.im.Inputs[i].Name
+		b := c.im.FirstBlock[name]
 		t := weights.Tensor(name)
 		other := func(a Args) bool { return a.host(name, weights) != t }
-		stays := t != nil && p.im.Uploads[i] != nil && !slices.ContainsFunc(batch, other)
+		stays := t != nil && c.im.Uploads[i] != nil && !slices.ContainsFunc(batch, other)
 		if !stays {
-			p.uploaded.contents[i].Forget()
+			c.contents[i].Forget()
 		}
-		for range p.im.Inputs[i].Parts {
-			p.uploaded.skip[b] = stays || p.im.Residents[i] != nil
+		for range c.im.Inputs[i].Parts {
+			c.skip[b] = stays || c.im.Residents[i] != nil
 			b++
 		}
 	}
 }
 
-// Preload uploads weights ahead of the batches that will be given them; see RunBatch.
-func (p *Program) Preload(ctx context.Context, weights map[string]*tensor.Tensor) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.broken != nil {
-		return p.broken
-	}
-	var wrong []string
-	for i := range p.im.Inputs {
-		if t := weights[p.im.Inputs[i].Name]; t != nil {
-			wrong = append(wrong, blocks.Wrong(&p.im.Inputs[i], t)...)
-		}
-	}
-	if err := blocks.InputError(wrong); err != nil {
-		return err
-	}
-	_, err := p.do(ctx, func() error {
-		if err := p.rest(ctx); err != nil {
-			return err
-		}
-		p.settled = settled{}
-		p.decideUploads([]Args{{In: weights}}, NewWeights(weights), p.all)
-		if p.tracer != nil { // uploads ahead are no part of a run's trace
-			defer p.tracer.recorder.Drain(p.describe)
-		}
-		return p.uploadWeights(ctx, func(name string) *tensor.Tensor { return weights[name] })
-	})
-	return err
-}
-
-// uploads reports whether uploadWeights has something to do.
-func (p *Program) uploads(take func(name string) *tensor.Tensor) bool {
-	b := 0
-	for i := range p.im.Inputs {
-		first := b
-		b += len(p.im.Inputs[i].Parts)
-		if b > first && p.uploaded.skip[first] && p.im.Residents[i] == nil &&
-			!p.uploaded.contents[i].Are(take(p.im.Inputs[i].Name)) {
-			return true
-		}
-	}
-	return false
-}
-
-// uploadWeights uploads what stays and is not on the devices yet. It waits for one parameter
-// before the next, so that no more of them than one is copied to cut it into blocks. The
-// world is at rest. If ctx ends, it ends between two parameters, and the program can still
-// run: were the world given up as in a run, deadlines shorter than this takes would have it
-// begin again for ever.
-func (p *Program) uploadWeights(ctx context.Context, take func(name string) *tensor.Tensor) error {
-	b := 0
-	for i := range p.im.Inputs {
-		io := &p.im.Inputs[i]
-		first := b
-		b += len(io.Parts)
-		contents := p.uploaded.contents[i]
-		if len(io.Parts) == 0 || !p.uploaded.skip[first] || p.im.Residents[i] != nil {
-			continue
-		}
-		t := take(io.Name)
-		if contents.Are(t) {
-			continue
-		}
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("before the run, while weights are uploaded: %w", err)
-		}
-		contents.Forget()
-		if err := p.upload(ctx, i, first, t); err != nil {
-			return p.breakDown(err)
-		}
-		contents.Set(t)
-	}
-	return nil
-}
-
-// upload uploads input i, whose blocks begin with that one, and waits until it is there, a
-// while longer than ctx lasts. In a trace it is part of the run to come.
-func (p *Program) upload(ctx context.Context, i, block int, t *tensor.Tensor) error {
-	parts := p.im.Inputs[i].Parts
-	f := &frame{in: make([][]byte, block+len(parts))}
-	for j := range parts {
-		if !p.local(parts[j].Ref.Rank) {
-			continue
-		}
-		var err error
-		if f.in[block+j], _, err = blocks.Cut(t, &parts[j], nil); err != nil {
-			return err
-		}
-	}
-	late, cancel := grace.After(ctx, grace.Transfer)
-	defer cancel()
-	base := p.run * int64(len(p.im.Cmds))
-	err := p.within(late, func() error {
-		for _, c := range p.im.Uploads[i] {
-			if !p.local(p.im.Plan.Cmds[c].Rank) {
+// missing yields the inputs that stay on the devices and are not there yet, with what take returns for each.
+func (c *weightCache) missing(take func(name string) *tensor.Tensor) iter.Seq2[int, *tensor.Tensor] {
+	return func(yield func(int, *tensor.Tensor) bool) {
+		for i := range c.im.Inputs {
+			io := &c.im.Inputs[i]
+			if len(io.Parts) == 0 || !c.skip[c.im.FirstBlock[io.Name]] || c.im.Residents[i] != nil {
 				continue
 			}
-			if err := p.mark(c, base+int64(c), 0, f); err != nil {
-				return p.issueError(err, base+int64(c))
+			if t := take(io.Name); !c.contents[i].Are(t) && !yield(i, t) {
+				return
 			}
 		}
-		return nil
-	})
-	if err != nil {
-		return err
 	}
-	return p.im.World.Sync(late)
+}
+
+// settle notes what a batch has left on the devices.
+func (c *weightCache) settle(batch []Args, weights *Weights) {
+	c.settled = settled{}
+	if weights == nil || slices.ContainsFunc(batch, func(a Args) bool { return a.gives(weights) }) {
+		return
+	}
+	s := settled{of: weak.Make(weights), changes: resident.Changes()}
+	for i := range c.im.Inputs {
+		if weights.of[c.im.Inputs[i].Name] == nil || c.im.Uploads[i] == nil || c.im.Residents[i] != nil {
+			s.rest = append(s.rest, i)
+		}
+	}
+	for _, i := range c.inputs {
+		if !c.skip[c.im.Cmds[i].Part] {
+			s.inputs = append(s.inputs, i)
+		}
+	}
+	c.settled = s
+}
+
+// uploads are the commands by which the batch's runs upload inputs, and maybe others, of what is on the devices.
+func (c *weightCache) uploads() []int {
+	if c.settled.of != (weak.Pointer[Weights]{}) {
+		return c.settled.inputs
+	}
+	return c.inputs
 }

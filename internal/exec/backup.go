@@ -1,0 +1,108 @@
+package exec
+
+import (
+	"context"
+	"errors"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/exec/resident"
+)
+
+// backup keeps copies, on the devices, of all residents that a program updates.
+type backup struct {
+	im *image.Image
+	// copies may outlast a failed world that may still be at them: what they take is given back when that is closed.
+	copies []*residentCopy
+}
+
+// residentCopy is a copy of a resident.
+type residentCopy struct {
+	of            *resident.DeviceTensor
+	loan          *resident.Loan
+	there, origin []device.View // by rank: where the copy is, and what it is of
+}
+
+// give gives the copies' memory back.
+func (b *backup) give() error {
+	var errs []error
+	for _, c := range b.copies {
+		errs = append(errs, c.loan.Give())
+	}
+	b.copies = nil
+	return errors.Join(errs...)
+}
+
+// take copies what the program's runs would update where it lies, on the devices, and
+// says that the tensors hold nothing until it is restored. The world is at rest, and is so
+// again then.
+func (b *backup) take(ctx context.Context) (err error) {
+	for i, t := range b.im.Residents {
+		if err == nil && t != nil && b.im.Inputs[i].Inout {
+			err = b.copy(ctx, i, t)
+		}
+	}
+	if len(b.copies) == 0 {
+		return err
+	}
+	if serr := b.im.World.Sync(ctx); serr != nil { // copies are under way: memory given back would be others'
+		return serr
+	}
+	if err != nil {
+		return errors.Join(err, b.give())
+	}
+	for _, c := range b.copies {
+		c.of.SetContents(false)
+	}
+	return nil
+}
+
+// restore brings back what was taken.
+func (b *backup) restore(ctx context.Context) error {
+	if len(b.copies) == 0 {
+		return nil
+	}
+	for _, c := range b.copies {
+		if err := b.copyBlocks(c.origin, c.there); err != nil {
+			return err
+		}
+	}
+	if err := b.im.World.Sync(ctx); err != nil {
+		return err
+	}
+	for _, c := range b.copies {
+		c.of.SetContents(true)
+	}
+	return nil
+}
+
+// copy begins to copy a resident.
+func (b *backup) copy(ctx context.Context, i int, t *resident.DeviceTensor) error {
+	n, err := t.Spare(ctx)
+	if err != nil {
+		return err
+	}
+	ranks := b.im.Plan.Ranks
+	c := &residentCopy{of: t, loan: n, there: make([]device.View, ranks), origin: make([]device.View, ranks)}
+	b.copies = append(b.copies, c)
+	for _, part := range b.im.Inputs[i].Parts {
+		r := int(part.Ref.Rank)
+		mem, err := b.im.World.Device(r).Borrow(n.Block(r))
+		if err != nil {
+			return err
+		}
+		c.there[r] = device.Dense(mem, part.Ref.DType, part.Ref.Shape)
+		c.origin[r] = b.im.View(part.Ref)
+	}
+	return b.copyBlocks(c.there, c.origin)
+}
+
+// copyBlocks begins to copy a block on each rank.
+func (b *backup) copyBlocks(to, from []device.View) error {
+	for r := range to {
+		if err := b.im.Streams[b.im.Plan.Main[r]].Copy(to[r], from[r]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

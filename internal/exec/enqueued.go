@@ -1,0 +1,93 @@
+package exec
+
+import (
+	"context"
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/blocks"
+	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/exec/resident"
+)
+
+// enqueued is what is known of runs on streams of the caller's.
+type enqueued struct {
+	im       *image.Image
+	callers  device.Callers                  // nil until a run is enqueued
+	inFlight bool                            // runs may not have ended
+	ended    chan struct{}                   // closed once they have; nil where nobody waits
+	captured bool                            // a graph of the caller's has a run
+	left     map[*resident.DeviceTensor]bool // what runs in flight leave results in
+}
+
+// open opens what work on streams of the caller's takes.
+func (e *enqueued) open() (err error) {
+	if e.callers == nil {
+		e.callers, err = e.im.World.Callers()
+		e.left = map[*resident.DeviceTensor]bool{}
+	}
+	return err
+}
+
+// byRank are streams of this process's ranks, in their order, by rank.
+func (e *enqueued) byRank(streams []uintptr, capturing bool) ([]uintptr, error) {
+	all, n := make([]uintptr, e.im.Plan.Ranks), 0
+	for r := range all {
+		if !e.im.World.Local(r) {
+			continue
+		}
+		if n < len(streams) {
+			all[r] = streams[n]
+		}
+		n++
+	}
+	if capturing && n > 1 {
+		return nil, fmt.Errorf("%w: a graph of the caller's with %d ranks of one process: start a process for each",
+			device.ErrUnsupported, n)
+	}
+	if n != len(streams) {
+		return nil, fmt.Errorf("%w: %d streams are given for %d ranks of this process", blocks.ErrInput, len(streams),
+			n)
+	}
+	return all, nil
+}
+
+// leaves notes that a run leaves results in device tensors.
+func (e *enqueued) leaves(results map[string]*resident.DeviceTensor) {
+	for _, t := range results {
+		e.left[t] = true
+	}
+}
+
+// issued notes that a run is in flight.
+func (e *enqueued) issued() { e.inFlight, e.ended = true, nil } // whoever waits now waits for this run, too
+
+// wait waits until runs have ended. Where ctx ends first they go on.
+func (e *enqueued) wait(ctx context.Context) error {
+	if e.ended == nil {
+		e.ended = make(chan struct{})
+		go func(w device.World, ended chan struct{}) {
+			defer close(ended)
+			_ = w.Sync(context.Background()) // its error is the world's
+		}(e.im.World, e.ended)
+	}
+	select {
+	case <-e.ended:
+	case <-ctx.Done():
+		return fmt.Errorf("enqueued runs were waited for: %w", ctx.Err())
+	}
+	e.inFlight, e.ended = false, nil
+	return nil
+}
+
+// outcome returns what went wrong in runs that have ended.
+func (e *enqueued) outcome() error {
+	err := e.callers.Err()
+	if err != nil {
+		for t := range e.left {
+			t.SetContents(false)
+		}
+	}
+	clear(e.left)
+	return err
+}

@@ -1,0 +1,132 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+)
+
+// trialRounds is how often each form of a graph is measured, the first time to warm up.
+const trialRounds = 4
+
+// longRun is how long a run takes beside which it does not matter how it is
+// launched.
+const longRun = 50 * time.Millisecond
+
+// graphRecorder records a program as a graph, and finds the fastest form of it.
+type graphRecorder struct {
+	issuer *issuer
+	peers  bool  // other processes record it, too
+	first  int64 // the run that they all record it as; 0 for none yet
+	backup backup
+}
+
+// runNumber is the number of the run that graphs are recorded as.
+func (g *graphRecorder) runNumber() int64 {
+	if !g.peers {
+		return g.issuer.run
+	}
+	if g.first == 0 {
+		g.first = g.issuer.run
+	}
+	return g.first
+}
+
+// wanted reports whether the graph is to be recorded now: a run has gone before.
+func (g *graphRecorder) wanted() bool {
+	r := g.issuer.replay
+	return r != nil && r.graph == nil && g.issuer.run > 0
+}
+
+// record makes the graph before the first run that can use it, which is of f. The world is at rest.
+func (g *graphRecorder) record(ctx context.Context, f *frame) error {
+	if !g.wanted() {
+		return nil
+	}
+	r, im := g.issuer.replay, g.issuer.im
+	var err error
+	r.graph, err = im.World.Capture(func() error {
+		// Marked, so that faults of later launches have a place; of which run
+		// they are is not known.
+		return g.issuer.some(r.body, 0, g.runNumber(), nil)
+	})
+	if err != nil {
+		return fmt.Errorf("recording the program as a graph: %w", err)
+	}
+	im.Logger().Debug("program recorded as a graph", "func", im.Plan.Func, "commands", len(r.body))
+	return g.chooseForm(ctx, f)
+}
+
+// chooseForm takes the fastest form of the graph. Each is measured by whole
+// runs but for their outputs, in turns, with the inputs of the run to come.
+func (g *graphRecorder) chooseForm(ctx context.Context, f *frame) error {
+	r, im := g.issuer.replay, g.issuer.im
+	names := r.graph.Forms()
+	if len(names) < 2 {
+		return nil
+	}
+	err := g.backup.take(ctx)
+	if errors.Is(err, device.ErrOutOfMemory) {
+		im.Logger().Warn("forms of the graph are not tried: no memory is free to keep what it updates meanwhile",
+			"func", im.Plan.Func)
+		return r.keep(len(names) - 1)
+	}
+	if err != nil {
+		return err
+	}
+	if err = g.tryForms(ctx, f); err == nil {
+		err = g.backup.restore(ctx)
+	}
+	if err != nil && len(g.backup.copies) > 0 { // a failed world may still be at them
+		return &SpoiledError{err}
+	}
+	return errors.Join(err, g.backup.give())
+}
+
+// tryForms measures the forms of the graph, and takes the fastest.
+func (g *graphRecorder) tryForms(ctx context.Context, f *frame) error {
+	r, im := g.issuer.replay, g.issuer.im
+	names := r.graph.Forms()
+	least := make([]time.Duration, len(names))
+	for round := range trialRounds {
+		for i := range names {
+			r.graph.Choose(i)
+			took, err := g.timeGraph(ctx, f)
+			if err != nil {
+				return fmt.Errorf("trying the program as a graph in the form %q: %w", names[i], err)
+			}
+			if took > longRun {
+				return r.keep(0)
+			}
+			if round == 1 || round > 1 && took < least[i] {
+				least[i] = took
+			}
+		}
+	}
+	im.Logger().Debug("forms of the graph", "func", im.Plan.Func, "forms", names, "took", least)
+	return r.keep(slices.Index(least, slices.Min(least)))
+}
+
+// timeGraph runs the graph once, and returns the time from launch to end.
+func (g *graphRecorder) timeGraph(ctx context.Context, f *frame) (time.Duration, error) {
+	s := g.issuer
+	run := s.run
+	s.run++
+	upload := func() error { return s.some(s.weights.inputs, s.base(run), run, f) }
+	if err := s.within(ctx, upload); err != nil {
+		return 0, err
+	}
+	if err := s.im.World.Sync(ctx); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if err := s.within(ctx, func() error { return s.launch(ctx, run) }); err != nil {
+		return 0, err
+	}
+	err := s.im.World.Sync(ctx)
+	return time.Since(began), err
+}

@@ -1,0 +1,191 @@
+package exec
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"hocket.example/hocket/internal/exec/blocks"
+	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/exec/resident"
+	"hocket.example/hocket/internal/plan"
+)
+
+// signature is what a program wants of its arguments.
+type signature struct{ im *image.Image }
+
+// check lists everything that is wrong with the names, types, shapes and places of the
+// tensors of the first run that something is wrong with.
+func (s signature) check(batch []Args, weights *Weights, ins []int) error {
+	filled := map[*resident.DeviceTensor]bool{} // by the runs before
+	for i, a := range batch {
+		wrong := s.wrongInputs(a, weights, ins)
+		for _, name := range slices.Sorted(maps.Keys(a.DeviceIn)) {
+			if t := a.DeviceIn[name]; !filled[t] && !t.HasContents() {
+				wrong = append(wrong, fmt.Sprintf("the device tensor for %s holds nothing: %s", name, resident.HowToFill))
+			}
+		}
+		wrong = append(wrong, s.wrongOutputs(a.DeviceOut)...)
+		wrong = append(wrong, s.wrongResidents(a)...)
+		wrong = append(wrong, s.wrongEnqueued(a)...)
+		if err := blocks.InputError(wrong); err != nil {
+			if len(batch) > 1 {
+				return fmt.Errorf("run %d of %d: %w", i+1, len(batch), err)
+			}
+			return err
+		}
+		for _, t := range a.DeviceOut {
+			filled[t] = true
+		}
+	}
+	return nil
+}
+
+func (s signature) wrongInputs(a Args, weights *Weights, ins []int) (wrong []string) {
+	for _, i := range ins {
+		io := &s.im.Inputs[i]
+		switch t := a.DeviceIn[io.Name]; {
+		case a.InAt[io.Name] != nil && (t != nil || a.In[io.Name] != nil):
+			wrong = append(wrong, fmt.Sprintf("%s is given twice, by addresses and otherwise", io.Name))
+		case a.InAt[io.Name] != nil:
+			wrong = append(wrong, s.wrongAt(io, a.InAt[io.Name])...)
+		case a.InLocal[io.Name] != nil:
+			wrong = append(wrong, s.wrongLocal(io, a)...)
+		case t == nil:
+			wrong = append(wrong, blocks.Wrong(io, a.host(io.Name, weights))...)
+		case a.In[io.Name] != nil:
+			wrong = append(wrong, fmt.Sprintf("%s is given twice, in the host's memory and on the devices", io.Name))
+		default:
+			wrong = append(wrong, t.Unlike(io, s.im.Plan.Ranks)...)
+		}
+	}
+	for _, name := range s.unknown(a) {
+		wrong = append(wrong, fmt.Sprintf("there is no parameter %s", name))
+	}
+	return wrong
+}
+
+// wrongLocal says what is wrong with blocks for io.
+func (s signature) wrongLocal(io *plan.IO, a Args) (wrong []string) {
+	if a.In[io.Name] != nil || a.DeviceIn[io.Name] != nil {
+		wrong = append(wrong, fmt.Sprintf("%s is given twice, in blocks and otherwise", io.Name))
+	}
+	given := a.InLocal[io.Name]
+	for _, rank := range slices.Sorted(maps.Keys(given)) {
+		if rank < 0 || rank >= s.im.Plan.Ranks || !s.im.World.Local(rank) || io.Of(int32(rank)) == nil {
+			wrong = append(wrong, fmt.Sprintf("%s: rank %d has no block of it in this process", io.Name, rank))
+		}
+	}
+	for _, part := range io.Parts {
+		rank := int(part.Ref.Rank)
+		if !s.im.World.Local(rank) {
+			continue
+		}
+		name := fmt.Sprintf("the block of %s for rank %d", io.Name, rank)
+		block := plan.IO{Name: name, DType: io.DType, Shape: part.Ref.Shape}
+		wrong = append(wrong, blocks.Wrong(&block, given[rank])...)
+	}
+	return wrong
+}
+
+// unknown lists the names that no parameter has. A run has few, and may have many others.
+func (s signature) unknown(a Args) (names []string) {
+	look := func(name string) {
+		if _, ok := s.im.FirstBlock[name]; !ok {
+			names = append(names, name)
+		}
+	}
+	for name := range a.In {
+		look(name)
+	}
+	for name := range a.InLocal {
+		look(name)
+	}
+	for name := range a.DeviceIn {
+		look(name)
+	}
+	for name := range a.InAt {
+		look(name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func (s signature) wrongOutputs(outputs map[string]*resident.DeviceTensor) (wrong []string) {
+	taken := map[*resident.DeviceTensor]string{}
+	for _, name := range slices.Sorted(maps.Keys(outputs)) {
+		t := outputs[name]
+		i := slices.IndexFunc(s.im.Outputs, func(io plan.IO) bool { return io.Name == name })
+		if i < 0 {
+			wrong = append(wrong, fmt.Sprintf("there is no result %s to leave on the devices", name))
+			continue
+		}
+		if other, twice := taken[t]; twice {
+			wrong = append(wrong, fmt.Sprintf("one device tensor is to receive %s and %s", other, name))
+		}
+		taken[t] = name
+		wrong = append(wrong, t.Unlike(&s.im.Outputs[i], s.im.Plan.Ranks)...)
+	}
+	return wrong
+}
+
+// wrongResidents says which residents a run is to be given otherwise: it would find, and
+// change, what lies there.
+func (s signature) wrongResidents(a Args) (wrong []string) {
+	for i, t := range s.im.Residents {
+		if io := &s.im.Inputs[i]; t != nil && !a.UsesOnlyAs(t, io.Name, io.Inout) {
+			wrong = append(wrong, fmt.Sprintf("%s lies in a device tensor, and the run is to use that otherwise", io.Name))
+		}
+	}
+	return wrong
+}
+
+// wrongAt says what is wrong with addresses for an input or output.
+func (s signature) wrongAt(io *plan.IO, at map[int]uintptr) (wrong []string) {
+	for _, rank := range slices.Sorted(maps.Keys(at)) {
+		part := (*plan.IOPart)(nil)
+		if rank >= 0 && rank < s.im.Plan.Ranks && s.im.World.Local(rank) {
+			part = io.Of(int32(rank))
+		}
+		switch size := uintptr(io.DType.Size()); {
+		case part == nil:
+			wrong = append(wrong, fmt.Sprintf("%s: rank %d has no block of it in this process", io.Name, rank))
+		case at[rank]%size != 0:
+			wrong = append(wrong, fmt.Sprintf("%s: the address %#x for rank %d is no multiple of %d", io.Name, at[rank],
+				rank, size))
+		}
+	}
+	for _, part := range io.Parts {
+		if r := int(part.Ref.Rank); s.im.World.Local(r) && at[r] == 0 && part.Ref.Bytes() > 0 {
+			wrong = append(wrong, fmt.Sprintf("%s: there is no address for the block of rank %d, %s%v", io.Name, r,
+				io.DType, part.Ref.Shape))
+		}
+	}
+	return wrong
+}
+
+// wrongEnqueued says what of a run that is enqueued would have to do with the host's memory.
+func (s signature) wrongEnqueued(a Args) (wrong []string) {
+	if !a.Enqueued {
+		return nil
+	}
+	for name := range a.OutAt {
+		if !slices.ContainsFunc(s.im.Outputs, func(io plan.IO) bool { return io.Name == name }) {
+			wrong = append(wrong, fmt.Sprintf("there is no result %s", name))
+		}
+	}
+	slices.Sort(wrong)
+	for i := range s.im.Outputs {
+		io := &s.im.Outputs[i]
+		switch _, at := a.OutAt[io.Name]; {
+		case at && a.DeviceOut[io.Name] != nil:
+			wrong = append(wrong, fmt.Sprintf("result %s is to be left twice, at addresses and in a device tensor",
+				io.Name))
+		case at:
+			wrong = append(wrong, s.wrongAt(io, a.OutAt[io.Name])...)
+		case a.DeviceOut[io.Name] == nil:
+			wrong = append(wrong, fmt.Sprintf("there is no place on the devices for result %s", io.Name))
+		}
+	}
+	return wrong
+}

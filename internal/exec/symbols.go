@@ -1,0 +1,106 @@
+package exec
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/trace"
+	"hocket.example/hocket/ir"
+)
+
+// symbolizer tells in the program's words what marks stand for. A command's mark is its index in the plan plus the
+// run's number times their count; mark -1 is the program's graph.
+type symbolizer struct{ im *image.Image }
+
+// describe tells the trace what a mark stands for.
+func (s symbolizer) describe(id int64) trace.Event {
+	n := int64(len(s.im.Plan.Cmds))
+	i := id % n
+	c := &s.im.Plan.Cmds[i]
+	e := trace.Event{Run: id / n, ID: i, Name: s.name(c), Detail: s.im.Plan.Where(i),
+		Group: trace.NoGroup, Class: class(c)}
+	if g := s.im.Groups[int(i)]; g != nil {
+		e.Name = g.Name
+	}
+	switch c.Kind {
+	case plan.Copy:
+		e.Bytes = c.Outs[0].Bytes()
+	case plan.Collective:
+		cmd := &s.im.Cmds[i]
+		e.Group, e.Bytes = int(c.Coll), cmd.Channel.Moved(cmd.Seq, cmd.Part)
+		e.Detail += ", by " + s.im.Algorithms[c.Coll]
+	case plan.Group:
+		for _, t := range c.Group {
+			if !t.Send {
+				e.Bytes += s.im.Plan.Pairs[t.Pair].Dst.Bytes()
+			}
+		}
+	case plan.Input:
+		e.Bytes = s.im.Inputs[c.IO].Of(c.Rank).Ref.Bytes()
+	case plan.Output:
+		e.Bytes = s.im.Outputs[c.IO].Of(c.Rank).Ref.Bytes()
+	}
+	return e
+}
+
+func class(c *plan.Cmd) trace.Class {
+	switch c.Kind {
+	case plan.Compute:
+		return trace.Compute
+	case plan.Collective, plan.Group:
+		return trace.Comm
+	case plan.Copy:
+		if c.Peer >= 0 && c.Peer != c.Rank {
+			return trace.Comm
+		}
+		return trace.Compute
+	case plan.Input, plan.Output:
+		return trace.IO
+	}
+	return trace.Sync
+}
+
+// profiled is what a profiler calls the work of a mark, or of the graph, which is mark -1.
+func (s symbolizer) profiled(id int64) string {
+	if id < 0 {
+		return s.im.Plan.Func + " as one graph"
+	}
+	c := &s.im.Plan.Cmds[id%int64(len(s.im.Plan.Cmds))]
+	at := &s.im.Plan.Sites[c.Site]
+	text := at.Text
+	if c.Kind == plan.Input || c.Kind == plan.Output || text == "" {
+		text = s.name(c)
+	}
+	return fmt.Sprintf("%s (line %d, rank %d)", text, at.Pos.Line, c.Rank)
+}
+
+// name is the word that the program has for the command.
+func (s symbolizer) name(c *plan.Cmd) string {
+	switch c.Kind {
+	case plan.Compute:
+		return s.im.Plan.Called(c)
+	case plan.Collective:
+		return s.im.Plan.Colls[c.Coll].Op.String()
+	case plan.WaitEvent, plan.WaitCounter:
+		return ir.OpWait.String()
+	case plan.Input, plan.Output:
+		return c.Kind.String()
+	}
+	if op := s.im.Plan.Sites[c.Site].Op; op != ir.InvalidOp {
+		return op.String()
+	}
+	return c.Kind.String()
+}
+
+// between names the statements behind marks, where the mark is one from id to
+// last if last is the greater. replayed tells whether runs come by graph.
+func (s symbolizer) between(id, last int64, replayed bool) string {
+	switch {
+	case id < 0 && replayed:
+		return "within the graph of the program (run without a graph, and with a trace, to see which command)"
+	case last <= id:
+		return s.im.Plan.Where(id)
+	}
+	return fmt.Sprintf("from %s to %s (trace the run to see which)", s.im.Plan.Where(id), s.im.Plan.Where(last))
+}
