@@ -290,7 +290,9 @@ func (p *Program) collect(first int64, k int) ([]*Result, error) {
 		}
 	}
 	if p.issuer.tracer != nil {
-		p.issuer.tracer.trace(results, first)
+		for i, t := range p.issuer.tracer.traces(first, k) {
+			results[i].Trace = t
+		}
 	}
 	return results, nil
 }

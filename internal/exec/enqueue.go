@@ -128,20 +128,6 @@ func (p *Program) give(ctx context.Context, streams []uintptr, capturing bool) e
 	return err
 }
 
-// rest waits until enqueued runs have ended. Where ctx ends first they go on.
-func (p *Program) rest(ctx context.Context) error {
-	if !p.enqueued.inFlight {
-		return nil
-	}
-	if err := p.enqueued.wait(ctx); err != nil {
-		return err
-	}
-	if err := p.enqueued.outcome(); err != nil {
-		return p.breakDown(err)
-	}
-	return nil
-}
-
 // Rest waits until enqueued runs have ended, and returns what went wrong in them.
 func (p *Program) Rest(ctx context.Context) error {
 	p.mu.Lock()

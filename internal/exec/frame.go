@@ -15,7 +15,7 @@ type frame struct {
 	spare []*tensor.Tensor   // by input block: storage of its own, where it needs some
 	out   []*blocks.Receiver // by output
 	get   [][]byte           // by output block: the bytes to download to; nil for none
-	uses  []int32            // see adversary
+	uses  []int32            // what the adversary counts
 	// deviceIn and deviceOut are what is copied on the devices instead, by block; nil where
 	// that is nothing.
 	deviceIn, deviceOut []device.View

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/adversary"
 	"hocket.example/hocket/internal/exec/blocks"
 	"hocket.example/hocket/internal/exec/grace"
 	"hocket.example/hocket/internal/exec/image"
@@ -16,31 +17,11 @@ import (
 type issuer struct {
 	im      *image.Image
 	weights *weightCache
-	marked  []bool     // by command: bracketed by marks
-	adv     *adversary // nil unless the machine is virtual
-	tracer  *tracer    // nil unless Options.Trace
-	replay  *replay    // nil unless Options.Graph
-	run     int64      // runs issued so far
-}
-
-// prepare makes what issuing needs besides the image.
-func (s *issuer) prepare(opts Options) (err error) {
-	s.marked = markedOf(s.im)
-	if opts.Trace && s.im.Caps.Traces {
-		s.tracer = observe(s.im)
-		if opts.Ends != nil {
-			s.marked = endsOf(s.im, s.marked, opts.Ends)
-		}
-	}
-	if s.im.Caps.Virtual {
-		if s.adv, err = newAdversary(s.im); err != nil {
-			return err
-		}
-	}
-	if opts.Graph {
-		s.replay, err = newReplay(s.im)
-	}
-	return err
+	marked  []bool               // by command: bracketed by marks
+	adv     *adversary.Adversary // nil unless the machine is virtual
+	tracer  *tracer              // nil unless Options.Trace
+	replay  *replay              // nil unless Options.Graph
+	run     int64                // runs issued so far
 }
 
 // within calls issue, and ends the world if ctx ends before it returns: it may wait for
@@ -81,13 +62,13 @@ func (s *issuer) base(run int64) int64 { return run * int64(len(s.im.Cmds)) }
 // commands enqueues a run command by command.
 func (s *issuer) commands(run int64, f *frame) error {
 	base := s.base(run)
-	s.adv.begin(f)
+	f.uses = s.adv.Begin(f.uses)
 	for _, c := range s.im.Own {
 		if err := s.command(c, base, run, f); err != nil {
 			return err
 		}
 		if s.adv != nil {
-			if err := s.adv.after(c, s.im.Cmds[c].Stream, f, s.weights.skip); err != nil {
+			if err := s.adv.After(c, s.im.Cmds[c].Stream, f.uses, s.weights.skip); err != nil {
 				return symbolizer{s.im}.issueError(err, base+int64(c))
 			}
 		}

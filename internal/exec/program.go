@@ -16,8 +16,7 @@
 //   - enqueued runs (enqueued.go) are on streams of the caller's;
 //   - a flightRecorder (flight.go) and a symbolizer (symbols.go) tell what happened, in the program's words.
 //
-// On a virtual machine (a scheduled CPU) exec plays the adversary that makes
-// wrong programs show: see adversary.go.
+// On a virtual machine (a scheduled CPU) package adversary makes wrong programs show.
 package exec
 
 import (
@@ -28,6 +27,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/adversary"
 	"hocket.example/hocket/internal/exec/grace"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
@@ -115,14 +115,28 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 }
 
 // prepare makes what runs need of the world.
-func (p *Program) prepare(ctx context.Context) error {
-	if err := p.issuer.prepare(p.opts); err != nil {
-		return err
+func (p *Program) prepare(ctx context.Context) (err error) {
+	s, caps := p.issuer, p.im.Caps
+	s.marked = markedOf(p.im)
+	if p.opts.Trace && caps.Traces {
+		s.tracer = observe(p.im)
+		if p.opts.Ends != nil {
+			s.marked = endsOf(p.im, s.marked, p.opts.Ends)
+		}
+	}
+	if caps.Virtual {
+		if s.adv, err = adversary.New(p.im); err != nil {
+			return err
+		}
+	}
+	if p.opts.Graph {
+		if s.replay, err = newReplay(p.im); err != nil {
+			return err
+		}
 	}
 	if p.peers != nil {
 		p.hash = p.im.Plan.HashString()
 		if p.opts.Gather {
-			var err error
 			if p.gather, err = newGatherer(ctx, p.peers, p.im.Plan, p.im.Outputs); err != nil {
 				return err
 			}
@@ -223,6 +237,20 @@ func (p *Program) breakDown(cause error) error {
 
 func unusableAfter(err error) error {
 	return fmt.Errorf("%w after a failed run: load the plan again; the failure was: %w", ErrUnusable, err)
+}
+
+// rest waits until enqueued runs have ended. Where ctx ends first they go on.
+func (p *Program) rest(ctx context.Context) error {
+	if !p.enqueued.inFlight {
+		return nil
+	}
+	if err := p.enqueued.wait(ctx); err != nil {
+		return err
+	}
+	if err := p.enqueued.outcome(); err != nil {
+		return p.breakDown(err)
+	}
+	return nil
 }
 
 // do has f use the world. Where that is given up, the program is, and what f uses stays f's.

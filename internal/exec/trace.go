@@ -93,25 +93,26 @@ func (t *tracer) ofRun(id int64) int64 {
 	return id
 }
 
-// trace gives results, of runs that have ended, their traces.
-func (t *tracer) trace(results []*Result, first int64) {
-	im := t.symbols.im
-	for _, r := range results {
-		r.Trace = &trace.Trace{Ranks: im.Plan.Ranks, Virtual: im.Caps.Virtual}
-		if im.Caps.DeviceClocks {
-			for rank := range im.Plan.Ranks {
-				r.Trace.Clocks = append(r.Trace.Clocks, rank)
+// traces are those of n runs, from the first one, that have ended.
+func (t *tracer) traces(first int64, n int) []*trace.Trace {
+	im, list := t.symbols.im, make([]*trace.Trace, n)
+	for i := range list {
+		list[i] = &trace.Trace{Ranks: im.Plan.Ranks, Virtual: im.Caps.Virtual}
+		for rank := range im.Plan.Ranks {
+			if im.Caps.DeviceClocks {
+				list[i].Clocks = append(list[i].Clocks, rank)
 			}
 		}
 	}
 	for _, e := range t.recorder.Drain(t.symbols.describe) {
-		if i := e.Run - first; i >= 0 && i < int64(len(results)) {
-			results[i].Trace.Events = append(results[i].Trace.Events, e)
+		if i := e.Run - first; i >= 0 && i < int64(n) {
+			list[i].Events = append(list[i].Events, e)
 		}
 	}
-	for _, r := range results {
-		r.Trace.Sort()
+	for _, tr := range list {
+		tr.Sort()
 	}
+	return list
 }
 
 // forget drops what was done since the last trace.

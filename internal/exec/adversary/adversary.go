@@ -1,18 +1,5 @@
-package exec
-
-import (
-	"fmt"
-	"iter"
-	"slices"
-	"sync/atomic"
-
-	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/exec/image"
-	"hocket.example/hocket/internal/plan"
-)
-
-// adversary makes wrong programs show on a virtual machine. Arenas start
-// poisoned there (the machine's part), and exec overwrites
+// Package adversary makes wrong programs show on a virtual machine. Arenas start
+// poisoned there (the machine's part), and an Adversary overwrites
 //
 //   - every byte of a buffer but inputs as soon as the last command of the
 //     run that uses it has finished, in stream order right behind that command:
@@ -27,7 +14,21 @@ import (
 // the language lets their peers touch them no longer than the command lasts.
 // Bytes that several buffers share need no care: in a correct plan the first
 // use of one is ordered behind all uses of the other, and so behind its poison.
-type adversary struct {
+package adversary
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"sync/atomic"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/plan"
+)
+
+// Adversary is what of a program is to be overwritten, and when.
+type Adversary struct {
 	uses  [][]int32 // by command: what it uses, as indices in spots
 	spots []spot
 	exits map[int][]spot // by command, the last of a rank on main: what the caller overwrites
@@ -39,16 +40,16 @@ type spot struct {
 	off, n int64
 	uses   int32 // in each run
 	input  bool
-	block  int // of an input, as in uploaded.skip; -1 for none
+	block  int // of an input, as After's skip; -1 for none
 }
 
-// newAdversary looks at an image's commands on a virtual machine.
-func newAdversary(im *image.Image) (*adversary, error) {
+// New looks at an image's commands on a virtual machine.
+func New(im *image.Image) (*Adversary, error) {
 	if !im.Caps.HostCalls || !im.Caps.Poison {
 		return nil, fmt.Errorf("a virtual machine that cannot call back, or poison memory: %w", device.ErrUnsupported)
 	}
 	p := im.Plan
-	a := &adversary{uses: make([][]int32, len(p.Cmds)), exits: map[int][]spot{}}
+	a := &Adversary{uses: make([][]int32, len(p.Cmds)), exits: map[int][]spot{}}
 	cuts := cutUses(p)
 	first := map[place]int32{} // the first spot of a buffer
 	for c := range p.Cmds {
@@ -143,7 +144,7 @@ func runsOf(r plan.Ref) iter.Seq2[int64, int64] {
 }
 
 // addSpots adds what lies between the cuts of r's buffer.
-func (a *adversary) addSpots(im *image.Image, r plan.Ref, cuts []int64) {
+func (a *Adversary) addSpots(im *image.Image, r plan.Ref, cuts []int64) {
 	whole := wholeSpot(im, r)
 	for i, lo := range cuts[:len(cuts)-1] {
 		s := whole
@@ -160,7 +161,7 @@ func wholeSpot(im *image.Image, r plan.Ref) spot {
 }
 
 // watchExits finds each rank's last command on main and what it gives back.
-func (a *adversary) watchExits(im *image.Image, used map[place]int32) {
+func (a *Adversary) watchExits(im *image.Image, used map[place]int32) {
 	last := map[int32]int{}
 	for c := range im.Plan.Cmds {
 		if cmd := &im.Plan.Cmds[c]; im.Plan.Main[cmd.Rank] == cmd.Stream {
@@ -191,29 +192,30 @@ func (a *adversary) watchExits(im *image.Image, used map[place]int32) {
 	}
 }
 
-// begin resets the counts of a run that uses f.
-func (a *adversary) begin(f *frame) {
+// Begin returns the counts of a run, in those of one that has ended, or new ones for nil. A nil Adversary has none.
+func (a *Adversary) Begin(left []int32) []int32 {
 	if a == nil {
-		return
+		return nil
 	}
-	if f.uses == nil {
-		f.uses = make([]int32, len(a.spots))
+	if left == nil {
+		left = make([]int32, len(a.spots))
 	}
 	for i := range a.spots {
-		f.uses[i] = a.spots[i].uses
+		left[i] = a.spots[i].uses
 	}
+	return left
 }
 
-// after enqueues what happens when command c has finished, in a run that does not upload
-// the blocks of skip.
-func (a *adversary) after(c int, s device.Stream, f *frame, skip []bool) error {
+// After enqueues what happens when command c of a run with such counts has finished. The run does not upload
+// the input blocks that skip holds of.
+func (a *Adversary) After(c int, s device.Stream, left []int32, skip []bool) error {
 	uses, exits := a.uses[c], a.exits[c]
 	if len(uses) == 0 && len(exits) == 0 {
 		return nil
 	}
 	return s.Call(func() {
 		for _, i := range uses {
-			if left := atomic.AddInt32(&f.uses[i], -1); left == 0 && !a.spots[i].input {
+			if atomic.AddInt32(&left[i], -1) == 0 && !a.spots[i].input {
 				a.spots[i].poison()
 			}
 		}
