@@ -25,13 +25,13 @@ func (w *World) Agree(ctx context.Context, step string, value []byte) ([][]byte,
 		defer func() { <-w.agreeing }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-w.done:
-		return nil, w.Err()
+	case <-w.mesh.done:
+		return nil, w.mesh.err()
 	}
 	values, err := w.gather(ctx, step, value)
 	if err != nil {
-		w.Abort(err)
-		return nil, w.Err()
+		w.mesh.abort(err)
+		return nil, w.mesh.err()
 	}
 	return values, nil
 }
@@ -42,22 +42,22 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 	}
 	w.agreed++
 	mine := agreement{seq: w.agreed, step: step, value: value}
-	if err := w.broadcast(mine.encode()); err != nil {
+	if err := w.mesh.broadcast(mine.encode()); err != nil {
 		return nil, err
 	}
-	values := make([][]byte, w.o.Size)
-	values[w.o.Rank] = value
+	values := make([][]byte, w.mesh.o.Size)
+	values[w.mesh.o.Rank] = value
 	var late []int
-	err := w.awaitPeers(ctx, func() []int { return late }, func() (bool, error) {
+	err := w.detector.awaitPeers(ctx, func() []int { return late }, func() (bool, error) {
 		late = late[:0]
-		for r, p := range w.peers {
+		for r, p := range w.mesh.peers {
 			switch {
 			case p == nil || values[r] != nil:
 			case len(p.inbox) > 0:
 				got := p.inbox[0]
 				p.inbox = p.inbox[1:]
 				if got.seq != mine.seq || got.step != mine.step {
-					return false, w.disagree("the next step", mine.text(), r, got.text())
+					return false, w.mesh.disagree("the next step", mine.text(), r, got.text())
 				}
 				values[r] = got.value
 			case p.left:
@@ -78,60 +78,9 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 		if len(late) > 1 {
 			more = fmt.Sprintf(" (as ranks %s)", ranklist.String(late[1:]))
 		}
-		return nil, w.blame(late[0], "did not reach %q within %v%s", step, w.o.StallTimeout, more)
+		return nil, w.detector.blame(late[0], "did not reach %q within %v%s", step, w.mesh.o.StallTimeout, more)
 	}
 	return nil, err
-}
-
-// disagree is a DisagreeError of this process and another.
-func (w *World) disagree(what, mine string, rank int, theirs string) *DisagreeError {
-	e := &DisagreeError{What: what, Values: []Value{{Rank: w.o.Rank, Value: mine}, {Rank: rank, Value: theirs}}}
-	if rank < w.o.Rank {
-		e.Values[0], e.Values[1] = e.Values[1], e.Values[0]
-	}
-	return e
-}
-
-// broadcast sends a message to all others.
-func (w *World) broadcast(message []byte, fds ...int) error {
-	for r := range w.o.Size {
-		if r == w.o.Rank {
-			continue
-		}
-		if err := w.sendTo(r, message, fds...); err != nil {
-			return err
-		}
-		phase("within " + kinds[message[0]])
-	}
-	return nil
-}
-
-// sendTo sends a message, with files (fds), to a process. It waits only where that process has not
-// read for long, and no longer than T.
-func (w *World) sendTo(rank int, message []byte, fds ...int) error {
-	w.mu.Lock()
-	p, left, err := w.peers[rank], w.peers[rank].left, w.err
-	w.mu.Unlock()
-	switch {
-	case err != nil:
-		return err
-	case left:
-		return p.failed("has left the world")
-	}
-	err = p.link.send(message, w.o.StallTimeout, fds...)
-	switch {
-	case err == nil:
-		return nil
-	case isGone(err): // the end of its stream says more
-		_ = w.await(context.Background(), func() (bool, error) { return p.left, nil })
-		if err := w.Err(); err != nil {
-			return err
-		}
-		return p.failed("has left the world")
-	case errors.Is(err, errTimeout):
-		return p.failed("stalled: has not read for %v", w.o.StallTimeout)
-	}
-	return p.failed("cannot be reached: %v", err)
 }
 
 // Same returns nil if all processes call it with the same value, and the same *DisagreeError in
@@ -175,7 +124,7 @@ func (w *World) SameList(ctx context.Context, what string, lines []string) error
 
 // SameListOfNode is SameList among the processes of each node. All processes of the world call it.
 func (w *World) SameListOfNode(ctx context.Context, what string, lines []string) error {
-	return w.sameList(ctx, what, lines, func(p, q int) bool { return w.Node(p) == w.Node(q) })
+	return w.sameList(ctx, what, lines, func(p, q int) bool { return w.mesh.node(p) == w.mesh.node(q) })
 }
 
 // sameList compares the lists of processes that with holds of.
@@ -192,7 +141,7 @@ func (w *World) sameList(ctx context.Context, what string, lines []string, with 
 	same, most := true, uint32(0)
 	for r, v := range all {
 		if len(v) != len(mine)+sha256.Size {
-			return w.member(r).failed("sent a malformed list of %s", what)
+			return w.mesh.member(r).failed("sent a malformed list of %s", what)
 		}
 		for q := range r {
 			same = same && (string(v) == string(all[q]) || !with(r, q))
@@ -217,18 +166,18 @@ func (w *World) sameList(ctx context.Context, what string, lines []string, with 
 func (w *World) Step(what string) error {
 	w.steps.Lock()
 	defer w.steps.Unlock()
-	if err := w.Err(); err != nil {
+	if err := w.mesh.err(); err != nil {
 		return err
 	}
 	w.steps.n++
-	mine := w.page.record(w.o.Rank, w.steps.n, what)
-	w.tellFar()
-	for r := range w.o.Size {
-		theirs, ok := w.page.recorded(r, w.steps.n)
+	mine := w.mesh.page.record(w.mesh.o.Rank, w.steps.n, what)
+	w.detector.tellFar()
+	for r := range w.mesh.o.Size {
+		theirs, ok := w.mesh.page.recorded(r, w.steps.n)
 		if ok && theirs != mine {
-			err := w.disagree(fmt.Sprintf("step %d", w.steps.n), mine, r, theirs)
-			w.Abort(err)
-			return w.Err()
+			err := w.mesh.disagree(fmt.Sprintf("step %d", w.steps.n), mine, r, theirs)
+			w.mesh.abort(err)
+			return w.mesh.err()
 		}
 	}
 	return nil
@@ -236,4 +185,4 @@ func (w *World) Step(what string) error {
 
 // At records how far this process is in its step: others wait longer for one that gets on, and show where
 // it is if they wait in vain.
-func (w *World) At(command int) { w.page.at(w.o.Rank, command) }
+func (w *World) At(command int) { w.mesh.page.at(w.mesh.o.Rank, command) }

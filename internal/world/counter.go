@@ -2,15 +2,14 @@ package world
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"time"
 )
 
 // Counters are numbers in shared memory that processes raise and wait for. They never sink.
 type Counters struct {
-	w       *World
-	segment *Segment
+	detector *detector
+	segment  *Segment
 }
 
 // A counter has a cache line to itself.
@@ -32,7 +31,7 @@ func (w *World) NewCounters(key string, n int, to ...int) (*Counters, error) {
 		s.Close()
 		return nil, err
 	}
-	return &Counters{w, s}, nil
+	return &Counters{w.detector, s}, nil
 }
 
 // MapCounters maps the counters that a process made. It waits as Map does.
@@ -41,7 +40,7 @@ func (w *World) MapCounters(ctx context.Context, process int, key string) (*Coun
 	if err != nil {
 		return nil, err
 	}
-	return &Counters{w, s}, nil
+	return &Counters{w.detector, s}, nil
 }
 
 // Close unmaps the counters from this process. None of its goroutines may use them any more.
@@ -81,9 +80,6 @@ func wake(line []byte) {
 // spin is how long Wait looks at a counter before it sleeps: about as long as it takes to be woken.
 const spin = 50 * time.Microsecond
 
-// Any stands for all other processes, where it is not known who raises a counter.
-const Any = -1
-
 // Wait waits until a counter is at least atLeast. The process from, or Any, is to raise it: Wait fails if
 // that leaves the world, and ends the world if it is not in the step that this process is in, and does not
 // get on, for T (see Step, At). A process in that step may take its time, as long as it lives; bound that
@@ -107,7 +103,7 @@ func (c *Counters) Wait(ctx context.Context, i int, atLeast uint64, from int) er
 	defer sleepers.Add(^uint32(0))
 	for v := (vigil{}); ; {
 		now := turn.Load()
-		err := c.w.check(ctx, from, &v)
+		err := c.detector.check(ctx, from, &v)
 		switch {
 		case value.Load() >= atLeast: // after check: a process raises counters before it leaves
 			return nil
@@ -118,70 +114,4 @@ func (c *Counters) Wait(ctx context.Context, i int, atLeast uint64, from int) er
 			v.beats++
 		}
 	}
-}
-
-// vigil is for how long a process that is not in the step of its waiter has not got on.
-type vigil struct {
-	beats int
-	rank  int
-	seen  progress
-}
-
-// check returns why it is in vain to wait for a process.
-func (w *World) check(ctx context.Context, from int, v *vigil) error {
-	if err := w.Err(); err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		if from != Any {
-			err = fmt.Errorf("waiting for rank %d, %s: %w", from, w.page.last(from), err)
-		}
-		return err
-	}
-	mine := w.page.steps(w.o.Rank)
-	late := w.late(from, mine)
-	if late < 0 {
-		v.beats = 0
-		return nil
-	}
-	if w.hasLeft(late) {
-		return w.member(late).failed("left the world, but is waited for")
-	}
-	if now := w.page.progress(late); v.rank != late || v.seen != now {
-		*v = vigil{rank: late, seen: now}
-	}
-	if v.beats <= w.patience() {
-		return nil
-	}
-	text, _ := w.page.recorded(w.o.Rank, mine)
-	w.Abort(w.blame(late, "did not begin step %d (%s) within %v", mine, text, w.o.StallTimeout))
-	return w.Err()
-}
-
-// Late returns a process that has not come to the step that this process is in, or has left before it; -1 for none.
-func (w *World) Late() int { return w.late(Any, w.page.steps(w.o.Rank)) }
-
-// late returns a process that is in vain waited for in a step, -1 for none: one that has left, or has not
-// begun the step. Of Any one that left in the step, or later, had done its part.
-func (w *World) late(from int, step uint64) int {
-	if from != Any {
-		if from != w.o.Rank && (w.hasLeft(from) || w.page.steps(from) < step) {
-			return from
-		}
-		return -1
-	}
-	left := 0
-	for r := range w.o.Size {
-		switch {
-		case r == w.o.Rank:
-		case w.page.steps(r) < step:
-			return r
-		case w.hasLeft(r):
-			left++
-		}
-	}
-	if left > 0 && left == w.o.Size-1 {
-		return (w.o.Rank + 1) % w.o.Size
-	}
-	return -1
 }

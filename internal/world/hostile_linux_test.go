@@ -277,7 +277,7 @@ func TestMalformed(t *testing.T) {
 					defer w.Leave()
 					if r == 1 {
 						for range tc.times {
-							if err := w.sendTo(0, tc.packet, tc.fds...); err != nil {
+							if err := w.mesh.sendTo(0, tc.packet, tc.fds...); err != nil {
 								t.Error(err)
 							}
 						}

@@ -26,3 +26,10 @@ type link interface {
 }
 
 var errTimeout = os.ErrDeadlineExceeded
+
+// take takes a descriptor over from who would close it.
+func take(fd *int) int {
+	taken := *fd
+	*fd = -1
+	return taken
+}

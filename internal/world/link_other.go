@@ -12,20 +12,20 @@ import (
 	"time"
 )
 
-// meet refuses worlds of several processes: they need Linux.
-func (w *World) meet(context.Context) error {
-	return fmt.Errorf("a world of %d processes needs Linux: on %s, run all ranks in one process", w.o.Size, runtime.GOOS)
+// rendezvous refuses worlds of several processes: they need Linux.
+type rendezvous struct {
+	mesh     *mesh
+	detector *detector
 }
 
-func (w *World) isReady(*peer, []int) error { return errors.ErrUnsupported }
+func (v *rendezvous) meet(context.Context) error {
+	return fmt.Errorf("a world of %d processes needs Linux: on %s, run all ranks in one process", v.mesh.o.Size,
+		runtime.GOOS)
+}
+
+func (*rendezvous) isReady(*peer, []int) error { return errors.ErrUnsupported }
 
 func isGone(error) bool { return false }
-
-// secret and rollCall are what no process has here.
-type (
-	secret   struct{}
-	rollCall struct{}
-)
 
 func closeAll([]int) {}
 

@@ -25,39 +25,48 @@ const (
 	greeting = 5 * time.Second
 )
 
+// rendezvous makes the links of a process to all others.
+type rendezvous struct {
+	mesh     *mesh
+	detector *detector
+	secret   *secret   // where there are several nodes
+	called   *rollCall // of process 0
+	roll     []arrival // by rank, where there are several nodes: complete before there are peers; guarded by mesh.mu
+}
+
 // meet makes links to all other processes. Each dials those of lower rank. A process with all
 // its links says so to all, and has joined when all others have said so. From its first link on
 // a process hears of the failure of whoever is at the other end; those that it has no link with
 // yet are absent when the time is up.
-func (w *World) meet(ctx context.Context) (err error) {
+func (v *rendezvous) meet(ctx context.Context) (err error) {
 	// Who has all links waits a little longer than who has not: that one knows who is absent.
-	ctx, cancel := context.WithTimeout(ctx, w.o.JoinTimeout+min(w.o.JoinTimeout/4, 5*time.Second))
+	ctx, cancel := context.WithTimeout(ctx, v.mesh.o.JoinTimeout+min(v.mesh.o.JoinTimeout/4, 5*time.Second))
 	defer cancel()
-	linking, cancelLinking := context.WithTimeout(ctx, w.o.JoinTimeout)
+	linking, cancelLinking := context.WithTimeout(ctx, v.mesh.o.JoinTimeout)
 	defer cancelLinking()
-	w.running.Go(func() { // a failure ends the dialling
+	v.mesh.running.Go(func() { // a failure ends the dialling
 		select {
-		case <-w.done:
+		case <-v.mesh.done:
 			cancel()
 		case <-ctx.Done():
 		}
 	})
-	id := w.o.ID
-	if w.o.Meet != "" {
-		listener, err := w.callRoll(ctx, linking)
+	id := v.mesh.o.ID
+	if v.mesh.o.Meet != "" {
+		listener, err := v.callRoll(ctx, linking)
 		if listener != nil {
 			defer listener.Close()
 		}
 		if err != nil {
 			return err
 		}
-		id += " node " + w.roll[w.o.Rank].Node
+		id += " node " + v.roll[v.mesh.o.Rank].Node
 	}
 	var d *folder
 	var dialling sync.WaitGroup
 	defer func() {
 		if err != nil {
-			w.Abort(err)
+			v.mesh.abort(err)
 		}
 		cancel()
 		dialling.Wait() // it uses the folder
@@ -65,24 +74,24 @@ func (w *World) meet(ctx context.Context) (err error) {
 			d.close()
 		}
 	}()
-	if w.o.LocalSize > 1 {
-		if d, err = openFolder(ctx, w.o.Dir, id); err != nil {
+	if v.mesh.o.LocalSize > 1 {
+		if d, err = openFolder(ctx, v.mesh.o.Dir, id); err != nil {
 			return err
 		}
 		phase("folder")
-		listener, err := d.bind(w.o.Rank)
+		listener, err := d.bind(v.mesh.o.Rank)
 		if err != nil {
 			return err
 		}
 		defer listener.Close()
 		phase("bound")
-		w.running.Go(func() { w.receive(listener, w.greetUnix) })
+		v.mesh.running.Go(func() { v.receive(listener, v.greetUnix) })
 	}
-	for rank := range w.o.Rank {
+	for rank := range v.mesh.o.Rank {
 		dialling.Go(func() {
-			w.dial(ctx, rank, func() (net.Conn, link, error) {
-				if !w.near(rank) {
-					return w.dialTCP(ctx, w.roll[rank].Addr)
+			v.dial(ctx, rank, func() (net.Conn, link, error) {
+				if !v.mesh.near(rank) {
+					return v.dialTCP(ctx, v.roll[rank].Addr)
 				}
 				addr := d.socket(rank)
 				conn, err := net.DialUnix(addr.Net, nil, addr)
@@ -97,53 +106,52 @@ func (w *World) meet(ctx context.Context) (err error) {
 			})
 		})
 	}
-	if err := w.awaitAll(linking, "join", func(p *peer) bool { return p != nil }); err != nil {
+	if err := v.awaitAll(linking, "join", func(p *peer) bool { return p != nil }); err != nil {
 		return err
 	}
 	phase("linked")
-	if err := w.sayReady(); err != nil {
+	if err := v.sayReady(); err != nil {
 		return err
 	}
 	phase("ready")
-	if err := w.awaitAll(ctx, "finish joining", func(p *peer) bool { return p.ready }); err != nil {
+	if err := v.awaitAll(ctx, "finish joining", func(p *peer) bool { return p.ready }); err != nil {
 		return err
 	}
 	return nil
 }
 
 // awaitAll waits until there holds for all other processes.
-func (w *World) awaitAll(ctx context.Context, what string, there func(*peer) bool) error {
+func (v *rendezvous) awaitAll(ctx context.Context, what string, there func(*peer) bool) error {
 	var absent []int
-	err := w.await(ctx, func() (bool, error) {
+	err := v.mesh.await(ctx, func() (bool, error) {
 		absent = absent[:0]
-		for r, p := range w.peers {
-			if r != w.o.Rank && !there(p) {
+		for r, p := range v.mesh.peers {
+			if r != v.mesh.o.Rank && !there(p) {
 				absent = append(absent, r)
 			}
 		}
 		return len(absent) == 0, nil
 	})
-	if err == nil || ctx.Err() == nil || w.Err() != nil {
+	if err == nil || ctx.Err() == nil || v.mesh.err() != nil {
 		return err
 	}
-	return w.absent(ctx, what, absent)
+	return v.absent(ctx, what, absent)
 }
 
 // absent blames processes that have not come when ctx ends.
-func (w *World) absent(ctx context.Context, what string, absent []int) error {
+func (v *rendezvous) absent(ctx context.Context, what string, absent []int) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("waiting for ranks %s to %s: %w", ranklist.String(absent), what, ctx.Err())
 	}
-	why := fmt.Sprintf("absent: did not %s within %v", what, w.o.JoinTimeout)
+	why := fmt.Sprintf("absent: did not %s within %v", what, v.mesh.o.JoinTimeout)
 	if len(absent) > 1 {
 		why += fmt.Sprintf("; ranks %s are absent", ranklist.String(absent))
 	}
-	return w.member(absent[0]).failed("%s", why)
+	return v.mesh.member(absent[0]).failed("%s", why)
 }
 
 // reception is where guests are until they have said who they are.
 type reception struct {
-	w     *World
 	slots chan struct{}
 
 	mu     sync.Mutex
@@ -152,8 +160,8 @@ type reception struct {
 
 // receive greets whoever connects, until the listener is closed: greet hears who it is, and returns the peer
 // that it is, nil if it is none.
-func (w *World) receive(listener net.Listener, greet func(*reception, net.Conn) *peer) {
-	r := &reception{w: w, slots: make(chan struct{}, maxGuests)}
+func (v *rendezvous) receive(listener net.Listener, greet func(*reception, net.Conn) *peer) {
+	r := &reception{slots: make(chan struct{}, maxGuests)}
 	for {
 		conn, err := listener.Accept()
 		switch {
@@ -173,12 +181,12 @@ func (w *World) receive(listener net.Listener, greet func(*reception, net.Conn) 
 		r.mu.Lock()
 		r.guests = append(r.guests, conn)
 		r.mu.Unlock()
-		w.running.Go(func() {
+		v.mesh.running.Go(func() {
 			conn.SetReadDeadline(time.Now().Add(greeting))
 			p := greet(r, conn)
 			<-r.slots
 			if p != nil {
-				w.listen(p)
+				v.mesh.listen(p)
 			}
 		})
 	}
@@ -208,7 +216,7 @@ func (r *reception) leaves(conn net.Conn) bool {
 }
 
 // greetUnix hears who a guest of this node is. A process of the world becomes a peer; anybody else is sent away.
-func (w *World) greetUnix(r *reception, conn net.Conn) *peer {
+func (v *rendezvous) greetUnix(r *reception, conn net.Conn) *peer {
 	l, err := newLink(conn.(*net.UnixConn))
 	if err != nil {
 		r.leaves(conn)
@@ -218,18 +226,18 @@ func (w *World) greetUnix(r *reception, conn net.Conn) *peer {
 	m, fds, err := l.receive()
 	closeAll(fds)
 	h, ok := m.(hello)
-	if !r.leaves(conn) || err != nil || !ok || h.ID != w.o.ID {
+	if !r.leaves(conn) || err != nil || !ok || h.ID != v.mesh.o.ID {
 		conn.Close()
 		return nil
 	}
-	return w.welcome(conn, l, h)
+	return v.welcome(conn, l, h)
 }
 
 // welcome makes a process of this run a peer, or sends it away.
-func (w *World) welcome(conn net.Conn, l link, h hello) *peer {
-	p, err := w.answer(l, h)
+func (v *rendezvous) welcome(conn net.Conn, l link, h hello) *peer {
+	p, err := v.answer(l, h)
 	if err != nil {
-		l.post(encodeCause(causeOf(w.self, err)))
+		l.post(encodeCause(causeOf(v.mesh.self, err)))
 	}
 	if p == nil {
 		l.close()
@@ -240,41 +248,41 @@ func (w *World) welcome(conn net.Conn, l link, h hello) *peer {
 }
 
 // answer answers a process of this run.
-func (w *World) answer(l link, h hello) (*peer, error) {
-	if err := w.fits(h); err != nil {
-		w.Abort(err)
+func (v *rendezvous) answer(l link, h hello) (*peer, error) {
+	if err := v.fits(h); err != nil {
+		v.mesh.abort(err)
 		return nil, err
 	}
-	if h.Rank <= w.o.Rank || h.Rank >= w.o.Size {
+	if h.Rank <= v.mesh.o.Rank || h.Rank >= v.mesh.o.Size {
 		return nil, nil // none that would dial this one
 	}
-	return w.admit(l, h, w.hello().encode())
+	return v.admit(l, h, v.hello().encode())
 }
 
 // fits returns how a process of this run differs that cannot be of this world.
-func (w *World) fits(h hello) error {
+func (v *rendezvous) fits(h hello) error {
 	var what, mine, theirs string
 	switch {
 	case h.Protocol != protocol:
 		what, mine, theirs = "the protocol: their hockets differ", strconv.Itoa(protocol), strconv.Itoa(h.Protocol)
-	case h.Size != w.o.Size:
-		what, mine, theirs = "the size of the world", strconv.Itoa(w.o.Size), strconv.Itoa(h.Size)
+	case h.Size != v.mesh.o.Size:
+		what, mine, theirs = "the size of the world", strconv.Itoa(v.mesh.o.Size), strconv.Itoa(h.Size)
 	default:
 		return nil
 	}
-	return w.disagree(what, mine, h.Rank, theirs)
+	return v.mesh.disagree(what, mine, h.Rank, theirs)
 }
 
 // dial makes the link to a process of lower rank, which open opens. It tries again until ctx ends.
-func (w *World) dial(ctx context.Context, rank int, open func() (net.Conn, link, error)) {
+func (v *rendezvous) dial(ctx context.Context, rank int, open func() (net.Conn, link, error)) {
 	for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 50*time.Millisecond) {
-		p, err := w.call(ctx, rank, open)
+		p, err := v.call(ctx, rank, open)
 		switch {
 		case err != nil:
-			w.Abort(err)
+			v.mesh.abort(err)
 			return
 		case p != nil:
-			w.running.Go(func() { w.listen(p) })
+			v.mesh.running.Go(func() { v.mesh.listen(p) })
 			return
 		}
 		select {
@@ -285,20 +293,20 @@ func (w *World) dial(ctx context.Context, rank int, open func() (net.Conn, link,
 }
 
 // call dials a process once. It returns nil if that is not there, or not yet.
-func (w *World) call(ctx context.Context, rank int, open func() (net.Conn, link, error)) (*peer, error) {
+func (v *rendezvous) call(ctx context.Context, rank int, open func() (net.Conn, link, error)) (*peer, error) {
 	conn, l, err := open()
 	if err != nil {
 		return nil, nil
 	}
 	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	p, err := w.introduce(l, rank)
+	p, err := v.introduce(l, rank)
 	if p == nil {
 		if ctx.Err() != nil {
-			<-w.done // meet fails
+			<-v.mesh.done // meet fails
 		}
-		if why := w.Err(); why != nil { // the other end may have this process for a peer
-			l.post(encodeCause(causeOf(w.self, why)))
+		if why := v.mesh.err(); why != nil { // the other end may have this process for a peer
+			l.post(encodeCause(causeOf(v.mesh.self, why)))
 		}
 		l.close()
 	}
@@ -306,8 +314,8 @@ func (w *World) call(ctx context.Context, rank int, open func() (net.Conn, link,
 }
 
 // introduce says who this process is, and hears who is at the other end.
-func (w *World) introduce(l link, rank int) (*peer, error) {
-	if err := l.send(w.hello().encode(), greeting); err != nil {
+func (v *rendezvous) introduce(l link, rank int) (*peer, error) {
+	if err := l.send(v.hello().encode(), greeting); err != nil {
 		return nil, nil
 	}
 	phase("introduced")
@@ -323,17 +331,17 @@ func (w *World) introduce(l link, rank int) (*peer, error) {
 		if m.Rank != rank {
 			return nil, fmt.Errorf("the socket of rank %d is that of rank %d", rank, m.Rank)
 		}
-		return w.admit(l, m, nil)
+		return v.admit(l, m, nil)
 	}
 	return nil, fmt.Errorf("rank %d answered with a %T", rank, m)
 }
 
-func (w *World) hello() hello {
-	return hello{Protocol: protocol, ID: w.o.ID, Size: w.o.Size, member: w.self}
+func (v *rendezvous) hello() hello {
+	return hello{Protocol: protocol, ID: v.mesh.o.ID, Size: v.mesh.o.Size, member: v.mesh.self}
 }
 
 // admit makes the process at the other end a peer. If it called, it is first told who answers.
-func (w *World) admit(l link, h hello, answer []byte) (*peer, error) {
+func (v *rendezvous) admit(l link, h hello, answer []byte) (*peer, error) {
 	uid, pid, err := l.owner()
 	switch {
 	case err != nil:
@@ -344,12 +352,12 @@ func (w *World) admit(l link, h hello, answer []byte) (*peer, error) {
 	if pid != 0 {
 		h.PID = pid
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.err != nil {
-		return nil, w.err
+	v.mesh.mu.Lock()
+	defer v.mesh.mu.Unlock()
+	if v.mesh.why != nil {
+		return nil, v.mesh.why
 	}
-	if old := w.peers[h.Rank]; old != nil {
+	if old := v.mesh.peers[h.Rank]; old != nil {
 		return nil, old.failed("has joined already, so process %d cannot join with the same rank", h.PID)
 	}
 	p := &peer{member: h.member, link: l}
@@ -361,47 +369,47 @@ func (w *World) admit(l link, h hello, answer []byte) (*peer, error) {
 	if far, ok := l.(*tcpLink); ok {
 		far.trust()
 	}
-	w.peers[h.Rank] = p
-	w.notify()
+	v.mesh.peers[h.Rank] = p
+	v.mesh.notify()
 	return p, nil
 }
 
 // leader returns the process that makes the page of this node.
-func (w *World) leader() int {
-	for r := range w.o.Rank {
-		if w.near(r) {
+func (v *rendezvous) leader() int {
+	for r := range v.mesh.o.Rank {
+		if v.mesh.near(r) {
 			return r
 		}
 	}
-	return w.o.Rank
+	return v.mesh.o.Rank
 }
 
 // sayReady tells all others that this process has all its links. The first process of a node hands those of
 // its node the page.
-func (w *World) sayReady() error {
+func (v *rendezvous) sayReady() error {
 	var fds []int
-	if w.o.Rank == w.leader() {
-		page, err := newPage(w.o.Size)
+	if v.mesh.o.Rank == v.leader() {
+		page, err := newPage(v.mesh.o.Size)
 		if err != nil {
 			return err
 		}
-		w.mu.Lock()
-		w.setPage(page)
-		w.mu.Unlock()
+		v.mesh.mu.Lock()
+		v.setPage(page)
+		v.mesh.mu.Unlock()
 		defer page.seal()
 		if err := withFD(page.file, func(fd int) { fds = []int{fd} }); err != nil {
 			return err
 		}
 	}
-	for r := range w.o.Size {
+	for r := range v.mesh.o.Size {
 		var err error
 		switch {
-		case r == w.o.Rank:
+		case r == v.mesh.o.Rank:
 			continue
-		case w.near(r):
-			err = w.sendTo(r, encodeReady(), fds...)
+		case v.mesh.near(r):
+			err = v.mesh.sendTo(r, encodeReady(), fds...)
 		default:
-			err = w.sendTo(r, encodeReady())
+			err = v.mesh.sendTo(r, encodeReady())
 		}
 		if err != nil {
 			return err
@@ -412,33 +420,33 @@ func (w *World) sayReady() error {
 }
 
 // isReady takes what a process says when it has all its links.
-func (w *World) isReady(p *peer, fds []int) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if p.ready || (len(fds) == 1) != (p.Rank == w.leader()) {
+func (v *rendezvous) isReady(p *peer, fds []int) error {
+	v.mesh.mu.Lock()
+	defer v.mesh.mu.Unlock()
+	if p.ready || (len(fds) == 1) != (p.Rank == v.leader()) {
 		return fmt.Errorf("%d files of a process that has joined", len(fds))
 	}
-	if p.Rank == w.leader() {
-		page, err := openPage(take(&fds[0]), w.o.Size)
+	if p.Rank == v.leader() {
+		page, err := openPage(take(&fds[0]), v.mesh.o.Size)
 		if err != nil {
 			return err
 		}
-		w.setPage(page)
+		v.setPage(page)
 	}
 	p.ready = true
-	w.notify()
+	v.mesh.notify()
 	return nil
 }
 
 // setPage sets the page, when the process that made it has links with all. It is called with mu locked.
-func (w *World) setPage(p *page) {
-	for r := range w.o.Size {
-		if !w.near(r) {
+func (v *rendezvous) setPage(p *page) {
+	for r := range v.mesh.o.Size {
+		if !v.mesh.near(r) {
 			p.separate(r)
 		}
 	}
-	w.page = p
-	w.running.Go(w.watch)
+	v.mesh.page = p
+	v.mesh.running.Go(v.detector.watch)
 }
 
 // openPage maps the page that the first process of the node made.

@@ -39,8 +39,8 @@ func (w *World) Export(key string, file *os.File, to ...int) error {
 		return fmt.Errorf("export of %.80q: the key must have 1 to %d bytes", key, maxKey)
 	}
 	if len(to) == 0 {
-		for r := range w.o.Size {
-			if r != w.o.Rank && w.near(r) {
+		for r := range w.mesh.o.Size {
+			if r != w.mesh.o.Rank && w.mesh.near(r) {
 				to = append(to, r)
 			}
 		}
@@ -51,7 +51,7 @@ func (w *World) Export(key string, file *os.File, to ...int) error {
 			return err
 		}
 		var sent error
-		if err := withFD(file, func(fd int) { sent = w.sendTo(r, message, fd) }); err != nil {
+		if err := withFD(file, func(fd int) { sent = w.mesh.sendTo(r, message, fd) }); err != nil {
 			return err
 		}
 		if sent != nil {
@@ -69,8 +69,8 @@ func (w *World) Import(ctx context.Context, process int, key string) (*os.File, 
 		return nil, err
 	}
 	var file *os.File
-	err := w.awaitPeers(ctx, func() []int { return []int{process} }, func() (ok bool, err error) {
-		p := w.peers[process]
+	err := w.detector.awaitPeers(ctx, func() []int { return []int{process} }, func() (ok bool, err error) {
+		p := w.mesh.peers[process]
 		if file, ok = p.files[key]; ok {
 			delete(p.files, key)
 			return true, nil
@@ -84,16 +84,16 @@ func (w *World) Import(ctx context.Context, process int, key string) (*os.File, 
 		return false, nil
 	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		err = w.blame(process, "did not export %q within %v", key, w.o.StallTimeout)
+		err = w.detector.blame(process, "did not export %q within %v", key, w.mesh.o.StallTimeout)
 	}
 	return file, err
 }
 
 // Forget drops what processes have exported by keys that begin with prefix, and nobody has imported.
 func (w *World) Forget(prefix string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, p := range w.peers {
+	w.mesh.mu.Lock()
+	defer w.mesh.mu.Unlock()
+	for _, p := range w.mesh.peers {
 		if p == nil {
 			continue
 		}
@@ -111,7 +111,7 @@ func (s *Segment) Address() uintptr { return uintptr(unsafe.Pointer(unsafe.Slice
 
 // Share lets the processes to, or all others of this node, map s by this process's rank and key, once each.
 func (w *World) Share(key string, s *Segment, to ...int) error {
-	if w.o.Size == 1 {
+	if w.mesh.o.Size == 1 {
 		return nil
 	}
 	if s.file == nil {
@@ -130,7 +130,7 @@ func (w *World) Map(ctx context.Context, process int, key string) (*Segment, err
 	s, err := mapSegment(file)
 	if err != nil {
 		file.Close()
-		return nil, w.member(process).failed("its export %q is no segment: %v", key, err)
+		return nil, w.mesh.member(process).failed("its export %q is no segment: %v", key, err)
 	}
 	file.Close() // the mapping is enough
 	s.file = nil
@@ -139,11 +139,11 @@ func (w *World) Map(ctx context.Context, process int, key string) (*Segment, err
 
 // checkPeer refuses ranks that are not those of another process.
 func (w *World) checkPeer(rank int) error {
-	if rank < 0 || rank >= w.o.Size || rank == w.o.Rank {
-		return fmt.Errorf("rank %d is not that of another process: this is rank %d of %d", rank, w.o.Rank, w.o.Size)
+	if rank < 0 || rank >= w.mesh.o.Size || rank == w.mesh.o.Rank {
+		return fmt.Errorf("rank %d is not that of another process: this is rank %d of %d", rank, w.mesh.o.Rank, w.mesh.o.Size)
 	}
-	if !w.near(rank) {
-		return fmt.Errorf("rank %d is of another node, which shares no memory with that of rank %d", rank, w.o.Rank)
+	if !w.mesh.near(rank) {
+		return fmt.Errorf("rank %d is of another node, which shares no memory with that of rank %d", rank, w.mesh.o.Rank)
 	}
 	return nil
 }

@@ -58,13 +58,13 @@ func newSecret(o Options) (*secret, error) {
 }
 
 // dialTCP connects to a process of another node, and shows the token.
-func (w *World) dialTCP(ctx context.Context, addr string) (net.Conn, link, error) {
+func (v *rendezvous) dialTCP(ctx context.Context, addr string) (net.Conn, link, error) {
 	conn, err := dialNet(ctx, addr)
 	if err != nil {
 		return nil, nil, err
 	}
-	if w.secret.tls != nil {
-		c := tls.Client(conn, w.secret.tls)
+	if v.secret.tls != nil {
+		c := tls.Client(conn, v.secret.tls)
 		bounded, cancel := context.WithTimeout(ctx, greeting)
 		defer cancel()
 		if err := c.HandshakeContext(bounded); err != nil {
@@ -74,26 +74,26 @@ func (w *World) dialTCP(ctx context.Context, addr string) (net.Conn, link, error
 		conn = c
 	}
 	l := newTCPLink(conn)
-	l.post(token{w.secret.token}.encode())
+	l.post(token{v.secret.token}.encode())
 	return conn, l, nil
 }
 
 // greetTCP hears who a guest is that came over TCP. Who does not show the token is sent away.
-func (w *World) greetTCP(r *reception, conn net.Conn) *peer {
+func (v *rendezvous) greetTCP(r *reception, conn net.Conn) *peer {
 	raw := conn
-	if w.secret.tls != nil {
-		conn = tls.Server(conn, w.secret.tls)
+	if v.secret.tls != nil {
+		conn = tls.Server(conn, v.secret.tls)
 	}
 	l := newTCPLink(conn)
 	m, _, err := l.receive()
 	t, ok := m.(token)
-	known := err == nil && ok && subtle.ConstantTimeCompare([]byte(t.text), []byte(w.secret.token)) == 1
+	known := err == nil && ok && subtle.ConstantTimeCompare([]byte(t.text), []byte(v.secret.token)) == 1
 	if known {
 		m, _, err = l.receive()
 	}
 	if !r.leaves(raw) || err != nil || !known {
 		if err == nil && ok {
-			l.post(encodeCause(causeOf(w.self, errors.New(
+			l.post(encodeCause(causeOf(v.mesh.self, errors.New(
 				"it is of a run with another token: set HOCKET_TOKEN alike in all processes of a run"))))
 		}
 		l.close()
@@ -101,16 +101,16 @@ func (w *World) greetTCP(r *reception, conn net.Conn) *peer {
 	}
 	switch m := m.(type) {
 	case hello:
-		w.mu.Lock()
-		complete := w.roll != nil
-		w.mu.Unlock()
-		if m.ID == w.o.ID && complete { // a process that comes too early dials again
-			return w.welcome(conn, l, m)
+		v.mesh.mu.Lock()
+		complete := v.roll != nil
+		v.mesh.mu.Unlock()
+		if m.ID == v.mesh.o.ID && complete { // a process that comes too early dials again
+			return v.welcome(conn, l, m)
 		}
 	case arrival:
-		if m.ID == w.o.ID && w.o.Rank == 0 {
-			w.running.Go(func() {
-				w.enroll(conn, l, m)
+		if m.ID == v.mesh.o.ID && v.mesh.o.Rank == 0 {
+			v.mesh.running.Go(func() {
+				v.enroll(conn, l, m)
 				l.close()
 			})
 			return nil
@@ -129,13 +129,13 @@ type rollCall struct {
 }
 
 // enroll notes a process that has come to process 0, and answers when all have.
-func (w *World) enroll(conn net.Conn, l link, a arrival) {
-	err := w.fits(a.hello)
+func (v *rendezvous) enroll(conn net.Conn, l link, a arrival) {
+	err := v.fits(a.hello)
 	port, perr := strconv.ParseUint(a.Addr, 10, 16)
-	if err == nil && (a.Rank <= 0 || a.Rank >= w.o.Size || perr != nil || a.Node == "") {
+	if err == nil && (a.Rank <= 0 || a.Rank >= v.mesh.o.Size || perr != nil || a.Node == "") {
 		return // none that hocket sends
 	}
-	c := w.called
+	c := v.called
 	if err == nil {
 		host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
 		a.Addr = net.JoinHostPort(host, strconv.FormatUint(port, 10))
@@ -154,17 +154,17 @@ func (w *World) enroll(conn net.Conn, l link, a arrival) {
 		c.Unlock()
 	}
 	if err != nil {
-		w.Abort(err)
-		l.post(encodeCause(causeOf(w.self, err)))
+		v.mesh.abort(err)
+		l.post(encodeCause(causeOf(v.mesh.self, err)))
 		return
 	}
 	select {
-	case <-w.done:
-		l.post(encodeCause(causeOf(w.self, w.Err())))
+	case <-v.mesh.done:
+		l.post(encodeCause(causeOf(v.mesh.self, v.mesh.err())))
 		return
 	case <-c.all:
 	}
-	for _, a := range w.everybody() {
+	for _, a := range v.everybody() {
 		if l.send(a.encode(), greeting) != nil {
 			return
 		}
@@ -173,11 +173,11 @@ func (w *World) enroll(conn net.Conn, l link, a arrival) {
 
 // everybody returns who has come, when all have: process 0 and the others. Its own address nobody needs, for all
 // know it.
-func (w *World) everybody() []arrival {
-	c := w.called
+func (v *rendezvous) everybody() []arrival {
+	c := v.called
 	c.Lock()
 	defer c.Unlock()
-	all := []arrival{{hello: w.hello(), Node: w.o.Node}}
+	all := []arrival{{hello: v.hello(), Node: v.mesh.o.Node}}
 	for _, a := range c.came[1:] {
 		all = append(all, *a)
 	}
@@ -187,35 +187,35 @@ func (w *World) everybody() []arrival {
 // callRoll learns who is on which node, and where to find whom. The listener, where there is one, takes
 // connections of others. ctx bounds the wait for process 0, linking that of process 0 for the others: it knows
 // who is absent.
-func (w *World) callRoll(ctx, linking context.Context) (listener net.Listener, err error) {
-	if w.secret, err = newSecret(w.o); err != nil {
+func (v *rendezvous) callRoll(ctx, linking context.Context) (listener net.Listener, err error) {
+	if v.secret, err = newSecret(v.mesh.o); err != nil {
 		return nil, err
 	}
-	if w.o.Node == "" {
-		w.o.Node = w.self.Host
+	if v.mesh.o.Node == "" {
+		v.mesh.o.Node = v.mesh.self.Host
 	}
 	var roll []arrival
-	if w.o.Rank == 0 {
-		roll, listener, err = w.awaitRoll(linking)
+	if v.mesh.o.Rank == 0 {
+		roll, listener, err = v.awaitRoll(linking)
 	} else {
-		roll, listener, err = w.askRoll(ctx)
+		roll, listener, err = v.askRoll(ctx)
 	}
 	if err != nil {
 		return listener, err
 	}
-	roll[0].Addr = w.o.Meet
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.roll, w.nodes = roll, numberNodes(roll)
-	w.o.Local, w.o.LocalSize = 0, 0
+	roll[0].Addr = v.mesh.o.Meet
+	v.mesh.mu.Lock()
+	defer v.mesh.mu.Unlock()
+	v.roll, v.mesh.nodes = roll, numberNodes(roll)
+	v.mesh.o.Local, v.mesh.o.LocalSize = 0, 0
 	for r := range roll {
-		if !w.near(r) {
+		if !v.mesh.near(r) {
 			continue
 		}
-		if r < w.o.Rank {
-			w.o.Local++
+		if r < v.mesh.o.Rank {
+			v.mesh.o.Local++
 		}
-		w.o.LocalSize++
+		v.mesh.o.LocalSize++
 	}
 	return listener, nil
 }
@@ -233,55 +233,55 @@ func numberNodes(roll []arrival) []int {
 }
 
 // awaitRoll is process 0's part: it listens, and waits until all have come.
-func (w *World) awaitRoll(ctx context.Context) ([]arrival, net.Listener, error) {
-	listener, err := w.listenMeet()
+func (v *rendezvous) awaitRoll(ctx context.Context) ([]arrival, net.Listener, error) {
+	listener, err := v.listenMeet()
 	if err != nil {
 		return nil, nil, fmt.Errorf("listening at %s, where the nodes meet: %w; set HOCKET_MEET to another port, in all "+
-			"processes", w.o.Meet, err)
+			"processes", v.mesh.o.Meet, err)
 	}
-	w.called = &rollCall{came: make([]*arrival, w.o.Size), lines: make([]link, w.o.Size), all: make(chan struct{})}
-	w.running.Go(func() { w.receive(listener, w.greetTCP) })
+	v.called = &rollCall{came: make([]*arrival, v.mesh.o.Size), lines: make([]link, v.mesh.o.Size), all: make(chan struct{})}
+	v.mesh.running.Go(func() { v.receive(listener, v.greetTCP) })
 	select {
-	case <-w.called.all:
-		return w.everybody(), listener, nil
-	case <-w.done:
-		return nil, listener, w.Err()
+	case <-v.called.all:
+		return v.everybody(), listener, nil
+	case <-v.mesh.done:
+		return nil, listener, v.mesh.err()
 	case <-ctx.Done():
 	}
-	if why := w.Err(); why != nil {
+	if why := v.mesh.err(); why != nil {
 		return nil, listener, why
 	}
 	var absent []int
-	w.called.Lock()
-	for r, a := range w.called.came {
+	v.called.Lock()
+	for r, a := range v.called.came {
 		if r > 0 && a == nil {
 			absent = append(absent, r)
 		}
 	}
-	w.called.Unlock()
+	v.called.Unlock()
 	if len(absent) == 0 {
-		return w.everybody(), listener, nil
+		return v.everybody(), listener, nil
 	}
-	err = w.absent(ctx, "join", absent)
-	w.Abort(err)
+	err = v.absent(ctx, "join", absent)
+	v.mesh.abort(err)
 	return nil, listener, err
 }
 
 // listenMeet listens where all others come to.
-func (w *World) listenMeet() (net.Listener, error) {
-	if w.o.MeetFD == 0 {
-		return net.Listen("tcp", w.o.Meet)
+func (v *rendezvous) listenMeet() (net.Listener, error) {
+	if v.mesh.o.MeetFD == 0 {
+		return net.Listen("tcp", v.mesh.o.Meet)
 	}
-	file := os.NewFile(uintptr(w.o.MeetFD), "HOCKET_MEET_FD")
+	file := os.NewFile(uintptr(v.mesh.o.MeetFD), "HOCKET_MEET_FD")
 	defer file.Close()
 	return net.FileListener(file)
 }
 
 // askRoll is what the others do: they come to process 0, and wait for its answer.
-func (w *World) askRoll(ctx context.Context) (roll []arrival, listener net.Listener, err error) {
+func (v *rendezvous) askRoll(ctx context.Context) (roll []arrival, listener net.Listener, err error) {
 	var last error
 	for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 50*time.Millisecond) {
-		if roll, last = w.askOnce(ctx, &listener); last == nil {
+		if roll, last = v.askOnce(ctx, &listener); last == nil {
 			return roll, listener, nil
 		}
 		var refused *refusal
@@ -293,13 +293,13 @@ func (w *World) askRoll(ctx context.Context) (roll []arrival, listener net.Liste
 		case <-time.After(pause):
 		}
 	}
-	if why := w.Err(); why != nil {
+	if why := v.mesh.err(); why != nil {
 		return nil, listener, why
 	}
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return nil, listener, fmt.Errorf("waiting for rank 0 at %s: %w", w.o.Meet, ctx.Err())
+		return nil, listener, fmt.Errorf("waiting for rank 0 at %s: %w", v.mesh.o.Meet, ctx.Err())
 	}
-	return nil, listener, w.member(0).failed("absent: did not join at %s within %v: %v", w.o.Meet, w.o.JoinTimeout, last)
+	return nil, listener, v.mesh.member(0).failed("absent: did not join at %s within %v: %v", v.mesh.o.Meet, v.mesh.o.JoinTimeout, last)
 }
 
 // refusal is an error that another attempt does not mend.
@@ -307,8 +307,8 @@ type refusal struct{ error }
 
 // askOnce asks process 0 once. The first time it makes the listener, on the interface by which process 0 is
 // reached.
-func (w *World) askOnce(ctx context.Context, listener *net.Listener) ([]arrival, error) {
-	conn, l, err := w.dialTCP(ctx, w.o.Meet)
+func (v *rendezvous) askOnce(ctx context.Context, listener *net.Listener) ([]arrival, error) {
+	conn, l, err := v.dialTCP(ctx, v.mesh.o.Meet)
 	if err != nil {
 		return nil, err
 	}
@@ -319,15 +319,15 @@ func (w *World) askOnce(ctx context.Context, listener *net.Listener) ([]arrival,
 		if *listener, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err != nil {
 			return nil, &refusal{err}
 		}
-		w.running.Go(func() { w.receive(*listener, w.greetTCP) })
+		v.mesh.running.Go(func() { v.receive(*listener, v.greetTCP) })
 	}
 	_, port, _ := net.SplitHostPort((*listener).Addr().String())
-	if err := l.send(arrival{w.hello(), w.o.Node, port}.encode(), greeting); err != nil {
+	if err := l.send(arrival{v.hello(), v.mesh.o.Node, port}.encode(), greeting); err != nil {
 		return nil, err
 	}
 	phase("introduced")
 	var roll []arrival
-	for len(roll) < w.o.Size {
+	for len(roll) < v.mesh.o.Size {
 		m, _, err := l.receive()
 		if err != nil {
 			return nil, err

@@ -53,10 +53,6 @@ func newPage(size int) (*page, error) {
 	return &page{Segment: s, size: size}, nil
 }
 
-// Page returns memory that all processes of the node share. Its first four bytes are 0 until
-// the world ends. The rest is the package's own.
-func (w *World) Page() []byte { return w.page.Bytes() }
-
 // word32 returns half a word of shared memory.
 func word32(mem []byte, at int) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Pointer(&mem[at : at+4][0]))

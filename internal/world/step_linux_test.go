@@ -158,7 +158,7 @@ func TestAbsent(t *testing.T) {
 					w.At(7)
 					return nil
 				}
-				for w.page.recordedAt(1) != 7 {
+				for w.mesh.page.recordedAt(1) != 7 {
 					time.Sleep(time.Millisecond)
 				}
 				return tc.wait(w)
@@ -243,7 +243,7 @@ func TestLeft(t *testing.T) {
 				}
 				defer c.Close()
 				if name == "export" { // only of one that is known to have left
-					waitFor(t, func() bool { return w.hasLeft(1) })
+					waitFor(t, func() bool { return w.mesh.hasLeft(1) })
 				}
 				if err := c.Wait(ctx, 0, 1, 1); err != nil {
 					return err // it raised the counter before it left

@@ -163,7 +163,7 @@ func TestCauseFits(t *testing.T) {
 }
 
 func TestOwners(t *testing.T) {
-	w := &World{o: Options{Size: 3}}
+	w := &World{mesh: &mesh{o: Options{Size: 3}}}
 	for _, tc := range []struct {
 		ranks int
 		want  []int

@@ -1,0 +1,240 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// detector is the failure detector: it finds out which process shows no sign of life, or does not get on, and says
+// who is to blame for what is waited for in vain.
+type detector struct {
+	mesh   *mesh
+	silent []atomic.Int32 // for how many beats each process has shown no sign of life
+}
+
+// watch shows that this process lives, and finds out when another does not, or has aborted.
+func (d *detector) watch() {
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	seen := make([]uint64, d.mesh.o.Size)
+	for {
+		select {
+		case <-d.mesh.done:
+			return
+		case <-tick.C:
+		}
+		d.mesh.page.beat(d.mesh.o.Rank)
+		d.tellFar()
+		if c, aborted := d.mesh.page.cause(); aborted {
+			d.mesh.end(c, c.err())
+			return
+		}
+		for r := range seen {
+			// Time is counted in own beats: a process that was stopped itself blames nobody for it.
+			silent := int(d.silent[r].Add(1))
+			if now := d.mesh.page.beats(r); now != seen[r] || r == d.mesh.o.Rank || d.mesh.hasLeft(r) {
+				seen[r], silent = now, 0
+				d.silent[r].Store(0)
+			}
+			if silent > d.patience() {
+				d.mesh.abort(d.stalled(r))
+				return
+			}
+		}
+	}
+}
+
+// tellFar tells processes of other nodes what those of this node find on the page. Where one cannot be told
+// now, the next beat is soon.
+func (d *detector) tellFar() {
+	if len(d.mesh.page.far) == 0 {
+		return
+	}
+	message := d.mesh.page.pulse(d.mesh.o.Rank).encode()
+	d.mesh.mu.Lock()
+	defer d.mesh.mu.Unlock()
+	for _, p := range d.mesh.peers {
+		if p != nil && !p.left && !d.mesh.near(p.Rank) {
+			p.link.post(message)
+		}
+	}
+}
+
+// heard notes what a process of another node tells of itself, and compares its step with the own one.
+func (d *detector) heard(p *peer, m pulse) error {
+	d.mesh.mu.Lock()
+	page := d.mesh.page
+	d.mesh.mu.Unlock()
+	if d.mesh.near(p.Rank) {
+		return errors.New("a process of this node tells what is on the page")
+	}
+	if page == nil { // before all have joined
+		return nil
+	}
+	step := page.hear(p.Rank, m)
+	if step == 0 {
+		return nil
+	}
+	if mine, ok := page.recorded(d.mesh.o.Rank, step); ok && mine != m.text {
+		err := d.mesh.disagree(fmt.Sprintf("step %d", step), mine, p.Rank, m.text)
+		d.mesh.abort(err)
+	}
+	return nil
+}
+
+// stalled blames a process that shows no sign of life.
+func (d *detector) stalled(rank int) *PeerError {
+	silent := time.Duration(d.silent[rank].Load()) * beat
+	return d.mesh.member(rank).failed("stalled: no sign of life for %v, %s", silent.Round(beat), d.mesh.page.last(rank))
+}
+
+// awaitPeers is await for what others do. It ends when none of those that late returns, after ready
+// was called, has got on for T.
+func (d *detector) awaitPeers(ctx context.Context, late func() []int, ready func() (bool, error)) error {
+	const looks = 10 // within T
+	seen := make([]progress, d.mesh.o.Size)
+	for r := range seen {
+		seen[r] = d.mesh.page.progress(r)
+	}
+	for still := 0; ; still++ {
+		bounded, cancel := context.WithTimeout(ctx, d.mesh.o.StallTimeout/looks)
+		err := d.mesh.await(bounded, ready)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return err
+		}
+		for _, r := range late() {
+			if now := d.mesh.page.progress(r); now != seen[r] {
+				seen[r], still = now, -1
+			}
+		}
+		if still == looks-1 {
+			return err
+		}
+	}
+}
+
+// blame returns the error of a process that others wait for in vain. Where a process has stalled
+// it is to blame: the one that is late may wait for it, too.
+func (d *detector) blame(late int, format string, args ...any) *PeerError {
+	const many = 5 // beats that a busy machine does not lose
+	stalled := late
+	for r := range d.silent {
+		if d.silent[r].Load() > d.silent[stalled].Load() {
+			stalled = r
+		}
+	}
+	why := fmt.Sprintf(format, args...)
+	if d.silent[stalled].Load() < many {
+		return d.mesh.member(late).failed("%s, %s", why, d.mesh.page.last(late))
+	}
+	e := d.stalled(stalled)
+	if stalled == late {
+		e.Why += "; it " + why
+	} else {
+		e.Why += fmt.Sprintf("; rank %d %s", late, why)
+	}
+	return e
+}
+
+// patience is how many beats T is.
+func (d *detector) patience() int { return int(max(d.mesh.o.StallTimeout/beat, 1)) }
+
+// Any stands for all other processes, where it is not known who raises a counter.
+const Any = -1
+
+// vigil is for how long a process that is not in the step of its waiter has not got on.
+type vigil struct {
+	beats int
+	rank  int
+	seen  progress
+}
+
+// check returns why it is in vain to wait for a process.
+func (d *detector) check(ctx context.Context, from int, v *vigil) error {
+	if err := d.mesh.err(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		if from != Any {
+			err = fmt.Errorf("waiting for rank %d, %s: %w", from, d.mesh.page.last(from), err)
+		}
+		return err
+	}
+	mine := d.mesh.page.steps(d.mesh.o.Rank)
+	late := d.late(from, mine)
+	if late < 0 {
+		v.beats = 0
+		return nil
+	}
+	if d.mesh.hasLeft(late) {
+		return d.mesh.member(late).failed("left the world, but is waited for")
+	}
+	if now := d.mesh.page.progress(late); v.rank != late || v.seen != now {
+		*v = vigil{rank: late, seen: now}
+	}
+	if v.beats <= d.patience() {
+		return nil
+	}
+	text, _ := d.mesh.page.recorded(d.mesh.o.Rank, mine)
+	d.mesh.abort(d.blame(late, "did not begin step %d (%s) within %v", mine, text, d.mesh.o.StallTimeout))
+	return d.mesh.err()
+}
+
+// late returns a process that is in vain waited for in a step, -1 for none: one that has left, or has not
+// begun the step. Of Any one that left in the step, or later, had done its part.
+func (d *detector) late(from int, step uint64) int {
+	if from != Any {
+		if from != d.mesh.o.Rank && (d.mesh.hasLeft(from) || d.mesh.page.steps(from) < step) {
+			return from
+		}
+		return -1
+	}
+	left := 0
+	for r := range d.mesh.o.Size {
+		switch {
+		case r == d.mesh.o.Rank:
+		case d.mesh.page.steps(r) < step:
+			return r
+		case d.mesh.hasLeft(r):
+			left++
+		}
+	}
+	if left > 0 && left == d.mesh.o.Size-1 {
+		return (d.mesh.o.Rank + 1) % d.mesh.o.Size
+	}
+	return -1
+}
+
+// until waits, as Counters.Wait does, until pending returns nil. Else that is closed when it may.
+func (d *detector) until(ctx context.Context, process int, pending func() <-chan struct{}) error {
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	for v := (vigil{}); ; {
+		c := pending()
+		if c == nil {
+			return nil
+		}
+		select {
+		case <-c:
+			continue
+		default:
+		}
+		if err := d.check(ctx, process, &v); err != nil {
+			if pending() == nil { // it sends before it leaves
+				return nil
+			}
+			return err
+		}
+		select {
+		case <-c:
+		case <-ctx.Done():
+		case <-d.mesh.done:
+		case <-tick.C:
+			v.beats++
+		}
+	}
+}

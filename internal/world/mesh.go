@@ -1,0 +1,276 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+)
+
+// mesh is a process's links to all others, and the end of the world, which each of them can bring.
+type mesh struct {
+	o      Options
+	self   member
+	handle func(*peer, message, []int) error // handles what a peer sends, with the files that come with it
+
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced when anything below changes
+	peers   []*peer       // by rank; nil for this process, and for those that have not joined
+	nodes   []int         // by rank, where there are several nodes: complete before there are peers
+	page    *page         // nil until all have joined
+	why     error         // the world ended
+	left    bool
+
+	done    chan struct{} // closed with why set
+	running sync.WaitGroup
+}
+
+// peer is another process of the world. The mesh's mu guards what changes.
+type peer struct {
+	member
+	link  link
+	ready bool // it has joined: it has a link to all
+	left  bool // it has said goodbye
+
+	inbox []agreement         // what it has sent to Agree and is not read yet
+	files map[string]*os.File // what it has exported and nobody has imported yet
+}
+
+const (
+	maxInbox = 4    // a process can be ahead of another by one call of Agree
+	maxFiles = 1024 // exports of a process that wait for their import
+)
+
+// member is a process of a world.
+type member struct {
+	Rank int
+	PID  int
+	Host string
+}
+
+// failed is an error that blames a member.
+func (m member) failed(format string, args ...any) *PeerError {
+	return &PeerError{Rank: m.Rank, PID: m.PID, Host: m.Host, Why: fmt.Sprintf(format, args...)}
+}
+
+// node returns the node of a process.
+func (m *mesh) node(process int) int {
+	if m.nodes == nil {
+		return 0
+	}
+	return m.nodes[process]
+}
+
+// near reports whether a process is of this node.
+func (m *mesh) near(process int) bool { return m.node(process) == m.node(m.o.Rank) }
+
+// err returns why the world has ended, nil while it has not.
+func (m *mesh) err() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.why
+}
+
+// abort ends the world for all processes, unless it has ended.
+func (m *mesh) abort(cause error) {
+	if cause == nil {
+		cause = errors.New("aborted")
+	}
+	m.end(causeOf(m.self, cause), cause)
+}
+
+// end ends the world, in all processes, for the first cause that any of them has.
+func (m *mesh) end(c cause, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.why != nil {
+		return
+	}
+	if m.page != nil {
+		if first, own := m.page.abort(m.o.Rank, c); !own {
+			c, err = first, first.err()
+		}
+	}
+	m.finish(err)
+	message := encodeCause(c)
+	for _, p := range m.peers {
+		if p != nil && !p.left {
+			p.link.post(message) // one that cannot take it finds the cause on the page
+			p.link.hangUp()
+		}
+	}
+}
+
+// finish sets why. It is called with mu locked, once.
+func (m *mesh) finish(err error) {
+	m.why = err
+	close(m.done)
+	m.notify()
+}
+
+// notify wakes whoever is in await. It is called with mu locked.
+func (m *mesh) notify() {
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+// await waits until ready, called with mu locked, returns true or an error, and no longer than
+// ctx and the world last.
+func (m *mesh) await(ctx context.Context, ready func() (bool, error)) error {
+	for {
+		m.mu.Lock()
+		ok, err := ready()
+		if !ok && err == nil {
+			err = m.why
+		}
+		changed := m.changed
+		m.mu.Unlock()
+		if ok || err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// leave says goodbye to the other processes, and closes all links. It returns why the world had ended before, if it had.
+func (m *mesh) leave() error {
+	m.mu.Lock()
+	if m.left {
+		m.mu.Unlock()
+		return nil
+	}
+	m.left = true
+	err := m.why
+	if err == nil {
+		m.finish(ErrLeft)
+	}
+	peers := slices.Clone(m.peers)
+	m.mu.Unlock()
+
+	for _, p := range peers {
+		if p == nil {
+			continue
+		}
+		if err == nil {
+			p.link.send(encodeBye(), time.Second) // one that has gone needs no goodbye
+		}
+		p.link.close()
+		phase("within goodbye")
+	}
+	m.running.Wait()
+	for _, p := range peers {
+		if p == nil {
+			continue
+		}
+		for _, f := range p.files {
+			f.Close()
+		}
+	}
+	return err
+}
+
+// member returns a process of the world; one that has not joined has no PID.
+func (m *mesh) member(rank int) member {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case rank == m.o.Rank:
+		return m.self
+	case m.peers[rank] != nil:
+		return m.peers[rank].member
+	}
+	return member{Rank: rank}
+}
+
+func (m *mesh) hasLeft(rank int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.peers[rank] != nil && m.peers[rank].left
+}
+
+// listen handles what a peer sends, until its stream ends.
+func (m *mesh) listen(p *peer) {
+	for {
+		msg, fds, err := p.link.receive()
+		if err == nil {
+			err = m.handle(p, msg, fds)
+			if err == nil {
+				continue
+			}
+			err = p.failed("sent a message that no hocket sends: %v", err)
+		} else {
+			err = p.failed("its process ended")
+		}
+		m.mu.Lock()
+		gone := p.left || m.left
+		m.mu.Unlock()
+		if !gone {
+			m.end(causeOf(m.self, err), err)
+		}
+		return
+	}
+}
+
+// disagree is a DisagreeError of this process and another.
+func (m *mesh) disagree(what, mine string, rank int, theirs string) *DisagreeError {
+	e := &DisagreeError{What: what, Values: []Value{{Rank: m.o.Rank, Value: mine}, {Rank: rank, Value: theirs}}}
+	if rank < m.o.Rank {
+		e.Values[0], e.Values[1] = e.Values[1], e.Values[0]
+	}
+	return e
+}
+
+// broadcast sends a message to all others.
+func (m *mesh) broadcast(message []byte) error {
+	for r := range m.o.Size {
+		if r == m.o.Rank {
+			continue
+		}
+		if err := m.sendTo(r, message); err != nil {
+			return err
+		}
+		phase("within " + kinds[message[0]])
+	}
+	return nil
+}
+
+// sendTo sends a message, with files (fds), to a process. It waits only where that process has not
+// read for long, and no longer than T.
+func (m *mesh) sendTo(rank int, message []byte, fds ...int) error {
+	m.mu.Lock()
+	p, left, err := m.peers[rank], m.peers[rank].left, m.why
+	m.mu.Unlock()
+	switch {
+	case err != nil:
+		return err
+	case left:
+		return p.failed("has left the world")
+	}
+	err = p.link.send(message, m.o.StallTimeout, fds...)
+	switch {
+	case err == nil:
+		return nil
+	case isGone(err): // the end of its stream says more
+		_ = m.await(context.Background(), func() (bool, error) { return p.left, nil })
+		if err := m.err(); err != nil {
+			return err
+		}
+		return p.failed("has left the world")
+	case errors.Is(err, errTimeout):
+		return p.failed("stalled: has not read for %v", m.o.StallTimeout)
+	}
+	return p.failed("cannot be reached: %v", err)
+}
+
+func (m *mesh) linkTo(process int) link {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.peers[process].link
+}
