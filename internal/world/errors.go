@@ -3,6 +3,7 @@ package world
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -21,6 +22,18 @@ type (
 	DisagreeError = fault.DisagreeError
 	Value         = fault.Value
 )
+
+// member is a process of a world.
+type member struct {
+	Rank int
+	PID  int
+	Host string
+}
+
+// failed is an error that blames a member.
+func (m member) failed(format string, args ...any) *PeerError {
+	return &PeerError{Rank: m.Rank, PID: m.PID, Host: m.Host, Why: fmt.Sprintf(format, args...)}
+}
 
 // cause is why a world ended, as processes tell each other.
 type cause struct {

@@ -2,36 +2,21 @@ package world
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
-	"slices"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
-
-	"hocket.example/hocket/internal/ranklist"
 )
 
 type unixStat = syscall.Stat_t
-
-const (
-	// maxGuests bounds the connections that have not said who they are. Where more come, the
-	// oldest goes; a process that is pushed out dials again.
-	maxGuests = 32
-	// greeting is how long a guest may take to say who it is.
-	greeting = 5 * time.Second
-)
 
 // rendezvous makes the links of a process to all others.
 type rendezvous struct {
 	mesh     *mesh
 	detector *detector
-	secret   *secret   // where there are several nodes
-	called   *rollCall // of process 0
-	roll     []arrival // by rank, where there are several nodes: complete before there are peers; guarded by mesh.mu
+	roll     *rollCall // where there are several nodes
 }
 
 // meet makes links to all other processes. Each dials those of lower rank. A process with all
@@ -53,14 +38,15 @@ func (v *rendezvous) meet(ctx context.Context) (err error) {
 	})
 	id := v.mesh.o.ID
 	if v.mesh.o.Meet != "" {
-		listener, err := v.callRoll(ctx, linking)
+		v.roll = &rollCall{mesh: v.mesh}
+		listener, err := v.roll.call(ctx, linking)
 		if listener != nil {
 			defer listener.Close()
 		}
 		if err != nil {
 			return err
 		}
-		id += " node " + v.roll[v.mesh.o.Rank].Node
+		id += " node " + v.roll.list[v.mesh.o.Rank].Node
 	}
 	var d *folder
 	var dialling sync.WaitGroup
@@ -85,13 +71,13 @@ func (v *rendezvous) meet(ctx context.Context) (err error) {
 		}
 		defer listener.Close()
 		phase("bound")
-		v.mesh.running.Go(func() { v.receive(listener, v.greetUnix) })
+		v.mesh.running.Go(func() { newReception(v.mesh).receive(listener, v.greetUnix) })
 	}
 	for rank := range v.mesh.o.Rank {
 		dialling.Go(func() {
 			v.dial(ctx, rank, func() (net.Conn, link, error) {
 				if !v.mesh.near(rank) {
-					return v.dialTCP(ctx, v.roll[rank].Addr)
+					return v.roll.dial(ctx, v.roll.list[rank].Addr)
 				}
 				addr := d.socket(rank)
 				conn, err := net.DialUnix(addr.Net, nil, addr)
@@ -135,84 +121,7 @@ func (v *rendezvous) awaitAll(ctx context.Context, what string, there func(*peer
 	if err == nil || ctx.Err() == nil || v.mesh.err() != nil {
 		return err
 	}
-	return v.absent(ctx, what, absent)
-}
-
-// absent blames processes that have not come when ctx ends.
-func (v *rendezvous) absent(ctx context.Context, what string, absent []int) error {
-	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("waiting for ranks %s to %s: %w", ranklist.String(absent), what, ctx.Err())
-	}
-	why := fmt.Sprintf("absent: did not %s within %v", what, v.mesh.o.JoinTimeout)
-	if len(absent) > 1 {
-		why += fmt.Sprintf("; ranks %s are absent", ranklist.String(absent))
-	}
-	return v.mesh.member(absent[0]).failed("%s", why)
-}
-
-// reception is where guests are until they have said who they are.
-type reception struct {
-	slots chan struct{}
-
-	mu     sync.Mutex
-	guests []net.Conn // oldest first
-}
-
-// receive greets whoever connects, until the listener is closed: greet hears who it is, and returns the peer
-// that it is, nil if it is none.
-func (v *rendezvous) receive(listener net.Listener, greet func(*reception, net.Conn) *peer) {
-	r := &reception{slots: make(chan struct{}, maxGuests)}
-	for {
-		conn, err := listener.Accept()
-		switch {
-		case errors.Is(err, net.ErrClosed):
-			r.dismiss(maxGuests)
-			return
-		case err != nil: // no more files, for example
-			time.Sleep(10 * time.Millisecond)
-			continue
-		}
-		select {
-		case r.slots <- struct{}{}:
-		default:
-			r.dismiss(1)
-			r.slots <- struct{}{}
-		}
-		r.mu.Lock()
-		r.guests = append(r.guests, conn)
-		r.mu.Unlock()
-		v.mesh.running.Go(func() {
-			conn.SetReadDeadline(time.Now().Add(greeting))
-			p := greet(r, conn)
-			<-r.slots
-			if p != nil {
-				v.mesh.listen(p)
-			}
-		})
-	}
-}
-
-// dismiss closes the connections of the n oldest guests.
-func (r *reception) dismiss(n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n = min(n, len(r.guests))
-	for _, conn := range r.guests[:n] {
-		conn.Close()
-	}
-	r.guests = slices.Delete(r.guests, 0, n)
-}
-
-// leaves takes a guest off the list, and reports whether it was there.
-func (r *reception) leaves(conn net.Conn) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i := slices.Index(r.guests, conn)
-	if i < 0 {
-		return false
-	}
-	r.guests = slices.Delete(r.guests, i, i+1)
-	return true
+	return v.mesh.absent(ctx, what, absent)
 }
 
 // greetUnix hears who a guest of this node is. A process of the world becomes a peer; anybody else is sent away.
@@ -230,47 +139,7 @@ func (v *rendezvous) greetUnix(r *reception, conn net.Conn) *peer {
 		conn.Close()
 		return nil
 	}
-	return v.welcome(conn, l, h)
-}
-
-// welcome makes a process of this run a peer, or sends it away.
-func (v *rendezvous) welcome(conn net.Conn, l link, h hello) *peer {
-	p, err := v.answer(l, h)
-	if err != nil {
-		l.post(encodeCause(causeOf(v.mesh.self, err)))
-	}
-	if p == nil {
-		l.close()
-		return nil
-	}
-	conn.SetReadDeadline(time.Time{})
-	return p
-}
-
-// answer answers a process of this run.
-func (v *rendezvous) answer(l link, h hello) (*peer, error) {
-	if err := v.fits(h); err != nil {
-		v.mesh.abort(err)
-		return nil, err
-	}
-	if h.Rank <= v.mesh.o.Rank || h.Rank >= v.mesh.o.Size {
-		return nil, nil // none that would dial this one
-	}
-	return v.admit(l, h, v.hello().encode())
-}
-
-// fits returns how a process of this run differs that cannot be of this world.
-func (v *rendezvous) fits(h hello) error {
-	var what, mine, theirs string
-	switch {
-	case h.Protocol != protocol:
-		what, mine, theirs = "the protocol: their hockets differ", strconv.Itoa(protocol), strconv.Itoa(h.Protocol)
-	case h.Size != v.mesh.o.Size:
-		what, mine, theirs = "the size of the world", strconv.Itoa(v.mesh.o.Size), strconv.Itoa(h.Size)
-	default:
-		return nil
-	}
-	return v.mesh.disagree(what, mine, h.Rank, theirs)
+	return handshake{v.mesh}.welcome(conn, l, h)
 }
 
 // dial makes the link to a process of lower rank, which open opens. It tries again until ctx ends.
@@ -300,7 +169,7 @@ func (v *rendezvous) call(ctx context.Context, rank int, open func() (net.Conn, 
 	}
 	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	p, err := v.introduce(l, rank)
+	p, err := handshake{v.mesh}.introduce(l, rank)
 	if p == nil {
 		if ctx.Err() != nil {
 			<-v.mesh.done // meet fails
@@ -311,67 +180,6 @@ func (v *rendezvous) call(ctx context.Context, rank int, open func() (net.Conn, 
 		l.close()
 	}
 	return p, err
-}
-
-// introduce says who this process is, and hears who is at the other end.
-func (v *rendezvous) introduce(l link, rank int) (*peer, error) {
-	if err := l.send(v.hello().encode(), greeting); err != nil {
-		return nil, nil
-	}
-	phase("introduced")
-	m, fds, err := l.receive()
-	closeAll(fds)
-	if err != nil {
-		return nil, nil // pushed out by others, or dead
-	}
-	switch m := m.(type) {
-	case aborted:
-		return nil, m.cause.err()
-	case hello:
-		if m.Rank != rank {
-			return nil, fmt.Errorf("the socket of rank %d is that of rank %d", rank, m.Rank)
-		}
-		return v.admit(l, m, nil)
-	}
-	return nil, fmt.Errorf("rank %d answered with a %T", rank, m)
-}
-
-func (v *rendezvous) hello() hello {
-	return hello{Protocol: protocol, ID: v.mesh.o.ID, Size: v.mesh.o.Size, member: v.mesh.self}
-}
-
-// admit makes the process at the other end a peer. If it called, it is first told who answers.
-func (v *rendezvous) admit(l link, h hello, answer []byte) (*peer, error) {
-	uid, pid, err := l.owner()
-	switch {
-	case err != nil:
-		return nil, err
-	case int(uid) != os.Geteuid():
-		return nil, fmt.Errorf("rank %d is of user %d, this process of user %d", h.Rank, uid, os.Geteuid())
-	}
-	if pid != 0 {
-		h.PID = pid
-	}
-	v.mesh.mu.Lock()
-	defer v.mesh.mu.Unlock()
-	if v.mesh.why != nil {
-		return nil, v.mesh.why
-	}
-	if old := v.mesh.peers[h.Rank]; old != nil {
-		return nil, old.failed("has joined already, so process %d cannot join with the same rank", h.PID)
-	}
-	p := &peer{member: h.member, link: l}
-	if answer != nil {
-		if err := l.send(answer, 0); err != nil {
-			return nil, nil
-		}
-	}
-	if far, ok := l.(*tcpLink); ok {
-		far.trust()
-	}
-	v.mesh.peers[h.Rank] = p
-	v.mesh.notify()
-	return p, nil
 }
 
 // leader returns the process that makes the page of this node.

@@ -1,11 +1,8 @@
 package world
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"os"
-	"strings"
 	"unsafe"
 )
 
@@ -32,118 +29,5 @@ func (s *Segment) Close() error {
 	return err
 }
 
-// Export lets the processes to, or all others of this node, import file, once, by this process's rank and
-// key. It does not wait for them. The caller keeps file and may close it at once.
-func (w *World) Export(key string, file *os.File, to ...int) error {
-	if key == "" || len(key) > maxKey {
-		return fmt.Errorf("export of %.80q: the key must have 1 to %d bytes", key, maxKey)
-	}
-	if len(to) == 0 {
-		for r := range w.mesh.o.Size {
-			if r != w.mesh.o.Rank && w.mesh.near(r) {
-				to = append(to, r)
-			}
-		}
-	}
-	message := export{key}.encode()
-	for _, r := range to {
-		if err := w.checkPeer(r); err != nil {
-			return err
-		}
-		var sent error
-		if err := withFD(file, func(fd int) { sent = w.mesh.sendTo(r, message, fd) }); err != nil {
-			return err
-		}
-		if sent != nil {
-			return fmt.Errorf("export of %q: %w", key, sent)
-		}
-	}
-	return nil
-}
-
-// Import returns what a process exports by key. It waits for that while the process
-// gets on (see Step, At), and T longer; if that process has come to the next agreement without, it is an
-// error at once that wraps ErrWentOn.
-func (w *World) Import(ctx context.Context, process int, key string) (*os.File, error) {
-	if err := w.checkPeer(process); err != nil {
-		return nil, err
-	}
-	var file *os.File
-	err := w.detector.awaitPeers(ctx, func() []int { return []int{process} }, func() (ok bool, err error) {
-		p := w.mesh.peers[process]
-		if file, ok = p.files[key]; ok {
-			delete(p.files, key)
-			return true, nil
-		}
-		if p.left {
-			return false, p.failed("left the world before it exported %q", key)
-		}
-		if len(p.inbox) > 0 { // what it exports before came before
-			return false, fmt.Errorf("%w: it did not export %q, %w", ErrWentOn, key, p.failed("is at %q", p.inbox[0].step))
-		}
-		return false, nil
-	})
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		err = w.detector.blame(process, "did not export %q within %v", key, w.mesh.o.StallTimeout)
-	}
-	return file, err
-}
-
-// Forget drops what processes have exported by keys that begin with prefix, and nobody has imported.
-func (w *World) Forget(prefix string) {
-	w.mesh.mu.Lock()
-	defer w.mesh.mu.Unlock()
-	for _, p := range w.mesh.peers {
-		if p == nil {
-			continue
-		}
-		for key, file := range p.files {
-			if strings.HasPrefix(key, prefix) {
-				file.Close()
-				delete(p.files, key)
-			}
-		}
-	}
-}
-
 // Address is where the segment lies in this process.
 func (s *Segment) Address() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))) }
-
-// Share lets the processes to, or all others of this node, map s by this process's rank and key, once each.
-func (w *World) Share(key string, s *Segment, to ...int) error {
-	if w.mesh.o.Size == 1 {
-		return nil
-	}
-	if s.file == nil {
-		return fmt.Errorf("export of %q: only the process that made a segment can share it", key)
-	}
-	return w.Export(key, s.file, to...)
-}
-
-// Map maps the segment that a process shares by key. It waits for that while the process
-// gets on (see Step, At), and T longer.
-func (w *World) Map(ctx context.Context, process int, key string) (*Segment, error) {
-	file, err := w.Import(ctx, process, key)
-	if err != nil {
-		return nil, err
-	}
-	s, err := mapSegment(file)
-	if err != nil {
-		file.Close()
-		return nil, w.mesh.member(process).failed("its export %q is no segment: %v", key, err)
-	}
-	file.Close() // the mapping is enough
-	s.file = nil
-	return s, nil
-}
-
-// checkPeer refuses ranks that are not those of another process.
-func (w *World) checkPeer(rank int) error {
-	if rank < 0 || rank >= w.mesh.o.Size || rank == w.mesh.o.Rank {
-		return fmt.Errorf("rank %d is not that of another process: this is rank %d of %d", rank, w.mesh.o.Rank, w.mesh.o.Size)
-	}
-	if !w.mesh.near(rank) {
-		return fmt.Errorf("rank %d is of another node, which shares no memory with that of rank %d", rank, w.mesh.o.Rank)
-	}
-	return nil
-}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"hocket.example/hocket/internal/ranklist"
 )
 
 // mesh is a process's links to all others, and the end of the world, which each of them can bring.
@@ -43,18 +45,6 @@ const (
 	maxInbox = 4    // a process can be ahead of another by one call of Agree
 	maxFiles = 1024 // exports of a process that wait for their import
 )
-
-// member is a process of a world.
-type member struct {
-	Rank int
-	PID  int
-	Host string
-}
-
-// failed is an error that blames a member.
-func (m member) failed(format string, args ...any) *PeerError {
-	return &PeerError{Rank: m.Rank, PID: m.PID, Host: m.Host, Why: fmt.Sprintf(format, args...)}
-}
 
 // node returns the node of a process.
 func (m *mesh) node(process int) int {
@@ -273,4 +263,16 @@ func (m *mesh) linkTo(process int) link {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.peers[process].link
+}
+
+// absent blames processes that have not come when ctx ends.
+func (m *mesh) absent(ctx context.Context, what string, absent []int) error {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("waiting for ranks %s to %s: %w", ranklist.String(absent), what, ctx.Err())
+	}
+	why := fmt.Sprintf("absent: did not %s within %v", what, m.o.JoinTimeout)
+	if len(absent) > 1 {
+		why += fmt.Sprintf("; ranks %s are absent", ranklist.String(absent))
+	}
+	return m.member(absent[0]).failed("%s", why)
 }

@@ -57,14 +57,26 @@ func newSecret(o Options) (*secret, error) {
 	return s, nil
 }
 
-// dialTCP connects to a process of another node, and shows the token.
-func (v *rendezvous) dialTCP(ctx context.Context, addr string) (net.Conn, link, error) {
+// rollCall tells each process who is on which node, and where to find whom.
+type rollCall struct {
+	mesh   *mesh
+	secret *secret
+	list   []arrival // by rank: complete before there are peers; guarded by mesh.mu
+
+	sync.Mutex            // of what process 0 has of the others while they come
+	came       []*arrival // by rank
+	lines      []link     // by rank: where they wait for the answer
+	all        chan struct{}
+}
+
+// dial connects to a process of another node, and shows the token.
+func (c *rollCall) dial(ctx context.Context, addr string) (net.Conn, link, error) {
 	conn, err := dialNet(ctx, addr)
 	if err != nil {
 		return nil, nil, err
 	}
-	if v.secret.tls != nil {
-		c := tls.Client(conn, v.secret.tls)
+	if c.secret.tls != nil {
+		c := tls.Client(conn, c.secret.tls)
 		bounded, cancel := context.WithTimeout(ctx, greeting)
 		defer cancel()
 		if err := c.HandshakeContext(bounded); err != nil {
@@ -74,26 +86,26 @@ func (v *rendezvous) dialTCP(ctx context.Context, addr string) (net.Conn, link, 
 		conn = c
 	}
 	l := newTCPLink(conn)
-	l.post(token{v.secret.token}.encode())
+	l.post(token{c.secret.token}.encode())
 	return conn, l, nil
 }
 
 // greetTCP hears who a guest is that came over TCP. Who does not show the token is sent away.
-func (v *rendezvous) greetTCP(r *reception, conn net.Conn) *peer {
+func (c *rollCall) greetTCP(r *reception, conn net.Conn) *peer {
 	raw := conn
-	if v.secret.tls != nil {
-		conn = tls.Server(conn, v.secret.tls)
+	if c.secret.tls != nil {
+		conn = tls.Server(conn, c.secret.tls)
 	}
 	l := newTCPLink(conn)
 	m, _, err := l.receive()
 	t, ok := m.(token)
-	known := err == nil && ok && subtle.ConstantTimeCompare([]byte(t.text), []byte(v.secret.token)) == 1
+	known := err == nil && ok && subtle.ConstantTimeCompare([]byte(t.text), []byte(c.secret.token)) == 1
 	if known {
 		m, _, err = l.receive()
 	}
 	if !r.leaves(raw) || err != nil || !known {
 		if err == nil && ok {
-			l.post(encodeCause(causeOf(v.mesh.self, errors.New(
+			l.post(encodeCause(causeOf(c.mesh.self, errors.New(
 				"it is of a run with another token: set HOCKET_TOKEN alike in all processes of a run"))))
 		}
 		l.close()
@@ -101,16 +113,16 @@ func (v *rendezvous) greetTCP(r *reception, conn net.Conn) *peer {
 	}
 	switch m := m.(type) {
 	case hello:
-		v.mesh.mu.Lock()
-		complete := v.roll != nil
-		v.mesh.mu.Unlock()
-		if m.ID == v.mesh.o.ID && complete { // a process that comes too early dials again
-			return v.welcome(conn, l, m)
+		c.mesh.mu.Lock()
+		complete := c.list != nil
+		c.mesh.mu.Unlock()
+		if m.ID == c.mesh.o.ID && complete { // a process that comes too early dials again
+			return handshake{c.mesh}.welcome(conn, l, m)
 		}
 	case arrival:
-		if m.ID == v.mesh.o.ID && v.mesh.o.Rank == 0 {
-			v.mesh.running.Go(func() {
-				v.enroll(conn, l, m)
+		if m.ID == c.mesh.o.ID && c.mesh.o.Rank == 0 {
+			c.mesh.running.Go(func() {
+				c.enroll(conn, l, m)
 				l.close()
 			})
 			return nil
@@ -120,22 +132,13 @@ func (v *rendezvous) greetTCP(r *reception, conn net.Conn) *peer {
 	return nil
 }
 
-// rollCall is what process 0 has of the others while they come.
-type rollCall struct {
-	sync.Mutex
-	came  []*arrival // by rank
-	lines []link     // by rank: where they wait for the answer
-	all   chan struct{}
-}
-
 // enroll notes a process that has come to process 0, and answers when all have.
-func (v *rendezvous) enroll(conn net.Conn, l link, a arrival) {
-	err := v.fits(a.hello)
+func (c *rollCall) enroll(conn net.Conn, l link, a arrival) {
+	err := handshake{c.mesh}.fits(a.hello)
 	port, perr := strconv.ParseUint(a.Addr, 10, 16)
-	if err == nil && (a.Rank <= 0 || a.Rank >= v.mesh.o.Size || perr != nil || a.Node == "") {
+	if err == nil && (a.Rank <= 0 || a.Rank >= c.mesh.o.Size || perr != nil || a.Node == "") {
 		return // none that hocket sends
 	}
-	c := v.called
 	if err == nil {
 		host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
 		a.Addr = net.JoinHostPort(host, strconv.FormatUint(port, 10))
@@ -154,17 +157,17 @@ func (v *rendezvous) enroll(conn net.Conn, l link, a arrival) {
 		c.Unlock()
 	}
 	if err != nil {
-		v.mesh.abort(err)
-		l.post(encodeCause(causeOf(v.mesh.self, err)))
+		c.mesh.abort(err)
+		l.post(encodeCause(causeOf(c.mesh.self, err)))
 		return
 	}
 	select {
-	case <-v.mesh.done:
-		l.post(encodeCause(causeOf(v.mesh.self, v.mesh.err())))
+	case <-c.mesh.done:
+		l.post(encodeCause(causeOf(c.mesh.self, c.mesh.err())))
 		return
 	case <-c.all:
 	}
-	for _, a := range v.everybody() {
+	for _, a := range c.everybody() {
 		if l.send(a.encode(), greeting) != nil {
 			return
 		}
@@ -173,49 +176,48 @@ func (v *rendezvous) enroll(conn net.Conn, l link, a arrival) {
 
 // everybody returns who has come, when all have: process 0 and the others. Its own address nobody needs, for all
 // know it.
-func (v *rendezvous) everybody() []arrival {
-	c := v.called
+func (c *rollCall) everybody() []arrival {
 	c.Lock()
 	defer c.Unlock()
-	all := []arrival{{hello: v.hello(), Node: v.mesh.o.Node}}
+	all := []arrival{{hello: handshake{c.mesh}.hello(), Node: c.mesh.o.Node}}
 	for _, a := range c.came[1:] {
 		all = append(all, *a)
 	}
 	return all
 }
 
-// callRoll learns who is on which node, and where to find whom. The listener, where there is one, takes
+// call learns who is on which node, and where to find whom. The listener, where there is one, takes
 // connections of others. ctx bounds the wait for process 0, linking that of process 0 for the others: it knows
 // who is absent.
-func (v *rendezvous) callRoll(ctx, linking context.Context) (listener net.Listener, err error) {
-	if v.secret, err = newSecret(v.mesh.o); err != nil {
+func (c *rollCall) call(ctx, linking context.Context) (listener net.Listener, err error) {
+	if c.secret, err = newSecret(c.mesh.o); err != nil {
 		return nil, err
 	}
-	if v.mesh.o.Node == "" {
-		v.mesh.o.Node = v.mesh.self.Host
+	if c.mesh.o.Node == "" {
+		c.mesh.o.Node = c.mesh.self.Host
 	}
 	var roll []arrival
-	if v.mesh.o.Rank == 0 {
-		roll, listener, err = v.awaitRoll(linking)
+	if c.mesh.o.Rank == 0 {
+		roll, listener, err = c.awaitRoll(linking)
 	} else {
-		roll, listener, err = v.askRoll(ctx)
+		roll, listener, err = c.askRoll(ctx)
 	}
 	if err != nil {
 		return listener, err
 	}
-	roll[0].Addr = v.mesh.o.Meet
-	v.mesh.mu.Lock()
-	defer v.mesh.mu.Unlock()
-	v.roll, v.mesh.nodes = roll, numberNodes(roll)
-	v.mesh.o.Local, v.mesh.o.LocalSize = 0, 0
+	roll[0].Addr = c.mesh.o.Meet
+	c.mesh.mu.Lock()
+	defer c.mesh.mu.Unlock()
+	c.list, c.mesh.nodes = roll, numberNodes(roll)
+	c.mesh.o.Local, c.mesh.o.LocalSize = 0, 0
 	for r := range roll {
-		if !v.mesh.near(r) {
+		if !c.mesh.near(r) {
 			continue
 		}
-		if r < v.mesh.o.Rank {
-			v.mesh.o.Local++
+		if r < c.mesh.o.Rank {
+			c.mesh.o.Local++
 		}
-		v.mesh.o.LocalSize++
+		c.mesh.o.LocalSize++
 	}
 	return listener, nil
 }
@@ -233,55 +235,55 @@ func numberNodes(roll []arrival) []int {
 }
 
 // awaitRoll is process 0's part: it listens, and waits until all have come.
-func (v *rendezvous) awaitRoll(ctx context.Context) ([]arrival, net.Listener, error) {
-	listener, err := v.listenMeet()
+func (c *rollCall) awaitRoll(ctx context.Context) ([]arrival, net.Listener, error) {
+	listener, err := c.listenMeet()
 	if err != nil {
 		return nil, nil, fmt.Errorf("listening at %s, where the nodes meet: %w; set HOCKET_MEET to another port, in all "+
-			"processes", v.mesh.o.Meet, err)
+			"processes", c.mesh.o.Meet, err)
 	}
-	v.called = &rollCall{came: make([]*arrival, v.mesh.o.Size), lines: make([]link, v.mesh.o.Size), all: make(chan struct{})}
-	v.mesh.running.Go(func() { v.receive(listener, v.greetTCP) })
+	c.came, c.lines, c.all = make([]*arrival, c.mesh.o.Size), make([]link, c.mesh.o.Size), make(chan struct{})
+	c.mesh.running.Go(func() { newReception(c.mesh).receive(listener, c.greetTCP) })
 	select {
-	case <-v.called.all:
-		return v.everybody(), listener, nil
-	case <-v.mesh.done:
-		return nil, listener, v.mesh.err()
+	case <-c.all:
+		return c.everybody(), listener, nil
+	case <-c.mesh.done:
+		return nil, listener, c.mesh.err()
 	case <-ctx.Done():
 	}
-	if why := v.mesh.err(); why != nil {
+	if why := c.mesh.err(); why != nil {
 		return nil, listener, why
 	}
 	var absent []int
-	v.called.Lock()
-	for r, a := range v.called.came {
+	c.Lock()
+	for r, a := range c.came {
 		if r > 0 && a == nil {
 			absent = append(absent, r)
 		}
 	}
-	v.called.Unlock()
+	c.Unlock()
 	if len(absent) == 0 {
-		return v.everybody(), listener, nil
+		return c.everybody(), listener, nil
 	}
-	err = v.absent(ctx, "join", absent)
-	v.mesh.abort(err)
+	err = c.mesh.absent(ctx, "join", absent)
+	c.mesh.abort(err)
 	return nil, listener, err
 }
 
 // listenMeet listens where all others come to.
-func (v *rendezvous) listenMeet() (net.Listener, error) {
-	if v.mesh.o.MeetFD == 0 {
-		return net.Listen("tcp", v.mesh.o.Meet)
+func (c *rollCall) listenMeet() (net.Listener, error) {
+	if c.mesh.o.MeetFD == 0 {
+		return net.Listen("tcp", c.mesh.o.Meet)
 	}
-	file := os.NewFile(uintptr(v.mesh.o.MeetFD), "HOCKET_MEET_FD")
+	file := os.NewFile(uintptr(c.mesh.o.MeetFD), "HOCKET_MEET_FD")
 	defer file.Close()
 	return net.FileListener(file)
 }
 
 // askRoll is what the others do: they come to process 0, and wait for its answer.
-func (v *rendezvous) askRoll(ctx context.Context) (roll []arrival, listener net.Listener, err error) {
+func (c *rollCall) askRoll(ctx context.Context) (roll []arrival, listener net.Listener, err error) {
 	var last error
 	for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 50*time.Millisecond) {
-		if roll, last = v.askOnce(ctx, &listener); last == nil {
+		if roll, last = c.askOnce(ctx, &listener); last == nil {
 			return roll, listener, nil
 		}
 		var refused *refusal
@@ -293,13 +295,13 @@ func (v *rendezvous) askRoll(ctx context.Context) (roll []arrival, listener net.
 		case <-time.After(pause):
 		}
 	}
-	if why := v.mesh.err(); why != nil {
+	if why := c.mesh.err(); why != nil {
 		return nil, listener, why
 	}
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return nil, listener, fmt.Errorf("waiting for rank 0 at %s: %w", v.mesh.o.Meet, ctx.Err())
+		return nil, listener, fmt.Errorf("waiting for rank 0 at %s: %w", c.mesh.o.Meet, ctx.Err())
 	}
-	return nil, listener, v.mesh.member(0).failed("absent: did not join at %s within %v: %v", v.mesh.o.Meet, v.mesh.o.JoinTimeout, last)
+	return nil, listener, c.mesh.member(0).failed("absent: did not join at %s within %v: %v", c.mesh.o.Meet, c.mesh.o.JoinTimeout, last)
 }
 
 // refusal is an error that another attempt does not mend.
@@ -307,8 +309,8 @@ type refusal struct{ error }
 
 // askOnce asks process 0 once. The first time it makes the listener, on the interface by which process 0 is
 // reached.
-func (v *rendezvous) askOnce(ctx context.Context, listener *net.Listener) ([]arrival, error) {
-	conn, l, err := v.dialTCP(ctx, v.mesh.o.Meet)
+func (c *rollCall) askOnce(ctx context.Context, listener *net.Listener) ([]arrival, error) {
+	conn, l, err := c.dial(ctx, c.mesh.o.Meet)
 	if err != nil {
 		return nil, err
 	}
@@ -319,15 +321,15 @@ func (v *rendezvous) askOnce(ctx context.Context, listener *net.Listener) ([]arr
 		if *listener, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err != nil {
 			return nil, &refusal{err}
 		}
-		v.mesh.running.Go(func() { v.receive(*listener, v.greetTCP) })
+		c.mesh.running.Go(func() { newReception(c.mesh).receive(*listener, c.greetTCP) })
 	}
 	_, port, _ := net.SplitHostPort((*listener).Addr().String())
-	if err := l.send(arrival{v.hello(), v.mesh.o.Node, port}.encode(), greeting); err != nil {
+	if err := l.send(arrival{handshake{c.mesh}.hello(), c.mesh.o.Node, port}.encode(), greeting); err != nil {
 		return nil, err
 	}
 	phase("introduced")
 	var roll []arrival
-	for len(roll) < v.mesh.o.Size {
+	for len(roll) < c.mesh.o.Size {
 		m, _, err := l.receive()
 		if err != nil {
 			return nil, err

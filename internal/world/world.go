@@ -9,16 +9,12 @@
 package world
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"hocket.example/hocket/internal/ranklist"
 )
 
 // World is a process's end of a set of processes. Its methods may be called by several
@@ -40,44 +36,6 @@ type World struct {
 		sync.Mutex
 		n uint64 // calls of Step
 	}
-}
-
-// Join makes this process a member of the world of o.Size processes, and returns when all have
-// joined. It ends after JoinTimeout, or with ctx, with an error that names who is absent; or
-// as soon as a process fails that had come.
-func Join(ctx context.Context, o Options) (*World, error) {
-	if err := o.complete(); err != nil {
-		return nil, err
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "this host"
-	}
-	m := &mesh{
-		o:       o,
-		self:    member{Rank: o.Rank, PID: os.Getpid(), Host: host},
-		changed: make(chan struct{}),
-		peers:   make([]*peer, o.Size),
-		done:    make(chan struct{}),
-	}
-	d := &detector{mesh: m, silent: make([]atomic.Int32, o.Size)}
-	w := &World{mesh: m, detector: d, joining: &rendezvous{mesh: m, detector: d}, agreeing: make(chan struct{}, 1)}
-	m.handle = w.handle
-	if o.Size > 1 {
-		err = w.joining.meet(ctx)
-	} else {
-		m.page, err = newPage(1)
-	}
-	if err == nil {
-		err = w.agreeRanks(ctx)
-	}
-	if err != nil {
-		m.abort(err)
-		err = m.err() // the first cause, if another process had one
-		m.leave()
-		return nil, err
-	}
-	return w, nil
 }
 
 // Process returns the rank of this process among the world's.
@@ -161,42 +119,6 @@ func (w *World) Owners(ranks int) ([]int, error) {
 		owners[r] = p
 	}
 	return owners, nil
-}
-
-// agreeRanks collects which process owns which of the program's ranks.
-func (w *World) agreeRanks(ctx context.Context) error {
-	text, err := encodeRanks(w.mesh.o.Ranks)
-	if err != nil {
-		return err
-	}
-	lists, err := w.Agree(ctx, "the ranks that processes own", text)
-	if err != nil {
-		return err
-	}
-	var without []int
-	for p, text := range lists {
-		ranks, err := decodeRanks(text)
-		if err != nil {
-			return w.mesh.member(p).failed("sent a malformed list of ranks: %v", err)
-		}
-		if len(ranks) == 0 {
-			without = append(without, p)
-			continue
-		}
-		if w.ranks == nil {
-			w.ranks = map[int]int{}
-		}
-		for _, r := range ranks {
-			if q, taken := w.ranks[r]; taken {
-				return fmt.Errorf("processes %d and %d both own rank %d of the program", q, p, r)
-			}
-			w.ranks[r] = p
-		}
-	}
-	if w.ranks != nil && without != nil {
-		return fmt.Errorf("processes %s name no ranks of the program to own, others do", ranklist.String(without))
-	}
-	return nil
 }
 
 // Blame returns the error of a process that something is waited for in vain: why is what it did not do. One

@@ -1,0 +1,194 @@
+package world
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+const (
+	// maxGuests bounds the connections that have not said who they are. Where more come, the
+	// oldest goes; a process that is pushed out dials again.
+	maxGuests = 32
+	// greeting is how long a guest may take to say who it is.
+	greeting = 5 * time.Second
+)
+
+// reception is where guests are until they have said who they are.
+type reception struct {
+	mesh  *mesh
+	slots chan struct{}
+
+	mu     sync.Mutex
+	guests []net.Conn // oldest first
+}
+
+func newReception(m *mesh) *reception {
+	return &reception{mesh: m, slots: make(chan struct{}, maxGuests)}
+}
+
+// receive greets whoever connects, until the listener is closed: greet hears who it is, and returns the peer
+// that it is, nil if it is none.
+func (r *reception) receive(listener net.Listener, greet func(*reception, net.Conn) *peer) {
+	for {
+		conn, err := listener.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			r.dismiss(maxGuests)
+			return
+		case err != nil: // no more files, for example
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		select {
+		case r.slots <- struct{}{}:
+		default:
+			r.dismiss(1)
+			r.slots <- struct{}{}
+		}
+		r.mu.Lock()
+		r.guests = append(r.guests, conn)
+		r.mu.Unlock()
+		r.mesh.running.Go(func() {
+			conn.SetReadDeadline(time.Now().Add(greeting))
+			p := greet(r, conn)
+			<-r.slots
+			if p != nil {
+				r.mesh.listen(p)
+			}
+		})
+	}
+}
+
+// dismiss closes the connections of the n oldest guests.
+func (r *reception) dismiss(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n = min(n, len(r.guests))
+	for _, conn := range r.guests[:n] {
+		conn.Close()
+	}
+	r.guests = slices.Delete(r.guests, 0, n)
+}
+
+// leaves takes a guest off the list, and reports whether it was there.
+func (r *reception) leaves(conn net.Conn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.Index(r.guests, conn)
+	if i < 0 {
+		return false
+	}
+	r.guests = slices.Delete(r.guests, i, i+1)
+	return true
+}
+
+// handshake tells the other end of a link who this process is, and hears who that is: a process of the world becomes
+// a peer.
+type handshake struct{ mesh *mesh }
+
+// welcome makes a process of this run a peer, or sends it away.
+func (hs handshake) welcome(conn net.Conn, l link, h hello) *peer {
+	p, err := hs.answer(l, h)
+	if err != nil {
+		l.post(encodeCause(causeOf(hs.mesh.self, err)))
+	}
+	if p == nil {
+		l.close()
+		return nil
+	}
+	conn.SetReadDeadline(time.Time{})
+	return p
+}
+
+// answer answers a process of this run.
+func (hs handshake) answer(l link, h hello) (*peer, error) {
+	if err := hs.fits(h); err != nil {
+		hs.mesh.abort(err)
+		return nil, err
+	}
+	if h.Rank <= hs.mesh.o.Rank || h.Rank >= hs.mesh.o.Size {
+		return nil, nil // none that would dial this one
+	}
+	return hs.admit(l, h, hs.hello().encode())
+}
+
+// fits returns how a process of this run differs that cannot be of this world.
+func (hs handshake) fits(h hello) error {
+	var what, mine, theirs string
+	switch {
+	case h.Protocol != protocol:
+		what, mine, theirs = "the protocol: their hockets differ", strconv.Itoa(protocol), strconv.Itoa(h.Protocol)
+	case h.Size != hs.mesh.o.Size:
+		what, mine, theirs = "the size of the world", strconv.Itoa(hs.mesh.o.Size), strconv.Itoa(h.Size)
+	default:
+		return nil
+	}
+	return hs.mesh.disagree(what, mine, h.Rank, theirs)
+}
+
+// introduce says who this process is, and hears who is at the other end.
+func (hs handshake) introduce(l link, rank int) (*peer, error) {
+	if err := l.send(hs.hello().encode(), greeting); err != nil {
+		return nil, nil
+	}
+	phase("introduced")
+	m, fds, err := l.receive()
+	closeAll(fds)
+	if err != nil {
+		return nil, nil // pushed out by others, or dead
+	}
+	switch m := m.(type) {
+	case aborted:
+		return nil, m.cause.err()
+	case hello:
+		if m.Rank != rank {
+			return nil, fmt.Errorf("the socket of rank %d is that of rank %d", rank, m.Rank)
+		}
+		return hs.admit(l, m, nil)
+	}
+	return nil, fmt.Errorf("rank %d answered with a %T", rank, m)
+}
+
+func (hs handshake) hello() hello {
+	return hello{Protocol: protocol, ID: hs.mesh.o.ID, Size: hs.mesh.o.Size, member: hs.mesh.self}
+}
+
+// admit makes the process at the other end a peer. If it called, it is first told who answers.
+func (hs handshake) admit(l link, h hello, answer []byte) (*peer, error) {
+	uid, pid, err := l.owner()
+	switch {
+	case err != nil:
+		return nil, err
+	case int(uid) != os.Geteuid():
+		return nil, fmt.Errorf("rank %d is of user %d, this process of user %d", h.Rank, uid, os.Geteuid())
+	}
+	if pid != 0 {
+		h.PID = pid
+	}
+	hs.mesh.mu.Lock()
+	defer hs.mesh.mu.Unlock()
+	if hs.mesh.why != nil {
+		return nil, hs.mesh.why
+	}
+	if old := hs.mesh.peers[h.Rank]; old != nil {
+		return nil, old.failed("has joined already, so process %d cannot join with the same rank", h.PID)
+	}
+	p := &peer{member: h.member, link: l}
+	if answer != nil {
+		if err := l.send(answer, 0); err != nil {
+			return nil, nil
+		}
+	}
+	if far, ok := l.(*tcpLink); ok {
+		far.trust()
+	}
+	hs.mesh.peers[h.Rank] = p
+	hs.mesh.notify()
+	return p, nil
+}

@@ -1,0 +1,84 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync/atomic"
+
+	"hocket.example/hocket/internal/ranklist"
+)
+
+// Join makes this process a member of the world of o.Size processes, and returns when all have
+// joined. It ends after JoinTimeout, or with ctx, with an error that names who is absent; or
+// as soon as a process fails that had come.
+func Join(ctx context.Context, o Options) (*World, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "this host"
+	}
+	m := &mesh{
+		o:       o,
+		self:    member{Rank: o.Rank, PID: os.Getpid(), Host: host},
+		changed: make(chan struct{}),
+		peers:   make([]*peer, o.Size),
+		done:    make(chan struct{}),
+	}
+	d := &detector{mesh: m, silent: make([]atomic.Int32, o.Size)}
+	w := &World{mesh: m, detector: d, joining: &rendezvous{mesh: m, detector: d}, agreeing: make(chan struct{}, 1)}
+	m.handle = w.handle
+	if o.Size > 1 {
+		err = w.joining.meet(ctx)
+	} else {
+		m.page, err = newPage(1)
+	}
+	if err == nil {
+		err = w.agreeRanks(ctx)
+	}
+	if err != nil {
+		m.abort(err)
+		err = m.err() // the first cause, if another process had one
+		m.leave()
+		return nil, err
+	}
+	return w, nil
+}
+
+// agreeRanks collects which process owns which of the program's ranks.
+func (w *World) agreeRanks(ctx context.Context) error {
+	text, err := encodeRanks(w.mesh.o.Ranks)
+	if err != nil {
+		return err
+	}
+	lists, err := w.Agree(ctx, "the ranks that processes own", text)
+	if err != nil {
+		return err
+	}
+	var without []int
+	for p, text := range lists {
+		ranks, err := decodeRanks(text)
+		if err != nil {
+			return w.mesh.member(p).failed("sent a malformed list of ranks: %v", err)
+		}
+		if len(ranks) == 0 {
+			without = append(without, p)
+			continue
+		}
+		if w.ranks == nil {
+			w.ranks = map[int]int{}
+		}
+		for _, r := range ranks {
+			if q, taken := w.ranks[r]; taken {
+				return fmt.Errorf("processes %d and %d both own rank %d of the program", q, p, r)
+			}
+			w.ranks[r] = p
+		}
+	}
+	if w.ranks != nil && without != nil {
+		return fmt.Errorf("processes %s name no ranks of the program to own, others do", ranklist.String(without))
+	}
+	return nil
+}
