@@ -57,6 +57,16 @@ func (p *Program) Bind(b Binding) (*Signature, error) {
 	return &Signature{Func: bound.Func.Name, Ranks: bound.Ranks, Dims: bound.Dims, In: ports}, nil
 }
 
+// Port is a parameter or result of a model.
+type Port struct {
+	Name  string
+	DType ir.DType
+	Shape []int64
+	// Rows, where embedding takes the elements of a parameter for ids, is how many rows its
+	// smallest table has: ids are in 0..Rows. 0 elsewhere.
+	Rows int64
+}
+
 // portsOf returns f's parameters with their global shapes.
 func portsOf(bound *ir.Bound, f *ir.Func) ([]Port, error) {
 	var ports []Port

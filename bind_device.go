@@ -1,11 +1,15 @@
 package hocket
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
-	"hocket.example/hocket/internal/exec/resident"
-	"hocket.example/hocket/ir"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/blocks"
+	"hocket.example/hocket/internal/plan"
 )
 
 // BindDevice has all runs to come take a parameter from a device tensor, and, where it is
@@ -26,44 +30,100 @@ import (
 //
 // A run that fails leaves an inout parameter's tensor without contents, as ever.
 func (m *Model) BindDevice(name string, d *DeviceTensor) error {
-	if !slices.ContainsFunc(m.fn.Params, func(p *ir.Param) bool { return p.Name == name }) {
-		return fmt.Errorf("%s has no parameter %%%s", m.fn.Name, name)
+	if err := m.fn.fits(name, nil); err != nil {
+		return err
 	}
 	if d != nil {
-		if _, err := m.own(map[string]*DeviceTensor{name: d}); err != nil {
+		if _, err := m.machine.own(map[string]*DeviceTensor{name: d}); err != nil {
 			return err
 		}
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.snapshot = nil
-	delete(m.bound, name)
-	if d == nil {
-		delete(m.on, name)
-	} else {
-		m.on[name] = d
-	}
+	m.params.bindDevice(name, d)
 	return nil
 }
 
-// onlyFitting leaves out the tensors that have other shapes than the parameters that they are
-// bound to have for a binding.
-func (m *Model) onlyFitting(on map[string]*resident.DeviceTensor, b Binding) error {
-	if len(on) == 0 {
-		return nil
+// NewDeviceTensor makes a tensor laid out as a parameter or result of that name, for the
+// given dims, which override the binding's and those that the shapes of bound tensors say.
+// It plans for these dims, and loads nothing; if ctx ends meanwhile that goes on, as a load
+// does in Prepare. It holds nothing until it is written, or a run leaves something there. It
+// is its machine's, which closes it in the end: it outlives the model. Its memory is not
+// counted by LoadOptions.Cache.
+func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[string]int64) (*DeviceTensor, error) {
+	return m.deviceTensor(ctx, name, dims, nil)
+}
+
+// DeviceTensorAt makes a device tensor of what is at addresses of the caller's, by rank, for ranks that this process
+// drives: blocks as NewDeviceTensor lays them out, each at a multiple of 16, which stay the caller's and must
+// stay until the tensor is closed. It holds what is there.
+func (m *Model) DeviceTensorAt(ctx context.Context, name string, dims map[string]int64,
+	at map[int]uintptr) (*DeviceTensor, error) {
+	if len(at) == 0 {
+		return nil, fmt.Errorf("%w: there is no address for %%%s", blocks.ErrInput, name)
 	}
-	bound, err := m.unit.Bind(b.ir())
-	if err != nil {
-		return m.blame(b, err)
-	}
-	ports, err := portsOf(bound, m.fn)
-	if err != nil {
-		return err
-	}
-	for _, p := range ports {
-		if d := on[p.Name]; d != nil && !slices.Equal(d.IO().Shape, p.Shape) {
-			delete(on, p.Name)
+	for _, r := range slices.Sorted(maps.Keys(at)) {
+		if at[r] == 0 || at[r]%16 != 0 {
+			return nil, fmt.Errorf("%w: the block of %%%s for rank %d is at %#x, which is no multiple of 16",
+				blocks.ErrInput, name, r, at[r])
 		}
 	}
-	return nil
+	return m.deviceTensor(ctx, name, dims, at)
+}
+
+// deviceTensor makes a device tensor, of the caller's memory where at has addresses.
+func (m *Model) deviceTensor(
+	ctx context.Context, name string, dims map[string]int64, at map[int]uintptr,
+) (*DeviceTensor, error) {
+	if !m.fn.hasPort(name) {
+		return nil, fmt.Errorf("%w: %s has no parameter or result %%%s", blocks.ErrInput, m.fn.def.Name, name)
+	}
+	d, err := m.newDeviceTensor(ctx, name, dims, at)
+	return d, m.machine.why(ctx, err)
+}
+
+func (m *Model) newDeviceTensor(
+	ctx context.Context, name string, dims map[string]int64, at map[int]uintptr,
+) (*DeviceTensor, error) {
+	t, err := m.loader.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer t.end()
+	bound := m.params.current()
+	b, err := m.fn.dimsOf(shapes(Args{DeviceIn: bound.on}, bound.tensors))
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(b.Dims, dims)
+	all, err := m.fn.unit.Dims(b.ir())
+	if err != nil {
+		return nil, m.fn.blame(b, err)
+	}
+	p, err := t.plan(ctx, b, all)
+	if err != nil {
+		return nil, m.fn.blame(b, err)
+	}
+	io := ioOf(p, name)
+	for r := range at {
+		if r < 0 || r >= p.Ranks || io.Of(int32(r)) == nil {
+			return nil, fmt.Errorf("%w: rank %d has no block of %%%s", blocks.ErrInput, r, name)
+		}
+	}
+	for {
+		dt, err := m.machine.tensors.NewAt(m.machine.ctx, p.Ranks, io, at)
+		if errors.Is(err, device.ErrAddress) {
+			return nil, fmt.Errorf("%w: %w", ErrInput, err)
+		}
+		if err == nil {
+			return &DeviceTensor{dt, m.machine}, nil
+		}
+		if err := t.room(ctx, err); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// ioOf finds a parameter or result, which there is.
+func ioOf(p *plan.Plan, name string) *plan.IO {
+	list := slices.Concat(p.Inputs, p.Outputs)
+	return &list[slices.IndexFunc(list, func(io plan.IO) bool { return io.Name == name })]
 }

@@ -12,15 +12,16 @@ import (
 // runBucketed runs a batch with dims rounded up to LoadOptions.Buckets: parameters are filled up with zeros, and
 // results cut back.
 func (m *Model) runBucketed(ctx context.Context, batch []Args) ([]*Report, error) {
+	pad := padding{m.fn, m.loader.opts.Buckets}
 	padded := make([]Args, len(batch))
 	sizes := make([]map[string]int64, len(batch))
 	for i, a := range batch {
 		sizes[i] = map[string]int64{}
-		up, err := m.rounded(a, sizes[i])
+		up, err := pad.rounded(a, sizes[i])
 		if err != nil {
 			return nil, err
 		}
-		if padded[i], err = m.padded(a, up); err != nil {
+		if padded[i], err = pad.padded(a, up); err != nil {
 			return nil, err
 		}
 	}
@@ -29,24 +30,30 @@ func (m *Model) runBucketed(ctx context.Context, batch []Args) ([]*Report, error
 		return nil, err
 	}
 	for i, r := range reports {
-		if err := m.cutBack(r, sizes[i], batch[i].Out); err != nil {
+		if err := pad.cutBack(r, sizes[i], batch[i].Out); err != nil {
 			return nil, err
 		}
 	}
 	return reports, nil
 }
 
+// padding fills up what runs are given to LoadOptions.Buckets.
+type padding struct {
+	fn      *function
+	buckets map[string][]int64
+}
+
 // rounded fills sizes with the dims of one run that have buckets, and returns what they are rounded up to. A dim larger
 // than all of its buckets stays as it is.
-func (m *Model) rounded(a Args, sizes map[string]int64) (map[string]int64, error) {
+func (b padding) rounded(a Args, sizes map[string]int64) (map[string]int64, error) {
 	up := map[string]int64{}
-	for _, p := range m.fn.Params {
+	for _, p := range b.fn.def.Params {
 		t := a.In[p.Name]
 		if t == nil || len(t.Shape) != len(p.Type.Dims) {
 			continue // runBatch names what is missing or misshapen
 		}
 		for i, d := range p.Type.Dims {
-			name := bucketOf(m, d)
+			name := b.of(d)
 			if name == "" {
 				continue
 			}
@@ -55,40 +62,40 @@ func (m *Model) rounded(a Args, sizes map[string]int64) (map[string]int64, error
 					ErrInput, i, p.Name, t.Shape[i], name, have)
 			}
 			sizes[name], up[name] = t.Shape[i], t.Shape[i]
-			at := slices.IndexFunc(m.opts.Buckets[name], func(b int64) bool { return b >= t.Shape[i] })
+			at := slices.IndexFunc(b.buckets[name], func(b int64) bool { return b >= t.Shape[i] })
 			if at >= 0 {
-				up[name] = m.opts.Buckets[name][at]
+				up[name] = b.buckets[name][at]
 			}
 		}
 	}
 	return up, nil
 }
 
-// bucketOf returns the name of a dimension's dim, if that has buckets and the binding does not fix it.
-func bucketOf(m *Model, d ir.Dimension) string {
-	if d.Extent.Kind != ir.ExprName || m.opts.Buckets[d.Extent.Name] == nil {
+// of returns the name of a dimension's dim, if that has buckets and the binding does not fix it.
+func (b padding) of(d ir.Dimension) string {
+	if d.Extent.Kind != ir.ExprName || b.buckets[d.Extent.Name] == nil {
 		return ""
 	}
-	if _, fixed := m.binding.Dims[d.Extent.Name]; fixed {
+	if _, fixed := b.fn.binding.Dims[d.Extent.Name]; fixed {
 		return ""
 	}
 	return d.Extent.Name
 }
 
-func (m *Model) padded(a Args, up map[string]int64) (Args, error) {
+func (b padding) padded(a Args, up map[string]int64) (Args, error) {
 	if len(a.DeviceIn)+len(a.DeviceOut) > 0 {
 		return a, fmt.Errorf("%w: LoadOptions.Buckets fills up tensors of the host, and this run is given device tensors", ErrInput)
 	}
 	out := Args{In: map[string]*Tensor{}}
 	for name, t := range a.In {
 		out.In[name] = t
-		k := slices.IndexFunc(m.fn.Params, func(p *ir.Param) bool { return p.Name == name })
-		if k < 0 || t == nil || t.host().Check() != nil || len(t.Shape) != len(m.fn.Params[k].Type.Dims) {
+		p := b.fn.param(name)
+		if p == nil || t == nil || t.host().Check() != nil || len(t.Shape) != len(p.Type.Dims) {
 			continue
 		}
 		shape := slices.Clone(t.Shape)
-		for i, d := range m.fn.Params[k].Type.Dims {
-			if n := bucketOf(m, d); n != "" {
+		for i, d := range p.Type.Dims {
+			if n := b.of(d); n != "" {
 				shape[i] = up[n]
 			}
 		}
@@ -106,21 +113,21 @@ func (m *Model) padded(a Args, up map[string]int64) (Args, error) {
 }
 
 // cutBack makes the results as large as the arguments said.
-func (m *Model) cutBack(r *Report, sizes map[string]int64, into map[string]*Tensor) error {
-	types := slices.Clone(m.fn.Results)
-	for _, p := range m.fn.Params {
+func (b padding) cutBack(r *Report, sizes map[string]int64, into map[string]*Tensor) error {
+	types := slices.Clone(b.fn.def.Results)
+	for _, p := range b.fn.def.Params {
 		if p.Inout {
 			types = append(types, p.Type)
 		}
 	}
-	for k, name := range ir.OutputNames(m.fn) {
+	for k, name := range ir.OutputNames(b.fn.def) {
 		t := r.Out[name]
 		if t == nil || k >= len(types) {
 			continue
 		}
 		shape := slices.Clone(t.Shape)
 		for i, d := range types[k].Dims {
-			if n := bucketOf(m, d); n != "" {
+			if n := b.of(d); n != "" {
 				shape[i] = min(shape[i], sizes[n])
 			}
 		}

@@ -416,22 +416,6 @@ type proofOf struct {
 	reason string
 }
 
-// provePlan proves a plan before it is loaded. Refuted, it is an error; what
-// could not be decided runs, and the report says so.
-func (m *Model) provePlan(p *plan.Plan) (proofOf, error) {
-	if m.opts.NoProve {
-		return proofOf{reason: "it was not asked for"}, nil
-	}
-	r := verify.Plan(p, verify.Options{FaultsOnly: true, Stop: m.unit.Limits().Stop()})
-	switch r.Verdict {
-	case verify.Refuted:
-		return proofOf{kind: Refuted}, r.Diagnostics(m.unit.Source.Prog)
-	case verify.Proved:
-		return proofOf{kind: Proved}, nil
-	}
-	return proofOf{reason: r.Reason}, nil
-}
-
 // ofProved says of ranks whose copies differ whether the plan that they ran was proved.
 func ofProved(err error, proof proofOf) error {
 	var differ *MismatchError
@@ -440,3 +424,12 @@ func ofProved(err error, proof proofOf) error {
 	}
 	return err
 }
+
+// dimsOnly evaluates expressions of dims alone.
+type dimsOnly map[string]int64
+
+func (d dimsOnly) Dim(name string) (int64, bool)  { v, ok := d[name]; return v, ok }
+func (dimsOnly) Var(string) (int64, bool)         { return 0, false }
+func (dimsOnly) Rank(string) (int64, bool)        { return 0, false }
+func (dimsOnly) Size(string) (int64, bool)        { return 0, false }
+func (dimsOnly) Extent(string, int) (int64, bool) { return 0, false }

@@ -66,22 +66,22 @@ type Reference struct {
 // rank executes its statements one after another. Where the statements of different ranks
 // then still race, or wait for each other, the error wraps ErrNoReference.
 func (m *Model) Reference(ctx context.Context, args Args) (*Reference, error) {
-	weights, release := m.heldWeights()
+	weights, release := m.params.hold()
 	defer release()
 	in, err := arguments(args, weights)
 	if err != nil {
 		return nil, err
 	}
-	b, err := m.dimsOf(in)
+	b, err := m.fn.dimsOf(in)
 	if err != nil {
 		return nil, err
 	}
-	bound, err := m.unit.Reference(b.ir())
+	bound, err := m.fn.unit.Reference(b.ir())
 	if err != nil {
-		return nil, m.blame(b, err)
+		return nil, m.fn.blame(b, err)
 	}
 	name := bound.Func.Name
-	res, err := m.evaluate(ctx, bound, b, in)
+	res, err := evaluate(ctx, bound, b, in)
 	if wrong := (*eval.InputError)(nil); errors.As(err, &wrong) {
 		return nil, fmt.Errorf("%w: %w", ErrInput, err)
 	}
@@ -92,7 +92,7 @@ func (m *Model) Reference(ctx context.Context, args Args) (*Reference, error) {
 	for _, o := range res.Outputs {
 		ref.Exact = ref.Exact && o.Exact
 	}
-	if ref.Exact || bound.Func == m.fn {
+	if ref.Exact || bound.Func == m.fn.def {
 		return ref, nil
 	}
 	return ref, ref.widen(ctx, m, b, in)
@@ -102,11 +102,11 @@ func (m *Model) Reference(ctx context.Context, args Args) (*Reference, error) {
 // in other places than the function it refines, both may be that far from
 // real arithmetic.
 func (r *Reference) widen(ctx context.Context, m *Model, b Binding, in map[string]*tensor.Tensor) error {
-	own, err := m.unit.Bind(b.ir())
+	own, err := m.fn.unit.Bind(b.ir())
 	if err != nil {
 		return err
 	}
-	res, err := m.evaluate(ctx, own, b, in)
+	res, err := evaluate(ctx, own, b, in)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (r *Reference) widen(ctx context.Context, m *Model, b Binding, in map[strin
 
 // evaluate evaluates a function of the model's program, in text order unless its own
 // order is proved.
-func (m *Model) evaluate(
+func evaluate(
 	ctx context.Context, bound *ir.Bound, b Binding, in map[string]*tensor.Tensor,
 ) (*eval.Result, error) {
 	b.Func = bound.Func.Name

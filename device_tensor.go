@@ -4,14 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
-	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/blocks"
 	"hocket.example/hocket/internal/exec/resident"
-	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -44,80 +40,6 @@ type DeviceBlock struct {
 	// Host is the same memory where that is the process's own, on the CPU machine; nil
 	// on GPUs.
 	Host []byte
-}
-
-// NewDeviceTensor makes a tensor laid out as a parameter or result of that name, for the
-// given dims, which override the binding's and those that the shapes of bound tensors say.
-// It plans for these dims, and loads nothing; if ctx ends meanwhile that goes on, as a load
-// does in Prepare. It holds nothing until it is written, or a run leaves something there. It
-// is its machine's, which closes it in the end: it outlives the model. Its memory is not
-// counted by LoadOptions.Cache.
-func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[string]int64) (*DeviceTensor, error) {
-	return m.deviceTensor(ctx, name, dims, nil)
-}
-
-// deviceTensor makes a device tensor, of the caller's memory where at has addresses.
-func (m *Model) deviceTensor(
-	ctx context.Context, name string, dims map[string]int64, at map[int]uintptr,
-) (*DeviceTensor, error) {
-	if !m.hasPort(name) {
-		return nil, fmt.Errorf("%w: %s has no parameter or result %%%s", blocks.ErrInput, m.fn.Name, name)
-	}
-	d, err := m.newDeviceTensor(ctx, name, dims, at)
-	return d, m.machine.why(ctx, err)
-}
-
-func (m *Model) newDeviceTensor(
-	ctx context.Context, name string, dims map[string]int64, at map[int]uintptr,
-) (*DeviceTensor, error) {
-	t, err := m.acquire(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer t.end()
-	bound := m.bindings()
-	b, err := m.dimsOf(shapes(Args{DeviceIn: bound.on}, bound.tensors))
-	if err != nil {
-		return nil, err
-	}
-	maps.Copy(b.Dims, dims)
-	all, err := m.unit.Dims(b.ir())
-	if err != nil {
-		return nil, m.blame(b, err)
-	}
-	p, err := t.plan(ctx, b, all)
-	if err != nil {
-		return nil, m.blame(b, err)
-	}
-	io := ioOf(p, name)
-	for r := range at {
-		if r < 0 || r >= p.Ranks || io.Of(int32(r)) == nil {
-			return nil, fmt.Errorf("%w: rank %d has no block of %%%s", blocks.ErrInput, r, name)
-		}
-	}
-	for {
-		dt, err := m.machine.tensors.NewAt(m.machine.ctx, p.Ranks, io, at)
-		if errors.Is(err, device.ErrAddress) {
-			return nil, fmt.Errorf("%w: %w", ErrInput, err)
-		}
-		if err == nil {
-			return &DeviceTensor{dt, m.machine}, nil
-		}
-		if err := t.room(ctx, m.machine, err); err != nil {
-			return nil, err
-		}
-	}
-}
-
-func (m *Model) hasPort(name string) bool {
-	return slices.ContainsFunc(m.fn.Params, func(p *ir.Param) bool { return p.Name == name }) ||
-		slices.Contains(ir.OutputNames(m.fn), name)
-}
-
-// ioOf finds a parameter or result, which there is.
-func ioOf(p *plan.Plan, name string) *plan.IO {
-	list := slices.Concat(p.Inputs, p.Outputs)
-	return &list[slices.IndexFunc(list, func(io plan.IO) bool { return io.Name == name })]
 }
 
 // DType and Shape are those of the global tensor.
@@ -213,76 +135,4 @@ func (d *DeviceTensor) Close() error {
 		errs = append(errs, l.unload("a device tensor that it works in is closed"))
 	}
 	return errors.Join(errs...)
-}
-
-// onDevices reports whether a run has any device tensors.
-func (a Args) onDevices() bool { return len(a.DeviceIn)+len(a.DeviceOut) > 0 }
-
-// execArgs are the arguments of a batch's runs, in gives for each what it takes from the
-// host's memory.
-func (m *Model) execArgs(batch []Args, in []map[string]*tensor.Tensor) ([]exec.Args, error) {
-	runs := make([]exec.Args, len(batch))
-	for i, a := range batch {
-		var err, oerr error
-		r := &runs[i]
-		r.In, r.InLocal = in[i], hostBlocks(a.InLocal)
-		r.DeviceIn, err = m.own(a.DeviceIn)
-		r.DeviceOut, oerr = m.own(a.DeviceOut)
-		if err := errors.Join(err, oerr); err != nil {
-			return nil, err
-		}
-		r.Into = map[string]*tensor.Tensor{}
-		for _, name := range slices.Sorted(maps.Keys(a.Out)) {
-			switch t := a.Out[name]; {
-			case t == nil:
-			case a.DeviceOut[name] != nil:
-				return nil, fmt.Errorf("%w: result %%%s is to be received twice, in the host's memory and on the devices",
-					blocks.ErrInput, name)
-			default:
-				r.Into[name] = t.host()
-			}
-		}
-	}
-	return runs, nil
-}
-
-// hostBlocks are blocks as exec takes them.
-func hostBlocks(all map[string]map[int]*Tensor) map[string]map[int]*tensor.Tensor {
-	if len(all) == 0 {
-		return nil
-	}
-	out := map[string]map[int]*tensor.Tensor{}
-	for name, parts := range all {
-		out[name] = map[int]*tensor.Tensor{}
-		for rank, t := range parts {
-			if t != nil {
-				out[name][rank] = t.host()
-			}
-		}
-	}
-	return out
-}
-
-// own checks that tensors are of the model's machine.
-func (m *Model) own(tensors map[string]*DeviceTensor) (map[string]*resident.DeviceTensor, error) {
-	own := map[string]*resident.DeviceTensor{}
-	for _, name := range slices.Sorted(maps.Keys(tensors)) {
-		switch d := tensors[name]; {
-		case d == nil, d.t == nil:
-			return nil, fmt.Errorf("%w: the device tensor for %%%s is nil, or was not made by NewDeviceTensor",
-				blocks.ErrInput, name)
-		case !d.t.Of(m.machine.tensors):
-			return nil, fmt.Errorf("%w: the device tensor for %%%s is another machine's", blocks.ErrInput, name)
-		default:
-			own[name] = d.t
-		}
-	}
-	return own, nil
-}
-
-// lease waits until a batch can have its device tensors. It comes before the model's lease,
-// so waiting here blocks nobody else.
-func (m *Model) lease(ctx context.Context, batch []exec.Args) (release func(), err error) {
-	reads, writes := usesOf(batch)
-	return m.machine.tensors.Lease(ctx, reads, writes)
 }

@@ -8,8 +8,6 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/exec"
-	"hocket.example/hocket/internal/exec/blocks"
-	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/tensor"
 )
 
@@ -45,7 +43,7 @@ func (m *Model) Enqueue(ctx context.Context, a EnqueueArgs) error {
 }
 
 func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
-	bound := m.bindings()
+	bound := m.params.current()
 	batch := bound.take([]Args{{}})
 	overridden := false
 	for name := range a.In {
@@ -56,39 +54,39 @@ func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
 	for name := range a.Out {
 		delete(batch[0].DeviceOut, name)
 	}
-	runs, err := m.execArgs(batch, make([]map[string]*tensor.Tensor, 1))
+	runs, err := m.machine.execArgs(batch, make([]map[string]*tensor.Tensor, 1))
 	if err != nil {
 		return err
 	}
 	run := runs[0]
 	run.InAt, run.OutAt, run.Enqueued = a.In, a.Out, true
-	b, err := m.bindingOf(bound, Args{}, batch[0])
+	b, err := bound.binding(Args{}, batch[0])
 	if overridden {
-		b, err = m.dimsOf(shapes(batch[0], without(bound.tensors, a.In)))
+		b, err = m.fn.dimsOf(shapes(batch[0], without(bound.tensors, a.In)))
 	}
 	if err != nil {
 		return err
 	}
 	for name, v := range a.Dims {
-		if fixed, ok := m.binding.Dims[name]; ok && fixed != v {
+		if fixed, ok := m.fn.binding.Dims[name]; ok && fixed != v {
 			return fmt.Errorf("%w: a run with %s=%d, and the model was loaded with %s=%d", ErrInput, name, v, name,
 				fixed)
 		}
 		b.Dims[name] = v
 	}
-	capturing, err := m.capturing(a.Streams)
+	capturing, err := m.machine.capturing(a.Streams)
 	if err != nil {
 		return err
 	}
-	if capturing && !m.isLoaded(b, bound.residents(runs)) {
-		return fmt.Errorf("%s: %w", m.fn.Name, ErrCapturing)
+	if capturing && !m.loader.isLoaded(b, bound.residents(runs)) {
+		return fmt.Errorf("%s: %w", m.fn.def.Name, ErrCapturing)
 	}
 	reads, writes := usesOf(runs)
 	release, err := m.machine.tensors.LeaseInOrder(ctx, reads, writes)
 	if err != nil {
 		return err
 	}
-	t, err := m.acquireWith(ctx, release)
+	t, err := m.loader.acquireWith(ctx, release)
 	if err != nil {
 		return err
 	}
@@ -118,70 +116,17 @@ func without(tensors map[string]*tensor.Tensor, given map[string]map[int]uintptr
 	return rest
 }
 
-// capturing reports whether a stream of the caller's is captured.
-func (m *Model) capturing(streams []uintptr) (bool, error) {
-	for _, s := range streams {
-		if is, err := m.machine.dev.Capturing(s); is || err != nil {
-			return is, err
-		}
-	}
-	return false, nil
-}
-
-// isLoaded reports whether there is a plan for a binding and the device tensors that it works in. It errs on the side
-// of no: wrong dims have none.
-func (m *Model) isLoaded(b Binding, on map[string]*resident.DeviceTensor) bool {
-	dims, err := m.unit.Dims(b.ir())
-	return err == nil && slices.ContainsFunc(m.machine.plans.plansOf(m),
-		func(l *loaded) bool { return l.equal(choice{dims, on}) })
-}
-
 // Sync waits until enqueued runs of the model have ended, and returns what went wrong in them, and in launches of
 // graphs that they were captured in, as far as these have ended.
 func (m *Model) Sync(ctx context.Context) error {
-	t, err := m.acquire(ctx)
+	t, err := m.loader.acquire(ctx)
 	if err != nil {
 		return m.machine.why(ctx, err)
 	}
 	defer t.end()
 	var errs []error
-	for _, l := range t.plansOf(m) {
+	for _, l := range t.plansOf(m.loader.owner) {
 		errs = append(errs, l.prog.Rest(ctx))
 	}
 	return m.machine.why(ctx, errors.Join(errs...))
-}
-
-// DeviceTensorAt makes a device tensor of what is at addresses of the caller's, by rank, for ranks that this process
-// drives: blocks as NewDeviceTensor lays them out, each at a multiple of 16, which stay the caller's and must
-// stay until the tensor is closed. It holds what is there.
-func (m *Model) DeviceTensorAt(ctx context.Context, name string, dims map[string]int64,
-	at map[int]uintptr) (*DeviceTensor, error) {
-	if len(at) == 0 {
-		return nil, fmt.Errorf("%w: there is no address for %%%s", blocks.ErrInput, name)
-	}
-	for _, r := range slices.Sorted(maps.Keys(at)) {
-		if at[r] == 0 || at[r]%16 != 0 {
-			return nil, fmt.Errorf("%w: the block of %%%s for rank %d is at %#x, which is no multiple of 16",
-				blocks.ErrInput, name, r, at[r])
-		}
-	}
-	return m.deviceTensor(ctx, name, dims, at)
-}
-
-// usesOf are the device tensors that a batch reads, and those that it writes.
-func usesOf(batch []exec.Args) (reads, writes []*resident.DeviceTensor) {
-	read, written := map[*resident.DeviceTensor]bool{}, map[*resident.DeviceTensor]bool{}
-	for _, a := range batch {
-		for _, t := range a.DeviceOut {
-			written[t] = true
-		}
-	}
-	for _, a := range batch {
-		for _, t := range a.DeviceIn {
-			if !written[t] {
-				read[t] = true
-			}
-		}
-	}
-	return slices.Collect(maps.Keys(read)), slices.Collect(maps.Keys(written))
 }

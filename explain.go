@@ -196,7 +196,7 @@ func (o Overlapped) String() string { return compile.Overlapped(o).String() }
 
 // Overlapped lists the pairs that the model's strategy overlaps for the given dims.
 func (m *Model) Overlapped(dims map[string]int64) ([]Overlapped, error) {
-	list, err := m.unit.Overlapped(m.merge(dims).ir())
+	list, err := m.fn.unit.Overlapped(m.fn.merge(dims).ir())
 	var out []Overlapped
 	for _, o := range list {
 		out = append(out, Overlapped(o))

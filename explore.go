@@ -27,24 +27,24 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 	if len(batch) == 0 {
 		return nil
 	}
-	if slices.ContainsFunc(m.bindings().take(batch), Args.onDevices) {
+	if slices.ContainsFunc(m.params.current().take(batch), Args.onDevices) {
 		return fmt.Errorf("device tensors are not on the machines that schedules are explored on: %w; give the tensors in In", ErrUnsupported)
 	}
-	weights, release := m.heldWeights()
+	weights, release := m.params.hold()
 	defer release()
 	ins, err := batched(batch, weights)
 	if err != nil {
 		return err
 	}
-	b, err := m.dimsOf(ins[0])
+	b, err := m.fn.dimsOf(ins[0])
 	if err != nil {
 		return err
 	}
-	p, err := m.unit.PlanWithin(ctx, b.ir())
+	p, err := m.fn.unit.PlanWithin(ctx, b.ir())
 	if err != nil {
-		return m.blame(b, err)
+		return m.fn.blame(b, err)
 	}
-	proof, err := m.provePlan(p)
+	proof, err := m.loader.prove(p)
 	if err != nil {
 		return err
 	}
@@ -52,8 +52,8 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 		seed := opts.Seed + int64(i)
 		dev := cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed})
 		prog, err := exec.Load(ctx, dev, p, exec.Options{Options: image.Options{
-			Logger: m.opts.Logger, MaxArena: m.opts.Arena, Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms,
-			CheckLaunches: m.opts.CheckLaunches}})
+			Logger: m.loader.opts.Logger, MaxArena: m.loader.opts.Arena, Algorithm: m.loader.opts.Algorithm, Fixed: m.loader.opts.FixedAlgorithms,
+			CheckLaunches: m.loader.opts.CheckLaunches}})
 		if err != nil {
 			return err
 		}

@@ -31,17 +31,17 @@ func (m *Model) Layouts(ctx context.Context, dims map[string]int64, shapes map[s
 	for name, shape := range shapes {
 		headers[name] = &tensor.Tensor{Shape: shape}
 	}
-	b, err := m.dimsOf(headers)
+	b, err := m.fn.dimsOf(headers)
 	if err != nil {
 		return nil, nil, err
 	}
 	maps.Copy(b.Dims, dims)
-	t, err := m.acquire(ctx)
+	t, err := m.loader.acquire(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer t.end()
-	all, err := m.unit.Dims(b.ir())
+	all, err := m.fn.unit.Dims(b.ir())
 	if err != nil {
 		return nil, nil, err
 	}

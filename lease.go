@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime/debug"
 
 	"hocket.example/hocket/internal/exec"
@@ -16,16 +15,16 @@ import (
 // A lease is exclusive use of a model: it executes one run or load at a time.
 type lease struct {
 	*user
-	model *Model
-	left  bool // to a load that continues in the background, which ends it
+	loader *loader
+	left   bool // to a load that continues in the background, which ends it
 	// release ends the lease of the device tensors that came with it; nil for none.
 	release func()
 }
 
 // acquireWith is acquire for a caller that has a lease of device tensors. That lease ends
 // with the model's, since a load in the background may work in them.
-func (m *Model) acquireWith(ctx context.Context, release func()) (*lease, error) {
-	t, err := m.acquire(ctx)
+func (l *loader) acquireWith(ctx context.Context, release func()) (*lease, error) {
+	t, err := l.acquire(ctx)
 	if err != nil {
 		release()
 		return nil, err
@@ -35,21 +34,21 @@ func (m *Model) acquireWith(ctx context.Context, release func()) (*lease, error)
 }
 
 // acquire leases the model. It waits for other leases as long as ctx lasts.
-func (m *Model) acquire(ctx context.Context) (*lease, error) {
+func (l *loader) acquire(ctx context.Context) (*lease, error) {
 	select {
-	case m.leased <- struct{}{}:
+	case l.leased <- struct{}{}:
 	default:
 		select {
-		case m.leased <- struct{}{}:
+		case l.leased <- struct{}{}:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("other runs or loads of the model were waited for: %w", ctx.Err())
 		}
 	}
-	if m.closed {
-		<-m.leased
+	if l.closed {
+		<-l.leased
 		return nil, fmt.Errorf("model: %w", ErrClosed)
 	}
-	return &lease{user: m.machine.plans.enter(), model: m}, nil
+	return &lease{user: l.machine.plans.enter(), loader: l}, nil
 }
 
 func (t *lease) end() {
@@ -60,7 +59,7 @@ func (t *lease) end() {
 
 func (t *lease) finish() {
 	t.user.end()
-	<-t.model.leased
+	<-t.loader.leased
 	t.letGo()
 }
 
@@ -75,18 +74,18 @@ func (t *lease) letGo() {
 // If ctx ends first, the load continues in the background and keeps the lease: if it were
 // given up, callers with deadlines shorter than a load would start it again for ever.
 func (t *lease) load(ctx context.Context, b Binding, on map[string]*resident.DeviceTensor) (*loaded, error) {
-	dims, err := t.model.dimsFor(b)
+	dims, err := t.loader.dims(b)
 	if err != nil {
 		return nil, err
 	}
 	key := choice{dims, on}
-	if l := t.take(t.model, key); l != nil {
+	if l := t.take(t.loader.owner, key); l != nil {
 		return l, nil
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	o, err := t.aside(ctx, "loaded", len(on) > 0, func(o *outcome) { o.l, o.err = t.model.load(ctx, t.user, b, key) })
+	o, err := t.aside(ctx, "loaded", len(on) > 0, func(o *outcome) { o.l, o.err = t.loader.load(ctx, t.user, b, key) })
 	return o.l, cmp.Or(err, o.err)
 }
 
@@ -96,7 +95,7 @@ func (t *lease) plan(ctx context.Context, b Binding, dims map[string]int64) (*pl
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	o, err := t.aside(ctx, "made", false, func(o *outcome) { o.plan, o.err = t.model.planFor(b, dims) })
+	o, err := t.aside(ctx, "made", false, func(o *outcome) { o.plan, o.err = t.loader.planFor(b, dims) })
 	return o.plan, cmp.Or(err, o.err)
 }
 
@@ -131,7 +130,7 @@ func (t *lease) settle(made <-chan outcome) {
 	if o.panicked != nil {
 		o.err = o.panicked
 	}
-	if log := t.model.opts.Logger; o.err != nil && log != nil {
+	if log := t.loader.opts.Logger; o.err != nil && log != nil {
 		log.Warn("a load that nobody waited for any more failed", "error", o.err)
 	}
 }
@@ -199,7 +198,7 @@ func (t *lease) use(
 			if l != nil {
 				t.rest(l)
 			}
-			return nil, t.model.blame(b, err)
+			return nil, t.loader.fn.blame(b, err)
 		}
 		err = do(l)
 		if l.prog.Usable() {
@@ -212,17 +211,8 @@ func (t *lease) use(
 		if errors.As(err, &spoiled) {
 			return nil, err
 		}
-		if err = t.room(ctx, t.model.machine, err); err != nil {
+		if err = t.room(ctx, err); err != nil {
 			return nil, err
 		}
 	}
-}
-
-// blame says of an error of a load that it is the arguments', if that is so: their
-// shapes make dims that the program cannot have.
-func (m *Model) blame(b Binding, err error) error {
-	if _, berr := m.unit.Bind(b.ir()); berr == nil || maps.Equal(b.Dims, m.binding.Dims) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", ErrInput, err)
 }

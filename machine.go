@@ -15,7 +15,6 @@ import (
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/exec/resident"
-	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
@@ -89,9 +88,10 @@ func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dev: dev, plans: newPlanCache(), tensors: resident.NewDeviceTensors(dev), models: map[*Model]bool{},
+	m := &Machine{dev: dev, tensors: resident.NewDeviceTensors(dev), models: map[*Model]bool{},
 		onFailure: opts.Failed}
 	m.ctx, m.end = context.WithCancel(ctx)
+	m.plans = newPlanCache(m.ctx)
 	return m, nil
 }
 
@@ -223,13 +223,12 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 		return nil, err
 	}
 	b.Dims, b.Defines = maps.Clone(b.Dims), maps.Clone(b.Defines) // the caller's may serve for another model
-	model := &Model{machine: m, unit: u, binding: b, opts: opts, bound: map[string]*tensor.Tensor{},
-		on: map[string]*DeviceTensor{}, store: resident.NewWeights(m.dev), leased: make(chan struct{}, 1)}
 	funcs := u.Source.Prog.Funcs
-	model.fn = funcs[len(funcs)-1]
+	fn := &function{unit: u, def: funcs[len(funcs)-1], binding: b}
 	if b.Func != "" {
-		model.fn = u.Source.Prog.Func(b.Func)
+		fn.def = u.Source.Prog.Func(b.Func)
 	}
+	model := newModel(m, fn, opts)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -253,6 +252,17 @@ func (m *Machine) Close() error {
 	return errors.Join(append(errs, m.tensors.Close())...)
 }
 
+// Stats says how the machine's resources are used.
+type Stats struct{ Plans PlanStats }
+
+// Stats returns the machine's statistics.
+func (m *Machine) Stats() Stats {
+	m.plans.mu.Lock()
+	defer m.plans.mu.Unlock()
+	m.plans.measure()
+	return Stats{m.plans.stats}
+}
+
 // why says of what was aborted because the machine was closed meanwhile, and not because
 // ctx ended, that it is so.
 func (m *Machine) why(ctx context.Context, err error) error {
@@ -265,4 +275,14 @@ func (m *Machine) why(ctx context.Context, err error) error {
 		return err
 	}
 	return fmt.Errorf("the machine was %w meanwhile: %v", ErrClosed, err)
+}
+
+// capturing reports whether a stream of the caller's is captured.
+func (m *Machine) capturing(streams []uintptr) (bool, error) {
+	for _, s := range streams {
+		if is, err := m.dev.Capturing(s); is || err != nil {
+			return is, err
+		}
+	}
+	return false, nil
 }

@@ -30,39 +30,44 @@ const (
 	worthwhile = 0.99
 )
 
-// measures reports whether the model's choices are measured. Ranks of several processes would have to agree on them.
-func (m *Model) measures() bool {
-	return m.opts.Measure && m.opts.Strategy == compile.Auto && m.machine.dev.Peers() == nil &&
-		!m.machine.dev.Caps().Virtual
+// autotuner times variants of a model's plans. It belongs to the holder of the model's lease.
+type autotuner struct {
+	machine *Machine
+	fn      *function
+	opts    LoadOptions
+	chose   map[string]string // the variants that were found fastest, by all that this depends on
 }
 
-// chooseMeasured has the plan for a binding be of the variant that was the fastest here: once, and the choice is kept
+// measures reports whether the model's choices are measured. Ranks of several processes would have to agree on them.
+func (a *autotuner) measures() bool {
+	return a.opts.Measure && a.opts.Strategy == compile.Auto && a.machine.dev.Peers() == nil &&
+		!a.machine.dev.Caps().Virtual
+}
+
+// choose has the plan for a binding be of the variant that was the fastest here: once, and the choice is kept
 // in the folder of tuned tables. What cannot be measured stays what is predicted. It ends with the machine alone, as
 // planning.
-func (m *Model) chooseMeasured(b Binding, dims map[string]int64) error {
-	if !m.measures() {
-		return nil
-	}
-	ctx := m.machine.ctx
-	log := m.opts.Logger
+func (a *autotuner) choose(b Binding, dims map[string]int64) error {
+	ctx := a.machine.ctx
+	log := a.opts.Logger
 	note := func(what string, args ...any) {
 		if log != nil {
-			log.Debug("auto measures its choice: "+what, append([]any{"func", m.fn.Name, "dims", dims}, args...)...)
+			log.Debug("auto measures its choice: "+what, append([]any{"func", a.fn.def.Name, "dims", dims}, args...)...)
 		}
 	}
-	how := fmt.Sprintf("graph %v, fixed %v, algorithm %q", m.opts.Graph, m.opts.FixedAlgorithms, m.opts.Algorithm)
-	path, identity, err := m.unit.MeasuredPath(b.ir(), how)
+	how := fmt.Sprintf("graph %v, fixed %v, algorithm %q", a.opts.Graph, a.opts.FixedAlgorithms, a.opts.Algorithm)
+	path, identity, err := a.fn.unit.MeasuredPath(b.ir(), how)
 	if err != nil {
 		return err
 	}
-	name := m.chose[identity]
+	name := a.chose[identity]
 	if name == "" {
 		kept, err := compile.ReadMeasured(path, identity)
 		if err != nil {
 			note("what was kept cannot be read", "error", err)
 		}
 		if kept == nil {
-			if kept, err = m.raceVariants(ctx, b, identity); err != nil {
+			if kept, err = a.race(ctx, b, identity); err != nil {
 				if gone := ctx.Err(); gone != nil {
 					return gone
 				}
@@ -74,18 +79,14 @@ func (m *Model) chooseMeasured(b Binding, dims map[string]int64) error {
 			note("chosen", "strategy", kept.Strategy, "us", kept.Times)
 		}
 		name = kept.Strategy
-		if m.chose == nil {
-			m.chose = map[string]string{}
-		}
-		m.chose[identity] = name
+		a.chose[identity] = name
 	}
-	m.planned = planned{} // it may be of another variant
-	return m.unit.Choose(b.ir(), name)
+	return a.fn.unit.Choose(b.ir(), name)
 }
 
-// raceVariants times the variants in turns.
-func (m *Model) raceVariants(ctx context.Context, b Binding, identity string) (kept *compile.Measured, err error) {
-	list, err := m.unit.Variants(b.ir(), measuredVariants)
+// race times the variants in turns.
+func (a *autotuner) race(ctx context.Context, b Binding, identity string) (kept *compile.Measured, err error) {
+	list, err := a.fn.unit.Variants(b.ir(), measuredVariants)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +97,7 @@ func (m *Model) raceVariants(ctx context.Context, b Binding, identity string) (k
 		}
 	}()
 	for i := range list {
-		e, err := m.enterVariant(ctx, list[i].Plan)
+		e, err := a.enter(ctx, list[i].Plan)
 		entrants = append(entrants, e)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", list[i].Name, err)
@@ -112,7 +113,7 @@ func (m *Model) raceVariants(ctx context.Context, b Binding, identity string) (k
 	if err != nil {
 		return nil, err
 	}
-	kept = &compile.Measured{Identity: identity, Func: m.fn.Name, Strategy: list[best].Name,
+	kept = &compile.Measured{Identity: identity, Func: a.fn.def.Name, Strategy: list[best].Name,
 		Times: map[string]float64{}}
 	for i := range list {
 		kept.Times[list[i].Name] = medians[i] / measuredRuns
@@ -192,13 +193,13 @@ func (e *entrant) close() error {
 	return errors.Join(errs...)
 }
 
-// enterVariant loads a plan whose parameters stay on the devices, state in tensors, and whose results stay there.
-func (m *Model) enterVariant(ctx context.Context, p *plan.Plan) (*entrant, error) {
+// enter loads a plan whose parameters stay on the devices, state in tensors, and whose results stay there.
+func (a *autotuner) enter(ctx context.Context, p *plan.Plan) (*entrant, error) {
 	e := &entrant{}
 	weights, args := map[string]*tensor.Tensor{},
 		exec.Args{DeviceIn: map[string]*resident.DeviceTensor{}, DeviceOut: map[string]*resident.DeviceTensor{}}
 	onDevices := func(io *plan.IO) (*resident.DeviceTensor, error) {
-		t, err := m.machine.tensors.New(m.machine.ctx, p.Ranks, io)
+		t, err := a.machine.tensors.New(a.machine.ctx, p.Ranks, io)
 		if err == nil {
 			e.tensors = append(e.tensors, t)
 		}
@@ -239,8 +240,8 @@ func (m *Model) enterVariant(ctx context.Context, p *plan.Plan) (*entrant, error
 	}
 	var err error
 	e.weights, e.batch = exec.NewWeights(weights), slices.Repeat([]exec.Args{args}, measuredRuns)
-	e.prog, err = exec.Load(m.machine.ctx, m.machine.dev, p, exec.Options{Graph: m.opts.Graph, Grace: time.Second,
-		Options: image.Options{Logger: m.opts.Logger, Algorithm: m.opts.Algorithm, Fixed: m.opts.FixedAlgorithms,
+	e.prog, err = exec.Load(a.machine.ctx, a.machine.dev, p, exec.Options{Graph: a.opts.Graph, Grace: time.Second,
+		Options: image.Options{Logger: a.opts.Logger, Algorithm: a.opts.Algorithm, Fixed: a.opts.FixedAlgorithms,
 			Resident: resident}})
 	if errors.Is(err, device.ErrOutOfMemory) {
 		err = fmt.Errorf("there is no memory for it beside what is loaded: %w", err)

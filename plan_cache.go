@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -28,9 +29,16 @@ func (c choice) equal(o choice) bool {
 	return maps.Equal(c.dims, o.dims) && maps.Equal(c.resident, o.resident)
 }
 
+// owner is whose plans of a cache they are: a model's.
+type owner struct {
+	log *slog.Logger // LoadOptions.Logger
+	// evicted are the dims of plans that were unloaded to make room. It belongs to the plan cache.
+	evicted map[string]bool
+}
+
 // loaded is a plan for one choice, ready to run.
 type loaded struct {
-	model *Model
+	owner *owner
 	choice
 	plan *plan.Plan
 	prog *exec.Program
@@ -80,7 +88,7 @@ func (l *loaded) worksIn(d *resident.DeviceTensor) bool {
 
 // unload closes a plan that is no longer in the cache.
 func (l *loaded) unload(why string) error {
-	if log := l.model.opts.Logger; log != nil {
+	if log := l.owner.log; log != nil {
 		log.Debug("plan unloaded", "plan", l.String(), "why", why)
 	}
 	return l.prog.Close()
@@ -89,6 +97,7 @@ func (l *loaded) unload(why string) error {
 // planCache holds the loaded plans of a machine's models. Whoever loads, runs or unloads
 // one is a user of the cache for as long.
 type planCache struct {
+	ctx     context.Context // the machine's
 	mu      sync.Mutex
 	plans   []*loaded     // least recently used first
 	users   int           // but for those that wait behind another
@@ -111,17 +120,6 @@ type PlanStats struct {
 	Bytes, MostBytes int64
 }
 
-// Stats says how the machine's resources are used.
-type Stats struct{ Plans PlanStats }
-
-// Stats returns the machine's statistics.
-func (m *Machine) Stats() Stats {
-	m.plans.mu.Lock()
-	defer m.plans.mu.Unlock()
-	m.plans.measure()
-	return Stats{m.plans.stats}
-}
-
 // measure brings the statistics of what is held up to date.
 func (p *planCache) measure() {
 	p.stats.Plans, p.stats.Bytes = len(p.plans), 0
@@ -137,15 +135,14 @@ const mostEvicted = 1 << 16
 // evicted counts a plan that was removed to make room.
 func (p *planCache) evicted(l *loaded) {
 	p.stats.Evictions++
-	if m := l.model; len(m.evicted) < mostEvicted {
-		if m.evicted == nil {
-			m.evicted = map[string]bool{}
-		}
-		m.evicted[fmt.Sprint(l.dims)] = true
+	if len(l.owner.evicted) < mostEvicted {
+		l.owner.evicted[fmt.Sprint(l.dims)] = true
 	}
 }
 
-func newPlanCache() *planCache { return &planCache{evicting: make(chan struct{}, 1)} }
+func newPlanCache(ctx context.Context) *planCache {
+	return &planCache{ctx: ctx, evicting: make(chan struct{}, 1)}
+}
 
 // user is one load, run or unload that uses the cache.
 type user struct {
@@ -188,15 +185,15 @@ func (p *planCache) count(n int) {
 }
 
 // take returns a model's plan for a choice, and marks it busy; nil where there is none.
-func (p *planCache) take(m *Model, key choice) *loaded {
+func (p *planCache) take(o *owner, key choice) *loaded {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i := slices.IndexFunc(p.plans, func(l *loaded) bool { return l.model == m && l.equal(key) })
+	i := slices.IndexFunc(p.plans, func(l *loaded) bool { return l.owner == o && l.equal(key) })
 	if i < 0 {
 		p.stats.Misses++
-		if m.evicted[fmt.Sprint(key.dims)] {
+		if o.evicted[fmt.Sprint(key.dims)] {
 			p.stats.Reloads++
-			delete(m.evicted, fmt.Sprint(key.dims))
+			delete(o.evicted, fmt.Sprint(key.dims))
 		}
 		return nil
 	}
@@ -206,11 +203,11 @@ func (p *planCache) take(m *Model, key choice) *loaded {
 }
 
 // planOf returns a model's plan for some dims that is loaded; nil where there is none.
-func (p *planCache) planOf(m *Model, dims map[string]int64) *plan.Plan {
+func (p *planCache) planOf(o *owner, dims map[string]int64) *plan.Plan {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range p.plans {
-		if l.model == m && maps.Equal(l.dims, dims) {
+		if l.owner == o && maps.Equal(l.dims, dims) {
 			return l.plan
 		}
 	}
@@ -244,11 +241,11 @@ func (p *planCache) pin(l *loaded) {
 }
 
 // plansOf are the loaded plans of a model.
-func (p *planCache) plansOf(m *Model) (list []*loaded) {
+func (p *planCache) plansOf(o *owner) (list []*loaded) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range p.plans {
-		if l.model == m {
+		if l.owner == o {
 			list = append(list, l)
 		}
 	}
@@ -271,18 +268,18 @@ func (p *planCache) remove(which func(l *loaded) bool) (gone []*loaded) {
 
 // beyond removes plans of a model, least recently used first, while together they hold more
 // than a bound: never one that is busy, nor, unless all may go, the last one.
-func (p *planCache) beyond(m *Model, bound int64, all bool) (gone []*loaded) {
+func (p *planCache) beyond(o *owner, bound int64, all bool) (gone []*loaded) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	left, held := 0, int64(0)
 	for _, l := range p.plans {
-		if l.model == m {
+		if l.owner == o {
 			left++
 			held += l.held.Bytes()
 		}
 	}
 	p.plans = slices.DeleteFunc(p.plans, func(l *loaded) bool {
-		if l.model != m || l.stays() || left < 2 && !all || held <= bound {
+		if l.owner != o || l.stays() || left < 2 && !all || held <= bound {
 			return false
 		}
 		left--
@@ -344,12 +341,12 @@ func (u *user) undisturbed() bool {
 // one idle plan, the least recently used; where none is idle it waits for another user.
 // One user at a time makes room, and others that need room wait behind it: so it fails
 // only where no other plan is loaded. The caller has given back what it took.
-func (u *user) room(ctx context.Context, m *Machine, err error) error {
+func (u *user) room(ctx context.Context, err error) error {
 	if !errors.Is(err, ErrOutOfMemory) || errors.Is(err, device.ErrTooLarge) {
 		return err
 	}
 	if !u.evicts {
-		waited, werr := u.queue(ctx, m)
+		waited, werr := u.queue(ctx)
 		if werr != nil {
 			return fmt.Errorf("%w; another load is making room: %w", err, werr)
 		}
@@ -372,7 +369,7 @@ func (u *user) room(ctx context.Context, m *Machine, err error) error {
 			return nil
 		}
 		u.waits.Store(true)
-		werr := m.wait(ctx, changed)
+		werr := u.wait(ctx, changed)
 		u.waits.Store(werr != nil)
 		if werr != nil {
 			return fmt.Errorf("%w; other plans of this machine run: %s: %w", err, strings.Join(run, ", "), werr)
@@ -395,7 +392,7 @@ func (p *planCache) roomForTrial(t *device.TrialError) (bool, error) {
 }
 
 // queue makes u the user that makes room, and reports whether it waited for another.
-func (u *user) queue(ctx context.Context, m *Machine) (waited bool, err error) {
+func (u *user) queue(ctx context.Context) (waited bool, err error) {
 	select {
 	case u.evicting <- struct{}{}:
 		u.evicts = true
@@ -412,19 +409,19 @@ func (u *user) queue(ctx context.Context, m *Machine) (waited bool, err error) {
 		return true, nil
 	case <-ctx.Done():
 		return true, ctx.Err()
-	case <-m.ctx.Done():
+	case <-u.ctx.Done():
 		return true, ErrClosed
 	}
 }
 
-// wait waits for a change of the plan cache, as long as both contexts last.
-func (m *Machine) wait(ctx context.Context, changed <-chan struct{}) error {
+// wait waits for a change, as long as ctx and the machine last.
+func (p *planCache) wait(ctx context.Context, changed <-chan struct{}) error {
 	select {
 	case <-changed:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-m.ctx.Done():
+	case <-p.ctx.Done():
 		return ErrClosed
 	}
 }

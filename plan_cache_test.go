@@ -10,9 +10,9 @@ import (
 // TestPlanCacheBeyond wants the plans of one model that were used least recently to go, until
 // what is left holds no more than the bound, but never the last one or one that runs.
 func TestPlanCacheBeyond(t *testing.T) {
-	a, b := &Model{}, &Model{}
-	plan := func(m *Model, busy bool) *loaded {
-		return &loaded{model: m, busy: busy, held: device.Held{Device: 9, Host: 1}}
+	a, b := &owner{evicted: map[string]bool{}}, &owner{}
+	plan := func(o *owner, busy bool) *loaded {
+		return &loaded{owner: o, busy: busy, held: device.Held{Device: 9, Host: 1}}
 	}
 	for _, c := range []struct {
 		name  string
@@ -28,7 +28,7 @@ func TestPlanCacheBeyond(t *testing.T) {
 		{"alone", []*loaded{plan(a, true), plan(b, false)}, 0, nil},
 		{"those that run", []*loaded{plan(a, true), plan(a, false), plan(a, true)}, 0, []int{1}},
 	} {
-		s := newPlanCache()
+		s := newPlanCache(t.Context())
 		s.plans = slices.Clone(c.plans)
 		var want, left []*loaded
 		for i, l := range c.plans {

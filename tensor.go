@@ -1,6 +1,8 @@
 package hocket
 
 import (
+	"fmt"
+
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -48,3 +50,7 @@ func (t *Tensor) Floats() []float64 {
 func (t *Tensor) String() string { return t.host().String() }
 
 func (t *Tensor) host() *tensor.Tensor { return (*tensor.Tensor)(t) }
+
+func errShape(n int, t *tensor.Tensor) error {
+	return fmt.Errorf("%d numbers do not fill %s, which has %d elements", n, t, t.Len())
+}

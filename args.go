@@ -1,0 +1,179 @@
+package hocket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/exec/blocks"
+	"hocket.example/hocket/internal/exec/resident"
+	"hocket.example/hocket/internal/tensor"
+)
+
+// Args are one run's tensors, by name, all global.
+type Args struct {
+	// In holds every parameter that neither Bind nor BindDevice set.
+	In map[string]*Tensor
+	// InLocal gives parameters by the blocks of this process's ranks, by rank, where the machine has a
+	// World of several processes, or one process that prefers it. Their dims must follow from the
+	// binding, or from other parameters.
+	InLocal map[string]map[int]*Tensor
+	// Out, where it names a result, receives it; other results are made anew. When the run
+	// fails, or its context ends first, some of it may have been written: what is in In, too,
+	// is to be taken for lost then. Where several results, of one run or a batch's, have one
+	// tensor the last is there.
+	Out map[string]*Tensor
+	// DeviceIn gives parameters from the devices, instead of In or what is bound.
+	DeviceIn map[string]*DeviceTensor
+	// DeviceOut leaves results on the devices; the report then lacks them. One tensor may
+	// be in both: an inout parameter's that is updated in place. When the run fails, or is aborted
+	// since its context and LoadOptions.Grace are over, what it was to leave anything in holds
+	// nothing any more; what it only read is as before. So state that must not be lost then goes
+	// from one tensor to another and back, in turns. A run that ends within the grace leaves its
+	// results there, though it returns its context's error.
+	DeviceOut map[string]*DeviceTensor
+}
+
+// batched gives the arguments of every run of a batch.
+func batched(batch []Args, weights map[string]*tensor.Tensor) ([]map[string]*tensor.Tensor, error) {
+	ins := make([]map[string]*tensor.Tensor, len(batch))
+	for i, a := range batch {
+		in, err := arguments(a, weights)
+		if err != nil {
+			return nil, err
+		}
+		ins[i] = in
+	}
+	return ins, nil
+}
+
+// arguments joins bound parameters and a run's arguments.
+func arguments(a Args, weights map[string]*tensor.Tensor) (map[string]*tensor.Tensor, error) {
+	in := make(map[string]*tensor.Tensor, len(weights)+len(a.In))
+	maps.Copy(in, weights)
+	for name, t := range a.In {
+		if t == nil {
+			return nil, fmt.Errorf("%w: %%%s is nil", blocks.ErrInput, name)
+		}
+		if err := t.host().Check(); err != nil { // else dims are believed that no bytes stand for
+			return nil, fmt.Errorf("%w: %%%s: %w", blocks.ErrInput, name, err)
+		}
+		in[name] = t.host()
+	}
+	for name := range a.DeviceIn {
+		if a.In[name] == nil {
+			delete(in, name) // what is bound
+		}
+	}
+	for name := range a.InLocal {
+		if a.In[name] == nil {
+			delete(in, name)
+		}
+	}
+	return in, nil
+}
+
+// shapes adds to the tensors of a run what is known of those on the devices.
+func shapes(a Args, in map[string]*tensor.Tensor) map[string]*tensor.Tensor {
+	if len(a.DeviceIn) == 0 {
+		return in
+	}
+	in = maps.Clone(in)
+	for name, d := range a.DeviceIn {
+		in[name] = d.header()
+	}
+	return in
+}
+
+// onDevices reports whether a run has any device tensors.
+func (a Args) onDevices() bool { return len(a.DeviceIn)+len(a.DeviceOut) > 0 }
+
+// execArgs are the arguments of a batch's runs, in gives for each what it takes from the
+// host's memory.
+func (m *Machine) execArgs(batch []Args, in []map[string]*tensor.Tensor) ([]exec.Args, error) {
+	runs := make([]exec.Args, len(batch))
+	for i, a := range batch {
+		var err, oerr error
+		r := &runs[i]
+		r.In, r.InLocal = in[i], hostBlocks(a.InLocal)
+		r.DeviceIn, err = m.own(a.DeviceIn)
+		r.DeviceOut, oerr = m.own(a.DeviceOut)
+		if err := errors.Join(err, oerr); err != nil {
+			return nil, err
+		}
+		r.Into = map[string]*tensor.Tensor{}
+		for _, name := range slices.Sorted(maps.Keys(a.Out)) {
+			switch t := a.Out[name]; {
+			case t == nil:
+			case a.DeviceOut[name] != nil:
+				return nil, fmt.Errorf("%w: result %%%s is to be received twice, in the host's memory and on the devices",
+					blocks.ErrInput, name)
+			default:
+				r.Into[name] = t.host()
+			}
+		}
+	}
+	return runs, nil
+}
+
+// hostBlocks are blocks as exec takes them.
+func hostBlocks(all map[string]map[int]*Tensor) map[string]map[int]*tensor.Tensor {
+	if len(all) == 0 {
+		return nil
+	}
+	out := map[string]map[int]*tensor.Tensor{}
+	for name, parts := range all {
+		out[name] = map[int]*tensor.Tensor{}
+		for rank, t := range parts {
+			if t != nil {
+				out[name][rank] = t.host()
+			}
+		}
+	}
+	return out
+}
+
+// own checks that tensors are of the model's machine.
+func (m *Machine) own(tensors map[string]*DeviceTensor) (map[string]*resident.DeviceTensor, error) {
+	own := map[string]*resident.DeviceTensor{}
+	for _, name := range slices.Sorted(maps.Keys(tensors)) {
+		switch d := tensors[name]; {
+		case d == nil, d.t == nil:
+			return nil, fmt.Errorf("%w: the device tensor for %%%s is nil, or was not made by NewDeviceTensor",
+				blocks.ErrInput, name)
+		case !d.t.Of(m.tensors):
+			return nil, fmt.Errorf("%w: the device tensor for %%%s is another machine's", blocks.ErrInput, name)
+		default:
+			own[name] = d.t
+		}
+	}
+	return own, nil
+}
+
+// lease waits until a batch can have its device tensors. It comes before the model's lease,
+// so waiting here blocks nobody else.
+func (m *Machine) lease(ctx context.Context, batch []exec.Args) (release func(), err error) {
+	reads, writes := usesOf(batch)
+	return m.tensors.Lease(ctx, reads, writes)
+}
+
+// usesOf are the device tensors that a batch reads, and those that it writes.
+func usesOf(batch []exec.Args) (reads, writes []*resident.DeviceTensor) {
+	read, written := map[*resident.DeviceTensor]bool{}, map[*resident.DeviceTensor]bool{}
+	for _, a := range batch {
+		for _, t := range a.DeviceOut {
+			written[t] = true
+		}
+	}
+	for _, a := range batch {
+		for _, t := range a.DeviceIn {
+			if !written[t] {
+				read[t] = true
+			}
+		}
+	}
+	return slices.Collect(maps.Keys(read)), slices.Collect(maps.Keys(written))
+}

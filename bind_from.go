@@ -1,0 +1,176 @@
+package hocket
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/checkpoint"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// BindFrom binds weights from a checkpoint, as Bind does. All of them are checked by the headers
+// before any is read, and none is bound if one is missing or has a shape that does not go with the
+// others and the program. Tensors that are a parameter as they are stay mapped; of others a copy
+// is made. It returns the names of tensors that nothing uses.
+func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error) {
+	if err := c.hold(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.release())
+		}
+	}()
+	planned, err := m.fn.planWeights(c.open, rules)
+	if err != nil {
+		return nil, err
+	}
+	headers := map[string]*tensor.Tensor{}
+	used := map[string]bool{}
+	for name, w := range planned {
+		headers[name] = &w.Tensor
+		for _, n := range w.Names {
+			used[n] = true
+		}
+	}
+	if err := m.fn.checkWeights(headers); err != nil {
+		return nil, err
+	}
+	bound := map[string]*tensor.Tensor{}
+	for _, name := range slices.Sorted(maps.Keys(planned)) {
+		if bound[name], err = planned[name].Read(); err != nil {
+			return nil, fmt.Errorf("%%%s: %w", name, err)
+		}
+	}
+	if err := m.params.bindFrom(c, bound, rules.Inputs); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(c.open.Names(), func(n string) bool { return used[n] }), nil
+}
+
+// planWeights finds what each parameter is made of.
+func (f *function) planWeights(c *checkpoint.Checkpoint, rules Rules) (map[string]*checkpoint.Weight, error) {
+	given := map[string]bool{}
+	var errs []error
+	for _, name := range rules.Inputs {
+		if f.param(name) == nil {
+			errs = append(errs, fmt.Errorf("%w: input %%%s: %s has no such parameter", ErrInput, name, f.def.Name))
+		}
+		given[name] = true
+	}
+	planned := map[string]*checkpoint.Weight{}
+	plan := func(r WeightRule) {
+		switch {
+		case f.param(r.Param) == nil:
+			errs = append(errs, fmt.Errorf("%w: %%%s: %s has no such parameter", ErrInput, r.Param, f.def.Name))
+			return
+		case given[r.Param]:
+			errs = append(errs, fmt.Errorf("%w: %%%s has two rules, or is an input", ErrInput, r.Param))
+			return
+		}
+		given[r.Param] = true
+		rule := checkpoint.Rule{From: r.From, Transpose: r.Transpose, Axis: r.Axis, Lo: r.Lo, Hi: r.Hi, Cast: r.Cast}
+		w, err := c.Plan(rule, f.param(r.Param).Type.DType)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%w: %%%s: %w", ErrInput, r.Param, err))
+			return
+		}
+		planned[r.Param] = w
+	}
+	for _, r := range rules.Weights {
+		plan(r)
+	}
+	names := c.Names()
+	for _, p := range f.def.Params {
+		if !given[p.Name] && slices.Contains(names, p.Name) {
+			plan(WeightRule{Param: p.Name, From: []string{p.Name}})
+		}
+	}
+	return planned, errors.Join(errs...)
+}
+
+// checkWeights reports shapes that no dims could make right.
+func (f *function) checkWeights(headers map[string]*tensor.Tensor) error {
+	wrong := f.misfits(headers)
+	if len(wrong) == 0 {
+		return nil
+	}
+	// Perhaps it is one weight, stored the other way round.
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		n := len(headers[name].Shape)
+		if n < 2 {
+			continue
+		}
+		turned := maps.Clone(headers)
+		t := &tensor.Tensor{DType: headers[name].DType, Shape: slices.Clone(headers[name].Shape)}
+		t.Shape[n-1], t.Shape[n-2] = t.Shape[n-2], t.Shape[n-1]
+		turned[name] = t
+		if len(f.misfits(turned)) == 0 {
+			wrong = []string{fmt.Sprintf("%%%s is %s, and %s would fit: is it transposed? set Transpose in its rule",
+				name, headers[name], t)}
+			break
+		}
+	}
+	return fmt.Errorf("%w: weights do not fit: %s", ErrInput, strings.Join(wrong, "; "))
+}
+
+// misfits compares shapes with what parameters are for the dims that shapes and the binding say.
+func (f *function) misfits(headers map[string]*tensor.Tensor) (wrong []string) {
+	type source struct {
+		v    int64
+		from string
+	}
+	dims := map[string]source{}
+	for name, v := range f.binding.Dims {
+		dims[name] = source{v, "the binding"}
+	}
+	for _, p := range f.def.Params {
+		t := headers[p.Name]
+		if t == nil {
+			continue
+		}
+		if len(t.Shape) != len(p.Type.Dims) {
+			wrong = append(wrong, fmt.Sprintf("%%%s is %s, want %s", p.Name, t, p.Type))
+			continue
+		}
+		for i, d := range p.Type.Dims {
+			name := d.Extent.Name
+			if !f.free(d) {
+				continue
+			}
+			if have, ok := dims[name]; !ok {
+				dims[name] = source{t.Shape[i], "%" + p.Name}
+			} else if have.v != t.Shape[i] {
+				wrong = append(wrong, fmt.Sprintf("%%%s is %s, want %s where %s=%d by %s",
+					p.Name, t, p.Type, name, have.v, have.from))
+			}
+		}
+	}
+	if len(wrong) > 0 {
+		return wrong
+	}
+	b := f.merge(nil)
+	for name, s := range dims {
+		b.Dims[name] = s.v
+	}
+	known, ds := ir.Dims(f.unit.Source, b.ir())
+	if ds.HasErrors() { // other parameters have dims that no weight says: those of the weights are enough
+		known = b.Dims
+	}
+	for _, p := range f.def.Params {
+		t := headers[p.Name]
+		if t == nil {
+			continue
+		}
+		for i, d := range p.Type.Dims {
+			if n, err := d.Extent.Eval(dimsOnly(known)); err == nil && n != t.Shape[i] {
+				wrong = append(wrong, fmt.Sprintf("%%%s is %s, want %s, where dimension %d is %d", p.Name, t, p.Type, i, n))
+			}
+		}
+	}
+	return wrong
+}

@@ -1,0 +1,120 @@
+package hocket
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/exec/blocks"
+	"hocket.example/hocket/internal/exec/resident"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// function is the function that a model runs, and what its binding says of it.
+type function struct {
+	unit    *compile.Unit
+	def     *ir.Func
+	binding Binding
+}
+
+// param returns a parameter; nil for none.
+func (f *function) param(name string) *ir.Param {
+	i := slices.IndexFunc(f.def.Params, func(p *ir.Param) bool { return p.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return f.def.Params[i]
+}
+
+// free reports whether a dimension of a parameter is a dim that arguments may say.
+func (f *function) free(d ir.Dimension) bool {
+	_, defined := f.binding.Defines[d.Extent.Name]
+	return d.Extent.Kind == ir.ExprName && !defined
+}
+
+// fits reports what no dims could make right of a tensor for a parameter; nil is right for any that there is.
+func (f *function) fits(name string, t *Tensor) error {
+	p := f.param(name)
+	if p == nil {
+		return fmt.Errorf("%s has no parameter %%%s", f.def.Name, name)
+	}
+	switch want := p.Type; {
+	case t == nil:
+		return nil
+	case t.host().Check() != nil:
+		return fmt.Errorf("%w: %%%s: %w", ErrInput, name, t.host().Check())
+	case t.DType != want.DType || len(t.Shape) != len(want.Dims):
+		return fmt.Errorf("%w: %%%s is %s, and the tensor to be bound to it %s", ErrInput, name, want, t)
+	}
+	return nil
+}
+
+// hasPort reports whether a parameter or result has a name.
+func (f *function) hasPort(name string) bool {
+	return f.param(name) != nil || slices.Contains(ir.OutputNames(f.def), name)
+}
+
+// merge adds dims to the binding.
+func (f *function) merge(dims map[string]int64) Binding {
+	b := f.binding
+	b.Dims = map[string]int64{}
+	maps.Copy(b.Dims, f.binding.Dims)
+	maps.Copy(b.Dims, dims)
+	return b
+}
+
+// dimsOf binds every dim that is a parameter's bare extent to what the
+// argument's shape says, where the binding does not fix it.
+func (f *function) dimsOf(in map[string]*tensor.Tensor) (Binding, error) {
+	b := f.merge(nil)
+	for _, p := range f.def.Params {
+		t := in[p.Name]
+		if t == nil || len(t.Shape) != len(p.Type.Dims) {
+			continue // exec names what is missing or misshapen
+		}
+		for i, d := range p.Type.Dims {
+			if !f.free(d) {
+				continue
+			}
+			if fixed, ok := f.binding.Dims[d.Extent.Name]; ok && fixed != t.Shape[i] {
+				return b, fmt.Errorf("%w: dimension %d of %%%s is %d, and the model was loaded with %s=%d",
+					blocks.ErrInput, i, p.Name, t.Shape[i], d.Extent.Name, fixed)
+			}
+			b.Dims[d.Extent.Name] = t.Shape[i]
+		}
+	}
+	return b, nil
+}
+
+// onlyFitting leaves out the tensors that have other shapes than the parameters that they are
+// bound to have for a binding.
+func (f *function) onlyFitting(on map[string]*resident.DeviceTensor, b Binding) error {
+	if len(on) == 0 {
+		return nil
+	}
+	bound, err := f.unit.Bind(b.ir())
+	if err != nil {
+		return f.blame(b, err)
+	}
+	ports, err := portsOf(bound, f.def)
+	if err != nil {
+		return err
+	}
+	for _, p := range ports {
+		if d := on[p.Name]; d != nil && !slices.Equal(d.IO().Shape, p.Shape) {
+			delete(on, p.Name)
+		}
+	}
+	return nil
+}
+
+// blame says of an error of a load that it is the arguments', if that is so: their
+// shapes make dims that the program cannot have.
+func (f *function) blame(b Binding, err error) error {
+	if _, berr := f.unit.Bind(b.ir()); berr == nil || maps.Equal(b.Dims, f.binding.Dims) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrInput, err)
+}

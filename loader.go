@@ -1,0 +1,229 @@
+package hocket
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/exec/resident"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/verify"
+)
+
+// cacheBytes is LoadOptions.Cache where that is 0.
+const cacheBytes = 4 << 30
+
+// loader has a model's plans ready to run.
+type loader struct {
+	machine *Machine
+	fn      *function
+	params  *parameters
+	opts    LoadOptions
+	store   *resident.Weights // of weights, for all plans
+	owner   *owner
+
+	// leased holds one value while the loader is leased. What follows belongs to the holder of the lease.
+	leased chan struct{}
+	closed bool
+	// planned is the plan made last, until it is loaded.
+	planned planned
+	// overhead is what plans hold beside arena and host memory, as a part of that: the most so far.
+	overhead float64
+	tuner    autotuner
+	// resolved are the dims that the last binding came to.
+	resolved resolvedDims
+}
+
+// planned is a plan and the dims that it is for.
+type planned struct {
+	dims map[string]int64
+	plan *plan.Plan
+}
+
+// resolvedDims are the values that all dims have by a binding's.
+type resolvedDims struct{ of, all map[string]int64 }
+
+// dims gives the value that every dim has by a binding, which must not be changed. The caller has the lease.
+func (l *loader) dims(b Binding) (map[string]int64, error) {
+	if l.resolved.all != nil && maps.Equal(l.resolved.of, b.Dims) {
+		return l.resolved.all, nil
+	}
+	all, err := l.fn.unit.Dims(b.ir())
+	if err == nil {
+		l.resolved = resolvedDims{maps.Clone(b.Dims), all}
+	}
+	return all, err
+}
+
+// isLoaded reports whether there is a plan for a binding and the device tensors that it works in. It errs on the side
+// of no: wrong dims have none.
+func (l *loader) isLoaded(b Binding, on map[string]*resident.DeviceTensor) bool {
+	dims, err := l.fn.unit.Dims(b.ir())
+	return err == nil && slices.ContainsFunc(l.machine.plans.plansOf(l.owner),
+		func(o *loaded) bool { return o.equal(choice{dims, on}) })
+}
+
+// load makes the loaded plan for a binding, which is busy then. The binding comes to dims.
+func (l *loader) load(ctx context.Context, c *user, b Binding, key choice) (*loaded, error) {
+	if l.tuner.measures() {
+		if err := l.tuner.choose(b, key.dims); err != nil {
+			return nil, err
+		}
+		l.planned = planned{} // it may be of another variant
+	}
+	p, err := l.planFor(b, key.dims)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.machine.ctx.Err(); err != nil {
+		return nil, err
+	}
+	proof, err := l.prove(p)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.makeRoom(c, p); err != nil {
+		return nil, err
+	}
+	prog, err := l.fit(ctx, c, p, key.resident)
+	if err != nil {
+		return nil, err
+	}
+	l.planned = planned{}
+	if err := l.holds(c, p, prog.Held()); err != nil {
+		return nil, errors.Join(err, prog.Close())
+	}
+	o := &loaded{owner: l.owner, choice: key, plan: p, prog: prog, proof: proof, held: prog.Held()}
+	c.add(o)
+	return o, l.evict(c)
+}
+
+// planFor plans for a binding, which comes to dims, unless such a plan is loaded or was
+// made last. That ends with the machine alone: given up for a context that ends, it would begin
+// again for ever.
+func (l *loader) planFor(b Binding, dims map[string]int64) (*plan.Plan, error) {
+	if l.planned.plan != nil && maps.Equal(l.planned.dims, dims) {
+		return l.planned.plan, nil
+	}
+	if p := l.machine.plans.planOf(l.owner, dims); p != nil {
+		return p, nil
+	}
+	p, err := l.fn.unit.PlanWithin(l.machine.ctx, b.ir())
+	if err == nil {
+		l.planned = planned{dims, p}
+	}
+	return p, err
+}
+
+// prove proves a plan before it is loaded. Refuted, it is an error; what
+// could not be decided runs, and the report says so.
+func (l *loader) prove(p *plan.Plan) (proofOf, error) {
+	if l.opts.NoProve {
+		return proofOf{reason: "it was not asked for"}, nil
+	}
+	r := verify.Plan(p, verify.Options{FaultsOnly: true, Stop: l.fn.unit.Limits().Stop()})
+	switch r.Verdict {
+	case verify.Refuted:
+		return proofOf{kind: Refuted}, r.Diagnostics(l.fn.unit.Source.Prog)
+	case verify.Proved:
+		return proofOf{kind: Proved}, nil
+	}
+	return proofOf{reason: r.Reason}, nil
+}
+
+// fit loads p, and makes room for it where memory is short.
+func (l *loader) fit(
+	ctx context.Context, c *user, p *plan.Plan, on map[string]*resident.DeviceTensor,
+) (*exec.Program, error) {
+	opts := exec.Options{
+		Options: image.Options{Logger: l.opts.Logger, MaxArena: l.opts.Arena, Algorithm: l.opts.Algorithm,
+			Fixed:         l.opts.FixedAlgorithms,
+			CheckLaunches: l.opts.CheckLaunches, Timed: true, Store: l.store, Weights: map[string]bool{}, Resident: on},
+		Trace: l.opts.Trace, Graph: l.opts.Graph, Grace: max(cmp.Or(l.opts.Grace, time.Second), 0),
+		Gather: l.opts.Gather, ProfileRange: l.opts.ProfileRange,
+	}
+	if l.machine.onFailure != nil {
+		opts.Failed = l.machine.failed
+	}
+	for name := range l.params.current().tensors {
+		opts.Weights[name] = true
+	}
+	for {
+		prog, err := exec.Load(l.machine.ctx, l.machine.dev, p, opts)
+		if err == nil {
+			return prog, nil
+		}
+		var trial *device.TrialError
+		if errors.As(err, &trial) {
+			opts.Timed, err = c.roomForTrial(trial)
+		} else {
+			err = c.room(ctx, err)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// evict unloads the plans used least recently while all together hold more than the bound, but not the one used last,
+// unless the cache is off or its bound a hard one.
+func (l *loader) evict(c *user) error {
+	bound := max(cmp.Or(l.opts.Cache, cacheBytes), 0)
+	return l.unloadBeyond(c, bound, l.opts.Cache < 0 || l.opts.HardCache)
+}
+
+func (l *loader) unloadBeyond(c *user, bound int64, all bool) error {
+	var errs []error
+	for _, o := range c.beyond(l.owner, bound, all) {
+		errs = append(errs, o.unload("LoadOptions.Cache"))
+	}
+	return errors.Join(errs...)
+}
+
+// makeRoom unloads plans, where the cache's bound is a hard one, until p can be loaded within it.
+func (l *loader) makeRoom(c *user, p *plan.Plan) error {
+	if !l.opts.HardCache {
+		return nil
+	}
+	bound := max(cmp.Or(l.opts.Cache, cacheBytes), 0)
+	need := p.ArenaBytes + p.HostBytes
+	need += int64(float64(need) * l.overhead)
+	return l.unloadBeyond(c, max(bound-need, 0), true)
+}
+
+// holds is told what a plan holds once it is loaded. Where the cache's bound is a hard one it unloads others that
+// have no room beside it, and refuses a plan that is larger by itself.
+func (l *loader) holds(c *user, p *plan.Plan, held device.Held) error {
+	if !l.opts.HardCache {
+		return nil
+	}
+	if base := p.ArenaBytes + p.HostBytes; base > 0 {
+		l.overhead = max(l.overhead, float64(held.Bytes())/float64(base)-1)
+	}
+	bound := max(cmp.Or(l.opts.Cache, cacheBytes), 0)
+	if held.Bytes() > bound {
+		return fmt.Errorf("plan %s holds %s, %w of %s, which LoadOptions.HardCache keeps", p.Func,
+			tensor.Size(held.Bytes()),
+			ErrBudget, tensor.Size(bound))
+	}
+	return l.unloadBeyond(c, bound-held.Bytes(), true)
+}
+
+// close unloads all plans.
+func (l *loader) close() error {
+	c := l.machine.plans.enter()
+	defer c.end()
+	var errs []error
+	for _, o := range c.remove(func(o *loaded) bool { return o.owner == l.owner }) {
+		errs = append(errs, o.prog.Close())
+	}
+	return errors.Join(errs...)
+}

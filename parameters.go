@@ -1,0 +1,251 @@
+package hocket
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"hocket.example/hocket/internal/exec"
+	"hocket.example/hocket/internal/exec/resident"
+	"hocket.example/hocket/internal/tensor"
+)
+
+// parameters are a model's, bound for all runs to come.
+type parameters struct {
+	fn *function
+
+	mu     sync.Mutex // of what follows
+	closed bool
+	bound  map[string]*tensor.Tensor
+	on     map[string]*DeviceTensor // bound, too
+	// snapshot is what is bound, for runs; nil once that has changed.
+	snapshot *bindings
+	// Of BindFrom: the checkpoints that weights are mapped from, whether there are any, and which
+	// parameters are no weights.
+	checkpoints []*Checkpoint
+	weighted    bool
+	inputs      []string
+}
+
+// bind binds tensors; nil takes what is bound back.
+func (p *parameters) bind(tensors map[string]*tensor.Tensor) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.set(tensors)
+}
+
+// set is bind, with mu locked.
+func (p *parameters) set(tensors map[string]*tensor.Tensor) {
+	p.snapshot = nil
+	for name, t := range tensors {
+		delete(p.on, name)
+		if p.bound[name] = t; t == nil {
+			delete(p.bound, name)
+		}
+	}
+}
+
+// bindDevice binds a device tensor; nil takes what is bound back.
+func (p *parameters) bindDevice(name string, d *DeviceTensor) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.set(map[string]*tensor.Tensor{name: nil})
+	if d != nil {
+		p.on[name] = d
+	}
+}
+
+// bindFrom binds weights of a checkpoint, which it holds from then on; inputs are the parameters that are no weights.
+func (p *parameters) bindFrom(c *Checkpoint, weights map[string]*tensor.Tensor, inputs []string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return fmt.Errorf("the model is %w", ErrClosed)
+	}
+	p.set(weights)
+	p.inputs, p.weighted, p.checkpoints = slices.Clone(inputs), true, append(p.checkpoints, c)
+	return nil
+}
+
+// close lets go of all.
+func (p *parameters) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed, p.snapshot = true, nil
+	clear(p.bound)
+	var errs []error
+	for _, c := range p.checkpoints {
+		errs = append(errs, c.release())
+	}
+	p.checkpoints = nil
+	return errors.Join(errs...)
+}
+
+// current is what is bound now.
+func (p *parameters) current() *bindings {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.snapshot == nil {
+		b := &bindings{fn: p.fn, tensors: maps.Clone(p.bound), on: maps.Clone(p.on), inout: map[string]bool{}}
+		b.weights = exec.NewWeights(b.tensors)
+		for name := range b.on {
+			b.inout[name] = p.fn.param(name).Inout
+		}
+		if dims, err := p.fn.dimsOf(shapes(Args{DeviceIn: b.on}, b.tensors)); err == nil {
+			b.dims = dims.Dims
+		}
+		p.snapshot = b
+	}
+	return p.snapshot
+}
+
+// hold are the bound parameters at this moment, for what does not lease the model: their bytes
+// stay until release, though the model is closed.
+func (p *parameters) hold() (weights map[string]*tensor.Tensor, release func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	held := slices.Clone(p.checkpoints)
+	for _, c := range held {
+		c.share()
+	}
+	return maps.Clone(p.bound), func() {
+		for _, c := range held {
+			_ = c.release() // unmapping what is mapped does not fail
+		}
+	}
+}
+
+// unbound reports weights that BindFrom was to bind and that nothing did.
+func (p *parameters) unbound() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.weighted {
+		return nil
+	}
+	var missing []string
+	for _, param := range p.fn.def.Params {
+		name := param.Name
+		if p.bound[name] == nil && p.on[name] == nil && !slices.Contains(p.inputs, name) {
+			missing = append(missing, "%"+name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: nothing is bound to %s: give each a rule or Bind it, or name it in Rules.Inputs if runs "+
+		"bring it", ErrInput, strings.Join(missing, ", "))
+}
+
+// bindings is what Bind and BindDevice had set at a moment. It is never changed, so that runs share it, and know
+// weights that they have looked at before: what a run costs does not grow with their number.
+type bindings struct {
+	fn      *function
+	tensors map[string]*tensor.Tensor
+	weights *exec.Weights // tensors
+	on      map[string]*DeviceTensor
+	inout   map[string]bool // of on
+	// dims are the binding's and those that the shapes of all of them say, where these agree; else nil.
+	dims map[string]int64
+}
+
+// take adds bound device tensors to what runs are given.
+func (b *bindings) take(batch []Args) []Args {
+	if len(b.on) == 0 {
+		return batch
+	}
+	batch = slices.Clone(batch)
+	for i := range batch {
+		batch[i] = b.with(batch[i])
+	}
+	return batch
+}
+
+func (b *bindings) with(a Args) Args {
+	in, out := make(map[string]*DeviceTensor, len(b.on)+len(a.DeviceIn)),
+		make(map[string]*DeviceTensor, len(b.on)+len(a.DeviceOut))
+	for name, d := range b.on {
+		_, host := a.In[name]
+		_, dev := a.DeviceIn[name]
+		if host || dev {
+			continue
+		}
+		in[name] = d
+		if b.inout[name] && a.Out[name] == nil && a.DeviceOut[name] == nil {
+			out[name] = d
+		}
+	}
+	maps.Copy(in, a.DeviceIn)
+	maps.Copy(out, a.DeviceOut)
+	a.DeviceIn, a.DeviceOut = in, out
+	return a
+}
+
+// residents are the bound tensors that all runs of a batch take their parameters from and,
+// where they are inout, leave them in, and use for nothing else.
+func (b *bindings) residents(batch []exec.Args) map[string]*resident.DeviceTensor {
+	all := map[string]*resident.DeviceTensor{}
+	for name, d := range b.on {
+		otherwise := func(r exec.Args) bool { return !r.UsesOnlyAs(d.t, name, b.inout[name]) }
+		if len(batch) > 0 && !slices.ContainsFunc(batch, otherwise) {
+			all[name] = d.t
+		}
+	}
+	return all
+}
+
+// binding binds dims as dimsOf does, to the shapes of what a run is given and of what is bound. full is the run
+// with what is bound on the devices.
+func (b *bindings) binding(given, full Args) (Binding, error) {
+	if dims, ok := b.dimsBeside(given); ok {
+		out := b.fn.binding
+		out.Dims = dims
+		return out, nil
+	}
+	in, err := arguments(full, b.tensors)
+	if err != nil {
+		return Binding{}, err
+	}
+	return b.fn.dimsOf(shapes(full, in))
+}
+
+// dimsBeside adds to the dims that all bound tensors say those of what a run is given besides: false where it takes
+// the place of what is bound, or says something else than that, so that it matters which is asked first.
+func (b *bindings) dimsBeside(a Args) (map[string]int64, bool) {
+	if b.dims == nil || len(a.InLocal) > 0 {
+		return nil, false
+	}
+	dims := maps.Clone(b.dims)
+	add := func(name string, shape []int64) bool {
+		if b.tensors[name] != nil || b.on[name] != nil {
+			return false
+		}
+		p := b.fn.param(name)
+		if p == nil || len(p.Type.Dims) != len(shape) {
+			return false
+		}
+		for k, d := range p.Type.Dims {
+			if !b.fn.free(d) {
+				continue
+			}
+			if v, ok := dims[d.Extent.Name]; ok && v != shape[k] {
+				return false
+			}
+			dims[d.Extent.Name] = shape[k]
+		}
+		return true
+	}
+	for name, t := range a.In {
+		if !add(name, t.Shape) {
+			return nil, false
+		}
+	}
+	for name, d := range a.DeviceIn {
+		if !add(name, d.header().Shape) {
+			return nil, false
+		}
+	}
+	return dims, true
+}
