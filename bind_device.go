@@ -38,7 +38,7 @@ func (m *Model) BindDevice(name string, d *DeviceTensor) error {
 			return err
 		}
 	}
-	m.params.bindDevice(name, d)
+	m.params.bind(name, nil, d)
 	return nil
 }
 

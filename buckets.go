@@ -1,41 +1,12 @@
 package hocket
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
-
-// runBucketed runs a batch with dims rounded up to LoadOptions.Buckets: parameters are filled up with zeros, and
-// results cut back.
-func (m *Model) runBucketed(ctx context.Context, batch []Args) ([]*Report, error) {
-	pad := padding{m.fn, m.loader.opts.Buckets}
-	padded := make([]Args, len(batch))
-	sizes := make([]map[string]int64, len(batch))
-	for i, a := range batch {
-		sizes[i] = map[string]int64{}
-		up, err := pad.rounded(a, sizes[i])
-		if err != nil {
-			return nil, err
-		}
-		if padded[i], err = pad.padded(a, up); err != nil {
-			return nil, err
-		}
-	}
-	reports, err := m.runBatch(ctx, padded)
-	if err != nil {
-		return nil, err
-	}
-	for i, r := range reports {
-		if err := pad.cutBack(r, sizes[i], batch[i].Out); err != nil {
-			return nil, err
-		}
-	}
-	return reports, nil
-}
 
 // padding fills up what runs are given to LoadOptions.Buckets.
 type padding struct {

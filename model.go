@@ -51,7 +51,7 @@ func (m *Model) Bind(name string, t *Tensor) error {
 		w := *t.host() // who it is tells what the devices hold: another one each time
 		weight = &w
 	}
-	m.params.bind(map[string]*tensor.Tensor{name: weight})
+	m.params.bind(name, weight, nil)
 	return nil
 }
 
@@ -173,6 +173,34 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	}
 	reports, err := run(ctx, batch)
 	return reports, m.machine.why(ctx, err)
+}
+
+// runBucketed runs a batch with dims rounded up to LoadOptions.Buckets: parameters are filled up with zeros, and
+// results cut back.
+func (m *Model) runBucketed(ctx context.Context, batch []Args) ([]*Report, error) {
+	pad := padding{m.fn, m.loader.opts.Buckets}
+	padded := make([]Args, len(batch))
+	sizes := make([]map[string]int64, len(batch))
+	for i, a := range batch {
+		sizes[i] = map[string]int64{}
+		up, err := pad.rounded(a, sizes[i])
+		if err != nil {
+			return nil, err
+		}
+		if padded[i], err = pad.padded(a, up); err != nil {
+			return nil, err
+		}
+	}
+	reports, err := m.runBatch(ctx, padded)
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range reports {
+		if err := pad.cutBack(r, sizes[i], batch[i].Out); err != nil {
+			return nil, err
+		}
+	}
+	return reports, nil
 }
 
 func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {

@@ -30,29 +30,16 @@ type parameters struct {
 	inputs      []string
 }
 
-// bind binds tensors; nil takes what is bound back.
-func (p *parameters) bind(tensors map[string]*tensor.Tensor) {
+// bind binds one of the two to a parameter; none takes what is bound back.
+func (p *parameters) bind(name string, t *tensor.Tensor, d *DeviceTensor) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.set(tensors)
-}
-
-// set is bind, with mu locked.
-func (p *parameters) set(tensors map[string]*tensor.Tensor) {
 	p.snapshot = nil
-	for name, t := range tensors {
-		delete(p.on, name)
-		if p.bound[name] = t; t == nil {
-			delete(p.bound, name)
-		}
+	delete(p.bound, name)
+	delete(p.on, name)
+	if t != nil {
+		p.bound[name] = t
 	}
-}
-
-// bindDevice binds a device tensor; nil takes what is bound back.
-func (p *parameters) bindDevice(name string, d *DeviceTensor) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.set(map[string]*tensor.Tensor{name: nil})
 	if d != nil {
 		p.on[name] = d
 	}
@@ -65,8 +52,11 @@ func (p *parameters) bindFrom(c *Checkpoint, weights map[string]*tensor.Tensor, 
 	if p.closed {
 		return fmt.Errorf("the model is %w", ErrClosed)
 	}
-	p.set(weights)
-	p.inputs, p.weighted, p.checkpoints = slices.Clone(inputs), true, append(p.checkpoints, c)
+	for name, t := range weights {
+		delete(p.on, name)
+		p.bound[name] = t
+	}
+	p.snapshot, p.inputs, p.weighted, p.checkpoints = nil, slices.Clone(inputs), true, append(p.checkpoints, c)
 	return nil
 }
 

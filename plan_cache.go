@@ -342,7 +342,7 @@ func (u *user) undisturbed() bool {
 // One user at a time makes room, and others that need room wait behind it: so it fails
 // only where no other plan is loaded. The caller has given back what it took.
 func (u *user) room(ctx context.Context, err error) error {
-	if !errors.Is(err, ErrOutOfMemory) || errors.Is(err, device.ErrTooLarge) {
+	if !errors.Is(err, device.ErrOutOfMemory) || errors.Is(err, device.ErrTooLarge) {
 		return err
 	}
 	if !u.evicts {
@@ -410,7 +410,7 @@ func (u *user) queue(ctx context.Context) (waited bool, err error) {
 	case <-ctx.Done():
 		return true, ctx.Err()
 	case <-u.ctx.Done():
-		return true, ErrClosed
+		return true, resident.ErrClosed
 	}
 }
 
@@ -422,6 +422,6 @@ func (p *planCache) wait(ctx context.Context, changed <-chan struct{}) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-p.ctx.Done():
-		return ErrClosed
+		return resident.ErrClosed
 	}
 }

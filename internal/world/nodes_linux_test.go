@@ -268,7 +268,7 @@ func TestNodesAbort(t *testing.T) {
 		if err := w.Err(); w.Process() != 2 && (!errors.As(err, &p) || p.Rank != 2 || p.Why != "out of memory") {
 			return fmt.Errorf("got %v", err)
 		}
-		if w.Page()[0] == 0 {
+		if w.mesh.page.Bytes()[0] == 0 {
 			return errors.New("the abort word is not set")
 		}
 		return errEnded

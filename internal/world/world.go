@@ -89,10 +89,6 @@ func (w *World) Abort(cause error) { w.mesh.abort(cause) }
 // it had. Segments and counters must not be used afterwards.
 func (w *World) Leave() error { return w.mesh.leave() }
 
-// Page returns memory that all processes of the node share. Its first four bytes are 0 until
-// the world ends. The rest is the package's own.
-func (w *World) Page() []byte { return w.mesh.page.Bytes() }
-
 // Owners returns the process that owns each of the program's ranks.
 func (w *World) Owners(ranks int) ([]int, error) {
 	if w.ranks == nil {

@@ -212,7 +212,7 @@ func TestAbort(t *testing.T) {
 			if err := w.Err(); r == 1 && err != mine || r != 1 && !blames(err) {
 				t.Errorf("rank %d: %#v, want the error of rank 1", r, err)
 			}
-			if w.Page()[0] == 0 {
+			if w.mesh.page.Bytes()[0] == 0 {
 				t.Errorf("rank %d: the abort word is not set", r)
 			}
 			if _, err := w.Agree(context.Background(), "more", nil); err == nil {
