@@ -88,8 +88,7 @@ func (m *Model) newDeviceTensor(
 		return nil, err
 	}
 	defer t.end()
-	bound := m.params.current()
-	b, err := m.fn.dimsOf(shapes(Args{DeviceIn: bound.on}, bound.tensors))
+	b, err := m.params.current().alone()
 	if err != nil {
 		return nil, err
 	}

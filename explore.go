@@ -8,7 +8,6 @@ import (
 
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/exec"
-	"hocket.example/hocket/internal/exec/image"
 )
 
 // ExploreOptions choose the schedules that Explore tries.
@@ -51,9 +50,7 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 	for i := range opts.Schedules {
 		seed := opts.Seed + int64(i)
 		dev := cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed})
-		prog, err := exec.Load(ctx, dev, p, exec.Options{Options: image.Options{
-			Logger: m.loader.opts.Logger, MaxArena: m.loader.opts.Arena, Algorithm: m.loader.opts.Algorithm, Fixed: m.loader.opts.FixedAlgorithms,
-			CheckLaunches: m.loader.opts.CheckLaunches}})
+		prog, err := exec.Load(ctx, dev, p, exec.Options{Options: m.loader.opts.image()})
 		if err != nil {
 			return err
 		}

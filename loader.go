@@ -139,17 +139,21 @@ func (l *loader) prove(p *plan.Plan) (proofOf, error) {
 	return proofOf{reason: r.Reason}, nil
 }
 
+// image chooses how plans are resolved.
+func (o LoadOptions) image() image.Options {
+	return image.Options{Logger: o.Logger, MaxArena: o.Arena, Algorithm: o.Algorithm, Fixed: o.FixedAlgorithms,
+		CheckLaunches: o.CheckLaunches}
+}
+
 // fit loads p, and makes room for it where memory is short.
 func (l *loader) fit(
 	ctx context.Context, c *user, p *plan.Plan, on map[string]*resident.DeviceTensor,
 ) (*exec.Program, error) {
 	opts := exec.Options{
-		Options: image.Options{Logger: l.opts.Logger, MaxArena: l.opts.Arena, Algorithm: l.opts.Algorithm,
-			Fixed:         l.opts.FixedAlgorithms,
-			CheckLaunches: l.opts.CheckLaunches, Timed: true, Store: l.store, Weights: map[string]bool{}, Resident: on},
-		Trace: l.opts.Trace, Graph: l.opts.Graph, Grace: max(cmp.Or(l.opts.Grace, time.Second), 0),
+		Options: l.opts.image(), Trace: l.opts.Trace, Graph: l.opts.Graph, Grace: max(cmp.Or(l.opts.Grace, time.Second), 0),
 		Gather: l.opts.Gather, ProfileRange: l.opts.ProfileRange,
 	}
+	opts.Timed, opts.Store, opts.Weights, opts.Resident = true, l.store, map[string]bool{}, on
 	if l.machine.onFailure != nil {
 		opts.Failed = l.machine.failed
 	}
@@ -176,9 +180,11 @@ func (l *loader) fit(
 // evict unloads the plans used least recently while all together hold more than the bound, but not the one used last,
 // unless the cache is off or its bound a hard one.
 func (l *loader) evict(c *user) error {
-	bound := max(cmp.Or(l.opts.Cache, cacheBytes), 0)
-	return l.unloadBeyond(c, bound, l.opts.Cache < 0 || l.opts.HardCache)
+	return l.unloadBeyond(c, l.bound(), l.opts.Cache < 0 || l.opts.HardCache)
 }
+
+// bound is that of what all plans hold together, in bytes.
+func (l *loader) bound() int64 { return max(cmp.Or(l.opts.Cache, cacheBytes), 0) }
 
 func (l *loader) unloadBeyond(c *user, bound int64, all bool) error {
 	var errs []error
@@ -193,10 +199,9 @@ func (l *loader) makeRoom(c *user, p *plan.Plan) error {
 	if !l.opts.HardCache {
 		return nil
 	}
-	bound := max(cmp.Or(l.opts.Cache, cacheBytes), 0)
 	need := p.ArenaBytes + p.HostBytes
 	need += int64(float64(need) * l.overhead)
-	return l.unloadBeyond(c, max(bound-need, 0), true)
+	return l.unloadBeyond(c, max(l.bound()-need, 0), true)
 }
 
 // holds is told what a plan holds once it is loaded. Where the cache's bound is a hard one it unloads others that
@@ -208,11 +213,10 @@ func (l *loader) holds(c *user, p *plan.Plan, held device.Held) error {
 	if base := p.ArenaBytes + p.HostBytes; base > 0 {
 		l.overhead = max(l.overhead, float64(held.Bytes())/float64(base)-1)
 	}
-	bound := max(cmp.Or(l.opts.Cache, cacheBytes), 0)
+	bound := l.bound()
 	if held.Bytes() > bound {
 		return fmt.Errorf("plan %s holds %s, %w of %s, which LoadOptions.HardCache keeps", p.Func,
-			tensor.Size(held.Bytes()),
-			ErrBudget, tensor.Size(bound))
+			tensor.Size(held.Bytes()), ErrBudget, tensor.Size(bound))
 	}
 	return l.unloadBeyond(c, bound-held.Bytes(), true)
 }

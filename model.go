@@ -74,7 +74,7 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64) error {
 		return err
 	}
 	bound := m.params.current()
-	weights, on := bound.tensors, bound.on
+	weights := bound.tensors
 	// A run that is given nothing else.
 	bare, err := m.machine.execArgs(bound.take([]Args{{}}), []map[string]*tensor.Tensor{weights})
 	if err != nil {
@@ -90,7 +90,7 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64) error {
 		return err
 	}
 	defer t.end()
-	b, err := m.fn.dimsOf(shapes(Args{DeviceIn: on}, weights))
+	b, err := bound.alone()
 	if err != nil {
 		return err
 	}

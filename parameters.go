@@ -84,7 +84,7 @@ func (p *parameters) current() *bindings {
 		for name := range b.on {
 			b.inout[name] = p.fn.param(name).Inout
 		}
-		if dims, err := p.fn.dimsOf(shapes(Args{DeviceIn: b.on}, b.tensors)); err == nil {
+		if dims, err := b.alone(); err == nil {
 			b.dims = dims.Dims
 		}
 		p.snapshot = b
@@ -139,6 +139,11 @@ type bindings struct {
 	inout   map[string]bool // of on
 	// dims are the binding's and those that the shapes of all of them say, where these agree; else nil.
 	dims map[string]int64
+}
+
+// alone binds dims to the shapes of all that is bound.
+func (b *bindings) alone() (Binding, error) {
+	return b.fn.dimsOf(shapes(Args{DeviceIn: b.on}, b.tensors))
 }
 
 // take adds bound device tensors to what runs are given.

@@ -132,7 +132,8 @@ func (s symbolizer) explain(err error, replayed bool) error {
 	case errors.As(err, &run):
 		return err
 	case errors.As(err, &fault):
-		return &RunError{Message: fmt.Sprintf("rank %d, stream %s: %s: %v", fault.Rank, fault.Stream, s.between(fault.ID, fault.Last, replayed), fault.Err), Err: err}
+		return &RunError{Message: fmt.Sprintf("rank %d, stream %s: %s: %v", fault.Rank, fault.Stream,
+			s.between(fault.ID, fault.Last, replayed), fault.Err), Err: err}
 	case errors.As(err, &dead):
 		return &RunError{Message: "deadlock: nothing can run any more" + s.listBlocked(dead.Blocked), Err: err}
 	}

@@ -26,7 +26,8 @@ type streamKey struct {
 
 // observe starts to watch the world.
 func observe(im *image.Image) *tracer {
-	t := &tracer{symbols: symbolizer{im}, streams: map[streamKey]bool{}, recorder: trace.NewRecorder(), cmds: int64(len(im.Cmds))}
+	t := &tracer{symbols: symbolizer{im}, streams: map[streamKey]bool{}, recorder: trace.NewRecorder(),
+		cmds: int64(len(im.Cmds))}
 	for i, s := range im.Streams {
 		t.streams[streamKey{int(im.Plan.Streams[i].Rank), s.Name()}] = true
 	}

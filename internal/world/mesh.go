@@ -129,7 +129,8 @@ func (m *mesh) await(ctx context.Context, ready func() (bool, error)) error {
 	}
 }
 
-// leave says goodbye to the other processes, and closes all links. It returns why the world had ended before, if it had.
+// leave says goodbye to the other processes, and closes all links. It returns why the world had ended before, if it
+// had.
 func (m *mesh) leave() error {
 	m.mu.Lock()
 	if m.left {

@@ -301,7 +301,8 @@ func (c *rollCall) askRoll(ctx context.Context) (roll []arrival, listener net.Li
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return nil, listener, fmt.Errorf("waiting for rank 0 at %s: %w", c.mesh.o.Meet, ctx.Err())
 	}
-	return nil, listener, c.mesh.member(0).failed("absent: did not join at %s within %v: %v", c.mesh.o.Meet, c.mesh.o.JoinTimeout, last)
+	return nil, listener, c.mesh.member(0).failed("absent: did not join at %s within %v: %v", c.mesh.o.Meet,
+		c.mesh.o.JoinTimeout, last)
 }
 
 // refusal is an error that another attempt does not mend.

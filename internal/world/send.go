@@ -20,7 +20,8 @@ func (w *World) Expect(from int, wire uint64, b []byte) (*Receipt, error) {
 	if from < 0 || from >= w.mesh.o.Size {
 		return nil, fmt.Errorf("rank %d is not in a world of %d processes", from, w.mesh.o.Size)
 	}
-	r := &Receipt{wires: &w.wires, detector: w.detector, from: wireEnd{from, wire}, to: b, left: len(b), done: make(chan struct{})}
+	r := &Receipt{wires: &w.wires, detector: w.detector, from: wireEnd{from, wire}, to: b, left: len(b),
+		done: make(chan struct{})}
 	if len(b) == 0 {
 		close(r.done)
 		return r, nil
