@@ -100,6 +100,25 @@ func testLasting(t *testing.T, prog *Program) {
 	}
 }
 
+// TestLastingUploads: what a run by graph uploads is known before there is a graph: a first one may be recorded for a
+// capture, after weights were found to be on the devices.
+func TestLastingUploads(t *testing.T) {
+	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
+	in := chunkedInputs(t, 2, 1)
+	weights := NewWeights(map[string]*tensor.Tensor{"w": in["w"]})
+	delete(in, "w")
+	if _, err := prog.RunBatch(t.Context(), Inputs([]map[string]*tensor.Tensor{in}), weights); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range prog.weights.uploads() {
+		got = append(got, prog.im.Inputs[prog.im.Plan.Cmds[c].IO].Name)
+	}
+	if !slices.Equal(got, []string{"x", "x"}) {
+		t.Errorf("a run uploads %v, want x on both ranks", got)
+	}
+}
+
 // TestLastingTrace: the trace of the run that uploads weights shows it, and those of
 // later runs do not; and what is on the devices is in no frame.
 func TestLastingTrace(t *testing.T) {

@@ -2,25 +2,52 @@ package image
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 
-	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/exec/fuse"
 	"hocket.example/hocket/internal/plan"
 )
 
-// builder is an image while it is built, and what only its stages need of each other.
-type builder struct {
-	im      *Image
-	machine string // its name
-
-	events   []device.Event
-	counters [][]device.Counters // by plan counter, rank
-	pairs    *comm.Pairs
-	found    map[int32]*fuse.Norm // that teams were asked about, by collective
-
-	inputBlocks, outputBlocks map[ioKey]int
+// Build resolves p on m. ctx bounds the image's life: when it ends, what runs is
+// aborted. On error nothing is left behind.
+func Build(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*Image, error) {
+	if most := m.Caps().MaxRanks; p.Ranks > most {
+		return nil, fmt.Errorf("%s is to run on %d ranks, and this machine has at most %d: %w",
+			p.Func, p.Ranks, most, device.ErrUnsupported)
+	}
+	if err := plan.Validate(p); err != nil {
+		return nil, fmt.Errorf("malformed plan of %s: %w", p.Func, err)
+	}
+	if err := agreePlan(ctx, m, p, opts); err != nil {
+		return nil, err
+	}
+	world, err := m.Open(ctx, p.Ranks)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkNodes(p, world); err != nil {
+		return nil, errors.Join(err, world.Close())
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	b := &builder{machine: m.Name(), im: &Image{Plan: p, World: world, Caps: m.Caps(), opts: opts,
+		Inputs: plan.Held(p.Inputs), Outputs: plan.Held(p.Outputs)}}
+	// That ctx ends aborts the world, and then calls of the driver may take as long as in Close.
+	if lost := world.Do(context.WithoutCancel(ctx), func() { err = b.build(ctx) }); lost != nil {
+		return nil, lost
+	}
+	if g := m.Peers(); g != nil {
+		if b.im.held, err = agreeLoaded(ctx, g, world.Held(), err); err == nil {
+			err = b.im.settle(ctx, g)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, b.im.Close())
+	}
+	return b.im, nil
 }
 
 // build runs the stages.

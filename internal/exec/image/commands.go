@@ -3,33 +3,11 @@ package image
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/plan"
 )
-
-// Command is a resolved plan.Cmd: what issuing it needs and no more.
-type Command struct {
-	Kind     plan.Kind
-	Marked   bool // bracketed by marks
-	Stream   device.Stream
-	Launch   device.Launch // Compute, nil when there is nothing to compute; Copy by a kernel
-	Dst, Src device.View   // Copy; Input: Dst; Output: Src
-	Event    device.Event
-	Counters device.Counters
-	Elem     int
-	Value    int64 // WaitCounter, in run 0
-	PerRun   int64
-	Channel  *comm.Channel
-	Seq      int
-	Part     int // Collective: member; Input, Output: number of the block
-	Group    *comm.Group
-}
-
-// ioKey names one rank's block of an input or output.
-type ioKey struct{ io, rank int32 }
 
 // indexBlocks numbers the blocks of inputs or outputs.
 func indexBlocks(ios []plan.IO) map[ioKey]int {
@@ -135,21 +113,4 @@ func (b *builder) readyStreams() error {
 		}
 	}
 	return nil
-}
-
-// writes reports whether a command has a result that is not empty.
-func writes(c *plan.Cmd) bool {
-	return slices.ContainsFunc(c.Outs, func(r plan.Ref) bool { return r.Elements() > 0 })
-}
-
-// repeated is a matmul's second operand where the first is a batch of shape
-// like and it is one matrix for all: devices take operands of equal rank.
-func repeated(b device.View, like []int64) device.View {
-	extra := len(like) - len(b.Shape)
-	if extra <= 0 {
-		return b
-	}
-	b.Shape = slices.Concat(like[:extra], b.Shape)
-	b.Strides = slices.Concat(make([]int64, extra), b.Strides)
-	return b
 }

@@ -3,6 +3,7 @@ package image
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec/fuse"
@@ -191,4 +192,21 @@ func (b *builder) user(c *plan.Cmd) *device.UserKernel {
 		u.Params = append(u.Params, device.UserParam{In: int(p.In), Out: int(p.Out), DType: p.DType, Bits: p.Bits})
 	}
 	return u
+}
+
+// writes reports whether a command has a result that is not empty.
+func writes(c *plan.Cmd) bool {
+	return slices.ContainsFunc(c.Outs, func(r plan.Ref) bool { return r.Elements() > 0 })
+}
+
+// repeated is a matmul's second operand where the first is a batch of shape
+// like and it is one matrix for all: devices take operands of equal rank.
+func repeated(b device.View, like []int64) device.View {
+	extra := len(like) - len(b.Shape)
+	if extra <= 0 {
+		return b
+	}
+	b.Shape = slices.Concat(like[:extra], b.Shape)
+	b.Strides = slices.Concat(make([]int64, extra), b.Strides)
+	return b
 }

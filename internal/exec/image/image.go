@@ -12,13 +12,12 @@
 package image
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/fuse"
 	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/plan"
 )
@@ -114,50 +113,28 @@ type Image struct {
 	channels []*comm.Channel
 }
 
+// Command is a resolved plan.Cmd: what issuing it needs and no more.
+type Command struct {
+	Kind     plan.Kind
+	Marked   bool // bracketed by marks
+	Stream   device.Stream
+	Launch   device.Launch // Compute, nil when there is nothing to compute; Copy by a kernel
+	Dst, Src device.View   // Copy; Input: Dst; Output: Src
+	Event    device.Event
+	Counters device.Counters
+	Elem     int
+	Value    int64 // WaitCounter, in run 0
+	PerRun   int64
+	Channel  *comm.Channel
+	Seq      int
+	Part     int // Collective: member; Input, Output: number of the block
+	Group    *comm.Group
+}
+
 // Group is commands that one launch does.
 type Group struct {
 	Members []int
 	Name    string // of all of them: "silu+mul"
-}
-
-// Build resolves p on m. ctx bounds the image's life: when it ends, what runs is
-// aborted. On error nothing is left behind.
-func Build(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*Image, error) {
-	if most := m.Caps().MaxRanks; p.Ranks > most {
-		return nil, fmt.Errorf("%s is to run on %d ranks, and this machine has at most %d: %w",
-			p.Func, p.Ranks, most, device.ErrUnsupported)
-	}
-	if err := plan.Validate(p); err != nil {
-		return nil, fmt.Errorf("malformed plan of %s: %w", p.Func, err)
-	}
-	if err := agreePlan(ctx, m, p, opts); err != nil {
-		return nil, err
-	}
-	world, err := m.Open(ctx, p.Ranks)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkNodes(p, world); err != nil {
-		return nil, errors.Join(err, world.Close())
-	}
-	if opts.Logger == nil {
-		opts.Logger = slog.New(slog.DiscardHandler)
-	}
-	b := &builder{machine: m.Name(), im: &Image{Plan: p, World: world, Caps: m.Caps(), opts: opts,
-		Inputs: plan.Held(p.Inputs), Outputs: plan.Held(p.Outputs)}}
-	// That ctx ends aborts the world, and then calls of the driver may take as long as in Close.
-	if lost := world.Do(context.WithoutCancel(ctx), func() { err = b.build(ctx) }); lost != nil {
-		return nil, lost
-	}
-	if g := m.Peers(); g != nil {
-		if b.im.held, err = agreeLoaded(ctx, g, world.Held(), err); err == nil {
-			err = b.im.settle(ctx, g)
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(err, b.im.Close())
-	}
-	return b.im, nil
 }
 
 // Close ends the world, frees everything and gives back what the image borrowed.
@@ -189,3 +166,95 @@ func (im *Image) ArenaBytes() int64 { return im.memory.arenaBytes(im.Plan) }
 
 // StagingBytes is what collectives reserve on the rank with the most.
 func (im *Image) StagingBytes() int64 { return im.memory.staging }
+
+// constant reports whether a buffer lies in the store. No plan writes these: a copy does,
+// before the kernels of a run, if at all.
+func (im *Image) constant(buf int32) bool {
+	for i, w := range im.Shared {
+		if w != nil && im.Inputs[i].Parts[0].Ref.Buf == buf {
+			return true
+		}
+	}
+	return false
+}
+
+// WorksIn reports whether t is what an input or output lies in.
+func (im *Image) WorksIn(name string, t *resident.DeviceTensor) bool {
+	for i, r := range im.Residents {
+		if r == t && im.Inputs[i].Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// View returns where r lies.
+func (im *Image) View(r plan.Ref) device.View {
+	b := &im.Plan.Buffers[r.Buf]
+	v := device.View{DType: r.DType, Shape: r.Shape, Strides: r.Strides}
+	if lent := im.memory.lent[place{r.Rank, r.Buf}]; lent != nil {
+		v.Mem, v.Off = lent, r.Off
+		return v
+	}
+	if b.Space == plan.Host {
+		v.Mem, v.Off = im.memory.host[r.Rank], b.Offset+r.Off
+		return v
+	}
+	v.Mem, v.Off = im.memory.arenas[r.Rank], b.Offset-im.memory.gapsBelow(b.Offset)+r.Off
+	return v
+}
+
+// Views are those of all refs.
+func (im *Image) Views(refs ...plan.Ref) []device.View {
+	vs := make([]device.View, len(refs))
+	for i, r := range refs {
+		vs[i] = im.View(r)
+	}
+	return vs
+}
+
+// memory is where buffers lie on each rank.
+type memory struct {
+	arenas  []device.Memory
+	host    []device.Memory         // by rank, Space Host; nil where it has none
+	lent    map[place]device.Memory // what lies in the store or in device tensors, and
+	gaps    []gap                   // what would be its place in the arena, by address
+	staging int64                   // of collectives, on the rank with the most
+}
+
+// place is a buffer on a rank.
+type place struct{ rank, buf int32 }
+
+// gap is a stretch of the plan's arena that the image's arena lacks.
+type gap struct{ at, bytes int64 }
+
+// arenaBytes is the size of the image's arena.
+func (m *memory) arenaBytes(p *plan.Plan) int64 { return p.ArenaBytes - m.gapsBelow(p.ArenaBytes) }
+
+// gapsBelow is how much of the gaps lies below an offset in the plan's arena.
+func (m *memory) gapsBelow(at int64) int64 {
+	sum := int64(0)
+	for _, g := range m.gaps {
+		if g.at >= at {
+			break
+		}
+		sum += g.bytes
+	}
+	return sum
+}
+
+// builder is an image while it is built, and what only its stages need of each other.
+type builder struct {
+	im      *Image
+	machine string // its name
+
+	events   []device.Event
+	counters [][]device.Counters // by plan counter, rank
+	pairs    *comm.Pairs
+	found    map[int32]*fuse.Norm // that teams were asked about, by collective
+
+	inputBlocks, outputBlocks map[ioKey]int
+}
+
+// ioKey names one rank's block of an input or output.
+type ioKey struct{ io, rank int32 }

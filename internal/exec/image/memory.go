@@ -13,36 +13,6 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// memory is where buffers lie on each rank.
-type memory struct {
-	arenas  []device.Memory
-	host    []device.Memory         // by rank, Space Host; nil where it has none
-	lent    map[place]device.Memory // what lies in the store or in device tensors, and
-	gaps    []gap                   // what would be its place in the arena, by address
-	staging int64                   // of collectives, on the rank with the most
-}
-
-// place is a buffer on a rank.
-type place struct{ rank, buf int32 }
-
-// gap is a stretch of the plan's arena that the image's arena lacks.
-type gap struct{ at, bytes int64 }
-
-// arenaBytes is the size of the image's arena.
-func (m *memory) arenaBytes(p *plan.Plan) int64 { return p.ArenaBytes - m.gapsBelow(p.ArenaBytes) }
-
-// gapsBelow is how much of the gaps lies below an offset in the plan's arena.
-func (m *memory) gapsBelow(at int64) int64 {
-	sum := int64(0)
-	for _, g := range m.gaps {
-		if g.at >= at {
-			break
-		}
-		sum += g.bytes
-	}
-	return sum
-}
-
 // layOut decides where buffers lie and reserves what is not lent.
 func (b *builder) layOut(ctx context.Context, params params) error {
 	if err := b.borrow(ctx, params); err != nil {
@@ -208,50 +178,4 @@ func staying(im *Image) (stays []bool) {
 		}
 	}
 	return stays
-}
-
-// constant reports whether a buffer lies in the store. No plan writes these: a copy does,
-// before the kernels of a run, if at all.
-func (im *Image) constant(buf int32) bool {
-	for i, w := range im.Shared {
-		if w != nil && im.Inputs[i].Parts[0].Ref.Buf == buf {
-			return true
-		}
-	}
-	return false
-}
-
-// WorksIn reports whether t is what an input or output lies in.
-func (im *Image) WorksIn(name string, t *resident.DeviceTensor) bool {
-	for i, r := range im.Residents {
-		if r == t && im.Inputs[i].Name == name {
-			return true
-		}
-	}
-	return false
-}
-
-// View returns where r lies.
-func (im *Image) View(r plan.Ref) device.View {
-	b := &im.Plan.Buffers[r.Buf]
-	v := device.View{DType: r.DType, Shape: r.Shape, Strides: r.Strides}
-	if lent := im.memory.lent[place{r.Rank, r.Buf}]; lent != nil {
-		v.Mem, v.Off = lent, r.Off
-		return v
-	}
-	if b.Space == plan.Host {
-		v.Mem, v.Off = im.memory.host[r.Rank], b.Offset+r.Off
-		return v
-	}
-	v.Mem, v.Off = im.memory.arenas[r.Rank], b.Offset-im.memory.gapsBelow(b.Offset)+r.Off
-	return v
-}
-
-// Views are those of all refs.
-func (im *Image) Views(refs ...plan.Ref) []device.View {
-	vs := make([]device.View, len(refs))
-	for i, r := range refs {
-		vs[i] = im.View(r)
-	}
-	return vs
 }
