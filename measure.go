@@ -234,15 +234,11 @@ func (a *autotuner) enter(ctx context.Context, p *plan.Plan) (*entrant, error) {
 			return e, err
 		}
 	}
-	resident := map[string]*resident.DeviceTensor{}
-	for name, d := range args.DeviceIn {
-		resident[name] = d
-	}
 	var err error
 	e.weights, e.batch = exec.NewWeights(weights), slices.Repeat([]exec.Args{args}, measuredRuns)
 	e.prog, err = exec.Load(a.machine.ctx, a.machine.dev, p, exec.Options{Graph: a.opts.Graph, Grace: time.Second,
 		Options: image.Options{Logger: a.opts.Logger, Algorithm: a.opts.Algorithm, Fixed: a.opts.FixedAlgorithms,
-			Resident: resident}})
+			Resident: args.DeviceIn}})
 	if errors.Is(err, device.ErrOutOfMemory) {
 		err = fmt.Errorf("there is no memory for it beside what is loaded: %w", err)
 	}
