@@ -1,14 +1,20 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
+	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/nccl"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
+
+// What a team gives NCCL. Its communicators are package nccl's.
 
 // ncclName is NVIDIA's library. It adds in an order of its own: where that can change bits it
 // is only for those who allow any order.
@@ -76,4 +82,241 @@ func mistaken(lib *nvlib.NCCL, m nvlib.Mistake, multicast bool) error {
 		return nil
 	}
 	return fmt.Errorf("%w: NCCL %s: %s (%s)", device.ErrUnsupported, lib.Loaded().Version, k.What, k.Source)
+}
+
+// prepareNCCL returns what each member launches.
+func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
+	if c.Op == ir.OpBarrier {
+		var err error
+		if c, err = t.barrier(); err != nil {
+			return nil, err
+		}
+	}
+	w, err := coll.PlanNCCL(c, len(t.members))
+	if err != nil {
+		return nil, err
+	}
+	if err := openNCCL(t); err != nil {
+		return nil, err
+	}
+	m := &meeting{what: fmt.Sprintf("%s by %s", c.Op, ncclName)}
+	if err := exerciseNCCL(t, w); err != nil {
+		return nil, err
+	}
+	calls := make([]coll.NCCLCall, len(t.members))
+	steps := make([][]step, len(t.members))
+	for i, mem := range t.members {
+		if !w.TakesPart(i) {
+			continue
+		}
+		at := &attendee{meeting: m, stream: mem.stream}
+		if calls[i], err = packAround(t, w, i, at); err != nil {
+			return nil, err
+		}
+		if mem.dev.site.foreign { // its process gives NCCL its share
+			continue
+		}
+		m.members = append(m.members, at)
+		steps[i] = []step{at}
+	}
+	known := regionsGiven(t, calls)
+	m.call = func() error {
+		if t.w.capture != nil {
+			for _, r := range known {
+				r.Known = true
+			}
+		}
+		return t.nccl.Issue(t.ncclTeam, w, func(i int) (coll.NCCLCall, bool) { return calls[i], steps[i] != nil })
+	}
+	return steps, nil
+}
+
+// regionsGiven returns the regions that calls give NCCL something of.
+func regionsGiven(t *team, calls []coll.NCCLCall) (list []*gpu.Region) {
+	for i, m := range t.members {
+		if m.dev.site.foreign {
+			continue
+		}
+		for _, at := range []nvlib.Ptr{calls[i].In, calls[i].Out} {
+			if r := m.dev.site.heaps[device.Shared].RegionOf(at); r != nil {
+				list = append(list, r)
+			}
+		}
+	}
+	return list
+}
+
+// packAround adds the copies that member i needs and returns what NCCL gets. Of a member of another process it
+// reserves what that does.
+func packAround(t *team, w *coll.NCCLWork, i int, at *attendee) (coll.NCCLCall, error) {
+	s := &w.Shares[i]
+	var call coll.NCCLCall
+	if s.In != nil {
+		call.In = s.In.Addr
+		if s.Pack || s.Staged {
+			mem, err := t.reserve("inputs for NCCL", s.In.Bytes())
+			if err != nil {
+				return call, err
+			}
+			call.In = mem.At[i]
+			if t.members[i].dev.site.foreign {
+				return packOut(t, s, i, at, call)
+			}
+			steps, err := t.members[i].copySteps(s.In.At(call.In), *s.In)
+			if err != nil {
+				return call, err
+			}
+			at.before = append(at.before, steps...)
+		}
+	}
+	return packOut(t, s, i, at, call)
+}
+
+// packOut is packAround of the result.
+func packOut(t *team, s *coll.NCCLShare, i int, at *attendee, call coll.NCCLCall) (coll.NCCLCall, error) {
+	if s.Out != nil {
+		call.Out = s.Out.Addr
+		if s.Unpack {
+			mem, err := t.reserve("results of NCCL", s.Out.Bytes())
+			if err != nil || t.members[i].dev.site.foreign {
+				return call, err
+			}
+			call.Out = mem.At[i]
+			steps, err := t.members[i].copySteps(*s.Out, s.Out.At(call.Out))
+			if err != nil {
+				return call, err
+			}
+			at.after = append(at.after, steps...)
+		}
+	}
+	return call, nil
+}
+
+// openNCCL has the team have communicators.
+func openNCCL(t *team) (err error) {
+	if t.nccl != nil {
+		return nil
+	}
+	w, limit := t.w, t.w.m.opts.teamTimeout()
+	t.ncclTeam = &nccl.Team{System: w.m.sys.System, Peers: w.peers, Calls: &w.hung.calls, Patience: limit,
+		Longer: fmt.Sprintf("%s=%v waits longer", TimeoutVariable, 10*limit), GivenUp: w.hung.why, Ended: w.ended.Load,
+		Aside: w.aside, Apart: t.checkPeerAccess}
+	for _, m := range t.members {
+		t.ncclTeam.Members = append(t.ncclTeam.Members, nccl.Member{Rank: m.dev.rank, Device: m.dev.site.gpu.Device,
+			Foreign: m.dev.site.foreign, Stream: m.stream.h, Bound: m.dev.bound})
+	}
+	t.nccl, err = w.m.sys.pool.Open(t.ncclTeam)
+	return err
+}
+
+// exerciseNCCL has NCCL run a call once.
+func exerciseNCCL(t *team, w *coll.NCCLWork) error {
+	var mems []*memory
+	return t.nccl.Exercise(t.ncclTeam, w, nccl.Trial{
+		Reserve: func(bytes int64) (at []nvlib.Ptr, err error) {
+			mems, err = allocEach(t, bytes, device.Private)
+			for i := 0; i < len(mems) && err == nil; i++ {
+				at = append(at, mems[i].addr)
+				if m := t.members[i]; !m.dev.site.foreign {
+					err = m.set(at[i], 0, bytes/4)
+				}
+			}
+			return at, err
+		},
+		Drop: func() { dropAll(mems) },
+		Issued: func() {
+			for _, m := range t.members {
+				if !m.dev.site.foreign {
+					m.stream.worked()
+				}
+			}
+		},
+		Idle: func() (bool, error) { return membersIdle(t) },
+	})
+}
+
+// membersIdle reports whether the members' streams have done all they were given.
+func membersIdle(t *team) (bool, error) {
+	t.w.mu.Lock()
+	defer t.w.mu.Unlock()
+	for _, m := range t.members {
+		if m.dev.site.foreign {
+			continue
+		}
+		if idle, err := m.stream.idle(); !idle || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// allocEach reserves memory on every member; on an error it returns what it has.
+func allocEach(t *team, bytes int64, kind device.MemKind) (mems []*memory, err error) {
+	for _, m := range t.members {
+		mem, err := m.dev.alloc(bytes, kind)
+		if err != nil {
+			return mems, err
+		}
+		mems = append(mems, mem)
+	}
+	return mems, nil
+}
+
+// dropAll gives memory back that nothing uses any more.
+func dropAll(mems []*memory) {
+	for _, m := range mems {
+		m.freed = true
+		if m.nowhere {
+			continue
+		}
+		_ = m.dev.bound(func() error { return m.dev.site.heaps[m.kind].Free(m.addr, m.bytes) })
+	}
+}
+
+// leaveNCCL gives up the team's communicators: for the next team, if all that they were given is over.
+func leaveNCCL(t *team, sound bool) {
+	if t.nccl != nil {
+		t.w.m.sys.pool.Leave(t.nccl, sound)
+	}
+	t.nccl = nil
+}
+
+// trimNCCL destroys what communicators no team uses, beyond so many. Without the issue lock nothing is done.
+func trimNCCL(w *world, most int) bool { return w.issueLocked && w.m.sys.pool.Trim(most) }
+
+// readNCCL ends the world if work given to NCCL failed. The caller holds mu.
+func readNCCL(w *world) {
+	for _, t := range w.teams {
+		if t.nccl == nil {
+			continue
+		}
+		if i, err := t.nccl.Failure(); err != nil && w.cause == nil {
+			m := t.members[i]
+			w.end(&device.Fault{Rank: m.dev.rank, Stream: m.stream.name, ID: m.id, Err: err})
+		}
+	}
+}
+
+// ncclPatience is how long a world that is being closed waits for its work before
+// it ends NCCL's.
+const ncclPatience = 2 * time.Second
+
+// abortNCCL ends what NCCL runs. The caller holds mu.
+func abortNCCL(w *world) {
+	for _, t := range w.teams {
+		if t.nccl != nil {
+			t.nccl.Abort()
+		}
+	}
+}
+
+// closeNCCL gives up all communicators once the devices are at rest.
+func closeNCCL(w *world, errs []error) {
+	sound := errors.Join(errs...) == nil
+	for _, s := range w.sites {
+		sound = sound && !s.lost()
+	}
+	for _, t := range w.teams {
+		leaveNCCL(t, sound)
+	}
 }

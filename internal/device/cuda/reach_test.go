@@ -14,6 +14,7 @@ import (
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/nccl"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/ir"
 )
@@ -474,12 +475,12 @@ func eachStretch(shape, a, b []int64, f func(a, b, n int64)) {
 // where the driver's word for it is not good; where it was told otherwise before, it
 // is declined.
 func TestApartNCCL(t *testing.T) {
-	before, set := cabi.Getenv(ncclPeersVariable)
+	before, set := cabi.Getenv(nccl.PeersVariable)
 	if !set {
 		before = "0"
 	}
 	tell := func(v string) {
-		if err := cabi.Setenv(ncclPeersVariable, v); err != nil && cabi.Callable {
+		if err := cabi.Setenv(nccl.PeersVariable, v); err != nil && cabi.Callable {
 			t.Fatal(err)
 		}
 	}
@@ -522,8 +523,8 @@ func TestApartNCCL(t *testing.T) {
 			r.must(w.Close())
 		}
 		first()
-		if v, _ := cabi.Getenv(ncclPeersVariable); sys.pool.may != tc.may || cabi.Callable && (v == "0") != tc.may {
-			t.Errorf("%+v: NCCL may use peers' memory: %v, and %s=%s", tc, sys.pool.may, ncclPeersVariable, v)
+		if v, _ := cabi.Getenv(nccl.PeersVariable); sys.pool.UsesPeers() != tc.may || cabi.Callable && (v == "0") != tc.may {
+			t.Errorf("%+v: NCCL may use peers' memory: %v, and %s=%s", tc, sys.pool.UsesPeers(), nccl.PeersVariable, v)
 		}
 		if tc.mangled { // as a trial would have found, had it been later
 			sys.Reach.Why[gpu.Couple{0, 1}] = errors.New("other bytes arrived")

@@ -8,13 +8,14 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/nccl"
 	"hocket.example/hocket/internal/nvlib"
 )
 
 // system is what the process has of CUDA, and what its worlds share.
 type system struct {
 	*gpu.System
-	pool        ncclPool
+	pool        nccl.Pool
 	issueLock   issueLock
 	coresidency coresidency
 	picks       gemm.Picks

@@ -9,6 +9,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/nccl"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
@@ -23,16 +24,17 @@ import (
 
 // team is members that meet, each on one stream.
 type team struct {
-	w       *world
-	members []*member
-	regions map[string]coll.Area // the largest of each name
-	memory  []*memory
-	joints  []*multicast // the largest is the last
-	bytes   int64        // of each member
-	named   int          // regions that control memory names
-	closed  bool
-	nccl    *communicators // nil until they are needed
-	kernels []string       // of all members, in a world of several processes; see alike
+	w        *world
+	members  []*member
+	regions  map[string]coll.Area // the largest of each name
+	memory   []*memory
+	joints   []*multicast // the largest is the last
+	bytes    int64        // of each member
+	named    int          // regions that control memory names
+	closed   bool
+	nccl     *nccl.Group // nil until it is needed
+	ncclTeam *nccl.Team  // likewise
+	kernels  []string    // of all members, in a world of several processes; see alike
 }
 
 // member is one place of a team.
@@ -286,13 +288,13 @@ func (t *team) Close() error {
 		}
 	}
 	err := t.free()
-	trimNCCL(t.w, idleMost)
+	trimNCCL(t.w, nccl.IdleMost)
 	return err
 }
 
 func (t *team) free() error {
 	t.closed = true
-	t.leaveNCCL(t.w.cause == nil)
+	leaveNCCL(t, t.w.cause == nil)
 	errs := []error{freeJoints(t)}
 	for _, mem := range t.memory {
 		errs = append(errs, mem.giveBack())

@@ -7,6 +7,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/nccl"
 )
 
 var errClosed = errors.New("the world is closed")
@@ -40,7 +41,7 @@ func (w *world) close() error {
 	closeNCCL(w, errs)
 	defer w.exclusive()()
 	w.hung.forgetAbort()
-	trimNCCL(w, idleMost)
+	trimNCCL(w, nccl.IdleMost)
 	for _, g := range w.recorded {
 		errs = append(errs, g.drop())
 	}
