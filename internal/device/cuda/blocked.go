@@ -6,6 +6,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/guard"
 )
 
 // blockedStreams lists the streams whose work is held back. The caller holds mu.
@@ -24,18 +25,18 @@ const standingsPatience = 200 * time.Millisecond
 
 // Standings implements device.Status. Where a call of the driver has the world it says which.
 func (w *world) Standings() (list []device.Standing) {
-	var seen sighting
+	var seen guard.Sighting
 	for began := time.Now(); !w.mu.TryLock(); gpu.Pause(time.Since(began)) {
 		now := time.Now()
-		p, age := seen.of(&w.hung.calls, now)
-		if w.hung.why() == nil && now.Sub(began) < standingsPatience {
+		p, age := seen.Of(&w.guard.Calls, now)
+		if w.guard.GivenUp() == nil && now.Sub(began) < standingsPatience {
 			continue
 		}
 		at := device.Standing{Rank: -1, ID: -1, Does: "holds the host up", Since: began}
-		if err := w.hung.why(); err != nil {
+		if err := w.guard.GivenUp(); err != nil {
 			at.Does = "was given up: " + err.Error()
 		} else if age > 0 {
-			at.Does, at.Since = fmt.Sprintf("is in %s, a call of the driver", p.Call), seen.since
+			at.Does, at.Since = fmt.Sprintf("is in %s, a call of the driver", p.Call), seen.Since
 		}
 		return []device.Standing{at}
 	}
@@ -55,7 +56,7 @@ func (w *world) Standings() (list []device.Standing) {
 	case <-time.After(standingsPatience):
 	}
 	at := device.Standing{Rank: -1, ID: -1, Does: "does not answer", Since: began}
-	if p, ok := w.hung.calls.Pending(); ok {
+	if p, ok := w.guard.Calls.Pending(); ok {
 		at.Does = fmt.Sprintf("is in %s, a call of the driver", p.Call)
 	}
 	return []device.Standing{at}

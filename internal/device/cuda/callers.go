@@ -21,7 +21,7 @@ type callers struct{ w *world }
 
 // Callers implements device.World.
 func (w *world) Callers() (device.Callers, error) {
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if err := w.err(); err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func (c callers) Between(streams []uintptr, issue func() error) error {
 	if len(streams) != len(c.w.devices) {
 		return fmt.Errorf("%d streams of the caller's for %d ranks", len(streams), len(c.w.devices))
 	}
-	return c.w.batch(streams, func() error {
+	return c.w.guard.Batch(streams, func() bool { return waitsOnDevices(c.w) }, func() error {
 		if err := c.follow(streams); err != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ func (c callers) CaptureInto(ctx context.Context, streams []uintptr, issue func(
 	if err := w.Sync(ctx); err != nil {
 		return err
 	}
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if err := w.admitCapture(); err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (c callers) CaptureInto(ctx context.Context, streams []uintptr, issue func(
 		w.end(err)
 		return err
 	}
-	issued := unlocked(w, issue)
+	issued := w.guard.Issue(issue)
 	f, raws, err := g.finishCapture(formOne)
 	if err = errors.Join(issued, err); err == nil && len(blockedStreams(w)) > 0 {
 		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: blockedStreams(w)})

@@ -238,7 +238,7 @@ func (c *calls) Copy(stream, dst, src uintptr, bytes int64) error {
 // Close implements device.Calls: work on streams of the caller's is waited for with all the rest of the GPU's.
 func (c *calls) Close() error {
 	var err error
-	if !c.w.ended.Load() {
+	if !c.w.guard.Ended() {
 		err = c.me.dev.bound(c.w.drv.SyncContext)
 	}
 	if err == nil { // all is over: a world that is closed now ends nobody's work

@@ -85,10 +85,10 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, 
 
 // Prepare makes the launches of a collective.
 func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launch, error) {
-	if f := &t.w.m.sys.coresidency; tune.Algo == ncclName && f.enter(t.w, nil) {
-		defer f.leave(t.w) // it runs the call once; the co-residency lock comes before the issue lock
+	if tune.Algo == ncclName && t.w.guard.Enter(nil) {
+		defer t.w.guard.Leave() // it runs the call once; the co-residency lock comes before the issue lock
 	}
-	defer t.w.exclusive()()
+	defer t.w.guard.Exclusive()()
 	a, r, err := t.check(tune, c)
 	if err != nil {
 		return nil, err

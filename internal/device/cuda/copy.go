@@ -108,7 +108,7 @@ func keepCopy(w *world, key copyKey, launches []*nvlib.Launch) {
 // PrepareCopy compiles what a copy needs that no copy engine does.
 func (d *dev) PrepareCopy(dst, src device.View) error {
 	w := d.w
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if d.site.foreign {
 		return nil
 	}

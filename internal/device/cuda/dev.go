@@ -50,7 +50,7 @@ func (s *site) bound(f func() error) error {
 }
 
 func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
-	defer d.w.exclusive()()
+	defer d.w.guard.Exclusive()()
 	if err := d.w.err(); err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (d *dev) alloc(bytes int64, kind device.MemKind) (*memory, error) {
 
 func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 	w := d.w
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if err := w.err(); err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func (d *dev) NewCounters(n int) (device.Counters, error) {
 		d.w.mu.Lock()
 		defer d.w.mu.Unlock()
 	} else {
-		defer d.w.exclusive()()
+		defer d.w.guard.Exclusive()()
 	}
 	if err := d.w.err(); err != nil {
 		return nil, err

@@ -68,8 +68,7 @@ func addGPUs(r *Report, s *system, nvml *nvlib.NVML, try bool) {
 
 // tryAll asks about every two GPUs; it says what left one unusable.
 func (s *system) tryAll() string {
-	s.issueLock.mu.Lock()
-	defer s.issueLock.mu.Unlock()
+	defer s.locks.LockIssue()()
 	for i, a := range s.GPUs {
 		for _, b := range s.GPUs[i+1:] {
 			if _, err := s.Apart(a, b); err != nil {

@@ -28,7 +28,7 @@ func (g *graph) Choose(i int) {
 
 // Keep chooses a form and frees the others.
 func (g *graph) Keep(i int) error {
-	defer g.w.exclusive()()
+	defer g.w.guard.Exclusive()()
 	var errs []error
 	for k, f := range g.forms {
 		if k != i {
@@ -45,7 +45,7 @@ func (g *graph) Launch(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if w.issuing.Load() == 0 {
+	if !w.guard.Issuing() {
 		return w.Batch(func() error { return g.enqueue() })
 	}
 	return g.enqueue()
@@ -153,8 +153,13 @@ func (f *form) launch(w *world) error {
 	return nil
 }
 
+// flagged reports whether a form of g that may be launched has flags.
+func (g *graph) flagged() bool {
+	return slices.ContainsFunc(g.forms, func(f *form) bool { return f.flags != nil })
+}
+
 func (g *graph) Close() error {
-	defer g.w.exclusive()()
+	defer g.w.guard.Exclusive()()
 	g.w.recorded = slices.DeleteFunc(g.w.recorded, func(o *graph) bool { return o == g })
 	return g.drop()
 }

@@ -11,7 +11,7 @@ import (
 
 // Capture records what issue gives to streams, once for each form.
 func (w *world) Capture(issue func() error) (device.Graph, error) {
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if err := w.admitCapture(); err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (g *graph) record(name string, issue func() error) (bound bool, err error) 
 	if err := beginCapture(w, name); err != nil {
 		return false, err
 	}
-	issued := unlocked(w, issue)
+	issued := w.guard.Issue(issue)
 	c := w.capture
 	f, err := g.endCapture(name)
 	g.forms = append(g.forms, f)
@@ -167,21 +167,6 @@ func mostBlocks(steps []step) int {
 		}
 	}
 	return most
-}
-
-// unlocked runs f without the world's mutex, and has it again however f ends. The
-// issue lock, which the caller holds, f holds too.
-func unlocked(w *world, f func() error) error {
-	gated := w.issueLocked
-	w.issueLocked = false
-	w.issuing.Add(1)
-	w.mu.Unlock()
-	defer func() {
-		w.mu.Lock()
-		w.issuing.Add(-1)
-		w.issueLocked = gated
-	}()
-	return f()
 }
 
 // openOrigin makes the stream of a GPU that graphs are recorded from and

@@ -5,7 +5,7 @@ import "hocket.example/hocket/internal/device"
 // Held implements device.Holder: regions of heaps, whatever of them is in use, and
 // memory joined to multicast objects.
 func (w *world) Held() device.Held {
-	if !w.lockLive() {
+	if !w.guard.LockLive() {
 		return device.Held{} // nobody can tell
 	}
 	defer w.mu.Unlock()

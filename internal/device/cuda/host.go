@@ -104,7 +104,7 @@ func growStaging(w *world, s *site, size int64) (nvlib.Ptr, error) {
 // Stage makes buffers for transfers of so many bytes each, all under way at once
 // that many times, as far as that much is staged at all.
 func (w *world) Stage(transfers []int64, times int) error {
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if err := w.err(); err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func (l *launch) run(s *stream) error {
 
 // Release lets the launch go; nothing issued may still use it.
 func (l *launch) Release() {
-	defer l.dev.w.exclusive()()
+	defer l.dev.w.guard.Exclusive()()
 	l.drop()
 }
 
@@ -93,7 +93,7 @@ func kernelName(k *device.Kernel) string {
 // Prepare compiles and loads what computes k, and picks algorithms.
 func (d *dev) Prepare(dk device.Kernel) (device.Launch, error) {
 	w := d.w
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if err := w.err(); err != nil {
 		return nil, err
 	}

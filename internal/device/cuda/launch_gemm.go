@@ -107,7 +107,7 @@ func (s *stream) PrepareLaunches(list []device.Launch) error {
 	if need == 0 {
 		return nil
 	}
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if err := w.err(); err != nil {
 		return err
 	}

@@ -19,16 +19,16 @@ func (l *launch) addUser(k *device.Kernel) error {
 		return err
 	}
 	u := k.User
-	var guard *guard
+	var box *sandbox
 	if u.Checked {
-		if guard, err = l.guard(u, ins, outs); err != nil {
+		if box, err = l.sandbox(u, ins, outs); err != nil {
 			return err
 		}
-		ins, outs = guard.ins, guard.outs
+		ins, outs = box.ins, box.outs
 	}
 	var st kernels.Step
 	site := l.dev.site
-	err = site.w.aside(func() (err error) {
+	err = site.w.guard.Aside(func() (err error) {
 		st, err = site.w.m.opts.Kernels.User(site.target(), kernels.User{File: u.File, Entry: u.Entry, Code: u.Code,
 			Shape:  nvlib.Shape{Grid: extents(u.Grid), Block: extents(u.Block), Shared: uint32(u.Shared)},
 			Params: userParams(u, ins, outs)})
@@ -43,8 +43,8 @@ func (l *launch) addUser(k *device.Kernel) error {
 	}
 	l.name = u.Name()
 	l.steps = append(l.steps, &kernelStep{l: main, f: atEnd})
-	if guard != nil {
-		return guard.compare(u)
+	if box != nil {
+		return box.compare(u)
 	}
 	return nil
 }

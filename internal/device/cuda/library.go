@@ -31,9 +31,9 @@ func (k *kernel) problem() kernels.Problem {
 // the compiler works.
 func (s *site) compileAside(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
 	var steps []kernels.Step
-	err := s.w.compiling(func() (err error) {
+	err := s.w.guard.Compiling(func() (err error) {
 		steps, err = s.steps(p, func(bytes int64) (nvlib.Ptr, error) {
-			defer s.w.exclusive()()
+			defer s.w.guard.Exclusive()()
 			if err := s.w.err(); err != nil {
 				return 0, err // its heaps may be closed
 			}

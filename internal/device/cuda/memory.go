@@ -38,7 +38,7 @@ func (m *memory) Address() uintptr { return uintptr(m.addr) }
 
 func (m *memory) Free() error {
 	w := m.dev.w
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if w.cause == errClosed {
 		return w.err()
 	}
@@ -75,7 +75,7 @@ func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 	if !ok || m == nil || m.dev.w.m != d.w.m || m.dev.site.gpu != d.site.gpu || m.dev.rank != d.rank || m.kind == device.Pinned {
 		return nil, d.errorf("borrowing memory that is not this device's: %w", device.ErrUnsupported)
 	}
-	gone := !m.dev.w.lockLive()
+	gone := !m.dev.w.guard.LockLive()
 	if !gone {
 		gone = m.freed || m.dev.w.cause != nil
 		m.dev.w.mu.Unlock()

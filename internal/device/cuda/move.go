@@ -17,7 +17,7 @@ const moveBlocks = 32
 // it.
 func (d *dev) PrepareMove(dst, src device.View, blocks int) (device.Launch, error) {
 	w := d.w
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if err := w.err(); err != nil {
 		return nil, err
 	}

@@ -198,9 +198,9 @@ func openNCCL(t *team) (err error) {
 		return nil
 	}
 	w, limit := t.w, t.w.m.opts.teamTimeout()
-	t.ncclTeam = &nccl.Team{System: w.m.sys.System, Peers: w.peers, Calls: &w.hung.calls, Patience: limit,
-		Longer: fmt.Sprintf("%s=%v waits longer", TimeoutVariable, 10*limit), GivenUp: w.hung.why, Ended: w.ended.Load,
-		Aside: w.aside, Apart: t.checkPeerAccess}
+	t.ncclTeam = &nccl.Team{System: w.m.sys.System, Peers: w.peers, Calls: &w.guard.Calls, Patience: limit,
+		Longer: fmt.Sprintf("%s=%v waits longer", TimeoutVariable, 10*limit), GivenUp: w.guard.GivenUp, Ended: w.guard.Ended,
+		Aside: w.guard.Aside, Apart: t.checkPeerAccess}
 	for _, m := range t.members {
 		t.ncclTeam.Members = append(t.ncclTeam.Members, nccl.Member{Rank: m.dev.rank, Device: m.dev.site.gpu.Device,
 			Foreign: m.dev.site.foreign, Stream: m.stream.h, Bound: m.dev.bound})
@@ -282,7 +282,7 @@ func leaveNCCL(t *team, sound bool) {
 }
 
 // trimNCCL destroys what communicators no team uses, beyond so many. Without the issue lock nothing is done.
-func trimNCCL(w *world, most int) bool { return w.issueLocked && w.m.sys.pool.Trim(most) }
+func trimNCCL(w *world, most int) bool { return w.guard.HoldsIssue() && w.m.sys.pool.Trim(most) }
 
 // readNCCL ends the world if work given to NCCL failed. The caller holds mu.
 func readNCCL(w *world) {

@@ -42,7 +42,7 @@ func (w *world) settleProducts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	for _, s := range w.sites {
 		if err := s.bound(func() error { return s.gemms.Adopt(all) }); err != nil {
 			return fmt.Errorf("cuda: %w", err)

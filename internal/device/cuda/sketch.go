@@ -22,6 +22,7 @@ func (m *machine) DryRun(ranks int) (device.World, error) {
 		return nil, fmt.Errorf("cuda: a dry run of %d ranks: 1 to %d are possible", ranks, most)
 	}
 	w := &world{m: m, drv: m.sys.Driver}
+	w.guard = m.guard(w)
 	if m.opts.Peers != nil {
 		var err error
 		if w.peers, err = m.opts.Peers.Spread(ranks); err != nil {

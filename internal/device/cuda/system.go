@@ -8,6 +8,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/guard"
 	"hocket.example/hocket/internal/device/cuda/nccl"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -15,10 +16,9 @@ import (
 // system is what the process has of CUDA, and what its worlds share.
 type system struct {
 	*gpu.System
-	pool        nccl.Pool
-	issueLock   issueLock
-	coresidency coresidency
-	picks       gemm.Picks
+	locks guard.Process
+	pool  nccl.Pool
+	picks gemm.Picks
 }
 
 func newSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*system, error) {
@@ -26,7 +26,7 @@ func newSystem(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*system
 	if err != nil {
 		return nil, err
 	}
-	return &system{System: s}, nil
+	return &system{System: s, locks: guard.Process{System: s}}, nil
 }
 
 // theSystem loads the driver once a process.

@@ -63,7 +63,7 @@ func (w *world) TeamAlgorithms() []string {
 
 // OpenTeam makes the members' control memory.
 func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if err := w.err(); err != nil {
 		return nil, err
 	}
@@ -155,7 +155,7 @@ func (m *member) kernel(k kernels.Meeting) (step, error) {
 	t, s := m.team, m.dev.site
 	k.Team = m.place()
 	var st kernels.Step
-	err := s.w.compiling(func() (err error) {
+	err := s.w.guard.Compiling(func() (err error) {
 		st, err = s.w.m.opts.Kernels.Meeting(s.target(), k)
 		return err
 	})
@@ -277,7 +277,7 @@ func (t *team) Supports(tune device.Tuning, c *device.Collective) error {
 }
 
 func (t *team) Close() error {
-	defer t.w.exclusive()()
+	defer t.w.guard.Exclusive()()
 	if t.closed || t.w.cause == errClosed {
 		return t.w.err()
 	}

@@ -22,7 +22,7 @@ func openAbort(w *world) error {
 	}
 	cabi.Store(uintptr(at), uint64(0))
 	w.abort = at
-	w.hung.abort.Store(uintptr(at))
+	w.guard.AbortBy(uintptr(at))
 	return nil
 }
 

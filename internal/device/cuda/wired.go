@@ -70,7 +70,7 @@ func (s *site) openWired() error {
 	}
 	lib := s.w.m.opts.Kernels
 	var raise, await kernels.Step
-	err := s.w.aside(func() (err error) {
+	err := s.w.guard.Aside(func() (err error) {
 		if raise, err = lib.Raise(s.target()); err == nil {
 			await, err = lib.Await(s.target())
 		}

@@ -3,13 +3,14 @@ package cuda
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/guard"
 	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
 )
@@ -19,7 +20,7 @@ import (
 type world struct {
 	m       *machine
 	drv     *nvlib.Driver
-	hung    hung
+	guard   *guard.World
 	sites   []*site       // GPUs in use by this process, each once
 	all     []*site       // those, and with peers the others', in the order of ranks
 	peers   *procs.Spread // nil where all ranks are this process's
@@ -27,27 +28,23 @@ type world struct {
 	opened  time.Time
 	unwatch func() bool // stops watching the context of Open
 
-	issuing atomic.Int32 // batches under way
-
-	mu sync.Mutex
-	// issueLocked is set while the owner of mu also holds the issue lock alone.
-	issueLocked bool
-	streams     []*stream
-	woken       []*stream // to be flushed
-	asked       int       // the stream that is asked next whether it is idle; see poll
-	calls       int       // functions of HostCallers that run or are waited for
-	landings    []landing
-	capture     *capture  // under way; nil for none
-	latest      *graphRun // that later work must come behind; nil for none
-	marked      *form     // launched last, and not told of yet; nil for none
-	recorded    []*graph  // and not closed
-	staging     staging
-	teams       []*team
-	abort       nvlib.Ptr // the word that ends the waits of teams' kernels; 0 for none
-	copies      map[copyKey][]*nvlib.Launch
-	observer    device.Observer
-	naming      *naming // nil unless a profiler captures, and NVTX is there
-	cause       error   // why the world has ended; nil while it lives
+	mu       sync.Mutex
+	streams  []*stream
+	woken    []*stream // to be flushed
+	asked    int       // the stream that is asked next whether it is idle; see poll
+	calls    int       // functions of HostCallers that run or are waited for
+	landings []landing
+	capture  *capture  // under way; nil for none
+	latest   *graphRun // that later work must come behind; nil for none
+	marked   *form     // launched last, and not told of yet; nil for none
+	recorded []*graph  // and not closed
+	staging  staging
+	teams    []*team
+	abort    nvlib.Ptr // the word that ends the waits of teams' kernels; 0 for none
+	copies   map[copyKey][]*nvlib.Launch
+	observer device.Observer
+	naming   *naming // nil unless a profiler captures, and NVTX is there
+	cause    error   // why the world has ended; nil while it lives
 
 	// Of a world with peers.
 	nowhere    int       // addresses given to memory of other processes
@@ -56,7 +53,6 @@ type world struct {
 	wired      wired
 
 	called bool // streams of the caller's may have work of it (see calls.go)
-	ended  atomic.Bool
 }
 
 // site is a GPU as a world uses it.
@@ -83,8 +79,10 @@ type site struct {
 }
 
 func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
-	w := &world{m: m, opened: time.Now(), hung: hung{ctx: ctx, lost: make(chan struct{})}}
-	w.drv = m.sys.Driver.Watched(&w.hung.calls)
+	w := &world{m: m, opened: time.Now()}
+	w.guard = m.guard(w)
+	w.guard.Open(ctx)
+	w.drv = m.sys.Driver.Watched(&w.guard.Calls)
 	var err error
 	if m.opts.Peers != nil {
 		if w.peers, err = m.share(ctx, ranks); err != nil {
@@ -92,9 +90,7 @@ func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
 		}
 	}
 	lost := w.Do(ctx, func() {
-		w.lockIssue()
-		err = w.open(ranks)
-		w.unlockIssue()
+		w.guard.Alone(func() { err = w.open(ranks) })
 	})
 	if lost != nil {
 		return nil, lost
@@ -109,6 +105,27 @@ func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
 	return w, nil
 }
 
+// guard is what guards a world.
+func (m *machine) guard(w *world) *guard.World {
+	return m.sys.locks.New(guard.Host{Mu: &w.mu, Err: w.err, Rests: func() bool { return w.calls == 0 && w.look() }})
+}
+
+// Do implements device.World.
+func (w *world) Do(ctx context.Context, f func()) error { return w.guard.Do(ctx, f) }
+
+// Batch implements device.World.
+func (w *world) Batch(issue func() error) error {
+	return w.guard.Batch(nil, func() bool { return waitsOnDevices(w) }, issue)
+}
+
+// waitsOnDevices reports whether w has kernels that wait on devices for each other: those of teams, or of graphs that
+// flags join.
+func waitsOnDevices(w *world) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.teams) > 0 || slices.ContainsFunc(w.recorded, (*graph).flagged)
+}
+
 func (w *world) open(ranks int) error {
 	if err := w.place(ranks); err != nil {
 		return err
@@ -119,7 +136,7 @@ func (w *world) open(ranks int) error {
 		}
 	}
 	for _, s := range w.sites {
-		w.hung.opening.Store(s.gpu)
+		w.guard.Opening.Store(s.gpu)
 		var err error
 		if s.ctx, err = s.gpu.Context(); err != nil {
 			return s.gpu.Unusable(err)
@@ -197,7 +214,7 @@ func (w *world) Abort(cause error) {
 	if cause == nil {
 		cause = errors.New("Abort was called")
 	}
-	if w.lockLive() {
+	if w.guard.LockLive() {
 		defer w.mu.Unlock()
 		if w.cause == nil && w.peers != nil { // whatever was under way: others may wait for what comes next
 			w.peers.Abort(cause)
@@ -213,7 +230,7 @@ func (w *world) end(cause error) {
 		return
 	}
 	w.cause = cause
-	w.ended.Store(true)
+	w.guard.End()
 	endTeams(w)
 	if w.peers != nil {
 		w.peers.End(cause, w.busy())
@@ -228,8 +245,8 @@ func (w *world) end(cause error) {
 
 // err returns what calls on a world that has ended get. The caller holds mu.
 func (w *world) err() error {
-	if w.cause == nil && w.hung.why() != nil {
-		w.cause = w.hung.why()
+	if w.cause == nil && w.guard.GivenUp() != nil {
+		w.cause = w.guard.GivenUp()
 	}
 	if w.cause == nil {
 		return nil
@@ -238,11 +255,11 @@ func (w *world) err() error {
 }
 
 func (w *world) check() error {
-	if !w.ended.Load() {
+	if !w.guard.Ended() {
 		return nil
 	}
-	if !w.lockLive() {
-		return &device.Aborted{Cause: w.hung.why()}
+	if !w.guard.LockLive() {
+		return &device.Aborted{Cause: w.guard.GivenUp()}
 	}
 	defer w.mu.Unlock()
 	return w.err()

@@ -15,8 +15,8 @@ var errClosed = errors.New("the world is closed")
 // Close waits for what devices still run and frees everything. What lies on a
 // GPU that is lost goes with the process: no call could give it back.
 func (w *world) Close() error {
-	w.hung.closing.Store(true)
-	if w.hung.why() != nil {
+	w.guard.Closing()
+	if w.guard.GivenUp() != nil {
 		return nil // Open tells
 	}
 	var err error
@@ -37,10 +37,10 @@ func (w *world) close() error {
 	if w.peers != nil {
 		w.peers.Forget(w.peers.Name + ":") // of a load that failed
 	}
-	w.m.sys.coresidency.forget(w)
+	w.guard.Forget()
 	closeNCCL(w, errs)
-	defer w.exclusive()()
-	w.hung.forgetAbort()
+	defer w.guard.Exclusive()()
+	w.guard.AbortBy(0)
 	trimNCCL(w, nccl.IdleMost)
 	for _, g := range w.recorded {
 		errs = append(errs, g.drop())

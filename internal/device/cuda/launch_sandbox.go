@@ -10,9 +10,9 @@ import (
 // guardBytes are between a kernel's tensors, and before and behind them, where what it does undeclared is looked for.
 const guardBytes = 4096
 
-// guard has a kernel of the user's work on copies of its tensors, with poison around them, and in those that it only
+// sandbox has a kernel of the user's work on copies of its tensors, with poison around them, and in those that it only
 // writes. So undeclared reads give NaNs, and writes that are not declared show, and do no harm.
-type guard struct {
+type sandbox struct {
 	l         *launch
 	ins, outs []strided.View // the copies
 	origins   []strided.View // of ins
@@ -22,9 +22,9 @@ type guard struct {
 	tag       uint64
 }
 
-// guard adds the steps before the kernel. The context is current.
-func (l *launch) guard(u *device.UserKernel, ins, outs []strided.View) (*guard, error) {
-	g := &guard{l: l, ins: make([]strided.View, len(ins)), outs: make([]strided.View, len(outs)), origins: ins,
+// sandbox adds the steps before the kernel. The context is current.
+func (l *launch) sandbox(u *device.UserKernel, ins, outs []strided.View) (*sandbox, error) {
+	g := &sandbox{l: l, ins: make([]strided.View, len(ins)), outs: make([]strided.View, len(outs)), origins: ins,
 		results: outs}
 	var err error
 	if g.fault, g.tag, err = l.dev.site.faults.reserve(l); err != nil {
@@ -64,7 +64,7 @@ func (l *launch) guard(u *device.UserKernel, ins, outs []strided.View) (*guard, 
 }
 
 // poisoned reserves memory for the launch, and has it poisoned whenever that runs.
-func (g *guard) poisoned(bytes int64) (*memory, error) {
+func (g *sandbox) poisoned(bytes int64) (*memory, error) {
 	bytes = (bytes + 3) / 4 * 4
 	m, err := g.l.dev.alloc(bytes, device.Private)
 	if err != nil {
@@ -78,7 +78,7 @@ func (g *guard) poisoned(bytes int64) (*memory, error) {
 	return m, err
 }
 
-func (g *guard) copy(dst, src strided.View) error {
+func (g *sandbox) copy(dst, src strided.View) error {
 	steps, err := g.l.dev.copySteps(dst, src)
 	g.l.steps = append(g.l.steps, steps...)
 	return err
@@ -86,7 +86,7 @@ func (g *guard) copy(dst, src strided.View) error {
 
 // compare adds the steps behind the kernel: what looks at what it did, and what brings its results to where they
 // belong.
-func (g *guard) compare(u *device.UserKernel) error {
+func (g *sandbox) compare(u *device.UserKernel) error {
 	for i, p := range u.Params {
 		if p.In < 0 && p.Out < 0 {
 			continue
@@ -122,10 +122,10 @@ func (g *guard) compare(u *device.UserKernel) error {
 	return nil
 }
 
-func (g *guard) look(x kernels.Unchanged) error {
+func (g *sandbox) look(x kernels.Unchanged) error {
 	site := g.l.dev.site
 	var st kernels.Step
-	err := site.w.aside(func() (err error) {
+	err := site.w.guard.Aside(func() (err error) {
 		st, err = site.w.m.opts.Kernels.Unchanged(site.target(), x)
 		return err
 	})
