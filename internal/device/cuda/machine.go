@@ -44,6 +44,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/peers"
 	"hocket.example/hocket/internal/kernels"
 	procs "hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
@@ -113,7 +114,8 @@ func newJoined(sys *system, opts Options) (*machine, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), opts.Peers.StallTimeout())
 	defer cancel()
-	if err := m.look(ctx); err != nil {
+	var err error
+	if m.view, err = peers.Look(ctx, opts.Peers, m.sys.GPUs); err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
 	return m, nil
@@ -135,7 +137,7 @@ type machine struct {
 	opts  Options
 	cache *kernels.Cache // of choices
 	// Of a machine with peers: the GPUs that they see, and how many worlds were opened.
-	vista  vista
+	view   *peers.View
 	opened atomic.Int64
 }
 

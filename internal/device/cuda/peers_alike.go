@@ -33,8 +33,8 @@ func (t *team) describe(list [][]coll.Action) {
 	}
 }
 
-// alike describes the memory of all GPUs that others map, and what teams have there and launch. The caller holds mu.
-func (w *world) alike() (lines []string) {
+// matched describes the memory of all GPUs that others map, and what teams have there and launch. The caller holds mu.
+func matched(w *world) (lines []string) {
 	for _, s := range w.all {
 		if s.far { // its node's processes compare it
 			continue

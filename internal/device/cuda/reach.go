@@ -18,7 +18,7 @@ const P2PVariable = gpu.P2PVariable
 func findReach(w *world) error {
 	for i, a := range w.all {
 		for _, b := range w.all[:i] {
-			why, err := w.apart(b, a)
+			why, err := apart(w, b, a)
 			if err != nil {
 				return err
 			}

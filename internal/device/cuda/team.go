@@ -34,7 +34,7 @@ type team struct {
 	closed   bool
 	nccl     *nccl.Group // nil until it is needed
 	ncclTeam *nccl.Team  // likewise
-	kernels  []string    // of all members, in a world of several processes; see alike
+	kernels  []string    // of all members, in a world of several processes; see matched
 }
 
 // member is one place of a team.

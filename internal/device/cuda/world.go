@@ -153,16 +153,21 @@ func (w *world) open(ranks int) error {
 	return nil
 }
 
+// newSite returns one of a GPU; skinny is as in Options.
+func newSite(w *world, g *gpu.GPU, skinny bool) *site {
+	s := &site{w: w, gpu: g}
+	s.gemms = gemm.NewHost(s, w.drv, g, &s.heaps, &w.m.sys.picks, w.m.cache, w.m.opts.TF32, skinny)
+	s.faults.s = s
+	return s
+}
+
 // place puts ranks on sites.
 func (w *world) place(ranks int) error {
 	if w.m.opts.Peers != nil {
-		return w.spread(ranks)
+		return spread(w, ranks)
 	}
 	for _, g := range w.m.sys.GPUs[:min(ranks, len(w.m.sys.GPUs))] {
-		s := &site{w: w, gpu: g}
-		s.gemms = gemm.NewHost(s, w.drv, g, &s.heaps, &w.m.sys.picks, w.m.cache, w.m.opts.TF32, w.m.opts.Skinny)
-		s.faults.s = s
-		w.sites = append(w.sites, s)
+		w.sites = append(w.sites, newSite(w, g, w.m.opts.Skinny))
 	}
 	w.all = w.sites
 	for r := range ranks {
