@@ -45,6 +45,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/cuda/peers"
+	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/kernels"
 	procs "hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
@@ -99,7 +100,7 @@ func (o *Options) teamTimeout() time.Duration {
 // New returns the machine of this process's GPUs. It fails where the driver or
 // a GPU is missing; the error says which, and what was searched for.
 func New(opts Options) (device.Machine, error) {
-	sys, err := theSystem()
+	sys, err := process.Open()
 	if err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
@@ -107,7 +108,7 @@ func New(opts Options) (device.Machine, error) {
 }
 
 // newJoined is newMachine, which then learns what GPUs the other processes see.
-func newJoined(sys *system, opts Options) (*machine, error) {
+func newJoined(sys *process.System, opts Options) (*machine, error) {
 	m := newMachine(sys, opts)
 	if opts.Peers == nil {
 		return m, nil
@@ -121,7 +122,7 @@ func newJoined(sys *system, opts Options) (*machine, error) {
 	return m, nil
 }
 
-func newMachine(sys *system, opts Options) *machine {
+func newMachine(sys *process.System, opts Options) *machine {
 	opts.RanksPerGPU = max(opts.RanksPerGPU, 1)
 	if opts.Kernels == nil {
 		if opts.Cache == nil {
@@ -133,7 +134,7 @@ func newMachine(sys *system, opts Options) *machine {
 }
 
 type machine struct {
-	sys   *system
+	sys   *process.System
 	opts  Options
 	cache *kernels.Cache // of choices
 	// Of a machine with peers: the GPUs that they see, and how many worlds were opened.

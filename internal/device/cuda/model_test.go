@@ -416,7 +416,7 @@ func TestTurnTakesTooLong(t *testing.T) {
 	must(err)
 	_, err = model.Run(t.Context(), hocket.Args{In: in})
 	must(err)
-	other := m.sys.locks.New(guard.Host{Mu: new(sync.Mutex)})
+	other := m.sys.Locks.New(guard.Host{Mu: new(sync.Mutex)})
 	if !other.Enter(nil) { // it does not rest
 		t.Fatal("the lock cannot be taken")
 	}

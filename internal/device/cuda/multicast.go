@@ -3,7 +3,6 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 
 	"hocket.example/hocket/internal/device"
@@ -12,26 +11,11 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// MulticastVariable names the environment variable that opts in to NVLink multicast.
-const MulticastVariable = doctor.MulticastVariable
-
-// multicastAsked reports whether the user opted in.
-func multicastAsked() (bool, error) {
-	switch v := os.Getenv(MulticastVariable); v {
-	case "", doctor.MulticastOff:
-		return false, nil
-	case doctor.MulticastOn:
-		return true, nil
-	default:
-		return false, fmt.Errorf("%s=%s: it is %s or %s", MulticastVariable, v, doctor.MulticastOn, doctor.MulticastOff)
-	}
-}
-
 // Multicasts returns nil if the team's memory may be joined to multicast objects, or
 // why it may not. Without the opt-in it asks the driver nothing.
 func (t *team) Multicasts() error {
 	if !t.w.m.sys.Multicast {
-		return fmt.Errorf("%w: NVLink multicast is off; %s=on opts in, at your own risk on a shared host", device.ErrUnsupported, MulticastVariable)
+		return fmt.Errorf("%w: NVLink multicast is off; %s=on opts in, at your own risk on a shared host", device.ErrUnsupported, doctor.MulticastVariable)
 	}
 	if t.w.peers != nil {
 		return fmt.Errorf("%w: NVLink multicast between processes", device.ErrUnsupported)

@@ -456,14 +456,3 @@ func TestMultimemTuned(t *testing.T) {
 		}
 	}
 }
-
-// TestMulticastAsked reads the user's word.
-func TestMulticastAsked(t *testing.T) {
-	for v, want := range map[string]string{"": "false <nil>", "off": "false <nil>", "on": "true <nil>", "1": "false HOCKET_MULTICAST=1: it is on or off", "ON": "false HOCKET_MULTICAST=ON: it is on or off"} {
-		t.Setenv(MulticastVariable, v)
-		asked, err := multicastAsked()
-		if got := fmt.Sprint(asked, " ", err); got != want {
-			t.Errorf("%q: %s, want %s", v, got, want)
-		}
-	}
-}

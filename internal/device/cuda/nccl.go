@@ -205,7 +205,7 @@ func openNCCL(t *team) (err error) {
 		t.ncclTeam.Members = append(t.ncclTeam.Members, nccl.Member{Rank: m.dev.rank, Device: m.dev.site.gpu.Device,
 			Foreign: m.dev.site.foreign, Stream: m.stream.h, Bound: m.dev.bound})
 	}
-	t.nccl, err = w.m.sys.pool.Open(t.ncclTeam)
+	t.nccl, err = w.m.sys.NCCLs.Open(t.ncclTeam)
 	return err
 }
 
@@ -276,13 +276,13 @@ func dropAll(mems []*memory) {
 // leaveNCCL gives up the team's communicators: for the next team, if all that they were given is over.
 func leaveNCCL(t *team, sound bool) {
 	if t.nccl != nil {
-		t.w.m.sys.pool.Leave(t.nccl, sound)
+		t.w.m.sys.NCCLs.Leave(t.nccl, sound)
 	}
 	t.nccl = nil
 }
 
 // trimNCCL destroys what communicators no team uses, beyond so many. Without the issue lock nothing is done.
-func trimNCCL(w *world, most int) bool { return w.guard.HoldsIssue() && w.m.sys.pool.Trim(most) }
+func trimNCCL(w *world, most int) bool { return w.guard.HoldsIssue() && w.m.sys.NCCLs.Trim(most) }
 
 // readNCCL ends the world if work given to NCCL failed. The caller holds mu.
 func readNCCL(w *world) {

@@ -5,6 +5,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -12,7 +13,7 @@ import (
 // nullDriver is a fake whose calls for issuing do nothing, at no cost: what is
 // measured on it is the machine itself. binds counts how often a context was made
 // current, which the fake must know of, but for that costs as much as nothing.
-func nullDriver(tb testing.TB, f *fakeGPU, binds *int) *system {
+func nullDriver(tb testing.TB, f *fakeGPU, binds *int) *process.System {
 	tb.Helper()
 	table := f.calls()
 	for _, name := range []string{"cuLaunchKernel", "cuLaunchKernelEx", "cuEventRecord", "cuStreamWaitEvent", "cuEventQuery", "cuStreamQuery"} {
@@ -27,7 +28,7 @@ func nullDriver(tb testing.TB, f *fakeGPU, binds *int) *system {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	sys, err := newSystem(drv, nil)
+	sys, err := process.New(drv, nil)
 	if err != nil {
 		tb.Fatal(err)
 	}

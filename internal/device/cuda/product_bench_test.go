@@ -140,7 +140,7 @@ func (t *timer) picks(biased bool) {
 	t.w.m.cache = nil
 	var trial string
 	var first, best gemm.Pick
-	t.w.m.sys.picks.Watch = func(_ string, cands []gemm.Candidate, i int) {
+	t.w.m.sys.Picks.Watch = func(_ string, cands []gemm.Candidate, i int) {
 		var all []string
 		for _, c := range cands {
 			all = append(all, c.String())
@@ -148,7 +148,7 @@ func (t *timer) picks(biased bool) {
 		all[i] = "[" + all[i] + "]"
 		first, best, trial = cands[0].Pick, cands[i].Pick, strings.Join(all, " ")
 	}
-	defer func() { t.w.m.sys.picks.Watch = nil }()
+	defer func() { t.w.m.sys.Picks.Watch = nil }()
 	s := t.stream(0)
 	for _, shape := range layerProducts {
 		m, n, k := shape[0], shape[1], shape[2]

@@ -599,7 +599,7 @@ func TestNCCLMistakesAreTold(t *testing.T) {
 	}
 	const mistake = "warning: with NVLink multicast blocks of all_gather and reduce_scatter"
 	for _, multicast := range []string{doctor.MulticastOff, doctor.MulticastOn} {
-		rep := Report{Multicast: multicast}
+		rep := doctor.Report{Multicast: multicast}
 		rep.Add("libnccl", lib, nil)
 		rep.AddMistakes(lib)
 		if text := fmt.Sprint(rep.Lines()); strings.Contains(text, mistake) != (multicast == doctor.MulticastOn) {

@@ -107,7 +107,7 @@ func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
 
 // guard is what guards a world.
 func (m *machine) guard(w *world) *guard.World {
-	return m.sys.locks.New(guard.Host{Mu: &w.mu, Err: w.err, Rests: func() bool { return w.calls == 0 && w.look() }})
+	return m.sys.Locks.New(guard.Host{Mu: &w.mu, Err: w.err, Rests: func() bool { return w.calls == 0 && w.look() }})
 }
 
 // Do implements device.World.
@@ -156,7 +156,7 @@ func (w *world) open(ranks int) error {
 // newSite returns one of a GPU; skinny is as in Options.
 func newSite(w *world, g *gpu.GPU, skinny bool) *site {
 	s := &site{w: w, gpu: g}
-	s.gemms = gemm.NewHost(s, w.drv, g, &s.heaps, &w.m.sys.picks, w.m.cache, w.m.opts.TF32, skinny)
+	s.gemms = gemm.NewHost(s, w.drv, g, &s.heaps, &w.m.sys.Picks, w.m.cache, w.m.opts.TF32, skinny)
 	s.faults.s = s
 	return s
 }
