@@ -29,7 +29,7 @@ func joinedBytes(w *world, s *site) int64 {
 				continue
 			}
 			for _, mc := range t.joints {
-				n += mc.bytes
+				n += mc.Bytes
 			}
 		}
 	}

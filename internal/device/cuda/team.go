@@ -9,6 +9,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/nccl"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
@@ -28,9 +29,9 @@ type team struct {
 	members  []*member
 	regions  map[string]coll.Area // the largest of each name
 	memory   []*memory
-	joints   []*multicast // the largest is the last
-	bytes    int64        // of each member
-	named    int          // regions that control memory names
+	joints   []*gpu.Multicast // the largest is the last
+	bytes    int64            // of each member
+	named    int              // regions that control memory names
 	closed   bool
 	nccl     *nccl.Group // nil until it is needed
 	ncclTeam *nccl.Team  // likewise
