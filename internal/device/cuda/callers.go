@@ -135,11 +135,11 @@ func (c callers) follow(streams []uintptr) error {
 
 // waitFor has a stream wait for what another was given.
 func (c callers) waitFor(s, other nvlib.Stream, at *site) error {
-	ev, err := at.newEvent(false)
+	ev, err := at.clock.Event(false)
 	if err != nil {
 		return err
 	}
-	defer func() { at.events = append(at.events, ev) }()
+	defer func() { at.clock.Free(ev) }()
 	return errors.Join(c.w.drv.Record(ev, other), c.w.drv.WaitEvent(s, ev))
 }
 
@@ -208,7 +208,7 @@ func (c callers) CaptureInto(ctx context.Context, streams []uintptr, issue func(
 		w.end(err)
 		return err
 	}
-	forgetMarks(w, f)
+	forgetReplay(w, f)
 	for _, x := range g.faults {
 		x.always = true // launches are not seen here
 	}

@@ -5,7 +5,6 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
-	"hocket.example/hocket/internal/nvlib"
 )
 
 // dev is one rank's device.
@@ -163,22 +162,4 @@ func (s *site) seenRoom() []int64 {
 	room := s.seens[n-1]
 	s.seens = s.seens[:n-1]
 	return room
-}
-
-// newEvent takes an event from the pool. The site's context is current.
-func (s *site) newEvent(timed bool) (nvlib.Event, error) {
-	pool := &s.events
-	if timed {
-		pool = &s.clocks
-	}
-	if n := len(*pool); n > 0 {
-		e := (*pool)[n-1]
-		*pool = (*pool)[:n-1]
-		return e, nil
-	}
-	e, err := s.w.drv.NewEvent(timed)
-	if err == nil {
-		s.made = append(s.made, e)
-	}
-	return e, err
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/timeline"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -31,8 +32,7 @@ type capture struct {
 	bound    bool               // a call for several GPUs keeps them in one section
 	teams    map[*stream]int    // the most blocks that a kernel of a team has, by stream
 	waits    map[*stream]bool   // streams that wait for flags
-	marks    []graphMark
-	latest   map[*stream]*graphMark
+	replay   timeline.Replay
 }
 
 // section is what is recorded from one origin.
@@ -113,7 +113,7 @@ type form struct {
 	name     string
 	sections []ready
 	flags    *flags
-	marks    []graphMark
+	replay   timeline.Replay
 }
 
 // ready is a section that can be launched.

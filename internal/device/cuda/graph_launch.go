@@ -177,8 +177,16 @@ func (g *graph) drop() error {
 	return errors.Join(errs...)
 }
 
+// forgetReplay gives the events of f's marks back.
+func forgetReplay(w *world, f *form) {
+	if w.marked == f {
+		w.marked = nil
+	}
+	f.replay.Free()
+}
+
 func dropForm(w *world, f *form) error {
-	forgetMarks(w, f)
+	forgetReplay(w, f)
 	var errs []error
 	for i := range f.sections {
 		r := &f.sections[i]

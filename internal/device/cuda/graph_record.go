@@ -229,7 +229,7 @@ func (c *capture) abandon(begun int) error {
 		c.sections = c.sections[:begun-1]
 		if last.begin != 0 {
 			site := last.origin.dev.site
-			site.events = append(site.events, last.begin)
+			site.clock.Free(last.begin)
 		}
 	}
 	raws, err := c.end()
@@ -244,7 +244,7 @@ func (p *section) beginOn(c *capture) error {
 	drv, site := p.origin.dev.w.drv, p.origin.dev.site
 	return p.origin.dev.bound(func() error {
 		var err error
-		if p.begin, err = site.newEvent(false); err != nil {
+		if p.begin, err = site.clock.Event(false); err != nil {
 			return err
 		}
 		if err := drv.BeginCapture(p.origin.h); err != nil {
@@ -294,7 +294,7 @@ func (g *graph) finishCapture(name string) (*form, []nvlib.Graph, error) {
 			g.faults = append(g.faults, &s.faults)
 		}
 	}
-	f := &form{name: name, flags: c.flags, marks: c.marks}
+	f := &form{name: name, flags: c.flags, replay: c.replay}
 	raws, err := c.end()
 	w.capture = nil
 	if err == nil && f.flags != nil {
@@ -327,7 +327,7 @@ func (c *capture) end() (raws []nvlib.Graph, err error) {
 			return err
 		}))
 		site := p.origin.dev.site
-		site.events = append(site.events, p.begin)
+		site.clock.Free(p.begin)
 		for _, s := range p.joined {
 			s.dirty, s.led = false, false // it was given nothing to run
 		}

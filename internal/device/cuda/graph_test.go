@@ -274,7 +274,7 @@ func TestGraphMarks(t *testing.T) {
 		t.Errorf("told of no launch, or of a graph that is gone: %v", o.list)
 	}
 	sites := x.w.(*world).sites
-	if free := len(sites[0].clocks) + len(sites[1].clocks); free < 12 {
+	if free := sites[0].clock.Idle() + sites[1].clock.Idle(); free < 12 {
 		t.Errorf("%d events with a clock are free", free)
 	}
 	x.must(x.w.Close())

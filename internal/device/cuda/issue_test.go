@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/timeline"
 	"hocket.example/hocket/ir"
 )
 
@@ -62,7 +63,7 @@ func (nobody) Ended(int, string, int64, int64) {}
 // TestCallsAnOp counts the driver's calls for an op: one to make the context
 // current, which is cheap, and the launch; only who observes pays for events.
 func TestCallsAnOp(t *testing.T) {
-	const n = 8 * sparse
+	const n = 8 * timeline.Sparse
 	for _, observed := range []bool{false, true} {
 		f := newFake(t, 1)
 		r := newLine(t, f)

@@ -41,11 +41,11 @@ func (p *copiesStep) takeEvents() error {
 	}
 	return p.dev.bound(func() (err error) {
 		for _, b := range p.sides {
-			if b.join, err = p.dev.site.newEvent(false); err != nil {
+			if b.join, err = p.dev.site.clock.Event(false); err != nil {
 				return err
 			}
 		}
-		p.fork, err = p.dev.site.newEvent(false)
+		p.fork, err = p.dev.site.clock.Event(false)
 		return err
 	})
 }
@@ -122,6 +122,6 @@ func (p *copiesStep) free() {
 	for _, b := range p.sides {
 		events = append(events, b.join)
 	}
-	p.dev.site.events = append(p.dev.site.events, events...)
+	p.dev.site.clock.Free(events...)
 	p.sides = nil
 }

@@ -97,10 +97,10 @@ func (w *world) Guesses() []string {
 func (s *site) Recording() bool { return s.w.capture != nil }
 
 // NewClock takes an event that tells the time from the pool.
-func (s *site) NewClock() (nvlib.Event, error) { return s.newEvent(true) }
+func (s *site) NewClock() (nvlib.Event, error) { return s.clock.Event(true) }
 
 // FreeClocks gives such events back.
-func (s *site) FreeClocks(list []nvlib.Event) { s.clocks = append(s.clocks, list...) }
+func (s *site) FreeClocks(list []nvlib.Event) { s.clock.FreeTimed(list...) }
 
 // Compile makes the launches of p.
 func (s *site) Compile(p kernels.Problem) ([]*nvlib.Launch, error) { return s.compile(p, nil) }

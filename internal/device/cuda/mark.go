@@ -32,7 +32,7 @@ func (m *mark) release() {
 	m.refs--
 	if m.refs == 0 && m.issued {
 		site := m.stream.dev.site
-		site.events = append(site.events, m.ev)
+		site.clock.Free(m.ev)
 		site.seens = append(site.seens, m.seen[:0])
 	}
 }
@@ -75,7 +75,7 @@ func (s *stream) here() (*mark, error) {
 
 // stamp records an event for m. The context is current.
 func (s *stream) stamp(m *mark) error {
-	ev, err := s.dev.site.newEvent(false)
+	ev, err := s.dev.site.clock.Event(false)
 	if err != nil {
 		return err
 	}

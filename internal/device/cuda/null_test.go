@@ -6,6 +6,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/process"
+	"hocket.example/hocket/internal/device/cuda/timeline"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -86,7 +87,7 @@ func TestIssueCalls(t *testing.T) {
 	}{"kernel": {1, 1}, "edge": {2, 6}} {
 		t.Run(name, func(t *testing.T) {
 			w, binds, issue := nullLine(t)
-			const ops = 32 * sparse
+			const ops = 32 * timeline.Sparse
 			next := 0
 			run := func() {
 				for range ops {
@@ -99,8 +100,8 @@ func TestIssueCalls(t *testing.T) {
 			must(w.Sync(t.Context()))
 			*binds = 0
 			allocs := testing.AllocsPerRun(1, run) / ops // runs it twice
-			if got := float64(*binds) / (2 * ops); got > most.binds*(1+1./sparse) || got < most.binds {
-				t.Errorf("a context was made current %.2f times an op, want %v and once in %d more", got, most.binds, sparse)
+			if got := float64(*binds) / (2 * ops); got > most.binds*(1+1./timeline.Sparse) || got < most.binds {
+				t.Errorf("a context was made current %.2f times an op, want %v and once in %d more", got, most.binds, timeline.Sparse)
 			}
 			if allocs > most.allocs+0.5 {
 				t.Errorf("%.2f allocations an op, want %v", allocs, most.allocs)

@@ -103,7 +103,7 @@ func (t *timer) compare(s *stream, rounds int, issue ...func()) []float64 {
 			var events [2]nvlib.Event
 			t.must(t.d.bound(func() (err error) {
 				for j := range events {
-					if events[j], err = t.d.site.newEvent(true); err != nil {
+					if events[j], err = t.d.site.clock.Event(true); err != nil {
 						return err
 					}
 				}
@@ -114,7 +114,7 @@ func (t *timer) compare(s *stream, rounds int, issue ...func()) []float64 {
 			t.must(t.w.Sync(t.Context()))
 			var ms float32
 			t.must(t.d.bound(func() (err error) { ms, err = t.w.drv.Elapsed(events[0], events[1]); return err }))
-			t.d.site.clocks = append(t.d.site.clocks, events[:]...)
+			t.d.site.clock.FreeTimed(events[:]...)
 			if round > 0 {
 				took[i] = append(took[i], float64(ms)*1e3)
 			}

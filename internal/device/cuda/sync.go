@@ -91,7 +91,10 @@ func (w *world) poll() bool {
 }
 
 // rested notes that s has done all it was given.
-func (s *stream) rested() { s.dirty, s.begun, s.reached = false, 0, s.pos }
+func (s *stream) rested() {
+	s.dirty, s.reached = false, s.pos
+	s.track.Rested()
+}
 
 // forgetFinished forgets what only unfinished work needs. The caller holds mu; the
 // devices are at rest.

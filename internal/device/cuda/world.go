@@ -11,6 +11,7 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/guard"
+	"hocket.example/hocket/internal/device/cuda/timeline"
 	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
 )
@@ -67,15 +68,12 @@ type site struct {
 	unreachable map[*site]error // those that are apart from it, and why; nil for none
 	heaps       [3]*gpu.Heap
 	gemms       *gemm.Host
-	events      []nvlib.Event // free, without a clock
-	seens       [][]int64     // of marks that are gone, for others
-	clocks      []nvlib.Event // free, with one
-	base        base
+	seens       [][]int64 // of marks that are gone, for others
+	clock       *timeline.Clock
 	faults      faults
 	least       int // stream priorities
 	most        int
-	made        []nvlib.Event // all events
-	origin      *stream       // that graphs are recorded from and launched on; nil until there are any
+	origin      *stream // that graphs are recorded from and launched on; nil until there are any
 }
 
 func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
@@ -155,7 +153,7 @@ func (w *world) open(ranks int) error {
 
 // newSite returns one of a GPU; skinny is as in Options.
 func newSite(w *world, g *gpu.GPU, skinny bool) *site {
-	s := &site{w: w, gpu: g}
+	s := &site{w: w, gpu: g, clock: timeline.NewClock(w.drv)}
 	s.gemms = gemm.NewHost(s, w.drv, g, &s.heaps, &w.m.sys.Picks, w.m.cache, w.m.opts.TF32, skinny)
 	s.faults.s = s
 	return s

@@ -140,9 +140,7 @@ func (s *site) free() error {
 			errs = append(errs, s.w.drv.DestroyStream(st.h))
 		}
 	}
-	for _, e := range s.made {
-		errs = append(errs, s.w.drv.DestroyEvent(e))
-	}
+	errs = append(errs, s.clock.Destroy())
 	for _, h := range s.heaps {
 		if h != nil {
 			errs = append(errs, h.Close())

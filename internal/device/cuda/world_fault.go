@@ -14,7 +14,7 @@ import (
 func (w *world) fault(s *stream, err error) {
 	s = w.guilty(s, err)
 	for _, other := range w.streams {
-		if other.dev.site == s.dev.site && other.inside() {
+		if other.dev.site == s.dev.site && other.track.Inside() {
 			s = other
 			break
 		}
