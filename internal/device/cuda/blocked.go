@@ -9,17 +9,6 @@ import (
 	"hocket.example/hocket/internal/device/cuda/guard"
 )
 
-// blockedStreams lists the streams whose work is held back. The caller holds mu.
-func blockedStreams(w *world) []device.Blocked {
-	var list []device.Blocked
-	for _, s := range w.streams {
-		if len(s.queue) > 0 {
-			list = append(list, device.Blocked{Rank: s.dev.rank, Stream: s.name, ID: s.headMark(), On: s.queue[0].waitsFor()})
-		}
-	}
-	return list
-}
-
 // standingsPatience is how long Standings waits for who has the world.
 const standingsPatience = 200 * time.Millisecond
 
@@ -45,7 +34,7 @@ func (w *world) Standings() (list []device.Standing) {
 		defer w.mu.Unlock()
 		var list []device.Standing
 		if w.err() == nil && len(w.sites) > 0 && w.capture == nil {
-			w.asking(func() { list = standings(w) })
+			w.flight.asking(func() { list = w.flight.standings() })
 		}
 		asked <- list
 	}()
@@ -60,34 +49,4 @@ func (w *world) Standings() (list []device.Standing) {
 		at.Does = fmt.Sprintf("is in %s, a call of the driver", p.Call)
 	}
 	return []device.Standing{at}
-}
-
-// standings says what each stream with work does. The caller holds mu.
-func standings(w *world) []device.Standing {
-	var list []device.Standing
-	for _, s := range w.streams {
-		at := device.Standing{Rank: s.dev.rank, Stream: s.name, Since: s.since}
-		at.ID, at.Last = s.within()
-		switch {
-		case len(s.queue) > 0:
-			at.ID, at.Last, at.Does = s.headMark(), 0, "waits for "+s.queue[0].waitsFor()
-		case s.calling:
-			at.Does = "runs a call"
-		case isUnfinished(s):
-			at.Does = "still runs"
-		default:
-			continue
-		}
-		list = append(list, at)
-	}
-	return list
-}
-
-// isUnfinished reports whether the device is known to work for s.
-func isUnfinished(s *stream) bool {
-	if !s.dirty {
-		return false
-	}
-	idle, err := s.dev.w.drv.StreamIdle(s.h)
-	return err == nil && !idle
 }

@@ -146,11 +146,11 @@ func (c callers) waitFor(s, other nvlib.Stream, at *site) error {
 // lead has what the caller's streams are given from now on wait for all that the world was given.
 func (c callers) lead(streams []uintptr) error {
 	return c.each(func(s *site) error {
-		if b := blockedStreams(c.w); len(b) > 0 || c.w.calls > 0 {
+		if b := c.w.flight.blocked(); len(b) > 0 || c.w.flight.calls > 0 {
 			return fmt.Errorf("work that streams of the caller's are to wait for is held back: %w",
 				&device.Deadlock{Blocked: b})
 		}
-		for _, o := range c.w.streams {
+		for _, o := range c.w.flight.streams {
 			if o.dev.site != s {
 				continue
 			}
@@ -186,7 +186,7 @@ func (c callers) CaptureInto(ctx context.Context, streams []uintptr, issue func(
 		return err
 	}
 	defer w.guard.Exclusive()()
-	if err := w.admitCapture(); err != nil {
+	if err := admitCapture(w); err != nil {
 		return err
 	}
 	g := &graph{w: w, raises: map[*counter]int64{}}
@@ -196,8 +196,8 @@ func (c callers) CaptureInto(ctx context.Context, streams []uintptr, issue func(
 	}
 	issued := w.guard.Issue(issue)
 	f, raws, err := g.finishCapture(formOne)
-	if err = errors.Join(issued, err); err == nil && len(blockedStreams(w)) > 0 {
-		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: blockedStreams(w)})
+	if err = errors.Join(issued, err); err == nil && len(w.flight.blocked()) > 0 {
+		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: w.flight.blocked()})
 	}
 	s := w.sites[0]
 	if err == nil {

@@ -11,7 +11,7 @@ import (
 func (w *world) Observe(o device.Observer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.look()
+	w.flight.look()
 	w.observer = o
 	for _, s := range w.sites {
 		s.clock.Reset()
@@ -66,7 +66,7 @@ func (s *site) rebase() {
 // tellMarks tells the observer of all marks that devices have reached. The caller
 // holds mu.
 func tellMarks(w *world) {
-	for _, s := range w.streams {
+	for _, s := range w.flight.streams {
 		s.track.Tell(s.dev.site.clock, !s.dirty, s.dev.rank, s.name, w.observer)
 	}
 }
@@ -77,6 +77,6 @@ func tellReplay(w *world) {
 	f := w.marked
 	w.marked = nil
 	if f != nil && w.observer != nil {
-		w.asking(func() { f.replay.Tell(w.observer) })
+		w.flight.asking(func() { f.replay.Tell(w.observer) })
 	}
 }

@@ -62,7 +62,7 @@ func TestCoresidency(t *testing.T) {
 	}
 	running := func(n int) { // host functions that a runs
 		a.mu.Lock()
-		a.calls = n
+		a.flight.calls = n
 		a.mu.Unlock()
 	}
 	running(1)

@@ -17,9 +17,9 @@ func (w *world) expire(ctx context.Context, over *bool) {
 		return
 	}
 	var at []device.Standing
-	w.asking(func() {
+	w.flight.asking(func() {
 		tellMarks(w)
-		at = standings(w)
+		at = w.flight.standings()
 	})
 	w.end(&device.Expired{Err: ctx.Err(), Cause: context.Cause(ctx), At: at})
 }

@@ -107,9 +107,9 @@ func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 // mutex.
 func (d *dev) newStream(name string, priority int) (*stream, error) {
 	w := d.w
-	s := &stream{dev: d, name: name, index: len(w.streams)}
+	s := &stream{dev: d, name: name, index: len(w.flight.streams)}
 	if d.site.foreign {
-		w.streams = append(w.streams, s)
+		w.flight.streams = append(w.flight.streams, s)
 		return s, nil
 	}
 	err := d.bound(func() (err error) {
@@ -119,7 +119,7 @@ func (d *dev) newStream(name string, priority int) (*stream, error) {
 	if err != nil {
 		return nil, d.errorf("stream %s: %w", name, err)
 	}
-	w.streams = append(w.streams, s)
+	w.flight.streams = append(w.flight.streams, s)
 	return s, nil
 }
 
@@ -145,7 +145,7 @@ func (d *dev) NewCounters(n int) (device.Counters, error) {
 	}
 	c := &counters{dev: d, elems: make([]counter, n)}
 	if d.w.peers != nil {
-		if err := d.wire(c); err != nil {
+		if err := d.w.wired.wire(d, c); err != nil {
 			return nil, err
 		}
 	}

@@ -62,11 +62,11 @@ func (g *graph) enqueue() error {
 	if g.closed || w.capture != nil {
 		return errors.New("a graph that was closed, or that is within another, cannot be launched")
 	}
-	if b := blockedStreams(w); len(b) > 0 || w.calls > 0 {
+	if b := w.flight.blocked(); len(b) > 0 || w.flight.calls > 0 {
 		return fmt.Errorf("a graph is launched while work is held back: %w", &device.Deadlock{Blocked: b})
 	}
 	f := g.forms[g.use]
-	for _, s := range w.streams {
+	for _, s := range w.flight.streams {
 		if err := f.behind(s); err != nil {
 			return s.failed(err)
 		}

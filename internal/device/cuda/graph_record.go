@@ -12,7 +12,7 @@ import (
 // Capture records what issue gives to streams, once for each form.
 func (w *world) Capture(issue func() error) (device.Graph, error) {
 	defer w.guard.Exclusive()()
-	if err := w.admitCapture(); err != nil {
+	if err := admitCapture(w); err != nil {
 		return nil, err
 	}
 	g := &graph{w: w, raises: map[*counter]int64{}}
@@ -33,7 +33,7 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 
 // admitCapture returns why nothing can be recorded now. All processes come to it alike. The caller holds the world
 // exclusively.
-func (w *world) admitCapture() error {
+func admitCapture(w *world) error {
 	if w.Transport() != "" {
 		return fmt.Errorf("%w: graphs of a world on several nodes; run without them", device.ErrUnsupported)
 	}
@@ -43,11 +43,11 @@ func (w *world) admitCapture() error {
 	if w.capture != nil {
 		return errors.New("a graph within a graph")
 	}
-	if !w.look() || w.calls > 0 || len(blockedStreams(w)) > 0 {
+	if !w.flight.look() || w.flight.calls > 0 || len(w.flight.blocked()) > 0 {
 		return errors.New("a graph can be recorded only while the world is at rest; call Sync first")
 	}
 	forgetFinished(w)
-	if err := w.restTogether(); err != nil {
+	if err := w.wired.restTogether(); err != nil {
 		w.end(err)
 		return err
 	}
@@ -83,8 +83,8 @@ func (g *graph) record(name string, issue func() error) (bound bool, err error) 
 	switch {
 	case issued != nil:
 		return c.bound, issued
-	case err == nil && len(blockedStreams(w)) > 0:
-		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: blockedStreams(w)})
+	case err == nil && len(w.flight.blocked()) > 0:
+		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: w.flight.blocked()})
 	case err == nil:
 		why := c.crowded()
 		if why != nil && len(g.forms) == 1 {
@@ -256,7 +256,7 @@ func (p *section) beginOn(c *capture) error {
 				return err
 			}
 		}
-		if err := p.origin.dev.w.meetPeers(p.origin, graphBegins); err != nil {
+		if err := p.origin.dev.w.wired.meet(p.origin, graphBegins); err != nil {
 			return err
 		}
 		return drv.Record(p.begin, p.origin.h)
@@ -317,7 +317,7 @@ func (c *capture) end() (raws []nvlib.Graph, err error) {
 	for i, p := range c.sections {
 		joined := p.joinAll()
 		if joined == nil {
-			joined = p.origin.dev.bound(func() error { return p.origin.dev.w.meetPeers(p.origin, graphEnds) })
+			joined = p.origin.dev.bound(func() error { return p.origin.dev.w.wired.meet(p.origin, graphEnds) })
 		}
 		if c.flags != nil && joined == nil {
 			joined = p.origin.dev.bound(func() error { return c.flags.meet(p, c.flags.exits) })

@@ -26,9 +26,10 @@ const (
 
 // staging is pinned memory for transfers, in buffers of powers of two.
 type staging struct {
-	free  map[int64][]nvlib.Ptr // by size
-	total int64
-	bound int64 // on total; 0 for stagingBytes
+	free     map[int64][]nvlib.Ptr // by size
+	total    int64
+	bound    int64 // on total; 0 for stagingBytes
+	landings []landing
 }
 
 func (s *staging) most() int64 { return cmp.Or(s.bound, stagingBytes) }
@@ -55,7 +56,7 @@ func stagingBuffer(s *stream, n int64) (nvlib.Ptr, int64, error) {
 			w.staging.free[size] = list[:len(list)-1]
 			return list[len(list)-1], size, nil
 		}
-		if w.staging.total+size <= w.staging.most() || !w.inFlight(size) {
+		if w.staging.total+size <= w.staging.most() || !w.staging.inFlight(size) {
 			break
 		}
 		if err := errors.Join(awaitTransfer(w, began), s.dev.rebind()); err != nil {
@@ -70,12 +71,12 @@ func stagingBuffer(s *stream, n int64) (nvlib.Ptr, int64, error) {
 // caller holds mu, which is free for a while, so that a context can end the world. Other
 // contexts are made current.
 func awaitTransfer(w *world, began time.Time) error {
-	before := len(w.landings)
-	w.land()
-	if len(w.landings) < before {
+	before := len(w.staging.landings)
+	w.staging.land()
+	if len(w.staging.landings) < before {
 		return nil
 	}
-	w.poll() // a transfer that failed is not over, and would never be
+	w.flight.poll() // a transfer that failed is not over, and would never be
 	if w.cause == nil {
 		w.mu.Unlock()
 		gpu.Pause(time.Since(began))
@@ -133,9 +134,9 @@ func (w *world) Stage(transfers []int64, times int) error {
 }
 
 // inFlight reports whether a buffer of that size will come free.
-func (w *world) inFlight(size int64) bool {
-	for i := range w.landings {
-		if l := &w.landings[i]; l.size == size && !l.mark.stream.dev.site.lost() {
+func (t *staging) inFlight(size int64) bool {
+	for i := range t.landings {
+		if l := &t.landings[i]; l.size == size && !l.mark.stream.dev.site.lost() {
 			return true
 		}
 	}
@@ -143,9 +144,9 @@ func (w *world) inFlight(size int64) bool {
 }
 
 // land finishes the transfers that are over. The caller holds mu.
-func (w *world) land() {
-	kept := w.landings[:0]
-	for _, l := range w.landings {
+func (t *staging) land() {
+	kept := t.landings[:0]
+	for _, l := range t.landings {
 		if !l.mark.over() {
 			kept = append(kept, l)
 			continue
@@ -153,11 +154,11 @@ func (w *world) land() {
 		if l.dst != nil {
 			tensor.CopyBytes(l.dst, cabi.Bytes(uintptr(l.buf), len(l.dst)))
 		}
-		w.staging.free[l.size] = append(w.staging.free[l.size], l.buf)
+		t.free[l.size] = append(t.free[l.size], l.buf)
 		l.mark.release()
 	}
-	clear(w.landings[len(kept):])
-	w.landings = kept
+	clear(t.landings[len(kept):])
+	t.landings = kept
 }
 
 // noteTransfer notes a transfer that was just issued.
@@ -167,7 +168,8 @@ func noteTransfer(s *stream, buf nvlib.Ptr, size int64, dst []byte) error {
 	if err != nil {
 		return err
 	}
-	s.dev.w.landings = append(s.dev.w.landings, landing{m, buf, size, dst})
+	t := &s.dev.w.staging
+	t.landings = append(t.landings, landing{m, buf, size, dst})
 	return nil
 }
 

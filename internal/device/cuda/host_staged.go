@@ -74,7 +74,7 @@ func widenHostStaged(s *stream, piece int64) error {
 // widenHostStaged makes room on all of d's streams for a copy of so many bytes.
 func (d *dev) widenHostStaged(bytes int64) error {
 	d.piece = max(d.piece, min(bufferSize(bytes), hostStagedPiece))
-	for _, s := range d.w.streams {
+	for _, s := range d.w.flight.streams {
 		if s.dev == d {
 			if err := widenHostStaged(s, d.piece); err != nil {
 				return err

@@ -14,7 +14,7 @@ func (w *world) Identity() string {
 	defer w.mu.Unlock()
 	g := w.sites[0].gpu
 	version, _ := w.drv.Version()
-	gpus := w.gpus()
+	gpus := gpusOf(w.all)
 	links := make([]string, 0, len(gpus))
 	for _, a := range gpus {
 		var row strings.Builder
@@ -27,9 +27,9 @@ func (w *world) Identity() string {
 		g.Name, g.Arch, len(gpus), strings.Join(links, "/"), w.m.opts.RanksPerGPU, version/1000, version%1000/10, kernels.MeetingsHash())
 }
 
-// gpus has a site of each GPU.
-func (w *world) gpus() (list []*site) {
-	for _, s := range w.all {
+// gpusOf has a site of each GPU.
+func gpusOf(sites []*site) (list []*site) {
+	for _, s := range sites {
 		if !slices.ContainsFunc(list, func(o *site) bool { return o.gpu == s.gpu }) {
 			list = append(list, s)
 		}

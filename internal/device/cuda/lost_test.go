@@ -194,7 +194,7 @@ func TestLostHandles(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.fatal["cuStreamQuery"] = 700
-	w.(*world).streams[0].dirty = true
+	w.(*world).flight.streams[0].dirty = true
 	if err := w.Sync(t.Context()); nvlib.CUDACode(err) != 700 {
 		t.Fatalf("got %v", err)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gemm"
@@ -93,12 +92,6 @@ func apart(w *world, a, b *site) (why, err error) {
 			device.ErrUnsupported, a.gpu.Device, b.gpu.Device, why)
 	}
 	return nil, nil
-}
-
-// busy reports whether anything was given to a stream that may not be over. The caller holds mu.
-func (w *world) busy() bool {
-	return w.calls > 0 || w.called || slices.ContainsFunc(w.streams,
-		func(s *stream) bool { return s.dirty || len(s.queue) > 0 })
 }
 
 // first is the first rank of this process.

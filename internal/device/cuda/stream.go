@@ -80,7 +80,7 @@ func (s *stream) add(t task) error {
 	if err != nil {
 		return s.failed(err)
 	}
-	w.flushWoken()
+	w.flight.flushWoken()
 	return nil
 }
 

@@ -220,7 +220,7 @@ func (t *team) Room(threads int) int {
 // kernels of them, they have that of the member's own, which wait for them.
 func hasOtherStreams(w *world, s *site) bool {
 	n := 0
-	for _, st := range w.streams {
+	for _, st := range w.flight.streams {
 		if st.dev.site == s && st != s.origin && !st.engine {
 			n++
 		}

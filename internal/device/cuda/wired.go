@@ -23,6 +23,7 @@ import (
 
 // wired is what a world's wired counters have in common.
 type wired struct {
+	w     *world
 	used  bool                    // there are some
 	raise map[*site]*nvlib.Launch // adds to a word
 	await map[*site]*nvlib.Launch // waits for one
@@ -41,24 +42,23 @@ func (c *counters) wired() bool { return c.words != nil }
 func (c *counters) at(elem int) nvlib.Ptr { return c.words.addr + nvlib.Ptr(wordBytes*elem) }
 
 // wire gives counters their words. The caller holds the world exclusively.
-func (d *dev) wire(c *counters) error {
+func (x *wired) wire(d *dev, c *counters) error {
 	m, err := d.alloc(int64(max(len(c.elems), 1))*wordBytes, device.Shared)
 	if err != nil {
 		return err
 	}
 	c.words = m
-	d.w.wired.used = d.w.wired.used || len(c.elems) > 0
+	x.used = x.used || len(c.elems) > 0
 	if d.site.foreign {
 		return nil
 	}
 	return d.bound(func() error {
-		return errors.Join(d.w.drv.Fill32(m.addr, 0, m.bytes/4, 0), d.w.drv.SyncStream(0), d.site.openWired())
+		return errors.Join(d.w.drv.Fill32(m.addr, 0, m.bytes/4, 0), d.w.drv.SyncStream(0), x.open(d.site))
 	})
 }
 
-// openWired loads the two kernels. The context is current.
-func (s *site) openWired() error {
-	x := &s.w.wired
+// open loads the two kernels of a GPU. The context is current.
+func (x *wired) open(s *site) error {
 	if x.raise[s] != nil {
 		return nil
 	}
@@ -85,26 +85,22 @@ func (s *site) openWired() error {
 	return err
 }
 
-// raise adds to a word behind what s was given. The context is current.
-func (c *counters) raise(s *stream, elem int, by int64) error {
-	return s.raiseWord(c.at(elem), by)
-}
-
-func (s *stream) raiseWord(at nvlib.Ptr, by int64) error {
-	l := s.dev.w.wired.raise[s.dev.site]
-	for i, v := range []uint64{uint64(at), uint64(by)} {
+// raiseWord adds to a word behind what s was given. The context is current.
+func (x *wired) raiseWord(s *stream, c *counters, elem int, by int64) error {
+	l := x.raise[s.dev.site]
+	for i, v := range []uint64{uint64(c.at(elem)), uint64(by)} {
 		l.SetWord(i, v)
 	}
 	s.worked()
 	return s.dev.w.drv.Launch(l, s.h)
 }
 
-// await has s's later work wait for a word. The context is current.
-func (c *counters) await(s *stream, elem int, least int64) error {
-	w := s.dev.w
+// awaitWord has s's later work wait for a word. The context is current.
+func (x *wired) awaitWord(s *stream, c *counters, elem int, least int64) error {
+	w := x.w
 	if w.capture != nil {
-		least -= w.wired.base[c][elem]
-	} else if w.wired.fixed {
+		least -= x.base[c][elem]
+	} else if x.fixed {
 		return fmt.Errorf("%w: a wait for counter %d, which other processes raise, behind a graph",
 			device.ErrUnsupported, elem)
 	}
@@ -122,13 +118,19 @@ func (c *counters) await(s *stream, elem int, least int64) error {
 		}
 		c.waits[elem] = &waitedFor{l, tag}
 	}
-	x := c.waits[elem]
-	x.stream, x.id = s.name, s.open.Innermost()
-	s.dev.site.faults.armed = true
+	waited, site := c.waits[elem], s.dev.site
+	waited.stream, waited.id = s.name, s.open.Innermost()
+	site.faults.armed = true
 	if w.capture != nil {
 		w.capture.awaits(s)
 	}
-	return s.awaitWord(c.at(elem), least, x.tag)
+	l := x.await[site]
+	for i, v := range []uint64{uint64(c.at(elem)), uint64(least), uint64(w.abort), uint64(w.m.opts.teamTimeout().Nanoseconds()),
+		uint64(site.faults.at), waited.tag} {
+		l.SetWord(i, v)
+	}
+	s.worked()
+	return w.drv.Launch(l, s.h)
 }
 
 // waitedFor is the launch that a wait's report is about.
@@ -137,20 +139,10 @@ type waitedFor struct {
 	tag uint64
 }
 
-func (s *stream) awaitWord(at nvlib.Ptr, least int64, tag uint64) error {
-	w, site := s.dev.w, s.dev.site
-	l := w.wired.await[site]
-	for i, v := range []uint64{uint64(at), uint64(least), uint64(w.abort), uint64(w.m.opts.teamTimeout().Nanoseconds()),
-		uint64(site.faults.at), tag} {
-		l.SetWord(i, v)
-	}
-	s.worked()
-	return w.drv.Launch(l, s.h)
-}
-
 // restTogether waits until all processes come to record a graph, and has the words count from 0. The caller
 // holds the world exclusively, which is at rest.
-func (w *world) restTogether() error {
+func (x *wired) restTogether() error {
+	w := x.w
 	if w.peers == nil {
 		return nil
 	}
@@ -159,12 +151,11 @@ func (w *world) restTogether() error {
 	if _, err := w.peers.Agree(ctx, w.peers.Name+": recording a graph", []byte("at rest")); err != nil {
 		return err
 	}
-	x := &w.wired
 	if !x.used || x.fixed { // they are 0 between graphs
 		return nil
 	}
 	if x.meets[0] == nil {
-		if err := w.openMeets(); err != nil {
+		if err := x.openMeets(); err != nil {
 			return err
 		}
 		// Whoever raises flags that are not zeroed yet would not be waited for.
@@ -173,7 +164,7 @@ func (w *world) restTogether() error {
 		}
 	}
 	x.base, x.fixed = map[*counters][]int64{}, true
-	for _, c := range w.ownWords() {
+	for _, c := range x.ownWords() {
 		values, err := c.read()
 		if err != nil {
 			return err
@@ -190,8 +181,8 @@ func (w *world) restTogether() error {
 }
 
 // ownWords are the wired counters of this process's devices.
-func (w *world) ownWords() (list []*counters) {
-	for _, d := range w.devices {
+func (x *wired) ownWords() (list []*counters) {
+	for _, d := range x.w.devices {
 		for _, c := range d.counters {
 			if !d.site.foreign && c.words != nil && !c.released {
 				list = append(list, c)
@@ -203,16 +194,16 @@ func (w *world) ownWords() (list []*counters) {
 
 // openMeets makes the places in which graphs of all processes meet: each raises the words of all others, and
 // takes from its own what they raised.
-func (w *world) openMeets() error {
-	x, n := &w.wired, w.peers.Processes()
+func (x *wired) openMeets() error {
+	w, n := x.w, x.w.peers.Processes()
 	if n > kernels.JoinMost+1 {
 		return fmt.Errorf("%w: graphs of %d processes that signal each other; at most %d", device.ErrUnsupported, n,
 			kernels.JoinMost+1)
 	}
 	var flags []*counters // by process; all take them, in one order
 	for p := range n {
-		c := &counters{dev: w.firstOf(p), elems: make([]counter, len(x.meets))}
-		if err := c.dev.wire(c); err != nil {
+		c := &counters{dev: firstOf(w, p), elems: make([]counter, len(x.meets))}
+		if err := x.wire(c.dev, c); err != nil {
 			return err
 		}
 		flags = append(flags, c)
@@ -274,10 +265,10 @@ const (
 	graphEnds
 )
 
-// meetPeers has an origin wait until all processes have come to a place of their graphs; at the end the words
+// meet has an origin wait until all processes have come to a place of their graphs; at the end the words
 // are 0 again. The context is current.
-func (w *world) meetPeers(origin *stream, place int) error {
-	l := w.wired.meets[place]
+func (x *wired) meet(origin *stream, place int) error {
+	w, l := x.w, x.meets[place]
 	if l == nil || origin.dev.site != w.sites[0] {
 		return nil
 	}
@@ -289,7 +280,7 @@ func (w *world) meetPeers(origin *stream, place int) error {
 	if place == graphBegins {
 		return nil
 	}
-	for _, c := range w.ownWords() {
+	for _, c := range x.ownWords() {
 		if err := w.drv.Fill32(c.words.addr, 0, c.words.bytes/4, origin.h); err != nil {
 			return err
 		}
@@ -298,7 +289,7 @@ func (w *world) meetPeers(origin *stream, place int) error {
 }
 
 // firstOf is the first rank of a process.
-func (w *world) firstOf(process int) *dev {
+func firstOf(w *world, process int) *dev {
 	for _, d := range w.devices {
 		if w.peers.Owner(d.rank) == process {
 			return d

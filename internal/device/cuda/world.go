@@ -30,11 +30,7 @@ type world struct {
 	unwatch func() bool // stops watching the context of Open
 
 	mu       sync.Mutex
-	streams  []*stream
-	woken    []*stream // to be flushed
-	asked    int       // the stream that is asked next whether it is idle; see poll
-	calls    int       // functions of HostCallers that run or are waited for
-	landings []landing
+	flight   flight
 	capture  *capture  // under way; nil for none
 	latest   *graphRun // that later work must come behind; nil for none
 	marked   *form     // launched last, and not told of yet; nil for none
@@ -78,7 +74,7 @@ type site struct {
 
 func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
 	w := &world{m: m, opened: time.Now()}
-	w.guard = m.guard(w)
+	w.guard, w.wired.w, w.flight.w = m.guard(w), w, w
 	w.guard.Open(ctx)
 	w.drv = m.sys.Driver.Watched(&w.guard.Calls)
 	var err error
@@ -105,7 +101,7 @@ func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
 
 // guard is what guards a world.
 func (m *machine) guard(w *world) *guard.World {
-	return m.sys.Locks.New(guard.Host{Mu: &w.mu, Err: w.err, Rests: func() bool { return w.calls == 0 && w.look() }})
+	return m.sys.Locks.New(guard.Host{Mu: &w.mu, Err: w.err, Rests: func() bool { return w.flight.calls == 0 && w.flight.look() }})
 }
 
 // Do implements device.World.
@@ -236,13 +232,13 @@ func (w *world) end(cause error) {
 	w.guard.End()
 	endTeams(w)
 	if w.peers != nil {
-		w.peers.End(cause, w.busy())
+		w.peers.End(cause, w.flight.busy())
 	}
-	for _, s := range w.streams {
+	for _, s := range w.flight.streams {
 		s.queue = nil
 	}
-	for i := range w.landings {
-		w.landings[i].dst = nil // the caller's bytes are no longer ours
+	for i := range w.staging.landings {
+		w.staging.landings[i].dst = nil // the caller's bytes are no longer ours
 	}
 }
 

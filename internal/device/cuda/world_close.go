@@ -3,10 +3,8 @@ package cuda
 import (
 	"context"
 	"errors"
-	"time"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/nccl"
 )
 
@@ -76,44 +74,7 @@ func (w *world) finish() (errs []error, before bool) {
 	}
 	w.end(errClosed)
 	w.cause = errClosed
-	return w.drain(), false
-}
-
-// drain waits until the devices rest and no host function runs. The caller
-// holds mu, which is free meanwhile.
-func (w *world) drain() (errs []error) {
-	began := time.Now()
-	for {
-		busy := w.calls > 0
-		for _, s := range w.streams {
-			if s.dev.site.lost() || !s.dirty {
-				continue
-			}
-			g, patience := s.dev.site.gpu, w.m.sys.Patience
-			idle, err := s.idle()
-			switch {
-			case g.Lose(err, s.where()):
-			case err != nil:
-				errs = append(errs, err)
-				s.dirty = false // it will not tell
-			case idle:
-				s.dirty = false
-			case time.Since(began) > patience:
-				errs = append(errs, g.Hang(patience, s.where()))
-			case time.Since(began) > ncclPatience:
-				abortNCCL(w)
-				busy = true
-			default:
-				busy = true
-			}
-		}
-		if !busy {
-			return errs
-		}
-		w.mu.Unlock()
-		gpu.Pause(time.Since(began))
-		w.mu.Lock()
-	}
+	return w.flight.drain(), false
 }
 
 // unmap gives back what the world has mapped of another process's GPU.
@@ -135,7 +96,7 @@ func (s *site) free() error {
 	}
 	defer s.w.drv.Unbind()
 	var errs []error
-	for _, st := range s.w.streams {
+	for _, st := range s.w.flight.streams {
 		if st.dev.site == s {
 			errs = append(errs, s.w.drv.DestroyStream(st.h))
 		}
