@@ -210,7 +210,7 @@ func (c callers) CaptureInto(ctx context.Context, streams []uintptr, issue func(
 	}
 	forgetReplay(w, f)
 	for _, x := range g.faults {
-		x.always = true // launches are not seen here
+		x.Always = true // launches are not seen here
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/signal"
 	"hocket.example/hocket/internal/device/cuda/timeline"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -104,7 +105,7 @@ type graph struct {
 	forms  []*form
 	use    int // the form that is launched
 	raises map[*counter]int64
-	faults []*faults // that its kernels may report to
+	faults []*signal.Report // that its kernels may report to
 	closed bool
 }
 

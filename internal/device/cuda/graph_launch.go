@@ -72,7 +72,7 @@ func (g *graph) enqueue() error {
 		}
 	}
 	for _, armed := range g.faults {
-		armed.armed = true
+		armed.Armed = true
 	}
 	if n := w.naming; n != nil {
 		runtime.LockOSThread()

@@ -290,15 +290,15 @@ func (g *graph) finishCapture(name string) (*form, []nvlib.Graph, error) {
 		}
 	}
 	for _, s := range w.sites {
-		if s.faults.armed && !slices.Contains(g.faults, &s.faults) {
-			g.faults = append(g.faults, &s.faults)
+		if s.report.Armed && !slices.Contains(g.faults, s.report) {
+			g.faults = append(g.faults, s.report)
 		}
 	}
 	f := &form{name: name, flags: c.flags, replay: c.replay}
 	raws, err := c.end()
 	w.capture = nil
 	if err == nil && f.flags != nil {
-		err = f.flags.fill()
+		err = f.flags.board.Fill()
 	}
 	return f, raws, err
 }

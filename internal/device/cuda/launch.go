@@ -40,7 +40,7 @@ func (l *launch) run(s *stream) error {
 	}
 	if l.looked {
 		l.stream, l.id = s.name, s.open.Innermost()
-		s.dev.site.faults.armed = true
+		s.dev.site.report.Armed = true
 	}
 	for _, st := range l.steps {
 		if err := st.run(s); err != nil {
@@ -127,7 +127,15 @@ func (l *launch) Scratch(bytes int64) (strided.Memory, nvlib.Ptr, error) {
 }
 
 // Report has kernels of the launch report faults.
-func (l *launch) Report() (nvlib.Ptr, uint64, error) { return l.dev.site.faults.reserve(l) }
+func (l *launch) Report() (nvlib.Ptr, uint64, error) {
+	s := l.dev.site
+	at, tag, err := s.report.Reserve()
+	if err == nil {
+		l.looked = true
+		s.reporters = append(s.reporters, l)
+	}
+	return at, tag, err
+}
 
 // AddProblem adds kernels.
 func (l *launch) AddProblem(p kernels.Problem) error {

@@ -11,6 +11,7 @@ import (
 	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/nccl"
+	"hocket.example/hocket/internal/device/cuda/signal"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
@@ -145,10 +146,7 @@ func (t *team) alloc(bytes int64, word uint32) ([]nvlib.Ptr, error) {
 
 // set writes 32-bit words and waits until they are there.
 func (m *member) set(at nvlib.Ptr, v uint32, n int64) error {
-	drv := m.dev.w.drv
-	return m.dev.bound(func() error {
-		return errors.Join(drv.Fill32(at, v, n, 0), drv.SyncStream(0))
-	})
+	return m.dev.bound(func() error { return signal.Fill(m.dev.w.drv, at, v, n) })
 }
 
 // kernel returns the launch of k on the member, whose team it completes.

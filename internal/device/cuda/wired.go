@@ -2,11 +2,12 @@ package cuda
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 
-	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/signal"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -53,7 +54,7 @@ func (x *wired) wire(d *dev, c *counters) error {
 		return nil
 	}
 	return d.bound(func() error {
-		return errors.Join(d.w.drv.Fill32(m.addr, 0, m.bytes/4, 0), d.w.drv.SyncStream(0), x.open(d.site))
+		return errors.Join(signal.Fill(d.w.drv, m.addr, 0, m.bytes/4), x.open(d.site))
 	})
 }
 
@@ -65,7 +66,7 @@ func (x *wired) open(s *site) error {
 	if x.raise == nil {
 		x.raise, x.await = map[*site]*nvlib.Launch{}, map[*site]*nvlib.Launch{}
 	}
-	if err := errors.Join(openAbort(s.w), s.faults.open()); err != nil {
+	if err := errors.Join(openAbort(s.w), s.report.Open()); err != nil {
 		return err
 	}
 	lib := s.w.m.opts.Kernels
@@ -112,7 +113,7 @@ func (x *wired) awaitWord(s *stream, c *counters, elem int, least int64) error {
 	}
 	if c.waits[elem] == nil {
 		l := &launch{dev: c.dev, name: fmt.Sprintf("a wait for counter %d", elem)}
-		_, tag, err := c.dev.site.faults.reserve(l)
+		_, tag, err := l.Report()
 		if err != nil {
 			return err
 		}
@@ -120,13 +121,13 @@ func (x *wired) awaitWord(s *stream, c *counters, elem int, least int64) error {
 	}
 	waited, site := c.waits[elem], s.dev.site
 	waited.stream, waited.id = s.name, s.open.Innermost()
-	site.faults.armed = true
+	site.report.Armed = true
 	if w.capture != nil {
 		w.capture.awaits(s)
 	}
 	l := x.await[site]
 	for i, v := range []uint64{uint64(c.at(elem)), uint64(least), uint64(w.abort), uint64(w.m.opts.teamTimeout().Nanoseconds()),
-		uint64(site.faults.at), waited.tag} {
+		uint64(site.report.At()), waited.tag} {
 		l.SetWord(i, v)
 	}
 	s.worked()
@@ -170,9 +171,7 @@ func (x *wired) restTogether() error {
 			return err
 		}
 		x.base[c] = values
-		err = c.dev.bound(func() error {
-			return errors.Join(w.drv.Fill32(c.words.addr, 0, c.words.bytes/4, 0), w.drv.SyncStream(0))
-		})
+		err = c.dev.bound(func() error { return signal.Fill(w.drv, c.words.addr, 0, c.words.bytes/4) })
 		if err != nil {
 			return err
 		}
@@ -238,16 +237,13 @@ func (x *wired) openMeets() error {
 
 // setWord writes eight bytes of the device's memory.
 func (d *dev) setWord(at nvlib.Ptr, v uint64) error {
-	return d.bound(func() error {
-		return errors.Join(d.w.drv.Fill32(at, uint32(v), 1, 0), d.w.drv.Fill32(at+4, uint32(v>>32), 1, 0),
-			d.w.drv.SyncStream(0))
-	})
+	return d.bound(func() error { return signal.SetWord(d.w.drv, at, v) })
 }
 
 // prepareJoin loads a join whose report is about l.
 func (d *dev) prepareJoin(l *launch, j kernels.Join) (ready *nvlib.Launch, err error) {
 	err = d.bound(func() error {
-		if j.Fault, j.Tag, err = d.site.faults.reserve(l); err != nil {
+		if j.Fault, j.Tag, err = l.Report(); err != nil {
 			return err
 		}
 		st, err := d.w.m.opts.Kernels.Join(d.site.target(), j)
@@ -273,7 +269,7 @@ func (x *wired) meet(origin *stream, place int) error {
 		return nil
 	}
 	origin.worked()
-	origin.dev.site.faults.armed = true
+	origin.dev.site.report.Armed = true
 	if err := w.drv.Launch(l, origin.h); err != nil {
 		return err
 	}
@@ -300,19 +296,13 @@ func firstOf(w *world, process int) *dev {
 
 // read returns the words' values. The device is at rest.
 func (c *counters) read() ([]int64, error) {
-	drv, pinned := c.dev.w.drv, c.dev.site.heaps[device.Pinned]
 	values := make([]int64, len(c.elems))
 	err := c.dev.bound(func() error {
-		buf, err := pinned.Alloc(c.words.bytes)
-		if err != nil {
-			return err
+		words, err := signal.Read(c.dev.w.drv, c.dev.site.heaps[device.Pinned], c.words.addr, c.words.bytes)
+		for i := 0; i < len(values) && err == nil; i++ {
+			values[i] = int64(binary.LittleEndian.Uint64(words[wordBytes*i:]))
 		}
-		var args [4]uintptr
-		err = errors.Join(drv.Copy(buf, c.words.addr, c.words.bytes, 0, &args), drv.SyncStream(0))
-		for i := range values {
-			values[i] = int64(cabi.Load[uint64](uintptr(buf) + uintptr(wordBytes*i)))
-		}
-		return errors.Join(err, pinned.Free(buf, c.words.bytes))
+		return err
 	})
 	return values, err
 }

@@ -11,6 +11,7 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/guard"
+	"hocket.example/hocket/internal/device/cuda/signal"
 	"hocket.example/hocket/internal/device/cuda/timeline"
 	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
@@ -66,8 +67,10 @@ type site struct {
 	gemms       *gemm.Host
 	seens       [][]int64 // of marks that are gone, for others
 	clock       *timeline.Clock
-	faults      faults
-	least       int // stream priorities
+	report      *signal.Report
+	reporters   []*launch   // by tag
+	signals     *signal.GPU // its memory for flags
+	least       int         // stream priorities
 	most        int
 	origin      *stream // that graphs are recorded from and launched on; nil until there are any
 }
@@ -151,7 +154,15 @@ func (w *world) open(ranks int) error {
 func newSite(w *world, g *gpu.GPU, skinny bool) *site {
 	s := &site{w: w, gpu: g, clock: timeline.NewClock(w.drv)}
 	s.gemms = gemm.NewHost(s, w.drv, g, &s.heaps, &w.m.sys.Picks, w.m.cache, w.m.opts.TF32, skinny)
-	s.faults.s = s
+	s.report = signal.NewReport(w.drv, &s.heaps)
+	s.signals = &signal.GPU{Drv: w.drv, Heaps: &s.heaps, Bound: s.bound, Lost: s.lost,
+		Alloc: func(bytes int64) (nvlib.Ptr, error) {
+			m, err := s.origin.dev.alloc(bytes, device.Shared)
+			if err != nil {
+				return 0, err
+			}
+			return m.addr, nil
+		}}
 	return s
 }
 
