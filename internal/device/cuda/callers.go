@@ -162,7 +162,7 @@ func (c callers) lead(streams []uintptr) error {
 		if err != nil {
 			return err
 		}
-		defer m.release()
+		defer m.Release()
 		for _, d := range c.w.devices {
 			if d.site == s {
 				err = errors.Join(err, c.w.drv.WaitEvent(nvlib.Stream(streams[d.rank]), m.ev))
@@ -242,7 +242,7 @@ func (o *stream) comeBehind(s *stream) error {
 	if err != nil {
 		return err
 	}
-	defer m.release()
+	defer m.Release()
 	return o.waitFor(m)
 }
 

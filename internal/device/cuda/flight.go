@@ -22,7 +22,7 @@ type flight struct {
 func (f *flight) look() (idle bool) {
 	f.asking(func() {
 		idle = f.poll()
-		f.w.staging.land()
+		f.w.staging.Land()
 		tellMarks(f.w)
 	})
 	return idle
@@ -101,6 +101,16 @@ func (f *flight) blocked() []device.Blocked {
 		}
 	}
 	return list
+}
+
+// Standings implements device.Status.
+func (w *world) Standings() []device.Standing {
+	return w.guard.Standings(func() (list []device.Standing) {
+		if w.err() == nil && len(w.sites) > 0 && w.capture == nil {
+			w.flight.asking(func() { list = w.flight.standings() })
+		}
+		return list
+	})
 }
 
 // standings says what each stream with work does. The caller holds mu.

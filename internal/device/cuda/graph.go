@@ -93,7 +93,7 @@ func (g *graphRun) of(s *site) *mark {
 func forgetLatest(w *world) {
 	if w.latest != nil {
 		for _, m := range w.latest.ends {
-			m.release()
+			m.Release()
 		}
 	}
 	w.latest = nil

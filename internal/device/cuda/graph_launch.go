@@ -111,7 +111,7 @@ func (f *form) behind(s *stream) error {
 	if err != nil {
 		return err
 	}
-	defer m.release()
+	defer m.Release()
 	return origin.dev.bound(func() error { return origin.waitFor(m) })
 }
 

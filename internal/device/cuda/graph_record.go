@@ -343,7 +343,7 @@ func (p *section) joinAll() error {
 			if err != nil {
 				return err
 			}
-			defer m.release()
+			defer m.Release()
 			return s.dev.w.drv.WaitEvent(p.origin.h, m.ev)
 		}))
 	}

@@ -134,7 +134,7 @@ func (t *task) issue(s *stream) error {
 	case recording:
 		return t.record(s)
 	case waiting:
-		defer t.mark.release()
+		defer t.mark.Release()
 		return s.waitFor(t.mark)
 	case signalling:
 		return t.signal(s)
@@ -176,7 +176,7 @@ func (t *task) record(s *stream) error {
 		return err
 	}
 	s.dev.w.flight.wake(&t.mark.held)
-	t.mark.release()
+	t.mark.Release()
 	return nil
 }
 
@@ -207,7 +207,7 @@ func runCall(s *stream, f func()) error {
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		m.release()
+		m.Release()
 		s.calling = false
 		w.flight.calls--
 		if err != nil {
@@ -226,7 +226,7 @@ func awaitMark(s *stream, m *mark) bool {
 	for began := time.Now(); ; gpu.Pause(time.Since(began)) {
 		w.mu.Lock()
 		ended := w.cause != nil
-		w.flight.asking(func() { over = m.over() })
+		w.flight.asking(func() { over = m.Over() })
 		w.mu.Unlock()
 		if over || ended {
 			return over && !ended

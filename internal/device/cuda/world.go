@@ -12,6 +12,7 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/guard"
 	"hocket.example/hocket/internal/device/cuda/signal"
+	"hocket.example/hocket/internal/device/cuda/staging"
 	"hocket.example/hocket/internal/device/cuda/timeline"
 	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
@@ -36,7 +37,7 @@ type world struct {
 	latest   *graphRun // that later work must come behind; nil for none
 	marked   *form     // launched last, and not told of yet; nil for none
 	recorded []*graph  // and not closed
-	staging  staging
+	staging  staging.Pool
 	teams    []*team
 	abort    nvlib.Ptr // the word that ends the waits of teams' kernels; 0 for none
 	copies   map[copyKey][]*nvlib.Launch
@@ -248,9 +249,7 @@ func (w *world) end(cause error) {
 	for _, s := range w.flight.streams {
 		s.queue = nil
 	}
-	for i := range w.staging.landings {
-		w.staging.landings[i].dst = nil // the caller's bytes are no longer ours
-	}
+	w.staging.Disown()
 }
 
 // err returns what calls on a world that has ended get. The caller holds mu.

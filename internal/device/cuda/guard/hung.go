@@ -134,7 +134,7 @@ func (w *World) Do(ctx context.Context, f func()) error {
 	}()
 	tick := time.NewTimer(watchEvery)
 	defer tick.Stop()
-	var seen [2]Sighting
+	var seen [2]sighting
 	for {
 		select {
 		case <-done:
@@ -155,36 +155,36 @@ func (w *World) Do(ctx context.Context, f func()) error {
 		case now := <-tick.C:
 			tick.Reset(watchEvery)
 			patience := w.patience(ctx)
-			if p, age := seen[0].Of(&w.Calls, now); age > patience {
+			if p, age := seen[0].of(&w.Calls, now); age > patience {
 				w.giveUp(&w.Calls, p, age)
 			}
 			if patience == w.p.System.CallPatience.Call {
 				patience *= compilesFor
 			}
-			if p, age := seen[1].Of(&w.compiles, now); age > patience {
+			if p, age := seen[1].of(&w.compiles, now); age > patience {
 				w.giveUp(&w.compiles, p, age)
 			}
 		}
 	}
 }
 
-// Sighting is a call that was seen, and since when.
-type Sighting struct {
+// sighting is a call that was seen, and since when.
+type sighting struct {
 	call  nvlib.Pending
-	Since time.Time
+	since time.Time
 }
 
-// Of returns the call that the owner of w is in, and for how long that has been seen, at least.
-func (s *Sighting) Of(w *nvlib.Watch, now time.Time) (nvlib.Pending, time.Duration) {
+// of returns the call that the owner of w is in, and for how long that has been seen, at least.
+func (s *sighting) of(w *nvlib.Watch, now time.Time) (nvlib.Pending, time.Duration) {
 	p, ok := w.Pending()
 	if !ok {
-		*s = Sighting{}
+		*s = sighting{}
 		return p, 0
 	}
 	if p != s.call {
-		*s = Sighting{p, now}
+		*s = sighting{p, now}
 	}
-	return p, now.Sub(s.Since)
+	return p, now.Sub(s.since)
 }
 
 // giveUp gives the world up because of a call, unless that has returned meanwhile.
