@@ -9,7 +9,6 @@ import (
 	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/nccl"
-	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -25,14 +24,8 @@ func supportsNCCL(t *team, c *coll.Collective) error {
 	if t.w.peers != nil && !t.crosses() {
 		return fmt.Errorf("%w: NCCL between processes of one node", device.ErrUnsupported)
 	}
-	lib, err := t.w.m.sys.NCCL()
-	if err != nil {
-		return fmt.Errorf("%w: %w", device.ErrUnsupported, err)
-	}
-	if c.Op == ir.OpAllGather || c.Op == ir.OpReduceScatter {
-		if err := mistaken(lib, nvlib.SwitchedOrder, t.w.m.sys.Multicast); err != nil {
-			return err
-		}
+	if err := nccl.Usable(t.w.m.sys.System, c.Op); err != nil {
+		return err
 	}
 	sites := map[*site]int{}
 	for _, m := range t.members {
@@ -47,7 +40,7 @@ func supportsNCCL(t *team, c *coll.Collective) error {
 	if c.Op == ir.OpBarrier {
 		return nil
 	}
-	_, err = coll.PlanNCCL(c, len(t.members))
+	_, err := coll.PlanNCCL(c, len(t.members))
 	return err
 }
 
@@ -61,38 +54,9 @@ func (t *team) crosses() bool {
 	return false
 }
 
-// barrier is an all_reduce of a word that nobody reads, as NCCL has no barrier.
-func (t *team) barrier() (*coll.Collective, error) {
-	mem, err := t.reserve("barriers by NCCL", ir.I32.Size())
-	if err != nil {
-		return nil, err
-	}
-	c := &coll.Collective{Collective: &device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}}
-	for i := range t.members {
-		v := strided.View{Addr: mem.At[i], DType: ir.I32, N: 1, Shape: []int64{1}, Strides: []int64{1}}
-		c.Operands = append(c.Operands, coll.Part{In: v, Out: v, Reads: true, Writes: true})
-	}
-	return c, nil
-}
-
-// mistaken refuses what NCCL of this version gets wrong.
-func mistaken(lib *nvlib.NCCL, m nvlib.Mistake, multicast bool) error {
-	k := lib.Mistaken(m, multicast)
-	if k == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: NCCL %s: %s (%s)", device.ErrUnsupported, lib.Loaded().Version, k.What, k.Source)
-}
-
 // prepareNCCL returns what each member launches.
 func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
-	if c.Op == ir.OpBarrier {
-		var err error
-		if c, err = t.barrier(); err != nil {
-			return nil, err
-		}
-	}
-	w, err := coll.PlanNCCL(c, len(t.members))
+	w, err := nccl.Plan(c, len(t.members), t.reserve)
 	if err != nil {
 		return nil, err
 	}
@@ -109,12 +73,19 @@ func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 		if !w.TakesPart(i) {
 			continue
 		}
-		at := &attendee{meeting: m, stream: mem.stream}
-		if calls[i], err = packAround(t, w, i, at); err != nil {
+		x, err := nccl.Pack(w, i, t.reserve)
+		if err != nil {
 			return nil, err
 		}
-		if mem.dev.site.foreign { // its process gives NCCL its share
+		if calls[i] = x.Call; mem.dev.site.foreign { // its process gives NCCL its share
 			continue
+		}
+		at := &attendee{meeting: m, stream: mem.stream}
+		if at.before, err = mem.copies(x.Before); err == nil {
+			at.after, err = mem.copies(x.After)
+		}
+		if err != nil {
+			return nil, err
 		}
 		m.members = append(m.members, at)
 		steps[i] = []step{at}
@@ -146,50 +117,16 @@ func regionsGiven(t *team, calls []coll.NCCLCall) (list []*gpu.Region) {
 	return list
 }
 
-// packAround adds the copies that member i needs and returns what NCCL gets. Of a member of another process it
-// reserves what that does.
-func packAround(t *team, w *coll.NCCLWork, i int, at *attendee) (coll.NCCLCall, error) {
-	s := &w.Shares[i]
-	var call coll.NCCLCall
-	if s.In != nil {
-		call.In = s.In.Addr
-		if s.Pack || s.Staged {
-			mem, err := t.reserve("inputs for NCCL", s.In.Bytes())
-			if err != nil {
-				return call, err
-			}
-			call.In = mem.At[i]
-			if t.members[i].dev.site.foreign {
-				return packOut(t, s, i, at, call)
-			}
-			steps, err := t.members[i].copySteps(s.In.At(call.In), *s.In)
-			if err != nil {
-				return call, err
-			}
-			at.before = append(at.before, steps...)
+// copies are steps that copy.
+func (m *member) copies(list []coll.Copy) (steps []step, err error) {
+	for _, c := range list {
+		more, err := m.copySteps(c.Dst, c.Src)
+		if err != nil {
+			return nil, err
 		}
+		steps = append(steps, more...)
 	}
-	return packOut(t, s, i, at, call)
-}
-
-// packOut is packAround of the result.
-func packOut(t *team, s *coll.NCCLShare, i int, at *attendee, call coll.NCCLCall) (coll.NCCLCall, error) {
-	if s.Out != nil {
-		call.Out = s.Out.Addr
-		if s.Unpack {
-			mem, err := t.reserve("results of NCCL", s.Out.Bytes())
-			if err != nil || t.members[i].dev.site.foreign {
-				return call, err
-			}
-			call.Out = mem.At[i]
-			steps, err := t.members[i].copySteps(*s.Out, s.Out.At(call.Out))
-			if err != nil {
-				return call, err
-			}
-			at.after = append(at.after, steps...)
-		}
-	}
-	return call, nil
+	return steps, nil
 }
 
 // openNCCL has the team have communicators.
