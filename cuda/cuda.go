@@ -22,6 +22,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda"
 	"hocket.example/hocket/internal/device/cuda/doctor"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/world"
 )
@@ -50,7 +51,7 @@ const SharedVariable = "HOCKET_RANKS_PER_GPU"
 // switches (algorithm multimem, which its authors never ran on GPUs). On a host that
 // others share a fault of multicast can put GPUs out of service.
 const (
-	P2PVariable       = cuda.P2PVariable
+	P2PVariable       = gpu.P2PVariable
 	MulticastVariable = doctor.MulticastVariable
 	GraphsVariable    = "HOCKET_GRAPHS"
 	TimeoutVariable   = cuda.TimeoutVariable

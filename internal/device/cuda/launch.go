@@ -67,12 +67,11 @@ func (l *launch) drop() {
 	for _, st := range l.steps {
 		st.free()
 	}
-	if l.dev.w.cause == errClosed || l.dev.site.lost() {
+	if l.dev.w.cause == errClosed {
 		return
 	}
 	for _, m := range l.scratch {
-		m.freed = true
-		_ = l.dev.bound(func() error { return l.dev.site.heaps[m.kind].Free(m.addr, m.bytes) })
+		_ = m.giveBack()
 	}
 }
 

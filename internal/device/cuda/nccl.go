@@ -151,16 +151,26 @@ func exerciseNCCL(t *team, w *coll.NCCLWork) error {
 	var mems []*memory
 	return t.nccl.Exercise(t.ncclTeam, w, nccl.Trial{
 		Reserve: func(bytes int64) (at []nvlib.Ptr, err error) {
-			mems, err = allocEach(t, bytes, device.Private)
-			for i := 0; i < len(mems) && err == nil; i++ {
-				at = append(at, mems[i].addr)
-				if m := t.members[i]; !m.dev.site.foreign {
-					err = m.set(at[i], 0, bytes/4)
+			for _, m := range t.members {
+				mem, err := m.dev.alloc(bytes, device.Private)
+				if err != nil {
+					return nil, err
+				}
+				mems, at = append(mems, mem), append(at, mem.addr)
+				if m.dev.site.foreign {
+					continue
+				}
+				if err := m.set(mem.addr, 0, bytes/4); err != nil {
+					return nil, err
 				}
 			}
-			return at, err
+			return at, nil
 		},
-		Drop: func() { dropAll(mems) },
+		Drop: func() {
+			for _, m := range mems {
+				_ = m.giveBack() // nobody is left to care
+			}
+		},
 		Issued: func() {
 			for _, m := range t.members {
 				if !m.dev.site.foreign {
@@ -185,29 +195,6 @@ func membersIdle(t *team) (bool, error) {
 		}
 	}
 	return true, nil
-}
-
-// allocEach reserves memory on every member; on an error it returns what it has.
-func allocEach(t *team, bytes int64, kind device.MemKind) (mems []*memory, err error) {
-	for _, m := range t.members {
-		mem, err := m.dev.alloc(bytes, kind)
-		if err != nil {
-			return mems, err
-		}
-		mems = append(mems, mem)
-	}
-	return mems, nil
-}
-
-// dropAll gives memory back that nothing uses any more.
-func dropAll(mems []*memory) {
-	for _, m := range mems {
-		m.freed = true
-		if m.nowhere {
-			continue
-		}
-		_ = m.dev.bound(func() error { return m.dev.site.heaps[m.kind].Free(m.addr, m.bytes) })
-	}
 }
 
 // leaveNCCL gives up the team's communicators: for the next team, if all that they were given is over.

@@ -247,7 +247,7 @@ func (s *stream) Record(e device.Event) error {
 		ev.set(m)
 		return s.add(task{kind: recording, mark: m})
 	}
-	return s.dev.boundOr(s, func() error {
+	err := s.dev.bound(func() error {
 		if err := s.follow(); err != nil {
 			return err
 		}
@@ -257,11 +257,7 @@ func (s *stream) Record(e device.Event) error {
 		}
 		return err
 	})
-}
-
-// boundOr runs f with the context current; its error ends the world.
-func (d *dev) boundOr(s *stream, f func() error) error {
-	if err := d.bound(f); err != nil {
+	if err != nil {
 		return s.failed(err)
 	}
 	return nil

@@ -2,12 +2,12 @@ package cuda
 
 import (
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/guard"
 	"hocket.example/hocket/internal/device/cuda/strided"
 )
 
@@ -203,7 +203,7 @@ func runCall(s *stream, f func()) error {
 	w.flight.calls++
 	go func() {
 		if awaitMark(s, m) {
-			err = guarded(f)
+			err = guard.Recovered(f)
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -232,19 +232,4 @@ func awaitMark(s *stream, m *mark) bool {
 			return over && !ended
 		}
 	}
-}
-
-// guarded runs f and returns what it panics with.
-func guarded(f func()) (err error) {
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case error:
-			err = fmt.Errorf("a call panicked: %w", p)
-		default:
-			err = fmt.Errorf("a call panicked: %v\n%s", p, debug.Stack())
-		}
-	}()
-	f()
-	return nil
 }

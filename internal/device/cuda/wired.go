@@ -220,7 +220,7 @@ func (x *wired) openMeets() error {
 			return err
 		}
 		for i, v := range list {
-			err = errors.Join(err, me.setWord(at.addr+nvlib.Ptr(8*i), v))
+			err = errors.Join(err, me.bound(func() error { return signal.SetWord(w.drv, at.addr+nvlib.Ptr(8*i), v) }))
 		}
 		if err != nil {
 			return err
@@ -233,11 +233,6 @@ func (x *wired) openMeets() error {
 		}
 	}
 	return nil
-}
-
-// setWord writes eight bytes of the device's memory.
-func (d *dev) setWord(at nvlib.Ptr, v uint64) error {
-	return d.bound(func() error { return signal.SetWord(d.w.drv, at, v) })
 }
 
 // prepareJoin loads a join whose report is about l.

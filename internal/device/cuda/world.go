@@ -13,6 +13,7 @@ import (
 	"hocket.example/hocket/internal/device/cuda/guard"
 	"hocket.example/hocket/internal/device/cuda/signal"
 	"hocket.example/hocket/internal/device/cuda/staging"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/device/cuda/timeline"
 	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
@@ -40,7 +41,7 @@ type world struct {
 	staging  staging.Pool
 	teams    []*team
 	abort    nvlib.Ptr // the word that ends the waits of teams' kernels; 0 for none
-	copies   map[copyKey][]*nvlib.Launch
+	copies   strided.Launches
 	observer device.Observer
 	naming   *naming // nil unless a profiler captures, and NVTX is there
 	cause    error   // why the world has ended; nil while it lives

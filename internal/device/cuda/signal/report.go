@@ -89,25 +89,3 @@ func (r *Report) Read() (kernels.Fault, bool, error) {
 	told, ok := kernels.ReadFault(cabi.Bytes(uintptr(r.copied), kernels.FaultBytes))
 	return told, ok, nil
 }
-
-// SetWord writes eight bytes of a device's memory. The context is current.
-func SetWord(drv *nvlib.Driver, at nvlib.Ptr, v uint64) error {
-	return errors.Join(drv.Fill32(at, uint32(v), 1, 0), drv.Fill32(at+4, uint32(v>>32), 1, 0), drv.SyncStream(0))
-}
-
-// Fill sets so many words of four bytes. The context is current.
-func Fill(drv *nvlib.Driver, at nvlib.Ptr, v uint32, n int64) error {
-	return errors.Join(drv.Fill32(at, v, n, 0), drv.SyncStream(0))
-}
-
-// Read returns bytes of a device's memory, by way of the host's. The context is current.
-func Read(drv *nvlib.Driver, pinned *gpu.Heap, at nvlib.Ptr, bytes int64) ([]byte, error) {
-	buf, err := pinned.Alloc(bytes)
-	if err != nil {
-		return nil, err
-	}
-	var args [4]uintptr
-	err = errors.Join(drv.Copy(buf, at, bytes, 0, &args), drv.SyncStream(0))
-	read := append([]byte(nil), cabi.Bytes(uintptr(buf), int(bytes))...)
-	return read, errors.Join(err, pinned.Free(buf, bytes))
-}
