@@ -38,24 +38,6 @@ func (d *dev) PrepareAhead(k device.Kernel) {
 	}
 }
 
-// PrepareAhead has the compiler begin with the kernels that Prepare will load, or the
-// loader with NCCL.
-func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
-	if tune.Algo == ncclName {
-		go func() { _, _ = t.w.m.sys.NCCL() }() // Prepare waits for it, and tells of errors
-		return
-	}
-	t.w.mu.Lock()
-	defer t.w.mu.Unlock()
-	a, r, err := t.check(tune, c)
-	if err != nil || r.Empty() {
-		return
-	}
-	if p, err := a.Plan(t, tune, r); err == nil { // Prepare tells of errors
-		t.compileAhead(p)
-	}
-}
-
 var (
 	_ precompiler = (*kernels.Library)(nil)
 )

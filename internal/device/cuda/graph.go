@@ -156,3 +156,19 @@ func (s *stream) follow() error {
 	}
 	return nil
 }
+
+// comeBehind has an origin wait for all that a stream of its GPU was given. The context is current.
+func (o *stream) comeBehind(s *stream) error {
+	if s == o || !s.dirty || s.mark != nil && s.mark.pos == s.pos && o.isBehind(s.mark) {
+		return nil
+	}
+	if err := s.follow(); err != nil {
+		return err
+	}
+	m, err := s.here()
+	if err != nil {
+		return err
+	}
+	defer m.Release()
+	return o.waitFor(m)
+}

@@ -24,7 +24,7 @@ import (
 var hostStagedPiece int64 = 2 << 20
 
 // hostStaged is what a stream needs for such copies. Nothing of it can be made while
-// work is issued (see issueLock), so every stream has one where GPUs are apart, with room
+// work is issued (see package guard), so every stream has one where GPUs are apart, with room
 // for what was prepared on its device, and little where nothing was.
 type hostStaged struct {
 	buffer nvlib.Ptr // pinned, for two pieces

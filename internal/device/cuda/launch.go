@@ -78,7 +78,8 @@ func (l *launch) drop() {
 // Prepare compiles and loads what computes k, and picks algorithms.
 func (d *dev) Prepare(k device.Kernel) (device.Launch, error) {
 	return d.prepare(compute.Name(&k), func(l *launch) error {
-		site := compute.Site{GEMMs: d.site.gemms, SMs: d.site.gpu.SMs, FixedProducts: d.w.m.opts.FixedProducts, Shared: d.w.peers != nil}
+		site := compute.Site{GEMMs: d.site.gemms, SMs: d.site.gpu.SMs, FixedProducts: d.w.m.opts.FixedProducts,
+			Shared: d.w.peers != nil}
 		return compute.Prepare(l, site, &k)
 	})
 }

@@ -16,7 +16,7 @@
 // graphs of one GPU each, for flags that the others raise (see graph_flags.go), and
 // streams for counters of other processes (see wired.go). These waits are bounded,
 // and end when the world does; and what they wait for is issued whole before
-// anything else may keep the driver from it (see issue_lock.go), or by another
+// anything else may keep the driver from it (see package guard), or by another
 // process, in the order of the same plan.
 //
 // # Host memory

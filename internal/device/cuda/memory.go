@@ -147,5 +147,6 @@ func (d *dev) resolve(v device.View, peers bool) (strided.View, error) {
 // view checks that v lies in m.
 func (m *memory) view(v device.View) (strided.View, error) {
 	n, err := v.Within(m.bytes)
-	return strided.View{Mem: m, Addr: m.addr + nvlib.Ptr(v.Off), DType: v.DType, N: n, Shape: v.Shape, Strides: v.Strides}, err
+	at := m.addr + nvlib.Ptr(v.Off)
+	return strided.View{Mem: m, Addr: at, DType: v.DType, N: n, Shape: v.Shape, Strides: v.Strides}, err
 }

@@ -15,7 +15,8 @@ import (
 // why it may not. Without the opt-in it asks the driver nothing.
 func (t *team) Multicasts() error {
 	if !t.w.m.sys.Multicast {
-		return fmt.Errorf("%w: NVLink multicast is off; %s=on opts in, at your own risk on a shared host", device.ErrUnsupported, doctor.MulticastVariable)
+		return fmt.Errorf("%w: NVLink multicast is off; %s=on opts in, at your own risk on a shared host",
+			device.ErrUnsupported, doctor.MulticastVariable)
 	}
 	if t.w.peers != nil {
 		return fmt.Errorf("%w: NVLink multicast between processes", device.ErrUnsupported)

@@ -49,7 +49,8 @@ func matched(w *world) (lines []string) {
 			if m.dev.site.far {
 				continue
 			}
-			lines = append(lines, fmt.Sprintf("%s: rank %d meets the others at %s", team, ranks[i], m.dev.site.heaps[device.Shared].Place(m.control)))
+			lines = append(lines, fmt.Sprintf("%s: rank %d meets the others at %s", team, ranks[i],
+				m.dev.site.heaps[device.Shared].Place(m.control)))
 		}
 		for _, name := range slices.Sorted(maps.Keys(t.regions)) {
 			a := t.regions[name]

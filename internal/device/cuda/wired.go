@@ -126,7 +126,8 @@ func (x *wired) awaitWord(s *stream, c *counters, elem int, least int64) error {
 		w.capture.awaits(s)
 	}
 	l := x.await[site]
-	for i, v := range []uint64{uint64(c.at(elem)), uint64(least), uint64(w.abort), uint64(w.m.opts.teamTimeout().Nanoseconds()),
+	for i, v := range []uint64{uint64(c.at(elem)), uint64(least), uint64(w.abort),
+		uint64(w.m.opts.teamTimeout().Nanoseconds()),
 		uint64(site.report.At()), waited.tag} {
 		l.SetWord(i, v)
 	}

@@ -106,7 +106,8 @@ func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
 
 // guard is what guards a world.
 func (m *machine) guard(w *world) *guard.World {
-	return m.sys.Locks.New(guard.Host{Mu: &w.mu, Err: w.err, Rests: func() bool { return w.flight.calls == 0 && w.flight.look() }})
+	rests := func() bool { return w.flight.calls == 0 && w.flight.look() }
+	return m.sys.Locks.New(guard.Host{Mu: &w.mu, Err: w.err, Rests: rests})
 }
 
 // Do implements device.World.

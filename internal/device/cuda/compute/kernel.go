@@ -58,7 +58,8 @@ func (k *kernel) checkGEMM() error {
 
 // problem is k as kernels take it.
 func (k *kernel) problem() kernels.Problem {
-	p := kernels.Problem{Op: k.Op, Red: k.Red, Links: k.Links, Out: k.out.Operand(), Axes: k.Axes, Value: k.Value, Int: k.Int, HasInt: k.HasInt,
+	p := kernels.Problem{Op: k.Op, Red: k.Red, Links: k.Links, Out: k.out.Operand(), Axes: k.Axes,
+		Value: k.Value, Int: k.Int, HasInt: k.HasInt,
 		TA: k.TA, TB: k.TB, Causal: k.Causal, First: k.First, Rows: k.Rows, Rope: k.Rope, Member: k.Member}
 	for i := range k.ins {
 		p.Ins = append(p.Ins, k.ins[i].Operand())
@@ -74,7 +75,8 @@ func isCopy(op ir.Op) bool {
 
 // copies reports whether k is a copy between views of one shape that lie apart.
 func (k *kernel) copies() bool {
-	return len(k.ins) == 1 && !k.ins[0].Overlaps(&k.out) && slices.Equal(k.ins[0].Shape, k.out.Shape) && strided.CheckCopy(&k.out, &k.ins[0]) == nil
+	return len(k.ins) == 1 && !k.ins[0].Overlaps(&k.out) && slices.Equal(k.ins[0].Shape, k.out.Shape) &&
+		strided.CheckCopy(&k.out, &k.ins[0]) == nil
 }
 
 // checkOverlap declines several operations as one where the result overlaps an operand

@@ -173,8 +173,8 @@ func (b *builder) addLibrary(k *kernel) error {
 // what fills a link, by stores and by loads.
 const MoveBlocks = 32
 
-// Move adds a copy by a kernel of so many blocks, by stores to a peer's memory or loads from it; 0 for as many as fill a
-// link.
+// Move adds a copy by a kernel of so many blocks, by stores to a peer's memory or loads from it; 0 for as many as
+// fill a link.
 func Move(l Launch, dst, src device.View, blocks int) error {
 	to, err := l.Resolve(dst, true)
 	if err != nil {
@@ -197,5 +197,6 @@ func Move(l Launch, dst, src device.View, blocks int) error {
 	case blocks <= 0:
 		blocks = MoveBlocks
 	}
-	return l.AddProblem(kernels.Problem{Op: ir.OpCopy, Ins: []kernels.Operand{from.Operand()}, Out: to.Operand(), Blocks: blocks})
+	return l.AddProblem(kernels.Problem{Op: ir.OpCopy, Ins: []kernels.Operand{from.Operand()},
+		Out: to.Operand(), Blocks: blocks})
 }

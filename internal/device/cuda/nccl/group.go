@@ -164,7 +164,8 @@ func (t *Team) awaitTrial(idle func() (bool, error)) error {
 			return err
 		}
 		if time.Since(began) > t.Patience {
-			return fmt.Errorf("NCCL has not ended it after %v; NCCL_DEBUG=INFO has NCCL tell what it does, in a new process %s=off keeps it off peers' memory, and %s",
+			return fmt.Errorf("NCCL has not ended it after %v; NCCL_DEBUG=INFO has NCCL tell what it does, "+
+				"in a new process %s=off keeps it off peers' memory, and %s",
 				t.Patience, gpu.P2PVariable, t.Longer)
 		}
 	}

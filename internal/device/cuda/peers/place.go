@@ -104,7 +104,8 @@ func (v *View) Place(p *procs.Spread, sys *gpu.System, ranks, most int) ([]Place
 		ranksOn[host]++
 		is := seen[i%len(seen)]
 		if shared[host+is.PCI]++; shared[host+is.PCI] > most {
-			return nil, fmt.Errorf("more than %d ranks on the GPU at %s, the last rank %d: each process wants GPUs of its own", most, is.PCI, r)
+			return nil, fmt.Errorf("more than %d ranks on the GPU at %s, the last rank %d: each process wants GPUs of its own",
+				most, is.PCI, r)
 		}
 		key := fmt.Sprintf("process %d GPU %s", owner, is.PCI)
 		if at[key] == nil {

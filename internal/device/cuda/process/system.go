@@ -85,6 +85,7 @@ func multicastAsked() (bool, error) {
 	case doctor.MulticastOn:
 		return true, nil
 	default:
-		return false, fmt.Errorf("%s=%s: it is %s or %s", doctor.MulticastVariable, v, doctor.MulticastOn, doctor.MulticastOff)
+		return false, fmt.Errorf("%s=%s: it is %s or %s", doctor.MulticastVariable, v,
+			doctor.MulticastOn, doctor.MulticastOff)
 	}
 }

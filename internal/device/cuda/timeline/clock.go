@@ -1,6 +1,7 @@
-// Package timeline tells when devices began and ended what they were given. A Clock is a GPU's: it has the events of the
-// driver, and tells the time of those that have one. A Track is a stream's begins and ends that its device is not known
-// to have reached; a Replay those within a graph. Package cuda records the events where they belong among other work.
+// Package timeline tells when devices began and ended what they were given. A Clock is a GPU's: it has the events of
+// the driver, and tells the time of those that have one. A Track is a stream's begins and ends that its device is not
+// known to have reached; a Replay those within a graph. Package cuda records the events where they belong among other
+// work.
 package timeline
 
 import (
