@@ -21,6 +21,9 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda"
+	"hocket.example/hocket/internal/device/cuda/doctor"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/world"
 )
 
@@ -48,8 +51,8 @@ const SharedVariable = "HOCKET_RANKS_PER_GPU"
 // switches (algorithm multimem, which its authors never ran on GPUs). On a host that
 // others share a fault of multicast can put GPUs out of service.
 const (
-	P2PVariable       = cuda.P2PVariable
-	MulticastVariable = cuda.MulticastVariable
+	P2PVariable       = gpu.P2PVariable
+	MulticastVariable = doctor.MulticastVariable
 	GraphsVariable    = "HOCKET_GRAPHS"
 	TimeoutVariable   = cuda.TimeoutVariable
 	ProductsVariable  = "HOCKET_PRODUCTS"
@@ -108,7 +111,7 @@ func ExpectStreams(rank int) {
 	if n, err := strconv.Atoi(os.Getenv(SharedVariable)); err == nil {
 		rank *= n
 	}
-	cuda.ExpectStreams(rank)
+	process.ExpectStreams(rank)
 }
 
 // Report is what there is of CUDA on this machine.
@@ -158,7 +161,7 @@ func (r *Report) Lines() [][2]string { return r.lines }
 // Examine looks for libraries and GPUs. Where try is set it has every two GPUs make a
 // real transfer, and tells which cannot; else only what is known of them.
 func Examine(try bool) Report {
-	x := cuda.Examine(try)
+	x := process.Examine(try)
 	r := Report{Detours: x.Detours, Multicast: x.Multicast, Missing: x.Missing, lines: x.Lines()}
 	for _, l := range x.Libraries {
 		r.Libraries = append(r.Libraries, Library(l))

@@ -131,9 +131,9 @@ func BenchmarkDriver(b *testing.B) {
 	h, o := s.(*stream).h, other.(*stream).h
 	must(drv.Bind(site.ctx))
 	defer drv.Unbind()
-	plain, err := site.newEvent(false)
+	plain, err := site.clock.Event(false)
 	must(err)
-	timed, err := site.newEvent(true)
+	timed, err := site.clock.Event(true)
 	must(err)
 	must(drv.Record(timed, h))
 	must(drv.Record(plain, h))

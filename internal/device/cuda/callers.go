@@ -21,7 +21,7 @@ type callers struct{ w *world }
 
 // Callers implements device.World.
 func (w *world) Callers() (device.Callers, error) {
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if err := w.err(); err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func (c callers) Between(streams []uintptr, issue func() error) error {
 	if len(streams) != len(c.w.devices) {
 		return fmt.Errorf("%d streams of the caller's for %d ranks", len(streams), len(c.w.devices))
 	}
-	return c.w.batch(streams, func() error {
+	return c.w.guard.Batch(streams, func() bool { return waitsOnDevices(c.w) }, func() error {
 		if err := c.follow(streams); err != nil {
 			return err
 		}
@@ -135,22 +135,22 @@ func (c callers) follow(streams []uintptr) error {
 
 // waitFor has a stream wait for what another was given.
 func (c callers) waitFor(s, other nvlib.Stream, at *site) error {
-	ev, err := at.newEvent(false)
+	ev, err := at.clock.Event(false)
 	if err != nil {
 		return err
 	}
-	defer func() { at.events = append(at.events, ev) }()
+	defer func() { at.clock.Free(ev) }()
 	return errors.Join(c.w.drv.Record(ev, other), c.w.drv.WaitEvent(s, ev))
 }
 
 // lead has what the caller's streams are given from now on wait for all that the world was given.
 func (c callers) lead(streams []uintptr) error {
 	return c.each(func(s *site) error {
-		if b := blockedStreams(c.w); len(b) > 0 || c.w.calls > 0 {
+		if b := c.w.flight.blocked(); len(b) > 0 || c.w.flight.calls > 0 {
 			return fmt.Errorf("work that streams of the caller's are to wait for is held back: %w",
 				&device.Deadlock{Blocked: b})
 		}
-		for _, o := range c.w.streams {
+		for _, o := range c.w.flight.streams {
 			if o.dev.site != s {
 				continue
 			}
@@ -162,7 +162,7 @@ func (c callers) lead(streams []uintptr) error {
 		if err != nil {
 			return err
 		}
-		defer m.release()
+		defer m.Release()
 		for _, d := range c.w.devices {
 			if d.site == s {
 				err = errors.Join(err, c.w.drv.WaitEvent(nvlib.Stream(streams[d.rank]), m.ev))
@@ -185,8 +185,8 @@ func (c callers) CaptureInto(ctx context.Context, streams []uintptr, issue func(
 	if err := w.Sync(ctx); err != nil {
 		return err
 	}
-	defer w.exclusive()()
-	if err := w.admitCapture(); err != nil {
+	defer w.guard.Exclusive()()
+	if err := admitCapture(w); err != nil {
 		return err
 	}
 	g := &graph{w: w, raises: map[*counter]int64{}}
@@ -194,10 +194,10 @@ func (c callers) CaptureInto(ctx context.Context, streams []uintptr, issue func(
 		w.end(err)
 		return err
 	}
-	issued := unlocked(w, issue)
+	issued := w.guard.Issue(issue)
 	f, raws, err := g.finishCapture(formOne)
-	if err = errors.Join(issued, err); err == nil && len(blockedStreams(w)) > 0 {
-		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: blockedStreams(w)})
+	if err = errors.Join(issued, err); err == nil && len(w.flight.blocked()) > 0 {
+		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: w.flight.blocked()})
 	}
 	s := w.sites[0]
 	if err == nil {
@@ -208,9 +208,9 @@ func (c callers) CaptureInto(ctx context.Context, streams []uintptr, issue func(
 		w.end(err)
 		return err
 	}
-	forgetMarks(w, f)
+	forgetReplay(w, f)
 	for _, x := range g.faults {
-		x.always = true // launches are not seen here
+		x.Always = true // launches are not seen here
 	}
 	return nil
 }
@@ -228,22 +228,6 @@ func (w *world) told() error {
 		readTeams(w)
 	}
 	return w.err()
-}
-
-// comeBehind has an origin wait for all that a stream of its GPU was given. The context is current.
-func (o *stream) comeBehind(s *stream) error {
-	if s == o || !s.dirty || s.mark != nil && s.mark.pos == s.pos && o.isBehind(s.mark) {
-		return nil
-	}
-	if err := s.follow(); err != nil {
-		return err
-	}
-	m, err := s.here()
-	if err != nil {
-		return err
-	}
-	defer m.release()
-	return o.waitFor(m)
 }
 
 var _ device.Callers = callers{}

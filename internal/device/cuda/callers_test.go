@@ -17,6 +17,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/capi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
@@ -40,7 +41,7 @@ func step(%x: i32[T/tp, 2], %w: i32[2], %s: inout i32[T/tp, 2], %n: inout i32[2]
 type caller struct {
 	*testing.T
 	f       *fakeGPU
-	sys     *system
+	sys     *process.System
 	m       *hocket.Machine
 	model   *hocket.Model
 	streams []uintptr

@@ -5,11 +5,12 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/loose"
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Calls on streams of the caller's: one team of all ranks, whose launches name operands where nothing lies. Before
-// a launch the words of its arguments that lie in an operand are moved to where the caller's is. Streams of the
+// Calls on streams of the caller's: one team of all ranks, whose launches name operands where nothing lies, and are
+// aimed at the caller's before each launch (package loose). Streams of the
 // caller's are given work and asked nothing: they may be recorded by others.
 
 // calls implements device.Calls.
@@ -51,17 +52,12 @@ func (w *world) OpenCalls() (device.Calls, error) {
 	return c, nil
 }
 
-// looseBytes is the distance of loose operands, which lie where no memory is.
-const (
-	looseAt    = 1 << 59
-	looseBytes = 1 << 44
-)
-
-// loose is the k-th operand of a rank where it has no memory yet.
-func (c *calls) loose(d *dev, v device.View, k int, tail int64) device.View {
+// operand is a loose operand of a member.
+func (c *calls) operand(member, k int, v device.View, tail int64) device.View {
+	d := c.team.members[member].dev
 	m := &memory{dev: d, kind: device.Private, bytes: v.Elements()*v.DType.Size() + tail, nowhere: true}
 	if v.Off = tail; d == c.me.dev {
-		m.addr = nvlib.Ptr(looseAt + k*looseBytes)
+		m.addr = loose.Address(k)
 	} else {
 		c.w.mu.Lock()
 		d.nameless(m)
@@ -73,22 +69,7 @@ func (c *calls) loose(d *dev, v device.View, k int, tail int64) device.View {
 
 // Prepare implements device.Calls.
 func (c *calls) Prepare(t device.Tuning, k *device.Collective, inPlace bool, tail [2]int64) (device.Call, error) {
-	placed := *k
-	placed.Parts = append([]device.Part(nil), k.Parts...)
-	for i := range placed.Parts {
-		p, d := &placed.Parts[i], c.team.members[i].dev
-		if p.Reads && p.In.Mem == nil {
-			p.In = c.loose(d, p.In, 0, tail[0])
-		}
-		switch {
-		case !p.Writes || p.Out.Mem != nil:
-		case inPlace && p.Reads:
-			p.Out.Mem, p.Out.Off = p.In.Mem, p.In.Off
-		default:
-			p.Out = c.loose(d, p.Out, 1, tail[1])
-		}
-	}
-	launches, err := c.team.Prepare(t, &placed)
+	launches, err := c.team.Prepare(t, loose.Place(k, inPlace, tail, c.operand))
 	if err != nil {
 		return nil, err
 	}
@@ -97,19 +78,7 @@ func (c *calls) Prepare(t device.Tuning, k *device.Collective, inPlace bool, tai
 
 // PrepareNorm implements device.Calls.
 func (c *calls) PrepareNorm(n *device.Norm, sumIsResidual, outIsIn bool) (device.Call, error) {
-	placed := &device.Norm{Eps: n.Eps, Parts: append([]device.NormPart(nil), n.Parts...)}
-	for i := range placed.Parts {
-		p, d := &placed.Parts[i], c.team.members[i].dev
-		for k, v := range []*device.View{&p.In, &p.Residual, &p.Weight, &p.Sum, &p.Out} {
-			*v = c.loose(d, *v, k, 0)
-		}
-		if sumIsResidual {
-			p.Sum = p.Residual
-		}
-		if outIsIn {
-			p.Out = p.In
-		}
-	}
+	placed := loose.PlaceNorm(n, sumIsResidual, outIsIn, c.operand)
 	if err := c.team.SupportsNorm(placed); err != nil {
 		return nil, err
 	}
@@ -120,14 +89,13 @@ func (c *calls) PrepareNorm(n *device.Norm, sumIsResidual, outIsIn bool) (device
 	return c.call(launches, make([]int64, 5))
 }
 
-// call finds the words of the rank's launch that name loose operands.
+// call is the rank's launch, where that is only kernels.
 func (c *calls) call(launches []device.Launch, tails []int64) (*call, error) {
 	l, ok := launches[c.me.index].(*launch)
-	x := &call{calls: c, launch: l}
 	if !ok || l == nil {
-		x.launch = nil
-		return x, nil // nothing is to do
+		return &call{calls: c}, nil // nothing is to do
 	}
+	var kernels []*nvlib.Launch
 	for _, st := range l.steps {
 		k, ok := st.(*kernelStep)
 		if !ok {
@@ -135,32 +103,16 @@ func (c *calls) call(launches []device.Launch, tails []int64) (*call, error) {
 			return nil, fmt.Errorf("%w: %s is more than kernels, which streams of the caller's are given",
 				device.ErrUnsupported, l.name)
 		}
-		x.kernels = append(x.kernels, k.l)
-		for i := range k.l.Words() {
-			at := k.l.Word(i)
-			operand := int(at/looseBytes) - looseAt/looseBytes
-			if at >= looseAt && operand < len(tails) {
-				x.moves = append(x.moves, relocation{k.l, i, operand, at%looseBytes - uint64(tails[operand])})
-			}
-		}
+		kernels = append(kernels, k.l)
 	}
-	return x, nil
+	return &call{c, l, loose.Find(kernels, tails)}, nil
 }
 
 // call is a prepared call.
 type call struct {
-	calls   *calls
-	launch  *launch // nil where the rank has nothing to do
-	kernels []*nvlib.Launch
-	moves   []relocation
-}
-
-// relocation is a word of a kernel's arguments that lies in a loose operand, so many bytes behind its beginning.
-type relocation struct {
-	kernel  *nvlib.Launch
-	word    int
-	operand int
-	off     uint64
+	calls  *calls
+	launch *launch // nil where the rank has nothing to do
+	loose  *loose.Call
 }
 
 // Do implements device.Call.
@@ -174,12 +126,10 @@ func (x *call) Do(stream uintptr, operands ...uintptr) error {
 	if x.launch == nil {
 		return nil
 	}
-	for _, m := range x.moves {
-		m.kernel.SetWord(m.word, uint64(operands[m.operand])+m.off)
-	}
+	x.loose.Aim(operands)
 	c.me.doing = x.launch.name
 	return c.me.dev.bound(func() error {
-		for _, k := range x.kernels {
+		for _, k := range x.loose.Kernels {
 			if err := w.drv.LaunchEarly(k, nvlib.Stream(stream)); err != nil {
 				return fmt.Errorf("%s: %w", x.launch.name, err)
 			}
@@ -238,7 +188,7 @@ func (c *calls) Copy(stream, dst, src uintptr, bytes int64) error {
 // Close implements device.Calls: work on streams of the caller's is waited for with all the rest of the GPU's.
 func (c *calls) Close() error {
 	var err error
-	if !c.w.ended.Load() {
+	if !c.w.guard.Ended() {
 		err = c.me.dev.bound(c.w.drv.SyncContext)
 	}
 	if err == nil { // all is over: a world that is closed now ends nobody's work

@@ -54,7 +54,7 @@ func (t *team) norms(parts []device.NormPart) ([]coll.NormPart, error) {
 }
 
 func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
-	defer t.w.exclusive()()
+	defer t.w.guard.Exclusive()()
 	all, err := t.worthwhile(n)
 	if err != nil {
 		return nil, err

@@ -85,10 +85,10 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, 
 
 // Prepare makes the launches of a collective.
 func (t *team) Prepare(tune device.Tuning, c *device.Collective) ([]device.Launch, error) {
-	if f := &t.w.m.sys.coresidency; tune.Algo == ncclName && f.enter(t.w, nil) {
-		defer f.leave(t.w) // it runs the call once; the co-residency lock comes before the issue lock
+	if tune.Algo == ncclName && t.w.guard.Enter(nil) {
+		defer t.w.guard.Leave() // it runs the call once; the co-residency lock comes before the issue lock
 	}
-	defer t.w.exclusive()()
+	defer t.w.guard.Exclusive()()
 	a, r, err := t.check(tune, c)
 	if err != nil {
 		return nil, err
@@ -162,6 +162,24 @@ func (m *member) step(x coll.Action) (step, error) {
 	}
 	c := x.(coll.Copy)
 	return &copyStep{c.Dst, c.Src}, nil
+}
+
+// PrepareAhead has the compiler begin with the kernels that Prepare will load, or the
+// loader with NCCL.
+func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
+	if tune.Algo == ncclName {
+		go func() { _, _ = t.w.m.sys.NCCL() }() // Prepare waits for it, and tells of errors
+		return
+	}
+	t.w.mu.Lock()
+	defer t.w.mu.Unlock()
+	a, r, err := t.check(tune, c)
+	if err != nil || r.Empty() {
+		return
+	}
+	if p, err := a.Plan(t, tune, r); err == nil { // Prepare tells of errors
+		t.compileAhead(p)
+	}
 }
 
 // compileAhead has the compiler begin with the kernels of a plan: a dry run, in which nothing

@@ -60,29 +60,17 @@ func copyApart(s *stream, dst, src *strided.View) error {
 	}, s.h)
 }
 
-// copyKey tells strided copies apart.
-type copyKey struct {
-	site     *site
-	dst, src nvlib.Ptr
-	size     int64 // of an element
-	dims     [strided.MaxDims]strided.Dim
-}
-
-// mostCopies bounds the strided copies that a world keeps ready.
-const mostCopies = 4096
-
 // copyByKernel copies element by element, by a launch that is kept for the next
 // time. The context is current.
 func copyByKernel(s *stream, dst, src *strided.View, dims []strided.Dim) error {
 	w := s.dev.w
-	key := s.dev.site.keyOf(dst, src, dims)
-	launches, ok := w.copies[key]
+	launches, ok := w.copies.Get(s.dev.site, dst, src, dims)
 	if !ok {
 		var err error
 		if launches, err = s.dev.site.compile(strided.CopyProblem(dst, src, dims), nil); err != nil {
 			return err
 		}
-		keepCopy(w, key, launches)
+		w.copies.Keep(s.dev.site, dst, src, dims, launches)
 	}
 	for _, l := range launches {
 		if err := s.kernel(l, closely); err != nil {
@@ -92,23 +80,10 @@ func copyByKernel(s *stream, dst, src *strided.View, dims []strided.Dim) error {
 	return nil
 }
 
-func (s *site) keyOf(dst, src *strided.View, dims []strided.Dim) copyKey {
-	key := copyKey{site: s, dst: dst.Addr, src: src.Addr, size: dst.DType.Size()}
-	copy(key.dims[:], dims)
-	return key
-}
-
-func keepCopy(w *world, key copyKey, launches []*nvlib.Launch) {
-	if w.copies == nil || len(w.copies) >= mostCopies {
-		w.copies = map[copyKey][]*nvlib.Launch{}
-	}
-	w.copies[key] = launches
-}
-
 // PrepareCopy compiles what a copy needs that no copy engine does.
 func (d *dev) PrepareCopy(dst, src device.View) error {
 	w := d.w
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if d.site.foreign {
 		return nil
 	}
@@ -136,14 +111,13 @@ func (d *dev) prepareCopy(dst, src *strided.View) error {
 		return d.prepareHostStaged(dst, src)
 	}
 	dims := strided.Merge(dst, src)
-	key := d.site.keyOf(dst, src, dims)
-	if _, ready := d.w.copies[key]; ready || strided.ByEngine(dst, dims) {
+	if _, ready := d.w.copies.Get(d.site, dst, src, dims); ready || strided.ByEngine(dst, dims) {
 		return nil
 	}
 	return d.bound(func() error {
 		launches, err := d.site.compileAside(strided.CopyProblem(dst, src, dims), nil)
 		if err == nil {
-			keepCopy(d.w, key, launches)
+			d.w.copies.Keep(d.site, dst, src, dims, launches)
 		}
 		return err
 	})

@@ -62,7 +62,7 @@ func TestCoresidency(t *testing.T) {
 	}
 	running := func(n int) { // host functions that a runs
 		a.mu.Lock()
-		a.calls = n
+		a.flight.calls = n
 		a.mu.Unlock()
 	}
 	running(1)
@@ -92,28 +92,6 @@ func TestCoresidency(t *testing.T) {
 	close(leaveB)
 	if err := errors.Join(<-doneA, <-doneB, <-donePlain); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestCoresidencyForgotten closes a world while a batch of it is under way: the batch keeps
-// the lock until it leaves, and leaves nobody else's.
-func TestCoresidencyForgotten(t *testing.T) {
-	var f coresidency
-	a, b, c := &world{}, &world{}, &world{}
-	if !f.try(a, nil) {
-		t.Fatal("nobody holds the lock, and it cannot be taken")
-	}
-	a.ended.Store(true)
-	f.forget(a)
-	if f.try(b, nil) {
-		t.Error("a second world holds the lock beside a batch under way")
-	}
-	f.leave(a)
-	if !f.try(b, nil) {
-		t.Error("the lock of a world that ended cannot be taken")
-	}
-	if f.try(c, nil) {
-		t.Error("a third world holds the lock beside a batch under way")
 	}
 }
 
@@ -159,7 +137,7 @@ func TestCoresidencyThenIssue(t *testing.T) {
 	sum := summed(t, b, 8, 0, 0)
 	locked, leave := make(chan bool), make(chan bool)
 	go func() {
-		defer b.exclusive()() // as one that prepares has it
+		defer b.guard.Exclusive()() // as one that prepares has it
 		close(locked)
 		<-leave
 	}()
@@ -167,10 +145,7 @@ func TestCoresidencyThenIssue(t *testing.T) {
 	batch := make(chan error, 1)
 	go func() { batch <- a.Batch(func() error { return nil }) }()
 	has := func() bool {
-		f := &m.sys.coresidency
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		return f.holder == a
+		return a.guard.HoldsCoresidency()
 	}
 	for !has() {
 		time.Sleep(time.Millisecond)
@@ -200,53 +175,24 @@ func TestCoresidencyGraphs(t *testing.T) {
 	for graphs, want := range map[string]bool{formOne: false, formEach: true, "": true} {
 		x := newExchanged(t, Options{Graphs: graphs})
 		w := x.w.(*world)
-		if needsCoresidency(w) {
+		if waitsOnDevices(w) {
 			t.Errorf("graphs %q: a world without any takes turns", graphs)
 		}
 		captured, err := w.Capture(x.issue)
 		x.must(err)
-		if needsCoresidency(w) != want {
+		if waitsOnDevices(w) != want {
 			t.Errorf("graphs %q: takes turns: %t", graphs, !want)
 		}
 		if graphs == "" {
 			x.must(captured.Keep(0))
-			if needsCoresidency(w) {
+			if waitsOnDevices(w) {
 				t.Error("a world that kept one graph over all GPUs takes turns")
 			}
 		}
 		x.must(captured.Close())
-		if needsCoresidency(w) {
+		if waitsOnDevices(w) {
 			t.Errorf("graphs %q: takes turns for a graph that is gone", graphs)
 		}
 		x.must(w.Close())
-	}
-}
-
-// TestCoresidencyOnStreams: a world takes the lock from one that has not come to rest where both are between the same
-// streams of the caller's, and all that the other was given is.
-func TestCoresidencyOnStreams(t *testing.T) {
-	mine, other := []uintptr{1, 2}, []uintptr{1, 3}
-	for name, c := range map[string]struct {
-		before [][]uintptr // batches of a world that is busy
-		now    []uintptr
-		want   bool
-	}{
-		"the same":              {[][]uintptr{mine, mine}, mine, true},
-		"others":                {[][]uintptr{mine}, other, false},
-		"none":                  {[][]uintptr{mine}, nil, false},
-		"behind one of its own": {[][]uintptr{mine, nil, mine}, mine, false},
-		"of its own":            {[][]uintptr{nil}, mine, false},
-	} {
-		var f coresidency
-		a, b := &world{calls: 1}, &world{}
-		for _, streams := range c.before {
-			if !f.try(a, streams) {
-				t.Fatal("the lock cannot be taken again")
-			}
-			f.leave(a)
-		}
-		if got := f.try(b, c.now); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
 	}
 }

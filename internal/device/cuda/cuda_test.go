@@ -9,7 +9,9 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/doctor"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -41,7 +43,7 @@ func real(t testing.TB, opts Options) *machine {
 	if err == nil {
 		have = len(m.(*machine).sys.GPUs)
 		if m.(*machine).sys.Multicast {
-			t.Fatalf("%s is on: tests use no NVLink multicast", MulticastVariable)
+			t.Fatalf("%s is on: tests use no NVLink multicast", doctor.MulticastVariable)
 		}
 	}
 	devicetest.NeedGPUs(t, have, 1, err)
@@ -104,7 +106,7 @@ func TestNoDevice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newSystem(drv, nil); !errors.Is(err, gpu.ErrNoDevice) {
+	if _, err := process.New(drv, nil); !errors.Is(err, gpu.ErrNoDevice) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -124,7 +126,7 @@ func TestNoMapping(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newSystem(drv, nil); err == nil || !strings.Contains(err.Error(), "GPU 1, fake, has no") || !strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES can leave it out") {
+	if _, err := process.New(drv, nil); err == nil || !strings.Contains(err.Error(), "GPU 1, fake, has no") || !strings.Contains(err.Error(), "CUDA_VISIBLE_DEVICES can leave it out") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 // expire ends the world because a context is done, unless what it was for is over, and says
 // what the world was at.
 func (w *world) expire(ctx context.Context, over *bool) {
-	if !w.lockLive() {
+	if !w.guard.LockLive() {
 		return
 	}
 	defer w.mu.Unlock()
@@ -17,9 +17,9 @@ func (w *world) expire(ctx context.Context, over *bool) {
 		return
 	}
 	var at []device.Standing
-	w.asking(func() {
+	w.flight.asking(func() {
 		tellMarks(w)
-		at = standings(w)
+		at = w.flight.standings()
 	})
 	w.end(&device.Expired{Err: ctx.Err(), Cause: context.Cause(ctx), At: at})
 }

@@ -5,7 +5,6 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
-	"hocket.example/hocket/internal/nvlib"
 )
 
 // dev is one rank's device.
@@ -50,7 +49,7 @@ func (s *site) bound(f func() error) error {
 }
 
 func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
-	defer d.w.exclusive()()
+	defer d.w.guard.Exclusive()()
 	if err := d.w.err(); err != nil {
 		return nil, err
 	}
@@ -83,7 +82,7 @@ func (d *dev) alloc(bytes int64, kind device.MemKind) (*memory, error) {
 
 func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 	w := d.w
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if err := w.err(); err != nil {
 		return nil, err
 	}
@@ -108,9 +107,9 @@ func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 // mutex.
 func (d *dev) newStream(name string, priority int) (*stream, error) {
 	w := d.w
-	s := &stream{dev: d, name: name, index: len(w.streams)}
+	s := &stream{dev: d, name: name, index: len(w.flight.streams)}
 	if d.site.foreign {
-		w.streams = append(w.streams, s)
+		w.flight.streams = append(w.flight.streams, s)
 		return s, nil
 	}
 	err := d.bound(func() (err error) {
@@ -120,7 +119,7 @@ func (d *dev) newStream(name string, priority int) (*stream, error) {
 	if err != nil {
 		return nil, d.errorf("stream %s: %w", name, err)
 	}
-	w.streams = append(w.streams, s)
+	w.flight.streams = append(w.flight.streams, s)
 	return s, nil
 }
 
@@ -136,7 +135,7 @@ func (d *dev) NewCounters(n int) (device.Counters, error) {
 		d.w.mu.Lock()
 		defer d.w.mu.Unlock()
 	} else {
-		defer d.w.exclusive()()
+		defer d.w.guard.Exclusive()()
 	}
 	if err := d.w.err(); err != nil {
 		return nil, err
@@ -146,7 +145,7 @@ func (d *dev) NewCounters(n int) (device.Counters, error) {
 	}
 	c := &counters{dev: d, elems: make([]counter, n)}
 	if d.w.peers != nil {
-		if err := d.wire(c); err != nil {
+		if err := d.w.wired.wire(d, c); err != nil {
 			return nil, err
 		}
 	}
@@ -163,22 +162,4 @@ func (s *site) seenRoom() []int64 {
 	room := s.seens[n-1]
 	s.seens = s.seens[:n-1]
 	return room
-}
-
-// newEvent takes an event from the pool. The site's context is current.
-func (s *site) newEvent(timed bool) (nvlib.Event, error) {
-	pool := &s.events
-	if timed {
-		pool = &s.clocks
-	}
-	if n := len(*pool); n > 0 {
-		e := (*pool)[n-1]
-		*pool = (*pool)[:n-1]
-		return e, nil
-	}
-	e, err := s.w.drv.NewEvent(timed)
-	if err == nil {
-		s.made = append(s.made, e)
-	}
-	return e, err
 }

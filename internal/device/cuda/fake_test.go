@@ -13,6 +13,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -580,7 +581,7 @@ func (f *fakeGPU) failing(table map[string]func([]uintptr) uintptr, status uintp
 }
 
 // system is the fake's driver, with a cuBLASLt that takes nothing.
-func (f *fakeGPU) system() *system {
+func (f *fakeGPU) system() *process.System {
 	table := f.calls()
 	blas := func() (*nvlib.CuBLASLt, error) { return fakeBLAS(f.TB), nil }
 	if f.lt != nil {
@@ -621,7 +622,7 @@ func (f *fakeGPU) system() *system {
 	if err != nil {
 		f.Fatal(err)
 	}
-	sys, err := newSystem(drv, blas)
+	sys, err := process.New(drv, blas)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/signal"
+	"hocket.example/hocket/internal/device/cuda/timeline"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -31,8 +33,7 @@ type capture struct {
 	bound    bool               // a call for several GPUs keeps them in one section
 	teams    map[*stream]int    // the most blocks that a kernel of a team has, by stream
 	waits    map[*stream]bool   // streams that wait for flags
-	marks    []graphMark
-	latest   map[*stream]*graphMark
+	replay   timeline.Replay
 }
 
 // section is what is recorded from one origin.
@@ -92,7 +93,7 @@ func (g *graphRun) of(s *site) *mark {
 func forgetLatest(w *world) {
 	if w.latest != nil {
 		for _, m := range w.latest.ends {
-			m.release()
+			m.Release()
 		}
 	}
 	w.latest = nil
@@ -104,7 +105,7 @@ type graph struct {
 	forms  []*form
 	use    int // the form that is launched
 	raises map[*counter]int64
-	faults []*faults // that its kernels may report to
+	faults []*signal.Report // that its kernels may report to
 	closed bool
 }
 
@@ -113,7 +114,7 @@ type form struct {
 	name     string
 	sections []ready
 	flags    *flags
-	marks    []graphMark
+	replay   timeline.Replay
 }
 
 // ready is a section that can be launched.
@@ -154,4 +155,20 @@ func (s *stream) follow() error {
 		return s.waitFor(g.of(s.dev.site))
 	}
 	return nil
+}
+
+// comeBehind has an origin wait for all that a stream of its GPU was given. The context is current.
+func (o *stream) comeBehind(s *stream) error {
+	if s == o || !s.dirty || s.mark != nil && s.mark.pos == s.pos && o.isBehind(s.mark) {
+		return nil
+	}
+	if err := s.follow(); err != nil {
+		return err
+	}
+	m, err := s.here()
+	if err != nil {
+		return err
+	}
+	defer m.Release()
+	return o.waitFor(m)
 }

@@ -1,13 +1,12 @@
 package cuda
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
 
-	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/signal"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -24,44 +23,17 @@ import (
 type flags struct {
 	w        *world
 	sections []*section
-	chunks   []*chunk
-	raises   map[*mark]*list
-	lists    []*list
-	entries  []rendezvous // where the sections begin, and where they end
-	exits    []rendezvous
+	board    signal.Board
+	raises   map[*mark]*signal.List
+	entries  []signal.Meeting // where the sections begin, and where they end
+	exits    []signal.Meeting
 	loads    []*nvlib.Launch
 	freed    bool
 }
 
-// list is flags that a kernel raises, in its GPU's memory.
-type list struct {
-	site  *site
-	at    nvlib.Ptr
-	flags []nvlib.Ptr
-}
-
-// rendezvous is a place in which all sections wait for each other, as one of them sees
-// it.
-type rendezvous struct {
-	flag nvlib.Ptr
-	list *list
-}
-
-// chunk is memory of a GPU that flags or lists are cut from, zeros at first.
-type chunk struct {
-	mem  *memory
-	used int64
-}
-
-const (
-	flagBytes  = 32 // a sector of its own
-	listBytes  = 8 * (1 + kernels.JoinMost)
-	chunkFlags = 64 << 10
-)
-
 // newFlags makes the meetings of the sections.
 func newFlags(w *world, sections []*section) (*flags, error) {
-	f := &flags{w: w, sections: sections, raises: map[*mark]*list{}}
+	f := &flags{w: w, sections: sections, raises: map[*mark]*signal.List{}}
 	if len(sections) > kernels.JoinMost {
 		return f, fmt.Errorf("%w: a graph for each of %d GPUs; at most %d", device.ErrUnsupported, len(sections), kernels.JoinMost)
 	}
@@ -72,58 +44,19 @@ func newFlags(w *world, sections []*section) (*flags, error) {
 	if err := openAbort(w); err != nil {
 		return f, err
 	}
+	var gpus []*signal.GPU
 	for _, p := range sections {
-		if err := p.origin.dev.bound(p.origin.dev.site.faults.open); err != nil {
+		s := p.origin.dev.site
+		if err := s.bound(s.report.Open); err != nil {
 			return f, err
 		}
+		gpus = append(gpus, s.signals)
 	}
-	for _, ms := range []*[]rendezvous{&f.entries, &f.exits} {
-		for _, p := range sections {
-			flag, err := f.cut(p.origin.dev, flagBytes)
-			if err != nil {
-				return f, err
-			}
-			l, err := f.newList(p.origin.dev)
-			if err != nil {
-				return f, err
-			}
-			*ms = append(*ms, rendezvous{flag, l})
-		}
-		for i := range *ms {
-			for j := range *ms {
-				if i != j {
-					(*ms)[i].list.flags = append((*ms)[i].list.flags, (*ms)[j].flag)
-				}
-			}
-		}
+	var err error
+	if f.entries, err = f.board.Meet(gpus); err == nil {
+		f.exits, err = f.board.Meet(gpus)
 	}
-	return f, nil
-}
-
-// cut takes some bytes of memory that peers may write.
-func (f *flags) cut(d *dev, bytes int64) (nvlib.Ptr, error) {
-	for _, c := range f.chunks {
-		if c.mem.dev.site == d.site && c.used+bytes <= c.mem.bytes {
-			c.used += bytes
-			return c.mem.addr + nvlib.Ptr(c.used-bytes), nil
-		}
-	}
-	mem, err := d.alloc(chunkFlags, device.Shared)
-	if err != nil {
-		return 0, err
-	}
-	f.chunks = append(f.chunks, &chunk{mem: mem, used: bytes})
-	return mem.addr, nil
-}
-
-func (f *flags) newList(d *dev) (*list, error) {
-	at, err := f.cut(d, listBytes)
-	if err != nil {
-		return nil, err
-	}
-	l := &list{site: d.site, at: at}
-	f.lists = append(f.lists, l)
-	return l, nil
+	return f, err
 }
 
 // issue gives s a join. The context is current.
@@ -147,21 +80,21 @@ func (f *flags) await(s *stream, what string, flag nvlib.Ptr, count int64) (kern
 	j := kernels.Join{Flag: flag, Count: count, Abort: f.w.abort, Timeout: f.w.m.opts.teamTimeout()}
 	l := &launch{dev: s.dev, name: what, stream: s.name, id: s.open.Innermost()}
 	var err error
-	j.Fault, j.Tag, err = s.dev.site.faults.reserve(l)
+	j.Fault, j.Tag, err = l.Report()
 	return j, err
 }
 
 // meet has a section wait for all others on its origin. The context is current.
-func (f *flags) meet(p *section, at []rendezvous) error {
+func (f *flags) meet(p *section, at []signal.Meeting) error {
 	for i, o := range f.sections {
 		if o != p {
 			continue
 		}
-		j, err := f.await(p.origin, "the meeting of a graph's sections", at[i].flag, int64(len(at)-1))
+		j, err := f.await(p.origin, "the meeting of a graph's sections", at[i].Flag, int64(len(at)-1))
 		if err != nil {
 			return err
 		}
-		j.List = at[i].list.at
+		j.List = at[i].List.At
 		return f.issue(p.origin, j)
 	}
 	return nil
@@ -170,7 +103,7 @@ func (f *flags) meet(p *section, at []rendezvous) error {
 // waitAcross makes s's later work wait for m, which another section holds. The
 // context is current, and is again.
 func (f *flags) waitAcross(s *stream, m *mark) error {
-	flag, err := f.cut(s.dev, flagBytes)
+	flag, err := f.board.Flag(s.dev.site.signals)
 	if err != nil {
 		return err
 	}
@@ -178,7 +111,7 @@ func (f *flags) waitAcross(s *stream, m *mark) error {
 	if err = errors.Join(err, s.dev.rebind()); err != nil {
 		return err
 	}
-	l.flags = append(l.flags, flag)
+	l.Flags = append(l.Flags, flag)
 	s.dev.w.capture.awaits(s)
 	j, err := f.await(s, "a wait for another GPU", flag, 1)
 	if err != nil {
@@ -197,8 +130,8 @@ func (c *capture) awaits(s *stream) {
 
 // listFor returns a list, with room, of flags that are raised when m is reached:
 // by a stream beside m's, so that its own goes on.
-func (f *flags) listFor(m *mark) (*list, error) {
-	if l := f.raises[m]; l != nil && len(l.flags) < kernels.JoinMost {
+func (f *flags) listFor(m *mark) (*signal.List, error) {
+	if l := f.raises[m]; l != nil && !l.Full() {
 		return l, nil
 	}
 	o := m.stream
@@ -208,7 +141,7 @@ func (f *flags) listFor(m *mark) (*list, error) {
 			return nil, err
 		}
 	}
-	l, err := f.newList(o.dev)
+	l, err := f.board.List(o.dev.site.signals)
 	if err != nil {
 		return nil, err
 	}
@@ -220,46 +153,14 @@ func (f *flags) listFor(m *mark) (*list, error) {
 		if err := f.w.drv.WaitEvent(o.side.h, m.ev); err != nil {
 			return err
 		}
-		return f.issue(o.side, kernels.Join{List: l.at})
+		return f.issue(o.side, kernels.Join{List: l.At})
 	})
-}
-
-// fill zeroes the flags and writes the lists, which are complete. Nothing of the
-// graph runs yet.
-func (f *flags) fill() error {
-	var errs []error
-	for _, c := range f.chunks {
-		errs = append(errs, c.mem.dev.bound(func() error { return f.fillChunk(c) }))
-	}
-	return errors.Join(errs...)
-}
-
-func (f *flags) fillChunk(c *chunk) error {
-	drv, pinned := f.w.drv, c.mem.dev.site.heaps[device.Pinned]
-	buf, err := pinned.Alloc(c.mem.bytes)
-	if err != nil {
-		return err
-	}
-	image := cabi.Bytes(uintptr(buf), int(c.mem.bytes))
-	clear(image)
-	for _, l := range f.lists {
-		if l.at < c.mem.addr || l.at >= c.mem.addr+nvlib.Ptr(c.mem.bytes) {
-			continue
-		}
-		words := image[l.at-c.mem.addr:]
-		binary.LittleEndian.PutUint64(words, uint64(len(l.flags)))
-		for i, at := range l.flags {
-			binary.LittleEndian.PutUint64(words[8*(i+1):], uint64(at))
-		}
-	}
-	var args [4]uintptr
-	return errors.Join(drv.Copy(c.mem.addr, buf, c.mem.bytes, 0, &args), drv.SyncStream(0), pinned.Free(buf, c.mem.bytes))
 }
 
 // launched notes that waits may report something.
 func (f *flags) launched() {
 	for _, p := range f.sections {
-		p.origin.dev.site.faults.armed = true
+		p.origin.dev.site.report.Armed = true
 	}
 }
 
@@ -272,13 +173,8 @@ func (f *flags) free() error {
 	for _, l := range f.loads {
 		l.Free()
 	}
-	var errs []error
-	for _, c := range f.chunks {
-		d := c.mem.dev
-		c.mem.freed = true
-		if f.w.cause != errClosed && !d.site.lost() {
-			errs = append(errs, d.bound(func() error { return d.site.heaps[c.mem.kind].Free(c.mem.addr, c.mem.bytes) }))
-		}
+	if f.w.cause == errClosed {
+		return nil // it goes with the world's heaps
 	}
-	return f.w.excuse(errors.Join(errs...))
+	return f.w.excuse(f.board.Free())
 }

@@ -28,7 +28,7 @@ func (g *graph) Choose(i int) {
 
 // Keep chooses a form and frees the others.
 func (g *graph) Keep(i int) error {
-	defer g.w.exclusive()()
+	defer g.w.guard.Exclusive()()
 	var errs []error
 	for k, f := range g.forms {
 		if k != i {
@@ -45,7 +45,7 @@ func (g *graph) Launch(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if w.issuing.Load() == 0 {
+	if !w.guard.Issuing() {
 		return w.Batch(func() error { return g.enqueue() })
 	}
 	return g.enqueue()
@@ -62,17 +62,17 @@ func (g *graph) enqueue() error {
 	if g.closed || w.capture != nil {
 		return errors.New("a graph that was closed, or that is within another, cannot be launched")
 	}
-	if b := blockedStreams(w); len(b) > 0 || w.calls > 0 {
+	if b := w.flight.blocked(); len(b) > 0 || w.flight.calls > 0 {
 		return fmt.Errorf("a graph is launched while work is held back: %w", &device.Deadlock{Blocked: b})
 	}
 	f := g.forms[g.use]
-	for _, s := range w.streams {
+	for _, s := range w.flight.streams {
 		if err := f.behind(s); err != nil {
 			return s.failed(err)
 		}
 	}
 	for _, armed := range g.faults {
-		armed.armed = true
+		armed.Armed = true
 	}
 	if n := w.naming; n != nil {
 		runtime.LockOSThread()
@@ -111,7 +111,7 @@ func (f *form) behind(s *stream) error {
 	if err != nil {
 		return err
 	}
-	defer m.release()
+	defer m.Release()
 	return origin.dev.bound(func() error { return origin.waitFor(m) })
 }
 
@@ -153,8 +153,13 @@ func (f *form) launch(w *world) error {
 	return nil
 }
 
+// flagged reports whether a form of g that may be launched has flags.
+func (g *graph) flagged() bool {
+	return slices.ContainsFunc(g.forms, func(f *form) bool { return f.flags != nil })
+}
+
 func (g *graph) Close() error {
-	defer g.w.exclusive()()
+	defer g.w.guard.Exclusive()()
 	g.w.recorded = slices.DeleteFunc(g.w.recorded, func(o *graph) bool { return o == g })
 	return g.drop()
 }
@@ -172,8 +177,16 @@ func (g *graph) drop() error {
 	return errors.Join(errs...)
 }
 
+// forgetReplay gives the events of f's marks back.
+func forgetReplay(w *world, f *form) {
+	if w.marked == f {
+		w.marked = nil
+	}
+	f.replay.Free()
+}
+
 func dropForm(w *world, f *form) error {
-	forgetMarks(w, f)
+	forgetReplay(w, f)
 	var errs []error
 	for i := range f.sections {
 		r := &f.sections[i]

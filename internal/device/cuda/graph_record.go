@@ -11,8 +11,8 @@ import (
 
 // Capture records what issue gives to streams, once for each form.
 func (w *world) Capture(issue func() error) (device.Graph, error) {
-	defer w.exclusive()()
-	if err := w.admitCapture(); err != nil {
+	defer w.guard.Exclusive()()
+	if err := admitCapture(w); err != nil {
 		return nil, err
 	}
 	g := &graph{w: w, raises: map[*counter]int64{}}
@@ -33,7 +33,7 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 
 // admitCapture returns why nothing can be recorded now. All processes come to it alike. The caller holds the world
 // exclusively.
-func (w *world) admitCapture() error {
+func admitCapture(w *world) error {
 	if w.Transport() != "" {
 		return fmt.Errorf("%w: graphs of a world on several nodes; run without them", device.ErrUnsupported)
 	}
@@ -43,11 +43,11 @@ func (w *world) admitCapture() error {
 	if w.capture != nil {
 		return errors.New("a graph within a graph")
 	}
-	if !w.look() || w.calls > 0 || len(blockedStreams(w)) > 0 {
+	if !w.flight.look() || w.flight.calls > 0 || len(w.flight.blocked()) > 0 {
 		return errors.New("a graph can be recorded only while the world is at rest; call Sync first")
 	}
 	forgetFinished(w)
-	if err := w.restTogether(); err != nil {
+	if err := w.wired.restTogether(); err != nil {
 		w.end(err)
 		return err
 	}
@@ -76,15 +76,15 @@ func (g *graph) record(name string, issue func() error) (bound bool, err error) 
 	if err := beginCapture(w, name); err != nil {
 		return false, err
 	}
-	issued := unlocked(w, issue)
+	issued := w.guard.Issue(issue)
 	c := w.capture
 	f, err := g.endCapture(name)
 	g.forms = append(g.forms, f)
 	switch {
 	case issued != nil:
 		return c.bound, issued
-	case err == nil && len(blockedStreams(w)) > 0:
-		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: blockedStreams(w)})
+	case err == nil && len(w.flight.blocked()) > 0:
+		err = fmt.Errorf("the graph would never end: %w", &device.Deadlock{Blocked: w.flight.blocked()})
 	case err == nil:
 		why := c.crowded()
 		if why != nil && len(g.forms) == 1 {
@@ -169,21 +169,6 @@ func mostBlocks(steps []step) int {
 	return most
 }
 
-// unlocked runs f without the world's mutex, and has it again however f ends. The
-// issue lock, which the caller holds, f holds too.
-func unlocked(w *world, f func() error) error {
-	gated := w.issueLocked
-	w.issueLocked = false
-	w.issuing.Add(1)
-	w.mu.Unlock()
-	defer func() {
-		w.mu.Lock()
-		w.issuing.Add(-1)
-		w.issueLocked = gated
-	}()
-	return f()
-}
-
 // openOrigin makes the stream of a GPU that graphs are recorded from and
 // launched on.
 func (s *site) openOrigin() error {
@@ -244,7 +229,7 @@ func (c *capture) abandon(begun int) error {
 		c.sections = c.sections[:begun-1]
 		if last.begin != 0 {
 			site := last.origin.dev.site
-			site.events = append(site.events, last.begin)
+			site.clock.Free(last.begin)
 		}
 	}
 	raws, err := c.end()
@@ -259,7 +244,7 @@ func (p *section) beginOn(c *capture) error {
 	drv, site := p.origin.dev.w.drv, p.origin.dev.site
 	return p.origin.dev.bound(func() error {
 		var err error
-		if p.begin, err = site.newEvent(false); err != nil {
+		if p.begin, err = site.clock.Event(false); err != nil {
 			return err
 		}
 		if err := drv.BeginCapture(p.origin.h); err != nil {
@@ -271,7 +256,7 @@ func (p *section) beginOn(c *capture) error {
 				return err
 			}
 		}
-		if err := p.origin.dev.w.meetPeers(p.origin, graphBegins); err != nil {
+		if err := p.origin.dev.w.wired.meet(p.origin, graphBegins); err != nil {
 			return err
 		}
 		return drv.Record(p.begin, p.origin.h)
@@ -305,15 +290,15 @@ func (g *graph) finishCapture(name string) (*form, []nvlib.Graph, error) {
 		}
 	}
 	for _, s := range w.sites {
-		if s.faults.armed && !slices.Contains(g.faults, &s.faults) {
-			g.faults = append(g.faults, &s.faults)
+		if s.report.Armed && !slices.Contains(g.faults, s.report) {
+			g.faults = append(g.faults, s.report)
 		}
 	}
-	f := &form{name: name, flags: c.flags, marks: c.marks}
+	f := &form{name: name, flags: c.flags, replay: c.replay}
 	raws, err := c.end()
 	w.capture = nil
 	if err == nil && f.flags != nil {
-		err = f.flags.fill()
+		err = f.flags.board.Fill()
 	}
 	return f, raws, err
 }
@@ -332,7 +317,7 @@ func (c *capture) end() (raws []nvlib.Graph, err error) {
 	for i, p := range c.sections {
 		joined := p.joinAll()
 		if joined == nil {
-			joined = p.origin.dev.bound(func() error { return p.origin.dev.w.meetPeers(p.origin, graphEnds) })
+			joined = p.origin.dev.bound(func() error { return p.origin.dev.w.wired.meet(p.origin, graphEnds) })
 		}
 		if c.flags != nil && joined == nil {
 			joined = p.origin.dev.bound(func() error { return c.flags.meet(p, c.flags.exits) })
@@ -342,7 +327,7 @@ func (c *capture) end() (raws []nvlib.Graph, err error) {
 			return err
 		}))
 		site := p.origin.dev.site
-		site.events = append(site.events, p.begin)
+		site.clock.Free(p.begin)
 		for _, s := range p.joined {
 			s.dirty, s.led = false, false // it was given nothing to run
 		}
@@ -358,7 +343,7 @@ func (p *section) joinAll() error {
 			if err != nil {
 				return err
 			}
-			defer m.release()
+			defer m.Release()
 			return s.dev.w.drv.WaitEvent(p.origin.h, m.ev)
 		}))
 	}

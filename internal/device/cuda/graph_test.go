@@ -206,7 +206,7 @@ func TestGraphAsked(t *testing.T) {
 	asked := 0
 	g, err := x.w.Capture(func() error {
 		err := x.issue()
-		if asked++; x.w.(*world).rests() {
+		if asked++; x.w.(*world).guard.Rests() {
 			t.Error("a world rests while it records")
 		}
 		return err
@@ -214,8 +214,8 @@ func TestGraphAsked(t *testing.T) {
 	x.must(err)
 	x.must(g.Launch(t.Context()))
 	x.must(x.w.Sync(t.Context()))
-	if !x.w.(*world).rests() || asked == 0 {
-		t.Errorf("asked %d times while it recorded; at rest afterwards: %v", asked, x.w.(*world).rests())
+	if !x.w.(*world).guard.Rests() || asked == 0 {
+		t.Errorf("asked %d times while it recorded; at rest afterwards: %v", asked, x.w.(*world).guard.Rests())
 	}
 	x.must(x.w.Close())
 }
@@ -274,7 +274,7 @@ func TestGraphMarks(t *testing.T) {
 		t.Errorf("told of no launch, or of a graph that is gone: %v", o.list)
 	}
 	sites := x.w.(*world).sites
-	if free := len(sites[0].clocks) + len(sites[1].clocks); free < 12 {
+	if free := sites[0].clock.Idle() + sites[1].clock.Idle(); free < 12 {
 		t.Errorf("%d events with a clock are free", free)
 	}
 	x.must(x.w.Close())

@@ -1,68 +1,34 @@
 package cuda
 
 import (
-	"cmp"
 	"errors"
-	"math/bits"
 	"time"
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/staging"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/internal/tensor"
 )
 
-const (
-	// chunkBytes is the most that goes through one pinned buffer.
-	chunkBytes = 8 << 20
-	// leastChunk is the smallest pinned buffer.
-	leastChunk = 4 << 10
-	// stagingBytes is how much pinned memory a world takes before it rather
-	// waits for transfers that are under way.
-	stagingBytes = 512 << 20
-)
-
-// staging is pinned memory for transfers, in buffers of powers of two.
-type staging struct {
-	free  map[int64][]nvlib.Ptr // by size
-	total int64
-	bound int64 // on total; 0 for stagingBytes
-}
-
-func (s *staging) most() int64 { return cmp.Or(s.bound, stagingBytes) }
-
-// landing is a transfer under way through a pinned buffer. A download is copied
-// to dst when it is over.
-type landing struct {
-	mark *mark
-	buf  nvlib.Ptr
-	size int64 // of buf
-	dst  []byte
-}
-
 // stagingBuffer returns a pinned buffer of at least n bytes, and its size. It may wait
 // for transfers under way. The context is current.
 func stagingBuffer(s *stream, n int64) (nvlib.Ptr, int64, error) {
-	w := s.dev.w
-	size := bufferSize(n)
-	if w.staging.free == nil {
-		w.staging.free = map[int64][]nvlib.Ptr{}
-	}
+	w, size := s.dev.w, staging.Size(n)
 	for began := time.Now(); ; {
-		if list := w.staging.free[size]; len(list) > 0 {
-			w.staging.free[size] = list[:len(list)-1]
-			return list[len(list)-1], size, nil
+		if buf, ok := w.staging.Take(size); ok {
+			return buf, size, nil
 		}
-		if w.staging.total+size <= w.staging.most() || !w.inFlight(size) {
+		if w.staging.Grows(size) || !w.staging.InFlight(size) {
 			break
 		}
 		if err := errors.Join(awaitTransfer(w, began), s.dev.rebind()); err != nil {
 			return 0, 0, err
 		}
 	}
-	buf, err := growStaging(w, s.dev.site, size)
+	buf, err := w.staging.Grow(s.dev.site.heaps[device.Pinned], size)
 	return buf, size, err
 }
 
@@ -70,12 +36,10 @@ func stagingBuffer(s *stream, n int64) (nvlib.Ptr, int64, error) {
 // caller holds mu, which is free for a while, so that a context can end the world. Other
 // contexts are made current.
 func awaitTransfer(w *world, began time.Time) error {
-	before := len(w.landings)
-	w.land()
-	if len(w.landings) < before {
+	if w.staging.Land() {
 		return nil
 	}
-	w.poll() // a transfer that failed is not over, and would never be
+	w.flight.poll() // a transfer that failed is not over, and would never be
 	if w.cause == nil {
 		w.mu.Unlock()
 		gpu.Pause(time.Since(began))
@@ -84,80 +48,14 @@ func awaitTransfer(w *world, began time.Time) error {
 	return w.err()
 }
 
-// bufferSize is the size of the buffer for n bytes.
-func bufferSize(n int64) int64 {
-	if n <= leastChunk {
-		return leastChunk
-	}
-	return 1 << bits.Len64(uint64(n-1))
-}
-
-// growStaging takes another buffer. The context is current.
-func growStaging(w *world, s *site, size int64) (nvlib.Ptr, error) {
-	buf, err := s.heaps[device.Pinned].Alloc(size)
-	if err == nil {
-		w.staging.total += size
-	}
-	return buf, err
-}
-
-// Stage makes buffers for transfers of so many bytes each, all under way at once
-// that many times, as far as that much is staged at all.
+// Stage implements device.World.
 func (w *world) Stage(transfers []int64, times int) error {
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if err := w.err(); err != nil {
 		return err
 	}
-	need := map[int64]int{}
-	for _, n := range transfers {
-		for ; n > 0; n -= chunkBytes {
-			need[bufferSize(min(n, chunkBytes))] += times
-		}
-	}
-	if w.staging.free == nil {
-		w.staging.free = map[int64][]nvlib.Ptr{}
-	}
 	d := w.first()
-	return d.bound(func() error {
-		for size, n := range need {
-			for len(w.staging.free[size]) < n && w.staging.total+size <= w.staging.most() {
-				buf, err := growStaging(w, d.site, size)
-				if err != nil {
-					return err
-				}
-				w.staging.free[size] = append(w.staging.free[size], buf)
-			}
-		}
-		return nil
-	})
-}
-
-// inFlight reports whether a buffer of that size will come free.
-func (w *world) inFlight(size int64) bool {
-	for i := range w.landings {
-		if l := &w.landings[i]; l.size == size && !l.mark.stream.dev.site.lost() {
-			return true
-		}
-	}
-	return false
-}
-
-// land finishes the transfers that are over. The caller holds mu.
-func (w *world) land() {
-	kept := w.landings[:0]
-	for _, l := range w.landings {
-		if !l.mark.over() {
-			kept = append(kept, l)
-			continue
-		}
-		if l.dst != nil {
-			tensor.CopyBytes(l.dst, cabi.Bytes(uintptr(l.buf), len(l.dst)))
-		}
-		w.staging.free[l.size] = append(w.staging.free[l.size], l.buf)
-		l.mark.release()
-	}
-	clear(w.landings[len(kept):])
-	w.landings = kept
+	return d.bound(func() error { return w.staging.Stage(d.site.heaps[device.Pinned], transfers, times) })
 }
 
 // noteTransfer notes a transfer that was just issued.
@@ -167,7 +65,7 @@ func noteTransfer(s *stream, buf nvlib.Ptr, size int64, dst []byte) error {
 	if err != nil {
 		return err
 	}
-	s.dev.w.landings = append(s.dev.w.landings, landing{m, buf, size, dst})
+	s.dev.w.staging.Note(m, buf, size, dst)
 	return nil
 }
 
@@ -195,7 +93,7 @@ func uploadView(s *stream, dst *strided.View, src []byte) error {
 
 func uploadDense(s *stream, at nvlib.Ptr, src []byte) error {
 	for len(src) > 0 {
-		n := min(int64(len(src)), chunkBytes)
+		n := min(int64(len(src)), staging.Chunk)
 		buf, size, err := stagingBuffer(s, n)
 		if err != nil {
 			return err
@@ -235,7 +133,7 @@ func downloadView(s *stream, dst []byte, src *strided.View) error {
 
 func downloadDense(s *stream, dst []byte, at nvlib.Ptr) error {
 	for len(dst) > 0 {
-		n := min(int64(len(dst)), chunkBytes)
+		n := min(int64(len(dst)), staging.Chunk)
 		buf, size, err := stagingBuffer(s, n)
 		if err != nil {
 			return err

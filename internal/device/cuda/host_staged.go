@@ -6,6 +6,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/staging"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -23,7 +24,7 @@ import (
 var hostStagedPiece int64 = 2 << 20
 
 // hostStaged is what a stream needs for such copies. Nothing of it can be made while
-// work is issued (see issueLock), so every stream has one where GPUs are apart, with room
+// work is issued (see package guard), so every stream has one where GPUs are apart, with room
 // for what was prepared on its device, and little where nothing was.
 type hostStaged struct {
 	buffer nvlib.Ptr // pinned, for two pieces
@@ -73,8 +74,8 @@ func widenHostStaged(s *stream, piece int64) error {
 
 // widenHostStaged makes room on all of d's streams for a copy of so many bytes.
 func (d *dev) widenHostStaged(bytes int64) error {
-	d.piece = max(d.piece, min(bufferSize(bytes), hostStagedPiece))
-	for _, s := range d.w.streams {
+	d.piece = max(d.piece, min(staging.Size(bytes), hostStagedPiece))
+	for _, s := range d.w.flight.streams {
 		if s.dev == d {
 			if err := widenHostStaged(s, d.piece); err != nil {
 				return err
@@ -108,7 +109,7 @@ func copyHostStaged(s *stream, dst, src *strided.View) error {
 	if err = errors.Join(err, s.dev.rebind()); err != nil {
 		return err
 	}
-	defer end.release()
+	defer end.Release()
 	err = s.waitFor(end)
 	s.worked() // what the same task gives s next comes behind the marks made here
 	return err
@@ -130,7 +131,7 @@ func copyInPieces(s *stream, begun *mark, from, to *stream, dst, src *strided.Vi
 	})
 	last, before := free[1-i], free[i]
 	if before != nil && err == nil {
-		before.release()
+		before.Release()
 	}
 	return last, err
 }
@@ -143,7 +144,7 @@ func copyBehind(s *stream, m *mark, dst, src *strided.View) (end *mark, err erro
 			return err
 		}
 		if m != nil {
-			defer m.release()
+			defer m.Release()
 			if err := s.waitFor(m); err != nil {
 				return err
 			}

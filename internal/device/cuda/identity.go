@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 )
 
@@ -14,7 +15,7 @@ func (w *world) Identity() string {
 	defer w.mu.Unlock()
 	g := w.sites[0].gpu
 	version, _ := w.drv.Version()
-	gpus := w.gpus()
+	gpus := gpusOf(w.all)
 	links := make([]string, 0, len(gpus))
 	for _, a := range gpus {
 		var row strings.Builder
@@ -27,9 +28,9 @@ func (w *world) Identity() string {
 		g.Name, g.Arch, len(gpus), strings.Join(links, "/"), w.m.opts.RanksPerGPU, version/1000, version%1000/10, kernels.MeetingsHash())
 }
 
-// gpus has a site of each GPU.
-func (w *world) gpus() (list []*site) {
-	for _, s := range w.all {
+// gpusOf has a site of each GPU.
+func gpusOf(sites []*site) (list []*site) {
+	for _, s := range sites {
 		if !slices.ContainsFunc(list, func(o *site) bool { return o.gpu == s.gpu }) {
 			list = append(list, s)
 		}
@@ -50,4 +51,50 @@ func linkOf(w *world, a, b *site) byte {
 		return 'n'
 	}
 	return 'p'
+}
+
+// Multiprocessors is how many there are on the GPU with the fewest: what a
+// product can count on.
+func (w *world) Multiprocessors() int {
+	least := 0
+	for i, s := range w.sites {
+		if i == 0 || s.gpu.SMs < least {
+			least = s.gpu.SMs
+		}
+	}
+	return least
+}
+
+// Held implements device.Holder: regions of heaps, whatever of them is in use, and
+// memory joined to multicast objects.
+func (w *world) Held() device.Held {
+	if !w.guard.LockLive() {
+		return device.Held{} // nobody can tell
+	}
+	defer w.mu.Unlock()
+	var h device.Held
+	for _, s := range w.sites {
+		if s.heaps[device.Pinned] == nil {
+			continue // it never came up
+		}
+		h.Host += s.heaps[device.Pinned].Held()
+		h.Device = max(h.Device, s.heaps[device.Private].Held()+s.heaps[device.Shared].Held()+joinedBytes(w, s))
+	}
+	return h
+}
+
+// joinedBytes is the device's memory in teams' multicast objects.
+func joinedBytes(w *world, s *site) int64 {
+	n := int64(0)
+	for _, t := range w.teams {
+		for _, m := range t.members {
+			if m.dev.site != s {
+				continue
+			}
+			for _, mc := range t.joints {
+				n += mc.Bytes
+			}
+		}
+	}
+	return n
 }

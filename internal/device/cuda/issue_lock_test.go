@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/staging"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -123,7 +124,7 @@ func TestStage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const long = chunkBytes + 4
+	const long = staging.Chunk + 4
 	if err := w.Stage([]int64{40, 40, 0, long}, 2); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +170,7 @@ func TestNoBuffers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.(*world).staging.bound = 2 * leastChunk
+		w.(*world).staging.Bound = 2 * staging.Least
 		d := w.Device(0)
 		mem, err := d.Alloc(64, device.Private)
 		if err != nil {

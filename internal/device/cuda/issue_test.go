@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/timeline"
 	"hocket.example/hocket/ir"
 )
 
@@ -62,7 +63,7 @@ func (nobody) Ended(int, string, int64, int64) {}
 // TestCallsAnOp counts the driver's calls for an op: one to make the context
 // current, which is cheap, and the launch; only who observes pays for events.
 func TestCallsAnOp(t *testing.T) {
-	const n = 8 * sparse
+	const n = 8 * timeline.Sparse
 	for _, observed := range []bool{false, true} {
 		f := newFake(t, 1)
 		r := newLine(t, f)
@@ -114,7 +115,7 @@ func TestIssuedAtOnce(t *testing.T) {
 		r.must(other.Launch(r.l))
 		r.must(other.Signal(c, 0, 1))
 		r.must(r.s.WaitCounter(c, 0, i+1))
-		if b := blockedStreams(r.w.(*world)); len(b) > 0 {
+		if b := r.w.(*world).flight.blocked(); len(b) > 0 {
 			t.Fatalf("held back: %v", b)
 		}
 		if got := [...]int{f.called["cuEventRecord"], f.called["cuStreamWaitEvent"]}; got != [...]int{2 * int(i+1), 2 * int(i+1)} {
@@ -161,8 +162,8 @@ func TestMilestones(t *testing.T) {
 	f.late["cuEventQuery"] = 1 // the second milestone is not reached
 	w := r.w.(*world)
 	w.mu.Lock()
-	w.asking(func() { tellMarks(w) })
-	id, last := w.streams[0].within()
+	w.flight.asking(func() { tellMarks(w) })
+	id, last := w.flight.streams[0].within()
 	w.mu.Unlock()
 	if id != 0 || last != 14 {
 		t.Errorf("no milestone is reached: marks %d to %d", id, last)
@@ -175,7 +176,7 @@ func TestMilestones(t *testing.T) {
 	f.mu.Lock()
 	f.late["cuEventQuery"] = 0
 	f.mu.Unlock()
-	w.asking(func() { tellMarks(w) })
+	w.flight.asking(func() { tellMarks(w) })
 	w.mu.Unlock()
 	f.fatal["cuStreamQuery"] = 700
 	err = r.w.Sync(t.Context())

@@ -3,13 +3,13 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/compute"
+	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
-	"hocket.example/hocket/ir"
 )
 
 // launch is a prepared kernel: steps for one stream, in order.
@@ -40,7 +40,7 @@ func (l *launch) run(s *stream) error {
 	}
 	if l.looked {
 		l.stream, l.id = s.name, s.open.Innermost()
-		s.dev.site.faults.armed = true
+		s.dev.site.report.Armed = true
 	}
 	for _, st := range l.steps {
 		if err := st.run(s); err != nil {
@@ -55,7 +55,7 @@ func (l *launch) run(s *stream) error {
 
 // Release lets the launch go; nothing issued may still use it.
 func (l *launch) Release() {
-	defer l.dev.w.exclusive()()
+	defer l.dev.w.guard.Exclusive()()
 	l.drop()
 }
 
@@ -67,107 +67,134 @@ func (l *launch) drop() {
 	for _, st := range l.steps {
 		st.free()
 	}
-	if l.dev.w.cause == errClosed || l.dev.site.lost() {
+	if l.dev.w.cause == errClosed {
 		return
 	}
 	for _, m := range l.scratch {
-		m.freed = true
-		_ = l.dev.bound(func() error { return l.dev.site.heaps[m.kind].Free(m.addr, m.bytes) })
+		_ = m.giveBack()
 	}
-}
-
-func kernelName(k *device.Kernel) string {
-	switch {
-	case k.User != nil:
-		return k.User.Name()
-	case k.Red > ir.Avg:
-		return "unknown reduction"
-	case k.Joins():
-		return "reduction " + k.Red.String()
-	case len(k.Links) > 0:
-		return kernels.ChainName(k.Links)
-	}
-	return k.Op.String()
 }
 
 // Prepare compiles and loads what computes k, and picks algorithms.
-func (d *dev) Prepare(dk device.Kernel) (device.Launch, error) {
+func (d *dev) Prepare(k device.Kernel) (device.Launch, error) {
+	return d.prepare(compute.Name(&k), func(l *launch) error {
+		site := compute.Site{GEMMs: d.site.gemms, SMs: d.site.gpu.SMs, FixedProducts: d.w.m.opts.FixedProducts,
+			Shared: d.w.peers != nil}
+		return compute.Prepare(l, site, &k)
+	})
+}
+
+// PrepareMove compiles a kernel that copies, by stores to a peer's memory or loads from
+// it.
+func (d *dev) PrepareMove(dst, src device.View, blocks int) (device.Launch, error) {
+	return d.prepare("copy", func(l *launch) error { return compute.Move(l, dst, src, blocks) })
+}
+
+// prepare makes a launch of the steps that build adds.
+func (d *dev) prepare(name string, build func(l *launch) error) (device.Launch, error) {
 	w := d.w
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if err := w.err(); err != nil {
 		return nil, err
 	}
 	if d.site.foreign {
-		return d.foreignLaunch(kernelName(&dk)), nil
+		return d.foreignLaunch(name), nil
 	}
-	l := &launch{dev: d, name: kernelName(&dk)}
-	err := d.bound(func() error {
-		switch {
-		case dk.User != nil:
-			return l.addUser(&dk)
-		case dk.Joint:
-			return l.addJoint(&dk)
-		}
-		return l.build(&kernel{Kernel: dk})
-	})
-	if err != nil {
+	l := &launch{dev: d, name: name}
+	if err := d.bound(func() error { return build(l) }); err != nil {
 		l.drop()
 		return nil, d.errorf("%s: %w", l.name, err)
 	}
 	return l, nil
 }
 
-// build checks k and makes the steps. The context is current.
-func (l *launch) build(k *kernel) error {
-	if err := k.resolve(l.dev); err != nil {
+// Resolve implements compute.Launch, as do the methods that follow.
+func (l *launch) Resolve(v device.View, peers bool) (strided.View, error) {
+	return l.dev.resolve(v, peers)
+}
+
+// Reaches reports whether the device may use what v lies in.
+func (l *launch) Reaches(v *strided.View) bool { return l.dev.site.reaches(v) }
+
+// Scratch reserves memory that goes with the launch.
+func (l *launch) Scratch(bytes int64) (strided.Memory, nvlib.Ptr, error) {
+	m, err := l.dev.alloc(bytes, device.Private)
+	if err != nil {
+		return nil, 0, err
+	}
+	l.scratch = append(l.scratch, m)
+	return m, m.addr, nil
+}
+
+// Report has kernels of the launch report faults.
+func (l *launch) Report() (nvlib.Ptr, uint64, error) {
+	s := l.dev.site
+	at, tag, err := s.report.Reserve()
+	if err == nil {
+		l.looked = true
+		s.reporters = append(s.reporters, l)
+	}
+	return at, tag, err
+}
+
+// AddProblem adds kernels.
+func (l *launch) AddProblem(p kernels.Problem) error {
+	launches, err := l.dev.site.compileAside(p, func(bytes int64) (nvlib.Ptr, error) {
+		_, at, err := l.Scratch(bytes)
+		return at, err
+	})
+	for _, n := range launches {
+		l.AddOwn(n)
+	}
+	return err
+}
+
+// AddCopy adds a copy.
+func (l *launch) AddCopy(dst, src strided.View) error {
+	steps, err := l.dev.copySteps(dst, src)
+	l.steps = append(l.steps, steps...)
+	return err
+}
+
+// AddProduct adds a product by cuBLASLt.
+func (l *launch) AddProduct(p *gemm.Launch) { l.steps = append(l.steps, gemmLaunch{p}) }
+
+// AddOwn adds a kernel of hocket's, which may begin early.
+func (l *launch) AddOwn(n *nvlib.Launch) { l.steps = append(l.steps, &kernelStep{l: n, f: closely}) }
+
+// AddUser adds a kernel of the user's.
+func (l *launch) AddUser(u kernels.User) error {
+	st, err := l.make(func(t kernels.Target) (kernels.Step, error) { return l.dev.w.m.opts.Kernels.User(t, u) })
+	if err != nil {
 		return err
 	}
-	switch {
-	case k.Red > ir.Avg:
-		return fmt.Errorf("there is no reduction %d", k.Red)
-	case k.Red != ir.NoRed:
-		return l.addLibrary(k)
-	case len(k.Links) > 0:
-		return l.addChain(k)
-	case isCopy(k.Op):
-		return l.addCopy(k)
-	case k.Op == ir.OpLinear, k.Op == ir.OpMatmul:
-		return l.addGEMM(k)
+	main, err := l.dev.site.loadUser(st)
+	if err == nil {
+		l.steps = append(l.steps, &kernelStep{l: main, f: atEnd})
 	}
-	return l.addLibrary(k)
+	return err
 }
 
-// isCopy reports whether op is only a copy: the views of values come as strided
-// operands.
-func isCopy(op ir.Op) bool {
-	return op == ir.OpCopy || op == ir.OpExpand || op.Info().Class == ir.ClassView
+// AddUnchanged adds a kernel that looks for changes.
+func (l *launch) AddUnchanged(u kernels.Unchanged) error {
+	st, err := l.make(func(t kernels.Target) (kernels.Step, error) { return l.dev.w.m.opts.Kernels.Unchanged(t, u) })
+	if err != nil {
+		return err
+	}
+	n, err := l.dev.site.load(st)
+	if err == nil {
+		l.AddOwn(n)
+	}
+	return err
 }
 
-// stage has operands that overlap the result otherwise than by being it copied
-// to scratch memory first: so every kernel computes from what was there before. So
-// are those in memory of GPUs that are apart.
-func (l *launch) stage(k *kernel) error {
-	aliasable := k.Op.Info().Elementwise && k.Op != ir.OpCast || k.Joins() || len(k.Links) > 0
-	for i := range k.ins {
-		in := &k.ins[i]
-		far := !l.dev.site.reaches(in)
-		if in.N == 0 || !far && (!in.Overlaps(&k.out) || aliasable && in.Same(&k.out)) {
-			continue
-		}
-		m, err := l.dev.alloc(in.Bytes(), device.Private)
-		if err != nil {
-			return err
-		}
-		l.scratch = append(l.scratch, m)
-		safe := in.In(m, m.addr)
-		steps, err := l.dev.copySteps(safe, *in)
-		if err != nil {
-			return err
-		}
-		l.steps = append(l.steps, steps...)
-		k.ins[i] = safe
-	}
-	return nil
+// make has the library make a kernel while others use the world.
+func (l *launch) make(f func(kernels.Target) (kernels.Step, error)) (st kernels.Step, err error) {
+	err = l.dev.w.guard.Aside(func() (err error) {
+		st, err = f(l.dev.site.target())
+		return err
+	})
+	return st, err
 }
 
 // copySteps copy src to dst, which share no bytes; both are checked. The caller
@@ -197,41 +224,6 @@ type copyStep struct{ dst, src strided.View }
 func (c *copyStep) run(s *stream) error { return s.copy(&c.dst, &c.src) }
 func (c *copyStep) free()               {}
 
-// addCopy lets a copy engine do it where that can, unless the two overlap.
-func (l *launch) addCopy(k *kernel) error {
-	if !k.copies() {
-		return l.addLibrary(k)
-	}
-	steps, err := l.dev.copySteps(k.out, k.ins[0])
-	l.steps = append(l.steps, steps...)
-	return err
-}
-
-// copies reports whether k is a copy between views of one shape that lie apart.
-func (k *kernel) copies() bool {
-	return len(k.ins) == 1 && !k.ins[0].Overlaps(&k.out) && slices.Equal(k.ins[0].Shape, k.out.Shape) && strided.CheckCopy(&k.out, &k.ins[0]) == nil
-}
-
-func (l *launch) addChain(k *kernel) error {
-	if err := k.checkOverlap(); err != nil {
-		return err
-	}
-	return l.addLibrary(k)
-}
-
-// checkOverlap declines several operations as one where the result overlaps an operand
-// that it does not replace, element for element: some threads would read what
-// others have written, and copying the operand first costs what it saves.
-func (k *kernel) checkOverlap() error {
-	for i := range k.ins {
-		in := &k.ins[i]
-		if in.N > 0 && in.Overlaps(&k.out) && (k.Relu || !in.Same(&k.out)) {
-			return fmt.Errorf("%w: operand %d overlaps the result", device.ErrUnsupported, i)
-		}
-	}
-	return nil
-}
-
 // kernelStep is a launch of a kernel.
 type kernelStep struct {
 	l     *nvlib.Launch
@@ -242,46 +234,4 @@ type kernelStep struct {
 func (k *kernelStep) run(s *stream) error { return s.kernel(k.l, k.f) }
 func (k *kernelStep) free()               { k.l.Free() }
 
-func (l *launch) addLibrary(k *kernel) error {
-	if err := l.stage(k); err != nil {
-		return err
-	}
-	p := k.problem()
-	if k.reports() {
-		var err error
-		if p.Fault, p.Tag, err = l.dev.site.faults.reserve(l); err != nil {
-			return err
-		}
-	}
-	launches, err := l.dev.site.compileAside(p, l.reserve)
-	if err != nil {
-		return err
-	}
-	for _, n := range launches {
-		l.steps = append(l.steps, &kernelStep{l: n, f: closely})
-	}
-	return nil
-}
-
-// reports reports whether a kernel of k looks at its data and may find that wrong.
-func (k *kernel) reports() bool {
-	switch k.Op {
-	case ir.OpEmbedding:
-		return k.Red == ir.NoRed
-	case ir.OpIndexCopy:
-		return true
-	case ir.OpAttention:
-		return len(k.ins) == 4 // with lengths
-	}
-	return k.Op.Uneven()
-}
-
-// reserve is kernels.Target.Scratch.
-func (l *launch) reserve(bytes int64) (nvlib.Ptr, error) {
-	m, err := l.dev.alloc(bytes, device.Private)
-	if err != nil {
-		return 0, err
-	}
-	l.scratch = append(l.scratch, m)
-	return m.addr, nil
-}
+var _ compute.Launch = (*launch)(nil)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -41,11 +42,11 @@ func (p *copiesStep) takeEvents() error {
 	}
 	return p.dev.bound(func() (err error) {
 		for _, b := range p.sides {
-			if b.join, err = p.dev.site.newEvent(false); err != nil {
+			if b.join, err = p.dev.site.clock.Event(false); err != nil {
 				return err
 			}
 		}
-		p.fork, err = p.dev.site.newEvent(false)
+		p.fork, err = p.dev.site.clock.Event(false)
 		return err
 	})
 }
@@ -81,33 +82,18 @@ func (p *copiesStep) run(s *stream) error {
 		if err := drv.WaitEvent(b.side.h, p.fork); err != nil {
 			return err
 		}
-		if err := p.copies(b.side, b.list); err != nil {
+		if err := strided.CopyRects(drv, b.list, b.side.h, &b.side.args); err != nil {
 			return err
 		}
 		if err := drv.Record(b.join, b.side.h); err != nil {
 			return err
 		}
 	}
-	if err := p.copies(s, p.own); err != nil {
+	if err := strided.CopyRects(drv, p.own, s.h, &s.args); err != nil {
 		return err
 	}
 	for _, b := range p.sides {
 		if err := drv.WaitEvent(s.h, b.join); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (p *copiesStep) copies(s *stream, list []nvlib.Rect) error {
-	for _, r := range list {
-		var err error
-		if r.Height == 1 {
-			err = p.dev.w.drv.Copy(r.Dst, r.Src, r.Width, s.h, &s.args)
-		} else {
-			err = p.dev.w.drv.CopyRect(r, s.h)
-		}
-		if err != nil {
 			return err
 		}
 	}
@@ -122,6 +108,6 @@ func (p *copiesStep) free() {
 	for _, b := range p.sides {
 		events = append(events, b.join)
 	}
-	p.dev.site.events = append(p.dev.site.events, events...)
+	p.dev.site.clock.Free(events...)
 	p.sides = nil
 }

@@ -8,69 +8,10 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
-	"hocket.example/hocket/ir"
 )
-
-// addGEMM computes linear and matmul: by cuBLASLt what it takes, else by a
-// plain kernel.
-func (l *launch) addGEMM(k *kernel) error {
-	if err := k.checkGEMM(); err != nil {
-		return err
-	}
-	if k.out.N == 0 {
-		return nil
-	}
-	if k.Relu {
-		if err := k.checkOverlap(); err != nil {
-			return err
-		}
-	}
-	weight := k.ins[1].Addr
-	if err := l.stage(k); err != nil {
-		return err
-	}
-	p := k.product()
-	p.Merge()
-	if g, ok := p.Problem(); ok {
-		g.Relu, g.Fixed, g.Timed = k.Relu, k.Fixed || l.dev.w.m.opts.FixedProducts, k.Timed
-		g.Constant = k.Constant && k.Op == ir.OpLinear && k.ins[1].Addr == weight // else it was copied just now
-		// What is fixed depends on no hint, since other algorithms may sum in
-		// another order; all multiprocessors are no hint.
-		if !g.Fixed && k.SMs < l.dev.site.gpu.SMs {
-			g.SMs = k.SMs
-		}
-		st, err := l.dev.site.gemms.Prepare(g)
-		if err != nil {
-			return err
-		}
-		if st != nil {
-			l.steps = append(l.steps, stepOf(st))
-			return nil
-		}
-	}
-	if k.Relu {
-		return fmt.Errorf("%w: a relu behind a product that cuBLASLt does not take", device.ErrUnsupported)
-	}
-	return l.addLibrary(k)
-}
-
-func (k *kernel) product() gemm.Product {
-	if k.Op == ir.OpMatmul {
-		return gemm.Matmul(&k.out, k.ins, k.TA, k.TB)
-	}
-	return gemm.Linear(&k.out, k.ins)
-}
 
 // gemmLaunch is a GEMM by cuBLASLt as a step.
 type gemmLaunch struct{ *gemm.Launch }
-
-// stepOf is what runs st: cuBLASLt, or hocket's kernel, which may begin early.
-func stepOf(st *gemm.Launch) step {
-	if own := st.TakeOwn(); own != nil {
-		return &kernelStep{l: own, f: closely}
-	}
-	return gemmLaunch{st}
-}
 
 func (g gemmLaunch) run(s *stream) error {
 	need := g.Workspace()
@@ -107,7 +48,7 @@ func (s *stream) PrepareLaunches(list []device.Launch) error {
 	if need == 0 {
 		return nil
 	}
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if err := w.err(); err != nil {
 		return err
 	}
@@ -156,10 +97,10 @@ func (w *world) Guesses() []string {
 func (s *site) Recording() bool { return s.w.capture != nil }
 
 // NewClock takes an event that tells the time from the pool.
-func (s *site) NewClock() (nvlib.Event, error) { return s.newEvent(true) }
+func (s *site) NewClock() (nvlib.Event, error) { return s.clock.Event(true) }
 
 // FreeClocks gives such events back.
-func (s *site) FreeClocks(list []nvlib.Event) { s.clocks = append(s.clocks, list...) }
+func (s *site) FreeClocks(list []nvlib.Event) { s.clock.FreeTimed(list...) }
 
 // Compile makes the launches of p.
 func (s *site) Compile(p kernels.Problem) ([]*nvlib.Launch, error) { return s.compile(p, nil) }

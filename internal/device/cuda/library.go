@@ -1,6 +1,8 @@
 package cuda
 
 import (
+	"fmt"
+
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -17,23 +19,13 @@ type Library interface {
 	Unchanged(t kernels.Target, u kernels.Unchanged) (kernels.Step, error)
 }
 
-// problem is k as kernels take it.
-func (k *kernel) problem() kernels.Problem {
-	p := kernels.Problem{Op: k.Op, Red: k.Red, Links: k.Links, Out: k.out.Operand(), Axes: k.Axes, Value: k.Value, Int: k.Int, HasInt: k.HasInt,
-		TA: k.TA, TB: k.TB, Causal: k.Causal, First: k.First, Rows: k.Rows, Rope: k.Rope, Member: k.Member}
-	for i := range k.ins {
-		p.Ins = append(p.Ins, k.ins[i].Operand())
-	}
-	return p
-}
-
 // compileAside is compile for who holds the world exclusively: others go on while
 // the compiler works.
 func (s *site) compileAside(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
 	var steps []kernels.Step
-	err := s.w.compiling(func() (err error) {
+	err := s.w.guard.Compiling(func() (err error) {
 		steps, err = s.steps(p, func(bytes int64) (nvlib.Ptr, error) {
-			defer s.w.exclusive()()
+			defer s.w.guard.Exclusive()()
 			if err := s.w.err(); err != nil {
 				return 0, err // its heaps may be closed
 			}
@@ -87,4 +79,32 @@ func (s *site) load(st kernels.Step) (*nvlib.Launch, error) {
 		return nvlib.NewLaunch(f, st.Shape, st.Params), nil
 	}
 	return s.w.drv.NewEarlyLaunch(f, st.Shape, st.Params), nil
+}
+
+// loadUser is load of a kernel whose parameters only its file knows: the driver would read past
+// the arguments if it had more of them. The context is current.
+func (s *site) loadUser(st kernels.Step) (*nvlib.Launch, error) {
+	f, err := s.gpu.Function(st.Key, st.Image, st.Symbol)
+	if err != nil {
+		return nil, err
+	}
+	drv := s.w.drv
+	if sizes, ok := drv.ParamSizes(f); ok {
+		if len(sizes) != len(st.Params) {
+			return nil, fmt.Errorf("it takes %d arguments, and gets %d", len(sizes), len(st.Params))
+		}
+		for i, n := range sizes {
+			if n != len(st.Params[i]) {
+				return nil, fmt.Errorf("its parameter %d has %d bytes, and gets %d", i, n, len(st.Params[i]))
+			}
+		}
+	}
+	b := st.Shape.Block
+	if threads, most := int(b[0]*b[1]*b[2]), drv.MostThreads(f); most > 0 && threads > most {
+		return nil, fmt.Errorf("a block of %d threads: this kernel runs at most %d on GPU %d", threads, most, s.gpu.Device)
+	}
+	if err := s.gpu.AllowShared(f, st.Shape.Shared); err != nil {
+		return nil, fmt.Errorf("%d bytes of shared memory: %w", st.Shape.Shared, err)
+	}
+	return nvlib.NewLaunch(f, st.Shape, st.Params), nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/staging"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -194,7 +195,7 @@ func TestLostHandles(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.fatal["cuStreamQuery"] = 700
-	w.(*world).streams[0].dirty = true
+	w.(*world).flight.streams[0].dirty = true
 	if err := w.Sync(t.Context()); nvlib.CUDACode(err) != 700 {
 		t.Fatalf("got %v", err)
 	}
@@ -286,7 +287,7 @@ func TestLostBuffers(t *testing.T) {
 		defer cancel()
 		w, err := m.Open(ctx, 2)
 		mustOf(t)(err)
-		w.(*world).staging.bound = 2 * leastChunk
+		w.(*world).staging.Bound = 2 * staging.Least
 		var s [2]device.Stream
 		var v [2]device.View
 		for r := range v {

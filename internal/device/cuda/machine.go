@@ -16,7 +16,7 @@
 // graphs of one GPU each, for flags that the others raise (see graph_flags.go), and
 // streams for counters of other processes (see wired.go). These waits are bounded,
 // and end when the world does; and what they wait for is issued whole before
-// anything else may keep the driver from it (see issue_lock.go), or by another
+// anything else may keep the driver from it (see package guard), or by another
 // process, in the order of the same plan.
 //
 // # Host memory
@@ -44,6 +44,8 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/peers"
+	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/kernels"
 	procs "hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
@@ -98,7 +100,7 @@ func (o *Options) teamTimeout() time.Duration {
 // New returns the machine of this process's GPUs. It fails where the driver or
 // a GPU is missing; the error says which, and what was searched for.
 func New(opts Options) (device.Machine, error) {
-	sys, err := theSystem()
+	sys, err := process.Open()
 	if err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
@@ -106,20 +108,21 @@ func New(opts Options) (device.Machine, error) {
 }
 
 // newJoined is newMachine, which then learns what GPUs the other processes see.
-func newJoined(sys *system, opts Options) (*machine, error) {
+func newJoined(sys *process.System, opts Options) (*machine, error) {
 	m := newMachine(sys, opts)
 	if opts.Peers == nil {
 		return m, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), opts.Peers.StallTimeout())
 	defer cancel()
-	if err := m.look(ctx); err != nil {
+	var err error
+	if m.view, err = peers.Look(ctx, opts.Peers, m.sys.GPUs); err != nil {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
 	return m, nil
 }
 
-func newMachine(sys *system, opts Options) *machine {
+func newMachine(sys *process.System, opts Options) *machine {
 	opts.RanksPerGPU = max(opts.RanksPerGPU, 1)
 	if opts.Kernels == nil {
 		if opts.Cache == nil {
@@ -131,11 +134,11 @@ func newMachine(sys *system, opts Options) *machine {
 }
 
 type machine struct {
-	sys   *system
+	sys   *process.System
 	opts  Options
 	cache *kernels.Cache // of choices
 	// Of a machine with peers: the GPUs that they see, and how many worlds were opened.
-	vista  vista
+	view   *peers.View
 	opened atomic.Int64
 }
 

@@ -27,12 +27,12 @@ func (m *mark) text() string {
 	return fmt.Sprintf("an event of rank %d, stream %s, that is not recorded yet", m.stream.dev.rank, m.stream.name)
 }
 
-// release gives up one hold; the last one returns the event to the pool.
-func (m *mark) release() {
+// Release gives up one hold; the last one returns the event to the pool.
+func (m *mark) Release() {
 	m.refs--
 	if m.refs == 0 && m.issued {
 		site := m.stream.dev.site
-		site.events = append(site.events, m.ev)
+		site.clock.Free(m.ev)
 		site.seens = append(site.seens, m.seen[:0])
 	}
 }
@@ -42,8 +42,8 @@ func (m *mark) known() bool {
 	return m.done || m.issued && m.in == nil && m.pos <= m.stream.reached
 }
 
-// over reports whether all before the mark is done; a failed device says no.
-func (m *mark) over() bool {
+// Over reports whether all before the mark is done; a failed device says no.
+func (m *mark) Over() bool {
 	if m.known() || !m.issued || m.in != nil {
 		return m.known()
 	}
@@ -53,6 +53,9 @@ func (m *mark) over() bool {
 	}
 	return m.done
 }
+
+// Lost reports whether the mark's GPU is.
+func (m *mark) Lost() bool { return m.stream.dev.site.lost() }
 
 // here returns a mark for all that was issued to s so far, held once for the
 // caller. The context is current.
@@ -66,7 +69,7 @@ func (s *stream) here() (*mark, error) {
 		return nil, err
 	}
 	if s.mark != nil {
-		s.mark.release()
+		s.mark.Release()
 	}
 	m.refs = 2 // the caller's and s's
 	s.mark = m
@@ -75,7 +78,7 @@ func (s *stream) here() (*mark, error) {
 
 // stamp records an event for m. The context is current.
 func (s *stream) stamp(m *mark) error {
-	ev, err := s.dev.site.newEvent(false)
+	ev, err := s.dev.site.clock.Event(false)
 	if err != nil {
 		return err
 	}
@@ -155,7 +158,7 @@ func (e *event) Release() {
 	e.dev.w.mu.Lock()
 	defer e.dev.w.mu.Unlock()
 	if !e.released && e.latest != nil {
-		e.latest.release()
+		e.latest.Release()
 	}
 	e.released, e.latest = true, nil
 }
@@ -163,7 +166,7 @@ func (e *event) Release() {
 // set makes e stand for m, which it takes a hold of.
 func (e *event) set(m *mark) {
 	if e.latest != nil {
-		e.latest.release()
+		e.latest.Release()
 	}
 	e.latest = m
 }
@@ -216,7 +219,7 @@ func (c *counters) settle() {
 func (c *counter) forget(n int) {
 	for _, r := range c.log[:n] {
 		c.base = r.value
-		r.mark.release()
+		r.mark.Release()
 	}
 	c.log = append(c.log[:0], c.log[n:]...)
 }
@@ -235,7 +238,7 @@ func (c *counter) raise(by int64, m *mark) {
 	// One question, since asking takes the host as long as issuing: mostly it is
 	// one stream that signals, whose earlier signals are then done too.
 	n := 0
-	if c.log[len(c.log)/2].mark.over() {
+	if c.log[len(c.log)/2].mark.Over() {
 		for n < len(c.log)-1 && c.log[n].mark.known() {
 			n++
 		}

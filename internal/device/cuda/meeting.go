@@ -86,7 +86,7 @@ func (a *attendee) run(s *stream) error {
 		o.waiting, o.left = false, o.before
 		if o != a {
 			o.given = true
-			w.woken = append(w.woken, o.stream)
+			w.flight.woken = append(w.flight.woken, o.stream)
 		}
 	}
 	// Kernels that wait for each other one after the other: what comes behind one in a

@@ -1,7 +1,10 @@
 package cuda
 
 import (
+	"fmt"
+
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/signal"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
@@ -38,7 +41,7 @@ func (m *memory) Address() uintptr { return uintptr(m.addr) }
 
 func (m *memory) Free() error {
 	w := m.dev.w
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if w.cause == errClosed {
 		return w.err()
 	}
@@ -63,6 +66,23 @@ func (m *memory) giveBack() error {
 	return m.dev.bound(func() error { return m.dev.site.heaps[m.kind].Free(m.addr, m.bytes) })
 }
 
+// Poison overwrites bytes [off, off+n), at once; what lies outside the memory is
+// ignored. An error shows in the next Sync.
+func (m *memory) Poison(off, n int64) {
+	w := m.dev.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	lo := min(max(off, 0), m.bytes)
+	hi := lo + min(max(n, 0), m.bytes-lo)
+	if w.err() != nil || m.freed || lo == hi {
+		return
+	}
+	if err := m.dev.bound(func() error { return signal.Poison(w.drv, m.addr, lo, hi) }); err != nil {
+		m.dev.site.gpu.Lose(err, fmt.Sprintf("rank %d", m.dev.rank))
+		w.end(&device.Fault{Rank: m.dev.rank, ID: -1, Err: err})
+	}
+}
+
 // Borrow implements device.Borrower. Peers are not shown such memory, nor is NCCL, which
 // a world keeps account of by its own heaps.
 func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
@@ -75,7 +95,7 @@ func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 	if !ok || m == nil || m.dev.w.m != d.w.m || m.dev.site.gpu != d.site.gpu || m.dev.rank != d.rank || m.kind == device.Pinned {
 		return nil, d.errorf("borrowing memory that is not this device's: %w", device.ErrUnsupported)
 	}
-	gone := !m.dev.w.lockLive()
+	gone := !m.dev.w.guard.LockLive()
 	if !gone {
 		gone = m.freed || m.dev.w.cause != nil
 		m.dev.w.mu.Unlock()
@@ -103,4 +123,30 @@ func (s *site) take(kind device.MemKind, bytes int64) (p nvlib.Ptr, err error) {
 		return err
 	})
 	return p, err
+}
+
+// resolve checks a view. Peers' memory must be shared, and is allowed only
+// where peers is set.
+func (d *dev) resolve(v device.View, peers bool) (strided.View, error) {
+	m, ok := v.Mem.(*memory)
+	if !ok || m == nil || m.dev.w != d.w {
+		return strided.View{}, fmt.Errorf("a view of memory that is not this world's")
+	}
+	if m.freed {
+		return strided.View{}, fmt.Errorf("a view of memory that was freed")
+	}
+	if err := device.MayUse(d.rank, m.dev.rank, m.kind, peers); err != nil {
+		return strided.View{}, err
+	}
+	if err := m.dev.site.reach(d); err != nil {
+		return strided.View{}, err
+	}
+	return m.view(v)
+}
+
+// view checks that v lies in m.
+func (m *memory) view(v device.View) (strided.View, error) {
+	n, err := v.Within(m.bytes)
+	at := m.addr + nvlib.Ptr(v.Off)
+	return strided.View{Mem: m, Addr: at, DType: v.DType, N: n, Shape: v.Shape, Strides: v.Strides}, err
 }

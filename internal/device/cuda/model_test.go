@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/guard"
 	"hocket.example/hocket/internal/modeltest"
 	procs "hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
@@ -414,17 +416,17 @@ func TestTurnTakesTooLong(t *testing.T) {
 	must(err)
 	_, err = model.Run(t.Context(), hocket.Args{In: in})
 	must(err)
-	other := &world{m: m}
-	other.mu.Lock() // it does not rest
-	m.sys.coresidency.mu.Lock()
-	m.sys.coresidency.holder = other
-	m.sys.coresidency.mu.Unlock()
+	other := m.sys.Locks.New(guard.Host{Mu: new(sync.Mutex)})
+	if !other.Enter(nil) { // it does not rest
+		t.Fatal("the lock cannot be taken")
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	giveUp := time.AfterFunc(3*time.Second, func() { other.ended.Store(true) })
+	giveUp := time.AfterFunc(3*time.Second, func() { other.End(); other.Leave() })
 	if _, err := model.Run(ctx, hocket.Args{In: in}); !errors.Is(err, context.DeadlineExceeded) || !giveUp.Stop() {
 		t.Errorf("got %v", err)
 	}
-	m.sys.coresidency.forget(other)
+	other.Leave()
+	other.Forget()
 	must(errors.Join(model.Close(), machine.Close()))
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/compute"
 	"hocket.example/hocket/internal/eval"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/kernels"
@@ -88,7 +89,7 @@ func g(%x: f32[2/tp, 5]) -> f32[2, 5] refines f {
 	}{
 		{"", "", nil, false},
 		{", engine=ce", ", engine=auto", nil, false},
-		{", engine=sm", ", engine=ce", []int{moveBlocks, moveBlocks}, false},
+		{", engine=sm", ", engine=ce", []int{compute.MoveBlocks, compute.MoveBlocks}, false},
 		{"", ", engine=sm, ctas=3", []int{3, 3}, false},
 		{", engine=sm, ctas=7", ", engine=sm, ctas=1 + size(tp)", []int{3, 3, 7, 7}, false},
 		{", engine=sm, ctas=7", ", engine=sm", nil, true},

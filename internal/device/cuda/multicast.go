@@ -3,35 +3,20 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/cuda/doctor"
-	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/internal/device/cuda/gpu"
 )
-
-// MulticastVariable names the environment variable that opts in to NVLink multicast.
-const MulticastVariable = doctor.MulticastVariable
-
-// multicastAsked reports whether the user opted in.
-func multicastAsked() (bool, error) {
-	switch v := os.Getenv(MulticastVariable); v {
-	case "", doctor.MulticastOff:
-		return false, nil
-	case doctor.MulticastOn:
-		return true, nil
-	default:
-		return false, fmt.Errorf("%s=%s: it is %s or %s", MulticastVariable, v, doctor.MulticastOn, doctor.MulticastOff)
-	}
-}
 
 // Multicasts returns nil if the team's memory may be joined to multicast objects, or
 // why it may not. Without the opt-in it asks the driver nothing.
 func (t *team) Multicasts() error {
 	if !t.w.m.sys.Multicast {
-		return fmt.Errorf("%w: NVLink multicast is off; %s=on opts in, at your own risk on a shared host", device.ErrUnsupported, MulticastVariable)
+		return fmt.Errorf("%w: NVLink multicast is off; %s=on opts in, at your own risk on a shared host",
+			device.ErrUnsupported, doctor.MulticastVariable)
 	}
 	if t.w.peers != nil {
 		return fmt.Errorf("%w: NVLink multicast between processes", device.ErrUnsupported)
@@ -53,119 +38,23 @@ func (t *team) Multicasts() error {
 	return nil
 }
 
-// multicast is memory on each member that one more address stands for all at once.
-type multicast struct {
-	bytes int64
-	own   []nvlib.Ptr // of each member, for itself
-	all   nvlib.Ptr   // for multimem instructions of any member
-	undo  []func() error
-}
-
 // joinMemory returns memory of at least so many bytes on each member, joined. More than
 // before are another piece of memory.
 func joinMemory(t *team, bytes int64) (coll.Area, error) {
-	if n := len(t.joints); n > 0 && t.joints[n-1].bytes >= bytes {
-		return t.joints[n-1].area(), nil
-	}
-	mc := &multicast{}
-	if err := makeJoint(t, mc, bytes); err != nil {
-		return coll.Area{}, errors.Join(fmt.Errorf("%d bytes of multicast memory on each member: %w", bytes, err), mc.free())
-	}
-	t.joints = append(t.joints, mc)
-	t.bytes += mc.bytes
-	return mc.area(), nil
-}
-
-func (mc *multicast) area() coll.Area { return coll.Area{At: mc.own, Bytes: mc.bytes, All: mc.all} }
-
-// done notes how to undo what was done without err, and returns err.
-func (mc *multicast) done(err error, undo func() error) error {
-	if err == nil {
-		mc.undo = append(mc.undo, undo)
-	}
-	return err
-}
-
-// free undoes all, the last first.
-func (mc *multicast) free() error {
-	var errs []error
-	for _, undo := range slices.Backward(mc.undo) {
-		errs = append(errs, undo())
-	}
-	mc.undo = nil
-	return errors.Join(errs...)
-}
-
-// makeJoint makes the object, has each member's device come in, and only then binds
-// memory to it: so the driver wants it.
-func makeJoint(t *team, mc *multicast, bytes int64) error {
-	drv, n := t.w.drv, len(t.members)
-	grain, err := jointGrain(t, bytes)
-	if err != nil {
-		return err
-	}
-	mc.bytes = grain
-	for mc.bytes < bytes {
-		mc.bytes *= 2
-	}
-	object, err := drv.CreateMulticast(n, mc.bytes)
-	if err := mc.done(err, func() error { return drv.ReleaseMem(object) }); err != nil {
-		return err
-	}
-	var devs []nvlib.Device
-	for _, m := range t.members {
-		devs = append(devs, m.dev.site.gpu.Device)
-		if err := drv.AddToMulticast(object, m.dev.site.gpu.Device); err != nil {
-			return err
+	if n := len(t.joints); n == 0 || t.joints[n-1].Bytes < bytes {
+		var gpus []gpu.Joined
+		for _, m := range t.members {
+			gpus = append(gpus, gpu.Joined{GPU: m.dev.site.gpu, Bound: m.dev.bound})
 		}
-	}
-	for _, m := range t.members {
-		at, err := mc.bind(m, object, grain)
+		mc, err := gpu.NewMulticast(t.w.drv, gpus, bytes)
 		if err != nil {
-			return err
+			return coll.Area{}, fmt.Errorf("%d bytes of multicast memory on each member: %w", bytes, err)
 		}
-		mc.own = append(mc.own, at)
+		t.joints = append(t.joints, mc)
+		t.bytes += mc.Bytes
 	}
-	mc.all, err = mc.mapTo(t.members[0], object, grain, devs)
-	return err
-}
-
-// jointGrain is what the bytes of memory to be joined are a multiple of, and its
-// address.
-func jointGrain(t *team, bytes int64) (int64, error) {
-	grain, err := t.w.drv.MulticastGranularity(len(t.members), bytes)
-	for _, m := range t.members {
-		own, gerr := t.w.drv.Granularity(m.dev.site.gpu.Device)
-		grain, err = max(grain, own), errors.Join(err, gerr) // both powers of 2
-	}
-	return grain, err
-}
-
-// bind makes memory of a member, binds it to the object, and returns its own address.
-func (mc *multicast) bind(m *member, object nvlib.MemHandle, grain int64) (nvlib.Ptr, error) {
-	drv, dev := m.team.w.drv, m.dev.site.gpu.Device
-	mem, err := drv.CreateMem(dev, mc.bytes, false)
-	if err := mc.done(m.dev.site.gpu.MemoryError(mc.bytes, err), func() error { return drv.ReleaseMem(mem) }); err != nil {
-		return 0, err
-	}
-	err = m.dev.bound(func() error { return drv.BindMulticast(object, mem, mc.bytes) })
-	if err := mc.done(err, func() error { return drv.UnbindMulticast(object, dev, mc.bytes) }); err != nil {
-		return 0, err
-	}
-	return mc.mapTo(m, mem, grain, []nvlib.Device{dev})
-}
-
-// mapTo gives memory an address that devices may use.
-func (mc *multicast) mapTo(m *member, mem nvlib.MemHandle, grain int64, devs []nvlib.Device) (nvlib.Ptr, error) {
-	drv := m.team.w.drv
-	at, err := drv.ReserveAddresses(mc.bytes, grain)
-	if err := mc.done(err, func() error { return drv.FreeAddresses(at, mc.bytes) }); err != nil {
-		return 0, err
-	}
-	if err := mc.done(drv.Map(at, mc.bytes, mem), func() error { return drv.Unmap(at, mc.bytes) }); err != nil {
-		return 0, err
-	}
-	return at, m.dev.bound(func() error { return drv.SetAccess(at, mc.bytes, devs) })
+	mc := t.joints[len(t.joints)-1]
+	return coll.Area{At: mc.Own, Bytes: mc.Bytes, All: mc.All}, nil
 }
 
 // freeJoints gives the team's joined memory back. Of a lost GPU it goes with the
@@ -175,7 +64,7 @@ func freeJoints(t *team) error {
 	lost := slices.ContainsFunc(t.members, func(m *member) bool { return m.dev.site.lost() })
 	for _, mc := range slices.Backward(t.joints) {
 		if !lost {
-			errs = append(errs, mc.free())
+			errs = append(errs, mc.Free())
 		}
 	}
 	t.joints = nil

@@ -238,19 +238,19 @@ func TestMultimemPrepare(t *testing.T) {
 		t.Errorf("joined by %v, want %v", got, want)
 	}
 	mc := tm.joints[0]
-	if mc.bytes != fakeGrain || len(mc.own) != 2 {
-		t.Errorf("%d bytes of %d members", mc.bytes, len(mc.own))
+	if mc.Bytes != fakeGrain || len(mc.Own) != 2 {
+		t.Errorf("%d bytes of %d members", mc.Bytes, len(mc.Own))
 	}
 	for dev := range int32(2) {
-		own, all := l.reach.of(uintptr(mc.own[dev])), l.reach.of(uintptr(mc.all))
-		if !own.access[dev] || own.access[1-dev] || own.owner != dev || !all.access[dev] || own.bytes != uintptr(mc.bytes) || all.bytes != own.bytes {
+		own, all := l.reach.of(uintptr(mc.Own[dev])), l.reach.of(uintptr(mc.All))
+		if !own.access[dev] || own.access[1-dev] || own.owner != dev || !all.access[dev] || own.bytes != uintptr(mc.Bytes) || all.bytes != own.bytes {
 			t.Errorf("device %d: %+v, %+v", dev, own, all)
 		}
 	}
 	for i, m := range l.got[len(l.got)-2:] {
-		reduce := kernels.AllReduce{DType: ir.BF16, Unroll: 1, Blocks: m.Blocks, Threads: 512, Count: 1 << 20, Share: 1 << 16, Data: mc.own,
+		reduce := kernels.AllReduce{DType: ir.BF16, Unroll: 1, Blocks: m.Blocks, Threads: 512, Count: 1 << 20, Share: 1 << 16, Data: mc.Own,
 			In: pointers(tm, sum, true), Out: pointers(tm, sum, false), Flags: tm.regions["flags"].At, FlagHalf: tm.regions["flags"].Bytes / 2, Slots: 2 * kernels.BlocksMost}
-		want := kernels.Multimem{AllReduce: reduce, All: mc.all}.Meeting(i)
+		want := kernels.Multimem{AllReduce: reduce, All: mc.All}.Meeting(i)
 		if m.Symbol != want.Symbol || m.Body != want.Body || !slices.Equal(m.Words, want.Words) || m.Blocks != 128 || m.Threads != 512 {
 			t.Errorf("member %d launches %+v, want %+v", i, m, want)
 		}
@@ -264,8 +264,8 @@ func TestMultimemPrepare(t *testing.T) {
 		t.Errorf("a second launch: %d objects, %v", len(tm.joints), l.joints.log)
 	}
 	prepare(9 << 20)
-	if len(tm.joints) != 2 || tm.joints[1].bytes != 32<<20 || tm.Bytes() < 36<<20 {
-		t.Errorf("a larger one: %d objects of up to %d bytes, the team has %d", len(tm.joints), tm.joints[len(tm.joints)-1].bytes, tm.Bytes())
+	if len(tm.joints) != 2 || tm.joints[1].Bytes != 32<<20 || tm.Bytes() < 36<<20 {
+		t.Errorf("a larger one: %d objects of up to %d bytes, the team has %d", len(tm.joints), tm.joints[len(tm.joints)-1].Bytes, tm.Bytes())
 	}
 	l.joints.log = nil
 	must(tm.Close())
@@ -453,17 +453,6 @@ func TestMultimemTuned(t *testing.T) {
 		}
 		if made := f.called["cuMulticastCreate"]; (made > 0) != opted {
 			t.Errorf("opted in: %v, %d objects were made", opted, made)
-		}
-	}
-}
-
-// TestMulticastAsked reads the user's word.
-func TestMulticastAsked(t *testing.T) {
-	for v, want := range map[string]string{"": "false <nil>", "off": "false <nil>", "on": "true <nil>", "1": "false HOCKET_MULTICAST=1: it is on or off", "ON": "false HOCKET_MULTICAST=ON: it is on or off"} {
-		t.Setenv(MulticastVariable, v)
-		asked, err := multicastAsked()
-		if got := fmt.Sprint(asked, " ", err); got != want {
-			t.Errorf("%q: %s, want %s", v, got, want)
 		}
 	}
 }

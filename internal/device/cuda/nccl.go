@@ -1,14 +1,19 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
+	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
-	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/nccl"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
+
+// What a team gives NCCL. Its communicators are package nccl's.
 
 // ncclName is NVIDIA's library. It adds in an order of its own: where that can change bits it
 // is only for those who allow any order.
@@ -19,14 +24,8 @@ func supportsNCCL(t *team, c *coll.Collective) error {
 	if t.w.peers != nil && !t.crosses() {
 		return fmt.Errorf("%w: NCCL between processes of one node", device.ErrUnsupported)
 	}
-	lib, err := t.w.m.sys.NCCL()
-	if err != nil {
-		return fmt.Errorf("%w: %w", device.ErrUnsupported, err)
-	}
-	if c.Op == ir.OpAllGather || c.Op == ir.OpReduceScatter {
-		if err := mistaken(lib, nvlib.SwitchedOrder, t.w.m.sys.Multicast); err != nil {
-			return err
-		}
+	if err := nccl.Usable(t.w.m.sys.System, c.Op); err != nil {
+		return err
 	}
 	sites := map[*site]int{}
 	for _, m := range t.members {
@@ -41,7 +40,7 @@ func supportsNCCL(t *team, c *coll.Collective) error {
 	if c.Op == ir.OpBarrier {
 		return nil
 	}
-	_, err = coll.PlanNCCL(c, len(t.members))
+	_, err := coll.PlanNCCL(c, len(t.members))
 	return err
 }
 
@@ -55,25 +54,193 @@ func (t *team) crosses() bool {
 	return false
 }
 
-// barrier is an all_reduce of a word that nobody reads, as NCCL has no barrier.
-func (t *team) barrier() (*coll.Collective, error) {
-	mem, err := t.reserve("barriers by NCCL", ir.I32.Size())
+// prepareNCCL returns what each member launches.
+func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
+	w, err := nccl.Plan(c, len(t.members), t.reserve)
 	if err != nil {
 		return nil, err
 	}
-	c := &coll.Collective{Collective: &device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}}
-	for i := range t.members {
-		v := strided.View{Addr: mem.At[i], DType: ir.I32, N: 1, Shape: []int64{1}, Strides: []int64{1}}
-		c.Operands = append(c.Operands, coll.Part{In: v, Out: v, Reads: true, Writes: true})
+	if err := openNCCL(t); err != nil {
+		return nil, err
 	}
-	return c, nil
+	m := &meeting{what: fmt.Sprintf("%s by %s", c.Op, ncclName)}
+	if err := exerciseNCCL(t, w); err != nil {
+		return nil, err
+	}
+	calls := make([]coll.NCCLCall, len(t.members))
+	steps := make([][]step, len(t.members))
+	for i, mem := range t.members {
+		if !w.TakesPart(i) {
+			continue
+		}
+		x, err := nccl.Pack(w, i, t.reserve)
+		if err != nil {
+			return nil, err
+		}
+		if calls[i] = x.Call; mem.dev.site.foreign { // its process gives NCCL its share
+			continue
+		}
+		at := &attendee{meeting: m, stream: mem.stream}
+		if at.before, err = mem.copies(x.Before); err == nil {
+			at.after, err = mem.copies(x.After)
+		}
+		if err != nil {
+			return nil, err
+		}
+		m.members = append(m.members, at)
+		steps[i] = []step{at}
+	}
+	known := regionsGiven(t, calls)
+	m.call = func() error {
+		if t.w.capture != nil {
+			for _, r := range known {
+				r.Known = true
+			}
+		}
+		return t.nccl.Issue(t.ncclTeam, w, func(i int) (coll.NCCLCall, bool) { return calls[i], steps[i] != nil })
+	}
+	return steps, nil
 }
 
-// mistaken refuses what NCCL of this version gets wrong.
-func mistaken(lib *nvlib.NCCL, m nvlib.Mistake, multicast bool) error {
-	k := lib.Mistaken(m, multicast)
-	if k == nil {
+// regionsGiven returns the regions that calls give NCCL something of.
+func regionsGiven(t *team, calls []coll.NCCLCall) (list []*gpu.Region) {
+	for i, m := range t.members {
+		if m.dev.site.foreign {
+			continue
+		}
+		for _, at := range []nvlib.Ptr{calls[i].In, calls[i].Out} {
+			if r := m.dev.site.heaps[device.Shared].RegionOf(at); r != nil {
+				list = append(list, r)
+			}
+		}
+	}
+	return list
+}
+
+// copies are steps that copy.
+func (m *member) copies(list []coll.Copy) (steps []step, err error) {
+	for _, c := range list {
+		more, err := m.copySteps(c.Dst, c.Src)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, more...)
+	}
+	return steps, nil
+}
+
+// openNCCL has the team have communicators.
+func openNCCL(t *team) (err error) {
+	if t.nccl != nil {
 		return nil
 	}
-	return fmt.Errorf("%w: NCCL %s: %s (%s)", device.ErrUnsupported, lib.Loaded().Version, k.What, k.Source)
+	w, limit := t.w, t.w.m.opts.teamTimeout()
+	t.ncclTeam = &nccl.Team{System: w.m.sys.System, Peers: w.peers, Calls: &w.guard.Calls, Patience: limit,
+		Longer: fmt.Sprintf("%s=%v waits longer", TimeoutVariable, 10*limit), GivenUp: w.guard.GivenUp, Ended: w.guard.Ended,
+		Aside: w.guard.Aside, Apart: t.checkPeerAccess}
+	for _, m := range t.members {
+		t.ncclTeam.Members = append(t.ncclTeam.Members, nccl.Member{Rank: m.dev.rank, Device: m.dev.site.gpu.Device,
+			Foreign: m.dev.site.foreign, Stream: m.stream.h, Bound: m.dev.bound})
+	}
+	t.nccl, err = w.m.sys.NCCLs.Open(t.ncclTeam)
+	return err
+}
+
+// exerciseNCCL has NCCL run a call once.
+func exerciseNCCL(t *team, w *coll.NCCLWork) error {
+	var mems []*memory
+	return t.nccl.Exercise(t.ncclTeam, w, nccl.Trial{
+		Reserve: func(bytes int64) (at []nvlib.Ptr, err error) {
+			for _, m := range t.members {
+				mem, err := m.dev.alloc(bytes, device.Private)
+				if err != nil {
+					return nil, err
+				}
+				mems, at = append(mems, mem), append(at, mem.addr)
+				if m.dev.site.foreign {
+					continue
+				}
+				if err := m.set(mem.addr, 0, bytes/4); err != nil {
+					return nil, err
+				}
+			}
+			return at, nil
+		},
+		Drop: func() {
+			for _, m := range mems {
+				_ = m.giveBack() // nobody is left to care
+			}
+		},
+		Issued: func() {
+			for _, m := range t.members {
+				if !m.dev.site.foreign {
+					m.stream.worked()
+				}
+			}
+		},
+		Idle: func() (bool, error) { return membersIdle(t) },
+	})
+}
+
+// membersIdle reports whether the members' streams have done all they were given.
+func membersIdle(t *team) (bool, error) {
+	t.w.mu.Lock()
+	defer t.w.mu.Unlock()
+	for _, m := range t.members {
+		if m.dev.site.foreign {
+			continue
+		}
+		if idle, err := m.stream.idle(); !idle || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// leaveNCCL gives up the team's communicators: for the next team, if all that they were given is over.
+func leaveNCCL(t *team, sound bool) {
+	if t.nccl != nil {
+		t.w.m.sys.NCCLs.Leave(t.nccl, sound)
+	}
+	t.nccl = nil
+}
+
+// trimNCCL destroys what communicators no team uses, beyond so many. Without the issue lock nothing is done.
+func trimNCCL(w *world, most int) bool { return w.guard.HoldsIssue() && w.m.sys.NCCLs.Trim(most) }
+
+// readNCCL ends the world if work given to NCCL failed. The caller holds mu.
+func readNCCL(w *world) {
+	for _, t := range w.teams {
+		if t.nccl == nil {
+			continue
+		}
+		if i, err := t.nccl.Failure(); err != nil && w.cause == nil {
+			m := t.members[i]
+			w.end(&device.Fault{Rank: m.dev.rank, Stream: m.stream.name, ID: m.id, Err: err})
+		}
+	}
+}
+
+// ncclPatience is how long a world that is being closed waits for its work before
+// it ends NCCL's.
+const ncclPatience = 2 * time.Second
+
+// abortNCCL ends what NCCL runs. The caller holds mu.
+func abortNCCL(w *world) {
+	for _, t := range w.teams {
+		if t.nccl != nil {
+			t.nccl.Abort()
+		}
+	}
+}
+
+// closeNCCL gives up all communicators once the devices are at rest.
+func closeNCCL(w *world, errs []error) {
+	sound := errors.Join(errs...) == nil
+	for _, s := range w.sites {
+		sound = sound && !s.lost()
+	}
+	for _, t := range w.teams {
+		leaveNCCL(t, sound)
+	}
 }

@@ -5,6 +5,8 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/process"
+	"hocket.example/hocket/internal/device/cuda/timeline"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -12,7 +14,7 @@ import (
 // nullDriver is a fake whose calls for issuing do nothing, at no cost: what is
 // measured on it is the machine itself. binds counts how often a context was made
 // current, which the fake must know of, but for that costs as much as nothing.
-func nullDriver(tb testing.TB, f *fakeGPU, binds *int) *system {
+func nullDriver(tb testing.TB, f *fakeGPU, binds *int) *process.System {
 	tb.Helper()
 	table := f.calls()
 	for _, name := range []string{"cuLaunchKernel", "cuLaunchKernelEx", "cuEventRecord", "cuStreamWaitEvent", "cuEventQuery", "cuStreamQuery"} {
@@ -27,7 +29,7 @@ func nullDriver(tb testing.TB, f *fakeGPU, binds *int) *system {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	sys, err := newSystem(drv, nil)
+	sys, err := process.New(drv, nil)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -85,7 +87,7 @@ func TestIssueCalls(t *testing.T) {
 	}{"kernel": {1, 1}, "edge": {2, 6}} {
 		t.Run(name, func(t *testing.T) {
 			w, binds, issue := nullLine(t)
-			const ops = 32 * sparse
+			const ops = 32 * timeline.Sparse
 			next := 0
 			run := func() {
 				for range ops {
@@ -98,8 +100,8 @@ func TestIssueCalls(t *testing.T) {
 			must(w.Sync(t.Context()))
 			*binds = 0
 			allocs := testing.AllocsPerRun(1, run) / ops // runs it twice
-			if got := float64(*binds) / (2 * ops); got > most.binds*(1+1./sparse) || got < most.binds {
-				t.Errorf("a context was made current %.2f times an op, want %v and once in %d more", got, most.binds, sparse)
+			if got := float64(*binds) / (2 * ops); got > most.binds*(1+1./timeline.Sparse) || got < most.binds {
+				t.Errorf("a context was made current %.2f times an op, want %v and once in %d more", got, most.binds, timeline.Sparse)
 			}
 			if allocs > most.allocs+0.5 {
 				t.Errorf("%.2f allocations an op, want %v", allocs, most.allocs)

@@ -6,6 +6,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -25,7 +26,7 @@ func TestSyncSoon(t *testing.T) {
 	drv, err := nvlib.DriverOn(cabi.Fake("slow libcuda", table))
 	must := mustOf(t)
 	must(err)
-	sys, err := newSystem(drv, nil)
+	sys, err := process.New(drv, nil)
 	must(err)
 	w, s := streamed(t, newMachine(sys, Options{Kernels: f}), 1, "main")
 	mem, err := w.Device(0).Alloc(64, device.Shared)

@@ -2,90 +2,30 @@ package cuda
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"slices"
+	"maps"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/peers"
 	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
 )
 
 // A world whose ranks are spread over processes. Every process opens it, and takes the same memory, streams
 // and counters on every rank in the same order. The others' GPUs are sites that this process drives not: their
-// shared memory is mapped, region by region as its owner takes it (peer_memory.go); their streams are names;
+// shared memory is mapped, region by region as its owner takes it (package peers); their streams are names;
 // what is prepared for them is nothing. So every process finds the same room for kernels of teams, which meet
 // in mapped memory. Counters are words of device memory (wired.go).
 
-// vista is which GPUs each process sees.
-type vista struct {
-	seen  [][]sight       // by process
-	alike map[string]bool // by host: all its processes see the same
-	own   string          // this process's host
-}
-
-// host is that of a process.
-func (v *vista) host(process int) string { return v.seen[process][0].Host }
-
-// sight is what others need to know of a GPU.
-type sight struct {
-	Host             string
-	PCI, Name, Arch  string
-	SMs, BlockShared int
-	Memory           int64
-}
-
-// look tells the other processes which GPUs this one sees, and learns what they do.
-func (m *machine) look(ctx context.Context) error {
-	var own []sight
-	host, _ := os.Hostname() // without one all are of one host
-	for _, g := range m.sys.GPUs {
-		own = append(own, sight{host, g.PCI, g.Name, g.Arch, g.SMs, g.BlockShared, g.Memory})
-	}
-	text, err := json.Marshal(own)
-	if err != nil {
-		return err
-	}
-	all, err := m.opts.Peers.Agree(ctx, "the GPUs that processes see", text)
-	if err != nil {
-		return err
-	}
-	m.vista.alike = map[string]bool{}
-	first := map[string][]sight{}
-	for p, text := range all {
-		var list []sight
-		if err := json.Unmarshal(text, &list); err != nil || len(list) == 0 {
-			return fmt.Errorf("process %d says of its GPUs %q (%v)", p, text, err)
-		}
-		m.vista.seen = append(m.vista.seen, list)
-		host := list[0].Host
-		if first[host] == nil {
-			first[host], m.vista.alike[host] = list, true
-		}
-		m.vista.alike[host] = m.vista.alike[host] && slices.Equal(list, first[host])
-	}
-	m.vista.own = host
-	return nil
-}
-
 // maxRanks is how many ranks there can be.
 func (m *machine) maxRanks() int {
-	if m.vista.seen == nil {
+	if m.view == nil {
 		return len(m.sys.GPUs) * m.opts.RanksPerGPU
 	}
-	n, counted := 0, map[string]bool{}
-	for p, list := range m.vista.seen {
-		host := m.vista.host(p)
-		if !m.vista.alike[host] || !counted[host] {
-			n += len(list)
-		}
-		counted[host] = true
-	}
-	return n * m.opts.RanksPerGPU
+	return m.view.GPUs() * m.opts.RanksPerGPU
 }
 
 // share agrees on a new world of ranks.
@@ -114,35 +54,21 @@ func (w *world) Transport() string {
 	return ncclName
 }
 
-// spread gives the ranks of a world of several processes their sites: a rank's GPU is that of its number among its
-// host's ranks where all processes there see the same GPUs, else that of its number among its process's ranks.
-func (w *world) spread(ranks int) error {
-	p, at := w.peers, map[string]*site{}
-	ranksOf, ranksOn, shared := make([]int, p.Processes()), map[string]int{}, map[string]int{}
-	for r := range ranks {
-		owner := p.Owner(r)
-		host := w.m.vista.host(owner)
-		seen, i := w.m.vista.seen[owner], ranksOf[owner]
-		if w.m.vista.alike[host] {
-			i = ranksOn[host]
-		}
-		ranksOf[owner]++
-		ranksOn[host]++
-		is := seen[i%len(seen)]
-		if shared[host+is.PCI]++; shared[host+is.PCI] > w.m.opts.RanksPerGPU {
-			return fmt.Errorf("more than %d ranks on the GPU at %s, the last rank %d: each process wants GPUs of its own", w.m.opts.RanksPerGPU, is.PCI, r)
-		}
-		key := fmt.Sprintf("process %d GPU %s", owner, is.PCI)
-		s := at[key]
+// spread gives the ranks of a world of several processes their sites.
+func spread(w *world, ranks int) error {
+	places, err := w.m.view.Place(w.peers, w.m.sys.System, ranks, w.m.opts.RanksPerGPU)
+	if err != nil {
+		return err
+	}
+	at := map[string]*site{}
+	for r, p := range places {
+		s := at[p.Key]
 		if s == nil {
-			s = &site{w: w, gpu: w.m.sys.known(is, w.m.vista.own), foreign: owner != p.Process(), owner: owner,
-				key: key,
-				far: p.World.Node(owner) != p.World.Node(p.Process())}
-			s.faults.s = s
-			at[key] = s
+			s = newSite(w, p.GPU, false)
+			s.foreign, s.owner, s.key, s.far = p.Foreign, p.Owner, p.Key, p.Far
+			at[p.Key] = s
 			w.all = append(w.all, s)
 			if !s.foreign {
-				s.gemms = gemm.NewHost(s, w.drv, s.gpu, &s.heaps, &w.m.sys.picks, w.m.cache, w.m.opts.TF32, false)
 				w.sites = append(w.sites, s)
 			}
 		}
@@ -151,20 +77,9 @@ func (w *world) spread(ranks int) error {
 	return nil
 }
 
-// known returns a GPU that some process sees: as this process sees it, or as a description.
-func (s *system) known(is sight, host string) *gpu.GPU {
-	for _, g := range s.GPUs {
-		if g.PCI == is.PCI && is.Host == host {
-			return g
-		}
-	}
-	return &gpu.GPU{System: s.System, Device: -1, PCI: is.PCI, Name: is.Name, Arch: is.Arch, SMs: is.SMs,
-		BlockShared: is.BlockShared, Memory: is.Memory}
-}
-
 // apart returns why two sites are apart. Between processes no transfer is tried: it takes a context on each
 // GPU, and what is mapped is tried by its use.
-func (w *world) apart(a, b *site) (why, err error) {
+func apart(w *world, a, b *site) (why, err error) {
 	if !a.foreign && !b.foreign {
 		return w.m.sys.Apart(a.gpu, b.gpu)
 	}
@@ -177,12 +92,6 @@ func (w *world) apart(a, b *site) (why, err error) {
 			device.ErrUnsupported, a.gpu.Device, b.gpu.Device, why)
 	}
 	return nil, nil
-}
-
-// busy reports whether anything was given to a stream that may not be over. The caller holds mu.
-func (w *world) busy() bool {
-	return w.calls > 0 || w.called || slices.ContainsFunc(w.streams,
-		func(s *stream) bool { return s.dirty || len(s.queue) > 0 })
 }
 
 // first is the first rank of this process.
@@ -222,4 +131,93 @@ func (w *world) blame(err error, owner int) error {
 		return err
 	}
 	return errors.Join(w.peers.Blame(owner, "did not come to a launch that this process waits in"), err)
+}
+
+// Settle implements device.World: products are computed by the same algorithms everywhere, and what must be alike is
+// compared.
+func (w *world) Settle(ctx context.Context) ([]string, error) {
+	if w.peers == nil {
+		return nil, nil
+	}
+	if err := settleProducts(ctx, w); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	lines := matched(w)
+	w.mu.Unlock()
+	if w.peers.Nodes() == 1 {
+		return lines, nil
+	}
+	// Where things lie only those need have alike that map them.
+	return nil, w.peers.SameListOfNode(ctx, w.peers.Name+": memory and kernels of the node", lines)
+}
+
+// settleProducts has all processes compute products alike.
+func settleProducts(ctx context.Context, w *world) error {
+	w.mu.Lock()
+	own := map[gemm.Sum][]byte{}
+	for _, s := range w.sites {
+		maps.Copy(own, s.gemms.Chosen())
+	}
+	w.mu.Unlock()
+	all, err := peers.AgreeProducts(ctx, w.peers, own)
+	if err != nil {
+		return err
+	}
+	defer w.guard.Exclusive()()
+	for _, s := range w.sites {
+		if err := s.bound(func() error { return s.gemms.Adopt(all) }); err != nil {
+			return fmt.Errorf("cuda: %w", err)
+		}
+	}
+	return nil
+}
+
+// sharedHeap is the heap of memory that other processes map, or that this one maps of another.
+func (s *site) sharedHeap(grain int64) *gpu.Heap {
+	m := gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable(), Driver: s.w.drv}
+	switch {
+	case s.w.peers == nil:
+		return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, m)
+	case s.foreign:
+		return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, peers.Imported(m, s.w.peers, s.key, s.owner))
+	}
+	return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, peers.Owned(m, s.w.peers, s.key))
+}
+
+// hostShared is host memory of a device that the GPUs of all processes reach. The caller holds the world
+// exclusively.
+func (d *dev) hostShared(bytes int64) (*memory, error) {
+	p := d.w.peers
+	if d.site.far {
+		return d.nameless(&memory{dev: d, kind: device.Pinned, bytes: bytes}), nil
+	}
+	d.w.hostShares++
+	key := fmt.Sprintf("%s: rank %d, host memory %d", p.Name, d.rank, d.w.hostShares)
+	var seg *procs.Segment
+	var err error
+	if d.site.foreign {
+		seg, err = p.Map(p.Ctx, d.site.owner, key)
+	} else if seg, err = procs.NewSegment(int(bytes)); err == nil {
+		err = p.Share(key, seg)
+	}
+	if err != nil {
+		return nil, d.errorf("%d bytes of host memory that other processes map: %w", bytes, err)
+	}
+	at := nvlib.Ptr(seg.Address())
+	if err := d.bound(func() error { return d.w.drv.HostRegister(at, int64(len(seg.Bytes()))) }); err != nil {
+		return nil, d.errorf("%d bytes of host memory that other processes map: %w", bytes,
+			errors.Join(err, seg.Close()))
+	}
+	m := &memory{dev: d, kind: device.Pinned, addr: at, bytes: bytes, seg: seg}
+	d.w.segments = append(d.w.segments, m)
+	return m, nil
+}
+
+// dropSegment gives back what hostShared took.
+func (m *memory) dropSegment() error {
+	err := m.dev.bound(func() error { return m.dev.w.drv.HostUnregister(m.addr) })
+	err = errors.Join(err, m.seg.Close())
+	m.seg = nil
+	return err
 }

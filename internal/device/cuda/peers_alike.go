@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
-	"hocket.example/hocket/internal/nvlib"
 )
 
 // What all processes of a node must have alike, as text that they compare when a plan is loaded. A kernel of a team
@@ -33,13 +31,13 @@ func (t *team) describe(list [][]coll.Action) {
 	}
 }
 
-// alike describes the memory of all GPUs that others map, and what teams have there and launch. The caller holds mu.
-func (w *world) alike() (lines []string) {
+// matched describes the memory of all GPUs that others map, and what teams have there and launch. The caller holds mu.
+func matched(w *world) (lines []string) {
 	for _, s := range w.all {
 		if s.far { // its node's processes compare it
 			continue
 		}
-		lines = append(lines, fmt.Sprintf("%s: %s", s.key, s.layout()))
+		lines = append(lines, fmt.Sprintf("%s: %s", s.key, s.heaps[device.Shared].Layout()))
 	}
 	for _, t := range w.teams {
 		var ranks []int
@@ -51,7 +49,8 @@ func (w *world) alike() (lines []string) {
 			if m.dev.site.far {
 				continue
 			}
-			lines = append(lines, fmt.Sprintf("%s: rank %d meets the others at %s", team, ranks[i], m.dev.site.place(m.control)))
+			lines = append(lines, fmt.Sprintf("%s: rank %d meets the others at %s", team, ranks[i],
+				m.dev.site.heaps[device.Shared].Place(m.control)))
 		}
 		for _, name := range slices.Sorted(maps.Keys(t.regions)) {
 			a := t.regions[name]
@@ -60,7 +59,7 @@ func (w *world) alike() (lines []string) {
 				if t.members[i].dev.site.far {
 					continue
 				}
-				line += fmt.Sprintf(", of rank %d at %s", ranks[i], t.members[i].dev.site.place(at))
+				line += fmt.Sprintf(", of rank %d at %s", ranks[i], t.members[i].dev.site.heaps[device.Shared].Place(at))
 			}
 			lines = append(lines, line)
 		}
@@ -69,23 +68,4 @@ func (w *world) alike() (lines []string) {
 		}
 	}
 	return lines
-}
-
-// layout says which regions the memory that others map has, and what of them is free.
-func (s *site) layout() string {
-	var b strings.Builder
-	for i, r := range s.heaps[device.Shared].Regions {
-		fmt.Fprintf(&b, "region %d of %d bytes, free %s; ", i, r.Bytes, r.FreeText())
-	}
-	return b.String()
-}
-
-// place says where an address is, in words that are the same in all processes.
-func (s *site) place(at nvlib.Ptr) string {
-	for i, r := range s.heaps[device.Shared].Regions {
-		if at >= r.Addr && at < r.Addr+nvlib.Ptr(r.Bytes) {
-			return fmt.Sprintf("%d of region %d", at-r.Addr, i)
-		}
-	}
-	return "an address of the host"
 }

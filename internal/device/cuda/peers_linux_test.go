@@ -20,6 +20,7 @@ import (
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/internal/nvlib"
@@ -137,7 +138,7 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 		}
 		return false
 	}
-	var sys *system
+	var sys *process.System
 	device.Register(t.Name(), func(peers *procs.World) (device.Machine, error) {
 		sys = f.system()
 		if j.NCCL != "" {
@@ -169,7 +170,7 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 }
 
 // enqueuedPeer enqueues runs of stateful, some of them captured, as one of two processes, and compares what comes.
-func enqueuedPeer(t *testing.T, f *fakeGPU, sys *system, m *hocket.Machine, rank int, graph bool) error {
+func enqueuedPeer(t *testing.T, f *fakeGPU, sys *process.System, m *hocket.Machine, rank int, graph bool) error {
 	c := &caller{T: t, f: f, sys: sys, m: m}
 	c.model = modeltest.Load(t, m, stateful, hocket.LoadOptions{Graph: graph})
 	defer c.model.Close()

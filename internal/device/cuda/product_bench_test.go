@@ -103,7 +103,7 @@ func (t *timer) compare(s *stream, rounds int, issue ...func()) []float64 {
 			var events [2]nvlib.Event
 			t.must(t.d.bound(func() (err error) {
 				for j := range events {
-					if events[j], err = t.d.site.newEvent(true); err != nil {
+					if events[j], err = t.d.site.clock.Event(true); err != nil {
 						return err
 					}
 				}
@@ -114,7 +114,7 @@ func (t *timer) compare(s *stream, rounds int, issue ...func()) []float64 {
 			t.must(t.w.Sync(t.Context()))
 			var ms float32
 			t.must(t.d.bound(func() (err error) { ms, err = t.w.drv.Elapsed(events[0], events[1]); return err }))
-			t.d.site.clocks = append(t.d.site.clocks, events[:]...)
+			t.d.site.clock.FreeTimed(events[:]...)
 			if round > 0 {
 				took[i] = append(took[i], float64(ms)*1e3)
 			}
@@ -140,7 +140,7 @@ func (t *timer) picks(biased bool) {
 	t.w.m.cache = nil
 	var trial string
 	var first, best gemm.Pick
-	t.w.m.sys.picks.Watch = func(_ string, cands []gemm.Candidate, i int) {
+	t.w.m.sys.Picks.Watch = func(_ string, cands []gemm.Candidate, i int) {
 		var all []string
 		for _, c := range cands {
 			all = append(all, c.String())
@@ -148,7 +148,7 @@ func (t *timer) picks(biased bool) {
 		all[i] = "[" + all[i] + "]"
 		first, best, trial = cands[0].Pick, cands[i].Pick, strings.Join(all, " ")
 	}
-	defer func() { t.w.m.sys.picks.Watch = nil }()
+	defer func() { t.w.m.sys.Picks.Watch = nil }()
 	s := t.stream(0)
 	for _, shape := range layerProducts {
 		m, n, k := shape[0], shape[1], shape[2]

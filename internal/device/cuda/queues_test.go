@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device/cuda/process"
 )
 
 // queuesChild marks the process that measures, whose queues are those of its environment.
@@ -29,7 +30,7 @@ func TestQueuesReal(t *testing.T) {
 	for _, queues := range []string{"32", "8", "1"} {
 		t.Run(queues, func(t *testing.T) {
 			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestQueuesReal$", "-test.v", "-test.timeout=60s")
-			child.Env = append(os.Environ(), queuesChild+"=1", queuesVariable+"="+queues)
+			child.Env = append(os.Environ(), queuesChild+"=1", process.QueuesVariable+"="+queues)
 			out, err := child.CombinedOutput()
 			t.Logf("%s", out)
 			if err != nil {
@@ -43,7 +44,7 @@ func weaveQueues(t *testing.T) {
 	began := time.Now()
 	r := newWeaver(t)
 	mustOf(t)(r.drv.Bind(r.ctx[0])) // the thread, for good
-	queues, err := strconv.Atoi(os.Getenv(queuesVariable))
+	queues, err := strconv.Atoi(os.Getenv(process.QueuesVariable))
 	mustOf(t)(err)
 	t.Logf("%d queues, %d devices, ready after %v", queues, len(r.ctx), time.Since(began))
 	for _, part := range []func(t *testing.T, r *weaver, queues int){weaveStreams, weaveBranches, weaveGraphs, weaveExchanges, weaveGatherings} {

@@ -10,15 +10,11 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// P2PVariable names the environment variable that keeps GPUs from using each other's
-// memory: "off" all of them, "0-1,0-2" those pairs.
-const P2PVariable = gpu.P2PVariable
-
 // findReach learns which sites are apart.
 func findReach(w *world) error {
 	for i, a := range w.all {
 		for _, b := range w.all[:i] {
-			why, err := w.apart(b, a)
+			why, err := apart(w, b, a)
 			if err != nil {
 				return err
 			}

@@ -13,7 +13,9 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/doctor"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/nccl"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/ir"
 )
@@ -474,12 +476,12 @@ func eachStretch(shape, a, b []int64, f func(a, b, n int64)) {
 // where the driver's word for it is not good; where it was told otherwise before, it
 // is declined.
 func TestApartNCCL(t *testing.T) {
-	before, set := cabi.Getenv(ncclPeersVariable)
+	before, set := cabi.Getenv(nccl.PeersVariable)
 	if !set {
 		before = "0"
 	}
 	tell := func(v string) {
-		if err := cabi.Setenv(ncclPeersVariable, v); err != nil && cabi.Callable {
+		if err := cabi.Setenv(nccl.PeersVariable, v); err != nil && cabi.Callable {
 			t.Fatal(err)
 		}
 	}
@@ -522,8 +524,8 @@ func TestApartNCCL(t *testing.T) {
 			r.must(w.Close())
 		}
 		first()
-		if v, _ := cabi.Getenv(ncclPeersVariable); sys.pool.may != tc.may || cabi.Callable && (v == "0") != tc.may {
-			t.Errorf("%+v: NCCL may use peers' memory: %v, and %s=%s", tc, sys.pool.may, ncclPeersVariable, v)
+		if v, _ := cabi.Getenv(nccl.PeersVariable); sys.NCCLs.UsesPeers() != tc.may || cabi.Callable && (v == "0") != tc.may {
+			t.Errorf("%+v: NCCL may use peers' memory: %v, and %s=%s", tc, sys.NCCLs.UsesPeers(), nccl.PeersVariable, v)
 		}
 		if tc.mangled { // as a trial would have found, had it been later
 			sys.Reach.Why[gpu.Couple{0, 1}] = errors.New("other bytes arrived")
@@ -548,8 +550,8 @@ func TestReportedReach(t *testing.T) {
 	f.reach.apart, f.reach.mangles = some([2]int32{0, 1}), some([2]int32{1, 2})
 	sys := f.system()
 	text := func(try bool) string {
-		var r Report
-		addGPUs(&r, sys, nil, try)
+		var r doctor.Report
+		sys.AddGPUs(&r, nil, try)
 		if r.Missing != "" {
 			t.Error(r.Missing)
 		}
@@ -570,8 +572,8 @@ func TestReportedReach(t *testing.T) {
 	}
 	f.fatal["cuCtxSetCurrent"] = 719
 	sys.Reach.Why = map[gpu.Couple]error{}
-	var r Report
-	if addGPUs(&r, sys, nil, true); !strings.Contains(r.Missing, "is lost since") || !strings.Contains(r.Missing, "HOCKET_P2P=0-2") {
+	var r doctor.Report
+	if sys.AddGPUs(&r, nil, true); !strings.Contains(r.Missing, "is lost since") || !strings.Contains(r.Missing, "HOCKET_P2P=0-2") {
 		t.Errorf("a lost GPU: %q", r.Missing)
 	}
 }

@@ -22,6 +22,7 @@ func (m *machine) DryRun(ranks int) (device.World, error) {
 		return nil, fmt.Errorf("cuda: a dry run of %d ranks: 1 to %d are possible", ranks, most)
 	}
 	w := &world{m: m, drv: m.sys.Driver}
+	w.guard, w.wired.w, w.flight.w = m.guard(w), w, w
 	if m.opts.Peers != nil {
 		var err error
 		if w.peers, err = m.opts.Peers.Spread(ranks); err != nil {
@@ -66,8 +67,8 @@ type dryDevice struct {
 }
 
 func (d dryDevice) NewStream(o device.StreamOptions) (device.Stream, error) {
-	s := &stream{dev: d.dev, name: o.Name, index: len(d.w.streams)}
-	d.w.streams = append(d.w.streams, s)
+	s := &stream{dev: d.dev, name: o.Name, index: len(d.w.flight.streams)}
+	d.w.flight.streams = append(d.w.flight.streams, s)
 	return s, nil
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/internal/device/cuda/timeline"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -31,17 +32,9 @@ type stream struct {
 	// seen is up to where s is behind each stream, by its index; -1 for nothing.
 	seen []int64
 
-	issued  device.Marks // begun and not ended, as asked for
-	open    device.Marks // the same, as issued
-	ticks   []tick       // begins and ends not known to be reached
-	tickPos int64        // of the latest of them
-	lastNs  int64        // of the tick told last
-	lastEv  nvlib.Event  // of that, if the next tick has it too
-
-	// Where nobody observes: the commands begun since s was last seen idle, the
-	// latest of them, and one that the device is known to have reached.
-	begun         int
-	given, passed int64
+	issued device.Marks // begun and not ended, as asked for
+	open   device.Marks // the same, as issued
+	track  timeline.Track
 
 	forked *capture  // the capture that s is part of
 	side   *stream   // raises flags for s within graphs; nil until there are any
@@ -87,7 +80,7 @@ func (s *stream) add(t task) error {
 	if err != nil {
 		return s.failed(err)
 	}
-	w.flushWoken()
+	w.flight.flushWoken()
 	return nil
 }
 
@@ -254,7 +247,7 @@ func (s *stream) Record(e device.Event) error {
 		ev.set(m)
 		return s.add(task{kind: recording, mark: m})
 	}
-	return s.dev.boundOr(s, func() error {
+	err := s.dev.bound(func() error {
 		if err := s.follow(); err != nil {
 			return err
 		}
@@ -264,11 +257,7 @@ func (s *stream) Record(e device.Event) error {
 		}
 		return err
 	})
-}
-
-// boundOr runs f with the context current; its error ends the world.
-func (d *dev) boundOr(s *stream, f func() error) error {
-	if err := d.bound(f); err != nil {
+	if err != nil {
 		return s.failed(err)
 	}
 	return nil
@@ -405,23 +394,11 @@ func (s *stream) idle() (idle bool, err error) {
 	return idle, err
 }
 
-// inside reports whether s is known to have begun a command and not to have
-// ended it.
-func (s *stream) inside() bool { return len(s.ticks) > 0 && !s.ticks[0].began }
-
 // within returns the innermost mark around what s does, as far as its marks
 // tell, else around what was issued last; -1 for none. Where nobody observes it
 // is one from id to last.
 func (s *stream) within() (id, last int64) {
-	switch {
-	case s.inside():
-		return s.ticks[0].id, 0
-	case s.dev.w.observer != nil || s.begun == 0:
-		return s.open.Innermost(), 0
-	case len(s.ticks) > 0:
-		return s.passed, s.ticks[0].before
-	}
-	return s.passed, s.given
+	return s.track.Within(s.dev.w.observer != nil, s.open.Innermost())
 }
 
 var (

@@ -2,12 +2,12 @@ package cuda
 
 import (
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/guard"
 	"hocket.example/hocket/internal/device/cuda/strided"
 )
 
@@ -84,22 +84,6 @@ func appendOnce(list []*stream, s *stream) []*stream {
 	return append(list, s)
 }
 
-// wake has streams that were held back flushed once the context in use is not
-// needed any more.
-func (w *world) wake(held *[]*stream) {
-	w.woken = append(w.woken, *held...)
-	*held = (*held)[:0]
-}
-
-// flushWoken flushes them, and those that this wakes in turn.
-func (w *world) flushWoken() {
-	for len(w.woken) > 0 {
-		s := w.woken[len(w.woken)-1]
-		w.woken = w.woken[:len(w.woken)-1]
-		s.flush()
-	}
-}
-
 // waitsFor says what holds t back.
 func (t *task) waitsFor() string {
 	switch t.kind {
@@ -150,16 +134,16 @@ func (t *task) issue(s *stream) error {
 	case recording:
 		return t.record(s)
 	case waiting:
-		defer t.mark.release()
+		defer t.mark.Release()
 		return s.waitFor(t.mark)
 	case signalling:
 		return t.signal(s)
 	case waitingCounter:
 		return t.ctrs.elems[t.elem].waitFor(s, t.n)
 	case raising:
-		return t.ctrs.raise(s, t.elem, t.n)
+		return s.dev.w.wired.raiseWord(s, t.ctrs, t.elem, t.n)
 	case awaiting:
-		return t.ctrs.await(s, t.elem, t.n)
+		return s.dev.w.wired.awaitWord(s, t.ctrs, t.elem, t.n)
 	case beginning:
 		s.open.Begin(t.n)
 		return s.tick(true, t.n)
@@ -191,8 +175,8 @@ func (t *task) record(s *stream) error {
 	if err := s.stamp(t.mark); err != nil {
 		return err
 	}
-	s.dev.w.wake(&t.mark.held)
-	t.mark.release()
+	s.dev.w.flight.wake(&t.mark.held)
+	t.mark.Release()
 	return nil
 }
 
@@ -203,7 +187,7 @@ func (t *task) signal(s *stream) error {
 	}
 	c := &t.ctrs.elems[t.elem]
 	c.raise(t.n, m)
-	s.dev.w.wake(&c.held)
+	s.dev.w.flight.wake(&c.held)
 	return nil
 }
 
@@ -216,22 +200,22 @@ func runCall(s *stream, f func()) error {
 	}
 	w := s.dev.w
 	s.calling = true
-	w.calls++
+	w.flight.calls++
 	go func() {
 		if awaitMark(s, m) {
-			err = guarded(f)
+			err = guard.Recovered(f)
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		m.release()
+		m.Release()
 		s.calling = false
-		w.calls--
+		w.flight.calls--
 		if err != nil {
 			w.end(&device.Fault{Rank: s.dev.rank, Stream: s.name, ID: s.open.Innermost(), Err: err})
 			return
 		}
 		s.flush()
-		w.flushWoken()
+		w.flight.flushWoken()
 	}()
 	return nil
 }
@@ -242,25 +226,10 @@ func awaitMark(s *stream, m *mark) bool {
 	for began := time.Now(); ; gpu.Pause(time.Since(began)) {
 		w.mu.Lock()
 		ended := w.cause != nil
-		w.asking(func() { over = m.over() })
+		w.flight.asking(func() { over = m.Over() })
 		w.mu.Unlock()
 		if over || ended {
 			return over && !ended
 		}
 	}
-}
-
-// guarded runs f and returns what it panics with.
-func guarded(f func()) (err error) {
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case error:
-			err = fmt.Errorf("a call panicked: %w", p)
-		default:
-			err = fmt.Errorf("a call panicked: %v\n%s", p, debug.Stack())
-		}
-	}()
-	f()
-	return nil
 }

@@ -9,6 +9,9 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/nccl"
+	"hocket.example/hocket/internal/device/cuda/signal"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
@@ -23,16 +26,17 @@ import (
 
 // team is members that meet, each on one stream.
 type team struct {
-	w       *world
-	members []*member
-	regions map[string]coll.Area // the largest of each name
-	memory  []*memory
-	joints  []*multicast // the largest is the last
-	bytes   int64        // of each member
-	named   int          // regions that control memory names
-	closed  bool
-	nccl    *communicators // nil until they are needed
-	kernels []string       // of all members, in a world of several processes; see alike
+	w        *world
+	members  []*member
+	regions  map[string]coll.Area // the largest of each name
+	memory   []*memory
+	joints   []*gpu.Multicast // the largest is the last
+	bytes    int64            // of each member
+	named    int              // regions that control memory names
+	closed   bool
+	nccl     *nccl.Group // nil until it is needed
+	ncclTeam *nccl.Team  // likewise
+	kernels  []string    // of all members, in a world of several processes; see matched
 }
 
 // member is one place of a team.
@@ -61,7 +65,7 @@ func (w *world) TeamAlgorithms() []string {
 
 // OpenTeam makes the members' control memory.
 func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
-	defer w.exclusive()()
+	defer w.guard.Exclusive()()
 	if err := w.err(); err != nil {
 		return nil, err
 	}
@@ -142,10 +146,7 @@ func (t *team) alloc(bytes int64, word uint32) ([]nvlib.Ptr, error) {
 
 // set writes 32-bit words and waits until they are there.
 func (m *member) set(at nvlib.Ptr, v uint32, n int64) error {
-	drv := m.dev.w.drv
-	return m.dev.bound(func() error {
-		return errors.Join(drv.Fill32(at, v, n, 0), drv.SyncStream(0))
-	})
+	return m.dev.bound(func() error { return signal.Fill(m.dev.w.drv, at, v, n) })
 }
 
 // kernel returns the launch of k on the member, whose team it completes.
@@ -153,7 +154,7 @@ func (m *member) kernel(k kernels.Meeting) (step, error) {
 	t, s := m.team, m.dev.site
 	k.Team = m.place()
 	var st kernels.Step
-	err := s.w.compiling(func() (err error) {
+	err := s.w.guard.Compiling(func() (err error) {
 		st, err = s.w.m.opts.Kernels.Meeting(s.target(), k)
 		return err
 	})
@@ -217,7 +218,7 @@ func (t *team) Room(threads int) int {
 // kernels of them, they have that of the member's own, which wait for them.
 func hasOtherStreams(w *world, s *site) bool {
 	n := 0
-	for _, st := range w.streams {
+	for _, st := range w.flight.streams {
 		if st.dev.site == s && st != s.origin && !st.engine {
 			n++
 		}
@@ -275,7 +276,7 @@ func (t *team) Supports(tune device.Tuning, c *device.Collective) error {
 }
 
 func (t *team) Close() error {
-	defer t.w.exclusive()()
+	defer t.w.guard.Exclusive()()
 	if t.closed || t.w.cause == errClosed {
 		return t.w.err()
 	}
@@ -286,13 +287,13 @@ func (t *team) Close() error {
 		}
 	}
 	err := t.free()
-	trimNCCL(t.w, idleMost)
+	trimNCCL(t.w, nccl.IdleMost)
 	return err
 }
 
 func (t *team) free() error {
 	t.closed = true
-	t.leaveNCCL(t.w.cause == nil)
+	leaveNCCL(t, t.w.cause == nil)
 	errs := []error{freeJoints(t)}
 	for _, mem := range t.memory {
 		errs = append(errs, mem.giveBack())

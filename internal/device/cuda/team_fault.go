@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/signal"
 	"hocket.example/hocket/internal/kernels"
 )
 
@@ -22,7 +24,7 @@ func openAbort(w *world) error {
 	}
 	cabi.Store(uintptr(at), uint64(0))
 	w.abort = at
-	w.hung.abort.Store(uintptr(at))
+	w.guard.AbortBy(uintptr(at))
 	return nil
 }
 
@@ -85,17 +87,13 @@ func (o *Options) longer() string {
 }
 
 // begun reads, by a device that reaches it, the number of the launch that the member began last.
-func (m *member) begun(by *dev) (uint32, error) {
-	s, at := by.site, m.control+kernels.ControlBegun
-	var v uint32
-	buf, err := s.take(device.Pinned, 4)
-	if err != nil {
-		return 0, err
-	}
+func (m *member) begun(by *dev) (begun uint32, err error) {
 	err = by.bound(func() error {
-		var args [4]uintptr
-		return errors.Join(s.w.drv.Copy(buf, at, 4, 0, &args), s.w.drv.SyncStream(0))
+		word, err := signal.Read(by.w.drv, by.site.heaps[device.Pinned], m.control+kernels.ControlBegun, 4)
+		if err == nil {
+			begun = binary.LittleEndian.Uint32(word)
+		}
+		return err
 	})
-	v = cabi.Load[uint32](uintptr(buf))
-	return v, errors.Join(err, s.heaps[device.Pinned].Free(buf, 4))
+	return begun, err
 }

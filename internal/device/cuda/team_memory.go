@@ -6,6 +6,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/signal"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -66,7 +67,7 @@ func (t *team) halves(name string, half int64) (coll.Area, error) {
 		}
 		entry := m.control + kernels.ControlRegions + 4 + nvlib.Ptr(16*t.named)
 		for k, v := range []int64{int64(r.At[i]), r.Bytes / 2} {
-			if err := m.dev.setWord(entry+nvlib.Ptr(8*k), uint64(v)); err != nil {
+			if err := m.dev.bound(func() error { return signal.SetWord(t.w.drv, entry+nvlib.Ptr(8*k), uint64(v)) }); err != nil {
 				return coll.Area{}, err
 			}
 		}

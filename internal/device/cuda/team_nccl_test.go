@@ -14,6 +14,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/doctor"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/nccl"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
@@ -396,12 +397,12 @@ func TestNCCLIdle(t *testing.T) {
 		}
 		return rigs
 	}
-	for _, r := range open(idleMost + 2) {
+	for _, r := range open(nccl.IdleMost + 2) {
 		r.close()
 	}
-	gone("closed", idleMost+2, 2)
-	rigs := open(idleMost)
-	gone("again", idleMost+2, 2)
+	gone("closed", nccl.IdleMost+2, 2)
+	rigs := open(nccl.IdleMost)
+	gone("again", nccl.IdleMost+2, 2)
 	rigs[0].close()
 	d := w.Device(0).(*dev)
 	d.site.heaps[device.Private].From = short{d.site.heaps[device.Private].From, func() bool { return len(x.left) == 6 }}
@@ -598,7 +599,7 @@ func TestNCCLMistakesAreTold(t *testing.T) {
 	}
 	const mistake = "warning: with NVLink multicast blocks of all_gather and reduce_scatter"
 	for _, multicast := range []string{doctor.MulticastOff, doctor.MulticastOn} {
-		rep := Report{Multicast: multicast}
+		rep := doctor.Report{Multicast: multicast}
 		rep.Add("libnccl", lib, nil)
 		rep.AddMistakes(lib)
 		if text := fmt.Sprint(rep.Lines()); strings.Contains(text, mistake) != (multicast == doctor.MulticastOn) {

@@ -309,7 +309,7 @@ func (n *normSweep) time(rows, width int64) {
 
 // launches are made whatever the size.
 func (n *normSweep) launches(eps float64, all []coll.NormPart) (one []device.Launch) {
-	defer n.w.exclusive()()
+	defer n.w.guard.Exclusive()()
 	steps, err := n.own.carryOut(coll.PlanNorm(n.own, eps, all))
 	n.must(err)
 	for r, m := range n.own.members {

@@ -48,8 +48,8 @@ func newGraphTimer(t *testing.T, w *world) *graphTimer {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	err := w.devices[0].bound(func() (err error) {
-		if tm.from, err = w.devices[0].site.newEvent(true); err == nil {
-			tm.to, err = w.devices[0].site.newEvent(true)
+		if tm.from, err = w.devices[0].site.clock.Event(true); err == nil {
+			tm.to, err = w.devices[0].site.clock.Event(true)
 		}
 		return err
 	})

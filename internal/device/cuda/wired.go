@@ -2,11 +2,12 @@ package cuda
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 
-	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/signal"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -23,6 +24,7 @@ import (
 
 // wired is what a world's wired counters have in common.
 type wired struct {
+	w     *world
 	used  bool                    // there are some
 	raise map[*site]*nvlib.Launch // adds to a word
 	await map[*site]*nvlib.Launch // waits for one
@@ -41,36 +43,35 @@ func (c *counters) wired() bool { return c.words != nil }
 func (c *counters) at(elem int) nvlib.Ptr { return c.words.addr + nvlib.Ptr(wordBytes*elem) }
 
 // wire gives counters their words. The caller holds the world exclusively.
-func (d *dev) wire(c *counters) error {
+func (x *wired) wire(d *dev, c *counters) error {
 	m, err := d.alloc(int64(max(len(c.elems), 1))*wordBytes, device.Shared)
 	if err != nil {
 		return err
 	}
 	c.words = m
-	d.w.wired.used = d.w.wired.used || len(c.elems) > 0
+	x.used = x.used || len(c.elems) > 0
 	if d.site.foreign {
 		return nil
 	}
 	return d.bound(func() error {
-		return errors.Join(d.w.drv.Fill32(m.addr, 0, m.bytes/4, 0), d.w.drv.SyncStream(0), d.site.openWired())
+		return errors.Join(signal.Fill(d.w.drv, m.addr, 0, m.bytes/4), x.open(d.site))
 	})
 }
 
-// openWired loads the two kernels. The context is current.
-func (s *site) openWired() error {
-	x := &s.w.wired
+// open loads the two kernels of a GPU. The context is current.
+func (x *wired) open(s *site) error {
 	if x.raise[s] != nil {
 		return nil
 	}
 	if x.raise == nil {
 		x.raise, x.await = map[*site]*nvlib.Launch{}, map[*site]*nvlib.Launch{}
 	}
-	if err := errors.Join(openAbort(s.w), s.faults.open()); err != nil {
+	if err := errors.Join(openAbort(s.w), s.report.Open()); err != nil {
 		return err
 	}
 	lib := s.w.m.opts.Kernels
 	var raise, await kernels.Step
-	err := s.w.aside(func() (err error) {
+	err := s.w.guard.Aside(func() (err error) {
 		if raise, err = lib.Raise(s.target()); err == nil {
 			await, err = lib.Await(s.target())
 		}
@@ -85,26 +86,22 @@ func (s *site) openWired() error {
 	return err
 }
 
-// raise adds to a word behind what s was given. The context is current.
-func (c *counters) raise(s *stream, elem int, by int64) error {
-	return s.raiseWord(c.at(elem), by)
-}
-
-func (s *stream) raiseWord(at nvlib.Ptr, by int64) error {
-	l := s.dev.w.wired.raise[s.dev.site]
-	for i, v := range []uint64{uint64(at), uint64(by)} {
+// raiseWord adds to a word behind what s was given. The context is current.
+func (x *wired) raiseWord(s *stream, c *counters, elem int, by int64) error {
+	l := x.raise[s.dev.site]
+	for i, v := range []uint64{uint64(c.at(elem)), uint64(by)} {
 		l.SetWord(i, v)
 	}
 	s.worked()
 	return s.dev.w.drv.Launch(l, s.h)
 }
 
-// await has s's later work wait for a word. The context is current.
-func (c *counters) await(s *stream, elem int, least int64) error {
-	w := s.dev.w
+// awaitWord has s's later work wait for a word. The context is current.
+func (x *wired) awaitWord(s *stream, c *counters, elem int, least int64) error {
+	w := x.w
 	if w.capture != nil {
-		least -= w.wired.base[c][elem]
-	} else if w.wired.fixed {
+		least -= x.base[c][elem]
+	} else if x.fixed {
 		return fmt.Errorf("%w: a wait for counter %d, which other processes raise, behind a graph",
 			device.ErrUnsupported, elem)
 	}
@@ -116,19 +113,26 @@ func (c *counters) await(s *stream, elem int, least int64) error {
 	}
 	if c.waits[elem] == nil {
 		l := &launch{dev: c.dev, name: fmt.Sprintf("a wait for counter %d", elem)}
-		_, tag, err := c.dev.site.faults.reserve(l)
+		_, tag, err := l.Report()
 		if err != nil {
 			return err
 		}
 		c.waits[elem] = &waitedFor{l, tag}
 	}
-	x := c.waits[elem]
-	x.stream, x.id = s.name, s.open.Innermost()
-	s.dev.site.faults.armed = true
+	waited, site := c.waits[elem], s.dev.site
+	waited.stream, waited.id = s.name, s.open.Innermost()
+	site.report.Armed = true
 	if w.capture != nil {
 		w.capture.awaits(s)
 	}
-	return s.awaitWord(c.at(elem), least, x.tag)
+	l := x.await[site]
+	for i, v := range []uint64{uint64(c.at(elem)), uint64(least), uint64(w.abort),
+		uint64(w.m.opts.teamTimeout().Nanoseconds()),
+		uint64(site.report.At()), waited.tag} {
+		l.SetWord(i, v)
+	}
+	s.worked()
+	return w.drv.Launch(l, s.h)
 }
 
 // waitedFor is the launch that a wait's report is about.
@@ -137,20 +141,10 @@ type waitedFor struct {
 	tag uint64
 }
 
-func (s *stream) awaitWord(at nvlib.Ptr, least int64, tag uint64) error {
-	w, site := s.dev.w, s.dev.site
-	l := w.wired.await[site]
-	for i, v := range []uint64{uint64(at), uint64(least), uint64(w.abort), uint64(w.m.opts.teamTimeout().Nanoseconds()),
-		uint64(site.faults.at), tag} {
-		l.SetWord(i, v)
-	}
-	s.worked()
-	return w.drv.Launch(l, s.h)
-}
-
 // restTogether waits until all processes come to record a graph, and has the words count from 0. The caller
 // holds the world exclusively, which is at rest.
-func (w *world) restTogether() error {
+func (x *wired) restTogether() error {
+	w := x.w
 	if w.peers == nil {
 		return nil
 	}
@@ -159,12 +153,11 @@ func (w *world) restTogether() error {
 	if _, err := w.peers.Agree(ctx, w.peers.Name+": recording a graph", []byte("at rest")); err != nil {
 		return err
 	}
-	x := &w.wired
 	if !x.used || x.fixed { // they are 0 between graphs
 		return nil
 	}
 	if x.meets[0] == nil {
-		if err := w.openMeets(); err != nil {
+		if err := x.openMeets(); err != nil {
 			return err
 		}
 		// Whoever raises flags that are not zeroed yet would not be waited for.
@@ -173,15 +166,13 @@ func (w *world) restTogether() error {
 		}
 	}
 	x.base, x.fixed = map[*counters][]int64{}, true
-	for _, c := range w.ownWords() {
+	for _, c := range x.ownWords() {
 		values, err := c.read()
 		if err != nil {
 			return err
 		}
 		x.base[c] = values
-		err = c.dev.bound(func() error {
-			return errors.Join(w.drv.Fill32(c.words.addr, 0, c.words.bytes/4, 0), w.drv.SyncStream(0))
-		})
+		err = c.dev.bound(func() error { return signal.Fill(w.drv, c.words.addr, 0, c.words.bytes/4) })
 		if err != nil {
 			return err
 		}
@@ -190,8 +181,8 @@ func (w *world) restTogether() error {
 }
 
 // ownWords are the wired counters of this process's devices.
-func (w *world) ownWords() (list []*counters) {
-	for _, d := range w.devices {
+func (x *wired) ownWords() (list []*counters) {
+	for _, d := range x.w.devices {
 		for _, c := range d.counters {
 			if !d.site.foreign && c.words != nil && !c.released {
 				list = append(list, c)
@@ -203,16 +194,16 @@ func (w *world) ownWords() (list []*counters) {
 
 // openMeets makes the places in which graphs of all processes meet: each raises the words of all others, and
 // takes from its own what they raised.
-func (w *world) openMeets() error {
-	x, n := &w.wired, w.peers.Processes()
+func (x *wired) openMeets() error {
+	w, n := x.w, x.w.peers.Processes()
 	if n > kernels.JoinMost+1 {
 		return fmt.Errorf("%w: graphs of %d processes that signal each other; at most %d", device.ErrUnsupported, n,
 			kernels.JoinMost+1)
 	}
 	var flags []*counters // by process; all take them, in one order
 	for p := range n {
-		c := &counters{dev: w.firstOf(p), elems: make([]counter, len(x.meets))}
-		if err := c.dev.wire(c); err != nil {
+		c := &counters{dev: firstOf(w, p), elems: make([]counter, len(x.meets))}
+		if err := x.wire(c.dev, c); err != nil {
 			return err
 		}
 		flags = append(flags, c)
@@ -230,7 +221,7 @@ func (w *world) openMeets() error {
 			return err
 		}
 		for i, v := range list {
-			err = errors.Join(err, me.setWord(at.addr+nvlib.Ptr(8*i), v))
+			err = errors.Join(err, me.bound(func() error { return signal.SetWord(w.drv, at.addr+nvlib.Ptr(8*i), v) }))
 		}
 		if err != nil {
 			return err
@@ -245,18 +236,10 @@ func (w *world) openMeets() error {
 	return nil
 }
 
-// setWord writes eight bytes of the device's memory.
-func (d *dev) setWord(at nvlib.Ptr, v uint64) error {
-	return d.bound(func() error {
-		return errors.Join(d.w.drv.Fill32(at, uint32(v), 1, 0), d.w.drv.Fill32(at+4, uint32(v>>32), 1, 0),
-			d.w.drv.SyncStream(0))
-	})
-}
-
 // prepareJoin loads a join whose report is about l.
 func (d *dev) prepareJoin(l *launch, j kernels.Join) (ready *nvlib.Launch, err error) {
 	err = d.bound(func() error {
-		if j.Fault, j.Tag, err = d.site.faults.reserve(l); err != nil {
+		if j.Fault, j.Tag, err = l.Report(); err != nil {
 			return err
 		}
 		st, err := d.w.m.opts.Kernels.Join(d.site.target(), j)
@@ -274,22 +257,22 @@ const (
 	graphEnds
 )
 
-// meetPeers has an origin wait until all processes have come to a place of their graphs; at the end the words
+// meet has an origin wait until all processes have come to a place of their graphs; at the end the words
 // are 0 again. The context is current.
-func (w *world) meetPeers(origin *stream, place int) error {
-	l := w.wired.meets[place]
+func (x *wired) meet(origin *stream, place int) error {
+	w, l := x.w, x.meets[place]
 	if l == nil || origin.dev.site != w.sites[0] {
 		return nil
 	}
 	origin.worked()
-	origin.dev.site.faults.armed = true
+	origin.dev.site.report.Armed = true
 	if err := w.drv.Launch(l, origin.h); err != nil {
 		return err
 	}
 	if place == graphBegins {
 		return nil
 	}
-	for _, c := range w.ownWords() {
+	for _, c := range x.ownWords() {
 		if err := w.drv.Fill32(c.words.addr, 0, c.words.bytes/4, origin.h); err != nil {
 			return err
 		}
@@ -298,7 +281,7 @@ func (w *world) meetPeers(origin *stream, place int) error {
 }
 
 // firstOf is the first rank of a process.
-func (w *world) firstOf(process int) *dev {
+func firstOf(w *world, process int) *dev {
 	for _, d := range w.devices {
 		if w.peers.Owner(d.rank) == process {
 			return d
@@ -309,19 +292,13 @@ func (w *world) firstOf(process int) *dev {
 
 // read returns the words' values. The device is at rest.
 func (c *counters) read() ([]int64, error) {
-	drv, pinned := c.dev.w.drv, c.dev.site.heaps[device.Pinned]
 	values := make([]int64, len(c.elems))
 	err := c.dev.bound(func() error {
-		buf, err := pinned.Alloc(c.words.bytes)
-		if err != nil {
-			return err
+		words, err := signal.Read(c.dev.w.drv, c.dev.site.heaps[device.Pinned], c.words.addr, c.words.bytes)
+		for i := 0; i < len(values) && err == nil; i++ {
+			values[i] = int64(binary.LittleEndian.Uint64(words[wordBytes*i:]))
 		}
-		var args [4]uintptr
-		err = errors.Join(drv.Copy(buf, c.words.addr, c.words.bytes, 0, &args), drv.SyncStream(0))
-		for i := range values {
-			values[i] = int64(cabi.Load[uint64](uintptr(buf) + uintptr(wordBytes*i)))
-		}
-		return errors.Join(err, pinned.Free(buf, c.words.bytes))
+		return err
 	})
 	return values, err
 }

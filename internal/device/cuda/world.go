@@ -3,13 +3,18 @@ package cuda
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/guard"
+	"hocket.example/hocket/internal/device/cuda/signal"
+	"hocket.example/hocket/internal/device/cuda/staging"
+	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/internal/device/cuda/timeline"
 	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
 )
@@ -19,7 +24,7 @@ import (
 type world struct {
 	m       *machine
 	drv     *nvlib.Driver
-	hung    hung
+	guard   *guard.World
 	sites   []*site       // GPUs in use by this process, each once
 	all     []*site       // those, and with peers the others', in the order of ranks
 	peers   *procs.Spread // nil where all ranks are this process's
@@ -27,27 +32,19 @@ type world struct {
 	opened  time.Time
 	unwatch func() bool // stops watching the context of Open
 
-	issuing atomic.Int32 // batches under way
-
-	mu sync.Mutex
-	// issueLocked is set while the owner of mu also holds the issue lock alone.
-	issueLocked bool
-	streams     []*stream
-	woken       []*stream // to be flushed
-	asked       int       // the stream that is asked next whether it is idle; see poll
-	calls       int       // functions of HostCallers that run or are waited for
-	landings    []landing
-	capture     *capture  // under way; nil for none
-	latest      *graphRun // that later work must come behind; nil for none
-	marked      *form     // launched last, and not told of yet; nil for none
-	recorded    []*graph  // and not closed
-	staging     staging
-	teams       []*team
-	abort       nvlib.Ptr // the word that ends the waits of teams' kernels; 0 for none
-	copies      map[copyKey][]*nvlib.Launch
-	observer    device.Observer
-	naming      *naming // nil unless a profiler captures, and NVTX is there
-	cause       error   // why the world has ended; nil while it lives
+	mu       sync.Mutex
+	flight   flight
+	capture  *capture  // under way; nil for none
+	latest   *graphRun // that later work must come behind; nil for none
+	marked   *form     // launched last, and not told of yet; nil for none
+	recorded []*graph  // and not closed
+	staging  staging.Pool
+	teams    []*team
+	abort    nvlib.Ptr // the word that ends the waits of teams' kernels; 0 for none
+	copies   strided.Launches
+	observer device.Observer
+	naming   *naming // nil unless a profiler captures, and NVTX is there
+	cause    error   // why the world has ended; nil while it lives
 
 	// Of a world with peers.
 	nowhere    int       // addresses given to memory of other processes
@@ -56,7 +53,6 @@ type world struct {
 	wired      wired
 
 	called bool // streams of the caller's may have work of it (see calls.go)
-	ended  atomic.Bool
 }
 
 // site is a GPU as a world uses it.
@@ -71,20 +67,21 @@ type site struct {
 	unreachable map[*site]error // those that are apart from it, and why; nil for none
 	heaps       [3]*gpu.Heap
 	gemms       *gemm.Host
-	events      []nvlib.Event // free, without a clock
-	seens       [][]int64     // of marks that are gone, for others
-	clocks      []nvlib.Event // free, with one
-	base        base
-	faults      faults
-	least       int // stream priorities
+	seens       [][]int64 // of marks that are gone, for others
+	clock       *timeline.Clock
+	report      *signal.Report
+	reporters   []*launch   // by tag
+	signals     *signal.GPU // its memory for flags
+	least       int         // stream priorities
 	most        int
-	made        []nvlib.Event // all events
-	origin      *stream       // that graphs are recorded from and launched on; nil until there are any
+	origin      *stream // that graphs are recorded from and launched on; nil until there are any
 }
 
 func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
-	w := &world{m: m, opened: time.Now(), hung: hung{ctx: ctx, lost: make(chan struct{})}}
-	w.drv = m.sys.Driver.Watched(&w.hung.calls)
+	w := &world{m: m, opened: time.Now()}
+	w.guard, w.wired.w, w.flight.w = m.guard(w), w, w
+	w.guard.Open(ctx)
+	w.drv = m.sys.Driver.Watched(&w.guard.Calls)
 	var err error
 	if m.opts.Peers != nil {
 		if w.peers, err = m.share(ctx, ranks); err != nil {
@@ -92,9 +89,7 @@ func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
 		}
 	}
 	lost := w.Do(ctx, func() {
-		w.lockIssue()
-		err = w.open(ranks)
-		w.unlockIssue()
+		w.guard.Alone(func() { err = w.open(ranks) })
 	})
 	if lost != nil {
 		return nil, lost
@@ -109,6 +104,28 @@ func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
 	return w, nil
 }
 
+// guard is what guards a world.
+func (m *machine) guard(w *world) *guard.World {
+	rests := func() bool { return w.flight.calls == 0 && w.flight.look() }
+	return m.sys.Locks.New(guard.Host{Mu: &w.mu, Err: w.err, Rests: rests})
+}
+
+// Do implements device.World.
+func (w *world) Do(ctx context.Context, f func()) error { return w.guard.Do(ctx, f) }
+
+// Batch implements device.World.
+func (w *world) Batch(issue func() error) error {
+	return w.guard.Batch(nil, func() bool { return waitsOnDevices(w) }, issue)
+}
+
+// waitsOnDevices reports whether w has kernels that wait on devices for each other: those of teams, or of graphs that
+// flags join.
+func waitsOnDevices(w *world) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.teams) > 0 || slices.ContainsFunc(w.recorded, (*graph).flagged)
+}
+
 func (w *world) open(ranks int) error {
 	if err := w.place(ranks); err != nil {
 		return err
@@ -119,7 +136,7 @@ func (w *world) open(ranks int) error {
 		}
 	}
 	for _, s := range w.sites {
-		w.hung.opening.Store(s.gpu)
+		w.guard.Opening.Store(s.gpu)
 		var err error
 		if s.ctx, err = s.gpu.Context(); err != nil {
 			return s.gpu.Unusable(err)
@@ -136,16 +153,29 @@ func (w *world) open(ranks int) error {
 	return nil
 }
 
+// newSite returns one of a GPU; skinny is as in Options.
+func newSite(w *world, g *gpu.GPU, skinny bool) *site {
+	s := &site{w: w, gpu: g, clock: timeline.NewClock(w.drv)}
+	s.gemms = gemm.NewHost(s, w.drv, g, &s.heaps, &w.m.sys.Picks, w.m.cache, w.m.opts.TF32, skinny)
+	s.report = signal.NewReport(w.drv, &s.heaps)
+	s.signals = &signal.GPU{Drv: w.drv, Heaps: &s.heaps, Bound: s.bound, Lost: s.lost,
+		Alloc: func(bytes int64) (nvlib.Ptr, error) {
+			m, err := s.origin.dev.alloc(bytes, device.Shared)
+			if err != nil {
+				return 0, err
+			}
+			return m.addr, nil
+		}}
+	return s
+}
+
 // place puts ranks on sites.
 func (w *world) place(ranks int) error {
 	if w.m.opts.Peers != nil {
-		return w.spread(ranks)
+		return spread(w, ranks)
 	}
 	for _, g := range w.m.sys.GPUs[:min(ranks, len(w.m.sys.GPUs))] {
-		s := &site{w: w, gpu: g}
-		s.gemms = gemm.NewHost(s, w.drv, g, &s.heaps, &w.m.sys.picks, w.m.cache, w.m.opts.TF32, w.m.opts.Skinny)
-		s.faults.s = s
-		w.sites = append(w.sites, s)
+		w.sites = append(w.sites, newSite(w, g, w.m.opts.Skinny))
 	}
 	w.all = w.sites
 	for r := range ranks {
@@ -197,7 +227,7 @@ func (w *world) Abort(cause error) {
 	if cause == nil {
 		cause = errors.New("Abort was called")
 	}
-	if w.lockLive() {
+	if w.guard.LockLive() {
 		defer w.mu.Unlock()
 		if w.cause == nil && w.peers != nil { // whatever was under way: others may wait for what comes next
 			w.peers.Abort(cause)
@@ -213,23 +243,21 @@ func (w *world) end(cause error) {
 		return
 	}
 	w.cause = cause
-	w.ended.Store(true)
+	w.guard.End()
 	endTeams(w)
 	if w.peers != nil {
-		w.peers.End(cause, w.busy())
+		w.peers.End(cause, w.flight.busy())
 	}
-	for _, s := range w.streams {
+	for _, s := range w.flight.streams {
 		s.queue = nil
 	}
-	for i := range w.landings {
-		w.landings[i].dst = nil // the caller's bytes are no longer ours
-	}
+	w.staging.Disown()
 }
 
 // err returns what calls on a world that has ended get. The caller holds mu.
 func (w *world) err() error {
-	if w.cause == nil && w.hung.why() != nil {
-		w.cause = w.hung.why()
+	if w.cause == nil && w.guard.GivenUp() != nil {
+		w.cause = w.guard.GivenUp()
 	}
 	if w.cause == nil {
 		return nil
@@ -238,11 +266,11 @@ func (w *world) err() error {
 }
 
 func (w *world) check() error {
-	if !w.ended.Load() {
+	if !w.guard.Ended() {
 		return nil
 	}
-	if !w.lockLive() {
-		return &device.Aborted{Cause: w.hung.why()}
+	if !w.guard.LockLive() {
+		return &device.Aborted{Cause: w.guard.GivenUp()}
 	}
 	defer w.mu.Unlock()
 	return w.err()

@@ -3,10 +3,9 @@ package cuda
 import (
 	"context"
 	"errors"
-	"time"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/cuda/gpu"
+	"hocket.example/hocket/internal/device/cuda/nccl"
 )
 
 var errClosed = errors.New("the world is closed")
@@ -14,8 +13,8 @@ var errClosed = errors.New("the world is closed")
 // Close waits for what devices still run and frees everything. What lies on a
 // GPU that is lost goes with the process: no call could give it back.
 func (w *world) Close() error {
-	w.hung.closing.Store(true)
-	if w.hung.why() != nil {
+	w.guard.Closing()
+	if w.guard.GivenUp() != nil {
 		return nil // Open tells
 	}
 	var err error
@@ -36,11 +35,11 @@ func (w *world) close() error {
 	if w.peers != nil {
 		w.peers.Forget(w.peers.Name + ":") // of a load that failed
 	}
-	w.m.sys.coresidency.forget(w)
+	w.guard.Forget()
 	closeNCCL(w, errs)
-	defer w.exclusive()()
-	w.hung.forgetAbort()
-	trimNCCL(w, idleMost)
+	defer w.guard.Exclusive()()
+	w.guard.AbortBy(0)
+	trimNCCL(w, nccl.IdleMost)
 	for _, g := range w.recorded {
 		errs = append(errs, g.drop())
 	}
@@ -75,44 +74,7 @@ func (w *world) finish() (errs []error, before bool) {
 	}
 	w.end(errClosed)
 	w.cause = errClosed
-	return w.drain(), false
-}
-
-// drain waits until the devices rest and no host function runs. The caller
-// holds mu, which is free meanwhile.
-func (w *world) drain() (errs []error) {
-	began := time.Now()
-	for {
-		busy := w.calls > 0
-		for _, s := range w.streams {
-			if s.dev.site.lost() || !s.dirty {
-				continue
-			}
-			g, patience := s.dev.site.gpu, w.m.sys.Patience
-			idle, err := s.idle()
-			switch {
-			case g.Lose(err, s.where()):
-			case err != nil:
-				errs = append(errs, err)
-				s.dirty = false // it will not tell
-			case idle:
-				s.dirty = false
-			case time.Since(began) > patience:
-				errs = append(errs, g.Hang(patience, s.where()))
-			case time.Since(began) > ncclPatience:
-				abortNCCL(w)
-				busy = true
-			default:
-				busy = true
-			}
-		}
-		if !busy {
-			return errs
-		}
-		w.mu.Unlock()
-		gpu.Pause(time.Since(began))
-		w.mu.Lock()
-	}
+	return w.flight.drain(), false
 }
 
 // unmap gives back what the world has mapped of another process's GPU.
@@ -134,14 +96,12 @@ func (s *site) free() error {
 	}
 	defer s.w.drv.Unbind()
 	var errs []error
-	for _, st := range s.w.streams {
+	for _, st := range s.w.flight.streams {
 		if st.dev.site == s {
 			errs = append(errs, s.w.drv.DestroyStream(st.h))
 		}
 	}
-	for _, e := range s.made {
-		errs = append(errs, s.w.drv.DestroyEvent(e))
-	}
+	errs = append(errs, s.clock.Destroy())
 	for _, h := range s.heaps {
 		if h != nil {
 			errs = append(errs, h.Close())

@@ -12,9 +12,9 @@ import (
 // was asked or given work; the one to blame is, as far as can be told, one of
 // the device's that was within a command.
 func (w *world) fault(s *stream, err error) {
-	s = w.guilty(s, err)
-	for _, other := range w.streams {
-		if other.dev.site == s.dev.site && other.inside() {
+	s = guilty(w, s, err)
+	for _, other := range w.flight.streams {
+		if other.dev.site == s.dev.site && other.track.Inside() {
 			s = other
 			break
 		}
@@ -31,11 +31,11 @@ func (w *world) fault(s *stream, err error) {
 // guilty returns s, or a stream of another GPU if that one is lost and s's is not: calls
 // for several GPUs, as a graph's launch is, fail by any of them. One that is lost says so
 // to every question.
-func (w *world) guilty(s *stream, err error) *stream {
+func guilty(w *world, s *stream, err error) *stream {
 	if !gpu.IsFatal(err) || w.capture != nil { // streams that record answer nothing
 		return s
 	}
-	for _, o := range append([]*stream{s}, w.streams...) {
+	for _, o := range append([]*stream{s}, w.flight.streams...) {
 		if _, err := o.idle(); gpu.IsFatal(err) {
 			return o
 		}
@@ -47,10 +47,27 @@ func (w *world) guilty(s *stream, err error) *stream {
 // blame if nobody observed the marks.
 func otherSuspects(s *stream) []string {
 	var list []string
-	for _, o := range s.dev.w.streams {
+	for _, o := range s.dev.w.flight.streams {
 		if o != s && o.dev.site == s.dev.site && o.dirty && s.dev.w.observer == nil {
 			list = append(list, o.where())
 		}
 	}
 	return list
+}
+
+// lost reports whether the GPU is lost to the process.
+func (s *site) lost() bool { return s.gpu.Lost.Load() != nil }
+
+// excuse returns err, or nil where it only repeats that a GPU of the world is
+// lost: so do other GPUs' calls about memory that they share with it.
+func (w *world) excuse(err error) error {
+	if !gpu.IsFatal(err) {
+		return err
+	}
+	for _, s := range w.sites {
+		if s.lost() {
+			return nil
+		}
+	}
+	return err
 }

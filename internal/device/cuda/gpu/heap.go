@@ -324,3 +324,22 @@ func (h *Heap) Held() int64 {
 	}
 	return n
 }
+
+// Layout says which regions the heap has, and what of them is free.
+func (h *Heap) Layout() string {
+	var b strings.Builder
+	for i, r := range h.Regions {
+		fmt.Fprintf(&b, "region %d of %d bytes, free %s; ", i, r.Bytes, r.FreeText())
+	}
+	return b.String()
+}
+
+// Place says where an address is, in words that are the same for all heaps that were asked for the same.
+func (h *Heap) Place(at nvlib.Ptr) string {
+	for i, r := range h.Regions {
+		if at >= r.Addr && at < r.Addr+nvlib.Ptr(r.Bytes) {
+			return fmt.Sprintf("%d of region %d", at-r.Addr, i)
+		}
+	}
+	return "an address of the host"
+}

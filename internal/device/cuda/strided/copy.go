@@ -6,6 +6,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
@@ -112,4 +113,20 @@ func CopyProblem(dst, src *View, dims []Dim) kernels.Problem {
 		in.Shape, in.Strides = append(in.Shape, d.N), append(in.Strides, d.Src)
 	}
 	return kernels.Problem{Op: ir.OpCopy, Ins: []kernels.Operand{in}, Out: out}
+}
+
+// CopyRects gives a stream copies by copy engines. A context is current; args is room for arguments.
+func CopyRects(drv *nvlib.Driver, list []nvlib.Rect, h nvlib.Stream, args *[4]uintptr) error {
+	for _, r := range list {
+		var err error
+		if r.Height == 1 {
+			err = drv.Copy(r.Dst, r.Src, r.Width, h, args)
+		} else {
+			err = drv.CopyRect(r, h)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -1,24 +1,21 @@
-package cuda
+package process
 
 import (
 	"hocket.example/hocket/internal/device/cuda/doctor"
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Report is what there is of CUDA.
-type Report = doctor.Report
-
 // Examine looks for libraries and devices. Where try is set it has every two GPUs
 // make a real transfer, which takes a context on each; else it tells of the
 // transfers that were made before.
-func Examine(try bool) Report {
-	r := Report{Multicast: doctor.MulticastOff}
+func Examine(try bool) doctor.Report {
+	r := doctor.Report{Multicast: doctor.MulticastOff}
 	if asked, err := multicastAsked(); err != nil {
 		r.Multicast = err.Error()
 	} else if asked {
 		r.Multicast = doctor.MulticastOn
 	}
-	sys, err := theSystem()
+	sys, err := Open()
 	if err != nil {
 		r.Missing = err.Error()
 		r.Libraries = append(r.Libraries, doctor.Found{Name: "libcuda", Missing: err.Error()})
@@ -40,7 +37,7 @@ func Examine(try bool) Report {
 		nvml = nil
 	}
 	if sys != nil {
-		addGPUs(&r, sys, nvml, try)
+		sys.AddGPUs(&r, nvml, try)
 	}
 	for _, l := range r.Libraries {
 		if l.Name == "libnvrtc" || l.Name == "libcublasLt" {
@@ -51,15 +48,15 @@ func Examine(try bool) Report {
 }
 
 // openNVML returns the process's, where there are GPUs.
-func openNVML(sys *system) (*nvlib.NVML, error) {
+func openNVML(sys *System) (*nvlib.NVML, error) {
 	if sys != nil {
 		return sys.Reach.NVML()
 	}
 	return nvlib.OpenNVML()
 }
 
-// addGPUs adds a system's, after a transfer between every two where try is set; nvml may be nil.
-func addGPUs(r *Report, s *system, nvml *nvlib.NVML, try bool) {
+// AddGPUs adds the system's to a report, after a transfer between every two where try is set; nvml may be nil.
+func (s *System) AddGPUs(r *doctor.Report, nvml *nvlib.NVML, try bool) {
 	if try {
 		r.Note(s.tryAll())
 	}
@@ -67,9 +64,8 @@ func addGPUs(r *Report, s *system, nvml *nvlib.NVML, try bool) {
 }
 
 // tryAll asks about every two GPUs; it says what left one unusable.
-func (s *system) tryAll() string {
-	s.issueLock.mu.Lock()
-	defer s.issueLock.mu.Unlock()
+func (s *System) tryAll() string {
+	defer s.Locks.LockIssue()()
 	for i, a := range s.GPUs {
 		for _, b := range s.GPUs[i+1:] {
 			if _, err := s.Apart(a, b); err != nil {

@@ -1,4 +1,4 @@
-package cuda
+package guard
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 )
 
 // coresidency is the lock for kernels that wait on devices for each other. Those of one
-// world fit on the devices at once (see Room). Those of two worlds might not: then each
+// world fit on the devices at once (see Room in package cuda). Those of two worlds might not: then each
 // waits for a kernel that the other keeps from starting. Graphs that flags join are like
 // that too: their waits, and the kernels that raise the flags, want room that the other
 // world's teams need not leave. So only one world with teams or such graphs uses the
@@ -18,24 +18,12 @@ import (
 // kernels give up. Batches on the same streams of the caller's come one behind the other as they are.
 type coresidency struct {
 	mu      sync.Mutex
-	holder  *world    // nil for none
+	holder  *World    // nil for none
 	batches int       // of the holder, under way
 	streams []uintptr // of the caller's, that all which the holder was given is between; nil for none
 }
 
-// enter waits until w holds the lock, and returns false if w ends first. Each entry needs a
-// call of leave. A caller that waits must hold neither the issue lock nor a world's mutex,
-// since the holder may want these before it is done.
-func (c *coresidency) enter(w *world, streams []uintptr) bool {
-	for began := time.Now(); !w.ended.Load(); gpu.Pause(time.Since(began)) {
-		if c.try(w, streams) {
-			return true
-		}
-	}
-	return false
-}
-
-func (c *coresidency) try(w *world, streams []uintptr) bool {
+func (c *coresidency) try(w *World, streams []uintptr) bool {
 	h, busy, ahead := c.waitedFor(w, streams)
 	if busy || h != nil && !ahead && !h.restsNow() {
 		return false
@@ -45,7 +33,7 @@ func (c *coresidency) try(w *world, streams []uintptr) bool {
 
 // waitedFor is another world that has the lock, nil for none, whether it is at a batch, and whether all that it was
 // given is ahead of what comes, on the same streams.
-func (c *coresidency) waitedFor(w *world, streams []uintptr) (h *world, busy, ahead bool) {
+func (c *coresidency) waitedFor(w *World, streams []uintptr) (h *World, busy, ahead bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.holder == w || c.holder == nil {
@@ -55,7 +43,7 @@ func (c *coresidency) waitedFor(w *world, streams []uintptr) (h *world, busy, ah
 }
 
 // take takes the lock, if nobody has it but perhaps w, and h that rests or is ahead.
-func (c *coresidency) take(w, h *world, streams []uintptr) bool {
+func (c *coresidency) take(w, h *World, streams []uintptr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -73,15 +61,14 @@ func (c *coresidency) take(w, h *world, streams []uintptr) bool {
 
 // restsNow is rests, for another world's goroutine: questions to the driver that are not
 // answered have the world given up that they are about.
-func (w *world) restsNow() bool {
+func (w *World) restsNow() bool {
 	over, end := context.WithCancel(context.Background())
 	end()
 	var rests bool // not the result: the function may write it when Do has returned
-	return w.Do(over, func() { rests = w.rests() }) != nil || rests
+	return w.Do(over, func() { rests = w.Rests() }) != nil || rests
 }
 
-// leave ends an entry. The world still holds the lock: what it issued may still run.
-func (c *coresidency) leave(w *world) {
+func (c *coresidency) leave(w *World) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.holder == w {
@@ -90,7 +77,7 @@ func (c *coresidency) leave(w *world) {
 }
 
 // abandon takes the lock from a world that was given up.
-func (c *coresidency) abandon(w *world) {
+func (c *coresidency) abandon(w *World) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.holder == w {
@@ -100,7 +87,7 @@ func (c *coresidency) abandon(w *world) {
 
 // forget takes the lock from a world that is closed, unless batches of it have still to
 // leave.
-func (c *coresidency) forget(w *world) {
+func (c *coresidency) forget(w *World) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.holder == w && c.batches == 0 {
@@ -108,27 +95,38 @@ func (c *coresidency) forget(w *world) {
 	}
 }
 
-// rests reports whether nothing of w is known to run. It does not wait for the world's
+// Rests reports whether nothing of w is known to run. It does not wait for the world's
 // mutex, whose owner may be waiting for this lock.
-func (w *world) rests() bool {
-	if w.ended.Load() {
+func (w *World) Rests() bool {
+	if w.Ended() {
 		return true
 	}
-	if !w.mu.TryLock() {
+	if !w.host.Mu.TryLock() {
 		return false
 	}
-	defer w.mu.Unlock()
-	return w.calls == 0 && w.look()
+	defer w.host.Mu.Unlock()
+	return w.host.Rests()
 }
 
-// needsCoresidency reports whether w has teams, or graphs that flags join.
-func needsCoresidency(w *world) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.teams) > 0 || slices.ContainsFunc(w.recorded, (*graph).flagged)
+// Enter waits until the world holds the co-residency lock, and returns false if it ends first. Each entry needs a
+// call of Leave. The caller holds neither the issue lock nor a world's mutex, since the holder may want these before it
+// is done. streams are those of the caller's that what comes is between; nil for none.
+func (w *World) Enter(streams []uintptr) bool {
+	for began := time.Now(); !w.Ended(); gpu.Pause(time.Since(began)) {
+		if w.p.coresidency.try(w, streams) {
+			return true
+		}
+	}
+	return false
 }
 
-// flagged reports whether a form of g that may be launched has flags.
-func (g *graph) flagged() bool {
-	return slices.ContainsFunc(g.forms, func(f *form) bool { return f.flags != nil })
+// Leave ends an entry. The world still holds the lock: what it issued may still run.
+func (w *World) Leave() { w.p.coresidency.leave(w) }
+
+// HoldsCoresidency reports whether the world holds the co-residency lock.
+func (w *World) HoldsCoresidency() bool {
+	c := &w.p.coresidency
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.holder == w
 }

@@ -1,4 +1,4 @@
-package cuda
+package compute
 
 import (
 	"fmt"
@@ -10,9 +10,8 @@ import (
 
 // addJoint computes linears of one x at once, where that is faster than one after the other, which is what stays where
 // bits must not follow from a measurement, and where several processes would each make one of their own.
-func (l *launch) addJoint(dk *device.Kernel) error {
+func (b *builder) addJoint(dk *device.Kernel) error {
 	decline := func(why string) error { return fmt.Errorf("%w: linears at once: %s", device.ErrUnsupported, why) }
-	w := l.dev.w
 	results := len(dk.Ins) - 1
 	if dk.Gated {
 		results = 1
@@ -20,16 +19,16 @@ func (l *launch) addJoint(dk *device.Kernel) error {
 	switch {
 	case len(dk.Ins) < 3 || len(dk.Outs) != results || dk.Gated && len(dk.Ins) != 3 || dk.Op != ir.OpLinear:
 		return fmt.Errorf("%d operands and %d results are no linears at once", len(dk.Ins), len(dk.Outs))
-	case dk.Fixed || w.m.opts.FixedProducts:
+	case dk.Fixed || b.site.FixedProducts:
 		return decline("products are fixed")
-	case w.peers != nil:
+	case b.site.Shared:
 		return decline("ranks of several processes")
 	}
 	var list []*kernel
 	for i, weight := range dk.Ins[1:] {
 		k := &kernel{Kernel: device.Kernel{Op: ir.OpLinear, Ins: []device.View{dk.Ins[0], weight},
 			Outs: dk.Outs[min(i, results-1):][:1], Red: ir.NoRed}}
-		if err := k.resolve(l.dev); err != nil {
+		if err := k.resolve(b); err != nil {
 			return err
 		}
 		if err := k.checkGEMM(); err != nil {
@@ -47,19 +46,19 @@ func (l *launch) addJoint(dk *device.Kernel) error {
 		p := k.product()
 		p.Merge()
 		g, ok := p.Problem()
-		if !ok || !l.dev.site.reaches(&k.ins[0]) || !l.dev.site.reaches(&list[i].ins[1]) {
+		if !ok || !b.Reaches(&k.ins[0]) || !b.Reaches(&list[i].ins[1]) {
 			return decline("operands that cuBLASLt does not take")
 		}
 		g.Timed, g.Constant = dk.Timed, dk.Constant
 		j.List = append(j.List, g)
 	}
-	own, err := l.dev.site.gemms.PrepareJoint(j)
+	own, err := b.site.GEMMs.PrepareJoint(j)
 	if err != nil {
 		return err
 	}
 	if own == nil {
 		return decline("one after the other is no slower")
 	}
-	l.steps = append(l.steps, &kernelStep{l: own, f: closely})
+	b.AddOwn(own)
 	return nil
 }

@@ -1,4 +1,4 @@
-package cuda
+package compute
 
 import (
 	"hocket.example/hocket/internal/device"
@@ -10,10 +10,10 @@ import (
 // guardBytes are between a kernel's tensors, and before and behind them, where what it does undeclared is looked for.
 const guardBytes = 4096
 
-// guard has a kernel of the user's work on copies of its tensors, with poison around them, and in those that it only
+// sandbox has a kernel of the user's work on copies of its tensors, with poison around them, and in those that it only
 // writes. So undeclared reads give NaNs, and writes that are not declared show, and do no harm.
-type guard struct {
-	l         *launch
+type sandbox struct {
+	b         *builder
 	ins, outs []strided.View // the copies
 	origins   []strided.View // of ins
 	results   []strided.View // of outs
@@ -22,19 +22,17 @@ type guard struct {
 	tag       uint64
 }
 
-// guard adds the steps before the kernel. The context is current.
-func (l *launch) guard(u *device.UserKernel, ins, outs []strided.View) (*guard, error) {
-	g := &guard{l: l, ins: make([]strided.View, len(ins)), outs: make([]strided.View, len(outs)), origins: ins,
+// sandbox adds the steps before the kernel. The context is current.
+func (b *builder) sandbox(u *device.UserKernel, ins, outs []strided.View) (*sandbox, error) {
+	g := &sandbox{b: b, ins: make([]strided.View, len(ins)), outs: make([]strided.View, len(outs)), origins: ins,
 		results: outs}
 	var err error
-	if g.fault, g.tag, err = l.dev.site.faults.reserve(l); err != nil {
+	if g.fault, g.tag, err = b.Report(); err != nil {
 		return nil, err
 	}
-	m, err := g.poisoned(guardBytes)
-	if err != nil {
+	if _, g.poison, err = g.poisoned(guardBytes); err != nil {
 		return nil, err
 	}
-	g.poison = m.addr
 	for _, p := range u.Params {
 		if p.In < 0 && p.Out < 0 {
 			continue
@@ -45,17 +43,17 @@ func (l *launch) guard(u *device.UserKernel, ins, outs []strided.View) (*guard, 
 		} else {
 			of = ins[p.In]
 		}
-		m, err := g.poisoned(of.Bytes() + 2*guardBytes)
+		m, at, err := g.poisoned(of.Bytes() + 2*guardBytes)
 		if err != nil {
 			return nil, err
 		}
-		copied := of.In(m, m.addr+guardBytes)
+		copied := of.In(m, at+guardBytes)
 		if p.Out >= 0 {
 			g.outs[p.Out] = copied
 		}
 		if p.In >= 0 {
 			g.ins[p.In] = copied
-			if err := g.copy(copied, of); err != nil {
+			if err := g.b.AddCopy(copied, of); err != nil {
 				return nil, err
 			}
 		}
@@ -64,29 +62,18 @@ func (l *launch) guard(u *device.UserKernel, ins, outs []strided.View) (*guard, 
 }
 
 // poisoned reserves memory for the launch, and has it poisoned whenever that runs.
-func (g *guard) poisoned(bytes int64) (*memory, error) {
+func (g *sandbox) poisoned(bytes int64) (strided.Memory, nvlib.Ptr, error) {
 	bytes = (bytes + 3) / 4 * 4
-	m, err := g.l.dev.alloc(bytes, device.Private)
+	m, at, err := g.b.Scratch(bytes)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	g.l.scratch = append(g.l.scratch, m)
-	launches, err := g.l.dev.site.compileAside(kernels.Blank(m.addr, bytes), g.l.reserve)
-	for _, n := range launches {
-		g.l.steps = append(g.l.steps, &kernelStep{l: n, f: closely})
-	}
-	return m, err
-}
-
-func (g *guard) copy(dst, src strided.View) error {
-	steps, err := g.l.dev.copySteps(dst, src)
-	g.l.steps = append(g.l.steps, steps...)
-	return err
+	return m, at, g.b.AddProblem(kernels.Blank(at, bytes))
 }
 
 // compare adds the steps behind the kernel: what looks at what it did, and what brings its results to where they
 // belong.
-func (g *guard) compare(u *device.UserKernel) error {
+func (g *sandbox) compare(u *device.UserKernel) error {
 	for i, p := range u.Params {
 		if p.In < 0 && p.Out < 0 {
 			continue
@@ -109,32 +96,15 @@ func (g *guard) compare(u *device.UserKernel) error {
 		}
 		for _, x := range looks {
 			x.Argument, x.Fault, x.Tag = i, g.fault, g.tag
-			if err := g.look(x); err != nil {
+			if err := g.b.AddUnchanged(x); err != nil {
 				return err
 			}
 		}
 		if p.Out >= 0 {
-			if err := g.copy(g.results[p.Out], copied); err != nil {
+			if err := g.b.AddCopy(g.results[p.Out], copied); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-func (g *guard) look(x kernels.Unchanged) error {
-	site := g.l.dev.site
-	var st kernels.Step
-	err := site.w.aside(func() (err error) {
-		st, err = site.w.m.opts.Kernels.Unchanged(site.target(), x)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	n, err := site.load(st)
-	if err == nil {
-		g.l.steps = append(g.l.steps, &kernelStep{l: n, f: closely})
-	}
-	return err
 }

@@ -1,0 +1,132 @@
+package guard
+
+import (
+	"hocket.example/hocket/internal/device"
+)
+
+// The issue lock keeps apart two things, over all worlds of the process, that could deadlock
+// together: issuing work whose kernels wait on devices for kernels issued later, and driver
+// calls that may wait until a device rests and meanwhile keep others from issuing, such as
+// those for memory, code and graphs. Issuing shares the lock; such calls hold it alone. So
+// does issuing kernels that wait for each other: another world's work between them might
+// stand before one of them in a hardware queue, and wait for what stands behind another.
+// Work that was issued whole ends by itself, so nobody needs to wait for it.
+
+// Batch calls issue, which gives work to the world's streams, with nothing
+// between the commands that could keep those issued first from ending. A world
+// whose kernels wait for each other, which waiting says, also holds the co-residency lock
+// until it rests. streams are those of the caller's that the work is between; nil for none.
+func (w *World) Batch(streams []uintptr, waiting func() bool, issue func() error) error {
+	if err := w.GivenUp(); err != nil {
+		return &device.Aborted{Cause: err}
+	}
+	enter, leave := w.shareIssue, w.unshareIssue
+	if waiting() {
+		if !w.Enter(streams) {
+			w.host.Mu.Lock()
+			defer w.host.Mu.Unlock()
+			return w.host.Err()
+		}
+		defer w.Leave()
+		enter, leave = w.lockIssue, w.unlockIssue
+	}
+	enter()
+	w.issuing.Add(1)
+	defer func() {
+		w.issuing.Add(-1)
+		leave()
+	}()
+	return issue()
+}
+
+// Issuing reports whether a batch is under way.
+func (w *World) Issuing() bool { return w.issuing.Load() > 0 }
+
+// Alone runs f with the issue lock held alone.
+func (w *World) Alone(f func()) {
+	w.lockIssue()
+	defer w.unlockIssue()
+	f()
+}
+
+// HoldsIssue reports whether the caller, who holds the world's mutex, also holds the issue lock alone.
+func (w *World) HoldsIssue() bool { return w.issueLocked }
+
+// LockIssue locks the issue lock for who has no world.
+func (p *Process) LockIssue() (unlock func()) {
+	p.issue.Lock()
+	return p.issue.Unlock
+}
+
+// Issue runs f, which issues work by its own locking, for who holds the world by Exclusive, and has it again however f
+// ends. The issue lock f holds too.
+func (w *World) Issue(f func() error) error {
+	locked := w.issueLocked
+	w.issueLocked = false
+	w.issuing.Add(1)
+	w.host.Mu.Unlock()
+	defer func() {
+		w.host.Mu.Lock()
+		w.issuing.Add(-1)
+		w.issueLocked = locked
+	}()
+	return f()
+}
+
+// Exclusive locks the issue lock and the world, for driver calls that need both. The function
+// that it returns unlocks them. Within a batch the issue lock is held already.
+func (w *World) Exclusive() (unlock func()) {
+	locked := w.issuing.Load() == 0
+	if locked {
+		w.lockIssue()
+	}
+	w.host.Mu.Lock()
+	w.issueLocked = locked
+	return w.endExclusive
+}
+
+func (w *World) endExclusive() {
+	locked := w.issueLocked
+	w.issueLocked = false
+	w.host.Mu.Unlock()
+	if locked {
+		w.unlockIssue()
+	}
+}
+
+// lockIssue locks the issue lock, for one whose calls are shown by the world's watch: so it
+// is released where one of them does not return.
+func (w *World) lockIssue() {
+	w.Calls.Hold(&w.p.issue)
+	w.p.System.Lent.Lend(&w.Calls)
+}
+
+func (w *World) unlockIssue() {
+	if w.p.System.Lent.Watch() == &w.Calls {
+		w.p.System.Lent.Lend(nil)
+	}
+	w.Calls.Release(&w.p.issue)
+}
+
+// shareIssue and unshareIssue do likewise for a share of the lock.
+func (w *World) shareIssue()   { w.Calls.Hold(w.p.issue.RLocker()) }
+func (w *World) unshareIssue() { w.Calls.Release(w.p.issue.RLocker()) }
+
+// Aside runs f, which calls neither the driver nor the world but by its own
+// locking, while others go on: compiling takes long. The caller holds the world
+// by Exclusive, and does again.
+func (w *World) Aside(f func() error) (err error) {
+	locked := w.issueLocked
+	w.endExclusive()
+	defer func() { // also where a call of f's that did not return ends its goroutine: who called unlocks
+		if locked {
+			w.lockIssue()
+		}
+		w.host.Mu.Lock()
+		w.issueLocked = locked
+		if err == nil {
+			err = w.host.Err()
+		}
+	}()
+	return f()
+}

@@ -1,0 +1,21 @@
+package guard
+
+import (
+	"fmt"
+	"runtime/debug"
+)
+
+// Recovered runs a call of the user's, and returns what it panics with.
+func Recovered(f func()) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case error:
+			err = fmt.Errorf("a call panicked: %w", p)
+		default:
+			err = fmt.Errorf("a call panicked: %v\n%s", p, debug.Stack())
+		}
+	}()
+	f()
+	return nil
+}

@@ -1,0 +1,102 @@
+package peers
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gpu"
+	procs "hocket.example/hocket/internal/world"
+)
+
+// Shared memory of a GPU is divided by a heap, in its process and in all others alike. Whenever the owner's
+// heap takes a region, it exports that, and the others' heaps, which want one of the same size at the same
+// time, map it. Before each region goes a note of how large it is; one of no bytes says that there is no memory.
+
+// owned are the regions of a GPU of this process.
+type owned struct {
+	gpu.DeviceMemory
+	peers *procs.Spread
+	key   string
+	taken int
+}
+
+// Owned has the other processes of a world map what memory of a GPU is taken here. key is the GPU's.
+func Owned(m gpu.DeviceMemory, peers *procs.Spread, key string) gpu.Source {
+	m.Exported = true
+	return &owned{DeviceMemory: m, peers: peers, key: key}
+}
+
+// imported are those of a GPU of another.
+type imported struct {
+	gpu.DeviceMemory
+	peers *procs.Spread
+	key   string
+	owner int
+	taken int
+}
+
+// Imported maps what the GPU's process, its owner, takes.
+func Imported(m gpu.DeviceMemory, peers *procs.Spread, key string, owner int) gpu.Source {
+	return &imported{DeviceMemory: m, peers: peers, key: key, owner: owner}
+}
+
+const noteBytes = 8
+
+func regionKey(p *procs.Spread, key string, n int) string {
+	return fmt.Sprintf("%s: %s, region %d", p.Name, key, n)
+}
+
+// Reserve implements gpu.Source.
+func (o *owned) Reserve(most, least int64) (*gpu.Region, error) {
+	o.taken++
+	p, key := o.peers, regionKey(o.peers, o.key, o.taken)
+	r, err := o.DeviceMemory.Reserve(most, least)
+	note, nerr := procs.NewSegment(noteBytes)
+	if nerr != nil {
+		return nil, errors.Join(err, nerr)
+	}
+	defer note.Close()
+	if err != nil {
+		return nil, errors.Join(err, p.Share(key, note))
+	}
+	binary.LittleEndian.PutUint64(note.Bytes(), uint64(r.Bytes))
+	file, err := o.Export(r)
+	if err != nil {
+		clear(note.Bytes())
+		return nil, errors.Join(fmt.Errorf("exporting memory to other processes: %w", err), p.Share(key, note),
+			o.Release(r))
+	}
+	defer file.Close()
+	if err := errors.Join(p.Share(key, note), p.Export(key+", memory", file)); err != nil {
+		return nil, errors.Join(err, o.Release(r))
+	}
+	return r, nil
+}
+
+// Reserve implements gpu.Source.
+func (i *imported) Reserve(_, least int64) (*gpu.Region, error) {
+	i.taken++
+	p, key := i.peers, regionKey(i.peers, i.key, i.taken)
+	note, err := p.Map(p.Ctx, i.owner, key)
+	if err != nil {
+		return nil, err
+	}
+	bytes := int64(binary.LittleEndian.Uint64(note.Bytes()))
+	note.Close() // of shared memory that nobody uses any more there is nothing to say
+	if bytes < least {
+		return nil, fmt.Errorf("%w: process %d could not take %d bytes of its GPU", device.ErrOutOfMemory, i.owner,
+			least)
+	}
+	file, err := p.Import(p.Ctx, i.owner, key+", memory")
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	r, err := i.Import(file, bytes)
+	if err != nil {
+		return nil, fmt.Errorf("mapping %d bytes of process %d: %w", bytes, i.owner, err)
+	}
+	return r, nil
+}

@@ -1,0 +1,60 @@
+package peers
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+
+	"hocket.example/hocket/internal/device/cuda/gemm"
+	procs "hocket.example/hocket/internal/world"
+)
+
+// AgreeProducts has all processes compute products by the same algorithms, which each has timed for itself: it returns
+// those of the process with the lowest number that has the product. Sums are then taken in one order on all ranks. It
+// takes as many rounds as the process with the most products needs.
+func AgreeProducts(ctx context.Context, p *procs.Spread, own map[gemm.Sum][]byte) (map[gemm.Sum][]byte, error) {
+	const entry = len(gemm.Sum{}) + gemm.ChosenBytes
+	const most = procs.MaxValue / entry
+	sums := slices.SortedFunc(maps.Keys(own), func(a, b gemm.Sum) int { return bytes.Compare(a[:], b[:]) })
+	var count [8]byte
+	binary.LittleEndian.PutUint64(count[:], uint64(len(sums)))
+	counts, err := p.Agree(ctx, p.Name+": how many products", count[:])
+	if err != nil {
+		return nil, err
+	}
+	rounds := uint64(0)
+	for process, c := range counts {
+		if len(c) != len(count) {
+			return nil, fmt.Errorf("process %d says of its products %q", process, c)
+		}
+		rounds = max(rounds, (binary.LittleEndian.Uint64(c)+uint64(most)-1)/uint64(most))
+	}
+	lowest := map[gemm.Sum][]byte{}
+	lowestOf := map[gemm.Sum]int{}
+	for i := range rounds {
+		var value []byte
+		lo := min(len(sums), int(i)*most)
+		for _, s := range sums[lo:min(len(sums), lo+most)] {
+			value = append(append(value, s[:]...), own[s]...)
+		}
+		if value == nil {
+			value = []byte{0} // this process has named all of its own
+		}
+		all, err := p.Agree(ctx, p.Name+": products", value)
+		if err != nil {
+			return nil, err
+		}
+		for process, v := range all {
+			for ; len(v) >= entry; v = v[entry:] {
+				s := gemm.Sum(v[:len(gemm.Sum{})])
+				if of, there := lowestOf[s]; !there || process < of {
+					lowest[s], lowestOf[s] = slices.Clone(v[len(gemm.Sum{}):entry]), process
+				}
+			}
+		}
+	}
+	return lowest, nil
+}

@@ -1,0 +1,91 @@
+// Package timeline tells when devices began and ended what they were given. A Clock is a GPU's: it has the events of
+// the driver, and tells the time of those that have one. A Track is a stream's begins and ends that its device is not
+// known to have reached; a Replay those within a graph. Package cuda records the events where they belong among other
+// work.
+package timeline
+
+import (
+	"errors"
+	"time"
+
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// Clock has a GPU's events, and ties its clock to the host's. The world's mutex guards it.
+type Clock struct {
+	drv    *nvlib.Driver
+	events []nvlib.Event // free, without a time
+	timed  []nvlib.Event // free, with one
+	made   []nvlib.Event // all
+	base   nvlib.Event   // was over at ns
+	ns     int64
+}
+
+// NewClock returns one without events.
+func NewClock(drv *nvlib.Driver) *Clock { return &Clock{drv: drv} }
+
+// Event takes an event, with a time or without. The GPU's context is current.
+func (c *Clock) Event(timed bool) (nvlib.Event, error) {
+	pool := &c.events
+	if timed {
+		pool = &c.timed
+	}
+	if n := len(*pool); n > 0 {
+		e := (*pool)[n-1]
+		*pool = (*pool)[:n-1]
+		return e, nil
+	}
+	e, err := c.drv.NewEvent(timed)
+	if err == nil {
+		c.made = append(c.made, e)
+	}
+	return e, err
+}
+
+// Free gives events without a time back, FreeTimed those with one.
+func (c *Clock) Free(list ...nvlib.Event)      { c.events = append(c.events, list...) }
+func (c *Clock) FreeTimed(list ...nvlib.Event) { c.timed = append(c.timed, list...) }
+
+// Idle is how many events with a time are free.
+func (c *Clock) Idle() int { return len(c.timed) }
+
+// Destroy destroys all events. The GPU's context is current.
+func (c *Clock) Destroy() error {
+	var errs []error
+	for _, e := range c.made {
+		errs = append(errs, c.drv.DestroyEvent(e))
+	}
+	return errors.Join(errs...)
+}
+
+// baseLife is how long a base serves: what the driver tells of the time since
+// loses precision as it grows.
+const baseLife = 4 * time.Second
+
+// Reset has the clock want a new base.
+func (c *Clock) Reset() { c.ns = -int64(baseLife) }
+
+// Stale reports whether the base is too old for times now, since the world was opened.
+func (c *Clock) Stale(now time.Duration) bool { return now-time.Duration(c.ns) >= baseLife }
+
+// Rebase makes a new base. Times are told since opened. The device is at rest, and its context current.
+func (c *Clock) Rebase(opened time.Time) {
+	ev, err := c.Event(true)
+	if err != nil {
+		return // what comes next meets the same error
+	}
+	if c.base != 0 {
+		c.FreeTimed(c.base)
+	}
+	c.base = ev
+	if c.drv.Record(ev, 0) == nil {
+		_ = c.drv.SyncStream(0)
+	}
+	c.ns = int64(time.Since(opened))
+}
+
+// at is when an event was reached, in nanoseconds.
+func (c *Clock) at(ev nvlib.Event) (int64, error) {
+	ms, err := c.drv.Elapsed(c.base, ev)
+	return c.ns + int64(float64(ms)*1e6), err
+}
