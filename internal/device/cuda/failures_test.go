@@ -175,7 +175,7 @@ func TestHangsAnywhere(t *testing.T) {
 				if wrong != "" {
 					t.Errorf("from call %d, %s, on no work ends: %s", n, call, wrong)
 				}
-				f.dead = 1 // what hangs is not given back
+				f.die()
 				f.abandon()
 			}
 		})

@@ -191,12 +191,21 @@ func (f *fakeGPU) forget(kind string, at uintptr) uintptr {
 // abandon takes the memory from a fake that is used no more, for the next: a test keeps its
 // fakes until it ends, and what hangs keeps them longer.
 func (f *fakeGPU) abandon() {
+	f.mu.Lock() // of what hung some may go on
+	defer f.mu.Unlock()
 	for _, b := range f.blocks {
 		if !f.haunted {
 			keepBlock(b)
 		}
 	}
 	clear(f.blocks)
+}
+
+// die has every call fail from now on: what hangs, or hung, does not give back what it has.
+func (f *fakeGPU) die() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dead = 1
 }
 
 // do does what a stream was given, or records it.
