@@ -52,7 +52,7 @@ func TestLongKernel(t *testing.T) {
 			if err := w.Close(); err != nil {
 				t.Error(err)
 			}
-			if took := time.Since(began); took > 3*time.Second {
+			if took := time.Since(began); took > 30*time.Second {
 				t.Errorf("it ended %v after it was begun", took)
 			}
 		})
