@@ -54,6 +54,7 @@ type fakeGPU struct {
 	joinOf    map[uintptr]*fakeJoin // by function
 	hasty     bool                  // kernels run out of time at once
 	mute      bool                  // and raise nothing
+	patient   bool                  // kernels of queues never run out of time
 	reach     fakeReach
 	ills      map[int32]uintptr // by device: what calls about its streams return, from now on
 	order     *fakeOrder        // of copies; nil where nobody asks
