@@ -28,7 +28,7 @@ func TestLongKernel(t *testing.T) {
 				}
 				return device.Dense(mem, ir.F32, shape)
 			}
-			const tokens, dh = 20000, 16
+			const tokens, dh = 200000, 16
 			k := device.Kernel{Op: ir.OpAttention, Value: 1,
 				Ins:  []device.View{view(tokens, 1, dh), view(tokens, 1, dh), view(tokens, 1, dh)},
 				Outs: []device.View{view(tokens, 1, dh)}}
