@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"hocket.example/hocket"
@@ -351,7 +352,9 @@ func (w *slowWorld) Sync(ctx context.Context) error {
 
 // TestBindDeviceLoadGoesOn: a tensor is not closed under a load that works in it, though nobody
 // waits for that any more, and the plan goes with it.
-func TestBindDeviceLoadGoesOn(t *testing.T) {
+func TestBindDeviceLoadGoesOn(t *testing.T) { synctest.Test(t, testBindDeviceLoadGoesOn) }
+
+func testBindDeviceLoadGoesOn(t *testing.T) {
 	sm := &slow{Machine: cpu.New(cpu.Options{}), came: make(chan struct{}), goOn: make(chan struct{})}
 	c, j := resident(t, modeltest.Open(t, sm))
 	sm.armed = true

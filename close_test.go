@@ -88,7 +88,7 @@ func TestCloseAmidPlanning(t *testing.T) {
 	}
 	j := &journal{}
 	model := modeltest.Load(t, m, "func f(%x: f32[2]) -> f32[2] {\n  %y = alloc f32[2]\n  for %i in 0..500000 { copy %x into %y }\n  return %y\n}\n", hocket.LoadOptions{Logger: j.logger()})
-	if err := model.Prepare(soon(t), nil); !errors.Is(err, context.DeadlineExceeded) {
+	if err := model.Prepare(newImpatient(t), nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}
 	if err := m.Close(); err != nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"hocket.example/hocket"
@@ -272,7 +273,9 @@ func TestPlansAcrossModels(t *testing.T) {
 
 // TestPlansThatRun: a plan that runs stays, and who needs its memory waits, as long as
 // its context and the machine last; an error says which plans those are.
-func TestPlansThatRun(t *testing.T) {
+func TestPlansThatRun(t *testing.T) { synctest.Test(t, testPlansThatRun) }
+
+func testPlansThatRun(t *testing.T) {
 	cm, m := tightly(t, 1)
 	one, two, three := summed(t, m, 1), summed(t, m, 2), summed(t, m, 3)
 	cm.hold[2] = make(chan struct{})

@@ -2,6 +2,7 @@ package acceptance_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -140,25 +141,26 @@ func allOutputs(t *testing.T, n int, command func(i int) *exec.Cmd) []string {
 	return outs
 }
 
-// freePort returns a port that nobody listens at just now, nor at the one before.
+// freePort returns a port that nobody listens at just now, nor at the one before. It is below those that connections,
+// and who listens anywhere, are given: none takes it meanwhile.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
+		port := 10001 + rand.IntN(20000)
+		if !slices.ContainsFunc([]int{port - 1, port}, taken) {
+			return port
 		}
-		port := l.Addr().(*net.TCPAddr).Port
-		l.Close()
-		before, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port-1))
-		if err != nil {
-			continue
-		}
-		before.Close()
-		return port
 	}
 	t.Fatal("no free port")
 	return 0
+}
+
+func taken(port int) bool {
+	l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port))
+	if err == nil {
+		l.Close()
+	}
+	return err != nil
 }
 
 // clean is the environment without what a launcher of this test may have set.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"hocket.example/hocket/internal/device"
@@ -85,7 +86,9 @@ func (m *waysMachine) ranOnce(t *testing.T, grace time.Duration) (*Program, map[
 // TestChoosesTheFastest: of several ways to launch a graph the fastest is found
 // before the second run, with that run's inputs, and kept; a way that fails is an
 // error that names it.
-func TestChoosesTheFastest(t *testing.T) {
+func TestChoosesTheFastest(t *testing.T) { synctest.Test(t, testChoosesTheFastest) }
+
+func testChoosesTheFastest(t *testing.T) {
 	var runs []string
 	m := &waysMachine{Machine: cpu.New(cpu.Options{}), runs: &runs, fails: errors.New("this way is closed"),
 		slow: map[string]time.Duration{"slow": 9 * time.Millisecond, "quick": time.Millisecond, "middling": 5 * time.Millisecond}}
@@ -115,7 +118,7 @@ func TestChoosesTheFastest(t *testing.T) {
 	if n := len(runs); n != 3*trialRounds+2 || runs[n-1] != "quick" || runs[n-2] != "quick" || prog.Stats().Graph != "quick" {
 		t.Errorf("launched %v, in the end %q", runs, prog.Stats().Graph)
 	}
-	runs, m.slow["slow"] = nil, longRun
+	runs, m.slow["slow"] = nil, longRun+1
 	long, err := Load(t.Context(), m, pr.plan(2, ""), Options{Graph: true})
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +146,9 @@ func TestChoosesTheFastest(t *testing.T) {
 
 // TestRecordsLate: a graph that takes longer to record than its run's deadline and grace is there
 // for the next run, and the plan stays.
-func TestRecordsLate(t *testing.T) {
+func TestRecordsLate(t *testing.T) { synctest.Test(t, testRecordsLate) }
+
+func testRecordsLate(t *testing.T) {
 	var runs []string
 	ctx, cancel := context.WithCancel(t.Context())
 	m := &waysMachine{Machine: cpu.New(cpu.Options{}), runs: &runs}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"hocket.example/hocket/internal/device"
@@ -142,46 +143,48 @@ func TestTransferFails(t *testing.T) {
 		"is stuck": {func(w *storingWorld) { w.World = stuck{w.World} }, context.DeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, s := tensorsOn(cpu.Concurrent)
-			prog := loadOn(t, m, chunked(2, ""), Options{})
-			in := chunkedInputs(t, 2, 1)
-			x, beside := newDeviceTensor(t, s, prog, "x"), newDeviceTensor(t, s, prog, "x")
-			if err := errors.Join(x.Write(t.Context(), in["x"]), beside.Write(t.Context(), in["x"])); err != nil {
-				t.Fatal(err)
-			}
-			c.spoil(m.last())
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
-			defer cancel()
-			if err := x.Write(ctx, in["x"]); !errors.Is(err, c.want) {
-				t.Errorf("a write that fails: %v", err)
-			}
-			for _, d := range []*resident.DeviceTensor{x, beside} {
-				if _, err := d.Read(t.Context()); err == nil {
-					t.Error("read from a world that is lost")
+			synctest.Test(t, func(t *testing.T) {
+				m, s := tensorsOn(cpu.Concurrent)
+				prog := loadOn(t, m, chunked(2, ""), Options{})
+				in := chunkedInputs(t, 2, 1)
+				x, beside := newDeviceTensor(t, s, prog, "x"), newDeviceTensor(t, s, prog, "x")
+				if err := errors.Join(x.Write(t.Context(), in["x"]), beside.Write(t.Context(), in["x"])); err != nil {
+					t.Fatal(err)
 				}
-				never := func() error { t.Error("others are called"); return nil }
-				if err := d.View(t.Context(), never); err == nil || !strings.Contains(err.Error(), "make another") {
-					t.Errorf("viewed in a world that is lost: %v", err)
+				c.spoil(m.last())
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+				defer cancel()
+				if err := x.Write(ctx, in["x"]); !errors.Is(err, c.want) {
+					t.Errorf("a write that fails: %v", err)
 				}
-				if err := d.Fill(t.Context(), never); err == nil || !strings.Contains(err.Error(), "make another") {
-					t.Errorf("filled in a world that is lost: %v", err)
+				for _, d := range []*resident.DeviceTensor{x, beside} {
+					if _, err := d.Read(t.Context()); err == nil {
+						t.Error("read from a world that is lost")
+					}
+					never := func() error { t.Error("others are called"); return nil }
+					if err := d.View(t.Context(), never); err == nil || !strings.Contains(err.Error(), "make another") {
+						t.Errorf("viewed in a world that is lost: %v", err)
+					}
+					if err := d.Fill(t.Context(), never); err == nil || !strings.Contains(err.Error(), "make another") {
+						t.Errorf("filled in a world that is lost: %v", err)
+					}
 				}
-			}
-			rest := map[string]*tensor.Tensor{"w": in["w"]}
-			direct := []Args{{DeviceIn: map[string]*resident.DeviceTensor{"x": beside}}}
-			if _, err := prog.RunBatch(t.Context(), joined([]map[string]*tensor.Tensor{rest}, direct), nil); err == nil || !prog.Usable() {
-				t.Errorf("run with a tensor of a world that is lost: %v, usable %v", err, prog.Usable())
-			}
-			another := newDeviceTensor(t, s, prog, "x")
-			if err := another.Write(t.Context(), in["x"]); err != nil {
-				t.Errorf("another: %v", err)
-			}
-			if err := errors.Join(x.Close(), beside.Close(), another.Close(), s.Close()); err != nil {
-				t.Error(err)
-			}
-			if m.open != 1 {
-				t.Errorf("%d worlds are open, want the program's", m.open)
-			}
+				rest := map[string]*tensor.Tensor{"w": in["w"]}
+				direct := []Args{{DeviceIn: map[string]*resident.DeviceTensor{"x": beside}}}
+				if _, err := prog.RunBatch(t.Context(), joined([]map[string]*tensor.Tensor{rest}, direct), nil); err == nil || !prog.Usable() {
+					t.Errorf("run with a tensor of a world that is lost: %v, usable %v", err, prog.Usable())
+				}
+				another := newDeviceTensor(t, s, prog, "x")
+				if err := another.Write(t.Context(), in["x"]); err != nil {
+					t.Errorf("another: %v", err)
+				}
+				if err := errors.Join(x.Close(), beside.Close(), another.Close(), s.Close()); err != nil {
+					t.Error(err)
+				}
+				if m.open != 1 {
+					t.Errorf("%d worlds are open, want the program's", m.open)
+				}
+			})
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"hocket.example/hocket/fault"
@@ -341,7 +342,9 @@ func (w *sleepyWorld) Sync(ctx context.Context) error {
 }
 
 // TestTimeout wants a run that takes too long to say what it waited for.
-func TestTimeout(t *testing.T) {
+func TestTimeout(t *testing.T) { synctest.Test(t, testTimeout) }
+
+func testTimeout(t *testing.T) {
 	b := newBuilder(1, ir.F32)
 	c := b.counter("here", 1)
 	b.waitCounter(0, "main", c, 0, 1)

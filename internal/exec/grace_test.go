@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"hocket.example/hocket/internal/device"
@@ -47,7 +48,9 @@ func TestGrace(t *testing.T) {
 
 // TestGraceOver: a run that does not end is aborted when the grace is over, or at once
 // where there is none, and its error is that of the context.
-func TestGraceOver(t *testing.T) {
+func TestGraceOver(t *testing.T) { synctest.Test(t, testGraceOver) }
+
+func testGraceOver(t *testing.T) {
 	why := errors.New("the client went away")
 	for what, grace := range map[string]time.Duration{"some": 20 * time.Millisecond, "none": 0} {
 		prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{Grace: grace})
@@ -83,7 +86,9 @@ func TestGraceFails(t *testing.T) {
 
 // TestLateBy: the late context ends when its grace is over, for the first one's reason, or
 // with its cancel function.
-func TestLateBy(t *testing.T) {
+func TestLateBy(t *testing.T) { synctest.Test(t, testLateBy) }
+
+func testLateBy(t *testing.T) {
 	if l, done := grace.After(context.Background(), time.Minute); l != context.Background() {
 		t.Error("what never ends has a grace")
 	} else {
@@ -116,7 +121,9 @@ func TestLateBy(t *testing.T) {
 
 // TestGraceRecords: a context that ends while the forms of a graph are tried leaves the
 // program with the fastest.
-func TestGraceRecords(t *testing.T) {
+func TestGraceRecords(t *testing.T) { synctest.Test(t, testGraceRecords) }
+
+func testGraceRecords(t *testing.T) {
 	var runs []string
 	m := &waysMachine{Machine: cpu.New(cpu.Options{}), runs: &runs, slow: map[string]time.Duration{"slow": 40 * time.Millisecond, "middling": 40 * time.Millisecond}}
 	prog, in := m.ranOnce(t, time.Minute)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"hocket.example/hocket/internal/device"
@@ -232,7 +233,9 @@ func (w stuck) Sync(ctx context.Context) error {
 }
 
 // TestHoldStuck: an upload that does not end is given up a while after the context has.
-func TestHoldStuck(t *testing.T) {
+func TestHoldStuck(t *testing.T) { synctest.Test(t, testHoldStuck) }
+
+func testHoldStuck(t *testing.T) {
 	defer func(was time.Duration) { grace.Transfer = was }(grace.Transfer)
 	grace.Transfer = 10 * time.Millisecond
 	prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})

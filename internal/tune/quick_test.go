@@ -131,7 +131,7 @@ func TestTuneUpon(t *testing.T) {
 		// NCCL's among them.
 		kept, all bool
 	}{
-		// At the largest size NCCL may by chance be faster here.
+		// At the largest size NCCL is faster here.
 		"right":                    {right, right, true, false},
 		"another is faster":        {[]any{"slow", 1.0, "quick", 1.1}, right, true, false}, // of those in front
 		"all take longer here":     {[]any{"quick", 0.0001, "slow", 0.0002}, right, true, true},

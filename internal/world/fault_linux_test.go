@@ -305,8 +305,12 @@ func try(t *testing.T, c cell) {
 	if c.last {
 		victim = o.Size - 1
 	}
-	if c.fault != "stop" && slices.Index(phases, c.phase) >= slices.Index(phases, "linked") {
-		o.JoinTimeout = limit // nobody is absent
+	last := "linked" // at which nobody is absent
+	if c.fault == "stop" {
+		last = "joined"
+	}
+	if slices.Index(phases, c.phase) >= slices.Index(phases, last) {
+		o.JoinTimeout = limit
 	}
 	f := start(t, o, "life", func(rank int) []string {
 		if rank == victim {

@@ -100,6 +100,11 @@ func TestStaleFolder(t *testing.T) {
 				for _, c := range f.command {
 					c.Process.Signal(signal)
 				}
+				for r := range f.command {
+					if signal == syscall.SIGSTOP {
+						f.waitStopped(r, limit)
+					}
+				}
 			}
 			for _, ended := range f.ended {
 				<-ended
@@ -220,8 +225,11 @@ func TestCancelledJoin(t *testing.T) {
 	o := options(t, 3)
 	o.Rank = 1
 	ctx, cancel := context.WithCancel(context.Background())
-	time.AfterFunc(50*time.Millisecond, cancel)
-	_, err := Join(ctx, o)
+	joined := make(chan error, 1)
+	go func() { _, err := Join(ctx, o); joined <- err }()
+	waitFor(t, func() bool { s, _ := filepath.Glob(filepath.Join(o.Dir, "*", "1")); return len(s) == 1 })
+	cancel()
+	err := <-joined
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "waiting for ranks 0, 2 to join") {
 		t.Errorf("got %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -84,8 +85,9 @@ func TestHostile(t *testing.T) {
 		agreement{1, "x", nil}.encode(), export{"x"}.encode(),
 		other.encode(), self.encode(), far.encode(),
 	}
-	before := heap()
+	before := settledHeap(math.MaxInt64)
 	var peak, live atomic.Uint64 // with garbage, and without
+	var sending sync.RWMutex     // who looks at what lives has the senders wait
 	watching := make(chan struct{})
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -97,8 +99,9 @@ func TestHostile(t *testing.T) {
 				peak.Store(max(peak.Load(), heap()))
 			}
 			if i%10 == 0 {
-				runtime.GC()
-				live.Store(max(live.Load(), heap()))
+				sending.Lock()
+				live.Store(max(live.Load(), settledHeap(before)))
+				sending.Unlock()
 			}
 		}
 	})
@@ -106,16 +109,12 @@ func TestHostile(t *testing.T) {
 	for s := range 8 {
 		senders.Go(func() {
 			var slow []net.Conn // connections that say nothing
-			for i := s; i < requests; i += 8 {
+			send := func(i int) error {
+				sending.RLock()
+				defer sending.RUnlock()
 				conn, err := connect(socket)
 				if err != nil {
-					if !errors.Is(err, syscall.EAGAIN) {
-						t.Error(err)
-						return
-					}
-					i -= 8 // the queue is full
-					time.Sleep(time.Millisecond)
-					continue
+					return err
 				}
 				if packet := packets[i%len(packets)]; packet != nil {
 					conn.Write(packet)
@@ -124,6 +123,16 @@ func TestHostile(t *testing.T) {
 					slow = append(slow, conn)
 				} else {
 					conn.Close()
+				}
+				return nil
+			}
+			for i := s; i < requests; i += 8 {
+				if err := send(i); errors.Is(err, syscall.EAGAIN) {
+					i -= 8 // the queue is full
+					time.Sleep(time.Millisecond)
+				} else if err != nil {
+					t.Error(err)
+					return
 				}
 			}
 			for _, conn := range slow {
@@ -154,12 +163,11 @@ func TestHostile(t *testing.T) {
 	}
 	close(watching)
 	all.Wait()
-	runtime.GC()
-	live.Store(max(live.Load(), heap()))
+	live.Store(max(live.Load(), settledHeap(before)))
 	grown := func(now uint64) int64 { return int64(now) - int64(before) }
 	t.Logf("%d requests: memory grows by %d KiB at most, %d with garbage", requests, grown(live.Load())>>10, grown(peak.Load())>>10)
 	// The 8 senders are in this process, too. When garbage is collected depends on what else runs.
-	if grown(live.Load()) > 5<<20 || grown(peak.Load()) > 20<<20 {
+	if grown(live.Load()) > mostGrown || grown(peak.Load()) > 20<<20 {
 		t.Errorf("memory grows by %d bytes, %d with garbage", grown(live.Load()), grown(peak.Load()))
 	}
 }
@@ -169,6 +177,26 @@ func heap() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc + m.StackInuse
+}
+
+// mostGrown is by how much the heap may grow in a flood.
+const mostGrown = 5 << 20
+
+// settledHeap is heap without garbage. Of connections that wait to be accepted some are under way at any time: it
+// looks again as long as that is more than mostGrown above what was before.
+func settledHeap(before uint64) (least uint64) {
+	for i := range 500 {
+		runtime.GC() // what the first one runs the finalizers of goes with the second
+		runtime.GC()
+		if now := heap(); i == 0 || now < least {
+			least = now
+		}
+		if least <= before+mostGrown {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return least
 }
 
 // TestStrangers lets processes of the same run come that do not fit.

@@ -17,16 +17,19 @@ func stacks() string {
 	return string(b[:runtime.Stack(b, true)])
 }
 
-// fail runs f in each process of a world that is to end, and returns why it ended there.
+// fail runs f in each process of a world that is to end, once all have joined, and returns why it ended there.
 func fail(t *testing.T, o Options, f func(w *World) error) []error {
 	t.Helper()
 	errs := make([]error, o.Size)
-	var all sync.WaitGroup
+	var all, joined sync.WaitGroup
+	joined.Add(o.Size)
 	for r := range o.Size {
 		all.Go(func() {
 			o := o
 			o.Rank = r
 			w, err := Join(context.Background(), o)
+			joined.Done()
+			joined.Wait()
 			if err != nil {
 				t.Error(err)
 				return

@@ -1,12 +1,13 @@
 // Package abacus is a machine for tests of what measures: the CPU machine with launches of its
-// own for whole collectives. It is registered as "abacus-with-teams".
+// own for whole collectives, and with a clock that counts what is issued: what is measured does not depend on what
+// else the host does. It is registered as "abacus-with-teams".
 package abacus
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"sync"
 
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/contest"
@@ -16,8 +17,7 @@ import (
 )
 
 // Abacus is the CPU machine, by the name of which sizes stay small, with graphs and with
-// launches of its own for whole collectives, each carried out by a schedule: "quick" as it is, "slow" after a
-// pause, "nccl" only where order does not matter, "wrong" with one element
+// launches of its own for whole collectives, each carried out by a schedule: "quick", "slow", "nccl" only where order does not matter, "wrong" with one element
 // changed.
 type Abacus struct{ device.Machine }
 
@@ -32,13 +32,95 @@ func (a Abacus) Open(ctx context.Context, ranks int) (device.World, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Beads{World: w}, nil
+	return &Beads{World: w, clock: &clock{at: map[int64][2]int64{}}}, nil
 }
 
 // Beads is a world of an Abacus.
-type Beads struct{ device.World }
+type Beads struct {
+	device.World
+	clock *clock
+}
 
-func (w *Beads) Device(rank int) device.Device { return rod{w.World.Device(rank)} }
+// clock tells the times of marks. On a stream a command takes what its kind always takes, and begins when the one
+// before it has ended; the streams are at the same time whenever the world comes to rest.
+type clock struct {
+	mu    sync.Mutex
+	lanes []*lane            // of the streams
+	at    map[int64][2]int64 // when marks begin and end, in nanoseconds
+	tells device.Observer
+}
+
+// lane is a stream's part of the clock: the time behind all that was issued, in nanoseconds.
+type lane struct {
+	*clock
+	now int64
+}
+
+const (
+	ofCommand    = 5000 // of a schedule, or a kernel
+	ofQuick      = 2000
+	ofUnordered  = 1500
+	ofSlow       = 500_000
+	ofWrong      = 2500
+	betweenMarks = 1
+)
+
+func (l *lane) takes(ns int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.now += ns
+}
+
+func (l *lane) mark(id int64, end int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.now += betweenMarks
+	span := l.at[id]
+	span[end] = l.now
+	l.at[id] = span
+}
+
+// Began implements device.Observer.
+func (c *clock) Began(rank int, stream string, id, _ int64) {
+	c.mu.Lock()
+	o, ns := c.tells, c.at[id][0]
+	c.mu.Unlock()
+	o.Began(rank, stream, id, ns)
+}
+
+// Ended implements device.Observer.
+func (c *clock) Ended(rank int, stream string, id, _ int64) {
+	c.mu.Lock()
+	o, ns := c.tells, c.at[id][1]
+	c.mu.Unlock()
+	o.Ended(rank, stream, id, ns)
+}
+
+func (w *Beads) Observe(o device.Observer) {
+	w.clock.mu.Lock()
+	w.clock.tells = o
+	w.clock.mu.Unlock()
+	if o != nil {
+		o = w.clock
+	}
+	w.World.Observe(o)
+}
+
+func (w *Beads) Sync(ctx context.Context) error {
+	err := w.World.Sync(ctx)
+	w.clock.mu.Lock()
+	defer w.clock.mu.Unlock()
+	latest := int64(0)
+	for _, l := range w.clock.lanes {
+		latest = max(latest, l.now)
+	}
+	for _, l := range w.clock.lanes {
+		l.now = latest
+	}
+	return err
+}
+
+func (w *Beads) Device(rank int) device.Device { return rod{w.World.Device(rank), w.clock} }
 func (w *Beads) TeamAlgorithms() []string      { return []string{"quick", "slow", "nccl", "wrong"} }
 func (w *Beads) Guesses() []string             { return []string{"40x24x32 bf16"} }
 func (w *Beads) Identity() string              { return "abacus sm_123" }
@@ -54,36 +136,60 @@ type again struct {
 func (g again) Launch(context.Context) error { return g.issue() }
 func (again) Close() error                   { return nil }
 
-type rod struct{ device.Device }
+type rod struct {
+	device.Device
+	clock *clock
+}
 
 func (d rod) NewStream(o device.StreamOptions) (device.Stream, error) {
 	s, err := d.Device.NewStream(o)
-	return wire{s}, err
+	l := &lane{clock: d.clock}
+	d.clock.mu.Lock()
+	defer d.clock.mu.Unlock()
+	for _, other := range d.clock.lanes {
+		l.now = max(l.now, other.now)
+	}
+	d.clock.lanes = append(d.clock.lanes, l)
+	return wire{s, l}, err
 }
 
-type wire struct{ device.Stream }
+type wire struct {
+	device.Stream
+	lane *lane
+}
+
+func (s wire) Begin(id int64) error { s.lane.mark(id, 0); return s.Stream.Begin(id) }
+func (s wire) End(id int64) error   { s.lane.mark(id, 1); return s.Stream.End(id) }
+
+func (s wire) Copy(dst, src device.View) error {
+	s.lane.takes(ofCommand)
+	return s.Stream.Copy(dst, src)
+}
+
+func (s wire) Wait(e device.Event) error {
+	s.lane.takes(ofCommand)
+	return s.Stream.Wait(e)
+}
+
+func (s wire) WaitCounter(c device.Counters, i int, atLeast int64) error {
+	s.lane.takes(ofCommand)
+	return s.Stream.WaitCounter(c, i, atLeast)
+}
 
 func (s wire) Launch(l device.Launch) error {
 	b, ok := l.(*bead)
 	if !ok {
+		s.lane.takes(ofCommand)
 		return s.Stream.Launch(l)
 	}
+	s.lane.takes(map[string]int64{"quick": ofQuick, "slow": ofSlow, "nccl": ofUnordered, "wrong": ofWrong}[b.algo])
 	b.run++
-	if err := b.ch.Issue(0, b.member, b.run-1); err != nil {
+	if err := b.ch.Issue(0, b.member, b.run-1); err != nil || b.algo != "wrong" {
 		return err
 	}
-	switch b.algo {
-	case "slow":
-		return s.Call(func() {
-			for began := time.Now(); time.Since(began) < 500*time.Microsecond; { // sleeping is for a millisecond or more; what runs beside the test takes some hundred
-			}
-		})
-	case "wrong":
-		first := b.out
-		first.Shape = []int64{1}
-		return s.Copy(first, contest.Vector(b.out.Mem, b.out.Off+first.DType.Size(), first.DType, 1))
-	}
-	return nil
+	first := b.out
+	first.Shape = []int64{1}
+	return s.Stream.Copy(first, contest.Vector(b.out.Mem, b.out.Off+first.DType.Size(), first.DType, 1))
 }
 
 type bead struct {

@@ -215,7 +215,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		}
 		_ = w.Close()
 	}
-	for range 100 {
+	for range 6000 {
 		if runtime.NumGoroutine() <= before {
 			return
 		}

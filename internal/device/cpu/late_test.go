@@ -28,7 +28,7 @@ func TestLongKernel(t *testing.T) {
 				}
 				return device.Dense(mem, ir.F32, shape)
 			}
-			const tokens, dh = 20000, 16
+			const tokens, dh = 200000, 16
 			k := device.Kernel{Op: ir.OpAttention, Value: 1,
 				Ins:  []device.View{view(tokens, 1, dh), view(tokens, 1, dh), view(tokens, 1, dh)},
 				Outs: []device.View{view(tokens, 1, dh)}}
@@ -52,7 +52,7 @@ func TestLongKernel(t *testing.T) {
 			if err := w.Close(); err != nil {
 				t.Error(err)
 			}
-			if took := time.Since(began); took > 3*time.Second {
+			if took := time.Since(began); took > 30*time.Second {
 				t.Errorf("it ended %v after it was begun", took)
 			}
 		})

@@ -566,7 +566,7 @@ func TestEnqueueHangs(t *testing.T) {
 			}
 			release := c.f.Block(call)
 			defer func() {
-				c.f.dead = 1 // what hangs is not given back
+				c.f.die()
 				release()
 				c.f.abandon()
 			}()

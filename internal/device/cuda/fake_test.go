@@ -55,6 +55,7 @@ type fakeGPU struct {
 	joinOf    map[uintptr]*fakeJoin // by function
 	hasty     bool                  // kernels run out of time at once
 	mute      bool                  // and raise nothing
+	patient   bool                  // kernels of queues never run out of time
 	reach     fakeReach
 	ills      map[int32]uintptr // by device: what calls about its streams return, from now on
 	order     *fakeOrder        // of copies; nil where nobody asks
@@ -192,12 +193,21 @@ func (f *fakeGPU) forget(kind string, at uintptr) uintptr {
 // abandon takes the memory from a fake that is used no more, for the next: a test keeps its
 // fakes until it ends, and what hangs keeps them longer.
 func (f *fakeGPU) abandon() {
+	f.mu.Lock() // of what hung some may go on
+	defer f.mu.Unlock()
 	for _, b := range f.blocks {
 		if !f.haunted {
 			keepBlock(b)
 		}
 	}
 	clear(f.blocks)
+}
+
+// die has every call fail from now on: what hangs, or hung, does not give back what it has.
+func (f *fakeGPU) die() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dead = 1
 }
 
 // do does what a stream was given, or records it.

@@ -261,7 +261,7 @@ func (f *fakeGPU) wiredWork(name string, params uintptr) fakeWork {
 	}](at)
 	now := func() int64 { return int64(atomic.LoadUint64(word(a.At))) }
 	var began time.Time
-	late := func() bool { return time.Since(began).Nanoseconds() > a.Ns }
+	late := func() bool { return !f.patient && time.Since(began).Nanoseconds() > a.Ns }
 	return fakeWork{
 		wait: func(since time.Time) bool {
 			began = since
@@ -290,7 +290,7 @@ func (f *fakeGPU) joined(j kernels.Join) []fakeWork {
 	take := fakeWork{
 		wait: func(since time.Time) bool {
 			began = since
-			return now() >= j.Count || peek(uintptr(j.Abort)) != 0 || time.Since(since) > j.Timeout
+			return now() >= j.Count || peek(uintptr(j.Abort)) != 0 || !f.patient && time.Since(since) > j.Timeout
 		},
 		do: func() {
 			if v := now(); v < j.Count {
@@ -348,7 +348,8 @@ func (f *fakeGPU) meet(m kernels.Meeting) []fakeWork {
 		}},
 		{wait: func(since time.Time) bool {
 			began = since
-			return late() < 0 || peek(uintptr(t.Abort)) != 0 || time.Since(since).Nanoseconds() > t.Timeout
+			return late() < 0 || peek(uintptr(t.Abort)) != 0 ||
+				!f.patient && time.Since(since).Nanoseconds() > t.Timeout
 		}, do: func() {
 			if i := late(); i >= 0 {
 				reportWait(uintptr(t.Record), uintptr(t.Abort), t.Tag, int64(atomic.LoadUint32(own)), int64(i), time.Since(began))

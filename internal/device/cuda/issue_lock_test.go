@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -164,8 +163,7 @@ func TestNoBuffers(t *testing.T) {
 		f := newFake(t, 1)
 		m := newMachine(f.system(), Options{Kernels: f})
 		m.sys.Patience = 5 * time.Millisecond
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
+		ctx := newLapsing(t)
 		w, err := m.Open(ctx, 1)
 		if err != nil {
 			t.Fatal(err)
@@ -184,7 +182,10 @@ func TestNoBuffers(t *testing.T) {
 		f.mu.Lock()
 		f.fail["cuEventQuery"], f.fail["cuStreamQuery"] = nvlib.CUDANotReady, status
 		f.mu.Unlock()
-		for range 3 {
+		for i := range 3 {
+			if i == 2 && status == nvlib.CUDANotReady {
+				time.AfterFunc(50*time.Millisecond, ctx.lapse)
+			}
 			if err == nil {
 				err = s.Upload(v, make([]byte, 64))
 			}
@@ -196,8 +197,6 @@ func TestNoBuffers(t *testing.T) {
 		clear(f.fail)
 		f.mu.Unlock()
 		_ = w.Close()
-		f.mu.Lock()
-		f.dead = 1 // a lost device gives nothing back
-		f.mu.Unlock()
+		f.die()
 	}
 }

@@ -50,11 +50,7 @@ func TestMeasuringHangs(t *testing.T) {
 				name := fmt.Sprintf("%s %s", t.Name(), call)
 				device.Register(name, func(*procs.World) (device.Machine, error) { return m, nil })
 				release := f.Block(call)
-				defer func() {
-					f.mu.Lock()
-					defer f.mu.Unlock()
-					f.dead = 1 // what hangs is not given back
-				}()
+				defer f.die()
 				defer release()
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				defer cancel()

@@ -12,7 +12,7 @@ import (
 )
 
 // TestSyncSoon: Sync notices the end of a run soon after it, in a part of the time
-// that the run took, at best: others may keep a CPU busy for a while.
+// that the run took, at best: others may keep the CPUs busy for a while, here for a minute.
 func TestSyncSoon(t *testing.T) {
 	f := newFake(t, 1)
 	var end time.Time
@@ -35,14 +35,14 @@ func TestSyncSoon(t *testing.T) {
 	l, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{v}, Outs: []device.View{v}})
 	must(err)
 	for _, takes := range []time.Duration{20 * time.Microsecond, 300 * time.Microsecond, 1300 * time.Microsecond, 3 * time.Millisecond} {
-		best := time.Hour
-		for range 10 {
+		best, soon := time.Hour, takes/8+200*time.Microsecond
+		for tried := time.Now(); best > soon && time.Since(tried) < time.Minute; {
 			must(s[0].Launch(l))
 			end = time.Now().Add(takes)
 			must(w.Sync(t.Context()))
 			best = min(best, time.Since(end))
 		}
-		if best > takes/8+200*time.Microsecond {
+		if best > soon {
 			t.Errorf("the end of a run of %v was noticed after %v more, at best", takes, best)
 		}
 	}

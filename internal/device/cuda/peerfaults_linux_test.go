@@ -378,13 +378,16 @@ func TestPeerMute(t *testing.T) {
 		loaded.Add(2)
 		errs := runMembers(t, alike(2, peerJob{GPUs: 2, PerGPU: 1, Timeout: 500 * time.Millisecond}),
 			func(p *peerMember) error {
+				p.f.mu.Lock()
+				p.f.patient = true
+				p.f.mu.Unlock()
 				if err := p.double(t, 64, hocket.LoadOptions{Algorithm: algorithm}); err != nil {
 					t.Error(err)
 				}
 				loaded.Done()
 				loaded.Wait()
 				p.f.mu.Lock()
-				p.f.mute = p.rank == 1
+				p.f.patient, p.f.mute = false, p.rank == 1
 				p.f.mu.Unlock()
 				return p.double(t, 64, hocket.LoadOptions{Algorithm: algorithm})
 			})

@@ -500,9 +500,7 @@ func TestNCCLHangs(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 		isLost(t, w.Close(), "work still ran")
-		f.mu.Lock()
-		f.dead = 1 // what hangs is not given back
-		f.mu.Unlock()
+		f.die()
 	}
 }
 

@@ -127,22 +127,18 @@ func (r *rig) quarrel() {
 func testDeadlock(r *rig) {
 	r.open(r.some(2))
 	r.quarrel()
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	err := r.w.Sync(ctx)
 	if !r.m.Caps().Deadlocks {
-		if !errors.Is(err, context.DeadlineExceeded) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := r.w.Sync(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			r.Errorf("after the deadline: %v", err)
 		}
 		return
 	}
+	err := r.syncs()
 	var d *device.Deadlock
 	if !errors.As(err, &d) {
 		r.Fatalf("Sync returned %v", err)
-	}
-	if took := time.Since(began); took > time.Second/2 {
-		r.Errorf("it took %v to see the deadlock", took)
 	}
 	var where []string
 	for _, b := range d.Blocked {
