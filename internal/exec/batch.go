@@ -165,7 +165,7 @@ func (p *Program) bring(ctx context.Context, batch []Args, weights *Weights) err
 // run: were the world given up as in a run, deadlines shorter than this takes would have it
 // begin again for ever.
 func (p *Program) upload(ctx context.Context, take func(name string) *tensor.Tensor) error {
-	for i, t := range p.weights.missing(take) {
+	for i, t := p.weights.missing(0, take); i >= 0; i, t = p.weights.missing(i+1, take) {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("before the run, while weights are uploaded: %w", err)
 		}
@@ -233,9 +233,8 @@ func (p *Program) runAdmitted(ctx context.Context, k int) (issued time.Duration,
 	late, done := grace.After(ctx, p.opts.Grace)
 	defer done()
 	began := time.Now()
-	frames := p.binder.frames[:k]
 	err = p.issuer.within(late, func() error { // nothing between that a machine must keep out
-		return p.im.World.Batch(func() error { return p.issuer.runs(frames) })
+		return p.im.World.Batch(func() error { return p.issuer.runs(p.binder.frames[:k]) })
 	})
 	issued = time.Since(began)
 	if err == nil {
@@ -243,7 +242,7 @@ func (p *Program) runAdmitted(ctx context.Context, k int) (issued time.Duration,
 	}
 	if p.gather != nil {
 		for i := 0; err == nil && i < k; i++ {
-			err = p.gather.gather(late, frames[i])
+			err = p.gather.gather(late, p.binder.frames[i])
 		}
 	}
 	return issued, ctx.Err(), err

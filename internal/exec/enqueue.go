@@ -66,10 +66,8 @@ func (p *Program) enqueue(
 	}
 	brings := false
 	if !known {
-		for range p.weights.missing(func(name string) *tensor.Tensor { return a.host(name, weights) }) {
-			brings = true
-			break
-		}
+		i, _ := p.weights.missing(0, func(name string) *tensor.Tensor { return a.host(name, weights) })
+		brings = i >= 0
 	}
 	if !capturing {
 		err = p.makeReady(ctx, batch, weights, known, brings)

@@ -1,7 +1,6 @@
 package exec
 
 import (
-	"iter"
 	"slices"
 	"weak"
 
@@ -85,19 +84,19 @@ func (c *weightCache) decide(batch []Args, weights *Weights, ins []int) {
 	}
 }
 
-// missing yields the inputs that stay on the devices and are not there yet, with what take returns for each.
-func (c *weightCache) missing(take func(name string) *tensor.Tensor) iter.Seq2[int, *tensor.Tensor] {
-	return func(yield func(int, *tensor.Tensor) bool) {
-		for i := range c.im.Inputs {
-			io := &c.im.Inputs[i]
-			if len(io.Parts) == 0 || !c.skip[c.im.FirstBlock[io.Name]] || c.im.Residents[i] != nil {
-				continue
-			}
-			if t := take(io.Name); !c.contents[i].Are(t) && !yield(i, t) {
-				return
-			}
+// missing returns the first input, from i on, that stays on the devices and is not there yet, and what take returns
+// for it; -1 for none.
+func (c *weightCache) missing(i int, take func(name string) *tensor.Tensor) (int, *tensor.Tensor) {
+	for ; i < len(c.im.Inputs); i++ {
+		io := &c.im.Inputs[i]
+		if len(io.Parts) == 0 || !c.skip[c.im.FirstBlock[io.Name]] || c.im.Residents[i] != nil {
+			continue
+		}
+		if t := take(io.Name); !c.contents[i].Are(t) {
+			return i, t
 		}
 	}
+	return -1, nil
 }
 
 // settle notes what a batch has left on the devices.
