@@ -79,7 +79,36 @@ func hostileFiles(t *testing.T, dir string) {
 	must(err)
 	must(z.Close())
 	write("lists.pickle.gz", packed.Bytes(), 0)
+	hostilePickles(write)
 	must(os.Symlink("loop.json", filepath.Join(dir, "loop.json")))
+}
+
+// hostilePickles writes snapshots and flight records that stand for far more than they hold.
+func hostilePickles(write func(name string, b []byte, sparse int64)) {
+	text := func(s string) string {
+		return "X" + string(bits.LittleEndian.AppendUint32(nil, uint32(len(s)))) + s
+	}
+	snapshot := func(name, traces string) {
+		s := "\x80\x02}" + text("segments") + "]s" + text("device_traces") + traces + "s."
+		write(name, []byte(s), 0)
+	}
+	event := "}(" + text("action") + text("alloc") + text("size") + "K\x01" + text("addr") + "K\x01uq\x01"
+	deep := ")" + strings.Repeat("q\x00h\x00\x86", 2_000_000)
+	snapshot("deep.pickle", "]]}"+text("action")+deep+"saa")
+	snapshot("shared.pickle", "](]("+event+strings.Repeat("h\x01", 100_000)+"eq\x02"+strings.Repeat("h\x02", 10_000)+"e")
+	snapshot("live.pickle", "]]("+event+strings.Repeat("h\x01", 500_000)+"ea")
+	laughs := "]q\x000"
+	for depth := range 6 {
+		laughs += "](" + strings.Repeat("h"+string(rune(depth)), 999) + "eq" + string(rune(depth+1)) + "0"
+	}
+	write("laughs.pickle", []byte("\x80\x02}"+text("entries")+"]"+laughs+"h\x06as."), 0)
+	var groups strings.Builder
+	groups.WriteString(`{"pg_config":{"0":{"ranks":"[` + strings.Repeat("1,", 400_000) + `0]"}},"entries":[`)
+	for n := range 200_000 {
+		fmt.Fprintf(&groups, `{"process_group":["%d"],"collective_seq_id":%d},`, n, n)
+	}
+	groups.WriteString(`{}]}`)
+	write("groups.json", []byte(groups.String()), 0)
 }
 
 // nests is loops in each other around a statement.
@@ -153,9 +182,14 @@ func TestHostile(t *testing.T) {
 	must(2, "fifo.pickle", "memory fifo.pickle")
 	must(2, "sparse.csv: more than 67108864 bytes", "memory sparse.csv")
 	must(2, "line.csv: more than 67108864 bytes", "memory line.csv")
-	must(2, "many.csv: more than 1073741824 pairs of buffers live at once", "memory many.csv")
+	must(2, "many.csv: more than 268435456 pairs of buffers live at once", "memory many.csv")
 	must(2, "sparse.pickle: pickle: offset 0", "memory sparse.pickle")
 	must(2, "lists.pickle.gz: pickle: offset ", "memory lists.pickle.gz")
+	must(2, "deep.pickle: event 0: action is a tuple of 2", "memory deep.pickle")
+	must(2, "shared.pickle: device_traces[20]: more than 2097152 segments, blocks and events", "memory shared.pickle")
+	must(0, "500001 allocations traced", "memory live.pickle")
+	must(2, "laughs.pickle: an entry has more than 1048576 bytes", "trace laughs.pickle")
+	must(0, "200001 collectives of 1 rank", "trace groups.json")
 	must(2, "fifo", "run small.hkt --save fifo")
 	must(2, "small.hkt", "run small.hkt --save small.hkt")
 	must(2, "none/x", "run small.hkt --trace none/x")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -280,6 +281,7 @@ func (a *app) packCSV(name string) error {
 }
 
 func (a *app) explainSnapshot(name string) error {
+	debug.SetMemoryLimit(softLimit)
 	f, err := openMemory(name)
 	if err != nil {
 		return err
@@ -309,8 +311,12 @@ func (a *app) explainSnapshot(name string) error {
 			"waiting\t%s\tthe most that was given back and waited for other streams (record_stream)\n", tensor.Size(x.Waiting))
 		fmt.Fprintf(tw, "free\t%s\tof the segments at the end, neither held nor waiting\n", tensor.Size(x.Free))
 		fmt.Fprintf(tw, "rounding\t%s\tby which blocks are larger than was asked for\n", tensor.Size(x.Rounding))
-		fmt.Fprintf(tw, "a plan\t%s\tfor the same lifetimes, of which %s are live at once\n",
-			tensor.Size(x.Peak), tensor.Size(x.Bound))
+		if x.Planned() {
+			fmt.Fprintf(tw, "a plan\t%s\tfor the same lifetimes, of which %s are live at once\n",
+				tensor.Size(x.Peak), tensor.Size(x.Bound))
+		} else {
+			fmt.Fprintf(tw, "a plan\tnone\ttoo many allocations are live at once: %s\n", tensor.Size(x.Bound))
+		}
 		_ = tw.Flush()
 	}
 	a.out.memoryResult = fp

@@ -37,8 +37,9 @@ func (s *Snapshot) plan(x *Explanation) {
 	x.Kept = max(base, 0)
 	load, at := pack.Load(items)
 	x.Bound = x.Kept + load
-	off := pack.Search(items, load, 20e6)
-	x.Peak = x.Kept + pack.Height(items, off)
+	if pack.Overlaps(items) <= mostPairs {
+		x.Peak = x.Kept + pack.Height(items, pack.Search(items, load, 20e6))
+	}
 	for k, it := range items {
 		if it.Begin <= at && at < it.End {
 			x.AtPeak = append(x.AtPeak, Held{Name: fmt.Sprintf("allocation %d", k), Bytes: it.Size})
@@ -63,9 +64,16 @@ func (x *Explanation) base(s *Snapshot) int64 {
 	return max(bytes, 0)
 }
 
+// Planned reports whether there is a plan: none is made for more than 2^28 pairs of allocations that
+// are live at once.
+func (x *Explanation) Planned() bool { return x.Peak >= x.Bound }
+
 // Report is what the plan of a snapshot's lifetimes takes.
 func (x *Explanation) Report() *Report {
-	return &Report{Peak: x.Peak, Bound: x.Bound, Sequential: x.Bound, Reserved: x.ReservedPeak,
-		GapPercent: gap(x.Peak, x.Bound),
-		Buffers:    x.Blocks, AtPeak: x.AtPeak}
+	r := &Report{Peak: x.Peak, Bound: x.Bound, Sequential: x.Bound, Reserved: x.ReservedPeak,
+		Buffers: x.Blocks, AtPeak: x.AtPeak}
+	if x.Planned() {
+		r.GapPercent = gap(x.Peak, x.Bound)
+	}
+	return r
 }

@@ -86,9 +86,16 @@ func readSnapshot(r io.Reader) ([]*Snapshot, error) {
 	return out, nil
 }
 
+// mostRecords bounds the segments, blocks and events of a snapshot together. A pickle may have one list
+// in many places, so its own size does not bound them.
+const mostRecords = 2 << 20
+
+const mostDevices = 1024
+
 // snapshotReader keeps the first error.
 type snapshotReader struct {
 	byDevice map[int64]*Snapshot
+	records  int
 	err      error
 }
 
@@ -98,15 +105,24 @@ func (d *snapshotReader) failf(format string, args ...any) {
 	}
 }
 
+// list returns the items of a list of records; none once there was an error.
 func (d *snapshotReader) list(v any, where string, args ...any) []any {
+	var items []any
 	switch l := v.(type) {
 	case *pickle.List:
-		return l.Items
-	case pickle.Tuple:
-		return l
+		items = l.Items
+	case *pickle.Tuple:
+		items = l.Items
+	default:
+		d.failf("%s is no list", fmt.Sprintf(where, args...))
 	}
-	d.failf("%s is no list", fmt.Sprintf(where, args...))
-	return nil
+	if d.records += len(items); d.records > mostRecords {
+		d.failf("%s: more than %d segments, blocks and events", fmt.Sprintf(where, args...), mostRecords)
+	}
+	if d.err != nil {
+		return nil
+	}
+	return items
 }
 
 func (d *snapshotReader) dict(v any, where string, k int) *pickle.Dict {
@@ -121,7 +137,7 @@ func (d *snapshotReader) dict(v any, where string, k int) *pickle.Dict {
 func (d *snapshotReader) number(m *pickle.Dict, key, where string, k int) int64 {
 	n, ok := m.Get(key).(int64)
 	if !ok || n < 0 {
-		d.failf("%s %d: %s is %v, which is no number", where, k, key, m.Get(key))
+		d.failf("%s %d: %s is %s, which is no number", where, k, key, pickle.Brief(m.Get(key)))
 	}
 	return n
 }
@@ -139,6 +155,9 @@ func (d *snapshotReader) size(m *pickle.Dict, key, where string, k int) int64 {
 func (d *snapshotReader) device(id int64) *Snapshot {
 	s := d.byDevice[id]
 	if s == nil {
+		if len(d.byDevice) == mostDevices {
+			d.failf("more than %d devices", mostDevices)
+		}
 		s = &Snapshot{Device: id}
 		d.byDevice[id] = s
 	}
@@ -169,7 +188,7 @@ func (d *snapshotReader) event(dev int64, v any, k int) {
 	m := d.dict(v, "event", k)
 	action, ok := m.Get("action").(string)
 	if !ok {
-		d.failf("event %d: action is %v", k, m.Get("action"))
+		d.failf("event %d: action is %s", k, pickle.Brief(m.Get("action")))
 	}
 	e := Event{Action: action, Bytes: d.size(m, "size", "event", k)}
 	e.Addr, _ = m.Get("addr").(int64)
@@ -198,7 +217,7 @@ type Explanation struct {
 	// Blocks is the number of allocations traced.
 	Blocks int `json:"blocks"`
 	// Bound is the most that was live at once: what a plan of the same lifetimes needs at the least; Peak is what it
-	// takes.
+	// takes, 0 where it was too much to make one (see Planned).
 	Bound  int64  `json:"bound"`
 	Peak   int64  `json:"peak"`
 	AtPeak []Held `json:"at_peak"`

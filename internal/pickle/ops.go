@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Opcodes, by their names in Python's pickletools.
@@ -43,8 +44,11 @@ func (d *decoder) step(op byte) error {
 		_, err := d.uint(8)
 		return err
 	case opMark:
+		if len(d.marks) == maxStack {
+			return fmt.Errorf("more than %d values in each other: %w", maxStack, ErrLimit)
+		}
 		d.marks = append(d.marks, len(d.stack))
-		return d.count(1)
+		return d.count(sizeMark)
 	case opPop:
 		_, err := d.pop()
 		return err
@@ -53,7 +57,7 @@ func (d *decoder) step(op byte) error {
 		return err
 	case opDup:
 		v, err := d.top()
-		return d.pushed(v, err)
+		return d.pushed(v, 0, err)
 	case opBinPut, opLongBinPut, opMemoize, opBinGet, opLongBinGet:
 		return d.memory(op)
 	case opAppend, opAppends, opAddItems, opSetItem, opSetItems, opBuild:
@@ -63,8 +67,8 @@ func (d *decoder) step(op byte) error {
 	case opGlobal, opStackGlobal, opReduce, opNewObj, opNewObjEx, opBinPersID:
 		return d.object(op)
 	}
-	v, err := d.atom(op)
-	return d.pushed(v, err)
+	v, bytes, err := d.atom(op)
+	return d.pushed(v, bytes, err)
 }
 
 // begin reads the first opcode, which names the protocol.
@@ -80,32 +84,36 @@ func (d *decoder) begin(op byte) error {
 	return err
 }
 
-func (d *decoder) pushed(v any, err error) error {
+func (d *decoder) pushed(v any, bytes int64, err error) error {
 	if err != nil {
 		return err
 	}
-	return d.push(v)
+	return d.push(v, bytes)
 }
 
-// atom decodes a value that has no parts on the stack.
-func (d *decoder) atom(op byte) (any, error) {
+// atom decodes a value that has no parts on the stack, and tells the bytes that it takes.
+func (d *decoder) atom(op byte) (any, int64, error) {
 	switch op {
 	case opNone:
-		return nil, nil
+		return nil, 0, nil
 	case opNewTrue, opNewFalse:
-		return op == opNewTrue, nil
+		return op == opNewTrue, 0, nil
 	case opEmptyList:
-		return &List{}, nil
+		return d.lists.new(), sizeList, nil
 	case opEmptyTuple:
-		return Tuple{}, nil
+		return d.tuples.new(), sizeList, nil
 	case opEmptyDict:
-		return &Dict{}, nil
+		return d.dicts.new(), sizeDict, nil
 	case opEmptySet:
-		return &Set{}, nil
+		return d.sets.new(), sizeList, nil
 	case opBinInt, opBinInt1, opBinInt2, opLong1, opLong4, opBinFloat:
-		return d.number(op)
+		before := d.offset
+		v, err := d.number(op)
+		return v, sizeNumber + d.offset - before, err
 	}
-	return d.characters(op)
+	before := d.offset
+	v, err := d.characters(op)
+	return v, sizeList + d.offset - before, err
 }
 
 func (d *decoder) number(op byte) (any, error) {
@@ -186,7 +194,7 @@ func (d *decoder) memory(op byte) error {
 	var err error
 	switch op {
 	case opMemoize:
-		key = uint64(len(d.memo))
+		key = uint64(d.kept)
 	case opBinPut, opBinGet:
 		key, err = d.uint(1)
 	default:
@@ -196,16 +204,47 @@ func (d *decoder) memory(op byte) error {
 		return err
 	}
 	if op == opBinGet || op == opLongBinGet {
-		v, ok := d.memo[key]
+		v, ok := d.recall(key)
 		if !ok {
 			return fmt.Errorf("it takes back value %d, which was not kept", key)
 		}
-		return d.push(v)
+		return d.push(v, 0)
 	}
-	if d.memo[key], err = d.top(); err != nil {
+	v, err := d.top()
+	if err != nil {
 		return err
 	}
-	return d.count(1)
+	return d.keep(key, v)
+}
+
+func (d *decoder) recall(key uint64) (any, bool) {
+	if key < uint64(len(d.memo)) {
+		return d.memo[key].v, d.memo[key].set
+	}
+	v, ok := d.sparse[key]
+	return v, ok
+}
+
+// keep puts a value into the memo. Python numbers them from 0 or 1.
+func (d *decoder) keep(key uint64, v any) error {
+	const gap = 64
+	bytes := int64(0)
+	if _, ok := d.recall(key); !ok {
+		bytes, d.kept = sizeKept, d.kept+1
+	}
+	switch n := uint64(len(d.memo)); {
+	case key >= n+gap:
+		d.sparse[key] = v
+		return d.count(bytes + sizeSparse)
+	case key >= n:
+		bytes += int64(key-n) * sizeKept
+		for key >= uint64(len(d.memo)) {
+			v, ok := d.sparse[uint64(len(d.memo))]
+			d.memo = append(d.memo, kept{v, ok})
+		}
+	}
+	d.memo[key] = kept{v, true}
+	return d.count(bytes)
 }
 
 // collect makes a value of those above the mark, or of the last ones.
@@ -221,19 +260,29 @@ func (d *decoder) collect(op byte) error {
 	if err != nil {
 		return err
 	}
-	switch op {
-	case opList:
-		return d.push(&List{items})
-	case opFrozenSet:
-		return d.push(&Set{items})
-	case opDict:
-		dict := &Dict{}
+	if op == opDict {
+		dict := d.dicts.new()
 		if err := dict.set(items); err != nil {
 			return err
 		}
-		return d.push(dict)
+		return d.push(dict, sizeDict)
 	}
-	return d.push(Tuple(items))
+	have := d.items.take(len(items))
+	copy(have, items)
+	bytes := sizeList + sizeItem*int64(len(items))
+	switch op {
+	case opList:
+		v := d.lists.new()
+		v.Items = have
+		return d.push(v, bytes)
+	case opFrozenSet:
+		v := d.sets.new()
+		v.Items = have
+		return d.push(v, bytes)
+	}
+	v := d.tuples.new()
+	v.Items = have
+	return d.push(v, bytes)
 }
 
 func (d *Dict) set(items []any) error {
@@ -241,9 +290,18 @@ func (d *Dict) set(items []any) error {
 		return errors.New("a key has no value")
 	}
 	for i := 0; i < len(items); i += 2 {
-		d.Keys, d.Values = append(d.Keys, items[i]), append(d.Values, items[i+1])
+		d.Keys, d.Values = appended(d.Keys, items[i]), appended(d.Values, items[i+1])
 	}
 	return nil
+}
+
+// appended appends. It doubles what is full, however large it is: copying slices of pointers
+// is what takes the time of long lists.
+func appended(to []any, items ...any) []any {
+	if len(to) > 0 && len(to)+len(items) > cap(to) {
+		to = slices.Grow(to, len(to)+len(items))
+	}
+	return append(to, items...)
 }
 
 // fill puts values from the stack into the one below them.
@@ -269,7 +327,7 @@ func (d *decoder) fill(op byte) error {
 	switch op {
 	case opBuild:
 		if object == nil {
-			return fmt.Errorf("it gives state to %T", into)
+			return fmt.Errorf("it gives state to %s", Brief(into))
 		}
 		object.State = items[0]
 		return nil
@@ -279,17 +337,17 @@ func (d *decoder) fill(op byte) error {
 		} else if object != nil {
 			return object.Entries.set(items)
 		}
-		return fmt.Errorf("it sets keys of %T", into)
+		return fmt.Errorf("it sets keys of %s", Brief(into))
 	}
 	switch v := into.(type) {
 	case *List:
-		v.Items = append(v.Items, items...)
+		v.Items = appended(v.Items, items...)
 	case *Set:
-		v.Items = append(v.Items, items...)
+		v.Items = appended(v.Items, items...)
 	case *Object:
-		v.Items.Items = append(v.Items.Items, items...)
+		v.Items.Items = appended(v.Items.Items, items...)
 	default:
-		return fmt.Errorf("it appends to %T", into)
+		return fmt.Errorf("it appends to %s", Brief(into))
 	}
 	return nil
 }
@@ -303,10 +361,19 @@ func (d *decoder) object(op byte) error {
 			return err
 		}
 		name, err := d.line()
-		return d.pushed(&Object{Module: module, Name: name}, err)
+		if err != nil {
+			return err
+		}
+		if err := d.count(int64(len(module) + len(name))); err != nil {
+			return err
+		}
+		return d.made(Object{Module: module, Name: name})
 	case opBinPersID:
 		id, err := d.pop()
-		return d.pushed(&Object{Name: "persistent id", Called: true, Args: Tuple{id}}, err)
+		if err != nil {
+			return err
+		}
+		return d.made(Object{Name: "persistent id", Called: true, Args: &Tuple{[]any{id}}})
 	}
 	n := 2
 	if op == opNewObjEx {
@@ -322,18 +389,24 @@ func (d *decoder) object(op byte) error {
 		if !ok1 || !ok2 {
 			return errors.New("it imports what is no name")
 		}
-		return d.push(&Object{Module: module, Name: name})
+		return d.made(Object{Module: module, Name: name})
 	}
 	callee, ok1 := parts[0].(*Object)
-	args, ok2 := parts[1].(Tuple)
+	args, ok2 := parts[1].(*Tuple)
 	if !ok1 || !ok2 {
-		return fmt.Errorf("it calls %T with %T", parts[0], parts[1])
+		return fmt.Errorf("it calls %s with %s", Brief(parts[0]), Brief(parts[1]))
 	}
-	object := &Object{Module: callee.Module, Name: callee.Name, Called: true, Args: args}
+	object := Object{Module: callee.Module, Name: callee.Name, Called: true, Args: args}
 	if n == 3 {
 		if kw, ok := parts[2].(*Dict); ok {
 			object.Entries = *kw
 		}
 	}
-	return d.push(object)
+	return d.made(object)
+}
+
+func (d *decoder) made(o Object) error {
+	v := d.objects.new()
+	*v = o
+	return d.push(v, sizeObject)
 }

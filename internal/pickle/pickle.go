@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"math/big"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -17,41 +18,93 @@ import (
 // Limits bound what Decode accepts. A zero field has its default.
 type Limits struct {
 	Bytes  int64 // of the pickle; 256 MiB
-	Values int   // that it makes; 8 million, of some 100 bytes each
+	Memory int64 // bytes that its values take; 512 MiB
 }
 
 // Values are nil, bool, int64, *big.Int where int64 is too small, float64, string,
-// []byte, Tuple, *List, *Dict, *Set and *Object. Lists, dicts, sets and objects may be
-// shared, and may contain themselves.
+// []byte, *Tuple, *List, *Dict, *Set and *Object. All but the first seven may be shared,
+// and may contain themselves, to any depth: neither print one nor walk it without a bound.
 type (
 	// Tuple is a tuple.
-	Tuple []any
+	Tuple struct{ Items []any }
 	// List is a list.
 	List struct{ Items []any }
 	// Set is a set or a frozenset, in the order of the pickle, repetitions included.
 	Set struct{ Items []any }
 	// Dict is a dict in the order of the pickle. A key may be there several times, the
 	// last of which counts.
-	Dict struct{ Keys, Values []any }
+	Dict struct {
+		Keys, Values []any
+
+		index map[string]int // of long ones: where the keys that are strings are
+		of    int            // how many keys it was made from
+	}
 	// Object is what an import would find, or what calling it would return.
 	Object struct {
 		Module, Name string
 		Called       bool
-		Args         Tuple // of the call
-		State        any   // what __setstate__ would get
-		Items        List  // what would be appended to it, or added
-		Entries      Dict  // what would be set in it by key
+		Args         *Tuple // of the call; nil for none
+		State        any    // what __setstate__ would get
+		Items        List   // what would be appended to it, or added
+		Entries      Dict   // what would be set in it by key
 	}
 )
 
-// Get returns the value of a key; nil where there is none.
+// Get returns the value of a key; nil where there is none. It must not be called by
+// several goroutines at once.
 func (d *Dict) Get(key string) any {
+	const short = 32
+	if len(d.Keys) > short {
+		if d.of != len(d.Keys) {
+			d.index, d.of = map[string]int{}, len(d.Keys)
+			for i, k := range d.Keys {
+				if text, ok := k.(string); ok {
+					d.index[text] = i
+				}
+			}
+		}
+		if i, ok := d.index[key]; ok {
+			return d.Values[i]
+		}
+		return nil
+	}
 	for i := len(d.Keys) - 1; i >= 0; i-- {
 		if d.Keys[i] == any(key) {
 			return d.Values[i]
 		}
 	}
 	return nil
+}
+
+// Brief says in a few words what a value is, for messages.
+func Brief(v any) string {
+	const most = 64
+	switch v := v.(type) {
+	case nil:
+		return "None"
+	case bool, int64, float64:
+		return fmt.Sprint(v)
+	case string:
+		if len(v) > most {
+			return fmt.Sprintf("%q…", v[:most])
+		}
+		return strconv.Quote(v)
+	case *big.Int:
+		return fmt.Sprintf("an integer of %d bits", v.BitLen())
+	case []byte:
+		return fmt.Sprintf("%d bytes", len(v))
+	case *Tuple:
+		return fmt.Sprintf("a tuple of %d", len(v.Items))
+	case *List:
+		return fmt.Sprintf("a list of %d", len(v.Items))
+	case *Set:
+		return fmt.Sprintf("a set of %d", len(v.Items))
+	case *Dict:
+		return fmt.Sprintf("a dict of %d", len(v.Keys))
+	case *Object:
+		return fmt.Sprintf("an object of %s.%s", v.Module[:min(len(v.Module), most)], v.Name[:min(len(v.Name), most)])
+	}
+	return fmt.Sprintf("%T", v)
 }
 
 // ErrLimit is wrapped by errors about pickles beyond the limits.
@@ -62,10 +115,10 @@ func Decode(r io.Reader, l Limits) (any, error) {
 	if l.Bytes <= 0 {
 		l.Bytes = 256 << 20
 	}
-	if l.Values <= 0 {
-		l.Values = 8 << 20
+	if l.Memory <= 0 {
+		l.Memory = 512 << 20
 	}
-	d := &decoder{r: bufio.NewReader(r), limits: l, memo: map[uint64]any{}}
+	d := &decoder{r: bufio.NewReaderSize(r, 1<<16), limits: l, sparse: map[uint64]any{}}
 	at := int64(0)
 	for {
 		at = d.offset
@@ -90,12 +143,67 @@ type decoder struct {
 	r      *bufio.Reader
 	limits Limits
 	offset int64
-	values int // made so far
+	taken  int64 // bytes that values take so far
 	begun  bool
 	stack  []any
 	marks  []int // heights of the stack
-	memo   map[uint64]any
+
+	memo   []kept         // by key, where keys follow each other
+	sparse map[uint64]any // others
+	kept   int            // in both
+
+	tuples  slab[Tuple]
+	lists   slab[List]
+	sets    slab[Set]
+	dicts   slab[Dict]
+	objects slab[Object]
+	items   slab[any]
 }
+
+// kept is a place of the memo.
+type kept struct {
+	v   any
+	set bool
+}
+
+// Bytes that values take, besides 16 in what holds them and 16 on the stack.
+const (
+	sizeHeld   = 32
+	sizeItem   = 16
+	sizeNumber = 8
+	sizeMark   = 8
+	sizeKept   = 32
+	sizeSparse = 96
+	sizeList   = 24 // also of a tuple and a set
+	sizeDict   = 64
+	sizeObject = 192
+)
+
+// slab makes values in blocks, which takes the allocator and the garbage collector less
+// time than one at a time, however deeply they are nested.
+type slab[T any] struct {
+	free []T
+	size int // of the last block
+}
+
+// take returns n values, zero; nil for none.
+func (s *slab[T]) take(n int) []T {
+	const least, most = 16, 4096
+	switch {
+	case n == 0:
+		return nil
+	case n >= most:
+		return make([]T, n)
+	case n > len(s.free):
+		s.size = min(max(2*s.size, least, n), most)
+		s.free = make([]T, s.size)
+	}
+	out := s.free[:n:n]
+	s.free = s.free[n:]
+	return out
+}
+
+func (s *slab[T]) new() *T { return &s.take(1)[0] }
 
 func (d *decoder) result() (any, error) {
 	v, err := d.pop()
@@ -108,9 +216,10 @@ func (d *decoder) result() (any, error) {
 	return v, nil
 }
 
-func (d *decoder) count(n int) error {
-	if d.values += n; d.values > d.limits.Values {
-		return fmt.Errorf("more than %d values: %w", d.limits.Values, ErrLimit)
+// count counts bytes of values.
+func (d *decoder) count(n int64) error {
+	if d.taken += n; d.taken > d.limits.Memory {
+		return fmt.Errorf("its values take more than %d bytes of memory: %w", d.limits.Memory, ErrLimit)
 	}
 	return nil
 }
@@ -177,9 +286,17 @@ func (d *decoder) line() (string, error) {
 	}
 }
 
-func (d *decoder) push(v any) error {
+// maxStack is how many values may wait for what holds them. Python writes lists and dicts in
+// pieces of 1000 values, and the depth of its calls bounds that of theirs.
+const maxStack = 1 << 20
+
+// push puts a value on the stack that takes so many bytes.
+func (d *decoder) push(v any, bytes int64) error {
+	if len(d.stack) == maxStack {
+		return fmt.Errorf("more than %d values that nothing holds yet: %w", maxStack, ErrLimit)
+	}
 	d.stack = append(d.stack, v)
-	return d.count(1)
+	return d.count(sizeHeld + bytes)
 }
 
 var errStack = errors.New("it takes a value that is not there")
@@ -207,22 +324,24 @@ func (d *decoder) pop() (any, error) {
 	return v, err
 }
 
+// popN takes values, which stay where they are until the next push.
 func (d *decoder) popN(n int) ([]any, error) {
 	if len(d.stack)-n < d.floor() {
 		return nil, errStack
 	}
 	at := len(d.stack) - n
-	out := append([]any(nil), d.stack[at:]...)
+	out := d.stack[at:]
 	d.stack = d.stack[:at]
 	return out, nil
 }
 
+// popMark takes the values above the last mark; see popN.
 func (d *decoder) popMark() ([]any, error) {
 	if len(d.marks) == 0 {
 		return nil, errors.New("it takes values to a mark that is not there")
 	}
 	at := d.floor()
-	out := append([]any(nil), d.stack[at:]...)
+	out := d.stack[at:]
 	d.stack = d.stack[:at]
 	d.marks = d.marks[:len(d.marks)-1]
 	return out, nil

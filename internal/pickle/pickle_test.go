@@ -2,12 +2,16 @@ package pickle
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"io"
+	"math"
 	"math/big"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -66,18 +70,21 @@ func decode(t *testing.T, s string) any {
 	return v
 }
 
-var bigInts = cmp.Comparer(func(a, b *big.Int) bool { return a.Cmp(b) == 0 })
+func tuple(items ...any) *Tuple { return &Tuple{items} }
+
+var options = cmp.Options{cmp.AllowUnexported(Dict{}),
+	cmp.Comparer(func(a, b *big.Int) bool { return a.Cmp(b) == 0 })}
 
 // TestDecodePython: values that Python wrote, in each protocol.
 func TestDecodePython(t *testing.T) {
 	two := func(n uint) *big.Int { return new(big.Int).Lsh(big.NewInt(1), n) }
 	want := map[any]any{
-		"none": nil, "bools": Tuple{true, false},
+		"none": nil, "bools": tuple(true, false),
 		"ints": &List{[]any{int64(0), int64(255), int64(256), int64(65536), int64(-1), int64(-1 << 31), int64(1 << 31),
 			int64(-1 << 63), two(63), new(big.Int).Neg(two(64))}},
-		"floats": Tuple{0.5, -1e300}, "text": "a\u00e4\U0001d11e", "bytes": []byte{0, 255},
-		"tuples": Tuple{Tuple{}, Tuple{int64(1)}, Tuple{int64(1), int64(2), int64(3)},
-			Tuple{int64(1), int64(2), int64(3), int64(4)}},
+		"floats": tuple(0.5, -1e300), "text": "a\u00e4\U0001d11e", "bytes": []byte{0, 255},
+		"tuples": tuple(tuple(), tuple(int64(1)), tuple(int64(1), int64(2), int64(3)),
+			tuple(int64(1), int64(2), int64(3), int64(4))),
 		"shared": &List{[]any{&List{[]any{"x", int64(1)}}, &List{[]any{"x", int64(1)}}}},
 		"dict":   &Dict{}, int64(1): "one",
 	}
@@ -89,12 +96,12 @@ func TestDecodePython(t *testing.T) {
 		for i, k := range d.Keys {
 			got := d.Values[i]
 			if o, ok := got.(*Object); ok && protocol == 2 && k == "bytes" { // protocol 2 has no bytes: a call makes them
-				if o.Module != "_codecs" || o.Name != "encode" || !cmp.Equal(o.Args, Tuple{"\u0000\u00ff", "latin1"}) {
+				if o.Module != "_codecs" || o.Name != "encode" || !cmp.Equal(o.Args, tuple("\u0000\u00ff", "latin1")) {
 					t.Errorf("protocol 2: bytes are %+v", o)
 				}
 				continue
 			}
-			if diff := cmp.Diff(want[k], got, bigInts); diff != "" {
+			if diff := cmp.Diff(want[k], got, options); diff != "" {
 				t.Errorf("protocol %d: %v: %s", protocol, k, diff)
 			}
 		}
@@ -111,8 +118,7 @@ func TestNothingIsCalled(t *testing.T) {
 		"800263706f7369780a73797374656d0a710058070000006563686f20686971018571025271032e",
 	} {
 		got := decode(t, s).(*Object)
-		if want := (&Object{Module: "posix", Name: "system", Called: true, Args: Tuple{"echo hi"}}); !cmp.Equal(got,
-			want) {
+		if want := (&Object{Module: "posix", Name: "system", Called: true, Args: tuple("echo hi")}); !cmp.Equal(got, want, options) {
 			t.Errorf("got %+v", got)
 		}
 	}
@@ -175,7 +181,7 @@ func (e *endless) Read(p []byte) (int, error) {
 func TestLimits(t *testing.T) {
 	for _, repeated := range []string{"]", "(", "N0", "]q\x00", "X\x01\x00\x00\x00a0"} {
 		r := io.MultiReader(strings.NewReader("\x80\x02"), &endless{s: repeated})
-		if _, err := Decode(r, Limits{Bytes: 1 << 20, Values: 1 << 15}); !errors.Is(err, ErrLimit) {
+		if _, err := Decode(r, Limits{Bytes: 1 << 20, Memory: 1 << 20}); !errors.Is(err, ErrLimit) {
 			t.Errorf("%q for ever: %v", repeated, err)
 		}
 	}
@@ -216,12 +222,132 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
+// TestNested: values in each other are read or refused whatever their depth, and messages stay short.
+func TestNested(t *testing.T) {
+	const n = 1 << 20
+	for what, s := range map[string]struct{ pickle, limit string }{
+		"tuples":           {"N" + strings.Repeat("\x85", n), ""},
+		"a tuple shared":   {")" + strings.Repeat("q\x00h\x00\x86", n/5), ""},
+		"lists":            {strings.Repeat("]", 2*n) + strings.Repeat("a", 2*n-1), "that nothing holds yet"},
+		"lists of marks":   {strings.Repeat("(", 2*n) + strings.Repeat("l", 2*n), "in each other"},
+		"tuples, too many": {"N" + strings.Repeat("\x85", 2*n), "bytes of memory"},
+		"lists, too many":  {"](" + strings.Repeat(strings.Repeat("]", 1000)+"e(", 2*n/1000) + "e", "bytes of memory"},
+		"imports":          {"](" + strings.Repeat(strings.Repeat("c\n\n", 1000)+"e(", n/1000) + "e", "bytes of memory"},
+	} {
+		v, err := Decode(strings.NewReader("\x80\x02"+s.pickle+"."), Limits{Memory: 96 << 20})
+		switch {
+		case s.limit == "" && (err != nil || len(Brief(v)) > 100):
+			t.Errorf("%s: %v", what, err)
+		case s.limit != "" && (!errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), s.limit)):
+			t.Errorf("%s: %v, want %q", what, err, s.limit)
+		}
+	}
+}
+
+// TestGet: the last of equal keys counts, in short dicts and long ones, also after more came.
+func TestGet(t *testing.T) {
+	d := &Dict{}
+	for n := range 200 {
+		d.Keys, d.Values = append(d.Keys, strconv.Itoa(n%150), int64(n)), append(d.Values, int64(n), nil)
+		if got := d.Get(strconv.Itoa(n % 150)); got != int64(n) {
+			t.Fatalf("key %d: %v, want %d", n%150, got, n)
+		}
+		if got := d.Get("none"); got != nil {
+			t.Fatalf("none: %v", got)
+		}
+	}
+}
+
+// again pickles a value, to a depth and a number of values. It reports whether it is all there.
+func again(b *bytes.Buffer, v any, depth int, left *int) bool {
+	if *left--; depth == 0 || *left < 0 {
+		return false
+	}
+	all := func(open, end string, lists ...[]any) bool {
+		b.WriteString(open)
+		for i := range lists[0] {
+			for _, l := range lists {
+				if !again(b, l[i], depth-1, left) {
+					return false
+				}
+			}
+		}
+		b.WriteString(end)
+		return true
+	}
+	switch v := v.(type) {
+	case nil:
+		b.WriteByte(opNone)
+	case bool:
+		b.WriteByte(map[bool]byte{true: opNewTrue, false: opNewFalse}[v])
+	case int64:
+		b.Write(binary.LittleEndian.AppendUint64([]byte{opLong1, 8}, uint64(v)))
+	case float64:
+		b.Write(binary.BigEndian.AppendUint64([]byte{opBinFloat}, math.Float64bits(v)))
+	case string:
+		b.Write(binary.LittleEndian.AppendUint32([]byte{opBinUnicode}, uint32(len(v))))
+		b.WriteString(v)
+	case []byte:
+		b.Write(binary.LittleEndian.AppendUint32([]byte{opBinBytes}, uint32(len(v))))
+		b.Write(v)
+	case *Tuple:
+		return all("(", "t", v.Items)
+	case *List:
+		return all("](", "e", v.Items)
+	case *Set:
+		return all("\x8f(", "\x90", v.Items)
+	case *Dict:
+		return all("}(", "u", v.Keys, v.Values)
+	default:
+		return false // integers and objects
+	}
+	return true
+}
+
+// FuzzDecode: errors tell a place in the pickle, and what is read is the same once it is pickled
+// again. Of a pickle the decoder takes no more memory than it may.
 func FuzzDecode(f *testing.F) {
 	for _, s := range written {
 		b, _ := hex.DecodeString(strings.Join(strings.Fields(s), ""))
 		f.Add(b)
 	}
-	f.Fuzz(func(_ *testing.T, b []byte) {
-		_, _ = Decode(bytes.NewReader(b), Limits{Bytes: 1 << 16, Values: 1 << 14})
+	for _, s := range []string{"N\x85\x85\x85.", "]]]aa.", "((llt.", ")q\x00h\x00\x86.", "]\x94h\x00a.", "cm\nn\n)\x81}b.", "\x8f(NNN\x90."} {
+		f.Add([]byte("\x80\x04" + s))
+	}
+	place := regexp.MustCompile(`^pickle: offset (\d+): `)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		limits := Limits{Bytes: 1 << 16, Memory: 1 << 20}
+		v, err := Decode(bytes.NewReader(b), limits)
+		if err != nil {
+			m := place.FindStringSubmatch(err.Error())
+			if m == nil {
+				t.Fatalf("no place: %v", err)
+			}
+			if at, _ := strconv.Atoi(m[1]); at > len(b) {
+				t.Fatalf("offset %d of %d: %v", at, len(b), err)
+			}
+			return
+		}
+		if len(Brief(v)) > 300 {
+			t.Errorf("not brief: %s", Brief(v))
+		}
+		var first, second bytes.Buffer
+		first.WriteString("\x80\x04")
+		left := 1000
+		if !again(&first, v, 20, &left) || first.Len() > int(limits.Bytes) {
+			return
+		}
+		first.WriteByte(opStop)
+		w, err := Decode(bytes.NewReader(first.Bytes()), limits)
+		if err != nil {
+			t.Fatalf("%q, pickled again: %v", first.Bytes(), err)
+		}
+		second.WriteString("\x80\x04")
+		left = 1000
+		again(&second, w, 20, &left)
+		second.WriteByte(opStop)
+		if !bytes.Equal(first.Bytes(), second.Bytes()) {
+			t.Errorf("%q has become %q", first.Bytes(), second.Bytes())
+		}
 	})
 }

@@ -18,32 +18,44 @@ const lateHost = 100_000
 // flights accounts for flight records.
 type flights struct {
 	r       *Report
-	records []*flight.Record // by rank
+	records []*flight.Record  // by rank
+	byGroup map[string][]made // in the order of ranks, and of their calls
+	given   map[int]bool      // ranks that gave a record
 	origin  int64
 	behind  map[int][]int64 // by rank: how late it called what was completed
 }
+
+// made is an entry of a rank's.
+type made struct {
+	rank int
+	*flight.Entry
+}
+
+// mostProblems bounds the problems that are told: one collective that hangs can be one for each rank.
+const mostProblems = 1 << 16
 
 // OfFlight accounts for the flight records of several ranks: which collectives they called
 // differently, which are not complete, and who has not arrived. A record tells when hosts
 // called, by their wall clocks, and nothing of transfer.
 func OfFlight(records []*flight.Record) *Report {
-	f := &flights{behind: map[int][]int64{}, records: slices.Clone(records), r: &Report{Source: "flight",
-		Ranks: len(records), Collectives: []Collective{}, Problems: []Problem{}}}
+	f := &flights{behind: map[int][]int64{}, byGroup: map[string][]made{}, given: map[int]bool{},
+		records: slices.Clone(records), r: &Report{Source: "flight", Ranks: len(records),
+			Collectives: []Collective{}, Problems: []Problem{}}}
 	f.r.Alignment.Method = "none"
 	f.r.Untold = "a flight record says when hosts called, and not when devices began: it tells no transfer"
 	slices.SortFunc(f.records, func(a, b *flight.Record) int { return cmp.Compare(a.Rank, b.Rank) })
-	groups := map[string]bool{}
 	for _, r := range f.records {
+		f.given[r.Rank] = true
 		for i := range r.Entries {
 			e := &r.Entries[i]
-			groups[e.Group] = true
+			f.byGroup[e.Group] = append(f.byGroup[e.Group], made{r.Rank, e})
 			if f.origin == 0 || e.Created < f.origin {
 				f.origin = e.Created
 			}
 			f.r.SpanUS = max(f.r.SpanUS, us(e.Created-f.origin))
 		}
 	}
-	for _, g := range slices.Sorted(maps.Keys(groups)) {
+	for _, g := range slices.Sorted(maps.Keys(f.byGroup)) {
 		f.group(g)
 	}
 	f.trailing()
@@ -82,37 +94,45 @@ func (f *flights) group(key string) {
 				members = g.Members
 			}
 		}
-		for i := range r.Entries {
-			e := &r.Entries[i]
-			if e.Group != key || e.P2P {
-				continue
-			}
-			if bySeq[e.Seq] == nil {
-				bySeq[e.Seq] = calls{}
-			}
-			bySeq[e.Seq][r.Rank] = e
-			if at, ok := least[r.Rank]; !ok || e.Seq < at {
-				least[r.Rank] = e.Seq
-			}
+	}
+	for _, e := range f.byGroup[key] {
+		if e.P2P {
+			continue
+		}
+		if bySeq[e.Seq] == nil {
+			bySeq[e.Seq] = calls{}
+		}
+		bySeq[e.Seq][e.rank] = e.Entry
+		if at, ok := least[e.rank]; !ok || e.Seq < at {
+			least[e.rank] = e.Seq
 		}
 	}
+	if len(members) == 0 {
+		for _, r := range f.records {
+			members = append(members, r.Rank)
+		}
+	}
+	members = slices.Clone(members)
+	slices.Sort(members)
+	members = slices.Compact(members)
+	given := slices.DeleteFunc(slices.Clone(members), func(m int) bool { return !f.given[m] })
 	for _, seq := range slices.Sorted(maps.Keys(bySeq)) {
-		f.collective(name, members, seq, bySeq[seq], least)
+		f.collective(name, members, given, seq, bySeq[seq], least)
 	}
 }
 
-func (f *flights) collective(group string, members []int, seq int64, list calls, least map[int]int64) {
+func (f *flights) collective(group string, members, given []int, seq int64, list calls, least map[int]int64) {
 	ranks := slices.Sorted(maps.Keys(list))
 	e := list[ranks[0]]
 	where := fmt.Sprintf("call %d of group %q, %s", seq, group, e.Op)
 	var entries []Entry
 	c := Collective{Op: e.Op, Group: group}
 	open := false
-	var made ends
+	var span ends
 	for _, r := range ranks {
 		x := list[r]
 		entries = append(entries, Entry{Rank: r, Op: x.Op, Group: group, DType: x.DType, In: x.In, Out: x.Out})
-		made.add(x.Created)
+		span.add(x.Created)
 		open = open || x.State != "completed"
 		c.ByRank = append(c.ByRank, Member{Rank: r, StartUS: us(x.Created - f.origin)})
 		first, _, _ := strings.Cut(x.DType, ",")
@@ -122,13 +142,16 @@ func (f *flights) collective(group string, members []int, seq int64, list calls,
 			}
 		}
 	}
-	c.SkewUS = us(made.hi - made.lo)
+	c.SkewUS = us(span.hi - span.lo)
 	problems := Disagreements(where, entries)
 	for i := range problems {
 		problems[i].Text += stack(list[problems[i].Rank])
 	}
 	f.r.Problems = append(f.r.Problems, problems...)
-	missing := f.missing(where, members, seq, list, least, open)
+	if open { // else who gave no record may have called it
+		given = members
+	}
+	missing := f.missing(where, given, seq, list, least)
 	if len(problems) == 0 && !missing && len(ranks) > 1 {
 		f.late(&c, where, list, open)
 	}
@@ -145,24 +168,17 @@ func stack(e *flight.Entry) string {
 
 // missing names the members that did not make a call that others made. What is older than
 // the oldest call that a rank has kept is not missing.
-func (f *flights) missing(where string, members []int, seq int64, list calls, least map[int]int64, open bool) bool {
-	if len(members) == 0 {
-		for _, r := range f.records {
-			members = append(members, r.Rank)
-		}
-	}
-	given := map[int]bool{}
-	for _, r := range f.records {
-		given[r.Rank] = true
-	}
+func (f *flights) missing(where string, members []int, seq int64, list calls, least map[int]int64) bool {
 	found := false
 	for _, m := range members {
 		oldest, some := least[m]
-		if list[m] != nil || some && seq < oldest || !given[m] && !open {
+		if list[m] != nil || some && seq < oldest {
 			continue
 		}
-		found = true
-		if !given[m] {
+		if found = true; len(f.r.Problems) >= mostProblems {
+			break
+		}
+		if !f.given[m] {
 			f.problem("missing", m, "%s: it is not complete, and rank %d gave no record", where, m)
 			continue
 		}
@@ -234,5 +250,8 @@ func (f *flights) trailing() {
 }
 
 func (f *flights) problem(kind string, rank int, format string, args ...any) {
+	if len(f.r.Problems) >= mostProblems {
+		return
+	}
 	f.r.Problems = append(f.r.Problems, Problem{Kind: kind, Rank: rank, Text: fmt.Sprintf(format, args...)})
 }

@@ -19,8 +19,9 @@ import (
 
 // Limits of one record.
 const (
-	maxEntry   = 1 << 20 // bytes of an entry's text
-	maxEntries = 1 << 20
+	maxEntry   = 1 << 20   // bytes of an entry's text
+	maxEntries = 1 << 18   // torch keeps 2000 where nothing else is said
+	maxText    = 256 << 20 // bytes of the texts of all entries and groups
 )
 
 // Record is what one rank kept.
@@ -28,6 +29,8 @@ type Record struct {
 	Rank    int // -1 where nothing says
 	Entries []Entry
 	Groups  map[string]Group // by the name that entries have
+
+	text int // bytes read of entries and groups
 }
 
 // Group is a group of ranks.
@@ -121,7 +124,7 @@ func ReadJSON(r io.Reader) (*Record, error) {
 
 // ReadPickle reads a record as torch pickles it. Nothing in it is executed.
 func ReadPickle(r io.Reader) (*Record, error) {
-	v, err := pickle.Decode(r, pickle.Limits{Values: 4 << 20})
+	v, err := pickle.Decode(r, pickle.Limits{Memory: 256 << 20})
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +141,8 @@ func ReadPickle(r io.Reader) (*Record, error) {
 		out.Rank = int(n)
 	}
 	into := func(v any, add func([]byte) error) error {
-		p, err := plain(v, 8)
+		left := maxEntry
+		p, err := plain(v, 8, &left)
 		if err != nil {
 			return err
 		}
@@ -159,24 +163,36 @@ func ReadPickle(r io.Reader) (*Record, error) {
 	return out, err
 }
 
-// plain turns a pickle's value into what encoding/json knows, to a depth.
-func plain(v any, depth int) (any, error) {
+// plain turns a pickle's value into what encoding/json knows, to a depth. left is how many
+// bytes it may yet have, since a pickle may have one value in many places.
+func plain(v any, depth int, left *int) (any, error) {
 	if depth == 0 {
 		return nil, errors.New("values are nested deeper than in any flight record")
 	}
 	list := func(items []any) (any, error) {
-		out := make([]any, len(items))
-		for i, x := range items {
-			var err error
-			if out[i], err = plain(x, depth-1); err != nil {
+		var out []any
+		for _, x := range items {
+			p, err := plain(x, depth-1, left)
+			if err != nil {
 				return nil, err
 			}
+			out = append(out, p)
 		}
 		return out, nil
 	}
+	*left -= 2 // a digit and a comma
 	switch v := v.(type) {
-	case pickle.Tuple:
-		return list(v)
+	case string:
+		*left -= len(v)
+	case []byte:
+		*left -= len(v)
+	}
+	if *left < 0 {
+		return nil, fmt.Errorf("an entry has more than %d bytes", maxEntry)
+	}
+	switch v := v.(type) {
+	case *pickle.Tuple:
+		return list(v.Items)
 	case *pickle.List:
 		return list(v.Items)
 	case *pickle.Set:
@@ -184,24 +200,41 @@ func plain(v any, depth int) (any, error) {
 	case *pickle.Dict:
 		out := map[string]any{}
 		for i, k := range v.Keys {
-			var err error
-			if out[fmt.Sprint(k)], err = plain(v.Values[i], depth-1); err != nil {
+			key, ok := k.(string)
+			if !ok {
+				key = pickle.Brief(k)
+			}
+			*left -= len(key)
+			p, err := plain(v.Values[i], depth-1, left)
+			if err != nil {
 				return nil, err
 			}
+			out[key] = p
 		}
 		return out, nil
 	case []byte:
 		return string(v), nil
 	case *pickle.Object:
-		return nil, fmt.Errorf("it holds an object of %s.%s, which no flight record does", v.Module, v.Name)
+		return nil, fmt.Errorf("it holds %s, which no flight record does", pickle.Brief(v))
 	}
 	return v, nil
+}
+
+// count bounds what is kept of a record.
+func (r *Record) count(raw []byte) error {
+	if r.text += len(raw); r.text > maxText {
+		return fmt.Errorf("entries and groups have more than %d bytes", maxText)
+	}
+	return nil
 }
 
 func (r *Record) add(raw []byte) error {
 	n := len(r.Entries) + 1
 	if n > maxEntries {
 		return fmt.Errorf("more than %d entries", maxEntries)
+	}
+	if err := r.count(raw); err != nil {
+		return fmt.Errorf("entry %d: %w", n, err)
 	}
 	var w written
 	if err := json.Unmarshal(raw, &w); err != nil {
@@ -251,6 +284,9 @@ func elements(sizes [][]int64) int64 {
 }
 
 func (r *Record) groups(raw []byte) error {
+	if err := r.count(raw); err != nil {
+		return fmt.Errorf("pg_config: %w", err)
+	}
 	var all map[string]config
 	if err := json.Unmarshal(raw, &all); err != nil {
 		return fmt.Errorf("pg_config: %w", err)
