@@ -8,7 +8,7 @@ soak:
 	go test -race -timeout 0 -run '^TestSoak$$' -v ./internal/acceptance -soak $(or $(TIME),10m)
 	go test -race -timeout 0 -run '^TestHangsBeside$$' -v ./internal/device/cuda -soak $(or $(TIME),10m)
 fuzz: ; git grep '^func Fuzz' '*_test.go' | sed 's/:func \(Fuzz[A-Za-z0-9_]*\).*/ \1/' | while read file name; do \
-	go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(or $(TIME),10m) -fuzzminimizetime 5s "./$$(dirname "$$file")" || \
+	go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(or $(TIME),10m) -fuzzminimizetime 20x "./$$(dirname "$$file")" || \
 	echo "$$name failed"; done
 check: ; bash .ci/run
 bench: ; go test -run '^$$' -bench 'Parse|Print|Check|Plan' -benchtime 5x ./ir ./internal/planner ./internal/verify && go test -run '^$$' -bench Lower -benchtime 1x ./internal/lower

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/contest"
+	"hocket.example/hocket/internal/files"
 )
 
 // turns has a program beside this one time the same layers, each round once, while
@@ -78,13 +80,16 @@ func (t *turns) take(op string, s Shape, ranks int) []contest.Peer {
 	return out
 }
 
+// mostPeers is how large an answer may be, in bytes.
+const mostPeers = 16 << 20
+
 // awaitPeers reads an answer once it is there.
 func awaitPeers(ctx context.Context, path string) ([]contest.Peer, error) {
 	late := time.After(peerPatience)
 	for {
-		b, err := os.ReadFile(path)
+		b, err := files.Read(path, mostPeers)
 		if err == nil {
-			return contest.ReadPeers(strings.NewReader(string(b)))
+			return contest.ReadPeers(bytes.NewReader(b))
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			return nil, err

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"time"
@@ -68,6 +69,9 @@ func options(text string, to any) error {
 	d.DisallowUnknownFields()
 	if err := d.Decode(to); err != nil {
 		return fmt.Errorf("%w: options: %w", hocket.ErrInput, err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fmt.Errorf("%w: options: there is something behind them, which end at byte %d", hocket.ErrInput, d.InputOffset())
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ func ReadPeers(r io.Reader) ([]Peer, error) {
 		return nil, fmt.Errorf("figures of peers: %w", err)
 	}
 	list, err := readVLLM(data)
-	if err != nil || list != nil {
+	if err != nil || len(list) > 0 {
 		return list, err
 	}
 	in := bufio.NewScanner(bytes.NewReader(data))
@@ -52,8 +52,8 @@ func ReadPeers(r io.Reader) ([]Peer, error) {
 		if err := json.Unmarshal([]byte(line), &p); err != nil {
 			return nil, Usagef("line %d is no figure of a peer: %v", n, err)
 		}
-		if p.Op == "" || p.Name == "" || p.Ranks < 1 || !(p.Micros > 0) {
-			return nil, Usagef("line %d is no figure of a peer: it needs op, name, ranks and us", n)
+		if !p.whole() {
+			return nil, Usagef("line %d is no figure of a peer: it needs op, name, ranks and us, and no number is negative", n)
 		}
 		list = append(list, p)
 	}
@@ -64,6 +64,11 @@ func ReadPeers(r io.Reader) ([]Peer, error) {
 		return nil, Usagef("there are no figures of peers in it")
 	}
 	return list, nil
+}
+
+// whole reports whether a figure has what it needs, and nothing that cannot be.
+func (p *Peer) whole() bool {
+	return p.Op != "" && p.Name != "" && p.Ranks > 0 && p.Bytes >= 0 && p.Micros > 0 && p.Micros <= mostMicros && p.HostMicros >= 0 && p.Spread >= 0
 }
 
 // vllmFile is what vLLM's benchmark writes by --output-json, as far as it is
@@ -77,6 +82,12 @@ type vllmFile struct {
 	} `json:"results"` // by rows
 }
 
+// Bounds of a figure: of rows and columns, and of microseconds.
+const (
+	mostHidden = 1 << 30
+	mostMicros = 1e12
+)
+
 // readVLLM returns the figures of a file by vLLM's benchmark; none of another.
 func readVLLM(data []byte) ([]Peer, error) {
 	var f vllmFile
@@ -84,17 +95,22 @@ func readVLLM(data []byte) ([]Peer, error) {
 		return nil, nil
 	}
 	dtype, ok := map[string]string{"torch.bfloat16": "bf16", "torch.float16": "f16"}[f.DType]
-	if !ok || f.Ranks < 1 || f.Hidden < 1 {
+	if !ok || f.Ranks < 1 || f.Hidden < 1 || f.Hidden > mostHidden {
 		return nil, Usagef("a file of vLLM's benchmark with %d ranks, type %q, hidden size %d", f.Ranks, f.DType, f.Hidden)
 	}
 	var list []Peer
 	for rows, r := range f.Results {
 		n, err := strconv.ParseInt(rows, 10, 64)
-		if err != nil {
+		if err != nil || n < 1 || n > mostHidden {
 			return nil, Usagef("a file of vLLM's benchmark with %q rows", rows)
 		}
 		for name, ms := range r.Millis {
-			list = append(list, Peer{Op: "all_reduce", Name: name, Ranks: f.Ranks, Bytes: n * f.Hidden * 2, DType: dtype, Issued: "graph", Micros: math.Round(ms*1e6) / 1e3})
+			p := Peer{Op: "all_reduce", Name: name, Ranks: f.Ranks, Bytes: n * f.Hidden * 2, DType: dtype, Issued: "graph",
+				Micros: math.Round(ms*1e6) / 1e3}
+			if !p.whole() {
+				return nil, Usagef("a file of vLLM's benchmark with %v ms of %q for %q rows", ms, name, rows)
+			}
+			list = append(list, p)
 		}
 	}
 	slices.SortFunc(list, func(a, b Peer) int {

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"hocket.example/hocket/internal/files"
 )
 
 // Processes of several nodes meet at process 0, which listens at a place that all of them know. Each tells it
@@ -37,9 +39,18 @@ func newSecret(o Options) (*secret, error) {
 	if o.Cert == "" {
 		return s, nil
 	}
-	cert, err := tls.LoadX509KeyPair(o.Cert, o.Key)
+	const mostPEM = 1 << 20
+	shown, err := files.Read(o.Cert, mostPEM)
 	if err != nil {
 		return nil, fmt.Errorf("the certificate of HOCKET_TLS_CERT: %w", err)
+	}
+	key, err := files.Read(o.Key, mostPEM)
+	if err != nil {
+		return nil, fmt.Errorf("the key of HOCKET_TLS_KEY: %w", err)
+	}
+	cert, err := tls.X509KeyPair(shown, key)
+	if err != nil {
+		return nil, fmt.Errorf("the certificate of HOCKET_TLS_CERT, %s, and its key: %w", o.Cert, err)
 	}
 	pinned := cert.Certificate[0]
 	s.tls = &tls.Config{

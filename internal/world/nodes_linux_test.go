@@ -303,6 +303,19 @@ func certificate(t *testing.T) (cert, key string) {
 	return filepath.Join(dir, "cert"), filepath.Join(dir, "key")
 }
 
+// TestSecretFiles: what is no regular file is told of, and neither waited for nor read for ever.
+func TestSecretFiles(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{fifo, "/dev/zero", filepath.Dir(fifo), fifo + ".none"} {
+		if _, err := newSecret(Options{Cert: path, Key: path}); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
 // TestNodesTLS: with a certificate nothing goes over in the clear, and a process without it does not get in.
 func TestNodesTLS(t *testing.T) {
 	all := nodes(t, 1, 2)

@@ -3,6 +3,7 @@ package gpu
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -45,7 +46,7 @@ func NewReach(setting string) (*reach, error) {
 		from, to, _ := strings.Cut(pair, "-")
 		a, aerr := strconv.Atoi(from)
 		b, berr := strconv.Atoi(to)
-		if aerr != nil || berr != nil || a < 0 || b < 0 || a == b {
+		if aerr != nil || berr != nil || min(a, b) < 0 || max(a, b) > math.MaxInt16 || a == b {
 			return nil, fmt.Errorf("%s=%s: it is on, off, or pairs of GPUs that are to be kept apart, like 0-1,0-2", P2PVariable, setting)
 		}
 		r.denied[Couple{nvlib.Device(min(a, b)), nvlib.Device(max(a, b))}] = true

@@ -1,0 +1,46 @@
+package gpu
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// FuzzReach: HOCKET_P2P is on, off, or names pairs of two GPUs each, and means the same when the pairs are
+// written out; errors name the variable.
+func FuzzReach(f *testing.F) {
+	for _, s := range []string{"", "on", "off", "0-1", "0-1,2-0", "1-1", "0-", "-1-2", "0-1,", "0-99999999999999999999", "+0-1"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, setting string) {
+		r, err := NewReach(setting)
+		if err != nil {
+			if !strings.Contains(err.Error(), P2PVariable) {
+				t.Errorf("%q: %v", setting, err)
+			}
+			return
+		}
+		if plain := setting == "" || setting == "on"; r.Deceives() == plain || plain && len(r.denied) > 0 {
+			t.Errorf("%q: %+v", setting, r)
+		}
+		if len(r.denied) == 0 {
+			return
+		}
+		var pairs []string
+		for c := range r.denied {
+			if c[0] < 0 || c[0] >= c[1] {
+				t.Errorf("%q keeps %v apart", setting, c)
+			}
+			pairs = append(pairs, fmt.Sprintf("%d-%d", c[1], c[0]))
+		}
+		again, err := NewReach(strings.Join(pairs, ","))
+		if err != nil || len(again.denied) != len(r.denied) {
+			t.Fatalf("%q: %q is read as %v, %v", setting, pairs, again, err)
+		}
+		for c := range r.denied {
+			if !again.denied[c] {
+				t.Errorf("%q: %v is gone", setting, c)
+			}
+		}
+	})
+}

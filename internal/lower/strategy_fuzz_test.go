@@ -1,0 +1,32 @@
+package lower
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// FuzzStrategy: a strategy is the same once it is printed and read again; errors quote what was written.
+func FuzzStrategy(f *testing.F) {
+	for _, s := range []string{"", "sequential", "chunked", "chunked(8)", "exchange", "exchange(1)", "exchange(2)", "ahead",
+		"chunked(1025)", "chunked(+4)", "chunked(04)", "chunked(4))", "sequential(2)", "(2)"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := ParseStrategy(text)
+		if err != nil {
+			_, inner, _ := strings.Cut(text, "(")
+			if quoted := err.Error(); !strings.Contains(quoted, strconv.Quote(text)) &&
+				!strings.Contains(quoted, strconv.Quote(strings.TrimSuffix(inner, ")"))) {
+				t.Errorf("%q: %v", text, err)
+			}
+			return
+		}
+		if s.Chunks < 0 || s.Chunks > maxChunks || s.Kind > Exchange {
+			t.Errorf("%q is %+v", text, s)
+		}
+		if again, err := ParseStrategy(s.String()); err != nil || again != s {
+			t.Errorf("%q: %s is read as %v, %v", text, s, again, err)
+		}
+	})
+}
