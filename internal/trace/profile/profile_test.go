@@ -273,12 +273,32 @@ func TestMillion(t *testing.T) {
 	}
 }
 
+// FuzzRead: whatever a file holds, its events are of ranks that there are and end after they begin. A record of
+// calls has sizes that calls can have.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(timeline(event("ncclDevKernel_AllReduce", 1, 2, `"Collective name":"allreduce","In msg nelems":4`))))
 	f.Add([]byte("1000 2000 7 16 1 1 GPU (3) 1 13 kernel\n"))
 	f.Add([]byte(`{"entries":[{"process_group":["0","x"],"input_sizes":[[1]]}],"pg_config":{"0":{"ranks":"[0, 1]"}}}`))
 	f.Add([]byte("\x80\x02}q\x00X\x07\x00\x00\x00entriesq\x01]q\x02s."))
+	f.Add([]byte("Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,Device,Ctx,Strm,Name\n1,2,3,1,1,1,GPU (0),1,7,k\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _, _ = read(bufio.NewReader(bytes.NewReader(b)), "", -1)
+		tr, rec, err := read(bufio.NewReader(bytes.NewReader(b)), "", -1)
+		switch {
+		case err != nil:
+		case (tr == nil) == (rec == nil):
+			t.Errorf("a trace %v and a record %v", tr, rec)
+		case rec != nil:
+			for _, e := range rec.Entries {
+				if e.In < -1 || e.Out < -1 {
+					t.Errorf("%+v", e)
+				}
+			}
+		default:
+			for _, e := range tr.Events {
+				if e.Rank < 0 || e.Rank >= tr.Ranks || e.End < e.Start {
+					t.Errorf("%d ranks, and %+v", tr.Ranks, e)
+				}
+			}
+		}
 	})
 }
