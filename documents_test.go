@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -215,7 +216,7 @@ func TestEvidence(t *testing.T) {
 			t.Errorf("the README does not claim %q", claim)
 		}
 		for _, name := range regexp.MustCompile("`(Test[A-Za-z]+)`").FindAllStringSubmatch(cells[2], -1) {
-			if !tests[name[1]] {
+			if len(tests[name[1]]) == 0 {
 				t.Errorf("there is no test %s", name[1])
 			}
 		}
@@ -263,6 +264,62 @@ func TestEvidence(t *testing.T) {
 	}
 }
 
+// TestOperations: the tests that docs/operations.md names are there, in the folder that it names, and every fault of
+// its last table has one.
+func TestOperations(t *testing.T) {
+	text, err := os.ReadFile("docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := testNames(t)
+	// check looks for the tests of a text, and returns how many it names. A folder is that of all names before it.
+	check := func(text string) int {
+		var names []string
+		found := 0
+		for _, word := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatchIndex(text, -1) {
+			name := text[word[2]:word[3]]
+			switch {
+			case strings.HasPrefix(name, "Test"):
+				if names = append(names, name); len(tests[name]) == 0 {
+					t.Errorf("there is no test %s", name)
+				}
+				found++
+			case strings.HasPrefix(name, "testdata/script/"):
+				if _, err := os.Stat(filepath.Join("cmd/hocket", name)); err != nil {
+					t.Error(err)
+				}
+				found++
+			case strings.HasSuffix(text[:word[0]], " in "):
+				for _, of := range names {
+					if !slices.Contains(tests[of], name) {
+						t.Errorf("test %s is not in %s, but in %q", of, name, tests[of])
+					}
+				}
+				names = nil
+			}
+		}
+		return found
+	}
+	rows := 0
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(strings.TrimSpace(line), "|") // the first and the last are empty
+		if len(cells) != 7 || cells[1] == "---" || cells[1] == " fault " {
+			continue
+		}
+		if rows++; check(cells[5]) == 0 {
+			t.Errorf("no test shows what comes of%s", cells[1])
+		}
+	}
+	if rows < 15 {
+		t.Errorf("only %d faults have a test", rows)
+	}
+	_, prose, _ := strings.Cut(string(text), "\nTests: ")
+	prose, _, _ = strings.Cut(prose, "\n\n")
+	if check(strings.Join(strings.Fields(prose), " ")) < 10 {
+		t.Errorf("of faults between processes only few tests are named: %q", prose)
+	}
+}
+
 // lineOf returns what follows the start of a row in it.
 func lineOf(t *testing.T, text, start string) string {
 	t.Helper()
@@ -274,17 +331,17 @@ func lineOf(t *testing.T, text, start string) string {
 	return row
 }
 
-// testNames lists the tests of the repository.
-func testNames(t *testing.T) map[string]bool {
+// testNames lists the tests of the repository, each with the folders that it is in.
+func testNames(t *testing.T) map[string][]string {
 	t.Helper()
-	names := map[string]bool{}
+	names := map[string][]string{}
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		text, err := os.ReadFile(path)
 		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllSubmatch(text, -1) {
-			names[string(m[1])] = true
+			names[string(m[1])] = append(names[string(m[1])], filepath.ToSlash(filepath.Dir(path)))
 		}
 		return err
 	})
