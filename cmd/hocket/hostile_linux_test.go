@@ -193,6 +193,7 @@ func TestHostile(t *testing.T) {
 	must(2, "fifo", "run small.hkt --save fifo")
 	must(2, "small.hkt", "run small.hkt --save small.hkt")
 	must(2, "none/x", "run small.hkt --trace none/x")
+	must(2, "none/x", "run small.hkt --flight none/x")
 	must(2, "max-commands", "run small.hkt --max-commands -1")
 	must(1, "more than 3 commands", "run small.hkt --max-commands 3")
 	must(0, "f on 2 ranks", "run small.hkt --max-commands 0 --max-time 0 --func f")

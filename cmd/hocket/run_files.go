@@ -20,7 +20,7 @@ func (j *job) writable() error {
 			err = files.Check(outputsFile(j.flags.save))
 		}
 	}
-	for _, file := range []string{j.flags.trace, j.flags.svg, j.flags.report} {
+	for _, file := range []string{j.flags.trace, j.flags.svg, j.flags.report, j.flags.flight} {
 		if err == nil && file != "" {
 			err = files.Check(file)
 		}

@@ -10,10 +10,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
+// mostEntries is how many entries a table may have, and brackets an entry: both are gone through for each
+// collective of a program.
+const mostEntries = 4096
+
 // Check returns what is wrong with a table.
 func (t *Table) Check() error {
 	if t.Version != TableVersion {
 		return fmt.Errorf("it has version %d; this hocket reads version %d", t.Version, TableVersion)
+	}
+	if len(t.Entries) > mostEntries {
+		return fmt.Errorf("it has %d entries; it may have %d", len(t.Entries), mostEntries)
 	}
 	for i := range t.Entries {
 		if err := t.Entries[i].check(); err != nil {
@@ -27,6 +34,9 @@ func (e *Entry) check() error {
 	switch {
 	case e.Members < 2 || e.Elem < 1:
 		return fmt.Errorf("%d members, elements of %d bytes", e.Members, e.Elem)
+	case len(e.Brackets) > mostEntries || len(e.Checked) > mostEntries:
+		return fmt.Errorf("it has %d brackets, and %d sizes that were checked; it may have %d", len(e.Brackets),
+			len(e.Checked), mostEntries)
 	case len(e.Brackets) == 0:
 		return fmt.Errorf("it has no brackets")
 	}
