@@ -109,6 +109,14 @@ func hostilePickles(write func(name string, b []byte, sparse int64)) {
 	}
 	groups.WriteString(`{}]}`)
 	write("groups.json", []byte(groups.String()), 0)
+	var clocks strings.Builder
+	clocks.WriteString(`{"traceEvents":[`)
+	for n := range 100_000 {
+		fmt.Fprintf(&clocks, `{"ph":"X","cat":"kernel","name":"ncclDevKernel_AllReduce","pid":%d,"tid":7,"ts":%d,"dur":5,"args":`+
+			`{"Collective name":"allreduce","Process Group Name":"0","In msg nelems":4}},`, n%20_000, n)
+	}
+	clocks.WriteString(`]}`)
+	write("clocks.json", []byte(clocks.String()), 0)
 }
 
 // nests is loops in each other around a statement.
@@ -190,6 +198,7 @@ func TestHostile(t *testing.T) {
 	must(0, "500001 allocations traced", "memory live.pickle")
 	must(2, "laughs.pickle: an entry has more than 1048576 bytes", "trace laughs.pickle")
 	must(0, "200001 collectives of 1 rank", "trace groups.json")
+	must(0, "5 collectives of 20000 ranks", "trace clocks.json")
 	must(2, "fifo", "run small.hkt --save fifo")
 	must(2, "small.hkt", "run small.hkt --save small.hkt")
 	must(2, "none/x", "run small.hkt --trace none/x")
