@@ -152,7 +152,8 @@ func (w *World) enroll(conn net.Conn, l link, a arrival) {
 		a.Addr = net.JoinHostPort(host, strconv.FormatUint(port, 10))
 		c.Lock()
 		if old := c.came[a.Rank]; old != nil && *old != a {
-			err = old.member.failed("has joined already, so process %d on %s cannot join with the same rank", a.PID, a.Host)
+			err = old.member.failed("has joined already, so process %d on %s cannot join with the same rank", a.PID,
+				a.Host)
 		} else {
 			if c.lines[a.Rank] != nil { // of a connection that broke
 				c.lines[a.Rank].post(encodeBye())
@@ -310,7 +311,8 @@ func (w *World) askRoll(ctx context.Context) (roll []arrival, listener net.Liste
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return nil, listener, fmt.Errorf("waiting for rank 0 at %s: %w", w.o.Meet, ctx.Err())
 	}
-	return nil, listener, w.member(0).failed("absent: did not join at %s within %v: %v", w.o.Meet, w.o.JoinTimeout, last)
+	return nil, listener, w.member(0).failed("absent: did not join at %s within %v: %v", w.o.Meet, w.o.JoinTimeout,
+		last)
 }
 
 // refusal is an error that another attempt does not mend.
