@@ -65,7 +65,8 @@ func FuzzInputs(f *testing.F) {
 
 // FuzzBytes: a number of bytes is positive, and the same in the units that it is written in.
 func FuzzBytes(f *testing.F) {
-	for _, s := range []string{"1048576", "64K", "16MiB", "2GB", "0", "-1", "9223372036854775807", "4194304T", "K", "1KK", "i", "1ib"} {
+	for _, s := range []string{"1048576", "64K", "16MiB", "2GB", "0", "-1", "9223372036854775807", "4194304T", "K",
+		"1KK", "i", "1ib"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -77,7 +78,8 @@ func FuzzBytes(f *testing.F) {
 			return
 		}
 		digits := strings.TrimRight(strings.ToUpper(text), "KMGTIB")
-		unit := map[string]int64{"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}[strings.Trim(strings.ToUpper(text[len(digits):]), "IB")]
+		unit := map[string]int64{"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30,
+			"T": 1 << 40}[strings.Trim(strings.ToUpper(text[len(digits):]), "IB")]
 		if k, err := strconv.ParseInt(digits, 10, 64); err != nil || k*unit != n || n < 1 || n/unit != k {
 			t.Errorf("%q is %d bytes", text, n)
 		}

@@ -52,7 +52,8 @@ func hostileFiles(t *testing.T, dir string) {
 		write(fmt.Sprintf("nested%d.hkt", n), []byte(text), 0)
 	}
 	write("small.hkt", []byte("mesh tp[2]\nfunc f(%x: f32[8/tp]) -> f32[8/tp] {\n%y = add %x, %x\nreturn %y\n}\n"), 0)
-	write("any.hkt", []byte("dim T = 4\nmesh tp[1]\nfunc f(%x: f32[T]) -> f32[T] {\n%y = add %x, %x\nreturn %y\n}\n"), 0)
+	write("any.hkt", []byte("dim T = 4\nmesh tp[1]\nfunc f(%x: f32[T]) -> f32[T] {\n%y = add %x, %x\nreturn %y\n}\n"),
+		0)
 	write("sparse.hkt", []byte("// "), 64<<30)
 	write("deep.hkt", []byte("func f(%x: f32["+strings.Repeat("(", 1<<20)), 0)
 	write("escape.hkt", []byte("// \x1b]0;owned\a\nfunc f("), 0)
@@ -95,7 +96,8 @@ func hostilePickles(write func(name string, b []byte, sparse int64)) {
 	event := "}(" + text("action") + text("alloc") + text("size") + "K\x01" + text("addr") + "K\x01uq\x01"
 	deep := ")" + strings.Repeat("q\x00h\x00\x86", 2_000_000)
 	snapshot("deep.pickle", "]]}"+text("action")+deep+"saa")
-	snapshot("shared.pickle", "](]("+event+strings.Repeat("h\x01", 100_000)+"eq\x02"+strings.Repeat("h\x02", 10_000)+"e")
+	snapshot("shared.pickle", "](]("+event+strings.Repeat("h\x01", 100_000)+"eq\x02"+strings.Repeat("h\x02",
+		10_000)+"e")
 	snapshot("live.pickle", "]]("+event+strings.Repeat("h\x01", 500_000)+"ea")
 	laughs := "]q\x000"
 	for depth := range 6 {
@@ -109,6 +111,14 @@ func hostilePickles(write func(name string, b []byte, sparse int64)) {
 	}
 	groups.WriteString(`{}]}`)
 	write("groups.json", []byte(groups.String()), 0)
+	var clocks strings.Builder
+	clocks.WriteString(`{"traceEvents":[`)
+	for n := range 100_000 {
+		fmt.Fprintf(&clocks, `{"ph":"X","cat":"kernel","name":"ncclDevKernel_AllReduce","pid":%d,"tid":7,"ts":%d,"dur":5,"args":`+
+			`{"Collective name":"allreduce","Process Group Name":"0","In msg nelems":4}},`, n%20_000, n)
+	}
+	clocks.WriteString(`]}`)
+	write("clocks.json", []byte(clocks.String()), 0)
 }
 
 // nests is loops in each other around a statement.
@@ -143,7 +153,8 @@ func TestHostile(t *testing.T) {
 		case ctx.Err() != nil:
 			t.Errorf("%s: it does not end", line)
 		case c.ProcessState.ExitCode() != code || !strings.Contains(out.String(), says):
-			t.Errorf("%s: exit code %d, want %d; it says %q, want %q", line, c.ProcessState.ExitCode(), code, cutTo(out.String(), 400), says)
+			t.Errorf("%s: exit code %d, want %d; it says %q, want %q", line, c.ProcessState.ExitCode(), code,
+				cutTo(out.String(), 400), says)
 		case ok && used.Maxrss > 1<<20:
 			t.Errorf("%s: it takes %d KiB", line, used.Maxrss)
 		case strings.Contains(out.String(), "\x1b"):
@@ -163,7 +174,8 @@ func TestHostile(t *testing.T) {
 	must(1, "larger than 64.0 MiB", "check sparse.hkt")
 	must(1, "deep.hkt:", "check deep.hkt")
 	must(1, "escape.hkt:", "check escape.hkt")
-	for _, in := range []string{"fifo.safetensors", "x=fifo.npy", "x=fifo.safetensors#x", "x=big.npy", "x=big.safetensors#x",
+	for _, in := range []string{"fifo.safetensors", "x=fifo.npy", "x=fifo.safetensors#x", "x=big.npy",
+		"x=big.safetensors#x",
 		"rank.safetensors", "many.safetensors", "claim.safetensors"} {
 		file, _, _ := strings.Cut(strings.TrimPrefix(in, "x="), "#")
 		if says := file; strings.HasPrefix(in, "x=big") {
@@ -190,6 +202,7 @@ func TestHostile(t *testing.T) {
 	must(0, "500001 allocations traced", "memory live.pickle")
 	must(2, "laughs.pickle: an entry has more than 1048576 bytes", "trace laughs.pickle")
 	must(0, "200001 collectives of 1 rank", "trace groups.json")
+	must(0, "5 collectives of 20000 ranks", "trace clocks.json")
 	must(2, "fifo", "run small.hkt --save fifo")
 	must(2, "small.hkt", "run small.hkt --save small.hkt")
 	must(2, "none/x", "run small.hkt --trace none/x")

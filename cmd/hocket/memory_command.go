@@ -308,7 +308,8 @@ func (a *app) explainSnapshot(name string) error {
 		fmt.Fprintf(tw, "reserved\t%s\tthe most that the allocator had of the device\n", tensor.Size(x.ReservedPeak))
 		fmt.Fprintf(tw, "allocated\t%s\tthe most that the program held\n", tensor.Size(x.AllocatedPeak))
 		fmt.Fprintf(tw,
-			"waiting\t%s\tthe most that was given back and waited for other streams (record_stream)\n", tensor.Size(x.Waiting))
+			"waiting\t%s\tthe most that was given back and waited for other streams (record_stream)\n",
+			tensor.Size(x.Waiting))
 		fmt.Fprintf(tw, "free\t%s\tof the segments at the end, neither held nor waiting\n", tensor.Size(x.Free))
 		fmt.Fprintf(tw, "rounding\t%s\tby which blocks are larger than was asked for\n", tensor.Size(x.Rounding))
 		if x.Planned() {

@@ -74,7 +74,8 @@ func (t *turns) take(op string, s Shape, ranks int) []contest.Peer {
 	var out []contest.Peer
 	for _, name := range t.names {
 		f := contest.FigureOf(t.times[name])
-		out = append(out, contest.Peer{Op: op, Name: name, Ranks: ranks, Shape: s.String(), DType: "bf16", Issued: "eager", Micros: f.Median, Spread: f.Spread})
+		out = append(out, contest.Peer{Op: op, Name: name, Ranks: ranks, Shape: s.String(), DType: "bf16",
+			Issued: "eager", Micros: f.Median, Spread: f.Spread})
 	}
 	t.times, t.names = nil, nil
 	return out
@@ -98,7 +99,8 @@ func awaitPeers(ctx context.Context, path string) ([]contest.Peer, error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-late:
-			return nil, contest.Usagef("--turns: no %s within %v; does the peers' program run, with the same folder?", path, peerPatience)
+			return nil, contest.Usagef("--turns: no %s within %v; does the peers' program run, with the same folder?",
+				path, peerPatience)
 		case <-time.After(time.Millisecond):
 		}
 	}

@@ -71,7 +71,8 @@ func options(text string, to any) error {
 		return fmt.Errorf("%w: options: %w", hocket.ErrInput, err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return fmt.Errorf("%w: options: there is something behind them, which end at byte %d", hocket.ErrInput, d.InputOffset())
+		return fmt.Errorf("%w: options: there is something behind them, which end at byte %d", hocket.ErrInput,
+			d.InputOffset())
 	}
 	return nil
 }

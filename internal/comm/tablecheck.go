@@ -64,7 +64,8 @@ func (e *Entry) check() error {
 func (e *Entry) checkNames() error {
 	op, ok := ir.ParseOp(e.Op)
 	if !ok || op.Info().Class != ir.ClassCollective {
-		return fmt.Errorf("there is no collective %q; there are all_reduce, all_gather and others (docs/language.md)", e.Op)
+		return fmt.Errorf("there is no collective %q; there are all_reduce, all_gather and others (docs/language.md)",
+			e.Op)
 	}
 	allowed := reductionsOf(op)
 	switch {
@@ -99,7 +100,8 @@ func (b *Bracket) check() error {
 		case !isTuning(x.Tuning):
 			return fmt.Errorf("%+v is no tuning", x.Tuning)
 		case !(x.Micros >= 0 && x.Micros <= machine.MostMicros):
-			return fmt.Errorf("%s took %v µs; times are not negative, and at most %v", x.Algo, x.Micros, machine.MostMicros)
+			return fmt.Errorf("%s took %v µs; times are not negative, and at most %v", x.Algo, x.Micros,
+				machine.MostMicros)
 		}
 	}
 	return nil

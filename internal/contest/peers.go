@@ -68,7 +68,8 @@ func ReadPeers(r io.Reader) ([]Peer, error) {
 
 // whole reports whether a figure has what it needs, and nothing that cannot be.
 func (p *Peer) whole() bool {
-	return p.Op != "" && p.Name != "" && p.Ranks > 0 && p.Bytes >= 0 && p.Micros > 0 && p.Micros <= mostMicros && p.HostMicros >= 0 && p.Spread >= 0
+	return p.Op != "" && p.Name != "" && p.Ranks > 0 && p.Bytes >= 0 && p.Micros > 0 && p.Micros <= mostMicros &&
+		p.HostMicros >= 0 && p.Spread >= 0
 }
 
 // vllmFile is what vLLM's benchmark writes by --output-json, as far as it is
@@ -96,7 +97,8 @@ func readVLLM(data []byte) ([]Peer, error) {
 	}
 	dtype, ok := map[string]string{"torch.bfloat16": "bf16", "torch.float16": "f16"}[f.DType]
 	if !ok || f.Ranks < 1 || f.Hidden < 1 || f.Hidden > mostHidden {
-		return nil, Usagef("a file of vLLM's benchmark with %d ranks, type %q, hidden size %d", f.Ranks, f.DType, f.Hidden)
+		return nil, Usagef("a file of vLLM's benchmark with %d ranks, type %q, hidden size %d", f.Ranks, f.DType,
+			f.Hidden)
 	}
 	var list []Peer
 	for rows, r := range f.Results {
@@ -105,7 +107,8 @@ func readVLLM(data []byte) ([]Peer, error) {
 			return nil, Usagef("a file of vLLM's benchmark with %q rows", rows)
 		}
 		for name, ms := range r.Millis {
-			p := Peer{Op: "all_reduce", Name: name, Ranks: f.Ranks, Bytes: n * f.Hidden * 2, DType: dtype, Issued: "graph",
+			p := Peer{Op: "all_reduce", Name: name, Ranks: f.Ranks, Bytes: n * f.Hidden * 2, DType: dtype,
+				Issued: "graph",
 				Micros: math.Round(ms*1e6) / 1e3}
 			if !p.whole() {
 				return nil, Usagef("a file of vLLM's benchmark with %v ms of %q for %q rows", ms, name, rows)

@@ -95,7 +95,8 @@ func TestDecodePython(t *testing.T) {
 		}
 		for i, k := range d.Keys {
 			got := d.Values[i]
-			if o, ok := got.(*Object); ok && protocol == 2 && k == "bytes" { // protocol 2 has no bytes: a call makes them
+			if o, ok := got.(*Object); ok && protocol == 2 &&
+				k == "bytes" { // protocol 2 has no bytes: a call makes them
 				if o.Module != "_codecs" || o.Name != "encode" || !cmp.Equal(o.Args, tuple("\u0000\u00ff", "latin1")) {
 					t.Errorf("protocol 2: bytes are %+v", o)
 				}
@@ -118,7 +119,8 @@ func TestNothingIsCalled(t *testing.T) {
 		"800263706f7369780a73797374656d0a710058070000006563686f20686971018571025271032e",
 	} {
 		got := decode(t, s).(*Object)
-		if want := (&Object{Module: "posix", Name: "system", Called: true, Args: tuple("echo hi")}); !cmp.Equal(got, want, options) {
+		if want := (&Object{Module: "posix", Name: "system", Called: true, Args: tuple("echo hi")}); !cmp.Equal(got,
+			want, options) {
 			t.Errorf("got %+v", got)
 		}
 	}
@@ -232,7 +234,8 @@ func TestNested(t *testing.T) {
 		"lists of marks":   {strings.Repeat("(", 2*n) + strings.Repeat("l", 2*n), "in each other"},
 		"tuples, too many": {"N" + strings.Repeat("\x85", 2*n), "bytes of memory"},
 		"lists, too many":  {"](" + strings.Repeat(strings.Repeat("]", 1000)+"e(", 2*n/1000) + "e", "bytes of memory"},
-		"imports":          {"](" + strings.Repeat(strings.Repeat("c\n\n", 1000)+"e(", n/1000) + "e", "bytes of memory"},
+		"imports": {"](" + strings.Repeat(strings.Repeat("c\n\n", 1000)+"e(", n/1000) + "e",
+			"bytes of memory"},
 	} {
 		v, err := Decode(strings.NewReader("\x80\x02"+s.pickle+"."), Limits{Memory: 96 << 20})
 		switch {
@@ -311,7 +314,8 @@ func FuzzDecode(f *testing.F) {
 		b, _ := hex.DecodeString(strings.Join(strings.Fields(s), ""))
 		f.Add(b)
 	}
-	for _, s := range []string{"N\x85\x85\x85.", "]]]aa.", "((llt.", ")q\x00h\x00\x86.", "]\x94h\x00a.", "cm\nn\n)\x81}b.", "\x8f(NNN\x90."} {
+	for _, s := range []string{"N\x85\x85\x85.", "]]]aa.", "((llt.", ")q\x00h\x00\x86.", "]\x94h\x00a.",
+		"cm\nn\n)\x81}b.", "\x8f(NNN\x90."} {
 		f.Add([]byte("\x80\x04" + s))
 	}
 	place := regexp.MustCompile(`^pickle: offset (\d+): `)

@@ -2,6 +2,7 @@ package account
 
 import (
 	"cmp"
+	"container/heap"
 	"fmt"
 	"maps"
 	"math"
@@ -130,38 +131,111 @@ func (a *accounting) refuse(format string, args ...any) {
 	a.problem("alignment", rank, "%s", a.untold)
 }
 
+// onClock is what a clock says the times of: indices of ranks, events, calls of the host and steps.
+type onClock struct {
+	ranks, events, host, steps []int
+	shared                     map[int][]call // its events in each of the shared collectives that it has some in
+}
+
+// byClock sorts what the trace has by clocks.
+func (a *accounting) byClock(clocks []int, shared [][]call) map[int]*onClock {
+	all := map[int]*onClock{}
+	for r, c := range clocks {
+		if all[c] == nil {
+			all[c] = &onClock{shared: map[int][]call{}}
+		}
+		all[c].ranks = append(all[c].ranks, r)
+	}
+	of := func(rank int) *onClock { return all[clocks[rank]] }
+	for i := range a.t.Events {
+		x := of(a.t.Events[i].Rank)
+		x.events = append(x.events, i)
+	}
+	for i := range a.t.Host {
+		x := of(a.t.Host[i].Rank)
+		x.host = append(x.host, i)
+	}
+	for i := range a.t.Steps {
+		x := of(a.t.Steps[i].Rank)
+		x.steps = append(x.steps, i)
+	}
+	for k, list := range shared {
+		for _, i := range list {
+			x := of(a.t.Events[i].Rank)
+			x.shared[k] = append(x.shared[k], i)
+		}
+	}
+	return all
+}
+
 // fitAll puts one clock after another on that of the first rank: next always the one with
 // the most ends in common with those that are there.
 func (a *accounting) fitAll(clocks []int, shared [][]call) {
-	there := map[int]bool{clocks[0]: true}
+	all := a.byClock(clocks, shared)
+	there := make([]ends, len(shared)) // of the clocks that are there
+	common := map[int]int{}            // of each clock that is not: how many collectives it shares with those that are
+	var ready most                     // such clocks, again whenever they share one more
 	left := map[int]bool{}
-	for _, c := range clocks[1:] {
-		if c != clocks[0] {
-			left[c] = true
-		}
+	for c := range all {
+		left[c] = true
 	}
-	for len(left) > 0 {
-		next, points := -1, []point(nil)
-		for _, c := range slices.Sorted(maps.Keys(left)) {
-			if p := a.points(clocks, shared, there, c); len(p) > len(points) {
-				next, points = c, p
+	put := func(clock int) {
+		delete(left, clock)
+		for k, list := range all[clock].shared {
+			first := there[k].n == 0
+			for _, i := range list {
+				there[k].add(a.t.Events[i].End)
 			}
-		}
-		if next < 0 {
-			for r, c := range clocks {
-				if left[c] {
-					a.lost[r] = true
-					a.problem("alignment", a.t.ID(r),
-						"rank %d shares no collective with rank %d, so its clock is not aligned", a.t.ID(r), a.t.ID(0))
+			if !first {
+				continue
+			}
+			counted := map[int]bool{}
+			for _, i := range shared[k] {
+				if c := clocks[a.t.Events[i].Rank]; left[c] && !counted[c] {
+					counted[c] = true
+					common[c]++
+					heap.Push(&ready, sharing{c, common[c]})
 				}
 			}
-			a.untold = "some ranks share no collective with the others"
-			return
 		}
-		a.shiftClock(clocks, next, fit(points, a.outlier), len(points))
-		there[next] = true
-		delete(left, next)
 	}
+	put(clocks[0])
+	for ready.Len() > 0 {
+		next := heap.Pop(&ready).(sharing).clock
+		if !left[next] {
+			continue
+		}
+		points := a.points(all[next], shared, there)
+		a.shiftClock(all[next], fit(points, a.outlier), len(points))
+		put(next)
+	}
+	for r, c := range clocks {
+		if left[c] {
+			a.lost[r] = true
+			a.untold = "some ranks share no collective with the others"
+			a.problem("alignment", a.t.ID(r),
+				"rank %d shares no collective with rank %d, so its clock is not aligned", a.t.ID(r), a.t.ID(0))
+		}
+	}
+}
+
+// sharing is a clock, and how many collectives it shares with those that are there.
+type sharing struct{ clock, collectives int }
+
+// most is a heap of clocks: first those that share the most.
+type most []sharing
+
+func (m most) Len() int      { return len(m) }
+func (m most) Swap(i, j int) { m[i], m[j] = m[j], m[i] }
+func (m most) Less(i, j int) bool {
+	return m[i].collectives > m[j].collectives ||
+		m[i].collectives == m[j].collectives && m[i].clock < m[j].clock
+}
+func (m *most) Push(x any) { *m = append(*m, x.(sharing)) }
+func (m *most) Pop() any {
+	x := (*m)[len(*m)-1]
+	*m = (*m)[:len(*m)-1]
+	return x
 }
 
 // point is the end of a collective on a clock, and how far behind the first clock that is.
@@ -170,23 +244,19 @@ type point struct {
 	group      int
 }
 
-// points compares a clock with those that are aligned.
-func (a *accounting) points(clocks []int, shared [][]call, there map[int]bool, clock int) []point {
+// points compares a clock with those that are there.
+func (a *accounting) points(clock *onClock, shared [][]call, there []ends) []point {
 	var out []point
-	for _, list := range shared {
-		var here, others ends
-		for _, i := range list {
-			switch e := &a.t.Events[i]; {
-			case clocks[e.Rank] == clock:
-				here.add(e.End)
-			case there[clocks[e.Rank]]:
-				others.add(e.End)
-			}
+	for _, k := range slices.Sorted(maps.Keys(clock.shared)) {
+		if there[k].n == 0 {
+			continue
 		}
-		if here.n > 0 && others.n > 0 {
-			at := here.middle()
-			out = append(out, point{at: at, behind: others.middle() - at, group: a.t.Events[list[0]].Group})
+		var here ends
+		for _, i := range clock.shared[k] {
+			here.add(a.t.Events[i].End)
 		}
+		at := here.middle()
+		out = append(out, point{at: at, behind: there[k].middle() - at, group: a.t.Events[shared[k][0]].Group})
 	}
 	return out
 }
@@ -290,15 +360,11 @@ func leastSquares(points []point) line {
 }
 
 // shiftClock moves all times of a clock.
-func (a *accounting) shiftClock(clocks []int, clock int, l line, n int) {
+func (a *accounting) shiftClock(clock *onClock, l line, n int) {
 	first := int64(math.MaxInt64)
 	move := func(at *int64) { *at += l.behind(*at) }
-	of := func(rank int) bool { return clocks[rank] == clock }
-	for i := range a.t.Events {
+	for _, i := range clock.events {
 		e := &a.t.Events[i]
-		if !of(e.Rank) {
-			continue
-		}
 		first = min(first, e.Start)
 		move(&e.Start)
 		move(&e.End)
@@ -306,23 +372,17 @@ func (a *accounting) shiftClock(clocks []int, clock int, l line, n int) {
 			move(&e.Issued)
 		}
 	}
-	for i := range a.t.Host {
-		if h := &a.t.Host[i]; of(h.Rank) {
-			move(&h.Start)
-			move(&h.End)
-		}
+	for _, i := range clock.host {
+		move(&a.t.Host[i].Start)
+		move(&a.t.Host[i].End)
 	}
-	for i := range a.t.Steps {
-		if s := &a.t.Steps[i]; of(s.Rank) {
-			move(&s.Start)
-			move(&s.End)
-		}
+	for _, i := range clock.steps {
+		move(&a.t.Steps[i].Start)
+		move(&a.t.Steps[i].End)
 	}
-	for r := range clocks {
-		if of(r) {
-			a.r.Alignment.Clocks = append(a.r.Alignment.Clocks, Clock{Rank: a.t.ID(r),
-				OffsetUS: float64(l.behind(first)) / 1e3,
-				DriftPPM: l.drift * 1e6, Collectives: n})
-		}
+	for _, r := range clock.ranks {
+		a.r.Alignment.Clocks = append(a.r.Alignment.Clocks, Clock{Rank: a.t.ID(r),
+			OffsetUS: float64(l.behind(first)) / 1e3,
+			DriftPPM: l.drift * 1e6, Collectives: n})
 	}
 }

@@ -11,7 +11,8 @@ import (
 
 // FuzzCondition: a condition is a metric and a limit, and means the same without spaces; errors quote what was written.
 func FuzzCondition(f *testing.F) {
-	for _, s := range []string{"exposed > 10%", "skew>80us", " wait > 1.5ms ", "problems > 0", "span > 2s", "skew > 1%", "x > 1", "step > 1.2.3us", "idle > .5µs"} {
+	for _, s := range []string{"exposed > 10%", "skew>80us", " wait > 1.5ms ", "problems > 0", "span > 2s", "skew > 1%",
+		"x > 1", "step > 1.2.3us", "idle > .5µs"} {
 		f.Add(s)
 	}
 	r := &Report{Ranks: 2, SpanUS: 10, Untold: "a test"}
@@ -23,7 +24,8 @@ func FuzzCondition(f *testing.F) {
 		if !(c.limit >= 0 && c.limit <= math.MaxFloat64) {
 			t.Errorf("%q: limit %v", text, c.limit)
 		}
-		if _, _, err := c.Holds(r); err != nil && !strings.Contains(err.Error(), c.metric) && !strings.Contains(err.Error(), "a test") {
+		if _, _, err := c.Holds(r); err != nil && !strings.Contains(err.Error(), c.metric) &&
+			!strings.Contains(err.Error(), "a test") {
 			t.Errorf("%q: %v", text, err)
 		}
 		again, err := ParseCondition(strings.Join(strings.Fields(text), ""))
@@ -33,7 +35,8 @@ func FuzzCondition(f *testing.F) {
 	})
 }
 
-// FuzzFlight accounts for two ranks' flight records: every call is in one collective, and members are ranks that there are.
+// FuzzFlight accounts for two ranks' flight records: every call is in one collective, and members are ranks that there
+// are.
 func FuzzFlight(f *testing.F) {
 	one := `{"entries":[{"process_group":["0","x"],"collective_seq_id":1,"profiling_name":"nccl:all_reduce","input_sizes":[[4]],"output_sizes":[[4]],"input_dtypes":["Float"],"state":"completed","time_created_ns":100},{"process_group":["0","x"],"collective_seq_id":2,"state":"scheduled"}],"pg_config":{"0":{"desc":"x","ranks":"[0, 1, 7]"}}}`
 	f.Add([]byte(one), []byte(`{"rank":1,`+one[1:]))

@@ -13,7 +13,8 @@ import (
 // FuzzScan: of whatever encoding/json takes for JSON, the scanner finds the same values; errors tell a place in
 // the document; and what is longer than its limit is refused, not cut.
 func FuzzScan(f *testing.F) {
-	for _, s := range []string{`{"a":[1,"x\"]",{}],"b":null}`, ` [ 1 , -2.5e3, true,[[]] ] `, `{"a\u0041":1,}`, `[}`, `12`, `"\\"`, `[1 2]`, "{\"a\":\"\n\"}", `["` + strings.Repeat("x", 70000) + `"]`} {
+	for _, s := range []string{`{"a":[1,"x\"]",{}],"b":null}`, ` [ 1 , -2.5e3, true,[[]] ] `, `{"a\u0041":1,}`, `[}`,
+		`12`, `"\\"`, `[1 2]`, "{\"a\":\"\n\"}", `["` + strings.Repeat("x", 70000) + `"]`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -37,7 +37,8 @@ func coupleOf(a, b *GPU) Couple { return Couple{min(a.Device, b.Device), max(a.D
 
 // NewReach reads the user's setting.
 func NewReach(setting string) (*reach, error) {
-	r := &reach{setting: setting, denied: map[Couple]bool{}, NVML: sync.OnceValues(nvlib.OpenNVML), Why: map[Couple]error{}}
+	r := &reach{setting: setting, denied: map[Couple]bool{}, NVML: sync.OnceValues(nvlib.OpenNVML),
+		Why: map[Couple]error{}}
 	if setting == "" || setting == "on" || setting == "off" {
 		r.Deceit = setting == "off"
 		return r, nil
@@ -47,7 +48,8 @@ func NewReach(setting string) (*reach, error) {
 		a, aerr := strconv.Atoi(from)
 		b, berr := strconv.Atoi(to)
 		if aerr != nil || berr != nil || min(a, b) < 0 || max(a, b) > math.MaxInt16 || a == b {
-			return nil, fmt.Errorf("%s=%s: it is on, off, or pairs of GPUs that are to be kept apart, like 0-1,0-2", P2PVariable, setting)
+			return nil, fmt.Errorf("%s=%s: it is on, off, or pairs of GPUs that are to be kept apart, like 0-1,0-2",
+				P2PVariable, setting)
 		}
 		r.denied[Couple{nvlib.Device(min(a, b)), nvlib.Device(max(a, b))}] = true
 	}

@@ -9,7 +9,8 @@ import (
 // FuzzReach: HOCKET_P2P is on, off, or names pairs of two GPUs each, and means the same when the pairs are
 // written out; errors name the variable.
 func FuzzReach(f *testing.F) {
-	for _, s := range []string{"", "on", "off", "0-1", "0-1,2-0", "1-1", "0-", "-1-2", "0-1,", "0-99999999999999999999", "+0-1"} {
+	for _, s := range []string{"", "on", "off", "0-1", "0-1,2-0", "1-1", "0-", "-1-2", "0-1,", "0-99999999999999999999",
+		"+0-1"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, setting string) {
