@@ -353,6 +353,39 @@ func TestHangTold(t *testing.T) {
 	}
 }
 
+// TestHangsUnopened: a world that is not opened, since one of its GPUs is lost, asks nothing of the others, where a call
+// might not return; who gives up a world before it knows a GPU blames some GPU, and releases what the world holds.
+func TestHangsUnopened(t *testing.T) {
+	f := newFake(t, 2)
+	m := newMachine(f.system(), Options{Kernels: f})
+	m.sys.CallPatience = haste
+	f.haunted = true
+	m.sys.GPUs[0].Abandon("a call", time.Second)
+	which, release := f.BlockNth(1)
+	_, err := m.Open(t.Context(), 2)
+	isLost(t, err, "a call: the call has not returned for 1s")
+	if call := which(); call != "" {
+		t.Errorf("a world that is not opened calls %s", call)
+	}
+	w := &world{m: m}
+	w.guard = m.guard(w)
+	w.guard.Open(t.Context())
+	w.guard.Closing()
+	lost := w.Do(t.Context(), func() {
+		w.guard.Alone(func() { _ = m.sys.Driver.Watched(&w.guard.Calls).Bind(0) })
+	})
+	isLost(t, lost, "GPU 0, fake")
+	free := make(chan struct{})
+	go func() { m.sys.Locks.LockIssue()(); close(free) }()
+	select {
+	case <-free:
+	case <-time.After(10 * time.Second):
+		t.Error("a world that was given up holds the issue lock")
+	}
+	f.die()
+	release()
+}
+
 // lapsing is a context whose deadline passes when the test says so.
 type lapsing struct {
 	context.Context

@@ -91,6 +91,9 @@ func (s *site) free() error {
 	if s.foreign {
 		return s.unmap()
 	}
+	if s.ctx == 0 { // the world was not opened
+		return nil
+	}
 	if err := s.w.drv.Bind(s.ctx); err != nil {
 		return err
 	}

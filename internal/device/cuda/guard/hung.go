@@ -5,6 +5,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -211,12 +212,9 @@ func (w *World) giveUp(watch *nvlib.Watch, p nvlib.Pending, age time.Duration) {
 	w.p.coresidency.abandon(w)
 }
 
-// gpuOf is the GPU that a call is for, as far as can be told.
+// gpuOf is the GPU that a call is for, as far as can be told; never nil.
 func (w *World) gpuOf(p nvlib.Pending) *gpu.GPU {
-	if g := w.p.System.OfContext(p.Context); g != nil {
-		return g
-	}
-	return w.Opening.Load()
+	return cmp.Or(w.p.System.OfContext(p.Context), w.Opening.Load(), w.p.System.GPUs[0])
 }
 
 // LockLive locks the world's mutex; not if it was given up.
