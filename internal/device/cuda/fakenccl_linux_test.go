@@ -50,8 +50,10 @@ type sharedCall struct {
 }
 
 // share has a fake be one of several processes'.
-func (x *fakeNCCL) share(dir string) {
-	x.shared = &sharedNCCL{x: x, dir: dir, comms: map[uintptr]*sharedComm{}}
+func (x *fakeNCCL) share(dir string) *sharedNCCL {
+	s := &sharedNCCL{x: x, dir: dir, comms: map[uintptr]*sharedComm{}}
+	x.shared = s
+	return s
 }
 
 func (s *sharedNCCL) calls(table map[string]func([]uintptr) uintptr) {

@@ -96,6 +96,7 @@ func TestNodesKilled(t *testing.T) {
 		{syscall.SIGKILL, "cuLaunchKernel", 20}, {syscall.SIGKILL, "cuStreamQuery", 2}} {
 		for culprit := range 2 {
 			t.Run(fmt.Sprint(call.Call, call.Number, " of ", culprit), func(t *testing.T) {
+				t.Parallel() // survivors wait, most of the time
 				j := peerJob{GPUs: 2, PerGPU: 1, NCCL: t.TempDir(),
 					Loads: []peerLoad{{Program: "tp_sp_linears.hkt", Dims: small["tp_sp_linears.hkt"],
 						Batches: []int{1, 5, 20}}}}

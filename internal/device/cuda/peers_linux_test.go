@@ -143,8 +143,7 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 		sys = f.system()
 		if j.NCCL != "" {
 			x := &fakeNCCL{f: f}
-			x.share(j.NCCL)
-			x.shared.hang = j.Hang
+			x.share(j.NCCL).hang = j.Hang
 			sys.NCCL = sync.OnceValues(x.open)
 		}
 		return newJoined(sys, Options{Kernels: f, RanksPerGPU: j.PerGPU, Peers: peers, TeamTimeout: j.Timeout})

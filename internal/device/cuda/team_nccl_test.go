@@ -33,7 +33,10 @@ type fakeNCCL struct {
 	async   int32     // what ncclCommGetAsyncError tells
 	version int32     // 0 for one without known mistakes
 
-	shared *sharedNCCL // with fakes of other processes; nil for this one's alone
+	shared interface { // with fakes of other processes; nil for this one's alone
+		calls(table map[string]func([]uintptr) uintptr)
+		give(calls []fakeCall)
+	}
 }
 
 type fakeCall struct {

@@ -95,10 +95,12 @@ func (w *World) endExclusive() {
 }
 
 // lockIssue locks the issue lock, for one whose calls are shown by the world's watch: so it
-// is released where one of them does not return.
+// is released where one of them does not return. A world that was given up does not get it:
+// it has no calls to make, and what others call is theirs.
 func (w *World) lockIssue() {
-	w.Calls.Hold(&w.p.issue)
-	w.p.System.Lent.Lend(&w.Calls)
+	if w.Calls.Hold(&w.p.issue) {
+		w.p.System.Lent.Lend(&w.Calls)
+	}
 }
 
 func (w *World) unlockIssue() {
