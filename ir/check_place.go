@@ -1,6 +1,7 @@
 package ir
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -27,7 +28,7 @@ func (c *checker) place(st *Stmt, p *Place) *Sym {
 	}
 	switch {
 	case s.Count == nil && p.Index != nil:
-		c.errorf("type", p.Pos, "%%%s is no array", p.Name).help("only what is declared as kind[N] is indexed; a part of a tensor is a chunk, slice or select")
+		c.errorf("type", p.Pos, "%%%s is no array", p.Name).help(rowHelp(s, p))
 		return nil
 	case s.Count != nil && p.Index == nil:
 		c.errorf("type", p.Pos, "%%%s is an array", p.Name).help("name an element: %" + p.Name + "[0]")
@@ -43,6 +44,14 @@ func (c *checker) place(st *Stmt, p *Place) *Sym {
 		return nil
 	}
 	return s
+}
+
+// rowHelp says how a part of what is no array is named.
+func rowHelp(s *Sym, p *Place) string {
+	if s.Kind == SymValue || s.Kind == SymBuffer {
+		return fmt.Sprintf("name the row first: %%row = select %%%s, axis=0, index=%s", p.Name, p.Index)
+	}
+	return "only what is declared as kind[N] is indexed"
 }
 
 // kinded resolves an operand that must be of one of the given kinds.

@@ -62,7 +62,8 @@ type parser struct {
 	named   bool            // what stands before "=" in the statement at hand was read
 	arrays  map[string]bool // the function's names that are indexed as kind[N]
 	inside  []*Stmt         // the operations that are operands of the statement at hand, in the order that they run
-	open    int             // open parentheses of such operands
+	inner   int             // open parentheses of such operands
+	open    Pos             // of the innermost
 	lost    lost
 }
 

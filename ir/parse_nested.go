@@ -1,17 +1,27 @@
 package ir
 
-import "strconv"
+import (
+	"fmt"
+	"strconv"
+)
 
 // argument reads an operand of s: a place, or where s gives one value also what is not named: %w[e], a row of a tensor,
 // or (OP args), an operation.
 func (p *parser) argument(s *Stmt) Place {
 	pos := p.tok.pos
-	if p.is(tokLParen) {
+	switch _, op := ParseOp(p.tok.text); {
+	case p.is(tokLParen):
 		return p.operationInside(s)
+	case p.is(tokIdent) && op:
+		p.failAt(pos, fmt.Sprintf("an operation that is an operand stands in parentheses: (%s …)", p.tok.text),
+			"expected %s, found %s", spelling[tokVar], describe(p.tok))
 	}
 	place := p.place()
 	if p.bad || place.Index == nil || !nests(s) || p.arrays[place.Name] {
 		return place
+	}
+	if p.is(tokLBracket) {
+		p.failAt(p.tok.pos, "one index selects along dimension 0; for others write (select %x, axis=…, index=…)", "a second index")
 	}
 	row := &Stmt{
 		Op: OpSelect, Pos: pos, Args: []Place{{Pos: pos, Name: place.Name}},
@@ -25,23 +35,35 @@ func (p *parser) argument(s *Stmt) Place {
 
 // operationInside reads "(OP args)".
 func (p *parser) operationInside(s *Stmt) Place {
-	open := p.expect(tokLParen)
-	if !nests(s) {
-		p.failAt(open.pos, "name it in a statement of its own, %y = OP …", "an operation is an operand only of one that gives a value")
+	open, around := p.expect(tokLParen), p.open
+	switch {
+	case !nests(s):
+		p.failAt(open.pos, nameFirst, "%s without a result takes no operations as operands", s.Op)
+	case p.is(tokVar) && len(s.Args) == 0:
+		p.failAt(open.pos, fmt.Sprintf("operands stand without parentheses: %s %%x, …", s.Op), "expected an operand, found \"(\"")
+	case p.is(tokVar) || p.is(tokLParen):
+		p.failAt(open.pos, "leave the parentheses out", "expected an operation in the parentheses, found %s", describe(p.tok))
+	}
+	if p.bad {
 		return Place{Pos: open.pos}
 	}
-	if p.open++; p.open > maxNesting {
+	if p.inner++; p.inner > maxNesting {
 		p.limit("operands are")
 	}
+	p.open = open.pos
 	n := &Stmt{Results: []Name{nestedName(s, open.pos)}}
 	p.verb(n)
 	if !p.bad && !nests(n) {
 		p.failAt(n.Pos, "", "%s gives no value that could be an operand", n.Op)
 	}
-	p.open--
 	p.closing(open, true)
+	p.inner--
+	p.open = around
 	return p.addInside(s, n, open.pos)
 }
+
+// nameFirst is the help where an operation cannot be an operand.
+const nameFirst = "give it a name in a statement of its own: %y = OP …"
 
 // addInside gives the next operand of s the name of what n gives.
 func (p *parser) addInside(s, n *Stmt, pos Pos) Place {

@@ -48,15 +48,23 @@ func TestNestedOperands(t *testing.T) {
 // TestNestedErrors: what cannot be an operand is said so where it stands.
 func TestNestedErrors(t *testing.T) {
 	for text, want := range map[string]string{
+		"  %y = gelu (gelu %x\n  return %y":             `the "(" is not closed`,
+		"  %y = add (gelu %x %x)":                       `expected "," or ")"`,
+		"  %y = mul silu %x, %x":                        "in parentheses: (silu …)",
+		"  %y = mul (gelu silu %x), %x":                 "in parentheses: (silu …)",
+		"  %y = add(%x, %x)":                            "operands stand without parentheses: add %x, …",
+		"  %y = add %x, (%x)":                           "leave the parentheses out",
+		"  %y = gelu %x[0][1]":                          "one index selects along dimension 0",
+		"  %y = for %i in 0..2 carry %h = (gelu %x) {}": "give it a name",
 		"  %y = gelu (gelu %x":                          `expected "," or ")"`,
 		"  %y = gelu (wiat main)":                       "2:14",
 		"  %y = gelu (wait main)":                       "wait has no result",
 		"  %y = gelu (alloc f32[4])":                    "alloc gives no value",
 		"  %y = gelu (gelu %x into %z)":                 "both a result and a destination",
-		"  gelu (gelu %x) into %z":                      "an operation is an operand only of one that gives a value",
-		"  return (gelu %x)":                            "expected a %name",
+		"  gelu (gelu %x) into %z":                      "gelu without a result takes no operations",
+		"  return (gelu %x)":                            "give it a name",
 		"  %y = gelu ()":                                "expected an operation",
-		"  %y = gelu ((gelu %x))":                       "2:14",
+		"  %y = gelu ((gelu %x))":                       "leave the parentheses out",
 		"  %y = " + strings.Repeat("gelu (", 1001) + "": "operands are nested deeper than 1000",
 	} {
 		_, ds := Parse("errors", "func f(%x: f32[4]) {\n"+text+"\n}\n")

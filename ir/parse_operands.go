@@ -11,12 +11,15 @@ func (p *parser) place() Place {
 	if p.gotWord("main") {
 		return Place{Pos: pos, Main: true}
 	}
+	if p.is(tokLParen) {
+		p.failAt(pos, nameFirst, "expected %s, found %s", spelling[tokVar], describe(p.tok))
+	}
 	return Place{Pos: pos, Name: p.variable().Text, Index: p.count()}
 }
 
 // atEnd reports whether the statement, or the operand in parentheses, ends at the token.
 func (p *parser) atEnd() bool {
-	return p.is(tokNewline) || p.is(tokRBrace) || p.open > 0 && p.is(tokRParen)
+	return p.is(tokNewline) || p.is(tokRBrace) || p.inner > 0 && p.is(tokRParen)
 }
 
 // places reads none or several places up to the end of the line.
@@ -179,5 +182,12 @@ func (p *parser) expectedMore(s *Stmt) {
 	case p.isWord("into"), p.isWord("at"), p.isWord("to"), p.isWord("from"):
 		help = clauseHelp(s.Op)
 	}
-	p.failAt(p.tok.pos, help, "expected %s or end of line, found %s", strconv.Quote(","), describe(p.tok))
+	switch {
+	case p.inner > 0 && p.tok.pos.Line != p.before:
+		p.failAt(p.open, "", `the "(" is not closed`)
+	case p.inner > 0:
+		p.failAt(p.tok.pos, help, `expected "," or ")", found %s`, describe(p.tok))
+	default:
+		p.failAt(p.tok.pos, help, "expected %s or end of line, found %s", strconv.Quote(","), describe(p.tok))
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -25,6 +26,16 @@ func (s *scope) close(mark int) {
 	s.added = s.added[:mark]
 }
 
+// takenHelp is the help for a name that is in use, which may be that of an operand without one.
+func takenHelp(name string) string {
+	if i := strings.LastIndexByte(name, '.'); i > 0 {
+		if _, err := strconv.Atoi(name[i+1:]); err == nil {
+			return fmt.Sprintf("operand %s of %%%s is called so where it has no name: choose another", name[i+1:], name[:i])
+		}
+	}
+	return "there is no shadowing: choose another name"
+}
+
 // define adds a symbol; a name in use is an error.
 func (c *checker) define(s *Sym) {
 	if s.Name == "" {
@@ -32,7 +43,7 @@ func (c *checker) define(s *Sym) {
 	}
 	if old := c.scope.names[s.Name]; old != nil {
 		c.errorf("scope", s.Pos, "%%%s is already defined", s.Name).at(old.Pos, "defined here").
-			help("there is no shadowing: choose another name")
+			help(takenHelp(s.Name))
 		return
 	}
 	s.depth = c.loops
