@@ -9,7 +9,7 @@
 // Enter at Program.RunBatch (batch.go). A Program owns parts, each with its own state, that know those before them:
 //
 //   - a signature (signature.go) is what arguments have to be;
-//   - a weightCache (weights.go) knows which weights are on the devices already;
+//   - a weightCache (weight_cache.go) knows which weights are on the devices already;
 //   - a binder (bind.go) binds arguments to frames (frame.go), the host memory of runs in flight;
 //   - an issuer (issue.go) issues commands, or launches the recorded graph (replay.go);
 //   - a graphRecorder (record.go) records that, and times its forms;

@@ -91,10 +91,10 @@ func (d *detector) stalled(rank int) *PeerError {
 	return d.mesh.member(rank).failed("stalled: no sign of life for %v, %s", silent.Round(beat), d.mesh.page.last(rank))
 }
 
-// awaitPeers is await for what others do. It ends when none of those that late returns, after ready
-// was called, has got on for T.
+// awaitPeers is await for what other processes do. late returns those that the last call of ready still missed.
+// awaitPeers gives up once none of them has made progress for StallTimeout.
 func (d *detector) awaitPeers(ctx context.Context, late func() []int, ready func() (bool, error)) error {
-	const looks = 10 // within T
+	const looks = 10 // within StallTimeout
 	seen := make([]progress, d.mesh.o.Size)
 	for r := range seen {
 		seen[r] = d.mesh.page.progress(r)

@@ -1,9 +1,9 @@
 // Package world is a set of processes that run one program together: who they are, what they
 // agree on, memory and counters that they share, and how each learns that another has failed.
 //
-// The processes of a world are on one node or several. Those of a node share memory. Each process
-// has a socket to each other, a connection over TCP where that is of another node: the end of a
-// socket's stream without a goodbye is the death of a process, and ends the world for all. A
+// The processes of a world are on one node or several. Those of a node share memory. Every two
+// processes are connected: by a local socket on one node, over TCP between nodes. A connection that
+// ends without a goodbye is the death of a process, and ends the world for all. A
 // heartbeat, in shared memory or over TCP, tells a stopped process from a busy one. No wait is
 // without a bound, and every error names the process that is to blame.
 package world

@@ -146,8 +146,8 @@ func (w *world) end(cause error) {
 	}
 }
 
-// expire ends the world because a context is done, unless what it was for is over, and says
-// what the world was at.
+// expire ends the world because ctx is done, unless the call that ctx bounds is over. The error says what each stream
+// was doing.
 func (w *world) expire(ctx context.Context, over *bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -591,7 +591,7 @@ func (f *fakeGPU) failing(table map[string]func([]uintptr) uintptr, status uintp
 }
 
 // system is the fake's driver, with a cuBLASLt that takes nothing.
-func (f *fakeGPU) system() *process.System {
+func (f *fakeGPU) system() *process.Shared {
 	table := f.calls()
 	blas := func() (*nvlib.CuBLASLt, error) { return fakeBLAS(f.TB), nil }
 	if f.lt != nil {

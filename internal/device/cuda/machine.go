@@ -1,6 +1,5 @@
-// Package cuda is the NVIDIA machine: one process drives all GPUs, a rank each,
-// through the driver API; or several processes of one host do, each some of them
-// (see peers.go).
+// Package cuda is the NVIDIA machine. It drives GPUs through the driver API, a rank each: one process all of them, or
+// several processes, on one node or several, some each (see processes.go).
 //
 // # Order
 //
@@ -14,7 +13,7 @@
 //
 // Three things do wait on devices: kernels of teams, for each other (see team.go),
 // graphs of one GPU each, for flags that the others raise (see graph_flags.go), and
-// streams for counters of other processes (see wired.go). These waits are bounded,
+// streams for counters of other processes (see peer_counters.go). These waits are bounded,
 // and end when the world does; and what they wait for is issued whole before
 // anything else may keep the driver from it (see package guard), or by another
 // process, in the order of the same plan.
@@ -24,7 +23,7 @@
 // No device reads or writes Go memory: uploads and downloads go through pinned
 // buffers. A download arrives in the caller's bytes during Sync.
 //
-// GPUs that cannot use each other's memory (see reach.go) copy through such buffers
+// GPUs that cannot use each other's memory (see peer_access.go) copy through such buffers
 // too (see host_staged.go).
 //
 // # Faults
@@ -108,7 +107,7 @@ func New(opts Options) (device.Machine, error) {
 }
 
 // newJoined is newMachine, which then learns what GPUs the other processes see.
-func newJoined(sys *process.System, opts Options) (*machine, error) {
+func newJoined(sys *process.Shared, opts Options) (*machine, error) {
 	m := newMachine(sys, opts)
 	if opts.Peers == nil {
 		return m, nil
@@ -122,7 +121,7 @@ func newJoined(sys *process.System, opts Options) (*machine, error) {
 	return m, nil
 }
 
-func newMachine(sys *process.System, opts Options) *machine {
+func newMachine(sys *process.Shared, opts Options) *machine {
 	opts.RanksPerGPU = max(opts.RanksPerGPU, 1)
 	if opts.Kernels == nil {
 		if opts.Cache == nil {
@@ -134,7 +133,7 @@ func newMachine(sys *process.System, opts Options) *machine {
 }
 
 type machine struct {
-	sys   *process.System
+	sys   *process.Shared
 	opts  Options
 	cache *kernels.Cache // of choices
 	// Of a machine with peers: the GPUs that they see, and how many worlds were opened.

@@ -177,7 +177,7 @@ type counters struct {
 	dev      *dev
 	elems    []counter
 	released bool
-	words    *memory      // in a world of several processes; see wired.go
+	words    *memory      // in a world of several processes; see peer_counters.go
 	waits    []*waitedFor // by element; nil for none yet
 }
 

@@ -7,11 +7,10 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// meeting is shares of a team's members that are given to their devices together: no
-// member's before all members' are next on their streams. Until then a stream is held
-// back on the host, as for an event that was not recorded; so a member that never comes
-// is a deadlock, seen at once. Either one thread makes a call for all members, or they
-// are kernels that wait for each other (see together).
+// meeting is the members' shares of a team's launch, which are given to their devices together, once each is next on
+// its stream. Until then the streams are held back on the host, as for an event that was not recorded; so a member that
+// never comes is a deadlock, seen at once. Either one thread makes a call for all members, or the shares are kernels
+// that wait for each other (see the method together).
 type meeting struct {
 	what    string
 	members []*attendee

@@ -14,7 +14,7 @@ import (
 // nullDriver is a fake whose calls for issuing do nothing, at no cost: what is
 // measured on it is the machine itself. binds counts how often a context was made
 // current, which the fake must know of, but for that costs as much as nothing.
-func nullDriver(tb testing.TB, f *fakeGPU, binds *int) *process.System {
+func nullDriver(tb testing.TB, f *fakeGPU, binds *int) *process.Shared {
 	tb.Helper()
 	table := f.calls()
 	for _, name := range []string{"cuLaunchKernel", "cuLaunchKernelEx", "cuEventRecord", "cuStreamWaitEvent", "cuEventQuery", "cuStreamQuery"} {

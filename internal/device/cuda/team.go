@@ -17,12 +17,11 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Teams run a collective as one kernel on each member, which wait for each other
-// on the devices: unlike all else that this machine gives a device (see package
-// documentation). What keeps that from locking up: the launches of a team come in
-// one order on all members, one stream each, and are given to the devices together (see
-// together); a kernel's blocks, and those of all other teams' kernels that may run beside
-// it, fit on the device at once (see Room); and every wait is bounded.
+// A team runs a collective as one kernel on each member. These kernels wait for each other on the devices, unlike all
+// else that this machine gives a device (see the package comment). Three rules keep them from locking up. The launches
+// of a team come in one order on all members, one stream each, and are given to the devices together (see the method
+// together). A kernel's blocks, and those of all other teams' kernels that may run beside it, fit on the device at once
+// (see Room). Every wait is bounded.
 
 // team is members that meet, each on one stream.
 type team struct {

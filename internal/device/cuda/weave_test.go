@@ -354,7 +354,7 @@ func wide(branches int, body string, raiser int, raise string) weave {
 }
 
 // exchange is a random weave of devices as exchanges are, with so many streams on each:
-// flags are raised by streams beside, as in join.go, and waited for by another device
+// flags are raised by streams of their own, and waited for by another device
 // later. In the order of issue every raise comes before its wait.
 func exchange(rng *rand.Rand, gpus, streams, ops int) weave {
 	var p weave

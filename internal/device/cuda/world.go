@@ -52,7 +52,7 @@ type world struct {
 	segments   []*memory // those
 	wired      wired
 
-	called bool // streams of the caller's may have work of it (see calls.go)
+	called bool // streams of the caller's may have work of it (see standalone_collectives.go)
 }
 
 // site is a GPU as a world uses it.

@@ -2,7 +2,7 @@
 //
 // DeviceTensors are tensors that callers keep on a machine's devices; a lease says who may
 // use which of them when (lease.go). Weights are parameters that all plans of a model share
-// (weights.go). Both lie in worlds of their own, from which programs' worlds borrow (pool.go).
+// (weight_store.go). Both lie in worlds of their own, from which programs' worlds borrow (pool.go).
 package resident
 
 import (

@@ -1,6 +1,7 @@
 // Package nccl has NCCL's communicators. A Group is those of one team: Open takes it from the process's Pool, or joins
-// it with other processes. It is given a collective's calls as one (Issue), first once by way of trial (Exercise), and
-// goes back with Leave. What the calls are, package coll plans; where they stand among other work, package cuda knows.
+// it with other processes, and Leave gives it back. Exercise runs a collective once on scratch memory, so that NCCL
+// connects and loads its kernels; Issue then issues all calls of a collective as one. Package coll plans the calls;
+// package cuda decides where they stand among other work.
 package nccl
 
 import (

@@ -48,7 +48,7 @@ func Examine(try bool) doctor.Report {
 }
 
 // openNVML returns the process's, where there are GPUs.
-func openNVML(sys *System) (*nvlib.NVML, error) {
+func openNVML(sys *Shared) (*nvlib.NVML, error) {
 	if sys != nil {
 		return sys.Reach.NVML()
 	}
@@ -56,7 +56,7 @@ func openNVML(sys *System) (*nvlib.NVML, error) {
 }
 
 // AddGPUs adds the system's to a report, after a transfer between every two where try is set; nvml may be nil.
-func (s *System) AddGPUs(r *doctor.Report, nvml *nvlib.NVML, try bool) {
+func (s *Shared) AddGPUs(r *doctor.Report, nvml *nvlib.NVML, try bool) {
 	if try {
 		r.Note(s.tryAll())
 	}
@@ -64,7 +64,7 @@ func (s *System) AddGPUs(r *doctor.Report, nvml *nvlib.NVML, try bool) {
 }
 
 // tryAll asks about every two GPUs; it says what left one unusable.
-func (s *System) tryAll() string {
+func (s *Shared) tryAll() string {
 	defer s.Locks.LockIssue()()
 	for i, a := range s.GPUs {
 		for _, b := range s.GPUs[i+1:] {

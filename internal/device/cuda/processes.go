@@ -14,11 +14,11 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// A world whose ranks are spread over processes. Every process opens it, and takes the same memory, streams
-// and counters on every rank in the same order. The others' GPUs are sites that this process drives not: their
-// shared memory is mapped, region by region as its owner takes it (package peers); their streams are names;
-// what is prepared for them is nothing. So every process finds the same room for kernels of teams, which meet
-// in mapped memory. Counters are words of device memory (wired.go).
+// A world's ranks can be spread over processes. Every process opens the world, and takes the same memory, streams and
+// counters on every rank in the same order. Another process's GPU is a foreign site: this process maps its shared
+// memory region by region, as the owner takes it (package peers), its streams are only names, and launches for it do
+// nothing. So all processes compute the same room for kernels of teams, which meet in mapped memory. Counters are
+// words of device memory (peer_counters.go).
 
 // maxRanks is how many ranks there can be.
 func (m *machine) maxRanks() int {

@@ -41,7 +41,7 @@ func step(%x: i32[T/tp, 2], %w: i32[2], %s: inout i32[T/tp, 2], %n: inout i32[2]
 type caller struct {
 	*testing.T
 	f       *fakeGPU
-	sys     *process.System
+	sys     *process.Shared
 	m       *hocket.Machine
 	model   *hocket.Model
 	streams []uintptr

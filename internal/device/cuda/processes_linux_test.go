@@ -138,7 +138,7 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 		}
 		return false
 	}
-	var sys *process.System
+	var sys *process.Shared
 	device.Register(t.Name(), func(peers *procs.World) (device.Machine, error) {
 		sys = f.system()
 		if j.NCCL != "" {
@@ -169,7 +169,7 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 }
 
 // enqueuedPeer enqueues runs of stateful, some of them captured, as one of two processes, and compares what comes.
-func enqueuedPeer(t *testing.T, f *fakeGPU, sys *process.System, m *hocket.Machine, rank int, graph bool) error {
+func enqueuedPeer(t *testing.T, f *fakeGPU, sys *process.Shared, m *hocket.Machine, rank int, graph bool) error {
 	c := &caller{T: t, f: f, sys: sys, m: m}
 	c.model = modeltest.Load(t, m, stateful, hocket.LoadOptions{Graph: graph})
 	defer c.model.Close()

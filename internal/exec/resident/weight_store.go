@@ -58,7 +58,7 @@ func (c *Contents) set(of weak.Pointer[tensor.Tensor]) {
 	}
 }
 
-// Are reports whether the blocks hold t.
+// Are reports whether these contents are the bytes of t.
 func (c *Contents) Are(t *tensor.Tensor) bool { return c.of == weak.Make(t) }
 
 // keyOf tells parameters, layouts, whose ranks they say, and sizes of blocks apart.

@@ -1,7 +1,7 @@
-// Package loose has launches whose operands have no memory yet. Place and PlaceNorm give an operation operands where
-// nothing lies; Find finds the words of its kernels that name them; and before every launch Call.Aim moves these to
-// where the operands then are.
-package loose
+// Package relocate prepares kernels before the addresses of their operands are known. Place and PlaceNorm give the
+// operands placeholder addresses, at which no memory is mapped. Find finds the words of the kernels' arguments that
+// hold such an address. Before every launch Call.Aim replaces these words by the operands' real addresses.
+package relocate
 
 import (
 	"hocket.example/hocket/internal/device"
@@ -11,16 +11,16 @@ import (
 // Operand is the k-th operand of a member, of v's shape, with tail bytes before it that may be read.
 type Operand func(member, k int, v device.View, tail int64) device.View
 
-// Operands lie where no memory is, so far from each other.
+// Placeholder addresses: of the first operand, and the distance from one operand's to the next one's.
 const (
-	looseAt    = 1 << 59
-	looseBytes = 1 << 44
+	placeholder = 1 << 59
+	stride      = 1 << 44
 )
 
-// Address is that of the k-th operand.
-func Address(k int) nvlib.Ptr { return nvlib.Ptr(looseAt + k*looseBytes) }
+// Address is the placeholder address of the k-th operand.
+func Address(k int) nvlib.Ptr { return nvlib.Ptr(placeholder + k*stride) }
 
-// Place gives parts of c operands where they have none. inPlace has results lie over inputs.
+// Place returns c with an operand for every view of its parts that has no memory. With inPlace, results overwrite inputs.
 func Place(c *device.Collective, inPlace bool, tail [2]int64, operand Operand) *device.Collective {
 	placed := *c
 	placed.Parts = append([]device.Part(nil), c.Parts...)
@@ -58,13 +58,13 @@ func PlaceNorm(n *device.Norm, sumIsResidual, outIsIn bool, operand Operand) *de
 	return placed
 }
 
-// Call is kernels that name loose operands.
+// Call is kernels whose operands are relocated before each launch.
 type Call struct {
 	Kernels []*nvlib.Launch
 	moves   []relocation
 }
 
-// relocation is a word of a kernel's arguments that lies in a loose operand, so many bytes behind its beginning.
+// relocation is a word of a kernel's arguments that holds an address in an operand, off bytes from its beginning.
 type relocation struct {
 	kernel  *nvlib.Launch
 	word    int
@@ -72,22 +72,22 @@ type relocation struct {
 	off     uint64
 }
 
-// Find finds the words that name operands with such tails.
+// Find finds the words that hold placeholder addresses of operands with these tails.
 func Find(kernels []*nvlib.Launch, tails []int64) *Call {
 	c := &Call{Kernels: kernels}
 	for _, k := range kernels {
 		for i := range k.Words() {
 			at := k.Word(i)
-			operand := int(at/looseBytes) - looseAt/looseBytes
-			if at >= looseAt && operand < len(tails) {
-				c.moves = append(c.moves, relocation{k, i, operand, at%looseBytes - uint64(tails[operand])})
+			operand := int(at/stride) - placeholder/stride
+			if at >= placeholder && operand < len(tails) {
+				c.moves = append(c.moves, relocation{k, i, operand, at%stride - uint64(tails[operand])})
 			}
 		}
 	}
 	return c
 }
 
-// Aim has the kernels work on operands at these addresses.
+// Aim sets the addresses that the kernels find their operands at.
 func (c *Call) Aim(operands []uintptr) {
 	for _, m := range c.moves {
 		m.kernel.SetWord(m.word, uint64(operands[m.operand])+m.off)

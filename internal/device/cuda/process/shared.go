@@ -1,4 +1,4 @@
-// Package process has what a process has of CUDA, and what its worlds share: a System, which Open makes once. Examine
+// Package process has what a process has of CUDA, and what its worlds share: Shared, which Open makes once. Examine
 // tells of it.
 package process
 
@@ -18,8 +18,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// System is what the process has of CUDA, and what its worlds share.
-type System struct {
+// Shared is what the process has of CUDA, and what its worlds share.
+type Shared struct {
 	*gpu.System
 	Locks guard.Process
 	NCCLs nccl.Pool
@@ -27,16 +27,16 @@ type System struct {
 }
 
 // New describes the driver's GPUs. blas opens cuBLASLt when it is first needed.
-func New(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*System, error) {
+func New(drv *nvlib.Driver, blas func() (*nvlib.CuBLASLt, error)) (*Shared, error) {
 	s, err := gpu.NewSystem(drv, blas)
 	if err != nil {
 		return nil, err
 	}
-	return &System{System: s, Locks: guard.Process{System: s}}, nil
+	return &Shared{System: s, Locks: guard.Process{System: s}}, nil
 }
 
 // Open loads the driver once a process.
-var Open = sync.OnceValues(func() (*System, error) {
+var Open = sync.OnceValues(func() (*Shared, error) {
 	multicast, err := multicastAsked()
 	if err != nil {
 		return nil, err

@@ -5,13 +5,13 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/cuda/loose"
+	"hocket.example/hocket/internal/device/cuda/relocate"
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Calls on streams of the caller's: one team of all ranks, whose launches name operands where nothing lies, and are
-// aimed at the caller's before each launch (package loose). Streams of the
-// caller's are given work and asked nothing: they may be recorded by others.
+// Collectives that are called one by one, on streams and memory of the caller's. One team of all ranks prepares them,
+// with placeholder addresses that are replaced by the caller's before each launch (package relocate). The caller's
+// streams are given work but never queried, since a library may be capturing them.
 
 // calls implements device.Calls.
 type calls struct {
@@ -52,12 +52,12 @@ func (w *world) OpenCalls() (device.Calls, error) {
 	return c, nil
 }
 
-// operand is a loose operand of a member.
+// operand gives a member an operand at a placeholder address.
 func (c *calls) operand(member, k int, v device.View, tail int64) device.View {
 	d := c.team.members[member].dev
 	m := &memory{dev: d, kind: device.Private, bytes: v.Elements()*v.DType.Size() + tail, nowhere: true}
 	if v.Off = tail; d == c.me.dev {
-		m.addr = loose.Address(k)
+		m.addr = relocate.Address(k)
 	} else {
 		c.w.mu.Lock()
 		d.nameless(m)
@@ -69,7 +69,7 @@ func (c *calls) operand(member, k int, v device.View, tail int64) device.View {
 
 // Prepare implements device.Calls.
 func (c *calls) Prepare(t device.Tuning, k *device.Collective, inPlace bool, tail [2]int64) (device.Call, error) {
-	launches, err := c.team.Prepare(t, loose.Place(k, inPlace, tail, c.operand))
+	launches, err := c.team.Prepare(t, relocate.Place(k, inPlace, tail, c.operand))
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (c *calls) Prepare(t device.Tuning, k *device.Collective, inPlace bool, tai
 
 // PrepareNorm implements device.Calls.
 func (c *calls) PrepareNorm(n *device.Norm, sumIsResidual, outIsIn bool) (device.Call, error) {
-	placed := loose.PlaceNorm(n, sumIsResidual, outIsIn, c.operand)
+	placed := relocate.PlaceNorm(n, sumIsResidual, outIsIn, c.operand)
 	if err := c.team.SupportsNorm(placed); err != nil {
 		return nil, err
 	}
@@ -105,14 +105,14 @@ func (c *calls) call(launches []device.Launch, tails []int64) (*call, error) {
 		}
 		kernels = append(kernels, k.l)
 	}
-	return &call{c, l, loose.Find(kernels, tails)}, nil
+	return &call{c, l, relocate.Find(kernels, tails)}, nil
 }
 
 // call is a prepared call.
 type call struct {
-	calls  *calls
-	launch *launch // nil where the rank has nothing to do
-	loose  *loose.Call
+	calls   *calls
+	launch  *launch // nil where the rank has nothing to do
+	kernels *relocate.Call
 }
 
 // Do implements device.Call.
@@ -126,10 +126,10 @@ func (x *call) Do(stream uintptr, operands ...uintptr) error {
 	if x.launch == nil {
 		return nil
 	}
-	x.loose.Aim(operands)
+	x.kernels.Aim(operands)
 	c.me.doing = x.launch.name
 	return c.me.dev.bound(func() error {
-		for _, k := range x.loose.Kernels {
+		for _, k := range x.kernels.Kernels {
 			if err := w.drv.LaunchEarly(k, nvlib.Stream(stream)); err != nil {
 				return fmt.Errorf("%s: %w", x.launch.name, err)
 			}
