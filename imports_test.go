@@ -14,27 +14,27 @@ import (
 
 const modulePath = "hocket.example/hocket"
 
-// room is a row of ARCHITECTURE.md's table of packages.
-type room struct {
+// row is one of ARCHITECTURE.md's table of packages.
+type row struct {
 	leaf    bool
 	imports []string
 }
 
-// rooms reads the table: "| `package` | leaf or imports | what it is |".
-func rooms(t *testing.T) map[string]room {
+// packageRows reads the table: "| `package` | leaf or imports | what it is |".
+func packageRows(t *testing.T) map[string]row {
 	t.Helper()
 	text, err := os.ReadFile("ARCHITECTURE.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := map[string]room{}
+	out := map[string]row{}
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(strings.TrimSpace(line), "|")
 		if len(cells) != 5 || !strings.HasPrefix(strings.TrimSpace(cells[1]), "`") {
 			continue
 		}
 		name := strings.Trim(strings.TrimSpace(cells[1]), "`")
-		var r room
+		var r row
 		for word := range strings.SplitSeq(cells[2], ",") {
 			switch word = strings.Trim(strings.TrimSpace(word), "`"); word {
 			case "leaf":
@@ -55,7 +55,7 @@ func rooms(t *testing.T) map[string]room {
 // TestImports holds every package to what ARCHITECTURE.md says it may import:
 // what its row names, leaves, and the standard library. Tests may import more.
 func TestImports(t *testing.T) {
-	table := rooms(t)
+	table := packageRows(t)
 	seen := map[string]bool{}
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -99,7 +99,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-func forbidden(table map[string]room, r room, pkg, target string) string {
+func forbidden(table map[string]row, r row, pkg, target string) string {
 	if target == "C" && pkg != "libhocket" {
 		return "cgo is used by libhocket alone"
 	}

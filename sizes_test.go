@@ -17,8 +17,8 @@ const (
 	mostLines   = 7000
 )
 
-// TestSizes keeps what runs programs in rooms that a reader can take in: no type above mostMethods methods, no package
-// above mostLines lines, without tests.
+// TestSizes keeps the types and packages that run programs small enough to read: no type has more than mostMethods
+// methods, no package more than mostLines lines without tests.
 func TestSizes(t *testing.T) {
 	lines, methods := map[string]int{}, map[string]int{}
 	for _, top := range []string{".", "internal/exec", "internal/device", "internal/world"} {
