@@ -2,9 +2,9 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// This file writes the pair of GEMMs and a gather of what they make, which nothing is computed with
-// by rows. What a rank computes is its own block of the result, so that there is no order
-// of blocks to choose: each part of it is sent as soon as it is made, while the next is computed.
+// This file overlaps GEMMs with a gather of their result, where no GEMM behind the gather takes the result by rows.
+// A rank computes its own block of the result, so there is no order of blocks to choose: each part of the block is
+// sent as soon as it is made, while the next is computed.
 
 // behindParts is how many parts a block is cut into where a strategy names no number: of one, nothing would
 // be hidden.

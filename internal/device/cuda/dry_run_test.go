@@ -12,9 +12,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestSketch wants the kernels of launches foreseen before a world is opened that are
+// TestDryRun wants the kernels of launches foreseen before a world is opened that are
 // foreseen once it is, with no call of the driver but for questions about devices.
-func TestSketch(t *testing.T) {
+func TestDryRun(t *testing.T) {
 	const ranks, most = 4, 1 << 20
 	l := &seers{meetings: meetings{fakeGPU: newFake(t, ranks)}}
 	m := newMachine(l.system(), Options{Kernels: l})
@@ -106,9 +106,9 @@ func TestSketch(t *testing.T) {
 	}
 }
 
-// TestSketchApart wants GPUs that are kept apart to be apart in a sketch: whoever looks
+// TestDryRunApart wants GPUs that are kept apart to be apart in a dry run: whoever looks
 // for the world's table before it is opened looks for the same.
-func TestSketchApart(t *testing.T) {
+func TestDryRunApart(t *testing.T) {
 	m := newMachine(newFake(t, 2).system(), Options{})
 	whole, err := m.DryRun(2)
 	if err != nil {
