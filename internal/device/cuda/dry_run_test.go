@@ -24,7 +24,7 @@ func TestDryRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := m.DryRun(ranks + 1); err == nil {
-		t.Error("a sketch of more ranks than there are GPUs")
+		t.Error("a dry run of more ranks than there are GPUs")
 	}
 	// foreseen lists the kernels of every algorithm and collective.
 	foreseen := func(w device.World) map[string]bool {

@@ -15,10 +15,10 @@ import (
 )
 
 // A world's ranks can be spread over processes. Every process opens the world, and takes the same memory, streams and
-// counters on every rank in the same order. Another process's GPU is a foreign site: this process maps its shared
-// memory region by region, as the owner takes it (package peers), its streams are only names, and launches for it do
-// nothing. So all processes compute the same room for kernels of teams, which meet in mapped memory. Counters are
-// words of device memory (peer_counters.go).
+// counters on every rank in the same order. Another process's GPU is a foreign site: its streams are only names, and
+// launches for it do nothing. If it is of the same node, its shared memory is mapped region by region, as the owner
+// takes it (package peers). So all processes compute the same room for kernels of teams, which meet in mapped memory.
+// Counters are words of device memory (peer_counters.go).
 
 // maxRanks is how many ranks there can be.
 func (m *machine) maxRanks() int {
