@@ -20,7 +20,7 @@ const (
 // Address is the placeholder address of the k-th operand.
 func Address(k int) nvlib.Ptr { return nvlib.Ptr(placeholder + k*stride) }
 
-// Place returns c with an operand for every view of its parts that has no memory. With inPlace, results overwrite inputs.
+// Place returns c with operands for the views of its parts that have no memory. With inPlace, results overwrite inputs.
 func Place(c *device.Collective, inPlace bool, tail [2]int64, operand Operand) *device.Collective {
 	placed := *c
 	placed.Parts = append([]device.Part(nil), c.Parts...)
