@@ -64,7 +64,8 @@ type StepTimes struct {
 	// Overlap lists the pairs that the strategy overlaps, a line each.
 	Overlap []string `json:"overlap,omitempty"`
 	// BackToBack is what a run adds to a batch, Single a run that the host waits for, and Host what
-	// that takes beyond the former: the host's part, where devices do not wait for it in a batch.
+	// that takes beyond the former: the host's part, where devices do not wait for it in a batch. Where
+	// a batch took no longer than a run, BackToBack tells nothing, and neither do those that rest on it.
 	BackToBack contest.Figure `json:"back_to_back_us"`
 	Single     contest.Figure `json:"single_us"`
 	Host       contest.Figure `json:"host_us"`
@@ -78,6 +79,9 @@ type StepTimes struct {
 	// Ops are the program's statements, the one that loses the most against its bound first.
 	Ops []OpTime `json:"ops,omitempty"`
 }
+
+// told reports whether a run's part of a batch is more than what times of runs vary by.
+func (t *StepTimes) told() bool { return t.BackToBack.Median > 0 }
 
 // stepWay is a program loaded with a strategy.
 type stepWay struct {
@@ -442,12 +446,14 @@ func (s *stepJob) measure(ctx context.Context) error {
 		w.Guesses = slices.Compact(w.Guesses)
 		w.BackToBack, w.Single = contest.FigureOf(w.chain), contest.FigureOf(w.single)
 		w.Host = contest.FigureOf(contest.Differences(w.single, w.chain))
-		if s.step.BoundUS > 0 {
+		if s.step.BoundUS > 0 && w.told() {
 			w.OverBound = w.BackToBack.Median / s.step.BoundUS
 		}
 		if f := first[w.Issued]; f != nil {
 			diff := contest.FigureOf(contest.Differences(w.chain, f.chain))
-			w.Against, w.Verdict = &diff, contest.Verdict(diff)
+			if w.Against = &diff; w.told() && f.told() {
+				w.Verdict = contest.Verdict(diff)
+			}
 		} else {
 			first[w.Issued] = w
 		}

@@ -104,6 +104,7 @@ func TestStepTimes(t *testing.T) {
 	add("sequential", "eager", 40*time.Microsecond, 20*time.Microsecond)
 	add("auto", "graph", 30*time.Microsecond, 8*time.Microsecond)
 	s.ways = append(s.ways, &stepWay{StepTimes: StepTimes{Strategy: "ahead", Issued: "graph", Refused: "no"}})
+	add("noisy", "eager", 100*time.Microsecond, -10*time.Microsecond) // a batch takes no longer than a run
 	if err := s.measure(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -120,6 +121,15 @@ func TestStepTimes(t *testing.T) {
 	}
 	if a := s.ways[2].Against; a == nil || a.Median != -2 || s.ways[2].Verdict != "faster" || s.ways[1].Against != nil {
 		t.Errorf("auto against sequential by graph: %+v; eager: %+v", s.ways[2].StepTimes, s.ways[1].StepTimes)
+	}
+	if noisy := s.ways[4]; noisy.told() || noisy.OverBound != 0 || noisy.Verdict != "" {
+		t.Errorf("times that tell nothing: %+v", noisy.StepTimes)
+	}
+	rep := &Report{Step: &Step{Ways: []StepTimes{s.ways[1].StepTimes, s.ways[4].StepTimes}}}
+	var text strings.Builder
+	if err := rep.WriteText(&text); err != nil || !strings.Contains(text.String(), "-: a batch took no longer than a run") ||
+		strings.Contains(text.String(), "-10.0 ±0.0  ") {
+		t.Errorf("%v, printed as\n%s", err, &text)
 	}
 	broken := errors.New("broken")
 	s.ways[1].run = func(context.Context, int) ([]string, error) { return nil, broken }

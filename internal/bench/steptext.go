@@ -27,6 +27,7 @@ func (t *table) step(s *Step, peers []contest.Peer) {
 	t.Line("bound %.1f µs by %s: memory %.1f, compute %.1f, wire %.1f", s.BoundUS, s.BoundBy, s.Bound.Memory,
 		s.Bound.Compute, s.Bound.Wire)
 	rows := [][]string{{"strategy", "issued", "back to back µs", "× bound", "single µs", "host µs", "- first", ""}}
+	untold := false
 	for _, w := range s.Ways {
 		if w.Refused != "" {
 			continue
@@ -35,9 +36,11 @@ func (t *table) step(s *Step, peers []contest.Peer) {
 		if w.Against != nil {
 			against = w.Against.Text(1)
 		}
-		rows = append(rows, []string{w.Strategy, w.Issued, w.BackToBack.Text(1), fmt.Sprintf("%.2f", w.OverBound),
-			w.Single.Text(1),
-			w.Host.Text(1), against, w.Verdict})
+		chain, over, host := w.BackToBack.Text(1), fmt.Sprintf("%.2f", w.OverBound), w.Host.Text(1)
+		if !w.told() {
+			chain, over, host, against, untold = "-", "-", "-", "", true
+		}
+		rows = append(rows, []string{w.Strategy, w.Issued, chain, over, w.Single.Text(1), host, against, w.Verdict})
 	}
 	for _, p := range peers {
 		if p.Shape == s.dims() {
@@ -53,6 +56,9 @@ func (t *table) step(s *Step, peers []contest.Peer) {
 		}
 	}
 	t.Rows(rows)
+	if untold {
+		t.Line("-: a batch took no longer than a run; more --runs or --rounds tell")
+	}
 	for _, w := range s.Ways {
 		name := w.Strategy + ", " + w.Issued
 		t.refusal(name, w.Refused)
