@@ -13,7 +13,8 @@ func TestIdsAreRows(t *testing.T) {
 	const head = "dim T = 64\ndim H = 32\ndim V = 5\ndim D = 4\nmesh tp[1]\n\n"
 	for name, text := range map[string]string{
 		"direct": "func f(%ids: i32[T], %e: f32[V, D]) -> f32[T, D] {\n  %y = embedding %ids, %e\n  return %y\n}\n",
-		"through a view and a call": "func look(%i: i32[H], %e: f32[V, D]) -> f32[H, D] {\n  %y = embedding %i, %e\n  return %y\n}\n\n" +
+		"through a view and a call": "func look(%i: i32[H], %e: f32[V, D]) -> f32[H, D] {\n" +
+			"  %y = embedding %i, %e\n  return %y\n}\n\n" +
 			"func f(%ids: i32[T], %e: f32[V, D]) -> f32[H, D] {\n  %h = slice %ids, axis=0, 0..H\n" +
 			"  %y = call look %h, %e\n  return %y\n}\n",
 		"the smaller of two tables": "func f(%ids: i32[T], %e: f32[V, D], %big: f32[V + 7, D]) -> f32[T, D] {\n" +

@@ -114,7 +114,8 @@ func hostilePickles(write func(name string, b []byte, sparse int64)) {
 	var clocks strings.Builder
 	clocks.WriteString(`{"traceEvents":[`)
 	for n := range 100_000 {
-		fmt.Fprintf(&clocks, `{"ph":"X","cat":"kernel","name":"ncclDevKernel_AllReduce","pid":%d,"tid":7,"ts":%d,"dur":5,"args":`+
+		fmt.Fprintf(&clocks, `{"ph":"X","cat":"kernel",`+
+			`"name":"ncclDevKernel_AllReduce","pid":%d,"tid":7,"ts":%d,"dur":5,"args":`+
 			`{"Collective name":"allreduce","Process Group Name":"0","In msg nelems":4}},`, n%20_000, n)
 	}
 	clocks.WriteString(`]}`)

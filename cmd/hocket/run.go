@@ -104,7 +104,8 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.BoolVar(&o.compare, "compare", false, "compare with what its text says, or the function it refines")
 	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph (-m cuda)")
 	f.StringVar(&o.algorithm, "algorithm", "", "run collectives by `ALGORITHM`, where it can and the text pins none")
-	f.BoolVar(&o.fixed, "fixed", false, "use one algorithm for a collective, whatever its size, and none for GEMMs that was measured")
+	f.BoolVar(&o.fixed, "fixed", false,
+		"use one algorithm for a collective, whatever its size, and none for GEMMs that was measured")
 	f.BoolVar(&o.measure, "measure", false, "have --strategy auto choose by measurement, once for these dims")
 	f.BoolVar(&o.checkLaunches, "check-launches", false,
 		"look for what launched kernels read and write without saying so (-m cuda)")

@@ -123,7 +123,8 @@ func measureAcross(ctx context.Context, m *hocket.Machine, w *hocket.World, size
 	g := t.AllGather
 	first, last := g[0], g[len(g)-1]
 	if last[1] <= first[1] {
-		return nil, errors.New("the largest all_gather takes no longer than the smallest: nothing can be told of the bandwidth")
+		return nil, errors.New("the largest all_gather takes no longer than the smallest: " +
+			"nothing can be told of the bandwidth")
 	}
 	t.Latency = first[1]
 	t.Bandwidth = math.Round(max((last[0]-first[0])/(last[1]-first[1]), 1)) / 1e3 // bytes in a microsecond are MB/s

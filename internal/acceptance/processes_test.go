@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"regexp"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/modeltest"
 )
 
 // Examples and acceptance cases in several processes: the tests of this package that hold them to frozen
@@ -89,24 +89,8 @@ func startProcesses(t *testing.T, n int, args ...string) []*process {
 // onNodes has processes be on so many nodes, in order.
 func onNodes(t *testing.T, nodes, processes int) func(rank int, p *process) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	meeting, err := l.(*net.TCPListener).File()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { meeting.Close() })
-	return func(rank int, p *process) {
-		p.Env = append(p.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN=token",
-			fmt.Sprint("HOCKET_NODE=", rank*nodes/processes))
-		if rank == 0 {
-			p.ExtraFiles = []*os.File{meeting}
-			p.Env = append(p.Env, "HOCKET_MEET_FD=3")
-		}
-	}
+	on := modeltest.OnNodes(t, nodes, processes)
+	return func(rank int, p *process) { on(rank, p.Cmd) }
 }
 
 // startWorkers starts n workers, each with variables of its own.

@@ -233,40 +233,7 @@ func TestChainsSameBits(t *testing.T) {
 	chains := 0
 	for seed := range uint64(300) {
 		p := pointwisePlan(rand.New(rand.NewPCG(seed, 3)))
-		in := map[string]*tensor.Tensor{}
-		for i, name := range []string{"x", "y"} {
-			x, err := tensor.New(ir.BF16, []int64{4, 6})
-			if err == nil {
-				err = tensor.Fill(x, name, tensor.Spec{Kind: tensor.SpecRand, Seed: seed + uint64(i)})
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			in[name] = x
-		}
-		var outs []map[string]*tensor.Tensor
-		taking, declining := newChainMachine(false), newChainMachine(true)
-		for _, m := range []device.Machine{cpu.New(cpu.Options{}), taking, declining} {
-			prog, err := Load(t.Context(), m, p, Options{})
-			if err != nil {
-				t.Fatalf("seed %d: %v", seed, err)
-			}
-			rs, err := prog.RunBatch(t.Context(), Inputs([]map[string]*tensor.Tensor{in, in}), nil)
-			if err != nil {
-				t.Fatalf("seed %d: %v", seed, err)
-			}
-			outs = append(outs, rs[1].Outputs)
-			if err := prog.Close(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for name, want := range outs[0] {
-			for _, got := range outs[1:] {
-				if !bytes.Equal(got[name].Data, want.Data) {
-					t.Fatalf("seed %d: %s differs with chains\n%s", seed, name, p)
-				}
-			}
-		}
+		taking := sameBits(t, seed, p)
 		if n := *taking.surprise; n > 0 {
 			t.Errorf("seed %d: %d kernels were not foreseen", seed, n)
 		}
@@ -275,6 +242,47 @@ func TestChainsSameBits(t *testing.T) {
 	if chains < 100 {
 		t.Errorf("only %d chains in all plans", chains)
 	}
+}
+
+// sameBits runs a plan twice, with inputs drawn from seed, where every command is by itself, where several are one
+// launch, and where such launches are declined. The outputs are the same; it returns the machine of the second.
+func sameBits(t *testing.T, seed uint64, p *plan.Plan) chainMachine {
+	t.Helper()
+	in := map[string]*tensor.Tensor{}
+	for _, io := range p.Inputs {
+		x, err := tensor.New(ir.BF16, io.Shape)
+		if err == nil {
+			err = tensor.Fill(x, io.Name, tensor.Spec{Kind: tensor.SpecRand, Seed: seed})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		in[io.Name] = x
+	}
+	var want map[string]*tensor.Tensor
+	taking, declining := newChainMachine(false), newChainMachine(true)
+	for _, m := range []device.Machine{cpu.New(cpu.Options{}), taking, declining} {
+		prog, err := Load(t.Context(), m, p, Options{})
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		rs, err := prog.RunBatch(t.Context(), Inputs([]map[string]*tensor.Tensor{in, in}), nil)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if err := prog.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if want == nil {
+			want = rs[1].Outputs
+		}
+		for name, w := range want {
+			if !bytes.Equal(rs[1].Outputs[name].Data, w.Data) {
+				t.Fatalf("seed %d: %s differs where several commands are one launch\n%s", seed, name, p)
+			}
+		}
+	}
+	return taking
 }
 
 // TestChainsFound says which commands become one.

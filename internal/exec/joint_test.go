@@ -1,15 +1,11 @@
 package exec
 
 import (
-	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"testing"
 
-	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/plan"
-	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
 
@@ -68,36 +64,7 @@ func TestJointsSameBits(t *testing.T) {
 	joints := map[string]int{}
 	for seed := range uint64(300) {
 		p := linearsPlan(rand.New(rand.NewPCG(seed, 7)))
-		in := map[string]*tensor.Tensor{}
-		for _, io := range p.Inputs {
-			x, err := tensor.New(ir.BF16, io.Shape)
-			if err == nil {
-				err = tensor.Fill(x, io.Name, tensor.Spec{Kind: tensor.SpecRand, Seed: seed})
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			in[io.Name] = x
-		}
-		var outs [][]byte
-		taking, declining := newChainMachine(false), newChainMachine(true)
-		for _, m := range []device.Machine{cpu.New(cpu.Options{}), taking, declining} {
-			prog, err := Load(t.Context(), m, p, Options{})
-			if err != nil {
-				t.Fatalf("seed %d: %v", seed, err)
-			}
-			rs, err := prog.RunBatch(t.Context(), Inputs([]map[string]*tensor.Tensor{in, in}), nil)
-			if err != nil {
-				t.Fatalf("seed %d: %v", seed, err)
-			}
-			outs = append(outs, rs[1].Outputs["out"].Data)
-			if err := prog.Close(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if !bytes.Equal(outs[0], outs[1]) || !bytes.Equal(outs[0], outs[2]) {
-			t.Fatalf("seed %d: the result differs with linears at once\n%s", seed, p)
-		}
+		taking := sameBits(t, seed, p)
 		for what, n := range taking.joints {
 			joints[what] += n
 		}
@@ -118,6 +85,12 @@ func TestJointsFound(t *testing.T) {
 	}
 	value := func(r rig, name string) plan.Ref { return r.ref(0, r.buffer(name, plan.RoleValue, 4, 6), 4, 6) }
 	linear := func(r rig, out, x, w plan.Ref) { r.compute(0, "main", ir.OpLinear, out, x, w) }
+	gate := func(r rig) (a, b, s plan.Ref) { // two linears, and room for a silu
+		a, b, s = value(r, "a"), value(r, "b"), value(r, "s")
+		linear(r, a, r.x, r.w)
+		linear(r, b, r.x, r.v)
+		return a, b, s
+	}
 	for name, c := range map[string]struct {
 		emit func(r rig)
 		want string
@@ -166,32 +139,24 @@ func TestJointsFound(t *testing.T) {
 			linear(r, r.out, r.x, r.v)
 		}, "map[]"},
 		"gated": {func(r rig) {
-			a, b, s := value(r, "a"), value(r, "b"), value(r, "s")
-			linear(r, a, r.x, r.w)
-			linear(r, b, r.x, r.v)
+			a, b, s := gate(r)
 			r.compute(0, "main", ir.OpSilu, s, a)
 			r.compute(0, "main", ir.OpMul, r.out, s, b)
 		}, "map[gated:1]"},
 		"gated, into what is read": {func(r rig) {
-			a, b, s := value(r, "a"), value(r, "b"), value(r, "s")
-			linear(r, a, r.x, r.w)
-			linear(r, b, r.x, r.v)
+			a, b, s := gate(r)
 			r.compute(0, "main", ir.OpSilu, s, a)
 			r.compute(0, "main", ir.OpMul, r.x, s, b)
 			linear(r, r.out, r.x, r.v)
 		}, "map[2:1]"},
 		"gated, and read again": {func(r rig) {
-			a, b, s := value(r, "a"), value(r, "b"), value(r, "s")
-			linear(r, a, r.x, r.w)
-			linear(r, b, r.x, r.v)
+			a, b, s := gate(r)
 			r.compute(0, "main", ir.OpSilu, s, a)
 			r.compute(0, "main", ir.OpMul, value(r, "m"), s, b)
 			r.compute(0, "main", ir.OpAdd, r.out, b, b)
 		}, "map[2:1]"},
 		"the second's silu": {func(r rig) {
-			a, b, s := value(r, "a"), value(r, "b"), value(r, "s")
-			linear(r, a, r.x, r.w)
-			linear(r, b, r.x, r.v)
+			a, b, s := gate(r)
 			r.compute(0, "main", ir.OpSilu, s, b)
 			r.compute(0, "main", ir.OpMul, r.out, s, a)
 		}, "map[2:1]"},

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -290,16 +289,10 @@ func startPeers(t *testing.T, stall time.Duration, jobs ...peerJob) []*peer {
 // startPeersOn starts them on so many nodes, in order.
 func startPeersOn(t *testing.T, nodes int, stall time.Duration, jobs ...peerJob) []*peer {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	onNodes := func(int, *exec.Cmd) {}
+	if nodes > 1 {
+		onNodes = modeltest.OnNodes(t, nodes, len(jobs))
 	}
-	defer l.Close()
-	meeting, err := l.(*net.TCPListener).File()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer meeting.Close()
 	dir, all := t.TempDir(), make([]*peer, len(jobs))
 	for rank, j := range jobs {
 		text, err := json.Marshal(j)
@@ -311,14 +304,7 @@ func startPeersOn(t *testing.T, nodes int, stall time.Duration, jobs ...peerJob)
 		p.Env = append(os.Environ(), fmt.Sprint("HOCKET_RANK=", rank), fmt.Sprint("HOCKET_WORLD_SIZE=", len(jobs)),
 			"HOCKET_RUN_ID="+t.Name(), "HOCKET_RUN_DIR="+dir, fmt.Sprint("HOCKET_STALL_TIMEOUT=", stall),
 			peerVariable+"="+string(text), resultVariable+"="+p.result)
-		if nodes > 1 {
-			p.Env = append(p.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN=t",
-				fmt.Sprint("HOCKET_NODE=", rank*nodes/len(jobs)))
-		}
-		if nodes > 1 && rank == 0 {
-			p.ExtraFiles = []*os.File{meeting}
-			p.Env = append(p.Env, "HOCKET_MEET_FD=3")
-		}
+		onNodes(rank, p.Cmd)
 		p.Stdout, p.Stderr = &p.out, &p.out
 		if err := p.Start(); err != nil {
 			t.Fatal(err)

@@ -1,0 +1,33 @@
+package modeltest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// OnNodes has the processes of a world be on so many nodes of this host, in order: before rank's process starts, it is told
+// its node and where all meet. Rank 0 is handed the port that the others dial.
+func OnNodes(t testing.TB, nodes, processes int) func(rank int, p *exec.Cmd) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	meeting, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = meeting.Close() })
+	return func(rank int, p *exec.Cmd) {
+		p.Env = append(p.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN=token",
+			fmt.Sprint("HOCKET_NODE=", rank*nodes/processes))
+		if rank == 0 {
+			p.ExtraFiles = []*os.File{meeting}
+			p.Env = append(p.Env, "HOCKET_MEET_FD=3")
+		}
+	}
+}
