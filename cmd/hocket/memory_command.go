@@ -91,15 +91,10 @@ what a plan would take. A FILE.csv with the columns id,lower,upper,size is packe
 		case file != "":
 			return a.explainSnapshot(file)
 		}
-		p, err := a.parseProgram(c.Context(), args[0], &b)
+		p, err := a.boundProgram(c.Context(), args[0], &b)
 		if err != nil {
 			return err
 		}
-		sig, err := bind(p, b)
-		if err != nil {
-			return err
-		}
-		a.out.note(sig)
 		return a.memoryOf(c.Context(), p, b, o)
 	}
 	return c

@@ -47,15 +47,10 @@ with its line of the text.`,
 		if err := checkStrategy(strategy); err != nil {
 			return err
 		}
-		p, err := a.parseProgram(c.Context(), args[0], &b)
+		p, err := a.boundProgram(c.Context(), args[0], &b)
 		if err != nil {
 			return err
 		}
-		sig, err := bind(p, b)
-		if err != nil {
-			return err
-		}
-		a.out.note(sig)
 		a.progress.at("planning", 0, a.limits.Time)
 		m, err := p.PlanMemory(hocket.LowerOptions{Strategy: strategy, Machine: machine, Binding: b})
 		if err != nil {

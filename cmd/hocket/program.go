@@ -20,6 +20,20 @@ const maxProgram = 64 << 20
 
 const stdinName = "<stdin>"
 
+// boundProgram reads and parses the program that arg names, as parseProgram does, and notes what it is bound to.
+func (a *app) boundProgram(ctx context.Context, arg string, b *hocket.Binding) (*hocket.Program, error) {
+	p, err := a.parseProgram(ctx, arg, b)
+	if err != nil {
+		return nil, err
+	}
+	sig, err := bind(p, *b)
+	if err != nil {
+		return nil, err
+	}
+	a.out.note(sig)
+	return p, nil
+}
+
 // parseProgram reads and parses the program that arg names. The definitions of
 // a dump's indices are taken out of b: they are part of the program.
 func (a *app) parseProgram(ctx context.Context, arg string, b *hocket.Binding) (*hocket.Program, error) {
