@@ -21,6 +21,7 @@ import (
 	"hocket.example/hocket"
 	_ "hocket.example/hocket/cuda"
 	"hocket.example/hocket/internal/capi"
+	"hocket.example/hocket/internal/device/cuda/process"
 )
 
 var library = capi.New()
@@ -34,9 +35,11 @@ func fail(err error, to **C.char) {
 	}
 }
 
-// guarded turns a panic into an error: none may leave the library.
+// guarded turns a panic into an error: none may leave the library. The thread keeps the CUDA context that its caller
+// has made current.
 func guarded(to **C.char, do func() error) (ok bool) {
 	err := func() (err error) {
+		defer process.Keep()()
 		defer func() {
 			if p := recover(); p != nil {
 				err = fmt.Errorf("a fault of hocket: %v", p)
@@ -46,6 +49,23 @@ func guarded(to **C.char, do func() error) (ok bool) {
 	}()
 	fail(err, to)
 	return err == nil
+}
+
+// aside runs what makes the first CUDA calls, before there is a driver that knows the caller's context, on a thread
+// of Go's.
+func aside(do func() error) error {
+	done := make(chan error)
+	go func() {
+		var err error
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("a fault of hocket: %v", p)
+			}
+			done <- err
+		}()
+		err = do()
+	}()
+	return <-done
 }
 
 func text(s *C.char) string {
@@ -71,7 +91,13 @@ func hocket_free(s *C.char) { C.free(unsafe.Pointer(s)) }
 //export hocket_open
 func hocket_open(options *C.char, who, e **C.char) (handle C.int64_t) {
 	guarded(e, func() error {
-		h, joined, err := library.Open(context.Background(), text(options))
+		var h int64
+		var joined capi.Joined
+		given := text(options)
+		err := aside(func() (err error) {
+			h, joined, err = library.Open(context.Background(), given)
+			return err
+		})
 		if err != nil {
 			return err
 		}

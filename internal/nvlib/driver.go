@@ -240,6 +240,20 @@ func (d *Driver) Bind(c Context) error {
 // Unbind gives back the thread that Bind took.
 func (d *Driver) Unbind() { runtime.UnlockOSThread() }
 
+// Keep returns what makes the context current again that is current now. It is for threads of C's that call Go, which
+// leaves them the context of its last Bind.
+func (d *Driver) Keep() (restore func()) {
+	runtime.LockOSThread()
+	var c Context
+	code := d.f.ctxGetCurrent.Call(uintptr(unsafe.Pointer(&c)))
+	return func() {
+		if code == 0 {
+			d.f.ctxSetCurrent.Call(uintptr(c))
+		}
+		runtime.UnlockOSThread()
+	}
+}
+
 // StreamPriorities returns the numbers of the least and the greatest priority.
 // It needs a context.
 func (d *Driver) StreamPriorities() (least, greatest int, err error) {

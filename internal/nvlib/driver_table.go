@@ -17,6 +17,7 @@ type driverFuncs struct {
 	deviceGetP2PAttribute       cabi.Func
 	primaryCtxRetain            cabi.Func
 	ctxSetCurrent               cabi.Func
+	ctxGetCurrent               cabi.Func
 	ctxGetStreamPriorityRange   cabi.Func
 	memGetInfo                  cabi.Func
 	memGetAllocationGranularity cabi.Func
@@ -95,6 +96,7 @@ func (f *driverFuncs) table() map[string]*cabi.Func {
 		"cuDeviceCanAccessPeer":          &f.deviceCanAccessPeer,
 		"cuDevicePrimaryCtxRetain":       &f.primaryCtxRetain,
 		"cuCtxSetCurrent":                &f.ctxSetCurrent,
+		"cuCtxGetCurrent":                &f.ctxGetCurrent,
 		"cuCtxGetStreamPriorityRange":    &f.ctxGetStreamPriorityRange,
 		"cuMemGetInfo_v2":                &f.memGetInfo,
 		"cuMemGetAllocationGranularity":  &f.memGetAllocationGranularity,

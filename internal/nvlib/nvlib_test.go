@@ -387,3 +387,29 @@ func TestRefusal(t *testing.T) {
 		}
 	}
 }
+
+// TestKeep: a thread of C's gets its own context back, whatever Bind left, and also none; where the driver cannot tell
+// which it is, it stays.
+func TestKeep(t *testing.T) {
+	current, code := Context(3), uintptr(0)
+	d, _ := fakeDriver(t, map[string]func([]uintptr) uintptr{
+		"cuCtxGetCurrent": func(a []uintptr) uintptr { cabi.Store(a[0], current); return code },
+		"cuCtxSetCurrent": func(a []uintptr) uintptr { current = Context(a[0]); return 0 },
+	})
+	for _, c := range []struct {
+		own  Context
+		code uintptr
+		want Context
+	}{{3, 0, 3}, {0, 0, 0}, {3, 4, 5}} {
+		current, code = c.own, c.code
+		restore := d.Keep()
+		if err := d.Bind(5); err != nil {
+			t.Fatal(err)
+		}
+		d.Unbind()
+		restore()
+		if current != c.want {
+			t.Errorf("context %d, status %d: %d is left", c.own, c.code, current)
+		}
+	}
+}

@@ -86,6 +86,9 @@ func TestJointReal(t *testing.T) {
 				for i, out := range k.Outs {
 					got, want := fetch(out), fetch(alone[i])
 					for e, v := range got {
+						if dt == ir.F16 { // what overflows in one may just not in the other
+							v, want[e] = min(max(v, -65504), 65504), min(max(want[e], -65504), 65504)
+						}
 						if !(math.Abs(v-want[e]) <= math.Abs(want[e])/32+0.05*math.Sqrt(float64(c.depth)/64)) {
 							t.Fatalf("%s, %d rows of %s: element %d of result %d is %v, alone %v", c.what, rows, dt, e,
 								i, v, want[e])

@@ -53,9 +53,22 @@ var Open = sync.OnceValues(func() (*Shared, error) {
 	s, err := New(drv, sync.OnceValues(nvlib.OpenCuBLASLt))
 	if err == nil {
 		s.Multicast = multicast
+		opened.Store(s)
 	}
 	return s, err
 })
+
+// opened is what Open made.
+var opened atomic.Pointer[Shared]
+
+// Keep returns what makes the context current again that is current on the calling thread: where C calls Go, its other
+// libraries, such as torch, count on theirs. Before Open there is no driver to ask.
+func Keep() (restore func()) {
+	if s := opened.Load(); s != nil {
+		return s.Driver.Keep()
+	}
+	return func() {}
+}
 
 // QueuesVariable is how many hardware queues the driver gives a GPU.
 const QueuesVariable = "CUDA_DEVICE_MAX_CONNECTIONS"
