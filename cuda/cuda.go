@@ -34,7 +34,8 @@ const SharedVariable = "HOCKET_RANKS_PER_GPU"
 
 // ProductsVariable names the environment variable that, as "fixed", has cuBLASLt
 // compute each product by its first guess of an algorithm that does not split
-// sums, instead of the fastest of several that are timed; TF32Variable the one
+// sums, instead of the fastest of several that are timed, and as "library" leaves
+// hocket's kernel for few rows out of these; TF32Variable the one
 // that, as "1", has products of f32 multiply operands of 11 bits.
 //
 // GraphsVariable names the one that has programs replayed as "one" graph over all
@@ -71,13 +72,13 @@ func open(peers *world.World) (device.Machine, error) {
 		opts.RanksPerGPU = n
 	}
 	switch v := os.Getenv(ProductsVariable); v {
-	case "", "measured":
+	case "", "measured", "own": // own is what it was called when measured left hocket's kernel out
+		opts.Skinny = true
+	case "library":
 	case "fixed":
 		opts.FixedProducts = true
-	case "own":
-		opts.Skinny = true
 	default:
-		return nil, fmt.Errorf("%s=%s: it is measured, fixed or own", ProductsVariable, v)
+		return nil, fmt.Errorf("%s=%s: it is measured, library or fixed", ProductsVariable, v)
 	}
 	switch v := os.Getenv(GraphsVariable); v {
 	case "", "measured":

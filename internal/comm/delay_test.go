@@ -94,6 +94,9 @@ func TestDelayIsBlamed(t *testing.T) {
 	}
 	rep := account.Of(tr, 0)
 	if len(rep.Collectives) != 3 || rep.Untold != "" {
+		for _, e := range tr.Events {
+			t.Logf("rank %d: %s from %d to %d ns", e.Rank, e.Name, e.Start, e.End)
+		}
 		t.Fatalf("%d collectives, %q", len(rep.Collectives), rep.Untold)
 	}
 	c := rep.Collectives[1]

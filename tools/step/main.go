@@ -32,7 +32,7 @@ func main() {
 	flag.StringVar(&s.driver, "driver", "", "its version")
 	flag.StringVar(&s.commit, "commit", "", "hocket's, seven hex digits")
 	flag.StringVar(&s.date, "date", "", "YYYY-MM-DD")
-	flag.StringVar(&s.products, "products", "", "HOCKET_PRODUCTS, put behind the strategy where it is own")
+	flag.StringVar(&s.products, "products", "", "HOCKET_PRODUCTS, put behind the strategy where it is library")
 	flag.StringVar(&s.log, "log", "", "the log's name, without its ending")
 	ops := flag.Int("ops", 0, "write so many statements of each way instead, those that lose the most")
 	peerDims := flag.String("dims", "S=1024", "dims of peers' lines beside T, sorted by name")

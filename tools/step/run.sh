@@ -2,7 +2,7 @@
 # Measures whole steps of a llama and prints rows of docs/measured/steps.tsv: run.sh OUT [machine, as 2xH100].
 # With PEER=FILE, a torch program that prints figures as main.go takes them, in turns with it for each T:
 # python3 -m torch.distributed.run --nproc_per_node=N FILE T. TS and SHAPES narrow what is measured; HOCKET is the command, built for
-# this machine (default: built here). READ is GB/s at which a plain kernel reads memory (tools/skinny finds it) for bounds. Each is measured with the products of PRODUCTS: measured, own.
+# this machine (default: built here). READ is GB/s at which a plain kernel reads memory (tools/skinny finds it) for bounds. Each is measured with the products of PRODUCTS: measured, library.
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1"
@@ -29,7 +29,7 @@ for shape in ${SHAPES:-8b 70b}; do
 		rest="D=128 F=28672 H=8192 KV=8 L=4 M=16384 P=$n Q=64 S=1024"
 	fi
 	for t in ${TS:-1 8 32 128 512 2048 8192}; do
-		for products in ${PRODUCTS:-measured own}; do
+		for products in ${PRODUCTS:-measured library}; do
 		: >"$out/one.jsonl"
 		if [ -n "$PEER" ] && [ "$shape" = 8b ]; then
 			python3 -m torch.distributed.run --nproc_per_node="$n" "$PEER" "$t" >>"$out/one.jsonl" 2>>"$out/$log.txt" || true

@@ -3,6 +3,7 @@ package cuda
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
@@ -103,6 +104,58 @@ func repeat(b *testing.B, w device.World, issue func()) {
 	}
 	if err := w.Sync(b.Context()); err != nil {
 		b.Fatal(err)
+	}
+}
+
+// BenchmarkGraphLaunch times a run of a graph over all GPUs, each with a chain of small kernels, in each form: what the launch takes the host, and how long the run takes until the host knows its end.
+func BenchmarkGraphLaunch(b *testing.B) {
+	m, err := New(Options{})
+	if err != nil {
+		b.Skip(err)
+	}
+	n := m.Caps().MaxRanks
+	w, err := m.Open(b.Context(), n)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer w.Close()
+	must := mustOf(b)
+	var streams []device.Stream
+	var launches []device.Launch
+	for r := range n {
+		s, err := w.Device(r).NewStream(device.StreamOptions{Name: "main"})
+		must(err)
+		mem, err := w.Device(r).Alloc(1<<20, device.Shared)
+		must(err)
+		v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{256}, Strides: []int64{1}}
+		l, err := w.Device(r).Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{v}, Outs: []device.View{v}})
+		must(err)
+		streams, launches = append(streams, s), append(launches, l)
+	}
+	for _, kernels := range []int{1, 30, 100} {
+		g, err := w.Capture(func() error {
+			for range kernels {
+				for r, s := range streams {
+					must(s.Launch(launches[r]))
+				}
+			}
+			return nil
+		})
+		must(err)
+		for i, form := range g.Forms() {
+			g.Choose(i)
+			b.Run(fmt.Sprintf("%d GPUs, %d kernels, %s", n, kernels, form), func(b *testing.B) {
+				var issued time.Duration
+				for b.Loop() {
+					began := time.Now()
+					must(g.Launch(b.Context()))
+					issued += time.Since(began)
+					must(w.Sync(b.Context()))
+				}
+				b.ReportMetric(float64(issued.Nanoseconds())/float64(b.N), "issue-ns/op")
+			})
+		}
+		must(g.Close())
 	}
 }
 
