@@ -121,3 +121,28 @@ func BenchmarkRunCost(b *testing.B) {
 		run()
 	}
 }
+
+// BenchmarkRun times such a run on GPUs, of which it has one rank each, by each form of graph: all of it, until the caller
+// has it back.
+func BenchmarkRun(b *testing.B) {
+	for _, form := range []string{"one", "each"} {
+		m, err := New(Options{Graphs: form})
+		if err != nil {
+			b.Skip(err)
+		}
+		if m.Caps().MaxRanks < 2 {
+			b.Skip("one GPU; two are wanted")
+		}
+		for _, weights := range []int{10, 300} {
+			run := costlyModel(b, modeltest.Open(b, m), weights, hocket.LoadOptions{Graph: true})
+			for range 5 {
+				run()
+			}
+			b.Run(fmt.Sprintf("%d weights, %s", weights, form), func(b *testing.B) {
+				for b.Loop() {
+					run()
+				}
+			})
+		}
+	}
+}
