@@ -2,13 +2,16 @@
 
     torchrun --nproc-per-node 2 -m hocket.bench                          # all_reduce, 15 sizes
     torchrun --nproc-per-node 2 -m hocket.bench all_gather norm layers   # others; --tsv FILE adds rows to a file
+    torchrun --nproc-per-node 2 -m hocket.bench --vllm ./vllm.so         # beside vLLM's too: see tools/peers/vllm.cu
 
-A collective's time is that of a call in a torch CUDA graph of 50; a layer's is that of a call, and of one in a graph of
-10. Each round replays all of them in turn, starting behind a barrier; the figure is the median of the rounds on the slowest
-rank. Results are compared before anything is timed. NVLink multicast is off unless the environment says otherwise.
+A collective's time is that of a call in a torch CUDA graph of 50, and all_reduce's also of one of 50 eager calls; a
+layer's is that of a call, and of one in a graph of 10. Each round replays all of them in turn, starting behind a
+barrier; the figure is the median of the rounds on the slowest rank. Results are compared before anything is timed.
+NVLink multicast is off unless the environment says otherwise.
 """
 
 import argparse
+import ctypes
 import datetime
 import os
 import statistics
@@ -37,10 +40,46 @@ def program(kind, m, n, k, ranks):
            "  %y = linear %x, %w\n  return %y\n}\n"
 
 
+class VLLM:
+    """vLLM's custom all-reduce, in a library made from tools/peers/vllm.cu. All inputs are in one symmetric tensor."""
+
+    RANKS = (2, 4, 6, 8)
+    LIMIT = 8 << 20  # vLLM leaves inputs of this many bytes and more to others
+
+    def __init__(self, file, bench, shared, peers):
+        self.torch, self.lib, self.made = bench.torch, ctypes.CDLL(os.path.abspath(file)), ctypes.c_void_p()
+        pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+        for name, args in {"make": [pointer, pointer, pointer, size, pointer, size, number, number],
+                           "all_reduce": [pointer, pointer, pointer, pointer, number], "captured": [pointer]}.items():
+            f = getattr(self.lib, f"vllm_{name}")
+            f.argtypes, f.restype = args, ctypes.c_char_p
+        self.lib.vllm_signal_bytes.argtypes, self.lib.vllm_signal_bytes.restype = [], size
+        signals, at = bench.symmetric(self.lib.vllm_signal_bytes() + self.LIMIT, self.torch.uint8)
+        ranks = self.torch.zeros(1 << 20, dtype=self.torch.uint8, device=bench.device)
+        self.memory = signals, ranks, shared  # which the library does not own
+        self.torch.cuda.synchronize()
+        bench.dist.barrier()  # all signals are zero
+        array = pointer * bench.size
+        self.call("make", ctypes.byref(self.made), array(*at), ranks.data_ptr(), ranks.nbytes, array(*peers),
+                  shared.nbytes, bench.rank, bench.size)
+
+    def call(self, name, *args):
+        if message := getattr(self.lib, f"vllm_{name}")(*args):
+            raise RuntimeError(f"vLLM: {message.decode()}")
+
+    def all_reduce(self, t, out):
+        self.call("all_reduce", self.made, self.torch.cuda.current_stream().cuda_stream, t.data_ptr(), out.data_ptr(),
+                  t.numel())
+
+    def captured(self):
+        """Tells graphs that were captured since the last call where peers' inputs are."""
+        self.call("captured", self.made)
+
+
 class Bench:
     """The processes, and where rows go."""
 
-    def __init__(self, rounds, tsv):
+    def __init__(self, rounds, tsv, vllm):
         import torch
         import torch.distributed as dist
 
@@ -52,7 +91,7 @@ class Bench:
         self.device = torch.device("cuda", local)
         dist.init_process_group("nccl", device_id=self.device)
         hocket.init("cuda", timeout=120)
-        self.rounds, self.tsv, self.group = rounds, tsv, dist.group.WORLD.group_name
+        self.rounds, self.tsv, self.vllm, self.group = rounds, tsv, vllm, dist.group.WORLD.group_name
         self.stream = torch.cuda.Stream()
 
     def say(self, *words):
@@ -64,15 +103,22 @@ class Bench:
         if self.rank or not self.tsv:
             return
         name = self.torch.cuda.get_device_name().removeprefix("NVIDIA ").split(" ")[0]
-        driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
-                                text=True, check=False).stdout.split("\n")[0]
+        driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+                                capture_output=True, text=True, check=False).stdout.split("\n")[0]
         commit = os.environ.get("HOCKET_COMMIT", self.hocket.__version__)
         with open(self.tsv, "a", encoding="utf-8") as f:
-            print(f"{self.size}x{name}", driver, commit, datetime.date.today(), who, op, "bf16", self.size, shape, issue,
-                  f"{us:.2f}", sep="\t", file=f)
+            print(f"{self.size}x{name}", driver, commit, datetime.date.today(), who, op, "bf16", self.size, shape,
+                  issue, f"{us:.2f}", sep="\t", file=f)
 
     def tensor(self, *shape):
         return self.torch.zeros(shape, dtype=self.torch.bfloat16, device=self.device)
+
+    def symmetric(self, count, dtype):
+        """A tensor of zeros in torch's symmetric memory, and where this process reaches that of each rank."""
+        import torch.distributed._symmetric_memory as symm
+        t = symm.empty(count, dtype=dtype, device=self.device).zero_()
+        at = symm.rendezvous(t, self.group).buffer_ptrs
+        return t, [p + t.data_ptr() - at[self.rank] for p in at]
 
     def ints(self, *shape, seed=0):
         g = self.torch.Generator(device="cuda")
@@ -119,15 +165,21 @@ class Bench:
         best = min((us for n, us in took.items() if not n.startswith("hocket")), default=None)
         ours = min(us for n, us in took.items() if n.startswith("hocket"))
         ahead = f"{best / ours:.2f} × the best other" if best else ""
-        self.say(f"{op:15s} {shape!s:>20s} {issue:12s}", "  ".join(f"{n} {us:.2f}" for n, us in took.items()), "µs ", ahead)
+        figures = "  ".join(f"{n} {us:.2f}" for n, us in took.items())
+        self.say(f"{op:15s} {shape!s:>20s} {issue:12s}", figures, "µs ", ahead)
         for n, us in took.items():
             self.row(n, op, shape, issue, us)
 
     def all_reduce(self):
         torch, dist = self.torch, self.dist
-        import torch.distributed._symmetric_memory as symm
-        shared = symm.empty(SIZES[-1] // 2, dtype=torch.bfloat16, device=self.device).zero_()
-        symm.rendezvous(shared, self.group)
+        shared, peers = self.symmetric(SIZES[-1] // 2, torch.bfloat16)
+        vllm = None
+        if self.vllm and self.size in VLLM.RANKS:
+            vllm = VLLM(self.vllm, self, shared, peers)
+            self.say(f"vLLM takes fewer than {VLLM.LIMIT} bytes: larger sizes are without it. "
+                     "Eager calls are without its copy of the input into a registered buffer.")
+        elif self.vllm:
+            self.say(f"vLLM takes {', '.join(map(str, VLLM.RANKS))} ranks, not {self.size}: it is left out")
         for nbytes in SIZES:
             n = nbytes // 2
             x, y = self.ints(n), self.ints(n)
@@ -141,9 +193,22 @@ class Bench:
                 "torch one-shot": lambda: torch.ops.symm_mem.one_shot_all_reduce_out(part, "sum", self.group, other),
                 "torch two-shot": lambda: torch.ops.symm_mem.two_shot_all_reduce_(part, "sum", self.group),
             }
+            if vllm and nbytes < VLLM.LIMIT:
+                ways["vLLM custom"] = lambda: vllm.all_reduce(part, other)
             y.zero_()
-            self.report("all_reduce", nbytes, self.times({k: self.captured(f, 50).replay for k, f in ways.items()}, 50),
-                        "torch graph")
+            graphs = {k: self.captured(f, 50).replay for k, f in ways.items()}
+            if "vLLM custom" in ways:
+                vllm.captured()
+                for go in ways["vLLM custom"], graphs["vLLM custom"]:
+                    part.copy_(x)
+                    other.zero_()
+                    go()
+                    assert torch.equal(other, want), f"vLLM's all_reduce of {nbytes} bytes is wrong"
+                part.zero_()
+            self.report("all_reduce", nbytes, self.times(graphs, 50), "torch graph")
+            del graphs
+            eager = {k: lambda f=f: [f() for _ in range(50)] for k, f in ways.items()}
+            self.report("all_reduce", nbytes, self.times(eager, 50), "eager")
 
     def moves(self, op):
         torch, dist = self.torch, self.dist
@@ -157,15 +222,14 @@ class Bench:
             theirs(out, x)
             assert torch.equal(ours(x), out), f"{op} of {nbytes} bytes is wrong"
             ways = {"hocket": lambda: ours(x), "NCCL": lambda: theirs(out, x)}
-            self.report(op, nbytes, self.times({k: self.captured(f, 50).replay for k, f in ways.items()}, 50), "torch graph")
+            self.report(op, nbytes, self.times({k: self.captured(f, 50).replay for k, f in ways.items()}, 50),
+                        "torch graph")
 
     def norm(self):
         torch, dist = self.torch, self.dist
-        import torch.distributed._symmetric_memory as symm
         width, eps = 8192, 1e-5
         weight = self.ints(width, seed=3)
-        shared = symm.empty(64 * width, dtype=torch.bfloat16, device=self.device).zero_()
-        symm.rendezvous(shared, self.group)
+        shared, _ = self.symmetric(64 * width, torch.bfloat16)
 
         @torch.compile
         def add_norm(t, r):
@@ -193,8 +257,10 @@ class Bench:
     def layers(self):
         torch, dist = self.torch, self.dist
         for kind, m, n, k in LAYERS:
-            split = {"ag-gemm": ((m // self.size, k), (n // self.size, k))}.get(kind, ((m, k // self.size), (n, k // self.size)))
-            x, w = self.ints(*split[0]), self.ints(*split[1], seed=5)
+            if kind == "ag-gemm":
+                x, w = self.ints(m // self.size, k), self.ints(n // self.size, k, seed=5)
+            else:
+                x, w = self.ints(m, k // self.size), self.ints(n, k // self.size, seed=5)
             whole = self.tensor(m, k) if kind == "ag-gemm" else None
             shard = self.tensor(m // self.size, n) if kind == "gemm-rs" else None
 
@@ -227,7 +293,8 @@ class Bench:
                 f()
             self.report(kind, f"{m}x{n}x{k}", self.times(eager, 10), "eager")
             graphs = {name: self.captured(f, 10) for name, f in ways.items()}
-            self.report(kind, f"{m}x{n}x{k}", self.times({name: g.replay for name, g in graphs.items()}, 10), "torch graph")
+            self.report(kind, f"{m}x{n}x{k}", self.times({name: g.replay for name, g in graphs.items()}, 10),
+                        "torch graph")
             for model in models:
                 model.synchronize()
             del graphs
@@ -255,16 +322,18 @@ class Bench:
 
 def main():
     args = argparse.ArgumentParser(prog="hocket.bench", description=__doc__.split("\n\n", maxsplit=1)[0])
-    args.add_argument("ops", nargs="*", default=["all_reduce"], help=f"all_reduce, {', '.join(MOVES)}, norm, layers, host")
+    known = ("all_reduce", *MOVES, "norm", "layers", "host")
+    args.add_argument("ops", nargs="*", default=["all_reduce"], help=", ".join(known))
     args.add_argument("--rounds", type=int, default=7)
     args.add_argument("--tsv", help="a file to add rows to, of the form of docs/measured/torch.tsv")
+    args.add_argument("--vllm", metavar="FILE", help="times vLLM's all-reduce too, in a library made from vllm.cu")
     args = args.parse_args()
-    unknown = [o for o in args.ops if o not in ("all_reduce", *MOVES, "norm", "layers", "host")]
+    unknown = [o for o in args.ops if o not in known]
     if unknown:
-        sys.exit(f"hocket.bench: there is no {', '.join(unknown)}; there are all_reduce, {', '.join(MOVES)}, norm, layers, host")
+        sys.exit(f"hocket.bench: there is no {', '.join(unknown)}; there are {', '.join(known)}")
     if "RANK" not in os.environ:
         sys.exit("hocket.bench: start it by torchrun: torchrun --nproc-per-node 2 -m hocket.bench")
-    bench = Bench(args.rounds, args.tsv)
+    bench = Bench(args.rounds, args.tsv, args.vllm)
     for op in args.ops:
         if op in MOVES:
             bench.moves(op)
