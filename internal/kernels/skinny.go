@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Skinny is how a linear of 1 to 16 rows is computed by a kernel that takes as long as
+// Skinny is how a linear of 1 to 32 rows is computed by a kernel that takes as long as
 // the weight takes to read. The operands of the problem are x, the weight, the bias if
 // there is one, and what the epilogue needs.
 type Skinny struct {
@@ -50,7 +50,7 @@ const (
 var epilogueNames = []string{"skinnyStore", "skinnyRelu", "skinnyAdd", "skinnySiluMul"}
 
 const (
-	skinnyRows  = 16 // at most
+	skinnyRows  = 32 // of a block, at most
 	skinnyWarps = 8  // of a block. Bits depend on it.
 	// skinnyTurn is how many columns a warp takes at a time.
 	skinnyTurn = 64
@@ -70,12 +70,21 @@ func (f skinnyForm) shared(rows int64) int64 {
 	return skinnyWarps * f.steps * (8*f.tiles + rows) * skinnyTurn * 2
 }
 
-// forms lists the forms for a linear, the best first: measured on an H100, bf16. Blocks that
+// forms lists the forms for a linear, the best first: up to 16 rows measured on an H100, bf16. Blocks that
 // fill a multiprocessor alone read x less often. They pay where each has many turns, and, with
-// more than eight rows, where they spread the weight evenly over all multiprocessors at once.
+// more than eight rows, where they spread the weight evenly over all multiprocessors at once. Of 32 rows x comes from
+// the L2 cache as often as there are blocks, so there are as few as fill the multiprocessors.
 func (s *skinnyLinear) forms(sms int64) []skinnyForm {
 	plain := s.how.Epilogue != SiluMulEpilogue
 	switch {
+	case s.rows == 32 && plain && s.n <= 16*sms:
+		return []skinnyForm{{2, 4}, {2, 2}}
+	case s.rows == 32 && plain && s.n <= 24*sms:
+		return []skinnyForm{{3, 3}, {2, 2}}
+	case s.rows == 32 && plain && s.n <= 32*sms:
+		return []skinnyForm{{4, 3}, {2, 2}}
+	case s.rows == 32:
+		return []skinnyForm{{8, 2}, {4, 2}, {2, 2}}
 	case s.rows == 8 && plain && s.k >= 8*skinnyWarps*skinnyTurn:
 		return []skinnyForm{{4, 5}, {2, 4}, {2, 2}}
 	case s.rows == 8:
@@ -91,7 +100,7 @@ type skinnyLinear struct {
 	how      Skinny
 	dt       ir.DType
 	m, n, k  int64 // n of all parts together
-	rows     int64 // of tensor cores' operands: 8 or 16
+	rows     int64 // of a block: 8, 16 or 32
 	x        nvlib.Ptr
 	residual nvlib.Ptr
 	xm, rm   int64
@@ -180,7 +189,10 @@ func newSkinny(j *job) (*skinnyLinear, error) {
 		return refuseSkinny("rows that do not begin at multiples of 16 bytes")
 	}
 	s.x, s.xm, s.residual, s.rm = x.Addr, step[parts], residual.Addr, step[len(step)-1]
-	s.rows = min(8*ceil(s.m, 8), skinnyRows)
+	s.rows = skinnyRows
+	for s.rows > 8 && 2*s.m <= s.rows {
+		s.rows /= 2
+	}
 	first := skinnyPart{out: j.Out.Addr, w: w.Addr, n: j.Out.Shape[last], om: step[0], wn: w.Strides[0]}
 	if len(ins) == 3 {
 		first.bias = ins[2].Addr

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-var skinnyForms = []skinnyForm{{4, 5}, {2, 4}, {2, 2}, {3, 5}, {2, 3}}
+var skinnyForms = []skinnyForm{{4, 5}, {2, 4}, {2, 2}, {3, 5}, {2, 3}, {8, 2}, {4, 3}}
 
 // as has linears go to the kernel for few rows, in a form.
 func (b *bench) as(how Skinny, form skinnyForm) {
@@ -36,7 +36,8 @@ func TestSkinny(t *testing.T) {
 		lead []int64
 		n, k int64
 	}{{nil, 40, 200}, {[]int64{1}, 1, 8}, {[]int64{3}, 50, 1032}, {[]int64{2, 4}, 16, 64}, {[]int64{9}, 33, 520},
-		{[]int64{4, 4}, 25, 4200}, {[]int64{13}, 24, 512}} {
+		{[]int64{4, 4}, 25, 4200}, {[]int64{13}, 24, 512},
+		{[]int64{17}, 70, 520}, {[]int64{2, 16}, 64, 1096}} {
 		for f, form := range skinnyForms {
 			r.as(Skinny{Constant: f%2 == 0}, form)
 			dt := []ir.DType{ir.F16, ir.BF16}[(i+f)%2]
@@ -79,31 +80,31 @@ func TestSkinnyBits(t *testing.T) {
 			}
 			return b.put(dt, dense, v.vals, shape...)
 		}
-		x, w, bias, residual := put(16, k), put(n, k), put(n), put(16, n)
+		x, w, bias, residual := put(32, k), put(n, k), put(n), put(32, n)
 		rows := func(o Operand, m int64) Operand {
 			o.Shape = []int64{m, o.Shape[1]}
 			return o
 		}
-		all := b.room(dt, dense, 16, n)
+		all := b.room(dt, dense, 32, n)
 		linear := func(what string, out Operand, how Skinny, form skinnyForm, f func(), ins ...Operand) {
 			t.Helper()
 			b.as(how, form)
 			b.add(what, Problem{Op: ir.OpLinear, Ins: ins, Out: out}, f)
 		}
 		linear("all rows", all, Skinny{}, skinnyForm{2, 3}, func() {}, x, w, bias)
-		for _, m := range []int64{1, 2, 7, 8, 9, 16} {
+		for _, m := range []int64{1, 2, 7, 8, 9, 16, 17, 32} {
 			for _, form := range skinnyForms {
 				out, what := b.room(dt, dense, m, n), fmt.Sprintf("%d rows of %s, %v", m, dt, form)
 				linear(what, out, Skinny{}, form, func() { equal(what, out, all) }, rows(x, m), w, bias)
 			}
 		}
 		for i, form := range skinnyForms[2:] { // any number of rows
-			m := []int64{17, 40, 3}[i]
+			m := []int64{33, 80, 3, 96, 40}[i]
 			wide, sliced := b.put(dt, dense, slices.Repeat(b.vals(x), 3)[:m*k], m, k), b.room(dt, dense, m, n)
 			linear("sliced", sliced, Skinny{Sliced: true, Epilogue: ReluEpilogue}, form, func() {
 				got, want := b.vals(sliced), b.vals(all)
 				for e, v := range got {
-					if w := max(want[int64(e)%(16*n)], 0); v != w {
+					if w := max(want[int64(e)%(32*n)], 0); v != w {
 						t.Errorf("%d rows of %s, %v: element %d is %v, and %v is wanted", m, dt, form, e, v, w)
 						return
 					}
@@ -111,7 +112,7 @@ func TestSkinnyBits(t *testing.T) {
 			}, wide, w, bias)
 		}
 		w2, w3 := put(25, k), put(8, k)
-		repeats := func(what string, got, want Operand) { // want has 16 rows
+		repeats := func(what string, got, want Operand) { // want has 32 rows
 			t.Helper()
 			g, w := b.vals(got), b.vals(want)
 			for e, v := range g {
@@ -124,13 +125,13 @@ func TestSkinnyBits(t *testing.T) {
 		half, other := w, w
 		half.Shape, other.Shape = []int64{n / 2, k}, []int64{n / 2, k}
 		other.Addr += nvlib.Ptr(n / 2 * k * dt.Size())
-		few, fewer, act := b.room(dt, dense, 16, n), b.room(dt, dense, 16, 25), b.room(dt, dense, 16, n/2)
-		linear("16 rows", few, Skinny{}, skinnyForm{2, 3}, func() {}, x, w)
-		linear("16 rows", fewer, Skinny{}, skinnyForm{2, 3}, func() {}, x, w2)
-		linear("16 rows, gated", act, Skinny{Epilogue: SiluMulEpilogue, Up: &other}, skinnyForm{2, 3}, func() {}, x,
+		few, fewer, act := b.room(dt, dense, 32, n), b.room(dt, dense, 32, 25), b.room(dt, dense, 32, n/2)
+		linear("32 rows", few, Skinny{}, skinnyForm{2, 3}, func() {}, x, w)
+		linear("32 rows", fewer, Skinny{}, skinnyForm{2, 3}, func() {}, x, w2)
+		linear("32 rows, gated", act, Skinny{Epilogue: SiluMulEpilogue, Up: &other}, skinnyForm{2, 3}, func() {}, x,
 			half)
-		for i, form := range skinnyForms[1:4] { // several linears of more rows
-			m := []int64{33, 18, 64}[i]
+		for i, form := range skinnyForms[1:6] { // several linears of more rows
+			m := []int64{33, 18, 64, 90, 65}[i]
 			wide := b.put(dt, dense, slices.Repeat(b.vals(x), 4)[:m*k], m, k)
 			one, two, gated := b.room(dt, dense, m, n), b.room(dt, dense, m, 25), b.room(dt, dense, m, n/2)
 			linear("two of many rows", one, Skinny{Sliced: true, More: []SkinnyPart{{w2, two}}}, form, func() {
@@ -143,7 +144,7 @@ func TestSkinnyBits(t *testing.T) {
 			}
 		}
 		for i, form := range skinnyForms { // linears of one x at once
-			m := int64(1 + 3*i)
+			m := int64(1 + 4*i)
 			var alone, joint []Operand
 			for _, weight := range []Operand{w, w2, w3} {
 				one := b.room(dt, dense, m, weight.Shape[0])
@@ -162,7 +163,7 @@ func TestSkinnyBits(t *testing.T) {
 				rows(x, m), w3)
 		}
 		for i, form := range skinnyForms {
-			m := int64(3 + 3*i)
+			m := int64(3 + 4*i)
 			one, relu, want := b.room(dt, dense, m, n), b.room(dt, dense, m, n), b.room(dt, dense, m, n)
 			linear("product", one, Skinny{}, form, func() {}, rows(x, m), w, bias)
 			linear("relu", relu, Skinny{Epilogue: ReluEpilogue}, form, func() { equal("relu", relu, want) }, rows(x, m),
@@ -226,9 +227,14 @@ func TestSkinnyTakes(t *testing.T) {
 		"48 KiB":   {p: good, arch: "sm_90a", block: 48 << 10},
 		"sm_75":    {p: good, arch: "sm_75"},
 		"f32":      {p: problem(ir.F32, 8, 64, 64), arch: "sm_90a"},
-		"17 rows":  {p: problem(ir.BF16, 17, 64, 64), arch: "sm_90a"},
-		"k of 20":  {p: problem(ir.BF16, 8, 64, 20), arch: "sm_90a"},
-		"no k":     {p: problem(ir.BF16, 8, 64, 0), arch: "sm_90a"},
+		"17 rows":  {p: problem(ir.BF16, 17, 64, 64), arch: "sm_90a", want: "hocket_skinnyStore_bf16_r32t2s4"},
+		"32 rows":  {p: problem(ir.BF16, 32, 4096, 64), arch: "sm_90a", want: "hocket_skinnyStore_bf16_r32t4s3"},
+		"wide":     {p: problem(ir.BF16, 32, 9000, 64), arch: "sm_90a", want: "hocket_skinnyStore_bf16_r32t8s2"},
+		"32 rows, 99 KiB": {p: problem(ir.BF16, 32, 9000, 64), arch: "sm_89", block: 99 << 10,
+			want: "hocket_skinnyStore_bf16_r32t2s2"},
+		"33 rows": {p: problem(ir.BF16, 33, 64, 64), arch: "sm_90a"},
+		"k of 20": {p: problem(ir.BF16, 8, 64, 20), arch: "sm_90a"},
+		"no k":    {p: problem(ir.BF16, 8, 64, 0), arch: "sm_90a"},
 		"off": {p: with(good, func(p *Problem) { p.Ins = slices.Clone(p.Ins); p.Ins[1].Addr += 8 }),
 			arch: "sm_90a"},
 		"transposed": {p: with(good, func(p *Problem) {
@@ -279,9 +285,9 @@ func TestSkinnyParts(t *testing.T) {
 		"gated, off": {Skinny{Up: &far, Epilogue: SiluMulEpilogue}, nil, 0, false},
 		"gated by a bias": {Skinny{Up: &Operand{1 << 22, ir.BF16, []int64{64, 512}, []int64{512, 1}},
 			Epilogue: SiluMulEpilogue}, bias, 0, true},
-		"sliced": {Skinny{Sliced: true}, []Operand{o(100, 512), o(64, 512)}, 4 * 7, true},
+		"sliced": {Skinny{Sliced: true}, []Operand{o(100, 512), o(64, 512)}, 4 * 4, true},
 		"sliced, of two": {Skinny{Sliced: true, More: []SkinnyPart{{o(32, 512), o(100, 32)}}},
-			[]Operand{o(100, 512), o(64, 512)}, 6 * 7, true},
+			[]Operand{o(100, 512), o(64, 512)}, 6 * 4, true},
 		"up for no reason": {Skinny{Up: &far}, nil, 0, true},
 	} {
 		p := Problem{Op: ir.OpLinear, Skinny: &c.how, Ins: []Operand{o(8, 512), o(64, 512)}, Out: o(8, 64)}

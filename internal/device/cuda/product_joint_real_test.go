@@ -12,7 +12,7 @@ import (
 )
 
 // TestJointReal holds linears of one x at once, where that is faster, to those computed alone: within their bound, and
-// to the bits of 16 rows.
+// to the bits of 32 rows.
 func TestJointReal(t *testing.T) {
 	m := real(t, Options{Skinny: true})
 	world, err := m.Open(t.Context(), 1)
@@ -56,13 +56,13 @@ func TestJointReal(t *testing.T) {
 		gated bool
 	}{{"q, k and v", 4096, []int64{2048, 512, 512}, false}, {"gate and up", 4096, []int64{7168, 7168}, true}} {
 		for _, dt := range []ir.DType{ir.BF16, ir.F16} {
-			x := room(dt, 16, c.depth)
+			x := room(dt, 32, c.depth)
 			weights := []device.View{}
 			for _, n := range c.ns {
 				weights = append(weights, room(dt, n, c.depth))
 			}
-			var most [][]float64 // of 16 rows
-			for _, rows := range []int64{16, 8, 5, 1} {
+			var most [][]float64 // of 32 rows
+			for _, rows := range []int64{32, 16, 8, 5, 1} {
 				x.Shape = []int64{rows, c.depth}
 				k := device.Kernel{Op: ir.OpLinear, Joint: true, Gated: c.gated, Constant: true,
 					Ins: append([]device.View{x}, weights...)}
@@ -94,12 +94,12 @@ func TestJointReal(t *testing.T) {
 								i, v, want[e])
 						}
 					}
-					if rows == 16 {
+					if rows == 32 {
 						most = append(most, got)
 					} else if i < len(most) {
 						for e, v := range got {
 							if v != most[i][e] {
-								t.Fatalf("%s, %d rows of %s: element %d of result %d is %v, of 16 rows %v", c.what,
+								t.Fatalf("%s, %d rows of %s: element %d of result %d is %v, of 32 rows %v", c.what,
 									rows, dt, e, i, v, most[i][e])
 							}
 						}

@@ -1,4 +1,4 @@
-// out = x·wᵀ for x of 1 to 16 rows: a GEMM that takes as long as w takes to read. A block has TILES times
+// out = x·wᵀ for x of 1 to 32 rows: a GEMM that takes as long as w takes to read. A block has TILES times
 // eight rows of w and all columns. Its warps take the columns in turns, 64 at a time, and each brings its
 // part of w and x to shared memory STEPS-1 turns ahead, for itself alone. In the end the block adds up the
 // sums of its warps in their order. So bits follow from k and WARPS alone: a row of the result has the bits
@@ -6,7 +6,7 @@
 //
 // Linears of one x are one grid, each with a weight and a result of its own: a block has rows of one weight, and
 // rows of the results have the bits that they have alone. Of skinnySiluMul, up is the weight whose products multiply.
-// Of more rows of x a block has 16, and those that have the same rows of a weight follow each other. So bits of a
+// Of more rows of x a block has ROWS, 32, and those that have the same rows of a weight follow each other. So bits of a
 // row do not depend on how many there are. SEVERAL says that there are several linears, or more rows.
 //
 // Where w is constant, the kernel begins to read it before the kernel before it has ended, if it is launched so.
@@ -31,7 +31,7 @@ struct SkinnyArgs {
   i64 m, k;
   i64 xm, rm;    // strides as above
   i64 constant;  // not 0: nothing that comes before this kernel and may not have ended writes a weight
-  i64 slices;    // of 16 rows
+  i64 slices;    // of ROWS rows
   SkinnyPart part[skinnyParts];
 };
 
@@ -66,6 +66,7 @@ template <int ROWS, int TILES, int WARPS, int STEPS> union SkinnyRoom {
 template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool SEVERAL> struct Skinny {
   static constexpr bool gated = EPILOGUE == skinnySiluMul;
   static constexpr int columns = (gated ? TILES / 2 : TILES) * 8;  // of the result
+  static constexpr int groups = (ROWS + 15) / 16;                  // of rows, an operand of tensor cores each
   static_assert(!gated || TILES % 2 == 0, "half of the tiles multiply the others");
   const SkinnyArgs& a;
   const i64 slice, block;  // of x's rows; of those with them
@@ -75,7 +76,7 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool
   int lane, warp, m, n, k;  // n: columns of the result from there on
 
   __device__ __forceinline__ Skinny(const SkinnyArgs& a)
-      : a(a), slice(SEVERAL ? blockIdx.x % a.slices : 0), block(SEVERAL ? blockIdx.x / a.slices : blockIdx.x), p(skinnyPart<SEVERAL>(a, block)), room(roomOf<SkinnyRoom<ROWS, TILES, WARPS, STEPS>>()), from((block - p.first) * columns), lane(threadIdx.x % 32), warp(sameForWarp(threadIdx.x / 32)), m((int)(SEVERAL ? least(a.m - slice * 16, (i64)16) : a.m)), n((int)(p.n - from)), k((int)a.k) {}
+      : a(a), slice(SEVERAL ? blockIdx.x % a.slices : 0), block(SEVERAL ? blockIdx.x / a.slices : blockIdx.x), p(skinnyPart<SEVERAL>(a, block)), room(roomOf<SkinnyRoom<ROWS, TILES, WARPS, STEPS>>()), from((block - p.first) * columns), lane(threadIdx.x % 32), warp(sameForWarp(threadIdx.x / 32)), m((int)(SEVERAL ? least(a.m - slice * ROWS, (i64)ROWS) : a.m)), n((int)(p.n - from)), k((int)a.k) {}
 
   // column is where the lane's part of a turn begins: 16 bytes of every fourth row.
   __device__ __forceinline__ int column(int turn) const { return (turn * WARPS + warp) * 64 + lane % 8 * 8; }
@@ -101,40 +102,44 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool
 #pragma unroll
     for (int i = 0; i < ROWS; i += 4) {
       const bool there = i + row < m && col < k;
-      copy16(spotOf(&to.x[to.at(i + row, lane % 8)]), there ? (const T*)a.x + (slice * 16 + i + row) * a.xm + col : (const T*)a.x, there);
+      copy16(spotOf(&to.x[to.at(i + row, lane % 8)]), there ? (const T*)a.x + (slice * ROWS + i + row) * a.xm + col : (const T*)a.x, there);
     }
   }
 
   // multiply adds a turn's products to c. Of eight rows, the other half of an operand is zero.
-  __device__ __forceinline__ void multiply(f32 (&c)[TILES][4], int step) const {
+  __device__ __forceinline__ void multiply(f32 (&c)[groups][TILES][4], int step) const {
     const SkinnyTurn<ROWS, TILES>& t = room.turns[warp][step];
-    u32 x[4][4];
+    u32 x[groups][4][4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      if constexpr (ROWS == 16) fourTiles<false>(x[i], &t.x[t.at(lane % 16, 2 * i + lane / 16)]);
-      else if (i % 2 == 0) {
-        u32 four[4];
-        fourTiles<false>(four, &t.x[t.at(lane % 8, 2 * i + lane / 8)]);
+    for (int g = 0; g < groups; g++)
 #pragma unroll
-        for (int h = 0; h < 2; h++) x[i + h][0] = four[2 * h], x[i + h][2] = four[2 * h + 1], x[i + h][1] = x[i + h][3] = 0;
+      for (int i = 0; i < 4; i++) {
+        if constexpr (ROWS >= 16) fourTiles<false>(x[g][i], &t.x[t.at(g * 16 + lane % 16, 2 * i + lane / 16)]);
+        else if (i % 2 == 0) {
+          u32 four[4];
+          fourTiles<false>(four, &t.x[t.at(lane % 8, 2 * i + lane / 8)]);
+#pragma unroll
+          for (int h = 0; h < 2; h++) x[g][i + h][0] = four[2 * h], x[g][i + h][2] = four[2 * h + 1], x[g][i + h][1] = x[g][i + h][3] = 0;
+        }
       }
-    }
 #pragma unroll
     for (int r = 0; r < TILES; r++) {
       u32 w[2][4];
 #pragma unroll
       for (int h = 0; h < 2; h++) fourTiles<false>(w[h], &t.w[t.at(r * 8 + lane % 8, 4 * h + lane / 8)]);
 #pragma unroll
-      for (int i = 0; i < 4; i++) product<T>(c[r], x[i], w[i / 2][i % 2 * 2], w[i / 2][i % 2 * 2 + 1]);
+      for (int g = 0; g < groups; g++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) product<T>(c[g][r], x[g][i], w[i / 2][i % 2 * 2], w[i / 2][i % 2 * 2 + 1]);
     }
   }
 
   // tell leaves the warp's sums for the block.
-  __device__ __forceinline__ void tell(const f32 (&c)[TILES][4]) const {
+  __device__ __forceinline__ void tell(const f32 (&c)[groups][TILES][4]) const {
 #pragma unroll
     for (int r = 0; r < TILES; r++)
 #pragma unroll
-      for (int h = 0; h < ROWS / 8; h++) *(Pack<f32, 2>*)&room.sums[warp][h * 8 + lane / 4][r * 8 + lane % 4 * 2] = Pack<f32, 2>{{c[r][2 * h], c[r][2 * h + 1]}};
+      for (int h = 0; h < ROWS / 8; h++) *(Pack<f32, 2>*)&room.sums[warp][h * 8 + lane / 4][r * 8 + lane % 4 * 2] = Pack<f32, 2>{{c[h / 2][r][h % 2 * 2], c[h / 2][r][h % 2 * 2 + 1]}};
   }
 
   // sum is the product of a row with row at of the block's, with a bias if there is one.
@@ -154,8 +159,8 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool
       f32 v = sum(row, at, p.bias, column);
       if constexpr (gated) v = mul(Num<T>::get(Num<T>::put(OpSilu<f32>::of(&v, 0.f))), sum(row, at + columns, p.upBias, column));
       if constexpr (EPILOGUE == skinnyRelu) v = most(v, 0.f);
-      if constexpr (EPILOGUE == skinnyAdd) v = add(v, Num<T>::get(((const T*)a.residual)[(slice * 16 + row) * a.rm + column]));
-      ((T*)p.out)[(slice * 16 + row) * p.om + column] = Num<T>::put(v);
+      if constexpr (EPILOGUE == skinnyAdd) v = add(v, Num<T>::get(((const T*)a.residual)[(slice * ROWS + row) * a.rm + column]));
+      ((T*)p.out)[(slice * ROWS + row) * p.om + column] = Num<T>::put(v);
     }
   }
 };
@@ -169,9 +174,9 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, bool LATE, int EPI
   if (a.constant) settle();
 #pragma unroll
   for (int s = 0; s < STEPS - 1; s++) b.input(s, s), endCopies();
-  f32 c[TILES][4];
+  f32 c[b.groups][TILES][4];
 #pragma unroll
-  for (int i = 0; i < TILES * 4; i++) c[i / 4][i % 4] = 0;
+  for (int i = 0; i < b.groups * TILES * 4; i++) c[i / 4 / TILES][i / 4 % TILES][i % 4] = 0;
   const int turns = (b.k + 64 * WARPS - 1) / (64 * WARPS);
   int at = 0, free = STEPS - 1;
   for (int turn = 0; turn < turns; turn++) {

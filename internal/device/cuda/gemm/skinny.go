@@ -15,7 +15,7 @@ import (
 const (
 	// skinnyRows is the most rows of a product that hocket's kernel is timed for, and skinnySlice how many a block of
 	// it has: where there are more, the weight comes from memory once and then from the cache.
-	skinnyRows, skinnySlice = 64, 16
+	skinnyRows, skinnySlice = 64, 32
 	// skinnyLeast is how many bytes a weight has, at the least, for its kernel to be
 	// looked for: fewer are read in little more than a launch takes.
 	skinnyLeast = 4 << 20
