@@ -45,6 +45,7 @@ type peerJob struct {
 	Hang    bool      // NCCL never is ready
 	Enqueue bool      // enqueues runs on a stream of its own, too, and captures some
 	Real    bool      // on this host's GPUs, and not on a fake
+	Rounds  *peerRounds
 
 	sys    *process.Shared   // of the host's GPUs
 	strike func(name string) // is told of calls of the fake; nil for nobody
@@ -72,6 +73,12 @@ type peerResult struct {
 	Err        string
 	Rank       int  // who is to blame, where that is another process; -1 for nobody
 	Disagree   bool // processes differ
+
+	// Of rounds: what came of each run, errors that say who is short of memory, what the GPU held, and how many plans
+	// were unloaded to make room.
+	Outcomes, Short []string
+	Used            []int64
+	Evictions       int64
 }
 
 const (
@@ -165,6 +172,12 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 		if err := l.run(t.Context(), m, r); err != nil {
 			return fmt.Errorf("%s: %w", l, err)
 		}
+	}
+	if j.Rounds != nil {
+		if j.Real {
+			sys = j.sys
+		}
+		return j.Rounds.run(t, sys, m, w.Rank(), r)
 	}
 	if j.Enqueue {
 		for _, graph := range []bool{false, true} {
