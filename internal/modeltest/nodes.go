@@ -23,8 +23,9 @@ func OnNodes(t testing.TB, nodes, processes int) func(rank int, p *exec.Cmd) {
 	}
 	t.Cleanup(func() { _ = meeting.Close() })
 	return func(rank int, p *exec.Cmd) {
-		p.Env = append(p.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN=token",
-			fmt.Sprint("HOCKET_NODE=", rank*nodes/processes))
+		node := rank * nodes / processes
+		p.Env = append(p.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN=token", fmt.Sprint("HOCKET_NODE=", node),
+			fmt.Sprintf("NCCL_HOSTID=%s-%d", l.Addr(), node)) // NCCL, too, keeps to memory of a node
 		if rank == 0 {
 			p.ExtraFiles = []*os.File{meeting}
 			p.Env = append(p.Env, "HOCKET_MEET_FD=3")

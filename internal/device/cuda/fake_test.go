@@ -591,13 +591,11 @@ func (f *fakeGPU) failing(table map[string]func([]uintptr) uintptr, status uintp
 	}
 }
 
-// system is the fake's driver, with a cuBLASLt that takes nothing.
-func (f *fakeGPU) system() *process.Shared {
+// allCalls are those of calls, and what else the fake was made to do.
+func (f *fakeGPU) allCalls() map[string]func(a []uintptr) uintptr {
 	table := f.calls()
-	blas := func() (*nvlib.CuBLASLt, error) { return fakeBLAS(f.TB), nil }
 	if f.lt != nil {
 		f.lt.time(table)
-		blas = f.lt.open
 	}
 	f.joints.calls(f, table)
 	if f.queues != nil {
@@ -606,6 +604,16 @@ func (f *fakeGPU) system() *process.Shared {
 	f.guests.calls(f, table)
 	if f.share != nil {
 		f.share(table)
+	}
+	return table
+}
+
+// system is the fake's driver, with a cuBLASLt that takes nothing.
+func (f *fakeGPU) system() *process.Shared {
+	table := f.allCalls()
+	blas := func() (*nvlib.CuBLASLt, error) { return fakeBLAS(f.TB), nil }
+	if f.lt != nil {
+		blas = f.lt.open
 	}
 	for name, do := range table {
 		table[name] = func(a []uintptr) uintptr {

@@ -51,9 +51,9 @@ func TestPeerKilled(t *testing.T) {
 		{"cuStreamDestroy_v2", []int{1}},
 	} {
 		for i, n := range call.numbers {
-			cases = append(cases, peerFault{syscall.SIGKILL, call.name, n})
+			cases = append(cases, peerFault{Signal: syscall.SIGKILL, Call: call.name, Number: n})
 			if i == 0 && slices.Contains(stops, call.name) {
-				cases = append(cases, peerFault{syscall.SIGSTOP, call.name, n})
+				cases = append(cases, peerFault{Signal: syscall.SIGSTOP, Call: call.name, Number: n})
 			}
 		}
 	}
@@ -92,8 +92,9 @@ func TestPeerKilled(t *testing.T) {
 // TestNodesKilled: a process of the other node that is killed, while NCCL is made ready or runs, is named in bounded
 // time.
 func TestNodesKilled(t *testing.T) {
-	for _, call := range []peerFault{{syscall.SIGKILL, "cuMemSetAccess", 1}, {syscall.SIGKILL, "cuLaunchKernel", 1},
-		{syscall.SIGKILL, "cuLaunchKernel", 20}, {syscall.SIGKILL, "cuStreamQuery", 2}} {
+	for _, call := range []peerFault{{Call: "cuMemSetAccess", Number: 1}, {Call: "cuLaunchKernel", Number: 1},
+		{Call: "cuLaunchKernel", Number: 20}, {Call: "cuStreamQuery", Number: 2}} {
+		call.Signal = syscall.SIGKILL
 		for culprit := range 2 {
 			t.Run(fmt.Sprint(call.Call, call.Number, " of ", culprit), func(t *testing.T) {
 				t.Parallel() // survivors wait, most of the time

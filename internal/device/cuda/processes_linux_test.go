@@ -44,13 +44,11 @@ type peerJob struct {
 	NCCL    string    // the folder in which fakes of NCCL meet; empty for none
 	Hang    bool      // NCCL never is ready
 	Enqueue bool      // enqueues runs on a stream of its own, too, and captures some
-}
+	Real    bool      // on this host's GPUs, and not on a fake
+	Rounds  *peerRounds
 
-// peerFault is what happens to a process: a signal that it gets within a call of the driver.
-type peerFault struct {
-	Signal syscall.Signal // 0 for nothing
-	Call   string
-	Number int // of the calls of that name, from 1
+	sys    *process.Shared   // of the host's GPUs
+	strike func(name string) // is told of calls of the fake; nil for nobody
 }
 
 // peerLoad is a program that is loaded, run, and closed again.
@@ -60,6 +58,8 @@ type peerLoad struct {
 	Strategy, Algorithm string
 	Graph               bool
 	Batches             []int // runs of each
+
+	part func(name string) // is told when a batch begins, and when the load is closed; nil for nobody
 }
 
 func (l peerLoad) String() string {
@@ -73,6 +73,12 @@ type peerResult struct {
 	Err        string
 	Rank       int  // who is to blame, where that is another process; -1 for nobody
 	Disagree   bool // processes differ
+
+	// Of rounds: what came of each run, errors that say who is short of memory, what the GPU held, and how many plans
+	// were unloaded to make room.
+	Outcomes, Short []string
+	Used            []int64
+	Evictions       int64
 }
 
 const (
@@ -90,9 +96,16 @@ func TestPeer(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &job); err != nil {
 		t.Fatal(err)
 	}
+	job.strike = job.Fault.strike()
+	if job.Real { // before others wait for it
+		job.sys = realSystem(t, job.strike)
+	}
 	w, err := hocket.Join(t.Context(), hocket.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for i := range job.Loads {
+		job.Loads[i].part = job.strike
 	}
 	r := job.run(t, w)
 	if err := w.Leave(); err != nil && r.Err == "" {
@@ -132,13 +145,16 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 	f.shareMemory()
 	f.numbers, f.limit = j.Numbers, j.Limit
 	f.nth = func(name string) bool {
-		if name == j.Fault.Call && f.called[name] == j.Fault.Number {
-			_ = syscall.Kill(os.Getpid(), j.Fault.Signal)
+		if j.strike != nil {
+			j.strike(name)
 		}
 		return false
 	}
 	var sys *process.Shared
 	device.Register(t.Name(), func(peers *procs.World) (device.Machine, error) {
+		if j.Real {
+			return newJoined(j.sys, Options{Peers: peers, TeamTimeout: j.Timeout})
+		}
 		sys = f.system()
 		if j.NCCL != "" {
 			x := &fakeNCCL{f: f}
@@ -156,6 +172,12 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 		if err := l.run(t.Context(), m, r); err != nil {
 			return fmt.Errorf("%s: %w", l, err)
 		}
+	}
+	if j.Rounds != nil {
+		if j.Real {
+			sys = j.sys
+		}
+		return j.Rounds.run(t, sys, m, w.Rank(), r)
 	}
 	if j.Enqueue {
 		for _, graph := range []bool{false, true} {
@@ -243,7 +265,10 @@ func (l peerLoad) run(ctx context.Context, m *hocket.Machine, r *peerResult) (er
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, model.Close()) }()
+	defer func() {
+		l.tell("close")
+		err = errors.Join(err, model.Close())
+	}()
 	var hashes, algorithms []string
 	for _, n := range l.Batches {
 		var batch []hocket.Args
@@ -254,6 +279,7 @@ func (l peerLoad) run(ctx context.Context, m *hocket.Machine, r *peerResult) (er
 			}
 			batch = append(batch, hocket.Args{In: in})
 		}
+		l.tell("batch")
 		reports, err := model.RunBatch(ctx, batch)
 		if err != nil {
 			return err
@@ -271,6 +297,12 @@ func (l peerLoad) run(ctx context.Context, m *hocket.Machine, r *peerResult) (er
 	r.Hashes = append(r.Hashes, hashes)
 	r.Algorithms = append(r.Algorithms, algorithms)
 	return nil
+}
+
+func (l peerLoad) tell(part string) {
+	if l.part != nil {
+		l.part(part)
+	}
 }
 
 // peer is a process that was started.

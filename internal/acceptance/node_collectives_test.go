@@ -1,0 +1,371 @@
+package acceptance_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/cuda"
+	"hocket.example/hocket/internal/device/devicetest"
+)
+
+// Collectives between nodes: all of them, of all types, from no elements to 64 MiB, on processes of one host that are
+// split into two nodes. What each must give is computed here.
+
+// TestNodeCollectives runs them on one and on two processes a node; with -cuda on two GPUs, which two processes share
+// where there are four.
+func TestNodeCollectives(t *testing.T) {
+	if w := ofWorld(t); w != nil {
+		runNodeCollectives(t, w)
+		return
+	}
+	args := []string{"-test.run=^TestNodeCollectives$", "-test.v", fmt.Sprint("-cuda=", *onCUDA),
+		fmt.Sprint("-test.short=", testing.Short())}
+	if *onCUDA {
+		m, err := cuda.New(cuda.Options{})
+		have := 0
+		if err == nil {
+			have = m.Caps().MaxRanks
+		}
+		devicetest.NeedGPUs(t, have, 2, err)
+	}
+	for _, n := range []int{2, 4} {
+		t.Run(fmt.Sprintf("%d processes", n), func(t *testing.T) {
+			nodes := onNodes(t, 2, n)
+			processes := launch(t, n, t.TempDir(), t.Name(), func(rank int, p *process) {
+				nodes(rank, p)
+				p.Env = append(p.Env, fmt.Sprint("HOCKET_RANKS_PER_GPU=", n/2))
+			}, args...)
+			for rank, p := range processes {
+				if err := p.wait(t); err != nil {
+					t.Errorf("process %d: %v\n%s", rank, err, failures(p.out.String()))
+				} else if ran := strings.Count(p.out.String(), "--- PASS: "); ran != 1+len(nodeTypes) {
+					t.Errorf("process %d: %d tests passed\n%s", rank, ran, p.out.String())
+				} else if rank == 0 {
+					t.Log(failures(p.out.String()))
+				}
+			}
+		})
+	}
+}
+
+// nodeTypes are the types of elements.
+var nodeTypes = []struct {
+	name string
+	size int64
+	long bool // on GPUs up to 64 MiB, else 4 MiB
+}{{"f32", 4, true}, {"bf16", 2, true}, {"f16", 2, false}, {"f64", 8, false}, {"i32", 4, false}, {"i64", 8, false}}
+
+// nodeOp is one collective of n ranks, each of which has n rows.
+type nodeOp struct {
+	text string // what to run, from %x into %y
+	rows int    // of the result
+	wide int    // how many blocks of columns a row of the result has
+	// thirds has it run on numbers whose sum depends on the order of additions; it is of reals then.
+	thirds bool
+	// want is an element of rank me's result: of its row, block of columns and column.
+	want func(me, row, block, col int) float64
+}
+
+// nodeElement is a column of a row of rank's operand: a small integer.
+func nodeElement(rank, row, col int) float64 {
+	h := uint32(rank*2654435761+row*40503+col*97) * 0x9e3779b1
+	return float64(int(h>>20)%31 - 15)
+}
+
+// nodeOps are the collectives of n ranks, n even. f32 tells whether sums are of f32.
+func nodeOps(n int, dtype string) []nodeOp {
+	real, f32 := dtype[0] != 'i', dtype == "f32"
+	reduced := func(red string, row, col int) float64 {
+		v := nodeElement(0, row, col)
+		for r := 1; r < n; r++ {
+			switch x := nodeElement(r, row, col); red {
+			case "max":
+				v = max(v, x)
+			case "min":
+				v = min(v, x)
+			default:
+				v += x
+			}
+		}
+		if red == "avg" {
+			if v /= float64(n); !real {
+				v = math.Trunc(v)
+			}
+		}
+		return v
+	}
+	inOrder := func(row, col int) (v float64) {
+		for r := range n {
+			if v += third(dtype, nodeElement(r, row, col)); f32 {
+				v = float64(float32(v))
+			}
+		}
+		return v
+	}
+	last := n - 1
+	var ops []nodeOp
+	add := func(rows, wide int, text string, want func(me, row, block, col int) float64) {
+		ops = append(ops, nodeOp{text: text, rows: rows, wide: wide, want: want})
+	}
+	at := func(on bool, v float64) float64 { // zero elsewhere
+		if on {
+			return v
+		}
+		return 0
+	}
+	for _, red := range []string{"sum", "max", "min", "avg", "sum, order=any"} {
+		name, _, _ := strings.Cut(red, ",")
+		add(n, 1, "all_reduce %x into %y, over=d, op="+red,
+			func(_, row, _, col int) float64 { return reduced(name, row, col) })
+		add(1, 1, "reduce_scatter %x into %y, over=d, axis=0, op="+red,
+			func(me, _, _, col int) float64 { return reduced(name, me, col) })
+		add(n, 1, fmt.Sprintf("reduce %%x into %%y, over=d, root=%d, op=%s", last, red),
+			func(me, row, _, col int) float64 { return at(me == last, reduced(name, row, col)) })
+	}
+	add(n*n, 1, "all_gather %x into %y, over=d, axis=0",
+		func(_, row, _, col int) float64 { return nodeElement(row/n, row%n, col) })
+	add(n, n, "all_gather %x into %y, over=d, axis=1",
+		func(_, row, block, col int) float64 { return nodeElement(block, row, col) })
+	add(n, 1, "all_to_all %x into %y, over=d, split=0, concat=0",
+		func(me, row, _, col int) float64 { return nodeElement(row, me, col) })
+	add(1, n, "all_to_all %x into %y, over=d, split=0, concat=1",
+		func(me, _, block, col int) float64 { return nodeElement(block, me, col) })
+	add(n, 1, "broadcast %x into %y, over=d, root=1", func(_, row, _, col int) float64 { return nodeElement(1, row, col) })
+	add(n*n, 1, "gather %x into %y, over=d, root=0, axis=0",
+		func(me, row, _, col int) float64 { return at(me == 0, nodeElement(row/n, row%n, col)) })
+	add(1, 1, fmt.Sprintf("scatter %%x into %%y, over=d, root=%d, axis=0", last),
+		func(me, _, _, col int) float64 { return nodeElement(last, me, col) })
+	add(n, 1, fmt.Sprintf("barrier over=d\n  permute %%x into %%y, over=d, to=(rank(d) + 1) mod %d, from=(rank(d) + %d) mod %[1]d",
+		n, last), func(me, row, _, col int) float64 { return nodeElement((me+last)%n, row, col) })
+
+	// Of the rows of rank r all_gatherv takes r; reduce_scatterv leaves the first to rank 0, the others to the last one;
+	// of rank r's rows all_to_allv sends two to each rank whose number is even where r is odd, and odd where r is even.
+	gathered, scattered, sent := make([]string, n), make([]string, n), make([]string, n)
+	var from [][2]int // rank and row of what is gathered
+	for r := range n {
+		gathered[r], scattered[r], sent[r] = fmt.Sprint(r), "0", fmt.Sprintf("2 * ((rank(d) + %d) mod 2)", r)
+		for row := range r {
+			from = append(from, [2]int{r, row})
+		}
+	}
+	scattered[0], scattered[last] = "1", fmt.Sprint(last)
+	add(n*n, 1, "all_gatherv %x into %y, over=d, counts=("+strings.Join(gathered, ", ")+")",
+		func(_, row, _, col int) float64 {
+			if row >= len(from) {
+				return 0
+			}
+			return nodeElement(from[row][0], from[row][1], col)
+		})
+	add(n, 1, "reduce_scatterv %x into %y, over=d, op=sum, counts=("+strings.Join(scattered, ", ")+")",
+		func(me, row, _, col int) float64 {
+			switch {
+			case me == 0 && row == 0:
+				return reduced("sum", 0, col)
+			case me == last && row < last:
+				return reduced("sum", 1+row, col)
+			}
+			return 0
+		})
+	add(n, 1, "all_to_allv %x into %y, over=d, counts=("+strings.Join(sent, ", ")+")",
+		func(me, row, _, col int) float64 {
+			r := row/2*2 + (me+1)%2 // who sends it
+			return nodeElement(r, me/2*2+row%2, col)
+		})
+	if dtype == "f32" || dtype == "f64" {
+		add(n, 1, "all_reduce %z into %y, over=d, op=sum", func(_, row, _, col int) float64 { return inOrder(row, col) })
+		add(1, 1, "reduce_scatter %z into %y, over=d, axis=0, op=sum",
+			func(me, _, _, col int) float64 { return inOrder(me, col) })
+		add(n, 1, "reduce %z into %y, over=d, root=0, op=sum",
+			func(me, row, _, col int) float64 { return at(me == 0, inOrder(row, col)) })
+	}
+	return ops
+}
+
+// third is a third of v as dtype has it.
+func third(dtype string, v float64) float64 {
+	if dtype == "f32" {
+		return float64(float32(v) / 3)
+	}
+	return v / 3
+}
+
+// nodeProgram runs ops on rows of N columns. %like says how many these are.
+func nodeProgram(n int, dtype string, ops []nodeOp) string {
+	var types, names []string
+	var body strings.Builder
+	for i, op := range ops {
+		columns := "N"
+		if op.wide > 1 {
+			columns = fmt.Sprint(op.wide, " * N")
+		}
+		types = append(types, fmt.Sprintf("%s[%d/d, %s]", dtype, op.rows*n, columns))
+		names = append(names, fmt.Sprint("%y", i))
+		fmt.Fprintf(&body, "  %%y%d = alloc %s[%d, %s] zero\n  %s\n", i, dtype, op.rows, columns,
+			strings.ReplaceAll(op.text, "%y,", fmt.Sprintf("%%y%d,", i)))
+	}
+	return fmt.Sprintf("mesh d[%d]\nfunc f(%%like: i32[N, 0], %%x: %s[%d/d, N], %%z: %[2]s[%[3]d/d, N]) -> (%[4]s) {\n%s  return %s\n}\n",
+		n, dtype, n*n, strings.Join(types, ", "), body.String(), strings.Join(names, ", "))
+}
+
+// nodePeriod is after how many columns a row repeats itself: a prime, so that no block of a tensor is like another.
+const nodePeriod = 8191
+
+// nodeRow is n columns as they lie in memory.
+func nodeRow(dtype string, n int, v func(col int) float64) []byte {
+	var b []byte
+	for col := range min(n, nodePeriod) {
+		switch x := v(col); dtype {
+		case "f32":
+			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(x)))
+		case "bf16": // exact
+			b = binary.LittleEndian.AppendUint16(b, uint16(math.Float32bits(float32(x))>>16))
+		case "f16": // exact, and no subnormal number
+			bits := math.Float32bits(float32(x))
+			half := uint16(bits >> 16 & 0x8000)
+			if x != 0 {
+				half |= uint16((bits>>23&0xff-112)<<10 | bits>>13&0x3ff)
+			}
+			b = binary.LittleEndian.AppendUint16(b, half)
+		case "f64":
+			b = binary.LittleEndian.AppendUint64(b, math.Float64bits(x))
+		case "i32":
+			b = binary.LittleEndian.AppendUint32(b, uint32(int32(x)))
+		case "i64":
+			b = binary.LittleEndian.AppendUint64(b, uint64(int64(x)))
+		}
+	}
+	if n <= nodePeriod {
+		return b
+	}
+	whole := bytes.Repeat(b, (n+nodePeriod-1)/nodePeriod)
+	return whole[:len(b)/nodePeriod*n]
+}
+
+// runNodeCollectives is one process.
+func runNodeCollectives(t *testing.T, w *hocket.World) {
+	options := hocket.MachineOptions{World: w}
+	if *onCUDA {
+		options.Name = "cuda"
+	}
+	m, err := hocket.Open(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if w.Nodes() != 2 {
+		t.Fatalf("%d nodes", w.Nodes())
+	}
+	n, me := w.Size(), w.Rank()
+	ran := map[string]int{}
+	for _, dt := range nodeTypes {
+		t.Run(dt.name, func(t *testing.T) {
+			columns := func(bytes int64, units int) int { return int(bytes/dt.size) / units }
+			small := []int{0, 1, 1023, columns(64<<10, n)}
+			if *onCUDA {
+				small = append(small, columns(4<<20, n))
+			}
+			ops := nodeOps(n, dt.name)
+			run := func(ops []nodeOp, columns []int) {
+				p, err := hocket.Parse("collectives.hkt", nodeProgram(n, dt.name, ops))
+				if err != nil {
+					t.Fatalf("%v\n%s", err, nodeProgram(n, dt.name, ops))
+				}
+				model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Cache: -1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer model.Close()
+				for _, columns := range columns {
+					checkNodeOps(t, model, ops, dt.name, n, me, columns, ran)
+				}
+			}
+			run(ops, small)
+			if !*onCUDA || !dt.long {
+				return
+			}
+			// A rank's operand or its result, whichever is larger, has 64 MiB.
+			groups := map[int][]nodeOp{} // by units of columns of that
+			for _, op := range ops {
+				units := max(n, op.rows*op.wide)
+				groups[units] = append(groups[units], op)
+			}
+			for _, units := range slices.Sorted(maps.Keys(groups)) {
+				run(groups[units], []int{columns(64<<20, units)})
+			}
+		})
+	}
+	t.Logf("process %d of %d: %v", me, n, ran)
+	for _, name := range []string{"hierarchical", "across"} {
+		if ran[name] == 0 && (n > 2 || name != "hierarchical") {
+			t.Errorf("nothing ran by %s: %v", name, ran)
+		}
+	}
+}
+
+// checkNodeOps runs ops on so many columns, twice but for large ones, and compares all of this rank's results. It counts by which
+// algorithms they ran.
+func checkNodeOps(t *testing.T, model *hocket.Model, ops []nodeOp, dtype string, n, me, columns int, ran map[string]int) {
+	t.Helper()
+	ports, err := model.Inputs(map[string]int64{"N": int64(columns)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	operand := func(v func(x float64) float64) map[int]*hocket.Tensor {
+		var data []byte
+		for row := range n {
+			data = append(data, nodeRow(dtype, columns, func(col int) float64 { return v(nodeElement(me, row, col)) })...)
+		}
+		return map[int]*hocket.Tensor{me: {DType: ports[1].DType, Shape: []int64{int64(n), int64(columns)}, Data: data}}
+	}
+	like, err := hocket.NewTensor(ports[0].DType, int64(columns), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := hocket.Args{In: map[string]*hocket.Tensor{"like": like}, InLocal: map[string]map[int]*hocket.Tensor{
+		"x": operand(func(v float64) float64 { return v }),
+		"z": operand(func(v float64) float64 { return third(dtype, v) }),
+	}}
+	batch := []hocket.Args{args, args}
+	if columns > 1<<20 {
+		batch = batch[:1]
+	}
+	reports, err := model.RunBatch(t.Context(), batch)
+	if err != nil {
+		t.Fatalf("%s of %d columns: %v", dtype, columns, err)
+	}
+	for _, o := range reports[0].Overlap {
+		ran[o.Algorithm]++
+	}
+	for i, op := range ops {
+		var want []byte
+		for row := range op.rows {
+			for block := range op.wide {
+				want = append(want, nodeRow(dtype, columns, func(col int) float64 { return op.want(me, row, block, col) })...)
+			}
+		}
+		for run, r := range reports {
+			got := r.OutLocal[fmt.Sprint("y", i)][me]
+			if got == nil {
+				t.Fatalf("%s: no result on rank %d", op.text, me)
+			}
+			if bytes.Equal(got.Data, want) {
+				continue
+			}
+			k, size := 0, max(len(want)/max(op.rows*op.wide*columns, 1), 1)
+			for k < min(len(want), len(got.Data)) && got.Data[k] == want[k] {
+				k++
+			}
+			k = k / size * size
+			t.Errorf("%s of %s, %d columns, run %d of rank %d: %d bytes, want %d; from element %d on % x, want % x", op.text,
+				dtype, columns, run, me, len(got.Data), len(want), k/size, got.Data[k:min(k+size, len(got.Data))],
+				want[k:min(k+size, len(want))])
+		}
+	}
+}
