@@ -26,7 +26,11 @@ var spin = flag.Duration("spin", 10*time.Second,
 
 // spinSource copies z to y after ns nanoseconds.
 const spinSource = `
-__device__ unsigned long long now() { unsigned long long t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); return t; }
+__device__ unsigned long long now() {
+  unsigned long long t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
+}
 extern "C" __global__ void spin(const float* z, float* y, long long n, long long ns) {
   const unsigned long long begun = now(), most = ns < 60000000000LL ? ns : 60000000000LL;
   while (now() - begun < most) {}

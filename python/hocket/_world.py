@@ -1,6 +1,7 @@
 """The machine of this process, and the other processes."""
 
 import atexit
+import os
 import threading
 
 from . import _lib
@@ -50,6 +51,15 @@ def rank():
 def world_size():
     """How many processes there are."""
     return state().size
+
+
+def _forked():
+    """In a child, which has none of the library's threads: calls on GPUs go by way of _lib again, which refuses them."""
+    if _state is not None:
+        _state.group = None
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 @atexit.register

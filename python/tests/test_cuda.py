@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -43,6 +44,12 @@ class GPUs(unittest.TestCase):
 
     def test_mixed(self):
         self.passes("mixed")
+
+    def test_loaders(self):
+        self.passes("loaders")
+
+    def test_interrupted(self):
+        self.passes("interrupted")
 
     def test_refused(self):
         self.passes("refused")
@@ -140,15 +147,142 @@ def graph(hocket, dist, rank, size):
         assert torch.equal(st, w)
 
 
+def free_memory():
+    """What the GPU has free when torch keeps nothing that it does not use."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info()[0]
+
+
 def mixed(hocket, dist, rank, size):
-    draw = random.Random(5)
-    for i in range(2000):
-        n, dtype = draw.choice([8, 100, 4096, 40000, 1 << 18]), draw.choice([torch.bfloat16, torch.float32])
-        junk = [torch.empty(draw.randrange(1, 1 << 20), device="cuda") for _ in range(draw.randrange(3))]  # noqa: F841
+    """Collectives of hocket's and NCCL's in turns, while torch's allocator takes memory from the driver and gives it back."""
+    draw, kept, free = random.Random(5), [], 0
+    for i in range(10_000):
+        if i == 2000:  # every kind has been called
+            kept.clear()
+            free = free_memory()
+        n, dtype = draw.choice([16, 4096, 40000, 1 << 18]), draw.choice([torch.bfloat16, torch.float32])
+        kept += [torch.empty(draw.randrange(1, 1 << draw.randrange(10, 24)), device="cuda") for _ in range(draw.randrange(3))]
+        while len(kept) > 20:
+            kept.pop(draw.randrange(len(kept)))
+        if i % 100 == 0:
+            torch.cuda.empty_cache()
         x = ints((n,), dtype, 2 * i + rank)
+        op = draw.randrange(3)
+        if op == 0:
+            w = x.clone()
+            dist.all_reduce(w)
+            got = hocket.all_reduce(x)
+        elif op == 1:
+            w = x.new_empty(n * size)
+            dist.all_gather_into_tensor(w, x)
+            got = hocket.all_gather(x)
+        else:
+            w = x.new_empty(n // size)
+            dist.reduce_scatter_tensor(w, x)
+            got = hocket.reduce_scatter(x)
+        assert torch.equal(got, w), (i, op, n, dtype)
+    del x, w, got
+    kept.clear()
+    less = free - free_memory()
+    assert less <= 0, f"{less} bytes less are free"
+
+
+class Rows:
+    """A dataset whose workers are no processes of hocket's or CUDA's; of a forked one, calls of hocket's are refused."""
+
+    held = None  # a tensor on the GPU
+
+    def __init__(self, hocket=None):
+        self.hocket = hocket
+
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, i):
+        assert not torch.cuda.is_initialized()
+        assert torch.utils.data.get_worker_info() is not None
+        if self.hocket:
+            for call in (lambda: self.hocket.all_reduce(Rows.held), lambda: self.hocket.load(PAIRS.format(size=2)), self.hocket.barrier):
+                try:
+                    call()
+                except self.hocket.UnsupportedError as e:
+                    assert "forked" in str(e), e
+                else:
+                    raise AssertionError("hocket can be used in a forked child")
+        else:
+            assert "hocket" not in sys.modules
+        return torch.full((4,), float(i))
+
+
+def loaders(hocket, dist, rank, size):
+    """Workers of torch's DataLoader by fork and by spawn, beside collectives."""
+    import torch.utils.data as data
+    Rows.held = ints((4096,), torch.bfloat16, rank)
+    hocket.all_reduce(Rows.held)
+    calls, free = 0, 0
+    for context, epochs in (("fork", 4), ("spawn", 1), ("fork", 4)):
+        rows = Rows(hocket) if context == "fork" else Rows()
+        loader = data.DataLoader(rows, batch_size=4, num_workers=2, multiprocessing_context=context, timeout=100)
+        for _ in range(epochs):
+            steps = 0
+            for step, batch in enumerate(loader):
+                steps += 1
+                assert batch[:, 0].tolist() == [4.0 * step + k for k in range(4)], batch
+                for _ in range(50):
+                    calls += 1
+                    x = ints((4096,), torch.bfloat16, 2 * calls + rank)
+                    w = x.clone()
+                    dist.all_reduce(w)
+                    assert torch.equal(hocket.all_reduce(x), w), calls
+            assert steps == 8, steps
+            free = free or free_memory()
+    less = free - free_memory()
+    assert less <= 0, f"{less} bytes less are free"
+
+
+def interrupted(hocket, dist, rank, size):
+    """Ctrl-C on one rank while both call: a call was given whole or not at all, which its result tells; from there the rank
+    goes on, and no result is another."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    draw, count, free, within = random.Random(7), 2000, 0, 0
+    for turn in range(10):
+        n = 1000 + 8 * (turn % 5)  # the first call of a size has the ranks meet
+        x = ints((n,), torch.bfloat16, 2 * turn + rank)
         w = x.clone()
         dist.all_reduce(w)
-        assert torch.equal(hocket.all_reduce(x), w), i
+        outs = torch.full((count, n), 99.0, dtype=x.dtype, device="cuda")  # no sum
+        torch.cuda.synchronize()
+        i, awaited = 0, rank == draw.randrange(size)
+        timer = threading.Timer(draw.uniform(0, 0.06), os.kill, (os.getpid(), signal.SIGINT))
+        while i < count or awaited:
+            try:
+                if awaited:
+                    timer.start()
+                while i < count:
+                    hocket.all_reduce(x, out=outs[i])
+                    i += 1
+                hocket.synchronize()
+                late = time.time() + 20
+                while awaited and time.time() < late:
+                    time.sleep(0.001)
+                assert not awaited, "no KeyboardInterrupt"
+            except KeyboardInterrupt:
+                awaited = False
+                within += i < count
+                torch.cuda.synchronize()  # the other rank makes all its calls
+                if i < count and outs[i, 0] != 99:
+                    i += 1
+                assert bool((outs[i:] == 99).all()), (turn, i)
+        hocket.synchronize()
+        assert torch.equal(outs, w.expand_as(outs)), (turn, (outs != w).any(1).nonzero()[:8].tolist())
+        del outs
+        free = free_memory() if turn == 4 else free
+    less = free - free_memory()
+    assert less <= 0, f"{less} bytes less are free"
+    some = torch.tensor([within], device="cuda")
+    dist.all_reduce(some)
+    assert some.item() > 2, f"{some.item()} of 10 interrupts came while there were calls to make"
 
 
 def refused(hocket, dist, rank, size):

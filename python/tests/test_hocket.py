@@ -246,7 +246,7 @@ class Several(unittest.TestCase):
 
     @unittest.skipIf(torch is None, "torch is not installed")
     def test_beside_torch(self):
-        """Collectives of torch's gloo and ours in turns, DataLoader workers by fork, allocations between."""
+        """Collectives of torch's gloo and ours in turns, DataLoader workers by fork and by spawn, allocations between."""
         port = 10000 + os.getpid() % 20000  # which no connection is given
         self.right(2, "beside_torch", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
 
@@ -394,7 +394,18 @@ class Rows:
     def __len__(self):
         return 32
 
+    def __init__(self, forked):
+        self.forked = forked
+
     def __getitem__(self, i):
+        if self.forked:
+            for call in (lambda: hocket.all_reduce(torch.ones(512)), lambda: hocket.load(LINEAR), hocket.barrier):
+                try:
+                    call()
+                except hocket.UnsupportedError as e:
+                    assert "forked" in str(e), e
+                else:
+                    raise AssertionError("hocket can be used in a forked child")
         return torch.full((4,), float(i))
 
 
@@ -404,9 +415,9 @@ def member_beside_torch():
     hocket.init()
     r, n = hocket.rank(), hocket.world_size()
     dist.init_process_group("gloo", rank=r, world_size=n)
-    loader = data.DataLoader(Rows(), batch_size=4, num_workers=2)
+    fork, spawn = (data.DataLoader(Rows(c == "fork"), batch_size=4, num_workers=2, multiprocessing_context=c) for c in ("fork", "spawn"))
     rng = torch.Generator().manual_seed(3)
-    for step, batch in enumerate([b for _ in range(4) for b in loader]):
+    for step, batch in enumerate(b for loader in (fork, fork, spawn, fork) for b in loader):
         assert batch.sum() == sum(4.0 * i for i in range(4 * (step % 8), 4 * (step % 8) + 4))
         size = int(torch.randint(1, 3, (1,), generator=rng)) * 512
         a = torch.full((size,), float(r + step))
