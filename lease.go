@@ -206,6 +206,7 @@ func (t *lease) use(
 			return l, err
 		}
 		t.remove(func(o *loaded) bool { return o == l })
+		t.loader.machine.closesLater(l.prog)
 		err = errors.Join(err, l.prog.Close())
 		var spoiled *exec.SpoiledError
 		if errors.As(err, &spoiled) {

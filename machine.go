@@ -7,12 +7,14 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/world"
@@ -77,9 +79,10 @@ type Machine struct {
 	// onFailure is MachineOptions.Failed; nil for nobody.
 	onFailure func(dump func(io.Writer) error)
 
-	mu     sync.Mutex
-	models map[*Model]bool
-	closed bool
+	mu      sync.Mutex
+	models  map[*Model]bool
+	closed  bool
+	closing []*exec.Program // which failed runs have made unusable, and what devices still do keeps open
 }
 
 // Open opens a machine. It, and all it runs, ends when ctx does.
@@ -249,7 +252,24 @@ func (m *Machine) Close() error {
 	for model := range models {
 		errs = append(errs, model.Close())
 	}
+	m.mu.Lock()
+	closing := m.closing
+	m.closing = nil
+	m.mu.Unlock()
+	for _, p := range closing {
+		errs = append(errs, p.AwaitClosed())
+	}
 	return errors.Join(append(errs, m.tensors.Close())...)
+}
+
+// closesLater notes a program that devices keep open.
+func (m *Machine) closesLater(p *exec.Program) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closing = slices.DeleteFunc(m.closing, func(p *exec.Program) bool { return !p.Closing() })
+	if p.Closing() {
+		m.closing = append(m.closing, p)
+	}
 }
 
 // Stats says how the machine's resources are used.

@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"hocket.example/hocket/internal/device"
@@ -90,6 +91,14 @@ type Program struct {
 	recorder graphRecorder
 	fate     error // what broken becomes when those who use the world have ended
 	broken   error
+
+	closing atomic.Pointer[closing] // nil before a run has failed
+}
+
+// closing is that of a program which a failed run has made unusable: what devices still do may keep it open.
+type closing struct {
+	done chan struct{}
+	err  error
 }
 
 // Load makes p ready to run on m. ctx bounds the program's life: when it ends,
@@ -228,11 +237,48 @@ func (p *Program) breakDown(cause error) error {
 			w.Forget() // a failed run may have left anything there
 		}
 	}
-	if cerr := p.close(); cerr != nil {
-		p.im.Logger().Warn("closing the world after a failed run", "error", cerr)
+	c := &closing{done: make(chan struct{})}
+	p.closing.Store(c)
+	go func() {
+		defer close(c.done)
+		c.err = p.close()
+	}()
+	select {
+	case <-c.done:
+		if c.err != nil {
+			p.im.Logger().Warn("closing the world after a failed run", "error", c.err)
+		}
+	case <-time.After(closesWithin):
 	}
 	p.fate = unusableAfter(err)
 	return err
+}
+
+// closesWithin is how long a run that has failed waits for what devices still do: a kernel may never end.
+const closesWithin = time.Second
+
+// Closing reports whether a program that a failed run has made unusable still waits for what devices do.
+func (p *Program) Closing() bool {
+	c := p.closing.Load()
+	if c == nil {
+		return false
+	}
+	select {
+	case <-c.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// AwaitClosed waits for that, as long as closing does. Its error says what is lost.
+func (p *Program) AwaitClosed() error {
+	c := p.closing.Load()
+	if c == nil {
+		return nil
+	}
+	<-c.done
+	return c.err
 }
 
 func unusableAfter(err error) error {
