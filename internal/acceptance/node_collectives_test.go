@@ -142,8 +142,9 @@ func nodeOps(n int, dtype string) []nodeOp {
 		func(me, row, _, col int) float64 { return at(me == 0, nodeElement(row/n, row%n, col)) })
 	add(1, 1, fmt.Sprintf("scatter %%x into %%y, over=d, root=%d, axis=0", last),
 		func(me, _, _, col int) float64 { return nodeElement(last, me, col) })
-	add(n, 1, fmt.Sprintf("barrier over=d\n  permute %%x into %%y, over=d, to=(rank(d) + 1) mod %d, from=(rank(d) + %d) mod %[1]d",
-		n, last), func(me, row, _, col int) float64 { return nodeElement((me+last)%n, row, col) })
+	add(n, 1, fmt.Sprintf("barrier over=d\n  "+
+		"permute %%x into %%y, over=d, to=(rank(d) + 1) mod %d, from=(rank(d) + %d) mod %[1]d", n, last),
+		func(me, row, _, col int) float64 { return nodeElement((me+last)%n, row, col) })
 
 	// Of the rows of rank r all_gatherv takes r; reduce_scatterv leaves the first to rank 0, the others to the last one;
 	// of rank r's rows all_to_allv sends two to each rank whose number is even where r is odd, and odd where r is even.
