@@ -142,8 +142,9 @@ func nodeOps(n int, dtype string) []nodeOp {
 		func(me, row, _, col int) float64 { return at(me == 0, nodeElement(row/n, row%n, col)) })
 	add(1, 1, fmt.Sprintf("scatter %%x into %%y, over=d, root=%d, axis=0", last),
 		func(me, _, _, col int) float64 { return nodeElement(last, me, col) })
-	add(n, 1, fmt.Sprintf("barrier over=d\n  permute %%x into %%y, over=d, to=(rank(d) + 1) mod %d, from=(rank(d) + %d) mod %[1]d",
-		n, last), func(me, row, _, col int) float64 { return nodeElement((me+last)%n, row, col) })
+	add(n, 1, fmt.Sprintf("barrier over=d\n  "+
+		"permute %%x into %%y, over=d, to=(rank(d) + 1) mod %d, from=(rank(d) + %d) mod %[1]d", n, last),
+		func(me, row, _, col int) float64 { return nodeElement((me+last)%n, row, col) })
 
 	// Of the rows of rank r all_gatherv takes r; reduce_scatterv leaves the first to rank 0, the others to the last one;
 	// of rank r's rows all_to_allv sends two to each rank whose number is even where r is odd, and odd where r is even.
@@ -196,22 +197,24 @@ func third(dtype string, v float64) float64 {
 	return v / 3
 }
 
-// nodeProgram runs ops on rows of N columns. %like says how many these are.
-func nodeProgram(n int, dtype string, ops []nodeOp) string {
-	var types, names []string
+// nodeProgram runs ops on rows of so many columns, one after the other.
+func nodeProgram(n int, dtype string, ops []nodeOp, columns []int) string {
+	var params, types, names []string
 	var body strings.Builder
-	for i, op := range ops {
-		columns := "N"
-		if op.wide > 1 {
-			columns = fmt.Sprint(op.wide, " * N")
+	for i, columns := range columns {
+		for _, name := range []string{"x", "z"} {
+			params = append(params, fmt.Sprintf("%%%s%d: %s[%d/d, %d]", name, i, dtype, n*n, columns))
 		}
-		types = append(types, fmt.Sprintf("%s[%d/d, %s]", dtype, op.rows*n, columns))
-		names = append(names, fmt.Sprint("%y", i))
-		fmt.Fprintf(&body, "  %%y%d = alloc %s[%d, %s] zero\n  %s\n", i, dtype, op.rows, columns,
-			strings.ReplaceAll(op.text, "%y,", fmt.Sprintf("%%y%d,", i)))
+		for k, op := range ops {
+			y := fmt.Sprintf("y%d.%d", i, k)
+			types = append(types, fmt.Sprintf("%s[%d/d, %d]", dtype, op.rows*n, op.wide*columns))
+			names = append(names, "%"+y)
+			fmt.Fprintf(&body, "  %%%s = alloc %s[%d, %d] zero\n  %s\n", y, dtype, op.rows, op.wide*columns,
+				strings.NewReplacer("%x", fmt.Sprintf("%%x%d", i), "%z", fmt.Sprintf("%%z%d", i), "%y", "%"+y).Replace(op.text))
+		}
 	}
-	return fmt.Sprintf("mesh d[%d]\nfunc f(%%like: i32[N, 0], %%x: %s[%d/d, N], %%z: %[2]s[%[3]d/d, N]) -> (%[4]s) {\n%s  return %s\n}\n",
-		n, dtype, n*n, strings.Join(types, ", "), body.String(), strings.Join(names, ", "))
+	return fmt.Sprintf("mesh d[%d]\nfunc f(%s) -> (%s) {\n%s  return %s\n}\n", n, strings.Join(params, ", "),
+		strings.Join(types, ", "), body.String(), strings.Join(names, ", "))
 }
 
 // nodePeriod is after how many columns a row repeats itself: a prime, so that no block of a tensor is like another.
@@ -273,17 +276,18 @@ func runNodeCollectives(t *testing.T, w *hocket.World) {
 			}
 			ops := nodeOps(n, dt.name)
 			run := func(ops []nodeOp, columns []int) {
-				p, err := hocket.Parse("collectives.hkt", nodeProgram(n, dt.name, ops))
+				text := nodeProgram(n, dt.name, ops, columns)
+				p, err := hocket.Parse("collectives.hkt", text)
 				if err != nil {
-					t.Fatalf("%v\n%s", err, nodeProgram(n, dt.name, ops))
+					t.Fatalf("%v\n%s", err, text)
 				}
-				model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Cache: -1})
+				model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer model.Close()
-				for _, columns := range columns {
-					checkNodeOps(t, model, ops, dt.name, n, me, columns, ran)
+				checkNodeOps(t, model, ops, dt.name, n, me, columns, ran)
+				if err := model.Close(); err != nil {
+					t.Fatal(err)
 				}
 			}
 			run(ops, small)
@@ -309,63 +313,64 @@ func runNodeCollectives(t *testing.T, w *hocket.World) {
 	}
 }
 
-// checkNodeOps runs ops on so many columns, twice but for large ones, and compares all of this rank's results. It counts by which
-// algorithms they ran.
-func checkNodeOps(t *testing.T, model *hocket.Model, ops []nodeOp, dtype string, n, me, columns int, ran map[string]int) {
+// checkNodeOps runs the program of ops and columns, twice but for large ones, and compares all of this rank's results.
+// It counts by which algorithms they ran.
+func checkNodeOps(t *testing.T, model *hocket.Model, ops []nodeOp, dtype string, n, me int, columns []int,
+	ran map[string]int) {
 	t.Helper()
-	ports, err := model.Inputs(map[string]int64{"N": int64(columns)})
+	ports, err := model.Inputs(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	operand := func(v func(x float64) float64) map[int]*hocket.Tensor {
-		var data []byte
-		for row := range n {
-			data = append(data, nodeRow(dtype, columns, func(col int) float64 { return v(nodeElement(me, row, col)) })...)
+	args := hocket.Args{InLocal: map[string]map[int]*hocket.Tensor{}}
+	runs := 2
+	for i, columns := range columns {
+		if columns > 1<<20 {
+			runs = 1
 		}
-		return map[int]*hocket.Tensor{me: {DType: ports[1].DType, Shape: []int64{int64(n), int64(columns)}, Data: data}}
+		for name, v := range map[string]func(x float64) float64{
+			"x": func(x float64) float64 { return x },
+			"z": func(x float64) float64 { return third(dtype, x) },
+		} {
+			x := &hocket.Tensor{DType: ports[0].DType, Shape: []int64{int64(n), int64(columns)}}
+			for row := range n {
+				x.Data = append(x.Data, nodeRow(dtype, columns, func(col int) float64 { return v(nodeElement(me, row, col)) })...)
+			}
+			args.InLocal[fmt.Sprint(name, i)] = map[int]*hocket.Tensor{me: x}
+		}
 	}
-	like, err := hocket.NewTensor(ports[0].DType, int64(columns), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	args := hocket.Args{In: map[string]*hocket.Tensor{"like": like}, InLocal: map[string]map[int]*hocket.Tensor{
-		"x": operand(func(v float64) float64 { return v }),
-		"z": operand(func(v float64) float64 { return third(dtype, v) }),
-	}}
-	batch := []hocket.Args{args, args}
-	if columns > 1<<20 {
-		batch = batch[:1]
-	}
-	reports, err := model.RunBatch(t.Context(), batch)
+	reports, err := model.RunBatch(t.Context(), slices.Repeat([]hocket.Args{args}, runs))
 	if err != nil {
 		t.Fatalf("%s of %d columns: %v", dtype, columns, err)
 	}
 	for _, o := range reports[0].Overlap {
 		ran[o.Algorithm]++
 	}
-	for i, op := range ops {
-		var want []byte
-		for row := range op.rows {
-			for block := range op.wide {
-				want = append(want, nodeRow(dtype, columns, func(col int) float64 { return op.want(me, row, block, col) })...)
+	for i, columns := range columns {
+		for k, op := range ops {
+			var want []byte
+			for row := range op.rows {
+				for block := range op.wide {
+					want = append(want, nodeRow(dtype, columns, func(col int) float64 { return op.want(me, row, block, col) })...)
+				}
 			}
-		}
-		for run, r := range reports {
-			got := r.OutLocal[fmt.Sprint("y", i)][me]
-			if got == nil {
-				t.Fatalf("%s: no result on rank %d", op.text, me)
+			for run, r := range reports {
+				got := r.OutLocal[fmt.Sprintf("y%d.%d", i, k)][me]
+				if got == nil {
+					t.Fatalf("%s: no result on rank %d", op.text, me)
+				}
+				if bytes.Equal(got.Data, want) {
+					continue
+				}
+				at, size := 0, max(len(want)/max(op.rows*op.wide*columns, 1), 1)
+				for at < min(len(want), len(got.Data)) && got.Data[at] == want[at] {
+					at++
+				}
+				at = at / size * size
+				t.Errorf("%s of %s, %d columns, run %d of rank %d: %d bytes, want %d; from element %d on % x, want % x",
+					op.text, dtype, columns, run, me, len(got.Data), len(want), at/size,
+					got.Data[at:min(at+size, len(got.Data))], want[at:min(at+size, len(want))])
 			}
-			if bytes.Equal(got.Data, want) {
-				continue
-			}
-			k, size := 0, max(len(want)/max(op.rows*op.wide*columns, 1), 1)
-			for k < min(len(want), len(got.Data)) && got.Data[k] == want[k] {
-				k++
-			}
-			k = k / size * size
-			t.Errorf("%s of %s, %d columns, run %d of rank %d: %d bytes, want %d; from element %d on % x, want % x", op.text,
-				dtype, columns, run, me, len(got.Data), len(want), k/size, got.Data[k:min(k+size, len(got.Data))],
-				want[k:min(k+size, len(want))])
 		}
 	}
 }

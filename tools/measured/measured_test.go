@@ -47,6 +47,7 @@ var Topics = []Topic{
 	topic("host", "Host", "who what ranks issue us iqr", "what ranks issue", ""),
 	topic("links", "Links", "who what issue bytes gbs", "", ""),
 	topic("contention", "Collectives beside a GEMM", "who op ranks ctas gemm_sms algorithm slowdown gbs", "", ""),
+	topic("nodes", "Between nodes", "who what bytes nodes ranks way issue us iqr predicted_us", "", ""),
 	topic("soak", "Soaks", "who ranks seconds runs loads deadlines_missed passes device_first_mib device_last_mib "+
 		"malloc_first_mib malloc_last_mib", "", ""),
 	topic("tests", "Tests on GPUs", "who package passed failed skipped", "", ""),
@@ -74,11 +75,11 @@ var kinds = map[string]*regexp.Regexp{
 }
 
 func init() {
-	for _, c := range strings.Fields("ranks bytes m n k batch queries keys heads kv_heads head_dim wrong seconds runs loads " +
+	for _, c := range strings.Fields("nodes ranks bytes m n k batch queries keys heads kv_heads head_dim wrong seconds runs loads " +
 		"deadlines_missed passes passed failed skipped line times") {
 		kinds[c] = regexp.MustCompile(`^(\d+|-)$`)
 	}
-	for _, c := range strings.Fields("single_us host_us bound_us us iqr bounds bounds_iqr gemm_us gemm_iqr link_gbs gbs slowdown device_first_mib " +
+	for _, c := range strings.Fields("predicted_us single_us host_us bound_us us iqr bounds bounds_iqr gemm_us gemm_iqr link_gbs gbs slowdown device_first_mib " +
 		"device_last_mib malloc_first_mib malloc_last_mib") {
 		kinds[c] = regexp.MustCompile(`^(-?\d+(\.\d+)?|-)$`)
 	}
