@@ -101,9 +101,9 @@ type Memory interface {
 	Kind() device.MemKind
 }
 
-// Block returns the i-th of n equal blocks along axis.
+// Block returns the i-th of n equal blocks along axis, of a view that is absent none.
 func (r View) Block(axis, i, n int) View {
-	if n == 0 || r.N == 0 {
+	if n == 0 || axis >= len(r.Shape) {
 		return r
 	}
 	each := r.Shape[axis] / int64(n)
