@@ -5,7 +5,7 @@
 // order allows it.
 //
 // The steps, one file each: unroll (control flow), tensor, view, order and
-// comm (what statements emit), match, merge, simulate (happens-before), layout.
+// comm (what statements emit), match, merge, forward (copies that are not needed), simulate (happens-before), layout.
 // Everything behind unroll works on plan.Plan alone.
 package planner
 
@@ -84,6 +84,7 @@ func build(b *ir.Bound, opts Options) (*plan.Plan, error) {
 	if err := w.merge(); err != nil {
 		return nil, err
 	}
+	forward(w.p)
 	o, err := simulate(w, w.p, opts.Stats)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,104 @@
+package planner
+
+import (
+	"slices"
+
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// forward has kernels write where their results are copied to, and drops the copies: `copy %k into %slot` of a %k that
+// nothing else reads. A result of every dtype is copied as it is, so no bit changes.
+//
+// A kernel then writes earlier than its copy did. What is before the copy is before the kernel too, since both are on
+// one stream that waits for nothing between them; and nothing between them touches what the copy writes.
+func forward(p *plan.Plan) {
+	f := forwarder{p: p, uses: map[plannedUse]*bufferUses{}, dropped: make([]bool, len(p.Cmds))}
+	for i := range p.Cmds {
+		for _, r := range p.Touches(&p.Cmds[i]) {
+			f.note(i, r)
+		}
+	}
+	any := false
+	for i := range p.Cmds {
+		if from, ok := f.maker(i); ok {
+			r := &p.Cmds[from].Outs[0]
+			to := p.Cmds[i].Outs[0]
+			delete(f.uses, plannedUse{r.Rank, r.Buf})
+			r.Buf, r.Off = to.Buf, to.Off
+			f.dropped[i], any = true, true
+		}
+	}
+	if !any {
+		return
+	}
+	used := map[int32]bool{}
+	for of := range f.uses {
+		used[of.buffer] = true
+	}
+	for i := range p.Buffers {
+		if b := &p.Buffers[i]; b.Role == plan.RoleValue && !used[int32(i)] {
+			b.Bytes = 0
+		}
+	}
+	at := -1
+	p.Cmds = slices.DeleteFunc(p.Cmds, func(plan.Cmd) bool { at++; return f.dropped[at] })
+}
+
+// plannedUse names a rank's part of a buffer.
+type plannedUse struct{ rank, buffer int32 }
+
+// bufferUses are the first and the last access, by command, and how many there are.
+type bufferUses struct{ first, last, count int }
+
+type forwarder struct {
+	p       *plan.Plan
+	uses    map[plannedUse]*bufferUses
+	dropped []bool
+}
+
+func (f *forwarder) note(cmd int, r plan.Ref) {
+	if !r.Present() {
+		return
+	}
+	of := plannedUse{r.Rank, r.Buf}
+	u := f.uses[of]
+	if u == nil {
+		u = &bufferUses{first: cmd}
+		f.uses[of] = u
+	}
+	u.last = cmd
+	u.count++
+}
+
+// maker returns the kernel that can write what command i copies, if it is a copy and there is one.
+func (f *forwarder) maker(i int) (from int, ok bool) {
+	c := &f.p.Cmds[i]
+	if c.Kind != plan.Copy || c.Peer >= 0 {
+		return 0, false
+	}
+	src, dst := c.Ins[0], c.Outs[0]
+	u := f.uses[plannedUse{src.Rank, src.Buf}]
+	if src.Rank != c.Rank || dst.Rank != c.Rank || f.p.Buffers[src.Buf].Role != plan.RoleValue || u.count != 2 || u.last != i ||
+		f.p.Buffers[dst.Buf].Space != plan.Arena || !src.Dense() || !dst.Dense() || dst.Off%aligned != 0 {
+		return 0, false
+	}
+	k := &f.p.Cmds[u.first]
+	if k.Kind != plan.Compute || k.Op == ir.OpLaunch || k.Stream != c.Stream || len(k.Outs) != 1 ||
+		k.Outs[0].Off != src.Off || k.Outs[0].DType != dst.DType || !k.Outs[0].Dense() || k.Outs[0].Elements() != src.Elements() {
+		return 0, false
+	}
+	for n := u.first; n < i; n++ {
+		b := &f.p.Cmds[n]
+		if b.Stream != c.Stream || f.dropped[n] {
+			continue
+		}
+		if b.Kind != plan.Compute && b.Kind != plan.Copy || slices.ContainsFunc(f.p.Touches(b), dst.Overlaps) {
+			return 0, false
+		}
+	}
+	return u.first, true
+}
+
+// aligned is at what multiples of bytes results are forwarded: kernels are as fast there as at a buffer's beginning.
+const aligned = 16
