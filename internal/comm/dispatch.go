@@ -166,7 +166,7 @@ func (d *Dispatch) candidates(in *Instance) []candidate {
 	if name := d.policy.Algorithm; name != "" {
 		list = append(list, candidate{in.capped(d.launched(in, device.Tuning{Algo: name})), "policy"})
 	}
-	if len(in.Parts) > 1 && in.Message() > 0 {
+	if len(in.Parts) > 1 && in.Message() > 0 && in.nodes == nil { // tables are measured within a node
 		for _, t := range in.modestFirst(d.table.best(in, d.policy.Fixed)) {
 			list = append(list, candidate{in.capped(t), "table"})
 		}

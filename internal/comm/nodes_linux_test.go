@@ -165,7 +165,10 @@ func inside(w device.World, team []int, specs []spec) []spec {
 // TestNodesChoice: what reaches peers' memory is refused by name, and what is chosen keeps to the order of sums.
 func TestNodesChoice(t *testing.T) {
 	inNodes(t, []int{2, 2}, func(w device.World) {
-		d := plain(w)
+		// A table, which was measured within a node, has nothing to say.
+		flat := Entry{Op: "all_gather", Elem: 4, Members: 4,
+			Brackets: []Bracket{{Best: []Timed{{Tuning: device.Tuning{Algo: w.Transport()}}}}}}
+		d := NewDispatch(w, device.Caps{}, &Table{Version: TableVersion, Entries: []Entry{flat}}, Policy{})
 		var members []Member
 		for r := range w.Ranks() {
 			s, err := w.Device(r).NewStream(device.StreamOptions{Name: "s"})

@@ -92,7 +92,7 @@ func (s *stream) stamp(m *mark) error {
 
 // record has ev stand for what s was given so far. The context is current.
 func (s *stream) record(ev nvlib.Event) error {
-	s.dirty = true
+	s.gave(0)
 	s.led = s.led && s.dev.w.capture != nil // a graph has no node for it
 	return s.dev.w.drv.Record(ev, s.h)
 }

@@ -115,10 +115,10 @@ func (t *task) give(s *stream) error {
 func (t *task) issue(s *stream) error {
 	switch t.kind {
 	case work:
-		s.gave()
+		s.gave(1)
 		return t.launch.run(s)
 	case copying:
-		s.gave()
+		s.gave(1)
 		dst, src := t.dst, t.src // addresses of t's own would have every task on the heap
 		return s.copy(&dst, &src)
 	case uploading:
@@ -158,13 +158,13 @@ func (t *task) marks() bool { return t.kind >= beginning }
 
 // worked notes that s is given work that no kernel follows closely.
 func (s *stream) worked() {
-	s.gave()
+	s.gave(1)
 	s.led = false
 }
 
-// gave notes that s is given work.
-func (s *stream) gave() {
-	s.pos++
+// gave notes that s is given so much work; with a mark it is busy, too.
+func (s *stream) gave(n int64) {
+	s.pos += n
 	if !s.dirty {
 		s.dirty, s.since = true, time.Now()
 	}
