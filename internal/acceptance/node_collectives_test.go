@@ -137,7 +137,8 @@ func nodeOps(n int, dtype string) []nodeOp {
 		func(me, row, _, col int) float64 { return nodeElement(row, me, col) })
 	add(1, n, "all_to_all %x into %y, over=d, split=0, concat=1",
 		func(me, _, block, col int) float64 { return nodeElement(block, me, col) })
-	add(n, 1, "broadcast %x into %y, over=d, root=1", func(_, row, _, col int) float64 { return nodeElement(1, row, col) })
+	add(n, 1, "broadcast %x into %y, over=d, root=1",
+		func(_, row, _, col int) float64 { return nodeElement(1, row, col) })
 	add(n*n, 1, "gather %x into %y, over=d, root=0, axis=0",
 		func(me, row, _, col int) float64 { return at(me == 0, nodeElement(row/n, row%n, col)) })
 	add(1, 1, fmt.Sprintf("scatter %%x into %%y, over=d, root=%d, axis=0", last),
@@ -146,8 +147,9 @@ func nodeOps(n int, dtype string) []nodeOp {
 		"permute %%x into %%y, over=d, to=(rank(d) + 1) mod %d, from=(rank(d) + %d) mod %[1]d", n, last),
 		func(me, row, _, col int) float64 { return nodeElement((me+last)%n, row, col) })
 
-	// Of the rows of rank r all_gatherv takes r; reduce_scatterv leaves the first to rank 0, the others to the last one;
-	// of rank r's rows all_to_allv sends two to each rank whose number is even where r is odd, and odd where r is even.
+	// Of the rows of rank r all_gatherv takes r; reduce_scatterv leaves the first to rank 0, the others to the last
+	// one; of rank r's rows all_to_allv sends two to each rank whose number is even where r is odd, and odd where r is
+	// even.
 	gathered, scattered, sent := make([]string, n), make([]string, n), make([]string, n)
 	var from [][2]int // rank and row of what is gathered
 	for r := range n {
@@ -180,7 +182,8 @@ func nodeOps(n int, dtype string) []nodeOp {
 			return nodeElement(r, me/2*2+row%2, col)
 		})
 	if dtype == "f32" || dtype == "f64" {
-		add(n, 1, "all_reduce %z into %y, over=d, op=sum", func(_, row, _, col int) float64 { return inOrder(row, col) })
+		add(n, 1, "all_reduce %z into %y, over=d, op=sum",
+			func(_, row, _, col int) float64 { return inOrder(row, col) })
 		add(1, 1, "reduce_scatter %z into %y, over=d, axis=0, op=sum",
 			func(me, _, _, col int) float64 { return inOrder(me, col) })
 		add(n, 1, "reduce %z into %y, over=d, root=0, op=sum",
@@ -210,7 +213,8 @@ func nodeProgram(n int, dtype string, ops []nodeOp, columns []int) string {
 			types = append(types, fmt.Sprintf("%s[%d/d, %d]", dtype, op.rows*n, op.wide*columns))
 			names = append(names, "%"+y)
 			fmt.Fprintf(&body, "  %%%s = alloc %s[%d, %d] zero\n  %s\n", y, dtype, op.rows, op.wide*columns,
-				strings.NewReplacer("%x", fmt.Sprintf("%%x%d", i), "%z", fmt.Sprintf("%%z%d", i), "%y", "%"+y).Replace(op.text))
+				strings.NewReplacer("%x", fmt.Sprintf("%%x%d", i), "%z", fmt.Sprintf("%%z%d", i), "%y",
+					"%"+y).Replace(op.text))
 		}
 	}
 	return fmt.Sprintf("mesh d[%d]\nfunc f(%s) -> (%s) {\n%s  return %s\n}\n", n, strings.Join(params, ", "),
@@ -334,7 +338,8 @@ func checkNodeOps(t *testing.T, model *hocket.Model, ops []nodeOp, dtype string,
 		} {
 			x := &hocket.Tensor{DType: ports[0].DType, Shape: []int64{int64(n), int64(columns)}}
 			for row := range n {
-				x.Data = append(x.Data, nodeRow(dtype, columns, func(col int) float64 { return v(nodeElement(me, row, col)) })...)
+				x.Data = append(x.Data, nodeRow(dtype, columns,
+					func(col int) float64 { return v(nodeElement(me, row, col)) })...)
 			}
 			args.InLocal[fmt.Sprint(name, i)] = map[int]*hocket.Tensor{me: x}
 		}
@@ -351,7 +356,8 @@ func checkNodeOps(t *testing.T, model *hocket.Model, ops []nodeOp, dtype string,
 			var want []byte
 			for row := range op.rows {
 				for block := range op.wide {
-					want = append(want, nodeRow(dtype, columns, func(col int) float64 { return op.want(me, row, block, col) })...)
+					want = append(want, nodeRow(dtype, columns,
+						func(col int) float64 { return op.want(me, row, block, col) })...)
 				}
 			}
 			for run, r := range reports {

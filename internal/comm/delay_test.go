@@ -17,8 +17,8 @@ const delayMark = 100
 
 // TestDelayIsBlamed: rank 1 copies memory before the second of three all_reduces, for as long
 // as its own device's clock says; accounting blames it, and finds that rank 0 waited as long.
-// With -cuda on two GPUs that is held to 2 µs beyond the residual of their clocks; on the CPU machine, whose streams share
-// whatever processors there are, only the blame is.
+// With -cuda on two GPUs that is held to 2 µs beyond the residual of their clocks; on the CPU machine, whose streams
+// share whatever processors there are, only the blame is.
 //
 // The delay begins where rank 1 leaves the first all_reduce, the wait where rank 0 does, so
 // the two differ by how far apart these ends are. An end is recorded late where the host

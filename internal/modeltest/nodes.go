@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// OnNodes has the processes of a world be on so many nodes of this host, in order: before rank's process starts, it is told
-// its node and where all meet. Rank 0 is handed the port that the others dial.
+// OnNodes has the processes of a world be on so many nodes of this host, in order: before rank's process starts, it is
+// told its node and where all meet. Rank 0 is handed the port that the others dial.
 func OnNodes(t testing.TB, nodes, processes int) func(rank int, p *exec.Cmd) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -79,13 +79,15 @@ func (f *forwarder) maker(i int) (from int, ok bool) {
 	}
 	src, dst := c.Ins[0], c.Outs[0]
 	u := f.uses[plannedUse{src.Rank, src.Buf}]
-	if src.Rank != c.Rank || dst.Rank != c.Rank || f.p.Buffers[src.Buf].Role != plan.RoleValue || u.count != 2 || u.last != i ||
-		f.p.Buffers[dst.Buf].Space != plan.Arena || !src.Dense() || !dst.Dense() || dst.Off%aligned != 0 {
+	if src.Rank != c.Rank || dst.Rank != c.Rank || f.p.Buffers[src.Buf].Role != plan.RoleValue || u.count != 2 ||
+		u.last != i || f.p.Buffers[dst.Buf].Space != plan.Arena || !src.Dense() || !dst.Dense() ||
+		dst.Off%aligned != 0 {
 		return 0, false
 	}
 	k := &f.p.Cmds[u.first]
 	if k.Kind != plan.Compute || k.Op == ir.OpLaunch || k.Stream != c.Stream || len(k.Outs) != 1 ||
-		k.Outs[0].Off != src.Off || k.Outs[0].DType != dst.DType || !k.Outs[0].Dense() || k.Outs[0].Elements() != src.Elements() {
+		k.Outs[0].Off != src.Off || k.Outs[0].DType != dst.DType || !k.Outs[0].Dense() ||
+		k.Outs[0].Elements() != src.Elements() {
 		return 0, false
 	}
 	for n := u.first; n < i; n++ {

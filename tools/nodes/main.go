@@ -137,7 +137,8 @@ func (b *bench) allReduce(ctx context.Context, mib int) error {
 	if b.device == "cpu" {
 		flat = "across" // TCP adds nothing
 	}
-	ways := []*way{{opts: hocket.LoadOptions{Algorithm: flat}}, {opts: hocket.LoadOptions{Algorithm: "hierarchical"}}, {}}
+	ways := []*way{{opts: hocket.LoadOptions{Algorithm: flat}}, {opts: hocket.LoadOptions{Algorithm: "hierarchical"}},
+		{}}
 	n := b.world.Size()
 	text := fmt.Sprintf(`mesh d[%d]
 func all_reduce(%%x: bf16[%d/d]) -> bf16[%[2]d/d] {
@@ -282,7 +283,8 @@ func (b *bench) print(what string, mib int, ways []*way) {
 			parts = append(parts, t/ways[0].took[i])
 		}
 		part, spread := middle(parts)
-		note := fmt.Sprintf("%s, %d MiB, %s: %.3f of %s, quartiles %.3f apart", what, mib, w.name, part, ways[0].name, spread)
+		note := fmt.Sprintf("%s, %d MiB, %s: %.3f of %s, quartiles %.3f apart", what, mib, w.name, part, ways[0].name,
+			spread)
 		predicted := "-"
 		if w.predicted > 0 {
 			predicted = fmt.Sprintf("%.0f", w.predicted)
@@ -290,7 +292,8 @@ func (b *bench) print(what string, mib int, ways []*way) {
 		}
 		fmt.Fprintln(os.Stderr, note)
 		cells := append(strings.Fields(b.row), "hocket", what, fmt.Sprint(mib<<20), fmt.Sprint(b.world.Nodes()),
-			fmt.Sprint(b.world.Size()), w.name, "eager", fmt.Sprintf("%.0f", us), fmt.Sprintf("%.0f", iqr), predicted, b.log)
+			fmt.Sprint(b.world.Size()), w.name, "eager", fmt.Sprintf("%.0f", us), fmt.Sprintf("%.0f", iqr), predicted,
+			b.log)
 		fmt.Println(strings.Join(cells, "\t"))
 	}
 }

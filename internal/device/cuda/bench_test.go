@@ -107,7 +107,8 @@ func repeat(b *testing.B, w device.World, issue func()) {
 	}
 }
 
-// BenchmarkGraphLaunch times a run of a graph over all GPUs, each with a chain of small kernels, in each form: what the launch takes the host, and how long the run takes until the host knows its end.
+// BenchmarkGraphLaunch times a run of a graph over all GPUs, each with a chain of small kernels, in each form: what the
+// launch takes the host, and how long the run takes until the host knows its end.
 func BenchmarkGraphLaunch(b *testing.B) {
 	m, err := New(Options{})
 	if err != nil {

@@ -326,7 +326,9 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 		"cuProfilerStart":    zero,
 		"cuProfilerStop":     zero,
 		"cuCtxSetCurrent":    func(a []uintptr) uintptr { f.reach.current[thread()] = int32(a[0]) - fakeContext; return 0 },
-		"cuCtxGetCurrent":    func(a []uintptr) uintptr { return set(a[0], uintptr(f.reach.current[thread()]+fakeContext)) },
+		"cuCtxGetCurrent": func(a []uintptr) uintptr {
+			return set(a[0], uintptr(f.reach.current[thread()]+fakeContext))
+		},
 		"cuDriverGetVersion": func(a []uintptr) uintptr { return set(a[0], int32(13000)) },
 		"cuDeviceGetCount":   func(a []uintptr) uintptr { return set(a[0], int32(f.devices)) },
 		"cuDeviceGet":        func(a []uintptr) uintptr { return set(a[0], int32(a[1])) },

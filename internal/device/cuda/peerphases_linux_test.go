@@ -284,7 +284,8 @@ func TestRealPeerPhases(t *testing.T) {
 						if c.stops() {
 							limit, kind = stall+most, 1
 						}
-						for n := longest[kind].Load(); int64(took) > n && !longest[kind].CompareAndSwap(n, int64(took)); {
+						for n := longest[kind].Load(); int64(took) > n &&
+							!longest[kind].CompareAndSwap(n, int64(took)); {
 							n = longest[kind].Load()
 						}
 						switch {
@@ -306,7 +307,8 @@ func TestRealPeerPhases(t *testing.T) {
 					break
 				}
 				if time.Since(ended) > most {
-					t.Errorf("%v after the last process the GPUs hold %v MiB, before %v", time.Since(ended), now, before)
+					t.Errorf("%v after the last process the GPUs hold %v MiB, before %v", time.Since(ended), now,
+						before)
 					break
 				}
 			}

@@ -15,8 +15,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestSkinnyReal holds products of few rows, as they are picked, to sums of the test's own, and each row to the one that
-// is computed alone.
+// TestSkinnyReal holds products of few rows, as they are picked, to sums of the test's own, and each row to the one
+// that is computed alone.
 func TestSkinnyReal(t *testing.T) {
 	m := real(t, Options{Skinny: true})
 	world, err := m.Open(t.Context(), 1)
@@ -37,7 +37,10 @@ func TestSkinnyReal(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := d.bound(func() error { return d.site.fill(mem.addr, mem.bytes, gemm.NoiseOf(dt), 0) }); err != nil {
+			if err := d.bound(func() error {
+				return d.site.fill(mem.addr, mem.bytes, gemm.NoiseOf(dt),
+					0)
+			}); err != nil {
 				t.Fatal(err)
 			}
 			v.Mem = mem
@@ -79,7 +82,8 @@ func TestSkinnyReal(t *testing.T) {
 				all, allOwn := result(32, device.Kernel{Relu: relu}, ins...)
 				for _, rows := range []int64{1, 5, 8, 9, 16, 17, 32} {
 					got, own := result(rows, device.Kernel{Relu: relu}, ins...)
-					t.Logf("%s, %d rows, %d operands, relu %v: hocket's kernel is taken: %v", dt, rows, len(ins), relu, own)
+					t.Logf("%s, %d rows, %d operands, relu %v: hocket's kernel is taken: %v", dt, rows, len(ins), relu,
+						own)
 					for i, v := range got {
 						if own && allOwn && v != all[i] {
 							t.Fatalf("%s, %d rows: element %d is %v, and of 32 rows %v", dt, rows, i, v, all[i])
@@ -109,7 +113,8 @@ func TestSkinnyReal(t *testing.T) {
 	}
 }
 
-// BenchmarkSkinny times products of few rows over rotating weights, as they are picked and by cuBLASLt's first guess, in turns.
+// BenchmarkSkinny times products of few rows over rotating weights, as they are picked and by cuBLASLt's first guess,
+// in turns.
 func BenchmarkSkinny(b *testing.B) {
 	t := newTimer(b)
 	t.w.m.cache = nil
@@ -127,7 +132,8 @@ func BenchmarkSkinny(b *testing.B) {
 			for _, fixed := range []bool{false, true} {
 				var list []device.Launch
 				for _, w := range weights {
-					list = append(list, t.prepare(device.Kernel{Op: ir.OpLinear, Constant: true, Fixed: fixed, Ins: []device.View{x, w}, Outs: []device.View{y}}))
+					list = append(list, t.prepare(device.Kernel{Op: ir.OpLinear, Constant: true, Fixed: fixed,
+						Ins: []device.View{x, w}, Outs: []device.View{y}}))
 				}
 				if !fixed {
 					_, own = list[0].(*launch).steps[0].(*kernelStep)
@@ -214,7 +220,8 @@ func TestSkinnyBoundReal(t *testing.T) {
 		return all
 	}
 	want, fixed := run(hocket.LoadOptions{}, false), run(hocket.LoadOptions{FixedAlgorithms: true}, true)
-	for what, got := range map[string][][]float64{"eager": run(hocket.LoadOptions{}, true), "by graph": run(hocket.LoadOptions{Graph: true}, true)} {
+	for what, got := range map[string][][]float64{"eager": run(hocket.LoadOptions{}, true),
+		"by graph": run(hocket.LoadOptions{Graph: true}, true)} {
 		for i := range got {
 			if !slices.Equal(got[i], want[i]) {
 				t.Errorf("%s: run %d differs", what, i)

@@ -122,8 +122,8 @@ func BenchmarkRunCost(b *testing.B) {
 	}
 }
 
-// BenchmarkRun times such a run on GPUs, of which it has one rank each, by each form of graph: all of it, until the caller
-// has it back.
+// BenchmarkRun times such a run on GPUs, of which it has one rank each, by each form of graph: all of it, until the
+// caller has it back.
 func BenchmarkRun(b *testing.B) {
 	for _, form := range []string{"one", "each"} {
 		m, err := New(Options{Graphs: form})
