@@ -322,10 +322,10 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 	text := cabi.NewCStrings([]string{"CUDA_ERROR_FAKE"})
 	words := func(a []uintptr) uintptr { return set(a[1], cabi.Load[uintptr](text.Addr())) }
 	return map[string]func(a []uintptr) uintptr{
-		"cuInit":             zero,
-		"cuProfilerStart":    zero,
-		"cuProfilerStop":     zero,
-		"cuCtxSetCurrent":    func(a []uintptr) uintptr { f.reach.current[thread()] = int32(a[0]) - fakeContext; return 0 },
+		"cuInit":          zero,
+		"cuProfilerStart": zero,
+		"cuProfilerStop":  zero,
+		"cuCtxSetCurrent": func(a []uintptr) uintptr { f.reach.current[thread()] = int32(a[0]) - fakeContext; return 0 },
 		"cuCtxGetCurrent": func(a []uintptr) uintptr {
 			return set(a[0], uintptr(f.reach.current[thread()]+fakeContext))
 		},
