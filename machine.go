@@ -129,7 +129,8 @@ func (o MachineOptions) peers() *world.World {
 type LoadOptions struct {
 	// Strategy is how communication is overlapped: see LowerOptions. "auto"
 	// predicts for the machine: collectives by the table that they will be chosen
-	// from, the rest, for any NVIDIA machine, with the numbers of four H200.
+	// from, the rest by the description that fits: of these GPUs, or of those whose name is nearest, of the nearest
+	// number of ranks, and over several nodes with a tier between them where there is one.
 	Strategy string
 	// NoProve runs plans that were not proved. Otherwise each plan is checked
 	// before it is loaded (see Check), and one that is refuted is an error.
@@ -218,7 +219,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	if opts.Graph && !m.dev.Caps().Graphs {
 		return nil, fmt.Errorf("LoadOptions.Graph: machine %s records no graphs: %w; cuda does", m.dev.Name(), ErrUnsupported)
 	}
-	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: compile.MachineFor(m.dev.Name()), Device: m.dev})
+	u, err := p.build(compile.Options{Strategy: opts.Strategy, Device: m.dev})
 	if err != nil {
 		return nil, err
 	}

@@ -32,8 +32,8 @@ type Options struct {
 	// Strategy names how pairs of communication and GEMM are overlapped: see
 	// Strategies. Empty means sequential: the text's own meaning (S3).
 	Strategy string
-	// Machine is what auto chooses for: a name or file of internal/machine;
-	// empty for cpu.
+	// Machine is what auto chooses for: a name or file of internal/machine; empty for the one that fits Device
+	// (see DescriptionFor), and cpu without one.
 	Machine string
 	// Device is the machine that will run it, of whose dispatch table the times of
 	// collectives are. Without one they are of a table for GPUs like those described.
@@ -96,8 +96,10 @@ func Build(source *ir.Info, opts Options) (*Unit, error) {
 		if strategy, err = lower.ParseStrategy(opts.Strategy); err != nil {
 			return nil, err
 		}
-	} else if _, err := u.described(); err != nil {
-		return nil, err
+	} else if opts.Machine != "" {
+		if err := CheckMachine(opts.Machine); err != nil {
+			return nil, err
+		}
 	}
 	var err error
 	if u.Lowered, err = u.lower(always(strategy)); err != nil {
