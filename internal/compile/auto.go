@@ -58,7 +58,9 @@ func (u *Unit) machine(ranks int) (*machine.Description, *comm.Found, error) {
 	if found.Table != nil {
 		m.Times = &found
 	}
-	m.Nodes = nodes
+	if m.Nodes = nodes; nodes != nil && u.opts.Across != nil {
+		m.Across = u.opts.Across
+	}
 	return m, &found, nil
 }
 

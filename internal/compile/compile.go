@@ -12,6 +12,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/hostmem"
 	"hocket.example/hocket/internal/lower"
+	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/planner"
 	"hocket.example/hocket/internal/sim"
@@ -41,6 +42,8 @@ type Options struct {
 	// Nodes is on how many nodes the ranks are predicted to be, in order and as evenly as they can be; 0 for those
 	// of Device, or else one.
 	Nodes int
+	// Across is the tier between nodes as it was measured, instead of the description's; nil for that.
+	Across *machine.Across
 	// Limits bound what planning takes.
 	Limits Limits
 	// StopAfter names the last pass to run; empty for all.
