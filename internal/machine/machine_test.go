@@ -277,3 +277,18 @@ func TestFit(t *testing.T) {
 		}
 	}
 }
+
+// TestParseAcross: a kept tier is read as it was written, and one that cannot be used is an error.
+func TestParseAcross(t *testing.T) {
+	tier, err := ParseAcross([]byte(`{"source": "here", "latency_us": 3, "gbps": 40, "nics": 2,
+		"all_gather": [[1, 2], [3, 4]]}`))
+	if err != nil || tier.Source != "here" || tier.NICs != 2 || len(tier.AllGather) != 2 {
+		t.Errorf("%+v, %v", tier, err)
+	}
+	for _, text := range []string{"", "null", "{", `{"gbps": 1, "nics": 1, "more": 2}`, `{"gbps": 0, "nics": 1}`,
+		`{"gbps": 1, "nics": 1, "all_reduce": []}`} {
+		if tier, err := ParseAcross([]byte(text)); err == nil {
+			t.Errorf("%q is read as %+v", text, tier)
+		}
+	}
+}

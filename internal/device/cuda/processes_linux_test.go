@@ -80,8 +80,8 @@ type peerResult struct {
 	Rank       int  // who is to blame, where that is another process; -1 for nobody
 	Disagree   bool // processes differ
 
-	// Outcomes are of jobs with a Model: what auto predicts with. Of rounds: what came of each run, errors that say who is short of memory, what the GPU held, and how many plans
-	// were unloaded to make room.
+	// Outcomes are of jobs with a Model: what auto predicts with. Of rounds: what came of each run, errors that say who
+	// is short of memory, what the GPU held, and how many plans were unloaded to make room.
 	Outcomes, Short []string
 	Used            []int64
 	Evictions       int64
