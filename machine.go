@@ -17,6 +17,7 @@ import (
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/exec/resident"
+	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
@@ -71,8 +72,10 @@ type MachineOptions struct {
 // Machine runs models. It may be used by many goroutines.
 type Machine struct {
 	dev device.Machine
-	ctx context.Context
-	end context.CancelFunc
+	// across is the measured tier between nodes; nil for none.
+	across *machine.Across
+	ctx    context.Context
+	end    context.CancelFunc
 	// plans are the loaded plans of all models.
 	plans   *planCache
 	tensors *resident.DeviceTensors
@@ -91,7 +94,11 @@ func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dev: dev, tensors: resident.NewDeviceTensors(dev), models: map[*Model]bool{},
+	across, err := compile.AgreeAcross(ctx, dev)
+	if err != nil {
+		return nil, err
+	}
+	m := &Machine{dev: dev, across: across, tensors: resident.NewDeviceTensors(dev), models: map[*Model]bool{},
 		onFailure: opts.Failed}
 	m.ctx, m.end = context.WithCancel(ctx)
 	m.plans = newPlanCache(m.ctx)
@@ -129,7 +136,9 @@ func (o MachineOptions) peers() *world.World {
 type LoadOptions struct {
 	// Strategy is how communication is overlapped: see LowerOptions. "auto"
 	// predicts for the machine: collectives by the table that they will be chosen
-	// from, the rest, for any NVIDIA machine, with the numbers of four H200.
+	// from, the rest by the description that fits: of these GPUs, or of those whose name is nearest, of the nearest
+	// number of ranks, and over several nodes with a tier between them where there is one, or with the one that
+	// hocket tune --across has measured.
 	Strategy string
 	// NoProve runs plans that were not proved. Otherwise each plan is checked
 	// before it is loaded (see Check), and one that is refuted is an error.
@@ -218,7 +227,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	if opts.Graph && !m.dev.Caps().Graphs {
 		return nil, fmt.Errorf("LoadOptions.Graph: machine %s records no graphs: %w; cuda does", m.dev.Name(), ErrUnsupported)
 	}
-	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: compile.MachineFor(m.dev.Name()), Device: m.dev})
+	u, err := p.build(compile.Options{Strategy: opts.Strategy, Device: m.dev, Across: m.across})
 	if err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ A wrong result keeps an algorithm out of the table, whatever its time.`,
 	f.StringVar(&o.sizes, "sizes", "", "measure messages of so many `BYTES`, for -o: 1K,64K,1M")
 	f.BoolVar(&o.show, "show", false, "measure nothing: print the table in use, and where it is from")
 	f.BoolVar(&o.across, "across", false,
-		"measure between nodes, as one of the processes of several, and print the tier for a machine's description")
+		"measure between nodes, as one of the processes of several; print the tier, and keep it for auto")
 	f.StringVarP(&o.out, "output", "o", "", "write the table to `FILE`, and not where programs look for it")
 	f.StringVar(&o.export, "export", "", "print the sizes below which kernels beat NCCL, for: `vllm`")
 	f.StringVar(&o.peers, "peers", "", "figures of peers for --export, by tools/peers or vLLM's benchmark: `FILE`")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/compile"
 	described "hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/tensor"
 )
@@ -40,8 +41,8 @@ func reduce_scatter(%%x: i32[%[1]d/node, E]) -> i32[E/node] {
 }
 `
 
-// tuneAcross measures, as one of the processes of several nodes, what collectives between nodes take, and prints
-// it as a description of a machine has it.
+// tuneAcross measures, as one of the processes of several nodes, what collectives between nodes take, prints
+// it as a description of a machine has it, and keeps it for auto.
 func (a *app) tuneAcross(ctx context.Context, o *tuneFlags) (err error) {
 	n, err := hocket.Launched()
 	if err != nil {
@@ -80,6 +81,11 @@ func (a *app) tuneAcross(ctx context.Context, o *tuneFlags) (err error) {
 	tier, err := measureAcross(ctx, m, w, sizes)
 	if err != nil {
 		return ofMachine(err)
+	}
+	if w.Rank() == 0 { // it is asked for what was kept
+		if err := compile.KeepAcross(o.machine, w.Nodes(), tier); err != nil {
+			return ofMachine(err)
+		}
 	}
 	a.out.Machine, a.out.Ranks, a.out.Across = o.machine, w.Size(), tier
 	if a.json {

@@ -24,11 +24,7 @@ func buildFor(m device.Machine, text, strategy string, ranks int) (*plan.Plan, e
 	if err := ds.Err(); err != nil {
 		return nil, err
 	}
-	opts := compile.Options{Strategy: strategy, Device: m}
-	if m != nil {
-		opts.Machine = compile.MachineFor(m.Name())
-	}
-	u, err := compile.Build(info, opts)
+	u, err := compile.Build(info, compile.Options{Strategy: strategy, Device: m})
 	if err != nil {
 		return nil, err
 	}

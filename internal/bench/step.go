@@ -193,8 +193,7 @@ func (s *stepJob) planOf(strategy string) (*plan.Plan, error) {
 	if err := ds.Err(); err != nil {
 		return nil, err
 	}
-	u, err := compile.Build(info, compile.Options{Strategy: strategy, Machine: compile.MachineFor(s.job.machine.Name()),
-		Device: s.job.machine})
+	u, err := compile.Build(info, compile.Options{Strategy: strategy, Device: s.job.machine})
 	if err != nil {
 		return nil, err
 	}

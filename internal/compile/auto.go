@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"sync"
@@ -24,49 +25,43 @@ type autoCache struct {
 // Machines lists the machines that Options.Machine names without a file.
 func Machines() []string { return machine.Names() }
 
-// MachineFor returns the description that auto predicts with for what runs on
-// the named device machine. Of GPUs one kind is described so far; the others
-// have more in common with it than with the CPU machine. What the dispatcher knows of
-// collectives is of the machine itself: see Options.Device.
-func MachineFor(device string) string {
-	if device == "cuda" {
-		return "h200x4"
-	}
-	return "cpu"
-}
-
 // CheckMachine reports an Options.Machine that cannot be used.
 func CheckMachine(name string) error {
 	_, err := machine.Load(name)
 	return err
 }
 
-// described returns the description that predictions are made with.
-func (u *Unit) described() (*machine.Description, error) {
-	if u.opts.Machine == "" {
-		return machine.Load("cpu")
-	}
-	return machine.Load(u.opts.Machine)
-}
-
-// machine returns the description with the dispatch table that so many ranks use, if
-// there is one: what a collective takes, it is asked first.
+// machine returns the description that predictions for so many ranks are made with, with their nodes and the
+// dispatch table that they use, if there is one: what a collective takes, it is asked first.
 func (u *Unit) machine(ranks int) (*machine.Description, *comm.Found, error) {
-	m, err := u.described()
+	nodes, err := u.nodes(ranks)
 	if err != nil {
 		return nil, nil, err
 	}
 	var found comm.Found
 	if u.opts.Device != nil {
 		found = comm.FindOn(u.opts.Device, ranks)
-	} else {
+	}
+	var m *machine.Description
+	switch {
+	case u.opts.Machine == "" && u.opts.Device != nil:
+		m, _, err = fit(u.opts.Device, found.Identity, ranks, nodes)
+	default:
+		m, err = machine.Load(cmp.Or(u.opts.Machine, withoutGPUs))
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if u.opts.Device == nil {
 		found = comm.FindFor(m.GPU, ranks)
 	}
 	if found.Table != nil {
 		m.Times = &found
 	}
-	m.Nodes, err = u.nodes(ranks)
-	return m, &found, err
+	if m.Nodes = nodes; nodes != nil && u.opts.Across != nil {
+		m.Across = u.opts.Across
+	}
+	return m, &found, nil
 }
 
 // nodes returns the ranks' nodes; nil for one.
@@ -81,10 +76,18 @@ func (u *Unit) nodes(ranks int) ([]int, error) {
 		}
 		return list, nil
 	}
-	if u.opts.Device == nil || u.opts.Device.Peers() == nil || u.opts.Device.Peers().Nodes() == 1 {
+	if u.opts.Device == nil {
 		return nil, nil
 	}
-	s, err := u.opts.Device.Peers().Spread(ranks)
+	return nodesOf(u.opts.Device, ranks)
+}
+
+// nodesOf returns the nodes of the ranks of a device machine; nil for one.
+func nodesOf(dev device.Machine, ranks int) ([]int, error) {
+	if dev.Peers() == nil || dev.Peers().Nodes() == 1 {
+		return nil, nil
+	}
+	s, err := dev.Peers().Spread(ranks)
 	if err != nil {
 		return nil, err
 	}
@@ -166,26 +169,31 @@ func (o Overlapped) String() string {
 	return fmt.Sprintf("line %d: %s: %s", o.Line, o.Pair, o.Strategy)
 }
 
-// DescriptionFor returns the shipped description that fits a device machine with so many ranks best: of
-// its model of GPU, and of as many ranks where there is one. fits is false where none is of that model;
-// it is then the one that auto predicts with.
+// withoutGPUs is the description of machines that have none.
+const withoutGPUs = "cpu"
+
+// DescriptionFor returns the shipped description that predictions for so many ranks on a device machine are made
+// with, unless another is asked for. fits is false where it is of another model of GPU.
 func DescriptionFor(dev device.Machine, ranks int) (d *machine.Description, fits bool, err error) {
-	if d, err = machine.Load(MachineFor(dev.Name())); err != nil || d.GPU == "" {
-		return d, err == nil, err
-	}
-	w, err := dev.DryRun(ranks)
+	nodes, err := nodesOf(dev, ranks)
 	if err != nil {
 		return nil, false, err
 	}
-	identity := w.Identity()
-	for _, name := range machine.Names() {
-		other, err := machine.Load(name)
-		if err != nil {
-			return nil, false, err
-		}
-		if other.GPU != "" && strings.HasPrefix(identity, other.GPU) && (!fits || other.Ranks == ranks) {
-			d, fits = other, true
-		}
+	return fit(dev, comm.FindOn(dev, ranks).Identity, ranks, nodes)
+}
+
+// fit is DescriptionFor ranks whose world has that identity, and that are on these nodes. All processes of a world
+// find the same: its identity begins, in all of them, with the model of the first rank's GPU.
+func fit(dev device.Machine, identity string, ranks int, nodes []int) (d *machine.Description, fits bool, err error) {
+	if dev.Name() != "cuda" {
+		d, err = machine.Load(withoutGPUs)
+		return d, err == nil, err
 	}
-	return d, fits, nil
+	return machine.Fit(model(identity), ranks, nodes)
+}
+
+// model is that of the GPUs of a world: how its identity begins.
+func model(identity string) string {
+	m, _, _ := strings.Cut(identity, ",")
+	return m
 }

@@ -148,12 +148,32 @@ func TestPlansTakeWhatPairsDo(t *testing.T) {
 	}
 }
 
-// TestMachineFor: what runs on GPUs is not predicted by a CPU's numbers.
-func TestMachineFor(t *testing.T) {
-	for device, want := range map[string]string{"cpu": "cpu", "cuda": "h200x4", "": "cpu"} {
-		got := MachineFor(device)
-		if got != want || CheckMachine(got) != nil {
-			t.Errorf("%q: %s, want %s", device, got, want)
+// TestDescriptionFor: what runs on GPUs is predicted by the description of these, by the nearest of other ones, and
+// never by a CPU's; what is predicted by another description, or asked for, says so.
+func TestDescriptionFor(t *testing.T) {
+	t.Setenv("HOCKET_CACHE", t.TempDir())
+	const h100s, other = "NVIDIA H100 80GB HBM3 sm_90a", "NVIDIA A100-SXM4-80GB sm_80"
+	for _, c := range []struct {
+		name, identity, machine, want, extrapolated string
+		fits                                        bool
+	}{
+		{"cpu", "", "", "cpu", "", true},
+		{"cuda", h200s + ", 4 GPUs", "", "h200x4", "", true},
+		{"cuda", h100s + ", 4 GPUs", "", "h100x2", "h100x2 was measured with 2 devices, not with 4", true},
+		{"cuda", other + ", 4 GPUs", "", "h200x4", "h200x4 was measured on " + h200s + ", not on " + other, false},
+		{"cuda", "", "", "h200x4", "", false},
+		{"cuda", h100s + ", 4 GPUs", "h200x4", "h200x4", "h200x4 was measured on " + h200s + ", not on " + h100s, true},
+	} {
+		dev := sketcher{name: c.name, identity: c.identity}
+		if d, fits, err := DescriptionFor(dev, 4); c.machine == "" && (err != nil || d.Name != c.want) || fits != c.fits {
+			t.Errorf("%s, %s: %+v, fits %v, %v; want %s", c.name, c.identity, d, fits, err, c.want)
+		}
+		e, _ := chosen(t, Options{Machine: c.machine, Device: dev}, "bf16")
+		if c.extrapolated != "" {
+			c.extrapolated += "; how far off predictions are is not known"
+		}
+		if e.Machine != c.want || e.Extrapolated != c.extrapolated {
+			t.Errorf("%s, %s: by %s, %s; want %s, %s", c.name, c.identity, e.Machine, e.Extrapolated, c.want, c.extrapolated)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/hostmem"
 	"hocket.example/hocket/internal/lower"
+	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/planner"
 	"hocket.example/hocket/internal/sim"
@@ -32,8 +33,8 @@ type Options struct {
 	// Strategy names how pairs of communication and GEMM are overlapped: see
 	// Strategies. Empty means sequential: the text's own meaning (S3).
 	Strategy string
-	// Machine is what auto chooses for: a name or file of internal/machine;
-	// empty for cpu.
+	// Machine is what auto chooses for: a name or file of internal/machine; empty for the one that fits Device
+	// (see DescriptionFor), and cpu without one.
 	Machine string
 	// Device is the machine that will run it, of whose dispatch table the times of
 	// collectives are. Without one they are of a table for GPUs like those described.
@@ -41,6 +42,8 @@ type Options struct {
 	// Nodes is on how many nodes the ranks are predicted to be, in order and as evenly as they can be; 0 for those
 	// of Device, or else one.
 	Nodes int
+	// Across is the tier between nodes as it was measured, instead of the description's; nil for that.
+	Across *machine.Across
 	// Limits bound what planning takes.
 	Limits Limits
 	// StopAfter names the last pass to run; empty for all.
@@ -96,8 +99,10 @@ func Build(source *ir.Info, opts Options) (*Unit, error) {
 		if strategy, err = lower.ParseStrategy(opts.Strategy); err != nil {
 			return nil, err
 		}
-	} else if _, err := u.described(); err != nil {
-		return nil, err
+	} else if opts.Machine != "" {
+		if err := CheckMachine(opts.Machine); err != nil {
+			return nil, err
+		}
 	}
 	var err error
 	if u.Lowered, err = u.lower(always(strategy)); err != nil {

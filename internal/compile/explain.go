@@ -170,17 +170,23 @@ func (u *Unit) Explain(b ir.Binding) (*Explanation, error) {
 	e := &Explanation{Func: bound.Func.Name, Ranks: bound.Ranks, Dims: bound.Dims, Machine: m.Name, Source: m.Source,
 		Table: found.From, TableHash: found.Table.Hash(), Reshards: []Reshard{}, Pairs: []PairReport{},
 		Timeline: []sim.Span{}}
-	if e.Error = m.Error; m.Ranks > 0 && bound.Ranks != m.Ranks {
-		e.Error, e.Extrapolated = nil, fmt.Sprintf("%s was measured with %d devices, not with %d; how far off predictions are is not known", m.Name, m.Ranks, bound.Ranks)
+	var other []string // than what was measured
+	if on := model(found.Identity); u.opts.Device != nil && m.GPU != "" && on != "" && on != m.GPU {
+		other = append(other, fmt.Sprintf("%s was measured on %s, not on %s", m.Name, m.GPU, on))
 	}
 	if m.Nodes != nil {
 		e.Nodes = 1 + slices.Max(m.Nodes)
-		e.Error, e.Extrapolated = nil, fmt.Sprintf("no layer on %d nodes was measured; how far off predictions are is not known", e.Nodes)
+		other = append(other, fmt.Sprintf("no layer on %d nodes was measured", e.Nodes))
 		if m.Across != nil {
 			e.Across = m.Across.Source
 		} else {
 			e.Across = "not known: what crosses is taken to be inside"
 		}
+	} else if m.Ranks > 0 && bound.Ranks != m.Ranks {
+		other = append(other, fmt.Sprintf("%s was measured with %d devices, not with %d", m.Name, m.Ranks, bound.Ranks))
+	}
+	if e.Error = m.Error; other != nil {
+		e.Error, e.Extrapolated = nil, strings.Join(other, "; ")+"; how far off predictions are is not known"
 	}
 	if err := x.pairs(e, res); err != nil {
 		return nil, err

@@ -1,6 +1,8 @@
 package machine
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 
 	"hocket.example/hocket/ir"
@@ -19,6 +21,17 @@ type Across struct {
 	AllReduce     []Point `json:"all_reduce,omitempty"`
 	AllGather     []Point `json:"all_gather,omitempty"`
 	ReduceScatter []Point `json:"reduce_scatter,omitempty"`
+}
+
+// ParseAcross reads a tier.
+func ParseAcross(data []byte) (*Across, error) {
+	a := &Across{}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(a); err != nil {
+		return nil, err
+	}
+	return a, a.check()
 }
 
 func (a *Across) check() error {

@@ -236,3 +236,59 @@ func TestAcross(t *testing.T) {
 		t.Errorf("a measured sum takes %v µs, want 2000", got)
 	}
 }
+
+// TestFit: the model of GPU counts first, then the tier between nodes, then the number of ranks on one.
+func TestFit(t *testing.T) {
+	const h100, h200 = "NVIDIA H100 80GB HBM3 sm_90a", "NVIDIA H200 sm_90a"
+	for _, c := range []struct {
+		gpu   string
+		ranks int
+		nodes []int
+		want  string
+		fits  bool
+	}{
+		{h100, 1, nil, "h100x2", true},
+		{h100, 2, nil, "h100x2", true},
+		{h100, 4, nil, "h100x2", true}, // as near as h100x6
+		{h100, 5, nil, "h100x6", true},
+		{h100, 8, nil, "h100x6", true},
+		{h100, 2, []int{0, 1}, "h100x2", true},
+		{h100, 12, []int{0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1}, "h100x2", true}, // the other has no tier
+		{h200, 2, nil, "h200x2", true},
+		{h200, 3, nil, "h200x2", true},
+		{h200, 4, nil, "h200x4", true},
+		{h200, 8, nil, "h200x4", true},
+		{h200, 4, []int{0, 0, 1, 1}, "h200x2", true}, // two on each
+		{"NVIDIA H100 PCIe sm_90a", 4, nil, "h100x2", false},
+		{"NVIDIA H100 PCIe sm_90a", 8, nil, "h100x6", false},
+		{"NVIDIA H200 NVL sm_90a", 2, nil, "h200x2", false},
+		{"NVIDIA A100-SXM4-80GB sm_80", 4, nil, "h200x4", false},
+		{"NVIDIA A100-SXM4-80GB sm_80", 2, []int{0, 1}, "h100x2", false},
+		{"fake sm_90a", 4, nil, "h200x4", false},
+		{"", 4, nil, "h200x4", false},
+	} {
+		d, fits, err := Fit(c.gpu, c.ranks, c.nodes)
+		if err != nil || d.Name != c.want || fits != c.fits {
+			t.Errorf("%q, %d ranks on nodes %v: %s, fits %v, %v; want %s, %v", c.gpu, c.ranks, c.nodes, d.Name, fits, err,
+				c.want, c.fits)
+		}
+		if c.nodes != nil && strings.HasPrefix(d.Name, "h100") && d.Across == nil {
+			t.Errorf("%s has no tier between nodes", d.Name)
+		}
+	}
+}
+
+// TestParseAcross: a kept tier is read as it was written, and one that cannot be used is an error.
+func TestParseAcross(t *testing.T) {
+	tier, err := ParseAcross([]byte(`{"source": "here", "latency_us": 3, "gbps": 40, "nics": 2,
+		"all_gather": [[1, 2], [3, 4]]}`))
+	if err != nil || tier.Source != "here" || tier.NICs != 2 || len(tier.AllGather) != 2 {
+		t.Errorf("%+v, %v", tier, err)
+	}
+	for _, text := range []string{"", "null", "{", `{"gbps": 1, "nics": 1, "more": 2}`, `{"gbps": 0, "nics": 1}`,
+		`{"gbps": 1, "nics": 1, "all_reduce": []}`} {
+		if tier, err := ParseAcross([]byte(text)); err == nil {
+			t.Errorf("%q is read as %+v", text, tier)
+		}
+	}
+}

@@ -42,6 +42,7 @@ type fakeGPU struct {
 	failure   uintptr                          // the driver's status of one that does
 	late      map[string]int                   // so many calls more fail with not ready, by name
 	devices   int
+	model     string                   // its name
 	limit     int64                    // memory of a device; 0 for plenty
 	hostLimit int64                    // memory that can be pinned; 0 for plenty
 	plain     bool                     // has no kernels that take long in Go
@@ -97,7 +98,7 @@ type fakeWork struct {
 const fakeMemory = 1 << 40
 
 func newFake(t testing.TB, devices int) *fakeGPU {
-	f := &fakeGPU{TB: t, next: 100, devices: devices, blocks: map[uintptr]*cabi.Block{}, live: map[string]int{},
+	f := &fakeGPU{TB: t, next: 100, devices: devices, model: "fake", blocks: map[uintptr]*cabi.Block{}, live: map[string]int{},
 		graphs: map[uintptr][]fakeWork{}, begun: map[uintptr]*fakeCapture{}, member: map[uintptr]*fakeCapture{},
 		several: map[string]func(uintptr) []fakeWork{}, severalOf: map[uintptr]func(uintptr) []fakeWork{},
 		joins: map[string]*fakeJoin{}, joinOf: map[uintptr]*fakeJoin{}, events: map[uintptr]int{}, kernels: map[uintptr]func(uintptr){}, named: map[string]func(uintptr){}, fail: map[string]uintptr{}, fatal: map[string]uintptr{},
@@ -332,7 +333,10 @@ func (f *fakeGPU) calls() map[string]func(a []uintptr) uintptr {
 		"cuDriverGetVersion": func(a []uintptr) uintptr { return set(a[0], int32(13000)) },
 		"cuDeviceGetCount":   func(a []uintptr) uintptr { return set(a[0], int32(f.devices)) },
 		"cuDeviceGet":        func(a []uintptr) uintptr { return set(a[0], int32(a[1])) },
-		"cuDeviceGetName":    func(a []uintptr) uintptr { copy(cabi.Bytes(a[0], 5), "fake\x00"); return 0 },
+		"cuDeviceGetName": func(a []uintptr) uintptr {
+			copy(cabi.Bytes(a[0], len(f.model)+1), f.model+"\x00")
+			return 0
+		},
 		"cuDeviceGetPCIBusId": func(a []uintptr) uintptr {
 			id := fmt.Sprintf("%d:0\x00", f.number(int32(a[2])))
 			copy(cabi.Bytes(a[0], len(id)), id)

@@ -13,7 +13,7 @@ import (
 func (w *world) Identity() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	g := w.sites[0].gpu
+	g := w.all[0].gpu // the first rank's: of the same model in all processes
 	version, _ := w.drv.Version()
 	gpus := gpusOf(w.all)
 	links := make([]string, 0, len(gpus))

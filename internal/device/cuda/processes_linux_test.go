@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,12 +19,15 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/longtest"
+	described "hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
+	"hocket.example/hocket/ir"
 )
 
 // Worlds of several processes on fakes: each process, this test binary again, has a fake of its own, and the fakes
@@ -34,6 +38,8 @@ import (
 type peerJob struct {
 	GPUs    int           // of its fake
 	Numbers []int         // which of the host's they are; nil for the first ones
+	Model   string        // their name; empty for the fake's
+	Cache   string        // its HOCKET_CACHE; empty for none of its own
 	PerGPU  int           // ranks
 	Limit   int64         // memory of a GPU; 0 for plenty
 	Timeout time.Duration // of kernels that wait
@@ -74,8 +80,8 @@ type peerResult struct {
 	Rank       int  // who is to blame, where that is another process; -1 for nobody
 	Disagree   bool // processes differ
 
-	// Of rounds: what came of each run, errors that say who is short of memory, what the GPU held, and how many plans
-	// were unloaded to make room.
+	// Outcomes are of jobs with a Model: what auto predicts with. Of rounds: what came of each run, errors that say who
+	// is short of memory, what the GPU held, and how many plans were unloaded to make room.
 	Outcomes, Short []string
 	Used            []int64
 	Evictions       int64
@@ -146,7 +152,10 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 	f := newFake(t, j.GPUs)
 	f.queue()
 	f.shareMemory()
-	f.numbers, f.limit = j.Numbers, j.Limit
+	f.numbers, f.limit, f.model = j.Numbers, j.Limit, cmp.Or(j.Model, f.model)
+	if j.Cache != "" {
+		t.Setenv("HOCKET_CACHE", j.Cache)
+	}
 	f.nth = func(name string) bool {
 		if j.strike != nil {
 			j.strike(name)
@@ -154,7 +163,8 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 		return false
 	}
 	var sys *process.Shared
-	device.Register(t.Name(), func(peers *procs.World) (device.Machine, error) {
+	var made device.Machine
+	device.Register(t.Name(), func(peers *procs.World) (_ device.Machine, err error) {
 		if j.Real {
 			return newJoined(j.sys, Options{Peers: peers, TeamTimeout: j.Timeout})
 		}
@@ -164,7 +174,8 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 			x.share(j.NCCL).hang = j.Hang
 			sys.NCCL = sync.OnceValues(x.open)
 		}
-		return newJoined(sys, Options{Kernels: f, RanksPerGPU: j.PerGPU, Peers: peers, TeamTimeout: j.Timeout})
+		made, err = newJoined(sys, Options{Kernels: f, RanksPerGPU: j.PerGPU, Peers: peers, TeamTimeout: j.Timeout})
+		return made, err
 	})
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: t.Name(), World: w})
 	if err != nil {
@@ -175,6 +186,9 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 		if err := l.run(t.Context(), m, r); err != nil {
 			return fmt.Errorf("%s: %w", l, err)
 		}
+	}
+	if j.Model != "" {
+		return describe(t.Context(), made, r)
 	}
 	if j.Rounds != nil {
 		if j.Real {
@@ -190,6 +204,31 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 		}
 	}
 	return nil
+}
+
+// describe tells what auto predicts with.
+func describe(ctx context.Context, m device.Machine, r *peerResult) error {
+	across, err := compile.AgreeAcross(ctx, m)
+	if err != nil {
+		return err
+	}
+	info, ds := ir.Read("layer", "mesh tp[4]\nfunc layer(%x: bf16[64, 64/tp], %w: bf16[64, 64/tp]) -> bf16[64, 64] {\n"+
+		"  %y = linear %x, %w\n  return %y\n}\n")
+	if err := ds.Err(); err != nil {
+		return err
+	}
+	u, err := compile.Build(info, compile.Options{Strategy: compile.Auto, Device: m, Across: across})
+	if err != nil {
+		return err
+	}
+	e, err := u.Explain(ir.Binding{})
+	if err == nil && len(e.Pairs) != 1 {
+		err = fmt.Errorf("%d pairs", len(e.Pairs))
+	}
+	if err == nil {
+		r.Outcomes = []string{e.Machine, e.Across, e.Extrapolated, fmt.Sprint(e.Nodes, e.Pairs[0].Across)}
+	}
+	return err
 }
 
 // enqueuedPeer enqueues runs of stateful, some of them captured, as one of two processes, and compares what comes.
@@ -583,6 +622,57 @@ func TestNodes(t *testing.T) {
 	for rank, p := range startPeersOn(t, 2, time.Minute, slices.Repeat([]peerJob{j}, 4)...) {
 		if r := p.wait(t); !strings.Contains(r.Err, "nodes share no memory") {
 			t.Errorf("process %d: %q", rank, r.Err)
+		}
+	}
+}
+
+// TestNodesDescribed: processes on two nodes predict by the description of the first rank's GPU, and by the tier that
+// was kept where process 0 is, if one was.
+func TestNodesDescribed(t *testing.T) {
+	const h100, h200, a100 = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100"
+	const unknown = "not known: what crosses is taken to be inside"
+	const extrapolated = "no layer on 2 nodes was measured; how far off predictions are is not known"
+	h100x2, err := described.Load("h100x2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keep := func(source string) string {
+		dir := t.TempDir()
+		t.Setenv("HOCKET_CACHE", dir)
+		if err := compile.KeepAcross("cuda", 2, &described.Across{Source: source, Bandwidth: 7, NICs: 2}); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	empty, kept, other := t.TempDir(), keep("measured here"), keep("measured there")
+	for _, c := range []struct {
+		models, caches  [2]string
+		machine, across string
+		crosses         bool
+	}{
+		{[2]string{h100, h100}, [2]string{empty, empty}, "h100x2", h100x2.Across.Source, true},
+		{[2]string{h100, h200}, [2]string{empty, other}, "h100x2", h100x2.Across.Source, true},
+		{[2]string{h200, h100}, [2]string{empty, empty}, "h200x2", unknown, false},
+		{[2]string{h200, h100}, [2]string{kept, other}, "h200x2", "measured here", true},
+		{[2]string{a100, h100}, [2]string{kept, empty}, "h100x2", "measured here", true},
+	} {
+		d, err := described.Load(c.machine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var jobs []peerJob
+		nccl := t.TempDir()
+		for i := range 4 { // two on each node
+			load := peerLoad{Program: "mlp.hkt", Dims: small["mlp.hkt"], Strategy: "auto", Batches: []int{1}}
+			jobs = append(jobs, peerJob{GPUs: 1, Numbers: []int{i}, PerGPU: 1, NCCL: nccl, Model: c.models[i/2],
+				Cache: c.caches[i/2], Loads: []peerLoad{load}})
+		}
+		want := []string{c.machine, c.across, fmt.Sprintf("%s was measured on %s, not on %s sm_91a; %s", c.machine, d.GPU,
+			c.models[0], extrapolated), fmt.Sprint(2, c.crosses)}
+		for rank, p := range startPeersOn(t, 2, time.Minute, jobs...) {
+			if r := p.wait(t); r.Err != "" || len(r.Hashes) != 1 || !slices.Equal(r.Outcomes, want) {
+				t.Errorf("%v, process %d: %q, %s; want %q", c.models, rank, r.Outcomes, r.Err, want)
+			}
 		}
 	}
 }

@@ -1,0 +1,58 @@
+package compile
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/files"
+	"hocket.example/hocket/internal/machine"
+	"hocket.example/hocket/internal/world"
+)
+
+// acrossPath is the file of the tier that was measured between so many nodes of a device machine.
+func acrossPath(device string, nodes int) (string, error) {
+	dir, err := comm.Folder()
+	return filepath.Join(filepath.Dir(dir), "across", fmt.Sprintf("%s-%d.json", device, nodes)), err
+}
+
+// KeepAcross keeps a measured tier where AgreeAcross finds it.
+func KeepAcross(device string, nodes int, tier *machine.Across) error {
+	path, err := acrossPath(device, nodes)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o755)
+	}
+	if err != nil {
+		return err
+	}
+	return files.Write(path, func(w io.Writer) error { return json.NewEncoder(w).Encode(tier) })
+}
+
+// AgreeAcross returns the tier between the nodes of a device machine's processes that was kept where process 0 runs;
+// nil for none, for one that cannot be used, and for one node. All processes call it, and get the same.
+func AgreeAcross(ctx context.Context, dev device.Machine) (*machine.Across, error) {
+	peers := dev.Peers()
+	if peers == nil || peers.Nodes() == 1 {
+		return nil, nil
+	}
+	var kept []byte
+	if peers.Process() == 0 {
+		if path, err := acrossPath(dev.Name(), peers.Nodes()); err == nil {
+			kept, _ = files.Read(path, world.MaxValue) // one that cannot be read is as good as none
+		}
+	}
+	all, err := peers.Agree(ctx, "the tier between nodes", kept)
+	if err != nil {
+		return nil, err
+	}
+	tier, err := machine.ParseAcross(all[0])
+	if err != nil {
+		return nil, nil
+	}
+	return tier, nil
+}
