@@ -69,6 +69,7 @@ func TestStepReport(t *testing.T) {
 	slices.SortFunc(rep.Step.Ways[0].Ops, func(a, b OpTime) int { return int(a.Line - b.Line) })
 	rep.Step.Ways = rep.Step.Ways[:1]
 	rep.Step.Ways[0].Verdict = ""
+	rep.Step.Ways[0].OverBound = 1 // two runs on a busy machine may tell nothing
 	var text bytes.Buffer
 	if err := rep.WriteText(&text); err != nil {
 		t.Fatal(err)
