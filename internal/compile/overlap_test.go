@@ -67,6 +67,55 @@ func TestOverlapMeansTheSame(t *testing.T) {
 	t.Logf("pairs by strategy: %v; %d of %d results exact", used, exact, all)
 }
 
+// TestGatheredResultsAreKept: blocks that are put into a result wait until peers, and their callers, have used what it was
+// in the run before, whichever exchanges are behind.
+func TestGatheredResultsAreKept(t *testing.T) {
+	for what, body := range map[string]string{
+		"returned, with an exchange behind": `(%x: f32[4/tp, 2], %w: f32[2, 2], %u: f32[2/tp, 2]) -> (f32[4, 2], f32[4/tp, 2]) {
+  %g: f32[4, 2] = linear %x, %w
+  %s: f32[4/tp, 2] = relu %g
+  %h = linear %s, %u
+  %o: f32[4/tp, 2] = relu %h
+  return %g, %o
+}`,
+		"used behind another": `(%x: f32[4/tp, 2], %w: f32[2, 2], %u: f32[2, 2]) -> f32[4, 2] {
+  %g: f32[4, 2] = linear %x, %w
+  %s: f32[4/tp, 2] = relu %g
+  %h: f32[4, 2] = linear %s, %u
+  %o = add %g, %h
+  return %o
+}`,
+		"carried by a loop": `(%x: f32[4/tp, 2], %w: f32[3, 2, 2]) -> f32[4, 2] {
+  %z: f32[4, 2] = all_gather %x, over=tp, axis=0
+  %y, %q = for %l in 0..3 carry %a = %x, %b = %z {
+    %wl = select %w, axis=0, index=%l
+    %g: f32[4, 2] = linear %a, %wl
+    %n: f32[4/tp, 2] = relu %g
+    %c = add %b, %g
+    yield %n, %c
+  }
+  return %q
+}`,
+	} {
+		for _, chunks := range []int64{0, 1, 2} {
+			t.Run(fmt.Sprintf("%s, %d", what, chunks), func(t *testing.T) {
+				c := newCase(t, "mesh tp[2]\nfunc f"+body+"\n", ir.Binding{})
+				res := c.lower(t, func(*lower.Pair) lower.Strategy { return lower.Strategy{Kind: lower.Exchange, Chunks: chunks} })
+				exchanged := 0
+				for _, ch := range res.Choices {
+					if ch.Strategy.Kind == lower.Exchange {
+						exchanged++
+					}
+				}
+				if exchanged == 0 {
+					t.Error("nothing was exchanged")
+				}
+				c.run(t, res, 1)
+			})
+		}
+	}
+}
+
 // fatal is what a test needs, also one of rapid's.
 type fatal interface {
 	Helper()

@@ -18,8 +18,10 @@ import (
 // function serve each other, the one before in the same run or the one behind
 // in the run before, unless one begins while the other is under way (see
 // ahead.go); the second round of an all-reduce serves its first, and one
-// iteration of a loop the next. A pair that has nobody gets credits: each rank
-// tells its peers, once its main has come here, that they may write.
+// iteration of a loop the next. Where blocks are put into the result itself, its last
+// use may be anywhere behind, that of the caller too: only a pair before it serves it. A
+// pair that has nobody gets credits: each rank tells its peers, once its main has come
+// here, that they may write.
 
 // exchanged is a pair that was lowered with exchange.
 type exchanged struct {
@@ -28,6 +30,7 @@ type exchanged struct {
 	// each time that it runs.
 	rounds int
 	when   when
+	keeps  bool // puts are into the result
 	// credits are the statements that it can do without where others serve it.
 	credits []*ir.Stmt
 	// first and last are the first and the last of its statements.
@@ -47,8 +50,8 @@ func (x *exchanged) served(all []*exchanged, at map[*ir.Stmt]int) bool {
 	if y := x.behind; y != nil && !y.served(all, at) {
 		return true
 	}
-	return x.rounds > 1 || x.when.times > 1 || slices.ContainsFunc(all, func(y *exchanged) bool {
-		return y != x && y.when.times > 0 && (at[y.first] > at[x.last] || at[y.last] < at[x.first]) &&
+	return !x.keeps && (x.rounds > 1 || x.when.times > 1) || slices.ContainsFunc(all, func(y *exchanged) bool {
+		return y != x && y.when.times > 0 && (!x.keeps && at[y.first] > at[x.last] || at[y.last] < at[x.first]) &&
 			!slices.ContainsFunc(x.axes, func(a string) bool { return !slices.Contains(y.axes, a) })
 	})
 }

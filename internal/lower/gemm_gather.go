@@ -62,6 +62,7 @@ func (e *emitter) exchangeGatherBehind(parts int64) {
 	e.add(declare(e.Pos, ir.OpStream, stream, nil), declare(e.Pos, ir.OpCounter, here, e.ranks()), symmetric(e.Pos, buf, plain(e.To)))
 	e.open(e.same)
 	e.enter(stream, 1)
+	e.entered.keeps = true
 	own := e.named("own")
 	e.add(chunk(e.Pos, own, buf, e.Rows, e.me(), e.ranks()))
 	e.byParts(parts, func(s *sub) []*ir.Stmt {
