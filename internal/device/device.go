@@ -281,9 +281,9 @@ type Kernel struct {
 	// decline some with ErrUnsupported.
 	Relu bool
 	// Joint makes this several linears of one x at once: Ins are x and a weight for each, Outs their results.
-	// With Gated there are two, and one result: silu of the first times the second, with the bits that it has
-	// where both, and the silu, are stored. For machines with Caps.Chains, which decline with ErrUnsupported
-	// what they are not faster at.
+	// With Gated there are two, and a third result: silu of the first times the second, with the bits that it has
+	// where both, and the silu, are stored; the results of the two need not be. For machines with Caps.Chains, which
+	// decline with ErrUnsupported what they are not faster at.
 	Joint, Gated bool
 	// Constant: no command writes Ins[1], the weight of a linear, or of a joint one any weight, while this one
 	// waits for the commands before it. They may then be read before those end.

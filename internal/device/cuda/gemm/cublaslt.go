@@ -174,10 +174,10 @@ func (st *Launch) dropOwn() {
 // Free gives back what cuBLASLt has of the product: once, when its launch is released
 // or else with the world. The caller holds the world's mutex.
 func (st *Launch) Free() {
-	if !st.host.Live[st] {
+	if !st.host.live[st] {
 		return
 	}
-	delete(st.host.Live, st)
+	delete(st.host.live, st)
 	if st.Product != nil {
 		st.Product.Free()
 	}

@@ -16,7 +16,7 @@ import (
 // than one after the other, each as it was picked, and gives the same bits where sums are exact.
 
 // Joint is linears of one x: list differ in B, Out and N alone. Gated: there are two, whose results
-// nobody sees, and Out is silu of the first times the second.
+// nobody sees nor stores, and Out is silu of the first times the second.
 type Joint struct {
 	List  []Problem
 	Gated bool
@@ -62,6 +62,9 @@ func (h *Host) PrepareJoint(j Joint) (own *nvlib.Launch, err error) {
 		key += "; " + st.key()
 	}
 	faster, err := h.fasterJoint(j, alone, key)
+	if err == nil {
+		h.chosen[sumOf(key)] = jointChoice(faster)
+	}
 	if err == nil && !faster {
 		own.Free()
 		return nil, nil
@@ -131,14 +134,17 @@ func (j *Joint) gate(at *jointOperands) kernels.Problem {
 	return p
 }
 
-// fasterJoint reports whether one launch is faster than all alone: as was found before, or by measurement. Where
-// nothing can be measured it is not, this time.
+// fasterJoint reports whether one launch is faster than all alone: as was agreed, or found before, or by measurement.
+// Where nothing can be measured it is not, in this process.
 func (h *Host) fasterJoint(j Joint, alone []*Launch, key string) (bool, error) {
 	all := h.picks
 	if w := h.drv.Watch(); !w.Hold(&all.mu) {
 		return false, errors.New("given up: a call of the driver did not return")
 	}
 	defer h.drv.Watch().Release(&all.mu)
+	if agreed := h.agreed[sumOf(key)]; agreed != nil {
+		return !Apart(agreed), nil
+	}
 	if faster, known := all.joint[key]; known {
 		return faster, nil
 	}
@@ -146,17 +152,17 @@ func (h *Host) fasterJoint(j Joint, alone []*Launch, key string) (bool, error) {
 	faster := kept && len(note) == 1 && note[0] == 1
 	if !kept || len(note) != 1 {
 		var err error
-		if faster, err = h.raceJoint(j, alone); err != nil {
-			if withoutTrial(err) {
-				err = nil
-			}
+		faster, err = h.raceJoint(j, alone)
+		if err != nil && !withoutTrial(err) {
 			return false, err
 		}
 		note = []byte{0}
 		if faster {
 			note[0] = 1
 		}
-		h.cache.StoreNote(key, note)
+		if err == nil {
+			h.cache.StoreNote(key, note)
+		}
 	}
 	if all.joint == nil {
 		all.joint = map[string]bool{}
