@@ -1,0 +1,193 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device"
+	procs "hocket.example/hocket/internal/world"
+)
+
+const (
+	threeLinears = `mesh d[2]
+func f(
+  %x: bf16[1, 1024], %q: bf16[2048, 1024], %k: bf16[2048, 1024], %v: bf16[2048, 1024]
+) -> (bf16[1, 2048], bf16[1, 2048], bf16[1, 2048]) {
+  %a = linear %x, %q
+  %b = linear %x, %k
+  %c = linear %x, %v
+  return %a, %b, %c
+}`
+	gatedLinears = `mesh d[2]
+func f(%x: bf16[1, 1024], %g: bf16[2048, 1024], %u: bf16[2048, 1024]) -> bf16[1, 2048] {
+  %a = linear %x, %g
+  %b = linear %x, %u
+  %s = silu %a
+  %y = mul %s, %b
+  return %y
+}`
+)
+
+// runLinears loads a program, and returns a hash of its results; ran is told when all is prepared.
+func runLinears(ctx context.Context, m *hocket.Machine, program string, graph bool, prepared func()) (string, error) {
+	p, err := hocket.Parse("linears.hkt", program)
+	if err != nil {
+		return "", err
+	}
+	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Gather: true, Graph: graph})
+	if err != nil {
+		return "", err
+	}
+	defer model.Close()
+	if err := model.Prepare(ctx, nil); err != nil {
+		return "", err
+	}
+	in, err := model.RandomInputs("ints:1")
+	if err != nil {
+		return "", err
+	}
+	prepared()
+	r, err := model.Run(ctx, hocket.Args{In: in})
+	if err != nil {
+		return "", err
+	}
+	return r.OutputsSHA256(), nil
+}
+
+// TestPeerJoints: linears of one x are one launch in all of several processes, or in none: where one of them finds it
+// slower, or has no memory to try it in, they are computed one after the other, with the results of one process.
+func TestPeerJoints(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long under the race detector")
+	}
+	const little = 160 << 20 // for the programs, and no trial
+	for _, program := range []string{threeLinears, gatedLinears} {
+		linears := 3
+		if program == gatedLinears {
+			linears = 2
+		}
+		f := newFake(t, 2)
+		name := fmt.Sprint(t.Name(), linears)
+		device.Register(name, func(*procs.World) (device.Machine, error) {
+			return newMachine(f.system(), Options{Kernels: f}), nil
+		})
+		alone, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := runLinears(t.Context(), alone, program, false, func() {})
+		if err = errors.Join(err, alone.Close()); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			name  string
+			ms    [2]float32
+			limit [2]int64
+			taken bool
+			graph bool
+		}{
+			{name: "faster", ms: [2]float32{1.2, 1.4}, taken: true},
+			{name: "faster, by graph", ms: [2]float32{1.2, 1.4}, taken: true, graph: true},
+			{name: "slower for the first", ms: [2]float32{9, 1.2}},
+			{name: "slower for the second", ms: [2]float32{1.2, 9}},
+			{name: "slower for the second, by graph", ms: [2]float32{1.2, 9}, graph: true},
+			{name: "no memory for the first", ms: [2]float32{1.2, 1.2}, limit: [2]int64{little, 0}},
+			{name: "no memory for the second", ms: [2]float32{1.2, 1.2}, limit: [2]int64{0, little}},
+		} {
+			t.Run(fmt.Sprint(linears, " ", c.name), func(t *testing.T) {
+				jobs := alike(2, peerJob{GPUs: 2, PerGPU: 1})
+				for i := range jobs {
+					jobs[i].AtOnce, jobs[i].Limit = c.ms[i], c.limit[i]
+				}
+				for rank, err := range runMembers(t, jobs, func(p *peerMember) error {
+					tried := 0
+					got, err := runLinears(t.Context(), p.m, program, c.graph, func() {
+						p.f.mu.Lock()
+						defer p.f.mu.Unlock()
+						tried = p.ran[true]
+						clear(p.ran)
+					})
+					if err != nil {
+						return err
+					}
+					p.f.mu.Lock()
+					ran := maps.Clone(p.ran)
+					p.f.mu.Unlock()
+					runs := map[bool]int{false: linears}
+					if c.taken {
+						runs = map[bool]int{true: 1}
+					}
+					switch {
+					case (tried > 0) != (c.limit[p.rank] == 0):
+						return fmt.Errorf("linears at once were tried %d times", tried)
+					case !maps.Equal(ran, runs):
+						return fmt.Errorf("launches of linears at once, and of one: %v, want %v", ran, runs)
+					case got != want:
+						return fmt.Errorf("results are %s, of one process %s", got, want)
+					}
+					return nil
+				}) {
+					if err != nil {
+						t.Errorf("process %d: %v", rank, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestPeerOwnProducts: hocket's kernel for few rows is one of the choices that processes agree on: whichever the first
+// has found fastest, all take.
+func TestPeerOwnProducts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long under the race detector")
+	}
+	const program = `mesh d[2]
+func f(%x: bf16[64, 1024], %w: bf16[2048, 1024]) -> bf16[64, 2048] {
+  %y = linear %x, %w
+  return %y
+}`
+	slow, fast := []float32{3, 4}, []float32{3, 0.5} // hocket's kernel takes 1
+	for _, c := range []struct {
+		name  string
+		costs [2][]float32
+		own   int
+	}{
+		{"the kernel", [2][]float32{slow, fast}, 1},
+		{"an algorithm", [2][]float32{fast, slow}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			jobs := alike(2, peerJob{GPUs: 2, PerGPU: 1, AtOnce: 1})
+			for i := range jobs {
+				jobs[i].Costs = c.costs[i]
+			}
+			for rank, err := range runMembers(t, jobs, func(p *peerMember) error {
+				before, tried := 0, 0
+				if _, err := runLinears(t.Context(), p.m, program, false, func() {
+					p.f.mu.Lock()
+					defer p.f.mu.Unlock()
+					before, tried = len(p.f.lt.runs), p.ran[false]
+					clear(p.ran)
+				}); err != nil {
+					return err
+				}
+				p.f.mu.Lock()
+				defer p.f.mu.Unlock()
+				ran, by := p.ran[false], p.f.lt.runs[before:]
+				if tried == 0 || before == 0 || ran != c.own || len(by) != 1-c.own || c.own == 0 && by[0].algo != 2 {
+					return fmt.Errorf("hocket's kernel ran %d times, and in trials %d times; algorithms %v, in trials %d times",
+						ran, tried, by, before)
+				}
+				return nil
+			}) {
+				if err != nil {
+					t.Errorf("process %d: %v", rank, err)
+				}
+			}
+		})
+	}
+}
