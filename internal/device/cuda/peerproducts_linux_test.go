@@ -32,7 +32,7 @@ func f(%x: bf16[1, 1024], %g: bf16[2048, 1024], %u: bf16[2048, 1024]) -> bf16[1,
 }`
 )
 
-// runLinears loads a program, and returns a hash of its results; ran is told when all is prepared.
+// runLinears loads a program, and returns a hash of its results; prepared is called before the run.
 func runLinears(ctx context.Context, m *hocket.Machine, program string, graph bool, prepared func()) (string, error) {
 	p, err := hocket.Parse("linears.hkt", program)
 	if err != nil {
@@ -65,13 +65,25 @@ func TestPeerJoints(t *testing.T) {
 		t.Skip("it takes long under the race detector")
 	}
 	const little = 160 << 20 // for the programs, and no trial
-	for _, program := range []string{threeLinears, gatedLinears} {
-		linears := 3
-		if program == gatedLinears {
-			linears = 2
-		}
+	for _, program := range []struct {
+		text    string
+		linears int
+		cases   []jointCase
+	}{
+		{threeLinears, 3, []jointCase{
+			{name: "faster", ms: [2]float32{1.2, 1.4}, taken: true},
+			{name: "slower for the second", ms: [2]float32{1.2, 9}},
+			{name: "no memory for the first", ms: [2]float32{1.2, 1.2}, limit: [2]int64{little, 0}},
+		}},
+		{gatedLinears, 2, []jointCase{
+			{name: "faster, by graph", ms: [2]float32{1.2, 1.4}, taken: true, graph: true},
+			{name: "slower for the first", ms: [2]float32{9, 1.2}},
+			{name: "slower for the second, by graph", ms: [2]float32{1.2, 9}, graph: true},
+			{name: "no memory for the second", ms: [2]float32{1.2, 1.2}, limit: [2]int64{0, little}},
+		}},
+	} {
 		f := newFake(t, 2)
-		name := fmt.Sprint(t.Name(), linears)
+		name := fmt.Sprint(t.Name(), program.linears)
 		device.Register(name, func(*procs.World) (device.Machine, error) {
 			return newMachine(f.system(), Options{Kernels: f}), nil
 		})
@@ -79,58 +91,13 @@ func TestPeerJoints(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, err := runLinears(t.Context(), alone, program, false, func() {})
+		want, err := runLinears(t.Context(), alone, program.text, false, func() {})
 		if err = errors.Join(err, alone.Close()); err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range []struct {
-			name  string
-			ms    [2]float32
-			limit [2]int64
-			taken bool
-			graph bool
-		}{
-			{name: "faster", ms: [2]float32{1.2, 1.4}, taken: true},
-			{name: "faster, by graph", ms: [2]float32{1.2, 1.4}, taken: true, graph: true},
-			{name: "slower for the first", ms: [2]float32{9, 1.2}},
-			{name: "slower for the second", ms: [2]float32{1.2, 9}},
-			{name: "slower for the second, by graph", ms: [2]float32{1.2, 9}, graph: true},
-			{name: "no memory for the first", ms: [2]float32{1.2, 1.2}, limit: [2]int64{little, 0}},
-			{name: "no memory for the second", ms: [2]float32{1.2, 1.2}, limit: [2]int64{0, little}},
-		} {
-			t.Run(fmt.Sprint(linears, " ", c.name), func(t *testing.T) {
-				jobs := alike(2, peerJob{GPUs: 2, PerGPU: 1})
-				for i := range jobs {
-					jobs[i].AtOnce, jobs[i].Limit = c.ms[i], c.limit[i]
-				}
-				for rank, err := range runMembers(t, jobs, func(p *peerMember) error {
-					tried := 0
-					got, err := runLinears(t.Context(), p.m, program, c.graph, func() {
-						p.f.mu.Lock()
-						defer p.f.mu.Unlock()
-						tried = p.ran[true]
-						clear(p.ran)
-					})
-					if err != nil {
-						return err
-					}
-					p.f.mu.Lock()
-					ran := maps.Clone(p.ran)
-					p.f.mu.Unlock()
-					runs := map[bool]int{false: linears}
-					if c.taken {
-						runs = map[bool]int{true: 1}
-					}
-					switch {
-					case (tried > 0) != (c.limit[p.rank] == 0):
-						return fmt.Errorf("linears at once were tried %d times", tried)
-					case !maps.Equal(ran, runs):
-						return fmt.Errorf("launches of linears at once, and of one: %v, want %v", ran, runs)
-					case got != want:
-						return fmt.Errorf("results are %s, of one process %s", got, want)
-					}
-					return nil
-				}) {
+		for _, c := range program.cases {
+			t.Run(fmt.Sprint(program.linears, " ", c.name), func(t *testing.T) {
+				for rank, err := range c.run(t, program.text, program.linears, want) {
 					if err != nil {
 						t.Errorf("process %d: %v", rank, err)
 					}
@@ -138,6 +105,50 @@ func TestPeerJoints(t *testing.T) {
 			})
 		}
 	}
+}
+
+// jointCase is what linears at once take in two processes, and what memory these have.
+type jointCase struct {
+	name  string
+	ms    [2]float32
+	limit [2]int64 // 0 for plenty
+	graph bool
+	taken bool
+}
+
+// run runs a program of so many linears, and returns what is wrong in each process.
+func (c *jointCase) run(t *testing.T, program string, linears int, want string) []error {
+	jobs := alike(2, peerJob{GPUs: 2, PerGPU: 1})
+	for i := range jobs {
+		jobs[i].AtOnce, jobs[i].Limit = c.ms[i], c.limit[i]
+	}
+	return runMembers(t, jobs, func(p *peerMember) error {
+		tried := 0
+		got, err := runLinears(t.Context(), p.m, program, c.graph, func() {
+			p.f.mu.Lock()
+			defer p.f.mu.Unlock()
+			tried = p.ran[true]
+			clear(p.ran)
+		})
+		if err != nil {
+			return err
+		}
+		p.f.mu.Lock()
+		defer p.f.mu.Unlock()
+		runs := map[bool]int{false: linears}
+		if c.taken {
+			runs = map[bool]int{true: 1}
+		}
+		switch {
+		case (tried > 0) != (c.limit[p.rank] == 0):
+			return fmt.Errorf("linears at once were tried %d times", tried)
+		case !maps.Equal(p.ran, runs):
+			return fmt.Errorf("launches of linears at once, and of one: %v, want %v", p.ran, runs)
+		case got != want:
+			return fmt.Errorf("results are %s, of one process %s", got, want)
+		}
+		return nil
+	})
 }
 
 // TestPeerOwnProducts: hocket's kernel for few rows is one of the choices that processes agree on: whichever the first
