@@ -134,8 +134,8 @@ type World interface {
 	// of the last. Needs Caps.Graphs. In a world with peers, waits for counters are, in every recording, for
 	// the values that they would be for in the first.
 	Capture(issue func() error) (Graph, error)
-	// Settle is called once all is prepared, in all processes alike: what each has measured for itself, and
-	// all must have alike, they take from one of them. It returns what else they must have alike, to be compared.
+	// Settle is called once all is prepared, in all processes alike: what each has chosen by measurement, and
+	// all must have alike, they agree on. It returns what else they must have alike, to be compared.
 	Settle(ctx context.Context) ([]string, error)
 	// Observe sets who is told of marks; nil stops. Not while work is in flight. It may
 	// cost time; without it a world that fails may know less well where.
