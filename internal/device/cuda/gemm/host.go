@@ -68,6 +68,7 @@ func (h *Host) Prepare(g Problem) (*Launch, error) {
 	if st.own, err = h.skinnyLaunch(&g); err == nil && st.own != nil && g.Fixed {
 		return st, nil
 	}
+	st.few = st.own != nil
 	if err == nil {
 		err = st.Describe()
 	}

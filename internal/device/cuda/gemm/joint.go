@@ -48,7 +48,7 @@ func (h *Host) PrepareJoint(j Joint) (own *nvlib.Launch, err error) {
 			st.Free()
 		}
 	}()
-	key := fmt.Sprintf("joint 1; gated %v", j.Gated)
+	key := fmt.Sprintf("joint 2; gated %v", j.Gated)
 	for _, g := range j.List {
 		st, err := h.Prepare(g)
 		if err != nil {
