@@ -163,7 +163,7 @@ func runMember(t *testing.T, dir string, rank, size int, j peerJob, do func(p *p
 		f.lt = &fakeLT{t: t, costs: j.Costs, gpu: f}
 	}
 	if j.AtOnce > 0 {
-		lib = &jointKernels{fakeGPU: f, ms: j.AtOnce, ran: p.ran}
+		lib = &jointKernels{fakeGPU: f, ms: j.AtOnce, two: j.Two, ran: p.ran}
 	}
 	if j.Apart {
 		f.reach.apart = func(a, b int32) bool { return a != b }

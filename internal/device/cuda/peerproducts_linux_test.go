@@ -76,6 +76,7 @@ func TestPeerJoints(t *testing.T) {
 			{name: "slower for the second", ms: [2]float32{1.2, 9}},
 			{name: "slower for the second, which has another algorithm", ms: [2]float32{1.2, 9},
 				costs: [2][]float32{nil, {0.5}}},
+			{name: "slower for the second, but for two", ms: [2]float32{1.2, 9}, two: 1.2},
 			{name: "no memory for the first", ms: [2]float32{1.2, 1.2}, limit: [2]int64{little, 0}},
 		}},
 		{gatedLinears, 2, []jointCase{
@@ -114,6 +115,7 @@ func TestPeerJoints(t *testing.T) {
 type jointCase struct {
 	name  string
 	ms    [2]float32
+	two   float32      // of two at once, where it is not ms
 	limit [2]int64     // 0 for plenty
 	costs [2][]float32 // see peerJob; those algorithms give zeros
 	graph bool
@@ -127,7 +129,7 @@ func (c *jointCase) run(t *testing.T, program string, linears int, want string) 
 		inputs = "zeros"
 	}
 	for i := range jobs {
-		jobs[i].AtOnce, jobs[i].Limit, jobs[i].Costs = c.ms[i], c.limit[i], c.costs[i]
+		jobs[i].AtOnce, jobs[i].Limit, jobs[i].Costs, jobs[i].Two = c.ms[i], c.limit[i], c.costs[i], c.two
 	}
 	return runMembers(t, jobs, func(p *peerMember) error {
 		tried := 0

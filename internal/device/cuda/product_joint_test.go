@@ -18,6 +18,7 @@ import (
 type jointKernels struct {
 	*fakeGPU
 	ms    float32
+	two   float32 // of two at once, where it is not ms; else 0
 	wrong bool
 	made  int
 	ran   map[bool]int // launches of linears at once, and of one
@@ -32,6 +33,9 @@ func (j *jointKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Ste
 	if joint {
 		j.made++
 		ms = j.ms
+		if len(p.Skinny.More) == 1 && j.two > 0 {
+			ms = j.two
+		}
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -34,13 +34,14 @@ type Host struct {
 	live   map[*Launch]bool // not freed
 	chosen map[Sum][]byte   // here
 	agreed map[Sum][]byte   // what all processes take
-	again  []func() error   // see Again
+	again  []func() error   // see Again; none where there is one process
+	apart  map[member]bool  // see noteApart
 }
 
 // NewHost returns a host without GEMMs. tf32 and skinny are as in cuda.Options.
 func NewHost(site Site, drv *nvlib.Driver, g *gpu.GPU, heaps *[3]*gpu.Heap, all *Picks, cache *kernels.Cache, tf32, skinny bool) *Host {
 	return &Host{site: site, drv: drv, gpu: g, heaps: heaps, picks: all, cache: cache, tf32: tf32, skinny: skinny,
-		live: map[*Launch]bool{}, chosen: map[Sum][]byte{}}
+		live: map[*Launch]bool{}, chosen: map[Sum][]byte{}, apart: map[member]bool{}}
 }
 
 // NewStep is a GEMM that cuBLASLt knows nothing of yet, to be freed.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
@@ -64,12 +65,34 @@ func (h *Host) PrepareJoint(j Joint) (own *nvlib.Launch, err error) {
 	faster, err := h.fasterJoint(j, alone, key)
 	if err == nil {
 		h.chosen[sumOf(key)] = jointChoice(faster)
+		h.noteApart(&j, faster)
 	}
 	if err == nil && !faster {
 		own.Free()
 		return nil, nil
 	}
 	return own, err
+}
+
+// member is a linear of a Joint.
+type member struct{ a, b, out nvlib.Ptr }
+
+func (j *Joint) members() (list []member) {
+	for _, g := range j.List {
+		list = append(list, member{g.A, g.B, g.Out})
+	}
+	return list
+}
+
+// noteApart has linears that are apart be in no other Joint where there are several processes: one that has them
+// together knows nothing of a smaller Joint, which would be tried next, and could not refuse it.
+func (h *Host) noteApart(j *Joint, joint bool) {
+	if joint || len(h.again) == 0 {
+		return
+	}
+	for _, m := range j.members() {
+		h.apart[m] = true
+	}
 }
 
 // fits reports whether the kernel for few rows may be chosen for all.
@@ -144,6 +167,9 @@ func (h *Host) fasterJoint(j Joint, alone []*Launch, key string) (bool, error) {
 	defer h.drv.Watch().Release(&all.mu)
 	if agreed := h.agreed[sumOf(key)]; agreed != nil {
 		return !Apart(agreed), nil
+	}
+	if slices.ContainsFunc(j.members(), func(m member) bool { return h.apart[m] }) {
+		return false, nil
 	}
 	if faster, known := all.joint[key]; known {
 		return faster, nil
