@@ -134,8 +134,8 @@ type World interface {
 	// of the last. Needs Caps.Graphs. In a world with peers, waits for counters are, in every recording, for
 	// the values that they would be for in the first.
 	Capture(issue func() error) (Graph, error)
-	// Settle is called once all is prepared, in all processes alike: what each has measured for itself, and
-	// all must have alike, they take from one of them. It returns what else they must have alike, to be compared.
+	// Settle is called once all is prepared, in all processes alike: what each has chosen by measurement, and
+	// all must have alike, they agree on. It returns what else they must have alike, to be compared.
 	Settle(ctx context.Context) ([]string, error)
 	// Observe sets who is told of marks; nil stops. Not while work is in flight. It may
 	// cost time; without it a world that fails may know less well where.
@@ -281,9 +281,9 @@ type Kernel struct {
 	// decline some with ErrUnsupported.
 	Relu bool
 	// Joint makes this several linears of one x at once: Ins are x and a weight for each, Outs their results.
-	// With Gated there are two, and one result: silu of the first times the second, with the bits that it has
-	// where both, and the silu, are stored. For machines with Caps.Chains, which decline with ErrUnsupported
-	// what they are not faster at.
+	// With Gated there are two, and a third result: silu of the first times the second, with the bits that it has
+	// where both, and the silu, are stored; the results of the two need not be. For machines with Caps.Chains, which
+	// decline with ErrUnsupported what they are not faster at.
 	Joint, Gated bool
 	// Constant: no command writes Ins[1], the weight of a linear, or of a joint one any weight, while this one
 	// waits for the commands before it. They may then be read before those end.

@@ -154,7 +154,7 @@ func (d chainDevice) joint(k device.Kernel) (device.Launch, error) {
 	results := make([]device.View, len(weights))
 	for i := len(weights) - 1; i >= 0; i-- {
 		var err error
-		if results[i], err = room(k.Outs[min(i, len(k.Outs)-1)]); err != nil {
+		if results[i], err = room(k.Outs[i]); err != nil {
 			return nil, err
 		}
 		if err := add(device.Kernel{Op: ir.OpLinear, Ins: []device.View{k.Ins[0], weights[i]},
@@ -169,7 +169,7 @@ func (d chainDevice) joint(k device.Kernel) (device.Launch, error) {
 			err = add(device.Kernel{Op: ir.OpSilu, Ins: results[:1], Outs: []device.View{act}})
 		}
 		if err == nil {
-			err = add(device.Kernel{Op: ir.OpMul, Ins: []device.View{act, results[1]}, Outs: k.Outs})
+			err = add(device.Kernel{Op: ir.OpMul, Ins: []device.View{act, results[1]}, Outs: k.Outs[2:]})
 		}
 		return all, err
 	}

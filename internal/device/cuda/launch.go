@@ -19,6 +19,7 @@ type launch struct {
 	steps    []step
 	scratch  []*memory
 	released bool
+	agreeing bool // other processes may have it computed by other algorithms
 	// looked: a kernel of it reports faults; then where it was launched last.
 	looked bool
 	stream string
@@ -78,8 +79,7 @@ func (l *launch) drop() {
 // Prepare compiles and loads what computes k, and picks algorithms.
 func (d *dev) Prepare(k device.Kernel) (device.Launch, error) {
 	return d.prepare(compute.Name(&k), func(l *launch) error {
-		site := compute.Site{GEMMs: d.site.gemms, SMs: d.site.gpu.SMs, FixedProducts: d.w.m.opts.FixedProducts,
-			Shared: d.w.peers != nil}
+		site := compute.Site{GEMMs: d.site.gemms, SMs: d.site.gpu.SMs, FixedProducts: d.w.m.opts.FixedProducts}
 		return compute.Prepare(l, site, &k)
 	})
 }
@@ -154,6 +154,22 @@ func (l *launch) AddCopy(dst, src strided.View) error {
 	steps, err := l.dev.copySteps(dst, src)
 	l.steps = append(l.steps, steps...)
 	return err
+}
+
+// Again has prepare add other steps where processes agree on other choices.
+func (l *launch) Again(prepare func() error) {
+	if l.dev.w.peers == nil {
+		return
+	}
+	l.agreeing = true
+	l.dev.site.gemms.Again(func() error {
+		if l.released {
+			return nil
+		}
+		l.drop()
+		l.released, l.steps, l.scratch = false, nil, nil
+		return prepare()
+	})
 }
 
 // AddProduct adds a product by cuBLASLt.

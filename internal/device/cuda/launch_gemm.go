@@ -34,17 +34,13 @@ func (s *stream) PrepareLaunches(list []device.Launch) error {
 	if s.dev.site.foreign {
 		return nil
 	}
-	need, products := int64(0), false
+	need := int64(0)
 	for _, l := range list {
 		if k, ok := l.(*launch); ok && k != nil {
 			need = max(need, k.workspace())
-			products = products || slices.ContainsFunc(k.steps, func(st step) bool { _, is := st.(gemmLaunch); return is })
 		}
 	}
 	w := s.dev.w
-	if w.peers != nil && products { // another process's algorithm may need more
-		need = gemm.WorkspaceBytes
-	}
 	if need == 0 {
 		return nil
 	}
@@ -55,9 +51,12 @@ func (s *stream) PrepareLaunches(list []device.Launch) error {
 	return reserveWorkspace(s, need, need)
 }
 
-// workspace is what the products of l need, in bytes.
+// workspace is what the products of l need, in bytes, or may need once processes agree.
 func (l *launch) workspace() int64 {
 	need := int64(0)
+	if l.agreeing {
+		return gemm.WorkspaceBytes
+	}
 	for _, st := range l.steps {
 		if g, ok := st.(gemmLaunch); ok {
 			need = max(need, g.Workspace())

@@ -124,6 +124,7 @@ func TestNodesKilled(t *testing.T) {
 type peerMember struct {
 	rank int
 	f    *fakeGPU
+	ran  map[bool]int // see jointKernels
 	w    *procs.World
 	m    *hocket.Machine
 }
@@ -157,22 +158,26 @@ func runMember(t *testing.T, dir string, rank, size int, j peerJob, do func(p *p
 	f.queue()
 	f.shareMemory()
 	f.numbers, f.limit = j.Numbers, j.Limit
-	if j.Costs != nil {
+	lib, p := Library(f), &peerMember{rank: rank, f: f, w: w, ran: map[bool]int{}}
+	if j.Costs != nil || j.AtOnce > 0 {
 		f.lt = &fakeLT{t: t, costs: j.Costs, gpu: f}
+	}
+	if j.AtOnce > 0 {
+		lib = &jointKernels{fakeGPU: f, ms: j.AtOnce, two: j.Two, ran: p.ran}
 	}
 	if j.Apart {
 		f.reach.apart = func(a, b int32) bool { return a != b }
 	}
 	name := fmt.Sprint(t.Name(), rank)
 	device.Register(name, func(*procs.World) (device.Machine, error) {
-		return newJoined(f.system(), Options{Kernels: f, RanksPerGPU: j.PerGPU, Peers: w, TeamTimeout: j.Timeout})
+		return newJoined(f.system(), Options{Kernels: lib, Skinny: j.AtOnce > 0, RanksPerGPU: j.PerGPU, Peers: w,
+			TeamTimeout: j.Timeout})
 	})
-	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: name})
-	if err != nil {
+	if p.m, err = hocket.Open(t.Context(), hocket.MachineOptions{Name: name}); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, m.Close()) }()
-	return do(&peerMember{rank, f, w, m})
+	defer func() { err = errors.Join(err, p.m.Close()) }()
+	return do(p)
 }
 
 // alike are the jobs of n members that differ in nothing.

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/peers"
 	"hocket.example/hocket/internal/nvlib"
@@ -64,7 +62,7 @@ func spread(w *world, ranks int) error {
 	for r, p := range places {
 		s := at[p.Key]
 		if s == nil {
-			s = newSite(w, p.GPU, false)
+			s = newSite(w, p.GPU)
 			s.foreign, s.owner, s.key, s.far = p.Foreign, p.Owner, p.Key, p.Far
 			at[p.Key] = s
 			w.all = append(w.all, s)
@@ -133,14 +131,18 @@ func (w *world) blame(err error, owner int) error {
 	return errors.Join(w.peers.Blame(owner, "did not come to a launch that this process waits in"), err)
 }
 
-// Settle implements device.World: products are computed by the same algorithms everywhere, and what must be alike is
+// Settle implements device.World: products are computed by the same choices everywhere, and what must be alike is
 // compared.
 func (w *world) Settle(ctx context.Context) ([]string, error) {
 	if w.peers == nil {
 		return nil, nil
 	}
-	if err := settleProducts(ctx, w); err != nil {
-		return nil, err
+	var products []peers.Products
+	for _, s := range w.sites {
+		products = append(products, peers.Products{Host: s.gemms, Bound: s.bound})
+	}
+	if err := peers.SettleProducts(ctx, w.peers, w.guard.Exclusive, products); err != nil {
+		return nil, fmt.Errorf("cuda: %w", err)
 	}
 	w.mu.Lock()
 	lines := matched(w)
@@ -150,27 +152,6 @@ func (w *world) Settle(ctx context.Context) ([]string, error) {
 	}
 	// Where things lie only those need have alike that map them.
 	return nil, w.peers.SameListOfNode(ctx, w.peers.Name+": memory and kernels of the node", lines)
-}
-
-// settleProducts has all processes compute products alike.
-func settleProducts(ctx context.Context, w *world) error {
-	w.mu.Lock()
-	own := map[gemm.Sum][]byte{}
-	for _, s := range w.sites {
-		maps.Copy(own, s.gemms.Chosen())
-	}
-	w.mu.Unlock()
-	all, err := peers.AgreeProducts(ctx, w.peers, own)
-	if err != nil {
-		return err
-	}
-	defer w.guard.Exclusive()()
-	for _, s := range w.sites {
-		if err := s.bound(func() error { return s.gemms.Adopt(all) }); err != nil {
-			return fmt.Errorf("cuda: %w", err)
-		}
-	}
-	return nil
 }
 
 // sharedHeap is the heap of memory that other processes map, or that this one maps of another.

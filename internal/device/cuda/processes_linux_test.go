@@ -46,6 +46,8 @@ type peerJob struct {
 	Loads   []peerLoad
 	Fault   peerFault
 	Costs   []float32 // of algorithms of products; nil for none of the vendor's
+	AtOnce  float32   // milliseconds of linears at once, of one 1; 0 for no kernel for few rows
+	Two     float32   // of two at once, where that is not AtOnce
 	Apart   bool      // its GPUs do not reach each other, nor others
 	NCCL    string    // the folder in which fakes of NCCL meet; empty for none
 	Hang    bool      // NCCL never is ready

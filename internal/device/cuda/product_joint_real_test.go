@@ -69,12 +69,13 @@ func TestJointReal(t *testing.T) {
 				var alone []device.View
 				for i, n := range c.ns {
 					alone = append(alone, room(dt, rows, n))
-					if i == 0 || !c.gated {
-						k.Outs = append(k.Outs, room(dt, rows, n))
-					}
+					k.Outs = append(k.Outs, room(dt, rows, n))
 					run(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, weights[i]}, Outs: alone[i : i+1]})
 				}
+				results := k.Outs
 				if c.gated {
+					k.Outs = append(k.Outs, room(dt, rows, c.ns[0]))
+					results = k.Outs[2:]
 					run(device.Kernel{Op: ir.OpSilu, Ins: alone[:1], Outs: alone[:1]})
 					run(device.Kernel{Op: ir.OpMul, Ins: alone, Outs: alone[:1]})
 				}
@@ -83,7 +84,7 @@ func TestJointReal(t *testing.T) {
 				if !taken {
 					continue
 				}
-				for i, out := range k.Outs {
+				for i, out := range results {
 					got, want := fetch(out), fetch(alone[i])
 					for e, v := range got {
 						if dt == ir.F16 { // what overflows in one may just not in the other

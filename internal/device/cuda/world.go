@@ -153,10 +153,9 @@ func (w *world) open(ranks int) error {
 	return nil
 }
 
-// newSite returns one of a GPU; skinny is as in Options.
-func newSite(w *world, g *gpu.GPU, skinny bool) *site {
+func newSite(w *world, g *gpu.GPU) *site {
 	s := &site{w: w, gpu: g, clock: timeline.NewClock(w.drv)}
-	s.gemms = gemm.NewHost(s, w.drv, g, &s.heaps, &w.m.sys.Picks, w.m.cache, w.m.opts.TF32, skinny)
+	s.gemms = gemm.NewHost(s, w.drv, g, &s.heaps, &w.m.sys.Picks, w.m.cache, w.m.opts.TF32, w.m.opts.Skinny)
 	s.report = signal.NewReport(w.drv, &s.heaps)
 	s.signals = &signal.GPU{Drv: w.drv, Heaps: &s.heaps, Bound: s.bound, Lost: s.lost,
 		Alloc: func(bytes int64) (nvlib.Ptr, error) {
@@ -175,7 +174,7 @@ func (w *world) place(ranks int) error {
 		return spread(w, ranks)
 	}
 	for _, g := range w.m.sys.GPUs[:min(ranks, len(w.m.sys.GPUs))] {
-		w.sites = append(w.sites, newSite(w, g, w.m.opts.Skinny))
+		w.sites = append(w.sites, newSite(w, g))
 	}
 	w.all = w.sites
 	for r := range ranks {

@@ -50,7 +50,7 @@ func (b *builder) takeJoint(j *fuse.Joint) (bool, error) {
 		k.Constant = k.Constant && b.im.constant(c.Ins[1].Buf)
 	}
 	if k.Gated {
-		k.Outs = b.im.Views(p.Cmds[j.Gate[1]].Outs...)
+		k.Outs = append(k.Outs, b.im.View(p.Cmds[j.Gate[1]].Outs[0]))
 	}
 	return b.launchFor(j.Members(), k)
 }

@@ -1,7 +1,9 @@
 package compute
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gemm"
@@ -9,37 +11,44 @@ import (
 )
 
 // addJoint computes linears of one x at once, where that is faster than one after the other, which is what stays where
-// bits must not follow from a measurement, and where several processes would each make one of their own.
+// bits must not follow from a measurement.
 func (b *builder) addJoint(dk *device.Kernel) error {
 	decline := func(why string) error { return fmt.Errorf("%w: linears at once: %s", device.ErrUnsupported, why) }
-	results := len(dk.Ins) - 1
+	linears := len(dk.Ins) - 1
+	results := linears
 	if dk.Gated {
-		results = 1
+		results++
 	}
 	switch {
-	case len(dk.Ins) < 3 || len(dk.Outs) != results || dk.Gated && len(dk.Ins) != 3 || dk.Op != ir.OpLinear:
+	case linears < 2 || len(dk.Outs) != results || dk.Gated && linears != 2 || dk.Op != ir.OpLinear:
 		return fmt.Errorf("%d operands and %d results are no linears at once", len(dk.Ins), len(dk.Outs))
 	case dk.Fixed || b.site.FixedProducts:
 		return decline("products are fixed")
-	case b.site.Shared:
-		return decline("ranks of several processes")
 	}
-	var list []*kernel
-	for i, weight := range dk.Ins[1:] {
-		k := &kernel{Kernel: device.Kernel{Op: ir.OpLinear, Ins: []device.View{dk.Ins[0], weight},
-			Outs: dk.Outs[min(i, results-1):][:1], Red: ir.NoRed}}
+	list := members(dk)
+	for _, k := range list {
 		if err := k.resolve(b); err != nil {
 			return err
 		}
+	}
+	j := gemm.Joint{Gated: dk.Gated}
+	if dk.Gated {
+		gate := list[2]
+		if err := gate.checkOverlap(); err != nil {
+			return err
+		}
+		if !slices.Equal(gate.out.Strides, list[0].out.Strides) {
+			return decline("results that lie otherwise than the gated")
+		}
+		j.Out = gate.out.Addr
+	}
+	for i, k := range list[:linears] {
 		if err := k.checkGEMM(); err != nil {
 			return err
 		}
-		list = append(list, k)
-	}
-	j := gemm.Joint{Gated: dk.Gated, Out: list[0].out.Addr}
-	for i, k := range list {
 		for _, o := range list {
-			if k.out.Overlaps(&o.ins[0]) || k.out.Overlaps(&o.ins[1]) || o != k && !dk.Gated && k.out.Overlaps(&o.out) {
+			if o != k && o.Op == ir.OpLinear && k.out.Overlaps(&o.out) || o.out.Overlaps(&k.ins[0]) ||
+				o.out.Overlaps(&k.ins[1]) {
 				return decline("operands that overlap results")
 			}
 		}
@@ -60,5 +69,34 @@ func (b *builder) addJoint(dk *device.Kernel) error {
 		return decline("one after the other is no slower")
 	}
 	b.AddOwn(own)
+	return nil
+}
+
+// members are what linears at once compute, one after the other.
+func members(dk *device.Kernel) (list []*kernel) {
+	for i, weight := range dk.Ins[1:] {
+		list = append(list, &kernel{Kernel: device.Kernel{Op: ir.OpLinear, Ins: []device.View{dk.Ins[0], weight},
+			Outs: dk.Outs[i : i+1], Red: ir.NoRed, Constant: dk.Constant, Timed: dk.Timed}})
+	}
+	if dk.Gated {
+		dt := dk.Outs[2].DType
+		list = append(list, &kernel{Kernel: device.Kernel{Op: ir.OpMul, Ins: dk.Outs[:2], Outs: dk.Outs[2:], Red: ir.NoRed,
+			Links: []device.Link{{Op: ir.OpSilu, Args: []int{0}, DType: dt}, {Op: ir.OpMul, Args: []int{^0, 1}, DType: dt}}}})
+	}
+	return list
+}
+
+// addJointOrApart is for linears that were at once, and stay one launch also where processes have agreed that they are
+// computed one after the other.
+func (b *builder) addJointOrApart(dk *device.Kernel) error {
+	err := b.addJoint(dk)
+	if !errors.Is(err, device.ErrUnsupported) {
+		return err
+	}
+	for _, k := range members(dk) {
+		if err := b.build(k); err != nil {
+			return err
+		}
+	}
 	return nil
 }

@@ -36,6 +36,10 @@ type Launch interface {
 	// AddUser adds a kernel of the user's, AddUnchanged one that looks for what it changed.
 	AddUser(u kernels.User) error
 	AddUnchanged(u kernels.Unchanged) error
+
+	// Again keeps what adds the steps anew, in place of those that were added, where processes agree on other choices
+	// than were made.
+	Again(prepare func() error)
 }
 
 // Site is what choices depend on.
@@ -43,7 +47,6 @@ type Site struct {
 	GEMMs         *gemm.Host
 	SMs           int  // of the GPU
 	FixedProducts bool // as in cuda.Options
-	Shared        bool // ranks are of several processes
 }
 
 // builder adds the steps of one kernel.
@@ -59,7 +62,10 @@ func Prepare(l Launch, site Site, dk *device.Kernel) error {
 	case dk.User != nil:
 		return b.addUser(dk)
 	case dk.Joint:
+		l.Again(func() error { return b.addJointOrApart(dk) })
 		return b.addJoint(dk)
+	case dk.Op == ir.OpLinear, dk.Op == ir.OpMatmul:
+		l.Again(func() error { return b.build(&kernel{Kernel: *dk}) })
 	}
 	return b.build(&kernel{Kernel: *dk})
 }

@@ -1,52 +1,61 @@
 package gemm
 
-import (
-	"crypto/sha256"
-	"fmt"
-)
+import "crypto/sha256"
 
-// Sum stands for a product: the same in every process that has GPUs alike.
+// Ranks of several processes compute by the same choices, though each process has measured for itself: once all is
+// prepared they exchange what they chose, and what was chosen otherwise is prepared again.
+
+// Sum stands for what a choice depends on: the same in every process that has GPUs alike.
 type Sum [8]byte
 
-// ChosenBytes is how many bytes a pick has, as it is kept.
+// ChosenBytes is how many bytes a choice has, as it is kept.
 const ChosenBytes = 72
 
-func (st *Launch) sum() (s Sum) {
-	h := sha256.Sum256([]byte(st.key()))
+func sumOf(key string) (s Sum) {
+	h := sha256.Sum256([]byte(key))
 	copy(s[:], h[:])
 	return s
 }
 
-// Chosen lists the algorithms of all products that cuBLASLt computes.
-func (h *Host) Chosen() map[Sum][]byte {
-	all := map[Sum][]byte{}
-	for st := range h.Live {
-		if st.Product != nil {
-			p := Pick{Algo: st.Product.Algo(), Need: st.Need}
-			all[st.sum()] = p.bytes()
-		}
+// What stands in the place of what an algorithm needs where no algorithm was chosen.
+const (
+	ownNeed   = -1 // hocket's kernel
+	jointNeed = -2 // one launch for linears of one x
+	apartNeed = -3 // none, since it is not faster, or was not tried
+)
+
+// jointChoice is whether linears are one launch, as a choice.
+func jointChoice(joint bool) []byte {
+	p := Pick{Need: apartNeed}
+	if joint {
+		p.Need = jointNeed
 	}
-	return all
+	return p.bytes()
 }
 
-// Adopt has products computed by others' algorithms, where these are other ones. Nothing of them runs.
+// Apart reports whether a choice is that linears are not one launch. It holds for all processes, whoever made it:
+// who prepared linears alone does not join them later.
+func Apart(choice []byte) bool { return string(choice) == string(jointChoice(false)) }
+
+// Chosen lists what was chosen for all products and linears of one x that were prepared.
+func (h *Host) Chosen() map[Sum][]byte { return h.chosen }
+
+// Again keeps what prepares something anew, if Adopt changes a choice.
+func (h *Host) Again(prepare func() error) { h.again = append(h.again, prepare) }
+
+// Adopt has everything take these choices: what is prepared from now on, and, if any is another than before, what was
+// prepared already. Nothing of it runs. The context is current.
 func (h *Host) Adopt(theirs map[Sum][]byte) error {
-	for st := range h.Live {
-		if st.Product == nil {
-			continue
+	changed, again := false, h.again
+	for s, own := range h.chosen {
+		changed = changed || theirs[s] != nil && string(theirs[s]) != string(own)
+	}
+	h.agreed, h.again = theirs, nil
+	for _, prepare := range again {
+		if !changed {
+			break
 		}
-		b := theirs[st.sum()]
-		own := Pick{Algo: st.Product.Algo(), Need: st.Need}
-		if b == nil || string(b) == string(own.bytes()) {
-			continue
-		}
-		p := st.kept(b)
-		if p == nil || p.own {
-			return fmt.Errorf("product %s: cuBLASLt refuses the algorithm that another process has found fastest for it; are libraries and drivers of all processes the same?", st.Problem.String())
-		}
-		st.Need, st.guess = p.Need, false
-		st.Product = st.NewProduct(p.Algo, st.Problem.B, st.Problem.A, st.Problem.Out)
-		if err := h.exercise(st, p, st.key()+" adopted"); err != nil {
+		if err := prepare(); err != nil {
 			return err
 		}
 	}

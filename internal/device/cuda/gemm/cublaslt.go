@@ -69,6 +69,7 @@ type Launch struct {
 	Need    int64         // workspace, in bytes
 	guess   bool          // see pick
 	own     *nvlib.Launch // hocket's kernel for few rows, while it may be chosen; else nil
+	few     bool          // it could be chosen
 }
 
 // WorkspaceBytes is what algorithms may use, on each stream.
@@ -174,10 +175,10 @@ func (st *Launch) dropOwn() {
 // Free gives back what cuBLASLt has of the product: once, when its launch is released
 // or else with the world. The caller holds the world's mutex.
 func (st *Launch) Free() {
-	if !st.host.Live[st] {
+	if !st.host.live[st] {
 		return
 	}
-	delete(st.host.Live, st)
+	delete(st.host.live, st)
 	if st.Product != nil {
 		st.Product.Free()
 	}
@@ -192,11 +193,11 @@ func (st *Launch) Free() {
 	}
 }
 
-// key says all that the choice of an algorithm depends on: equal keys, equal
+// key says all that the choice of an algorithm depends on, and nothing of the choice: equal keys, equal
 // choices.
 func (st *Launch) key() string {
 	g, own := &st.Problem, ""
-	if st.own != nil {
+	if st.few {
 		own = "; own"
 	}
 	return fmt.Sprintf("product 2; %s %s, %d SMs of which %d; cuBLASLt %d; %s tf32=%v %dx%dx%d batch %d ld %d steps %d,%d,%d transposed %v,%v bias %v aligned %d; measured=%v workspace %d",

@@ -31,18 +31,23 @@ type Host struct {
 	cache  *kernels.Cache   // keeps picks; nil for none
 	tf32   bool             // GEMMs of f32 multiply operands rounded to 11 bits
 	skinny bool             // hocket's kernel for few rows may be picked
-	Live   map[*Launch]bool // not freed
+	live   map[*Launch]bool // not freed
+	chosen map[Sum][]byte   // here
+	agreed map[Sum][]byte   // what all processes take
+	again  []func() error   // see Again; none where there is one process
+	apart  map[member]bool  // see noteApart
 }
 
 // NewHost returns a host without GEMMs. tf32 and skinny are as in cuda.Options.
 func NewHost(site Site, drv *nvlib.Driver, g *gpu.GPU, heaps *[3]*gpu.Heap, all *Picks, cache *kernels.Cache, tf32, skinny bool) *Host {
-	return &Host{site: site, drv: drv, gpu: g, heaps: heaps, picks: all, cache: cache, tf32: tf32, skinny: skinny, Live: map[*Launch]bool{}}
+	return &Host{site: site, drv: drv, gpu: g, heaps: heaps, picks: all, cache: cache, tf32: tf32, skinny: skinny,
+		live: map[*Launch]bool{}, chosen: map[Sum][]byte{}, apart: map[member]bool{}}
 }
 
 // NewStep is a GEMM that cuBLASLt knows nothing of yet, to be freed.
 func (h *Host) NewStep(lib *nvlib.CuBLASLt, handle nvlib.LtHandle, g LtProblem) *Launch {
 	st := &Launch{host: h, Library: lib, Handle: handle, Problem: g}
-	h.Live[st] = true
+	h.live[st] = true
 	return st
 }
 
@@ -64,6 +69,7 @@ func (h *Host) Prepare(g Problem) (*Launch, error) {
 	if st.own, err = h.skinnyLaunch(&g); err == nil && st.own != nil && g.Fixed {
 		return st, nil
 	}
+	st.few = st.own != nil
 	if err == nil {
 		err = st.Describe()
 	}
@@ -85,7 +91,7 @@ func (h *Host) Prepare(g Problem) (*Launch, error) {
 
 // Guesses names the GEMMs that run by a guess for want of memory to time others in.
 func (h *Host) Guesses() (list []string) {
-	for st := range h.Live {
+	for st := range h.live {
 		if st.guess {
 			list = append(list, st.Problem.String())
 		}
@@ -95,7 +101,7 @@ func (h *Host) Guesses() (list []string) {
 
 // FreeAll frees the GEMMs that are left.
 func (h *Host) FreeAll() {
-	for st := range h.Live {
+	for st := range h.live {
 		st.Free()
 	}
 }

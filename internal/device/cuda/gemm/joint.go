@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
@@ -16,7 +17,7 @@ import (
 // than one after the other, each as it was picked, and gives the same bits where sums are exact.
 
 // Joint is linears of one x: list differ in B, Out and N alone. Gated: there are two, whose results
-// nobody sees, and Out is silu of the first times the second.
+// nobody sees nor stores, and Out is silu of the first times the second.
 type Joint struct {
 	List  []Problem
 	Gated bool
@@ -48,7 +49,7 @@ func (h *Host) PrepareJoint(j Joint) (own *nvlib.Launch, err error) {
 			st.Free()
 		}
 	}()
-	key := fmt.Sprintf("joint 1; gated %v", j.Gated)
+	key := fmt.Sprintf("joint 2; gated %v", j.Gated)
 	for _, g := range j.List {
 		st, err := h.Prepare(g)
 		if err != nil {
@@ -62,11 +63,36 @@ func (h *Host) PrepareJoint(j Joint) (own *nvlib.Launch, err error) {
 		key += "; " + st.key()
 	}
 	faster, err := h.fasterJoint(j, alone, key)
+	if err == nil {
+		h.chosen[sumOf(key)] = jointChoice(faster)
+		h.noteApart(&j, faster)
+	}
 	if err == nil && !faster {
 		own.Free()
 		return nil, nil
 	}
 	return own, err
+}
+
+// member is a linear of a Joint.
+type member struct{ a, b, out nvlib.Ptr }
+
+func (j *Joint) members() (list []member) {
+	for _, g := range j.List {
+		list = append(list, member{g.A, g.B, g.Out})
+	}
+	return list
+}
+
+// noteApart has linears that are apart be in no other Joint where there are several processes: one that has them
+// together knows nothing of a smaller Joint, which would be tried next, and could not refuse it.
+func (h *Host) noteApart(j *Joint, joint bool) {
+	if joint || len(h.again) == 0 {
+		return
+	}
+	for _, m := range j.members() {
+		h.apart[m] = true
+	}
 }
 
 // fits reports whether the kernel for few rows may be chosen for all.
@@ -131,14 +157,20 @@ func (j *Joint) gate(at *jointOperands) kernels.Problem {
 	return p
 }
 
-// fasterJoint reports whether one launch is faster than all alone: as was found before, or by measurement. Where
-// nothing can be measured it is not, this time.
+// fasterJoint reports whether one launch is faster than all alone: as was agreed, or found before, or by measurement.
+// Where nothing can be measured it is not, in this process.
 func (h *Host) fasterJoint(j Joint, alone []*Launch, key string) (bool, error) {
 	all := h.picks
 	if w := h.drv.Watch(); !w.Hold(&all.mu) {
 		return false, errors.New("given up: a call of the driver did not return")
 	}
 	defer h.drv.Watch().Release(&all.mu)
+	if agreed := h.agreed[sumOf(key)]; agreed != nil {
+		return !Apart(agreed), nil
+	}
+	if slices.ContainsFunc(j.members(), func(m member) bool { return h.apart[m] }) {
+		return false, nil
+	}
 	if faster, known := all.joint[key]; known {
 		return faster, nil
 	}
@@ -146,17 +178,17 @@ func (h *Host) fasterJoint(j Joint, alone []*Launch, key string) (bool, error) {
 	faster := kept && len(note) == 1 && note[0] == 1
 	if !kept || len(note) != 1 {
 		var err error
-		if faster, err = h.raceJoint(j, alone); err != nil {
-			if withoutTrial(err) {
-				err = nil
-			}
+		faster, err = h.raceJoint(j, alone)
+		if err != nil && !withoutTrial(err) {
 			return false, err
 		}
 		note = []byte{0}
 		if faster {
 			note[0] = 1
 		}
-		h.cache.StoreNote(key, note)
+		if err == nil {
+			h.cache.StoreNote(key, note)
+		}
 	}
 	if all.joint == nil {
 		all.joint = map[string]bool{}

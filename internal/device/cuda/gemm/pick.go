@@ -70,8 +70,15 @@ func (h *Host) pick(st *Launch) (*Pick, error) {
 	}
 	defer h.drv.Watch().Release(&all.mu)
 	key := st.key()
+	sum := sumOf(key)
 	p, known := all.made[key]
-	if !known {
+	if agreed := h.agreed[sum]; agreed != nil {
+		if p = st.kept(agreed); p == nil {
+			return nil, fmt.Errorf("product %s: cuBLASLt refuses the algorithm that another process has found fastest for it; "+
+				"are libraries and drivers of all processes the same?", st.Problem.String())
+		}
+		key += " adopted"
+	} else if !known {
 		var ran bool
 		var err error
 		if p, ran, err = h.choose(st, key); err != nil {
@@ -82,6 +89,9 @@ func (h *Host) pick(st *Launch) (*Pick, error) {
 		}
 		all.made[key] = p
 		h.picks.noteRan(h.gpu, key, ran)
+	}
+	if p != nil {
+		h.chosen[sum] = p.bytes()
 	}
 	if p == nil || p.own || !st.Problem.Relu {
 		return p, h.exercise(st, p, key)
@@ -244,9 +254,6 @@ func (g *LtProblem) String() string {
 	}
 	return fmt.Sprintf("%s%dx%dx%d %s", batch, g.M, g.N, g.K, g.DType)
 }
-
-// ownNeed stands on disk for hocket's kernel, in the place of what an algorithm needs.
-const ownNeed = -1
 
 // bytes is the pick as it is kept on disk.
 func (p *Pick) bytes() []byte {

@@ -12,9 +12,38 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// AgreeProducts has all processes compute products by the same algorithms, which each has timed for itself: it returns
-// those of the process with the lowest number that has the product. Sums are then taken in one order on all ranks. It
-// takes as many rounds as the process with the most products needs.
+// Products are those that a GPU of this process computes.
+type Products struct {
+	*gemm.Host
+	Bound func(func() error) error // runs what wants the GPU's context
+}
+
+// SettleProducts has all processes compute products alike: what was chosen otherwise is prepared again. lock has the
+// world exclusively.
+func SettleProducts(ctx context.Context, p *procs.Spread, lock func() (unlock func()), here []Products) error {
+	unlock := lock()
+	own := map[gemm.Sum][]byte{}
+	for _, h := range here {
+		maps.Copy(own, h.Chosen())
+	}
+	unlock()
+	all, err := AgreeProducts(ctx, p, own)
+	if err != nil {
+		return err
+	}
+	defer lock()()
+	for _, h := range here {
+		if err := h.Bound(func() error { return h.Adopt(all) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AgreeProducts has all processes compute products by the same choices, which each has timed for itself: it returns
+// those of the process with the lowest number that has the product. Linears of one x are one launch only where no
+// process has them apart. Sums are then taken in one order on all ranks. It takes as many rounds as the process with
+// the most choices needs.
 func AgreeProducts(ctx context.Context, p *procs.Spread, own map[gemm.Sum][]byte) (map[gemm.Sum][]byte, error) {
 	const entry = len(gemm.Sum{}) + gemm.ChosenBytes
 	const most = procs.MaxValue / entry
@@ -50,8 +79,10 @@ func AgreeProducts(ctx context.Context, p *procs.Spread, own map[gemm.Sum][]byte
 		for process, v := range all {
 			for ; len(v) >= entry; v = v[entry:] {
 				s := gemm.Sum(v[:len(gemm.Sum{})])
-				if of, there := lowestOf[s]; !there || process < of {
-					lowest[s], lowestOf[s] = slices.Clone(v[len(gemm.Sum{}):entry]), process
+				choice := v[len(gemm.Sum{}):entry]
+				of, there := lowestOf[s]
+				if !there || gemm.Apart(choice) || process < of && !gemm.Apart(lowest[s]) {
+					lowest[s], lowestOf[s] = slices.Clone(choice), process
 				}
 			}
 		}

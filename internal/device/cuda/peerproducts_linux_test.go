@@ -1,0 +1,213 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device"
+	procs "hocket.example/hocket/internal/world"
+)
+
+const (
+	threeLinears = `mesh d[2]
+func f(
+  %x: bf16[1, 1024], %q: bf16[2048, 1024], %k: bf16[2048, 1024], %v: bf16[2048, 1024]
+) -> (bf16[1, 2048], bf16[1, 2048], bf16[1, 2048]) {
+  %a = linear %x, %q
+  %b = linear %x, %k
+  %c = linear %x, %v
+  return %a, %b, %c
+}`
+	gatedLinears = `mesh d[2]
+func f(%x: bf16[1, 1024], %g: bf16[2048, 1024], %u: bf16[2048, 1024]) -> bf16[1, 2048] {
+  %a = linear %x, %g
+  %b = linear %x, %u
+  %s = silu %a
+  %y = mul %s, %b
+  return %y
+}`
+)
+
+// runLinears loads a program, and returns a hash of its results; prepared is called before the run.
+func runLinears(ctx context.Context, m *hocket.Machine, program, inputs string, graph bool,
+	prepared func()) (string, error) {
+	p, err := hocket.Parse("linears.hkt", program)
+	if err != nil {
+		return "", err
+	}
+	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Gather: true, Graph: graph})
+	if err != nil {
+		return "", err
+	}
+	defer model.Close()
+	if err := model.Prepare(ctx, nil); err != nil {
+		return "", err
+	}
+	in, err := model.RandomInputs(inputs)
+	if err != nil {
+		return "", err
+	}
+	prepared()
+	r, err := model.Run(ctx, hocket.Args{In: in})
+	if err != nil {
+		return "", err
+	}
+	return r.OutputsSHA256(), nil
+}
+
+// TestPeerJoints: linears of one x are one launch in all of several processes, or in none: where one of them finds it
+// slower, or has no memory to try it in, they are computed one after the other, with the results of one process.
+func TestPeerJoints(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long under the race detector")
+	}
+	const little = 160 << 20 // for the programs, and no trial
+	for _, program := range []struct {
+		text    string
+		linears int
+		cases   []jointCase
+	}{
+		{threeLinears, 3, []jointCase{
+			{name: "faster", ms: [2]float32{1.2, 1.4}, taken: true},
+			{name: "slower for the second", ms: [2]float32{1.2, 9}},
+			{name: "slower for the second, which has another algorithm", ms: [2]float32{1.2, 9},
+				costs: [2][]float32{nil, {0.5}}},
+			{name: "slower for the second, but for two", ms: [2]float32{1.2, 9}, two: 1.2},
+			{name: "no memory for the first", ms: [2]float32{1.2, 1.2}, limit: [2]int64{little, 0}},
+		}},
+		{gatedLinears, 2, []jointCase{
+			{name: "faster, by graph", ms: [2]float32{1.2, 1.4}, taken: true, graph: true},
+			{name: "slower for the first", ms: [2]float32{9, 1.2}},
+			{name: "slower for the second, by graph", ms: [2]float32{1.2, 9}, graph: true},
+			{name: "no memory for the second", ms: [2]float32{1.2, 1.2}, limit: [2]int64{0, little}},
+		}},
+	} {
+		f := newFake(t, 2)
+		name := fmt.Sprint(t.Name(), program.linears)
+		device.Register(name, func(*procs.World) (device.Machine, error) {
+			return newMachine(f.system(), Options{Kernels: f}), nil
+		})
+		alone, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := runLinears(t.Context(), alone, program.text, "ints:1", false, func() {})
+		if err = errors.Join(err, alone.Close()); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range program.cases {
+			t.Run(fmt.Sprint(program.linears, " ", c.name), func(t *testing.T) {
+				for rank, err := range c.run(t, program.text, program.linears, want) {
+					if err != nil {
+						t.Errorf("process %d: %v", rank, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// jointCase is what linears at once take in two processes, and what memory these have.
+type jointCase struct {
+	name  string
+	ms    [2]float32
+	two   float32      // of two at once, where it is not ms
+	limit [2]int64     // 0 for plenty
+	costs [2][]float32 // see peerJob; those algorithms give zeros
+	graph bool
+	taken bool
+}
+
+// run runs a program of so many linears, and returns what is wrong in each process.
+func (c *jointCase) run(t *testing.T, program string, linears int, want string) []error {
+	jobs, inputs := alike(2, peerJob{GPUs: 2, PerGPU: 1}), "ints:1"
+	if c.costs[1] != nil {
+		inputs = "zeros"
+	}
+	for i := range jobs {
+		jobs[i].AtOnce, jobs[i].Limit, jobs[i].Costs, jobs[i].Two = c.ms[i], c.limit[i], c.costs[i], c.two
+	}
+	return runMembers(t, jobs, func(p *peerMember) error {
+		tried := 0
+		got, err := runLinears(t.Context(), p.m, program, inputs, c.graph, func() {
+			p.f.mu.Lock()
+			defer p.f.mu.Unlock()
+			tried = p.ran[true]
+			clear(p.ran)
+		})
+		if err != nil {
+			return err
+		}
+		p.f.mu.Lock()
+		defer p.f.mu.Unlock()
+		runs := map[bool]int{false: linears}
+		if c.taken {
+			runs = map[bool]int{true: 1}
+		}
+		switch {
+		case (tried > 0) != (c.limit[p.rank] == 0):
+			return fmt.Errorf("linears at once were tried %d times", tried)
+		case !maps.Equal(p.ran, runs):
+			return fmt.Errorf("launches of linears at once, and of one: %v, want %v", p.ran, runs)
+		case got != want && inputs != "zeros":
+			return fmt.Errorf("results are %s, of one process %s", got, want)
+		}
+		return nil
+	})
+}
+
+// TestPeerOwnProducts: hocket's kernel for few rows is one of the choices that processes agree on: whichever the first
+// has found fastest, all take.
+func TestPeerOwnProducts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes long under the race detector")
+	}
+	const program = `mesh d[2]
+func f(%x: bf16[64, 1024], %w: bf16[2048, 1024]) -> bf16[64, 2048] {
+  %y = linear %x, %w
+  return %y
+}`
+	slow, fast := []float32{3, 4}, []float32{3, 0.5} // hocket's kernel takes 1
+	for _, c := range []struct {
+		name  string
+		costs [2][]float32
+		own   int
+	}{
+		{"the kernel", [2][]float32{slow, fast}, 1},
+		{"an algorithm", [2][]float32{fast, slow}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			jobs := alike(2, peerJob{GPUs: 2, PerGPU: 1, AtOnce: 1})
+			for i := range jobs {
+				jobs[i].Costs = c.costs[i]
+			}
+			for rank, err := range runMembers(t, jobs, func(p *peerMember) error {
+				before, tried := 0, 0
+				if _, err := runLinears(t.Context(), p.m, program, "ints:1", false, func() {
+					p.f.mu.Lock()
+					defer p.f.mu.Unlock()
+					before, tried = len(p.f.lt.runs), p.ran[false]
+					clear(p.ran)
+				}); err != nil {
+					return err
+				}
+				p.f.mu.Lock()
+				defer p.f.mu.Unlock()
+				ran, by := p.ran[false], p.f.lt.runs[before:]
+				if tried == 0 || before == 0 || ran != c.own || len(by) != 1-c.own || c.own == 0 && by[0].algo != 2 {
+					return fmt.Errorf("hocket's kernel ran %d times, and in trials %d times; algorithms %v, in trials %d times",
+						ran, tried, by, before)
+				}
+				return nil
+			}) {
+				if err != nil {
+					t.Errorf("process %d: %v", rank, err)
+				}
+			}
+		})
+	}
+}
