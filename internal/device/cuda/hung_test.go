@@ -168,7 +168,7 @@ func TestCallsHang(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
 	}
-	sideBySide(t, 6, lives(), (*life).String, func(t *testing.T, l *life) {
+	sideBySide(t, 12, lives(), (*life).String, func(t *testing.T, l *life) {
 		calls, want := l.callsToFail(t)
 		losses, step := 0, longtest.Of(8, 1)
 		for i := 0; i < len(calls); i += step {
