@@ -22,6 +22,7 @@ import (
 func TestEveryCallFails(t *testing.T) {
 	for _, l := range lives() {
 		t.Run(l.name, func(t *testing.T) {
+			t.Parallel()
 			calls, want := l.callsToFail(t)
 			for _, code := range []uintptr{nvlib.CUDAOutOfMemory, 801} {
 				for _, n := range calls {
@@ -71,6 +72,7 @@ func (l *life) fails(t *testing.T, n int, code uintptr, want [][]float64) (call,
 func TestEveryCallLosesGPU(t *testing.T) {
 	for _, l := range lives() {
 		t.Run(l.name, func(t *testing.T) {
+			t.Parallel()
 			calls, want := l.callsToFail(t)
 			for _, n := range calls {
 				f, m := l.begin(t)
@@ -104,6 +106,7 @@ func TestEveryCallLosesGPU(t *testing.T) {
 func TestCancelledAnywhere(t *testing.T) {
 	for _, l := range lives() {
 		t.Run(l.name, func(t *testing.T) {
+			t.Parallel()
 			calls, want := l.callsToFail(t)
 			early := 0
 			for _, n := range calls {
@@ -143,53 +146,50 @@ func TestCancelledAnywhere(t *testing.T) {
 // what waits for it ends with its context, closing does soon after, and another life
 // begins with the news that the GPU is lost.
 func TestHangsAnywhere(t *testing.T) {
-	for _, l := range lives() {
-		t.Run(l.name, func(t *testing.T) {
-			t.Parallel() // it waits most of the time
-			calls, want := l.callsToFail(t)
-			for i := 0; i < len(calls); i += 4 { // calls between two waits are alike
-				n := calls[i]
-				f, m := l.begin(t)
-				m.sys.Patience = 5 * time.Millisecond
-				ctx, cancel := context.WithCancel(t.Context())
-				call := ""
-				f.at(n, func(name string) bool {
-					call = name
-					f.late["cuStreamQuery"], f.late["cuEventQuery"] = 1<<30, 1<<30
-					time.AfterFunc(10*time.Millisecond, cancel)
-					return false
-				})
-				began := time.Now()
-				out, errs := l.live(ctx, t, m)
-				took := time.Since(began)
-				wrong := l.wrong(out, want)
-				cancel()
-				if call == "" { // the life was too short for it
-					f.at(0, nil)
-					if len(errs) > 0 || wrong != "" {
-						t.Errorf("no call hangs, and yet: %v; %s", errors.Join(errs...), wrong)
-					}
-					continue
+	sideBySide(t, 6, lives(), (*life).String, func(t *testing.T, l *life) {
+		calls, want := l.callsToFail(t)
+		for i := 0; i < len(calls); i += 4 { // calls between two waits are alike
+			n := calls[i]
+			f, m := l.begin(t)
+			m.sys.Patience = 5 * time.Millisecond
+			ctx, cancel := context.WithCancel(t.Context())
+			call := ""
+			f.at(n, func(name string) bool {
+				call = name
+				f.late["cuStreamQuery"], f.late["cuEventQuery"] = 1<<30, 1<<30
+				time.AfterFunc(10*time.Millisecond, cancel)
+				return false
+			})
+			began := time.Now()
+			out, errs := l.live(ctx, t, m)
+			took := time.Since(began)
+			wrong := l.wrong(out, want)
+			cancel()
+			if call == "" { // the life was too short for it
+				f.at(0, nil)
+				if len(errs) > 0 || wrong != "" {
+					t.Errorf("no call hangs, and yet: %v; %s", errors.Join(errs...), wrong)
 				}
-				if took > 10*time.Second {
-					wrong = fmt.Sprintf("it takes %v; the errors are %v", took, errors.Join(errs...))
-				}
-				late, stop := context.WithTimeout(t.Context(), 20*time.Millisecond)
-				_, again := l.live(late, t, m)
-				stop()
-				switch {
-				case wrong != "":
-				case !lostOr(context.Canceled, errs...) || len(again) == 0 || !lostOr(context.DeadlineExceeded, again...):
-					wrong = fmt.Sprintf("%v; and then %v", errors.Join(errs...), errors.Join(again...))
-				}
-				if wrong != "" {
-					t.Errorf("from call %d, %s, on no work ends: %s", n, call, wrong)
-				}
-				f.die()
-				f.abandon()
+				continue
 			}
-		})
-	}
+			if took > 10*time.Second {
+				wrong = fmt.Sprintf("it takes %v; the errors are %v", took, errors.Join(errs...))
+			}
+			late, stop := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			_, again := l.live(late, t, m)
+			stop()
+			switch {
+			case wrong != "":
+			case !lostOr(context.Canceled, errs...) || len(again) == 0 || !lostOr(context.DeadlineExceeded, again...):
+				wrong = fmt.Sprintf("%v; and then %v", errors.Join(errs...), errors.Join(again...))
+			}
+			if wrong != "" {
+				t.Errorf("from call %d, %s, on no work ends: %s", n, call, wrong)
+			}
+			f.die()
+			f.abandon()
+		}
+	})
 }
 
 // lostOr reports whether each error says that a GPU is lost, or what why says.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -134,16 +135,23 @@ func (f *fakeGPU) handle(kind string) uintptr {
 	return f.next
 }
 
+// A fake's GPUs hold much memory, without pointers: little is worth collecting before there is much garbage, but tests
+// promise to need less than 3 GB (CONTRIBUTING.md).
+func init() {
+	debug.SetGCPercent(300)
+	debug.SetMemoryLimit(3 << 29)
+}
+
 // spare are blocks that fakes have freed, by size: making a slab takes the race
 // detector longer than most tests use it. What lies in them stays, as on a GPU. No more
-// than mostSpare bytes are kept: the collector lets garbage grow as large as what is kept.
+// than mostSpare bytes are kept: those that earlier tests left go first.
 var spare struct {
 	sync.Mutex
 	blocks map[int][]*cabi.Block
 	bytes  int
 }
 
-const mostSpare = 512 << 20
+const mostSpare = 128 << 20
 
 func spareBlock(size int) *cabi.Block {
 	spare.Lock()
@@ -164,8 +172,12 @@ func keepBlock(b *cabi.Block) {
 		spare.blocks = map[int][]*cabi.Block{}
 	}
 	size := len(b.Bytes())
-	if spare.bytes+size > mostSpare {
+	if size > mostSpare {
 		return
+	}
+	if spare.bytes+size > mostSpare { // they are of sizes that earlier tests used
+		clear(spare.blocks)
+		spare.bytes = 0
 	}
 	spare.bytes += size
 	spare.blocks[size] = append(spare.blocks[size], b)

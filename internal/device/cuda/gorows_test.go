@@ -25,6 +25,16 @@ func goNorm(p kernels.Problem) func() {
 	}
 }
 
+// head returns the features of one head at one place of a sequence.
+func (a array) head(lead []int64, place, head int64) []float64 {
+	i, n := int64(0), len(lead)
+	for d, x := range lead {
+		i = i*a.shape[d] + x
+	}
+	i, dim := (i*a.shape[n]+place)*a.shape[n+1]+head, a.shape[n+2]
+	return a.x[i*dim : (i+1)*dim]
+}
+
 // goAttention computes attention, query by query. Leading dimensions are those
 // before sequence, head and feature.
 func goAttention(p kernels.Problem) func() {
@@ -39,21 +49,20 @@ func goAttention(p kernels.Problem) func() {
 			if p.Causal {
 				sees = max(0, query+1+sees-q.shape[n-3])
 			}
+			asks, sums := q.head(lead, query, head), out.head(lead, query, head)
 			weights, total := make([]float64, sees), 0.0
 			for key := range sees {
 				dot := 0.0
-				for d := range q.shape[n-1] {
-					dot += *q.at(append(lead, query, head, d)...) * *k.at(append(lead, key, head/shared, d)...)
+				for d, x := range k.head(lead, key, head/shared) {
+					dot += asks[d] * x
 				}
 				weights[key] = math.Exp(dot * p.Value)
 				total += weights[key]
 			}
-			for d := range q.shape[n-1] {
-				sum := 0.0
-				for key, w := range weights {
-					sum += w / total * *v.at(append(lead, int64(key), head/shared, d)...)
+			for key, w := range weights {
+				for d, x := range v.head(lead, int64(key), head/shared) {
+					sums[d] += w / total * x
 				}
-				*out.at(append(lead, query, head, d)...) = sum
 			}
 		})
 		out.write(p.Out)

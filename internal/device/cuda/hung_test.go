@@ -10,6 +10,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -72,7 +73,7 @@ func (l *life) hangs(t *testing.T, n int, want [][]float64) (call, wrong string,
 	clear(f.member)
 	f.mu.Unlock()
 	// One rank is on GPU 0.
-	beside := &life{text: livesAlone, gpus: 1, opts: l.opts}
+	beside := &life{name: l.name + " beside", text: livesAlone, gpus: 1, opts: l.opts}
 	began := time.Now()
 	got, besideErrs := beside.live(t.Context(), t, m)
 	switch err := errors.Join(besideErrs...); {
@@ -167,26 +168,39 @@ func TestCallsHang(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes long under the race detector")
 	}
-	for _, l := range lives() {
-		t.Run(l.name, func(t *testing.T) {
-			t.Parallel() // it waits most of the time
-			calls, want := l.callsToFail(t)
-			losses, step := 0, longtest.Of(8, 1)
-			for i := 0; i < len(calls); i += step {
-				n := calls[i]
-				call, wrong, lost := l.hangs(t, n, want)
-				if wrong != "" {
-					t.Errorf("call %d, %s, hangs: %s", n, call, wrong)
-				}
-				if lost {
-					losses++
-				}
+	sideBySide(t, 12, lives(), (*life).String, func(t *testing.T, l *life) {
+		calls, want := l.callsToFail(t)
+		losses, step := 0, longtest.Of(8, 1)
+		for i := 0; i < len(calls); i += step {
+			n := calls[i]
+			call, wrong, lost := l.hangs(t, n, want)
+			if wrong != "" {
+				t.Errorf("call %d, %s, hangs: %s", n, call, wrong)
 			}
-			if losses < len(calls)/step/2 {
-				t.Errorf("of %d calls that hang %d cost a GPU", len(calls)/step, losses)
+			if lost {
+				losses++
 			}
+		}
+		if losses < len(calls)/step/2 {
+			t.Errorf("of %d calls that hang %d cost a GPU", len(calls)/step, losses)
+		}
+	})
+}
+
+// sideBySide runs a subtest for each case, n at once. It is for subtests that wait most of the time: of parallel ones
+// no more than there are cores run at once.
+func sideBySide[T any](t *testing.T, n int, cases []T, name func(T) string, test func(t *testing.T, c T)) {
+	t.Helper()
+	var running sync.WaitGroup
+	free := make(chan struct{}, n)
+	for _, c := range cases {
+		free <- struct{}{}
+		running.Go(func() {
+			defer func() { <-free }()
+			t.Run(name(c), func(t *testing.T) { test(t, c) })
 		})
 	}
+	running.Wait()
 }
 
 // TestHangsBeside has a call never return while three lives go on at once on one machine,
@@ -200,17 +214,20 @@ func TestHangsBeside(t *testing.T) {
 	began := time.Now()
 	var first, last held
 	for round := 0; round == 0 || time.Since(began) < *soakTime; round++ {
-		for _, l := range lives() {
-			if l.load.Graph || l.nccl || l.products {
-				continue // fakes that take one world's calls at a time
-			}
-			t.Run(l.name, func(t *testing.T) {
-				calls, want := l.callsToFail(t)
-				for range longtest.Of(1, 100) {
-					l.hangBeside(t, 1+random.IntN(3*calls[len(calls)-1]), want)
-				}
-			})
+		fit := slices.DeleteFunc(lives(), func(l *life) bool {
+			return l.load.Graph || l.nccl || l.products // fakes that take one world's calls at a time
+		})
+		seeds := map[*life]uint64{}
+		for _, l := range fit {
+			seeds[l] = random.Uint64()
 		}
+		sideBySide(t, 4, fit, (*life).String, func(t *testing.T, l *life) {
+			calls, want := l.callsToFail(t)
+			random := rand.New(rand.NewPCG(seeds[l], 2))
+			for range longtest.Of(1, 100) {
+				l.hangBeside(t, 1+random.IntN(3*calls[len(calls)-1]), want)
+			}
+		})
 		if last = holds(); round == 2 {
 			first = last
 		}

@@ -114,6 +114,8 @@ func lives() []*life {
 	return list
 }
 
+func (l *life) String() string { return l.name }
+
 // blind reports whether what comes out says nothing: the fakes only note what they do.
 func (l *life) blind() bool { return l.products || l.meets }
 

@@ -3,7 +3,6 @@ package cuda
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -34,36 +33,30 @@ func TestMeasuringHangs(t *testing.T) {
 			return err
 		}
 	}
-	for what, calls := range map[string][]string{
-		"tune": {"cuMemcpyAsync", "cuEventRecord", "cuGraphLaunch"}, "p2p": {"cuMemHostAlloc", "cuGraphLaunch"},
-		"allgather": {"cuStreamQuery"}, "beside": {"cuEventRecord"},
-	} {
-		for _, call := range calls {
-			t.Run(what+" "+call, func(t *testing.T) {
-				t.Parallel()
-				f := newFake(t, 2)
-				f.haunted = true
-				sys := f.system()
-				sys.CallPatience = gpu.Patience{Call: 2 * time.Second, Late: 100 * time.Millisecond,
-					Close: 200 * time.Millisecond}
-				m := newMachine(sys, Options{Kernels: f})
-				name := fmt.Sprintf("%s %s", t.Name(), call)
-				device.Register(name, func(*procs.World) (device.Machine, error) { return m, nil })
-				release := f.Block(call)
-				defer f.die()
-				defer release()
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-				defer cancel()
-				began := time.Now()
-				err := measures[what](ctx, name)
-				if !errors.Is(err, device.ErrDeviceLost) ||
-					!strings.Contains(err.Error(), call+": the call has not returned for ") {
-					t.Errorf("got %v", err)
-				}
-				if took := time.Since(began); took > 20*time.Second {
-					t.Errorf("it took %v", took)
-				}
-			})
+	cases := [][2]string{{"tune", "cuMemcpyAsync"}, {"tune", "cuEventRecord"}, {"tune", "cuGraphLaunch"},
+		{"p2p", "cuMemHostAlloc"}, {"p2p", "cuGraphLaunch"}, {"allgather", "cuStreamQuery"}, {"beside", "cuEventRecord"}}
+	name := func(c [2]string) string { return c[0] + " " + c[1] }
+	sideBySide(t, len(cases), cases, name, func(t *testing.T, c [2]string) {
+		what, call := c[0], c[1]
+		f := newFake(t, 2)
+		f.haunted = true
+		sys := f.system()
+		sys.CallPatience = gpu.Patience{Call: 2 * time.Second, Late: 100 * time.Millisecond,
+			Close: 200 * time.Millisecond}
+		m := newMachine(sys, Options{Kernels: f})
+		device.Register(t.Name(), func(*procs.World) (device.Machine, error) { return m, nil })
+		release := f.Block(call)
+		defer f.die()
+		defer release()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		began := time.Now()
+		err := measures[what](ctx, t.Name())
+		if !errors.Is(err, device.ErrDeviceLost) || !strings.Contains(err.Error(), call+": the call has not returned for ") {
+			t.Errorf("got %v", err)
 		}
-	}
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
 }

@@ -36,6 +36,7 @@ func TestFakeApart(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			devicetest.Run(t, func(t *testing.T) device.Machine {
 				f := newFake(t, 4)
 				f.plain, f.reach.apart = true, apart

@@ -34,7 +34,11 @@ func TestPeerKilled(t *testing.T) {
 		{Program: "linear_rs_push.hkt", Algorithm: "staged", Graph: true, Batches: []int{1, 3, 2}},
 	}
 	stops := []string{"cuMemImportFromShareableHandle", "cuLaunchKernel", "cuGraphLaunch"}
-	var cases []peerFault
+	var cases []phaseCase
+	add := func(signal syscall.Signal, call string, n int) {
+		cases = append(cases, phaseCase{phase: fmt.Sprint(call, n), culprit: len(cases) % 2,
+			fault: peerFault{Signal: signal, Call: call, Number: n}})
+	}
 	for _, call := range []struct {
 		name    string
 		numbers []int
@@ -51,73 +55,64 @@ func TestPeerKilled(t *testing.T) {
 		{"cuStreamDestroy_v2", []int{1}},
 	} {
 		for i, n := range call.numbers {
-			cases = append(cases, peerFault{Signal: syscall.SIGKILL, Call: call.name, Number: n})
+			add(syscall.SIGKILL, call.name, n)
 			if i == 0 && slices.Contains(stops, call.name) {
-				cases = append(cases, peerFault{Signal: syscall.SIGSTOP, Call: call.name, Number: n})
+				add(syscall.SIGSTOP, call.name, n)
 			}
 		}
 	}
-	var running sync.WaitGroup
-	free := make(chan struct{}, 4) // those that wait for one that stopped do little
-	for i, c := range cases {
-		culprit := i % 2
-		free <- struct{}{}
-		running.Go(func() {
-			defer func() { <-free }()
-			t.Run(fmt.Sprint(c.Call, c.Number, c.Signal), func(t *testing.T) {
-				jobs := slices.Repeat([]peerJob{{GPUs: 4, PerGPU: 1, Loads: loads}}, 2)
-				jobs[culprit].Fault = c
-				peers := startPeers(t, stallTimeout, jobs...)
-				began := time.Now()
-				r := peers[1-culprit].wait(t)
-				if took := time.Since(began); took > 10*(stallTimeout+5*time.Second) {
-					t.Errorf("it took %v", took)
-				}
-				closing := c.Call == "cuMemUnmap" || c.Call == "cuStreamDestroy_v2"
-				switch {
-				case r == nil:
-					t.Error("it was killed, too")
-				case r.Err == "" && closing: // it needed nothing of the other any more
-				case r.Rank != culprit:
-					t.Errorf("it blames %d, not %d: %s", r.Rank, culprit, r.Err)
-				}
-				_ = peers[culprit].Process.Kill()
-				_ = peers[culprit].Wait()
-			})
-		})
-	}
-	running.Wait()
+	sideBySide(t, 4, cases, phaseCase.String, func(t *testing.T, c phaseCase) {
+		jobs := slices.Repeat([]peerJob{{GPUs: 4, PerGPU: 1, Loads: loads}}, 2)
+		jobs[c.culprit].Fault = c.fault
+		peers := startPeers(t, stallTimeout, jobs...)
+		began := time.Now()
+		r := peers[1-c.culprit].wait(t)
+		if took := time.Since(began); took > 10*(stallTimeout+5*time.Second) {
+			t.Errorf("it took %v", took)
+		}
+		closing := c.fault.Call == "cuMemUnmap" || c.fault.Call == "cuStreamDestroy_v2"
+		switch {
+		case r == nil:
+			t.Error("it was killed, too")
+		case r.Err == "" && closing: // it needed nothing of the other any more
+		case r.Rank != c.culprit:
+			t.Errorf("it blames %d, not %d: %s", r.Rank, c.culprit, r.Err)
+		}
+		_ = peers[c.culprit].Process.Kill()
+		_ = peers[c.culprit].Wait()
+	})
 }
 
 // TestNodesKilled: a process of the other node that is killed, while NCCL is made ready or runs, is named in bounded
 // time.
 func TestNodesKilled(t *testing.T) {
+	var cases []phaseCase
 	for _, call := range []peerFault{{Call: "cuMemSetAccess", Number: 1}, {Call: "cuLaunchKernel", Number: 1},
 		{Call: "cuLaunchKernel", Number: 20}, {Call: "cuStreamQuery", Number: 2}} {
 		call.Signal = syscall.SIGKILL
 		for culprit := range 2 {
-			t.Run(fmt.Sprint(call.Call, call.Number, " of ", culprit), func(t *testing.T) {
-				t.Parallel() // survivors wait, most of the time
-				j := peerJob{GPUs: 2, PerGPU: 1, NCCL: t.TempDir(),
-					Loads: []peerLoad{{Program: "tp_sp_linears.hkt", Dims: small["tp_sp_linears.hkt"],
-						Batches: []int{1, 5, 20}}}}
-				jobs := slices.Repeat([]peerJob{j}, 2)
-				jobs[culprit].Fault = call
-				peers := startPeersOn(t, 2, stallTimeout, jobs...)
-				if err := peers[culprit].Wait(); err == nil {
-					t.Fatal("it was not killed")
-				}
-				began := time.Now()
-				r := peers[1-culprit].wait(t)
-				if took := time.Since(began); took > 10*5*time.Second {
-					t.Errorf("it took %v", took)
-				}
-				if r == nil || r.Rank != culprit {
-					t.Errorf("it blames not %d: %+v", culprit, r)
-				}
-			})
+			cases = append(cases, phaseCase{fmt.Sprint(call.Call, call.Number), call, culprit})
 		}
 	}
+	sideBySide(t, 4, cases, phaseCase.String, func(t *testing.T, c phaseCase) {
+		j := peerJob{GPUs: 2, PerGPU: 1, NCCL: t.TempDir(),
+			Loads: []peerLoad{{Program: "tp_sp_linears.hkt", Dims: small["tp_sp_linears.hkt"],
+				Batches: []int{1, 5, 20}}}}
+		jobs := slices.Repeat([]peerJob{j}, 2)
+		jobs[c.culprit].Fault = c.fault
+		peers := startPeersOn(t, 2, stallTimeout, jobs...)
+		if err := peers[c.culprit].Wait(); err == nil {
+			t.Fatal("it was not killed")
+		}
+		began := time.Now()
+		r := peers[1-c.culprit].wait(t)
+		if took := time.Since(began); took > 10*5*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if r == nil || r.Rank != c.culprit {
+			t.Errorf("it blames not %d: %+v", c.culprit, r)
+		}
+	})
 }
 
 // peerMember is a process of a world that is none: a goroutine.

@@ -220,20 +220,11 @@ func TestPeerPhases(t *testing.T) {
 	for i := range loads {
 		loads[i].Algorithm = "staged"
 	}
-	var running sync.WaitGroup
-	free := make(chan struct{}, 4) // those that wait for one that stopped do little
-	for _, c := range all {
-		free <- struct{}{}
-		running.Go(func() {
-			defer func() { <-free }()
-			t.Run(c.String(), func(t *testing.T) {
-				if _, err := c.check(t, peerJob{GPUs: 2, PerGPU: 1, Loads: loads}, stallTimeout); err != nil {
-					t.Error(err)
-				}
-			})
-		})
-	}
-	running.Wait()
+	sideBySide(t, 4, all, phaseCase.String, func(t *testing.T, c phaseCase) {
+		if _, err := c.check(t, peerJob{GPUs: 2, PerGPU: 1, Loads: loads}, stallTimeout); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestRealPeerPhases: the same on two GPUs, with bounds: the other process ends within 5 s of a kill, and within the

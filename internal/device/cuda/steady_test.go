@@ -39,7 +39,10 @@ func TestSteady(t *testing.T) {
 		noted      bool
 		algorithms []string
 	}{{"computed", false, []string{"", "staged", ncclName}}, {"noted", true, []string{"push", "pull", "lamport", "few"}}} {
-		t.Run(c.name, func(t *testing.T) { testSteady(t, c.noted, c.algorithms) })
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			testSteady(t, c.noted, c.algorithms)
+		})
 	}
 }
 

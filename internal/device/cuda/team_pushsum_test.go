@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -28,26 +29,28 @@ func TestSumHost(t *testing.T) {
 		{4, 1 << 11, 0, 0, device.Tuning{Threads: 64}, "reduceScatterHost<RedSum, bf16, 4, 2>"},
 		{4, 1 << 18, 0, 0, device.Tuning{Unroll: 16}, "unroll 16"},
 	} {
-		l, w, tm := noted(t, 4, x.ranks)
-		x.tune.Algo = "move-sum-host"
-		c := scattered(t, w, x.rows, x.axis)
-		if x.off > 0 { // the result begins in the middle of 16 bytes
-			c.Parts[1].Out.Mem, c.Parts[1].Out.Off = scattered(t, w, x.rows, x.axis).Parts[1].In.Mem, x.off
-		}
-		launches, err := tm.Prepare(x.tune, c)
-		if err != nil {
-			if !strings.Contains(err.Error(), x.Want) {
-				t.Errorf("%+v: %v", x, err)
+		t.Run(fmt.Sprintf("%d ranks, %d rows, %+v", x.ranks, x.rows, x.tune), func(t *testing.T) { // and lets its memory go
+			l, w, tm := noted(t, 4, x.ranks)
+			x.tune.Algo = "move-sum-host"
+			c := scattered(t, w, x.rows, x.axis)
+			if x.off > 0 { // the result begins in the middle of 16 bytes
+				c.Parts[1].Out.Mem, c.Parts[1].Out.Off = scattered(t, w, x.rows, x.axis).Parts[1].In.Mem, x.off
 			}
-			continue
-		}
-		for i, m := range l.got {
-			if m.Body != x.Want || m.Blocks != l.got[0].Blocks || m.Team.Rank != i {
-				t.Errorf("%+v: member %d: %s by %d blocks", x, i, m.Body, m.Blocks)
+			launches, err := tm.Prepare(x.tune, c)
+			if err != nil {
+				if !strings.Contains(err.Error(), x.Want) {
+					t.Errorf("%+v: %v", x, err)
+				}
+				return
 			}
-		}
-		for _, y := range launches {
-			y.Release()
-		}
+			for i, m := range l.got {
+				if m.Body != x.Want || m.Blocks != l.got[0].Blocks || m.Team.Rank != i {
+					t.Errorf("%+v: member %d: %s by %d blocks", x, i, m.Body, m.Blocks)
+				}
+			}
+			for _, y := range launches {
+				y.Release()
+			}
+		})
 	}
 }
