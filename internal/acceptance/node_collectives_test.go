@@ -67,8 +67,6 @@ type nodeOp struct {
 	text string // what to run, from %x into %y
 	rows int    // of the result
 	wide int    // how many blocks of columns a row of the result has
-	// thirds has it run on numbers whose sum depends on the order of additions; it is of reals then.
-	thirds bool
 	// want is an element of rank me's result: of its row, block of columns and column.
 	want func(me, row, block, col int) float64
 }
