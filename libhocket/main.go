@@ -38,33 +38,26 @@ func fail(err error, to **C.char) {
 // guarded turns a panic into an error: none may leave the library. The thread keeps the CUDA context that its caller
 // has made current.
 func guarded(to **C.char, do func() error) (ok bool) {
-	err := func() (err error) {
-		defer process.Keep()()
-		defer func() {
-			if p := recover(); p != nil {
-				err = fmt.Errorf("a fault of hocket: %v", p)
-			}
-		}()
-		return do()
-	}()
+	defer process.Keep()()
+	err := caught(do)
 	fail(err, to)
 	return err == nil
+}
+
+func caught(do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("a fault of hocket: %v", p)
+		}
+	}()
+	return do()
 }
 
 // aside runs what makes the first CUDA calls, before there is a driver that knows the caller's context, on a thread
 // of Go's.
 func aside(do func() error) error {
 	done := make(chan error)
-	go func() {
-		var err error
-		defer func() {
-			if p := recover(); p != nil {
-				err = fmt.Errorf("a fault of hocket: %v", p)
-			}
-			done <- err
-		}()
-		err = do()
-	}()
+	go func() { done <- caught(do) }()
 	return <-done
 }
 

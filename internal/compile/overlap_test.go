@@ -67,11 +67,15 @@ func TestOverlapMeansTheSame(t *testing.T) {
 	t.Logf("pairs by strategy: %v; %d of %d results exact", used, exact, all)
 }
 
-// TestGatheredResultsAreKept: blocks that are put into a result wait until peers, and their callers, have used what it was
-// in the run before, whichever exchanges are behind.
+// TestGatheredResultsAreKept: blocks that are put into a result wait until peers, and their callers, have used what it
+// was in the run before, whichever exchanges are behind.
 func TestGatheredResultsAreKept(t *testing.T) {
 	for what, body := range map[string]string{
-		"returned, with an exchange behind": `(%x: f32[4/tp, 2], %w: f32[2, 2], %u: f32[2/tp, 2]) -> (f32[4, 2], f32[4/tp, 2]) {
+		"returned, with an exchange behind": `(
+  %x: f32[4/tp, 2],
+  %w: f32[2, 2],
+  %u: f32[2/tp, 2],
+) -> (f32[4, 2], f32[4/tp, 2]) {
   %g: f32[4, 2] = linear %x, %w
   %s: f32[4/tp, 2] = relu %g
   %h = linear %s, %u

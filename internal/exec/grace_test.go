@@ -136,3 +136,44 @@ func testGraceRecords(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// busy is a world whose devices still do something for a while when it is closed, and are lost then.
+type busy struct {
+	stuck
+	rest time.Duration
+}
+
+func (w busy) Close() error {
+	time.Sleep(w.rest)
+	return errors.Join(w.World.Close(), device.ErrDeviceLost)
+}
+
+// TestClosesLater: a run whose devices do not rest returns closesWithin behind its deadline; who asks for the end of
+// closing gets it, with what was lost.
+func TestClosesLater(t *testing.T) { synctest.Test(t, testClosesLater) }
+
+func testClosesLater(t *testing.T) {
+	const deadline = 50 * time.Millisecond
+	for rest, later := range map[time.Duration]bool{closesWithin / 2: false, 30 * time.Second: true} {
+		prog := load(t, cpu.Concurrent, 0, chunked(2, ""), Options{})
+		prog.im.World = busy{stuck{prog.im.World}, rest}
+		ctx, cancel := context.WithTimeout(context.Background(), deadline)
+		began := time.Now()
+		_, err := prog.Run(ctx, chunkedInputs(t, 2, 1))
+		took := time.Since(began)
+		cancel()
+		if want := deadline + min(rest, closesWithin); !errors.Is(err, context.DeadlineExceeded) || took != want {
+			t.Errorf("rest of %v: %v after %v, want the deadline's error after %v", rest, err, took, want)
+		}
+		if prog.Closing() != later || prog.Usable() {
+			t.Errorf("rest of %v: closing %v, usable %v", rest, prog.Closing(), prog.Usable())
+		}
+		err = prog.AwaitClosed()
+		if !errors.Is(err, device.ErrDeviceLost) || time.Since(began) != deadline+rest {
+			t.Errorf("rest of %v: closed with %v after %v", rest, err, time.Since(began))
+		}
+		if prog.Closing() {
+			t.Errorf("rest of %v: it still closes", rest)
+		}
+	}
+}

@@ -8,29 +8,35 @@ import (
 )
 
 // forward has kernels write where their results are copied to, and drops the copies: `copy %k into %slot` of a %k that
-// nothing else reads. A result of every dtype is copied as it is, so no bit changes.
+// nothing else reads.
 //
 // A kernel then writes earlier than its copy did. What is before the copy is before the kernel too, since both are on
 // one stream that waits for nothing between them; and nothing between them touches what the copy writes.
 func forward(p *plan.Plan) {
-	f := forwarder{p: p, uses: map[plannedUse]*bufferUses{}, dropped: make([]bool, len(p.Cmds))}
+	f := forwarder{p: p}
+	if !slices.ContainsFunc(p.Cmds, f.mayGo) {
+		return
+	}
+	f.uses, f.dropped = map[plannedUse]*bufferUses{}, make([]bool, len(p.Cmds))
 	for i := range p.Cmds {
-		for _, r := range p.Touches(&p.Cmds[i]) {
+		reads, writes := p.Accesses(&p.Cmds[i])
+		for _, r := range reads {
+			f.note(i, r)
+		}
+		for _, r := range writes {
 			f.note(i, r)
 		}
 	}
-	any := false
 	for i := range p.Cmds {
-		if from, ok := f.maker(i); ok {
-			r := &p.Cmds[from].Outs[0]
-			to := p.Cmds[i].Outs[0]
-			delete(f.uses, plannedUse{r.Rank, r.Buf})
-			r.Buf, r.Off = to.Buf, to.Off
-			f.dropped[i], any = true, true
+		from, ok := f.maker(i)
+		if !ok {
+			continue
 		}
-	}
-	if !any {
-		return
+		r := &p.Cmds[from].Outs[0]
+		to := p.Cmds[i].Outs[0]
+		delete(f.uses, plannedUse{r.Rank, r.Buf})
+		r.Buf, r.Off = to.Buf, to.Off
+		f.dropped[i] = true
 	}
 	used := map[int32]bool{}
 	for of := range f.uses {
@@ -71,23 +77,39 @@ func (f *forwarder) note(cmd int, r plan.Ref) {
 	u.count++
 }
 
+const (
+	// aligned is at what multiples of bytes results are forwarded: kernels are as fast there as at a buffer's beginning.
+	aligned = 16
+	// mostBetween bounds how many commands of each rank are looked at between a kernel and its copy.
+	mostBetween = 64
+)
+
+// mayGo reports whether c copies a value of its rank, whole rows to whole rows.
+func (f *forwarder) mayGo(c plan.Cmd) bool {
+	if c.Kind != plan.Copy || c.Peer >= 0 {
+		return false
+	}
+	src, dst := c.Ins[0], c.Outs[0]
+	return src.Rank == c.Rank && dst.Rank == c.Rank && f.p.Buffers[src.Buf].Role == plan.RoleValue &&
+		f.p.Buffers[dst.Buf].Space == plan.Arena && src.Dense() && dst.Dense() && dst.Off%aligned == 0
+}
+
 // maker returns the kernel that can write what command i copies, if it is a copy and there is one.
 func (f *forwarder) maker(i int) (from int, ok bool) {
 	c := &f.p.Cmds[i]
-	if c.Kind != plan.Copy || c.Peer >= 0 {
+	if !f.mayGo(*c) {
 		return 0, false
 	}
 	src, dst := c.Ins[0], c.Outs[0]
 	u := f.uses[plannedUse{src.Rank, src.Buf}]
-	if src.Rank != c.Rank || dst.Rank != c.Rank || f.p.Buffers[src.Buf].Role != plan.RoleValue || u.count != 2 ||
-		u.last != i || f.p.Buffers[dst.Buf].Space != plan.Arena || !src.Dense() || !dst.Dense() ||
-		dst.Off%aligned != 0 {
+	if u.count != 2 || u.last != i || i-u.first > mostBetween*f.p.Ranks {
 		return 0, false
 	}
 	k := &f.p.Cmds[u.first]
-	if k.Kind != plan.Compute || k.Op == ir.OpLaunch || k.Stream != c.Stream || len(k.Outs) != 1 ||
-		k.Outs[0].Off != src.Off || k.Outs[0].DType != dst.DType || !k.Outs[0].Dense() ||
-		k.Outs[0].Elements() != src.Elements() {
+	if k.Kind != plan.Compute || k.Op == ir.OpLaunch || k.Stream != c.Stream || len(k.Outs) != 1 {
+		return 0, false
+	}
+	if out := k.Outs[0]; out.Off != src.Off || out.DType != dst.DType || !out.Dense() || out.Elements() != src.Elements() {
 		return 0, false
 	}
 	for n := u.first; n < i; n++ {
@@ -101,6 +123,3 @@ func (f *forwarder) maker(i int) (from int, ok bool) {
 	}
 	return u.first, true
 }
-
-// aligned is at what multiples of bytes results are forwarded: kernels are as fast there as at a buffer's beginning.
-const aligned = 16

@@ -75,12 +75,12 @@ var kinds = map[string]*regexp.Regexp{
 }
 
 func init() {
-	for _, c := range strings.Fields("nodes ranks bytes m n k batch queries keys heads kv_heads head_dim wrong seconds runs loads " +
-		"deadlines_missed passes passed failed skipped line times") {
+	for _, c := range strings.Fields("nodes ranks bytes m n k batch queries keys heads kv_heads head_dim wrong seconds runs " +
+		"loads deadlines_missed passes passed failed skipped line times") {
 		kinds[c] = regexp.MustCompile(`^(\d+|-)$`)
 	}
-	for _, c := range strings.Fields("predicted_us single_us host_us bound_us us iqr bounds bounds_iqr gemm_us gemm_iqr link_gbs gbs slowdown device_first_mib " +
-		"device_last_mib malloc_first_mib malloc_last_mib") {
+	for _, c := range strings.Fields("predicted_us single_us host_us bound_us us iqr bounds bounds_iqr gemm_us gemm_iqr " +
+		"link_gbs gbs slowdown device_first_mib device_last_mib malloc_first_mib malloc_last_mib") {
 		kinds[c] = regexp.MustCompile(`^(-?\d+(\.\d+)?|-)$`)
 	}
 }

@@ -25,6 +25,7 @@ import (
 
 	"hocket.example/hocket"
 	_ "hocket.example/hocket/cuda"
+	"hocket.example/hocket/tools/bound"
 )
 
 func main() {
@@ -160,23 +161,15 @@ func layer(%%x: bf16[%d, %d/tp], %%w: bf16[%[3]d, %[3]d/tp]) -> bf16[%[2]d, %[3]
 		return err
 	}
 	var ways []*way
-	for _, strategy := range []string{"sequential", "chunked(2)", "chunked(4)", "auto", "auto by the tier"} {
-		o := hocket.LowerOptions{Strategy: strings.TrimSuffix(strategy, " by the tier"), Machine: b.described,
-			Nodes: b.world.Nodes(), Binding: hocket.Binding{Ranks: b.world.Size()}}
-		x, err := p.Explain(o)
-		if err != nil {
-			return err
-		}
-		w := &way{name: strategy, opts: hocket.LoadOptions{Strategy: o.Strategy}, predicted: x.Time}
-		if strategy == "auto" {
-			w.predicted = 0 // it may choose by another description: see measure
-		}
-		if strategy != o.Strategy {
-			if len(x.Pairs) != 1 {
-				return fmt.Errorf("%d pairs of communication and GEMM", len(x.Pairs))
+	for _, strategy := range []string{"sequential", "chunked(2)", "chunked(4)", "auto"} {
+		w := &way{name: strategy, opts: hocket.LoadOptions{Strategy: strategy}}
+		if strategy != "auto" { // it is held to what is predicted for the strategy that it takes: see measure
+			x, err := p.Explain(hocket.LowerOptions{Strategy: strategy, Machine: b.described, Nodes: b.world.Nodes(),
+				Binding: hocket.Binding{Ranks: b.world.Size()}})
+			if err != nil {
+				return err
 			}
-			w.opts.Strategy = x.Pairs[0].Chosen
-			w.name += ": " + x.Pairs[0].Chosen
+			w.predicted = x.Time
 		}
 		ways = append(ways, w)
 	}
@@ -204,7 +197,7 @@ func (b *bench) measure(ctx context.Context, what, text string, mib int, ways []
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
 	}
-	for _, w := range ways { // auto is held to what is predicted for the strategy that it took
+	for _, w := range ways {
 		if took, ok := strings.CutPrefix(w.name, "auto: "); ok {
 			if i := slices.IndexFunc(ways, func(w *way) bool { return w.name == took }); i >= 0 {
 				w.predicted = ways[i].predicted
@@ -231,22 +224,11 @@ func (b *bench) measure(ctx context.Context, what, text string, mib int, ways []
 
 // load has a way ready: parameters are bound, results stay on the devices, and it has run once.
 func (w *way) load(ctx context.Context, inputs map[string]*hocket.Tensor, runs int) error {
-	for name, t := range inputs {
-		if err := w.model.Bind(name, t); err != nil {
-			return err
-		}
-	}
-	_, ports, err := w.model.Layouts(ctx, nil, nil)
+	args, err := bound.Args(ctx, w.model, inputs)
 	if err != nil {
 		return err
 	}
-	outs := map[string]*hocket.DeviceTensor{}
-	for _, port := range ports {
-		if outs[port.Name], err = w.model.NewDeviceTensor(ctx, port.Name, nil); err != nil {
-			return err
-		}
-	}
-	w.batch = slices.Repeat([]hocket.Args{{DeviceOut: outs}}, runs)
+	w.batch = slices.Repeat([]hocket.Args{args}, runs)
 	report, err := w.model.Run(ctx, w.batch[0])
 	if err != nil {
 		return err

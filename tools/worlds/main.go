@@ -21,6 +21,7 @@ import (
 
 	"hocket.example/hocket"
 	_ "hocket.example/hocket/cuda"
+	"hocket.example/hocket/tools/bound"
 )
 
 func main() {
@@ -105,25 +106,11 @@ func (r *row) time(ctx context.Context, model *hocket.Model, p *hocket.Program, 
 	if err != nil {
 		return err
 	}
-	for name, t := range inputs {
-		if err := model.Bind(name, t); err != nil {
-			return err
-		}
-	}
-	outs := map[string]*hocket.DeviceTensor{}
-	_, ports, err := model.Layouts(ctx, nil, nil)
+	args, err := bound.Args(ctx, model, inputs)
 	if err != nil {
 		return err
 	}
-	for _, port := range ports {
-		if outs[port.Name], err = model.NewDeviceTensor(ctx, port.Name, nil); err != nil {
-			return err
-		}
-	}
-	batch := make([]hocket.Args, runs)
-	for i := range batch {
-		batch[i] = hocket.Args{DeviceOut: outs}
-	}
+	batch := slices.Repeat([]hocket.Args{args}, runs)
 	var took []float64
 	for i := range batches + 2 {
 		began := time.Now()

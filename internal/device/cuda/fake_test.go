@@ -99,7 +99,8 @@ type fakeWork struct {
 const fakeMemory = 1 << 40
 
 func newFake(t testing.TB, devices int) *fakeGPU {
-	f := &fakeGPU{TB: t, next: 100, devices: devices, model: "fake", blocks: map[uintptr]*cabi.Block{}, live: map[string]int{},
+	f := &fakeGPU{TB: t, next: 100, devices: devices, model: "fake",
+		blocks: map[uintptr]*cabi.Block{}, live: map[string]int{},
 		graphs: map[uintptr][]fakeWork{}, begun: map[uintptr]*fakeCapture{}, member: map[uintptr]*fakeCapture{},
 		several: map[string]func(uintptr) []fakeWork{}, severalOf: map[uintptr]func(uintptr) []fakeWork{},
 		joins: map[string]*fakeJoin{}, joinOf: map[uintptr]*fakeJoin{}, events: map[uintptr]int{}, kernels: map[uintptr]func(uintptr){}, named: map[string]func(uintptr){}, fail: map[string]uintptr{}, fatal: map[string]uintptr{},

@@ -1,0 +1,29 @@
+// Package bound has models run as a server would run them: enter at Args.
+package bound
+
+import (
+	"context"
+
+	"hocket.example/hocket"
+)
+
+// Args binds a model's parameters to inputs, and returns what runs are given then: results stay on the devices, in
+// tensors that are the model's until it is closed.
+func Args(ctx context.Context, model *hocket.Model, inputs map[string]*hocket.Tensor) (hocket.Args, error) {
+	a := hocket.Args{DeviceOut: map[string]*hocket.DeviceTensor{}}
+	for name, t := range inputs {
+		if err := model.Bind(name, t); err != nil {
+			return a, err
+		}
+	}
+	_, results, err := model.Layouts(ctx, nil, nil)
+	if err != nil {
+		return a, err
+	}
+	for _, r := range results {
+		if a.DeviceOut[r.Name], err = model.NewDeviceTensor(ctx, r.Name, nil); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
