@@ -120,11 +120,10 @@ def wait(ticket):
     except _errors.Error:
         raise
     except BaseException:  # KeyboardInterrupt: tensors must stay until the run is over
-        call("hocket_cancel", ticket)
-        while True:
-            try:
-                if call("hocket_wait", ticket, 1000):
-                    break
-            except _errors.Error:
-                break
+        try:
+            call("hocket_cancel", ticket)
+            while not call("hocket_wait", ticket, 1000):
+                pass
+        except _errors.Error:
+            pass  # it is over, perhaps since before the interrupt was seen
         raise
