@@ -1,7 +1,6 @@
 package hocket
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -151,13 +150,6 @@ func (m *Machine) own(tensors map[string]*DeviceTensor) (map[string]*resident.De
 		}
 	}
 	return own, nil
-}
-
-// lease waits until a batch can have its device tensors. It comes before the model's lease,
-// so waiting here blocks nobody else.
-func (m *Machine) lease(ctx context.Context, batch []exec.Args) (release func(), err error) {
-	reads, writes := usesOf(batch)
-	return m.tensors.Lease(ctx, reads, writes)
 }
 
 // usesOf are the device tensors that a batch reads, and those that it writes.

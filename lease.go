@@ -162,26 +162,16 @@ func outcomeOf(do func(o *outcome)) (o outcome) {
 	return o
 }
 
-// given is what the runs of a batch are given.
-type given struct {
-	runs    []exec.Args
-	weights *exec.Weights
-	// resident are the device tensors that all runs take a parameter from and leave it in.
-	resident map[string]*resident.DeviceTensor
-}
-
-// run runs the plan for a binding, if batch can receive its results.
-func (t *lease) run(
-	ctx context.Context, b Binding, batch []Args, g given,
-) (l *loaded, results []*exec.Result, err error) {
-	l, err = t.use(ctx, b, g.resident, func(l *loaded) error {
-		for _, a := range batch {
-			if err := checkOut(l.plan, a.Out); err != nil {
+// run runs the plan for what a batch comes to, if the batch can receive its results.
+func (t *lease) run(ctx context.Context, p *prepared) (l *loaded, results []*exec.Result, err error) {
+	l, err = t.use(ctx, p.binding, p.residents, func(l *loaded) error {
+		for _, out := range p.outs {
+			if err := checkOut(l.plan, out); err != nil {
 				return err
 			}
 		}
 		var err error
-		results, err = l.prog.RunBatch(ctx, g.runs, g.weights)
+		results, err = l.prog.Execute(ctx, p.batch)
 		return err
 	})
 	return l, results, err

@@ -172,13 +172,12 @@ func quartiles(samples []float64) (q [3]float64) {
 // entrant is a variant's plan, loaded with operands of its own.
 type entrant struct {
 	prog    *exec.Program
-	batch   []exec.Args
-	weights *exec.Weights
+	batch   *exec.Batch
 	tensors []*resident.DeviceTensor
 }
 
 func (e *entrant) run(ctx context.Context) error {
-	_, err := e.prog.RunBatch(ctx, e.batch, e.weights)
+	_, err := e.prog.Execute(ctx, e.batch)
 	return err
 }
 
@@ -235,7 +234,7 @@ func (a *autotuner) enter(ctx context.Context, p *plan.Plan) (*entrant, error) {
 		}
 	}
 	var err error
-	e.weights, e.batch = exec.NewWeights(weights), slices.Repeat([]exec.Args{args}, measuredRuns)
+	e.batch = &exec.Batch{Runs: slices.Repeat([]exec.Args{args}, measuredRuns), Weights: exec.NewWeights(weights)}
 	e.prog, err = exec.Load(a.machine.ctx, a.machine.dev, p, exec.Options{Graph: a.opts.Graph, Grace: time.Second,
 		Options: image.Options{Logger: a.opts.Logger, Algorithm: a.opts.Algorithm, Fixed: a.opts.FixedAlgorithms,
 			Resident: args.DeviceIn}})

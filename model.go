@@ -207,21 +207,11 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if len(batch) == 0 {
 		return nil, nil
 	}
-	bound, given0 := m.params.current(), batch[0]
-	batch = bound.take(batch)
-	ins, err := batched(batch, nil)
+	p, err := m.params.current().prepare(m.machine, batch)
 	if err != nil {
 		return nil, err
 	}
-	runs, err := m.machine.execArgs(batch, ins)
-	if err != nil {
-		return nil, err
-	}
-	binding, err := bound.binding(given0, batch[0])
-	if err != nil {
-		return nil, err
-	}
-	release, err := m.machine.lease(ctx, runs)
+	release, err := m.machine.tensors.Lease(ctx, p.reads, p.writes)
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +220,7 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		return nil, err
 	}
 	defer t.end()
-	l, results, err := t.run(ctx, binding, batch, given{runs, bound.weights, bound.residents(runs)})
+	l, results, err := t.run(ctx, p)
 	if err != nil {
 		if l != nil {
 			err = ofProved(err, l.proof)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/resident"
@@ -139,6 +140,8 @@ type bindings struct {
 	inout   map[string]bool // of on
 	// dims are the binding's and those that the shapes of all of them say, where these agree; else nil.
 	dims map[string]int64
+	// last is what was prepared last, if the like may come again.
+	last atomic.Pointer[prepared]
 }
 
 // alone binds dims to the shapes of all that is bound.

@@ -1,6 +1,8 @@
 package exec
 
 import (
+	"slices"
+
 	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/tensor"
 )
@@ -22,6 +24,37 @@ type Args struct {
 	Enqueued    bool
 	// Into are tensors, of the right types and shapes, that receive other results.
 	Into map[string]*tensor.Tensor
+}
+
+// Batch is runs one behind the other, and the weights that they take what they are not given from. Neither must change
+// once it has run: a program knows the one that it ran last by its address, and looks at little of it then.
+type Batch struct {
+	Runs    []Args
+	Weights *Weights
+}
+
+// onDevices reports whether the runs take nothing but weights from the host's memory, and leave nothing there.
+func (b *Batch) onDevices() bool {
+	return !slices.ContainsFunc(b.Runs, func(a Args) bool {
+		return len(a.In) > 0 || len(a.InLocal) > 0 || len(a.Into) > 0 || a.Enqueued
+	})
+}
+
+// ready reports whether all device tensors that the runs take hold something, and none that they name is lost.
+func (b *Batch) ready() bool {
+	for _, a := range b.Runs {
+		for _, t := range a.DeviceIn {
+			if !t.HasContents() || t.Lost() != nil {
+				return false
+			}
+		}
+		for _, t := range a.DeviceOut {
+			if t.Lost() != nil {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // SpoiledError is the error of a run that was to update in place what it was given, and may

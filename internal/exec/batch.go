@@ -44,20 +44,25 @@ func (p *Program) Run(ctx context.Context, inputs map[string]*tensor.Tensor) (*R
 	return rs[0], nil
 }
 
-// RunBatch runs the program once for each element, back to back, with no host
+// RunBatch is Execute for runs that do not come again as they are.
+func (p *Program) RunBatch(ctx context.Context, runs []Args, weights *Weights) ([]*Result, error) {
+	return p.Execute(ctx, &Batch{runs, weights})
+}
+
+// Execute runs the program once for each run of a batch, back to back, with no host
 // synchronisation between the runs (S13), and returns their results in order. The
 // caller has leases of all device tensors among the arguments.
 //
-// Runs take from weights what they are not given. What all runs of the batch take of
+// Runs take from the batch's weights what they are not given. What all runs of the batch take of
 // them is uploaded before it, and stays on the devices until a batch is given something else.
 // Inout parameters are uploaded for each run nevertheless. A batch with the weights of the one before looks
-// at none of them.
+// at none of them. The batch that ran last, if all else of it is on the devices, is bound as it was.
 //
 // A failed run makes the program unusable, and device tensors that the batch was to
 // write hold nothing any more. Wrong inputs, a context that has already ended, or ends
 // within Options.Grace of the run's end, and a MismatchError do not: of a run that ended
 // well, but late, device tensors hold what it wrote.
-func (p *Program) RunBatch(ctx context.Context, batch []Args, weights *Weights) ([]*Result, error) {
+func (p *Program) Execute(ctx context.Context, batch *Batch) ([]*Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.broken != nil {
@@ -66,18 +71,18 @@ func (p *Program) RunBatch(ctx context.Context, batch []Args, weights *Weights) 
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("before the run: %w", err)
 	}
-	if len(batch) == 0 {
+	if len(batch.Runs) == 0 {
 		return nil, nil
 	}
 	var results []*Result
-	p.flight.begin(p.issuer.run, len(batch))
-	lost, err := p.do(ctx, func() (err error) {
-		results, err = p.runBatch(ctx, batch, weights)
+	p.flight.begin(p.issuer.run, len(batch.Runs))
+	lost, err := p.do(ctx, func(late context.Context) (err error) {
+		results, err = p.execute(ctx, late, batch)
 		return err
 	})
 	p.flight.end(err)
 	if lost {
-		return nil, spoiled(batch, err)
+		return nil, spoiled(batch.Runs, err)
 	}
 	return results, err
 }
@@ -98,29 +103,31 @@ func spoiled(batch []Args, err error) error {
 	return err
 }
 
-// runBatch is RunBatch for a program that can run.
-func (p *Program) runBatch(ctx context.Context, batch []Args, weights *Weights) ([]*Result, error) {
+// execute is Execute for a program that can run. late is ctx and the grace.
+func (p *Program) execute(ctx, late context.Context, batch *Batch) ([]*Result, error) {
+	runs := batch.Runs
 	defer p.binder.trim()
 	if err := p.rest(ctx); err != nil {
 		return nil, fmt.Errorf("before the run: %w", err)
 	}
-	if err := p.admit(ctx, batch, weights); err != nil {
+	if err := p.admit(ctx, batch); err != nil {
 		return nil, err
 	}
-	if err := p.announce(len(batch)); err != nil {
+	if err := p.announce(len(runs)); err != nil {
 		return nil, p.breakDown(err)
 	}
-	setContents(batch, false)
+	setContents(runs, false)
 	first := p.issuer.run // trials of graphs are runs too
-	issued, ended, err := p.runAdmitted(ctx, len(batch))
+	issued, err := p.runAdmitted(late, len(runs))
+	ended := ctx.Err()
 	if err != nil {
-		if err = p.breakDown(err); p.binder.spoils || updates(batch) {
+		if err = p.breakDown(err); p.binder.spoils || updates(runs) {
 			err = &SpoiledError{err}
 		}
 		return nil, err
 	}
-	results, err := p.collect(first, len(batch))
-	setContents(batch, err == nil) // whatever ctx did: the runs have ended well
+	results, err := p.collect(first, len(runs))
+	setContents(runs, err == nil) // whatever ctx did: the runs have ended well
 	if ended != nil && err == nil {
 		return nil, fmt.Errorf("the run ended well, but not before its context: %w", ended)
 	}
@@ -136,18 +143,25 @@ func (p *Program) runBatch(ctx context.Context, batch []Args, weights *Weights) 
 }
 
 // admit checks a batch's arguments and makes ready what its runs need. It looks at some inputs alone if all others are
-// as the batch before has left them.
-func (p *Program) admit(ctx context.Context, batch []Args, weights *Weights) error {
-	ins, known := p.weights.unsettled(batch, weights)
-	if err := p.binder.bind(batch, weights, ins); err != nil {
+// as the batch before has left them, and at none if that was this very batch.
+func (p *Program) admit(ctx context.Context, b *Batch) error {
+	ins, known := p.weights.unsettled(b.Runs, b.Weights)
+	if known && !p.recorder.wanted() && p.binder.keeps(b) {
+		return nil
+	}
+	if err := p.binder.bind(b.Runs, b.Weights, ins); err != nil {
 		return err
 	}
 	if !known {
-		if err := p.bring(ctx, batch, weights); err != nil {
+		if err := p.bring(ctx, b.Runs, b.Weights); err != nil {
 			return err
 		}
 	}
-	return p.prepareRuns(ctx, len(batch))
+	err := p.prepareRuns(ctx, len(b.Runs))
+	if err == nil {
+		p.binder.keep(b)
+	}
+	return err
 }
 
 // bring uploads what stays on the devices of a batch's arguments.
@@ -194,7 +208,7 @@ func (p *Program) Preload(ctx context.Context, weights map[string]*tensor.Tensor
 	if err := blocks.InputError(wrong); err != nil {
 		return err
 	}
-	_, err := p.do(ctx, func() error {
+	_, err := p.do(ctx, func(context.Context) error {
 		if err := p.rest(ctx); err != nil {
 			return err
 		}
@@ -217,12 +231,11 @@ func (p *Program) announce(k int) error {
 	return p.peers.Step(fmt.Sprintf("%d runs of %s, plan %.16s", k, p.im.Plan.Func, p.hash))
 }
 
-// runAdmitted issues k runs and waits for them: as long as ctx lasts, and the grace.
-// ended is ctx's error once they have ended well.
-func (p *Program) runAdmitted(ctx context.Context, k int) (issued time.Duration, ended, err error) {
+// runAdmitted issues k runs and waits for them, as long as late lasts.
+func (p *Program) runAdmitted(late context.Context, k int) (issued time.Duration, err error) {
 	if p.opts.ProfileRange && p.issuer.run > 0 {
 		if err := p.im.World.Profile(symbolizer{p.im}.profiled); err != nil {
-			return 0, nil, err
+			return 0, err
 		}
 		defer func() {
 			if stopped := p.im.World.Profile(nil); err == nil {
@@ -230,8 +243,6 @@ func (p *Program) runAdmitted(ctx context.Context, k int) (issued time.Duration,
 			}
 		}()
 	}
-	late, done := grace.After(ctx, p.opts.Grace)
-	defer done()
 	began := time.Now()
 	err = p.issuer.within(late, func() error { // nothing between that a machine must keep out
 		return p.im.World.Batch(func() error { return p.issuer.runs(p.binder.frames[:k]) })
@@ -245,7 +256,7 @@ func (p *Program) runAdmitted(ctx context.Context, k int) (issued time.Duration,
 			err = p.gather.gather(late, p.binder.frames[i])
 		}
 	}
-	return issued, ctx.Err(), err
+	return issued, err
 }
 
 // prepareRuns has ready what k runs need that stays for those to come. If ctx ends meanwhile the

@@ -30,7 +30,7 @@ func (p *Program) Enqueue(
 		return fmt.Errorf("before the run: %w", err)
 	}
 	p.flight.begin(p.issuer.run, 1)
-	lost, err := p.do(ctx, func() error { return p.enqueue(ctx, a, weights, streams, capturing) })
+	lost, err := p.do(ctx, func(context.Context) error { return p.enqueue(ctx, a, weights, streams, capturing) })
 	p.flight.end(err)
 	if lost {
 		return spoiled([]Args{a}, err)
@@ -136,7 +136,7 @@ func (p *Program) Rest(ctx context.Context) error {
 	if p.enqueued.callers == nil {
 		return nil
 	}
-	_, err := p.do(ctx, func() error {
+	_, err := p.do(ctx, func(context.Context) error {
 		p.enqueued.inFlight = p.enqueued.inFlight || p.enqueued.captured // launches of graphs are not seen here
 		return p.rest(ctx)
 	})

@@ -6,7 +6,7 @@
 // the world list, which asks nothing and, but for the machine's own queues,
 // allocates nothing.
 //
-// Enter at Program.RunBatch (batch.go). A Program owns parts, each with its own state, that know those before them:
+// Enter at Program.Execute (batch.go). A Program owns parts, each with its own state, that know those before them:
 //
 //   - a signature (signature.go) is what arguments have to be;
 //   - a weightCache (weight_cache.go) knows which weights are on the devices already;
@@ -207,7 +207,7 @@ func (p *Program) Close() error {
 	if p.enqueued.inFlight {
 		ctx, cancel := context.WithTimeout(context.Background(), grace.Transfer)
 		defer cancel()
-		if _, err := p.do(ctx, func() error { return p.rest(ctx) }); p.broken != nil {
+		if _, err := p.do(ctx, func(context.Context) error { return p.rest(ctx) }); p.broken != nil {
 			if errors.Is(err, context.Canceled) { // the world's own ended before
 				return nil
 			}
@@ -299,13 +299,13 @@ func (p *Program) rest(ctx context.Context) error {
 	return nil
 }
 
-// do has f use the world. Where that is given up, the program is, and what f uses stays f's.
-// The caller holds mu.
-func (p *Program) do(ctx context.Context, f func() error) (lost bool, err error) {
+// do has f use the world. late is ctx and the grace. Where the world is given up, the program is, and what f uses
+// stays f's. The caller holds mu.
+func (p *Program) do(ctx context.Context, f func(late context.Context) error) (lost bool, err error) {
 	var ended error // not the result: f may write it when do has returned
 	late, done := grace.After(ctx, p.opts.Grace)
 	defer done()
-	if gone := p.im.World.Do(late, func() { ended = f() }); gone != nil {
+	if gone := p.im.World.Do(late, func() { ended = f(late) }); gone != nil {
 		message := gone.Error()
 		if ctx.Err() != nil {
 			message = "the time ran out: " + message

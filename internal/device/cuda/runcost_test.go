@@ -109,7 +109,7 @@ func TestRunCost(t *testing.T) {
 }
 
 // mostRunAllocs bounds the allocations of a run.
-const mostRunAllocs = 180
+const mostRunAllocs = 120
 
 // BenchmarkRunCost times what such a run costs the host.
 func BenchmarkRunCost(b *testing.B) {

@@ -51,6 +51,10 @@ type World struct {
 	closing  atomic.Bool
 	abort    atomic.Uintptr
 
+	workers workers
+	closed  chan struct{} // closed once the world is; nil for a dry run
+	forget  sync.Once
+
 	mu    sync.Mutex
 	lost  chan struct{} // closed once the world is given up; nil for a dry run
 	cause atomic.Pointer[error]
@@ -67,7 +71,9 @@ type Host struct {
 func (p *Process) New(h Host) *World { return &World{p: p, host: h} }
 
 // Open has the world's calls watched. ctx is that which it is opened with.
-func (w *World) Open(ctx context.Context) { w.opened, w.lost = ctx, make(chan struct{}) }
+func (w *World) Open(ctx context.Context) {
+	w.opened, w.lost, w.closed, w.workers.next = ctx, make(chan struct{}), make(chan struct{}), make(chan func())
+}
 
 // End notes that the world has ended.
 func (w *World) End() { w.ended.Store(true) }
@@ -78,8 +84,13 @@ func (w *World) Ended() bool { return w.ended.Load() }
 // Closing notes that the world is to be closed: calls may take less long then.
 func (w *World) Closing() { w.closing.Store(true) }
 
-// Forget takes the co-residency lock from a world that is closed.
-func (w *World) Forget() { w.p.coresidency.forget(w) }
+// Forget takes the co-residency lock from a world that is closed, which keeps no goroutine any more.
+func (w *World) Forget() {
+	w.p.coresidency.forget(w)
+	if w.closed != nil {
+		w.forget.Do(func() { close(w.closed) })
+	}
+}
 
 // AbortBy has a word of host memory set to 1 where the world is given up, or none where that is 0.
 func (w *World) AbortBy(word uintptr) {
@@ -127,12 +138,12 @@ func (w *World) Do(ctx context.Context, f func()) error {
 	var returned bool
 	var panicked any
 	done := make(chan struct{})
-	go func() {
+	w.workers.do(func() {
 		defer close(done)
 		defer func() { panicked = recover() }()
 		f()
 		returned = true
-	}()
+	}, w.closed, w.lost)
 	tick := time.NewTimer(watchEvery)
 	defer tick.Stop()
 	var seen [2]sighting
