@@ -115,16 +115,18 @@ type PlanStats struct {
 	Hits, Misses, Reloads int64
 	// Evictions are the plans that were unloaded to make room: for LoadOptions.Cache or where memory was short.
 	Evictions int64
-	// Plans are loaded now, and hold Bytes, see LoadOptions.Cache. MostBytes is the most that they held.
-	Plans            int
-	Bytes, MostBytes int64
+	// Plans are loaded now, and hold Bytes, see LoadOptions.Cache. MostBytes is the most that they held. Device of Bytes
+	// are memory of a device, for each plan that which it has the most of; the rest is pinned memory of the host.
+	Plans                    int
+	Bytes, Device, MostBytes int64
 }
 
 // measure brings the statistics of what is held up to date.
 func (p *planCache) measure() {
-	p.stats.Plans, p.stats.Bytes = len(p.plans), 0
+	p.stats.Plans, p.stats.Bytes, p.stats.Device = len(p.plans), 0, 0
 	for _, l := range p.plans {
 		p.stats.Bytes += l.held.Bytes()
+		p.stats.Device += l.held.Device
 	}
 	p.stats.MostBytes = max(p.stats.MostBytes, p.stats.Bytes)
 }

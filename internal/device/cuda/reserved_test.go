@@ -1,0 +1,118 @@
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/modeltest"
+)
+
+// TestReserved: what the driver says that a loaded plan has taken of each device is what the report says, within the
+// granularity of memory; ten thousand runs take no more, and all of it is given back when the plan goes.
+func TestReserved(t *testing.T) {
+	m := real(t, Options{})
+	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
+	reserved(t, m, 4096, 10_000, func() (bytes []int64) {
+		t.Helper()
+		for _, g := range m.sys.GPUs[:2] {
+			if err := g.Bound(func() error {
+				free, all, err := m.sys.Driver.MemInfo()
+				bytes = append(bytes, all-free)
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return bytes
+	})
+}
+
+// TestReservedFake is TestReserved on the driver written in Go.
+func TestReservedFake(t *testing.T) {
+	f := newFake(t, 2)
+	m := newMachine(f.system(), Options{Kernels: f})
+	reserved(t, m, 64, 20, func() (bytes []int64) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, g := range m.sys.GPUs {
+			bytes = append(bytes, f.reach.mapped(int32(g.Device)))
+		}
+		return bytes
+	})
+}
+
+// reserved runs a layer of so many rows on two GPUs, so many times. used is what is taken of each one's memory.
+func reserved(t *testing.T, m *machine, rows int64, runs int, used func() []int64) {
+	machine := modeltest.Open(t, m)
+	model := modeltest.Load(t, machine, `dim T = 1
+mesh tp[2]
+func layer(%x: bf16[T, 256], %u: bf16[256, 256/tp], %v: bf16[256/tp, 256]) -> bf16[T, 256] {
+  %h = matmul %x, %u
+  %a = relu %h
+  %y: bf16[T, 256] = matmul %a, %v
+  return %y
+}`, hocket.LoadOptions{Graph: true, Cache: math.MaxInt64})
+	run := func(rows int64, times int) {
+		t.Helper()
+		on := map[string]*hocket.DeviceTensor{}
+		for _, name := range []string{"x", "u", "v", "y"} {
+			d, err := model.NewDeviceTensor(t.Context(), name, map[string]int64{"T": rows})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := d.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			if on[name] = d; name == "y" {
+				continue
+			}
+			x, err := hocket.NewTensor(d.DType(), d.Shape()...)
+			if err == nil {
+				err = d.Write(t.Context(), x)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		args := hocket.Args{DeviceIn: map[string]*hocket.DeviceTensor{"x": on["x"], "u": on["u"], "v": on["v"]},
+			DeviceOut: map[string]*hocket.DeviceTensor{"y": on["y"]}}
+		for range times {
+			if _, err := model.Run(t.Context(), args); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	run(rows, 3) // contexts, kernels and what libraries take once for all are there now
+	before, held := used(), machine.Stats().Plans
+	if held.Plans != 1 {
+		t.Fatalf("%d plans are loaded, want 1", held.Plans)
+	}
+	run(2*rows, 3)
+	loaded, more := used(), machine.Stats().Plans
+	const grain = 2 << 20 // of a device's memory
+	reported := more.Device - held.Device
+	for i := range loaded {
+		took := loaded[i] - before[i]
+		if diff := took - reported; diff < -grain || diff > grain {
+			t.Errorf("GPU %d: the driver says that the plan took %d bytes, the report %d", i, took, reported)
+		}
+	}
+	t.Logf("before %v, loaded %v, reported %d", before, loaded, reported)
+	run(2*rows, runs)
+	if after := used(); fmt.Sprint(after) != fmt.Sprint(loaded) {
+		t.Errorf("%v bytes before %d runs, %v after", loaded, runs, after)
+	}
+	if err := model.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i, now := range used() {
+		if now > before[i] {
+			t.Errorf("GPU %d: %d bytes with one plan, %d when all are unloaded", i, before[i], now)
+		}
+	}
+}
