@@ -15,7 +15,7 @@ import (
 func TestReserved(t *testing.T) {
 	m := real(t, Options{})
 	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
-	reserved(t, m, 4096, 10_000, func() (bytes []int64) {
+	used := func() (bytes []int64) {
 		t.Helper()
 		for _, g := range m.sys.GPUs[:2] {
 			if err := g.Bound(func() error {
@@ -27,34 +27,50 @@ func TestReserved(t *testing.T) {
 			}
 		}
 		return bytes
-	})
+	}
+	reserved(t, m, false, 4096, 10_000, used)
+	reserved(t, m, true, 4096, 10_000, used)
 }
 
 // TestReservedFake is TestReserved on the driver written in Go.
 func TestReservedFake(t *testing.T) {
 	f := newFake(t, 2)
 	m := newMachine(f.system(), Options{Kernels: f})
-	reserved(t, m, 64, 20, func() (bytes []int64) {
+	used := func() (bytes []int64) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for _, g := range m.sys.GPUs {
 			bytes = append(bytes, f.reach.mapped(int32(g.Device)))
 		}
 		return bytes
-	})
+	}
+	reserved(t, m, false, 64, 20, used)
+	reserved(t, m, true, 64, 20, used)
 }
 
+// graphsTake bounds what the driver takes of each device for a graph, by itself: no call tells how much.
+const graphsTake = 4 << 20
+
 // reserved runs a layer of so many rows on two GPUs, so many times. used is what is taken of each one's memory.
-func reserved(t *testing.T, m *machine, rows int64, runs int, used func() []int64) {
+func reserved(t *testing.T, m *machine, graph bool, rows int64, runs int, used func() []int64) {
 	machine := modeltest.Open(t, m)
-	model := modeltest.Load(t, machine, `dim T = 1
+	var model *hocket.Model
+	load := func() {
+		model = modeltest.Load(t, machine, `dim T = 1
 mesh tp[2]
 func layer(%x: bf16[T, 256], %u: bf16[256, 256/tp], %v: bf16[256/tp, 256]) -> bf16[T, 256] {
   %h = matmul %x, %u
   %a = relu %h
   %y: bf16[T, 256] = matmul %a, %v
   return %y
-}`, hocket.LoadOptions{Graph: true, Cache: math.MaxInt64})
+}`, hocket.LoadOptions{Graph: graph, Cache: math.MaxInt64})
+	}
+	unload := func() {
+		t.Helper()
+		if err := model.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	run := func(rows int64, times int) {
 		t.Helper()
 		on := map[string]*hocket.DeviceTensor{}
@@ -87,32 +103,33 @@ func layer(%x: bf16[T, 256], %u: bf16[256, 256/tp], %v: bf16[256/tp, 256]) -> bf
 			}
 		}
 	}
-	run(rows, 3) // contexts, kernels and what libraries take once for all are there now
-	before, held := used(), machine.Stats().Plans
-	if held.Plans != 1 {
-		t.Fatalf("%d plans are loaded, want 1", held.Plans)
+	load()
+	run(rows, 3) // contexts, kernels and what libraries take once for all are there then
+	unload()
+	before := used()
+	load()
+	run(rows, 3)
+	loaded, held := used(), machine.Stats().Plans
+	slack := int64(2 << 20) // the granularity of a device's memory
+	if graph {
+		slack += graphsTake
 	}
-	run(2*rows, 3)
-	loaded, more := used(), machine.Stats().Plans
-	const grain = 2 << 20 // of a device's memory
-	reported := more.Device - held.Device
 	for i := range loaded {
 		took := loaded[i] - before[i]
-		if diff := took - reported; diff < -grain || diff > grain {
-			t.Errorf("GPU %d: the driver says that the plan took %d bytes, the report %d", i, took, reported)
+		if over := took - held.Device; over < -slack || over > slack {
+			t.Errorf("GPU %d, graph %v: the driver says that the plan took %d bytes, the report %d", i, graph, took,
+				held.Device)
 		}
 	}
-	t.Logf("before %v, loaded %v, reported %d", before, loaded, reported)
-	run(2*rows, runs)
+	t.Logf("graph %v: before %v, loaded %v, reported %d", graph, before, loaded, held.Device)
+	run(rows, runs)
 	if after := used(); fmt.Sprint(after) != fmt.Sprint(loaded) {
-		t.Errorf("%v bytes before %d runs, %v after", loaded, runs, after)
+		t.Errorf("graph %v: %v bytes before %d runs, %v after", graph, loaded, runs, after)
 	}
-	if err := model.Close(); err != nil {
-		t.Fatal(err)
-	}
+	unload()
 	for i, now := range used() {
 		if now > before[i] {
-			t.Errorf("GPU %d: %d bytes with one plan, %d when all are unloaded", i, before[i], now)
+			t.Errorf("GPU %d, graph %v: %d bytes before the plan was loaded, %d when it is unloaded", i, graph, before[i], now)
 		}
 	}
 }
