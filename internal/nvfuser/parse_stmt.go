@@ -164,7 +164,7 @@ func (c *cursor) communication(s *stmt, word string) {
 		case "red_op", "reduce_op", "op":
 			c.reduction(s)
 		case "backend":
-			s.backend = c.word("a backend")
+			s.backend = c.backend()
 		default:
 			return false
 		}
@@ -173,6 +173,15 @@ func (c *cursor) communication(s *stmt, word string) {
 	if !c.bad && (s.out == nil || len(s.in) != 1 || s.team == nil || s.op == "") {
 		c.failAt(s.pos, "a communication without a type, team, input or output")
 	}
+}
+
+// backend reads what a communication is carried out by, which streams are named after.
+func (c *cursor) backend() string {
+	if c.tok.kind == tokWord && !isName(c.tok.text) {
+		c.expected("a backend")
+		return ""
+	}
+	return c.word("a backend")
 }
 
 func (c *cursor) reduction(s *stmt) {
@@ -196,7 +205,7 @@ func (c *cursor) p2p(s *stmt) {
 		case "peer":
 			s.index = c.scalar()
 		case "backend":
-			s.backend = c.word("a backend")
+			s.backend = c.backend()
 		default:
 			return false
 		}

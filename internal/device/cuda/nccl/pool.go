@@ -56,7 +56,8 @@ func (p *Pool) tell(t *Team) error {
 	return nil
 }
 
-// take returns a group for the team's devices, a new one where none is left.
+// take returns a group for the team's devices, a new one where none is left: of those that are idle the one that has
+// done the most, since NCCL takes memory for each kind of work in each group, and keeps it.
 func (p *Pool) take(t *Team) (*Group, error) {
 	lib, err := t.System.NCCL()
 	if err != nil {
@@ -71,11 +72,16 @@ func (p *Pool) take(t *Team) (*Group, error) {
 		return nil, t.GivenUp()
 	}
 	defer t.Calls.Release(&p.mu)
-	for i, g := range slices.Backward(p.idle) {
-		if g.key == key {
-			p.idle = slices.Delete(p.idle, i, i+1)
-			return g, nil
+	best := -1
+	for i, g := range p.idle {
+		if g.key == key && (best < 0 || len(g.exercised) >= len(p.idle[best].exercised)) {
+			best = i
 		}
+	}
+	if best >= 0 {
+		g := p.idle[best]
+		p.idle = slices.Delete(p.idle, best, best+1)
+		return g, nil
 	}
 	if err := p.tell(t); err != nil {
 		return nil, err
