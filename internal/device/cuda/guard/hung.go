@@ -52,8 +52,7 @@ type World struct {
 	abort    atomic.Uintptr
 
 	workers workers
-	closed  chan struct{} // closed once the world is; nil for a dry run
-	forget  sync.Once
+	over    chan struct{} // closed once the world has ended; nil for a dry run
 
 	mu    sync.Mutex
 	lost  chan struct{} // closed once the world is given up; nil for a dry run
@@ -72,11 +71,15 @@ func (p *Process) New(h Host) *World { return &World{p: p, host: h} }
 
 // Open has the world's calls watched. ctx is that which it is opened with.
 func (w *World) Open(ctx context.Context) {
-	w.opened, w.lost, w.closed, w.workers.next = ctx, make(chan struct{}), make(chan struct{}), make(chan func())
+	w.opened, w.lost, w.over, w.workers.next = ctx, make(chan struct{}), make(chan struct{}), make(chan func())
 }
 
-// End notes that the world has ended.
-func (w *World) End() { w.ended.Store(true) }
+// End notes that the world has ended, which keeps no goroutine then.
+func (w *World) End() {
+	if w.ended.CompareAndSwap(false, true) && w.over != nil {
+		close(w.over)
+	}
+}
 
 // Ended reports whether it has.
 func (w *World) Ended() bool { return w.ended.Load() }
@@ -84,13 +87,8 @@ func (w *World) Ended() bool { return w.ended.Load() }
 // Closing notes that the world is to be closed: calls may take less long then.
 func (w *World) Closing() { w.closing.Store(true) }
 
-// Forget takes the co-residency lock from a world that is closed, which keeps no goroutine any more.
-func (w *World) Forget() {
-	w.p.coresidency.forget(w)
-	if w.closed != nil {
-		w.forget.Do(func() { close(w.closed) })
-	}
-}
+// Forget takes the co-residency lock from a world that is closed.
+func (w *World) Forget() { w.p.coresidency.forget(w) }
 
 // AbortBy has a word of host memory set to 1 where the world is given up, or none where that is 0.
 func (w *World) AbortBy(word uintptr) {
@@ -143,7 +141,7 @@ func (w *World) Do(ctx context.Context, f func()) error {
 		defer func() { panicked = recover() }()
 		f()
 		returned = true
-	}, w.closed, w.lost)
+	}, w.over)
 	tick := time.NewTimer(watchEvery)
 	defer tick.Stop()
 	var seen [2]sighting
@@ -211,7 +209,7 @@ func (w *World) giveUp(watch *nvlib.Watch, p nvlib.Pending, age time.Duration) {
 		err = w.gpuOf(p).Abandon(p.Call, age)
 	}
 	w.cause.Store(&err)
-	w.ended.Store(true)
+	w.End()
 	if at := w.abort.Load(); at != 0 { // kernels of teams on other GPUs
 		cabi.StoreAtomic(at, 1)
 	}

@@ -9,26 +9,23 @@ type workers struct {
 	waits atomic.Bool // one does, or is about to
 }
 
-// do has a worker run f, which does not panic. None waits any more once one of two channels is closed.
-func (w *workers) do(f func(), closed, lost <-chan struct{}) {
+// do has a worker run f, which does not panic. None waits any more once over is closed.
+func (w *workers) do(f func(), over <-chan struct{}) {
 	select {
 	case w.next <- f:
 	default:
-		go w.work(f, closed, lost)
+		go w.work(f, over)
 	}
 }
 
-func (w *workers) work(f func(), closed, lost <-chan struct{}) {
+func (w *workers) work(f func(), over <-chan struct{}) {
 	f()
 	for w.waits.CompareAndSwap(false, true) {
 		select {
 		case f = <-w.next:
 			w.waits.Store(false)
 			f()
-		case <-closed:
-			w.waits.Store(false)
-			return
-		case <-lost:
+		case <-over:
 			w.waits.Store(false)
 			return
 		}

@@ -5,13 +5,16 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
 // TestWorkers: functions one behind the other have one goroutine, functions at the same time one each, of which one
 // stays; one that a function ends, as a call does that returns too late, is replaced; none is left in the end.
 func TestWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, closed, ended := workers{next: make(chan func())}, make(chan struct{}), 0
+		w, over, ended := workers{next: make(chan func())}, make(chan struct{}), 0
 		var mu sync.Mutex
 		do := func(f func()) {
 			w.do(func() {
@@ -21,7 +24,7 @@ func TestWorkers(t *testing.T) {
 					ended++
 				}()
 				f()
-			}, closed, nil)
+			}, over)
 		}
 		waiting := func(want bool) {
 			t.Helper()
@@ -45,12 +48,35 @@ func TestWorkers(t *testing.T) {
 		waiting(false)
 		do(func() {})
 		waiting(true)
-		close(closed)
+		close(over)
 		waiting(false)
 		do(func() {})
 		waiting(false)
 		if ended != 9 {
 			t.Errorf("%d functions have ended, of 9", ended)
+		}
+	})
+}
+
+// TestEndedWorldKeepsNoWorker: a world that ends, however it does, has no goroutine any more, though nobody closes it,
+// as one that was opened for a world that is given up meanwhile.
+func TestEndedWorldKeepsNoWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := world(true)
+		w.p.System = &gpu.System{CallPatience: gpu.Patience{Call: time.Hour}}
+		w.Open(t.Context())
+		if err := w.Do(t.Context(), func() {}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if !w.workers.waits.Load() {
+			t.Error("no worker waits for the next function")
+		}
+		w.End()
+		w.End()
+		synctest.Wait()
+		if w.workers.waits.Load() {
+			t.Error("a worker of a world that has ended waits")
 		}
 	})
 }
