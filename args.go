@@ -103,9 +103,7 @@ func (m *Machine) execArgs(batch []Args, in []map[string]*tensor.Tensor) ([]exec
 		if err := errors.Join(err, oerr); err != nil {
 			return nil, err
 		}
-		if len(a.Out) > 0 {
-			r.Into = map[string]*tensor.Tensor{}
-		}
+		r.Into = map[string]*tensor.Tensor{}
 		for _, name := range slices.Sorted(maps.Keys(a.Out)) {
 			switch t := a.Out[name]; {
 			case t == nil:
@@ -139,9 +137,6 @@ func hostBlocks(all map[string]map[int]*Tensor) map[string]map[int]*tensor.Tenso
 
 // own checks that tensors are of the model's machine.
 func (m *Machine) own(tensors map[string]*DeviceTensor) (map[string]*resident.DeviceTensor, error) {
-	if len(tensors) == 0 {
-		return nil, nil
-	}
 	own := map[string]*resident.DeviceTensor{}
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {
 		switch d := tensors[name]; {

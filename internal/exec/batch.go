@@ -263,28 +263,23 @@ func (p *Program) runAdmitted(late context.Context, k int) (issued time.Duration
 // runs do not begin, and the program can still run: were it given up, deadlines shorter than
 // this takes would have it begin again for ever. Only a batch without grace has it given up.
 func (p *Program) prepareRuns(ctx context.Context, k int) error {
-	if !p.staging.ready(p.binder.frames[:k]) || p.recorder.wanted() {
-		if err := p.makeRunsReady(ctx, k); err != nil {
-			return p.breakDown(err)
-		}
-	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("before the run, while it was made ready: %w", err)
-	}
-	return nil
-}
-
-func (p *Program) makeRunsReady(ctx context.Context, k int) error {
 	wait := grace.Transfer
 	if p.opts.Grace <= 0 {
 		wait = 0
 	}
 	late, done := grace.After(ctx, wait)
 	defer done()
-	if err := p.staging.reserve(p.binder.frames[:k]); err != nil {
-		return err
+	err := p.staging.reserve(p.binder.frames[:k])
+	if err == nil {
+		err = p.recorder.record(late, p.binder.frames[0])
 	}
-	return p.recorder.record(late, p.binder.frames[0])
+	if err != nil {
+		return p.breakDown(err)
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("before the run, while it was made ready: %w", err)
+	}
+	return nil
 }
 
 // collect makes the results of k runs that have ended.

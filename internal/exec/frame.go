@@ -108,10 +108,10 @@ type staging struct {
 
 // reserve has the world ready for the transfers of some runs, if it was not yet.
 func (s *staging) reserve(frames []*frame) error {
-	if s.ready(frames) {
+	blocks := copied(frames)
+	if s.covers(len(frames), blocks) {
 		return nil
 	}
-	blocks := copied(frames)
 	s.runs, s.blocks = len(frames), blocks
 	sizes, b := make([]int64, len(blocks)), 0
 	for _, ios := range [][]plan.IO{s.im.Inputs, s.im.Outputs} {
@@ -127,21 +127,14 @@ func (s *staging) reserve(frames []*frame) error {
 	return s.im.World.Stage(sizes, len(frames))
 }
 
-// ready reports whether the world is ready for the transfers of some runs.
-func (s *staging) ready(frames []*frame) bool {
-	if len(frames) > s.runs || len(s.blocks) != len(frames[0].in)+len(frames[0].get) {
+// covers reports whether k runs of such transfers have buffers.
+func (s *staging) covers(k int, blocks []bool) bool {
+	if k > s.runs || len(s.blocks) != len(blocks) {
 		return false
 	}
-	for _, f := range frames {
-		for b := range f.in {
-			if f.in[b] != nil && !s.blocks[b] {
-				return false
-			}
-		}
-		for b := range f.get {
-			if f.get[b] != nil && !s.blocks[len(f.in)+b] {
-				return false
-			}
+	for b, copied := range blocks {
+		if copied && !s.blocks[b] {
+			return false
 		}
 	}
 	return true

@@ -113,9 +113,6 @@ func (s signature) unknown(a Args) (names []string) {
 }
 
 func (s signature) wrongOutputs(outputs map[string]*resident.DeviceTensor) (wrong []string) {
-	if len(outputs) == 0 {
-		return nil
-	}
 	taken := map[*resident.DeviceTensor]string{}
 	for _, name := range slices.Sorted(maps.Keys(outputs)) {
 		t := outputs[name]
@@ -202,14 +199,14 @@ func (s signature) wrongEnqueued(a Args) (wrong []string) {
 func (s signature) sharedInto(
 	batch []Args, weights *Weights, ins []int, skip []bool,
 ) (shared map[*tensor.Tensor]bool, spoils bool) {
+	shared = map[*tensor.Tensor]bool{}
 	var into []*tensor.Tensor
 	for _, a := range batch {
 		into = slices.AppendSeq(into, maps.Values(a.Into))
 	}
 	if len(into) == 0 {
-		return nil, false
+		return shared, false
 	}
-	shared = map[*tensor.Tensor]bool{}
 	given := map[*tensor.Tensor]bool{}
 	for _, a := range batch {
 		for _, parts := range a.InLocal {
