@@ -162,16 +162,16 @@ func outcomeOf(do func(o *outcome)) (o outcome) {
 	return o
 }
 
-// run runs the plan for what a batch comes to, if the batch can receive its results.
-func (t *lease) run(ctx context.Context, p *prepared) (l *loaded, results []*exec.Result, err error) {
-	l, err = t.use(ctx, p.binding, p.residents, func(l *loaded) error {
-		for _, out := range p.outs {
+// run runs the plan for a request, if its tensors can receive the results.
+func (t *lease) run(ctx context.Context, r *request) (l *loaded, results []*exec.Result, err error) {
+	l, err = t.use(ctx, r.binding, r.residents, func(l *loaded) error {
+		for _, out := range r.outs {
 			if err := checkOut(l.plan, out); err != nil {
 				return err
 			}
 		}
 		var err error
-		results, err = l.prog.Execute(ctx, p.batch)
+		results, err = l.prog.Execute(ctx, r.batch)
 		return err
 	})
 	return l, results, err

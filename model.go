@@ -207,11 +207,11 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if len(batch) == 0 {
 		return nil, nil
 	}
-	p, err := m.params.current().prepare(m.machine, batch)
+	r, err := m.params.current().request(m.machine, batch)
 	if err != nil {
 		return nil, err
 	}
-	release, err := m.machine.tensors.Lease(ctx, p.reads, p.writes)
+	release, err := m.machine.tensors.Lease(ctx, r.reads, r.writes)
 	if err != nil {
 		return nil, err
 	}
@@ -220,7 +220,7 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		return nil, err
 	}
 	defer t.end()
-	l, results, err := t.run(ctx, p)
+	l, results, err := t.run(ctx, r)
 	if err != nil {
 		if l != nil {
 			err = ofProved(err, l.proof)

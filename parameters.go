@@ -140,8 +140,8 @@ type bindings struct {
 	inout   map[string]bool // of on
 	// dims are the binding's and those that the shapes of all of them say, where these agree; else nil.
 	dims map[string]int64
-	// last is what was prepared last, if the like may come again.
-	last atomic.Pointer[prepared]
+	// last is the request before, if the like may come again.
+	last atomic.Pointer[request]
 }
 
 // alone binds dims to the shapes of all that is bound.

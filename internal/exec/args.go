@@ -1,8 +1,6 @@
 package exec
 
 import (
-	"slices"
-
 	"hocket.example/hocket/internal/exec/resident"
 	"hocket.example/hocket/internal/tensor"
 )
@@ -31,13 +29,6 @@ type Args struct {
 type Batch struct {
 	Runs    []Args
 	Weights *Weights
-}
-
-// onDevices reports whether the runs take nothing but weights from the host's memory, and leave nothing there.
-func (b *Batch) onDevices() bool {
-	return !slices.ContainsFunc(b.Runs, func(a Args) bool {
-		return len(a.In) > 0 || len(a.InLocal) > 0 || len(a.Into) > 0 || a.Enqueued
-	})
 }
 
 // ready reports whether all device tensors that the runs take hold something, and none that they name is lost.

@@ -25,8 +25,8 @@ type binder struct {
 	outputs   map[string]ioBlocks
 	frames    []*frame
 	spoils    bool // the batch's runs update what they are given in the host's memory
-	// bound is the batch that the frames are laid ready for, and stay so; the zero value for none.
-	bound weak.Pointer[Batch]
+	// kept is the batch that the frames are laid ready for, and stay so; the zero value for none.
+	kept weak.Pointer[Batch]
 }
 
 // keptFrames bounds the frames that outlive a batch.
@@ -40,25 +40,19 @@ func newBinder(im *image.Image, weights *weightCache, enqueued *enqueued) *binde
 // comes reports whether the blocks of outputs of a rank come to this process.
 func (b *binder) comes(rank int) bool { return b.gathers || b.im.World.Local(rank) }
 
-// keep keeps the frames as they are for the next time that a batch runs, if they have nothing of the host's memory.
+// keep keeps the frames as they are for the next time that a batch runs, if it copies nothing from or to the host.
 func (b *binder) keep(batch *Batch) {
-	if len(batch.Runs) > keptFrames || !batch.onDevices() {
-		return
+	if n := len(batch.Runs); n <= keptFrames && !slices.Contains(copied(b.frames[:n]), true) {
+		b.kept = weak.Make(batch)
 	}
-	for _, f := range b.frames[:len(batch.Runs)] {
-		if slices.ContainsFunc(f.in, func(block []byte) bool { return block != nil }) {
-			return
-		}
-	}
-	b.bound = weak.Make(batch)
 }
 
 // keeps reports whether the frames are laid ready for a batch.
-func (b *binder) keeps(batch *Batch) bool { return b.bound == weak.Make(batch) && batch.ready() }
+func (b *binder) keeps(batch *Batch) bool { return b.kept == weak.Make(batch) && batch.ready() }
 
 // trim lets go of surplus frames, and of others' memory, unless the frames are kept.
 func (b *binder) trim() {
-	if b.bound != (weak.Pointer[Batch]{}) {
+	if b.kept != (weak.Pointer[Batch]{}) {
 		return
 	}
 	if len(b.frames) > keptFrames {
@@ -73,7 +67,7 @@ func (b *binder) trim() {
 // bind checks the inputs of all runs and lays their blocks ready.
 // They look at some inputs only, if the others are as they were.
 func (b *binder) bind(batch []Args, weights *Weights, ins []int) error {
-	b.bound = weak.Pointer[Batch]{}
+	b.kept = weak.Pointer[Batch]{}
 	if err := b.signature.check(batch, weights, ins); err != nil {
 		return err
 	}

@@ -51,8 +51,7 @@ type World struct {
 	closing  atomic.Bool
 	abort    atomic.Uintptr
 
-	workers workers
-	over    chan struct{} // closed once the world has ended; nil for a dry run
+	workers workers // none for a dry run
 
 	mu    sync.Mutex
 	lost  chan struct{} // closed once the world is given up; nil for a dry run
@@ -71,13 +70,14 @@ func (p *Process) New(h Host) *World { return &World{p: p, host: h} }
 
 // Open has the world's calls watched. ctx is that which it is opened with.
 func (w *World) Open(ctx context.Context) {
-	w.opened, w.lost, w.over, w.workers.next = ctx, make(chan struct{}), make(chan struct{}), make(chan func())
+	w.opened, w.lost = ctx, make(chan struct{})
+	w.workers.next, w.workers.over = make(chan func()), make(chan struct{})
 }
 
 // End notes that the world has ended, which keeps no goroutine then.
 func (w *World) End() {
-	if w.ended.CompareAndSwap(false, true) && w.over != nil {
-		close(w.over)
+	if w.ended.CompareAndSwap(false, true) && w.workers.over != nil {
+		close(w.workers.over)
 	}
 }
 
@@ -141,7 +141,7 @@ func (w *World) Do(ctx context.Context, f func()) error {
 		defer func() { panicked = recover() }()
 		f()
 		returned = true
-	}, w.over)
+	})
 	tick := time.NewTimer(watchEvery)
 	defer tick.Stop()
 	var seen [2]sighting

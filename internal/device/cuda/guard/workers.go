@@ -6,28 +6,30 @@ import "sync/atomic"
 // with a small stack, and copy it again and again as that grows, in each run.
 type workers struct {
 	next  chan func()
-	waits atomic.Bool // one does, or is about to
+	over  chan struct{} // closed in the end: none waits any more
+	waits atomic.Bool   // one does, or is about to
 }
 
-// do has a worker run f, which does not panic. None waits any more once over is closed.
-func (w *workers) do(f func(), over <-chan struct{}) {
+// do has a worker run f, which does not panic.
+func (w *workers) do(f func()) {
 	select {
 	case w.next <- f:
 	default:
-		go w.work(f, over)
+		go w.work(f)
 	}
 }
 
-func (w *workers) work(f func(), over <-chan struct{}) {
-	f()
-	for w.waits.CompareAndSwap(false, true) {
-		select {
-		case f = <-w.next:
-			w.waits.Store(false)
-			f()
-		case <-over:
-			w.waits.Store(false)
+func (w *workers) work(f func()) {
+	for f != nil {
+		f()
+		if !w.waits.CompareAndSwap(false, true) {
 			return
 		}
+		select {
+		case f = <-w.next:
+		case <-w.over:
+			f = nil
+		}
+		w.waits.Store(false)
 	}
 }

@@ -14,7 +14,7 @@ import (
 // stays; one that a function ends, as a call does that returns too late, is replaced; none is left in the end.
 func TestWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, over, ended := workers{next: make(chan func())}, make(chan struct{}), 0
+		w, ended := workers{next: make(chan func()), over: make(chan struct{})}, 0
 		var mu sync.Mutex
 		do := func(f func()) {
 			w.do(func() {
@@ -24,7 +24,7 @@ func TestWorkers(t *testing.T) {
 					ended++
 				}()
 				f()
-			}, over)
+			})
 		}
 		waiting := func(want bool) {
 			t.Helper()
@@ -48,7 +48,7 @@ func TestWorkers(t *testing.T) {
 		waiting(false)
 		do(func() {})
 		waiting(true)
-		close(over)
+		close(w.over)
 		waiting(false)
 		do(func() {})
 		waiting(false)

@@ -56,8 +56,7 @@ func (p *Pool) tell(t *Team) error {
 	return nil
 }
 
-// take returns a group for the team's devices, a new one where none is left: of those that are idle the one that has
-// done the most, since NCCL takes memory for each kind of work in each group, and keeps it.
+// take returns a group for the team's devices, a new one where none is left.
 func (p *Pool) take(t *Team) (*Group, error) {
 	lib, err := t.System.NCCL()
 	if err != nil {
@@ -72,15 +71,7 @@ func (p *Pool) take(t *Team) (*Group, error) {
 		return nil, t.GivenUp()
 	}
 	defer t.Calls.Release(&p.mu)
-	best := -1
-	for i, g := range p.idle {
-		if g.key == key && (best < 0 || len(g.exercised) >= len(p.idle[best].exercised)) {
-			best = i
-		}
-	}
-	if best >= 0 {
-		g := p.idle[best]
-		p.idle = slices.Delete(p.idle, best, best+1)
+	if g := p.pick(key); g != nil {
 		return g, nil
 	}
 	if err := p.tell(t); err != nil {
@@ -98,6 +89,23 @@ func (p *Pool) take(t *Team) (*Group, error) {
 		return nil, fmt.Errorf("NCCL's communicators for GPUs %v: %w", devs, err)
 	}
 	return g, nil
+}
+
+// pick takes a group from those that are idle: the one that has done the most kinds of work, since NCCL takes memory
+// for each kind in each group, and keeps it. The pool is locked.
+func (p *Pool) pick(key string) *Group {
+	best := -1
+	for i, g := range p.idle {
+		if g.key == key && (best < 0 || len(g.exercised) >= len(p.idle[best].exercised)) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return nil
+	}
+	g := p.idle[best]
+	p.idle = slices.Delete(p.idle, best, best+1)
+	return g
 }
 
 // Leave gives up a group that a team has no use for any more: for the next team, unless it failed. Nothing that it was

@@ -2,6 +2,7 @@ package hocket_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"hocket.example/hocket"
@@ -89,6 +90,11 @@ func step(%x: f32[4], %kept: inout f32[4], %w: f32[4]) -> f32[4] {
 	given.In, given.DeviceIn = nil, map[string]*hocket.DeviceTensor{"x": on["x"]}
 	run(2, "y")
 	run(2, "y")
+	bound := w
+	given.In, w = map[string]*hocket.Tensor{"w": full(9000)}, 9000 // a weight for this run, all else as it was
+	run(2, "y")
+	given.In, w = nil, bound
+	run(2, "y")
 	failed := errors.New("on purpose")
 	if err := on["x"].Fill(ctx, func([]hocket.DeviceBlock) error { return failed }); !errors.Is(err, failed) {
 		t.Fatal(err)
@@ -102,4 +108,59 @@ func step(%x: f32[4], %kept: inout f32[4], %w: f32[4]) -> f32[4] {
 	if _, err := model.Run(ctx, given); !errors.Is(err, hocket.ErrClosed) {
 		t.Errorf("a tensor that is closed: %v", err)
 	}
+}
+
+// TestSameAgainBesideAnotherPlan: a run that is given the same as the one before finds the bound weight where another
+// plan, which has the weight at the same place, was given another one meanwhile.
+func TestSameAgainBesideAnotherPlan(t *testing.T) {
+	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})), `dim T = 1
+mesh tp[2]
+func f(%x: f32[T, 4], %w: f32[4]) -> f32[T, 4] {
+  %y = add %x, %w
+  return %y
+}
+`, hocket.LoadOptions{})
+	ctx := t.Context()
+	tensor := func(v float64, shape ...int64) *hocket.Tensor {
+		n := int64(1)
+		for _, d := range shape {
+			n *= d
+		}
+		x, err := hocket.FromFloats(ir.F32, slices.Repeat([]float64{v}, int(n)), shape...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(model.Bind("w", tensor(10, 4)))
+	x, err := model.NewDeviceTensor(ctx, "x", nil)
+	must(err)
+	y, err := model.NewDeviceTensor(ctx, "y", nil)
+	must(err)
+	must(x.Write(ctx, tensor(0, 1, 4)))
+	again := func(when string) {
+		t.Helper()
+		_, err := model.Run(ctx, hocket.Args{DeviceIn: map[string]*hocket.DeviceTensor{"x": x},
+			DeviceOut: map[string]*hocket.DeviceTensor{"y": y}})
+		must(err)
+		got, err := y.Read(ctx)
+		must(err)
+		if got.Floats()[0] != 10 {
+			t.Errorf("%s: %v, want the bound weight's 10", when, got.Floats())
+		}
+	}
+	again("at first")
+	again("again")
+	rep, err := model.Run(ctx, hocket.Args{In: map[string]*hocket.Tensor{"x": tensor(1, 2, 4), "w": tensor(70, 4)}})
+	must(err)
+	if got := rep.Out["y"].Floats()[0]; got != 71 {
+		t.Errorf("two rows, and a weight for this run: %g, want 71", got)
+	}
+	again("behind another plan")
 }

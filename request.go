@@ -8,9 +8,9 @@ import (
 	"hocket.example/hocket/internal/exec/resident"
 )
 
-// prepared is a batch whose arguments are checked, and what follows from them and from what is bound. It is never
+// request is a batch whose arguments are checked, and what follows from them and from what is bound. It is never
 // changed: a server's runs are mostly given the same device tensors again.
-type prepared struct {
+type request struct {
 	given         []Args // by the caller; for who is given the like
 	batch         *exec.Batch
 	binding       Binding
@@ -19,8 +19,8 @@ type prepared struct {
 	outs          []map[string]*Tensor // Args.Out, by run
 }
 
-// prepare prepares a batch that is not empty.
-func (b *bindings) prepare(m *Machine, given []Args) (*prepared, error) {
+// request checks a batch, which is not empty, unless it is given what the one before was.
+func (b *bindings) request(m *Machine, given []Args) (*request, error) {
 	if last := b.last.Load(); last != nil && last.isOf(given) {
 		return last, nil
 	}
@@ -33,31 +33,31 @@ func (b *bindings) prepare(m *Machine, given []Args) (*prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &prepared{batch: &exec.Batch{Runs: runs, Weights: b.weights}, residents: b.residents(runs)}
-	if p.binding, err = b.binding(given[0], batch[0]); err != nil {
+	r := &request{batch: &exec.Batch{Runs: runs, Weights: b.weights}, residents: b.residents(runs)}
+	if r.binding, err = b.binding(given[0], batch[0]); err != nil {
 		return nil, err
 	}
-	p.reads, p.writes = usesOf(runs)
+	r.reads, r.writes = usesOf(runs)
 	if !slices.ContainsFunc(given, func(a Args) bool { return !a.repeats() }) {
 		for _, a := range given {
-			p.given = append(p.given, Args{DeviceIn: maps.Clone(a.DeviceIn), DeviceOut: maps.Clone(a.DeviceOut)})
+			r.given = append(r.given, Args{DeviceIn: maps.Clone(a.DeviceIn), DeviceOut: maps.Clone(a.DeviceOut)})
 		}
-		b.last.Store(p)
-		return p, nil
+		b.last.Store(r)
+		return r, nil
 	}
 	for _, a := range batch {
-		p.outs = append(p.outs, a.Out)
+		r.outs = append(r.outs, a.Out)
 	}
-	return p, nil
+	return r, nil
 }
 
 // repeats reports whether a run like this one needs no other check than this one: all that it names is on the
 // devices, since tensors of the host's may change.
 func (a Args) repeats() bool { return len(a.In) == 0 && len(a.InLocal) == 0 && len(a.Out) == 0 }
 
-// isOf reports whether a batch is prepared as p is.
-func (p *prepared) isOf(given []Args) bool {
-	return slices.EqualFunc(p.given, given, func(was, is Args) bool {
+// isOf reports whether a batch is given what r's was.
+func (r *request) isOf(given []Args) bool {
+	return slices.EqualFunc(r.given, given, func(was, is Args) bool {
 		return is.repeats() && maps.Equal(was.DeviceIn, is.DeviceIn) && maps.Equal(was.DeviceOut, is.DeviceOut)
 	})
 }
