@@ -104,7 +104,7 @@ func (s *site) free() error {
 			errs = append(errs, s.w.drv.DestroyStream(st.h))
 		}
 	}
-	errs = append(errs, s.clock.Destroy())
+	errs = append(errs, s.gemms.EndBranches(), s.clock.Destroy())
 	for _, h := range s.heaps {
 		if h != nil {
 			errs = append(errs, h.Close())

@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// addJoint computes linears of one x at once, where that is faster than one after the other, which is what stays where
-// bits must not follow from a measurement.
+// addJoint computes linears of one x at once: by one kernel where that is measured to be faster than one after the other,
+// else side by side where they are small. One after the other is what stays where bits must not follow from a measurement.
 func (b *builder) addJoint(dk *device.Kernel) error {
 	decline := func(why string) error { return fmt.Errorf("%w: linears at once: %s", device.ErrUnsupported, why) }
 	linears := len(dk.Ins) - 1
@@ -65,10 +65,21 @@ func (b *builder) addJoint(dk *device.Kernel) error {
 	if err != nil {
 		return err
 	}
-	if own == nil {
+	if own != nil {
+		b.AddOwn(own)
+		return nil
+	}
+	beside, err := b.site.GEMMs.PrepareBeside(j.List)
+	if err != nil {
+		return err
+	}
+	if beside == nil {
 		return decline("one after the other is no slower")
 	}
-	b.AddOwn(own)
+	b.AddProduct(beside)
+	if dk.Gated {
+		return b.build(list[2])
+	}
 	return nil
 }
 

@@ -70,6 +70,7 @@ type Launch struct {
 	guess   bool          // see pick
 	own     *nvlib.Launch // hocket's kernel for few rows, while it may be chosen; else nil
 	few     bool          // it could be chosen
+	beside  []*Launch     // see PrepareBeside
 }
 
 // WorkspaceBytes is what algorithms may use, on each stream.
@@ -179,6 +180,9 @@ func (st *Launch) Free() {
 		return
 	}
 	delete(st.host.live, st)
+	for _, other := range st.beside {
+		other.Free()
+	}
 	if st.Product != nil {
 		st.Product.Free()
 	}

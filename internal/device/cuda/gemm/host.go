@@ -23,25 +23,27 @@ type Site interface {
 
 // Host prepares GEMMs for one GPU of a world. The world's mutex guards it.
 type Host struct {
-	site   Site
-	drv    *nvlib.Driver
-	gpu    *gpu.GPU
-	heaps  *[3]*gpu.Heap // by kind
-	picks  *Picks
-	cache  *kernels.Cache   // keeps picks; nil for none
-	tf32   bool             // GEMMs of f32 multiply operands rounded to 11 bits
-	skinny bool             // hocket's kernel for few rows may be picked
-	live   map[*Launch]bool // not freed
-	chosen map[Sum][]byte   // here
-	agreed map[Sum][]byte   // what all processes take
-	again  []func() error   // see Again; none where there is one process
-	apart  map[member]bool  // see noteApart
+	site     Site
+	drv      *nvlib.Driver
+	gpu      *gpu.GPU
+	heaps    *[3]*gpu.Heap // by kind
+	picks    *Picks
+	cache    *kernels.Cache             // keeps picks; nil for none
+	tf32     bool                       // GEMMs of f32 multiply operands rounded to 11 bits
+	skinny   bool                       // hocket's kernel for few rows may be picked
+	live     map[*Launch]bool           // not freed
+	chosen   map[Sum][]byte             // here
+	agreed   map[Sum][]byte             // what all processes take
+	again    []func() error             // see Again; none where there is one process
+	apart    map[member]bool            // see noteApart
+	branches map[nvlib.Stream]*branches // of streams with products side by side
 }
 
 // NewHost returns a host without GEMMs. tf32 and skinny are as in cuda.Options.
 func NewHost(site Site, drv *nvlib.Driver, g *gpu.GPU, heaps *[3]*gpu.Heap, all *Picks, cache *kernels.Cache, tf32, skinny bool) *Host {
 	return &Host{site: site, drv: drv, gpu: g, heaps: heaps, picks: all, cache: cache, tf32: tf32, skinny: skinny,
-		live: map[*Launch]bool{}, chosen: map[Sum][]byte{}, apart: map[member]bool{}}
+		live: map[*Launch]bool{}, chosen: map[Sum][]byte{}, apart: map[member]bool{},
+		branches: map[nvlib.Stream]*branches{}}
 }
 
 // NewStep is a GEMM that cuBLASLt knows nothing of yet, to be freed.
@@ -107,11 +109,20 @@ func (h *Host) FreeAll() {
 }
 
 // Workspace is how many bytes of workspace st needs.
-func (st *Launch) Workspace() int64 { return st.Need }
+func (st *Launch) Workspace() int64 {
+	need := st.Need
+	for _, other := range st.beside {
+		need = max(need, other.Need)
+	}
+	return need
+}
 
 // Run gives a stream the GEMM, with a workspace that is large enough.
 func (st *Launch) Run(workspace nvlib.Ptr, h nvlib.Stream) error {
-	return st.Library.Multiply(st.Product, workspace, st.Need, h)
+	if len(st.beside) > 0 && st.host.site.Recording() {
+		return st.runBeside(workspace, h)
+	}
+	return st.runInTurn(workspace, h)
 }
 
 // TakeOwn returns hocket's kernel where it was picked, and frees the rest; nil where

@@ -1,0 +1,156 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gemm"
+	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/ir"
+)
+
+// TestBeside: linears of one x of which some are too small for the GPU (the fake has one multiprocessor) are one launch. In
+// a graph each has a stream and a workspace of its own, elsewhere they take turns with one.
+func TestBeside(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		rows  int64
+		ns    []int64
+		gated bool
+		taken bool
+	}{
+		{name: "q, k and v", rows: 128, ns: []int64{256, 128, 128}, taken: true},
+		{name: "gate and up", rows: 64, ns: []int64{256, 256}, gated: true, taken: true},
+		{name: "one is small", rows: 128, ns: []int64{1024, 256}, taken: true},
+		{name: "each fills the GPU", rows: 128, ns: []int64{512, 512}},
+		{name: "no rows", rows: 0, ns: []int64{512, 512}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFake(t, 1)
+			f.lt = &fakeLT{t: t, costs: []float32{1}, need: 1 << 20}
+			w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := w.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			d, must := w.Device(0).(*dev), mustOf(t)
+			view := func(shape ...int64) device.View {
+				v := device.View{DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
+				mem, err := d.Alloc(max(v.Elements()*2, 1), device.Private)
+				must(err)
+				v.Mem = mem
+				return v
+			}
+			const depth = 64
+			k := device.Kernel{Op: ir.OpLinear, Joint: true, Gated: c.gated, Ins: []device.View{view(c.rows, depth)}}
+			for _, n := range c.ns {
+				k.Ins, k.Outs = append(k.Ins, view(n, depth)), append(k.Outs, view(c.rows, n))
+			}
+			if c.gated {
+				k.Outs = append(k.Outs, view(c.rows, c.ns[0]))
+			}
+			l, err := d.Prepare(k)
+			if taken := err == nil; taken != c.taken || err != nil && !errors.Is(err, device.ErrUnsupported) {
+				t.Fatalf("one launch is taken: %v, %v", taken, err)
+			}
+			if err != nil {
+				return
+			}
+			s, err := d.NewStream(device.StreamOptions{})
+			must(err)
+			must(s.(*stream).PrepareLaunches([]device.Launch{l}))
+			workspaces := func() int {
+				all := map[uintptr]bool{}
+				if len(f.lt.runs) != len(c.ns) {
+					t.Errorf("%d products of %d", len(f.lt.runs), len(c.ns))
+				}
+				for _, r := range f.lt.runs {
+					all[r.work] = true
+				}
+				return len(all)
+			}
+			f.lt.runs = nil
+			must(s.Launch(l))
+			must(w.Sync(t.Context()))
+			if n := workspaces(); n != 1 {
+				t.Errorf("in turns they have %d workspaces", n)
+			}
+			for range 2 {
+				f.lt.runs = nil
+				g, err := w.Capture(func() error { return s.Launch(l) })
+				must(err)
+				if n := workspaces(); n != len(c.ns) {
+					t.Errorf("%d products in a graph have %d workspaces", len(c.ns), n)
+				}
+				must(g.Launch(t.Context()))
+				must(w.Sync(t.Context()))
+			}
+		})
+	}
+}
+
+// TestBesideReal: products side by side in a graph have the bits that they have alone.
+func TestBesideReal(t *testing.T) {
+	w, err := real(t, Options{Skinny: true}).Open(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	d, must := w.Device(0).(*dev), mustOf(t)
+	s, err := d.NewStream(device.StreamOptions{})
+	must(err)
+	room := func(shape ...int64) device.View {
+		v := device.View{DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
+		mem, err := d.alloc(v.Elements()*2, device.Private)
+		must(err)
+		must(d.bound(func() error { return d.site.fill(mem.addr, mem.bytes, gemm.NoiseOf(v.DType), 0) }))
+		v.Mem = mem
+		return v
+	}
+	fetch := func(v device.View) (vals []float64) {
+		must(d.bound(func() (err error) {
+			vals, err = d.site.fetch(v.Mem.(*memory).addr, v.DType, v.Elements())
+			return err
+		}))
+		return vals
+	}
+	const depth = 4096
+	weights := []device.View{room(2048, depth), room(512, depth), room(512, depth)}
+	for _, rows := range []int64{64, 128, 512} {
+		x := room(rows, depth)
+		k := device.Kernel{Op: ir.OpLinear, Joint: true, Constant: true, Ins: append([]device.View{x}, weights...), Red: ir.NoRed}
+		var want [][]float64
+		for _, weight := range weights {
+			out := room(rows, weight.Shape[0])
+			k.Outs = append(k.Outs, room(rows, weight.Shape[0]))
+			one, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, weight}, Outs: []device.View{out},
+				Constant: true, Red: ir.NoRed})
+			must(err)
+			must(s.Launch(one))
+			must(w.Sync(t.Context()))
+			want = append(want, fetch(out))
+		}
+		all, err := d.Prepare(k)
+		if err != nil {
+			t.Fatalf("%d rows: %v", rows, err)
+		}
+		must(s.(*stream).PrepareLaunches([]device.Launch{all}))
+		g, err := w.Capture(func() error { return s.Launch(all) })
+		must(err)
+		for range 100 {
+			must(g.Launch(t.Context()))
+		}
+		must(w.Sync(t.Context()))
+		for i, out := range k.Outs {
+			if got := fetch(out); fmt.Sprint(got) != fmt.Sprint(want[i]) {
+				t.Errorf("%d rows: result %d differs from that alone", rows, i)
+			}
+		}
+	}
+}
