@@ -139,7 +139,8 @@ const (
 	hopperThreads = 384
 	splitRows     = 16  // of a warp of flashSplit
 	splitKeys     = 128 // splits are of multiples of that
-	splitLeast    = 512 // keys of a split
+	// Splits have at least splitLeast keys. More than manySplits, which take longer to join, have at least manyLeast.
+	splitLeast, manySplits, manyLeast = 256, 16, 512
 	// fewBlocks are too few for flash: they leave half of a large GPU idle. No choice
 	// follows from how large the GPU is, since bits do.
 	fewBlocks   = 64
@@ -195,7 +196,7 @@ func (f *attending) split(j *job) ([]launch, error) {
 	if f.given {
 		most = splitMost
 	}
-	splits := max(1, min(most, f.keys/splitLeast))
+	splits := max(1, min(most, max(f.keys/manyLeast, min(manySplits, f.keys/splitLeast))))
 	length := ((f.keys+splits-1)/splits + splitKeys - 1) / splitKeys * splitKeys
 	splits = (f.keys + length - 1) / length
 	var parts [2]nvlib.Ptr

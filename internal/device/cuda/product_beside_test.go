@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestBeside: linears of one x of which some are too small for the GPU (the fake has one multiprocessor) are one launch. In
-// a graph each has a stream and a workspace of its own, elsewhere they take turns with one.
+// TestBeside: linears of one x of which some are too small for the GPU are one launch. In a graph each has a stream and a
+// workspace of its own, elsewhere they take turns with one.
 func TestBeside(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -22,7 +22,7 @@ func TestBeside(t *testing.T) {
 		taken bool
 	}{
 		{name: "q, k and v", rows: 128, ns: []int64{256, 128, 128}, taken: true},
-		{name: "gate and up", rows: 64, ns: []int64{256, 256}, gated: true, taken: true},
+		{name: "gate and up", rows: 64, ns: []int64{128, 128}, gated: true, taken: true},
 		{name: "one is small", rows: 128, ns: []int64{1024, 256}, taken: true},
 		{name: "each fills the GPU", rows: 128, ns: []int64{512, 512}},
 		{name: "no rows", rows: 0, ns: []int64{512, 512}},
@@ -40,6 +40,7 @@ func TestBeside(t *testing.T) {
 				}
 			}()
 			d, must := w.Device(0).(*dev), mustOf(t)
+			d.site.gpu.SMs = 4
 			view := func(shape ...int64) device.View {
 				v := device.View{DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
 				mem, err := d.Alloc(max(v.Elements()*2, 1), device.Private)
@@ -122,7 +123,7 @@ func TestBesideReal(t *testing.T) {
 	}
 	const depth = 4096
 	weights := []device.View{room(2048, depth), room(512, depth), room(512, depth)}
-	for _, rows := range []int64{64, 128, 512} {
+	for _, rows := range []int64{96, 128, 512} {
 		x := room(rows, depth)
 		k := device.Kernel{Op: ir.OpLinear, Joint: true, Constant: true, Ins: append([]device.View{x}, weights...), Red: ir.NoRed}
 		var want [][]float64

@@ -13,10 +13,11 @@ import (
 // tileSide is what cuBLASLt's blocks have of rows and columns, about.
 const tileSide = 128
 
-// fills reports whether g keeps a GPU of so many multiprocessors busy for longer than its last blocks leave part of it idle.
+// fills reports whether g has a block for each of so many multiprocessors. Two that have gain nothing beside each other:
+// seen with gate and up of 512 rows on two H100, 2 % slower.
 func (g *Problem) fills(sms int) bool {
 	tiles := g.Batch * ((g.M + tileSide - 1) / tileSide) * ((g.N + tileSide - 1) / tileSide)
-	return tiles > 2*int64(sms)
+	return tiles >= int64(sms)
 }
 
 // PrepareBeside returns one launch for products that run side by side in graphs, and one after the other elsewhere; nil
