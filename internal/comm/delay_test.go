@@ -20,12 +20,12 @@ const delayMark = 1000
 // TestDelayIsBlamed: rank 1 copies memory before some of many all_reduces, each of which follows one that both ranks
 // leave together. Accounting blames rank 1 for each delay, and finds that rank 0 waited as long as rank 1's own clock
 // says that the copies took. On two GPUs no error may exceed the residual, and the median error not 2 µs where the
-// all_reduce is one kernel on each rank. On the CPU machine, whose streams share whatever processors there are, only the
-// blame is checked.
+// all_reduce is one kernel on each rank. On the CPU machine, whose streams share whatever processors there are, only
+// the blame is checked.
 //
 // The delay begins where rank 1 leaves the all_reduce before, the wait where rank 0 does, so the error includes how far
-// apart these two ends are. Kernels end within the time that a line takes over the link. Schedules of copies end several
-// microseconds apart, the time until an event of another GPU is seen.
+// apart these two ends are. Kernels end within the time that a line takes over the link. Schedules of copies end
+// several microseconds apart, the time until an event of another GPU is seen.
 func TestDelayIsBlamed(t *testing.T) {
 	if !*onCUDA {
 		delayIsBlamed(t, "", math.Inf(1))
@@ -35,9 +35,9 @@ func TestDelayIsBlamed(t *testing.T) {
 	t.Run("schedule", func(t *testing.T) { delayIsBlamed(t, "staged", math.Inf(1)) })
 }
 
-// delayIsBlamed has all_reduces by an algorithm wait for rank 1. most is the largest median error, in microseconds. A run
-// begins with copies that take longer than enqueueing all of it, since an event that is enqueued after the device got
-// there is recorded late.
+// delayIsBlamed has all_reduces by an algorithm wait for rank 1. most is the largest median error, in microseconds.
+// A run begins with copies that take longer than enqueueing all of it, since an event that is enqueued after the device
+// got there is recorded late.
 func delayIsBlamed(t *testing.T, algo string, most float64) {
 	w := open(t, cpu.Concurrent, 0, 2)
 	one := spec{op: ir.OpAllReduce, red: ir.Sum, dt: ir.F32, n: 2, shape: []int64{1 << 16}, algo: algo}
