@@ -37,15 +37,15 @@ type tracing struct {
 func TestTracedLayers(t *testing.T) {
 	j := &job{Options: Options{Ranks: 2}, machine: cpu.New(cpu.Options{})}
 	rounds := 2
-	shapes := map[*layerKind]Shape{agGEMM: {24, 24, 24}, gemmRS: {24, 24, 24}}
+	shapes := map[*layerKind][]Shape{agGEMM: {{24, 24, 24}}, gemmRS: {{24, 24, 24}}}
 	if *onCUDA {
 		var err error
 		if j.machine, err = cuda.New(cuda.Options{}); err != nil {
 			t.Fatal(err)
 		}
 		rounds = *tracedRuns
-		// The smallest of the usual shapes, of which marks cost the largest share.
-		shapes = map[*layerKind]Shape{agGEMM: {2048, 28672, 8192}, gemmRS: {2048, 8192, 28672}}
+		// Of the usual shapes the smallest, of which marks cost the largest share, and a large one.
+		shapes = map[*layerKind][]Shape{agGEMM: {{2048, 28672, 8192}, {8192, 28672, 8192}}, gemmRS: {{2048, 8192, 28672}}}
 	}
 	for _, k := range []*layerKind{agGEMM, gemmRS} {
 		for _, strategy := range []string{"sequential", "chunked(4)", "exchange"} {
@@ -54,9 +54,11 @@ func TestTracedLayers(t *testing.T) {
 					continue
 				}
 				issued := map[bool]string{true: "graph", false: "eager"}[graph]
-				t.Run(fmt.Sprintf("%s/%s/%s", k.name, strategy, issued), func(t *testing.T) {
-					tracedLayer(t, j, k, shapes[k], strategy, graph, rounds)
-				})
+				for _, s := range shapes[k] {
+					t.Run(fmt.Sprintf("%s/%s/%s/%s", k.name, strategy, issued, s), func(t *testing.T) {
+						tracedLayer(t, j, k, s, strategy, graph, rounds)
+					})
+				}
 			}
 		}
 	}
