@@ -45,7 +45,8 @@ func TestTracedLayers(t *testing.T) {
 		}
 		rounds = *tracedRuns
 		// Of the usual shapes the smallest, of which marks cost the largest share, and a large one.
-		shapes = map[*layerKind][]Shape{agGEMM: {{2048, 28672, 8192}, {8192, 28672, 8192}}, gemmRS: {{2048, 8192, 28672}}}
+		shapes[agGEMM] = []Shape{{2048, 28672, 8192}, {8192, 28672, 8192}}
+		shapes[gemmRS] = []Shape{{2048, 8192, 28672}}
 	}
 	for _, k := range []*layerKind{agGEMM, gemmRS} {
 		for _, strategy := range []string{"sequential", "chunked(4)", "exchange"} {
@@ -104,8 +105,8 @@ func tracedLayer(t *testing.T, j *job, k *layerKind, s Shape, strategy string, g
 	}
 	off, ends, all := ways[0], ways[1], ways[2]
 	layer, run := contest.FigureOf(ends.took), contest.FigureOf(off.run)
-	t.Logf("%s: layer %.1f µs with marks at the ends, %.1f with all %d marks; graph %q", s, layer.Median,
-		contest.FigureOf(all.took).Median, marks, all.prog.Stats().Graph)
+	t.Logf("%s: layer %.1f µs with marks at the ends, %.1f with all %d marks; graphs %q, %q, %q", s, layer.Median,
+		contest.FigureOf(all.took).Median, marks, off.prog.Stats().Graph, ends.prog.Stats().Graph, all.prog.Stats().Graph)
 	t.Logf("run %.0f µs without a trace, %.0f with marks at the ends, %.0f with all", run.Median,
 		contest.FigureOf(ends.run).Median, contest.FigureOf(all.run).Median)
 	for _, x := range []struct {
