@@ -112,7 +112,10 @@ func delayIsBlamed(t *testing.T, algo string, most float64) {
 		t.Fatalf("%d collectives, %d delays, %q", len(rep.Collectives), len(delays), rep.Untold)
 	}
 	residual := *rep.Alignment.ResidualUS
-	t.Logf("residual %.2f µs", residual)
+	for _, c := range rep.Alignment.Clocks {
+		t.Logf("residual %.2f µs; by the host, rank %d's clock was off by %.2f µs, drifting by %.1f ppm", residual, c.Rank,
+			-c.OffsetUS, c.DriftPPM)
+	}
 	var errs []float64
 	for i, delay := range delays {
 		c := rep.Collectives[i]
