@@ -106,7 +106,8 @@ func tracedLayer(t *testing.T, j *job, k *layerKind, s Shape, strategy string, g
 	off, ends, all := ways[0], ways[1], ways[2]
 	layer, run := contest.FigureOf(ends.took), contest.FigureOf(off.run)
 	t.Logf("%s: layer %.1f µs with marks at the ends, %.1f with all %d marks; graphs %q, %q, %q", s, layer.Median,
-		contest.FigureOf(all.took).Median, marks, off.prog.Stats().Graph, ends.prog.Stats().Graph, all.prog.Stats().Graph)
+		contest.FigureOf(all.took).Median, marks, off.prog.Stats().Graph, ends.prog.Stats().Graph,
+		all.prog.Stats().Graph)
 	t.Logf("run %.0f µs without a trace, %.0f with marks at the ends, %.0f with all", run.Median,
 		contest.FigureOf(ends.run).Median, contest.FigureOf(all.run).Median)
 	for _, x := range []struct {
