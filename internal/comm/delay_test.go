@@ -113,7 +113,7 @@ func delayIsBlamed(t *testing.T, algo string, most float64) {
 	}
 	residual := *rep.Alignment.ResidualUS
 	for _, c := range rep.Alignment.Clocks {
-		t.Logf("residual %.2f µs; tied to the host's, rank %d's clock was off by %.2f µs, drifting by %.1f ppm", residual,
+		t.Logf("residual %.2f µs; by the host rank %d's clock was off by %.2f µs, drifting by %.1f ppm", residual,
 			c.Rank, -c.OffsetUS, c.DriftPPM)
 	}
 	var errs []float64
