@@ -232,23 +232,21 @@ def main():
     def recorded(way, issued):
         return {"recorded": True, "batch": options.batch, **b.record(way, issued, options.batch, options.snapshots)}
 
-    for n in layers:
-        for sharded in False, True:
-            b.load(n, sharded)
-            each(peaks, "eager", "graph", "graph of 5")
+    for n, sharded in [(n, False) for n in layers] + [(layers[0], True)]:
+        b.load(n, sharded)
+        each(peaks, "eager", "graph", "graph of 5")
     if options.snapshots:
         os.makedirs(options.snapshots, exist_ok=True)
         b.load(layers[0], False)
         each(recorded, "eager", "graph", "graph of 5")
     limit = int(options.limit * 2**30)
     total = torch.cuda.get_device_properties(b.dev).total_memory
-    for issued in "eager", "graph":
-        for sharded in False, True:
-            b.load(layers[0], sharded)
-            torch.cuda.empty_cache()
-            torch.cuda.set_per_process_memory_fraction(limit / total)
-            each(lambda way, issued: {"limit": limit, "largest": True, **b.largest(way, issued, limit)}, issued)
-            torch.cuda.set_per_process_memory_fraction(1.0)
+    for sharded in False, True:
+        b.load(layers[0], sharded)
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(limit / total)
+        each(lambda way, issued: {"limit": limit, "largest": True, **b.largest(way, issued, limit)}, "eager", "graph")
+        torch.cuda.set_per_process_memory_fraction(1.0)
     dist.destroy_process_group()
 
 
