@@ -199,9 +199,9 @@ func (d *Dispatch) candidates(in *Instance) []candidate {
 	return list
 }
 
-// rank is 0 for what takes little memory, and else 1.
+// rank is 0 for what takes little memory or was asked for, and else 1.
 func (c candidate) rank() int {
-	if slices.Contains(spares, c.tuning.Algo) {
+	if c.by == "policy" || slices.Contains(spares, c.tuning.Algo) {
 		return 0
 	}
 	return 1
