@@ -145,7 +145,8 @@ func (o LoadOptions) image() image.Options {
 		CheckLaunches: o.CheckLaunches}
 }
 
-// fit loads p, and makes room for it where memory is short.
+// fit loads p, and makes room for it where memory is short. Where none can be made, collectives do with less. Several
+// processes would have to agree on that, so there loads fail instead.
 func (l *loader) fit(
 	ctx context.Context, c *user, p *plan.Plan, on map[string]*resident.DeviceTensor,
 ) (*exec.Program, error) {
@@ -165,11 +166,15 @@ func (l *loader) fit(
 		if err == nil {
 			return prog, nil
 		}
+		short := errors.Is(err, device.ErrOutOfMemory) || errors.Is(err, ErrBudget)
 		var trial *device.TrialError
 		if errors.As(err, &trial) {
 			opts.Timed, err = c.roomForTrial(trial)
 		} else {
 			err = c.room(ctx, err)
+		}
+		if err != nil && short && !opts.Sparing && len(p.Colls) > 0 && l.machine.dev.Peers() == nil {
+			opts.Sparing, err = true, nil
 		}
 		if err != nil {
 			return nil, err

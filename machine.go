@@ -158,7 +158,9 @@ type LoadOptions struct {
 	// Where memory is too short to load or run a plan, plans of all models of the
 	// machine that do not run are unloaded, the one used least recently first, until
 	// it suffices; where only some that run are left, their end is waited for, as long
-	// as the context allows. So it is an error, ErrOutOfMemory, only where no other
+	// as the context allows. Then the plan is loaded with collectives that take little memory
+	// besides their operands and may be slower (the bits are the same), but for ranks in several
+	// processes. So it is an error, ErrOutOfMemory, only where that does not fit either and no other
 	// plan is loaded, or when the context ends, and then it names those that run; and
 	// at once where there is less memory than that at all. A plan that was unloaded is
 	// loaded again when it is run. Models of another Machine

@@ -306,6 +306,10 @@ func (a *app) explainSnapshot(name string) error {
 			"waiting\t%s\tthe most that was given back and waited for other streams (record_stream)\n",
 			tensor.Size(x.Waiting))
 		fmt.Fprintf(tw, "free\t%s\tof the segments at the end, neither held nor waiting\n", tensor.Size(x.Free))
+		if x.Private > 0 {
+			fmt.Fprintf(tw, "private\t%s\tof the segments at the end, for a captured graph or a MemPool alone\n",
+				tensor.Size(x.Private))
+		}
 		fmt.Fprintf(tw, "rounding\t%s\tby which blocks are larger than was asked for\n", tensor.Size(x.Rounding))
 		if x.Planned() {
 			fmt.Fprintf(tw, "a plan\t%s\tfor the same lifetimes, of which %s are live at once\n",

@@ -19,6 +19,14 @@ type Policy struct {
 	// Fixed runs a collective in the same way whatever its size, or in one that
 	// gives the same bits where that one cannot.
 	Fixed bool
+	// Sparing tries first what takes little memory besides the operands.
+	Sparing bool
+}
+
+// spares are the algorithms that take flags alone besides the operands, or a few MiB however large they are.
+var spares = []string{
+	direct{}.Name(), directTwoShot{}.Name(), chunked{}.Name(),
+	"pull", "few", "move-push", "move-copy", "move-pull", "move-few", "nccl",
 }
 
 // Dispatch chooses how the collectives of one world are run. What it chooses
@@ -181,7 +189,22 @@ func (d *Dispatch) candidates(in *Instance) []candidate {
 	if !d.policy.Fixed {
 		list = append(list, candidate{device.Tuning{Algo: usual(in)}, "default"})
 	}
-	return append(list, candidate{device.Tuning{Algo: staged{}.Name()}, "default"})
+	list = append(list, candidate{device.Tuning{Algo: staged{}.Name()}, "default"})
+	if d.policy.Sparing {
+		list = append(list, candidate{device.Tuning{Algo: direct{}.Name()}, "default"},
+			candidate{device.Tuning{Algo: directTwoShot{}.Name()}, "default"},
+			candidate{device.Tuning{Algo: chunked{}.Name()}, "default"})
+		slices.SortStableFunc(list, func(a, b candidate) int { return cmp.Compare(a.rank(), b.rank()) })
+	}
+	return list
+}
+
+// rank is 0 for what takes little memory or was asked for, and else 1.
+func (c candidate) rank() int {
+	if c.by == "policy" || slices.Contains(spares, c.tuning.Algo) {
+		return 0
+	}
+	return 1
 }
 
 // Launches lists the machine's own ways to run in, the best first: those of the table, and then all others.

@@ -1,6 +1,7 @@
 package footprint
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/xml"
 	"math"
@@ -70,6 +71,39 @@ func TestSnapshots(t *testing.T) {
 		if want := int64(8*8192*8192*2 + 3*4096*8192*2 + 32<<20); x.Bound != want || x.Peak != want {
 			t.Errorf("%s: a plan takes %d, bound %d; want %d", c.file, x.Peak, x.Bound, want)
 		}
+	}
+}
+
+// Segments of private pools are counted, whatever else a torch of another version says of pools.
+func TestPrivatePools(t *testing.T) {
+	segment := func(addr int64, pool ...any) fields {
+		f := fields{
+			{"address", addr}, {"total_size", int64(4 << 20)}, {"stream", int64(0)}, {"device", int64(0)},
+			{"blocks", []any{fields{{"size", int64(4 << 20)}, {"state", "active_pending_free"}}}},
+		}
+		if len(pool) > 0 {
+			f = append(f, fields{{"segment_pool_id", pool}}...)
+		}
+		return f
+	}
+	var b bytes.Buffer
+	k := &pickler{w: bufio.NewWriter(&b)}
+	k.bytes(0x80, 2)
+	k.value(fields{
+		{"segments", []any{segment(0), segment(8<<20, int64(0), int64(0)), segment(16<<20, int64(0), int64(3)),
+			segment(24<<20, int64(7), int64(0))}},
+		{"device_traces", []any{[]any{}}},
+	})
+	k.bytes('.')
+	if err := k.w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	all, err := ReadSnapshot(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x := all[0].Explain(); len(all) != 1 || x.Private != 8<<20 || x.ReservedPeak != 16<<20 || x.Waiting != 16<<20 {
+		t.Errorf("%d devices, %+v", len(all), x)
 	}
 }
 

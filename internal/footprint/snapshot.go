@@ -22,7 +22,10 @@ type Snapshot struct {
 // Segment is a piece of memory that the allocator reserved, and its blocks.
 type Segment struct {
 	Addr, Bytes, Stream int64
-	Blocks              []Block
+	// Private segments belong to the pool of a captured graph, or to a torch.cuda.MemPool: only what is captured
+	// into that pool is allocated there.
+	Private bool
+	Blocks  []Block
 }
 
 // Block is a part of a segment. State is "active_allocated", "active_pending_free" or "inactive".
@@ -169,6 +172,11 @@ func (d *snapshotReader) segments(v any) {
 		m := d.dict(x, "segment", k)
 		s := Segment{Addr: d.number(m, "address", "segment", k), Bytes: d.size(m, "total_size", "segment", k)}
 		s.Stream, _ = m.Get("stream").(int64)
+		if id := m.Get("segment_pool_id"); id != nil { // (0, 0) is the pool of all; older torch has none but that
+			for _, part := range d.list(id, "segment_pool_id of segment %d", k) {
+				s.Private = s.Private || part != int64(0)
+			}
+		}
 		for i, y := range d.list(m.Get("blocks"), "blocks of segment %d", k) {
 			b := d.dict(y, "block", i)
 			state, _ := b.Get("state").(string)
@@ -212,6 +220,8 @@ type Explanation struct {
 	// was asked for.
 	Free     int64 `json:"free"`
 	Rounding int64 `json:"rounding"`
+	// Private is what of the segments, at the end, belongs to private pools.
+	Private int64 `json:"private_pools"`
 	// Kept is what the program held from before the trace to its end.
 	Kept int64 `json:"kept"`
 	// Blocks is the number of allocations traced.
@@ -230,6 +240,9 @@ func (s *Snapshot) Explain() *Explanation {
 	var reserved, allocated, waiting int64
 	for _, g := range s.Segments {
 		reserved += g.Bytes
+		if g.Private {
+			x.Private += g.Bytes
+		}
 		used := int64(0)
 		for _, b := range g.Blocks {
 			switch b.State {

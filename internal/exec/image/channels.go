@@ -44,7 +44,7 @@ func (b *builder) openChannels() error {
 // order of work is drawn at random nothing is measured, nor looked up.
 func (b *builder) findTable() (*comm.Dispatch, error) {
 	im := b.im
-	policy := comm.Policy{Algorithm: im.opts.Algorithm, Fixed: im.opts.Fixed}
+	policy := comm.Policy{Algorithm: im.opts.Algorithm, Fixed: im.opts.Fixed, Sparing: im.opts.Sparing}
 	var found comm.Found
 	if !im.Caps.Virtual {
 		found = comm.Find(b.machine, im.World)

@@ -51,6 +51,8 @@ type Options struct {
 	// Fixed runs a collective in the same way whatever its size, and products by
 	// algorithms that are not picked by measurement.
 	Fixed bool
+	// Sparing has collectives take little memory besides their operands, where an algorithm does.
+	Sparing bool
 	// Timed has Build fail with a *device.TrialError where there is no memory to find the
 	// fastest algorithm of a product in, rather than take the library's first guess.
 	Timed bool

@@ -68,20 +68,35 @@ func (c *Clock) Reset() { c.ns = -int64(baseLife) }
 // Stale reports whether the base is too old for times now, since the world was opened.
 func (c *Clock) Stale(now time.Duration) bool { return now-time.Duration(c.ns) >= baseLife }
 
+// trials is how many events a base is chosen from.
+const trials = 8
+
 // Rebase makes a new base. Times are told since opened. The device is at rest, and its context current.
+//
+// The device reaches an event between the call that records it and the end of the wait for it. The base is the event
+// for which that took least, and counts as reached in the middle (Cristian's algorithm).
 func (c *Clock) Rebase(opened time.Time) {
-	ev, err := c.Event(true)
-	if err != nil {
-		return // what comes next meets the same error
+	shortest := time.Duration(-1)
+	for range trials {
+		ev, err := c.Event(true)
+		if err != nil {
+			return // what comes next meets the same error
+		}
+		began := time.Since(opened)
+		if c.drv.Record(ev, 0) != nil || c.drv.SyncStream(0) != nil {
+			c.FreeTimed(ev)
+			return
+		}
+		ended := time.Since(opened)
+		worse := ev
+		if took := ended - began; shortest < 0 || took < shortest {
+			shortest, worse = took, c.base
+			c.base, c.ns = ev, int64(began+ended)/2
+		}
+		if worse != 0 {
+			c.FreeTimed(worse)
+		}
 	}
-	if c.base != 0 {
-		c.FreeTimed(c.base)
-	}
-	c.base = ev
-	if c.drv.Record(ev, 0) == nil {
-		_ = c.drv.SyncStream(0)
-	}
-	c.ns = int64(time.Since(opened))
 }
 
 // at is when an event was reached, in nanoseconds.

@@ -1,0 +1,211 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/modeltest"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// TestLargestBatch: the largest batch that is planned for the free memory of two GPUs runs there, and the next larger
+// one runs out of memory. A ballast leaves 4 GiB of each GPU.
+func TestLargestBatch(t *testing.T) {
+	m := real(t, Options{})
+	devicetest.NeedGPUs(t, len(m.sys.GPUs), 2, nil)
+	leave := func(bytes int64) (release func()) {
+		var ballast []nvlib.MemHandle
+		onEach := func(do func(dev nvlib.Device) error) {
+			t.Helper()
+			for _, g := range m.sys.GPUs[:2] {
+				if err := g.Bound(func() error { return do(g.Device) }); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		onEach(func(dev nvlib.Device) error {
+			free, _, err := m.sys.Driver.MemInfo()
+			if err != nil || free < bytes {
+				return errors.Join(err, fmt.Errorf("%d bytes are free, and the test is about %d", free, bytes))
+			}
+			h, err := m.sys.Driver.CreateMem(dev, (free-bytes)&^(2<<20-1), false)
+			ballast = append(ballast, h)
+			return err
+		})
+		return func() {
+			for _, h := range ballast {
+				if err := m.sys.Driver.ReleaseMem(h); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	largestBatches(t, m, 8, 8192, 128, 4<<30, leave)
+}
+
+// TestLargestBatchFake is TestLargestBatch on the driver written in Go.
+func TestLargestBatchFake(t *testing.T) {
+	f := newFake(t, 2)
+	m := newMachine(f.system(), Options{Kernels: f})
+	largestBatches(t, m, 2, 16, 32768, 7<<20, func(bytes int64) func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, g := range m.sys.GPUs {
+			f.limit = max(f.limit, f.reach.mapped(int32(g.Device))+bytes)
+		}
+		return func() { f.limit = 0 }
+	})
+}
+
+// byAlgorithms names the algorithms of a run's collectives.
+func byAlgorithms(r *hocket.Report) string {
+	var names []string
+	for _, o := range r.Overlap {
+		names = append(names, o.Algorithm)
+	}
+	slices.Sort(names)
+	return strings.Join(slices.Compact(names), ", ")
+}
+
+// shardedLayers is examples/forum.hkt with weights split over the ranks, so that strategies apply to its layers.
+func shardedLayers(layers int64) string {
+	var b strings.Builder
+	b.WriteString("dim B = 4\ndim D = 4\nmesh tp[2]\nfunc forum(%x: bf16[B, D]")
+	for i := range layers {
+		fmt.Fprintf(&b, ", %%w%d: bf16[D, D/tp]", i)
+	}
+	b.WriteString(") -> bf16[B, D] {\n")
+	in := "x"
+	for i := range layers {
+		fmt.Fprintf(&b, "  %%h%d: bf16[B, D] = linear %%%s, %%w%d\n", i, in, i)
+		in = fmt.Sprintf("h%d", i)
+	}
+	fmt.Fprintf(&b, "  return %%%s\n}\n", in)
+	return b.String()
+}
+
+// largestBatches tries batches in steps of rows, of so many layers of dim by dim. leave leaves so many bytes of each
+// device.
+func largestBatches(t *testing.T, m *machine, layers, dim, rows, bytes int64, leave func(int64) func()) {
+	machine := modeltest.Open(t, m)
+	whole, err := os.ReadFile("../../../examples/forum.hkt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, text, strategy string }{
+		{"whole weights", string(whole), "sequential"},
+		{"sharded weights", shardedLayers(layers), "sequential"},
+		{"sharded weights", shardedLayers(layers), "chunked(4)"},
+		{"sharded weights", shardedLayers(layers), "exchange"},
+	} {
+		p, err := hocket.Parse("forum.hkt", c.text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dims := map[string]int64{"D": dim}
+		if c.strategy == "sequential" && strings.Contains(c.text, "dim L") {
+			dims["L"] = layers
+		}
+		bind := func(batch int64) hocket.Binding {
+			dims["B"] = batch
+			return hocket.Binding{Dims: dims}
+		}
+		planned := func(batch int64) int64 {
+			r, err := p.PlanMemory(hocket.LowerOptions{Strategy: c.strategy, Binding: bind(batch)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r.Report.Peak
+		}
+		fits := rows
+		for step := rows << 20; step >= rows; step >>= 1 {
+			for fits+step <= bytes/dim && planned(fits+step) <= bytes {
+				fits += step
+			}
+		}
+		for _, graph := range []bool{false, true} {
+			algorithm := ""
+			load := func(batch int64) (held int64, took time.Duration, err error) {
+				model, err := machine.Load(p, bind(batch), hocket.LoadOptions{Strategy: c.strategy, Graph: graph,
+					Cache: math.MaxInt64})
+				if err != nil {
+					return 0, 0, err
+				}
+				args := hocket.Args{In: map[string]*hocket.Tensor{}}
+				sig, err := p.Bind(bind(batch))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, in := range sig.In {
+					if args.In[in.Name], err = hocket.NewTensor(in.DType, in.Shape...); err != nil {
+						t.Fatal(err)
+					}
+				}
+				began := time.Now()
+				reports, err := model.RunBatch(t.Context(), []hocket.Args{args, args})
+				if err == nil {
+					algorithm = byAlgorithms(reports[1])
+				}
+				held, took = machine.Stats().Plans.Device, time.Since(began)
+				return held, took, errors.Join(err, model.Close())
+			}
+			few := min(fits, 32*rows)
+			small, _, err := load(few) // what libraries take once is there then
+			if err != nil {
+				t.Fatal(err)
+			}
+			quick := algorithm
+			release := leave(bytes)
+			var held int64
+			var took time.Duration
+			var short error
+			runs := func(batch int64) bool {
+				h, d, err := load(batch)
+				switch {
+				case err == nil:
+					held, took = h, d
+				case errors.Is(err, hocket.ErrOutOfMemory):
+					short = err
+				default:
+					release()
+					t.Fatalf("%s, %s, graph %v: a batch of %d: %v", c.name, c.strategy, graph, batch, err)
+				}
+				return err == nil
+			}
+			// Libraries and kernels take some memory beside the plan: no more than so many steps.
+			const slack = 32
+			run, fails := fits, fits+rows
+			if runs(run) {
+				if runs(fails) {
+					t.Errorf("%s, %s, graph %v: a batch of %d runs with %d bytes free", c.name, c.strategy, graph, fails, bytes)
+				}
+			} else {
+				run, fails = max(fits-slack*rows, 0), fits
+				for fails-run > rows {
+					if half := (run + fails) / 2 / rows * rows; runs(half) {
+						run = half
+					} else {
+						fails = half
+					}
+				}
+			}
+			release()
+			if held == 0 {
+				t.Fatalf("%s, %s, graph %v: %d bytes are planned for a batch of %d, and with %d free: %v", c.name,
+					c.strategy, graph, planned(fits), fits, bytes, short)
+			}
+			t.Logf("%s, %s, graph %v: batch %d takes %d bytes, of which %d planned, by %s", c.name, c.strategy, graph, few,
+				small, planned(few), quick)
+			t.Logf("%s, %s, graph %v: batch %d planned, %d run within %d bytes, of which %d held, by %s, %v; then: %v",
+				c.name, c.strategy, graph, fits, run, bytes, held, algorithm, took.Round(time.Millisecond), short)
+		}
+	}
+}
