@@ -14,7 +14,7 @@ type ReduceNorm struct {
 	DType            ir.DType // that has bits to spare
 	Members, Rows    int
 	Packs            int64 // of 16 bytes, of a row; at most NormPacks
-	Blocks           int
+	Blocks           int   // at most Rows; all run at once
 	Eps              float64
 	In, Residual     nvlib.Ptr
 	Weight, Sum, Out nvlib.Ptr

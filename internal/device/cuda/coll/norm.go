@@ -9,19 +9,22 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// NormLimit says up to how many rows of up to so many packs one launch is faster than
-// three between so many members. More rows were slower, or hardly faster, or were not
-// measured.
+// NormLimit says up to how many rows of up to so many packs one launch is taken between so
+// many members.
 type NormLimit struct {
 	Members     int
 	Packs, Rows int64
 }
 
-// NormLimits are by what H200s measured (docs/measured). Everybody pushes all to all,
-// so it ends where that takes longer than two launches more.
+// NormLimits are by what H200s and H100s measured (docs/measured). Every member pushes its
+// operand to all others. Between two, that is no more than any all_reduce sends, so the rows
+// of up to 64 MiB are taken, of which staging memory holds four times as much. Rows that
+// leave half of a block's threads idle are taken as far as they run at once. Among more
+// members it ends where pushing all takes longer than two launches more.
 var NormLimits = []NormLimit{
-	{2, 1024, 32},
-	{2, 2048, 1},
+	{2, 128, 256},
+	{2, 1024, 4096},
+	{2, 2048, 2048},
 	{3, 1024, 32},
 	{4, 512, 32},
 	{4, 1024, 16},
