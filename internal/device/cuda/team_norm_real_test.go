@@ -290,7 +290,7 @@ func (n *normSweep) foresee(rows, width int64) {
 	norm := n.norm(rows, width)
 	all, err := n.own.norms(norm.Parts)
 	n.must(err)
-	n.own.compileAhead(coll.PlanNorm(n.own, norm.Eps, all))
+	n.own.compileAhead(coll.PlanNorm(n.own, norm, all))
 }
 
 // time measures one size.
@@ -315,15 +315,15 @@ func (n *normSweep) time(rows, width int64) {
 	alone, three := n.chained(sum), n.chained(sum, add, normed)
 	all, err := n.own.norms(norm.Parts)
 	n.must(err)
-	one := n.chained(n.launches(norm.Eps, all))
+	one := n.chained(n.launches(norm, all))
 	n.compare(rows * width)
 	fmt.Printf("%4d x %5d  %7.1f KiB  %s %6.2f  three %6.2f  one %6.2f\n", rows, width, float64(2*rows*width)/1024, by, alone, three, one)
 }
 
 // launches are made whatever the size.
-func (n *normSweep) launches(eps float64, all []coll.NormPart) (one []device.Launch) {
+func (n *normSweep) launches(norm *device.Norm, all []coll.NormPart) (one []device.Launch) {
 	defer n.w.guard.Exclusive()()
-	steps, err := n.own.carryOut(coll.PlanNorm(n.own, eps, all))
+	steps, err := n.own.carryOut(coll.PlanNorm(n.own, norm, all))
 	n.must(err)
 	for r, m := range n.own.members {
 		one = append(one, &launch{dev: m.dev, name: "norm", steps: steps[r], member: m, id: -1})

@@ -74,13 +74,39 @@ template <int W, int P> DEV void pushRow(const NormArgs& a, u64 off, i64 first, 
   }
 }
 
+// addPack adds the residual to a pack of the sum, which goes where it belongs, and into rowOf.
+template <class T> DEV void addPack(const NormArgs& a, i64 first, i64 j, Line sum, Line residual) {
+  constexpr int V = 16 / sizeof(T);
+  const Pack<T, V> s = bitsAs<Pack<T, V>>(sum), y = bitsAs<Pack<T, V>>(residual);
+  Pack<T, V> z;
+#pragma unroll
+  for (int v = 0; v < V; v++) z.v[v] = Num<T>::put(add(Num<T>::get(s.v[v]), Num<T>::get(y.v[v])));
+  rowOf()[j] = bitsAs<Line>(z);
+  storeLine(a.sum + (first + j) * 16, bitsAs<Line>(z));
+}
+
+// scaleRow normalises the row that is in rowOf.
+template <class T, int P> DEV void scaleRow(const NormArgs& a, i64 first, const Line* weight) {
+  constexpr int V = 16 / sizeof(T);
+  typedef typename Num<T>::Acc A;
+  const A root = (A)1 / rootOf(rowSquares<T>(a.packs) / (A)(a.packs * V) + (A)a.eps);
+#pragma unroll
+  for (int w = 0; w < P; w++) {
+    const i64 j = threadIdx.x + blockDim.x * w;
+    if (j >= a.packs) break;
+    const Pack<T, V> x = bitsAs<Pack<T, V>>(rowOf()[j]), scale = bitsAs<Pack<T, V>>(weight[w]);
+    Pack<T, V> y;
+#pragma unroll
+    for (int v = 0; v < V; v++) y.v[v] = Num<T>::put(Num<T>::get(x.v[v]) * root * Num<T>::get(scale.v[v]));
+    storeLine(a.out + (first + j) * 16, bitsAs<Line>(y));
+  }
+}
+
 // Lines are their own flags (see collective_lamport.cuh). A block pushes its next row
 // before it waits for this one, so the link stays busy while rows are normalised. All
 // blocks are in one wave of the grid. Where they write what others read, each has one
 // row, and none writes before all have read.
 template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
-  constexpr int V = 16 / sizeof(T);
-  typedef typename Num<T>::Acc A;
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);
   const i64 packs = a.packs, apart = a.rows * packs * 16;
@@ -119,30 +145,41 @@ template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
       lookAll<W, 1>(t, at, apart, x);
       awaitAll<W, 1>(p, t, at, apart, x, e);
       clearAll<W, 1>(t, at, apart);
-      const Pack<T, V> s = bitsAs<Pack<T, V>>(foldRows<RedSum, T, W, 1>(x).row[0]), y = bitsAs<Pack<T, V>>(residual[w]);
-      Pack<T, V> sum;
-#pragma unroll
-      for (int v = 0; v < V; v++) sum.v[v] = Num<T>::put(add(Num<T>::get(s.v[v]), Num<T>::get(y.v[v])));
-      rowOf()[j] = bitsAs<Line>(sum);
-      storeLine(a.sum + i * 16, bitsAs<Line>(sum));
+      addPack<T>(a, first, j, foldRows<RedSum, T, W, 1>(x).row[0], residual[w]);
     }
     if (next < a.rows) {
       loadRow<P>(a.residual, next * packs, packs, residual);
 #pragma unroll
       for (int w = 0; w < P; w++) own[w] = ahead[w];
     }
-    const A root = (A)1 / rootOf(rowSquares<T>(packs) / (A)(packs * V) + (A)a.eps);
-#pragma unroll
-    for (int w = 0; w < P; w++) {
-      const i64 j = threadIdx.x + blockDim.x * w;
-      if (j >= packs) break;
-      const Pack<T, V> x = bitsAs<Pack<T, V>>(rowOf()[j]), scale = bitsAs<Pack<T, V>>(weight[w]);
-      Pack<T, V> y;
-#pragma unroll
-      for (int v = 0; v < V; v++) y.v[v] = Num<T>::put(Num<T>::get(x.v[v]) * root * Num<T>::get(scale.v[v]));
-      storeLine(a.out + (first + j) * 16, bitsAs<Line>(y));
-    }
+    scaleRow<T, P>(a, first, weight);
     row = next;
   }
   end(t, e);
+}
+
+// addNorm is what follows an all-reduce that has left its sum in a.in, on each member by
+// itself: it begins no epoch.
+template <class T, int P> DEV void addNorm(const NormArgs& a) {
+  follow();
+  const i64 packs = a.packs;
+  i64 row = blockIdx.x;
+  Line in[P], residual[P], weight[P];
+  loadRow<P>(a.in, row * packs, packs, in);
+  loadRow<P>(a.residual, row * packs, packs, residual);
+  loadRow<P>(a.weight, 0, packs, weight);
+  while (row < a.rows) {
+    const i64 first = row * packs, next = row + gridDim.x;
+#pragma unroll
+    for (int w = 0; w < P; w++) {
+      const i64 j = threadIdx.x + blockDim.x * w;
+      if (j < packs) addPack<T>(a, first, j, in[w], residual[w]);
+    }
+    if (next < a.rows) {
+      loadRow<P>(a.in, next * packs, packs, in);
+      loadRow<P>(a.residual, next * packs, packs, residual);
+    }
+    scaleRow<T, P>(a, first, weight);
+    row = next;
+  }
 }
