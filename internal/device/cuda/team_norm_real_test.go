@@ -191,8 +191,8 @@ func TestSweepTails(t *testing.T) {
 	}
 }
 
-// TestSweepNorm times sums with add and norm as one launch and as three, in graphs, and
-// compares the bits.
+// TestSweepNorm times sums with add and norm as one launch, as two and as three, in graphs,
+// and compares the bits.
 func TestSweepNorm(t *testing.T) {
 	worlds, each := sweepRanks(t, 20)
 	for _, ranks := range worlds {
@@ -205,7 +205,7 @@ func TestSweepNorm(t *testing.T) {
 		}
 		s := &reduceSweeper{T: t, w: w.(*world), ranks: ranks}
 		n := newNormSweep(s)
-		fmt.Printf("%d ranks; µs of the sum alone, of three launches, and of one\n", ranks)
+		fmt.Printf("%d ranks; µs of the sum alone, of three launches, of two, and of one\n", ranks)
 		for _, c := range normSweepSizes {
 			n.foresee(c[0], c[1])
 		}
@@ -316,8 +316,17 @@ func (n *normSweep) time(rows, width int64) {
 	all, err := n.own.norms(norm.Parts)
 	n.must(err)
 	one := n.chained(n.launches(norm, all))
+	behind := &device.Norm{Eps: norm.Eps, Reduced: true}
+	for r := range norm.Parts {
+		at := func(k int64) device.View { return n.at(r, k, rows, width) }
+		behind.Parts = append(behind.Parts, device.NormPart{In: at(5), Residual: at(1), Weight: n.at(r, 2, width), Sum: at(6), Out: at(7)})
+	}
+	all, err = n.own.norms(behind.Parts)
+	n.must(err)
 	n.compare(rows * width)
-	fmt.Printf("%4d x %5d  %7.1f KiB  %s %6.2f  three %6.2f  one %6.2f\n", rows, width, float64(2*rows*width)/1024, by, alone, three, one)
+	two := n.chained(sum, n.launches(behind, all))
+	n.compare(rows * width)
+	fmt.Printf("%4d x %5d  %7.1f KiB  %s %6.2f  three %6.2f  two %6.2f  one %6.2f\n", rows, width, float64(2*rows*width)/1024, by, alone, three, two, one)
 }
 
 // launches are made whatever the size.
@@ -359,7 +368,7 @@ func (n *normSweep) chained(lists ...[]device.Launch) float64 {
 	return us
 }
 
-// compare wants what one launch gave to be what three gave.
+// compare wants what one launch gave to be what several gave last.
 func (n *normSweep) compare(count int64) {
 	for r := range n.ranks {
 		for _, k := range []int64{3, 4} {
