@@ -43,8 +43,8 @@ type CollectiveCall struct {
 }
 
 // NormCall is an all_reduce of In, the sum with Residual, which goes to Sum, and the rms_norm of that with Weight,
-// which goes to Out, as one kernel. In, Residual, Sum and Out have Rows rows of Width elements, Weight has Width. Sum
-// may be Residual, and Out may be In. All begin at multiples of 16 bytes.
+// which goes to Out: one kernel, or an all_reduce and one, whichever is faster. In, Residual, Sum and Out have Rows
+// rows of Width elements, Weight has Width. Sum may be Residual, and Out may be In. All begin at multiples of 16 bytes.
 type NormCall struct {
 	DType       ir.DType
 	Rows, Width int64
@@ -81,8 +81,8 @@ func (c *Collectives) Do(ctx context.Context, call CollectiveCall) error {
 	return inputError(c.g.Do(ctx, calls.Call(call)))
 }
 
-// DoNorm gives the stream a normalised sum. ErrUnsupported says that there is no such kernel for its size, or that it
-// would be slower than an all_reduce and what follows it.
+// DoNorm gives the stream a normalised sum. ErrUnsupported says that there is no such kernel for its type, width or
+// addresses: then call all_reduce, and what follows it.
 func (c *Collectives) DoNorm(ctx context.Context, call NormCall) error {
 	return inputError(c.g.DoNorm(ctx, calls.Norm(call)))
 }

@@ -228,8 +228,8 @@ func hocket_do(collectives C.int64_t, op, red, dtype, root C.int, count C.int64_
 	}))
 }
 
-// hocket_do_norm gives a stream an all_reduce, an add and an rms_norm as one kernel; 0 where it fails, also for want of
-// one that is worth it.
+// hocket_do_norm gives a stream an all_reduce, an add and an rms_norm, as one kernel or two; 0 where it fails, also
+// where there is no such kernel.
 //
 //export hocket_do_norm
 func hocket_do_norm(collectives C.int64_t, dtype C.int, rows, width C.int64_t, eps C.double, stream, in, residual,

@@ -174,14 +174,18 @@ type prepared struct {
 
 // Do gives the stream a collective. It returns before that has run; errors of runs before come out of later calls.
 func (g *Group) Do(ctx context.Context, c Call) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.do(ctx, c)
+}
+
+func (g *Group) do(ctx context.Context, c Call) error {
 	if err := g.check(&c); err != nil {
 		return err
 	}
 	if c.Count == 0 {
 		return nil
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	if g.closed {
 		return errClosed
 	}

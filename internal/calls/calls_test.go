@@ -17,7 +17,8 @@ type stub struct {
 	device.Calls
 	did       []string
 	capturing bool
-	loose     bool // operands may be loose
+	loose     bool  // operands may be loose
+	norms     int64 // rows of a norm that one launch takes
 	taken     uintptr
 	bytes     int64 // of it
 }
@@ -46,6 +47,15 @@ func (s *stub) Prepare(t device.Tuning, c *device.Collective, inPlace bool, tail
 		return nil, fmt.Errorf("%s: %w", t.Algo, device.ErrUnsupported)
 	}
 	s.note("prepare %s of %v by %s, in place %v, tails %v, loose %v", c.Op, p.In.Shape, t.Algo, inPlace, tail, loose)
+	return &stubCall{s}, nil
+}
+
+func (s *stub) PrepareNorm(n *device.Norm, sumIsResidual, outIsIn bool) (device.Call, error) {
+	rows, width := n.Parts[1].In.Shape[0], n.Parts[1].In.Shape[1]
+	if width%8 != 0 || !n.Reduced && rows > s.norms {
+		return nil, device.ErrUnsupported
+	}
+	s.note("prepare a norm of %d rows, sum is residual %v, out is in %v, reduced %v", rows, sumIsResidual, outIsIn, n.Reduced)
 	return &stubCall{s}, nil
 }
 
@@ -211,6 +221,34 @@ func TestAdopted(t *testing.T) {
 	if s.taken != 0 {
 		t.Errorf("%d bytes were taken beside", s.taken)
 	}
+}
+
+// TestNorm: what one launch does not take is an all_reduce into the result, and one launch from there.
+func TestNorm(t *testing.T) {
+	s := &stub{loose: true, norms: 4}
+	g := opened(s)
+	n := Norm{DType: ir.BF16, Rows: 4, Width: 8, Stream: 7, In: 4096, Residual: 8192, Weight: 12288, Sum: 8192, Out: 16384}
+	do := func(want ...string) {
+		t.Helper()
+		if err := g.DoNorm(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+		s.wants(t, want...)
+	}
+	do("prepare a norm of 4 rows, sum is residual true, out is in false, reduced false",
+		"do [4096 8192 12288 8192 16384] on 7")
+	n.Rows = 5
+	do("prepare a norm of 5 rows, sum is residual true, out is in true, reduced true",
+		"prepare all_reduce of [40] by fast, in place false, tails [0 0], loose true", "do [4096 16384] on 7",
+		"do [16384 8192 12288 8192 16384] on 7")
+	s.capturing = true
+	do("do [4096 16384] on 7", "do [16384 8192 12288 8192 16384] on 7")
+	s.capturing = false
+	n.Width = 4
+	if err := g.DoNorm(t.Context(), n); !errors.Is(err, device.ErrUnsupported) {
+		t.Errorf("rows of 8 bytes: %v", err)
+	}
+	s.wants(t)
 }
 
 func TestRefused(t *testing.T) {

@@ -2,6 +2,7 @@ package calls
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
@@ -9,8 +10,8 @@ import (
 )
 
 // Norm is an all_reduce of In, the sum with Residual, which goes to Sum, and the rms_norm of that with Weight, which
-// goes to Out: one launch. In, Residual, Sum and Out have Rows rows of Width elements, Weight has Width. Sum may be
-// Residual, and Out may be In.
+// goes to Out: one launch, or an all_reduce and one, whichever is faster. In, Residual, Sum and Out have Rows rows of
+// Width elements, Weight has Width. Sum may be Residual, and Out may be In.
 type Norm struct {
 	DType       ir.DType
 	Rows, Width int64
@@ -28,8 +29,8 @@ type normKey struct {
 	alias       [2]bool // Sum is Residual, Out is In
 }
 
-// DoNorm gives the stream a normalised sum. An error that wraps ErrUnsupported says that it is no launch, or would
-// be a slower one: then call all_reduce, and what follows it.
+// DoNorm gives the stream a normalised sum. An error that wraps ErrUnsupported says that there is no such kernel for
+// the type, the width or the addresses: then call all_reduce, and what follows it.
 func (g *Group) DoNorm(ctx context.Context, n Norm) error {
 	size := n.DType.Size()
 	for _, at := range []uintptr{n.In, n.Residual, n.Weight, n.Sum, n.Out} {
@@ -65,13 +66,22 @@ func (g *Group) DoNorm(ctx context.Context, n Norm) error {
 	if p.declined != nil {
 		return p.declined
 	}
-	return p.call.Do(n.Stream, n.In, n.Residual, n.Weight, n.Sum, n.Out)
+	in := n.In
+	if p.reduced {
+		if err := g.do(ctx, Call{Op: ir.OpAllReduce, Red: ir.Sum, DType: n.DType, Count: n.Rows * n.Width,
+			Stream: n.Stream, In: n.In, Out: n.Out}); err != nil {
+			return err
+		}
+		in = n.Out
+	}
+	return p.call.Do(n.Stream, in, n.Residual, n.Weight, n.Sum, n.Out)
 }
 
 // preparedNorm is a norm that is ready, or why there is none.
 type preparedNorm struct {
 	what     string
 	call     device.Call
+	reduced  bool // call follows an all_reduce into Out
 	declined error
 }
 
@@ -87,12 +97,17 @@ func (g *Group) prepareNorm(ctx context.Context, k normKey) (*preparedNorm, erro
 	for i := range d.Parts {
 		d.Parts[i] = device.NormPart{In: rows, Residual: rows, Weight: weight, Sum: rows, Out: rows}
 	}
-	if p.call, p.declined = g.calls.PrepareNorm(d, k.alias[0], k.alias[1]); p.declined != nil {
+	p.call, p.declined = g.calls.PrepareNorm(d, k.alias[0], k.alias[1])
+	if errors.Is(p.declined, device.ErrUnsupported) {
+		d.Reduced, p.reduced = true, true
+		p.call, p.declined = g.calls.PrepareNorm(d, k.alias[0], true)
+	}
+	if p.declined != nil {
 		p.declined = fmt.Errorf("%s: %w", p.what, p.declined)
 	}
 	if g.norms == nil {
 		g.norms = map[normKey]*preparedNorm{}
 	}
 	g.norms[k] = p
-	return p, g.meet(ctx, fmt.Sprintf("%s is ready: %t", p.what, p.declined == nil))
+	return p, g.meet(ctx, fmt.Sprintf("%s is ready: %t, behind an all_reduce: %t", p.what, p.declined == nil, p.reduced))
 }

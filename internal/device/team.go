@@ -122,4 +122,7 @@ type NormPart struct{ In, Residual, Weight, Sum, Out View }
 type Norm struct {
 	Eps   float64
 	Parts []NormPart // one for each member
+	// Reduced says that each member's In is the sum already: the launch is what follows an
+	// all_reduce, on each member by itself.
+	Reduced bool
 }

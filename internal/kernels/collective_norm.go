@@ -12,9 +12,9 @@ import (
 // at multiples of 16 bytes, as rows do.
 type ReduceNorm struct {
 	DType            ir.DType // that has bits to spare
-	Members, Rows    int
-	Packs            int64 // of 16 bytes, of a row; at most NormPacks
-	Blocks           int
+	Members, Rows    int      // Members of 1: In is the sum already, and there is no Data
+	Packs            int64    // of 16 bytes, of a row; at most NormPacks
+	Blocks           int      // at most Rows; all run at once
 	Eps              float64
 	In, Residual     nvlib.Ptr
 	Weight, Sum, Out nvlib.Ptr
@@ -60,9 +60,12 @@ func (r ReduceNorm) Meeting() Meeting {
 	w.addr(r.Read)
 	w.ints(r.ReadHalf)
 	w.float(r.Eps)
+	body := fmt.Sprintf("reduceNorm<%s, %d, %d>", ctype(r.DType), r.Members, each)
+	if r.Members == 1 {
+		body = fmt.Sprintf("addNorm<%s, %d>", ctype(r.DType), each)
+	}
 	return Meeting{
-		Upon: []string{"collective_reduce", "collective_lamport"}, File: "collective_norm", Args: "NormArgs",
-		Body:   fmt.Sprintf("reduceNorm<%s, %d, %d>", ctype(r.DType), r.Members, each),
+		Upon: []string{"collective_reduce", "collective_lamport"}, File: "collective_norm", Args: "NormArgs", Body: body,
 		Symbol: symbol("all_reduce_norm", r.DType.String(), fmt.Sprint(r.Members), fmt.Sprint(each), fmt.Sprint(threads)),
 		Words:  w, Blocks: r.Blocks, Threads: threads, Shared: normSumming*8 + int(r.Packs)*16,
 	}

@@ -27,6 +27,8 @@ func TestReduceNorm(t *testing.T) {
 	}{
 		{ir.BF16, 2, 3, 24, "", 0}, {ir.F32, 3, 2, 1100, "residual, in", 0}, {ir.F16, 2, 5, 2056, "in, residual", 0},
 		{ir.BF16, 4, 3, 24, "", 0}, {ir.F32, 2, 3, 2100, "in, residual", 0}, {ir.BF16, 2, 2, 8200, "residual, in", 0},
+		{ir.BF16, 2, 9, 264, "residual, in", 0}, {ir.F16, 3, 7, 8200, "", 0},
+		{ir.BF16, 1, 5, 264, "residual, in", 0}, {ir.F32, 1, 3, 4200, "", 0}, // the add and norm alone
 		{ir.F32, 3, 4, 1100, "across", 0}, {ir.BF16, 2, 5, 2080, "across", 0},
 		{ir.BF16, 2, 5, 24, "across", math.MaxUint32 - 1}, {ir.BF16, 2, 5, 24, "across", math.MaxUint32},
 	} {

@@ -170,7 +170,9 @@ func everyReduction() (all []code) {
 	}
 	for i, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32} {
 		for _, packs := range []int64{200, 2048} {
-			all = append(all, ReduceNorm{DType: dt, Members: 2 + i, Packs: packs}.Meeting().launch().code)
+			for _, members := range []int{1, 2 + i} {
+				all = append(all, ReduceNorm{DType: dt, Members: members, Packs: packs}.Meeting().launch().code)
+			}
 		}
 	}
 	return all

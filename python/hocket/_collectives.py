@@ -137,7 +137,7 @@ def broadcast(t, root=0):
 
 def all_reduce_rms_norm(t, residual, weight, eps=1e-6):
     """Adds the ranks' tensors ``t`` and ``residual`` and normalises the rows: returns ``rms_norm(s) * weight`` and ``s``,
-    for ``s = all_reduce(t) + residual``. On GPUs it is one kernel where that is faster. Tensors are torch's."""
+    for ``s = all_reduce(t) + residual``. On GPUs it is one kernel, or an all-reduce and one where that is faster. Tensors are torch's."""
     if not _cuda.is_cuda(t):
         return _normalised(all_reduce(t) + residual, weight, eps)
     both = _cuda.all_reduce_rms_norm(t, residual, weight, eps)

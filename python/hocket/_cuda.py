@@ -144,7 +144,7 @@ def all_gather_v(t, counts):
 
 
 def all_reduce_rms_norm(t, residual, weight, eps):
-    """See hocket.all_reduce_rms_norm; None where one kernel is not worth it."""
+    """See hocket.all_reduce_rms_norm; None where there is no kernel for the type, the width or the addresses."""
     g = group()
     dtype = g.dtype(t, "the tensor")
     for x, what, shape in ((residual, "residual", t.shape), (weight, "weight", t.shape[-1:])):

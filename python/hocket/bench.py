@@ -23,6 +23,7 @@ os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
 
 SIZES = [1 << k for k in range(10, 25)]  # bytes
+NORM_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096)
 MOVES = ("all_gather", "reduce_scatter", "all_to_all")
 LAYERS = [("ag-gemm", 8192, 8192, 8192), ("gemm-rs", 8192, 8192, 8192), ("gemm-ar", 8192, 8192, 8192),
           ("gemm-ar", 2048, 8192, 28672)]
@@ -226,20 +227,23 @@ class Bench:
                         "torch graph")
 
     def norm(self):
+        """hocket's one call beside each all-reduce with an add and norm that torch compiles for the shape."""
         torch, dist = self.torch, self.dist
         width, eps = 8192, 1e-5
         weight = self.ints(width, seed=3)
-        shared, _ = self.symmetric(64 * width, torch.bfloat16)
+        shared, _ = self.symmetric(NORM_ROWS[-1] * width, torch.bfloat16)
 
-        @torch.compile
-        def add_norm(t, r):
+        def plain(t, r):
             s = t + r
             f = s.float()
             return (f * torch.rsqrt(f.pow(2).mean(-1, keepdim=True) + eps)).to(s.dtype) * weight, s
 
-        for rows in (1, 2, 4, 8, 16, 32, 64):
+        for rows in NORM_ROWS:
+            torch.compiler.reset()  # torch compiles a function for a few shapes only
+            add_norm = torch.compile(plain, dynamic=False)
             x, r = self.ints(rows, width), self.ints(rows, width, seed=7)
-            y, part, other = x.clone(), shared[:rows * width].view(rows, width), self.tensor(rows, width)
+            y, part, other = x.clone(), shared[:rows * width].view(rows, width), torch.empty_like(x)
+            part.copy_(x)
 
             def nccl():
                 dist.all_reduce(y)
@@ -249,10 +253,36 @@ class Bench:
                 torch.ops.symm_mem.one_shot_all_reduce_out(part, "sum", self.group, other)
                 return add_norm(other, r)
 
-            ways = {"hocket": lambda: self.hocket.all_reduce_rms_norm(x, r, weight, eps), "NCCL, compiled": nccl,
-                    "torch one-shot, compiled": one_shot}
-            self.report("all_reduce+norm", f"{rows}x{width}",
-                        self.times({k: self.captured(f, 50).replay for k, f in ways.items()}, 50), "torch graph")
+            def two_shot():
+                torch.ops.symm_mem.two_shot_all_reduce_(part, "sum", self.group)
+                return add_norm(part, r)
+
+            def apart():
+                self.hocket.all_reduce(x, out=other)
+                return add_norm(other, r)
+
+            ways = {"hocket": lambda: self.hocket.all_reduce_rms_norm(x, r, weight, eps),
+                    "hocket all_reduce, compiled": apart, "NCCL, compiled": nccl,
+                    "torch one-shot, compiled": one_shot, "torch two-shot, compiled": two_shot}
+            self.check_norm(ways, x, r, weight, eps)
+            y.zero_()
+            part.zero_()  # summed in place again and again
+            graphs = {k: self.captured(f, 50).replay for k, f in ways.items()}
+            self.report("all_reduce+norm", f"{rows}x{width}", self.times(graphs, 50), "torch graph")
+            del graphs
+
+    def check_norm(self, ways, x, r, weight, eps):
+        """Holds each way to exact sums, and to norms as near as bf16 has them."""
+        torch = self.torch
+        s = x.clone()
+        self.dist.all_reduce(s)
+        s += r
+        want = s.double()
+        want = want * (want.pow(2).mean(-1, keepdim=True) + eps).rsqrt() * weight.double()
+        for name in sorted(ways, key=lambda name: "two-shot" in name):  # which overwrites one-shot's operand
+            out, added = ways[name]()
+            off = ((out.double() - want).abs() - want.abs() * 2**-6).max().item()
+            assert torch.equal(added, s) and off <= 0, f"{name}: {list(x.shape)} is wrong by {off}"
 
     def layers(self):
         torch, dist = self.torch, self.dist

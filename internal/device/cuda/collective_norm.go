@@ -21,7 +21,7 @@ func (t *team) worthwhile(n *device.Norm) ([]coll.NormPart, error) {
 	if err != nil {
 		return nil, err
 	}
-	return all, coll.CheckNorm(t, all)
+	return all, coll.CheckNorm(t, n, all)
 }
 
 // norms resolves parts and checks that they fit each other and the kernel.
@@ -63,7 +63,7 @@ func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 	if all[0].In.N == 0 {
 		return launches, nil
 	}
-	steps, err := t.carryOut(coll.PlanNorm(t, n.Eps, all))
+	steps, err := t.carryOut(coll.PlanNorm(t, n, all))
 	if err != nil {
 		return nil, fmt.Errorf("a normalised sum: %w", err)
 	}
@@ -86,5 +86,5 @@ func (t *team) PrepareNormAhead(n *device.Norm) {
 	if err != nil || all[0].In.N == 0 {
 		return
 	}
-	t.compileAhead(coll.PlanNorm(t, n.Eps, all))
+	t.compileAhead(coll.PlanNorm(t, n, all))
 }

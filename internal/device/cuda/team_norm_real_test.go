@@ -191,8 +191,8 @@ func TestSweepTails(t *testing.T) {
 	}
 }
 
-// TestSweepNorm times sums with add and norm as one launch and as three, in graphs, and
-// compares the bits.
+// TestSweepNorm times sums with add and norm as one launch, as two and as three, in graphs,
+// and compares the bits.
 func TestSweepNorm(t *testing.T) {
 	worlds, each := sweepRanks(t, 20)
 	for _, ranks := range worlds {
@@ -205,7 +205,7 @@ func TestSweepNorm(t *testing.T) {
 		}
 		s := &reduceSweeper{T: t, w: w.(*world), ranks: ranks}
 		n := newNormSweep(s)
-		fmt.Printf("%d ranks; µs of the sum alone, of three launches, and of one\n", ranks)
+		fmt.Printf("%d ranks; µs of the sum alone, of three launches, of two, and of one\n", ranks)
 		for _, c := range normSweepSizes {
 			n.foresee(c[0], c[1])
 		}
@@ -222,20 +222,27 @@ func TestSweepNorm(t *testing.T) {
 
 // normSweepSizes are the rows and widths swept.
 var normSweepSizes = func() (list [][2]int64) {
-	for _, rows := range []int64{1, 2, 8, 16, 4, 32} {
-		for _, width := range []int64{8192, 4096, 2048} {
+	for _, rows := range []int64{64, 128, 256, 1, 32, 512, 1024, 2048, 4096} {
+		list = append(list, [2]int64{rows, 8192})
+	}
+	for _, rows := range []int64{64, 256, 1024, 4096} {
+		for _, width := range []int64{4096, 2048, 1024} {
 			list = append(list, [2]int64{rows, width})
 		}
 	}
-	return append(list, [2]int64{1, 16384})
+	return append(list, [2]int64{1, 16384}, [2]int64{32, 16384}, [2]int64{512, 16384}, [2]int64{2048, 16384})
 }()
 
-// normSweep is a team with operands of up to 1 MiB.
+// normSlot is what operands and results have each.
+const normSlot = 64 << 20
+
+// normSweep is a team with operands of up to normSlot bytes.
 type normSweep struct {
 	*reduceSweeper
 	members []device.Member
 	mem     []device.Memory
 	own     *team
+	many    int // launches in a chain
 }
 
 func newNormSweep(s *reduceSweeper) *normSweep {
@@ -245,13 +252,15 @@ func newNormSweep(s *reduceSweeper) *normSweep {
 		s.must(err)
 		s.streams = append(s.streams, st)
 		n.members = append(n.members, device.Member{Rank: r, Stream: st})
-		mem, err := s.w.Device(r).Alloc(8<<20, device.Shared)
+		mem, err := s.w.Device(r).Alloc(8*normSlot, device.Shared)
 		s.must(err)
 		n.mem = append(n.mem, mem)
-		x, err := tensor.New(ir.BF16, []int64{4 << 20})
+		x, err := tensor.New(ir.BF16, []int64{4<<20 + 8})
 		s.must(err)
 		s.must(tensor.Fill(x, "x", tensor.Spec{Kind: tensor.SpecRand, Seed: uint64(r)}))
-		s.must(st.Upload(device.View{Mem: mem, DType: ir.BF16, Shape: x.Shape, Strides: []int64{1}}, x.Data))
+		for at := int64(0); at < 3*normSlot; at += int64(len(x.Data)) { // what comes behind is overwritten
+			s.must(st.Upload(device.View{Mem: mem, Off: at, DType: ir.BF16, Shape: x.Shape, Strides: []int64{1}}, x.Data))
+		}
 	}
 	s.must(s.w.Sync(s.Context()))
 	var err error
@@ -263,7 +272,7 @@ func newNormSweep(s *reduceSweeper) *normSweep {
 
 // at is a tensor in the k-th of eight places.
 func (n *normSweep) at(rank int, k int64, shape ...int64) device.View {
-	return device.View{Mem: n.mem[rank], Off: k << 20, DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
+	return device.View{Mem: n.mem[rank], Off: k * normSlot, DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
 }
 
 // norm is a sum with what follows it.
@@ -281,13 +290,17 @@ func (n *normSweep) foresee(rows, width int64) {
 	norm := n.norm(rows, width)
 	all, err := n.own.norms(norm.Parts)
 	n.must(err)
-	n.own.compileAhead(coll.PlanNorm(n.own, norm.Eps, all))
+	n.own.compileAhead(coll.PlanNorm(n.own, norm, all))
 }
 
 // time measures one size.
 func (n *normSweep) time(rows, width int64) {
 	c := &device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}
 	norm := n.norm(rows, width)
+	n.many = 100
+	if rows*width > 4<<20 {
+		n.many = 20
+	}
 	var add, normed []device.Launch
 	for r, part := range norm.Parts {
 		at := func(k int64) device.View { return n.at(r, k, rows, width) }
@@ -302,15 +315,24 @@ func (n *normSweep) time(rows, width int64) {
 	alone, three := n.chained(sum), n.chained(sum, add, normed)
 	all, err := n.own.norms(norm.Parts)
 	n.must(err)
-	one := n.chained(n.launches(norm.Eps, all))
+	one := n.chained(n.launches(norm, all))
+	behind := &device.Norm{Eps: norm.Eps, Reduced: true}
+	for r := range norm.Parts {
+		at := func(k int64) device.View { return n.at(r, k, rows, width) }
+		behind.Parts = append(behind.Parts, device.NormPart{In: at(5), Residual: at(1), Weight: n.at(r, 2, width), Sum: at(6), Out: at(7)})
+	}
+	all, err = n.own.norms(behind.Parts)
+	n.must(err)
 	n.compare(rows * width)
-	fmt.Printf("%3d x %5d  %6.1f KiB  %s %6.2f  three %6.2f  one %6.2f\n", rows, width, float64(2*rows*width)/1024, by, alone, three, one)
+	two := n.chained(sum, n.launches(behind, all))
+	n.compare(rows * width)
+	fmt.Printf("%4d x %5d  %7.1f KiB  %s %6.2f  three %6.2f  two %6.2f  one %6.2f\n", rows, width, float64(2*rows*width)/1024, by, alone, three, two, one)
 }
 
 // launches are made whatever the size.
-func (n *normSweep) launches(eps float64, all []coll.NormPart) (one []device.Launch) {
+func (n *normSweep) launches(norm *device.Norm, all []coll.NormPart) (one []device.Launch) {
 	defer n.w.guard.Exclusive()()
-	steps, err := n.own.carryOut(coll.PlanNorm(n.own, eps, all))
+	steps, err := n.own.carryOut(coll.PlanNorm(n.own, norm, all))
 	n.must(err)
 	for r, m := range n.own.members {
 		one = append(one, &launch{dev: m.dev, name: "norm", steps: steps[r], member: m, id: -1})
@@ -334,7 +356,7 @@ func (n *normSweep) fastest(c *device.Collective) ([]device.Launch, string) {
 
 // chained times launches of all members, one after another.
 func (n *normSweep) chained(lists ...[]device.Launch) float64 {
-	us, err := n.chain(100, func() error {
+	us, err := n.chain(n.many, func() error {
 		for _, list := range lists {
 			for r, l := range list {
 				n.must(n.streams[r].Launch(l))
@@ -346,7 +368,7 @@ func (n *normSweep) chained(lists ...[]device.Launch) float64 {
 	return us
 }
 
-// compare wants what one launch gave to be what three gave.
+// compare wants what one launch gave to be what several gave last.
 func (n *normSweep) compare(count int64) {
 	for r := range n.ranks {
 		for _, k := range []int64{3, 4} {

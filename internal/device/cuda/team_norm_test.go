@@ -115,6 +115,29 @@ func TestNormLaunch(t *testing.T) {
 	}
 }
 
+// TestNormReduced: behind an all_reduce, rows of any number are a launch by itself on each member, that
+// needs no memory of the team's; but none where a row's result is another row's operand.
+func TestNormReduced(t *testing.T) {
+	l, w, team := noted(t, 4, 4)
+	l.got = nil
+	n := &device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, 200, 8192), Reduced: true}
+	before := team.Bytes()
+	if _, err := team.PrepareNorm(n); err != nil || len(l.got) != 4 || team.Bytes() != before {
+		t.Fatalf("%d kernels, %d bytes, %v", len(l.got), team.Bytes()-before, err)
+	}
+	for i, m := range l.got {
+		if m.Body != "addNorm<bf16, 1>" || m.Blocks != coll.NormRoom(team, 1024) || m.Threads != 1024 {
+			t.Errorf("member %d: %+v", i, m)
+		}
+	}
+	n.Parts = normParts(t, w, ir.BF16, 3, 8192)
+	n.Parts[1].Sum = n.Parts[1].In
+	n.Parts[1].Sum.Off = 16384
+	if err := team.SupportsNorm(n); !errors.Is(err, device.ErrUnsupported) {
+		t.Errorf("results across operands: %v", err)
+	}
+}
+
 // TestNormLimits wants rows laid out as the table has it, and what it does not reach
 // left alone.
 func TestNormLimits(t *testing.T) {
@@ -140,7 +163,7 @@ func TestNormLimits(t *testing.T) {
 				}
 				l.got = nil
 				ls, err := team.PrepareNorm(&device.Norm{Eps: 1e-5, Parts: normParts(t, w, ir.BF16, rows, 8*packs)})
-				if err != nil || len(l.got) != ranks || int64(l.got[0].Blocks) != rows {
+				if err != nil || len(l.got) != ranks || int64(l.got[0].Blocks) != min(rows, int64(coll.NormRoom(team, packs))) {
 					t.Errorf("%d members, %d rows of %d packs: %d kernels, %v", ranks, rows, packs, len(l.got), err)
 				}
 				for _, x := range ls {

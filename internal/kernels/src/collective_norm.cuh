@@ -53,42 +53,86 @@ template <class T> DEV typename Num<T>::Acc rowSquares(i64 packs) {
   return __shfl_sync(0xffffffff, x[0], 0);
 }
 
-// A thread has up to P packs of a row, a block's threads apart. They go as lines that
-// are their own flags (see collective_lamport.cuh). All blocks are in one wave of the
-// grid where they write what others read: then nobody writes before all have read.
-template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
+// loadRow loads a thread's packs of a row, a block's threads apart.
+template <int P> DEV void loadRow(u64 at, i64 first, i64 packs, Line* x) {
+#pragma unroll
+  for (int w = 0; w < P; w++) {
+    const i64 j = threadIdx.x + blockDim.x * w;
+    if (j < packs) x[w] = loadLine(at + (first + j) * 16);
+  }
+}
+
+// pushRow pushes a thread's packs of a row to all peers.
+template <int W, int P> DEV void pushRow(const NormArgs& a, u64 off, i64 first, Line* x) {
+#pragma unroll
+  for (int w = 0; w < P; w++) {
+    const i64 j = threadIdx.x + blockDim.x * w;
+    if (j >= a.packs) break;
+    x[w] = sendable(x[w]);
+#pragma unroll
+    for (int k = 0; k < W - 1; k++) push(a.data[peerOf<W>(a.team, k)] + off + (first + j) * 16, x[w]);
+  }
+}
+
+// addPack adds the residual to a pack of the sum, which goes where it belongs, and into rowOf.
+template <class T> DEV void addPack(const NormArgs& a, i64 first, i64 j, Line sum, Line residual) {
+  constexpr int V = 16 / sizeof(T);
+  const Pack<T, V> s = bitsAs<Pack<T, V>>(sum), y = bitsAs<Pack<T, V>>(residual);
+  Pack<T, V> z;
+#pragma unroll
+  for (int v = 0; v < V; v++) z.v[v] = Num<T>::put(add(Num<T>::get(s.v[v]), Num<T>::get(y.v[v])));
+  rowOf()[j] = bitsAs<Line>(z);
+  storeLine(a.sum + (first + j) * 16, bitsAs<Line>(z));
+}
+
+// scaleRow normalises the row that is in rowOf.
+template <class T, int P> DEV void scaleRow(const NormArgs& a, i64 first, const Line* weight) {
   constexpr int V = 16 / sizeof(T);
   typedef typename Num<T>::Acc A;
+  const A root = (A)1 / rootOf(rowSquares<T>(a.packs) / (A)(a.packs * V) + (A)a.eps);
+#pragma unroll
+  for (int w = 0; w < P; w++) {
+    const i64 j = threadIdx.x + blockDim.x * w;
+    if (j >= a.packs) break;
+    const Pack<T, V> x = bitsAs<Pack<T, V>>(rowOf()[j]), scale = bitsAs<Pack<T, V>>(weight[w]);
+    Pack<T, V> y;
+#pragma unroll
+    for (int v = 0; v < V; v++) y.v[v] = Num<T>::put(Num<T>::get(x.v[v]) * root * Num<T>::get(scale.v[v]));
+    storeLine(a.out + (first + j) * 16, bitsAs<Line>(y));
+  }
+}
+
+// Lines are their own flags (see collective_lamport.cuh). A block pushes its next row
+// before it waits for this one, so the link stays busy while rows are normalised. All
+// blocks are in one wave of the grid. Where they write what others read, each has one
+// row, and none writes before all have read.
+template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
   const Team& t = a.team;
   const u32 r = (u32)t.rank, last = lastEpoch(t);
   const i64 packs = a.packs, apart = a.rows * packs * 16;
+  i64 row = blockIdx.x;
+  Line own[P], residual[P], weight[P];
+  loadRow<P>(a.in, row * packs, packs, own);
+  loadRow<P>(a.residual, row * packs, packs, residual);
+  loadRow<P>(a.weight, 0, packs, weight);
   const u32 e = begin(t, last);
-  const u64 half = (e & 1) * a.half, read = a.read + (e & 1) * a.readHalf;
+  const u64 half = (e & 1) * a.half, read = a.read + (e & 1) * a.readHalf, mine = half + r * apart;
   Patience p = {0, 0};
-  for (i64 row = blockIdx.x; row < a.rows; row += gridDim.x) {
-    const i64 first = row * packs;
-    Rows<1> own[P];
-    Line residual[P], weight[P];
-#pragma unroll
-    for (int w = 0; w < P; w++) {
-      const i64 j = threadIdx.x + blockDim.x * w, i = first + j;
-      if (j < packs) own[w].row[0] = loadLine(a.in + i * 16), residual[w] = loadLine(a.residual + i * 16), weight[w] = loadLine(a.weight + j * 16);
-    }
-    if (a.read) {
-      __syncthreads();
-      if (threadIdx.x == 0) release32(read + blockIdx.x * 4, e);
-    }
-#pragma unroll
-    for (int w = 0; w < P; w++) {
-      const i64 j = threadIdx.x + blockDim.x * w;
-      if (j >= packs) break;
-      own[w] = sendable(own[w]);
-#pragma unroll
-      for (int k = 0; k < W - 1; k++) push(a.data[peerOf<W>(t, k)] + half + r * apart + (first + j) * 16, own[w].row[0]);
-    }
-    if (a.read) {
-      for (u32 b = threadIdx.x; b < gridDim.x; b += blockDim.x) waitFlag(p, t, read + b * 4, r, e);
-      __syncthreads();
+  if (a.read) {
+    __syncthreads();
+    if (threadIdx.x == 0) release32(read + blockIdx.x * 4, e);
+  }
+  pushRow<W, P>(a, mine, row * packs, own);
+  if (a.read) {
+    for (u32 b = threadIdx.x; b < gridDim.x; b += blockDim.x) waitFlag(p, t, read + b * 4, r, e);
+    __syncthreads();
+  }
+  while (row < a.rows) {
+    const i64 first = row * packs, next = row + gridDim.x;
+    Line ahead[P];
+    if (next < a.rows) {
+      loadRow<P>(a.in, next * packs, packs, ahead);
+      pushRow<W, P>(a, mine, next * packs, ahead);
     }
 #pragma unroll
     for (int w = 0; w < P; w++) {
@@ -97,28 +141,45 @@ template <class T, int W, int P> DEV void reduceNorm(const NormArgs& a) {
       const u64 at = a.data[r] + half + (i - laneOf()) * 16;
       Rows<1> x[W];
 #pragma unroll
-      for (int q = 0; q < W; q++) x[q] = own[w];
+      for (int q = 0; q < W; q++) x[q].row[0] = own[w];
       lookAll<W, 1>(t, at, apart, x);
       awaitAll<W, 1>(p, t, at, apart, x, e);
       clearAll<W, 1>(t, at, apart);
-      const Pack<T, V> s = bitsAs<Pack<T, V>>(foldRows<RedSum, T, W, 1>(x).row[0]), y = bitsAs<Pack<T, V>>(residual[w]);
-      Pack<T, V> sum;
-#pragma unroll
-      for (int v = 0; v < V; v++) sum.v[v] = Num<T>::put(add(Num<T>::get(s.v[v]), Num<T>::get(y.v[v])));
-      rowOf()[j] = bitsAs<Line>(sum);
-      storeLine(a.sum + i * 16, bitsAs<Line>(sum));
+      addPack<T>(a, first, j, foldRows<RedSum, T, W, 1>(x).row[0], residual[w]);
     }
-    const A root = (A)1 / rootOf(rowSquares<T>(packs) / (A)(packs * V) + (A)a.eps);
+    if (next < a.rows) {
+      loadRow<P>(a.residual, next * packs, packs, residual);
+#pragma unroll
+      for (int w = 0; w < P; w++) own[w] = ahead[w];
+    }
+    scaleRow<T, P>(a, first, weight);
+    row = next;
+  }
+  end(t, e);
+}
+
+// addNorm is what follows an all-reduce that has left its sum in a.in, on each member by
+// itself: it begins no epoch.
+template <class T, int P> DEV void addNorm(const NormArgs& a) {
+  follow();
+  const i64 packs = a.packs;
+  i64 row = blockIdx.x;
+  Line in[P], residual[P], weight[P];
+  loadRow<P>(a.in, row * packs, packs, in);
+  loadRow<P>(a.residual, row * packs, packs, residual);
+  loadRow<P>(a.weight, 0, packs, weight);
+  while (row < a.rows) {
+    const i64 first = row * packs, next = row + gridDim.x;
 #pragma unroll
     for (int w = 0; w < P; w++) {
       const i64 j = threadIdx.x + blockDim.x * w;
-      if (j >= packs) break;
-      const Pack<T, V> x = bitsAs<Pack<T, V>>(rowOf()[j]), scale = bitsAs<Pack<T, V>>(weight[w]);
-      Pack<T, V> y;
-#pragma unroll
-      for (int v = 0; v < V; v++) y.v[v] = Num<T>::put(Num<T>::get(x.v[v]) * root * Num<T>::get(scale.v[v]));
-      storeLine(a.out + (first + j) * 16, bitsAs<Line>(y));
+      if (j < packs) addPack<T>(a, first, j, in[w], residual[w]);
     }
+    if (next < a.rows) {
+      loadRow<P>(a.in, next * packs, packs, in);
+      loadRow<P>(a.residual, next * packs, packs, residual);
+    }
+    scaleRow<T, P>(a, first, weight);
+    row = next;
   }
-  end(t, e);
 }

@@ -9,19 +9,22 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
-// NormLimit says up to how many rows of up to so many packs one launch is faster than
-// three between so many members. More rows were slower, or hardly faster, or were not
-// measured.
+// NormLimit says up to how many rows of up to so many packs one launch is taken between so
+// many members.
 type NormLimit struct {
 	Members     int
 	Packs, Rows int64
 }
 
-// NormLimits are by what H200s measured (docs/measured). Everybody pushes all to all,
-// so it ends where that takes longer than two launches more.
+// NormLimits are by what H200s and H100s measured (docs/measured). Every member pushes its
+// operand to all others. Between two, that is no more than any all_reduce sends, so the rows
+// of up to 64 MiB are taken, of which staging memory holds four times as much. Rows that
+// leave half of a block's threads idle are taken as far as they run at once. Among more
+// members it ends where pushing all takes longer than two launches more.
 var NormLimits = []NormLimit{
-	{2, 1024, 32},
-	{2, 2048, 1},
+	{2, 128, 256},
+	{2, 1024, 4096},
+	{2, 2048, 2048},
 	{3, 1024, 32},
 	{4, 512, 32},
 	{4, 1024, 16},
@@ -95,10 +98,14 @@ func (n *NormPart) Packs() int64 { return n.weight.Bytes() / 16 }
 func NormRoom(t Team, packs int64) int { return t.Room(kernels.NormThreads(packs)) }
 
 // PlanNorm is one launch on each member.
-func PlanNorm(t Team, eps float64, all []NormPart) *Plan {
-	rows, p := all[0].rows(), &Plan{}
+func PlanNorm(t Team, norm *device.Norm, all []NormPart) *Plan {
+	rows, members, p := all[0].rows(), len(all), &Plan{}
 	var lines, read Area
-	p.resting(int64(len(all))*rows*all[0].Packs()*16, func(a Area) { lines = a })
+	if norm.Reduced {
+		members = 1
+	} else {
+		p.resting(int64(members)*rows*all[0].Packs()*16, func(a Area) { lines = a })
+	}
 	if slices.ContainsFunc(all, func(n NormPart) bool { return n.across }) {
 		p.halves("norm", 4*kernels.BlocksMost, func(a Area) { read = a })
 	}
@@ -107,7 +114,7 @@ func PlanNorm(t Team, eps float64, all []NormPart) *Plan {
 		list := make([][]Action, len(all))
 		for i := range all {
 			n := &all[i]
-			k := kernels.ReduceNorm{DType: n.In.DType, Members: len(all), Rows: int(rows), Packs: n.Packs(), Blocks: int(blocks), Eps: eps,
+			k := kernels.ReduceNorm{DType: n.In.DType, Members: members, Rows: int(rows), Packs: n.Packs(), Blocks: int(blocks), Eps: norm.Eps,
 				In: n.In.Addr, Residual: n.residual.Addr, Weight: n.weight.Addr, Sum: n.sum.Addr, Out: n.out.Addr, Data: lines.At, Half: lines.half()}
 			if n.across {
 				k.Read, k.ReadHalf = read.At[i], read.half()
@@ -120,8 +127,14 @@ func PlanNorm(t Team, eps float64, all []NormPart) *Plan {
 }
 
 // CheckNorm returns nil where all, which were checked, are faster as one launch.
-func CheckNorm(t Team, all []NormPart) error {
+func CheckNorm(t Team, norm *device.Norm, all []NormPart) error {
 	rows, packs := all[0].rows(), all[0].Packs()
+	if norm.Reduced {
+		if slices.ContainsFunc(all, func(n NormPart) bool { return n.across }) {
+			return fmt.Errorf("%w: a result lies across an operand", device.ErrUnsupported)
+		}
+		return nil
+	}
 	if l := NormLimitFor(t.Members(), packs); rows > l.Rows {
 		return fmt.Errorf("a normalised sum: %w: %d rows of %d bytes among %d members; of more than %d three launches are faster, or not known to be slower",
 			device.ErrUnsupported, rows, 16*packs, t.Members(), l.Rows)

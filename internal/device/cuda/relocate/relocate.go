@@ -42,7 +42,7 @@ func Place(c *device.Collective, inPlace bool, tail [2]int64, operand Operand) *
 
 // PlaceNorm is Place for a normalised sum.
 func PlaceNorm(n *device.Norm, sumIsResidual, outIsIn bool, operand Operand) *device.Norm {
-	placed := &device.Norm{Eps: n.Eps, Parts: append([]device.NormPart(nil), n.Parts...)}
+	placed := &device.Norm{Eps: n.Eps, Reduced: n.Reduced, Parts: append([]device.NormPart(nil), n.Parts...)}
 	for i := range placed.Parts {
 		p := &placed.Parts[i]
 		for k, v := range []*device.View{&p.In, &p.Residual, &p.Weight, &p.Sum, &p.Out} {
