@@ -32,6 +32,8 @@ func (c *Channel) mayNormalise(x *choice, in *Instance) error {
 		return errors.New("an algorithm is asked for")
 	case policy.Fixed:
 		return errors.New("sums of all sizes are to be run in the same way")
+	case policy.Sparing:
+		return errors.New("memory is short")
 	case in.CTAs != 0:
 		return errors.New("its blocks are bounded")
 	case x.schedule != nil, ByNCCL(x.Tuning.Algo):
