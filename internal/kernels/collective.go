@@ -32,7 +32,7 @@ const (
 
 // Layout of control memory, which begins as zeros but for the epochs.
 const (
-	ControlBytes = 4*BlocksMost + 8 + 8 + 16*RegionsMost
+	ControlBytes = 4*BlocksMost + 8 + 8 + 16*RegionsMost + 16
 	// ControlEpochs is where the 32-bit words of BlocksMost blocks are, the
 	// number of the last launch in each.
 	ControlEpochs = 0

@@ -21,6 +21,7 @@ struct Control {
   u64 claimed;                    // not 0: this member has told why it gave up
   u32 begun, regions;             // the last epoch begun; how many regions there are
   Region region[regionsMost];     // those in which flags lie among the data
+  u64 looked, aborted;            // when this member looked at the abort word last; not 0: it was set
 };
 
 struct Team {
@@ -129,11 +130,25 @@ struct Patience {
   u64 began;
 };
 
+// aborted reports whether all waits are to end. The word that says so lies in host memory: all threads of a launch take
+// most of a millisecond to look at it, in which what they wait for does not come through. So one looks for all of a
+// member's, every lookApart nanoseconds.
+enum : u64 { lookApart = 20000 };
+
+DEV bool aborted(const Team& t, u64 now) {
+  Control* c = controlOf(t);
+  if (acquire64(&c->aborted)) return true;
+  const u64 last = *(volatile u64*)&c->looked;
+  if (now - last < lookApart || atomicCAS(&c->looked, last, now) != last || !acquire64((const u64*)t.abort)) return false;
+  release64(&c->aborted, 1);
+  return true;
+}
+
 // A wait that runs out of time tells whom it waited for, once a launch, and ends
 // all others.
 DEV bool giveUp(Patience& p, const Team& t, u32 peer, u32 e) {
-  if (acquire64((const u64*)t.abort)) return true;
   const u64 now = nanoseconds();
+  if (aborted(t, now)) return true;
   if (p.began == 0) p.began = now;
   if (now - p.began <= t.timeout) return false;
   if (atomicCAS(&controlOf(t)->claimed, (u64)0, (u64)1) == 0) {
@@ -148,6 +163,15 @@ DEV bool giveUp(Patience& p, const Team& t, u32 peer, u32 e) {
   return true;
 }
 
+// leads picks one of the threads of a warp that wait together.
+DEV bool leads() {
+#ifdef __CUDA_ARCH__
+  return (int)(threadIdx.x % 32) + 1 == __ffs(__activemask());
+#else
+  return true;
+#endif
+}
+
 // waited counts a look that saw nothing; true: what was waited for does not come.
 // The launch then goes on with whatever is there, since the world has ended; its
 // later waits look at the word at once.
@@ -155,7 +179,7 @@ DEV bool waited(Patience& p, const Team& t, u32 peer, u32 e) {
 #ifndef __CUDA_ARCH__
   emulatedYield();
 #endif
-  if ((++p.looks & 511) != 0 || !giveUp(p, t, peer, e)) return false;
+  if ((++p.looks & 511) != 0 || !leads() || !giveUp(p, t, peer, e)) return false;
   p.looks--;
   return true;
 }

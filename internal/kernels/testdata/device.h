@@ -17,6 +17,8 @@ template <class A> __device__ A __shfl_down_sync(unsigned, A, unsigned);
 __device__ void __nanosleep(unsigned);
 __device__ decltype(sizeof 0) __cvta_generic_to_shared(const void*);
 __device__ unsigned long long atomicCAS(unsigned long long*, unsigned long long, unsigned long long);
+__device__ unsigned __activemask();
+__device__ int __ffs(int);
 extern "C" {
 __device__ void* memcpy(void*, const void*, decltype(sizeof 0));
 __device__ float __fmul_rn(float, float); __device__ double __dmul_rn(double, double);
