@@ -71,7 +71,9 @@ func (k *layerKind) aloneOf(s Shape, ranks int) *alone {
 	for i := range a.parts {
 		p := &a.parts[i]
 		n := p.parts
-		b.add("  %%whole%d: %s = linear %%aw%[1]d, %%b", n, of(fmt.Sprintf("bf16[M, %s]", cols(k.x)), n))
+		for r := range 2 { // GEMMs next to each other have different operands, or one launch might do both
+			b.add("  %%whole%d_%d: %s = linear %%aw%[1]d, %%b", n, r, of(fmt.Sprintf("bf16[M, %s]", cols(k.x)), n))
+		}
 		from := "g"
 		if !k.partial {
 			from = "x"
@@ -80,7 +82,7 @@ func (k *layerKind) aloneOf(s Shape, ranks int) *alone {
 			}
 		}
 		p.gemmFirst, p.gemm = b.chain(func(r int) {
-			b.add("  %%g%d_%d: %s = linear %%whole%[1]d, %%w", n, r, of(product, n))
+			b.add("  %%g%d_%d: %s = linear %%whole%[1]d_%[4]d, %%w", n, r, of(product, n), r%2)
 		})
 		b.add("  barrier over=tp")
 		p.wireFirst, p.wire = b.chain(func(r int) {

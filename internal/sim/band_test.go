@@ -127,8 +127,8 @@ func TestPredictionsWithGEMMsTimed(t *testing.T) {
 		e := band("", with, func(l timed) float64 { return l.alone })
 		t.Logf("%s: %+v", issue, e)
 		if e.Layers < 60 || e.Median > 0.07 || e.Most > 0.20 || math.Abs(e.Bias) > bias {
-			t.Errorf("%s: of %d layers: median error %.3f, nine of ten within %.3f, bias %+.3f", issue, e.Layers, e.Median,
-				e.Most, e.Bias)
+			t.Errorf("%s: of %d layers: median error %.3f, nine of ten within %.3f, bias %+.3f", issue, e.Layers,
+				e.Median, e.Most, e.Bias)
 		}
 	}
 }

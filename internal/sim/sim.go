@@ -114,8 +114,9 @@ type runner struct {
 // run returns when each task starts and ends.
 func (g *graph) run(m *machine.Description) (start, end []float64, err error) {
 	n := len(g.tasks)
-	r := &runner{graph: g, machine: m, waiting: make([]int, n), users: make([][]int, n), parts: map[int]int{}, members: map[int][]int{},
-		left: make([]float64, n), start: make([]float64, n), end: make([]float64, n), late: make([]bool, n)}
+	r := &runner{graph: g, machine: m, waiting: make([]int, n), users: make([][]int, n), parts: map[int]int{},
+		members: map[int][]int{}, left: make([]float64, n), start: make([]float64, n), end: make([]float64, n),
+		late: make([]bool, n)}
 	for i := range g.tasks {
 		t := &g.tasks[i]
 		r.left[i] = t.work

@@ -81,7 +81,8 @@ func init() {
 		"loads deadlines_missed passes passed failed skipped line times") {
 		kinds[c] = regexp.MustCompile(`^(\d+|-)$`)
 	}
-	for _, c := range strings.Fields("gemm2_us gemm4_us wire_us wire2_us wire4_us alone_us predicted_us single_us host_us bound_us us iqr bounds bounds_iqr gemm_us gemm_iqr " +
+	for _, c := range strings.Fields("gemm2_us gemm4_us wire_us wire2_us wire4_us alone_us " +
+		"predicted_us single_us host_us bound_us us iqr bounds bounds_iqr gemm_us gemm_iqr " +
 		"link_gbs gbs slowdown device_first_mib device_last_mib malloc_first_mib malloc_last_mib") {
 		kinds[c] = regexp.MustCompile(`^(-?\d+(\.\d+)?|-)$`)
 	}

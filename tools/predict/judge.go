@@ -125,7 +125,8 @@ func judgeLayers(w io.Writer, rows []row) {
 		{"alone_us", "from the GEMM and the collective alone"}} {
 		list := errorsOf(rows, c.column)
 		median, nine, bias := band(list)
-		fmt.Fprintf(w, "  %s: %d predictions, median error %.1f %%, nine of ten within %.1f %%, bias %+.1f %%: %s %.0f, %.0f and %.0f %%\n",
+		fmt.Fprintf(w, "  %s: %d predictions, median error %.1f %%, nine of ten within %.1f %%, bias %+.1f %%: "+
+			"%s %.0f, %.0f and %.0f %%\n",
 			c.from, len(list), 100*median, 100*nine, 100*bias, verdict(len(list) > 0 && median <= mostMedian &&
 				nine <= mostOfNine && math.Abs(bias) <= mostBias), 100*mostMedian, 100*mostOfNine, 100*mostBias)
 		for _, s := range slices.Sorted(maps.Keys(byStrategy)) {
@@ -140,7 +141,8 @@ func judgeLayers(w io.Writer, rows []row) {
 	off := func(r row) float64 { return math.Abs(r.number("alone_us")/r.number("us") - 1) }
 	slices.SortStableFunc(worst, func(a, b row) int { return cmp.Compare(off(b), off(a)) })
 	for _, r := range worst[:min(len(worst), 8)] {
-		fmt.Fprintf(w, "    worst: %s, %s: %s µs (iqr %s), from alone %s, auto's %s\n", r.layer(), r["strategy"], r["us"],
+		fmt.Fprintf(w, "    worst: %s, %s: %s µs (iqr %s), from alone %s, auto's %s\n", r.layer(), r["strategy"],
+			r["us"],
 			r["iqr"], r["alone_us"], r["predicted_us"])
 	}
 }
@@ -168,11 +170,13 @@ func judgeAuto(w io.Writer, rows []row) {
 			good++
 			continue
 		}
-		fmt.Fprintf(w, "    auto: %s: %s took %s µs (iqr %s), %.1f %% more than %s (%s, iqr %s)\n", l, took[l]["strategy"],
+		fmt.Fprintf(w, "    auto: %s: %s took %s µs (iqr %s), %.1f %% more than %s (%s, iqr %s)\n", l,
+			took[l]["strategy"],
 			took[l]["us"], took[l]["iqr"], 100*over, best[l]["strategy"], best[l]["us"], best[l]["iqr"])
 	}
 	share := float64(good) / float64(len(best))
-	fmt.Fprintf(w, "  auto: within %.0f %% of the fastest on %d of %d layers: %s %.0f %%\n", 100*mostOfAuto, good, len(best),
+	fmt.Fprintf(w, "  auto: within %.0f %% of the fastest on %d of %d layers: %s %.0f %%\n", 100*mostOfAuto, good,
+		len(best),
 		verdict(share >= shareOfAuto), 100*shareOfAuto)
 }
 
@@ -203,8 +207,10 @@ func judgeNodes(w io.Writer, rows []row) {
 			auto = auto && good
 			note += fmt.Sprintf("; sequential took %s, spread %.0f: %s", s["us"], spread, verdict(good))
 		}
-		fmt.Fprintf(w, "  %4.0f MiB %-24s %8.0f µs (iqr %.0f)  %s\n", r.number("bytes")/(1<<20), r["way"], us, iqr, note)
+		fmt.Fprintf(w, "  %4.0f MiB %-24s %8.0f µs (iqr %.0f)  %s\n", r.number("bytes")/(1<<20), r["way"], us, iqr,
+			note)
 	}
-	fmt.Fprintf(w, "nodes at %s: predictions of sequential and chunked: %s; auto not slower than sequential: %s\n", commit,
+	fmt.Fprintf(w, "nodes at %s: predictions of sequential and chunked: %s; auto not slower than sequential: %s\n",
+		commit,
 		verdict(predicted), verdict(auto))
 }

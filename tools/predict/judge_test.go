@@ -31,7 +31,8 @@ func layer(strategy, us, predicted, alone string) string {
 
 func TestJudge(t *testing.T) {
 	head := strings.Join(columns, " ")
-	rows := []string{head, layer("sequential", "150.0", "145.0", "150.0"), head, layer("chunked(2)", "160.0", "150.0", "165.0"),
+	rows := []string{head, layer("sequential", "150.0", "145.0", "150.0"), head,
+		layer("chunked(2)", "160.0", "150.0", "165.0"),
 		layer("exchange", "120.0", "-", "121.0")}
 	got := judged(t, "", rows...)
 	for _, want := range []string{"2xH100 at 0123456, graph: 3 rows\n",
@@ -54,18 +55,23 @@ func TestJudge(t *testing.T) {
 func TestJudgeNodes(t *testing.T) {
 	head := "machine driver commit date who what bytes nodes ranks way issue us iqr predicted_us log"
 	row := func(commit, way, us, iqr, predicted string) string {
-		return "2xH100 1.0 " + commit + " 2026-11-27 hocket GEMM 2097152 2 2 " + way + " eager " + us + " " + iqr + " " +
+		return "2xH100 1.0 " + commit + " 2026-11-27 hocket GEMM 2097152 2 2 " + way + " eager " + us + " " + iqr +
+			" " +
 			predicted + " x"
 	}
 	old := row("0000000", "sequential", "100", "5", "900")
-	got := judged(t, "", head, old, row("0123456", "sequential", "100", "5", "124"), row("0123456", "auto:sequential", "104",
-		"1", "124"))
-	if want := "of sequential and chunked: meets; auto not slower than sequential: meets\n"; !strings.Contains(got, want) {
+	got := judged(t, "", head, old, row("0123456", "sequential", "100", "5", "124"),
+		row("0123456", "auto:sequential", "104",
+			"1", "124"))
+	if want := "of sequential and chunked: meets; auto not slower than sequential: meets\n"; !strings.Contains(got,
+		want) {
 		t.Errorf("%q is not in\n%s", want, got)
 	}
-	got = judged(t, "", head, old, row("0123456", "sequential", "100", "5", "126"), row("0123456", "auto:sequential", "106",
-		"1", "126"))
-	if want := "of sequential and chunked: MISSES; auto not slower than sequential: MISSES\n"; !strings.Contains(got, want) {
+	got = judged(t, "", head, old, row("0123456", "sequential", "100", "5", "126"),
+		row("0123456", "auto:sequential", "106",
+			"1", "126"))
+	if want := "of sequential and chunked: MISSES; auto not slower than sequential: MISSES\n"; !strings.Contains(got,
+		want) {
 		t.Errorf("%q is not in\n%s", want, got)
 	}
 }

@@ -152,7 +152,8 @@ func (j *job) layer(ctx context.Context, to io.Writer, op, shape string) error {
 // rows writes a row of each strategy.
 func (j *job) rows(to io.Writer, op string, l bench.Layer) error {
 	var alone []sim.Alone
-	cells := map[string]string{"who": "hocket", "op": op, "m": fmt.Sprint(l.M), "n": fmt.Sprint(l.N), "k": fmt.Sprint(l.K),
+	cells := map[string]string{"who": "hocket", "op": op, "m": fmt.Sprint(l.M), "n": fmt.Sprint(l.N),
+		"k":     fmt.Sprint(l.K),
 		"ranks": fmt.Sprint(j.ranks), "issue": j.issue, "log": j.log}
 	for i, v := range strings.Fields(j.row) {
 		cells[columns[i]] = v
