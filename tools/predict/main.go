@@ -152,6 +152,9 @@ func (j *job) layer(ctx context.Context, to io.Writer, op, shape string) error {
 // rows writes a row of each strategy.
 func (j *job) rows(to io.Writer, op string, l bench.Layer) error {
 	var alone []sim.Alone
+	// A GPU slows down while it works. GEMMs before and behind the layers tell at which pace these went, so GEMMs that
+	// were timed in runs of their own count in proportion to the whole one there.
+	pace := 1.0
 	cells := map[string]string{"who": "hocket", "op": op, "m": fmt.Sprint(l.M), "n": fmt.Sprint(l.N),
 		"k":     fmt.Sprint(l.K),
 		"ranks": fmt.Sprint(j.ranks), "issue": j.issue, "log": j.log}
@@ -163,6 +166,10 @@ func (j *job) rows(to io.Writer, op string, l bench.Layer) error {
 		if j.issue == "graph" && a.GraphGEMM != nil {
 			one.GEMM, one.Collective = a.GraphGEMM.Median, a.GraphCollective.Median
 		}
+		if a.Parts == 1 && one.GEMM > 0 {
+			pace = l.GEMM.Median / one.GEMM
+		}
+		one.GEMM *= pace
 		alone = append(alone, one)
 		part := strings.TrimSuffix(fmt.Sprint(a.Parts), "1")
 		cells["gemm"+part+"_us"] = fmt.Sprintf("%.1f", one.GEMM)
