@@ -30,7 +30,8 @@ var aloneParts = []int64{1, 2, 4}
 // each is not timed.
 type alone struct {
 	candidate
-	parts []alonePart
+	parts  []alonePart
+	inputs map[string]*tensor.Tensor
 }
 
 type alonePart struct {
@@ -108,10 +109,11 @@ func (b *lineWriter) chain(line func(r int)) (first, rest [2]int32) {
 }
 
 // round runs the program once each way; rounds to warm up do not count.
-func (a *alone) round(ctx context.Context, counts bool) error {
-	inputs, err := randomInputs(a.plan)
-	if err != nil {
-		return err
+func (a *alone) round(ctx context.Context, counts bool) (err error) {
+	if a.inputs == nil {
+		if a.inputs, err = randomInputs(a.plan); err != nil {
+			return err
+		}
 	}
 	for _, way := range []struct {
 		prog *exec.Program
@@ -121,19 +123,16 @@ func (a *alone) round(ctx context.Context, counts bool) error {
 		if way.prog == nil {
 			continue
 		}
-		if err := a.run(ctx, way.prog, inputs, counts, way.into); err != nil {
+		if err := a.run(ctx, way.prog, counts, way.into); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (a *alone) run(
-	ctx context.Context, p *exec.Program, inputs map[string]*tensor.Tensor, counts bool,
-	into func(*alonePart) *aloneTimes,
-) error {
+func (a *alone) run(ctx context.Context, p *exec.Program, counts bool, into func(*alonePart) *aloneTimes) error {
 	time.Sleep(a.rest)
-	res, err := p.Run(ctx, inputs)
+	res, err := p.Run(ctx, a.inputs)
 	if err != nil || !counts {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
 )
@@ -62,5 +63,63 @@ func TestAloneTimed(t *testing.T) {
 	auto := slices.IndexFunc(l.Strategies, func(s StrategyTimes) bool { return s.Strategy == l.Auto })
 	if auto < 0 || !(l.Strategies[auto].Predicted > 0 && l.Strategies[auto].Time.Median > 0) {
 		t.Errorf("auto takes %q: %+v", l.Auto, l.Strategies)
+	}
+}
+
+// TestByGraphOnly: layers that are measured by graph only have a GEMM, times by graph, and none call by call. Here
+// what is replayed on GPUs runs as it would the first time.
+func TestByGraphOnly(t *testing.T) {
+	s, k, m := Shape{64, 64, 64}, gemmAR, cpu.New(cpu.Options{})
+	load := func(c *candidate) {
+		t.Helper()
+		var err error
+		if c.plan, err = build(c.text, c.strategy, 2); err == nil {
+			c.graph = true
+			c.replayed, err = exec.Load(t.Context(), m, c.plan, exec.Options{Trace: true, Ends: c.part})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var cands []*candidate
+	for _, strategy := range []string{"sequential", "exchange(2)"} {
+		c := &candidate{strategy: strategy, layerText: k.textOf(s, 2, layerRepeats)}
+		load(c)
+		defer c.close()
+		cands = append(cands, c)
+	}
+	a := k.aloneOf(s, 2)
+	load(&a.candidate)
+	defer a.close()
+	in, err := randomInputs(cands[0].plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in["aw"] = in["a"]
+	want := k.expected(s, in)
+	for round := range 3 {
+		for _, c := range cands {
+			if err := c.round(t.Context(), 0, in, want, round > 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := a.round(t.Context(), round > 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := &Layer{Shape: s}
+	l.summarize(cands)
+	if !(l.GEMM.Median > 0) {
+		t.Errorf("the GEMM alone takes %v", l.GEMM)
+	}
+	for _, st := range l.Strategies {
+		if st.Time.Median != 0 || st.Graph == nil || !(st.Graph.Median > 0) || !(st.GraphOverBound.Median > 0) {
+			t.Errorf("%+v", st)
+		}
+	}
+	for _, f := range a.figures() {
+		if f.GEMM.Median != 0 || f.GraphGEMM == nil || !(f.GraphGEMM.Median > 0 && f.GraphCollective.Median > 0) {
+			t.Errorf("%+v", f)
+		}
 	}
 }
