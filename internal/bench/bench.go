@@ -56,6 +56,11 @@ type Options struct {
 	Beside []string
 	// Eager leaves out what is measured by graph, where the machine has graphs.
 	Eager bool
+	// Graph leaves out what is measured call by call, where the machine has graphs: of layers.
+	Graph bool
+	// Alone times the GEMM and the collective of layers, whole and in parts, by themselves in the same rounds,
+	// and says what auto takes and expects: see tools/predict.
+	Alone bool
 	// Progress, where not nil, is told how many of the parts of a benchmark are done.
 	Progress func(done, total int)
 }

@@ -81,6 +81,8 @@ type layerText struct {
 	// The first and last line, from 1, of the GEMMs alone, before and behind, of the
 	// layers, and of the one in front of them.
 	before, behind, layers, first [2]int32
+	// timed are all lines that are timed, each part's first and last.
+	timed [][2]int32
 }
 
 // textOf writes the program for repeats layers, and one in front of them that is not
@@ -109,6 +111,7 @@ func (k *layerKind) textOf(s Shape, ranks, repeats int) layerText {
 	b.add("  return %%%s, %%%s", sampleName(0), sampleName(1))
 	b.add("}")
 	t.text = strings.Join(b, "\n") + "\n"
+	t.timed = [][2]int32{t.before, t.first, t.layers, t.behind}
 	return t
 }
 

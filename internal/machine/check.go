@@ -34,6 +34,9 @@ func (d *Description) check() error {
 			return fmt.Errorf("%s is %v; nothing gets faster beside another: at least 1, and at most %v", what, v, mostSlower)
 		}
 	}
+	if v := d.KernelBesideGEMM; v != 0 && !(v >= 1 && v <= mostSlower) {
+		return fmt.Errorf("kernel_beside_gemm is %v; from 1 to %v", v, mostSlower)
+	}
 	for what, v := range map[string]float64{"memory_gbps": d.Memory, "reduce_gbps": d.Reduce} {
 		if err := checkRate(v); err != nil {
 			return fmt.Errorf("%s %w", what, err)

@@ -42,6 +42,15 @@ func (d *Description) Measured(c *Collective) bool {
 	return measured
 }
 
+// Contested is how many times longer a collective takes that starts while a GEMM runs, and
+// the GEMM until it ends.
+func (d *Description) Contested(c *Collective) float64 {
+	if d.KernelBesideGEMM > 0 && d.Measured(c) {
+		return d.KernelBesideGEMM
+	}
+	return d.GEMMBesideCollective
+}
+
 // Crosses reports whether CollectiveTime is of the tier between nodes.
 func (d *Description) Crosses(c *Collective) bool { return d.Across != nil && c.Nodes > 1 }
 

@@ -60,6 +60,10 @@ type Description struct {
 	// collective as much. At 2 there is nothing to be gained.
 	GEMMBesideCopy       float64 `json:"gemm_beside_copy"`
 	GEMMBesideCollective float64 `json:"gemm_beside_collective"`
+	// KernelBesideGEMM is the same of a collective that Times know and that starts while a GEMM
+	// runs; 0 for no difference. Its blocks get multiprocessors one by one as the GEMM's blocks end,
+	// and hold them while they wait for each other and for the peers' blocks.
+	KernelBesideGEMM float64 `json:"kernel_beside_gemm,omitempty"`
 
 	// Across is the tier between nodes; nil where nothing is known of it: then what crosses is taken to be inside.
 	Across *Across `json:"across,omitempty"`

@@ -54,8 +54,7 @@ func timedLayers(t *testing.T, d *machine.Description, on, issue string) []timed
 		if us < 20 {
 			continue // one of a clock's steps
 		}
-		p := layerOn(integer(t, r["ranks"]), ops[r["op"]], integer(t, r["m"]), integer(t, r["n"]), integer(t, r["k"]))
-		p.DType = ir.BF16
+		p := Layer(ops[r["op"]], integer(t, r["ranks"]), integer(t, r["m"]), integer(t, r["n"]), integer(t, r["k"]))
 		l := timed{strategy: r["strategy"], us: us, machine: on, commit: r["commit"], op: r["op"], log: r["log"]}
 		l.predicted = predicted(t, p, r["strategy"], d)
 		if l.gemmTimed = r["gemm_us"] != "-"; l.gemmTimed {
@@ -108,7 +107,8 @@ func TestErrorBands(t *testing.T) {
 
 // TestPredictionsWithGEMMsTimed: most of what predictions are off by is what GEMMs are: with
 // each GEMM as it was timed alone in the same rounds, half of the layers on two H200 are within
-// 7 %, nine of ten within 20 %, and predictions are as often too fast as too slow.
+// 7 %, nine of ten within 20 %, and predictions are as often too fast as too slow. Call by call the
+// smallest layers take what their host takes to issue them, which nothing predicts.
 func TestPredictionsWithGEMMsTimed(t *testing.T) {
 	d, err := machine.Load("h200x2")
 	if err != nil {
@@ -117,16 +117,57 @@ func TestPredictionsWithGEMMsTimed(t *testing.T) {
 	if found := comm.FindFor(d.GPU, 2); found.Table != nil {
 		d.Times = &found
 	}
-	var with []timed
-	for _, l := range timedLayers(t, d, "2xH200", "graph") {
-		if l.gemmTimed {
-			with = append(with, l)
+	for issue, bias := range map[string]float64{"graph": 0.03, "eager": 0.04} {
+		var with []timed
+		for _, l := range timedLayers(t, d, "2xH200", issue) {
+			if l.gemmTimed {
+				with = append(with, l)
+			}
+		}
+		e := band("", with, func(l timed) float64 { return l.alone })
+		t.Logf("%s: %+v", issue, e)
+		if e.Layers < 60 || e.Median > 0.07 || e.Most > 0.20 || math.Abs(e.Bias) > bias {
+			t.Errorf("%s: of %d layers: median error %.3f, nine of ten within %.3f, bias %+.3f", issue, e.Layers,
+				e.Median, e.Most, e.Bias)
 		}
 	}
-	e := band("", with, func(l timed) float64 { return l.alone })
-	t.Logf("%+v", e)
-	if e.Layers < 60 || e.Median > 0.07 || e.Most > 0.20 || math.Abs(e.Bias) > 0.03 {
-		t.Errorf("of %d layers: median error %.3f, nine of ten within %.3f, bias %+.3f", e.Layers, e.Median, e.Most,
-			e.Bias)
+}
+
+// TestTimed: nothing of a layer that was timed alone is as described.
+func TestTimed(t *testing.T) {
+	d, err := machine.Load("h100x2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := Layer(ir.OpReduceScatter, 2, 1024, 8192, 8192)
+	alone := []Alone{{1, 100, 50}, {2, 60, 30}, {4, 40, 20}}
+	got := predicted(t, p, "sequential", Timed(p, alone, d))
+	if math.Abs(got-150) > 1 {
+		t.Errorf("sequential takes %.1f µs, and its parts 100 and 50", got)
+	}
+	// The first chunk's collective starts beside the second chunk's GEMM.
+	both := (d.GEMMBesideCollective-1)*30 + 60
+	if got := predicted(t, p, "chunked(2)", Timed(p, alone, d)); math.Abs(got-(60+both+30+2*d.Wait)) > 5 {
+		t.Errorf("two chunks take %.1f µs", got)
+	}
+}
+
+// TestContested: a collective by a kernel that starts beside a GEMM costs more than one after the other, and one
+// that the GEMM finds running does not.
+func TestContested(t *testing.T) {
+	d, err := machine.Load("h100x2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone := []Alone{{1, 100, 50}, {2, 50, 25}, {4, 25, 12.5}}
+	d.Times = &comm.Found{Table: comm.Shipped()}
+	for op, more := range map[ir.Op]float64{ir.OpReduceScatter: (d.KernelBesideGEMM - 2) * 25, ir.OpAllGather: 0} {
+		p := Layer(op, 2, 1024, 8192, 8192)
+		timed := Timed(p, alone, d)
+		got := predicted(t, p, "chunked(2)", timed)
+		timed.KernelBesideGEMM = 0
+		if plain := predicted(t, p, "chunked(2)", timed); math.Abs(got-plain-more) > 0.5 {
+			t.Errorf("%s: %.1f µs, and %.1f where kernels cost no more than NCCL", op, got, plain)
+		}
 	}
 }

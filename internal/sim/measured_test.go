@@ -80,23 +80,7 @@ func number(t *testing.T, s string) float64 {
 // predicted returns a strategy's time.
 func predicted(t *testing.T, p Pair, strategy string, m *machine.Description) float64 {
 	t.Helper()
-	var count int64
-	var got Prediction
-	var err error
-	word, _, _ := strings.Cut(strategy, "(")
-	if _, e := fmt.Sscanf(strategy, word+"(%d)", &count); e != nil {
-		count = 1
-	}
-	switch word {
-	case "sequential":
-		got, err = Sequential(p, m)
-	case "chunked":
-		got, err = Chunked(p, count, m)
-	case "ahead": // as one of many: most layers of a chain are
-		got, err = Ahead(p, true, m)
-	default:
-		got, err = Exchange(p, count, m)
-	}
+	got, err := Named(p, strategy, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +130,7 @@ func TestRankedAsMeasured(t *testing.T) {
 				continue
 			}
 			delete(l.times, c.broken)
-			p := layerOn(c.ranks, c.comm, l.m, l.n, l.k)
+			p := Layer(c.comm, int64(c.ranks), l.m, l.n, l.k)
 			if len(l.times) < 2 {
 				t.Fatalf("%s: %v", c.file, l)
 			}
@@ -188,8 +172,7 @@ func TestTabledAsMeasured(t *testing.T) {
 	for _, file := range []string{"h200x4-ag-gemm-a3e9cb5", "h200x4-ag-gemm-3a9a112", "h200x4-ag-gemm-6209634"} {
 		n, off := 0, 0.0
 		for _, l := range readMeasured(t, file) {
-			p := layerOn(4, ir.OpAllGather, l.m, l.n, l.k)
-			p.DType = ir.BF16
+			p := Layer(ir.OpAllGather, 4, l.m, l.n, l.k)
 			for s, got := range l.times {
 				if s == "sequential" || l.times["sequential"].median == 0 || got.spread > unsteady*got.median {
 					continue

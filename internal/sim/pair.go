@@ -254,7 +254,9 @@ func (g *pairGraph) push(stream int, i, parts int64) int {
 
 // comm adds one of so many parts of the collective.
 func (g *pairGraph) comm(stream int, parts int64, label string) int {
-	return g.add(task{stream: stream, class: collective, work: g.m.CollectiveTime(g.Collective(parts, g.m)),
+	c := g.Collective(parts, g.m)
+	work := max(g.m.CollectiveTime(c), g.m.CollectiveTime(g.Collective(1, g.m))/float64(parts))
+	return g.add(task{stream: stream, class: collective, work: work, contested: g.m.Contested(c),
 		span: &Span{Name: g.Comm.String() + label, Stream: streamNames[stream]}})
 }
 

@@ -18,18 +18,7 @@ func h200(t *testing.T) *machine.Description {
 	return m
 }
 
-// layer is a product m, n, k of bf16 over 4 ranks, of global extents: an
-// all_gather's weight is cut along n, a reduction's along k.
-func layer(comm ir.Op, m, n, k int64) Pair { return layerOn(4, comm, m, n, k) }
-
-func layerOn(ranks int64, comm ir.Op, m, n, k int64) Pair {
-	p := Pair{Comm: comm, Ranks: ranks, Whole: 2 * m * k,
-		Ops: []Op{{Name: "linear", M: m, N: n / ranks, K: k, DType: ir.BF16}}}
-	if comm != ir.OpAllGather {
-		p.Whole, p.Ops[0].N, p.Ops[0].K = 2*m*n, n, k/ranks
-	}
-	return p
-}
+func layer(comm ir.Op, m, n, k int64) Pair { return Layer(comm, 4, m, n, k) }
 
 // TestAgainstMeasured holds the predictions to what was measured on 4 H200:
 // sequential, and the prototype that pushes directly between ranks.

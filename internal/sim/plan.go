@@ -120,7 +120,7 @@ func (b *planGraph) collective(c *plan.Cmd) {
 	}
 	like := described(coll)
 	b.m.Span(like, b.team(coll))
-	t.work = b.m.CollectiveTime(like)
+	t.work, t.contested = b.m.CollectiveTime(like), b.m.Contested(like)
 	b.add(t)
 }
 

@@ -34,6 +34,9 @@ type task struct {
 	// group is the collective that it is a part of, counted from 1; all parts
 	// start together.
 	group int
+	// contested is how many times longer a collective takes that starts beside a running
+	// GEMM, and that GEMM with it; see machine.Description.Contested.
+	contested float64
 	// span is what it is called in the timeline; nil for none.
 	span *Span
 }
@@ -104,13 +107,16 @@ type runner struct {
 	end     []float64
 	running []int
 	now     float64
+	// late says of each collective whether a GEMM was running when it started.
+	late []bool
 }
 
 // run returns when each task starts and ends.
 func (g *graph) run(m *machine.Description) (start, end []float64, err error) {
 	n := len(g.tasks)
-	r := &runner{graph: g, machine: m, waiting: make([]int, n), users: make([][]int, n), parts: map[int]int{}, members: map[int][]int{},
-		left: make([]float64, n), start: make([]float64, n), end: make([]float64, n)}
+	r := &runner{graph: g, machine: m, waiting: make([]int, n), users: make([][]int, n), parts: map[int]int{},
+		members: map[int][]int{}, left: make([]float64, n), start: make([]float64, n), end: make([]float64, n),
+		late: make([]bool, n)}
 	for i := range g.tasks {
 		t := &g.tasks[i]
 		r.left[i] = t.work
@@ -159,6 +165,9 @@ func (r *runner) ready(i int) {
 
 func (r *runner) begin(i int) {
 	r.start[i] = r.now
+	r.late[i] = r.tasks[i].class == collective && slices.ContainsFunc(r.running, func(j int) bool {
+		return r.tasks[j].class == compute && r.tasks[j].rank == r.tasks[i].rank && r.left[j] > 0
+	})
 	r.running = append(r.running, i)
 }
 
@@ -192,18 +201,25 @@ func (r *runner) step() int {
 
 // rates returns how fast each running task goes, against alone.
 func (r *runner) rates() []float64 {
-	busy := map[int]load{}
+	busy, beside := map[int]load{}, map[int]float64{}
 	for _, i := range r.running {
 		t := &r.tasks[i]
 		b := busy[t.rank]
 		b[t.class]++
 		busy[t.rank] = b
+		if t.class == collective {
+			slow := r.machine.GEMMBesideCollective
+			if r.late[i] {
+				slow = max(slow, t.contested)
+			}
+			beside[t.rank] = max(beside[t.rank], slow)
+		}
 	}
 	out := make([]float64, len(r.running))
 	slowest := map[int]float64{} // of each collective
 	for k, i := range r.running {
 		t := &r.tasks[i]
-		out[k] = 1 / r.slowdown(t.class, busy[t.rank])
+		out[k] = 1 / r.slowdown(t.class, busy[t.rank], beside[t.rank])
 		if t.group > 0 {
 			if s, ok := slowest[t.group]; !ok || out[k] < s {
 				slowest[t.group] = out[k]
@@ -222,15 +238,16 @@ func (r *runner) rates() []float64 {
 type load [4]int
 
 // slowdown says how many times longer a task takes beside the others of its
-// rank: those of its class share what they need.
-func (r *runner) slowdown(c class, beside load) float64 {
+// rank: those of its class share what they need. mixed is what a collective and a
+// GEMM cost each other there.
+func (r *runner) slowdown(c class, beside load, mixed float64) float64 {
 	if c == instant {
 		return 1
 	}
 	slow := float64(beside[c])
 	switch {
 	case c == compute && beside[collective] > 0, c == collective && beside[compute] > 0:
-		slow *= r.machine.GEMMBesideCollective
+		slow *= mixed
 	case c == compute && beside[transfer] > 0:
 		slow *= r.machine.GEMMBesideCopy
 	}
