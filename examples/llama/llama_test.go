@@ -81,7 +81,7 @@ func TestGolden(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				l, err := load(m, c, tp, "sequential")
+				l, err := load(m, c, tp, hocket.LoadOptions{Strategy: "sequential"})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -229,7 +229,22 @@ func TestAloneAsInBatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := machine(t)
+	x := aloneAsInBatch{machine: machine(t), config: c, ranks: []int{1, 2, 4}, opts: hocket.LoadOptions{Strategy: "sequential"}}
+	x.run(t, longtest.Of(12, 1000))
+}
+
+// aloneAsInBatch compares sequences alone with the same in batches.
+type aloneAsInBatch struct {
+	machine *hocket.Machine
+	config  *config
+	opts    hocket.LoadOptions
+	ranks   []int
+	alike   bool // alone by as many ranks and in as large chunks as in a batch
+}
+
+func (x *aloneAsInBatch) run(t *testing.T, rounds int) {
+	t.Helper()
+	m, c := x.machine, x.config
 	rng := rand.New(rand.NewPCG(longtest.Seed(t), 2))
 	opened := map[[2]int]*batch{} // by ranks and sequences
 	open := func(tp, size int) *batch {
@@ -237,7 +252,7 @@ func TestAloneAsInBatch(t *testing.T) {
 		if b := opened[[2]int{tp, size}]; b != nil {
 			return b
 		}
-		l, err := load(m, c, tp, "sequential")
+		l, err := load(m, c, tp, x.opts)
 		if err == nil {
 			err = l.draw(3)
 		}
@@ -252,14 +267,18 @@ func TestAloneAsInBatch(t *testing.T) {
 		return b
 	}
 	missed := 0
-	for range longtest.Of(12, 1000) {
+	for range rounds {
 		prompts := make([][]int32, 2+rng.IntN(3))
 		for i := range prompts {
 			for range 1 + rng.IntN(20) {
 				prompts[i] = append(prompts[i], rng.Int32N(int32(c.Vocab)))
 			}
 		}
-		b, width := open(1<<rng.IntN(3), len(prompts)), 1+rng.IntN(8)
+		tp, width := x.ranks[rng.IntN(len(x.ranks))], 1+rng.IntN(8)
+		b, single, chunk := open(tp, len(prompts)), open(x.ranks[0], 1), 32
+		if x.alike {
+			single, chunk = open(tp, 1), width
+		}
 		late := b.hurry(t, rand.New(rand.NewPCG(rng.Uint64(), 3)))
 		batched, err := b.generate(t.Context(), prompts, 8, width)
 		missed += late()
@@ -267,7 +286,7 @@ func TestAloneAsInBatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, p := range prompts {
-			alone, err := open(1, 1).generate(t.Context(), [][]int32{p}, 8, 32)
+			alone, err := single.generate(t.Context(), [][]int32{p}, 8, chunk)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -61,7 +61,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	l, err := load(m, c, *tp, *strategy)
+	l, err := load(m, c, *tp, hocket.LoadOptions{Strategy: *strategy})
 	if err != nil {
 		return err
 	}

@@ -41,12 +41,12 @@ type llama struct {
 }
 
 // load loads the program for a model without weights.
-func load(m *hocket.Machine, c *config, tp int, strategy string) (*llama, error) {
+func load(m *hocket.Machine, c *config, tp int, opts hocket.LoadOptions) (*llama, error) {
 	p, err := hocket.Parse("llama.hkt", c.text())
 	if err != nil {
 		return nil, err
 	}
-	model, err := m.Load(p, hocket.Binding{Dims: c.dims(tp)}, hocket.LoadOptions{Strategy: strategy})
+	model, err := m.Load(p, hocket.Binding{Dims: c.dims(tp)}, opts)
 	if err != nil {
 		return nil, err
 	}

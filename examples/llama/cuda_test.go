@@ -1,0 +1,117 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/devicetest"
+)
+
+var (
+	largeFlag = flag.String("large", "", "a `FOLDER` that tools/llama_large.py wrote, for TestLargeCUDA")
+	batchFlag = flag.Int("batches", 25, "how many batches TestFixedCUDA draws")
+)
+
+// gpus opens the CUDA machine, or skips the test.
+func gpus(t *testing.T) *hocket.Machine {
+	t.Helper()
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: "cuda"})
+	if err != nil && os.Getenv(devicetest.RequireVariable) == "" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+// TestLargeCUDA: of a model too large for the evaluator, in bf16, the logits of teacher-forced steps are no farther from
+// those in f32 than Hugging Face transformers' in bf16 are, in the mean and at most: tools/llama_large.py wrote both.
+func TestLargeCUDA(t *testing.T) {
+	if *largeFlag == "" {
+		t.Skip("no folder with a large model: -large, see tools/README.md")
+	}
+	c, err := readConfig(*largeFlag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := readGolden(t, *largeFlag)
+	theirs, err := hocket.OpenCheckpoint(filepath.Join(*largeFlag, "golden"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close()
+	x, err := theirs.Tensor("transformers.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mean, most := errorsOf(x.Floats(), g.logits[0], int(c.Vocab))
+	t.Logf("transformers: rows of logits off by %.3g in the mean, %.3g at most, of their length", mean, most)
+	m := gpus(t)
+	for _, graph := range []bool{false, true} {
+		t.Run(fmt.Sprintf("graph=%v", graph), func(t *testing.T) {
+			l, err := load(m, c, 2, hocket.LoadOptions{Strategy: "auto", Graph: graph})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := l.model.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			if unused, err := l.bind(*largeFlag); err != nil || len(unused) > 0 {
+				t.Fatalf("unused %q, %v", unused, err)
+			}
+			got := forced(t, l, g)
+			if len(got[0]) != len(g.logits[0]) {
+				t.Fatalf("%d logits, want %d", len(got[0]), len(g.logits[0]))
+			}
+			ourMean, ourMost := errorsOf(got[0], g.logits[0], int(c.Vocab))
+			t.Logf("hocket: rows of logits off by %.3g in the mean, %.3g at most", ourMean, ourMost)
+			if !(ourMean <= 1.1*mean && ourMost <= 1.5*most) {
+				t.Error("that is farther than transformers'")
+			}
+		})
+	}
+}
+
+// errorsOf returns how far rows of logits are from others, as shares of the others' lengths.
+func errorsOf(got, want []float64, vocab int) (mean, most float64) {
+	var all []float64
+	for at := 0; at < len(want); at += vocab {
+		off, length := 0.0, 0.0
+		for i := at; i < at+vocab; i++ {
+			off += (got[i] - want[i]) * (got[i] - want[i])
+			length += want[i] * want[i]
+		}
+		all = append(all, math.Sqrt(off/length))
+		mean += all[len(all)-1]
+	}
+	return mean / float64(len(all)), slices.Max(all)
+}
+
+// TestFixedCUDA: where algorithms are fixed, the tokens of a sequence in bf16 do not depend on what it is batched with,
+// though kernels of many rows are others than those of few; runs beside that miss their deadlines lose no state. There are
+// two ranks, on two GPUs or, with HOCKET_RANKS_PER_GPU=2, on one.
+func TestFixedCUDA(t *testing.T) {
+	c := &config{Type: "llama", Act: "silu", Eps: 1e-5, DType: "bfloat16", Layers: 3, Hidden: 1024, Inner: 2816, Heads: 16,
+		KVHeads: 4, HeadDim: 64, Vocab: 2048}
+	if err := c.settle(); err != nil {
+		t.Fatal(err)
+	}
+	m := gpus(t)
+	for _, graph := range []bool{false, true} {
+		t.Run(fmt.Sprintf("graph=%v", graph), func(t *testing.T) {
+			x := aloneAsInBatch{machine: m, config: c, ranks: []int{2}, alike: true,
+				opts: hocket.LoadOptions{Strategy: "sequential", FixedAlgorithms: true, Graph: graph}}
+			x.run(t, *batchFlag)
+		})
+	}
+}
