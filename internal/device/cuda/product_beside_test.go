@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/device"
@@ -10,6 +11,49 @@ import (
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/ir"
 )
+
+// besideRig is linears of one x on a fake GPU, prepared as one launch where that is taken.
+type besideRig struct {
+	f *fakeGPU
+	w device.World
+	s device.Stream
+	l device.Launch
+}
+
+func newBesideRig(t *testing.T, rows int64, ns []int64, gated bool) (r besideRig, taken bool) {
+	t.Helper()
+	r.f = newFake(t, 1)
+	r.f.lt = &fakeLT{t: t, costs: []float32{1}, need: 1 << 20}
+	must := mustOf(t)
+	var err error
+	r.w, err = newMachine(r.f.system(), Options{Kernels: r.f}).Open(t.Context(), 1)
+	must(err)
+	d := r.w.Device(0).(*dev)
+	d.site.gpu.SMs = 4
+	view := func(shape ...int64) device.View {
+		v := device.View{DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
+		mem, err := d.Alloc(max(v.Elements()*2, 1), device.Private)
+		must(err)
+		v.Mem = mem
+		return v
+	}
+	const depth = 64
+	k := device.Kernel{Op: ir.OpLinear, Joint: true, Gated: gated, Ins: []device.View{view(rows, depth)}}
+	for _, n := range ns {
+		k.Ins, k.Outs = append(k.Ins, view(n, depth)), append(k.Outs, view(rows, n))
+	}
+	if gated {
+		k.Outs = append(k.Outs, view(rows, ns[0]))
+	}
+	if r.l, err = d.Prepare(k); errors.Is(err, device.ErrUnsupported) {
+		return r, false
+	}
+	must(err)
+	r.s, err = d.NewStream(device.StreamOptions{})
+	must(err)
+	must(r.s.(*stream).PrepareLaunches([]device.Launch{r.l}))
+	return r, true
+}
 
 // TestBeside: linears of one x of which some are too small for the GPU are one launch. In a graph each has a stream and a
 // workspace of its own, elsewhere they take turns with one.
@@ -28,71 +72,71 @@ func TestBeside(t *testing.T) {
 		{name: "no rows", rows: 0, ns: []int64{512, 512}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFake(t, 1)
-			f.lt = &fakeLT{t: t, costs: []float32{1}, need: 1 << 20}
-			w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 1)
-			if err != nil {
-				t.Fatal(err)
+			must := mustOf(t)
+			r, taken := newBesideRig(t, c.rows, c.ns, c.gated)
+			defer func() { must(r.w.Close()) }()
+			if taken != c.taken {
+				t.Fatalf("one launch is taken: %v", taken)
 			}
-			defer func() {
-				if err := w.Close(); err != nil {
-					t.Error(err)
-				}
-			}()
-			d, must := w.Device(0).(*dev), mustOf(t)
-			d.site.gpu.SMs = 4
-			view := func(shape ...int64) device.View {
-				v := device.View{DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
-				mem, err := d.Alloc(max(v.Elements()*2, 1), device.Private)
-				must(err)
-				v.Mem = mem
-				return v
-			}
-			const depth = 64
-			k := device.Kernel{Op: ir.OpLinear, Joint: true, Gated: c.gated, Ins: []device.View{view(c.rows, depth)}}
-			for _, n := range c.ns {
-				k.Ins, k.Outs = append(k.Ins, view(n, depth)), append(k.Outs, view(c.rows, n))
-			}
-			if c.gated {
-				k.Outs = append(k.Outs, view(c.rows, c.ns[0]))
-			}
-			l, err := d.Prepare(k)
-			if taken := err == nil; taken != c.taken || err != nil && !errors.Is(err, device.ErrUnsupported) {
-				t.Fatalf("one launch is taken: %v, %v", taken, err)
-			}
-			if err != nil {
+			if !taken {
 				return
 			}
-			s, err := d.NewStream(device.StreamOptions{})
-			must(err)
-			must(s.(*stream).PrepareLaunches([]device.Launch{l}))
 			workspaces := func() int {
 				all := map[uintptr]bool{}
-				if len(f.lt.runs) != len(c.ns) {
-					t.Errorf("%d products of %d", len(f.lt.runs), len(c.ns))
+				if len(r.f.lt.runs) != len(c.ns) {
+					t.Errorf("%d products of %d", len(r.f.lt.runs), len(c.ns))
 				}
-				for _, r := range f.lt.runs {
-					all[r.work] = true
+				for _, run := range r.f.lt.runs {
+					all[run.work] = true
 				}
 				return len(all)
 			}
-			f.lt.runs = nil
-			must(s.Launch(l))
-			must(w.Sync(t.Context()))
+			r.f.lt.runs = nil
+			must(r.s.Launch(r.l))
+			must(r.w.Sync(t.Context()))
 			if n := workspaces(); n != 1 {
 				t.Errorf("in turns they have %d workspaces", n)
 			}
 			for range 2 {
-				f.lt.runs = nil
-				g, err := w.Capture(func() error { return s.Launch(l) })
+				r.f.lt.runs = nil
+				g, err := r.w.Capture(func() error { return r.s.Launch(r.l) })
 				must(err)
 				if n := workspaces(); n != len(c.ns) {
 					t.Errorf("%d products in a graph have %d workspaces", len(c.ns), n)
 				}
 				must(g.Launch(t.Context()))
-				must(w.Sync(t.Context()))
+				must(r.w.Sync(t.Context()))
 			}
 		})
+	}
+}
+
+// TestBesideFails: whichever call fails while products side by side are recorded, there is an error that names it, and
+// nothing stays.
+func TestBesideFails(t *testing.T) {
+	for n := 1; ; n++ {
+		r, _ := newBesideRig(t, 128, []int64{256, 128, 128}, false)
+		failed := ""
+		r.f.failure = 801
+		r.f.at(n, func(call string) bool { failed = call; return true })
+		_, err := r.w.Capture(func() error { return r.s.Launch(r.l) })
+		r.f.at(0, nil)
+		if !releases(failed) && (err != nil) != (failed != "") || err != nil && !strings.Contains(err.Error(), strings.TrimSuffix(failed, "_v2")) {
+			t.Errorf("call %d, %s, fails: %v", n, failed, err)
+		}
+		_ = r.w.Close() // it says again what failed
+		switch {
+		case releases(failed):
+			r.f.dead = 1 // what it was to give back stays
+		case r.f.left() != "":
+			t.Errorf("call %d, %s, fails: %s stay", n, failed, r.f.left())
+		}
+		if failed == "" {
+			if n < 20 {
+				t.Errorf("recording takes %d calls", n-1)
+			}
+			return
+		}
 	}
 }
 
