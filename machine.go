@@ -198,9 +198,10 @@ type LoadOptions struct {
 	// Algorithm names the algorithm of collectives to try first, where the text
 	// pins none; empty for the fastest as measured on this machine.
 	Algorithm string
-	// FixedAlgorithms runs a collective in the same way whatever its size, so that
-	// its bits cannot change with a batch, and products by algorithms that are not
-	// picked by measurement, which may differ between machines.
+	// FixedAlgorithms makes bits independent of the batch: on GPUs a row of a product, a query of attention and an
+	// element of a collective get the same bits whatever is computed beside them. Nothing is picked by measurement, so
+	// bits do not differ between machines either. It costs time: see "Bits that do not depend on the batch" in
+	// docs/kernels.md.
 	FixedAlgorithms bool
 	// ProfileRange makes each batch of a plan but its first a range that a profiler of the process captures (nsys
 	// profile --capture-range=cudaProfilerApi), and names statements in it where NVTX's library is found. A machine

@@ -105,7 +105,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph (-m cuda)")
 	f.StringVar(&o.algorithm, "algorithm", "", "run collectives by `ALGORITHM`, where it can and the text pins none")
 	f.BoolVar(&o.fixed, "fixed", false,
-		"use one algorithm for a collective, whatever its size, and none for GEMMs that was measured")
+		"use only algorithms whose bits do not depend on the batch, nor on measurements")
 	f.BoolVar(&o.measure, "measure", false, "have --strategy auto choose by measurement, once for these dims")
 	f.BoolVar(&o.checkLaunches, "check-launches", false,
 		"look for what launched kernels read and write without saying so (-m cuda)")

@@ -288,8 +288,8 @@ type Kernel struct {
 	// Constant: no command writes Ins[1], the weight of a linear, or of a joint one any weight, while this one
 	// waits for the commands before it. They may then be read before those end.
 	Constant bool
-	// Fixed takes algorithms by what is computed alone, not by what was measured,
-	// and none that splits sums.
+	// Fixed computes each row of a product and each query of attention with bits that depend on what that row or query
+	// is made of alone: not on how many there are, nor on measurements.
 	Fixed bool
 	// Timed has a product be a *TrialError where there is no memory to find its fastest
 	// algorithm in. Else it runs by the library's first guess then; see Guesser.

@@ -40,6 +40,8 @@ type attending struct {
 	batches int64
 	keys    int64
 	given   bool  // a length says how many of them there are
+	fixed   bool  // see Problem.Fixed
+	room    int64 // see splitRoom
 	args    words // AttentionArgs
 }
 
@@ -122,7 +124,8 @@ func newAttending(j *job) (*attending, error) {
 	args.ints(truth(l.wide), l.queries)
 	args.ints(column(lead, 4)...)
 	f := &attending{cores: onTensorCores(j, lead), hopper: j.arch == "sm_90a", dt: ctype(out.DType), lead: len(lead), dh: dh,
-		result: out.elements(), rows: tq * share, heads: k.Shape[b+1], batches: 1, keys: k.Shape[b], given: l.addr != 0, args: args}
+		result: out.elements(), rows: tq * share, heads: k.Shape[b+1], batches: 1, keys: k.Shape[b], given: l.addr != 0,
+		fixed: j.Fixed, room: splitRoom, args: args}
 	for _, n := range q.Shape[:b] {
 		f.batches *= n
 	}
@@ -146,17 +149,25 @@ const (
 	fewBlocks   = 64
 	splitBlocks = 128 // that splits are to make
 	splitMost   = 32  // splits of keys with lengths
+	// splitRoom bounds the memory in which splits of a launch keep what they have, where bits are fixed and so rows
+	// may be many: they take several launches then.
+	splitRoom = 64 << 20
 )
 
 func (f *attending) blocks(rows int64) int64 { return (f.rows + rows - 1) / rows * f.heads }
 
 // few reports whether there are so few queries that the keys are better split. With lengths that does not
-// depend on the batch, so that no sequence's bits do.
+// depend on the batch, so that no sequence's bits do. Where bits are fixed it depends on the heads alone.
 func (f *attending) few() bool {
-	if f.given {
-		return (f.dh == 64 || f.dh == 128) && f.rows <= flashRows
+	switch {
+	case f.dh != 64 && f.dh != 128:
+		return false
+	case f.fixed:
+		return true
+	case f.given:
+		return f.rows <= flashRows
 	}
-	return (f.dh == 64 || f.dh == 128) && (f.rows <= 2*splitRows || f.blocks(flashRows) < fewBlocks)
+	return f.rows <= 2*splitRows || f.blocks(flashRows) < fewBlocks
 }
 
 // whole is a launch in which each block goes through all keys.
@@ -198,19 +209,40 @@ func (f *attending) split(j *job) ([]launch, error) {
 	}
 	splits := max(1, min(most, max(f.keys/manyLeast, min(manySplits, f.keys/splitLeast))))
 	length := ((f.keys+splits-1)/splits + splitKeys - 1) / splitKeys * splitKeys
+	if f.fixed {
+		length = splitLeast
+	}
 	splits = (f.keys + length - 1) / length
+	once := units // that a launch computes
 	var parts [2]nvlib.Ptr
 	if splits > 1 {
+		if f.fixed {
+			once = min(units, max(1, f.room/(splits*rows*(f.dh+2)*4)))
+		}
 		for i, n := range []int64{f.dh, 2} {
 			var err error
-			if parts[i], err = j.scratch(units * splits * rows * n * 4); err != nil {
+			if parts[i], err = j.scratch(once * splits * rows * n * 4); err != nil {
 				return nil, err
 			}
 		}
 	}
-	args := slices.Clone(f.args)
-	args.addr(parts[0], parts[1])
-	args.ints(splits, length, f.rows, (f.rows+rows-1)/rows, f.heads/f.batches)
+	var all []launch
+	for first := int64(0); first < units; first += once {
+		args := slices.Clone(f.args)
+		args.addr(parts[0], parts[1])
+		args.ints(splits, length, f.rows, (f.rows+rows-1)/rows, f.heads/f.batches, first)
+		l, err := f.splitLaunches(j, args, min(once, units-first), splits)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, l...)
+	}
+	return all, nil
+}
+
+// splitLaunches computes so many units.
+func (f *attending) splitLaunches(j *job, args words, units, splits int64) ([]launch, error) {
+	warps := f.splitWarps()
 	grid, err := exactGrid(units * splits)
 	if err != nil {
 		return nil, err
@@ -224,7 +256,7 @@ func (f *attending) split(j *job) ([]launch, error) {
 	c.body = fmt.Sprintf("flashSplit<%s, %d, %d, %d, %d>", f.dt, f.lead, f.dh, warps, times*warps)
 	all := []launch{{blocks: grid, shared: uint32(f.splitShared(times)), args: args, code: c}}
 	if splits > 1 {
-		if grid, err = exactGrid(units * rows * f.dh / threads); err != nil {
+		if grid, err = exactGrid(units * splitRows * warps * f.dh / threads); err != nil {
 			return nil, err
 		}
 		c := f.code("flashJoin", "FlashSplitArgs", "flash_rows", "flash_split")
@@ -235,9 +267,9 @@ func (f *attending) split(j *job) ([]launch, error) {
 	return all, nil
 }
 
-// splitWarps is how many warps of flashSplit share the keys that they bring. Four are no faster.
+// splitWarps is how many warps of flashSplit share the keys that they bring. Four are no faster. Bits depend on it.
 func (f *attending) splitWarps() int64 {
-	if f.rows <= splitRows {
+	if f.rows <= splitRows && !f.fixed {
 		return 1
 	}
 	return 2

@@ -310,6 +310,97 @@ func TestLengthsBatch(t *testing.T) {
 	}
 }
 
+// TestFixedAttention: where bits are fixed, a query's depend on what it sees alone: not on the queries and sequences
+// beside it, nor on the room for keys, nor on how many launches there are.
+func TestFixedAttention(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		batches, tq, hq, hv, dh, tk int64
+		lengths                     bool
+	}{{2, 23, 4, 2, 64, 1300, true}, {1, 40, 4, 1, 128, 700, true}, {2, 9, 4, 2, 128, 1100, false}} {
+		b := newBench(t)
+		q, k, v := noise(ir.BF16, c.batches, c.tq, c.hq, c.dh), noise(ir.BF16, c.batches, c.tk, c.hv, c.dh),
+			noise(ir.BF16, c.batches, c.tk, c.hv, c.dh)
+		slices.Reverse(v.vals)
+		row, key := c.hq*c.dh, c.hv*c.dh
+		// add has n queries of a sequence from i on see what they see among all, with room for so many keys.
+		add := func(batch, i, n, room int64) Operand {
+			put := func(vals []float64, n, heads int64) Operand {
+				return b.put(ir.BF16, layouts[0], vals[:n*heads*c.dh], 1, n, heads, c.dh)
+			}
+			ins := []Operand{put(q.vals[(batch*c.tq+i)*row:], n, c.hq), put(k.vals[batch*c.tk*key:], room, c.hv),
+				put(v.vals[batch*c.tk*key:], room, c.hv)}
+			if c.lengths {
+				ins = append(ins, b.put(ir.I32, layouts[0], []float64{float64(room - (c.tq - i - n))}, 1))
+			}
+			out := b.room(ir.BF16, layouts[0], 1, n, c.hq, c.dh)
+			b.add("attention", Problem{Op: ir.OpAttention, Value: 0.1, Causal: true, Fixed: true, Out: out, Ins: ins}, func() {})
+			return out
+		}
+		ins := []Operand{b.put(ir.BF16, layouts[0], q.vals, q.shape...), b.put(ir.BF16, layouts[0], k.vals, k.shape...),
+			b.put(ir.BF16, layouts[0], v.vals, v.shape...)}
+		sees := c.tk
+		if c.lengths {
+			sees = c.tk - 150
+			ins = append(ins, b.put(ir.I32, layouts[0], slices.Repeat([]float64{float64(sees)}, int(c.batches)), c.batches))
+		}
+		all := b.room(ir.BF16, layouts[0], q.shape...)
+		b.add("attention", Problem{Op: ir.OpAttention, Value: 0.1, Causal: true, Fixed: true, Out: all, Ins: ins}, func() {})
+		type part struct {
+			batch, i, n int64
+			out         Operand
+		}
+		var parts []part
+		for batch := range c.batches {
+			parts = append(parts, part{batch, 0, c.tq, add(batch, 0, c.tq, sees)})
+			for _, n := range []int64{1, 5, c.tq / 2} {
+				parts = append(parts, part{batch, c.tq - n, n, add(batch, c.tq-n, n, sees)})
+				if c.lengths {
+					parts = append(parts, part{batch, 2, n, add(batch, 2, n, sees)})
+				}
+			}
+		}
+		b.run()
+		for _, p := range parts {
+			at := (p.batch*c.tq + p.i) * row
+			same(t, fmt.Sprintf("queries %d to %d of sequence %d", p.i, p.i+p.n, p.batch), b.vals(p.out),
+				b.vals(all)[at:][:p.n*row], 0)
+		}
+	}
+}
+
+// TestFixedAttentionRoom: many rows take several launches, which share the memory for what splits have.
+func TestFixedAttentionRoom(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	q, kv := noise(ir.F16, 1, 70, 2, 64), noise(ir.F16, 1, 1100, 2, 64)
+	add := func(room int64) Operand {
+		b.plan = func(j *job) ([]launch, error) {
+			f, err := newAttending(j)
+			if err != nil {
+				return nil, err
+			}
+			f.room = room
+			return f.split(j)
+		}
+		put := func(x values) Operand { return b.put(ir.F16, layouts[0], x.vals, x.shape...) }
+		out := b.room(ir.F16, layouts[0], q.shape...)
+		b.add("attention", Problem{Op: ir.OpAttention, Value: 0.1, Causal: true, Fixed: true, Out: out,
+			Ins: []Operand{put(q), put(kv), put(kv)}}, func() {})
+		return out
+	}
+	one := add(splitRoom)
+	if n := len(b.launches); n != 2 {
+		t.Errorf("%d launches", n)
+	}
+	many := add(1) // 6 units, one by one
+	if n := len(b.launches); n != 2+12 {
+		t.Errorf("%d launches", n)
+	}
+	b.run()
+	same(t, "rows", b.vals(many), b.vals(one), 0)
+}
+
 // TestLengthFault: a length that is none is reported.
 func TestLengthFault(t *testing.T) {
 	t.Parallel()

@@ -48,6 +48,9 @@ type Problem struct {
 	// Causal: a query sees no later keys. Value is then what scores are
 	// multiplied by; for norms it is eps.
 	Causal bool
+	// Fixed has attention compute each query with bits that depend on what it sees alone: not on how many queries,
+	// sequences and unused keys there are.
+	Fixed bool
 	// Skinny, where set, asks for the kernel of linears of few rows, and for no other.
 	Skinny *Skinny
 	// First, Rows: embedding's table holds the rows from First on of Rows.

@@ -24,12 +24,7 @@ func product512(t *testing.T, w device.World, dt ir.DType) device.Launch {
 
 func productOf(t *testing.T, w device.World, dt ir.DType, n int64) device.Launch {
 	t.Helper()
-	return productBy(t, w, dt, n, false)
-}
-
-func productBy(t *testing.T, w device.World, dt ir.DType, n int64, fixed bool) device.Launch {
-	t.Helper()
-	return linearOf(t, w, device.Kernel{Fixed: fixed}, dt, []int64{n, n}, []int64{n, n})
+	return linearOf(t, w, device.Kernel{}, dt, []int64{n, n}, []int64{n, n})
 }
 
 // linearOf prepares a product of operands of the shapes.
@@ -216,25 +211,19 @@ func TestPickKept(t *testing.T) {
 }
 
 func TestPickFixed(t *testing.T) {
-	for name, all := range map[string]bool{"all": true, "one": false} {
-		f := newFake(t, 1)
-		f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
-		w := openFake(t, f, Options{FixedProducts: all})
-		if got := chosen(t, w, f, productBy(t, w, ir.BF16, 512, !all)); got != 1 {
-			t.Errorf("%s: took algorithm %d", name, got)
-		}
-		if len(f.lt.schemes) != 1 || f.lt.schemes[0] != 0 {
-			t.Errorf("%s: sums may be split: %v", name, f.lt.schemes)
-		}
-		if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != map[bool]int{true: 1, false: 2}[all] {
-			t.Errorf("%s: another product took algorithm %d", name, got)
-		}
+	f := newFake(t, 1)
+	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+	w := openFake(t, f, Options{FixedProducts: true})
+	if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != 1 {
+		t.Errorf("took algorithm %d", got)
+	}
+	if len(f.lt.schemes) != 1 || f.lt.schemes[0] != 0 {
+		t.Errorf("sums may be split: %v", f.lt.schemes)
 	}
 }
 
 // TestPickSMs: a product for some multiprocessors has an algorithm of its own, which
-// is timed and has run before it is launched; one for all is as any other, and so is
-// one whose algorithm is fixed.
+// is timed and has run before it is launched; one for all is as any other.
 func TestPickSMs(t *testing.T) {
 	f := newFake(t, 1)
 	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
@@ -243,31 +232,24 @@ func TestPickSMs(t *testing.T) {
 	w.(*world).sites[0].gpu.SMs = all
 	for i, c := range []struct {
 		sms   int
-		fixed bool
 		asked int // how often so far
 		told  []int32
 	}{
-		{0, false, 1, nil},
-		{all, false, 1, nil},
-		{all + 1, false, 1, nil},
-		{all - 1, false, 2, []int32{all - 1}},
-		{all - 1, false, 2, []int32{all - 1}},
-		{1, false, 3, []int32{1}},
-		{0, true, 4, nil},
-		{1, true, 4, nil},
+		{0, 1, nil},
+		{all, 1, nil},
+		{all + 1, 1, nil},
+		{all - 1, 2, []int32{all - 1}},
+		{all - 1, 2, []int32{all - 1}},
+		{1, 3, []int32{1}},
 	} {
 		f.lt.sms, f.lt.runs = nil, nil
 		asked := f.lt.asked
-		l := linearOf(t, w, device.Kernel{SMs: c.sms, Fixed: c.fixed}, ir.BF16, []int64{512, 512}, []int64{512, 512})
+		l := linearOf(t, w, device.Kernel{SMs: c.sms}, ir.BF16, []int64{512, 512}, []int64{512, 512})
 		if f.lt.asked != c.asked || !slices.Equal(f.lt.sms, c.told) || (len(f.lt.runs) > 0) != (f.lt.asked > asked) {
 			t.Errorf("%d: %d SMs: asked %d times, told %v, ran %d times; want %d, %v", i, c.sms, f.lt.asked, f.lt.sms, len(f.lt.runs), c.asked, c.told)
 		}
-		want := 2
-		if c.fixed {
-			want = 1
-		}
-		if got := chosen(t, w, f, l); got != want {
-			t.Errorf("%d: took algorithm %d, not %d", i, got, want)
+		if got := chosen(t, w, f, l); got != 2 {
+			t.Errorf("%d: took algorithm %d, not 2", i, got)
 		}
 	}
 }
@@ -456,18 +438,18 @@ func TestPickRelu(t *testing.T) {
 // TestPickOverMemory: operands that share bytes are not refused since a trial, which has
 // them apart, would take more memory than the GPU has.
 func TestPickOverMemory(t *testing.T) {
-	f := newFake(t, 1)
-	f.lt = &fakeLT{t: t, costs: []float32{3, 1}}
-	w := openFake(t, f, Options{})
-	w.(*world).sites[0].gpu.Memory = 48 << 20
-	const n = 2048
-	mem, err := w.Device(0).Alloc(2*2*n*n, device.Private)
-	mustOf(t)(err)
-	x := device.View{Mem: mem, DType: ir.BF16, Shape: []int64{n, n}, Strides: []int64{n, 1}}
-	y := x
-	y.Off = 2 * n * n
 	for _, fixed := range []bool{false, true} {
-		l, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, x}, Outs: []device.View{y}, Fixed: fixed})
+		f := newFake(t, 1)
+		f.lt = &fakeLT{t: t, costs: []float32{3, 1}}
+		w := openFake(t, f, Options{FixedProducts: fixed})
+		w.(*world).sites[0].gpu.Memory = 48 << 20
+		const n = 2048
+		mem, err := w.Device(0).Alloc(2*2*n*n, device.Private)
+		mustOf(t)(err)
+		x := device.View{Mem: mem, DType: ir.BF16, Shape: []int64{n, n}, Strides: []int64{n, 1}}
+		y := x
+		y.Off = 2 * n * n
+		l, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, x}, Outs: []device.View{y}})
 		mustOf(t)(err)
 		if got := chosen(t, w, f, l); got != 1 {
 			t.Errorf("algorithm %d", got)

@@ -6,6 +6,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/ir"
 )
@@ -83,29 +84,88 @@ func TestSkinnyPick(t *testing.T) {
 	}
 }
 
-// TestSkinnyFixed: where products are fixed hocket's kernel takes any number of rows, whatever it takes, and nothing
-// is asked of cuBLASLt; types that it does not have are cuBLASLt's first guess.
-func TestSkinnyFixed(t *testing.T) {
-	for _, c := range []struct {
-		skinny bool
-		dt     ir.DType
-		rows   int64
-		relu   bool
-		own    bool
-	}{{true, ir.BF16, 1, false, true}, {true, ir.BF16, 40, true, true}, {true, ir.F16, 17, false, true},
-		{true, ir.F32, 1, false, false}, {false, ir.BF16, 1, false, false}} {
+// pickyKernels has hocket's kernel for few rows decline rows of x that do not begin at multiples of 16 bytes, and notes
+// the products that it makes kernels for.
+type pickyKernels struct {
+	*fakeGPU
+	seen []kernels.Problem
+}
+
+func (p *pickyKernels) Steps(t kernels.Target, q kernels.Problem) ([]kernels.Step, error) {
+	if q.Skinny != nil && q.Ins[0].Strides[0]%8 != 0 {
+		return nil, device.ErrUnsupported
+	}
+	if q.Op == ir.OpLinear || q.Op == ir.OpMatmul {
+		p.seen = append(p.seen, q)
+	}
+	return p.fakeGPU.Steps(t, q)
+}
+
+// TestFixedRows: which kernel computes a fixed product does not depend on the number of rows, and cuBLASLt is not asked.
+func TestFixedRows(t *testing.T) {
+	view := func(dt ir.DType, shape ...int64) device.View {
+		return device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
+	}
+	with := func(v device.View, strides ...int64) device.View { v.Strides = strides; return v }
+	w, out := view(ir.BF16, 32, 64), func(shape ...int64) device.View { return view(ir.BF16, append(shape, 32)...) }
+	for name, c := range map[string]struct {
+		kernel    device.Kernel
+		out, x, w device.View
+		own       int // launches of hocket's kernel for few rows; 0: it is the plain kernel
+		steps     int
+	}{
+		"a row":      {device.Kernel{}, out(1), view(ir.BF16, 1, 64), w, 1, 1},
+		"many rows":  {device.Kernel{Relu: true}, out(40), view(ir.BF16, 40, 64), w, 1, 1},
+		"f16":        {device.Kernel{}, view(ir.F16, 17, 32), view(ir.F16, 17, 64), view(ir.F16, 32, 64), 1, 1},
+		"f32":        {device.Kernel{}, view(ir.F32, 1, 32), view(ir.F32, 1, 64), view(ir.F32, 32, 64), 0, 1},
+		"sequences":  {device.Kernel{}, out(3, 5), with(view(ir.BF16, 3, 5, 64), 640, 64, 1), w, 3, 3},
+		"chunks":     {device.Kernel{}, with(out(2, 5), 320, 32, 1), view(ir.BF16, 2, 5, 64), w, 2, 2},
+		"many items": {device.Kernel{}, out(20, 5), with(view(ir.BF16, 20, 5, 64), 640, 64, 1), w, 1, 2},
+		"odd rows":   {device.Kernel{}, out(5), with(view(ir.BF16, 5, 64), 65, 1), w, 1, 2},
+		"gaps":       {device.Kernel{}, out(5), with(view(ir.BF16, 5, 64), 128, 2), w, 1, 2},
+		"a weight with gaps": {device.Kernel{}, out(5), with(view(ir.BF16, 5, 64), 128, 1),
+			with(w, 1, 32), 0, 1},
+		"matmul":          {device.Kernel{Op: ir.OpMatmul}, out(5), view(ir.BF16, 5, 64), view(ir.BF16, 64, 32), 0, 1},
+		"transposed":      {device.Kernel{Op: ir.OpMatmul, TB: true}, out(5), view(ir.BF16, 5, 64), w, 1, 1},
+		"both transposed": {device.Kernel{Op: ir.OpMatmul, TA: true, TB: true}, out(5), view(ir.BF16, 64, 5), w, 1, 2},
+		"matmuls": {device.Kernel{Op: ir.OpMatmul, TB: true}, out(2, 5), view(ir.BF16, 2, 5, 64),
+			view(ir.BF16, 2, 32, 64), 0, 1},
+		"no multiprocessor": {device.Kernel{SMs: 1}, out(5), view(ir.BF16, 5, 64), w, 1, 1},
+	} {
 		f := newFake(t, 1)
 		f.lt = &fakeLT{t: t, costs: []float32{2, 1}}
-		w, err := newMachine(f.system(),
-			Options{Kernels: &slowKernels{f, 9, false}, Skinny: c.skinny}).Open(t.Context(), 1)
+		lib := &pickyKernels{fakeGPU: f}
+		world, err := newMachine(f.system(), Options{Kernels: lib}).Open(t.Context(), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := linearOf(t, w, device.Kernel{Fixed: true, Relu: c.relu}, c.dt, []int64{c.rows, 64}, []int64{32, 64})
-		if _, own := l.(*launch).steps[0].(*kernelStep); own != c.own || (f.lt.asked == 0) != c.own {
-			t.Errorf("%+v: hocket's kernel is taken: %v; cuBLASLt is asked %d times", c, own, f.lt.asked)
+		k := c.kernel
+		if k.Op != ir.OpMatmul {
+			k.Op = ir.OpLinear
 		}
-		if err := w.Close(); err != nil {
+		for _, v := range []*device.View{&c.out, &c.x, &c.w} {
+			if v.Mem, err = world.Device(0).Alloc(1<<16, device.Shared); err != nil {
+				t.Fatal(err)
+			}
+		}
+		k.Fixed, k.Ins, k.Outs = true, []device.View{c.x, c.w}, []device.View{c.out}
+		l, err := world.Device(0).Prepare(k)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		own := 0
+		for _, p := range lib.seen {
+			if p.Skinny != nil {
+				own++
+			}
+		}
+		n := len(l.(*launch).steps)
+		if f.lt.asked != 0 || n != c.steps || own < c.own || own > 0 && c.own == 0 {
+			t.Errorf("%s: %d of %d kernels are hocket's for few rows, of %d steps; cuBLASLt is asked %d times", name, own,
+				len(lib.seen), n, f.lt.asked)
+		}
+		if err := world.Close(); err != nil {
 			t.Error(err)
 		}
 	}

@@ -48,8 +48,8 @@ type Options struct {
 	// Algorithm names the algorithm of collectives to try first, for those that
 	// pin none; empty for what is known to be the fastest.
 	Algorithm string
-	// Fixed runs a collective in the same way whatever its size, and products by
-	// algorithms that are not picked by measurement.
+	// Fixed uses only algorithms whose bits do not depend on the batch, nor on measurements: see device.Kernel.Fixed
+	// and comm.Policy.
 	Fixed bool
 	// Sparing has collectives take little memory besides their operands, where an algorithm does.
 	Sparing bool

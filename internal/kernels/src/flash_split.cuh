@@ -6,11 +6,12 @@
 
 // SplitArgs says where what splits have of a unit, the rows of a block, is kept.
 struct SplitArgs {
-  u64 part;            // where not 0: sums[unit][split][row][DH] of f32
-  u64 best;            // shifts and weights[unit][split][row] of 2·f32
+  u64 part;            // where not 0: sums[place][split][row][DH] of f32
+  u64 best;            // shifts and weights[place][split][row] of 2·f32
   i64 splits, length;  // keys of a split, a multiple of 128
   i64 rows, units;     // of a head of keys
   i64 kvs;             // heads of keys
+  i64 begin;           // the launch's first unit
 };
 
 template <int B> struct FlashSplitArgs {
@@ -37,14 +38,14 @@ template <int DH, int WARPS, int STEPS> union SplitRoom {
 
 // SplitBlock is what the block has: WARPS times 16 rows of a head of keys, and keys from..keys-1.
 template <class T, int B, int WARPS> struct SplitBlock {
-  u32 rows, split, unit, first, kv;
+  u32 rows, split, place, unit, first, kv;  // place: the unit's among those of the launch
   Sequences<T> of;
   const T *k, *v;
   int from, keys, clear;  // clear: up to where all rows see all that see any
 
   // Grids and rows are few, and quotients of 64 bits take long.
   __device__ __forceinline__ SplitBlock(const AttentionArgs<B>& a, const SplitArgs& s)
-      : rows(s.rows), split(blockIdx.x % (u32)s.splits), unit(blockIdx.x / (u32)s.splits), first(unit % (u32)s.units * (16 * WARPS)), kv(unit / (u32)s.units % (u32)s.kvs),
+      : rows(s.rows), split(blockIdx.x % (u32)s.splits), place(blockIdx.x / (u32)s.splits), unit((u32)s.begin + place), first(unit % (u32)s.units * (16 * WARPS)), kv(unit / (u32)s.units % (u32)s.kvs),
         of(a, unit / (u32)s.units / (u32)s.kvs) {
     k = of.k + kv * a.sk[1], v = of.v + kv * a.sv[1];
     const QueryRow<B> last(a, kv, first + 16 * WARPS < rows ? first + 16 * WARPS - 1 : rows - 1), least(a, kv, first);
@@ -204,7 +205,7 @@ template <class T, int B, int DH, int WARPS, int STEPS> struct Splitting {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       if (b.row() + 8 * h >= b.rows) continue;
-      const i64 at = ((i64)b.unit * args.s.splits + b.split) * (16 * WARPS) + b.row() + 8 * h - b.first;
+      const i64 at = ((i64)b.place * args.s.splits + b.split) * (16 * WARPS) + b.row() + 8 * h - b.first;
       f32* to = (f32*)args.s.part + at * DH + lane % 4 * 2;
 #pragma unroll
       for (int d = 0; d < DH / 8; d++) *(Pack<f32, 2>*)(to + 8 * d) = Pack<f32, 2>{{r.o[d][2 * h], r.o[d][2 * h + 1]}};
@@ -263,9 +264,9 @@ template <class T, int B, int DH, int WARPS> DEV void flashJoin(const FlashSplit
   const AttentionArgs<B>& a = args.a;
   const u32 at = (blockIdx.x * 256 + threadIdx.x) / DH, d = threadIdx.x % DH, splits = args.s.splits;
   constexpr u32 rows = 16 * WARPS;
-  const u32 unit = at / rows, units = args.s.units, r = unit % units * rows + at % rows;
+  const u32 place = at / rows, unit = (u32)args.s.begin + place, units = args.s.units, r = unit % units * rows + at % rows;
   if (r >= args.s.rows) return;
-  const i64 row = (i64)unit * splits * rows + at % rows;
+  const i64 row = (i64)place * splits * rows + at % rows;
   const Pack<f32, 2>* best = (const Pack<f32, 2>*)args.s.best + row;
   const f32* part = (const f32*)args.s.part + row * DH + d;
   f32 most = -bitsAs<f32>(0x7f800000u), sum = 0, o = 0;

@@ -26,11 +26,14 @@ func (b *builder) addGEMM(k *kernel) error {
 	if err := b.stage(k); err != nil {
 		return err
 	}
+	constant := k.Constant && k.Op == ir.OpLinear && k.ins[1].Addr == weight // else it was copied just now
+	if k.Fixed {
+		return b.addFixed(k, constant)
+	}
 	p := k.product()
 	p.Merge()
 	if g, ok := p.Problem(); ok {
-		g.Relu, g.Fixed, g.Timed = k.Relu, k.Fixed || b.site.FixedProducts, k.Timed
-		g.Constant = k.Constant && k.Op == ir.OpLinear && k.ins[1].Addr == weight // else it was copied just now
+		g.Relu, g.Fixed, g.Timed, g.Constant = k.Relu, b.site.FixedProducts, k.Timed, constant
 		// What is fixed depends on no hint, since other algorithms may sum in
 		// another order; all multiprocessors are no hint.
 		if !g.Fixed && k.SMs < b.site.SMs {
@@ -51,6 +54,51 @@ func (b *builder) addGEMM(k *kernel) error {
 	}
 	if k.Relu {
 		return fmt.Errorf("%w: a relu behind a product that cuBLASLt does not take", device.ErrUnsupported)
+	}
+	return b.addLibrary(k)
+}
+
+// mostItems is how many launches a fixed product may take before its rows are made dense.
+const mostItems = 16
+
+// addFixed computes each row with bits that depend on that row and the weight alone. Hocket's kernel for few rows takes
+// a linear, or a matmul of two matrices, if the weight's rows suit it; the plain kernel computes everything else. The
+// choice must not depend on the number of rows, so an x whose rows do not suit is made dense first.
+func (b *builder) addFixed(k *kernel, constant bool) error {
+	if k.Op == ir.OpLinear || len(k.out.Shape) == 2 {
+		x := &k.ins[0]
+		if k.TA {
+			k.TA, x.Shape, x.Strides = false, []int64{x.Shape[1], x.Shape[0]}, []int64{x.Strides[1], x.Strides[0]}
+		}
+		p := k.product()
+		own, err := b.site.GEMMs.PrepareRows(p, k.Relu, constant)
+		if err != nil {
+			return err
+		}
+		if !x.Dense() && p.Kb == 1 && k.out.DType.Size() == 2 && (len(own) == 0 || len(own) > mostItems) {
+			m, at, err := b.Scratch(x.Bytes())
+			if err != nil {
+				return err
+			}
+			dense := x.In(m, at)
+			if err := b.AddCopy(dense, *x); err != nil {
+				return err
+			}
+			k.ins[0] = dense
+			if own, err = b.site.GEMMs.PrepareRows(k.product(), k.Relu, constant); err != nil {
+				return err
+			}
+		}
+		for _, l := range own {
+			b.AddOwn(l)
+		}
+		if len(own) > 0 {
+			return nil
+		}
+	}
+	if k.Relu {
+		return fmt.Errorf("%w: a relu behind a product that hocket's kernel for few rows does not take",
+			device.ErrUnsupported)
 	}
 	return b.addLibrary(k)
 }

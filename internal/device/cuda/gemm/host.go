@@ -68,9 +68,7 @@ func (h *Host) Prepare(g Problem) (*Launch, error) {
 	lib = lib.Watched(h.drv.Watch())
 	st := h.NewStep(lib, handle, l)
 	var choice *Pick
-	if st.own, err = h.skinnyLaunch(&g); err == nil && st.own != nil && g.Fixed {
-		return st, nil
-	}
+	st.own, err = h.skinnyLaunch(&g)
 	st.few = st.own != nil
 	if err == nil {
 		err = st.Describe()

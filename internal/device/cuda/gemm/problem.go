@@ -93,7 +93,7 @@ type Problem struct {
 	OutStep, AStep, BStep int64 // from one product to the next
 	SMs                   int   // multiprocessors to plan for; 0 for all
 	Relu                  bool  // out is the larger of that and 0
-	Fixed                 bool  // not by measurement
+	Fixed                 bool  // by cuBLASLt's first guess that splits no sums
 	Timed                 bool  // not by a guess for want of memory
 	Constant              bool  // b is: see device.Kernel
 }
@@ -124,6 +124,32 @@ func (p *Product) Problem() (Problem, bool) {
 		g.M, g.Om, g.Am = d.N, d.Out, d.A
 	}
 	return g, g.N > 0
+}
+
+// items cuts p, which was merged, into products of matrices: one for each index of the axes before the last two.
+func (p *Product) items() []Problem {
+	n := p.Dims[len(p.Dims)-1]
+	g := Problem{DType: p.DType, Out: p.out, A: p.a, B: p.b, Bias: p.bias, Batch: 1, M: 1, N: n.N, K: p.Depth,
+		On: n.Out, Bn: n.B, Ak: p.Ka, Bk: p.Kb}
+	lead := p.Dims[:len(p.Dims)-1]
+	if k := len(lead) - 1; k >= 0 {
+		g.M, g.Om, g.Am = lead[k].N, lead[k].Out, lead[k].A
+		lead = lead[:k]
+	}
+	list := []Problem{g}
+	for _, d := range lead {
+		var next []Problem
+		for _, g := range list {
+			for i := range d.N {
+				at := func(step int64) nvlib.Ptr { return nvlib.Ptr(i * step * p.DType.Size()) }
+				o := g
+				o.Out, o.A, o.B = g.Out+at(d.Out), g.A+at(d.A), g.B+at(d.B)
+				next = append(next, o)
+			}
+		}
+		list = next
+	}
+	return list
 }
 
 // turned is the same product with its result transposed.

@@ -26,7 +26,7 @@ const (
 
 // skinny reports whether hocket's kernel for few rows may be chosen for g, by what it takes.
 func (g *Problem) skinny() bool {
-	return !g.Fixed && g.SMs == 0 && g.M <= skinnyRows && g.N*g.K*g.DType.Size() >= skinnyLeast && g.plain()
+	return g.SMs == 0 && g.M <= skinnyRows && g.N*g.K*g.DType.Size() >= skinnyLeast && g.plain()
 }
 
 // plain reports whether g is one product of matrices whose elements have no gaps, of a type that hocket's kernel has.
@@ -44,20 +44,22 @@ func (g *Problem) skinnyProblem(out, a, b, bias nvlib.Ptr) kernels.Problem {
 	if bias != 0 {
 		p.Ins = append(p.Ins, kernels.Operand{Addr: bias, DType: g.DType, Shape: []int64{g.N}, Strides: []int64{1}})
 	}
-	p.Skinny.Constant, p.Skinny.Sliced = g.Constant, g.Fixed || g.M > skinnySlice
+	p.Skinny.Constant, p.Skinny.Sliced = g.Constant, g.M > skinnySlice
 	if g.Relu {
 		p.Skinny.Epilogue = kernels.ReluEpilogue
 	}
 	return p
 }
 
-// skinnyLaunch returns hocket's kernel for g; nil where it does not take g. Where products are fixed it takes
-// any number of rows, so that bits of a row do not depend on how many there are: then whether it
-// takes g must not depend on that either.
+// skinnyLaunch returns hocket's kernel for g; nil where it does not take g.
 func (h *Host) skinnyLaunch(g *Problem) (*nvlib.Launch, error) {
-	if !h.skinny || !g.skinny() && !(g.Fixed && g.plain()) {
+	if !h.skinny || !g.skinny() {
 		return nil, nil
 	}
+	return h.compileSkinny(g)
+}
+
+func (h *Host) compileSkinny(g *Problem) (*nvlib.Launch, error) {
 	list, err := h.site.CompileAside(g.skinnyProblem(g.Out, g.A, g.B, g.Bias))
 	switch {
 	case errors.Is(err, device.ErrUnsupported):
@@ -66,4 +68,24 @@ func (h *Host) skinnyLaunch(g *Problem) (*nvlib.Launch, error) {
 		return nil, err
 	}
 	return list[0], nil
+}
+
+// PrepareRows returns launches of hocket's kernel for few rows that together compute p, of any number of rows, each
+// with the bits that it has alone. It returns none if the kernel does not take p. If the rows of x are dense, that depends on
+// the weight, the bias and the stride of the result's elements, not on the number of rows.
+func (h *Host) PrepareRows(p Product, relu, constant bool) ([]*nvlib.Launch, error) {
+	p.Merge()
+	var list []*nvlib.Launch
+	for _, g := range p.items() {
+		g.Relu, g.Constant = relu, constant
+		if !g.plain() {
+			return nil, nil
+		}
+		l, err := h.compileSkinny(&g)
+		if l == nil || err != nil {
+			return nil, err
+		}
+		list = append(list, l)
+	}
+	return list, nil
 }
