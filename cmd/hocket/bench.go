@@ -60,6 +60,7 @@ difference is larger than that.
   ag-gemm   all-gather + GEMM under each strategy, beside the GEMM alone
   gemm-rs   GEMM + reduce-scatter
   gemm-ar   GEMM + all-reduce
+  gemm-ag   GEMM + all-gather of its result
   beside    collectives beside GEMMs: what each costs the other, by the blocks of
             the one and the multiprocessors of the other
   memory    what plans reserve, beside what no plan can do without

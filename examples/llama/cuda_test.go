@@ -98,7 +98,7 @@ func errorsOf(got, want []float64, vocab int) (mean, most float64) {
 }
 
 // TestFixedCUDA: where algorithms are fixed, the tokens of a sequence in bf16 do not depend on what it is batched with,
-// though kernels of many rows are others than those of few; runs beside that miss their deadlines lose no state. There are
+// nor on the chunks, though kernels of many rows are others than those of few; runs beside that miss their deadlines lose no state. There are
 // two ranks, on two GPUs or, with HOCKET_RANKS_PER_GPU=2, on one.
 func TestFixedCUDA(t *testing.T) {
 	c := &config{Type: "llama", Act: "silu", Eps: 1e-5, DType: "bfloat16", Layers: 3, Hidden: 1024, Inner: 2816, Heads: 16,
@@ -109,7 +109,7 @@ func TestFixedCUDA(t *testing.T) {
 	m := gpus(t)
 	for _, graph := range []bool{false, true} {
 		t.Run(fmt.Sprintf("graph=%v", graph), func(t *testing.T) {
-			x := aloneAsInBatch{machine: m, config: c, ranks: []int{2}, alike: true,
+			x := aloneAsInBatch{machine: m, config: c, ranks: []int{2},
 				opts: hocket.LoadOptions{Strategy: "sequential", FixedAlgorithms: true, Graph: graph}}
 			x.run(t, *batchFlag)
 		})

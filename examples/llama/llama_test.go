@@ -239,7 +239,6 @@ type aloneAsInBatch struct {
 	config  *config
 	opts    hocket.LoadOptions
 	ranks   []int
-	alike   bool // alone by as many ranks and in as large chunks as in a batch
 }
 
 func (x *aloneAsInBatch) run(t *testing.T, rounds int) {
@@ -274,11 +273,7 @@ func (x *aloneAsInBatch) run(t *testing.T, rounds int) {
 				prompts[i] = append(prompts[i], rng.Int32N(int32(c.Vocab)))
 			}
 		}
-		tp, width := x.ranks[rng.IntN(len(x.ranks))], 1+rng.IntN(8)
-		b, single, chunk := open(tp, len(prompts)), open(x.ranks[0], 1), 32
-		if x.alike {
-			single, chunk = open(tp, 1), width
-		}
+		b, width := open(x.ranks[rng.IntN(len(x.ranks))], len(prompts)), 1+rng.IntN(8)
 		late := b.hurry(t, rand.New(rand.NewPCG(rng.Uint64(), 3)))
 		batched, err := b.generate(t.Context(), prompts, 8, width)
 		missed += late()
@@ -286,7 +281,7 @@ func (x *aloneAsInBatch) run(t *testing.T, rounds int) {
 			t.Fatal(err)
 		}
 		for i, p := range prompts {
-			alone, err := single.generate(t.Context(), [][]int32{p}, 8, chunk)
+			alone, err := open(x.ranks[0], 1).generate(t.Context(), [][]int32{p}, 8, 32)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -117,6 +117,7 @@ func benches() []bench {
 		{name: "ag-gemm", layer: true, least: 2, run: layersOf(agGEMM)},
 		{name: "gemm-rs", layer: true, least: 2, run: layersOf(gemmRS)},
 		{name: "gemm-ar", layer: true, least: 2, run: layersOf(gemmAR)},
+		{name: "gemm-ag", layer: true, least: 2, run: layersOf(gemmAG)},
 		{name: "allreduce", sized: true, comm: true, least: 2, run: collectiveOf(ir.OpAllReduce)},
 		{name: "allgather", sized: true, comm: true, least: 2, run: collectiveOf(ir.OpAllGather)},
 		{name: "reducescatter", sized: true, comm: true, least: 2, run: collectiveOf(ir.OpReduceScatter)},

@@ -275,7 +275,7 @@ func TestLayerGuesses(t *testing.T) {
 // TestLayerLoadsByGraph: nothing in the programs of layers stands where a graph
 // cannot have it.
 func TestLayerLoadsByGraph(t *testing.T) {
-	for _, k := range []*layerKind{agGEMM, gemmRS, gemmAR} {
+	for _, k := range []*layerKind{agGEMM, gemmRS, gemmAR, gemmAG} {
 		for _, strategy := range []string{"sequential", "chunked(2)", "exchange"} {
 			j := &job{Options: Options{Ranks: 2}, machine: replayer{cpu.New(cpu.Options{})}}
 			c := &candidate{strategy: strategy, layerText: k.textOf(Shape{8, 8, 8}, 2, layerRepeats)}

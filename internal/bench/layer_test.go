@@ -33,7 +33,7 @@ func TestParseShape(t *testing.T) {
 // TestTextRepeats: the lines that are said to be the layers' are those that
 // bring the layers' products, as many as asked for.
 func TestTextRepeats(t *testing.T) {
-	for _, k := range []*layerKind{agGEMM, gemmRS, gemmAR} {
+	for _, k := range []*layerKind{agGEMM, gemmRS, gemmAR, gemmAG} {
 		for _, strategy := range []string{"sequential", "exchange"} {
 			lt := k.textOf(Shape{24, 12, 36}, 3, 4)
 			p, err := build(lt.text, strategy, 3)
@@ -42,7 +42,10 @@ func TestTextRepeats(t *testing.T) {
 			}
 			alone, behind, layers := products(p, lt.before), products(p, lt.behind), products(p, lt.layers)
 			want := 4 * 3
-			if strategy == "exchange" {
+			switch {
+			case strategy == "exchange" && k == gemmAG:
+				want *= 4 // pieces of a rank's rows
+			case strategy == "exchange":
 				want *= 3 // a block for each rank
 			}
 			if alone != 3*layerRepeats || behind != alone || layers != want {
@@ -130,7 +133,7 @@ func run(t *testing.T, k *layerKind, s Shape, ranks int, strategy string) ([]ele
 // TestCompare: right results pass under every strategy; one that is off by what
 // a missing rank or a swapped element makes does not.
 func TestCompare(t *testing.T) {
-	for _, k := range []*layerKind{agGEMM, gemmRS, gemmAR} {
+	for _, k := range []*layerKind{agGEMM, gemmRS, gemmAR, gemmAG} {
 		for _, strategy := range []string{"sequential", "chunked(3)", "exchange"} {
 			want, out := run(t, k, Shape{36, 48, 60}, 3, strategy)
 			if len(want) != 2*perSample {

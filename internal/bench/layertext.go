@@ -44,9 +44,9 @@ type layerKind struct {
 	name string
 	// Types of the layer's tensors, as they are sharded.
 	x, w, y string
-	// partial says that the GEMM's result is a partial sum, which is reduced;
+	// partial says that the GEMM's result is a partial sum, which is reduced, and gathered that it is gathered;
 	// otherwise its operand is gathered.
-	partial bool
+	partial, gathered bool
 	// sample is the extent of one sample of y, and the axis it is cut from.
 	sample string
 	axis   int
@@ -63,6 +63,8 @@ var (
 		sample: "bf16[M/tp, 1]", axis: 1, trips: 1, moves: func(s Shape) int64 { return s.M * s.N }}
 	gemmAR = &layerKind{name: "gemm-ar", x: "bf16[M, K/tp]", w: "bf16[N, K/tp]", y: "bf16[M, N]", partial: true,
 		sample: "bf16[M, 1]", axis: 1, trips: 2, moves: func(s Shape) int64 { return s.M * s.N }}
+	gemmAG = &layerKind{name: "gemm-ag", x: "bf16[M/tp, K]", w: "bf16[N, K]", y: "bf16[M, N]", gathered: true,
+		sample: "bf16[1, N]", axis: 0, trips: 1, moves: func(s Shape) int64 { return s.M * s.N }}
 )
 
 // inner is the rank of the matrices that a layer's operands are made from: x is
@@ -117,13 +119,16 @@ func (k *layerKind) textOf(s Shape, ranks, repeats int) layerText {
 
 // alone writes the GEMMs alone, and returns their first and last line.
 func (k *layerKind) alone(b *lineWriter, name string) (lines [2]int32) {
-	product := k.y
-	if k.partial {
+	product, x := k.y, "whole"
+	switch {
+	case k.partial:
 		product = "bf16[M, N] partial(tp, sum)"
+	case k.gathered:
+		product, x = "bf16[M/tp, N]", "x0"
 	}
 	lines[0] = b.next()
 	for i := range layerRepeats {
-		b.add("  %%%s%d: %s = linear %%whole, %%w", name, i, product)
+		b.add("  %%%s%d: %s = linear %%%s, %%w", name, i, product, x)
 	}
 	lines[1] = b.next() - 1
 	return lines
@@ -146,7 +151,7 @@ func (k *layerKind) head(b *lineWriter, s Shape, ranks, operands int) {
 
 // layer writes layer i.
 func (k *layerKind) layer(b *lineWriter, i int) {
-	if !k.partial {
+	if !k.partial && !k.gathered {
 		b.add("  %%y%d = linear %%x%d, %%w", i, i)
 		return
 	}

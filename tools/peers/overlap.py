@@ -23,7 +23,8 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm
 
 SHAPES = "8192x28672x8192,8192x8192x28672,2048x28672x8192,2048x8192x28672,8192x10240x8192"
-OPS = "ag-gemm", "gemm-rs", "gemm-ar"
+OPS = "ag-gemm", "gemm-rs", "gemm-ar", "gemm-ag"
+PIECES = 4  # of a rank's rows, where pieces of a result are gathered beside the GEMM
 CHAIN = 6
 INNER = 128  # operands are products of matrices of that rank, as hocket's
 RESTING = 0.1  # seconds before each round, as hocket's
@@ -52,7 +53,9 @@ class Bench:
     def calls(self, op, shape):
         """The GEMM alone, and what is timed beside it, by name."""
         m, n, k = (int(e) for e in shape.split("x"))
-        return self.gathered(m, n, k) if op == "ag-gemm" else self.reduced(op, m, n, k)
+        if op == "ag-gemm":
+            return self.gathered(m, n, k)
+        return self.spread(m, n, k) if op == "gemm-ag" else self.reduced(op, m, n, k)
 
     def gathered(self, m, n, k):
         """Rows of x are spread over ranks and gathered, columns of the result stay where they are."""
@@ -90,6 +93,32 @@ class Bench:
         return alone, {
             "GEMM, then nccl": scattered,
             "torch fused": lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(x, w, "sum", 0, self.group),
+        }
+
+    def spread(self, m, n, k):
+        """Each rank multiplies its rows by the whole weight, and all get the whole result. torch has no fused op for it."""
+        x, w = self.random(m // self.ranks, k), self.random(k, n)
+        y = torch.empty(m // self.ranks, n, dtype=torch.bfloat16, device=self.dev)
+        whole = torch.empty(m, n, dtype=torch.bfloat16, device=self.dev)
+        side = torch.cuda.Stream()
+        parts = whole.view(self.ranks, PIECES, -1, n).unbind(1)  # of each, rows of every rank
+
+        def sequential():
+            torch.mm(x, w, out=y)
+            dist.all_gather_into_tensor(whole, y)
+
+        def pieces():
+            main = torch.cuda.current_stream()
+            for a, c, part in zip(x.chunk(PIECES), y.chunk(PIECES), parts):
+                torch.mm(a, w, out=c)
+                side.wait_stream(main)
+                with torch.cuda.stream(side):
+                    dist.all_gather(list(part), c)
+            main.wait_stream(side)
+
+        return lambda: torch.mm(x, w, out=y), {
+            "GEMM, then nccl": sequential,
+            f"nccl, {PIECES} pieces on two streams": pieces,
         }
 
     def set_up(self, op, shape):
