@@ -2,6 +2,7 @@ package compute
 
 import (
 	"fmt"
+	"math"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gemm"
@@ -71,21 +72,23 @@ func (b *builder) addFixed(k *kernel, constant bool) error {
 			k.TA, x.Shape, x.Strides = false, []int64{x.Shape[1], x.Shape[0]}, []int64{x.Strides[1], x.Strides[0]}
 		}
 		p := k.product()
-		own, err := b.site.GEMMs.PrepareRows(p, k.Relu, constant)
+		own, err := b.site.GEMMs.PrepareRows(p, k.Relu, constant, mostItems)
 		if err != nil {
 			return err
 		}
-		if !x.Dense() && p.Kb == 1 && k.out.DType.Size() == 2 && (len(own) == 0 || len(own) > mostItems) {
-			m, at, err := b.Scratch(x.Bytes())
-			if err != nil {
-				return err
+		if len(own) == 0 && p.Kb == 1 && k.out.DType.Size() == 2 {
+			if !x.Dense() {
+				m, at, err := b.Scratch(x.Bytes())
+				if err != nil {
+					return err
+				}
+				dense := x.In(m, at)
+				if err := b.AddCopy(dense, *x); err != nil {
+					return err
+				}
+				*x = dense
 			}
-			dense := x.In(m, at)
-			if err := b.AddCopy(dense, *x); err != nil {
-				return err
-			}
-			k.ins[0] = dense
-			if own, err = b.site.GEMMs.PrepareRows(k.product(), k.Relu, constant); err != nil {
+			if own, err = b.site.GEMMs.PrepareRows(k.product(), k.Relu, constant, math.MaxInt); err != nil {
 				return err
 			}
 		}

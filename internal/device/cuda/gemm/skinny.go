@@ -71,18 +71,27 @@ func (h *Host) compileSkinny(g *Problem) (*nvlib.Launch, error) {
 }
 
 // PrepareRows returns launches of hocket's kernel for few rows that together compute p, of any number of rows, each
-// with the bits that it has alone. It returns none if the kernel does not take p. If the rows of x are dense, that depends on
-// the weight, the bias and the stride of the result's elements, not on the number of rows.
-func (h *Host) PrepareRows(p Product, relu, constant bool) ([]*nvlib.Launch, error) {
+// with the bits that it has alone. It returns none if there would be more than most, or if the kernel does not take p.
+// If the rows of x are dense, the latter depends on the weight, the bias and the stride of the result's elements, not
+// on the number of rows.
+func (h *Host) PrepareRows(p Product, relu, constant bool, most int) ([]*nvlib.Launch, error) {
 	p.Merge()
+	items := p.items()
+	if len(items) > most {
+		return nil, nil
+	}
 	var list []*nvlib.Launch
-	for _, g := range p.items() {
+	for _, g := range items {
 		g.Relu, g.Constant = relu, constant
-		if !g.plain() {
-			return nil, nil
+		var l *nvlib.Launch
+		var err error
+		if g.plain() {
+			l, err = h.compileSkinny(&g)
 		}
-		l, err := h.compileSkinny(&g)
 		if l == nil || err != nil {
+			for _, l := range list {
+				l.Free()
+			}
 			return nil, err
 		}
 		list = append(list, l)
