@@ -210,7 +210,7 @@ func (f *attending) split(j *job) ([]launch, error) {
 	splits := max(1, min(most, max(f.keys/manyLeast, min(manySplits, f.keys/splitLeast))))
 	length := ((f.keys+splits-1)/splits + splitKeys - 1) / splitKeys * splitKeys
 	if f.fixed {
-		length = splitLeast
+		length = manyLeast
 	}
 	splits = (f.keys + length - 1) / length
 	once := units // that a launch computes
