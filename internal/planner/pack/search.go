@@ -13,7 +13,25 @@ func Search(items []Item, bound, steps int64) []int64 {
 	p := newProblem(items)
 	bound = max(bound, p.load)
 	best, order := p.fit(bound, steps)
-	if len(items) == 0 || Height(items, best) <= bound {
+	further := slices.ContainsFunc(items, func(it Item) bool { return len(it.Also) > 0 })
+	if steps > 0 && !further && Height(items, best) > bound {
+		var off []int64
+		if off, steps = searchJoined(items, best, bound, steps); Height(items, off) < Height(items, best) {
+			best, order = off, p.by(func(i int32) int64 { return -off[i] })
+		}
+	}
+	return p.lower(best, order, bound, steps)
+}
+
+// search is Search without joining items.
+func (p *problem) search(bound, steps int64) []int64 {
+	best, order := p.fit(bound, steps)
+	return p.lower(best, order, bound, steps)
+}
+
+// lower searches from a packing, which items placed in this order make about, for a lower one.
+func (p *problem) lower(best []int64, order []int32, bound, steps int64) []int64 {
+	if len(p.items) == 0 || Height(p.items, best) <= bound {
 		return best
 	}
 	rng := rand.New(rand.NewPCG(uint64(len(p.items)), 1))
