@@ -5,67 +5,94 @@ import (
 	"slices"
 )
 
-// block is an item, or two blocks that are placed as one.
-type block struct {
-	Item
-	parts   [2]int32 // of two blocks
-	stacked bool     // the second lies on the first; otherwise it follows in the same place
-}
-
-// joiner makes few blocks of many items: it joins blocks that live in the same steps, and blocks of one size of which
-// one begins where the other ends. No step's load changes, and a packing of the blocks is one of the items. Whether it
-// can still be as low depends on whether two that match belong together or match by chance.
+// joiner makes few blocks of many items. It stacks blocks that live in the same steps, and chains blocks of one size in
+// one place where one begins when the other ends. No step's load changes by that, and a packing of the blocks is one of
+// the items. It may have to be higher, though, where two were joined that match by chance.
 type joiner struct {
 	items []Item
-	all   []block // the items, in their order, and behind them what was joined of blocks before
-	top   []int32 // the blocks that are part of no other
+	all   []block // the items, in their order, then the blocks of two
+	left  []int32 // those that are part of no other
 	steps int64   // that may still be taken
 }
 
-// joinCost is how many steps it takes to look for the match of one block.
-const joinCost = 32
+// block is an item or two blocks.
+type block struct {
+	Item
+	parts   [2]int32
+	stacked bool // the second part lies on the first; otherwise it follows in the same place
+}
 
-// searchJoined joins items, the surest matches first, and searches for packings of the blocks that are left each time
-// that they have become fewer by an eighth. It returns best where it finds none lower. No item may have further
-// conflicts. A fourth of the steps goes into joining and a sixteenth into each search, up to so many that half is left.
-func searchJoined(items []Item, best []int64, bound, steps int64) (lowest []int64, left int64) {
-	j := &joiner{items: items, steps: steps / 4}
+const (
+	// joinCost is the number of steps that it takes to look for the match of one block.
+	joinCost = 32
+	// firstCost is the number of steps that the greedy packings take for each pair of blocks that meet.
+	firstCost = 16
+	// chanceUnit is how many parts of one the expected number of matches by chance is given in.
+	chanceUnit = 64
+	// mostChance is the most such matches up to which blocks are joined.
+	mostChance = 16 * chanceUnit
+)
+
+func newJoiner(items []Item, steps int64) joiner {
+	j := joiner{items: items, steps: steps}
 	for i, it := range items {
-		j.all, j.top = append(j.all, block{Item: it}), append(j.top, int32(i))
+		j.all, j.left = append(j.all, block{Item: it}), append(j.left, int32(i))
 	}
-	left = steps
+	return j
+}
+
+// searchJoined joins items, the surest matches first, and searches for a packing of the blocks whenever they have
+// become fewer by an eighth, and then longer where that went best. It returns the best packing of the items and how
+// many of the steps remain. No item may have further conflicts.
+func searchJoined(items []Item, best []int64, bound, steps int64) ([]int64, int64) {
+	j := newJoiner(items, steps)
+	before := Height(items, best)
+	lowest := before
+	search := func(x *joiner, steps int64) int64 {
+		j.steps -= steps
+		off := x.unfold(newProblem(x.blocks()).search(bound, steps))
+		h := Height(items, off)
+		if h < lowest {
+			best, lowest = off, h
+		}
+		return h
+	}
+	type stage struct {
+		joiner
+		height int64
+	}
+	var stages []stage
 	searched := len(items)
-	for chance := int64(1); j.steps > 0 && left > steps/2; chance *= 4 {
-		before := j.steps
-		for n := -1; n != len(j.top) && j.steps > 0; {
-			n = len(j.top)
+	for chance := int64(1); chance <= mostChance && lowest > bound; chance *= 2 {
+		for n := -1; n != len(j.left) && j.steps > 0; {
+			n = len(j.left)
 			j.stack(chance)
 			j.chain(chance)
 		}
-		left -= before - j.steps
-		if len(j.top) <= searched-searched/8 {
-			searched = len(j.top)
-			p := newProblem(j.blocks())
-			off := j.unfold(p.search(bound, steps/16))
-			left -= steps / 16
-			if Height(items, off) < Height(items, best) {
-				best = off
-			}
+		first := firstCost * int64(Overlaps(j.blocks()))
+		if len(j.left) > searched-searched/8 || j.steps-first < steps/16 {
+			continue
 		}
-		if Height(items, best) <= bound || chance > chances*int64(len(items)) {
+		j.steps -= first
+		searched = len(j.left)
+		x := j
+		x.left = slices.Clone(j.left)
+		stages = append(stages, stage{x, search(&x, steps/16)})
+	}
+	slices.SortStableFunc(stages, func(a, b stage) int { return cmp.Compare(a.height, b.height) })
+	for _, x := range stages {
+		if j.steps < steps/4 || lowest <= bound || x.height >= before {
 			break
 		}
+		search(&x.joiner, steps/4)
 	}
-	return best, left
+	return best, max(j.steps, 0)
 }
-
-// chances is the unit of how many matches a block has by chance.
-const chances = 64
 
 // blocks returns the blocks that are left as items.
 func (j *joiner) blocks() []Item {
 	var items []Item
-	for _, b := range j.top {
+	for _, b := range j.left {
 		items = append(items, j.all[b].Item)
 	}
 	return items
@@ -74,7 +101,7 @@ func (j *joiner) blocks() []Item {
 // unfold returns the offsets of the items from those of the blocks that are left.
 func (j *joiner) unfold(off []int64) []int64 {
 	at := make([]int64, len(j.all))
-	for k, b := range j.top {
+	for k, b := range j.left {
 		at[b] = off[k]
 	}
 	for b := len(j.all) - 1; b >= len(j.items); b-- {
@@ -87,75 +114,79 @@ func (j *joiner) unfold(off []int64) []int64 {
 	return at[:len(j.items)]
 }
 
-// stack joins blocks that live in the same steps, where of those that begin as they do at most so many live as long by
-// chance.
+// stack joins blocks that live in the same steps, where at most chance of those that begin in a step are expected to
+// live as long by chance.
 func (j *joiner) stack(chance int64) {
 	begins, lengths := map[int32]int64{}, map[int32]int64{}
-	for _, b := range j.top {
-		begins[j.all[b].Begin]++
-		lengths[j.all[b].End-j.all[b].Begin]++
+	for _, b := range j.left {
+		it := &j.all[b]
+		begins[it.Begin]++
+		lengths[it.End-it.Begin]++
 	}
-	n := int64(len(j.top))
+	n := int64(len(j.left))
 	j.steps -= joinCost * n
-	left := j.top[:0]
-	at := map[[2]int32]int{} // begin and end, to the place in left
-	for _, b := range j.top {
-		it := &j.all[b].Item
+	at := map[[2]int32]int{} // places in left, by begin and end
+	left := j.left[:0]
+	for _, b := range j.left {
+		it := &j.all[b]
 		life := [2]int32{it.Begin, it.End}
-		if k, ok := at[life]; ok && chances*begins[it.Begin]*lengths[it.End-it.Begin] <= chance*n {
-			left[k] = j.pair(left[k], b, true)
+		k, ok := at[life]
+		if ok && it.Begin < it.End && chanceUnit*begins[it.Begin]*lengths[it.End-it.Begin] <= chance*n {
+			left[k] = j.join(left[k], b, true)
 			continue
 		}
 		at[life] = len(left)
 		left = append(left, b)
 	}
-	j.top = left
+	j.left = left
 }
 
-// chain joins blocks of one size that follow each other, where of those that begin then at most so many have that size
-// by chance.
+// chain joins blocks of one size that follow each other, where at most chance of those that begin in a step are
+// expected to have that size by chance.
 func (j *joiner) chain(chance int64) {
-	slices.SortFunc(j.top, func(a, b int32) int {
+	slices.SortFunc(j.left, func(a, b int32) int {
 		return cmp.Or(cmp.Compare(j.all[a].Begin, j.all[b].Begin), cmp.Compare(a, b))
 	})
 	begins, sizes := map[int32]int64{}, map[int64]int64{}
-	for _, b := range j.top {
+	for _, b := range j.left {
 		begins[j.all[b].Begin]++
 		sizes[j.all[b].Size]++
 	}
-	n := int64(len(j.top))
+	n := int64(len(j.left))
 	j.steps -= joinCost * n
-	left := j.top[:0]
 	type end struct {
 		size int64
 		at   int32
 	}
 	ended := map[end][]int{} // places in left
-	for _, b := range j.top {
+	left := j.left[:0]
+	for _, b := range j.left {
 		it := j.all[b].Item
+		if it.Begin >= it.End {
+			left = append(left, b)
+			continue
+		}
 		k := len(left)
-		before := ended[end{it.Size, it.Begin}]
-		if it.Begin < it.End && len(before) > 0 && chances*begins[it.Begin]*sizes[it.Size] <= chance*n {
-			ended[end{it.Size, it.Begin}] = before[1:]
-			k = before[0]
-			left[k] = j.pair(left[k], b, false)
+		at := end{it.Size, it.Begin}
+		if e := ended[at]; len(e) > 0 && chanceUnit*begins[it.Begin]*sizes[it.Size] <= chance*n {
+			k, ended[at] = e[0], e[1:]
+			left[k] = j.join(left[k], b, false)
 		} else {
 			left = append(left, b)
 		}
-		if it.Begin < it.End {
-			ended[end{it.Size, it.End}] = append(ended[end{it.Size, it.End}], k)
-		}
+		at.at = it.End
+		ended[at] = append(ended[at], k)
 	}
-	j.top = left
+	j.left = left
 }
 
-// pair makes a block of two and returns it.
-func (j *joiner) pair(a, b int32, stacked bool) int32 {
-	x, y := &j.all[a].Item, &j.all[b].Item
-	it := Item{Size: x.Size, Begin: x.Begin, End: y.End}
+// join makes a block of two and returns it.
+func (j *joiner) join(first, second int32, stacked bool) int32 {
+	a, b := &j.all[first], &j.all[second]
+	it := Item{Size: a.Size, Begin: a.Begin, End: b.End}
 	if stacked {
-		it.Size += y.Size
+		it.Size += b.Size
 	}
-	j.all = append(j.all, block{it, [2]int32{a, b}, stacked})
+	j.all = append(j.all, block{it, [2]int32{first, second}, stacked})
 	return int32(len(j.all) - 1)
 }

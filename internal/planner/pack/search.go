@@ -6,19 +6,20 @@ import (
 	"slices"
 )
 
-// Search places the items greedily, in several orders, then searches for so many steps, and returns the offsets of the
-// best packing. A step is one look at an item or at a section. Search stops at a packing that ends at bound, which may be
-// 0, or at the load, since none is better.
+// Search places the items greedily, in several orders, then searches for so many steps, up to half of them with items
+// joined, and returns the offsets of the best packing. A step is one look at an item or at a section. Search stops at a
+// packing that ends at bound, which may be 0, or at the load, since none is better.
 func Search(items []Item, bound, steps int64) []int64 {
 	p := newProblem(items)
 	bound = max(bound, p.load)
 	best, order := p.fit(bound, steps)
 	further := slices.ContainsFunc(items, func(it Item) bool { return len(it.Also) > 0 })
 	if steps > 0 && !further && Height(items, best) > bound {
-		var off []int64
-		if off, steps = searchJoined(items, best, bound, steps); Height(items, off) < Height(items, best) {
+		off, left := searchJoined(items, best, bound, steps/2)
+		if Height(items, off) < Height(items, best) {
 			best, order = off, p.by(func(i int32) int64 { return -off[i] })
 		}
+		steps += left - steps/2
 	}
 	return p.lower(best, order, bound, steps)
 }
