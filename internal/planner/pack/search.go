@@ -6,14 +6,33 @@ import (
 	"slices"
 )
 
-// Search places the items greedily, in several orders, then searches for so many steps, and returns the offsets of the
-// best packing. A step is one look at an item or at a section. Search stops at a packing that ends at bound, which may be
-// 0, or at the load, since none is better.
+// Search places the items greedily, in several orders, then searches for so many steps, up to half of them with items
+// joined, and returns the offsets of the best packing. A step is one look at an item or at a section. Search stops at a
+// packing that ends at bound, which may be 0, or at the load, since none is better.
 func Search(items []Item, bound, steps int64) []int64 {
 	p := newProblem(items)
 	bound = max(bound, p.load)
 	best, order := p.fit(bound, steps)
-	if len(items) == 0 || Height(items, best) <= bound {
+	further := slices.ContainsFunc(items, func(it Item) bool { return len(it.Also) > 0 })
+	if steps > 0 && !further && Height(items, best) > bound {
+		off, left := searchJoined(items, best, bound, steps/2)
+		if Height(items, off) < Height(items, best) {
+			best, order = off, p.by(func(i int32) int64 { return -off[i] })
+		}
+		steps += left - steps/2
+	}
+	return p.lower(best, order, bound, steps)
+}
+
+// search is Search without joining items.
+func (p *problem) search(bound, steps int64) []int64 {
+	best, order := p.fit(bound, steps)
+	return p.lower(best, order, bound, steps)
+}
+
+// lower searches from a packing, which items placed in this order make about, for a lower one.
+func (p *problem) lower(best []int64, order []int32, bound, steps int64) []int64 {
+	if len(p.items) == 0 || Height(p.items, best) <= bound {
 		return best
 	}
 	rng := rand.New(rand.NewPCG(uint64(len(p.items)), 1))
