@@ -166,14 +166,14 @@ func (l *loader) fit(
 		if err == nil {
 			return prog, nil
 		}
-		short := errors.Is(err, device.ErrOutOfMemory) || errors.Is(err, ErrBudget)
 		var trial *device.TrialError
 		if errors.As(err, &trial) {
 			opts.Timed, err = c.roomForTrial(trial)
 		} else {
 			err = c.room(ctx, err)
 		}
-		if err != nil && short && !opts.Sparing && len(p.Colls) > 0 && l.machine.dev.Peers() == nil {
+		alone := errors.Is(err, errAlone) || errors.Is(err, device.ErrTooLarge) || errors.Is(err, ErrBudget)
+		if alone && !opts.Sparing && len(p.Colls) > 0 && l.machine.dev.Peers() == nil {
 			opts.Sparing, err = true, nil
 		}
 		if err != nil {

@@ -338,11 +338,16 @@ func (u *user) undisturbed() bool {
 	return before == u.enteredAlone
 }
 
+// errAlone is why no room can be made.
+var errAlone = errors.New("no other plan of this machine is loaded")
+
 // room returns nil if what failed with err can be tried again: err says that memory is
 // short, the device has as much in all, and some may have been given back since. It unloads
 // one idle plan, the least recently used; where none is idle it waits for another user.
 // One user at a time makes room, and others that need room wait behind it: so it fails
 // only where no other plan is loaded. The caller has given back what it took.
+//
+// It wraps errAlone where there is nobody who could make room.
 func (u *user) room(ctx context.Context, err error) error {
 	if !errors.Is(err, device.ErrOutOfMemory) || errors.Is(err, device.ErrTooLarge) {
 		return err
@@ -365,8 +370,8 @@ func (u *user) room(ctx context.Context, err error) error {
 			}
 			return nil
 		case changed == nil && u.undisturbed():
-			return fmt.Errorf("%w; no other plan of this machine is loaded: load for smaller dims or on more ranks, "+
-				"close device tensors, or see who else takes memory", err)
+			return fmt.Errorf("%w; %w: load for smaller dims or on more ranks, "+
+				"close device tensors, or see who else takes memory", err, errAlone)
 		case changed == nil || waited:
 			return nil
 		}

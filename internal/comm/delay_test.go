@@ -29,14 +29,18 @@ const delayMark = 1000
 // several microseconds apart, the time until an event of another GPU is seen.
 func TestDelayIsBlamed(t *testing.T) {
 	const tries = 20 // where streams share processors, something else may hold rank 0 back
-	for try := 0; !*onCUDA; try++ {
-		wrong := delayIsBlamed(t, "", math.Inf(1))
-		if len(wrong) == 0 {
-			return
+	var wrong []string
+	for range tries {
+		if *onCUDA {
+			break
 		}
-		if try == tries {
-			t.Fatal(wrong)
-		}
+		wrong = append(wrong, delayIsBlamed(t, "", math.Inf(1))...)
+	}
+	if len(wrong) > tries/2 {
+		t.Fatalf("%d delays of %d: %s", len(wrong), tries, wrong[0])
+	}
+	if !*onCUDA {
+		return
 	}
 	t.Run("kernel", func(t *testing.T) { mustBlame(t, delayIsBlamed(t, "lamport", 2)) })
 	t.Run("schedule", func(t *testing.T) { mustBlame(t, delayIsBlamed(t, "staged", math.Inf(1))) })

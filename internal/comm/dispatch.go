@@ -26,7 +26,7 @@ type Policy struct {
 // spares are the algorithms that take flags alone besides the operands, or a few MiB however large they are.
 var spares = []string{
 	direct{}.Name(), directTwoShot{}.Name(), chunked{}.Name(),
-	"pull", "few", "move-push", "move-copy", "move-pull", "move-few", "nccl",
+	"pull", "few", "move-push", "move-copy", "move-pull", "move-few",
 }
 
 // Dispatch chooses how the collectives of one world are run. What it chooses

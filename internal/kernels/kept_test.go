@@ -317,7 +317,8 @@ func TestFixedAttention(t *testing.T) {
 	for _, c := range []struct {
 		batches, tq, hq, hv, dh, tk int64
 		lengths                     bool
-	}{{2, 23, 4, 2, 64, 1300, true}, {1, 40, 4, 1, 128, 700, true}, {2, 9, 4, 2, 128, 1100, false}} {
+	}{{2, 23, 4, 2, 64, 1300, true}, {1, 40, 4, 1, 128, 700, true}, {2, 9, 4, 2, 128, 1100, false},
+		{1, 9, 4, 2, 64, 650, true}, {1, 9, 4, 2, 64, 1100, true}} { // room for one split more than is used
 		b := newBench(t)
 		q, k, v := noise(ir.BF16, c.batches, c.tq, c.hq, c.dh), noise(ir.BF16, c.batches, c.tk, c.hv, c.dh),
 			noise(ir.BF16, c.batches, c.tk, c.hv, c.dh)

@@ -66,7 +66,8 @@ func TestBeside(t *testing.T) {
 		taken bool
 	}{
 		{name: "q, k and v", rows: 128, ns: []int64{256, 128, 128}, taken: true},
-		{name: "gate and up", rows: 64, ns: []int64{128, 128}, gated: true, taken: true},
+		{name: "gate and up", rows: 65, ns: []int64{128, 128}, gated: true, taken: true},
+		{name: "few rows", rows: 64, ns: []int64{128, 128}},
 		{name: "one is small", rows: 128, ns: []int64{1024, 256}, taken: true},
 		{name: "each fills the GPU", rows: 128, ns: []int64{512, 512}},
 		{name: "no rows", rows: 0, ns: []int64{512, 512}},

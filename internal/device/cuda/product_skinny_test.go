@@ -130,6 +130,9 @@ func TestFixedRows(t *testing.T) {
 		"both transposed": {device.Kernel{Op: ir.OpMatmul, TA: true, TB: true}, out(5), view(ir.BF16, 64, 5), w, 1, 2},
 		"matmuls": {device.Kernel{Op: ir.OpMatmul, TB: true}, out(2, 5), view(ir.BF16, 2, 5, 64),
 			view(ir.BF16, 2, 32, 64), 0, 1},
+		"a bias": {device.Kernel{Ins: []device.View{view(ir.BF16, 32)}}, out(5), view(ir.BF16, 5, 64), w, 1, 1},
+		"a bias with gaps": {device.Kernel{Ins: []device.View{with(view(ir.BF16, 32), 3)}}, out(5), view(ir.BF16, 5, 64),
+			w, 0, 1},
 		"no multiprocessor": {device.Kernel{SMs: 1}, out(5), view(ir.BF16, 5, 64), w, 1, 1},
 	} {
 		f := newFake(t, 1)
@@ -148,7 +151,12 @@ func TestFixedRows(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		k.Fixed, k.Ins, k.Outs = true, []device.View{c.x, c.w}, []device.View{c.out}
+		for i := range k.Ins {
+			if k.Ins[i].Mem, err = world.Device(0).Alloc(1<<16, device.Shared); err != nil {
+				t.Fatal(err)
+			}
+		}
+		k.Fixed, k.Ins, k.Outs = true, append([]device.View{c.x, c.w}, k.Ins...), []device.View{c.out}
 		l, err := world.Device(0).Prepare(k)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -149,7 +149,6 @@ DEV bool aborted(const Team& t, u64 now) {
 DEV bool giveUp(Patience& p, const Team& t, u32 peer, u32 e) {
   const u64 now = nanoseconds();
   if (aborted(t, now)) return true;
-  if (p.began == 0) p.began = now;
   if (now - p.began <= t.timeout) return false;
   if (atomicCAS(&controlOf(t)->claimed, (u64)0, (u64)1) == 0) {
     Fault* f = (Fault*)t.record;
@@ -179,7 +178,9 @@ DEV bool waited(Patience& p, const Team& t, u32 peer, u32 e) {
 #ifndef __CUDA_ARCH__
   emulatedYield();
 #endif
-  if ((++p.looks & 511) != 0 || !leads() || !giveUp(p, t, peer, e)) return false;
+  if ((++p.looks & 511) != 0) return false;
+  if (p.began == 0) p.began = nanoseconds();
+  if (!leads() || !giveUp(p, t, peer, e)) return false;
   p.looks--;
   return true;
 }

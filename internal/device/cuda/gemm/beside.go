@@ -21,11 +21,12 @@ func (g *Problem) fills(sms int) bool {
 }
 
 // PrepareBeside returns one launch for products that run side by side in graphs, and one after the other elsewhere; nil
-// where each fills the GPU, or some product is not cuBLASLt's. The context is current.
+// where each fills the GPU, some product is not cuBLASLt's, or rows are so few that hocket's kernel may take all or some.
+// The context is current.
 func (h *Host) PrepareBeside(list []Problem) (all *Launch, err error) {
 	small := false
 	for i := range list {
-		if list[i].SMs != 0 || list[i].M == 0 || list[i].N == 0 {
+		if list[i].SMs != 0 || list[i].M <= skinnyRows || list[i].N == 0 {
 			return nil, nil
 		}
 		small = small || !list[i].fills(h.gpu.SMs)
@@ -69,16 +70,15 @@ type branches struct {
 }
 
 // room has a branch have a workspace of so many bytes. What it had stays the world's: a graph may use it.
-func (b *branch) room(h *Host, bytes int64) (err error) {
+func (b *branch) room(h *Host, bytes int64) error {
 	if b.bytes >= bytes {
 		return nil
 	}
-	if b.ws, err = h.heaps[device.Private].Alloc(bytes); err != nil {
-		b.bytes = 0
-		return err
+	ws, err := h.heaps[device.Private].Alloc(bytes)
+	if err == nil {
+		b.ws, b.bytes = ws, bytes
 	}
-	b.bytes = bytes
-	return nil
+	return err
 }
 
 // branchesOf returns branches of a stream with room for the products, and makes those that are missing.

@@ -26,7 +26,7 @@ const (
 
 // skinny reports whether hocket's kernel for few rows may be chosen for g, by what it takes.
 func (g *Problem) skinny() bool {
-	return g.SMs == 0 && g.M <= skinnyRows && g.N*g.K*g.DType.Size() >= skinnyLeast && g.plain()
+	return !g.Fixed && g.SMs == 0 && g.M <= skinnyRows && g.N*g.K*g.DType.Size() >= skinnyLeast && g.plain()
 }
 
 // plain reports whether g is one product of matrices whose elements have no gaps, of a type that hocket's kernel has.
@@ -76,6 +76,9 @@ func (h *Host) compileSkinny(g *Problem) (*nvlib.Launch, error) {
 // on the number of rows.
 func (h *Host) PrepareRows(p Product, relu, constant bool, most int) ([]*nvlib.Launch, error) {
 	p.Merge()
+	if last := p.Dims[len(p.Dims)-1]; p.bias != 0 && last.bias != 1 && last.N > 1 {
+		return nil, nil
+	}
 	items := p.items()
 	if len(items) > most {
 		return nil, nil
