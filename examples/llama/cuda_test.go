@@ -32,8 +32,9 @@ func gpus(t *testing.T) *hocket.Machine {
 	return m
 }
 
-// TestLargeCUDA: of a model too large for the evaluator, in bf16, the logits of teacher-forced steps are no farther from
-// those in f32 than Hugging Face transformers' in bf16 are, in the mean and at most: tools/llama_large.py wrote both.
+// TestLargeCUDA: of a model too large for the evaluator, in bf16, the logits of teacher-forced steps are no farther
+// from those in f32 than Hugging Face transformers' in bf16 are, in the mean and at most: tools/llama_large.py
+// wrote both.
 func TestLargeCUDA(t *testing.T) {
 	if *largeFlag == "" {
 		t.Skip("no folder with a large model: -large, see tools/README.md")
@@ -97,9 +98,9 @@ func errorsOf(got, want []float64, vocab int) (mean, most float64) {
 	return mean / float64(len(all)), slices.Max(all)
 }
 
-// TestFixedCUDA: where algorithms are fixed, the tokens of a sequence in bf16 do not depend on what it is batched with,
-// nor on the chunks, though kernels of many rows are others than those of few; runs beside that miss their deadlines lose no state. There are
-// two ranks, on two GPUs or, with HOCKET_RANKS_PER_GPU=2, on one.
+// TestFixedCUDA: where algorithms are fixed, the tokens of a sequence in bf16 do not depend on what it is batched
+// with, nor on the chunks, though kernels of many rows are others than those of few; runs beside that miss their
+// deadlines lose no state. There are two ranks, on two GPUs or, with HOCKET_RANKS_PER_GPU=2, on one.
 func TestFixedCUDA(t *testing.T) {
 	c := &config{Type: "llama", Act: "silu", Eps: 1e-5, DType: "bfloat16", Layers: 3, Hidden: 1024, Inner: 2816, Heads: 16,
 		KVHeads: 4, HeadDim: 64, Vocab: 2048}

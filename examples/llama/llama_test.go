@@ -229,7 +229,8 @@ func TestAloneAsInBatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := aloneAsInBatch{machine: machine(t), config: c, ranks: []int{1, 2, 4}, opts: hocket.LoadOptions{Strategy: "sequential"}}
+	x := aloneAsInBatch{machine: machine(t), config: c, ranks: []int{1, 2, 4},
+		opts: hocket.LoadOptions{Strategy: "sequential"}}
 	x.run(t, longtest.Of(12, 1000))
 }
 

@@ -18,7 +18,8 @@ var (
 	tracedRuns = flag.Int("traced.rounds", 7, "how often TestTracedLayers measures on the CUDA machine")
 )
 
-// tracedMost is how much of a layer's time by graph tracing may cost here; on two H100 it is 0.4 to 4.3 % (docs/trace.md).
+// tracedMost is how much of a layer's time by graph tracing may cost here; on two H100 it is 0.4 to 4.3 %
+// (docs/trace.md).
 const tracedMost = 0.1
 
 // tracing is one way to load a layer's program.

@@ -55,7 +55,8 @@ func (s *stub) PrepareNorm(n *device.Norm, sumIsResidual, outIsIn bool) (device.
 	if width%8 != 0 || !n.Reduced && rows > s.norms {
 		return nil, device.ErrUnsupported
 	}
-	s.note("prepare a norm of %d rows, sum is residual %v, out is in %v, reduced %v", rows, sumIsResidual, outIsIn, n.Reduced)
+	s.note("prepare a norm of %d rows, sum is residual %v, out is in %v, reduced %v", rows, sumIsResidual, outIsIn,
+		n.Reduced)
 	return &stubCall{s}, nil
 }
 

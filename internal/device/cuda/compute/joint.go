@@ -10,8 +10,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// addJoint computes linears of one x at once: by one kernel where that is measured to be faster than one after the other,
-// else side by side where they are small. One after the other is what stays where bits must not follow from a measurement.
+// addJoint computes linears of one x at once: by one kernel where that is measured to be faster than one after the
+// other, else side by side where they are small. One after the other is what stays where bits must not follow from
+// a measurement.
 func (b *builder) addJoint(dk *device.Kernel) error {
 	decline := func(why string) error { return fmt.Errorf("%w: linears at once: %s", device.ErrUnsupported, why) }
 	linears := len(dk.Ins) - 1

@@ -13,16 +13,16 @@ import (
 // tileSide is what cuBLASLt's blocks have of rows and columns, about.
 const tileSide = 128
 
-// fills reports whether g has a block for each of so many multiprocessors. Two that have gain nothing beside each other:
-// seen with gate and up of 512 rows on two H100, 2 % slower.
+// fills reports whether g has a block for each of so many multiprocessors. Two that have gain nothing beside each
+// other: seen with gate and up of 512 rows on two H100, 2 % slower.
 func (g *Problem) fills(sms int) bool {
 	tiles := g.Batch * ((g.M + tileSide - 1) / tileSide) * ((g.N + tileSide - 1) / tileSide)
 	return tiles >= int64(sms)
 }
 
-// PrepareBeside returns one launch for products that run side by side in graphs, and one after the other elsewhere; nil
-// where each fills the GPU, some product is not cuBLASLt's, or rows are so few that hocket's kernel may take all or some.
-// The context is current.
+// PrepareBeside returns one launch for products that run side by side in graphs, and one after the other elsewhere;
+// nil where each fills the GPU, some product is not cuBLASLt's, or rows are so few that hocket's kernel may take
+// all or some. The context is current.
 func (h *Host) PrepareBeside(list []Problem) (all *Launch, err error) {
 	small := false
 	for i := range list {
@@ -164,7 +164,8 @@ func (st *Launch) multiply(ws nvlib.Ptr, s nvlib.Stream) error {
 	return st.Library.Multiply(st.Product, ws, st.Need, s)
 }
 
-// EndBranches gives the branches back with the world, but for workspaces, which go with its heaps. The context is current.
+// EndBranches gives the branches back with the world, but for workspaces, which go with its heaps. The context is
+// current.
 func (h *Host) EndBranches() error {
 	var errs []error
 	for _, all := range h.branches {

@@ -9,7 +9,8 @@ const (
 	// watchful is how long devices are asked again and again: to be told of their end, or to sleep, would take longer than
 	// short runs do.
 	watchful = 2 * time.Millisecond
-	// restless is what part of the time that a run has taken so far a nap may be: its caller learns of its end so much later.
+	// restless is what part of the time that a run has taken so far a nap may be: its caller learns of its end so
+	// much later.
 	restless = 64
 	longest  = 500 * time.Microsecond
 )
