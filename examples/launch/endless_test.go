@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/ir"
 )
 
@@ -197,7 +198,7 @@ func TestEndless(t *testing.T) {
 
 // TestEndlessCUDA runs the kernel on a GPU. Where it takes longer than closing waits, the GPU is lost to its process.
 func TestEndlessCUDA(t *testing.T) {
-	if err := gpus(t).Close(); err != nil {
+	if err := modeltest.GPUs(t).Close(); err != nil {
 		t.Fatal(err)
 	}
 	const deadline = 2 * time.Second

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket"
-	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/modeltest"
 )
 
 // TestLaunch runs the example where a Go function stands in for its kernel.
@@ -112,23 +112,9 @@ func compared(t *testing.T, m *hocket.Machine, prog *hocket.Program, ranks int, 
 	return nil
 }
 
-// gpus opens the CUDA machine, or skips the test.
-func gpus(t *testing.T) *hocket.Machine {
-	t.Helper()
-	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: "cuda"})
-	if err != nil && os.Getenv(devicetest.RequireVariable) == "" {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = m.Close() })
-	return m
-}
-
 // TestLaunchCUDA runs the example's kernel on a GPU, call by call and by graph, on two where there are as many.
 func TestLaunchCUDA(t *testing.T) {
-	m := gpus(t)
+	m := modeltest.GPUs(t)
 	text, err := os.ReadFile("swish.hkt")
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +155,7 @@ func init() {
 
 // TestLaunchTriton runs what Triton makes of such a kernel, as PTX and as a cubin.
 func TestLaunchTriton(t *testing.T) {
-	m := gpus(t)
+	m := modeltest.GPUs(t)
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip(err)

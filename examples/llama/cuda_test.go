@@ -4,33 +4,18 @@ import (
 	"flag"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
 	"hocket.example/hocket"
-	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/modeltest"
 )
 
 var (
 	largeFlag = flag.String("large", "", "a `FOLDER` that tools/llama_large.py wrote, for TestLargeCUDA")
 	batchFlag = flag.Int("batches", 25, "how many batches TestFixedCUDA draws")
 )
-
-// gpus opens the CUDA machine, or skips the test.
-func gpus(t *testing.T) *hocket.Machine {
-	t.Helper()
-	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: "cuda"})
-	if err != nil && os.Getenv(devicetest.RequireVariable) == "" {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = m.Close() })
-	return m
-}
 
 // TestLargeCUDA: of a model too large for the evaluator, in bf16, the logits of teacher-forced steps are no farther
 // from those in f32 than Hugging Face transformers' in bf16 are, in the mean and at most: tools/llama_large.py
@@ -55,7 +40,7 @@ func TestLargeCUDA(t *testing.T) {
 	}
 	mean, most := errorsOf(x.Floats(), g.logits[0], int(c.Vocab))
 	t.Logf("transformers: rows of logits off by %.3g in the mean, %.3g at most, of their length", mean, most)
-	m := gpus(t)
+	m := modeltest.GPUs(t)
 	for _, graph := range []bool{false, true} {
 		t.Run(fmt.Sprintf("graph=%v", graph), func(t *testing.T) {
 			l, err := load(m, c, 2, hocket.LoadOptions{Strategy: "auto", Graph: graph})
@@ -107,7 +92,7 @@ func TestFixedCUDA(t *testing.T) {
 	if err := c.settle(); err != nil {
 		t.Fatal(err)
 	}
-	m := gpus(t)
+	m := modeltest.GPUs(t)
 	for _, graph := range []bool{false, true} {
 		t.Run(fmt.Sprintf("graph=%v", graph), func(t *testing.T) {
 			x := aloneAsInBatch{machine: m, config: c, ranks: []int{2},

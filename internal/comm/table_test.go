@@ -147,8 +147,10 @@ func TestPolicy(t *testing.T) {
 		{Policy{Algorithm: "direct"}, "", device.Tuning{Algo: "ll", Blocks: 3}, device.Tuning{Algo: "two-shot"}, "table"}, // operands are private
 		{Policy{Algorithm: "ll", Fixed: true}, "two-shot-push", device.Tuning{Algo: "two-shot-push"}, device.Tuning{Algo: "two-shot-push"}, "pinned"},
 		{Policy{}, "ll", device.Tuning{Algo: "ll", Blocks: 3}, device.Tuning{Algo: "ll"}, "pinned"},
-		{Policy{Sparing: true}, "", device.Tuning{Algo: "chunked"}, device.Tuning{Algo: "two-shot"}, "default"}, // too large for chunked
-		{Policy{Sparing: true, Algorithm: "ll"}, "", device.Tuning{Algo: "ll", Blocks: 3}, device.Tuning{Algo: "ll"}, "policy"},
+		// It is too large for chunked.
+		{Policy{Sparing: true}, "", device.Tuning{Algo: "chunked"}, device.Tuning{Algo: "two-shot"}, "default"},
+		{Policy{Sparing: true, Algorithm: "ll"}, "", device.Tuning{Algo: "ll", Blocks: 3}, device.Tuning{Algo: "ll"},
+			"policy"},
 		{Policy{Sparing: true}, "ll", device.Tuning{Algo: "ll", Blocks: 3}, device.Tuning{Algo: "ll"}, "pinned"},
 	} {
 		a, b := small.instance(), large.instance()

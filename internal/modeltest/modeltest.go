@@ -3,10 +3,12 @@ package modeltest
 
 import (
 	"context"
+	"os"
 	"testing"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/world"
 )
 
@@ -40,4 +42,22 @@ func Load(t testing.TB, m *hocket.Machine, text string, opts hocket.LoadOptions)
 		t.Fatalf("%v\n%s", err, text)
 	}
 	return model
+}
+
+// GPUs opens the CUDA machine, which the test imports, or skips the test where there is none and none is required.
+func GPUs(t testing.TB) *hocket.Machine {
+	t.Helper()
+	m, err := hocket.Open(context.WithoutCancel(t.Context()), hocket.MachineOptions{Name: "cuda"})
+	if err != nil && os.Getenv(devicetest.RequireVariable) == "" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
 }

@@ -47,8 +47,6 @@ var Topics = []Topic{
 	topic("host", "Host", "who what ranks issue us iqr", "what ranks issue", ""),
 	topic("links", "Links", "who what issue bytes gbs", "", ""),
 	topic("contention", "Collectives beside a GEMM", "who op ranks ctas gemm_sms algorithm slowdown gbs", "", ""),
-	topic("predictions", "Predictions of layers", "who op m n k ranks strategy issue us iqr gemm_us gemm2_us gemm4_us "+
-		"wire_us wire2_us wire4_us predicted_us alone_us auto", "", ""),
 	topic("nodes", "Between nodes", "who what bytes nodes ranks way issue us iqr predicted_us", "", ""),
 	topic("soak", "Soaks", "who ranks seconds runs loads deadlines_missed passes device_first_mib device_last_mib "+
 		"malloc_first_mib malloc_last_mib", "", ""),
@@ -81,8 +79,7 @@ func init() {
 		"loads deadlines_missed passes passed failed skipped line times") {
 		kinds[c] = regexp.MustCompile(`^(\d+|-)$`)
 	}
-	for _, c := range strings.Fields("gemm2_us gemm4_us wire_us wire2_us wire4_us alone_us " +
-		"predicted_us single_us host_us bound_us us iqr bounds bounds_iqr gemm_us gemm_iqr " +
+	for _, c := range strings.Fields("predicted_us single_us host_us bound_us us iqr bounds bounds_iqr gemm_us gemm_iqr " +
 		"link_gbs gbs slowdown device_first_mib device_last_mib malloc_first_mib malloc_last_mib") {
 		kinds[c] = regexp.MustCompile(`^(-?\d+(\.\d+)?|-)$`)
 	}

@@ -23,7 +23,7 @@ func judged(t *testing.T, again string, lines ...string) string {
 	return b.String()
 }
 
-// layer is a row of predictions.tsv.
+// layer is a row that measure writes.
 func layer(strategy, us, predicted, alone string) string {
 	return "2xH100 1.0 0123456 2026-11-27 hocket gemm-rs 1024 8192 8192 2 " + strategy + " graph " + us +
 		" 1.0 100.0 50.0 25.0 50.0 25.0 12.5 " + predicted + " " + alone + " exchange x"

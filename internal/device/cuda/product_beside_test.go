@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/ir"
 )
@@ -152,31 +151,17 @@ func TestBesideReal(t *testing.T) {
 	d, must := w.Device(0).(*dev), mustOf(t)
 	s, err := d.NewStream(device.StreamOptions{})
 	must(err)
-	room := func(shape ...int64) device.View {
-		v := device.View{DType: ir.BF16, Shape: shape, Strides: strided.RowMajor(shape)}
-		mem, err := d.alloc(v.Elements()*2, device.Private)
-		must(err)
-		must(d.bound(func() error { return d.site.fill(mem.addr, mem.bytes, gemm.NoiseOf(v.DType), 0) }))
-		v.Mem = mem
-		return v
-	}
-	fetch := func(v device.View) (vals []float64) {
-		must(d.bound(func() (err error) {
-			vals, err = d.site.fetch(v.Mem.(*memory).addr, v.DType, v.Elements())
-			return err
-		}))
-		return vals
-	}
+	room, fetch := noises(t, d)
 	const depth = 4096
-	weights := []device.View{room(2048, depth), room(512, depth), room(512, depth)}
+	weights := []device.View{room(ir.BF16, 2048, depth), room(ir.BF16, 512, depth), room(ir.BF16, 512, depth)}
 	for _, rows := range []int64{96, 128, 512} {
-		x := room(rows, depth)
+		x := room(ir.BF16, rows, depth)
 		k := device.Kernel{Op: ir.OpLinear, Joint: true, Constant: true, Red: ir.NoRed,
 			Ins: append([]device.View{x}, weights...)}
 		var want [][]float64
 		for _, weight := range weights {
-			out := room(rows, weight.Shape[0])
-			k.Outs = append(k.Outs, room(rows, weight.Shape[0]))
+			out := room(ir.BF16, rows, weight.Shape[0])
+			k.Outs = append(k.Outs, room(ir.BF16, rows, weight.Shape[0]))
 			one, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, weight}, Outs: []device.View{out},
 				Constant: true, Red: ir.NoRed})
 			must(err)

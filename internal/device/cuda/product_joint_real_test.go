@@ -11,6 +11,27 @@ import (
 	"hocket.example/hocket/ir"
 )
 
+// noises returns what makes tensors of noise on a device, and what fetches them.
+func noises(t *testing.T, d *dev) (room func(dt ir.DType, shape ...int64) device.View, fetch func(device.View) []float64) {
+	must := mustOf(t)
+	room = func(dt ir.DType, shape ...int64) device.View {
+		v := device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
+		mem, err := d.alloc(v.Elements()*dt.Size(), device.Private)
+		must(err)
+		must(d.bound(func() error { return d.site.fill(mem.addr, mem.bytes, gemm.NoiseOf(dt), 0) }))
+		v.Mem = mem
+		return v
+	}
+	fetch = func(v device.View) (vals []float64) {
+		must(d.bound(func() (err error) {
+			vals, err = d.site.fetch(v.Mem.(*memory).addr, v.DType, v.Elements())
+			return err
+		}))
+		return vals
+	}
+	return room, fetch
+}
+
 // TestJointReal holds linears of one x at once, where that is faster, to those computed alone: within their bound, and
 // to the bits of 32 rows.
 func TestJointReal(t *testing.T) {
@@ -23,21 +44,7 @@ func TestJointReal(t *testing.T) {
 	d, must := world.Device(0).(*dev), mustOf(t)
 	s, err := d.NewStream(device.StreamOptions{})
 	must(err)
-	room := func(dt ir.DType, shape ...int64) device.View {
-		v := device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
-		mem, err := d.alloc(v.Elements()*dt.Size(), device.Private)
-		must(err)
-		must(d.bound(func() error { return d.site.fill(mem.addr, mem.bytes, gemm.NoiseOf(dt), 0) }))
-		v.Mem = mem
-		return v
-	}
-	fetch := func(v device.View) (vals []float64) {
-		must(d.bound(func() (err error) {
-			vals, err = d.site.fetch(v.Mem.(*memory).addr, v.DType, v.Elements())
-			return err
-		}))
-		return vals
-	}
+	room, fetch := noises(t, d)
 	run := func(k device.Kernel) bool {
 		k.Red = ir.NoRed
 		l, err := d.Prepare(k)

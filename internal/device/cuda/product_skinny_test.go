@@ -101,7 +101,8 @@ func (p *pickyKernels) Steps(t kernels.Target, q kernels.Problem) ([]kernels.Ste
 	return p.fakeGPU.Steps(t, q)
 }
 
-// TestFixedRows: which kernel computes a fixed product does not depend on the number of rows, and cuBLASLt is not asked.
+// TestFixedRows: which kernel computes a fixed product does not depend on the number of rows, and cuBLASLt is not
+// asked.
 func TestFixedRows(t *testing.T) {
 	view := func(dt ir.DType, shape ...int64) device.View {
 		return device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}

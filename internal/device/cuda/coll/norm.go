@@ -114,7 +114,8 @@ func PlanNorm(t Team, norm *device.Norm, all []NormPart) *Plan {
 		list := make([][]Action, len(all))
 		for i := range all {
 			n := &all[i]
-			k := kernels.ReduceNorm{DType: n.In.DType, Members: members, Rows: int(rows), Packs: n.Packs(), Blocks: int(blocks), Eps: norm.Eps,
+			k := kernels.ReduceNorm{DType: n.In.DType, Members: members, Rows: int(rows), Packs: n.Packs(),
+				Blocks: int(blocks), Eps: norm.Eps,
 				In: n.In.Addr, Residual: n.residual.Addr, Weight: n.weight.Addr, Sum: n.sum.Addr, Out: n.out.Addr, Data: lines.At, Half: lines.half()}
 			if n.across {
 				k.Read, k.ReadHalf = read.At[i], read.half()

@@ -133,16 +133,24 @@ func (b *builder) stage(k *kernel) error {
 		if in.N == 0 || !far && (!in.Overlaps(&k.out) || aliasable && in.Same(&k.out)) {
 			continue
 		}
-		m, at, err := b.Scratch(in.Bytes())
-		if err != nil {
+		if err := b.copied(in); err != nil {
 			return err
 		}
-		safe := in.In(m, at)
-		if err := b.AddCopy(safe, *in); err != nil {
-			return err
-		}
-		k.ins[i] = safe
 	}
+	return nil
+}
+
+// copied has a view be of a dense copy in memory of the launch.
+func (b *builder) copied(v *strided.View) error {
+	m, at, err := b.Scratch(v.Bytes())
+	if err != nil {
+		return err
+	}
+	dense := v.In(m, at)
+	if err := b.AddCopy(dense, *v); err != nil {
+		return err
+	}
+	*v = dense
 	return nil
 }
 

@@ -78,15 +78,9 @@ func (b *builder) addFixed(k *kernel, constant bool) error {
 		}
 		if len(own) == 0 && p.Kb == 1 && k.out.DType.Size() == 2 {
 			if !x.Dense() {
-				m, at, err := b.Scratch(x.Bytes())
-				if err != nil {
+				if err := b.copied(x); err != nil {
 					return err
 				}
-				dense := x.In(m, at)
-				if err := b.AddCopy(dense, *x); err != nil {
-					return err
-				}
-				*x = dense
 			}
 			if own, err = b.site.GEMMs.PrepareRows(k.product(), k.Relu, constant, math.MaxInt); err != nil {
 				return err
