@@ -12,7 +12,9 @@ import (
 )
 
 // noises returns what makes tensors of noise on a device, and what fetches them.
-func noises(t *testing.T, d *dev) (room func(dt ir.DType, shape ...int64) device.View, fetch func(device.View) []float64) {
+func noises(t *testing.T, d *dev) (
+	room func(dt ir.DType, shape ...int64) device.View, fetch func(device.View) []float64,
+) {
 	must := mustOf(t)
 	room = func(dt ir.DType, shape ...int64) device.View {
 		v := device.View{DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}

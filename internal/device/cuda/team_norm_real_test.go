@@ -319,14 +319,16 @@ func (n *normSweep) time(rows, width int64) {
 	behind := &device.Norm{Eps: norm.Eps, Reduced: true}
 	for r := range norm.Parts {
 		at := func(k int64) device.View { return n.at(r, k, rows, width) }
-		behind.Parts = append(behind.Parts, device.NormPart{In: at(5), Residual: at(1), Weight: n.at(r, 2, width), Sum: at(6), Out: at(7)})
+		behind.Parts = append(behind.Parts, device.NormPart{In: at(5), Residual: at(1), Weight: n.at(r, 2, width),
+			Sum: at(6), Out: at(7)})
 	}
 	all, err = n.own.norms(behind.Parts)
 	n.must(err)
 	n.compare(rows * width)
 	two := n.chained(sum, n.launches(behind, all))
 	n.compare(rows * width)
-	fmt.Printf("%4d x %5d  %7.1f KiB  %s %6.2f  three %6.2f  two %6.2f  one %6.2f\n", rows, width, float64(2*rows*width)/1024, by, alone, three, two, one)
+	fmt.Printf("%4d x %5d  %7.1f KiB  %s %6.2f  three %6.2f  two %6.2f  one %6.2f\n", rows, width,
+		float64(2*rows*width)/1024, by, alone, three, two, one)
 }
 
 // launches are made whatever the size.
