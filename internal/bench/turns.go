@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,9 +22,10 @@ import (
 // In a folder: T.ask says "ag-gemm 8192x8192x28672", T.answer holds lines of JSON, as
 // ReadPeers reads them. T grows. Each file is renamed into place.
 type turns struct {
-	dir   string
-	times map[string][]float64 // of the layer under way, by name
-	names []string             // In the order of the first answer
+	dir    string
+	times  map[string][]float64 // of the layer under way, by name
+	names  []string             // In the order of the first answer
+	issued map[string]string    // by name; "eager" where the answer does not say
 }
 
 // peerPatience is how long an answer may take: the first waits for the program to start.
@@ -50,8 +52,9 @@ func (t *turns) ask(ctx context.Context, op string, s Shape, counts bool) error 
 			t.names = append(t.names, p.Name)
 		}
 		if t.times == nil {
-			t.times = map[string][]float64{}
+			t.times, t.issued = map[string][]float64{}, map[string]string{}
 		}
+		t.issued[p.Name] = cmp.Or(p.Issued, "eager")
 		t.times[p.Name] = append(t.times[p.Name], p.Micros)
 	}
 	return nil
@@ -75,9 +78,9 @@ func (t *turns) take(op string, s Shape, ranks int) []contest.Peer {
 	for _, name := range t.names {
 		f := contest.FigureOf(t.times[name])
 		out = append(out, contest.Peer{Op: op, Name: name, Ranks: ranks, Shape: s.String(), DType: "bf16",
-			Issued: "eager", Micros: f.Median, Spread: f.Spread})
+			Issued: t.issued[name], Micros: f.Median, Spread: f.Spread})
 	}
-	t.times, t.names = nil, nil
+	t.times, t.names, t.issued = nil, nil, nil
 	return out
 }
 

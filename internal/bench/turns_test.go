@@ -49,7 +49,7 @@ func TestTurns(t *testing.T) {
 	opts := tiny("gemm-rs")
 	opts.Rounds, opts.Turns = 3, dir
 	opts.Shapes = append(opts.Shapes, Shape{M: 8, N: 4, K: 4})
-	asked := answering(t, dir, `{"op": "gemm-rs", "name": "fused", "ranks": 2, "us": US}`+"\n"+`{"op": "gemm-rs", "name": "GEMM alone", "ranks": 2, "us": 7}`, 10)
+	asked := answering(t, dir, `{"op": "gemm-rs", "name": "fused", "ranks": 2, "us": US}`+"\n"+`{"op": "gemm-rs", "name": "GEMM alone", "ranks": 2, "issued": "graph", "us": 7}`, 10)
 	rep, err := Run(t.Context(), "gemm-rs", opts)
 	if err != nil {
 		t.Fatal(err)
@@ -59,12 +59,14 @@ func TestTurns(t *testing.T) {
 		t.Errorf("asked %v", got)
 	}
 	// Of five answers to each shape the first two were to warm up.
-	peer := func(name, shape string, us, spread float64) contest.Peer {
-		return contest.Peer{Op: "gemm-rs", Name: name, Ranks: 2, Shape: shape, DType: "bf16", Issued: "eager",
+	peer := func(name, shape, issued string, us, spread float64) contest.Peer {
+		return contest.Peer{Op: "gemm-rs", Name: name, Ranks: 2, Shape: shape, DType: "bf16", Issued: issued,
 			Micros: us, Spread: spread}
 	}
-	peers := []contest.Peer{peer("fused", "24x20x12", 104, 1), peer("GEMM alone", "24x20x12", 7, 0),
-		peer("fused", "8x4x4", 109, 1), peer("GEMM alone", "8x4x4", 7, 0)}
+	peers := []contest.Peer{
+		peer("fused", "24x20x12", "eager", 104, 1), peer("GEMM alone", "24x20x12", "graph", 7, 0),
+		peer("fused", "8x4x4", "eager", 109, 1), peer("GEMM alone", "8x4x4", "graph", 7, 0),
+	}
 	if !slices.Equal(rep.Peers, peers) {
 		t.Errorf("got %v", rep.Peers)
 	}

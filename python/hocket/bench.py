@@ -32,11 +32,12 @@ PROGRAMS = {
     "ag-gemm": "func f(%x: bf16[M/tp, K], %w: bf16[N/tp, K]) -> bf16[M, N/tp]",
     "gemm-rs": "func f(%x: bf16[M, K/tp], %w: bf16[N, K/tp]) -> bf16[M/tp, N]",
     "gemm-ar": "func f(%x: bf16[M, K/tp], %w: bf16[N, K/tp]) -> bf16[M, N]",
+    "gemm-ag": "func f(%x: bf16[M/tp, K], %w: bf16[N, K]) -> bf16[M, N]",
 }
 
 
 def program(kind, m, n, k, ranks):
-    """The text of a layer: all_gather and linear, linear and reduce_scatter, or linear and all_reduce."""
+    """The text of a layer: all_gather and linear, or linear and reduce_scatter, all_reduce or all_gather."""
     return f"dim M = {m}\ndim N = {n}\ndim K = {k}\ndim R = {ranks}\nmesh tp[R]\n{PROGRAMS[kind]} {{\n" \
            "  %y = linear %x, %w\n  return %y\n}\n"
 

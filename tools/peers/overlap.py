@@ -2,12 +2,13 @@
 
     torchrun --nproc_per_node=2 overlap.py [--shapes 8192x28672x8192,2048x8192x28672] [--rounds 7]
     torchrun --nproc_per_node=2 overlap.py --turns FOLDER & hocket bench ag-gemm -m cuda -n 2 --turns FOLDER
+    torchrun --nproc_per_node=2 overlap.py --hocket sequential,exchange,auto
 
 Prints a line of JSON for each figure: microseconds of the slowest rank, median of rounds in turns. A round is what one of
 `hocket bench ag-gemm` is: rest, the GEMM alone six times, a barrier, a call and then six that are timed, a barrier, the GEMM alone six
 times, without synchronisation between them; so all are timed on a GPU that is as warm, by links that are awake. With --turns it times
-what hocket asks for, when it asks, prints nothing, and ends where nothing has been asked for two minutes. Shapes are MxNxK over all
-ranks.
+what hocket asks for, when it asks, prints nothing, and ends where nothing has been asked for two minutes. With --hocket it also times
+hocket's programs by these strategies, called from torch: the package must be there. Shapes are MxNxK over all ranks.
 """
 import argparse
 import json
@@ -26,18 +27,31 @@ SHAPES = "8192x28672x8192,8192x8192x28672,2048x28672x8192,2048x8192x28672,8192x1
 OPS = "ag-gemm", "gemm-rs", "gemm-ar", "gemm-ag"
 PIECES = 4  # of a rank's rows, where pieces of a result are gathered beside the GEMM
 CHAIN = 6
+GRAPH = ", torch graph"  # ends the names of ways that are captured in torch's graphs
+OFF = 1 / 8  # how far results may be apart, in root mean squares of a result
 INNER = 128  # operands are products of matrices of that rank, as hocket's
 RESTING = 0.1  # seconds before each round, as hocket's
 PATIENCE = 120  # seconds for a question
 
 
+def eager(call):
+    """A way: what makes one call, and what makes a chain of them."""
+
+    def chain():
+        for _ in range(CHAIN):
+            call()
+
+    return call, chain
+
+
 class Bench:
-    def __init__(self):
+    def __init__(self, strategies):
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.dev = torch.device("cuda", self.rank)
         self.group = dist.group.WORLD.group_name
         self.flag = torch.zeros(1, device=self.dev)
         self.ready = None  # the layer that is set up
+        self.strategies, self.models = strategies, []
 
     def say(self, line):
         if self.rank == 0:
@@ -51,7 +65,7 @@ class Bench:
         return torch.mm(uniform(rows, INNER), uniform(INNER, cols), out=out)
 
     def calls(self, op, shape):
-        """The GEMM alone, and what is timed beside it, by name."""
+        """The GEMM alone, what is timed beside it, by name, and the operands. The first returns the result."""
         m, n, k = (int(e) for e in shape.split("x"))
         if op == "ag-gemm":
             return self.gathered(m, n, k)
@@ -66,12 +80,12 @@ class Bench:
 
         def sequential():
             dist.all_gather_into_tensor(all_x, x)
-            torch.mm(all_x, w, out=y)
+            return torch.mm(all_x, w, out=y)
 
         return lambda: torch.mm(whole, w, out=y), {
             "nccl, then GEMM": sequential,
             "torch fused": lambda: torch.ops.symm_mem.fused_all_gather_matmul(x, [w], 0, self.group),
-        }
+        }, (x, w)
 
     def reduced(self, op, m, n, k):
         """The contraction is spread over ranks; its partial results are reduced, to rows or on all."""
@@ -82,18 +96,20 @@ class Bench:
         def scattered():
             torch.mm(x, w, out=y)
             dist.reduce_scatter_tensor(rows, y)
+            return rows
 
         def everywhere():
             torch.mm(x, w, out=y)
             dist.all_reduce(y)
+            return y
 
         alone = lambda: torch.mm(x, w, out=y)
         if op == "gemm-ar":
-            return alone, {"GEMM, then nccl": everywhere}
+            return alone, {"GEMM, then nccl": everywhere}, (x, w)
         return alone, {
             "GEMM, then nccl": scattered,
             "torch fused": lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(x, w, "sum", 0, self.group),
-        }
+        }, (x, w)
 
     def spread(self, m, n, k):
         """Each rank multiplies its rows by the whole weight, and all get the whole result. torch has no fused op for it."""
@@ -106,6 +122,7 @@ class Bench:
         def sequential():
             torch.mm(x, w, out=y)
             dist.all_gather_into_tensor(whole, y)
+            return whole
 
         def pieces():
             main = torch.cuda.current_stream()
@@ -119,41 +136,83 @@ class Bench:
         return lambda: torch.mm(x, w, out=y), {
             "GEMM, then nccl": sequential,
             f"nccl, {PIECES} pieces on two streams": pieces,
-        }
+        }, (x, w)
+
+    def program(self, op, shape, strategy, x, w, want):
+        """Ways of hocket's program: eager, and in torch's graphs."""
+        import hocket.bench
+
+        hocket.init("cuda", timeout=PATIENCE)
+        m, n, k = (int(e) for e in shape.split("x"))
+        model = hocket.load(hocket.bench.program(op, m, n, k, self.ranks), strategy=strategy)
+        self.models.append(model)
+        model.bind("w", w)
+        for _ in range(3):
+            got = model(x)
+        model.synchronize()
+        off = (got.float() - want).abs().max() / want.square().mean().sqrt()
+        if not off < OFF:
+            raise RuntimeError(f"the result is off by {off:.3g}")
+        one, chain = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        for graph, count in (one, 1), (chain, CHAIN):
+            with torch.cuda.graph(graph):
+                for _ in range(count):
+                    model(x)
+        name = f"hocket from torch, {strategy}"
+        return {name: eager(lambda: model(x)), name + GRAPH: (one.replay, chain.replay)}
 
     def set_up(self, op, shape):
         """Makes operands and warms up; what fails is left out."""
         if self.ready == (op, shape):
             return
-        self.alone = self.others = None
-        torch.cuda.empty_cache()
-        self.alone, self.others = self.calls(op, shape)
-        for name in list(self.others):
+        self.close()
+        self.alone, calls, (x, w) = self.calls(op, shape)
+
+        def warmed(name, call):
+            for _ in range(3):
+                self.alone()
+                call()
+            return {name: eager(call)}
+
+        def add(name, ways, *args):
             try:
-                for _ in range(3):
-                    self.alone()
-                    self.others[name]()
+                self.others.update(ways(*args))
                 torch.cuda.synchronize()
             except Exception as e:
                 self.say(f"{op} by {name}, {shape}: {str(e).splitlines()[0][:150]}")
-                del self.others[name]
+
+        for name, call in calls.items():
+            add(name, warmed, name, call)
+        if self.strategies:
+            want, weight = next(iter(calls.values()))().float(), w.t().contiguous()  # as a linear has it
+        for strategy in self.strategies:
+            add(f"hocket, {strategy}", self.program, op, shape, strategy, x, weight, want)
         self.ready = op, shape
 
-    def once(self, call):
-        """Microseconds of the GEMM alone and of the call."""
+    def close(self):
+        """Lets go of the layer that is set up."""
+        self.ready, self.alone, self.others = None, None, {}
+        torch.cuda.synchronize()
+        for model in self.models:
+            model.close()
+        self.models = []
+        torch.cuda.empty_cache()
+
+    def once(self, way):
+        """Microseconds of the GEMM alone and of a call by a way."""
         at = [torch.cuda.Event(enable_timing=True) for _ in range(6)]
         torch.cuda.synchronize()
         dist.barrier()
         time.sleep(RESTING)
         torch.cuda._sleep(2_000_000)  # the host gets ahead of the device
-        for part, what in enumerate((self.alone, call, self.alone)):
+        alone = eager(self.alone)
+        for part, (call, chain) in enumerate((alone, way, alone)):
             if part > 0:
                 dist.all_reduce(self.flag)
-            if what is call:
-                what()
+            if part == 1:
+                call()
             at[2 * part].record()
-            for _ in range(CHAIN):
-                what()
+            chain()
             at[2 * part + 1].record()
         torch.cuda.synchronize()
         took = [at[2 * part].elapsed_time(at[2 * part + 1]) * 1e3 / CHAIN for part in range(3)]
@@ -166,14 +225,15 @@ class Bench:
         """One sample of each, by name."""
         self.set_up(op, shape)
         out = {"GEMM alone": []}
-        for name, call in self.others.items():
-            alone, took = self.once(call)
+        for name, way in self.others.items():
+            alone, took = self.once(way)
             out["GEMM alone"].append(alone)
             out[name] = [took]
         return out
 
     def lines(self, op, shape, times):
-        figure = lambda name, us: dict(op=op, name=name, ranks=self.ranks, shape=shape, dtype="bf16", issued="eager", us=round(us, 2))
+        figure = lambda name, us: dict(op=op, name=name, ranks=self.ranks, shape=shape, dtype="bf16",
+                                       issued="graph" if name.endswith(GRAPH) else "eager", us=round(us, 2))
         return [json.dumps(figure(name, statistics.median(us))) for name, us in times.items() if us]
 
     def all(self, shapes, rounds):
@@ -216,11 +276,12 @@ def main():
     args.add_argument("--shapes", default=SHAPES)
     args.add_argument("--rounds", type=int, default=7)
     args.add_argument("--turns", default="")
+    args.add_argument("--hocket", metavar="STRATEGIES", default="", help="times hocket's programs, too, by these strategies")
     args = args.parse_args()
     rank = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
-    bench = Bench()
+    bench = Bench([s for s in args.hocket.split(",") if s])
     try:
         symm.enable_symm_mem_for_group(bench.group)  # older torch wants it, newer does it by itself
     except Exception:
@@ -229,6 +290,7 @@ def main():
         bench.answer(args.turns)
     else:
         bench.all(args.shapes.split(","), args.rounds)
+    bench.close()
     dist.destroy_process_group()
 
 
