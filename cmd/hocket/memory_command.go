@@ -310,6 +310,10 @@ func (a *app) explainSnapshot(name string) error {
 			fmt.Fprintf(tw, "private\t%s\tof the segments at the end, for a captured graph or a MemPool alone\n",
 				tensor.Size(x.Private))
 		}
+		if x.PrivateWaiting > 0 {
+			fmt.Fprintf(tw, "held back\t%s\tof these, given back and waiting at the end: no event passes within a capture\n",
+				tensor.Size(x.PrivateWaiting))
+		}
 		fmt.Fprintf(tw, "rounding\t%s\tby which blocks are larger than was asked for\n", tensor.Size(x.Rounding))
 		if x.Planned() {
 			fmt.Fprintf(tw, "a plan\t%s\tfor the same lifetimes, of which %s are live at once\n",

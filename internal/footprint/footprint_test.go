@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/xml"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -54,7 +55,7 @@ func TestSnapshots(t *testing.T) {
 		file                         string
 		reserved, allocated, waiting int64
 	}{
-		{"forum-sync.rank0.pickle.gz", 1308622848, 1308622848, 67108864},
+		{"forum-sync.rank0.pickle.gz", 1308622848, 1308622848, 0},
 		{"forum-record-stream.rank0.pickle.gz", 2919235584, 1308622848, 1677721600},
 		{"forum-record-stream.rank1.pickle.gz", 2785017856, 1308622848, 1543503872},
 		{"none.rank0.pickle.gz", 6006243328, 1308622848, 4831838208},
@@ -70,6 +71,42 @@ func TestSnapshots(t *testing.T) {
 		// Eight weights, the input, a workspace of 32 MiB and two activations.
 		if want := int64(8*8192*8192*2 + 3*4096*8192*2 + 32<<20); x.Bound != want || x.Peak != want {
 			t.Errorf("%s: a plan takes %d, bound %d; want %d", c.file, x.Peak, x.Bound, want)
+		}
+	}
+}
+
+// recorded returns a snapshot that tools/peers/memory.py made with torch 2.11 on two H100.
+func recorded(t *testing.T, name string) *Snapshot {
+	t.Helper()
+	f, err := os.Open(filepath.Join("testdata", "forum-"+name+".rank0.pickle.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	all, err := ReadSnapshot(f)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%s: %d devices, %v", name, len(all), err)
+	}
+	return all[0]
+}
+
+// TestRecordedPeaks: the peaks that are read off snapshots are those that torch counted in the same runs. What waits,
+// and what of it lies in the pool of a graph, is read off the snapshots only.
+func TestRecordedPeaks(t *testing.T) {
+	const activation = 4096 * 8192 * 2
+	for name, want := range map[string]struct{ reserved, allocated, waiting, private, privateWaiting int64 }{
+		"second-stream-eager":      {1310720000, 1308623360, 0, 0, 0},
+		"record_stream-eager":      {3256877056, 1308623360, 31 * activation, 0, 0},
+		"record_stream-graph":      {1715470336, 1308624384, 7 * activation, 8 * activation, 7 * activation},
+		"sync-graph-of-5":          {1379926016, 1375733248, 0, 3 * activation, 0},
+		"reuse-graph-of-5":         {1379926016, 1375733248, 2 * activation, 3 * activation, 2 * activation},
+		"record_stream-graph-of-5": {3862953984, 1375733248, 39 * activation, 40 * activation, 39 * activation},
+	} {
+		x := recorded(t, name).Explain()
+		if x.ReservedPeak != want.reserved || x.AllocatedPeak != want.allocated || x.Waiting != want.waiting ||
+			x.Private != want.private || x.PrivateWaiting != want.privateWaiting {
+			t.Errorf("%s: reserved %d, allocated %d, waiting %d, private %d, of which %d waiting; want %+v", name,
+				x.ReservedPeak, x.AllocatedPeak, x.Waiting, x.Private, x.PrivateWaiting, want)
 		}
 	}
 }
@@ -102,7 +139,8 @@ func TestPrivatePools(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if x := all[0].Explain(); len(all) != 1 || x.Private != 8<<20 || x.ReservedPeak != 16<<20 || x.Waiting != 16<<20 {
+	if x := all[0].Explain(); len(all) != 1 || x.Private != 8<<20 || x.PrivateWaiting != 8<<20 ||
+		x.ReservedPeak != 16<<20 || x.Waiting != 16<<20 {
 		t.Errorf("%d devices, %+v", len(all), x)
 	}
 }
@@ -113,7 +151,8 @@ func TestSimulationAgreesWithSnapshots(t *testing.T) {
 	for _, c := range []struct {
 		policy string
 		want   float64 // of rank 0's snapshot
-	}{{"caching", 1308622848}, {"deferred-free", 2919235584}} {
+	}{{"caching", 1308622848}, {"deferred-free", 2919235584}, {"captured", 3862953984},
+		{"captured-caching", 1379926016}} {
 		s, err := Simulate(p, c.policy, Speed{})
 		if err != nil {
 			t.Fatal(err)
@@ -121,6 +160,19 @@ func TestSimulationAgreesWithSnapshots(t *testing.T) {
 		t.Logf("%s: %+v", c.policy, s.ReservedPeak)
 		if math.Abs(float64(s.ReservedPeak)-c.want) > 0.05*c.want {
 			t.Errorf("%s: %d bytes reserved, torch reserved %.0f", c.policy, s.ReservedPeak, c.want)
+		}
+	}
+	// Captured, there is no host to be slow: all but small blocks is as recorded.
+	for policy, name := range map[string]string{"captured": "record_stream-graph-of-5",
+		"captured-caching": "sync-graph-of-5"} {
+		s, err := Simulate(p, policy, Speed{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := recorded(t, name).Explain()
+		if x.ReservedPeak-s.ReservedPeak != 4<<20 || x.AllocatedPeak-s.AllocatedPeak != 3*512 || s.Waiting != x.Waiting {
+			t.Errorf("%s: %+v, recorded %d reserved, %d allocated, %d waiting", policy, s, x.ReservedPeak,
+				x.AllocatedPeak, x.Waiting)
 		}
 	}
 	// The host's speed is what it depends on: a host slower than the device leaves nothing waiting.
@@ -180,14 +232,37 @@ func TestPicture(t *testing.T) {
 		c.Points = s.Curve
 		curves = append(curves, c)
 	}
+	picture(t, "memory.svg", func(end float64) string {
+		return fmt.Sprintf("time of the host, 0 to %.0f ms", 1e3*end)
+	}, curves, p.ArenaBytes)
+}
+
+// docs/memory-recorded.svg is of the snapshots in testdata.
+func TestRecordedPicture(t *testing.T) {
+	var curves []Curve
+	for _, c := range []struct{ file, name, colour string }{
+		{"second-stream-eager", "all-reduce on a second stream, not recorded, eager (recorded by torch)", "#5b9bd5"},
+		{"record_stream-eager", "record_stream, eager (recorded by torch)", "#e8a33d"},
+		{"record_stream-graph-of-5", "record_stream, five iterations captured (recorded by torch)", "#c0392b"},
+		{"reuse-graph-of-5", "the same with graph_capture_record_stream_reuse (recorded by torch)", "#7d3c98"},
+	} {
+		curves = append(curves, Curve{Name: c.name, Colour: c.colour, Points: recorded(t, c.file).Explain().Curve})
+	}
+	picture(t, "memory-recorded.svg", func(end float64) string {
+		return fmt.Sprintf("allocations of the program, 0 to %.0f", end)
+	}, curves, forumPlan(t, 8).ArenaBytes)
+}
+
+func picture(t *testing.T, name string, axis func(end float64) string, curves []Curve, plan int64) {
+	t.Helper()
 	var b bytes.Buffer
-	if err := WriteCurves(&b, curves, p.ArenaBytes); err != nil {
+	if err := WriteCurves(&b, axis, curves, plan); err != nil {
 		t.Fatal(err)
 	}
 	if err := xml.Unmarshal(b.Bytes(), new(struct{})); err != nil {
 		t.Errorf("the picture is no XML: %v", err)
 	}
-	golden.File(t, filepath.Join("..", "..", "docs", "memory.svg"), b.String())
+	golden.File(t, filepath.Join("..", "..", "docs", name), b.String())
 }
 
 // A page of plans is XML-like enough to hold a rectangle and a title for each buffer, and escapes names.

@@ -184,8 +184,9 @@ type Curve struct {
 	Points []Point
 }
 
-// WriteCurves draws curves of what is reserved over time as one SVG, with a level line for what a plan takes.
-func WriteCurves(w io.Writer, curves []Curve, plan int64) error {
+// WriteCurves draws curves of what is reserved over time as one SVG, with a level line for what a plan takes. axis
+// names the axis that goes from 0 to the last point's At.
+func WriteCurves(w io.Writer, axis func(end float64) string, curves []Curve, plan int64) error {
 	const width, height, left, foot = 760, 360, 70, 40
 	end, top := 0.0, plan
 	for _, c := range curves {
@@ -205,7 +206,7 @@ func WriteCurves(w io.Writer, curves []Curve, plan int64) error {
 		fmt.Fprintf(&b, `<path d="M%d %.1fH%d" stroke="#ddd"/><text x="4" y="%.1f">%.1f GB</text>`+"\n", left,
 			at, width-10, at+4, float64(g)/2)
 	}
-	fmt.Fprintf(&b, `<text x="%d" y="%d">time of the host, 0 to %.0f ms</text>`+"\n", left, height-6, 1e3*end)
+	fmt.Fprintf(&b, `<text x="%d" y="%d">%s</text>`+"\n", left, height-6, html.EscapeString(axis(end)))
 	for k, c := range curves {
 		fmt.Fprintf(&b, `<path fill="none" stroke="%s" stroke-width="2" d="`, c.Colour)
 		last := 0.0

@@ -10,7 +10,7 @@ import (
 )
 
 // Policies lists the policies that Simulate knows.
-func Policies() []string { return []string{"caching", "deferred-free", "captured"} }
+func Policies() []string { return []string{"caching", "deferred-free", "captured", "captured-caching"} }
 
 // Speed is how fast host and device are. The zero value is an H100 whose host runs Python.
 type Speed struct {
@@ -56,14 +56,17 @@ type Simulation struct {
 // stream of their own, which waits for main and for which main waits, and what they use is recorded on it: it is given
 // back once that stream has come to where it was when the buffer was dropped. "captured" is that within the capture
 // of a graph, where no event can be looked at: nothing is given back before its end. With "caching" collectives run
-// on main. The host goes on at its own speed, whatever the device does.
+// on main, and "captured-caching" is that within a capture. A captured program holds the results of a run until those
+// of the next are there, since a graph's results are to be read. The host goes on at its own speed, whatever the device
+// does.
 func Simulate(p *plan.Plan, policy string, s Speed) (*Simulation, error) {
 	if !slices.Contains(Policies(), policy) {
 		return nil, fmt.Errorf("there is no policy %q: one of %v", policy, Policies())
 	}
 	s.fill()
-	m := &simulator{p: p, speed: s, deferred: policy != "caching", captured: policy == "captured",
-		at: map[int32]*block{}, recorded: map[int32]bool{}}
+	m := &simulator{p: p, speed: s, deferred: policy == "deferred-free" || policy == "captured",
+		captured: policy == "captured" || policy == "captured-caching",
+		at:       map[int32]*block{}, recorded: map[int32]bool{}}
 	m.count()
 	for i := range p.Buffers {
 		if b := &p.Buffers[i]; b.Role == plan.RoleInput && b.Space == plan.Arena && b.Bytes > 0 {
@@ -76,6 +79,7 @@ func Simulate(p *plan.Plan, policy string, s Speed) (*Simulation, error) {
 				m.step(&p.Cmds[i], int32(i))
 			}
 		}
+		m.endRun()
 	}
 	return &Simulation{Policy: policy, ReservedPeak: m.a.ReservedPeak, AllocatedPeak: m.a.HeldPeak,
 		Waiting:  m.a.WaitingPeak,
@@ -91,8 +95,16 @@ type simulator struct {
 	at       map[int32]*block // by buffer
 	recorded map[int32]bool   // buffers that the second stream uses
 	last     map[int32]int32  // by buffer: rank 0's last command that uses it
+	results  []dropped        // of this run, held by a captured program
+	earlier  []dropped        // of the run before
 	// host, main and comm are the times that the host and the streams have come to.
 	host, main, comm float64
+}
+
+// dropped is a block that the program is through with, and when the other streams are.
+type dropped struct {
+	b     *block
+	until float64
 }
 
 func (m *simulator) count() {
@@ -133,10 +145,22 @@ func (m *simulator) step(c *plan.Cmd, index int32) {
 				until = math.Inf(1)
 			}
 		}
-		m.a.Free(b, m.host, until)
+		if m.captured && m.p.Buffers[r.Buf].Role == plan.RoleOutput {
+			m.results = append(m.results, dropped{b, until})
+		} else {
+			m.a.Free(b, m.host, until)
+		}
 		delete(m.at, r.Buf)
 		delete(m.recorded, r.Buf)
 	}
+}
+
+// endRun drops the results of the run before.
+func (m *simulator) endRun() {
+	for _, d := range m.earlier {
+		m.a.Free(d.b, m.host, d.until)
+	}
+	m.earlier, m.results = m.results, nil
 }
 
 // run advances the streams by one op.

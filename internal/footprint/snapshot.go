@@ -220,8 +220,9 @@ type Explanation struct {
 	// was asked for.
 	Free     int64 `json:"free"`
 	Rounding int64 `json:"rounding"`
-	// Private is what of the segments, at the end, belongs to private pools.
-	Private int64 `json:"private_pools"`
+	// Private is what of the segments, at the end, belongs to private pools; PrivateWaiting is what of that waits.
+	Private        int64 `json:"private_pools"`
+	PrivateWaiting int64 `json:"waiting_in_private_pools"`
 	// Kept is what the program held from before the trace to its end.
 	Kept int64 `json:"kept"`
 	// Blocks is the number of allocations traced.
@@ -231,10 +232,13 @@ type Explanation struct {
 	Bound  int64  `json:"bound"`
 	Peak   int64  `json:"peak"`
 	AtPeak []Held `json:"at_peak"`
+	// Curve is the state behind each event; At counts allocations.
+	Curve []Point `json:"-"`
 }
 
 // Explain goes through a snapshot's trace. In torch's traces memory is given back at free_requested; the base is what
-// is there at the end less what the trace added.
+// is there at the end less what the trace added. What no other stream uses is given back in two events, one after the
+// other, and does not wait.
 func (s *Snapshot) Explain() *Explanation {
 	x := &Explanation{Device: s.Device}
 	var reserved, allocated, waiting int64
@@ -253,6 +257,9 @@ func (s *Snapshot) Explain() *Explanation {
 				}
 			case "active_pending_free", "active_awaiting_free":
 				waiting += b.Bytes
+				if g.Private {
+					x.PrivateWaiting += b.Bytes
+				}
 			default:
 				continue
 			}
@@ -266,14 +273,19 @@ func (s *Snapshot) Explain() *Explanation {
 	}
 	reserved, allocated, waiting = max(reserved, 0), max(allocated, 0), max(waiting, 0)
 	x.ReservedPeak, x.AllocatedPeak, x.Waiting = reserved, allocated, waiting
-	for _, e := range s.Events {
+	for k, e := range s.Events {
 		r, a, w := e.change()
 		reserved, allocated, waiting = reserved+r, allocated+a, waiting+w
-		x.ReservedPeak, x.AllocatedPeak, x.Waiting = max(x.ReservedPeak, reserved), max(x.AllocatedPeak,
-			allocated), max(x.Waiting, waiting)
+		x.ReservedPeak, x.AllocatedPeak = max(x.ReservedPeak, reserved), max(x.AllocatedPeak, allocated)
 		if e.Action == "alloc" {
 			x.Blocks++
 		}
+		x.Curve = append(x.Curve, Point{float64(x.Blocks), reserved, allocated, waiting})
+		if next := k + 1; e.Action == "free_requested" && next < len(s.Events) &&
+			s.Events[next].Action == "free_completed" && s.Events[next].Addr == e.Addr {
+			continue
+		}
+		x.Waiting = max(x.Waiting, waiting)
 	}
 	s.plan(x)
 	return x
