@@ -23,27 +23,31 @@ var acrossSizes = []int64{4 << 10, 64 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 2
 const acrossLargest = 64 << 20
 
 const (
-	acrossWarm  = 2 // runs before those that count
-	acrossRuns  = 5 // of which the median counts, as programs take it
-	acrossChain = 4 // collectives of a run, back to back as programs have them: the first finds the wire asleep
+	acrossWarm = 2 // runs before those that count
+	acrossRuns = 5 // of which the median counts, as programs take it
 )
+
+// acrossChain is how many collectives of so many bytes a run has, back to back as programs have them: the first finds
+// the wire asleep, which must not count for much.
+func acrossChain(bytes int64) int64 { return min(32, max(4, 16<<20/bytes)) }
 
 // acrossProgram has each member, one on each node, hold a block of what is gathered, and a term of what is summed.
 const acrossProgram = `dim E
+dim C
 mesh node[%d] place[%d]
 func all_gather(%%x: i32[E/node]) -> i32[E] {
   %%y = alloc i32[E]
-  for %%i in 0..%[3]d { all_gather %%x into %%y, over=node, axis=0 }
+  for %%i in 0..C { all_gather %%x into %%y, over=node, axis=0 }
   return %%y
 }
 func all_reduce(%%x: i32[%[1]d*E/node]) -> i32[E] {
   %%y = alloc i32[E]
-  for %%i in 0..%[3]d { all_reduce %%x into %%y, over=node, op=sum }
+  for %%i in 0..C { all_reduce %%x into %%y, over=node, op=sum }
   return %%y
 }
 func reduce_scatter(%%x: i32[%[1]d*E/node]) -> i32[E/node] {
   %%y = alloc i32[floordiv(E, %[1]d)]
-  for %%i in 0..%[3]d { reduce_scatter %%x into %%y, over=node, op=sum, axis=0 }
+  for %%i in 0..C { reduce_scatter %%x into %%y, over=node, op=sum, axis=0 }
   return %%y
 }
 `
@@ -108,7 +112,7 @@ func (a *app) tuneAcross(ctx context.Context, o *tuneFlags) (err error) {
 // measureAcross measures all sizes of all collectives.
 func measureAcross(ctx context.Context, m *hocket.Machine, w *hocket.World, sizes []int64) (*described.Across, error) {
 	nodes := int64(w.Nodes())
-	p, err := hocket.Parse("across", fmt.Sprintf(acrossProgram, nodes, int64(w.Size())/nodes, acrossChain))
+	p, err := hocket.Parse("across", fmt.Sprintf(acrossProgram, nodes, int64(w.Size())/nodes))
 	if err != nil {
 		return nil, err
 	}
@@ -123,10 +127,12 @@ func measureAcross(ctx context.Context, m *hocket.Machine, w *hocket.World, size
 	}{{"all_gather", 1, &t.AllGather}, {"reduce_scatter", 1, &t.ReduceScatter}, {"all_reduce", 2, &t.AllReduce}} {
 		for _, bytes := range sizes {
 			elements := bytes / 4 / nodes * nodes
-			us, err := timeAcross(ctx, m, p, hocket.Binding{Func: c.fn, Dims: map[string]int64{"E": elements}})
+			chain := acrossChain(bytes)
+			us, err := timeAcross(ctx, m, p, hocket.Binding{Func: c.fn, Dims: map[string]int64{"E": elements, "C": chain}})
 			if err != nil {
 				return nil, fmt.Errorf("%s of %s: %w", c.fn, tensor.Size(bytes), err)
 			}
+			us = math.Round(us/float64(chain)*10) / 10
 			if last := len(*c.to) - 1; last >= 0 {
 				us = max(us, (*c.to)[last][1]) // tables do not fall
 			}
@@ -144,7 +150,7 @@ func measureAcross(ctx context.Context, m *hocket.Machine, w *hocket.World, size
 	return t, nil
 }
 
-// timeAcross returns what one of the program's collectives takes, in microseconds.
+// timeAcross returns what a chain of the program's collectives takes, in microseconds.
 func timeAcross(ctx context.Context, m *hocket.Machine, p *hocket.Program, b hocket.Binding) (float64, error) {
 	model, err := m.Load(p, b, hocket.LoadOptions{Trace: true})
 	if err != nil {
@@ -169,5 +175,5 @@ func timeAcross(ctx context.Context, m *hocket.Machine, p *hocket.Program, b hoc
 		}
 	}
 	slices.Sort(took)
-	return math.Round(float64(took[acrossRuns/2])/acrossChain/100) / 10, nil
+	return float64(took[acrossRuns/2]) / 1e3, nil
 }

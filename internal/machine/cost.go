@@ -57,8 +57,9 @@ func (d *Description) GEMMTime(dtype ir.DType, m, n, k int64) float64 {
 }
 
 // slowness says how many times longer than at peak a product of this shape
-// takes, from the measured ones: the mean weighted by distance, where a factor
-// of two in one extent is a distance of 1.
+// takes, from the measured ones: their mean weighted by distance to the power of -3
+// (Shepard, A two-dimensional interpolation function for irregularly-spaced data, 1968),
+// where a factor of two in one extent is a distance of 1.
 func (d *Description) slowness(m, n, k float64) float64 {
 	if len(d.GEMM.Measured) == 0 {
 		return 1
@@ -67,7 +68,8 @@ func (d *Description) slowness(m, n, k float64) float64 {
 	for _, p := range d.GEMM.Measured {
 		ideal := 2 * p[0] * p[1] * p[2] / d.GEMM.Peak[d.GEMM.Of] * 1e-6
 		a, b, c := math.Log2(m/p[0]), math.Log2(n/p[1]), math.Log2(k/p[2])
-		w := 1 / (a*a + b*b + c*c + 1e-3)
+		off := math.Sqrt(a*a + b*b + c*c + 1e-3)
+		w := 1 / (off * off * off)
 		sum += w * max(1, (p[3]-d.Launch)/ideal)
 		weights += w
 	}
