@@ -24,14 +24,14 @@ func FindOn(m device.Machine, ranks int) Found {
 
 // FindFor is Find for worlds of a model of GPUs, named as identities begin (see
 // Table.Of), that need not be here: the tuned table for as many ranks that was written
-// last, or else the shipped one if it was measured on that model.
+// last, or else the shipped one, if it is a model of the same maker.
 func FindFor(gpu string, ranks int) Found {
 	f := Found{Identity: gpu}
 	if gpu == "" {
 		return f
 	}
-	if t := Shipped(); t.Of(gpu) {
-		f.Table, f.From = t, shippedFrom
+	if maker, _, _ := strings.Cut(Shipped().Identity, " "); strings.HasPrefix(gpu, maker+" ") {
+		f.Table, f.From = shippedFor(gpu), shippedFrom
 	}
 	var latest time.Time
 	for _, k := range Kept() {

@@ -127,7 +127,7 @@ func TestShippedPoints(t *testing.T) {
 }
 
 // TestFindFor wants of GPUs that are not here the latest table tuned on such, else the
-// shipped one, and of others none.
+// shipped one, as they would have it, and of what is no such GPU none.
 func TestFindFor(t *testing.T) {
 	t.Setenv(cacheVariable, t.TempDir())
 	gpu := Shipped().Identity
@@ -141,6 +141,9 @@ func TestFindFor(t *testing.T) {
 		return path
 	}
 	if f := FindFor(gpu, 2); !f.Shipped() || f.Table != Shipped() {
+		t.Errorf("%+v", f)
+	}
+	if f := FindFor("NVIDIA H100 80GB HBM3 sm_90a", 2); !f.Shipped() || f.Table != shippedElsewhere() {
 		t.Errorf("%+v", f)
 	}
 	for _, other := range []string{"", "abacus"} {

@@ -58,14 +58,13 @@ func (r row) number(column string) float64 {
 
 func (r row) layer() string { return fmt.Sprintf("%s %sx%sx%s", r["op"], r["m"], r["n"], r["k"]) }
 
-// predictAgain replaces both predictions by what the model says now, and what auto takes by what it says is fastest.
+// predictAgain replaces both predictions by what the model says now.
 func predictAgain(rows []row, describe string) error {
 	d, err := machine.Load(describe)
 	if err != nil {
 		return err
 	}
 	d.Times = &comm.Found{Identity: d.GPU, Table: comm.Shipped()}
-	fastest := map[string]row{}
 	for _, r := range rows {
 		var alone []sim.Alone
 		for _, parts := range []int64{1, 2, 4} {
@@ -89,12 +88,6 @@ func predictAgain(rows []row, describe string) error {
 			return fmt.Errorf("%s: %w", r.layer(), err)
 		}
 		r["predicted_us"] = fmt.Sprintf("%.1f", got.Time)
-		if f := fastest[r.layer()]; f == nil || r.number("predicted_us") < f.number("predicted_us") {
-			fastest[r.layer()] = r
-		}
-	}
-	for _, r := range rows {
-		r["auto"] = fastest[r.layer()]["strategy"]
 	}
 	return nil
 }
