@@ -80,10 +80,13 @@ func (p *Program) enqueue(
 	if err != nil {
 		return err
 	}
+	if !capturing && p.issuer.replay == nil {
+		p.moves.choose(a, p.binder.frames[0], false)
+	}
 	if err := p.announce(1); err != nil {
 		return p.breakDown(err)
 	}
-	if err = p.give(ctx, streams, capturing); err != nil {
+	if err = p.give(ctx, a, streams, capturing); err != nil {
 		setContents(batch, false)
 		if err = p.breakDown(err); updates(batch) {
 			err = &SpoiledError{err}
@@ -111,11 +114,12 @@ func (p *Program) makeReady(ctx context.Context, batch []Args, weights *Weights,
 }
 
 // give gives the caller's streams the run that is laid ready, or puts it into the graph that is captured.
-func (p *Program) give(ctx context.Context, streams []uintptr, capturing bool) error {
+func (p *Program) give(ctx context.Context, a Args, streams []uintptr, capturing bool) error {
 	e, frames := p.enqueued, p.binder.frames[:1]
 	if capturing {
 		run := p.recorder.runNumber()
-		err := e.callers.CaptureInto(ctx, streams, func() error { return p.issuer.some(p.im.Own, 0, run, frames[0]) })
+		err := e.callers.CaptureInto(ctx, streams, func() { p.moves.choose(a, frames[0], true) },
+			func() error { return p.issuer.some(p.im.Own, 0, run, frames[0]) })
 		e.captured = e.captured || err == nil
 		return err
 	}

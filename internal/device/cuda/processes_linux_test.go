@@ -262,6 +262,19 @@ func enqueuedPeer(t *testing.T, f *fakeGPU, sys *process.Shared, m *hocket.Machi
 		cabi.Store(in["x"][rank]+4*i, int32(4*rank)+int32(i))
 	}
 	f.mu.Unlock()
+	copies := 0
+	f.mu.Lock()
+	f.trace = func(name string, a []uintptr) {
+		if name == "cuMemcpyAsync" && a[1] == in["x"][rank] {
+			copies++
+		}
+	}
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.trace = nil
+	}()
 	enqueue := func(n int) error {
 		for range n {
 			a := hocket.EnqueueArgs{Streams: []uintptr{stream}, In: in, Out: out}
@@ -291,6 +304,15 @@ func enqueuedPeer(t *testing.T, f *fakeGPU, sys *process.Shared, m *hocket.Machi
 	// x - (x - …): after an odd number of runs it is x.
 	if got := ints(out["z"][rank], 8); !slices.Equal(got, []int32{0, 1, 2, 3, 4, 5, 6, 7}) {
 		return fmt.Errorf("nine runs gave %v", got)
+	}
+	want := 3 // of the first run, and of those that are replayed since one was captured; others use x where it lies
+	if graph {
+		want = 5 // but of the captured one
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if copies != want {
+		return fmt.Errorf("x is copied %d times, not %d", copies, want)
 	}
 	return nil
 }
