@@ -64,6 +64,10 @@ func (p *Program) enqueue(
 	if err := p.binder.hostUploads(ins); err != nil {
 		return err
 	}
+	var v *move
+	if !capturing {
+		v = p.moves.of(a, p.binder.frames[0])
+	}
 	brings := false
 	if !known {
 		i, _ := p.weights.missing(0, func(name string) *tensor.Tensor { return a.host(name, weights) })
@@ -80,9 +84,7 @@ func (p *Program) enqueue(
 	if err != nil {
 		return err
 	}
-	if !capturing && p.issuer.replay == nil {
-		p.moves.choose(a, p.binder.frames[0], false)
-	}
+	p.moves.use(v, p.binder.frames[0], p.issuer.replay != nil)
 	if err := p.announce(1); err != nil {
 		return p.breakDown(err)
 	}
@@ -118,7 +120,7 @@ func (p *Program) give(ctx context.Context, a Args, streams []uintptr, capturing
 	e, frames := p.enqueued, p.binder.frames[:1]
 	if capturing {
 		run := p.recorder.runNumber()
-		err := e.callers.CaptureInto(ctx, streams, func() { p.moves.choose(a, frames[0], true) },
+		err := e.callers.CaptureInto(ctx, streams, func() { p.moves.capture(a, frames[0]) },
 			func() error { return p.issuer.some(p.im.Own, 0, run, frames[0]) })
 		e.captured = e.captured || err == nil
 		return err

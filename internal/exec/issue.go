@@ -82,16 +82,20 @@ func (s *issuer) replayed(run int64, f *frame) error {
 	if err := s.some(s.weights.uploads(), base, run, f); err != nil {
 		return err
 	}
-	if err := s.launch(context.Background(), run); err != nil {
+	graph := s.replay.graph
+	if f.graph != nil {
+		graph = f.graph
+	}
+	if err := s.launch(context.Background(), graph, run); err != nil {
 		return err
 	}
 	return s.some(s.replay.outputs, base, run, f)
 }
 
-// launch launches the graph for a run.
-func (s *issuer) launch(ctx context.Context, run int64) error {
+// launch launches a graph for a run.
+func (s *issuer) launch(ctx context.Context, graph device.Graph, run int64) error {
 	s.tracer.launches(run)
-	return s.replay.graph.Launch(ctx)
+	return graph.Launch(ctx)
 }
 
 // some issues some of the commands.

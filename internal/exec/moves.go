@@ -15,16 +15,19 @@ import (
 type moves struct {
 	im       *image.Image
 	recent   []*move // of runs that were issued, the latest first
-	captured []*move // of runs in the caller's graphs: they stay
+	inGraphs []*move // of runs that were captured or recorded: they stay
 	dropped  []*move // until no run is in flight
 	off      bool    // a move could not be resolved
+	asked    bool    // runs are enqueued
 }
 
 // move is the addresses of blocks, of inputs and then of outputs, and what runs with these issue.
 type move struct {
-	at    []uintptr         // 0 for a block that is copied
-	times int               // that runs with these addresses were issued
-	cmds  *image.Relocation // nil until it is resolved
+	at      []uintptr         // 0 for a block that is copied
+	in, out []device.Memory   // what is there; nil for a block that is copied
+	times   int               // that runs with these addresses were issued
+	cmds    *image.Relocation // nil until it is resolved
+	graph   device.Graph      // what such runs are replayed by; nil where they copy
 }
 
 const (
@@ -72,13 +75,18 @@ func (m *moves) addresses(a Args) []uintptr {
 	return at
 }
 
-// of returns the move to addresses, unresolved if they are new.
-func (m *moves) of(at []uintptr) *move {
-	is := func(v *move) bool { return slices.Equal(v.at, at) }
-	if i := slices.IndexFunc(m.captured, is); i >= 0 {
-		return m.captured[i]
+// of returns the move of a run of f; nil where none of its blocks moves.
+func (m *moves) of(a Args, f *frame) *move {
+	m.asked = true
+	at := m.addresses(a)
+	if at == nil {
+		return nil
 	}
-	v := &move{at: at}
+	is := func(v *move) bool { return slices.Equal(v.at, at) }
+	if i := slices.IndexFunc(m.inGraphs, is); i >= 0 {
+		return m.inGraphs[i]
+	}
+	v := m.new(at, f)
 	if i := slices.IndexFunc(m.recent, is); i >= 0 {
 		v = m.recent[i]
 		m.recent = slices.Delete(m.recent, i, i+1)
@@ -86,6 +94,21 @@ func (m *moves) of(at []uintptr) *move {
 	m.recent = slices.Insert(m.recent, 0, v)
 	if last := m.last(false); len(m.recent)-m.resolved() > mostMoves {
 		m.recent = slices.Delete(m.recent, last, last+1)
+	}
+	return v
+}
+
+// new returns the move to addresses that a run of f has.
+func (m *moves) new(at []uintptr, f *frame) *move {
+	v := &move{at: at, in: make([]device.Memory, len(m.im.MovableIn)), out: make([]device.Memory, len(m.im.MovableOut))}
+	for n, p := range at {
+		switch k := n - len(v.in); {
+		case p == 0:
+		case k < 0:
+			v.in[n] = f.deviceIn[n].Mem
+		default:
+			v.out[k] = f.deviceOut[k].Mem
+		}
 	}
 	return v
 }
@@ -110,27 +133,29 @@ func (m *moves) last(resolved bool) int {
 	return -1
 }
 
-// issued counts a run of v that is issued now, and reports whether v is to be resolved for it. Another move may be
-// dropped for v.
+// issued counts a run of v, which is not resolved, and reports whether to resolve it. Another may be dropped for it. The
+// first is resolved at once, so that what its kernels need is ready before a run is captured.
 func (m *moves) issued(v *move) bool {
 	v.times++
-	full := m.resolved() == mostMoves
-	switch {
-	case v.cmds != nil, v.times < repeated, full && (v.times < lasting || len(m.dropped) == mostMoves):
+	switch n := m.resolved(); {
+	case n == 0 && len(m.inGraphs) == 0:
+		return true
+	case n < mostMoves:
+		return v.times >= repeated
+	case v.times < lasting || len(m.dropped) == mostMoves:
 		return false
-	case full:
-		i := m.last(true)
-		m.dropped = append(m.dropped, m.recent[i])
-		m.recent = slices.Delete(m.recent, i, i+1)
 	}
+	i := m.last(true)
+	m.dropped = append(m.dropped, m.recent[i])
+	m.recent = slices.Delete(m.recent, i, i+1)
 	return true
 }
 
-// keep has v stay for a graph of the caller's.
+// keep has v stay for a graph.
 func (m *moves) keep(v *move) {
 	if i := slices.Index(m.recent, v); i >= 0 {
 		m.recent = slices.Delete(m.recent, i, i+1)
-		m.captured = append(m.captured, v)
+		m.inGraphs = append(m.inGraphs, v)
 	}
 }
 
@@ -142,40 +167,53 @@ func (m *moves) rested() {
 	m.dropped = nil
 }
 
-// resolve resolves v for a run of f. Where that fails the program's runs copy.
-func (m *moves) resolve(v *move, f *frame) {
-	in, out := make([]device.Memory, len(m.im.MovableIn)), make([]device.Memory, len(m.im.MovableOut))
-	for n, p := range v.at {
-		switch {
-		case p == 0:
-		case n < len(in):
-			in[n] = f.deviceIn[n].Mem
-		default:
-			out[n-len(in)] = f.deviceOut[n-len(in)].Mem
+// resolve resolves v, if it is not, and reports whether it is now. Where that fails the program's runs copy.
+func (m *moves) resolve(v *move) bool {
+	if v.cmds == nil && !m.off {
+		var err error
+		if v.cmds, err = m.im.Relocate(v.in, v.out); err != nil {
+			m.off = true
+			m.im.Logger().Warn("enqueued runs copy what they might use where it lies", "func", m.im.Plan.Func, "error", err)
 		}
 	}
-	var err error
-	if v.cmds, err = m.im.Relocate(in, out); err != nil {
-		m.off = true
-		m.im.Logger().Warn("enqueued runs copy what they might use where it lies", "func", m.im.Plan.Func, "error", err)
+	return v.cmds != nil
+}
+
+// capture has a run of f that becomes part of the caller's graph use its blocks where they lie.
+func (m *moves) capture(a Args, f *frame) {
+	if v := m.of(a, f); v != nil && m.resolve(v) {
+		m.keep(v)
+		f.moved = v.cmds
 	}
 }
 
-// choose decides what a run of f issues where its blocks lie. captured tells whether it becomes part of a graph.
-func (m *moves) choose(a Args, f *frame, captured bool) {
-	f.moved = nil
-	at := m.addresses(a)
-	if at == nil {
-		return
+// use has a run of f use its blocks where v says, if v is resolved for that. replayed tells whether runs come by graph.
+func (m *moves) use(v *move, f *frame, replayed bool) {
+	switch {
+	case v == nil || replayed && v.graph == nil:
+	case replayed:
+		f.moved, f.graph = v.cmds, v.graph
+	case v.cmds != nil || m.issued(v) && m.resolve(v):
+		f.moved = v.cmds
 	}
-	v := m.of(at)
-	if captured && v.cmds == nil || !captured && m.issued(v) {
-		m.resolve(v, f)
+}
+
+// toRecord returns the moves that graphs are to be recorded for: those used last. together tells whether other
+// processes record as many: then nil is for a graph that this one has no use for.
+func (m *moves) toRecord(together bool) (list []*move) {
+	if !m.asked || !slices.Contains(m.im.MovableIn, true) && !slices.Contains(m.im.MovableOut, true) {
+		return nil
 	}
-	if captured && v.cmds != nil {
-		m.keep(v)
+	for _, v := range slices.Concat(m.recent, m.inGraphs) {
+		if len(list) < mostMoves && m.resolve(v) {
+			m.keep(v)
+			list = append(list, v)
+		}
 	}
-	f.moved = v.cmds
+	for together && len(list) < mostMoves {
+		list = append(list, nil)
+	}
+	return list
 }
 
 // blocks adds those of this process's ranks that have an address. The first block of ios has the number first.

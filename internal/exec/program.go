@@ -111,11 +111,11 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 	if err != nil {
 		return nil, err
 	}
-	weights, enqueued := newWeightCache(im), &enqueued{im: im}
+	weights, enqueued, moves := newWeightCache(im), &enqueued{im: im}, &moves{im: im}
 	issuer := &issuer{im: im, weights: weights}
 	prog := &Program{im: im, opts: opts, peers: m.Peers(), flight: flightRecorder{im: im, told: opts.Failed},
-		weights: weights, enqueued: enqueued, moves: &moves{im: im}, binder: newBinder(im, weights, enqueued), staging: staging{im: im},
-		issuer: issuer, recorder: graphRecorder{issuer: issuer, peers: m.Peers() != nil, backup: backup{im: im}}}
+		weights: weights, enqueued: enqueued, moves: moves, binder: newBinder(im, weights, enqueued), staging: staging{im: im},
+		issuer: issuer, recorder: graphRecorder{issuer: issuer, peers: m.Peers() != nil, backup: backup{im: im}, moves: moves}}
 	if lost := im.World.Do(context.WithoutCancel(ctx), func() { err = prog.prepare(ctx) }); lost != nil {
 		return nil, lost
 	}

@@ -1,8 +1,11 @@
 package cuda
 
 import (
+	"bytes"
+	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -32,7 +35,7 @@ type movingCaller struct {
 	w      map[int]uintptr           // where %w lies
 }
 
-func newMovingCaller(t *testing.T, ranks int, opts hocket.LoadOptions) *movingCaller {
+func newMovingCaller(t *testing.T, ranks int, opts hocket.LoadOptions, form ...string) *movingCaller {
 	t.Helper()
 	c := &movingCaller{caller: &caller{T: t, f: newFake(t, ranks)}, copies: map[uintptr]*atomic.Int64{}, n: 256 / ranks}
 	c.f.queue()
@@ -46,7 +49,7 @@ func newMovingCaller(t *testing.T, ranks int, opts hocket.LoadOptions) *movingCa
 			}
 		}
 	}
-	c.m = modeltest.Open(t, newMachine(c.sys, Options{Kernels: c.f}))
+	c.m = modeltest.Open(t, newMachine(c.sys, Options{Kernels: c.f, Graphs: strings.Join(form, "")}))
 	text := movable
 	if ranks == 1 {
 		text = "mesh tp[1]" + movable[len("mesh tp[2]"):]
@@ -157,12 +160,12 @@ var (
 	restCopied = map[string]int64{"x": 0, "w": 0, "g": 1, "y": 0, "z": 1, "v": 0}
 )
 
-// TestEnqueueMoves: runs use blocks where they lie once their addresses have come twice, and results that the caller
-// keeps stay as they are.
+// TestEnqueueMoves: runs use blocks where they lie from the first on, and with other addresses once these have come
+// twice. Results that the caller keeps stay as they are.
 func TestEnqueueMoves(t *testing.T) {
 	c := newMovingCaller(t, 2, hocket.LoadOptions{})
 	c.runs(1)
-	c.wantCopies("the first run", allCopied)
+	c.wantCopies("the first run", restCopied)
 	for seed := range 3 {
 		c.runs(float32(seed + 2))
 		c.wantCopies("the addresses come again", restCopied)
@@ -185,13 +188,55 @@ func TestEnqueueMoves(t *testing.T) {
 	}
 }
 
-// TestEnqueueMovesByGraph: runs that are replayed copy.
+// TestEnqueueMovesByGraph: runs that are replayed use blocks where they lie if the addresses came before the program was
+// recorded.
 func TestEnqueueMovesByGraph(t *testing.T) {
 	c := newMovingCaller(t, 1, hocket.LoadOptions{Graph: true})
-	for range 3 {
-		c.runs(1)
+	first := maps.Clone(c.out)
+	c.runs(1)
+	c.wantCopies("the first run", allCopied)
+	c.out["y"] = c.counted(c.n)
+	second := maps.Clone(c.out)
+	for _, seed := range []float32{2, 3, 4} {
+		c.runs(seed)
+		c.wantCopies("recorded", restCopied)
 	}
-	c.wantCopies("by graph", map[string]int64{"x": 3, "w": 3, "g": 3, "y": 3, "z": 3, "v": 3})
+	c.out = first
+	c.runs(5)
+	c.wantCopies("the addresses of the first run", restCopied)
+	c.holds("y", second["y"], 4)
+	c.out = maps.Clone(first)
+	c.out["y"] = c.counted(c.n)
+	for _, seed := range []float32{6, 7, 8} {
+		c.runs(seed)
+		c.wantCopies("addresses that came later", allCopied)
+	}
+	c.holds("y", first["y"], 5)
+
+	for _, form := range []string{"", "one", "each"} {
+		c = newMovingCaller(t, 2, hocket.LoadOptions{Graph: true}, form)
+		for range 2 {
+			c.runs(1)
+		}
+		c.forget()
+		c.runs(2)
+		c.wantCopies("a graph over two GPUs", restCopied)
+		for gated := range 2 {
+			var open atomic.Bool
+			c.f.giveGuest(c.streams[gated], open.Load)
+			c.fill(3)
+			if err := c.enqueue(); err != nil {
+				t.Fatal(err)
+			}
+			c.on(c.sys.GPUs[gated].Bound, func() error { _, err := c.sys.Driver.StreamIdle(nvlib.Stream(c.streams[1-gated])); return err })
+			if got := cabi.Load[float32](c.out["y"][gated]); got != 2+float32(1000*gated)-10 {
+				t.Fatalf("form %q: rank %d has run before its stream came to it: %v", form, gated, got)
+			}
+			open.Store(true)
+			c.wait()
+			c.runs(2)
+		}
+	}
 }
 
 // TestEnqueueMovesApart: blocks that are not aligned, or share bytes with others that are written, are copied.
@@ -347,5 +392,52 @@ func TestEnqueueMovesCaptured(t *testing.T) {
 			}
 			c.runs(9)
 		})
+	}
+}
+
+// TestMovableOfLayers: what docs/pytorch.md says of layers by each strategy.
+func TestMovableOfLayers(t *testing.T) {
+	always := func(string) bool { return true }
+	early := func(strategy string) bool { return strategy == "exchange" || strategy == "ahead" }
+	for text, moves := range map[string]struct{ x, y func(strategy string) bool }{
+		"(%x: bf16[M/tp, K], %w: bf16[N/tp, K]) -> bf16[M, N/tp]": {early, always},
+		"(%x: bf16[M, K/tp], %w: bf16[N, K/tp]) -> bf16[M/tp, N]": {always, early},
+		"(%x: bf16[M, K/tp], %w: bf16[N, K/tp]) -> bf16[M, N]":    {always, func(string) bool { return false }},
+		"(%x: bf16[M/tp, K], %w: bf16[N, K]) -> bf16[M, N]": {always,
+			func(strategy string) bool { return strategy == "chunked" }},
+	} {
+		for _, strategy := range []string{"sequential", "chunked", "exchange", "ahead"} {
+			f := newFake(t, 4)
+			f.queue()
+			m := modeltest.Open(t, newMachine(f.system(), Options{Kernels: f}))
+			p, err := hocket.Parse("layer.hkt", "dim M = 512\ndim N = 256\ndim K = 256\nmesh tp[4]\nfunc layer"+text+
+				" {\n  %y = linear %x, %w\n  return %y\n}\n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var log bytes.Buffer
+			debug := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Strategy: strategy, Logger: debug})
+			if err == nil {
+				err = model.Prepare(t.Context(), nil)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			inputs, results := "[w]", "[]"
+			if moves.x(strategy) {
+				inputs = `"[x w]"`
+			}
+			if moves.y(strategy) {
+				results = "[y]"
+			}
+			want := `"movable inputs"=` + inputs + ` "movable results"=` + results + "\n"
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("%s by %s: no %s in:\n%s", text, strategy, want, &log)
+			}
+			if err := model.Close(); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 }

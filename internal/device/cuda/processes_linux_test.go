@@ -305,14 +305,10 @@ func enqueuedPeer(t *testing.T, f *fakeGPU, sys *process.Shared, m *hocket.Machi
 	if got := ints(out["z"][rank], 8); !slices.Equal(got, []int32{0, 1, 2, 3, 4, 5, 6, 7}) {
 		return fmt.Errorf("nine runs gave %v", got)
 	}
-	want := 3 // of the first run, and of those that are replayed since one was captured; others use x where it lies
-	if graph {
-		want = 5 // but of the captured one
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if copies != want {
-		return fmt.Errorf("x is copied %d times, not %d", copies, want)
+	if copies > 1 || !graph && copies > 0 { // by the run that is recorded later
+		return fmt.Errorf("x is copied %d times", copies)
 	}
 	return nil
 }
