@@ -21,8 +21,8 @@ type Callers interface {
 	// CaptureInto records what issue gives to streams, as World.Capture does, and puts it where the stream of the
 	// world's one Local rank has come to in the graph that it is being captured in. It waits until the world rests.
 	// The memory and kernels that are recorded must stay for as long as the graph is launched, which must be in order
-	// with all other work of the world.
-	CaptureInto(ctx context.Context, streams []uintptr, issue func() error) error
+	// with all other work of the world. prepare is called first, and may prepare what issue gives.
+	CaptureInto(ctx context.Context, streams []uintptr, prepare func(), issue func() error) error
 	// Err returns why the world has ended, as far as can be told without asking a device.
 	Err() error
 }

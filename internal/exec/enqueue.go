@@ -64,6 +64,10 @@ func (p *Program) enqueue(
 	if err := p.binder.hostUploads(ins); err != nil {
 		return err
 	}
+	var v *move
+	if !capturing {
+		v = p.moves.of(a, p.binder.frames[0])
+	}
 	brings := false
 	if !known {
 		i, _ := p.weights.missing(0, func(name string) *tensor.Tensor { return a.host(name, weights) })
@@ -80,10 +84,11 @@ func (p *Program) enqueue(
 	if err != nil {
 		return err
 	}
+	p.moves.use(v, p.binder.frames[0], p.issuer.replay != nil)
 	if err := p.announce(1); err != nil {
 		return p.breakDown(err)
 	}
-	if err = p.give(ctx, streams, capturing); err != nil {
+	if err = p.give(ctx, a, streams, capturing); err != nil {
 		setContents(batch, false)
 		if err = p.breakDown(err); updates(batch) {
 			err = &SpoiledError{err}
@@ -111,11 +116,12 @@ func (p *Program) makeReady(ctx context.Context, batch []Args, weights *Weights,
 }
 
 // give gives the caller's streams the run that is laid ready, or puts it into the graph that is captured.
-func (p *Program) give(ctx context.Context, streams []uintptr, capturing bool) error {
+func (p *Program) give(ctx context.Context, a Args, streams []uintptr, capturing bool) error {
 	e, frames := p.enqueued, p.binder.frames[:1]
 	if capturing {
 		run := p.recorder.runNumber()
-		err := e.callers.CaptureInto(ctx, streams, func() error { return p.issuer.some(p.im.Own, 0, run, frames[0]) })
+		err := e.callers.CaptureInto(ctx, streams, func() { p.moves.capture(a, frames[0]) },
+			func() error { return p.issuer.some(p.im.Own, 0, run, frames[0]) })
 		e.captured = e.captured || err == nil
 		return err
 	}

@@ -19,6 +19,9 @@ type frame struct {
 	// deviceIn and deviceOut are what is copied on the devices instead, by block; nil where
 	// that is nothing.
 	deviceIn, deviceOut []device.View
+	// moved is what the run issues where blocks of it lie elsewhere than in the arena; nil where none does.
+	moved *image.Relocation
+	graph device.Graph // what a run with moved is replayed by
 }
 
 // newFrame makes a frame of a program whose blocks of outputs come to this process from ranks that comes holds of.
@@ -34,7 +37,7 @@ func newFrame(im *image.Image, comes func(rank int) bool) *frame {
 // forget lets go of others' memory.
 func (f *frame) forget() {
 	clear(f.in)
-	f.deviceIn, f.deviceOut = nil, nil
+	f.deviceIn, f.deviceOut, f.moved, f.graph = nil, nil, nil, nil
 	clear(f.get)
 	for _, r := range f.out {
 		r.Forget()

@@ -82,16 +82,20 @@ func (s *issuer) replayed(run int64, f *frame) error {
 	if err := s.some(s.weights.uploads(), base, run, f); err != nil {
 		return err
 	}
-	if err := s.launch(context.Background(), run); err != nil {
+	graph := s.replay.graph
+	if f.graph != nil {
+		graph = f.graph
+	}
+	if err := s.launch(context.Background(), graph, run); err != nil {
 		return err
 	}
 	return s.some(s.replay.outputs, base, run, f)
 }
 
-// launch launches the graph for a run.
-func (s *issuer) launch(ctx context.Context, run int64) error {
+// launch launches a graph for a run.
+func (s *issuer) launch(ctx context.Context, graph device.Graph, run int64) error {
 	s.tracer.launches(run)
-	return s.replay.graph.Launch(ctx)
+	return graph.Launch(ctx)
 }
 
 // some issues some of the commands.
@@ -105,18 +109,26 @@ func (s *issuer) some(cmds []int, base, run int64, f *frame) error {
 }
 
 // command issues a command, unless it brings what is on the devices, or takes what is
-// to stay there.
+// to stay there: by itself, or by what f has in its place.
 func (s *issuer) command(i int, base, run int64, f *frame) error {
 	c := &s.im.Cmds[i]
 	if c.Kind == plan.Input && s.weights.skip[c.Part] || c.Kind == plan.Output && s.im.Stays[c.Part] {
 		return nil
 	}
-	return s.mark(i, base, run, f)
+	if f != nil && f.moved != nil {
+		if moved, ok := f.moved.Cmds[i]; ok {
+			c = moved
+		}
+	}
+	if c == nil {
+		return nil
+	}
+	return s.mark(i, c, base, run, f)
 }
 
-// mark issues a command, in marks if it is to have them.
-func (s *issuer) mark(i int, base, run int64, f *frame) error {
-	c, id := &s.im.Cmds[i], base+int64(i)
+// mark issues c as command i, in marks if it is to have them.
+func (s *issuer) mark(i int, c *image.Command, base, run int64, f *frame) error {
+	id := base + int64(i)
 	var err error
 	if s.marked[i] {
 		err = c.Stream.Begin(id)
@@ -156,7 +168,7 @@ func (s *issuer) upload(ctx context.Context, i int, t *tensor.Tensor) error {
 			if !s.im.World.Local(int(s.im.Plan.Cmds[c].Rank)) {
 				continue
 			}
-			if err := s.mark(c, base, 0, f); err != nil {
+			if err := s.mark(c, &s.im.Cmds[c], base, 0, f); err != nil {
 				return err
 			}
 		}

@@ -13,7 +13,8 @@
 //   - a binder (bind.go) binds arguments to frames (frame.go), the host memory of runs in flight;
 //   - an issuer (issue.go) issues commands, or launches the recorded graph (replay.go);
 //   - a graphRecorder (record.go) records that, and times its forms;
-//   - enqueued runs (enqueued.go) are on streams of the caller's;
+//   - enqueued runs (enqueued.go) are on streams of the caller's, and moves (moves.go) are what they issue to use the
+//     caller's tensors where they lie;
 //   - a flightRecorder (flight.go) and a symbolizer (symbols.go) tell what happened, in the program's words.
 //
 // On a virtual machine (a scheduled CPU) package adversary makes wrong programs show.
@@ -85,6 +86,7 @@ type Program struct {
 	mu       sync.Mutex // of what follows
 	weights  *weightCache
 	enqueued *enqueued
+	moves    *moves
 	binder   *binder
 	staging  staging
 	issuer   *issuer
@@ -109,11 +111,11 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 	if err != nil {
 		return nil, err
 	}
-	weights, enqueued := newWeightCache(im), &enqueued{im: im}
+	weights, enqueued, moves := newWeightCache(im), &enqueued{im: im}, &moves{im: im}
 	issuer := &issuer{im: im, weights: weights}
 	prog := &Program{im: im, opts: opts, peers: m.Peers(), flight: flightRecorder{im: im, told: opts.Failed},
-		weights: weights, enqueued: enqueued, binder: newBinder(im, weights, enqueued), staging: staging{im: im},
-		issuer: issuer, recorder: graphRecorder{issuer: issuer, peers: m.Peers() != nil, backup: backup{im: im}}}
+		weights: weights, enqueued: enqueued, moves: moves, binder: newBinder(im, weights, enqueued), staging: staging{im: im},
+		issuer: issuer, recorder: graphRecorder{issuer: issuer, peers: m.Peers() != nil, backup: backup{im: im}, moves: moves}}
 	if lost := im.World.Do(context.WithoutCancel(ctx), func() { err = prog.prepare(ctx) }); lost != nil {
 		return nil, lost
 	}
@@ -296,6 +298,7 @@ func (p *Program) rest(ctx context.Context) error {
 	if err := p.enqueued.outcome(); err != nil {
 		return p.breakDown(err)
 	}
+	p.moves.rested()
 	return nil
 }
 

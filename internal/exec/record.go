@@ -23,6 +23,7 @@ type graphRecorder struct {
 	peers  bool  // other processes record it, too
 	first  int64 // the run that they all record it as; 0 for none yet
 	backup backup
+	moves  *moves
 }
 
 // runNumber is the number of the run that graphs are recorded as.
@@ -49,16 +50,54 @@ func (g *graphRecorder) record(ctx context.Context, f *frame) error {
 	}
 	r, im := g.issuer.replay, g.issuer.im
 	var err error
-	r.graph, err = im.World.Capture(func() error {
-		// Marked, so that faults of later launches have a place; of which run
-		// they are is not known.
-		return g.issuer.some(r.body, 0, g.runNumber(), nil)
-	})
-	if err != nil {
-		return fmt.Errorf("recording the program as a graph: %w", err)
+	if r.graph, err = g.capture(nil); err != nil {
+		return err
 	}
 	im.Logger().Debug("program recorded as a graph", "func", im.Plan.Func, "commands", len(r.body))
-	return g.chooseForm(ctx, f)
+	if err := g.chooseForm(ctx, f); err != nil {
+		return err
+	}
+	return g.recordMoves(ctx)
+}
+
+// capture records a run of f as a graph; of nil one that has all its blocks in the arena.
+func (g *graphRecorder) capture(f *frame) (device.Graph, error) {
+	graph, err := g.issuer.im.World.Capture(func() error {
+		// Marked, so that faults of later launches have a place; of which run
+		// they are is not known.
+		return g.issuer.some(g.issuer.replay.body, 0, g.runNumber(), f)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("recording the program as a graph: %w", err)
+	}
+	return graph, nil
+}
+
+// recordMoves records graphs of runs that use blocks of the caller's where they lie.
+func (g *graphRecorder) recordMoves(ctx context.Context) error {
+	r := g.issuer.replay
+	for _, v := range g.moves.toRecord(g.peers) {
+		f := &frame{}
+		if v != nil {
+			f.moved = v.cmds
+		}
+		if err := g.issuer.im.World.Sync(ctx); err != nil { // the graph before is brought to the devices
+			return err
+		}
+		graph, err := g.capture(f)
+		switch {
+		case err != nil:
+			return err
+		case v == nil:
+			err = graph.Close()
+		default:
+			v.graph, err = graph, r.keepOf(graph)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // chooseForm takes the fastest form of the graph. Each is measured by whole
@@ -124,7 +163,7 @@ func (g *graphRecorder) timeGraph(ctx context.Context, f *frame) (time.Duration,
 		return 0, err
 	}
 	began := time.Now()
-	if err := s.within(ctx, func() error { return s.launch(ctx, run) }); err != nil {
+	if err := s.within(ctx, func() error { return s.launch(ctx, s.replay.graph, run) }); err != nil {
 		return 0, err
 	}
 	err := s.im.World.Sync(ctx)

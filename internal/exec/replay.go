@@ -2,6 +2,7 @@ package exec
 
 import (
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/exec/image"
@@ -77,4 +78,12 @@ func (r *replay) ready() bool { return r != nil && r.graph != nil }
 func (r *replay) keep(i int) error {
 	r.form = r.graph.Forms()[i]
 	return r.graph.Keep(i)
+}
+
+// keepOf keeps, of a graph of the same commands, the form that was found fastest.
+func (r *replay) keepOf(graph device.Graph) error {
+	if i := slices.Index(graph.Forms(), r.form); i >= 0 {
+		return graph.Keep(i)
+	}
+	return nil
 }

@@ -173,7 +173,7 @@ func (c callers) lead(streams []uintptr) error {
 }
 
 // CaptureInto implements device.Callers.
-func (c callers) CaptureInto(ctx context.Context, streams []uintptr, issue func() error) error {
+func (c callers) CaptureInto(ctx context.Context, streams []uintptr, prepare func(), issue func() error) error {
 	w := c.w
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -182,6 +182,7 @@ func (c callers) CaptureInto(ctx context.Context, streams []uintptr, issue func(
 		return err
 	}
 	defer restore()
+	prepare()
 	if err := w.Sync(ctx); err != nil {
 		return err
 	}

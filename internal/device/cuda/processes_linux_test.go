@@ -262,6 +262,19 @@ func enqueuedPeer(t *testing.T, f *fakeGPU, sys *process.Shared, m *hocket.Machi
 		cabi.Store(in["x"][rank]+4*i, int32(4*rank)+int32(i))
 	}
 	f.mu.Unlock()
+	copies := 0
+	f.mu.Lock()
+	f.trace = func(name string, a []uintptr) {
+		if name == "cuMemcpyAsync" && a[1] == in["x"][rank] {
+			copies++
+		}
+	}
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.trace = nil
+	}()
 	enqueue := func(n int) error {
 		for range n {
 			a := hocket.EnqueueArgs{Streams: []uintptr{stream}, In: in, Out: out}
@@ -291,6 +304,11 @@ func enqueuedPeer(t *testing.T, f *fakeGPU, sys *process.Shared, m *hocket.Machi
 	// x - (x - …): after an odd number of runs it is x.
 	if got := ints(out["z"][rank], 8); !slices.Equal(got, []int32{0, 1, 2, 3, 4, 5, 6, 7}) {
 		return fmt.Errorf("nine runs gave %v", got)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if copies > 1 || !graph && copies > 0 { // by the run that is recorded later
+		return fmt.Errorf("x is copied %d times", copies)
 	}
 	return nil
 }

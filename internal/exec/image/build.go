@@ -77,13 +77,15 @@ func (b *builder) build(ctx context.Context) error {
 	if err := b.readyStreams(); err != nil {
 		return err
 	}
+	im.MovableIn, im.MovableOut = b.findMovable()
 	im.Guesses = im.World.Guesses()
 	if len(im.Guesses) > 0 {
 		im.opts.Logger.Warn("products run by a guess: no memory was free to time their algorithms in",
 			"func", im.Plan.Func, "products", im.Guesses)
 	}
 	im.opts.Logger.Debug("plan loaded", "func", im.Plan.Func, "ranks", im.Plan.Ranks, "commands", len(im.Cmds),
-		"arena", im.Plan.ArenaBytes, "weights of the store", namesOf(im, im.Shared), "residents", namesOf(im, im.Residents))
+		"arena", im.Plan.ArenaBytes, "weights of the store", namesOf(im, im.Shared), "residents", namesOf(im, im.Residents), "movable inputs", movableNames(im.Inputs, im.MovableIn),
+		"movable results", movableNames(im.Outputs, im.MovableOut))
 	return nil
 }
 

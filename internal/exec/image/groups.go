@@ -35,10 +35,15 @@ func (b *builder) group() error {
 }
 
 func (b *builder) takeChain(c *fuse.Chain) (bool, error) {
-	return b.launchFor(c.Members, b.chainKernel(c))
+	return b.launchFor(c.Members, func(b *builder) device.Kernel { return b.chainKernel(c) })
 }
 
 func (b *builder) takeJoint(j *fuse.Joint) (bool, error) {
+	return b.launchFor(j.Members(), func(b *builder) device.Kernel { return b.jointKernel(j) })
+}
+
+// jointKernel is what linears of one operand compute together.
+func (b *builder) jointKernel(j *fuse.Joint) device.Kernel {
 	p := b.im.Plan
 	last := &p.Cmds[j.Linears[len(j.Linears)-1]]
 	k := b.kernel(last)
@@ -52,14 +57,16 @@ func (b *builder) takeJoint(j *fuse.Joint) (bool, error) {
 	if k.Gated {
 		k.Outs = append(k.Outs, b.im.View(p.Cmds[j.Gate[1]].Outs[0]))
 	}
-	return b.launchFor(j.Members(), k)
+	return k
 }
 
 func (b *builder) takeRelu(gemm, relu int) error {
-	k := b.kernel(&b.im.Plan.Cmds[gemm])
-	k.Relu = true
-	k.Outs = b.im.Views(b.im.Plan.Cmds[relu].Outs...)
-	_, err := b.launchFor([]int{gemm, relu}, k)
+	_, err := b.launchFor([]int{gemm, relu}, func(b *builder) device.Kernel {
+		k := b.kernel(&b.im.Plan.Cmds[gemm])
+		k.Relu = true
+		k.Outs = b.im.Views(b.im.Plan.Cmds[relu].Outs...)
+		return k
+	})
 	return err
 }
 
@@ -77,13 +84,13 @@ func (b *builder) chainKernel(chain *fuse.Chain) (k device.Kernel) {
 	return k
 }
 
-// launchFor has the last of the members launch k, and the others nothing; false where
-// the machine declines k.
-func (b *builder) launchFor(members []int, k device.Kernel) (bool, error) {
+// launchFor has the last of the members launch a kernel, and the others nothing; false where
+// the machine declines it.
+func (b *builder) launchFor(members []int, kernel func(*builder) device.Kernel) (bool, error) {
 	im := b.im
 	last := members[len(members)-1]
 	c := &im.Plan.Cmds[last]
-	l, err := im.World.Device(int(c.Rank)).Prepare(k)
+	l, err := im.World.Device(int(c.Rank)).Prepare(kernel(b))
 	switch {
 	case errors.Is(err, device.ErrUnsupported):
 		return false, nil
@@ -94,15 +101,16 @@ func (b *builder) launchFor(members []int, k device.Kernel) (bool, error) {
 		im.Cmds[m] = Command{Kind: plan.Compute, Stream: im.Streams[c.Stream]}
 	}
 	im.Cmds[last].Launch, im.Cmds[last].Marked = l, true
-	b.together(members)
+	b.together(members).kernel = kernel
 	return true, nil
 }
 
-func (b *builder) together(members []int) {
-	g := &Group{members, fuse.Name(b.im.Plan, members)}
+func (b *builder) together(members []int) *Group {
+	g := &Group{Members: members, Name: fuse.Name(b.im.Plan, members)}
 	for _, m := range members {
 		b.im.Groups[m] = g
 	}
+	return g
 }
 
 // takeNorms has nothing more issued for what all_reduces do too, now that it is

@@ -8,7 +8,8 @@
 // Build works in stages, each a function of what the stages before it returned:
 // streams, events and counters (build.go); which parameters can stay on the devices
 // (params.go); where buffers lie (memory.go); channels and pairs (channels.go); launches
-// that do several commands at once (groups.go); commands (commands.go).
+// that do several commands at once (groups.go); commands (commands.go). Relocate resolves commands again for single
+// runs (relocate.go).
 package image
 
 import (
@@ -99,6 +100,8 @@ type Image struct {
 	// which blocks of outputs are in one already.
 	Residents []*resident.DeviceTensor
 	Stays     []bool
+	// MovableIn and MovableOut tell which blocks of inputs and outputs runs may have elsewhere: see Relocate.
+	MovableIn, MovableOut []bool
 	// Shared are inputs' places in Options.Store, nil for others.
 	Shared []*resident.Weight
 
@@ -137,6 +140,8 @@ type Command struct {
 type Group struct {
 	Members []int
 	Name    string // of all of them: "silu+mul"
+	// kernel is what the launch computes where a builder's image has its operands; nil for a team's launch.
+	kernel func(*builder) device.Kernel
 }
 
 // Close ends the world, frees everything and gives back what the image borrowed.

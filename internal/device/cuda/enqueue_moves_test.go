@@ -1,0 +1,443 @@
+package cuda
+
+import (
+	"bytes"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/modeltest"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// movable has a parameter and a result that only computations of their own rank use, %x and %y, and others that a
+// collective uses, %g and %z. %v is a result of a launch for several commands.
+const movable = `mesh tp[2]
+func step(%x: f32[16/tp, 16], %w: f32[16], %g: f32[16/tp, 16]) -> (f32[16/tp, 16], f32[16, 16], f32[16/tp, 16]) {
+  %y = sub %x, %w
+  %z: f32[16, 16] = all_gather %g, over=tp, axis=0
+  %u = add %x, %x
+  %v = mul %u, %w
+  return %y, %z, %v
+}
+`
+
+// movingCaller is a caller of movable, which counts copies from and to its blocks.
+type movingCaller struct {
+	*caller
+	copies map[uintptr]*atomic.Int64 // by address
+	n      int                       // words of each block of a rank
+	w      map[int]uintptr           // where %w lies
+}
+
+func newMovingCaller(t *testing.T, ranks int, opts hocket.LoadOptions, form ...string) *movingCaller {
+	t.Helper()
+	c := &movingCaller{caller: &caller{T: t, f: newFake(t, ranks)}, copies: map[uintptr]*atomic.Int64{}, n: 256 / ranks}
+	c.f.queue()
+	c.sys = c.f.system()
+	c.f.trace = func(name string, a []uintptr) {
+		if name == "cuMemcpyAsync" {
+			for _, at := range a[:2] {
+				if n := c.copies[at]; n != nil {
+					n.Add(1)
+				}
+			}
+		}
+	}
+	c.m = modeltest.Open(t, newMachine(c.sys, Options{Kernels: c.f, Graphs: strings.Join(form, "")}))
+	text := movable
+	if ranks == 1 {
+		text = "mesh tp[1]" + movable[len("mesh tp[2]"):]
+	}
+	c.model = modeltest.Load(t, c.m, text, opts)
+	for _, g := range c.sys.GPUs {
+		c.on(g.Bound, func() error {
+			s, err := c.sys.Driver.NewStream(0)
+			c.streams = append(c.streams, uintptr(s))
+			return err
+		})
+	}
+	t.Cleanup(func() {
+		for i, s := range c.streams {
+			c.on(c.sys.GPUs[i].Bound, func() error { return c.sys.Driver.DestroyStream(nvlib.Stream(s)) })
+		}
+	})
+	c.in = map[string]map[int]uintptr{"x": c.counted(c.n), "w": c.counted(16), "g": c.counted(c.n)}
+	c.out = map[string]map[int]uintptr{"y": c.counted(c.n), "z": c.counted(256), "v": c.counted(c.n)}
+	c.w = c.in["w"]
+	return c
+}
+
+// counted is a block whose copies are counted.
+func (c *movingCaller) counted(words int) map[int]uintptr {
+	at := c.block(words)
+	for _, p := range at {
+		c.copies[p] = &atomic.Int64{}
+	}
+	return at
+}
+
+// put stores base, base+1, … at an address.
+func put(at uintptr, n int, base float32) {
+	for i := range n {
+		cabi.Store(at+uintptr(4*i), base+float32(i))
+	}
+}
+
+// fill lays the inputs of a run ready.
+func (c *movingCaller) fill(seed float32) {
+	c.f.mu.Lock()
+	defer c.f.mu.Unlock()
+	for r := range c.sys.GPUs {
+		put(c.in["g"][r], c.n, 3*seed+float32(c.n*r))
+		put(c.in["x"][r], c.n, seed+float32(1000*r))
+		put(c.w[r], 16, 5*seed)
+	}
+}
+
+// holds compares what is at a result's address with a run of fill(seed).
+func (c *movingCaller) holds(what string, at map[int]uintptr, seed float32) {
+	c.Helper()
+	for r := range c.sys.GPUs {
+		n := c.n
+		if what == "z" {
+			n = 256
+		}
+		for i := range n {
+			got := cabi.Load[float32](at[r] + uintptr(4*i))
+			x, w := seed+float32(1000*r+i), 5*seed+float32(i%16)
+			want := map[string]float32{"y": x - w, "z": 3*seed + float32(i), "v": (x + x) * w}[what]
+			if got != want {
+				c.Fatalf("rank %d: %s[%d] is %v, not %v", r, what, i, got, want)
+			}
+		}
+	}
+}
+
+// runs enqueues a run of fill(seed) and compares.
+func (c *movingCaller) runs(seed float32) {
+	c.Helper()
+	c.fill(seed)
+	if err := c.enqueue(); err != nil {
+		c.Fatal(err)
+	}
+	c.wait()
+	for what, at := range c.out {
+		c.holds(what, at, seed)
+	}
+}
+
+// copied reports how often blocks were copied since it was asked last, on all ranks.
+func (c *movingCaller) copied(at map[int]uintptr) (n int64) {
+	for _, p := range at {
+		n += c.copies[p].Swap(0)
+	}
+	return n
+}
+
+// wantCopies compares the numbers of copies of blocks on a rank, since it was called last.
+func (c *movingCaller) wantCopies(when string, want map[string]int64) {
+	c.Helper()
+	got := map[string]int64{}
+	for _, all := range []map[string]map[int]uintptr{c.in, c.out} {
+		for name, at := range all {
+			got[name] = c.copied(at) / int64(len(c.sys.GPUs))
+		}
+	}
+	if !maps.Equal(got, want) {
+		c.Errorf("%s: copies %v, not %v", when, got, want)
+	}
+}
+
+// Copies of a run that copies, and of one that does not where it need not.
+var (
+	allCopied  = map[string]int64{"x": 1, "w": 1, "g": 1, "y": 1, "z": 1, "v": 1}
+	restCopied = map[string]int64{"x": 0, "w": 0, "g": 1, "y": 0, "z": 1, "v": 0}
+)
+
+// TestEnqueueMoves: runs use blocks where they lie from the first on, and with other addresses once these have come
+// twice. Results that the caller keeps stay as they are.
+func TestEnqueueMoves(t *testing.T) {
+	c := newMovingCaller(t, 2, hocket.LoadOptions{})
+	c.runs(1)
+	c.wantCopies("the first run", restCopied)
+	for seed := range 3 {
+		c.runs(float32(seed + 2))
+		c.wantCopies("the addresses come again", restCopied)
+	}
+	kept := maps.Clone(c.out)
+	c.out["y"], c.out["v"] = c.counted(c.n), c.counted(c.n)
+	c.runs(7)
+	c.wantCopies("other addresses", allCopied)
+	c.runs(8)
+	c.wantCopies("other addresses again", restCopied)
+	c.holds("y", kept["y"], 4)
+	c.holds("v", kept["v"], 4)
+	other := maps.Clone(c.out)
+	c.out["y"], c.out["v"] = kept["y"], kept["v"]
+	c.runs(9)
+	c.wantCopies("the addresses from before", restCopied)
+	c.holds("y", other["y"], 8)
+	if err := c.model.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEnqueueMovesByGraph: runs that are replayed use blocks where they lie if the addresses came before the program was
+// recorded.
+func TestEnqueueMovesByGraph(t *testing.T) {
+	c := newMovingCaller(t, 1, hocket.LoadOptions{Graph: true})
+	first := maps.Clone(c.out)
+	c.runs(1)
+	c.wantCopies("the first run", allCopied)
+	c.out["y"] = c.counted(c.n)
+	second := maps.Clone(c.out)
+	for _, seed := range []float32{2, 3, 4} {
+		c.runs(seed)
+		c.wantCopies("recorded", restCopied)
+	}
+	c.out = first
+	c.runs(5)
+	c.wantCopies("the addresses of the first run", restCopied)
+	c.holds("y", second["y"], 4)
+	c.out = maps.Clone(first)
+	c.out["y"] = c.counted(c.n)
+	for _, seed := range []float32{6, 7, 8} {
+		c.runs(seed)
+		c.wantCopies("addresses that came later", allCopied)
+	}
+	c.holds("y", first["y"], 5)
+
+	for _, form := range []string{"", "one", "each"} {
+		c = newMovingCaller(t, 2, hocket.LoadOptions{Graph: true}, form)
+		for range 2 {
+			c.runs(1)
+		}
+		c.forget()
+		c.runs(2)
+		c.wantCopies("a graph over two GPUs", restCopied)
+		for gated := range 2 {
+			var open atomic.Bool
+			c.f.giveGuest(c.streams[gated], open.Load)
+			c.fill(3)
+			if err := c.enqueue(); err != nil {
+				t.Fatal(err)
+			}
+			c.on(c.sys.GPUs[gated].Bound, func() error { _, err := c.sys.Driver.StreamIdle(nvlib.Stream(c.streams[1-gated])); return err })
+			if got := cabi.Load[float32](c.out["y"][gated]); got != 2+float32(1000*gated)-10 {
+				t.Fatalf("form %q: rank %d has run before its stream came to it: %v", form, gated, got)
+			}
+			open.Store(true)
+			c.wait()
+			c.runs(2)
+		}
+	}
+}
+
+// TestEnqueueMovesApart: blocks that are not aligned, or share bytes with others that are written, are copied.
+func TestEnqueueMovesApart(t *testing.T) {
+	for name, o := range map[string]struct {
+		change func(c *movingCaller)
+		copied []string
+	}{
+		"a result over a parameter":         {func(c *movingCaller) { c.out["y"] = c.in["x"] }, []string{"x", "y"}},
+		"a result over part of a parameter": {func(c *movingCaller) { c.out["y"] = c.shifted("x", 256) }, []string{"x", "y"}},
+		"a result over one that is copied":  {func(c *movingCaller) { c.out["z"] = c.over("y", 256) }, []string{"y"}},
+		"a parameter twice":                 {func(c *movingCaller) { c.in["g"] = c.in["x"] }, []string{"x"}}, // as %g
+		"a result that is not aligned":      {func(c *movingCaller) { c.out["y"] = c.shifted("y", 64) }, []string{"y"}},
+		"a result over a bound tensor":      {func(c *movingCaller) { c.bind("w", c.out["v"]) }, []string{"v"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newMovingCaller(t, 2, hocket.LoadOptions{})
+			o.change(c)
+			for _, seed := range []float32{1, 2, 3} {
+				c.forget()
+				c.fill(seed)
+				if err := c.enqueue(); err != nil {
+					t.Fatal(err)
+				}
+				c.wait()
+				for _, what := range []string{"y", "v"} {
+					if what != "y" || name != "a result over one that is copied" { // either may be left
+						c.holds(what, c.out[what], seed)
+					}
+				}
+			}
+			for what, at := range map[string]map[int]uintptr{"x": c.in["x"], "y": c.out["y"], "v": c.out["v"]} {
+				if n := c.copies[at[0]].Load(); (n > 0) != slices.Contains(o.copied, what) {
+					t.Errorf("%s is copied %d times", what, n)
+				}
+			}
+		})
+	}
+}
+
+// shifted is a block of n words whose address is that many bytes behind a block's, which has more room.
+func (c *movingCaller) shifted(name string, bytes uintptr) map[int]uintptr {
+	at, big := map[int]uintptr{}, c.counted(2*c.n)
+	if name == "x" {
+		c.in["x"] = big
+	}
+	for r, p := range big {
+		at[r] = p + bytes
+		c.copies[at[r]] = &atomic.Int64{}
+	}
+	return at
+}
+
+// over has a result lie so many bytes into another's block, and returns what is as large as it needs.
+func (c *movingCaller) over(name string, bytes uintptr) map[int]uintptr {
+	big := c.counted(256)
+	at := map[int]uintptr{}
+	for r, p := range big {
+		at[r] = p + bytes
+		c.copies[at[r]] = &atomic.Int64{}
+	}
+	c.out[name] = at
+	return big
+}
+
+// forget begins to count anew.
+func (c *movingCaller) forget() {
+	for _, n := range c.copies {
+		n.Store(0)
+	}
+}
+
+// bind binds what lies at a block to a parameter.
+func (c *movingCaller) bind(name string, at map[int]uintptr) {
+	d, err := c.model.DeviceTensorAt(c.Context(), name, nil, at)
+	if err == nil {
+		err = c.model.BindDevice(name, d)
+	}
+	if err != nil {
+		c.Fatal(err)
+	}
+	delete(c.in, name)
+	c.w = at
+}
+
+// TestEnqueueMovesMany: more sets of addresses than are kept, in an order that repeats some, with and without waiting
+// between.
+func TestEnqueueMovesMany(t *testing.T) {
+	c := newMovingCaller(t, 2, hocket.LoadOptions{})
+	var ys []map[int]uintptr
+	for range 12 {
+		ys = append(ys, c.counted(c.n))
+	}
+	seed := float32(0)
+	for round := range 3 {
+		if err := c.model.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, y := range ys {
+			c.out["y"] = y
+			for range 20 {
+				seed = float32(int(seed+1) % 50)
+				c.runs(seed)
+			}
+			c.forget()
+			c.runs(seed)
+			if moved := c.copied(y) == 0; !moved && round > 0 {
+				t.Errorf("round %d: the 22nd run with the same addresses copies", round)
+			}
+			if round > 0 {
+				if err := c.model.Sync(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// TestEnqueueMovesCaptured: a run within the caller's graph uses the blocks where they lie, whatever their addresses.
+func TestEnqueueMovesCaptured(t *testing.T) {
+	for name, o := range map[string]hocket.LoadOptions{"eager": {}, "graph": {Graph: true}} {
+		t.Run(name, func(t *testing.T) {
+			c := newMovingCaller(t, 1, o)
+			for range 2 {
+				c.runs(1)
+			}
+			stream := c.streams[0]
+			c.forget()
+			var outs []map[string]map[int]uintptr
+			var graphs [][]fakeWork
+			for range 3 {
+				c.out = map[string]map[int]uintptr{"y": c.counted(c.n), "z": c.counted(256), "v": c.counted(c.n)}
+				outs = append(outs, c.out)
+				c.f.beginGuest(stream)
+				if err := c.enqueue(); err != nil {
+					t.Fatal(err)
+				}
+				graphs = append(graphs, c.f.endGuest(stream))
+				c.wantCopies("captured", map[string]int64{"x": 0, "w": 0, "g": 1, "y": 0, "z": 1, "v": 0})
+			}
+			for seed := range 6 {
+				c.fill(float32(seed + 2))
+				c.f.launchGuest(graphs[seed%3], stream)
+				c.wait()
+			}
+			for i, out := range outs {
+				for what, at := range out {
+					c.holds(what, at, float32(i+3+2))
+				}
+			}
+			if err := c.model.Sync(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			c.runs(9)
+		})
+	}
+}
+
+// TestMovableOfLayers: what docs/pytorch.md says of layers by each strategy.
+func TestMovableOfLayers(t *testing.T) {
+	always := func(string) bool { return true }
+	early := func(strategy string) bool { return strategy == "exchange" || strategy == "ahead" }
+	for text, moves := range map[string]struct{ x, y func(strategy string) bool }{
+		"(%x: bf16[M/tp, K], %w: bf16[N/tp, K]) -> bf16[M, N/tp]": {early, always},
+		"(%x: bf16[M, K/tp], %w: bf16[N, K/tp]) -> bf16[M/tp, N]": {always, early},
+		"(%x: bf16[M, K/tp], %w: bf16[N, K/tp]) -> bf16[M, N]":    {always, func(string) bool { return false }},
+		"(%x: bf16[M/tp, K], %w: bf16[N, K]) -> bf16[M, N]": {always,
+			func(strategy string) bool { return strategy == "chunked" }},
+	} {
+		for _, strategy := range []string{"sequential", "chunked", "exchange", "ahead"} {
+			f := newFake(t, 4)
+			f.queue()
+			m := modeltest.Open(t, newMachine(f.system(), Options{Kernels: f}))
+			p, err := hocket.Parse("layer.hkt", "dim M = 512\ndim N = 256\ndim K = 256\nmesh tp[4]\nfunc layer"+text+
+				" {\n  %y = linear %x, %w\n  return %y\n}\n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var log bytes.Buffer
+			debug := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{Strategy: strategy, Logger: debug})
+			if err == nil {
+				err = model.Prepare(t.Context(), nil)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			inputs, results := "[w]", "[]"
+			if moves.x(strategy) {
+				inputs = `"[x w]"`
+			}
+			if moves.y(strategy) {
+				results = "[y]"
+			}
+			want := `"movable inputs"=` + inputs + ` "movable results"=` + results + "\n"
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("%s by %s: no %s in:\n%s", text, strategy, want, &log)
+			}
+			if err := model.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
