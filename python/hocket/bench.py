@@ -127,6 +127,12 @@ class Bench:
         g.manual_seed(100 * seed + self.rank)
         return self.torch.randint(-4, 5, shape, generator=g, device=self.device).to(self.torch.bfloat16)
 
+    def reals(self, *shape, seed=0):
+        """Uniform in [-1, 1), as `hocket bench PROGRAM` has them: how much power a GPU takes depends on the values."""
+        g = self.torch.Generator(device="cuda")
+        g.manual_seed(100 * seed + self.rank)
+        return self.torch.rand(*shape, generator=g, device=self.device).mul_(2).sub_(1).to(self.torch.bfloat16)
+
     def captured(self, call, count):
         """A graph of count calls, after a call by itself."""
         torch = self.torch
@@ -289,9 +295,9 @@ class Bench:
         torch, dist = self.torch, self.dist
         for kind, m, n, k in LAYERS:
             if kind == "ag-gemm":
-                x, w = self.ints(m // self.size, k), self.ints(n // self.size, k, seed=5)
+                x, w = self.reals(m // self.size, k), self.reals(n // self.size, k, seed=5)
             else:
-                x, w = self.ints(m, k // self.size), self.ints(n, k // self.size, seed=5)
+                x, w = self.reals(m, k // self.size), self.reals(n, k // self.size, seed=5)
             whole = self.tensor(m, k) if kind == "ag-gemm" else None
             shard = self.tensor(m // self.size, n) if kind == "gemm-rs" else None
 
