@@ -23,6 +23,13 @@ type EnqueueArgs struct {
 	// In gives parameters that are not bound, and Out receives results: by name, and by rank the address of the
 	// rank's block, dense and row-major, in memory of its device. See Layouts for the blocks' shapes.
 	In, Out map[string]map[int]uintptr
+	// Lend are results that are not copied, by name: see Lendable. Enqueue adds, by rank, the address of the block in the
+	// model's own memory. What streams are given behind the run finds the result there, dense and row-major. It stays
+	// until the next run of the model for the same dims, and the memory until the model is closed or a run fails. That
+	// run comes behind what its streams were given before; other streams are the caller's to order. A run by another
+	// method waits for enqueued runs, not for who reads their results. While launched graphs have the run, the result is
+	// there behind each launch. A parameter in that memory is ErrInput for the same dims.
+	Lend map[string]map[int]uintptr
 	// Dims are those that neither the binding nor what is bound fixes.
 	Dims map[string]int64
 }
@@ -51,15 +58,17 @@ func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
 		delete(batch[0].DeviceIn, name)
 		delete(batch[0].DeviceOut, name)
 	}
-	for name := range a.Out {
-		delete(batch[0].DeviceOut, name)
+	for _, results := range []map[string]map[int]uintptr{a.Out, a.Lend} {
+		for name := range results {
+			delete(batch[0].DeviceOut, name)
+		}
 	}
 	runs, err := m.machine.execArgs(batch, make([]map[string]*tensor.Tensor, 1))
 	if err != nil {
 		return err
 	}
 	run := runs[0]
-	run.InAt, run.OutAt, run.Enqueued = a.In, a.Out, true
+	run.InAt, run.OutAt, run.Lend, run.Enqueued = a.In, a.Out, a.Lend, true
 	b, err := bound.binding(Args{}, batch[0])
 	if overridden {
 		b, err = m.fn.dimsOf(shapes(batch[0], without(bound.tensors, a.In)))
@@ -99,12 +108,24 @@ func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
 		for _, d := range slices.Concat(reads, writes) {
 			d.UsedBy(l.prog)
 		}
-		if l.prog.Captured() {
+		if l.prog.Captured() || len(a.Lend) > 0 {
 			t.pin(l)
 		}
 		return nil
 	})
 	return err
+}
+
+// Lendable names the results of runs for the given dims that EnqueueArgs.Lend may name: those that collectives or other
+// ranks write, which a run would copy to Out, unless they are inout, or the program lets another rank write there before
+// this one has begun the next run. Results that runs leave in Out without a copy are not among them. It loads the plan,
+// as Prepare does. All processes of a World lend alike.
+func (m *Model) Lendable(ctx context.Context, dims map[string]int64) (names []string, err error) {
+	err = m.prepare(ctx, dims, func(l *loaded) error {
+		names = l.prog.Lendable()
+		return nil
+	})
+	return names, m.machine.why(ctx, err)
 }
 
 // without are bound tensors but those that a run is given otherwise.

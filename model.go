@@ -60,10 +60,11 @@ func (m *Model) Bind(name string, t *Tensor) error {
 // Run with them does not have to. If ctx ends meanwhile it returns that, and the load goes on: the
 // next call waits for it or finds it done, and uploads what weights are left.
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
-	return m.machine.why(ctx, m.prepare(ctx, dims))
+	return m.machine.why(ctx, m.prepare(ctx, dims, func(*loaded) error { return nil }))
 }
 
-func (m *Model) prepare(ctx context.Context, dims map[string]int64) error {
+// prepare is Prepare, and has do use the plan.
+func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *loaded) error) error {
 	for name, v := range dims {
 		if fixed, ok := m.fn.binding.Dims[name]; ok && fixed != v {
 			return fmt.Errorf("%w: %s=%d is to be prepared, and the model was loaded with %s=%d: no run could use it",
@@ -98,7 +99,12 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64) error {
 	if err := m.fn.onlyFitting(works, b); err != nil {
 		return err
 	}
-	_, err = t.use(ctx, b, works, func(l *loaded) error { return l.prog.Preload(ctx, weights) })
+	_, err = t.use(ctx, b, works, func(l *loaded) error {
+		if err := l.prog.Preload(ctx, weights); err != nil {
+			return err
+		}
+		return do(l)
+	})
 	return err
 }
 

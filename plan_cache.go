@@ -46,7 +46,7 @@ type loaded struct {
 	proof proofOf
 	held  device.Held // see LoadOptions.Cache
 	busy  bool        // a run has it
-	// pinned is set once a graph of the caller's has a run of it, which names its memory.
+	// pinned is set once a graph of the caller's has a run of it, which names its memory, or it has lent a result.
 	pinned bool
 	// reporter is there once a run has ended. It belongs to the holder of the model's lease.
 	reporter *reporter

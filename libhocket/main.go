@@ -308,7 +308,8 @@ func hocket_prepare(model C.int64_t, dims *C.char, e **C.char) (ticket C.int64_t
 // hocket_enqueue gives a stream one run, behind what it was given before, and returns before that has ended; 0 where it
 // fails. The data of tensors are addresses in memory of their rank's GPU, and tensors blocks of the one rank of this
 // process. dims are {NAME: N}, those that load did not fix. While the stream is captured the run becomes part of its
-// graph.
+// graph. A result whose data is NULL, with 0 bytes, is one of hocket_lendable: it gets the address in the model's own
+// memory, where the result stays until the model's next run for the same dims.
 //
 //export hocket_enqueue
 func hocket_enqueue(model C.int64_t, stream C.uint64_t, in *C.hocket_tensor, ins C.int64_t, out *C.hocket_tensor,
@@ -319,8 +320,32 @@ func hocket_enqueue(model C.int64_t, stream C.uint64_t, in *C.hocket_tensor, ins
 		if err = errors.Join(err, oerr); err != nil {
 			return err
 		}
-		return library.Enqueue(int64(model), uintptr(stream), given, results, text(dims))
+		err = library.Enqueue(int64(model), uintptr(stream), given, results, text(dims))
+		if err != nil {
+			return err
+		}
+		for i, t := range unsafe.Slice(out, outs) {
+			if t.data == nil {
+				*(*uintptr)(unsafe.Pointer(&unsafe.Slice(out, outs)[i].data)) = results[i].Address
+			}
+		}
+		return nil
 	}))
+}
+
+// hocket_lendable returns, as a JSON list, the names of the results that runs of a model for dims, {NAME: N}, can lend;
+// NULL where it fails. It loads what these runs want.
+//
+//export hocket_lendable
+func hocket_lendable(model C.int64_t, dims *C.char, e **C.char) (names *C.char) {
+	guarded(e, func() error {
+		out, err := library.Lendable(int64(model), text(dims))
+		if err == nil {
+			names = C.CString(out)
+		}
+		return err
+	})
+	return names
 }
 
 // hocket_bind_device sets a parameter for all runs to come to a block in memory of its rank's GPU, which must stay

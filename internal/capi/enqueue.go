@@ -2,6 +2,7 @@ package capi
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -35,7 +36,26 @@ func readDims(text string) (map[string]int64, error) {
 	return dims, options(text, &dims)
 }
 
+// Lendable returns, as JSON, the names of results that a model can lend for dims.
+func (l *Library) Lendable(handle int64, dims string) (string, error) {
+	m, err := get[*model](l, handle)
+	if err != nil {
+		return "", err
+	}
+	bound, err := readDims(dims)
+	if err != nil {
+		return "", err
+	}
+	names, err := m.m.Lendable(context.Background(), bound)
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(append([]string{}, names...))
+	return string(text), err
+}
+
 // Enqueue gives a stream a run, for the rank of this process that all blocks are of, and returns before it has ended.
+// Results without an address are lent: they get that of the model's memory.
 func (l *Library) Enqueue(handle int64, stream uintptr, in, out []Placed, dims string) error {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -56,7 +76,24 @@ func (l *Library) Enqueue(handle int64, stream uintptr, in, out []Placed, dims s
 	if a.Out, err = addresses(out, outs, "result"); err != nil {
 		return err
 	}
-	return m.m.Enqueue(context.Background(), a)
+	for _, r := range out {
+		if r.Address == 0 {
+			if a.Lend == nil {
+				a.Lend = map[string]map[int]uintptr{}
+			}
+			a.Lend[r.Name] = map[int]uintptr{}
+			delete(a.Out, r.Name)
+		}
+	}
+	if err := m.m.Enqueue(context.Background(), a); err != nil {
+		return err
+	}
+	for i := range out {
+		if r := &out[i]; r.Address == 0 {
+			r.Address = a.Lend[r.Name][r.Rank]
+		}
+	}
+	return nil
 }
 
 // blocks are how a model's parameters and results lie for dims, which text says, too.

@@ -20,6 +20,8 @@ type Args struct {
 	// a dense block each.
 	InAt, OutAt map[string]map[int]uintptr
 	Enqueued    bool
+	// Lend are results of such a run that are left where they lie, by name. Enqueue sets the addresses, by rank.
+	Lend map[string]map[int]uintptr
 	// Into are tensors, of the right types and shapes, that receive other results.
 	Into map[string]*tensor.Tensor
 }

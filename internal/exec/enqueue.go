@@ -64,6 +64,9 @@ func (p *Program) enqueue(
 	if err := p.binder.hostUploads(ins); err != nil {
 		return err
 	}
+	if err := p.lender.lend(a, p.binder.frames[0]); err != nil {
+		return err
+	}
 	var v *move
 	if !capturing {
 		v = p.moves.of(a, p.binder.frames[0])

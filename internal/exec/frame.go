@@ -22,6 +22,7 @@ type frame struct {
 	// moved is what the run issues where blocks of it lie elsewhere than in the arena; nil where none does.
 	moved *image.Relocation
 	graph device.Graph // what a run with moved is replayed by
+	lent  []bool       // by output block: it is left where it lies; nil where none is
 }
 
 // newFrame makes a frame of a program whose blocks of outputs come to this process from ranks that comes holds of.
@@ -37,7 +38,7 @@ func newFrame(im *image.Image, comes func(rank int) bool) *frame {
 // forget lets go of others' memory.
 func (f *frame) forget() {
 	clear(f.in)
-	f.deviceIn, f.deviceOut, f.moved, f.graph = nil, nil, nil, nil
+	f.deviceIn, f.deviceOut, f.moved, f.graph, f.lent = nil, nil, nil, nil, nil
 	clear(f.get)
 	for _, r := range f.out {
 		r.Forget()

@@ -120,6 +120,9 @@ func (s *issuer) command(i int, base, run int64, f *frame) error {
 			c = moved
 		}
 	}
+	if c != nil && c.Kind == plan.Output && f != nil && f.lent != nil && f.lent[c.Part] {
+		return nil
+	}
 	if c == nil {
 		return nil
 	}

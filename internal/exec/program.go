@@ -14,7 +14,7 @@
 //   - an issuer (issue.go) issues commands, or launches the recorded graph (replay.go);
 //   - a graphRecorder (record.go) records that, and times its forms;
 //   - enqueued runs (enqueued.go) are on streams of the caller's, and moves (moves.go) are what they issue to use the
-//     caller's tensors where they lie;
+//     caller's tensors where they lie; a lender (lend.go) lends results where they lie;
 //   - a flightRecorder (flight.go) and a symbolizer (symbols.go) tell what happened, in the program's words.
 //
 // On a virtual machine (a scheduled CPU) package adversary makes wrong programs show.
@@ -87,6 +87,7 @@ type Program struct {
 	weights  *weightCache
 	enqueued *enqueued
 	moves    *moves
+	lender   *lender
 	binder   *binder
 	staging  staging
 	issuer   *issuer
@@ -112,10 +113,11 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 		return nil, err
 	}
 	weights, enqueued, moves := newWeightCache(im), &enqueued{im: im}, &moves{im: im}
-	issuer := &issuer{im: im, weights: weights}
+	issuer, lender := &issuer{im: im, weights: weights}, &lender{im: im, moves: moves}
 	prog := &Program{im: im, opts: opts, peers: m.Peers(), flight: flightRecorder{im: im, told: opts.Failed},
-		weights: weights, enqueued: enqueued, moves: moves, binder: newBinder(im, weights, enqueued), staging: staging{im: im},
-		issuer: issuer, recorder: graphRecorder{issuer: issuer, peers: m.Peers() != nil, backup: backup{im: im}, moves: moves}}
+		weights: weights, enqueued: enqueued, moves: moves, lender: lender, binder: newBinder(im, weights, enqueued), staging: staging{im: im},
+		issuer: issuer, recorder: graphRecorder{issuer: issuer, peers: m.Peers() != nil, backup: backup{im: im}, moves: moves,
+			lender: lender}}
 	if lost := im.World.Do(context.WithoutCancel(ctx), func() { err = prog.prepare(ctx) }); lost != nil {
 		return nil, lost
 	}

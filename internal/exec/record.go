@@ -24,6 +24,7 @@ type graphRecorder struct {
 	first  int64 // the run that they all record it as; 0 for none yet
 	backup backup
 	moves  *moves
+	lender *lender
 }
 
 // runNumber is the number of the run that graphs are recorded as.
@@ -107,6 +108,9 @@ func (g *graphRecorder) chooseForm(ctx context.Context, f *frame) error {
 	names := r.graph.Forms()
 	if len(names) < 2 {
 		return nil
+	}
+	if g.lender.lent { // the caller's streams may read there still, which trials would not wait for
+		return r.keep(len(names) - 1)
 	}
 	err := g.backup.take(ctx)
 	if errors.Is(err, device.ErrOutOfMemory) {

@@ -179,11 +179,12 @@ func (s signature) wrongEnqueued(a Args) (wrong []string) {
 	for i := range s.im.Outputs {
 		io := &s.im.Outputs[i]
 		switch _, at := a.OutAt[io.Name]; {
-		case at && a.DeviceOut[io.Name] != nil:
-			wrong = append(wrong, fmt.Sprintf("result %s is to be left twice, at addresses and in a device tensor",
+		case (at || a.Lend[io.Name] != nil) && a.DeviceOut[io.Name] != nil, at && a.Lend[io.Name] != nil:
+			wrong = append(wrong, fmt.Sprintf("result %s is to be left twice, at addresses, in a device tensor or lent",
 				io.Name))
 		case at:
 			wrong = append(wrong, s.wrongAt(io, a.OutAt[io.Name])...)
+		case a.Lend[io.Name] != nil && a.DeviceOut[io.Name] == nil:
 		case a.DeviceOut[io.Name] == nil:
 			wrong = append(wrong, fmt.Sprintf("there is no place on the devices for result %s", io.Name))
 		}

@@ -51,6 +51,16 @@ class Block:
         kind = next(k for k, v in _tensors.TORCH.items() if v == dtype)
         return Block(torch.empty(tuple(shape), dtype=getattr(torch, kind), device=self.tensor.device), name)
 
+    def lent(self, address, dtype, shape):
+        """A tensor of torch's in memory of the library's on the same GPU, and what the tensor keeps."""
+        torch = sys.modules["torch"]
+        n = _tensors.SIZES[dtype]
+        for e in shape:
+            n *= e
+        kind = next(k for k, v in _tensors.TORCH.items() if v == dtype)
+        memory = _Lent(address, n)
+        return memory.tensor(getattr(torch, kind), tuple(shape), self.tensor.device), memory
+
     def stream(self):
         """CUDA's handle of torch's current stream on the GPU."""
         return sys.modules["torch"].cuda.current_stream(self.tensor.device).cuda_stream
@@ -167,6 +177,13 @@ class _Lent:
         self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
 
 
+    def tensor(self, dtype, shape, device):
+        """A tensor of torch's there, which keeps this object."""
+        torch = sys.modules["torch"]
+        with torch.cuda.device(device):
+            return torch.as_tensor(self, device=device).view(dtype).view(shape)
+
+
 def empty(shape, dtype):
     """See hocket.empty."""
     torch = sys.modules["torch"]
@@ -174,10 +191,12 @@ def empty(shape, dtype):
     n = torch.empty((), dtype=dtype).element_size()
     for e in shape:
         n *= e
-    address = _lib.call("hocket_empty", g.handle, n)
-    lent = _Lent(address, n)
-    with torch.cuda.device(g.device):
-        return torch.as_tensor(lent, device=f"cuda:{g.device}").view(dtype).view(shape)
+    return _Lent(_lib.call("hocket_empty", g.handle, n), n).tensor(dtype, shape, torch.device("cuda", g.device))
+
+
+def rest():
+    """Waits until the GPU has done what torch's streams were given."""
+    sys.modules["torch"].cuda.synchronize()
 
 
 def adopt(t, shared_by):

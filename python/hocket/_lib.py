@@ -35,6 +35,7 @@ _signatures = {
     "hocket_prepare": (ctypes.c_int64, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_enqueue": (ctypes.c_int, [ctypes.c_int64, ctypes.c_uint64, ctypes.POINTER(Tensor), ctypes.c_int64,
                                       ctypes.POINTER(Tensor), ctypes.c_int64, ctypes.c_char_p, _error]),
+    "hocket_lendable": (_text, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_bind_device": (ctypes.c_int, [ctypes.c_int64, ctypes.POINTER(Tensor), ctypes.c_char_p, _error]),
     "hocket_sync": (ctypes.c_int64, [ctypes.c_int64, _error]),
     "hocket_collectives": (ctypes.c_int64, [ctypes.c_int64, ctypes.c_char_p, _error]),

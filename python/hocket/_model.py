@@ -2,12 +2,13 @@
 
 import json
 import os
+import weakref
 
 from . import _cuda, _lib, _tensors, _world
 from ._errors import InputError
 
 
-def load(program, dims=None, func=None, ranks=None, weights=None, **options):
+def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, **options):
     """Loads a program: a path to a .hkt file, or the text itself.
 
     ``dims`` binds dims, ``func`` names the function (default: the last), ``ranks`` the number of ranks where the
@@ -15,7 +16,9 @@ def load(program, dims=None, func=None, ranks=None, weights=None, **options):
     ``fixed``, ``gather``, ``no_prove``, ``arena``, ``cache``, ``grace``.
 
     Among several processes the model takes and gives the blocks of this process's ranks, whole results with
-    ``gather=True``. On GPUs it takes and gives torch's tensors there: see Model.
+    ``gather=True``. On GPUs it takes and gives torch's tensors there: see Model. With ``lend=True`` results there that
+    collectives or other ranks write are not copied but lent: views of the model's own memory, in which they stay until the
+    model's next call for the same dims, or replay. See Model. It does nothing on the CPU machine. All ranks lend alike.
     """
     name = "program.hkt"
     if not isinstance(program, str) or "\n" not in program:
@@ -28,7 +31,8 @@ def load(program, dims=None, func=None, ranks=None, weights=None, **options):
         if value is not None:
             o[key] = value
     handle = _lib.call("hocket_load", s.machine, program.encode(), json.dumps(o).encode())
-    model = Model(handle, s, bool(options.get("gather")))
+    _unload(s)
+    model = Model(handle, s, bool(options.get("gather")), lend)
     for key, t in (weights or {}).items():
         model.bind(key, t)
     return model
@@ -36,6 +40,17 @@ def load(program, dims=None, func=None, ranks=None, weights=None, **options):
 
 def _dims(dims):
     return json.dumps(dims or {}, sort_keys=True).encode()
+
+
+def _unload(state):
+    """Unloads closed models of which no lent result is left."""
+    for model in [m for m in state.closing if not m._lent]:
+        if any(model._lendable.values()):
+            if _cuda.Block.capturing():
+                continue
+            _cuda.rest()  # who reads a result that is gone may not have ended
+        state.closing.remove(model)
+        _lib.call("hocket_close", model._open)
 
 
 class Model:
@@ -46,10 +61,16 @@ class Model:
     loaded. While torch.cuda.graph captures the stream the run becomes part of the graph, if there was a call before;
     the model must stay open for as long as the graph is replayed. What goes wrong in a run, later calls and
     ``synchronize`` raise.
+
+    Results that the model lends (see load) are overwritten by its next call for the same dims: clone what is to stay, and
+    what is to be an argument of that call, which is an InputError otherwise. That call begins behind what torch's current
+    stream was given before it: work on other streams is yours to order. Plans of lent results stay loaded until the model
+    is closed and its lent results are gone. When a run has failed, and after hocket.shutdown, they must not be used.
     """
 
-    def __init__(self, handle, state, gather):
-        self._handle, self._world, self._gather = handle, state, gather
+    def __init__(self, handle, state, gather, lend=False):
+        self._handle, self._open, self._world, self._gather, self._lends = handle, handle, state, gather, lend
+        self._lent, self._lendable = weakref.WeakSet(), {}
         self._bound, self._layouts, self._names, self._prepared = {}, {}, None, set()
 
     def bind(self, name, t, dims=None):
@@ -113,9 +134,12 @@ class Model:
         if text not in self._prepared and not first.capturing():
             _lib.wait(_lib.call("hocket_prepare", self._handle, text))
             self._prepared.add(text)
+            if self._lends:
+                self._lendable[text] = json.loads(_lib.call_text("hocket_lendable", self._handle, text))
+        lendable = self._lendable.get(text, ())
         layouts = self.layouts(dims)
         self._check(layouts, blocks)
-        results, outs = [], []
+        results, outs, lent = [], [], []
         for p in layouts["out"]:
             if isinstance(self._bound.get(p["name"]), _cuda.Block) and p["name"] not in blocks:
                 continue  # it is updated where it is
@@ -125,11 +149,21 @@ class Model:
                 if shape is None:
                     results.append(None)
                     continue
+                if p["name"] in lendable:
+                    lent.append((len(results), len(outs), p["dtype"], shape))
+                    results.append(None)
+                    v = _tensors.View(None, p["dtype"], shape, None, "torch")
+                    outs.append(v.struct(p["name"], rank, nbytes=0))
+                    continue
                 b = first.empty(p["name"], p["dtype"], shape)
             results.append(b.tensor)
             outs.append(b.struct(rank))
         ins = [b.struct(rank) for b in blocks.values()]
-        _lib.call("hocket_enqueue", self._handle, first.stream(), *_lib.pack(ins), *_lib.pack(outs), text)
+        at, n = _lib.pack(outs)
+        _lib.call("hocket_enqueue", self._handle, first.stream(), *_lib.pack(ins), at, n, text)
+        for i, out, dtype, shape in lent:
+            results[i], memory = first.lent(at[out].data, dtype, shape)
+            self._lent.add(memory)
         return results[0] if len(results) == 1 else tuple(results)
 
     def synchronize(self):
@@ -164,10 +198,12 @@ class Model:
         return [b["rank"] for b in port["blocks"] if b["rank"] in mine]
 
     def close(self):
-        """Unloads the program."""
+        """Unloads the program. While results that it lent are there it stays loaded, though it cannot be called: it is
+        unloaded when a model is loaded or closed after they are gone."""
         if self._handle:
-            handle, self._handle = self._handle, 0
-            _lib.call("hocket_close", handle)
+            self._handle = 0
+            self._world.closing.append(self)
+            _unload(self._world)
 
     def __enter__(self):
         return self

@@ -29,9 +29,10 @@ class View:
             n *= e
         return n
 
-    def struct(self, name, rank=-1):
+    def struct(self, name, rank=-1, nbytes=None):
         shape = (ctypes.c_int64 * len(self.shape))(*self.shape)
-        t = _lib.Tensor(name.encode(), self.dtype.encode(), rank, len(self.shape), shape, self.address, self.nbytes)
+        t = _lib.Tensor(name.encode(), self.dtype.encode(), rank, len(self.shape), shape, self.address,
+                        self.nbytes if nbytes is None else nbytes)
         t._keep = (self.keep, shape)
         return t
 

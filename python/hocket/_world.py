@@ -13,7 +13,7 @@ _state = None
 class _State:
     def __init__(self, machine, name, collectives, rank, size):
         self.machine, self.name, self.collectives, self.rank, self.size = machine, name, collectives, rank, size
-        self.models, self.group = {}, None
+        self.models, self.group, self.closing = {}, None, []  # closing: models whose lent results are not gone
 
 
 def init(machine="cpu", algorithm="", fixed=False, **options):

@@ -60,6 +60,9 @@ class GPUs(unittest.TestCase):
     def test_programs(self):
         self.passes("programs")
 
+    def test_lends(self):
+        self.passes("lends")
+
     def test_disagree(self):
         _, text = torchrun("disagree")
         self.assertEqual(text.count("DisagreeError: ranks disagree on what is made ready"), 2, text)
@@ -390,6 +393,47 @@ def programs(hocket, dist, rank, size):
         y, ref = m(h, w2), h.float() @ w2.t().float()
         dist.all_reduce(ref)
         assert torch.equal(y.float(), ref)
+
+
+def lends(hocket, dist, rank, size):
+    """Lent results: in one place, right behind each call and replay, and while another stream's model runs."""
+    text = PAIRS.format(size=size)
+    h, w = signs((512, 1024 // size), 1, 40 + rank), signs((256, 1024 // size), 64, 20 + rank)
+    ref = h.float() @ w.t().float()
+    dist.all_reduce(ref)
+    for strategy in ("sequential", "exchange", "chunked"):
+        m = hocket.load(text, func="row", strategy=strategy, lend=True)
+        other = hocket.load(text, func="row", strategy=strategy)
+        y, last = m(h, w), 1
+        assert torch.equal(y.float(), ref)
+        for scale in (2, -1, 0.5):
+            torch.cuda._sleep(20_000_000 * rank)  # a rank is late to read
+            before = y.clone()
+            z = m(h * scale, w)
+            assert z.data_ptr() == y.data_ptr() and torch.equal(z.float(), ref * scale)
+            assert torch.equal(before.float(), ref * last)
+            last = scale
+            assert torch.equal(other(h, w).float(), ref) and torch.equal(z.float(), ref * scale)
+        try:
+            m(h, z.view(-1)[:w.numel()].view(w.shape))
+            raise AssertionError("a lent result is an argument")
+        except hocket.InputError as e:
+            assert "give it a copy" in str(e), e
+        st, g = h.clone(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(g):
+            z = m(st, w)
+            twice = z * 2
+        for scale in (1, -1, 0.5):
+            st.copy_(h * scale)
+            g.replay()
+            assert torch.equal(z.float(), ref * scale) and torch.equal(twice, z * 2)
+        m.synchronize()
+        g.reset()
+        m.close()
+        assert torch.equal(z.float(), ref * 0.5)  # there as long as z is
+        del y, z
+        other.close()
+        assert not m._world.closing
 
 
 def disagree(hocket, dist, rank, size):

@@ -216,6 +216,81 @@ func f(%x: f32[4/tp]) -> f32[4] {
         self.assertIn(p.returncode, (1, 130, -signal.SIGINT))
 
 
+    def test_lend(self):
+        """It does nothing on the CPU machine. A closed model is unloaded when the results that it lent are gone."""
+        from hocket import _cuda, _model
+        x, w = (memoryview(array.array("f", [1] * n)).cast("B").cast("f", s) for n, s in ((8, (2, 4)), (24, (6, 4))))
+        with hocket.load(LINEAR, lend=True) as m:
+            self.assertEqual(m(x, w)[0].tolist(), [[4.0] * 6] * 2)
+        closed, call = [], _model._lib.call
+
+        def counted(name, *args):
+            if name == "hocket_close":
+                closed.append(args[0])
+            return call(name, *args)
+
+        _model._lib.call = counted
+        try:
+            m = hocket.load(LINEAR, lend=True)
+            lent = _cuda._Lent(4096, 4)
+            m._lent.add(lent)
+            m.close()
+            self.assertRaises(hocket.Error, m, x, w)
+            self.assertEqual(closed, [])
+            del lent
+            hocket.load(LINEAR).close()
+            self.assertEqual(closed[0], m._open)
+            self.assertEqual(len(closed), 2)
+        finally:
+            _model._lib.call = call
+
+    def test_lent_results(self):
+        """What a call on a GPU is given and returns, by a library that is not there."""
+        from hocket import _cuda, _model
+        lib, given = _model._lib, []
+
+        class Block:
+            def __init__(self, t, name):
+                self.tensor, self.name = t, name
+
+            def struct(self, rank):
+                return lib.Tensor(self.name.encode(), b"f32", rank, 0, None, 64, 0)
+
+            def empty(self, name, dtype, shape):
+                return Block("new", name)
+
+            def lent(self, address, dtype, shape):
+                memory = _cuda._Lent(address, 4)
+                return (address, dtype, tuple(shape), memory), memory
+
+            stream, capturing = lambda self: 0, staticmethod(lambda: False)
+
+        def call(name, *args):
+            if name == "hocket_enqueue":
+                outs, n = args[4:6]
+                given.append([(outs[i].name, outs[i].data, outs[i].bytes) for i in range(n)])
+                outs[0].data = 0x7000
+            return 1
+
+        m = hocket.load(LINEAR, dims={"T": 2}, lend=True)
+        m.layouts(None)
+        kept = lib.call, lib.call_text, lib.wait, _cuda.Block, _cuda.rest
+        lib.call, lib.call_text, lib.wait = call, lambda *_: '["y"]', lambda _: None
+        _cuda.Block, _cuda.rest = Block, lambda: None
+        try:
+            y, z = m._enqueue({"x": "x", "w": "w"}, None)
+            self.assertEqual((y[:3], z), ((0x7000, "f32", (2, 6)), "new"))
+            self.assertEqual(given, [[(b"y", None, 0), (b"z", 64, 0)]])
+            self.assertEqual(len(m._lent), 1)
+            m.close()
+            self.assertEqual(m._world.closing, [m])
+            del y
+            lib.call = kept[0]
+            hocket.load(LINEAR).close()
+            self.assertEqual(m._world.closing, [])
+        finally:
+            lib.call, lib.call_text, lib.wait, _cuda.Block, _cuda.rest = kept
+
     def test_interrupt_when_over(self):
         """An interrupt that is seen when the run is over already stays an interrupt."""
         lib, call = hocket._lib, hocket._lib.call

@@ -144,7 +144,7 @@ class Bench:
 
         hocket.init("cuda", timeout=PATIENCE)
         m, n, k = (int(e) for e in shape.split("x"))
-        model = hocket.load(hocket.bench.program(op, m, n, k, self.ranks), strategy=strategy)
+        model = hocket.load(hocket.bench.program(op, m, n, k, self.ranks), strategy=strategy, lend=True)
         self.models.append(model)
         model.bind("w", w)
         for _ in range(3):

@@ -515,8 +515,21 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 	if got := ints(z.Address, 12); !slices.Equal(got, []int32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}) {
 		t.Errorf("after three runs the result is %v", got)
 	}
+	if names, err := l.Lendable(model, dims); err != nil || names != `["y","z"]` {
+		t.Errorf("lendable: %s, %v", names, err)
+	}
 	if got := ints(n.Address, 2); !slices.Equal(got, []int32{6, 0}) {
 		t.Errorf("three runs have counted to %v", got)
+	}
+	lent := []capi.Placed{y, {Name: "z", DType: "i32", Shape: z.Shape}}
+	if err := l.Enqueue(model, 0, []capi.Placed{x, w}, lent, dims); err != nil {
+		t.Fatal(err)
+	}
+	if err := wait(l.Sync(model)); err != nil {
+		t.Fatal(err)
+	}
+	if got := ints(lent[1].Address, 12); slices.Equal(got, ints(z.Address, 12)) {
+		t.Errorf("the fourth run has lent what the third gave: %v", got)
 	}
 	if err := l.BindDevice(model, capi.Placed{Name: "n"}, dims); err != nil {
 		t.Fatal(err)

@@ -200,8 +200,10 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 	}
 	if j.Enqueue {
 		for _, graph := range []bool{false, true} {
-			if err := enqueuedPeer(t, f, sys, m, w.Rank(), graph); err != nil {
-				return err
+			for _, lends := range []bool{false, true} {
+				if err := enqueuedPeer(t, f, sys, m, w.Rank(), graph, lends); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -233,8 +235,9 @@ func describe(ctx context.Context, m device.Machine, r *peerResult) error {
 	return err
 }
 
-// enqueuedPeer enqueues runs of stateful, some of them captured, as one of two processes, and compares what comes.
-func enqueuedPeer(t *testing.T, f *fakeGPU, sys *process.Shared, m *hocket.Machine, rank int, graph bool) error {
+// enqueuedPeer enqueues runs of stateful, some of them captured, as one of two processes, and compares what comes. lends
+// tells whether %z is lent.
+func enqueuedPeer(t *testing.T, f *fakeGPU, sys *process.Shared, m *hocket.Machine, rank int, graph, lends bool) error {
 	c := &caller{T: t, f: f, sys: sys, m: m}
 	c.model = modeltest.Load(t, m, stateful, hocket.LoadOptions{Graph: graph})
 	defer c.model.Close()
@@ -277,9 +280,16 @@ func enqueuedPeer(t *testing.T, f *fakeGPU, sys *process.Shared, m *hocket.Machi
 	}()
 	enqueue := func(n int) error {
 		for range n {
-			a := hocket.EnqueueArgs{Streams: []uintptr{stream}, In: in, Out: out}
+			a := hocket.EnqueueArgs{Streams: []uintptr{stream}, In: in, Out: map[string]map[int]uintptr{"y": out["y"]},
+				Lend: map[string]map[int]uintptr{"z": {}}}
+			if !lends {
+				a.Out, a.Lend = out, nil
+			}
 			if err := c.model.Enqueue(t.Context(), a); err != nil {
 				return err
+			}
+			if lends {
+				out["z"] = a.Lend["z"]
 			}
 		}
 		return nil

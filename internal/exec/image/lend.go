@@ -1,0 +1,91 @@
+package image
+
+import (
+	"maps"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/plan"
+)
+
+// Arena is the memory of a rank that results may be lent in. It is the image's own: no other image's commands use it.
+func (im *Image) Arena(rank int) device.Memory { return im.memory.arenas[rank] }
+
+// Lendable names the results that may be read where they lie until the next run: those that are dense in a buffer of
+// their own, and stay there. Results with movable blocks are not among them. All processes find the same.
+func (im *Image) Lendable() (names []string) {
+	bufs, movable := (&builder{im: im}).studyBuffers(), movableNames(im.Outputs, im.MovableOut)
+	for o := range im.Outputs {
+		io := &im.Outputs[o]
+		fits := func(part plan.IOPart) bool {
+			r := part.Ref
+			return bufs[r.Buf].ios == 1 && r.Dense() && r.Bytes() > 0 && im.Plan.Buffers[r.Buf].Space == plan.Arena &&
+				stays(im.Plan, int32(o), r)
+		}
+		if !io.Inout && len(io.Parts) > 0 && !slices.Contains(movable, io.Name) &&
+			!slices.ContainsFunc(io.Parts, func(part plan.IOPart) bool { return !fits(part) }) {
+			names = append(names, io.Name)
+		}
+	}
+	return names
+}
+
+// stays reports whether result o of a rank, which lies at r, stays from the end of a run until the rank begins the next:
+// nothing writes to these bytes behind the result's read-back, and other ranks write there only once the rank has begun
+// the run. A collective counts as each member's write to its own operand, which begins when the member does (S5).
+func stays(p *plan.Plan, o int32, r plan.Ref) bool {
+	behind, read := behindRank(p, r.Rank), false
+	buf := &p.Buffers[r.Buf]
+	for i := range p.Cmds {
+		c := &p.Cmds[i]
+		if c.Kind == plan.Output && c.Rank == r.Rank && c.IO == o {
+			read = true
+			continue
+		}
+		_, writes := p.Accesses(c)
+		for _, w := range writes {
+			other := &p.Buffers[w.Buf]
+			meets := w.Rank == r.Rank && other.Space == buf.Space && other.Offset < buf.Offset+buf.Bytes &&
+				buf.Offset < other.Offset+other.Bytes
+			if meets && (read || !behind[i]) {
+				return false
+			}
+		}
+	}
+	return read
+}
+
+// element is an element of a rank's counter.
+type element struct{ rank, counter, elem int32 }
+
+// behindRank tells which commands begin, in every run, only once a rank has begun that run: its own, and those that
+// events and counters have wait for such. A wait for a counter counts only if all signals of a run are such: others
+// might have been raised ahead, for a later run.
+func behindRank(p *plan.Plan, rank int32) []bool {
+	behind := make([]bool, len(p.Cmds))
+	raised := map[element]int64{} // signals of a run that are known to be behind
+	for known := map[element]int64(nil); known == nil || !maps.Equal(known, raised); {
+		known, raised = raised, map[element]int64{}
+		streams, events := make([]bool, len(p.Streams)), make([]bool, p.Events)
+		for i := range p.Cmds {
+			c := &p.Cmds[i]
+			at := &streams[c.Stream]
+			switch c.Kind {
+			case plan.WaitEvent:
+				*at = *at || events[c.Event]
+			case plan.WaitCounter:
+				ctr := &p.Counters[c.Counter]
+				*at = *at || c.Value > 0 && known[element{c.Rank, c.Counter, c.Elem}] == ctr.PerRun[c.Rank*ctr.Len+c.Elem]
+			}
+			*at = *at || c.Rank == rank
+			switch {
+			case c.Kind == plan.Record:
+				events[c.Event] = *at
+			case c.Kind == plan.Signal && *at:
+				raised[element{c.Peer, c.Counter, c.Elem}]++
+			}
+			behind[i] = *at
+		}
+	}
+	return behind
+}

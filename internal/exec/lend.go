@@ -1,0 +1,84 @@
+package exec
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/exec/blocks"
+	"hocket.example/hocket/internal/exec/image"
+)
+
+// lender lends results: it tells where they lie in the arena, and runs copy them nowhere. What the caller's streams are
+// given behind a run finds them there until the next run, which comes behind that. See Image.Lendable.
+type lender struct {
+	im    *image.Image
+	moves *moves
+	names []string // of results that may be lent
+	known bool     // names are
+	lent  bool     // a result has been lent
+}
+
+// lendable names the results that may be lent.
+func (l *lender) lendable() []string {
+	if !l.known {
+		l.names, l.known = l.im.Lendable(), true
+	}
+	return l.names
+}
+
+// lend has a run of f leave the results where they lie that a lends, and tells where that is. What the run is given must
+// not lie among results that were lent: the run may write there before it has read it.
+func (l *lender) lend(a Args, f *frame) error {
+	for name := range a.Lend {
+		if !slices.Contains(l.lendable(), name) {
+			return fmt.Errorf("%w: result %s cannot be lent: those that can are %v", blocks.ErrInput, name, l.lendable())
+		}
+	}
+	if l.lent || len(a.Lend) > 0 {
+		if err := l.apart(a); err != nil {
+			return err
+		}
+	}
+	n := 0
+	for i := range l.im.Outputs {
+		io := &l.im.Outputs[i]
+		at := a.Lend[io.Name]
+		for _, part := range io.Parts {
+			if rank := int(part.Ref.Rank); at != nil && l.im.World.Local(rank) {
+				if f.lent == nil {
+					f.lent = make([]bool, len(f.get))
+				}
+				v := l.im.View(part.Ref)
+				f.lent[n], at[rank] = true, v.Mem.Address()+uintptr(v.Off)
+				l.lent = true
+			}
+			n++
+		}
+	}
+	return nil
+}
+
+// apart refuses a run that is given memory of the arena.
+func (l *lender) apart(a Args) error {
+	given := l.moves.blocks(nil, l.im.Inputs, a.InAt, l.im.MovableIn, 0)
+	given = l.moves.blocks(given, l.im.Outputs, a.OutAt, l.im.MovableOut, 0)
+	given = l.moves.tensors(l.moves.tensors(given, a.DeviceIn, false), a.DeviceOut, true)
+	for r := range l.im.Plan.Ranks {
+		arena := l.im.Arena(r)
+		from := arena.Address()
+		for _, g := range given {
+			if l.im.World.Local(r) && g.at < from+uintptr(arena.Bytes()) && from < g.end {
+				return fmt.Errorf("%w: rank %d is given memory at %#x that a result of this model is lent in, which the run "+
+					"writes to: give it a copy", blocks.ErrInput, r, g.at)
+			}
+		}
+	}
+	return nil
+}
+
+// Lendable names the results that Args.Lend may name.
+func (p *Program) Lendable() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.lender.lendable())
+}
