@@ -176,7 +176,6 @@ class _Lent:
     def __init__(self, address, nbytes):
         self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
 
-
     def tensor(self, dtype, shape, device):
         """A tensor of torch's there, which keeps this object."""
         torch = sys.modules["torch"]
