@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,7 +33,9 @@ type Explanation struct {
 	Extrapolated string         `json:"extrapolated,omitempty"`
 	// Table is the dispatch table that times of collectives are from where it has
 	// them: "shipped" or a file; empty for none. TableHash tells it from others.
-	Table     string `json:"table,omitempty"`
+	Table string `json:"table,omitempty"`
+	// TableOf are the GPUs that Table was measured on, where they are others than the machine's.
+	TableOf   string `json:"table_of,omitempty"`
 	TableHash string `json:"table_hash,omitempty"`
 
 	Reshards []Reshard    `json:"reshards"`
@@ -131,6 +134,8 @@ func (e *Explanation) source(tabled bool) string {
 	switch {
 	case e.Table == "":
 		return ""
+	case tabled && e.TableOf != "":
+		return " as measured on " + e.TableOf
 	case tabled:
 		return " as measured"
 	}
@@ -170,6 +175,9 @@ func (u *Unit) Explain(b ir.Binding) (*Explanation, error) {
 	e := &Explanation{Func: bound.Func.Name, Ranks: bound.Ranks, Dims: bound.Dims, Machine: m.Name, Source: m.Source,
 		Table: found.From, TableHash: found.Table.Hash(), Reshards: []Reshard{}, Pairs: []PairReport{},
 		Timeline: []sim.Span{}}
+	if gpu := cmp.Or(m.GPU, found.Identity); found.Shipped() && !found.Table.Of(gpu) {
+		e.TableOf = found.Table.Identity
+	}
 	var other []string // than what was measured
 	if on := model(found.Identity); u.opts.Device != nil && m.GPU != "" && on != "" && on != m.GPU {
 		other = append(other, fmt.Sprintf("%s was measured on %s, not on %s", m.Name, m.GPU, on))
