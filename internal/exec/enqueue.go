@@ -52,6 +52,7 @@ func (p *Program) enqueue(
 	if err := p.enqueued.callers.Err(); err != nil {
 		return p.breakDown(err)
 	}
+	p.moves.callers = p.enqueued.callers
 	streams, err := p.enqueued.byRank(streams, capturing)
 	if err != nil {
 		return err

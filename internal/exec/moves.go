@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"errors"
 	"slices"
 
 	"hocket.example/hocket/internal/device"
@@ -14,11 +15,13 @@ import (
 // it: each process moves blocks of its own ranks, which nobody else uses.
 type moves struct {
 	im       *image.Image
-	recent   []*move // of runs that were issued, the latest first
-	inGraphs []*move // of runs that were captured or recorded: they stay
-	dropped  []*move // until no run is in flight
-	off      bool    // a move could not be resolved
-	asked    bool    // runs are enqueued
+	callers  device.Callers // once runs are enqueued
+	recent   []*move        // of runs that were issued, the latest first
+	current  *move          // of the run that is issued now; nil for none
+	inGraphs []*move        // of runs that were captured or recorded: they stay
+	dropped  []*move        // until no run is in flight
+	off      bool           // a move could not be resolved
+	asked    bool           // runs are enqueued
 }
 
 // move is the addresses of blocks, of inputs and then of outputs, and what runs with these issue.
@@ -28,12 +31,15 @@ type move struct {
 	times   int               // that runs with these addresses were issued
 	cmds    *image.Relocation // nil until it is resolved
 	graph   device.Graph      // what such runs are replayed by; nil where they copy
+	failed  bool              // it could not be resolved
 }
 
 const (
-	mostMoves = 4  // resolved ones, and as many others, of runs that were issued
-	repeated  = 2  // how often addresses come until their move is resolved
-	lasting   = 16 // likewise where another move is dropped for it
+	mostMoves   = 16 // resolved ones, of runs that were issued
+	mostSeen    = 64 // others, which are counted
+	mostDropped = 16 // that wait for the program to rest
+	mostGraphs  = 4  // that are recorded
+	lasting     = 16 // how often addresses come until another move is dropped for theirs
 )
 
 // region is bytes that a run uses.
@@ -61,10 +67,17 @@ func (m *moves) addresses(a Args) []uintptr {
 		return nil
 	}
 	regions = m.tensors(m.tensors(regions, a.DeviceIn, false), a.DeviceOut, true)
+	var written []int
+	for i, r := range regions {
+		if r.writes {
+			written = append(written, i)
+		}
+	}
 	var at []uintptr
 	for i, r := range regions {
-		meets := func(o region) bool { return r.at < o.end && o.at < r.end && (r.writes || o.writes) }
-		if r.block < 0 || slices.ContainsFunc(regions[:i], meets) || slices.ContainsFunc(regions[i+1:], meets) {
+		meets := func(j int) bool { return j != i && r.at < regions[j].end && regions[j].at < r.end }
+		if r.block < 0 || slices.ContainsFunc(written, meets) ||
+			r.writes && slices.ContainsFunc(regions, func(o region) bool { return !o.writes && r.at < o.end && o.at < r.end }) {
 			continue
 		}
 		if at == nil {
@@ -77,14 +90,15 @@ func (m *moves) addresses(a Args) []uintptr {
 
 // of returns the move of a run of f; nil where none of its blocks moves.
 func (m *moves) of(a Args, f *frame) *move {
-	m.asked = true
+	m.asked, m.current = true, nil
 	at := m.addresses(a)
 	if at == nil {
 		return nil
 	}
 	is := func(v *move) bool { return slices.Equal(v.at, at) }
 	if i := slices.IndexFunc(m.inGraphs, is); i >= 0 {
-		return m.inGraphs[i]
+		m.current = m.inGraphs[i]
+		return m.current
 	}
 	v := m.new(at, f)
 	if i := slices.IndexFunc(m.recent, is); i >= 0 {
@@ -92,9 +106,10 @@ func (m *moves) of(a Args, f *frame) *move {
 		m.recent = slices.Delete(m.recent, i, i+1)
 	}
 	m.recent = slices.Insert(m.recent, 0, v)
-	if last := m.last(false); len(m.recent)-m.resolved() > mostMoves {
+	if last := m.last(false); len(m.recent)-m.resolved() > mostSeen {
 		m.recent = slices.Delete(m.recent, last, last+1)
 	}
+	m.current = v
 	return v
 }
 
@@ -133,16 +148,16 @@ func (m *moves) last(resolved bool) int {
 	return -1
 }
 
-// issued counts a run of v, which is not resolved, and reports whether to resolve it. Another may be dropped for it. The
-// first is resolved at once, so that what its kernels need is ready before a run is captured.
+// issued counts a run of v, which is not resolved, and reports whether to resolve it: at once while there is room, later
+// only where its addresses last, since another is dropped for it then.
 func (m *moves) issued(v *move) bool {
 	v.times++
-	switch n := m.resolved(); {
-	case n == 0 && len(m.inGraphs) == 0:
+	switch {
+	case v.failed:
+		return false
+	case m.resolved() < mostMoves:
 		return true
-	case n < mostMoves:
-		return v.times >= repeated
-	case v.times < lasting || len(m.dropped) == mostMoves:
+	case v.times < lasting || len(m.dropped) == mostDropped:
 		return false
 	}
 	i := m.last(true)
@@ -167,12 +182,13 @@ func (m *moves) rested() {
 	m.dropped = nil
 }
 
-// resolve resolves v, if it is not, and reports whether it is now. Where that fails the program's runs copy.
+// resolve resolves v, if it is not, and reports whether it is now. Where that fails runs with its addresses copy, and
+// where it cannot be all runs of the program do.
 func (m *moves) resolve(v *move) bool {
-	if v.cmds == nil && !m.off {
+	if v.cmds == nil && !v.failed && !m.off {
 		var err error
 		if v.cmds, err = m.im.Relocate(v.in, v.out); err != nil {
-			m.off = true
+			v.failed, m.off = true, errors.Is(err, device.ErrUnsupported)
 			m.im.Logger().Warn("enqueued runs copy what they might use where it lies", "func", m.im.Plan.Func, "error", err)
 		}
 	}
@@ -198,22 +214,43 @@ func (m *moves) use(v *move, f *frame, replayed bool) {
 	}
 }
 
-// toRecord returns the moves that graphs are to be recorded for: those used last. together tells whether other
-// processes record as many: then nil is for a graph that this one has no use for.
+// toRecord returns the moves that graphs are to be recorded for: that of the run to come, and those used last of which
+// there still is memory where they say. together tells whether other processes record as many: then nil is for a graph
+// that this one has no use for.
 func (m *moves) toRecord(together bool) (list []*move) {
 	if !m.asked || !slices.Contains(m.im.MovableIn, true) && !slices.Contains(m.im.MovableOut, true) {
 		return nil
 	}
-	for _, v := range slices.Concat(m.recent, m.inGraphs) {
-		if len(list) < mostMoves && m.resolve(v) {
+	captured := slices.Clone(m.inGraphs)
+	slices.Reverse(captured)
+	for _, v := range slices.Concat([]*move{m.current}, m.recent, captured) {
+		if v != nil && !slices.Contains(list, v) && len(list) < mostGraphs && m.there(v) && m.resolve(v) {
 			m.keep(v)
 			list = append(list, v)
 		}
 	}
-	for together && len(list) < mostMoves {
+	for together && len(list) < mostGraphs {
 		list = append(list, nil)
 	}
 	return list
+}
+
+// there reports whether there is memory where v says.
+func (m *moves) there(v *move) bool {
+	n := 0
+	for _, ios := range [][]plan.IO{m.im.Inputs, m.im.Outputs} {
+		for i := range ios {
+			for _, part := range ios[i].Parts {
+				if p := v.at[n]; p != 0 {
+					if _, err := m.callers.At(int(part.Ref.Rank), p, part.Ref.Bytes()); err != nil {
+						return false
+					}
+				}
+				n++
+			}
+		}
+	}
+	return true
 }
 
 // blocks adds those of this process's ranks that have an address. The first block of ios has the number first.

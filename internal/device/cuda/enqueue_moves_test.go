@@ -160,8 +160,8 @@ var (
 	restCopied = map[string]int64{"x": 0, "w": 0, "g": 1, "y": 0, "z": 1, "v": 0}
 )
 
-// TestEnqueueMoves: runs use blocks where they lie from the first on, and with other addresses once these have come
-// twice. Results that the caller keeps stay as they are.
+// TestEnqueueMoves: runs use blocks where they lie from the first on, with other addresses, too. Results that the caller
+// keeps stay as they are.
 func TestEnqueueMoves(t *testing.T) {
 	c := newMovingCaller(t, 2, hocket.LoadOptions{})
 	c.runs(1)
@@ -172,10 +172,10 @@ func TestEnqueueMoves(t *testing.T) {
 	}
 	kept := maps.Clone(c.out)
 	c.out["y"], c.out["v"] = c.counted(c.n), c.counted(c.n)
-	c.runs(7)
-	c.wantCopies("other addresses", allCopied)
-	c.runs(8)
-	c.wantCopies("other addresses again", restCopied)
+	for _, seed := range []float32{7, 8} {
+		c.runs(seed)
+		c.wantCopies("other addresses", restCopied)
+	}
 	c.holds("y", kept["y"], 4)
 	c.holds("v", kept["v"], 4)
 	other := maps.Clone(c.out)
@@ -322,12 +322,58 @@ func (c *movingCaller) bind(name string, at map[int]uintptr) {
 	c.w = at
 }
 
+// TestEnqueueMovesInTurns: as many sets of addresses as are kept come in turns, none again before all others.
+func TestEnqueueMovesInTurns(t *testing.T) {
+	c := newMovingCaller(t, 2, hocket.LoadOptions{})
+	var ys []map[int]uintptr
+	for range 16 {
+		ys = append(ys, c.counted(c.n))
+	}
+	for range 3 {
+		for i, y := range ys {
+			c.out["y"] = y
+			c.runs(float32(i))
+			c.wantCopies("in turns", restCopied)
+		}
+	}
+}
+
+// TestEnqueueMovesFreed: nothing is recorded for addresses that the caller has given back since.
+func TestEnqueueMovesFreed(t *testing.T) {
+	c := newMovingCaller(t, 1, hocket.LoadOptions{Graph: true})
+	freed := c.out["y"]
+	c.runs(1)
+	c.out["y"] = c.counted(c.n)
+	c.foreign(freed, true)
+	for _, seed := range []float32{2, 3} {
+		c.forget()
+		c.runs(seed)
+		c.wantCopies("recorded", restCopied)
+	}
+	c.foreign(freed, false)
+	c.out["y"] = freed
+	c.runs(4)
+	c.wantCopies("addresses that were given back", allCopied)
+}
+
+// foreign has the driver know nothing of a block, or know it again.
+func (c *movingCaller) foreign(at map[int]uintptr, unknown bool) {
+	c.f.mu.Lock()
+	defer c.f.mu.Unlock()
+	if c.f.guests.foreign == nil {
+		c.f.guests.foreign = map[uintptr]bool{}
+	}
+	for _, p := range at {
+		c.f.guests.foreign[p] = unknown
+	}
+}
+
 // TestEnqueueMovesMany: more sets of addresses than are kept, in an order that repeats some, with and without waiting
 // between.
 func TestEnqueueMovesMany(t *testing.T) {
 	c := newMovingCaller(t, 2, hocket.LoadOptions{})
 	var ys []map[int]uintptr
-	for range 12 {
+	for range 24 {
 		ys = append(ys, c.counted(c.n))
 	}
 	seed := float32(0)
