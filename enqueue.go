@@ -116,10 +116,10 @@ func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
 	return err
 }
 
-// Lendable names the results of runs for the given dims that EnqueueArgs.Lend may name: those that collectives or other
-// ranks write, which a run would copy to Out, unless they are inout, or the program lets another rank write there before
-// this one has begun the next run. Results that runs leave in Out without a copy are not among them. It loads the plan,
-// as Prepare does. All processes of a World lend alike.
+// Lendable names the results of runs for the given dims that EnqueueArgs.Lend may name: those that collectives or
+// other ranks write, which a run would copy to Out, unless they are inout, or the program lets another rank write
+// there before this one has begun the next run. Results that runs leave in Out without a copy are not among them. It
+// loads the plan, as Prepare does. All processes of a World lend alike.
 func (m *Model) Lendable(ctx context.Context, dims map[string]int64) (names []string, err error) {
 	err = m.prepare(ctx, dims, func(l *loaded) error {
 		names = l.prog.Lendable()

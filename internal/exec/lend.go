@@ -26,8 +26,8 @@ func (l *lender) lendable() []string {
 	return l.names
 }
 
-// lend has a run of f leave the results where they lie that a lends, and tells where that is. What the run is given must
-// not lie among results that were lent: the run may write there before it has read it.
+// lend has a run of f leave the results where they lie that a lends, and tells where that is. What the run is given
+// must not lie among results that were lent: the run may write there before it has read it.
 func (l *lender) lend(a Args, f *frame) error {
 	for name := range a.Lend {
 		if !slices.Contains(l.lendable(), name) {

@@ -148,8 +148,8 @@ func (m *moves) last(resolved bool) int {
 	return -1
 }
 
-// issued counts a run of v, which is not resolved, and reports whether to resolve it: at once while there is room, later
-// only where its addresses last, since another is dropped for it then.
+// issued counts a run of v, which is not resolved, and reports whether to resolve it: at once while there is room,
+// later only where its addresses last, since another is dropped for it then.
 func (m *moves) issued(v *move) bool {
 	v.times++
 	switch {

@@ -92,7 +92,8 @@ func TestEnqueueLends(t *testing.T) {
 				"no place on the devices for ": {In: c.in, Out: out, Lend: map[string]map[int]uintptr{"z": nil}},
 			} {
 				a.Streams = c.streams
-				if err := c.model.Enqueue(t.Context(), a); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), want) {
+				err := c.model.Enqueue(t.Context(), a)
+				if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), want) {
 					t.Errorf("want %q: %v", want, err)
 				}
 			}

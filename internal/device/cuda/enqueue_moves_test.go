@@ -160,8 +160,8 @@ var (
 	restCopied = map[string]int64{"x": 0, "w": 0, "g": 1, "y": 0, "z": 1, "v": 0}
 )
 
-// TestEnqueueMoves: runs use blocks where they lie from the first on, with other addresses, too. Results that the caller
-// keeps stay as they are.
+// TestEnqueueMoves: runs use blocks where they lie from the first on, with other addresses, too. Results that the
+// caller keeps stay as they are.
 func TestEnqueueMoves(t *testing.T) {
 	c := newMovingCaller(t, 2, hocket.LoadOptions{})
 	c.runs(1)
@@ -188,8 +188,8 @@ func TestEnqueueMoves(t *testing.T) {
 	}
 }
 
-// TestEnqueueMovesByGraph: runs that are replayed use blocks where they lie if the addresses came before the program was
-// recorded.
+// TestEnqueueMovesByGraph: runs that are replayed use blocks where they lie if the addresses came before the program
+// was recorded.
 func TestEnqueueMovesByGraph(t *testing.T) {
 	c := newMovingCaller(t, 1, hocket.LoadOptions{Graph: true})
 	first := maps.Clone(c.out)
@@ -228,7 +228,10 @@ func TestEnqueueMovesByGraph(t *testing.T) {
 			if err := c.enqueue(); err != nil {
 				t.Fatal(err)
 			}
-			c.on(c.sys.GPUs[gated].Bound, func() error { _, err := c.sys.Driver.StreamIdle(nvlib.Stream(c.streams[1-gated])); return err })
+			c.on(c.sys.GPUs[gated].Bound, func() error {
+				_, err := c.sys.Driver.StreamIdle(nvlib.Stream(c.streams[1-gated]))
+				return err
+			})
 			if got := cabi.Load[float32](c.out["y"][gated]); got != 2+float32(1000*gated)-10 {
 				t.Fatalf("form %q: rank %d has run before its stream came to it: %v", form, gated, got)
 			}

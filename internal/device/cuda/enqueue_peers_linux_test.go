@@ -113,8 +113,8 @@ func TestPeersEnqueueMovesApart(t *testing.T) {
 	}
 }
 
-// TestPeersEnqueueMovesCaptured: once a call was captured, calls with its addresses copy nothing that need not be copied,
-// however many others came before.
+// TestPeersEnqueueMovesCaptured: once a call was captured, calls with its addresses copy nothing that need not be
+// copied, however many others came before.
 func TestPeersEnqueueMovesCaptured(t *testing.T) {
 	for _, before := range []int{1, 4, 6} {
 		peerCalls(t, fmt.Sprintf("%d others", before), hocket.LoadOptions{}, func(c *peerCaller) error {

@@ -235,8 +235,8 @@ func describe(ctx context.Context, m device.Machine, r *peerResult) error {
 	return err
 }
 
-// enqueuedPeer enqueues runs of stateful, some of them captured, as one of two processes, and compares what comes. lends
-// tells whether %z is lent.
+// enqueuedPeer enqueues runs of stateful, some of them captured, as one of two processes, and compares what comes.
+// lends tells whether %z is lent.
 func enqueuedPeer(t *testing.T, f *fakeGPU, sys *process.Shared, m *hocket.Machine, rank int, graph, lends bool) error {
 	c := &caller{T: t, f: f, sys: sys, m: m}
 	c.model = modeltest.Load(t, m, stateful, hocket.LoadOptions{Graph: graph})

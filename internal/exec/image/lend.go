@@ -30,9 +30,10 @@ func (im *Image) Lendable() (names []string) {
 	return names
 }
 
-// stays reports whether result o of a rank, which lies at r, stays from the end of a run until the rank begins the next:
-// nothing writes to these bytes behind the result's read-back, and other ranks write there only once the rank has begun
-// the run. A collective counts as each member's write to its own operand, which begins when the member does (S5).
+// stays reports whether result o of a rank, which lies at r, stays from the end of a run until the rank begins the
+// next: nothing writes to these bytes behind the result's read-back, and other ranks write there only once the rank
+// has begun the run. A collective counts as each member's write to its own operand, which begins when the member does
+// (S5).
 func stays(p *plan.Plan, o int32, r plan.Ref) bool {
 	behind, read := behindRank(p, r.Rank), false
 	buf := &p.Buffers[r.Buf]
