@@ -36,7 +36,9 @@ type EnqueueArgs struct {
 
 // Enqueue gives streams of the caller's one run: it begins behind what the streams were given before, and what they are
 // given later comes behind it. Enqueue returns before the run has ended; only for what the first run for these dims
-// makes ready does it wait. It is for programs that share a process with another library on the GPUs, such as PyTorch.
+// makes ready does it wait, and for earlier runs where what was made ready for addresses that do not come any more
+// goes, once in 256 runs at most. It is for programs that share a process with another library on the GPUs, such as
+// PyTorch.
 //
 // On streams that are being captured the run becomes part of the caller's graph, which may be launched for as long as
 // the model is open, behind what came before, as anything on the streams. Enqueue the like once before; else

@@ -320,13 +320,13 @@ func hocket_enqueue(model C.int64_t, stream C.uint64_t, in *C.hocket_tensor, ins
 		if err = errors.Join(err, oerr); err != nil {
 			return err
 		}
-		err = library.Enqueue(int64(model), uintptr(stream), given, results, text(dims))
-		if err != nil {
+		if err := library.Enqueue(int64(model), uintptr(stream), given, results, text(dims)); err != nil {
 			return err
 		}
-		for i, t := range unsafe.Slice(out, outs) {
-			if t.data == nil {
-				*(*uintptr)(unsafe.Pointer(&unsafe.Slice(out, outs)[i].data)) = results[i].Address
+		list := unsafe.Slice(out, outs)
+		for i := range list {
+			if list[i].data == nil {
+				*(*uintptr)(unsafe.Pointer(&list[i].data)) = results[i].Address
 			}
 		}
 		return nil

@@ -49,7 +49,8 @@ func TestTurns(t *testing.T) {
 	opts := tiny("gemm-rs")
 	opts.Rounds, opts.Turns = 3, dir
 	opts.Shapes = append(opts.Shapes, Shape{M: 8, N: 4, K: 4})
-	asked := answering(t, dir, `{"op": "gemm-rs", "name": "fused", "ranks": 2, "us": US}`+"\n"+`{"op": "gemm-rs", "name": "GEMM alone", "ranks": 2, "issued": "graph", "us": 7}`, 10)
+	asked := answering(t, dir, `{"op": "gemm-rs", "name": "fused", "ranks": 2, "us": US}
+{"op": "gemm-rs", "name": "GEMM alone", "ranks": 2, "issued": "graph", "us": 7}`, 10)
 	rep, err := Run(t.Context(), "gemm-rs", opts)
 	if err != nil {
 		t.Fatal(err)

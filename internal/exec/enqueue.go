@@ -13,8 +13,9 @@ var ErrCapturing = errors.New("it cannot be made ready while a graph is captured
 
 // Enqueue gives streams of the caller's, one for each rank of this process, one run: it begins when what they were
 // given before has ended, and what they are given later begins when it has. Enqueue returns before the run has ended;
-// only what a first run makes ready is waited for. While a stream is captured, as capturing says, the run becomes part
-// of its graph, which may be launched for as long as the program is open, in order with other runs of it.
+// only what a first run makes ready is waited for, and runs before what moves forgets. While a stream is captured, as
+// capturing says, the run becomes part of its graph, which may be launched for as long as the program is open, in
+// order with other runs of it.
 //
 // What goes wrong in the run comes out of a later call. Arguments are as for RunBatch, but weights and what is on the
 // devices are all that they may name.
@@ -52,7 +53,6 @@ func (p *Program) enqueue(
 	if err := p.enqueued.callers.Err(); err != nil {
 		return p.breakDown(err)
 	}
-	p.moves.callers = p.enqueued.callers
 	streams, err := p.enqueued.byRank(streams, capturing)
 	if err != nil {
 		return err
@@ -70,7 +70,13 @@ func (p *Program) enqueue(
 	}
 	var v *move
 	if !capturing {
-		v = p.moves.of(a, p.binder.frames[0])
+		if p.moves.outdated() {
+			if err := p.rest(ctx); err != nil {
+				return err
+			}
+			p.moves.forget()
+		}
+		v = p.moves.of(a, p.binder.frames[0], p.issuer.replay.ready())
 	}
 	brings := false
 	if !known {

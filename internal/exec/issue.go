@@ -115,13 +115,13 @@ func (s *issuer) command(i int, base, run int64, f *frame) error {
 	if c.Kind == plan.Input && s.weights.skip[c.Part] || c.Kind == plan.Output && s.im.Stays[c.Part] {
 		return nil
 	}
+	if f != nil && f.lent != nil && c.Kind == plan.Output && f.lent[c.Part] {
+		return nil
+	}
 	if f != nil && f.moved != nil {
 		if moved, ok := f.moved.Cmds[i]; ok {
 			c = moved
 		}
-	}
-	if c != nil && c.Kind == plan.Output && f != nil && f.lent != nil && f.lent[c.Part] {
-		return nil
 	}
 	if c == nil {
 		return nil

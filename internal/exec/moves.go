@@ -15,31 +15,28 @@ import (
 // it: each process moves blocks of its own ranks, which nobody else uses.
 type moves struct {
 	im       *image.Image
-	callers  device.Callers // once runs are enqueued
-	recent   []*move        // of runs that were issued, the latest first
-	current  *move          // of the run that is issued now; nil for none
-	inGraphs []*move        // of runs that were captured or recorded: they stay
-	dropped  []*move        // until no run is in flight
-	off      bool           // a move could not be resolved
-	asked    bool           // runs are enqueued
+	enqueued *enqueued
+	known    []*move // of runs that were issued, in the order in which their addresses came
+	inGraphs []*move // of runs that were captured or recorded: they stay
+	current  *move   // of the run that was enqueued last; nil where it copies
+	missed   int     // runs that copied since there was no room for their move
+	off      bool    // moves cannot be resolved
+	asked    bool    // runs are enqueued
 }
 
 // move is the addresses of blocks, of inputs and then of outputs, and what runs with these issue.
 type move struct {
 	at      []uintptr         // 0 for a block that is copied
 	in, out []device.Memory   // what is there; nil for a block that is copied
-	times   int               // that runs with these addresses were issued
 	cmds    *image.Relocation // nil until it is resolved
 	graph   device.Graph      // what such runs are replayed by; nil where they copy
 	failed  bool              // it could not be resolved
 }
 
 const (
-	mostMoves   = 16 // resolved ones, of runs that were issued
-	mostSeen    = 64 // others, which are counted
-	mostDropped = 16 // that wait for the program to rest
-	mostGraphs  = 4  // that are recorded
-	lasting     = 16 // how often addresses come until another move is dropped for theirs
+	mostKnown  = 16  // moves of runs that were issued
+	mostGraphs = 4   // that are recorded
+	mostMissed = 256 // runs that copy until what is known is forgotten
 )
 
 // region is bytes that a run uses.
@@ -47,6 +44,16 @@ type region struct {
 	at, end uintptr
 	writes  bool
 	block   int // that may move; -1 for none
+}
+
+// meets counts the regions that share bytes with r.
+func (r region) meets(all []region) (n int) {
+	for _, o := range all {
+		if r.at < o.end && o.at < r.end {
+			n++
+		}
+	}
+	return n
 }
 
 // addresses returns where the movable blocks of a run are; nil where none moves. Blocks that are not aligned as buffers
@@ -67,17 +74,17 @@ func (m *moves) addresses(a Args) []uintptr {
 		return nil
 	}
 	regions = m.tensors(m.tensors(regions, a.DeviceIn, false), a.DeviceOut, true)
-	var written []int
-	for i, r := range regions {
-		if r.writes {
-			written = append(written, i)
-		}
-	}
+	written := slices.DeleteFunc(slices.Clone(regions), func(r region) bool { return !r.writes })
 	var at []uintptr
-	for i, r := range regions {
-		meets := func(j int) bool { return j != i && r.at < regions[j].end && regions[j].at < r.end }
-		if r.block < 0 || slices.ContainsFunc(written, meets) ||
-			r.writes && slices.ContainsFunc(regions, func(o region) bool { return !o.writes && r.at < o.end && o.at < r.end }) {
+	for _, r := range regions {
+		if r.block < 0 {
+			continue
+		}
+		others, itself := written, 0 // what is only read may share bytes
+		if r.writes {
+			others, itself = regions, 1
+		}
+		if r.meets(others) > itself {
 			continue
 		}
 		if at == nil {
@@ -88,29 +95,34 @@ func (m *moves) addresses(a Args) []uintptr {
 	return at
 }
 
-// of returns the move of a run of f; nil where none of its blocks moves.
-func (m *moves) of(a Args, f *frame) *move {
+// find returns the move to addresses; nil where there is none.
+func (m *moves) find(at []uintptr) *move {
+	for _, list := range [][]*move{m.known, m.inGraphs} {
+		if i := slices.IndexFunc(list, func(v *move) bool { return slices.Equal(v.at, at) }); i >= 0 {
+			return list[i]
+		}
+	}
+	return nil
+}
+
+// of returns the move of a run of f; nil where none of its blocks moves. Once the program is recorded no other moves
+// come to be known, since they have no graph.
+func (m *moves) of(a Args, f *frame, recorded bool) *move {
 	m.asked, m.current = true, nil
 	at := m.addresses(a)
 	if at == nil {
 		return nil
 	}
-	is := func(v *move) bool { return slices.Equal(v.at, at) }
-	if i := slices.IndexFunc(m.inGraphs, is); i >= 0 {
-		m.current = m.inGraphs[i]
-		return m.current
+	m.current = m.find(at)
+	switch {
+	case m.current != nil || recorded:
+	case len(m.known) < mostKnown:
+		m.current = m.new(at, f)
+		m.known = append(m.known, m.current)
+	default:
+		m.missed++
 	}
-	v := m.new(at, f)
-	if i := slices.IndexFunc(m.recent, is); i >= 0 {
-		v = m.recent[i]
-		m.recent = slices.Delete(m.recent, i, i+1)
-	}
-	m.recent = slices.Insert(m.recent, 0, v)
-	if last := m.last(false); len(m.recent)-m.resolved() > mostSeen {
-		m.recent = slices.Delete(m.recent, last, last+1)
-	}
-	m.current = v
-	return v
+	return m.current
 }
 
 // new returns the move to addresses that a run of f has.
@@ -128,58 +140,25 @@ func (m *moves) new(at []uintptr, f *frame) *move {
 	return v
 }
 
-// resolved counts the recent moves that are.
-func (m *moves) resolved() (n int) {
-	for _, v := range m.recent {
+// outdated reports whether other addresses come than those that are known.
+func (m *moves) outdated() bool { return m.missed >= mostMissed }
+
+// forget lets what is known go. No run is in flight.
+func (m *moves) forget() {
+	for _, v := range m.known {
 		if v.cmds != nil {
-			n++
+			v.cmds.Release()
 		}
 	}
-	return n
-}
-
-// last is the index of the recent move that was used longest ago, of those that are resolved or of the others.
-func (m *moves) last(resolved bool) int {
-	for i, v := range slices.Backward(m.recent) {
-		if (v.cmds != nil) == resolved {
-			return i
-		}
-	}
-	return -1
-}
-
-// issued counts a run of v, which is not resolved, and reports whether to resolve it: at once while there is room,
-// later only where its addresses last, since another is dropped for it then.
-func (m *moves) issued(v *move) bool {
-	v.times++
-	switch {
-	case v.failed:
-		return false
-	case m.resolved() < mostMoves:
-		return true
-	case v.times < lasting || len(m.dropped) == mostDropped:
-		return false
-	}
-	i := m.last(true)
-	m.dropped = append(m.dropped, m.recent[i])
-	m.recent = slices.Delete(m.recent, i, i+1)
-	return true
+	m.known, m.current, m.missed = nil, nil, 0
 }
 
 // keep has v stay for a graph.
 func (m *moves) keep(v *move) {
-	if i := slices.Index(m.recent, v); i >= 0 {
-		m.recent = slices.Delete(m.recent, i, i+1)
+	if !slices.Contains(m.inGraphs, v) {
+		m.known = slices.DeleteFunc(m.known, func(o *move) bool { return o == v })
 		m.inGraphs = append(m.inGraphs, v)
 	}
-}
-
-// rested lets dropped moves go: no run is in flight.
-func (m *moves) rested() {
-	for _, v := range m.dropped {
-		v.cmds.Release()
-	}
-	m.dropped = nil
 }
 
 // resolve resolves v, if it is not, and reports whether it is now. Where that fails runs with its addresses copy, and
@@ -197,33 +176,40 @@ func (m *moves) resolve(v *move) bool {
 
 // capture has a run of f that becomes part of the caller's graph use its blocks where they lie.
 func (m *moves) capture(a Args, f *frame) {
-	if v := m.of(a, f); v != nil && m.resolve(v) {
+	at := m.addresses(a)
+	if at == nil {
+		return
+	}
+	v := m.find(at)
+	if v == nil {
+		v = m.new(at, f)
+	}
+	if m.resolve(v) {
 		m.keep(v)
 		f.moved = v.cmds
 	}
 }
 
-// use has a run of f use its blocks where v says, if v is resolved for that. replayed tells whether runs come by graph.
+// use has a run of f use its blocks where v says, if it can. replayed tells whether runs come by graph.
 func (m *moves) use(v *move, f *frame, replayed bool) {
 	switch {
-	case v == nil || replayed && v.graph == nil:
-	case replayed:
-		f.moved, f.graph = v.cmds, v.graph
-	case v.cmds != nil || m.issued(v) && m.resolve(v):
+	case v == nil:
+	case !replayed && m.resolve(v):
 		f.moved = v.cmds
+	case v.graph != nil:
+		f.moved, f.graph = v.cmds, v.graph
 	}
 }
 
-// toRecord returns the moves that graphs are to be recorded for: that of the run to come, and those used last of which
-// there still is memory where they say. together tells whether other processes record as many: then nil is for a graph
+// toRecord returns the moves that graphs are to be recorded for: that of the run to come, and the latest of which there
+// still is memory where they say. together tells whether other processes record as many: then nil is for a graph
 // that this one has no use for.
 func (m *moves) toRecord(together bool) (list []*move) {
 	if !m.asked || !slices.Contains(m.im.MovableIn, true) && !slices.Contains(m.im.MovableOut, true) {
 		return nil
 	}
-	captured := slices.Clone(m.inGraphs)
-	slices.Reverse(captured)
-	for _, v := range slices.Concat([]*move{m.current}, m.recent, captured) {
+	last := slices.Concat(m.inGraphs, m.known, []*move{m.current})
+	for _, v := range slices.Backward(last) {
 		if v != nil && !slices.Contains(list, v) && len(list) < mostGraphs && m.there(v) && m.resolve(v) {
 			m.keep(v)
 			list = append(list, v)
@@ -235,14 +221,17 @@ func (m *moves) toRecord(together bool) (list []*move) {
 	return list
 }
 
-// there reports whether there is memory where v says.
+// there reports whether there is memory where v says, at both ends of each block.
 func (m *moves) there(v *move) bool {
 	n := 0
 	for _, ios := range [][]plan.IO{m.im.Inputs, m.im.Outputs} {
 		for i := range ios {
 			for _, part := range ios[i].Parts {
+				rank, last := int(part.Ref.Rank), uintptr(part.Ref.Bytes()-1)
 				if p := v.at[n]; p != 0 {
-					if _, err := m.callers.At(int(part.Ref.Rank), p, part.Ref.Bytes()); err != nil {
+					_, err := m.enqueued.callers.At(rank, p, 1)
+					_, behind := m.enqueued.callers.At(rank, p+last, 1)
+					if err != nil || behind != nil {
 						return false
 					}
 				}

@@ -112,11 +112,13 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 	if err != nil {
 		return nil, err
 	}
-	weights, enqueued, moves := newWeightCache(im), &enqueued{im: im}, &moves{im: im}
-	issuer, lender := &issuer{im: im, weights: weights}, &lender{im: im, moves: moves}
+	weights, enqueued := newWeightCache(im), &enqueued{im: im}
+	issuer, moves := &issuer{im: im, weights: weights}, &moves{im: im, enqueued: enqueued}
+	lender := &lender{im: im, moves: moves}
 	prog := &Program{im: im, opts: opts, peers: m.Peers(), flight: flightRecorder{im: im, told: opts.Failed},
-		weights: weights, enqueued: enqueued, moves: moves, lender: lender, binder: newBinder(im, weights, enqueued), staging: staging{im: im},
-		issuer: issuer, recorder: graphRecorder{issuer: issuer, peers: m.Peers() != nil, backup: backup{im: im}, moves: moves,
+		weights: weights, enqueued: enqueued, moves: moves, lender: lender, binder: newBinder(im, weights, enqueued),
+		staging: staging{im: im}, issuer: issuer,
+		recorder: graphRecorder{issuer: issuer, peers: m.Peers() != nil, backup: backup{im: im}, moves: moves,
 			lender: lender}}
 	if lost := im.World.Do(context.WithoutCancel(ctx), func() { err = prog.prepare(ctx) }); lost != nil {
 		return nil, lost
@@ -300,7 +302,6 @@ func (p *Program) rest(ctx context.Context) error {
 	if err := p.enqueued.outcome(); err != nil {
 		return p.breakDown(err)
 	}
-	p.moves.rested()
 	return nil
 }
 

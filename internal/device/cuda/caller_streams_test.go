@@ -78,6 +78,12 @@ func newCaller(t *testing.T, opts hocket.LoadOptions) *caller {
 			t.Fatal(err)
 		}
 	}
+	c.makeStreams()
+	return c
+}
+
+// makeStreams makes a stream of the caller's on each GPU.
+func (c *caller) makeStreams() {
 	for _, g := range c.sys.GPUs {
 		c.on(g.Bound, func() error {
 			s, err := c.sys.Driver.NewStream(0)
@@ -85,12 +91,11 @@ func newCaller(t *testing.T, opts hocket.LoadOptions) *caller {
 			return err
 		})
 	}
-	t.Cleanup(func() {
+	c.Cleanup(func() {
 		for i, s := range c.streams {
 			c.on(c.sys.GPUs[i].Bound, func() error { return c.sys.Driver.DestroyStream(nvlib.Stream(s)) })
 		}
 	})
-	return c
 }
 
 func (c *caller) on(bound func(func() error) error, f func() error) {

@@ -2,8 +2,10 @@ package cuda
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -55,18 +57,7 @@ func newMovingCaller(t *testing.T, ranks int, opts hocket.LoadOptions, form ...s
 		text = "mesh tp[1]" + movable[len("mesh tp[2]"):]
 	}
 	c.model = modeltest.Load(t, c.m, text, opts)
-	for _, g := range c.sys.GPUs {
-		c.on(g.Bound, func() error {
-			s, err := c.sys.Driver.NewStream(0)
-			c.streams = append(c.streams, uintptr(s))
-			return err
-		})
-	}
-	t.Cleanup(func() {
-		for i, s := range c.streams {
-			c.on(c.sys.GPUs[i].Bound, func() error { return c.sys.Driver.DestroyStream(nvlib.Stream(s)) })
-		}
-	})
+	c.makeStreams()
 	c.in = map[string]map[int]uintptr{"x": c.counted(c.n), "w": c.counted(16), "g": c.counted(c.n)}
 	c.out = map[string]map[int]uintptr{"y": c.counted(c.n), "z": c.counted(256), "v": c.counted(c.n)}
 	c.w = c.in["w"]
@@ -343,23 +334,28 @@ func TestEnqueueMovesInTurns(t *testing.T) {
 
 // TestEnqueueMovesFreed: nothing is recorded for addresses that the caller has given back since.
 func TestEnqueueMovesFreed(t *testing.T) {
-	c := newMovingCaller(t, 1, hocket.LoadOptions{Graph: true})
-	freed := c.out["y"]
-	c.runs(1)
-	c.out["y"] = c.counted(c.n)
-	c.foreign(freed, true)
-	for _, seed := range []float32{2, 3} {
-		c.forget()
-		c.runs(seed)
-		c.wantCopies("recorded", restCopied)
+	for name, off := range map[string]uintptr{"all of it": 0, "its end": 1023} {
+		t.Run(name, func(t *testing.T) {
+			c := newMovingCaller(t, 1, hocket.LoadOptions{Graph: true})
+			freed := c.out["y"]
+			gone := map[int]uintptr{0: freed[0] + off}
+			c.runs(1)
+			c.out["y"] = c.counted(c.n)
+			c.foreign(gone, true)
+			for _, seed := range []float32{2, 3} {
+				c.forget()
+				c.runs(seed)
+				c.wantCopies("recorded", restCopied)
+			}
+			c.foreign(gone, false)
+			c.out["y"] = freed
+			c.runs(4)
+			c.wantCopies("addresses that were given back", allCopied)
+		})
 	}
-	c.foreign(freed, false)
-	c.out["y"] = freed
-	c.runs(4)
-	c.wantCopies("addresses that were given back", allCopied)
 }
 
-// foreign has the driver know nothing of a block, or know it again.
+// foreign has the driver know nothing of addresses, or know them again.
 func (c *movingCaller) foreign(at map[int]uintptr, unknown bool) {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
@@ -371,35 +367,133 @@ func (c *movingCaller) foreign(at map[int]uintptr, unknown bool) {
 	}
 }
 
-// TestEnqueueMovesMany: more sets of addresses than are kept, in an order that repeats some, with and without waiting
-// between.
-func TestEnqueueMovesMany(t *testing.T) {
-	c := newMovingCaller(t, 2, hocket.LoadOptions{})
-	var ys []map[int]uintptr
-	for range 24 {
-		ys = append(ys, c.counted(c.n))
-	}
-	seed := float32(0)
-	for round := range 3 {
-		if err := c.model.Sync(t.Context()); err != nil {
-			t.Fatal(err)
+// TestEnqueueMovesOutdated: where others come than the addresses that are known, runs copy for a while, and what was
+// prepared for those goes once the runs have ended that may use it. Results are right all along.
+func TestEnqueueMovesOutdated(t *testing.T) {
+	c := &caller{T: t, f: newFake(t, 1)}
+	c.f.queue()
+	c.f.lt = &fakeLT{t: t, costs: []float32{1}, gpu: c.f}
+	c.sys = c.f.system()
+	c.m = modeltest.Open(t, newMachine(c.sys, Options{Kernels: c.f}))
+	c.model = modeltest.Load(t, c.m, "mesh tp[1]\nfunc f(%x: bf16[128, 64], %w: bf16[64, 64]) -> bf16[128, 64] {\n"+
+		"  %y = linear %x, %w\n  return %y\n}\n", hocket.LoadOptions{})
+	c.makeStreams()
+	c.in = map[string]map[int]uintptr{"x": c.block(128 * 32), "w": c.block(32 * 64)}
+	enqueue := func(y map[int]uintptr, times int) {
+		t.Helper()
+		c.out = map[string]map[int]uintptr{"y": y}
+		for range times {
+			if err := c.enqueue(); err != nil {
+				t.Fatal(err)
+			}
 		}
-		for _, y := range ys {
-			c.out["y"] = y
-			for range 20 {
-				seed = float32(int(seed+1) % 50)
-				c.runs(seed)
-			}
-			c.forget()
-			c.runs(seed)
-			if moved := c.copied(y) == 0; !moved && round > 0 {
-				t.Errorf("round %d: the 22nd run with the same addresses copies", round)
-			}
-			if round > 0 {
-				if err := c.model.Sync(t.Context()); err != nil {
+	}
+	const known, missed = 16, 256
+	first := c.block(128 * 32)
+	for i := range known {
+		enqueue([]map[int]uintptr{first, c.block(128 * 32)}[min(i, 1)], 1)
+	}
+	c.wait()
+	full := c.f.lt.live
+	other := c.block(128 * 32)
+	enqueue(other, missed-1)
+	c.wait()
+	if got := c.f.lt.live; got != full {
+		t.Errorf("%d objects are kept while runs copy, and %d were before", got, full)
+	}
+	var open atomic.Bool
+	c.f.giveGuest(c.streams[0], open.Load)
+	enqueue(first, 1) // is held back
+	enqueue(other, 1)
+	next := make(chan error, 1)
+	go func() { next <- c.enqueue() }()
+	for range 100 {
+		runtime.Gosched()
+	}
+	c.f.mu.Lock()
+	if got := c.f.lt.live; got != full {
+		t.Errorf("a run is in flight: %d objects are kept, and %d were before", got, full)
+	}
+	c.f.mu.Unlock()
+	select {
+	case err := <-next:
+		t.Errorf("the run that forgets does not wait for one in flight: %v", err)
+		return
+	default:
+	}
+	open.Store(true)
+	if err := <-next; err != nil {
+		t.Fatal(err)
+	}
+	c.wait()
+	if got := c.f.lt.live; got >= full {
+		t.Errorf("the runs have ended: %d objects are kept, and %d were before", got, full)
+	}
+}
+
+// TestEnqueueMovesInOut: results are those of a run, and parameters stay as they are, where results are parameters,
+// each other, or parts of something.
+func TestEnqueueMovesInOut(t *testing.T) {
+	const sum = "  %y = add %x, %g\n"
+	for name, p := range map[string]struct{ results, body string }{
+		"a result twice":    {"f32[8, 16], f32[8, 16]", sum + "  return %y, %y\n"},
+		"a parameter":       {"f32[8, 16], f32[8, 16]", sum + "  return %x, %y\n"},
+		"a parameter twice": {"f32[8, 16], f32[8, 16]", "  return %x, %x\n"},
+		"halves": {"f32[4, 16], f32[4, 16]",
+			sum + "  %a = slice %y, axis=0, 0..4\n  %b = slice %y, axis=0, 4..8\n  return %a, %b\n"},
+		"the second half": {"f32[4, 16], f32[8, 16]",
+			sum + "  %a = slice %y, axis=0, 4..8\n  %z = add %y, %y\n  return %a, %z\n"},
+		"columns": {"f32[8, 4], f32[8, 16]",
+			sum + "  %a = slice %y, axis=1, 4..8\n  %z = mul %y, %x\n  return %a, %z\n"},
+		"transposed": {"f32[16, 8], f32[8, 16]", sum + "  %a = transpose %y\n  %z = mul %y, %x\n  return %a, %z\n"},
+		"half a parameter": {"f32[4, 16], f32[8, 16]",
+			"  %a = slice %x, axis=0, 4..8\n  %z = mul %g, %x\n  return %a, %z\n"},
+		"a result that another uses": {"f32[8, 16], f32[8, 16]", sum + "  %z = mul %y, %x\n  return %y, %z\n"},
+	} {
+		for _, graph := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, graph %v", name, graph), func(t *testing.T) {
+				c := newMovingCaller(t, 1, hocket.LoadOptions{})
+				c.model = modeltest.Load(t, c.m, "mesh tp[1]\nfunc f(%x: f32[8, 16], %g: f32[8, 16]) -> ("+p.results+") {\n"+
+					p.body+"}\n", hocket.LoadOptions{Graph: graph})
+				in, err := c.model.RandomInputs("ints:1")
+				if err != nil {
 					t.Fatal(err)
 				}
-			}
+				want, err := c.model.Run(t.Context(), hocket.Args{In: in})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range 6 {
+					if i%3 == 0 {
+						c.in = map[string]map[int]uintptr{"x": c.block(128), "g": c.block(128)}
+						c.out = map[string]map[int]uintptr{}
+						for name := range want.Out {
+							c.out[name] = c.block(128)
+						}
+					}
+					for name, x := range in {
+						for k, v := range x.Floats() {
+							cabi.Store(c.in[name][0]+uintptr(4*k), float32(v))
+						}
+					}
+					if err := c.enqueue(); err != nil {
+						t.Fatal(err)
+					}
+					c.wait()
+					for _, all := range []struct {
+						is   map[string]map[int]uintptr
+						want map[string]*hocket.Tensor
+					}{{c.in, in}, {c.out, want.Out}} {
+						for name, x := range all.want {
+							for k, v := range x.Floats() {
+								if got := cabi.Load[float32](all.is[name][0] + uintptr(4*k)); got != float32(v) {
+									t.Fatalf("run %d: %s[%d] is %v, not %v", i, name, k, got, v)
+								}
+							}
+						}
+					}
+				}
+			})
 		}
 	}
 }

@@ -1,11 +1,15 @@
 package cuda
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/internal/nvlib"
 )
 
@@ -18,82 +22,74 @@ func step(%x: f32[16/tp, 16], %g: f32[16/tp, 16]) -> (f32[16/tp, 16], f32[16, 16
 }
 `
 
-// peerCaller enqueues runs of movableOfPeers on a stream of its own, as one of two processes.
+// peerCaller is a caller in one of two processes, whose stream is on the GPU of its rank.
 type peerCaller struct {
-	*testing.T
-	p      *peerMember
-	model  *hocket.Model
-	stream uintptr
-	in     map[string]map[int]uintptr
-	out    map[string]map[int]uintptr
+	*caller
+	rank int
 }
 
-// peerCalls has each of two processes do what a caller does there.
-func peerCalls(t *testing.T, what string, opts hocket.LoadOptions, do func(c *peerCaller) error) {
+// peerCalls has each of two processes do what a caller of a program does there, and returns their errors.
+func peerCalls(
+	t *testing.T, jobs []peerJob, program string, opts hocket.LoadOptions, do func(c *peerCaller) error,
+) []error {
 	t.Helper()
-	for rank, err := range runMembers(t, alike(2, peerJob{GPUs: 2, PerGPU: 1}), func(p *peerMember) error {
-		prog, err := hocket.Parse("movable.hkt", movableOfPeers)
-		if err != nil {
-			return err
-		}
-		c := &peerCaller{T: t, p: p}
-		if c.model, err = p.m.Load(prog, hocket.Binding{}, opts); err != nil {
-			return err
-		}
+	return runMembers(t, jobs, func(p *peerMember) error {
+		c := &peerCaller{&caller{T: t, f: p.f, sys: p.f.system(), m: p.m}, p.rank}
+		c.model = modeltest.Load(t, p.m, program, opts)
 		defer c.model.Close()
-		sys := p.f.system()
-		g := sys.GPUs[p.rank]
-		if err := g.Bound(func() error {
-			s, err := sys.Driver.NewStream(0)
-			c.stream = uintptr(s)
+		bound := c.sys.GPUs[p.rank].Bound
+		c.on(bound, func() error {
+			s, err := c.sys.Driver.NewStream(0)
+			c.streams = []uintptr{uintptr(s)}
 			return err
-		}); err != nil {
-			return err
-		}
-		defer g.Bound(func() error { return sys.Driver.DestroyStream(nvlib.Stream(c.stream)) })
-		c.in = map[string]map[int]uintptr{"x": c.block(128), "g": c.block(128)}
-		c.out = map[string]map[int]uintptr{"y": c.block(128), "z": c.block(256)}
+		})
+		defer c.on(bound, func() error { return c.sys.Driver.DestroyStream(nvlib.Stream(c.streams[0])) })
 		return do(c)
-	}) {
+	})
+}
+
+// at is memory of the process's GPU.
+func (c *peerCaller) at(words int) map[int]uintptr {
+	return map[int]uintptr{c.rank: c.block(words)[c.rank]}
+}
+
+// ends enqueues a run and waits for it.
+func (c *peerCaller) ends() error {
+	if err := c.enqueue(); err != nil {
+		return err
+	}
+	return c.model.Sync(c.Context())
+}
+
+// moving has two processes do what callers of movableOfPeers do.
+func moving(t *testing.T, what string, opts hocket.LoadOptions, do func(c *peerCaller) error) {
+	t.Helper()
+	for rank, err := range peerCalls(t, alike(2, peerJob{GPUs: 2, PerGPU: 1}), movableOfPeers, opts,
+		func(c *peerCaller) error {
+			c.in = map[string]map[int]uintptr{"x": c.at(128), "g": c.at(128)}
+			c.out = map[string]map[int]uintptr{"y": c.at(128), "z": c.at(256)}
+			return do(c)
+		}) {
 		if err != nil {
 			t.Errorf("%s, process %d: %v", what, rank, err)
 		}
 	}
 }
 
-// block is memory of the process's GPU.
-func (c *peerCaller) block(words int) map[int]uintptr {
-	sys := c.p.f.system()
-	g := sys.GPUs[c.p.rank]
-	var at nvlib.Ptr
-	if err := g.Bound(func() (err error) { at, err = sys.Driver.HostAlloc(int64(4 * words)); return err }); err != nil {
-		panic(err)
-	}
-	c.Cleanup(func() { _ = g.Bound(func() error { return sys.Driver.HostFree(at) }) })
-	return map[int]uintptr{c.p.rank: uintptr(at)}
-}
-
-func (c *peerCaller) enqueue() error {
-	return c.model.Enqueue(c.Context(), hocket.EnqueueArgs{Streams: []uintptr{c.stream}, In: c.in, Out: c.out})
-}
-
 // TestPeersEnqueueMovesApart: results are right where one process's addresses change and the other's stay.
 func TestPeersEnqueueMovesApart(t *testing.T) {
 	for _, graph := range []bool{false, true} {
-		peerCalls(t, fmt.Sprintf("graph %v", graph), hocket.LoadOptions{Graph: graph}, func(c *peerCaller) error {
-			r := c.p.rank
+		moving(t, fmt.Sprintf("graph %v", graph), hocket.LoadOptions{Graph: graph}, func(c *peerCaller) error {
+			r := c.rank
 			for i := range 20 {
 				if r == 1 && i%3 != 0 {
-					c.out["y"] = c.block(128)
+					c.out["y"] = c.at(128)
 				}
-				c.p.f.mu.Lock()
+				c.f.mu.Lock()
 				put(c.in["x"][r], 128, float32(i))
 				put(c.in["g"][r], 128, float32(128*r+i))
-				c.p.f.mu.Unlock()
-				if err := c.enqueue(); err != nil {
-					return fmt.Errorf("run %d: %w", i, err)
-				}
-				if err := c.model.Sync(t.Context()); err != nil {
+				c.f.mu.Unlock()
+				if err := c.ends(); err != nil {
 					return fmt.Errorf("run %d: %w", i, err)
 				}
 				for k := range 256 {
@@ -117,21 +113,21 @@ func TestPeersEnqueueMovesApart(t *testing.T) {
 // copied, however many others came before.
 func TestPeersEnqueueMovesCaptured(t *testing.T) {
 	for _, before := range []int{1, 4, 6} {
-		peerCalls(t, fmt.Sprintf("%d others", before), hocket.LoadOptions{}, func(c *peerCaller) error {
-			f := c.p.f
+		moving(t, fmt.Sprintf("%d others", before), hocket.LoadOptions{}, func(c *peerCaller) error {
+			f := c.f
 			for range before {
-				c.out["y"] = c.block(128)
+				c.out["y"] = c.at(128)
 				if err := c.enqueue(); err != nil {
 					return err
 				}
 			}
-			y := c.block(128)
+			y := c.at(128)
 			c.out["y"] = y
-			f.beginGuest(c.stream)
+			f.beginGuest(c.streams[0])
 			if err := c.enqueue(); err != nil {
 				return err
 			}
-			f.launchGuest(f.endGuest(c.stream), c.stream)
+			f.launchGuest(f.endGuest(c.streams[0]), c.streams[0])
 			if err := c.model.Sync(t.Context()); err != nil {
 				return err
 			}
@@ -142,7 +138,7 @@ func TestPeersEnqueueMovesCaptured(t *testing.T) {
 				f.trace = do
 			}
 			trace(func(name string, a []uintptr) {
-				if name == "cuMemcpyAsync" && a[0] == y[c.p.rank] {
+				if name == "cuMemcpyAsync" && a[0] == y[c.rank] {
 					copies++
 				}
 			})
@@ -160,5 +156,38 @@ func TestPeersEnqueueMovesCaptured(t *testing.T) {
 			}
 			return nil
 		})
+	}
+}
+
+// TestPeersEnqueueMovesLinears: linears of one x are used where they lie, also where one process had them as one launch
+// before processes agreed to compute them one after the other.
+func TestPeersEnqueueMovesLinears(t *testing.T) {
+	for _, ms := range [][2]float32{{1.2, 1.2}, {1.2, 9}} {
+		jobs := alike(2, peerJob{GPUs: 2, PerGPU: 1})
+		for i := range jobs {
+			jobs[i].AtOnce = ms[i]
+		}
+		var log bytes.Buffer // a handler writes one record at a time
+		opts := hocket.LoadOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))}
+		for rank, err := range peerCalls(t, jobs, threeLinears, opts, func(c *peerCaller) error {
+			c.in = map[string]map[int]uintptr{"x": c.at(512)}
+			for _, w := range []string{"q", "k", "v"} {
+				c.in[w] = c.at(1024 * 1024)
+			}
+			c.out = map[string]map[int]uintptr{"a": c.at(1024), "b": c.at(1024), "c": c.at(1024)}
+			for range 3 {
+				if err := c.enqueue(); err != nil {
+					return err
+				}
+			}
+			return c.model.Sync(t.Context())
+		}) {
+			if err != nil {
+				t.Errorf("%v ms, process %d: %v", ms, rank, err)
+			}
+		}
+		if strings.Contains(log.String(), "copy what") {
+			t.Errorf("%v ms: %s", ms, &log)
+		}
 	}
 }

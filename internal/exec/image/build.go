@@ -84,7 +84,8 @@ func (b *builder) build(ctx context.Context) error {
 			"func", im.Plan.Func, "products", im.Guesses)
 	}
 	im.opts.Logger.Debug("plan loaded", "func", im.Plan.Func, "ranks", im.Plan.Ranks, "commands", len(im.Cmds),
-		"arena", im.Plan.ArenaBytes, "weights of the store", namesOf(im, im.Shared), "residents", namesOf(im, im.Residents), "movable inputs", movableNames(im.Inputs, im.MovableIn),
+		"arena", im.Plan.ArenaBytes, "weights of the store", namesOf(im, im.Shared),
+		"residents", namesOf(im, im.Residents), "movable inputs", movableNames(im.Inputs, im.MovableIn),
 		"movable results", movableNames(im.Outputs, im.MovableOut))
 	return nil
 }

@@ -32,19 +32,20 @@ func (r *Relocation) Release() {
 func (b *builder) findMovable() (in, out []bool) {
 	im := b.im
 	bufs := b.studyBuffers()
-	movable := func(io *plan.IO, input bool) bool {
+	movable := func(io *plan.IO) bool {
 		return !io.Inout && fills(im.Plan, io) && !slices.ContainsFunc(io.Parts, func(part plan.IOPart) bool {
 			at := &bufs[part.Ref.Buf]
 			lent := im.memory.lent[place{part.Ref.Rank, part.Ref.Buf}] != nil
-			return at.ios != 1 || at.shown || input && at.written || lent || part.Ref.Bytes() == 0 ||
+			return at.ios != 1 || at.shown || lent || part.Ref.Bytes() == 0 ||
 				im.Plan.Buffers[part.Ref.Buf].Space != plan.Arena
 		})
 	}
 	for i := range im.Inputs {
-		in = append(in, slices.Repeat([]bool{movable(&im.Inputs[i], true)}, len(im.Inputs[i].Parts))...)
+		yes := im.Uploads[i] != nil && movable(&im.Inputs[i])
+		in = append(in, slices.Repeat([]bool{yes}, len(im.Inputs[i].Parts))...)
 	}
 	for i := range im.Outputs {
-		out = append(out, slices.Repeat([]bool{movable(&im.Outputs[i], false)}, len(im.Outputs[i].Parts))...)
+		out = append(out, slices.Repeat([]bool{movable(&im.Outputs[i])}, len(im.Outputs[i].Parts))...)
 	}
 	return in, out
 }
@@ -65,9 +66,8 @@ func movableNames(ios []plan.IO, movable []bool) (names []string) {
 
 // use is what a plan does with a buffer.
 type use struct {
-	ios     int  // inputs and outputs that lie there
-	written bool // by another command than an input
-	shown   bool // used by other than computations and copies of its own rank
+	ios   int  // inputs and outputs that lie there
+	shown bool // used by other than computations and copies of its own rank
 }
 
 func (b *builder) studyBuffers() []use {
@@ -90,9 +90,6 @@ func (b *builder) studyBuffers() []use {
 			continue
 		}
 		reads, writes := im.Plan.Accesses(c)
-		for _, w := range writes {
-			bufs[w.Buf].written = true
-		}
 		for _, r := range slices.Concat(reads, writes) {
 			if !im.relocatable(i) || r.Rank != c.Rank {
 				bufs[r.Buf].shown = true

@@ -61,6 +61,8 @@ func Prepare(l Launch, site Site, dk *device.Kernel) error {
 	switch {
 	case dk.User != nil:
 		return b.addUser(dk)
+	case dk.Joint && b.site.GEMMs.Adopted():
+		return b.addJointOrApart(dk)
 	case dk.Joint:
 		l.Again(func() error { return b.addJointOrApart(dk) })
 		return b.addJoint(dk)

@@ -43,6 +43,9 @@ func (h *Host) Chosen() map[Sum][]byte { return h.chosen }
 // Again keeps what prepares something anew, if Adopt changes a choice.
 func (h *Host) Again(prepare func() error) { h.again = append(h.again, prepare) }
 
+// Adopted reports whether Adopt was called: choices do not change any more.
+func (h *Host) Adopted() bool { return h.agreed != nil }
+
 // Adopt has everything take these choices: what is prepared from now on, and, if any is another than before, what was
 // prepared already. Nothing of it runs. The context is current.
 func (h *Host) Adopt(theirs map[Sum][]byte) error {
