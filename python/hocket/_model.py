@@ -17,8 +17,9 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, **
 
     Among several processes the model takes and gives the blocks of this process's ranks, whole results with
     ``gather=True``. On GPUs it takes and gives torch's tensors there: see Model. With ``lend=True`` results there that
-    collectives or other ranks write are not copied but lent: views of the model's own memory, in which they stay until the
-    model's next call for the same dims, or replay. See Model. It does nothing on the CPU machine. All ranks lend alike.
+    collectives or other ranks write are not copied but lent: views of the model's own memory, in which they stay until
+    the model's next call for the same dims, or replay. See Model. It does nothing on the CPU machine. All ranks lend
+    alike.
     """
     name = "program.hkt"
     if not isinstance(program, str) or "\n" not in program:
@@ -62,10 +63,11 @@ class Model:
     the model must stay open for as long as the graph is replayed. What goes wrong in a run, later calls and
     ``synchronize`` raise.
 
-    Results that the model lends (see load) are overwritten by its next call for the same dims: clone what is to stay, and
-    what is to be an argument of that call, which is an InputError otherwise. That call begins behind what torch's current
-    stream was given before it: work on other streams is yours to order. Plans of lent results stay loaded until the model
-    is closed and its lent results are gone. When a run has failed, and after hocket.shutdown, they must not be used.
+    Results that the model lends (see load) are overwritten by its next call for the same dims: clone what is to stay,
+    and what is to be an argument of that call, which is an InputError otherwise. That call begins behind what torch's
+    current stream was given before it: work on other streams is yours to order. Plans of lent results stay loaded until
+    the model is closed and its lent results are gone. When a run has failed, and after hocket.shutdown, they must not
+    be used.
     """
 
     def __init__(self, handle, state, gather, lend=False):

@@ -276,7 +276,8 @@ def main():
     args.add_argument("--shapes", default=SHAPES)
     args.add_argument("--rounds", type=int, default=7)
     args.add_argument("--turns", default="")
-    args.add_argument("--hocket", metavar="STRATEGIES", default="", help="times hocket's programs, too, by these strategies")
+    args.add_argument("--hocket", metavar="STRATEGIES", default="",
+                      help="times hocket's programs, too, by these strategies")
     args = args.parse_args()
     rank = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(rank)

@@ -1,9 +1,9 @@
 // Command predict says how good predictions of layers are. "measure" times layers under each strategy, and in the same
-// rounds their GEMM and their collective alone, and writes rows of a table; "judge" reads rows
+// rounds their GEMM and their collective alone, and writes rows of docs/measured/predictions.tsv; "judge" reads rows
 // and prints how far off predictions were, and what auto's choice cost:
 //
 //	predict -row '2xH100 580.159 0123456 2026-11-27' -log h100x2-predict measure > rows.tsv
-//	predict judge rows.tsv
+//	predict judge ../docs/measured/predictions.tsv
 //	predict judge ../docs/measured/nodes.tsv
 //
 // Each row has two predictions. predicted_us is auto's own, from the machine's description and the dispatch table.
@@ -34,7 +34,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// columns are those of the table. gemm2_us and wire4_us are of half of the layer's rows, and of a quarter.
+// columns are those of docs/measured/predictions.tsv. gemm2_us and wire4_us are of half of the layer's rows, and of a quarter.
 var columns = strings.Fields("machine driver commit date who op m n k ranks strategy issue us iqr gemm_us gemm2_us " +
 	"gemm4_us wire_us wire2_us wire4_us predicted_us alone_us auto log")
 
