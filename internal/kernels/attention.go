@@ -140,8 +140,10 @@ const (
 	// compute and one that brings keys.
 	hopperKeys    = 128
 	hopperThreads = 384
-	splitRows     = 16  // of a warp of flashSplit
-	splitKeys     = 128 // splits are of multiples of that
+	// wideRows of a head of keys are enough for blocks of flashRows to share keys on Hopper.
+	wideRows  = 256
+	warpRows  = 16  // of a warp of flashSplit
+	splitKeys = 128 // splits are of multiples of that
 	// Splits have at least splitLeast keys. More than manySplits, which take longer to join, have at least manyLeast.
 	splitLeast, manySplits, manyLeast = 256, 16, 512
 	// fewBlocks are too few for flash: they leave half of a large GPU idle. No choice
@@ -167,20 +169,31 @@ func (f *attending) few() bool {
 	case f.given:
 		return f.rows <= flashRows
 	}
-	return f.rows <= 2*splitRows || f.blocks(flashRows) < fewBlocks
+	return f.rows <= 2*warpRows || f.blocks(flashRows) < fewBlocks || f.wide() && f.blocks(flashRows) <= fewBlocks
+}
+
+// wide reports whether blocks that share keys are those of flashHopper, where keys are shared.
+func (f *attending) wide() bool {
+	return f.hopper && !f.fixed && !f.given && f.rows >= wideRows && f.keys >= 2*splitLeast
 }
 
 // whole is a launch in which each block goes through all keys.
 func (f *attending) whole() ([]launch, error) {
 	grid, err := exactGrid(f.blocks(flashRows))
 	if f.hopper && f.dh%64 == 0 {
-		c := f.code("flashHopper", "AttentionArgs", "flash_rows", "warpgroup", "flash_hopper")
-		c.block = hopperThreads
-		c.body = fmt.Sprintf("flashHopper<%s, %d, %d, %d>", f.dt, f.lead, f.dh, hopperKeys)
-		// Two tiles of keys, three of values and one of queries.
-		return []launch{{blocks: grid, shared: uint32((5*hopperKeys + flashRows) * f.dh * 2), args: f.args, code: c}}, err
+		return []launch{f.hopperLaunch("Whole", "AttentionArgs", grid, f.args)}, err
 	}
 	return []launch{{blocks: grid, args: f.args, code: f.code("flash", "AttentionArgs", "flash_rows", "flash")}}, err
+}
+
+// hopperLaunch is one of flashHopper, whose blocks are HopperWhole or HopperPart.
+func (f *attending) hopperLaunch(block, args string, grid uint32, w words) launch {
+	c := f.code("flashHopper", args, "flash_rows", "warpgroup", "flash_join", "flash_hopper")
+	c.symbol += block
+	c.block = hopperThreads
+	c.body = fmt.Sprintf("flashHopper<%s, %d, %d, %d, Hopper%s<%[1]s, %[2]d, %[3]d>>", f.dt, f.lead, f.dh, hopperKeys, block)
+	// Two tiles of keys, three of values and one of queries.
+	return launch{blocks: grid, shared: uint32((5*hopperKeys + flashRows) * f.dh * 2), args: w, code: c}
 }
 
 // plain is a block for each query of each head.
@@ -200,8 +213,7 @@ func (f *attending) plain() ([]launch, error) {
 
 // split is a launch in which blocks share the keys, and one that joins what they have.
 func (f *attending) split(j *job) ([]launch, error) {
-	warps := f.splitWarps()
-	rows := splitRows * warps
+	rows := f.splitRows()
 	units := f.blocks(rows)
 	most := splitBlocks / units
 	if f.given {
@@ -242,34 +254,49 @@ func (f *attending) split(j *job) ([]launch, error) {
 
 // splitLaunches computes so many units.
 func (f *attending) splitLaunches(j *job, args words, units, splits int64) ([]launch, error) {
-	warps := f.splitWarps()
 	grid, err := exactGrid(units * splits)
 	if err != nil {
 		return nil, err
 	}
-	times := int64(2)
-	if !j.lends(f.splitShared(times)) {
-		times = 1
-	}
-	c := f.code("flashSplit", "FlashSplitArgs", "flash_rows", "flash_split")
-	c.symbol += fmt.Sprintf("w%ds%d", warps, times*warps)
-	c.body = fmt.Sprintf("flashSplit<%s, %d, %d, %d, %d>", f.dt, f.lead, f.dh, warps, times*warps)
-	all := []launch{{blocks: grid, shared: uint32(f.splitShared(times)), args: args, code: c}}
+	all := []launch{f.splitLaunch(j, args, grid)}
 	if splits > 1 {
-		if grid, err = exactGrid(units * splitRows * warps * f.dh / threads); err != nil {
+		if grid, err = exactGrid(units * f.splitRows() * f.dh / threads); err != nil {
 			return nil, err
 		}
-		c := f.code("flashJoin", "FlashSplitArgs", "flash_rows", "flash_split")
-		c.symbol += fmt.Sprintf("w%d", warps)
-		c.body = fmt.Sprintf("flashJoin<%s, %d, %d, %d>", f.dt, f.lead, f.dh, warps)
+		c := f.code("flashJoin", "FlashSplitArgs", "flash_rows", "flash_join")
+		c.symbol += fmt.Sprintf("r%d", f.splitRows())
+		c.body = fmt.Sprintf("flashJoin<%s, %d, %d, %d>", f.dt, f.lead, f.dh, f.splitRows())
 		all = append(all, launch{blocks: grid, args: args, code: c})
 	}
 	return all, nil
 }
 
+// splitLaunch is that of blocks that share keys.
+func (f *attending) splitLaunch(j *job, args words, grid uint32) launch {
+	if f.wide() {
+		return f.hopperLaunch("Part", "FlashSplitArgs", grid, args)
+	}
+	warps, times := f.splitWarps(), int64(2)
+	if !j.lends(f.splitShared(times)) {
+		times = 1
+	}
+	c := f.code("flashSplit", "FlashSplitArgs", "flash_rows", "flash_join", "flash_split")
+	c.symbol += fmt.Sprintf("w%ds%d", warps, times*warps)
+	c.body = fmt.Sprintf("flashSplit<%s, %d, %d, %d, %d>", f.dt, f.lead, f.dh, warps, times*warps)
+	return launch{blocks: grid, shared: uint32(f.splitShared(times)), args: args, code: c}
+}
+
+// splitRows are those of a block that shares keys.
+func (f *attending) splitRows() int64 {
+	if f.wide() {
+		return flashRows
+	}
+	return warpRows * f.splitWarps()
+}
+
 // splitWarps is how many warps of flashSplit share the keys that they bring. Four are no faster. Bits depend on it.
 func (f *attending) splitWarps() int64 {
-	if f.rows <= splitRows && !f.fixed {
+	if f.rows <= warpRows && !f.fixed {
 		return 1
 	}
 	return 2

@@ -506,6 +506,33 @@ func TestFlashHopper(t *testing.T) {
 	r.run()
 }
 
+// TestFlashHopperParts: keys that blocks of Hopper's tensor cores share.
+func TestFlashHopperParts(t *testing.T) {
+	t.Parallel()
+	r := newTrial(t)
+	r.arch = "sm_90a"
+	for i, c := range []struct {
+		tq, tk, hq, hv, dh int64
+		scale              float64
+	}{{130, 600, 2, 1, 64, 0.125}, {260, 513, 1, 1, 128, -0.25}, {64, 1100, 4, 1, 128, 1}, {300, 700, 2, 2, 64, 0}} {
+		dt := []ir.DType{ir.F16, ir.BF16}[i%2]
+		q, k, v := noise(dt, c.tq, c.hq, c.dh), noise(dt, c.tk, c.hv, c.dh), noise(dt, c.tk, c.hv, c.dh)
+		slices.Reverse(v.vals)
+		for _, causal := range []bool{false, true} {
+			if longtest.On() || causal == (i%2 == 0) {
+				r.compare(device.Kernel{Op: ir.OpAttention, Value: c.scale, Causal: causal}, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
+			}
+		}
+	}
+	for i, l := range r.launches {
+		want := []string{"hocket_flashHopper", "hocket_flashJoin"}[i%2]
+		if !strings.HasPrefix(l.code.symbol, want) {
+			t.Errorf("launch %d is %s, not %s", i, l.code.symbol, want)
+		}
+	}
+	r.run()
+}
+
 // TestHopperIsHopper: its tensor cores are for it alone, and for heads of whole panels.
 func TestHopperIsHopper(t *testing.T) {
 	for _, c := range []struct {
@@ -573,6 +600,11 @@ func TestFlashHidden(t *testing.T) {
 		r := newTrial(t)
 		hopper(r.bench)
 		flashHidden(r, struct{ tq, tk, dh int64 }{66, 270, 64}, struct{ tq, tk, dh int64 }{66, 130, 128})
+	})
+	t.Run("parts of hopper", func(t *testing.T) {
+		r := newTrial(t)
+		r.arch = "sm_90a"
+		flashHidden(r, struct{ tq, tk, dh int64 }{130, 520, 64})
 	})
 }
 

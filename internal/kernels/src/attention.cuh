@@ -84,25 +84,25 @@ template <class T, class A> DEV A score(const A* q, const T* k, i64 stride, i64 
   return s * scale;
 }
 
-// attend computes query i of head h. PER is dimensions a thread: Dh is at most 256·PER.
-template <class T, int PER, int B> DEV void attend(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i, i64 h) {
+// attend computes query i of head h by those of the keys from..to-1 that it sees, if it sees some: done gets each
+// element's sum, the largest score, and the sum of weights. PER is dimensions a thread: Dh is at most 256·PER.
+template <class T, int PER, int B, class Done> DEV void attend(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i, i64 h, i64 from, i64 to, Done done) {
   typedef typename Num<T>::Acc A;
   __shared__ A query[256 * PER], weight[256];
-  const T *q = of.q + i * a.sq[0] + h * a.sq[1];
+  const T* q = of.q + i * a.sq[0] + h * a.sq[1];
   const T *k = of.k + h / a.share * a.sk[1], *v = of.v + h / a.share * a.sv[1];
-  T* out = of.out + i * a.so[0] + h * a.so[1];
   for (i64 d = threadIdx.x; d < a.dh; d += 256) query[d] = Num<T>::get(q[d * a.sq[2]]);
   if (threadIdx.x == 0) checkLength(a, of, i);
   __syncthreads();
-  const i64 sees = keysOf(a, of, i);
+  const i64 sees = least(keysOf(a, of, i), to);
   const A scale = (A)a.scale;
   A top = Const<A>::of(0xfff0000000000000ULL);
-  for (i64 j = threadIdx.x; j < sees; j += 256) top = most(top, score<T>(query, k + j * a.sk[0], a.sk[2], a.dh, scale));
+  for (i64 j = from + threadIdx.x; j < sees; j += 256) top = most(top, score<T>(query, k + j * a.sk[0], a.sk[2], a.dh, scale));
   top = fold256<FoldMax>(top);
   A sum = 0, o[PER];
 #pragma unroll
   for (int p = 0; p < PER; p++) o[p] = 0;
-  for (i64 j0 = 0; j0 < sees; j0 += 256) {
+  for (i64 j0 = from; j0 < sees; j0 += 256) {
     const i64 j = j0 + threadIdx.x;
     __syncthreads();
     if (j < sees) sum += weight[threadIdx.x] = expOf(score<T>(query, k + j * a.sk[0], a.sk[2], a.dh, scale) - top);
@@ -119,8 +119,14 @@ template <class T, int PER, int B> DEV void attend(const AttentionArgs<B>& a, co
 #pragma unroll
   for (int p = 0; p < PER; p++) {
     const i64 d = threadIdx.x + 256 * p;
-    if (d < a.dh) out[d * a.so[2]] = Num<T>::put(sees > 0 ? o[p] / sum : 0);
+    if (d < a.dh) done(d, o[p], top, sum, sees > from);
   }
+}
+
+template <class T, int PER, int B> DEV void attend(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i, i64 h) {
+  typedef typename Num<T>::Acc A;
+  T* out = of.out + i * a.so[0] + h * a.so[1];
+  attend<T, PER>(a, of, i, h, 0, a.tk, [&](i64 d, A o, A, A sum, bool some) { out[d * a.so[2]] = Num<T>::put(some ? o / sum : 0); });
 }
 
 template <class T, int B, int PER> DEV void attention(const AttentionArgs<B>& a) {

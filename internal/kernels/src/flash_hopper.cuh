@@ -66,9 +66,8 @@ struct HopperGates {
   }
 };
 
-// hopperQueries begins to bring the block's rows of queries, zeros where there are none.
-template <class T, int B, int DH, int KEYS> __device__ __forceinline__ void hopperQueries(const AttentionArgs<B>& a, HopperRoom<DH, KEYS>& room, HopperGates& gates) {
-  const FlashBlock<T, B> b(a);
+// hopperQueries begins to bring a block's rows of queries, zeros where there are none.
+template <class T, int B, int DH, int KEYS> __device__ __forceinline__ void hopperQueries(const AttentionArgs<B>& a, const FlashBlock<T, B>& b, HopperRoom<DH, KEYS>& room, HopperGates& gates) {
   const int c = threadIdx.x % 8, share = (int)a.share;
   const u32 signs = signsOf(a);
   int row = threadIdx.x % 128 / 8;
@@ -231,21 +230,69 @@ template <class T, int B, int DH, int KEYS> struct Hopper {
   }
 };
 
-template <class T, int B, int DH, int KEYS> DEV void flashHopper(const AttentionArgs<B>& a) {
+// HopperWhole is a block that goes through all keys, HopperPart one of those that share them.
+template <class T, int B, int DH> struct HopperWhole : FlashBlock<T, B> {
+  typedef AttentionArgs<B> Args;
+  __device__ __forceinline__ HopperWhole(const Args& a) : FlashBlock<T, B>(a) {}
+  DEV const AttentionArgs<B>& attention(const Args& a) { return a; }
+  __device__ __forceinline__ void narrow(FlashRows<T, B, DH>&) const {}
+  __device__ __forceinline__ void keep(const Args& a, const FlashRows<T, B, DH>& r) const { r.store(a, *this); }
+};
+
+template <class T, int B, int DH> struct HopperPart : FlashBlock<T, B> {
+  typedef FlashSplitArgs<B> Args;
+  u32 split, place;
+  int from;  // the first of its keys, from which on all are counted
+
+  __device__ __forceinline__ HopperPart(const Args& x) : FlashBlock<T, B>(x.a, this->number() / (u32)x.s.splits, x.s.rows, x.s.units, x.s.kvs), split((u32)this->number() % (u32)x.s.splits) {
+    const u32 unit = (u32)this->number() / (u32)x.s.splits, units = (u32)x.s.units;
+    place = unit / units * units + (u32)this->first / 128;
+    from = (int)(split * x.s.length);
+    this->k += from * x.a.sk[0], this->v += from * x.a.sv[0];
+    this->keys = within(this->keys, (int)x.s.length), this->clear = within(this->clear, this->keys);
+  }
+  DEV const AttentionArgs<B>& attention(const Args& x) { return x.a; }
+
+  __device__ __forceinline__ int within(int keys, int most) const {
+    keys -= from;
+    return keys < 0 ? 0 : keys < most ? keys : most;
+  }
+  __device__ __forceinline__ void narrow(FlashRows<T, B, DH>& r) const {
+#pragma unroll
+    for (int h = 0; h < 2; h++) r.seen[h] = within(r.seen[h], this->keys);
+  }
+  __device__ __forceinline__ void keep(const Args& x, const FlashRows<T, B, DH>& r) const { keepRows<128>(x.s, r, *this); }
+
+  __device__ __forceinline__ void asTold(const Args& x) const {
+    for (i64 r = this->first; r < this->first + 128 && r < this->rows; r++) {
+      const QueryRow<B> is(x.a, this->kv, r);
+      const i64 at = ((i64)place * x.s.splits + split) * 128 + r - this->first;
+      attend<T, 1>(x.a, this->of, is.query, is.head, from, from + x.s.length, [&](i64 d, f32 o, f32 top, f32 sum, bool) {
+        ((f32*)x.s.part)[at * DH + d] = o;
+        if (d == 0) ((Pack<f32, 2>*)x.s.best)[at] = Pack<f32, 2>{{top * 1.4426950408889634f, sum}};
+      });
+      __syncthreads();
+    }
+  }
+};
+
+template <class T, int B, int DH, int KEYS, class Block> DEV void flashHopper(const typename Block::Args& args) {
+  const AttentionArgs<B>& a = Block::attention(args);
   __shared__ HopperGates gates;
   HopperRoom<DH, KEYS>& room = roomOf<HopperRoom<DH, KEYS>>();
   if (threadIdx.x == 0) gates.make();
   __syncthreads();
   if (threadIdx.x >= 256) {
-    hopperQueries<T, B, DH, KEYS>(a, room, gates);
-    const FlashBlock<T, B> b(a);  // which takes more registers than are left
+    hopperQueries<T, B, DH, KEYS>(a, Block(args), room, gates);
+    const Block b(args);  // which takes more registers than are left
     registers<false, 40>();
     hopperBrings<T, B, DH, KEYS>(a, b, room, gates);
     return;
   }
   registers<true, 232>();
-  const FlashBlock<T, B> b(a);
+  const Block b(args);
   FlashRows<T, B, DH> r(a, b);
+  b.narrow(r);
   Hopper<T, B, DH, KEYS> h(a, b, r, room, gates);
   if (KEYS <= b.clear) h.template first<false>();
   else h.template first<true>();
@@ -255,8 +302,8 @@ template <class T, int B, int DH, int KEYS> DEV void flashHopper(const Attention
   h.last(t);
   gates.end.arrive();
   gates.end.pass(0);
-  const FlashBlock<T, B> again(a);
+  const Block again(args);
   r.total();
-  if (!gates.odd) r.store(a, again);
-  else again.asTold(a);
+  if (!gates.odd) again.keep(args, r);
+  else again.asTold(args);
 }
