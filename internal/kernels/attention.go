@@ -42,6 +42,7 @@ type attending struct {
 	given   bool  // a length says how many of them there are
 	fixed   bool  // see Problem.Fixed
 	room    int64 // see splitRoom
+	wider   int64 // see wideBlocks
 	args    words // AttentionArgs
 }
 
@@ -125,7 +126,7 @@ func newAttending(j *job) (*attending, error) {
 	args.ints(column(lead, 4)...)
 	f := &attending{cores: onTensorCores(j, lead), hopper: j.arch == "sm_90a", dt: ctype(out.DType), lead: len(lead), dh: dh,
 		result: out.elements(), rows: tq * share, heads: k.Shape[b+1], batches: 1, keys: k.Shape[b], given: l.addr != 0,
-		fixed: j.Fixed, room: splitRoom, args: args}
+		fixed: j.Fixed, room: splitRoom, wider: wideBlocks, args: args}
 	for _, n := range q.Shape[:b] {
 		f.batches *= n
 	}
@@ -136,19 +137,20 @@ func newAttending(j *job) (*attending, error) {
 const (
 	flashRows = 128 // of a block of flash
 	flashKeys = 1 << 30
+	flashMost = 1 << 31 // rows of a head of keys
 	// hopperKeys are those that flashHopper takes at a time, hopperThreads two warpgroups that
 	// compute and one that brings keys.
 	hopperKeys    = 128
 	hopperThreads = 384
-	// wideRows of a head of keys are enough for blocks of flashRows to share keys on Hopper.
-	wideRows  = 256
-	warpRows  = 16  // of a warp of flashSplit
-	splitKeys = 128 // splits are of multiples of that
+	warpRows      = 16  // of a warp of flashSplit
+	splitKeys     = 128 // splits are of multiples of that
 	// Splits have at least splitLeast keys. More than manySplits, which take longer to join, have at least manyLeast.
 	splitLeast, manySplits, manyLeast = 256, 16, 512
 	// fewBlocks are too few for flash: they leave half of a large GPU idle. No choice
-	// follows from how large the GPU is, since bits do.
+	// follows from how large the GPU is, since bits do. From wideBlocks on, flashHopper shares keys: of fewer, the block
+	// that joins what the others have would take longer than a kernel that does.
 	fewBlocks   = 64
+	wideBlocks  = fewBlocks / 2
 	splitBlocks = 128 // that splits are to make
 	splitMost   = 32  // splits of keys with lengths
 	// splitRoom bounds the memory in which splits of a launch keep what they have, where bits are fixed and so rows
@@ -169,12 +171,13 @@ func (f *attending) few() bool {
 	case f.given:
 		return f.rows <= flashRows
 	}
-	return f.rows <= 2*warpRows || f.blocks(flashRows) < fewBlocks || f.wide() && f.blocks(flashRows) <= fewBlocks
+	return f.rows <= 2*warpRows || f.blocks(flashRows) < fewBlocks || f.wide()
 }
 
 // wide reports whether blocks that share keys are those of flashHopper, where keys are shared.
 func (f *attending) wide() bool {
-	return f.hopper && !f.fixed && !f.given && f.rows >= wideRows && f.keys >= 2*splitLeast
+	n := f.blocks(flashRows)
+	return f.hopper && !f.fixed && !f.given && f.rows > 2*warpRows && f.wider <= n && n <= fewBlocks && f.keys >= 2*splitLeast
 }
 
 // whole is a launch in which each block goes through all keys.
@@ -211,7 +214,7 @@ func (f *attending) plain() ([]launch, error) {
 	}}}, err
 }
 
-// split is a launch in which blocks share the keys, and one that joins what they have.
+// split is a launch in which blocks share the keys, and, if none of them does, one that joins what they have.
 func (f *attending) split(j *job) ([]launch, error) {
 	rows := f.splitRows()
 	units := f.blocks(rows)
@@ -233,9 +236,16 @@ func (f *attending) split(j *job) ([]launch, error) {
 		}
 		for i, n := range []int64{f.dh, 2} {
 			var err error
-			if parts[i], err = j.scratch(once * splits * rows * n * 4); err != nil {
+			if parts[i], err = j.scratch(once*splits*rows*n*4, false); err != nil {
 				return nil, err
 			}
+		}
+	}
+	var arrived nvlib.Ptr
+	if f.wide() {
+		var err error
+		if arrived, err = j.scratch(units*4, true); err != nil {
+			return nil, err
 		}
 	}
 	var all []launch
@@ -243,6 +253,7 @@ func (f *attending) split(j *job) ([]launch, error) {
 		args := slices.Clone(f.args)
 		args.addr(parts[0], parts[1])
 		args.ints(splits, length, f.rows, (f.rows+rows-1)/rows, f.heads/f.batches, first)
+		args.addr(arrived)
 		l, err := f.splitLaunches(j, args, min(once, units-first), splits)
 		if err != nil {
 			return nil, err
@@ -259,12 +270,12 @@ func (f *attending) splitLaunches(j *job, args words, units, splits int64) ([]la
 		return nil, err
 	}
 	all := []launch{f.splitLaunch(j, args, grid)}
-	if splits > 1 {
+	if splits > 1 && !f.wide() {
 		if grid, err = exactGrid(units * f.splitRows() * f.dh / threads); err != nil {
 			return nil, err
 		}
 		c := f.code("flashJoin", "FlashSplitArgs", "flash_rows", "flash_join")
-		c.symbol += fmt.Sprintf("r%d", f.splitRows())
+		c.symbol += fmt.Sprintf("w%d", f.splitWarps())
 		c.body = fmt.Sprintf("flashJoin<%s, %d, %d, %d>", f.dt, f.lead, f.dh, f.splitRows())
 		all = append(all, launch{blocks: grid, args: args, code: c})
 	}
@@ -326,7 +337,8 @@ func before80(arch string) bool {
 func onTensorCores(j *job, lead []axis) bool {
 	dh := j.Out.Shape[len(j.Out.Shape)-1]
 	keys := j.Ins[1].Shape[len(j.Ins[1].Shape)-3]
-	if j.Out.DType.Size() != 2 || dh%16 != 0 || dh > 128 || before80(j.arch) || keys < 1 || keys > flashKeys {
+	rows := j.Out.Shape[len(j.Out.Shape)-3] * j.Out.Shape[len(j.Out.Shape)-2] // of a head of keys, at most
+	if j.Out.DType.Size() != 2 || dh%16 != 0 || dh > 128 || before80(j.arch) || keys < 1 || keys > flashKeys || rows >= flashMost {
 		return false
 	}
 	all := []Operand{j.Out, j.Ins[0], j.Ins[1], j.Ins[2]}

@@ -165,7 +165,7 @@ func (f *folding) passes(in nvlib.Ptr, from string) ([]launch, error) {
 			return append(all, l), err
 		}
 		acc := f.dt.Accum()
-		to, err := f.j.scratch(s.parts * f.outs * acc.Size())
+		to, err := f.j.scratch(s.parts*f.outs*acc.Size(), false)
 		if err != nil {
 			return nil, err
 		}

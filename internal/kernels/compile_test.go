@@ -19,7 +19,7 @@ func everyCode(t *testing.T, arch string) []code {
 	t.Helper()
 	var all []code
 	add := func(p Problem) {
-		l, err := plan(&job{Problem: p, arch: arch, scratch: func(int64) (nvlib.Ptr, error) { return 256, nil }})
+		l, err := plan(&job{Problem: p, arch: arch, scratch: func(int64, bool) (nvlib.Ptr, error) { return 256, nil }})
 		if err != nil {
 			t.Errorf("%s: %v", name(p), err)
 		}

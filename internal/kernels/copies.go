@@ -36,7 +36,7 @@ func (j *job) reshaped(out, in Operand) ([]launch, error) {
 		out.Shape = in.Shape
 		return moved(out.dense(out.Addr), in)
 	}
-	at, err := j.scratch(in.elements() * in.DType.Size())
+	at, err := j.scratch(in.elements()*in.DType.Size(), false)
 	if err != nil {
 		return nil, err
 	}

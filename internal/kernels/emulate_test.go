@@ -44,6 +44,14 @@ func (b *bench) alloc(n int64) nvlib.Ptr {
 	return at
 }
 
+func (b *bench) scratch(n int64, zeros bool) (nvlib.Ptr, error) {
+	at := b.alloc(n)
+	if zeros {
+		clear(b.mem[at-memoryAt:])
+	}
+	return at, nil
+}
+
 // add plans p, and checks it with f when everything has run.
 func (b *bench) add(what string, p Problem, f func()) {
 	b.t.Helper()
@@ -51,7 +59,7 @@ func (b *bench) add(what string, p Problem, f func()) {
 	if b.plan != nil {
 		do = b.plan
 	}
-	l, err := do(&job{Problem: p, arch: b.arch, block: b.block, scratch: func(n int64) (nvlib.Ptr, error) { return b.alloc(n), nil }})
+	l, err := do(&job{Problem: p, arch: b.arch, block: b.block, scratch: b.scratch})
 	if err != nil {
 		b.t.Errorf("%s: %v", what, err)
 		return

@@ -77,7 +77,7 @@ func (f joining) launches() ([]launch, error) {
 	var all []launch
 	for len(f.ins) > joinMost {
 		acc := Operand{DType: f.out.DType.Accum(), Shape: f.out.Shape}
-		at, err := f.j.scratch(acc.elements() * acc.DType.Size())
+		at, err := f.j.scratch(acc.elements()*acc.DType.Size(), false)
 		if err != nil {
 			return nil, err
 		}
@@ -126,7 +126,7 @@ func (f joining) fold() ([]launch, error) {
 
 // aside is a dense tensor like o.
 func (f joining) aside(o Operand) (Operand, error) {
-	at, err := f.j.scratch(o.elements() * o.DType.Size())
+	at, err := f.j.scratch(o.elements()*o.DType.Size(), false)
 	return o.dense(at), err
 }
 

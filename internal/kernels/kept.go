@@ -29,7 +29,7 @@ func (j *job) densely(o Operand) (Operand, []launch, error) {
 	if o.isDense() || o.elements() == 0 {
 		return o, nil, nil
 	}
-	addr, err := j.scratch(o.elements() * o.DType.Size())
+	addr, err := j.scratch(o.elements()*o.DType.Size(), false)
 	if err != nil {
 		return o, nil, err
 	}
@@ -266,7 +266,7 @@ func argmax(j *job) ([]launch, error) {
 	parts = ceil(n, per)
 	var scratch nvlib.Ptr
 	if parts > 1 {
-		if scratch, err = j.scratch(outs * parts * 16); err != nil {
+		if scratch, err = j.scratch(outs*parts*16, false); err != nil {
 			return nil, err
 		}
 	}

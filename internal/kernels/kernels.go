@@ -28,9 +28,9 @@ type Target struct {
 	// Block is the shared memory that a block may have, in bytes; 0: as much as kernels
 	// ask for. No result depends on it.
 	Block int
-	// Scratch reserves device memory, aligned to 256 bytes, that stays until
+	// Scratch reserves device memory, aligned to 256 bytes and, if zeros, with zeros in it, that stays until
 	// the launch is released. Launches of one kernel never overlap in time.
-	Scratch func(bytes int64) (nvlib.Ptr, error)
+	Scratch func(bytes int64, zeros bool) (nvlib.Ptr, error)
 }
 
 // Problem is a device.Kernel whose operands have addresses.
@@ -130,7 +130,7 @@ func (l *Library) Ahead(t Target, p Problem) {
 
 // drafted are the launches for p, with scratch memory that is none.
 func drafted(p Problem, t Target) ([]launch, error) {
-	return plan(&job{Problem: p, arch: t.Arch, sms: t.SMs, block: t.Block, scratch: func(int64) (nvlib.Ptr, error) { return 256, nil }})
+	return plan(&job{Problem: p, arch: t.Arch, sms: t.SMs, block: t.Block, scratch: func(int64, bool) (nvlib.Ptr, error) { return 256, nil }})
 }
 
 // Sources lists the source texts that p needs, complete and in the order of the
@@ -170,7 +170,7 @@ type job struct {
 	arch    string // Target's; empty for a new one
 	sms     int    // Target's
 	block   int    // Target's
-	scratch func(bytes int64) (nvlib.Ptr, error)
+	scratch func(bytes int64, zeros bool) (nvlib.Ptr, error)
 }
 
 // lends reports whether a block may have so much dynamic shared memory, at a multiple of 1 KiB

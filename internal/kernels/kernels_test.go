@@ -506,11 +506,26 @@ func TestFlashHopper(t *testing.T) {
 	r.run()
 }
 
+// hopperParts has attention share keys with Hopper's tensor cores, though few blocks do.
+func hopperParts(b *bench) {
+	b.arch = "sm_90a"
+	b.plan = func(j *job) ([]launch, error) {
+		f, err := newAttending(j)
+		if err != nil {
+			return nil, err
+		}
+		if f.wider = 1; !f.wide() {
+			return f.whole()
+		}
+		return f.split(j)
+	}
+}
+
 // TestFlashHopperParts: keys that blocks of Hopper's tensor cores share.
 func TestFlashHopperParts(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
-	r.arch = "sm_90a"
+	hopperParts(r.bench)
 	for i, c := range []struct {
 		tq, tk, hq, hv, dh int64
 		scale              float64
@@ -524,12 +539,12 @@ func TestFlashHopperParts(t *testing.T) {
 			}
 		}
 	}
-	for i, l := range r.launches {
-		want := []string{"hocket_flashHopper", "hocket_flashJoin"}[i%2]
-		if !strings.HasPrefix(l.code.symbol, want) {
-			t.Errorf("launch %d is %s, not %s", i, l.code.symbol, want)
+	for _, l := range r.launches {
+		if !strings.HasPrefix(l.code.symbol, "hocket_flashHopper") || !strings.HasSuffix(l.code.symbol, "Part") {
+			t.Errorf("%s is not of parts by Hopper's tensor cores", l.code.symbol)
 		}
 	}
+	r.launches = append(r.launches, r.launches...) // counters are ready for the next run
 	r.run()
 }
 
@@ -545,6 +560,32 @@ func TestHopperIsHopper(t *testing.T) {
 		l, err := plan(&job{Problem: Problem{Op: ir.OpAttention, Ins: []Operand{x, x, x}, Out: x, Value: 1}, arch: c.arch})
 		if err != nil || len(l) != 1 || !strings.HasPrefix(l[0].code.symbol, "hocket_"+c.want+"_") || (l[0].shared > 0) != (c.want == "flashHopper") {
 			t.Errorf("%s, %d: %v, %v", c.arch, c.dh, l, err)
+		}
+	}
+}
+
+// TestHopperShares says which attention is by blocks that share keys, and of which kernel.
+func TestHopperShares(t *testing.T) {
+	for _, c := range []struct {
+		tq, tk, hq, hv int64
+		fixed, given   bool
+		want           string
+	}{
+		{512, 1536, 16, 4, false, false, "flashHopper…Part"}, {256, 1280, 16, 4, false, false, "flashHopper…Part"},
+		{128, 1152, 16, 4, false, false, "flashSplit…"}, {1024, 2048, 16, 4, false, false, "flashHopper…Whole"},
+		{512, 511, 16, 4, false, false, "flashHopper…Whole"}, {1, 1536, 64, 32, false, false, "flashSplit…"},
+		{512, 1536, 16, 4, true, false, "flashSplit…"}, {512, 1536, 16, 4, false, true, "flashHopper…Whole"},
+	} {
+		x := func(dt ir.DType, shape ...int64) Operand { return Operand{256, dt, shape, rowMajor(shape)} }
+		q, k := x(ir.BF16, c.tq, c.hq, 128), x(ir.BF16, c.tk, c.hv, 128)
+		p := Problem{Op: ir.OpAttention, Ins: []Operand{q, k, k}, Out: q, Value: 1, Fixed: c.fixed}
+		if c.given {
+			p.Ins = append(p.Ins, x(ir.I32))
+		}
+		l, err := drafted(p, Target{Arch: "sm_90a"})
+		begins, ends, _ := strings.Cut(c.want, "…")
+		if err != nil || !strings.HasPrefix(l[0].code.symbol, "hocket_"+begins) || !strings.HasSuffix(l[0].code.symbol, ends) {
+			t.Errorf("%v: %v, %v", c, l, err)
 		}
 	}
 }
@@ -603,7 +644,7 @@ func TestFlashHidden(t *testing.T) {
 	})
 	t.Run("parts of hopper", func(t *testing.T) {
 		r := newTrial(t)
-		r.arch = "sm_90a"
+		hopperParts(r.bench)
 		flashHidden(r, struct{ tq, tk, dh int64 }{130, 520, 64})
 	})
 }

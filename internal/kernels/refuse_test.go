@@ -98,7 +98,7 @@ func TestUnsupported(t *testing.T) {
 func TestScratchFails(t *testing.T) {
 	full := errors.New("full")
 	l := New(&fake{version: "1"}, nil)
-	target := Target{Arch: "sm_90", Scratch: func(int64) (nvlib.Ptr, error) { return 0, full }}
+	target := Target{Arch: "sm_90", Scratch: func(int64, bool) (nvlib.Ptr, error) { return 0, full }}
 	for _, p := range []Problem{
 		{Op: ir.OpSum, Axes: []int{0}, Ins: []Operand{op(ir.F32, 4000, 3)}, Out: op(ir.F32, 3)},
 		{Op: ir.OpAllReduce, Red: ir.Sum, Ins: slices.Repeat([]Operand{op(ir.F32, 3)}, 65), Out: op(ir.F32, 3)},

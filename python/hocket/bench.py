@@ -315,7 +315,7 @@ class Bench:
             want, models, ways = nccl().float(), [], {"torch, NCCL": nccl}
             for strategy in STRATEGIES:
                 try:
-                    model = self.hocket.load(program(kind, m, n, k, self.size), strategy=strategy)
+                    model = self.hocket.load(program(kind, m, n, k, self.size), strategy=strategy, lend=True)
                     model.bind("w", w)
                     got = model(x).float()
                 except self.hocket.ProgramError as e:

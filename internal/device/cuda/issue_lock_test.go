@@ -23,7 +23,7 @@ func (l *slowly) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, err
 	if p.Op == ir.OpSub {
 		l.asked <- true
 		<-l.goOn
-		if _, err := t.Scratch(64); err != nil {
+		if _, err := t.Scratch(64, false); err != nil {
 			return nil, err
 		}
 	}

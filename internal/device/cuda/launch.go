@@ -7,6 +7,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/compute"
 	"hocket.example/hocket/internal/device/cuda/gemm"
+	"hocket.example/hocket/internal/device/cuda/signal"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
@@ -139,8 +140,11 @@ func (l *launch) Report() (nvlib.Ptr, uint64, error) {
 
 // AddProblem adds kernels.
 func (l *launch) AddProblem(p kernels.Problem) error {
-	launches, err := l.dev.site.compileAside(p, func(bytes int64) (nvlib.Ptr, error) {
+	launches, err := l.dev.site.compileAside(p, func(bytes int64, zeros bool) (nvlib.Ptr, error) {
 		_, at, err := l.Scratch(bytes)
+		if err == nil && zeros {
+			err = signal.Fill(l.dev.w.drv, at, 0, (bytes+3)/4)
+		}
 		return at, err
 	})
 	for _, n := range launches {

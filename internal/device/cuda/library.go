@@ -21,15 +21,15 @@ type Library interface {
 
 // compileAside is compile for who holds the world exclusively: others go on while
 // the compiler works.
-func (s *site) compileAside(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
+func (s *site) compileAside(p kernels.Problem, scratch func(int64, bool) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
 	var steps []kernels.Step
 	err := s.w.guard.Compiling(func() (err error) {
-		steps, err = s.steps(p, func(bytes int64) (nvlib.Ptr, error) {
+		steps, err = s.steps(p, func(bytes int64, zeros bool) (nvlib.Ptr, error) {
 			defer s.w.guard.Exclusive()()
 			if err := s.w.err(); err != nil {
 				return 0, err // its heaps may be closed
 			}
-			return scratch(bytes)
+			return scratch(bytes, zeros)
 		})
 		return err
 	})
@@ -40,7 +40,7 @@ func (s *site) compileAside(p kernels.Problem, scratch func(int64) (nvlib.Ptr, e
 }
 
 // compile makes the launches of p. The context is current.
-func (s *site) compile(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
+func (s *site) compile(p kernels.Problem, scratch func(int64, bool) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
 	steps, err := s.steps(p, scratch)
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func (s *site) compile(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)
 	return s.loadAll(steps)
 }
 
-func (s *site) steps(p kernels.Problem, scratch func(int64) (nvlib.Ptr, error)) ([]kernels.Step, error) {
+func (s *site) steps(p kernels.Problem, scratch func(int64, bool) (nvlib.Ptr, error)) ([]kernels.Step, error) {
 	t := s.target()
 	t.Scratch = scratch
 	return s.w.m.opts.Kernels.Steps(t, p)

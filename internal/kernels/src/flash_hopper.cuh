@@ -244,9 +244,9 @@ template <class T, int B, int DH> struct HopperPart : FlashBlock<T, B> {
   u32 split, place;
   int from;  // the first of its keys, from which on all are counted
 
-  __device__ __forceinline__ HopperPart(const Args& x) : FlashBlock<T, B>(x.a, this->number() / (u32)x.s.splits, x.s.rows, x.s.units, x.s.kvs), split((u32)this->number() % (u32)x.s.splits) {
-    const u32 unit = (u32)this->number() / (u32)x.s.splits, units = (u32)x.s.units;
-    place = unit / units * units + (u32)this->first / 128;
+  __device__ __forceinline__ HopperPart(const Args& x) : FlashBlock<T, B>(x.a, this->number() / (u32)x.s.splits, (u32)x.s.rows, (u32)x.s.units, (u32)x.s.kvs), split(this->number() % (u32)x.s.splits) {
+    const u32 unit = this->number() / (u32)x.s.splits, units = (u32)x.s.units;
+    place = unit / units * units + this->first / 128;
     from = (int)(split * x.s.length);
     this->k += from * x.a.sk[0], this->v += from * x.a.sv[0];
     this->keys = within(this->keys, (int)x.s.length), this->clear = within(this->clear, this->keys);
@@ -261,10 +261,14 @@ template <class T, int B, int DH> struct HopperPart : FlashBlock<T, B> {
 #pragma unroll
     for (int h = 0; h < 2; h++) r.seen[h] = within(r.seen[h], this->keys);
   }
-  __device__ __forceinline__ void keep(const Args& x, const FlashRows<T, B, DH>& r) const { keepRows<128>(x.s, r, *this); }
+  // keep has the last of the unit's blocks join what all have.
+  __device__ __forceinline__ void keep(const Args& x, const FlashRows<T, B, DH>& r) const {
+    keepRows<128>(x.s, r, *this);
+    if (arrivedLast<256>(x.s, place)) joinRows<128, 256, T, DH>(x, *this);
+  }
 
   __device__ __forceinline__ void asTold(const Args& x) const {
-    for (i64 r = this->first; r < this->first + 128 && r < this->rows; r++) {
+    for (u32 r = this->first; r < this->first + 128 && r < this->rows; r++) {
       const QueryRow<B> is(x.a, this->kv, r);
       const i64 at = ((i64)place * x.s.splits + split) * 128 + r - this->first;
       attend<T, 1>(x.a, this->of, is.query, is.head, from, from + x.s.length, [&](i64 d, f32 o, f32 top, f32 sum, bool) {
@@ -273,6 +277,7 @@ template <class T, int B, int DH> struct HopperPart : FlashBlock<T, B> {
       });
       __syncthreads();
     }
+    if (arrivedLast<256>(x.s, place)) joinRows<128, 256, T, DH>(x, *this);
   }
 };
 
@@ -283,16 +288,16 @@ template <class T, int B, int DH, int KEYS, class Block> DEV void flashHopper(co
   if (threadIdx.x == 0) gates.make();
   __syncthreads();
   if (threadIdx.x >= 256) {
-    hopperQueries<T, B, DH, KEYS>(a, Block(args), room, gates);
-    const Block b(args);  // which takes more registers than are left
+    const Block b(args);
+    hopperQueries<T, B, DH, KEYS>(a, b, room, gates);
     registers<false, 40>();
     hopperBrings<T, B, DH, KEYS>(a, b, room, gates);
     return;
   }
-  registers<true, 232>();
   const Block b(args);
   FlashRows<T, B, DH> r(a, b);
   b.narrow(r);
+  registers<true, 232>();
   Hopper<T, B, DH, KEYS> h(a, b, r, room, gates);
   if (KEYS <= b.clear) h.template first<false>();
   else h.template first<true>();

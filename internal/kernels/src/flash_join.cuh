@@ -9,6 +9,7 @@ struct SplitArgs {
   i64 rows, units;     // of a head of keys
   i64 kvs;             // heads of keys
   i64 begin;           // the launch's first unit
+  u64 arrived;         // where not 0: of each place, how many of its splits are kept, modulo splits
 };
 
 template <int B> struct FlashSplitArgs {
@@ -27,6 +28,55 @@ template <int ROWS, class T, int B, int DH, class Block> DEV void keepRows(const
 #pragma unroll
     for (int d = 0; d < DH / 8; d++) *(Pack<f32, 2>*)(to + 8 * d) = Pack<f32, 2>{{r.o[d][2 * h], r.o[d][2 * h + 1]}};
     if (lane % 4 == 0) ((Pack<f32, 2>*)s.best)[at] = Pack<f32, 2>{{r.shifted(h), r.sum[h]}};
+  }
+}
+
+// arrivedLast reports whether all splits of a place are kept now, to the block that kept the last. Its first COUNT threads
+// come here.
+template <int COUNT> DEV bool arrivedLast(const SplitArgs& s, u32 place) {
+  __shared__ u32 before;
+  meetThreads(1, COUNT);
+  u32* at = (u32*)s.arrived + place;
+  if (threadIdx.x == 0) {
+#ifdef __CUDA_ARCH__
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"((u32)s.splits - 1) : "memory");
+#else
+    before = *at, *at = before + 1 == s.splits ? 0 : before + 1;
+#endif
+  }
+  meetThreads(1, COUNT);
+  return before + 1 == s.splits;
+}
+
+// joinRows puts together what splits have of ROWS rows of a block, by COUNT threads, with the bits of flashJoin.
+template <int ROWS, int COUNT, class T, int DH, int B, class Block> DEV void joinRows(const FlashSplitArgs<B>& args, const Block& b) {
+  const AttentionArgs<B>& a = args.a;
+  const u32 splits = args.s.splits;
+  const i64 first = (i64)b.place * splits * ROWS;
+#pragma unroll 4
+  for (u32 i = threadIdx.x; i < ROWS * DH / 4; i += COUNT) {
+    const u32 row = i / (DH / 4), d = i % (DH / 4) * 4, r = b.first + row;
+    if (r >= b.rows) continue;
+    const Pack<f32, 2>* best = (const Pack<f32, 2>*)args.s.best + first + row;
+    const f32* part = (const f32*)args.s.part + (first + row) * DH + d;
+    f32 most = -bitsAs<f32>(0x7f800000u), sum = 0, o[4] = {0, 0, 0, 0};
+#pragma unroll 4
+    for (u32 s = 0; s < splits; s++) most = fmaxf(most, best[ROWS * s].v[0]);
+#pragma unroll 4
+    for (u32 s = 0; s < splits; s++) {
+      const Pack<f32, 2> x = best[ROWS * s];
+      const Pack<f32, 4> y = *(const Pack<f32, 4>*)(part + (i64)ROWS * DH * s);
+      const f32 down = downBy(x.v[0], most);
+      sum += x.v[1] * down;
+#pragma unroll
+      for (int e = 0; e < 4; e++) o[e] += y.v[e] * down;
+    }
+    const QueryRow<B> is(a, b.kv, r);
+    const bool sees = keysOf(a, b.of, is.query) > 0;
+    Pack<T, 4> to;
+#pragma unroll
+    for (int e = 0; e < 4; e++) to.v[e] = Num<T>::put(sees ? o[e] / sum : 0);
+    *(Pack<T, 4>*)(b.of.out + is.query * a.so[0] + is.head * a.so[1] + d) = to;
   }
 }
 

@@ -4,22 +4,23 @@
 
 // FlashBlock is what the block has: 128 rows of a head of keys.
 template <class T, int B> struct FlashBlock {
-  i64 rows, first, kv;
+  u32 rows, first, kv;
   Sequences<T> of;
   const T *k, *v;
   int keys, clear;  // that some row sees, and that all see that see any
 
-  __device__ __forceinline__ FlashBlock(const AttentionArgs<B>& a) : FlashBlock(a, number(), a.tq * a.share, (a.tq * a.share + 127) / 128, a.heads / a.share) {}
-  __device__ __forceinline__ FlashBlock(const AttentionArgs<B>& a, i64 n, i64 rows, i64 tiles, i64 kvs)
+  // Grids and rows are few, and quotients of 64 bits take long.
+  __device__ __forceinline__ FlashBlock(const AttentionArgs<B>& a) : FlashBlock(a, number(), (u32)(a.tq * a.share), (u32)(a.tq * a.share + 127) / 128, (u32)a.heads / (u32)a.share) {}
+  __device__ __forceinline__ FlashBlock(const AttentionArgs<B>& a, u32 n, u32 rows, u32 tiles, u32 kvs)
       : rows(rows), first((tiles - 1 - n % tiles) * 128),  // who sees most begins
         kv(n / tiles % kvs), of(a, n / tiles / kvs) {
     k = of.k + kv * a.sk[1], v = of.v + kv * a.sv[1];
-    keysOfMany(a, of, first / a.share, (first + 127 < rows ? first + 127 : rows - 1) / a.share, keys, clear);
+    keysOfMany(a, of, first / (u32)a.share, (first + 127 < rows ? first + 127 : rows - 1) / (u32)a.share, keys, clear);
   }
 
   // number is the block's. The compiler does not see that it is the same twice: what follows from
   // it is rather computed again behind a loop than kept through it in registers.
-  DEV i64 number() {
+  DEV u32 number() {
 #ifdef __CUDA_ARCH__
     u32 n;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(n));
@@ -30,11 +31,11 @@ template <class T, int B> struct FlashBlock {
   }
 
   // row is the thread's first.
-  __device__ __forceinline__ i64 row() const { return first + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
+  __device__ __forceinline__ u32 row() const { return first + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
 
   // asTold computes the rows one by one, as the text says.
   __device__ __forceinline__ void asTold(const AttentionArgs<B>& a) const {
-    for (i64 r = first; r < first + 128 && r < rows; r++) {
+    for (u32 r = first; r < first + 128 && r < rows; r++) {
       const QueryRow<B> is(a, kv, r);
       attend<T, 1>(a, of, is.query, is.head);
       __syncthreads();
