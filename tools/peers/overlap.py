@@ -6,7 +6,8 @@
 
 Prints a line of JSON for each figure: microseconds of the slowest rank, median of rounds in turns. A round is what one of
 `hocket bench ag-gemm` is: rest, the GEMM alone six times, a barrier, a call and then six that are timed, a barrier, the GEMM alone six
-times, without synchronisation between them; so all are timed on a GPU that is as warm, by links that are awake. With --turns it times
+times, without synchronisation between them; so all are timed on a GPU that is as warm, by links that are awake. "single_us" is a call
+between two synchronisations, by the host's clock. gemm-ar is also timed in chunks on streams, as nvFuser #5751 has it. With --turns it times
 what hocket asks for, when it asks, prints nothing, and ends where nothing has been asked for two minutes. With --hocket it also times
 hocket's programs by these strategies, called from torch: the package must be there. Shapes are MxNxK over all ranks.
 """
@@ -105,11 +106,54 @@ class Bench:
 
         alone = lambda: torch.mm(x, w, out=y)
         if op == "gemm-ar":
-            return alone, {"GEMM, then nccl": everywhere}, (x, w)
+            shared, window = symm.empty(m, n, dtype=torch.bfloat16, device=self.dev), self.window(m, n)
+            symm.rendezvous(shared, self.group)
+
+            def two_shot():
+                torch.mm(x, w, out=shared)
+                return torch.ops.symm_mem.two_shot_all_reduce_(shared, "sum", self.group)
+
+            return alone, {
+                "GEMM, then nccl": everywhere,
+                "GEMM, then torch two-shot": two_shot,
+                "nccl, 2 chunks on 2 streams": self.chunks(x, w, y, 2),
+                "nccl, 8 chunks on 2 streams": self.chunks(x, w, y, 8),
+                "nccl, 8 chunks on 2 streams, symmetric memory": self.chunks(x, w, window, 8),
+            }, (x, w)
         return alone, {
             "GEMM, then nccl": scattered,
             "torch fused": lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(x, w, "sum", 0, self.group),
         }, (x, w)
+
+    def window(self, m, n):
+        """A tensor in a window of NCCL's, which has kernels of its own for such; None where torch cannot register it."""
+        backend = dist.group.WORLD._get_backend(self.dev)
+        try:
+            self.pool = torch.cuda.MemPool(backend.mem_allocator)  # which is to outlive the tensor
+            with torch.cuda.use_mem_pool(self.pool):
+                out = torch.empty(m, n, dtype=torch.bfloat16, device=self.dev)
+            backend.register_mem_pool(self.pool, symm=True)
+        except (AttributeError, RuntimeError, TypeError) as e:
+            self.say(f"no window of NCCL's: {str(e).splitlines()[0][:150]}")
+            return None
+        return out
+
+    def chunks(self, x, w, out, count):
+        """GEMMs of so many chunks of the rows, each with its all-reduce, on two streams in turns."""
+        streams = torch.cuda.Stream(), torch.cuda.Stream()
+
+        def run():
+            main = torch.cuda.current_stream()
+            for s in streams:
+                s.wait_stream(main)
+            for i, (a, c) in enumerate(zip(x.chunk(count), out.chunk(count))):
+                with torch.cuda.stream(streams[i % 2]):
+                    torch.mm(a, w, out=c)
+                    dist.all_reduce(c)
+            for s in streams:
+                main.wait_stream(s)
+
+        return run
 
     def spread(self, m, n, k):
         """Each rank multiplies its rows by the whole weight, and all get the whole result. torch has no fused op for it."""
@@ -199,7 +243,7 @@ class Bench:
         torch.cuda.empty_cache()
 
     def once(self, way):
-        """Microseconds of the GEMM alone and of a call by a way."""
+        """Microseconds of the GEMM alone, and of a call by a way in a chain and alone."""
         at = [torch.cuda.Event(enable_timing=True) for _ in range(6)]
         torch.cuda.synchronize()
         dist.barrier()
@@ -216,10 +260,16 @@ class Bench:
             at[2 * part + 1].record()
         torch.cuda.synchronize()
         took = [at[2 * part].elapsed_time(at[2 * part + 1]) * 1e3 / CHAIN for part in range(3)]
+        dist.barrier()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        way[0]()
+        torch.cuda.synchronize()
+        took.append((time.perf_counter() - began) * 1e6)
         worst = torch.tensor(took, device=self.dev, dtype=torch.float64)
         dist.all_reduce(worst, op=dist.ReduceOp.MAX)
-        before, layer, behind = worst.tolist()
-        return (before + behind) / 2, layer
+        before, layer, behind, single = worst.tolist()
+        return (before + behind) / 2, (layer, single)
 
     def round(self, op, shape):
         """One sample of each, by name."""
@@ -227,18 +277,19 @@ class Bench:
         out = {"GEMM alone": []}
         for name, way in self.others.items():
             alone, took = self.once(way)
-            out["GEMM alone"].append(alone)
+            out["GEMM alone"].append((alone,))
             out[name] = [took]
         return out
 
     def lines(self, op, shape, times):
         figure = lambda name, us: dict(op=op, name=name, ranks=self.ranks, shape=shape, dtype="bf16",
-                                       issued="graph" if name.endswith(GRAPH) else "eager", us=round(us, 2))
-        return [json.dumps(figure(name, statistics.median(us))) for name, us in times.items() if us]
+                                       issued="graph" if name.endswith(GRAPH) else "eager",
+                                       **{key: round(statistics.median(all), 2) for key, all in zip(("us", "single_us"), zip(*us))})
+        return [json.dumps(figure(name, us)) for name, us in times.items() if us]
 
-    def all(self, shapes, rounds):
+    def all(self, ops, shapes, rounds):
         for shape in shapes:
-            for op in OPS:
+            for op in ops:
                 times = {}
                 for _ in range(rounds):
                     for name, us in self.round(op, shape).items():
@@ -274,6 +325,7 @@ def questions(folder):
 def main():
     args = argparse.ArgumentParser()
     args.add_argument("--shapes", default=SHAPES)
+    args.add_argument("--ops", default=",".join(OPS))
     args.add_argument("--rounds", type=int, default=7)
     args.add_argument("--turns", default="")
     args.add_argument("--hocket", metavar="STRATEGIES", default="",
@@ -290,7 +342,7 @@ def main():
     if args.turns:
         bench.answer(args.turns)
     else:
-        bench.all(args.shapes.split(","), args.rounds)
+        bench.all(args.ops.split(","), args.shapes.split(","), args.rounds)
     bench.close()
     dist.destroy_process_group()
 
