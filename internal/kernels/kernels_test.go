@@ -413,7 +413,7 @@ func TestFlashSplit(t *testing.T) {
 	for _, kib := range []int{227, 99} { // Hopper's, an L40S's
 		r := newTrial(t)
 		r.block = kib << 10
-		for i, c := range []struct{ tq, tk, hq, hv, dh int64 }{{1, 1100, 8, 1, 64}, {1, 130, 6, 2, 128}, {5, 1300, 8, 2, 128}, {3, 257, 4, 4, 64}, {40, 515, 1, 1, 128}} {
+		for i, c := range []struct{ tq, tk, hq, hv, dh int64 }{{1, 1100, 8, 1, 64}, {1, 130, 6, 2, 128}, {5, 1300, 8, 2, 128}, {3, 257, 4, 4, 64}, {40, 515, 1, 1, 128}, {1, 2400, 2, 1, 64}} {
 			dt := []ir.DType{ir.F16, ir.BF16}[i%2]
 			q, k, v := noise(dt, 2, c.tq, c.hq, c.dh), noise(dt, 2, c.tk, c.hv, c.dh), noise(dt, 2, c.tk, c.hv, c.dh)
 			slices.Reverse(v.vals)
