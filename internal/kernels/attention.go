@@ -43,7 +43,6 @@ type attending struct {
 	fixed   bool  // see Problem.Fixed
 	room    int64 // see splitRoom
 	wider   int64 // see wideBlocks
-	joins   int64 // see lastJoins
 	args    words // AttentionArgs
 }
 
@@ -127,7 +126,7 @@ func newAttending(j *job) (*attending, error) {
 	args.ints(column(lead, 4)...)
 	f := &attending{cores: onTensorCores(j, lead), hopper: j.arch == "sm_90a", dt: ctype(out.DType), lead: len(lead), dh: dh,
 		result: out.elements(), rows: tq * share, heads: k.Shape[b+1], batches: 1, keys: k.Shape[b], given: l.addr != 0,
-		fixed: j.Fixed, room: splitRoom, wider: wideBlocks, joins: lastJoins, args: args}
+		fixed: j.Fixed, room: splitRoom, wider: wideBlocks, args: args}
 	for _, n := range q.Shape[:b] {
 		f.batches *= n
 	}
@@ -154,8 +153,6 @@ const (
 	wideBlocks  = fewBlocks / 2
 	splitBlocks = 128 // that splits are to make
 	splitMost   = 32  // splits of keys with lengths
-	// lastJoins splits are joined by the block that ends last; of more that block would take longer than a kernel for all.
-	lastJoins = 8
 	// splitRoom bounds the memory in which splits of a launch keep what they have, where bits are fixed and so rows
 	// may be many: they take several launches then.
 	splitRoom = 64 << 20
@@ -217,7 +214,7 @@ func (f *attending) plain() ([]launch, error) {
 	}}}, err
 }
 
-// split is a launch in which blocks share the keys. Where these are many, another joins what they have.
+// split is a launch in which blocks share the keys, and, if none of them does, one that joins what they have.
 func (f *attending) split(j *job) ([]launch, error) {
 	rows := f.splitRows()
 	units := f.blocks(rows)
@@ -245,9 +242,9 @@ func (f *attending) split(j *job) ([]launch, error) {
 		}
 	}
 	var arrived nvlib.Ptr
-	if splits > 1 && splits <= f.joins {
+	if f.wide() {
 		var err error
-		if arrived, err = j.scratch(once*4, true); err != nil {
+		if arrived, err = j.scratch(units*4, true); err != nil {
 			return nil, err
 		}
 	}
@@ -273,8 +270,8 @@ func (f *attending) splitLaunches(j *job, args words, units, splits int64) ([]la
 		return nil, err
 	}
 	all := []launch{f.splitLaunch(j, args, grid)}
-	if splits > f.joins {
-		if grid, err = exactGrid(units * f.splitRows() * f.dh / threads); err != nil {
+	if splits > 1 && !f.wide() {
+		if grid, err = exactGrid(units * f.splitRows() * f.dh / 4 / threads); err != nil {
 			return nil, err
 		}
 		c := f.code("flashJoin", "FlashSplitArgs", "flash_rows", "flash_join")

@@ -370,19 +370,18 @@ func TestFixedAttention(t *testing.T) {
 	}
 }
 
-// TestFixedAttentionRoom: many rows take several launches, which share the memory for what splits have. No bit depends
-// on who joins splits.
+// TestFixedAttentionRoom: many rows take several launches, which share the memory for what splits have.
 func TestFixedAttentionRoom(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	q, kv := noise(ir.F16, 1, 70, 2, 64), noise(ir.F16, 1, 1100, 2, 64)
-	add := func(room, joins int64) Operand {
+	add := func(room int64) Operand {
 		b.plan = func(j *job) ([]launch, error) {
 			f, err := newAttending(j)
 			if err != nil {
 				return nil, err
 			}
-			f.room, f.joins = room, joins
+			f.room = room
 			return f.split(j)
 		}
 		put := func(x values) Operand { return b.put(ir.F16, layouts[0], x.vals, x.shape...) }
@@ -391,21 +390,16 @@ func TestFixedAttentionRoom(t *testing.T) {
 			Ins: []Operand{put(q), put(kv), put(kv)}}, func() {})
 		return out
 	}
-	one := add(splitRoom, lastJoins)
-	if n := len(b.launches); n != 1 {
+	one := add(splitRoom)
+	if n := len(b.launches); n != 2 {
 		t.Errorf("%d launches", n)
 	}
-	many := add(1, lastJoins) // 6 units, one by one
-	if n := len(b.launches); n != 1+6 {
-		t.Errorf("%d launches", n)
-	}
-	apart := add(1, 0) // each joined by a launch
-	if n := len(b.launches); n != 7+12 {
+	many := add(1) // 6 units, one by one
+	if n := len(b.launches); n != 2+12 {
 		t.Errorf("%d launches", n)
 	}
 	b.run()
 	same(t, "rows", b.vals(many), b.vals(one), 0)
-	same(t, "rows joined apart", b.vals(apart), b.vals(one), 0)
 }
 
 // TestLengthFault: a length that is none is reported.

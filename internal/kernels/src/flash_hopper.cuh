@@ -237,6 +237,7 @@ template <class T, int B, int DH> struct HopperWhole : FlashBlock<T, B> {
   DEV const AttentionArgs<B>& attention(const Args& a) { return a; }
   __device__ __forceinline__ void narrow(FlashRows<T, B, DH>&) const {}
   __device__ __forceinline__ void keep(const Args& a, const FlashRows<T, B, DH>& r) const { r.store(a, *this); }
+  __device__ __forceinline__ void asTold(const Args& a, const FlashRows<T, B, DH>&) const { FlashBlock<T, B>::asTold(a); }
 };
 
 template <class T, int B, int DH> struct HopperPart : FlashBlock<T, B> {
@@ -264,20 +265,20 @@ template <class T, int B, int DH> struct HopperPart : FlashBlock<T, B> {
   // keep has the last of the unit's blocks join what all have.
   __device__ __forceinline__ void keep(const Args& x, const FlashRows<T, B, DH>& r) const {
     keepRows<128>(x.s, r, *this);
-    if (arrivedLast<256>(x.s, place)) joinRows<128, 256, T, DH>(x, *this);
+    if (arrivedLast<256>(x.s, place)) joinRows<128>(x, r, *this, split);
   }
 
-  __device__ __forceinline__ void asTold(const Args& x) const {
-    for (u32 r = this->first; r < this->first + 128 && r < this->rows; r++) {
-      const QueryRow<B> is(x.a, this->kv, r);
-      const i64 at = ((i64)place * x.s.splits + split) * 128 + r - this->first;
+  __device__ __forceinline__ void asTold(const Args& x, const FlashRows<T, B, DH>& r) const {
+    for (u32 row = this->first; row < this->first + 128 && row < this->rows; row++) {
+      const QueryRow<B> is(x.a, this->kv, row);
+      const i64 at = ((i64)place * x.s.splits + split) * 128 + row - this->first;
       attend<T, 1>(x.a, this->of, is.query, is.head, from, from + x.s.length, [&](i64 d, f32 o, f32 top, f32 sum, bool) {
         ((f32*)x.s.part)[at * DH + d] = o;
         if (d == 0) ((Pack<f32, 2>*)x.s.best)[at] = Pack<f32, 2>{{top * 1.4426950408889634f, sum}};
       });
       __syncthreads();
     }
-    if (arrivedLast<256>(x.s, place)) joinRows<128, 256, T, DH>(x, *this);
+    if (arrivedLast<256>(x.s, place)) joinRows<128>(x, r, *this, (u32)x.s.splits);
   }
 };
 
@@ -310,5 +311,5 @@ template <class T, int B, int DH, int KEYS, class Block> DEV void flashHopper(co
   const Block again(args);
   r.total();
   if (!gates.odd) again.keep(args, r);
-  else again.asTold(args);
+  else again.asTold(args, r);
 }

@@ -9,7 +9,7 @@ struct SplitArgs {
   i64 rows, units;     // of a head of keys
   i64 kvs;             // heads of keys
   i64 begin;           // the launch's first unit
-  u64 arrived;         // where not 0: of each place, how many of its splits are kept, modulo splits
+  u64 arrived;         // of each place, how many of its splits are kept, modulo splits, where no kernel joins them
 };
 
 template <int B> struct FlashSplitArgs {
@@ -48,60 +48,67 @@ template <int COUNT> DEV bool arrivedLast(const SplitArgs& s, u32 place) {
   return before + 1 == s.splits;
 }
 
-// joinRows puts together what splits have of ROWS rows of a block, by COUNT threads, with the bits of flashJoin.
-template <int ROWS, int COUNT, class T, int DH, int B, class Block> DEV void joinRows(const FlashSplitArgs<B>& args, const Block& b) {
+// joinRows puts together what splits have of ROWS rows of a block, and stores that. What split own has is r; none's if
+// there is no such split. Bits do not depend on which.
+template <int ROWS, class T, int B, int DH, class Block> DEV void joinRows(const FlashSplitArgs<B>& args, const FlashRows<T, B, DH>& r, const Block& b, u32 own) {
   const AttentionArgs<B>& a = args.a;
-  const u32 splits = args.s.splits;
-  const i64 first = (i64)b.place * splits * ROWS;
-#pragma unroll 4
-  for (u32 i = threadIdx.x; i < ROWS * DH / 4; i += COUNT) {
-    const u32 row = i / (DH / 4), d = i % (DH / 4) * 4, r = b.first + row;
-    if (r >= b.rows) continue;
-    const Pack<f32, 2>* best = (const Pack<f32, 2>*)args.s.best + first + row;
-    const f32* part = (const f32*)args.s.part + (first + row) * DH + d;
-    f32 most = -bitsAs<f32>(0x7f800000u), sum = 0, o[4] = {0, 0, 0, 0};
-#pragma unroll 4
+  const u32 splits = args.s.splits, column = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    const u32 row = b.row() + 8 * h;
+    if (row >= b.rows) continue;
+    const i64 at = (i64)b.place * splits * ROWS + row - b.first;
+    const Pack<f32, 2>* best = (const Pack<f32, 2>*)args.s.best + at;
+    f32 most = -bitsAs<f32>(0x7f800000u), sum = 0, o[DH / 8][2];
     for (u32 s = 0; s < splits; s++) most = fmaxf(most, best[ROWS * s].v[0]);
-#pragma unroll 4
+#pragma unroll
+    for (int d = 0; d < DH / 8; d++) o[d][0] = o[d][1] = 0;
+#pragma unroll 1
     for (u32 s = 0; s < splits; s++) {
       const Pack<f32, 2> x = best[ROWS * s];
-      const Pack<f32, 4> y = *(const Pack<f32, 4>*)(part + (i64)ROWS * DH * s);
-      const f32 down = downBy(x.v[0], most);
+      const f32 down = downBy(x.v[0], most), *part = (const f32*)args.s.part + (at + (i64)ROWS * s) * DH + column;
+      Pack<f32, 2> y[DH / 8];
       sum += x.v[1] * down;
 #pragma unroll
-      for (int e = 0; e < 4; e++) o[e] += y.v[e] * down;
-    }
-    const QueryRow<B> is(a, b.kv, r);
-    const bool sees = keysOf(a, b.of, is.query) > 0;
-    Pack<T, 4> to;
+      for (int d = 0; d < DH / 8; d++) y[d] = s == own ? Pack<f32, 2>{{r.o[d][2 * h], r.o[d][2 * h + 1]}} : *(const Pack<f32, 2>*)(part + 8 * d);
 #pragma unroll
-    for (int e = 0; e < 4; e++) to.v[e] = Num<T>::put(sees ? o[e] / sum : 0);
-    *(Pack<T, 4>*)(b.of.out + is.query * a.so[0] + is.head * a.so[1] + d) = to;
+      for (int d = 0; d < DH / 8; d++) o[d][0] += y[d].v[0] * down, o[d][1] += y[d].v[1] * down;
+    }
+    const QueryRow<B> is(a, b.kv, row);
+    T* to = b.of.out + is.query * a.so[0] + is.head * a.so[1] + column;
+    const bool sees = keysOf(a, b.of, is.query) > 0;
+#pragma unroll
+    for (int d = 0; d < DH / 8; d++) *(u32*)(to + 8 * d) = sees ? pair<T>(o[d][0] / sum, o[d][1] / sum) : 0;
   }
 }
 
-// flashJoin puts together what splits have; a thread has an element of a row.
+// flashJoin puts together what splits have; a thread has four elements of a row.
 template <class T, int B, int DH, int ROWS> DEV void flashJoin(const FlashSplitArgs<B>& args) {
   const AttentionArgs<B>& a = args.a;
-  const u32 at = (blockIdx.x * 256 + threadIdx.x) / DH, d = threadIdx.x % DH, splits = args.s.splits;
-  constexpr u32 rows = ROWS;
-  const u32 place = at / rows, unit = (u32)args.s.begin + place, units = args.s.units, r = unit % units * rows + at % rows;
+  const u32 at = (blockIdx.x * 256 + threadIdx.x) / (DH / 4), d = threadIdx.x % (DH / 4) * 4, splits = args.s.splits;
+  const u32 place = at / ROWS, unit = (u32)args.s.begin + place, units = args.s.units, r = unit % units * ROWS + at % ROWS;
   if (r >= args.s.rows) return;
-  const i64 row = (i64)place * splits * rows + at % rows;
+  const i64 row = (i64)place * splits * ROWS + at % ROWS;
   const Pack<f32, 2>* best = (const Pack<f32, 2>*)args.s.best + row;
   const f32* part = (const f32*)args.s.part + row * DH + d;
-  f32 most = -bitsAs<f32>(0x7f800000u), sum = 0, o = 0;
+  f32 most = -bitsAs<f32>(0x7f800000u), sum = 0, o[4] = {0, 0, 0, 0};
 #pragma unroll 8
-  for (u32 s = 0; s < splits; s++) most = fmaxf(most, best[rows * s].v[0]);
+  for (u32 s = 0; s < splits; s++) most = fmaxf(most, best[ROWS * s].v[0]);
 #pragma unroll 8  // so that it does not wait for one after the other
   for (u32 s = 0; s < splits; s++) {
-    const Pack<f32, 2> b = best[rows * s];
+    const Pack<f32, 2> b = best[ROWS * s];
+    const Pack<f32, 4> x = *(const Pack<f32, 4>*)(part + (i64)ROWS * DH * s);
     const f32 down = downBy(b.v[0], most);
     sum += b.v[1] * down;
-    o += part[(i64)rows * DH * s] * down;
+#pragma unroll
+    for (int e = 0; e < 4; e++) o[e] += x.v[e] * down;
   }
   const u32 kv = unit / units % (u32)args.s.kvs;
   const Sequences<T> of(a, unit / units / (u32)args.s.kvs);
   const QueryRow<B> is(a, kv, r);
-  of.out[is.query * a.so[0] + is.head * a.so[1] + d] = Num<T>::put(keysOf(a, of, is.query) > 0 ? o / sum : 0);
+  const bool sees = keysOf(a, of, is.query) > 0;
+  Pack<T, 4> to;
+#pragma unroll
+  for (int e = 0; e < 4; e++) to.v[e] = Num<T>::put(sees ? o[e] / sum : 0);
+  *(Pack<T, 4>*)(of.out + is.query * a.so[0] + is.head * a.so[1] + d) = to;
 }

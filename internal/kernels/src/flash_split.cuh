@@ -226,9 +226,7 @@ template <class T, int B, int DH, int WARPS, int STEPS> DEV void flashSplit(cons
   awaitCopies();
   r.total();
   x.join(r);
-  if (x.group == 0) {
-    if (args.s.splits > 1) keepRows<16 * WARPS>(args.s, r, b);
-    else r.store(args.a, b);
-  }
-  if (args.s.arrived && arrivedLast<256>(args.s, b.place)) joinRows<16 * WARPS, 256, T, DH>(args, b);
+  if (x.group > 0) return;
+  if (args.s.splits > 1) keepRows<16 * WARPS>(args.s, r, b);
+  else r.store(args.a, b);
 }
