@@ -230,6 +230,9 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	if opts.Graph && !m.dev.Caps().Graphs {
 		return nil, fmt.Errorf("LoadOptions.Graph: machine %s records no graphs: %w; cuda does", m.dev.Name(), ErrUnsupported)
 	}
+	if err := compile.CheckStrategy(opts.Strategy); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInput, err)
+	}
 	u, err := p.build(compile.Options{Strategy: opts.Strategy, Device: m.dev, Across: m.across})
 	if err != nil {
 		return nil, err

@@ -223,7 +223,7 @@ func (s *stepJob) describe() (d *machine.Description, err error) {
 
 // notes says how it is measured.
 func (s *stepJob) notes() {
-	s.method("weights bound, all other parameters in bound device tensors, results left on the devices; " +
+	s.method("weights bound, all other parameters in bound device tensors, results copied to device tensors; " +
 		"inputs that nobody gives uniform in [-1, 1), integers 0")
 	s.method("ways in turns in one process; median of %d rounds after two to warm up; back to back: what "+
 		"each further run of a batch of %d takes; single: a run that the host waits for; host: single "+

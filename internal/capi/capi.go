@@ -12,7 +12,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -68,13 +70,29 @@ func options(text string, to any) error {
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
 	d.DisallowUnknownFields()
 	if err := d.Decode(to); err != nil {
-		return fmt.Errorf("%w: options: %w", hocket.ErrInput, err)
+		return fmt.Errorf("%w: %w", hocket.ErrInput, optionError(err, to))
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return fmt.Errorf("%w: options: there is something behind them, which end at byte %d", hocket.ErrInput,
 			d.InputOffset())
 	}
 	return nil
+}
+
+// optionError says what the error of decoding options into a struct means in the caller's terms.
+func optionError(err error, to any) error {
+	if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
+		var names []string
+		for f := range reflect.TypeOf(to).Elem().Fields() {
+			names = append(names, f.Tag.Get("json"))
+		}
+		slices.Sort(names)
+		return fmt.Errorf("there is no option %s; there are %s", name, strings.Join(names, ", "))
+	}
+	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) && wrong.Field != "" {
+		return fmt.Errorf("option %s: a JSON %s is given, and %s is wanted", wrong.Field, wrong.Value, wrong.Type)
+	}
+	return fmt.Errorf("options: %w", err)
 }
 
 type machine struct {

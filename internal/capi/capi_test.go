@@ -153,6 +153,8 @@ func TestWrong(t *testing.T) {
 	}
 	_, bad := l.Load(machine, "func f(", "")
 	_, unknown := l.Load(machine, program, `{"speed": 1}`)
+	_, wrongType := l.Load(machine, program, `{"dims": {"T": "x"}}`)
+	_, noStrategy := l.Load(machine, program, `{"strategy": "fast"}`)
 	_, noMachine := l.Load(m, program, "")
 	_, noModel := l.Run(machine, nil, nil)
 	_, _, opens := l.Open(t.Context(), `{"machine": "abacus", "alone": true}`)
@@ -165,6 +167,7 @@ func TestWrong(t *testing.T) {
 		want string
 	}{
 		"program": {bad, "program"}, "option": {unknown, "input"}, "machine": {noMachine, "handle"},
+		"option's type": {wrongType, "input"}, "strategy": {noStrategy, "input"},
 		"model":        {noModel, "handle"},
 		"element type": {noDType, "input"}, "dims": {layouts, "program"}, "closed twice": {l.Close(12345), "handle"},
 		"cancel": {l.Cancel(m), "handle"},

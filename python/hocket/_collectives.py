@@ -3,6 +3,8 @@
 Every rank calls them alike, in one order. They are planned and proved when they are first called for a size.
 """
 
+import sys
+
 from . import _cuda, _lib, _model, _tensors, _world
 from ._errors import InputError
 
@@ -175,8 +177,9 @@ def adopt(t, group=None):
 def synchronize():
     """Waits for torch's current stream, and raises what collectives on GPUs have met: a process that has ended, or
     that did not come."""
-    import torch
-    torch.cuda.current_stream().synchronize()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.current_stream().synchronize()
     _cuda.check()
 
 

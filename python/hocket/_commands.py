@@ -6,7 +6,6 @@ import pathlib
 import shutil
 import subprocess
 import sysconfig
-import tempfile
 
 from ._errors import Error, InputError, ProgramError, UnsupportedError
 
@@ -27,12 +26,8 @@ def _command():
 
 
 def _run(verb, program, dims, func, ranks, words):
-    if isinstance(program, str) and "\n" in program:
-        with tempfile.TemporaryDirectory() as d:
-            path = pathlib.Path(d) / "program.hkt"
-            path.write_text(program, encoding="utf-8")
-            return _run(verb, path, dims, func, ranks, words)
-    args = [_command(), verb, os.fspath(program), "--json", *words]
+    text = program if isinstance(program, str) and "\n" in program else None
+    args = [_command(), verb, "-" if text else os.fspath(program), "--json", *words]
     for name, n in (dims or {}).items():
         args += ["--dim", f"{name}={n}"]
     if func is not None:
@@ -40,7 +35,7 @@ def _run(verb, program, dims, func, ranks, words):
     if ranks is not None:
         args += ["-n", str(ranks)]
     alone = {k: v for k, v in os.environ.items() if k not in ("WORLD_SIZE", "HOCKET_WORLD_SIZE")}
-    p = subprocess.run(args, capture_output=True, text=True, env=alone, check=False)
+    p = subprocess.run(args, capture_output=True, encoding="utf-8", env=alone, check=False, input=text or "")
     try:
         out = json.loads(p.stdout)
     except json.JSONDecodeError:
@@ -55,7 +50,7 @@ def check(program, dims=None, func=None, ranks=None):
     refuted is a ProgramError, which says where and why, and has the object as ``result``."""
     out, code = _run("check", program, dims, func, ranks, [])
     if code == 1:
-        text = "\n".join(f"{d.get('file', '')}:{d.get('line', 0)}: {d['message']}" + (f" ({d['help']})" if d.get("help") else "")
+        text = "\n".join(f"{d.get('file', '').replace('<stdin>', 'program.hkt')}:{d.get('line', 0)}: {d['message']}" + (f" ({d['help']})" if d.get("help") else "")
                          for d in out.get("diagnostics", []))
         e = ProgramError(text)
         e.result = out

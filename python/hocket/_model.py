@@ -46,7 +46,7 @@ def _dims(dims):
 def _unload(state):
     """Unloads closed models of which no lent result is left."""
     for model in [m for m in state.closing if not m._lent]:
-        if any(model._lendable.values()):
+        if model.lends():
             if _cuda.Block.capturing():
                 continue
             _cuda.rest()  # who reads a result that is gone may not have ended
@@ -167,6 +167,10 @@ class Model:
             results[i], memory = first.lent(at[out].data, dtype, shape)
             self._lent.add(memory)
         return results[0] if len(results) == 1 else tuple(results)
+
+    def lends(self):
+        """Whether a call that was made lent a result: only with load's ``lend=True``."""
+        return any(self._lendable.values())
 
     def synchronize(self):
         """Waits until runs on GPUs have ended, and raises what went wrong in them."""

@@ -16,17 +16,26 @@ class _State:
         self.models, self.group, self.closing = {}, None, []  # closing: models whose lent results are not gone
 
 
-def init(machine="cpu", algorithm="", fixed=False, **options):
-    """Opens the machine, "cpu" or "cuda", and joins the other processes if a launcher started several.
+def init(machine=None, algorithm="", fixed=False, **options):
+    """Opens the machine, "cpu" (the default) or "cuda", and joins the other processes if a launcher started several.
 
     ``algorithm`` names the one that collectives on GPUs try first; ``fixed=True`` takes one whatever the size, so that
-    the bits of an element do not depend on how many there are beside it. Other options: ``rank``, ``size`` and ``id`` where no launcher says; ``alone=True`` to stay alone under a launcher;
-    ``dir``, the folder in which processes meet; ``timeout``, seconds to join (60); ``stall_timeout``, seconds after
-    which a silent process ends all (30). Called again, it does nothing if the machine is open.
+    the bits of an element do not depend on how many there are beside it. Other options: ``rank``, ``size`` and ``id``
+    where no launcher says; ``alone=True`` to stay alone under a launcher; ``dir``, the folder in which processes meet;
+    ``timeout``, seconds to join (60); ``stall_timeout``, seconds after which a silent process ends all (30).
+
+    Other calls that need a machine open the CPU's, or, for a collective on a GPU's tensor, CUDA's: call init before
+    them. If that machine is open already, init does nothing; if another is, it is an InputError.
     """
     global _state
     with _lock:
-        if _state is None:
+        if _state is not None:
+            if machine not in (None, _state.name):
+                raise _lib._errors.InputError(
+                    f"the machine {_state.name!r} is open already: call hocket.init({machine!r}) before all other "
+                    "calls of hocket, or after hocket.shutdown()")
+        else:
+            machine = machine or "cpu"
             handle, who = _lib.open_machine({"machine": machine, **options})
             _state = _State(handle, machine, {"algorithm": algorithm, "fixed": fixed}, who["rank"], who["size"])
 
@@ -34,7 +43,9 @@ def init(machine="cpu", algorithm="", fixed=False, **options):
 def state(machine="cpu"):
     """The open machine; opened now if it is not yet."""
     if _state is None:
-        init(machine)
+        with _lock:
+            if _state is None:
+                init(machine)
     return _state
 
 

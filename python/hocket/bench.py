@@ -4,15 +4,16 @@
     torchrun --nproc-per-node 2 -m hocket.bench all_gather norm layers   # others; --tsv FILE adds rows to a file
     torchrun --nproc-per-node 2 -m hocket.bench --vllm ./vllm.so         # beside vLLM's too: see tools/peers/vllm.cu
 
-A collective's time is that of a call in a torch CUDA graph of 50, and all_reduce's also of one of 50 eager calls; a
-layer's is that of a call, and of one in a graph of 10. Each round replays all of them in turn, starting behind a
-barrier; the figure is the median of the rounds on the slowest rank. Results are compared before anything is timed.
-NVLink multicast is off unless the environment says otherwise.
+A collective's time is that of a call in a torch CUDA graph of 50, and all_reduce's also of one of 50 eager calls. A
+layer's is that of one of 10 eager calls, and of a call in a graph of 10; where results can be lent, with lent ones too.
+Each round replays all of them in turn, starting behind a barrier; the figure is the median of the rounds on the slowest
+rank. Results are compared before anything is timed. NVLink multicast is off unless the environment says otherwise.
 """
 
 import argparse
 import ctypes
 import datetime
+import itertools
 import os
 import statistics
 import subprocess
@@ -313,18 +314,21 @@ class Bench:
                 return y
 
             want, models, ways = nccl().float(), [], {"torch, NCCL": nccl}
-            for strategy in STRATEGIES:
+            for strategy, lend in itertools.product(STRATEGIES, (False, True)):
                 try:
-                    model = self.hocket.load(program(kind, m, n, k, self.size), strategy=strategy, lend=True)
+                    model = self.hocket.load(program(kind, m, n, k, self.size), strategy=strategy, lend=lend)
                     model.bind("w", w)
                     got = model(x).float()
                 except self.hocket.ProgramError as e:
                     self.say(f"{kind} by {strategy}: {str(e).splitlines()[0][:120]}")
                     continue
+                if lend and not model.lends():
+                    model.close()  # it is as without
+                    continue
                 off = ((got - want).abs() - 0.01 * want.abs()).max().item()
                 assert off < 24, f"{kind} by {strategy} is wrong by {off}"
                 models.append(model)
-                ways[f"hocket {strategy}"] = lambda model=model: model(x)
+                ways[f"hocket {strategy}{', lent' if lend else ''}"] = lambda model=model: model(x)
             eager = {name: (lambda f=f: [f() for _ in range(10)]) for name, f in ways.items()}
             for f in eager.values():
                 f()

@@ -48,7 +48,7 @@ class _Hocket:
         if t is None:
             raise ValueError(f"hocket's matmul takes {', '.join(_DTYPES)}, not {self.dtype}")
         size = self.communicator.world_size
-        hocket.init("cuda" if _cuda.is_cuda(self.A) else "cpu")
+        hocket.init("cuda" if _cuda.is_cuda(self.A) else None)
         if hocket.world_size() != size:
             raise RuntimeError(f"DDLB has {size} processes, and hocket {hocket.world_size()}: start both by one launcher")
         self.operands = {"a": self.A.contiguous(), "b": self.B.contiguous()}

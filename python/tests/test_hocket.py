@@ -134,8 +134,18 @@ class Alone(unittest.TestCase):
             hocket.load("func f(%x: f32[4]) -> f32[4] {\n  return %nothing\n}\n")
         with self.assertRaises(FileNotFoundError):
             hocket.load("none.hkt")
-        with self.assertRaisesRegex(hocket.InputError, "unknown field"):
+        with self.assertRaisesRegex(hocket.InputError, r'there is no option "speed"; there are .*strategy'):
             hocket.load(LINEAR, speed="more")
+        with self.assertRaisesRegex(hocket.InputError, "option dims.*: a JSON string is given, and int64 is wanted"):
+            hocket.load(LINEAR, dims={"T": "2"})
+        with self.assertRaisesRegex(hocket.InputError, 'no strategy "fast"; there are sequential'):
+            hocket.load(LINEAR, strategy="fast")
+        with self.assertRaisesRegex(hocket.InputError, "'cpu' is open already"):
+            hocket.init("cuda")
+        hocket.init("cpu")
+        hocket.synchronize()  # nothing to wait for
+        with self.assertRaisesRegex(hocket.ProgramError, r"^program.hkt:\d"):
+            hocket.check(LINEAR.replace("return %y, %z", "return %nothing"))
         m = hocket.load(LINEAR)
         m.close()
         with self.assertRaises(hocket.ClosedError):
