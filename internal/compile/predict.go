@@ -25,7 +25,7 @@ type Estimate struct {
 var candidates = []lower.Strategy{
 	{Kind: lower.Sequential},
 	{Kind: lower.Chunked, Chunks: 2}, {Kind: lower.Chunked, Chunks: 4}, {Kind: lower.Chunked, Chunks: 8},
-	{Kind: lower.Exchange}, {Kind: lower.Exchange, Chunks: 2}, {Kind: lower.Exchange, Ahead: true},
+	{Kind: lower.Exchange}, {Kind: lower.Exchange, Chunks: 2}, {Kind: lower.Exchange, Chunks: 4}, {Kind: lower.Exchange, Ahead: true},
 }
 
 // predictor predicts pairs of a program with given dims on a machine.
@@ -101,7 +101,7 @@ func (p *predictor) unfit(pair *lower.Pair, numbers sim.Pair, st lower.Strategy)
 }
 
 // Predictions are no better than so: exchange must be predicted to take at most whole of what sequential takes to be
-// chosen, in parts at most parts of that, what is cut into chunks at most chunked of it, and ahead, which takes more
+// chosen, in parts at most parts of that, in four at most parts of what is best in fewer, what is cut into chunks at most chunked of it, and ahead, which takes more
 // memory, at most room of what is best without. Of the 44 layers on two H100 of docs/measured/predictions.tsv,
 // predicted anew (tools/predict -again h100x2), exchange is 3 % too slow in the mean, and nine of ten are within 7 %.
 // In parts it is 2 % too slow, nine of ten are within 7 %, and where parts are short some are 15 % too fast. Two
@@ -118,6 +118,8 @@ func best(es []Estimate) Estimate {
 			most = room * top.Time
 		case e.strategy.Kind == lower.Chunked:
 			most = min(most, chunked*sequential.Time)
+		case e.strategy.Chunks > 2:
+			most = min(parts*top.Time, parts*sequential.Time)
 		case e.strategy.Chunks > 0:
 			most = min(most, parts*sequential.Time)
 		}
