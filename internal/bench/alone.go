@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -163,6 +164,25 @@ func (a *alone) figures() []Alone {
 		out = append(out, f)
 	}
 	return out
+}
+
+// Auto returns what the strategy auto takes for a layer, such as "gemm-ar", of a shape, on the machine and ranks of o.
+func Auto(layer string, s Shape, o Options) (string, error) {
+	kinds := []*layerKind{agGEMM, gemmRS, gemmAR, gemmAG}
+	i := slices.IndexFunc(kinds, func(k *layerKind) bool { return k.name == layer })
+	if i < 0 {
+		return "", contest.Usagef("there is no layer %q", layer)
+	}
+	if err := s.fits(o.Ranks); err != nil {
+		return "", err
+	}
+	m, err := contest.Open(o.Machine)
+	if err != nil {
+		return "", err
+	}
+	j := &job{Options: o, machine: m}
+	chosen, _, err := j.expected(kinds[i].textOf(s, o.Ranks, layerRepeats).text)
+	return chosen, err
 }
 
 // expected returns what auto takes for the last layer of a program, and what it expects of every strategy.

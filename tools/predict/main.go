@@ -1,10 +1,12 @@
 // Command predict says how good predictions of layers are. "measure" times layers under each strategy, and in the same
 // rounds their GEMM and their collective alone, and writes rows of docs/measured/predictions.tsv; "judge" reads rows
-// and prints how far off predictions were, and what auto's choice cost:
+// and prints how far off predictions were, and what auto's choice cost; "random" measures auto beside sequential on
+// layers drawn at random, writes rows of docs/measured/auto.tsv, and says which were slower twice:
 //
 //	predict -row '2xH100 580.159 0123456 2026-11-27' -log h100x2-predict measure > rows.tsv
 //	predict judge ../docs/measured/predictions.tsv
 //	predict judge ../docs/measured/nodes.tsv
+//	predict -row '2xH100 580.159 0123456 2026-11-28' -log h100x2-auto -seed 7 random > rows.tsv
 //
 // Each row has two predictions. predicted_us is auto's own, from the machine's description and the dispatch table.
 // alone_us is by the same model with the layer's GEMM and collective as they were timed alone, whole and in parts;
@@ -13,6 +15,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -55,7 +58,9 @@ func main() {
 	flag.StringVar(&j.device, "m", "cuda", "where to measure: cuda or cpu")
 	flag.IntVar(&j.ranks, "n", 2, "ranks")
 	flag.IntVar(&j.rounds, "rounds", 3, "rounds that count")
-	flag.StringVar(&j.shapes, "shapes", shapes, "layers to measure: `OP MxNxK` …")
+	flag.StringVar(&j.shapes, "shapes", "", "layers to measure: `OP MxNxK` … (default: a list, or drawn ones)")
+	flag.IntVar(&j.count, "count", 60, "how many layers random draws")
+	flag.Uint64Var(&j.seed, "seed", uint64(time.Now().UnixNano()), "what random draws with")
 	flag.StringVar(&j.issue, "issue", "graph", "how layers are run: graph or eager")
 	flag.DurationVar(&j.most, "for", time.Hour, "begin no shape after so long")
 	flag.StringVar(&j.row, "row", "- - - -", "the first columns of rows: machine, driver, commit, date")
@@ -66,10 +71,12 @@ func main() {
 	switch flag.Arg(0) {
 	case "measure":
 		err = j.measure(context.Background(), os.Stdout)
+	case "random":
+		err = j.random(context.Background(), os.Stdout)
 	case "judge":
 		err = judge(os.Stdout, flag.Args()[1:], *again)
 	default:
-		err = fmt.Errorf("measure or judge FILE, not %q", flag.Arg(0))
+		err = fmt.Errorf("measure, random or judge FILE, not %q", flag.Arg(0))
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -79,7 +86,8 @@ func main() {
 // job is what is measured, and where.
 type job struct {
 	device, shapes, issue, row, log string
-	ranks, rounds                   int
+	ranks, rounds, count            int
+	seed                            uint64
 	most                            time.Duration
 
 	described *machine.Description
@@ -91,7 +99,7 @@ func (j *job) measure(ctx context.Context, to io.Writer) error {
 		return err
 	}
 	fmt.Fprintln(to, strings.Join(columns, "\t"))
-	words := strings.Fields(j.shapes)
+	words := strings.Fields(cmp.Or(j.shapes, shapes))
 	began := time.Now()
 	var failed []error
 	for i := 0; i+1 < len(words); i += 2 {
