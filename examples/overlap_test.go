@@ -16,13 +16,13 @@ import (
 var sharded = map[string][]string{
 	"ag_linear_two_axes.hkt":   {"chunked(3)", "exchange", "exchange(2)"},
 	"column_parallel.hkt":      {"chunked(3)", "exchange", "exchange(2)"},
-	"row_parallel_scatter.hkt": {"chunked(3)", "exchange", "exchange(2)"},
+	"row_parallel_scatter.hkt": {"chunked(3)", "exchange", "exchange(2)", "exchange(1,2)"},
 	"symbolic_rows.hkt":        {"chunked(3)"},
-	"mlp.hkt":                  {"chunked(3)", "exchange", "exchange(2)"},
-	"dp_tp_mlp.hkt":            {"chunked(3)", "exchange", "exchange(2)"},
+	"mlp.hkt":                  {"chunked(3)", "exchange", "exchange(2)", "exchange(1,2)"},
+	"dp_tp_mlp.hkt":            {"chunked(3)", "exchange", "exchange(2)", "exchange(1,3)"},
 	"linear_rs_2d.hkt":         {"chunked(3)", "exchange", "exchange(2)"},
 	"tp_sp_linears.hkt":        {"chunked(3)", "exchange", "exchange(2)"},
-	"llama_layer.hkt":          {"chunked(3)", "exchange", "exchange(3)", "auto"},
+	"llama_layer.hkt":          {"chunked(3)", "exchange", "exchange(3)", "exchange(1,3)", "auto"},
 	"model_32.hkt":             {"chunked(2)", "exchange"},
 }
 

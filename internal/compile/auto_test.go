@@ -106,8 +106,8 @@ func TestPlansTakeWhatPairsDo(t *testing.T) {
 			t.Fatal(ds)
 		}
 		for _, st := range candidates {
-			if st.Ahead {
-				continue // no pair of these can go ahead
+			if st.Ahead || st.Own > 0 && fn == "mlp" {
+				continue // no pair of these can go ahead, and mlp has one whose exchange has no parts of its own
 			}
 			u, err := Build(info, Options{Strategy: st.String(), Machine: "h200x4"})
 			if err != nil {

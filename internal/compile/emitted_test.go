@@ -142,7 +142,7 @@ func TestPredictedIsEmitted(t *testing.T) {
 			seen[kind]++
 		}
 	}
-	named := []string{"sequential", "chunked", "chunked(3)", "exchange", "exchange(2)", "ahead", Auto}
+	named := []string{"sequential", "chunked", "chunked(3)", "exchange", "exchange(2)", "exchange(1,3)", "ahead", Auto}
 	for _, between := range []string{"", "  barrier over=tp\n", "  %c# = all_to_all %x0, over=tp, split=1, concat=0\n",
 		"  %h# = transpose %y0, perm=(0, 1)\n  %d#: f32[6/tp, 6] = linear %h#, %u\n"} {
 		for n := 1; n <= 4; n++ {

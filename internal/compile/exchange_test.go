@@ -14,7 +14,7 @@ import (
 
 // exchanges are the forms of exchange that the tests use.
 var exchanges = []lower.Strategy{{Kind: lower.Exchange}, {Kind: lower.Exchange, Ahead: true},
-	{Kind: lower.Exchange, Chunks: 2}, {Kind: lower.Exchange, Chunks: 3}}
+	{Kind: lower.Exchange, Chunks: 2}, {Kind: lower.Exchange, Chunks: 3}, {Kind: lower.Exchange, Own: 2}}
 
 // TestExchangeAnywhere exchanges pairs where no other pair may serve them: in
 // loops that run never, once and often, in branches that all ranks

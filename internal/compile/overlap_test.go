@@ -23,7 +23,7 @@ import (
 // strategies are what the tests choose from.
 var strategies = []lower.Strategy{
 	{}, {Kind: lower.Exchange}, {Kind: lower.Exchange, Ahead: true}, {Kind: lower.Exchange, Chunks: 2},
-	{Kind: lower.Exchange, Chunks: 3},
+	{Kind: lower.Exchange, Chunks: 3}, {Kind: lower.Exchange, Own: 2}, {Kind: lower.Exchange, Own: 3},
 	{Kind: lower.Chunked, Chunks: 1}, {Kind: lower.Chunked, Chunks: 2}, {Kind: lower.Chunked, Chunks: 3},
 	{Kind: lower.Chunked, Chunks: 5}, {Kind: lower.Chunked, Chunks: 8},
 }
@@ -101,10 +101,10 @@ func TestGatheredResultsAreKept(t *testing.T) {
   return %q
 }`,
 	} {
-		for _, chunks := range []int64{0, 1, 2} {
-			t.Run(fmt.Sprintf("%s, %d", what, chunks), func(t *testing.T) {
+		for _, st := range exchanges {
+			t.Run(fmt.Sprintf("%s, %s", what, st), func(t *testing.T) {
 				c := newCase(t, "mesh tp[2]\nfunc f"+body+"\n", ir.Binding{})
-				res := c.lower(t, func(*lower.Pair) lower.Strategy { return lower.Strategy{Kind: lower.Exchange, Chunks: chunks} })
+				res := c.lower(t, func(*lower.Pair) lower.Strategy { return st })
 				exchanged := 0
 				for _, ch := range res.Choices {
 					if ch.Strategy.Kind == lower.Exchange {

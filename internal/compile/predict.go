@@ -25,7 +25,8 @@ type Estimate struct {
 var candidates = []lower.Strategy{
 	{Kind: lower.Sequential},
 	{Kind: lower.Chunked, Chunks: 2}, {Kind: lower.Chunked, Chunks: 4}, {Kind: lower.Chunked, Chunks: 8},
-	{Kind: lower.Exchange}, {Kind: lower.Exchange, Chunks: 2}, {Kind: lower.Exchange, Chunks: 4}, {Kind: lower.Exchange, Ahead: true},
+	{Kind: lower.Exchange}, {Kind: lower.Exchange, Chunks: 2}, {Kind: lower.Exchange, Chunks: 4},
+	{Kind: lower.Exchange, Own: 2}, {Kind: lower.Exchange, Own: 4}, {Kind: lower.Exchange, Ahead: true},
 }
 
 // predictor predicts pairs of a program with given dims on a machine.
@@ -44,6 +45,9 @@ func (p *predictor) estimates(pair *lower.Pair) ([]Estimate, error) {
 	for _, st := range candidates {
 		if st.Ahead && !pair.Ahead {
 			continue // it would be an exchange like any other
+		}
+		if st.Own > 0 && pair.Comm != ir.OpAllReduce {
+			continue // nothing is pushed behind the own block
 		}
 		e, err := p.estimate(pair, numbers, st)
 		if err != nil {
@@ -76,7 +80,7 @@ func (p *predictor) estimate(pair *lower.Pair, numbers sim.Pair, st lower.Strate
 		if pair.Before {
 			parts = st.Parts()
 		}
-		got, err = sim.Exchange(numbers, parts, p.machine)
+		got, err = sim.Exchange(numbers, parts, st.Own, p.machine)
 	default:
 		got, err = sim.Sequential(numbers, p.machine)
 	}

@@ -6,8 +6,10 @@ import "hocket.example/hocket/ir"
 // while the next is computed; the own block comes last. The owner sums what
 // came, in the order of ranks, and computes of the sum what follows. For an
 // all-reduce it then pushes the result to all. With several parts this is done
-// for one part while the next is computed and comes in.
-func (e *emitter) exchangeReduce(parts int64) {
+// for one part while the next is computed and comes in. Where the own block alone
+// has parts, fewer GEMMs are short, and only the last part's sum and push are not beside one.
+func (e *emitter) exchangeReduce(st Strategy) {
+	parts := max(st.Chunks, st.Own)
 	last := e.final()
 	r := &reduceRound{emitter: e, stream: e.named("s"), here: e.named("here"), buf: e.names.fresh(last.Results[0].Text, "b")}
 	e.add(declare(e.Pos, ir.OpStream, r.stream, nil))
@@ -25,7 +27,11 @@ func (e *emitter) exchangeReduce(parts int64) {
 	e.add(buf)
 	e.open(e.same)
 	e.enter(r.stream, rounds)
-	e.byParts(parts, r.round)
+	if st.Own > 1 {
+		e.add(r.ownInParts(ir.Int(st.Own))...)
+	} else {
+		e.byParts(parts, r.round)
+	}
 	if r.done != "" {
 		e.add(e.awaitPeers(r.done, ir.Int(max(parts, 1))))
 	}
@@ -48,8 +54,30 @@ func (r *reduceRound) put(stmts ...*ir.Stmt) { r.stmts = append(r.stmts, stmts..
 
 func (r *reduceRound) round(s *sub) []*ir.Stmt {
 	target, block := r.target(s)
-	slots, i, d, to := r.named("slots"), r.named("i"), r.named("d"), r.named("to")
+	slots := r.named("slots")
 	r.put(symmetric(r.Pos, slots, r.slots(block)))
+	r.peers(s, slots)
+	r.own(s, slots, target, block, s.raised())
+	return r.stmts
+}
+
+// ownInParts is a round of the peers' whole blocks, and a loop over parts of the own.
+func (r *reduceRound) ownInParts(count *ir.Expr) []*ir.Stmt {
+	slots := r.named("slots")
+	r.put(symmetric(r.Pos, slots, r.slots(r.block())))
+	r.peers(nil, slots)
+	before := r.stmts
+	r.stmts = nil
+	s, parts := &sub{ir.Var(r.named("q")), count}, r.named("slots")
+	target, block := r.target(s)
+	r.put(chunk(r.Pos, parts, slots, r.Rows+1, s.index, s.count))
+	r.own(s, parts, target, block, ir.Int(1))
+	return append(before, loop(r.Pos, s.index.Name, ir.Int(0), count, r.stmts...))
+}
+
+// peers computes the peers' blocks, or a part of each, and pushes them into their slots.
+func (r *reduceRound) peers(s *sub, slots string) {
+	i, d, to := r.named("i"), r.named("d"), r.named("to")
 	p := r.part(r.Rows, ir.Var(d), r.ranks(), s)
 	p.put(let(r.Pos, d, r.after(ir.Var(i))))
 	product := r.product(p)
@@ -57,14 +85,16 @@ func (r *reduceRound) round(s *sub) []*ir.Stmt {
 		put(r.Pos, product, to, r.peer(ir.Var(d))),
 		signal(r.Pos, r.here, r.me(), r.peer(ir.Var(d)))))
 	r.put(loop(r.Pos, i, ir.Int(1), r.ranks(), p.stmts...))
+}
 
+// own computes the own block, or a part of it, and what follows once so many pushes of each peer have come.
+func (r *reduceRound) own(s *sub, slots, target string, block *ir.Type, come *ir.Expr) {
 	mine := r.named("own")
 	own := r.part(r.Rows, r.me(), r.ranks(), s)
 	own.put(selectFirst(r.Pos, mine, slots, r.me()))
 	own.body(mine)
 	r.put(own.stmts...)
-	r.finish(r.sum(s, slots, block, target), target)
-	return r.stmts
+	r.finish(r.sum(s, slots, block, target, come), target)
 }
 
 // product computes a peer's block, or a part of it, and returns its name. An all-reduce's lies where the peer will put
@@ -79,12 +109,20 @@ func (r *reduceRound) product(p *part) string {
 	return p.at[r.comm.Args[0].Name]
 }
 
+// block is the type of a rank's block.
+func (r *reduceRound) block() *ir.Type {
+	if r.Comm == ir.OpAllReduce {
+		return withRows(r.To, r.Rows, ir.FloorDiv(r.To.LocalType().Dims[r.Rows].Extent, r.ranks()))
+	}
+	return plain(r.To)
+}
+
 // target names where the result of this rank's block goes, or of a part of it,
 // and returns what one slot holds.
 func (r *reduceRound) target(s *sub) (string, *ir.Type) {
-	name, block := r.buf, plain(r.To)
+	name, block := r.buf, r.block()
 	if r.Comm == ir.OpAllReduce {
-		name, block = r.named("share"), withRows(r.To, r.Rows, ir.FloorDiv(r.To.LocalType().Dims[r.Rows].Extent, r.ranks()))
+		name = r.named("share")
 		r.put(chunk(r.Pos, name, r.buf, r.Rows, r.me(), r.ranks()))
 	}
 	if s != nil {
@@ -96,9 +134,9 @@ func (r *reduceRound) target(s *sub) (string, *ir.Type) {
 	return name, block
 }
 
-// sum writes what makes %target of the slots, once all have come.
-func (r *reduceRound) sum(s *sub, slots string, block *ir.Type, target string) []*ir.Stmt {
-	come := r.awaitPeers(r.here, s.raised())
+// sum writes what makes %target of the slots, once so many pushes of each peer have come.
+func (r *reduceRound) sum(s *sub, slots string, block *ir.Type, target string, count *ir.Expr) []*ir.Stmt {
+	come := r.awaitPeers(r.here, count)
 	if len(r.post) == 0 {
 		return []*ir.Stmt{come, sumSlots(r.Pos, slots, r.ranks(), target)}
 	}

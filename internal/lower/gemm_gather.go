@@ -12,8 +12,8 @@ const behindParts = DefaultChunks
 
 // Parts is the number of parts that an exchange cuts what is computed before a gather into.
 func (s Strategy) Parts() int64 {
-	if s.Chunks > 1 {
-		return s.Chunks
+	if n := max(s.Chunks, s.Own); n > 1 {
+		return n
 	}
 	return behindParts
 }

@@ -276,7 +276,7 @@ func (w *walker) lower(r *region, st Strategy) []*ir.Stmt {
 	case r.gathers():
 		e.exchangeGather(st.Chunks)
 	default:
-		e.exchangeReduce(st.Chunks)
+		e.exchangeReduce(st)
 	}
 	first := r.comm
 	if !r.gathers() {

@@ -53,12 +53,39 @@ func overlapped(t testing.TB, source string, st Strategy) *Result {
 	return res
 }
 
+// TestOwnInParts: the peers' blocks are whole, and pushed before the own is computed, in parts that are each summed
+// and, of an all-reduce, pushed.
+func TestOwnInParts(t *testing.T) {
+	const head, body = "mesh tp[4]\nfunc f(%x: f32[16, 8/tp], %w: f32[6, 8/tp]) -> ", " {\n  %y: "
+	for to, want := range map[string][]string{
+		"f32[16, 6]": {"alloc f32[size(tp), floordiv(16, size(tp)), 6] symmetric", "linear %x.i, %w into %y.p", "for %y.q in 0..3 {",
+			"%y.b.i = chunk %y.share, axis=0, %y.q of 3", "%y.slots2 = chunk %y.slots, axis=1, %y.q of 3",
+			"linear %x.i3, %w into %y.own", "wait %y.here[%y.k] >= 1",
+			"reduce_slots %y.slots2, axis=0, 0..size(tp) into %y.b.i", "put %y.b.i into %y.b.i at tp[%y.d2]",
+			"wait %y.done[%y.k2] >= 3"},
+		"f32[16/tp, 6]": {"put ", "for %y.q in 0..3 {", "%y.b.i = chunk %y.b, axis=0, %y.q of 3",
+			"wait %y.here[%y.k] >= 1", "into %y.b.i"},
+	} {
+		text := overlapped(t, head+to+body+to+" = linear %x, %w\n  return %y\n}\n", Strategy{Kind: Exchange, Own: 3}).Program.String()
+		rest := text
+		for _, w := range want {
+			_, behind, found := strings.Cut(rest, w)
+			if !found {
+				t.Errorf("%s: no %q where it belongs in\n%s", to, w, text)
+				break
+			}
+			rest = behind
+		}
+	}
+}
+
 func TestParseStrategy(t *testing.T) {
 	for text, want := range map[string]Strategy{
 		"": {}, "sequential": {}, "chunked": {Kind: Chunked, Chunks: DefaultChunks},
 		"chunked(1)":    {Kind: Chunked, Chunks: 1},
 		"chunked(1024)": {Kind: Chunked, Chunks: 1024}, "exchange": {Kind: Exchange}, "exchange(1)": {Kind: Exchange},
-		"exchange(2)": {Kind: Exchange, Chunks: 2}, "ahead": {Kind: Exchange, Ahead: true},
+		"exchange(2)": {Kind: Exchange, Chunks: 2}, "exchange(1,4)": {Kind: Exchange, Own: 4},
+		"exchange(1,1)": {Kind: Exchange}, "ahead": {Kind: Exchange, Ahead: true},
 	} {
 		got, err := ParseStrategy(text)
 		if err != nil || got != want {

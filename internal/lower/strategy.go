@@ -34,6 +34,9 @@ const maxChunks = 1024
 type Strategy struct {
 	Kind   StrategyKind
 	Chunks int64
+	// Own, of an Exchange of whole blocks, is the number of parts that a reduction's own block is cut into, which
+	// comes last: each is summed, and an all-reduce's pushed, while the next is computed. 0 means one.
+	Own int64
 	// Ahead has Exchange's gathers leave while the pair before is computed, where they
 	// can; those that have a whole pair's time are computed with as one: see ahead.go.
 	Ahead bool
@@ -43,6 +46,9 @@ type Strategy struct {
 func (s Strategy) String() string {
 	if s.Ahead {
 		return "ahead"
+	}
+	if s.Own > 1 {
+		return fmt.Sprintf("%s(1,%d)", s.Kind, s.Own)
 	}
 	if s.Kind == Chunked || s.Kind == Exchange && s.Chunks > 1 {
 		return fmt.Sprintf("%s(%d)", s.Kind, s.Chunks)
@@ -54,7 +60,7 @@ func (s Strategy) String() string {
 func (k StrategyKind) String() string { return [...]string{"sequential", "chunked", "exchange"}[k] }
 
 // ParseStrategy reads "sequential", "chunked", "chunked(8)", "exchange",
-// "exchange(2)" or "ahead".
+// "exchange(2)", "exchange(1,4)" or "ahead".
 func ParseStrategy(text string) (Strategy, error) {
 	switch text {
 	case "", "sequential":
@@ -70,7 +76,11 @@ func ParseStrategy(text string) (Strategy, error) {
 	digits, ok := strings.CutSuffix(digits, ")")
 	kind := map[string]StrategyKind{"chunked": Chunked, "exchange": Exchange}[word]
 	if !ok || kind == Sequential {
-		return Strategy{}, fmt.Errorf("there is no strategy %q; there are sequential, chunked, chunked(N), exchange, exchange(N), ahead and auto", text)
+		return Strategy{}, fmt.Errorf("there is no strategy %q; there are sequential, chunked, chunked(N), exchange, exchange(N), exchange(1,N), ahead and auto", text)
+	}
+	rest, own := strings.CutPrefix(digits, "1,")
+	if own = own && kind == Exchange; own {
+		digits = rest
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || n < 1 || n > maxChunks {
@@ -78,6 +88,9 @@ func ParseStrategy(text string) (Strategy, error) {
 	}
 	if kind == Exchange && n == 1 {
 		n = 0
+	}
+	if own {
+		return Strategy{Kind: kind, Own: n}, nil
 	}
 	return Strategy{Kind: kind, Chunks: n}, nil
 }

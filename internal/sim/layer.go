@@ -23,7 +23,10 @@ func Layer(comm ir.Op, ranks, m, n, k int64) Pair {
 // many, computed with as a whole.
 func Named(p Pair, strategy string, m *machine.Description) (Prediction, error) {
 	word, _, counted := strings.Cut(strategy, "(")
-	count := int64(1)
+	count, own := int64(1), int64(0)
+	if _, err := fmt.Sscanf(strategy, "exchange(1,%d)", &own); err == nil {
+		return Exchange(p, 1, own, m)
+	}
 	if counted {
 		if _, err := fmt.Sscanf(strategy, word+"(%d)", &count); err != nil || count < 1 {
 			return Prediction{}, fmt.Errorf("strategy %q: no number of parts", strategy)
@@ -35,7 +38,7 @@ func Named(p Pair, strategy string, m *machine.Description) (Prediction, error) 
 	case "chunked":
 		return Chunked(p, count, m)
 	case "exchange":
-		return Exchange(p, count, m)
+		return Exchange(p, count, 0, m)
 	case "ahead":
 		return Ahead(p, true, m)
 	}

@@ -117,8 +117,9 @@ func Chunked(p Pair, chunks int64, m *machine.Description) (Prediction, error) {
 
 // Exchange predicts the pair with blocks put directly to the peers, each cut
 // into so many parts. It counts credits, as if no other pair served this one:
-// to those who put they are a barrier.
-func Exchange(p Pair, parts int64, m *machine.Description) (Prediction, error) {
+// to those who put they are a barrier. With own > 1 it is a reduction's of whole blocks but the own, which is cut into
+// so many parts.
+func Exchange(p Pair, parts, own int64, m *machine.Description) (Prediction, error) {
 	g := &pairGraph{newGraph(), &p, m}
 	g.tasks = append(g.tasks, task{work: m.Barrier})
 	g.wait(0, onSide, len(g.tasks)-1)
@@ -127,9 +128,14 @@ func Exchange(p Pair, parts int64, m *machine.Description) (Prediction, error) {
 		g.exchangeBehind(parts)
 	case p.Comm == ir.OpAllGather:
 		g.exchangeGather(parts)
+	case own > 1:
+		come := g.reducePeers("", 1)
+		for part := range own {
+			g.reduceOwn(come, part, own)
+		}
 	default:
 		for part := range parts {
-			g.exchangeReduce(part, parts)
+			g.reduceOwn(g.reducePeers(partLabel(part, parts), parts), part, parts)
 		}
 	}
 	g.meet()
@@ -200,14 +206,19 @@ func (g *pairGraph) exchangeBehind(parts int64) {
 	g.come(onMain, come[max(0, len(come)-int(g.Ranks)+1):]...)
 }
 
-// exchangeReduce adds one part. With several, sums have a stream of their own.
-func (g *pairGraph) exchangeReduce(part, parts int64) {
-	label := partLabel(part, parts)
-	var come []int
+// reducePeers adds one of so many parts of the peers' blocks, and returns the arrivals of theirs.
+func (g *pairGraph) reducePeers(label string, parts int64) (come []int) {
 	for i := int64(1); i < g.Ranks; i++ {
 		g.join(0, onSide, g.ops(g.Ranks*parts, fmt.Sprintf(" block +%d%s", i, label)), g.m.Wait)
 		come = append(come, g.push(onSide, i, parts))
 	}
+	return come
+}
+
+// reduceOwn adds a part of the own block, its sum, once come have come, and, of an all-reduce, its pushes. With several
+// parts, sums have a stream of their own.
+func (g *pairGraph) reduceOwn(come []int, part, parts int64) {
+	label := partLabel(part, parts)
 	own := g.ops(g.Ranks*parts, " own"+label)
 	sums, pushes := onMain, onSide
 	if parts > 1 {

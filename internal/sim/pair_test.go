@@ -50,7 +50,7 @@ func TestAgainstMeasured(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		push, err := Exchange(p, 1, m)
+		push, err := Exchange(p, 1, 0, m)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -52,7 +52,7 @@ class Bench:
         self.group = dist.group.WORLD.group_name
         self.flag = torch.zeros(1, device=self.dev)
         self.ready = None  # the layer that is set up
-        self.strategies, self.models = strategies, []
+        self.strategies, self.models, self.pool = strategies, [], None
 
     def say(self, line):
         if self.rank == 0:
@@ -235,7 +235,7 @@ class Bench:
 
     def close(self):
         """Lets go of the layer that is set up."""
-        self.ready, self.alone, self.others = None, None, {}
+        self.ready, self.alone, self.others, self.pool = None, None, {}, None
         torch.cuda.synchronize()
         for model in self.models:
             model.close()
