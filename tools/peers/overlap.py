@@ -14,6 +14,7 @@ hocket's programs by these strategies, called from torch: the package must be th
 import argparse
 import json
 import os
+import re
 import statistics
 import time
 
@@ -334,7 +335,7 @@ def main():
     rank = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
-    bench = Bench([s for s in args.hocket.split(",") if s])
+    bench = Bench(re.findall(r"[^,(]+(?:\([^)]*\))?", args.hocket))
     try:
         symm.enable_symm_mem_for_group(bench.group)  # older torch wants it, newer does it by itself
     except Exception:
