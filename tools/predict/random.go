@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -16,8 +17,8 @@ import (
 )
 
 // layerColumns are those of docs/measured/layers.tsv and auto.tsv.
-var layerColumns = strings.Fields("machine driver commit date who op m n k ranks strategy issue us iqr bounds bounds_iqr " +
-	"gemm_us gemm_iqr link_gbs log")
+var layerColumns = strings.Fields("machine driver commit date who op m n k ranks strategy issue us iqr bounds " +
+	"bounds_iqr gemm_us gemm_iqr link_gbs log")
 
 // slower is by how much of sequential's time auto's must be longer, beyond the spread, to count as slower.
 const slower = 0.02
@@ -27,6 +28,8 @@ type drawn struct {
 	op string
 	bench.Shape
 	auto string
+	// passes is how often it was measured.
+	passes int
 	// slow are the passes that found it slower than sequential, by how it was run.
 	slow map[string]int
 	gain map[string]float64 // sequential's time over auto's, of the first pass
@@ -70,26 +73,28 @@ func (j *job) random(ctx context.Context, to io.Writer) error {
 	fmt.Fprintln(to, strings.Join(layerColumns, "\t"))
 	began := time.Now()
 	timed := 0
+	var failed []error
+	for _, d := range all {
+		var err error
+		if d.auto, err = bench.Auto(d.op, d.Shape, opts); err != nil {
+			return fmt.Errorf("%s %s: %w", d.op, d.Shape, err)
+		}
+	}
+passes:
 	for pass := range 2 {
 		for _, d := range all {
 			if d.auto == "sequential" || pass > 0 && len(d.slow) == 0 {
 				continue
 			}
 			if time.Since(began) > j.most {
-				fmt.Fprintf(os.Stderr, "%v are over: %s %s and those behind it are not measured\n", j.most, d.op, d.Shape)
-				break
-			}
-			var err error
-			if d.auto, err = bench.Auto(d.op, d.Shape, opts); err != nil {
-				return err
-			}
-			if d.auto == "sequential" {
-				continue
+				fmt.Fprintf(os.Stderr, "%v are over in pass %d, before %s %s\n", j.most, pass+1, d.op, d.Shape)
+				break passes
 			}
 			opts.Shapes = []bench.Shape{d.Shape}
 			rep, err := bench.Run(ctx, d.op, opts)
 			if err != nil {
-				return fmt.Errorf("%s %s: %w", d.op, d.Shape, err)
+				failed = append(failed, fmt.Errorf("%s %s: %w", d.op, d.Shape, err))
+				continue
 			}
 			d.take(rep.Layers[0])
 			timed++
@@ -98,7 +103,7 @@ func (j *job) random(ctx context.Context, to io.Writer) error {
 	}
 	fmt.Fprintf(os.Stderr, "%d times two strategies in %.0f s\n", timed, time.Since(began).Seconds())
 	judgeRandom(os.Stderr, all)
-	return nil
+	return errors.Join(failed...)
 }
 
 // ways are a layer's times by sequential and by auto, by how it was run.
@@ -119,6 +124,7 @@ func (d *drawn) take(l bench.Layer) {
 	if d.gain == nil {
 		d.gain, d.slow = map[string]float64{}, map[string]int{}
 	}
+	d.passes++
 	for how, f := range ways(l) {
 		if _, again := d.gain[how]; !again {
 			d.gain[how] = f[0].Median / f[1].Median
@@ -139,10 +145,15 @@ func judgeRandom(w io.Writer, all []*drawn) {
 	}
 	fmt.Fprintf(w, "%d layers; auto is sequential for %d\n", len(all), same)
 	for _, how := range []string{"eager", "graph"} {
-		sum, n, twice, worst := 0.0, 0, 0, []*drawn{}
+		sum, n, twice, open, worst := 0.0, 0, 0, 0, []*drawn{}
 		for _, d := range all {
 			if g, ok := d.gain[how]; ok {
 				sum, n, worst = sum+math.Log(g), n+1, append(worst, d)
+			} else if d.auto != "sequential" {
+				open++
+			}
+			if d.slow[how] == 1 && d.passes < 2 {
+				open++
 			}
 			if d.slow[how] > 1 {
 				twice++
@@ -151,8 +162,11 @@ func judgeRandom(w io.Writer, all []*drawn) {
 		if n == 0 {
 			continue
 		}
-		fmt.Fprintf(w, "%s: %d measured, auto %.3f times as fast in the geometric mean, slower twice by more than %.0f %% and its "+
-			"spread: %d\n", how, n, math.Exp(sum/float64(n)), 100*slower, twice)
+		fmt.Fprintf(w, "%s: %d measured, auto %.3f times as fast in the geometric mean, slower twice by more than "+
+			"%.0f %% and its spread: %d\n", how, n, math.Exp(sum/float64(n)), 100*slower, twice)
+		if open > 0 { // for want of time, or since they failed
+			fmt.Fprintf(w, "    undecided: %d, which were not measured, or slower once and not measured again\n", open)
+		}
 		slices.SortFunc(worst, func(a, b *drawn) int { return int(math.Copysign(1, a.gain[how]-b.gain[how])) })
 		for _, d := range worst[:min(3, n)] {
 			fmt.Fprintf(w, "    %s %s by %s: %.3f, found slower %d times\n", d.op, d.Shape, d.auto, d.gain[how], d.slow[how])

@@ -56,11 +56,23 @@ func TestVerdict(t *testing.T) {
 	if strings.Count(got, "spread: 1\n") != 1 || strings.Count(got, "spread: 0\n") != 1 {
 		t.Errorf("one is slower twice, eager:\n%s", got)
 	}
+	if strings.Contains(got, "undecided") {
+		t.Errorf("all were measured:\n%s", got)
+	}
+	cut := &drawn{op: "gemm-ar", auto: "exchange"}
+	cut.take(layer(100, 130, 100, 80, 1))
+	b.Reset()
+	judgeRandom(&b, []*drawn{cut, {op: "gemm-rs", auto: "exchange"}, same})
+	eager, graph, _ := strings.Cut(b.String(), "graph:")
+	if !strings.Contains(eager, "undecided: 2,") || !strings.Contains(graph, "undecided: 1,") {
+		t.Errorf("a pass was cut short:\n%s", &b)
+	}
 }
 
 // TestRandom: on the CPU machine auto is sequential, and nothing is timed; a layer that was has a row for each time.
 func TestRandom(t *testing.T) {
-	j := job{device: "cpu", ranks: 2, rounds: 1, most: time.Hour, shapes: "gemm-ar 1024x512x256", row: "2xH100 1 abc d", log: "e"}
+	j := job{device: "cpu", ranks: 2, rounds: 1, most: time.Hour, shapes: "gemm-ar 1024x512x256",
+		row: "2xH100 1 abc d", log: "e"}
 	var b bytes.Buffer
 	if err := j.random(t.Context(), &b); err != nil || strings.Count(b.String(), "\n") != 1 {
 		t.Fatalf("%v\n%s", err, &b)
