@@ -539,6 +539,8 @@ func TestFlashHopperParts(t *testing.T) {
 			}
 		}
 	}
+	q, kv := noise(ir.BF16, 2, 130, 2, 64), noise(ir.BF16, 2, 520, 2, 64)
+	r.compare(device.Kernel{Op: ir.OpAttention, Value: 0.2, Causal: true}, layouts[2], 0.5, ir.BF16, q.shape, q, kv, kv)
 	for _, l := range r.launches {
 		if !strings.HasPrefix(l.code.symbol, "hocket_flashHopper") || !strings.HasSuffix(l.code.symbol, "Part") {
 			t.Errorf("%s is not of parts by Hopper's tensor cores", l.code.symbol)

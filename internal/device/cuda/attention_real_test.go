@@ -62,7 +62,7 @@ func TestAttentionReal(t *testing.T) {
 	odd := []attention{
 		{2, 130, 270, 16, 16, 64, true}, {8, 17, 300, 16, 8, 128, true}, {8, 17, 300, 16, 8, 64, false}, {3, 200, 333, 24, 8, 128, true}, {1, 700, 700, 64, 64, 128, false},
 		{1, 300, 300, 40, 40, 96, true}, {1, 1, 5000, 6, 2, 64, true}, {2, 3, 2050, 8, 1, 128, true}, {1, 4100, 4100, 4, 2, 64, true},
-		{2, 300, 700, 4, 4, 64, true}, {1, 260, 2001, 1, 1, 128, false}, {1, 90, 513, 8, 2, 128, true},
+		{2, 300, 700, 4, 4, 64, true}, {1, 260, 2001, 1, 1, 128, false}, {1, 90, 513, 8, 2, 128, true}, {2, 256, 600, 8, 4, 128, true},
 	}
 	for i, c := range append(odd, attentions...) {
 		dt, u := ir.BF16, 0x1p-8 // and its unit roundoff
