@@ -64,7 +64,8 @@ func TestRewritings(t *testing.T) {
 	if len(kinds) < len(rewritings) {
 		t.Errorf("some rewriting never applies: %v", kinds)
 	}
-	strategies := []string{"sequential", "chunked(2)", "chunked", "exchange", "exchange(2)", "exchange(1,2)", "ahead", "auto"}
+	strategies := []string{"sequential", "chunked(2)", "chunked", "exchange", "exchange(2)", "exchange(1,2)",
+		"ahead", "auto"}
 	for i := range *comparisons / 4 {
 		strategy := strategies[i%len(strategies)]
 		src := fmt.Sprintf(`mesh tp[%d]

@@ -105,11 +105,11 @@ func (p *predictor) unfit(pair *lower.Pair, numbers sim.Pair, st lower.Strategy)
 }
 
 // Predictions are no better than so: exchange must be predicted to take at most whole of what sequential takes to be
-// chosen, in parts at most parts of that, in four at most parts of what is best in fewer, what is cut into chunks at most chunked of it, and ahead, which takes more
-// memory, at most room of what is best without. Of the 44 layers on two H100 of docs/measured/predictions.tsv,
-// predicted anew (tools/predict -again h100x2), exchange is 3 % too slow in the mean, and nine of ten are within 7 %.
-// In parts it is 2 % too slow, nine of ten are within 7 %, and where parts are short some are 15 % too fast. Two
-// chunks are 8 % too fast.
+// chosen, in parts at most parts of that, in four at most parts of what is best in fewer, what is cut into chunks at
+// most chunked of it, and ahead, which takes more memory, at most room of what is best without. Of the 44 layers on
+// two H100 of docs/measured/predictions.tsv, predicted anew (tools/predict -again h100x2), exchange is 3 % too slow in
+// the mean, and nine of ten are within 7 %. In parts it is 2 % too slow, nine of ten are within 7 %, and where parts
+// are short some are 15 % too fast. Two chunks are 8 % too fast.
 const whole, parts, chunked, room = 0.99, 0.975, 0.96, 0.97
 
 // best returns the fastest estimate; sequential where nothing clearly beats it.
@@ -124,7 +124,7 @@ func best(es []Estimate) Estimate {
 			most = min(most, chunked*sequential.Time)
 		case e.strategy.Chunks > 2:
 			most = min(parts*top.Time, parts*sequential.Time)
-		case e.strategy.Chunks > 0:
+		case e.strategy.Chunks > 0 || e.strategy.Own > 0:
 			most = min(most, parts*sequential.Time)
 		}
 		if e.Refused == "" && e.Time < most {

@@ -147,8 +147,8 @@ const (
 	// Splits have at least splitLeast keys. More than manySplits, which take longer to join, have at least manyLeast.
 	splitLeast, manySplits, manyLeast = 256, 16, 512
 	// fewBlocks are too few for flash: they leave half of a large GPU idle. No choice
-	// follows from how large the GPU is, since bits do. From wideBlocks on, flashHopper shares keys: of fewer, the block
-	// that joins what the others have would take longer than a kernel that does.
+	// follows from how large the GPU is, since bits do. From wideBlocks on, flashHopper shares keys: of fewer,
+	// more would share them, and the block that joins what the others have would take longer than a kernel that does.
 	fewBlocks   = 64
 	wideBlocks  = fewBlocks / 2
 	splitBlocks = 128 // that splits are to make
@@ -177,7 +177,8 @@ func (f *attending) few() bool {
 // wide reports whether blocks that share keys are those of flashHopper, where keys are shared.
 func (f *attending) wide() bool {
 	n := f.blocks(flashRows)
-	return f.hopper && !f.fixed && !f.given && f.rows > 2*warpRows && f.wider <= n && n <= fewBlocks && f.keys >= 2*splitLeast
+	return f.hopper && !f.fixed && !f.given && f.rows > 2*warpRows && f.keys >= 2*splitLeast &&
+		f.wider <= n && n <= fewBlocks
 }
 
 // whole is a launch in which each block goes through all keys.
@@ -194,7 +195,8 @@ func (f *attending) hopperLaunch(block, args string, grid uint32, w words) launc
 	c := f.code("flashHopper", args, "flash_rows", "warpgroup", "flash_join", "flash_hopper")
 	c.symbol += block
 	c.block = hopperThreads
-	c.body = fmt.Sprintf("flashHopper<%s, %d, %d, %d, Hopper%s<%[1]s, %[2]d, %[3]d>>", f.dt, f.lead, f.dh, hopperKeys, block)
+	c.body = fmt.Sprintf("flashHopper<%s, %d, %d, %d, Hopper%s<%[1]s, %[2]d, %[3]d>>", f.dt, f.lead, f.dh,
+		hopperKeys, block)
 	// Two tiles of keys, three of values and one of queries.
 	return launch{blocks: grid, shared: uint32((5*hopperKeys + flashRows) * f.dh * 2), args: w, code: c}
 }
@@ -338,7 +340,8 @@ func onTensorCores(j *job, lead []axis) bool {
 	dh := j.Out.Shape[len(j.Out.Shape)-1]
 	keys := j.Ins[1].Shape[len(j.Ins[1].Shape)-3]
 	rows := j.Out.Shape[len(j.Out.Shape)-3] * j.Out.Shape[len(j.Out.Shape)-2] // of a head of keys, at most
-	if j.Out.DType.Size() != 2 || dh%16 != 0 || dh > 128 || before80(j.arch) || keys < 1 || keys > flashKeys || rows >= flashMost {
+	if j.Out.DType.Size() != 2 || dh%16 != 0 || dh > 128 || before80(j.arch) ||
+		keys < 1 || keys > flashKeys || rows >= flashMost {
 		return false
 	}
 	all := []Operand{j.Out, j.Ins[0], j.Ins[1], j.Ins[2]}

@@ -130,7 +130,8 @@ func (l *Library) Ahead(t Target, p Problem) {
 
 // drafted are the launches for p, with scratch memory that is none.
 func drafted(p Problem, t Target) ([]launch, error) {
-	return plan(&job{Problem: p, arch: t.Arch, sms: t.SMs, block: t.Block, scratch: func(int64, bool) (nvlib.Ptr, error) { return 256, nil }})
+	return plan(&job{Problem: p, arch: t.Arch, sms: t.SMs, block: t.Block,
+		scratch: func(int64, bool) (nvlib.Ptr, error) { return 256, nil }})
 }
 
 // Sources lists the source texts that p needs, complete and in the order of the

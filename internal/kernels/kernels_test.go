@@ -413,7 +413,8 @@ func TestFlashSplit(t *testing.T) {
 	for _, kib := range []int{227, 99} { // Hopper's, an L40S's
 		r := newTrial(t)
 		r.block = kib << 10
-		for i, c := range []struct{ tq, tk, hq, hv, dh int64 }{{1, 1100, 8, 1, 64}, {1, 130, 6, 2, 128}, {5, 1300, 8, 2, 128}, {3, 257, 4, 4, 64}, {40, 515, 1, 1, 128}, {1, 2400, 2, 1, 64}} {
+		for i, c := range []struct{ tq, tk, hq, hv, dh int64 }{{1, 1100, 8, 1, 64}, {1, 130, 6, 2, 128}, {5, 1300, 8, 2, 128}, {3, 257, 4, 4, 64},
+			{40, 515, 1, 1, 128}, {1, 2400, 2, 1, 64}} {
 			dt := []ir.DType{ir.F16, ir.BF16}[i%2]
 			q, k, v := noise(dt, 2, c.tq, c.hq, c.dh), noise(dt, 2, c.tk, c.hv, c.dh), noise(dt, 2, c.tk, c.hv, c.dh)
 			slices.Reverse(v.vals)
@@ -535,7 +536,8 @@ func TestFlashHopperParts(t *testing.T) {
 		slices.Reverse(v.vals)
 		for _, causal := range []bool{false, true} {
 			if longtest.On() || causal == (i%2 == 0) {
-				r.compare(device.Kernel{Op: ir.OpAttention, Value: c.scale, Causal: causal}, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
+				kernel := device.Kernel{Op: ir.OpAttention, Value: c.scale, Causal: causal}
+				r.compare(kernel, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
 			}
 		}
 	}
@@ -586,7 +588,8 @@ func TestHopperShares(t *testing.T) {
 		}
 		l, err := drafted(p, Target{Arch: "sm_90a"})
 		begins, ends, _ := strings.Cut(c.want, "…")
-		if err != nil || !strings.HasPrefix(l[0].code.symbol, "hocket_"+begins) || !strings.HasSuffix(l[0].code.symbol, ends) {
+		if err != nil || !strings.HasPrefix(l[0].code.symbol, "hocket_"+begins) ||
+			!strings.HasSuffix(l[0].code.symbol, ends) {
 			t.Errorf("%v: %v, %v", c, l, err)
 		}
 	}

@@ -58,7 +58,8 @@ func overlapped(t testing.TB, source string, st Strategy) *Result {
 func TestOwnInParts(t *testing.T) {
 	const head, body = "mesh tp[4]\nfunc f(%x: f32[16, 8/tp], %w: f32[6, 8/tp]) -> ", " {\n  %y: "
 	for to, want := range map[string][]string{
-		"f32[16, 6]": {"alloc f32[size(tp), floordiv(16, size(tp)), 6] symmetric", "linear %x.i, %w into %y.p", "for %y.q in 0..3 {",
+		"f32[16, 6]": {"alloc f32[size(tp), floordiv(16, size(tp)), 6] symmetric", "linear %x.i, %w into %y.p",
+			"for %y.q in 0..3 {",
 			"%y.b.i = chunk %y.share, axis=0, %y.q of 3", "%y.slots2 = chunk %y.slots, axis=1, %y.q of 3",
 			"linear %x.i3, %w into %y.own", "wait %y.here[%y.k] >= 1",
 			"reduce_slots %y.slots2, axis=0, 0..size(tp) into %y.b.i", "put %y.b.i into %y.b.i at tp[%y.d2]",
@@ -66,7 +67,8 @@ func TestOwnInParts(t *testing.T) {
 		"f32[16/tp, 6]": {"put ", "for %y.q in 0..3 {", "%y.b.i = chunk %y.b, axis=0, %y.q of 3",
 			"wait %y.here[%y.k] >= 1", "into %y.b.i"},
 	} {
-		text := overlapped(t, head+to+body+to+" = linear %x, %w\n  return %y\n}\n", Strategy{Kind: Exchange, Own: 3}).Program.String()
+		source := head + to + body + to + " = linear %x, %w\n  return %y\n}\n"
+		text := overlapped(t, source, Strategy{Kind: Exchange, Own: 3}).Program.String()
 		rest := text
 		for _, w := range want {
 			_, behind, found := strings.Cut(rest, w)

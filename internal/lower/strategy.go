@@ -76,7 +76,8 @@ func ParseStrategy(text string) (Strategy, error) {
 	digits, ok := strings.CutSuffix(digits, ")")
 	kind := map[string]StrategyKind{"chunked": Chunked, "exchange": Exchange}[word]
 	if !ok || kind == Sequential {
-		return Strategy{}, fmt.Errorf("there is no strategy %q; there are sequential, chunked, chunked(N), exchange, exchange(N), exchange(1,N), ahead and auto", text)
+		return Strategy{}, fmt.Errorf("there is no strategy %q; there are sequential, chunked, chunked(N), exchange, "+
+			"exchange(N), exchange(1,N), ahead and auto", text)
 	}
 	rest, own := strings.CutPrefix(digits, "1,")
 	if own = own && kind == Exchange; own {

@@ -8,7 +8,8 @@ import (
 
 // FuzzStrategy: a strategy is the same once it is printed and read again; errors quote what was written.
 func FuzzStrategy(f *testing.F) {
-	for _, s := range []string{"", "sequential", "chunked", "chunked(8)", "exchange", "exchange(1)", "exchange(2)", "exchange(1,4)", "exchange(2,4)",
+	for _, s := range []string{"", "sequential", "chunked", "chunked(8)", "exchange", "exchange(1)", "exchange(2)",
+		"exchange(1,4)", "exchange(2,4)",
 		"ahead",
 		"chunked(1025)", "chunked(+4)", "chunked(04)", "chunked(4))", "sequential(2)", "(2)"} {
 		f.Add(s)

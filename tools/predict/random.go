@@ -169,7 +169,8 @@ func judgeRandom(w io.Writer, all []*drawn) {
 		}
 		slices.SortFunc(worst, func(a, b *drawn) int { return int(math.Copysign(1, a.gain[how]-b.gain[how])) })
 		for _, d := range worst[:min(3, n)] {
-			fmt.Fprintf(w, "    %s %s by %s: %.3f, found slower %d times\n", d.op, d.Shape, d.auto, d.gain[how], d.slow[how])
+			fmt.Fprintf(w, "    %s %s by %s: %.3f, found slower %d times\n", d.op, d.Shape, d.auto, d.gain[how],
+				d.slow[how])
 		}
 	}
 }

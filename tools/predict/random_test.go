@@ -18,7 +18,8 @@ func TestDrawn(t *testing.T) {
 		if again[i].op != d.op || again[i].Shape != d.Shape {
 			t.Errorf("%d: %v, then %v", i, d, again[i])
 		}
-		if d.M < 64 || d.M > 16384 || d.M%64 != 0 || min(d.N, d.K) < 1024 || max(d.N, d.K) > 28672 || d.N%512+d.K%512 != 0 {
+		if d.M < 64 || d.M > 16384 || d.M%64 != 0 ||
+			min(d.N, d.K) < 1024 || max(d.N, d.K) > 28672 || d.N%512+d.K%512 != 0 {
 			t.Errorf("%s", d.Shape)
 		}
 	}
@@ -48,7 +49,8 @@ func TestVerdict(t *testing.T) {
 	judgeRandom(&b, []*drawn{twice, once, same})
 	got := b.String()
 	for _, want := range []string{"3 layers; auto is sequential for 1\n", "eager: 2 measured, auto 0.962 times as fast",
-		"graph: 2 measured, auto 1.096 times as fast", "gemm-ar 64x1024x1024 by exchange: 0.962, found slower 2 times"} {
+		"graph: 2 measured, auto 1.096 times as fast",
+		"gemm-ar 64x1024x1024 by exchange: 0.962, found slower 2 times"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}

@@ -17,7 +17,8 @@ type attention struct {
 var attentions = []attention{
 	{1, 4096, 4096, 32, 8, 128, true}, {1, 16384, 16384, 32, 8, 128, true}, {1, 4096, 4096, 32, 32, 64, true}, {4, 2048, 2048, 16, 16, 128, false},
 	{1, 512, 8192, 32, 8, 128, true}, {1, 64, 8192, 8, 1, 128, true}, {1, 1, 8192, 32, 8, 128, true}, {64, 1, 4096, 32, 8, 128, true}, {8, 1, 32768, 8, 1, 128, true},
-	{1, 512, 1536, 16, 4, 128, true}, {1, 256, 1280, 16, 4, 128, true}, {1, 128, 1152, 16, 4, 128, true}, {1, 64, 1088, 16, 4, 128, true},
+	{1, 512, 1536, 16, 4, 128, true}, {1, 256, 1280, 16, 4, 128, true},
+	{1, 128, 1152, 16, 4, 128, true}, {1, 64, 1088, 16, 4, 128, true},
 }
 
 // BenchmarkAttention times attention of bf16 by 10 calls behind each other; tools/peers/attention.py times torch's so.

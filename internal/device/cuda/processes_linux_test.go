@@ -571,7 +571,8 @@ func TestPeerStrategies(t *testing.T) {
 	t.Parallel()
 	var loads []peerLoad
 	for _, name := range []string{"mlp.hkt", "llama_layer.hkt"} {
-		for _, strategy := range []string{"sequential", "chunked(2)", "exchange", "exchange(2)", "exchange(1,2)", "ahead"} {
+		strategies := []string{"sequential", "chunked(2)", "exchange", "exchange(2)", "exchange(1,2)", "ahead"}
+		for _, strategy := range strategies {
 			for _, algorithm := range []string{"staged", "move-copy"} {
 				for _, graph := range []bool{false, true} {
 					loads = append(loads, peerLoad{Program: name, Dims: small[name], Strategy: strategy,
