@@ -79,11 +79,11 @@ func ParseStrategy(text string) (Strategy, error) {
 		return Strategy{}, fmt.Errorf("there is no strategy %q; there are sequential, chunked, chunked(N), exchange, "+
 			"exchange(N), exchange(1,N), ahead and auto", text)
 	}
-	rest, own := strings.CutPrefix(digits, "1,")
-	if own = own && kind == Exchange; own {
-		digits = rest
+	last, own := strings.CutPrefix(digits, "1,")
+	if own = own && kind == Exchange; !own {
+		last = digits
 	}
-	n, err := strconv.ParseInt(digits, 10, 64)
+	n, err := strconv.ParseInt(last, 10, 64)
 	if err != nil || n < 1 || n > maxChunks {
 		return Strategy{}, fmt.Errorf("%s takes a number from 1 to %d, and %q is none", word, maxChunks, digits)
 	}

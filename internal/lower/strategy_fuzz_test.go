@@ -9,8 +9,7 @@ import (
 // FuzzStrategy: a strategy is the same once it is printed and read again; errors quote what was written.
 func FuzzStrategy(f *testing.F) {
 	for _, s := range []string{"", "sequential", "chunked", "chunked(8)", "exchange", "exchange(1)", "exchange(2)",
-		"exchange(1,4)", "exchange(2,4)",
-		"ahead",
+		"exchange(1,4)", "exchange(2,4)", "exchange(1,)", "ahead",
 		"chunked(1025)", "chunked(+4)", "chunked(04)", "chunked(4))", "sequential(2)", "(2)"} {
 		f.Add(s)
 	}
@@ -24,7 +23,7 @@ func FuzzStrategy(f *testing.F) {
 			}
 			return
 		}
-		if s.Chunks < 0 || s.Chunks > maxChunks || s.Kind > Exchange {
+		if min(s.Chunks, s.Own) < 0 || max(s.Chunks, s.Own) > maxChunks || s.Kind > Exchange {
 			t.Errorf("%q is %+v", text, s)
 		}
 		if again, err := ParseStrategy(s.String()); err != nil || again != s {
