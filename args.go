@@ -17,14 +17,16 @@ type Args struct {
 	// In holds every parameter that neither Bind nor BindDevice set.
 	In map[string]*Tensor
 	// InLocal gives parameters by the blocks of this process's ranks, by rank, where the machine has a
-	// World of several processes, or one process that prefers it. Their dims must follow from the
-	// binding, or from other parameters.
+	// World of several processes, or one process that prefers it. Their dims must follow from Dims, the
+	// binding, or other parameters.
 	InLocal map[string]map[int]*Tensor
 	// Out, where it names a result, receives it; other results are made anew. When the run
 	// fails, or its context ends first, some of it may have been written: what is in In, too,
 	// is to be taken for lost then. Where several results, of one run or a batch's, have one
 	// tensor the last is there.
 	Out map[string]*Tensor
+	// Dims are those that neither the binding nor the shapes of other tensors fix: with InLocal, blocks do not say them.
+	Dims map[string]int64
 	// DeviceIn gives parameters from the devices, instead of In or what is bound.
 	DeviceIn map[string]*DeviceTensor
 	// DeviceOut leaves results on the devices; the report then lacks them. One tensor may

@@ -2,6 +2,7 @@ package hocket
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"hocket.example/hocket/internal/tensor"
@@ -18,6 +19,11 @@ type padding struct {
 // than all of its buckets stays as it is.
 func (b padding) rounded(a Args, sizes map[string]int64) (map[string]int64, error) {
 	up := map[string]int64{}
+	for name, v := range a.Dims {
+		if _, fixed := b.fn.binding.Dims[name]; !fixed && b.buckets[name] != nil {
+			sizes[name], up[name] = v, b.bucket(name, v)
+		}
+	}
 	for _, p := range b.fn.def.Params {
 		t := a.In[p.Name]
 		if t == nil || len(t.Shape) != len(p.Type.Dims) {
@@ -32,14 +38,19 @@ func (b padding) rounded(a Args, sizes map[string]int64) (map[string]int64, erro
 				return nil, fmt.Errorf("%w: dimension %d of %%%s is %d, and %s is %d by another parameter",
 					ErrInput, i, p.Name, t.Shape[i], name, have)
 			}
-			sizes[name], up[name] = t.Shape[i], t.Shape[i]
-			at := slices.IndexFunc(b.buckets[name], func(b int64) bool { return b >= t.Shape[i] })
-			if at >= 0 {
-				up[name] = b.buckets[name][at]
-			}
+			sizes[name], up[name] = t.Shape[i], b.bucket(name, t.Shape[i])
 		}
 	}
 	return up, nil
+}
+
+// bucket is the least bucket of a dim that is no less than v; v where there is none.
+func (b padding) bucket(name string, v int64) int64 {
+	at := slices.IndexFunc(b.buckets[name], func(b int64) bool { return b >= v })
+	if at < 0 {
+		return v
+	}
+	return b.buckets[name][at]
 }
 
 // of returns the name of a dimension's dim, if that has buckets and the binding does not fix it.
@@ -57,7 +68,12 @@ func (b padding) padded(a Args, up map[string]int64) (Args, error) {
 	if len(a.DeviceIn)+len(a.DeviceOut) > 0 {
 		return a, fmt.Errorf("%w: LoadOptions.Buckets fills up tensors of the host, and this run is given device tensors", ErrInput)
 	}
-	out := Args{In: map[string]*Tensor{}}
+	out := Args{In: map[string]*Tensor{}, Dims: maps.Clone(a.Dims)}
+	for name := range out.Dims {
+		if v, ok := up[name]; ok {
+			out.Dims[name] = v
+		}
+	}
 	for name, t := range a.In {
 		out.In[name] = t
 		p := b.fn.param(name)

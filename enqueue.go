@@ -78,12 +78,8 @@ func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
 	if err != nil {
 		return err
 	}
-	for name, v := range a.Dims {
-		if fixed, ok := m.fn.binding.Dims[name]; ok && fixed != v {
-			return fmt.Errorf("%w: a run with %s=%d, and the model was loaded with %s=%d", ErrInput, name, v, name,
-				fixed)
-		}
-		b.Dims[name] = v
+	if err := m.fn.setDims(b, a.Dims); err != nil {
+		return err
 	}
 	capturing, err := m.machine.capturing(a.Streams)
 	if err != nil {

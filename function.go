@@ -88,6 +88,18 @@ func (f *function) dimsOf(in map[string]*tensor.Tensor) (Binding, error) {
 	return b, nil
 }
 
+// setDims overrides the dims of a run's binding by those that the run is given. The model's own are fixed.
+func (f *function) setDims(b Binding, dims map[string]int64) error {
+	for _, name := range slices.Sorted(maps.Keys(dims)) {
+		if fixed, ok := f.binding.Dims[name]; ok && fixed != dims[name] {
+			return fmt.Errorf("%w: a run with %s=%d, and the model was loaded with %s=%d", ErrInput, name, dims[name], name,
+				fixed)
+		}
+		b.Dims[name] = dims[name]
+	}
+	return nil
+}
+
 // onlyFitting leaves out the tensors that have other shapes than the parameters that they are
 // bound to have for a binding.
 func (f *function) onlyFitting(on map[string]*resident.DeviceTensor, b Binding) error {

@@ -12,6 +12,8 @@ import (
 // Layout is how a parameter or result lies on the ranks.
 type Layout struct {
 	Port
+	// Inout says that runs update a parameter; it is a result, too.
+	Inout bool
 	// Blocks are the ranks' blocks. A rank without one holds none of it.
 	Blocks []Block
 }
@@ -54,7 +56,8 @@ func (m *Model) Layouts(ctx context.Context, dims map[string]int64, shapes map[s
 
 func layoutsOf(ios []plan.IO) (list []Layout) {
 	for _, io := range plan.Held(ios) {
-		l := Layout{Port: Port{Name: io.Name, DType: io.DType, Shape: slices.Clone(io.Shape)}}
+		l := Layout{Port: Port{Name: io.Name, DType: io.DType, Shape: slices.Clone(io.Shape)},
+			Inout: io.Inout}
 		for _, part := range io.Parts {
 			l.Blocks = append(l.Blocks, Block{int(part.Ref.Rank), slices.Clone(part.Lo), slices.Clone(part.Ref.Shape)})
 		}

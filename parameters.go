@@ -194,9 +194,18 @@ func (b *bindings) residents(batch []exec.Args) map[string]*resident.DeviceTenso
 	return all
 }
 
-// binding binds dims as dimsOf does, to the shapes of what a run is given and of what is bound. full is the run
-// with what is bound on the devices.
+// binding binds dims as dimsOf does, to the shapes of a run's tensors and of bound ones, and then to the run's dims.
+// full is the run with bound tensors on the devices.
 func (b *bindings) binding(given, full Args) (Binding, error) {
+	out, err := b.shaped(given, full)
+	if err != nil {
+		return out, err
+	}
+	return out, b.fn.setDims(out, given.Dims)
+}
+
+// shaped is binding by shapes alone.
+func (b *bindings) shaped(given, full Args) (Binding, error) {
 	if dims, ok := b.dimsBeside(given); ok {
 		out := b.fn.binding
 		out.Dims = dims

@@ -1,6 +1,7 @@
 package hocket
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -24,6 +25,11 @@ func (b *bindings) request(m *Machine, given []Args) (*request, error) {
 	if last := b.last.Load(); last != nil && last.isOf(given) {
 		return last, nil
 	}
+	for i, a := range given {
+		if !maps.Equal(a.Dims, given[0].Dims) {
+			return nil, fmt.Errorf("%w: run %d of a batch has dims %v, and the first %v", ErrInput, i+1, a.Dims, given[0].Dims)
+		}
+	}
 	batch := b.take(given)
 	ins, err := batched(batch, nil)
 	if err != nil {
@@ -40,7 +46,8 @@ func (b *bindings) request(m *Machine, given []Args) (*request, error) {
 	r.reads, r.writes = usesOf(runs)
 	if !slices.ContainsFunc(given, func(a Args) bool { return !a.repeats() }) {
 		for _, a := range given {
-			r.given = append(r.given, Args{DeviceIn: maps.Clone(a.DeviceIn), DeviceOut: maps.Clone(a.DeviceOut)})
+			r.given = append(r.given, Args{DeviceIn: maps.Clone(a.DeviceIn), DeviceOut: maps.Clone(a.DeviceOut),
+				Dims: maps.Clone(a.Dims)})
 		}
 		b.last.Store(r)
 		return r, nil
@@ -58,6 +65,7 @@ func (a Args) repeats() bool { return len(a.In) == 0 && len(a.InLocal) == 0 && l
 // isOf reports whether a batch is given what r's was.
 func (r *request) isOf(given []Args) bool {
 	return slices.EqualFunc(r.given, given, func(was, is Args) bool {
-		return is.repeats() && maps.Equal(was.DeviceIn, is.DeviceIn) && maps.Equal(was.DeviceOut, is.DeviceOut)
+		return is.repeats() && maps.Equal(was.DeviceIn, is.DeviceIn) && maps.Equal(was.DeviceOut, is.DeviceOut) &&
+			maps.Equal(was.Dims, is.Dims)
 	})
 }

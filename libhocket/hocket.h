@@ -1,4 +1,4 @@
-/* The C interface of hocket, version 1.
+/* The C interface of hocket, version 2.
  *
  * Functions that can fail return 0 (or no object) and set *error, if error is not NULL, to JSON:
  *   {"kind": "...", "message": "...", ...}

@@ -162,18 +162,19 @@ func hocket_bind(model C.int64_t, t *C.hocket_tensor, e **C.char) C.int {
 }
 
 // hocket_run begins a run and returns its number, which hocket_wait is to be called with; 0 where it fails.
-// Tensors must stay until then.
+// Tensors must stay until then. dims is a JSON object of those that neither the model nor shapes fix. An inout
+// parameter that in and out both have is updated there once the run has ended well.
 //
 //export hocket_run
 func hocket_run(model C.int64_t, in *C.hocket_tensor, ins C.int64_t, out *C.hocket_tensor, outs C.int64_t,
-	e **C.char) (run C.int64_t) {
+	dims *C.char, e **C.char) (run C.int64_t) {
 	guarded(e, func() error {
 		ts, err := tensors(in, ins)
 		results, oerr := tensors(out, outs)
 		if err = errors.Join(err, oerr); err != nil {
 			return err
 		}
-		h, err := library.Run(int64(model), ts, results)
+		h, err := library.Run(int64(model), ts, results, text(dims))
 		run = C.int64_t(h)
 		return err
 	})

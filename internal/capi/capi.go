@@ -23,7 +23,7 @@ import (
 )
 
 // Version is that of the C interface: it changes when a program that was built for an older one would fail.
-const Version = 1
+const Version = 2
 
 // ErrHandle is wrapped by errors about numbers that name no object.
 var ErrHandle = errors.New("it names nothing")
@@ -157,6 +157,8 @@ type model struct {
 	m     *hocket.Model
 	names []string // of parameters
 
+	updating chan struct{} // has an element while a run updates tensors of the caller's
+
 	mu     sync.Mutex
 	known  map[string][2][]hocket.Layout // by dims as text: parameters and results
 	device map[string]*hocket.DeviceTensor
@@ -208,7 +210,7 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	for _, param := range fn.Params {
 		names = append(names, param.Name)
 	}
-	return l.add(&model{m: mod, names: names}), nil
+	return l.add(&model{m: mod, names: names, updating: make(chan struct{}, 1)}), nil
 }
 
 // layouts is what Layouts returns, as JSON.
@@ -221,6 +223,7 @@ type layout struct {
 	Name   string  `json:"name"`
 	DType  string  `json:"dtype"`
 	Shape  []int64 `json:"shape"`
+	Inout  bool    `json:"inout"` // of a parameter: runs update it
 	Blocks []block `json:"blocks"`
 }
 
@@ -257,7 +260,7 @@ func (l *Library) Layouts(ctx context.Context, handle int64, of string) (string,
 func listed(all []hocket.Layout) []layout {
 	list := make([]layout, len(all))
 	for i, l := range all {
-		list[i] = layout{Name: l.Name, DType: l.DType.String(), Shape: l.Shape, Blocks: []block{}}
+		list[i] = layout{Name: l.Name, DType: l.DType.String(), Shape: l.Shape, Inout: l.Inout, Blocks: []block{}}
 		for _, b := range l.Blocks {
 			list[i].Blocks = append(list[i].Blocks, block{b.Rank, b.Lo, b.Shape})
 		}
@@ -317,32 +320,49 @@ type call struct {
 	err    error
 }
 
-// Run begins a run, which reads in and writes out. Its number is to be waited for until it is done.
-func (l *Library) Run(handle int64, in, out []Tensor) (int64, error) {
+// Run begins a run, which reads in and writes out. Its number is to be waited for until it is done. dims, as JSON, are
+// those that neither the model nor shapes fix. An inout parameter that in and out both have is updated there, once the
+// run has ended well: such runs of a model take turns.
+func (l *Library) Run(handle int64, in, out []Tensor, dims string) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
 		return 0, err
 	}
-	args, err := m.args(in, out)
+	bound, err := readDims(dims)
 	if err != nil {
 		return 0, err
 	}
-	return l.background(func(ctx context.Context) error { return m.run(ctx, args, out) }), nil
+	args, updates, err := m.args(in, out)
+	if err != nil {
+		return 0, err
+	}
+	args.Dims = bound
+	return l.background(func(ctx context.Context) error {
+		if updates {
+			select {
+			case m.updating <- struct{}{}:
+				defer func() { <-m.updating }()
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return m.run(ctx, args, out)
+	}), nil
 }
 
-// args are the arguments of a run.
-func (m *model) args(in, out []Tensor) (args hocket.Args, err error) {
+// args are the arguments of a run, and whether it updates some of them.
+func (m *model) args(in, out []Tensor) (args hocket.Args, updates bool, err error) {
 	args = hocket.Args{In: map[string]*hocket.Tensor{}, Out: map[string]*hocket.Tensor{},
 		InLocal: map[string]map[int]*hocket.Tensor{}}
 	for i := range in {
 		t := &in[i]
 		x, err := t.tensor()
 		if err != nil {
-			return args, err
+			return args, false, err
 		}
 		switch {
 		case t.Rank < 0 && args.In[t.Name] != nil, t.Rank >= 0 && args.InLocal[t.Name][t.Rank] != nil:
-			return args, fmt.Errorf("%w: %s is given twice", hocket.ErrInput, t.Name)
+			return args, false, fmt.Errorf("%w: %s is given twice", hocket.ErrInput, t.Name)
 		case t.Rank < 0:
 			args.In[t.Name] = x
 		default:
@@ -353,13 +373,16 @@ func (m *model) args(in, out []Tensor) (args hocket.Args, err error) {
 		}
 	}
 	for i := range out {
-		if t := &out[i]; t.Rank < 0 {
+		switch t := &out[i]; {
+		case args.In[t.Name] != nil || args.InLocal[t.Name] != nil:
+			updates = true // of what the run reads, which is to stay if it fails
+		case t.Rank < 0:
 			if args.Out[t.Name], err = t.tensor(); err != nil {
-				return args, err
+				return args, false, err
 			}
 		}
 	}
-	return args, nil
+	return args, updates, nil
 }
 
 func (m *model) run(ctx context.Context, args hocket.Args, out []Tensor) error {
@@ -367,20 +390,26 @@ func (m *model) run(ctx context.Context, args hocket.Args, out []Tensor) error {
 	if err != nil {
 		return err
 	}
+	results := make([]*hocket.Tensor, len(out)) // looked at before any is copied
 	for i := range out {
 		t := &out[i]
-		if t.Rank < 0 {
-			continue
+		what := fmt.Sprintf("the block of result %s for rank %d", t.Name, t.Rank)
+		if results[i] = r.OutLocal[t.Name][t.Rank]; t.Rank < 0 {
+			results[i], what = r.Out[t.Name], "result "+t.Name
 		}
-		b := r.OutLocal[t.Name][t.Rank]
-		switch {
+		switch b := results[i]; {
+		case t.Rank < 0 && args.Out[t.Name] != nil:
+			results[i] = nil // it is there
 		case b == nil:
-			return fmt.Errorf("%w: rank %d has no block of result %s in this process", hocket.ErrInput, t.Rank, t.Name)
+			return fmt.Errorf("%w: this process has not %s", hocket.ErrInput, what)
 		case b.DType.String() != t.DType || !slices.Equal(b.Shape, t.Shape) || len(b.Data) != len(t.Data):
-			return fmt.Errorf("%w: the block of result %s for rank %d is %s, and what is to receive it %s%v",
-				hocket.ErrInput, t.Name, t.Rank, b, t.DType, t.Shape)
+			return fmt.Errorf("%w: %s is %s, and what is to receive it %s%v", hocket.ErrInput, what, b, t.DType, t.Shape)
 		}
-		copy(t.Data, b.Data)
+	}
+	for i, b := range results {
+		if b != nil {
+			copy(out[i].Data, b.Data)
+		}
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket"
 )
@@ -142,9 +143,11 @@ func (p *Placed) check(as []hocket.Layout, what string) error {
 			continue
 		}
 		if as[i].DType.String() != p.DType || !slices.Equal(b.Shape, p.Shape) {
-			return fmt.Errorf("%w: %s %s has, on rank %d, a block %s%v, and %s%v is given", hocket.ErrInput, what,
-				p.Name,
-				p.Rank, as[i].DType, b.Shape, p.DType, p.Shape)
+			return fmt.Errorf("%w: %s %s, %v, has on rank %d a block %v, and %v is given: each process gives the block of its "+
+				"rank, and dims if another size is meant", hocket.ErrInput, what, p.Name,
+				&hocket.Tensor{DType: as[i].DType, Shape: as[i].Shape}, p.Rank,
+				&hocket.Tensor{DType: as[i].DType, Shape: b.Shape},
+				p.DType+strings.ReplaceAll(fmt.Sprint(p.Shape), " ", ", "))
 		}
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/exec/blocks"
 	"hocket.example/hocket/internal/exec/image"
@@ -53,7 +54,9 @@ func (s signature) wrongInputs(a Args, weights *Weights, ins []int) (wrong []str
 		case a.InLocal[io.Name] != nil:
 			wrong = append(wrong, s.wrongLocal(io, a)...)
 		case t == nil:
-			wrong = append(wrong, blocks.Wrong(io, a.host(io.Name, weights))...)
+			if given := a.host(io.Name, weights); given != nil || s.hasPart(io) {
+				wrong = append(wrong, blocks.Wrong(io, given)...)
+			}
 		case a.In[io.Name] != nil:
 			wrong = append(wrong, fmt.Sprintf("%s is given twice, in the host's memory and on the devices", io.Name))
 		default:
@@ -64,6 +67,12 @@ func (s signature) wrongInputs(a Args, weights *Weights, ins []int) (wrong []str
 		wrong = append(wrong, fmt.Sprintf("there is no parameter %s", name))
 	}
 	return wrong
+}
+
+// hasPart reports whether a rank of this process has a block of an input, or none of any process has.
+func (s signature) hasPart(io *plan.IO) bool {
+	local := func(part plan.IOPart) bool { return s.im.World.Local(int(part.Ref.Rank)) }
+	return len(io.Parts) == 0 || slices.ContainsFunc(io.Parts, local)
 }
 
 // wrongLocal says what is wrong with blocks for io.
@@ -84,9 +93,28 @@ func (s signature) wrongLocal(io *plan.IO, a Args) (wrong []string) {
 		}
 		name := fmt.Sprintf("the block of %s for rank %d", io.Name, rank)
 		block := plan.IO{Name: name, DType: io.DType, Shape: part.Ref.Shape}
-		wrong = append(wrong, blocks.Wrong(&block, given[rank])...)
+		for _, text := range blocks.Wrong(&block, given[rank]) {
+			if t := given[rank]; t != nil && t.Check() == nil {
+				text += s.wayOut(io, t)
+			}
+			wrong = append(wrong, text)
+		}
 	}
 	return wrong
+}
+
+// wayOut says what to give in place of a tensor that is no block of io.
+func (s signature) wayOut(io *plan.IO, t *tensor.Tensor) string {
+	var dims []string
+	for _, d := range s.im.Plan.Dims {
+		dims = append(dims, fmt.Sprintf("%s=%d", d.Name, d.Value))
+	}
+	is := "is"
+	if t.DType == io.DType && slices.Equal(t.Shape, io.Shape) {
+		is = "is that as a whole, which is"
+	}
+	return fmt.Sprintf(": %s %s %s where %s; each process gives the block of its rank, and the run other dims if it is for others",
+		io.Name, is, blocks.Header(io), strings.Join(dims, ", "))
 }
 
 // unknown lists the names that no parameter has. A run has few, and may have many others.

@@ -29,7 +29,7 @@ def _run(model, v, n, out, m):
     s = _world.state()
     r = s.rank if s.size > 1 else -1
     a, b = _tensors.View(v.keep, v.dtype, (n,), v.address, v.kind), _tensors.View(out.keep, v.dtype, (m,), out.address, out.kind)
-    _lib.run(model._handle, [a.struct("x", r)], [b.struct("y", r)])
+    _lib.run(model._handle, [a.struct("x", r)], [b.struct("y", r)], b"{}")
 
 
 def _statement(name, dt, n, m, statement):

@@ -8,7 +8,7 @@ import pathlib
 
 from . import _errors
 
-ABI = 1  # hocket.h's version that this package is for
+ABI = 2  # hocket.h's version that this package is for
 
 
 class Tensor(ctypes.Structure):
@@ -29,7 +29,7 @@ _signatures = {
     "hocket_parameters": (_text, [ctypes.c_int64, _error]),
     "hocket_bind": (ctypes.c_int, [ctypes.c_int64, ctypes.POINTER(Tensor), _error]),
     "hocket_run": (ctypes.c_int64, [ctypes.c_int64, ctypes.POINTER(Tensor), ctypes.c_int64, ctypes.POINTER(Tensor),
-                                    ctypes.c_int64, _error]),
+                                    ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_wait": (ctypes.c_int, [ctypes.c_int64, ctypes.c_int64, _error]),
     "hocket_cancel": (ctypes.c_int, [ctypes.c_int64, _error]),
     "hocket_prepare": (ctypes.c_int64, [ctypes.c_int64, ctypes.c_char_p, _error]),
@@ -108,9 +108,9 @@ def pack(ts):
     return (Tensor * len(ts))(*ts), len(ts)
 
 
-def run(model, ins, outs):
-    """Runs a model on lists of Tensor. Signals are seen meanwhile."""
-    wait(call("hocket_run", model, *pack(ins), *pack(outs)))
+def run(model, ins, outs, dims):
+    """Runs a model on lists of Tensor, for dims as JSON. Signals are seen meanwhile."""
+    wait(call("hocket_run", model, *pack(ins), *pack(outs), dims))
 
 
 def wait(ticket):

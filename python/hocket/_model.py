@@ -15,8 +15,9 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, **
     text leaves it open, ``weights`` are tensors to bind. Options are those of loading: ``strategy``, ``algorithm``,
     ``fixed``, ``gather``, ``no_prove``, ``arena``, ``cache``, ``grace``.
 
-    Among several processes the model takes and gives the blocks of this process's ranks, whole results with
-    ``gather=True``. On GPUs it takes and gives torch's tensors there: see Model. With ``lend=True`` results there that
+    Arguments, bound tensors and results are whole where one process runs all ranks. Among several processes they are
+    the blocks of this process's rank; ``gather=True`` makes results whole, of calls on the host's tensors. It is the
+    same on the CPU machine and on GPUs, where a model takes and gives torch's tensors: see Model. With ``lend=True`` results there that
     collectives or other ranks write are not copied but lent: views of the model's own memory, in which they stay until
     the model's next call for the same dims, or replay. See Model. It does nothing on the CPU machine. All ranks lend
     alike.
@@ -57,6 +58,11 @@ def _unload(state):
 class Model:
     """A loaded program. Calling it runs it; threads take turns.
 
+    All tensors of a call, bound ones among them, are in the host's memory or all on a GPU. A call reads them as they
+    are then, and updates those of inout parameters in place; a call on the host's tensors that fails leaves them as
+    they were. An inout tensor that the call is given comes back among the results, one that is bound does not. A
+    result of which this rank has no block is None.
+
     Called with torch's tensors on a GPU, it gives torch's current stream a run and returns at once: the results are
     there when the stream comes to what is given to it next. Only the first call for given dims waits, until its plan is
     loaded. While torch.cuda.graph captures the stream the run becomes part of the graph, if there was a call before;
@@ -74,22 +80,30 @@ class Model:
         self._handle, self._open, self._world, self._gather, self._lends = handle, handle, state, gather, lend
         self._lent, self._lendable = weakref.WeakSet(), {}
         self._bound, self._layouts, self._names, self._prepared = {}, {}, None, set()
+        self._uploaded = set()  # bound weights of the host that are on the devices
 
     def bind(self, name, t, dims=None):
-        """Sets a parameter for all calls to come: a whole tensor, whose bytes must not change. None takes it back.
+        """Has all calls to come take a tensor for a parameter, as if they were given it: a weight, or state, which
+        they update if the parameter is inout. None takes it back. ``dims`` gives dims that the program and load do not
+        fix, for a tensor on a GPU.
 
-        A tensor on a GPU is the block of this process's rank, which stays where it is: a weight, or state, which runs
-        update there if the parameter is inout. ``dims`` gives dims that the program and load do not fix."""
+        One process that runs all ranks of the CUDA machine uploads a weight of the host's once: bind it again when it
+        has changed."""
+        if name not in self._parameters():
+            raise InputError(f"there is no parameter {name}; there are {', '.join(self._parameters())}")
+        t = _cuda.of_dlpack(t)
         if _cuda.is_cuda(t) or isinstance(self._bound.get(name), _cuda.Block):
             b = None if t is None else _cuda.Block(t, name)
             _lib.call("hocket_bind_device", self._handle, b.struct(self._world.rank) if b else _lib.Tensor(
                 name.encode(), b"f32", self._world.rank, 0, None, None, 0), _dims(dims))
             self._bound[name] = b
+            self._uploaded.discard(name)
             if b or t is None:
                 return
         v = None if t is None else _tensors.view(t, name)
-        struct = v.struct(name) if v else _lib.Tensor(name.encode(), b"f32", -1, 0, None, None, 0)
-        _lib.call("hocket_bind", self._handle, struct)
+        if name in self._uploaded:
+            _lib.call("hocket_bind", self._handle, _lib.Tensor(name.encode(), b"f32", -1, 0, None, None, 0))
+            self._uploaded.discard(name)
         self._bound[name] = v
 
     def layouts(self, dims=None, shapes=None):
@@ -103,36 +117,60 @@ class Model:
     def __call__(self, *args, dims=None, **kwargs):
         """Runs the program once. Arguments are by position or by name; ``dims`` gives dims that the program and
         load do not fix. One result comes by itself, several as a tuple."""
-        mine = self._own()
         given = self._named(args, kwargs)
-        if any(_cuda.is_cuda(t) for t in given.values()):
-            return self._enqueue(given, dims)
-        views = {n: _tensors.view(t, n) for n, t in given.items()}
-        shapes = {} if mine else {name: v.shape for name, v in views.items()}
-        layouts = self.layouts(dims, shapes)
-        seen = [v for v in (*views.values(), *self._bound.values()) if v]
-        like = seen[0] if seen else _tensors.View(None, "f32", (), 0, "buffer")
+        bound = {n: b for n, b in self._bound.items() if b is not None and n not in given}
+        if any(_cuda.is_cuda(t) for t in given.values()) or any(isinstance(b, _cuda.Block) for b in bound.values()):
+            return self._enqueue(given, bound, dims)
+        views = {**{n: _tensors.view(t, n) for n, t in given.items()}, **bound}
+        like = next(iter(views.values()), _tensors.View(None, "f32", (), 0, "buffer"))
+        layouts = self.layouts(dims, {} if self._several() else {name: v.shape for name, v in views.items()})
         self._check(layouts, views)
-        ins = []
+        inout = {p["name"] for p in layouts["in"] if p["inout"]}
+        ins, results, outs = [], [], []
         for p in layouts["in"]:
-            if p["name"] in views:
-                ins += [views[p["name"]].struct(p["name"], r) for r in self._ranks(p, mine)]
-        results, outs = [], []
+            v, rank = views.get(p["name"]), self._rank(p, False)
+            if v is not None and p["name"] in bound and p["name"] not in inout and self._uploads():
+                if p["name"] not in self._uploaded:
+                    _lib.call("hocket_bind", self._handle, v.struct(p["name"]))
+                    self._uploaded.add(p["name"])
+            elif v is not None:
+                if rank is None:
+                    raise InputError(f"rank {self._world.rank} has no block of {p['name']}: give it on "
+                                     f"{[b['rank'] for b in p['blocks']]} only")
+                if p["name"] in inout and v.readonly:
+                    raise InputError(f"the program updates {p['name']} in place, and the tensor that is given may not be "
+                                     "written to: give a writable array of numpy's or tensor of torch's, such as a copy")
+                ins.append(v.struct(p["name"], rank))
         for p in layouts["out"]:
-            whole = not mine or self._gather
-            for r in [-1] if whole else self._ranks(p, mine):
-                shape = p["shape"] if r < 0 else next(b["shape"] for b in p["blocks"] if b["rank"] == r)
+            name, updated = p["name"], p["name"] in inout
+            rank = self._rank(p, self._gather and not updated)
+            if updated:
+                v = views.get(name)  # if there is none, the library says so
+                if name in given:
+                    results.append(given[name])
+            elif rank is None:
+                v = None
+                results.append(None)
+            else:
+                shape = p["shape"] if rank < 0 else next(b["shape"] for b in p["blocks"] if b["rank"] == rank)
                 t, v = _tensors.empty(like, p["dtype"], shape)
                 results.append(t)
-                outs.append(v.struct(p["name"], r))
-        _lib.run(self._handle, ins, outs)
+            if v is not None:
+                outs.append(v.struct(name, rank))
+        _lib.run(self._handle, ins, outs, _dims(dims))
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _enqueue(self, given, dims):
+    def _enqueue(self, given, bound, dims):
         """Gives torch's current stream a run."""
+        if self._gather:
+            raise InputError("results on GPUs are blocks: load without gather=True, and call hocket.all_gather")
         text, rank = _dims(dims), self._world.rank
+        for n, b in bound.items():
+            if not isinstance(b, _cuda.Block):
+                raise InputError(f"{n} is bound to a tensor in the host's memory, and other tensors of the call are on a "
+                                 "GPU: bind one that is there, too")
         blocks = {n: _cuda.Block(t, n) for n, t in given.items()}
-        first = next(iter(blocks.values()))
+        first = next(iter((blocks or bound).values()))
         if text not in self._prepared and not first.capturing():
             _lib.wait(_lib.call("hocket_prepare", self._handle, text))
             self._prepared.add(text)
@@ -141,11 +179,12 @@ class Model:
         lendable = self._lendable.get(text, ())
         layouts = self.layouts(dims)
         self._check(layouts, blocks)
+        inout = {p["name"] for p in layouts["in"] if p["inout"]}
         results, outs, lent = [], [], []
         for p in layouts["out"]:
-            if isinstance(self._bound.get(p["name"]), _cuda.Block) and p["name"] not in blocks:
+            if p["name"] in inout and p["name"] in bound:
                 continue  # it is updated where it is
-            b = blocks.get(p["name"])  # of an inout parameter: likewise
+            b = blocks.get(p["name"]) if p["name"] in inout else None  # likewise
             if b is None:
                 shape = next((b["shape"] for b in p["blocks"] if b["rank"] == rank), None)
                 if shape is None:
@@ -194,14 +233,19 @@ class Model:
         if unknown:
             raise InputError(f"there is no parameter {', '.join(unknown)}")
 
-    def _own(self):
-        """The ranks of this process where there are several; one each."""
-        return {self._world.rank} if self._world.size > 1 else set()
+    def _several(self):
+        """Whether there are several processes, of a rank each."""
+        return self._world.size > 1
 
-    def _ranks(self, port, mine):
-        if not mine:
-            return [-1]
-        return [b["rank"] for b in port["blocks"] if b["rank"] in mine]
+    def _uploads(self):
+        """Whether bound weights of the host are uploaded once."""
+        return not self._several() and self._world.name != "cpu"
+
+    def _rank(self, port, gathered):
+        """The rank whose block of a parameter or result this process has: -1 for the whole, None for none."""
+        if not self._several() or gathered:
+            return -1
+        return next((b["rank"] for b in port["blocks"] if b["rank"] == self._world.rank), None)
 
     def close(self):
         """Unloads the program. While results that it lent are there it stays loaded, though it cannot be called: it is

@@ -19,8 +19,9 @@ def _is(t, module, name):
 class View:
     """A dense tensor's memory, which ``keep`` holds."""
 
-    def __init__(self, keep, dtype, shape, address, kind):
+    def __init__(self, keep, dtype, shape, address, kind, readonly=False):
         self.keep, self.dtype, self.shape, self.address, self.kind = keep, dtype, tuple(shape), address, kind
+        self.readonly = readonly  # it must not be written to, or is a copy
 
     @property
     def nbytes(self):
@@ -56,7 +57,9 @@ def view(t, what="a tensor"):
         raise InputError(f"{what} has format {m.format!r}; dense buffers of f, d, e, i, q are taken")
     if m.readonly:
         m, t = None, bytearray(t)
-        return _of_buffer(t, dtype, memoryview(t).nbytes // SIZES[dtype])
+        v = _of_buffer(t, dtype, memoryview(t).nbytes // SIZES[dtype])
+        v.readonly = True
+        return v
     keep = (ctypes.c_char * m.nbytes).from_buffer(m)
     return View((m, keep), dtype, m.shape, ctypes.addressof(keep), "buffer")
 
@@ -87,7 +90,7 @@ def _of_numpy(a, what):
         raise InputError(f"{what} has dtype {a.dtype}; there are {', '.join(SIZES)}, in the machine's byte order")
     if not a.flags.c_contiguous:
         raise InputError(f"{what} is not contiguous: call numpy.ascontiguousarray")
-    return View(a, dtype, a.shape, a.ctypes.data, "numpy")
+    return View(a, dtype, a.shape, a.ctypes.data, "numpy", not a.flags.writeable)
 
 
 class _DLDevice(ctypes.Structure):
@@ -121,7 +124,8 @@ def _of_dlpack(t, what):
             if shape[i] != 1 and dl.strides[i] != step:
                 raise InputError(f"{what} is not dense")
             step *= shape[i]
-    return View((t, capsule), dtype, shape, (dl.data or 0) + dl.byte_offset, "dlpack")
+    return View((t, capsule), dtype, shape, (dl.data or 0) + dl.byte_offset, "dlpack",
+                readonly=True)  # version 0 does not say
 
 
 def empty(like, dtype, shape):

@@ -14,6 +14,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
+import steps_want  # noqa: E402
+
 try:
     import torch
     GPUS = torch.cuda.device_count()
@@ -59,6 +61,14 @@ class GPUs(unittest.TestCase):
 
     def test_programs(self):
         self.passes("programs")
+
+    def test_steps(self):
+        """The script that test_hocket.py runs on the CPU machine."""
+        p = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port",
+                            str(20000 + os.getpid() % 20000), str(ROOT / "python/tests/steps.py"), "cuda"],
+                           capture_output=True, text=True, timeout=300, check=False,
+                           env={**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "4"})
+        self.assertEqual((p.returncode, sorted(p.stdout.splitlines())), (0, steps_want.lines()), p.stdout + p.stderr)
 
     def test_lends(self):
         self.passes("lends")

@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
 import hocket  # noqa: E402
+import steps_want  # noqa: E402
 
 try:
     import numpy
@@ -33,6 +34,20 @@ func f(%x: f32[T, 4], %w: f32[6/tp, 4]) -> (f32[T, 6], f32[T, 4]) {
   %y = linear %x, %w
   %z = add %x, %x
   return %y, %z
+}
+"""
+
+
+STATE = """dim T = 2
+mesh tp[2]
+func f(%x: f32[T, 4], %w: f32[4/tp, 4], %s: inout f32[4/tp], %n: inout i32[1], %one: i32[1]) -> f32[T, 4/tp] {
+  %y = linear %x, %w
+  %t = sum %y, axis=0
+  %u = add %s, %t
+  copy %u into %s
+  %m = add %n, %one
+  copy %m into %n
+  return %y
 }
 """
 
@@ -65,6 +80,38 @@ class Alone(unittest.TestCase):
         want = [[sum(x[t, k] * w[n, k] for k in range(4)) for n in range(6)] for t in range(2)]
         self.assertEqual(y.tolist(), want)
         self.assertEqual(z.tolist(), [[2.0 * x[t, k] for k in range(4)] for t in range(2)])
+
+    def test_state(self):
+        """Inout parameters that are bound or given are updated in place, by runs that end well."""
+        x, w = floats([1.0] * 12, 3, 4), floats([float(i % 5) for i in range(16)], 4, 4)
+        s, n, one = floats([0.0] * 4), ints([5]), ints([1])
+        sums = [3 * sum(row) for row in w.tolist()]
+        with hocket.load(STATE) as m:
+            for key, t in (("w", w), ("s", s), ("one", one)):
+                m.bind(key, t)
+            for i in range(1, 4):
+                y, given = m(x, n=n)
+                self.assertEqual(y.tolist(), [[sum(row) for row in w.tolist()]] * 3)
+                self.assertIs(given, n)
+                self.assertEqual((s.tolist(), n.tolist()), ([i * v for v in sums], [5 + i]))
+            m.bind("n", n)
+            w[0, 0] = 100.0  # what is bound is read as it is then, as on GPUs
+            y = m(x)
+            self.assertEqual((y[0, 0], n.tolist(), s[0]), (106.0, [9], 3 * sums[0] + 3 * 106.0))
+            before = s.tolist()
+            self.assertRaises(hocket.InputError, m, x, one=ints([1, 2]))
+            self.assertRaises(hocket.InputError, m, x, dims={"T": 2})
+            self.assertEqual((s.tolist(), n.tolist()), (before, [9]))
+            with self.assertRaisesRegex(hocket.InputError, "updates n in place, and .* not be written"):
+                m(x, n=memoryview(bytes(4)).cast("i"))
+            self.assertRaises(hocket.InputError, m.bind, "q", s)
+            wanted, threads = [v + 40 * (t or 1) for v, t in zip(n.tolist(), [1])], []
+            for _ in range(4):
+                threads.append(threading.Thread(target=lambda: [m(x) for _ in range(10)]))
+                threads[-1].start()
+            for t in threads:
+                t.join()
+            self.assertEqual(n.tolist(), wanted)
 
     @unittest.skipIf(numpy is None, "numpy is not installed")
     def test_numpy(self):
@@ -288,7 +335,7 @@ func f(%x: f32[4/tp]) -> f32[4] {
         lib.call, lib.call_text, lib.wait = call, lambda *_: '["y"]', lambda _: None
         _cuda.Block, _cuda.rest = Block, lambda: None
         try:
-            y, z = m._enqueue({"x": "x", "w": "w"}, None)
+            y, z = m._enqueue({"x": "x", "w": "w"}, {}, None)
             self.assertEqual((y[:3], z), ((0x7000, "f32", (2, 6)), "new"))
             self.assertEqual(given, [[(b"y", None, 0), (b"z", 64, 0)]])
             self.assertEqual(len(m._lent), 1)
@@ -336,6 +383,21 @@ class Several(unittest.TestCase):
         self.right(2, "programs")
 
     @unittest.skipUnless(torch, "no torch")
+    def test_steps(self):
+        """The script that test_cuda.py runs on GPUs."""
+        p = subprocess.run([os.environ.get("HOCKET_COMMAND", "hocket"), "launch", "-n", "2", "--", sys.executable,
+                            str(ROOT / "python/tests/steps.py")], capture_output=True, text=True, timeout=300, check=False,
+                           env={**os.environ, "PYTHONPATH": str(ROOT / "python")})  # the second's output is on stderr
+        lines = sorted(line.removeprefix("[1] ") for line in (p.stdout + p.stderr).splitlines())
+        self.assertEqual((p.returncode, lines), (0, steps_want.lines()), p.stderr)
+
+    def test_state(self):
+        self.right(2, "state")
+
+    def test_submesh(self):
+        self.right(2, "submesh")
+
+    @unittest.skipUnless(torch, "no torch")
     def test_ddlb(self):
         self.right(2, "ddlb")
 
@@ -359,6 +421,53 @@ class Several(unittest.TestCase):
 
 def floats(values, *shape):
     return memoryview(array.array("f", values)).cast("B").cast("f", shape or (len(values),))
+
+
+def ints(values):
+    return memoryview(array.array("i", values))
+
+
+def refused(call, *words):
+    try:
+        call()
+    except hocket.InputError as e:
+        assert all(w in str(e) for w in words), e
+    else:
+        raise AssertionError(f"not refused: {words}")
+
+
+def member_state():
+    """Blocks of the rank: arguments, weights and state, for dims of the call."""
+    r = hocket.rank()
+    for gather in (False, True):
+        with hocket.load(STATE, gather=gather) as m:
+            w, s, n = floats([float(i + 8 * r) for i in range(8)], 2, 4), floats([0.0] * 2), ints([0])
+            sums = [sum(row) for row in w.tolist()]
+            m.bind("w", w)
+            m.bind("s", s)
+            m.bind("one", ints([1]))
+            for i, rows in enumerate((2, 3, 7)):
+                y, given = m(floats([1.0] * 4 * rows, rows, 4), n=n, dims={"T": rows})
+                want = [sum(range(4 * k, 4 * k + 4)) for k in range(4)] if gather else sums
+                assert y.tolist() == [want] * rows and given is n and n.tolist() == [i + 1], (y.tolist(), n.tolist())
+            assert s.tolist() == [12 * v for v in sums], s.tolist()
+            x, whole = floats([1.0] * 12, 3, 4), floats([0.0] * 16, 4, 4)
+            refused(lambda: m(x, n=n), "the block of x for rank", "f32[3, 4], want f32[2, 4]", "T=2", "dims")
+            refused(lambda: m(x, n=n, w=whole, dims={"T": 3}), f"the block of w for rank {r} is f32[4, 4], want f32[2, 4]",
+                    "w is that as a whole", "each process gives the block of its rank")
+            assert s.tolist() == [12 * v for v in sums] and n.tolist() == [3]
+
+
+def member_submesh():
+    """A parameter and a result of which one rank has a block."""
+    r = hocket.rank()
+    m = hocket.load("mesh tp[2]\nmesh d[1] = {1}\nfunc f(%x: f32[4/tp], %k: f32[2] @d) -> (f32[4/tp], f32[2] @d) {\n"
+                    "  %y = add %x, %x\n  %z = add %k, %k\n  return %y, %z\n}\n")
+    x, k = floats([1.0 + r] * 2), floats([3.0, 4.0])
+    y, z = m(x, k) if r == 1 else m(x)
+    assert y.tolist() == [2.0 + 2 * r] * 2 and (z.tolist() == [6.0, 8.0] if r else z is None), (y, z)
+    if r == 0:
+        refused(lambda: m(x, k), "rank 0 has no block of k")
 
 
 def member_collectives():
