@@ -16,6 +16,11 @@ import (
 // cannot have which follow from them.
 var ErrInput = blocks.ErrInput
 
+// InputError is the ErrInput about one element of an integer parameter: an id of embedding, a position of index_copy, a
+// length of attention or a count of an uneven collective. What a run is given in the host's memory, or in device tensors
+// that were written or filled, is checked before the run begins, and nothing has changed; see its Begun.
+type InputError = fault.InputError
+
 // MismatchError is wrapped by what a run returns when ranks that should hold the
 // same part of a result do not: mostly a wait that the program lacks, unless it is Proved.
 type MismatchError = fault.MismatchError

@@ -190,14 +190,19 @@ func (t *lease) use(
 			}
 			return nil, t.loader.fn.blame(b, err)
 		}
-		err = do(l)
+		failed := !l.prog.Usable() // a call that waited for enqueued runs has returned why
+		if !failed {
+			err = do(l)
+		}
 		if l.prog.Usable() {
 			t.rest(l)
 			return l, err
 		}
 		t.remove(func(o *loaded) bool { return o == l })
 		t.loader.machine.closesLater(l.prog)
-		err = errors.Join(err, l.prog.Close())
+		if err = errors.Join(err, l.prog.Close()); failed && err == nil {
+			continue
+		}
 		var spoiled *exec.SpoiledError
 		if errors.As(err, &spoiled) {
 			return nil, err

@@ -489,6 +489,13 @@ type failure struct {
 	// Of a *hocket.DisagreeError: what each rank has.
 	What   string            `json:"what,omitempty"`
 	Values map[string]string `json:"values,omitempty"`
+	// Of a *hocket.InputError, with Rank.
+	Parameter string  `json:"parameter,omitempty"`
+	Index     []int64 `json:"index,omitempty"`
+	Value     int64   `json:"value,omitempty"`
+	Low       int64   `json:"low,omitempty"`
+	High      int64   `json:"high,omitempty"`
+	Begun     bool    `json:"begun,omitempty"`
 }
 
 // Describe returns an error as JSON: its kind, which is one of program, input, memory, unsupported, lost,
@@ -499,6 +506,7 @@ func Describe(err error) string {
 	var d *ir.Diagnostic
 	var peer *hocket.PeerError
 	var disagree *hocket.DisagreeError
+	var input *hocket.InputError
 	switch {
 	case errors.As(err, &ds):
 		f.Kind, f.Message = "program", ds.String()
@@ -511,6 +519,9 @@ func Describe(err error) string {
 		}
 	case errors.As(err, &peer):
 		f.Kind, f.Rank, f.PID, f.Host = "peer", &peer.Rank, peer.PID, peer.Host
+	case errors.As(err, &input):
+		f.Kind, f.Rank, f.Parameter, f.Index, f.Value = "input", &input.Rank, input.Param, input.Index, input.Value
+		f.Low, f.High, f.Begun = input.Low, input.High, input.Begun
 	case errors.Is(err, hocket.ErrInput), errors.Is(err, hocket.ErrCapturing):
 		f.Kind = "input"
 	case errors.Is(err, hocket.ErrOutOfMemory), errors.Is(err, hocket.ErrBudget):

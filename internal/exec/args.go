@@ -66,7 +66,11 @@ func (e *SpoiledError) Unwrap() error { return e.Err }
 func setContents(batch []Args, there bool) {
 	for _, a := range batch {
 		for _, t := range a.DeviceOut {
-			t.SetContents(there)
+			if there {
+				t.Put(true)
+			} else {
+				t.SetContents(false)
+			}
 		}
 	}
 }

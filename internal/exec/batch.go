@@ -110,7 +110,7 @@ func (p *Program) execute(ctx, late context.Context, batch *Batch) ([]*Result, e
 	if err := p.rest(ctx); err != nil {
 		return nil, fmt.Errorf("before the run: %w", err)
 	}
-	if err := p.admit(ctx, batch); err != nil {
+	if err := p.admit(ctx, late, batch); err != nil {
 		return nil, err
 	}
 	if err := p.announce(len(runs)); err != nil {
@@ -144,12 +144,17 @@ func (p *Program) execute(ctx, late context.Context, batch *Batch) ([]*Result, e
 
 // admit checks a batch's arguments and makes ready what its runs need. It looks at some inputs alone if all others are
 // as the batch before has left them, and at none if that was this very batch.
-func (p *Program) admit(ctx context.Context, b *Batch) error {
+func (p *Program) admit(ctx, late context.Context, b *Batch) error {
 	ins, known := p.weights.unsettled(b.Runs, b.Weights)
-	if known && !p.recorder.wanted() && p.binder.keeps(b) {
-		return nil
+	kept := known && !p.recorder.wanted() && p.binder.keeps(b)
+	if !kept {
+		if err := p.binder.bind(b.Runs, b.Weights, ins); err != nil {
+			return err
+		}
 	}
-	if err := p.binder.bind(b.Runs, b.Weights, ins); err != nil {
+	if ended, err := p.inputs.check(late, b, ins); ended {
+		return p.breakDown(err)
+	} else if err != nil || kept {
 		return err
 	}
 	if !known {

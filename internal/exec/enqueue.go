@@ -65,6 +65,11 @@ func (p *Program) enqueue(
 	if err := p.binder.hostUploads(ins); err != nil {
 		return err
 	}
+	if wrong, err := p.inputs.wrong(ctx, &Batch{batch, weights}, ins, false); err != nil {
+		return err
+	} else if wrong != nil {
+		return wrong
+	}
 	if err := p.lender.lend(a, p.binder.frames[0]); err != nil {
 		return err
 	}
@@ -106,7 +111,7 @@ func (p *Program) enqueue(
 		return err
 	}
 	setContents(batch, true)
-	p.enqueued.leaves(a.DeviceOut)
+	p.enqueued.leaves(a)
 	return nil
 }
 

@@ -18,6 +18,7 @@ type enqueued struct {
 	ended    chan struct{}                   // closed once they have; nil where nobody waits
 	captured bool                            // a graph of the caller's has a run
 	left     map[*resident.DeviceTensor]bool // what runs in flight leave results in
+	updates  bool                            // some of it is state
 }
 
 // open opens what work on streams of the caller's takes.
@@ -53,10 +54,11 @@ func (e *enqueued) byRank(streams []uintptr, capturing bool) ([]uintptr, error) 
 }
 
 // leaves notes that a run leaves results in device tensors.
-func (e *enqueued) leaves(results map[string]*resident.DeviceTensor) {
-	for _, t := range results {
+func (e *enqueued) leaves(a Args) {
+	for _, t := range a.DeviceOut {
 		e.left[t] = true
 	}
+	e.updates = e.updates || updates([]Args{a})
 }
 
 // issued notes that a run is in flight.
@@ -80,14 +82,16 @@ func (e *enqueued) wait(ctx context.Context) error {
 	return nil
 }
 
-// outcome returns what went wrong in runs that have ended.
-func (e *enqueued) outcome() error {
-	err := e.callers.Err()
+// outcome returns what went wrong in runs that have ended, and whether state is lost by it.
+func (e *enqueued) outcome() (spoiled bool, err error) {
+	err = e.callers.Err()
 	if err != nil {
 		for t := range e.left {
 			t.SetContents(false)
 		}
 	}
+	spoiled = err != nil && e.updates
 	clear(e.left)
-	return err
+	e.updates = false
+	return spoiled, err
 }

@@ -11,6 +11,7 @@
 //   - a signature (signature.go) is what arguments have to be;
 //   - a weightCache (weight_cache.go) knows which weights are on the devices already;
 //   - a binder (bind.go) binds arguments to frames (frame.go), the host memory of runs in flight;
+//   - an inputChecker (inputs.go) looks for ids and the like in them that kernels would refuse;
 //   - an issuer (issue.go) issues commands, or launches the recorded graph (replay.go);
 //   - a graphRecorder (record.go) records that, and times its forms;
 //   - enqueued runs (enqueued.go) are on streams of the caller's, and moves (moves.go) are what they issue to use the
@@ -92,6 +93,7 @@ type Program struct {
 	staging  staging
 	issuer   *issuer
 	recorder graphRecorder
+	inputs   *inputChecker
 	fate     error // what broken becomes when those who use the world have ended
 	broken   error
 
@@ -120,6 +122,7 @@ func Load(ctx context.Context, m device.Machine, p *plan.Plan, opts Options) (*P
 		staging: staging{im: im}, issuer: issuer,
 		recorder: graphRecorder{issuer: issuer, peers: m.Peers() != nil, backup: backup{im: im}, moves: moves,
 			lender: lender}}
+	prog.inputs = newInputChecker(im, m.Peers(), prog.binder, issuer)
 	if lost := im.World.Do(context.WithoutCancel(ctx), func() { err = prog.prepare(ctx) }); lost != nil {
 		return nil, lost
 	}
@@ -236,6 +239,10 @@ func (p *Program) close() error {
 // and ends the world: nothing in it is known to be in a good state.
 func (p *Program) breakDown(cause error) error {
 	err := symbolizer{p.im}.explain(cause, p.issuer.replay.ready())
+	if met := p.inputs.met(cause); met != nil {
+		err = &RunError{Message: fmt.Sprintf("%v; it is of parameter %%%s, which is checked before a run begins only if the "+
+			"host has put it there", err, met.Param), Err: errors.Join(met, err)}
+	}
 	p.flight.failed(err)
 	p.im.World.Abort(err)
 	for _, w := range p.im.Shared {
@@ -299,10 +306,14 @@ func (p *Program) rest(ctx context.Context) error {
 	if err := p.enqueued.wait(ctx); err != nil {
 		return err
 	}
-	if err := p.enqueued.outcome(); err != nil {
-		return p.breakDown(err)
+	spoiled, err := p.enqueued.outcome()
+	if err == nil {
+		return nil
 	}
-	return nil
+	if err = p.breakDown(err); spoiled {
+		err = &SpoiledError{err}
+	}
+	return err
 }
 
 // do has f use the world. late is ctx and the grace. Where the world is given up, the program is, and what f uses

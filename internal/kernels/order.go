@@ -2,10 +2,13 @@ package kernels
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
 )
 
 // Join raises flags, peers' perhaps, and then waits for one of the device's own:
@@ -157,6 +160,22 @@ func (f Fault) String() string {
 		return fmt.Sprintf("length %d (element %d of the lengths) is outside 0..%d, the keys that are kept", f.Words[0], f.Words[2], f.Words[1])
 	}
 	return fmt.Sprintf("fault %d", f.Kind)
+}
+
+// Err is the error for a report, which says why: a *device.ContentError if it is about an element of an operand.
+func (f Fault) Err(why string) error {
+	e := &device.ContentError{Element: f.Words[2], Value: f.Words[0], Text: why}
+	switch f.Kind {
+	case FaultRange:
+		e.Op = ir.OpEmbedding
+	case FaultPosition, FaultTwice:
+		e.Op = ir.OpIndexCopy
+	case FaultLength:
+		e.Op = ir.OpAttention
+	default:
+		return errors.New(why)
+	}
+	return e
 }
 
 // counts says what is wrong with the counts of an uneven collective.

@@ -12,7 +12,16 @@ class ProgramError(Error):
 
 
 class InputError(Error, ValueError):
-    """Arguments, options or tensors are wrong."""
+    """Arguments, options or tensors are wrong.
+
+    If it is one element of an integer parameter that an op cannot take, ``parameter``, ``rank``, ``index`` and ``value``
+    say which, and ``low`` and ``high`` that ``low <= value < high`` is wanted. ``begun`` is whether the run had begun:
+    then tensors that it updates may hold a part of it. Otherwise nothing has changed."""
+
+    def __init__(self, message, parameter=None, rank=None, index=None, value=None, low=None, high=None, begun=False):
+        super().__init__(message)
+        self.parameter, self.rank, self.index, self.value = parameter, rank, index, value
+        self.low, self.high, self.begun = low, high, begun
 
 
 class OutOfMemoryError(Error, MemoryError):
@@ -68,4 +77,7 @@ def of(text):
         return PeerError(f["message"], f.get("rank"), f.get("pid"), f.get("host"))
     if f["kind"] == "disagree":
         return DisagreeError(f["message"], f.get("what", ""), f.get("values"))
+    if "parameter" in f:
+        return InputError(f["message"], f["parameter"], f["rank"], tuple(f.get("index", ())), f.get("value", 0),
+                          f.get("low", 0), f.get("high", 0), f.get("begun", False))
     return _kinds.get(f["kind"], MachineError)(f["message"])

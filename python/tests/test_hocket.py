@@ -52,6 +52,16 @@ func f(%x: f32[T, 4], %w: f32[4/tp, 4], %s: inout f32[4/tp], %n: inout i32[1], %
 """
 
 
+LOOKUP = """dim T = 4
+mesh tp[2]
+func f(%ids: i32[T/tp], %at: i64[1], %e: f32[1000, 2], %s: inout f32[8, 2], %r: f32[1, 2]) -> f32[T/tp, 2] {
+  %y = embedding %ids, %e
+  index_copy %r, %at into %s
+  return %y
+}
+"""
+
+
 def launch(n, what, **env):
     """Runs a function of this file in n processes; their outputs."""
     base = {**os.environ, **{k: str(v) for k, v in env.items()}, "HOCKET_RUN_ID": f"{what} {os.getpid()} {time.time()}",
@@ -112,6 +122,22 @@ class Alone(unittest.TestCase):
             for t in threads:
                 t.join()
             self.assertEqual(n.tolist(), wanted)
+
+    def test_bad_id(self):
+        """A wrong id or position is an InputError that says which, and changes nothing."""
+        e, r, s = floats([float(i) for i in range(2000)], 1000, 2), floats([5.0, 6.0], 1, 2), floats([0.0] * 16, 8, 2)
+        with hocket.load(LOOKUP) as m:
+            for key, t in (("e", e), ("s", s), ("r", r)):
+                m.bind(key, t)
+            for i, (ids, at, want) in enumerate((([1, 2, 3, 5000], 0, ("ids", 1, (3,), 5000, 0, 1000)),
+                                                 ([1, 2, 3, 999], 8, ("at", 0, (0,), 8, -1, 8)))):
+                y = m(ints([1, 2, 3, 999]), longs([i]))
+                self.assertEqual(y[3, 1], 1999.0)
+                with self.assertRaises(hocket.InputError) as caught:
+                    m(ints(ids), longs([at]))
+                x = caught.exception
+                self.assertEqual((x.parameter, x.rank, x.index, x.value, x.low, x.high, x.begun), (*want, False), x)
+                self.assertEqual(s.tolist(), [[5.0, 6.0]] * (i + 1) + [[0.0, 0.0]] * (7 - i))
 
     @unittest.skipIf(numpy is None, "numpy is not installed")
     def test_numpy(self):
@@ -394,6 +420,9 @@ class Several(unittest.TestCase):
     def test_state(self):
         self.right(2, "state")
 
+    def test_bad_id(self):
+        self.right(2, "bad_id")
+
     def test_submesh(self):
         self.right(2, "submesh")
 
@@ -427,6 +456,10 @@ def ints(values):
     return memoryview(array.array("i", values))
 
 
+def longs(values):
+    return memoryview(array.array("q", values))
+
+
 def refused(call, *words):
     try:
         call()
@@ -456,6 +489,27 @@ def member_state():
             refused(lambda: m(x, n=n, w=whole, dims={"T": 3}), f"the block of w for rank {r} is f32[4, 4], want f32[2, 4]",
                     "w is that as a whole", "each process gives the block of its rank")
             assert s.tolist() == [12 * v for v in sums] and n.tolist() == [3]
+
+
+def member_bad_id():
+    """All ranks raise the error about what one was given, and go on."""
+    r = hocket.rank()
+    with hocket.load(LOOKUP) as m:
+        s = floats([0.0] * 16, 8, 2)
+        m.bind("e", floats([float(i) for i in range(2000)], 1000, 2))
+        m.bind("s", s)
+        m.bind("r", floats([5.0, 6.0], 1, 2))
+        for i in range(6):
+            assert m(ints([1, 2 + r]), longs([i])).tolist() == [[2.0, 3.0], [4.0 + 2 * r, 5.0 + 2 * r]]
+            bad = i % 3  # 2: both ranks
+            try:
+                m(ints([3, 1000 + r if bad in (r, 2) else 4]), longs([i + 1]))
+            except hocket.InputError as e:
+                of = bad % 2
+                assert (e.parameter, e.rank, e.index, e.value, e.begun) == ("ids", of, (1,), 1000 + of, False), e
+            else:
+                raise AssertionError("not refused")
+            assert s.tolist() == [[5.0, 6.0]] * (i + 1) + [[0.0, 0.0]] * (7 - i), s.tolist()
 
 
 def member_submesh():

@@ -139,6 +139,11 @@ func (k *kernel) run(do loops) error {
 	return nil
 }
 
+// content is the error about an element of an integer operand.
+func (k *kernel) content(element, value int64, format string, args ...any) error {
+	return &device.ContentError{Op: k.Op, Element: element, Value: value, Text: fmt.Sprintf(format, args...)}
+}
+
 // aliasable reports whether operand i may be the result.
 func (k *kernel) aliasable(i int) bool {
 	return k.Op.Info().Elementwise || k.Joins() || k.Op == ir.OpReduceSlots && i == 1 || k.Op == ir.OpIndexCopy && i == 2

@@ -44,7 +44,7 @@ func checkLengths(k *kernel) error {
 	keys := k.ins[1].shape[len(k.ins[1].shape)-3]
 	for i, n := range numbers(k.ins[3]) {
 		if n < 0 || n > keys {
-			return fmt.Errorf("length %d (element %d of the lengths) is outside 0..%d, the keys that are kept", n, i, keys)
+			return k.content(int64(i), n, "length %d (element %d of the lengths) is outside 0..%d, the keys that are kept", n, i, keys)
 		}
 	}
 	return nil

@@ -65,9 +65,9 @@ func checkPositions(k *kernel) error {
 		switch {
 		case p == -1:
 		case p < -1 || p >= room:
-			return fmt.Errorf("position %d (element %d of the positions) is outside 0..%d", p, i, room)
+			return k.content(int64(i), p, "position %d (element %d of the positions) is outside 0..%d", p, i, room)
 		case taken[p]:
-			return fmt.Errorf("position %d (element %d of the positions) is given twice", p, i)
+			return k.content(int64(i), p, "position %d (element %d of the positions) is given twice", p, i)
 		default:
 			taken[p] = true
 		}

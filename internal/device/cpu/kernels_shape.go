@@ -74,9 +74,9 @@ func checkIDs(k *kernel) error {
 	rd := newReader[int64](k.ins[0], block)
 	defer rd.close()
 	for at := int64(0); at < k.ins[0].n; at += block {
-		for _, id := range rd.load(at, min(block, k.ins[0].n-at)) {
+		for i, id := range rd.load(at, min(block, k.ins[0].n-at)) {
 			if id < 0 || id >= k.Rows {
-				return fmt.Errorf("id %d is outside 0..%d, the rows of the table", id, k.Rows)
+				return k.content(at+int64(i), id, "id %d is outside 0..%d, the rows of the table", id, k.Rows)
 			}
 		}
 	}

@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
@@ -51,7 +50,7 @@ func readFault(s *site) (kernels.FaultKind, error) {
 	if told.Kind == kernels.FaultTimeout {
 		why += "; " + w.m.opts.longer()
 	}
-	if fault.Err = errors.New(why); told.Kind == kernels.FaultTimeout && w.peers != nil {
+	if fault.Err = told.Err(why); told.Kind == kernels.FaultTimeout && w.peers != nil {
 		if late := w.peers.Late(); late >= 0 {
 			return told.Kind, w.blame(fault, late)
 		}

@@ -66,7 +66,11 @@ func goEmbedding(p kernels.Problem) func() {
 			id, v := int64(*ids.at(i[:last]...)), 0.0
 			switch row := id - p.First; {
 			case id < 0 || id >= p.Rows:
-				report(p, kernels.FaultRange, id, p.Rows, 0)
+				number := int64(0)
+				for d, k := range i[:last] {
+					number = number*p.Out.Shape[d] + k
+				}
+				report(p, kernels.FaultRange, id, p.Rows, number)
 			case row >= 0 && row < table.shape[0]:
 				v = *table.at(row, i[last])
 			}

@@ -7,17 +7,17 @@
 package blocks
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"hocket.example/hocket/fault"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 )
 
 // ErrInput is wrapped by errors about the tensors that a run was given.
-var ErrInput = errors.New("wrong inputs")
+var ErrInput = fault.ErrInput
 
 // InputError joins what is wrong with the tensors of a run; nil for nothing.
 func InputError(wrong []string) error {

@@ -49,9 +49,13 @@ type DeviceTensor struct {
 	loan *Loan
 
 	// Guarded by of.mu.
-	holds  bool // some contents
-	closed bool
-	users  map[User]bool // whose enqueued runs may not have ended
+	holds bool // some contents
+	lent  bool // some blocks are in memory of the caller's
+	// computed says that a run has left the contents. puts counts how often contents were put there.
+	computed bool
+	puts     uint64
+	closed   bool
+	users    map[User]bool // whose enqueued runs may not have ended
 }
 
 // New reserves a tensor that lies as io does, on so many ranks. It holds nothing yet. What
@@ -63,7 +67,7 @@ func (s *DeviceTensors) New(ctx context.Context, ranks int, io *plan.IO) (*Devic
 // NewAt makes a tensor of what lies at addresses of the caller's, by rank, which hold something, and of memory
 // that it reserves on other ranks.
 func (s *DeviceTensors) NewAt(ctx context.Context, ranks int, io *plan.IO, at map[int]uintptr) (*DeviceTensor, error) {
-	t := &DeviceTensor{of: s, io: plan.Held([]plan.IO{*io})[0], holds: len(at) > 0}
+	t := &DeviceTensor{of: s, io: plan.Held([]plan.IO{*io})[0], holds: len(at) > 0, lent: len(at) > 0}
 	var err error
 	if t.loan, err = s.pool.take(ctx, t.blockBytes(ranks), at); err != nil {
 		return nil, t.Errorf("%w", err)
@@ -161,6 +165,25 @@ func (t *DeviceTensor) SetContents(holds bool) {
 	t.holds = holds
 }
 
+// Put says that contents were put there, by a run or by others.
+func (t *DeviceTensor) Put(byRun bool) {
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	t.holds, t.computed = true, byRun
+	t.puts++
+}
+
+// Origin reports whether a run has left the contents, and a number that changes with them; 0 where they may change
+// unnoticed.
+func (t *DeviceTensor) Origin() (computed bool, number uint64) {
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	if t.lent {
+		return false, 0
+	}
+	return t.computed, t.puts
+}
+
 // Write copies a global tensor to the devices. On an error that is not ErrInput, nor about
 // waiting, the tensor holds nothing.
 func (t *DeviceTensor) Write(ctx context.Context, from *tensor.Tensor) error {
@@ -185,7 +208,7 @@ func (t *DeviceTensor) Write(ctx context.Context, from *tensor.Tensor) error {
 	if err != nil {
 		return t.Errorf("writing it: %w", err)
 	}
-	t.SetContents(true)
+	t.Put(false)
 	return nil
 }
 
@@ -236,7 +259,7 @@ func (t *DeviceTensor) Fill(ctx context.Context, f func() error) error {
 	if err := f(); err != nil {
 		return err
 	}
-	t.SetContents(true)
+	t.Put(false)
 	return nil
 }
 

@@ -1,0 +1,317 @@
+// Package contents checks what integer inputs hold before a run begins: ids of embedding, positions of index_copy,
+// lengths of attention and counts of uneven collectives. A kernel finds a wrong one too, but only when others may have
+// updated state already.
+//
+// Find follows each such operand through views, casts and copies on its rank to the input that it comes from. Operands
+// that are computed, or come from another rank, have no check.
+package contents
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/fault"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// Check is about some elements of one rank's block of an input.
+type Check struct {
+	Input, Part int // of the inputs, and of its parts
+	Rank        int
+	Cmd         int // the first command that wants it
+	Op          ir.Op
+	limit       limit
+	at          []int64 // the elements, by their index in the block
+	casts       []ir.DType
+	io          *plan.IO
+	where       string
+}
+
+// limit is what an op takes.
+type limit struct {
+	low, high int64
+	row       int64 // elements of a row, of which none but -1 may be there twice; 0 where they may
+	most      int64 // the sum of all; negative for any
+	own       int   // the element whose limit is ownHigh; negative for none
+	ownHigh   int64
+}
+
+// Of returns the checks of a plan's inputs, which have no absent blocks, for all ranks.
+func Of(p *plan.Plan, inputs []plan.IO) []*Check {
+	f := &finder{p: p, inputs: inputs}
+	var checks []*Check
+	known := map[string]bool{}
+	for i := range p.Cmds {
+		ref, l, ok := wants(p, &p.Cmds[i])
+		if !ok {
+			continue
+		}
+		if f.writers == nil {
+			f.study()
+		}
+		key := fmt.Sprint(ref, l, len(f.before(i, ref))) // in a loop many commands want the same
+		if known[key] {
+			continue
+		}
+		known[key] = true
+		if c := f.find(i, ref); c != nil {
+			c.Cmd, c.Op, c.limit, c.where = i, opOf(p, &p.Cmds[i]), l, p.Where(int64(i))
+			checks = append(checks, c)
+		}
+	}
+	return checks
+}
+
+func opOf(p *plan.Plan, c *plan.Cmd) ir.Op {
+	if c.Kind == plan.Collective {
+		return p.Colls[c.Coll].Op
+	}
+	return c.Op
+}
+
+// wants returns the operand of a command whose contents are limited, and how.
+func wants(p *plan.Plan, c *plan.Cmd) (ref plan.Ref, l limit, ok bool) {
+	l = limit{most: -1, own: -1}
+	switch {
+	case c.Kind == plan.Collective:
+		part := &p.Colls[c.Coll].Parts[c.Part]
+		if len(part.Counts) == 0 || !part.In.Present() || !part.Out.Present() {
+			return ref, l, false
+		}
+		coll := &p.Colls[c.Coll]
+		held, room := part.In.Shape[coll.Axis], part.Out.Shape[coll.Axis]
+		l.high, l.most = max(held, room)+1, held
+		if coll.Op == ir.OpAllGatherV {
+			l.most, l.own, l.ownHigh = room, int(c.Part), held+1
+		} else if coll.Op == ir.OpReduceScatterV {
+			l.own, l.ownHigh = int(c.Part), room+1
+		}
+		return part.Counts[0], l, true
+	case c.Kind != plan.Compute:
+		return ref, l, false
+	case c.Op == ir.OpEmbedding:
+		l.high = c.Attr.Rows
+		return c.Ins[0], l, true
+	case c.Op == ir.OpIndexCopy:
+		axis := c.Attr.Axes[0]
+		l.low, l.high, l.row = -1, c.Outs[0].Shape[axis], c.Ins[0].Shape[axis]
+		return c.Ins[1], l, true
+	case c.Op == ir.OpAttention && len(c.Ins) == 4:
+		keys := c.Ins[1].Shape
+		l.high = keys[len(keys)-3] + 1
+		return c.Ins[3], l, true
+	}
+	return ref, l, false
+}
+
+// buffer is one rank's part of a buffer.
+type buffer struct{ rank, buf int32 }
+
+// finder follows operands to inputs.
+type finder struct {
+	p       *plan.Plan
+	inputs  []plan.IO
+	writers map[buffer][]int  // commands but Input that write there, in order; nil before it is asked for
+	blocks  map[buffer][2]int // inputs and parts
+}
+
+// study notes what writes where.
+func (f *finder) study() {
+	f.writers, f.blocks = map[buffer][]int{}, map[buffer][2]int{}
+	for i := range f.inputs {
+		for k, part := range f.inputs[i].Parts {
+			f.blocks[buffer{part.Ref.Rank, part.Ref.Buf}] = [2]int{i, k}
+		}
+	}
+	for i := range f.p.Cmds {
+		c := &f.p.Cmds[i]
+		if c.Kind == plan.Input {
+			continue
+		}
+		_, writes := f.p.Accesses(c)
+		for _, w := range writes {
+			b := buffer{w.Rank, w.Buf}
+			f.writers[b] = append(f.writers[b], i)
+		}
+	}
+}
+
+// find returns a check of the elements that a command reads; nil where they are computed.
+func (f *finder) find(cmd int, ref plan.Ref) *Check {
+	c := &Check{Rank: int(ref.Rank), at: offsets(ref)}
+	dtype := ref.DType
+	for {
+		before := f.before(cmd, ref)
+		for len(before) > 0 && !f.writes(before[len(before)-1], ref) {
+			before = before[:len(before)-1]
+		}
+		if len(before) == 0 {
+			return f.ofInput(c, ref, dtype)
+		}
+		cmd = before[len(before)-1]
+		by := &f.p.Cmds[cmd]
+		passes := by.Kind == plan.Copy || by.Kind == plan.Compute && by.Op == ir.OpCast
+		if !passes || len(by.Ins) != 1 || len(by.Outs) != 1 || by.Ins[0].Rank != by.Outs[0].Rank ||
+			!by.Ins[0].DType.IsInt() || !by.Outs[0].Dense() || by.Outs[0].DType != dtype {
+			return nil
+		}
+		out, in := by.Outs[0], offsets(by.Ins[0])
+		for i, off := range c.at {
+			k := (off - out.Off) / dtype.Size()
+			if k < 0 || k >= int64(len(in)) {
+				return nil // another command has written the rest
+			}
+			c.at[i] = in[k]
+		}
+		ref = by.Ins[0]
+		if ref.DType != dtype {
+			c.casts = append(c.casts, dtype)
+			dtype = ref.DType
+		}
+	}
+}
+
+// before are the commands before cmd that write to the buffer of ref.
+func (f *finder) before(cmd int, ref plan.Ref) []int {
+	all := f.writers[buffer{ref.Rank, ref.Buf}]
+	n, _ := slices.BinarySearch(all, cmd)
+	return all[:n]
+}
+
+// writes reports whether a command writes bytes of ref.
+func (f *finder) writes(cmd int, ref plan.Ref) bool {
+	_, writes := f.p.Accesses(&f.p.Cmds[cmd])
+	return slices.ContainsFunc(writes, ref.Overlaps)
+}
+
+// ofInput finishes a check of elements at offsets in the buffer of ref, if that is an input's.
+func (f *finder) ofInput(c *Check, ref plan.Ref, dtype ir.DType) *Check {
+	at, ok := f.blocks[buffer{ref.Rank, ref.Buf}]
+	if !ok {
+		return nil
+	}
+	c.Input, c.Part, c.io = at[0], at[1], &f.inputs[at[0]]
+	block := c.io.Parts[c.Part].Ref
+	if !block.Dense() || block.DType != dtype {
+		return nil
+	}
+	for i := range c.at {
+		c.at[i] = (c.at[i] - block.Off) / dtype.Size()
+		if c.at[i] < 0 || c.at[i] >= block.Elements() {
+			return nil
+		}
+	}
+	return c
+}
+
+// offsets are where the elements of ref lie in its buffer, in bytes.
+func offsets(ref plan.Ref) []int64 {
+	out := []int64{ref.Off}
+	for d, extent := range ref.Shape {
+		next := make([]int64, 0, int64(len(out))*extent)
+		for _, off := range out {
+			for i := range extent {
+				next = append(next, off+i*ref.Strides[d]*ref.DType.Size())
+			}
+		}
+		out = next
+	}
+	return out
+}
+
+// Wrong returns what is wrong with the bytes of the block; nil for nothing. whole says that the index is to be that in
+// the global tensor.
+func (c *Check) Wrong(block []byte, whole bool) *fault.InputError {
+	l := &c.limit
+	sum, first := int64(0), map[int64]int{}
+	for i := range c.at {
+		v, high := c.value(block, i), l.high
+		if i == l.own {
+			high = l.ownHigh
+		}
+		if v < l.low || v >= high {
+			return c.wrong(i, v, high, whole, "")
+		}
+		if sum += v; l.most >= 0 && sum > l.most {
+			return c.wrong(i, v, high, whole, fmt.Sprintf("with those before it it comes to %d rows, of %d", sum, l.most))
+		}
+		if l.row < 2 || v == -1 {
+			continue
+		}
+		if int64(i)%l.row == 0 {
+			clear(first)
+		}
+		if other, twice := first[v]; twice {
+			return c.wrong(i, v, high, whole, fmt.Sprintf("%v has that position already", c.index(other, whole)))
+		}
+		first[v] = i
+	}
+	return nil
+}
+
+// value is element i as the op reads it.
+func (c *Check) value(block []byte, i int) int64 {
+	var v int64
+	if c.io.DType == ir.I64 {
+		v = int64(binary.LittleEndian.Uint64(block[8*c.at[i]:]))
+	} else {
+		v = int64(int32(binary.LittleEndian.Uint32(block[4*c.at[i]:])))
+	}
+	if slices.Contains(c.casts, ir.I32) {
+		v = int64(int32(v))
+	}
+	return v
+}
+
+// index is where element i lies in the block, or in the global tensor.
+func (c *Check) index(i int, whole bool) []int64 {
+	part := &c.io.Parts[c.Part]
+	at, index := c.at[i], make([]int64, len(part.Ref.Shape))
+	for d := len(index) - 1; d >= 0; d-- {
+		index[d] = at % part.Ref.Shape[d]
+		at /= part.Ref.Shape[d]
+		if whole {
+			index[d] += part.Lo[d]
+		}
+	}
+	return index
+}
+
+func (c *Check) wrong(i int, v, high int64, whole bool, why string) *fault.InputError {
+	return &fault.InputError{Param: c.io.Name, Rank: c.Rank, Index: c.index(i, whole), Value: v, Low: c.limit.low,
+		High: high, Why: why, Where: c.where}
+}
+
+// Name is the input's.
+func (c *Check) Name() string { return c.io.Name }
+
+// Met returns the error for an element of the operand that a kernel has met, by its number; negative where that is not
+// known.
+func (c *Check) Met(element, value int64, text string) *fault.InputError {
+	e := &fault.InputError{Param: c.io.Name, Rank: c.Rank, Value: value, Low: c.limit.low, High: c.limit.high,
+		Where: c.where, Begun: true}
+	if element >= 0 && element < int64(len(c.at)) {
+		e.Index = c.index(int(element), false)
+	}
+	if value >= e.Low && value < e.High || e.Index == nil {
+		e.Why = text
+	}
+	return e
+}
+
+// Behind returns the check of what a command wants of an input; nil where that is computed.
+func Behind(p *plan.Plan, inputs []plan.IO, cmd int) *Check {
+	ref, l, ok := wants(p, &p.Cmds[cmd])
+	if !ok {
+		return nil
+	}
+	f := &finder{p: p, inputs: inputs}
+	f.study()
+	c := f.find(cmd, ref)
+	if c != nil {
+		c.Cmd, c.Op, c.limit, c.where = cmd, opOf(p, &p.Cmds[cmd]), l, p.Where(int64(cmd))
+	}
+	return c
+}

@@ -1,0 +1,212 @@
+package exec
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"weak"
+
+	"hocket.example/hocket/fault"
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exec/blocks"
+	"hocket.example/hocket/internal/exec/contents"
+	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/exec/resident"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/world"
+)
+
+// inputChecker checks the contents of a batch's integer inputs before its first run begins, so that a wrong id costs
+// neither the program nor the state that runs update.
+//
+// Inputs in device tensors are downloaded for it, unless they were before, or a run has left them there: those are
+// computed, and only kernels look at them.
+type inputChecker struct {
+	im      *image.Image
+	peers   *world.World // nil where all ranks are this process's
+	binder  *binder
+	issuer  *issuer
+	all     []*contents.Check // of all ranks
+	own     []*contents.Check // of this process's
+	checked map[*contents.Check]origin
+}
+
+// origin is the contents of a device tensor at some time.
+type origin struct {
+	t      weak.Pointer[resident.DeviceTensor]
+	number uint64
+}
+
+func newInputChecker(im *image.Image, peers *world.World, b *binder, s *issuer) *inputChecker {
+	c := &inputChecker{im: im, peers: peers, binder: b, issuer: s, all: contents.Of(im.Plan, im.Inputs),
+		checked: map[*contents.Check]origin{}}
+	for _, k := range c.all {
+		if im.World.Local(k.Rank) {
+			c.own = append(c.own, k)
+		}
+	}
+	return c
+}
+
+// check returns an error about a batch that is bound, of which ins are the inputs to look at in the host's memory. All
+// processes return the same. ended says that the world has failed.
+func (c *inputChecker) check(ctx context.Context, batch *Batch, ins []int) (ended bool, err error) {
+	if len(c.all) == 0 {
+		return false, nil
+	}
+	wrong, err := c.wrong(ctx, batch, ins, true)
+	if err == nil && c.peers != nil {
+		wrong, err = c.agree(ctx, wrong)
+	}
+	if err == nil && wrong != nil {
+		return false, wrong
+	}
+	return err != nil, err
+}
+
+// wrong returns what is wrong with the inputs of this process's ranks; nil for nothing. download says that device
+// tensors may be downloaded.
+func (c *inputChecker) wrong(ctx context.Context, batch *Batch, ins []int, download bool) (*fault.InputError, error) {
+	filled := map[*resident.DeviceTensor]bool{} // by the runs before
+	for i, a := range batch.Runs {
+		for _, k := range c.own {
+			data, t, err := c.host(i, a, k, batch.Weights, ins)
+			if d := a.DeviceIn[k.Name()]; d != nil && data == nil && download && !filled[d] {
+				data, t, err = c.device(ctx, i, k, d)
+			}
+			if err != nil {
+				return nil, err
+			}
+			if data == nil {
+				continue
+			}
+			if wrong := k.Wrong(data, a.InLocal[k.Name()] == nil); wrong != nil {
+				wrong.Run = i
+				return wrong, nil
+			}
+			if t.number != 0 {
+				c.checked[k] = t
+			}
+		}
+		for _, t := range a.DeviceOut {
+			filled[t] = true
+		}
+	}
+	return nil, nil
+}
+
+// host returns the block that a run takes from the host's memory; nil for none.
+func (c *inputChecker) host(run int, a Args, k *contents.Check, weights *Weights, ins []int) ([]byte, origin, error) {
+	io := &c.im.Inputs[k.Input]
+	if data := c.binder.frames[run].in[c.im.FirstBlock[io.Name]+k.Part]; data != nil {
+		return data, origin{}, nil
+	}
+	t := a.host(io.Name, weights)
+	if t == nil || !slices.Contains(ins, k.Input) {
+		return nil, origin{}, nil
+	}
+	data, _, err := blocks.Cut(t, &io.Parts[k.Part], nil)
+	return data, origin{}, err
+}
+
+// device downloads the block that a run takes from a device tensor; nil if it need not be checked.
+func (c *inputChecker) device(
+	ctx context.Context, run int, k *contents.Check, t *resident.DeviceTensor,
+) ([]byte, origin, error) {
+	computed, number := t.Origin()
+	is := origin{weak.Make(t), number}
+	if computed || number != 0 && c.checked[k] == is {
+		return nil, origin{}, nil
+	}
+	io := &c.im.Inputs[k.Input]
+	ref := io.Parts[k.Part].Ref
+	from := c.im.View(ref) // a resident's
+	if c.im.Residents[k.Input] != t {
+		from = c.binder.frames[run].deviceIn[c.im.FirstBlock[io.Name]+k.Part]
+	}
+	data := make([]byte, ref.Bytes())
+	if len(data) == 0 {
+		return nil, origin{}, nil
+	}
+	if err := c.im.World.Stage([]int64{ref.Bytes()}, 1); err != nil {
+		return nil, origin{}, err
+	}
+	err := c.issuer.within(ctx, func() error {
+		return c.im.Streams[c.im.Plan.Main[k.Rank]].Download(data, from)
+	})
+	if err == nil {
+		err = c.im.World.Sync(ctx)
+	}
+	return data, is, err
+}
+
+// agree returns what the first process found that found something, so that all do alike.
+func (c *inputChecker) agree(ctx context.Context, found *fault.InputError) (*fault.InputError, error) {
+	value := []byte{}
+	if found != nil {
+		short := *found
+		if len(short.Where) > world.MaxValue/4 {
+			short.Where = short.Where[:world.MaxValue/4]
+		}
+		var err error
+		if value, err = json.Marshal(&short); err != nil {
+			return nil, err
+		}
+	}
+	all, err := c.peers.Agree(ctx, fmt.Sprintf("inputs of %s", c.im.Plan.Func), value)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(all, func(v []byte) bool { return len(v) > 0 })
+	if i < 0 {
+		return nil, nil
+	}
+	if i == c.peers.Process() {
+		return found, nil
+	}
+	found = &fault.InputError{}
+	return found, json.Unmarshal(all[i], found)
+}
+
+// met returns the error about a parameter for what a kernel has met in a run; nil where the value was computed.
+func (c *inputChecker) met(cause error) *fault.InputError {
+	var f *device.Fault
+	var content *device.ContentError
+	if !errors.As(cause, &f) || !errors.As(cause, &content) {
+		return nil
+	}
+	if f.ID >= 0 && f.Last <= f.ID {
+		k := contents.Behind(c.im.Plan, c.im.Inputs, int(f.ID%int64(len(c.im.Plan.Cmds))))
+		if k == nil {
+			return nil
+		}
+		return k.Met(content.Element, content.Value, content.Text)
+	}
+	var of *contents.Check // the only one of the op
+	for _, k := range c.all {
+		if k.Rank != f.Rank || k.Op != content.Op {
+			continue
+		}
+		if of != nil && of.Input != k.Input {
+			return nil
+		}
+		of = k
+	}
+	if of == nil || c.computes(content) {
+		return nil
+	}
+	return of.Met(content.Element, content.Value, content.Text)
+}
+
+// computes reports whether some operand that a content error may be about is computed.
+func (c *inputChecker) computes(content *device.ContentError) bool {
+	for i := range c.im.Plan.Cmds {
+		if cmd := &c.im.Plan.Cmds[i]; cmd.Kind == plan.Compute && cmd.Op == content.Op &&
+			contents.Behind(c.im.Plan, c.im.Inputs, i) == nil {
+			return true
+		}
+	}
+	return false
+}
