@@ -34,7 +34,8 @@ type Args struct {
 	// since its context and LoadOptions.Grace are over, what it was to leave anything in holds
 	// nothing any more; what it only read is as before. So state that must not be lost then goes
 	// from one tensor to another and back, in turns. A run that ends within the grace leaves its
-	// results there, though it returns its context's error.
+	// results there, though it returns its context's error. An InputError that has not Begun leaves
+	// all as it was.
 	DeviceOut map[string]*DeviceTensor
 }
 

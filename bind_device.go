@@ -28,7 +28,8 @@ import (
 // bind before Prepare and the first Run. A load that a call began has the tensor as the call
 // has, and keeps it where it goes on behind that.
 //
-// A run that fails leaves an inout parameter's tensor without contents, as ever.
+// A run that fails leaves an inout parameter's tensor without contents. One that is refused with an InputError that has
+// not Begun leaves it as it was.
 func (m *Model) BindDevice(name string, d *DeviceTensor) error {
 	if err := m.fn.fits(name, nil); err != nil {
 		return err

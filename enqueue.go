@@ -44,6 +44,9 @@ type EnqueueArgs struct {
 // the model is open, behind what came before, as anything on the streams. Enqueue the like once before; else
 // ErrCapturing is returned.
 //
+// Ids, positions, lengths and counts at addresses are not checked before the run, and in captured runs nothing is: a
+// kernel that finds a wrong one ends the run, and the InputError comes with Begun set.
+//
 // All processes of a World enqueue alike, in one order. What goes wrong in a run comes out of a later call: see Sync.
 // Other methods of the model, and of device tensors that the run uses, wait for it. The CPU machine has no streams of
 // the caller's, which is ErrUnsupported.

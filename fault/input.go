@@ -16,7 +16,7 @@ type InputError struct {
 	Index     []int64 // of the element: in the whole tensor, or in the rank's block if that was given
 	Value     int64
 	Low, High int64  // the op takes Low ≤ Value < High
-	Why       string // what is wrong where the value lies in that range
+	Why       string // the reason where the value is in that range
 	Where     string // the statement, and its place
 	Run       int    // of a batch, from 0
 	// Begun says that the run had begun: what it updates in place may hold a part of it. Otherwise nothing has changed.

@@ -3,6 +3,8 @@
  * Functions that can fail return 0 (or no object) and set *error, if error is not NULL, to JSON:
  *   {"kind": "...", "message": "...", ...}
  * kind is one of program, input, memory, unsupported, lost, peer, disagree, closed, cancelled, handle, machine.
+ * An input error about one element of an integer parameter also has parameter, rank, index, value, low, high, and begun if
+ * the run had begun.
  * Text that is returned is to be given back by hocket_free. Options are a JSON object, NULL or "" for none; an
  * option that there is not is an error. Objects are numbers, never 0. All functions may be called by any thread.
  *

@@ -40,7 +40,7 @@ type origin struct {
 }
 
 func newInputChecker(im *image.Image, peers *world.World, b *binder, s *issuer) *inputChecker {
-	c := &inputChecker{im: im, peers: peers, binder: b, issuer: s, all: contents.Of(im.Plan, im.Inputs),
+	c := &inputChecker{im: im, peers: peers, binder: b, issuer: s, all: contents.Of(im.Plan, im.Inputs, im.World.Local),
 		checked: map[*contents.Check]origin{}}
 	for _, k := range c.all {
 		if im.World.Local(k.Rank) {

@@ -129,7 +129,6 @@ type serving struct {
 	inputs, where string
 	kv, n         *hocket.Tensor
 	onDevices     map[string]*hocket.DeviceTensor
-	turn          bool
 	other         map[string]*hocket.DeviceTensor // of state that goes from one tensor to another
 }
 

@@ -38,8 +38,9 @@ type limit struct {
 	ownHigh   int64
 }
 
-// Of returns the checks of a plan's inputs, which have no absent blocks, for all ranks.
-func Of(p *plan.Plan, inputs []plan.IO) []*Check {
+// Of returns the checks of a plan's inputs, which have no absent blocks, for all ranks. Those of ranks that are not local
+// can check nothing.
+func Of(p *plan.Plan, inputs []plan.IO, local func(rank int) bool) []*Check {
 	f := &finder{p: p, inputs: inputs}
 	var checks []*Check
 	known := map[string]bool{}
@@ -58,6 +59,9 @@ func Of(p *plan.Plan, inputs []plan.IO) []*Check {
 		known[key] = true
 		if c := f.find(i, ref); c != nil {
 			c.Cmd, c.Op, c.limit, c.where = i, opOf(p, &p.Cmds[i]), l, p.Where(int64(i))
+			if !local(c.Rank) {
+				c.at = nil
+			}
 			checks = append(checks, c)
 		}
 	}
@@ -221,8 +225,7 @@ func offsets(ref plan.Ref) []int64 {
 	return out
 }
 
-// Wrong returns what is wrong with the bytes of the block; nil for nothing. whole says that the index is to be that in
-// the global tensor.
+// Wrong returns the error about the bytes of the block; nil for none. whole asks for the index in the global tensor.
 func (c *Check) Wrong(block []byte, whole bool) *fault.InputError {
 	l := &c.limit
 	sum, first := int64(0), map[int64]int{}
