@@ -233,7 +233,11 @@ func (p *Program) announce(k int) error {
 	if p.peers == nil {
 		return nil
 	}
-	return p.peers.Step(fmt.Sprintf("%d runs of %s, plan %.16s", k, p.im.Plan.Func, p.hash))
+	what := fmt.Sprintf("%d runs of %s, plan %.16s", k, p.im.Plan.Func, p.hash)
+	if p.inputs.sum != 0 {
+		what += fmt.Sprintf(", ids and the like with checksum %08x", p.inputs.sum)
+	}
+	return p.peers.Step(what)
 }
 
 // runAdmitted issues k runs and waits for them, as long as late lasts.

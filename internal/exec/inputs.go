@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"weak"
 
@@ -29,8 +30,19 @@ type inputChecker struct {
 	binder  *binder
 	issuer  *issuer
 	all     []*contents.Check // of all ranks
-	own     []*contents.Check // of this process's
+	own     []ownCheck
 	checked map[*contents.Check]origin
+	// whole tells, by input, whether all ranks have the same block: then each process checks it for all ranks. sum is over the bytes of those that the batch is
+	// given in the host's memory: processes compare it in place of the error, which all of them find then.
+	whole []bool
+	sum   uint32
+}
+
+// ownCheck is a check that this process makes, on the block of one of its ranks.
+type ownCheck struct {
+	*contents.Check
+	part int
+	on   int // the rank
 }
 
 // origin is the contents of a device tensor at some time.
@@ -39,12 +51,30 @@ type origin struct {
 	number uint64
 }
 
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
 func newInputChecker(im *image.Image, peers *world.World, b *binder, s *issuer) *inputChecker {
-	c := &inputChecker{im: im, peers: peers, binder: b, issuer: s, all: contents.Of(im.Plan, im.Inputs, im.World.Local),
+	c := &inputChecker{im: im, peers: peers, binder: b, issuer: s, all: contents.Of(im.Plan, im.Inputs),
 		checked: map[*contents.Check]origin{}}
+	for i := range im.Inputs {
+		parts := im.Inputs[i].Parts
+		differs := func(p plan.IOPart) bool {
+			return !slices.Equal(p.Lo, parts[0].Lo) || !slices.Equal(p.Ref.Shape, parts[0].Ref.Shape)
+		}
+		c.whole = append(c.whole, len(parts) == im.Plan.Ranks && !slices.ContainsFunc(parts, differs))
+	}
 	for _, k := range c.all {
-		if im.World.Local(k.Rank) {
-			c.own = append(c.own, k)
+		parts := im.Inputs[k.Input].Parts
+		part := slices.IndexFunc(parts, func(p plan.IOPart) bool { return im.World.Local(int(p.Ref.Rank)) })
+		switch {
+		case c.whole[k.Input] && part >= 0: // all processes make the same checks
+			if !slices.ContainsFunc(c.own, func(o ownCheck) bool { return o.Same(k) }) {
+				c.own = append(c.own, ownCheck{k, part, int(parts[part].Ref.Rank)})
+			}
+		case im.World.Local(k.Rank):
+			c.own = append(c.own, ownCheck{k, k.Part, k.Rank})
+		default:
+			k.Forget()
 		}
 	}
 	return c
@@ -57,7 +87,7 @@ func (c *inputChecker) check(ctx context.Context, batch *Batch, ins []int) (ende
 		return false, nil
 	}
 	wrong, err := c.wrong(ctx, batch, ins, true)
-	if err == nil && c.peers != nil {
+	if err == nil && c.peers != nil && c.mayDiffer(batch) {
 		wrong, err = c.agree(ctx, wrong)
 	}
 	if err == nil && wrong != nil {
@@ -66,9 +96,18 @@ func (c *inputChecker) check(ctx context.Context, batch *Batch, ins []int) (ende
 	return err != nil, err
 }
 
+// mayDiffer reports whether processes may find different errors.
+func (c *inputChecker) mayDiffer(batch *Batch) bool {
+	return slices.ContainsFunc(c.all, func(k *contents.Check) bool {
+		onDevice := func(a Args) bool { return a.DeviceIn[k.Name()] != nil }
+		return !c.whole[k.Input] || slices.ContainsFunc(batch.Runs, onDevice)
+	})
+}
+
 // wrong returns what is wrong with the inputs of this process's ranks; nil for nothing. download says that device
 // tensors may be downloaded.
 func (c *inputChecker) wrong(ctx context.Context, batch *Batch, ins []int, download bool) (*fault.InputError, error) {
+	c.sum = 0
 	filled := map[*resident.DeviceTensor]bool{} // by the runs before
 	for i, a := range batch.Runs {
 		for _, k := range c.own {
@@ -82,12 +121,15 @@ func (c *inputChecker) wrong(ctx context.Context, batch *Batch, ins []int, downl
 			if data == nil {
 				continue
 			}
+			if name := k.Name(); c.peers != nil && c.whole[k.Input] && (a.In[name] != nil || a.InLocal[name] != nil) {
+				c.sum = crc32.Update(c.sum, castagnoli, data)
+			}
 			if wrong := k.Wrong(data, a.InLocal[k.Name()] == nil); wrong != nil {
 				wrong.Run = i
 				return wrong, nil
 			}
 			if t.number != 0 {
-				c.checked[k] = t
+				c.checked[k.Check] = t
 			}
 		}
 		for _, t := range a.DeviceOut {
@@ -98,33 +140,33 @@ func (c *inputChecker) wrong(ctx context.Context, batch *Batch, ins []int, downl
 }
 
 // host returns the block that a run takes from the host's memory; nil for none.
-func (c *inputChecker) host(run int, a Args, k *contents.Check, weights *Weights, ins []int) ([]byte, origin, error) {
+func (c *inputChecker) host(run int, a Args, k ownCheck, weights *Weights, ins []int) ([]byte, origin, error) {
 	io := &c.im.Inputs[k.Input]
-	if data := c.binder.frames[run].in[c.im.FirstBlock[io.Name]+k.Part]; data != nil {
+	if data := c.binder.frames[run].in[c.im.FirstBlock[io.Name]+k.part]; data != nil {
 		return data, origin{}, nil
 	}
 	t := a.host(io.Name, weights)
 	if t == nil || !slices.Contains(ins, k.Input) {
 		return nil, origin{}, nil
 	}
-	data, _, err := blocks.Cut(t, &io.Parts[k.Part], nil)
+	data, _, err := blocks.Cut(t, &io.Parts[k.part], nil)
 	return data, origin{}, err
 }
 
 // device downloads the block that a run takes from a device tensor; nil if it need not be checked.
 func (c *inputChecker) device(
-	ctx context.Context, run int, k *contents.Check, t *resident.DeviceTensor,
+	ctx context.Context, run int, k ownCheck, t *resident.DeviceTensor,
 ) ([]byte, origin, error) {
 	computed, number := t.Origin()
 	is := origin{weak.Make(t), number}
-	if computed || number != 0 && c.checked[k] == is {
+	if computed || number != 0 && c.checked[k.Check] == is {
 		return nil, origin{}, nil
 	}
 	io := &c.im.Inputs[k.Input]
-	ref := io.Parts[k.Part].Ref
+	ref := io.Parts[k.part].Ref
 	from := c.im.View(ref) // a resident's
 	if c.im.Residents[k.Input] != t {
-		from = c.binder.frames[run].deviceIn[c.im.FirstBlock[io.Name]+k.Part]
+		from = c.binder.frames[run].deviceIn[c.im.FirstBlock[io.Name]+k.part]
 	}
 	data := make([]byte, ref.Bytes())
 	if len(data) == 0 {
@@ -134,7 +176,7 @@ func (c *inputChecker) device(
 		return nil, origin{}, err
 	}
 	err := c.issuer.within(ctx, func() error {
-		return c.im.Streams[c.im.Plan.Main[k.Rank]].Download(data, from)
+		return c.im.Streams[c.im.Plan.Main[k.on]].Download(data, from)
 	})
 	if err == nil {
 		err = c.im.World.Sync(ctx)

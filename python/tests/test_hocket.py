@@ -423,6 +423,9 @@ class Several(unittest.TestCase):
     def test_bad_id(self):
         self.right(2, "bad_id")
 
+    def test_other_ids(self):
+        self.right(2, "other_ids", HOCKET_STALL_TIMEOUT="20s")
+
     def test_submesh(self):
         self.right(2, "submesh")
 
@@ -510,6 +513,25 @@ def member_bad_id():
             else:
                 raise AssertionError("not refused")
             assert s.tolist() == [[5.0, 6.0]] * (i + 1) + [[0.0, 0.0]] * (7 - i), s.tolist()
+
+
+def member_other_ids():
+    """Ids that all ranks have: a wrong one is an error of each, and ids that differ are one of both."""
+    r = hocket.rank()
+    m = hocket.load("mesh tp[2]\nfunc f(%ids: i32[2], %e: f32[1000/tp, 2]) -> f32[2, 2] {\n  %y: f32[2, 2] = embedding %ids, %e\n"
+                    "  return %y\n}\n")
+    e = floats([float(i + 1000 * r) for i in range(1000)], 500, 2)
+    for _ in range(2):
+        refused(lambda: m(ints([1, 1000]), e), "%ids[1] is 1000", "0..1000")
+        assert m(ints([1, 999]), e).tolist() == [[2.0, 3.0], [1998.0, 1999.0]]
+    if r == 1:
+        refused(lambda: m(ints([1, -1]), e), "-1")
+    try:
+        m(ints([1, 2 + r]), e)
+    except hocket.DisagreeError as e:
+        assert "ids" in str(e), e
+    else:
+        raise AssertionError("ids differ, and nothing was raised")
 
 
 def member_submesh():

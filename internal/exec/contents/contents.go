@@ -38,9 +38,8 @@ type limit struct {
 	ownHigh   int64
 }
 
-// Of returns the checks of a plan's inputs, which have no absent blocks, for all ranks. Those of ranks that are not local
-// can check nothing.
-func Of(p *plan.Plan, inputs []plan.IO, local func(rank int) bool) []*Check {
+// Of returns the checks of a plan's inputs, which have no absent blocks, for all ranks.
+func Of(p *plan.Plan, inputs []plan.IO) []*Check {
 	f := &finder{p: p, inputs: inputs}
 	var checks []*Check
 	known := map[string]bool{}
@@ -59,9 +58,6 @@ func Of(p *plan.Plan, inputs []plan.IO, local func(rank int) bool) []*Check {
 		known[key] = true
 		if c := f.find(i, ref); c != nil {
 			c.Cmd, c.Op, c.limit, c.where = i, opOf(p, &p.Cmds[i]), l, p.Where(int64(i))
-			if !local(c.Rank) {
-				c.at = nil
-			}
 			checks = append(checks, c)
 		}
 	}
@@ -286,6 +282,14 @@ func (c *Check) wrong(i int, v, high int64, whole bool, why string) *fault.Input
 	return &fault.InputError{Param: c.io.Name, Rank: c.Rank, Index: c.index(i, whole), Value: v, Low: c.limit.low,
 		High: high, Why: why, Where: c.where}
 }
+
+// Same reports whether two checks want the same of the same elements of their ranks' blocks.
+func (c *Check) Same(o *Check) bool {
+	return c.Input == o.Input && c.limit == o.limit && slices.Equal(c.casts, o.casts) && slices.Equal(c.at, o.at)
+}
+
+// Forget leaves a check that checks nothing.
+func (c *Check) Forget() { c.at = nil }
 
 // Name is the input's.
 func (c *Check) Name() string { return c.io.Name }
