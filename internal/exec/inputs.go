@@ -32,7 +32,7 @@ type inputChecker struct {
 	all     []*contents.Check // of all ranks
 	own     []ownCheck
 	checked map[*contents.Check]origin
-	// whole tells, by input, whether all ranks have the same block: then each process checks it for all ranks. sum is over the bytes of those that the batch is
+	// whole is, by input, whether all ranks have the same block: then each process checks it for all ranks. sum is over the bytes of those that the batch is
 	// given in the host's memory: processes compare it in place of the error, which all of them find then.
 	whole []bool
 	sum   uint32
