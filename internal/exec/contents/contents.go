@@ -234,7 +234,7 @@ func (c *Check) Wrong(block []byte, whole bool) *fault.InputError {
 			return c.wrong(i, v, high, whole, "")
 		}
 		if sum += v; l.most >= 0 && sum > l.most {
-			return c.wrong(i, v, high, whole, fmt.Sprintf("with those before it it comes to %d rows, of %d", sum, l.most))
+			return c.wrong(i, v, high, whole, fmt.Sprintf("the counts up to it take %d rows of %d", sum, l.most))
 		}
 		if l.row < 2 || v == -1 {
 			continue
