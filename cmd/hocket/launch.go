@@ -189,14 +189,14 @@ func separate(processes []*exec.Cmd, nodes int) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
-	token := rand.Text()
+	token, host := rand.Text(), rand.Text()
 	for node := range nodes {
 		first, end := node*len(processes)/nodes, (node+1)*len(processes)/nodes
 		for rank := first; rank < end; rank++ {
 			c := processes[rank]
 			c.Env = append(c.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN="+token, fmt.Sprint("HOCKET_NODE=", node),
 				fmt.Sprint("HOCKET_LOCAL_RANK=", rank-first), fmt.Sprint("HOCKET_LOCAL_WORLD_SIZE=", end-first),
-				fmt.Sprintf("NCCL_HOSTID=%s-%d", token[:8], node)) // NCCL, too, keeps to memory of a node
+				fmt.Sprintf("NCCL_HOSTID=%s-%d", host, node)) // NCCL, too, keeps to memory of a node
 		}
 	}
 	processes[0].ExtraFiles = []*os.File{meeting}

@@ -17,7 +17,6 @@ const (
 	kindAgreement = 'a' // sequence number, length of the step, step, value
 	kindExport    = 'e' // a key, with a file
 	kindPulse     = 'p' // beats, steps, command, text of the last step: the page, between nodes
-	kindToken     = 'k' // the first message of a link between nodes
 	kindArrival   = 'n' // JSON of an arrival, to process 0 and, one for each process, from it
 	kindWanted    = 'w' // wire, bytes
 	kindData      = 'd' // wire, bytes
@@ -27,9 +26,10 @@ const (
 
 	maxStep    = 256
 	maxKey     = 256
+	minToken   = 16 // bytes: a shorter one could be guessed from a proof
 	maxToken   = 1 << 10
 	dataHeader = 1 + 8
-	tcpPayload = 32 << 10 // bytes of data in a message between nodes
+	tcpPayload = 32<<10 - 4 - dataHeader // bytes of data in a message between nodes: a message is two records of TLS
 	maxMessage = 1 + 8 + 2 + maxStep + MaxValue
 )
 
@@ -58,7 +58,6 @@ type (
 		beats, steps, at uint64
 		text             string // of the last step
 	}
-	token   struct{ text string }
 	arrival struct {
 		hello
 		Node string // its name
@@ -110,8 +109,6 @@ func (p pulse) encode() []byte {
 	}
 	return append(b, p.text...)
 }
-
-func (t token) encode() []byte { return append([]byte{kindToken}, t.text...) }
 
 func (a arrival) encode() []byte {
 	text, err := json.Marshal(a)
@@ -178,10 +175,6 @@ func decode(packet []byte) (message, error) {
 		if 3*8 <= len(body) && len(body) <= 3*8+stepText {
 			u := binary.LittleEndian.Uint64
 			return pulse{u(body), u(body[8:]), u(body[16:]), string(body[24:])}, nil
-		}
-	case kindToken:
-		if len(body) <= maxToken {
-			return token{string(body)}, nil
 		}
 	case kindArrival:
 		var a arrival
