@@ -76,9 +76,9 @@ func (p *harmful) round(t *testing.T, id string) error {
 	errs := make([]error, len(all))
 	var group sync.WaitGroup
 	for r, o := range all {
-		o.ID, o.JoinTimeout, o.StallTimeout = id, 2*time.Second, 2*time.Second
-		if p.at < 0 {
-			o.JoinTimeout, o.StallTimeout = time.Minute, time.Minute
+		o.ID, o.JoinTimeout, o.StallTimeout = id, time.Minute, 2*time.Second
+		if 0 <= p.at && p.at < 10 { // perhaps nobody can join
+			o.JoinTimeout = 5 * time.Second
 		}
 		group.Go(func() {
 			w, err := Join(context.Background(), o)
