@@ -28,6 +28,8 @@ const (
 	endsAfter = 2 * time.Second
 	// killedAfter is how long those have that were asked to end.
 	killedAfter = 2 * time.Second
+	// mostSignals is how many signals processes are sent that do not end: a broken driver can keep them from it.
+	mostSignals = 3
 )
 
 func (a *app) launchCommand() *cobra.Command {
@@ -77,7 +79,7 @@ torchrun --no-python, mpirun and srun start such processes, too.`,
 		a.bounded.Store(true)
 		end, second := leader(c.Context())
 		if !second {
-			return supervise()
+			return supervise(c.Context())
 		}
 		return a.launch(end, n, nodes, words)
 	}
@@ -186,12 +188,12 @@ func (l *launched) wait(end <-chan struct{}) error {
 	signal.Notify(make(chan os.Signal, 1), endings()...) // a second one does not end launch before the others
 	var why error
 	var late <-chan time.Time
-	next := syscall.SIGTERM
+	next, sent := syscall.SIGTERM, 0
 	running := make(map[int]int) // pids by rank
 	for rank, c := range l.all {
 		running[rank] = c.Process.Pid
 	}
-	for len(running) > 0 {
+	for len(running) > 0 && sent <= mostSignals {
 		select {
 		case x := <-l.over:
 			delete(running, x.rank)
@@ -205,6 +207,7 @@ func (l *launched) wait(end <-chan struct{}) error {
 			late = time.After(killedAfter)
 			signalAll(l.all, next)
 			next = syscall.SIGKILL
+			sent++
 		case <-children:
 			reap(l.all)
 		case <-tick.C:
@@ -216,12 +219,11 @@ func (l *launched) wait(end <-chan struct{}) error {
 			next, late = syscall.SIGKILL, time.After(0)
 		}
 	}
-	err := endOffspring(l.all, syscall.SIGTERM)
-	l.output.Wait()
-	if why != nil {
-		return why
+	if err := endOffspring(l.all, syscall.SIGTERM); err != nil {
+		return err // its output would be waited for, too
 	}
-	return err
+	l.output.Wait()
+	return why
 }
 
 // ranklist names ranks in their order.

@@ -55,15 +55,16 @@ func leader(ctx context.Context) (<-chan struct{}, bool) {
 // adopt makes this process the parent of descendants whose own parent ends.
 func adopt() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
-// supervise is the first process: it starts the second and waits for it.
-func supervise() error {
+// supervise is the first process: it starts the second and waits for it, once interrupted no longer than that one may
+// take.
+func supervise(ctx context.Context) error {
 	lead, held, err := os.Pipe()
 	if err != nil {
 		return &failure{code: exitMachine, kind: "machine", err: err}
 	}
 	defer held.Close()
 	adopt()
-	signals := make(chan os.Signal, 1)
+	signals := make(chan os.Signal, 1) // a second one ends this process no sooner than the others
 	signal.Notify(signals, append(endings(), syscall.SIGQUIT)...)
 	defer signal.Stop(signals)
 	c := exec.Command("/proc/self/exe")
@@ -79,6 +80,7 @@ func supervise() error {
 		_ = c.Wait() // its state says more
 		close(over)
 	}()
+	interrupted, late := ctx.Done(), (<-chan time.Time)(nil)
 	for {
 		select {
 		case <-over:
@@ -91,11 +93,14 @@ func supervise() error {
 					err: fmt.Errorf("launch's second process was ended: %v", c.ProcessState)}
 			}
 			return err
+		case <-interrupted:
+			held.Close()
+			interrupted, late = nil, time.After(10*killedAfter)
+		case <-late: // it is stopped
+			_ = c.Process.Kill()
 		case s := <-signals:
 			if s == syscall.SIGQUIT {
 				_ = c.Process.Signal(s) // it prints where it is
-			} else {
-				held.Close()
 			}
 		}
 	}

@@ -197,6 +197,7 @@ const (
 type launchCase struct {
 	wrapper, fault, phase string
 	rank, nodes           int
+	after                 time.Duration // the start of launch, of what happens early
 }
 
 func (c launchCase) String() string {
@@ -240,6 +241,9 @@ func TestLaunchFaults(t *testing.T) {
 				}
 				cases = append(cases, launchCase{wrapper: wrapper, fault: fault, phase: phase})
 			}
+			if strings.HasSuffix(fault, "to launch") {
+				cases = append(cases, launchCase{wrapper: wrapper, fault: fault, phase: "early"})
+			}
 		}
 	}
 	slices.SortFunc(cases, func(a, b launchCase) int { return strings.Compare(a.String(), b.String()) })
@@ -250,7 +254,7 @@ func TestLaunchFaults(t *testing.T) {
 	var running sync.WaitGroup
 	for i := range longtest.Of(24, 1000) {
 		c := cases[i%len(cases)]
-		c.rank, c.nodes = rng.IntN(3), 1+rng.IntN(2)
+		c.rank, c.nodes, c.after = rng.IntN(3), 1+rng.IntN(2), time.Duration(rng.IntN(200))*time.Millisecond
 		free <- struct{}{}
 		running.Go(func() {
 			defer func() { <-free }()
@@ -267,7 +271,7 @@ func TestLaunchFaults(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			key := c.fault
-			if c.phase == "start" || c.phase == "left" {
+			if c.phase == "start" || c.phase == "left" || c.phase == "early" {
 				key += ", " + c.phase
 			}
 			if most, _ := worst.LoadOrStore(key, took); took > most.(time.Duration) {
@@ -317,7 +321,10 @@ func (c launchCase) try(t *testing.T) (took time.Duration, err error) {
 		}
 		<-over
 	}()
-	if c.fault != "none" {
+	switch {
+	case c.phase == "early":
+		time.Sleep(c.after)
+	case c.fault != "none":
 		for {
 			if info, err := os.Stat(filepath.Join(l.Dir, faultFile)); err == nil {
 				began = info.ModTime()
@@ -329,7 +336,7 @@ func (c launchCase) try(t *testing.T) (took time.Duration, err error) {
 			time.Sleep(5 * time.Millisecond)
 		}
 	}
-	if err := c.attack(l.Process.Pid, mark); err != nil {
+	if err := c.attack(l); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return 0, fmt.Errorf("%w:\n%s", err, said())
 	}
 	late := time.After(10 * c.within())
@@ -349,6 +356,9 @@ func (c launchCase) try(t *testing.T) (took time.Duration, err error) {
 		err = fmt.Errorf("process %d (%q) is left:\n%s", pid, name, said())
 	}
 	code, text := l.ProcessState.ExitCode(), said()
+	if c.phase == "early" && (code == 0 || code == -1) {
+		return took, err // launch had ended, or had not begun to wait for signals
+	}
 	switch {
 	case err != nil:
 	case !slices.Contains(launchFaults[c.fault], code):
@@ -363,38 +373,32 @@ func (c launchCase) try(t *testing.T) (took time.Duration, err error) {
 }
 
 // attack does what does not happen inside a rank.
-func (c launchCase) attack(launch int, mark string) error {
+func (c launchCase) attack(l *exec.Cmd) error {
 	words := strings.SplitN(c.fault, " to ", 2)
 	if len(words) == 1 {
 		return nil
 	}
 	s := map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP,
 		"KILL": syscall.SIGKILL}[words[0]]
-	target := launch
-	if words[1] != "launch" {
-		second := offspring()[launch]
-		if len(second) != 1 {
-			return fmt.Errorf("launch has %d children", len(second))
-		}
-		target = second[0].pid
+	if words[1] == "launch" {
+		return l.Process.Signal(s) // of one that has ended the number may be another's
 	}
-	if words[1] == "the wrapper" {
-		want := fmt.Sprint("HOCKET_RANK=", c.rank)
-		target = 0
-		for _, p := range offspring()[second(launch)] {
-			if slices.Contains(environ(p.pid), want) && !strings.Contains(commandLine(p.pid), "sleep") {
-				target = p.pid
-			}
-		}
-		if target == 0 {
-			return errors.New("there is no wrapper")
+	now := offspring()
+	second := now[l.Process.Pid]
+	if len(second) != 1 {
+		return fmt.Errorf("launch has %d children", len(second))
+	}
+	if words[1] != "the wrapper" {
+		return syscall.Kill(second[0].pid, s)
+	}
+	want := fmt.Sprint("HOCKET_RANK=", c.rank)
+	for _, p := range now[second[0].pid] {
+		if slices.Contains(environ(p.pid), want) && !strings.Contains(commandLine(p.pid), "sleep") {
+			return syscall.Kill(p.pid, s)
 		}
 	}
-	return syscall.Kill(target, s)
+	return errors.New("there is no wrapper")
 }
-
-// second returns the only child of a launch.
-func second(launch int) int { return offspring()[launch][0].pid }
 
 func environ(pid int) []string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))

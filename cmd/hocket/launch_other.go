@@ -13,7 +13,7 @@ import (
 // process, and what a launched process has started itself is not known.
 func leader(ctx context.Context) (<-chan struct{}, bool) { return ctx.Done(), true }
 
-func supervise() error { panic("launch is one process") }
+func supervise(context.Context) error { panic("launch is one process") }
 
 // dieWithParent does nothing where systems have no such thing.
 func dieWithParent(*exec.Cmd) {}
