@@ -186,7 +186,9 @@ func (l *launched) wait(end <-chan struct{}) error {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
 	signal.Notify(make(chan os.Signal, 1), endings()...) // a second one does not end launch before the others
+	first := -1                                          // that failed
 	var why error
+	exits := make([]exit, len(l.all)) // by rank
 	var late <-chan time.Time
 	next, sent := syscall.SIGTERM, 0
 	running := make(map[int]int) // pids by rank
@@ -197,8 +199,9 @@ func (l *launched) wait(end <-chan struct{}) error {
 		select {
 		case x := <-l.over:
 			delete(running, x.rank)
-			if why == nil && (x.err != nil || !x.state.Success()) {
-				why, late = x.failure(len(l.all)), time.After(endsAfter)
+			exits[x.rank] = x
+			if first < 0 && why == nil && (x.err != nil || !x.state.Success()) {
+				first, late = x.rank, time.After(endsAfter)
 			}
 		case <-end:
 			end, late = nil, time.After(0)
@@ -211,11 +214,11 @@ func (l *launched) wait(end <-chan struct{}) error {
 		case <-children:
 			reap(l.all)
 		case <-tick.C:
-			if why != nil || len(running) == len(l.all) || !l.standStill(running, int(l.stall/beat)) {
+			if first >= 0 || why != nil || len(running) == len(l.all) || !l.standStill(running, int(l.stall/beat)) {
 				continue
 			}
 			why = &failure{code: exitMachine, kind: "process", err: fmt.Errorf("process %s of %d was killed: it had been "+
-				"stopped for %v while others had exited", ranklist(running), len(l.all), l.stall)}
+				"stopped for %v while others had exited", rankList(running), len(l.all), l.stall)}
 			next, late = syscall.SIGKILL, time.After(0)
 		}
 	}
@@ -223,12 +226,15 @@ func (l *launched) wait(end <-chan struct{}) error {
 		return err // its output would be waited for, too
 	}
 	l.output.Wait()
+	if first >= 0 && why == nil {
+		return exits[first].failure(len(l.all))
+	}
 	return why
 }
 
-// ranklist names ranks in their order.
-func ranklist(running map[int]int) string {
-	return strings.Trim(fmt.Sprint(slices.Sorted(maps.Keys(running))), "[]")
+// rankList names ranks in their order.
+func rankList(running map[int]int) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(slices.Sorted(maps.Keys(running))), " ", ", "), "[]")
 }
 
 // standStill looks at the processes that have not ended, and reports whether all of them have stood still for more
