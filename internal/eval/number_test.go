@@ -300,7 +300,7 @@ func TestElementwiseBound(t *testing.T) {
 		for op, f := range apply {
 			for _, errs := range []bool{false, true} {
 				scale := math.Ldexp(1, rng.IntN(6))
-				at := attrs{value: scalar{f: 0.1 * scale}}
+				at := attrs{numbers: []scalar{{f: 0.1 * scale}}}
 				a, b := randomArray(rng, dt, errs, 200), randomArray(rng, dt, errs, 200)
 				for i := range a.f {
 					a.f[i] *= scale // a power of two: still of the type
@@ -315,7 +315,7 @@ func TestElementwiseBound(t *testing.T) {
 				}
 				for i := range y.len() {
 					for range 10 {
-						c := at.value.f
+						c := at.numbers[0].f
 						if dt != ir.F64 && rng.IntN(2) == 0 {
 							c = float64(float32(c))
 						}

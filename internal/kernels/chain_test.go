@@ -23,15 +23,15 @@ func randomChain(rng *rand.Rand, ins []ir.DType, length int) []device.Link {
 	}
 	var links []device.Link
 	for len(links) < length {
-		l := device.Link{Op: ops[rng.IntN(len(ops))], Value: -1.5}
+		l := device.Link{Op: ops[rng.IntN(len(ops))], Numbers: ir.Reals(-1.5)}
 		a := rng.IntN(len(args))
 		if len(links) > 0 && rng.IntN(4) > 0 {
 			a = len(args) - 1 // mostly what came last
 		}
 		l.Args, l.DType = []int{args[a]}, types[a]
-		if p := pointwises[l.Op]; p.noInts && l.DType.IsInt() {
+		if info := l.Op.Info(); info.Floats && l.DType.IsInt() {
 			continue
-		} else if p.operands == 2 {
+		} else if info.MinArgs == 2 {
 			var alike []int
 			for i, dt := range types {
 				if dt == l.DType {
@@ -44,7 +44,7 @@ func randomChain(rng *rand.Rand, ins []ir.DType, length int) []device.Link {
 			l.DType = ir.DTypes()[rng.IntN(len(ir.DTypes()))]
 		}
 		if l.DType.IsInt() {
-			l.Int, l.HasInt = -3, true
+			l.Numbers = []ir.Number{ir.Whole(-3)}
 		}
 		types, args = append(types, l.DType), append(args, ^len(links))
 		links = append(links, l)
@@ -92,7 +92,7 @@ func TestChains(t *testing.T) {
 		}
 		var results []Operand
 		for _, l := range links {
-			p := Problem{Op: l.Op, Out: b.room(l.DType, layouts[0], shape...), Value: l.Value, Int: l.Int, HasInt: l.HasInt}
+			p := Problem{Op: l.Op, Out: b.room(l.DType, layouts[0], shape...), Attrs: ir.Attrs{Numbers: l.Numbers}}
 			for _, a := range l.Args {
 				p.Ins = append(p.Ins, at(a, results))
 			}
@@ -148,7 +148,7 @@ func TestChainRefused(t *testing.T) {
 		"no operand 1":          {Links: []device.Link{link(ir.OpNeg, ir.F32, 1)}},
 		"no operand -1":         {Links: []device.Link{link(ir.OpNeg, ir.F32, ^0)}},
 		"1 operands, 2":         {Links: []device.Link{link(ir.OpAdd, ir.F32, 0)}},
-		"cannot stand":          {Links: []device.Link{link(ir.OpSoftmax, ir.F32, 0)}},
+		"not elementwise":       {Links: []device.Link{link(ir.OpSoftmax, ir.F32, 0)}},
 		"a result of bf16":      {Links: []device.Link{link(ir.OpNeg, ir.BF16, 0)}},
 		"the result is f32":     {Links: []device.Link{link(ir.OpCast, ir.BF16, 0)}},
 		"no meaning for i32":    {Links: []device.Link{link(ir.OpExp, ir.I32, 1)}, Ins: []Operand{x, i}},
@@ -164,7 +164,7 @@ func TestChainRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", want, err)
 		}
-		if unsupported := want == "cannot stand"; errors.Is(err, device.ErrUnsupported) != unsupported {
+		if unsupported := want == "not elementwise"; errors.Is(err, device.ErrUnsupported) != unsupported {
 			t.Errorf("%q: unsupported is %v", want, !unsupported)
 		}
 	}

@@ -83,12 +83,12 @@ func drawLinks(rng *rand.Rand, ins []device.View) []device.Link {
 		if rng.IntN(3) == 0 {
 			a = rng.IntN(len(args))
 		}
-		l := device.Link{Op: op.op, Args: []int{args[a]}, DType: types[a], Value: -1.5}
+		l := device.Link{Op: op.op, Args: []int{args[a]}, DType: types[a], Numbers: ir.Reals(-1.5)}
 		switch {
 		case l.DType.IsInt() && (op.op == ir.OpGelu || op.op == ir.OpSilu):
 			continue
 		case l.DType.IsInt():
-			l.Value, l.Int, l.HasInt = -3, -3, true
+			l.Numbers = []ir.Number{ir.Whole(-3)}
 		}
 		if op.op == ir.OpCast {
 			l.DType = []ir.DType{ir.F32, ir.BF16, ir.F16, ir.I32}[rng.IntN(4)]
@@ -111,7 +111,7 @@ func (r *rig) fused(what string, ins []device.View, links []device.Link, l layou
 	var results []device.View
 	for _, link := range links {
 		v := r.empty(0, link.DType, shape...)
-		k := device.Kernel{Op: link.Op, Outs: []device.View{v}, Value: link.Value, Int: link.Int, HasInt: link.HasInt}
+		k := device.Kernel{Op: link.Op, Outs: []device.View{v}, Attrs: ir.Attrs{Numbers: link.Numbers}}
 		for _, a := range link.Args {
 			if a < 0 {
 				k.Ins = append(k.Ins, results[^a])
