@@ -15,7 +15,12 @@ import (
 
 // randomChain draws links over operands of some types.
 func randomChain(rng *rand.Rand, ins []ir.DType, length int) []device.Link {
-	ops := []ir.Op{ir.OpCast, ir.OpCopy, ir.OpAdd, ir.OpSub, ir.OpMul, ir.OpDiv, ir.OpNeg, ir.OpScale, ir.OpRelu, ir.OpGelu, ir.OpSilu, ir.OpExp, ir.OpRsqrt}
+	ops := []ir.Op{ir.OpCast, ir.OpCopy}
+	for op, info := range elementwiseOps() {
+		if info.MinArgs > 0 {
+			ops = append(ops, op)
+		}
+	}
 	types := slices.Clone(ins)
 	args := make([]int, len(ins))
 	for i := range args {
@@ -23,7 +28,7 @@ func randomChain(rng *rand.Rand, ins []ir.DType, length int) []device.Link {
 	}
 	var links []device.Link
 	for len(links) < length {
-		l := device.Link{Op: ops[rng.IntN(len(ops))], Numbers: ir.Reals(-1.5)}
+		l := device.Link{Op: ops[rng.IntN(len(ops))], Numbers: ir.Reals(-1.5, 2.5)}
 		a := rng.IntN(len(args))
 		if len(links) > 0 && rng.IntN(4) > 0 {
 			a = len(args) - 1 // mostly what came last
@@ -44,7 +49,7 @@ func randomChain(rng *rand.Rand, ins []ir.DType, length int) []device.Link {
 			l.DType = ir.DTypes()[rng.IntN(len(ir.DTypes()))]
 		}
 		if l.DType.IsInt() {
-			l.Numbers = []ir.Number{ir.Whole(-3)}
+			l.Numbers = someNumbers
 		}
 		types, args = append(types, l.DType), append(args, ^len(links))
 		links = append(links, l)

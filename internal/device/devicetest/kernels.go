@@ -3,8 +3,10 @@ package devicetest
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/pointwise"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -92,27 +94,27 @@ func (r *rig) types(ranks int, f func(r *rig, dt ir.DType)) {
 	}
 }
 
-// pointwise is an elementwise operation in float64.
-type pointwise struct {
-	op   ir.Op
-	args int
-	by   float64
-	f    func(a, b float64) float64
+// elementCase is an elementwise operation in float64. Where numbers are set they are its numeric attributes.
+type elementCase struct {
+	op      ir.Op
+	args    int
+	numbers []float64
+	f       func(a, b float64) float64
 }
 
-var pointwises = []pointwise{
-	{ir.OpAdd, 2, 0, func(a, b float64) float64 { return a + b }},
-	{ir.OpSub, 2, 0, func(a, b float64) float64 { return a - b }},
-	{ir.OpMul, 2, 0, func(a, b float64) float64 { return a * b }},
-	{ir.OpNeg, 1, 0, func(a, _ float64) float64 { return -a }},
-	{ir.OpScale, 1, 3, func(a, _ float64) float64 { return a * 3 }},
-	{ir.OpRelu, 1, 0, func(a, _ float64) float64 { return max(a, 0) }},
-	{ir.OpCopy, 1, 0, func(a, _ float64) float64 { return a }},
-	{ir.OpExpand, 1, 0, func(a, _ float64) float64 { return a }},
-	{ir.OpFill, 0, -5, func(_, _ float64) float64 { return -5 }},
+var pointwises = []elementCase{
+	{ir.OpAdd, 2, nil, func(a, b float64) float64 { return a + b }},
+	{ir.OpSub, 2, nil, func(a, b float64) float64 { return a - b }},
+	{ir.OpMul, 2, nil, func(a, b float64) float64 { return a * b }},
+	{ir.OpNeg, 1, nil, func(a, _ float64) float64 { return -a }},
+	{ir.OpScale, 1, []float64{3}, func(a, _ float64) float64 { return a * 3 }},
+	{ir.OpRelu, 1, nil, func(a, _ float64) float64 { return max(a, 0) }},
+	{ir.OpCopy, 1, nil, func(a, _ float64) float64 { return a }},
+	{ir.OpExpand, 1, nil, func(a, _ float64) float64 { return a }},
+	{ir.OpFill, 0, []float64{-5}, func(_, _ float64) float64 { return -5 }},
 }
 
-func (p pointwise) of(ins []host, n int64) answer {
+func (p elementCase) of(ins []host, n int64) answer {
 	a := answer{vals: make([]float64, n)}
 	for i := range a.vals {
 		var x [2]float64
@@ -125,6 +127,12 @@ func (p pointwise) of(ins []host, n int64) answer {
 }
 
 func testElementwise(r *rig) {
+	for _, op := range ir.Ops() {
+		tested := func(p elementCase) bool { return p.op == op }
+		if _, is := pointwise.Of(op); is && !slices.ContainsFunc(pointwises, tested) && !slices.ContainsFunc(functions, tested) {
+			r.Errorf("there is no test case of %s", op)
+		}
+	}
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		for _, shape := range append(someShapes, []int64{70001}) {
 			if elements(shape) > 70000 && l.name != "dense" {
@@ -136,7 +144,10 @@ func testElementwise(r *rig) {
 				for range p.args {
 					ins = append(ins, random(rng, dt, shape...))
 				}
-				k := device.Kernel{Op: p.op, Attrs: ir.Attrs{Numbers: []ir.Number{ir.Whole(int64(p.by))}}}
+				k := device.Kernel{Op: p.op}
+				for _, n := range p.numbers {
+					k.Numbers = append(k.Numbers, ir.Whole(int64(n)))
+				}
 				r.check(p.op.String(), k, l, p.of(ins, elements(shape)), dt, shape, ins...)
 			}
 		}
@@ -145,12 +156,12 @@ func testElementwise(r *rig) {
 
 // functions are floating-point functions in float64; the domain of rsqrt is
 // positive.
-var functions = []pointwise{
-	{ir.OpGelu, 1, 0, func(a, _ float64) float64 { return a / 2 * (1 + math.Erf(a/math.Sqrt2)) }},
-	{ir.OpSilu, 1, 0, func(a, _ float64) float64 { return a / (1 + math.Exp(-a)) }},
-	{ir.OpExp, 1, 0, func(a, _ float64) float64 { return math.Exp(a) }},
-	{ir.OpRsqrt, 1, 0, func(a, _ float64) float64 { return 1 / math.Sqrt(a) }},
-	{ir.OpDiv, 2, 0, func(a, b float64) float64 { return a / b }},
+var functions = []elementCase{
+	{ir.OpGelu, 1, nil, func(a, _ float64) float64 { return a / 2 * (1 + math.Erf(a/math.Sqrt2)) }},
+	{ir.OpSilu, 1, nil, func(a, _ float64) float64 { return a / (1 + math.Exp(-a)) }},
+	{ir.OpExp, 1, nil, func(a, _ float64) float64 { return math.Exp(a) }},
+	{ir.OpRsqrt, 1, nil, func(a, _ float64) float64 { return 1 / math.Sqrt(a) }},
+	{ir.OpDiv, 2, nil, func(a, b float64) float64 { return a / b }},
 }
 
 func testFunctions(r *rig) {
