@@ -273,6 +273,7 @@ var generators = map[Op]func(*brute){
 	OpSilu:  unaryCase("silu", func(p int64) int64 { return p*p*p - 7 }),
 	OpExp:   unaryCase("exp", func(p int64) int64 { return p*p - 5 }),
 	OpRsqrt: unaryCase("rsqrt", func(p int64) int64 { return p*p + 3 }),
+	OpClamp: unaryCase("clamp", func(p int64) int64 { return min(max(p, -3), 5) }),
 	OpCast:  unaryCase("cast", func(p int64) int64 { return p }),
 	OpSum:   reduceCase("sum", Sum),
 	OpMax:   reduceCase("max", Max),
@@ -570,6 +571,9 @@ func unaryCase(name string, f func(int64) int64) func(*brute) {
 		b.stmt = result + " = " + name + " " + b.operand(shape)
 		if name == "scale" {
 			b.stmt += ", by=-3"
+		}
+		if name == "clamp" {
+			b.stmt += ", lo=-3, hi=5"
 		}
 		b.op = func(a []*nd, _ []int) *nd { return a[0].mapped(f) }
 	}

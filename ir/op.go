@@ -25,6 +25,7 @@ const (
 	OpSilu // x·σ(x)
 	OpExp
 	OpRsqrt // 1/√x
+	OpClamp // between lo and hi
 	OpSum   // over axis= (one or several), which disappear
 	OpMax
 	OpMin
@@ -230,6 +231,9 @@ var opTable = [numOps]OpInfo{
 	OpSilu:  floats(elementwise("silu", 1, "a·σ(a) = a / (1 + exp(-a))")),
 	OpExp:   floats(elementwise("exp", 1, "e to the power of a")),
 	OpRsqrt: floats(elementwise("rsqrt", 1, "1 / √a")),
+	OpClamp: elementwise("clamp", 1, "min(max(a, lo), hi)",
+		AttrSpec{Name: "lo", Kind: AttrNumber, Required: true, Doc: "the smallest result"},
+		AttrSpec{Name: "hi", Kind: AttrNumber, Required: true, Doc: "the largest result; it wins where it is below lo"}),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},

@@ -373,6 +373,14 @@ func selected(y, e float64) float64 {
 	return e
 }
 
+// clamped is the rule of clamp: rounding is monotone, so the result is x between the rounded bounds.
+func clamped(dt ir.DType, x, ex, lo, hi float64) (y, e float64) {
+	lo, elo := single(dt, lo)
+	hi, ehi := single(dt, hi)
+	y = min(max(x, lo), hi)
+	return y, selected(y, ex+elo+ehi)
+}
+
 // wrap takes an integer result to its type as two's complement does.
 func wrap(dt ir.DType, v int64) int64 {
 	if dt == ir.I32 {

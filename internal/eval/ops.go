@@ -166,6 +166,8 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 		case ir.OpRelu:
 			y = max(a, 0)
 			e = selected(y, ea)
+		case ir.OpClamp:
+			y, e = clamped(dt, a, ea, at.number(0).f, at.number(1).f)
 		case ir.OpGelu:
 			y, e = gelu(dt, a, ea)
 		case ir.OpSilu:
@@ -287,6 +289,8 @@ func pointwiseInt(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error)
 			y = -a
 		case ir.OpRelu:
 			y = max(a, 0)
+		case ir.OpClamp:
+			y = min(max(a, at.number(0).n), at.number(1).n)
 		default:
 			return nil, fmt.Errorf("%v has no integer form", op)
 		}

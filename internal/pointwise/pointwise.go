@@ -71,6 +71,11 @@ var table = map[ir.Op]Op{
 		Int:   func(x, _ []int64) int64 { return max(x[0], 0) },
 		CUDA:  "most(a, (A)0)",
 	},
+	ir.OpClamp: { // NaN stays
+		Float: func(x, c []float64) float64 { return min(max(x[0], c[0]), c[1]) },
+		Int:   func(x, c []int64) int64 { return min(max(x[0], c[0]), c[1]) },
+		CUDA:  "least(most(a, lo), hi)",
+	},
 	ir.OpGelu: { // x/2·erfc(-x/√2) keeps the digits of the lower tail, unlike 1+erf
 		Float:    func(x, _ []float64) float64 { return x[0] / 2 * math.Erfc(-x[0]/math.Sqrt2) },
 		CUDA:     "gelu(a)",

@@ -109,6 +109,7 @@ var pointwises = []elementCase{
 	{ir.OpNeg, 1, nil, func(a, _ float64) float64 { return -a }},
 	{ir.OpScale, 1, []float64{3}, func(a, _ float64) float64 { return a * 3 }},
 	{ir.OpRelu, 1, nil, func(a, _ float64) float64 { return max(a, 0) }},
+	{ir.OpClamp, 1, []float64{-2, 3}, func(a, _ float64) float64 { return min(max(a, -2), 3) }},
 	{ir.OpCopy, 1, nil, func(a, _ float64) float64 { return a }},
 	{ir.OpExpand, 1, nil, func(a, _ float64) float64 { return a }},
 	{ir.OpFill, 0, []float64{-5}, func(_, _ float64) float64 { return -5 }},
