@@ -26,7 +26,8 @@ const (
 	OpExp
 	OpRsqrt // 1/√x
 	OpClamp // between lo and hi
-	OpSum   // over axis= (one or several), which disappear
+	OpSoftplus
+	OpSum // over axis= (one or several), which disappear
 	OpMax
 	OpMin
 	OpMean
@@ -234,6 +235,7 @@ var opTable = [numOps]OpInfo{
 	OpClamp: elementwise("clamp", 1, "min(max(a, lo), hi)",
 		AttrSpec{Name: "lo", Kind: AttrNumber, Required: true, Doc: "the smallest result"},
 		AttrSpec{Name: "hi", Kind: AttrNumber, Required: true, Doc: "the largest result; it wins where it is below lo"}),
+	OpSoftplus: floats(elementwise("softplus", 1, "log(1 + exp(a))")),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},

@@ -172,6 +172,8 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			y, e = gelu(dt, a, ea)
 		case ir.OpSilu:
 			y, e = silu(dt, a, ea)
+		case ir.OpSoftplus:
+			y, e = softplus(dt, a, ea)
 		case ir.OpExp:
 			y, e = exponential(dt, a, ea)
 		case ir.OpRsqrt:

@@ -76,6 +76,11 @@ var table = map[ir.Op]Op{
 		Int:   func(x, c []int64) int64 { return min(max(x[0], c[0]), c[1]) },
 		CUDA:  "least(most(a, lo), hi)",
 	},
+	ir.OpSoftplus: { // the exponential of a number that is not positive does not overflow
+		Float:    func(x, _ []float64) float64 { return max(x[0], 0) + math.Log1p(math.Exp(-math.Abs(x[0]))) },
+		CUDA:     "most(a, (M)0) + log1pOf(expOf(a > 0 ? -a : a))",
+		Function: true,
+	},
 	ir.OpGelu: { // x/2·erfc(-x/√2) keeps the digits of the lower tail, unlike 1+erf
 		Float:    func(x, _ []float64) float64 { return x[0] / 2 * math.Erfc(-x[0]/math.Sqrt2) },
 		CUDA:     "gelu(a)",

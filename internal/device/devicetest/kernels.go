@@ -160,6 +160,7 @@ func testElementwise(r *rig) {
 var functions = []elementCase{
 	{ir.OpGelu, 1, nil, func(a, _ float64) float64 { return a / 2 * (1 + math.Erf(a/math.Sqrt2)) }},
 	{ir.OpSilu, 1, nil, func(a, _ float64) float64 { return a / (1 + math.Exp(-a)) }},
+	{ir.OpSoftplus, 1, nil, func(a, _ float64) float64 { return math.Log1p(math.Exp(-math.Abs(a))) + max(a, 0) }},
 	{ir.OpExp, 1, nil, func(a, _ float64) float64 { return math.Exp(a) }},
 	{ir.OpRsqrt, 1, nil, func(a, _ float64) float64 { return 1 / math.Sqrt(a) }},
 	{ir.OpDiv, 2, nil, func(a, b float64) float64 { return a / b }},
