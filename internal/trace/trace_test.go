@@ -91,10 +91,12 @@ func TestCritical(t *testing.T) {
 // another stream.
 func TestCriticalWait(t *testing.T) {
 	tr := &Trace{Ranks: 2, Events: []Event{
-		{ID: 0, Rank: 0, Stream: "main", Name: "wait", Class: Sync, Start: 0, End: 50, Group: NoGroup},
+		{ID: 0, Rank: 0, Stream: "main", Name: "wait", Class: Sync, Start: 0, End: 50, Group: NoGroup,
+			Tie: &Tie{Counter: "%c[1]", Count: 1, Peer: -1}},
 		{ID: 1, Rank: 0, Stream: "main", Name: "linear", Class: Compute, Start: 50, End: 60, Group: NoGroup},
 		{ID: 2, Rank: 1, Stream: "%p", Name: "put", Class: Comm, Start: 10, End: 45, Group: NoGroup},
-		{ID: 3, Rank: 1, Stream: "%p", Name: "signal", Class: Sync, Start: 45, End: 50, Group: NoGroup},
+		{ID: 3, Rank: 1, Stream: "%p", Name: "signal", Class: Sync, Start: 45, End: 50, Group: NoGroup,
+			Tie: &Tie{Counter: "%c[1]", Peer: 0}},
 		{ID: 4, Rank: 1, Stream: "main", Name: "linear", Class: Compute, Start: 0, End: 55, Group: NoGroup},
 	}}
 	var path []int64

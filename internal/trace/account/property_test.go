@@ -84,6 +84,9 @@ func TestProperties(t *testing.T) {
 			}
 		}
 		r := Of(w.trace, 0)
+		if err := newFacts(r).all(r); err != nil {
+			t.Fatal(err)
+		}
 		if len(r.Collectives) != len(w.arrive) || r.Untold != "" {
 			t.Fatalf("%d collectives of %d: %q, %+v", len(r.Collectives), len(w.arrive), r.Untold, r.Problems)
 		}

@@ -65,10 +65,11 @@ func (a *accounting) expose() {
 type Idle struct {
 	Rank    int     `json:"rank"`
 	TotalUS float64 `json:"total_us"`
-	// HostUS: the host had not issued what came next. EventUS: the stream waited for
-	// another. LaunchUS: what came next was issued, and began a little later. UnknownUS: the
-	// profile does not say when things were issued.
+	// HostUS: the host had not issued what came next. SignalUS: a stream waited for a signal of another rank.
+	// EventUS: a stream waited for another of its rank, and none for a signal. LaunchUS: the rest of a gap, where
+	// that is short. UnknownUS: the profile does not say.
 	HostUS    float64 `json:"host_us"`
+	SignalUS  float64 `json:"signal_us"`
 	EventUS   float64 `json:"event_us"`
 	LaunchUS  float64 `json:"launch_us"`
 	UnknownUS float64 `json:"unknown_us"`
@@ -80,26 +81,32 @@ type Idle struct {
 const launchGap = 20_000
 
 func (a *accounting) idle() {
-	waits := make([][]trace.Interval, a.t.Ranks)
+	signals, waits := make([][]trace.Interval, a.t.Ranks), make([][]trace.Interval, a.t.Ranks)
 	for i := range a.t.Events {
-		if e := &a.t.Events[i]; e.Class == trace.Sync {
-			waits[e.Rank] = append(waits[e.Rank], trace.Interval{Lo: e.Start, Hi: e.End})
+		e := &a.t.Events[i]
+		if e.Class != trace.Sync || e.Tie == nil {
+			continue
+		}
+		during := trace.Interval{Lo: e.Start, Hi: e.End}
+		waits[e.Rank] = append(waits[e.Rank], during)
+		if e.Waits() && e.Tie.Counter != "" {
+			signals[e.Rank] = append(signals[e.Rank], during)
 		}
 	}
-	for r, l := range a.byRank() {
+	for r, l := range a.lanes {
 		if len(l.events) == 0 {
 			continue
 		}
 		x := Idle{Rank: a.t.ID(r)}
-		waited := trace.Union(waits[r])
+		signals, waits := trace.Union(signals[r]), trace.Union(waits[r])
 		at := l.events[0].Start
 		for _, e := range l.events {
 			if e.Start > at {
-				x.gap(at, e, a.t.Source == "", waited)
+				x.gap(at, e, signals, waits)
 			}
 			at = max(at, e.End)
 		}
-		x.TotalUS = x.HostUS + x.EventUS + x.LaunchUS + x.UnknownUS
+		x.TotalUS = x.HostUS + x.SignalUS + x.EventUS + x.LaunchUS + x.UnknownUS
 		if w := a.r.Exposed.ByRank[r].WaitUS; w != nil {
 			x.PeerUS = *w
 		}
@@ -107,30 +114,23 @@ func (a *accounting) idle() {
 	}
 }
 
-// gap adds the time from at to the begin of e, in which the device had nothing to do.
-func (x *Idle) gap(at int64, e *trace.Event, own bool, waited []trace.Interval) {
-	whole := e.Start - at
-	switch {
-	case own:
-		event := trace.Covered(trace.Interval{Lo: at, Hi: e.Start}, waited)
-		x.EventUS += us(event)
-		if whole -= event; whole <= launchGap {
-			x.LaunchUS += us(whole)
-		} else {
-			x.HostUS += us(whole)
-		}
-	case e.Issued == 0 && whole > launchGap:
-		x.UnknownUS += us(whole)
-	case e.Issued == 0:
-		x.LaunchUS += us(whole)
-	default:
-		host := min(max(e.Issued-at, 0), whole)
+// gap adds the time from at to the begin of e, in which the device had nothing to do. signals and waits are when
+// streams of the rank waited for signals, and for anything.
+func (x *Idle) gap(at int64, e *trace.Event, signals, waits []trace.Interval) {
+	during := trace.Interval{Lo: at, Hi: e.Start}
+	signal, waited := trace.Covered(during, signals), trace.Covered(during, waits)
+	x.SignalUS += us(signal)
+	x.EventUS += us(waited - signal)
+	rest := e.Start - at - waited
+	if e.Issued != 0 {
+		host := min(max(e.Issued-at, 0), rest)
 		x.HostUS += us(host)
-		if rest := whole - host; rest <= launchGap {
-			x.LaunchUS += us(rest)
-		} else {
-			x.EventUS += us(rest)
-		}
+		rest -= host
+	}
+	if rest <= launchGap {
+		x.LaunchUS += us(rest)
+	} else {
+		x.UnknownUS += us(rest)
 	}
 }
 

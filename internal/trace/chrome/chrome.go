@@ -229,15 +229,17 @@ func (f *file) command(e *entry) error {
 		return err
 	}
 	var args struct {
-		Run        int64
+		Run, ID    int64
 		Statement  string
 		Bytes      int64
 		Collective *int
+		Tie        *trace.Tie
 	}
 	if err := json.Unmarshal(e.Args, &args); err != nil {
 		return err
 	}
-	d := trace.Event{Name: f.word(e.Name), Detail: f.word(args.Statement), Run: args.Run, Bytes: args.Bytes,
+	d := trace.Event{Name: f.word(e.Name), Detail: f.word(args.Statement), Run: args.Run, ID: args.ID, Tie: args.Tie,
+		Bytes: args.Bytes,
 		Start: start, End: end, Group: trace.NoGroup, Rank: f.rankOf(string(e.PID)),
 		Stream: f.threads[string(e.PID)+" "+string(e.TID)]}
 	for c := range trace.IO + 1 {

@@ -406,7 +406,8 @@ function exposed() {
     bar.className = "stack";
     const i = idle.get(r.rank) || {};
     const parts = [["compute", r.compute_us - r.hidden_us], ["hidden", r.hidden_us],
-      ["transfer", r.transfer_us === null ? r.total_us : r.transfer_us], ["wait", r.wait_us || 0], ["host", (i.host_us || 0) + (i.unknown_us || 0)], ["event", i.event_us || 0]];
+      ["transfer", r.transfer_us === null ? r.total_us : r.transfer_us], ["wait", r.wait_us || 0], ["host", i.host_us || 0],
+      ["signal", i.signal_us || 0], ["event", i.event_us || 0], ["unknown", i.unknown_us || 0]];
     for (const [kind, us] of parts) {
       if (!(us > 0)) continue;
       const part = document.createElement("i");
