@@ -108,7 +108,8 @@ func newChain(t *Trace) *chain {
 		sorted.Sort()
 	}
 	n := len(sorted.Events)
-	c := &chain{events: sorted.Events, of: t, prev: make([]int, n), long: make([]int, n), lates: map[instance]int{}, signals: map[raised][]int{},
+	c := &chain{events: sorted.Events, of: t, prev: make([]int, n), long: make([]int, n), lates: map[instance]int{},
+		signals: map[raised][]int{},
 		streams: map[stretchOf][]int{}}
 	ties := slices.ContainsFunc(c.events, func(e Event) bool { return e.Tie != nil && e.Tie.Stream != "" })
 	for i := range c.events {

@@ -117,7 +117,8 @@ var letters = map[Class]map[string]rune{
 		"sub": '1', "neg": '2', "max": '3', "min": '4', "mean": '5', "sum": 'S',
 	},
 	Comm: {
-		"all_reduce": 'a', "broadcast": 'b', "scatter": 'c', "reduce": 'd', "get": 'e', "all_gather": 'g', "gather": 'h',
+		"all_reduce": 'a', "broadcast": 'b', "scatter": 'c', "reduce": 'd', "get": 'e', "all_gather": 'g',
+		"gather":  'h',
 		"barrier": 'k', "permute": 'm', "put": 'p', "recv": 'q', "reduce_scatter": 'r', "send": 's', "all_to_all": 't',
 		"group": 'u', "all_gatherv": 'v', "reduce_scatterv": 'w', "all_to_allv": 'x',
 	},
@@ -176,7 +177,8 @@ func (p *painter) lane(b *strings.Builder, l *lane) {
 		edge = "|"
 	}
 	name := label(l)
-	fmt.Fprintf(b, "%s%s%s%s%s\n", name, strings.Repeat(" ", p.labels-utf8.RuneCountInString(name)), edge, string(text), edge)
+	fmt.Fprintf(b, "%s%s%s%s%s\n", name, strings.Repeat(" ", p.labels-utf8.RuneCountInString(name)), edge, string(text),
+		edge)
 }
 
 // rounding is less of a column than anything that is drawn takes.

@@ -142,7 +142,8 @@ func inOrder(a, b Event) int {
 	if c := CompareStreams(a.Stream, b.Stream); c != 0 {
 		return c
 	}
-	return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End), cmp.Compare(a.Run, b.Run), cmp.Compare(a.ID, b.ID))
+	return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End), cmp.Compare(a.Run, b.Run),
+		cmp.Compare(a.ID, b.ID))
 }
 
 // CompareStreams puts main first and numbers in the order of their values.

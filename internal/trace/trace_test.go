@@ -14,7 +14,8 @@ import (
 // put on %push is half hidden under compute.
 func sample() *Trace {
 	ev := func(rank int, stream, name string, class Class, start, end, bytes int64) Event {
-		return Event{Rank: rank, Stream: stream, Name: name, Class: class, Start: start, End: end, Bytes: bytes, Group: NoGroup}
+		return Event{Rank: rank, Stream: stream, Name: name, Class: class, Start: start, End: end, Bytes: bytes,
+			Group: NoGroup}
 	}
 	t := &Trace{Ranks: 2, Events: []Event{
 		ev(0, "main", "input", IO, 1000, 1000, 64),
@@ -118,7 +119,9 @@ func TestOverlap(t *testing.T) {
 		tr := &Trace{Ranks: 1}
 		for range rng.IntN(12) {
 			start := rng.Int64N(60)
-			tr.Events = append(tr.Events, Event{Stream: "main", Class: Class(rng.IntN(int(numClasses))), Start: start, End: start + rng.Int64N(20)})
+			tr.Events = append(tr.Events,
+				Event{Stream: "main", Class: Class(rng.IntN(int(numClasses))), Start: start,
+					End: start + rng.Int64N(20)})
 		}
 		var want RankTime
 		for ns := range int64(80) {
@@ -193,8 +196,10 @@ func TestTimelineShapes(t *testing.T) {
 		scale := int64(1) << rng.IntN(40)
 		for range rng.IntN(20) {
 			start := rng.Int64N(100) * scale
-			tr.Events = append(tr.Events, Event{Rank: rng.IntN(tr.Ranks), Stream: []string{"main", "%a", "%b[1]"}[rng.IntN(3)],
-				Name: []string{"linear", "add", "put", "all_gather"}[rng.IntN(4)], Class: Class(rng.IntN(2)), Start: start, End: start + rng.Int64N(3)*scale, Group: NoGroup})
+			tr.Events = append(tr.Events,
+				Event{Rank: rng.IntN(tr.Ranks), Stream: []string{"main", "%a", "%b[1]"}[rng.IntN(3)],
+					Name: []string{"linear", "add", "put", "all_gather"}[rng.IntN(4)], Class: Class(rng.IntN(2)),
+					Start: start, End: start + rng.Int64N(3)*scale, Group: NoGroup})
 		}
 		width := 40 + rng.IntN(80)
 		var b strings.Builder
@@ -220,7 +225,8 @@ func TestZeroLengthShows(t *testing.T) {
 	if err := tr.Timeline(&b, 80); err != nil {
 		t.Fatal(err)
 	}
-	if s := b.String(); !strings.Contains(s, " p ") || !strings.Contains(s, "LLL│") || !strings.Contains(s, "too short to show: get") {
+	if s := b.String(); !strings.Contains(s, " p ") || !strings.Contains(s, "LLL│") ||
+		!strings.Contains(s, "too short to show: get") {
 		t.Errorf("the put is lost, or the get hides the linear:\n%s", s)
 	}
 }
@@ -236,7 +242,8 @@ func TestColumnShowsMost(t *testing.T) {
 		at := int64(0)
 		for at < 3000 {
 			name := ops[rng.IntN(len(ops))]
-			e := Event{Stream: "main", Name: name, Group: NoGroup, Start: at, End: at + 1 + rng.Int64N(1+[]int64{6, 400}[rng.IntN(2)])}
+			e := Event{Stream: "main", Name: name, Group: NoGroup, Start: at,
+				End: at + 1 + rng.Int64N(1+[]int64{6, 400}[rng.IntN(2)])}
 			if e.Class = Compute; name == "wait" {
 				e.Class = Sync
 			} else if name == "all_gather" {
@@ -267,7 +274,8 @@ func TestColumnShowsMost(t *testing.T) {
 		for c, shown := range []rune(row)[:columns] {
 			for op, n := range counts[c] {
 				if n > counts[c][shown] {
-					t.Fatalf("round %d, column %d shows %c, which takes %d; %c takes %d:\n%s", round, c, shown, counts[c][shown], op, n, b.String())
+					t.Fatalf("round %d, column %d shows %c, which takes %d; %c takes %d:\n%s", round, c, shown,
+						counts[c][shown], op, n, b.String())
 				}
 			}
 			if (shown == ' ') != (len(counts[c]) == 0) {
@@ -366,7 +374,8 @@ func TestExposedOnAnotherRank(t *testing.T) {
 
 func TestExposedBy(t *testing.T) {
 	tr := sample()
-	tr.Events = append(tr.Events, Event{ID: 9, Rank: 0, Stream: "main", Name: "barrier", Class: Comm, Start: 0, End: 1000000, Group: NoGroup})
+	tr.Events = append(tr.Events, Event{ID: 9, Rank: 0, Stream: "main", Name: "barrier", Class: Comm, Start: 0,
+		End: 1000000, Group: NoGroup})
 	got := tr.ExposedBy(func(id int64) int {
 		switch tr.Events[id%int64(len(tr.Events))].Name {
 		case "put":

@@ -139,7 +139,8 @@ func Of(t *trace.Trace, bound int64) *Report {
 	if bound <= 0 {
 		bound = DefaultBound
 	}
-	r := &Report{Source: t.Source, Ranks: t.Ranks, Collectives: []Collective{}, Problems: []Problem{}, Findings: []Finding{}, trace: t,
+	r := &Report{Source: t.Source, Ranks: t.Ranks, Collectives: []Collective{}, Problems: []Problem{},
+		Findings: []Finding{}, trace: t,
 		waits: map[int]int64{}}
 	if r.Source == "" {
 		r.Source = "hocket"

@@ -295,7 +295,8 @@ func TestFlight(t *testing.T) {
 	for _, suffix := range []string{"json.gz", "fr.pickle"} {
 		r := accounted(t, corpus(t, "flight/flight-shape.rank*."+suffix)...)
 		size := slices.DeleteFunc(slices.Clone(r.Problems), func(p Problem) bool { return p.Kind == "late" })
-		if len(size) != 1 || size[0].Kind != "size" || size[0].Rank != 1 || !strings.Contains(size[0].Text, "call 7 ") ||
+		if len(size) != 1 || size[0].Kind != "size" || size[0].Rank != 1 ||
+			!strings.Contains(size[0].Text, "call 7 ") ||
 			!strings.Contains(size[0].Text, "524288") || !strings.Contains(size[0].Text, "1048576") {
 			t.Errorf("%s: rank 1 hands 524288 elements to call 7, rank 0 1048576: %+v", suffix, r.Problems)
 		}

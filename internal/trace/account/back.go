@@ -30,8 +30,8 @@ type stretch struct {
 func (s *stretch) long() int64 { return s.hi - s.lo }
 
 // back divides the time from from to the begin of event i, on i's rank, by what i had to wait for: the latest first.
-// Where a wait was for a stream of the rank, the work of that stream counts. unsure reports that a profile by others
-// does not say which of several streams was waited for.
+// A wait for a stream of the rank counts as the work of that stream. unsure reports that a profile by others does not
+// say which of several streams was waited for.
 func (a *accounting) back(i int, from int64) (out []stretch, unsure bool) {
 	if a.chains == nil {
 		a.chains = a.t.Chains()

@@ -62,10 +62,10 @@ func plural(n int, what string) string {
 
 // Cause is one reason why a rank was late.
 type Cause struct {
-	// Kind: "kernel", a kernel or copy took longer; "alone", it ran on this rank only; "overlap", the other rank ran it before they left the last collective; "host", the host issued work
-	// late; "gap", nothing ran, and nothing says why; "transfer", communication took longer; "peer", the rank itself
-	// waited for another in a collective; "signal", for a signal; "stream", for another stream; "begins", its profile
-	// begins later; "unknown".
+	// Kind: "kernel", a kernel or copy took longer; "alone", it ran on this rank only; "overlap", the other rank ran
+	// it before they left the last collective; "host", the host issued work late; "gap", nothing ran, and nothing says
+	// why; "transfer", communication took longer; "peer", the rank itself waited for another in a collective;
+	// "signal", for a signal; "stream", for another stream; "begins", its profile begins later; "unknown".
 	Kind string `json:"kind"`
 	Rank int    `json:"rank"` // where that was
 	Op   string `json:"op,omitempty"`
@@ -228,13 +228,15 @@ func (c *comparison) left(op string, after int64) {
 	if after < max(c.least, c.a.residual()+1) {
 		return
 	}
-	c.add("transfer", op, after, after, 0, "%s ended there %s after it ended on rank %d", c.since, short(after), c.other())
+	c.add("transfer", op, after, after, 0, "%s ended there %s after it ended on rank %d", c.since, short(after),
+		c.other())
 }
 
 // begun notes that the late rank's profile begins later.
 func (c *comparison) begun(after int64) {
 	if after >= c.least {
-		c.add("begins", "", after, after, 0, "its profile begins %s after that of rank %d, and does not show what came before",
+		c.add("begins", "", after, after, 0,
+			"its profile begins %s after that of rank %d, and does not show what came before",
 			short(after), c.other())
 	}
 }
@@ -257,14 +259,16 @@ func (c *comparison) compare() {
 			c.worked(k, took, other)
 		case isPeer:
 			x := &c.a.r.Collectives[k.group]
-			c.add("peer", x.Op, more, took, other, "it waited %s for rank %d in %s %d of %d", short(took), k.by, x.Op, x.Nth,
+			c.add("peer", x.Op, more, took, other, "it waited %s for rank %d in %s %d of %d", short(took), k.by, x.Op,
+				x.Nth,
 				x.OfOp)
 			c.out[len(c.out)-1].Rank = k.by
 		case isSignal:
 			c.signalled(k, took, other)
 		case isStream:
 			c.add("stream", "", more, took, other,
-				"it waited %s for other streams, of which the trace shows nothing, and rank %d %s", short(took), c.other(),
+				"it waited %s for other streams, of which the trace shows nothing, and rank %d %s", short(took),
+				c.other(),
 				short(other))
 		case isLag:
 			c.add("stream", "", more, took, other,
@@ -322,7 +326,8 @@ func (c *comparison) worked(k what, took, other int64) {
 		} else {
 			verb = k.name
 		}
-		c.add(kind, k.name, took-other, took, other, "%s held it up for %s, and rank %d for %s", verb, short(took), c.other(),
+		c.add(kind, k.name, took-other, took, other, "%s held it up for %s, and rank %d for %s", verb, short(took),
+			c.other(),
 			short(other))
 	}
 }
@@ -363,7 +368,8 @@ func (c *comparison) total(w *window, k what) ran {
 func (c *comparison) instead() ([]Cause, map[what]bool) {
 	alone := func(w, against *window) (keys []what, sum int64, names string) {
 		for k, ns := range w.sums {
-			if k.kind == isWork && c.total(against, k).times == 0 && c.total(w, k) == (ran{c.total(w, k).times, ns, ns}) {
+			if k.kind == isWork && c.total(against, k).times == 0 &&
+				c.total(w, k) == (ran{c.total(w, k).times, ns, ns}) {
 				keys, sum = append(keys, k), sum+ns
 			}
 		}
@@ -393,8 +399,10 @@ func (c *comparison) instead() ([]Cause, map[what]bool) {
 	if took-other < c.least {
 		return nil, only
 	}
-	return []Cause{{Kind: "alone", Rank: c.a.t.ID(c.slow.rank), Op: mine[0].name, US: us(took - other), TookUS: us(took),
-		OtherUS: us(other), Text: fmt.Sprintf("it ran %s for %s, where rank %d ran %s for %s", names, short(took), c.other(),
+	return []Cause{{Kind: "alone", Rank: c.a.t.ID(c.slow.rank), Op: mine[0].name, US: us(took - other),
+		TookUS:  us(took),
+		OtherUS: us(other), Text: fmt.Sprintf("it ran %s for %s, where rank %d ran %s for %s", names, short(took),
+			c.other(),
 			others, short(other))}}, only
 }
 

@@ -107,7 +107,8 @@ func scenarios() []scenario {
 					})
 				}
 			}
-			x := scenario{torch: torch, ranks: at.ranks, kind: "late", rank: at.rank, op: "all_reduce", index: at.step, amount: 700}
+			x := scenario{torch: torch, ranks: at.ranks, kind: "late", rank: at.rank, op: "all_reduce", index: at.step,
+				amount: 700}
 			x.name, x.cause, x.by = "slow kernel", "kernel", []string{"gemm", "gelu", "gemm"}[k]
 			x.text = x.by + " took "
 			name := x.by
@@ -128,7 +129,8 @@ func scenarios() []scenario {
 			list = append(list, x)
 		}
 		list = append(list,
-			scenario{name: "a kernel of one rank", torch: torch, ranks: 2, kind: "late", rank: 0, op: "all_reduce", index: 4,
+			scenario{name: "a kernel of one rank", torch: torch, ranks: 2, kind: "late", rank: 0, op: "all_reduce",
+				index: 4,
 				cause: "alone", by: "spin", text: "spin ran there for ", amount: 400,
 				play: func(p *player) {
 					for step := range 6 {
@@ -141,8 +143,9 @@ func scenarios() []scenario {
 						p.collective("main", "all_reduce", 1<<20, 60_000)
 					}
 				}},
-			scenario{name: "slow transfer", torch: torch, ranks: 2, kind: "transfer", rank: -1, op: "all_reduce", index: 2,
-				text: "all_reduce 3 of 6 has a slow transfer: ", amount: 540,
+			scenario{name: "slow transfer", torch: torch, ranks: 2, kind: "transfer", rank: -1, op: "all_reduce",
+				index: 2,
+				text:  "all_reduce 3 of 6 has a slow transfer: ", amount: 540,
 				play: func(p *player) {
 					steps(p, 6, 60_000, func(step int) {
 						for i := range p.cmds {
@@ -152,7 +155,8 @@ func scenarios() []scenario {
 						}
 					})
 				}},
-			scenario{name: "slow transfer of four", torch: torch, ranks: 4, kind: "transfer", rank: -1, op: "all_reduce", index: 5,
+			scenario{name: "slow transfer of four", torch: torch, ranks: 4, kind: "transfer", rank: -1,
+				op: "all_reduce", index: 5,
 				text: "all_reduce 6 of 8 has a slow transfer: ", amount: 340,
 				play: func(p *player) {
 					steps(p, 8, 60_000, func(step int) {
@@ -163,16 +167,19 @@ func scenarios() []scenario {
 						}
 					})
 				}},
-			scenario{name: "no overlap at all", torch: torch, ranks: 2, kind: "exposed", rank: -2, op: "all_reduce", index: -1,
-				text: "all_reduce is not overlapped: ", amount: 8 * 200,
+			scenario{name: "no overlap at all", torch: torch, ranks: 2, kind: "exposed", rank: -2, op: "all_reduce",
+				index: -1,
+				text:  "all_reduce is not overlapped: ", amount: 8 * 200,
 				play: func(p *player) { steps(p, 8, 200_000, func(int) {}) }},
-			scenario{name: "one is not overlapped", torch: torch, ranks: 2, kind: "exposed", rank: -2, op: "all_reduce", index: 3,
-				text: "all_reduce 4 of 8 is not overlapped: ", amount: 60,
+			scenario{name: "one is not overlapped", torch: torch, ranks: 2, kind: "exposed", rank: -2, op: "all_reduce",
+				index: 3,
+				text:  "all_reduce 4 of 8 is not overlapped: ", amount: 60,
 				play: func(p *player) { overlapped(p, 8, 3); endUnder(p) }},
 			scenario{name: "one of four ranks' is not overlapped", torch: torch, ranks: 4, kind: "exposed", rank: -2,
 				op: "all_reduce", index: 6, text: "all_reduce 7 of 9 is not overlapped: ", amount: 60,
 				play: func(p *player) { overlapped(p, 9, 6); endUnder(p) }},
-			scenario{name: "late under overlap", torch: torch, ranks: 2, kind: "late", rank: 1, op: "all_reduce", index: 4,
+			scenario{name: "late under overlap", torch: torch, ranks: 2, kind: "late", rank: 1, op: "all_reduce",
+				index: 4,
 				cause: "kernel", by: "gemm", text: "gemm took ", amount: 500,
 				play: func(p *player) {
 					for step := range 7 {
@@ -189,8 +196,10 @@ func scenarios() []scenario {
 				}})
 	}
 	for _, at := range []struct{ ranks, rank int }{{4, 2}, {3, 0}} {
-		list = append(list, scenario{name: "slow link", ranks: at.ranks, kind: "transfer", rank: at.rank, op: "put", index: -1,
-			text: fmt.Sprintf("transfers from rank %d to rank %d are slow: ", at.rank, (at.rank+1)%at.ranks), amount: 5 * 40,
+		list = append(list, scenario{name: "slow link", ranks: at.ranks, kind: "transfer", rank: at.rank, op: "put",
+			index:  -1,
+			text:   fmt.Sprintf("transfers from rank %d to rank %d are slow: ", at.rank, (at.rank+1)%at.ranks),
+			amount: 5 * 40,
 			play: func(p *player) {
 				exchange(p, 5, false, func(int) { p.last(at.rank, "put").long += 40_000 })
 			}})
@@ -346,7 +355,8 @@ func TestSentencesOfRandomPrograms(t *testing.T) {
 					p.work(r, s, "gemm", 20_000)
 				}
 			case 4, 5:
-				p.collective(s, []string{"all_reduce", "all_gather", "barrier"}[draw(3)], 1<<(10+draw(2)), int64(1_000)<<draw(8))
+				p.collective(s, []string{"all_reduce", "all_gather", "barrier"}[draw(3)], 1<<(10+draw(2)),
+					int64(1_000)<<draw(8))
 			case 6:
 				p.waitStream(r, s, streams[draw(len(streams))])
 			case 7:
@@ -400,7 +410,8 @@ func TestSentencesOfRandomPrograms(t *testing.T) {
 			}
 		}
 	})
-	for _, k := range []string{"late: kernel", "late: alone", "late: host", "late: gap", "late: transfer", "late: overlap",
+	for _, k := range []string{"late: kernel", "late: alone", "late: host", "late: gap", "late: transfer",
+		"late: overlap",
 		"late: begins", "signal", "transfer", "exposed"} {
 		if kinds[k] == 0 {
 			t.Errorf("no sentence of kind %s among %v", k, kinds)

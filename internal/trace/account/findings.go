@@ -162,7 +162,8 @@ func (a *accounting) did(rank, via int, k what, ns int64, longest stretch) strin
 	case isWork:
 		return fmt.Sprintf("%s was in %s for %s of that%s", who, name, short(ns), a.elsewhere(longest.event))
 	case isTransfer:
-		return fmt.Sprintf("%s was in %s for %s of that%s", who, transferOf(name), short(ns), a.elsewhere(longest.event))
+		return fmt.Sprintf("%s was in %s for %s of that%s", who, transferOf(name), short(ns),
+			a.elsewhere(longest.event))
 	case isPeer:
 		x := &a.r.Collectives[k.group]
 		return fmt.Sprintf("%s waited %s of that for rank %d in %s %d of %d", who, short(ns), k.by, x.Op, x.Nth, x.OfOp)
@@ -435,7 +436,8 @@ func (a *accounting) exposures() {
 		if cost <= max(a.residual(), 0) {
 			continue
 		}
-		text := fmt.Sprintf("%s is not overlapped: on rank %d no kernel ran during %s of the %s in which it moved data", op,
+		text := fmt.Sprintf("%s is not overlapped: on rank %d no kernel ran during %s of the %s in which it moved data",
+			op,
 			a.t.ID(rank), short(most), short(whole))
 		if most < whole {
 			text = fmt.Sprintf("%s is overlapped in part: on rank %d no kernel ran during %s of the %s in which it moved data",

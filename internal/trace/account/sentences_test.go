@@ -64,7 +64,8 @@ func (m *match) n() int {
 }
 
 func matched(pattern, text string) *match {
-	if m := regexp.MustCompile("^" + strings.ReplaceAll(pattern, "TIME", aTime) + "$").FindStringSubmatch(text); m != nil {
+	if m := regexp.MustCompile("^" + strings.ReplaceAll(pattern, "TIME",
+		aTime) + "$").FindStringSubmatch(text); m != nil {
 		return &match{m[1:]}
 	}
 	return nil
@@ -156,7 +157,8 @@ func (f *facts) whole(rank int, name string, from, to int64) (ns int64, n int) {
 func (f *facts) one(rank int, name string, from, to int64, written string) error {
 	for i := range f.t.Events {
 		e := &f.t.Events[i]
-		if f.t.ID(e.Rank) == rank && e.Name == name && e.Start < to && e.End > from && same("", written, e.Duration()) == nil {
+		if f.t.ID(e.Rank) == rank && e.Name == name && e.Start < to && e.End > from &&
+			same("", written, e.Duration()) == nil {
 			return nil
 		}
 	}
@@ -273,10 +275,12 @@ func (f *facts) cause(text string, w *span) error {
 	}
 	in := func(name string) (int64, int) { return f.sum(w.rank, name, w.from, w.to) }
 	inOther := func(name string) (int64, int) { return f.sum(w.other, name, w.otherFrom, w.otherTo) }
-	if strings.HasPrefix(text, "unknown, for ") || text == "which of several streams it waited for, the profile does not say" {
+	if strings.HasPrefix(text, "unknown, for ") ||
+		text == "which of several streams it waited for, the profile does not say" {
 		return nil
 	}
-	if m := matched(`its profile begins TIME after that of rank (\d+), and does not show what came before`, text); m != nil {
+	if m := matched(`its profile begins TIME after that of rank (\d+), and does not show what came before`,
+		text); m != nil {
 		return first(same("begin", m.s(), f.begin(w.rank)-f.begin(w.other)), other(m))
 	}
 	if m := matched(`(\S+) (\d+) of (\d+) ended there TIME after it ended on rank (\d+)`, text); m != nil {
@@ -390,7 +394,8 @@ func (f *facts) cause(text string, w *span) error {
 	if m := matched(`its waits went on for TIME after what they were for had ended, and those of rank (\d+) for TIME; the trace does not say why`, text); m != nil {
 		return first(atMost("waits", m.s(), f.waiting(w.rank, w.from, w.to)), other(m))
 	}
-	if m := matched(`it waited TIME for other streams, of which the trace shows nothing, and rank (\d+) TIME`, text); m != nil {
+	if m := matched(`it waited TIME for other streams, of which the trace shows nothing, and rank (\d+) TIME`,
+		text); m != nil {
 		return first(atMost("waits", m.s(), f.waiting(w.rank, w.from, w.to)), other(m))
 	}
 	return fmt.Errorf("no such reason")
@@ -405,7 +410,7 @@ func (f *facts) waiting(rank int, from, to int64) (sum int64) {
 	return sum
 }
 
-// gap looks for an event of a name before which nothing ran on its stream for so long, and checks what is said of it.
+// gap looks for an event of a name before which nothing ran on its stream for so long, and checks the reason that is given.
 func (f *facts) gap(rank int, long, name, why string, from, to int64) error {
 	err := fmt.Errorf("there is no such gap before %s", name)
 	for i := range f.t.Events {
@@ -483,7 +488,8 @@ func (f *facts) why(text string, e *trace.Event, gap, slack int64) error {
 }
 
 func (f *facts) signal(text string) error {
-	if m := matched(`rank (\d+) waited TIME at (.+) for a signal, of which the trace does not say whose`, text); m != nil {
+	if m := matched(`rank (\d+) waited TIME at (.+) for a signal, of which the trace does not say whose`,
+		text); m != nil {
 		return nil
 	}
 	m := matched(`rank (\d+) waited TIME at (.+) for a signal of rank (\d+): (.*)`, text)
@@ -494,13 +500,15 @@ func (f *facts) signal(text string) error {
 	err := fmt.Errorf("rank %d has no such wait for rank %d", rank, sender)
 	for i := range f.t.Events {
 		e := &f.t.Events[i]
-		if f.t.ID(e.Rank) != rank || !e.Waits() || e.Tie == nil || e.Tie.Counter == "" || cmp.Or(e.Detail, e.Name) != detail {
+		if f.t.ID(e.Rank) != rank || !e.Waits() || e.Tie == nil || e.Tie.Counter == "" ||
+			cmp.Or(e.Detail, e.Name) != detail {
 			continue
 		}
 		// The signals that raised it, by when they ended.
 		var signals []*trace.Event
 		for k := range f.t.Events {
-			if x := &f.t.Events[k]; x.Name == "signal" && x.Tie != nil && x.Tie.Peer == rank && x.Tie.Counter == e.Tie.Counter && x.Run == e.Run {
+			if x := &f.t.Events[k]; x.Name == "signal" && x.Tie != nil && x.Tie.Peer == rank &&
+				x.Tie.Counter == e.Tie.Counter && x.Run == e.Run {
 				signals = append(signals, x)
 			}
 		}
@@ -524,7 +532,8 @@ func (f *facts) meantime(text string, from, to int64, sender int) error {
 	if matched(`nothing that rank (\d+) did before it takes a fifth of that`, text) != nil {
 		return nil
 	}
-	for _, part := range strings.Split(regexp.MustCompile(`; (rank|nothing ran|waits of)`).ReplaceAllString(text, "\x00$1"), "\x00") {
+	for _, part := range strings.Split(regexp.MustCompile(`; (rank|nothing ran|waits of)`).ReplaceAllString(text,
+		"\x00$1"), "\x00") {
 		if err := f.meanwhile(part, from, to, sender); err != nil {
 			return fmt.Errorf("%q: %w", part, err)
 		}
@@ -728,7 +737,8 @@ func (f *facts) exposed(text string) error {
 			return fmt.Errorf("%d ns are overlapped", trace.Overlap(moving, compute))
 		}
 		for i := range f.t.Events {
-			if e := &f.t.Events[i]; tail != "" && f.t.ID(e.Rank) == rank && e.Name == op && e.Class == trace.Comm && !streams[e.Stream] {
+			if e := &f.t.Events[i]; tail != "" && f.t.ID(e.Rank) == rank && e.Name == op && e.Class == trace.Comm &&
+				!streams[e.Stream] {
 				return fmt.Errorf("no kernel runs on its stream %s", e.Stream)
 			}
 		}

@@ -102,8 +102,9 @@ func (p *player) play() *trace.Trace {
 		}
 		hosts[c.rank] += 1_500
 		e := trace.Event{Rank: c.rank, Stream: c.stream, ID: int64(i), Name: c.name, Class: c.class, Tie: c.tie,
-			Detail: fmt.Sprintf("%s (test.hkt:%d:1)", c.name, len(c.name)), Group: c.group, Bytes: c.bytes, Issued: hosts[c.rank],
-			Start: max(at[s]+1_000, hosts[c.rank]+3_000) + c.gap}
+			Detail: fmt.Sprintf("%s (test.hkt:%d:1)", c.name, len(c.name)), Group: c.group, Bytes: c.bytes,
+			Issued: hosts[c.rank],
+			Start:  max(at[s]+1_000, hosts[c.rank]+3_000) + c.gap}
 		if c.class == trace.Sync {
 			e.Start = max(at[s], hosts[c.rank])
 		}
@@ -170,7 +171,7 @@ func own(t testing.TB, dir string, tr *trace.Trace) *Report {
 	return r
 }
 
-// kineto writes a trace as torch's profiler does, a file a rank with a clock of its own, and accounts for the files.
+// kineto writes a trace as torch's profiler does, one file for each rank, with its own clock, and accounts for them.
 func kineto(t testing.TB, dir string, tr *trace.Trace) *Report {
 	t.Helper()
 	var paths []string
@@ -191,7 +192,8 @@ func writeKineto(t testing.TB, path string, tr *trace.Trace, rank int, offset in
 	var events []map[string]any
 	put := func(cat, name string, tid int, start, end int64, args map[string]any) {
 		events = append(events, map[string]any{"ph": "X", "cat": cat, "name": name, "pid": rank, "tid": tid,
-			"ts": json.Number(fmt.Sprintf("%.3f", float64(start+offset)/1e3)), "dur": json.Number(fmt.Sprintf("%.3f", float64(end-start)/1e3)),
+			"ts":   json.Number(fmt.Sprintf("%.3f", float64(start+offset)/1e3)),
+			"dur":  json.Number(fmt.Sprintf("%.3f", float64(end-start)/1e3)),
 			"args": args})
 	}
 	members := make([]int, tr.Ranks)
@@ -231,8 +233,10 @@ func writeKineto(t testing.TB, path string, tr *trace.Trace, rank int, offset in
 	}
 	defer f.Close()
 	z := gzip.NewWriter(f)
-	doc := map[string]any{"schemaVersion": 1, "baseTimeNanoseconds": int64(1790857026000000000), "displayTimeUnit": "ms",
-		"distributedInfo": map[string]any{"backend": "nccl", "rank": rank, "world_size": tr.Ranks}, "traceEvents": events}
+	doc := map[string]any{"schemaVersion": 1, "baseTimeNanoseconds": int64(1790857026000000000),
+		"displayTimeUnit": "ms",
+		"distributedInfo": map[string]any{"backend": "nccl", "rank": rank, "world_size": tr.Ranks},
+		"traceEvents":     events}
 	if err := json.NewEncoder(z).Encode(doc); err != nil {
 		t.Fatal(err)
 	}

@@ -105,7 +105,8 @@ func (r *Report) Sentences() []string {
 		out = append(out, f.Text)
 	}
 	if left := r.Findings[min(len(r.Findings), shownWaits):]; len(left) > 0 {
-		out = append(out, fmt.Sprintf("and %d more, of at most %s each: --json has them all", len(left), text(left[0].US)))
+		out = append(out, fmt.Sprintf("and %d more, of at most %s each: --json has them all", len(left),
+			text(left[0].US)))
 	}
 	return out
 }

@@ -177,7 +177,8 @@ func Write(w io.Writer, r *account.Report, o Options) error {
 // policy lets the page run its own script, and fetch nothing.
 func policy(script string) string {
 	sum := sha256.Sum256([]byte(script))
-	return "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	return "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" +
+		base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
 // table numbers strings.
