@@ -16,18 +16,30 @@ func (t *Trace) Critical() []Event {
 	if len(t.Events) == 0 {
 		return nil
 	}
-	c := newChain(t)
+	return newChain(t).critical()
+}
+
+func (c *chain) critical() []Event {
+	var out []Event
+	for _, i := range c.path() {
+		out = append(out, c.events[i])
+	}
+	return out
+}
+
+// Path is Critical, as indices of events.
+func (c *Chains) Path() []int { return c.c.path() }
+
+// path returns the events of the critical path, the oldest first.
+func (c *chain) path() []int {
 	seen := make([]bool, len(c.events))
 	var path []int
 	for i := c.last; i >= 0; i = c.before(i, seen) {
 		seen[i] = true
 		path = append(path, i)
 	}
-	out := make([]Event, len(path))
-	for k, i := range path {
-		out[len(out)-1-k] = c.events[i]
-	}
-	return out
+	slices.Reverse(path)
+	return path
 }
 
 // Chains says what events of a trace had to wait for.

@@ -33,9 +33,7 @@ func (s *stretch) long() int64 { return s.hi - s.lo }
 // A wait for a stream of the rank counts as the work of that stream. unsure reports that a profile by others does not
 // say which of several streams was waited for.
 func (a *accounting) back(i int, from int64) (out []stretch, unsure bool) {
-	if a.chains == nil {
-		a.chains = a.t.Chains()
-	}
+	chains := a.chain()
 	now := a.t.Events[i].Start
 	put := func(kind string, lo int64, event, by int) {
 		if lo = max(lo, from); lo < now {
@@ -45,7 +43,7 @@ func (a *accounting) back(i int, from int64) (out []stretch, unsure bool) {
 	}
 	seen := map[int]bool{i: true}
 	for at := i; now > from; {
-		j := a.chains.Before(at, seen)
+		j := chains.Before(at, seen)
 		if j < 0 {
 			put(isGap, from, at, -1)
 			break
@@ -53,12 +51,12 @@ func (a *accounting) back(i int, from int64) (out []stretch, unsure bool) {
 		if a.t.Events[j].End < now {
 			put(isGap, a.t.Events[j].End, at, -1)
 		}
-		if now > from && a.t.Events[j].Stream != a.t.Events[at].Stream && a.chains.Others(at, j, launchGap) {
+		if now > from && a.t.Events[j].Stream != a.t.Events[at].Stream && chains.Others(at, j, launchGap) {
 			unsure = true
 		}
 		for seen[j] = true; now > from; seen[j] = true { // through waits, to what other streams of the rank did
 			e := &a.t.Events[j]
-			d := a.chains.Released(j)
+			d := chains.Released(j)
 			if d < 0 || a.t.Events[d].Rank != e.Rank || a.t.Events[d].End <= e.Start || seen[d] {
 				break
 			}
@@ -69,6 +67,14 @@ func (a *accounting) back(i int, from int64) (out []stretch, unsure bool) {
 		at = j
 	}
 	return out, unsure
+}
+
+// chain returns what events had to wait for.
+func (a *accounting) chain() *trace.Chains {
+	if a.chains == nil {
+		a.chains = a.t.Chains()
+	}
+	return a.chains
 }
 
 // putEvent adds the time of an event.
@@ -113,6 +119,7 @@ type lane struct {
 	ends    []int64          // the latest end of an event up to each
 	host    []trace.HostCall // by start
 	hostEnd []int64          // the latest end of a call up to each
+	begun   map[opOf][]int64 // when events of a class and name began, in order; made when it is asked for
 }
 
 func (a *accounting) byRank() []lane {
@@ -143,6 +150,25 @@ func (a *accounting) byRank() []lane {
 		}
 	}
 	return lanes
+}
+
+// opOf is what events of one operation have in common.
+type opOf struct {
+	class trace.Class
+	name  string
+}
+
+// until counts the events of a class and name that began before a time.
+func (l *lane) until(class trace.Class, name string, to int64) int {
+	if l.begun == nil {
+		l.begun = map[opOf][]int64{}
+		for _, e := range l.events {
+			k := opOf{e.Class, e.Name}
+			l.begun[k] = append(l.begun[k], e.Start)
+		}
+	}
+	list := l.begun[opOf{class, name}]
+	return sort.Search(len(list), func(k int) bool { return list[k] >= to })
 }
 
 // ran is what a rank did of one name between two times.

@@ -13,7 +13,7 @@ import (
 )
 
 // blame says of every late rank what it did that the rank that waited longest did not, since the last collective
-// that all members left.
+// that both left.
 func (a *accounting) blame() {
 	a.lanes = a.byRank()
 	a.bare = !slices.ContainsFunc(a.t.Events, func(e trace.Event) bool { return e.Class == trace.Compute })
@@ -162,11 +162,13 @@ func (a *accounting) causes(g int) (since string, causes []Cause) {
 		return "", a.unknown(p.Rank, "the profile holds no work but collectives")
 	}
 	c := &comparison{a: a, slowAt: x, fastAt: y, least: max((p.Start-q.Start)/10, 1)}
-	if left, h := a.parted(g); h >= 0 {
-		c.slow, c.fast = a.window(x, left[p.Rank]), a.window(y, left[q.Rank])
+	if h, left, otherLeft := a.parted(g, p, q); h >= 0 {
+		c.slow, c.fast = a.window(x, left), a.window(y, otherLeft)
 		before := &a.r.Collectives[h]
 		c.since = fmt.Sprintf("%s %d of %d", before.Op, before.Nth, before.OfOp)
-		c.left(before.Op, left[p.Rank]-left[q.Rank])
+		c.left(before.Op, left-otherLeft)
+	} else if g > mostBack {
+		return "", a.unknown(p.Rank, fmt.Sprintf("none of the %d collectives before it was left by both", mostBack))
 	} else {
 		c.slow, c.fast = a.window(x, a.lanes[p.Rank].begin()), a.window(y, a.lanes[q.Rank].begin())
 		c.begun(c.slow.from - c.fast.from)
@@ -194,25 +196,30 @@ func (a *accounting) unknown(rank int, why string) []Cause {
 	return []Cause{{Kind: "unknown", Rank: a.t.ID(rank), Text: "unknown, for " + why}}
 }
 
-// parted returns when each rank left the latest collective that all members of g took part in and had left when they
-// came to g, and which that is; -1 where there is none.
-func (a *accounting) parted(g int) (map[int]int64, int) {
-	for h := g - 1; h >= 0 && h > g-64; h-- {
-		left := map[int]int64{}
-		for _, s := range a.shares[h] {
-			e := &a.t.Events[s.event]
-			left[e.Rank] = e.End
-		}
-		all := !slices.ContainsFunc(a.shares[g], func(s share) bool {
-			e := &a.t.Events[s.event]
-			at, ok := left[e.Rank]
-			return !ok || at > e.Start
-		})
-		if all {
-			return left, h
+// mostBack is how many collectives before one are looked at for one that both ranks left.
+const mostBack = 1024
+
+// parted returns the latest collective before g that two members had left when they came to g, and when each left it;
+// -1 where there is none.
+func (a *accounting) parted(g int, x, y *trace.Event) (h int, left, otherLeft int64) {
+	for h := g - 1; h >= 0 && h >= g-mostBack; h-- {
+		p, q := a.member(h, x.Rank), a.member(h, y.Rank)
+		if p != nil && q != nil && p.End <= x.Start && q.End <= y.Start {
+			return h, p.End, q.End
 		}
 	}
-	return nil, -1
+	return -1, 0, 0
+}
+
+// member returns a rank's part in a collective, nil where it has none.
+func (a *accounting) member(g, rank int) *trace.Event {
+	k, ok := slices.BinarySearchFunc(a.shares[g], rank, func(s share, rank int) int {
+		return cmp.Compare(a.t.Events[s.event].Rank, rank)
+	})
+	if !ok {
+		return nil
+	}
+	return &a.t.Events[a.shares[g][k].event]
 }
 
 func (c *comparison) add(kind, op string, explains, took, other int64, format string, args ...any) {
@@ -297,11 +304,11 @@ func (c *comparison) worked(k what, took, other int64) {
 	switch {
 	case fast.times == 0 && slow.ns == took && slow.full == slow.ns:
 		where := fmt.Sprintf("not on rank %d", c.other())
-		ever := c.a.lanes[c.fast.rank].ran(k.class, k.name, math.MinInt64, math.MaxInt64)
+		ever := c.a.lanes[c.fast.rank].until(k.class, k.name, math.MaxInt64)
 		switch mine, its := c.upTo(c.slow, k), c.upTo(c.fast, k); {
-		case ever.times == 0 && kind == "kernel":
+		case ever == 0 && kind == "kernel":
 			kind = "alone"
-		case ever.times == 0:
+		case ever == 0:
 		case mine == its && c.since != "":
 			kind, where = "overlap", fmt.Sprintf("on rank %d before %s ended", c.other(), c.since)
 		default:
@@ -355,7 +362,7 @@ func (c *comparison) only(w *window, k what) *trace.Event {
 
 // upTo is how often a window's rank did something before the window's end.
 func (c *comparison) upTo(w *window, k what) int {
-	return c.a.lanes[w.rank].ran(k.class, k.name, math.MinInt64, w.to).times
+	return c.a.lanes[w.rank].until(k.class, k.name, w.to)
 }
 
 // total is all that a window's rank did of a name, whatever it had to wait for.

@@ -63,10 +63,7 @@ func (a *accounting) signals() {
 		if !e.Waits() || e.Tie == nil || e.Tie.Counter == "" {
 			continue
 		}
-		if a.chains == nil {
-			a.chains = a.t.Chains()
-		}
-		s := stretch{isSignal, e.Start, e.End, i, a.chains.Released(i)}
+		s := stretch{isSignal, e.Start, e.End, i, a.chain().Released(i)}
 		if s.by >= 0 {
 			s.hi = min(s.hi, a.t.Events[s.by].End)
 		}
@@ -244,11 +241,27 @@ type link struct {
 	rank  int // -1 for a collective's
 	times []int64
 	index []int // collectives, or events
+
+	median, others int64 // of times, and the largest median of other links; -1 where there is no other
 }
 
-func (l *link) median() int64 {
-	sorted := slices.Sorted(slices.Values(l.times))
-	return sorted[(len(sorted)-1)/2]
+// compare fills in the medians of some links.
+func compare(all map[string]*link) {
+	most, second := int64(-1), int64(-1)
+	for _, l := range all {
+		sorted := slices.Sorted(slices.Values(l.times))
+		l.median = sorted[(len(sorted)-1)/2]
+		if l.median > most {
+			most, second = l.median, most
+		} else {
+			second = max(second, l.median)
+		}
+	}
+	for _, l := range all {
+		if l.others = most; l.median == most {
+			l.others = second
+		}
+	}
 }
 
 // transfers adds transfers that took longer than others of as many bytes: between some ranks always, or once.
@@ -300,8 +313,9 @@ func (a *accounting) transfers() {
 		return cmp.Or(strings.Compare(x.op, y.op), cmp.Compare(x.bytes, y.bytes), cmp.Compare(x.members, y.members))
 	})
 	for _, k := range keys {
+		compare(all[k])
 		for _, name := range slices.Sorted(maps.Keys(all[k])) {
-			a.slowLink(k, all[k][name], all[k])
+			a.slowLink(k, all[k][name])
 		}
 	}
 }
@@ -315,31 +329,22 @@ func (a *accounting) slow(ns, others int64) bool {
 }
 
 // slowLink compares the transfers between some ranks with those between others, and else with each other.
-func (a *accounting) slowLink(k sameSize, l *link, all map[string]*link) {
-	var medians []int64
-	n := 0
-	for name, x := range all {
-		if name != l.name {
-			medians, n = append(medians, x.median()), n+len(x.times)
+func (a *accounting) slowLink(k sameSize, l *link) {
+	if own, other := l.median, l.others; other >= 0 && a.slow(own, other) {
+		var sum int64
+		for _, ns := range l.times {
+			sum += max(ns-other, 0)
 		}
-	}
-	if len(medians) > 0 {
-		if own, other := l.median(), slices.Max(medians); a.slow(own, other) {
-			var sum int64
-			for _, ns := range l.times {
-				sum += max(ns-other, 0)
-			}
-			a.excess(k.op, sum)
-			a.found("transfer", l.rank, k.op, -1, sum,
-				"transfers %s are slow: %s of %d bytes took %s in the median of %d, and between other ranks at most %s in the median",
-				l.name, k.op, k.bytes, short(own), len(l.times), short(other))
-			return
-		}
+		a.excess(k.op, sum)
+		a.found("transfer", l.rank, k.op, -1, sum,
+			"transfers %s are slow: %s of %d bytes took %s in the median of %d, and between other ranks at most %s in the median",
+			l.name, k.op, k.bytes, short(own), len(l.times), short(other))
+		return
 	}
 	if len(l.times) < 4 {
 		return
 	}
-	median := l.median()
+	median := l.median
 	for i, ns := range l.times {
 		if !a.slow(ns, median) {
 			continue
@@ -391,8 +396,12 @@ func (a *accounting) excess(op string, ns int64) {
 func (a *accounting) exposures() {
 	n := a.t.Ranks
 	compute := make([][]trace.Interval, n)
-	computes := map[string]bool{}
-	key := func(e *trace.Event) string { return fmt.Sprint(e.Rank, " ", e.Stream) }
+	type stream struct {
+		rank int
+		name string
+	}
+	computes := map[stream]bool{}
+	key := func(e *trace.Event) stream { return stream{e.Rank, e.Stream} }
 	moving := map[string][][]trace.Interval{}
 	alone := map[string][]bool{} // by rank: it has a stream of its own somewhere
 	for i := range a.t.Events {

@@ -13,7 +13,7 @@ func without(a, b []trace.Interval) int64 { return trace.Length(a) - trace.Overl
 
 // expose measures communication under which no compute ran on the rank. Time in which one
 // collective waits and another moves data counts as transfer; communication that is no
-// collective, or of which nothing is told, too.
+// collective, or of which nothing is told, too, but for barriers, which move no data.
 func (a *accounting) expose() {
 	n := a.t.Ranks
 	compute, comm, moving := make([][]trace.Interval, n), make([][]trace.Interval, n), make([][]trace.Interval, n)
@@ -35,6 +35,9 @@ func (a *accounting) expose() {
 			from := e.Start
 			if at, ok := begun[i]; ok {
 				from = at
+			}
+			if e.Name == barrier { // which moves nothing
+				from = e.End
 			}
 			moving[e.Rank] = append(moving[e.Rank], trace.Interval{Lo: from, Hi: e.End})
 		}
@@ -141,7 +144,23 @@ type Critical struct {
 	Path   []CriticalPart `json:"path"`
 }
 
-// KindTime is the share of one kind of time: "compute", "transfer", "io", "idle".
+// kindOf returns the kind of an event's time on the critical path, on which a collective is waited for by nobody else.
+func (a *accounting) kindOf(i int) string {
+	e := &a.t.Events[i]
+	_, told := a.r.waits[i]
+	switch {
+	case e.Class != trace.Comm:
+		return e.Class.String()
+	case e.Name == barrier:
+		return barrier
+	case told || e.Group == trace.NoGroup && e.Call == nil:
+		return "transfer"
+	}
+	return "communication" // of which it is not known how much is waiting
+}
+
+// KindTime is the share of one kind of time: "compute", "transfer", "barrier", "communication" where waiting and
+// transfer cannot be told apart, "io", "sync" for waits and signals, "idle".
 type KindTime struct {
 	Kind string  `json:"kind"`
 	US   float64 `json:"us"`
@@ -160,12 +179,12 @@ type CriticalPart struct {
 const maxPath = 200
 
 func (a *accounting) critical() {
-	chain := a.t.Critical()
-	if len(chain) == 0 {
+	if len(a.t.Events) == 0 {
 		return
 	}
+	chain := a.chain().Path()
 	c := &Critical{}
-	at := chain[0].Start
+	at := a.t.Events[chain[0]].Start
 	add := func(e *trace.Event, name, kind string, to int64) {
 		if to > at {
 			c.Path = append(c.Path, CriticalPart{Rank: a.t.ID(e.Rank), Name: name, Kind: kind,
@@ -173,21 +192,17 @@ func (a *accounting) critical() {
 			at = to
 		}
 	}
-	for i := range chain {
-		e := &chain[i]
+	for _, i := range chain {
+		e := &a.t.Events[i]
 		add(e, "before "+e.Name, "idle", e.Start)
-		kind := e.Class.String()
-		if e.Class == trace.Comm {
-			kind = "transfer"
-		}
-		add(e, e.Name, kind, e.End)
+		add(e, e.Name, a.kindOf(i), e.End)
 	}
 	sums := map[string]float64{}
 	for _, p := range c.Path {
 		sums[p.Kind] += p.US
 		c.SpanUS += p.US
 	}
-	for _, kind := range []string{"compute", "transfer", "io", "sync", "idle"} {
+	for _, kind := range []string{"compute", "transfer", barrier, "communication", "io", "sync", "idle"} {
 		if sums[kind] > 0 {
 			c.ByKind = append(c.ByKind, KindTime{kind, sums[kind]})
 		}

@@ -256,11 +256,14 @@ function describe(i) {
   let text = `${names[ev.name[i]]}: ${time(ev.dur[i])}, from ${time(ev.start[i])}; rank ${l.rank}, ${l.name}`;
   if (ev.wait[i] >= 0) text += `\nwaited ${time(ev.wait[i])}, then transfer of ${time(ev.dur[i] - ev.wait[i])}`;
   const c = collectives[ev.group[i]];
-  if (c && c.late) text += `\nrank ${c.late.rank} came last, because: ${c.late.after}`;
+  if (c && c.late) text += `\nrank ${c.late.rank} came last, because ${why(c.late)}`;
   const d = details[ev.detail[i]];
   if (d && d !== names[ev.name[i]]) text += "\n" + d;
   return text;
 }
+
+// why is the reason of lateness, and since when it is one.
+function why(late) { return (late.since ? `after ${late.since}: ` : "") + late.after; }
 
 function choose(i) {
   chosen = i;
@@ -383,7 +386,7 @@ function tables() {
     { name: "skew", key: (c) => c.skew_us, text: (c) => micro(c.skew_us) },
     { name: "waits, all ranks", key: waits, text: (c) => c.transfer_us === null ? "?" : time(waits(c)) },
     { name: "last", key: (c) => c.late ? c.late.rank : -1, text: (c) => c.late ? "rank " + c.late.rank : "" },
-    { name: "because", kind: "why", key: (c) => c.late ? c.late.after : "", text: (c) => c.late ? c.late.after : "" },
+    { name: "because", kind: "why", key: (c) => c.late ? c.late.after : "", text: (c) => c.late ? why(c.late) : "" },
   ], collectives.slice(), (c) => showCollective(c.index), 8, true);
   const critical = data.critical;
   if (critical) {
