@@ -121,8 +121,7 @@ func Chunked(p Pair, chunks int64, m *machine.Description) (Prediction, error) {
 // so many parts.
 func Exchange(p Pair, parts, own int64, m *machine.Description) (Prediction, error) {
 	g := &pairGraph{newGraph(), &p, m}
-	g.tasks = append(g.tasks, task{work: m.Barrier})
-	g.wait(0, onSide, len(g.tasks)-1)
+	g.add(task{stream: onSide, work: m.Barrier})
 	switch {
 	case p.Before:
 		g.exchangeBehind(parts)
@@ -249,8 +248,7 @@ func (g *pairGraph) reduceOwn(come []int, part, parts int64) {
 // come makes a stream wait until counters say that pushes have come, one for each peer.
 func (g *pairGraph) come(stream int, arrivals ...int) {
 	for _, t := range arrivals {
-		g.wait(0, stream, t)
-		g.add(task{stream: stream, work: g.m.Wait})
+		g.add(task{stream: stream, work: g.m.Wait, deps: []int{t}})
 	}
 }
 
@@ -259,8 +257,7 @@ func (g *pairGraph) come(stream int, arrivals ...int) {
 func (g *pairGraph) push(stream int, i, parts int64) int {
 	put := g.add(task{stream: stream, class: transfer, work: g.m.CopyTime(g.Whole / g.Ranks / parts),
 		span: &Span{Name: fmt.Sprintf("put %+d", i), Stream: streamNames[stream]}})
-	g.tasks = append(g.tasks, task{work: g.m.Signal, deps: []int{put}})
-	return len(g.tasks) - 1
+	return g.free(task{work: g.m.Signal, deps: []int{put}})
 }
 
 // comm adds one of so many parts of the collective.
