@@ -52,7 +52,8 @@ func (p *Pair) Moved() int64 {
 
 // Collective is one of so many parts of the pair's.
 func (p *Pair) Collective(parts int64, m *machine.Description) *machine.Collective {
-	c := &machine.Collective{Op: p.Comm, DType: p.DType, Members: p.Ranks, Message: p.Whole / parts, Moved: p.Moved() / parts,
+	c := &machine.Collective{Op: p.Comm, DType: p.DType, Members: p.Ranks, Message: p.Whole / parts,
+		Moved:    p.Moved() / parts,
 		AnyOrder: p.AnyOrder, Algorithm: p.Algorithm}
 	if p.Comm != ir.OpAllGather {
 		c.Red = ir.Sum
@@ -161,7 +162,8 @@ func Ahead(p Pair, whole bool, m *machine.Description) (Prediction, error) {
 		g.meet()
 		return g.predict()
 	}
-	g.add(task{stream: onSums, class: compute, work: m.TouchTime(2 * p.Whole / p.Ranks), span: &Span{Name: "copy", Stream: "own"}})
+	g.add(task{stream: onSums, class: compute, work: m.TouchTime(2 * p.Whole / p.Ranks),
+		span: &Span{Name: "copy", Stream: "own"}})
 	g.ops(1, "")
 	g.meet()
 	return g.predict()

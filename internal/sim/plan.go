@@ -115,7 +115,8 @@ func (b *planGraph) cmd(c *plan.Cmd) error {
 	case plan.Copy:
 		b.copy(c)
 	case plan.Compute:
-		b.add(task{rank: rank, stream: stream, class: compute, work: b.computeTime(c), span: b.named(c, b.plan.Called(c))})
+		b.add(task{rank: rank, stream: stream, class: compute, work: b.computeTime(c),
+			span: b.named(c, b.plan.Called(c))})
 	}
 	return nil
 }
@@ -137,7 +138,8 @@ func (b *planGraph) named(c *plan.Cmd, name string) *Span {
 
 func (b *planGraph) collective(c *plan.Cmd) {
 	coll := &b.plan.Colls[c.Coll]
-	t := task{rank: int(c.Rank), stream: int(c.Stream), class: collective, group: int(c.Coll) + 1, span: b.named(c, coll.Op.String())}
+	t := task{rank: int(c.Rank), stream: int(c.Stream), class: collective, group: int(c.Coll) + 1,
+		span: b.named(c, coll.Op.String())}
 	if coll.Op == ir.OpBarrier {
 		t.class = instant
 	}
@@ -157,7 +159,8 @@ func (b *planGraph) team(c *plan.Coll) (ranks []int) {
 
 // described is a collective as its time depends on it.
 func described(c *plan.Coll) *machine.Collective {
-	out := &machine.Collective{Op: c.Op, Red: c.Red, Members: int64(len(c.Parts)), AnyOrder: c.AnyOrd, Algorithm: c.Algo}
+	out := &machine.Collective{Op: c.Op, Red: c.Red, Members: int64(len(c.Parts)), AnyOrder: c.AnyOrd,
+		Algorithm: c.Algo}
 	for i := range c.Parts {
 		p := &c.Parts[i]
 		out.Moved = max(out.Moved, c.Moved(i))
@@ -171,7 +174,8 @@ func described(c *plan.Coll) *machine.Collective {
 }
 
 func (b *planGraph) copy(c *plan.Cmd) {
-	t := task{rank: int(c.Rank), stream: int(c.Stream), class: compute, work: b.m.TouchTime(2 * c.Ins[0].Bytes()), span: b.named(c, "copy")}
+	t := task{rank: int(c.Rank), stream: int(c.Stream), class: compute, work: b.m.TouchTime(2 * c.Ins[0].Bytes()),
+		span: b.named(c, "copy")}
 	if c.Peer >= 0 && c.Peer != c.Rank {
 		t.class, t.work = transfer, b.m.CopyTime(c.Ins[0].Bytes())
 		t.span.Name = fmt.Sprintf("put %d→%d", c.Ins[0].Rank, c.Outs[0].Rank)
