@@ -208,7 +208,7 @@ func TestMergedLoops(t *testing.T) {
 					}
 				}
 				if text == merged && (!strings.Contains(said, c.wait) ||
-					!strings.Contains(said, "into a loop of its own")) ||
+					!strings.Contains(said, "into a separate loop")) ||
 					text != merged && said != "" {
 					t.Errorf("it is reported: %q\n%s", said, text)
 				}

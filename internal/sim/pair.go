@@ -7,16 +7,6 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Op is one operation of a pair, with what one rank computes of it.
-type Op struct {
-	Name string `json:"name"`
-	// M, N and K are a GEMM's extents; K is 0 for anything else.
-	M, N, K int64
-	DType   ir.DType
-	// Bytes it reads and writes.
-	Bytes int64
-}
-
 // Pair is a collective and the operations that it may be hidden under, with
 // numbers for all extents. One rank stands for all: they do the same.
 type Pair struct {
@@ -292,14 +282,6 @@ func (g *pairGraph) kernels(stream int, ops []Op, parts int64, label string) int
 
 func (g *pairGraph) kernel(stream int, name string, us float64) int {
 	return g.add(task{stream: stream, class: compute, work: us, span: &Span{Name: name, Stream: streamNames[stream]}})
-}
-
-// Time is how long the operation takes alone.
-func (o *Op) Time(m *machine.Description) float64 {
-	if o.K > 0 {
-		return m.GEMMTime(o.DType, o.M, o.N, o.K)
-	}
-	return m.TouchTime(o.Bytes)
 }
 
 // meet makes main wait for the other streams.

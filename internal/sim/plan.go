@@ -198,32 +198,23 @@ func (b *planGraph) groupTime(c *plan.Cmd) float64 {
 }
 
 func (b *planGraph) computeTime(c *plan.Cmd) float64 {
-	bytes := int64(0)
-	for _, r := range append(c.Ins[:len(c.Ins):len(c.Ins)], c.Outs...) {
-		bytes += r.Bytes()
-	}
-	switch c.Op {
-	case ir.OpLinear, ir.OpMatmul:
-		out := c.Outs[0]
-		n := out.Shape[len(out.Shape)-1]
-		x := c.Ins[0].Shape
-		k := x[len(x)-1]
-		if c.Attr.TA {
-			k = x[len(x)-2]
+	if c.Op == ir.OpLaunch { // what a kernel of the user's touches is not known
+		o := Op{}
+		for _, t := range tensors(slices.Concat(c.Ins, c.Outs)) {
+			o.Bytes += t.Bytes
 		}
-		m := int64(0)
-		if n > 0 {
-			m = out.Elements() / n
-		}
-		return b.m.GEMMTime(out.DType, m, n, k)
-	case ir.OpAttention:
-		q, k := c.Ins[0].Shape, c.Ins[1].Shape
-		dh := q[len(q)-1]
-		return b.m.GEMMTime(c.Outs[0].DType, c.Outs[0].Elements()/max(dh, 1), 2*dh, k[len(k)-3])
-	case ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean, ir.OpReduceSlots:
-		return b.m.ReduceTime(bytes)
+		return o.Time(b.m)
 	}
-	return b.m.TouchTime(bytes)
+	o := NewOp(c.Op, tensors(c.Ins), tensors(c.Outs)[0], c.Attr.TA)
+	return o.Time(b.m)
+}
+
+func tensors(refs []plan.Ref) []Tensor {
+	out := make([]Tensor, len(refs))
+	for i, r := range refs {
+		out[i] = Tensor{Shape: r.Shape, DType: r.DType, Bytes: once(r)}
+	}
+	return out
 }
 
 // computing returns how long each rank computed, overlapping work once.

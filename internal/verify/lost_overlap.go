@@ -193,9 +193,9 @@ func (w *overlapWatch) findings() []Finding {
 // share them may be because of the order that is in question.
 type piece struct{ rank, buf, atom int32 }
 
-// depends reports whether the second iteration of a loop's first pair needs what the first does: its work on the
-// stream that waits, or what that needs, uses what the first uses, and one of both writes it; or what comes first on
-// that stream needs work on a stream of the first.
+// depends reports whether the second iteration of a loop's first pair needs what the first does. It does if work on
+// the stream that waits, or work that this needs, conflicts with the first iteration's. It also does if the first
+// command on the stream that waits needs work on a stream that the first iteration uses.
 func (w *overlapWatch) depends(l *watched) bool {
 	a, b := &w.groups[l.pair[0]], &w.groups[l.pair[1]]
 	work := w.work(b)
@@ -292,7 +292,7 @@ func (w *overlapWatch) tell(l *watched) Finding {
 	f.Message += ": " + strings.Join(edges, ", and ")
 	f.Help = fmt.Sprintf("leave out %s: no memory that both iterations use asks for it", names[0])
 	if len(names) > 1 {
-		f.Help = fmt.Sprintf("move %s into a loop of its own after this one, so that no iteration waits for another",
+		f.Help = fmt.Sprintf("move %s into a separate loop after this one, so that no iteration waits for another",
 			names[len(names)-1])
 	}
 	return f
