@@ -296,6 +296,11 @@ func (pr *prover) loops(v *Verdict, b Binding, limit error) error {
 	switch v.Kind {
 	case Proved:
 		v.Proof, v.SerialSafe = ByLoops, t.SerialSafe
+		for _, d := range t.Result.Diagnostics(t.Planned) {
+			if d.Kind == verify.KindOverlap {
+				v.Diagnostics = append(v.Diagnostics, d)
+			}
+		}
 	case Refuted:
 		v.Proof, v.Diagnostics = ByLoops, t.Diagnostics
 		if t.Result != nil {

@@ -67,12 +67,17 @@ func TestCheckOfLongLoops(t *testing.T) {
 	}
 	for _, trips := range []int64{100_000, 10_000_000} {
 		b := hocket.Binding{Dims: map[string]int64{"C": trips, "T": trips}}
-		if v := verdictOf(t, string(src), b); v.Kind != hocket.Proved || v.Proof != "loops" {
+		if v := verdictOf(t, string(src), b); v.Kind != hocket.Proved || v.Proof != "loops" || v.Diagnostics != nil {
 			t.Errorf("%d: %v by %s\n%s", trips, v.Kind, v.Proof, v.Diagnostics)
 		}
 		mutant := strings.Replace(string(src), "wait main", "", 1)
 		if v := verdictOf(t, mutant, b); v.Kind != hocket.Refuted {
 			t.Errorf("%d, without a fork: %v by %s\n%s", trips, v.Kind, v.Proof, v.Diagnostics)
+		}
+		merged := strings.Replace(string(src), "    }\n  }\n  for %j in 0..2 { wait %s[%j] }",
+			"    }\n    wait %s[%i mod 2]\n    on %s[(%i + 1) mod 2] { wait main }\n  }", 1)
+		if v := verdictOf(t, merged, b); v.Proof != "loops" || !strings.Contains(v.Diagnostics.String(), "lost overlap: ") {
+			t.Errorf("%d, with its loops merged: %v by %s\n%s", trips, v.Kind, v.Proof, v.Diagnostics)
 		}
 	}
 }

@@ -113,7 +113,8 @@ func (w *overlapWatch) add(g, stream, cmd int32) {
 	w.opens[cmd] = g + 1
 }
 
-// enclosingLoops maps the position of each statement to its innermost loop.
+// enclosingLoops maps the position of each statement that may do work to its innermost loop; nil for none, and where
+// statements of one position, which lowering makes, are in several.
 func enclosingLoops(prog *ir.Program) map[ir.Pos]*ir.Stmt {
 	out := map[ir.Pos]*ir.Stmt{}
 	var visit func(b *ir.Block, loop *ir.Stmt)
@@ -122,8 +123,12 @@ func enclosingLoops(prog *ir.Program) map[ir.Pos]*ir.Stmt {
 			return
 		}
 		for _, s := range b.Stmts {
-			if loop != nil {
-				out[s.Pos] = loop
+			if class := s.Op.Info().Class; class != ir.ClassMemory && class != ir.ClassOrder && s.Op != ir.OpOn {
+				if other, seen := out[s.Pos]; seen && other != loop {
+					out[s.Pos] = nil
+				} else {
+					out[s.Pos] = loop
+				}
 			}
 			inner := loop
 			if s.Op == ir.OpFor {
