@@ -161,7 +161,8 @@ func (pr *prover) short(v *Verdict, b Binding, o CheckOptions) (done bool, err e
 	if err != nil {
 		return false, nil // Plan says so again, and better
 	}
-	s, err := verify.Symmetric(verify.Symmetry{Grid: grid, Unroller: unroller, MinCommands: longProof})
+	s, err := verify.Symmetric(verify.Symmetry{Grid: grid, Unroller: unroller, MinCommands: longProof,
+		Prog: lowered.Info.Prog})
 	if err != nil || s.Verdict == verify.Unknown {
 		return false, nil
 	}

@@ -82,6 +82,25 @@ func TestCheckOfLongLoops(t *testing.T) {
 	}
 }
 
+// TestCheckOfMergedLoops: a loop that joins its streams is reported where one rank stands for many, too.
+func TestCheckOfMergedLoops(t *testing.T) {
+	src, err := os.ReadFile("examples/row_parallel_chunked.hkt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := strings.Replace(string(src), "mesh tp[2]", "mesh tp[2000]", 1)
+	merged := strings.Replace(many, "    }\n  }\n  for %j in 0..2 { wait %s[%j] }",
+		"    }\n    wait %s[%i mod 2]\n    on %s[(%i + 1) mod 2] { wait main }\n  }", 1)
+	b := hocket.Binding{Dims: map[string]int64{"K": 4000, "C": 12}}
+	for text, want := range map[string]bool{many: false, merged: true} {
+		v := verdictOf(t, text, b)
+		if v.Kind != hocket.Proved || v.Proof != hocket.BySymmetry || want != strings.Contains(v.Diagnostics.String(),
+			"lost overlap: the iterations of the loop at line 18 run on different streams") {
+			t.Errorf("%v by %s, to be reported: %v\n%s", v.Kind, v.Proof, want, v.Diagnostics)
+		}
+	}
+}
+
 // TestCheckOfEarlyWaits: a wait before work that does not need it is found with a machine, and what
 // it costs; without one, or behind that work, nothing is said.
 func TestCheckOfEarlyWaits(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 // the first rank, whose text all ranks share.
 type overlapWatch struct {
 	ix     *index
+	order  *index // what orders the commands: ix, or of a rank that stands for all its own streams alone
 	mem    *memory
 	groups []iteration
 	opens  []int32 // by command: 1 + the group that it is the first of, on its stream; or 0
@@ -51,7 +52,7 @@ type loopKey struct {
 
 // newOverlapWatch groups the first rank's work by iterations.
 func newOverlapWatch(ix *index, mem *memory, prog *ir.Program) *overlapWatch {
-	w := &overlapWatch{ix: ix, mem: mem, opens: make([]int32, len(ix.p.Cmds))}
+	w := &overlapWatch{ix: ix, order: ix, mem: mem, opens: make([]int32, len(ix.p.Cmds))}
 	loopAt := enclosingLoops(prog)
 	last := map[loopKey]int32{}
 	ids := map[*ir.Stmt]int32{}
@@ -278,7 +279,7 @@ func (w *overlapWatch) tell(l *watched) Finding {
 	f.Acts[0].What = "the last of one iteration"
 	f.Acts[1].What = "the first of the next, which waits for it"
 	var edges, names []string
-	for _, cmd := range orderingWaits(w.ix, epoch{a.stream, a.last}, b.stream, b.firstCmd) {
+	for _, cmd := range orderingWaits(w.order, epoch{a.stream, a.last}, b.stream, b.firstCmd) {
 		f.Acts = append(f.Acts, Act{Cmd: cmd, What: "is one of the edges that order them"})
 		c := &w.ix.p.Cmds[cmd]
 		s := w.ix.p.Sites[c.Site]
@@ -328,4 +329,40 @@ func orderingWaits(ix *index, e epoch, to, cmd int32) []int32 {
 		lane = ix.p.Cmds[ix.records[c.Event]].Stream
 	}
 	return out
+}
+
+// lostOverlap is findings of the rank that stands for all. Only what its own streams wait for among each other counts
+// as an order.
+func (q *quotient) lostOverlap(mem *memory) []Finding {
+	if q.prog == nil {
+		return nil
+	}
+	p := *q.p
+	p.Ranks, p.Streams, p.Events, p.Cmds = 1, q.rep.rank.Streams, q.rep.rank.Events, q.cmds
+	ix := &index{p: &p, streams: q.streams, pos: mem.ix.pos, records: make([]int32, p.Events),
+		waits: make([]int32, p.Events)}
+	alone := p
+	alone.Cmds, alone.Colls, alone.Pairs = slices.Clone(p.Cmds), nil, nil
+	for i := range alone.Cmds {
+		switch c := &alone.Cmds[i]; c.Kind {
+		case plan.Record:
+			ix.records[c.Event] = int32(i)
+		case plan.WaitEvent:
+			ix.waits[c.Event]++
+		case plan.Collective, plan.Group, plan.Signal, plan.WaitCounter:
+			c.Kind = plan.Input // waits for nothing
+		}
+	}
+	order := *ix
+	order.p = &alone
+	w := newOverlapWatch(ix, mem, q.prog)
+	w.order = &order
+	s := newSim(&order, nil)
+	s.passed = func(lane, cmd int32, run int) {
+		if run == 0 {
+			w.start(&s.views[lane], cmd)
+		}
+	}
+	s.run()
+	return w.findings()
 }
