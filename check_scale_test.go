@@ -88,10 +88,10 @@ func TestCheckOfMergedLoops(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	many := strings.Replace(string(src), "mesh tp[2]", "mesh tp[2000]", 1)
+	many := strings.Replace(string(src), "mesh tp[2]", "mesh tp[1000]", 1)
 	merged := strings.Replace(many, "    }\n  }\n  for %j in 0..2 { wait %s[%j] }",
 		"    }\n    wait %s[%i mod 2]\n    on %s[(%i + 1) mod 2] { wait main }\n  }", 1)
-	b := hocket.Binding{Dims: map[string]int64{"K": 4000, "C": 12}}
+	b := hocket.Binding{Dims: map[string]int64{"K": 4000, "C": 24}}
 	for text, want := range map[string]bool{many: false, merged: true} {
 		v := verdictOf(t, text, b)
 		if v.Kind != hocket.Proved || v.Proof != hocket.BySymmetry || want != strings.Contains(v.Diagnostics.String(),
