@@ -52,7 +52,7 @@ func (w *World) Import(ctx context.Context, process int, key string) (*os.File, 
 			return true, nil
 		}
 		if p.left {
-			return false, p.failed("left the world before it exported %q", key)
+			return false, w.mesh.leftBy(p)
 		}
 		if len(p.inbox) > 0 { // what it exports before came before
 			return false, fmt.Errorf("%w: it did not export %q, %w", ErrWentOn, key, p.failed("is at %q", p.inbox[0].step))

@@ -197,7 +197,7 @@ func (m *mesh) listen(p *peer) {
 			}
 			err = p.failed("sent a message that no hocket sends: %v", err)
 		} else {
-			err = p.failed("its process ended")
+			err = p.failed("its process ended%s", m.lastOf(p))
 		}
 		m.mu.Lock()
 		gone := p.left || m.left
@@ -207,6 +207,42 @@ func (m *mesh) listen(p *peer) {
 		}
 		return
 	}
+}
+
+// lastOf says what a peer that ended did last, behind a comma; nothing before all have joined.
+func (m *mesh) lastOf(p *peer) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.page == nil || m.page.steps(p.Rank) == 0 {
+		return ""
+	}
+	return ", " + m.page.last(p.Rank)
+}
+
+// leftBy is the error of a wait for a peer that has left the world. It is called with mu locked.
+func (m *mesh) leftBy(p *peer) error {
+	if m.page == nil {
+		return p.failed("left the world")
+	}
+	why := m.page.failing(p.Rank)
+	if why == "" {
+		why = "its program ended"
+	}
+	did := ""
+	if e, ok := m.page.recorded(p.Rank, m.page.steps(p.Rank)); ok && e.call != "" {
+		did = "; the last that it called was " + e.text()
+	}
+	return p.failed("left the world before %s: %s%s", m.page.step(m.o.Rank, m.page.steps(m.o.Rank)), why, did)
+}
+
+// value is what a process has at a step, with the call that it is in.
+func (m *mesh) value(rank int, step uint64, text string) Value {
+	who := m.member(rank)
+	v := Value{Rank: rank, Value: text, PID: who.PID, Host: who.Host}
+	if e, ok := m.page.recorded(rank, step); ok {
+		v.Call, v.At = e.call, e.place
+	}
+	return v
 }
 
 // disagree is a DisagreeError of this process and another.
@@ -242,7 +278,9 @@ func (m *mesh) sendTo(rank int, message []byte, fds ...int) error {
 	case err != nil:
 		return err
 	case left:
-		return p.failed("has left the world")
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.leftBy(p)
 	}
 	err = p.link.send(message, m.o.StallTimeout, fds...)
 	switch {
@@ -253,7 +291,9 @@ func (m *mesh) sendTo(rank int, message []byte, fds ...int) error {
 		if err := m.err(); err != nil {
 			return err
 		}
-		return p.failed("has left the world")
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.leftBy(p)
 	case errors.Is(err, errTimeout):
 		return p.failed("stalled: has not read for %v", m.o.StallTimeout)
 	}
