@@ -112,6 +112,7 @@ func (w *World) same(ctx context.Context, what, value string, with func(p, q int
 			}
 		}
 		if !same {
+			e.Values = withoutDetails(e.Values)
 			return e
 		}
 	}
@@ -165,13 +166,14 @@ func (w *World) sameList(ctx context.Context, what string, lines []string, with 
 // Calls names what this process's program calls, and where, for errors in other processes. They need not be alike.
 func (w *World) Calls(call, place string) { w.call.Store(&entry{call: call, place: place}) }
 
-// Failed tells the other processes what this process's last call ended with; nil where it did not fail. The world goes
-// on: they learn of it if they wait for this process in vain.
+// Failed tells the other processes that this process's call has ended, and with which error; nil where it did not
+// fail. The world goes on: they learn of it if they wait for this process in vain.
 func (w *World) Failed(err error) {
 	why := ""
 	if err != nil {
 		why = err.Error()
 	}
+	w.mesh.page.idle(w.mesh.o.Rank)
 	if w.mesh.page.failing(w.mesh.o.Rank) == cutText(why, maxError) {
 		return
 	}
@@ -207,3 +209,16 @@ func (w *World) Step(what string) error {
 // At records how far this process is in its step: others wait longer for one that gets on, and show where
 // it is if they wait in vain.
 func (w *World) At(command int) { w.mesh.page.at(w.mesh.o.Rank, command) }
+
+type callKey struct{}
+
+// WithCall returns a context that names a call of the program's, and its place.
+func WithCall(ctx context.Context, call, place string) context.Context {
+	return context.WithValue(ctx, callKey{}, entry{call: call, place: place})
+}
+
+// CallOf returns what WithCall was given; nothing if there is no such context.
+func CallOf(ctx context.Context) (call, place string) {
+	e, _ := ctx.Value(callKey{}).(entry)
+	return e.call, e.place
+}

@@ -30,6 +30,7 @@ func Join(ctx context.Context, o Options) (*World, error) {
 	d := &detector{mesh: m, silent: make([]atomic.Int32, o.Size)}
 	w := &World{mesh: m, detector: d, joining: &rendezvous{mesh: m, detector: d}, agreeing: make(chan struct{}, 1)}
 	m.handle = w.handle
+	m.launched = dialLauncher(m)
 	if o.Size > 1 {
 		err = w.joining.meet(ctx)
 	} else {
@@ -44,6 +45,7 @@ func Join(ctx context.Context, o Options) (*World, error) {
 		m.leave()
 		return nil, err
 	}
+	m.launched.joined()
 	return w, nil
 }
 

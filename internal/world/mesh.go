@@ -26,6 +26,8 @@ type mesh struct {
 	why     error         // the world ended
 	left    bool
 
+	launched *launched // nil where no launcher listens
+
 	done    chan struct{} // closed with why set
 	running sync.WaitGroup
 }
@@ -85,6 +87,7 @@ func (m *mesh) end(c cause, err error) {
 		}
 	}
 	m.finish(err)
+	m.launched.ended(c)
 	message := encodeCause(c)
 	for _, p := range m.peers {
 		if p != nil && !p.left {
@@ -155,6 +158,7 @@ func (m *mesh) leave() error {
 		p.link.close()
 		phase("within goodbye")
 	}
+	m.launched.close()
 	m.running.Wait()
 	for _, p := range peers {
 		if p == nil {
@@ -227,12 +231,11 @@ func (m *mesh) leftBy(p *peer) error {
 	why := m.page.failing(p.Rank)
 	if why == "" {
 		why = "its program ended"
+		if e, ok := m.page.recorded(p.Rank, m.page.steps(p.Rank)); ok && e.call != "" {
+			why += "; its last call was " + e.text()
+		}
 	}
-	did := ""
-	if e, ok := m.page.recorded(p.Rank, m.page.steps(p.Rank)); ok && e.call != "" {
-		did = "; the last that it called was " + e.text()
-	}
-	return p.failed("left the world before %s: %s%s", m.page.step(m.o.Rank, m.page.steps(m.o.Rank)), why, did)
+	return p.failed("left the world before %s: %s", m.page.step(m.o.Rank, m.page.steps(m.o.Rank)), why)
 }
 
 // value is what a process has at a step, with the call that it is in.

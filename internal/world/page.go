@@ -20,6 +20,7 @@ import (
 //	       16    command
 //	       24    length of the cause that this process has, or had too late
 //	       32    length of the error that the process's last call ended with; 0 where it did not fail
+//	       40    1 while the process is between two calls
 //	       64    the last steps: number, lengths of texts, what the step is, the call, its place
 //	       12352 cause
 //	       16384 error
@@ -32,6 +33,7 @@ const (
 	slotAt      = 16
 	slotLength  = 24
 	slotFailing = 32
+	slotIdle    = 40
 	slotRing    = 64
 	slotCause   = slotRing + ringSteps*stepBytes // maxCause bytes
 	slotError   = 16 << 10                       // maxError bytes
@@ -132,6 +134,7 @@ func (p *page) slot(rank int) []byte {
 func (p *page) beat(rank int)            { word(p.slot(rank), slotBeats).Add(1) }
 func (p *page) beats(rank int) uint64    { return word(p.slot(rank), slotBeats).Load() }
 func (p *page) steps(rank int) uint64    { return word(p.slot(rank), slotSteps).Load() }
+func (p *page) idle(rank int)            { word(p.slot(rank), slotIdle).Store(1) }
 func (p *page) at(rank int, command int) { word(p.slot(rank), slotAt).Store(uint64(command)) }
 
 // ring returns the place of a step.
@@ -150,7 +153,8 @@ func (p *page) separate(rank int) {
 
 // pulse is what a process tells those of other nodes of its slot.
 func (p *page) pulse(rank int) pulse {
-	m := pulse{beats: p.beats(rank), steps: p.steps(rank), at: word(p.slot(rank), slotAt).Load()}
+	s := p.slot(rank)
+	m := pulse{beats: p.beats(rank), steps: p.steps(rank), at: word(s, slotAt).Load(), idle: word(s, slotIdle).Load()}
 	e, _ := p.recorded(rank, m.steps)
 	m.texts = [pulseTexts]string{e.what, e.call, e.place, p.failing(rank)}
 	return m
@@ -166,6 +170,7 @@ func (p *page) hear(rank int, m pulse) (step uint64) {
 	}
 	p.at(rank, int(m.at))
 	p.fails(rank, m.texts[3])
+	word(s, slotIdle).Store(m.idle)
 	return step
 }
 
@@ -186,6 +191,7 @@ func (p *page) record(rank int, step uint64, e entry) entry {
 	copyIn(r[stepHead+stepText+callText:], []byte(e.place))
 	word(r, 0).Store(step)
 	p.at(rank, 0)
+	word(p.slot(rank), slotIdle).Store(0)
 	word(p.slot(rank), slotSteps).Store(step)
 	return e
 }
@@ -253,9 +259,13 @@ func (p *page) last(rank int) string {
 	if n == 0 || !ok {
 		return "before its first step"
 	}
-	text := fmt.Sprintf("in step %d (%s) at command %d", n, e.what, word(p.slot(rank), slotAt).Load())
-	if e.call != "" {
-		text = fmt.Sprintf("in %s, %s", e.text(), text[len("in "):])
+	at := word(p.slot(rank), slotAt).Load()
+	text := fmt.Sprintf("in step %d (%s) at command %d", n, e.what, at)
+	switch {
+	case word(p.slot(rank), slotIdle).Load() != 0:
+		text = fmt.Sprintf("after %s (step %d)", e.text(), n)
+	case e.call != "":
+		text = fmt.Sprintf("in %s (step %d, command %d)", e.text(), n, at)
 	}
 	if why := p.failing(rank); why != "" {
 		text += "; its last call failed: " + why
@@ -266,13 +276,10 @@ func (p *page) last(rank int) string {
 // step names a step of a process for people.
 func (p *page) step(rank int, step uint64) string {
 	e, ok := p.recorded(rank, step)
-	switch {
-	case !ok:
+	if !ok {
 		return fmt.Sprintf("step %d", step)
-	case e.call == "":
-		return fmt.Sprintf("step %d (%s)", step, e.what)
 	}
-	return fmt.Sprintf("step %d (%s: %s)", step, e.text(), e.what)
+	return fmt.Sprintf("step %d (%s)", step, e.text())
 }
 
 // copyIn writes text to shared memory, whole words at a time: others may read it meanwhile.

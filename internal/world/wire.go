@@ -16,7 +16,7 @@ const (
 	kindBye       = 'b'
 	kindAgreement = 'a' // sequence number, length of the step, step, value
 	kindExport    = 'e' // a key, with a file
-	kindPulse     = 'p' // beats, steps, command, four texts with their lengths: the page, between nodes
+	kindPulse     = 'p' // beats, steps, command, idle, four texts with their lengths: the page, between nodes
 	kindToken     = 'k' // the first message of a link between nodes
 	kindArrival   = 'n' // JSON of an arrival, to process 0 and, one for each process, from it
 	kindWanted    = 'w' // wire, bytes
@@ -58,8 +58,8 @@ type (
 	}
 	export struct{ key string }
 	pulse  struct {
-		beats, steps, at uint64
-		texts            [pulseTexts]string // the last step: what, call, place; and what the last call failed with
+		beats, steps, at, idle uint64
+		texts                  [pulseTexts]string // the last step: what, call, place; and what the last call failed with
 	}
 	token   struct{ text string }
 	arrival struct {
@@ -107,7 +107,7 @@ func (e export) encode() []byte { return append([]byte{kindExport}, e.key...) }
 
 func (p pulse) encode() []byte {
 	b := []byte{kindPulse}
-	for _, v := range []uint64{p.beats, p.steps, p.at} {
+	for _, v := range []uint64{p.beats, p.steps, p.at, p.idle} {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
 	for _, text := range p.texts {
@@ -118,11 +118,11 @@ func (p pulse) encode() []byte {
 
 // decodePulse reads a pulse without its kind.
 func decodePulse(body []byte) (p pulse, ok bool) {
-	if len(body) < 3*8 {
+	if len(body) < 4*8 {
 		return p, false
 	}
 	u := binary.LittleEndian.Uint64
-	p.beats, p.steps, p.at, body = u(body), u(body[8:]), u(body[16:]), body[24:]
+	p.beats, p.steps, p.at, p.idle, body = u(body), u(body[8:]), u(body[16:]), u(body[24:]), body[32:]
 	for i := range p.texts {
 		if len(body) < 2 {
 			return p, false

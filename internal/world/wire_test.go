@@ -17,7 +17,7 @@ func FuzzDecode(f *testing.F) {
 	for _, packet := range [][]byte{
 		hello{protocol, "run", 3, member{1, 2, "host"}}.encode(), encodeReady(), encodeBye(),
 		agreement{7, "step", []byte("value")}.encode(), export{"key"}.encode(),
-		pulse{1, 2, 3, [pulseTexts]string{"step", "call", "place", "error"}}.encode(), token{"secret"}.encode(), wanted{1, 2}.encode(),
+		pulse{1, 2, 3, 1, [pulseTexts]string{"step", "call", "place", "error"}}.encode(), token{"secret"}.encode(), wanted{1, 2}.encode(),
 		data{3, []byte("bytes")}.append(nil),
 		arrival{hello{protocol, "run", 3, member{1, 2, "host"}}, "node", "::1:5"}.encode(),
 		encodeCause(cause{Peer: &PeerError{Rank: 1, PID: 2, Host: "h", Why: "why"}}),
