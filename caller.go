@@ -38,22 +38,37 @@ func (f *function) call(ctx context.Context) (call, place string) {
 	if call, place = world.CallOf(ctx); call != "" {
 		return call, place
 	}
-	p := f.unit.Source.Prog
-	place = fmt.Sprintf("%s:%d", p.File, f.def.Pos.Line)
-	if at := callerOutside(); at != "" {
+	var stack [12]uintptr
+	n := runtime.Callers(3, stack[:])
+	f.places.Lock()
+	defer f.places.Unlock()
+	if place, ok := f.places.known[stack]; ok {
+		return f.def.Name, place
+	}
+	place = fmt.Sprintf("%s:%d", f.unit.Source.Prog.File, f.def.Pos.Line)
+	if at := callerOutside(stack[:n]); at != "" {
 		place += ", " + at
 	}
+	if f.places.known == nil || len(f.places.known) == 100 {
+		f.places.known = map[[12]uintptr]string{}
+	}
+	f.places.known[stack] = place
 	return f.def.Name, place
+}
+
+// callPlaces are the places of calls, which each run asks for, by stack.
+type callPlaces struct {
+	sync.Mutex
+	known map[[12]uintptr]string
 }
 
 // callerOutside returns the line of Go that called this package; "" in hocket's own commands and library, whose users
 // know no lines of it.
-func callerOutside() string {
+func callerOutside(pcs []uintptr) string {
 	if ownProgram() {
 		return ""
 	}
-	var pcs [32]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	frames := runtime.CallersFrames(pcs)
 	for {
 		f, more := frames.Next()
 		if !strings.HasPrefix(f.Function, "hocket.example/hocket.") && f.Function != "" {
