@@ -60,17 +60,26 @@ func (w *watcher) failed(first int, processes []*exec.Cmd) error {
 			return &failure{code: codeOf(states[first]), kind: "process",
 				err: fmt.Errorf("processes disagree on %s", disagree.What)}
 		}
-		for _, v := range disagree.Values {
-			if v.Rank == blamed {
-				why = fmt.Sprintf("it differs from the others on %s: %s", disagree.What, v)
-			}
-		}
+		why = fmt.Sprintf("it differs from the others on %s: %s", disagree.What, oddText(disagree))
 	}
 	if blamed < 0 || blamed >= n || blamed == first && peer != nil {
 		return failed(first, n, states[first])
 	}
 	return &failure{code: codeOf(states[blamed]), kind: "process",
 		err: fmt.Errorf("process %d of %d is to blame: %s", blamed, n, why)}
+}
+
+// oddText is what the process has that differs from the others: its call, unless they call the same.
+func oddText(e *hocket.DisagreeError) string {
+	groups := e.Groups()
+	odd, others := groups[0][0], groups[1][0]
+	if odd.Rank != e.Odd() {
+		odd, others = others, odd
+	}
+	if others.Call == "" || odd.Call == others.Call {
+		return odd.Value
+	}
+	return odd.String()
 }
 
 // codeOf is the exit code of a launch for that of the process to blame: 3 where it was killed or said that all was well.

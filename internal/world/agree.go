@@ -48,6 +48,7 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 	values := make([][]byte, w.mesh.o.Size)
 	values[w.mesh.o.Rank] = value
 	var late []int
+	var gone *peer
 	err := w.detector.awaitPeers(ctx, func() []int { return late }, func() (bool, error) {
 		late = late[:0]
 		for r, p := range w.mesh.peers {
@@ -61,7 +62,8 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 				}
 				values[r] = got.value
 			case p.left:
-				return false, w.mesh.leftBy(p)
+				gone = p
+				return false, ErrLeft
 			default:
 				late = append(late, r)
 			}
@@ -69,6 +71,8 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 		return len(late) == 0, nil
 	})
 	switch {
+	case gone != nil:
+		return nil, w.mesh.leftBy(gone)
 	case err == nil:
 		return values, nil
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):

@@ -89,7 +89,6 @@ func (d *detector) heard(p *peer, m pulse) error {
 // differ is the error of a step that is not alike in all processes. It waits a little for those that have not come to
 // the step: with them it is known which one differs from the others.
 func (d *detector) differ(step uint64) *DisagreeError {
-	const rounds, pause = 50, 10 * time.Millisecond
 	e := &DisagreeError{}
 	for i := 0; ; i++ {
 		e.Values = e.Values[:0]
@@ -98,13 +97,13 @@ func (d *detector) differ(step uint64) *DisagreeError {
 				e.Values = append(e.Values, d.mesh.value(r, step, theirs.what))
 			}
 		}
-		if len(e.Values) == d.mesh.o.Size || i == rounds {
+		if len(e.Values) == d.mesh.o.Size || i == patienceRounds {
 			break
 		}
 		select {
 		case <-d.mesh.done: // another process was first
-			i = rounds - 1
-		case <-time.After(pause):
+			i = patienceRounds - 1
+		case <-time.After(patiencePause):
 		}
 	}
 	e.What = fmt.Sprintf("step %d", step)
@@ -216,8 +215,6 @@ func (d *detector) check(ctx context.Context, from int, v *vigil) error {
 		return nil
 	}
 	if d.mesh.hasLeft(late) {
-		d.mesh.mu.Lock()
-		defer d.mesh.mu.Unlock()
 		return d.mesh.leftBy(d.mesh.peers[late])
 	}
 	if now := d.mesh.page.progress(late); v.rank != late || v.seen != now {

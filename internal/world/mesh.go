@@ -223,20 +223,69 @@ func (m *mesh) lastOf(p *peer) string {
 	return ", " + m.page.last(p.Rank)
 }
 
-// leftBy is the error of a wait for a peer that has left the world. It is called with mu locked.
+// leftBy is the error of a wait for a peer that has left the world.
 func (m *mesh) leftBy(p *peer) error {
-	if m.page == nil {
+	m.mu.Lock()
+	page := m.page
+	m.mu.Unlock()
+	if page == nil {
 		return p.failed("left the world")
 	}
-	why := m.page.failing(p.Rank)
+	step := page.steps(m.o.Rank)
+	if e := m.alone(step); e != nil {
+		return e
+	}
+	why := page.failing(p.Rank)
 	if why == "" {
 		why = "its program ended"
-		if e, ok := m.page.recorded(p.Rank, m.page.steps(p.Rank)); ok && e.call != "" {
+		if e, ok := page.recorded(p.Rank, page.steps(p.Rank)); ok && e.call != "" {
 			why += "; its last call was " + e.text()
 		}
 	}
-	return p.failed("left the world before %s: %s", m.page.step(m.o.Rank, m.page.steps(m.o.Rank)), why)
+	return p.failed("left the world before %s: %s", page.step(m.o.Rank, step), why)
 }
+
+// alone returns the error of a step that this process alone comes to of three or more, since all others have left and
+// nothing has failed there; nil where it is not so. It waits a little for those that may be about to leave.
+func (m *mesh) alone(step uint64) error {
+	e := &DisagreeError{What: fmt.Sprintf("step %d", step)}
+	for i := 0; i < patienceRounds; i++ {
+		e.Values = e.Values[:0]
+		waiting := false
+		for r := range m.o.Size {
+			own, ok := m.page.recorded(r, step)
+			switch {
+			case r == m.o.Rank && ok:
+				e.Values = append(e.Values, m.value(r, step, own.what))
+			case ok || m.page.failing(r) != "":
+				return nil
+			case m.hasLeft(r):
+				e.Values = append(e.Values, m.value(r, 0, "no more steps"))
+			default:
+				waiting = true
+			}
+		}
+		if !waiting {
+			break
+		}
+		select {
+		case <-m.done:
+			return nil
+		case <-time.After(patiencePause):
+		}
+	}
+	if len(e.Values) < m.o.Size || m.o.Size < 3 {
+		return nil
+	}
+	e.Values = withoutDetails(e.Values)
+	return e
+}
+
+// For so long an error waits for other processes, to say which of them differs.
+const (
+	patienceRounds = 50
+	patiencePause  = 10 * time.Millisecond
+)
 
 // value is what a process has at a step, with the call that it is in.
 func (m *mesh) value(rank int, step uint64, text string) Value {
@@ -281,8 +330,6 @@ func (m *mesh) sendTo(rank int, message []byte, fds ...int) error {
 	case err != nil:
 		return err
 	case left:
-		m.mu.Lock()
-		defer m.mu.Unlock()
 		return m.leftBy(p)
 	}
 	err = p.link.send(message, m.o.StallTimeout, fds...)
@@ -294,8 +341,6 @@ func (m *mesh) sendTo(rank int, message []byte, fds ...int) error {
 		if err := m.err(); err != nil {
 			return err
 		}
-		m.mu.Lock()
-		defer m.mu.Unlock()
 		return m.leftBy(p)
 	case errors.Is(err, errTimeout):
 		return p.failed("stalled: has not read for %v", m.o.StallTimeout)
