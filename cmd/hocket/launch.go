@@ -101,7 +101,10 @@ func self() string {
 
 // launch starts n processes on so many nodes and waits until all have ended.
 func (a *app) launch(ctx context.Context, n, nodes int, words []string) error {
-	processes := a.processes(n, words)
+	id := rand.Text()
+	processes := a.processes(n, id, words)
+	watcher := newWatcher(id, processes)
+	defer watcher.close()
 	if nodes > 1 {
 		meeting, err := separate(processes, nodes)
 		if err != nil {
@@ -123,6 +126,7 @@ func (a *app) launch(ctx context.Context, n, nodes int, words []string) error {
 					lines.end()
 				}
 			}
+			watcher.exited(rank, c.ProcessState)
 			over <- rank
 		}()
 	}
@@ -150,12 +154,12 @@ func (a *app) launch(ctx context.Context, n, nodes int, words []string) error {
 	if first < 0 {
 		return nil
 	}
-	return failed(first, n, processes[first].ProcessState)
+	return watcher.failed(first, processes)
 }
 
-// processes makes the commands for n processes.
-func (a *app) processes(n int, words []string) []*exec.Cmd {
-	id, own := rand.Text(), words[0] == self()
+// processes makes the commands for n processes of the run id.
+func (a *app) processes(n int, id string, words []string) []*exec.Cmd {
+	own := words[0] == self()
 	var lines lineLog
 	all := make([]*exec.Cmd, n)
 	for rank := range all {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"io"
 	"math"
 
@@ -28,6 +29,15 @@ func (p *Plan) Hash() [32]byte {
 func (p *Plan) HashString() string {
 	h := p.Hash()
 	return hex.EncodeToString(h[:])
+}
+
+// Title names the function and the values of dims that the plan is for.
+func (p *Plan) Title() string {
+	text := p.Func
+	for _, d := range p.Dims {
+		text += fmt.Sprintf(" %s=%d", d.Name, d.Value)
+	}
+	return text
 }
 
 // encoder writes a canonical form: varints, and lengths in front of whatever

@@ -35,6 +35,8 @@ type Options struct {
 	MeetFD int
 	// Node names this process's node: processes of a world with equal names share memory. Default: the host's name.
 	Node string
+	// Launcher is where the launcher of the processes listens, a local socket; empty for none. See Launcher.
+	Launcher string
 	// Token is what processes show each other over TCP: the same in all of them, and secret.
 	Token string
 	// Cert and Key are PEM files of a certificate and its key, the same in all processes: with them
