@@ -113,6 +113,16 @@ func (w *World) Done() <-chan struct{} { return w.w.Done() }
 // Abort ends the world in all processes: the others get cause as that of this one.
 func (w *World) Abort(cause error) { w.w.Abort(cause) }
 
+// Failed tells the other processes what went wrong in this one; nil takes that back. The world goes on: they have it
+// in their errors if they wait for this process in vain.
+func (w *World) Failed(err error) { w.w.Failed(err) }
+
+// Same returns nil if all processes call it with the same value, and the same *DisagreeError in all of them if they do
+// not. The world goes on. What names what is compared. All processes call it, in one order with loads and runs.
+func (w *World) Same(ctx context.Context, what, value string) error {
+	return w.w.Same(ctx, what, value)
+}
+
 // Leave says goodbye, when this process's runs are over and its machine is closed: the others go on, as
 // long as they need nothing of it. It returns why the world had ended before, if it had.
 func (w *World) Leave() error { return w.w.Leave() }

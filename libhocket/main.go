@@ -285,6 +285,19 @@ func hocket_adopt(collectives C.int64_t, at *C.uint64_t, ranks, bytes C.int64_t,
 	}))
 }
 
+// hocket_calling names the call of the caller's that the next function is for, and its place, such as a file and a
+// line: other processes have both in their errors. They need not be the same in all processes.
+//
+//export hocket_calling
+func hocket_calling(call, place *C.char) { library.Calling(text(call), text(place)) }
+
+// hocket_failed tells the other processes of a machine why this one is about to leave them; 0 where it fails.
+//
+//export hocket_failed
+func hocket_failed(machine C.int64_t, why *C.char, e **C.char) C.int {
+	return truth(guarded(e, func() error { return library.Failed(int64(machine), text(why)) }))
+}
+
 // hocket_check returns 1 while collectives can be relied on; 0, and why, when they cannot.
 //
 //export hocket_check

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -30,10 +31,11 @@ func (f *flights) failed(dump func(io.Writer) error) {
 
 // keep writes the record of a run that a machine failed, or that did not end in time, and says
 // where: to the file, or else to one in the user's cache folder, which the next one replaces.
-func (f *flights) keep(a *app, path string, err error) error {
+func (f *flights) keep(ctx context.Context, a *app, path string, err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err == nil || classified(err) != exitMachine || f.last == nil {
+	late := context.Cause(ctx) == errLimit // the error is classified later
+	if err == nil || classified(err) != exitMachine && !late || f.last == nil {
 		return err
 	}
 	var werr error

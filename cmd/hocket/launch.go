@@ -117,7 +117,10 @@ func (a *app) launch(end <-chan struct{}, n, nodes int, words []string) error {
 	if err != nil {
 		return err
 	}
-	processes := a.processes(n, words)
+	id := rand.Text()
+	processes := a.processes(n, id, words)
+	watcher := newWatcher(id, processes)
+	defer watcher.close()
 	if nodes > 1 {
 		meeting, err := separate(processes, nodes)
 		if err != nil {
@@ -131,7 +134,8 @@ func (a *app) launch(end <-chan struct{}, n, nodes int, words []string) error {
 		_ = endOffspring(processes[:0], syscall.SIGKILL)
 		return &failure{code: exitMachine, kind: "machine", err: err}
 	}
-	l := &launched{all: processes, over: make(chan exit, n), stall: stall, still: make([]standstill, n)}
+	l := &launched{all: processes, over: make(chan exit, n), stall: stall, still: make([]standstill, n),
+		watcher: watcher}
 	return l.wait(end)
 }
 
@@ -156,6 +160,8 @@ type launched struct {
 	stall  time.Duration // for which they may stand still while others have exited
 	still  []standstill  // by rank
 	output sync.WaitGroup
+	// watcher hears from the processes which of them is to blame.
+	watcher *watcher
 }
 
 // exit is how a process has ended.
@@ -170,6 +176,9 @@ func (l *launched) wait(end <-chan struct{}) error {
 	for rank, c := range l.all {
 		l.output.Go(func() {
 			state, err := c.Process.Wait()
+			if err == nil {
+				l.watcher.exited(rank, state)
+			}
 			l.over <- exit{rank, state, err}
 			_ = c.Wait() // for the output, which what it has started may hold
 			for _, w := range []io.Writer{c.Stdout, c.Stderr} {
@@ -227,7 +236,7 @@ func (l *launched) wait(end <-chan struct{}) error {
 	}
 	l.output.Wait()
 	if first >= 0 && why == nil {
-		return exits[first].failure(len(l.all))
+		return l.watcher.failed(exits[first], exits)
 	}
 	return why
 }
@@ -250,9 +259,9 @@ func (l *launched) standStill(running map[int]int, most int) bool {
 	return still
 }
 
-// processes makes the commands for n processes.
-func (a *app) processes(n int, words []string) []*exec.Cmd {
-	id, own := rand.Text(), words[0] == self()
+// processes makes the commands for n processes of the run id.
+func (a *app) processes(n int, id string, words []string) []*exec.Cmd {
+	own := words[0] == self()
 	var lines lineLog
 	all := make([]*exec.Cmd, n)
 	for rank := range all {

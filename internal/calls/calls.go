@@ -236,6 +236,7 @@ func (g *Group) step(what string) error {
 	if g.peers == nil {
 		return nil
 	}
+	g.peers.Calls(what, "")
 	return g.peers.Step(what)
 }
 
@@ -244,6 +245,7 @@ func (g *Group) meet(ctx context.Context, what string) error {
 	if g.peers == nil {
 		return nil
 	}
+	g.peers.Calls(what, "")
 	g.count++
 	name := fmt.Sprintf("what is made ready, number %d", g.count)
 	err := g.peers.Same(ctx, name, what)

@@ -16,9 +16,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
 
@@ -33,6 +35,30 @@ type Library struct {
 	mu   sync.Mutex
 	next int64
 	all  map[int64]any // *machine, *model, *call, *hocket.Collectives
+
+	calling atomic.Pointer[calling] // the call that the caller has named, for the next function
+}
+
+type calling struct{ call, place string }
+
+// Calling names the call of the caller's that the next run or load is for, and its place, for errors in other processes.
+func (l *Library) Calling(call, place string) { l.calling.Store(&calling{call, place}) }
+
+// named returns a context with the call that the caller has named.
+func (l *Library) named(ctx context.Context) context.Context {
+	if c := l.calling.Swap(nil); c != nil {
+		return world.WithCall(ctx, c.call, c.place)
+	}
+	return ctx
+}
+
+// Failed tells the other processes of a machine why this one is about to leave; nothing where it is alone.
+func (l *Library) Failed(machineHandle int64, why string) error {
+	m, err := get[*machine](l, machineHandle)
+	if err == nil && m.w != nil {
+		m.w.Failed(errors.New(why))
+	}
+	return err
 }
 
 // New returns a library without objects.
@@ -478,7 +504,7 @@ func Describe(err error) string {
 	case errors.As(err, &disagree):
 		f.Kind, f.What, f.Values = "disagree", disagree.What, map[string]string{}
 		for _, v := range disagree.Values {
-			f.Values[fmt.Sprint(v.Rank)] = v.Value
+			f.Values[fmt.Sprint(v.Rank)] = v.String()
 		}
 	case errors.As(err, &peer):
 		f.Kind, f.Rank, f.PID, f.Host = "peer", &peer.Rank, peer.PID, peer.Host

@@ -85,7 +85,7 @@ func (l *Library) Enqueue(handle int64, stream uintptr, in, out []Placed, dims s
 			delete(a.Out, r.Name)
 		}
 	}
-	if err := m.m.Enqueue(context.Background(), a); err != nil {
+	if err := m.m.Enqueue(l.named(context.Background()), a); err != nil {
 		return err
 	}
 	for i := range out {
@@ -204,7 +204,7 @@ func (l *Library) Sync(handle int64) (int64, error) {
 
 // background runs f, and returns the number to wait for.
 func (l *Library) background(f func(ctx context.Context) error) int64 {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(l.named(context.Background()))
 	c := &call{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(c.done)

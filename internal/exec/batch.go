@@ -228,7 +228,11 @@ func (p *Program) announce(k int) error {
 	if p.peers == nil {
 		return nil
 	}
-	return p.peers.Step(fmt.Sprintf("%d runs of %s, plan %.16s", k, p.im.Plan.Func, p.hash))
+	what := "run"
+	if k > 1 {
+		what = fmt.Sprint(k, " runs")
+	}
+	return p.peers.Step(what + " of " + p.title)
 }
 
 // runAdmitted issues k runs and waits for them, as long as late lasts.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"slices"
@@ -32,6 +33,7 @@ type rollCall struct {
 	came       []*arrival // by rank
 	lines      []link     // by rank: where they wait for the answer
 	all        chan struct{}
+	first      string // why the first guest was sent away; "" if none was
 }
 
 // dial connects to a process of another node that knows the token.
@@ -55,13 +57,16 @@ func (c *rollCall) dial(ctx context.Context, addr string) (net.Conn, link, error
 func (c *rollCall) greetTCP(r *reception, raw net.Conn) *peer {
 	conn, err := c.secret.accept(raw)
 	if err != nil {
-		r.leaves(raw)
+		if r.leaves(raw) {
+			c.sentAway(raw, nil, err)
+		}
 		raw.Close()
 		return nil
 	}
 	l := newTCPLink(conn)
 	m, _, err := l.receive()
 	if !r.leaves(raw) || err != nil {
+		c.sentAway(raw, m, err)
 		l.close()
 		return nil
 	}
@@ -84,6 +89,18 @@ func (c *rollCall) greetTCP(r *reception, raw net.Conn) *peer {
 	}
 	l.close()
 	return nil
+}
+
+// sentAway notes why the first guest was sent away: it may be a process of the run.
+func (c *rollCall) sentAway(conn net.Conn, m message, err error) {
+	if bad, ok := m.(malformed); ok && err == nil {
+		err = bad
+	}
+	c.Lock()
+	defer c.Unlock()
+	if c.first == "" && err != nil {
+		c.first = fmt.Sprintf("; a connection from %v was sent away: %v", conn.RemoteAddr(), err)
+	}
 }
 
 // enroll notes a process that has come to process 0, and answers when all have.
@@ -219,6 +236,12 @@ func (c *rollCall) awaitRoll(ctx context.Context) ([]arrival, net.Listener, erro
 		return c.everybody(), listener, nil
 	}
 	err = c.mesh.absent(ctx, "join", absent)
+	var peer *PeerError
+	if errors.As(err, &peer) {
+		c.Lock()
+		peer.Why += c.first
+		c.Unlock()
+	}
 	c.mesh.abort(err)
 	return nil, listener, err
 }
@@ -235,7 +258,7 @@ func (c *rollCall) listenMeet() (net.Listener, error) {
 
 // askRoll is what the others do: they come to process 0, and wait for its answer.
 func (c *rollCall) askRoll(ctx context.Context) (roll []arrival, listener net.Listener, err error) {
-	var last error
+	var last, greeted error // greeted is the first of a connection that was made: later ones may only be refused
 	for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 50*time.Millisecond) {
 		if roll, last = c.askOnce(ctx, &listener); last == nil {
 			return roll, listener, nil
@@ -243,6 +266,12 @@ func (c *rollCall) askRoll(ctx context.Context) (roll []arrival, listener net.Li
 		var refused *refusal
 		if errors.As(last, &refused) {
 			return nil, listener, refused.error
+		}
+		var dial *net.OpError
+		if greeted == nil && ctx.Err() == nil && !(errors.As(last, &dial) && dial.Op == "dial") {
+			if greeted = last; errors.Is(last, io.EOF) {
+				greeted = errors.New("it closed the connection")
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -254,6 +283,10 @@ func (c *rollCall) askRoll(ctx context.Context) (roll []arrival, listener net.Li
 	}
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return nil, listener, fmt.Errorf("waiting for rank 0 at %s: %w", c.mesh.o.Meet, ctx.Err())
+	}
+	if greeted != nil {
+		last = fmt.Errorf("%w; set HOCKET_MEET, HOCKET_TOKEN, HOCKET_TLS_CERT and HOCKET_TLS_KEY alike in all processes",
+			greeted)
 	}
 	return nil, listener, c.mesh.member(0).failed("absent: did not join at %s within %v: %v", c.mesh.o.Meet,
 		c.mesh.o.JoinTimeout, last)
@@ -297,6 +330,8 @@ func (c *rollCall) askOnce(ctx context.Context, listener *net.Listener) ([]arriv
 				return nil, &refusal{fmt.Errorf("rank 0 tells of rank %d in place of rank %d", m.Rank, len(roll))}
 			}
 			roll = append(roll, m)
+		case malformed:
+			return nil, m
 		default:
 			return nil, fmt.Errorf("rank 0 answered with a %T", m)
 		}

@@ -342,6 +342,47 @@ func TestNodesTLS(t *testing.T) {
 	}
 }
 
+// TestTLSMismatch: where processes differ in their certificates both errors have why the connection did not come about,
+// and not that it is refused once process 0 has given up.
+func TestTLSMismatch(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		zero, one bool // have a certificate, each another
+		want      [2]string
+	}{
+		{"in process 0", true, false, [2]string{"was sent away: tls: first record does not look like a TLS handshake", ""}},
+		{"in process 1", false, true, [2]string{"was sent away: ", ""}},
+		{"two", true, true, [2]string{"was sent away: ", "the other end shows another certificate"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			all := nodes(t, 1, 1)
+			var group sync.WaitGroup
+			for r, has := range []bool{tc.zero, tc.one} {
+				o := all[r]
+				o.JoinTimeout = time.Second
+				if has {
+					o.Cert, o.Key = certificate(t)
+				}
+				group.Go(func() {
+					w, err := Join(context.Background(), o)
+					if err == nil {
+						w.Leave()
+						t.Errorf("rank %d joins", r)
+						return
+					}
+					t.Logf("rank %d: %v", r, err)
+					hint := []string{"rank 1: absent", "HOCKET_TLS_CERT"}[r]
+					if !strings.Contains(err.Error(), tc.want[r]) || !strings.Contains(err.Error(), hint) ||
+						strings.Contains(err.Error(), "refused") {
+						t.Errorf("rank %d: %v, want %q and %q", r, err, tc.want[r], hint)
+					}
+				})
+			}
+			group.Wait()
+		})
+	}
+}
+
 // tap shows what processes of this one write to other nodes.
 func tap(t *testing.T, show func([]byte)) {
 	old := dialNet

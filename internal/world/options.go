@@ -35,6 +35,8 @@ type Options struct {
 	MeetFD int
 	// Node names this process's node: processes of a world with equal names share memory. Default: the host's name.
 	Node string
+	// Launcher is where the launcher of the processes listens, a local socket; empty for none. See Launcher.
+	Launcher string
 	// Token is what processes prove to each other over TCP that they know: the same in all of them, secret, and
 	// nothing that can be guessed.
 	Token string

@@ -41,6 +41,7 @@ def _statement(name, dt, n, m, statement):
 
 def _collective(name, t, out, shape, m, statement, variant=""):
     v, n = _flat(t, "the tensor")
+    option = f", {variant}" if variant != "" else ""
     if out is None:
         out, o = _tensors.empty(v, v.dtype, shape)
     else:
@@ -48,6 +49,7 @@ def _collective(name, t, out, shape, m, statement, variant=""):
         if o.dtype != v.dtype or got != m:
             raise InputError(f"out has {got} elements of {o.dtype}, and {m} of {v.dtype} come")
     if n > 0 and m > 0:
+        _world.calling(f"{name}({v.dtype}{list(v.shape)}{option})")
         text = _statement(name, v.dtype, n, m, statement)
         _run(_program((name, v.dtype, n, m, variant), text), v, n, o, m)
     return out

@@ -45,6 +45,8 @@ _signatures = {
     "hocket_device": (ctypes.c_int, [ctypes.c_int64, _error]),
     "hocket_empty": (ctypes.c_uint64, [ctypes.c_int64, ctypes.c_int64, _error]),
     "hocket_adopt": (ctypes.c_int, [ctypes.c_int64, ctypes.POINTER(ctypes.c_uint64), ctypes.c_int64, ctypes.c_int64, _error]),
+    "hocket_calling": (None, [ctypes.c_char_p, ctypes.c_char_p]),
+    "hocket_failed": (ctypes.c_int, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_check": (ctypes.c_int, [ctypes.c_int64, _error]),
     "hocket_close": (ctypes.c_int, [ctypes.c_int64, _error]),
 }

@@ -33,7 +33,7 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, **
             o[key] = value
     handle = _lib.call("hocket_load", s.machine, program.encode(), json.dumps(o).encode())
     _unload(s)
-    model = Model(handle, s, bool(options.get("gather")), lend)
+    model = Model(handle, s, bool(options.get("gather")), lend, func or os.path.basename(name))
     for key, t in (weights or {}).items():
         model.bind(key, t)
     return model
@@ -70,7 +70,8 @@ class Model:
     be used.
     """
 
-    def __init__(self, handle, state, gather, lend=False):
+    def __init__(self, handle, state, gather, lend=False, func="model"):
+        self._func = func
         self._handle, self._open, self._world, self._gather, self._lends = handle, handle, state, gather, lend
         self._lent, self._lendable = weakref.WeakSet(), {}
         self._bound, self._layouts, self._names, self._prepared = {}, {}, None, set()
@@ -117,6 +118,7 @@ class Model:
         for p in layouts["in"]:
             if p["name"] in views:
                 ins += [views[p["name"]].struct(p["name"], r) for r in self._ranks(p, mine)]
+        _world.calling(self._call(views))
         results, outs = [], []
         for p in layouts["out"]:
             whole = not mine or self._gather
@@ -134,6 +136,7 @@ class Model:
         blocks = {n: _cuda.Block(t, n) for n, t in given.items()}
         first = next(iter(blocks.values()))
         if text not in self._prepared and not first.capturing():
+            _world.calling(self._func)
             _lib.wait(_lib.call("hocket_prepare", self._handle, text))
             self._prepared.add(text)
             if self._lends:
@@ -161,6 +164,7 @@ class Model:
             results.append(b.tensor)
             outs.append(b.struct(rank))
         ins = [b.struct(rank) for b in blocks.values()]
+        _world.calling(self._func)
         at, n = _lib.pack(outs)
         _lib.call("hocket_enqueue", self._handle, first.stream(), *_lib.pack(ins), at, n, text)
         for i, out, dtype, shape in lent:
@@ -193,6 +197,14 @@ class Model:
         unknown = sorted(set(views) - {p["name"] for p in layouts["in"]})
         if unknown:
             raise InputError(f"there is no parameter {', '.join(unknown)}")
+        n = 1 + max((b["rank"] for p in (*layouts["in"], *layouts["out"]) for b in p["blocks"]), default=0)
+        if self._world.size > 1 and n != self._world.size:
+            raise InputError(f"the program has {n} ranks, and there are {self._world.size} processes, which have one rank "
+                             f"each: start {n} processes, as by hocket launch -n {n}")
+
+    def _call(self, views):
+        """The call for errors in other processes."""
+        return f"{self._func}({', '.join(f'{n} {v.dtype}{list(v.shape)}' for n, v in views.items())})"
 
     def _own(self):
         """The ranks of this process where there are several; one each."""

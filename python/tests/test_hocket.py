@@ -357,6 +357,106 @@ class Several(unittest.TestCase):
         self.right(2, "beside_torch", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
 
 
+# A fault in rank 1 of 3: patterns of what ranks 0 and 2 print, what rank 1 prints ("" where it prints nothing), and what
+# hocket launch prints last.
+_ONE = r"rank 1 \(pid \d+ on \S+\)"
+_AT = r"at \S*test_hocket\.py:\d+"
+_ODD = rf"DisagreeError: .*ranks disagree on step \d+: {_ONE} called CALL {_AT}, the others \(ranks 0, 2\) called all_reduce\(f32\[8\], sum\) {_AT}$"
+_NEXT = rf"step \d+ \(all_reduce\(f32\[8\], sum\) {_AT}\)"
+_LAST = rf"all_reduce\(f32\[8\], sum\) {_AT}"
+_RAISED = rf"PeerError: .*{_ONE}: left the world before {_NEXT}: ERROR \(\S*test_hocket\.py:\d+\)$"
+_ENDED = rf"PeerError: .*{_ONE}: left the world before {_NEXT}: its program ended; its last call was {_LAST}$"
+_MESH = (r"InputError: the program has 4 ranks, and there are 3 processes, which have one rank each: start 4 processes, "
+         r"as by hocket launch -n 4$")
+_BLAMED = "process 1 of 3 is to blame: "
+
+
+def _odd(call):
+    text = _ODD.replace("CALL", call)
+    return text, text, rf"{_BLAMED}it differs from the others on step \d+: {call} {_AT}"
+
+
+FAULTS = {
+    "dtype": _odd(r"all_reduce\(f64\[8\], sum\)"),
+    "shape": _odd(r"all_reduce\(f32\[9\], sum\)"),
+    "op": _odd(r"all_reduce\(f32\[8\], max\)"),
+    "collective": _odd(r"all_gather\(f32\[8\]\)"),
+    "program": _odd(r"doubles\(x f32\[8\]\)"),
+    "skip": (_ENDED, "^1 right$", f"{_BLAMED}left the world before {_NEXT}"),
+    "input": (_RAISED.replace("ERROR", ".*InputError: out has 3 elements of f32, and 8 of f32 come"),
+              r"InputError: out has 3 elements of f32, and 8 of f32 come$", "process 1 of 3 failed first, with exit code 1"),
+    "exception": (_RAISED.replace("ERROR", "ZeroDivisionError: .*zero"), r"ZeroDivisionError: .*zero$",
+                  "process 1 of 3 failed first, with exit code 1"),
+    "exit": (_ENDED, "", f"{_BLAMED}left the world before {_NEXT}"),
+    "_exit": (rf"PeerError: .*{_ONE}: its process ended, after {_LAST} \(step \d+\)$", "",
+              "process 1 of 3 failed first, with exit code 5"),
+    "kill": (rf"PeerError: .*{_ONE}: its process ended, after {_LAST} \(step \d+\)$", "",
+             "process 1 of 3 was ended: signal: killed"),
+    "stop": (rf"PeerError: .*{_ONE}: stalled: no sign of life for \S+, after {_LAST} \(step \d+\)", "",
+             f"{_BLAMED}stalled: no sign of life"),
+    "sleep": (rf"PeerError: .*{_ONE}: did not begin {_NEXT} within 5s, after {_LAST} \(step \d+\)$", "",
+              f"{_BLAMED}did not begin {_NEXT}"),
+    "before": (rf"PeerError: .*{_ONE}: ended \(exit status 0\) before it joined the others$", "",
+               rf"{_BLAMED}ended \(exit status 0\) before it joined"),
+    "mesh": (_MESH, _MESH, r"process \d of 3 failed first, with exit code 1"),
+}
+
+
+@unittest.skipUnless(os.environ.get("HOCKET_COMMAND"), "HOCKET_COMMAND names no command")
+class Faults(unittest.TestCase):
+    """One of three processes goes wrong: all of them, and the launcher, name it, its call and the line."""
+
+    def test_table(self):
+        for fault, (others, own, launch) in FAULTS.items():
+            with self.subTest(fault):
+                got = subprocess.run([os.environ["HOCKET_COMMAND"], "launch", "-n", "3", "--", sys.executable, __file__,
+                                      "member", "fault", fault], text=True, capture_output=True, timeout=300,
+                                     env={**os.environ, "HOCKET_STALL_TIMEOUT": "5s", "HOCKET_JOIN_TIMEOUT": "4m"})
+                said = {0: [], 1: [], 2: []}
+                for line in got.stderr.splitlines():
+                    rank = int(line[1]) if line[:1] == "[" and line[2:4] == "] " else 0
+                    said[rank].append(line.partition("] ")[2] if rank else line)
+                verdict = [line for line in said[0] if line.startswith("error: ")]
+                self.assertEqual(len(verdict), 1, got.stderr)
+                self.assertRegex(verdict[0], "^error: " + launch)
+                self.assertNotEqual(got.returncode, 0)
+                said[0].remove(verdict[0])
+                for rank in (0, 2):
+                    self.assertRegex("\n".join(said[rank]), "(?m)" + others, f"rank {rank}")
+                self.assertRegex("\n".join(said[1]), "(?m)" + own if own else "^$", "rank 1")
+
+
+def member_fault():
+    fault, bad = sys.argv[3], os.environ["HOCKET_RANK"] == "1"
+    if fault == "before" and bad:
+        sys.exit(0)
+    hocket.init()
+    x = floats([1.0] * 8)
+    happens = {
+        "dtype": lambda: hocket.all_reduce(memoryview(array.array("d", [1.0] * 8))),
+        "shape": lambda: hocket.all_reduce(floats([1.0] * 9)),
+        "op": lambda: hocket.all_reduce(x, op="max"),
+        "collective": lambda: hocket.all_gather(x),
+        "program": lambda: hocket.load("mesh d[3]\nfunc doubles(%x: f32[24/d]) -> f32[24/d] {\n  %y = add %x, %x\n"
+                                       "  return %y\n}\n", func="doubles")(x),
+        "skip": lambda: None,
+        "input": lambda: hocket.all_reduce(x, out=floats([1.0] * 3)),
+        "exception": lambda: 1 // 0,
+        "exit": lambda: sys.exit(0),
+        "_exit": lambda: os._exit(5),
+        "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+        "sleep": lambda: time.sleep(1000),
+    }
+    if fault == "mesh":
+        hocket.load("mesh d[4]\nfunc f(%x: f32[32/d]) -> f32[32/d] {\n  %y = add %x, %x\n  return %y\n}\n")(x)
+    for n in range(4):
+        if bad and n == 2:
+            happens[fault]()
+        else:
+            hocket.all_reduce(x)
+
+
 def floats(values, *shape):
     return memoryview(array.array("f", values)).cast("B").cast("f", shape or (len(values),))
 
