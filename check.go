@@ -161,7 +161,8 @@ func (pr *prover) short(v *Verdict, b Binding, o CheckOptions) (done bool, err e
 	if err != nil {
 		return false, nil // Plan says so again, and better
 	}
-	s, err := verify.Symmetric(verify.Symmetry{Grid: grid, Unroller: unroller, MinCommands: longProof})
+	s, err := verify.Symmetric(verify.Symmetry{Grid: grid, Unroller: unroller, MinCommands: longProof,
+		Prog: lowered.Info.Prog})
 	if err != nil || s.Verdict == verify.Unknown {
 		return false, nil
 	}
@@ -296,6 +297,11 @@ func (pr *prover) loops(v *Verdict, b Binding, limit error) error {
 	switch v.Kind {
 	case Proved:
 		v.Proof, v.SerialSafe = ByLoops, t.SerialSafe
+		for _, d := range t.Result.Diagnostics(t.Planned) {
+			if d.Kind == verify.KindOverlap {
+				v.Diagnostics = append(v.Diagnostics, d)
+			}
+		}
 	case Refuted:
 		v.Proof, v.Diagnostics = ByLoops, t.Diagnostics
 		if t.Result != nil {

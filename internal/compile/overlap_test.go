@@ -224,11 +224,16 @@ func (c *testCase) try(res *lower.Result, seed int64) error {
 }
 
 // proved demands a proof that two consecutive runs are free of races, reuse of
-// memory and deadlocks (S13).
+// memory and deadlocks (S13), and that no loop is said to have lost its overlap.
 func proved(p *plan.Plan, res *lower.Result) error {
 	r := verify.Plan(p, verify.Options{Prog: res.Info.Prog})
 	if r.Verdict != verify.Proved {
 		return fmt.Errorf("%s: %s\n%s", r.Verdict, r.Reason, r.Diagnostics(res.Info.Prog).String())
+	}
+	for _, f := range r.Findings {
+		if f.Kind == verify.KindOverlap {
+			return fmt.Errorf("%s: %s", f.Kind, f.Message)
+		}
 	}
 	return nil
 }

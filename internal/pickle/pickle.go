@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"hocket.example/hocket/internal/names"
 )
 
 // Limits bound what Decode accepts. A zero field has its default.
@@ -102,7 +104,8 @@ func Brief(v any) string {
 	case *Dict:
 		return fmt.Sprintf("a dict of %d", len(v.Keys))
 	case *Object:
-		return fmt.Sprintf("an object of %s.%s", v.Module[:min(len(v.Module), most)], v.Name[:min(len(v.Name), most)])
+		return names.Quoted(fmt.Sprintf("an object of %s.%s", v.Module[:min(len(v.Module), most)],
+			v.Name[:min(len(v.Name), most)]))
 	}
 	return fmt.Sprintf("%T", v)
 }

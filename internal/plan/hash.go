@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+
+	"hocket.example/hocket/ir"
 )
 
 // Hash returns a digest of all that execution depends on: equal on all ranks
@@ -157,6 +159,7 @@ func (e *encoder) cmd(c *Cmd) {
 	each(e, c.Ins, e.ref)
 	each(e, c.Outs, e.ref)
 	e.attr(&c.Attr)
+	e.int(int64(c.Launch))
 	e.int(c.Value)
 	e.bools(c.Late, c.SM)
 	each(e, c.Group, func(x *P2P) { e.int(int64(x.Pair)); e.bools(x.Send) })
@@ -172,15 +175,12 @@ func (e *encoder) launch(l *Launch) {
 	})
 }
 
-func (e *encoder) attr(a *Attr) {
-	e.int(int64(len(a.Axes)))
-	for _, x := range a.Axes {
-		e.int(int64(x))
-	}
-	e.int(int64(math.Float64bits(a.Value)))
-	e.bools(a.TA, a.TB, a.HasInt, a.Causal)
-	e.ints([]int64{a.Int, a.First, a.Rows, int64(a.SMs), int64(a.Launch)})
-	for _, v := range []float64{a.Rope.Theta, a.Rope.Factor, a.Rope.Low, a.Rope.High, a.Rope.Original} {
-		e.int(int64(math.Float64bits(v)))
-	}
+func (e *encoder) attr(a *ir.Attrs) {
+	each(e, a.Numbers, func(n *ir.Number) {
+		e.ints([]int64{int64(math.Float64bits(n.Float)), n.Int})
+		e.bools(n.Whole)
+	})
+	each(e, a.Axes, func(x *int) { e.int(int64(*x)) })
+	e.bools(a.TA, a.TB, a.Causal)
+	e.ints([]int64{int64(a.SMs), a.First, a.Rows})
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"hocket.example/hocket/internal/names"
 	"hocket.example/hocket/internal/trace"
 	"hocket.example/hocket/internal/trace/jsonscan"
 )
@@ -136,8 +137,8 @@ func (f *file) word(s string) string {
 	if w, ok := f.words[s]; ok {
 		return w
 	}
-	f.words[s] = s
-	return s
+	f.words[s] = names.Quoted(s)
+	return f.words[s]
 }
 
 func (f *file) event(e *entry) error {
@@ -147,7 +148,7 @@ func (f *file) event(e *entry) error {
 		if json.Unmarshal(e.Args, &args) == nil && e.Name == "process_name" {
 			f.labels[string(e.PID)] = args.Name
 		} else {
-			f.threads[string(e.PID)+" "+string(e.TID)] = args.Name
+			f.threads[string(e.PID)+" "+string(e.TID)] = f.word(args.Name)
 		}
 		return nil
 	case e.Ph != "X":
@@ -229,21 +230,26 @@ func (f *file) command(e *entry) error {
 		return err
 	}
 	var args struct {
-		Run        int64
+		Run, ID    int64
 		Statement  string
 		Bytes      int64
 		Collective *int
+		Tie        *trace.Tie
 	}
 	if err := json.Unmarshal(e.Args, &args); err != nil {
 		return err
 	}
-	d := trace.Event{Name: f.word(e.Name), Detail: f.word(args.Statement), Run: args.Run, Bytes: args.Bytes,
+	d := trace.Event{Name: f.word(e.Name), Detail: f.word(args.Statement), Run: args.Run, ID: args.ID, Tie: args.Tie,
+		Bytes: args.Bytes,
 		Start: start, End: end, Group: trace.NoGroup, Rank: f.rankOf(string(e.PID)),
 		Stream: f.threads[string(e.PID)+" "+string(e.TID)]}
 	for c := range trace.IO + 1 {
 		if c.String() == e.Cat {
 			d.Class = c
 		}
+	}
+	if t := args.Tie; t != nil {
+		t.Stream, t.Counter = f.word(t.Stream), f.word(t.Counter)
 	}
 	if args.Collective != nil {
 		d.Group = *args.Collective

@@ -58,7 +58,7 @@ func (f *file) collective(d *trace.Event, kernel string, args *kernelArgs) {
 	if name == "" {
 		name = kernel
 	}
-	d.Class, d.Name = trace.Comm, trace.CollectiveOp(name)
+	d.Class, d.Name = trace.Comm, trace.CollectiveOp(f.word(name))
 	c := &trace.Call{Group: f.word(args.GroupText), Seq: -1, DType: f.word(args.DType), In: -1, Out: -1,
 		Members: members(args.Members)}
 	if c.Group == "" || c.Group == "undefined" {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/files"
+	"hocket.example/hocket/internal/names"
 	"hocket.example/hocket/internal/sqlite"
 	"hocket.example/hocket/internal/trace"
 )
@@ -151,8 +152,8 @@ func (x *export) word(s string) string {
 	if w, ok := x.words[s]; ok {
 		return w
 	}
-	x.words[s] = s
-	return s
+	x.words[s] = names.Quoted(s)
+	return x.words[s]
 }
 
 func (x *export) kernels() error {

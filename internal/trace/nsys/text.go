@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"hocket.example/hocket/internal/names"
 	"hocket.example/hocket/internal/trace"
 )
 
@@ -229,8 +230,8 @@ func (t *table) word(s string) string {
 	if w, ok := t.words[s]; ok {
 		return w
 	}
-	t.words[s] = s
-	return s
+	t.words[s] = names.Quoted(s)
+	return t.words[s]
 }
 
 func (t *table) add(r row) error {
