@@ -301,6 +301,18 @@ func f(%x: f32[4/tp]) -> f32[4] {
         finally:
             lib.call, lib.call_text, lib.wait, _cuda.Block, _cuda.rest = kept
 
+    def test_sites(self):
+        """A collective on a GPU names the line that calls it, once while the line is the same."""
+        from hocket import _cuda
+
+        g, named = _cuda.Group.__new__(_cuda.Group), []
+        g.site, g._calling = None, lambda call, place: named.append(place.decode())
+        line = sys._getframe().f_lineno
+        for _ in range(3):
+            g.at(sys._getframe())
+        g.at(sys._getframe())
+        self.assertEqual(named, [f"{__file__}:{line + 2}", f"{__file__}:{line + 3}"])
+
     def test_interrupt_when_over(self):
         """An interrupt that is seen when the run is over already stays an interrupt."""
         lib, call = hocket._lib, hocket._lib.call
