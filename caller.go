@@ -11,14 +11,14 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// calls tells the other processes of a world, for their errors, that this process runs or loads a function.
+// calls records that this process runs or loads a function, for errors of other processes of its world.
 func (m *Machine) calls(ctx context.Context, fn *function) {
 	if peers := m.dev.Peers(); peers != nil {
 		peers.Calls(fn.call(ctx))
 	}
 }
 
-// told tells them how a call of a model ended: they learn of it if they then wait for this process in vain.
+// told records how a call of a model ended. Other processes report it if they wait for this process until a time-out.
 func (m *Model) told(ctx context.Context, err error) error {
 	err = m.machine.why(ctx, err)
 	if peers := m.machine.dev.Peers(); peers != nil {

@@ -113,12 +113,12 @@ func (w *World) Done() <-chan struct{} { return w.w.Done() }
 // Abort ends the world in all processes: the others get cause as that of this one.
 func (w *World) Abort(cause error) { w.w.Abort(cause) }
 
-// Failed tells the other processes what went wrong in this one; nil takes that back. The world goes on: they have it
-// in their errors if they wait for this process in vain.
+// Failed publishes an error of this process; nil takes it back. The world goes on. Other processes report the error if
+// this process leaves, or does not arrive, where they wait for it.
 func (w *World) Failed(err error) { w.w.Failed(err) }
 
 // Same returns nil if all processes call it with the same value, and the same *DisagreeError in all of them if they do
-// not. The world goes on. What names what is compared. All processes call it, in one order with loads and runs.
+// not. The world goes on. What names the values. All processes call it, in one order with loads and runs.
 func (w *World) Same(ctx context.Context, what, value string) error {
 	return w.w.Same(ctx, what, value)
 }

@@ -41,11 +41,15 @@ type Library struct {
 
 type calling struct{ call, place string }
 
-// Calling names the call of the caller's that the next run or load is for, and its place, for errors in other processes.
+// Calling names the call of the caller's that the next run, load or collective is for, and its place, for errors in
+// other processes. Collectives name their calls themselves; a place holds for those that follow, too.
 func (l *Library) Calling(call, place string) { l.calling.Store(&calling{call, place}) }
 
 // named returns a context with the call that the caller has named.
 func (l *Library) named(ctx context.Context) context.Context {
+	if l.calling.Load() == nil {
+		return ctx
+	}
 	if c := l.calling.Swap(nil); c != nil {
 		return world.WithCall(ctx, c.call, c.place)
 	}

@@ -70,7 +70,7 @@ func (l *Library) Do(handle int64, c Call) error {
 	if err != nil {
 		return err
 	}
-	return all.Do(context.Background(), hocket.CollectiveCall{Op: op, Red: red, Root: c.Root, DType: dt, Count: c.Count,
+	return all.Do(l.named(context.Background()), hocket.CollectiveCall{Op: op, Red: red, Root: c.Root, DType: dt, Count: c.Count,
 		Stream: c.Stream, In: c.In, Out: c.Out})
 }
 

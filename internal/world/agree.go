@@ -170,8 +170,8 @@ func (w *World) sameList(ctx context.Context, what string, lines []string, with 
 // Calls names what this process's program calls, and where, for errors in other processes. They need not be alike.
 func (w *World) Calls(call, place string) { w.call.Store(&entry{call: call, place: place}) }
 
-// Failed tells the other processes that this process's call has ended, and with which error; nil where it did not
-// fail. The world goes on: they learn of it if they wait for this process in vain.
+// Failed records that this process's call has ended, and with which error; nil if it did not fail. The world goes on.
+// Other processes report the error if they wait for this process until a time-out, or it leaves.
 func (w *World) Failed(err error) {
 	why := ""
 	if err != nil {

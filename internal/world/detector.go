@@ -86,8 +86,8 @@ func (d *detector) heard(p *peer, m pulse) error {
 	return nil
 }
 
-// differ is the error of a step that is not alike in all processes. It waits a little for those that have not come to
-// the step: with them it is known which one differs from the others.
+// differ is the error of a step that is not alike in all processes. It waits a little for those that have not begun the
+// step: with them it is known which one differs from the others.
 func (d *detector) differ(step uint64) *DisagreeError {
 	e := &DisagreeError{}
 	for i := 0; ; i++ {

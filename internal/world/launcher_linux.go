@@ -121,8 +121,8 @@ func (l *Launcher) handle(conn *net.UnixConn, m toLaunch) {
 	}
 }
 
-// tell has a process that still joins know of one that has exited before it joined the same world. It is called with
-// mu locked.
+// tell sends a process that still joins the error of one that has exited before it joined the same world. It is called
+// with mu locked.
 func (l *Launcher) tell(conn *net.UnixConn, j joiner, gone *PeerError) {
 	if j.in || j.rank == gone.Rank || l.joined[gone.Rank] >= j.world {
 		return

@@ -245,8 +245,8 @@ func (m *mesh) leftBy(p *peer) error {
 	return p.failed("left the world before %s: %s", page.step(m.o.Rank, step), why)
 }
 
-// alone returns the error of a step that this process alone comes to of three or more, since all others have left and
-// nothing has failed there; nil where it is not so. It waits a little for those that may be about to leave.
+// alone returns the error of a step that only this process begins, of three or more, because all others have left
+// without an error; nil if that is not so. It waits a little for those that may be about to leave.
 func (m *mesh) alone(step uint64) error {
 	e := &DisagreeError{What: fmt.Sprintf("step %d", step)}
 	for i := 0; i < patienceRounds; i++ {
