@@ -62,6 +62,9 @@ var shippedElsewhere = sync.OnceValue(func() *Table {
 	return t
 })
 
+// maxObjects is how many objects the text of a table may have: the shipped ones have 900.
+const maxObjects = 1 << 17
+
 // Identity says which machine a world is on: what its teams say, else the
 // machine's name and the processor.
 func Identity(machine string, w device.World) string {
@@ -73,6 +76,9 @@ func Identity(machine string, w device.World) string {
 
 // ReadTable reads and checks a table.
 func ReadTable(data []byte) (*Table, error) {
+	if n := bytes.Count(data, []byte("{")); n > maxObjects { // an empty one takes a hundred times its text
+		return nil, fmt.Errorf("it is no table of collectives: it has %d objects; a table may have %d", n, maxObjects)
+	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	t := &Table{}
