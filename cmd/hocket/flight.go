@@ -39,11 +39,13 @@ func (f *flights) keep(ctx context.Context, a *app, path string, err error) erro
 		return err
 	}
 	var werr error
+	write := files.Write
 	if path == "" {
 		path, werr = lastFlight()
+		write = files.WriteKept
 	}
 	if werr == nil {
-		werr = files.Write(path, func(w io.Writer) error { _, err := w.Write(f.last); return err })
+		werr = write(path, func(w io.Writer) error { _, err := w.Write(f.last); return err })
 	}
 	said := "the flight record of the run that failed is in " + path
 	if werr != nil {
@@ -53,12 +55,11 @@ func (f *flights) keep(ctx context.Context, a *app, path string, err error) erro
 	return err
 }
 
-// lastFlight is the file for who names none, in a folder that is made.
+// lastFlight is the file where the user names none.
 func lastFlight() (string, error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
 	}
-	dir = filepath.Join(dir, "hocket")
-	return filepath.Join(dir, "flight.json"), os.MkdirAll(dir, 0o700)
+	return filepath.Join(dir, "hocket", "flight.json"), nil
 }

@@ -175,7 +175,7 @@ const (
 	sizeItem   = 16
 	sizeNumber = 8
 	sizeMark   = 8
-	sizeKept   = 32
+	sizeKept   = 64
 	sizeSparse = 96
 	sizeList   = 24 // also of a tuple and a set
 	sizeDict   = 64

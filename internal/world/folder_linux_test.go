@@ -3,8 +3,11 @@ package world
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -299,4 +302,43 @@ func goroutinesHere() (n int) {
 		}
 	}
 	return n
+}
+
+// TestFolderOfOthers: a run removes only folders that hocket made, by their names and contents.
+func TestFolderOfOthers(t *testing.T) {
+	base := t.TempDir()
+	user := fmt.Sprintf("hocket-%d-", os.Geteuid())
+	for _, name := range []string{"mydata/file", "0123456789abcdef/file", "0123456789abcde0/0", "0123456789abcde1/sub/0",
+		"0123456789ABCDEF/0"} {
+		path := filepath.Join(base, user+name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := func() (all []string) {
+		err := filepath.WalkDir(base, func(path string, _ fs.DirEntry, err error) error {
+			all = append(all, path)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	before := list()
+	empty := filepath.Join(base, user+"00000000000000ff")
+	if err := os.Mkdir(empty, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d, err := openFolder(context.Background(), base, "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.close()
+	if after := list(); !slices.Equal(before, after) {
+		t.Errorf("before: %q\nafter: %q", before, after)
+	}
 }

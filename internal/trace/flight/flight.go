@@ -125,7 +125,7 @@ func ReadJSON(r io.Reader) (*Record, error) {
 
 // ReadPickle reads a record as torch pickles it. Nothing in it is executed.
 func ReadPickle(r io.Reader) (*Record, error) {
-	v, err := pickle.Decode(r, pickle.Limits{Memory: 256 << 20})
+	v, err := pickle.Decode(r, pickle.Limits{Memory: 192 << 20})
 	if err != nil {
 		return nil, err
 	}
