@@ -161,7 +161,7 @@ func cancels(a, b content) facts {
 // by number.
 const (
 	noWay  = 0
-	anyWay = -1 // a loop may have done that any number of times
+	anyWay = -1 // it is not known which, as after a loop that negates
 )
 
 // ways numbers sets of statements.
@@ -200,9 +200,14 @@ func (c *claims) union(a, b int) int {
 	return c.ways.number(slices.Concat(c.ways.list[a], c.ways.list[b]))
 }
 
+// maxWay bounds how many statements a set has.
+const maxWay = 64
+
 func (w *ways) number(ids []int) int {
 	slices.Sort(ids)
-	ids = slices.Compact(ids)
+	if ids = slices.Compact(ids); len(ids) > maxWay {
+		return anyWay
+	}
 	key := fmt.Sprint(ids)
 	n, ok := w.of[key]
 	if !ok {
