@@ -142,6 +142,12 @@ func (f *facts) sum(rank int, name string, from, to int64) (ns int64, n int) {
 	return ns, n
 }
 
+// moved is how long a rank's events of an operation moved data between two times.
+func (f *facts) moved(rank int, op string, from, to int64) int64 {
+	moving, _, _ := f.moving(op, rank)
+	return trace.Covered(trace.Interval{Lo: from, Hi: to}, moving)
+}
+
 // whole is how long a rank's events of a name that lie between two times in part take in all.
 func (f *facts) whole(rank int, name string, from, to int64) (ns int64, n int) {
 	for i := range f.t.Events {
@@ -337,11 +343,14 @@ func (f *facts) cause(text string, w *span) error {
 		}
 		return first(same("there", took, a), other(m), same("other", m.s(), b))
 	}
-	if m := matched(`(.+?) (?:ran|moved data) there for TIME, and (not on|on) rank (\d+)(| in that time|(?: before `+
+	if m := matched(`(.+?) (ran|moved data) there for TIME, and (not on|on) rank (\d+)(| in that time|(?: before `+
 		`(\S+) (\d+) of (\d+) ended))`, text); m != nil {
 		name := m.s()
 		a, _ := in(name)
 		_, k := inOther(name)
+		if m.s() == "moved data" {
+			a = f.moved(w.rank, name, w.from, w.to)
+		}
 		err := same("there", m.s(), a)
 		not := m.s() == "not on"
 		err = first(err, other(m))
@@ -360,10 +369,13 @@ func (f *facts) cause(text string, w *span) error {
 		}
 		return err
 	}
-	if m := matched(`(?:the transfer of )?(.+) held it up for TIME, and rank (\d+) for TIME`, text); m != nil {
-		name := m.s()
+	if m := matched(`(the transfer of )?(.+) held it up for TIME, and rank (\d+) for TIME`, text); m != nil {
+		transfer, name := m.s() != "", m.s()
 		a, _ := in(name)
 		b, _ := inOther(name)
+		if transfer {
+			a, b = f.moved(w.rank, name, w.from, w.to), f.moved(w.other, name, w.otherFrom, w.otherTo)
+		}
 		return first(atMost("there", m.s(), a), other(m), atMost("other", m.s(), b))
 	}
 	if m := matched(`nothing ran on its stream for TIME, and for TIME on that of rank (\d+); TIME of that was `+
