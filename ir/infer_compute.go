@@ -356,7 +356,8 @@ func (in *inference) constant(name string, dt DType) bool {
 func inferReshard(in *inference) *Type {
 	switch {
 	case in.local:
-		in.errorf("type", in.s.Args[0].Pos, "reshard moves values, and %%%s is a buffer", in.syms[0].Name).help("make it a value with claim, or use a collective")
+		in.errorf("type", in.s.Args[0].Pos, "reshard moves values, and %%%s is a buffer", in.syms[0].Name).
+			help("use a collective, or " + in.claimHelp(in.syms[0], in.args[0]))
 		return nil
 	case in.s.Type == nil:
 		in.errorf("type", in.s.Pos, "reshard needs the new layout").help("annotate the result: %y: f32[T/tp, K] = reshard %x")

@@ -38,13 +38,10 @@ func (w *watcher) exited(rank int, state *os.ProcessState) {
 	}
 }
 
-// failed is the error of a launch in which the process first was the first to fail. Where the processes have said
-// that another is to blame it names that one.
-func (w *watcher) failed(first int, processes []*exec.Cmd) error {
-	n, states := len(processes), make([]*os.ProcessState, len(processes))
-	for rank, c := range processes {
-		states[rank] = c.ProcessState
-	}
+// failed is the error of a launch in which a process was the first to fail. Where the processes have said that another
+// is to blame it names that one. All of them have ended, as exits has by rank.
+func (w *watcher) failed(first exit, exits []exit) error {
+	n := len(exits)
 	var cause error
 	if w.l != nil {
 		cause = w.l.Cause()
@@ -57,15 +54,15 @@ func (w *watcher) failed(first int, processes []*exec.Cmd) error {
 		blamed, why = peer.Rank, peer.Why
 	case errors.As(cause, &disagree):
 		if blamed = disagree.Odd(); blamed < 0 {
-			return &failure{code: codeOf(states[first]), kind: "process",
+			return &failure{code: codeOf(first.state), kind: "process",
 				err: fmt.Errorf("processes disagree on %s", disagree.What)}
 		}
 		why = fmt.Sprintf("it differs from the others on %s: %s", disagree.What, oddText(disagree))
 	}
-	if blamed < 0 || blamed >= n || blamed == first && peer != nil {
-		return failed(first, n, states[first])
+	if blamed < 0 || blamed >= n || blamed == first.rank && peer != nil {
+		return first.failure(n)
 	}
-	return &failure{code: codeOf(states[blamed]), kind: "process",
+	return &failure{code: codeOf(exits[blamed].state), kind: "process",
 		err: fmt.Errorf("process %d of %d is to blame: %s", blamed, n, why)}
 }
 
@@ -84,7 +81,7 @@ func oddText(e *hocket.DisagreeError) string {
 
 // codeOf is the exit code of a launch for that of the process to blame: 3 where it was killed or said that all was well.
 func codeOf(state *os.ProcessState) int {
-	if code := state.ExitCode(); code > 0 {
+	if code := state.ExitCode(); code > 0 { // -1 of no state
 		return code
 	}
 	return exitMachine

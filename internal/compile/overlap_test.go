@@ -202,6 +202,13 @@ func (c *testCase) try(res *lower.Result, seed int64) error {
 	if err := proved(p, res); err != nil {
 		return err
 	}
+	bound, ds := ir.Bind(res.Info, c.binding)
+	if !ds.HasErrors() {
+		ds = verify.Claims(bound, res.Info.Prog)
+	}
+	if err := ds.Err(); err != nil {
+		return err
+	}
 	ctx := context.Background()
 	prog, err := exec.Load(ctx, cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed}), p, exec.Options{})
 	if err != nil {

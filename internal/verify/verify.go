@@ -49,6 +49,7 @@ const (
 	KindDeadlock  = "deadlock"  // streams that wait for each other
 	KindBounds    = "bounds"    // memory outside its buffer or arena
 	KindIssue     = "issue"     // host issue order: a wait before its record
+	KindClaim     = "claim"     // called the same on ranks that hold what differs
 	KindSerial    = "serial"    // warning: safe only where streams really run side by side
 	KindOverlap   = "overlap"   // warning: iterations on different streams, in order nevertheless
 	KindRedundant = "redundant" // warning: a wait that other waits imply

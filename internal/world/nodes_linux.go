@@ -2,9 +2,6 @@ package world
 
 import (
 	"context"
-	"crypto/subtle"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -14,8 +11,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"hocket.example/hocket/internal/files"
 )
 
 // Processes of several nodes meet at process 0, which listens at a place that all of them know. Each tells it
@@ -26,47 +21,6 @@ import (
 var dialNet = func(ctx context.Context, addr string) (net.Conn, error) {
 	d := net.Dialer{Timeout: greeting}
 	return d.DialContext(ctx, "tcp", addr)
-}
-
-// secret is how a process shows processes of other nodes that it is of the run.
-type secret struct {
-	token string
-	tls   *tls.Config // nil for connections in the clear
-}
-
-// newSecret reads the certificate, where there is one.
-func newSecret(o Options) (*secret, error) {
-	s := &secret{token: o.Token}
-	if o.Cert == "" {
-		return s, nil
-	}
-	const mostPEM = 1 << 20
-	shown, err := files.Read(o.Cert, mostPEM)
-	if err != nil {
-		return nil, fmt.Errorf("the certificate of HOCKET_TLS_CERT: %w", err)
-	}
-	key, err := files.Read(o.Key, mostPEM)
-	if err != nil {
-		return nil, fmt.Errorf("the key of HOCKET_TLS_KEY: %w", err)
-	}
-	cert, err := tls.X509KeyPair(shown, key)
-	if err != nil {
-		return nil, fmt.Errorf("the certificate of HOCKET_TLS_CERT, %s, and its key: %w", o.Cert, err)
-	}
-	pinned := cert.Certificate[0]
-	s.tls = &tls.Config{
-		MinVersion:         tls.VersionTLS13,
-		Certificates:       []tls.Certificate{cert},
-		ClientAuth:         tls.RequireAnyClientCert,
-		InsecureSkipVerify: true, // both ends show one certificate, which is compared whole
-		VerifyPeerCertificate: func(shown [][]byte, _ [][]*x509.Certificate) error {
-			if len(shown) == 0 || subtle.ConstantTimeCompare(shown[0], pinned) != 1 {
-				return errors.New("the other end shows another certificate: set HOCKET_TLS_CERT alike in all processes")
-			}
-			return nil
-		},
-	}
-	return s, nil
 }
 
 // rollCall tells each process who is on which node, and where to find whom.
@@ -82,46 +36,37 @@ type rollCall struct {
 	first      string // why the first guest was sent away; "" if none was
 }
 
-// dial connects to a process of another node, and shows the token.
+// dial connects to a process of another node that knows the token.
 func (c *rollCall) dial(ctx context.Context, addr string) (net.Conn, link, error) {
-	conn, err := dialNet(ctx, addr)
+	raw, err := dialNet(ctx, addr)
 	if err != nil {
 		return nil, nil, err
 	}
-	if c.secret.tls != nil {
-		c := tls.Client(conn, c.secret.tls)
-		bounded, cancel := context.WithTimeout(ctx, greeting)
-		defer cancel()
-		if err := c.HandshakeContext(bounded); err != nil {
-			conn.Close()
-			return nil, nil, fmt.Errorf("%s: %w", addr, err)
+	conn, err := c.secret.dial(ctx, raw)
+	if err != nil {
+		raw.Close()
+		if err = fmt.Errorf("%s: %w", addr, err); errors.Is(err, errToken) {
+			err = &refusal{err}
 		}
-		conn = c
+		return nil, nil, err
 	}
-	l := newTCPLink(conn)
-	l.post(token{c.secret.token}.encode())
-	return conn, l, nil
+	return conn, newTCPLink(conn), nil
 }
 
-// greetTCP hears who a guest is that came over TCP. Who does not show the token is sent away.
-func (c *rollCall) greetTCP(r *reception, conn net.Conn) *peer {
-	raw := conn
-	if c.secret.tls != nil {
-		conn = tls.Server(conn, c.secret.tls)
+// greetTCP hears who a guest is that came over TCP. One that does not know the token is sent away.
+func (c *rollCall) greetTCP(r *reception, raw net.Conn) *peer {
+	conn, err := c.secret.accept(raw)
+	if err != nil {
+		if r.leaves(raw) {
+			c.sentAway(raw, nil, err)
+		}
+		raw.Close()
+		return nil
 	}
 	l := newTCPLink(conn)
 	m, _, err := l.receive()
-	t, ok := m.(token)
-	known := err == nil && ok && subtle.ConstantTimeCompare([]byte(t.text), []byte(c.secret.token)) == 1
-	if known {
-		m, _, err = l.receive()
-	}
-	if !r.leaves(raw) || err != nil || !known {
+	if !r.leaves(raw) || err != nil {
 		c.sentAway(raw, m, err)
-		if err == nil && ok {
-			l.post(encodeCause(causeOf(c.mesh.self, errors.New(
-				"it is of a run with another token: set HOCKET_TOKEN alike in all processes of a run"))))
-		}
 		l.close()
 		return nil
 	}

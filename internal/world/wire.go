@@ -17,7 +17,6 @@ const (
 	kindAgreement = 'a' // sequence number, length of the step, step, value
 	kindExport    = 'e' // a key, with a file
 	kindPulse     = 'p' // beats, steps, command, idle, four texts with their lengths: the page, between nodes
-	kindToken     = 'k' // the first message of a link between nodes
 	kindArrival   = 'n' // JSON of an arrival, to process 0 and, one for each process, from it
 	kindWanted    = 'w' // wire, bytes
 	kindData      = 'd' // wire, bytes
@@ -30,9 +29,10 @@ const (
 
 	maxStep    = 256
 	maxKey     = 256
+	minToken   = 16 // bytes: a shorter one could be guessed from a proof
 	maxToken   = 1 << 10
 	dataHeader = 1 + 8
-	tcpPayload = 32 << 10 // bytes of data in a message between nodes
+	tcpPayload = 32<<10 - 4 - dataHeader // bytes of data in a message between nodes: a message is two records of TLS
 	maxMessage = 1 + 8 + 2 + maxStep + MaxValue
 )
 
@@ -61,7 +61,6 @@ type (
 		beats, steps, at, idle uint64
 		texts                  [pulseTexts]string // the last step: what, call, place; and what the last call failed with
 	}
-	token   struct{ text string }
 	arrival struct {
 		hello
 		Node string // its name
@@ -136,8 +135,6 @@ func decodePulse(body []byte) (p pulse, ok bool) {
 	return p, len(body) == 0
 }
 
-func (t token) encode() []byte { return append([]byte{kindToken}, t.text...) }
-
 func (a arrival) encode() []byte {
 	text, err := json.Marshal(a)
 	if err != nil {
@@ -202,10 +199,6 @@ func decode(packet []byte) (message, error) {
 	case kindPulse:
 		if p, ok := decodePulse(body); ok {
 			return p, nil
-		}
-	case kindToken:
-		if len(body) <= maxToken {
-			return token{string(body)}, nil
 		}
 	case kindArrival:
 		var a arrival

@@ -16,7 +16,7 @@ import (
 )
 
 // options are those of a world in a folder of its own.
-func options(t *testing.T, size int) Options {
+func options(t testing.TB, size int) Options {
 	return Options{Size: size, ID: t.Name(), Dir: t.TempDir(), JoinTimeout: 20 * time.Second, StallTimeout: 20 * time.Second}
 }
 

@@ -153,6 +153,9 @@ func Of(t *trace.Trace, bound int64) *Report {
 	lo, hi := t.Bounds()
 	a.origin = lo
 	r.SpanUS = us(hi - lo)
+	if !a.compared() {
+		r.SpanUS = us(a.longest())
+	}
 	r.Untold = a.untold
 	a.split()
 	a.blame()
@@ -165,6 +168,23 @@ func Of(t *trace.Trace, bound int64) *Report {
 		r.Ops = append(r.Ops, Op{Name: o.Name, Class: o.Class.String(), Count: o.Count, TimeUS: us(o.Time)})
 	}
 	return r
+}
+
+// compared reports whether times of different ranks can be compared.
+func (a *accounting) compared() bool { return a.exact() || a.untold == "" || a.t.Ranks < 2 }
+
+// longest is how long the rank took that took longest, by its own clock.
+func (a *accounting) longest() int64 {
+	var most int64
+	ranks := make([]ends, a.t.Ranks)
+	for i := range a.t.Events {
+		e := &a.t.Events[i]
+		x := &ranks[e.Rank]
+		x.add(e.Start)
+		x.add(e.End)
+		most = max(most, x.hi-x.lo)
+	}
+	return most
 }
 
 func us(ns int64) float64 { return float64(ns) / 1e3 }

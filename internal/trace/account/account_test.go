@@ -114,7 +114,8 @@ func TestKinetoLate(t *testing.T) {
 		near(t, "wait", late.US, 11644.579-77.9, 5)
 	}
 	if !strings.Contains(words(t, r),
-		"all_reduce 5 of 8: 77.9 µs of transfer; rank 0 waited 11.6 ms for rank 1, late because, after all_reduce 4 of 8: ") {
+		"all_reduce 5 of 8: 77.9 µs of transfer; rank 0 waited 11.6 ms for rank 1, late because, after all_reduce "+
+			"4 of 8: ") {
 		t.Errorf("words:\n%s", words(t, r))
 	}
 	for _, p := range r.Problems {

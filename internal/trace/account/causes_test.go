@@ -314,6 +314,36 @@ func (x *scenario) check(t *testing.T, r *Report) {
 	}
 }
 
+// TestClocksApart: where devices have a clock each and no collective compares them, as in an exchange on GPUs, waits
+// for signals are idle time for signals, and nothing is said that compares times of two ranks.
+func TestClocksApart(t *testing.T) {
+	p := newPlayer(4, 1)
+	exchange(p, 4, true, func(round int) {
+		if round == 1 {
+			p.last(3, "linear").long += 600_000
+		}
+	})
+	tr := p.play()
+	for i := range tr.Events {
+		e := &tr.Events[i]
+		e.Start, e.End = e.Start+int64(e.Rank)*1e12, e.End+int64(e.Rank)*1e12
+	}
+	tr.Clocks = []int{0, 1, 2, 3}
+	r := own(t, t.TempDir(), tr)
+	if err := newFacts(r).all(r); err != nil {
+		t.Error(err)
+	}
+	near(t, "the longest rank", r.SpanUS, 1_200, 300)
+	near(t, "rank 0, idle for signals", r.Idle[0].SignalUS, 600, 200)
+	if x := r.Idle[0]; x.EventUS > 50 || x.HostUS > 0 {
+		t.Errorf("rank 0 waited for signals: %+v", x)
+	}
+	if f := r.Findings[0]; f.Kind != "signal" || !strings.Contains(f.Text, "clocks are not compared") ||
+		r.Critical != nil {
+		t.Errorf("%+v, %+v", f, r.Critical)
+	}
+}
+
 // TestSentencesOfCorpus checks what is said of real profiles.
 func TestSentencesOfCorpus(t *testing.T) {
 	for _, name := range []string{"tp-mlp-ar", "tp-mlp-ar-late", "tp-mlp-agrs", "row-parallel-streams"} {

@@ -64,7 +64,7 @@ func (a *accounting) signals() {
 			continue
 		}
 		s := stretch{isSignal, e.Start, e.End, i, a.chain().Released(i)}
-		if s.by >= 0 {
+		if s.by >= 0 && a.compared() {
 			s.hi = min(s.hi, a.t.Events[s.by].End)
 		}
 		if s.long() > a.residual() {
@@ -79,9 +79,15 @@ func (a *accounting) signals() {
 			a.found("signal", -1, e.Name, -1, s.long(), "%s for a signal, of which the trace does not say whose", where)
 			continue
 		}
+		sender := a.t.ID(a.t.Events[s.by].Rank)
+		if !a.compared() {
+			a.found("signal", sender, e.Name, -1, s.long(),
+				"%s for a signal of rank %d; clocks are not compared, so what that one did meanwhile is not known",
+				where, sender)
+			continue
+		}
 		rank, why := a.meantime(s)
-		a.found("signal", rank, e.Name, -1, s.long(), "%s for a signal of rank %d: %s", where,
-			a.t.ID(a.t.Events[s.by].Rank), why)
+		a.found("signal", rank, e.Name, -1, s.long(), "%s for a signal of rank %d: %s", where, sender, why)
 	}
 }
 
@@ -172,7 +178,8 @@ func (a *accounting) did(rank, via int, k what, ns int64, longest stretch) strin
 		return fmt.Sprintf("%s waited %s of that for a signal, of which the trace does not say whose", who, short(ns))
 	}
 	if k.kind == isLag {
-		return fmt.Sprintf("waits of %s went on for %s of that after what they were for had ended; the trace does not say why",
+		return fmt.Sprintf("waits of %s went on for %s of that after what they were for had ended; the trace does "+
+			"not say why",
 			who, short(ns))
 	}
 	return fmt.Sprintf("%s waited %s of that for other streams, of which the trace shows nothing", who, short(ns))
@@ -337,7 +344,8 @@ func (a *accounting) slowLink(k sameSize, l *link) {
 		}
 		a.excess(k.op, sum)
 		a.found("transfer", l.rank, k.op, -1, sum,
-			"transfers %s are slow: %s of %d bytes took %s in the median of %d, and between other ranks at most %s in the median",
+			"transfers %s are slow: %s of %d bytes took %s in the median of %d, and between other ranks at most %s "+
+				"in the median",
 			l.name, k.op, k.bytes, short(own), len(l.times), short(other))
 		return
 	}
@@ -449,7 +457,8 @@ func (a *accounting) exposures() {
 			op,
 			a.t.ID(rank), short(most), short(whole))
 		if most < whole {
-			text = fmt.Sprintf("%s is overlapped in part: on rank %d no kernel ran during %s of the %s in which it moved data",
+			text = fmt.Sprintf("%s is overlapped in part: on rank %d no kernel ran during %s of the %s in which it "+
+				"moved data",
 				op, a.t.ID(rank), short(most), short(whole))
 		}
 		if !alone[op][rank] {
@@ -505,7 +514,8 @@ func (a *accounting) oddOnes(op string, compute [][]trace.Interval) int64 {
 		sum += o.bare
 		c := &a.r.Collectives[o.g]
 		a.found("exposed", a.t.ID(o.rank), op, c.Index, o.bare,
-			"%s %d of %d is not overlapped: on rank %d no kernel ran during %s of its transfer of %s; of half of the %d kernels ran during at least %.0f %%",
+			"%s %d of %d is not overlapped: on rank %d no kernel ran during %s of its transfer of %s; of half of "+
+				"the %d kernels ran during at least %.0f %%",
 			op, c.Nth, c.OfOp, a.t.ID(o.rank), short(o.bare), short(o.whole), len(list), math.Floor(100*median))
 	}
 	return sum

@@ -166,7 +166,8 @@ func (f *facts) one(rank int, name string, from, to int64, written string) error
 }
 
 func (f *facts) sentence(text string) error {
-	if regexp.MustCompile(`transfer of barrier|barrier is not overlapped|barrier \d+ of \d+ has a slow transfer|barrier moved`).MatchString(text) {
+	if regexp.MustCompile(`transfer of barrier|barrier is not overlapped|barrier \d+ of \d+ has a slow ` +
+		`transfer|barrier moved`).MatchString(text) {
 		return fmt.Errorf("a barrier moves no data")
 	}
 	switch {
@@ -181,7 +182,8 @@ func (f *facts) sentence(text string) error {
 }
 
 func (f *facts) late(text string) error {
-	m := matched(`(\S+) (\d+) of (\d+): TIME (?:of transfer|after the last came); (.+) for rank (\d+), late because(?:, after (\S+) (\d+) of (\d+))?: (.*)`, text)
+	m := matched(`(\S+) (\d+) of (\d+): TIME (?:of transfer|after the last came); (.+) for rank (\d+), late `+
+		`because(?:, after (\S+) (\d+) of (\d+))?: (.*)`, text)
 	if m == nil {
 		return fmt.Errorf("no such sentence")
 	}
@@ -335,7 +337,8 @@ func (f *facts) cause(text string, w *span) error {
 		}
 		return first(same("there", took, a), other(m), same("other", m.s(), b))
 	}
-	if m := matched(`(.+?) (?:ran|moved data) there for TIME, and (not on|on) rank (\d+)(| in that time|(?: before (\S+) (\d+) of (\d+) ended))`, text); m != nil {
+	if m := matched(`(.+?) (?:ran|moved data) there for TIME, and (not on|on) rank (\d+)(| in that time|(?: before `+
+		`(\S+) (\d+) of (\d+) ended))`, text); m != nil {
 		name := m.s()
 		a, _ := in(name)
 		_, k := inOther(name)
@@ -363,7 +366,9 @@ func (f *facts) cause(text string, w *span) error {
 		b, _ := inOther(name)
 		return first(atMost("there", m.s(), a), other(m), atMost("other", m.s(), b))
 	}
-	if m := matched(`nothing ran on its stream for TIME, and for TIME on that of rank (\d+); TIME of that was before (.+?)(, which its host .*|; the trace does not say why|; the profile does not say when its host issued that)`, text); m != nil {
+	if m := matched(`nothing ran on its stream for TIME, and for TIME on that of rank (\d+); TIME of that was `+
+		`before (.+?)(, which its host .*|; the trace does not say why|; the profile does not say when its host `+
+		`issued that)`, text); m != nil {
 		total, its := m.s(), m.s()
 		return first(atMost("all gaps", total, w.to-w.from), atMost("its gaps", its, w.otherTo-w.otherFrom), other(m),
 			f.gap(w.rank, m.s(), m.s(), m.s(), w.from, w.to))
@@ -391,7 +396,8 @@ func (f *facts) cause(text string, w *span) error {
 		}
 		return first(atMost("waits", took, sum), f.meantime(m.s(), w.from, w.to, rank))
 	}
-	if m := matched(`its waits went on for TIME after what they were for had ended, and those of rank (\d+) for TIME; the trace does not say why`, text); m != nil {
+	if m := matched(`its waits went on for TIME after what they were for had ended, and those of rank (\d+) for `+
+		`TIME; the trace does not say why`, text); m != nil {
 		return first(atMost("waits", m.s(), f.waiting(w.rank, w.from, w.to)), other(m))
 	}
 	if m := matched(`it waited TIME for other streams, of which the trace shows nothing, and rank (\d+) TIME`,
@@ -410,7 +416,8 @@ func (f *facts) waiting(rank int, from, to int64) (sum int64) {
 	return sum
 }
 
-// gap looks for an event of a name before which nothing ran on its stream for so long, and checks the reason that is given.
+// gap looks for an event of a name before which nothing ran on its stream for so long, and checks the reason that is
+// given.
 func (f *facts) gap(rank int, long, name, why string, from, to int64) error {
 	err := fmt.Errorf("there is no such gap before %s", name)
 	for i := range f.t.Events {
@@ -492,6 +499,22 @@ func (f *facts) signal(text string) error {
 		text); m != nil {
 		return nil
 	}
+	if m := matched(`rank (\d+) waited TIME at (.+) for a signal of rank (\d+); clocks are not compared, so what `+
+		`that one did meanwhile is not known`, text); m != nil {
+		rank, long, detail, sender := m.n(), m.s(), m.s(), m.n()
+		for i := range f.t.Events {
+			e := &f.t.Events[i]
+			if f.t.ID(e.Rank) == rank && e.Waits() && e.Detail == detail && same("", long, e.Duration()) == nil {
+				for k := range f.t.Events {
+					if x := &f.t.Events[k]; x.Name == "signal" && x.Tie.Peer == rank &&
+						x.Tie.Counter == e.Tie.Counter && f.t.ID(x.Rank) == sender {
+						return nil
+					}
+				}
+			}
+		}
+		return fmt.Errorf("there is no such wait")
+	}
 	m := matched(`rank (\d+) waited TIME at (.+) for a signal of rank (\d+): (.*)`, text)
 	if m == nil {
 		return fmt.Errorf("no such sentence")
@@ -550,7 +573,8 @@ func (f *facts) meanwhile(text string, from, to int64, sender int) error {
 		}
 		return rank
 	}
-	if m := matched(who+` was in (the transfer of )?(.+) for TIME of that(?:, which took TIME there, and at most TIME on other ranks)?`, text); m != nil {
+	if m := matched(who+` was in (the transfer of )?(.+) for TIME of that(?:, which took TIME there, and at most `+
+		`TIME on other ranks)?`, text); m != nil {
 		rank := turn(m)
 		m.s()
 		name := m.s()
@@ -579,7 +603,8 @@ func (f *facts) meanwhile(text string, from, to int64, sender int) error {
 		}
 		return nil
 	}
-	if m := matched(`nothing ran on the stream of `+who+` for TIME of that, TIME before (.+?)(; the trace does not say why)`, text); m != nil {
+	if m := matched(`nothing ran on the stream of `+who+` for TIME of that, TIME before (.+?)(; the trace does not `+
+		`say why)`, text); m != nil {
 		rank := turn(m)
 		total := m.s()
 		return first(atMost("gaps", total, to-from), f.gap(rank, m.s(), m.s(), m.s(), from, to))
@@ -596,11 +621,13 @@ func (f *facts) meanwhile(text string, from, to int64, sender int) error {
 			return atMost("wait", took, arrival-f.member(g, rank).Start)
 		}
 	}
-	if m := matched(`waits of `+who+` went on for TIME of that after what they were for had ended; the trace does not say why`, text); m != nil {
+	if m := matched(`waits of `+who+` went on for TIME of that after what they were for had ended; the trace does `+
+		`not say why`, text); m != nil {
 		rank := turn(m)
 		return atMost("waits", m.s(), f.waiting(rank, from, to))
 	}
-	if m := matched(who+` waited TIME of that for (?:other streams, of which the trace shows nothing|a signal, of which the trace does not say whose)`, text); m != nil {
+	if m := matched(who+` waited TIME of that for (?:other streams, of which the trace shows nothing|a signal, of `+
+		`which the trace does not say whose)`, text); m != nil {
 		rank := turn(m)
 		return atMost("waits", m.s(), f.waiting(rank, from, to))
 	}
@@ -628,7 +655,8 @@ func lowerMedian(list []int64) int64 {
 }
 
 func (f *facts) slow(text string) error {
-	if m := matched(`(\S+) (\d+) of (\d+) has a slow transfer on rank (\d+): TIME there once all ranks had come, and at most TIME on the others`, text); m != nil {
+	if m := matched(`(\S+) (\d+) of (\d+) has a slow transfer on rank (\d+): TIME there once all ranks had come, `+
+		`and at most TIME on the others`, text); m != nil {
 		g, err := f.collective(m.s(), m.n(), m.n())
 		if err != nil {
 			return err
@@ -642,7 +670,8 @@ func (f *facts) slow(text string) error {
 		}
 		return first(same("there", m.s(), f.transfer(g, rank)), same("others", m.s(), others))
 	}
-	if m := matched(`(\S+) (\d+) of (\d+) has a slow transfer: TIME once all ranks had come, and TIME in the median of (\d+) of (\d+) bytes`, text); m != nil {
+	if m := matched(`(\S+) (\d+) of (\d+) has a slow transfer: TIME once all ranks had come, and TIME in the `+
+		`median of (\d+) of (\d+) bytes`, text); m != nil {
 		op := m.s()
 		g, err := f.collective(op, m.n(), m.n())
 		if err != nil {
@@ -678,7 +707,8 @@ func (f *facts) slow(text string) error {
 		}
 		return out
 	}
-	if m := matched(`transfers (from rank \d+ to rank \d+) are slow: (\S+) of (\d+) bytes took TIME in the median of (\d+), and between other ranks at most TIME in the median`, text); m != nil {
+	if m := matched(`transfers (from rank \d+ to rank \d+) are slow: (\S+) of (\d+) bytes took TIME in the median `+
+		`of (\d+), and between other ranks at most TIME in the median`, text); m != nil {
 		link, name, bytes := m.s(), m.s(), int64(m.n())
 		all := links(name, bytes)
 		var others []int64
@@ -693,7 +723,8 @@ func (f *facts) slow(text string) error {
 		}
 		return first(err, same("others", m.s(), slices.Max(append(others, 0))))
 	}
-	if m := matched(`a transfer (from rank \d+ to rank \d+) is slow: (\S+) .*, TIME, and TIME in the median of (\d+) of (\d+) bytes between them`, text); m != nil {
+	if m := matched(`a transfer (from rank \d+ to rank \d+) is slow: (\S+) .*, TIME, and TIME in the median of `+
+		`(\d+) of (\d+) bytes between them`, text); m != nil {
 		link, name, took, median, n, bytes := m.s(), m.s(), m.s(), m.s(), m.n(), int64(m.n())
 		list := links(name, bytes)[link]
 		if len(list) != n || !slices.ContainsFunc(list, func(ns int64) bool { return same("", took, ns) == nil }) {
@@ -729,7 +760,8 @@ func (f *facts) moving(op string, rank int) (moving, compute []trace.Interval, s
 }
 
 func (f *facts) exposed(text string) error {
-	if m := matched(`(\S+) is (not overlapped|overlapped in part): on rank (\d+) no kernel ran during TIME of the TIME in which it moved data(; its streams there run kernels, too, one after the other)?`, text); m != nil {
+	if m := matched(`(\S+) is (not overlapped|overlapped in part): on rank (\d+) no kernel ran during TIME of the `+
+		`TIME in which it moved data(; its streams there run kernels, too, one after the other)?`, text); m != nil {
 		op, how, rank, bare, whole, tail := m.s(), m.s(), m.n(), m.s(), m.s(), m.s()
 		moving, compute, streams := f.moving(op, rank)
 		ns := trace.Length(moving) - trace.Overlap(moving, compute)
@@ -744,7 +776,8 @@ func (f *facts) exposed(text string) error {
 		}
 		return first(same("exposed", bare, ns), same("whole", whole, trace.Length(moving)))
 	}
-	m := matched(`(\S+) (\d+) of (\d+) is not overlapped: on rank (\d+) no kernel ran during TIME of its transfer of TIME; of half of the (\d+) kernels ran during at least (\d+) %`, text)
+	m := matched(`(\S+) (\d+) of (\d+) is not overlapped: on rank (\d+) no kernel ran during TIME of its transfer `+
+		`of TIME; of half of the (\d+) kernels ran during at least (\d+) %`, text)
 	if m == nil {
 		return fmt.Errorf("no such sentence")
 	}

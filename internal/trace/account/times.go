@@ -138,6 +138,7 @@ func (x *Idle) gap(at int64, e *trace.Event, signals, waits []trace.Interval) {
 }
 
 // Critical is the chain of work, across ranks, that decided how long it all took.
+// It is left out where ranks' clocks cannot be compared.
 type Critical struct {
 	SpanUS float64        `json:"span_us"`
 	ByKind []KindTime     `json:"by_kind"`
@@ -179,7 +180,7 @@ type CriticalPart struct {
 const maxPath = 200
 
 func (a *accounting) critical() {
-	if len(a.t.Events) == 0 {
+	if len(a.t.Events) == 0 || !a.compared() {
 		return
 	}
 	chain := a.chain().Path()

@@ -241,7 +241,9 @@ func newDocument(r *account.Report, o Options) (*document, int) {
 	for i := range r.Collectives {
 		d.Collectives = append(d.Collectives, newCollective(&r.Collectives[i]))
 	}
-	d.Path = path(tr, shown)
+	if r.Critical != nil {
+		d.Path = path(tr, shown)
+	}
 	for _, m := range o.Missing {
 		a, ok1 := place[m[0]]
 		b, ok2 := place[m[1]]
