@@ -350,7 +350,7 @@ func TestTLSMismatch(t *testing.T) {
 		zero, one bool // have a certificate, each another
 		want      [2]string
 	}{
-		{"in process 0", true, false, [2]string{"was sent away: tls: first record does not look like a TLS handshake", ""}},
+		{"in process 0", true, false, [2]string{"was sent away: the other end shows another certificate", ""}},
 		{"in process 1", false, true, [2]string{"was sent away: ", ""}},
 		{"two", true, true, [2]string{"was sent away: ", "the other end shows another certificate"}},
 	} {
