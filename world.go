@@ -39,7 +39,7 @@ type JoinOptions struct {
 	// it, before the world ends; 0 means 30 seconds, or HOCKET_STALL_TIMEOUT.
 	StallTimeout time.Duration
 	// Meet is where processes of several nodes meet, "host:port", at process 0; Node names this process's
-	// node, by default its host; Token is a secret that all of them have. Where they are empty they are
+	// node, by default its host; Token is a secret of at least 16 bytes that all have. Where they are empty they are
 	// the environment's, and where that has no Meet all processes are of one node.
 	Meet, Node, Token string
 	// Ranks are those of programs that this process drives; nil for an even split, in order.

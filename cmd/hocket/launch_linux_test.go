@@ -252,7 +252,11 @@ func TestLaunchFaults(t *testing.T) {
 	var mu sync.Mutex
 	free := make(chan struct{}, max(4, runtime.NumCPU()/2)) // most of them wait most of the time
 	var running sync.WaitGroup
-	for i := range longtest.Of(24, 1000) {
+	rounds := longtest.Of(24, 1000)
+	if testing.Short() {
+		rounds = 8
+	}
+	for i := range rounds {
 		c := cases[i%len(cases)]
 		c.rank, c.nodes, c.after = rng.IntN(3), 1+rng.IntN(2), time.Duration(rng.IntN(200))*time.Millisecond
 		free <- struct{}{}

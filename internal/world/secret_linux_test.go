@@ -25,6 +25,9 @@ import (
 // both ends get an error, and never a result.
 func TestNodesProxy(t *testing.T) {
 	rounds := longtest.Of(28, 500)
+	if testing.Short() {
+		rounds = len(harms)
+	}
 	rng := rand.New(rand.NewPCG(longtest.Drawn(t), 0))
 	free := make(chan struct{}, 8) // most of them wait most of the time
 	var running sync.WaitGroup
