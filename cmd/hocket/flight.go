@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"sync"
 
@@ -55,9 +54,6 @@ func (f *flights) keep(a *app, path string, err error) error {
 
 // lastFlight is the file where the user names none.
 func lastFlight() (string, error) {
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(dir, "hocket", "flight.json"), nil
+	dir, err := files.UserFolder()
+	return filepath.Join(dir, "flight.json"), err
 }
