@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"sync"
 
@@ -57,9 +56,6 @@ func (f *flights) keep(ctx context.Context, a *app, path string, err error) erro
 
 // lastFlight is the file where the user names none.
 func lastFlight() (string, error) {
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(dir, "hocket", "flight.json"), nil
+	dir, err := files.UserFolder()
+	return filepath.Join(dir, "flight.json"), err
 }

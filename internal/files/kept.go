@@ -14,20 +14,31 @@ const CacheVariable = "HOCKET_CACHE"
 // CacheFolder returns the folder of hocket's caches: what HOCKET_CACHE names, else "hocket" in the user's
 // cache folder. Links that lead there are the user's, and are resolved here; below it none is followed.
 func CacheFolder() (dir string, named bool, err error) {
-	dir, named = os.Getenv(CacheVariable), true
-	if dir == "" {
-		named = false
-		if dir, err = os.UserCacheDir(); err != nil {
-			return "", false, fmt.Errorf("%w; name a folder in %s", err, CacheVariable)
-		}
+	if dir = os.Getenv(CacheVariable); dir != "" {
+		return resolve(dir), true, nil
 	}
+	dir, err = UserFolder()
+	return dir, false, err
+}
+
+// UserFolder returns "hocket" in the user's cache folder, whatever HOCKET_CACHE names.
+func UserFolder() (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("%w; name a folder in %s", err, CacheVariable)
+	}
+	return filepath.Join(resolve(dir), "hocket"), nil
+}
+
+// resolve returns where links of the part of a path that is there lead.
+func resolve(dir string) string {
 	if to, err := filepath.EvalSymlinks(dir); err == nil {
-		dir = to
+		return to
 	}
-	if !named {
-		dir = filepath.Join(dir, "hocket")
+	if parent := filepath.Dir(dir); parent != dir {
+		return filepath.Join(resolve(parent), filepath.Base(dir))
 	}
-	return dir, named, nil
+	return dir
 }
 
 // ReadKept is Read for a path that hocket chooses: see WriteKept.

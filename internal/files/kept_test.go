@@ -212,3 +212,31 @@ func TestRemoveFolder(t *testing.T) {
 		}
 	}
 }
+
+// TestCacheFolder: links that lead to the folder that the user names are followed, whether it is there yet or not.
+func TestCacheFolder(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(dir, "link")
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "real"), 0o700), os.Symlink("real", link)); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"link": "real", "link/a/b": "real/a/b", "real/a": "real/a"} {
+		t.Setenv(CacheVariable, filepath.Join(dir, name))
+		if got, named, err := CacheFolder(); err != nil || !named || got != filepath.Join(dir, want) {
+			t.Errorf("%s: %s, %v, %v", name, got, named, err)
+		}
+	}
+	t.Setenv(CacheVariable, "")
+	t.Setenv("XDG_CACHE_HOME", link)
+	t.Setenv("HOME", link)
+	got, named, err := CacheFolder()
+	if err != nil || named || filepath.Base(got) != "hocket" || !strings.HasPrefix(got, filepath.Join(dir, "real")) {
+		t.Errorf("%s, %v, %v", got, named, err)
+	}
+	if err := kept(filepath.Join(got, "kernels", "file"), "x"); err != nil {
+		t.Error(err)
+	}
+}

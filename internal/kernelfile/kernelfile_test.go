@@ -112,7 +112,6 @@ func TestCubin(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever a file holds is read or refused.
 // TestManyGlobals: text without a kernel takes time that grows as its length does.
 func TestManyGlobals(t *testing.T) {
 	for _, text := range []string{strings.Repeat("__global__ ", 1<<17), strings.Repeat("__global__ (", 1<<17)} {
@@ -122,6 +121,7 @@ func TestManyGlobals(t *testing.T) {
 	}
 }
 
+// FuzzParse: whatever a file holds is read or refused.
 func FuzzParse(f *testing.F) {
 	f.Add(0, elfFile(machine, map[string][]byte{".text.k": {1}, ".nv.info.k": infoOf(8, 4)}))
 	f.Add(1, []byte(".entry f(.param .u64 x"))

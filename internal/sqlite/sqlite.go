@@ -235,8 +235,8 @@ func (w *walk) leaf(b []byte) (int, error) {
 	return n + m + local, w.each(w.row)
 }
 
-// payload collects a row of so many bytes, whose end may be on pages of its own, and returns how many are on its
-// page.
+// payload collects a row of so many bytes, which may continue on overflow pages, and returns how many are on the
+// row's page.
 func (w *walk) payload(b []byte, size int) (row []byte, local int, err error) {
 	u := w.db.usable
 	local = size

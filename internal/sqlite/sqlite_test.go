@@ -185,3 +185,14 @@ func TestColumnsOfComments(t *testing.T) {
 		t.Errorf("columns %.100q", names)
 	}
 }
+
+// FuzzColumns: whatever a schema says, the row's number is a column of it.
+func FuzzColumns(f *testing.F) {
+	f.Add("CREATE TABLE t (a INTEGER PRIMARY KEY, [b c] TEXT -- d\n, e /* ( */ REAL, CHECK (a > 0))")
+	f.Add("(\"")
+	f.Fuzz(func(t *testing.T, sql string) {
+		if names, id := columns(sql); id < -1 || id >= len(names) {
+			t.Errorf("column %d of %q", id, names)
+		}
+	})
+}
