@@ -69,10 +69,15 @@ var errAgain = errors.New("try again")
 
 // tryFolder makes, opens and locks a folder.
 func tryFolder(path string) (*folder, error) {
-	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return nil, err
+	made := os.Mkdir(path, 0o700)
+	if made != nil && !errors.Is(made, os.ErrExist) {
+		return nil, made
 	}
 	file, err := openDirectory(path)
+	if made == nil && errors.Is(err, os.ErrPermission) {
+		_ = os.Remove(path) // no other process can open it either
+		return nil, fmt.Errorf("%w: the umask of this process denies its user what it makes", err)
+	}
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, errAgain
 	}
