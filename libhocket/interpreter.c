@@ -1,0 +1,78 @@
+// Calls for interpreters that have a lock and signals of their own: see hocket_interpreter in hocket.h.
+
+#include <stdlib.h>
+#include "_cgo_export.h"
+
+// Milliseconds between two looks for interrupts, and those that a cancelled run may take to end.
+enum { SLICE = 50, GRACE = 10000 };
+
+// collect releases the owners whose memory the library no longer uses. The lock is held.
+static void collect(const hocket_interpreter *with) {
+  for (void *owner; (owner = hocket_ended());) with->release(owner);
+}
+
+// finish waits for what a function has begun, unless that has failed. The lock is held when it returns, not before.
+static int finish(const hocket_interpreter *with, void *state, int64_t run, char **error) {
+  int over = run ? 0 : -1, interrupted = 0;
+  for (int left = GRACE; !over && left > 0; left -= interrupted ? SLICE : 0) {
+    over = hocket_wait(run, SLICE, error);
+    if (over || interrupted) continue;
+    with->enter(state);
+    interrupted = with->interrupted();
+    state = with->leave();
+    if (interrupted) hocket_cancel(run, NULL);
+  }
+  if (!over) hocket_abandon(run, NULL);
+  with->enter(state);
+  collect(with);
+  if (!interrupted) return over > 0;
+  if (error && *error) {
+    hocket_free(*error);
+    *error = NULL;
+  }
+  return -1;
+}
+
+int hocket_call_run(const hocket_interpreter *with, int64_t model, void *owner, hocket_tensor *in, int64_t ins,
+                    hocket_tensor *out, int64_t outs, char **error) {
+  with->retain(owner);
+  void *state = with->leave();
+  return finish(with, state, hocket_run(model, owner, in, ins, out, outs, error), error);
+}
+
+int hocket_call_prepare(const hocket_interpreter *with, int64_t model, char *dims, char **error) {
+  void *state = with->leave();
+  return finish(with, state, hocket_prepare(model, dims, error), error);
+}
+
+int hocket_call_sync(const hocket_interpreter *with, int64_t model, char **error) {
+  void *state = with->leave();
+  return finish(with, state, hocket_sync(model, error), error);
+}
+
+// ended is the end of a call that was not waited for.
+static int ended(const hocket_interpreter *with, void *state, int ok) {
+  with->enter(state);
+  collect(with);
+  return ok;
+}
+
+int hocket_call_bind(const hocket_interpreter *with, int64_t model, void *owner, hocket_tensor *t, char **error) {
+  with->retain(owner);
+  void *state = with->leave();
+  return ended(with, state, hocket_bind(model, owner, t, error));
+}
+
+int hocket_call_bind_device(const hocket_interpreter *with, int64_t model, void *owner, hocket_tensor *t, char *dims,
+                            char **error) {
+  with->retain(owner);
+  void *state = with->leave();
+  return ended(with, state, hocket_bind_device(model, owner, t, dims, error));
+}
+
+int hocket_call_adopt(const hocket_interpreter *with, int64_t collectives, void *owner, uint64_t *at, int64_t ranks,
+                      int64_t bytes, char **error) {
+  with->retain(owner);
+  void *state = with->leave();
+  return ended(with, state, hocket_adopt(collectives, owner, at, ranks, bytes, error));
+}
