@@ -218,14 +218,14 @@ func same(%x: f32[N]) -> f32[N] refines known {
 	}
 }
 
-// TestLaunchExits: a kernel that ends its goroutine, as t.FailNow does, fails the run.
+// TestLaunchExits: a kernel that calls runtime.Goexit, as t.FailNow does, fails the run.
 func TestLaunchExits(t *testing.T) {
 	text := strings.Replace(sixfold, ":doubled(", ":exits(", 1)
 	_, _, err := launchRun(t, hocket.MachineOptions{}, text)
-	if err == nil || !strings.Contains(err.Error(), "it ended its goroutine") {
+	if err == nil || !strings.Contains(err.Error(), "it called runtime.Goexit") {
 		t.Errorf("got %v", err)
 	}
-	ended := make(chan error, 1) // with schedules the kernel runs on the caller's goroutine
+	ended := make(chan error, 1) // a scheduled machine runs kernels on the caller's goroutine
 	go func() {
 		defer close(ended)
 		_, _, err := launchRun(t, hocket.MachineOptions{Scheduled: true}, text)

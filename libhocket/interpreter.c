@@ -1,17 +1,17 @@
-// Calls for interpreters that have a lock and signals of their own: see hocket_interpreter in hocket.h.
+// Calls for interpreters with a global lock: see hocket_interpreter in hocket.h.
 
 #include <stdlib.h>
 #include "_cgo_export.h"
 
-// Milliseconds between two looks for interrupts, and those that a cancelled run may take to end.
+// Milliseconds between checks for interrupts, and the most that a cancelled run is waited for.
 enum { SLICE = 50, GRACE = 10000 };
 
-// collect releases the owners whose memory the library no longer uses. The lock is held.
+// collect releases the owners that have ended. The caller holds the lock.
 static void collect(const hocket_interpreter *with) {
   for (void *owner; (owner = hocket_ended());) with->release(owner);
 }
 
-// finish waits for what a function has begun, unless that has failed. The lock is held when it returns, not before.
+// finish waits for a run; 0 if it could not be started. It acquires the lock before it returns.
 static int finish(const hocket_interpreter *with, void *state, int64_t run, char **error) {
   int over = run ? 0 : -1, interrupted = 0;
   for (int left = GRACE; !over && left > 0; left -= interrupted ? SLICE : 0) {
@@ -50,7 +50,7 @@ int hocket_call_sync(const hocket_interpreter *with, int64_t model, char **error
   return finish(with, state, hocket_sync(model, error), error);
 }
 
-// ended is the end of a call that was not waited for.
+// ended acquires the lock and returns ok.
 static int ended(const hocket_interpreter *with, void *state, int ok) {
   with->enter(state);
   collect(with);
@@ -75,4 +75,9 @@ int hocket_call_adopt(const hocket_interpreter *with, int64_t collectives, void 
   with->retain(owner);
   void *state = with->leave();
   return ended(with, state, hocket_adopt(collectives, owner, at, ranks, bytes, error));
+}
+
+int hocket_call_close(const hocket_interpreter *with, int64_t object, char **error) {
+  void *state = with->leave();
+  return ended(with, state, hocket_close(object, error));
 }

@@ -148,11 +148,11 @@ func hocket_parameters(model C.int64_t, e **C.char) (names *C.char) {
 	return names
 }
 
-// lend is of memory that the caller lends for a call, which ends the loan unless a run or a binding has it then.
+// lend returns the loan of a call. The call ends it, and what it starts may use the memory longer.
 func lend(owner unsafe.Pointer) *capi.Loan { return library.Lend(uintptr(owner)) }
 
-// hocket_ended returns an owner whose memory the library no longer uses, once for each call that was given it; NULL
-// where there is none.
+// hocket_ended returns an owner whose memory the library no longer uses, once for each call that it was passed to; NULL
+// if there is none.
 //
 //export hocket_ended
 func hocket_ended() unsafe.Pointer {
@@ -217,7 +217,7 @@ func hocket_cancel(run C.int64_t, e **C.char) C.int {
 	return truth(guarded(e, func() error { return library.Cancel(int64(run)) }))
 }
 
-// hocket_abandon has a run end soon that is not waited for: its number names nothing any more. 0 where it fails.
+// hocket_abandon cancels a run without waiting for it. Its number becomes invalid. 0 where it fails.
 //
 //export hocket_abandon
 func hocket_abandon(run C.int64_t, e **C.char) C.int {

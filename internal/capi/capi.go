@@ -337,7 +337,8 @@ type call struct {
 	err    error
 }
 
-// Run begins a run, which reads in and writes out. Its number is to be waited for until it is done, or abandoned.
+// Run begins a run, which reads in and writes out. Its number must be passed to Wait until that reports the end, or to
+// Abandon.
 func (l *Library) Run(handle int64, lent *Loan, in, out []Tensor) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
@@ -439,7 +440,7 @@ func (l *Library) Cancel(handle int64) error {
 	return err
 }
 
-// Abandon has a run end soon, for a caller that does not wait for it. Its number names nothing any more.
+// Abandon cancels a run without waiting for it. Its number becomes invalid.
 func (l *Library) Abandon(handle int64) error {
 	c, err := get[*call](l, handle)
 	if err == nil {
@@ -475,7 +476,7 @@ func (l *Library) Close(handle int64) error {
 	return fmt.Errorf("number %d: %w that can be closed", handle, ErrHandle)
 }
 
-// dropModels returns the models of a machine, whose numbers name nothing any more.
+// dropModels removes the models of a machine from the library's objects, and returns them.
 func (l *Library) dropModels(of *machine) (list []*model) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,7 +15,7 @@ type collectiveOptions struct {
 	Fixed     bool   `json:"fixed"`
 }
 
-// collectives are a machine's ranks, and the memory that they have adopted.
+// collectives is an open communicator, and the loans of the memory that it adopted.
 type collectives struct {
 	*hocket.Collectives
 	mu      sync.Mutex

@@ -184,7 +184,7 @@ func (l *Library) BindDevice(handle int64, lent *Loan, p Placed, dims string) er
 			return err
 		}
 	}
-	defer m.bound.begin()() // what was bound is used until it is closed
+	defer m.bound.begin()() // the old tensor is in use until its Close returns
 	err = m.bound.bind(p.Name, lent, func() error {
 		if err := m.m.BindDevice(p.Name, d); err != nil {
 			return err

@@ -7,21 +7,21 @@ import (
 	"hocket.example/hocket"
 )
 
-// owners are the callers' words for memory that they have lent: a number, other than 0, for the memory of one call. The
-// memory stays the library's to use until Ended has returned its owner, whatever has become of the call.
+// owners records the end of loans. An owner is a number that the caller passes with tensors and that stands for their
+// memory. The library may use the memory until Ended returns the owner, whether the call succeeded or not.
 type owners struct {
 	mu    sync.Mutex
 	ended []uintptr
 }
 
-// Loan is the use of an owner's memory. It ends with the last of its users. A nil Loan is of no owner.
+// Loan counts the users of an owner's memory. It ends when the last user does. A nil Loan has no owner.
 type Loan struct {
 	of    *owners
 	owner uintptr
 	users int // guarded by of.mu
 }
 
-// Lend returns a loan of which the caller is the user until it calls End; nil if owner is 0.
+// Lend returns a loan with one user, which calls End; nil if owner is 0.
 func (l *Library) Lend(owner uintptr) *Loan {
 	if owner == 0 {
 		return nil
@@ -51,7 +51,7 @@ func (n *Loan) End() {
 	}
 }
 
-// Ended returns an owner whose memory the library no longer uses; 0 if there is none. It returns each once.
+// Ended returns the owner of a loan that has ended, and forgets it; 0 if there is none.
 func (l *Library) Ended() uintptr {
 	o := &l.owners
 	o.mu.Lock()
@@ -67,18 +67,18 @@ func (l *Library) Ended() uintptr {
 
 func newBound() *bound { return &bound{loans: map[string]*Loan{}, calls: map[*use]bool{}} }
 
-// bound are the loans of what is bound to a model. What is bound no longer is still used by the calls that began
-// before, so that each of them becomes a user of its loan.
+// bound holds the loans of the tensors that are bound to a model. A call may read any tensor that is bound during the
+// call. So when a tensor is replaced, every call under way becomes a user of its loan.
 type bound struct {
 	mu    sync.Mutex
 	loans map[string]*Loan // by parameter; nil once the model is closed
 	calls map[*use]bool    // under way
 }
 
-// use is what a call uses besides what is bound now.
+// use is a call under way, and the loans of tensors that were replaced during the call.
 type use struct{ replaced []*Loan }
 
-// begin begins a call that uses what is bound; end ends it.
+// begin starts a call that reads bound tensors. The caller must call end when it has read them.
 func (b *bound) begin() (end func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,7 +94,7 @@ func (b *bound) begin() (end func()) {
 	}
 }
 
-// bind has do bind a parameter to what n lends; nil for nothing that is lent.
+// bind calls do, which binds a parameter, and keeps the loan of the new tensor; n is nil if there is none.
 func (b *bound) bind(name string, n *Loan, do func() error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -108,7 +108,7 @@ func (b *bound) bind(name string, n *Loan, do func() error) error {
 	return nil
 }
 
-// close has nothing bound any more.
+// close ends the loans of all tensors, and refuses later ones.
 func (b *bound) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -75,8 +75,8 @@ func tryFolder(path string) (*folder, error) {
 	}
 	file, err := openDirectory(path)
 	if made == nil && errors.Is(err, os.ErrPermission) {
-		_ = os.Remove(path) // no other process can open it either
-		return nil, fmt.Errorf("%w: the umask of this process denies its user what it makes", err)
+		_ = os.Remove(path) // it is of no use to other processes either
+		return nil, fmt.Errorf("%w: because of this process's umask", err)
 	}
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, errAgain

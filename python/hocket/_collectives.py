@@ -8,18 +8,22 @@ import sys
 from . import _cuda, _lib, _model, _tensors, _world
 from ._errors import InputError
 
+_MOST = 256  # loaded programs, least recently used out. All ranks keep the same ones, since they call alike
 _OPS = ("sum", "avg", "max", "min", "prod")
 
 
 def _program(key, text):
     models = _world.state().models
-    if key not in models:
-        models[key] = _model.load(text)
-    return models[key]
+    model = models.get(key) or _model.load(text)
+    models[key] = model
+    models.move_to_end(key)
+    while len(models) > _MOST:  # one that another thread runs stays until it has ended
+        models.popitem(last=False)
+    return model
 
 
-def _flat(t, what):
-    v = _tensors.view(t, what)
+def _flat(t, what, written=False):
+    v = _tensors.written(t, what) if written else _tensors.view(t, what)
     n = v.nbytes // _tensors.SIZES[v.dtype]
     return v, n
 
@@ -40,11 +44,11 @@ def _statement(name, dt, n, m, statement):
 
 
 def _collective(name, t, out, shape, m, statement, variant=""):
-    v, n = _flat(t, "the tensor")
+    v, n = _flat(t, "the tensor", out is t)
     if out is None:
         out, o = _tensors.empty(v, v.dtype, shape)
     else:
-        o, got = _flat(out, "out")
+        o, got = (v, n) if out is t else _flat(out, "out", True)
         if o.dtype != v.dtype or got != m:
             raise InputError(f"out has {got} elements of {o.dtype}, and {m} of {v.dtype} come")
     if n > 0 and m > 0:

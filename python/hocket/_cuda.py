@@ -37,6 +37,8 @@ class Block:
             raise InputError(f"{name} is {where}, and other arguments are on a GPU: move it there")
         if not t.is_contiguous():
             raise InputError(f"{name} is not contiguous: call .contiguous()")
+        if t.is_neg():
+            raise InputError(f"{name} {_tensors.NEGATIVE}")
         self.dtype = _tensors.TORCH.get(str(t.dtype).removeprefix("torch."))
         if self.dtype is None:
             raise InputError(f"{name} has dtype {t.dtype}; there are {', '.join(_tensors.SIZES)}")
@@ -99,6 +101,8 @@ class Group:
                              f"call torch.cuda.set_device({self.device}) before it is made")
         if not t.is_contiguous():
             raise InputError(f"{what} is not contiguous: call .contiguous()")
+        if t.is_neg():
+            raise InputError(f"{what} {_tensors.NEGATIVE}")
         return n
 
     def do(self, op, red, dtype, root, count, a, b):
@@ -208,7 +212,7 @@ def adopt(t, shared_by):
     at = [int(p) for p in handle.buffer_ptrs]
     if len(at) != g.size:
         raise InputError(f"the tensor is shared by {len(at)} ranks, and hocket has {g.size}")
-    _lib.call("hocket_adopt", g.handle, (ctypes.c_uint64 * len(at))(*at), len(at), int(handle.buffer_size))
+    _lib.held("hocket_call_adopt", g.handle, t, (ctypes.c_uint64 * len(at))(*at), len(at), int(handle.buffer_size))
     return t
 
 

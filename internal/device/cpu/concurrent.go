@@ -32,7 +32,7 @@ func (s *stream) drain() {
 	w := s.dev.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	defer func() { // also if a kernel has ended the goroutine
+	defer func() { // also after runtime.Goexit in a kernel
 		s.running = false
 		w.running--
 		w.rests()

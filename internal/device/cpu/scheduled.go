@@ -52,7 +52,7 @@ func (w *world) ready() []*stream {
 // and the ends of marks after it.
 func (w *world) advance(s *stream) {
 	w.running++
-	defer func() { // also if a kernel ends the goroutine
+	defer func() { // also after runtime.Goexit in a kernel
 		w.running--
 		w.rests()
 	}()

@@ -45,8 +45,8 @@ func (s *stream) work(t task) {
 	err = guarded(t.run)
 }
 
-// errExited is the error of work that did not return and did not panic.
-var errExited = errors.New("it ended its goroutine, as runtime.Goexit and testing's FailNow do: return an error instead")
+// errExited is the error of work that called runtime.Goexit.
+var errExited = errors.New("it called runtime.Goexit, as testing's FailNow does: return an error instead")
 
 // guarded turns a panic of run into an error.
 func guarded(run func() error) (err error) {

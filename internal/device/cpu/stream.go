@@ -102,8 +102,8 @@ func (s *stream) Download(dst []byte, src device.View) error {
 	}})
 }
 
-// piecewise has f copy a host's bytes, which are as many as a view's, in pieces until the world ends: its caller may take
-// them back soon after that.
+// piecewise calls f for each piece of the host's bytes for v. It stops once the world has ended, so that the bytes are
+// in use only briefly after that.
 func (w *world) piecewise(v ref, host []byte, f func(start int64, piece []byte)) {
 	size := v.dt.Size()
 	grain := copyGrain / size
