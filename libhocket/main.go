@@ -26,7 +26,10 @@ import (
 
 var library = capi.New()
 
-func main() {}
+// program is what main runs where libhocket is not a shared library: see python.go.
+var program = func() {}
+
+func main() { program() }
 
 // fail hands an error to the caller.
 func fail(err error, to **C.char) {

@@ -172,7 +172,7 @@ def empty(*shape, dtype):
 def adopt(t, group=None):
     """Has collectives use a tensor that torch's symmetric memory made (torch.distributed._symmetric_memory.empty) where it
     is, without a copy, and parts of it; returns it. It is shared by ``group``, the name of one, by default by all ranks.
-    All ranks call it alike. The tensor must stay until the machine is shut down."""
+    All ranks call it alike. The tensor is kept until the machine is shut down."""
     if not _cuda.is_cuda(t):
         raise InputError("the tensor is not torch's on a GPU")
     return _cuda.adopt(t, group)

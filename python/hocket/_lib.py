@@ -77,18 +77,21 @@ def _load():
     global _process
     named = os.environ.get("HOCKET_LIBRARY")
     path = pathlib.Path(named) if named else pathlib.Path(__file__).parent / "libhocket.so"
-    if not path.exists():
+    if named == "-":  # the running program is linked with it
+        path = None
+    elif not path.exists():
         raise _errors.UnsupportedError(
             f"hocket's library is not at {path}: install the wheel, or name the file in HOCKET_LIBRARY")
     _process = _process or os.getpid()
-    lib = ctypes.CDLL(str(path))
+    path = path and str(path)
+    lib = ctypes.CDLL(path)
     for name, (result, args) in _signatures.items():
         f = getattr(lib, name)
         f.restype, f.argtypes = result, args
     if lib.hocket_version() != ABI:
         raise _errors.UnsupportedError(
             f"{path} has version {lib.hocket_version()} of the interface, and this package is for version {ABI}")
-    held, api = ctypes.PyDLL(str(path)), ctypes.pythonapi  # PyDLL calls with the interpreter's lock held
+    held, api = ctypes.PyDLL(path), ctypes.pythonapi  # PyDLL calls with the interpreter's lock held
     for name, (result, args) in _held.items():
         f = getattr(held, name)
         f.restype, f.argtypes = result, args

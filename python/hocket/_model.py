@@ -68,7 +68,7 @@ class Model:
     Called with torch's tensors on a GPU, it gives torch's current stream a run and returns at once: the results are
     there when the stream comes to what is given to it next. Only the first call for given dims waits, until its plan is
     loaded. While torch.cuda.graph captures the stream the run becomes part of the graph, if there was a call before;
-    the model must stay open for as long as the graph is replayed. What goes wrong in a run, later calls and
+    do not close the model while the graph is replayed. What goes wrong in a run, later calls and
     ``synchronize`` raise.
 
     Results that the model lends (see load) are overwritten by its next call for the same dims: clone what is to stay,

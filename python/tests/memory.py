@@ -36,7 +36,7 @@ class Interrupts:
 
     def __exit__(self, *_):
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self.was)
+        signal.signal(signal.SIGALRM, self.was or signal.SIG_DFL)
 
     def _come(self, *_):
         if self.left:
