@@ -1,9 +1,11 @@
 package capi
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"hocket.example/hocket"
 )
@@ -77,6 +79,33 @@ func TestOwners(t *testing.T) {
 	bind(7, Tensor{Name: "w"}) // of a tensor without data the library keeps nothing
 	ended(6, 7)
 	bind(8, w)
+	entered, leave := make(chan bool), make(chan bool)
+	n := l.Lend(9)
+	abandoned := l.background(func(ctx context.Context) error {
+		defer n.End()
+		<-ctx.Done()
+		entered <- true
+		<-leave
+		return nil
+	})
+	if err := l.Abandon(abandoned); err != nil {
+		t.Fatal(err)
+	}
+	<-entered
+	if _, err := l.Wait(abandoned, 0); !errors.Is(err, ErrHandle) {
+		t.Errorf("an abandoned run: %v", err)
+	}
+	ended()
+	leave <- true
+	for range 1000 { // End follows
+		if n.of.mu.Lock(); n.users == 0 {
+			n.of.mu.Unlock()
+			break
+		}
+		n.of.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	ended(9)
 	late = object.bound.begin()
 	if err := l.Close(m); err != nil {
 		t.Fatal(err)
@@ -84,7 +113,7 @@ func TestOwners(t *testing.T) {
 	ended()
 	late()
 	ended(8)
-	if err := object.bound.bind("w", l.Lend(9), func() error { return nil }); err == nil {
+	if err := object.bound.bind("w", l.Lend(10), func() error { return nil }); err == nil {
 		t.Error("a closed model is bound")
 	}
 }

@@ -283,7 +283,9 @@ func f(%x: f32[4/tp]) -> f32[4] {
             return 1
 
         m = hocket.load(LINEAR, dims={"T": 2}, lend=True)
+        c = hocket.load(LINEAR, dims={"T": 2})
         m.layouts(None)
+        c.layouts(None)
         kept = lib.call, lib.call_text, lib.held, _cuda.Block, _cuda.rest
         lib.call, lib.call_text, lib.held = call, lambda *_: '["y"]', lambda *_: None
         _cuda.Block, _cuda.rest = Block, lambda: None
@@ -294,6 +296,15 @@ func f(%x: f32[4/tp]) -> f32[4] {
             self.assertEqual(len(m._lent), 1)
             m.close()
             self.assertEqual(m._world.closing, [m])
+            Block.capturing = staticmethod(lambda: True)  # a captured run keeps its model, and what is bound
+            c._bound["w"] = w = Block("w", "w")
+            c._enqueue({"x": "x"}, None)
+            self.assertEqual((c._captured, c._world.captured), ({w}, {c}))
+            c._bound["w"] = None
+            lib.held = kept[2]
+            c.close()
+            self.assertEqual((c._captured, c._world.captured), (set(), set()))
+            Block.capturing = staticmethod(lambda: False)
             del y
             lib.call, lib.held = kept[0], kept[2]
             hocket.load(LINEAR).close()
@@ -370,6 +381,10 @@ def member_collectives():
     b = floats([float(r), 5.0])
     hocket.broadcast(b, root=n - 1)
     assert b.tolist() == [n - 1.0, 5.0]
+    hocket._collectives._MOST = 3
+    for size in (*range(2000, 2008), *range(2000, 2008)):  # programs go and come again
+        assert hocket.all_reduce(floats([r + 1.0] * size)).tolist() == [n * (n + 1) / 2] * size
+    assert len(hocket._world.state().models) == 3
     hocket.barrier()
     for bad, call in ((hocket.InputError, lambda: hocket.all_reduce(t, op="mean")), (hocket.InputError, lambda: hocket.broadcast(b, root=n)),
                       (hocket.InputError, lambda: hocket.all_reduce(t, out=floats([1.0])))):
