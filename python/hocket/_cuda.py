@@ -24,7 +24,11 @@ def of_dlpack(t):
     torch = sys.modules.get("torch")
     if torch is None or isinstance(t, torch.Tensor) or not hasattr(t, "__dlpack_device__"):
         return t
-    return torch.from_dlpack(t) if t.__dlpack_device__()[0] == 2 else t
+    if t.__dlpack_device__()[0] != 2:
+        return t
+    own = torch.from_dlpack(t)
+    own.hocket_readonly = _tensors.foreign(t)
+    return own
 
 
 class Block:
@@ -42,6 +46,13 @@ class Block:
         self.dtype = _tensors.TORCH.get(str(t.dtype).removeprefix("torch."))
         if self.dtype is None:
             raise InputError(f"{name} has dtype {t.dtype}; there are {', '.join(_tensors.SIZES)}")
+
+    def written(self):
+        """The block, which an inout parameter updates."""
+        why = getattr(self.tensor, "hocket_readonly", "")
+        if why:
+            raise InputError(f"{self.name} {why}, and the program updates it: pass a tensor of torch's")
+        return self
 
     def struct(self, rank):
         return _tensors.View(self.tensor, self.dtype, self.tensor.shape, self.tensor.data_ptr(), "torch").struct(

@@ -170,7 +170,7 @@ class Model:
                     outs.append(v.struct(p["name"], rank, nbytes=0))
                     continue
                 b = first.empty(p["name"], p["dtype"], shape)
-            results.append(b.tensor)
+            results.append(b.written().tensor)
             outs.append(b.struct(rank))
         ins = [b.struct(rank) for b in blocks.values()]
         at, n = _lib.pack(outs)

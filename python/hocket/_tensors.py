@@ -17,11 +17,11 @@ def _is(t, module, name):
 
 
 class View:
-    """A dense tensor's memory, which ``keep`` holds. ``fixed`` is why it must not be written; empty if it may."""
+    """A dense tensor's memory, which ``keep`` holds. ``readonly`` is why it must not be written; empty if it may be."""
 
-    def __init__(self, keep, dtype, shape, address, kind, fixed=""):
+    def __init__(self, keep, dtype, shape, address, kind, readonly=""):
         self.keep, self.dtype, self.shape, self.address, self.kind = keep, dtype, tuple(shape), address, kind
-        self.fixed = fixed
+        self.readonly = readonly
 
     @property
     def nbytes(self):
@@ -57,7 +57,7 @@ def view(t, what="a tensor"):
         raise InputError(f"{what} has format {m.format!r}; dense buffers of f, d, e, i, q are taken")
     if m.readonly:
         v = _of_buffer(bytearray(m), dtype, m.shape)
-        v.fixed = "is read-only"
+        v.readonly = "is read-only"
         return v
     keep = (ctypes.c_char * m.nbytes).from_buffer(m)
     return View((m, keep), dtype, m.shape, ctypes.addressof(keep), "buffer")
@@ -66,8 +66,8 @@ def view(t, what="a tensor"):
 def written(t, what):
     """As view, for a tensor that receives a result."""
     v = view(t, what)
-    if v.fixed:
-        raise InputError(f"{what} {v.fixed}, and cannot receive a result: pass another tensor")
+    if v.readonly:
+        raise InputError(f"{what} {v.readonly}, and cannot receive a result: pass another tensor")
     return v
 
 
@@ -143,7 +143,12 @@ def _of_dlpack(t, what):
                 raise InputError(f"{what} is not dense")
             step *= shape[i]
     return View((t, capsule), dtype, shape, (dl.data or 0) + dl.byte_offset, "dlpack",
-                f"is a {type(t).__name__}, which DLPack does not mark as writable")
+                foreign(t))
+
+
+def foreign(t):
+    """Why a tensor that came by DLPack must not be written."""
+    return f"is a {type(t).__name__}, which DLPack does not mark as writable"
 
 
 def empty(like, dtype, shape):

@@ -263,6 +263,9 @@ func f(%x: f32[4/tp]) -> f32[4] {
             def __init__(self, t, name):
                 self.tensor, self.name = t, name
 
+            def written(self):
+                return self
+
             def struct(self, rank):
                 return lib.Tensor(self.name.encode(), b"f32", rank, 0, None, 64, 0)
 

@@ -161,6 +161,10 @@ class Memory(unittest.TestCase):
         for call in (lambda: hocket.all_reduce(Other(t)), lambda: hocket.all_gather(t, out=Other(t))):
             with self.assertRaisesRegex(hocket.InputError, "DLPack"):
                 call()
+        t.hocket_readonly = hocket._tensors.foreign(Other(t))  # as of one on a GPU that a program updates
+        block = object.__new__(hocket._cuda.Block)
+        block.tensor, block.name = t, "n"
+        self.assertRaisesRegex(hocket.InputError, "n is a Other, which DLPack", block.written)
 
 
 class Kept(unittest.TestCase):
