@@ -26,7 +26,10 @@ import (
 
 var library = capi.New()
 
-func main() {}
+// program is what main runs where libhocket is not a shared library: see python.go.
+var program = func() {}
+
+func main() { program() }
 
 // fail hands an error to the caller.
 func fail(err error, to **C.char) {
@@ -148,32 +151,47 @@ func hocket_parameters(model C.int64_t, e **C.char) (names *C.char) {
 	return names
 }
 
+// lend returns the loan of a call. The call ends it, and what it starts may use the memory longer.
+func lend(owner unsafe.Pointer) *capi.Loan { return library.Lend(uintptr(owner)) }
+
+// hocket_ended returns an owner whose memory the library no longer uses, once for each call that it was passed to; NULL
+// if there is none.
+//
+//export hocket_ended
+func hocket_ended() unsafe.Pointer {
+	owner := library.Ended()
+	return *(*unsafe.Pointer)(unsafe.Pointer(&owner))
+}
+
 // hocket_bind sets a parameter for all runs to come; without data it takes that back. 0 where it fails.
 //
 //export hocket_bind
-func hocket_bind(model C.int64_t, t *C.hocket_tensor, e **C.char) C.int {
+func hocket_bind(model C.int64_t, owner unsafe.Pointer, t *C.hocket_tensor, e **C.char) C.int {
 	return truth(guarded(e, func() error {
+		lent := lend(owner)
+		defer lent.End()
 		all, err := tensors(t, 1)
 		if err != nil {
 			return err
 		}
-		return library.Bind(int64(model), all[0])
+		return library.Bind(int64(model), lent, all[0])
 	}))
 }
 
 // hocket_run begins a run and returns its number, which hocket_wait is to be called with; 0 where it fails.
-// Tensors must stay until then.
 //
 //export hocket_run
-func hocket_run(model C.int64_t, in *C.hocket_tensor, ins C.int64_t, out *C.hocket_tensor, outs C.int64_t,
-	e **C.char) (run C.int64_t) {
+func hocket_run(model C.int64_t, owner unsafe.Pointer, in *C.hocket_tensor, ins C.int64_t, out *C.hocket_tensor,
+	outs C.int64_t, e **C.char) (run C.int64_t) {
 	guarded(e, func() error {
+		lent := lend(owner)
+		defer lent.End()
 		ts, err := tensors(in, ins)
 		results, oerr := tensors(out, outs)
 		if err = errors.Join(err, oerr); err != nil {
 			return err
 		}
-		h, err := library.Run(int64(model), ts, results)
+		h, err := library.Run(int64(model), lent, ts, results)
 		run = C.int64_t(h)
 		return err
 	})
@@ -200,6 +218,13 @@ func hocket_wait(run C.int64_t, milliseconds C.int64_t, e **C.char) (state C.int
 //export hocket_cancel
 func hocket_cancel(run C.int64_t, e **C.char) C.int {
 	return truth(guarded(e, func() error { return library.Cancel(int64(run)) }))
+}
+
+// hocket_abandon cancels a run without waiting for it. Its number becomes invalid. 0 where it fails.
+//
+//export hocket_abandon
+func hocket_abandon(run C.int64_t, e **C.char) C.int {
+	return truth(guarded(e, func() error { return library.Abandon(int64(run)) }))
 }
 
 // hocket_collectives opens a machine's ranks, one a process, for collectives on memory and streams of the caller's; 0
@@ -272,8 +297,11 @@ func hocket_empty(collectives, bytes C.int64_t, e **C.char) (address C.uint64_t)
 // addresses, by rank, at which this process's GPU reaches them; all processes do so at the same time. 0 where it fails.
 //
 //export hocket_adopt
-func hocket_adopt(collectives C.int64_t, at *C.uint64_t, ranks, bytes C.int64_t, e **C.char) C.int {
+func hocket_adopt(collectives C.int64_t, owner unsafe.Pointer, at *C.uint64_t, ranks, bytes C.int64_t,
+	e **C.char) C.int {
 	return truth(guarded(e, func() error {
+		lent := lend(owner)
+		defer lent.End()
 		if ranks < 0 || ranks > most || ranks > 0 && at == nil {
 			return fmt.Errorf("%w: addresses of %d ranks", hocket.ErrInput, ranks)
 		}
@@ -281,7 +309,7 @@ func hocket_adopt(collectives C.int64_t, at *C.uint64_t, ranks, bytes C.int64_t,
 		for _, a := range unsafe.Slice(at, ranks) {
 			list = append(list, uintptr(a))
 		}
-		return library.Adopt(int64(collectives), list, int64(bytes))
+		return library.Adopt(int64(collectives), lent, list, int64(bytes))
 	}))
 }
 
@@ -365,13 +393,16 @@ func hocket_lendable(model C.int64_t, dims *C.char, e **C.char) (names *C.char) 
 // there and whose contents must be there; without data it takes that back. 0 where it fails.
 //
 //export hocket_bind_device
-func hocket_bind_device(model C.int64_t, t *C.hocket_tensor, dims *C.char, e **C.char) C.int {
+func hocket_bind_device(model C.int64_t, owner unsafe.Pointer, t *C.hocket_tensor, dims *C.char,
+	e **C.char) C.int {
 	return truth(guarded(e, func() error {
+		lent := lend(owner)
+		defer lent.End()
 		all, err := placed(t, 1)
 		if err != nil {
 			return err
 		}
-		return library.BindDevice(int64(model), all[0], text(dims))
+		return library.BindDevice(int64(model), lent, all[0], text(dims))
 	}))
 }
 

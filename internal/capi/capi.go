@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -25,16 +26,18 @@ import (
 )
 
 // Version is that of the C interface: it changes when a program that was built for an older one would fail.
-const Version = 1
+const Version = 2
 
 // ErrHandle is wrapped by errors about numbers that name no object.
 var ErrHandle = errors.New("it names nothing")
 
 // Library holds the objects of a process.
 type Library struct {
+	owners owners
+
 	mu   sync.Mutex
 	next int64
-	all  map[int64]any // *machine, *model, *call, *hocket.Collectives
+	all  map[int64]any // *machine, *model, *call, *collectives
 
 	calling atomic.Pointer[calling] // the call that the caller has named, for the next function
 }
@@ -143,6 +146,14 @@ type machineOptions struct {
 	StallTimeout float64 `json:"stall_timeout"` // seconds
 }
 
+// seconds converts the option of a name to a duration.
+func seconds(name string, s float64) (time.Duration, error) {
+	if s < 0 || s > math.MaxInt64/1e9 {
+		return 0, fmt.Errorf("%w: option %s is %v: it is a number of seconds, 0 for the default", hocket.ErrInput, name, s)
+	}
+	return time.Duration(s * 1e9), nil
+}
+
 // Joined says who a machine's process is.
 type Joined struct {
 	Rank int `json:"rank"`
@@ -155,6 +166,14 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 	if err := options(text, &o); err != nil {
 		return 0, who, err
 	}
+	timeout, err := seconds("timeout", o.Timeout)
+	if err != nil {
+		return 0, who, err
+	}
+	stall, err := seconds("stall_timeout", o.StallTimeout)
+	if err != nil {
+		return 0, who, err
+	}
 	who = Joined{0, 1}
 	m := &machine{}
 	size := o.Size
@@ -164,9 +183,8 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 		}
 	}
 	if size > 1 {
-		seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 		m.w, err = hocket.Join(ctx, hocket.JoinOptions{Rank: o.Rank, Size: o.Size, ID: o.ID, Dir: o.Dir,
-			Timeout: seconds(o.Timeout), StallTimeout: seconds(o.StallTimeout)})
+			Timeout: timeout, StallTimeout: stall})
 		if err != nil {
 			return 0, who, err
 		}
@@ -184,8 +202,10 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 }
 
 type model struct {
-	m     *hocket.Model
-	names []string // of parameters
+	m       *hocket.Model
+	machine *machine
+	names   []string // of parameters
+	bound   *bound
 
 	mu     sync.Mutex
 	known  map[string][2][]hocket.Layout // by dims as text: parameters and results
@@ -238,7 +258,7 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	for _, param := range fn.Params {
 		names = append(names, param.Name)
 	}
-	return l.add(&model{m: mod, names: names}), nil
+	return l.add(&model{m: mod, machine: m, names: names, bound: newBound()}), nil
 }
 
 // layouts is what Layouts returns, as JSON.
@@ -305,8 +325,8 @@ func (l *Library) Parameters(handle int64) (string, error) {
 	return string(text), err
 }
 
-// Tensor is a dense tensor in the caller's memory, which must stay until the call that it was given to is
-// over, and of one that is bound until it is bound no more.
+// Tensor is a dense tensor in the caller's memory, which must stay until Ended has returned the owner
+// that lent it.
 type Tensor struct {
 	Name  string
 	Rank  int // whose block it is; negative for a whole tensor
@@ -325,19 +345,19 @@ func (t *Tensor) tensor() (*hocket.Tensor, error) {
 }
 
 // Bind sets a parameter for all runs to come; a tensor without data takes that back.
-func (l *Library) Bind(handle int64, t Tensor) error {
+func (l *Library) Bind(handle int64, lent *Loan, t Tensor) error {
 	m, err := get[*model](l, handle)
 	if err != nil {
 		return err
 	}
 	if t.Data == nil {
-		return m.m.Bind(t.Name, nil)
+		return m.bound.bind(t.Name, nil, func() error { return m.m.Bind(t.Name, nil) })
 	}
 	x, err := t.tensor()
 	if err != nil {
 		return err
 	}
-	return m.m.Bind(t.Name, x)
+	return m.bound.bind(t.Name, lent, func() error { return m.m.Bind(t.Name, x) })
 }
 
 // call is a run under way.
@@ -347,8 +367,9 @@ type call struct {
 	err    error
 }
 
-// Run begins a run, which reads in and writes out. Its number is to be waited for until it is done.
-func (l *Library) Run(handle int64, in, out []Tensor) (int64, error) {
+// Run begins a run, which reads in and writes out. Its number must be passed to Wait until that reports the end, or to
+// Abandon.
+func (l *Library) Run(handle int64, lent *Loan, in, out []Tensor) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
 		return 0, err
@@ -357,7 +378,13 @@ func (l *Library) Run(handle int64, in, out []Tensor) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return l.background(func(ctx context.Context) error { return m.run(ctx, args, out) }), nil
+	lent.share()
+	end := m.bound.begin()
+	return l.background(func(ctx context.Context) error {
+		defer lent.End()
+		defer end()
+		return m.run(ctx, args, out)
+	}), nil
 }
 
 // args are the arguments of a run.
@@ -443,7 +470,17 @@ func (l *Library) Cancel(handle int64) error {
 	return err
 }
 
-// Close closes a model or a machine; a machine also leaves the other processes. Runs of them end.
+// Abandon cancels a run without waiting for it. Its number becomes invalid.
+func (l *Library) Abandon(handle int64) error {
+	c, err := get[*call](l, handle)
+	if err == nil {
+		c.cancel()
+		l.drop(handle)
+	}
+	return err
+}
+
+// Close closes a model or a machine; a machine also closes its models and leaves the other processes. Runs of them end.
 func (l *Library) Close(handle int64) error {
 	l.mu.Lock()
 	object := l.all[handle]
@@ -454,10 +491,13 @@ func (l *Library) Close(handle int64) error {
 	switch x := object.(type) {
 	case *model:
 		return x.close()
-	case *hocket.Collectives:
-		return x.Close()
+	case *collectives:
+		return x.close()
 	case *machine:
 		err := x.m.Close()
+		for _, m := range l.dropModels(x) {
+			err = errors.Join(err, m.close())
+		}
 		if x.w != nil {
 			_ = x.w.Leave() // why it had ended whoever ran something knows
 		}
@@ -466,8 +506,22 @@ func (l *Library) Close(handle int64) error {
 	return fmt.Errorf("number %d: %w that can be closed", handle, ErrHandle)
 }
 
+// dropModels removes the models of a machine from the library's objects, and returns them.
+func (l *Library) dropModels(of *machine) (list []*model) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for handle, object := range l.all {
+		if m, ok := object.(*model); ok && m.machine == of {
+			list = append(list, m)
+			delete(l.all, handle)
+		}
+	}
+	return list
+}
+
 func (m *model) close() error {
 	err := m.m.Close()
+	m.bound.close()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, d := range m.device {

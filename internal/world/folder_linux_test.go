@@ -7,12 +7,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestFolder opens a folder under conditions that are not right.
@@ -81,6 +84,42 @@ func TestFolder(t *testing.T) {
 		}
 		inOne(t, o, func(w *World) error { return nil })
 	})
+}
+
+// TestUmask: a folder can be used whatever the umask, and nothing is left of it.
+func TestUmask(t *testing.T) {
+	base := t.TempDir()
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and ends with the thread, which has a umask and capabilities of its own
+		failed <- errors.Join(unix.Unshare(unix.CLONE_FS), dropCapabilities())
+		unix.Umask(0o777)
+		d, err := openFolder(t.Context(), base, "run")
+		if err == nil {
+			d.close()
+		}
+		failed <- err
+	}()
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+	if err := <-failed; err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(base); err != nil || len(left) > 0 {
+		t.Errorf("%v is left: %v", left, err)
+	}
+}
+
+// dropCapabilities has the calling thread obey the modes of files, also as root.
+func dropCapabilities() error {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&head, &data[0]); err != nil {
+		return err
+	}
+	data[0].Effective &^= 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
+	return unix.Capset(&head, &data[0])
 }
 
 // TestStaleFolder: what a run leaves that was killed is removed by the next one, and does not

@@ -26,7 +26,11 @@ def of_dlpack(t):
     torch = sys.modules.get("torch")
     if torch is None or isinstance(t, torch.Tensor) or not hasattr(t, "__dlpack_device__"):
         return t
-    return torch.from_dlpack(t) if t.__dlpack_device__()[0] == 2 else t
+    if t.__dlpack_device__()[0] != 2:
+        return t
+    own = torch.from_dlpack(t)
+    own.hocket_readonly = _tensors.foreign(t)
+    return own
 
 
 class Block:
@@ -39,9 +43,18 @@ class Block:
             raise InputError(f"{name} is {where}, and other arguments are on a GPU: move it there")
         if not t.is_contiguous():
             raise InputError(f"{name} is not contiguous: call .contiguous()")
+        if t.is_neg():
+            raise InputError(f"{name} {_tensors.NEGATIVE}")
         self.dtype = _tensors.TORCH.get(str(t.dtype).removeprefix("torch."))
         if self.dtype is None:
             raise InputError(f"{name} has dtype {t.dtype}; there are {', '.join(_tensors.SIZES)}")
+
+    def written(self):
+        """The block, which an inout parameter updates."""
+        why = getattr(self.tensor, "hocket_readonly", "")
+        if why:
+            raise InputError(f"{self.name} {why}, and the program updates it: pass a tensor of torch's")
+        return self
 
     def struct(self, rank):
         return _tensors.View(self.tensor, self.dtype, self.tensor.shape, self.tensor.data_ptr(), "torch").struct(
@@ -101,6 +114,8 @@ class Group:
                              f"call torch.cuda.set_device({self.device}) before it is made")
         if not t.is_contiguous():
             raise InputError(f"{what} is not contiguous: call .contiguous()")
+        if t.is_neg():
+            raise InputError(f"{what} {_tensors.NEGATIVE}")
         return n
 
     def at(self, frame):
@@ -220,7 +235,7 @@ def adopt(t, shared_by):
     at = [int(p) for p in handle.buffer_ptrs]
     if len(at) != g.size:
         raise InputError(f"the tensor is shared by {len(at)} ranks, and hocket has {g.size}")
-    _lib.call("hocket_adopt", g.handle, (ctypes.c_uint64 * len(at))(*at), len(at), int(handle.buffer_size))
+    _lib.held("hocket_call_adopt", g.handle, t, (ctypes.c_uint64 * len(at))(*at), len(at), int(handle.buffer_size))
     return t
 
 

@@ -1,6 +1,7 @@
 """The machine of this process, and the other processes."""
 
 import atexit
+import collections
 import os
 import sys
 import threading
@@ -15,7 +16,8 @@ _state = None
 class _State:
     def __init__(self, machine, name, collectives, rank, size):
         self.machine, self.name, self.collectives, self.rank, self.size = machine, name, collectives, rank, size
-        self.models, self.group, self.closing = {}, None, []  # closing: models whose lent results are not gone
+        self.models, self.group = collections.OrderedDict(), None  # models of collectives, least recently used first
+        self.closing, self.captured = [], set()  # models with lent results, and with captured runs
 
 
 def init(machine=None, algorithm="", fixed=False, **options):
@@ -37,6 +39,7 @@ def init(machine=None, algorithm="", fixed=False, **options):
                     f"the machine {_state.name!r} is open already: call hocket.init({machine!r}) before all other "
                     "calls of hocket, or after hocket.shutdown()")
         else:
+            _lib.close_dropped()
             machine = machine or "cpu"
             handle, who = _lib.open_machine({"machine": machine, **options})
             _state = _State(handle, machine, {"algorithm": algorithm, "fixed": fixed}, who["rank"], who["size"])
@@ -89,6 +92,8 @@ def _reason():
 
 def _forked():
     """In a child, which has none of the library's threads: calls on GPUs go by way of _lib again, which refuses them."""
+    global _lock
+    _lock = threading.RLock()  # the parent's may be held by a thread that the child does not have
     if _state is not None:
         _state.group = None
 
@@ -118,8 +123,8 @@ def shutdown():
         try:
             try:
                 if was.group is not None:
-                    _lib.call("hocket_close", was.group.handle)
+                    _lib.close(was.group.handle)
             finally:
-                _lib.call("hocket_close", was.machine)
+                _lib.close(was.machine)
         except _lib._errors.UnsupportedError:  # a forked child, whose machine is its parent's
             pass
