@@ -7,6 +7,7 @@ long: ; seed=$${SEED:-$$(date +%s)} && echo "SEED=$$seed" && go test -timeout 60
 soak:
 	go test -race -timeout 0 -run '^TestSoak$$' -v ./internal/acceptance -soak $(or $(TIME),10m)
 	go test -race -timeout 0 -run '^TestHangsBeside$$' -v ./internal/device/cuda -soak $(or $(TIME),10m)
+	bash .ci/python-race
 fuzz: ; git grep '^func Fuzz' '*_test.go' | sed 's/:func \(Fuzz[A-Za-z0-9_]*\).*/ \1/' | while read file name; do \
 	go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(or $(TIME),10m) -fuzzminimizetime 20x "./$$(dirname "$$file")" || \
 	echo "$$name failed"; done

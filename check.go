@@ -35,7 +35,7 @@ type ProofMethod string
 
 // Methods of proof.
 const (
-	// ByStructure: before there was a plan to prove.
+	// ByStructure: by the text, without a plan.
 	ByStructure ProofMethod = "structural"
 	// ByPlan: by every command of two runs, with the bytes that it touches.
 	ByPlan ProofMethod = "plan"
@@ -85,8 +85,10 @@ type CheckOptions struct {
 // Check proves a bound program, without running it, free of data races, reuse
 // of memory in use, reads of what nobody wrote, mismatched collectives and
 // transfers, and deadlocks, over two consecutive runs; or shows a
-// counterexample. The error is non-nil when the check itself could not be made;
-// a wrong program is a verdict, and so is a binding that it cannot have.
+// counterexample. It also refutes claims that ranks hold the same where each
+// holds what it computed from its own block of a parameter. The error is
+// non-nil when the check itself could not be made; a wrong program is a verdict,
+// and so is a binding that it cannot have.
 func Check(p *Program, b Binding, opts ...CheckOptions) (Verdict, error) {
 	var o CheckOptions
 	if len(opts) > 0 {
@@ -96,7 +98,33 @@ func Check(p *Program, b Binding, opts ...CheckOptions) (Verdict, error) {
 	if err != nil {
 		return refutedOr(err)
 	}
-	return (&prover{unit: u, strategy: o.Strategy}).check(p, b, o)
+	v, err := (&prover{unit: u, strategy: o.Strategy}).check(p, b, o)
+	if err != nil {
+		return v, err
+	}
+	wrong, err := wrongClaims(u, b)
+	switch {
+	case len(wrong) == 0:
+	case v.Kind == Refuted:
+		v.Diagnostics = append(v.Diagnostics, wrong...)
+	default:
+		v.Kind, v.Proof, v.Reason, v.ForAll, v.Diagnostics = Refuted, ByStructure, "", nil, wrong
+	}
+	return v, err
+}
+
+// wrongClaims returns the claims of a program that say that ranks hold the same
+// where each holds what it made of its own block of a parameter.
+func wrongClaims(u *compile.Unit, b Binding) (Diagnostics, error) {
+	lowered, err := u.LoweredFor(b.ir())
+	if err != nil {
+		return nil, err
+	}
+	bound, ds := ir.Bind(lowered.Info, b.ir())
+	if ds.HasErrors() {
+		return nil, nil // planning it reports them
+	}
+	return verify.Claims(bound, u.Source.Prog), nil
 }
 
 // prover checks what a unit plans.
@@ -161,7 +189,8 @@ func (pr *prover) short(v *Verdict, b Binding, o CheckOptions) (done bool, err e
 	if err != nil {
 		return false, nil // Plan says so again, and better
 	}
-	s, err := verify.Symmetric(verify.Symmetry{Grid: grid, Unroller: unroller, MinCommands: longProof})
+	s, err := verify.Symmetric(verify.Symmetry{Grid: grid, Unroller: unroller, MinCommands: longProof,
+		Prog: lowered.Info.Prog})
 	if err != nil || s.Verdict == verify.Unknown {
 		return false, nil
 	}
@@ -296,6 +325,11 @@ func (pr *prover) loops(v *Verdict, b Binding, limit error) error {
 	switch v.Kind {
 	case Proved:
 		v.Proof, v.SerialSafe = ByLoops, t.SerialSafe
+		for _, d := range t.Result.Diagnostics(t.Planned) {
+			if d.Kind == verify.KindOverlap {
+				v.Diagnostics = append(v.Diagnostics, d)
+			}
+		}
 	case Refuted:
 		v.Proof, v.Diagnostics = ByLoops, t.Diagnostics
 		if t.Result != nil {

@@ -67,12 +67,36 @@ func TestCheckOfLongLoops(t *testing.T) {
 	}
 	for _, trips := range []int64{100_000, 10_000_000} {
 		b := hocket.Binding{Dims: map[string]int64{"C": trips, "T": trips}}
-		if v := verdictOf(t, string(src), b); v.Kind != hocket.Proved || v.Proof != "loops" {
+		if v := verdictOf(t, string(src), b); v.Kind != hocket.Proved || v.Proof != "loops" || v.Diagnostics != nil {
 			t.Errorf("%d: %v by %s\n%s", trips, v.Kind, v.Proof, v.Diagnostics)
 		}
 		mutant := strings.Replace(string(src), "wait main", "", 1)
 		if v := verdictOf(t, mutant, b); v.Kind != hocket.Refuted {
 			t.Errorf("%d, without a fork: %v by %s\n%s", trips, v.Kind, v.Proof, v.Diagnostics)
+		}
+		merged := strings.Replace(string(src), "    }\n  }\n  for %j in 0..2 { wait %s[%j] }",
+			"    }\n    wait %s[%i mod 2]\n    on %s[(%i + 1) mod 2] { wait main }\n  }", 1)
+		if v := verdictOf(t, merged, b); v.Proof != "loops" || !strings.Contains(v.Diagnostics.String(), "lost overlap: ") {
+			t.Errorf("%d, with its loops merged: %v by %s\n%s", trips, v.Kind, v.Proof, v.Diagnostics)
+		}
+	}
+}
+
+// TestCheckOfMergedLoops: a loop that joins its streams is reported where one rank stands for many, too.
+func TestCheckOfMergedLoops(t *testing.T) {
+	src, err := os.ReadFile("examples/row_parallel_chunked.hkt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := strings.Replace(string(src), "mesh tp[2]", "mesh tp[1000]", 1)
+	merged := strings.Replace(many, "    }\n  }\n  for %j in 0..2 { wait %s[%j] }",
+		"    }\n    wait %s[%i mod 2]\n    on %s[(%i + 1) mod 2] { wait main }\n  }", 1)
+	b := hocket.Binding{Dims: map[string]int64{"K": 4000, "C": 24}}
+	for text, want := range map[string]bool{many: false, merged: true} {
+		v := verdictOf(t, text, b)
+		if v.Kind != hocket.Proved || v.Proof != hocket.BySymmetry || want != strings.Contains(v.Diagnostics.String(),
+			"lost overlap: the iterations of the loop at line 18 run on different streams") {
+			t.Errorf("%v by %s, to be reported: %v\n%s", v.Kind, v.Proof, want, v.Diagnostics)
 		}
 	}
 }

@@ -51,7 +51,7 @@ type EnqueueArgs struct {
 // Other methods of the model, and of device tensors that the run uses, wait for it. The CPU machine has no streams of
 // the caller's, which is ErrUnsupported.
 func (m *Model) Enqueue(ctx context.Context, a EnqueueArgs) error {
-	return m.machine.why(ctx, m.enqueue(ctx, a))
+	return m.told(ctx, m.enqueue(ctx, a))
 }
 
 func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {

@@ -43,7 +43,7 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 	if err != nil {
 		return m.fn.blame(b, err)
 	}
-	proof, err := m.loader.prove(p)
+	proof, err := m.loader.prove(p, b)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ type function struct {
 	unit    *compile.Unit
 	def     *ir.Func
 	binding Binding
+	places  callPlaces
 }
 
 // param returns a parameter; nil for none.

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -22,6 +23,7 @@ extern "C" __global__ void unknown(const float* x, float* y, int n) {}
 extern "C" __global__ void meddle(const float* x, float* y, int n) {}
 extern "C" __global__ void peek(const float* x, float* y, int n) {}
 extern "C" __global__ void fails(const float* x, float* y, int n) {}
+extern "C" __global__ void exits(const float* x, float* y, int n) {}
 extern "C" __global__ void panics(const float* x, float* y, int n) {}
 `
 
@@ -56,6 +58,7 @@ func init() {
 		return floatsOf(c, 0, 1, double)
 	})
 	hocket.RegisterKernel("k.cu:fails", func(*hocket.KernelCall) error { return errors.New("no luck") })
+	hocket.RegisterKernel("k.cu:exits", func(*hocket.KernelCall) error { runtime.Goexit(); return nil })
 	hocket.RegisterKernel("k.cu:panics", func(*hocket.KernelCall) error { panic("bad luck") })
 }
 
@@ -212,6 +215,24 @@ func same(%x: f32[N]) -> f32[N] refines known {
 	c, _, err := launchRun(t, hocket.MachineOptions{}, swapped)
 	if err != nil || c.Verdict != hocket.Undecided {
 		t.Errorf("got %v, %v", c, err)
+	}
+}
+
+// TestLaunchExits: a kernel that calls runtime.Goexit, as t.FailNow does, fails the run.
+func TestLaunchExits(t *testing.T) {
+	text := strings.Replace(sixfold, ":doubled(", ":exits(", 1)
+	_, _, err := launchRun(t, hocket.MachineOptions{}, text)
+	if err == nil || !strings.Contains(err.Error(), "it called runtime.Goexit") {
+		t.Errorf("got %v", err)
+	}
+	ended := make(chan error, 1) // a scheduled machine runs kernels on the caller's goroutine
+	go func() {
+		defer close(ended)
+		_, _, err := launchRun(t, hocket.MachineOptions{Scheduled: true}, text)
+		ended <- err
+	}()
+	if err, returned := <-ended; returned {
+		t.Errorf("the run returned %v", err)
 	}
 }
 

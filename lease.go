@@ -182,6 +182,7 @@ func (t *lease) run(ctx context.Context, r *request) (l *loaded, results []*exec
 func (t *lease) use(
 	ctx context.Context, b Binding, on map[string]*resident.DeviceTensor, do func(l *loaded) error,
 ) (*loaded, error) {
+	t.loader.machine.calls(ctx, t.loader.fn)
 	for {
 		l, err := t.load(ctx, b, on)
 		if err != nil {

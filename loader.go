@@ -86,7 +86,7 @@ func (l *loader) load(ctx context.Context, c *user, b Binding, key choice) (*loa
 	if err := l.machine.ctx.Err(); err != nil {
 		return nil, err
 	}
-	proof, err := l.prove(p)
+	proof, err := l.prove(p, b)
 	if err != nil {
 		return nil, err
 	}
@@ -125,15 +125,18 @@ func (l *loader) planFor(b Binding, dims map[string]int64) (*plan.Plan, error) {
 
 // prove proves a plan before it is loaded. Refuted, it is an error; what
 // could not be decided runs, and the report says so.
-func (l *loader) prove(p *plan.Plan) (proofOf, error) {
+func (l *loader) prove(p *plan.Plan, b Binding) (proofOf, error) {
 	if l.opts.NoProve {
 		return proofOf{reason: "it was not asked for"}, nil
 	}
 	r := verify.Plan(p, verify.Options{FaultsOnly: true, Stop: l.fn.unit.Limits().Stop()})
-	switch r.Verdict {
-	case verify.Refuted:
+	if r.Verdict == verify.Refuted {
 		return proofOf{kind: Refuted}, r.Diagnostics(l.fn.unit.Source.Prog)
-	case verify.Proved:
+	}
+	if wrong, err := wrongClaims(l.fn.unit, b); err != nil || len(wrong) > 0 {
+		return proofOf{kind: Refuted}, cmp.Or(err, wrong.Err())
+	}
+	if r.Verdict == verify.Proved {
 		return proofOf{kind: Proved}, nil
 	}
 	return proofOf{reason: r.Reason}, nil

@@ -60,7 +60,7 @@ func (m *Model) Bind(name string, t *Tensor) error {
 // Run with them does not have to. If ctx ends meanwhile it returns that, and the load goes on: the
 // next call waits for it or finds it done, and uploads what weights are left.
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
-	return m.machine.why(ctx, m.prepare(ctx, dims, func(*loaded) error { return nil }))
+	return m.told(ctx, m.prepare(ctx, dims, func(*loaded) error { return nil }))
 }
 
 // prepare is Prepare, and has do use the plan.
@@ -178,7 +178,7 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		run = m.runBucketed
 	}
 	reports, err := run(ctx, batch)
-	return reports, m.machine.why(ctx, err)
+	return reports, m.told(ctx, err)
 }
 
 // runBucketed runs a batch with dims rounded up to LoadOptions.Buckets: parameters are filled up with zeros, and

@@ -39,7 +39,7 @@ type JoinOptions struct {
 	// it, before the world ends; 0 means 30 seconds, or HOCKET_STALL_TIMEOUT.
 	StallTimeout time.Duration
 	// Meet is where processes of several nodes meet, "host:port", at process 0; Node names this process's
-	// node, by default its host; Token is a secret that all of them have. Where they are empty they are
+	// node, by default its host; Token is a secret of at least 16 bytes that all have. Where they are empty they are
 	// the environment's, and where that has no Meet all processes are of one node.
 	Meet, Node, Token string
 	// Ranks are those of programs that this process drives; nil for an even split, in order.
@@ -112,6 +112,16 @@ func (w *World) Done() <-chan struct{} { return w.w.Done() }
 
 // Abort ends the world in all processes: the others get cause as that of this one.
 func (w *World) Abort(cause error) { w.w.Abort(cause) }
+
+// Failed publishes an error of this process; nil takes it back. The world goes on. Other processes report the error if
+// this process leaves, or does not arrive, where they wait for it.
+func (w *World) Failed(err error) { w.w.Failed(err) }
+
+// Same returns nil if all processes call it with the same value, and the same *DisagreeError in all of them if they do
+// not. The world goes on. What names the values. All processes call it, in one order with loads and runs.
+func (w *World) Same(ctx context.Context, what, value string) error {
+	return w.w.Same(ctx, what, value)
+}
 
 // Leave says goodbye, when this process's runs are over and its machine is closed: the others go on, as
 // long as they need nothing of it. It returns why the world had ended before, if it had.

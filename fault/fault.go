@@ -30,6 +30,22 @@ func (e *PeerError) Error() string {
 type Value struct {
 	Rank  int
 	Value string
+	// Call is what the process's program called, and At the place of the call; empty where that is not known. They may
+	// differ where values are equal.
+	Call, At string `json:",omitempty"`
+	PID      int    `json:",omitempty"` // 0 if it is not known
+	Host     string `json:",omitempty"`
+}
+
+// String returns the call and its place, or the value where no call is known.
+func (v Value) String() string {
+	switch {
+	case v.Call == "":
+		return v.Value
+	case v.At == "":
+		return v.Call
+	}
+	return v.Call + " at " + v.At
 }
 
 // DisagreeError says that processes have different values where all must have the same:
@@ -39,25 +55,73 @@ type DisagreeError struct {
 	Values []Value // by rank; processes that were not heard are absent
 }
 
-// Error names what differs, and who has what.
+// Error names what differs, and who has what. Where the ranks called different things it names the calls; where all
+// but one agree, that one comes first.
 func (e *DisagreeError) Error() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "ranks disagree on %s: ", e.What)
-	for i, group := range e.Groups() {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		if len(group) == 1 {
-			fmt.Fprintf(&b, "rank %d has %s", group[0].Rank, group[0].Value)
-			continue
-		}
+	groups := e.Groups()
+	called := calledDifferently(groups)
+	odd := e.odd(groups)
+	if odd >= 0 {
+		groups[0], groups[odd] = groups[odd], groups[0]
+	}
+	var list []string
+	for i, group := range groups {
 		var ranks []int
 		for _, v := range group {
 			ranks = append(ranks, v.Rank)
 		}
-		fmt.Fprintf(&b, "ranks %s have %s", ranklist.String(ranks), group[0].Value)
+		first := group[0]
+		who, verb := "ranks "+ranklist.String(ranks), "have"
+		if len(group) == 1 {
+			who, verb = fmt.Sprintf("rank %d", first.Rank), "has"
+		}
+		switch {
+		case odd < 0:
+		case i == 0 && first.PID != 0:
+			who += fmt.Sprintf(" (pid %d on %s)", first.PID, first.Host)
+		case i > 0:
+			who = "the others (" + who + ")"
+		}
+		text := verb + " " + first.Value
+		switch {
+		case called:
+			text = "called " + first.String()
+		case first.At != "":
+			text += ", called at " + first.At
+		}
+		list = append(list, who+" "+text)
 	}
-	return b.String()
+	return fmt.Sprintf("ranks disagree on %s: %s", e.What, strings.Join(list, ", "))
+}
+
+// calledDifferently reports whether the calls of the groups are known, and no two are equal.
+func calledDifferently(groups [][]Value) bool {
+	seen := map[string]bool{}
+	for _, g := range groups {
+		if g[0].Call == "" || seen[g[0].Call] {
+			return false
+		}
+		seen[g[0].Call] = true
+	}
+	return true
+}
+
+// Odd returns the process that differs from all others, which have one value: a rank, or -1 where there is none, or
+// there are fewer than three.
+func (e *DisagreeError) Odd() int {
+	groups := e.Groups()
+	if i := e.odd(groups); i >= 0 {
+		return groups[i][0].Rank
+	}
+	return -1
+}
+
+// odd returns the group of the one process that differs from all others whose call or place is known.
+func (e *DisagreeError) odd(groups [][]Value) int {
+	if len(groups) != 2 || len(e.Values) < 3 {
+		return -1
+	}
+	return slices.IndexFunc(groups, func(g []Value) bool { return len(g) == 1 })
 }
 
 // Groups returns the values, those that are equal together, in the order of their first ranks.

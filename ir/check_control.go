@@ -1,6 +1,9 @@
 package ir
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // checkControl checks on, for, if, call and return.
 func (c *checker) checkControl(s *Stmt) {
@@ -82,7 +85,7 @@ func (c *checker) carriedTypes(s *Stmt, begin []*Sym) []*Type {
 	for k, sym := range begin {
 		if sym.Kind != SymValue {
 			c.errorf("type", s.Args[k].Pos, "a loop carries values, and %%%s is a buffer", sym.Name).at(sym.Root().Pos, "defined here").
-				help("a buffer is updated in place; or make a value of it with claim")
+				help("a buffer is updated in place; or " + c.claimHelp(sym, sym.Type))
 			return nil
 		}
 		if types[k] = sym.Type.reduced(); !SameLayout(types[k], sym.Type) {
@@ -111,7 +114,7 @@ func (c *checker) checkYield(s *Stmt) {
 		switch {
 		case sym.Kind != SymValue:
 			c.errorf("type", s.Args[k].Pos, "a loop carries values, and %%%s is a buffer", sym.Name).at(sym.Root().Pos, "defined here").
-				help("make it a value with claim")
+				help(c.claimHelp(sym, want))
 		case c.sameShape(s, sym.Type, want, s.Args[k].Pos) && !SameLayout(sym.Type, want):
 			needs[k], reshard = want, true
 		}
@@ -119,6 +122,23 @@ func (c *checker) checkYield(s *Stmt) {
 	if reshard {
 		c.in.Needs[s] = needs
 	}
+}
+
+// claimHelp tells how to make a value of type t of a buffer. Ranks that hold a
+// part of a sum each have no value of that type yet.
+func (c *checker) claimHelp(buffer *Sym, t *Type) string {
+	claim := func(t *Type) string { return "%v: " + t.String() + " = claim %" + buffer.Name }
+	text := "make a value of it: " + claim(t)
+	if m, ok := c.typeMesh(t); ok && m != nil {
+		for _, a := range m.Axes {
+			if !slices.Contains(t.Axes(), a.Name) {
+				part := t.clone()
+				part.Partial = append(part.Partial, Partial{Axis: a.Name, Red: Sum})
+				return text + "; if each rank of " + a.Name + " has a part of a sum, " + claim(part)
+			}
+		}
+	}
+	return text
 }
 
 // loopVariable returns an atom of its own for the variable of a loop, which is

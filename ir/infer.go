@@ -26,13 +26,11 @@ type inference struct {
 	after *Type
 }
 
-// inferOf types an op: it returns the result's type as the op leaves it, or
-// nil after an error. With the Op table's row this is all Check knows of an op.
+// inferOf types an op: it returns the result's type as the op leaves it, or nil after an error. Elementwise
+// operations that are not listed are typed by their row in the Op table.
 var inferOf = [numOps]func(*inference) *Type{
 	OpLinear: inferLinear, OpMatmul: inferMatmul,
-	OpAdd: inferBinary, OpSub: inferBinary, OpMul: inferBinary, OpDiv: inferBinary,
-	OpNeg: inferLinearUnary, OpScale: inferLinearUnary, OpCopy: inferLinearUnary,
-	OpRelu: inferUnary, OpGelu: inferUnary, OpSilu: inferUnary, OpExp: inferUnary, OpRsqrt: inferUnary, OpCast: inferCast,
+	OpCopy: inferCopy, OpCast: inferCast,
 	OpSum: inferReduce, OpMax: inferReduce, OpMin: inferReduce, OpMean: inferReduce,
 	OpConcat: inferConcat, OpSoftmax: inferSoftmax, OpRMSNorm: inferNorm, OpLayerNorm: inferNorm,
 	OpAttention: inferAttention, OpEmbedding: inferEmbedding, OpReduceSlots: inferReduceSlots,
@@ -74,7 +72,11 @@ func (c *checker) checkTensorOp(s *Stmt) {
 		c.defineBad(s)
 		return
 	}
-	t := inferOf[s.Op](in)
+	infer := inferOf[s.Op]
+	if infer == nil {
+		infer = inferElementwise
+	}
+	t := infer(in)
 	if t == nil {
 		c.defineBad(s)
 		return
@@ -183,14 +185,14 @@ func (c *checker) stillPartial(want, have *Type) bool {
 // their result (S10). Views, collectives and transfers move them.
 func passesPartial(op Op, red Red) bool {
 	switch op {
-	case OpAdd, OpSub, OpNeg, OpScale, OpSum:
+	case OpSum:
 		return red == Sum
 	case OpMax:
 		return red == Max
 	case OpMin:
 		return red == Min
 	}
-	return op == OpCopy || op == OpExpand || op == OpConcat || op.Info().Class != ClassTensor
+	return op.Info().Linear && red == Sum || op == OpCopy || op == OpExpand || op == OpConcat || op.Info().Class != ClassTensor
 }
 
 // wholeOperands refuses, in local mode, a partial value where the op would take

@@ -261,23 +261,25 @@ var generators = map[Op]func(*brute){
 			return matmulND(x, y)
 		}
 	},
-	OpAdd:   binaryCase("add", func(p, q int64) int64 { return p + q }),
-	OpSub:   binaryCase("sub", func(p, q int64) int64 { return p - q }),
-	OpMul:   binaryCase("mul", func(p, q int64) int64 { return p * q }),
-	OpDiv:   binaryCase("div", func(p, q int64) int64 { return p*7 - q*q }), // any function that is not linear
-	OpNeg:   unaryCase("neg", func(p int64) int64 { return -p }),
-	OpScale: unaryCase("scale", func(p int64) int64 { return -3 * p }),
-	OpCopy:  unaryCase("copy", func(p int64) int64 { return p }),
-	OpRelu:  unaryCase("relu", func(p int64) int64 { return max(p, 0) }),
-	OpGelu:  unaryCase("gelu", func(p int64) int64 { return p*p*p - 7 }), // any function that is not linear
-	OpSilu:  unaryCase("silu", func(p int64) int64 { return p*p*p - 7 }),
-	OpExp:   unaryCase("exp", func(p int64) int64 { return p*p - 5 }),
-	OpRsqrt: unaryCase("rsqrt", func(p int64) int64 { return p*p + 3 }),
-	OpCast:  unaryCase("cast", func(p int64) int64 { return p }),
-	OpSum:   reduceCase("sum", Sum),
-	OpMax:   reduceCase("max", Max),
-	OpMin:   reduceCase("min", Min),
-	OpMean:  reduceCase("mean", Avg),
+	OpAdd:      binaryCase("add", func(p, q int64) int64 { return p + q }),
+	OpSub:      binaryCase("sub", func(p, q int64) int64 { return p - q }),
+	OpMul:      binaryCase("mul", func(p, q int64) int64 { return p * q }),
+	OpDiv:      binaryCase("div", func(p, q int64) int64 { return p*7 - q*q }), // any function that is not linear
+	OpNeg:      unaryCase("neg", func(p int64) int64 { return -p }),
+	OpScale:    unaryCase("scale", func(p int64) int64 { return -3 * p }),
+	OpCopy:     unaryCase("copy", func(p int64) int64 { return p }),
+	OpRelu:     unaryCase("relu", func(p int64) int64 { return max(p, 0) }),
+	OpGelu:     unaryCase("gelu", func(p int64) int64 { return p*p*p - 7 }), // any function that is not linear
+	OpSilu:     unaryCase("silu", func(p int64) int64 { return p*p*p - 7 }),
+	OpSoftplus: unaryCase("softplus", func(p int64) int64 { return p*p + 2 }),
+	OpExp:      unaryCase("exp", func(p int64) int64 { return p*p - 5 }),
+	OpRsqrt:    unaryCase("rsqrt", func(p int64) int64 { return p*p + 3 }),
+	OpClamp:    unaryCase("clamp", func(p int64) int64 { return min(max(p, -3), 5) }),
+	OpCast:     unaryCase("cast", func(p int64) int64 { return p }),
+	OpSum:      reduceCase("sum", Sum),
+	OpMax:      reduceCase("max", Max),
+	OpMin:      reduceCase("min", Min),
+	OpMean:     reduceCase("mean", Avg),
 	OpExpand: func(b *brute) {
 		from := b.shape(b.IntN(4))
 		to := slices.Clone(from)
@@ -570,6 +572,9 @@ func unaryCase(name string, f func(int64) int64) func(*brute) {
 		b.stmt = result + " = " + name + " " + b.operand(shape)
 		if name == "scale" {
 			b.stmt += ", by=-3"
+		}
+		if name == "clamp" {
+			b.stmt += ", lo=-3, hi=5"
 		}
 		b.op = func(a []*nd, _ []int) *nd { return a[0].mapped(f) }
 	}

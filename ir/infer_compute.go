@@ -154,12 +154,32 @@ func inferMatmul(in *inference) *Type {
 	return out
 }
 
-// inferBinary types add, sub, mul and div: equal shapes, or a second operand whose
-// shape is the first's trailing dimensions.
-func inferBinary(in *inference) *Type {
-	if !in.sameDType() || in.s.Op == OpDiv && !in.floats() {
+// inferElementwise types an elementwise operation by its row: its numeric attributes must be numbers of the
+// operands' type.
+func inferElementwise(in *inference) *Type {
+	info := in.s.Op.Info()
+	if !in.sameDType() || info.Floats && !in.floats() {
 		return nil
 	}
+	for _, spec := range info.Numbers() {
+		if !in.constant(spec.Name, in.args[0].DType) {
+			return nil
+		}
+	}
+	if len(in.args) > 1 {
+		return inferBinary(in)
+	}
+	x := in.args[0]
+	if !info.Linear || !allSums(x) {
+		x = x.reduced()
+		in.need(0, x)
+	}
+	return x
+}
+
+// inferBinary types operations of two operands: equal shapes, or a second operand whose
+// shape is the first's trailing dimensions.
+func inferBinary(in *inference) *Type {
 	a, b := in.args[0], in.args[1]
 	skip := len(a.Dims) - len(b.Dims)
 	if skip < 0 {
@@ -207,28 +227,8 @@ func allSums(t *Type) bool {
 	return !slices.ContainsFunc(t.Partial, func(p Partial) bool { return p.Red != Sum })
 }
 
-// inferLinearUnary types neg, scale and copy, which pass partial sums through.
-func inferLinearUnary(in *inference) *Type {
-	x := in.args[0]
-	if in.s.Op == OpScale && !in.constant("by", x.DType) {
-		return nil
-	}
-	if in.s.Op == OpCopy || allSums(x) {
-		return x
-	}
-	in.need(0, x.reduced())
-	return x.reduced()
-}
-
-// inferUnary types functions that a partial value must be reduced for.
-func inferUnary(in *inference) *Type {
-	if in.s.Op != OpRelu && !in.floats() {
-		return nil
-	}
-	x := in.args[0].reduced()
-	in.need(0, x)
-	return x
-}
+// inferCopy types copy, which passes all partial values through.
+func inferCopy(in *inference) *Type { return in.args[0] }
 
 // floats refuses integers where an op has no meaning for them.
 func (in *inference) floats() bool {
@@ -356,7 +356,8 @@ func (in *inference) constant(name string, dt DType) bool {
 func inferReshard(in *inference) *Type {
 	switch {
 	case in.local:
-		in.errorf("type", in.s.Args[0].Pos, "reshard moves values, and %%%s is a buffer", in.syms[0].Name).help("make it a value with claim, or use a collective")
+		in.errorf("type", in.s.Args[0].Pos, "reshard moves values, and %%%s is a buffer", in.syms[0].Name).
+			help("use a collective, or " + in.claimHelp(in.syms[0], in.args[0]))
 		return nil
 	case in.s.Type == nil:
 		in.errorf("type", in.s.Pos, "reshard needs the new layout").help("annotate the result: %y: f32[T/tp, K] = reshard %x")

@@ -71,6 +71,7 @@ type lexer struct {
 	last      tokKind // of the last token
 	lastLine  int32   // of the last token or comment
 	pending   []Comment
+	tokens    int // tokens and comments so far
 }
 
 const byteOrderMark = "\ufeff"
@@ -91,6 +92,8 @@ func (l *lexer) next() token {
 			l.off++
 		}
 		switch {
+		case l.tokens > maxWords: // the parser says so
+			return l.token(tokEOF, l.off)
 		case l.off >= len(l.src):
 			if l.last != tokNewline {
 				return l.lineEnd(l.off, trail)
@@ -130,6 +133,7 @@ func (l *lexer) token(kind tokKind, start int) token {
 	t := token{kind: kind, blank: l.line-l.lastLine > 1, first: l.last == tokNewline, text: l.src[start:l.off],
 		pos: Pos{Line: l.line, Col: int32(start - l.lineStart + 1)}}
 	l.last, l.lastLine = kind, l.line
+	l.tokens++
 	return t
 }
 
@@ -146,6 +150,7 @@ func (l *lexer) scanComment() {
 		Blank: l.line-l.lastLine > 1,
 	})
 	l.lastLine = l.line
+	l.tokens++
 }
 
 // followedByAssign reports whether the next token is "=".

@@ -25,7 +25,9 @@ const (
 	OpSilu // x·σ(x)
 	OpExp
 	OpRsqrt // 1/√x
-	OpSum   // over axis= (one or several), which disappear
+	OpClamp // between lo and hi
+	OpSoftplus
+	OpSum // over axis= (one or several), which disappear
 	OpMax
 	OpMin
 	OpMean
@@ -133,6 +135,7 @@ type AttrSpec struct {
 	Kind     AttrKind
 	Required bool
 	Words    []string // allowed words, for AttrWord; nil: any
+	Default  float64  // of an AttrNumber that is absent
 	Doc      string
 }
 
@@ -144,9 +147,12 @@ type OpInfo struct {
 	Into             IntoRule
 	Attrs            []AttrSpec
 	Doc              string
-	// Elementwise: every result element depends on the operand elements at
-	// the same index only.
+	// Elementwise says that every result element depends on the operand elements at the same index only.
 	Elementwise bool
+	// Floats says that the operation has no meaning for integers.
+	Floats bool
+	// Linear says that the operation, applied to each rank's contribution to a sum, gives contributions to the result.
+	Linear bool
 }
 
 var (
@@ -171,8 +177,8 @@ var (
 // manyArgs is more operands than a statement has.
 const manyArgs = 1 << 20
 
-func attrEps(op Op) AttrSpec {
-	return AttrSpec{Name: "eps", Kind: AttrNumber, Doc: fmt.Sprintf("what is added under the root, %g by default", op.Eps())}
+func attrEps(def float64) AttrSpec {
+	return AttrSpec{Name: "eps", Kind: AttrNumber, Default: def, Doc: fmt.Sprintf("what is added under the root, %g by default", def)}
 }
 
 var boolWords = []string{"true", "false"}
@@ -194,6 +200,12 @@ func elementwise(name string, args int, doc string, attrs ...AttrSpec) OpInfo {
 	return OpInfo{Name: name, Class: ClassTensor, MinArgs: args, MaxArgs: args, Into: IntoMay, Elementwise: true, Attrs: attrs, Doc: doc}
 }
 
+// floats marks an elementwise operation as one that has no meaning for integers.
+func floats(i OpInfo) OpInfo { i.Floats = true; return i }
+
+// linear marks an elementwise operation as one that passes contributions to sums through.
+func linear(i OpInfo) OpInfo { i.Linear = true; return i }
+
 func view(name, doc string, attrs ...AttrSpec) OpInfo {
 	return OpInfo{Name: name, Class: ClassView, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: attrs, Doc: doc}
 }
@@ -209,17 +221,21 @@ var opTable = [numOps]OpInfo{
 			{Name: "tb", Kind: AttrWord, Words: boolWords, Doc: "b is stored [… , N, K]"},
 			attrSMs,
 		}},
-	OpAdd:   elementwise("add", 2, "a + b"),
-	OpSub:   elementwise("sub", 2, "a - b"),
+	OpAdd:   linear(elementwise("add", 2, "a + b")),
+	OpSub:   linear(elementwise("sub", 2, "a - b")),
 	OpMul:   elementwise("mul", 2, "a · b"),
-	OpDiv:   elementwise("div", 2, "a / b"),
-	OpNeg:   elementwise("neg", 1, "-a"),
-	OpScale: elementwise("scale", 1, "a · by", AttrSpec{Name: "by", Kind: AttrNumber, Required: true, Doc: "the constant factor"}),
+	OpDiv:   floats(elementwise("div", 2, "a / b")),
+	OpNeg:   linear(elementwise("neg", 1, "-a")),
+	OpScale: linear(elementwise("scale", 1, "a · by", AttrSpec{Name: "by", Kind: AttrNumber, Required: true, Doc: "the constant factor"})),
 	OpRelu:  elementwise("relu", 1, "max(a, 0)"),
-	OpGelu:  elementwise("gelu", 1, "a·Φ(a), Φ the normal distribution function (erf form)"),
-	OpSilu:  elementwise("silu", 1, "a·σ(a) = a / (1 + exp(-a))"),
-	OpExp:   elementwise("exp", 1, "e to the power of a"),
-	OpRsqrt: elementwise("rsqrt", 1, "1 / √a"),
+	OpGelu:  floats(elementwise("gelu", 1, "a·Φ(a), Φ the normal distribution function (erf form)")),
+	OpSilu:  floats(elementwise("silu", 1, "a·σ(a) = a / (1 + exp(-a))")),
+	OpExp:   floats(elementwise("exp", 1, "e to the power of a")),
+	OpRsqrt: floats(elementwise("rsqrt", 1, "1 / √a")),
+	OpClamp: elementwise("clamp", 1, "min(max(a, lo), hi)",
+		AttrSpec{Name: "lo", Kind: AttrNumber, Required: true, Doc: "the smallest result"},
+		AttrSpec{Name: "hi", Kind: AttrNumber, Required: true, Doc: "the largest result; it wins where it is below lo"}),
+	OpSoftplus: floats(elementwise("softplus", 1, "log(1 + exp(a))")),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
@@ -241,9 +257,9 @@ var opTable = [numOps]OpInfo{
 	OpSoftmax: {Name: "softmax", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
 		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr, Doc: "the dimension that sums to 1, the last by default"}},
 		Doc:   "exp(x - max x) / Σ exp(x - max x) along axis="},
-	OpRMSNorm: {Name: "rms_norm", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay, Attrs: []AttrSpec{attrEps(OpRMSNorm)},
+	OpRMSNorm: {Name: "rms_norm", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay, Attrs: []AttrSpec{attrEps(1e-6)},
 		Doc: "x[…, D] / √(mean x² + eps) · w[D]"},
-	OpLayerNorm: {Name: "layer_norm", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay, Attrs: []AttrSpec{attrEps(OpLayerNorm)},
+	OpLayerNorm: {Name: "layer_norm", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay, Attrs: []AttrSpec{attrEps(1e-5)},
 		Doc: "(x[…, D] - mean x) / √(mean (x - mean x)² + eps) · w[D] + b[D]"},
 	OpAttention: {Name: "attention", Class: ClassTensor, MinArgs: 3, MaxArgs: 4, Into: IntoMay,
 		Attrs: []AttrSpec{
@@ -262,11 +278,11 @@ var opTable = [numOps]OpInfo{
 		Doc:   "row j of rows[…, R, …] to position at[…, j] or at[j] of the destination along axis; -1 skips a row (index_copy %rows, %at into %cache, axis=1)"},
 	OpRope: {Name: "rope", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
 		Attrs: []AttrSpec{
-			{Name: "theta", Kind: AttrNumber, Doc: "the base of the frequencies, 10000 by default"},
+			{Name: "theta", Kind: AttrNumber, Default: 10000, Doc: "the base of the frequencies, 10000 by default"},
 			{Name: "factor", Kind: AttrNumber, Doc: "llama-3 scaling: what the frequencies of long waves are divided by; none by default"},
-			{Name: "low", Kind: AttrNumber, Doc: "waves longer than original/low are long, 1 by default"},
-			{Name: "high", Kind: AttrNumber, Doc: "waves shorter than original/high are left, 4 by default"},
-			{Name: "original", Kind: AttrNumber, Doc: "positions that the frequencies were made for, 8192 by default"},
+			{Name: "low", Kind: AttrNumber, Default: 1, Doc: "waves longer than original/low are long, 1 by default"},
+			{Name: "high", Kind: AttrNumber, Default: 4, Doc: "waves shorter than original/high are left, 4 by default"},
+			{Name: "original", Kind: AttrNumber, Default: 8192, Doc: "positions that the frequencies were made for, 8192 by default"},
 		},
 		Doc: "elements i and i + Dh/2 of each head of x[…, T, H, Dh] turned by the angle at[…, t]·theta^(-2i/Dh), or at[t]"},
 	OpArgmax: {Name: "argmax", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
@@ -382,6 +398,17 @@ func Ops() []Op {
 func ParseOp(name string) (Op, bool) {
 	op, ok := opByName[name]
 	return op, ok
+}
+
+// Numbers lists the operation's numeric attributes, in the order of Attrs.Numbers.
+func (i *OpInfo) Numbers() []AttrSpec {
+	var list []AttrSpec
+	for _, a := range i.Attrs {
+		if a.Kind == AttrNumber {
+			list = append(list, a)
+		}
+	}
+	return list
 }
 
 // AttrSpec returns the declaration of attribute name, or nil.

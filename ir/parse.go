@@ -12,6 +12,10 @@ const (
 	// maxNesting bounds blocks, expressions and parentheses (LANGUAGE S21), so
 	// that everything that walks a program may recurse.
 	maxNesting = 1000
+	// maxStatements and maxWords bound a program's text (LANGUAGE S21), and with it the memory and time that
+	// everything takes which goes through a program: some 5 KB a statement. Comments count as words.
+	maxStatements = 1 << 16
+	maxWords      = 1 << 20
 	// maxDiagnostics bounds what is reported of one program: more errors than this
 	// help nobody.
 	maxDiagnostics = 50
@@ -35,7 +39,7 @@ func newParser(file, src string) *parser {
 func (p *parser) read() {
 	if p.checkText(p.prog.Source) {
 		p.lexer = newLexer(p.prog.Source)
-		p.tok = p.lexer.next()
+		p.advance()
 		p.file()
 	}
 	p.lost.all = p.lost.all || p.stopped
@@ -54,6 +58,7 @@ type parser struct {
 	diags   Diagnostics
 	bad     bool            // the statement or declaration at hand has an error; its others stay unsaid
 	stopped bool            // too many errors, or a limit: the rest is not read
+	stmts   int             // read so far
 	blocks  int             // open blocks
 	nest    int             // open parentheses and signs in the expression at hand
 	lastErr int32           // line of the last error
@@ -106,6 +111,9 @@ func posOf(src string, off int) Pos {
 func (p *parser) advance() {
 	if p.before = p.tok.pos.Line; !p.stopped {
 		p.tok = p.lexer.next()
+	}
+	if p.tokens > maxWords && p.prog != nil { // without a program it looks ahead
+		p.tooMany(maxWords, "words and signs")
 	}
 }
 

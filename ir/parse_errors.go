@@ -44,6 +44,16 @@ func (p *parser) limit(what string) {
 	p.bad = true
 }
 
+// tooMany reports that the program has more of something than a program may have, and ends the run.
+func (p *parser) tooMany(most int, what string) {
+	if !p.stopped {
+		p.errorAt(p.tok.pos, "a function that is called and a loop stand for many statements", "a program has at most %d %s",
+			most, what)
+		p.stop()
+	}
+	p.bad = true
+}
+
 // stop makes everything behind the token unseen.
 func (p *parser) stop() {
 	p.stopped = true

@@ -69,6 +69,10 @@ func (p *parser) stmt(b *Block) {
 		p.lost.dropLines(p.fn, named, first, p.tok.pos.Line-1)
 		return
 	}
+	if p.stmts += len(p.inside) + 1; p.stmts > maxStatements {
+		p.tooMany(maxStatements, "statements")
+		return
+	}
 	b.Stmts = append(append(b.Stmts, p.inside...), s)
 	p.inside = nil
 }

@@ -9,21 +9,26 @@ type Rope struct {
 	Original          float64 // positions that the frequencies were made for
 }
 
-// Rope returns the attributes of a rope, with defaults for those that are absent.
-func (s *Stmt) Rope() Rope {
-	number := func(name string, def float64) float64 {
-		if a := s.Attr(name); a != nil && a.IsNum {
-			return a.Num
-		}
-		return def
-	}
-	return Rope{Theta: number("theta", 10000), Factor: number("factor", 0), Low: number("low", 1), High: number("high", 4),
-		Original: number("original", 8192)}
+// Rope returns the angles that the attributes of a rope describe.
+func (a *Attrs) Rope() Rope {
+	return Rope{Theta: a.Number(0).Float, Factor: a.Number(1).Float, Low: a.Number(2).Float, High: a.Number(3).Float,
+		Original: a.Number(4).Float}
 }
 
-// Frequencies returns the angle of each pair at position 1, for heads of dh elements. Scaling divides those of
-// waves longer than Original/Low by Factor, leaves those shorter than Original/High, and goes
-// from one to the other in between.
+// Rope returns the angles of a rope whose attributes are literals.
+func (s *Stmt) Rope() Rope {
+	numbers, _ := s.Numbers(func(*Expr) (int64, error) { return 0, nil })
+	return (&Attrs{Numbers: numbers}).Rope()
+}
+
+// Numbers returns r as the numeric attributes of a rope.
+func (r Rope) Numbers() []Number {
+	return Reals(r.Theta, r.Factor, r.Low, r.High, r.Original)
+}
+
+// Frequencies returns the angle of each pair at position 1, for heads of dh elements. Scaling divides the frequencies
+// of waves longer than Original/Low by Factor, leaves those of waves shorter than Original/High, and
+// interpolates between the two.
 func (r Rope) Frequencies(dh int64) []float64 {
 	out := make([]float64, dh/2)
 	for i := range out {

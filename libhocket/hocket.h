@@ -8,6 +8,11 @@
  * Text that is returned is to be given back by hocket_free. Options are a JSON object, NULL or "" for none; an
  * option that there is not is an error. Objects are numbers, never 0. All functions may be called by any thread.
  *
+ * Memory. A function that takes tensors also takes an owner: any address except NULL, such as that of the object that
+ * holds their memory. The library may use the memory until hocket_ended returns the owner. It returns the owner once
+ * for each call, also if the call failed: after the run has ended, or after the parameter was bound to another tensor
+ * and the runs that began before that have ended. A caller that ensures this in another way passes NULL.
+ *
  * Not after fork(): the child has none of the threads that the library needs. */
 #ifndef HOCKET_H
 #define HOCKET_H
@@ -24,6 +29,33 @@ typedef struct {
   void *data;
   int64_t bytes;
 } hocket_tensor;
+
+/* Functions of an interpreter with a global lock, such as CPython. The functions hocket_call_... are called with the
+ * lock held, release it while they wait, and return with it held. They retain the owner, start the call and wait for it
+ * as one operation, which the interpreter cannot interrupt in between. They also release the owners that have ended. */
+typedef struct {
+  void *(*leave)(void);      /* releases the lock: PyEval_SaveThread */
+  void (*enter)(void *);     /* acquires it: PyEval_RestoreThread */
+  int (*interrupted)(void);  /* nonzero to cancel the call: PyErr_CheckSignals */
+  void (*retain)(void *);    /* keeps an owner: Py_IncRef */
+  void (*release)(void *);   /* Py_DecRef */
+} hocket_interpreter;
+
+/* hocket_run, hocket_prepare and hocket_sync, followed by hocket_wait. They return 1 on success and 0 on an error. If
+ * interrupted returns nonzero they cancel the run, wait until it has ended, and return -1 without an error. They wait
+ * ten seconds at most: a run that takes longer continues in the background, and its owner stays retained. */
+int hocket_call_run(const hocket_interpreter *with, int64_t model, void *owner, hocket_tensor *in, int64_t ins,
+                    hocket_tensor *out, int64_t outs, char *dims, char **error);
+int hocket_call_prepare(const hocket_interpreter *with, int64_t model, char *dims, char **error);
+int hocket_call_sync(const hocket_interpreter *with, int64_t model, char **error);
+
+/* hocket_bind, hocket_bind_device, hocket_adopt and hocket_close. They cannot be cancelled. 0 on an error. */
+int hocket_call_bind(const hocket_interpreter *with, int64_t model, void *owner, hocket_tensor *t, char **error);
+int hocket_call_bind_device(const hocket_interpreter *with, int64_t model, void *owner, hocket_tensor *t, char *dims,
+                            char **error);
+int hocket_call_adopt(const hocket_interpreter *with, int64_t collectives, void *owner, uint64_t *at, int64_t ranks,
+                      int64_t bytes, char **error);
+int hocket_call_close(const hocket_interpreter *with, int64_t object, char **error);
 
 /* Numbers of hocket_do and hocket_do_norm. */
 enum { HOCKET_ALL_REDUCE, HOCKET_ALL_GATHER, HOCKET_REDUCE_SCATTER, HOCKET_ALL_TO_ALL, HOCKET_BROADCAST };

@@ -26,7 +26,10 @@ import (
 
 var library = capi.New()
 
-func main() {}
+// program is what main runs where libhocket is not a shared library: see python.go.
+var program = func() {}
+
+func main() { program() }
 
 // fail hands an error to the caller.
 func fail(err error, to **C.char) {
@@ -148,33 +151,49 @@ func hocket_parameters(model C.int64_t, e **C.char) (names *C.char) {
 	return names
 }
 
+// lend returns the loan of a call. The call ends it, and what it starts may use the memory longer.
+func lend(owner unsafe.Pointer) *capi.Loan { return library.Lend(uintptr(owner)) }
+
+// hocket_ended returns an owner whose memory the library no longer uses, once for each call that it was passed to; NULL
+// if there is none.
+//
+//export hocket_ended
+func hocket_ended() unsafe.Pointer {
+	owner := library.Ended()
+	return *(*unsafe.Pointer)(unsafe.Pointer(&owner))
+}
+
 // hocket_bind sets a parameter for all runs to come; without data it takes that back. 0 where it fails.
 //
 //export hocket_bind
-func hocket_bind(model C.int64_t, t *C.hocket_tensor, e **C.char) C.int {
+func hocket_bind(model C.int64_t, owner unsafe.Pointer, t *C.hocket_tensor, e **C.char) C.int {
 	return truth(guarded(e, func() error {
+		lent := lend(owner)
+		defer lent.End()
 		all, err := tensors(t, 1)
 		if err != nil {
 			return err
 		}
-		return library.Bind(int64(model), all[0])
+		return library.Bind(int64(model), lent, all[0])
 	}))
 }
 
 // hocket_run begins a run and returns its number, which hocket_wait is to be called with; 0 where it fails.
-// Tensors must stay until then. dims is a JSON object of those that neither the model nor shapes fix. An inout
-// parameter that in and out both have is updated there once the run has ended well.
+// dims is a JSON object of those that neither the model nor shapes fix. An inout parameter that in and out both have is
+// updated there once the run has ended well.
 //
 //export hocket_run
-func hocket_run(model C.int64_t, in *C.hocket_tensor, ins C.int64_t, out *C.hocket_tensor, outs C.int64_t,
-	dims *C.char, e **C.char) (run C.int64_t) {
+func hocket_run(model C.int64_t, owner unsafe.Pointer, in *C.hocket_tensor, ins C.int64_t, out *C.hocket_tensor,
+	outs C.int64_t, dims *C.char, e **C.char) (run C.int64_t) {
 	guarded(e, func() error {
+		lent := lend(owner)
+		defer lent.End()
 		ts, err := tensors(in, ins)
 		results, oerr := tensors(out, outs)
 		if err = errors.Join(err, oerr); err != nil {
 			return err
 		}
-		h, err := library.Run(int64(model), ts, results, text(dims))
+		h, err := library.Run(int64(model), lent, ts, results, text(dims))
 		run = C.int64_t(h)
 		return err
 	})
@@ -201,6 +220,13 @@ func hocket_wait(run C.int64_t, milliseconds C.int64_t, e **C.char) (state C.int
 //export hocket_cancel
 func hocket_cancel(run C.int64_t, e **C.char) C.int {
 	return truth(guarded(e, func() error { return library.Cancel(int64(run)) }))
+}
+
+// hocket_abandon cancels a run without waiting for it. Its number becomes invalid. 0 where it fails.
+//
+//export hocket_abandon
+func hocket_abandon(run C.int64_t, e **C.char) C.int {
+	return truth(guarded(e, func() error { return library.Abandon(int64(run)) }))
 }
 
 // hocket_collectives opens a machine's ranks, one a process, for collectives on memory and streams of the caller's; 0
@@ -273,8 +299,11 @@ func hocket_empty(collectives, bytes C.int64_t, e **C.char) (address C.uint64_t)
 // addresses, by rank, at which this process's GPU reaches them; all processes do so at the same time. 0 where it fails.
 //
 //export hocket_adopt
-func hocket_adopt(collectives C.int64_t, at *C.uint64_t, ranks, bytes C.int64_t, e **C.char) C.int {
+func hocket_adopt(collectives C.int64_t, owner unsafe.Pointer, at *C.uint64_t, ranks, bytes C.int64_t,
+	e **C.char) C.int {
 	return truth(guarded(e, func() error {
+		lent := lend(owner)
+		defer lent.End()
 		if ranks < 0 || ranks > most || ranks > 0 && at == nil {
 			return fmt.Errorf("%w: addresses of %d ranks", hocket.ErrInput, ranks)
 		}
@@ -282,8 +311,21 @@ func hocket_adopt(collectives C.int64_t, at *C.uint64_t, ranks, bytes C.int64_t,
 		for _, a := range unsafe.Slice(at, ranks) {
 			list = append(list, uintptr(a))
 		}
-		return library.Adopt(int64(collectives), list, int64(bytes))
+		return library.Adopt(int64(collectives), lent, list, int64(bytes))
 	}))
+}
+
+// hocket_calling names the call of the caller's that the next function is for, and its place, such as a file and a
+// line: other processes have both in their errors. They need not be the same in all processes.
+//
+//export hocket_calling
+func hocket_calling(call, place *C.char) { library.Calling(text(call), text(place)) }
+
+// hocket_failed tells the other processes of a machine why this one is about to leave them; 0 where it fails.
+//
+//export hocket_failed
+func hocket_failed(machine C.int64_t, why *C.char, e **C.char) C.int {
+	return truth(guarded(e, func() error { return library.Failed(int64(machine), text(why)) }))
 }
 
 // hocket_check returns 1 while collectives can be relied on; 0, and why, when they cannot.
@@ -353,13 +395,16 @@ func hocket_lendable(model C.int64_t, dims *C.char, e **C.char) (names *C.char) 
 // there and whose contents must be there; without data it takes that back. 0 where it fails.
 //
 //export hocket_bind_device
-func hocket_bind_device(model C.int64_t, t *C.hocket_tensor, dims *C.char, e **C.char) C.int {
+func hocket_bind_device(model C.int64_t, owner unsafe.Pointer, t *C.hocket_tensor, dims *C.char,
+	e **C.char) C.int {
 	return truth(guarded(e, func() error {
+		lent := lend(owner)
+		defer lent.End()
 		all, err := placed(t, 1)
 		if err != nil {
 			return err
 		}
-		return library.BindDevice(int64(model), all[0], text(dims))
+		return library.BindDevice(int64(model), lent, all[0], text(dims))
 	}))
 }
 

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,6 +35,8 @@ type app struct {
 	// expired is closed when the time that --timeout gives is over, which is limit.
 	expired chan struct{}
 	limit   time.Duration
+	// bounded is set by a command that ends in bounded time when it is interrupted, and is waited for.
+	bounded atomic.Bool
 	// warnings are shown before whatever ends the command.
 	warnings hocket.Diagnostics
 }

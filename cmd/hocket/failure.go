@@ -59,6 +59,8 @@ func classify(ctx context.Context, err error) *failure {
 	switch {
 	case err == nil:
 		return &failure{}
+	case errors.As(err, &f) && f.said:
+		return f
 	case ctx.Err() != nil:
 		return &failure{code: exitInterrupted, kind: "interrupted", err: errors.New("interrupted")}
 	case errors.As(err, &f):

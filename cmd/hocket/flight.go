@@ -2,9 +2,9 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"sync"
 
@@ -30,18 +30,21 @@ func (f *flights) failed(dump func(io.Writer) error) {
 
 // keep writes the record of a run that a machine failed, or that did not end in time, and says
 // where: to the file, or else to one in the user's cache folder, which the next one replaces.
-func (f *flights) keep(a *app, path string, err error) error {
+func (f *flights) keep(ctx context.Context, a *app, path string, err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err == nil || classified(err) != exitMachine || f.last == nil {
+	late := context.Cause(ctx) == errLimit // the error is classified later
+	if err == nil || classified(err) != exitMachine && !late || f.last == nil {
 		return err
 	}
 	var werr error
+	write := files.Write
 	if path == "" {
 		path, werr = lastFlight()
+		write = files.WriteKept
 	}
 	if werr == nil {
-		werr = files.Write(path, func(w io.Writer) error { _, err := w.Write(f.last); return err })
+		werr = write(path, func(w io.Writer) error { _, err := w.Write(f.last); return err })
 	}
 	said := "the flight record of the run that failed is in " + path
 	if werr != nil {
@@ -51,12 +54,8 @@ func (f *flights) keep(a *app, path string, err error) error {
 	return err
 }
 
-// lastFlight is the file for who names none, in a folder that is made.
+// lastFlight is the file where the user names none.
 func lastFlight() (string, error) {
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
-	}
-	dir = filepath.Join(dir, "hocket")
-	return filepath.Join(dir, "flight.json"), os.MkdirAll(dir, 0o700)
+	dir, err := files.UserFolder()
+	return filepath.Join(dir, "flight.json"), err
 }

@@ -79,7 +79,7 @@ func (a *app) format(ctx context.Context, arg string, o *fmtFlags) error {
 	case o.list && text != src:
 		fmt.Fprintln(a.text, name)
 	case o.write && text != src:
-		return rewriteText(arg, text)
+		return writeText(arg, text)
 	case !o.write && !o.list:
 		_, err = io.WriteString(a.text, text)
 	}

@@ -2,16 +2,18 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,6 +28,8 @@ const (
 	endsAfter = 2 * time.Second
 	// killedAfter is how long those have that were asked to end.
 	killedAfter = 2 * time.Second
+	// mostSignals is how many signals processes are sent that do not end: a broken driver can keep them from it.
+	mostSignals = 3
 )
 
 func (a *app) launchCommand() *cobra.Command {
@@ -41,7 +45,9 @@ program that uses hocket.Join. Each learns who it is from HOCKET_RANK and HOCKET
 
 Standard output is that of process 0. What the others print, on either output, goes to
 standard error with the process's number in front. The exit code is that of the process that
-failed first, and 3 where it was killed; the others are ended then.
+failed first, and 3 where it was killed; the others are ended then. A process that is stopped
+(SIGSTOP) while others have exited is killed after HOCKET_STALL_TIMEOUT (30s). Whatever the
+processes have started, and left running, ends with them.
 
 torchrun --no-python, mpirun and srun start such processes, too.`,
 		Example: `  hocket launch -n 2 -- run examples/mlp.hkt --compare
@@ -70,7 +76,12 @@ torchrun --no-python, mpirun and srun start such processes, too.`,
 		if err != nil {
 			return err
 		}
-		return a.launch(c.Context(), n, nodes, words)
+		a.bounded.Store(true)
+		end, second := leader(c.Context())
+		if !second {
+			return supervise(c.Context())
+		}
+		return a.launch(end, n, nodes, words)
 	}
 	return c
 }
@@ -99,9 +110,17 @@ func self() string {
 	return path
 }
 
-// launch starts n processes on so many nodes and waits until all have ended.
-func (a *app) launch(ctx context.Context, n, nodes int, words []string) error {
-	processes := a.processes(n, words)
+// launch starts n processes on so many nodes and waits until all have ended, and what they have started. They are ended
+// when end is closed.
+func (a *app) launch(end <-chan struct{}, n, nodes int, words []string) error {
+	stall, err := stallTimeout()
+	if err != nil {
+		return err
+	}
+	id := rand.Text()
+	processes := a.processes(n, id, words)
+	watcher := newWatcher(id, processes)
+	defer watcher.close()
 	if nodes > 1 {
 		meeting, err := separate(processes, nodes)
 		if err != nil {
@@ -112,50 +131,137 @@ func (a *app) launch(ctx context.Context, n, nodes int, words []string) error {
 	stop := make(chan struct{})
 	defer close(stop)
 	if err := start(processes, stop); err != nil {
+		_ = endOffspring(processes[:0], syscall.SIGKILL)
 		return &failure{code: exitMachine, kind: "machine", err: err}
 	}
-	over := make(chan int, n) // ranks
-	for rank, c := range processes {
-		go func() {
-			_ = c.Wait() // its state says more
+	l := &launched{all: processes, over: make(chan exit, n), stall: stall, still: make([]standstill, n),
+		watcher: watcher}
+	return l.wait(end)
+}
+
+// stallTimeout is how long a process may stand still, as in the processes that hocket.Join joins.
+func stallTimeout() (time.Duration, error) {
+	const name = "HOCKET_STALL_TIMEOUT"
+	text := os.Getenv(name)
+	if text == "" {
+		return 30 * time.Second, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, usagef("%s is %q: want a duration such as 30s", name, text)
+	}
+	return d, nil
+}
+
+// launched are the processes of a launch.
+type launched struct {
+	all    []*exec.Cmd   // by rank
+	over   chan exit     // one for each
+	stall  time.Duration // for which they may stand still while others have exited
+	still  []standstill  // by rank
+	output sync.WaitGroup
+	// watcher hears from the processes which of them is to blame.
+	watcher *watcher
+}
+
+// exit is how a process has ended.
+type exit struct {
+	rank  int
+	state *os.ProcessState
+	err   error // of waiting for it
+}
+
+// wait waits until all processes have ended, and ends what they leave.
+func (l *launched) wait(end <-chan struct{}) error {
+	for rank, c := range l.all {
+		l.output.Go(func() {
+			state, err := c.Process.Wait()
+			if err == nil {
+				l.watcher.exited(rank, state)
+			}
+			l.over <- exit{rank, state, err}
+			_ = c.Wait() // for the output, which what it has started may hold
 			for _, w := range []io.Writer{c.Stdout, c.Stderr} {
 				if lines, ok := w.(*lineWriter); ok {
 					lines.end()
 				}
 			}
-			over <- rank
-		}()
+		})
 	}
-	first := -1 // that failed
+	children, stop := childEnds()
+	defer stop()
+	// Time is counted in beats, so that no process is to blame for the time in which launch itself was stopped.
+	beat := min(time.Second, max(l.stall/10, time.Millisecond))
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	signal.Notify(make(chan os.Signal, 1), endings()...) // a second one does not end launch before the others
+	first := -1                                          // that failed
+	var why error
+	exits := make([]exit, len(l.all)) // by rank
 	var late <-chan time.Time
-	signals := []os.Signal{syscall.SIGTERM, os.Kill}
-	interrupted := ctx.Done()
-	for left := n; left > 0; {
+	next, sent := syscall.SIGTERM, 0
+	running := make(map[int]int) // pids by rank
+	for rank, c := range l.all {
+		running[rank] = c.Process.Pid
+	}
+	for len(running) > 0 && sent <= mostSignals {
 		select {
-		case rank := <-over:
-			left--
-			if first < 0 && !processes[rank].ProcessState.Success() {
-				first, late = rank, time.After(endsAfter)
+		case x := <-l.over:
+			delete(running, x.rank)
+			exits[x.rank] = x
+			if first < 0 && why == nil && (x.err != nil || !x.state.Success()) {
+				first, late = x.rank, time.After(endsAfter)
 			}
-		case <-interrupted:
-			interrupted, late = nil, time.After(0)
+		case <-end:
+			end, late = nil, time.After(0)
+			why = &failure{code: exitInterrupted, kind: "interrupted", err: errors.New("interrupted")}
 		case <-late:
 			late = time.After(killedAfter)
-			for _, c := range processes {
-				_ = c.Process.Signal(signals[0]) // one that has ended needs none
+			signalAll(l.all, next)
+			next = syscall.SIGKILL
+			sent++
+		case <-children:
+			reap(l.all)
+		case <-tick.C:
+			if first >= 0 || why != nil || len(running) == len(l.all) || !l.standStill(running, int(l.stall/beat)) {
+				continue
 			}
-			signals = signals[len(signals)-1:]
+			why = &failure{code: exitMachine, kind: "process", err: fmt.Errorf("process %s of %d was killed: it had been "+
+				"stopped for %v while others had exited", rankList(running), len(l.all), l.stall)}
+			next, late = syscall.SIGKILL, time.After(0)
 		}
 	}
-	if first < 0 {
-		return nil
+	if err := endOffspring(l.all, syscall.SIGTERM); err != nil {
+		return err // its output would be waited for, too
 	}
-	return failed(first, n, processes[first].ProcessState)
+	l.output.Wait()
+	if first >= 0 && why == nil {
+		return l.watcher.failed(exits[first], exits)
+	}
+	return why
 }
 
-// processes makes the commands for n processes.
-func (a *app) processes(n int, words []string) []*exec.Cmd {
-	id, own := rand.Text(), words[0] == self()
+// rankList names ranks in their order.
+func rankList(running map[int]int) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(slices.Sorted(maps.Keys(running))), " ", ", "), "[]")
+}
+
+// standStill looks at the processes that have not ended, and reports whether all of them have stood still for more
+// than so many beats.
+func (l *launched) standStill(running map[int]int, most int) bool {
+	still := true
+	now := offspring()
+	for rank, pid := range running {
+		if l.still[rank].look(now, pid) <= most {
+			still = false
+		}
+	}
+	return still
+}
+
+// processes makes the commands for n processes of the run id.
+func (a *app) processes(n int, id string, words []string) []*exec.Cmd {
+	own := words[0] == self()
 	var lines lineLog
 	all := make([]*exec.Cmd, n)
 	for rank := range all {
@@ -189,14 +295,14 @@ func separate(processes []*exec.Cmd, nodes int) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
-	token := rand.Text()
+	token, host := rand.Text(), rand.Text()
 	for node := range nodes {
 		first, end := node*len(processes)/nodes, (node+1)*len(processes)/nodes
 		for rank := first; rank < end; rank++ {
 			c := processes[rank]
 			c.Env = append(c.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN="+token, fmt.Sprint("HOCKET_NODE=", node),
 				fmt.Sprint("HOCKET_LOCAL_RANK=", rank-first), fmt.Sprint("HOCKET_LOCAL_WORLD_SIZE=", end-first),
-				fmt.Sprintf("NCCL_HOSTID=%s-%d", token[:8], node)) // NCCL, too, keeps to memory of a node
+				fmt.Sprintf("NCCL_HOSTID=%s-%d", host, node)) // NCCL, too, keeps to memory of a node
 		}
 	}
 	processes[0].ExtraFiles = []*os.File{meeting}
@@ -226,14 +332,18 @@ func start(processes []*exec.Cmd, stop <-chan struct{}) error {
 	return <-started
 }
 
-// failed is the error of a launch in which a process failed first. It has said why, unless it was killed.
-func failed(rank, n int, state *os.ProcessState) error {
-	if code := state.ExitCode(); code > 0 {
+// failure is the error of a launch in which a process failed first. It has said why, unless it was killed.
+func (x exit) failure(n int) error {
+	if x.err != nil {
+		return &failure{code: exitMachine, kind: "process",
+			err: fmt.Errorf("waiting for process %d of %d: %w", x.rank, n, x.err)}
+	}
+	if code := x.state.ExitCode(); code > 0 {
 		return &failure{code: code, kind: "process",
-			err: fmt.Errorf("process %d of %d failed first, with exit code %d", rank, n, code)}
+			err: fmt.Errorf("process %d of %d failed first, with exit code %d", x.rank, n, code)}
 	}
 	return &failure{code: exitMachine, kind: "process",
-		err: fmt.Errorf("process %d of %d was ended: %v", rank, n, state)}
+		err: fmt.Errorf("process %d of %d was ended: %v", x.rank, n, x.state)}
 }
 
 // lineLog is what processes have printed.

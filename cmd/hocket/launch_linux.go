@@ -1,9 +1,264 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
 	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+// launch is two processes. The one that the user starts starts the other, which starts the ranks, and both adopt what
+// their descendants leave behind (PR_SET_CHILD_SUBREAPER). So every process that a rank has started, of whatever
+// group or session, stays a descendant of both, and when one of the two is killed the other ends them all. All stay in
+// the terminal's foreground group: Ctrl-C, Ctrl-Z and the input of rank 0 work as without launch.
+
+// leadVariable is the descriptor of a pipe in the second process, which ends when the first one does.
+const leadVariable = "HOCKET_LAUNCH_FD"
+
+// leader returns a channel that is closed when the launch is to end; false in the first process.
+func leader(ctx context.Context) (<-chan struct{}, bool) {
+	fd, err := strconv.Atoi(os.Getenv(leadVariable))
+	if err != nil {
+		return nil, false
+	}
+	os.Unsetenv(leadVariable) // the ranks' own launches have their own
+	unix.CloseOnExec(fd)
+	first := os.NewFile(uintptr(fd), leadVariable)
+	end := make(chan struct{})
+	go func() {
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			_, _ = io.Copy(io.Discard, first)
+		}()
+		select {
+		case <-gone:
+		case <-ctx.Done():
+		}
+		close(end)
+	}()
+	adopt()
+	return end, true
+}
+
+// adopt makes this process the parent of descendants whose own parent ends.
+func adopt() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
+
+// supervise is the first process: it starts the second and waits for it, once interrupted no longer than that one may
+// take.
+func supervise(ctx context.Context) error {
+	lead, held, err := os.Pipe()
+	if err != nil {
+		return &failure{code: exitMachine, kind: "machine", err: err}
+	}
+	defer held.Close()
+	adopt()
+	signals := make(chan os.Signal, 1) // a second one ends this process no sooner than the others
+	signal.Notify(signals, append(endings(), syscall.SIGQUIT)...)
+	defer signal.Stop(signals)
+	c := exec.Command("/proc/self/exe")
+	c.Args = os.Args
+	c.Env = append(os.Environ(), leadVariable+"=3")
+	c.Stdin, c.Stdout, c.Stderr, c.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, []*os.File{lead}
+	if err := c.Start(); err != nil {
+		return &failure{code: exitMachine, kind: "machine", err: fmt.Errorf("starting launch's second process: %w", err)}
+	}
+	lead.Close()
+	over := make(chan struct{})
+	go func() {
+		_ = c.Wait() // its state says more
+		close(over)
+	}()
+	interrupted, late := ctx.Done(), (<-chan time.Time)(nil)
+	for {
+		select {
+		case <-over:
+			err := endOffspring(nil, syscall.SIGKILL) // of a second process that was killed
+			switch code := c.ProcessState.ExitCode(); {
+			case code > 0:
+				return &failure{code: code, said: true}
+			case code < 0:
+				return &failure{code: exitMachine, kind: "process",
+					err: fmt.Errorf("launch's second process was ended: %v", c.ProcessState)}
+			}
+			return err
+		case <-interrupted:
+			held.Close()
+			interrupted, late = nil, time.After(10*killedAfter)
+		case <-late: // it is stopped
+			_ = c.Process.Kill()
+		case s := <-signals:
+			if s == syscall.SIGQUIT {
+				_ = c.Process.Signal(s) // it prints where it is
+			}
+		}
+	}
+}
 
 // dieWithParent has c end when the thread that starts it does.
 func dieWithParent(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
+
+// process is what /proc says of one.
+type process struct {
+	pid, parent int
+	state       byte // T for one that is stopped, Z for one that has ended
+}
+
+// children are all processes, by their parents.
+type children map[int][]process
+
+// offspring reads which processes there are.
+func offspring() children {
+	names, _ := filepath.Glob("/proc/[0-9]*/stat")
+	all := children{}
+	for _, name := range names {
+		if p, ok := readProcess(name); ok {
+			all[p.parent] = append(all[p.parent], p)
+		}
+	}
+	return all
+}
+
+// of returns the processes that descend from one, parents first.
+func (c children) of(pid int) []process {
+	list := slices.Clone(c[pid])
+	for i := 0; i < len(list); i++ {
+		list = append(list, c[list[i].pid]...)
+	}
+	return list
+}
+
+// readProcess reads a file /proc/PID/stat.
+func readProcess(name string) (p process, ok bool) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return p, false // it has ended
+	}
+	pid, _, _ := bytes.Cut(text, []byte(" "))
+	rest := text[bytes.LastIndexByte(text, ')')+1:] // the name may hold anything
+	words := bytes.Fields(rest)
+	if len(words) < 2 {
+		return p, false
+	}
+	p.state = words[0][0]
+	p.pid, err = strconv.Atoi(string(pid))
+	if err != nil {
+		return p, false
+	}
+	p.parent, err = strconv.Atoi(string(words[1]))
+	return p, err == nil
+}
+
+// work is how much a process has done: its processor time, and how often its threads were switched. One that is
+// stopped, or only waits, does nothing.
+func (p process) work() (n uint64) {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))
+	if words := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]); len(words) > 12 {
+		for _, w := range words[11:13] { // user and system time
+			ticks, _ := strconv.ParseUint(string(w), 10, 64)
+			n += ticks
+		}
+	}
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.pid))
+	for _, name := range tasks {
+		text, _ := os.ReadFile(name)
+		for line := range strings.Lines(string(text)) {
+			if _, count, found := strings.Cut(line, "voluntary_ctxt_switches:"); found { // and nonvoluntary
+				switches, _ := strconv.ParseUint(strings.TrimSpace(count), 10, 64)
+				n += switches
+			}
+		}
+	}
+	return n + uint64(len(tasks))
+}
+
+// signalAll sends a signal to all processes that were launched, and to all that these have started.
+func signalAll(_ []*exec.Cmd, s syscall.Signal) {
+	for _, p := range offspring().of(os.Getpid()) {
+		_ = syscall.Kill(p.pid, s)
+	}
+}
+
+// reap takes note of adopted processes that have ended. Those that were launched are waited for elsewhere.
+func reap(launched []*exec.Cmd) {
+	for _, p := range offspring().of(os.Getpid()) {
+		if p.state == 'Z' && p.parent == os.Getpid() &&
+			!slices.ContainsFunc(launched, func(c *exec.Cmd) bool { return c.Process.Pid == p.pid }) {
+			_, _ = syscall.Wait4(p.pid, nil, syscall.WNOHANG, nil)
+		}
+	}
+}
+
+// endOffspring ends whatever descends from this process and still lives, by the signal, and after killedAfter by
+// SIGKILL.
+func endOffspring(launched []*exec.Cmd, s syscall.Signal) error {
+	begun, sent := time.Now(), false
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		reap(launched)
+		waited := time.Since(begun)
+		left := slices.DeleteFunc(offspring().of(os.Getpid()), func(p process) bool { return p.state == 'Z' })
+		switch {
+		case len(left) == 0:
+			return nil
+		case waited >= 3*killedAfter:
+			return &failure{code: exitMachine, kind: "process", err: fmt.Errorf(
+				"process %d, which a rank has started, has not ended %v after SIGKILL", left[0].pid, 2*killedAfter)}
+		case waited >= killedAfter:
+			s = syscall.SIGKILL
+		}
+		if !sent || s == syscall.SIGKILL {
+			sent = true
+			for _, p := range left {
+				_ = syscall.Kill(p.pid, s)
+			}
+		}
+		time.Sleep(pause)
+	}
+}
+
+// standstill is for how long a launched process has stood still: one of the processes that belong to it is stopped,
+// and none of them does anything.
+type standstill struct {
+	did   uint64
+	beats int
+}
+
+// look looks at a launched process once a beat, and returns for how many beats it has stood still.
+func (s *standstill) look(now children, pid int) int {
+	all := now.of(pid)
+	if own, ok := readProcess(fmt.Sprintf("/proc/%d/stat", pid)); ok {
+		all = append(all, own)
+	}
+	if !slices.ContainsFunc(all, func(p process) bool { return p.state == 'T' }) {
+		*s = standstill{}
+		return 0
+	}
+	did := uint64(0)
+	for _, p := range all {
+		did += uint64(p.pid) + p.work()
+	}
+	if did != s.did {
+		*s = standstill{did: did}
+		return 0
+	}
+	s.beats++
+	return s.beats
+}
+
+// childEnds returns a channel on which it is heard that a child of this process, or an adopted one, has ended.
+func childEnds() (ends <-chan os.Signal, stop func()) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGCHLD)
+	return c, func() { signal.Stop(c) }
+}

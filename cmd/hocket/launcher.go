@@ -71,6 +71,7 @@ func within(ctx context.Context, w *hocket.World) (context.Context, func(err err
 			if code := classify(outer, err).code; code == exitMachine || code == exitInterrupted {
 				w.Abort(err)
 			}
+			w.Failed(err)
 			if cause := w.Err(); errors.Is(err, context.Canceled) && cause != nil &&
 				!errors.Is(cause, context.Canceled) {
 				err = &failure{code: exitMachine, kind: "machine", err: cause}

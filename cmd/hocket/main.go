@@ -23,6 +23,9 @@ func run(args []string, stdin io.Reader, stdout, stderr *os.File) int {
 	done := make(chan error, 1)
 	go func() { done <- a.execute(ctx, args) }()
 	err, ended := await(ctx, a.expired, done, grace)
+	if !ended && a.bounded.Load() {
+		err, ended = <-done, true
+	}
 	if ended {
 		return a.finish(ctx, err)
 	}
@@ -68,11 +71,16 @@ func await(ctx context.Context, expired <-chan struct{}, done <-chan error, grac
 // interruptible returns a context that the first interrupt, or request to end, cancels; the end of the terminal is one. The second
 // one ends the process, as if nobody had asked to be told.
 func interruptible() (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
+
+// endings are the signals that ask a command to end.
+func endings() []os.Signal {
 	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it
 		ends = append(ends, syscall.SIGHUP)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), ends...)
-	context.AfterFunc(ctx, stop)
-	return ctx, stop
+	return ends
 }

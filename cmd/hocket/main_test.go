@@ -25,8 +25,11 @@ func TestMain(m *testing.M) {
 	version = func() string { return "test" }
 	tuneWithin = 0 // whatever time it takes: pace itself is tested by a clock of its own, in internal/bench
 	acrossSizes = []int64{4 << 10, 1 << 20}
-	testscript.Main(m, map[string]func(){"hocket": main})
+	testscript.Main(m, testCommands)
 }
+
+// testCommands are what the test binary is when it is called by such a name.
+var testCommands = map[string]func(){"hocket": main}
 
 // TestScripts runs testdata/script/*.txtar. Nothing but this test's binary is
 // needed.

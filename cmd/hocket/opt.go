@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -162,26 +160,6 @@ func writeText(path, text string) error {
 	})
 	if err != nil {
 		return &failure{code: exitUsage, kind: "output", err: err}
-	}
-	return nil
-}
-
-// rewriteText is writeText for a file that is there: links stay links, and
-// permissions what they are.
-func rewriteText(path, text string) error {
-	target, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return inputf("%w", err)
-	}
-	info, err := os.Stat(target)
-	if err != nil {
-		return inputf("%w", err)
-	}
-	if err := writeText(target, text); err != nil {
-		return err
-	}
-	if err := os.Chmod(target, info.Mode().Perm()); err != nil {
-		return inputf("%w", err)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/nvfuser"
 	"hocket.example/hocket/internal/tensor"
 )
@@ -74,7 +75,7 @@ func (a *app) readProgram(ctx context.Context, arg string) (name, src string, er
 		}
 		return arg, "", f.helping("give it as standard input: - < %s", arg)
 	}
-	f, err := os.Open(arg)
+	f, _, err := files.Open(arg)
 	if err != nil {
 		return arg, "", a.unreadable(arg, err)
 	}

@@ -275,9 +275,12 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 	}
 	defer m.Close()
 	defer dumpOnQuit(m, j.app.stderr)()
-	defer func() { err = failed.keep(j.app, j.flags.flight, err) }()
+	defer func() { err = failed.keep(ctx, j.app, j.flags.flight, err) }()
 	j.app.progress.at("planning, proving and loading the program", 0, 0)
 	if err := j.load(ctx, m); err != nil {
+		return err
+	}
+	if err := j.inputs.alike(ctx, w, j.sig, files); err != nil {
 		return err
 	}
 	j.app.progress.at("making inputs", j.flags.repeat, 0)

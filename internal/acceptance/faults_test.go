@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -283,9 +284,10 @@ func (c faultCase) judge(rank int, p *process) error {
 			return fmt.Errorf("exit code %d", code)
 		}
 	case differs:
-		if code != 3 || !strings.Contains(out, "disagree") ||
-			!strings.Contains(out, fmt.Sprintf("rank %d has ", c.rank)) {
-			return fmt.Errorf("exit code %d, and not both values", code)
+		odd := regexp.MustCompile(fmt.Sprintf(`disagree on .*: rank %d \(pid \d+ on .*\) (has|called) .*, the others \(ranks .*\) `,
+			c.rank))
+		if code != 3 || !odd.MatchString(out) || !strings.Contains(out, "faults_test.go:") {
+			return fmt.Errorf("exit code %d, and not both values and the line of the call", code)
 		}
 	case rank == c.rank:
 		if code == 3 {
@@ -298,6 +300,9 @@ func (c faultCase) judge(rank int, p *process) error {
 	case code != 3 || !strings.Contains(out, fmt.Sprintf("rank %d", c.rank)) &&
 		!strings.Contains(out, "ranks 1-2 are absent"):
 		return fmt.Errorf("exit code %d, and the culprit is not named", code)
+	case slices.Contains([]string{"loaded", "run", "ran"}, c.phase) && c.after == 0 &&
+		!regexp.MustCompile(`(in|after) [fg] at worker\.hkt:\d+, \S*faults_test\.go:\d+ `).MatchString(out):
+		return errors.New("the culprit's call and its line are not named")
 	}
 	return nil
 }

@@ -85,7 +85,7 @@ func TestNodeLaunchers(t *testing.T) {
 			port := freePort(t)
 			outs := allOutputs(t, 4, func(rank int) *exec.Cmd {
 				c := exec.CommandContext(t.Context(), program, run...)
-				c.Env = append(clean(), "HOCKET_RUN_DIR="+dir, "HOCKET_TOKEN=token")
+				c.Env = append(clean(), "HOCKET_RUN_DIR="+dir, "HOCKET_TOKEN=a token of tests")
 				c.Env = append(c.Env, strings.Fields(env(rank, port))...)
 				return c
 			})
@@ -99,7 +99,7 @@ func TestNodeLaunchers(t *testing.T) {
 		words := []string{"--allow-run-as-root", "--oversubscribe", "-n", "2", "-x", "HOCKET_NODE=a", program}
 		words = append(append(words, run...), ":", "-n", "2", "-x", "HOCKET_NODE=b", program)
 		c := exec.CommandContext(t.Context(), "mpirun", append(words, run...)...)
-		c.Env = append(clean(), "HOCKET_RUN_DIR="+dir, "HOCKET_TOKEN=token",
+		c.Env = append(clean(), "HOCKET_RUN_DIR="+dir, "HOCKET_TOKEN=a token of tests",
 			fmt.Sprint("HOCKET_MEET=127.0.0.1:", freePort(t)))
 		out, err := c.CombinedOutput()
 		if err != nil {
@@ -116,7 +116,7 @@ func TestNodeLaunchers(t *testing.T) {
 			words := []string{"--no_python", "--nnodes", "2", "--node_rank", fmt.Sprint(node), "--nproc_per_node", "2",
 				"--master_addr", "127.0.0.1", "--master_port", fmt.Sprint(port - 1), program}
 			c := exec.CommandContext(t.Context(), "torchrun", append(words, run...)...)
-			c.Env = append(clean(), "HOCKET_RUN_DIR="+dir, "HOCKET_TOKEN=token")
+			c.Env = append(clean(), "HOCKET_RUN_DIR="+dir, "HOCKET_TOKEN=a token of tests")
 			return c
 		})
 		check(t, outs[0], outs[1])

@@ -99,6 +99,22 @@ var inlineDumps = []inlineDump{
 			})
 			return out
 		}},
+	matmulDump("batches of one matrix", "iS0{2}, iS1{3}, iS2{4}, iS3{5}", "bS4{1}, bS5{1}, iS6{5}, iS7{3}",
+		"iS8{2}, iS9{3}, iS10{4}, iS11{3}"),
+	matmulDump("a batch that repeats a matrix of each", "iS0{2}, bS1{1}, iS2{4}, iS3{5}", "iS4{3}, iS6{5}, iS7{2}",
+		"iS8{2}, iS9{3}, iS10{4}, iS11{2}"),
+	matmulDump("both operands repeat", "iS0{2}, bS1{1}, iS2{4}, iS3{5}", "bS4{1}, iS5{3}, iS6{5}, iS7{2}",
+		"iS8{2}, iS9{3}, iS10{4}, iS11{2}"),
+	matmulDump("one matrix times a batch", "bS1{1}, iS2{4}, iS3{5}", "iS4{3}, iS6{5}, iS7{2}",
+		"iS9{3}, iS10{4}, iS11{2}"),
+	{"a matmul of selected repeats", "%HostIrContainer { (T0_g_float[iS0{3}, iS1{2}, iS2{4}, iS3{5}], T1_g_float[bS4{1}, bS5{1}, iS6{5}, iS7{2}]) -> (T2_g_float[iStream8{3}, iS9{2}, iS10{4}, iS11{2}, rS12{5}]) :\n" +
+		"  T2_g_float[iStream8{3}, iS9{2}, iS10{4}, iS11{2}, rS12{5}] = ALLOCATE(buffer=T2_g_float[iStream8{3}, iS9{2}, iS10{4}, iS11{2}, rS12{5}], mem_type=global, size=48, zero_init=false, resets_to_zero=false)\n" +
+		"  FOR i9 in iStream8{3}:\n" +
+		"    T3_l_float[iS13{2}, iS14{4}, iS15{5}]\n       = HirAliasSelect( T0_g_float[iS0{3}, iS1{2}, iS2{4}, iS3{5}], axis = iS0{3}, index = i9 )\n" +
+		"    T4_l_float[bS16{1}, iS17{5}, iS18{2}]\n       = HirAliasSelect( T1_g_float[bS4{1}, bS5{1}, iS6{5}, iS7{2}], axis = bS4{1}, index = i9 )\n" +
+		"    T5_l_float[iS19{2}, iS20{4}, iS21{2}, rS22{5}]\n       = HirAliasSelect( T2_g_float[iStream8{3}, iS9{2}, iS10{4}, iS11{2}, rS12{5}], axis = iStream8{3}, index = i9 )\n" +
+		"    T5_l_float[iS19{2}, iS20{4}, iS21{2}, rS22{5}]\n       = matmul(T3_l_float[iS13{2}, iS14{4}, iS15{5}],\n                T4_l_float[bS16{1}, iS17{5}, iS18{2}])\n} // %HostIrContainer\n",
+		matmulAll},
 	{"slices", "%HostIrContainer { (T0_g_float[iS0{5}, iS1{4}]) -> (T1_g_float[iS2{2}, iS3{3}]) :\n" +
 		"  T1_g_float[iS2{2}, iS3{3}]\n     = Set( T2_l_float[iS4{2}, iS5{3}] )\n} // %HostIrContainer\n",
 		func(in map[string]tens) tens {
@@ -106,6 +122,47 @@ var inlineDumps = []inlineDump{
 			each(out, func(ix []int64) float64 { return in["T0"].at(ix[0]+2, ix[1]+1) })
 			return out
 		}},
+}
+
+// matmulDump is a dump of one matmul, of tensors with the printed axes.
+func matmulDump(name, a, b, out string) inlineDump {
+	a, b, out = "T0_g_float["+a+"]", "T1_g_float["+b+"]", "T2_g_float["+out+", rS12{5}]"
+	return inlineDump{name, fmt.Sprintf("%%HostIrContainer { (%s, %s) -> (%s) :\n  %s\n     = matmul(%s,\n              %s)\n} // %%HostIrContainer\n",
+		a, b, out, out, a, b), matmulAll}
+}
+
+// matmulAll multiplies as torch.matmul does: batch dimensions align at the end,
+// and one of extent 1 repeats.
+func matmulAll(in map[string]tens) tens {
+	a, b := in["T0"], in["T1"]
+	batch := max(len(a.shape), len(b.shape)) - 2
+	// extent and index are those of x at the result's batch dimension i.
+	extent := func(x tens, i int) int64 {
+		if i -= batch + 2 - len(x.shape); i >= 0 {
+			return x.shape[i]
+		}
+		return 1
+	}
+	index := func(x tens, ix []int64) []int64 {
+		var at []int64
+		for i := batch + 2 - len(x.shape); i < batch; i++ {
+			at = append(at, ix[i]%extent(x, i))
+		}
+		return at
+	}
+	var shape []int64
+	for i := range batch {
+		shape = append(shape, max(extent(a, i), extent(b, i)))
+	}
+	out := newTens(append(shape, a.shape[len(a.shape)-2], b.shape[len(b.shape)-1])...)
+	each(out, func(ix []int64) float64 {
+		v := 0.0
+		for k := range a.shape[len(a.shape)-1] {
+			v += a.at(append(index(a, ix), ix[batch], k)...) * b.at(append(index(b, ix), k, ix[batch+1])...)
+		}
+		return v
+	})
+	return out
 }
 
 func init() {

@@ -22,11 +22,7 @@ import (
 // repository: HOCKET_CORPUS names its folder.
 func corpus(t testing.TB, file string) string {
 	t.Helper()
-	dir := os.Getenv("HOCKET_CORPUS")
-	if dir == "" {
-		dir = filepath.Join(root, "..", "shared", "corpus", "nvfuser")
-	}
-	src, err := os.ReadFile(filepath.Join(dir, file))
+	src, err := os.ReadFile(filepath.Join(corpusDir(), file))
 	if errors.Is(err, os.ErrNotExist) {
 		t.Skipf("the dumps are not here (%v); HOCKET_CORPUS names their folder", err)
 	}
@@ -36,8 +32,16 @@ func corpus(t testing.TB, file string) string {
 	return string(src)
 }
 
+func corpusDir() string {
+	if dir := os.Getenv("HOCKET_CORPUS"); dir != "" {
+		return dir
+	}
+	return filepath.Join(root, "..", "shared", "corpus", "nvfuser")
+}
+
 var (
 	printedAxis = regexp.MustCompile(`([irb?][A-Za-z.]+)(\d+)\{\d+\}`)
+	printedDim  = regexp.MustCompile(`(?:\{|ceilDiv\()(i\d+)\b`)
 	printedSize = regexp.MustCompile(`size=\d+, `)
 )
 
@@ -314,6 +318,41 @@ func (c dumpCase) evaluate(t *testing.T, model *hocket.Model, args hocket.Args, 
 	rep := &hocket.Report{OutNames: []string{"want"}, Out: map[string]*hocket.Tensor{"want": result}}
 	if cmp := ref.Compare(rep); cmp.Verdict != hocket.Exact {
 		t.Errorf("the evaluator finds something else: %s", cmp)
+	}
+}
+
+// TestCorpusIsProved checks every dump of the corpus with all dims 8. A file
+// that is new there is checked without a line here.
+func TestCorpusIsProved(t *testing.T) {
+	refused := map[string]string{
+		"pr2692-25.txt":   "the index i28 is used and never defined",
+		"pr3606-22.txt":   "may run at the same time",
+		"tutorial-35.txt": "what HostUnit2 computes is not known",
+	}
+	corpus(t, "pr3606-22.txt") // skips without the corpus
+	files, err := filepath.Glob(filepath.Join(corpusDir(), "*.txt"))
+	if err != nil || len(files) < 17 {
+		t.Fatalf("%d dumps, %v", len(files), err)
+	}
+	for _, path := range files {
+		file := filepath.Base(path)
+		t.Run(file, func(t *testing.T) {
+			src := corpus(t, file)
+			dims := map[string]int64{}
+			for _, m := range printedDim.FindAllStringSubmatch(src, -1) {
+				dims[m[1]] = 8
+			}
+			p, err := hocket.Parse(file, src)
+			if err == nil {
+				var v hocket.Verdict
+				if v, err = hocket.Check(p, hocket.Binding{Dims: dims}); err == nil && v.Kind != hocket.Proved {
+					err = v.Diagnostics
+				}
+			}
+			if err == nil != (refused[file] == "") || err != nil && !strings.Contains(err.Error(), refused[file]) {
+				t.Errorf("want error %q, got %v", refused[file], err)
+			}
+		})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -63,10 +64,8 @@ func (t *turns) ask(ctx context.Context, op string, s Shape, counts bool) error 
 // send writes a question, and returns where the answer will be.
 func (t *turns) send(text string) (answer string, err error) {
 	at := filepath.Join(t.dir, fmt.Sprintf("%020d", time.Now().UnixNano()))
-	if err := os.WriteFile(at+".new", []byte(text+"\n"), 0o644); err != nil {
-		return "", contest.Usagef("--turns: %v", err)
-	}
-	if err := os.Rename(at+".new", at+".ask"); err != nil {
+	write := func(w io.Writer) error { _, err := io.WriteString(w, text+"\n"); return err }
+	if err := files.Write(at+".ask", write); err != nil {
 		return "", contest.Usagef("--turns: %v", err)
 	}
 	return at + ".answer", nil

@@ -42,7 +42,8 @@ type Group struct {
 	norms   map[normKey]*preparedNorm
 	areas   []area // of Empty
 	staging [2]area
-	count   int // of what all processes make alike
+	count   int    // of what all processes make alike
+	place   string // of the caller's calls, where the context of one named it last
 	closed  bool
 }
 
@@ -180,6 +181,9 @@ func (g *Group) Do(ctx context.Context, c Call) error {
 }
 
 func (g *Group) do(ctx context.Context, c Call) error {
+	if _, place := world.CallOf(ctx); place != "" {
+		g.place = place
+	}
 	if err := g.check(&c); err != nil {
 		return err
 	}
@@ -236,14 +240,19 @@ func (g *Group) step(what string) error {
 	if g.peers == nil {
 		return nil
 	}
+	g.peers.Calls(what, g.place)
 	return g.peers.Step(what)
 }
 
 // meet waits until all processes have made the same.
-func (g *Group) meet(ctx context.Context, what string) error {
+func (g *Group) meet(ctx context.Context, what string) error { return g.meetAt(ctx, what, "") }
+
+// meetAt is meet for a call at a place of the caller's.
+func (g *Group) meetAt(ctx context.Context, what, place string) error {
 	if g.peers == nil {
 		return nil
 	}
+	g.peers.Calls(what, place)
 	g.count++
 	name := fmt.Sprintf("what is made ready, number %d", g.count)
 	err := g.peers.Same(ctx, name, what)
@@ -302,7 +311,7 @@ func (g *Group) describe(c *Call, k key) string {
 // prepare makes a call ready, in all processes.
 func (g *Group) prepare(ctx context.Context, c *Call, k key) (*prepared, error) {
 	what := g.describe(c, k)
-	if err := g.meet(ctx, what); err != nil { // before memory is taken, which waits for others
+	if err := g.meetAt(ctx, what, g.place); err != nil { // before memory is taken, which waits for others
 		return nil, err
 	}
 	p, err := g.choose(c, k)
@@ -315,7 +324,7 @@ func (g *Group) prepare(ctx context.Context, c *Call, k key) (*prepared, error) 
 	}
 	p.what = what
 	// With the algorithm: another one's kernels would wait for these in vain.
-	return p, g.meet(ctx, fmt.Sprintf("%s by %+v, staged %t %t", what, p.by, p.inStaged, p.outStaged))
+	return p, g.meetAt(ctx, fmt.Sprintf("%s by %+v, staged %t %t", what, p.by, p.inStaged, p.outStaged), g.place)
 }
 
 // choose tries algorithms, the best first: on operands where they lie, and then on copies in memory that peers

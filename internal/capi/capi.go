@@ -12,13 +12,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
 )
 
@@ -30,9 +33,39 @@ var ErrHandle = errors.New("it names nothing")
 
 // Library holds the objects of a process.
 type Library struct {
+	owners owners
+
 	mu   sync.Mutex
 	next int64
-	all  map[int64]any // *machine, *model, *call, *hocket.Collectives
+	all  map[int64]any // *machine, *model, *call, *collectives
+
+	calling atomic.Pointer[calling] // the call that the caller has named, for the next function
+}
+
+type calling struct{ call, place string }
+
+// Calling names the call of the caller's that the next run, load or collective is for, and its place, for errors in
+// other processes. Collectives name their calls themselves; a place holds for those that follow, too.
+func (l *Library) Calling(call, place string) { l.calling.Store(&calling{call, place}) }
+
+// named returns a context with the call that the caller has named.
+func (l *Library) named(ctx context.Context) context.Context {
+	if l.calling.Load() == nil {
+		return ctx
+	}
+	if c := l.calling.Swap(nil); c != nil {
+		return world.WithCall(ctx, c.call, c.place)
+	}
+	return ctx
+}
+
+// Failed tells the other processes of a machine why this one is about to leave; nothing where it is alone.
+func (l *Library) Failed(machineHandle int64, why string) error {
+	m, err := get[*machine](l, machineHandle)
+	if err == nil && m.w != nil {
+		m.w.Failed(errors.New(why))
+	}
+	return err
 }
 
 // New returns a library without objects.
@@ -113,6 +146,14 @@ type machineOptions struct {
 	StallTimeout float64 `json:"stall_timeout"` // seconds
 }
 
+// seconds converts the option of a name to a duration.
+func seconds(name string, s float64) (time.Duration, error) {
+	if s < 0 || s > math.MaxInt64/1e9 {
+		return 0, fmt.Errorf("%w: option %s is %v: it is a number of seconds, 0 for the default", hocket.ErrInput, name, s)
+	}
+	return time.Duration(s * 1e9), nil
+}
+
 // Joined says who a machine's process is.
 type Joined struct {
 	Rank int `json:"rank"`
@@ -125,6 +166,14 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 	if err := options(text, &o); err != nil {
 		return 0, who, err
 	}
+	timeout, err := seconds("timeout", o.Timeout)
+	if err != nil {
+		return 0, who, err
+	}
+	stall, err := seconds("stall_timeout", o.StallTimeout)
+	if err != nil {
+		return 0, who, err
+	}
 	who = Joined{0, 1}
 	m := &machine{}
 	size := o.Size
@@ -134,9 +183,8 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 		}
 	}
 	if size > 1 {
-		seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 		m.w, err = hocket.Join(ctx, hocket.JoinOptions{Rank: o.Rank, Size: o.Size, ID: o.ID, Dir: o.Dir,
-			Timeout: seconds(o.Timeout), StallTimeout: seconds(o.StallTimeout)})
+			Timeout: timeout, StallTimeout: stall})
 		if err != nil {
 			return 0, who, err
 		}
@@ -154,8 +202,10 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 }
 
 type model struct {
-	m     *hocket.Model
-	names []string // of parameters
+	m       *hocket.Model
+	machine *machine
+	names   []string // of parameters
+	bound   *bound
 
 	updating chan struct{} // has an element while a run updates tensors of the caller's
 
@@ -210,7 +260,7 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	for _, param := range fn.Params {
 		names = append(names, param.Name)
 	}
-	return l.add(&model{m: mod, names: names, updating: make(chan struct{}, 1)}), nil
+	return l.add(&model{m: mod, machine: m, names: names, bound: newBound(), updating: make(chan struct{}, 1)}), nil
 }
 
 // layouts is what Layouts returns, as JSON.
@@ -278,8 +328,8 @@ func (l *Library) Parameters(handle int64) (string, error) {
 	return string(text), err
 }
 
-// Tensor is a dense tensor in the caller's memory, which must stay until the call that it was given to is
-// over, and of one that is bound until it is bound no more.
+// Tensor is a dense tensor in the caller's memory, which must stay until Ended has returned the owner
+// that lent it.
 type Tensor struct {
 	Name  string
 	Rank  int // whose block it is; negative for a whole tensor
@@ -298,19 +348,19 @@ func (t *Tensor) tensor() (*hocket.Tensor, error) {
 }
 
 // Bind sets a parameter for all runs to come; a tensor without data takes that back.
-func (l *Library) Bind(handle int64, t Tensor) error {
+func (l *Library) Bind(handle int64, lent *Loan, t Tensor) error {
 	m, err := get[*model](l, handle)
 	if err != nil {
 		return err
 	}
 	if t.Data == nil {
-		return m.m.Bind(t.Name, nil)
+		return m.bound.bind(t.Name, nil, func() error { return m.m.Bind(t.Name, nil) })
 	}
 	x, err := t.tensor()
 	if err != nil {
 		return err
 	}
-	return m.m.Bind(t.Name, x)
+	return m.bound.bind(t.Name, lent, func() error { return m.m.Bind(t.Name, x) })
 }
 
 // call is a run under way.
@@ -320,10 +370,10 @@ type call struct {
 	err    error
 }
 
-// Run begins a run, which reads in and writes out. Its number is to be waited for until it is done. dims, as JSON, are
-// those that neither the model nor shapes fix. An inout parameter that in and out both have is updated there, once the
-// run has ended well: such runs of a model take turns.
-func (l *Library) Run(handle int64, in, out []Tensor, dims string) (int64, error) {
+// Run begins a run, which reads in and writes out. Its number must be passed to Wait until that reports the end, or to
+// Abandon. dims, as JSON, are those that neither the model nor shapes fix. An inout parameter that in and out both have
+// is updated there, once the run has ended well: such runs of a model take turns.
+func (l *Library) Run(handle int64, lent *Loan, in, out []Tensor, dims string) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {
 		return 0, err
@@ -337,7 +387,11 @@ func (l *Library) Run(handle int64, in, out []Tensor, dims string) (int64, error
 		return 0, err
 	}
 	args.Dims = bound
+	lent.share()
+	end := m.bound.begin()
 	return l.background(func(ctx context.Context) error {
+		defer lent.End()
+		defer end()
 		if updates {
 			select {
 			case m.updating <- struct{}{}:
@@ -442,7 +496,17 @@ func (l *Library) Cancel(handle int64) error {
 	return err
 }
 
-// Close closes a model or a machine; a machine also leaves the other processes. Runs of them end.
+// Abandon cancels a run without waiting for it. Its number becomes invalid.
+func (l *Library) Abandon(handle int64) error {
+	c, err := get[*call](l, handle)
+	if err == nil {
+		c.cancel()
+		l.drop(handle)
+	}
+	return err
+}
+
+// Close closes a model or a machine; a machine also closes its models and leaves the other processes. Runs of them end.
 func (l *Library) Close(handle int64) error {
 	l.mu.Lock()
 	object := l.all[handle]
@@ -453,10 +517,13 @@ func (l *Library) Close(handle int64) error {
 	switch x := object.(type) {
 	case *model:
 		return x.close()
-	case *hocket.Collectives:
-		return x.Close()
+	case *collectives:
+		return x.close()
 	case *machine:
 		err := x.m.Close()
+		for _, m := range l.dropModels(x) {
+			err = errors.Join(err, m.close())
+		}
 		if x.w != nil {
 			_ = x.w.Leave() // why it had ended whoever ran something knows
 		}
@@ -465,8 +532,22 @@ func (l *Library) Close(handle int64) error {
 	return fmt.Errorf("number %d: %w that can be closed", handle, ErrHandle)
 }
 
+// dropModels removes the models of a machine from the library's objects, and returns them.
+func (l *Library) dropModels(of *machine) (list []*model) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for handle, object := range l.all {
+		if m, ok := object.(*model); ok && m.machine == of {
+			list = append(list, m)
+			delete(l.all, handle)
+		}
+	}
+	return list
+}
+
 func (m *model) close() error {
 	err := m.m.Close()
+	m.bound.close()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, d := range m.device {
@@ -515,7 +596,7 @@ func Describe(err error) string {
 	case errors.As(err, &disagree):
 		f.Kind, f.What, f.Values = "disagree", disagree.What, map[string]string{}
 		for _, v := range disagree.Values {
-			f.Values[fmt.Sprint(v.Rank)] = v.Value
+			f.Values[fmt.Sprint(v.Rank)] = v.String()
 		}
 	case errors.As(err, &peer):
 		f.Kind, f.Rank, f.PID, f.Host = "peer", &peer.Rank, peer.PID, peer.Host

@@ -83,7 +83,7 @@ func TestRun(t *testing.T) {
 	ws := Tensor{"w", -1, "f32", []int64{4, 2}, floats(1, 0, 0, 1, 1, 1, 2, -1)}
 	y := Tensor{"y", -1, "f32", []int64{1, 4}, make([]byte, 16)}
 	want := string(floats(3, 5, 8, 1))
-	run, err := l.Run(m, []Tensor{x, ws}, []Tensor{y}, "")
+	run, err := l.Run(m, nil, []Tensor{x, ws}, []Tensor{y}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,20 +94,20 @@ func TestRun(t *testing.T) {
 		t.Errorf("a run that is over: %v", err)
 	}
 	// Bound, given twice, unbound.
-	if err := l.Bind(m, ws); err != nil {
+	if err := l.Bind(m, nil, ws); err != nil {
 		t.Fatal(err)
 	}
 	clear(y.Data)
-	if run, err = l.Run(m, []Tensor{x}, []Tensor{y}, ""); err != nil || waited(t, l, run) != nil || string(y.Data) != want {
+	if run, err = l.Run(m, nil, []Tensor{x}, []Tensor{y}, ""); err != nil || waited(t, l, run) != nil || string(y.Data) != want {
 		t.Errorf("bound: %v, %v", y.Data, err)
 	}
-	if _, err := l.Run(m, []Tensor{x, x}, nil, ""); !errors.Is(err, hocket.ErrInput) {
+	if _, err := l.Run(m, nil, []Tensor{x, x}, nil, ""); !errors.Is(err, hocket.ErrInput) {
 		t.Errorf("twice: %v", err)
 	}
-	if err := l.Bind(m, Tensor{Name: "w"}); err != nil {
+	if err := l.Bind(m, nil, Tensor{Name: "w"}); err != nil {
 		t.Fatal(err)
 	}
-	if run, err = l.Run(m, []Tensor{x}, []Tensor{y}, ""); err != nil {
+	if run, err = l.Run(m, nil, []Tensor{x}, []Tensor{y}, ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := waited(t, l, run); !errors.Is(err, hocket.ErrInput) {
@@ -123,7 +123,7 @@ func TestCancel(t *testing.T) {
 	}
 	x := Tensor{"x", -1, "f32", []int64{4096, 1024}, make([]byte, 16<<20)}
 	w := Tensor{"w", -1, "f32", []int64{4096, 1024}, make([]byte, 16<<20)}
-	run, err := l.Run(m, []Tensor{x, w}, nil, "")
+	run, err := l.Run(m, nil, []Tensor{x, w}, nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,10 +156,10 @@ func TestWrong(t *testing.T) {
 	_, wrongType := l.Load(machine, program, `{"dims": {"T": "x"}}`)
 	_, noStrategy := l.Load(machine, program, `{"strategy": "fast"}`)
 	_, noMachine := l.Load(m, program, "")
-	_, noModel := l.Run(machine, nil, nil, "")
+	_, noModel := l.Run(machine, nil, nil, nil, "")
 	_, _, opens := l.Open(t.Context(), `{"machine": "abacus", "alone": true}`)
-	_, noDType := l.Run(m, []Tensor{{Name: "x", Rank: -1, DType: "f3"}}, nil, "")
-	short, _ := l.Run(m, []Tensor{{Name: "x", Rank: -1, DType: "f32", Shape: []int64{1, 2}, Data: make([]byte, 3)}},
+	_, noDType := l.Run(m, nil, []Tensor{{Name: "x", Rank: -1, DType: "f3"}}, nil, "")
+	short, _ := l.Run(m, nil, []Tensor{{Name: "x", Rank: -1, DType: "f32", Shape: []int64{1, 2}, Data: make([]byte, 3)}},
 		nil, "")
 	_, layouts := l.Layouts(context.Background(), m, `{"dims": {"T": -1}}`)
 	for name, tc := range map[string]struct {
@@ -171,7 +171,7 @@ func TestWrong(t *testing.T) {
 		"model":        {noModel, "handle"},
 		"element type": {noDType, "input"}, "dims": {layouts, "program"}, "closed twice": {l.Close(12345), "handle"},
 		"cancel": {l.Cancel(m), "handle"},
-		"bind":   {l.Bind(m, Tensor{Name: "q", DType: "f32", Data: []byte{}}), "machine"},
+		"bind":   {l.Bind(m, nil, Tensor{Name: "q", DType: "f32", Data: []byte{}}), "machine"},
 		"peer":   {&hocket.PeerError{Rank: 1}, "peer"}, "disagree": {&hocket.DisagreeError{What: "x"}, "disagree"},
 	} {
 		if got := kindOf(tc.err); got != tc.want {

@@ -3,6 +3,7 @@ package capi
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/ir"
@@ -12,6 +13,24 @@ import (
 type collectiveOptions struct {
 	Algorithm string `json:"algorithm"`
 	Fixed     bool   `json:"fixed"`
+}
+
+// collectives is an open communicator, and the loans of the memory that it adopted.
+type collectives struct {
+	*hocket.Collectives
+	mu      sync.Mutex
+	adopted []*Loan
+}
+
+func (c *collectives) close() error {
+	err := c.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.adopted {
+		n.End()
+	}
+	c.adopted = nil
+	return err
 }
 
 // Collectives opens a machine's ranks for collectives on memory and streams of the caller's.
@@ -28,7 +47,7 @@ func (l *Library) Collectives(ctx context.Context, machineHandle int64, text str
 	if err != nil {
 		return 0, err
 	}
-	return l.add(c), nil
+	return l.add(&collectives{Collectives: c}), nil
 }
 
 // Numbers of ops, reductions and element types in calls, which come often: places in these lists.
@@ -54,7 +73,7 @@ type Call struct {
 
 // Do gives a stream a collective.
 func (l *Library) Do(handle int64, c Call) error {
-	all, err := get[*hocket.Collectives](l, handle)
+	all, err := get[*collectives](l, handle)
 	if err != nil {
 		return err
 	}
@@ -70,7 +89,7 @@ func (l *Library) Do(handle int64, c Call) error {
 	if err != nil {
 		return err
 	}
-	return all.Do(context.Background(), hocket.CollectiveCall{Op: op, Red: red, Root: c.Root, DType: dt, Count: c.Count,
+	return all.Do(l.named(context.Background()), hocket.CollectiveCall{Op: op, Red: red, Root: c.Root, DType: dt, Count: c.Count,
 		Stream: c.Stream, In: c.In, Out: c.Out})
 }
 
@@ -84,7 +103,7 @@ type NormCall struct {
 
 // DoNorm gives a stream a normalised sum.
 func (l *Library) DoNorm(handle int64, c NormCall) error {
-	all, err := get[*hocket.Collectives](l, handle)
+	all, err := get[*collectives](l, handle)
 	if err != nil {
 		return err
 	}
@@ -99,25 +118,32 @@ func (l *Library) DoNorm(handle int64, c NormCall) error {
 
 // Empty takes memory for operands on all ranks.
 func (l *Library) Empty(handle, bytes int64) (uintptr, error) {
-	all, err := get[*hocket.Collectives](l, handle)
+	all, err := get[*collectives](l, handle)
 	if err != nil {
 		return 0, err
 	}
 	return all.Empty(context.Background(), bytes)
 }
 
-// Adopt has collectives use memory of the caller's, by rank, without copies.
-func (l *Library) Adopt(handle int64, at []uintptr, bytes int64) error {
-	all, err := get[*hocket.Collectives](l, handle)
+// Adopt has collectives use memory of the caller's, by rank, without copies, until they are closed.
+func (l *Library) Adopt(handle int64, lent *Loan, at []uintptr, bytes int64) error {
+	all, err := get[*collectives](l, handle)
 	if err != nil {
 		return err
 	}
-	return all.Adopt(context.Background(), at, bytes)
+	err = all.Adopt(context.Background(), at, bytes)
+	if err == nil {
+		all.mu.Lock()
+		defer all.mu.Unlock()
+		lent.share()
+		all.adopted = append(all.adopted, lent)
+	}
+	return err
 }
 
 // Device is the number of the GPU that collectives work on.
 func (l *Library) Device(handle int64) (int, error) {
-	all, err := get[*hocket.Collectives](l, handle)
+	all, err := get[*collectives](l, handle)
 	if err != nil {
 		return 0, err
 	}
@@ -126,7 +152,7 @@ func (l *Library) Device(handle int64) (int, error) {
 
 // Check returns why collectives can no longer be relied on.
 func (l *Library) Check(handle int64) error {
-	all, err := get[*hocket.Collectives](l, handle)
+	all, err := get[*collectives](l, handle)
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,11 @@ func (l *Library) Prepare(handle int64, dims string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return l.background(func(ctx context.Context) error { return m.m.Prepare(ctx, bound) }), nil
+	end := m.bound.begin()
+	return l.background(func(ctx context.Context) error {
+		defer end()
+		return m.m.Prepare(ctx, bound)
+	}), nil
 }
 
 func readDims(text string) (map[string]int64, error) {
@@ -47,6 +51,7 @@ func (l *Library) Lendable(handle int64, dims string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	defer m.bound.begin()()
 	names, err := m.m.Lendable(context.Background(), bound)
 	if err != nil {
 		return "", err
@@ -86,7 +91,8 @@ func (l *Library) Enqueue(handle int64, stream uintptr, in, out []Placed, dims s
 			delete(a.Out, r.Name)
 		}
 	}
-	if err := m.m.Enqueue(context.Background(), a); err != nil {
+	defer m.bound.begin()()
+	if err := m.m.Enqueue(l.named(context.Background()), a); err != nil {
 		return err
 	}
 	for i := range out {
@@ -156,7 +162,7 @@ func (p *Placed) check(as []hocket.Layout, what string) error {
 
 // BindDevice sets a parameter, for all runs to come, to a block in memory of a rank's device, which must stay there;
 // one without an address takes that back. A parameter that is inout is updated there.
-func (l *Library) BindDevice(handle int64, p Placed, dims string) error {
+func (l *Library) BindDevice(handle int64, lent *Loan, p Placed, dims string) error {
 	m, err := get[*model](l, handle)
 	if err != nil {
 		return err
@@ -165,11 +171,10 @@ func (l *Library) BindDevice(handle int64, p Placed, dims string) error {
 	if err != nil {
 		return err
 	}
-	m.mu.Lock()
-	old := m.device[p.Name]
-	m.mu.Unlock()
-	var d *hocket.DeviceTensor
-	if p.Address != 0 {
+	var old, d *hocket.DeviceTensor
+	if p.Address == 0 {
+		lent = nil
+	} else {
 		ins, _, err := m.blocks(dims, bound)
 		if err != nil {
 			return err
@@ -182,18 +187,23 @@ func (l *Library) BindDevice(handle int64, p Placed, dims string) error {
 			return err
 		}
 	}
-	if err := m.m.BindDevice(p.Name, d); err != nil {
-		return err
+	defer m.bound.begin()() // the old tensor is in use until its Close returns
+	err = m.bound.bind(p.Name, lent, func() error {
+		if err := m.m.BindDevice(p.Name, d); err != nil {
+			return err
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.device == nil {
+			m.device = map[string]*hocket.DeviceTensor{}
+		}
+		old, m.device[p.Name] = m.device[p.Name], d
+		return nil
+	})
+	if err == nil && old != nil {
+		err = old.Close()
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.device == nil {
-		m.device = map[string]*hocket.DeviceTensor{}
-	}
-	if m.device[p.Name] = d; old != nil {
-		return old.Close()
-	}
-	return nil
+	return err
 }
 
 // Sync begins to wait until enqueued runs of a model have ended. Its number is to be waited for; its error is theirs.
@@ -207,7 +217,7 @@ func (l *Library) Sync(handle int64) (int64, error) {
 
 // background runs f, and returns the number to wait for.
 func (l *Library) background(f func(ctx context.Context) error) int64 {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(l.named(context.Background()))
 	c := &call{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(c.done)

@@ -32,7 +32,7 @@ func (t *Table) Keep(ctx context.Context, path string, merge func(there *Table))
 		moved = fmt.Sprintf("%v; that file is now %s", err, to)
 	}
 	merge(there)
-	if err := t.Write(path); err != nil && moved != "" {
+	if err := t.write(path, files.WriteKept); err != nil && moved != "" {
 		return "", fmt.Errorf("%w; before, %s", err, moved)
 	} else if err != nil {
 		return "", err
@@ -43,7 +43,7 @@ func (t *Table) Keep(ctx context.Context, path string, merge func(there *Table))
 // readKept reads the table of a machine for worlds of ranks from its file;
 // fs.ErrNotExist where there is none.
 func readKept(path, identity string, ranks int) (*Table, error) {
-	data, err := files.Read(path, tableMost)
+	data, err := files.ReadKept(path, tableMost)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"hocket.example/hocket/internal/files"
 )
 
 // oneEntry is a table with an entry for one number of members.
@@ -106,7 +108,7 @@ func TestKeepAside(t *testing.T) {
 			}
 		}
 	}
-	t.Setenv(cacheVariable, filepath.Join(dir, "none"))
+	t.Setenv(files.CacheVariable, filepath.Join(dir, "none"))
 	if kept := Kept(); len(kept) != 0 {
 		t.Errorf("kept are %+v", kept)
 	}

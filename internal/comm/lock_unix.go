@@ -6,13 +6,15 @@ import (
 	"errors"
 	"os"
 	"syscall"
+
+	"hocket.example/hocket/internal/files"
 )
 
 // tryLock locks the file at path, which it makes; heldError where another has it. The lock
 // ends with the process, however that does. The file goes when it is released, so one that
 // was opened meanwhile may be no longer that at path: its lock is worth nothing.
 func tryLock(path string) (release func(), err error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE, 0o666)
+	f, err := files.OpenLock(path)
 	if err != nil {
 		return nil, err
 	}
@@ -28,19 +30,9 @@ func tryLock(path string) (release func(), err error) {
 		f.Close()
 		return nil, err
 	}
-	if !isAt(f, path) {
+	if !files.IsAt(f, path) {
 		f.Close()
 		return nil, heldError(path)
 	}
 	return func() { os.Remove(path); f.Close() }, nil
-}
-
-// isAt reports whether f is the file at path.
-func isAt(f *os.File, path string) bool {
-	mine, err := f.Stat()
-	if err != nil {
-		return false
-	}
-	there, err := os.Stat(path)
-	return err == nil && os.SameFile(mine, there)
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"hocket.example/hocket/internal/files"
 )
 
 // TestLockLeft: a file that a killed process has left locks nobody out.
@@ -31,13 +33,13 @@ func TestLockGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if !isAt(f, path) {
+	if !files.IsAt(f, path) {
 		t.Error("it is not where it was made")
 	}
-	if err := os.Remove(path); err != nil || isAt(f, path) {
+	if err := os.Remove(path); err != nil || files.IsAt(f, path) {
 		t.Errorf("removed, it is there (%v)", err)
 	}
-	if err := os.WriteFile(path, nil, 0o644); err != nil || isAt(f, path) {
+	if err := os.WriteFile(path, nil, 0o644); err != nil || files.IsAt(f, path) {
 		t.Errorf("another is taken for it (%v)", err)
 	}
 }

@@ -47,7 +47,7 @@ func inNodes(t *testing.T, sizes []int, f func(w device.World)) {
 	for node, n := range sizes {
 		for range n {
 			o := world.Options{Rank: rank, Size: size, ID: t.Name(), Dir: dir,
-				Meet: l.Addr().String(), Token: "t", Node: fmt.Sprint(node)}
+				Meet: l.Addr().String(), Token: "a token of this test", Node: fmt.Sprint(node)}
 			if rank == 0 {
 				o.MeetFD = fd
 			}

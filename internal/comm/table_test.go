@@ -11,6 +11,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/ir"
 )
 
@@ -313,7 +314,7 @@ func TestShippedFor(t *testing.T) {
 // worlds have teams, and of what is broken the reason.
 func TestFind(t *testing.T) {
 	dir := t.TempDir()
-	t.Setenv(cacheVariable, dir)
+	t.Setenv(files.CacheVariable, dir)
 	w := teams(t, cpu.Concurrent, 0, 2)
 	if f := Find("cpu", w.World); !*onCUDA && f.Table != nil || !strings.Contains(f.Ignored, "hocket tune") {
 		t.Errorf("a CPU has %+v", f)

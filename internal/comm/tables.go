@@ -21,10 +21,6 @@ import (
 	"hocket.example/hocket/internal/files"
 )
 
-// cacheVariable names the environment variable that holds the folder of what
-// hocket keeps, as it does for compiled kernels.
-const cacheVariable = "HOCKET_CACHE"
-
 //go:embed tables/h200.json
 var h200 []byte
 
@@ -66,6 +62,9 @@ var shippedElsewhere = sync.OnceValue(func() *Table {
 	return t
 })
 
+// maxObjects is how many objects the text of a table may have: the shipped ones have 900.
+const maxObjects = 1 << 17
+
 // Identity says which machine a world is on: what its teams say, else the
 // machine's name and the processor.
 func Identity(machine string, w device.World) string {
@@ -77,6 +76,9 @@ func Identity(machine string, w device.World) string {
 
 // ReadTable reads and checks a table.
 func ReadTable(data []byte) (*Table, error) {
+	if n := bytes.Count(data, []byte("{")); n > maxObjects { // an empty one takes a hundred times its text
+		return nil, fmt.Errorf("it is no table of collectives: it has %d objects; a table may have %d", n, maxObjects)
+	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	t := &Table{}
@@ -96,14 +98,11 @@ func ReadTable(data []byte) (*Table, error) {
 // Folder is where tuned tables are kept: under HOCKET_CACHE, or else in the
 // user's cache folder.
 func Folder() (string, error) {
-	if dir := os.Getenv(cacheVariable); dir != "" {
-		return filepath.Join(dir, "collectives"), nil
-	}
-	dir, err := os.UserCacheDir()
+	dir, _, err := files.CacheFolder()
 	if err != nil {
-		return "", fmt.Errorf("there is no folder for tuned tables: %w; name one in %s", err, cacheVariable)
+		return "", fmt.Errorf("there is no folder for tuned tables: %w", err)
 	}
-	return filepath.Join(dir, "hocket", "collectives"), nil
+	return filepath.Join(dir, "collectives"), nil
 }
 
 // Path is the file of the tuned table of a machine for worlds of ranks.
@@ -125,8 +124,15 @@ func Tuned(identity string, ranks int) (*Table, error) {
 	return readKept(path, identity, ranks)
 }
 
-// Write writes the table to a file, which appears whole or not at all.
+// Write writes the table to a file that the user names, which appears whole or not at all.
 func (t *Table) Write(path string) error {
+	if err := makeFolder(path); err != nil {
+		return err
+	}
+	return t.write(path, files.Write)
+}
+
+func (t *Table) write(path string, to func(string, func(io.Writer) error) error) error {
 	if err := t.Check(); err != nil {
 		return err
 	}
@@ -134,10 +140,7 @@ func (t *Table) Write(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := makeFolder(path); err != nil {
-		return err
-	}
-	return files.Write(path, func(w io.Writer) error {
+	return to(path, func(w io.Writer) error {
 		_, err := w.Write(append(data, '\n'))
 		return err
 	})
@@ -146,6 +149,9 @@ func (t *Table) Write(path string) error {
 // Writable reports whether a table can be written to a file, whose folder it makes:
 // nil, or why not.
 func Writable(path string) error {
+	if dir, err := Folder(); err == nil && dir == filepath.Dir(path) {
+		return files.CheckKept(path)
+	}
 	if err := makeFolder(path); err != nil {
 		return err
 	}
@@ -240,7 +246,7 @@ func Kept() []Found {
 	var list []Found
 	for _, file := range names {
 		f := Found{From: file}
-		data, err := files.Read(file, tableMost)
+		data, err := files.ReadKept(file, tableMost)
 		if err == nil {
 			f.Table, err = ReadTable(data)
 		}

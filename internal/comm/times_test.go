@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/ir"
 )
@@ -129,7 +130,7 @@ func TestShippedPoints(t *testing.T) {
 // TestFindFor wants of GPUs that are not here the latest table tuned on such, else the
 // shipped one, as they would have it, and of what is no such GPU none.
 func TestFindFor(t *testing.T) {
-	t.Setenv(cacheVariable, t.TempDir())
+	t.Setenv(files.CacheVariable, t.TempDir())
 	gpu := Shipped().Identity
 	keep := func(identity string, ranks int, us float64, age time.Duration) string {
 		tab := &Table{Version: TableVersion, Identity: identity, Ranks: ranks, Entries: []Entry{{Op: "all_gather", Elem: 2, Members: 2, Brackets: []Bracket{took(0, 64, "ll", us)}}}}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 
 	"hocket.example/hocket/internal/comm"
@@ -24,13 +23,10 @@ func acrossPath(device string, nodes int) (string, error) {
 // KeepAcross keeps a measured tier where AgreeAcross finds it.
 func KeepAcross(device string, nodes int, tier *machine.Across) error {
 	path, err := acrossPath(device, nodes)
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(path), 0o755)
-	}
 	if err != nil {
 		return err
 	}
-	return files.Write(path, func(w io.Writer) error { return json.NewEncoder(w).Encode(tier) })
+	return files.WriteKept(path, func(w io.Writer) error { return json.NewEncoder(w).Encode(tier) })
 }
 
 // AgreeAcross returns the tier between the nodes of a device machine's processes that was kept where process 0 runs;
@@ -43,7 +39,7 @@ func AgreeAcross(ctx context.Context, dev device.Machine) (*machine.Across, erro
 	var kept []byte
 	if peers.Process() == 0 {
 		if path, err := acrossPath(dev.Name(), peers.Nodes()); err == nil {
-			kept, _ = files.Read(path, world.MaxValue) // one that cannot be read is as good as none
+			kept, _ = files.ReadKept(path, world.MaxValue) // one that cannot be read is as good as none
 		}
 	}
 	all, err := peers.Agree(ctx, "the tier between nodes", kept)

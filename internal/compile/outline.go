@@ -211,10 +211,6 @@ func (x *explainer) tensorCost(s *ir.Stmt, info *ir.Info) float64 {
 	if err != nil {
 		return x.machine.Launch
 	}
-	switch s.Op {
-	case ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean:
-		return x.machine.ReduceTime(op.Bytes)
-	}
 	return op.Time(x.machine)
 }
 

@@ -202,6 +202,13 @@ func (c *testCase) try(res *lower.Result, seed int64) error {
 	if err := proved(p, res); err != nil {
 		return err
 	}
+	bound, ds := ir.Bind(res.Info, c.binding)
+	if !ds.HasErrors() {
+		ds = verify.Claims(bound, res.Info.Prog)
+	}
+	if err := ds.Err(); err != nil {
+		return err
+	}
 	ctx := context.Background()
 	prog, err := exec.Load(ctx, cpu.New(cpu.Options{Mode: cpu.Scheduled, Seed: seed}), p, exec.Options{})
 	if err != nil {
@@ -224,11 +231,16 @@ func (c *testCase) try(res *lower.Result, seed int64) error {
 }
 
 // proved demands a proof that two consecutive runs are free of races, reuse of
-// memory and deadlocks (S13).
+// memory and deadlocks (S13), and that no loop is said to have lost its overlap.
 func proved(p *plan.Plan, res *lower.Result) error {
 	r := verify.Plan(p, verify.Options{Prog: res.Info.Prog})
 	if r.Verdict != verify.Proved {
 		return fmt.Errorf("%s: %s\n%s", r.Verdict, r.Reason, r.Diagnostics(res.Info.Prog).String())
+	}
+	for _, f := range r.Findings {
+		if f.Kind == verify.KindOverlap {
+			return fmt.Errorf("%s: %s", f.Kind, f.Message)
+		}
 	}
 	return nil
 }

@@ -188,56 +188,37 @@ func (p *predictor) ops(ops []lower.PairOp) ([]sim.Op, error) {
 
 // op describes what one rank computes of a statement on values.
 func (p *predictor) op(s *ir.Stmt, in []*ir.Type, out *ir.Type) (sim.Op, error) {
-	o := sim.Op{Name: s.Op.String(), DType: out.DType}
+	var tensors []sim.Tensor
 	for _, t := range append(in[:len(in):len(in)], out) {
-		n, err := p.bytes(t)
+		shape, err := p.shape(t)
 		if err != nil {
-			return o, err
+			return sim.Op{}, fmt.Errorf("%s: %w", t, err)
 		}
-		o.Bytes += n
+		tensors = append(tensors, sim.Tensor{Shape: shape, DType: t.DType, Bytes: size(shape, t.DType)})
 	}
-	switch s.Op {
-	case ir.OpLinear, ir.OpMatmul:
-	case ir.OpAttention:
-		return o, p.attention(&o, in)
-	default:
-		return o, nil
+	n := len(in)
+	if s.Op == ir.OpReduceSlots {
+		p.slots(s, tensors)
 	}
-	y, err := p.shape(out)
-	if err != nil {
-		return o, err
-	}
-	x, err := p.shape(in[0])
-	if err != nil {
-		return o, err
-	}
-	o.N, o.K, o.M = y[len(y)-1], x[len(x)-1], 1
-	if s.Word("ta", "") == "true" {
-		o.K = x[len(x)-2]
-	}
-	for _, n := range y[:len(y)-1] {
-		o.M *= n
-	}
-	return o, nil
+	return sim.NewOp(s.Op, tensors[:n], tensors[n], s.Word("ta", "") == "true"), nil
 }
 
-// attention counts an attention as one product of as many operations: of
-// queries with keys, and of scores with values.
-func (p *predictor) attention(o *sim.Op, in []*ir.Type) error {
-	q, err := p.shape(in[0])
-	if err != nil {
-		return err
+// slots leaves of a reduce_slots' operand, tensors[0], the slots that are read, if it is known which.
+func (p *predictor) slots(s *ir.Stmt, tensors []sim.Tensor) {
+	x, env := &tensors[0], p.bound.Env(0, nil)
+	axis := int64(0)
+	var err error
+	if a := s.Attr("axis"); a != nil {
+		axis, err = a.Exprs[0].Eval(env)
 	}
-	k, err := p.shape(in[1])
-	if err != nil {
-		return err
+	lo, err1 := s.Exprs[0].Eval(env)
+	hi, err2 := s.Exprs[1].Eval(env)
+	if err != nil || err1 != nil || err2 != nil || axis < 0 || axis >= int64(len(x.Shape)) {
+		return
 	}
-	n := len(q)
-	o.M, o.N, o.K = 1, 2*q[n-1], k[len(k)-3]
-	for _, e := range q[:n-1] {
-		o.M *= e
+	if n := x.Shape[axis]; 0 <= lo && lo <= hi && hi <= n {
+		x.Bytes = x.Bytes / max(n, 1) * (hi - lo)
 	}
-	return nil
 }
 
 func (p *predictor) shape(t *ir.Type) ([]int64, error) {
@@ -250,11 +231,15 @@ func (p *predictor) bytes(t *ir.Type) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", t, err)
 	}
-	n := t.DType.Size()
+	return size(shape, t.DType), nil
+}
+
+func size(shape []int64, of ir.DType) int64 {
+	n := of.Size()
 	for _, e := range shape {
 		n *= e
 	}
-	return n, nil
+	return n
 }
 
 // key names a binding: function, ranks and dims.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -177,7 +176,7 @@ const measuredMost = 64 << 10
 
 // ReadMeasured reads a choice; nil where there is none, or none of that identity that can be used.
 func ReadMeasured(path, identity string) (*Measured, error) {
-	data, err := files.Read(path, measuredMost)
+	data, err := files.ReadKept(path, measuredMost)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
@@ -197,13 +196,10 @@ func ReadMeasured(path, identity string) (*Measured, error) {
 // Write keeps a choice.
 func (m *Measured) Write(path string) error {
 	data, err := json.MarshalIndent(m, "", " ")
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(path), 0o755)
-	}
 	if err != nil {
 		return err
 	}
-	return files.Write(path, func(w io.Writer) error {
+	return files.WriteKept(path, func(w io.Writer) error {
 		_, err := w.Write(append(data, '\n'))
 		return err
 	})

@@ -256,22 +256,8 @@ type Kernel struct {
 	Op   ir.Op
 	Ins  []View
 	Outs []View
-	// Axes: dimensions reduced (sum, max, min, mean), or the one of concat, softmax
-	// and reduce_slots. Value: factor of scale, value of fill, eps of norms, scale
-	// of attention; exact in Int when HasInt. TA, TB: matmul reads the operand
-	// transposed.
-	Axes   []int
-	Value  float64
-	Int    int64
-	HasInt bool
-	TA, TB bool
-	// Causal: query i of attention sees the keys up to i + Tk - Tq.
-	Causal bool
-	// First and Rows: the table of an embedding is the rows from First on of one
-	// of Rows rows. Ids of rows that it lacks give zeros; ids outside 0..Rows
-	// are a Fault.
-	First, Rows int64
-	Rope        ir.Rope
+	// Attrs are the operation's attributes. SMs is a hint, which Fixed sets aside.
+	ir.Attrs
 	// Links, where set, make this a chain of elementwise operations; see Link. Ins
 	// have the result's shape, and Op is the last link's. For machines with
 	// Caps.Chains, which may still decline some with ErrUnsupported.
@@ -294,9 +280,6 @@ type Kernel struct {
 	// Timed has a product be a *TrialError where there is no memory to find its fastest
 	// algorithm in. Else it runs by the library's first guess then; see Guesser.
 	Timed bool
-	// SMs, where not 0, is how many multiprocessors a product should count on: the
-	// others are busy with what runs beside it. A hint, which Fixed sets aside.
-	SMs int
 	// Red, where set, makes this the reduction of all Ins elementwise into
 	// Outs[0], in the order of Ins, accumulating in the dtype's accumulator
 	// (S11) and rounding once; avg divides by len(Ins) before rounding. Op is
@@ -340,11 +323,9 @@ func (u *UserKernel) Name() string { return u.File + ":" + u.Entry }
 type Link struct {
 	Op ir.Op
 	// Args are its operands: i is Ins[i], ^i the result of link i, an earlier one.
-	Args   []int
-	DType  ir.DType // of the result
-	Value  float64  // as in Kernel
-	Int    int64
-	HasInt bool
+	Args    []int
+	DType   ir.DType // of the result
+	Numbers []ir.Number
 }
 
 // Joins reports whether k is the reduction of its operands elementwise.

@@ -26,6 +26,14 @@ var simFunctions = map[ir.Op][]func(a, b float64, wide bool) float64{
 			return a * narrow(1/narrow(1+narrow(math.Exp(-a), wide), wide), wide)
 		},
 	},
+	ir.OpSoftplus: {
+		func(a, _ float64, wide bool) float64 {
+			return max(a, 0) + narrow(math.Log1p(narrow(math.Exp(-math.Abs(a)), wide)), wide)
+		},
+		func(a, _ float64, wide bool) float64 { // as a product of logarithms to base 2
+			return narrow(math.Ln2, wide)*narrow(math.Log1p(narrow(math.Exp(-math.Abs(a)), wide))/math.Ln2, wide) + max(a, 0)
+		},
+	},
 	ir.OpRsqrt: {
 		func(a, _ float64, wide bool) float64 { return 1 / narrow(math.Sqrt(a), wide) },
 	},

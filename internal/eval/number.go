@@ -373,6 +373,23 @@ func selected(y, e float64) float64 {
 	return e
 }
 
+// softplus is the rule of log(1+exp(x)). Its slope is within 0 and 1.
+func softplus(dt ir.DType, x, ex float64) (float64, float64) {
+	y := math.Log1p(math.Exp(x))
+	if x > 0 {
+		y = x + math.Log1p(math.Exp(-x))
+	}
+	return finish(dt, y, ex+steps(dt)*(y+ex)+vanishing(dt))
+}
+
+// clamped is the rule of clamp: rounding is monotone, so the result is x between the rounded bounds.
+func clamped(dt ir.DType, x, ex, lo, hi float64) (y, e float64) {
+	lo, elo := single(dt, lo)
+	hi, ehi := single(dt, hi)
+	y = min(max(x, lo), hi)
+	return y, selected(y, ex+elo+ehi)
+}
+
 // wrap takes an integer result to its type as two's complement does.
 func wrap(dt ir.DType, v int64) int64 {
 	if dt == ir.I32 {

@@ -294,13 +294,14 @@ func TestElementwiseBound(t *testing.T) {
 		ir.OpScale: func(a, _, c float64) float64 { return a * c },
 		ir.OpNeg:   func(a, _, _ float64) float64 { return -a },
 		ir.OpRelu:  func(a, _, _ float64) float64 { return max(a, 0) },
+		ir.OpClamp: func(a, _, c float64) float64 { return min(max(a, c), 8*c) },
 		ir.OpGelu:  func(a, _, _ float64) float64 { return a / 2 * math.Erfc(-a/math.Sqrt2) },
 	}
 	for _, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64} {
 		for op, f := range apply {
 			for _, errs := range []bool{false, true} {
 				scale := math.Ldexp(1, rng.IntN(6))
-				at := attrs{value: scalar{f: 0.1 * scale}}
+				at := attrs{numbers: []scalar{{f: 0.1 * scale}, {f: 0.8 * scale}}}
 				a, b := randomArray(rng, dt, errs, 200), randomArray(rng, dt, errs, 200)
 				for i := range a.f {
 					a.f[i] *= scale // a power of two: still of the type
@@ -315,7 +316,7 @@ func TestElementwiseBound(t *testing.T) {
 				}
 				for i := range y.len() {
 					for range 10 {
-						c := at.value.f
+						c := at.numbers[0].f
 						if dt != ir.F64 && rng.IntN(2) == 0 {
 							c = float64(float32(c))
 						}
@@ -323,10 +324,10 @@ func TestElementwiseBound(t *testing.T) {
 						m := f(p, q, c)
 						if dt != ir.F64 && op == ir.OpGelu {
 							m = geluF32(p)
-						} else if dt != ir.F64 && op != ir.OpRelu && op != ir.OpNeg && rng.IntN(2) == 0 {
+						} else if dt != ir.F64 && op != ir.OpRelu && op != ir.OpNeg && op != ir.OpClamp && rng.IntN(2) == 0 {
 							m = nearest(24, -126, m)
 						}
-						if op != ir.OpRelu && op != ir.OpNeg {
+						if kept := op == ir.OpClamp && m == p; op != ir.OpRelu && op != ir.OpNeg && !kept {
 							m = simRound(dt, m)
 						}
 						if math.Abs(m-y.f[i]) > y.e[i] {

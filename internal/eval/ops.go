@@ -16,17 +16,25 @@ type scalar struct {
 
 // attrs are the resolved attributes of a tensor operation.
 type attrs struct {
-	axes   []int // sum, max, min, mean, concat, softmax, reduce_slots
-	value  scalar
-	scaled bool // attention: value is the scale
-	causal bool // attention
-	ta, tb bool // matmul
+	axes    []int    // sum, max, min, mean, concat, softmax, reduce_slots
+	numbers []scalar // the numeric attributes, in the order of the Op table's row
+	scaled  bool     // attention: the scale is given
+	causal  bool     // attention
+	ta, tb  bool     // matmul
 	// embedding: the table is what begins with row first of one of so many rows;
 	// rows 0 says that it is all.
 	first, rows int64
 	rope        ir.Rope
 	// goOn is asked by operations that take long; nil for nobody.
 	goOn func() error
+}
+
+// number returns numeric attribute i; 0 if there is none.
+func (at *attrs) number(i int) scalar {
+	if i < len(at.numbers) {
+		return at.numbers[i]
+	}
+	return scalar{isInt: true}
 }
 
 // ended returns why an operation is to end before it is done.
@@ -67,7 +75,7 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 	case ir.OpSoftmax:
 		return softmax(at.axes[0], ins[0], dt)
 	case ir.OpRMSNorm, ir.OpLayerNorm:
-		return norm(op == ir.OpLayerNorm, at.value.f, ins, dt)
+		return norm(op == ir.OpLayerNorm, at.number(0).f, ins, dt)
 	case ir.OpAttention:
 		return attention(at, ins, dt)
 	case ir.OpIndexCopy:
@@ -81,7 +89,7 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 	case ir.OpReduceSlots:
 		return sumSlots(at.axes[0], ins, dt)
 	case ir.OpFill:
-		return fill(at.value, dt, shape)
+		return fill(at.number(0), dt, shape)
 	}
 	if len(ins) == 2 && !trailing(ins[0].shape, ins[1].shape) {
 		return nil, fmt.Errorf("%v of shapes %v and %v", op, ins[0].shape, ins[1].shape)
@@ -149,7 +157,7 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 				out.setInfinite(i)
 			}
 		case ir.OpScale:
-			c := at.value.f
+			c := at.number(0).f
 			y, e = elementwise(dt, a*c, mulLoses(a, c), productError(a, ea, c, constantError(dt, c)))
 		case ir.OpCast, ir.OpCopy, ir.OpReshard:
 			y, e = converted(dt, ins[0].dt, a, ea)
@@ -158,10 +166,14 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 		case ir.OpRelu:
 			y = max(a, 0)
 			e = selected(y, ea)
+		case ir.OpClamp:
+			y, e = clamped(dt, a, ea, at.number(0).f, at.number(1).f)
 		case ir.OpGelu:
 			y, e = gelu(dt, a, ea)
 		case ir.OpSilu:
 			y, e = silu(dt, a, ea)
+		case ir.OpSoftplus:
+			y, e = softplus(dt, a, ea)
 		case ir.OpExp:
 			y, e = exponential(dt, a, ea)
 		case ir.OpRsqrt:
@@ -211,10 +223,10 @@ func pointwisePartial(op ir.Op, at attrs, ins []*array, dt ir.DType, ranks int64
 		case ir.OpNeg:
 			y = -a
 		case ir.OpScale:
-			c := at.value.f
+			c := at.number(0).f
 			y, pre = a*c, productError(mag, ea, c, constantError(dt, c))
 			mag *= max(c, -c)
-			ints = at.value.isInt
+			ints = at.number(0).isInt
 		case ir.OpCopy, ir.OpReshard:
 			out.f[i], out.e[i], out.mag[i] = a, ea, mag
 			continue
@@ -270,15 +282,17 @@ func pointwiseInt(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error)
 		case ir.OpMul:
 			y, pre = a*b, productError(float64(a), ea, float64(b), eb)
 		case ir.OpScale:
-			if !at.value.isInt {
-				return nil, fmt.Errorf("%v elements cannot be scaled by %v", dt, at.value.f)
+			if !at.number(0).isInt {
+				return nil, fmt.Errorf("%v elements cannot be scaled by %v", dt, at.number(0).f)
 			}
-			y, pre = a*at.value.n, productError(float64(a), ea, at.value.f, 0)
+			y, pre = a*at.number(0).n, productError(float64(a), ea, at.number(0).f, 0)
 		case ir.OpCopy, ir.OpReshard:
 		case ir.OpNeg:
 			y = -a
 		case ir.OpRelu:
 			y = max(a, 0)
+		case ir.OpClamp:
+			y = min(max(a, at.number(0).n), at.number(1).n)
 		default:
 			return nil, fmt.Errorf("%v has no integer form", op)
 		}

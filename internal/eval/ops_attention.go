@@ -18,7 +18,7 @@ func attention(at attrs, ins []*array, dt ir.DType) (*array, error) {
 		return nil, fmt.Errorf("attention of shapes %v, %v and %v", q.shape, k.shape, v.shape)
 	}
 	h := heads{tq: q.shape[n-3], tk: k.shape[n-3], hq: q.shape[n-2], hkv: k.shape[n-2], dh: q.shape[n-1], dt: dt, causal: at.causal}
-	if h.scale = at.value.f; !at.scaled {
+	if h.scale = at.number(0).f; !at.scaled {
 		h.scale = ir.AttentionScale(h.dh)
 	}
 	if len(ins) == 4 {

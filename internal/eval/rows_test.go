@@ -224,7 +224,7 @@ func TestAttentionBound(t *testing.T) {
 		q, key, v := randomArray(rng, dt, errs, tq, hq, dh), randomArray(rng, dt, errs, k, hkv, dh),
 			randomArray(rng, dt, errs, k, hkv, dh)
 		for _, causal := range []bool{false, true} {
-			y, err := attention(attrs{causal: causal, scaled: true, value: scalar{f: 0.7}}, []*array{q, key, v}, dt)
+			y, err := attention(attrs{causal: causal, scaled: true, numbers: []scalar{{f: 0.7}}}, []*array{q, key, v}, dt)
 			if err != nil {
 				t.Fatal(err)
 			}

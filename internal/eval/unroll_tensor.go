@@ -206,11 +206,13 @@ func (r *rank) attrs(s *ir.Stmt) (attrs, error) {
 	default:
 		at.axes = []int{0}
 	}
-	at.causal, at.scaled, at.value.f = s.Word("causal", "false") == "true", s.Attr("scale") != nil, s.Op.Eps()
-	for _, name := range []string{"by", "value", "eps", "scale"} {
-		if a := s.Attr(name); a != nil && err == nil {
-			at.value, err = r.number(a)
+	at.causal, at.scaled = s.Word("causal", "false") == "true", s.Attr("scale") != nil
+	for _, spec := range s.Op.Info().Numbers() {
+		n := scalar{f: spec.Default}
+		if a := s.Attr(spec.Name); a != nil && err == nil {
+			n, err = r.number(a)
 		}
+		at.numbers = append(at.numbers, n)
 	}
 	if s.Op == ir.OpRope {
 		at.rope = s.Rope()

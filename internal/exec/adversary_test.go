@@ -48,7 +48,7 @@ func TestDeadBuffer(t *testing.T) {
 		if !reads {                                                     // else %q is read as %p left it
 			b.compute(0, "%s", ir.OpFill, b.ref(0, q, 2))
 			c := &b.p.Cmds[len(b.p.Cmds)-1]
-			c.Attr.Value = 5
+			c.Attr.Numbers = ir.Reals(5)
 			fill := *c
 			b.p.Cmds = b.p.Cmds[:len(b.p.Cmds)-1]
 			b.after(0, "%s", "main")

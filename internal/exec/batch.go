@@ -233,7 +233,11 @@ func (p *Program) announce(k int) error {
 	if p.peers == nil {
 		return nil
 	}
-	what := fmt.Sprintf("%d runs of %s, plan %.16s", k, p.im.Plan.Func, p.hash)
+	what := "run"
+	if k > 1 {
+		what = fmt.Sprint(k, " runs")
+	}
+	what += " of " + p.title
 	if p.inputs.sum != 0 {
 		what += fmt.Sprintf(", ids and the like with checksum %08x", p.inputs.sum)
 	}

@@ -120,7 +120,7 @@ func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
 			}
 			v = device.View{Mem: mem, DType: l.DType, Shape: v.Shape, Strides: tensor.Strides(v.Shape)}
 		}
-		one := device.Kernel{Op: l.Op, Outs: []device.View{v}, Value: l.Value, Int: l.Int, HasInt: l.HasInt}
+		one := device.Kernel{Op: l.Op, Outs: []device.View{v}, Attrs: ir.Attrs{Numbers: l.Numbers}}
 		for _, a := range l.Args {
 			if a < 0 {
 				one.Ins = append(one.Ins, results[^a])

@@ -133,7 +133,7 @@ func (t *normTeam) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 		l.before = [][2]device.View{{own[0], p.Residual}, {own[1], p.Weight}}
 		for _, k := range []device.Kernel{
 			{Op: ir.OpAdd, Ins: []device.View{own[2], own[0]}, Outs: []device.View{p.Sum}},
-			{Op: ir.OpRMSNorm, Ins: []device.View{p.Sum, own[1]}, Outs: []device.View{p.Out}, Value: n.Eps},
+			{Op: ir.OpRMSNorm, Ins: []device.View{p.Sum, own[1]}, Outs: []device.View{p.Out}, Attrs: ir.Attrs{Numbers: ir.Reals(n.Eps)}},
 		} {
 			one, err := t.w.World.Device(t.members[i].Rank).Prepare(k)
 			if err != nil {
@@ -195,7 +195,7 @@ func (r *normRig) reduce(in, out int32) {
 // norm normalises, with weights of its own.
 func (r *normRig) norm(rank int, out, in int32) {
 	r.compute(rank, "main", ir.OpRMSNorm, r.at(rank, out), r.at(rank, in), r.ref(rank, r.w, 8))
-	r.p.Cmds[len(r.p.Cmds)-1].Attr.Value = r.eps(rank)
+	r.p.Cmds[len(r.p.Cmds)-1].Attr.Numbers = ir.Reals(r.eps(rank))
 }
 
 func (r *normRig) add(rank int, out, a, b int32) {
@@ -219,7 +219,7 @@ func (r *normRig) tail(stream string) {
 	for i := range 2 {
 		r.compute(i, stream, ir.OpAdd, r.at(i, r.total), r.at(i, r.sum), r.at(i, r.x))
 		r.compute(i, stream, ir.OpRMSNorm, r.at(i, r.out), r.at(i, r.total), r.ref(i, r.w, 8))
-		r.p.Cmds[len(r.p.Cmds)-1].Attr.Value = r.eps(i)
+		r.p.Cmds[len(r.p.Cmds)-1].Attr.Numbers = ir.Reals(r.eps(i))
 		r.after(i, "main", stream)
 	}
 }

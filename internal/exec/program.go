@@ -81,7 +81,7 @@ type Program struct {
 	opts   Options
 	flight flightRecorder
 	peers  *world.World // nil where all ranks are this process's
-	hash   string       // of the plan, where there are peers
+	title  string       // of the plan, with its hash, where there are peers
 	gather *gatherer    // nil unless Options.Gather, and there are peers
 
 	mu       sync.Mutex // of what follows
@@ -153,7 +153,7 @@ func (p *Program) prepare(ctx context.Context) (err error) {
 		}
 	}
 	if p.peers != nil {
-		p.hash = p.im.Plan.HashString()
+		p.title = fmt.Sprintf("%s [plan %.16s]", p.im.Plan.Title(), p.im.Plan.HashString())
 		if p.opts.Gather {
 			if p.gather, err = newGatherer(ctx, p.peers, p.im.Plan, p.im.Outputs); err != nil {
 				return err

@@ -1,9 +1,11 @@
 package exec
 
 import (
+	"fmt"
 	"sync/atomic"
 
 	"hocket.example/hocket/internal/exec/image"
+	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/trace"
 )
 
@@ -11,6 +13,7 @@ import (
 // other streams, side streams of a group, are for errors only.
 type tracer struct {
 	symbols  symbolizer
+	records  map[int32]int // of events: the command that records each
 	streams  map[streamKey]bool
 	recorder *trace.Recorder
 	// A graph's marks have the numbers of run 0, of cmds commands; replayed is what
@@ -27,7 +30,12 @@ type streamKey struct {
 // observe starts to watch the world.
 func observe(im *image.Image) *tracer {
 	t := &tracer{symbols: symbolizer{im}, streams: map[streamKey]bool{}, recorder: trace.NewRecorder(),
-		cmds: int64(len(im.Cmds))}
+		records: map[int32]int{}, cmds: int64(len(im.Cmds))}
+	for i := range im.Plan.Cmds {
+		if c := &im.Plan.Cmds[i]; c.Kind == plan.Record {
+			t.records[c.Event] = i
+		}
+	}
 	for i, s := range im.Streams {
 		t.streams[streamKey{int(im.Plan.Streams[i].Rank), s.Name()}] = true
 	}
@@ -105,7 +113,7 @@ func (t *tracer) traces(first int64, n int) []*trace.Trace {
 			}
 		}
 	}
-	for _, e := range t.recorder.Drain(t.symbols.describe) {
+	for _, e := range t.recorder.Drain(t.describe) {
 		if i := e.Run - first; i >= 0 && i < int64(n) {
 			list[i].Events = append(list[i].Events, e)
 		}
@@ -116,8 +124,30 @@ func (t *tracer) traces(first int64, n int) []*trace.Trace {
 	return list
 }
 
+// describe returns the event of a mark, without its times.
+func (t *tracer) describe(id int64) trace.Event {
+	e := t.symbols.describe(id)
+	p := t.symbols.im.Plan
+	c := &p.Cmds[e.ID]
+	counter := func() string { return fmt.Sprintf("%s[%d]", p.Counters[c.Counter].Name, c.Elem) }
+	switch c.Kind {
+	case plan.WaitEvent:
+		record := t.records[c.Event]
+		e.Tie = &trace.Tie{Stream: p.Streams[p.Cmds[record].Stream].Name, Until: int64(record), Peer: -1}
+	case plan.WaitCounter:
+		e.Tie = &trace.Tie{Counter: counter(), Count: c.Value, Peer: -1}
+	case plan.Signal:
+		e.Tie = &trace.Tie{Counter: counter(), Peer: int(c.Peer)}
+	case plan.Copy:
+		if c.Peer >= 0 && c.Peer != c.Rank {
+			e.Tie = &trace.Tie{Peer: int(c.Peer)}
+		}
+	}
+	return e
+}
+
 // forget drops what was done since the last trace.
-func (t *tracer) forget() { t.recorder.Drain(t.symbols.describe) }
+func (t *tracer) forget() { t.recorder.Drain(t.describe) }
 
 // launches notes that the graph is launched for a run.
 func (t *tracer) launches(run int64) {

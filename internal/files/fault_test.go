@@ -142,7 +142,7 @@ func TestWriteWatched(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	looks := 0
 	w := writer{sync: true, before: func(op string) error {
-		list, err := filepath.Glob(path + temporary + "*")
+		list, err := filepath.Glob(path + ".hocket-*.tmp")
 		if err != nil || op == "create" {
 			return err
 		}

@@ -2,4 +2,4 @@
 
 package files
 
-const nonblocking = 0
+const nonblocking, nofollow = 0, 0

@@ -4,5 +4,9 @@ package files
 
 import "syscall"
 
-// nonblocking has opening a pipe that has taken a file's place return.
-const nonblocking = syscall.O_NONBLOCK
+const (
+	// nonblocking makes opening a pipe return at once.
+	nonblocking = syscall.O_NONBLOCK
+	// nofollow makes opening a link fail.
+	nofollow = syscall.O_NOFOLLOW
+)

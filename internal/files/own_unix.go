@@ -33,3 +33,15 @@ func CheckOwn(dir string) error {
 	}
 	return &fs.PathError{Op: "trust", Path: dir, Err: fmt.Errorf("%s", why)}
 }
+
+// isOwn reports whether a file belongs to the process's user or to root.
+func isOwn(info fs.FileInfo) bool {
+	s, ok := info.Sys().(*syscall.Stat_t)
+	return !ok || s.Uid == 0 || int(s.Uid) == os.Geteuid()
+}
+
+// isMine reports whether a file belongs to the process's user.
+func isMine(info fs.FileInfo) bool {
+	s, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(s.Uid) == os.Geteuid()
+}

@@ -1,11 +1,13 @@
 package files
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 )
 
 // ErrTooLarge is wrapped by errors about files that are larger than what they are read as
@@ -45,12 +47,46 @@ func regular(path string, info fs.FileInfo) error {
 // Read returns the contents of a regular file of at most so many bytes. The error of a
 // larger one, of which nothing is read, wraps ErrTooLarge.
 func Read(path string, most int64) ([]byte, error) {
-	f, size, err := Open(path)
+	f, _, err := Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if size > most {
+	return readAll(f, path, most)
+}
+
+// ReadBelow is Read of a file below a folder, which no link may lead out of.
+func ReadBelow(dir, name string, most int64) ([]byte, error) {
+	root, err := os.OpenRoot(cmp.Or(dir, "."))
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	path := filepath.Join(dir, name)
+	info, err := root.Stat(name)
+	if err == nil {
+		err = regular(path, info)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := root.OpenFile(name, os.O_RDONLY|nonblocking, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err = f.Stat(); err == nil { // another may be there by now
+		err = regular(path, info)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return readAll(f, path, most)
+}
+
+// readAll reads at most so many bytes; path is for errors.
+func readAll(f *os.File, path string, most int64) ([]byte, error) {
+	if info, err := f.Stat(); err == nil && info.Size() > most {
 		return nil, tooLarge(path, most)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, most+1))

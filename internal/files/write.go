@@ -1,6 +1,13 @@
-// Package files opens, reads and writes files so that odd ones do no harm: pipes and
-// devices are refused before they are opened, since that may wait for ever, sizes are
-// bounded, and what is written is there as a whole or not at all.
+// Package files decides what hocket opens, replaces and deletes. It never waits to open a file:
+// pipes and devices are refused where files are read. Sizes are bounded. A file that is written
+// appears as a whole or not at all. Two kinds of paths have different rules:
+//
+//   - Paths that the user names (Open, Read, Map, Write) are followed through links, as other
+//     programs do, except to write through a link of another user.
+//   - Paths that hocket chooses (ReadKept, WriteKept, OpenLock), such as those of caches, are never followed
+//     through links, and their folders must be the user's own.
+//
+// Only files that hocket made are deleted: their names, kinds and owners must all be right.
 package files
 
 import (
@@ -12,31 +19,37 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 )
 
-// Write writes path as a whole or not at all: write fills a temporary file
-// beside path, which replaces path once it is on disk. The file gets the
-// permissions that os.Create would give. Where path is a link, what it leads to is
-// written; what is no file, a pipe or a device, is written to as it is. Errors name path.
+// Write writes a path that the user names as a whole or not at all: write fills a temporary file
+// next to path, which replaces path once it is on disk. The file gets the
+// permissions that os.Create would give. Where path is a link of the user's or root's, the file that it
+// leads to is written; a pipe that is being read, or a device, is written to directly. Errors name path.
 func Write(path string, write func(io.Writer) error) error {
 	return writer{sync: true}.write(path, write)
 }
 
-// WriteUnsynced is Write that does not wait for the disk: should the machine
-// go down the file may be cut short. It is for what is checked when it is read,
-// and can be made again.
-func WriteUnsynced(path string, b []byte) error {
-	return writer{}.write(path, func(w io.Writer) error { _, err := w.Write(b); return err })
+// WriteKept is Write for a path that hocket chooses. It makes the folder, and fails if the folder is a
+// link, belongs to another user or can be written by others, or if path is anything but a regular file.
+func WriteKept(path string, write func(io.Writer) error) error {
+	return writer{sync: true, kept: true}.write(path, write)
 }
 
-// writer writes files. before is told of each operation of the file system before it is done,
-// and may have it fail: for tests.
+// WriteUnsynced is WriteKept without waiting for the disk: if the machine
+// goes down, the file may be cut short. It is for files that are checked when they are read,
+// and can be made again.
+func WriteUnsynced(path string, b []byte) error {
+	return writer{kept: true}.write(path, func(w io.Writer) error { _, err := w.Write(b); return err })
+}
+
+// writer writes files. Tests set before: it is called before each operation of the file system with
+// the operation's name, and may make it fail.
 type writer struct {
 	sync   bool
+	kept   bool // the path is hocket's choice: see WriteKept
 	before func(op string) error
 }
 
@@ -52,12 +65,20 @@ func (w writer) do(op string, f func() error) error {
 
 // Check reports why Write could not begin to write a file there. It leaves
 // nothing.
-func Check(path string) error {
-	to, err := follow(path)
+func Check(path string) error { return writer{}.check(path) }
+
+// CheckKept is Check for WriteKept.
+func CheckKept(path string) error { return writer{kept: true}.check(path) }
+
+func (w writer) check(path string) error {
+	to, err := w.destination(path)
 	if err == nil && !to.odd {
 		var f *os.File
-		if f, err = (writer{}).beside(to); err == nil {
-			err = errors.Join(f.Close(), os.Remove(f.Name()))
+		if f, err = w.beside(to); err == nil {
+			err = f.Close()
+			if e := os.Remove(f.Name()); !errors.Is(e, fs.ErrNotExist) { // others may remove it once it is closed
+				err = errors.Join(err, e)
+			}
 		}
 	}
 	if err != nil {
@@ -71,6 +92,27 @@ type destination struct {
 	path string
 	mode fs.FileMode // of the file that is there; 0 for none
 	odd  bool        // no file, and not to be replaced by one
+}
+
+// destination finds which file is to be written for path.
+func (w writer) destination(path string) (destination, error) {
+	if !w.kept {
+		return follow(path)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return destination{}, err
+	}
+	if err := checkKept(path); err != nil {
+		return destination{}, err
+	}
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return destination{path: path}, nil
+	case err != nil:
+		return destination{}, err
+	}
+	return destination{path: path, mode: info.Mode().Perm()}, ours(path, info)
 }
 
 // mostLinks is how many links in a row are followed, as many as Linux does.
@@ -89,6 +131,9 @@ func follow(path string) (destination, error) {
 			return destination{}, errors.New("it is a directory")
 		case info.Mode()&fs.ModeSymlink == 0:
 			return destination{path, info.Mode().Perm(), !info.Mode().IsRegular()}, nil
+		}
+		if !isOwn(info) {
+			return destination{}, errors.New("it is a link of another user, which is not followed: name the file itself")
 		}
 		known, err := os.Stat(path)
 		switch {
@@ -109,8 +154,17 @@ func follow(path string) (destination, error) {
 	return destination{}, errors.New("too many links")
 }
 
-// temporary is what the name of a file that is to take the place of another has behind that.
-const temporary = ".tmp-"
+// temporaryName is the name of a file that is to replace path: path, ".hocket-", 16 hexadecimal digits, ".tmp".
+func temporaryName(path string) string {
+	return fmt.Sprintf("%s.hocket-%016x.tmp", path, rand.Uint64())
+}
+
+// isTemporary reports whether temporaryName makes such names for path.
+func isTemporary(path, name string) bool {
+	digits, ok := strings.CutPrefix(name, path+".hocket-")
+	digits, ended := strings.CutSuffix(digits, ".tmp")
+	return ok && ended && len(digits) == 16 && strings.Trim(digits, "0123456789abcdef") == ""
+}
 
 var errTaken = errors.New("another process took the temporary file for one that nobody writes any more")
 
@@ -120,8 +174,7 @@ func (w writer) beside(d destination) (f *os.File, err error) {
 	w.removeLeft(d.path)
 	for range 3 {
 		err = w.do("create", func() (err error) {
-			name := d.path + temporary + strconv.FormatUint(rand.Uint64(), 36)
-			f, err = os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+			f, err = os.OpenFile(temporaryName(d.path), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 			return err
 		})
 		var at *fs.PathError
@@ -148,7 +201,8 @@ func (w writer) beside(d destination) (f *os.File, err error) {
 	return f, nil
 }
 
-// removeLeft removes what processes that are gone were at work on for path.
+// removeLeft removes the temporary files for path that processes have left which ended before they were done.
+// It leaves every file that hocket cannot have made: see isTemporary and ours.
 func (w writer) removeLeft(path string) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -162,18 +216,19 @@ func (w writer) removeLeft(path string) {
 	defer f.Close()
 	names, _ := f.Readdirnames(-1) // of those that can be read
 	for _, name := range names {
-		if !strings.HasPrefix(name, base+temporary) {
+		if !isTemporary(base, name) {
 			continue
 		}
 		name = filepath.Join(dir, name)
 		if _, busy := unfinished.Load(name); busy {
 			continue
 		}
-		left, _, err := Open(name)
+		left, err := openOwn(name, os.O_RDONLY)
 		if err != nil {
 			continue
 		}
-		if held, _ := lock(left); held {
+		info, err := left.Stat()
+		if held, _ := lock(left); held && err == nil && isMine(info) && IsAt(left, name) {
 			os.Remove(name)
 		}
 		left.Close()
@@ -182,7 +237,7 @@ func (w writer) removeLeft(path string) {
 
 // write writes path; see Write.
 func (w writer) write(path string, write func(io.Writer) error) error {
-	to, err := follow(path)
+	to, err := w.destination(path)
 	if err == nil && to.odd {
 		err = w.fill(to, write)
 	} else if err == nil {
@@ -194,9 +249,12 @@ func (w writer) write(path string, write func(io.Writer) error) error {
 	return nil
 }
 
-// fill writes to what is no file.
+// fill writes to a pipe or a device. A pipe that no process reads is an error: opening it would wait for a reader.
 func (w writer) fill(d destination, write func(io.Writer) error) error {
-	f, err := os.OpenFile(d.path, os.O_WRONLY, 0)
+	f, err := os.OpenFile(d.path, os.O_WRONLY|nonblocking, 0)
+	if errors.Is(err, syscall.ENXIO) {
+		return errors.New("no process reads from it: start the reader first")
+	}
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strconv"
 
+	"hocket.example/hocket/internal/names"
 	"hocket.example/hocket/internal/planner/pack"
 )
 
@@ -94,7 +95,7 @@ func ReadCSV(r io.Reader) (*Instance, error) {
 		}
 		id := strconv.Itoa(len(in.Items))
 		if k, ok := column["id"]; ok {
-			id = row[k]
+			id = names.Quoted(row[k])
 		}
 		in.IDs = append(in.IDs, id)
 		in.Items = append(in.Items, pack.Item{Size: v[2], Begin: int32(v[0]), End: int32(v[1])})

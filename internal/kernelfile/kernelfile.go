@@ -63,7 +63,7 @@ func load(p *ir.Program, dir, name string) *parsed {
 	b, ok := p.Files[name]
 	if !ok {
 		var err error
-		if b, err = files.Read(filepath.Join(dir, filepath.FromSlash(name)), mostBytes); err != nil {
+		if b, err = files.ReadBelow(dir, filepath.FromSlash(name), mostBytes); err != nil {
 			help := "paths begin at the program's directory"
 			if !errors.Is(err, fs.ErrNotExist) {
 				help = ""

@@ -112,6 +112,15 @@ func TestCubin(t *testing.T) {
 	}
 }
 
+// TestManyGlobals: text without a kernel takes time that grows as its length does.
+func TestManyGlobals(t *testing.T) {
+	for _, text := range []string{strings.Repeat("__global__ ", 1<<17), strings.Repeat("__global__ (", 1<<17)} {
+		if k, err := Parse("k.cu", []byte(text+"void k(int a) {}")); err != nil || len(k) > 1 {
+			t.Errorf("%d kernels, %v", len(k), err)
+		}
+	}
+}
+
 // FuzzParse: whatever a file holds is read or refused.
 func FuzzParse(f *testing.F) {
 	f.Add(0, elfFile(machine, map[string][]byte{".text.k": {1}, ".nv.info.k": infoOf(8, 4)}))

@@ -17,8 +17,12 @@ var (
 func source(text string) Kernels {
 	text = comments.ReplaceAllString(text, " ")
 	found := Kernels{}
-	for _, at := range global.FindAllStringIndex(text, -1) {
+	all := global.FindAllStringIndex(text, -1)
+	for i, at := range all {
 		rest := text[at[1]:]
+		if i+1 < len(all) { // so that no text is looked at twice
+			rest = text[at[1]:all[i+1][0]]
+		}
 		for {
 			open := strings.IndexByte(rest, '(')
 			if open < 0 {

@@ -111,7 +111,7 @@ func newAttending(j *job) (*attending, error) {
 	}
 	var args words
 	args.addr(out.Addr, q.Addr, k.Addr, v.Addr)
-	args.float(j.Value)
+	args.float(j.Number(0).Float)
 	args.ints(tq, k.Shape[b], heads, share, dh, truth(j.Causal))
 	for _, o := range []Operand{out, q, k, v} {
 		args.ints(o.Strides[b:]...)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
 
@@ -18,30 +17,27 @@ import (
 // Cache keeps machine code on disk, a file for each key. An entry that is cut
 // short, changed or foreign is as good as none: it is compiled again and
 // replaced. A folder that cannot be written costs compilations, nothing else.
-// Several processes may use one folder; one that other users can write to is not used. A nil
-// Cache keeps nothing.
+// Several processes may use one folder; a folder that other users can write to is not used, since GPUs run
+// what it holds, nor is a link. A nil Cache keeps nothing.
 type Cache struct {
 	dir    string
 	logger *slog.Logger
 	warned sync.Once
 }
 
-// CacheVariable names the environment variable that holds the cache's folder.
-const CacheVariable = "HOCKET_CACHE"
-
 // OpenCache returns the cache in the folder that HOCKET_CACHE names, else in the
 // user's cache folder; nil where there is neither. logger gets one line when the
 // folder cannot be used; nil is the default logger.
 func OpenCache(logger *slog.Logger) *Cache {
-	if dir := os.Getenv(CacheVariable); dir != "" {
-		return CacheIn(dir, logger)
-	}
-	dir, err := os.UserCacheDir()
+	dir, named, err := files.CacheFolder()
 	if err != nil {
 		(&Cache{logger: logger}).warn(err)
 		return nil
 	}
-	return CacheIn(filepath.Join(dir, "hocket", "kernels"), logger)
+	if !named {
+		dir = filepath.Join(dir, "kernels")
+	}
+	return CacheIn(dir, logger)
 }
 
 // CacheIn returns the cache in a folder, which is made when first written to.
@@ -72,10 +68,10 @@ const entryMost = 64 << 20
 func (c *Cache) path(key, ending string) string { return filepath.Join(c.dir, key+ending) }
 
 func (c *Cache) load(key, ending string) ([]byte, bool) {
-	if c == nil || !c.own() {
+	if c == nil {
 		return nil, false
 	}
-	b, err := files.Read(c.path(key, ending), entryMost)
+	b, err := files.ReadKept(c.path(key, ending), entryMost)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			c.warn(err)
@@ -86,25 +82,12 @@ func (c *Cache) load(key, ending string) ([]byte, bool) {
 }
 
 func (c *Cache) store(key, ending string, b []byte) {
-	if c == nil || !c.own() {
+	if c == nil {
 		return
 	}
-	err := os.MkdirAll(c.dir, 0o700)
-	if err == nil {
-		err = files.WriteUnsynced(c.path(key, ending), seal(key, b))
-	}
-	if err != nil {
+	if err := files.WriteUnsynced(c.path(key, ending), seal(key, b)); err != nil {
 		c.warn(err)
 	}
-}
-
-// own reports whether nobody else can put code there, which GPUs would run.
-func (c *Cache) own() bool {
-	err := files.CheckOwn(c.dir)
-	if err != nil {
-		c.warn(err)
-	}
-	return err == nil
 }
 
 func (c *Cache) warn(err error) {
@@ -113,7 +96,7 @@ func (c *Cache) warn(err error) {
 		if l == nil {
 			l = slog.Default()
 		}
-		l.Warn("compiled kernels are not kept on disk", "why", err, "help", fmt.Sprintf("name a writable folder in %s", CacheVariable))
+		l.Warn("compiled kernels are not kept on disk", "why", err, "help", fmt.Sprintf("name a writable folder in %s", files.CacheVariable))
 	})
 }
 

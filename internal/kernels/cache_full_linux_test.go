@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/ir"
 )
 
@@ -50,7 +51,7 @@ func uncached(t *testing.T, dir, why string) {
 			t.Errorf("%s: %d steps, %v", dir, len(steps), err)
 		}
 	}
-	if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, why) || !strings.Contains(s, CacheVariable) {
+	if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, why) || !strings.Contains(s, files.CacheVariable) {
 		t.Errorf("%s: told %q, want one line with %q", dir, s, why)
 	}
 }

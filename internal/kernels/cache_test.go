@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -145,7 +146,7 @@ func TestCacheUnusable(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), CacheVariable) {
+	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), files.CacheVariable) {
 		t.Errorf("%d lines: %s", n, log.String())
 	}
 	// A folder in an entry's place: it can be neither read nor replaced.
@@ -167,11 +168,11 @@ func TestCacheUnusable(t *testing.T) {
 }
 
 func TestCacheFolder(t *testing.T) {
-	t.Setenv(CacheVariable, "/some/where")
+	t.Setenv(files.CacheVariable, "/some/where")
 	if d := OpenCache(nil).Dir(); d != "/some/where" {
 		t.Error(d)
 	}
-	t.Setenv(CacheVariable, "")
+	t.Setenv(files.CacheVariable, "")
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	t.Setenv("HOME", t.TempDir())
 	if d := OpenCache(nil).Dir(); filepath.Base(d) != "kernels" || filepath.Base(filepath.Dir(d)) != "hocket" {

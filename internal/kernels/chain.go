@@ -26,9 +26,10 @@ func ChainName(links []device.Link) string {
 // chaining is a chain under work.
 type chaining struct {
 	*job
-	types  []ir.DType // of links
-	values []uint64   // constants
-	text   strings.Builder
+	types    []ir.DType // of links
+	values   []uint64   // constants
+	functors []string   // the definitions of the operations, each once
+	text     strings.Builder
 }
 
 func chain(j *job) ([]launch, error) {
@@ -70,13 +71,21 @@ func (c *chaining) link(i int, l *device.Link) error {
 		from = dt
 		args = append(args, fmt.Sprintf("Num<%s>::get(%s)", ctype(dt), name))
 	}
-	functor, value, err := c.functor(l, from)
+	f, err := c.functor(l, from)
 	if err != nil {
 		return err
 	}
+	if f.text != "" && !slices.Contains(c.functors, f.text) {
+		c.functors = append(c.functors, f.text)
+	}
+	numbers := []string{"A()"} // an array has one element at least
+	for k := range f.values {
+		numbers = append(numbers[:k], fmt.Sprintf("Const<A>::of(c[%d])", len(c.values)+k))
+	}
+	c.values = append(c.values, f.values...)
 	to := ctype(l.DType)
-	fmt.Fprintf(&c.text, "      %s r%d;\n      {\n        typedef Num<%s>::Acc A;\n        const A x[] = {%s};\n        r%d = %s::finish<%s>(%s::of(x, %s));\n      }\n",
-		to, i, ctype(from), strings.Join(args, ", "), i, functor, to, functor, value)
+	fmt.Fprintf(&c.text, "      %s r%d;\n      {\n        typedef Num<%s>::Acc A;\n        const A x[] = {%s}, n[] = {%s};\n        r%d = %s::finish<%s>(%s::of(x, n));\n      }\n",
+		to, i, ctype(from), strings.Join(args, ", "), strings.Join(numbers, ", "), i, f.name, to, f.name)
 	c.types = append(c.types, l.DType)
 	return nil
 }
@@ -92,39 +101,21 @@ func (c *chaining) operand(i, arg int) (string, ir.DType, error) {
 	return "", 0, fmt.Errorf("there is no operand %d", arg)
 }
 
-// functor is the link's operation in the sources, and its constant.
-func (c *chaining) functor(l *device.Link, from ir.DType) (name, value string, err error) {
-	p, ok := pointwises[l.Op]
+// functor is the link's operation in the sources.
+func (c *chaining) functor(l *device.Link, from ir.DType) (functor, error) {
 	switch {
-	case l.Op == ir.OpCast:
-		p = pointwise{functor: "OpCast", operands: 1}
-		if from == l.DType {
-			p.functor = "OpSame"
-		}
-	case l.Op == ir.OpCopy:
-		p = pointwise{functor: "OpSame", operands: 1}
-	case !ok || p.operands == 0:
-		return "", "", fmt.Errorf("%w: it cannot stand in a chain", device.ErrUnsupported)
+	case (l.Op == ir.OpCast || l.Op == ir.OpCopy) && len(l.Args) != 1:
+		return functor{}, fmt.Errorf("%d operands, 1 is needed", len(l.Args))
+	case l.Op == ir.OpCast && from != l.DType:
+		return functor{name: "OpCast"}, nil
+	case from != l.DType:
+		return functor{}, fmt.Errorf("operands of %s, a result of %s", from, l.DType)
+	case l.Op == ir.OpCast || l.Op == ir.OpCopy:
+		return functor{name: "OpSame"}, nil
+	case len(l.Args) == 0:
+		return functor{}, fmt.Errorf("%w: it cannot stand in a chain", device.ErrUnsupported)
 	}
-	if len(l.Args) != p.operands {
-		return "", "", fmt.Errorf("%d operands, %d are needed", len(l.Args), p.operands)
-	}
-	if from != l.DType && l.Op != ir.OpCast {
-		return "", "", fmt.Errorf("operands of %s, a result of %s", from, l.DType)
-	}
-	if p.noInts && l.DType.IsInt() {
-		return "", "", fmt.Errorf("it has no meaning for %s", l.DType)
-	}
-	if name = p.functor; p.function {
-		name = fmt.Sprintf("%s<%s>", name, fnType(l.DType))
-	}
-	if !p.constant {
-		return name, "A()", nil
-	}
-	one := job{Problem: Problem{Out: Operand{DType: l.DType}, Value: l.Value, Int: l.Int, HasInt: l.HasInt}}
-	bits, err := one.constant()
-	c.values = append(c.values, bits)
-	return name, fmt.Sprintf("Const<A>::of(c[%d])", len(c.values)-1), err
+	return functorOf(l.Op, l.Numbers, len(l.Args), l.DType)
 }
 
 // launches cuts off an odd end of one dimension, as mappings do.
@@ -172,7 +163,7 @@ func (c *chaining) launch(axes []axis, all []Operand, v int64) (launch, error) {
 	hash.Write([]byte(links)) // never fails
 	name := symbol(label[:min(len(label), 80)], ctype(c.Out.DType), fmt.Sprintf("%08x_r%dv%d%s%s", hash.Sum32(), rank, v, denseMark(axes), indexType(total)))
 	return launch{blocks: blocksFor(total), args: args, code: code{
-		files:  []string{"map", "chain"},
+		files: []string{"map", "chain"}, functors: c.functors,
 		own:    fmt.Sprintf("\nstruct Of_%s {\n%s};\n", name, links),
 		symbol: name,
 		args:   fmt.Sprintf("ChainArgs<%d, %d, %d>", n, consts, rank),

@@ -16,11 +16,13 @@ var sources embed.FS
 
 // code is an instance of the templates of a file.
 type code struct {
-	files  []string // without prelude, in order
-	own    string   // what is written for this instance alone, after the files
-	symbol string
-	args   string // the type of the argument: "MapArgs<2, 1>"
-	body   string // the function with its template arguments: "map<OpAdd, …>"
+	files []string // without prelude, in order
+	// functors are the elementwise operations that it uses, defined after the files; each is there once.
+	functors []string
+	own      string // what is written for this instance alone, after the functors
+	symbol   string
+	args     string // the type of the argument: "MapArgs<2, 1>"
+	body     string // the function with its template arguments: "map<OpAdd, …>"
 	// threads is how many a block of a team's kernel has at most; 0 for other kernels.
 	threads int
 	// block is how many threads a block has, 0 for the usual; residents how many blocks a
@@ -33,7 +35,7 @@ type code struct {
 
 // id tells instances apart: what text depends on, but for the files' contents.
 func (c code) id() string {
-	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d\x00%d\x00%v\x00%s", strings.Join(c.files, " "), c.own, c.symbol, c.args, c.body, c.threads, c.block, c.residents, c.settles, c.raw)
+	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d\x00%d\x00%v\x00%s", strings.Join(c.files, " "), strings.Join(c.functors, ""), c.own, c.symbol, c.args, c.body, c.threads, c.block, c.residents, c.settles, c.raw)
 }
 
 // text is the complete source.
@@ -45,6 +47,7 @@ func (c code) text() string {
 	for _, f := range append([]string{"prelude"}, c.files...) {
 		b.WriteString(file(f))
 	}
+	b.WriteString("\n" + strings.Join(c.functors, ""))
 	b.WriteString(c.entry())
 	return b.String()
 }

@@ -39,38 +39,38 @@ func everyCode(t *testing.T, arch string) []code {
 			ins = append(ins, slices.Repeat([]Operand{x(ir.I32, layouts[0], 2)}, 2)...)
 			for _, room := range []int64{6, 1 << 30} {
 				for _, op := range []ir.Op{ir.OpAllGatherV, ir.OpAllToAllV} {
-					add(Problem{Op: op, Axes: []int{0}, Ins: ins, Out: x(dt, layouts[0], room, inner)})
+					add(Problem{Op: op, Attrs: ir.Attrs{Axes: []int{0}}, Ins: ins, Out: x(dt, layouts[0], room, inner)})
 				}
 				for red := ir.Sum; red <= ir.Avg; red++ {
-					add(Problem{Op: ir.OpReduceScatterV, Red: red, Axes: []int{0}, Ins: ins, Out: x(dt, layouts[0], room, inner)})
+					add(Problem{Op: ir.OpReduceScatterV, Red: red, Attrs: ir.Attrs{Axes: []int{0}}, Ins: ins, Out: x(dt, layouts[0], room, inner)})
 				}
 			}
 		}
 		for _, l := range layouts[:2] {
-			for op, p := range pointwises {
-				if !p.noInts || !dt.IsInt() {
-					add(Problem{Op: op, HasInt: true, Out: x(dt, l, 4, 8), Ins: slices.Repeat([]Operand{x(dt, l, 4, 8)}, p.operands)})
+			for op, info := range elementwiseOps() {
+				if !info.Floats || !dt.IsInt() {
+					add(Problem{Op: op, Attrs: ir.Attrs{Numbers: someNumbers}, Out: x(dt, l, 4, 8), Ins: slices.Repeat([]Operand{x(dt, l, 4, 8)}, info.MinArgs)})
 				}
 			}
 			for _, to := range ir.DTypes() {
 				add(Problem{Op: ir.OpCast, Out: x(to, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8)}})
 			}
 			for _, op := range []ir.Op{ir.OpSum, ir.OpMax, ir.OpMin} {
-				add(Problem{Op: op, Axes: []int{1}, Out: x(dt, l, 4), Ins: []Operand{x(dt, l, 4, 8000)}})
-				add(Problem{Op: op, Axes: []int{0}, Out: x(dt, l, 800), Ins: []Operand{x(dt, l, 1000, 800)}})
+				add(Problem{Op: op, Attrs: ir.Attrs{Axes: []int{1}}, Out: x(dt, l, 4), Ins: []Operand{x(dt, l, 4, 8000)}})
+				add(Problem{Op: op, Attrs: ir.Attrs{Axes: []int{0}}, Out: x(dt, l, 800), Ins: []Operand{x(dt, l, 1000, 800)}})
 			}
 			for _, red := range []ir.Red{ir.Sum, ir.Max, ir.Min, ir.Avg} {
 				for _, n := range []int{2, 4, 64} {
 					add(Problem{Op: ir.OpAllReduce, Red: red, Out: x(dt, l, 4, 8), Ins: slices.Repeat([]Operand{x(dt, l, 4, 8)}, n)})
 				}
 			}
-			add(Problem{Op: ir.OpReduceSlots, Axes: []int{0}, Out: x(dt.Accum(), l, 4, 8), Ins: []Operand{x(dt, l, 3, 4, 8), x(dt.Accum(), l, 4, 8)}})
+			add(Problem{Op: ir.OpReduceSlots, Attrs: ir.Attrs{Axes: []int{0}}, Out: x(dt.Accum(), l, 4, 8), Ins: []Operand{x(dt, l, 3, 4, 8), x(dt.Accum(), l, 4, 8)}})
 			add(Problem{Op: ir.OpLinear, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 6), x(dt, l, 8, 6), x(dt, l, 8)}})
-			add(Problem{Op: ir.OpIndexCopy, Axes: []int{1}, Out: x(dt, l, 2, 9, 8), Ins: []Operand{x(dt, l, 2, 3, 8), x(ir.I64, l, 2, 3)}})
+			add(Problem{Op: ir.OpIndexCopy, Attrs: ir.Attrs{Axes: []int{1}}, Out: x(dt, l, 2, 9, 8), Ins: []Operand{x(dt, l, 2, 3, 8), x(ir.I64, l, 2, 3)}})
 			for _, n := range []int64{8, 1 << 17} {
-				add(Problem{Op: ir.OpArgmax, Axes: []int{1}, Out: x(ir.I32, l, 4), Ins: []Operand{x(dt, l, 4, n)}})
+				add(Problem{Op: ir.OpArgmax, Attrs: ir.Attrs{Axes: []int{1}}, Out: x(ir.I32, l, 4), Ins: []Operand{x(dt, l, 4, n)}})
 			}
-			add(Problem{Op: ir.OpEmbedding, Out: x(dt, l, 4, 8), Ins: []Operand{x(ir.I64, l, 4), x(dt, l, 6, 8)}, Rows: 6})
+			add(Problem{Op: ir.OpEmbedding, Out: x(dt, l, 4, 8), Ins: []Operand{x(ir.I64, l, 4), x(dt, l, 6, 8)}, Attrs: ir.Attrs{Rows: 6}})
 		}
 		many := x(dt, layouts[0], 1<<36)
 		add(Problem{Op: ir.OpAdd, Out: many, Ins: []Operand{many, many}})
@@ -85,17 +85,17 @@ func everyCode(t *testing.T, arch string) []code {
 		}
 		for _, l := range layouts[:2] {
 			add(Problem{Op: ir.OpMul, Out: x(ir.BF16, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8), x(ir.BF16, l, 4, 8)}, Links: []device.Link{
-				{Op: ir.OpSilu, Args: []int{0}, DType: dt}, {Op: ir.OpScale, Args: []int{^0}, DType: dt, Value: 2},
+				{Op: ir.OpSilu, Args: []int{0}, DType: dt}, {Op: ir.OpScale, Args: []int{^0}, DType: dt, Numbers: ir.Reals(2)},
 				{Op: ir.OpCast, Args: []int{^1}, DType: ir.BF16}, {Op: ir.OpMul, Args: []int{^2, 1}, DType: ir.BF16}}})
 			for _, n := range []int64{8, 4096} {
-				add(Problem{Op: ir.OpSoftmax, Axes: []int{1}, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n)}})
+				add(Problem{Op: ir.OpSoftmax, Attrs: ir.Attrs{Axes: []int{1}}, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n)}})
 				add(Problem{Op: ir.OpRMSNorm, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n), x(dt, l, n)}})
 				add(Problem{Op: ir.OpLayerNorm, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n), x(dt, l, n), x(dt, l, n)}})
 			}
 		}
 		for _, dh := range []int64{8, 128} {
 			q := x(dt, layouts[0], 4, 2, dh)
-			add(Problem{Op: ir.OpRope, Rope: ir.Rope{Theta: 1e4}, Out: q, Ins: []Operand{q, x(ir.I32, layouts[0], 4)}})
+			add(Problem{Op: ir.OpRope, Attrs: ir.Attrs{Numbers: ir.Rope{Theta: 1e4}.Numbers()}, Out: q, Ins: []Operand{q, x(ir.I32, layouts[0], 4)}})
 		}
 		for _, dh := range []int64{8, 900} {
 			q := x(dt, layouts[1], 4, 2, dh)
@@ -188,6 +188,12 @@ func together(codes []code) string {
 			if !done[f] {
 				done[f] = true
 				s.WriteString(file(f))
+			}
+		}
+		for _, f := range c.functors {
+			if !done[f] {
+				done[f] = true
+				entries.WriteString(f)
 			}
 		}
 		entries.WriteString(c.entry())

@@ -100,7 +100,7 @@ func moved(out, in Operand) ([]launch, error) {
 		return []launch{l}, err
 	}
 	raw := rawType(out.DType)
-	m := mapping{label: "copy", functor: "OpSame", to: raw, from: raw}
+	m := mapping{label: "copy", functor: functor{name: "OpSame"}, to: raw, from: raw}
 	return m.launches(out, []Operand{in})
 }
 

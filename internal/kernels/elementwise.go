@@ -3,62 +3,83 @@ package kernels
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/internal/pointwise"
 	"hocket.example/hocket/ir"
 )
 
-// pointwise is an elementwise operation in the sources.
-type pointwise struct {
-	functor  string
-	operands int
-	function bool // a function template of the type it is computed in
-	noInts   bool
-	constant bool
+// functor is an elementwise operation in the sources.
+type functor struct {
+	name   string
+	text   string   // its definition; empty for those of the files
+	values []uint64 // its constants
 }
 
-var pointwises = map[ir.Op]pointwise{
-	ir.OpAdd:   {functor: "OpAdd", operands: 2},
-	ir.OpSub:   {functor: "OpSub", operands: 2},
-	ir.OpMul:   {functor: "OpMul", operands: 2},
-	ir.OpDiv:   {functor: "OpDiv", operands: 2, noInts: true},
-	ir.OpNeg:   {functor: "OpNeg", operands: 1},
-	ir.OpScale: {functor: "OpScale", operands: 1, constant: true},
-	ir.OpRelu:  {functor: "OpRelu", operands: 1},
-	ir.OpGelu:  {functor: "OpGelu", operands: 1, function: true, noInts: true},
-	ir.OpSilu:  {functor: "OpSilu", operands: 1, function: true, noInts: true},
-	ir.OpExp:   {functor: "OpExp", operands: 1, function: true, noInts: true},
-	ir.OpRsqrt: {functor: "OpRsqrt", operands: 1, function: true, noInts: true},
-	ir.OpFill:  {functor: "OpFill", constant: true},
+// functorOf writes op as a functor that computes elements of type dt.
+func functorOf(op ir.Op, numbers []ir.Number, operands int, dt ir.DType) (functor, error) {
+	row, ok := pointwise.Of(op)
+	info := op.Info()
+	switch {
+	case !ok:
+		return functor{}, fmt.Errorf("%w: %s is not elementwise", device.ErrUnsupported, op)
+	case operands != info.MinArgs:
+		return functor{}, fmt.Errorf("%d operands, %d are needed", operands, info.MinArgs)
+	case info.Floats && dt.IsInt():
+		return functor{}, fmt.Errorf("it has no meaning for %s", dt)
+	}
+	f := functor{name: "Op_" + op.String()}
+	of, result := "A", row.CUDA
+	if row.Function {
+		of, result = fnType(dt), "(A)("+row.CUDA+")"
+		f.name += "_" + of
+	}
+	var names strings.Builder
+	for i := range operands {
+		fmt.Fprintf(&names, "const M %c = (M)x[%d]; ", 'a'+i, i)
+	}
+	for i, spec := range info.Numbers() {
+		if i >= len(numbers) {
+			return functor{}, fmt.Errorf("%s= is missing", spec.Name)
+		}
+		bits, err := constant(numbers[i], dt)
+		if err != nil {
+			return functor{}, err
+		}
+		f.values = append(f.values, bits)
+		fmt.Fprintf(&names, "const M %s = (M)c[%d]; ", spec.Name, i)
+	}
+	f.text = fmt.Sprintf("struct %s : Finish { template <class A> DEV A of(const A* x, const A* c) { typedef %s M; %sreturn %s; } };\n",
+		f.name, of, names.String(), result)
+	return f, nil
+}
+
+// constant is a number as the 64 bits that sources take: an int64 for integers, else the bits of a float64 that
+// the accumulator holds.
+func constant(n ir.Number, dt ir.DType) (uint64, error) {
+	v, ok := n.For(dt)
+	if !ok {
+		return 0, fmt.Errorf("%v is no %s", n.Float, dt)
+	}
+	if dt.IsInt() {
+		return uint64(v.Int), nil
+	}
+	return math.Float64bits(v.Float), nil
 }
 
 func elementwise(j *job) ([]launch, error) {
-	p := pointwises[j.Op]
-	if err := j.count(p.operands, p.operands); err != nil {
-		return nil, err
-	}
 	if err := j.alike(); err != nil {
 		return nil, err
 	}
-	if p.noInts {
-		if err := j.floats(); err != nil {
-			return nil, err
-		}
+	f, err := functorOf(j.Op, j.Attrs.Numbers, len(j.Ins), j.Out.DType)
+	if err != nil {
+		return nil, err
 	}
-	functor := p.functor
-	if p.function {
-		functor = fmt.Sprintf("%s<%s>", functor, fnType(j.Out.DType))
-	}
-	var value uint64
-	if p.constant {
-		var err error
-		if value, err = j.constant(); err != nil {
-			return nil, err
-		}
-	}
-	m := mapping{label: j.Op.String(), functor: functor, to: ctype(j.Out.DType), from: ctype(j.Out.DType), value: value}
+	m := mapping{label: j.Op.String(), functor: f, to: ctype(j.Out.DType), from: ctype(j.Out.DType)}
 	return m.launches(j.Out, j.Ins)
 }
 
@@ -70,17 +91,16 @@ func cast(j *job) ([]launch, error) {
 	if from == to {
 		return moved(j.Out, j.Ins[0])
 	}
-	m := mapping{label: "cast", functor: "OpCast", to: ctype(to), from: ctype(from)}
+	m := mapping{label: "cast", functor: functor{name: "OpCast"}, to: ctype(to), from: ctype(from)}
 	return m.launches(j.Out, j.Ins)
 }
 
 // mapping is an instance of the template map.
 type mapping struct {
 	label    string // for the symbol
-	functor  string
+	functor  functor
 	to, from string // element types in sources
 	first    string // that of the first operand; empty: from
-	value    uint64
 }
 
 func (m mapping) launches(out Operand, ins []Operand) ([]launch, error) {
@@ -145,6 +165,9 @@ func pieces(axes []axis, v int64) ([]axis, int64) {
 	return axes, total
 }
 
+// constants is how many constants a map has room for: CONSTANTS in map.cuh.
+const constants = 2
+
 func (m mapping) launch(axes []axis, all []Operand, v int64) (launch, error) {
 	axes, err := padded(axes, len(all))
 	if err != nil {
@@ -160,7 +183,13 @@ func (m mapping) launch(axes []axis, all []Operand, v int64) (launch, error) {
 	if n == 0 {
 		args.addr(0)
 	}
-	args.bits(m.value)
+	for i := range constants {
+		if i < len(m.functor.values) {
+			args.bits(m.functor.values[i])
+		} else {
+			args.bits(0)
+		}
+	}
 	args.ints(total)
 	args.ints(extents(axes)...)
 	for o := range max(2, len(all)) {
@@ -177,7 +206,10 @@ func (m mapping) launch(axes []axis, all []Operand, v int64) (launch, error) {
 		files:  []string{"map"},
 		symbol: symbol(m.label, m.first+m.from, m.to, fmt.Sprintf("r%dv%d%s%s", rank, v, denseMark(axes), index)),
 		args:   fmt.Sprintf("MapArgs<%d, %d>", n, rank),
-		body:   fmt.Sprintf("map<%s, %s, %s, %s, %d, %d, %d, %t, %s>", m.functor, m.to, cmp.Or(m.first, m.from), m.from, n, rank, v, dense(axes), index),
+		body:   fmt.Sprintf("map<%s, %s, %s, %s, %d, %d, %d, %t, %s>", m.functor.name, m.to, cmp.Or(m.first, m.from), m.from, n, rank, v, dense(axes), index),
+	}
+	if m.functor.text != "" {
+		c.functors = []string{m.functor.text}
 	}
 	return launch{code: c, blocks: blocksFor(total), args: args}, nil
 }

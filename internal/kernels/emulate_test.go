@@ -116,6 +116,12 @@ func (b *bench) program() (string, map[string]uint64) {
 			files[f] = true
 			meets = meets || strings.Contains(file(f), "__syncthreads")
 		}
+		for _, f := range c.functors {
+			if !files[f] {
+				s.WriteString(f)
+			}
+			files[f] = true
+		}
 		s.WriteString(c.entry())
 		index[c.symbol] = uint64(len(index))
 		fmt.Fprintf(&table, "{[](const u64* w) { %s(*(const %s*)w); }, %v, %d},\n", c.symbol, c.args, meets, c.size())

@@ -60,7 +60,7 @@ func slots(j *job) ([]launch, error) {
 		ins = append(ins, x.without(d, i))
 	}
 	if len(ins) == 0 {
-		return elementwise(&job{Problem: Problem{Op: ir.OpFill, Out: j.Out, HasInt: true}})
+		return elementwise(&job{Problem: Problem{Op: ir.OpFill, Out: j.Out, Attrs: ir.Attrs{Numbers: []ir.Number{ir.Whole(0)}}}})
 	}
 	return joining{j: j, red: ir.Sum, out: j.Out, ins: ins}.launches()
 }
@@ -144,16 +144,18 @@ func (f joining) mapping() mapping {
 	m.label = fmt.Sprintf("join_%s%d", red, n)
 	switch red {
 	case ir.Max:
-		m.functor = fmt.Sprintf("OpFold<FoldMax, %d>", n)
+		m.functor.name = fmt.Sprintf("OpFold<FoldMax, %d>", n)
 	case ir.Min:
-		m.functor = fmt.Sprintf("OpFold<FoldMin, %d>", n)
+		m.functor.name = fmt.Sprintf("OpFold<FoldMin, %d>", n)
 	case ir.Avg:
-		m.functor = fmt.Sprintf("OpAvg<%d>", n)
-		if m.value = math.Float64bits(float64(f.count)); f.out.DType.IsInt() {
-			m.value = uint64(f.count)
+		m.functor.name = fmt.Sprintf("OpAvg<%d>", n)
+		count := math.Float64bits(float64(f.count))
+		if f.out.DType.IsInt() {
+			count = uint64(f.count)
 		}
+		m.functor.values = []uint64{count}
 	default:
-		m.functor = fmt.Sprintf("OpFold<FoldSum, %d>", n)
+		m.functor.name = fmt.Sprintf("OpFold<FoldSum, %d>", n)
 	}
 	return m
 }

@@ -164,8 +164,8 @@ func rope(j *job) ([]launch, error) {
 	if in.DType != out.DType || n < 3 || !slices.Equal(in.Shape, out.Shape) || out.Shape[n-1]%2 != 0 {
 		return nil, fmt.Errorf("%s%v into %s%v", in.DType, in.Shape, out.DType, out.Shape)
 	}
-	if !(j.Rope.Theta > 0) {
-		return nil, fmt.Errorf("a base of %v", j.Rope.Theta)
+	if !(j.Rope().Theta > 0) {
+		return nil, fmt.Errorf("a base of %v", j.Rope().Theta)
 	}
 	if err := j.leads(1, out.Shape[:n-2]); err != nil {
 		return nil, err
@@ -193,7 +193,7 @@ func rope(j *job) ([]launch, error) {
 	for o := range 3 {
 		args.ints(column(lead, o)...)
 	}
-	for _, f := range j.Rope.Frequencies(dh) {
+	for _, f := range j.Rope().Frequencies(dh) {
 		args.float(f)
 	}
 	v := j.pairs(lead)

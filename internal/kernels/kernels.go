@@ -14,10 +14,10 @@ package kernels
 
 import (
 	"fmt"
-	"math"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/internal/pointwise"
 	"hocket.example/hocket/ir"
 )
 
@@ -35,27 +35,17 @@ type Target struct {
 
 // Problem is a device.Kernel whose operands have addresses.
 type Problem struct {
-	Op     ir.Op
-	Red    ir.Red        // where set, the reduction of all Ins elementwise, in their order
-	Links  []device.Link // where set, a chain of elementwise operations
-	Ins    []Operand
-	Out    Operand
-	Axes   []int // sum, max, min, mean; concat, softmax and reduce_slots: one axis
-	Value  float64
-	Int    int64
-	HasInt bool
-	TA, TB bool // matmul reads the operand transposed
-	// Causal: a query sees no later keys. Value is then what scores are
-	// multiplied by; for norms it is eps.
-	Causal bool
+	Op    ir.Op
+	Red   ir.Red        // where set, the reduction of all Ins elementwise, in their order
+	Links []device.Link // where set, a chain of elementwise operations
+	Ins   []Operand
+	Out   Operand
+	ir.Attrs
 	// Fixed has attention compute each query with bits that depend on what it sees alone: not on how many queries,
 	// sequences and unused keys there are.
 	Fixed bool
 	// Skinny, where set, asks for the kernel of linears of few rows, and for no other.
 	Skinny *Skinny
-	// First, Rows: embedding's table holds the rows from First on of Rows.
-	First, Rows int64
-	Rope        ir.Rope
 	// Member, of an uneven collective, is whose result this is.
 	Member int
 	// Blocks, where not 0, is how many a copy between operands without gaps takes, at
@@ -178,12 +168,9 @@ type job struct {
 // behind its variables.
 func (j *job) lends(bytes int64) bool { return j.block == 0 || bytes+1<<10 <= int64(j.block) }
 
-// planners make the launches of operations.
+// planners make the launches of operations, except of those that package pointwise has.
 var planners = map[ir.Op]func(*job) ([]launch, error){
-	ir.OpAdd: elementwise, ir.OpSub: elementwise, ir.OpMul: elementwise, ir.OpDiv: elementwise, ir.OpNeg: elementwise,
-	ir.OpScale: elementwise, ir.OpRelu: elementwise, ir.OpGelu: elementwise, ir.OpSilu: elementwise, ir.OpExp: elementwise,
-	ir.OpRsqrt: elementwise, ir.OpFill: elementwise, ir.OpCast: cast,
-	ir.OpCopy: copies, ir.OpChunk: copies, ir.OpSlice: copies, ir.OpSelect: copies, ir.OpTranspose: copies,
+	ir.OpCast: cast, ir.OpCopy: copies, ir.OpChunk: copies, ir.OpSlice: copies, ir.OpSelect: copies, ir.OpTranspose: copies,
 	ir.OpReshape: copies, ir.OpClaim: copies, ir.OpExpand: copies, ir.OpConcat: concat,
 	ir.OpSum: axesOf, ir.OpMax: axesOf, ir.OpMin: axesOf, ir.OpMean: axesOf, ir.OpReduceSlots: slots,
 	ir.OpLinear: linear, ir.OpMatmul: matmul,
@@ -197,6 +184,9 @@ func plan(j *job) ([]launch, error) {
 		return nil, err
 	}
 	do := planners[j.Op]
+	if _, is := pointwise.Of(j.Op); is {
+		do = elementwise
+	}
 	switch {
 	case j.Skinny != nil:
 		do = skinny
@@ -306,29 +296,4 @@ func (j *job) floats() error {
 		return fmt.Errorf("it has no meaning for %s", j.Out.DType)
 	}
 	return nil
-}
-
-// constant is the op's constant as the 64 bits that sources take: an int64 for
-// integers, else the bits of a float64 that the accumulator holds.
-func (j *job) constant() (uint64, error) {
-	v, i := j.Value, j.Int
-	switch j.Out.DType.Accum() {
-	case ir.I64:
-		if !j.HasInt {
-			if v != math.Trunc(v) || math.Abs(v) > 1<<53 {
-				return 0, fmt.Errorf("%v is no %s", v, j.Out.DType)
-			}
-			i = int64(v)
-		}
-		return uint64(i), nil
-	case ir.F32:
-		if j.HasInt {
-			return math.Float64bits(float64(float32(i))), nil
-		}
-		return math.Float64bits(float64(float32(v))), nil
-	}
-	if j.HasInt {
-		v = float64(i)
-	}
-	return math.Float64bits(v), nil
 }

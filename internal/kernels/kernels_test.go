@@ -3,6 +3,7 @@ package kernels
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/longtest"
+	"hocket.example/hocket/internal/pointwise"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -25,12 +27,26 @@ func types() []ir.DType {
 
 var someShapes = [][]int64{{}, {1}, {7}, {64}, {3, 16}, {5, 1, 3}, {0, 4}, {2, 3, 4, 8}, {4099}}
 
+// someNumbers are enough for the numeric attributes of every elementwise operation.
+var someNumbers = []ir.Number{ir.Whole(-3), ir.Whole(5)}
+
+// elementwiseOps yields the operations of package pointwise.
+func elementwiseOps() iter.Seq2[ir.Op, *ir.OpInfo] {
+	return func(yield func(ir.Op, *ir.OpInfo) bool) {
+		for _, op := range ir.Ops() {
+			if _, is := pointwise.Of(op); is && !yield(op, op.Info()) {
+				return
+			}
+		}
+	}
+}
+
 func TestElementwise(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
 	for _, dt := range types() {
-		for op, p := range pointwises {
-			if p.noInts && dt.IsInt() {
+		for op, info := range elementwiseOps() {
+			if info.Floats && dt.IsInt() {
 				continue
 			}
 			for i, shape := range someShapes {
@@ -39,7 +55,7 @@ func TestElementwise(t *testing.T) {
 						continue
 					}
 					var ins []values
-					for k := range p.operands {
+					for k := range info.MinArgs {
 						v := noise(dt, shape...)
 						if k == 1 {
 							slices.Reverse(v.vals)
@@ -52,10 +68,10 @@ func TestElementwise(t *testing.T) {
 						ins = append(ins, v)
 					}
 					slack := 0.0
-					if p.function {
+					if row, _ := pointwise.Of(op); row.Function {
 						slack = 1
 					}
-					r.compare(device.Kernel{Op: op, Value: -3, Int: -3, HasInt: true}, l, slack, dt, shape, ins...)
+					r.compare(device.Kernel{Op: op, Attrs: ir.Attrs{Numbers: someNumbers}}, l, slack, dt, shape, ins...)
 				}
 			}
 		}
@@ -214,7 +230,7 @@ func TestAxes(t *testing.T) {
 					if terms > 1<<18 && l.name != "dense" {
 						continue
 					}
-					r.compare(device.Kernel{Op: op, Axes: c.axes}, l, slack, dt, shape, in)
+					r.compare(device.Kernel{Op: op, Attrs: ir.Attrs{Axes: c.axes}}, l, slack, dt, shape, in)
 				}
 			}
 		}
@@ -283,7 +299,7 @@ func TestSlots(t *testing.T) {
 			for _, slots := range []int64{0, 1, 3, 66} {
 				for _, l := range layouts {
 					x, acc := noise(dt, 4, slots, 8), noise(to, 4, 8)
-					k := device.Kernel{Op: ir.OpReduceSlots, Axes: []int{1}}
+					k := device.Kernel{Op: ir.OpReduceSlots, Attrs: ir.Attrs{Axes: []int{1}}}
 					r.compare(k, l, 0, to, acc.shape, x)
 					r.compare(k, l, 0, to, acc.shape, x, acc)
 				}
@@ -317,7 +333,7 @@ func TestProducts(t *testing.T) {
 				b[2], b[3] = b[3], b[2]
 			}
 			for _, l := range layouts {
-				r.compare(device.Kernel{Op: ir.OpMatmul, TA: ta, TB: tb}, l, 8, dt, []int64{2, 3, 9, 5}, noise(dt, a...), noise(dt, b...))
+				r.compare(device.Kernel{Op: ir.OpMatmul, Attrs: ir.Attrs{TA: ta, TB: tb}}, l, 8, dt, []int64{2, 3, 9, 5}, noise(dt, a...), noise(dt, b...))
 			}
 		}
 	}
@@ -337,11 +353,11 @@ func TestRows(t *testing.T) {
 			for _, l := range layouts {
 				for axis := range shape {
 					if shape[axis] > 0 && (axis == len(shape)-1 || last(shape) < 100) {
-						r.compare(device.Kernel{Op: ir.OpSoftmax, Axes: []int{axis}}, l, 2, dt, shape, x)
+						r.compare(device.Kernel{Op: ir.OpSoftmax, Attrs: ir.Attrs{Axes: []int{axis}}}, l, 2, dt, shape, x)
 					}
 				}
-				r.compare(device.Kernel{Op: ir.OpRMSNorm, Value: 1e-6}, l, 4, dt, shape, x, noise(dt, d))
-				r.compare(device.Kernel{Op: ir.OpLayerNorm, Value: 1e-5}, l, 8, dt, shape, x, noise(dt, d), noise(dt, d))
+				r.compare(device.Kernel{Op: ir.OpRMSNorm, Attrs: ir.Attrs{Numbers: ir.Reals(1e-6)}}, l, 4, dt, shape, x, noise(dt, d))
+				r.compare(device.Kernel{Op: ir.OpLayerNorm, Attrs: ir.Attrs{Numbers: ir.Reals(1e-5)}}, l, 8, dt, shape, x, noise(dt, d), noise(dt, d))
 			}
 		}
 	}
@@ -361,7 +377,7 @@ func TestAttention(t *testing.T) {
 			k, v := noise(dt, kv...), noise(dt, kv...)
 			slices.Reverse(v.vals)
 			for _, causal := range []bool{false, true} {
-				kernel := device.Kernel{Op: ir.OpAttention, Value: 1 / math.Sqrt(float64(c.dh)), Causal: causal}
+				kernel := device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(1 / math.Sqrt(float64(c.dh))), Causal: causal}}
 				r.compare(kernel, layouts[i], 16, dt, q.shape, q, k, v)
 			}
 		}
@@ -394,7 +410,7 @@ func TestFlash(t *testing.T) {
 				if !longtest.On() && causal != ((i+j)%2 == 0) {
 					continue
 				}
-				kernel := device.Kernel{Op: ir.OpAttention, Value: c.scale, Causal: causal}
+				kernel := device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(c.scale), Causal: causal}}
 				r.compare(kernel, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
 			}
 		}
@@ -422,7 +438,7 @@ func TestFlashSplit(t *testing.T) {
 				if !longtest.On() && causal != ((i+kib)%2 == 0) {
 					continue
 				}
-				r.compare(device.Kernel{Op: ir.OpAttention, Value: 0.2, Causal: causal}, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
+				r.compare(device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.2), Causal: causal}}, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
 			}
 		}
 		for _, l := range r.launches {
@@ -461,7 +477,7 @@ func TestFlashTakes(t *testing.T) {
 		if what == "no keys" {
 			keys.Shape = []int64{0, 2, 64}
 		}
-		l, err := plan(&job{Problem: Problem{Op: ir.OpAttention, Ins: []Operand{c.x, keys, keys}, Out: c.x, Value: 1}, arch: c.arch})
+		l, err := plan(&job{Problem: Problem{Op: ir.OpAttention, Ins: []Operand{c.x, keys, keys}, Out: c.x, Attrs: ir.Attrs{Numbers: ir.Reals(1)}}, arch: c.arch})
 		if err != nil || len(l) != 1 || strings.HasPrefix(l[0].code.symbol, "hocket_flash") != c.want {
 			t.Errorf("%s: %v, %v", what, l, err)
 		}
@@ -496,7 +512,7 @@ func TestFlashHopper(t *testing.T) {
 		q, k, v := noise(dt, c.tq, c.hq, c.dh), noise(dt, c.tk, c.hv, c.dh), noise(dt, c.tk, c.hv, c.dh)
 		slices.Reverse(v.vals)
 		for _, causal := range []bool{false, true} {
-			r.compare(device.Kernel{Op: ir.OpAttention, Value: c.scale, Causal: causal}, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
+			r.compare(device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(c.scale), Causal: causal}}, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
 		}
 	}
 	for _, l := range r.launches {
@@ -536,13 +552,13 @@ func TestFlashHopperParts(t *testing.T) {
 		slices.Reverse(v.vals)
 		for _, causal := range []bool{false, true} {
 			if longtest.On() || causal == (i%2 == 0) {
-				kernel := device.Kernel{Op: ir.OpAttention, Value: c.scale, Causal: causal}
+				kernel := device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(c.scale), Causal: causal}}
 				r.compare(kernel, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
 			}
 		}
 	}
 	q, kv := noise(ir.BF16, 2, 130, 2, 64), noise(ir.BF16, 2, 520, 2, 64)
-	r.compare(device.Kernel{Op: ir.OpAttention, Value: 0.2, Causal: true}, layouts[2], 0.5, ir.BF16, q.shape, q, kv, kv)
+	r.compare(device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.2), Causal: true}}, layouts[2], 0.5, ir.BF16, q.shape, q, kv, kv)
 	for _, l := range r.launches {
 		if !strings.HasPrefix(l.code.symbol, "hocket_flashHopper") || !strings.HasSuffix(l.code.symbol, "Part") {
 			t.Errorf("%s is not of parts by Hopper's tensor cores", l.code.symbol)
@@ -561,7 +577,7 @@ func TestHopperIsHopper(t *testing.T) {
 	}{{"sm_90a", 64, "flashHopper"}, {"sm_90a", 128, "flashHopper"}, {"sm_90a", 96, "flash"}, {"sm_80", 128, "flash"}, {"sm_100a", 128, "flash"}, {"sm_120a", 64, "flash"}, {"sm_75", 64, "attention"}} {
 		shape := []int64{2048, 8, c.dh}
 		x := Operand{Addr: 256, DType: ir.BF16, Shape: shape, Strides: rowMajor(shape)}
-		l, err := plan(&job{Problem: Problem{Op: ir.OpAttention, Ins: []Operand{x, x, x}, Out: x, Value: 1}, arch: c.arch})
+		l, err := plan(&job{Problem: Problem{Op: ir.OpAttention, Ins: []Operand{x, x, x}, Out: x, Attrs: ir.Attrs{Numbers: ir.Reals(1)}}, arch: c.arch})
 		if err != nil || len(l) != 1 || !strings.HasPrefix(l[0].code.symbol, "hocket_"+c.want+"_") || (l[0].shared > 0) != (c.want == "flashHopper") {
 			t.Errorf("%s, %d: %v, %v", c.arch, c.dh, l, err)
 		}
@@ -582,7 +598,7 @@ func TestHopperShares(t *testing.T) {
 	} {
 		x := func(dt ir.DType, shape ...int64) Operand { return Operand{256, dt, shape, rowMajor(shape)} }
 		q, k := x(ir.BF16, c.tq, c.hq, 128), x(ir.BF16, c.tk, c.hv, 128)
-		p := Problem{Op: ir.OpAttention, Ins: []Operand{q, k, k}, Out: q, Value: 1, Fixed: c.fixed}
+		p := Problem{Op: ir.OpAttention, Ins: []Operand{q, k, k}, Out: q, Attrs: ir.Attrs{Numbers: ir.Reals(1)}, Fixed: c.fixed}
 		if c.given {
 			p.Ins = append(p.Ins, x(ir.I32))
 		}
@@ -627,7 +643,7 @@ func TestFlashFinds(t *testing.T) {
 			dh := int64(dh)
 			ops := []Operand{b.put(dt, layouts[0], q, tq, heads, dh), b.put(dt, layouts[2], k, tk, 1, dh), b.put(dt, layouts[0], v, tk, 1, dh)}
 			out := b.room(dt, layouts[2], tq, heads, dh)
-			b.add("attention", Problem{Op: ir.OpAttention, Ins: ops, Out: out, Value: 1, Causal: causal}, func() {
+			b.add("attention", Problem{Op: ir.OpAttention, Ins: ops, Out: out, Attrs: ir.Attrs{Numbers: ir.Reals(1), Causal: causal}}, func() {
 				same(t, fmt.Sprintf("%s, causal %t", dt, causal), b.vals(out), want, 0)
 			})
 		}
@@ -662,16 +678,16 @@ func flashHidden(r *trial, cases ...struct{ tq, tk, dh int64 }) {
 				dt := []ir.DType{ir.F16, ir.BF16}[i]
 				q, k, v := noise(dt, c.tq, heads, c.dh), noise(dt, c.tk, 1, c.dh), noise(dt, c.tk, 1, c.dh)
 				v.vals[at*c.dh+5] = odd
-				r.compare(device.Kernel{Op: ir.OpAttention, Value: 0.2, Causal: true}, layouts[0], 0.5, dt, q.shape, q, k, v)
+				r.compare(device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.2), Causal: true}}, layouts[0], 0.5, dt, q.shape, q, k, v)
 				v.vals[at*c.dh+5], k.vals[at*c.dh+7] = 1, odd
-				r.compare(device.Kernel{Op: ir.OpAttention, Value: 0.2, Causal: true}, layouts[0], 0.5, dt, q.shape, q, k, v)
+				r.compare(device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.2), Causal: true}}, layouts[0], 0.5, dt, q.shape, q, k, v)
 			}
 		}
 	}
 	// A value that all see; and a whole tile of keys that nobody's weight is for.
 	q, k, v := noise(ir.BF16, 3, heads, 64), noise(ir.BF16, 200, 1, 64), noise(ir.BF16, 200, 1, 64)
 	v.vals[9] = math.Inf(1)
-	r.compare(device.Kernel{Op: ir.OpAttention, Value: 0.2}, layouts[0], 0.5, ir.BF16, q.shape, q, k, v)
+	r.compare(device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.2)}}, layouts[0], 0.5, ir.BF16, q.shape, q, k, v)
 	v.vals[9] = 0
 	for i := range q.vals {
 		q.vals[i] = 1
@@ -683,7 +699,7 @@ func flashHidden(r *trial, cases ...struct{ tq, tk, dh int64 }) {
 		}
 	}
 	for _, causal := range []bool{false, true} {
-		r.compare(device.Kernel{Op: ir.OpAttention, Value: 0.2, Causal: causal}, layouts[0], 0.5, ir.BF16, q.shape, q, k, v)
+		r.compare(device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.2), Causal: causal}}, layouts[0], 0.5, ir.BF16, q.shape, q, k, v)
 	}
 	r.run()
 }
@@ -695,9 +711,9 @@ func TestEmbeddingAndConcat(t *testing.T) {
 			table := noise(dt, 5, 300)
 			for _, id := range []ir.DType{ir.I32, ir.I64} {
 				ids := values{id, []int64{2, 3}, []float64{4, 0, 9, 2, 11, 6}}
-				r.compare(device.Kernel{Op: ir.OpEmbedding, First: 2, Rows: 12}, l, 0, dt, []int64{2, 3, 300}, ids, table)
+				r.compare(device.Kernel{Op: ir.OpEmbedding, Attrs: ir.Attrs{First: 2, Rows: 12}}, l, 0, dt, []int64{2, 3, 300}, ids, table)
 			}
-			r.compare(device.Kernel{Op: ir.OpConcat, Axes: []int{1}}, l, 0, dt, []int64{4, 6, 3}, noise(dt, 4, 1, 3), noise(dt, 4, 0, 3), noise(dt, 4, 5, 3))
+			r.compare(device.Kernel{Op: ir.OpConcat, Attrs: ir.Attrs{Axes: []int{1}}}, l, 0, dt, []int64{4, 6, 3}, noise(dt, 4, 1, 3), noise(dt, 4, 0, 3), noise(dt, 4, 5, 3))
 		}
 	}
 	r.run()
@@ -711,7 +727,7 @@ func TestEmbeddingFault(t *testing.T) {
 	word, bell := b.alloc(FaultBytes), b.alloc(8)
 	clear(b.mem[word-memoryAt:])
 	binary.LittleEndian.PutUint64(b.mem[word-memoryAt+FaultBell:], uint64(bell))
-	b.add("embedding", Problem{Op: ir.OpEmbedding, Ins: []Operand{ids, table}, Out: out, Rows: 2, Fault: word, Tag: 77}, func() {
+	b.add("embedding", Problem{Op: ir.OpEmbedding, Ins: []Operand{ids, table}, Out: out, Attrs: ir.Attrs{Rows: 2}, Fault: word, Tag: 77}, func() {
 		same(t, "rows", b.vals(out), []float64{3, 4, 0, 0, 0, 0}, 0)
 		f, ok := ReadFault(b.mem[word-memoryAt:])
 		if want := (Fault{FaultRange, 77, [3]int64{7, 2, 1}}); !ok || f != want {

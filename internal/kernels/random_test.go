@@ -68,7 +68,7 @@ func TestRandom(t *testing.T) {
 				kept = append(kept, n)
 			}
 			slack := 1 + terms*unit(dt.Accum())/max(unit(dt), 0x1p-60)
-			r.compare(device.Kernel{Op: ir.OpSum, Axes: axes}, l, slack, dt, kept, x)
+			r.compare(device.Kernel{Op: ir.OpSum, Attrs: ir.Attrs{Axes: axes}}, l, slack, dt, kept, x)
 		}
 	}
 	r.run()

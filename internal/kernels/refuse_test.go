@@ -34,11 +34,11 @@ func TestRefused(t *testing.T) {
 		"without gaps":       {Op: ir.OpCopy, Ins: ops(f), Out: Operand{Addr: 1 << 16, DType: ir.F32, Shape: []int64{2, 3}, Strides: []int64{4, 1}}, Blocks: 1},
 		"from f32[7]":        {Op: ir.OpReshape, Ins: ops(op(ir.F32, 7)), Out: f},
 		"shape [7]":          {Op: ir.OpCast, Ins: ops(op(ir.I32, 7)), Out: f},
-		"axes [2]":           {Op: ir.OpSum, Ins: ops(f), Out: op(ir.F32, 2), Axes: []int{2}},
-		"axes [-1]":          {Op: ir.OpSum, Ins: ops(f), Out: op(ir.F32, 2), Axes: []int{-1}},
-		"axes [1 1]":         {Op: ir.OpSum, Ins: ops(f), Out: op(ir.F32, 2), Axes: []int{1, 1}},
-		"without axes [0]":   {Op: ir.OpSum, Ins: ops(f), Out: op(ir.F32, 2), Axes: []int{0}},
-		"no meaning for i64": {Op: ir.OpMean, Ins: ops(op(ir.I64, 2)), Out: op(ir.I64), Axes: []int{0}},
+		"axes [2]":           {Op: ir.OpSum, Ins: ops(f), Out: op(ir.F32, 2), Attrs: ir.Attrs{Axes: []int{2}}},
+		"axes [-1]":          {Op: ir.OpSum, Ins: ops(f), Out: op(ir.F32, 2), Attrs: ir.Attrs{Axes: []int{-1}}},
+		"axes [1 1]":         {Op: ir.OpSum, Ins: ops(f), Out: op(ir.F32, 2), Attrs: ir.Attrs{Axes: []int{1, 1}}},
+		"without axes [0]":   {Op: ir.OpSum, Ins: ops(f), Out: op(ir.F32, 2), Attrs: ir.Attrs{Axes: []int{0}}},
+		"no meaning for i64": {Op: ir.OpMean, Ins: ops(op(ir.I64, 2)), Out: op(ir.I64), Attrs: ir.Attrs{Axes: []int{0}}},
 		"meaning for i32":    {Op: ir.OpExp, Ins: ops(op(ir.I32, 2)), Out: op(ir.I32, 2)},
 		"w must be":          {Op: ir.OpLinear, Ins: ops(f, g), Out: f},
 		"not [2 2]":          {Op: ir.OpLinear, Ins: ops(f, f), Out: f},
@@ -46,8 +46,8 @@ func TestRefused(t *testing.T) {
 		"ta=false":           {Op: ir.OpMatmul, Ins: ops(f, f), Out: f},
 		"ranks must":         {Op: ir.OpMatmul, Ins: ops(op(ir.F32, 1, 2, 3), g), Out: op(ir.F32, 1, 2, 2)},
 		"least 2":            {Op: ir.OpMatmul, Ins: ops(op(ir.F32, 3), op(ir.F32, 3)), Out: op(ir.F32)},
-		"0.5 is no i32":      {Op: ir.OpFill, Out: op(ir.I32, 2), Value: 0.5},
-		"NaN is no i64":      {Op: ir.OpFill, Out: op(ir.I64, 2), Value: math.NaN()},
+		"0.5 is no i32":      {Op: ir.OpFill, Out: op(ir.I32, 2), Attrs: ir.Attrs{Numbers: ir.Reals(0.5)}},
+		"NaN is no i64":      {Op: ir.OpFill, Out: op(ir.I64, 2), Attrs: ir.Attrs{Numbers: ir.Reals(math.NaN())}},
 		"sum: 0 operands":    {Op: ir.OpAllReduce, Red: ir.Sum, Out: f},
 		"sum: operand 1 has": {Op: ir.OpAllReduce, Red: ir.Sum, Ins: ops(f, g), Out: f},
 		"reduction 77":       {Op: ir.OpAllReduce, Red: 77, Ins: ops(f), Out: f},
@@ -55,16 +55,16 @@ func TestRefused(t *testing.T) {
 		"stride -3":          {Op: ir.OpNeg, Ins: ops(negative), Out: f},
 		"1 strides":          {Op: ir.OpNeg, Ins: ops(f), Out: short},
 		"dtype(0)":           {Op: ir.OpNeg, Ins: ops(Operand{}), Out: f},
-		"rank 2":             {Op: ir.OpSoftmax, Ins: ops(f), Out: f, Axes: []int{2}},
+		"rank 2":             {Op: ir.OpSoftmax, Ins: ops(f), Out: f, Attrs: ir.Attrs{Axes: []int{2}}},
 		"for rows of":        {Op: ir.OpRMSNorm, Ins: ops(f, op(ir.F32, 2)), Out: f},
-		"fill 4 of 5":        {Op: ir.OpConcat, Ins: ops(f, f), Out: op(ir.F32, 5, 3), Axes: []int{0}},
-		"operand 0[3 2]":     {Op: ir.OpConcat, Ins: ops(g), Out: f, Axes: []int{0}},
-		"rows 3 to 7 of 6":   {Op: ir.OpEmbedding, Ins: ops(op(ir.I32, 2), op(ir.F32, 4, 3)), Out: f, First: 3, Rows: 6},
-		"by f32[2]":          {Op: ir.OpEmbedding, Ins: ops(op(ir.F32, 2), op(ir.F32, 4, 3)), Out: f, Rows: 6},
-		"see none of 2":      {Op: ir.OpAttention, Ins: ops(op(ir.F32, 3, 1, 2), op(ir.F32, 2, 1, 2), op(ir.F32, 2, 1, 2)), Out: op(ir.F32, 3, 1, 2), Causal: true},
+		"fill 4 of 5":        {Op: ir.OpConcat, Ins: ops(f, f), Out: op(ir.F32, 5, 3), Attrs: ir.Attrs{Axes: []int{0}}},
+		"operand 0[3 2]":     {Op: ir.OpConcat, Ins: ops(g), Out: f, Attrs: ir.Attrs{Axes: []int{0}}},
+		"rows 3 to 7 of 6":   {Op: ir.OpEmbedding, Ins: ops(op(ir.I32, 2), op(ir.F32, 4, 3)), Out: f, Attrs: ir.Attrs{First: 3, Rows: 6}},
+		"by f32[2]":          {Op: ir.OpEmbedding, Ins: ops(op(ir.F32, 2), op(ir.F32, 4, 3)), Out: f, Attrs: ir.Attrs{Rows: 6}},
+		"see none of 2":      {Op: ir.OpAttention, Ins: ops(op(ir.F32, 3, 1, 2), op(ir.F32, 2, 1, 2), op(ir.F32, 2, 1, 2)), Out: op(ir.F32, 3, 1, 2), Attrs: ir.Attrs{Causal: true}},
 		"attention: q":       {Op: ir.OpAttention, Ins: ops(f, f, f), Out: f},
-		"f64 into f32":       {Op: ir.OpReduceSlots, Ins: ops(op(ir.F64, 4, 2, 3)), Out: f, Axes: []int{0}},
-		"goes on from":       {Op: ir.OpReduceSlots, Ins: ops(op(ir.F32, 4, 2, 3), g), Out: f, Axes: []int{0}},
+		"f64 into f32":       {Op: ir.OpReduceSlots, Ins: ops(op(ir.F64, 4, 2, 3)), Out: f, Attrs: ir.Attrs{Axes: []int{0}}},
+		"goes on from":       {Op: ir.OpReduceSlots, Ins: ops(op(ir.F32, 4, 2, 3), g), Out: f, Attrs: ir.Attrs{Axes: []int{0}}},
 	}
 	l := New(&fake{version: "1"}, nil)
 	for want, p := range bad {
@@ -100,7 +100,7 @@ func TestScratchFails(t *testing.T) {
 	l := New(&fake{version: "1"}, nil)
 	target := Target{Arch: "sm_90", Scratch: func(int64, bool) (nvlib.Ptr, error) { return 0, full }}
 	for _, p := range []Problem{
-		{Op: ir.OpSum, Axes: []int{0}, Ins: []Operand{op(ir.F32, 4000, 3)}, Out: op(ir.F32, 3)},
+		{Op: ir.OpSum, Attrs: ir.Attrs{Axes: []int{0}}, Ins: []Operand{op(ir.F32, 4000, 3)}, Out: op(ir.F32, 3)},
 		{Op: ir.OpAllReduce, Red: ir.Sum, Ins: slices.Repeat([]Operand{op(ir.F32, 3)}, 65), Out: op(ir.F32, 3)},
 	} {
 		if _, err := l.Steps(target, p); !errors.Is(err, full) {
@@ -116,7 +116,7 @@ func TestOrderOfSums(t *testing.T) {
 	shifted := in
 	shifted.Addr += 2
 	of := func(in Operand) launch {
-		l, err := plan(&job{Problem: Problem{Op: ir.OpSum, Axes: []int{1}, Ins: []Operand{in}, Out: out}})
+		l, err := plan(&job{Problem: Problem{Op: ir.OpSum, Attrs: ir.Attrs{Axes: []int{1}}, Ins: []Operand{in}, Out: out}})
 		if err != nil || len(l) != 1 {
 			t.Fatal(l, err)
 		}

@@ -50,7 +50,7 @@ func norm(j *job) ([]launch, error) {
 			return nil, fmt.Errorf("operand %d has shape %v for rows of %v", i+1, in.Shape, j.Out.Shape)
 		}
 	}
-	r := row{label: j.Op.String(), axis: last, weight: j.Ins[1], eps: j.Value,
+	r := row{label: j.Op.String(), axis: last, weight: j.Ins[1], eps: j.Number(0).Float,
 		body: fmt.Sprintf("norm<%s, %%d, %t, %%d, %%d>", ctype(j.Out.DType), centred)}
 	if centred {
 		r.bias = j.Ins[2]

@@ -52,7 +52,7 @@ func TestUneven(t *testing.T) {
 					for _, inner := range [][]int64{{}, {3}, {8}, {2, 4}, {700}} {
 						held, room := rng.Int64N(8), 1+rng.Int64N(9)
 						shape := func(rows int64) []int64 { return append(append(append([]int64{}, lead...), rows), inner...) }
-						k := device.Kernel{Op: op, Axes: []int{len(lead)}, Member: rng.IntN(n)}
+						k := device.Kernel{Op: op, Attrs: ir.Attrs{Axes: []int{len(lead)}}, Member: rng.IntN(n)}
 						if op == ir.OpReduceScatterV {
 							k.Red = ir.Sum + ir.Red(rng.IntN(4))
 						}
@@ -100,7 +100,7 @@ func TestUnevenFaults(t *testing.T) {
 		for k := range FaultBytes {
 			b.mem[int64(at)-memoryAt+int64(k)] = 0
 		}
-		p := Problem{Op: c.op, Axes: []int{0}, Member: c.member, Out: b.room(ir.F32, layouts[0], 5, 2), Fault: at, Tag: uint64(i)}
+		p := Problem{Op: c.op, Attrs: ir.Attrs{Axes: []int{0}}, Member: c.member, Out: b.room(ir.F32, layouts[0], 5, 2), Fault: at, Tag: uint64(i)}
 		if c.op == ir.OpReduceScatterV {
 			p.Red = ir.Max
 		}
@@ -126,7 +126,7 @@ func TestUnevenRefused(t *testing.T) {
 	x, n, out := op(ir.F32, 3, 2), op(ir.I32, 2), op(ir.F32, 5, 2)
 	gaps := out
 	gaps.Strides = []int64{4, 1}
-	good := Problem{Op: ir.OpAllToAllV, Axes: []int{0}, Ins: []Operand{x, x, n, n}, Out: out}
+	good := Problem{Op: ir.OpAllToAllV, Attrs: ir.Attrs{Axes: []int{0}}, Ins: []Operand{x, x, n, n}, Out: out}
 	for want, change := range map[string]func(p *Problem){
 		"3 operands for member 0":  func(p *Problem) { p.Ins = p.Ins[:3] },
 		"4 operands for member 2":  func(p *Problem) { p.Member = 2 },

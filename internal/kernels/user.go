@@ -60,6 +60,6 @@ func (u Unchanged) launch() launch {
 // 4 bytes.
 func Blank(at nvlib.Ptr, bytes int64) Problem {
 	const pattern = 0x7fff7fff
-	return Problem{Op: ir.OpFill, Value: pattern, Int: pattern, HasInt: true,
+	return Problem{Op: ir.OpFill, Attrs: ir.Attrs{Numbers: []ir.Number{ir.Whole(pattern)}},
 		Out: Operand{Addr: at, DType: ir.I32, Shape: []int64{bytes / 4}, Strides: []int64{1}}}
 }

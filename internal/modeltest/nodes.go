@@ -24,7 +24,7 @@ func OnNodes(t testing.TB, nodes, processes int) func(rank int, p *exec.Cmd) {
 	t.Cleanup(func() { _ = meeting.Close() })
 	return func(rank int, p *exec.Cmd) {
 		node := rank * nodes / processes
-		p.Env = append(p.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN=token", fmt.Sprint("HOCKET_NODE=", node),
+		p.Env = append(p.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN=a token of tests", fmt.Sprint("HOCKET_NODE=", node),
 			fmt.Sprintf("NCCL_HOSTID=%s-%d", l.Addr(), node)) // NCCL, too, keeps to memory of a node
 		if rank == 0 {
 			p.ExtraFiles = []*os.File{meeting}

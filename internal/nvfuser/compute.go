@@ -222,16 +222,58 @@ func localSources(in, out []axis, source []int) []int {
 	return list
 }
 
-// matmul multiplies; a matrix times a batch is repeated for each of the batch.
+// matmul multiplies as PyTorch does: batch dimensions align at the end, and an
+// extent of 1 repeats. The language's matmul takes equal batches or a second
+// operand that is a matrix, so a second operand of one matrix is viewed as that,
+// and what else repeats is expanded.
 func (c *computation) matmul() {
 	a, b := c.in[0], c.in[1]
-	if len(a.shape) == 2 && len(b.shape) > 2 {
-		shape := append(slices.Clone(b.shape[:len(b.shape)-2]), a.shape...)
-		wide := c.scratch(a.t.dtype, shape)
-		c.with(ir.OpExpand, wide, []*binding{a}, ir.ExprsAttr("shape", shape...))
-		a = wide
+	if len(b.shape) > 2 && len(a.shape) >= len(b.shape) && allOnes(b.shape[:len(b.shape)-2]) {
+		for len(b.shape) > 2 {
+			b = c.selected(b, 0, num(c.s.pos, 0), c.fresh(b.name+"_v"), c.s.pos)
+		}
+	}
+	if len(a.shape) > 1 && len(b.shape) > 2 {
+		batch := broadcast(a.shape[:len(a.shape)-2], b.shape[:len(b.shape)-2])
+		a, b = c.repeated(a, batch), c.repeated(b, batch)
 	}
 	c.op(ir.OpMatmul, c.out, a, b)
+}
+
+// broadcast returns the shape to which a and b, aligned at the end, repeat.
+func broadcast(a, b []*ir.Expr) []*ir.Expr {
+	if len(a) < len(b) {
+		a, b = b, a
+	}
+	shape := slices.Clone(a)
+	for i, e := range b {
+		if at := &shape[len(a)-len(b)+i]; isOne(*at) {
+			*at = e
+		}
+	}
+	return shape
+}
+
+// repeated returns x with the batch dimensions given, expanded if it has others.
+func (c *computation) repeated(x *binding, batch []*ir.Expr) *binding {
+	n := len(x.shape) - 2
+	same := len(batch) == n
+	for i := 0; same && i < n; i++ {
+		same = isOne(x.shape[i]) == isOne(batch[i])
+	}
+	if same {
+		return x
+	}
+	shape := slices.Concat(batch, x.shape[n:])
+	wide := c.scratch(x.t.dtype, shape)
+	c.with(ir.OpExpand, wide, []*binding{x}, ir.ExprsAttr("shape", shape...))
+	return wide
+}
+
+func isOne(e *ir.Expr) bool { return e.Kind == ir.ExprInt && e.Val == 1 }
+
+func allOnes(shape []*ir.Expr) bool {
+	return !slices.ContainsFunc(shape, func(e *ir.Expr) bool { return !isOne(e) })
 }
 
 // reshape adds or drops axes that are one long.

@@ -12,6 +12,11 @@ import (
 // errors the program is nil.
 func Import(file, src string, defines map[string]string) (prog *ir.Program, rest map[string]string, ds ir.Diagnostics) {
 	lines := splitLines(src)
+	if len(lines) > maxLines {
+		r := &reader{prog: &ir.Program{File: file, Source: src}}
+		r.errorf(lines[maxLines].start(), "a dump has at most %d statements", maxLines)
+		return nil, defines, r.ds
+	}
 	if unindented(lines) {
 		return importUnindented(file, src, lines, defines)
 	}

@@ -1,6 +1,7 @@
 package nvfuser
 
 import (
+	"fmt"
 	"strings"
 
 	"hocket.example/hocket/ir"
@@ -89,6 +90,9 @@ func (c *cursor) pos() ir.Pos { return c.l.at(c.tok.off) }
 func (c *cursor) advance() token {
 	t := c.tok
 	c.tok = c.l.next(t.off + len(t.text))
+	if c.r.words++; c.r.words > maxWords {
+		c.fail(fmt.Sprintf("a dump has at most %d words and signs", maxWords))
+	}
 	return t
 }
 

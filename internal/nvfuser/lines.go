@@ -55,13 +55,21 @@ const (
 	defsWord = "Index definitions:"
 )
 
+// maxLines and maxWords bound a dump, and with it the memory and time that everything takes which goes through it.
+const (
+	maxLines = 1 << 16
+	maxWords = 1 << 20 // and signs
+)
+
 // splitLines returns the logical lines of src.
 func splitLines(src string) []line {
 	j := &joiner{first: -1}
 	inside := false // a container's statements, where indentation counts
 	n := int32(0)
 	for raw := range strings.Lines(src) {
-		n++
+		if n++; len(j.lines) > maxLines {
+			break // Import says so
+		}
 		raw = strings.TrimRight(raw, "\r\n")
 		ended := raw
 		raw = strings.TrimRight(raw, " \t")

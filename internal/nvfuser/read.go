@@ -22,6 +22,7 @@ type reader struct {
 	ds    ir.Diagnostics
 	lines []line
 	next  int
+	words int // read so far
 	// index of line starts, so that a diagnostic finds its line in constant time.
 	starts []int
 	// indented: some statement is indented more than the first, so that the dump kept its

@@ -184,9 +184,14 @@ func (t *translator) alias(s *stmt) {
 
 func (t *translator) selection(s *stmt, in *binding) *binding {
 	for i, a := range in.axes {
-		if a.num == s.axis {
-			return t.selected(in, i, t.expr(s.index), t.fresh(s.out.id), s.pos)
+		if a.num != s.axis {
+			continue
 		}
+		index := t.expr(s.index)
+		if s.op == "HirAliasSelect" && isOne(in.shape[i]) {
+			index = num(s.pos, 0) // nvFuser ignores the index there
+		}
+		return t.selected(in, i, index, t.fresh(s.out.id), s.pos)
 	}
 	for _, a := range s.in[0].t.axes {
 		if a.num == s.axis && (a.device() || a.reduced()) {

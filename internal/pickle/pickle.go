@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"hocket.example/hocket/internal/names"
 )
 
 // Limits bound what Decode accepts. A zero field has its default.
@@ -102,7 +104,8 @@ func Brief(v any) string {
 	case *Dict:
 		return fmt.Sprintf("a dict of %d", len(v.Keys))
 	case *Object:
-		return fmt.Sprintf("an object of %s.%s", v.Module[:min(len(v.Module), most)], v.Name[:min(len(v.Name), most)])
+		return names.Quoted(fmt.Sprintf("an object of %s.%s", v.Module[:min(len(v.Module), most)],
+			v.Name[:min(len(v.Name), most)]))
 	}
 	return fmt.Sprintf("%T", v)
 }
@@ -172,7 +175,7 @@ const (
 	sizeItem   = 16
 	sizeNumber = 8
 	sizeMark   = 8
-	sizeKept   = 32
+	sizeKept   = 64
 	sizeSparse = 96
 	sizeList   = 24 // also of a tuple and a set
 	sizeDict   = 64

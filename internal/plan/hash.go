@@ -5,8 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"io"
 	"math"
+
+	"hocket.example/hocket/ir"
 )
 
 // Hash returns a digest of all that execution depends on: equal on all ranks
@@ -26,6 +29,15 @@ func (p *Plan) Hash() [32]byte {
 func (p *Plan) HashString() string {
 	h := p.Hash()
 	return hex.EncodeToString(h[:])
+}
+
+// Title names the function and the values of dims that the plan is for.
+func (p *Plan) Title() string {
+	text := p.Func
+	for _, d := range p.Dims {
+		text += fmt.Sprintf(" %s=%d", d.Name, d.Value)
+	}
+	return text
 }
 
 // encoder writes a canonical form: varints, and lengths in front of whatever
@@ -147,6 +159,7 @@ func (e *encoder) cmd(c *Cmd) {
 	each(e, c.Ins, e.ref)
 	each(e, c.Outs, e.ref)
 	e.attr(&c.Attr)
+	e.int(int64(c.Launch))
 	e.int(c.Value)
 	e.bools(c.Late, c.SM)
 	each(e, c.Group, func(x *P2P) { e.int(int64(x.Pair)); e.bools(x.Send) })
@@ -162,15 +175,12 @@ func (e *encoder) launch(l *Launch) {
 	})
 }
 
-func (e *encoder) attr(a *Attr) {
-	e.int(int64(len(a.Axes)))
-	for _, x := range a.Axes {
-		e.int(int64(x))
-	}
-	e.int(int64(math.Float64bits(a.Value)))
-	e.bools(a.TA, a.TB, a.HasInt, a.Causal)
-	e.ints([]int64{a.Int, a.First, a.Rows, int64(a.SMs), int64(a.Launch)})
-	for _, v := range []float64{a.Rope.Theta, a.Rope.Factor, a.Rope.Low, a.Rope.High, a.Rope.Original} {
-		e.int(int64(math.Float64bits(v)))
-	}
+func (e *encoder) attr(a *ir.Attrs) {
+	each(e, a.Numbers, func(n *ir.Number) {
+		e.ints([]int64{int64(math.Float64bits(n.Float)), n.Int})
+		e.bools(n.Whole)
+	})
+	each(e, a.Axes, func(x *int) { e.int(int64(*x)) })
+	e.bools(a.TA, a.TB, a.Causal)
+	e.ints([]int64{int64(a.SMs), a.First, a.Rows})
 }

@@ -272,10 +272,12 @@ type Cmd struct {
 	// variables, outermost first. Commands share slices.
 	Iter []int64
 
-	Op   ir.Op // Compute: what it computes
-	Ins  []Ref // Compute, Copy (1), Input/Output: none
-	Outs []Ref // Compute, Copy (1)
-	Attr Attr  // Compute
+	Op   ir.Op    // Compute: what it computes
+	Ins  []Ref    // Compute, Copy (1), Input/Output: none
+	Outs []Ref    // Compute, Copy (1)
+	Attr ir.Attrs // Compute
+	// Launch is one more than an index in Plan.Launches, for the Compute of an OpLaunch; else 0.
+	Launch int32
 
 	Event   int32 // Record, WaitEvent
 	Counter int32 // Signal, WaitCounter
@@ -312,22 +314,6 @@ const (
 // String returns the kind's word.
 func (k Kind) String() string {
 	return [numKinds]string{"compute", "copy", "collective", "group", "record", "wait", "signal", "wait_counter", "input", "output"}[k]
-}
-
-// Attr holds a compute op's resolved attributes.
-type Attr struct {
-	Axes   []int   // sum, max, min, mean: the dimensions reduced; concat, softmax, reduce_slots: the one
-	Value  float64 // scale: the factor; fill: the value; norms: eps; attention: the scale
-	TA, TB bool    // matmul
-	HasInt bool    // fill, scale: Int holds the value exactly
-	Int    int64
-	Causal bool  // attention: query i sees the keys up to i + Tk - Tq
-	SMs    int32 // linear, matmul: multiprocessors to plan for; 0 for all
-	// Embedding: the table is the rows from First on of one of Rows rows; ids of
-	// other ranks' rows give zeros.
-	First, Rows int64
-	Rope        ir.Rope
-	Launch      int32 // launch: one more than an index in Plan.Launches
 }
 
 // Kernel is a kernel of a file: CUDA C++, PTX or a cubin, by the file's name.

@@ -128,7 +128,7 @@ func (pr *printer) commands() {
 func (pr *printer) command(c *Cmd) string {
 	switch c.Kind {
 	case Compute:
-		return c.Op.String() + pr.launch(c) + attrText(c.Attr) + pr.refs(c.Rank, c.Ins) + " ->" + pr.refs(c.Rank, c.Outs)
+		return c.Op.String() + pr.launch(c) + attrText(c.Op, &c.Attr) + pr.refs(c.Rank, c.Ins) + " ->" + pr.refs(c.Rank, c.Outs)
 	case Copy:
 		return "copy" + engine(c) + pr.refs(c.Rank, c.Ins) + " ->" + pr.refs(c.Rank, c.Outs)
 	case Collective:
@@ -158,7 +158,7 @@ func (pr *printer) launch(c *Cmd) string {
 	if c.Op != ir.OpLaunch {
 		return ""
 	}
-	l := &pr.p.Launches[c.Attr.Launch-1]
+	l := &pr.p.Launches[c.Launch-1]
 	k := &pr.p.Kernels[l.Kernel]
 	var words []string
 	for _, p := range l.Params {
@@ -274,16 +274,21 @@ func (pr *printer) ref(rank int32, r Ref) string {
 	return b.String()
 }
 
-func attrText(a Attr) string {
+// attrText writes the attributes of op that differ from their defaults. A number that the language requires needs no
+// name.
+func attrText(op ir.Op, a *ir.Attrs) string {
 	var b strings.Builder
 	if len(a.Axes) > 0 {
 		fmt.Fprintf(&b, " axes=%v", a.Axes)
 	}
-	switch {
-	case a.HasInt:
-		fmt.Fprintf(&b, " %d", a.Int)
-	case a.Value != 0:
-		fmt.Fprintf(&b, " %v", a.Value)
+	for i, spec := range op.Info().Numbers() {
+		n := a.Number(i)
+		switch value := n.String(); {
+		case spec.Required:
+			b.WriteString(" " + value)
+		case n.Float != spec.Default:
+			b.WriteString(" " + spec.Name + "=" + value)
+		}
 	}
 	if a.TA {
 		b.WriteString(" ta")
@@ -296,12 +301,6 @@ func attrText(a Attr) string {
 	}
 	if a.Causal {
 		b.WriteString(" causal")
-	}
-	if r := a.Rope; r.Theta != 0 {
-		fmt.Fprintf(&b, " theta=%g", r.Theta)
-		if r.Factor != 0 {
-			fmt.Fprintf(&b, " factor=%g low=%g high=%g original=%g", r.Factor, r.Low, r.High, r.Original)
-		}
 	}
 	if a.Rows != 0 {
 		fmt.Fprintf(&b, " rows %d.. of %d", a.First, a.Rows)

@@ -306,11 +306,11 @@ func (c *validator) launch(m *Cmd) error {
 	if m.Op != ir.OpLaunch {
 		return nil
 	}
-	if !within(m.Attr.Launch-1, len(c.p.Launches)) || !within(c.p.Launches[m.Attr.Launch-1].Kernel, len(c.p.Kernels)) {
-		return fmt.Errorf("there is no launch %d", m.Attr.Launch-1)
+	if !within(m.Launch-1, len(c.p.Launches)) || !within(c.p.Launches[m.Launch-1].Kernel, len(c.p.Kernels)) {
+		return fmt.Errorf("there is no launch %d", m.Launch-1)
 	}
 	ins, outs := 0, 0
-	for _, p := range c.p.Launches[m.Attr.Launch-1].Params {
+	for _, p := range c.p.Launches[m.Launch-1].Params {
 		if p.In >= 0 && int(p.In) != ins || p.Out >= 0 && int(p.Out) != outs {
 			return fmt.Errorf("an argument is operand %d and result %d, out of turn", p.In, p.Out)
 		}

@@ -27,7 +27,7 @@ func (p *Plan) Where(id int64) string {
 // Called is the word for what a compute command does: its op, or the kernel that it launches.
 func (p *Plan) Called(c *Cmd) string {
 	if c.Op == ir.OpLaunch {
-		return p.Kernels[p.Launches[c.Attr.Launch-1].Kernel].Name
+		return p.Kernels[p.Launches[c.Launch-1].Kernel].Name
 	}
 	return c.Op.String()
 }

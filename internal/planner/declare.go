@@ -117,7 +117,7 @@ func (u *unroller) alloc(s *ir.Stmt) error {
 		if s.Flags&ir.Zero == 0 {
 			continue
 		}
-		zero := plan.Cmd{Kind: plan.Compute, Op: ir.OpFill, Outs: []plan.Ref{r}, Attr: plan.Attr{HasInt: true}}
+		zero := plan.Cmd{Kind: plan.Compute, Op: ir.OpFill, Outs: []plan.Ref{r}, Attr: ir.Attrs{Numbers: []ir.Number{ir.Whole(0)}}}
 		if err := u.emit(s, zero); err != nil {
 			return err
 		}

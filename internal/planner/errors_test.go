@@ -248,7 +248,7 @@ func TestMultiprocessorsOfProducts(t *testing.T) {
 	var got []int32
 	for i := range p.Cmds {
 		if c := &p.Cmds[i]; c.Kind == plan.Compute && c.Rank == 0 && c.Op != ir.OpFill {
-			got = append(got, c.Attr.SMs)
+			got = append(got, int32(c.Attr.SMs))
 		}
 	}
 	if !slices.Equal(got, []int32{124, 0}) || !strings.Contains(p.String(), "linear sms=124 ") {

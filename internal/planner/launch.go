@@ -64,7 +64,7 @@ func (u *unroller) launch(s *ir.Stmt) error {
 			return err
 		}
 	}
-	c.Attr.Launch = u.w.launch(l)
+	c.Launch = u.w.launch(l)
 	return u.emit(s, c)
 }
 

@@ -7,7 +7,7 @@ import (
 
 // settle completes what an op computes with by what its operands are: default
 // attributes, and the parts of the operands that it reads.
-func (u *unroller) settle(s *ir.Stmt, attr *plan.Attr, ins []plan.Ref, out plan.Ref) ([]plan.Ref, error) {
+func (u *unroller) settle(s *ir.Stmt, attr *ir.Attrs, ins []plan.Ref, out plan.Ref) ([]plan.Ref, error) {
 	switch s.Op {
 	case ir.OpExpand:
 		ins[0] = stretched(ins[0], out.Shape)
@@ -17,13 +17,11 @@ func (u *unroller) settle(s *ir.Stmt, attr *plan.Attr, ins []plan.Ref, out plan.
 		attr.Axes = append(attr.Axes, len(out.Shape)-1)[:1]
 	case ir.OpAttention:
 		if s.Attr("scale") == nil {
-			attr.Value = ir.AttentionScale(ins[0].Shape[len(ins[0].Shape)-1])
+			attr.Numbers[0] = ir.Real(ir.AttentionScale(ins[0].Shape[len(ins[0].Shape)-1]))
 		}
 	case ir.OpIndexCopy:
 		attr.Axes = append(attr.Axes, 0)[:1]
 		return append(ins, out), nil // what it does not write stays
-	case ir.OpRope:
-		attr.Value, attr.Rope = 0, s.Rope()
 	case ir.OpArgmax:
 		attr.Axes = append(attr.Axes, len(ins[0].Shape)-1)[:1]
 	case ir.OpEmbedding:
@@ -35,7 +33,7 @@ func (u *unroller) settle(s *ir.Stmt, attr *plan.Attr, ins []plan.Ref, out plan.
 }
 
 // tablePart says which rows of the whole table the rank's own are.
-func (u *unroller) tablePart(s *ir.Stmt, attr *plan.Attr, table plan.Ref) error {
+func (u *unroller) tablePart(s *ir.Stmt, attr *ir.Attrs, table plan.Ref) error {
 	attr.First, attr.Rows = 0, table.Shape[0]
 	if first := s.Attr("first"); first != nil {
 		var err error
@@ -58,7 +56,7 @@ func (u *unroller) tablePart(s *ir.Stmt, attr *plan.Attr, table plan.Ref) error 
 
 // slots are the operands of reduce_slots: the slots in its range, and what the
 // sum goes on from.
-func (u *unroller) slots(s *ir.Stmt, attr *plan.Attr, x, out plan.Ref) ([]plan.Ref, error) {
+func (u *unroller) slots(s *ir.Stmt, attr *ir.Attrs, x, out plan.Ref) ([]plan.Ref, error) {
 	axis, err := u.axis(s, "axis", x)
 	if err != nil {
 		return nil, err

@@ -140,33 +140,26 @@ func (u *unroller) emitCopy(s *ir.Stmt, from, to plan.Ref, peer int32) error {
 }
 
 // attr resolves a compute op's attributes.
-func (u *unroller) attr(s *ir.Stmt) (plan.Attr, error) {
-	attr := plan.Attr{Causal: s.Word("causal", "") == "true", Value: s.Op.Eps(), TA: s.Word("ta", "") == "true", TB: s.Word("tb", "") == "true"}
-	for i := range s.Attrs {
-		a := &s.Attrs[i]
-		switch {
-		case a.Name == "axis":
-			for _, e := range a.Exprs {
-				v, err := u.eval(s, e)
-				if err != nil {
-					return attr, err
-				}
-				attr.Axes = append(attr.Axes, int(v))
-			}
-		case a.Name == "sms":
-			var err error
-			if attr.SMs, err = u.someOf(s, a, "multiprocessors"); err != nil {
-				return attr, err
-			}
-		case a.Kind == ir.AttrNumber && a.IsNum:
-			attr.Value = a.Num
-		case a.Kind == ir.AttrNumber:
-			v, err := u.eval(s, a.Exprs[0])
+func (u *unroller) attr(s *ir.Stmt) (attr ir.Attrs, err error) {
+	attr.Causal, attr.TA, attr.TB = s.Word("causal", "") == "true", s.Word("ta", "") == "true", s.Word("tb", "") == "true"
+	if attr.Numbers, err = s.Numbers(func(e *ir.Expr) (int64, error) { return u.eval(s, e) }); err != nil {
+		return attr, err
+	}
+	if a := s.Attr("axis"); a != nil {
+		for _, e := range a.Exprs {
+			v, err := u.eval(s, e)
 			if err != nil {
 				return attr, err
 			}
-			attr.Value, attr.HasInt, attr.Int = float64(v), true, v
+			attr.Axes = append(attr.Axes, int(v))
 		}
+	}
+	if a := s.Attr("sms"); a != nil {
+		sms, err := u.someOf(s, a, "multiprocessors")
+		if err != nil {
+			return attr, err
+		}
+		attr.SMs = int(sms)
 	}
 	return attr, nil
 }

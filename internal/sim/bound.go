@@ -177,20 +177,24 @@ func (t touch) name() string {
 	return string(key)
 }
 
-// wholly counts all elements of tensors, those that stand for several once.
+// once is the bytes of a tensor's elements, of which those that stand for several count once.
+func once(r plan.Ref) int64 {
+	n := r.DType.Size()
+	for i, e := range r.Shape {
+		if e == 0 || r.Strides[i] != 0 {
+			n *= e
+		}
+	}
+	return n
+}
+
+// wholly counts all elements of tensors.
 func wholly(refs []plan.Ref) []touch {
 	var out []touch
 	for _, r := range refs {
-		if !r.Present() {
-			continue
+		if r.Present() {
+			out = append(out, touch{r, once(r)})
 		}
-		n := r.DType.Size()
-		for i, e := range r.Shape {
-			if e == 0 || r.Strides[i] != 0 {
-				n *= e
-			}
-		}
-		out = append(out, touch{r, n})
 	}
 	return out
 }
@@ -201,17 +205,22 @@ func (b *Bounds) touched(c *plan.Cmd) (reads, writes []touch) {
 	reads, writes = wholly(in), wholly(out)
 	switch {
 	case c.Kind == plan.Copy:
-		reads, writes = own(reads, c.Rank), own(writes, c.Rank)
+		return own(reads, c.Rank), own(writes, c.Rank)
 	case c.Kind != plan.Compute:
+		return reads, writes
 	case c.Op == ir.OpLaunch:
 		return nil, nil
-	case c.Op == ir.OpIndexCopy: // rows and positions into a buffer, which is an operand too
-		writes[0].bytes = reads[0].bytes
-		reads = reads[:2]
-	case c.Op == ir.OpEmbedding:
-		reads[1].bytes = min(reads[1].bytes, writes[0].bytes)
 	case c.Op == ir.OpAttention && len(reads) == 4: // how many keys count is in the lengths
-		reads = []touch{reads[0], reads[3]}
+		return []touch{reads[0], reads[3]}, writes
+	}
+	sizes := make([]int64, len(reads))
+	for i := range reads {
+		sizes[i] = reads[i].bytes
+	}
+	sizes, writes[0].bytes = Touched(c.Op, sizes, writes[0].bytes)
+	reads = reads[:len(sizes)]
+	for i := range reads {
+		reads[i].bytes = sizes[i]
 	}
 	return reads, writes
 }

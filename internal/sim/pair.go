@@ -7,16 +7,6 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Op is one operation of a pair, with what one rank computes of it.
-type Op struct {
-	Name string `json:"name"`
-	// M, N and K are a GEMM's extents; K is 0 for anything else.
-	M, N, K int64
-	DType   ir.DType
-	// Bytes it reads and writes.
-	Bytes int64
-}
-
 // Pair is a collective and the operations that it may be hidden under, with
 // numbers for all extents. One rank stands for all: they do the same.
 type Pair struct {
@@ -52,7 +42,8 @@ func (p *Pair) Moved() int64 {
 
 // Collective is one of so many parts of the pair's.
 func (p *Pair) Collective(parts int64, m *machine.Description) *machine.Collective {
-	c := &machine.Collective{Op: p.Comm, DType: p.DType, Members: p.Ranks, Message: p.Whole / parts, Moved: p.Moved() / parts,
+	c := &machine.Collective{Op: p.Comm, DType: p.DType, Members: p.Ranks, Message: p.Whole / parts,
+		Moved:    p.Moved() / parts,
 		AnyOrder: p.AnyOrder, Algorithm: p.Algorithm}
 	if p.Comm != ir.OpAllGather {
 		c.Red = ir.Sum
@@ -121,8 +112,7 @@ func Chunked(p Pair, chunks int64, m *machine.Description) (Prediction, error) {
 // so many parts.
 func Exchange(p Pair, parts, own int64, m *machine.Description) (Prediction, error) {
 	g := &pairGraph{newGraph(), &p, m}
-	g.tasks = append(g.tasks, task{work: m.Barrier})
-	g.wait(0, onSide, len(g.tasks)-1)
+	g.add(task{stream: onSide, work: m.Barrier})
 	switch {
 	case p.Before:
 		g.exchangeBehind(parts)
@@ -162,7 +152,8 @@ func Ahead(p Pair, whole bool, m *machine.Description) (Prediction, error) {
 		g.meet()
 		return g.predict()
 	}
-	g.add(task{stream: onSums, class: compute, work: m.TouchTime(2 * p.Whole / p.Ranks), span: &Span{Name: "copy", Stream: "own"}})
+	g.add(task{stream: onSums, class: compute, work: m.TouchTime(2 * p.Whole / p.Ranks),
+		span: &Span{Name: "copy", Stream: "own"}})
 	g.ops(1, "")
 	g.meet()
 	return g.predict()
@@ -249,8 +240,7 @@ func (g *pairGraph) reduceOwn(come []int, part, parts int64) {
 // come makes a stream wait until counters say that pushes have come, one for each peer.
 func (g *pairGraph) come(stream int, arrivals ...int) {
 	for _, t := range arrivals {
-		g.wait(0, stream, t)
-		g.add(task{stream: stream, work: g.m.Wait})
+		g.add(task{stream: stream, work: g.m.Wait, deps: []int{t}})
 	}
 }
 
@@ -259,8 +249,7 @@ func (g *pairGraph) come(stream int, arrivals ...int) {
 func (g *pairGraph) push(stream int, i, parts int64) int {
 	put := g.add(task{stream: stream, class: transfer, work: g.m.CopyTime(g.Whole / g.Ranks / parts),
 		span: &Span{Name: fmt.Sprintf("put %+d", i), Stream: streamNames[stream]}})
-	g.tasks = append(g.tasks, task{work: g.m.Signal, deps: []int{put}})
-	return len(g.tasks) - 1
+	return g.free(task{work: g.m.Signal, deps: []int{put}})
 }
 
 // comm adds one of so many parts of the collective.
@@ -293,14 +282,6 @@ func (g *pairGraph) kernels(stream int, ops []Op, parts int64, label string) int
 
 func (g *pairGraph) kernel(stream int, name string, us float64) int {
 	return g.add(task{stream: stream, class: compute, work: us, span: &Span{Name: name, Stream: streamNames[stream]}})
-}
-
-// Time is how long the operation takes alone.
-func (o *Op) Time(m *machine.Description) float64 {
-	if o.K > 0 {
-		return m.GEMMTime(o.DType, o.M, o.N, o.K)
-	}
-	return m.TouchTime(o.Bytes)
 }
 
 // meet makes main wait for the other streams.

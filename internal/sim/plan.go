@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/plan"
@@ -19,14 +20,9 @@ type Timeline struct {
 
 // Plan predicts a plan's run: all ranks start at once, nothing is issued late.
 func Plan(p *plan.Plan, m *machine.Description) (*Timeline, error) {
-	b := &planGraph{graph: newGraph(), plan: p, m: m, records: map[int32]int{}, signals: map[counterAt][]int{}}
-	for i := range p.Cmds {
-		b.signal(&p.Cmds[i])
-	}
-	for i := range p.Cmds {
-		if err := b.cmd(&p.Cmds[i]); err != nil {
-			return nil, err
-		}
+	b, err := newPlanGraph(p, m)
+	if err != nil {
+		return nil, err
 	}
 	start, end, err := b.run(m)
 	if err != nil {
@@ -43,6 +39,21 @@ func Plan(p *plan.Plan, m *machine.Description) (*Timeline, error) {
 	return t, nil
 }
 
+// newPlanGraph makes the tasks of a plan.
+func newPlanGraph(p *plan.Plan, m *machine.Description) (*planGraph, error) {
+	b := &planGraph{graph: newGraph(), plan: p, m: m, records: map[int32]int{}, signals: map[counterAt][]int{},
+		sent: map[*plan.Cmd]int{}, posted: map[*plan.Cmd]int{}, sides: map[int32][]int{}}
+	for i := range p.Cmds {
+		b.announce(&p.Cmds[i])
+	}
+	for i := range p.Cmds {
+		if err := b.cmd(&p.Cmds[i]); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
 // counterAt is one element of one rank's counter.
 type counterAt struct{ rank, counter, elem int32 }
 
@@ -51,25 +62,31 @@ type planGraph struct {
 	*graph
 	plan    *plan.Plan
 	m       *machine.Description
-	records map[int32]int       // event → the task it captures, -1 for none
-	signals map[counterAt][]int // in order of issue; made ahead of their streams
-	sent    map[*plan.Cmd]int
+	records map[int32]int // event → the task it captures, -1 for none
+	// What commands of other streams wait for is made before all streams, since it may be issued later.
+	signals map[counterAt][]int // arrivals, in order of issue
+	sent    map[*plan.Cmd]int   // by signal: its arrival
+	posted  map[*plan.Cmd]int   // by group: its start
+	sides   map[int32][]int     // by pair: the starts of the groups that send and receive it
 }
 
-// signal makes the arrival of a signal, which a wait may name before its
-// stream comes to it.
-func (b *planGraph) signal(c *plan.Cmd) {
-	if c.Kind != plan.Signal {
-		return
+// announce makes what commands of other streams wait for.
+func (b *planGraph) announce(c *plan.Cmd) {
+	switch c.Kind {
+	case plan.Signal:
+		b.sent[c] = b.free(task{rank: int(c.Rank), work: b.m.Signal})
+		at := counterAt{c.Peer, c.Counter, c.Elem}
+		b.signals[at] = append(b.signals[at], b.sent[c])
+	case plan.Group:
+		b.posted[c] = b.free(task{rank: int(c.Rank)})
+		for _, t := range c.Group {
+			b.sides[t.Pair] = append(b.sides[t.Pair], b.posted[c])
+		}
 	}
-	if b.sent == nil {
-		b.sent = map[*plan.Cmd]int{}
-	}
-	b.tasks = append(b.tasks, task{rank: int(c.Rank), work: b.m.Signal})
-	b.sent[c] = len(b.tasks) - 1
-	at := counterAt{c.Peer, c.Counter, c.Elem}
-	b.signals[at] = append(b.signals[at], len(b.tasks)-1)
 }
+
+// after makes a task wait for another.
+func (b *planGraph) after(t, on int) { b.tasks[t].deps = append(b.tasks[t].deps, on) }
 
 func (b *planGraph) cmd(c *plan.Cmd) error {
 	rank, stream := int(c.Rank), int(c.Stream)
@@ -84,28 +101,35 @@ func (b *planGraph) cmd(c *plan.Cmd) error {
 			b.join(rank, stream, t, b.m.Wait)
 		}
 	case plan.Signal:
-		t := b.add(task{rank: rank, stream: stream})
-		arrival := &b.tasks[b.sent[c]]
-		arrival.deps = append(arrival.deps, t)
+		b.after(b.sent[c], b.add(task{rank: rank, stream: stream}))
 	case plan.WaitCounter:
 		raised := b.signals[counterAt{c.Rank, c.Counter, c.Elem}]
 		if int(c.Value) > len(raised) {
 			return fmt.Errorf("rank %d waits for signal %d of %d", c.Rank, c.Value, len(raised))
 		}
-		for _, s := range raised[:c.Value] {
-			b.wait(rank, stream, s)
-		}
-		b.add(task{rank: rank, stream: stream, work: b.m.Wait})
+		b.add(task{rank: rank, stream: stream, work: b.m.Wait, deps: slices.Clone(raised[:c.Value])})
 	case plan.Collective:
 		b.collective(c)
 	case plan.Group:
-		b.add(task{rank: rank, stream: stream, class: transfer, work: b.groupTime(c), span: b.named(c, "send/recv")})
+		b.group(c)
 	case plan.Copy:
 		b.copy(c)
 	case plan.Compute:
-		b.add(task{rank: rank, stream: stream, class: compute, work: b.computeTime(c), span: b.named(c, b.plan.Called(c))})
+		b.add(task{rank: rank, stream: stream, class: compute, work: b.computeTime(c),
+			span: b.named(c, b.plan.Called(c))})
 	}
 	return nil
+}
+
+// group starts transfers, each of which goes on once both of its sides have started.
+func (b *planGraph) group(c *plan.Cmd) {
+	rank, stream := int(c.Rank), int(c.Stream)
+	b.after(b.posted[c], b.add(task{rank: rank, stream: stream}))
+	t := task{rank: rank, stream: stream, class: transfer, work: b.groupTime(c), span: b.named(c, "send/recv")}
+	for _, p := range c.Group {
+		t.deps = append(t.deps, b.sides[p.Pair]...)
+	}
+	b.add(t)
 }
 
 func (b *planGraph) named(c *plan.Cmd, name string) *Span {
@@ -114,7 +138,8 @@ func (b *planGraph) named(c *plan.Cmd, name string) *Span {
 
 func (b *planGraph) collective(c *plan.Cmd) {
 	coll := &b.plan.Colls[c.Coll]
-	t := task{rank: int(c.Rank), stream: int(c.Stream), class: collective, group: int(c.Coll) + 1, span: b.named(c, coll.Op.String())}
+	t := task{rank: int(c.Rank), stream: int(c.Stream), class: collective, group: int(c.Coll) + 1,
+		span: b.named(c, coll.Op.String())}
 	if coll.Op == ir.OpBarrier {
 		t.class = instant
 	}
@@ -134,7 +159,8 @@ func (b *planGraph) team(c *plan.Coll) (ranks []int) {
 
 // described is a collective as its time depends on it.
 func described(c *plan.Coll) *machine.Collective {
-	out := &machine.Collective{Op: c.Op, Red: c.Red, Members: int64(len(c.Parts)), AnyOrder: c.AnyOrd, Algorithm: c.Algo}
+	out := &machine.Collective{Op: c.Op, Red: c.Red, Members: int64(len(c.Parts)), AnyOrder: c.AnyOrd,
+		Algorithm: c.Algo}
 	for i := range c.Parts {
 		p := &c.Parts[i]
 		out.Moved = max(out.Moved, c.Moved(i))
@@ -148,7 +174,8 @@ func described(c *plan.Coll) *machine.Collective {
 }
 
 func (b *planGraph) copy(c *plan.Cmd) {
-	t := task{rank: int(c.Rank), stream: int(c.Stream), class: compute, work: b.m.TouchTime(2 * c.Ins[0].Bytes()), span: b.named(c, "copy")}
+	t := task{rank: int(c.Rank), stream: int(c.Stream), class: compute, work: b.m.TouchTime(2 * c.Ins[0].Bytes()),
+		span: b.named(c, "copy")}
 	if c.Peer >= 0 && c.Peer != c.Rank {
 		t.class, t.work = transfer, b.m.CopyTime(c.Ins[0].Bytes())
 		t.span.Name = fmt.Sprintf("put %d→%d", c.Ins[0].Rank, c.Outs[0].Rank)
@@ -171,32 +198,23 @@ func (b *planGraph) groupTime(c *plan.Cmd) float64 {
 }
 
 func (b *planGraph) computeTime(c *plan.Cmd) float64 {
-	bytes := int64(0)
-	for _, r := range append(c.Ins[:len(c.Ins):len(c.Ins)], c.Outs...) {
-		bytes += r.Bytes()
-	}
-	switch c.Op {
-	case ir.OpLinear, ir.OpMatmul:
-		out := c.Outs[0]
-		n := out.Shape[len(out.Shape)-1]
-		x := c.Ins[0].Shape
-		k := x[len(x)-1]
-		if c.Attr.TA {
-			k = x[len(x)-2]
+	if c.Op == ir.OpLaunch { // what a kernel of the user's touches is not known
+		o := Op{}
+		for _, t := range tensors(slices.Concat(c.Ins, c.Outs)) {
+			o.Bytes += t.Bytes
 		}
-		m := int64(0)
-		if n > 0 {
-			m = out.Elements() / n
-		}
-		return b.m.GEMMTime(out.DType, m, n, k)
-	case ir.OpAttention:
-		q, k := c.Ins[0].Shape, c.Ins[1].Shape
-		dh := q[len(q)-1]
-		return b.m.GEMMTime(c.Outs[0].DType, c.Outs[0].Elements()/max(dh, 1), 2*dh, k[len(k)-3])
-	case ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean, ir.OpReduceSlots:
-		return b.m.ReduceTime(bytes)
+		return o.Time(b.m)
 	}
-	return b.m.TouchTime(bytes)
+	o := NewOp(c.Op, tensors(c.Ins), tensors(c.Outs)[0], c.Attr.TA)
+	return o.Time(b.m)
+}
+
+func tensors(refs []plan.Ref) []Tensor {
+	out := make([]Tensor, len(refs))
+	for i, r := range refs {
+		out[i] = Tensor{Shape: r.Shape, DType: r.DType, Bytes: once(r)}
+	}
+	return out
 }
 
 // computing returns how long each rank computed, overlapping work once.

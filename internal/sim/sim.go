@@ -52,14 +52,14 @@ type Span struct {
 	End    float64 `json:"end_us"`
 }
 
-// graph collects tasks. Tasks of one stream follow each other.
+// graph collects tasks. Tasks of one stream follow each other; a wait is one of them, so what a later
+// event captures includes it.
 type graph struct {
 	tasks []task
 	last  map[[2]int]int // (rank, stream) → its last task
-	need  map[[2]int][]int
 }
 
-func newGraph() *graph { return &graph{last: map[[2]int]int{}, need: map[[2]int][]int{}} }
+func newGraph() *graph { return &graph{last: map[[2]int]int{}} }
 
 // add appends a task to its stream and returns its number.
 func (g *graph) add(t task) int {
@@ -67,24 +67,20 @@ func (g *graph) add(t task) int {
 	if p, ok := g.last[at]; ok {
 		t.deps = append(t.deps, p)
 	}
-	t.deps = append(t.deps, g.need[at]...)
-	delete(g.need, at)
+	g.last[at] = g.free(t)
+	return g.last[at]
+}
+
+// free appends a task of no stream and returns its number.
+func (g *graph) free(t task) int {
 	g.tasks = append(g.tasks, t)
-	g.last[at] = len(g.tasks) - 1
 	return len(g.tasks) - 1
 }
 
-// wait makes the next task of a stream wait for another.
-func (g *graph) wait(rank, stream, on int) {
-	at := [2]int{rank, stream}
-	g.need[at] = append(g.need[at], on)
-}
-
-// join makes the next task of a stream wait for one of another stream of its device,
-// whose end it learns of so much later.
+// join makes a stream wait for a task of another stream of its device, whose end it learns of so
+// much later.
 func (g *graph) join(rank, stream, on int, late float64) {
-	g.tasks = append(g.tasks, task{rank: rank, work: late, deps: []int{on}})
-	g.wait(rank, stream, len(g.tasks)-1)
+	g.add(task{rank: rank, stream: stream, deps: []int{g.free(task{rank: rank, work: late, deps: []int{on}})}})
 }
 
 // tail returns the last task of a stream, and whether there is one.

@@ -25,11 +25,16 @@ func columns(sql string) (names []string, rowID int) {
 	return names, rowID
 }
 
-// definitions cuts what stands between the parentheses at commas that nothing encloses.
+// definitions cuts what stands between the parentheses at commas that nothing encloses, without comments.
 func definitions(s string) []string {
 	var out []string
-	depth, from := 0, 0
+	var text strings.Builder // of the definition at hand
+	depth := 0
 	var quote byte
+	end := func() {
+		out = append(out, strings.TrimSpace(text.String()))
+		text.Reset()
+	}
 	for i := 0; i < len(s); i++ {
 		c := s[i]
 		switch {
@@ -42,29 +47,32 @@ func definitions(s string) []string {
 		case c == '[':
 			quote = ']'
 		case strings.HasPrefix(s[i:], "--"):
-			end := strings.IndexByte(s[i:], '\n')
-			if end < 0 {
-				end = len(s) - i
-			}
-			s = s[:i] + " " + s[i+end:]
+			i, c = after(s, i, "\n"), ' '
 		case strings.HasPrefix(s[i:], "/*"):
-			end := strings.Index(s[i:], "*/")
-			if end < 0 {
-				end = len(s) - i - 2
-			}
-			s = s[:i] + " " + s[i+end+2:]
+			i, c = after(s, i, "*/"), ' '
 		case c == '(':
 			depth++
 		case c == ')' && depth == 0:
-			return append(out, strings.TrimSpace(s[from:i]))
+			end()
+			return out
 		case c == ')':
 			depth--
 		case c == ',' && depth == 0:
-			out = append(out, strings.TrimSpace(s[from:i]))
-			from = i + 1
+			end()
+			continue
 		}
+		text.WriteByte(c)
 	}
-	return append(out, strings.TrimSpace(s[from:]))
+	end()
+	return out
+}
+
+// after returns the last byte of the next end in s from i on, or of s.
+func after(s string, i int, end string) int {
+	if n := strings.Index(s[i:], end); n >= 0 {
+		return i + n + len(end) - 1
+	}
+	return len(s) - 1
 }
 
 // firstWord returns a name, without its quotes, and what follows.

@@ -19,8 +19,9 @@ const (
 	maxDepth = 24
 	// maxRow bounds one row.
 	maxRow = 16 << 20
-	// maxTables bounds the schema.
-	maxTables = 1 << 14
+	// maxTables bounds the schema, maxColumns a table, as SQLite does.
+	maxTables  = 1 << 14
+	maxColumns = 1<<15 - 1
 )
 
 // ErrWAL is wrapped where a database has changes in a write-ahead log.
@@ -86,7 +87,9 @@ func Open(r io.ReaderAt, size, walBytes int64) (*DB, error) {
 			return fmt.Errorf("more than %d tables", maxTables)
 		}
 		t := Table{Name: name, root: root}
-		t.Columns, t.rowID = columns(sql)
+		if t.Columns, t.rowID = columns(sql); len(t.Columns) > maxColumns {
+			return fmt.Errorf("table %.100q has more than %d columns", name, maxColumns)
+		}
 		db.tables = append(db.tables, t)
 		return nil
 	})
@@ -126,6 +129,7 @@ type walk struct {
 	each func(row []any) error
 	left int64 // pages that may still be read: each is there once
 	row  []any
+	used int // values of row that the last record has set
 }
 
 func (db *DB) scan(t *Table, each func(row []any) error) error {
@@ -179,6 +183,7 @@ func (w *walk) page(n int64, depth int) error {
 	if pointers+2*cells > w.db.usable {
 		return fmt.Errorf("page %d has %d cells, more than it has room for", n, cells)
 	}
+	room := w.db.usable - pointers - 2*cells // for rows, none of which shares its bytes with another
 	for i := range cells {
 		cell := int(binary.BigEndian.Uint16(b[pointers+2*i:]))
 		if cell+4 > w.db.usable {
@@ -187,7 +192,11 @@ func (w *walk) page(n int64, depth int) error {
 		if kind == interiorTable {
 			err = w.page(int64(binary.BigEndian.Uint32(b[cell:])), depth+1)
 		} else {
-			err = w.leaf(b[cell:w.db.usable])
+			var bytes int
+			bytes, err = w.leaf(b[cell:w.db.usable])
+			if room -= bytes; room < 0 && err == nil {
+				err = fmt.Errorf("page %d: its rows have more bytes than the page", n)
+			}
 		}
 		if err != nil {
 			return err
@@ -201,33 +210,36 @@ func (w *walk) page(n int64, depth int) error {
 
 var errCell = errors.New("a row is cut short")
 
-// leaf reads a row.
-func (w *walk) leaf(b []byte) error {
+// leaf reads a row, and returns how many bytes of its page it has.
+func (w *walk) leaf(b []byte) (int, error) {
 	size, n := varint(b)
 	id, m := varint(b[n:])
 	if n == 0 || m == 0 {
-		return errCell
+		return 0, errCell
 	}
 	if size < 0 || size > maxRow {
-		return fmt.Errorf("a row of %d bytes; at most %d", size, maxRow)
+		return 0, fmt.Errorf("a row of %d bytes; at most %d", size, maxRow)
 	}
-	payload, err := w.payload(b[n+m:], int(size))
+	payload, local, err := w.payload(b[n+m:], int(size))
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if err := decode(payload, w.row); err != nil {
-		return err
+	clear(w.row[:w.used])
+	if w.used, err = decode(payload, w.row); err != nil {
+		return 0, err
 	}
 	if k := w.t.rowID; k >= 0 && w.row[k] == nil {
 		w.row[k] = id
+		w.used = max(w.used, k+1)
 	}
-	return w.each(w.row)
+	return n + m + local, w.each(w.row)
 }
 
-// payload collects a row of so many bytes, whose end may be on pages of its own.
-func (w *walk) payload(b []byte, size int) ([]byte, error) {
+// payload collects a row of so many bytes, which may continue on overflow pages, and returns how many are on the
+// row's page.
+func (w *walk) payload(b []byte, size int) (row []byte, local int, err error) {
 	u := w.db.usable
-	local := size
+	local = size
 	if size > u-35 {
 		least := (u-12)*32/255 - 23
 		if local = least + (size-least)%(u-4); local > u-35 {
@@ -236,24 +248,24 @@ func (w *walk) payload(b []byte, size int) ([]byte, error) {
 	}
 	if local == size {
 		if len(b) < size {
-			return nil, errCell
+			return nil, 0, errCell
 		}
-		return b[:size], nil
+		return b[:size], local, nil
 	}
 	if len(b) < local+4 {
-		return nil, errCell
+		return nil, 0, errCell
 	}
 	out := append([]byte(nil), b[:local]...)
 	next := int64(binary.BigEndian.Uint32(b[local:]))
 	for len(out) < size {
 		page, err := w.read(next)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		next = int64(binary.BigEndian.Uint32(page))
 		out = append(out, page[4:4+min(u-4, size-len(out))]...)
 	}
-	return out, nil
+	return out, local + 4, nil
 }
 
 // varint reads a number of up to nine bytes, and returns how many; 0 where it is cut short.
@@ -271,30 +283,28 @@ func varint(b []byte) (v int64, n int) {
 	return v<<8 | int64(b[8]), 9
 }
 
-// decode fills a row from its record. Columns that were added to the table after the row
-// was written are nil.
-func decode(b []byte, row []any) error {
-	clear(row)
+// decode fills a row from its record, and returns how many values it has set. Columns that were added to the
+// table after the row was written have none.
+func decode(b []byte, row []any) (set int, err error) {
 	size, n := varint(b)
 	if n == 0 || size < int64(n) || size > int64(len(b)) {
-		return errCell
+		return 0, errCell
 	}
 	head, body := b[n:size], b[size:]
 	for i := range row {
 		if len(head) == 0 {
-			return nil
+			return i, nil
 		}
 		kind, n := varint(head)
 		if n == 0 {
-			return errCell
+			return i, errCell
 		}
 		head = head[n:]
-		var err error
 		if row[i], body, err = value(kind, body); err != nil {
-			return err
+			return i, err
 		}
 	}
-	return nil
+	return len(row), nil
 }
 
 // value reads a value of a serial type.

@@ -154,3 +154,45 @@ func FuzzRows(f *testing.F) {
 		}
 	})
 }
+
+// TestSharedBytes: rows of a page that share its bytes are refused, since a page could hold gigabytes so.
+func TestSharedBytes(t *testing.T) {
+	b := values(t)
+	table := open(t, b).Table("KINDS")
+	page := b[(table.root-1)*512:]
+	for page[0] == interiorTable {
+		n := binary.BigEndian.Uint32(page[8:])
+		page = b[(n-1)*512:]
+	}
+	cells := int(binary.BigEndian.Uint16(page[3:]))
+	at := binary.BigEndian.Uint16(page[8:])
+	const many = 6
+	for i := range many {
+		binary.BigEndian.PutUint16(page[8+2*i:], at)
+	}
+	binary.BigEndian.PutUint16(page[3:], many)
+	rows := 0
+	err := open(t, b).Rows(table, func([]any) error { rows++; return nil })
+	if err == nil || !strings.Contains(err.Error(), "more bytes than the page") {
+		t.Errorf("%d cells became %d, of which %d were read: %v", cells, many, rows, err)
+	}
+}
+
+// TestColumnsOfComments: comments in a schema go, in time that grows as their number does.
+func TestColumnsOfComments(t *testing.T) {
+	names, _ := columns("CREATE TABLE t (a INTEGER, " + strings.Repeat("-- x, y\n/* , */", 1<<18) + "b TEXT /* end")
+	if want := []string{"a", "b"}; !reflect.DeepEqual(names, want) {
+		t.Errorf("columns %.100q", names)
+	}
+}
+
+// FuzzColumns: whatever a schema says, the row's number is a column of it.
+func FuzzColumns(f *testing.F) {
+	f.Add("CREATE TABLE t (a INTEGER PRIMARY KEY, [b c] TEXT -- d\n, e /* ( */ REAL, CHECK (a > 0))")
+	f.Add("(\"")
+	f.Fuzz(func(t *testing.T, sql string) {
+		if names, id := columns(sql); id < -1 || id >= len(names) {
+			t.Errorf("column %d of %q", id, names)
+		}
+	})
+}

@@ -8,53 +8,109 @@ import (
 
 // Critical returns the chain of events that decided when the trace ended, the
 // oldest first. It goes back from the last event to end: from a member of a
-// collective to the member that arrived last; from a wait to what ended last
-// before it was over; from anything else to what its stream did before. The
-// chain ends where a stream begins. It is read off the times alone, so where
-// two events end at one moment it may name either. Profiles by others do not say what
+// collective to the member that arrived last; from a wait to what it waited
+// for, if that ended after the wait began; from anything else to what its
+// stream did before. The chain ends where a stream begins. Profiles by others do not say what
 // streams waited for: there anything goes back to what ended last on its rank before it began.
 func (t *Trace) Critical() []Event {
 	if len(t.Events) == 0 {
 		return nil
 	}
-	c := newChain(t)
-	for i := c.last; i >= 0 && !c.seen[i]; i = c.before(i) {
-		c.seen[i] = true
-		c.path = append(c.path, i)
-	}
-	out := make([]Event, len(c.path))
-	for k, i := range c.path {
-		out[len(out)-1-k] = c.events[i]
+	return newChain(t).critical()
+}
+
+func (c *chain) critical() []Event {
+	var out []Event
+	for _, i := range c.path() {
+		out = append(out, c.events[i])
 	}
 	return out
 }
 
-// Chains tells what events of a trace had to wait for.
+// Path is Critical, as indices of events.
+func (c *Chains) Path() []int { return c.c.path() }
+
+// path returns the events of the critical path, the oldest first.
+func (c *chain) path() []int {
+	seen := make([]bool, len(c.events))
+	var path []int
+	for i := c.last; i >= 0; i = c.before(i, seen) {
+		seen[i] = true
+		path = append(path, i)
+	}
+	slices.Reverse(path)
+	return path
+}
+
+// Chains says what events of a trace had to wait for.
 type Chains struct{ c *chain }
 
 // Chains prepares a trace, which must be in the order of Sort and have events.
 func (t *Trace) Chains() *Chains { return &Chains{newChain(t)} }
 
-// Before returns the chain of events that decided when event i began, the latest first, as
-// far as they ended after a time.
-func (c *Chains) Before(i int, from int64) []Event {
-	var out []Event
-	for j := c.c.before(i); j >= 0 && c.c.events[j].End > from && len(out) < len(c.c.events); j = c.c.before(j) {
-		out = append(out, c.c.events[j])
+// Before returns the event that event i followed on its rank, or -1: the one before on its stream; in profiles by
+// others the one that ended last before i began, on any stream, and is not among seen, or one of its stream that was
+// not over.
+func (c *Chains) Before(i int, seen map[int]bool) int {
+	j := c.c.prev[i]
+	if long := c.c.long[i]; c.c.ends != nil && long >= 0 && c.c.events[long].End > c.c.events[i].Start && !seen[long] {
+		return long
 	}
-	return out
+	if c.c.ends != nil {
+		j = c.c.lastBefore(&c.c.events[i], func(k int) bool { return k == i || seen[k] })
+	}
+	if j >= 0 && seen[j] {
+		return -1
+	}
+	return j
+}
+
+// Released returns the event that let the wait i pass, or -1 where that is not recorded: the last one that the
+// stream it waits for had to do, or the signal that its counter lacked.
+func (c *Chains) Released(i int) int { return c.c.released(i) }
+
+// Others reports whether, in profiles by others, something other than j ended on i's rank within ns before i began,
+// on another stream than j's: then the profile does not say which of them i waited for.
+func (c *Chains) Others(i, j int, ns int64) bool {
+	if c.c.ends == nil {
+		return false
+	}
+	e := &c.c.events[i]
+	list := c.c.ends[e.Rank]
+	k := sort.Search(len(list), func(k int) bool { return c.c.events[list[k]].End > e.Start })
+	for k--; k >= 0 && c.c.events[list[k]].End >= e.Start-ns; k-- {
+		if list[k] != i && c.c.events[list[k]].Stream != c.c.events[j].Stream {
+			return true
+		}
+	}
+	return false
 }
 
 // chain walks the events of a trace backwards.
 type chain struct {
 	events  []Event
-	last    int              // the event that ends last
-	prev    []int            // the event before on the same stream, or -1
-	lates   map[instance]int // by collective: the member that began last
-	release []int            // events that may let a wait pass, by end
-	ends    map[int][]int    // in profiles by others: each rank's events, by end
-	seen    []bool
-	path    []int
+	of      *Trace
+	last    int                 // the event that ends last
+	prev    []int               // the event before on the same stream, or -1
+	long    []int               // of those before on the same stream, the one that ends last, or -1
+	lates   map[instance]int    // by collective: the member that began last
+	signals map[raised][]int    // signals, by end
+	streams map[stretchOf][]int // own commands, by their index in the plan
+	ends    map[int][]int       // in profiles by others: each rank's events, by end
+}
+
+// raised is an element of a counter, of the rank with a number in the job, in a run.
+type raised struct {
+	run     int64
+	rank    int
+	counter string
+}
+
+// stretchOf is what one stream does in a run.
+type stretchOf struct {
+	run    int64
+	rank   int
+	stream string
 }
 
 func newChain(t *Trace) *chain {
@@ -64,12 +120,20 @@ func newChain(t *Trace) *chain {
 		sorted.Sort()
 	}
 	n := len(sorted.Events)
-	c := &chain{events: sorted.Events, prev: make([]int, n), lates: map[instance]int{}, seen: make([]bool, n)}
+	c := &chain{events: sorted.Events, of: t, prev: make([]int, n), long: make([]int, n), lates: map[instance]int{},
+		signals: map[raised][]int{},
+		streams: map[stretchOf][]int{}}
+	ties := slices.ContainsFunc(c.events, func(e Event) bool { return e.Tie != nil && e.Tie.Stream != "" })
 	for i := range c.events {
 		e := &c.events[i]
 		c.prev[i] = -1
 		if i > 0 && c.events[i-1].Rank == e.Rank && c.events[i-1].Stream == e.Stream {
 			c.prev[i] = i - 1
+		}
+		if j := c.prev[i]; j < 0 {
+			c.long[i] = -1
+		} else if c.long[i] = j; c.long[j] >= 0 && c.events[c.long[j]].End > c.events[j].End {
+			c.long[i] = c.long[j]
 		}
 		if e.End > c.events[c.last].End {
 			c.last = i
@@ -80,61 +144,90 @@ func newChain(t *Trace) *chain {
 				c.lates[k] = i
 			}
 		}
-		if !e.waits() {
-			c.release = append(c.release, i)
+		if e.Tie != nil && e.Tie.Counter != "" && !e.Waits() {
+			k := raised{e.Run, e.Tie.Peer, e.Tie.Counter}
+			c.signals[k] = append(c.signals[k], i)
+		}
+		if ties {
+			k := stretchOf{e.Run, e.Rank, e.Stream}
+			c.streams[k] = append(c.streams[k], i)
 		}
 	}
-	slices.SortStableFunc(c.release, func(a, b int) int { return cmp.Compare(c.events[a].End, c.events[b].End) })
+	byEnd := func(a, b int) int { return cmp.Compare(c.events[a].End, c.events[b].End) }
+	for _, list := range c.signals {
+		slices.SortStableFunc(list, byEnd)
+	}
+	for _, list := range c.streams {
+		slices.SortStableFunc(list, func(a, b int) int { return cmp.Compare(c.events[a].ID, c.events[b].ID) })
+	}
 	if t.Source != "" {
 		c.ends = map[int][]int{}
-		for _, i := range c.release {
+		for i := range c.events {
 			r := c.events[i].Rank
 			c.ends[r] = append(c.ends[r], i)
+		}
+		for _, list := range c.ends {
+			slices.SortStableFunc(list, byEnd)
 		}
 	}
 	return c
 }
 
-// waits reports whether the event only waits for others.
-func (e *Event) waits() bool { return e.Class == Sync && e.Name == "wait" }
+// Waits reports whether the event only waits for others.
+func (e *Event) Waits() bool { return e.Class == Sync && e.Name == "wait" }
 
-// before returns what event i had to wait for, or -1.
-func (c *chain) before(i int) int {
+// before returns what event i had to wait for, or -1; nothing that was seen.
+func (c *chain) before(i int, seen []bool) int {
 	e := &c.events[i]
+	unseen := func(j int) int {
+		if j >= 0 && seen[j] {
+			return -1
+		}
+		return j
+	}
 	if e.Group != NoGroup {
 		if j := c.lates[instance{e.Run, e.Group}]; j != i && c.events[j].Start > e.Start {
-			return j
+			return unseen(j)
 		}
 	}
-	if e.waits() {
-		if j := c.released(e); j >= 0 {
-			return j
-		}
+	if j := c.released(i); j >= 0 && c.events[j].End > e.Start && !seen[j] {
+		return j
 	}
 	if c.ends != nil {
-		return c.lastBefore(e)
+		return c.lastBefore(e, func(k int) bool { return seen[k] })
 	}
-	return c.prev[i]
+	return unseen(c.prev[i])
 }
 
-// lastBefore returns the event that ended last on e's rank before e began, or -1.
-func (c *chain) lastBefore(e *Event) int {
+// lastBefore returns the event that ended last on e's rank before e began, but for those to skip, or -1.
+func (c *chain) lastBefore(e *Event, skip func(int) bool) int {
 	list := c.ends[e.Rank]
 	k := sort.Search(len(list), func(k int) bool { return c.events[list[k]].End > e.Start })
+	for k--; k >= 0; k-- {
+		if !skip(list[k]) {
+			return list[k]
+		}
+	}
+	return -1
+}
+
+// released returns the event that let the wait i pass, or -1.
+func (c *chain) released(i int) int {
+	e := &c.events[i]
+	if e.Tie == nil || !e.Waits() {
+		return -1
+	}
+	if e.Tie.Counter != "" {
+		list := c.signals[raised{e.Run, c.of.ID(e.Rank), e.Tie.Counter}]
+		if n := e.Tie.Count; n > 0 && n <= int64(len(list)) {
+			return list[n-1]
+		}
+		return -1
+	}
+	list := c.streams[stretchOf{e.Run, e.Rank, e.Tie.Stream}]
+	k := sort.Search(len(list), func(k int) bool { return c.events[list[k]].ID >= e.Tie.Until })
 	if k == 0 {
 		return -1
 	}
 	return list[k-1]
-}
-
-// released returns the event that ended last while the wait e lasted, or -1.
-func (c *chain) released(e *Event) int {
-	k := sort.Search(len(c.release), func(k int) bool { return c.events[c.release[k]].End > e.End })
-	if k == 0 {
-		return -1
-	}
-	if j := c.release[k-1]; c.events[j].End > e.Start {
-		return j
-	}
-	return -1
 }

@@ -110,7 +110,10 @@ func flows(places map[instance][]place, origin int64) []chromeEvent {
 
 func (e *Event) chrome(tid int, origin int64) chromeEvent {
 	dur := float64(e.Duration()) / 1e3
-	args := map[string]any{"run": e.Run}
+	args := map[string]any{"run": e.Run, "id": e.ID}
+	if e.Tie != nil {
+		args["tie"] = e.Tie
+	}
 	if e.Detail != "" {
 		args["statement"] = e.Detail
 	}

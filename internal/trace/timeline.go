@@ -19,10 +19,9 @@ type Style struct {
 // of each rank, a letter for each operation, a time axis and a legend.
 func (t *Trace) Timeline(w io.Writer, width int) error { return t.Draw(w, Style{Width: width}) }
 
-// Draw draws the trace as text. An event covers the columns that it lasts, and
-// one at least; where several fall into one column, the shortest shows, and
-// waiting shows only where nothing else does. The part of a collective in which
-// a member waits for those that are late is drawn as a line.
+// Draw draws the trace as text. A column shows the operation that takes most of its time, and is empty only
+// where nothing runs: there an event that takes no time shows, too. The part of a collective in which a member
+// waits for those that are late is drawn as a line, and counts as an operation. The legend names what is drawn.
 func (t *Trace) Draw(w io.Writer, s Style) error {
 	lanes := t.lanes()
 	if len(lanes) == 0 {
@@ -51,7 +50,7 @@ type painter struct {
 	letters map[opKey]rune
 	order   []opKey
 	idle    rune // for a member of a collective that waits
-	idles   bool
+	shown   map[drawn]bool
 	arrived map[instance]int64
 }
 
@@ -61,7 +60,7 @@ type opKey struct {
 }
 
 func newPainter(t *Trace, lanes []lane, s Style) *painter {
-	p := &painter{style: s, letters: map[opKey]rune{}, idle: '─', arrived: t.arrivals()}
+	p := &painter{style: s, letters: map[opKey]rune{}, shown: map[drawn]bool{}, idle: '─', arrived: t.arrivals()}
 	if s.ASCII {
 		p.idle = '-'
 	}
@@ -118,7 +117,8 @@ var letters = map[Class]map[string]rune{
 		"sub": '1', "neg": '2', "max": '3', "min": '4', "mean": '5', "sum": 'S',
 	},
 	Comm: {
-		"all_reduce": 'a', "broadcast": 'b', "scatter": 'c', "reduce": 'd', "get": 'e', "all_gather": 'g', "gather": 'h',
+		"all_reduce": 'a', "broadcast": 'b', "scatter": 'c', "reduce": 'd', "get": 'e', "all_gather": 'g',
+		"gather":  'h',
 		"barrier": 'k', "permute": 'm', "put": 'p', "recv": 'q', "reduce_scatter": 'r', "send": 's', "all_to_all": 't',
 		"group": 'u', "all_gatherv": 'v', "reduce_scatterv": 'w', "all_to_allv": 'x',
 	},
@@ -140,29 +140,36 @@ func (p *painter) own(k opKey) rune {
 	return letters[k.class][k.name]
 }
 
-// column returns the column that time ns falls into.
-func (p *painter) column(ns int64) int {
-	return min(int(float64(ns-p.lo)/float64(p.span)*float64(p.columns)), p.columns-1)
+// drawn is what a column may show: an operation, or the waiting part of collectives.
+type drawn struct {
+	opKey
+	idle bool
 }
 
+// lane draws one stream.
 func (p *painter) lane(b *strings.Builder, l *lane) {
-	cells := []rune(strings.Repeat(" ", p.columns))
-	events := slices.Clone(l.events)
-	slices.SortStableFunc(events, func(x, y *Event) int {
-		if a, b := x.Class == Sync, y.Class == Sync; a != b {
-			if a {
-				return -1
+	cells := make([]map[drawn]float64, p.columns)
+	for _, e := range l.events {
+		began := e.Start
+		if p.waits(e) {
+			began = max(min(p.arrived[instance{e.Run, e.Group}], e.End), e.Start)
+			if began > e.Start {
+				p.cover(cells, drawn{idle: true}, e.Start, began)
 			}
-			return 1
 		}
-		return cmp.Compare(y.Duration(), x.Duration())
-	})
-	for _, e := range events {
-		for c := p.column(e.Start); c <= p.column(max(e.End-1, e.Start)); c++ {
-			cells[c] = p.letters[opKey{e.Class, e.Name}]
+		p.cover(cells, drawn{opKey: opKey{e.Class, e.Name}}, began, e.End)
+	}
+	text := make([]rune, p.columns)
+	for c, shares := range cells {
+		text[c] = ' '
+		var most drawn
+		for d, share := range shares {
+			if x := shares[most]; text[c] == ' ' || share > x || share == x && d.before(most) {
+				most, text[c] = d, p.letter(d)
+			}
 		}
-		for c := p.column(e.Start); c < p.meeting(e); c++ {
-			cells[c], p.idles = p.idle, true
+		if text[c] != ' ' {
+			p.shown[most] = true
 		}
 	}
 	edge := "│"
@@ -170,30 +177,82 @@ func (p *painter) lane(b *strings.Builder, l *lane) {
 		edge = "|"
 	}
 	name := label(l)
-	fmt.Fprintf(b, "%s%s%s%s%s\n", name, strings.Repeat(" ", p.labels-utf8.RuneCountInString(name)), edge, string(cells), edge)
+	fmt.Fprintf(b, "%s%s%s%s%s\n", name, strings.Repeat(" ", p.labels-utf8.RuneCountInString(name)), edge, string(text),
+		edge)
 }
 
-// meeting returns the column in which the last member of e's collective
-// arrived, e's last column at most; 0 where not everybody waits for everybody.
-func (p *painter) meeting(e *Event) int {
+// rounding is less of a column than anything that is drawn takes.
+const rounding = 1e-9
+
+// cover adds the time from from to to to the shares of the columns that it lies in, one at least.
+func (p *painter) cover(cells []map[drawn]float64, d drawn, from, to int64) {
+	x, y := p.position(from), p.position(to)
+	first := min(int(x), p.columns-1)
+	for c := first; c < p.columns && (c == first || float64(c) < y-rounding); c++ {
+		if cells[c] == nil {
+			cells[c] = map[drawn]float64{}
+		}
+		cells[c][d] += max(min(y, float64(c+1))-max(x, float64(c)), 0)
+	}
+}
+
+// position returns where time ns lies, in columns.
+func (p *painter) position(ns int64) float64 {
+	return float64(ns-p.lo) / float64(p.span) * float64(p.columns)
+}
+
+// before orders what takes equally long: work comes before waits and signals.
+func (d drawn) before(other drawn) bool {
+	if a, b := d.class == Sync, other.class == Sync; a != b {
+		return b
+	}
+	if d.idle != other.idle {
+		return other.idle
+	}
+	return cmp.Or(cmp.Compare(d.class, other.class), cmp.Compare(d.name, other.name)) < 0
+}
+
+func (p *painter) letter(d drawn) rune {
+	if d.idle {
+		return p.idle
+	}
+	return p.letters[d.opKey]
+}
+
+// waits reports whether all members of e's collective wait for all.
+func (p *painter) waits(e *Event) bool {
 	if e.Group == NoGroup || e.Bytes == 0 {
-		return 0
+		return false
 	}
 	switch e.Name {
 	case "all_reduce", "all_gather", "reduce_scatter", "all_to_all":
-		return p.column(max(min(p.arrived[instance{e.Run, e.Group}], e.End-1), e.Start))
+		return true
 	}
-	return 0
+	return false
 }
 
 // legend names the letters, as many on a line as fit.
 func (p *painter) legend(b *strings.Builder) {
 	var entries []string
+	var short []string
 	for _, k := range p.order {
-		entries = append(entries, fmt.Sprintf("%c %s", p.letters[k], k.name))
+		if p.shown[drawn{opKey: k}] {
+			entries = append(entries, fmt.Sprintf("%c %s", p.letters[k], k.name))
+		} else {
+			short = append(short, k.name)
+		}
 	}
-	if p.idles {
+	if p.shown[drawn{idle: true}] {
 		entries = append(entries, fmt.Sprintf("%c waiting for peers", p.idle))
+	}
+	for i, name := range short {
+		if i == 0 {
+			name = "too short to show: " + name
+		}
+		if i+1 < len(short) {
+			name += ","
+		}
+		entries = append(entries, name)
 	}
 	line := ""
 	for _, entry := range entries {
@@ -201,7 +260,10 @@ func (p *painter) legend(b *strings.Builder) {
 			fmt.Fprintln(b, line)
 			line = ""
 		}
-		if line != "" {
+		switch {
+		case strings.HasSuffix(line, ","):
+			line += " "
+		case line != "":
 			line += "   "
 		}
 		line += entry

@@ -52,6 +52,21 @@ type Event struct {
 	Issued int64
 	// Call says what a profile by others knows of a collective; nil elsewhere.
 	Call *Call
+	// Tie says what the event has to do with another stream or rank; nil where that is not recorded.
+	Tie *Tie
+}
+
+// Tie is what one command of hocket's has to do with another stream or rank.
+type Tie struct {
+	// A wait between streams: it waits for the commands of a stream of its rank before the one with index Until.
+	Stream string `json:"stream,omitempty"`
+	Until  int64  `json:"until,omitempty"`
+	// A signal raises an element of a counter of rank Peer. A wait for signals has Peer -1, and passes once its own
+	// rank's element was raised Count times in the run.
+	Counter string `json:"counter,omitempty"`
+	Count   int64  `json:"count,omitempty"`
+	// Peer is also the other rank of a put or a get.
+	Peer int `json:"peer"`
 }
 
 // Call is what tells one rank's call of a collective apart from its others, and which
@@ -127,7 +142,8 @@ func inOrder(a, b Event) int {
 	if c := CompareStreams(a.Stream, b.Stream); c != 0 {
 		return c
 	}
-	return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End), cmp.Compare(a.Run, b.Run), cmp.Compare(a.ID, b.ID))
+	return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End), cmp.Compare(a.Run, b.Run),
+		cmp.Compare(a.ID, b.ID))
 }
 
 // CompareStreams puts main first and numbers in the order of their values.

@@ -14,7 +14,8 @@ import (
 // put on %push is half hidden under compute.
 func sample() *Trace {
 	ev := func(rank int, stream, name string, class Class, start, end, bytes int64) Event {
-		return Event{Rank: rank, Stream: stream, Name: name, Class: class, Start: start, End: end, Bytes: bytes, Group: NoGroup}
+		return Event{Rank: rank, Stream: stream, Name: name, Class: class, Start: start, End: end, Bytes: bytes,
+			Group: NoGroup}
 	}
 	t := &Trace{Ranks: 2, Events: []Event{
 		ev(0, "main", "input", IO, 1000, 1000, 64),
@@ -91,10 +92,12 @@ func TestCritical(t *testing.T) {
 // another stream.
 func TestCriticalWait(t *testing.T) {
 	tr := &Trace{Ranks: 2, Events: []Event{
-		{ID: 0, Rank: 0, Stream: "main", Name: "wait", Class: Sync, Start: 0, End: 50, Group: NoGroup},
+		{ID: 0, Rank: 0, Stream: "main", Name: "wait", Class: Sync, Start: 0, End: 50, Group: NoGroup,
+			Tie: &Tie{Counter: "%c[1]", Count: 1, Peer: -1}},
 		{ID: 1, Rank: 0, Stream: "main", Name: "linear", Class: Compute, Start: 50, End: 60, Group: NoGroup},
 		{ID: 2, Rank: 1, Stream: "%p", Name: "put", Class: Comm, Start: 10, End: 45, Group: NoGroup},
-		{ID: 3, Rank: 1, Stream: "%p", Name: "signal", Class: Sync, Start: 45, End: 50, Group: NoGroup},
+		{ID: 3, Rank: 1, Stream: "%p", Name: "signal", Class: Sync, Start: 45, End: 50, Group: NoGroup,
+			Tie: &Tie{Counter: "%c[1]", Peer: 0}},
 		{ID: 4, Rank: 1, Stream: "main", Name: "linear", Class: Compute, Start: 0, End: 55, Group: NoGroup},
 	}}
 	var path []int64
@@ -116,7 +119,9 @@ func TestOverlap(t *testing.T) {
 		tr := &Trace{Ranks: 1}
 		for range rng.IntN(12) {
 			start := rng.Int64N(60)
-			tr.Events = append(tr.Events, Event{Stream: "main", Class: Class(rng.IntN(int(numClasses))), Start: start, End: start + rng.Int64N(20)})
+			tr.Events = append(tr.Events,
+				Event{Stream: "main", Class: Class(rng.IntN(int(numClasses))), Start: start,
+					End: start + rng.Int64N(20)})
 		}
 		var want RankTime
 		for ns := range int64(80) {
@@ -146,12 +151,12 @@ func count(b bool) int64 {
 const golden = `
              µs 0              20             40             60
                ┌┬──────────────┬──────────────┬───────────────┬┐
-rank 0  main   │<LLLLLLLLLLLLLLL──────────────aaaaaaaaaaaaaaaa>│
-        %s[2]  │·······ppppppppppppppppp                       │
+rank 0  main   │LLLLLLLLLLLLLLL────────────────aaaaaaaaaaaaaaa>│
+        %s[2]  │········pppppppppppppppp                       │
         %s[10] │                       !                       │
-rank 1  main   │LLLLLLLLLLLLLLLLLLLLLLLLLLLLLLaaaaaaaaaaaaaaaaa│
-L linear   a all_reduce   p put   ! signal   · wait   < input
-> output   ─ waiting for peers
+rank 1  main   │LLLLLLLLLLLLLLLLLLLLLLLLLLLLLLLaaaaaaaaaaaaaaaa│
+L linear   a all_reduce   p put   ! signal   · wait   > output
+─ waiting for peers   too short to show: input
 `
 
 func TestTimeline(t *testing.T) {
@@ -191,8 +196,10 @@ func TestTimelineShapes(t *testing.T) {
 		scale := int64(1) << rng.IntN(40)
 		for range rng.IntN(20) {
 			start := rng.Int64N(100) * scale
-			tr.Events = append(tr.Events, Event{Rank: rng.IntN(tr.Ranks), Stream: []string{"main", "%a", "%b[1]"}[rng.IntN(3)],
-				Name: []string{"linear", "add", "put", "all_gather"}[rng.IntN(4)], Class: Class(rng.IntN(2)), Start: start, End: start + rng.Int64N(3)*scale, Group: NoGroup})
+			tr.Events = append(tr.Events,
+				Event{Rank: rng.IntN(tr.Ranks), Stream: []string{"main", "%a", "%b[1]"}[rng.IntN(3)],
+					Name: []string{"linear", "add", "put", "all_gather"}[rng.IntN(4)], Class: Class(rng.IntN(2)),
+					Start: start, End: start + rng.Int64N(3)*scale, Group: NoGroup})
 		}
 		width := 40 + rng.IntN(80)
 		var b strings.Builder
@@ -207,17 +214,74 @@ func TestTimelineShapes(t *testing.T) {
 	}
 }
 
+// TestZeroLengthShows: what takes no time shows where nothing else runs, and else the legend says that it does not.
 func TestZeroLengthShows(t *testing.T) {
 	tr := &Trace{Ranks: 1, Events: []Event{
 		{Stream: "main", Name: "linear", Class: Compute, Start: 0, End: 1000000, Group: NoGroup},
-		{Stream: "main", Name: "put", Class: Comm, Start: 500000, End: 500000, Group: NoGroup},
+		{Stream: "main", Name: "get", Class: Comm, Start: 500000, End: 500000, Group: NoGroup},
+		{Stream: "other", Name: "put", Class: Comm, Start: 500000, End: 500000, Group: NoGroup},
 	}}
 	var b strings.Builder
 	if err := tr.Timeline(&b, 80); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(b.String(), "LpL") {
-		t.Errorf("the put is lost:\n%s", b.String())
+	if s := b.String(); !strings.Contains(s, " p ") || !strings.Contains(s, "LLL│") ||
+		!strings.Contains(s, "too short to show: get") {
+		t.Errorf("the put is lost, or the get hides the linear:\n%s", s)
+	}
+}
+
+// TestColumnShowsMost draws random streams and wants each column to show what takes the most of it, which the test
+// counts nanosecond by nanosecond.
+func TestColumnShowsMost(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	ops := []string{"linear", "relu", "add", "wait", "all_gather"}
+	for round := range 400 {
+		const columns = 40 - int64(len("rank 0  main ")) - 2
+		tr := &Trace{Ranks: 1}
+		at := int64(0)
+		for at < 3000 {
+			name := ops[rng.IntN(len(ops))]
+			e := Event{Stream: "main", Name: name, Group: NoGroup, Start: at,
+				End: at + 1 + rng.Int64N(1+[]int64{6, 400}[rng.IntN(2)])}
+			if e.Class = Compute; name == "wait" {
+				e.Class = Sync
+			} else if name == "all_gather" {
+				e.Class = Comm
+			}
+			tr.Events = append(tr.Events, e)
+			at = e.End + rng.Int64N(40)*rng.Int64N(2)
+		}
+		_, hi := tr.Bounds()
+		counts := make([]map[rune]int64, columns) // 1/columns of a nanosecond each
+		for i := range counts {
+			counts[i] = map[rune]int64{}
+		}
+		p := newPainter(tr, tr.lanes(), Style{})
+		if p.columns != int(columns) {
+			t.Fatalf("%d columns; the test takes them for %d", p.columns, columns)
+		}
+		for _, e := range tr.Events {
+			for sub := e.Start * columns; sub < e.End*columns; sub++ {
+				counts[sub/hi][p.letters[opKey{e.Class, e.Name}]]++
+			}
+		}
+		var b strings.Builder
+		if err := tr.Timeline(&b, 0); err != nil {
+			t.Fatal(err)
+		}
+		_, row, _ := strings.Cut(b.String(), "│")
+		for c, shown := range []rune(row)[:columns] {
+			for op, n := range counts[c] {
+				if n > counts[c][shown] {
+					t.Fatalf("round %d, column %d shows %c, which takes %d; %c takes %d:\n%s", round, c, shown,
+						counts[c][shown], op, n, b.String())
+				}
+			}
+			if (shown == ' ') != (len(counts[c]) == 0) {
+				t.Fatalf("round %d, column %d shows %q: %v", round, c, shown, counts[c])
+			}
+		}
 	}
 }
 
@@ -310,7 +374,8 @@ func TestExposedOnAnotherRank(t *testing.T) {
 
 func TestExposedBy(t *testing.T) {
 	tr := sample()
-	tr.Events = append(tr.Events, Event{ID: 9, Rank: 0, Stream: "main", Name: "barrier", Class: Comm, Start: 0, End: 1000000, Group: NoGroup})
+	tr.Events = append(tr.Events, Event{ID: 9, Rank: 0, Stream: "main", Name: "barrier", Class: Comm, Start: 0,
+		End: 1000000, Group: NoGroup})
 	got := tr.ExposedBy(func(id int64) int {
 		switch tr.Events[id%int64(len(tr.Events))].Name {
 		case "put":

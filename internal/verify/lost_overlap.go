@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
@@ -14,6 +15,7 @@ import (
 // the first rank, whose text all ranks share.
 type overlapWatch struct {
 	ix     *index
+	order  *index // what orders the commands: ix, or of a rank that stands for all its own streams alone
 	mem    *memory
 	groups []iteration
 	opens  []int32 // by command: 1 + the group that it is the first of, on its stream; or 0
@@ -40,6 +42,7 @@ type watched struct {
 	stmt           *ir.Stmt
 	ordered, freed int      // pairs of neighbouring iterations in order, and not
 	pair           [2]int32 // the first pair in order
+	first          span     // of the second's, what is in order with the first
 }
 
 type loopKey struct {
@@ -49,7 +52,7 @@ type loopKey struct {
 
 // newOverlapWatch groups the first rank's work by iterations.
 func newOverlapWatch(ix *index, mem *memory, prog *ir.Program) *overlapWatch {
-	w := &overlapWatch{ix: ix, mem: mem, opens: make([]int32, len(ix.p.Cmds))}
+	w := &overlapWatch{ix: ix, order: ix, mem: mem, opens: make([]int32, len(ix.p.Cmds))}
 	loopAt := enclosingLoops(prog)
 	last := map[loopKey]int32{}
 	ids := map[*ir.Stmt]int32{}
@@ -111,7 +114,8 @@ func (w *overlapWatch) add(g, stream, cmd int32) {
 	w.opens[cmd] = g + 1
 }
 
-// enclosingLoops maps the position of each statement to its innermost loop.
+// enclosingLoops maps the position of each statement that may do work to its innermost loop; nil for none, and where
+// statements of one position, which lowering makes, are in several.
 func enclosingLoops(prog *ir.Program) map[ir.Pos]*ir.Stmt {
 	out := map[ir.Pos]*ir.Stmt{}
 	var visit func(b *ir.Block, loop *ir.Stmt)
@@ -120,8 +124,12 @@ func enclosingLoops(prog *ir.Program) map[ir.Pos]*ir.Stmt {
 			return
 		}
 		for _, s := range b.Stmts {
-			if loop != nil {
-				out[s.Pos] = loop
+			if class := s.Op.Info().Class; class != ir.ClassMemory && class != ir.ClassOrder && s.Op != ir.OpOn {
+				if other, seen := out[s.Pos]; seen && other != loop {
+					out[s.Pos] = nil
+				} else {
+					out[s.Pos] = loop
+				}
 			}
 			inner := loop
 			if s.Op == ir.OpFor {
@@ -137,19 +145,16 @@ func enclosingLoops(prog *ir.Program) map[ir.Pos]*ir.Stmt {
 	return out
 }
 
-// start is told what a stream knows when a command starts in the first run.
+// start is told what a stream knows when a command starts in the first run. Work on a stream that the iteration
+// before used too is in the order that the text asks for.
 func (w *overlapWatch) start(v *view, cmd int32) {
 	g := w.opens[cmd] - 1
 	if g < 0 || w.groups[g].prev < 0 {
 		return
 	}
 	it, prev := &w.groups[g], &w.groups[w.groups[g].prev]
-	for _, s := range prev.spans {
-		for _, t := range it.spans {
-			if s.stream == t.stream {
-				return // one stream: the text asks for this order
-			}
-		}
+	if prev.uses(v.stream) {
+		return
 	}
 	loop := &w.loops[it.loop]
 	for _, s := range prev.spans {
@@ -160,8 +165,21 @@ func (w *overlapWatch) start(v *view, cmd int32) {
 	}
 	if loop.ordered++; loop.ordered == 1 {
 		loop.pair = [2]int32{it.prev, g}
+		loop.first = *it.on(v.stream)
 	}
 }
+
+// on returns an iteration's work on a stream; nil for none.
+func (it *iteration) on(stream int32) *span {
+	for i := range it.spans {
+		if it.spans[i].stream == stream {
+			return &it.spans[i]
+		}
+	}
+	return nil
+}
+
+func (it *iteration) uses(stream int32) bool { return it.on(stream) != nil }
 
 // findings reports the loops whose iterations are all in order though no
 // memory asks for it.
@@ -169,7 +187,7 @@ func (w *overlapWatch) findings() []Finding {
 	var out []Finding
 	for i := range w.loops {
 		l := &w.loops[i]
-		if l.ordered == 0 || l.freed > 0 || w.depends(&w.groups[l.pair[0]], &w.groups[l.pair[1]]) {
+		if l.ordered == 0 || l.freed > 0 || w.depends(l) {
 			continue
 		}
 		out = append(out, w.tell(l))
@@ -177,61 +195,111 @@ func (w *overlapWatch) findings() []Finding {
 	return out
 }
 
-// depends reports whether two iterations touch the same bytes and one writes.
-func (w *overlapWatch) depends(a, b *iteration) bool {
-	wrote := map[[2]int32]bool{} // by rank and atom: whether a writes it
-	w.each(a, func(x *access, atom int32) {
-		k := [2]int32{x.rank, atom}
-		wrote[k] = wrote[k] || x.write
-	})
-	found := false
-	w.each(b, func(x *access, atom int32) {
-		if write, both := wrote[[2]int32{x.rank, atom}]; both && (write || x.write) {
+// piece is some bytes of a buffer of a rank. Two buffers that were given the same bytes are two pieces: that they
+// share them may be because of the order that is in question.
+type piece struct{ rank, buf, atom int32 }
+
+// depends reports whether the second iteration of a loop's first pair needs what the first does. It does if work on
+// the stream that waits, or work that this needs, conflicts with the first iteration's. It also does if the first
+// command on the stream that waits needs work on a stream that the first iteration uses.
+func (w *overlapWatch) depends(l *watched) bool {
+	a, b := &w.groups[l.pair[0]], &w.groups[l.pair[1]]
+	work := w.work(b)
+	_, streams := w.needs(work, func(cmd int32) bool { return cmd == l.first.firstCmd })
+	for stream := range streams {
+		if a.uses(stream) {
+			return true
+		}
+	}
+	used, _ := w.needs(work, func(cmd int32) bool { return w.ix.p.Cmds[cmd].Stream == l.first.stream })
+	return slices.ContainsFunc(w.work(a), func(cmd int32) bool { return w.conflicts(used, cmd) })
+}
+
+// work returns an iteration's commands that do work, in order of issue.
+func (w *overlapWatch) work(it *iteration) (cmds []int32) {
+	for _, s := range it.spans {
+		for _, cmd := range w.ix.streams[s.stream][s.first-1 : s.last] {
+			if works(&w.ix.p.Cmds[cmd]) {
+				cmds = append(cmds, cmd)
+			}
+		}
+	}
+	slices.Sort(cmds)
+	return cmds
+}
+
+// needs returns the pieces that some of an iteration's commands use, and those that these need: whether each is
+// written; and the streams they are on.
+func (w *overlapWatch) needs(work []int32, of func(cmd int32) bool) (used map[piece]bool, streams map[int32]bool) {
+	used, streams = map[piece]bool{}, map[int32]bool{}
+	for _, cmd := range slices.Backward(work) {
+		if !of(cmd) && !w.conflicts(used, cmd) {
+			continue
+		}
+		streams[w.ix.p.Cmds[cmd].Stream] = true
+		w.each(cmd, func(at piece, write bool) { used[at] = used[at] || write })
+	}
+	return used, streams
+}
+
+// conflicts reports whether a command writes what is used, or reads what is written.
+func (w *overlapWatch) conflicts(used map[piece]bool, cmd int32) (found bool) {
+	w.each(cmd, func(at piece, write bool) {
+		if written, both := used[at]; both && (written || write) {
 			found = true
 		}
 	})
 	return found
 }
 
-func (w *overlapWatch) each(it *iteration, f func(x *access, atom int32)) {
-	for _, s := range it.spans {
-		for pos := s.first; pos <= s.last; pos++ {
-			cmd := w.ix.streams[s.stream][pos-1]
-			for k := w.mem.opens[cmd]; k < w.mem.opens[cmd+1]; k++ {
-				for _, atom := range w.mem.pieces[w.mem.access[k].region] {
-					f(&w.mem.access[k], atom)
-				}
-			}
+func (w *overlapWatch) each(cmd int32, f func(at piece, write bool)) {
+	for k := w.mem.opens[cmd]; k < w.mem.opens[cmd+1]; k++ {
+		x := &w.mem.access[k]
+		for _, atom := range w.mem.pieces[x.region] {
+			f(piece{x.rank, x.buf, atom}, x.write)
 		}
 	}
 }
 
 func (w *overlapWatch) tell(l *watched) Finding {
-	a, b := w.groups[l.pair[0]].spans[0], w.groups[l.pair[1]].spans[0]
+	prev, b := &w.groups[l.pair[0]], l.first
+	a := prev.spans[0]
+	for _, s := range prev.spans { // rather one that the iterations do not share
+		if it := &w.groups[l.pair[1]]; it.uses(a.stream) && !it.uses(s.stream) {
+			a = s
+		}
+	}
 	acts := []Act{w.ix.act(epoch{a.stream, a.last}), w.ix.act(epoch{b.stream, b.first})}
 	f := Finding{
 		Warning: true, Kind: KindOverlap, Acts: acts, Count: l.ordered,
-		Message: fmt.Sprintf("lost overlap: the iterations of the loop at line %d run on different streams, but one after the other", l.stmt.Pos.Line),
+		Message: fmt.Sprintf("lost overlap: the iterations of the loop at line %d run on different streams, but one "+
+			"after the other", l.stmt.Pos.Line),
 		Picture: picture(w.ix, acts[0], acts[1]),
 	}
 	f.Acts[0].What = "the last of one iteration"
 	f.Acts[1].What = "the first of the next, which waits for it"
-	inside := []string{}
-	for _, cmd := range orderingWaits(w.ix, epoch{a.stream, a.last}, b.stream, b.firstCmd) {
-		act := Act{Cmd: cmd, What: "is one of the edges that order them"}
-		f.Acts = append(f.Acts, act)
-		s := w.ix.p.Sites[w.ix.p.Cmds[cmd].Site]
-		word := fmt.Sprintf("%s (line %d)", s.Text, s.Pos.Line)
-		if !slices.Contains(inside, word) {
-			inside = append(inside, word)
+	var edges, names []string
+	for _, cmd := range orderingWaits(w.order, epoch{a.stream, a.last}, b.stream, b.firstCmd) {
+		f.Acts = append(f.Acts, Act{Cmd: cmd, What: "is one of the edges that order them"})
+		c := &w.ix.p.Cmds[cmd]
+		s := w.ix.p.Sites[c.Site]
+		name := fmt.Sprintf("%s (line %d)", s.Text, s.Pos.Line)
+		names = append(names, name)
+		if c.Kind == plan.WaitEvent {
+			from := w.ix.p.Cmds[w.ix.records[c.Event]].Stream
+			edges = append(edges, fmt.Sprintf("%s makes %s wait for %s", name, w.ix.p.Streams[c.Stream].Name,
+				w.ix.p.Streams[from].Name))
 		}
 	}
-	switch len(inside) {
-	case 0:
-	case 1:
-		f.Help = fmt.Sprintf("move %s out of the loop: let every worker wait before it, join all workers behind it", inside[0])
-	default:
-		f.Help = fmt.Sprintf("move %s behind the loop, and %s before it", inside[len(inside)-1], inside[0])
+	if len(edges) == 0 {
+		return f
+	}
+	slices.Reverse(edges)
+	f.Message += ": " + strings.Join(edges, ", and ")
+	f.Help = fmt.Sprintf("leave out %s: no memory that both iterations use asks for it", names[0])
+	if len(names) > 1 {
+		f.Help = fmt.Sprintf("move %s into a separate loop after this one, so that no iteration waits for another",
+			names[len(names)-1])
 	}
 	return f
 }
@@ -261,4 +329,40 @@ func orderingWaits(ix *index, e epoch, to, cmd int32) []int32 {
 		lane = ix.p.Cmds[ix.records[c.Event]].Stream
 	}
 	return out
+}
+
+// lostOverlap is findings of the rank that stands for all. Only what its own streams wait for among each other counts
+// as an order.
+func (q *quotient) lostOverlap(mem *memory) []Finding {
+	if q.prog == nil {
+		return nil
+	}
+	p := *q.p
+	p.Ranks, p.Streams, p.Events, p.Cmds = 1, q.rep.rank.Streams, q.rep.rank.Events, q.cmds
+	ix := &index{p: &p, streams: q.streams, pos: mem.ix.pos, records: make([]int32, p.Events),
+		waits: make([]int32, p.Events)}
+	alone := p
+	alone.Cmds, alone.Colls, alone.Pairs = slices.Clone(p.Cmds), nil, nil
+	for i := range alone.Cmds {
+		switch c := &alone.Cmds[i]; c.Kind {
+		case plan.Record:
+			ix.records[c.Event] = int32(i)
+		case plan.WaitEvent:
+			ix.waits[c.Event]++
+		case plan.Collective, plan.Group, plan.Signal, plan.WaitCounter:
+			c.Kind = plan.Input // waits for nothing
+		}
+	}
+	order := *ix
+	order.p = &alone
+	w := newOverlapWatch(ix, mem, q.prog)
+	w.order = &order
+	s := newSim(&order, nil)
+	s.passed = func(lane, cmd int32, run int) {
+		if run == 0 {
+			w.start(&s.views[lane], cmd)
+		}
+	}
+	s.run()
+	return w.findings()
 }

@@ -15,7 +15,8 @@ type quotient struct {
 	grid *grid
 	p    *plan.Plan // what ranks have in common
 	rep  *likeness
-	base int32 // the rank that is called 0 here
+	base int32       // the rank that is called 0 here
+	prog *ir.Program // tells which loop a command is in; nil: no lost overlap is found
 
 	cmds    []plan.Cmd // rank 0's
 	lanes   int32      // streams of a rank
@@ -75,6 +76,9 @@ func (q *quotient) check() *Result {
 		f.Warning, f.Kind = true, KindSerial
 		f.Message = "this depends on streams that really run side by side: with each rank's ops one by one in issue order, a " + f.Message
 		q.faults = append(q.faults, *f)
+	}
+	if !slices.ContainsFunc(q.faults, func(f Finding) bool { return !f.Warning }) {
+		q.faults = append(q.faults, q.lostOverlap(mem)...)
 	}
 	return q.close(r)
 }

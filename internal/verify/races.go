@@ -308,7 +308,7 @@ func (m *memory) atOnce(cmd int32) bool {
 // updates is its own business.
 func inPlace(p *plan.Plan, c *plan.Cmd, j int) bool {
 	if c.Op == ir.OpLaunch {
-		return p.Launches[c.Attr.Launch-1].Updates(j)
+		return p.Launches[c.Launch-1].Updates(j)
 	}
 	return c.Kind == plan.Copy || c.Op.Info().Elementwise || c.Op == ir.OpReduceSlots && j == 1 || c.Op == ir.OpIndexCopy && j == 2
 }

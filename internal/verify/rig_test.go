@@ -111,6 +111,14 @@ func TestExamplesAreProved(t *testing.T) {
 			t.Errorf("%s is %v (%s), serial-safe %v\n%s", l.name, r.Verdict, r.Reason, r.SerialSafe,
 				r.Diagnostics(l.prog))
 		}
+		info, ds := ir.Check(l.prog)
+		bound, bad := ir.Bind(info, l.binding)
+		if ds = append(ds, bad...); !ds.HasErrors() {
+			ds = verify.Claims(bound, l.prog)
+		}
+		if ds.HasErrors() {
+			t.Errorf("%s: %s", l.name, ds)
+		}
 		for _, f := range r.Findings {
 			if strings.HasPrefix(f.Message, "not needed: ") {
 				t.Logf("%s: %s", l.name, f.Message)

@@ -59,6 +59,8 @@ type Symmetry struct {
 	// MinCommands is how many commands all ranks must have at the least: with fewer a plan
 	// is as fast, and its proof says more.
 	MinCommands int
+	// Prog is the program that is unrolled; see Options.Prog.
+	Prog *ir.Program
 }
 
 // maxSymmetric bounds how many commands of all ranks are compared.
@@ -85,14 +87,14 @@ type unroller func() (p *plan.Plan, unroll func(rank int) (*plan.Rank, error), e
 // unroller's: what is wrong with a single rank.
 func Symmetric(s Symmetry) (*SymmetryProof, error) {
 	g := newGrid(s.Grid)
-	out, err := symmetricAs(g, 0, s.Unroller, s.MinCommands)
+	out, err := symmetricAs(g, 0, s.Unroller, s)
 	if err != nil || out.Verdict != Unknown || !out.compared || len(out.Differing) > 0 &&
 		len(out.Differing) < maxDiffering {
 		return out, err
 	}
 	// Rank 0 may be the one that differs: another for it, as far off as there is.
 	half := int32(g.n / 2)
-	if again, err := symmetricAs(g, half, g.from(half, s.Unroller), s.MinCommands); err == nil &&
+	if again, err := symmetricAs(g, half, g.from(half, s.Unroller), s); err == nil &&
 		again.Verdict == Refuted {
 		return again, nil
 	}
@@ -100,8 +102,8 @@ func Symmetric(s Symmetry) (*SymmetryProof, error) {
 }
 
 // symmetricAs takes rank base for rank 0; with another than 0 nothing is proved.
-func symmetricAs(g *grid, base int32, unroll unroller, least int) (*SymmetryProof, error) {
-	q := &quotient{grid: g, base: base}
+func symmetricAs(g *grid, base int32, unroll unroller, of Symmetry) (*SymmetryProof, error) {
+	q := &quotient{grid: g, base: base, prog: of.Prog}
 	p, one, err := unroll()
 	if err != nil {
 		return nil, err
@@ -111,7 +113,7 @@ func symmetricAs(g *grid, base int32, unroll unroller, least int) (*SymmetryProo
 		return nil, err
 	}
 	out := &SymmetryProof{Result: &Result{}, Commands: q.grid.n * len(first.Cmds)}
-	if q.grid.n < 2 || out.Commands < least || out.Commands > maxSymmetric {
+	if q.grid.n < 2 || out.Commands < of.MinCommands || out.Commands > maxSymmetric {
 		out.Reason = fmt.Sprintf("all ranks have %d commands", out.Commands)
 		return out, nil
 	}

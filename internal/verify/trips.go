@@ -36,7 +36,8 @@ type TripProof struct {
 	Reason string
 	// At says at which trip counts a fault shows: "C=7".
 	At string
-	// Result is the plan's, at those; nil unless Refuted by the checker.
+	// Result is the plan's, at those; nil where the planner refused it. Of a proof it is one of those that were
+	// checked, with its warnings.
 	Result *Result
 	// Planned is the program whose plan Result is of.
 	Planned *ir.Program
@@ -241,7 +242,7 @@ func (a *trips) try(out *TripProof, at []int64, base int64) {
 		return
 	}
 	out.Checked++
-	r := Plan(p, Options{})
+	r := Plan(p, Options{Prog: planned})
 	out.SerialSafe = out.SerialSafe && r.SerialSafe
 	switch r.Verdict {
 	case Unknown:
@@ -250,6 +251,9 @@ func (a *trips) try(out *TripProof, at []int64, base int64) {
 	case Refuted:
 		a.confirm(out, at, r, planned, words)
 		return
+	}
+	if out.Result == nil || len(r.plan.Cmds) > len(out.Result.plan.Cmds) {
+		out.Result, out.Planned = r, planned
 	}
 	if slices.Max(at) >= base {
 		if why := align(p, planned, a); why != "" {

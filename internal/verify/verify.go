@@ -12,7 +12,9 @@
 // Two proofs do without a plan of the whole program: trips proves loops of any
 // length by plans of short ones, and symmetry proves any number of ranks by one,
 // where it finds that all do the same. What a few ranks of many do wrong, lone
-// refutes. repair and reorder edit programs until they are proved.
+// refutes. repair and reorder edit programs until they are proved. Claims reads
+// the text for values that are claimed to be the same on ranks that hold what
+// differs.
 package verify
 
 import (
@@ -49,6 +51,7 @@ const (
 	KindDeadlock  = "deadlock"  // streams that wait for each other
 	KindBounds    = "bounds"    // memory outside its buffer or arena
 	KindIssue     = "issue"     // host issue order: a wait before its record
+	KindClaim     = "claim"     // called the same on ranks that hold what differs
 	KindSerial    = "serial"    // warning: safe only where streams really run side by side
 	KindOverlap   = "overlap"   // warning: iterations on different streams, in order nevertheless
 	KindRedundant = "redundant" // warning: a wait that other waits imply

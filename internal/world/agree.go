@@ -48,6 +48,7 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 	values := make([][]byte, w.mesh.o.Size)
 	values[w.mesh.o.Rank] = value
 	var late []int
+	var gone *peer
 	err := w.detector.awaitPeers(ctx, func() []int { return late }, func() (bool, error) {
 		late = late[:0]
 		for r, p := range w.mesh.peers {
@@ -61,7 +62,8 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 				}
 				values[r] = got.value
 			case p.left:
-				return false, p.failed("left the world before %q", step)
+				gone = p
+				return false, ErrLeft
 			default:
 				late = append(late, r)
 			}
@@ -69,6 +71,8 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 		return len(late) == 0, nil
 	})
 	switch {
+	case gone != nil:
+		return nil, w.mesh.leftBy(gone)
 	case err == nil:
 		return values, nil
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
@@ -78,7 +82,8 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 		if len(late) > 1 {
 			more = fmt.Sprintf(" (as ranks %s)", ranklist.String(late[1:]))
 		}
-		return nil, w.detector.blame(late[0], "did not reach %q within %v%s", step, w.mesh.o.StallTimeout, more)
+		return nil, w.detector.blame(late[0], "did not come to %s within %v%s",
+			w.mesh.page.step(w.mesh.o.Rank, w.mesh.page.steps(w.mesh.o.Rank)), w.mesh.o.StallTimeout, more)
 	}
 	return nil, err
 }
@@ -100,16 +105,18 @@ func (w *World) same(ctx context.Context, what, value string, with func(p, q int
 	if err != nil {
 		return err
 	}
+	step := w.mesh.page.steps(w.mesh.o.Rank)
 	for p, mine := range values {
 		e := &DisagreeError{What: what}
 		same := true
 		for r, v := range values {
 			if with(p, r) {
-				e.Values = append(e.Values, Value{Rank: r, Value: string(v)})
+				e.Values = append(e.Values, w.mesh.value(r, step, string(v)))
 				same = same && string(v) == string(mine)
 			}
 		}
 		if !same {
+			e.Values = withoutDetails(e.Values)
 			return e
 		}
 	}
@@ -160,9 +167,27 @@ func (w *World) sameList(ctx context.Context, what string, lines []string, with 
 	return nil
 }
 
+// Calls names what this process's program calls, and where, for errors in other processes. They need not be alike.
+func (w *World) Calls(call, place string) { w.call.Store(&entry{call: call, place: place}) }
+
+// Failed records that this process's call has ended, and with which error; nil if it did not fail. The world goes on.
+// Other processes report the error if they wait for this process until a time-out, or it leaves.
+func (w *World) Failed(err error) {
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
+	w.mesh.page.idle(w.mesh.o.Rank)
+	if w.mesh.page.failing(w.mesh.o.Rank) == cutText(why, maxError) {
+		return
+	}
+	w.mesh.page.fails(w.mesh.o.Rank, why)
+	w.detector.tellFar()
+}
+
 // Step records that this process begins its next step, such as a batch of runs, and compares it
-// with what others record under the same number. It does not wait. Of two processes that differ,
-// the later one ends the world with a *DisagreeError.
+// with what others record under the same number. It does not wait where they are alike. Of processes that differ,
+// one ends the world with a *DisagreeError about all that come to the step soon.
 func (w *World) Step(what string) error {
 	w.steps.Lock()
 	defer w.steps.Unlock()
@@ -170,13 +195,15 @@ func (w *World) Step(what string) error {
 		return err
 	}
 	w.steps.n++
-	mine := w.mesh.page.record(w.mesh.o.Rank, w.steps.n, what)
+	e := entry{what: what}
+	if call := w.call.Load(); call != nil {
+		e.call, e.place = call.call, call.place
+	}
+	mine := w.mesh.page.record(w.mesh.o.Rank, w.steps.n, e)
 	w.detector.tellFar()
 	for r := range w.mesh.o.Size {
-		theirs, ok := w.mesh.page.recorded(r, w.steps.n)
-		if ok && theirs != mine {
-			err := w.mesh.disagree(fmt.Sprintf("step %d", w.steps.n), mine, r, theirs)
-			w.mesh.abort(err)
+		if theirs, ok := w.mesh.page.recorded(r, w.steps.n); ok && theirs.what != mine.what {
+			w.mesh.abort(w.detector.differ(w.steps.n))
 			return w.mesh.err()
 		}
 	}
@@ -186,3 +213,16 @@ func (w *World) Step(what string) error {
 // At records how far this process is in its step: others wait longer for one that gets on, and show where
 // it is if they wait in vain.
 func (w *World) At(command int) { w.mesh.page.at(w.mesh.o.Rank, command) }
+
+type callKey struct{}
+
+// WithCall returns a context that names a call of the program's, and its place.
+func WithCall(ctx context.Context, call, place string) context.Context {
+	return context.WithValue(ctx, callKey{}, entry{call: call, place: place})
+}
+
+// CallOf returns what WithCall was given; nothing if there is no such context.
+func CallOf(ctx context.Context) (call, place string) {
+	e, _ := ctx.Value(callKey{}).(entry)
+	return e.call, e.place
+}

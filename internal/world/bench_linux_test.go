@@ -151,3 +151,32 @@ func TestWaitIsIdle(t *testing.T) {
 		t.Errorf("a process that waits uses %.1f %% of a core, want 2 %%", share*100)
 	}
 }
+
+// BenchmarkFrames sends 64 MiB over a link between two nodes of this host, in frames as a collective's. Peers are
+// goroutines of this process, so both ends share its processors.
+func BenchmarkFrames(b *testing.B) {
+	const bytes = 64 << 20
+	b.SetBytes(bytes)
+	ctx := context.Background()
+	sent, got := make([]byte, bytes), make([]byte, bytes)
+	inNodes(b, nodes(b, 1, 1), func(w *World) error {
+		wire := w.NewWires(1)
+		send := func() error { return w.Send(ctx, 1, wire, sent) }
+		if w.Process() == 1 {
+			send = func() error {
+				r, err := w.Expect(0, wire, got)
+				if err != nil {
+					return err
+				}
+				return r.Wait(ctx)
+			}
+		}
+		for range b.N {
+			if err := send(); err != nil {
+				return err
+			}
+		}
+		_, err := w.Agree(ctx, "end", nil)
+		return err
+	})
+}

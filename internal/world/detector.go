@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -78,11 +80,53 @@ func (d *detector) heard(p *peer, m pulse) error {
 	if step == 0 {
 		return nil
 	}
-	if mine, ok := page.recorded(d.mesh.o.Rank, step); ok && mine != m.text {
-		err := d.mesh.disagree(fmt.Sprintf("step %d", step), mine, p.Rank, m.text)
-		d.mesh.abort(err)
+	if mine, ok := page.recorded(d.mesh.o.Rank, step); ok && mine.what != m.texts[0] {
+		d.mesh.running.Go(func() { d.mesh.abort(d.differ(step)) }) // the goroutine that receives goes on
 	}
 	return nil
+}
+
+// differ is the error of a step that is not alike in all processes. It waits a little for those that have not begun the
+// step: with them it is known which one differs from the others.
+func (d *detector) differ(step uint64) *DisagreeError {
+	e := &DisagreeError{}
+	for i := 0; ; i++ {
+		e.Values = e.Values[:0]
+		for r := range d.mesh.o.Size {
+			if theirs, ok := d.mesh.page.recorded(r, step); ok {
+				e.Values = append(e.Values, d.mesh.value(r, step, theirs.what))
+			}
+		}
+		if len(e.Values) == d.mesh.o.Size || i == patienceRounds {
+			break
+		}
+		select {
+		case <-d.mesh.done: // another process was first
+			i = patienceRounds - 1
+		case <-time.After(patiencePause):
+		}
+	}
+	e.What = fmt.Sprintf("step %d", step)
+	e.Values = withoutDetails(e.Values)
+	return e
+}
+
+// withoutDetails leaves out of values what is in brackets at their ends, such as hashes, where they differ without.
+func withoutDetails(values []Value) []Value {
+	short := slices.Clone(values)
+	for i, v := range values {
+		if j := strings.LastIndex(v.Value, " ["); j > 0 && strings.HasSuffix(v.Value, "]") {
+			short[i].Value = v.Value[:j]
+		}
+	}
+	for i := range values {
+		for j := range i {
+			if short[i].Value == short[j].Value && values[i].Value != values[j].Value {
+				return values
+			}
+		}
+	}
+	return short
 }
 
 // stalled blames a process that shows no sign of life.
@@ -171,7 +215,7 @@ func (d *detector) check(ctx context.Context, from int, v *vigil) error {
 		return nil
 	}
 	if d.mesh.hasLeft(late) {
-		return d.mesh.member(late).failed("left the world, but is waited for")
+		return d.mesh.leftBy(d.mesh.peers[late])
 	}
 	if now := d.mesh.page.progress(late); v.rank != late || v.seen != now {
 		*v = vigil{rank: late, seen: now}
@@ -179,8 +223,8 @@ func (d *detector) check(ctx context.Context, from int, v *vigil) error {
 	if v.beats <= d.patience() {
 		return nil
 	}
-	text, _ := d.mesh.page.recorded(d.mesh.o.Rank, mine)
-	d.mesh.abort(d.blame(late, "did not begin step %d (%s) within %v", mine, text, d.mesh.o.StallTimeout))
+	d.mesh.abort(d.blame(late, "did not begin %s within %v", d.mesh.page.step(d.mesh.o.Rank, mine),
+		d.mesh.o.StallTimeout))
 	return d.mesh.err()
 }
 

@@ -35,7 +35,8 @@ var launchers = []launcher{
 func FromEnv(getenv func(string) string) (Options, error) {
 	o := Options{Size: 1, LocalSize: 1, ID: getenv("HOCKET_RUN_ID"), Dir: getenv("HOCKET_RUN_DIR"),
 		Meet: getenv("HOCKET_MEET"), Node: getenv("HOCKET_NODE"), Token: getenv("HOCKET_TOKEN"),
-		Cert: getenv("HOCKET_TLS_CERT"), Key: getenv("HOCKET_TLS_KEY")}
+		Launcher: getenv("HOCKET_LAUNCHER"),
+		Cert:     getenv("HOCKET_TLS_CERT"), Key: getenv("HOCKET_TLS_KEY")}
 	if text := getenv("HOCKET_MEET_FD"); text != "" {
 		fd, err := strconv.Atoi(text)
 		if err != nil || fd < 3 {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"hocket.example/hocket/fault"
 )
@@ -86,27 +85,28 @@ func (c cause) encode() []byte {
 // shorten cuts texts to limit bytes, and, where that alone does not do, leaves the first and
 // the last process of those with equal values.
 func (c cause) shorten(limit int) cause {
-	cut := func(s string) string {
-		if len(s) <= limit {
-			return s
+	short := func(s string) string {
+		if limit < len("…") {
+			return ""
 		}
-		return strings.ToValidUTF8(s[:limit], "") + "…"
+		return cutText(s, limit)
 	}
 	if c.Peer != nil {
 		p := *c.Peer
-		p.Why, p.Host = cut(p.Why), cut(p.Host)
+		p.Why, p.Host = short(p.Why), short(p.Host)
 		return cause{Peer: &p}
 	}
 	if c.Disagree == nil {
 		return c
 	}
-	d := DisagreeError{What: cut(c.Disagree.What)}
+	d := DisagreeError{What: short(c.Disagree.What)}
 	for _, group := range c.Disagree.Groups() {
 		if limit < maxCause/8 && len(group) > 2 {
 			group = []Value{group[0], group[len(group)-1]}
 		}
 		for _, v := range group {
-			d.Values = append(d.Values, Value{Rank: v.Rank, Value: cut(v.Value)})
+			v.Value, v.Call, v.At, v.Host = short(v.Value), short(v.Call), short(v.At), short(v.Host)
+			d.Values = append(d.Values, v)
 		}
 	}
 	slices.SortFunc(d.Values, func(a, b Value) int { return a.Rank - b.Rank })

@@ -45,6 +45,7 @@ func (w *World) Import(ctx context.Context, process int, key string) (*os.File, 
 		return nil, err
 	}
 	var file *os.File
+	var gone *peer
 	err := w.detector.awaitPeers(ctx, func() []int { return []int{process} }, func() (ok bool, err error) {
 		p := w.mesh.peers[process]
 		if file, ok = p.files[key]; ok {
@@ -52,13 +53,17 @@ func (w *World) Import(ctx context.Context, process int, key string) (*os.File, 
 			return true, nil
 		}
 		if p.left {
-			return false, p.failed("left the world before it exported %q", key)
+			gone = p
+			return false, ErrLeft
 		}
 		if len(p.inbox) > 0 { // what it exports before came before
 			return false, fmt.Errorf("%w: it did not export %q, %w", ErrWentOn, key, p.failed("is at %q", p.inbox[0].step))
 		}
 		return false, nil
 	})
+	if gone != nil {
+		return nil, w.mesh.leftBy(gone)
+	}
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = w.detector.blame(process, "did not export %q within %v", key, w.mesh.o.StallTimeout)
 	}

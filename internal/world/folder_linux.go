@@ -6,13 +6,17 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hocket.example/hocket/internal/files"
 )
 
 // folder is where the processes of a run meet. Each has it locked while it joins, so a folder
@@ -33,13 +37,14 @@ func openFolder(ctx context.Context, base, id string) (*folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	prefix := filepath.Join(base, fmt.Sprintf("hocket-%d-", os.Geteuid()))
-	sum := sha256.Sum256([]byte(id))
-	path := prefix + hex.EncodeToString(sum[:8])
-	stale, _ := filepath.Glob(globQuote(prefix) + "*") // the pattern is well-formed
-	for _, s := range stale {
-		sweep(s)
+	names, _ := readNames(base) // tryFolder returns the error
+	for _, name := range names {
+		if isFolderName(name) {
+			sweep(filepath.Join(base, name))
+		}
 	}
+	sum := sha256.Sum256([]byte(id))
+	path := filepath.Join(base, folderPrefix()+hex.EncodeToString(sum[:8]))
 	for {
 		d, err := tryFolder(path)
 		if !errors.Is(err, errAgain) {
@@ -53,16 +58,27 @@ func openFolder(ctx context.Context, base, id string) (*folder, error) {
 	}
 }
 
-// globQuote makes a pattern that matches just text.
-func globQuote(text string) string {
-	var out []byte
-	for _, c := range []byte(text) {
-		if c == '*' || c == '?' || c == '[' || c == '\\' {
-			out = append(out, '\\')
-		}
-		out = append(out, c)
+func readNames(dir string) ([]string, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
 	}
-	return string(out)
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+func folderPrefix() string { return fmt.Sprintf("hocket-%d-", os.Geteuid()) }
+
+// isFolderName reports whether openFolder makes such names: the prefix and 16 hexadecimal digits.
+func isFolderName(name string) bool {
+	digits, ok := strings.CutPrefix(name, folderPrefix())
+	return ok && len(digits) == 16 && strings.Trim(digits, "0123456789abcdef") == ""
+}
+
+// isSocket reports whether a file is one that processes make in the folder: a socket whose name is a rank.
+func isSocket(info fs.FileInfo) bool {
+	rank, err := strconv.Atoi(info.Name())
+	return err == nil && info.Name() == strconv.Itoa(rank) && info.Mode().Type() == fs.ModeSocket
 }
 
 var errAgain = errors.New("try again")
@@ -71,6 +87,8 @@ var errAgain = errors.New("try again")
 func tryFolder(path string) (*folder, error) {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err
+	} else if err == nil {
+		_ = os.Chmod(path, 0o700) // whatever the umask; check sees if it failed
 	}
 	file, err := openDirectory(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -135,7 +153,7 @@ func (d *folder) isThere() bool {
 	return err == nil && os.SameFile(mine, there)
 }
 
-// sweep removes a folder that no process has locked.
+// sweep removes a folder that no process has locked, if it is one that openFolder made.
 func sweep(path string) {
 	file, err := openDirectory(path)
 	if err != nil {
@@ -148,11 +166,11 @@ func sweep(path string) {
 	}
 }
 
-// remove removes the folder if no other process has it locked. A failed attempt gives up the own
-// lock, so of several processes the last one succeeds.
+// remove removes the folder if no other process has it locked and it holds nothing but sockets of processes. A
+// failed attempt gives up the own lock, so of several processes the last one succeeds.
 func (d *folder) remove() {
 	if d.lock(unix.LOCK_EX) == nil && d.isThere() {
-		os.RemoveAll(d.path)
+		_ = files.RemoveFolder(d.path, isSocket) // what is left is swept by the next run
 	}
 }
 
@@ -192,6 +210,10 @@ func (d *folder) bind(rank int) (*net.UnixListener, error) {
 			}
 		}
 		return nil, errors.New(why + ": give each process its own rank, and each run its own ID")
+	}
+	if info, err := os.Lstat(addr.Name); err == nil && !isSocket(info) {
+		return nil, fmt.Errorf("%s is not a socket: remove it, or name another folder by HOCKET_RUN_DIR",
+			filepath.Join(d.path, info.Name()))
 	}
 	os.Remove(addr.Name) // of a process that has died
 	return net.ListenUnix(addr.Net, addr)

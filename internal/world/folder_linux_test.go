@@ -3,13 +3,19 @@ package world
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestFolder opens a folder under conditions that are not right.
@@ -78,6 +84,42 @@ func TestFolder(t *testing.T) {
 		}
 		inOne(t, o, func(w *World) error { return nil })
 	})
+}
+
+// TestUmask: a folder can be used whatever the umask, and nothing is left of it.
+func TestUmask(t *testing.T) {
+	base := t.TempDir()
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and ends with the thread, which has a umask and capabilities of its own
+		failed <- errors.Join(unix.Unshare(unix.CLONE_FS), dropCapabilities())
+		unix.Umask(0o777)
+		d, err := openFolder(t.Context(), base, "run")
+		if err == nil {
+			d.close()
+		}
+		failed <- err
+	}()
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+	if err := <-failed; err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(base); err != nil || len(left) > 0 {
+		t.Errorf("%v is left: %v", left, err)
+	}
+}
+
+// dropCapabilities has the calling thread obey the modes of files, also as root.
+func dropCapabilities() error {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&head, &data[0]); err != nil {
+		return err
+	}
+	data[0].Effective &^= 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
+	return unix.Capset(&head, &data[0])
 }
 
 // TestStaleFolder: what a run leaves that was killed is removed by the next one, and does not
@@ -299,4 +341,43 @@ func goroutinesHere() (n int) {
 		}
 	}
 	return n
+}
+
+// TestFolderOfOthers: a run removes only folders that hocket made, by their names and contents.
+func TestFolderOfOthers(t *testing.T) {
+	base := t.TempDir()
+	user := fmt.Sprintf("hocket-%d-", os.Geteuid())
+	for _, name := range []string{"mydata/file", "0123456789abcdef/file", "0123456789abcde0/0", "0123456789abcde1/sub/0",
+		"0123456789ABCDEF/0"} {
+		path := filepath.Join(base, user+name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := func() (all []string) {
+		err := filepath.WalkDir(base, func(path string, _ fs.DirEntry, err error) error {
+			all = append(all, path)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	before := list()
+	empty := filepath.Join(base, user+"00000000000000ff")
+	if err := os.Mkdir(empty, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d, err := openFolder(context.Background(), base, "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.close()
+	if after := list(); !slices.Equal(before, after) {
+		t.Errorf("before: %q\nafter: %q", before, after)
+	}
 }

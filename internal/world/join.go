@@ -30,13 +30,14 @@ func Join(ctx context.Context, o Options) (*World, error) {
 	d := &detector{mesh: m, silent: make([]atomic.Int32, o.Size)}
 	w := &World{mesh: m, detector: d, joining: &rendezvous{mesh: m, detector: d}, agreeing: make(chan struct{}, 1)}
 	m.handle = w.handle
+	m.launched = dialLauncher(m)
 	if o.Size > 1 {
 		err = w.joining.meet(ctx)
 	} else {
 		m.page, err = newPage(1)
 	}
 	if err == nil {
-		err = w.agreeRanks(ctx)
+		err = w.agreeMembers(ctx)
 	}
 	if err != nil {
 		m.abort(err)
@@ -44,33 +45,39 @@ func Join(ctx context.Context, o Options) (*World, error) {
 		m.leave()
 		return nil, err
 	}
+	m.launched.joined()
 	return w, nil
 }
 
-// agreeRanks collects which process owns which of the program's ranks.
-func (w *World) agreeRanks(ctx context.Context) error {
-	text, err := encodeRanks(w.mesh.o.Ranks)
+// agreeMembers compares the builds of all processes, and collects which owns which of the program's ranks.
+func (w *World) agreeMembers(ctx context.Context) error {
+	text, err := membership{thisBuild(), w.mesh.o.Ranks}.encode()
 	if err != nil {
 		return err
 	}
-	lists, err := w.Agree(ctx, "the ranks that processes own", text)
+	texts, err := w.Agree(ctx, "the ranks that processes own", text)
 	if err != nil {
+		return err
+	}
+	members := make([]membership, len(texts))
+	for p, text := range texts {
+		if members[p], err = decodeMembership(text); err != nil {
+			return w.mesh.member(p).failed("sent a malformed list of ranks: %v", err)
+		}
+	}
+	if err := w.sameBuild(members); err != nil {
 		return err
 	}
 	var without []int
-	for p, text := range lists {
-		ranks, err := decodeRanks(text)
-		if err != nil {
-			return w.mesh.member(p).failed("sent a malformed list of ranks: %v", err)
-		}
-		if len(ranks) == 0 {
+	for p, m := range members {
+		if len(m.Ranks) == 0 {
 			without = append(without, p)
 			continue
 		}
 		if w.ranks == nil {
 			w.ranks = map[int]int{}
 		}
-		for _, r := range ranks {
+		for _, r := range m.Ranks {
 			if q, taken := w.ranks[r]; taken {
 				return fmt.Errorf("processes %d and %d both own rank %d of the program", q, p, r)
 			}

@@ -31,6 +31,25 @@ func closeAll([]int) {}
 
 func withFD(*os.File, func(fd int)) error { return errors.ErrUnsupported }
 
+// Launcher does nothing: worlds of several processes need Linux.
+type Launcher struct{}
+
+// NewLauncher returns an error.
+func NewLauncher(string) (*Launcher, error) { return nil, errors.ErrUnsupported }
+
+func (*Launcher) Address() string         { return "" }
+func (*Launcher) Close()                  {}
+func (*Launcher) Exited(int, int, string) {}
+func (*Launcher) Cause() error            { return nil }
+
+type launched struct{}
+
+func dialLauncher(*mesh) *launched { return nil }
+
+func (*launched) joined()     {}
+func (*launched) ended(cause) {}
+func (*launched) close()      {}
+
 // futexWait looks again a little later.
 func futexWait(word *atomic.Uint32, was uint32, d time.Duration) (timeout bool) {
 	for start := time.Now(); word.Load() == was; time.Sleep(50 * time.Microsecond) {

@@ -26,6 +26,8 @@ type mesh struct {
 	why     error         // the world ended
 	left    bool
 
+	launched *launched // nil where no launcher listens
+
 	done    chan struct{} // closed with why set
 	running sync.WaitGroup
 }
@@ -85,6 +87,7 @@ func (m *mesh) end(c cause, err error) {
 		}
 	}
 	m.finish(err)
+	m.launched.ended(c)
 	message := encodeCause(c)
 	for _, p := range m.peers {
 		if p != nil && !p.left {
@@ -155,6 +158,7 @@ func (m *mesh) leave() error {
 		p.link.close()
 		phase("within goodbye")
 	}
+	m.launched.close()
 	m.running.Wait()
 	for _, p := range peers {
 		if p == nil {
@@ -197,7 +201,7 @@ func (m *mesh) listen(p *peer) {
 			}
 			err = p.failed("sent a message that no hocket sends: %v", err)
 		} else {
-			err = p.failed("its process ended")
+			err = p.failed("its process ended%s", m.lastOf(p))
 		}
 		m.mu.Lock()
 		gone := p.left || m.left
@@ -207,6 +211,90 @@ func (m *mesh) listen(p *peer) {
 		}
 		return
 	}
+}
+
+// lastOf says what a peer that ended did last, behind a comma; nothing before all have joined.
+func (m *mesh) lastOf(p *peer) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.page == nil || m.page.steps(p.Rank) == 0 {
+		return ""
+	}
+	return ", " + m.page.last(p.Rank)
+}
+
+// leftBy is the error of a wait for a peer that has left the world.
+func (m *mesh) leftBy(p *peer) error {
+	m.mu.Lock()
+	page := m.page
+	m.mu.Unlock()
+	if page == nil {
+		return p.failed("left the world")
+	}
+	step := page.steps(m.o.Rank)
+	if e := m.alone(step); e != nil {
+		return e
+	}
+	why := page.failing(p.Rank)
+	if why == "" {
+		why = "its program ended"
+		if e, ok := page.recorded(p.Rank, page.steps(p.Rank)); ok && e.call != "" {
+			why += "; its last call was " + e.text()
+		}
+	}
+	return p.failed("left the world before %s: %s", page.step(m.o.Rank, step), why)
+}
+
+// alone returns the error of a step that only this process begins, of three or more, because all others have left
+// without an error; nil if that is not so. It waits a little for those that may be about to leave.
+func (m *mesh) alone(step uint64) error {
+	e := &DisagreeError{What: fmt.Sprintf("step %d", step)}
+	for i := 0; i < patienceRounds; i++ {
+		e.Values = e.Values[:0]
+		waiting := false
+		for r := range m.o.Size {
+			own, ok := m.page.recorded(r, step)
+			switch {
+			case r == m.o.Rank && ok:
+				e.Values = append(e.Values, m.value(r, step, own.what))
+			case ok || m.page.failing(r) != "":
+				return nil
+			case m.hasLeft(r):
+				e.Values = append(e.Values, m.value(r, 0, "no more steps"))
+			default:
+				waiting = true
+			}
+		}
+		if !waiting {
+			break
+		}
+		select {
+		case <-m.done:
+			return nil
+		case <-time.After(patiencePause):
+		}
+	}
+	if len(e.Values) < m.o.Size || m.o.Size < 3 {
+		return nil
+	}
+	e.Values = withoutDetails(e.Values)
+	return e
+}
+
+// For so long an error waits for other processes, to say which of them differs.
+const (
+	patienceRounds = 50
+	patiencePause  = 10 * time.Millisecond
+)
+
+// value is what a process has at a step, with the call that it is in.
+func (m *mesh) value(rank int, step uint64, text string) Value {
+	who := m.member(rank)
+	v := Value{Rank: rank, Value: text, PID: who.PID, Host: who.Host}
+	if e, ok := m.page.recorded(rank, step); ok {
+		v.Call, v.At = e.call, e.place
+	}
+	return v
 }
 
 // disagree is a DisagreeError of this process and another.
@@ -242,7 +330,7 @@ func (m *mesh) sendTo(rank int, message []byte, fds ...int) error {
 	case err != nil:
 		return err
 	case left:
-		return p.failed("has left the world")
+		return m.leftBy(p)
 	}
 	err = p.link.send(message, m.o.StallTimeout, fds...)
 	switch {
@@ -253,7 +341,7 @@ func (m *mesh) sendTo(rank int, message []byte, fds ...int) error {
 		if err := m.err(); err != nil {
 			return err
 		}
-		return p.failed("has left the world")
+		return m.leftBy(p)
 	case errors.Is(err, errTimeout):
 		return p.failed("stalled: has not read for %v", m.o.StallTimeout)
 	}

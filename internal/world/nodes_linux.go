@@ -2,19 +2,15 @@ package world
 
 import (
 	"context"
-	"crypto/subtle"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
-
-	"hocket.example/hocket/internal/files"
 )
 
 // Processes of several nodes meet at process 0, which listens at a place that all of them know. Each tells it
@@ -27,47 +23,6 @@ var dialNet = func(ctx context.Context, addr string) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// secret is how a process shows processes of other nodes that it is of the run.
-type secret struct {
-	token string
-	tls   *tls.Config // nil for connections in the clear
-}
-
-// newSecret reads the certificate, where there is one.
-func newSecret(o Options) (*secret, error) {
-	s := &secret{token: o.Token}
-	if o.Cert == "" {
-		return s, nil
-	}
-	const mostPEM = 1 << 20
-	shown, err := files.Read(o.Cert, mostPEM)
-	if err != nil {
-		return nil, fmt.Errorf("the certificate of HOCKET_TLS_CERT: %w", err)
-	}
-	key, err := files.Read(o.Key, mostPEM)
-	if err != nil {
-		return nil, fmt.Errorf("the key of HOCKET_TLS_KEY: %w", err)
-	}
-	cert, err := tls.X509KeyPair(shown, key)
-	if err != nil {
-		return nil, fmt.Errorf("the certificate of HOCKET_TLS_CERT, %s, and its key: %w", o.Cert, err)
-	}
-	pinned := cert.Certificate[0]
-	s.tls = &tls.Config{
-		MinVersion:         tls.VersionTLS13,
-		Certificates:       []tls.Certificate{cert},
-		ClientAuth:         tls.RequireAnyClientCert,
-		InsecureSkipVerify: true, // both ends show one certificate, which is compared whole
-		VerifyPeerCertificate: func(shown [][]byte, _ [][]*x509.Certificate) error {
-			if len(shown) == 0 || subtle.ConstantTimeCompare(shown[0], pinned) != 1 {
-				return errors.New("the other end shows another certificate: set HOCKET_TLS_CERT alike in all processes")
-			}
-			return nil
-		},
-	}
-	return s, nil
-}
-
 // rollCall tells each process who is on which node, and where to find whom.
 type rollCall struct {
 	mesh   *mesh
@@ -78,47 +33,40 @@ type rollCall struct {
 	came       []*arrival // by rank
 	lines      []link     // by rank: where they wait for the answer
 	all        chan struct{}
+	first      string // why the first guest was sent away; "" if none was
 }
 
-// dial connects to a process of another node, and shows the token.
+// dial connects to a process of another node that knows the token.
 func (c *rollCall) dial(ctx context.Context, addr string) (net.Conn, link, error) {
-	conn, err := dialNet(ctx, addr)
+	raw, err := dialNet(ctx, addr)
 	if err != nil {
 		return nil, nil, err
 	}
-	if c.secret.tls != nil {
-		c := tls.Client(conn, c.secret.tls)
-		bounded, cancel := context.WithTimeout(ctx, greeting)
-		defer cancel()
-		if err := c.HandshakeContext(bounded); err != nil {
-			conn.Close()
-			return nil, nil, fmt.Errorf("%s: %w", addr, err)
+	conn, err := c.secret.dial(ctx, raw)
+	if err != nil {
+		raw.Close()
+		if err = fmt.Errorf("%s: %w", addr, err); errors.Is(err, errToken) {
+			err = &refusal{err}
 		}
-		conn = c
+		return nil, nil, err
 	}
-	l := newTCPLink(conn)
-	l.post(token{c.secret.token}.encode())
-	return conn, l, nil
+	return conn, newTCPLink(conn), nil
 }
 
-// greetTCP hears who a guest is that came over TCP. Who does not show the token is sent away.
-func (c *rollCall) greetTCP(r *reception, conn net.Conn) *peer {
-	raw := conn
-	if c.secret.tls != nil {
-		conn = tls.Server(conn, c.secret.tls)
+// greetTCP hears who a guest is that came over TCP. One that does not know the token is sent away.
+func (c *rollCall) greetTCP(r *reception, raw net.Conn) *peer {
+	conn, err := c.secret.accept(raw)
+	if err != nil {
+		if r.leaves(raw) {
+			c.sentAway(raw, nil, err)
+		}
+		raw.Close()
+		return nil
 	}
 	l := newTCPLink(conn)
 	m, _, err := l.receive()
-	t, ok := m.(token)
-	known := err == nil && ok && subtle.ConstantTimeCompare([]byte(t.text), []byte(c.secret.token)) == 1
-	if known {
-		m, _, err = l.receive()
-	}
-	if !r.leaves(raw) || err != nil || !known {
-		if err == nil && ok {
-			l.post(encodeCause(causeOf(c.mesh.self, errors.New(
-				"it is of a run with another token: set HOCKET_TOKEN alike in all processes of a run"))))
-		}
+	if !r.leaves(raw) || err != nil {
+		c.sentAway(raw, m, err)
 		l.close()
 		return nil
 	}
@@ -141,6 +89,18 @@ func (c *rollCall) greetTCP(r *reception, conn net.Conn) *peer {
 	}
 	l.close()
 	return nil
+}
+
+// sentAway notes why the first guest was sent away: it may be a process of the run.
+func (c *rollCall) sentAway(conn net.Conn, m message, err error) {
+	if bad, ok := m.(malformed); ok && err == nil {
+		err = bad
+	}
+	c.Lock()
+	defer c.Unlock()
+	if c.first == "" && err != nil {
+		c.first = fmt.Sprintf("; a connection from %v was sent away: %v", conn.RemoteAddr(), err)
+	}
 }
 
 // enroll notes a process that has come to process 0, and answers when all have.
@@ -276,6 +236,12 @@ func (c *rollCall) awaitRoll(ctx context.Context) ([]arrival, net.Listener, erro
 		return c.everybody(), listener, nil
 	}
 	err = c.mesh.absent(ctx, "join", absent)
+	var peer *PeerError
+	if errors.As(err, &peer) {
+		c.Lock()
+		peer.Why += c.first
+		c.Unlock()
+	}
 	c.mesh.abort(err)
 	return nil, listener, err
 }
@@ -292,7 +258,7 @@ func (c *rollCall) listenMeet() (net.Listener, error) {
 
 // askRoll is what the others do: they come to process 0, and wait for its answer.
 func (c *rollCall) askRoll(ctx context.Context) (roll []arrival, listener net.Listener, err error) {
-	var last error
+	var last, greeted error // greeted is the first of a connection that was made: later ones may only be refused
 	for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 50*time.Millisecond) {
 		if roll, last = c.askOnce(ctx, &listener); last == nil {
 			return roll, listener, nil
@@ -300,6 +266,12 @@ func (c *rollCall) askRoll(ctx context.Context) (roll []arrival, listener net.Li
 		var refused *refusal
 		if errors.As(last, &refused) {
 			return nil, listener, refused.error
+		}
+		var dial *net.OpError
+		if greeted == nil && ctx.Err() == nil && !(errors.As(last, &dial) && dial.Op == "dial") {
+			if greeted = last; errors.Is(last, io.EOF) {
+				greeted = errors.New("it closed the connection")
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -311,6 +283,10 @@ func (c *rollCall) askRoll(ctx context.Context) (roll []arrival, listener net.Li
 	}
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return nil, listener, fmt.Errorf("waiting for rank 0 at %s: %w", c.mesh.o.Meet, ctx.Err())
+	}
+	if greeted != nil {
+		last = fmt.Errorf("%w; set HOCKET_MEET, HOCKET_TOKEN, HOCKET_TLS_CERT and HOCKET_TLS_KEY alike in all processes",
+			greeted)
 	}
 	return nil, listener, c.mesh.member(0).failed("absent: did not join at %s within %v: %v", c.mesh.o.Meet,
 		c.mesh.o.JoinTimeout, last)
@@ -354,6 +330,8 @@ func (c *rollCall) askOnce(ctx context.Context, listener *net.Listener) ([]arriv
 				return nil, &refusal{fmt.Errorf("rank 0 tells of rank %d in place of rank %d", m.Rank, len(roll))}
 			}
 			roll = append(roll, m)
+		case malformed:
+			return nil, m
 		default:
 			return nil, fmt.Errorf("rank 0 answered with a %T", m)
 		}

@@ -29,7 +29,7 @@ import (
 )
 
 // meeting listens where processes of several nodes meet, for process 0 to take over.
-func meeting(t *testing.T) (addr string, file *os.File) {
+func meeting(t testing.TB) (addr string, file *os.File) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -44,10 +44,10 @@ func meeting(t *testing.T) (addr string, file *os.File) {
 }
 
 // nodes are the options of a world of nodes of so many processes each, by rank.
-func nodes(t *testing.T, sizes ...int) []Options {
+func nodes(t testing.TB, sizes ...int) []Options {
 	t.Helper()
 	o := options(t, 0)
-	o.Token = "a secret"
+	o.Token = "a secret of this run"
 	addr, file := meeting(t)
 	o.Meet = addr
 	var all []Options
@@ -70,7 +70,7 @@ func nodes(t *testing.T, sizes ...int) []Options {
 }
 
 // inNodes runs f as every process of a world of nodes, all of them in this process.
-func inNodes(t *testing.T, all []Options, f func(w *World) error) {
+func inNodes(t testing.TB, all []Options, f func(w *World) error) {
 	t.Helper()
 	var group sync.WaitGroup
 	for r, o := range all {
@@ -342,6 +342,47 @@ func TestNodesTLS(t *testing.T) {
 	}
 }
 
+// TestTLSMismatch: where processes differ in their certificates both errors have why the connection did not come about,
+// and not that it is refused once process 0 has given up.
+func TestTLSMismatch(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		zero, one bool // have a certificate, each another
+		want      [2]string
+	}{
+		{"in process 0", true, false, [2]string{"was sent away: the other end shows another certificate", ""}},
+		{"in process 1", false, true, [2]string{"was sent away: ", ""}},
+		{"two", true, true, [2]string{"was sent away: ", "the other end shows another certificate"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			all := nodes(t, 1, 1)
+			var group sync.WaitGroup
+			for r, has := range []bool{tc.zero, tc.one} {
+				o := all[r]
+				o.JoinTimeout = time.Second
+				if has {
+					o.Cert, o.Key = certificate(t)
+				}
+				group.Go(func() {
+					w, err := Join(context.Background(), o)
+					if err == nil {
+						w.Leave()
+						t.Errorf("rank %d joins", r)
+						return
+					}
+					t.Logf("rank %d: %v", r, err)
+					hint := []string{"rank 1: absent", "HOCKET_TLS_CERT"}[r]
+					if !strings.Contains(err.Error(), tc.want[r]) || !strings.Contains(err.Error(), hint) ||
+						strings.Contains(err.Error(), "refused") {
+						t.Errorf("rank %d: %v, want %q and %q", r, err, tc.want[r], hint)
+					}
+				})
+			}
+			group.Wait()
+		})
+	}
+}
+
 // tap shows what processes of this one write to other nodes.
 func tap(t *testing.T, show func([]byte)) {
 	old := dialNet
@@ -371,8 +412,8 @@ func TestNodesRefuse(t *testing.T) {
 		one    string
 	}{
 		{"absent", nil, "rank 1: absent: did not join within 1s", ""},
-		{"token", func(o *Options) { o.Token = "another" }, "rank 1: absent: did not join within 1s",
-			"a run with another token: set HOCKET_TOKEN"},
+		{"token", func(o *Options) { o.Token = "the secret of another run" }, "rank 1: absent: did not join within 1s",
+			"does not know this run's token: set HOCKET_TOKEN"},
 		{"size", func(o *Options) { o.Size = 3 }, "ranks disagree on the size of the world: rank 0 has 2, rank 1 has 3",
 			"the size of the world"},
 		{"run", func(o *Options) { o.ID = "another run" }, "rank 1: absent",
@@ -433,19 +474,41 @@ func TestNodesHostile(t *testing.T) {
 		}
 		return b
 	}
-	right := token{all[0].Token}.encode()
+	secretOf := func(o Options) *secret {
+		s, err := newSecret(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	wrong := all[0]
+	wrong.Token = "the secret of another run"
+	stranger, friend := secretOf(wrong), secretOf(all[0])
 	self := hello{Protocol: protocol, ID: all[0].ID, Size: 2, member: member{Rank: 0, PID: 1, Host: "x"}}
 	far := self
 	far.Rank = 1 << 60
-	packets := [][]byte{
+	type packet struct {
+		from  *secret // nil for one that speaks no TLS
+		bytes []byte
+	}
+	var packets []packet
+	for _, b := range [][]byte{
 		nil, {0}, random[:100], random,
 		[]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
-		{0xff, 0xff, 0xff, 0xff, 'k'}, {0, 0, 0, 0}, framed([]byte("k")), framed(bytes.Repeat([]byte("k"), maxMessage)),
-		framed([]byte("kwrong"), arrival{far, "x", "1"}.encode()), framed(self.encode()),
-		framed(right), framed(right, []byte("n{")), framed(right, random[:maxMessage]),
-		framed(right, arrival{far, "x", "1"}.encode()), framed(right, arrival{self, "x", "1"}.encode()),
-		framed(right, arrival{self, "", "port"}.encode()),
-		framed(right, far.encode()), framed(right, encodeBye()), framed(right, data{1, random[:100]}.append(nil)),
+		{0xff, 0xff, 0xff, 0xff, 'k'}, {0, 0, 0, 0}, append([]byte{22, 3, 1, 64, 0}, random[:1<<14]...),
+		framed(self.encode()),
+	} {
+		packets = append(packets, packet{nil, b})
+	}
+	packets = append(packets, packet{stranger, nil}, packet{stranger, framed(self.encode())})
+	for _, b := range [][]byte{
+		nil, {0, 0, 0, 0}, {0xff, 0xff, 0xff, 0xff, 'k'}, random[:100],
+		framed([]byte("n{")), framed(random[:maxMessage]),
+		framed(arrival{far, "x", "1"}.encode()), framed(arrival{self, "x", "1"}.encode()),
+		framed(arrival{self, "", "port"}.encode()),
+		framed(far.encode()), framed(encodeBye()), framed(data{1, random[:100]}.append(nil)),
+	} {
+		packets = append(packets, packet{friend, b})
 	}
 	before := settledHeap(math.MaxInt64)
 	var live atomic.Uint64
@@ -474,7 +537,13 @@ func TestNodesHostile(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				conn.Write(packets[i%len(packets)])
+				p := packets[i%len(packets)]
+				if p.from != nil {
+					if c, err := p.from.dial(context.Background(), conn); err == nil {
+						conn = c
+					} // or it was pushed out, or knows no token
+				}
+				conn.Write(p.bytes)
 				if i%3 == 0 && len(slow) < 50 {
 					slow = append(slow, conn)
 				} else {

@@ -35,10 +35,13 @@ type Options struct {
 	MeetFD int
 	// Node names this process's node: processes of a world with equal names share memory. Default: the host's name.
 	Node string
-	// Token is what processes show each other over TCP: the same in all of them, and secret.
+	// Launcher is where the launcher of the processes listens, a local socket; empty for none. See Launcher.
+	Launcher string
+	// Token is what processes prove to each other over TCP that they know: the same in all of them, secret, and
+	// nothing that can be guessed.
 	Token string
-	// Cert and Key are PEM files of a certificate and its key, the same in all processes: with them
-	// connections between nodes are encrypted, and each end shows that certificate. Empty for none.
+	// Cert and Key are PEM files of a certificate and its key, the same in all processes: with them each end of
+	// a connection between nodes shows that certificate. Empty for none.
 	Cert, Key string
 
 	// JoinTimeout is how long Join waits for others. Default: 60 s.
@@ -69,9 +72,10 @@ func (o *Options) complete() error {
 			o.LocalSize, o.Size)
 	case o.Size > 1 && o.ID == "":
 		return errors.New("a world of several processes needs the run's ID")
-	case o.Size > 1 && o.Meet != "" && (o.Token == "" || len(o.Token) > maxToken):
-		return fmt.Errorf("a token of %d bytes, want 1 to %d: processes of several nodes show each other the run's "+
-			"token; set HOCKET_TOKEN to the same secret text in all of them", len(o.Token), maxToken)
+	case o.Size > 1 && o.Meet != "" && (len(o.Token) < minToken || len(o.Token) > maxToken):
+		return fmt.Errorf("a token of %d bytes, want %d to %d: processes of several nodes prove to each other that they "+
+			"know the run's token; set HOCKET_TOKEN to the same secret text in all of them, as openssl rand -hex 16 "+
+			"prints it", len(o.Token), minToken, maxToken)
 	case (o.Cert == "") != (o.Key == ""):
 		return errors.New("TLS needs a certificate and its key: set HOCKET_TLS_CERT and HOCKET_TLS_KEY")
 	}

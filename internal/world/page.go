@@ -19,23 +19,48 @@ import (
 //	       8     steps
 //	       16    command
 //	       24    length of the cause that this process has, or had too late
-//	       64    the last steps: number, length, text
-//	       4160  cause
+//	       32    length of the error that the process's last call ended with; 0 where it did not fail
+//	       40    1 while the process is between two calls
+//	       64    the last steps: number, lengths of texts, what the step is, the call, its place
+//	       12352 cause
+//	       16384 error
 const (
 	pageHeader = 4 << 10
-	pageSlot   = 8 << 10
+	pageSlot   = 20 << 10
 
-	slotBeats  = 0
-	slotSteps  = 8
-	slotAt     = 16
-	slotLength = 24
-	slotRing   = 64
-	slotCause  = slotRing + ringSteps*stepBytes // maxCause bytes
+	slotBeats   = 0
+	slotSteps   = 8
+	slotAt      = 16
+	slotLength  = 24
+	slotFailing = 32
+	slotIdle    = 40
+	slotRing    = 64
+	slotCause   = slotRing + ringSteps*stepBytes // maxCause bytes
+	slotError   = 16 << 10                       // maxError bytes
 
 	ringSteps = 32
-	stepBytes = 128
-	stepText  = stepBytes - 16
+	stepBytes = 384
+	stepHead  = 32
+	stepText  = 112 // bytes of what a step is, and of the place of its call
+	callText  = 128
+
+	maxError = 1 << 10
 )
+
+// entry is what a process records of a step: what it is, which all processes have alike, and what its program called
+// and where, which they need not.
+type entry struct{ what, call, place string }
+
+// text names the call for people, and the step where no call is known.
+func (e entry) text() string {
+	switch {
+	case e.call == "":
+		return e.what
+	case e.place == "":
+		return e.call
+	}
+	return e.call + " at " + e.place
+}
 
 type page struct {
 	*Segment
@@ -109,6 +134,7 @@ func (p *page) slot(rank int) []byte {
 func (p *page) beat(rank int)            { word(p.slot(rank), slotBeats).Add(1) }
 func (p *page) beats(rank int) uint64    { return word(p.slot(rank), slotBeats).Load() }
 func (p *page) steps(rank int) uint64    { return word(p.slot(rank), slotSteps).Load() }
+func (p *page) idle(rank int)            { word(p.slot(rank), slotIdle).Store(1) }
 func (p *page) at(rank int, command int) { word(p.slot(rank), slotAt).Store(uint64(command)) }
 
 // ring returns the place of a step.
@@ -127,8 +153,10 @@ func (p *page) separate(rank int) {
 
 // pulse is what a process tells those of other nodes of its slot.
 func (p *page) pulse(rank int) pulse {
-	m := pulse{beats: p.beats(rank), steps: p.steps(rank), at: word(p.slot(rank), slotAt).Load()}
-	m.text, _ = p.recorded(rank, m.steps)
+	s := p.slot(rank)
+	m := pulse{beats: p.beats(rank), steps: p.steps(rank), at: word(s, slotAt).Load(), idle: word(s, slotIdle).Load()}
+	e, _ := p.recorded(rank, m.steps)
+	m.texts = [pulseTexts]string{e.what, e.call, e.place, p.failing(rank)}
 	return m
 }
 
@@ -138,37 +166,83 @@ func (p *page) hear(rank int, m pulse) (step uint64) {
 	word(s, slotBeats).Store(m.beats)
 	if m.steps > p.steps(rank) {
 		step = m.steps
-		p.record(rank, m.steps, m.text)
+		p.record(rank, m.steps, entry{m.texts[0], m.texts[1], m.texts[2]})
 	}
 	p.at(rank, int(m.at))
+	p.fails(rank, m.texts[3])
+	word(s, slotIdle).Store(m.idle)
 	return step
 }
 
-// record writes that a process begins a step, and returns the text that others see.
-func (p *page) record(rank int, step uint64, what string) string {
-	if len(what) > stepText {
-		sum := sha256.Sum256([]byte(what))
-		what = strings.ToValidUTF8(what[:stepText-24], "") + "… " + hex.EncodeToString(sum[:8])
+// record writes that a process begins a step, and returns what others see of it.
+func (p *page) record(rank int, step uint64, e entry) entry {
+	if len(e.what) > stepText {
+		sum := sha256.Sum256([]byte(e.what))
+		e.what = strings.ToValidUTF8(e.what[:stepText-24], "") + "… " + hex.EncodeToString(sum[:8])
 	}
+	e.call, e.place = cutText(e.call, callText), lastOf(e.place, stepText)
 	r := p.ring(rank, step)
 	word(r, 0).Store(0) // until all of it is written
-	word(r, 8).Store(uint64(len(what)))
-	copyIn(r[16:], []byte(what))
+	word(r, 8).Store(uint64(len(e.what)))
+	word(r, 16).Store(uint64(len(e.call)))
+	word(r, 24).Store(uint64(len(e.place)))
+	copyIn(r[stepHead:], []byte(e.what))
+	copyIn(r[stepHead+stepText:], []byte(e.call))
+	copyIn(r[stepHead+stepText+callText:], []byte(e.place))
 	word(r, 0).Store(step)
 	p.at(rank, 0)
+	word(p.slot(rank), slotIdle).Store(0)
 	word(p.slot(rank), slotSteps).Store(step)
-	return what
+	return e
 }
 
-// recorded returns the text of a step of a process, if the process has begun it and not so many
-// others since that it is overwritten.
-func (p *page) recorded(rank int, step uint64) (string, bool) {
+// recorded returns a step of a process, if the process has begun it and not so many others since that it is
+// overwritten.
+func (p *page) recorded(rank int, step uint64) (entry, bool) {
 	r := p.ring(rank, step)
 	if word(r, 0).Load() != step {
-		return "", false
+		return entry{}, false
 	}
-	text := string(copyOut(r[16:], int(min(word(r, 8).Load(), stepText))))
-	return text, word(r, 0).Load() == step
+	text := func(length, at, most int) string {
+		return string(copyOut(r[at:], int(min(word(r, length).Load(), uint64(most)))))
+	}
+	e := entry{text(8, stepHead, stepText), text(16, stepHead+stepText, callText),
+		text(24, stepHead+stepText+callText, stepText)}
+	return e, word(r, 0).Load() == step
+}
+
+// fails writes the error that the last call of a process ended with; "" where it did not fail.
+func (p *page) fails(rank int, why string) {
+	s := p.slot(rank)
+	if why == "" && word(s, slotFailing).Load() == 0 {
+		return
+	}
+	why = cutText(why, maxError)
+	copyIn(s[slotError:], []byte(why))
+	word(s, slotFailing).Store(uint64(len(why)))
+}
+
+// failing returns the error that the last call of a process ended with; "" where it did not fail.
+func (p *page) failing(rank int) string {
+	s := p.slot(rank)
+	n := min(word(s, slotFailing).Load(), maxError)
+	return strings.ToValidUTF8(string(copyOut(s[slotError:], int(n))), "")
+}
+
+// cutText shortens a text to so many bytes.
+func cutText(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit-len("…")], "") + "…"
+}
+
+// lastOf likewise leaves out the beginning: of a path the end says more.
+func lastOf(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	return "…" + strings.ToValidUTF8(s[len(s)-limit+len("…"):], "")
 }
 
 // progress is what changes while a process gets on.
@@ -181,11 +255,31 @@ func (p *page) progress(rank int) progress {
 // last says what a process did last.
 func (p *page) last(rank int) string {
 	n := p.steps(rank)
-	text, ok := p.recorded(rank, n)
+	e, ok := p.recorded(rank, n)
 	if n == 0 || !ok {
 		return "before its first step"
 	}
-	return fmt.Sprintf("in step %d (%s) at command %d", n, text, word(p.slot(rank), slotAt).Load())
+	at := word(p.slot(rank), slotAt).Load()
+	text := fmt.Sprintf("in step %d (%s) at command %d", n, e.what, at)
+	switch {
+	case word(p.slot(rank), slotIdle).Load() != 0:
+		text = fmt.Sprintf("after %s (step %d)", e.text(), n)
+	case e.call != "":
+		text = fmt.Sprintf("in %s (step %d, command %d)", e.text(), n, at)
+	}
+	if why := p.failing(rank); why != "" {
+		text += "; its last call failed: " + why
+	}
+	return text
+}
+
+// step names a step of a process for people.
+func (p *page) step(rank int, step uint64) string {
+	e, ok := p.recorded(rank, step)
+	if !ok {
+		return fmt.Sprintf("step %d", step)
+	}
+	return fmt.Sprintf("step %d (%s)", step, e.text())
 }
 
 // copyIn writes text to shared memory, whole words at a time: others may read it meanwhile.

@@ -74,10 +74,10 @@ func TestSteps(t *testing.T) {
 			})
 			for r, err := range errs {
 				var d *DisagreeError
-				if !errors.As(err, &d) || !strings.Contains(err.Error(), "ranks disagree on "+tc.want) || len(d.Values) != 2 {
+				if !errors.As(err, &d) || !strings.Contains(err.Error(), "ranks disagree on "+tc.want) || len(d.Values) != 3 {
 					t.Errorf("rank %d: %v", r, err)
-				} else if d.Values[0].Value == d.Values[1].Value {
-					t.Errorf("rank %d: both values are the same: %v", r, err)
+				} else if (d.Odd() < 0) != (len(d.Groups()) != 2) || len(d.Groups()) < 2 {
+					t.Errorf("rank %d: it is not said which differs: %v", r, err)
 				}
 			}
 		})
@@ -135,7 +135,7 @@ func TestAbsent(t *testing.T) {
 		want string
 	}{
 		{"agree", func(w *World) error { _, err := w.Agree(ctx, "load", nil); return err },
-			`did not reach "load" within 500ms, in step 2 (begin) at command 7`},
+			`did not come to step 3 (load) within 500ms, in step 2 (begin) at command 7`},
 		{"import", func(w *World) error { _, err := w.Import(ctx, 1, "arena"); return err },
 			`did not export "arena" within 500ms, in step 2 (begin) at command 7`},
 		{"counter", func(w *World) error {
@@ -339,5 +339,57 @@ func init() {
 		}
 		<-w.Done()
 		return w.Err()
+	}
+}
+
+// TestReasons: a process that leaves is reported with its error and, without one, with its last call; and a process
+// that goes on when all others have left is the one that differs. Likewise where all are on nodes of their own.
+func TestReasons(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		one  func(w *World) error // what process 1 does in place of the step that the others begin
+		want string
+	}{
+		{"error", func(w *World) error { w.Failed(errors.New("no data")); return nil },
+			"rank 1: left the world before step 3 (g(x) at b.py:2): no data"},
+		{"mended", func(w *World) error { w.Failed(errors.New("no data")); w.Failed(nil); return nil },
+			"rank 1: left the world before step 3 (g(x) at b.py:2): its program ended; its last call was f(x) at a.py:1"},
+		{"goes on", func(w *World) error {
+			w.Calls("h(x)", "c.py:3")
+			_, err := w.Agree(context.Background(), "more", nil)
+			return err
+		}, "ranks disagree on step 3: rank 1 has more, called at c.py:3, the others (ranks 0, 2) have no more steps"},
+	} {
+		for _, apart := range []bool{false, true} {
+			t.Run(fmt.Sprint(tc.name, " ", apart), func(t *testing.T) {
+				goesOn := tc.name == "goes on"
+				f := func(w *World) error {
+					w.Calls("f(x)", "a.py:1")
+					if _, err := w.Agree(context.Background(), "run", nil); err != nil {
+						return err
+					}
+					var err error
+					switch {
+					case w.Process() == 1:
+						err = tc.one(w)
+					case !goesOn:
+						w.Calls("g(x)", "b.py:2")
+						_, err = w.Agree(context.Background(), "end", nil)
+					}
+					if (w.Process() == 1) != goesOn {
+						return nil // and leaves
+					}
+					if unplaced(err) != tc.want {
+						return fmt.Errorf("got %v, want %s", err, tc.want)
+					}
+					return errEnded
+				}
+				if apart {
+					inNodes(t, nodes(t, 1, 1, 1), f)
+				} else {
+					inOne(t, options(t, 3), f)
+				}
+			})
+		}
 	}
 }

@@ -16,20 +16,23 @@ const (
 	kindBye       = 'b'
 	kindAgreement = 'a' // sequence number, length of the step, step, value
 	kindExport    = 'e' // a key, with a file
-	kindPulse     = 'p' // beats, steps, command, text of the last step: the page, between nodes
-	kindToken     = 'k' // the first message of a link between nodes
+	kindPulse     = 'p' // beats, steps, command, idle, four texts with their lengths: the page, between nodes
 	kindArrival   = 'n' // JSON of an arrival, to process 0 and, one for each process, from it
 	kindWanted    = 'w' // wire, bytes
 	kindData      = 'd' // wire, bytes
 
 	// protocol changes when the meaning of messages or of the page does.
-	protocol = 2
+	protocol = 3
+	// pulseTexts is how many texts a pulse has, and mostText how long each may be.
+	pulseTexts = 4
+	mostText   = maxError
 
 	maxStep    = 256
 	maxKey     = 256
+	minToken   = 16 // bytes: a shorter one could be guessed from a proof
 	maxToken   = 1 << 10
 	dataHeader = 1 + 8
-	tcpPayload = 32 << 10 // bytes of data in a message between nodes
+	tcpPayload = 32<<10 - 4 - dataHeader // bytes of data in a message between nodes: a message is two records of TLS
 	maxMessage = 1 + 8 + 2 + maxStep + MaxValue
 )
 
@@ -55,10 +58,9 @@ type (
 	}
 	export struct{ key string }
 	pulse  struct {
-		beats, steps, at uint64
-		text             string // of the last step
+		beats, steps, at, idle uint64
+		texts                  [pulseTexts]string // the last step: what, call, place; and what the last call failed with
 	}
-	token   struct{ text string }
 	arrival struct {
 		hello
 		Node string // its name
@@ -103,15 +105,35 @@ func (a agreement) text() string { return fmt.Sprintf("%q (agreement %d)", a.ste
 func (e export) encode() []byte { return append([]byte{kindExport}, e.key...) }
 
 func (p pulse) encode() []byte {
-	b := make([]byte, 0, 1+3*8+len(p.text))
-	b = append(b, kindPulse)
-	for _, v := range []uint64{p.beats, p.steps, p.at} {
+	b := []byte{kindPulse}
+	for _, v := range []uint64{p.beats, p.steps, p.at, p.idle} {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
-	return append(b, p.text...)
+	for _, text := range p.texts {
+		b = append(binary.LittleEndian.AppendUint16(b, uint16(len(text))), text...)
+	}
+	return b
 }
 
-func (t token) encode() []byte { return append([]byte{kindToken}, t.text...) }
+// decodePulse reads a pulse without its kind.
+func decodePulse(body []byte) (p pulse, ok bool) {
+	if len(body) < 4*8 {
+		return p, false
+	}
+	u := binary.LittleEndian.Uint64
+	p.beats, p.steps, p.at, p.idle, body = u(body), u(body[8:]), u(body[16:]), u(body[24:]), body[32:]
+	for i := range p.texts {
+		if len(body) < 2 {
+			return p, false
+		}
+		n := int(binary.LittleEndian.Uint16(body))
+		if body = body[2:]; n > mostText || n > len(body) {
+			return p, false
+		}
+		p.texts[i], body = string(body[:n]), body[n:]
+	}
+	return p, len(body) == 0
+}
 
 func (a arrival) encode() []byte {
 	text, err := json.Marshal(a)
@@ -175,13 +197,8 @@ func decode(packet []byte) (message, error) {
 			return export{string(body)}, nil
 		}
 	case kindPulse:
-		if 3*8 <= len(body) && len(body) <= 3*8+stepText {
-			u := binary.LittleEndian.Uint64
-			return pulse{u(body), u(body[8:]), u(body[16:]), string(body[24:])}, nil
-		}
-	case kindToken:
-		if len(body) <= maxToken {
-			return token{string(body)}, nil
+		if p, ok := decodePulse(body); ok {
+			return p, nil
 		}
 	case kindArrival:
 		var a arrival
@@ -198,21 +215,26 @@ func decode(packet []byte) (message, error) {
 	return nil, fmt.Errorf("a malformed message of kind %s", strconv.QuoteRune(rune(kind)))
 }
 
-// encodeRanks writes the ranks that a process owns.
-func encodeRanks(ranks []int) ([]byte, error) {
-	text, err := json.Marshal(ranks)
+// membership is what a process says of itself when all have joined.
+type membership struct {
+	Build build
+	Ranks []int // of the program, that it owns
+}
+
+func (m membership) encode() ([]byte, error) {
+	text, err := json.Marshal(m)
 	if err == nil && len(text) > MaxValue {
 		err = errors.New("more ranks of the program than a process can own")
 	}
 	return text, err
 }
 
-func decodeRanks(text []byte) (ranks []int, err error) {
-	err = json.Unmarshal(text, &ranks)
-	for _, r := range ranks {
+func decodeMembership(text []byte) (m membership, err error) {
+	err = json.Unmarshal(text, &m)
+	for _, r := range m.Ranks {
 		if r < 0 {
 			err = fmt.Errorf("rank %d", r)
 		}
 	}
-	return ranks, err
+	return m, err
 }

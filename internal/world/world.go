@@ -14,6 +14,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,6 +32,8 @@ type World struct {
 
 	agreeing chan struct{} // held by the caller of Agree
 	agreed   uint64        // calls of Agree; guarded by agreeing
+
+	call atomic.Pointer[entry] // what Calls was given
 
 	steps struct {
 		sync.Mutex

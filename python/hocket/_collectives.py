@@ -8,18 +8,22 @@ import sys
 from . import _cuda, _lib, _model, _tensors, _world
 from ._errors import InputError
 
+_MOST = 256  # loaded programs, least recently used out. All ranks keep the same ones, since they call alike
 _OPS = ("sum", "avg", "max", "min", "prod")
 
 
 def _program(key, text):
     models = _world.state().models
-    if key not in models:
-        models[key] = _model.load(text)
-    return models[key]
+    model = models.get(key) or _model.load(text)
+    models[key] = model
+    models.move_to_end(key)
+    while len(models) > _MOST:  # one that another thread runs stays until it has ended
+        models.popitem(last=False)
+    return model
 
 
-def _flat(t, what):
-    v = _tensors.view(t, what)
+def _flat(t, what, written=False):
+    v = _tensors.written(t, what) if written else _tensors.view(t, what)
     n = v.nbytes // _tensors.SIZES[v.dtype]
     return v, n
 
@@ -40,14 +44,16 @@ def _statement(name, dt, n, m, statement):
 
 
 def _collective(name, t, out, shape, m, statement, variant=""):
-    v, n = _flat(t, "the tensor")
+    v, n = _flat(t, "the tensor", out is t)
+    option = f", {variant}" if variant != "" else ""
     if out is None:
         out, o = _tensors.empty(v, v.dtype, shape)
     else:
-        o, got = _flat(out, "out")
+        o, got = (v, n) if out is t else _flat(out, "out", True)
         if o.dtype != v.dtype or got != m:
             raise InputError(f"out has {got} elements of {o.dtype}, and {m} of {v.dtype} come")
     if n > 0 and m > 0:
+        _world.calling(f"{name}({v.dtype}{list(v.shape)}{option})")
         text = _statement(name, v.dtype, n, m, statement)
         _run(_program((name, v.dtype, n, m, variant), text), v, n, o, m)
     return out
@@ -168,7 +174,7 @@ def empty(*shape, dtype):
 def adopt(t, group=None):
     """Has collectives use a tensor that torch's symmetric memory made (torch.distributed._symmetric_memory.empty) where it
     is, without a copy, and parts of it; returns it. It is shared by ``group``, the name of one, by default by all ranks.
-    All ranks call it alike. The tensor must stay until the machine is shut down."""
+    All ranks call it alike. The tensor is kept until the machine is shut down."""
     if not _cuda.is_cuda(t):
         raise InputError("the tensor is not torch's on a GPU")
     return _cuda.adopt(t, group)

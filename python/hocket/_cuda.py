@@ -3,11 +3,13 @@ torch.cuda.graph once each has been called before."""
 
 import ctypes
 import json
+import os
 import sys
 
 from . import _errors, _lib, _tensors, _world
 from ._errors import InputError, UnsupportedError
 
+_OWN = os.path.dirname(__file__) + os.sep
 _DTYPES = {"torch.float32": 0, "torch.float64": 1, "torch.float16": 2, "torch.bfloat16": 3, "torch.int32": 4, "torch.int64": 5}
 _OPS = {"all_reduce": 0, "all_gather": 1, "reduce_scatter": 2, "all_to_all": 3, "broadcast": 4}
 _REDS = {"sum": 0, "avg": 1, "max": 2, "min": 3}
@@ -24,7 +26,11 @@ def of_dlpack(t):
     torch = sys.modules.get("torch")
     if torch is None or isinstance(t, torch.Tensor) or not hasattr(t, "__dlpack_device__"):
         return t
-    return torch.from_dlpack(t) if t.__dlpack_device__()[0] == 2 else t
+    if t.__dlpack_device__()[0] != 2:
+        return t
+    own = torch.from_dlpack(t)
+    own.hocket_readonly = _tensors.foreign(t)
+    return own
 
 
 class Block:
@@ -37,9 +43,18 @@ class Block:
             raise InputError(f"{name} is {where}, and other arguments are on a GPU: move it there")
         if not t.is_contiguous():
             raise InputError(f"{name} is not contiguous: call .contiguous()")
+        if t.is_neg():
+            raise InputError(f"{name} {_tensors.NEGATIVE}")
         self.dtype = _tensors.TORCH.get(str(t.dtype).removeprefix("torch."))
         if self.dtype is None:
             raise InputError(f"{name} has dtype {t.dtype}; there are {', '.join(_tensors.SIZES)}")
+
+    def written(self):
+        """The block, which an inout parameter updates."""
+        why = getattr(self.tensor, "hocket_readonly", "")
+        if why:
+            raise InputError(f"{self.name} {why}, and the program updates it: pass a tensor of torch's")
+        return self
 
     def struct(self, rank):
         return _tensors.View(self.tensor, self.dtype, self.tensor.shape, self.tensor.data_ptr(), "torch").struct(
@@ -85,7 +100,7 @@ class Group:
         self.stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
             lambda i: torch.cuda.current_stream(i).cuda_stream)
         lib = _lib.lib()
-        self._do, self._norm = lib.hocket_do, lib.hocket_do_norm
+        self._do, self._norm, self._calling, self.site = lib.hocket_do, lib.hocket_do_norm, lib.hocket_calling, None
         self.dtypes = {getattr(torch, name[6:]): n for name, n in _DTYPES.items()}
         self.lent = []
 
@@ -99,7 +114,18 @@ class Group:
                              f"call torch.cuda.set_device({self.device}) before it is made")
         if not t.is_contiguous():
             raise InputError(f"{what} is not contiguous: call .contiguous()")
+        if t.is_neg():
+            raise InputError(f"{what} {_tensors.NEGATIVE}")
         return n
+
+    def at(self, frame):
+        """Names the line that calls, for errors in other processes, if it is another one than the last time."""
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+            frame = frame.f_back
+        site = frame.f_code, frame.f_lasti
+        if site != self.site:
+            self.site = site
+            self._calling(b"", f"{frame.f_code.co_filename}:{frame.f_lineno}".encode())
 
     def do(self, op, red, dtype, root, count, a, b):
         """Gives torch's current stream a collective."""
@@ -139,6 +165,7 @@ def collective(op, t, out, shape, red="sum", root=0):
             n *= e
         if g.dtype(out, "out") != dtype or out.numel() != n:
             raise InputError(f"out has {out.numel()} elements of {out.dtype}, and {n} of {t.dtype} come")
+    g.at(sys._getframe(2))
     g.do(_OPS[op], code, dtype, root, t.numel(), t.data_ptr(), out.data_ptr())
     return out
 
@@ -208,7 +235,7 @@ def adopt(t, shared_by):
     at = [int(p) for p in handle.buffer_ptrs]
     if len(at) != g.size:
         raise InputError(f"the tensor is shared by {len(at)} ranks, and hocket has {g.size}")
-    _lib.call("hocket_adopt", g.handle, (ctypes.c_uint64 * len(at))(*at), len(at), int(handle.buffer_size))
+    _lib.held("hocket_call_adopt", g.handle, t, (ctypes.c_uint64 * len(at))(*at), len(at), int(handle.buffer_size))
     return t
 
 

@@ -1,5 +1,6 @@
 """The shared library, by ctypes."""
 
+import collections
 import ctypes
 import functools
 import json
@@ -18,62 +19,96 @@ class Tensor(ctypes.Structure):
     ]
 
 
+class Handle(ctypes.c_int64):
+    """The number of an object of the library. ctypes creates it within the call that creates the object, so that an
+    interrupt cannot lose it. If it is collected before it was closed, the number is added to ``dropped``."""
+
+    lends = False  # a GPU may still read results that the object lent
+
+    def __del__(self):
+        if self.value:
+            dropped.append((self.value, self.lends))
+
+
+dropped = collections.deque()
+
+
+class _Interpreter(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in ("leave", "enter", "interrupted", "retain", "release")]
+
+
 _text = ctypes.POINTER(ctypes.c_char)  # not c_char_p, which forgets the address to free
 _error = ctypes.POINTER(_text)
 _signatures = {
     "hocket_version": (ctypes.c_int, []),
     "hocket_free": (None, [_text]),
-    "hocket_open": (ctypes.c_int64, [ctypes.c_char_p, _error, _error]),
-    "hocket_load": (ctypes.c_int64, [ctypes.c_int64, ctypes.c_char_p, ctypes.c_char_p, _error]),
+    "hocket_open": (Handle, [ctypes.c_char_p, _error, _error]),
+    "hocket_load": (Handle, [ctypes.c_int64, ctypes.c_char_p, ctypes.c_char_p, _error]),
     "hocket_layouts": (_text, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_parameters": (_text, [ctypes.c_int64, _error]),
-    "hocket_bind": (ctypes.c_int, [ctypes.c_int64, ctypes.POINTER(Tensor), _error]),
-    "hocket_run": (ctypes.c_int64, [ctypes.c_int64, ctypes.POINTER(Tensor), ctypes.c_int64, ctypes.POINTER(Tensor),
-                                    ctypes.c_int64, ctypes.c_char_p, _error]),
-    "hocket_wait": (ctypes.c_int, [ctypes.c_int64, ctypes.c_int64, _error]),
-    "hocket_cancel": (ctypes.c_int, [ctypes.c_int64, _error]),
-    "hocket_prepare": (ctypes.c_int64, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_enqueue": (ctypes.c_int, [ctypes.c_int64, ctypes.c_uint64, ctypes.POINTER(Tensor), ctypes.c_int64,
                                       ctypes.POINTER(Tensor), ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_lendable": (_text, [ctypes.c_int64, ctypes.c_char_p, _error]),
-    "hocket_bind_device": (ctypes.c_int, [ctypes.c_int64, ctypes.POINTER(Tensor), ctypes.c_char_p, _error]),
-    "hocket_sync": (ctypes.c_int64, [ctypes.c_int64, _error]),
-    "hocket_collectives": (ctypes.c_int64, [ctypes.c_int64, ctypes.c_char_p, _error]),
+    "hocket_collectives": (Handle, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_do": (ctypes.c_int, [ctypes.c_int64] + [ctypes.c_int] * 4 + [ctypes.c_int64] + [ctypes.c_uint64] * 3 + [_error]),
     "hocket_do_norm": (ctypes.c_int, [ctypes.c_int64, ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_double]
                        + [ctypes.c_uint64] * 6 + [_error]),
     "hocket_device": (ctypes.c_int, [ctypes.c_int64, _error]),
     "hocket_empty": (ctypes.c_uint64, [ctypes.c_int64, ctypes.c_int64, _error]),
-    "hocket_adopt": (ctypes.c_int, [ctypes.c_int64, ctypes.POINTER(ctypes.c_uint64), ctypes.c_int64, ctypes.c_int64, _error]),
+    "hocket_calling": (None, [ctypes.c_char_p, ctypes.c_char_p]),
+    "hocket_failed": (ctypes.c_int, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_check": (ctypes.c_int, [ctypes.c_int64, _error]),
-    "hocket_close": (ctypes.c_int, [ctypes.c_int64, _error]),
 }
+_with, _object, _tensors = ctypes.POINTER(_Interpreter), ctypes.py_object, ctypes.POINTER(Tensor)
+_held = {  # functions that retain an object while the library uses its memory: see hocket_interpreter in hocket.h
+    "hocket_call_run": (ctypes.c_int, [_with, ctypes.c_int64, _object, _tensors, ctypes.c_int64, _tensors,
+                                       ctypes.c_int64, ctypes.c_char_p, _error]),
+    "hocket_call_prepare": (ctypes.c_int, [_with, ctypes.c_int64, ctypes.c_char_p, _error]),
+    "hocket_call_sync": (ctypes.c_int, [_with, ctypes.c_int64, _error]),
+    "hocket_call_bind": (ctypes.c_int, [_with, ctypes.c_int64, _object, _tensors, _error]),
+    "hocket_call_bind_device": (ctypes.c_int, [_with, ctypes.c_int64, _object, _tensors, ctypes.c_char_p, _error]),
+    "hocket_call_adopt": (ctypes.c_int, [_with, ctypes.c_int64, _object, ctypes.POINTER(ctypes.c_uint64),
+                                         ctypes.c_int64, ctypes.c_int64, _error]),
+    "hocket_call_close": (ctypes.c_int, [_with, ctypes.c_int64, _error]),
+}
+_process = None  # the process that has begun to load the library
 
 
 @functools.lru_cache(maxsize=None)
 def _load():
+    global _process
     named = os.environ.get("HOCKET_LIBRARY")
     path = pathlib.Path(named) if named else pathlib.Path(__file__).parent / "libhocket.so"
-    if not path.exists():
+    if named == "-":  # the running program is linked with it
+        path = None
+    elif not path.exists():
         raise _errors.UnsupportedError(
             f"hocket's library is not at {path}: install the wheel, or name the file in HOCKET_LIBRARY")
-    lib = ctypes.CDLL(str(path))
+    _process = _process or os.getpid()
+    path = path and str(path)
+    lib = ctypes.CDLL(path)
     for name, (result, args) in _signatures.items():
         f = getattr(lib, name)
         f.restype, f.argtypes = result, args
     if lib.hocket_version() != ABI:
         raise _errors.UnsupportedError(
             f"{path} has version {lib.hocket_version()} of the interface, and this package is for version {ABI}")
-    return lib, os.getpid()
+    held, api = ctypes.PyDLL(path), ctypes.pythonapi  # PyDLL calls with the interpreter's lock held
+    for name, (result, args) in _held.items():
+        f = getattr(held, name)
+        f.restype, f.argtypes = result, args
+        setattr(lib, name, f)
+    lib.interpreter = _Interpreter(*(ctypes.cast(f, ctypes.c_void_p) for f in (
+        api.PyEval_SaveThread, api.PyEval_RestoreThread, api.PyErr_CheckSignals, api.Py_IncRef, api.Py_DecRef)))
+    return lib
 
 
 def lib():
     """The library; an error in a process that was forked since, which has none of its threads."""
-    loaded, pid = _load()
-    if os.getpid() != pid:
+    if _process not in (None, os.getpid()):
         raise _errors.UnsupportedError(
             "hocket was used before this process was forked: use it in the parent, or start workers by spawn")
-    return loaded
+    return _load()
 
 
 def _take(text):
@@ -108,23 +143,36 @@ def pack(ts):
     return (Tensor * len(ts))(*ts), len(ts)
 
 
+def held(name, *args):
+    """Calls a function that retains an object and waits. Signal handlers run meanwhile. If one raises an exception,
+    the function cancels the run, and raises it when the run has ended."""
+    return call(name, ctypes.byref(lib().interpreter), *args)
+
+
 def run(model, ins, outs, dims):
-    """Runs a model on lists of Tensor, for dims as JSON. Signals are seen meanwhile."""
-    wait(call("hocket_run", model, *pack(ins), *pack(outs), dims))
+    """Runs a model on lists of Tensor, for dims as JSON."""
+    held("hocket_call_run", model, (ins, outs), *pack(ins), *pack(outs), dims)
 
 
-def wait(ticket):
-    """Waits for what goes on in the library. Signals are seen meanwhile."""
-    try:
-        while not call("hocket_wait", ticket, 100):
-            pass
-    except _errors.Error:
-        raise
-    except BaseException:  # KeyboardInterrupt: tensors must stay until the run is over
+def close(handle):
+    """Closes an object."""
+    held("hocket_call_close", handle)
+    handle.value = 0
+
+
+def close_dropped(rest=lambda: True):
+    """Closes objects that were dropped. rest waits for the work on GPUs; it returns False if it cannot wait now."""
+    while dropped:
         try:
-            call("hocket_cancel", ticket)
-            while not call("hocket_wait", ticket, 1000):
-                pass
-        except _errors.Error:
-            pass  # it is over, perhaps since before the interrupt was seen
-        raise
+            handle, lends = first = dropped[0]
+        except IndexError:  # another thread was faster
+            return
+        if lends and not rest():
+            return
+        try:
+            held("hocket_call_close", handle)
+        except _errors.Error:  # for example, its machine was closed
+            pass
+        finally:
+            if first in dropped:
+                dropped.remove(first)

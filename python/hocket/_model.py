@@ -32,9 +32,9 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, **
     for key, value in (("dims", dims), ("func", func), ("ranks", ranks)):
         if value is not None:
             o[key] = value
-    handle = _lib.call("hocket_load", s.machine, program.encode(), json.dumps(o).encode())
+    model = Model(_lib.call("hocket_load", s.machine, program.encode(), json.dumps(o).encode()), s,
+                  bool(options.get("gather")), lend, func or os.path.basename(name))
     _unload(s)
-    model = Model(handle, s, bool(options.get("gather")), lend)
     for key, t in (weights or {}).items():
         model.bind(key, t)
     return model
@@ -45,14 +45,22 @@ def _dims(dims):
 
 
 def _unload(state):
-    """Unloads closed models of which no lent result is left."""
+    """Unloads closed models whose lent results are gone, and models that were dropped."""
     for model in [m for m in state.closing if not m._lent]:
-        if model.lends():
-            if _cuda.Block.capturing():
-                continue
-            _cuda.rest()  # who reads a result that is gone may not have ended
-        state.closing.remove(model)
-        _lib.call("hocket_close", model._open)
+        if model.lends() and not _rested():
+            continue
+        if model in state.closing:  # else another thread unloads it
+            state.closing.remove(model)
+            _lib.close(model._open)
+    _lib.close_dropped(_rested)
+
+
+def _rested():
+    """Waits for GPU work, which may still read lent results that are gone. False if a graph is being captured."""
+    if _cuda.Block.capturing():
+        return False
+    _cuda.rest()
+    return True
 
 
 class Model:
@@ -66,7 +74,7 @@ class Model:
     Called with torch's tensors on a GPU, it gives torch's current stream a run and returns at once: the results are
     there when the stream comes to what is given to it next. Only the first call for given dims waits, until its plan is
     loaded. While torch.cuda.graph captures the stream the run becomes part of the graph, if there was a call before;
-    the model must stay open for as long as the graph is replayed. What goes wrong in a run, later calls and
+    do not close the model while the graph is replayed. What goes wrong in a run, later calls and
     ``synchronize`` raise.
 
     Results that the model lends (see load) are overwritten by its next call for the same dims: clone what is to stay,
@@ -76,9 +84,10 @@ class Model:
     be used.
     """
 
-    def __init__(self, handle, state, gather, lend=False):
+    def __init__(self, handle, state, gather, lend=False, func="model"):
+        self._func = func
         self._handle, self._open, self._world, self._gather, self._lends = handle, handle, state, gather, lend
-        self._lent, self._lendable = weakref.WeakSet(), {}
+        self._lent, self._lendable, self._captured = weakref.WeakSet(), {}, set()
         self._bound, self._layouts, self._names, self._prepared = {}, {}, None, set()
         self._uploaded = set()  # bound weights of the host that are on the devices
 
@@ -94,7 +103,7 @@ class Model:
         t = _cuda.of_dlpack(t)
         if _cuda.is_cuda(t) or isinstance(self._bound.get(name), _cuda.Block):
             b = None if t is None else _cuda.Block(t, name)
-            _lib.call("hocket_bind_device", self._handle, b.struct(self._world.rank) if b else _lib.Tensor(
+            _lib.held("hocket_call_bind_device", self._handle, b, b.struct(self._world.rank) if b else _lib.Tensor(
                 name.encode(), b"f32", self._world.rank, 0, None, None, 0), _dims(dims))
             self._bound[name] = b
             self._uploaded.discard(name)
@@ -102,7 +111,7 @@ class Model:
                 return
         v = None if t is None else _tensors.view(t, name)
         if name in self._uploaded:
-            _lib.call("hocket_bind", self._handle, _lib.Tensor(name.encode(), b"f32", -1, 0, None, None, 0))
+            _lib.held("hocket_call_bind", self._handle, None, _lib.Tensor(name.encode(), b"f32", -1, 0, None, None, 0))
             self._uploaded.discard(name)
         self._bound[name] = v
 
@@ -131,15 +140,15 @@ class Model:
             v, rank = views.get(p["name"]), self._rank(p, False)
             if v is not None and p["name"] in bound and p["name"] not in inout and self._uploads():
                 if p["name"] not in self._uploaded:
-                    _lib.call("hocket_bind", self._handle, v.struct(p["name"]))
+                    _lib.held("hocket_call_bind", self._handle, v, v.struct(p["name"]))
                     self._uploaded.add(p["name"])
             elif v is not None:
                 if rank is None:
                     raise InputError(f"rank {self._world.rank} has no block of {p['name']}: give it on "
                                      f"{[b['rank'] for b in p['blocks']]} only")
                 if p["name"] in inout and v.readonly:
-                    raise InputError(f"the program updates {p['name']} in place, and the tensor that is given may not be "
-                                     "written to: give a writable array of numpy's or tensor of torch's, such as a copy")
+                    raise InputError(f"the program updates {p['name']} in place, which {v.readonly}: give a writable array "
+                                     "of numpy's or tensor of torch's, such as a copy")
                 ins.append(v.struct(p["name"], rank))
         for p in layouts["out"]:
             name, updated = p["name"], p["name"] in inout
@@ -157,6 +166,7 @@ class Model:
                 results.append(t)
             if v is not None:
                 outs.append(v.struct(name, rank))
+        _world.calling(self._call(views))
         _lib.run(self._handle, ins, outs, _dims(dims))
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -171,10 +181,15 @@ class Model:
                                  "GPU: bind one that is there, too")
         blocks = {n: _cuda.Block(t, n) for n, t in given.items()}
         first = next(iter((blocks or bound).values()))
-        if text not in self._prepared and not first.capturing():
-            _lib.wait(_lib.call("hocket_prepare", self._handle, text))
+        if first.capturing():  # replays read the tensors that are bound now
+            self._captured |= {b for b in self._bound.values() if b}
+            self._world.captured.add(self)
+        elif text not in self._prepared:
+            _world.calling(self._func)
+            _lib.held("hocket_call_prepare", self._handle, text)
             self._prepared.add(text)
             if self._lends:
+                self._open.lends = True
                 self._lendable[text] = json.loads(_lib.call_text("hocket_lendable", self._handle, text))
         lendable = self._lendable.get(text, ())
         layouts = self.layouts(dims)
@@ -183,6 +198,7 @@ class Model:
         results, outs, lent = [], [], []
         for p in layouts["out"]:
             if p["name"] in inout and p["name"] in bound:
+                bound[p["name"]].written()
                 continue  # it is updated where it is
             b = blocks.get(p["name"]) if p["name"] in inout else None  # likewise
             if b is None:
@@ -197,13 +213,15 @@ class Model:
                     outs.append(v.struct(p["name"], rank, nbytes=0))
                     continue
                 b = first.empty(p["name"], p["dtype"], shape)
-            results.append(b.tensor)
+            results.append(b.written().tensor)
             outs.append(b.struct(rank))
         ins = [b.struct(rank) for b in blocks.values()]
+        _world.calling(self._func)
         at, n = _lib.pack(outs)
         _lib.call("hocket_enqueue", self._handle, first.stream(), *_lib.pack(ins), at, n, text)
         for i, out, dtype, shape in lent:
             results[i], memory = first.lent(at[out].data, dtype, shape)
+            memory.model = self
             self._lent.add(memory)
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -213,7 +231,7 @@ class Model:
 
     def synchronize(self):
         """Waits until runs on GPUs have ended, and raises what went wrong in them."""
-        _lib.wait(_lib.call("hocket_sync", self._handle))
+        _lib.held("hocket_call_sync", self._handle)
 
     def _named(self, args, kwargs):
         """Arguments by parameter."""
@@ -232,6 +250,14 @@ class Model:
         unknown = sorted(set(views) - {p["name"] for p in layouts["in"]})
         if unknown:
             raise InputError(f"there is no parameter {', '.join(unknown)}")
+        n = 1 + max((b["rank"] for p in (*layouts["in"], *layouts["out"]) for b in p["blocks"]), default=0)
+        if self._world.size > 1 and n != self._world.size:
+            raise InputError(f"the program has {n} ranks, and there are {self._world.size} processes, which have one rank "
+                             f"each: start {n} processes, as by hocket launch -n {n}")
+
+    def _call(self, views):
+        """The call for errors in other processes."""
+        return f"{self._func}({', '.join(f'{n} {v.dtype}{list(v.shape)}' for n, v in views.items())})"
 
     def _several(self):
         """Whether there are several processes, of a rank each."""
@@ -251,7 +277,8 @@ class Model:
         """Unloads the program. While results that it lent are there it stays loaded, though it cannot be called: it is
         unloaded when a model is loaded or closed after they are gone."""
         if self._handle:
-            self._handle = 0
+            self._handle, self._bound, self._captured = 0, {}, set()
+            self._world.captured.discard(self)
             self._world.closing.append(self)
             _unload(self._world)
 

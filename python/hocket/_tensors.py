@@ -17,11 +17,11 @@ def _is(t, module, name):
 
 
 class View:
-    """A dense tensor's memory, which ``keep`` holds."""
+    """A dense tensor's memory, which ``keep`` holds. ``readonly`` is why it must not be written; empty if it may be."""
 
-    def __init__(self, keep, dtype, shape, address, kind, readonly=False):
+    def __init__(self, keep, dtype, shape, address, kind, readonly=""):
         self.keep, self.dtype, self.shape, self.address, self.kind = keep, dtype, tuple(shape), address, kind
-        self.readonly = readonly  # it must not be written to, or is a copy
+        self.readonly = readonly
 
     @property
     def nbytes(self):
@@ -56,17 +56,27 @@ def view(t, what="a tensor"):
     if dtype is None or not m.c_contiguous or SIZES[dtype] != m.itemsize:
         raise InputError(f"{what} has format {m.format!r}; dense buffers of f, d, e, i, q are taken")
     if m.readonly:
-        m, t = None, bytearray(t)
-        v = _of_buffer(t, dtype, memoryview(t).nbytes // SIZES[dtype])
-        v.readonly = True
+        v = _of_buffer(bytearray(m), dtype, m.shape)
+        v.readonly = "is read-only"
         return v
     keep = (ctypes.c_char * m.nbytes).from_buffer(m)
     return View((m, keep), dtype, m.shape, ctypes.addressof(keep), "buffer")
 
 
-def _of_buffer(b, dtype, n):
+def written(t, what):
+    """As view, for a tensor that receives a result."""
+    v = view(t, what)
+    if v.readonly:
+        raise InputError(f"{what} {v.readonly}, and cannot receive a result: pass another tensor")
+    return v
+
+
+def _of_buffer(b, dtype, shape):
     keep = (ctypes.c_char * len(b)).from_buffer(b)
-    return View((b, keep), dtype, (n,), ctypes.addressof(keep), "buffer")
+    return View((b, keep), dtype, shape, ctypes.addressof(keep), "buffer")
+
+
+NEGATIVE = "has the negative bit, so that its memory has the other sign: call .resolve_neg()"
 
 
 def _of_torch(t, what):
@@ -75,8 +85,12 @@ def _of_torch(t, what):
         raise InputError(f"{what} has dtype {t.dtype}; there are {', '.join(SIZES)}")
     if t.device.type != "cpu":
         raise InputError(f"{what} is on {t.device}; tensors in the host's memory are taken")
+    if str(t.layout) != "torch.strided":
+        raise InputError(f"{what} has layout {t.layout}: call .to_dense()")
     if not t.is_contiguous():
         raise InputError(f"{what} is not contiguous: call .contiguous()")
+    if t.is_neg():
+        raise InputError(f"{what} {NEGATIVE}")
     t = t.detach()
     return View(t, dtype, t.shape, t.data_ptr(), "torch")
 
@@ -90,7 +104,10 @@ def _of_numpy(a, what):
         raise InputError(f"{what} has dtype {a.dtype}; there are {', '.join(SIZES)}, in the machine's byte order")
     if not a.flags.c_contiguous:
         raise InputError(f"{what} is not contiguous: call numpy.ascontiguousarray")
-    return View(a, dtype, a.shape, a.ctypes.data, "numpy", not a.flags.writeable)
+    masked = sys.modules.get("numpy.ma")
+    if masked and masked.is_masked(a):
+        raise InputError(f"{what} has masked elements: call .filled(value), or give .data")
+    return View(a, dtype, a.shape, a.ctypes.data, "numpy", "" if a.flags.writeable else "is read-only")
 
 
 class _DLDevice(ctypes.Structure):
@@ -106,7 +123,8 @@ class _DLTensor(ctypes.Structure):
 
 
 def _of_dlpack(t, what):
-    """DLPack's version 0, whose capsule is not consumed: it lives as long as the view."""
+    """DLPack's version 0, whose capsule is not consumed: it lives as long as the view. It has no flag for tensors that
+    must not be written."""
     capsule = t.__dlpack__()
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
@@ -125,7 +143,12 @@ def _of_dlpack(t, what):
                 raise InputError(f"{what} is not dense")
             step *= shape[i]
     return View((t, capsule), dtype, shape, (dl.data or 0) + dl.byte_offset, "dlpack",
-                readonly=True)  # version 0 does not say
+                foreign(t))
+
+
+def foreign(t):
+    """Why a tensor that came by DLPack must not be written."""
+    return f"is a {type(t).__name__}, which DLPack does not mark as writable"
 
 
 def empty(like, dtype, shape):
@@ -144,8 +167,7 @@ def empty(like, dtype, shape):
     for e in shape:
         n *= e
     data = bytearray(n * SIZES[dtype])
-    v = _of_buffer(data, dtype, n)
-    v.shape = tuple(shape)
+    v = _of_buffer(data, dtype, shape)
     form = {"f32": "f", "f64": "d", "f16": "e", "i32": "i", "i64": "q", "bf16": "H"}[dtype]
     shaped = memoryview(data).cast(form, tuple(shape)) if n and shape else memoryview(data).cast(form)
     return shaped, v

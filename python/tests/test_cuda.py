@@ -1,5 +1,7 @@
 """Tests of collectives and programs on torch's tensors on GPUs: run with torch on a machine with two GPUs, they start themselves
-under torchrun. HOCKET_LIBRARY and HOCKET_COMMAND name what is tested. Without GPUs they are skipped."""
+under torchrun. HOCKET_LIBRARY and HOCKET_COMMAND name what is tested. Without GPUs they are skipped.
+
+HOCKET_TEST_INTERRUPTS is the number of interrupted calls, and HOCKET_TEST_BINDS of calls during which another thread binds."""
 
 import os
 import pathlib
@@ -30,6 +32,24 @@ def torchrun(what, n=2):
                         "member", what], capture_output=True, text=True, timeout=300, check=False,
                        env={**os.environ, "NCCL_NVLS_ENABLE": "0", "OMP_NUM_THREADS": "4"})
     return p.returncode, p.stdout + p.stderr
+
+
+@unittest.skipIf(GPUS < 1, "torch sees no GPU")
+class Memory(unittest.TestCase):
+    """One process: whose memory is used, and for how long."""
+
+    def passes(self, what):
+        p = subprocess.run([sys.executable, __file__, "alone", what], capture_output=True, text=True, timeout=550, check=False)
+        self.assertEqual((p.returncode, p.stdout.strip().splitlines()[-1:]), (0, [f"{what} is right"]), p.stdout + p.stderr)
+
+    def test_memory_interrupted(self):
+        self.passes("memory_interrupted")
+
+    def test_memory_bound(self):
+        self.passes("memory_bound")
+
+    def test_memory_captured(self):
+        self.passes("memory_captured")
 
 
 @unittest.skipIf(GPUS < 2, f"{GPUS} GPUs that torch sees; two are wanted")
@@ -79,7 +99,7 @@ class GPUs(unittest.TestCase):
 
     def test_killed(self):
         _, text = torchrun("killed")
-        self.assertRegex(text, r"PeerError: .*rank 1 .*its process ended, after [0-4]\.\d s")
+        self.assertRegex(text, r"PeerError: .*rank 1 .*its process ended.*, after [0-4]\.\d s")
 
 
 def ints(shape, dtype, seed):
@@ -468,6 +488,63 @@ def killed(hocket, dist, rank, size):
         print(f"{type(e).__name__}: {e}, after {time.time() - began:.1f} s", flush=True)
 
 
+def memory_interrupted(hocket):
+    """Arrays in the host's memory, and a machine of GPUs."""
+    import memory
+    count = int(os.environ.get("HOCKET_TEST_INTERRUPTS", "1000"))
+    print(memory.interrupted(hocket, count, min(GPUS, 2)), "of", count, "calls were interrupted")
+
+
+def memory_bound(hocket):
+    """Weights on a GPU are bound on another stream than that of the calls, and their memory is used for others there."""
+    import memory
+    streams = {}
+
+    def array(shape, value):
+        here = threading.current_thread()
+        if here not in streams:
+            streams[here] = torch.cuda.Stream()
+            torch.cuda.set_stream(streams[here])
+        t = torch.full(shape, value, device="cuda")
+        torch.cuda.current_stream().synchronize()
+        return t
+
+    print(*memory.bound(hocket, int(os.environ.get("HOCKET_TEST_BINDS", "1000")), array, finish=torch.cuda.synchronize))
+
+
+def memory_captured(hocket):
+    """A captured run has its model and what was bound, whatever comes of them."""
+    import gc
+    import memory
+    m = hocket.load(memory.PROGRAM.format(ranks=1))
+    m.bind("w", torch.full((64, 64), 2.0, device="cuda"))
+    x = torch.ones(16, 64, device="cuda")
+    m(x)
+    g = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(g):
+        y = m(x)
+    m.bind("w", torch.full((64, 64), 3.0, device="cuda"))
+    others = [torch.full((64, 64), float("nan"), device="cuda") for _ in range(64)]
+    assert bool((m(x) == 3 * 64).all())
+    del m
+    gc.collect()
+    hocket.load(memory.PROGRAM.format(ranks=1)).close()
+    others += [torch.full((64, 64), float("nan"), device="cuda") for _ in range(64)]
+    for scale in (1, 2):
+        x.fill_(scale)
+        g.replay()
+        assert bool((y == scale * 2 * 64).all()), y
+    g.reset()
+
+
+def alone(what):
+    import hocket
+    hocket.init("cuda")
+    globals()[what](hocket)
+    hocket.shutdown()
+    print(what, "is right")
+
+
 def member(what):
     import torch.distributed as dist
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -487,5 +564,7 @@ def member(what):
 if __name__ == "__main__":
     if sys.argv[1:2] == ["member"]:
         member(sys.argv[2])
+    elif sys.argv[1:2] == ["alone"]:
+        alone(sys.argv[2])
     else:
         unittest.main()

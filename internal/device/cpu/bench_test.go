@@ -43,7 +43,7 @@ func (b *bench) tensor(dt ir.DType, shape ...int64) device.View {
 		b.b.Fatal(err)
 	}
 	v := device.View{Mem: mem, DType: dt, Shape: shape, Strides: strides}
-	b.run(device.Kernel{Op: ir.OpFill, Outs: []device.View{v}, Value: 1})
+	b.run(device.Kernel{Op: ir.OpFill, Outs: []device.View{v}, Attrs: ir.Attrs{Numbers: ir.Reals(1)}})
 	return v
 }
 
@@ -102,7 +102,7 @@ func BenchmarkSum(b *testing.B) {
 		for axis := range 2 {
 			b.Run(fmt.Sprintf("axis%d/%s", axis, dt), func(b *testing.B) {
 				m := newBench(b, cpu.Concurrent)
-				k := device.Kernel{Op: ir.OpSum, Axes: []int{axis}, Ins: []device.View{m.tensor(dt, n, n)},
+				k := device.Kernel{Op: ir.OpSum, Attrs: ir.Attrs{Axes: []int{axis}}, Ins: []device.View{m.tensor(dt, n, n)},
 					Outs: []device.View{m.tensor(dt, n)}}
 				for b.Loop() {
 					m.run(k)
@@ -119,7 +119,7 @@ func BenchmarkRows(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%s", op, dt), func(b *testing.B) {
 				m := newBench(b, cpu.Concurrent)
 				x, w := m.tensor(dt, n, n), m.tensor(dt, n)
-				k := device.Kernel{Op: op, Axes: []int{1}, Value: 1e-6, Ins: []device.View{x, w, w}[:op.Info().MinArgs],
+				k := device.Kernel{Op: op, Attrs: ir.Attrs{Numbers: ir.Reals(1e-6), Axes: []int{1}}, Ins: []device.View{x, w, w}[:op.Info().MinArgs],
 					Outs: []device.View{m.tensor(dt, n, n)}}
 				for b.Loop() {
 					m.run(k)
@@ -134,8 +134,7 @@ func BenchmarkAttention(b *testing.B) {
 	for _, dt := range []ir.DType{ir.F32, ir.BF16} {
 		b.Run(dt.String(), func(b *testing.B) {
 			m := newBench(b, cpu.Concurrent)
-			k := device.Kernel{Op: ir.OpAttention, Value: 0.125, Causal: true,
-				Ins:  []device.View{m.tensor(dt, t, h, d), m.tensor(dt, t, h/4, d), m.tensor(dt, t, h/4, d)},
+			k := device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.125), Causal: true}, Ins: []device.View{m.tensor(dt, t, h, d), m.tensor(dt, t, h/4, d), m.tensor(dt, t, h/4, d)},
 				Outs: []device.View{m.tensor(dt, t, h, d)}}
 			for b.Loop() {
 				m.run(k)

@@ -32,6 +32,11 @@ func (s *stream) drain() {
 	w := s.dev.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	defer func() { // also after runtime.Goexit in a kernel
+		s.running = false
+		w.running--
+		w.rests()
+	}()
 	for !s.queue.empty() {
 		if t := s.queue.peek(); !t.ready() {
 			if t.kind == waitCounter && t.ctrs.shared != nil {
@@ -44,9 +49,6 @@ func (s *stream) drain() {
 		}
 		s.step()
 	}
-	s.running = false
-	w.running--
-	w.rests()
 }
 
 // rests tells who waits for that. The caller holds the world's mutex.

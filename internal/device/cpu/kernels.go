@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/pointwise"
 	"hocket.example/hocket/ir"
 )
 
@@ -23,22 +24,10 @@ type kernel struct {
 // loops computes a kernel.
 type loops func(k *kernel)
 
-// makers check a kernel's operands and choose its loops.
+// makers check a kernel's operands and choose its loops, for operations that package pointwise does not have.
 var makers = map[ir.Op]func(k *kernel) (loops, error){
 	ir.OpLinear: makeLinear,
 	ir.OpMatmul: makeMatmul,
-	ir.OpAdd:    makeElementwise,
-	ir.OpSub:    makeElementwise,
-	ir.OpMul:    makeElementwise,
-	ir.OpDiv:    makeElementwise,
-	ir.OpNeg:    makeElementwise,
-	ir.OpScale:  makeElementwise,
-	ir.OpRelu:   makeElementwise,
-	ir.OpGelu:   makeElementwise,
-	ir.OpSilu:   makeElementwise,
-	ir.OpExp:    makeElementwise,
-	ir.OpRsqrt:  makeElementwise,
-	ir.OpFill:   makeElementwise,
 	ir.OpSum:    makeAxes,
 	ir.OpMax:    makeAxes,
 	ir.OpMin:    makeAxes,
@@ -88,6 +77,9 @@ func (d *dev) prepare(dk device.Kernel) (func() error, error) {
 	}
 	k := &kernel{Kernel: dk, w: d.w}
 	maker := makers[dk.Op]
+	if _, is := pointwise.Of(dk.Op); is {
+		maker = makeElementwise
+	}
 	if dk.Joins() {
 		maker = makeReduction
 	}

@@ -69,7 +69,7 @@ func attentionLoops[A float32 | float64](k *kernel) {
 		perm[i] = i
 	}
 	perm[n-3], perm[n-2] = n-2, n-3
-	a := attended[A]{tq: k.out.shape[n-3], tk: k.ins[1].shape[n-3], dh: k.out.shape[n-1], scale: A(k.Value), causal: k.Causal,
+	a := attended[A]{tq: k.out.shape[n-3], tk: k.ins[1].shape[n-3], dh: k.out.shape[n-1], scale: A(k.Number(0).Float), causal: k.Causal,
 		q: k.ins[0].permute(perm), k: k.ins[1].permute(perm), v: k.ins[2].permute(perm), out: k.out.permute(perm)}
 	if k.out.n == 0 {
 		return

@@ -2,8 +2,8 @@ package cpu
 
 import (
 	"fmt"
-	"math"
 
+	"hocket.example/hocket/internal/pointwise"
 	"hocket.example/hocket/ir"
 )
 
@@ -19,87 +19,64 @@ const (
 type mapper[A accum] func(out []A, ins [][]A)
 
 func makeElementwise(k *kernel) (loops, error) {
-	args := map[ir.Op]int{ir.OpFill: 0, ir.OpAdd: 2, ir.OpSub: 2, ir.OpMul: 2, ir.OpDiv: 2}
-	n, ok := args[k.Op]
-	if !ok {
-		n = 1
-	}
-	if err := k.count(n, n); err != nil {
+	row, _ := pointwise.Of(k.Op)
+	info := k.Op.Info()
+	if err := k.count(info.MinArgs, info.MaxArgs); err != nil {
 		return nil, err
 	}
 	if err := k.alike(true); err != nil {
 		return nil, err
 	}
-	if k.out.dt.IsInt() {
-		return makeIntegers(k)
+	dt := k.out.dt
+	if info.Floats && dt.IsInt() {
+		return nil, fmt.Errorf("%s has no meaning for %s", k.Op, dt)
 	}
-	return byAccum(k.out.dt,
-		mapLoops(floatMapper[float32](k), encode[float32]),
-		mapLoops(floatMapper[float64](k), encode[float64]), nil), nil
-}
-
-func makeIntegers(k *kernel) (loops, error) {
-	if k.Op == ir.OpDiv || functions[k.Op] {
-		return nil, fmt.Errorf("%s has no meaning for %s", k.Op, k.out.dt)
-	}
-	v := k.Int
-	if needs := k.Op == ir.OpScale || k.Op == ir.OpFill; needs && !k.HasInt {
-		if k.Value != math.Trunc(k.Value) || math.Abs(k.Value) > 1<<53 {
-			return nil, fmt.Errorf("%v is no %s", k.Value, k.out.dt)
+	var floats []float64
+	var ints []int64
+	for i, spec := range info.Numbers() {
+		if i >= len(k.Numbers) {
+			return nil, fmt.Errorf("%s= is missing", spec.Name)
 		}
-		v = int64(k.Value)
+		n, ok := k.Numbers[i].For(dt)
+		if !ok {
+			return nil, fmt.Errorf("%v is no %s", n.Float, dt)
+		}
+		floats, ints = append(floats, n.Float), append(ints, n.Int)
 	}
-	return mapLoops(commonMapper(k.Op, v), encode[int64]), nil
+	return byAccum(dt,
+		mapLoops(mapperOf(k.Op, row.Float, converted[float32](floats), floats), encode[float32]),
+		mapLoops(mapperOf(k.Op, row.Float, floats, floats), encode[float64]),
+		mapLoops(mapperOf(k.Op, row.Int, ints, ints), encode[int64])), nil
 }
 
-func floatMapper[A float32 | float64](k *kernel) mapper[A] {
-	switch k.Op {
-	case ir.OpGelu:
-		return each(gelu[A])
-	case ir.OpSilu:
-		return each(func(x A) A { return A(float64(x) / (1 + math.Exp(-float64(x)))) })
-	case ir.OpExp:
-		return each(func(x A) A { return A(math.Exp(float64(x))) })
-	case ir.OpRsqrt:
-		return each(func(x A) A { return A(1 / math.Sqrt(float64(x))) })
-	case ir.OpDiv:
-		return quotients
+func converted[A accum](xs []float64) []A {
+	out := make([]A, len(xs))
+	for i, x := range xs {
+		out[i] = A(x)
 	}
-	v := A(k.Value)
-	if k.HasInt {
-		v = A(k.Int)
-	}
-	return commonMapper(k.Op, v)
+	return out
 }
 
-// functions are the ops of one operand that are computed in float64.
-var functions = map[ir.Op]bool{ir.OpGelu: true, ir.OpSilu: true, ir.OpExp: true, ir.OpRsqrt: true}
-
-// each applies f to every element.
-func each[A accum](f func(A) A) mapper[A] {
+// mapperOf returns the loop of op over blocks of A: one of arithmetic's, else one that calls f, which computes in C, for
+// each element.
+func mapperOf[A accum, C float64 | int64](op ir.Op, f func(x, c []C) C, own []A, numbers []C) mapper[A] {
+	if m := arithmetic(op, own); m != nil {
+		return m
+	}
 	return func(out []A, ins [][]A) {
-		for i, x := range ins[0][:len(out)] {
-			out[i] = f(x)
+		x := make([]C, len(ins))
+		for i := range out {
+			for k := range ins {
+				x[k] = C(ins[k][i])
+			}
+			out[i] = A(f(x, numbers))
 		}
 	}
 }
 
-func quotients[A float32 | float64](out []A, ins [][]A) {
-	a, b := ins[0][:len(out)], ins[1][:len(out)]
-	for i := range out {
-		out[i] = a[i] / b[i]
-	}
-}
-
-// gelu is x·Φ(x) = x/2·erfc(-x/√2), which unlike 1+erf keeps the digits of the
-// lower tail.
-func gelu[A float32 | float64](x A) A {
-	v := float64(x)
-	return A(v / 2 * math.Erfc(-v/math.Sqrt2))
-}
-
-// commonMapper returns the loop of op with constant v.
-func commonMapper[A accum](op ir.Op, v A) mapper[A] {
+// arithmetic returns the loop of an operation that is worth one, with constants c; else nil. In f32 they give the same
+// bits as float64 arithmetic that is then rounded.
+func arithmetic[A accum](op ir.Op, c []A) mapper[A] {
 	switch op {
 	case ir.OpAdd:
 		return func(out []A, ins [][]A) {
@@ -122,16 +99,10 @@ func commonMapper[A accum](op ir.Op, v A) mapper[A] {
 				out[i] = a[i] * b[i]
 			}
 		}
-	case ir.OpNeg:
-		return func(out []A, ins [][]A) {
-			for i, x := range ins[0][:len(out)] {
-				out[i] = -x
-			}
-		}
 	case ir.OpScale:
 		return func(out []A, ins [][]A) {
 			for i, x := range ins[0][:len(out)] {
-				out[i] = x * v
+				out[i] = x * c[0]
 			}
 		}
 	case ir.OpRelu: // max keeps NaN
@@ -140,13 +111,14 @@ func commonMapper[A accum](op ir.Op, v A) mapper[A] {
 				out[i] = max(x, 0)
 			}
 		}
-	default: // fill
+	case ir.OpFill:
 		return func(out []A, _ [][]A) {
 			for i := range out {
-				out[i] = v
+				out[i] = c[0]
 			}
 		}
 	}
+	return nil
 }
 
 // makeCast converts between any two element types: floats round once, to

@@ -108,8 +108,8 @@ func makeRope(k *kernel) (loops, error) {
 		!slices.Equal(k.ins[0].shape, k.out.shape) || k.out.shape[n-1]%2 != 0 {
 		return nil, fmt.Errorf("%s%v into %s%v", k.ins[0].dt, k.ins[0].shape, k.out.dt, k.out.shape)
 	}
-	if !(k.Rope.Theta > 0) {
-		return nil, fmt.Errorf("a base of %v", k.Rope.Theta)
+	if !(k.Rope().Theta > 0) {
+		return nil, fmt.Errorf("a base of %v", k.Rope().Theta)
 	}
 	if err := k.leads(1, k.out.shape[:n-2]); err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func ropeLoops[A float32 | float64](k *kernel) {
 	if k.out.n == 0 {
 		return
 	}
-	at, freqs := numbers(k.ins[1]), k.Rope.Frequencies(dh)
+	at, freqs := numbers(k.ins[1]), k.Rope().Frequencies(dh)
 	per := max(1, grain/row)
 	all := k.out.n / row
 	k.w.m.workers.each((all+per-1)/per, &k.w.ended, func(i int64) {

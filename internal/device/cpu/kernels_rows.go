@@ -86,7 +86,7 @@ func normLoops[A float32 | float64](k *kernel) {
 		defer rd.close()
 		params[i] = rd.load(0, width)
 	}
-	eps := A(k.Value)
+	eps := A(k.Number(0).Float)
 	if k.Op == ir.OpRMSNorm {
 		eachRow(k, last, func(out, in []A) { rmsRow(out, in, params[0], eps) })
 		return

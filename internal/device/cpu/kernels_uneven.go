@@ -39,7 +39,7 @@ func makeUneven(k *kernel) (loops, error) {
 		_, err := k.shares()
 		return err
 	}
-	zeros, err := makeElementwise(&kernel{Kernel: device.Kernel{Op: ir.OpFill, HasInt: true}, out: k.out})
+	zeros, err := makeElementwise(&kernel{Kernel: device.Kernel{Op: ir.OpFill, Attrs: ir.Attrs{Numbers: []ir.Number{ir.Whole(0)}}}, out: k.out})
 	if err != nil {
 		return nil, err
 	}

@@ -52,6 +52,10 @@ func (w *world) ready() []*stream {
 // and the ends of marks after it.
 func (w *world) advance(s *stream) {
 	w.running++
+	defer func() { // also after runtime.Goexit in a kernel
+		w.running--
+		w.rests()
+	}()
 	for s.next(begin) || s.next(end) {
 		s.step()
 	}
@@ -62,8 +66,6 @@ func (w *world) advance(s *stream) {
 	for s.next(end) {
 		s.step()
 	}
-	w.running--
-	w.rests()
 }
 
 // next reports whether the stream's next task is of the kind.

@@ -94,7 +94,7 @@ func relay(t *testing.T, seed int64, wait bool) float32 {
 	must(t, err)
 	filled, err := d.NewEvent()
 	must(t, err)
-	fill, err := d.Prepare(device.Kernel{Op: ir.OpFill, Outs: []device.View{view(0)}, Value: 7})
+	fill, err := d.Prepare(device.Kernel{Op: ir.OpFill, Outs: []device.View{view(0)}, Attrs: ir.Attrs{Numbers: ir.Reals(7)}})
 	must(t, err)
 	must(t, side.Launch(fill))
 	must(t, side.Record(filled))
@@ -130,7 +130,7 @@ func credit(t *testing.T, seed int64, wait bool) float32 {
 	}
 	for round := range int64(2) {
 		fill, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpFill, Outs: []device.View{val},
-			Value: 7 + float64(round)})
+			Attrs: ir.Attrs{Numbers: ir.Reals(7 + float64(round))}})
 		must(t, err)
 		must(t, streams[0].Launch(fill))
 		if wait {

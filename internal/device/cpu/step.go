@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -32,14 +33,20 @@ func (s *stream) step() {
 func (s *stream) work(t task) {
 	w := s.dev.w
 	s.busy, s.since = t.what, time.Now()
+	err := errExited
 	w.mu.Unlock()
-	err := guarded(t.run)
-	w.mu.Lock()
-	s.busy = ""
-	if err != nil && w.cause == nil {
-		w.end(&device.Fault{Rank: s.dev.rank, Stream: s.name, ID: s.openMark(), Err: fmt.Errorf("%s: %w", t.what, err)})
-	}
+	defer func() {
+		w.mu.Lock()
+		s.busy = ""
+		if err != nil && w.cause == nil {
+			w.end(&device.Fault{Rank: s.dev.rank, Stream: s.name, ID: s.openMark(), Err: fmt.Errorf("%s: %w", t.what, err)})
+		}
+	}()
+	err = guarded(t.run)
 }
+
+// errExited is the error of work that called runtime.Goexit.
+var errExited = errors.New("it called runtime.Goexit, as testing's FailNow does: return an error instead")
 
 // guarded turns a panic of run into an error.
 func guarded(run func() error) (err error) {

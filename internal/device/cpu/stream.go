@@ -85,7 +85,10 @@ func (s *stream) Upload(dst device.View, src []byte) error {
 	if d.doubles() {
 		return s.errorf("upload: the view names some element twice")
 	}
-	return s.add(task{kind: work, what: "upload", run: func() error { scatterBytes(d, 0, src); return nil }})
+	return s.add(task{kind: work, what: "upload", run: func() error {
+		s.dev.w.piecewise(d, src, func(start int64, piece []byte) { scatterBytes(d, start, piece) })
+		return nil
+	}})
 }
 
 func (s *stream) Download(dst []byte, src device.View) error {
@@ -93,7 +96,20 @@ func (s *stream) Download(dst []byte, src device.View) error {
 	if err != nil {
 		return s.errorf("download: %w", err)
 	}
-	return s.add(task{kind: work, what: "download", run: func() error { gatherBytes(dst, r, 0); return nil }})
+	return s.add(task{kind: work, what: "download", run: func() error {
+		s.dev.w.piecewise(r, dst, func(start int64, piece []byte) { gatherBytes(piece, r, start) })
+		return nil
+	}})
+}
+
+// piecewise calls f for each piece of the host's bytes for v. It stops once the world has ended, so that the bytes are
+// in use only briefly after that.
+func (w *world) piecewise(v ref, host []byte, f func(start int64, piece []byte)) {
+	size := v.dt.Size()
+	grain := copyGrain / size
+	for start := int64(0); start < v.n && !w.ended.Load(); start += grain {
+		f(start, host[start*size:min(start+grain, v.n)*size])
+	}
 }
 
 // host checks a view of this device's memory against dense host bytes.

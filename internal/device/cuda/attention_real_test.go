@@ -100,7 +100,7 @@ func TestAttentionReal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := d.Prepare(device.Kernel{Op: ir.OpAttention, Ins: []device.View{q, k, v}, Outs: []device.View{out}, Value: ir.AttentionScale(c.dh), Causal: c.causal})
+		l, err := d.Prepare(device.Kernel{Op: ir.OpAttention, Ins: []device.View{q, k, v}, Outs: []device.View{out}, Attrs: ir.Attrs{Numbers: ir.Reals(ir.AttentionScale(c.dh)), Causal: c.causal}})
 		if err != nil {
 			t.Fatal(err)
 		}

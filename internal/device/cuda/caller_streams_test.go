@@ -483,7 +483,7 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 		return err
 	}
 	for _, b := range []capi.Placed{s, n} {
-		if err := l.BindDevice(model, b, dims); err != nil {
+		if err := l.BindDevice(model, nil, b, dims); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -536,7 +536,7 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 	if got := ints(lent[1].Address, 12); slices.Equal(got, ints(z.Address, 12)) {
 		t.Errorf("the fourth run has lent what the third gave: %v", got)
 	}
-	if err := l.BindDevice(model, capi.Placed{Name: "n"}, dims); err != nil {
+	if err := l.BindDevice(model, nil, capi.Placed{Name: "n"}, dims); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Close(model); err != nil {

@@ -68,7 +68,7 @@ func goRope(p kernels.Problem) func() {
 	dh := p.Out.Shape[n-1]
 	return func() {
 		x, at, out := read(p.Ins[0]), read(p.Ins[1]), newArray(p.Out.Shape)
-		freqs, row := p.Rope.Frequencies(dh), int(dh*p.Out.Shape[n-2])
+		freqs, row := p.Rope().Frequencies(dh), int(dh*p.Out.Shape[n-2])
 		half := len(freqs)
 		for i := range out.x {
 			head, d := i-i%int(dh), i%int(dh)

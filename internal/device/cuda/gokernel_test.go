@@ -7,6 +7,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/pointwise"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -43,7 +44,7 @@ func goKernel(p kernels.Problem) (func(), error) {
 	case p.Op == ir.OpArgmax:
 		return goArgmax(p), nil
 	}
-	f := pointwise(p)
+	f := elementFunction(p)
 	if f == nil {
 		return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, p.Op)
 	}
@@ -84,7 +85,7 @@ func goJoint(p kernels.Problem) func() {
 	}
 	up := p
 	up.Ins = []kernels.Operand{p.Ins[0], *s.Up}
-	silu := pointwise(kernels.Problem{Op: ir.OpSilu, Out: p.Out})
+	silu := elementFunction(kernels.Problem{Op: ir.OpSilu, Out: p.Out})
 	return func() {
 		goProduct(p)()
 		act := readAll([]kernels.Operand{p.Out})[0]
@@ -97,7 +98,8 @@ func goJoint(p kernels.Problem) func() {
 	}
 }
 
-func pointwise(p kernels.Problem) func(x []float64) float64 {
+// elementFunction is what p computes of the elements at one index; nil for what is not elementwise.
+func elementFunction(p kernels.Problem) func(x []float64) float64 {
 	fold := func(f func(a, b float64) float64) func(x []float64) float64 {
 		return func(x []float64) float64 {
 			v := x[0]
@@ -131,28 +133,18 @@ func pointwise(p kernels.Problem) func(x []float64) float64 {
 		return fold(math.Min)
 	}
 	switch p.Op {
-	case ir.OpAdd:
-		return add
-	case ir.OpSub:
-		return fold(func(a, b float64) float64 { return a - b })
-	case ir.OpMul:
-		return fold(func(a, b float64) float64 { return a * b })
-	case ir.OpNeg:
-		return func(x []float64) float64 { return -x[0] }
-	case ir.OpScale:
-		return func(x []float64) float64 { return x[0] * p.Value }
-	case ir.OpRelu:
-		return func(x []float64) float64 { return math.Max(x[0], 0) }
-	case ir.OpGelu:
-		return func(x []float64) float64 { return x[0] / 2 * math.Erfc(-x[0]/math.Sqrt2) }
-	case ir.OpSilu:
-		return func(x []float64) float64 { return x[0] / (1 + math.Exp(-x[0])) }
-	case ir.OpFill:
-		return func([]float64) float64 { return p.Value }
 	case ir.OpCopy, ir.OpExpand, ir.OpCast:
 		return func(x []float64) float64 { return x[0] }
 	}
-	return nil
+	row, ok := pointwise.Of(p.Op)
+	if !ok {
+		return nil
+	}
+	numbers := make([]float64, len(p.Numbers))
+	for i, n := range p.Numbers {
+		numbers[i] = n.Float
+	}
+	return func(x []float64) float64 { return row.Float(x, numbers) }
 }
 
 // goProduct computes linear or matmul, term by term.
@@ -240,7 +232,7 @@ func goSlots(p kernels.Problem) func() {
 func goChain(p kernels.Problem) (func(), error) {
 	var fs []func([]float64) float64
 	for _, l := range p.Links {
-		f := pointwise(kernels.Problem{Op: l.Op, Value: l.Value, Out: kernels.Operand{DType: l.DType}})
+		f := elementFunction(kernels.Problem{Op: l.Op, Attrs: ir.Attrs{Numbers: l.Numbers}, Out: kernels.Operand{DType: l.DType}})
 		if f == nil {
 			return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, l.Op)
 		}

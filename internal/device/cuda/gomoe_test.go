@@ -14,7 +14,7 @@ import (
 // that it finds.
 func goUneven(p kernels.Problem) func() {
 	n, axis := len(p.Ins)/2, p.Axes[0]
-	fold := pointwise(kernels.Problem{Op: ir.OpAllReduce, Red: p.Red, Out: p.Out})
+	fold := elementFunction(kernels.Problem{Op: ir.OpAllReduce, Red: p.Red, Out: p.Out})
 	return func() {
 		ins, out := readAll(p.Ins), newArray(p.Out.Shape)
 		counts := make([][]int64, n)

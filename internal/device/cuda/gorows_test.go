@@ -16,7 +16,7 @@ func goNorm(p kernels.Problem) func() {
 			for _, v := range row {
 				sum += v * v
 			}
-			root := 1 / math.Sqrt(sum/float64(len(row))+p.Value)
+			root := 1 / math.Sqrt(sum/float64(len(row))+p.Number(0).Float)
 			for i, v := range row {
 				row[i] = v * root * w[i]
 			}
@@ -56,7 +56,7 @@ func goAttention(p kernels.Problem) func() {
 				for d, x := range k.head(lead, key, head/shared) {
 					dot += asks[d] * x
 				}
-				weights[key] = math.Exp(dot * p.Value)
+				weights[key] = math.Exp(dot * p.Number(0).Float)
 				total += weights[key]
 			}
 			for key, w := range weights {

@@ -10,6 +10,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/internal/tune"
@@ -433,7 +434,7 @@ func TestMultimemChosen(t *testing.T) {
 // TestMultimemTuned: a tuner of the fake, which can launch nothing of the kind, would
 // still make multicast objects to try: without the opt-in it makes none.
 func TestMultimemTuned(t *testing.T) {
-	t.Setenv(kernels.CacheVariable, t.TempDir())
+	t.Setenv(files.CacheVariable, t.TempDir())
 	for _, opted := range []bool{false, true} {
 		f := newFake(t, 2)
 		sys := f.system()

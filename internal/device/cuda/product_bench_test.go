@@ -313,9 +313,9 @@ func BenchmarkProductBeside(b *testing.B) {
 	const m, n, k = 2048, 8192, 7168
 	x, w, y := t.view(ir.BF16, m, k), t.view(ir.BF16, n, k), t.view(ir.BF16, m, n)
 	slots, sum := t.view(ir.BF16, 4, m, n), t.view(ir.BF16, m, n)
-	fold := t.prepare(device.Kernel{Op: ir.OpSum, Ins: []device.View{slots}, Outs: []device.View{sum}, Axes: []int{0}})
+	fold := t.prepare(device.Kernel{Op: ir.OpSum, Ins: []device.View{slots}, Outs: []device.View{sum}, Attrs: ir.Attrs{Axes: []int{0}}})
 	for _, sms := range []int{0, 128, 124, 116, 100} {
-		l := t.prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}, SMs: sms})
+		l := t.prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}, Attrs: ir.Attrs{SMs: sms}})
 		chain := func(side *stream) func() {
 			beside := side != nil
 			return func() {
@@ -386,13 +386,13 @@ func BenchmarkMemoryBound(b *testing.B) {
 				ins = append(ins, flat(i, r))
 			}
 			all = append(all,
-				work{fmt.Sprintf("sum of %d slots of %d rows", slots, r), (slots + 1) * one, device.Kernel{Op: ir.OpSum, Ins: []device.View{part(slots, r)}, Outs: into(r), Axes: []int{0}}},
-				work{fmt.Sprintf("reduce_slots of %d of %d rows", slots, r), (slots + 1) * one, device.Kernel{Op: ir.OpReduceSlots, Ins: []device.View{part(slots, r)}, Outs: into(r), Axes: []int{0}}},
+				work{fmt.Sprintf("sum of %d slots of %d rows", slots, r), (slots + 1) * one, device.Kernel{Op: ir.OpSum, Ins: []device.View{part(slots, r)}, Outs: into(r), Attrs: ir.Attrs{Axes: []int{0}}}},
+				work{fmt.Sprintf("reduce_slots of %d of %d rows", slots, r), (slots + 1) * one, device.Kernel{Op: ir.OpReduceSlots, Ins: []device.View{part(slots, r)}, Outs: into(r), Attrs: ir.Attrs{Axes: []int{0}}}},
 				work{fmt.Sprintf("reduction of %d of %d rows", slots, r), (slots + 1) * one, device.Kernel{Op: ir.OpAllReduce, Red: ir.Sum, Ins: ins, Outs: into(r)}})
 		}
 		all = append(all,
-			work{fmt.Sprintf("rms_norm of %d rows", r), 2 * one, device.Kernel{Op: ir.OpRMSNorm, Ins: []device.View{flat(0, r), row}, Outs: into(r), Value: 1e-5}},
-			work{fmt.Sprintf("softmax of %d rows", r), 2 * one, device.Kernel{Op: ir.OpSoftmax, Ins: []device.View{flat(0, r)}, Outs: into(r), Axes: []int{1}}},
+			work{fmt.Sprintf("rms_norm of %d rows", r), 2 * one, device.Kernel{Op: ir.OpRMSNorm, Ins: []device.View{flat(0, r), row}, Outs: into(r), Attrs: ir.Attrs{Numbers: ir.Reals(1e-5)}}},
+			work{fmt.Sprintf("softmax of %d rows", r), 2 * one, device.Kernel{Op: ir.OpSoftmax, Ins: []device.View{flat(0, r)}, Outs: into(r), Attrs: ir.Attrs{Axes: []int{1}}}},
 			work{fmt.Sprintf("gelu of %d rows", r), 2 * one, device.Kernel{Op: ir.OpGelu, Ins: []device.View{flat(0, r)}, Outs: into(r)}},
 			work{fmt.Sprintf("relu of %d rows", r), 2 * one, device.Kernel{Op: ir.OpRelu, Ins: []device.View{flat(0, r)}, Outs: into(r)}},
 			work{fmt.Sprintf("add of %d rows", r), 3 * one, device.Kernel{Op: ir.OpAdd, Ins: []device.View{flat(0, r), flat(1, r)}, Outs: into(r)}},

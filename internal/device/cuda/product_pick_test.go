@@ -244,7 +244,7 @@ func TestPickSMs(t *testing.T) {
 	} {
 		f.lt.sms, f.lt.runs = nil, nil
 		asked := f.lt.asked
-		l := linearOf(t, w, device.Kernel{SMs: c.sms}, ir.BF16, []int64{512, 512}, []int64{512, 512})
+		l := linearOf(t, w, device.Kernel{Attrs: ir.Attrs{SMs: c.sms}}, ir.BF16, []int64{512, 512}, []int64{512, 512})
 		if f.lt.asked != c.asked || !slices.Equal(f.lt.sms, c.told) || (len(f.lt.runs) > 0) != (f.lt.asked > asked) {
 			t.Errorf("%d: %d SMs: asked %d times, told %v, ran %d times; want %d, %v", i, c.sms, f.lt.asked, f.lt.sms, len(f.lt.runs), c.asked, c.told)
 		}

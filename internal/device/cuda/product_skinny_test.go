@@ -127,14 +127,14 @@ func TestFixedRows(t *testing.T) {
 		"a weight with gaps": {device.Kernel{}, out(5), with(view(ir.BF16, 5, 64), 128, 1),
 			with(w, 1, 32), 0, 1},
 		"matmul":          {device.Kernel{Op: ir.OpMatmul}, out(5), view(ir.BF16, 5, 64), view(ir.BF16, 64, 32), 0, 1},
-		"transposed":      {device.Kernel{Op: ir.OpMatmul, TB: true}, out(5), view(ir.BF16, 5, 64), w, 1, 1},
-		"both transposed": {device.Kernel{Op: ir.OpMatmul, TA: true, TB: true}, out(5), view(ir.BF16, 64, 5), w, 1, 2},
-		"matmuls": {device.Kernel{Op: ir.OpMatmul, TB: true}, out(2, 5), view(ir.BF16, 2, 5, 64),
+		"transposed":      {device.Kernel{Op: ir.OpMatmul, Attrs: ir.Attrs{TB: true}}, out(5), view(ir.BF16, 5, 64), w, 1, 1},
+		"both transposed": {device.Kernel{Op: ir.OpMatmul, Attrs: ir.Attrs{TA: true, TB: true}}, out(5), view(ir.BF16, 64, 5), w, 1, 2},
+		"matmuls": {device.Kernel{Op: ir.OpMatmul, Attrs: ir.Attrs{TB: true}}, out(2, 5), view(ir.BF16, 2, 5, 64),
 			view(ir.BF16, 2, 32, 64), 0, 1},
 		"a bias": {device.Kernel{Ins: []device.View{view(ir.BF16, 32)}}, out(5), view(ir.BF16, 5, 64), w, 1, 1},
 		"a bias with gaps": {device.Kernel{Ins: []device.View{with(view(ir.BF16, 32), 3)}}, out(5), view(ir.BF16, 5, 64),
 			w, 0, 1},
-		"no multiprocessor": {device.Kernel{SMs: 1}, out(5), view(ir.BF16, 5, 64), w, 1, 1},
+		"no multiprocessor": {device.Kernel{Attrs: ir.Attrs{SMs: 1}}, out(5), view(ir.BF16, 5, 64), w, 1, 1},
 	} {
 		f := newFake(t, 1)
 		f.lt = &fakeLT{t: t, costs: []float32{2, 1}}

@@ -190,8 +190,8 @@ func twice(t *testing.T, w device.World) float32 {
 		must(s.Launch(l))
 	}
 	x, y := tensor(64, 3), tensor(64, 64)
-	run(device.Kernel{Op: ir.OpFill, Outs: []device.View{x}, Value: 1})
-	run(device.Kernel{Op: ir.OpMatmul, TB: true, Ins: []device.View{x, x}, Outs: []device.View{y}})
+	run(device.Kernel{Op: ir.OpFill, Outs: []device.View{x}, Attrs: ir.Attrs{Numbers: ir.Reals(1)}})
+	run(device.Kernel{Op: ir.OpMatmul, Attrs: ir.Attrs{TB: true}, Ins: []device.View{x, x}, Outs: []device.View{y}})
 	run(device.Kernel{Op: ir.OpAdd, Ins: []device.View{y, y}, Outs: []device.View{y}})
 	b := make([]byte, 4*64*64)
 	must(s.Download(b, y))

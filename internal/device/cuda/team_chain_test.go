@@ -79,7 +79,7 @@ func testChainFloats(t *testing.T, w *world, ch chain) {
 			return l
 		}
 		y := room()
-		double := prepare(device.Kernel{Op: ir.OpScale, Value: 2 / float64(ranks), Ins: []device.View{y}, Outs: []device.View{y}})
+		double := prepare(device.Kernel{Op: ir.OpScale, Attrs: ir.Attrs{Numbers: ir.Reals(2 / float64(ranks))}, Ins: []device.View{y}, Outs: []device.View{y}})
 		for k := range turns {
 			x, raw := room(), make([]byte, size*ch.count)
 			begin[r][k] = make([]float64, ch.count)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/pointwise"
 	"hocket.example/hocket/ir"
 )
 
@@ -70,8 +71,13 @@ func testProductRelu(r *rig) {
 
 // drawLinks draws up to five links, mostly of what came last.
 func drawLinks(rng *rand.Rand, ins []device.View) []device.Link {
-	ops := []pointwise{{op: ir.OpCast, args: 1}, {op: ir.OpCast, args: 1}, {op: ir.OpAdd, args: 2}, {op: ir.OpSub, args: 2}, {op: ir.OpMul, args: 2},
-		{op: ir.OpNeg, args: 1}, {op: ir.OpScale, args: 1}, {op: ir.OpRelu, args: 1}, {op: ir.OpGelu, args: 1}, {op: ir.OpSilu, args: 1}}
+	ops := []ir.Op{ir.OpCast, ir.OpCast}
+	for _, op := range ir.Ops() {
+		_, is := pointwise.Of(op)
+		if domain := op == ir.OpDiv || op == ir.OpExp || op == ir.OpRsqrt; is && !domain && op.Info().MinArgs > 0 {
+			ops = append(ops, op)
+		}
+	}
 	var types []ir.DType
 	var args []int
 	for i, v := range ins {
@@ -83,17 +89,17 @@ func drawLinks(rng *rand.Rand, ins []device.View) []device.Link {
 		if rng.IntN(3) == 0 {
 			a = rng.IntN(len(args))
 		}
-		l := device.Link{Op: op.op, Args: []int{args[a]}, DType: types[a], Value: -1.5}
+		l := device.Link{Op: op, Args: []int{args[a]}, DType: types[a], Numbers: ir.Reals(-1.5, 2.5)}
 		switch {
-		case l.DType.IsInt() && (op.op == ir.OpGelu || op.op == ir.OpSilu):
+		case l.DType.IsInt() && op.Info().Floats:
 			continue
 		case l.DType.IsInt():
-			l.Value, l.Int, l.HasInt = -3, -3, true
+			l.Numbers = []ir.Number{ir.Whole(-3), ir.Whole(4)}
 		}
-		if op.op == ir.OpCast {
+		if op == ir.OpCast {
 			l.DType = []ir.DType{ir.F32, ir.BF16, ir.F16, ir.I32}[rng.IntN(4)]
 		}
-		for op.args == 2 && len(l.Args) < 2 {
+		for op.Info().MinArgs == 2 && len(l.Args) < 2 {
 			if b := rng.IntN(len(args)); types[b] == l.DType {
 				l.Args = append(l.Args, args[b])
 			}
@@ -111,7 +117,7 @@ func (r *rig) fused(what string, ins []device.View, links []device.Link, l layou
 	var results []device.View
 	for _, link := range links {
 		v := r.empty(0, link.DType, shape...)
-		k := device.Kernel{Op: link.Op, Outs: []device.View{v}, Value: link.Value, Int: link.Int, HasInt: link.HasInt}
+		k := device.Kernel{Op: link.Op, Outs: []device.View{v}, Attrs: ir.Attrs{Numbers: link.Numbers}}
 		for _, a := range link.Args {
 			if a < 0 {
 				k.Ins = append(k.Ins, results[^a])

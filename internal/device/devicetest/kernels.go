@@ -3,8 +3,10 @@ package devicetest
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/pointwise"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -92,27 +94,28 @@ func (r *rig) types(ranks int, f func(r *rig, dt ir.DType)) {
 	}
 }
 
-// pointwise is an elementwise operation in float64.
-type pointwise struct {
-	op   ir.Op
-	args int
-	by   float64
-	f    func(a, b float64) float64
+// elementCase is an elementwise operation in float64. Where numbers are set they are its numeric attributes.
+type elementCase struct {
+	op      ir.Op
+	args    int
+	numbers []float64
+	f       func(a, b float64) float64
 }
 
-var pointwises = []pointwise{
-	{ir.OpAdd, 2, 0, func(a, b float64) float64 { return a + b }},
-	{ir.OpSub, 2, 0, func(a, b float64) float64 { return a - b }},
-	{ir.OpMul, 2, 0, func(a, b float64) float64 { return a * b }},
-	{ir.OpNeg, 1, 0, func(a, _ float64) float64 { return -a }},
-	{ir.OpScale, 1, 3, func(a, _ float64) float64 { return a * 3 }},
-	{ir.OpRelu, 1, 0, func(a, _ float64) float64 { return max(a, 0) }},
-	{ir.OpCopy, 1, 0, func(a, _ float64) float64 { return a }},
-	{ir.OpExpand, 1, 0, func(a, _ float64) float64 { return a }},
-	{ir.OpFill, 0, -5, func(_, _ float64) float64 { return -5 }},
+var pointwises = []elementCase{
+	{ir.OpAdd, 2, nil, func(a, b float64) float64 { return a + b }},
+	{ir.OpSub, 2, nil, func(a, b float64) float64 { return a - b }},
+	{ir.OpMul, 2, nil, func(a, b float64) float64 { return a * b }},
+	{ir.OpNeg, 1, nil, func(a, _ float64) float64 { return -a }},
+	{ir.OpScale, 1, []float64{3}, func(a, _ float64) float64 { return a * 3 }},
+	{ir.OpRelu, 1, nil, func(a, _ float64) float64 { return max(a, 0) }},
+	{ir.OpClamp, 1, []float64{-2, 3}, func(a, _ float64) float64 { return min(max(a, -2), 3) }},
+	{ir.OpCopy, 1, nil, func(a, _ float64) float64 { return a }},
+	{ir.OpExpand, 1, nil, func(a, _ float64) float64 { return a }},
+	{ir.OpFill, 0, []float64{-5}, func(_, _ float64) float64 { return -5 }},
 }
 
-func (p pointwise) of(ins []host, n int64) answer {
+func (p elementCase) of(ins []host, n int64) answer {
 	a := answer{vals: make([]float64, n)}
 	for i := range a.vals {
 		var x [2]float64
@@ -125,6 +128,12 @@ func (p pointwise) of(ins []host, n int64) answer {
 }
 
 func testElementwise(r *rig) {
+	for _, op := range ir.Ops() {
+		tested := func(p elementCase) bool { return p.op == op }
+		if _, is := pointwise.Of(op); is && !slices.ContainsFunc(pointwises, tested) && !slices.ContainsFunc(functions, tested) {
+			r.Errorf("there is no test case of %s", op)
+		}
+	}
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		for _, shape := range append(someShapes, []int64{70001}) {
 			if elements(shape) > 70000 && l.name != "dense" {
@@ -136,7 +145,10 @@ func testElementwise(r *rig) {
 				for range p.args {
 					ins = append(ins, random(rng, dt, shape...))
 				}
-				k := device.Kernel{Op: p.op, Value: p.by, Int: int64(p.by), HasInt: true}
+				k := device.Kernel{Op: p.op}
+				for _, n := range p.numbers {
+					k.Numbers = append(k.Numbers, ir.Whole(int64(n)))
+				}
 				r.check(p.op.String(), k, l, p.of(ins, elements(shape)), dt, shape, ins...)
 			}
 		}
@@ -145,12 +157,13 @@ func testElementwise(r *rig) {
 
 // functions are floating-point functions in float64; the domain of rsqrt is
 // positive.
-var functions = []pointwise{
-	{ir.OpGelu, 1, 0, func(a, _ float64) float64 { return a / 2 * (1 + math.Erf(a/math.Sqrt2)) }},
-	{ir.OpSilu, 1, 0, func(a, _ float64) float64 { return a / (1 + math.Exp(-a)) }},
-	{ir.OpExp, 1, 0, func(a, _ float64) float64 { return math.Exp(a) }},
-	{ir.OpRsqrt, 1, 0, func(a, _ float64) float64 { return 1 / math.Sqrt(a) }},
-	{ir.OpDiv, 2, 0, func(a, b float64) float64 { return a / b }},
+var functions = []elementCase{
+	{ir.OpGelu, 1, nil, func(a, _ float64) float64 { return a / 2 * (1 + math.Erf(a/math.Sqrt2)) }},
+	{ir.OpSilu, 1, nil, func(a, _ float64) float64 { return a / (1 + math.Exp(-a)) }},
+	{ir.OpSoftplus, 1, nil, func(a, _ float64) float64 { return math.Log1p(math.Exp(-math.Abs(a))) + max(a, 0) }},
+	{ir.OpExp, 1, nil, func(a, _ float64) float64 { return math.Exp(a) }},
+	{ir.OpRsqrt, 1, nil, func(a, _ float64) float64 { return 1 / math.Sqrt(a) }},
+	{ir.OpDiv, 2, nil, func(a, b float64) float64 { return a / b }},
 }
 
 func testFunctions(r *rig) {
@@ -256,7 +269,7 @@ func testAxes(r *rig) {
 					continue
 				}
 				want, shape := overAxes(op, in, c.axes)
-				r.check(fmt.Sprintf("%s over %v of %v", op, c.axes, c.shape), device.Kernel{Op: op, Axes: c.axes}, l, want, dt, shape, in)
+				r.check(fmt.Sprintf("%s over %v of %v", op, c.axes, c.shape), device.Kernel{Op: op, Attrs: ir.Attrs{Axes: c.axes}}, l, want, dt, shape, in)
 			}
 		}
 	})
@@ -386,7 +399,7 @@ func testMatmul(r *rig) {
 				}
 				x, y := random(rng, dt, a...), random(rng, dt, b...)
 				want := batched(x, y, s.b, s.m, s.k, s.n, ta, tb)
-				r.check(fmt.Sprintf("matmul ta=%v tb=%v", ta, tb), device.Kernel{Op: ir.OpMatmul, TA: ta, TB: tb}, l, want, dt, shape, x, y)
+				r.check(fmt.Sprintf("matmul ta=%v tb=%v", ta, tb), device.Kernel{Op: ir.OpMatmul, Attrs: ir.Attrs{TA: ta, TB: tb}}, l, want, dt, shape, x, y)
 			}
 		}
 	})
@@ -517,8 +530,8 @@ func testNotNumbers(r *rig) {
 		y := given(dt, []int64{4}, 1, nan, 1, inf)
 		r.check("relu", device.Kernel{Op: ir.OpRelu}, dense, answer{vals: []float64{nan, 0, inf, 0}}, dt, x.shape, x)
 		r.check("add", device.Kernel{Op: ir.OpAdd}, dense, answer{vals: []float64{nan, nan, inf, nan}}, dt, x.shape, x, y)
-		r.check("max", device.Kernel{Op: ir.OpMax, Axes: []int{0}}, dense, answer{vals: []float64{nan}}, dt, nil, x)
-		r.check("sum", device.Kernel{Op: ir.OpSum, Axes: []int{0}}, dense, answer{vals: []float64{nan}}, dt, nil, y)
+		r.check("max", device.Kernel{Op: ir.OpMax, Attrs: ir.Attrs{Axes: []int{0}}}, dense, answer{vals: []float64{nan}}, dt, nil, x)
+		r.check("sum", device.Kernel{Op: ir.OpSum, Attrs: ir.Attrs{Axes: []int{0}}}, dense, answer{vals: []float64{nan}}, dt, nil, y)
 		for _, red := range []ir.Red{ir.Max, ir.Min} {
 			k := device.Kernel{Op: ir.OpAllReduce, Red: red}
 			hi := map[bool]float64{true: inf, false: 1}[red == ir.Max]
@@ -542,9 +555,9 @@ func testIntegersWrap(r *rig) {
 		dense := layouts[0]
 		r.exactly("add", device.Kernel{Op: ir.OpAdd}, dense, dt, big.shape, []float64{-2, 0}, big, big)
 		r.exactly("neg", device.Kernel{Op: ir.OpNeg}, dense, dt, big.shape, []float64{-(1<<31 - 1), -1 << 31}, big)
-		r.exactly("scale", device.Kernel{Op: ir.OpScale, Value: 2}, dense, dt, big.shape, []float64{-2, 0}, big)
-		r.exactly("sum", device.Kernel{Op: ir.OpSum, Axes: []int{0}}, dense, dt, nil, []float64{-1}, big)
-		r.exactly("max of nothing", device.Kernel{Op: ir.OpMax, Axes: []int{0}}, dense, dt, nil, []float64{-1 << 31}, given(dt, []int64{0}))
+		r.exactly("scale", device.Kernel{Op: ir.OpScale, Attrs: ir.Attrs{Numbers: ir.Reals(2)}}, dense, dt, big.shape, []float64{-2, 0}, big)
+		r.exactly("sum", device.Kernel{Op: ir.OpSum, Attrs: ir.Attrs{Axes: []int{0}}}, dense, dt, nil, []float64{-1}, big)
+		r.exactly("max of nothing", device.Kernel{Op: ir.OpMax, Attrs: ir.Attrs{Axes: []int{0}}}, dense, dt, nil, []float64{-1 << 31}, given(dt, []int64{0}))
 		r.exactly("linear", device.Kernel{Op: ir.OpLinear}, dense, dt, []int64{1}, []float64{1}, big, given(dt, []int64{1, 2}, 1<<31-1, -1<<31))
 		r.exactly("all sum", device.Kernel{Op: ir.OpAllReduce, Red: ir.Sum}, dense, dt, big.shape, []float64{1<<31 - 3, -1 << 31}, big, big, big)
 	}
@@ -573,31 +586,31 @@ func testBadKernels(r *rig) {
 		"written twice":      {Op: ir.OpNeg, Ins: views(f), Outs: views(twice)},
 		"copy another shape": {Op: ir.OpCopy, Ins: views(g), Outs: views(f)},
 		"cast another shape": {Op: ir.OpCast, Ins: views(v(ir.I32, 7)), Outs: views(f)},
-		"axis too large":     {Op: ir.OpSum, Ins: views(f), Outs: views(v(ir.F32, 2)), Axes: []int{2}},
-		"axis negative":      {Op: ir.OpSum, Ins: views(f), Outs: views(v(ir.F32, 2)), Axes: []int{-1}},
-		"axis twice":         {Op: ir.OpSum, Ins: views(f), Outs: views(v(ir.F32, 2)), Axes: []int{1, 1}},
-		"wrong axis":         {Op: ir.OpSum, Ins: views(f), Outs: views(v(ir.F32, 2)), Axes: []int{0}},
+		"axis too large":     {Op: ir.OpSum, Ins: views(f), Outs: views(v(ir.F32, 2)), Attrs: ir.Attrs{Axes: []int{2}}},
+		"axis negative":      {Op: ir.OpSum, Ins: views(f), Outs: views(v(ir.F32, 2)), Attrs: ir.Attrs{Axes: []int{-1}}},
+		"axis twice":         {Op: ir.OpSum, Ins: views(f), Outs: views(v(ir.F32, 2)), Attrs: ir.Attrs{Axes: []int{1, 1}}},
+		"wrong axis":         {Op: ir.OpSum, Ins: views(f), Outs: views(v(ir.F32, 2)), Attrs: ir.Attrs{Axes: []int{0}}},
 		"linear K":           {Op: ir.OpLinear, Ins: views(f, g), Outs: views(v(ir.F32, 2, 3))},
 		"linear N":           {Op: ir.OpLinear, Ins: views(f, f), Outs: views(v(ir.F32, 2, 3))},
 		"linear bias":        {Op: ir.OpLinear, Ins: views(f, f, v(ir.F32, 3)), Outs: views(v(ir.F32, 2, 2))},
 		"matmul K":           {Op: ir.OpMatmul, Ins: views(f, f), Outs: views(v(ir.F32, 2, 3))},
 		"matmul ranks":       {Op: ir.OpMatmul, Ins: views(v(ir.F32, 1, 2, 3), g), Outs: views(v(ir.F32, 1, 2, 2))},
 		"matmul vectors":     {Op: ir.OpMatmul, Ins: views(v(ir.F32, 3), v(ir.F32, 3)), Outs: views(v(ir.F32))},
-		"half an integer":    {Op: ir.OpFill, Outs: views(v(ir.I32, 2)), Value: 0.5},
-		"softmax axis":       {Op: ir.OpSoftmax, Ins: views(f), Outs: views(f), Axes: []int{2}},
+		"half an integer":    {Op: ir.OpFill, Outs: views(v(ir.I32, 2)), Attrs: ir.Attrs{Numbers: ir.Reals(0.5)}},
+		"softmax axis":       {Op: ir.OpSoftmax, Ins: views(f), Outs: views(f), Attrs: ir.Attrs{Axes: []int{2}}},
 		"softmax no axis":    {Op: ir.OpSoftmax, Ins: views(f), Outs: views(f)},
 		"norm weight":        {Op: ir.OpRMSNorm, Ins: views(f, v(ir.F32, 2)), Outs: views(f)},
 		"norm bias missing":  {Op: ir.OpLayerNorm, Ins: views(f, v(ir.F32, 3)), Outs: views(f)},
 		"attention heads":    {Op: ir.OpAttention, Ins: views(v(ir.F32, 1, 3, 4), v(ir.F32, 1, 2, 4), v(ir.F32, 1, 2, 4)), Outs: views(v(ir.F32, 1, 3, 4))},
-		"attention blind":    {Op: ir.OpAttention, Causal: true, Ins: views(v(ir.F32, 2, 1, 4), v(ir.F32, 1, 1, 4), v(ir.F32, 1, 1, 4)), Outs: views(v(ir.F32, 2, 1, 4))},
-		"embedding ids":      {Op: ir.OpEmbedding, Rows: 2, Ins: views(v(ir.F32, 2), f), Outs: views(v(ir.F32, 2, 3))},
-		"embedding part":     {Op: ir.OpEmbedding, Rows: 2, First: 1, Ins: views(v(ir.I32, 2), f), Outs: views(v(ir.F32, 2, 3))},
-		"concat rows":        {Op: ir.OpConcat, Axes: []int{0}, Ins: views(f, f), Outs: views(f)},
-		"concat shapes":      {Op: ir.OpConcat, Axes: []int{0}, Ins: views(f, g), Outs: views(v(ir.F32, 5, 3))},
-		"slots type":         {Op: ir.OpReduceSlots, Axes: []int{0}, Ins: views(f), Outs: views(v(ir.F64, 3))},
-		"slots resumed":      {Op: ir.OpReduceSlots, Axes: []int{0}, Ins: views(f, v(ir.F32, 2)), Outs: views(v(ir.F32, 3))},
-		"slots axes":         {Op: ir.OpReduceSlots, Axes: []int{0, 1}, Ins: views(f), Outs: views(v(ir.F32))},
-		"mean of integers":   {Op: ir.OpMean, Axes: []int{0}, Ins: views(v(ir.I32, 2)), Outs: views(v(ir.I32))},
+		"attention blind":    {Op: ir.OpAttention, Attrs: ir.Attrs{Causal: true}, Ins: views(v(ir.F32, 2, 1, 4), v(ir.F32, 1, 1, 4), v(ir.F32, 1, 1, 4)), Outs: views(v(ir.F32, 2, 1, 4))},
+		"embedding ids":      {Op: ir.OpEmbedding, Attrs: ir.Attrs{Rows: 2}, Ins: views(v(ir.F32, 2), f), Outs: views(v(ir.F32, 2, 3))},
+		"embedding part":     {Op: ir.OpEmbedding, Attrs: ir.Attrs{Rows: 2, First: 1}, Ins: views(v(ir.I32, 2), f), Outs: views(v(ir.F32, 2, 3))},
+		"concat rows":        {Op: ir.OpConcat, Attrs: ir.Attrs{Axes: []int{0}}, Ins: views(f, f), Outs: views(f)},
+		"concat shapes":      {Op: ir.OpConcat, Attrs: ir.Attrs{Axes: []int{0}}, Ins: views(f, g), Outs: views(v(ir.F32, 5, 3))},
+		"slots type":         {Op: ir.OpReduceSlots, Attrs: ir.Attrs{Axes: []int{0}}, Ins: views(f), Outs: views(v(ir.F64, 3))},
+		"slots resumed":      {Op: ir.OpReduceSlots, Attrs: ir.Attrs{Axes: []int{0}}, Ins: views(f, v(ir.F32, 2)), Outs: views(v(ir.F32, 3))},
+		"slots axes":         {Op: ir.OpReduceSlots, Attrs: ir.Attrs{Axes: []int{0, 1}}, Ins: views(f), Outs: views(v(ir.F32))},
+		"mean of integers":   {Op: ir.OpMean, Attrs: ir.Attrs{Axes: []int{0}}, Ins: views(v(ir.I32, 2)), Outs: views(v(ir.I32))},
 		"reduce nothing":     {Op: ir.OpAllReduce, Red: ir.Sum, Outs: views(f)},
 		"reduce shapes":      {Op: ir.OpAllReduce, Red: ir.Sum, Ins: views(f, g), Outs: views(f)},
 		"unknown reduction":  {Op: ir.OpAllReduce, Red: 77, Ins: views(f), Outs: views(f)},
@@ -636,7 +649,7 @@ func testSameBits(r *rig) {
 		s := r.stream(0, fmt.Sprint("s", i))
 		y, z := r.empty(0, ir.F32, m, n), r.empty(0, ir.F32, m)
 		r.launch(s, 0, device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}})
-		r.launch(s, 0, device.Kernel{Op: ir.OpSum, Axes: []int{1}, Ins: []device.View{y}, Outs: []device.View{z}})
+		r.launch(s, 0, device.Kernel{Op: ir.OpSum, Attrs: ir.Attrs{Axes: []int{1}}, Ins: []device.View{y}, Outs: []device.View{z}})
 		reads = append(reads, r.get(s, y), r.get(s, z))
 	}
 	r.sync()

@@ -15,7 +15,7 @@ const links = 60
 func (r *rig) chain(s device.Stream, rank int, v device.View) {
 	r.Helper()
 	one := r.empty(rank, v.DType, v.Shape...)
-	r.launch(s, rank, device.Kernel{Op: ir.OpFill, Outs: []device.View{one}, Value: 1, Int: 1, HasInt: true})
+	r.launch(s, rank, device.Kernel{Op: ir.OpFill, Outs: []device.View{one}, Attrs: ir.Attrs{Numbers: []ir.Number{ir.Whole(1)}}})
 	l, err := r.w.Device(rank).Prepare(device.Kernel{Op: ir.OpAdd, Ins: []device.View{v, one}, Outs: []device.View{v}})
 	r.must(err)
 	for range links {

@@ -509,7 +509,7 @@ func testTeamNorm(r *rig) {
 		for i, rank := range ranks {
 			s, res, w := r.mainOf(rank), r.put(rank, residual), r.empty(rank, c.dt, c.rows, c.width)
 			r.launch(s, rank, device.Kernel{Op: ir.OpAdd, Ins: []device.View{x.out[i], res}, Outs: []device.View{res}})
-			r.launch(s, rank, device.Kernel{Op: ir.OpRMSNorm, Ins: []device.View{res, parts[i].Weight}, Outs: []device.View{w}, Value: 1e-5})
+			r.launch(s, rank, device.Kernel{Op: ir.OpRMSNorm, Ins: []device.View{res, parts[i].Weight}, Outs: []device.View{w}, Attrs: ir.Attrs{Numbers: ir.Reals(1e-5)}})
 			wants = append(wants, [2][]float64{r.contents(rank, res), r.contents(rank, w)})
 		}
 		for i, rank := range ranks {

@@ -63,8 +63,8 @@ func neighbours(p *plan.Plan) map[int32]*Norm {
 		found[at].Members = append(found[at].Members, m)
 	}
 	maps.DeleteFunc(found, func(at int32, n *Norm) bool {
-		eps := p.Cmds[n.Members[0].Norm].Attr.Value
-		other := func(m NormMember) bool { return p.Cmds[m.Norm].Attr.Value != eps }
+		eps := p.Cmds[n.Members[0].Norm].Attr.Number(0).Float
+		other := func(m NormMember) bool { return p.Cmds[m.Norm].Attr.Number(0).Float != eps }
 		return len(n.Members) != len(p.Colls[at].Parts) || slices.ContainsFunc(n.Members, other)
 	})
 	return found

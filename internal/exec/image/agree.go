@@ -20,17 +20,14 @@ func agreePlan(ctx context.Context, m device.Machine, p *plan.Plan, o Options) e
 	if g == nil {
 		return nil
 	}
-	what := p.Func
-	for _, d := range p.Dims {
-		what += fmt.Sprintf(" %s=%d", d.Name, d.Value)
-	}
-	what += fmt.Sprintf(" on %d ranks (plan %.16s), machine %s", p.Ranks, p.HashString(), m.Name())
+	what := fmt.Sprintf("%s on %d ranks, machine %s", p.Title(), p.Ranks, m.Name())
 	if o.Algorithm != "" {
 		what += ", algorithm " + o.Algorithm
 	}
 	if o.Fixed {
 		what += ", fixed"
 	}
+	what += fmt.Sprintf(" [plan %.16s]", p.HashString())
 	err := g.Same(ctx, "the plan to load", what)
 	if err != nil { // whoever compares later is to learn of it, too
 		g.Abort(err)

@@ -104,7 +104,7 @@ func (b *builder) norms() map[int32]*fuse.Norm {
 // normKernel is what a team is asked to do.
 func (im *Image) normKernel(n *fuse.Norm) *device.Norm {
 	first := &im.Plan.Cmds[n.Members[0].Norm]
-	k := &device.Norm{Eps: first.Attr.Value, Parts: make([]device.NormPart, len(n.Members))}
+	k := &device.Norm{Eps: first.Attr.Number(0).Float, Parts: make([]device.NormPart, len(n.Members))}
 	for _, m := range n.Members {
 		norm := &im.Plan.Cmds[m.Norm]
 		k.Parts[im.Plan.Cmds[m.Reduce].Part] = device.NormPart{

@@ -75,9 +75,8 @@ func (b *builder) chainKernel(chain *fuse.Chain) (k device.Kernel) {
 	p := b.im.Plan
 	for i, m := range chain.Members {
 		c := &p.Cmds[m]
-		a := &c.Attr
 		k.Links = append(k.Links, device.Link{
-			Op: c.Op, Args: chain.Args[i], DType: c.Outs[0].DType, Value: a.Value, Int: a.Int, HasInt: a.HasInt})
+			Op: c.Op, Args: chain.Args[i], DType: c.Outs[0].DType, Numbers: c.Attr.Numbers})
 	}
 	last := &p.Cmds[chain.Members[len(chain.Members)-1]]
 	k.Op, k.Ins, k.Outs = last.Op, b.im.Views(chain.Operands...), b.im.Views(last.Outs...)
@@ -177,7 +176,7 @@ func (b *builder) precompileRest() {
 
 // kernel is what a compute command computes.
 func (b *builder) kernel(c *plan.Cmd) device.Kernel {
-	ins, a := b.im.Views(c.Ins...), &c.Attr
+	ins := b.im.Views(c.Ins...)
 	if c.Op == ir.OpMatmul {
 		ins[1] = repeated(ins[1], ins[0].Shape)
 	}
@@ -185,14 +184,13 @@ func (b *builder) kernel(c *plan.Cmd) device.Kernel {
 		return device.Kernel{Op: c.Op, Ins: ins, Outs: b.im.Views(c.Outs...), User: b.user(c)}
 	}
 	return device.Kernel{Op: c.Op, Ins: ins, Outs: b.im.Views(c.Outs...),
-		Axes: a.Axes, Value: a.Value, Int: a.Int, HasInt: a.HasInt, TA: a.TA, TB: a.TB,
-		Causal: a.Causal, First: a.First, Rows: a.Rows, Rope: a.Rope, SMs: int(a.SMs), Red: ir.NoRed,
+		Attrs: c.Attr, Red: ir.NoRed,
 		Constant: c.Op == ir.OpLinear && b.im.constant(c.Ins[1].Buf), Fixed: b.im.opts.Fixed, Timed: b.im.opts.Timed}
 }
 
 // user is the kernel that a command launches.
 func (b *builder) user(c *plan.Cmd) *device.UserKernel {
-	l := &b.im.Plan.Launches[c.Attr.Launch-1]
+	l := &b.im.Plan.Launches[c.Launch-1]
 	k := &b.im.Plan.Kernels[l.Kernel]
 	u := &device.UserKernel{File: k.File, Entry: k.Name, Code: k.Code, Grid: l.Grid, Block: l.Block, Shared: l.Shared,
 		Checked: b.im.opts.CheckLaunches}

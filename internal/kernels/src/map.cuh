@@ -2,40 +2,38 @@
 // operands elementwise. The first operand may have a type of its own, which is
 // computed in what the others are.
 
+#define CONSTANTS 2
+
 template <int N, int R> struct MapArgs {
   u64 out, in[N ? N : 1];
-  u64 value;                     // the op's constant
+  u64 value[CONSTANTS];          // the op's constants
   i64 total;                     // packs of V elements
   i64 n[R];                      // extents; the last one in packs
   i64 so[R], si[N ? N : 1][R];   // strides in elements
 };
 
-// An op has of(x, c), from operands and constant, and finish, which makes the result.
+// An op has of(x, c), from operands and constants, and finish, which makes the result. Those of the language are
+// generated from package pointwise.
 struct Finish {
   template <class TO, class A> DEV TO finish(A a) { return Num<TO>::put(a); }
 };
-struct OpSame : Finish { template <class A> DEV A of(const A* x, A) { return x[0]; } };
+struct OpSame : Finish { template <class A> DEV A of(const A* x, const A*) { return x[0]; } };
 struct OpCast {
-  template <class A> DEV A of(const A* x, A) { return x[0]; }
+  template <class A> DEV A of(const A* x, const A*) { return x[0]; }
   template <class TO, class A> DEV TO finish(A a) { return Num<TO>::cast(a); }
 };
-struct OpFill : Finish { template <class A> DEV A of(const A*, A c) { return c; } };
-struct OpAdd : Finish { template <class A> DEV A of(const A* x, A) { return add(x[0], x[1]); } };
-struct OpSub : Finish { template <class A> DEV A of(const A* x, A) { return sub(x[0], x[1]); } };
-struct OpMul : Finish { template <class A> DEV A of(const A* x, A) { return mul(x[0], x[1]); } };
-struct OpDiv : Finish { template <class A> DEV A of(const A* x, A) { return x[0] / x[1]; } };
-struct OpNeg : Finish { template <class A> DEV A of(const A* x, A) { return neg(x[0]); } };
-struct OpScale : Finish { template <class A> DEV A of(const A* x, A c) { return mul(x[0], c); } };
-struct OpRelu : Finish { template <class A> DEV A of(const A* x, A) { return most(x[0], (A)0); } };
 
-DEV f32 expOf(f32 x) { return expf(x); }
-DEV f64 expOf(f64 x) { return exp(x); }
-DEV f32 sqrtOf(f32 x) { return sqrtf(x); }
-DEV f64 sqrtOf(f64 x) { return sqrt(x); }
+// Functions of the two types that functions are computed in.
+#define FUNCTION(name) DEV f32 name##Of(f32 x) { return name##f(x); } DEV f64 name##Of(f64 x) { return name(x); }
+FUNCTION(exp)
+FUNCTION(log)
+FUNCTION(log1p)
+FUNCTION(sqrt)
+FUNCTION(sin)
+FUNCTION(cos)
+FUNCTION(tanh)
+#undef FUNCTION
 
-// Functions of one operand, computed in M.
-template <class M> struct OpExp : Finish { template <class A> DEV A of(const A* x, A) { return (A)expOf((M)x[0]); } };
-template <class M> struct OpRsqrt : Finish { template <class A> DEV A of(const A* x, A) { return (A)((M)1 / sqrtOf((M)x[0])); } };
 // quotient is a/b where b is of a usual size: in f32 within two units of the last
 // place, without the cases that a division takes apart.
 DEV f64 quotient(f64 a, f64 b) { return a / b; }
@@ -76,24 +74,20 @@ DEV f32 upper(f32 s) {
   return t * exp2Of(p - s * (s * 0.721347520f));
 }
 
-// x·Φ(x), by the tail that is not the larger part, which keeps its digits.
-template <class M> struct OpGelu : Finish {
-  template <class A> DEV A of(const A* x, A) {
-    const M v = (M)x[0], q = upper(v < 0 ? -v : v);
-    return (A)mul(v, v > 0 ? 1 - q : q);
-  }
-};
-// The exponential of what is not positive does not overflow.
-template <class M> struct OpSilu : Finish {
-  template <class A> DEV A of(const A* x, A) {
-    const M v = (M)x[0], e = expOf(v > 0 ? -v : v);
-    return (A)quotient(v > 0 ? v : v * e, 1 + e);
-  }
-};
+// gelu is x·Φ(x), by the tail that is not the larger part, which keeps its digits.
+template <class M> DEV M gelu(M v) {
+  const M q = upper(v < 0 ? -v : v);
+  return mul(v, v > 0 ? 1 - q : q);
+}
+// silu is x·σ(x). The exponential of a number that is not positive does not overflow.
+template <class M> DEV M silu(M v) {
+  const M e = expOf(v > 0 ? -v : v);
+  return quotient(v > 0 ? v : v * e, 1 + e);
+}
 
 // Reductions of N operands in their order.
 template <class F, int N> struct OpFold : Finish {
-  template <class A> DEV A of(const A* x, A) {
+  template <class A> DEV A of(const A* x, const A*) {
     A a = x[0];
 #pragma unroll
     for (int k = 1; k < N; k++) a = F::of(a, x[k]);
@@ -101,7 +95,7 @@ template <class F, int N> struct OpFold : Finish {
   }
 };
 template <int N> struct OpAvg : Finish {
-  template <class A> DEV A of(const A* x, A c) { return OpFold<FoldSum, N>::of(x, c) / c; }
+  template <class A> DEV A of(const A* x, const A* c) { return OpFold<FoldSum, N>::of(x, c) / c[0]; }
 };
 
 // load reads V elements at p, stride apart: 1, which it is where they are DENSE, or 0
@@ -136,7 +130,9 @@ template <int N, int R, int V, bool DENSE, class I> DEV void place(I i, const i6
 // DENSE: along the last dimension all strides are 1.
 template <class F, class TO, class T0, class TI, int N, int R, int V, bool DENSE, class I> DEV void map(const MapArgs<N, R>& a) {
   typedef typename Num<TI>::Acc A;
-  const A c = Const<A>::of(a.value);
+  A c[CONSTANTS];
+#pragma unroll
+  for (int k = 0; k < CONSTANTS; k++) c[k] = Const<A>::of(a.value[k]);
   const I step = (I)gridDim.x * blockDim.x, total = (I)a.total;
   for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += step) {
     i64 at[N + 1] = {0};

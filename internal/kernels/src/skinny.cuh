@@ -157,7 +157,7 @@ template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool
       if (at >= n) continue;
       const i64 column = from + at;
       f32 v = sum(row, at, p.bias, column);
-      if constexpr (gated) v = mul(Num<T>::get(Num<T>::put(OpSilu<f32>::of(&v, 0.f))), sum(row, at + columns, p.upBias, column));
+      if constexpr (gated) v = mul(Num<T>::get(Num<T>::put(silu(v))), sum(row, at + columns, p.upBias, column));
       if constexpr (EPILOGUE == skinnyRelu) v = most(v, 0.f);
       if constexpr (EPILOGUE == skinnyAdd) v = add(v, Num<T>::get(((const T*)a.residual)[(slice * ROWS + row) * a.rm + column]));
       ((T*)p.out)[(slice * ROWS + row) * p.om + column] = Num<T>::put(v);

@@ -5,9 +5,7 @@
 package account
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 
 	"hocket.example/hocket/internal/trace"
 )
@@ -20,6 +18,8 @@ type Report struct {
 	Collectives []Collective `json:"collectives"`
 	Exposed     Exposed      `json:"exposed"`
 	Problems    []Problem    `json:"problems"`
+	// Findings are what cost time, the most first.
+	Findings []Finding `json:"findings"`
 
 	SpanUS   float64   `json:"span_us"` // from the first begin to the last end on any rank
 	Idle     []Idle    `json:"idle,omitempty"`
@@ -61,7 +61,11 @@ type Collective struct {
 type Late struct {
 	Rank  int     `json:"rank"`
 	US    float64 `json:"us"`    // the longest wait for it
-	After string  `json:"after"` // why it was late, as far as the profile shows
+	After string  `json:"after"` // why it was late, as far as the profile shows: the texts of Causes
+	// Since is the last collective that both had left before, since which they are compared; empty where there is none.
+	Since string `json:"since,omitempty"`
+	// Causes are what the late rank did and the one that waited longest did not, what explains most first.
+	Causes []Cause `json:"causes,omitempty"`
 }
 
 // Member is one rank's part in a collective.
@@ -122,6 +126,9 @@ type accounting struct {
 	shares  [][]share
 	origin  int64
 	bare    bool // there is nothing but communication
+	lanes   []lane
+	same    map[statement][]int // events of a statement, in own traces
+	slowNS  map[string]int64    // by operation: how much of its time slow transfers explain
 	chains  *trace.Chains
 }
 
@@ -132,7 +139,8 @@ func Of(t *trace.Trace, bound int64) *Report {
 	if bound <= 0 {
 		bound = DefaultBound
 	}
-	r := &Report{Source: t.Source, Ranks: t.Ranks, Collectives: []Collective{}, Problems: []Problem{}, trace: t,
+	r := &Report{Source: t.Source, Ranks: t.Ranks, Collectives: []Collective{}, Problems: []Problem{},
+		Findings: []Finding{}, trace: t,
 		waits: map[int]int64{}}
 	if r.Source == "" {
 		r.Source = "hocket"
@@ -145,6 +153,9 @@ func Of(t *trace.Trace, bound int64) *Report {
 	lo, hi := t.Bounds()
 	a.origin = lo
 	r.SpanUS = us(hi - lo)
+	if !a.compared() {
+		r.SpanUS = us(a.longest())
+	}
 	r.Untold = a.untold
 	a.split()
 	a.blame()
@@ -152,10 +163,28 @@ func Of(t *trace.Trace, bound int64) *Report {
 	a.idle()
 	a.critical()
 	a.steps()
+	a.find()
 	for _, o := range t.Summarize().Ops {
 		r.Ops = append(r.Ops, Op{Name: o.Name, Class: o.Class.String(), Count: o.Count, TimeUS: us(o.Time)})
 	}
 	return r
+}
+
+// compared reports whether times of different ranks can be compared.
+func (a *accounting) compared() bool { return a.exact() || a.untold == "" || a.t.Ranks < 2 }
+
+// longest is how long the rank took that took longest, by its own clock.
+func (a *accounting) longest() int64 {
+	var most int64
+	ranks := make([]ends, a.t.Ranks)
+	for i := range a.t.Events {
+		e := &a.t.Events[i]
+		x := &ranks[e.Rank]
+		x.add(e.Start)
+		x.add(e.End)
+		most = max(most, x.hi-x.lo)
+	}
+	return most
 }
 
 func us(ns int64) float64 { return float64(ns) / 1e3 }
@@ -286,16 +315,4 @@ func (c *Collective) bandwidth(n int) {
 		factor = float64(n-1) / float64(n)
 	}
 	c.BusGBs = c.GBs * factor
-}
-
-// Waits returns the collectives in which somebody waited, the longest waits first.
-func (r *Report) Waits() []*Collective {
-	var out []*Collective
-	for i := range r.Collectives {
-		if r.Collectives[i].Late != nil {
-			out = append(out, &r.Collectives[i])
-		}
-	}
-	slices.SortStableFunc(out, func(x, y *Collective) int { return cmp.Compare(y.Late.US, x.Late.US) })
-	return out
 }

@@ -114,7 +114,8 @@ func TestKinetoLate(t *testing.T) {
 		near(t, "wait", late.US, 11644.579-77.9, 5)
 	}
 	if !strings.Contains(words(t, r),
-		"all_reduce 5 of 8: 77.9 µs of transfer; rank 0 waited 11.6 ms for rank 1, late because: ") {
+		"all_reduce 5 of 8: 77.9 µs of transfer; rank 0 waited 11.6 ms for rank 1, late because, after all_reduce "+
+			"4 of 8: ") {
 		t.Errorf("words:\n%s", words(t, r))
 	}
 	for _, p := range r.Problems {
@@ -295,7 +296,8 @@ func TestFlight(t *testing.T) {
 	for _, suffix := range []string{"json.gz", "fr.pickle"} {
 		r := accounted(t, corpus(t, "flight/flight-shape.rank*."+suffix)...)
 		size := slices.DeleteFunc(slices.Clone(r.Problems), func(p Problem) bool { return p.Kind == "late" })
-		if len(size) != 1 || size[0].Kind != "size" || size[0].Rank != 1 || !strings.Contains(size[0].Text, "call 7 ") ||
+		if len(size) != 1 || size[0].Kind != "size" || size[0].Rank != 1 ||
+			!strings.Contains(size[0].Text, "call 7 ") ||
 			!strings.Contains(size[0].Text, "524288") || !strings.Contains(size[0].Text, "1048576") {
 			t.Errorf("%s: rank 1 hands 524288 elements to call 7, rank 0 1048576: %+v", suffix, r.Problems)
 		}

@@ -3,6 +3,8 @@ package account
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"sort"
 	"strings"
@@ -10,11 +12,10 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// blame says of every late rank what it did that those who waited did not: since the last
-// collective that they left together, which kernels took it longer, and how long its
-// device had nothing to do.
+// blame says of every late rank what it did that the rank that waited longest did not, since the last collective
+// that both left.
 func (a *accounting) blame() {
-	lanes := a.byRank()
+	a.lanes = a.byRank()
 	a.bare = !slices.ContainsFunc(a.t.Events, func(e trace.Event) bool { return e.Class == trace.Compute })
 	type sum struct {
 		n     int
@@ -27,7 +28,8 @@ func (a *accounting) blame() {
 		if c.Late == nil {
 			continue
 		}
-		c.Late.After = a.cause(lanes, g)
+		c.Late.Since, c.Late.Causes = a.causes(g)
+		c.Late.After = joined(c.Late.Causes)
 		s := by[c.Late.Rank]
 		if s == nil {
 			s = &sum{}
@@ -58,209 +60,416 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// lane is what one rank did: events by start, but for waits.
-type lane struct {
-	events []*trace.Event
-	host   []trace.HostCall // by start
+// Cause is one reason why a rank was late.
+type Cause struct {
+	// Kind: "kernel", a kernel or copy took longer; "alone", it ran on this rank only; "overlap", the other rank ran
+	// it before they left the last collective; "host", the host issued work late; "gap", nothing ran, and nothing says
+	// why; "transfer", communication took longer; "peer", the rank itself waited for another in a collective;
+	// "signal", for a signal; "stream", for another stream; "begins", its profile begins later; "unknown".
+	Kind string `json:"kind"`
+	Rank int    `json:"rank"` // where that was
+	Op   string `json:"op,omitempty"`
+	// US is how much of the lateness it explains. TookUS is how long it took there, OtherUS on the rank that waited.
+	US      float64 `json:"us"`
+	TookUS  float64 `json:"took_us"`
+	OtherUS float64 `json:"other_us"`
+	Text    string  `json:"text"`
 }
 
-func (a *accounting) byRank() []lane {
-	lanes := make([]lane, a.t.Ranks)
-	for i := range a.t.Events {
-		if e := &a.t.Events[i]; e.Class != trace.Sync {
-			lanes[e.Rank].events = append(lanes[e.Rank].events, e)
-		}
-	}
-	for r := range lanes {
-		slices.SortStableFunc(lanes[r].events, func(x, y *trace.Event) int { return cmp.Compare(x.Start, y.Start) })
-	}
-	for _, h := range a.t.Host {
-		lanes[h.Rank].host = append(lanes[h.Rank].host, h)
-	}
-	return lanes
-}
-
-// window is the time of one rank before it came to a collective.
-type window struct {
-	from, to int64
-	whole    bool // from the begin of the profile
-	busy     map[string]int64
-	gaps     []gap
-	idle     int64
-}
-
-// gap is a time in which a rank's device had nothing to do, before an event.
-type gap struct {
-	from, to int64
-	before   *trace.Event
-}
-
-// cause compares the late rank with the one that waited longest.
-func (a *accounting) cause(lanes []lane, g int) string {
-	lateAt, earlyAt := a.shares[g][0].event, a.shares[g][0].event
-	for _, s := range a.shares[g] {
-		if e := &a.t.Events[s.event]; e.Start > a.t.Events[lateAt].Start {
-			lateAt = s.event
-		} else if e.Start < a.t.Events[earlyAt].Start {
-			earlyAt = s.event
-		}
-	}
-	late, early := &a.t.Events[lateAt], &a.t.Events[earlyAt]
-	if a.bare {
-		return "unknown, for the profile holds no work but collectives"
-	}
-	from := a.parted(g)
-	slow, fast := a.before(lanes, from[late.Rank], lateAt), a.before(lanes, from[early.Rank], earlyAt)
-	lateness := late.Start - early.Start
-	var parts []part
-	if ahead := slow.from - fast.from; slow.whole && fast.whole && ahead > lateness/10 {
-		parts = append(parts, part{ahead,
-			fmt.Sprintf("its profile begins %s after that of rank %d, and does not show what came before",
-				short(ahead), a.t.ID(early.Rank))})
-	}
-	if after := from[late.Rank] - from[early.Rank]; len(from) > 0 && after > max(lateness/10, a.residual()) {
-		parts = append(parts, part{after,
-			fmt.Sprintf("it left the collective before %s after rank %d, its own share of the work taking longer",
-				short(after), a.t.ID(early.Rank))})
-	}
-	for name, ns := range slow.busy {
-		if more := ns - fast.busy[name]; more > lateness/10 {
-			parts = append(parts, part{more, a.longer(name, ns, fast.busy[name], early.Rank)})
-		}
-	}
-	if more := slow.idle - fast.idle; more > lateness/10 {
-		parts = append(parts, part{more, a.idled(&lanes[late.Rank], slow)})
-	}
-	if len(parts) == 0 {
-		if len(slow.busy) == 0 && len(slow.gaps) == 0 {
-			return "unknown, for the profile shows nothing before it"
-		}
-		return "of many small differences"
-	}
-	slices.SortFunc(parts, func(x, y part) int {
-		return cmp.Or(cmp.Compare(y.ns, x.ns), strings.Compare(x.text, y.text))
-	})
+func joined(causes []Cause) string {
 	var texts []string
-	for _, p := range parts[:min(len(parts), 3)] {
-		texts = append(texts, p.text)
+	for _, c := range causes {
+		texts = append(texts, c.Text)
 	}
 	return strings.Join(texts, "; and ")
 }
 
-// part of a cause, and how much it explains.
-type part struct {
-	ns   int64
-	text string
-}
-
 func short(ns int64) string { return trace.Microseconds(us(ns)) }
 
-func (a *accounting) longer(name string, ns, other int64, early int) string {
-	if other == 0 {
-		return fmt.Sprintf("%s ran there for %s, and not on rank %d", name, short(ns), a.t.ID(early))
-	}
-	return fmt.Sprintf("%s took %s there, and %s on rank %d", name, short(ns), short(other), a.t.ID(early))
+// what is a kind of time whose sums on two ranks are compared.
+type what struct {
+	kind  string
+	class trace.Class
+	name  string
+	by    int // the rank waited for, by its number; -1
+	group int // isPeer: the collective
 }
 
-// parted returns when each member of a collective left the one before that all of them
-// took part in.
-func (a *accounting) parted(g int) map[int]int64 {
-	from := map[int]int64{}
-	var ranks []int
-	for _, s := range a.shares[g] {
-		ranks = append(ranks, a.t.Events[s.event].Rank)
+// window is the time of one rank before it came to a collective, and what it had to wait for in it.
+type window struct {
+	rank     int
+	from, to int64
+	parts    []stretch
+	sums     map[what]int64
+	unsure   bool
+}
+
+// window measures what a rank did from a time on until event i.
+func (a *accounting) window(i int, from int64) *window {
+	e := &a.t.Events[i]
+	w := &window{rank: e.Rank, from: from, to: e.Start, sums: map[what]int64{}}
+	w.parts, w.unsure = a.back(i, from)
+	for _, p := range w.parts {
+		w.sums[a.whatOf(p)] += p.long()
 	}
-	for p := g - 1; p >= 0 && p > g-64; p-- {
-		ends := map[int]int64{}
-		for _, s := range a.shares[p] {
-			e := &a.t.Events[s.event]
-			ends[e.Rank] = e.End
+	return w
+}
+
+func (a *accounting) whatOf(p stretch) what {
+	k := what{kind: p.kind, by: -1, group: trace.NoGroup}
+	e := &a.t.Events[p.event]
+	switch p.kind {
+	case isWork, isTransfer:
+		k.class, k.name = e.Class, e.Name
+	case isPeer:
+		k.by, k.group = a.t.ID(a.t.Events[p.by].Rank), e.Group
+	case isSignal:
+		if p.by >= 0 {
+			k.by = a.t.ID(a.t.Events[p.by].Rank)
 		}
-		missing := slices.ContainsFunc(ranks, func(r int) bool {
-			_, ok := ends[r]
-			return !ok
+	}
+	return k
+}
+
+// comparison is of a rank that was late with the one that waited longest for it.
+type comparison struct {
+	a              *accounting
+	slowAt, fastAt call
+	slow, fast     *window
+	since          string // the collective that both left before; empty where there is none
+	least          int64  // what explains less is not named
+	out            []Cause
+}
+
+// mostCauses is how many reasons a sentence names, the largest.
+const mostCauses = 3
+
+// causes compares the rank that was late for collective g with the one that waited longest. It returns the collective
+// since which they are compared, if any, and what they differ in.
+func (a *accounting) causes(g int) (since string, causes []Cause) {
+	late, early := -1, -1
+	for k, s := range a.shares[g] {
+		if late < 0 || a.t.Events[s.event].Start > a.t.Events[a.shares[g][late].event].Start {
+			late = k
+		}
+		if early < 0 || s.wait > a.shares[g][early].wait {
+			early = k
+		}
+	}
+	x, y := a.shares[g][late].event, a.shares[g][early].event
+	p, q := &a.t.Events[x], &a.t.Events[y]
+	if a.bare {
+		return "", a.unknown(p.Rank, "the profile holds no work but collectives")
+	}
+	c := &comparison{a: a, slowAt: x, fastAt: y, least: max((p.Start-q.Start)/10, 1)}
+	if h, left, otherLeft := a.parted(g, p, q); h >= 0 {
+		c.slow, c.fast = a.window(x, left), a.window(y, otherLeft)
+		before := &a.r.Collectives[h]
+		c.since = fmt.Sprintf("%s %d of %d", before.Op, before.Nth, before.OfOp)
+		c.left(before.Op, left-otherLeft)
+	} else if g > mostBack {
+		return "", a.unknown(p.Rank, fmt.Sprintf("none of the %d collectives before it was left by both", mostBack))
+	} else {
+		c.slow, c.fast = a.window(x, a.lanes[p.Rank].begin()), a.window(y, a.lanes[q.Rank].begin())
+		c.begun(c.slow.from - c.fast.from)
+	}
+	c.compare()
+	if len(c.out) == 0 {
+		if len(c.slow.parts) == 0 {
+			return c.since, a.unknown(p.Rank, "the profile shows nothing before it")
+		}
+		return c.since, a.unknown(p.Rank, "no kernel, gap or wait explains a tenth of it")
+	}
+	slices.SortFunc(c.out, func(x, y Cause) int {
+		return cmp.Or(cmp.Compare(y.US, x.US), strings.Compare(x.Text, y.Text))
+	})
+	c.out = c.out[:min(len(c.out), mostCauses)]
+	if c.slow.unsure || c.fast.unsure {
+		c.out = append(c.out, a.unknown(p.Rank,
+			"several streams ran before it, and the profile does not say which of them it waited for")...)
+		c.out[len(c.out)-1].Text = "which of several streams it waited for, the profile does not say"
+	}
+	return c.since, c.out
+}
+
+func (a *accounting) unknown(rank int, why string) []Cause {
+	return []Cause{{Kind: "unknown", Rank: a.t.ID(rank), Text: "unknown, for " + why}}
+}
+
+// mostBack is how many collectives before one are looked at for one that both ranks left.
+const mostBack = 1024
+
+// parted returns the latest collective before g that two members had left when they came to g, and when each left it;
+// -1 where there is none.
+func (a *accounting) parted(g int, x, y *trace.Event) (h int, left, otherLeft int64) {
+	for h := g - 1; h >= 0 && h >= g-mostBack; h-- {
+		p, q := a.member(h, x.Rank), a.member(h, y.Rank)
+		if p != nil && q != nil && p.End <= x.Start && q.End <= y.Start {
+			return h, p.End, q.End
+		}
+	}
+	return -1, 0, 0
+}
+
+// member returns a rank's part in a collective, nil where it has none.
+func (a *accounting) member(g, rank int) *trace.Event {
+	k, ok := slices.BinarySearchFunc(a.shares[g], rank, func(s share, rank int) int {
+		return cmp.Compare(a.t.Events[s.event].Rank, rank)
+	})
+	if !ok {
+		return nil
+	}
+	return &a.t.Events[a.shares[g][k].event]
+}
+
+func (c *comparison) add(kind, op string, explains, took, other int64, format string, args ...any) {
+	c.out = append(c.out, Cause{Kind: kind, Rank: c.a.t.ID(c.slow.rank), Op: op, US: us(explains), TookUS: us(took),
+		OtherUS: us(other), Text: fmt.Sprintf(format, args...)})
+}
+
+// other is the number of the rank that waited.
+func (c *comparison) other() int { return c.a.t.ID(c.fast.rank) }
+
+// left notes that the collective before ended later on the late rank.
+func (c *comparison) left(op string, after int64) {
+	if after < max(c.least, c.a.residual()+1) {
+		return
+	}
+	c.add("transfer", op, after, after, 0, "%s ended there %s after it ended on rank %d", c.since, short(after),
+		c.other())
+}
+
+// begun notes that the late rank's profile begins later.
+func (c *comparison) begun(after int64) {
+	if after >= c.least {
+		c.add("begins", "", after, after, 0,
+			"its profile begins %s after that of rank %d, and does not show what came before",
+			short(after), c.other())
+	}
+}
+
+// compare names what took the late rank longer.
+func (c *comparison) compare() {
+	keys := slices.SortedFunc(maps.Keys(c.slow.sums), func(x, y what) int {
+		return cmp.Or(strings.Compare(x.kind, y.kind), strings.Compare(x.name, y.name), cmp.Compare(x.by, y.by),
+			cmp.Compare(x.group, y.group), cmp.Compare(x.class, y.class))
+	})
+	instead, only := c.instead()
+	for _, k := range keys {
+		took, other := c.slow.sums[k], c.fast.sums[k]
+		more := took - other
+		if more < c.least || only[k] {
+			continue
+		}
+		switch k.kind {
+		case isWork, isTransfer:
+			c.worked(k, took, other)
+		case isPeer:
+			x := &c.a.r.Collectives[k.group]
+			c.add("peer", x.Op, more, took, other, "it waited %s for rank %d in %s %d of %d", short(took), k.by, x.Op,
+				x.Nth,
+				x.OfOp)
+			c.out[len(c.out)-1].Rank = k.by
+		case isSignal:
+			c.signalled(k, took, other)
+		case isStream:
+			c.add("stream", "", more, took, other,
+				"it waited %s for other streams, of which the trace shows nothing, and rank %d %s", short(took),
+				c.other(),
+				short(other))
+		case isLag:
+			c.add("stream", "", more, took, other,
+				"its waits went on for %s after what they were for had ended, and those of rank %d for %s; the "+
+					"trace does not say why",
+				short(took), c.other(), short(other))
+		case isGap:
+			c.idled(took, other)
+		}
+	}
+	if only != nil {
+		c.out = append(c.out, instead...)
+	}
+}
+
+// worked says of a kernel, a copy, or a transfer, that it took longer.
+func (c *comparison) worked(k what, took, other int64) {
+	kind, verb := "kernel", "ran"
+	if k.kind == isTransfer {
+		if kind = "transfer"; k.name != barrier {
+			verb = "moved data"
+		}
+	}
+	slow, fast := c.total(c.slow, k), c.total(c.fast, k)
+	plain := k.kind == isWork && slow.ns == took && fast.ns == other // and nothing of it ran at the side
+	whole := slow.full == slow.ns && fast.full == fast.ns
+	switch {
+	case fast.times == 0 && slow.ns == took && slow.full == slow.ns:
+		where := fmt.Sprintf("not on rank %d", c.other())
+		ever := c.a.lanes[c.fast.rank].until(k.class, k.name, math.MaxInt64)
+		switch mine, its := c.upTo(c.slow, k), c.upTo(c.fast, k); {
+		case ever == 0 && kind == "kernel":
+			kind = "alone"
+		case ever == 0:
+		case mine == its && c.since != "":
+			kind, where = "overlap", fmt.Sprintf("on rank %d before %s ended", c.other(), c.since)
+		default:
+			where += " in that time"
+		}
+		c.add(kind, k.name, took-other, took, other, "%s %s there for %s, and %s", k.name, verb, short(took), where)
+	case plain && slow.times == fast.times && (whole || slow.full-fast.full > (took-other)/2):
+		c.add(kind, k.name, took-other, slow.full, fast.full, "%s took %s there, and %s on rank %d%s", k.name,
+			short(slow.full), short(fast.full), c.other(), times(slow.times))
+	case plain && whole:
+		c.add(kind, k.name, took-other, took, other, "%s ran %s there, for %s, and %s on rank %d, for %s", k.name,
+			plural(slow.times, "time"), short(took), plural(fast.times, "time"), c.other(), short(other))
+	default:
+		x, y := c.only(c.slow, k), c.only(c.fast, k)
+		if k.kind == isWork && x != nil && y != nil && x.Duration()-y.Duration() > (took-other)/2 {
+			c.add(kind, k.name, took-other, x.Duration(), y.Duration(), "%s took %s there, and %s on rank %d", k.name,
+				short(x.Duration()), short(y.Duration()), c.other())
+			return
+		}
+		if k.kind == isTransfer {
+			verb = transferOf(k.name)
+		} else {
+			verb = k.name
+		}
+		c.add(kind, k.name, took-other, took, other, "%s held it up for %s, and rank %d for %s", verb, short(took),
+			c.other(),
+			short(other))
+	}
+}
+
+func times(n int) string {
+	if n < 2 {
+		return ""
+	}
+	return fmt.Sprintf(", in %d calls each", n)
+}
+
+// only returns the event of a kind and name that a window's rank had to wait for, nil where there is none or several.
+func (c *comparison) only(w *window, k what) *trace.Event {
+	var e *trace.Event
+	for _, p := range w.parts {
+		if c.a.whatOf(p) == k {
+			if e != nil {
+				return nil
+			}
+			e = &c.a.t.Events[p.event]
+		}
+	}
+	return e
+}
+
+// upTo is how often a window's rank did something before the window's end.
+func (c *comparison) upTo(w *window, k what) int {
+	return c.a.lanes[w.rank].until(k.class, k.name, w.to)
+}
+
+// total is all that a window's rank did of a name, whatever it had to wait for.
+func (c *comparison) total(w *window, k what) ran {
+	return c.a.lanes[w.rank].ran(k.class, k.name, w.from, w.to)
+}
+
+// instead finds what each of the two ranks ran that the other did not, where both have such: kernels by which the
+// same work is done. It returns these of the late rank, and what to say of them.
+func (c *comparison) instead() ([]Cause, map[what]bool) {
+	alone := func(w, against *window) (keys []what, sum int64, names string) {
+		for k, ns := range w.sums {
+			if k.kind == isWork && c.total(against, k).times == 0 &&
+				c.total(w, k) == (ran{c.total(w, k).times, ns, ns}) {
+				keys, sum = append(keys, k), sum+ns
+			}
+		}
+		slices.SortFunc(keys, func(x, y what) int {
+			return cmp.Or(cmp.Compare(w.sums[y], w.sums[x]), strings.Compare(x.name, y.name))
 		})
-		if !missing {
-			return ends
+		for i, k := range keys[:min(len(keys), 3)] {
+			if i > 0 {
+				names += ", "
+			}
+			names += k.name
 		}
+		if n := len(keys) - 3; n > 0 {
+			names += fmt.Sprintf(" and %d more", n)
+		}
+		return keys, sum, names
 	}
-	return from
+	mine, took, names := alone(c.slow, c.fast)
+	theirs, other, others := alone(c.fast, c.slow)
+	if len(mine) == 0 || len(theirs) == 0 {
+		return nil, nil
+	}
+	only := map[what]bool{}
+	for _, k := range mine {
+		only[k] = true
+	}
+	if took-other < c.least {
+		return nil, only
+	}
+	return []Cause{{Kind: "alone", Rank: c.a.t.ID(c.slow.rank), Op: mine[0].name, US: us(took - other),
+		TookUS:  us(took),
+		OtherUS: us(other), Text: fmt.Sprintf("it ran %s for %s, where rank %d ran %s for %s", names, short(took),
+			c.other(),
+			others, short(other))}}, only
 }
 
-// before measures what a rank did from a time on until it came to a collective. Where waits
-// were recorded that is what the collective had to wait for, by the critical path to it;
-// elsewhere all that ran on the rank's device.
-func (a *accounting) before(lanes []lane, from int64, until call) *window {
-	e := &a.t.Events[until]
-	if a.t.Source != "" {
-		return lanes[e.Rank].before(from, e)
+// signalled says that the late rank waited for signals itself, and what their sender did.
+func (c *comparison) signalled(k what, took, other int64) {
+	if k.by < 0 {
+		c.add("signal", "", took-other, took, other, "it waited %s for signals, of which the trace does not say whose",
+			short(took))
+		return
 	}
-	if a.chains == nil {
-		a.chains = a.t.Chains()
+	var longest stretch
+	for _, p := range c.slow.parts {
+		if c.a.whatOf(p) == k && p.long() > longest.long() {
+			longest = p
+		}
 	}
-	w := &window{from: from, to: e.Start, busy: map[string]int64{}, whole: from == 0}
-	at := e
-	for _, x := range a.chains.Before(until, from) {
-		name := x.Name
-		if x.Rank != e.Rank {
-			name += fmt.Sprintf(" on rank %d", a.t.ID(x.Rank))
-		}
-		if x.End < at.Start {
-			w.gaps = append(w.gaps, gap{max(x.End, from), at.Start, at})
-			w.idle += at.Start - max(x.End, from)
-		}
-		if d := min(x.End, at.Start) - max(x.Start, from); d > 0 && x.Class != trace.Sync {
-			w.busy[name] += d
-		}
-		w.from = max(x.Start, from)
-		at = &x
+	text := fmt.Sprintf("it waited %s for signals of rank %d", short(took), k.by)
+	if longest.long() < took {
+		text += fmt.Sprintf(", %s for one of them", short(longest.long()))
 	}
-	return w
+	_, why := c.a.meantime(longest)
+	c.add("signal", "", took-other, took, other, "%s: %s", text, why)
+	c.out[len(c.out)-1].Rank = k.by
 }
 
-// before measures what ran on a rank from a time on until an event; from 0 means from the
-// begin.
-func (l *lane) before(from int64, until *trace.Event) *window {
-	w := &window{from: from, to: until.Start, busy: map[string]int64{}}
-	if from == 0 {
-		w.whole, w.from = true, l.events[0].Start
-	}
-	k := sort.Search(len(l.events), func(k int) bool { return l.events[k].Start >= w.from })
-	at := w.from
-	for _, e := range l.events[k:] {
-		if e.Start > until.Start || e == until {
-			break
+// idled says that nothing ran for a time, and what the host did in the longest gap.
+func (c *comparison) idled(took, other int64) {
+	longest := stretch{}
+	for _, p := range c.slow.parts {
+		if p.kind == isGap && p.long() > longest.long() {
+			longest = p
 		}
-		if e.Class != trace.Comm {
-			w.busy[e.Name] += min(e.End, w.to) - e.Start
-		}
-		w.gap(at, e)
-		at = max(at, min(e.End, w.to))
 	}
-	w.gap(at, until)
-	return w
+	a, e := c.a, &c.a.t.Events[longest.event]
+	text := fmt.Sprintf("nothing ran on its stream for %s, and for %s on that of rank %d; %s of that was before %s",
+		short(took), short(other), c.other(), short(longest.long()), e.Name)
+	kind, why := a.idleBefore(longest)
+	c.add(kind, e.Name, took-other, took, other, "%s%s", text, why)
 }
 
-func (w *window) gap(at int64, e *trace.Event) {
-	if e.Start > at {
-		w.gaps = append(w.gaps, gap{at, e.Start, e})
-		w.idle += e.Start - at
+// idleBefore says why nothing ran in a gap, as far as the profile shows.
+func (a *accounting) idleBefore(gap stretch) (kind, why string) {
+	e := &a.t.Events[gap.event]
+	issued := min(e.Issued, gap.hi)
+	switch {
+	case a.t.Source == "":
+		return "gap", "; the trace does not say why"
+	case e.Issued == 0:
+		return "gap", "; the profile does not say when its host issued that"
+	case issued <= gap.lo:
+		return "gap", ", which its host had issued before; what it waited for, the profile does not say"
 	}
-}
-
-// idled says what the host did in the longest gap.
-func (a *accounting) idled(l *lane, w *window) string {
-	longest := slices.MaxFunc(w.gaps, func(x, y gap) int { return cmp.Compare(x.to-x.from, y.to-y.from) })
-	e := longest.before
-	text := fmt.Sprintf("its device had nothing to do for %s, most of it before %s", short(w.idle), e.Name)
-	if len(w.gaps) == 1 || longest.to-longest.from > w.idle*9/10 {
-		text = fmt.Sprintf("its device had nothing to do for %s before %s", short(longest.to-longest.from), e.Name)
+	late := issued - gap.lo
+	kind = "gap"
+	if late >= gap.long()/2 {
+		kind = "host"
 	}
-	if e.Issued == 0 || e.Issued <= longest.from {
-		return text
-	}
-	text += fmt.Sprintf(", which the host issued %s late", short(e.Issued-longest.from))
-	return text + l.meanwhile(longest.from, e.Issued)
+	return kind, fmt.Sprintf(", which its host issued %s after the gap began%s", short(late),
+		a.lanes[e.Rank].meanwhile(gap.lo, issued))
 }
 
 // mostCalls bounds how many of the host's calls before a time are looked at.
@@ -271,14 +480,16 @@ const mostCalls = 4096
 func (l *lane) meanwhile(from, to int64) string {
 	var best trace.HostCall
 	var most int64
-	var ran []trace.Interval
-	k := sort.Search(len(l.host), func(k int) bool { return l.host[k].Start >= to })
-	for _, h := range l.host[max(k-mostCalls, 0):k] {
+	var during []trace.Interval
+	k := sort.Search(len(l.host), func(k int) bool { return l.host[k].Start >= to }) - 1
+	least := max(k-mostCalls, -1)
+	for ; k > least && l.hostEnd[k] > from; k-- {
+		h := l.host[k]
 		if h.End <= from {
 			continue
 		}
-		ran = append(ran, trace.Interval{Lo: max(h.Start, from), Hi: min(h.End, to)})
-		if d := min(h.End, to) - max(h.Start, from); d > most {
+		during = append(during, trace.Interval{Lo: max(h.Start, from), Hi: min(h.End, to)})
+		if d := min(h.End, to) - max(h.Start, from); d >= most {
 			best, most = h, d
 		}
 	}
@@ -287,8 +498,10 @@ func (l *lane) meanwhile(from, to int64) string {
 		return ""
 	case most > (to-from)/2:
 		return fmt.Sprintf("; the host was in %s for %s of that", best.Name, short(most))
+	case k > 0 && k == least && l.hostEnd[k] > from: // not all were looked at
+		return ""
 	}
-	if quiet := to - from - trace.Length(trace.Union(ran)); quiet > (to-from)/2 {
+	if quiet := to - from - trace.Length(trace.Union(during)); quiet > (to-from)/2 {
 		return fmt.Sprintf("; for %s of that the host did nothing that was recorded", short(quiet))
 	}
 	return ""

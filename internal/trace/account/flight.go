@@ -40,7 +40,7 @@ const mostProblems = 1 << 16
 func OfFlight(records []*flight.Record) *Report {
 	f := &flights{behind: map[int][]int64{}, byGroup: map[string][]made{}, given: map[int]bool{},
 		records: slices.Clone(records), r: &Report{Source: "flight", Ranks: len(records),
-			Collectives: []Collective{}, Problems: []Problem{}}}
+			Collectives: []Collective{}, Problems: []Problem{}, Findings: []Finding{}}}
 	f.r.Alignment.Method = "none"
 	f.r.Untold = "a flight record says when hosts called, and not when devices began: it tells no transfer"
 	slices.SortFunc(f.records, func(a, b *flight.Record) int { return cmp.Compare(a.Rank, b.Rank) })
@@ -69,6 +69,8 @@ func OfFlight(records []*flight.Record) *Report {
 	for i := range f.r.Collectives {
 		f.r.Collectives[i].OfOp = ofOp[f.r.Collectives[i].Op]
 	}
+	f.r.waited()
+	f.r.sortFindings()
 	return f.r
 }
 

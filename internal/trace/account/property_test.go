@@ -84,6 +84,9 @@ func TestProperties(t *testing.T) {
 			}
 		}
 		r := Of(w.trace, 0)
+		if err := newFacts(r).all(r); err != nil {
+			t.Fatal(err)
+		}
 		if len(r.Collectives) != len(w.arrive) || r.Untold != "" {
 			t.Fatalf("%d collectives of %d: %q, %+v", len(r.Collectives), len(w.arrive), r.Untold, r.Problems)
 		}
@@ -145,8 +148,9 @@ func TestAnyTrace(t *testing.T) {
 				Class:  trace.Class(rapid.IntRange(0, 3).Draw(t, "class")),
 				Stream: rapid.SampledFrom([]string{"main", "%s[2]", "stream 11"}).Draw(t, "stream"),
 				Group:  trace.NoGroup,
-				Name:   rapid.SampledFrom([]string{"wait", "linear", "all_reduce", "broadcast", "send"}).Draw(t, "name"),
-				Start:  rapid.Int64Range(-1e6, 1e6).Draw(t, "start"), Run: rapid.Int64Range(0, 1).Draw(t, "run")}
+				Name: rapid.SampledFrom([]string{"wait", "linear", "all_reduce", "broadcast", "send"}).Draw(t,
+					"name"),
+				Start: rapid.Int64Range(-1e6, 1e6).Draw(t, "start"), Run: rapid.Int64Range(0, 1).Draw(t, "run")}
 			e.End = e.Start + rapid.Int64Range(0, 1e6).Draw(t, "long")
 			if e.Class == trace.Comm {
 				e.Group = rapid.IntRange(-1, 3).Draw(t, "group")
@@ -295,7 +299,8 @@ func TestConditions(t *testing.T) {
 	for text, want := range map[string]bool{
 		"exposed > 10%": true, "exposed>90%": false, "exposed > 14ms": true, "wait > 13ms": true,
 		"transfer > 2ms": false,
-		"skew > 11.5ms":  true, "skew > 1s": false, "residual > 6us": false, "problems > 0": false, "span > 16 ms": true,
+		"skew > 11.5ms":  true, "skew > 1s": false, "residual > 6us": false, "problems > 0": false,
+		"span > 16 ms": true,
 	} {
 		c, err := ParseCondition(text)
 		if err != nil {

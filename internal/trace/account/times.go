@@ -13,7 +13,7 @@ func without(a, b []trace.Interval) int64 { return trace.Length(a) - trace.Overl
 
 // expose measures communication under which no compute ran on the rank. Time in which one
 // collective waits and another moves data counts as transfer; communication that is no
-// collective, or of which nothing is told, too.
+// collective, or of which nothing is told, too, but for barriers, which move no data.
 func (a *accounting) expose() {
 	n := a.t.Ranks
 	compute, comm, moving := make([][]trace.Interval, n), make([][]trace.Interval, n), make([][]trace.Interval, n)
@@ -35,6 +35,9 @@ func (a *accounting) expose() {
 			from := e.Start
 			if at, ok := begun[i]; ok {
 				from = at
+			}
+			if e.Name == barrier { // which moves nothing
+				from = e.End
 			}
 			moving[e.Rank] = append(moving[e.Rank], trace.Interval{Lo: from, Hi: e.End})
 		}
@@ -65,10 +68,11 @@ func (a *accounting) expose() {
 type Idle struct {
 	Rank    int     `json:"rank"`
 	TotalUS float64 `json:"total_us"`
-	// HostUS: the host had not issued what came next. EventUS: the stream waited for
-	// another. LaunchUS: what came next was issued, and began a little later. UnknownUS: the
-	// profile does not say when things were issued.
+	// HostUS: the host had not issued what came next. SignalUS: a stream waited for a signal of another rank.
+	// EventUS: a stream waited for another of its rank, and none for a signal. LaunchUS: the rest of a gap, where
+	// that is short. UnknownUS: the profile does not say.
 	HostUS    float64 `json:"host_us"`
+	SignalUS  float64 `json:"signal_us"`
 	EventUS   float64 `json:"event_us"`
 	LaunchUS  float64 `json:"launch_us"`
 	UnknownUS float64 `json:"unknown_us"`
@@ -80,26 +84,32 @@ type Idle struct {
 const launchGap = 20_000
 
 func (a *accounting) idle() {
-	waits := make([][]trace.Interval, a.t.Ranks)
+	signals, waits := make([][]trace.Interval, a.t.Ranks), make([][]trace.Interval, a.t.Ranks)
 	for i := range a.t.Events {
-		if e := &a.t.Events[i]; e.Class == trace.Sync {
-			waits[e.Rank] = append(waits[e.Rank], trace.Interval{Lo: e.Start, Hi: e.End})
+		e := &a.t.Events[i]
+		if e.Class != trace.Sync || e.Tie == nil {
+			continue
+		}
+		during := trace.Interval{Lo: e.Start, Hi: e.End}
+		waits[e.Rank] = append(waits[e.Rank], during)
+		if e.Waits() && e.Tie.Counter != "" {
+			signals[e.Rank] = append(signals[e.Rank], during)
 		}
 	}
-	for r, l := range a.byRank() {
+	for r, l := range a.lanes {
 		if len(l.events) == 0 {
 			continue
 		}
 		x := Idle{Rank: a.t.ID(r)}
-		waited := trace.Union(waits[r])
+		signals, waits := trace.Union(signals[r]), trace.Union(waits[r])
 		at := l.events[0].Start
 		for _, e := range l.events {
 			if e.Start > at {
-				x.gap(at, e, a.t.Source == "", waited)
+				x.gap(at, e, signals, waits)
 			}
 			at = max(at, e.End)
 		}
-		x.TotalUS = x.HostUS + x.EventUS + x.LaunchUS + x.UnknownUS
+		x.TotalUS = x.HostUS + x.SignalUS + x.EventUS + x.LaunchUS + x.UnknownUS
 		if w := a.r.Exposed.ByRank[r].WaitUS; w != nil {
 			x.PeerUS = *w
 		}
@@ -107,41 +117,51 @@ func (a *accounting) idle() {
 	}
 }
 
-// gap adds the time from at to the begin of e, in which the device had nothing to do.
-func (x *Idle) gap(at int64, e *trace.Event, own bool, waited []trace.Interval) {
-	whole := e.Start - at
-	switch {
-	case own:
-		event := trace.Covered(trace.Interval{Lo: at, Hi: e.Start}, waited)
-		x.EventUS += us(event)
-		if whole -= event; whole <= launchGap {
-			x.LaunchUS += us(whole)
-		} else {
-			x.HostUS += us(whole)
-		}
-	case e.Issued == 0 && whole > launchGap:
-		x.UnknownUS += us(whole)
-	case e.Issued == 0:
-		x.LaunchUS += us(whole)
-	default:
-		host := min(max(e.Issued-at, 0), whole)
+// gap adds the time from at to the begin of e, in which the device had nothing to do. signals and waits are when
+// streams of the rank waited for signals, and for anything.
+func (x *Idle) gap(at int64, e *trace.Event, signals, waits []trace.Interval) {
+	during := trace.Interval{Lo: at, Hi: e.Start}
+	signal, waited := trace.Covered(during, signals), trace.Covered(during, waits)
+	x.SignalUS += us(signal)
+	x.EventUS += us(waited - signal)
+	rest := e.Start - at - waited
+	if e.Issued != 0 {
+		host := min(max(e.Issued-at, 0), rest)
 		x.HostUS += us(host)
-		if rest := whole - host; rest <= launchGap {
-			x.LaunchUS += us(rest)
-		} else {
-			x.EventUS += us(rest)
-		}
+		rest -= host
+	}
+	if rest <= launchGap {
+		x.LaunchUS += us(rest)
+	} else {
+		x.UnknownUS += us(rest)
 	}
 }
 
 // Critical is the chain of work, across ranks, that decided how long it all took.
+// It is left out where ranks' clocks cannot be compared.
 type Critical struct {
 	SpanUS float64        `json:"span_us"`
 	ByKind []KindTime     `json:"by_kind"`
 	Path   []CriticalPart `json:"path"`
 }
 
-// KindTime is the share of one kind of time: "compute", "transfer", "io", "idle".
+// kindOf returns the kind of an event's time on the critical path, on which a collective is waited for by nobody else.
+func (a *accounting) kindOf(i int) string {
+	e := &a.t.Events[i]
+	_, told := a.r.waits[i]
+	switch {
+	case e.Class != trace.Comm:
+		return e.Class.String()
+	case e.Name == barrier:
+		return barrier
+	case told || e.Group == trace.NoGroup && e.Call == nil:
+		return "transfer"
+	}
+	return "communication" // of which it is not known how much is waiting
+}
+
+// KindTime is the share of one kind of time: "compute", "transfer", "barrier", "communication" where waiting and
+// transfer cannot be told apart, "io", "sync" for waits and signals, "idle".
 type KindTime struct {
 	Kind string  `json:"kind"`
 	US   float64 `json:"us"`
@@ -160,12 +180,12 @@ type CriticalPart struct {
 const maxPath = 200
 
 func (a *accounting) critical() {
-	chain := a.t.Critical()
-	if len(chain) == 0 {
+	if len(a.t.Events) == 0 || !a.compared() {
 		return
 	}
+	chain := a.chain().Path()
 	c := &Critical{}
-	at := chain[0].Start
+	at := a.t.Events[chain[0]].Start
 	add := func(e *trace.Event, name, kind string, to int64) {
 		if to > at {
 			c.Path = append(c.Path, CriticalPart{Rank: a.t.ID(e.Rank), Name: name, Kind: kind,
@@ -173,21 +193,17 @@ func (a *accounting) critical() {
 			at = to
 		}
 	}
-	for i := range chain {
-		e := &chain[i]
+	for _, i := range chain {
+		e := &a.t.Events[i]
 		add(e, "before "+e.Name, "idle", e.Start)
-		kind := e.Class.String()
-		if e.Class == trace.Comm {
-			kind = "transfer"
-		}
-		add(e, e.Name, kind, e.End)
+		add(e, e.Name, a.kindOf(i), e.End)
 	}
 	sums := map[string]float64{}
 	for _, p := range c.Path {
 		sums[p.Kind] += p.US
 		c.SpanUS += p.US
 	}
-	for _, kind := range []string{"compute", "transfer", "io", "sync", "idle"} {
+	for _, kind := range []string{"compute", "transfer", barrier, "communication", "io", "sync", "idle"} {
 		if sums[kind] > 0 {
 			c.ByKind = append(c.ByKind, KindTime{kind, sums[kind]})
 		}

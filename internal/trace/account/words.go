@@ -59,14 +59,11 @@ func (r *Report) words(t *writer) {
 		t.printf("waiting and transfer cannot be told apart: %s\n", r.Untold)
 	}
 	t.printf("\n")
-	waits := r.Waits()
-	for _, c := range waits[:min(len(waits), shownWaits)] {
-		t.printf("%s\n", c.Words())
+	for _, line := range r.Sentences() {
+		t.printf("%s\n", line)
 	}
-	if left := waits[min(len(waits), shownWaits):]; len(left) > 0 {
-		t.printf("in %d more somebody waited, at most %s\n", len(left), text(left[0].Late.US))
-	}
-	if len(waits) == 0 && r.Untold == "" && len(r.Collectives) > 0 {
+	if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Kind == "late" || f.Kind == "signal" }) &&
+		r.Untold == "" && len(r.Collectives) > 0 {
 		t.printf("nobody waited for anybody for longer than the clocks are off\n")
 	}
 	for _, p := range r.Problems {
@@ -101,15 +98,32 @@ func (a *Alignment) words() string {
 	return fmt.Sprintf("%s, ends within %s", by, text(*a.ResidualUS))
 }
 
-// Words says of one collective who waited for whom.
-func (c *Collective) Words() string {
+// Sentences says what cost the most time, the most first.
+func (r *Report) Sentences() []string {
+	var out []string
+	for _, f := range r.Findings[:min(len(r.Findings), shownWaits)] {
+		out = append(out, f.Text)
+	}
+	if left := r.Findings[min(len(r.Findings), shownWaits):]; len(left) > 0 {
+		out = append(out, fmt.Sprintf("and %d more, of at most %s each: --json has them all", len(left),
+			text(left[0].US)))
+	}
+	return out
+}
+
+// words says of one collective who waited for whom.
+func (c *Collective) words() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %d of %d: ", c.Op, c.Nth, c.OfOp)
 	if c.TransferUS == nil {
 		fmt.Fprintf(&b, "rank %d was late by %s: %s", c.Late.Rank, text(c.Late.US), c.Late.After)
 		return b.String()
 	}
-	fmt.Fprintf(&b, "%s of transfer; ", text(*c.TransferUS))
+	then := "of transfer"
+	if c.Op == barrier {
+		then = "after the last came"
+	}
+	fmt.Fprintf(&b, "%s %s; ", text(*c.TransferUS), then)
 	var who []string
 	for _, m := range c.sortedByWait() {
 		if m.Rank != c.Late.Rank && *m.WaitUS > 0 {
@@ -119,7 +133,11 @@ func (c *Collective) Words() string {
 	if len(who) > 3 {
 		who = append(who[:3], fmt.Sprintf("%d more waited", len(who)-3))
 	}
-	fmt.Fprintf(&b, "%s for rank %d, late because: %s", strings.Join(who, ", "), c.Late.Rank, c.Late.After)
+	fmt.Fprintf(&b, "%s for rank %d, late because", strings.Join(who, ", "), c.Late.Rank)
+	if c.Late.Since != "" {
+		fmt.Fprintf(&b, ", after %s", c.Late.Since)
+	}
+	fmt.Fprintf(&b, ": %s", c.Late.After)
 	return b.String()
 }
 
@@ -181,7 +199,7 @@ func (r *Report) whole(t *writer) {
 	}
 	t.printf("\nof %s in all\n", text(r.SpanUS))
 	rows := [][]string{{"", "compute", "communication hidden", "exposed waiting", "exposed transfer", "idle for host",
-		"for event", "launching", "unknown"}}
+		"for signal", "for event", "launching", "unknown"}}
 	idle := map[int]Idle{}
 	for _, x := range r.Idle {
 		idle[x.Rank] = x
@@ -190,7 +208,7 @@ func (r *Report) whole(t *writer) {
 		i := idle[x.Rank]
 		rows = append(rows, []string{fmt.Sprintf("rank %d", x.Rank), text(x.ComputeUS), text(x.HiddenUS),
 			told(x.WaitUS), told(x.TransferUS),
-			text(i.HostUS), text(i.EventUS), text(i.LaunchUS), text(i.UnknownUS)})
+			text(i.HostUS), text(i.SignalUS), text(i.EventUS), text(i.LaunchUS), text(i.UnknownUS)})
 		if x.WaitUS == nil {
 			rows[len(rows)-1][3] = text(x.TotalUS) + " exposed"
 		}

@@ -3,6 +3,7 @@
 package chrome
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,8 +26,8 @@ var ErrOther = errors.New(`JSON without "traceEvents"`)
 
 // Read reads one file. Its ranks are numbered from 0 in the trace; IDs holds the numbers
 // that the file gives them, -1 where it gives none.
-func Read(r io.Reader) (*trace.Trace, error) {
-	f := &file{scan: jsonscan.New(r), words: map[string]string{}, ranks: map[string]int{}, labels: map[string]string{},
+func Read(r io.Reader, names *trace.Names) (*trace.Trace, error) {
+	f := &file{scan: jsonscan.New(r), words: names, members: map[string][]int{}, ranks: map[string]int{}, labels: map[string]string{},
 		threads: map[string]string{}, issued: map[int64]int64{}, rank: -1}
 	first, err := f.scan.Peek()
 	if err != nil {
@@ -54,7 +55,8 @@ type file struct {
 	base  int64
 	rank  int // the file's own, -1 where it says none
 
-	words   map[string]string // each once in memory
+	words   *trace.Names
+	members map[string][]int  // of groups, by their texts
 	ranks   map[string]int    // by process of device events
 	labels  map[string]string // processes' names
 	threads map[string]string // by process and thread
@@ -114,10 +116,10 @@ func (f *file) events() error {
 		if err := json.Unmarshal(raw, &e); err != nil {
 			return fmt.Errorf("event %d: %w", n, err)
 		}
-		if err := f.event(&e); err != nil {
-			return fmt.Errorf("event %d, %q: %w", n, e.Name, err)
+		if err := cmp.Or(f.event(&e), f.words.Err()); err != nil {
+			return fmt.Errorf("event %d, %.200q: %w", n, e.Name, err)
 		}
-		if len(f.devices)+len(f.host) > maxEvents {
+		if len(f.devices)+len(f.host)+len(f.steps) > maxEvents {
 			return fmt.Errorf("more than %d events: profile fewer iterations", maxEvents)
 		}
 		return nil
@@ -132,22 +134,16 @@ type entry struct {
 	Args          json.RawMessage
 }
 
-func (f *file) word(s string) string {
-	if w, ok := f.words[s]; ok {
-		return w
-	}
-	f.words[s] = s
-	return s
-}
+func (f *file) word(s string) string { return f.words.Word(s) }
 
 func (f *file) event(e *entry) error {
 	switch {
 	case e.Ph == "M" && (e.Name == "process_name" || e.Name == "thread_name"):
 		var args struct{ Name string }
 		if json.Unmarshal(e.Args, &args) == nil && e.Name == "process_name" {
-			f.labels[string(e.PID)] = args.Name
+			f.labels[f.word(string(e.PID))] = f.word(args.Name)
 		} else {
-			f.threads[string(e.PID)+" "+string(e.TID)] = args.Name
+			f.threads[f.thread(e)] = f.word(args.Name)
 		}
 		return nil
 	case e.Ph != "X":
@@ -217,7 +213,7 @@ func (f *file) rankOf(process string) int {
 	r, ok := f.ranks[process]
 	if !ok {
 		r = len(f.ranks)
-		f.ranks[process] = r
+		f.ranks[f.word(process)] = r
 	}
 	return r
 }
@@ -229,21 +225,26 @@ func (f *file) command(e *entry) error {
 		return err
 	}
 	var args struct {
-		Run        int64
+		Run, ID    int64
 		Statement  string
 		Bytes      int64
 		Collective *int
+		Tie        *trace.Tie
 	}
 	if err := json.Unmarshal(e.Args, &args); err != nil {
 		return err
 	}
-	d := trace.Event{Name: f.word(e.Name), Detail: f.word(args.Statement), Run: args.Run, Bytes: args.Bytes,
+	d := trace.Event{Name: f.word(e.Name), Detail: f.word(args.Statement), Run: args.Run, ID: args.ID, Tie: args.Tie,
+		Bytes: args.Bytes,
 		Start: start, End: end, Group: trace.NoGroup, Rank: f.rankOf(string(e.PID)),
-		Stream: f.threads[string(e.PID)+" "+string(e.TID)]}
+		Stream: f.threads[f.thread(e)]}
 	for c := range trace.IO + 1 {
 		if c.String() == e.Cat {
 			d.Class = c
 		}
+	}
+	if t := args.Tie; t != nil {
+		t.Stream, t.Counter = f.word(t.Stream), f.word(t.Counter)
 	}
 	if args.Collective != nil {
 		d.Group = *args.Collective
@@ -254,5 +255,8 @@ func (f *file) command(e *entry) error {
 	f.devices = append(f.devices, d)
 	return nil
 }
+
+// thread is the key of an event's thread.
+func (f *file) thread(e *entry) string { return f.word(string(e.PID) + " " + string(e.TID)) }
 
 func (f *file) stream(e *entry) string { return f.word("stream " + strings.Trim(string(e.TID), `"`)) }

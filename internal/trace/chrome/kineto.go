@@ -58,9 +58,9 @@ func (f *file) collective(d *trace.Event, kernel string, args *kernelArgs) {
 	if name == "" {
 		name = kernel
 	}
-	d.Class, d.Name = trace.Comm, trace.CollectiveOp(name)
+	d.Class, d.Name = trace.Comm, trace.CollectiveOp(f.word(name))
 	c := &trace.Call{Group: f.word(args.GroupText), Seq: -1, DType: f.word(args.DType), In: -1, Out: -1,
-		Members: members(args.Members)}
+		Members: f.membersOf(args.Members)}
 	if c.Group == "" || c.Group == "undefined" {
 		c.Group = f.word(args.Group)
 	}
@@ -78,6 +78,17 @@ func (f *file) collective(d *trace.Event, kernel string, args *kernelArgs) {
 		c.PointToPoint = true
 	}
 	d.Call = c
+}
+
+// membersOf is members, read once for each text.
+func (f *file) membersOf(text string) []int {
+	list, ok := f.members[text]
+	if !ok {
+		list = members(text)
+		_ = f.words.Spend(8 * len(list)) // events sees it
+		f.members[f.word(text)] = list
+	}
+	return list
 }
 
 // members reads "[0, 1]"; nil where that is cut short.

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"hocket.example/hocket/internal/names"
 	"hocket.example/hocket/internal/pickle"
 	"hocket.example/hocket/internal/trace"
 	"hocket.example/hocket/internal/trace/jsonscan"
@@ -124,7 +125,7 @@ func ReadJSON(r io.Reader) (*Record, error) {
 
 // ReadPickle reads a record as torch pickles it. Nothing in it is executed.
 func ReadPickle(r io.Reader) (*Record, error) {
-	v, err := pickle.Decode(r, pickle.Limits{Memory: 256 << 20})
+	v, err := pickle.Decode(r, pickle.Limits{Memory: 192 << 20})
 	if err != nil {
 		return nil, err
 	}
@@ -240,15 +241,15 @@ func (r *Record) add(raw []byte) error {
 	if err := json.Unmarshal(raw, &w); err != nil {
 		return fmt.Errorf("entry %d: %w", n, err)
 	}
-	name := strings.TrimPrefix(w.Name, "nccl:")
-	e := Entry{Op: trace.CollectiveOp(name), Seq: w.Seq, P2P: w.P2P, State: w.State, Created: w.Created,
+	name := strings.TrimPrefix(names.Quoted(w.Name), "nccl:")
+	e := Entry{Op: trace.CollectiveOp(name), Seq: w.Seq, P2P: w.P2P, State: names.Quoted(w.State), Created: w.Created,
 		In: elements(w.In), Out: elements(w.Out),
-		DType: strings.Join(w.InTypes, ","), Sizes: fmt.Sprint(w.In, " → ", w.Out)}
+		DType: names.Quoted(strings.Join(w.InTypes, ",")), Sizes: fmt.Sprint(w.In, " → ", w.Out)}
 	if len(w.Group) > 0 {
-		e.Group = fmt.Sprint(w.Group[0])
+		e.Group = names.Quoted(fmt.Sprint(w.Group[0]))
 		if len(w.Group) > 1 && r.Groups[e.Group].Name == "" {
 			g := r.Groups[e.Group]
-			g.Name = fmt.Sprint(w.Group[1])
+			g.Name = names.Quoted(fmt.Sprint(w.Group[1]))
 			r.Groups[e.Group] = g
 		}
 	}
@@ -259,7 +260,7 @@ func (r *Record) add(raw []byte) error {
 		e.Completed = *w.Completed
 	}
 	for _, f := range w.Frames[:min(len(w.Frames), 64)] {
-		e.Stack = append(e.Stack, fmt.Sprintf("%s (%s:%d)", f.Name, f.File, f.Line))
+		e.Stack = append(e.Stack, names.Quoted(fmt.Sprintf("%s (%s:%d)", f.Name, f.File, f.Line)))
 	}
 	r.Entries = append(r.Entries, e)
 	return nil
@@ -292,13 +293,13 @@ func (r *Record) groups(raw []byte) error {
 		return fmt.Errorf("pg_config: %w", err)
 	}
 	for key, c := range all {
-		g := Group{Name: c.Desc}
+		g := Group{Name: names.Quoted(c.Desc)}
 		text := bytes.Trim(c.Ranks, `"`)
 		var ranks []int
 		if json.Unmarshal(text, &ranks) == nil {
 			g.Members = ranks
 		}
-		r.Groups[key] = g
+		r.Groups[names.Quoted(key)] = g
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ func readRows(t *testing.T) *trace.Trace {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	tr, err := ReadText(f)
+	tr, err := ReadText(f, new(trace.Names))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func plain(tr *trace.Trace) []trace.Event {
 func TestSQLite(t *testing.T) {
 	want := plain(readRows(t))
 	for name, path := range exports(t) {
-		got, err := ReadSQLite(path)
+		got, err := ReadSQLite(path, new(trace.Names))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -97,7 +97,7 @@ func TestSQLiteMissing(t *testing.T) {
 		if path == "" {
 			t.Skip("no Python with sqlite3")
 		}
-		_, err := ReadSQLite(path)
+		_, err := ReadSQLite(path, new(trace.Names))
 		if err == nil || !strings.Contains(err.Error(), "lacks the columns "+column) {
 			t.Errorf("without %s: %v", column, err)
 		}
@@ -115,7 +115,7 @@ func TestSQLiteWAL(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := ReadSQLite(path); err == nil || !strings.Contains(err.Error(), "write-ahead log") {
+	if _, err := ReadSQLite(path, new(trace.Names)); err == nil || !strings.Contains(err.Error(), "write-ahead log") {
 		t.Errorf("%v", err)
 	}
 }
@@ -151,7 +151,7 @@ func TestForms(t *testing.T) {
  0.004 0.0005 8 GPU (3) 1 7 [CUDA memcpy Host-to-Device]
 `,
 	} {
-		tr, err := ReadText(strings.NewReader(text))
+		tr, err := ReadText(strings.NewReader(text), new(trace.Names))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -181,7 +181,7 @@ func TestTextRefused(t *testing.T) {
 		good + strings.Repeat("x", maxLine+1):                    "line 2 is longer than",
 		good + "1,2,3,4,5,6,7,8,9,10,11,\"unfinished\n":          "line 2: ",
 	} {
-		if _, err := ReadText(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ReadText(strings.NewReader(text), new(trace.Names)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.60q: %v; want %q", text, err, want)
 		}
 	}

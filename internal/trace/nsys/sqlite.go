@@ -3,6 +3,7 @@ package nsys
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"strings"
@@ -36,11 +37,11 @@ type export struct {
 	of     []int64 // processes, by rank
 	events []trace.Event
 	names  []int64 // of the events that have one, by their index: ids of strings
-	words  map[string]string
+	words  *trace.Names
 }
 
 // ReadSQLite reads the database that nsys export --type sqlite writes.
-func ReadSQLite(path string) (*trace.Trace, error) {
+func ReadSQLite(path string, names *trace.Names) (*trace.Trace, error) {
 	f, size, err := files.Open(path)
 	if err != nil {
 		return nil, err
@@ -50,11 +51,15 @@ func ReadSQLite(path string) (*trace.Trace, error) {
 	if info, err := os.Stat(path + "-wal"); err == nil {
 		wal = info.Size()
 	}
-	db, err := sqlite.Open(f, size, wal)
+	return readDatabase(f, size, wal, names)
+}
+
+func readDatabase(r io.ReaderAt, size, wal int64, names *trace.Names) (*trace.Trace, error) {
+	db, err := sqlite.Open(r, size, wal)
 	if err != nil {
 		return nil, err
 	}
-	x := &export{db: db, ranks: map[processDevice]int{}, words: map[string]string{}}
+	x := &export{db: db, ranks: map[processDevice]int{}, words: names}
 	if db.Table(kernelTable) == nil {
 		return nil, fmt.Errorf("it has no table %s: no export of nsys, or of a profile without --trace=cuda",
 			kernelTable)
@@ -142,17 +147,9 @@ func (x *export) add(process, device, start, end, stream, correlation int64, nam
 		x.of = append(x.of, key.process)
 	}
 	e := event(rank, row{start: start, duration: end - start, correlation: correlation, device: int(device),
-		stream: int(stream), name: name}, x.word)
+		stream: int(stream), name: name}, x.words.Word)
 	x.events, x.names = append(x.events, e), append(x.names, nameID)
-	return nil
-}
-
-func (x *export) word(s string) string {
-	if w, ok := x.words[s]; ok {
-		return w
-	}
-	x.words[s] = s
-	return s
+	return x.words.Err()
 }
 
 func (x *export) kernels() error {
@@ -191,15 +188,23 @@ func (x *export) strings() error {
 	if t == nil || t.Column("id") < 0 || t.Column("value") < 0 {
 		return fmt.Errorf("it has no table %s with the columns id, value: kernels have no names", stringTable)
 	}
-	names := map[int64]string{}
+	named := map[int64]*trace.Event{} // an event of each name: names may be long, and are looked at once
 	for _, id := range x.names {
-		names[id] = ""
+		named[id] = nil
 	}
+	event := func(id int64, name string) *trace.Event {
+		e := event(0, row{name: name}, x.words.Word)
+		named[id] = &e
+		return &e
+	}
+	value := t.Column("value")
 	err := x.rows(stringTable, []string{"id"}, nil, func(r record, row []any) error {
-		if _, wanted := names[r[0]]; wanted {
-			names[r[0]], _ = row[t.Column("value")].(string)
+		if e, wanted := named[r[0]]; wanted && e == nil {
+			if name, _ := row[value].(string); name != "" {
+				event(r[0], name)
+			}
 		}
-		return nil
+		return x.words.Err()
 	})
 	if err != nil {
 		return err
@@ -208,16 +213,18 @@ func (x *export) strings() error {
 		if id < 0 {
 			continue
 		}
-		name := names[id]
-		if name == "" {
-			name = fmt.Sprintf("kernel %d", id)
+		of := named[id]
+		if of == nil {
+			of = event(id, fmt.Sprintf("kernel %d", id))
 		}
 		e := &x.events[i]
-		whole := event(e.Rank, row{start: e.Start, duration: e.End - e.Start, correlation: e.ID, name: name}, x.word)
-		whole.Stream = e.Stream
-		*e = whole
+		e.Name, e.Detail, e.Class = of.Name, of.Detail, of.Class
+		if of.Call != nil {
+			call := *of.Call
+			e.Call = &call
+		}
 	}
-	return nil
+	return x.words.Err()
 }
 
 // issued notes when the host enqueued what.
@@ -246,18 +253,28 @@ func (x *export) steps() ([]trace.Step, error) {
 	if t == nil || t.Column("text") < 0 {
 		return nil, nil
 	}
+	ranks := map[int64][]int{} // by process
+	for rank, process := range x.of {
+		ranks[process] = append(ranks[process], rank)
+	}
+	text := t.Column("text")
 	var out []trace.Step
 	err := x.rows(nvtxTable, []string{"start"}, []string{"end", "globalTid"}, func(r record, row []any) error {
-		text, _ := row[t.Column("text")].(string)
-		if r[1] < r[0] || !stepName.MatchString(text) {
+		name, _ := row[text].(string)
+		if r[1] < r[0] || !stepName.MatchString(name) {
 			return nil
 		}
-		for rank, process := range x.of {
-			if process == r[2]&globalID || len(x.of) == 1 {
-				out = append(out, trace.Step{Rank: rank, Name: x.word(text), Start: r[0], End: r[1]})
-			}
+		list := ranks[r[2]&globalID]
+		if len(x.of) == 1 {
+			list = []int{0}
 		}
-		return nil
+		if len(out)+len(list) > maxRows {
+			return fmt.Errorf("more than %d iterations: profile fewer", maxRows)
+		}
+		for _, rank := range list {
+			out = append(out, trace.Step{Rank: rank, Name: x.words.Word(name), Start: r[0], End: r[1]})
+		}
+		return x.words.Err()
 	})
 	return out, err
 }

@@ -27,8 +27,8 @@ var ErrOther = errors.New("no row of nsys stats --report cuda_gpu_trace")
 // ReadText reads the report as text or CSV, with or without its header; lines that are no
 // rows are passed over. Reports of several sessions may follow each other: a row that
 // begins before the one above it begins a session, since nsys sorts rows by start.
-func ReadText(r io.Reader) (*trace.Trace, error) {
-	t := &table{ranks: map[place]int{}, words: map[string]string{}, unit: 1}
+func ReadText(r io.Reader, names *trace.Names) (*trace.Trace, error) {
+	t := &table{ranks: map[place]int{}, words: names, unit: 1}
 	in := bufio.NewScanner(r)
 	in.Buffer(make([]byte, 4096), maxLine)
 	for in.Scan() {
@@ -61,7 +61,7 @@ type table struct {
 	ranks   map[place]int
 	places  []place
 	events  []trace.Event
-	words   map[string]string
+	words   *trace.Names
 }
 
 // row is one kernel or copy.
@@ -225,14 +225,6 @@ func (t *table) time(text string) (int64, error) {
 	return int64(v*t.unit + 0.5), nil
 }
 
-func (t *table) word(s string) string {
-	if w, ok := t.words[s]; ok {
-		return w
-	}
-	t.words[s] = s
-	return s
-}
-
 func (t *table) add(r row) error {
 	if len(t.events) >= maxRows {
 		return fmt.Errorf("more than %d rows: profile fewer iterations", maxRows)
@@ -251,8 +243,8 @@ func (t *table) add(r row) error {
 			return fmt.Errorf("more than %d sessions and devices", maxRanks)
 		}
 	}
-	t.events = append(t.events, event(rank, r, t.word))
-	return nil
+	t.events = append(t.events, event(rank, r, t.words.Word))
+	return t.words.Err()
 }
 
 // maxRanks is how many ranks a report may have.

@@ -158,12 +158,7 @@ func Write(w io.Writer, r *account.Report, o Options) error {
 		v.Facts = o.Facts
 		return layout.Execute(w, v)
 	}
-	for _, c := range r.Waits() {
-		if len(v.Words) == 5 {
-			break
-		}
-		v.Words = append(v.Words, c.Words())
-	}
+	v.Words = r.Sentences()
 	for _, p := range r.Problems {
 		if p.Kind != "late" || r.Source == "flight" {
 			v.Problems = append(v.Problems, p.Kind+": "+p.Text)
@@ -182,7 +177,8 @@ func Write(w io.Writer, r *account.Report, o Options) error {
 // policy lets the page run its own script, and fetch nothing.
 func policy(script string) string {
 	sum := sha256.Sum256([]byte(script))
-	return "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	return "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" +
+		base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
 // table numbers strings.
@@ -245,7 +241,9 @@ func newDocument(r *account.Report, o Options) (*document, int) {
 	for i := range r.Collectives {
 		d.Collectives = append(d.Collectives, newCollective(&r.Collectives[i]))
 	}
-	d.Path = path(tr, shown)
+	if r.Critical != nil {
+		d.Path = path(tr, shown)
+	}
 	for _, m := range o.Missing {
 		a, ok1 := place[m[0]]
 		b, ok2 := place[m[1]]

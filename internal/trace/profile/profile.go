@@ -37,8 +37,9 @@ func Read(paths []string) (*Profile, error) {
 	p := &Profile{}
 	parts := make([]*trace.Trace, 0, len(paths))
 	var names []string
+	words := &trace.Names{}
 	for _, path := range paths {
-		t, f, err := readFile(path)
+		t, f, err := readFile(path, words)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
@@ -116,10 +117,10 @@ func open(path string, read func(r *bufio.Reader, size int64) error) error {
 }
 
 // readFile reads one file of any format.
-func readFile(path string) (t *trace.Trace, f *flight.Record, err error) {
+func readFile(path string, words *trace.Names) (t *trace.Trace, f *flight.Record, err error) {
 	err = open(path, func(r *bufio.Reader, size int64) error {
 		var err error
-		t, f, err = read(r, path, size)
+		t, f, err = read(r, path, size, words)
 		return err
 	})
 	if errors.Is(err, chrome.ErrOther) { // JSON, and no timeline
@@ -139,7 +140,7 @@ func readFile(path string) (t *trace.Trace, f *flight.Record, err error) {
 var errUnknown = errors.New("it is none of the formats that can be read: timelines of hocket run --trace and of torch.profiler (JSON, " +
 	"also gzipped), nsys stats --report cuda_gpu_trace (text, CSV), nsys export --type sqlite, torch's flight records (JSON, pickle)")
 
-func read(r *bufio.Reader, path string, size int64) (*trace.Trace, *flight.Record, error) {
+func read(r *bufio.Reader, path string, size int64, words *trace.Names) (*trace.Trace, *flight.Record, error) {
 	head, err := r.Peek(16)
 	if len(head) == 0 {
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -153,16 +154,16 @@ func read(r *bufio.Reader, path string, size int64) (*trace.Trace, *flight.Recor
 		if size < 0 {
 			return nil, nil, errors.New("a gzipped database: unpack it first")
 		}
-		t, err := nsys.ReadSQLite(path)
+		t, err := nsys.ReadSQLite(path, words)
 		return t, nil, err
 	case head[0] == 0x80:
 		f, err := flight.ReadPickle(r)
 		return nil, f, err
 	case len(start) > 0 && (start[0] == '{' || start[0] == '['):
-		t, err := chrome.Read(r)
+		t, err := chrome.Read(r, words)
 		return t, nil, err
 	}
-	t, err := nsys.ReadText(r)
+	t, err := nsys.ReadText(r, words)
 	if errors.Is(err, nsys.ErrOther) {
 		err = errUnknown
 	}

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"hocket.example/hocket/internal/trace"
 )
 
 const late = "../account/testdata/tp-mlp-ar-late.rank0.json.gz"
@@ -282,7 +284,7 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte("\x80\x02}q\x00X\x07\x00\x00\x00entriesq\x01]q\x02s."))
 	f.Add([]byte("Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,Device,Ctx,Strm,Name\n1,2,3,1,1,1,GPU (0),1,7,k\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		tr, rec, err := read(bufio.NewReader(bytes.NewReader(b)), "", -1)
+		tr, rec, err := read(bufio.NewReader(bytes.NewReader(b)), "", -1, new(trace.Names))
 		switch {
 		case err != nil:
 		case (tr == nil) == (rec == nil):

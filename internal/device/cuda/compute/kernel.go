@@ -58,10 +58,7 @@ func (k *kernel) checkGEMM() error {
 
 // problem is k as kernels take it.
 func (k *kernel) problem() kernels.Problem {
-	p := kernels.Problem{Op: k.Op, Red: k.Red, Links: k.Links, Out: k.out.Operand(), Axes: k.Axes,
-		Value: k.Value, Int: k.Int, HasInt: k.HasInt,
-		TA: k.TA, TB: k.TB, Causal: k.Causal, Fixed: k.Fixed, First: k.First, Rows: k.Rows, Rope: k.Rope,
-		Member: k.Member}
+	p := kernels.Problem{Op: k.Op, Red: k.Red, Links: k.Links, Out: k.out.Operand(), Attrs: k.Attrs, Fixed: k.Fixed, Member: k.Member}
 	for i := range k.ins {
 		p.Ins = append(p.Ins, k.ins[i].Operand())
 	}

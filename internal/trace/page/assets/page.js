@@ -256,11 +256,14 @@ function describe(i) {
   let text = `${names[ev.name[i]]}: ${time(ev.dur[i])}, from ${time(ev.start[i])}; rank ${l.rank}, ${l.name}`;
   if (ev.wait[i] >= 0) text += `\nwaited ${time(ev.wait[i])}, then transfer of ${time(ev.dur[i] - ev.wait[i])}`;
   const c = collectives[ev.group[i]];
-  if (c && c.late) text += `\nrank ${c.late.rank} came last, because: ${c.late.after}`;
+  if (c && c.late) text += `\nrank ${c.late.rank} came last, because ${why(c.late)}`;
   const d = details[ev.detail[i]];
   if (d && d !== names[ev.name[i]]) text += "\n" + d;
   return text;
 }
+
+// why is the reason of lateness, and since when it is one.
+function why(late) { return (late.since ? `after ${late.since}: ` : "") + late.after; }
 
 function choose(i) {
   chosen = i;
@@ -383,7 +386,7 @@ function tables() {
     { name: "skew", key: (c) => c.skew_us, text: (c) => micro(c.skew_us) },
     { name: "waits, all ranks", key: waits, text: (c) => c.transfer_us === null ? "?" : time(waits(c)) },
     { name: "last", key: (c) => c.late ? c.late.rank : -1, text: (c) => c.late ? "rank " + c.late.rank : "" },
-    { name: "because", kind: "why", key: (c) => c.late ? c.late.after : "", text: (c) => c.late ? c.late.after : "" },
+    { name: "because", kind: "why", key: (c) => c.late ? c.late.after : "", text: (c) => c.late ? why(c.late) : "" },
   ], collectives.slice(), (c) => showCollective(c.index), 8, true);
   const critical = data.critical;
   if (critical) {
@@ -406,7 +409,8 @@ function exposed() {
     bar.className = "stack";
     const i = idle.get(r.rank) || {};
     const parts = [["compute", r.compute_us - r.hidden_us], ["hidden", r.hidden_us],
-      ["transfer", r.transfer_us === null ? r.total_us : r.transfer_us], ["wait", r.wait_us || 0], ["host", (i.host_us || 0) + (i.unknown_us || 0)], ["event", i.event_us || 0]];
+      ["transfer", r.transfer_us === null ? r.total_us : r.transfer_us], ["wait", r.wait_us || 0], ["host", i.host_us || 0],
+      ["signal", i.signal_us || 0], ["event", i.event_us || 0], ["unknown", i.unknown_us || 0]];
     for (const [kind, us] of parts) {
       if (!(us > 0)) continue;
       const part = document.createElement("i");

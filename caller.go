@@ -1,0 +1,87 @@
+package hocket
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+
+	"hocket.example/hocket/internal/world"
+)
+
+// calls records that this process runs or loads a function, for errors of other processes of its world.
+func (m *Machine) calls(ctx context.Context, fn *function) {
+	if peers := m.dev.Peers(); peers != nil {
+		peers.Calls(fn.call(ctx))
+	}
+}
+
+// told records how a call of a model ended. Other processes report it if they wait for this process until a time-out.
+func (m *Model) told(ctx context.Context, err error) error {
+	err = m.machine.why(ctx, err)
+	if peers := m.machine.dev.Peers(); peers != nil {
+		failed := err
+		if err != nil {
+			call, place := m.fn.call(ctx)
+			failed = fmt.Errorf("%s at %s: %w", call, place, err)
+		}
+		peers.Failed(failed)
+	}
+	return err
+}
+
+// call names a call of a function, and its place: what the context says, or the function and where it begins in the
+// program, and the line of Go.
+func (f *function) call(ctx context.Context) (call, place string) {
+	if call, place = world.CallOf(ctx); call != "" {
+		return call, place
+	}
+	var stack [12]uintptr
+	n := runtime.Callers(3, stack[:])
+	f.places.Lock()
+	defer f.places.Unlock()
+	if place, ok := f.places.known[stack]; ok {
+		return f.def.Name, place
+	}
+	place = fmt.Sprintf("%s:%d", f.unit.Source.Prog.File, f.def.Pos.Line)
+	if at := callerOutside(stack[:n]); at != "" {
+		place += ", " + at
+	}
+	if f.places.known == nil || len(f.places.known) == 100 {
+		f.places.known = map[[12]uintptr]string{}
+	}
+	f.places.known[stack] = place
+	return f.def.Name, place
+}
+
+// callPlaces are the places of calls, which each run asks for, by stack.
+type callPlaces struct {
+	sync.Mutex
+	known map[[12]uintptr]string
+}
+
+// callerOutside returns the line of Go that called this package; "" in hocket's own commands and library, whose users
+// know no lines of it.
+func callerOutside(pcs []uintptr) string {
+	if ownProgram() {
+		return ""
+	}
+	frames := runtime.CallersFrames(pcs)
+	for {
+		f, more := frames.Next()
+		if !strings.HasPrefix(f.Function, "hocket.example/hocket.") && f.Function != "" {
+			return fmt.Sprintf("%s:%d", f.File, f.Line)
+		}
+		if !more {
+			return ""
+		}
+	}
+}
+
+var ownProgram = sync.OnceValue(func() bool {
+	info, ok := debug.ReadBuildInfo()
+	return !ok || strings.HasPrefix(info.Path, "hocket.example/hocket/cmd/") ||
+		info.Path == "hocket.example/hocket/libhocket"
+})

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+const longProgram = `mesh tp[2]
+func f(%x: f32[1024/tp, 1024], %w: f32[1024, 1024]) -> f32[1024/tp, 1024] {
+  %l = local %x
+  %y = alloc f32[512, 1024]
+  for %i in 0..5000 {
+    linear %l, %w into %y
+  }
+  %z: f32[1024/tp, 1024] = claim %y
+  return %z
+}
+`
+
+// TestTimeoutFlight: a run that the limit of --timeout ends leaves its flight record.
+func TestTimeoutFlight(t *testing.T) {
+	dir := t.TempDir()
+	program, flight := filepath.Join(dir, "long.hkt"), filepath.Join(dir, "flight.json")
+	if err := os.WriteFile(program, []byte(longProgram), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	// A limit that is over before the run has begun leaves none: then the run is given longer.
+	for wait := 100 * time.Millisecond; wait < time.Minute; wait *= 4 {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		args := []string{"run", program, "--flight", flight}
+		a := newApp(args, null, null, null)
+		done := make(chan error, 1)
+		go func() { done <- a.execute(ctx, args) }()
+		for a.progress.current() != "running the program" {
+			select {
+			case err := <-done:
+				t.Fatalf("the run has ended: %v", err)
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+		time.Sleep(wait)
+		cancel(errLimit)
+		if err := <-done; err == nil {
+			t.Fatal("the run has ended well")
+		}
+		if text, err := os.ReadFile(flight); err == nil {
+			if !bytes.Contains(text, []byte(`"func": "f"`)) || !bytes.Contains(text, []byte("runs linear")) {
+				t.Errorf("the record is %s", text)
+			}
+			return
+		}
+	}
+	t.Error("there is no flight record")
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/world"
+)
+
+// watcher is how a launch learns what its processes know: which of them have joined, and why their world ended.
+type watcher struct{ l *world.Launcher }
+
+// newWatcher listens for processes of the run id; one that cannot does nothing.
+func newWatcher(id string, processes []*exec.Cmd) *watcher {
+	l, err := world.NewLauncher(id)
+	if err != nil {
+		return &watcher{}
+	}
+	for _, c := range processes {
+		c.Env = append(c.Env, "HOCKET_LAUNCHER="+l.Address())
+	}
+	return &watcher{l}
+}
+
+func (w *watcher) close() {
+	if w.l != nil {
+		w.l.Close()
+	}
+}
+
+// exited has processes that wait for this one to join know that it does not come.
+func (w *watcher) exited(rank int, state *os.ProcessState) {
+	if w.l != nil {
+		w.l.Exited(rank, state.Pid(), "ended ("+state.String()+")")
+	}
+}
+
+// failed is the error of a launch in which a process was the first to fail. Where the processes have said that another
+// is to blame it names that one. All of them have ended, as exits has by rank.
+func (w *watcher) failed(first exit, exits []exit) error {
+	n := len(exits)
+	var cause error
+	if w.l != nil {
+		cause = w.l.Cause()
+	}
+	blamed, why := -1, ""
+	var peer *hocket.PeerError
+	var disagree *hocket.DisagreeError
+	switch {
+	case errors.As(cause, &peer):
+		blamed, why = peer.Rank, peer.Why
+	case errors.As(cause, &disagree):
+		if blamed = disagree.Odd(); blamed < 0 {
+			return &failure{code: codeOf(first.state), kind: "process",
+				err: fmt.Errorf("processes disagree on %s", disagree.What)}
+		}
+		why = fmt.Sprintf("it differs from the others on %s: %s", disagree.What, oddText(disagree))
+	}
+	if blamed < 0 || blamed >= n || blamed == first.rank && peer != nil {
+		return first.failure(n)
+	}
+	return &failure{code: codeOf(exits[blamed].state), kind: "process",
+		err: fmt.Errorf("process %d of %d is to blame: %s", blamed, n, why)}
+}
+
+// oddText is what the process has that differs from the others: its call, unless they call the same.
+func oddText(e *hocket.DisagreeError) string {
+	groups := e.Groups()
+	odd, others := groups[0][0], groups[1][0]
+	if odd.Rank != e.Odd() {
+		odd, others = others, odd
+	}
+	if others.Call == "" || odd.Call == others.Call {
+		return odd.Value
+	}
+	return odd.String()
+}
+
+// codeOf is the exit code of a launch for that of the process to blame: 3 where it was killed or said that all was well.
+func codeOf(state *os.ProcessState) int {
+	if code := state.ExitCode(); code > 0 { // -1 of no state
+		return code
+	}
+	return exitMachine
+}

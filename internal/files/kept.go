@@ -1,0 +1,159 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// CacheVariable names the environment variable that holds the folder of hocket's caches.
+const CacheVariable = "HOCKET_CACHE"
+
+// CacheFolder returns the folder of hocket's caches: what HOCKET_CACHE names, else "hocket" in the user's
+// cache folder. Links that lead there are the user's, and are resolved here; below it none is followed.
+func CacheFolder() (dir string, named bool, err error) {
+	if dir = os.Getenv(CacheVariable); dir != "" {
+		return resolve(dir), true, nil
+	}
+	dir, err = UserFolder()
+	return dir, false, err
+}
+
+// UserFolder returns "hocket" in the user's cache folder, whatever HOCKET_CACHE names.
+func UserFolder() (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("%w; name a folder in %s", err, CacheVariable)
+	}
+	return filepath.Join(resolve(dir), "hocket"), nil
+}
+
+// resolve returns where links of the part of a path that is there lead.
+func resolve(dir string) string {
+	if to, err := filepath.EvalSymlinks(dir); err == nil {
+		return to
+	}
+	if parent := filepath.Dir(dir); parent != dir {
+		return filepath.Join(resolve(parent), filepath.Base(dir))
+	}
+	return dir
+}
+
+// ReadKept is Read for a path that hocket chooses: see WriteKept.
+func ReadKept(path string, most int64) ([]byte, error) {
+	if err := checkKept(path); err != nil {
+		return nil, err
+	}
+	f, err := openOwn(path, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readAll(f, path, most)
+}
+
+// checkKept reports why the folder of path may hold files that others put there, or lie elsewhere than its
+// path says.
+func checkKept(path string) error {
+	dir := filepath.Dir(path)
+	for _, d := range []string{filepath.Dir(dir), dir} {
+		if info, err := os.Lstat(d); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+			why := errors.New("it is a link, and links in caches are not followed; name the folder in " + CacheVariable)
+			return &fs.PathError{Op: "trust", Path: d, Err: why}
+		}
+	}
+	return CheckOwn(dir)
+}
+
+// openOwn opens a regular file of the user's or root's, and neither follows a link nor waits.
+func openOwn(path string, flags int) (*os.File, error) {
+	info, err := os.Lstat(path)
+	switch {
+	case err == nil:
+		if err := ours(path, info); err != nil {
+			return nil, err
+		}
+	case flags&os.O_CREATE == 0 || !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	f, err := os.OpenFile(path, flags|nonblocking|nofollow, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if info, err = f.Stat(); err == nil { // it may have been replaced
+		err = ours(path, info)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// ours reports why hocket cannot have made a file for this user.
+func ours(path string, info fs.FileInfo) error {
+	why := ""
+	switch {
+	case info.Mode()&fs.ModeSymlink != 0:
+		why = "it is a link, which is not followed here"
+	case !info.Mode().IsRegular():
+		return regular(path, info)
+	case !isOwn(info):
+		why = "it belongs to another user"
+	default:
+		return nil
+	}
+	return &fs.PathError{Op: "open", Path: path, Err: errors.New(why)}
+}
+
+// IsAt reports whether f is the file at path, and path no link to it.
+func IsAt(f *os.File, path string) bool {
+	mine, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Lstat(path)
+	return err == nil && os.SameFile(mine, there)
+}
+
+// OpenLock opens a file that stands for a lock, and makes it if there is none. Locks are empty: a file with
+// contents is not one, and is left alone.
+func OpenLock(path string) (*os.File, error) {
+	if err := checkKept(path); err != nil {
+		return nil, err
+	}
+	f, err := openOwn(path, os.O_RDONLY|os.O_CREATE)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := f.Stat(); err == nil && info.Size() > 0 {
+		f.Close()
+		return nil, &fs.PathError{Op: "lock", Path: path, Err: errors.New("it has contents, so it is no lock: move it")}
+	}
+	return f, nil
+}
+
+// RemoveFolder removes a folder and the files in it if made reports that hocket made each of them, and all belong
+// to the process's user. A folder that holds anything else is left as it is.
+func RemoveFolder(dir string, made func(fs.FileInfo) bool) error {
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if !made(info) || !isMine(info) {
+			return &fs.PathError{Op: "remove", Path: filepath.Join(dir, e.Name()), Err: errors.New("hocket did not make it")}
+		}
+	}
+	for _, e := range list {
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return os.Remove(dir)
+}

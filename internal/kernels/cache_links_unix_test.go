@@ -1,0 +1,59 @@
+//go:build unix
+
+package kernels
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestCacheLinks fills a cache with links and pipes in place of its entries, as an archive of somebody else may.
+// The kernel is compiled as without a cache, one line says why, and what the links lead to is neither written nor
+// run.
+func TestCacheLinks(t *testing.T) {
+	good := t.TempDir()
+	addOnce(t, &fake{version: "1"}, CacheIn(good, nil), "sm_90")
+	entry := entries(t, good)[0]
+	for what, plant := range map[string]func(path string) error{
+		"link to an entry": func(path string) error { return os.Symlink(entry, path) },
+		"link to nothing":  func(path string) error { return os.Symlink(filepath.Join(good, "absent"), path) },
+		"pipe":             func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"link for a folder": func(path string) error {
+			dir := filepath.Dir(path)
+			return errors.Join(os.Remove(dir), os.Symlink(good, dir))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "kernels")
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := plant(filepath.Join(dir, filepath.Base(entry))); err != nil {
+				t.Fatal(err)
+			}
+			before, err := os.Stat(entry)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var log bytes.Buffer
+			c := &fake{version: "1"}
+			addOnce(t, c, CacheIn(dir, slog.New(slog.NewTextHandler(&log, nil))), "sm_90")
+			if c.calls.Load() != 1 {
+				t.Errorf("%d compilations: what others put there was taken", c.calls.Load())
+			}
+			if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, "not kept on disk") {
+				t.Errorf("the log has %q", s)
+			}
+			after, err := os.Stat(entry)
+			if err != nil || !os.SameFile(before, after) || len(entries(t, good)) != 1 {
+				t.Errorf("the folder outside was changed: %q, %v", entries(t, good), err)
+			}
+		})
+	}
+}

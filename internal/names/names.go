@@ -1,0 +1,38 @@
+// Package names shows names that files of others hold.
+package names
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Quoted returns a name that a file holds as it may be shown: what is not printable, such as the control
+// characters that steer a terminal or end a line, is written as in a string of Go, without the quotes around it.
+// Readers of profiles, records and snapshots pass every name through it.
+func Quoted(name string) string {
+	plain := func(s string) int { // how many bytes of s are printable
+		for i, r := range s {
+			if _, n := utf8.DecodeRuneInString(s[i:]); !strconv.IsPrint(r) || r == utf8.RuneError && n == 1 {
+				return i
+			}
+		}
+		return len(s)
+	}
+	n := plain(name)
+	if n == len(name) {
+		return name
+	}
+	var b strings.Builder
+	for {
+		b.WriteString(name[:n])
+		if name = name[n:]; name == "" {
+			return b.String()
+		}
+		_, size := utf8.DecodeRuneInString(name)
+		quoted := strconv.Quote(name[:size])
+		b.WriteString(quoted[1 : len(quoted)-1])
+		name = name[size:]
+		n = plain(name)
+	}
+}

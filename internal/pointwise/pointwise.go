@@ -1,0 +1,104 @@
+// Package pointwise says how machines compute the elementwise operations of the language. Each has one row: a Go
+// function for the CPU machine, and a CUDA expression that package kernels writes into the sources of single operations,
+// chains and epilogues. To add an operation, add its row to the Op table of package ir, its row here, and the
+// evaluator's rule; ARCHITECTURE.md has an example.
+package pointwise
+
+import (
+	"math"
+
+	"hocket.example/hocket/ir"
+)
+
+// Op is one elementwise operation.
+type Op struct {
+	// Float computes an element from the operands' elements x and the numeric attributes c. Machines round the result to
+	// the type of the result.
+	Float func(x, c []float64) float64
+	// Int does the same for integer types; nil where ir.OpInfo.Floats is set. Results wrap.
+	Int func(x, c []int64) int64
+	// CUDA is the same computation as an expression of type A, or M with Function. The operands are a and b, and each
+	// numeric attribute has its name in the language. The functions that it may call are in kernels/src.
+	CUDA string
+	// Function says that the CUDA expression is computed in type M: f32 for 16-bit types and f64 for f32 and f64, so that
+	// the result is rounded once. Without it, A is the accumulator of the element type.
+	Function bool
+}
+
+// Of returns the row of op, and whether it has one. Cast and copy have none: machines move elements for them.
+func Of(op ir.Op) (Op, bool) {
+	row, ok := table[op]
+	return row, ok
+}
+
+var table = map[ir.Op]Op{
+	ir.OpAdd: {
+		Float: func(x, _ []float64) float64 { return x[0] + x[1] },
+		Int:   func(x, _ []int64) int64 { return x[0] + x[1] },
+		CUDA:  "add(a, b)",
+	},
+	ir.OpSub: {
+		Float: func(x, _ []float64) float64 { return x[0] - x[1] },
+		Int:   func(x, _ []int64) int64 { return x[0] - x[1] },
+		CUDA:  "sub(a, b)",
+	},
+	ir.OpMul: {
+		Float: func(x, _ []float64) float64 { return x[0] * x[1] },
+		Int:   func(x, _ []int64) int64 { return x[0] * x[1] },
+		CUDA:  "mul(a, b)",
+	},
+	ir.OpDiv: {
+		Float: func(x, _ []float64) float64 { return x[0] / x[1] },
+		CUDA:  "a / b",
+	},
+	ir.OpNeg: {
+		Float: func(x, _ []float64) float64 { return -x[0] },
+		Int:   func(x, _ []int64) int64 { return -x[0] },
+		CUDA:  "neg(a)",
+	},
+	ir.OpScale: {
+		Float: func(x, c []float64) float64 { return x[0] * c[0] },
+		Int:   func(x, c []int64) int64 { return x[0] * c[0] },
+		CUDA:  "mul(a, by)",
+	},
+	ir.OpFill: {
+		Float: func(_, c []float64) float64 { return c[0] },
+		Int:   func(_, c []int64) int64 { return c[0] },
+		CUDA:  "value",
+	},
+	ir.OpRelu: { // NaN stays
+		Float: func(x, _ []float64) float64 { return max(x[0], 0) },
+		Int:   func(x, _ []int64) int64 { return max(x[0], 0) },
+		CUDA:  "most(a, (A)0)",
+	},
+	ir.OpClamp: { // NaN stays
+		Float: func(x, c []float64) float64 { return min(max(x[0], c[0]), c[1]) },
+		Int:   func(x, c []int64) int64 { return min(max(x[0], c[0]), c[1]) },
+		CUDA:  "least(most(a, lo), hi)",
+	},
+	ir.OpSoftplus: { // the exponential of a number that is not positive does not overflow
+		Float:    func(x, _ []float64) float64 { return max(x[0], 0) + math.Log1p(math.Exp(-math.Abs(x[0]))) },
+		CUDA:     "most(a, (M)0) + log1pOf(expOf(a > 0 ? -a : a))",
+		Function: true,
+	},
+	ir.OpGelu: { // x/2·erfc(-x/√2) keeps the digits of the lower tail, unlike 1+erf
+		Float:    func(x, _ []float64) float64 { return x[0] / 2 * math.Erfc(-x[0]/math.Sqrt2) },
+		CUDA:     "gelu(a)",
+		Function: true,
+	},
+	ir.OpSilu: {
+		Float:    func(x, _ []float64) float64 { return x[0] / (1 + math.Exp(-x[0])) },
+		CUDA:     "silu(a)",
+		Function: true,
+	},
+	ir.OpExp: {
+		Float:    func(x, _ []float64) float64 { return math.Exp(x[0]) },
+		CUDA:     "expOf(a)",
+		Function: true,
+	},
+	ir.OpRsqrt: {
+		Float:    func(x, _ []float64) float64 { return 1 / math.Sqrt(x[0]) },
+		CUDA:     "(M)1 / sqrtOf(a)",
+		Function: true,
+	},
+}

@@ -1,0 +1,94 @@
+package sim
+
+import (
+	"slices"
+
+	"hocket.example/hocket/internal/machine"
+	"hocket.example/hocket/ir"
+)
+
+// Op is one operation, with what one rank computes of it.
+type Op struct {
+	Name string `json:"name"`
+	// M, N and K are a GEMM's extents; K is 0 for anything else.
+	M, N, K int64
+	DType   ir.DType
+	// Bytes it reads and writes.
+	Bytes int64
+	// Reduces: it is a sum or the like over a dimension.
+	Reduces bool
+}
+
+// Tensor is an operand or a result, as one rank holds it.
+type Tensor struct {
+	Shape []int64
+	DType ir.DType
+	// Bytes of its elements; those that stand for several count once.
+	Bytes int64
+}
+
+// NewOp describes an operation. With ta, a matmul's first operand is transposed. An attention is one GEMM of as many
+// operations: of queries with keys, and of scores with values. How many keys there are is not known of one with
+// lengths; it is described as if all were.
+func NewOp(op ir.Op, in []Tensor, out Tensor, ta bool) Op {
+	o := Op{Name: op.String(), DType: out.DType}
+	sizes := make([]int64, len(in))
+	for i, t := range in {
+		sizes[i] = t.Bytes
+	}
+	reads, written := Touched(op, sizes, out.Bytes)
+	o.Bytes = written
+	for _, n := range reads {
+		o.Bytes += n
+	}
+	switch op {
+	case ir.OpLinear, ir.OpMatmul:
+		x := in[0].Shape
+		if o.N, o.K = last(out.Shape, 1), last(x, 1); ta {
+			o.K = last(x, 2)
+		}
+		o.M = rows(out.Shape)
+	case ir.OpAttention:
+		q := in[0].Shape
+		o.M, o.N, o.K = rows(q), 2*last(q, 1), last(in[1].Shape, 3)
+	case ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean, ir.OpReduceSlots:
+		o.Reduces = true
+	}
+	return o
+}
+
+// last returns the extent of the i-th dimension from the end.
+func last(shape []int64, i int) int64 { return shape[len(shape)-i] }
+
+// rows returns how many rows of the last dimension there are.
+func rows(shape []int64) int64 {
+	n := int64(1)
+	for _, e := range shape[:len(shape)-1] {
+		n *= e
+	}
+	return n
+}
+
+// Touched returns how many bytes an operation reads of each operand and writes of its result, of the bytes that these
+// have. It is the one place that knows which operations use a part of an operand only.
+func Touched(op ir.Op, in []int64, out int64) (reads []int64, written int64) {
+	reads, written = slices.Clone(in), out
+	switch op {
+	case ir.OpEmbedding: // a row of the table for each id
+		reads[1] = min(reads[1], out)
+	case ir.OpIndexCopy: // rows and positions; a plan has the destination as an operand too
+		reads, written = reads[:2], min(out, reads[0])
+	}
+	return reads, written
+}
+
+// Time is how long the operation takes alone.
+func (o *Op) Time(m *machine.Description) float64 {
+	switch {
+	case o.K > 0:
+		return max(m.GEMMTime(o.DType, o.M, o.N, o.K), m.TouchTime(o.Bytes))
+	case o.Reduces:
+		return m.ReduceTime(o.Bytes)
+	}
+	return m.TouchTime(o.Bytes)
+}

@@ -1,0 +1,203 @@
+package account
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+
+	"hocket.example/hocket/internal/trace"
+)
+
+// Kinds of stretches.
+const (
+	isWork     = "work"     // a kernel, or a copy of the host's
+	isTransfer = "transfer" // communication, all members having come
+	isPeer     = "peer"     // waiting in a collective for a member
+	isSignal   = "signal"   // waiting for a signal
+	isStream   = "stream"   // waiting for another stream, of which nothing is recorded
+	isLag      = "lag"      // waiting after what the wait was for had ended
+	isGap      = "gap"      // nothing ran on the stream
+)
+
+// stretch is a part of the time before an event that the event had to wait for.
+type stretch struct {
+	kind   string
+	lo, hi int64
+	event  int // what it is part of; of a gap, the event after it
+	by     int // of isPeer and isSignal: the event of another rank that ended it, or -1
+}
+
+func (s *stretch) long() int64 { return s.hi - s.lo }
+
+// back divides the time from from to the begin of event i, on i's rank, by what i had to wait for: the latest first.
+// A wait for a stream of the rank counts as the work of that stream. unsure reports that a profile by others does not
+// say which of several streams was waited for.
+func (a *accounting) back(i int, from int64) (out []stretch, unsure bool) {
+	chains := a.chain()
+	now := a.t.Events[i].Start
+	put := func(kind string, lo int64, event, by int) {
+		if lo = max(lo, from); lo < now {
+			out = append(out, stretch{kind, lo, now, event, by})
+			now = lo
+		}
+	}
+	seen := map[int]bool{i: true}
+	for at := i; now > from; {
+		j := chains.Before(at, seen)
+		if j < 0 {
+			put(isGap, from, at, -1)
+			break
+		}
+		if a.t.Events[j].End < now {
+			put(isGap, a.t.Events[j].End, at, -1)
+		}
+		if now > from && a.t.Events[j].Stream != a.t.Events[at].Stream && chains.Others(at, j, launchGap) {
+			unsure = true
+		}
+		for seen[j] = true; now > from; seen[j] = true { // through waits, to what other streams of the rank did
+			e := &a.t.Events[j]
+			d := chains.Released(j)
+			if d < 0 || a.t.Events[d].Rank != e.Rank || a.t.Events[d].End <= e.Start || seen[d] {
+				break
+			}
+			put(isLag, a.t.Events[d].End, j, -1)
+			j = d
+		}
+		a.putEvent(j, put)
+		at = j
+	}
+	return out, unsure
+}
+
+// chain returns what events had to wait for.
+func (a *accounting) chain() *trace.Chains {
+	if a.chains == nil {
+		a.chains = a.t.Chains()
+	}
+	return a.chains
+}
+
+// putEvent adds the time of an event.
+func (a *accounting) putEvent(j int, put func(kind string, lo int64, event, by int)) {
+	e := &a.t.Events[j]
+	switch {
+	case e.Waits() && e.Tie != nil && e.Tie.Counter != "":
+		by := a.chains.Released(j)
+		if by >= 0 {
+			put(isLag, max(a.t.Events[by].End, e.Start), j, -1)
+		}
+		put(isSignal, e.Start, j, by)
+	case e.Waits() && a.chains.Released(j) >= 0: // which ended before
+		put(isLag, e.Start, j, -1)
+	case e.Waits():
+		put(isStream, e.Start, j, -1)
+	case e.Class == trace.Comm:
+		if wait := a.r.waits[j]; wait > 0 {
+			put(isTransfer, e.Start+wait, j, -1)
+			put(isPeer, e.Start, j, a.lastOf(e.Group))
+		}
+		put(isTransfer, e.Start, j, -1)
+	default:
+		put(isWork, e.Start, j, -1)
+	}
+}
+
+// lastOf returns the member of a collective that came last.
+func (a *accounting) lastOf(group int) int {
+	last := a.members[group][0]
+	for _, i := range a.members[group] {
+		if a.t.Events[i].Start > a.t.Events[last].Start {
+			last = i
+		}
+	}
+	return last
+}
+
+// lane is what one rank did: events by start, but for waits and signals, and the calls of its host.
+type lane struct {
+	events  []*trace.Event
+	ends    []int64          // the latest end of an event up to each
+	host    []trace.HostCall // by start
+	hostEnd []int64          // the latest end of a call up to each
+	begun   map[opOf][]int64 // when events of a class and name began, in order; made when it is asked for
+}
+
+func (a *accounting) byRank() []lane {
+	lanes := make([]lane, a.t.Ranks)
+	for i := range a.t.Events {
+		if e := &a.t.Events[i]; e.Class != trace.Sync {
+			lanes[e.Rank].events = append(lanes[e.Rank].events, e)
+		}
+	}
+	for _, h := range a.t.Host {
+		lanes[h.Rank].host = append(lanes[h.Rank].host, h)
+	}
+	for r := range lanes {
+		l := &lanes[r]
+		slices.SortStableFunc(l.events, func(x, y *trace.Event) int { return cmp.Compare(x.Start, y.Start) })
+		slices.SortStableFunc(l.host, func(x, y trace.HostCall) int { return cmp.Compare(x.Start, y.Start) })
+		for k, e := range l.events {
+			l.ends = append(l.ends, e.End)
+			if k > 0 {
+				l.ends[k] = max(l.ends[k], l.ends[k-1])
+			}
+		}
+		for k := range l.host {
+			l.hostEnd = append(l.hostEnd, l.host[k].End)
+			if k > 0 {
+				l.hostEnd[k] = max(l.hostEnd[k], l.hostEnd[k-1])
+			}
+		}
+	}
+	return lanes
+}
+
+// opOf is what events of one operation have in common.
+type opOf struct {
+	class trace.Class
+	name  string
+}
+
+// until counts the events of a class and name that began before a time.
+func (l *lane) until(class trace.Class, name string, to int64) int {
+	if l.begun == nil {
+		l.begun = map[opOf][]int64{}
+		for _, e := range l.events {
+			k := opOf{e.Class, e.Name}
+			l.begun[k] = append(l.begun[k], e.Start)
+		}
+	}
+	list := l.begun[opOf{class, name}]
+	return sort.Search(len(list), func(k int) bool { return list[k] >= to })
+}
+
+// ran is what a rank did of one name between two times.
+type ran struct {
+	times int
+	ns    int64 // sum of the parts that lie between them
+	full  int64 // sum of all of it
+}
+
+// ran sums what a rank did of a name and class from from to to.
+func (l *lane) ran(class trace.Class, name string, from, to int64) ran {
+	var out ran
+	k := sort.Search(len(l.events), func(k int) bool { return l.events[k].Start >= to })
+	for k--; k >= 0 && l.ends[k] > from; k-- {
+		e := l.events[k]
+		if e.Class != class || e.Name != name || e.End <= from {
+			continue
+		}
+		out.times++
+		out.ns += min(e.End, to) - max(e.Start, from)
+		out.full += e.Duration()
+	}
+	return out
+}
+
+// begin is when a rank's first event began.
+func (l *lane) begin() int64 {
+	if len(l.events) == 0 {
+		return 0
+	}
+	return l.events[0].Start
+}

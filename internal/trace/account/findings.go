@@ -1,0 +1,522 @@
+package account
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/trace"
+)
+
+// Finding is something that cost time, in a sentence.
+type Finding struct {
+	// Kind: "late", ranks waited in a collective for one that was late; "signal", a rank waited for a signal;
+	// "transfer", a transfer was slower than others like it; "exposed", data moved while nothing was computed.
+	Kind string `json:"kind"`
+	// Rank is the one that was waited for, or whose transfer or time it is; -1 where the profile does not say whose.
+	Rank  int    `json:"rank"`
+	Op    string `json:"op"`
+	Index int    `json:"index"` // of the collective; -1 where it is about none, or several
+	// US is what it cost: the longest wait, the time beyond that of others, or the exposed time.
+	US   float64 `json:"us"`
+	Text string  `json:"text"`
+}
+
+// find lists what cost time.
+func (a *accounting) find() {
+	a.r.waited()
+	a.signals()
+	a.transfers()
+	a.exposures()
+	a.r.sortFindings()
+}
+
+func (r *Report) sortFindings() {
+	slices.SortStableFunc(r.Findings, func(x, y Finding) int { return cmp.Compare(y.US, x.US) })
+}
+
+// waited adds the collectives in which somebody waited.
+func (r *Report) waited() {
+	for i := range r.Collectives {
+		if c := &r.Collectives[i]; c.Late != nil {
+			r.Findings = append(r.Findings, Finding{Kind: "late", Rank: c.Late.Rank, Op: c.Op, Index: c.Index,
+				US: c.Late.US, Text: c.words()})
+		}
+	}
+}
+
+func (a *accounting) found(kind string, rank int, op string, index int, ns int64, format string, args ...any) {
+	a.r.Findings = append(a.r.Findings, Finding{kind, rank, op, index, us(ns), fmt.Sprintf(format, args...)})
+}
+
+// mostSignals bounds how many waits for signals are explained: the longest.
+const mostSignals = 100
+
+// signals adds the waits for signals of other ranks.
+func (a *accounting) signals() {
+	var list []stretch
+	for i := range a.t.Events {
+		e := &a.t.Events[i]
+		if !e.Waits() || e.Tie == nil || e.Tie.Counter == "" {
+			continue
+		}
+		s := stretch{isSignal, e.Start, e.End, i, a.chain().Released(i)}
+		if s.by >= 0 && a.compared() {
+			s.hi = min(s.hi, a.t.Events[s.by].End)
+		}
+		if s.long() > a.residual() {
+			list = append(list, s)
+		}
+	}
+	slices.SortStableFunc(list, func(x, y stretch) int { return cmp.Compare(y.long(), x.long()) })
+	for _, s := range list[:min(len(list), mostSignals)] {
+		e := &a.t.Events[s.event]
+		where := fmt.Sprintf("rank %d waited %s at %s", a.t.ID(e.Rank), short(s.long()), cmp.Or(e.Detail, e.Name))
+		if s.by < 0 {
+			a.found("signal", -1, e.Name, -1, s.long(), "%s for a signal, of which the trace does not say whose", where)
+			continue
+		}
+		sender := a.t.ID(a.t.Events[s.by].Rank)
+		if !a.compared() {
+			a.found("signal", sender, e.Name, -1, s.long(),
+				"%s for a signal of rank %d; clocks are not compared, so what that one did meanwhile is not known",
+				where, sender)
+			continue
+		}
+		rank, why := a.meantime(s)
+		a.found("signal", rank, e.Name, -1, s.long(), "%s for a signal of rank %d: %s", where, sender, why)
+	}
+}
+
+// doing is a stretch of a rank, and the rank that waited for it in turn, -1 for none.
+type doing struct {
+	stretch
+	rank, via int
+}
+
+// mostTurns bounds how many ranks that wait for each other are followed.
+const mostTurns = 16
+
+// during returns what the sender of a signal had to wait for, from a time on: where it waited for the signal of
+// another rank, what that one did.
+func (a *accounting) during(signal int, from, to int64, via, turns int) []doing {
+	var out []doing
+	parts, _ := a.back(signal, from)
+	rank := a.t.Events[signal].Rank
+	for _, p := range parts {
+		if p.hi = min(p.hi, to); p.hi <= p.lo {
+			continue
+		}
+		if p.kind == isSignal && p.by >= 0 && turns > 0 {
+			out = append(out, a.during(p.by, p.lo, p.hi, rank, turns-1)...)
+			continue
+		}
+		out = append(out, doing{p, rank, via})
+	}
+	return out
+}
+
+// meantime says what ranks did while one waited for a signal, and which of them did the most.
+func (a *accounting) meantime(s stretch) (rank int, why string) {
+	type key struct {
+		rank, via int
+		what      what
+	}
+	sums, longest := map[key]int64{}, map[key]stretch{}
+	for _, p := range a.during(s.by, s.lo, s.hi, -1, mostTurns) {
+		k := key{p.rank, p.via, a.whatOf(p.stretch)}
+		sums[k] += p.long()
+		if m, ok := longest[k]; !ok || p.long() > m.long() {
+			longest[k] = p.stretch
+		}
+	}
+	keys := slices.SortedFunc(maps.Keys(sums), func(x, y key) int {
+		return cmp.Or(cmp.Compare(sums[y], sums[x]), cmp.Compare(x.rank, y.rank), cmp.Compare(x.via, y.via),
+			strings.Compare(x.what.kind, y.what.kind), strings.Compare(x.what.name, y.what.name))
+	})
+	rank = a.t.ID(a.t.Events[s.by].Rank)
+	var texts []string
+	for i, k := range keys {
+		if len(texts) == 2 || sums[k] < max(s.long()/5, 1) {
+			break
+		}
+		if i == 0 {
+			rank = a.t.ID(k.rank)
+		}
+		texts = append(texts, a.did(k.rank, k.via, k.what, sums[k], longest[k]))
+	}
+	if len(texts) == 0 {
+		return rank, fmt.Sprintf("nothing that rank %d did before it takes a fifth of that", rank)
+	}
+	return rank, strings.Join(texts, "; ")
+}
+
+// did says what a rank did for a part of the time that another waited.
+func (a *accounting) did(rank, via int, k what, ns int64, longest stretch) string {
+	who := fmt.Sprintf("rank %d", a.t.ID(rank))
+	if via >= 0 {
+		who += fmt.Sprintf(", for whose signal rank %d waited,", a.t.ID(via))
+	}
+	name := a.t.Events[longest.event].Name
+	switch k.kind {
+	case isWork:
+		return fmt.Sprintf("%s was in %s for %s of that%s", who, name, short(ns), a.elsewhere(longest.event))
+	case isTransfer:
+		return fmt.Sprintf("%s was in %s for %s of that%s", who, transferOf(name), short(ns),
+			a.elsewhere(longest.event))
+	case isPeer:
+		x := &a.r.Collectives[k.group]
+		return fmt.Sprintf("%s waited %s of that for rank %d in %s %d of %d", who, short(ns), k.by, x.Op, x.Nth, x.OfOp)
+	case isGap:
+		_, why := a.idleBefore(longest)
+		return fmt.Sprintf("nothing ran on the stream of %s for %s of that, %s before %s%s", who, short(ns),
+			short(longest.long()), name, why)
+	case isSignal:
+		return fmt.Sprintf("%s waited %s of that for a signal, of which the trace does not say whose", who, short(ns))
+	}
+	if k.kind == isLag {
+		return fmt.Sprintf("waits of %s went on for %s of that after what they were for had ended; the trace does "+
+			"not say why",
+			who, short(ns))
+	}
+	return fmt.Sprintf("%s waited %s of that for other streams, of which the trace shows nothing", who, short(ns))
+}
+
+// barrier is the collective that moves no data.
+const barrier = "barrier"
+
+// transferOf is what communication is called once all members have come.
+func transferOf(name string) string {
+	if name == barrier {
+		return name
+	}
+	return "the transfer of " + name
+}
+
+// elsewhere compares an event with those of the same statement, iteration and run on other ranks.
+func (a *accounting) elsewhere(i int) string {
+	e := &a.t.Events[i]
+	if e.Detail == "" || a.t.Source != "" {
+		return ""
+	}
+	if a.same == nil {
+		a.same = map[statement][]int{}
+		for j := range a.t.Events {
+			x := &a.t.Events[j]
+			k := statement{x.Run, x.Name, x.Detail}
+			a.same[k] = append(a.same[k], j)
+		}
+	}
+	var others ends
+	for _, j := range a.same[statement{e.Run, e.Name, e.Detail}] {
+		if x := &a.t.Events[j]; x.Rank != e.Rank {
+			others.add(x.Duration())
+		}
+	}
+	if others.n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", which took %s there, and at most %s on other ranks", short(e.Duration()), short(others.hi))
+}
+
+// statement is what commands of one statement in one iteration have in common.
+type statement struct {
+	run          int64
+	name, detail string
+}
+
+// slowTimes is how many times as long as the median of others a transfer takes that is called slow, and slowLeast by
+// how much longer it takes at least, in nanoseconds.
+const (
+	slowTimes = 1.5
+	slowLeast = 5_000
+)
+
+// sameSize is what transfers that can be compared have in common.
+type sameSize struct {
+	op      string
+	bytes   int64
+	members int
+}
+
+// link is the ranks between which transfers went.
+type link struct {
+	name  string
+	rank  int // -1 for a collective's
+	times []int64
+	index []int // collectives, or events
+
+	median, others int64 // of times, and the largest median of other links; -1 where there is no other
+}
+
+// compare fills in the medians of some links.
+func compare(all map[string]*link) {
+	most, second := int64(-1), int64(-1)
+	for _, l := range all {
+		sorted := slices.Sorted(slices.Values(l.times))
+		l.median = sorted[(len(sorted)-1)/2]
+		if l.median > most {
+			most, second = l.median, most
+		} else {
+			second = max(second, l.median)
+		}
+	}
+	for _, l := range all {
+		if l.others = most; l.median == most {
+			l.others = second
+		}
+	}
+}
+
+// transfers adds transfers that took longer than others of as many bytes: between some ranks always, or once.
+func (a *accounting) transfers() {
+	all := map[sameSize]map[string]*link{}
+	add := func(k sameSize, name string, rank int, ns int64, index int) {
+		if all[k] == nil {
+			all[k] = map[string]*link{}
+		}
+		l := all[k][name]
+		if l == nil {
+			l = &link{name: name, rank: rank}
+			all[k][name] = l
+		}
+		l.times, l.index = append(l.times, ns), append(l.index, index)
+	}
+	for g := range a.r.Collectives {
+		c := &a.r.Collectives[g]
+		if c.TransferUS == nil || c.Op == barrier {
+			continue
+		}
+		a.uneven(c, g)
+		if c.Bytes == nil || *c.Bytes <= 0 {
+			continue
+		}
+		var members []int
+		for _, m := range c.ByRank {
+			members = append(members, m.Rank)
+		}
+		for _, s := range a.shares[g] {
+			if e := &a.t.Events[s.event]; e.Start+s.wait == a.arrival(g) && s.wait == 0 {
+				add(sameSize{c.Op, *c.Bytes, len(members)}, fmt.Sprintf("among ranks %v", members), -1, s.transfer, g)
+				break
+			}
+		}
+	}
+	for i := range a.t.Events {
+		e := &a.t.Events[i]
+		if e.Class != trace.Comm || e.Tie == nil || e.Tie.Peer < 0 || e.Bytes <= 0 {
+			continue
+		}
+		from, to := a.t.ID(e.Rank), e.Tie.Peer
+		if e.Name == "get" {
+			from, to = to, from
+		}
+		add(sameSize{e.Name, e.Bytes, 0}, fmt.Sprintf("from rank %d to rank %d", from, to), from, e.Duration(), i)
+	}
+	keys := slices.SortedFunc(maps.Keys(all), func(x, y sameSize) int {
+		return cmp.Or(strings.Compare(x.op, y.op), cmp.Compare(x.bytes, y.bytes), cmp.Compare(x.members, y.members))
+	})
+	for _, k := range keys {
+		compare(all[k])
+		for _, name := range slices.Sorted(maps.Keys(all[k])) {
+			a.slowLink(k, all[k][name])
+		}
+	}
+}
+
+// arrival is when the last member of a collective came.
+func (a *accounting) arrival(g int) int64 { return a.t.Events[a.lastOf(g)].Start }
+
+// slow reports whether a time is that of a slow transfer, compared with others.
+func (a *accounting) slow(ns, others int64) bool {
+	return float64(ns) > slowTimes*float64(others) && ns-others > slowLeast+a.residual()
+}
+
+// slowLink compares the transfers between some ranks with those between others, and else with each other.
+func (a *accounting) slowLink(k sameSize, l *link) {
+	if own, other := l.median, l.others; other >= 0 && a.slow(own, other) {
+		var sum int64
+		for _, ns := range l.times {
+			sum += max(ns-other, 0)
+		}
+		a.excess(k.op, sum)
+		a.found("transfer", l.rank, k.op, -1, sum,
+			"transfers %s are slow: %s of %d bytes took %s in the median of %d, and between other ranks at most %s "+
+				"in the median",
+			l.name, k.op, k.bytes, short(own), len(l.times), short(other))
+		return
+	}
+	if len(l.times) < 4 {
+		return
+	}
+	median := l.median
+	for i, ns := range l.times {
+		if !a.slow(ns, median) {
+			continue
+		}
+		a.excess(k.op, ns-median)
+		if l.rank < 0 {
+			c := &a.r.Collectives[l.index[i]]
+			a.found("transfer", -1, k.op, c.Index, ns-median,
+				"%s %d of %d has a slow transfer: %s once all ranks had come, and %s in the median of %d of %d bytes",
+				c.Op, c.Nth, c.OfOp, short(ns), short(median), len(l.times), k.bytes)
+			continue
+		}
+		e := &a.t.Events[l.index[i]]
+		a.found("transfer", l.rank, k.op, -1, ns-median,
+			"a transfer %s is slow: %s, %s, and %s in the median of %d of %d bytes between them",
+			l.name, cmp.Or(e.Detail, e.Name), short(ns), short(median), len(l.times), k.bytes)
+	}
+}
+
+// uneven adds a collective in which one member's transfer took longer than those of all others.
+func (a *accounting) uneven(c *Collective, g int) {
+	var longest, next int64
+	rank := -1
+	for _, s := range a.shares[g] {
+		if s.transfer > longest {
+			longest, next, rank = s.transfer, longest, a.t.Events[s.event].Rank
+		} else {
+			next = max(next, s.transfer)
+		}
+	}
+	if rank < 0 || len(a.shares[g]) < 2 || !trace.EndsTogether(c.Op) || !a.slow(longest, next) {
+		return
+	}
+	a.excess(c.Op, longest-next)
+	a.found("transfer", a.t.ID(rank), c.Op, c.Index, longest-next,
+		"%s %d of %d has a slow transfer on rank %d: %s there once all ranks had come, and at most %s on the others",
+		c.Op, c.Nth, c.OfOp, a.t.ID(rank), short(longest), short(next))
+}
+
+// excess notes time of an operation that slow transfers explain.
+func (a *accounting) excess(op string, ns int64) {
+	if a.slowNS == nil {
+		a.slowNS = map[string]int64{}
+	}
+	a.slowNS[op] += ns
+}
+
+// exposures adds, of each operation, the transfer under which no kernel ran, on the rank where that is most.
+func (a *accounting) exposures() {
+	n := a.t.Ranks
+	compute := make([][]trace.Interval, n)
+	type stream struct {
+		rank int
+		name string
+	}
+	computes := map[stream]bool{}
+	key := func(e *trace.Event) stream { return stream{e.Rank, e.Stream} }
+	moving := map[string][][]trace.Interval{}
+	alone := map[string][]bool{} // by rank: it has a stream of its own somewhere
+	for i := range a.t.Events {
+		if e := &a.t.Events[i]; e.Class == trace.Compute && e.End > e.Start {
+			compute[e.Rank] = append(compute[e.Rank], trace.Interval{Lo: e.Start, Hi: e.End})
+			computes[key(e)] = true
+		}
+	}
+	for i := range a.t.Events {
+		e := &a.t.Events[i]
+		if _, told := a.r.waits[i]; e.Class != trace.Comm || e.Name == barrier || e.Group != trace.NoGroup && !told {
+			continue
+		}
+		if moving[e.Name] == nil {
+			moving[e.Name], alone[e.Name] = make([][]trace.Interval, n), make([]bool, n)
+		}
+		moving[e.Name][e.Rank] = append(moving[e.Name][e.Rank], trace.Interval{Lo: e.Start + a.r.waits[i], Hi: e.End})
+		if !computes[key(e)] {
+			alone[e.Name][e.Rank] = true
+		}
+	}
+	for r := range compute {
+		compute[r] = trace.Union(compute[r])
+	}
+	if a.bare {
+		return // the profile may leave kernels out
+	}
+	for _, op := range slices.Sorted(maps.Keys(moving)) {
+		rank, most, whole := -1, int64(0), int64(0)
+		for r, list := range moving[op] {
+			all := trace.Union(list)
+			if bare := without(all, compute[r]); bare > most {
+				rank, most, whole = r, bare, trace.Length(all)
+			}
+		}
+		odd := a.oddOnes(op, compute)
+		if rank < 0 {
+			continue
+		}
+		cost := most - a.slowNS[op] - odd
+		if cost <= max(a.residual(), 0) {
+			continue
+		}
+		text := fmt.Sprintf("%s is not overlapped: on rank %d no kernel ran during %s of the %s in which it moved data",
+			op,
+			a.t.ID(rank), short(most), short(whole))
+		if most < whole {
+			text = fmt.Sprintf("%s is overlapped in part: on rank %d no kernel ran during %s of the %s in which it "+
+				"moved data",
+				op, a.t.ID(rank), short(most), short(whole))
+		}
+		if !alone[op][rank] {
+			text += "; its streams there run kernels, too, one after the other"
+		}
+		a.found("exposed", a.t.ID(rank), op, -1, cost, "%s", text)
+	}
+}
+
+// oddOnes adds the collectives of an operation that are not overlapped, where most are. It returns how much of them is
+// exposed.
+func (a *accounting) oddOnes(op string, compute [][]trace.Interval) int64 {
+	type one struct {
+		g, rank       int
+		bare, whole   int64
+		shareOfHidden float64
+	}
+	var list []one
+	for g := range a.r.Collectives {
+		if c := &a.r.Collectives[g]; c.Op != op || c.TransferUS == nil {
+			continue
+		}
+		o := one{g: g, rank: -1}
+		for _, s := range a.shares[g] {
+			e := &a.t.Events[s.event]
+			bare := s.transfer - trace.Covered(trace.Interval{Lo: e.End - s.transfer, Hi: e.End}, compute[e.Rank])
+			if o.rank < 0 || bare > o.bare {
+				o.rank, o.bare, o.whole = e.Rank, bare, s.transfer
+			}
+		}
+		if o.whole > 0 {
+			o.shareOfHidden = 1 - float64(o.bare)/float64(o.whole)
+			list = append(list, o)
+		}
+	}
+	if len(list) < 4 {
+		return 0
+	}
+	var shares []float64
+	for _, o := range list {
+		shares = append(shares, o.shareOfHidden)
+	}
+	slices.Sort(shares)
+	median := shares[(len(shares)-1)/2]
+	if median < 0.5 {
+		return 0
+	}
+	var sum int64
+	for _, o := range list {
+		if o.shareOfHidden > 0.1 || o.bare <= slowLeast+a.residual() {
+			continue
+		}
+		sum += o.bare
+		c := &a.r.Collectives[o.g]
+		a.found("exposed", a.t.ID(o.rank), op, c.Index, o.bare,
+			"%s %d of %d is not overlapped: on rank %d no kernel ran during %s of its transfer of %s; of half of "+
+				"the %d kernels ran during at least %.0f %%",
+			op, c.Nth, c.OfOp, a.t.ID(o.rank), short(o.bare), short(o.whole), len(list), math.Floor(100*median))
+	}
+	return sum
+}

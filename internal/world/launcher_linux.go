@@ -1,0 +1,269 @@
+package world
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// A launcher and the processes that it has started talk over a local socket: processes say that they join, that they
+// have joined, and why their world has ended; the launcher says which of them has exited, for those that still wait
+// for it to join.
+
+// toLaunch is what a process tells its launcher.
+type toLaunch struct {
+	ID     string // of the run
+	Rank   int
+	Joined bool   `json:",omitempty"`
+	Ended  *cause `json:",omitempty"`
+}
+
+// Launcher is the launcher's end: which of the processes that it has started have joined, and why their world ended.
+type Launcher struct {
+	id       string
+	listener *net.UnixListener
+	serving  sync.WaitGroup
+
+	mu      sync.Mutex
+	changed chan struct{}
+	open    map[*net.UnixConn]joiner
+	joined  map[int]int // by rank: how many worlds it has joined
+	exited  map[int]*PeerError
+	ended   *cause // the first that a process has told
+}
+
+// joiner is a process that is connected.
+type joiner struct {
+	rank, world int  // world is the number among those that the process joins, from 1
+	in          bool // it has joined
+}
+
+const maxToLaunch = maxCause + 1<<10
+
+// NewLauncher listens for the processes of the run id.
+func NewLauncher(id string) (*Launcher, error) {
+	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: "@hocket-launch-" + id, Net: "unixpacket"})
+	if err != nil {
+		return nil, err
+	}
+	l := &Launcher{id: id, listener: listener, changed: make(chan struct{}), open: map[*net.UnixConn]joiner{},
+		joined: map[int]int{}, exited: map[int]*PeerError{}}
+	l.serving.Go(func() {
+		for {
+			conn, err := listener.AcceptUnix()
+			if err != nil {
+				return
+			}
+			l.serving.Go(func() { l.serve(conn) })
+		}
+	})
+	return l, nil
+}
+
+// Address is what HOCKET_LAUNCHER is for the processes.
+func (l *Launcher) Address() string { return l.listener.Addr().String() }
+
+// Close ends the connections.
+func (l *Launcher) Close() {
+	l.listener.Close()
+	l.mu.Lock()
+	for conn := range l.open {
+		conn.Close()
+	}
+	l.mu.Unlock()
+	l.serving.Wait()
+}
+
+// serve handles what a process sends, until it closes the connection.
+func (l *Launcher) serve(conn *net.UnixConn) {
+	defer conn.Close()
+	if !sameUser(conn) {
+		return
+	}
+	packet := make([]byte, maxToLaunch)
+	for {
+		n, err := conn.Read(packet)
+		if err != nil || n == 0 {
+			break
+		}
+		var m toLaunch
+		if json.Unmarshal(packet[:n], &m) != nil || m.ID != l.id {
+			break
+		}
+		l.handle(conn, m)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.open, conn)
+	l.notify()
+}
+
+func (l *Launcher) handle(conn *net.UnixConn, m toLaunch) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	j, known := l.open[conn]
+	if !known {
+		j = joiner{rank: m.Rank, world: l.joined[m.Rank] + 1}
+	}
+	if m.Joined && !j.in {
+		j.in = true
+		l.joined[j.rank]++
+	}
+	l.open[conn] = j
+	if m.Ended != nil && l.ended == nil {
+		l.ended = m.Ended
+	}
+	for _, gone := range l.exited {
+		l.tell(conn, j, gone)
+	}
+}
+
+// tell sends a process that still joins the error of one that has exited before it joined the same world. It is called
+// with mu locked.
+func (l *Launcher) tell(conn *net.UnixConn, j joiner, gone *PeerError) {
+	if j.in || j.rank == gone.Rank || l.joined[gone.Rank] >= j.world {
+		return
+	}
+	text, err := json.Marshal(gone)
+	if err == nil {
+		conn.SetWriteDeadline(time.Now().Add(time.Second))
+		_, _ = conn.Write(text)
+	}
+}
+
+// Exited notes that a process has exited. how says in which way.
+func (l *Launcher) Exited(rank, pid int, how string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	late := time.After(time.Second)
+	for l.connected(rank) { // what it has sent may still be unread
+		changed := l.changed
+		l.mu.Unlock()
+		select {
+		case <-changed:
+			l.mu.Lock()
+			continue
+		case <-late: // a child of it goes on
+		}
+		l.mu.Lock()
+		return
+	}
+	gone := &PeerError{Rank: rank, PID: pid, Host: hostName(), Why: how + " before it joined the others"}
+	l.exited[rank] = gone
+	for conn, j := range l.open {
+		l.tell(conn, j, gone)
+	}
+}
+
+// connected reports whether a process has a connection. It is called with mu locked.
+func (l *Launcher) connected(rank int) bool {
+	for _, j := range l.open {
+		if j.rank == rank {
+			return true
+		}
+	}
+	return false
+}
+
+// notify wakes Exited. It is called with mu locked.
+func (l *Launcher) notify() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// Cause returns why the processes' world has ended, as the first of them has told; nil for nothing.
+func (l *Launcher) Cause() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended == nil {
+		return nil
+	}
+	return l.ended.err()
+}
+
+func hostName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		return "this host"
+	}
+	return host
+}
+
+// sameUser reports whether the process at the other end is this user's.
+func sameUser(conn *net.UnixConn) bool {
+	l, err := newLink(conn)
+	if err != nil {
+		return false
+	}
+	uid, _, err := l.owner()
+	return err == nil && int(uid) == syscall.Geteuid()
+}
+
+// launched is a process's end of the connection to its launcher. A nil one does nothing.
+type launched struct {
+	conn *net.UnixConn
+	mesh *mesh
+}
+
+// dialLauncher tells the launcher, if there is one, that this process joins, and hears which others do not come.
+func dialLauncher(m *mesh) *launched {
+	if m.o.Launcher == "" || m.o.Size == 1 {
+		return nil
+	}
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: m.o.Launcher, Net: "unixpacket"})
+	if err != nil {
+		return nil // it is in another network namespace, for example: time-outs hold
+	}
+	if !sameUser(conn) {
+		conn.Close()
+		return nil
+	}
+	l := &launched{conn, m}
+	l.say(toLaunch{})
+	m.running.Go(func() {
+		packet := make([]byte, maxToLaunch)
+		for {
+			n, err := conn.Read(packet)
+			if err != nil || n == 0 {
+				return
+			}
+			var gone PeerError
+			if json.Unmarshal(packet[:n], &gone) == nil {
+				m.abort(&gone)
+			}
+		}
+	})
+	return l
+}
+
+func (l *launched) say(m toLaunch) {
+	if l == nil {
+		return
+	}
+	m.ID, m.Rank = l.mesh.o.ID, l.mesh.o.Rank
+	text, err := json.Marshal(m)
+	if err == nil && len(text) <= maxToLaunch {
+		l.conn.SetWriteDeadline(time.Now().Add(time.Second))
+		_, _ = l.conn.Write(text)
+	}
+}
+
+// joined says that this process waits for no other to join.
+func (l *launched) joined() { l.say(toLaunch{Joined: true}) }
+
+// ended says why the world has ended.
+func (l *launched) ended(c cause) {
+	var short cause
+	if json.Unmarshal(c.encode(), &short) == nil {
+		l.say(toLaunch{Ended: &short})
+	}
+}
+
+func (l *launched) close() {
+	if l != nil {
+		l.conn.Close()
+	}
+}
