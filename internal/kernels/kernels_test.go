@@ -171,7 +171,7 @@ func TestRepeated(t *testing.T) {
 		out := b.room(ir.BF16, layouts[0], 6, 32)
 		p := Problem{Op: ir.OpMul, Ins: []Operand{in, o}, Out: out}
 		l, err := plan(&job{Problem: p})
-		if err != nil || len(l) != 1 || l[0].args[4] != 6*32/8 {
+		if err != nil || len(l) != 1 || l[0].args[3+constants] != 6*32/8 {
 			t.Errorf("accesses are not of 16 bytes: %v, %v", l, err)
 		}
 		b.add("repeated", p, func() {
