@@ -30,9 +30,9 @@ type Launcher struct {
 	mu      sync.Mutex
 	changed chan struct{}
 	open    map[*net.UnixConn]joiner
-	joined  map[int]int // by rank: how many worlds it has joined
-	exited  map[int]*PeerError
-	ended   *cause // the first that a process has told
+	joined  map[int]int  // by rank: how many worlds it has joined
+	exited  []*PeerError // in the order in which they exited
+	ended   *cause       // the first that a process has told
 }
 
 // joiner is a process that is connected.
@@ -50,7 +50,7 @@ func NewLauncher(id string) (*Launcher, error) {
 		return nil, err
 	}
 	l := &Launcher{id: id, listener: listener, changed: make(chan struct{}), open: map[*net.UnixConn]joiner{},
-		joined: map[int]int{}, exited: map[int]*PeerError{}}
+		joined: map[int]int{}}
 	l.serving.Go(func() {
 		for {
 			conn, err := listener.AcceptUnix()
@@ -116,13 +116,13 @@ func (l *Launcher) handle(conn *net.UnixConn, m toLaunch) {
 	if m.Ended != nil && l.ended == nil {
 		l.ended = m.Ended
 	}
-	for _, gone := range l.exited {
+	for _, gone := range l.exited { // the first of them is the cause
 		l.tell(conn, j, gone)
 	}
 }
 
-// tell sends a process that still joins the error of one that has exited before it joined the same world. It is called
-// with mu locked.
+// tell sends the error of an exited process to a process that still waits for it to join the same world. The caller has
+// locked mu.
 func (l *Launcher) tell(conn *net.UnixConn, j joiner, gone *PeerError) {
 	if j.in || j.rank == gone.Rank || l.joined[gone.Rank] >= j.world {
 		return
@@ -152,7 +152,7 @@ func (l *Launcher) Exited(rank, pid int, how string) {
 		return
 	}
 	gone := &PeerError{Rank: rank, PID: pid, Host: hostName(), Why: how + " before it joined the others"}
-	l.exited[rank] = gone
+	l.exited = append(l.exited, gone)
 	for conn, j := range l.open {
 		l.tell(conn, j, gone)
 	}
