@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import weakref
 
 from . import _cuda, _lib, _tensors, _world
@@ -90,6 +91,7 @@ class Model:
         self._lent, self._lendable, self._captured = weakref.WeakSet(), {}, set()
         self._bound, self._layouts, self._names, self._prepared = {}, {}, None, set()
         self._uploaded = set()  # bound weights of the host that are on the devices
+        self._binding = threading.Lock()  # of bound and uploaded weights of the host
 
     def bind(self, name, t, dims=None):
         """Has all calls to come take a tensor for a parameter, as if they were given it: a weight, or state, which
@@ -110,10 +112,13 @@ class Model:
             if b or t is None:
                 return
         v = None if t is None else _tensors.view(t, name)
-        if name in self._uploaded:
-            _lib.held("hocket_call_bind", self._handle, None, _lib.Tensor(name.encode(), b"f32", -1, 0, None, None, 0))
-            self._uploaded.discard(name)
-        self._bound[name] = v
+        with self._binding:
+            uploaded = name in self._uploaded
+            self._uploaded.discard(name)  # first: an interrupt may come between any two statements
+            self._bound[name] = v
+            if uploaded and v is None:  # else the next call uploads v in its place
+                _lib.held("hocket_call_bind", self._handle, None,
+                          _lib.Tensor(name.encode(), b"f32", -1, 0, None, None, 0))
 
     def layouts(self, dims=None, shapes=None):
         """How parameters and results lie on the ranks, for dims and for shapes of parameters, by name:
@@ -127,7 +132,7 @@ class Model:
         """Runs the program once. Arguments are by position or by name; ``dims`` gives dims that the program and
         load do not fix. One result comes by itself, several as a tuple."""
         given = self._named(args, kwargs)
-        bound = {n: b for n, b in self._bound.items() if b is not None and n not in given}
+        bound = {n: b for n, b in dict(self._bound).items() if b is not None and n not in given}
         if any(_cuda.is_cuda(t) for t in given.values()) or any(isinstance(b, _cuda.Block) for b in bound.values()):
             return self._enqueue(given, bound, dims)
         views = {**{n: _tensors.view(t, n) for n, t in given.items()}, **bound}
@@ -138,11 +143,10 @@ class Model:
         ins, results, outs = [], [], []
         for p in layouts["in"]:
             v, rank = views.get(p["name"]), self._rank(p, False)
-            if v is not None and p["name"] in bound and p["name"] not in inout and self._uploads():
-                if p["name"] not in self._uploaded:
-                    _lib.held("hocket_call_bind", self._handle, v, v.struct(p["name"]))
-                    self._uploaded.add(p["name"])
-            elif v is not None:
+            kept = v is not None and p["name"] in bound and p["name"] not in inout and self._uploads()
+            if kept and self._upload(p["name"], v):
+                continue
+            if v is not None:
                 if rank is None:
                     raise InputError(f"rank {self._world.rank} has no block of {p['name']}: give it on "
                                      f"{[b['rank'] for b in p['blocks']]} only")
@@ -266,6 +270,16 @@ class Model:
     def _uploads(self):
         """Whether bound weights of the host are uploaded once."""
         return not self._several() and self._world.name != "cpu"
+
+    def _upload(self, name, v):
+        """Uploads a bound weight unless it is on the devices; False if another was bound meanwhile."""
+        with self._binding:
+            if self._bound.get(name) is not v:
+                return False
+            if name not in self._uploaded:
+                _lib.held("hocket_call_bind", self._handle, v, v.struct(name))
+                self._uploaded.add(name)
+            return True
 
     def _rank(self, port, gathered):
         """The rank whose block of a parameter or result this process has: -1 for the whole, None for none."""
