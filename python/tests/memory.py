@@ -168,8 +168,8 @@ def bound(hocket, count, array, ranks=1, threads=2, finish=None):
     Returns the numbers of calls and of binds."""
     calls, wrong, over = [0] * threads, [], threading.Event()
     values = [float(v) for v in range(1, 9)]
-    with hocket.load(PROGRAM.format(ranks=ranks)) as m:
-        m.bind("w", array((64, 64), 1.0), dims={"T": 16})
+    with hocket.load(PROGRAM.format(ranks=ranks), dims={"T": 16}) as m:
+        m.bind("w", array((64, 64), 1.0))
 
         def work(k):
             try:
@@ -189,7 +189,7 @@ def bound(hocket, count, array, ranks=1, threads=2, finish=None):
         i, junk = 0, []
         while sum(calls) < count and len(wrong) < 20 and any(t.is_alive() for t in all_threads):
             i += 1
-            m.bind("w", array((64, 64), values[i % len(values)]), dims={"T": 16})
+            m.bind("w", array((64, 64), values[i % len(values)]))
             junk = junk[-4:] + [array((64, 64), float("nan"))]
         over.set()
         for t in all_threads:

@@ -516,14 +516,14 @@ def memory_captured(hocket):
     """A captured run has its model and what was bound, whatever comes of them."""
     import gc
     import memory
-    m = hocket.load(memory.PROGRAM.format(ranks=1))
-    m.bind("w", torch.full((64, 64), 2.0, device="cuda"), dims={"T": 16})
+    m = hocket.load(memory.PROGRAM.format(ranks=1), dims={"T": 16})
+    m.bind("w", torch.full((64, 64), 2.0, device="cuda"))
     x = torch.ones(16, 64, device="cuda")
     m(x)
     g = torch.cuda.CUDAGraph()
     with torch.cuda.graph(g):
         y = m(x)
-    m.bind("w", torch.full((64, 64), 3.0, device="cuda"), dims={"T": 16})
+    m.bind("w", torch.full((64, 64), 3.0, device="cuda"))
     others = [torch.full((64, 64), float("nan"), device="cuda") for _ in range(64)]
     assert bool((m(x) == 3 * 64).all())
     del m

@@ -26,12 +26,8 @@ struct OpCast {
 // Functions of the two types that functions are computed in.
 #define FUNCTION(name) DEV f32 name##Of(f32 x) { return name##f(x); } DEV f64 name##Of(f64 x) { return name(x); }
 FUNCTION(exp)
-FUNCTION(log)
 FUNCTION(log1p)
 FUNCTION(sqrt)
-FUNCTION(sin)
-FUNCTION(cos)
-FUNCTION(tanh)
 #undef FUNCTION
 
 // quotient is a/b where b is of a usual size: in f32 within two units of the last
