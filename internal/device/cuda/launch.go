@@ -79,7 +79,7 @@ func (l *launch) drop() {
 
 // Prepare compiles and loads what computes k, and picks algorithms.
 func (d *dev) Prepare(k device.Kernel) (device.Launch, error) {
-	return d.prepare(compute.Name(&k), func(l *launch) error {
+	return d.prepare(device.Name(k.Op), func(l *launch) error {
 		site := compute.Site{GEMMs: d.site.gemms, SMs: d.site.gpu.SMs, FixedProducts: d.w.m.opts.FixedProducts}
 		return compute.Prepare(l, site, &k)
 	})
