@@ -132,9 +132,6 @@ func (d *dev) Prepare(k device.Kernel) (device.Launch, error) {
 		return nil, err
 	}
 	name := device.Name(k.Op)
-	if d.foreign {
-		return &launch{dev: d, name: name}, nil
-	}
 	run, err := d.prepare(k)
 	if err != nil {
 		return nil, d.errorf("%s: %w", name, err)

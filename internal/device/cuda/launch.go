@@ -98,9 +98,6 @@ func (d *dev) prepare(name string, build func(l *launch) error) (device.Launch, 
 	if err := w.err(); err != nil {
 		return nil, err
 	}
-	if d.site.foreign {
-		return d.foreignLaunch(name), nil
-	}
 	l := &launch{dev: d, name: name}
 	if err := d.bound(func() error { return build(l) }); err != nil {
 		l.drop()
