@@ -191,7 +191,8 @@ func (b *besides) product(r int) error {
 		if len(b.products[sms]) > r {
 			continue
 		}
-		l, err := d.Prepare(device.Kernel{Op: device.Linear{Product: device.Product{SMs: sms}}, Ins: views[:2], Outs: views[2:]})
+		op := device.Linear{Product: device.Product{SMs: sms}}
+		l, err := d.Prepare(device.Kernel{Op: op, Ins: views[:2], Outs: views[2:]})
 		if err != nil {
 			return err
 		}

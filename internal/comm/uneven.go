@@ -59,7 +59,8 @@ func (b *Build) takeCounted(me int, whole, counts []device.View) {
 		b.log[me].reads[p] = counts[p].Mem == b.ch.staging[p]
 	}
 	b.log[me].moved += b.in.least(me)
-	k := device.Kernel{Op: device.Uneven{Op: b.in.Op, Axis: b.in.Axis, Member: me}, Ins: append(whole, counts...), Outs: []device.View{out}}
+	k := device.Kernel{Ins: append(whole, counts...), Outs: []device.View{out}}
+	k.Op = device.Uneven{Op: b.in.Op, Axis: b.in.Axis, Member: me}
 	if b.in.Op == ir.OpReduceScatterV {
 		k.Op = device.UnevenReduce{Red: b.in.Red, Axis: b.in.Axis, Member: me}
 	}

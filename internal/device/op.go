@@ -22,8 +22,8 @@ type Op interface {
 	code() ir.Op
 }
 
-// Elementwise computes each element of the result from the elements of Ins at the same index, by an operation of package
-// pointwise. Ins have the result's shape and type.
+// Elementwise computes each element of the result from the elements of Ins at the same index, by an operation of
+// package pointwise. Ins have the result's shape and type.
 type Elementwise struct {
 	Op      ir.Op
 	Numbers []ir.Number // in the order of the operation's row
@@ -80,8 +80,8 @@ type ReduceAxes struct {
 // the operand or of its accumulator.
 type ReduceSlots struct{ Axis int }
 
-// ReduceOperands is the reduction of all Ins elementwise, in their order. It accumulates in the type's accumulator (S11)
-// and rounds once; avg divides by len(Ins) before it rounds.
+// ReduceOperands is the reduction of all Ins elementwise, in their order. It accumulates in the type's accumulator
+// (S11) and rounds once; avg divides by len(Ins) before it rounds.
 type ReduceOperands struct{ Red ir.Red }
 
 // Argmax is the index, i32, of the first of the largest elements along an axis, which disappears.
@@ -240,8 +240,8 @@ func Name(op Op) string {
 func (u *UserKernel) Name() string { return u.File + ":" + u.Entry }
 
 // OpOf returns the computation that an operation of a program is, with its attributes. An operation that has no kind of
-// its own is Elementwise, by its row of package pointwise; machines refuse what has none. Launches of the user's kernels
-// are a UserKernel instead.
+// its own is Elementwise, by its row of package pointwise; machines refuse what has none. Launches of the user's
+// kernels are a UserKernel instead.
 func OpOf(op ir.Op, a ir.Attrs) Op {
 	axis := -1 // which machines refuse
 	if len(a.Axes) == 1 {

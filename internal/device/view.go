@@ -134,7 +134,8 @@ func Resolve[R any](k *Kernel, resolve func(v View, peers bool) (R, error)) (out
 }
 
 // ResolveUser is Resolve for a kernel of the user's.
-func ResolveUser[R any](k *Kernel, u *UserKernel, resolve func(v View, peers bool) (R, error)) (outs, ins []R, err error) {
+func ResolveUser[R any](k *Kernel, u *UserKernel, resolve func(v View, peers bool) (R, error)) (outs, ins []R,
+	err error) {
 	for i, p := range u.Params {
 		if p.In >= len(k.Ins) || p.Out >= len(k.Outs) {
 			return nil, nil, fmt.Errorf("argument %d is operand %d of %d, or result %d of %d", i, p.In, len(k.Ins), p.Out, len(k.Outs))

@@ -14,7 +14,8 @@ func copies(j *job, op device.Copy) ([]launch, error) {
 		return nil, err
 	}
 	out, in := j.Out, j.Ins[0]
-	if in.DType != out.DType || in.elements() != out.elements() || op.Op != ir.OpReshape && !slices.Equal(in.Shape, out.Shape) {
+	if in.DType != out.DType || in.elements() != out.elements() ||
+		op.Op != ir.OpReshape && !slices.Equal(in.Shape, out.Shape) {
 		return nil, fmt.Errorf("%s%v from %s%v", out.DType, out.Shape, in.DType, in.Shape)
 	}
 	if slices.Equal(in.Shape, out.Shape) {

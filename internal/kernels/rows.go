@@ -29,14 +29,17 @@ func rmsNorm(j *job, op device.RMSNorm) ([]launch, error) {
 	if err := j.checkNorm(2); err != nil {
 		return nil, err
 	}
-	return j.along(row{label: "rms_norm", axis: len(j.Out.Shape) - 1, weight: j.Ins[1], eps: op.Eps, body: normBody(j, false)})
+	r := row{label: "rms_norm", axis: len(j.Out.Shape) - 1, weight: j.Ins[1], eps: op.Eps, body: normBody(j, false)}
+	return j.along(r)
 }
 
 func layerNorm(j *job, op device.LayerNorm) ([]launch, error) {
 	if err := j.checkNorm(3); err != nil {
 		return nil, err
 	}
-	return j.along(row{label: "layer_norm", axis: len(j.Out.Shape) - 1, weight: j.Ins[1], bias: j.Ins[2], eps: op.Eps, body: normBody(j, true)})
+	r := row{label: "layer_norm", axis: len(j.Out.Shape) - 1, weight: j.Ins[1], eps: op.Eps, body: normBody(j, true)}
+	r.bias = j.Ins[2]
+	return j.along(r)
 }
 
 func normBody(j *job, centred bool) string {

@@ -186,7 +186,8 @@ func makeCopy(k *kernel, op device.Copy) (loops, error) {
 	if err := k.count(1, 1); err != nil {
 		return nil, err
 	}
-	if k.ins[0].dt != k.out.dt || k.ins[0].n != k.out.n || op.Op != ir.OpReshape && !slices.Equal(k.ins[0].shape, k.out.shape) {
+	if k.ins[0].dt != k.out.dt || k.ins[0].n != k.out.n ||
+		op.Op != ir.OpReshape && !slices.Equal(k.ins[0].shape, k.out.shape) {
 		return nil, fmt.Errorf("%s%v from %s%v", k.out.dt, k.out.shape, k.ins[0].dt, k.ins[0].shape)
 	}
 	return func(k *kernel) {

@@ -47,7 +47,8 @@ func checkLengths(k *kernel) error {
 	keys := k.ins[1].shape[len(k.ins[1].shape)-3]
 	for i, n := range numbers(k.ins[3]) {
 		if n < 0 || n > keys {
-			return content(ir.OpAttention, int64(i), n, "length %d (element %d of the lengths) is outside 0..%d, the keys that are kept", n, i, keys)
+			return content(ir.OpAttention, int64(i), n,
+				"length %d (element %d of the lengths) is outside 0..%d, the keys that are kept", n, i, keys)
 		}
 	}
 	return nil
@@ -73,8 +74,9 @@ func attentionLoops[A float32 | float64](op device.Attention) loops {
 			perm[i] = i
 		}
 		perm[n-3], perm[n-2] = n-2, n-3
-		a := attended[A]{tq: k.out.shape[n-3], tk: k.ins[1].shape[n-3], dh: k.out.shape[n-1], scale: A(op.Scale), causal: op.Causal,
-			q: k.ins[0].permute(perm), k: k.ins[1].permute(perm), v: k.ins[2].permute(perm), out: k.out.permute(perm)}
+		a := attended[A]{tq: k.out.shape[n-3], tk: k.ins[1].shape[n-3], dh: k.out.shape[n-1], scale: A(op.Scale),
+			causal: op.Causal,
+			q:      k.ins[0].permute(perm), k: k.ins[1].permute(perm), v: k.ins[2].permute(perm), out: k.out.permute(perm)}
 		if k.out.n == 0 {
 			return
 		}

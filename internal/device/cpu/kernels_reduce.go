@@ -118,7 +118,8 @@ func makeAxes(k *kernel, op device.ReduceAxes) (loops, error) {
 		return nil, err
 	}
 	if !slices.Equal(shape, k.out.shape) {
-		return nil, fmt.Errorf("the result has shape %v; %v without axes %v is %v", k.out.shape, k.ins[0].shape, op.Axes, shape)
+		return nil, fmt.Errorf("the result has shape %v; %v without axes %v is %v",
+			k.out.shape, k.ins[0].shape, op.Axes, shape)
 	}
 	f.first = nothing(f.red, k.out.dt)
 	return byAccum(k.out.dt, axesLoops[float32](f), axesLoops[float64](f), axesLoops[int64](f)), nil

@@ -144,8 +144,8 @@ func (d *dev) NewCounters(n int) (device.Counters, error) {
 	return c, nil
 }
 
-// makeCounters makes counters; those that other processes raise get their words. The caller holds the world's mutex, and
-// for such words the world exclusively.
+// makeCounters makes counters; those that other processes raise get their words. The caller holds the world's mutex,
+// and for such words the world exclusively.
 func (d *dev) makeCounters(n int) (*counters, error) {
 	if err := d.w.err(); err != nil {
 		return nil, err

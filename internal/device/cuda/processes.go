@@ -165,8 +165,8 @@ func (s *site) sharedHeap(grain int64) *gpu.Heap {
 	return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, peers.Owned(m, s.w.peers, s.key))
 }
 
-// mapShared gives the site of a GPU that another process drives a heap of its shared memory, if it is of this node. What
-// this process does about that GPU, its first GPU does.
+// mapShared gives the site of a GPU that another process drives a heap of its shared memory, if it is of this node.
+// What this process does about that GPU, its first GPU does.
 func (s *site) mapShared() error {
 	here := s.w.sites[0]
 	s.ctx = here.ctx
@@ -179,7 +179,8 @@ func (s *site) mapShared() error {
 			return err
 		}
 		m := gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable(), Driver: s.w.drv}
-		s.heaps[device.Shared] = gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, peers.Imported(m, s.w.peers, s.key, s.owner))
+		mapped := peers.Imported(m, s.w.peers, s.key, s.owner)
+		s.heaps[device.Shared] = gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, mapped)
 		return nil
 	})
 }

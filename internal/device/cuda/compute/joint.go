@@ -93,7 +93,8 @@ func (b *builder) addJoint(dk *device.Kernel, op device.Linears) error {
 func members(dk *device.Kernel, op device.Linears) (linears []*kernel, gate *kernel) {
 	each := device.Linear{Product: device.Product{Timed: op.Timed}, Constant: op.Constant}
 	for i, weight := range dk.Ins[1:] {
-		linears = append(linears, &kernel{Kernel: device.Kernel{Op: each, Ins: []device.View{dk.Ins[0], weight}, Outs: dk.Outs[i : i+1]}})
+		linears = append(linears, &kernel{Kernel: device.Kernel{Op: each, Ins: []device.View{dk.Ins[0], weight},
+			Outs: dk.Outs[i : i+1]}})
 	}
 	if op.Gated {
 		gate = &kernel{Kernel: device.Kernel{Op: device.SiluMul(dk.Outs[2].DType), Ins: dk.Outs[:2], Outs: dk.Outs[2:]}}
