@@ -60,7 +60,7 @@ func (b *Build) takeCounted(me int, whole, counts []device.View) {
 	}
 	b.log[me].moved += b.in.least(me)
 	k := device.Kernel{Ins: append(whole, counts...), Outs: []device.View{out}}
-	k.Op = device.Uneven{Op: b.in.Op, Axis: b.in.Axis, Member: me}
+	k.Op = device.UnevenMove{Op: b.in.Op, Axis: b.in.Axis, Member: me}
 	if b.in.Op == ir.OpReduceScatterV {
 		k.Op = device.UnevenReduce{Red: b.in.Red, Axis: b.in.Axis, Member: me}
 	}

@@ -148,15 +148,15 @@ type Linears struct {
 	Constant, Fixed, Timed bool
 }
 
-// Uneven gives a member its result of an all_gatherv or all_to_allv along an axis. Ins are all members' operands and
+// UnevenMove gives a member its result of an all_gatherv or all_to_allv along an axis. Ins are all members' operands and
 // then all members' counts, i32, all dense, as the result is. Counts that do not fit (see Share) are a Fault: then the
 // result is undefined, and nothing else is written.
-type Uneven struct {
+type UnevenMove struct {
 	Op           ir.Op
 	Axis, Member int
 }
 
-// UnevenReduce is Uneven for a reduce_scatterv.
+// UnevenReduce is UnevenMove for a reduce_scatterv.
 type UnevenReduce struct {
 	Red          ir.Red
 	Axis, Member int
@@ -200,7 +200,7 @@ func (Attention) code() ir.Op      { return ir.OpAttention }
 func (Linear) code() ir.Op         { return ir.OpLinear }
 func (Matmul) code() ir.Op         { return ir.OpMatmul }
 func (Linears) code() ir.Op        { return ir.OpLinear }
-func (u Uneven) code() ir.Op       { return u.Op }
+func (u UnevenMove) code() ir.Op   { return u.Op }
 func (UnevenReduce) code() ir.Op   { return ir.OpReduceScatterV }
 func (*UserKernel) code() ir.Op    { return ir.OpLaunch }
 
@@ -304,7 +304,7 @@ func own(op Op) Op {
 // Reaches reports whether operands may be peers' memory.
 func (k *Kernel) Reaches() bool {
 	switch k.Op.(type) {
-	case ReduceOperands, Uneven, UnevenReduce:
+	case ReduceOperands, UnevenMove, UnevenReduce:
 		return true
 	}
 	return false

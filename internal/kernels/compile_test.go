@@ -39,7 +39,7 @@ func everyCode(t *testing.T, arch string) []code {
 			ins = append(ins, slices.Repeat([]Operand{x(ir.I32, layouts[0], 2)}, 2)...)
 			for _, room := range []int64{6, 1 << 30} {
 				for _, op := range []ir.Op{ir.OpAllGatherV, ir.OpAllToAllV} {
-					add(Computation{Op: device.Uneven{Op: op}, Ins: ins, Out: x(dt, layouts[0], room, inner)})
+					add(Computation{Op: device.UnevenMove{Op: op}, Ins: ins, Out: x(dt, layouts[0], room, inner)})
 				}
 				for red := ir.Sum; red <= ir.Avg; red++ {
 					add(Computation{Op: device.UnevenReduce{Red: red, Axis: 0}, Ins: ins, Out: x(dt, layouts[0], room, inner)})

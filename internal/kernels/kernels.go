@@ -99,7 +99,7 @@ func (c Computation) plan(j *job) ([]launch, error) {
 		return linear(j, op)
 	case device.Matmul:
 		return matmul(j, op)
-	case device.Uneven:
+	case device.UnevenMove:
 		return uneven{op: op.Op, axis: op.Axis, member: op.Member}.launches(j)
 	case device.UnevenReduce:
 		return uneven{op: ir.OpReduceScatterV, red: op.Red, axis: op.Axis, member: op.Member}.launches(j)

@@ -52,7 +52,7 @@ func TestUneven(t *testing.T) {
 					for _, inner := range [][]int64{{}, {3}, {8}, {2, 4}, {700}} {
 						held, room := rng.Int64N(8), 1+rng.Int64N(9)
 						shape := func(rows int64) []int64 { return append(append(append([]int64{}, lead...), rows), inner...) }
-						k := device.Kernel{Op: device.Uneven{Op: op, Axis: len(lead)}}
+						k := device.Kernel{Op: device.UnevenMove{Op: op, Axis: len(lead)}}
 						if op == ir.OpReduceScatterV {
 							k.Op = device.UnevenReduce{Red: ir.Sum + ir.Red(rng.IntN(4)), Axis: len(lead)}
 						}
@@ -100,7 +100,7 @@ func TestUnevenFaults(t *testing.T) {
 		for k := range FaultBytes {
 			b.mem[int64(at)-memoryAt+int64(k)] = 0
 		}
-		p := Computation{Op: device.Uneven{Op: c.op, Member: c.member}, Out: b.room(ir.F32, layouts[0], 5, 2), Fault: at, Tag: uint64(i)}
+		p := Computation{Op: device.UnevenMove{Op: c.op, Member: c.member}, Out: b.room(ir.F32, layouts[0], 5, 2), Fault: at, Tag: uint64(i)}
 		if c.op == ir.OpReduceScatterV {
 			p.Op = device.UnevenReduce{Red: ir.Max, Member: c.member}
 		}
@@ -126,11 +126,11 @@ func TestUnevenRefused(t *testing.T) {
 	x, n, out := op(ir.F32, 3, 2), op(ir.I32, 2), op(ir.F32, 5, 2)
 	gaps := out
 	gaps.Strides = []int64{4, 1}
-	good := Computation{Op: device.Uneven{Op: ir.OpAllToAllV, Axis: 0}, Ins: []Operand{x, x, n, n}, Out: out}
+	good := Computation{Op: device.UnevenMove{Op: ir.OpAllToAllV, Axis: 0}, Ins: []Operand{x, x, n, n}, Out: out}
 	for want, change := range map[string]func(p *Computation){
 		"3 operands for member 0": func(p *Computation) { p.Ins = p.Ins[:3] },
-		"4 operands for member 2": func(p *Computation) { p.Op = device.Uneven{Op: ir.OpAllToAllV, Member: 2} },
-		"axis 2":                  func(p *Computation) { p.Op = device.Uneven{Op: ir.OpAllToAllV, Axis: 2} },
+		"4 operands for member 2": func(p *Computation) { p.Op = device.UnevenMove{Op: ir.OpAllToAllV, Member: 2} },
+		"axis 2":                  func(p *Computation) { p.Op = device.UnevenMove{Op: ir.OpAllToAllV, Axis: 2} },
 		"unknown reduction 0":     func(p *Computation) { p.Op = device.UnevenReduce{} },
 		"operand 1 is f32[4 2]":   func(p *Computation) { p.Ins[1] = op(ir.F32, 4, 2) },
 		"operand 0 is f64[3 2]":   func(p *Computation) { p.Ins[0] = op(ir.F64, 3, 2) },

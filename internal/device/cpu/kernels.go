@@ -60,7 +60,7 @@ func (k *kernel) loops() (loops, error) {
 		return makeLinear(k, op)
 	case device.Matmul:
 		return makeMatmul(k, op)
-	case device.Uneven:
+	case device.UnevenMove:
 		return uneven{op: op.Op, axis: op.Axis, member: op.Member}.loops(k)
 	case device.UnevenReduce:
 		return uneven{op: ir.OpReduceScatterV, red: op.Red, axis: op.Axis, member: op.Member}.loops(k)

@@ -28,7 +28,7 @@ func goKernel(p kernels.Problem) (func(), error) {
 
 func goComputation(p kernels.Computation) (func(), error) {
 	switch op := p.Op.(type) {
-	case device.Uneven:
+	case device.UnevenMove:
 		return goUneven(p, op.Op, op.Axis, op.Member, nil), nil
 	case device.UnevenReduce:
 		return goUneven(p, ir.OpReduceScatterV, op.Axis, op.Member, foldFunction(op.Red, p.Out.DType)), nil
