@@ -25,11 +25,11 @@ type sketchedWorld struct {
 	ranks int
 }
 
-func (w sketchedWorld) Ranks() int             { return w.ranks }
-func (sketchedWorld) Identity() string         { return "abacus, 4 GPUs" }
-func (sketchedWorld) TeamAlgorithms() []string { return nil }
-func (sketchedWorld) Transport() string        { return "" }
-func (sketchedWorld) Node(int) int             { return 0 }
+func (w sketchedWorld) Ranks() int                       { return w.ranks }
+func (sketchedWorld) Identity() string                   { return "abacus, 4 GPUs" }
+func (sketchedWorld) TeamAlgorithms() []device.Algorithm { return nil }
+func (sketchedWorld) Transport() string                  { return "" }
+func (sketchedWorld) Node(int) int                       { return 0 }
 
 // TestAutoByTunedTable: a model that a machine has loaded is lowered by what the table
 // tuned for that machine has collectives take.

@@ -225,10 +225,10 @@ type sketchedWorld struct {
 	identity string
 }
 
-func (w sketchedWorld) Ranks() int               { return w.ranks }
-func (w sketchedWorld) Identity() string         { return w.identity }
-func (w sketchedWorld) TeamAlgorithms() []string { return nil }
-func (w sketchedWorld) Transport() string        { return "" }
+func (w sketchedWorld) Ranks() int                         { return w.ranks }
+func (w sketchedWorld) Identity() string                   { return w.identity }
+func (w sketchedWorld) TeamAlgorithms() []device.Algorithm { return nil }
+func (w sketchedWorld) Transport() string                  { return "" }
 
 // unsketched is a machine that has no sketches.
 type unsketched struct{ device.Machine }

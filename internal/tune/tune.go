@@ -114,6 +114,10 @@ func Tune(ctx context.Context, o Options) (*Tuned, error) {
 	u.own = len(a.World.TeamAlgorithms()) > 0
 	u.identity = comm.Identity(m.Name(), a.World)
 	t := &comm.Table{Version: comm.TableVersion, Identity: u.identity, Ranks: o.Ranks, Made: o.Made, Entries: u.inherited()}
+	if b := u.Base.Table; b != nil {
+		t.Describe(b.Algorithms)
+	}
+	t.Describe(a.World.TeamAlgorithms())
 	for _, k := range todo {
 		u.total += len(u.calls(k))
 	}

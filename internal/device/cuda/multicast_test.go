@@ -153,7 +153,7 @@ func TestMultimemSupports(t *testing.T) {
 		"f64":        {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.F64) }, why: "no sum of f64"},
 		"f16":        {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.F16) }},
 		"f32":        {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.F32) }},
-		"another op": {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Op = ir.OpReduce }, why: "it does all_reduce only"},
+		"another op": {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Op = ir.OpReduce }, why: "it runs all_reduce only"},
 		"old GPU":    {broken: func(l *meetings, _ *world, _ *team, _ *device.Collective) { l.joints.unable = 1 }, why: "GPU 1 does not support NVLink multicast"},
 		"old driver": {broken: func(_ *meetings, w *world, _ *team, _ *device.Collective) {
 			w.drv = driverWithout(t, "cuMulticastBindMem")

@@ -54,13 +54,7 @@ type member struct {
 // teamTimeout is how long a kernel waits for a peer.
 const teamTimeout = 30 * time.Second
 
-func (w *world) TeamAlgorithms() []string {
-	var names []string
-	for _, a := range coll.Algorithms {
-		names = append(names, a.Name)
-	}
-	return append(names, ncclName)
-}
+func (w *world) TeamAlgorithms() []device.Algorithm { return coll.Infos() }
 
 // OpenTeam makes the members' control memory.
 func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
