@@ -210,6 +210,8 @@ type sketcher struct {
 
 func (d sketcher) Name() string { return d.name }
 
+func (d sketcher) Caps() device.Caps { return device.Caps{OnHost: d.name == "cpu"} }
+
 func (sketcher) Peers() *world.World { return nil }
 
 func (d sketcher) DryRun(ranks int) (device.World, error) {

@@ -33,7 +33,8 @@ type Algorithm struct {
 	OneShot bool `json:"-"`
 	// CopyEngines move what it moves: it takes no blocks of a device.
 	CopyEngines bool `json:"-"`
-	// FreeOrder: it adds in an order of its own. It is only for sums whose order shows in no bit or which allow any.
+	// FreeOrder: it does not add in the order of the members. It is only for sums whose bits depend on no order, or
+	// which allow any.
 	FreeOrder bool `json:"free_order,omitempty"`
 	// HostLink: some of the data goes through the host's memory, as fast as the host that the devices are in.
 	HostLink bool `json:"host_link,omitempty"`

@@ -215,7 +215,7 @@ func tuneRanks(m device.Machine, ranks int) (int, error) {
 	most := m.Caps().MaxRanks
 	if ranks == 0 {
 		ranks = min(most, 8)
-		if m.Name() == "cpu" {
+		if m.Caps().OnHost {
 			ranks = 4
 		}
 	}
@@ -370,7 +370,7 @@ func (u *tuner) largest() []contest.Call {
 // what only moves by powers of two, other reductions by powers of four.
 func (u *tuner) sizes(k kind) []int64 {
 	const kb, mb = 1 << 10, 1 << 20
-	embedded := u.machine.Name() == "cpu"
+	embedded := u.machine.Caps().OnHost
 	switch {
 	case u.Sizes != nil:
 		return u.Sizes

@@ -260,5 +260,5 @@ func (t *beadTeam) Close() error {
 }
 
 func init() {
-	device.Register("abacus-with-teams", func(*world.World) (device.Machine, error) { return Abacus{cpu.New(cpu.Options{})}, nil })
+	device.Register(device.Kind{Name: "abacus-with-teams", Open: func(*world.World) (device.Machine, error) { return Abacus{cpu.New(cpu.Options{})}, nil }})
 }

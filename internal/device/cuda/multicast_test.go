@@ -440,7 +440,7 @@ func TestMultimemTuned(t *testing.T) {
 		sys := f.system()
 		sys.Multicast = opted
 		name := fmt.Sprint("fake with multicast ", opted)
-		device.Register(name, func(*procs.World) (device.Machine, error) { return newMachine(sys, Options{Kernels: f}), nil })
+		device.Register(device.Kind{Name: name, Open: func(*procs.World) (device.Machine, error) { return newMachine(sys, Options{Kernels: f}), nil }})
 		tuned, err := tune.Tune(t.Context(), tune.Options{Machine: name, Ranks: 2, Ops: []ir.Op{ir.OpAllReduce}, Sizes: []int64{4096}})
 		if err != nil {
 			t.Fatal(err)

@@ -54,7 +54,10 @@ type member struct {
 // teamTimeout is how long a kernel waits for a peer.
 const teamTimeout = 30 * time.Second
 
-func (w *world) TeamAlgorithms() []device.Algorithm { return coll.Infos() }
+func (w *world) TeamAlgorithms() []device.Algorithm { return Algorithms() }
+
+// Algorithms describes the machine's own algorithms of collectives.
+func Algorithms() []device.Algorithm { return coll.Infos() }
 
 // OpenTeam makes the members' control memory.
 func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
