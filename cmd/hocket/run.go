@@ -105,7 +105,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	addStrategy(c, &o.strategy)
 	f.BoolVar(&o.compare, "compare", false, "compare with what its text says, or the function it refines")
 	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph ("+needs(recordsGraphs)+")")
-	f.StringVar(&o.algorithm, "algorithm", "", "run collectives by `ALGORITHM`, where it can and the text pins none")
+	f.StringVar(&o.algorithm, "algorithm", "", "run collectives by `ALGORITHM` (see hocket help algorithms), where it can and the text pins none")
 	f.BoolVar(&o.fixed, "fixed", false,
 		"use only algorithms whose bits do not depend on the batch, nor on measurements")
 	f.BoolVar(&o.measure, "measure", false, "have --strategy auto choose by measurement, once for these dims")
