@@ -29,7 +29,7 @@ var quoted = regexp.MustCompile("(?s)<!-- file: (\\S+) -->\n```([a-z]+)\n(.*?)``
 func TestDocuments(t *testing.T) {
 	hk := buildCommand(t)
 	for _, file := range []string{"README.md", "ARCHITECTURE.md", "docs/tutorial.md", "docs/trace.md",
-		"docs/commands.md"} {
+		"docs/commands.md", "docs/collectives.md"} {
 		t.Run(file, func(t *testing.T) {
 			text, err := os.ReadFile(file)
 			if err != nil {
