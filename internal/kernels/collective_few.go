@@ -27,14 +27,16 @@ const smLimitedTile = 8
 // SMLimitedTile is that in packs of 16 bytes.
 func SMLimitedTile(threads int) int64 { return smLimitedTile * int64(threads) }
 
-// SMLimitedSlots is how many flags AllReduceSMLimited takes for each pair of members.
-func (r *AllReduce) SMLimitedSlots() int64 { return 2*BlocksMost + r.Split*(int64(r.Blocks)-r.Readers) }
+// Slots is how many flags so many blocks take for each pair of members.
+func (a AllReduceSMLimited) Slots(blocks int) int64 {
+	return 2*BlocksMost + a.Split*(int64(blocks)-a.Readers)
+}
 
 // smLimited is the launch of r by reduceFew; all: of one result that all get, else of one
 // that this member alone gets.
-func (r AllReduce) smLimited(all bool) Meeting {
-	stages, bale := SMLimitedStages(r.Shared, len(r.In), r.Threads, r.Unroll), 1
-	if r.Split > 0 {
+func (r AllReduce) smLimited(by AllReduceSMLimited, all bool) Meeting {
+	stages, bale := SMLimitedStages(by.Shared, len(r.In), r.Threads, r.Unroll), 1
+	if by.Split > 0 {
 		bale = smLimitedTile / r.Unroll
 	}
 	form := fmt.Sprintf("%d, %d, %d, %d, %t, %d", len(r.In), r.Unroll, stages, r.Threads, all, bale)
@@ -54,10 +56,11 @@ func (m *Move) smLimited() (Meeting, error) {
 	if SMLimitedStages(m.Shared, m.Members, m.Threads, m.Unroll) < 2 {
 		return Meeting{}, fmt.Errorf("%w: %d threads with unroll %d for %d members take more shared memory than there is", device.ErrUnsupported, m.Threads, m.Unroll, m.Members)
 	}
-	r := AllReduce{DType: m.DType, Red: m.Red, Unroll: m.Unroll, Blocks: m.Blocks, Threads: m.Threads, Shared: m.Shared, In: m.Src[:m.Members], Out: m.Dst[:m.Members],
+	by := AllReduceSMLimited{Shared: m.Shared}
+	r := AllReduce{By: by, DType: m.DType, Red: m.Red, Unroll: m.Unroll, Blocks: m.Blocks, Threads: m.Threads, In: m.Src[:m.Members], Out: m.Dst[:m.Members],
 		Flags: m.Flags[:m.Members], FlagHalf: MoveFlagBytes, Slots: 2 * BlocksMost}
 	if m.Own {
 		r.Count, r.Share = m.Run/m.DType.Size(), m.Run/16
 	}
-	return r.smLimited(false), nil
+	return r.smLimited(by, false), nil
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/longtest"
+	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
@@ -16,24 +17,26 @@ func TestFewByHost(t *testing.T) {
 	ofTeams(t, []int{2, 3, 4}, func(t *testing.T, members int, epoch uint32) {
 		b := newTeamBench(t, members, epoch)
 		rng := drawn(t, uint64(members), uint64(epoch))
-		shared := AllReduce{Kind: AllReduceSMLimited, FlagHalf: roundTo(int64(members)*4*(2*BlocksMost+20), 16)}
+		shared := AllReduce{FlagHalf: roundTo(int64(members)*4*(2*BlocksMost+20), 16)}
 		shared.Flags = b.halves(shared.FlagHalf, staleBefore(epoch))
+		var host []nvlib.Ptr
 		for range members {
-			shared.Host = append(shared.Host, b.alloc(20*SMLimitedTile(64)*16))
+			host = append(host, b.alloc(20*SMLimitedTile(64)*16))
 		}
 		var checks []func(int)
 		for range 5 {
 			r := shared
 			r.DType, r.Red = []ir.DType{ir.F32, ir.F16, ir.BF16, ir.I32, ir.I64}[rng.IntN(5)], ir.Sum+ir.Red(rng.IntN(4))
 			r.Unroll, r.Threads = 1<<rng.IntN(3), 32*(1+rng.IntN(2))
-			r.Shared = (2 + rng.IntN(7)) * smLimitedStage(members, r.Threads, r.Unroll) // as many stages, of those that GPUs have room for
-			blocks, bales := 1+rng.Int64N(3), 1+rng.Int64N(5)                           // that add up; of each of them
-			r.Readers, r.Split = 1+rng.Int64N(2), 1+rng.Int64N(bales)
-			r.Writers, r.Blocks = max(1, bales/r.Split), int(blocks+r.Readers)
+			by := AllReduceSMLimited{ByHost: ByHost{Host: host}}
+			by.Shared = (2 + rng.IntN(7)) * smLimitedStage(members, r.Threads, r.Unroll) // as many stages, of those that GPUs have room for
+			blocks, bales := 1+rng.Int64N(3), 1+rng.Int64N(5)                            // that add up; of each of them
+			by.Readers, by.Split = 1+rng.Int64N(2), 1+rng.Int64N(bales)
+			by.Writers, r.Blocks = max(1, bales/by.Split), int(blocks+by.Readers)
 			base, more, each := blocks*bales*SMLimitedTile(r.Threads), rng.Int64N(100), 16/r.DType.Size()
 			r.Share = base + more
 			r.Count = (int64(members-1)*r.Share+base)*each + rng.Int64N(more*each+1)
-			r.Slots = r.SMLimitedSlots()
+			r.By, r.Slots = by, by.Slots(r.Blocks)
 			checks = append(checks, b.addExact(r, rng, rng.IntN(2) == 0))
 		}
 		b.runChecks(2, checks)
@@ -55,7 +58,7 @@ func TestFewStages(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, 2))
 			var checks []func(int)
 			for _, inPlace := range []bool{false, true} {
-				c := reduceCase{kind: AllReduceSMLimited, dt: ir.BF16, red: ir.Sum, unroll: 1, blocks: 1, threads: 128, inPlace: inPlace,
+				c := reduceCase{kind: AllReduceSMLimited{}, dt: ir.BF16, red: ir.Sum, unroll: 1, blocks: 1, threads: 128, inPlace: inPlace,
 					count: int64(members)*8*32*70 + 37}
 				checks = append(checks, b.addReduce(c, rng, nil, flags, 0, half))
 			}

@@ -20,23 +20,25 @@ func TestAllReduceHost(t *testing.T) {
 		b := newTeamBench(t, 2, epoch)
 		rng := rand.New(rand.NewPCG(4, uint64(epoch)))
 		const bytes, slots = 3000 * 8, 200 + BlocksMost
-		shared := AllReduce{Kind: AllReduceHost, FlagHalf: roundTo(2*slots*4, 16)}
+		shared := AllReduce{FlagHalf: roundTo(2*slots*4, 16)}
 		shared.Flags = b.halves(shared.FlagHalf, staleBefore(epoch))
+		var host []nvlib.Ptr
 		for range 2 {
-			shared.Data, shared.Host = append(shared.Data, b.alloc(2*bytes)), append(shared.Host, b.alloc(bytes+16))
+			shared.Data, host = append(shared.Data, b.alloc(2*bytes)), append(host, b.alloc(bytes+16))
 		}
 		var checks []func(int)
 		for range 8 {
 			r := shared
 			r.DType, r.Red = []ir.DType{ir.F32, ir.F16, ir.BF16, ir.I32, ir.I64}[rng.IntN(5)], ir.Sum+ir.Red(rng.IntN(4))
 			r.Unroll, r.Threads, r.Count = 1<<rng.IntN(3), 32*(1+rng.IntN(2)), 600+rng.Int64N(2400)
-			r.Writers, r.Readers = 1+rng.Int64N(2), 1+rng.Int64N(2)
-			r.Blocks = int(r.Writers+r.Readers) + 1 + rng.IntN(3)
+			by := AllReduceHost{ByHost: ByHost{Host: host, Writers: 1 + rng.Int64N(2), Readers: 1 + rng.Int64N(2)}}
+			r.Blocks = int(by.Writers+by.Readers) + 1 + rng.IntN(3)
 			packs := ceil(r.Count*r.DType.Size(), 16)
-			r.Split = packs * (20 + rng.Int64N(60)) / 100 / 16 * 16
-			r.Share = ceil(ceil(r.Split, 2), 8) * 8
-			r.Slots = ceil(r.Share, int64(r.Threads*r.Unroll)) + HostChunks(packs-r.Split, r.Threads) + BlocksMost
-			r.Group = rng.Int64N(4)
+			by.Split = packs * (20 + rng.Int64N(60)) / 100 / 16 * 16
+			r.Share = ceil(ceil(by.Split, 2), 8) * 8
+			r.Slots = ceil(r.Share, int64(r.Threads*r.Unroll)) + HostChunks(packs-by.Split, r.Threads) + BlocksMost
+			by.Group = rng.Int64N(4)
+			r.By = by
 			checks = append(checks, b.addExact(r, rng, false))
 		}
 		b.runChecks(3, checks)
@@ -53,24 +55,26 @@ func testAllReduceResults(t *testing.T, members int, epoch uint32) {
 	b := newTeamBench(t, members, epoch)
 	rng := drawn(t, uint64(members), uint64(epoch))
 	const bytes, slots = 3000 * 8, 200 + BlocksMost
-	shared := AllReduce{Kind: AllReduceResults, FlagHalf: roundTo(int64(members)*slots*4, 16)}
+	shared := AllReduce{FlagHalf: roundTo(int64(members)*slots*4, 16)}
 	shared.Flags = b.halves(shared.FlagHalf, staleBefore(epoch))
+	var host []nvlib.Ptr
 	for range members {
-		shared.Data, shared.Host = append(shared.Data, b.alloc(2*bytes)), append(shared.Host, b.alloc(bytes))
+		shared.Data, host = append(shared.Data, b.alloc(2*bytes)), append(host, b.alloc(bytes))
 	}
 	var checks []func(int)
 	for range 6 {
 		r := shared
 		r.DType, r.Red = []ir.DType{ir.F32, ir.F16, ir.BF16, ir.I32, ir.I64}[rng.IntN(5)], ir.Sum+ir.Red(rng.IntN(4))
 		r.Unroll, r.Threads, r.Count = 1<<rng.IntN(3), 32*(1+rng.IntN(2)), 600+rng.Int64N(2400)
-		r.Writers, r.Readers = 1+rng.Int64N(2), 1+rng.Int64N(2)
-		r.Blocks = int(r.Writers+r.Readers) + 1 + rng.IntN(3)
+		by := AllReduceResults{ByHost: ByHost{Host: host, Writers: 1 + rng.Int64N(2), Readers: 1 + rng.Int64N(2)}}
+		r.Blocks = int(by.Writers+by.Readers) + 1 + rng.IntN(3)
 		r.Share = ceil(ceil(ceil(r.Count*r.DType.Size(), 16), int64(members)), 8) * 8
 		chunk := int64(r.Threads * r.Unroll)
 		chunks := ceil(r.Share, chunk)
 		behind := rng.Int64N(chunks + 1)
-		r.Split, r.Slots = behind*chunk, chunks+behind+BlocksMost
-		r.Group = rng.Int64N(4)
+		by.Split, r.Slots = behind*chunk, chunks+behind+BlocksMost
+		by.Group = rng.Int64N(4)
+		r.By = by
 		checks = append(checks, b.addExact(r, rng, rng.IntN(2) == 0))
 	}
 	b.runChecks(3, checks)
@@ -81,7 +85,8 @@ func testAllReduceResults(t *testing.T, members int, epoch uint32) {
 func (b *teamBench) addExact(r AllReduce, rng *rand.Rand, inPlace bool) func(seed int) {
 	lay := layout{"", func(s []int64) ([]int64, int64) { return rowMajor(s), 0 }}
 	each, apart := r.Count, int64(0) // elements of a result, and between those of two members
-	if r.Kind == AllReduceScatter || r.Kind == AllReduceAddends {
+	switch r.By.(type) {
+	case AllReduceScatter, AllReduceAddends:
 		each = r.Share * 16 / r.DType.Size()
 		r.Count, apart = each*int64(len(b.streams)), each
 	}
@@ -111,8 +116,8 @@ func (b *teamBench) addExact(r AllReduce, rng *rand.Rand, inPlace bool) func(see
 					x[k] = ins[k][int64(m)*apart+int64(i)]
 				}
 				if want := folded(r.DType, r.Red, x); math.Float64bits(got) != math.Float64bits(want) {
-					b.t.Fatalf("seed %d, %s of %s %s, in place %v, %dx%d/%d, split %d, %d writers and %d readers, member %d of %d, element %d of %d: got %v, want %v",
-						seed, r.Kind, r.DType, r.Red, inPlace, r.Blocks, r.Threads, r.Unroll, r.Split, r.Writers, r.Readers, m, len(ins), i, each, got, want)
+					b.t.Fatalf("seed %d, %s of %s %s, in place %v, %dx%d/%d, %+v, member %d of %d, element %d of %d: got %v, want %v",
+						seed, r.By, r.DType, r.Red, inPlace, r.Blocks, r.Threads, r.Unroll, r.By.own(), m, len(ins), i, each, got, want)
 				}
 			}
 		}

@@ -15,7 +15,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-var lamportKinds = []AllReduceKind{AllReduceLamport, AllReduceLamportx2}
+var lamportKinds = []ReduceBy{AllReduceLamport{}, AllReduceLamportx2{}}
 
 // TestAllReduceLamport runs mixed sequences of all-reduces by lines that are their own
 // flags, of all bits that elements may have, what is never sent among them, through
@@ -36,31 +36,37 @@ func testAllReduceLamport(t *testing.T, members int, epoch uint32) {
 	for range members {
 		host, halved = append(host, b.alloc(4*most)), append(halved, b.alloc(2*4*most))
 	}
-	kinds := append(slices.Clone(lamportKinds), AllReduceLamportResults)
+	kinds := append(slices.Clone(lamportKinds), AllReduceLamportResults{})
 	if members == 2 {
-		kinds = append(kinds, AllReduceLamportHost)
+		kinds = append(kinds, AllReduceLamportHost{})
 	}
 	var checks []func(int)
 	for n := range 6 * len(kinds) {
-		r := AllReduce{Kind: kinds[n%len(kinds)], DType: []ir.DType{ir.F32, ir.F16, ir.BF16}[rng.IntN(3)], Red: ir.Sum + ir.Red(rng.IntN(4)),
+		r := AllReduce{By: kinds[n%len(kinds)], DType: []ir.DType{ir.F32, ir.F16, ir.BF16}[rng.IntN(3)], Red: ir.Sum + ir.Red(rng.IntN(4)),
 			Unroll: 1 << rng.IntN(2), Threads: 32 * (1 + rng.IntN(2)), Blocks: 1 + rng.IntN(3), Count: 1 + rng.Int64N(most), Data: data, Half: half}
 		if rng.IntN(4) == 0 {
 			r.Count = 1 + rng.Int64N(9)
 		}
 		r.Share = r.rows(int64(members))
 		odd, inPlace := rng.IntN(2) == 0, rng.IntN(2) == 0
-		r.Throttled = rng.IntN(2) == 0
-		if r.Kind == AllReduceLamportHost || r.Kind == AllReduceLamportResults {
+		byHost := func(part ByHost) ByHost {
 			odd = false
-			r.Writers, r.Readers = 1+rng.Int64N(2), 1+rng.Int64N(2)
-			r.Blocks += int(r.Writers + r.Readers)
-			r.Split = rng.Int64N(r.Share/int64(r.Threads/32) + 1)
-			r.Flags, r.FlagHalf, r.Slots, r.Host = flags, flagHalf, r.Split+BlocksMost, host
+			part.Writers, part.Readers = 1+rng.Int64N(2), 1+rng.Int64N(2)
+			r.Blocks += int(part.Writers + part.Readers)
+			r.Flags, r.FlagHalf = flags, flagHalf
+			return part
 		}
-		if r.Kind == AllReduceLamportHost {
+		switch r.By.(type) {
+		case AllReduceLamportx2:
+			r.By = AllReduceLamportx2{Throttled: rng.IntN(2) == 0}
+		case AllReduceLamportResults:
+			split := rng.Int64N(r.Share/int64(r.Threads/32) + 1)
+			r.By, r.Slots = AllReduceLamportResults{byHost(ByHost{Host: host, Split: split})}, split+BlocksMost
+		case AllReduceLamportHost:
 			inPlace, r.Share = false, rng.Int64N(r.Share)
-			r.Split, r.HostHalf = r.Share*RowsPacks(r.Unroll), 4*most
-			r.Host, r.Slots = halved, HostChunks(ceil(r.Count*r.DType.Size(), 16)-r.Split, r.Threads)+BlocksMost
+			split := r.Share * RowsPacks(r.Unroll)
+			r.By = AllReduceLamportHost{ByHost: byHost(ByHost{Host: halved, Split: split}), Half: 4 * most}
+			r.Slots = HostChunks(ceil(r.Count*r.DType.Size(), 16)-split, r.Threads) + BlocksMost
 		}
 		checks = append(checks, b.addAnyBits(r, rng, odd, inPlace))
 	}
@@ -92,7 +98,8 @@ func (b *teamBench) resting(half int64) (at []nvlib.Ptr) {
 // member adds up.
 func (r *AllReduce) rows(members int64) int64 {
 	n := ceil(ceil(r.Count*r.DType.Size(), 16), RowsPacks(r.Unroll))
-	if r.Kind == AllReduceLamport || r.Kind == AllReduceLamportHost {
+	switch r.By.(type) {
+	case AllReduceLamport, AllReduceLamportHost:
 		return n
 	}
 	return ceil(n, members)
@@ -104,10 +111,10 @@ func TestLamportLate(t *testing.T) {
 	for _, kind := range lamportKinds {
 		b := newTeamBench(t, 3, FirstEpoch)
 		b.timeout = 3 * time.Microsecond
-		r := AllReduce{Kind: kind, DType: ir.F32, Red: ir.Sum, Unroll: 1, Threads: 32, Blocks: 2, Count: 200, Half: 1 << 14}
+		r := AllReduce{By: kind, DType: ir.F32, Red: ir.Sum, Unroll: 1, Threads: 32, Blocks: 2, Count: 200, Half: 1 << 14}
 		r.Data, r.Share = b.resting(r.Half), r.rows(3)
 		b.addAnyBits(r, rand.New(rand.NewPCG(1, 2)), false, false)
-		b.runLate(string(kind))
+		b.runLate(kind.String())
 	}
 }
 
@@ -148,7 +155,7 @@ func (b *teamBench) addAnyBits(r AllReduce, rng *rand.Rand, odd, inPlace bool) f
 		first := b.mem[int64(outs[0].Addr)-memoryAt:][:bits]
 		for m, o := range outs {
 			what := fmt.Sprintf("seed %d, %s of %s %s, odd %v, in place %v, %dx%d/%d, %d elements, member %d of %d",
-				seed, r.Kind, r.DType, r.Red, odd, inPlace, r.Blocks, r.Threads, r.Unroll, r.Count, m, len(ins))
+				seed, r.By, r.DType, r.Red, odd, inPlace, r.Blocks, r.Threads, r.Unroll, r.Count, m, len(ins))
 			for i, got := range b.vals(o) {
 				for k := range ins {
 					x[k] = ins[k][i]

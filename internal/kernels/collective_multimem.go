@@ -7,7 +7,7 @@ import (
 )
 
 // Multimem is one member's launch of an all-reduce of sums by NVLink's switches:
-// MultimemArgs of src/collective_multimem.cuh. Of the AllReduce Kind and Red are not
+// MultimemArgs of src/collective_multimem.cuh. Of the AllReduce By and Red are not
 // looked at, and Data is each member's staging memory.
 type Multimem struct {
 	AllReduce

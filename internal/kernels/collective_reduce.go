@@ -7,28 +7,97 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// AllReduceKind is an algorithm of src/collective_reduce.cuh for all-reduce.
-type AllReduceKind string
+// ReduceBy is an algorithm of AllReduce: one of the types below and of collective_lamport.go, each with what it alone has.
+type ReduceBy interface {
+	// String is its name in the sources, behind "reduce".
+	String() string
+	// own returns the words of ReduceArgs that are the algorithm's own.
+	own() ownWords
+}
 
-// Algorithms of AllReduce.
-const (
-	AllReduceLL        AllReduceKind = "LL"          // one shot, 8 bytes of data in each 16
-	AllReduceLL2       AllReduceKind = "LL2"         // two shots of the same
-	AllReduceLL128     AllReduceKind = "LL128"       // one shot in LL128 lines, an epoch in each 128 bytes
-	AllReduceLL128x2   AllReduceKind = "LL128x2"     // two shots in LL128 lines
-	AllReducePush      AllReduceKind = "Push"        // two shots through staging, flags for chunks
-	AllReduceScatter   AllReduceKind = "ScatterPush" // the first shot of Push: Out is of a share, each of whole packs
-	AllReduceAddends   AllReduceKind = "ScatterHost" // the same, and some packs by way of host memory
-	AllReducePull      AllReduceKind = "Pull"        // reads from peers, writes to peers
-	AllReduceSMLimited AllReduceKind = "Few"         // the same by few multiprocessors
-	AllReduceHost      AllReduceKind = "Host"        // of two members: Push, and packs by way of host memory
-	AllReduceResults   AllReduceKind = "Results"     // Push, and some results by way of host memory
+// Algorithms of AllReduce, those of src/collective_reduce.cuh. Those that push chunks tell the other members of Group of
+// them at once; 0 for 1.
+type (
+	// AllReduceLL is one shot, 8 bytes of data in each 16; AllReduceLL2 two shots of the same.
+	AllReduceLL  struct{}
+	AllReduceLL2 struct{}
+	// AllReduceLL128 is one shot in LL128 lines, an epoch in each 128 bytes; AllReduceLL128x2 two shots of the same.
+	AllReduceLL128   struct{}
+	AllReduceLL128x2 struct{}
+	// AllReducePush is two shots through staging, flags for chunks.
+	AllReducePush struct{ Group int64 }
+	// AllReduceScatter is the first shot of AllReducePush: Out is of a share, each of whole packs.
+	AllReduceScatter struct{ Group int64 }
+	// AllReduceAddends is AllReduceScatter, with the packs of each share before Split by way of host memory; their flags
+	// are those that such chunks have anyway.
+	AllReduceAddends struct {
+		Group int64
+		ByHost
+	}
+	// AllReducePull reads from peers, and writes to peers.
+	AllReducePull struct{}
+	// AllReduceSMLimited is AllReducePull by few multiprocessors. The results of Split tiles of each block that adds up,
+	// the first of each Writers of its own, go by way of host memory; the first Readers blocks read the others'.
+	AllReduceSMLimited struct {
+		Shared int // bytes of shared memory that a block may have, 0 for enough
+		ByHost
+	}
+	// AllReduceHost is AllReducePush of two members, with the packs from Split on by way of host memory.
+	AllReduceHost struct {
+		Group int64
+		ByHost
+	}
+	// AllReduceResults is AllReducePush, with results by way of host memory: of each share those of its packs before
+	// Split, in whole chunks of Threads·Unroll.
+	AllReduceResults struct {
+		Group int64
+		ByHost
+	}
 )
+
+// ByHost is what goes by way of host memory: up to Split, as the algorithm says. It is written by the first Writers
+// blocks and read by the Readers after them, if the algorithm says nothing else. The flags of its chunks are the last
+// before those in which all meet.
+type ByHost struct {
+	Host                    []nvlib.Ptr // of each member
+	Split, Writers, Readers int64
+}
+
+// ownWords are words of ReduceArgs that not all algorithms have.
+type ownWords struct {
+	ByHost
+	group, hostHalf int64
+	throttled       bool
+}
+
+func (AllReduceLL) String() string        { return "LL" }
+func (AllReduceLL2) String() string       { return "LL2" }
+func (AllReduceLL128) String() string     { return "LL128" }
+func (AllReduceLL128x2) String() string   { return "LL128x2" }
+func (AllReducePush) String() string      { return "Push" }
+func (AllReduceScatter) String() string   { return "ScatterPush" }
+func (AllReduceAddends) String() string   { return "ScatterHost" }
+func (AllReducePull) String() string      { return "Pull" }
+func (AllReduceSMLimited) String() string { return "Few" }
+func (AllReduceHost) String() string      { return "Host" }
+func (AllReduceResults) String() string   { return "Results" }
+
+func (AllReduceLL) own() ownWords          { return ownWords{} }
+func (AllReduceLL2) own() ownWords         { return ownWords{} }
+func (AllReduceLL128) own() ownWords       { return ownWords{} }
+func (AllReduceLL128x2) own() ownWords     { return ownWords{} }
+func (a AllReducePush) own() ownWords      { return ownWords{group: a.Group} }
+func (a AllReduceScatter) own() ownWords   { return ownWords{group: a.Group} }
+func (a AllReduceAddends) own() ownWords   { return ownWords{ByHost: a.ByHost, group: a.Group} }
+func (AllReducePull) own() ownWords        { return ownWords{} }
+func (a AllReduceSMLimited) own() ownWords { return ownWords{ByHost: a.ByHost} }
+func (a AllReduceHost) own() ownWords      { return ownWords{ByHost: a.ByHost, group: a.Group} }
+func (a AllReduceResults) own() ownWords   { return ownWords{ByHost: a.ByHost, group: a.Group} }
 
 // AllReduce is one member's launch of an all-reduce: ReduceArgs of
 // src/collective_reduce.cuh.
 type AllReduce struct {
-	Kind            AllReduceKind
+	By              ReduceBy
 	DType           ir.DType
 	Red             ir.Red
 	Unroll          int
@@ -41,20 +110,6 @@ type AllReduce struct {
 	Count           int64 // elements
 	Share           int64 // halves, LL128 lines, rows or packs that a member adds up
 	Slots           int64 // flags for each pair of members
-	Group           int64 // chunks of Threads·Unroll packs that a block of Push and its kin pushes before it tells of them; 0 for 1
-
-	// Of Host: packs from Split on go through host memory. Of Results: of each share
-	// the results of its packs before Split, in whole chunks of Threads·Unroll. They
-	// are written by the first Writers blocks and read by the Readers after them;
-	// their chunks' flags are the last of Slots before those in which all meet. Of
-	// Addends: the packs of each share before Split, alike, with the flags that such
-	// chunks have anyway. Of SMLimited: the results of Split tiles of each block that adds up,
-	// the first of each Writers of its own; Readers blocks, the first, read the others'.
-	Host                    []nvlib.Ptr // of each member
-	Split, Writers, Readers int64
-	HostHalf                int64 // bytes of a half of Host, of those of lines that are their own flags
-	Shared                  int   // of SMLimited: bytes of shared memory that a block may have, 0 for enough
-	Throttled               bool  // of Lamportx2: a warp has one thread look until something has come, for much data
 }
 
 // HostChunks is how many chunks so many packs by way of host memory are.
@@ -72,15 +127,17 @@ func LL128Packs(rows int) int64 { return int64(32*rows - 4) }
 
 // Meeting returns the launch on a member.
 func (r AllReduce) Meeting(rank int) Meeting {
-	switch r.Kind {
+	switch by := r.By.(type) {
 	case AllReduceSMLimited:
-		return r.smLimited(true)
-	case AllReduceLamport, AllReduceLamportx2, AllReduceLamportHost, AllReduceLamportResults:
-		return r.lamport(rank)
+		return r.smLimited(by, true)
+	case AllReduceLamport, AllReduceLamportx2:
+		return r.lamport(rank, true)
+	case AllReduceLamportHost, AllReduceLamportResults:
+		return r.lamport(rank, false)
 	}
 	form := fmt.Sprintf("%s, %d, %d", ctype(r.DType), len(r.In), r.Unroll)
 	label := fmt.Sprintf("%s_%d_%d", r.DType, len(r.In), r.Unroll)
-	switch r.Kind {
+	switch r.By.(type) {
 	case AllReducePush, AllReduceScatter, AllReduceAddends, AllReducePull, AllReduceHost, AllReduceResults:
 	default: // whether whole packs can be read and written
 		aligned := (uint64(r.In[rank])|uint64(r.Out[rank]))%16 == 0
@@ -89,8 +146,8 @@ func (r AllReduce) Meeting(rank int) Meeting {
 	}
 	return Meeting{
 		File: "collective_reduce", Args: "ReduceArgs",
-		Body:   fmt.Sprintf("reduce%s<%s, %s>", r.Kind, r.red(), form),
-		Symbol: symbol("all_reduce", string(r.Kind), r.Red.String(), label),
+		Body:   fmt.Sprintf("reduce%s<%s, %s>", r.By, r.red(), form),
+		Symbol: symbol("all_reduce", r.By.String(), r.Red.String(), label),
 		Words:  r.words(), Blocks: r.Blocks, Threads: r.Threads,
 	}
 }
@@ -102,9 +159,9 @@ func (r AllReduce) red() string {
 // words is what follows Team in ReduceArgs.
 func (r AllReduce) words() words {
 	var w words
-	calm := int64(0)
-	if r.Throttled {
-		calm = 1
+	var own ownWords
+	if r.By != nil { // else Multimem's
+		own = r.By.own()
 	}
 	w.addrs(r.In)
 	w.addrs(r.Out)
@@ -112,7 +169,7 @@ func (r AllReduce) words() words {
 	w.ints(r.Half)
 	w.addrs(r.Flags)
 	w.ints(r.FlagHalf, r.Count, r.Share, r.Slots)
-	w.addrs(r.Host)
-	w.ints(r.Split, r.Writers, r.Readers, max(1, r.Group), r.HostHalf, calm)
+	w.addrs(own.Host)
+	w.ints(own.Split, own.Writers, own.Readers, max(1, own.group), own.hostHalf, truth(own.throttled))
 	return w
 }

@@ -3,6 +3,7 @@ package kernels
 import (
 	"testing"
 
+	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
 
@@ -16,11 +17,12 @@ func testReduceScatter(t *testing.T, members int, epoch uint32) {
 	b := newTeamBench(t, members, epoch)
 	rng := drawn(t, uint64(members), uint64(epoch))
 	const packs, slots = 600, 100 + BlocksMost
-	shared := AllReduce{Kind: AllReduceScatter, FlagHalf: roundTo(int64(members)*slots*4, 16)}
+	shared := AllReduce{FlagHalf: roundTo(int64(members)*slots*4, 16)}
 	shared.Flags = b.halves(shared.FlagHalf, staleBefore(epoch))
+	var host []nvlib.Ptr
 	for range members {
 		shared.Data = append(shared.Data, b.alloc(int64(members)*packs*16))
-		shared.Host = append(shared.Host, b.alloc(int64(members)*packs*16))
+		host = append(host, b.alloc(int64(members)*packs*16))
 	}
 	var checks []func(int)
 	for i := range 8 {
@@ -31,11 +33,14 @@ func testReduceScatter(t *testing.T, members int, epoch uint32) {
 		chunks := ceil(r.Share, chunk)
 		r.Slots, r.Blocks = chunks+BlocksMost, int(min(1+rng.Int64N(3), chunks))
 		if i%2 == 1 {
-			r.Kind, r.Split = AllReduceAddends, rng.Int64N(r.Share/chunk+1)*chunk
-			r.Writers, r.Readers = 1+rng.Int64N(2), 1+rng.Int64N(2)
-			r.Blocks += int(r.Writers + r.Readers)
+			by := AllReduceAddends{ByHost: ByHost{Host: host, Split: rng.Int64N(r.Share/chunk+1) * chunk}}
+			by.Writers, by.Readers = 1+rng.Int64N(2), 1+rng.Int64N(2)
+			r.Blocks += int(by.Writers + by.Readers)
+			by.Group = rng.Int64N(4)
+			r.By = by
+		} else {
+			r.By = AllReduceScatter{Group: rng.Int64N(4)}
 		}
-		r.Group = rng.Int64N(4)
 		checks = append(checks, b.addExact(r, rng, rng.IntN(2) == 0))
 	}
 	b.runChecks(3, checks)

@@ -157,7 +157,7 @@ func (b *teamBench) runTeam(seeds int, check func(seed int)) {
 
 // reduceCase is an all-reduce: every kind of them.
 type reduceCase struct {
-	kind            AllReduceKind
+	kind            ReduceBy
 	dt              ir.DType
 	red             ir.Red
 	unroll          int
@@ -175,9 +175,9 @@ func (c reduceCase) String() string {
 // bytes that must be there.
 func (c reduceCase) size(members int64) (r AllReduce, half int64) {
 	bytes := c.count * c.dt.Size()
-	r = AllReduce{Kind: c.kind, DType: c.dt, Red: c.red, Unroll: c.unroll, Blocks: c.blocks, Threads: c.threads, Count: c.count}
+	r = AllReduce{By: c.kind, DType: c.dt, Red: c.red, Unroll: c.unroll, Blocks: c.blocks, Threads: c.threads, Count: c.count}
 	rows := 512 * int64(c.unroll)
-	switch c.kind {
+	switch c.kind.(type) {
 	case AllReduceLL:
 		r.Share = ceil(bytes, 8)
 		half = members * r.Share * 16
@@ -202,7 +202,8 @@ func (c reduceCase) size(members int64) (r AllReduce, half int64) {
 		r.Share = ceil(ceil(bytes, 16), members)
 		r.Slots = 2 * BlocksMost
 	}
-	if c.kind == AllReduceLL || c.kind == AllReduceLL2 {
+	switch c.kind.(type) {
+	case AllReduceLL, AllReduceLL2:
 		r.Blocks = int(min(int64(r.Blocks), ceil(r.Share, int64(c.threads*c.unroll))))
 	}
 	return r, half
@@ -288,7 +289,8 @@ func folded(dt ir.DType, red ir.Red, x []float64) float64 {
 	return tensor.Round(dt, v)
 }
 
-var reduceKinds = []AllReduceKind{AllReduceLL, AllReduceLL2, AllReduceLL128, AllReduceLL128x2, AllReducePush, AllReducePull, AllReduceSMLimited}
+var reduceKinds = []ReduceBy{AllReduceLL{}, AllReduceLL2{}, AllReduceLL128{}, AllReduceLL128x2{}, AllReducePush{}, AllReducePull{},
+	AllReduceSMLimited{}}
 
 // TestAllReduce runs mixed sequences of all-reduces on 2, 3 and 8 members, through
 // the same memory, in drawn orders.
@@ -302,7 +304,7 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 	var cases []reduceCase
 	var halves = map[string]int64{}
 	var flagHalf int64
-	place := map[AllReduceKind]string{AllReduceLL: "ll", AllReduceLL2: "ll", AllReduceLL128: "ll128", AllReduceLL128x2: "ll128", AllReducePush: "staging"}
+	place := map[string]string{"LL": "ll", "LL2": "ll", "LL128": "ll128", "LL128x2": "ll128", "Push": "staging"}
 	for _, kind := range reduceKinds {
 		for range 3 {
 			c := reduceCase{kind: kind, dt: []ir.DType{ir.F32, ir.F16, ir.BF16, ir.I32, ir.I64}[rng.IntN(5)], red: ir.Sum + ir.Red(rng.IntN(4)),
@@ -310,11 +312,12 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 			if rng.IntN(4) == 0 {
 				c.count = int64(1 + rng.IntN(9))
 			}
-			c.odd = rng.IntN(2) == 0 && place[kind] != "staging" && kind != AllReducePull && kind != AllReduceSMLimited
+			at := place[kind.String()]
+			c.odd = rng.IntN(2) == 0 && at != "staging" && at != ""
 			c.inPlace = rng.IntN(2) == 0
 			cases = append(cases, c)
 			r, half := c.size(int64(members))
-			halves[place[kind]] = max(halves[place[kind]], half)
+			halves[at] = max(halves[at], half)
 			flagHalf = max(flagHalf, int64(members)*r.Slots*4)
 		}
 	}
@@ -329,7 +332,7 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 	flags := b.halves(roundTo(flagHalf, 16), staleBefore(epoch))
 	var checks []func(int)
 	for _, c := range cases {
-		name := place[c.kind]
+		name := place[c.kind.String()]
 		if name == "" {
 			name = "staging"
 		}
@@ -351,7 +354,7 @@ func TestLate(t *testing.T) {
 		r, half := c.size(3)
 		data, flags := b.halves(roundTo(max(half, 16), 16), 0), b.halves(roundTo(max(12*r.Slots, 16), 16), 0)
 		b.addReduce(c, rand.New(rand.NewPCG(1, 2)), data, flags, roundTo(max(half, 16), 16), roundTo(max(12*r.Slots, 16), 16))
-		b.runLate(string(kind))
+		b.runLate(kind.String())
 	}
 }
 

@@ -135,11 +135,11 @@ func everyCode(t *testing.T, arch string) []code {
 func everyReduction() (all []code) {
 	for k, kind := range slices.Concat(reduceKinds, lamportKinds) {
 		for i, dt := range ir.DTypes() {
-			if slices.Contains(lamportKinds, kind) && !Spares(dt) {
+			if k >= len(reduceKinds) && !Spares(dt) {
 				continue
 			}
 			n := 2 + (i+k)%(TeamMost-1)
-			r := AllReduce{Kind: kind, DType: dt, Red: ir.Sum + ir.Red((i+k)%4), Unroll: 1 << (i % 3), Threads: 64, In: make([]nvlib.Ptr, n), Out: make([]nvlib.Ptr, n)}
+			r := AllReduce{By: kind, DType: dt, Red: ir.Sum + ir.Red((i+k)%4), Unroll: 1 << (i % 3), Threads: 64, In: make([]nvlib.Ptr, n), Out: make([]nvlib.Ptr, n)}
 			for off := range 2 {
 				r.In[0] = nvlib.Ptr(16 + int64(off)*dt.Size())
 				c := r.Meeting(0).launch().code
@@ -151,21 +151,21 @@ func everyReduction() (all []code) {
 	}
 	two := make([]nvlib.Ptr, 2)
 	for i, dt := range ir.DTypes() {
-		r := AllReduce{Kind: AllReduceHost, DType: dt, Red: ir.Sum + ir.Red(i%4), Unroll: 1 << (i % 3), In: two, Out: two}
+		r := AllReduce{By: AllReduceHost{}, DType: dt, Red: ir.Sum + ir.Red(i%4), Unroll: 1 << (i % 3), In: two, Out: two}
 		all = append(all, r.Meeting(0).launch().code)
-		for _, kind := range []AllReduceKind{AllReduceScatter, AllReduceAddends} {
-			r.Kind = kind
+		for _, kind := range []ReduceBy{AllReduceScatter{}, AllReduceAddends{}} {
+			r.By = kind
 			all = append(all, r.Meeting(0).launch().code)
 		}
-		r.Kind, r.In = AllReduceResults, make([]nvlib.Ptr, 3+i%(TeamMost-2))
+		r.By, r.In = AllReduceResults{}, make([]nvlib.Ptr, 3+i%(TeamMost-2))
 		r.Out = r.In
 		all = append(all, r.Meeting(0).launch().code)
 	}
 	for i, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32} {
-		r := AllReduce{Kind: AllReduceLamportHost, DType: dt, Red: ir.Sum + ir.Red(i), Unroll: 1 << i, In: two, Out: two, Host: two}
+		r := AllReduce{By: AllReduceLamportHost{}, DType: dt, Red: ir.Sum + ir.Red(i), Unroll: 1 << i, In: two, Out: two}
 		all = append(all, r.Meeting(0).launch().code)
-		r.Kind, r.In = AllReduceLamportResults, make([]nvlib.Ptr, 3+i)
-		r.Out, r.Host = r.In, r.In
+		r.By, r.In = AllReduceLamportResults{}, make([]nvlib.Ptr, 3+i)
+		r.Out = r.In
 		all = append(all, r.Meeting(0).launch().code)
 	}
 	for i, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32} {

@@ -118,12 +118,12 @@ func TestFewHosts(t *testing.T) {
 		_, threads, unroll := coll.SMLimitedLaunch(device.Tuning{}, c.members)
 		r := &kernels.AllReduce{DType: ir.BF16, Count: c.count, Threads: threads, Unroll: unroll, Blocks: c.blocks, In: make([]nvlib.Ptr, c.members)}
 		coll.ShareOut(r, int64(c.members))
-		coll.SMLimitedTiles(coll.MeasuredParts(), r)
-		if r.Readers != c.readers || (r.Split > 0) != (c.readers > 0) {
-			t.Errorf("%+v: %d bales a block, %d blocks that read", c, r.Split, r.Readers)
+		host := coll.SMLimitedTiles(coll.MeasuredParts(), r)
+		if host.Readers != c.readers || (host.Split > 0) != (c.readers > 0) {
+			t.Errorf("%+v: %d bales a block, %d blocks that read", c, host.Split, host.Readers)
 		}
-		last := ((r.Split-1)*r.Writers + 1) * (int64(c.blocks) - r.Readers) * kernels.SMLimitedTile(threads)
-		if least := c.count/8 - int64(c.members-1)*r.Share; r.Split > 0 && last > least*9/10 {
+		last := ((host.Split-1)*host.Writers + 1) * (int64(c.blocks) - host.Readers) * kernels.SMLimitedTile(threads)
+		if least := c.count/8 - int64(c.members-1)*r.Share; host.Split > 0 && last > least*9/10 {
 			t.Errorf("%+v: the last bale ends at pack %d of %d", c, last, least)
 		}
 	}

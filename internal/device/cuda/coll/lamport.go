@@ -26,7 +26,9 @@ func (a ReduceAlgorithm) planLamport(p *Plan, t Team, tune device.Tuning, r *ker
 	var times int64
 	r.Share, times = a.shared(rows, int64(t.Members()), 1)
 	r.Blocks = grid(t, tune, r.Threads, r.Share)
-	r.Throttled = bytes >= throttleFrom && bytes < throttleTo
+	if is[kernels.AllReduceLamportx2](a) {
+		r.By = kernels.AllReduceLamportx2{Throttled: bytes >= throttleFrom && bytes < throttleTo}
+	}
 	p.rest(r, times*r.Share*kernels.RowsPacks(r.Unroll)*16)
 }
 
@@ -60,18 +62,18 @@ func lamportHostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	if t.Members() == 2 {
 		return hostable(t, r, c)
 	}
-	if lamportResults(t, r); r.Split == 0 {
+	if lamportResults(t, r) == 0 {
 		return fmt.Errorf("%w: %d bytes are not worth cutting", device.ErrUnsupported, r.Count*r.DType.Size())
 	}
 	return nil
 }
 
-// lamportResults is how many rows a member of more than two adds up, and of how many
-// chunks, each of a block's rows, the results go by way of host memory.
-func lamportResults(t Team, r *kernels.AllReduce) {
+// lamportResults sets how many rows a member of more than two adds up, and returns of how
+// many chunks, each of a block's rows, the results go by way of host memory.
+func lamportResults(t Team, r *kernels.AllReduce) int64 {
 	bytes, members := r.Count*r.DType.Size(), int64(len(r.In))
 	r.Share = ceil(ceil(ceil(bytes, 16), kernels.RowsPacks(r.Unroll)), members)
-	r.Split = r.Share * t.HostParts().Lamport(bytes, len(r.In)).Permille / 1000 / int64(r.Threads/32)
+	return r.Share * t.HostParts().Lamport(bytes, len(r.In)).Permille / 1000 / int64(r.Threads/32)
 }
 
 // planLamportHost is planLamport for what does not go by way of host memory: of two members, one
@@ -81,25 +83,31 @@ func (a ReduceAlgorithm) planLamportHost(p *Plan, t Team, tune device.Tuning, r 
 	part := t.HostParts().Lamport(bytes, t.Members())
 	aside := part.Writers + part.Readers
 	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
-		if r.Kind, a.shots = kernels.AllReduceLamport, 1; members > 2 {
-			r.Kind, a.shots = kernels.AllReduceLamportx2, 2
+		if a.kind, a.shots = (kernels.AllReduceLamport{}), 1; members > 2 {
+			a.kind, a.shots = kernels.AllReduceLamportx2{}, 2
 		}
+		r.By = a.kind
 		a.planLamport(p, t, tune, r)
 		return
 	}
-	r.Writers, r.Readers = part.Writers, part.Readers
+	host := kernels.ByHost{Writers: part.Writers, Readers: part.Readers}
 	var told int64 // flags of what goes by way of host memory
 	if members == 2 {
 		r.Share = ceil(bytes, 16) * (1000 - part.Permille) / 1000 / rows
-		r.Split = r.Share * rows
-		aboard := ceil(bytes, 16) - r.Split
+		host.Split = r.Share * rows
+		aboard := ceil(bytes, 16) - host.Split
 		told = kernels.HostChunks(aboard, r.Threads)
-		p.pinned("halves of host memory", 2*aboard*16, func(a Area) { r.Host, r.HostHalf = a.At, a.half() })
+		p.pinned("halves of host memory", 2*aboard*16, func(a Area) {
+			host.Host = a.At
+			r.By = kernels.AllReduceLamportHost{ByHost: host, Half: a.half()}
+		})
 	} else {
-		r.Kind = kernels.AllReduceLamportResults
-		lamportResults(t, r)
-		told = r.Split
-		p.hostMemory(r.Split*int64(r.Threads/32)*rows*16, func(a Area) { r.Host = a.At })
+		host.Split = lamportResults(t, r)
+		told = host.Split
+		p.hostMemory(host.Split*int64(r.Threads/32)*rows*16, func(a Area) {
+			host.Host = a.At
+			r.By = kernels.AllReduceLamportResults{ByHost: host}
+		})
 	}
 	r.Blocks = grid(t, tune, r.Threads, r.Share+aside)
 	flagged(p, t, r, told+kernels.BlocksMost)

@@ -15,45 +15,45 @@ var allReduce = []ir.Op{ir.OpAllReduce}
 var ReduceAlgorithms = []Entry{
 	{Info{Name: "ll", Ops: allReduce, MostBytes: 4 << 20, OneShot: true,
 		How: "one shot; 8 bytes in 16 carry flags, so that arrival of the data is the only signal"},
-		ReduceAlgorithm{kind: kernels.AllReduceLL, unrolls: []int{1, 2, 4}}},
+		ReduceAlgorithm{kind: kernels.AllReduceLL{}, unrolls: []int{1, 2, 4}}},
 	{Info{Name: "ll2", Ops: allReduce, MostBytes: 16 << 20, How: "the same in two shots"},
-		ReduceAlgorithm{kind: kernels.AllReduceLL2, unrolls: []int{1}, shots: 2}},
+		ReduceAlgorithm{kind: kernels.AllReduceLL2{}, unrolls: []int{1}, shots: 2}},
 	{Info{Name: "ll128", Ops: allReduce, MostBytes: 64 << 20, OneShot: true, How: "one shot, with one flag in 128 bytes"},
-		ReduceAlgorithm{kind: kernels.AllReduceLL128, unrolls: []int{1, 2, 4}, ll128: true}},
+		ReduceAlgorithm{kind: kernels.AllReduceLL128{}, unrolls: []int{1, 2, 4}, ll128: true}},
 	{Info{Name: "ll128x2", Ops: allReduce, MostBytes: 64 << 20, How: "the same in two shots"},
-		ReduceAlgorithm{kind: kernels.AllReduceLL128x2, unrolls: []int{1, 2, 4}, shots: 2, ll128: true}},
+		ReduceAlgorithm{kind: kernels.AllReduceLL128x2{}, unrolls: []int{1, 2, 4}, shots: 2, ll128: true}},
 	{Info{Name: "lamport", Ops: allReduce, MostBytes: 64 << 20, OneShot: true, Takes: "all_reduce of f32, f16 and bf16",
 		How: "one shot without flags: the memory that data is pushed to rests full of one NaN's bits; that NaN is sent " +
 			"as another, so a word that differs has come; whoever has used a line puts the word back"},
-		ReduceAlgorithm{kind: kernels.AllReduceLamport, unrolls: []int{1, 2}, lamport: true}},
+		ReduceAlgorithm{kind: kernels.AllReduceLamport{}, unrolls: []int{1, 2}, lamport: true}},
 	{Info{Name: "lamportx2", Ops: allReduce, MostBytes: 64 << 20, Takes: "all_reduce of f32, f16 and bf16",
 		How: "the same in two shots"},
-		ReduceAlgorithm{kind: kernels.AllReduceLamportx2, unrolls: []int{1, 2}, shots: 2, lamport: true}},
+		ReduceAlgorithm{kind: kernels.AllReduceLamportx2{}, unrolls: []int{1, 2}, shots: 2, lamport: true}},
 	{Info{Name: "lamport-host", Ops: allReduce, MostBytes: 64 << 20, HostLink: true,
 		Takes: "all_reduce of f32, f16 and bf16; operands at multiples of 16 bytes; between two members not in place",
 		How: "of two members as lamport, with some of the data by way of host memory; of more, two shots with results " +
 			"straight into the peers' outputs, some of each share's by way of host memory as in push-host"},
-		ReduceAlgorithm{kind: kernels.AllReduceLamportHost, unrolls: []int{1, 2}, Direct: true, lamport: true}},
+		ReduceAlgorithm{kind: kernels.AllReduceLamportHost{}, unrolls: []int{1, 2}, Direct: true, lamport: true}},
 	{Info{Name: "push", Ops: allReduce, Takes: "all_reduce; operands at multiples of 16 bytes",
 		How: "two shots through staging, a flag for each chunk, results straight into the peers' outputs"},
-		ReduceAlgorithm{kind: kernels.AllReducePush, unrolls: []int{1, 2, 4, 8}, Direct: true}},
+		ReduceAlgorithm{kind: kernels.AllReducePush{}, unrolls: []int{1, 2, 4, 8}, Direct: true}},
 	{Info{Name: "pull", Ops: allReduce, Memory: device.MemoryFlags, Takes: "all_reduce; operands at multiples of 16 bytes",
 		How: "shares are read from the peers' inputs, results written to their outputs"},
-		ReduceAlgorithm{kind: kernels.AllReducePull, unrolls: []int{1, 2, 4}, Direct: true}},
+		ReduceAlgorithm{kind: kernels.AllReducePull{}, unrolls: []int{1, 2, 4}, Direct: true}},
 	{Info{Name: "few", Ops: allReduce, Memory: device.MemoryFixed, Takes: "all_reduce; operands at multiples of 16 bytes",
 		How: "as pull by few blocks, which keep much more under way by loading to shared memory; of four members some " +
 			"results go by way of host memory from 24 MiB on"},
-		ReduceAlgorithm{kind: kernels.AllReduceSMLimited, unrolls: []int{1, 2, 4}, Direct: true}},
+		ReduceAlgorithm{kind: kernels.AllReduceSMLimited{}, unrolls: []int{1, 2, 4}, Direct: true}},
 	{Info{Name: "push-host", Ops: allReduce, HostLink: true,
 		Takes: "all_reduce; operands at multiples of 16 bytes; between two members not in place",
 		How: "push, with some of it by way of host memory: of two members some of the operands; of more the results of " +
 			"some of each share, which blocks of its member write there and blocks of all others read"},
-		ReduceAlgorithm{kind: kernels.AllReduceHost, unrolls: []int{1, 2, 4}, Direct: true}},
+		ReduceAlgorithm{kind: kernels.AllReduceHost{}, unrolls: []int{1, 2, 4}, Direct: true}},
 }
 
 // ReduceAlgorithm is an all-reduce as one kernel.
 type ReduceAlgorithm struct {
-	kind    kernels.AllReduceKind
+	kind    kernels.ReduceBy // of the launch, without its fields
 	unrolls []int
 	shots   int64 // 2: members add up a share each
 	Direct  bool  // reads or writes peers' operands, in packs of 16 bytes
@@ -78,7 +78,7 @@ func (a ReduceAlgorithm) Supports(t Team, tune device.Tuning, c *Collective) err
 	if tune.Blocks < 0 || tune.Blocks > kernels.BlocksMost {
 		return fmt.Errorf("%w: %d blocks; at most %d are possible", device.ErrUnsupported, tune.Blocks, kernels.BlocksMost)
 	}
-	if a.kind == kernels.AllReduceSMLimited {
+	if is[kernels.AllReduceSMLimited](a) {
 		if err := smLimitedFits(t, tune); err != nil {
 			return err
 		}
@@ -116,21 +116,27 @@ func (a ReduceAlgorithm) supportsParts(t Team, tune device.Tuning, c *Collective
 	switch {
 	case a.ll128:
 		return t.Keeps128()
-	case a.kind == kernels.AllReduceLamportHost:
+	case is[kernels.AllReduceLamportHost](a):
 		return lamportHostable(t, a.request(tune, c), c)
-	case a.kind == kernels.AllReduceHost:
+	case is[kernels.AllReduceHost](a):
 		return hostable(t, a.request(tune, c), c)
 	}
 	return nil
 }
 
+// is reports whether an algorithm is of a kind.
+func is[K kernels.ReduceBy](a ReduceAlgorithm) bool {
+	_, ok := a.kind.(K)
+	return ok
+}
+
 // request is the launch as far as it follows from what was asked for.
 func (a ReduceAlgorithm) request(tune device.Tuning, c *Collective) *kernels.AllReduce {
 	first := &c.Operands[0].In
-	r := &kernels.AllReduce{Kind: a.kind, DType: first.DType, Red: c.Red, Count: first.N, Threads: tune.Threads, Unroll: tune.Unroll}
+	r := &kernels.AllReduce{By: a.kind, DType: first.DType, Red: c.Red, Count: first.N, Threads: tune.Threads, Unroll: tune.Unroll}
 	if r.Threads == 0 {
 		r.Threads = TeamThreads
-		switch a.kind {
+		switch a.kind.(type) {
 		case kernels.AllReducePush, kernels.AllReduceHost, kernels.AllReduceLamportHost:
 			r.Threads = threadsMost
 		}
@@ -147,9 +153,9 @@ func (a ReduceAlgorithm) request(tune device.Tuning, c *Collective) *kernels.All
 // unroll is what served each size best on H200s.
 func (a ReduceAlgorithm) unroll(bytes int64, members int) int {
 	switch {
-	case (a.kind == kernels.AllReduceHost || a.kind == kernels.AllReduceLamportHost) && members > 2:
+	case (is[kernels.AllReduceHost](a) || is[kernels.AllReduceLamportHost](a)) && members > 2:
 		return 1
-	case a.ll128 && bytes > 8<<20, a.kind == kernels.AllReduceHost:
+	case a.ll128 && bytes > 8<<20, is[kernels.AllReduceHost](a):
 		return 4
 	case a.ll128 && bytes > 1<<20, a.Direct:
 		return 2
@@ -160,7 +166,7 @@ func (a ReduceAlgorithm) unroll(bytes int64, members int) int {
 // Plan resolves the grid and wants memory for what is pushed.
 func (a ReduceAlgorithm) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
 	r, p := a.request(tune, c), &Plan{}
-	switch a.kind {
+	switch a.kind.(type) {
 	case kernels.AllReduceLL, kernels.AllReduceLL2:
 		a.planLL(p, t, tune, r)
 	case kernels.AllReduceLL128, kernels.AllReduceLL128x2:

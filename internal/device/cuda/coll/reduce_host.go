@@ -71,27 +71,32 @@ func planPushHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	}
 	aside := part.Writers + part.Readers
 	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 3*aside { // too few would be left for the link
-		r.Kind = kernels.AllReducePush
+		r.By = kernels.AllReducePush{}
 		planPush(p, t, tune, r)
 		return
 	}
-	r.Writers, r.Readers = part.Writers, part.Readers
+	host := kernels.ByHost{Writers: part.Writers, Readers: part.Readers}
 	chunk, members := int64(r.Threads*r.Unroll), int64(t.Members())
 	var aboard, told int64 // packs by way of host memory, and the flags for them
 	if members == 2 {
 		bytes := r.Count * r.DType.Size()
-		r.Split = hostSplit(t, bytes)
-		r.Share = ceil(ceil(r.Split, members), 8) * 8
-		aboard = ceil(bytes, 16) - r.Split
+		host.Split = hostSplit(t, bytes)
+		r.Share = ceil(ceil(host.Split, members), 8) * 8
+		aboard = ceil(bytes, 16) - host.Split
 		told = kernels.HostChunks(aboard, r.Threads)
 	} else {
-		r.Kind = kernels.AllReduceResults
-		r.Split = hostResults(t, r)
-		aboard, told = r.Split, r.Split/chunk
+		host.Split = hostResults(t, r)
+		aboard, told = host.Split, host.Split/chunk
 	}
 	chunks := ceil(r.Share, chunk)
 	r.Blocks = grid(t, tune, r.Threads, chunks+aside)
 	p.reserve("staging", members*r.Share*16, func(a Area) { r.Data = a.At })
-	p.hostMemory(aboard*16, func(a Area) { r.Host = a.At })
+	p.hostMemory(aboard*16, func(a Area) {
+		if host.Host = a.At; members == 2 {
+			r.By = kernels.AllReduceHost{ByHost: host}
+		} else {
+			r.By = kernels.AllReduceResults{ByHost: host}
+		}
+	})
 	flagged(p, t, r, chunks+told+kernels.BlocksMost)
 }

@@ -36,38 +36,40 @@ func (a pushSum) Supports(t Team, tune device.Tuning, c *Collective) error {
 	if c.Empty() {
 		return nil
 	}
-	_, err := a.request(t, tune, c)
+	_, _, err := a.request(t, tune, c)
 	return err
 }
 
-// request is the launch, without memory for it.
-func (a pushSum) request(t Team, tune device.Tuning, c *Collective) (*kernels.AllReduce, error) {
+// request is the launch, without memory for it, and how many of a share's packs go by way of host memory.
+func (a pushSum) request(t Team, tune device.Tuning, c *Collective) (r *kernels.AllReduce, split int64, err error) {
 	f, err := FlowOf(c, t.Members())
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if err := movable(t, c, f, kernels.ReduceLL); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	r := &kernels.AllReduce{Kind: kernels.AllReduceScatter, DType: DTypeOf(c), Red: c.Red, Threads: cmp.Or(tune.Threads, threadsMost), Unroll: cmp.Or(tune.Unroll, 2)}
+	r = &kernels.AllReduce{DType: DTypeOf(c), Red: c.Red, Threads: cmp.Or(tune.Threads, threadsMost), Unroll: cmp.Or(tune.Unroll, 2)}
 	switch {
 	case !slices.Contains(pushSumUnrolls, r.Unroll):
-		return nil, fmt.Errorf("%w: unroll %d; it has %v", device.ErrUnsupported, r.Unroll, pushSumUnrolls)
+		return nil, 0, fmt.Errorf("%w: unroll %d; it has %v", device.ErrUnsupported, r.Unroll, pushSumUnrolls)
 	case r.Threads%32 != 0 || r.Threads < 32 || r.Threads > threadsMost:
-		return nil, fmt.Errorf("%w: %d threads; they are multiples of 32 up to %d", device.ErrUnsupported, r.Threads, threadsMost)
+		return nil, 0, fmt.Errorf("%w: %d threads; they are multiples of 32 up to %d", device.ErrUnsupported, r.Threads, threadsMost)
 	case tune.Blocks < 0 || tune.Blocks > kernels.BlocksMost:
-		return nil, fmt.Errorf("%w: %d blocks; at most %d are possible", device.ErrUnsupported, tune.Blocks, kernels.BlocksMost)
+		return nil, 0, fmt.Errorf("%w: %d blocks; at most %d are possible", device.ErrUnsupported, tune.Blocks, kernels.BlocksMost)
 	}
 	if err := a.operands(r, c, f); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
+	by := kernels.AllReduceScatter{}
 	if r.Unroll > pushSumTogether {
-		r.Unroll, r.Group = pushSumTogether, int64(r.Unroll/pushSumTogether)
+		r.Unroll, by.Group = pushSumTogether, int64(r.Unroll/pushSumTogether)
 	}
-	if r.Split = hostAddends(t, r); r.Split == 0 {
-		return nil, fmt.Errorf("%w: blocks of %d bytes are not worth cutting", device.ErrUnsupported, r.Share*16)
+	r.By = by
+	if split = hostAddends(t, r); split == 0 {
+		return nil, 0, fmt.Errorf("%w: blocks of %d bytes are not worth cutting", device.ErrUnsupported, r.Share*16)
 	}
-	return r, nil
+	return r, split, nil
 }
 
 // addendsByHost is the HostPart of a reduce_scatter of so many members and bytes: what was
@@ -121,26 +123,32 @@ func (pushSum) operands(r *kernels.AllReduce, c *Collective, f *flow) error {
 
 // Plan is one launch on each member.
 func (a pushSum) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
-	r, err := a.request(t, tune, c)
+	r, split, err := a.request(t, tune, c)
 	if err != nil {
 		return nil, err
 	}
 	p := &Plan{}
-	addends(p, t, tune, r)
+	aside := addends(p, t, tune, r, split)
 	chunks := ceil(r.Share, int64(r.Threads*r.Unroll))
-	r.Blocks = grid(t, tune, r.Threads, chunks+r.Writers+r.Readers)
+	r.Blocks = grid(t, tune, r.Threads, chunks+aside)
 	p.reserve("staging", int64(t.Members())*r.Share*16, func(a Area) { r.Data = a.At })
 	flagged(p, t, r, chunks+kernels.BlocksMost)
 	return p.meeting(t, r), nil
 }
 
-// addends gives r the blocks and the host memory for what goes by way of it, unless
-// too few blocks would be left for the link.
-func addends(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
+// addends gives r the blocks and the host memory for what goes by way of it, unless too few blocks would be left for the
+// link. It returns how many blocks that takes.
+func addends(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce, split int64) (aside int64) {
 	part := t.HostParts().Addends(t.Members(), r.Count*r.DType.Size())
-	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 6*(part.Writers+part.Readers) {
-		return
+	aside = part.Writers + part.Readers
+	if int64(grid(t, tune, r.Threads, math.MaxInt64)) < 6*aside {
+		return 0
 	}
-	r.Kind, r.Writers, r.Readers = kernels.AllReduceAddends, part.Writers, part.Readers
-	p.hostMemory(int64(t.Members())*r.Split*16, func(a Area) { r.Host = a.At })
+	by := kernels.AllReduceAddends{Group: r.By.(kernels.AllReduceScatter).Group,
+		ByHost: kernels.ByHost{Split: split, Writers: part.Writers, Readers: part.Readers}}
+	p.hostMemory(int64(t.Members())*split*16, func(a Area) {
+		by.Host = a.At
+		r.By = by
+	})
+	return aside
 }

@@ -50,26 +50,32 @@ func smLimitedByHost(members int, bytes int64) (permille, readers int64) {
 func planSMLimited(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	ShareOut(r, int64(t.Members()))
 	tune.Blocks, r.Threads, r.Unroll = SMLimitedLaunch(tune, t.Members())
-	r.Shared = t.BlockShared()
 	r.Blocks = grid(t, tune, max(r.Threads, TeamThreads), ceil(r.Share, int64(r.Threads)))
-	if SMLimitedTiles(t.HostParts(), r); r.Split > 0 {
-		p.hostMemory(r.Split*(int64(r.Blocks)-r.Readers)*kernels.SMLimitedTile(r.Threads)*16, func(a Area) { r.Host = a.At })
+	by := kernels.AllReduceSMLimited{Shared: t.BlockShared(), ByHost: SMLimitedTiles(t.HostParts(), r)}
+	r.By = by
+	if by.Split > 0 {
+		bytes := by.Split * (int64(r.Blocks) - by.Readers) * kernels.SMLimitedTile(r.Threads) * 16
+		p.hostMemory(bytes, func(a Area) {
+			by.Host = a.At
+			r.By = by
+		})
 	}
-	flagged(p, t, r, r.SMLimitedSlots())
+	flagged(p, t, r, by.Slots(r.Blocks))
 }
 
-// SMLimitedTiles gives r what of its results goes by way of host memory: as many tiles of
+// SMLimitedTiles returns what of r's results goes by way of host memory: as many tiles of
 // each block, all of them whole on the last member too, whose share may be less than
 // others', and the last of them early enough to be read before the end.
-func SMLimitedTiles(parts HostParts, r *kernels.AllReduce) {
+func SMLimitedTiles(parts HostParts, r *kernels.AllReduce) (host kernels.ByHost) {
 	members, bytes := int64(len(r.In)), r.Count*r.DType.Size()
 	permille, readers := parts.SMLimited(len(r.In), bytes)
 	blocks := int64(r.Blocks) - readers
 	if readers == 0 || blocks < 2*readers || r.Threads < TeamThreads { // smaller blocks read too slowly
-		return
+		return host
 	}
 	tiles := max(0, min(r.Share, bytes/16-(members-1)*r.Share)) / kernels.SMLimitedTile(r.Threads) / blocks
 	if split := tiles * permille / 1000; split > 0 {
-		r.Split, r.Writers, r.Readers = split, max(1, tiles*85/100/split), readers
+		host.Split, host.Writers, host.Readers = split, max(1, tiles*85/100/split), readers
 	}
+	return host
 }
