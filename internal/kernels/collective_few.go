@@ -57,7 +57,8 @@ func (m *Move) smLimited() (Meeting, error) {
 		return Meeting{}, fmt.Errorf("%w: %d threads with unroll %d for %d members take more shared memory than there is", device.ErrUnsupported, m.Threads, m.Unroll, m.Members)
 	}
 	by := AllReduceSMLimited{Shared: m.Shared}
-	r := AllReduce{By: by, DType: m.DType, Red: m.Red, Unroll: m.Unroll, Blocks: m.Blocks, Threads: m.Threads, In: m.Src[:m.Members], Out: m.Dst[:m.Members],
+	r := AllReduce{By: by, DType: m.DType, Red: m.Red, Unroll: m.Unroll, Blocks: m.Blocks, Threads: m.Threads,
+		In: m.Src[:m.Members], Out: m.Dst[:m.Members],
 		Flags: m.Flags[:m.Members], FlagHalf: MoveFlagBytes, Slots: 2 * BlocksMost}
 	if m.Own {
 		r.Count, r.Share = m.Run/m.DType.Size(), m.Run/16

@@ -7,7 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ReduceBy is an algorithm of AllReduce: one of the types below and of collective_lamport.go, each with what it alone has.
+// ReduceBy is an algorithm of AllReduce: one of the types below and in collective_lamport.go, each with the fields that
+// it alone has.
 type ReduceBy interface {
 	// String is its name in the sources, behind "reduce".
 	String() string
@@ -15,8 +16,8 @@ type ReduceBy interface {
 	own() ownWords
 }
 
-// Algorithms of AllReduce, those of src/collective_reduce.cuh. Those that push chunks tell the other members of Group of
-// them at once; 0 for 1.
+// Algorithms of AllReduce, those of src/collective_reduce.cuh. Group is the number of chunks that a block pushes before
+// it raises their flags; 0 for 1.
 type (
 	// AllReduceLL is one shot, 8 bytes of data in each 16; AllReduceLL2 two shots of the same.
 	AllReduceLL  struct{}
@@ -55,9 +56,9 @@ type (
 	}
 )
 
-// ByHost is what goes by way of host memory: up to Split, as the algorithm says. It is written by the first Writers
-// blocks and read by the Readers after them, if the algorithm says nothing else. The flags of its chunks are the last
-// before those in which all meet.
+// ByHost is the part of the data that members exchange through host memory; Split bounds it, as the algorithm says. The
+// first Writers blocks write it and the Readers after them read it, unless the algorithm says otherwise. The flags of its
+// chunks are the last before those in which all meet.
 type ByHost struct {
 	Host                    []nvlib.Ptr // of each member
 	Split, Writers, Readers int64

@@ -133,7 +133,8 @@ func is[K kernels.ReduceBy](a ReduceAlgorithm) bool {
 // request is the launch as far as it follows from what was asked for.
 func (a ReduceAlgorithm) request(tune device.Tuning, c *Collective) *kernels.AllReduce {
 	first := &c.Operands[0].In
-	r := &kernels.AllReduce{By: a.kind, DType: first.DType, Red: c.Red, Count: first.N, Threads: tune.Threads, Unroll: tune.Unroll}
+	r := &kernels.AllReduce{By: a.kind, DType: first.DType, Red: c.Red, Count: first.N, Threads: tune.Threads,
+		Unroll: tune.Unroll}
 	if r.Threads == 0 {
 		r.Threads = TeamThreads
 		switch a.kind.(type) {

@@ -49,14 +49,17 @@ func (a pushSum) request(t Team, tune device.Tuning, c *Collective) (r *kernels.
 	if err := movable(t, c, f, kernels.ReduceLL); err != nil {
 		return nil, 0, err
 	}
-	r = &kernels.AllReduce{DType: DTypeOf(c), Red: c.Red, Threads: cmp.Or(tune.Threads, threadsMost), Unroll: cmp.Or(tune.Unroll, 2)}
+	r = &kernels.AllReduce{DType: DTypeOf(c), Red: c.Red, Threads: cmp.Or(tune.Threads, threadsMost),
+		Unroll: cmp.Or(tune.Unroll, 2)}
 	switch {
 	case !slices.Contains(pushSumUnrolls, r.Unroll):
 		return nil, 0, fmt.Errorf("%w: unroll %d; it has %v", device.ErrUnsupported, r.Unroll, pushSumUnrolls)
 	case r.Threads%32 != 0 || r.Threads < 32 || r.Threads > threadsMost:
-		return nil, 0, fmt.Errorf("%w: %d threads; they are multiples of 32 up to %d", device.ErrUnsupported, r.Threads, threadsMost)
+		return nil, 0, fmt.Errorf("%w: %d threads; they are multiples of 32 up to %d", device.ErrUnsupported, r.Threads,
+			threadsMost)
 	case tune.Blocks < 0 || tune.Blocks > kernels.BlocksMost:
-		return nil, 0, fmt.Errorf("%w: %d blocks; at most %d are possible", device.ErrUnsupported, tune.Blocks, kernels.BlocksMost)
+		return nil, 0, fmt.Errorf("%w: %d blocks; at most %d are possible", device.ErrUnsupported, tune.Blocks,
+			kernels.BlocksMost)
 	}
 	if err := a.operands(r, c, f); err != nil {
 		return nil, 0, err
@@ -136,8 +139,8 @@ func (a pushSum) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) 
 	return p.meeting(t, r), nil
 }
 
-// addends gives r the blocks and the host memory for what goes by way of it, unless too few blocks would be left for the
-// link. It returns how many blocks that takes.
+// addends gives r host memory for a part of its addends and blocks that write and read it, unless too few blocks would
+// be left for the link. It returns how many blocks that takes.
 func addends(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce, split int64) (aside int64) {
 	part := t.HostParts().Addends(t.Members(), r.Count*r.DType.Size())
 	aside = part.Writers + part.Readers
