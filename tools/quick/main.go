@@ -139,14 +139,34 @@ func affected(all []pkg, files []string) (changed, importers []string) {
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b pkg) int { return cmp.Compare(len(a.Deps), len(b.Deps)) })
+	weights := map[string]int{}
 	for _, p := range all {
 		imports := slices.Concat(p.Imports, p.TestImports, p.XTestImports)
 		if !slices.Contains(changed, p.ImportPath) && slices.ContainsFunc(imports, func(i string) bool { return slices.Contains(changed, i) }) {
 			importers = append(importers, p.ImportPath)
+			weights[p.ImportPath] = weight(all, p)
 		}
 	}
+	slices.SortStableFunc(importers, func(a, b string) int { return cmp.Compare(weights[a], weights[b]) })
 	return changed, importers
+}
+
+// weight is how many packages the tests of p are linked from.
+func weight(all []pkg, p pkg) int {
+	linked := map[string]bool{}
+	add := func(paths []string) {
+		for _, path := range paths {
+			linked[path] = true
+		}
+	}
+	add(p.Deps)
+	for _, i := range slices.Concat(p.TestImports, p.XTestImports) {
+		linked[i] = true
+		if k := slices.IndexFunc(all, func(o pkg) bool { return o.ImportPath == i }); k >= 0 {
+			add(all[k].Deps)
+		}
+	}
+	return len(linked)
 }
 
 // run runs a go command on packages, shows what it prints, and returns the packages that it printed no result of when

@@ -20,8 +20,8 @@ func TestAffected(t *testing.T) {
 		{ImportPath: "m/d", Dir: "d", XTestImports: []string{"m/a", "m/b"}},
 	}
 	for _, c := range []struct{ files, changed, importers string }{
-		{"a/x.go", "m/a", "m/d m/b"},
-		{"a/testdata/deep/x.json b/x_test.go", "m/a m/b", "m/d m"},
+		{"a/x.go", "m/a", "m/b m/d"},
+		{"a/testdata/deep/x.json b/x_test.go", "m/a m/b", "m m/d"},
 		{"docs/x.md Makefile", "", ""},
 		{"x.go", "m", ""},
 		{"c/x.go c/y.go", "m/c", ""},
