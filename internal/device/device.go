@@ -49,7 +49,7 @@ var ErrAborted = errors.New("aborted")
 
 // Machine makes worlds.
 type Machine interface {
-	// Name is "cpu" or "cuda".
+	// Name is that of its Kind.
 	Name() string
 	Caps() Caps
 	// Open makes a world of ranks devices. The world's context ends when ctx
@@ -71,7 +71,12 @@ type Machine interface {
 
 // Caps tells what a machine can do.
 type Caps struct {
-	MaxRanks   int
+	MaxRanks int
+	// MoreRanks says for people what MaxRanks follows from; empty where nothing changes it.
+	MoreRanks string
+	// OnHost: devices are threads of the process, which share the host's processors and memory. Many ranks are
+	// slow, and what they take is memory of the host.
+	OnHost     bool
 	DTypes     []ir.DType
 	Graphs     bool // CaptureGraph works
 	Virtual    bool // scheduled: time stands still, order is drawn at random

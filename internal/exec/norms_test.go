@@ -44,13 +44,17 @@ type (
 	}
 )
 
+func (*normWorld) TeamAlgorithms() []device.Algorithm {
+	return []device.Algorithm{{Name: "ll", Ops: device.Even, OneShot: true}, {Name: "nccl", Ops: device.Even, Library: true}}
+}
+
 func (m normMachine) Open(ctx context.Context, ranks int) (device.World, error) {
 	w, err := m.Machine.Open(ctx, ranks)
 	return &normWorld{w, m}, err
 }
 
 func (w *normWorld) Device(r int) device.Device                      { return normDevice{w.World.Device(r)} }
-func (*normWorld) TeamAlgorithms() []string                          { return []string{"ll", "nccl"} }
+func (t *normTeam) NormAlgorithm() device.Algorithm                  { return device.Algorithm{Name: "lamport-norm"} }
 func (*normWorld) Identity() string                                  { return "abacus" }
 func (t *normTeam) Bytes() int64                                     { return 0 }
 func (t *normTeam) Close() error                                     { return nil }

@@ -8,6 +8,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
+// NormAlgorithm implements device.Team.
+func (t *team) NormAlgorithm() device.Algorithm { return coll.Norm }
+
 func (t *team) SupportsNorm(n *device.Norm) error {
 	t.w.mu.Lock()
 	defer t.w.mu.Unlock()

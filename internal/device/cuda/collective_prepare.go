@@ -60,12 +60,9 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, 
 	if t.closed {
 		return nil, nil, errors.New("the team is closed")
 	}
-	var a coll.Algorithm
-	if tune.Algo != ncclName {
-		var err error
-		if a, err = coll.ByName(tune.Algo); err != nil {
-			return nil, nil, err
-		}
+	a, err := coll.ByName(tune.Algo, c)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s by %s: %w", c.Op, tune.Algo, err)
 	}
 	r, err := t.resolve(c)
 	switch {

@@ -17,7 +17,7 @@ import (
 
 // ncclName is NVIDIA's library. It adds in an order of its own: where that can change bits it
 // is only for those who allow any order.
-const ncclName = "nccl"
+const ncclName = coll.NCCLName
 
 // supportsNCCL returns nil, or why NCCL cannot do c.
 func supportsNCCL(t *team, c *coll.Collective) error {

@@ -56,13 +56,10 @@ type member struct {
 // teamTimeout is how long a kernel waits for a peer.
 const teamTimeout = 30 * time.Second
 
-func (w *world) TeamAlgorithms() []string {
-	var names []string
-	for _, a := range coll.Algorithms {
-		names = append(names, a.Name)
-	}
-	return append(names, ncclName)
-}
+func (w *world) TeamAlgorithms() []device.Algorithm { return coll.Infos() }
+
+// Algorithms describes the machine's own algorithms of collectives, that of a sum with its norm too.
+func Algorithms() []device.Algorithm { return append(coll.Infos(), coll.Norm) }
 
 // OpenTeam makes the members' control memory.
 func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
