@@ -3,6 +3,24 @@ package device
 // A world's devices that other processes drive (see World.Local) are given work by those processes. In this one they
 // are there so that memory is laid out alike: their streams and launches do nothing.
 
+// ForeignDevice is such a device: what Device is for memory and counters, which are mapped, and nothing else.
+type ForeignDevice struct{ Device }
+
+// NewStream returns a ForeignStream.
+func (ForeignDevice) NewStream(o StreamOptions) (Stream, error) { return ForeignStream{o.Name}, nil }
+
+// Prepare returns a ForeignLaunch.
+func (ForeignDevice) Prepare(Kernel) (Launch, error) { return ForeignLaunch{}, nil }
+
+// PrepareMove returns a ForeignLaunch.
+func (ForeignDevice) PrepareMove(_, _ View, _ int) (Launch, error) { return ForeignLaunch{}, nil }
+
+// PrepareAhead does nothing.
+func (ForeignDevice) PrepareAhead(Kernel) {}
+
+// PrepareCopy does nothing.
+func (ForeignDevice) PrepareCopy(_, _ View) error { return nil }
+
 // ForeignStream is a stream of such a device: a name.
 type ForeignStream struct{ Label string }
 

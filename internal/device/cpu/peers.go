@@ -46,17 +46,6 @@ func (s *stream) await(c *procs.Counters, elem int, least int64) {
 	}
 }
 
-// foreignDev is a device that another process drives: its streams and launches are names.
-type foreignDev struct{ *dev }
-
-func (d foreignDev) NewStream(o device.StreamOptions) (device.Stream, error) {
-	return device.ForeignStream{Label: o.Name}, d.w.check()
-}
-
-func (d foreignDev) Prepare(device.Kernel) (device.Launch, error) {
-	return device.ForeignLaunch{}, d.w.check()
-}
-
 // sharedKey names the next segment of a device.
 func (d *dev) sharedKey(what string) string {
 	d.w.mu.Lock()

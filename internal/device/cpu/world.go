@@ -64,7 +64,7 @@ func (w *world) Device(rank int) device.Device {
 		return nil
 	}
 	if !w.Local(rank) {
-		return foreignDev{w.devices[rank]}
+		return device.ForeignDevice{Device: w.devices[rank]}
 	}
 	return w.devices[rank]
 }

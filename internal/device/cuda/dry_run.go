@@ -5,16 +5,12 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
-	"hocket.example/hocket/internal/nvlib"
 )
 
 // dryWorld is a world that nothing was opened for: no context, no memory, no stream.
 // Contexts take the driver a second and more, compiling as long: who knows what will
 // be launched has it compiled meanwhile.
-type dryWorld struct {
-	*world
-	allocs *int // so far
-}
+type dryWorld struct{ *world }
 
 // DryRun implements device.Machine.
 func (m *machine) DryRun(ranks int) (device.World, error) {
@@ -40,18 +36,14 @@ func (m *machine) DryRun(ranks int) (device.World, error) {
 			}
 		}
 	}
-	return dryWorld{w, new(int)}, nil
+	return dryWorld{w}, nil
 }
 
 func (s dryWorld) Device(rank int) device.Device {
 	if rank < 0 || rank >= len(s.devices) {
 		return nil
 	}
-	d := s.devices[rank]
-	if s.Local(rank) {
-		return dryDevice{d, s.allocs}
-	}
-	return dryForeign{foreignDev{d}, s.allocs}
+	return dryDevice{s.world.Device(rank), s.devices[rank]}
 }
 
 // OpenTeam makes a team for questions and PrepareAhead.
@@ -66,34 +58,23 @@ func (s dryWorld) OpenTeam(members []device.Member) (device.Team, error) {
 
 // dryDevice is a device of a dry run.
 type dryDevice struct {
-	*dev
-	allocs *int
+	device.Device
+	dev *dev
 }
 
 func (d dryDevice) NewStream(o device.StreamOptions) (device.Stream, error) {
-	s := &stream{dev: d.dev, name: o.Name, index: len(d.w.flight.streams)}
-	d.w.flight.streams = append(d.w.flight.streams, s)
+	if f, ok := d.Device.(foreignDev); ok {
+		return f.NewStream(o)
+	}
+	flight := &d.dev.w.flight
+	s := &stream{dev: d.dev, name: o.Name, index: len(flight.streams)}
+	flight.streams = append(flight.streams, s)
 	return s, nil
 }
 
+// Alloc names memory that is nowhere.
 func (d dryDevice) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
-	return dryMemory(d.dev, d.allocs, bytes, kind), nil
-}
-
-// dryForeign is the device of another process in a dry run.
-type dryForeign struct {
-	foreignDev
-	allocs *int
-}
-
-func (d dryForeign) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
-	return dryMemory(d.dev, d.allocs, bytes, kind), nil
-}
-
-// dryMemory names memory that is nowhere, and begins as memory does.
-func dryMemory(d *dev, allocs *int, bytes int64, kind device.MemKind) *memory {
-	*allocs++
-	return &memory{dev: d, kind: kind, addr: nvlib.Ptr(*allocs) << 40, bytes: bytes}
+	return d.dev.nameless(&memory{dev: d.dev, kind: kind, bytes: bytes}), nil
 }
 
 var _ device.Machine = (*machine)(nil)

@@ -194,13 +194,7 @@ func (d *dev) hostShared(bytes int64) (*memory, error) {
 	}
 	d.w.hostShares++
 	key := fmt.Sprintf("%s: rank %d, host memory %d", p.Name, d.rank, d.w.hostShares)
-	var seg *procs.Segment
-	var err error
-	if !p.Local(d.rank) {
-		seg, err = p.Map(p.Ctx, d.site.owner, key)
-	} else if seg, err = procs.NewSegment(int(bytes)); err == nil {
-		err = p.Share(key, seg)
-	}
+	seg, err := peers.HostSegment(p, d.rank, key, bytes)
 	if err != nil {
 		return nil, d.errorf("%d bytes of host memory that other processes map: %w", bytes, err)
 	}

@@ -219,10 +219,11 @@ func (w *world) Device(rank int) device.Device {
 	if rank < 0 || rank >= len(w.devices) {
 		return nil
 	}
+	d := w.devices[rank]
 	if !w.Local(rank) {
-		return foreignDev{w.devices[rank]}
+		return foreignDev{device.ForeignDevice{Device: d}, d}
 	}
-	return w.devices[rank]
+	return d
 }
 
 func (w *world) Abort(cause error) {

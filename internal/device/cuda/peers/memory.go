@@ -100,3 +100,16 @@ func (i *imported) Reserve(_, least int64) (*gpu.Region, error) {
 	}
 	return r, nil
 }
+
+// HostSegment returns host memory of a rank that processes share by a key: made by the rank's process, and mapped by the
+// others.
+func HostSegment(p *procs.Spread, rank int, key string, bytes int64) (*procs.Segment, error) {
+	if !p.Local(rank) {
+		return p.Map(p.Ctx, p.Owner(rank), key)
+	}
+	seg, err := procs.NewSegment(int(bytes))
+	if err == nil {
+		err = p.Share(key, seg)
+	}
+	return seg, err
+}
