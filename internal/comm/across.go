@@ -94,7 +94,7 @@ func (a across) Build(b *Build) {
 		for me := range in.Parts {
 			b.Copy(me, at(me, 0, in.Parts[me].In.Shape...), in.Parts[me].In)
 			rest := at(me, elements*size, n*p.chunk-elements)
-			b.run(me, device.Kernel{Op: ir.OpFill, Attrs: ir.Attrs{Numbers: []ir.Number{ir.Whole(0)}}, Outs: []device.View{rest}})
+			b.run(me, device.Kernel{Op: device.Zeros(), Outs: []device.View{rest}})
 		}
 		b.transport(device.Collective{Op: ir.OpAllToAll}, b.all(), func(me int) Part {
 			return Part{In: at(me, 0, n*p.chunk), Out: at(me, came, n*p.chunk)}

@@ -136,8 +136,8 @@ func (t *normTeam) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 		l, own := all[i].(*normLaunch), early[i]
 		l.before = [][2]device.View{{own[0], p.Residual}, {own[1], p.Weight}}
 		for _, k := range []device.Kernel{
-			{Op: ir.OpAdd, Ins: []device.View{own[2], own[0]}, Outs: []device.View{p.Sum}},
-			{Op: ir.OpRMSNorm, Ins: []device.View{p.Sum, own[1]}, Outs: []device.View{p.Out}, Attrs: ir.Attrs{Numbers: ir.Reals(n.Eps)}},
+			{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{own[2], own[0]}, Outs: []device.View{p.Sum}},
+			{Op: device.RMSNorm{Eps: n.Eps}, Ins: []device.View{p.Sum, own[1]}, Outs: []device.View{p.Out}},
 		} {
 			one, err := t.w.World.Device(t.members[i].Rank).Prepare(k)
 			if err != nil {

@@ -147,12 +147,13 @@ func (t *team) Prepare(tuning device.Tuning, c *device.Collective) ([]device.Lau
 	}
 	launches := make([]device.Launch, len(t.members))
 	for me, m := range t.members {
+		if !t.w.Local(m.Rank) {
+			launches[me] = device.ForeignLaunch{}
+			continue
+		}
 		d := t.w.devices[m.Rank]
 		l := &launch{dev: d, name: fmt.Sprintf("%s by %s", c.Op, transportName)}
 		launches[me] = l
-		if d.foreign {
-			continue
-		}
 		post, err := t.pack(c, me)
 		if err != nil {
 			return nil, d.errorf("%s: %w", l.name, err)

@@ -215,7 +215,7 @@ func testMoveChain(t *testing.T, w *world, op ir.Op, count int64, last uint32) {
 		}
 		var list []device.Launch
 		for b := range n / blocks {
-			add, err := d.Prepare(device.Kernel{Op: ir.OpAdd, Ins: []device.View{cut(y, 0, b, x.Shape), plus}, Outs: []device.View{x}})
+			add, err := d.Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{cut(y, 0, b, x.Shape), plus}, Outs: []device.View{x}})
 			must(err)
 			list = append(list, add)
 		}

@@ -306,7 +306,7 @@ func testTeamInTurn(r *rig) {
 	}
 	var adds []device.Launch
 	for i, rank := range ranks {
-		l, err := r.w.Device(rank).Prepare(device.Kernel{Op: ir.OpAdd, Ins: []device.View{in[i], out[i]}, Outs: []device.View{in[i]}})
+		l, err := r.w.Device(rank).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{in[i], out[i]}, Outs: []device.View{in[i]}})
 		r.must(err)
 		adds = append(adds, l)
 	}
@@ -508,8 +508,8 @@ func testTeamNorm(r *rig) {
 		x.run(r, t, device.Tuning{Algo: device.AlgorithmNames(r.teams().TeamAlgorithms())[0]}, ranks)
 		for i, rank := range ranks {
 			s, res, w := r.mainOf(rank), r.put(rank, residual), r.empty(rank, c.dt, c.rows, c.width)
-			r.launch(s, rank, device.Kernel{Op: ir.OpAdd, Ins: []device.View{x.out[i], res}, Outs: []device.View{res}})
-			r.launch(s, rank, device.Kernel{Op: ir.OpRMSNorm, Ins: []device.View{res, parts[i].Weight}, Outs: []device.View{w}, Attrs: ir.Attrs{Numbers: ir.Reals(1e-5)}})
+			r.launch(s, rank, device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{x.out[i], res}, Outs: []device.View{res}})
+			r.launch(s, rank, device.Kernel{Op: device.RMSNorm{Eps: 1e-5}, Ins: []device.View{res, parts[i].Weight}, Outs: []device.View{w}})
 			wants = append(wants, [2][]float64{r.contents(rank, res), r.contents(rank, w)})
 		}
 		for i, rank := range ranks {
