@@ -1,8 +1,6 @@
 package cuda
 
 import (
-	"fmt"
-
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -36,7 +34,7 @@ func (s *site) compileAside(p kernels.Problem, scratch func(int64, bool) (nvlib.
 	if err != nil {
 		return nil, err
 	}
-	return s.loadAll(steps)
+	return s.gpu.LoadAll(s.w.drv, steps)
 }
 
 // compile makes the launches of p. The context is current.
@@ -45,66 +43,11 @@ func (s *site) compile(p kernels.Problem, scratch func(int64, bool) (nvlib.Ptr, 
 	if err != nil {
 		return nil, err
 	}
-	return s.loadAll(steps)
+	return s.gpu.LoadAll(s.w.drv, steps)
 }
 
 func (s *site) steps(p kernels.Problem, scratch func(int64, bool) (nvlib.Ptr, error)) ([]kernels.Step, error) {
 	t := s.target()
 	t.Scratch = scratch
 	return s.w.m.opts.Kernels.Steps(t, p)
-}
-
-func (s *site) loadAll(steps []kernels.Step) ([]*nvlib.Launch, error) {
-	var launches []*nvlib.Launch
-	for _, st := range steps {
-		l, err := s.load(st)
-		if err != nil {
-			return nil, err
-		}
-		launches = append(launches, l)
-	}
-	return launches, nil
-}
-
-// load makes st ready to launch. The context is current.
-func (s *site) load(st kernels.Step) (*nvlib.Launch, error) {
-	f, err := s.gpu.Function(st.Key, st.Image, st.Symbol)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.gpu.AllowShared(f, st.Shape.Shared); err != nil {
-		return nil, err
-	}
-	if !s.gpu.Early {
-		return nvlib.NewLaunch(f, st.Shape, st.Params), nil
-	}
-	return s.w.drv.NewEarlyLaunch(f, st.Shape, st.Params), nil
-}
-
-// loadUser is load of a kernel whose parameters only its file knows: the driver would read past
-// the arguments if it had more of them. The context is current.
-func (s *site) loadUser(st kernels.Step) (*nvlib.Launch, error) {
-	f, err := s.gpu.Function(st.Key, st.Image, st.Symbol)
-	if err != nil {
-		return nil, err
-	}
-	drv := s.w.drv
-	if sizes, ok := drv.ParamSizes(f); ok {
-		if len(sizes) != len(st.Params) {
-			return nil, fmt.Errorf("it takes %d arguments, and gets %d", len(sizes), len(st.Params))
-		}
-		for i, n := range sizes {
-			if n != len(st.Params[i]) {
-				return nil, fmt.Errorf("its parameter %d has %d bytes, and gets %d", i, n, len(st.Params[i]))
-			}
-		}
-	}
-	b := st.Shape.Block
-	if threads, most := int(b[0]*b[1]*b[2]), drv.MostThreads(f); most > 0 && threads > most {
-		return nil, fmt.Errorf("a block of %d threads: this kernel runs at most %d on GPU %d", threads, most, s.gpu.Device)
-	}
-	if err := s.gpu.AllowShared(f, st.Shape.Shared); err != nil {
-		return nil, fmt.Errorf("%d bytes of shared memory: %w", st.Shape.Shared, err)
-	}
-	return nvlib.NewLaunch(f, st.Shape, st.Params), nil
 }
