@@ -21,6 +21,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda"
+	"hocket.example/hocket/internal/device/cuda/coll"
 	"hocket.example/hocket/internal/device/cuda/doctor"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/process"
@@ -61,7 +62,7 @@ const (
 )
 
 func init() {
-	device.Register(device.Kind{Name: "cuda", Open: open, Graphs: true, Profiles: true, Algorithms: cuda.Algorithms()})
+	device.Register(device.Kind{Name: "cuda", Open: open, Graphs: true, Profiles: true, Algorithms: coll.Described()})
 }
 
 func open(peers *world.World) (device.Machine, error) {

@@ -66,7 +66,7 @@ func (f *flags) issue(s *stream, j kernels.Join) error {
 	if err != nil {
 		return err
 	}
-	l, err := site.load(st)
+	l, err := site.gpu.Load(site.w.drv, st)
 	if err != nil {
 		return err
 	}

@@ -185,7 +185,7 @@ func (l *launch) AddUser(u kernels.User) error {
 	if err != nil {
 		return err
 	}
-	main, err := l.dev.site.loadUser(st)
+	main, err := l.dev.site.gpu.LoadUser(l.dev.site.w.drv, st)
 	if err == nil {
 		l.steps = append(l.steps, &kernelStep{l: main, f: atEnd})
 	}
@@ -198,7 +198,7 @@ func (l *launch) AddUnchanged(u kernels.Unchanged) error {
 	if err != nil {
 		return err
 	}
-	n, err := l.dev.site.load(st)
+	n, err := l.dev.site.gpu.Load(l.dev.site.w.drv, st)
 	if err == nil {
 		l.AddOwn(n)
 	}

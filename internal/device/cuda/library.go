@@ -34,7 +34,7 @@ func (s *site) compileAside(p kernels.Problem, scratch func(int64, bool) (nvlib.
 	if err != nil {
 		return nil, err
 	}
-	return s.loadAll(steps)
+	return s.gpu.LoadAll(s.w.drv, steps)
 }
 
 // compile makes the launches of p. The context is current.
@@ -43,47 +43,11 @@ func (s *site) compile(p kernels.Problem, scratch func(int64, bool) (nvlib.Ptr, 
 	if err != nil {
 		return nil, err
 	}
-	return s.loadAll(steps)
+	return s.gpu.LoadAll(s.w.drv, steps)
 }
 
 func (s *site) steps(p kernels.Problem, scratch func(int64, bool) (nvlib.Ptr, error)) ([]kernels.Step, error) {
 	t := s.target()
 	t.Scratch = scratch
 	return s.w.m.opts.Kernels.Steps(t, p)
-}
-
-func (s *site) loadAll(steps []kernels.Step) ([]*nvlib.Launch, error) {
-	var launches []*nvlib.Launch
-	for _, st := range steps {
-		l, err := s.load(st)
-		if err != nil {
-			return nil, err
-		}
-		launches = append(launches, l)
-	}
-	return launches, nil
-}
-
-// load makes st ready to launch. The context is current.
-func (s *site) load(st kernels.Step) (*nvlib.Launch, error) {
-	f, err := s.gpu.Function(st.Key, st.Image, st.Symbol)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.gpu.AllowShared(f, st.Shape.Shared); err != nil {
-		return nil, err
-	}
-	if !s.gpu.Early {
-		return nvlib.NewLaunch(f, st.Shape, st.Params), nil
-	}
-	return s.w.drv.NewEarlyLaunch(f, st.Shape, st.Params), nil
-}
-
-// loadUser is load of a kernel of the user's. The context is current.
-func (s *site) loadUser(st kernels.Step) (*nvlib.Launch, error) {
-	f, err := s.gpu.Function(st.Key, st.Image, st.Symbol)
-	if err != nil {
-		return nil, err
-	}
-	return s.gpu.UserLaunch(s.w.drv, f, st.Shape, st.Params)
 }

@@ -83,8 +83,8 @@ func (x *wired) openSite(s *site) error {
 	if err != nil {
 		return err
 	}
-	if x.raise[s], err = s.load(raise); err == nil {
-		x.await[s], err = s.load(await)
+	if x.raise[s], err = s.gpu.Load(s.w.drv, raise); err == nil {
+		x.await[s], err = s.gpu.Load(s.w.drv, await)
 	}
 	return err
 }
@@ -250,7 +250,7 @@ func (d *dev) prepareJoin(l *launch, j kernels.Join) (ready *nvlib.Launch, err e
 		}
 		st, err := d.w.m.opts.Kernels.Join(d.site.target(), j)
 		if err == nil {
-			ready, err = d.site.load(st)
+			ready, err = d.site.gpu.Load(d.site.w.drv, st)
 		}
 		return err
 	})

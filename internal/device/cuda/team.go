@@ -58,9 +58,6 @@ const teamTimeout = 30 * time.Second
 
 func (w *world) TeamAlgorithms() []device.Algorithm { return coll.Infos() }
 
-// Algorithms describes the machine's own algorithms of collectives, that of a sum with its norm too.
-func Algorithms() []device.Algorithm { return append(coll.Infos(), coll.Norm) }
-
 // OpenTeam makes the members' control memory.
 func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
 	defer w.guard.Exclusive()()
@@ -174,7 +171,7 @@ func (m *member) kernel(k kernels.Meeting) (step, error) {
 		step.f = always
 	}
 	err = m.dev.bound(func() (err error) {
-		step.l, err = s.load(st)
+		step.l, err = s.gpu.Load(s.w.drv, st)
 		return err
 	})
 	return step, err

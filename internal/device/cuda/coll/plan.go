@@ -45,6 +45,9 @@ func Infos() (list []Info) {
 	return append(list, NCCL)
 }
 
+// Described describes all that reports name: Infos, and Norm.
+func Described() []Info { return append(Infos(), Norm) }
+
 // ByName returns the algorithm of a name that may run c, nil for NCCL's, or why there is none.
 func ByName(name string, c *device.Collective) (Algorithm, error) {
 	if name == NCCLName {
