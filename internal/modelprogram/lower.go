@@ -25,6 +25,7 @@ type lowerer struct {
 
 	constants []*param
 	fills     map[string]*inst // by what they are
+	reshapes  map[operand][]*inst
 }
 
 // val is what a value of the graph is in the program: an operand, seen transposed or in another shape. Views are made
@@ -114,6 +115,33 @@ func (l *lowerer) settle(v *graph.Value, x *val) operand {
 	return x.operand
 }
 
+// shaped returns x, which is v, in another shape. One that has been made is taken again.
+func (l *lowerer) shaped(v *graph.Value, x *val, shape []int64) operand {
+	if x.perm != nil {
+		l.settle(v, x)
+	}
+	if slices.Equal(x.operand.shape(), shape) {
+		return x.operand
+	}
+	for _, in := range l.reshapes[x.operand] {
+		if slices.Equal(in.shape, shape) {
+			return operand{in: in}
+		}
+	}
+	y := val{operand: x.operand, shape: shape}
+	o := l.settle(&graph.Value{Shape: shape, Node: v.Node}, &y)
+	l.reshapes[x.operand] = append(l.reshapes[x.operand], o.in)
+	return o
+}
+
+// seen returns x, whose operand is plain, in a shape.
+func seen(x *val, shape []int64) *val {
+	if slices.Equal(x.operand.shape(), shape) {
+		return &val{operand: x.operand}
+	}
+	return &val{operand: x.operand, shape: shape}
+}
+
 // reshapedSplit is the dimension of a reshaped value that starts where the split dimension does.
 func reshapedSplit(from, to []int64, split int) int {
 	if split < 0 {
@@ -194,13 +222,14 @@ func (l *lowerer) make(v *graph.Value) (*val, error) {
 		if err != nil {
 			return nil, err
 		}
-		ids, err := l.plain(n.In[1])
+		ids, err := l.lower(n.In[1])
 		if err != nil {
 			return nil, err
 		}
-		x := l.emitted(n, "embedding", "", v.DType, v.Shape, -1, ids, table)
+		rows := []int64{n.In[1].Count()}
+		x := l.emitted(n, "embedding", "", v.DType, append(rows, last(v.Shape)), -1, l.shaped(n.In[1], ids, rows), table)
 		x.in.whole = true
-		return x, nil
+		return seen(x, v.Shape), nil
 	case graph.Cast:
 		x, err := l.lower(n.In[0])
 		if err != nil {
@@ -412,19 +441,14 @@ func (l *lowerer) productOf(n *graph.Node, part int) (*val, error) {
 		wShape = w.operand.shape()
 		shape[len(shape)-1] /= int64(l.packed(n.In[1]).parts)
 	}
-	var pending []int64
-	xs := n.In[0].Shape
-	// What only joins leading dimensions can wait until after the product.
-	if len(wShape) == 2 && x.shape != nil {
-		if from := x.operand.shape(); len(from) > 0 && from[len(from)-1] == xs[len(xs)-1] {
-			pending = shape
-			shape = append(slices.Clone(from[:len(from)-1]), shape[len(shape)-1])
-			x = &val{operand: x.operand}
-			xs = from
-		}
-	}
-	xo := x.operand
-	if x.perm != nil || x.shape != nil {
+	// Activations are rows, whatever their leading dimensions, so that strategies can cut them.
+	var xo operand
+	pending := shape
+	if k := last(n.In[0].Shape); len(wShape) == 2 && k > 0 {
+		rows := n.In[0].Count() / k
+		xo = l.shaped(n.In[0], x, []int64{rows, k})
+		shape = []int64{rows, last(shape)}
+	} else {
 		xo = l.settle(n.In[0], x)
 	}
 	op, attrs := "linear", ""
@@ -463,10 +487,7 @@ func (l *lowerer) productOf(n *graph.Node, part int) (*val, error) {
 	if at := l.layout[n.In[1]]; at.style == "colwise_gather_output" {
 		y.in.whole, y.in.split = true, -1
 	}
-	if pending != nil && !slices.Equal(pending, shape) {
-		y.shape = pending
-	}
-	return y, nil
+	return seen(y, pending), nil
 }
 
 // part selects one part of a packed parameter.
@@ -610,9 +631,13 @@ func (l *lowerer) reduce(n *graph.Node) (*val, error) {
 // norm lowers a normalization of x; params are its weight and bias, which may lack.
 func (l *lowerer) norm(n *graph.Node, x *graph.Value, params []*graph.Value, eps float64) (*val, error) {
 	out := n.Out[0]
-	xo, err := l.plain(x)
+	y, err := l.lower(x)
 	if err != nil {
 		return nil, err
+	}
+	xo := y.operand
+	if y.perm != nil || last(xo.shape()) != last(x.Shape) {
+		xo = l.settle(x, y)
 	}
 	op, want := "rms_norm", 1
 	if n.Op == graph.LayerNorm {
@@ -632,7 +657,7 @@ func (l *lowerer) norm(n *graph.Node, x *graph.Value, params []*graph.Value, eps
 		}
 		args = append(args, p)
 	}
-	return l.emitted(n, op, "eps="+number(eps), out.DType, x.Shape, xo.splitDim(), args...), nil
+	return seen(l.emitted(n, op, "eps="+number(eps), out.DType, xo.shape(), xo.splitDim(), args...), out.Shape), nil
 }
 
 // vector lowers a value of one dimension that is not 1, as a vector of type dt.
