@@ -59,7 +59,7 @@ func TestPrograms(t *testing.T) {
 	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox"} {
 		t.Run(name, func(t *testing.T) {
 			m := made1(t, name)
-			if n := strings.Count(m.Text, "\n"); n > 120 || strings.Count(m.Text, "\n  %") < 3 || strings.Count(m.Text, " = for ") != 1 {
+			if n := strings.Count(m.Text, "\n"); n > 120 || strings.Count(m.Text, " = for ") != 1 {
 				t.Errorf("%d lines:\n%s", n, m.Text)
 			}
 			t.Log(m.Text)

@@ -378,7 +378,8 @@ func attention(l *lowerer, v *graph.Value) (*val, error) {
 	return permuted(y, heads), nil
 }
 
-// mask is what a mask leaves: all, what is not later, and of that the last window keys, if that is not 0.
+// mask says which keys a query sees: all, or with causal those that are not later, and of these the last window if
+// window is not 0.
 type mask struct {
 	causal bool
 	window int64

@@ -237,8 +237,8 @@ func (p *printer) nests(in *inst) bool {
 	return p.used[in] == 1 && !in.whole && !in.typed && in.name == "" && nested[in.op]
 }
 
-var nested = map[string]bool{"reshape": true, "select": true, "slice": true, "transpose": true, "silu": true, "gelu": true,
-	"gelu_tanh": true, "relu": true, "neg": true, "scale": true}
+var nested = map[string]bool{"reshape": true, "select": true, "slice": true, "transpose": true, "silu": true,
+	"gelu": true, "gelu_tanh": true, "relu": true, "neg": true, "scale": true}
 
 // call is an instruction without its name.
 func (p *printer) call(in *inst, s *scope) string {
@@ -287,7 +287,8 @@ func (in *inst) title() string {
 			return short
 		}
 	}
-	short := map[string]string{"rms_norm": "norm", "layer_norm": "norm", "attention": "attn", "embedding": "embed", "add": "sum"}
+	short := map[string]string{"rms_norm": "norm", "layer_norm": "norm", "attention": "attn", "embedding": "embed",
+		"add": "sum"}
 	if s := short[in.op]; s != "" {
 		return s
 	}

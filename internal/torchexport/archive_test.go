@@ -35,8 +35,9 @@ func models(t testing.TB) string {
 	return dir
 }
 
-// names are the models of the corpus.
-var modelNames = []string{"gpt2", "gpt_neox", "llama", "llama_bf16", "mixtral", "mixtral_bf16", "qwen2", "qwen3", "qwen3_bf16"}
+// modelNames are the models of the corpus.
+var modelNames = []string{"gpt2", "gpt_neox", "llama", "llama_bf16", "mixtral", "mixtral_bf16",
+	"qwen2", "qwen3", "qwen3_bf16"}
 
 // TestLogits computes each model's logits by the graph alone, and compares them with torch's.
 func TestLogits(t *testing.T) {

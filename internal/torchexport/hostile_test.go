@@ -31,7 +31,8 @@ const small = `{"graph_module": {"graph": {
 "schema_version": {"major": 8, "minor": 17}}`
 
 const (
-	meta    = `{"dtype": 7, "sizes": [{"as_int": 2}], "strides": [{"as_int": 1}], "storage_offset": {"as_int": 0}, "layout": 7}`
+	meta = `{"dtype": 7, "sizes": [{"as_int": 2}],
+		"strides": [{"as_int": 1}], "storage_offset": {"as_int": 0}, "layout": 7}`
 	weights = `{"config": {"a.w": {"path_name": "weight_0", "use_pickle": false, "tensor_meta": META}}}`
 	buffers = `{"config": {"a.c": {"path_name": "tensor_0", "use_pickle": false, "tensor_meta": META}}}`
 )
@@ -41,8 +42,9 @@ func archive(t testing.TB, replaced map[string]string) []byte {
 	t.Helper()
 	all := map[string]string{
 		"models/model.json": small, "data/weights/model_weights_config.json": weights,
-		"data/constants/model_constants_config.json": buffers, "data/weights/weight_0": "\x00\x00\x80\x3f\x00\x00\x00\x40",
-		"data/constants/tensor_0": "\x00\x00\x80\x3f\x00\x00\x80\x3f", "byteorder": "little",
+		"data/constants/model_constants_config.json": buffers,
+		"data/weights/weight_0":                      "\x00\x00\x80\x3f\x00\x00\x00\x40",
+		"data/constants/tensor_0":                    "\x00\x00\x80\x3f\x00\x00\x80\x3f", "byteorder": "little",
 	}
 	for name, text := range replaced {
 		all[name] = text
@@ -122,35 +124,60 @@ func TestHostile(t *testing.T) {
 		kind  error
 		says  string
 	}{
-		"no program":        {map[string]string{"models/model.json": ""}, ErrMalformed, "models/*.json"},
-		"a pickle":          {map[string]string{"models/model.json": "", "data.pkl": "\x80\x02"}, ErrUnsupported, "torch.save"},
-		"no JSON":           {map[string]string{"models/model.json": "{"}, ErrMalformed, "unexpected end"},
-		"many values":       {map[string]string{"models/model.json": strings.Repeat("[", maxSeparators+1)}, ErrMalformed, "values"},
-		"two programs":      {map[string]string{"models/b.json": small}, ErrUnsupported, "several models"},
-		"other bytes":       {map[string]string{"byteorder": "big"}, ErrUnsupported, "byte order"},
-		"other schema":      {program(`"major": 8`, `"major": 9`), ErrUnsupported, "schema version 9"},
-		"cyclic":            {program(`{"name": "p_w"}}},`, `{"name": "y"}}},`), ErrMalformed, `"y" is used and nothing makes it`},
-		"missing input":     {program(`{"name": "x"}}}], "outputs"`, `{"name": "z"}}}], "outputs"`), ErrMalformed, `"z" is used`},
-		"twice":             {program(`[{"as_tensor": {"name": "m"}}]`, `[{"as_tensor": {"name": "x"}}]`), ErrMalformed, "made twice"},
-		"no output":         {program(`"outputs": [{"as_tensor": {"name": "y"}}]`, `"outputs": [{"as_tensor": {"name": "q"}}]`), ErrMalformed, "made by nothing"},
-		"wrong type":        {program(`"m": META`, `"m": {"dtype": 7, "sizes": [{"as_int": 3}], "strides": [{"as_int": 1}]}`), ErrMalformed, "said to be"},
-		"huge":              {program(`"x": META`, `"x": {"dtype": 7, "sizes": [{"as_int": 1073741824}, {"as_int": 1073741824}], "strides": [{"as_int": 1}, {"as_int": 1}]}`), ErrMalformed, "too large"},
-		"negative":          {program(`"x": META`, `"x": {"dtype": 7, "sizes": [{"as_int": -1}], "strides": [{"as_int": 1}]}`), ErrMalformed, "extent"},
-		"dynamic":           {program(`"x": META`, `"x": {"dtype": 7, "sizes": [{"as_expr": {}}], "strides": [{"as_int": 1}]}`), ErrUnsupported, "dynamic"},
-		"unknown operator":  {program("aten.mul.Tensor", "aten.conv3d.default"), ErrUnsupported, "aten.conv3d.default of module a.b (model.py:7)"},
-		"changes a weight":  {program(`{"name": "self", "arg": {"as_tensor": {"name": "m"}}}`, `{"name": "self", "arg": {"as_tensor": {"name": "p_w"}}}`), ErrUnsupported, "it changes"},
-		"pickled weight":    {index(`"use_pickle": false`, `"use_pickle": true`), ErrUnsupported, "pickle"},
-		"leads out":         {index("weight_0", "../../etc/passwd"), ErrMalformed, "no file of its own"},
-		"missing weight":    {index("weight_0", "weight_9"), ErrMalformed, "not there"},
-		"past the end":      {index(`{"as_int": 0}`, `{"as_int": 1}`), ErrMalformed, "does not lie within"},
-		"far past the end":  {index(`{"as_int": 0}`, `{"as_int": 1099511627776}`), ErrMalformed, "does not lie within"},
-		"10 GB":             {index(`[{"as_int": 2}]`, `[{"as_int": 2684354560}]`), ErrMalformed, "extent"},
-		"cut short":         {map[string]string{"data/weights/weight_0": "\x00\x00"}, ErrMalformed, "does not lie within"},
-		"no constant":       {map[string]string{"data/constants/model_constants_config.json": ""}, ErrMalformed, "not in the archive"},
-		"a path":            {map[string]string{"../../x": "x"}, ErrMalformed, "leads out"},
-		"complex":           {program(`"x": META`, `"x": {"dtype": 10, "sizes": [], "strides": []}`), ErrUnsupported, "complex64"},
-		"no such dtype":     {program(`"x": META`, `"x": {"dtype": 99, "sizes": [], "strides": []}`), ErrMalformed, "element type 99"},
-		"argument of kinds": {program(`{"as_tensor": {"name": "x"}}}], "outputs"`, `{"as_tensor": {"name": "x"}, "as_int": 1}}], "outputs"`), ErrMalformed, "2 kinds"},
+		"no program": {map[string]string{"models/model.json": ""}, ErrMalformed, "models/*.json"},
+		"a pickle": {map[string]string{"models/model.json": "", "data.pkl": "\x80\x02"},
+			ErrUnsupported, "torch.save"},
+		"no JSON": {map[string]string{"models/model.json": "{"}, ErrMalformed, "unexpected end"},
+		"many values": {map[string]string{"models/model.json": strings.Repeat("[", maxSeparators+1)},
+			ErrMalformed, "values"},
+		"two programs": {map[string]string{"models/b.json": small}, ErrUnsupported, "several models"},
+		"other bytes":  {map[string]string{"byteorder": "big"}, ErrUnsupported, "byte order"},
+		"other schema": {program(`"major": 8`, `"major": 9`), ErrUnsupported, "schema version 9"},
+		"cyclic": {program(`{"name": "p_w"}}},`, `{"name": "y"}}},`),
+			ErrMalformed, `"y" is used and nothing makes it`},
+		"missing input": {program(`{"name": "x"}}}], "outputs"`, `{"name": "z"}}}], "outputs"`),
+			ErrMalformed, `"z" is used`},
+		"twice": {program(`[{"as_tensor": {"name": "m"}}]`, `[{"as_tensor": {"name": "x"}}]`),
+			ErrMalformed, "made twice"},
+		"no output": {program(`"outputs": [{"as_tensor": {"name": "y"}}]`,
+			`"outputs": [{"as_tensor": {"name": "q"}}]`),
+			ErrMalformed, "made by nothing"},
+		"wrong type": {program(`"m": META`,
+			`"m": {"dtype": 7, "sizes": [{"as_int": 3}], "strides": [{"as_int": 1}]}`),
+			ErrMalformed, "said to be"},
+		"huge": {program(`"x": META`,
+			`"x": {"dtype": 7, "sizes": [{"as_int": 1073741824}, {"as_int": 1073741824}], "strides": [{"as_int": 1}, {"as_int": 1}]}`),
+			ErrMalformed, "too large"},
+		"negative": {program(`"x": META`,
+			`"x": {"dtype": 7, "sizes": [{"as_int": -1}], "strides": [{"as_int": 1}]}`),
+			ErrMalformed, "extent"},
+		"dynamic": {program(`"x": META`,
+			`"x": {"dtype": 7, "sizes": [{"as_expr": {}}], "strides": [{"as_int": 1}]}`),
+			ErrUnsupported, "dynamic"},
+		"unknown operator": {program("aten.mul.Tensor", "aten.conv3d.default"),
+			ErrUnsupported, "aten.conv3d.default of module a.b (model.py:7)"},
+		"changes a weight": {program(`{"name": "self", "arg": {"as_tensor": {"name": "m"}}}`,
+			`{"name": "self", "arg": {"as_tensor": {"name": "p_w"}}}`),
+			ErrUnsupported, "it changes"},
+		"pickled weight": {index(`"use_pickle": false`, `"use_pickle": true`), ErrUnsupported, "pickle"},
+		"leads out":      {index("weight_0", "../../etc/passwd"), ErrMalformed, "no file of its own"},
+		"missing weight": {index("weight_0", "weight_9"), ErrMalformed, "not there"},
+		"past the end":   {index(`{"as_int": 0}`, `{"as_int": 1}`), ErrMalformed, "does not lie within"},
+		"far past the end": {index(`{"as_int": 0}`, `{"as_int": 1099511627776}`),
+			ErrMalformed, "does not lie within"},
+		"10 GB": {index(`[{"as_int": 2}]`, `[{"as_int": 2684354560}]`), ErrMalformed, "extent"},
+		"cut short": {map[string]string{"data/weights/weight_0": "\x00\x00"},
+			ErrMalformed, "does not lie within"},
+		"no constant": {map[string]string{"data/constants/model_constants_config.json": ""},
+			ErrMalformed, "not in the archive"},
+		"a path": {map[string]string{"../../x": "x"}, ErrMalformed, "leads out"},
+		"complex": {program(`"x": META`, `"x": {"dtype": 10, "sizes": [], "strides": []}`),
+			ErrUnsupported, "complex64"},
+		"no such dtype": {program(`"x": META`, `"x": {"dtype": 99, "sizes": [], "strides": []}`),
+			ErrMalformed, "element type 99"},
+		"argument of kinds": {program(`{"as_tensor": {"name": "x"}}}], "outputs"`,
+			`{"as_tensor": {"name": "x"}, "as_int": 1}}], "outputs"`),
+			ErrMalformed, "2 kinds"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := readAll(archive(t, c.files))
@@ -171,7 +198,8 @@ func TestClaimedSize(t *testing.T) {
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	big := strings.Replace(strings.ReplaceAll(weights, "META", meta), `[{"as_int": 2}]`, fmt.Sprintf(`[{"as_int": %d}]`, 1<<29), 1)
+	big := strings.Replace(strings.ReplaceAll(weights, "META", meta), `[{"as_int": 2}]`,
+		fmt.Sprintf(`[{"as_int": %d}]`, 1<<29), 1)
 	if _, err := readAll(archive(t, map[string]string{"data/weights/model_weights_config.json": big})); err == nil {
 		t.Error("a weight of 2 GiB is not there")
 	}
@@ -184,7 +212,8 @@ func TestClaimedSize(t *testing.T) {
 // FuzzProgram: whatever a program says, it is read or refused, and one that is read and computes, computes finite work.
 func FuzzProgram(f *testing.F) {
 	f.Add(strings.ReplaceAll(small, "META", meta))
-	for _, target := range []string{"view.default", "cat.default", "embedding.default", "index.Tensor", "topk.default", "expand.default"} {
+	for _, target := range []string{"view.default", "cat.default", "embedding.default", "index.Tensor", "topk.default",
+		"expand.default"} {
 		f.Add(strings.ReplaceAll(strings.Replace(small, "mul.Tensor", target, 1), "META", meta))
 	}
 	f.Fuzz(func(t *testing.T, program string) {

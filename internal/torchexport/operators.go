@@ -671,7 +671,8 @@ var indexers = map[string]operator{
 		if c.err != nil {
 			return nil, c.err
 		}
-		return one(c.add(graph.Sub, graph.Attrs{}, x.DType, c.slice(x, axis, 1, math.MaxInt64, 1), c.slice(x, axis, 0, -1, 1)))
+		return one(c.add(graph.Sub, graph.Attrs{}, x.DType, c.slice(x, axis, 1, math.MaxInt64, 1),
+			c.slice(x, axis, 0, -1, 1)))
 	},
 	"histc": func(c *call) ([]*graph.Value, error) {
 		x, bins := c.tensor("self"), c.int("bins", 100)
@@ -771,7 +772,8 @@ func normalize(c *call, op graph.Op, eps float64) ([]*graph.Value, error) {
 		in = append(in, c.tensor("bias"))
 	}
 	if math.IsNaN(eps) { // torch's default is the type's own
-		eps = map[graph.DType]float64{graph.F32: 0x1p-23, graph.BF16: 0x1p-23, graph.F16: 0x1p-23, graph.F64: 0x1p-52}[x.DType]
+		eps = map[graph.DType]float64{graph.F32: 0x1p-23,
+			graph.BF16: 0x1p-23, graph.F16: 0x1p-23, graph.F64: 0x1p-52}[x.DType]
 	}
 	return one(c.add(op, graph.Attrs{Eps: c.number("eps", eps)}, c.outDType(0), in...))
 }
