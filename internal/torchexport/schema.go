@@ -218,7 +218,8 @@ func (n *node) origin() graph.Origin {
 		var file, line string
 		rest := trace[i+len(`File "`):]
 		trace = trace[:i]
-		if file, rest, _ = strings.Cut(rest, `", line `); strings.HasPrefix(file, "torch/") || strings.Contains(file, "/torch/") {
+		file, rest, _ = strings.Cut(rest, `", line `)
+		if strings.HasPrefix(file, "torch/") || strings.Contains(file, "/torch/") {
 			continue
 		}
 		line = rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
