@@ -32,6 +32,8 @@ type app struct {
 	out      result
 	source   string // text of the program that was read last
 	progress *progress
+	plan     planFlags // of exported models
+	export   *export   // the model that was read last, if torch exported it
 	// expired is closed when the time that --timeout gives is over, which is limit.
 	expired chan struct{}
 	limit   time.Duration

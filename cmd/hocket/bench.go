@@ -103,7 +103,7 @@ difference is larger than that.
 	f.BoolVar(&o.fixed, "fixed", false, "measure a program as run --fixed runs it")
 	f.BoolVar(&o.measure, "measure", false, "measure a program's auto as run --measure chooses, too")
 	rare(c, "dtype", "cold", "peers", "turns", "ctas", "collective", "sms", "format", "eager", "in", "describe",
-		"memory-rate", "fixed", "measure", "runs", "algorithm")
+		"memory-rate", "fixed", "measure", "runs", "algorithm", "plan")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := alone(); err != nil {
 			return err

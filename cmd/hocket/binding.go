@@ -34,10 +34,13 @@ func (a *app) addBindFlags(c *cobra.Command) *bindFlags {
 		"refuse a run of more than `N` commands, of all ranks; 0: no limit")
 	f.DurationVar(&a.limits.Time, "max-time", mostTime,
 		"give up when planning takes longer, or proving; 0: no limit: `10s`")
+	f.StringVar(&a.plan.file, "plan", "", "layouts of an exported model's parameters: a tensor-parallel plan in `FILE`.json")
+	f.StringArrayVar(&a.plan.shards, "shard", nil,
+		"one layout, such as `layers.*.mlp.up_proj=colwise`; repeatable")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
-	rare(c, "func", "define", "max-commands", "max-time")
+	rare(c, "func", "define", "shard", "max-commands", "max-time")
 	c.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return []string{"hkt"}, cobra.ShellCompDirectiveFilterFileExt
+		return []string{"hkt", "pt2"}, cobra.ShellCompDirectiveFilterFileExt
 	}
 	return b
 }

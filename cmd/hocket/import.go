@@ -17,14 +17,19 @@ func (a *app) importCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:        "import DUMP [flags]",
 		SuggestFor: []string{"convert"},
-		Short:      "Turn an nvFuser Host IR dump into a program",
-		Long: `Reads the Host IR that nvFuser prints (NVFUSER_DUMP=host_ir) and prints it as a
+		Short:      "Turn an exported model or an nvFuser dump into a program",
+		Long: `Reads an archive that torch.export.save wrote (.pt2) and prints the model as a program in
+hocket's own language: equal layers are one loop, parameters are named after modules, and
+--plan says how they are laid out over ranks.
+
+Reads the Host IR that nvFuser prints (NVFUSER_DUMP=host_ir) and prints it as a
 program in hocket's own language; comments name the lines of the dump. Dims that
 the command line gives become defaults of the program.
 
-run, check and opt take dumps as they are. Indices that a dump uses and does not
+run, check and opt take archives and dumps as they are. Indices that a dump uses and does not
 define are given with --define, in the dump's own notation.`,
-		Example: `  hocket import examples/host_ir.txt
+		Example: `  hocket import model.pt2 --plan tp_plan.json -n 2
+  hocket import examples/host_ir.txt
   hocket import examples/host_ir.txt -o host_ir.hkt`,
 		Args: oneDUMP,
 	}
@@ -52,6 +57,13 @@ define are given with --define, in the dump's own notation.`,
 // importDump returns the text of a dump as a program. What the command line
 // binds has to fit.
 func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, given bool) (string, error) {
+	if isExport(arg) {
+		m, err := a.importExport(arg, b.Ranks)
+		if err != nil {
+			return "", err
+		}
+		return m.Text, a.export.archive.Close()
+	}
 	name, src, err := a.readProgram(ctx, arg)
 	if err != nil {
 		return "", err
@@ -113,5 +125,5 @@ func oneDUMP(c *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
-	return &failure{code: exitUsage, kind: "usage", err: fmt.Errorf("it takes one DUMP: a file, or - for standard input; found %d", len(args)), help: "see hocket import --help"}
+	return &failure{code: exitUsage, kind: "usage", err: fmt.Errorf("it takes one DUMP or archive: a file, or - for standard input; found %d", len(args)), help: "see hocket import --help"}
 }

@@ -23,6 +23,9 @@ type inputs struct {
 	open  []io.Closer            // files that tensors were found in
 	// small gives integer parameters that nothing names -1, 0 and 1, whatever rest is.
 	small bool
+	// others are tensors of files that no parameter has the name of; nil where that is an error: weights of an exported
+	// model have other names than what they are stacked to.
+	others map[string]found
 }
 
 // reals returns inputs with random reals in the place of small integers for what nothing
@@ -150,6 +153,14 @@ func (in *inputs) findAll(fn *ir.Func, path string, names []string, got map[stri
 	in.open = append(in.open, f)
 	for _, name := range f.Names() {
 		_, named := in.specs[name]
+		if !slices.Contains(names, name) && in.others != nil {
+			header, err := f.Header(name)
+			if err != nil {
+				return inputf("%w", err)
+			}
+			in.others[name] = foundIn(f, name, header)
+			continue
+		}
 		switch {
 		case !slices.Contains(names, name):
 			return unknownInput(fn, name, path)
@@ -192,6 +203,13 @@ func (in *inputs) findCheckpoint(dir string, names []string, got map[string]foun
 	for _, name := range c.Names() {
 		_, named := in.specs[name]
 		switch {
+		case !slices.Contains(names, name) && in.others != nil:
+			header, err := c.Header(name)
+			if err != nil {
+				return nil, inputf("--in %s: %w", dir, err)
+			}
+			in.others[name] = found{header, func() (*hocket.Tensor, error) { return c.Tensor(name) }}
+			continue
 		case !slices.Contains(names, name):
 			surplus = append(surplus, name)
 			continue

@@ -38,6 +38,12 @@ func (a *app) boundProgram(ctx context.Context, arg string, b *hocket.Binding) (
 // parseProgram reads and parses the program that arg names. The definitions of
 // a dump's indices are taken out of b: they are part of the program.
 func (a *app) parseProgram(ctx context.Context, arg string, b *hocket.Binding) (*hocket.Program, error) {
+	if isExport(arg) {
+		return a.parseExport(arg, b)
+	}
+	if a.plan.file != "" || len(a.plan.shards) > 0 {
+		return nil, usagef("--plan and --shard lay out models that torch exported, and %s is none", arg)
+	}
 	name, src, err := a.readProgram(ctx, arg)
 	if err != nil {
 		return nil, err

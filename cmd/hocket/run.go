@@ -84,6 +84,10 @@ within rounding, 4 where one differs, and 5 where that cannot be told.`,
 		if err != nil {
 			return err
 		}
+		if a.export != nil {
+			in.others = map[string]found{}
+			in.open = append(in.open, a.export.archive)
+		}
 		j := &job{app: a, flags: o, first: true, processes: 1, again: sameRun(c, args[0], bindings, o), program: p,
 			inputs: in}
 		ctx, ended := a.within(c.Context(), o.timeout)
@@ -327,6 +331,16 @@ func (j *job) bind(b hocket.Binding) (map[string]*hocket.Tensor, error) {
 		var surplus []string
 		if got, surplus, err = j.inputs.find(fn); err != nil {
 			return nil, err
+		}
+		if e := j.app.export; e != nil {
+			given := func(name string) bool { _, ok := j.inputs.specs[name]; return ok }
+			if err := e.findExported(got, given, j.inputs.others); err != nil {
+				return nil, err
+			}
+			for name := range j.inputs.others {
+				surplus = append(surplus, name)
+			}
+			slices.Sort(surplus)
 		}
 		if len(surplus) > 0 {
 			j.app.warnings = append(j.app.warnings, ofSurplus(fn, surplus))

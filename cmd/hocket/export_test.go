@@ -1,0 +1,176 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// exported unpacks the corpus's models once.
+var exported = sync.OnceValues(func() (string, error) {
+	script := filepath.Join("..", "..", "..", "shared", "corpus", "unpack")
+	if _, err := os.Stat(script); err != nil {
+		return "", nil
+	}
+	dir := filepath.Join(os.TempDir(), "hocket-corpus")
+	return filepath.Join(dir, "models"), exec.Command(script, dir).Run()
+})
+
+// exportedModels returns the folder of the models that torch exported.
+func exportedModels(t *testing.T) string {
+	t.Helper()
+	dir, err := exported()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dir == "" {
+		t.Skip("there is no corpus beside the repository")
+	}
+	return dir
+}
+
+// logitsError returns the largest error of the logits that a run saved, divided by the largest logit.
+func logitsError(t *testing.T, dir, saved string) (float64, ir.DType) {
+	t.Helper()
+	read := func(path, name string) *tensor.Tensor {
+		f, err := tensor.OpenSafetensors(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		x, err := f.Read(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	want, got := read(filepath.Join(dir, "expected.safetensors"), "logits"), read(outputsFile(saved), "out0")
+	if fmt.Sprint(got.Shape) != fmt.Sprint(want.Shape) {
+		t.Fatalf("logits are %s, want %s", got, want)
+	}
+	worst, most := 0.0, 0.0
+	for i := range got.Len() {
+		worst = math.Max(worst, math.Abs(got.Float64(i)-want.Float64(i)))
+		most = math.Max(most, math.Abs(want.Float64(i)))
+	}
+	return worst / most, got.DType
+}
+
+// TestExportedModels runs models as torch exported them, on ranks of the CPU. Their logits are torch's
+// within a tolerance for the floating point of another program: 2e-5 of the largest logit in f32, 2e-2 in bf16.
+func TestExportedModels(t *testing.T) {
+	models := exportedModels(t)
+	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox"} {
+		dir := filepath.Join(models, name)
+		ranks := []string{"1", "2", "4"}
+		if testing.Short() {
+			ranks = ranks[1:2]
+		}
+		for _, n := range ranks {
+			for _, strategy := range []string{"sequential", "exchange", "auto"} {
+				t.Run(name+"/"+n+"/"+strategy, func(t *testing.T) {
+					saved := t.TempDir()
+					out, errs, code := hocketHere("run", filepath.Join(dir, "static.pt2"), "--plan",
+						filepath.Join(dir, "tp_plan.json"), "-n", n, "--strategy", strategy, "--in",
+						"input_ids="+filepath.Join(dir, "expected.safetensors")+"#input_ids", "--save", saved)
+					if code != 0 || strings.Contains(out, "not proved") {
+						t.Fatalf("exit %d\n%s%s", code, out, errs)
+					}
+					limit := 2e-5
+					worst, dt := logitsError(t, dir, saved)
+					if dt == ir.BF16 {
+						limit = 2e-2
+					}
+					if !(worst <= limit) {
+						t.Errorf("the largest error is %g of the largest logit, of at most %g", worst, limit)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestExportedWeights: weights of a safetensors file count more than the archive's. With all of them zero, logits are.
+func TestExportedWeights(t *testing.T) {
+	dir := filepath.Join(exportedModels(t), "llama")
+	args := []string{"run", filepath.Join(dir, "static.pt2"), "-n", "2", "--shard", "layers.*.mlp.up_proj=colwise", "--in",
+		"input_ids=" + filepath.Join(dir, "expected.safetensors") + "#input_ids"}
+	saved := t.TempDir()
+	if out, errs, code := hocketHere(append(args, "--in", filepath.Join(dir, "model.safetensors"), "--save",
+		saved)...); code != 0 {
+		t.Fatalf("exit %d\n%s%s", code, out, errs)
+	}
+	if worst, _ := logitsError(t, dir, saved); !(worst <= 2e-5) {
+		t.Errorf("with the file's weights, the largest error is %g of the largest logit", worst)
+	}
+	f, err := tensor.OpenSafetensors(filepath.Join(dir, "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var zeros []tensor.Named
+	for _, name := range f.Names() {
+		x, err := f.Read(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clear(x.Data)
+		zeros = append(zeros, tensor.Named{Name: name, Tensor: x})
+	}
+	other := filepath.Join(t.TempDir(), "zeros.safetensors")
+	if err := tensor.WriteSafetensorsFile(other, zeros, nil); err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, code := hocketHere(append(args, "--in", other, "--save", saved)...); code != 0 {
+		t.Fatalf("exit %d\n%s%s", code, out, errs)
+	}
+	if worst, _ := logitsError(t, dir, saved); worst != 1 {
+		t.Errorf("with weights of zero, the largest error is %g of the largest logit", worst)
+	}
+}
+
+// TestExportedCommands: other commands take archives, and say what is wrong with them.
+func TestExportedCommands(t *testing.T) {
+	dir := filepath.Join(exportedModels(t), "llama")
+	model, plan := filepath.Join(dir, "static.pt2"), filepath.Join(dir, "tp_plan.json")
+	text, _, code := hocketHere("import", model, "--plan", plan, "-n", "2")
+	if n := strings.Count(text, "\n"); code != 0 || n > 120 || !strings.Contains(text, "%q_proj: f32[2, 64/tp, 64]") {
+		t.Errorf("import: exit %d, %d lines\n%s", code, n, text)
+	}
+	for _, command := range []string{"check", "opt", "plan", "memory"} {
+		if out, errs, code := hocketHere(command, model, "--plan", plan, "-n", "2"); code != 0 {
+			t.Errorf("%s: exit %d\n%s%s", command, code, out, errs)
+		}
+	}
+	whole, err := os.ReadFile(model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := filepath.Join(t.TempDir(), "cut.pt2")
+	if err := os.WriteFile(cut, whole[:len(whole)/2], 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"check", cut}, 2, "malformed archive"},
+		{[]string{"check", model, "--shard", "lm_head=sideways"}, 2, `no style "sideways"`},
+		{[]string{"check", model, "--plan", model}, 2, "--plan"},
+		{[]string{"check", filepath.Join(dir, "decode.pt2")}, 1, "aten.copy_.default"},
+		{[]string{"check", "../../examples/mlp.hkt", "--shard", "lm_head=colwise"}, 2, "is none"},
+	} {
+		if _, errs, code := hocketHere(c.args...); code != c.code || !strings.Contains(errs, c.says) {
+			t.Errorf("%v: exit %d, want %d; %s", c.args, code, c.code, errs)
+		}
+	}
+}

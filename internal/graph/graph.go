@@ -1,0 +1,266 @@
+// Package graph is a graph of tensor operations, as exports of models have them: the form between a reader of a file
+// format (package torchexport) and what makes a program of it (package modelprogram).
+//
+// A Graph is made by its methods, Input, Weight, Constant and Add, which infer shapes and refuse what does not fit. So
+// every graph that exists can be evaluated: Eval computes it in plain Go, for tests, and Folder computes what depends
+// on constants alone, such as masks and positions.
+package graph
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// DType is an element type, by the name that programs have for it; Bool is the one that programs lack.
+type DType string
+
+// The element types of values.
+const (
+	Bool DType = "bool"
+	I32  DType = "i32"
+	I64  DType = "i64"
+	F16  DType = "f16"
+	BF16 DType = "bf16"
+	F32  DType = "f32"
+	F64  DType = "f64"
+)
+
+// IsFloat reports whether d is a floating-point type.
+func (d DType) IsFloat() bool { return d == F16 || d == BF16 || d == F32 || d == F64 }
+
+// LeafKind says what a value is that no node makes.
+type LeafKind uint8
+
+// Kinds of leaves.
+const (
+	NoLeaf   LeafKind = iota
+	Input             // given in each call
+	Weight            // a parameter of the model, by its name in the module tree
+	Constant          // known when the graph is read
+)
+
+// Value is a tensor that a node makes, or a leaf.
+type Value struct {
+	Name  string // in the export
+	DType DType
+	Shape []int64
+
+	Leaf LeafKind
+	Path string  // of a weight: its name in the module tree, "model.layers.0.mlp.up_proj.weight"
+	Data *Tensor // of a constant
+
+	Node  *Node // makes the value; nil for leaves
+	Index int   // which of the node's results it is
+}
+
+// String returns the type, as "f32[2, 3]".
+func (v *Value) String() string {
+	return string(v.DType) + strings.ReplaceAll(fmt.Sprint(v.Shape), " ", ", ")
+}
+
+// Node is an operation.
+type Node struct {
+	Op    Op
+	In    []*Value
+	Attrs Attrs
+	Out   []*Value
+	From  Origin
+	// Order is the place of the node among the nodes of the graph.
+	Order int
+}
+
+// Origin says where in the model a node comes from.
+type Origin struct {
+	Name   string // of the operator in the export: "aten.add.Tensor"
+	Module string // path of the module that called it: "model.layers.0.mlp"
+	Source string // of the model: "modeling_llama.py:259"
+}
+
+func (o Origin) String() string {
+	text := o.Name
+	if o.Module != "" {
+		text += " of module " + o.Module
+	}
+	if o.Source != "" {
+		text += " (" + o.Source + ")"
+	}
+	return text
+}
+
+// Attrs are the attributes of an operation; which of them it has the list of operations says.
+type Attrs struct {
+	Axis   int     // Concat, Slice, Cumsum, Softmax, Sort, Gather, IndexCopy
+	Axes   []int64 // Transpose: the permutation; reductions: the dimensions
+	Keep   bool    // reductions: dimensions stay, with one element
+	Shape  []int64 // Reshape, Broadcast
+	Lo, Hi int64   // Slice
+	Step   int64   // Slice
+	K      int64   // TopK; BinCount: how many bins
+	Eps    float64 // LayerNorm, RMSNorm
+	Scale  float64 // Attention
+	Causal bool    // Attention
+	Stable bool    // Sort
+	Desc   bool    // Sort: from the largest
+}
+
+// Op is an operation.
+type Op string
+
+// Operations. Elementwise ones broadcast their operands as numpy does.
+const (
+	Neg      Op = "neg"
+	Exp      Op = "exp"
+	Log      Op = "log"
+	Sin      Op = "sin"
+	Cos      Op = "cos"
+	Tanh     Op = "tanh"
+	Sqrt     Op = "sqrt"
+	Rsqrt    Op = "rsqrt"
+	Sigmoid  Op = "sigmoid"
+	SiLU     Op = "silu"
+	GELU     Op = "gelu"      // x·Φ(x)
+	GELUTanh Op = "gelu_tanh" // its approximation by tanh
+	ReLU     Op = "relu"
+	Softplus Op = "softplus"
+	Erf      Op = "erf"
+	Abs      Op = "abs"
+	Not      Op = "not"
+	Cast     Op = "cast" // to the result's type
+
+	AddOp    Op = "add"
+	Sub      Op = "sub"
+	Mul      Op = "mul"
+	Div      Op = "div"
+	FloorDiv Op = "floor_div"
+	Rem      Op = "rem" // with the divisor's sign
+	Pow      Op = "pow"
+	Max      Op = "max"
+	Min      Op = "min"
+	And      Op = "and"
+	Or       Op = "or"
+	Eq       Op = "eq"
+	Ne       Op = "ne"
+	Lt       Op = "lt"
+	Le       Op = "le"
+	Gt       Op = "gt"
+	Ge       Op = "ge"
+	Where    Op = "where" // condition, then, else
+
+	Reshape   Op = "reshape"
+	Transpose Op = "transpose"
+	Broadcast Op = "broadcast"
+	SliceOp   Op = "slice"
+	Concat    Op = "concat"
+
+	SumOp   Op = "sum"
+	Mean    Op = "mean"
+	MaxOf   Op = "max_of"
+	MinOf   Op = "min_of"
+	ArgMax  Op = "argmax" // the first of the largest along Axis
+	Cumsum  Op = "cumsum"
+	TopK    Op = "topk" // the K largest of the last dimension, and their indices
+	SortOp  Op = "sort" // along Axis, and where each was
+	Softmax Op = "softmax"
+
+	Linear        Op = "linear"         // x[…, K], w[N, K] and perhaps b[N]
+	MatMul        Op = "matmul"         // as numpy's
+	GroupedMatMul Op = "grouped_matmul" // x[R, K], w[E, K, N] and ends[E], where the rows of each group end
+	LayerNorm     Op = "layer_norm"     // x[…, D], and perhaps w[D] and b[D]
+	RMSNorm       Op = "rms_norm"       // x[…, D], and perhaps w[D]
+	Attention     Op = "attention"      // q[…, H, Tq, D], k and v[…, H, Tk, D], and perhaps a mask, bool or added
+
+	Embedding Op = "embedding"  // table[V, D], ids[…]
+	Take      Op = "take"       // x[i0, i1, …]: the leading dimensions indexed by the other operands, broadcast
+	TakeAlong Op = "take_along" // x[…, i, …] along Axis, i of the result's shape
+	PutAt     Op = "put_at"     // x with x[i0, …] = the second operand; the indices follow
+	IndexCopy Op = "index_copy" // x, indices[R], rows: rows in the place of x's along Axis
+	BinCount  Op = "bin_count"  // how often each of 0..K is among the elements
+)
+
+// Graph is a model's computation.
+type Graph struct {
+	File    string
+	Inputs  []*Value // in the order of the call
+	Weights []*Value
+	Nodes   []*Node // each after those that it depends on
+	Outputs []*Value
+}
+
+// Input adds an input.
+func (g *Graph) Input(name string, dt DType, shape []int64) *Value {
+	v := &Value{Name: name, DType: dt, Shape: shape, Leaf: Input}
+	g.Inputs = append(g.Inputs, v)
+	return v
+}
+
+// Weight adds a parameter of the model.
+func (g *Graph) Weight(name, path string, dt DType, shape []int64) *Value {
+	v := &Value{Name: name, DType: dt, Shape: shape, Leaf: Weight, Path: path}
+	g.Weights = append(g.Weights, v)
+	return v
+}
+
+// Constant returns a leaf of known elements.
+func (g *Graph) Constant(name string, t *Tensor) *Value {
+	return &Value{Name: name, DType: t.DType, Shape: t.Shape, Leaf: Constant, Data: t}
+}
+
+// Scalar returns a constant without dimensions.
+func (g *Graph) Scalar(dt DType, x float64) *Value {
+	return g.Constant("", &Tensor{DType: dt, Shape: []int64{}, Elems: []float64{round(dt, x)}})
+}
+
+// Add adds a node and returns it. dts are the element types of its results; the shapes follow from the operands.
+func (g *Graph) Add(op Op, a Attrs, from Origin, dts []DType, in ...*Value) (*Node, error) {
+	n := &Node{Op: op, In: in, Attrs: a, From: from, Order: len(g.Nodes)}
+	shapes, err := infer(n)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	if len(shapes) != len(dts) {
+		return nil, fmt.Errorf("%s has %d results, not %d", op, len(shapes), len(dts))
+	}
+	for i, s := range shapes {
+		if _, err := count(s); err != nil {
+			return nil, fmt.Errorf("%s: %w", op, err)
+		}
+		n.Out = append(n.Out, &Value{DType: dts[i], Shape: s, Node: n, Index: i})
+	}
+	g.Nodes = append(g.Nodes, n)
+	return n, nil
+}
+
+// maxElems bounds the elements of a value.
+const maxElems = 1 << 48
+
+// count returns how many elements a shape has.
+func count(shape []int64) (int64, error) {
+	n := int64(1)
+	for _, d := range shape {
+		if d < 0 || d > maxElems || n*max(d, 1) > maxElems {
+			return 0, fmt.Errorf("a tensor of shape %v is too large, or has a negative extent", shape)
+		}
+		n *= d
+	}
+	return n, nil
+}
+
+// Count returns how many elements a value has.
+func (v *Value) Count() int64 {
+	n, _ := count(v.Shape) // checked when the value was made
+	return n
+}
+
+// Users returns the nodes that take each value, in order, without those of values that are not in needed.
+func (g *Graph) Users() map[*Value][]*Node {
+	users := map[*Value][]*Node{}
+	for _, n := range g.Nodes {
+		for _, v := range n.In {
+			if !slices.Contains(users[v], n) {
+				users[v] = append(users[v], n)
+			}
+		}
+	}
+	return users
+}

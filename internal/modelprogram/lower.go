@@ -1,0 +1,798 @@
+package modelprogram
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// lowerer makes instructions of a graph.
+type lowerer struct {
+	g      *graph.Graph
+	plan   Plan
+	folder *graph.Folder
+	users  map[*graph.Value][]*graph.Node
+	layout map[*graph.Value]layout
+
+	values  map[*graph.Value]*val
+	params  map[any]*param // by value or name of the constant
+	list    []*inst
+	results []*inst
+
+	constants []*param
+	fills     map[string]*inst // by what they are
+	reshapes  map[operand][]*inst
+}
+
+// val is what a value of the graph is in the program: an operand, seen transposed or in another shape. Views are made
+// only where something needs them, so that a transposition and its inverse leave nothing.
+type val struct {
+	operand
+	perm  []int64 // dimension i is the operand's dimension perm[i]; nil for a plain one
+	shape []int64 // the operand in this shape; nil for its own
+}
+
+// outputs lowers the graph's outputs.
+func (l *lowerer) outputs() error {
+	for i, v := range l.g.Outputs {
+		x, err := l.plain(v)
+		if err != nil {
+			return err
+		}
+		name := fmt.Sprintf("out%d", i)
+		in := x.in
+		if in == nil || in.name != "" {
+			in = l.emit(&inst{op: "copy", args: []operand{x}, dt: v.DType, shape: v.Shape, split: -1,
+				order: math.MaxInt})
+		}
+		in.name = name
+		l.results = append(l.results, in)
+	}
+	return nil
+}
+
+// sorted returns the instructions in the order of the graph.
+func (l *lowerer) sorted() []*inst {
+	slices.SortStableFunc(l.list, func(a, b *inst) int { return cmp.Compare(a.order, b.order) })
+	return l.list
+}
+
+func (l *lowerer) emit(in *inst) *inst {
+	l.list = append(l.list, in)
+	return in
+}
+
+// emitted is a plain val of a new instruction of node n, elementwise where split is that of x.
+func (l *lowerer) emitted(n *graph.Node, op, attrs string, dt graph.DType, shape []int64, split int,
+	args ...operand) *val {
+	in := l.emit(&inst{op: op, args: args, attrs: attrs, dt: dt, shape: shape, split: split, from: n.From, order: n.Order})
+	return &val{operand: operand{in: in}}
+}
+
+// lower returns what v is in the program.
+func (l *lowerer) lower(v *graph.Value) (*val, error) {
+	if x := l.values[v]; x != nil {
+		return x, nil
+	}
+	x, err := l.make(v)
+	if err != nil {
+		return nil, err
+	}
+	l.values[v] = x
+	return x, nil
+}
+
+// plain lowers v to an operand of its own shape.
+func (l *lowerer) plain(v *graph.Value) (operand, error) {
+	x, err := l.lower(v)
+	if err != nil {
+		return operand{}, err
+	}
+	return l.settle(v, x), nil
+}
+
+// settle makes the view that x is.
+func (l *lowerer) settle(v *graph.Value, x *val) operand {
+	if x.perm == nil && x.shape == nil {
+		return x.operand
+	}
+	in := &inst{dt: x.dtype(), shape: v.Shape, args: []operand{x.operand}, split: -1, order: -1}
+	if v.Node != nil {
+		in.from, in.order = v.Node.From, v.Node.Order
+	}
+	if x.perm != nil {
+		in.op, in.attrs = "transpose", "perm="+tuple(x.perm)
+		in.split = slices.Index(x.perm, int64(x.splitDim()))
+	} else {
+		in.op, in.attrs = "reshape", "shape="+tuple(x.shape)
+		in.split = reshapedSplit(x.operand.shape(), x.shape, x.splitDim())
+	}
+	*x = val{operand: operand{in: l.emit(in)}}
+	return x.operand
+}
+
+// shaped returns x, which is v, in another shape. One that has been made is taken again.
+func (l *lowerer) shaped(v *graph.Value, x *val, shape []int64) operand {
+	if x.perm != nil {
+		l.settle(v, x)
+	}
+	if slices.Equal(x.operand.shape(), shape) {
+		return x.operand
+	}
+	for _, in := range l.reshapes[x.operand] {
+		if slices.Equal(in.shape, shape) {
+			return operand{in: in}
+		}
+	}
+	y := val{operand: x.operand, shape: shape}
+	o := l.settle(&graph.Value{Shape: shape, Node: v.Node}, &y)
+	l.reshapes[x.operand] = append(l.reshapes[x.operand], o.in)
+	return o
+}
+
+// seen returns x, whose operand is plain, in a shape.
+func seen(x *val, shape []int64) *val {
+	if slices.Equal(x.operand.shape(), shape) {
+		return &val{operand: x.operand}
+	}
+	return &val{operand: x.operand, shape: shape}
+}
+
+// reshapedSplit is the dimension of a reshaped value that starts where the split dimension does.
+func reshapedSplit(from, to []int64, split int) int {
+	if split < 0 {
+		return -1
+	}
+	before := product(from[:split])
+	at := int64(1)
+	for i, d := range to {
+		if at == before && d > 1 {
+			return i
+		}
+		at *= d
+	}
+	return -1
+}
+
+func product(shape []int64) int64 {
+	n := int64(1)
+	for _, d := range shape {
+		n *= d
+	}
+	return n
+}
+
+func tuple(list []int64) string {
+	s := "("
+	for i, d := range list {
+		if i > 0 {
+			s += ", "
+		}
+		s += strconv.FormatInt(d, 10)
+	}
+	return s + ")"
+}
+
+// number prints x; one that was rounded to f32 with the digits that tell it from other f32.
+func number(x float64) string {
+	if float64(float32(x)) == x {
+		return strconv.FormatFloat(x, 'g', -1, 32)
+	}
+	return strconv.FormatFloat(x, 'g', -1, 64)
+}
+
+// make makes v.
+func (l *lowerer) make(v *graph.Value) (*val, error) {
+	if v.Node == nil && v.Leaf != graph.Constant {
+		return &val{operand: operand{p: l.param(v)}}, nil
+	}
+	if l.folder.IsConstant(v) {
+		return l.constant(v)
+	}
+	n := v.Node
+	for _, r := range recognizers {
+		if x, err := r(l, v); x != nil || err != nil {
+			return x, err
+		}
+	}
+	switch n.Op {
+	case graph.Reshape:
+		return l.reshape(v)
+	case graph.Transpose:
+		x, err := l.lower(n.In[0])
+		if err != nil {
+			return nil, err
+		}
+		if x.shape != nil {
+			l.settle(n.In[0], x)
+		}
+		return permuted(x, n.Attrs.Axes), nil
+	case graph.Linear, graph.MatMul:
+		return l.product(n)
+	case graph.SliceOp:
+		return l.slice(n)
+	case graph.Concat:
+		return l.concat(n)
+	case graph.Embedding:
+		table, err := l.plain(n.In[0])
+		if err != nil {
+			return nil, err
+		}
+		ids, err := l.lower(n.In[1])
+		if err != nil {
+			return nil, err
+		}
+		rows := []int64{n.In[1].Count()}
+		x := l.emitted(n, "embedding", "", v.DType, append(rows, last(v.Shape)), -1, l.shaped(n.In[1], ids, rows), table)
+		x.in.whole = true
+		return seen(x, v.Shape), nil
+	case graph.Cast:
+		x, err := l.lower(n.In[0])
+		if err != nil {
+			return nil, err
+		}
+		if v.DType == graph.Bool || x.dtype() == graph.Bool {
+			return nil, refuse(n, "bools that depend on the input")
+		}
+		return l.mapped(n, x, "cast", "")
+	case graph.Softmax:
+		x, err := l.plain(n.In[0])
+		if err != nil {
+			return nil, err
+		}
+		return l.emitted(n, "softmax", fmt.Sprintf("axis=%d", n.Attrs.Axis), v.DType, v.Shape, x.splitDim(), x), nil
+	case graph.LayerNorm, graph.RMSNorm:
+		return l.norm(n, n.In[0], n.In[1:], n.Attrs.Eps)
+	case graph.Broadcast:
+		x, err := l.plain(n.In[0])
+		if err != nil {
+			return nil, err
+		}
+		return l.emitted(n, "broadcast", "shape="+tuple(v.Shape), v.DType, v.Shape, -1, x), nil
+	case graph.SumOp, graph.Mean, graph.MaxOf, graph.MinOf:
+		return l.reduce(n)
+	}
+	if name := unaryOps[n.Op]; name != "" {
+		x, err := l.lower(n.In[0])
+		if err != nil {
+			return nil, err
+		}
+		return l.mapped(n, x, name, "")
+	}
+	if len(n.In) == 2 {
+		return l.binary(n)
+	}
+	return nil, refuse(n, "hocket's language has no %s", n.Op)
+}
+
+// unaryOps are the names of elementwise operations in the language.
+var unaryOps = map[graph.Op]string{graph.Neg: "neg", graph.Exp: "exp", graph.Rsqrt: "rsqrt", graph.SiLU: "silu",
+	graph.GELU: "gelu", graph.ReLU: "relu", graph.Softplus: "softplus", graph.Tanh: "tanh", graph.GELUTanh: "gelu_tanh",
+	graph.Sigmoid: "sigmoid", graph.Sqrt: "sqrt", graph.Sin: "sin", graph.Cos: "cos", graph.Erf: "erf", graph.Log: "log",
+	graph.Abs: "abs"}
+
+// mapped applies an elementwise operation to x, transposed or not.
+func (l *lowerer) mapped(n *graph.Node, x *val, op, attrs string) (*val, error) {
+	y := l.emitted(n, op, attrs, n.Out[0].DType, x.operand.shape(), x.splitDim(), x.operand)
+	y.in.typed = op == "cast"
+	y.perm, y.shape = x.perm, x.shape
+	return y, nil
+}
+
+// permuted is x with its dimensions in another order.
+func permuted(x *val, perm []int64) *val {
+	y := &val{operand: x.operand, perm: make([]int64, len(perm))}
+	plain := true
+	for i, p := range perm {
+		y.perm[i] = p
+		if x.perm != nil {
+			y.perm[i] = x.perm[p]
+		}
+		plain = plain && y.perm[i] == int64(i)
+	}
+	if plain {
+		y.perm = nil
+	}
+	return y
+}
+
+func (l *lowerer) reshape(v *graph.Value) (*val, error) {
+	x, err := l.lower(v.Node.In[0])
+	if err != nil {
+		return nil, err
+	}
+	if x.perm != nil {
+		l.settle(v.Node.In[0], x)
+	}
+	if slices.Equal(x.operand.shape(), v.Shape) {
+		return &val{operand: x.operand}, nil
+	}
+	return &val{operand: x.operand, shape: v.Shape}, nil
+}
+
+// param returns the parameter that an input or weight is.
+func (l *lowerer) param(v *graph.Value) *param {
+	if p := l.params[v]; p != nil {
+		return p
+	}
+	p := &param{value: v, dt: v.DType, shape: v.Shape, split: -1, packed: -1, number: len(l.params)}
+	if at, ok := l.layout[v]; ok && at.split >= 0 {
+		p.split, p.parts = at.split, at.parts
+		if at.parts > 1 {
+			p.packed, p.split = at.split, at.split+1
+			p.shape = slices.Insert(slices.Clone(v.Shape), at.split, int64(at.parts))
+			p.shape[p.split] /= int64(at.parts)
+		}
+	}
+	l.params[v] = p
+	return p
+}
+
+// uniform returns the number that all elements of a constant are.
+func (l *lowerer) uniform(v *graph.Value) (float64, bool) {
+	if !l.folder.IsConstant(v) {
+		return 0, false
+	}
+	t, err := l.folder.Value(v)
+	if err != nil || len(t.Elems) == 0 {
+		return 0, false
+	}
+	for _, x := range t.Elems {
+		if x != t.Elems[0] {
+			return 0, false
+		}
+	}
+	return t.Elems[0], true
+}
+
+// constant lowers a value that is known: a fill, or a parameter that the import binds.
+func (l *lowerer) constant(v *graph.Value) (*val, error) {
+	t, err := l.folder.Value(v)
+	if err != nil {
+		return nil, err
+	}
+	if t.DType == graph.Bool {
+		return nil, fmt.Errorf("%w: the program computes with a constant of bools", ErrUnsupported)
+	}
+	if x, ok := l.uniform(v); ok && !math.IsInf(x, 0) && !math.IsNaN(x) {
+		key := fmt.Sprint(typeText(t.DType, t.Shape, -1), x)
+		if l.fills[key] == nil {
+			l.fills[key] = l.emit(&inst{op: "fill", attrs: "value=" + number(x), dt: t.DType, shape: t.Shape, split: -1,
+				typed: true, order: -1})
+		}
+		return &val{operand: operand{in: l.fills[key]}}, nil
+	}
+	return &val{operand: operand{p: l.constantParam(t, "constant")}}, nil
+}
+
+// constantParam is the parameter that holds a constant.
+func (l *lowerer) constantParam(t *graph.Tensor, hint string) *param {
+	for _, p := range l.constants {
+		if p.dt == t.DType && slices.Equal(p.shape, t.Shape) && slices.Equal(p.constant.Elems, t.Elems) {
+			return p
+		}
+	}
+	p := &param{constant: t, dt: t.DType, shape: t.Shape, split: -1, packed: -1, number: len(l.params), name: hint}
+	l.params[p] = p
+	l.constants = append(l.constants, p)
+	return p
+}
+
+// fill returns a constant of one number.
+func (l *lowerer) fill(dt graph.DType, shape []int64, x float64) (operand, error) {
+	t := graph.NewTensor(dt, shape)
+	for i := range t.Elems {
+		t.Elems[i] = x
+	}
+	v, err := l.constant(l.g.Constant("", t))
+	if err != nil {
+		return operand{}, err
+	}
+	return v.operand, nil
+}
+
+// product lowers linear and matmul.
+func (l *lowerer) product(n *graph.Node) (*val, error) {
+	w := n.In[1]
+	if p := l.packed(w); p != nil {
+		var parts []operand
+		for k := range p.parts {
+			x, err := l.productOf(n, k)
+			if err != nil {
+				return nil, err
+			}
+			parts = append(parts, x.operand)
+		}
+		return l.emitted(n, "concat", fmt.Sprintf("axis=%d", len(n.Out[0].Shape)-1), n.Out[0].DType, n.Out[0].Shape, -1,
+			parts...), nil
+	}
+	return l.productOf(n, -1)
+}
+
+// packed is the parameter of a weight that the plan packs; nil for others.
+func (l *lowerer) packed(w *graph.Value) *param {
+	if w.Leaf == graph.Weight {
+		if p := l.param(w); p.parts > 1 {
+			return p
+		}
+	}
+	return nil
+}
+
+// productOf lowers a product, of one part of a packed weight if part is not negative.
+func (l *lowerer) productOf(n *graph.Node, part int) (*val, error) {
+	out := n.Out[0]
+	x, err := l.lower(n.In[0])
+	if err != nil {
+		return nil, err
+	}
+	w, err := l.lower(n.In[1])
+	if err != nil {
+		return nil, err
+	}
+	wShape := n.In[1].Shape
+	shape := slices.Clone(out.Shape)
+	if part >= 0 {
+		w = l.part(n, w.operand, part)
+		wShape = w.operand.shape()
+		shape[len(shape)-1] /= int64(l.packed(n.In[1]).parts)
+	}
+	// Activations are rows, whatever their leading dimensions, so that strategies can cut them.
+	var xo operand
+	pending := shape
+	if k := last(n.In[0].Shape); len(wShape) == 2 && k > 0 {
+		rows := n.In[0].Count() / k
+		xo = l.shaped(n.In[0], x, []int64{rows, k})
+		shape = []int64{rows, last(shape)}
+	} else {
+		xo = l.settle(n.In[0], x)
+	}
+	op, attrs := "linear", ""
+	outDim := 0
+	var wo operand
+	switch {
+	case n.Op == graph.MatMul && w.perm != nil && swapsLast(w.perm) && len(wShape) == 2:
+		wo = w.operand // x · (wᵀ)ᵀ
+	case n.Op == graph.MatMul:
+		op, outDim = "matmul", len(wShape)-1
+		if w.perm != nil && swapsLast(w.perm) {
+			attrs, wo = "tb=true", w.operand
+		} else {
+			wo = l.settle(n.In[1], w)
+		}
+	default:
+		wo = l.settle(n.In[1], w)
+	}
+	args := []operand{xo, wo}
+	if len(n.In) == 3 {
+		b, err := l.plain(n.In[2])
+		if err != nil {
+			return nil, err
+		}
+		if part >= 0 && b.p != nil && b.p.parts > 1 {
+			b = l.part(n, b, part).operand
+		}
+		args = append(args, b)
+	}
+	y := l.emitted(n, op, attrs, out.DType, shape, -1, args...)
+	if s := wo.splitDim(); len(wo.shape()) == 2 && s == outDim {
+		y.in.split = len(shape) - 1
+	} else if len(wo.shape()) == 2 && s >= 0 {
+		y.in.whole = true
+	}
+	if at := l.layout[n.In[1]]; at.style == "colwise_gather_output" {
+		y.in.whole, y.in.split = true, -1
+	}
+	return seen(y, pending), nil
+}
+
+// part selects one part of a packed parameter.
+func (l *lowerer) part(n *graph.Node, w operand, k int) *val {
+	shape := slices.Delete(slices.Clone(w.p.shape), w.p.packed, w.p.packed+1)
+	return l.emitted(n, "select", fmt.Sprintf("axis=%d, index=%d", w.p.packed, k), w.p.dt, shape, w.p.split-1, w)
+}
+
+// slice lowers a part of a dimension.
+func (l *lowerer) slice(n *graph.Node) (*val, error) {
+	if n.Attrs.Step != 1 {
+		return nil, refuse(n, "a slice with step %d", n.Attrs.Step)
+	}
+	if n.Attrs.Axis == len(n.Out[0].Shape)-1 {
+		if x, err := l.slicePacked(n, n.In[0]); x != nil || err != nil {
+			return x, err
+		}
+	}
+	x, err := l.lower(n.In[0])
+	if err != nil {
+		return nil, err
+	}
+	if x.shape != nil {
+		l.settle(n.In[0], x)
+	}
+	axis := n.Attrs.Axis
+	if x.perm != nil {
+		axis = int(x.perm[axis])
+	}
+	shape := slices.Clone(x.operand.shape())
+	shape[axis] = n.Attrs.Hi - n.Attrs.Lo
+	y := l.emitted(n, "slice", fmt.Sprintf("axis=%d, %d..%d", axis, n.Attrs.Lo, n.Attrs.Hi), n.Out[0].DType, shape,
+		x.splitDim(), x.operand)
+	y.perm = x.perm
+	return y, nil
+}
+
+// slicePacked lowers a slice that is one part of a product with a packed weight, perhaps with a bias and in another
+// shape; nil if it is not.
+func (l *lowerer) slicePacked(n *graph.Node, v *graph.Value) (*val, error) {
+	at := v.Node
+	for at != nil && at.Op == graph.Reshape && last(at.In[0].Shape) == last(v.Shape) {
+		at = at.In[0].Node
+	}
+	var bias *graph.Value
+	if at != nil && at.Op == graph.AddOp && isProduct(at.In[0]) && at.In[1].Leaf == graph.Weight {
+		bias, at = at.In[1], at.In[0].Node
+	}
+	if at == nil || at.Op != graph.Linear && at.Op != graph.MatMul {
+		return nil, nil
+	}
+	p := l.packed(at.In[1])
+	if p == nil || bias != nil && l.packed(bias) == nil {
+		return nil, nil
+	}
+	x, err := l.productOf(at, int(n.Attrs.Lo/(n.Attrs.Hi-n.Attrs.Lo)))
+	if err != nil {
+		return nil, err
+	}
+	if bias != nil {
+		b := l.part(at, operand{p: l.param(bias)}, int(n.Attrs.Lo/(n.Attrs.Hi-n.Attrs.Lo)))
+		y := l.emitted(n, "add", "", x.dtype(), x.operand.shape(), x.splitDim(), x.operand, b.operand)
+		y.shape = x.shape
+		x = y
+	}
+	x = &val{operand: x.operand, shape: n.Out[0].Shape}
+	if slices.Equal(x.operand.shape(), x.shape) {
+		x.shape = nil
+	}
+	return x, nil
+}
+
+func last(shape []int64) int64 {
+	if len(shape) == 0 {
+		return -1
+	}
+	return shape[len(shape)-1]
+}
+
+// concat lowers what joins tensors, transposed alike or not.
+func (l *lowerer) concat(n *graph.Node) (*val, error) {
+	var list []*val
+	for _, v := range n.In {
+		x, err := l.lower(v)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, x)
+	}
+	axis, perm := n.Attrs.Axis, list[0].perm
+	for _, x := range list {
+		if x.shape != nil || !slices.Equal(x.perm, perm) {
+			perm = nil
+			for i, x := range list {
+				l.settle(n.In[i], x)
+			}
+			break
+		}
+	}
+	var args []operand
+	for _, x := range list {
+		args = append(args, x.operand)
+	}
+	if perm != nil {
+		axis = int(perm[axis])
+	}
+	shape := slices.Clone(args[0].shape())
+	shape[axis] = 0
+	for _, a := range args {
+		shape[axis] += a.shape()[axis]
+	}
+	y := l.emitted(n, "concat", fmt.Sprintf("axis=%d", axis), n.Out[0].DType, shape, args[0].splitDim(), args...)
+	y.perm = perm
+	return y, nil
+}
+
+// reduce lowers a reduction.
+func (l *lowerer) reduce(n *graph.Node) (*val, error) {
+	x, err := l.plain(n.In[0])
+	if err != nil {
+		return nil, err
+	}
+	name := map[graph.Op]string{graph.SumOp: "sum", graph.Mean: "mean", graph.MaxOf: "max", graph.MinOf: "min"}[n.Op]
+	shape := []int64{}
+	for i, d := range n.In[0].Shape {
+		if !slices.Contains(n.Attrs.Axes, int64(i)) {
+			shape = append(shape, d)
+		}
+	}
+	attr := "axis=" + tuple(n.Attrs.Axes)
+	if len(n.Attrs.Axes) == 1 {
+		attr = fmt.Sprintf("axis=%d", n.Attrs.Axes[0])
+	}
+	y := l.emitted(n, name, attr, n.Out[0].DType, shape, -1, x)
+	if n.Attrs.Keep {
+		y.shape = n.Out[0].Shape
+	}
+	return y, nil
+}
+
+// norm lowers a normalization of x; params are its weight and bias, which may lack.
+func (l *lowerer) norm(n *graph.Node, x *graph.Value, params []*graph.Value, eps float64) (*val, error) {
+	out := n.Out[0]
+	y, err := l.lower(x)
+	if err != nil {
+		return nil, err
+	}
+	xo := y.operand
+	if y.perm != nil || last(xo.shape()) != last(x.Shape) {
+		xo = l.settle(x, y)
+	}
+	op, want := "rms_norm", 1
+	if n.Op == graph.LayerNorm {
+		op, want = "layer_norm", 2
+	}
+	args := []operand{xo}
+	for i := range want {
+		var p operand
+		var err error
+		if i < len(params) {
+			p, err = l.vector(params[i], out.DType)
+		} else {
+			p, err = l.fill(out.DType, []int64{last(x.Shape)}, float64(1-i))
+		}
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, p)
+	}
+	return seen(l.emitted(n, op, "eps="+number(eps), out.DType, xo.shape(), xo.splitDim(), args...), out.Shape), nil
+}
+
+// vector lowers a value of one dimension that is not 1, as a vector of type dt.
+func (l *lowerer) vector(v *graph.Value, dt graph.DType) (operand, error) {
+	for v.Node != nil && (v.Node.Op == graph.Cast && v.Node.In[0].DType == dt) {
+		v = v.Node.In[0]
+	}
+	x, err := l.lower(v)
+	if err != nil {
+		return operand{}, err
+	}
+	o := x.operand
+	if len(o.shape()) != 1 {
+		o = l.settle(v, x)
+		if len(o.shape()) != 1 {
+			return o, fmt.Errorf("%w: a weight of a normalization has shape %v", ErrUnsupported, v.Shape)
+		}
+	}
+	if o.dtype() != dt && v.Node != nil {
+		o = l.emitted(v.Node, "cast", "", dt, o.shape(), -1, o).operand
+		o.in.typed = true
+	}
+	return o, nil
+}
+
+// binary lowers elementwise operations of two operands.
+func (l *lowerer) binary(n *graph.Node) (*val, error) {
+	a, b := n.In[0], n.In[1]
+	out := n.Out[0]
+	if x, ok := l.uniform(b); ok && slices.Equal(a.Shape, out.Shape) {
+		return l.withNumber(n, a, x, false)
+	}
+	if x, ok := l.uniform(a); ok && slices.Equal(b.Shape, out.Shape) {
+		return l.withNumber(n, b, x, true)
+	}
+	name := binaryOps[n.Op]
+	if name == "" {
+		return nil, refuse(n, "hocket's language has no %s", n.Op)
+	}
+	if out.DType == graph.Bool {
+		return nil, refuse(n, "bools that depend on the input")
+	}
+	x, err := l.lower(a)
+	if err != nil {
+		return nil, err
+	}
+	y, err := l.lower(b)
+	if err != nil {
+		return nil, err
+	}
+	if slices.Equal(a.Shape, b.Shape) && slices.Equal(x.perm, y.perm) && slices.Equal(x.shape, y.shape) &&
+		slices.Equal(x.operand.shape(), y.operand.shape()) {
+		z := l.emitted(n, name, "", out.DType, x.operand.shape(), max(x.splitDim(), y.splitDim()), x.operand, y.operand)
+		z.perm, z.shape = x.perm, x.shape
+		return z, nil
+	}
+	commutes := n.Op == graph.AddOp || n.Op == graph.Mul || n.Op == graph.Max || n.Op == graph.Min
+	if len(a.Shape) < len(b.Shape) && commutes {
+		a, b, x, y = b, a, y, x
+	}
+	// A vector goes with an operand whose last dimension stays last, in whichever shape.
+	vector := len(b.Shape) == 1 && slices.Equal(a.Shape, out.Shape)
+	if base := x.operand.shape(); vector && x.perm == nil && last(base) == last(a.Shape) {
+		z := l.emitted(n, name, "", out.DType, base, x.splitDim(), x.operand, l.settle(b, y))
+		z.shape = x.shape
+		return z, nil
+	}
+	stretched := func(v *graph.Value, o operand, shape []int64) operand {
+		if slices.Equal(v.Shape, shape) {
+			return o
+		}
+		return l.emitted(n, "broadcast", "shape="+tuple(shape), v.DType, shape, -1, o).operand
+	}
+	xo, yo := l.settle(a, x), l.settle(b, y)
+	xo = stretched(a, xo, out.Shape)
+	if k := len(out.Shape) - len(b.Shape); !slices.Equal(b.Shape, out.Shape[k:]) {
+		yo = stretched(b, yo, out.Shape)
+	}
+	return l.emitted(n, name, "", out.DType, out.Shape, xo.splitDim(), xo, yo), nil
+}
+
+var binaryOps = map[graph.Op]string{graph.AddOp: "add", graph.Sub: "sub", graph.Mul: "mul", graph.Div: "div",
+	graph.Max: "maximum", graph.Min: "minimum"}
+
+// withNumber lowers an operation of a and a number; first says that the number is the first operand.
+func (l *lowerer) withNumber(n *graph.Node, a *graph.Value, c float64, first bool) (*val, error) {
+	x, err := l.lower(a)
+	if err != nil {
+		return nil, err
+	}
+	scaled := func(by float64) (*val, error) {
+		if by == 1 {
+			return x, nil
+		}
+		return l.mapped(n, x, "scale", "by="+number(by))
+	}
+	switch {
+	case n.Out[0].DType == graph.Bool:
+		return nil, refuse(n, "bools that depend on the input")
+	case n.Op == graph.Mul:
+		return scaled(c)
+	case n.Op == graph.Div && !first && c != 0:
+		return scaled(1 / c)
+	case n.Op == graph.Div && first:
+		if x, err = l.mapped(n, x, "reciprocal", ""); err != nil {
+			return nil, err
+		}
+		return scaled(c)
+	case n.Op == graph.Pow && !first && c == 1:
+		return x, nil
+	case n.Op == graph.Pow && !first && c == 2:
+		y := l.emitted(n, "mul", "", n.Out[0].DType, x.operand.shape(), x.splitDim(), x.operand, x.operand)
+		y.perm, y.shape = x.perm, x.shape
+		return y, nil
+	case n.Op == graph.Pow && !first:
+		return l.mapped(n, x, "pow", "by="+number(c))
+	case (n.Op == graph.AddOp || n.Op == graph.Sub && !first) && c == 0:
+		return x, nil
+	case n.Op == graph.AddOp || n.Op == graph.Sub || n.Op == graph.Max || n.Op == graph.Min:
+		f, err := l.fill(n.Out[0].DType, []int64{}, c)
+		if err != nil {
+			return nil, err
+		}
+		if n.Op == graph.Sub && first {
+			if x, err = l.mapped(n, x, "neg", ""); err != nil {
+				return nil, err
+			}
+		}
+		name := binaryOps[n.Op]
+		if n.Op == graph.Sub && first {
+			name = "add"
+		}
+		y := l.emitted(n, name, "", n.Out[0].DType, x.operand.shape(), x.splitDim(), x.operand, f)
+		y.perm, y.shape = x.perm, x.shape
+		return y, nil
+	}
+	return nil, refuse(n, "hocket's language has no %s with a number", n.Op)
+}

@@ -1,0 +1,169 @@
+// Package modelprogram makes a program of a model's graph (package graph): the second stage of an import.
+//
+// Make goes through these steps:
+//
+//   - lower.go walks the graph from its outputs and makes instructions of hocket's language, so that what no output
+//     needs is left out. recognize.go finds what one instruction does and the graph does in many operations: RMSNorm,
+//     rotary embeddings, attention. What depends on constants alone, such as masks, is computed.
+//   - plan.go chooses the layouts of parameters by a tensor-parallel plan.
+//   - roll.go makes one loop of layers that are equal.
+//   - text.go names everything and prints the program.
+//
+// Of activations only those layouts are stated that the plan asks for. The language's rules give the others.
+package modelprogram
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"hocket.example/hocket/internal/graph"
+	"hocket.example/hocket/ir"
+)
+
+// ErrUnsupported is wrapped by errors about graphs that Make makes no program of.
+var ErrUnsupported = errors.New("not supported")
+
+// Options choose what Make makes.
+type Options struct {
+	Plan  Plan
+	Ranks int // the default of the mesh's size; 0 for 1
+}
+
+// Model is a program made of a graph.
+type Model struct {
+	Text   string
+	Info   *ir.Info
+	Params []Param
+}
+
+// Param says what a parameter of the program is made of.
+type Param struct {
+	Name string
+	// Input says that it is an input of the model, of its exported name.
+	Input bool
+	// Weights are the names, in the module tree, of the weights that make it, one for each layer of a stack. Their
+	// bytes in order are the parameter's.
+	Weights []string
+	// Constant is what the export says of a parameter that is neither.
+	Constant *graph.Tensor
+	// DType and Shape are the parameter's type, whole.
+	DType graph.DType
+	Shape []int64
+}
+
+// Make makes a program of g. name stands for it in diagnostics.
+func Make(name string, g *graph.Graph, o Options) (*Model, error) {
+	l := &lowerer{g: g, plan: o.Plan, folder: &graph.Folder{Elems: maxFolded}, values: map[*graph.Value]*val{},
+		params: map[any]*param{}, fills: map[string]*inst{}, reshapes: map[operand][]*inst{}, users: g.Users()}
+	if err := l.layouts(); err != nil {
+		return nil, err
+	}
+	if err := l.outputs(); err != nil {
+		return nil, err
+	}
+	p := &printer{lowerer: l, ranks: max(o.Ranks, 1), parts: roll(l.sorted())}
+	text := p.print(name)
+	info, ds := ir.Read(name, text)
+	if ds.HasErrors() {
+		return nil, fmt.Errorf("%w: the program that was made of it is wrong: %w", ErrUnsupported, ds)
+	}
+	return &Model{Text: info.Prog.String(), Info: info, Params: p.bindings()}, nil
+}
+
+// maxFolded bounds the elements of everything that is computed while a program is made: 512 MiB.
+const maxFolded = 64 << 20
+
+// refuse is an error about a node.
+func refuse(n *graph.Node, format string, args ...any) error {
+	return fmt.Errorf("%s: %w: %s", n.From, ErrUnsupported, fmt.Sprintf(format, args...))
+}
+
+// inst is an instruction of the program.
+type inst struct {
+	op    string
+	args  []operand
+	attrs string // as printed: "causal=true, scale=0.5"
+	dt    graph.DType
+	shape []int64
+	// whole asks for the result on every rank; typed for its type in the text, split along dimension split if that is
+	// not negative.
+	whole, typed bool
+	split        int
+	from         graph.Origin
+	order        int // that of the node it comes from; -1 before all
+
+	name string
+}
+
+// operand is an instruction's result or a parameter.
+type operand struct {
+	in *inst
+	p  *param
+}
+
+func (o operand) shape() []int64 {
+	if o.p != nil {
+		return o.p.shape
+	}
+	return o.in.shape
+}
+
+func (o operand) dtype() graph.DType {
+	if o.p != nil {
+		return o.p.dt
+	}
+	return o.in.dt
+}
+
+// splitDim is the dimension along which a value is split as far as that is known; -1 for none.
+func (o operand) splitDim() int {
+	if o.p != nil {
+		return o.p.split
+	}
+	return o.in.split
+}
+
+// param is a parameter of the program, before layers are stacked.
+type param struct {
+	value    *graph.Value  // an input or weight
+	constant *graph.Tensor // else
+	dt       graph.DType
+	shape    []int64
+	split    int // the dimension that is split; -1 for none
+	parts    int // how many parts a packed weight has, which have a dimension of their own, at packed
+	packed   int
+	number   int // in order of their making
+
+	name  string
+	stack []*param // of each layer, if this stands for a stack of them
+}
+
+func (p *param) hint() string {
+	if p.value != nil && p.value.Leaf == graph.Weight {
+		return p.value.Path
+	}
+	if p.value != nil {
+		return p.value.Name
+	}
+	return "constant"
+}
+
+// typeText is a type as programs write it.
+func typeText(dt graph.DType, shape []int64, split int) string {
+	var b strings.Builder
+	b.WriteString(string(dt) + "[")
+	for i, d := range shape {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprint(&b, d)
+		if i == split {
+			b.WriteString("/" + axis)
+		}
+	}
+	return b.String() + "]"
+}
+
+// axis is the mesh axis of tensor parallelism.
+const axis = "tp"

@@ -1,0 +1,214 @@
+package modelprogram
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// Plan is a tensor-parallel plan, as transformers' base_model_tp_plan: styles by patterns of module paths. A pattern
+// matches the trailing components of a path, and "*" is one component. Of several that match, the one with most
+// components counts, and of those the last.
+type Plan []Rule
+
+// Rule is an entry of a plan.
+type Rule struct {
+	Pattern string
+	Style   string
+}
+
+// Styles are the styles of a plan.
+var Styles = []string{"colwise", "rowwise", "colwise_gather_output", "rowwise_split_input", "embedding_rowwise",
+	"packed_colwise", "moe_tp_experts", "replicated_with_grad_allreduce"}
+
+// ParsePlan reads a plan in JSON: an object of styles by pattern.
+func ParsePlan(text []byte) (Plan, error) {
+	var m map[string]string
+	if err := json.Unmarshal(text, &m); err != nil {
+		return nil, err
+	}
+	var p Plan
+	for _, pattern := range slices.Sorted(maps.Keys(m)) {
+		p = append(p, Rule{pattern, m[pattern]})
+	}
+	return p, p.Check()
+}
+
+// ParseRule reads "PATTERN=STYLE".
+func ParseRule(s string) (Rule, error) {
+	pattern, style, ok := strings.Cut(s, "=")
+	if !ok || pattern == "" {
+		return Rule{}, fmt.Errorf("%q: want PATTERN=STYLE", s)
+	}
+	r := Rule{strings.TrimSpace(pattern), strings.TrimSpace(style)}
+	return r, Plan{r}.Check()
+}
+
+// Check reports styles that there are not.
+func (p Plan) Check() error {
+	var errs []error
+	for _, r := range p {
+		if !slices.Contains(Styles, r.Style) {
+			errs = append(errs, fmt.Errorf("%s: there is no style %q; styles are %s", r.Pattern, r.Style,
+				strings.Join(Styles, ", ")))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// style returns the style of the first of the paths that has one, "" for none.
+func (p Plan) style(paths ...string) string {
+	for _, path := range paths {
+		parts := strings.Split(path, ".")
+		best, style := 0, ""
+		for _, r := range p {
+			want := strings.Split(r.Pattern, ".")
+			if len(want) < best || len(want) > len(parts) {
+				continue
+			}
+			tail := parts[len(parts)-len(want):]
+			if !slices.EqualFunc(want, tail, func(w, have string) bool { return w == "*" || w == have }) {
+				continue
+			}
+			best, style = len(want), r.Style
+		}
+		if style != "" {
+			return style
+		}
+	}
+	return ""
+}
+
+// layout is how a weight is split.
+type layout struct {
+	split int // dimension; -1 for none
+	parts int // of a packed one
+	style string
+}
+
+// use is a place where a weight is used: the dimensions of the weight that are features of the output and the input,
+// -1 for none.
+type use struct {
+	node    *graph.Node
+	out, in int
+}
+
+// uses lists where a weight is an operand of a product, and so on.
+func (l *lowerer) uses(w *graph.Value) []use {
+	var list []use
+	for _, n := range l.users[w] {
+		switch {
+		case n.Op == graph.Linear && len(n.In) == 3 && n.In[2] == w:
+			list = append(list, use{n, 0, -1})
+		case n.Op == graph.Linear && n.In[1] == w:
+			list = append(list, use{n, 0, 1})
+		case n.Op == graph.MatMul && n.In[1] == w && len(w.Shape) == 2:
+			list = append(list, use{n, 1, 0})
+		case n.Op == graph.GroupedMatMul && n.In[1] == w:
+			list = append(list, use{n, 2, 1})
+		case n.Op == graph.Embedding && n.In[0] == w:
+			list = append(list, use{n, 0, -1})
+		case n.Op == graph.AddOp && len(w.Shape) == 1 && isProduct(n.In[0]) || n.Op == graph.AddOp && len(w.Shape) == 1 &&
+			isProduct(n.In[1]):
+			list = append(list, use{n, 0, -1})
+		case n.Op == graph.Transpose && len(w.Shape) >= 2 && swapsLast(n.Attrs.Axes):
+			for _, u := range l.uses(n.Out[0]) {
+				d := len(w.Shape) - 1
+				turn := map[int]int{d: d - 1, d - 1: d, -1: -1}
+				for i := range d - 1 {
+					turn[i] = i
+				}
+				list = append(list, use{u.node, turn[u.out], turn[u.in]})
+			}
+		}
+	}
+	return list
+}
+
+func isProduct(v *graph.Value) bool {
+	return v.Node != nil && (v.Node.Op == graph.MatMul || v.Node.Op == graph.Linear)
+}
+
+// swapsLast reports whether a permutation swaps the last two dimensions alone.
+func swapsLast(perm []int64) bool {
+	d := len(perm)
+	for i, p := range perm {
+		want := i
+		if i >= d-2 {
+			want = 2*d - 3 - i
+		}
+		if p != int64(want) {
+			return false
+		}
+	}
+	return true
+}
+
+// layouts chooses the layout of every weight.
+func (l *lowerer) layouts() error {
+	l.layout = map[*graph.Value]layout{}
+	for _, w := range l.g.Weights {
+		at := layout{split: -1}
+		for _, u := range l.uses(w) {
+			parent := w.Path[:max(strings.LastIndexByte(w.Path, '.'), 0)]
+			style := l.plan.style(w.Path, u.node.From.Module, parent)
+			got := layout{split: -1, style: style}
+			switch style {
+			case "colwise", "colwise_gather_output", "embedding_rowwise":
+				got.split = u.out
+			case "rowwise", "rowwise_split_input":
+				got.split = u.in
+				if u.node.Op == graph.Embedding {
+					got.split = u.out
+				}
+			case "packed_colwise":
+				got.split = u.out
+				if got.parts = l.partsOf(u.node); got.parts < 2 {
+					return refuse(u.node, "%s is packed_colwise, and its result is not cut into equal parts", w.Path)
+				}
+			}
+			if at.split < 0 || at.style == "" {
+				at = got
+			} else if got.split >= 0 && (got.split != at.split || got.parts != at.parts) {
+				return refuse(u.node, "weight %s is used twice, and the plan splits it in two ways", w.Path)
+			}
+		}
+		l.layout[w] = at
+	}
+	return nil
+}
+
+// partsOf returns into how many equal parts the last dimension of a product is cut, 0 if it is not.
+func (l *lowerer) partsOf(n *graph.Node) int {
+	v := n.Out[0]
+	for range 16 {
+		users := l.users[v]
+		if len(users) == 0 {
+			return 0
+		}
+		u := users[0]
+		last := len(v.Shape) - 1
+		switch {
+		case u.Op == graph.SliceOp && u.Attrs.Axis == last:
+			size := v.Shape[last]
+			for _, u := range users {
+				if u.Op != graph.SliceOp || u.Attrs.Axis != last || (u.Attrs.Hi-u.Attrs.Lo)*int64(len(users)) != size ||
+					u.Attrs.Step != 1 {
+					return 0
+				}
+			}
+			return len(users)
+		case len(u.Out) == 1 && len(u.Out[0].Shape) > 0 && u.Out[0].Shape[len(u.Out[0].Shape)-1] == v.Shape[last] &&
+			(u.Op == graph.Reshape || u.Op == graph.AddOp || u.Op == graph.Where || u.Op == graph.Cast):
+			v = u.Out[0]
+		default:
+			return 0
+		}
+	}
+	return 0
+}

@@ -1,0 +1,442 @@
+package modelprogram
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// recognizers find what one instruction does in place of many operations, by the value that comes out. They return nil
+// for what they do not know.
+var recognizers []func(l *lowerer, v *graph.Value) (*val, error)
+
+func init() {
+	recognizers = append(recognizers, rmsNorm, geluTanh, rope, attention)
+}
+
+// made returns the node of an operation that makes v, nil if another does.
+func made(v *graph.Value, op graph.Op) *graph.Node {
+	if v != nil && v.Node != nil && v.Node.Op == op {
+		return v.Node
+	}
+	return nil
+}
+
+// uncast returns what v was cast from.
+func uncast(v *graph.Value) *graph.Value {
+	for made(v, graph.Cast) != nil {
+		v = v.Node.In[0]
+	}
+	return v
+}
+
+// either returns the operands of a node in the order in which the first fits.
+func either(n *graph.Node, fits func(*graph.Value) bool) (a, b *graph.Value, ok bool) {
+	if n == nil || len(n.In) != 2 {
+		return nil, nil, false
+	}
+	if fits(n.In[0]) {
+		return n.In[0], n.In[1], true
+	}
+	return n.In[1], n.In[0], fits(n.In[1])
+}
+
+// number is either of an operation's operands that is one number, and the other.
+func (l *lowerer) number(n *graph.Node) (c float64, other *graph.Value, ok bool) {
+	_, other, ok = either(n, func(v *graph.Value) bool { _, is := l.uniform(v); return is })
+	if !ok {
+		return 0, nil, false
+	}
+	for _, v := range n.In {
+		if v != other {
+			c, _ = l.uniform(v)
+		}
+	}
+	return c, other, true
+}
+
+// normalized returns x and eps if v is x · rsqrt(mean(x²) + eps).
+func (l *lowerer) normalized(v *graph.Value) (x *graph.Value, eps float64, ok bool) {
+	root, x, ok := either(made(v, graph.Mul), func(v *graph.Value) bool { return made(v, graph.Rsqrt) != nil })
+	if !ok {
+		return nil, 0, false
+	}
+	eps, mean, ok := l.number(made(root.Node.In[0], graph.AddOp))
+	if !ok || made(mean, graph.Mean) == nil {
+		return nil, 0, false
+	}
+	m := mean.Node
+	if len(m.Attrs.Axes) != 1 || int(m.Attrs.Axes[0]) != len(x.Shape)-1 || !m.Attrs.Keep {
+		return nil, 0, false
+	}
+	square := m.In[0]
+	if p := made(square, graph.Pow); p != nil {
+		two, is := l.uniform(p.In[1])
+		return x, eps, is && two == 2 && p.In[0] == x
+	}
+	p := made(square, graph.Mul)
+	return x, eps, p != nil && p.In[0] == x && p.In[1] == x
+}
+
+// rmsNorm finds x · rsqrt(mean(x²) + eps) · w, with casts between types.
+func rmsNorm(l *lowerer, v *graph.Value) (*val, error) {
+	n := v.Node
+	inner := v
+	if n.Op == graph.Cast {
+		inner = uncast(v)
+	}
+	m := made(inner, graph.Mul)
+	if m == nil {
+		return nil, nil
+	}
+	var eps float64
+	var x *graph.Value
+	found := func(v *graph.Value) (ok bool) { x, eps, ok = l.normalized(uncast(v)); return ok }
+	var params []*graph.Value
+	if _, w, ok := either(m, found); ok && isVector(w, last(v.Shape)) {
+		params = []*graph.Value{w}
+	} else if x, eps, ok = l.normalized(inner); !ok {
+		return nil, nil
+	}
+	// In a wider type on the way, as rms_norm computes.
+	if u := uncast(x); u.DType == v.DType {
+		x = u
+	}
+	if x.DType != v.DType {
+		return nil, nil
+	}
+	return l.norm(n, x, params, eps)
+}
+
+// isVector reports whether a value has n elements in its last dimension and no others.
+func isVector(v *graph.Value, n int64) bool {
+	return len(v.Shape) > 0 && last(v.Shape) == n && v.Count() == n
+}
+
+// geluTanh finds x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))).
+func geluTanh(l *lowerer, v *graph.Value) (*val, error) {
+	_, half, ok := either(made(v, graph.Mul), func(v *graph.Value) bool {
+		one, t, ok := l.number(made(v, graph.AddOp))
+		return ok && one == 1 && made(t, graph.Tanh) != nil
+	})
+	if !ok {
+		return nil, nil
+	}
+	c, x, ok := l.number(made(half, graph.Mul))
+	if !ok || c != 0.5 {
+		return nil, nil
+	}
+	var sum *graph.Value
+	for _, w := range v.Node.In {
+		if w != half {
+			_, sum, _ = l.number(w.Node)
+		}
+	}
+	near := func(a, b float64) bool { return math.Abs(a-b) < 1e-5 }
+	c, inner, ok := l.number(made(sum.Node.In[0], graph.Mul))
+	if !ok || !near(c, math.Sqrt(2/math.Pi)) {
+		return nil, nil
+	}
+	_, scaled, ok := either(made(inner, graph.AddOp), func(v *graph.Value) bool { return v == x })
+	if !ok {
+		return nil, nil
+	}
+	c, cube, ok := l.number(made(scaled, graph.Mul))
+	p := made(cube, graph.Pow)
+	if !ok || !near(c, 0.044715) || p == nil || p.In[0] != x {
+		return nil, nil
+	}
+	if three, is := l.uniform(p.In[1]); !is || three != 3 {
+		return nil, nil
+	}
+	y, err := l.lower(x)
+	if err != nil {
+		return nil, err
+	}
+	return l.mapped(v.Node, y, "gelu_tanh", "")
+}
+
+// rope finds x·cos + rotate(x)·sin, where rotate swaps the halves of the last dimension and negates the first.
+func rope(l *lowerer, v *graph.Value) (*val, error) {
+	n := made(v, graph.AddOp)
+	if n == nil {
+		return nil, nil
+	}
+	var x, cos, sin *graph.Value
+	for i, term := range n.In {
+		other := n.In[1-i]
+		m, o := made(term, graph.Mul), made(other, graph.Mul)
+		if m == nil || o == nil {
+			return nil, nil
+		}
+		turned, s, ok := either(m, func(v *graph.Value) bool { return rotated(v) != nil })
+		if !ok {
+			continue
+		}
+		x, sin = rotated(turned), s
+		if _, c, ok := either(o, func(v *graph.Value) bool { return v == x }); ok {
+			cos = c
+		}
+	}
+	if cos == nil || len(x.Shape) != 4 || !l.folder.IsConstant(cos) || !l.folder.IsConstant(sin) {
+		return nil, nil
+	}
+	theta, ok, err := l.angles(v.Node, cos, sin, last(x.Shape))
+	if !ok || err != nil {
+		return nil, err
+	}
+	y, err := l.lower(x)
+	if err != nil {
+		return nil, err
+	}
+	// Positions count along dimension 2 of x[B, H, T, D], or 1 of x[B, T, H, D].
+	tokens := int64(len(theta.positions))
+	heads := []int64{0, 2, 1, 3}
+	turn := slices.Equal(theta.shape, []int64{1, 1, tokens, last(x.Shape)}) && x.Shape[2] == tokens
+	if turn {
+		y = permuted(y, heads)
+	}
+	o := y.operand
+	if y.perm != nil || y.shape != nil {
+		shape := x.Shape
+		if turn {
+			shape = []int64{shape[0], shape[2], shape[1], shape[3]}
+		}
+		o = l.settle(&graph.Value{Shape: shape, Node: x.Node}, y)
+	}
+	at := l.constantParam(&graph.Tensor{DType: graph.I32, Shape: []int64{tokens}, Elems: theta.positions}, "positions")
+	z := l.emitted(n, "rope", "theta="+number(theta.theta), v.DType, o.shape(), o.splitDim(), o, operand{p: at})
+	if turn {
+		z = permuted(z, heads)
+	}
+	return z, nil
+}
+
+// rotated returns x if v is the concatenation of -x[half:] and x[:half] along the last dimension.
+func rotated(v *graph.Value) *graph.Value {
+	c := made(v, graph.Concat)
+	if c == nil || len(c.In) != 2 || c.Attrs.Axis != len(v.Shape)-1 {
+		return nil
+	}
+	neg := made(c.In[0], graph.Neg)
+	if neg == nil {
+		return nil
+	}
+	hi, lo := made(neg.In[0], graph.SliceOp), made(c.In[1], graph.SliceOp)
+	half := last(v.Shape) / 2
+	if hi == nil || lo == nil || hi.In[0] != lo.In[0] || hi.Attrs.Axis != c.Attrs.Axis || lo.Attrs.Axis != c.Attrs.Axis ||
+		lo.Attrs.Lo != 0 || lo.Attrs.Hi != half || hi.Attrs.Lo != half || hi.Attrs.Hi != 2*half ||
+		last(lo.In[0].Shape) != 2*half {
+		return nil
+	}
+	return lo.In[0]
+}
+
+// angle is what tables of cosines and sines are made of.
+type angle struct {
+	theta     float64
+	positions []float64
+	shape     []int64 // of the tables
+}
+
+// angles finds theta and the positions of tables of cosines and sines: cos(t·theta^(-2i/D)) for token t, twice for the
+// halves. Tables of other frequencies are not ok.
+func (l *lowerer) angles(n *graph.Node, cos, sin *graph.Value, d int64) (a angle, ok bool, err error) {
+	shape := cos.Shape
+	c, err := l.folder.Value(wider(cos))
+	if err != nil {
+		return a, false, err
+	}
+	s, err := l.folder.Value(wider(sin))
+	if err != nil {
+		return a, false, err
+	}
+	if last(shape) != d || len(c.Elems) != len(s.Elems) || int64(len(c.Elems))%d != 0 || d%2 != 0 || d == 0 {
+		return a, false, nil
+	}
+	tokens, half := int64(len(c.Elems))/d, d/2
+	a.shape = shape
+	for t := range tokens {
+		a.positions = append(a.positions, float64(t))
+	}
+	freq := func(i int64) float64 {
+		if tokens < 2 {
+			return math.Pow(10000, -2*float64(i)/float64(d))
+		}
+		return math.Atan2(s.Elems[d+i], c.Elems[d+i])
+	}
+	a.theta = 10000
+	if half > 1 {
+		a.theta = math.Pow(freq(half-1), -float64(d)/(2*float64(half-1)))
+		// Bases are round numbers.
+		if scale := math.Pow(10, math.Floor(math.Log10(a.theta))-4); scale > 0 {
+			if r := math.Round(a.theta/scale) * scale; math.Abs(r-a.theta) < 1e-4*a.theta {
+				a.theta = r
+			}
+		}
+	}
+	for t := range tokens {
+		for i := range d {
+			at := float64(t) * math.Pow(a.theta, -2*float64(i%half)/float64(d))
+			bound := 1e-5 + float64(t)*1e-6
+			if math.Abs(c.Elems[t*d+i]-math.Cos(at)) > bound || math.Abs(s.Elems[t*d+i]-math.Sin(at)) > bound {
+				return a, false, nil
+			}
+		}
+	}
+	return a, true, nil
+}
+
+// wider returns what v was before it was cast to a smaller type and given its shape.
+func wider(v *graph.Value) *graph.Value {
+	for v.Node != nil && (v.Node.Op == graph.Cast || v.Node.Op == graph.Reshape) {
+		v = v.Node.In[0]
+	}
+	return v
+}
+
+// repeated returns k and how often each of its heads is repeated, if v[B, H·n, T, D] repeats those of k[B, H, T, D].
+func repeated(v *graph.Value) *graph.Value {
+	r := made(v, graph.Reshape)
+	if r == nil || len(v.Shape) != 4 {
+		return v
+	}
+	b := made(r.In[0], graph.Broadcast)
+	if b == nil || len(b.Out[0].Shape) != 5 {
+		return v
+	}
+	u := made(b.In[0], graph.Reshape)
+	if u == nil || len(u.In[0].Shape) != 4 {
+		return v
+	}
+	k := u.In[0].Shape
+	wide := b.Out[0].Shape
+	if !slices.Equal(u.Out[0].Shape, []int64{k[0], k[1], 1, k[2], k[3]}) ||
+		!slices.Equal(wide, []int64{k[0], k[1], wide[2], k[2], k[3]}) ||
+		!slices.Equal(v.Shape, []int64{k[0], k[1] * wide[2], k[2], k[3]}) {
+		return v
+	}
+	return u.In[0]
+}
+
+// attention finds attention: the operation as it is, with heads that are repeated for groups of queries, and a mask.
+func attention(l *lowerer, v *graph.Value) (*val, error) {
+	n := made(v, graph.Attention)
+	if n == nil {
+		return nil, nil
+	}
+	if len(v.Shape) != 4 {
+		return nil, refuse(n, "attention of %d dimensions", len(v.Shape))
+	}
+	q, k, w := n.In[0], n.In[1], n.In[2]
+	if rk, rw := repeated(k), repeated(w); rk.Shape[1] == rw.Shape[1] {
+		k, w = rk, rw
+	}
+	if last(w.Shape) != last(q.Shape) {
+		return nil, refuse(n, "heads of %d elements for keys and %d for values", last(q.Shape), last(w.Shape))
+	}
+	causal := n.Attrs.Causal && q.Shape[2] > 1
+	var attrs []string
+	if len(n.In) == 4 {
+		m, err := l.mask(n, q.Shape[2], k.Shape[2])
+		if err != nil {
+			return nil, err
+		}
+		causal = causal || m.causal
+		if m.window > 0 {
+			attrs = append(attrs, fmt.Sprintf("window=%d", m.window))
+		}
+	} else if causal && q.Shape[2] != k.Shape[2] {
+		return nil, refuse(n, "causal attention of %d queries and %d keys without a mask", q.Shape[2], k.Shape[2])
+	}
+	if causal {
+		attrs = append([]string{"causal=true"}, attrs...)
+	}
+	if d := float64(last(q.Shape)); math.Abs(n.Attrs.Scale*math.Sqrt(d)-1) > 1e-7 {
+		attrs = append(attrs, "scale="+number(n.Attrs.Scale))
+	}
+	heads := []int64{0, 2, 1, 3}
+	var args []operand
+	for _, x := range []*graph.Value{q, k, w} {
+		y, err := l.lower(x)
+		if err != nil {
+			return nil, err
+		}
+		if y.shape != nil {
+			l.settle(x, y)
+		}
+		y = permuted(y, heads)
+		s := x.Shape
+		args = append(args, l.settle(&graph.Value{Shape: []int64{s[0], s[2], s[1], s[3]}, Node: x.Node}, y))
+	}
+	s := v.Shape
+	y := l.emitted(n, "attention", strings.Join(attrs, ", "), v.DType, []int64{s[0], s[2], s[1], s[3]},
+		args[0].splitDim(), args...)
+	return permuted(y, heads), nil
+}
+
+// mask says which keys a query sees: all, or with causal those that are not later, and of these the last window if
+// window is not 0.
+type mask struct {
+	causal bool
+	window int64
+}
+
+// mask finds what a constant mask is.
+func (l *lowerer) mask(n *graph.Node, tq, tk int64) (m mask, err error) {
+	v := n.In[3]
+	if !l.folder.IsConstant(v) {
+		return m, refuse(n, "a mask that depends on the input")
+	}
+	t, err := l.folder.Value(v)
+	if err != nil {
+		return m, err
+	}
+	s := t.Shape
+	if len(s) < 2 || s[len(s)-1] != tk || s[len(s)-2] != tq && s[len(s)-2] != 1 {
+		return m, refuse(n, "a mask of shape %v for %d queries and %d keys", s, tq, tk)
+	}
+	rows := s[len(s)-2]
+	sees := func(i, j int64) bool { // of the first mask
+		x := t.Elems[min(i, rows-1)*tk+j]
+		return x != 0 && t.DType == graph.Bool || t.DType != graph.Bool && x == 0
+	}
+	for i, x := range t.Elems {
+		if x != t.Elems[int64(i)%(rows*tk)] {
+			return m, refuse(n, "a mask that differs between heads or sequences")
+		}
+		if t.DType != graph.Bool && x != 0 && x > -1e4 {
+			return m, refuse(n, "a mask that adds %g to scores", x)
+		}
+	}
+	all, causal := true, true
+	for i := range tq {
+		first := int64(-1)
+		for j := range tk {
+			all = all && sees(i, j)
+			causal = causal && (!sees(i, j) || j <= i+tk-tq)
+			if sees(i, j) && first < 0 {
+				first = j
+			}
+		}
+		if first > 0 {
+			m.window = i + tk - tq - first + 1
+		}
+	}
+	if all {
+		return mask{}, nil
+	}
+	m.causal = true
+	for i := range tq {
+		at := i + tk - tq
+		for j := range tk {
+			if sees(i, j) != (j <= at && (m.window == 0 || j > at-m.window)) {
+				return m, refuse(n, "a mask that is neither causal nor a sliding window")
+			}
+		}
+	}
+	return m, nil
+}

@@ -1,0 +1,240 @@
+package modelprogram
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// part is a run of instructions, or a loop of several runs that are equal but for their weights.
+type part struct {
+	list []*inst // without a loop, or what the loop's first iteration does
+	loop *loop
+}
+
+// loop is several iterations of equal instructions.
+type loop struct {
+	iterations [][]*inst
+	carried    []carry
+	stacks     map[*param]*param // of the first iteration's parameters, those that are stacked
+}
+
+// carry is a value that goes from one iteration to the next.
+type carry struct {
+	at    int     // the instruction that yields it
+	first operand // what it begins with
+}
+
+// roll makes loops of what repeats, the longest repetition first. Instructions are in the order of the program.
+func roll(list []*inst) []part {
+	if l, at, n := repetition(list); l != nil {
+		parts := roll(list[:at])
+		parts = append(parts, part{list: l.iterations[0], loop: l})
+		return append(parts, roll(list[at+n:])...)
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	return []part{{list: list}}
+}
+
+// repetition finds the repetition that covers most instructions: it begins at list[at] and has n instructions.
+func repetition(list []*inst) (best *loop, at, n int) {
+	keys := make([]string, len(list))
+	for i, in := range list {
+		keys[i] = in.key()
+	}
+	for period := 2; period <= len(list)/2; period++ {
+		for i := 0; i+2*period <= len(list); {
+			run := 0
+			for i+run+period < len(list) && keys[i+run] == keys[i+run+period] {
+				run++
+			}
+			if run < period {
+				i += run + 1
+				continue
+			}
+			end := i + run + period
+			for from := i; from < i+period && from+2*period <= end; from++ {
+				count := (end - from) / period
+				if count*period <= n && (best == nil || count*period < n) {
+					continue
+				}
+				l := tryLoop(list, from, period, count)
+				if l != nil && (count*period > n || len(l.carried) < len(best.carried)) {
+					best, at, n = l, from, count*period
+				}
+			}
+			i = end - period + 1
+		}
+	}
+	return best, at, n
+}
+
+// key says what an instruction does, whatever its operands.
+func (in *inst) key() string {
+	var b strings.Builder
+	fmt.Fprint(&b, in.op, " ", in.attrs, typeText(in.dt, in.shape, in.split), in.whole, in.typed)
+	for _, a := range in.args {
+		fmt.Fprint(&b, a.p != nil, typeText(a.dtype(), a.shape(), a.splitDim()))
+	}
+	return b.String()
+}
+
+// tryLoop returns the loop of count iterations of period instructions from list[from] on, nil if they are none.
+func tryLoop(list []*inst, from, period, count int) *loop {
+	place := map[*inst]int{}
+	for i, in := range list[from : from+count*period] {
+		place[in] = i
+	}
+	l := &loop{stacks: map[*param]*param{}}
+	carried := map[int]int{} // by the instruction that yields it
+	for k := range count {
+		l.iterations = append(l.iterations, list[from+k*period:from+(k+1)*period])
+	}
+	same := map[operand]bool{} // operands of every iteration
+	number := -1               // what weights' names say of the first iteration
+	for k := 1; k < count; k++ {
+		for i, in := range l.iterations[k] {
+			zero := l.iterations[0][i]
+			for j, b := range in.args {
+				a := zero.args[j]
+				if b.p != nil {
+					if a.p == nil || !l.stacked(a.p, b.p, k, &number) {
+						return nil
+					}
+					same[a] = same[a] || a == b
+					continue
+				}
+				at, inside := place[b.in]
+				switch {
+				case a.p != nil:
+					// Only a carried value can begin as a parameter.
+					if !inside || at/period != k-1 || !l.carries(carried, at%period, a) {
+						return nil
+					}
+				case !inside:
+					if a.in != b.in {
+						return nil
+					}
+					same[a] = true
+				case at/period == k:
+					if place[a.in] != at%period || !has(place, a.in) {
+						return nil
+					}
+				case at/period == k-1:
+					if has(place, a.in) || !l.carries(carried, at%period, a) {
+						return nil
+					}
+				default:
+					return nil
+				}
+			}
+		}
+	}
+	for _, s := range l.stacks {
+		if len(s.stack) != count {
+			return nil
+		}
+	}
+	for _, c := range l.carried {
+		if same[c.first] { // the body could not tell it from what it carries
+			return nil
+		}
+	}
+	// What comes after sees what the last iteration yields.
+	for _, in := range list[from+count*period:] {
+		for _, a := range in.args {
+			if i, inside := place[a.in]; inside {
+				if _, ok := carried[i%period]; !ok || i/period != count-1 {
+					return nil
+				}
+			}
+		}
+	}
+	for _, it := range l.iterations {
+		for i, in := range it {
+			if in.name != "" { // a result
+				if _, ok := carried[i]; !ok {
+					return nil
+				}
+			}
+		}
+	}
+	if len(l.carried) == 0 {
+		return nil
+	}
+	return l
+}
+
+func has(place map[*inst]int, in *inst) bool { _, ok := place[in]; return ok }
+
+// carries notes that the loop carries what instruction at yields, which begins as first.
+func (l *loop) carries(carried map[int]int, at int, first operand) bool {
+	if c, ok := carried[at]; ok {
+		return l.carried[c].first == first
+	}
+	in := l.iterations[0][at]
+	if in.dt != first.dtype() || !slices.Equal(in.shape, first.shape()) {
+		return false
+	}
+	carried[at] = len(l.carried)
+	l.carried = append(l.carried, carry{at, first})
+	return true
+}
+
+// stacked notes that parameter a of the first iteration is b in iteration k: the same, or the weight of layer k, by
+// its name. number is the number of the first layer.
+func (l *loop) stacked(a, b *param, k int, number *int) bool {
+	s := l.stacks[a]
+	if a == b {
+		return s == nil
+	}
+	if a.value == nil || b.value == nil || a.parts != b.parts || a.packed != b.packed {
+		return false
+	}
+	if a.value.Path != "" || b.value.Path != "" {
+		n, step := layerOf(a.value.Path, b.value.Path)
+		if step == 0 || *number >= 0 && n != *number || step%k != 0 {
+			return false
+		}
+		*number = n
+	}
+	if s == nil {
+		if k != 1 {
+			return false
+		}
+		s = &param{value: a.value, dt: a.dt, split: a.split, parts: a.parts, packed: a.packed, number: a.number,
+			stack: []*param{a}}
+		l.stacks[a] = s
+	}
+	switch len(s.stack) {
+	case k:
+		s.stack = append(s.stack, b)
+	case k + 1:
+		return s.stack[k] == b
+	default:
+		return false
+	}
+	return true
+}
+
+// layerOf returns the number in the one component in which two paths differ, and the difference; 0 where they differ
+// in anything else.
+func layerOf(a, b string) (n, step int) {
+	as, bs := strings.Split(a, "."), strings.Split(b, ".")
+	if len(as) != len(bs) {
+		return 0, 0
+	}
+	for i := range as {
+		if as[i] == bs[i] {
+			continue
+		}
+		var x, y int
+		if _, err := fmt.Sscanf(as[i]+" "+bs[i], "%d %d", &x, &y); err != nil || step != 0 {
+			return 0, 0
+		}
+		n, step = x, y-x
+	}
+	return n, step
+}

@@ -1,0 +1,351 @@
+package modelprogram
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// printer names everything and prints the program.
+type printer struct {
+	*lowerer
+	ranks int
+	parts []part
+
+	params []*param // of the program, in order
+	names  map[string]bool
+	out    strings.Builder
+	used   map[*inst]int // how often an instruction is an operand
+}
+
+// print returns the program's text.
+func (p *printer) print(name string) string {
+	p.names = map[string]bool{}
+	p.collect()
+	p.nameParams()
+	p.used = map[*inst]int{}
+	for _, in := range p.list {
+		for _, a := range in.args {
+			if a.in != nil {
+				p.used[a.in]++
+			}
+		}
+	}
+	for _, r := range p.results {
+		p.used[r] += 2 // they have a name
+		p.names[r.name] = true
+	}
+	for _, part := range p.parts {
+		if part.loop != nil {
+			for _, c := range part.loop.carried {
+				if c.first.in != nil {
+					p.used[c.first.in] += 2 // carry takes names
+				}
+			}
+		}
+	}
+	fmt.Fprintf(&p.out, "// Imported from %s.\ndim P = %d\nmesh %s[P]\n\nfunc forward(\n", base(name), p.ranks, axis)
+	for _, q := range p.params {
+		shape, split := q.shape, q.split
+		if q.stack != nil {
+			shape = append([]int64{int64(len(q.stack))}, q.stack[0].shape...)
+			if split >= 0 {
+				split++
+			}
+		}
+		fmt.Fprintf(&p.out, "  %%%s: %s,\n", q.name, typeText(q.dt, shape, split))
+	}
+	p.out.WriteString(") -> ")
+	var types, results []string
+	for _, r := range p.results {
+		types, results = append(types, typeText(r.dt, r.shape, -1)), append(results, "%"+r.name)
+	}
+	if len(types) == 1 {
+		p.out.WriteString(types[0])
+	} else {
+		p.out.WriteString("(" + strings.Join(types, ", ") + ")")
+	}
+	p.out.WriteString(" {\n")
+	for _, part := range p.parts {
+		if part.loop != nil {
+			p.printLoop(part.loop)
+		} else {
+			p.printList(part.list, "  ", nil)
+		}
+	}
+	fmt.Fprintf(&p.out, "  return %s\n}\n", strings.Join(results, ", "))
+	return p.out.String()
+}
+
+func base(name string) string {
+	if i := strings.LastIndexAny(name, `/\`); i >= 0 {
+		name = name[i+1:]
+	}
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, name)
+}
+
+// collect lists the parameters: inputs in the order of the model, then what instructions use, in order.
+func (p *printer) collect() {
+	seen := map[*param]bool{}
+	add := func(q *param) {
+		if !seen[q] {
+			seen[q] = true
+			p.params = append(p.params, q)
+		}
+	}
+	for _, v := range p.g.Inputs {
+		add(p.param(v))
+	}
+	for _, part := range p.parts {
+		for _, in := range part.list {
+			for _, a := range in.args {
+				if a.p == nil {
+					continue
+				}
+				if part.loop != nil && part.loop.stacks[a.p] != nil {
+					add(part.loop.stacks[a.p])
+				} else {
+					add(a.p)
+				}
+			}
+		}
+		if part.loop != nil {
+			for _, c := range part.loop.carried {
+				if c.first.p != nil {
+					add(c.first.p)
+				}
+			}
+		}
+	}
+}
+
+// nameParams gives each parameter the shortest end of its path that is its own.
+func (p *printer) nameParams() {
+	paths := map[*param][]string{}
+	for _, q := range p.params {
+		if q.value == nil || q.value.Leaf == graph.Input {
+			continue
+		}
+		var list []string
+		for _, c := range strings.Split(q.value.Path, ".") {
+			if strings.Trim(c, "0123456789") != "" || q.stack == nil {
+				list = append(list, identifier(c))
+			}
+		}
+		if n := len(list); n > 1 && list[n-1] == "weight" {
+			list = list[:n-1]
+		}
+		paths[q] = list
+	}
+	for _, q := range p.params { // the caller's names first
+		if q.value != nil && q.value.Leaf == graph.Input {
+			q.name = p.fresh(identifier(q.value.Name))
+		}
+	}
+	end := func(list []string, n int) string { return strings.Join(list[max(len(list)-n, 0):], ".") }
+	for _, q := range p.params {
+		list := paths[q]
+		if list == nil {
+			if q.constant != nil {
+				q.name = p.fresh(q.name)
+			}
+			continue
+		}
+		n := 1
+		if list[len(list)-1] == "bias" {
+			n = 2
+		}
+		for n < len(list) {
+			alone := true
+			for o, other := range paths {
+				alone = alone && (o == q || end(other, n) != end(list, n))
+			}
+			if alone {
+				break
+			}
+			n++
+		}
+		q.name = p.fresh(end(list, n))
+	}
+}
+
+// identifier makes a name of the language of s.
+func identifier(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '_'
+	}, s)
+	if s == "" || s[0] >= '0' && s[0] <= '9' {
+		s = "n" + s
+	}
+	return s
+}
+
+// fresh returns name, or name with a number where it is taken.
+func (p *printer) fresh(name string) string {
+	full := name
+	for i := 2; p.names[full]; i++ {
+		full = fmt.Sprintf("%s%d", name, i)
+	}
+	p.names[full] = true
+	return full
+}
+
+// scope is what names mean within a loop.
+type scope struct {
+	loop    *loop
+	index   string
+	carried map[*inst]string // what the loop begins with, in the body, by instruction
+	params  map[*param]string
+}
+
+// ref is an operand as printed.
+func (p *printer) ref(a operand, s *scope) string {
+	if a.p != nil {
+		if s != nil {
+			if name := s.params[a.p]; name != "" {
+				return "%" + name
+			}
+			if q := s.loop.stacks[a.p]; q != nil {
+				return "%" + q.name + "[%" + s.index + "]"
+			}
+		}
+		return "%" + a.p.name
+	}
+	if s != nil {
+		if name := s.carried[a.in]; name != "" {
+			return "%" + name
+		}
+	}
+	if p.nests(a.in) {
+		return "(" + p.call(a.in, s) + ")"
+	}
+	return "%" + a.in.name
+}
+
+// nests reports whether an instruction is printed as an operand of the one that uses it.
+func (p *printer) nests(in *inst) bool {
+	return p.used[in] == 1 && !in.whole && !in.typed && in.name == "" && nested[in.op]
+}
+
+var nested = map[string]bool{"reshape": true, "select": true, "slice": true, "transpose": true, "silu": true,
+	"gelu": true, "gelu_tanh": true, "relu": true, "neg": true, "scale": true}
+
+// call is an instruction without its name.
+func (p *printer) call(in *inst, s *scope) string {
+	text := in.op
+	sep := " "
+	for _, a := range in.args {
+		text += sep + p.ref(a, s)
+		sep = ", "
+	}
+	if in.attrs != "" {
+		text += sep + in.attrs
+	}
+	return text
+}
+
+// printList prints instructions, in a loop where s is not nil.
+func (p *printer) printList(list []*inst, indent string, s *scope) {
+	for _, in := range list {
+		if p.nests(in) {
+			continue
+		}
+		if in.name == "" {
+			in.name = p.fresh(in.title())
+		}
+		typed := ""
+		if in.whole || in.typed {
+			split := in.split
+			if in.whole {
+				split = -1
+			}
+			typed = ": " + typeText(in.dt, in.shape, split)
+		}
+		fmt.Fprintf(&p.out, "%s%%%s%s = %s\n", indent, in.name, typed, p.call(in, s))
+	}
+}
+
+// title is a name for what an instruction gives.
+func (in *inst) title() string {
+	if in.op == "linear" || in.op == "matmul" {
+		module := in.from.Module[strings.LastIndexByte(in.from.Module, '.')+1:]
+		if module != "" {
+			short := strings.TrimSuffix(identifier(module), "_proj")
+			if short == identifier(module) {
+				short += "_out"
+			}
+			return short
+		}
+	}
+	short := map[string]string{"rms_norm": "norm", "layer_norm": "norm", "attention": "attn", "embedding": "embed",
+		"add": "sum"}
+	if s := short[in.op]; s != "" {
+		return s
+	}
+	return in.op
+}
+
+// printLoop prints a loop.
+func (p *printer) printLoop(l *loop) {
+	s := &scope{loop: l, index: p.fresh("l"), carried: map[*inst]string{}, params: map[*param]string{}}
+	var results, firsts, yields []string
+	last := l.iterations[len(l.iterations)-1]
+	var ends []string
+	for _, c := range l.carried {
+		first := p.ref(c.first, nil)
+		name := p.fresh("h")
+		if c.first.p != nil {
+			s.params[c.first.p] = name
+		} else {
+			s.carried[c.first.in] = name
+		}
+		firsts = append(firsts, "%"+name+" = "+first)
+		end := last[c.at].name
+		if end == "" {
+			end = p.fresh("hidden")
+		}
+		ends, results = append(ends, end), append(results, "%"+end)
+		l.iterations[0][c.at].name = p.fresh("next")
+	}
+	fmt.Fprintf(&p.out, "  %s = for %%%s in 0..%d carry %s {\n", strings.Join(results, ", "), s.index, len(l.iterations),
+		strings.Join(firsts, ", "))
+	p.printList(l.iterations[0], "    ", s)
+	for _, c := range l.carried {
+		yields = append(yields, "%"+l.iterations[0][c.at].name)
+	}
+	fmt.Fprintf(&p.out, "    yield %s\n  }\n", strings.Join(yields, ", "))
+	for i, c := range l.carried {
+		last[c.at].name = ends[i]
+	}
+}
+
+// bindings says what each parameter is made of.
+func (p *printer) bindings() []Param {
+	var list []Param
+	for _, q := range p.params {
+		b := Param{Name: q.name, DType: q.dt, Shape: slices.Clone(q.shape), Constant: q.constant}
+		switch {
+		case q.stack != nil:
+			b.Shape = append([]int64{int64(len(q.stack))}, q.stack[0].shape...)
+			for _, w := range q.stack {
+				b.Weights = append(b.Weights, w.value.Path)
+			}
+		case q.value != nil && q.value.Leaf == graph.Input:
+			b.Input = true
+		case q.value != nil:
+			b.Weights = []string{q.value.Path}
+		}
+		list = append(list, b)
+	}
+	return list
+}

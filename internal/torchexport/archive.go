@@ -1,0 +1,415 @@
+// Package torchexport reads the archives that torch.export.save writes (.pt2) into a graph of package graph.
+//
+// An archive is a zip: models/*.json is the program, data/weights and data/constants have an index in JSON and the raw
+// bytes of tensors. Nothing is unpickled. Open reads the indexes and the program; Graph makes a graph of it, by a table
+// of ATen operators (operators.go); Tensor reads a weight. torch's docs/source/export/pt2_archive.md and
+// torch/_export/serde/schema.yaml define the format.
+//
+// Archives are untrusted. What is wrong with one is an error that wraps ErrMalformed. What it asks for and hocket lacks
+// is one that wraps ErrUnsupported, and names the operator, the module and the line of the model.
+package torchexport
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"hocket.example/hocket/internal/files"
+	"hocket.example/hocket/internal/graph"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// ErrMalformed is wrapped by errors about archives that torch.export does not write.
+var ErrMalformed = errors.New("malformed archive")
+
+// ErrUnsupported is wrapped by errors about programs that torch exports and hocket does not take.
+var ErrUnsupported = errors.New("not supported")
+
+func malformed(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrMalformed, fmt.Errorf(format, args...))
+}
+
+func unsupported(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrUnsupported, fmt.Errorf(format, args...))
+}
+
+// Limits of what is read into memory. A model of a hundred layers has a program of 20 MiB and 500,000 separators.
+const (
+	maxJSON       = 64 << 20 // bytes of a JSON file
+	maxSeparators = 4 << 20  // braces, brackets and commas of one: they bound what it decodes to
+	maxEntries    = 1 << 20  // of the zip
+	maxConstants  = 64 << 20 // bytes of all constants
+)
+
+// Archive is an open archive.
+type Archive struct {
+	path    string
+	file    io.Closer
+	from    io.ReaderAt
+	size    int64
+	entries map[string]*zip.File // by the name below the archive's folder
+	program *program
+	tensors map[string]*stored // by name in the module tree
+}
+
+// stored says where a tensor is.
+type stored struct {
+	file    string // below the archive's folder
+	dtype   graph.DType
+	shape   []int64
+	strides []int64
+	offset  int64 // in elements
+}
+
+// IsArchive reports whether a file that begins with these bytes is a zip.
+func IsArchive(head []byte) bool { return bytes.HasPrefix(head, []byte("PK\x03\x04")) }
+
+// Open opens an archive and reads its program. The error of a file that cannot be read wraps neither ErrMalformed nor
+// ErrUnsupported.
+func Open(name string) (*Archive, error) {
+	f, size, err := files.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	a, err := Read(name, f, size)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	a.file = f
+	return a, nil
+}
+
+// Read opens an archive of size bytes, which from holds while the archive is used.
+func Read(name string, from io.ReaderAt, size int64) (*Archive, error) {
+	a := &Archive{path: name, from: from, size: size, entries: map[string]*zip.File{}, tensors: map[string]*stored{}}
+	if err := a.read(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return a, nil
+}
+
+// Close closes the file.
+func (a *Archive) Close() error {
+	if a.file == nil {
+		return nil
+	}
+	return a.file.Close()
+}
+
+func (a *Archive) read() error {
+	z, err := zip.NewReader(a.from, a.size)
+	if err != nil && !errors.Is(err, zip.ErrInsecurePath) {
+		var call *os.PathError
+		if errors.As(err, &call) {
+			return err
+		}
+		return malformed("%w", err)
+	}
+	if len(z.File) > maxEntries {
+		return malformed("it has %d entries", len(z.File))
+	}
+	var model string
+	for _, f := range z.File {
+		_, below, ok := strings.Cut(f.Name, "/")
+		if !ok || strings.HasSuffix(f.Name, "/") {
+			continue
+		}
+		if path.Clean(f.Name) != f.Name || strings.HasPrefix(f.Name, "../") {
+			return malformed("entry %q leads out of the archive", clip(f.Name))
+		}
+		if a.entries[below] != nil {
+			return malformed("entry %q is there twice", clip(f.Name))
+		}
+		a.entries[below] = f
+		if dir, base := path.Split(below); dir == "models/" && path.Ext(base) == ".json" {
+			if model != "" {
+				return unsupported("the archive has several models: %s and %s; save one to a file of its own", model, below)
+			}
+			model = below
+		}
+	}
+	if model == "" {
+		if a.entries["data.pkl"] != nil {
+			return unsupported("this is a checkpoint of torch.save, which is a pickle; save weights as safetensors, " +
+				"and the program by torch.export.save")
+		}
+		return malformed("it has no models/*.json: torch.export.save of torch 2.9 or later writes one")
+	}
+	if order, err := a.small("byteorder"); err != nil || order != "" && order != "little" {
+		return errors.Join(err, unsupported("its byte order is %q", clip(order)))
+	}
+	a.program = &program{}
+	if err := a.json(model, a.program); err != nil {
+		return err
+	}
+	if v := a.program.SchemaVersion.Major; v != schemaMajor {
+		return unsupported("%s has schema version %d.%d, and hocket reads %d: export it with torch 2.9 to 2.11",
+			model, v, a.program.SchemaVersion.Minor, schemaMajor)
+	}
+	return a.indexes()
+}
+
+// schemaMajor is the version of the schema that is read.
+const schemaMajor = 8
+
+// clip shortens what an archive says for messages.
+func clip(s string) string {
+	if len(s) > 200 {
+		s = strings.ToValidUTF8(s[:200], "") + "…"
+	}
+	return ir.Printable(s)
+}
+
+// small returns a file of a few bytes without blanks around it; "" if there is none.
+func (a *Archive) small(name string) (string, error) {
+	f := a.entries[name]
+	if f == nil {
+		return "", nil
+	}
+	text, err := a.contents(f, 64)
+	return strings.TrimSpace(string(text)), err
+}
+
+// contents reads an entry of at most so many bytes.
+func (a *Archive) contents(f *zip.File, most int64) ([]byte, error) {
+	if f.UncompressedSize64 > uint64(most) {
+		return nil, malformed("%s has %d bytes, of at most %d", clip(f.Name), f.UncompressedSize64, most)
+	}
+	if f.Method == zip.Store && f.UncompressedSize64 > uint64(a.size) {
+		return nil, malformed("%s is said to have %d bytes, more than the archive", clip(f.Name), f.UncompressedSize64)
+	}
+	r, err := f.Open()
+	if err != nil {
+		return nil, malformed("%s: %w", clip(f.Name), err)
+	}
+	defer r.Close()
+	text, err := io.ReadAll(io.LimitReader(r, most+1)) // grows with what is there, not with what is claimed
+	if err != nil {
+		return nil, malformed("%s: %w", clip(f.Name), err)
+	}
+	if int64(len(text)) > most {
+		return nil, malformed("%s has more than %d bytes", clip(f.Name), most)
+	}
+	return text, nil
+}
+
+// json decodes an entry.
+func (a *Archive) json(name string, into any) error {
+	text, err := a.contents(a.entries[name], maxJSON)
+	if err != nil {
+		return err
+	}
+	n := 0
+	for _, c := range text {
+		if c == '{' || c == '[' || c == ',' {
+			n++
+		}
+	}
+	if n > maxSeparators {
+		return malformed("%s has %d values, of at most %d", name, n, maxSeparators)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return malformed("%s: %w", name, err)
+	}
+	return nil
+}
+
+// tensorConfig is an index of tensors.
+type tensorConfig struct {
+	Config map[string]struct {
+		PathName   string      `json:"path_name"`
+		UsePickle  bool        `json:"use_pickle"`
+		TensorMeta *tensorMeta `json:"tensor_meta"`
+	} `json:"config"`
+}
+
+// indexes reads where weights and constants are.
+func (a *Archive) indexes() error {
+	for name := range a.entries {
+		dir, base := path.Split(name)
+		if (dir != "data/weights/" && dir != "data/constants/") || !strings.HasSuffix(base, "_config.json") {
+			continue
+		}
+		var c tensorConfig
+		if err := a.json(name, &c); err != nil {
+			return err
+		}
+		for fqn, e := range c.Config {
+			if a.tensors[fqn] != nil {
+				return malformed("tensor %q is in two indexes", clip(fqn))
+			}
+			s := &stored{file: dir + e.PathName}
+			switch {
+			case e.UsePickle:
+				return unsupported("tensor %q is a pickle, which hocket does not open", clip(fqn))
+			case e.TensorMeta == nil || strings.Contains(e.PathName, "/") || strings.Contains(e.PathName, `\`):
+				return malformed("tensor %q has no file of its own in %s", clip(fqn), dir)
+			case a.entries[s.file] == nil:
+				return malformed("tensor %q is said to be in %s, which is not there", clip(fqn), clip(s.file))
+			}
+			var err error
+			if err = e.TensorMeta.into(s); err != nil {
+				return fmt.Errorf("tensor %q: %w", clip(fqn), err)
+			}
+			a.tensors[fqn] = s
+		}
+	}
+	return nil
+}
+
+// check reports whether a stored tensor lies within its file.
+func (a *Archive) check(name string, s *stored) error {
+	f := a.entries[s.file]
+	last, n := s.offset, int64(1)
+	for i, d := range s.shape {
+		n *= d
+		if d > 0 {
+			last += (d - 1) * s.strides[i] // at most maxExtent each
+		}
+		if last > a.size {
+			last = a.size // outside of any file of the archive
+		}
+	}
+	bytes := dtypeSize(s.dtype)
+	if n > 0 && (last < 0 || uint64(last+1)*uint64(bytes) > f.UncompressedSize64) {
+		return malformed("tensor %q, %s%v, does not lie within %s of %d bytes", clip(name), s.dtype, s.shape,
+			clip(s.file), f.UncompressedSize64)
+	}
+	if f.Method != zip.Store {
+		return unsupported("tensor %q is compressed", clip(name))
+	}
+	if f.CompressedSize64 != f.UncompressedSize64 || f.CompressedSize64 > uint64(a.size) {
+		return malformed("%s has a wrong size", clip(s.file))
+	}
+	return nil
+}
+
+func dtypeSize(d graph.DType) int64 {
+	if d == graph.Bool {
+		return 1
+	}
+	k, _ := ir.ParseDType(string(d))
+	return k.Size()
+}
+
+// Header returns the type of a tensor, by its name in the module tree.
+func (a *Archive) Header(name string) (*tensor.Tensor, error) {
+	s := a.tensors[name]
+	if s == nil {
+		return nil, malformed("it has no tensor %q", clip(name))
+	}
+	k, ok := ir.ParseDType(string(s.dtype))
+	if !ok {
+		return nil, unsupported("tensor %q is %s", clip(name), s.dtype)
+	}
+	return &tensor.Tensor{DType: k, Shape: s.shape}, nil
+}
+
+// ReadInto reads a tensor into t, whose type and shape it must have.
+func (a *Archive) ReadInto(t *tensor.Tensor, name string) error {
+	s := a.tensors[name]
+	if s == nil {
+		return malformed("it has no tensor %q", clip(name))
+	}
+	if err := a.raw(t.Data, name, s); err != nil {
+		return fmt.Errorf("%s: %w", a.path, err)
+	}
+	return nil
+}
+
+// Tensor reads a tensor.
+func (a *Archive) Tensor(name string) (*tensor.Tensor, error) {
+	t, err := a.Header(name)
+	if err != nil {
+		return nil, err
+	}
+	if t, err = tensor.New(t.DType, t.Shape); err != nil {
+		return nil, err
+	}
+	return t, a.ReadInto(t, name)
+}
+
+// raw reads a tensor's elements, in order, into to.
+func (a *Archive) raw(to []byte, name string, s *stored) error {
+	if err := a.check(name, s); err != nil {
+		return err
+	}
+	f := a.entries[s.file]
+	at, err := f.DataOffset()
+	if err != nil {
+		return malformed("%s: %w", clip(s.file), err)
+	}
+	from := io.NewSectionReader(a.from, at, int64(f.UncompressedSize64))
+	size := dtypeSize(s.dtype)
+	n := int64(1)
+	for _, d := range s.shape {
+		n *= d
+	}
+	if int64(len(to)) != n*size {
+		return fmt.Errorf("tensor %q has %d bytes, not %d", clip(name), n*size, len(to))
+	}
+	if n == 0 {
+		return nil
+	}
+	dense := true
+	step := int64(1)
+	for i := len(s.shape) - 1; i >= 0; i-- {
+		dense = dense && (s.strides[i] == step || s.shape[i] == 1)
+		step *= s.shape[i]
+	}
+	read := func(to []byte, at int64) error {
+		if _, err := from.ReadAt(to, at*size); err != nil {
+			return malformed("%s is cut short: %w", clip(s.file), err)
+		}
+		return nil
+	}
+	if dense {
+		return read(to, s.offset)
+	}
+	all := make([]byte, f.UncompressedSize64)
+	if err := read(all, 0); err != nil {
+		return err
+	}
+	idx := make([]int64, len(s.shape))
+	for i := range n {
+		from := s.offset
+		for d, x := range idx {
+			from += x * s.strides[d]
+		}
+		copy(to[i*size:(i+1)*size], all[from*size:])
+		for d := len(idx) - 1; d >= 0; d-- {
+			if idx[d]++; idx[d] < s.shape[d] {
+				break
+			}
+			idx[d] = 0
+		}
+	}
+	return nil
+}
+
+// constant reads a tensor as a constant of a graph.
+func (a *Archive) constant(name string, s *stored) (*graph.Tensor, error) {
+	t := graph.NewTensor(s.dtype, s.shape)
+	raw := make([]byte, int64(len(t.Elems))*dtypeSize(s.dtype))
+	if err := a.raw(raw, name, s); err != nil {
+		return nil, err
+	}
+	if s.dtype == graph.Bool {
+		for i, b := range raw {
+			if b != 0 {
+				t.Elems[i] = 1
+			}
+		}
+		return t, nil
+	}
+	k, _ := ir.ParseDType(string(s.dtype))
+	tensor.ToFloat64(t.Elems, raw, k)
+	return t, nil
+}

@@ -1,0 +1,412 @@
+package torchexport
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// call is a call of an operator being read. Its methods return zero values once err is set, so that what reads an
+// operator looks at err at the end only, and before it uses a tensor.
+type call struct {
+	*builder
+	node     *node
+	from     graph.Origin
+	overload string
+	outs     []string // names of the results; "" where nothing uses one
+	err      error
+}
+
+// base returns the operator's name without namespace, overload and the mark of what changes its operand.
+func (c *call) base() string {
+	name, _ := operatorName(c.node.Target)
+	return strings.TrimSuffix(name, "_")
+}
+
+// operatorName splits "torch.ops.aten.add.Tensor" into "add" and "Tensor"; names of other namespaces keep theirs.
+func operatorName(target string) (name, overload string) {
+	target = strings.TrimPrefix(target, "torch.ops.")
+	space, rest, _ := strings.Cut(target, ".")
+	name, overload, _ = strings.Cut(rest, ".")
+	if space != "aten" {
+		name = space + "." + name
+	}
+	return name, overload
+}
+
+func (c *call) fail(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+// arg returns an argument, nil where it is absent or None.
+func (c *call) arg(name string) *arg {
+	for i := range c.node.Inputs {
+		if a := &c.node.Inputs[i]; a.Name == name && a.Arg.kind != "as_none" {
+			return &a.Arg
+		}
+	}
+	return nil
+}
+
+// tensorNamed returns the name of the tensor that an argument is, "" where it is none.
+func (c *call) tensorNamed(name string) string {
+	a := c.arg(name)
+	if a == nil || a.kind != "as_tensor" {
+		return ""
+	}
+	n, _ := a.tensor() // uses has read it
+	return n
+}
+
+// lookup returns the value of a name.
+func (c *call) lookup(name string) *graph.Value {
+	v := c.env[name]
+	if v == nil {
+		c.fail(malformed("%q is used and nothing makes it", clip(name)))
+	}
+	return v
+}
+
+// has reports whether an argument is a tensor.
+func (c *call) has(name string) bool { return c.tensorNamed(name) != "" }
+
+// tensor returns an argument that must be a tensor.
+func (c *call) tensor(name string) *graph.Value {
+	if !c.has(name) {
+		c.fail(malformed("argument %q is no tensor", name))
+		return nil
+	}
+	return c.lookup(c.tensorNamed(name))
+}
+
+// tensors returns a list of tensors; those that are None are nil.
+func (c *call) tensors(name string) []*graph.Value {
+	a := c.arg(name)
+	if a == nil {
+		c.fail(malformed("there is no argument %q", name))
+		return nil
+	}
+	names, err := tensorNames(a)
+	if err != nil {
+		c.fail(err)
+	}
+	var list []*graph.Value
+	for _, n := range names {
+		if n == "" {
+			list = append(list, nil)
+		} else {
+			list = append(list, c.lookup(n))
+		}
+	}
+	return list
+}
+
+// number returns a number, or def.
+func (c *call) number(name string, def float64) float64 {
+	a := c.arg(name)
+	if a == nil {
+		return def
+	}
+	x := def
+	switch a.kind {
+	case "as_float":
+		var s any
+		if err := a.into(&s); err != nil {
+			c.fail(err)
+			return def
+		}
+		switch s := s.(type) { // infinities are strings
+		case float64:
+			x = s
+		case string:
+			switch s {
+			case "Infinity":
+				x = math.Inf(1)
+			case "-Infinity":
+				x = math.Inf(-1)
+			case "NaN":
+				x = math.NaN()
+			default:
+				c.fail(malformed("number %q", clip(s)))
+			}
+		default:
+			c.fail(malformed("argument %q is no number", name))
+		}
+	case "as_int":
+		x = float64(c.int(name, 0))
+	case "as_bool":
+		if c.flag(name, false) {
+			x = 1
+		} else {
+			x = 0
+		}
+	default:
+		c.fail(unsupported("argument %q is %s", name, clip(a.kind)))
+	}
+	return x
+}
+
+// int returns a whole number, or def.
+func (c *call) int(name string, def int64) int64 {
+	a := c.arg(name)
+	if a == nil {
+		return def
+	}
+	n := def
+	switch a.kind {
+	case "as_int":
+		if err := a.into(&n); err != nil {
+			c.fail(err)
+		}
+	case "as_sym_int":
+		var s symInt
+		if err := a.into(&s); err != nil {
+			c.fail(err)
+		} else if s.AsInt == nil {
+			c.fail(unsupported("argument %q is dynamic", name))
+		} else {
+			n = *s.AsInt
+		}
+	default:
+		c.fail(unsupported("argument %q is %s, not a whole number", name, clip(a.kind)))
+	}
+	return n
+}
+
+// ints returns a list of whole numbers; one number is a list of one.
+func (c *call) ints(name string) []int64 {
+	a := c.arg(name)
+	if a == nil {
+		return nil
+	}
+	var list []int64
+	switch a.kind {
+	case "as_ints":
+		if err := a.into(&list); err != nil {
+			c.fail(err)
+		}
+	case "as_int":
+		list = []int64{c.int(name, 0)}
+	case "as_sym_ints":
+		var syms []symInt
+		if err := a.into(&syms); err != nil {
+			c.fail(err)
+		}
+		for _, s := range syms {
+			if s.AsInt == nil {
+				c.fail(unsupported("argument %q is dynamic", name))
+				return nil
+			}
+			list = append(list, *s.AsInt)
+		}
+	default:
+		c.fail(unsupported("argument %q is %s, not whole numbers", name, clip(a.kind)))
+	}
+	if len(list) > 1<<16 {
+		c.fail(malformed("argument %q has %d numbers", name, len(list)))
+		return nil
+	}
+	return list
+}
+
+func (c *call) flag(name string, def bool) bool {
+	a := c.arg(name)
+	if a == nil {
+		return def
+	}
+	b := def
+	if a.kind != "as_bool" {
+		c.fail(unsupported("argument %q is %s, not a bool", name, clip(a.kind)))
+	} else if err := a.into(&b); err != nil {
+		c.fail(err)
+	}
+	return b
+}
+
+func (c *call) word(name, def string) string {
+	a := c.arg(name)
+	if a == nil {
+		return def
+	}
+	s := def
+	if a.kind != "as_string" {
+		c.fail(unsupported("argument %q is %s, not a string", name, clip(a.kind)))
+	} else if err := a.into(&s); err != nil {
+		c.fail(err)
+	}
+	return s
+}
+
+// dtype returns an element type, or def.
+func (c *call) dtype(name string, def graph.DType) graph.DType {
+	a := c.arg(name)
+	if a == nil {
+		return def
+	}
+	var n int
+	if a.kind != "as_scalar_type" {
+		c.fail(malformed("argument %q is %s, not an element type", name, clip(a.kind)))
+		return def
+	}
+	if err := a.into(&n); err != nil {
+		c.fail(err)
+		return def
+	}
+	d, err := dtypeOf(n)
+	if err != nil {
+		c.fail(err)
+		return def
+	}
+	return d
+}
+
+// outDType is the type that the export has for result i.
+func (c *call) outDType(i int) graph.DType {
+	if i < len(c.outs) {
+		if meta := c.program.GraphModule.Graph.TensorValues[c.outs[i]]; meta != nil {
+			d, err := dtypeOf(meta.DType)
+			if err != nil {
+				c.fail(err)
+			}
+			return d
+		}
+	}
+	c.fail(malformed("result %d has no type", i))
+	return graph.F32
+}
+
+// axis returns a dimension of v, counted from the end where it is negative.
+func (c *call) axis(name string, def int64, v *graph.Value) int {
+	return c.dim(c.int(name, def), v)
+}
+
+func (c *call) dim(d int64, v *graph.Value) int {
+	if v == nil {
+		return 0
+	}
+	n := int64(len(v.Shape))
+	if d < 0 {
+		d += n
+	}
+	if d < 0 || d >= max(n, 1) {
+		c.fail(malformed("%s has no dimension %d", v, d))
+		return 0
+	}
+	return int(d)
+}
+
+// axes returns dimensions of v; all if there are none.
+func (c *call) axes(name string, v *graph.Value) []int64 {
+	list := []int64{}
+	for _, d := range c.ints(name) {
+		list = append(list, int64(c.dim(d, v)))
+	}
+	if len(list) == 0 && v != nil {
+		for d := range v.Shape {
+			list = append(list, int64(d))
+		}
+	}
+	return list
+}
+
+// add adds an operation with one result.
+func (c *call) add(op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Value) *graph.Value {
+	if c.err != nil {
+		return nil
+	}
+	n, err := c.Add(op, a, c.from, []graph.DType{dt}, in...)
+	if err != nil {
+		c.fail(malformed("%w", err))
+		return nil
+	}
+	return n.Out[0]
+}
+
+// cast returns v as dt.
+func (c *call) cast(v *graph.Value, dt graph.DType) *graph.Value {
+	if v == nil || v.DType == dt {
+		return v
+	}
+	return c.add(graph.Cast, graph.Attrs{}, dt, v)
+}
+
+// reshape returns v in another shape, in which one extent may be -1.
+func (c *call) reshape(v *graph.Value, shape []int64) *graph.Value {
+	if v == nil || c.err != nil {
+		return nil
+	}
+	shape = append([]int64{}, shape...)
+	at, n := -1, int64(1)
+	for i, d := range shape {
+		switch {
+		case d == -1 && at < 0:
+			at = i
+		case d < 0 || d > 1<<40 || n*max(d, 1) > 1<<40:
+			c.fail(malformed("shape %v", shape))
+			return nil
+		default:
+			n *= d
+		}
+	}
+	if at >= 0 {
+		if n == 0 || v.Count()%n != 0 {
+			c.fail(malformed("%s does not become %v", v, shape))
+			return nil
+		}
+		shape[at] = v.Count() / n
+	}
+	if fmt.Sprint(shape) == fmt.Sprint(v.Shape) {
+		return v
+	}
+	return c.add(graph.Reshape, graph.Attrs{Shape: shape}, v.DType, v)
+}
+
+// transpose swaps two dimensions.
+func (c *call) transpose(v *graph.Value, i, j int) *graph.Value {
+	if v == nil || i == j {
+		return v
+	}
+	perm := make([]int64, len(v.Shape))
+	for d := range perm {
+		perm[d] = int64(d)
+	}
+	perm[i], perm[j] = perm[j], perm[i]
+	return c.add(graph.Transpose, graph.Attrs{Axes: perm}, v.DType, v)
+}
+
+// slice takes lo..hi along a dimension.
+func (c *call) slice(v *graph.Value, axis int, lo, hi, step int64) *graph.Value {
+	if v == nil || c.err != nil {
+		return nil
+	}
+	if axis >= len(v.Shape) {
+		c.fail(malformed("%s has no dimension %d", v, axis))
+		return nil
+	}
+	size := v.Shape[axis]
+	within := func(i int64) int64 {
+		if i < 0 {
+			i += size
+		}
+		return min(max(i, 0), size)
+	}
+	lo, hi = within(lo), within(hi)
+	hi = max(lo, hi)
+	if lo == 0 && hi == size && step == 1 {
+		return v
+	}
+	return c.add(graph.SliceOp, graph.Attrs{Axis: axis, Lo: lo, Hi: hi, Step: step}, v.DType, v)
+}
+
+// drop removes dimension axis, of extent 1.
+func (c *call) drop(v *graph.Value, axis int) *graph.Value {
+	if v == nil || c.err != nil {
+		return nil
+	}
+	shape := append([]int64{}, v.Shape[:axis]...)
+	return c.reshape(v, append(shape, v.Shape[axis+1:]...))
+}

@@ -1,0 +1,229 @@
+package torchexport
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// program is models/*.json: what is used of an ExportedProgram of torch/_export/serde/schema.yaml.
+type program struct {
+	GraphModule struct {
+		Graph struct {
+			Inputs       []arg                  `json:"inputs"`
+			Outputs      []arg                  `json:"outputs"`
+			Nodes        []node                 `json:"nodes"`
+			TensorValues map[string]*tensorMeta `json:"tensor_values"`
+		} `json:"graph"`
+		Signature struct {
+			InputSpecs  []map[string]inputSpec  `json:"input_specs"`
+			OutputSpecs []map[string]outputSpec `json:"output_specs"`
+		} `json:"signature"`
+	} `json:"graph_module"`
+	SchemaVersion struct {
+		Major int `json:"major"`
+		Minor int `json:"minor"`
+	} `json:"schema_version"`
+}
+
+// node is a call of an operator.
+type node struct {
+	Target   string            `json:"target"`
+	Inputs   []namedArg        `json:"inputs"`
+	Outputs  []arg             `json:"outputs"`
+	Metadata map[string]string `json:"metadata"`
+}
+
+type namedArg struct {
+	Name string `json:"name"`
+	Arg  arg    `json:"arg"`
+}
+
+// arg is a union: one key, "as_tensor" or the like, and its value.
+type arg struct {
+	kind  string
+	value json.RawMessage
+}
+
+// UnmarshalJSON reads {"as_…": value}.
+func (a *arg) UnmarshalJSON(text []byte) error {
+	var m map[string]json.RawMessage
+	if err := json.Unmarshal(text, &m); err != nil {
+		return err
+	}
+	if len(m) != 1 {
+		return fmt.Errorf("an argument has %d kinds", len(m))
+	}
+	for a.kind, a.value = range m {
+	}
+	return nil
+}
+
+// into decodes the value of a kind.
+func (a *arg) into(v any) error {
+	if err := json.Unmarshal(a.value, v); err != nil {
+		return malformed("an argument %s: %w", clip(a.kind), err)
+	}
+	return nil
+}
+
+type tensorName struct {
+	Name string `json:"name"`
+}
+
+// tensor returns the name of a tensor, "" for none.
+func (a *arg) tensor() (string, error) {
+	switch a.kind {
+	case "as_none":
+		return "", nil
+	case "as_tensor":
+		var n tensorName
+		err := a.into(&n)
+		return n.Name, err
+	}
+	return "", fmt.Errorf("it is %s, not a tensor", clip(a.kind))
+}
+
+type inputSpec struct {
+	Arg                json.RawMessage `json:"arg"`
+	ParameterName      string          `json:"parameter_name"`
+	BufferName         string          `json:"buffer_name"`
+	TensorConstantName string          `json:"tensor_constant_name"`
+}
+
+type outputSpec struct {
+	Arg        json.RawMessage `json:"arg"`
+	BufferName string          `json:"buffer_name"`
+}
+
+// name returns the graph's name of the tensor that a specification is about.
+func specName(text json.RawMessage) (string, error) {
+	var named struct {
+		Name     string      `json:"name"`
+		AsTensor *tensorName `json:"as_tensor"`
+	}
+	if err := json.Unmarshal(text, &named); err != nil {
+		return "", malformed("signature: %w", err)
+	}
+	if named.AsTensor != nil {
+		return named.AsTensor.Name, nil
+	}
+	return named.Name, nil
+}
+
+// tensorMeta is a tensor's type.
+type tensorMeta struct {
+	DType         int      `json:"dtype"`
+	Sizes         []symInt `json:"sizes"`
+	Strides       []symInt `json:"strides"`
+	StorageOffset *symInt  `json:"storage_offset"`
+	Layout        int      `json:"layout"`
+}
+
+// symInt is a number, or an expression over symbols.
+type symInt struct {
+	AsInt  *int64          `json:"as_int"`
+	AsExpr json.RawMessage `json:"as_expr"`
+	AsName string          `json:"as_name"`
+}
+
+// maxExtent bounds extents and strides, so that sums of products of two stay within 64 bits.
+const maxExtent = 1 << 30
+
+// maxRank bounds the number of dimensions, more than torch's kernels take.
+const maxRank = 16
+
+func ints(list []symInt) ([]int64, error) {
+	if len(list) > maxRank {
+		return nil, malformed("a tensor of %d dimensions", len(list))
+	}
+	out := make([]int64, len(list))
+	for i, s := range list {
+		switch {
+		case s.AsInt == nil && (s.AsExpr != nil || s.AsName != ""):
+			return nil, unsupported("a dimension is dynamic: export it without dynamic_shapes")
+		case s.AsInt == nil || *s.AsInt < 0 || *s.AsInt > maxExtent:
+			return nil, malformed("an extent or stride is no number from 0 to %d", maxExtent)
+		}
+		out[i] = *s.AsInt
+	}
+	return out, nil
+}
+
+// into puts the type into s.
+func (m *tensorMeta) into(s *stored) (err error) {
+	if s.dtype, err = dtypeOf(m.DType); err != nil {
+		return err
+	}
+	if s.shape, err = ints(m.Sizes); err != nil {
+		return err
+	}
+	if s.strides, err = ints(m.Strides); err != nil {
+		return err
+	}
+	if len(s.strides) != len(s.shape) {
+		return malformed("it has %d dimensions and %d strides", len(s.shape), len(s.strides))
+	}
+	elems := int64(1)
+	for _, d := range s.shape {
+		if elems *= max(d, 1); elems > 1<<40 {
+			return malformed("a tensor of shape %v is too large", s.shape)
+		}
+	}
+	if m.StorageOffset != nil {
+		o := m.StorageOffset
+		if o.AsInt == nil || *o.AsInt < 0 || *o.AsInt > 1<<40 {
+			return malformed("a storage offset is no number from 0 to 1<<40")
+		}
+		s.offset = *o.AsInt
+	}
+	return nil
+}
+
+// scalarTypes are torch's element types, by number.
+var scalarTypes = map[int]graph.DType{
+	4: graph.I32, 5: graph.I64, 6: graph.F16, 7: graph.F32, 8: graph.F64, 12: graph.Bool, 13: graph.BF16,
+}
+
+func dtypeOf(n int) (graph.DType, error) {
+	if d := scalarTypes[n]; d != "" {
+		return d, nil
+	}
+	names := map[int]string{1: "uint8", 2: "int8", 3: "int16", 9: "complex32", 10: "complex64", 11: "complex128",
+		28: "uint16", 29: "float8_e4m3fn", 30: "float8_e5m2"}
+	if name := names[n]; name != "" {
+		return "", unsupported("element type %s", name)
+	}
+	return "", malformed("element type %d", n)
+}
+
+// origin says where a node comes from.
+func (n *node) origin() graph.Origin {
+	o := graph.Origin{Name: clip(strings.TrimPrefix(n.Target, "torch.ops."))}
+	if stack := n.Metadata["nn_module_stack"]; stack != "" {
+		stack = stack[strings.LastIndexByte(stack, ';')+1:]
+		if parts := strings.SplitN(stack, ",", 3); len(parts) == 3 {
+			o.Module = clip(parts[1])
+		}
+	}
+	// The innermost line that is not torch's own.
+	trace := n.Metadata["stack_trace"]
+	for trace != "" && o.Source == "" {
+		i := strings.LastIndex(trace, `File "`)
+		if i < 0 {
+			break
+		}
+		var file, line string
+		rest := trace[i+len(`File "`):]
+		trace = trace[:i]
+		file, rest, _ = strings.Cut(rest, `", line `)
+		if strings.HasPrefix(file, "torch/") || strings.Contains(file, "/torch/") {
+			continue
+		}
+		line = rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
+		o.Source = clip(file[strings.LastIndexByte(file, '/')+1:] + ":" + line)
+	}
+	return o
+}
