@@ -91,8 +91,10 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 	case ir.OpFill:
 		return fill(at.number(0), dt, shape)
 	}
-	if len(ins) == 2 && !trailing(ins[0].shape, ins[1].shape) {
-		return nil, fmt.Errorf("%v of shapes %v and %v", op, ins[0].shape, ins[1].shape)
+	for _, in := range ins[1:] {
+		if !trailing(ins[0].shape, in.shape) {
+			return nil, fmt.Errorf("%v of shapes %v and %v", op, ins[0].shape, in.shape)
+		}
 	}
 	switch {
 	case ins[0].mag != nil:

@@ -17,7 +17,7 @@ type Op struct {
 	Float func(x, c []float64) float64
 	// Int does the same for integer types; nil where ir.OpInfo.Floats is set. Results wrap.
 	Int func(x, c []int64) int64
-	// CUDA is the same computation as an expression of type A, or M with Function. The operands are a and b, and each
+	// CUDA is the same computation as an expression of type A, or M with Function. The operands are a, b and c, and each
 	// numeric attribute has its name in the language. The functions that it may call are in kernels/src.
 	CUDA string
 	// Function says that the CUDA expression is computed in type M: f32 for 16-bit types and f64 for f32 and f64, so that

@@ -99,7 +99,7 @@ func drawLinks(rng *rand.Rand, ins []device.View) []device.Link {
 		if op == ir.OpCast {
 			l.DType = []ir.DType{ir.F32, ir.BF16, ir.F16, ir.I32}[rng.IntN(4)]
 		}
-		for op.Info().MinArgs == 2 && len(l.Args) < 2 {
+		for len(l.Args) < op.Info().MinArgs {
 			if b := rng.IntN(len(args)); types[b] == l.DType {
 				l.Args = append(l.Args, args[b])
 			}
