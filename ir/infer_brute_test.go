@@ -570,12 +570,7 @@ func unaryCase(name string, f func(int64) int64) func(*brute) {
 				"f64", 1)
 		}
 		b.stmt = result + " = " + name + " " + b.operand(shape)
-		if name == "scale" {
-			b.stmt += ", by=-3"
-		}
-		if name == "clamp" {
-			b.stmt += ", lo=-3, hi=5"
-		}
+		b.stmt += map[string]string{"scale": ", by=-3", "clamp": ", lo=-3, hi=5"}[name]
 		b.op = func(a []*nd, _ []int) *nd { return a[0].mapped(f) }
 	}
 }

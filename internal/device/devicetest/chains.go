@@ -74,7 +74,7 @@ func drawLinks(rng *rand.Rand, ins []device.View) []device.Link {
 	ops := []ir.Op{ir.OpCast, ir.OpCast}
 	for _, op := range ir.Ops() {
 		_, is := pointwise.Of(op)
-		if domain := op == ir.OpDiv || op == ir.OpExp || op == ir.OpRsqrt; is && !domain && op.Info().MinArgs > 0 {
+		if domain := op == ir.OpDiv || op == ir.OpExp || slices.Contains(positives, op); is && !domain && op.Info().MinArgs > 0 {
 			ops = append(ops, op)
 		}
 	}
