@@ -275,6 +275,7 @@ var generators = map[Op]func(*brute){
 	OpExp:      unaryCase("exp", func(p int64) int64 { return p*p - 5 }),
 	OpRsqrt:    unaryCase("rsqrt", func(p int64) int64 { return p*p + 3 }),
 	OpClamp:    unaryCase("clamp", func(p int64) int64 { return min(max(p, -3), 5) }),
+	OpTanh:     unaryCase("tanh", func(p int64) int64 { return 2*p*p - p }),
 	OpCast:     unaryCase("cast", func(p int64) int64 { return p }),
 	OpSum:      reduceCase("sum", Sum),
 	OpMax:      reduceCase("max", Max),

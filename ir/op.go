@@ -27,6 +27,7 @@ const (
 	OpRsqrt // 1/√x
 	OpClamp // between lo and hi
 	OpSoftplus
+	OpTanh
 	OpSum // over axis= (one or several), which disappear
 	OpMax
 	OpMin
@@ -236,6 +237,7 @@ var opTable = [numOps]OpInfo{
 		AttrSpec{Name: "lo", Kind: AttrNumber, Required: true, Doc: "the smallest result"},
 		AttrSpec{Name: "hi", Kind: AttrNumber, Required: true, Doc: "the largest result; it wins where it is below lo"}),
 	OpSoftplus: floats(elementwise("softplus", 1, "log(1 + exp(a))")),
+	OpTanh:     floats(elementwise("tanh", 1, "the hyperbolic tangent of a")),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},

@@ -37,6 +37,13 @@ var simFunctions = map[ir.Op][]func(a, b float64, wide bool) float64{
 	ir.OpRsqrt: {
 		func(a, _ float64, wide bool) float64 { return 1 / narrow(math.Sqrt(a), wide) },
 	},
+	ir.OpTanh: {
+		func(a, _ float64, _ bool) float64 { return math.Tanh(a) },
+		func(a, _ float64, wide bool) float64 { // by an exponential that keeps the digits of small numbers
+			e := narrow(math.Expm1(-2*math.Abs(a)), wide)
+			return math.Copysign(e/narrow(e+2, wide), a)
+		},
+	},
 }
 
 // simNumbers are the numeric attributes with which simFunctions compute.

@@ -180,6 +180,8 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			y, e = exponential(dt, a, ea)
 		case ir.OpRsqrt:
 			y, e = rsqrt(dt, a, ea)
+		case ir.OpTanh:
+			y, e = tanh(dt, a, ea)
 		default:
 			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
 		}

@@ -101,4 +101,9 @@ var table = map[ir.Op]Op{
 		CUDA:     "(M)1 / sqrtOf(a)",
 		Function: true,
 	},
+	ir.OpTanh: {
+		Float:    func(x, _ []float64) float64 { return math.Tanh(x[0]) },
+		CUDA:     "tanhOf(a)",
+		Function: true,
+	},
 }

@@ -18,6 +18,8 @@ var known = []struct {
 	{ir.OpSilu, []float64{2}, nil, 1.76159415595576488812},
 	{ir.OpSoftplus, []float64{-3}, nil, 0.0485873515737420687824},
 	{ir.OpRsqrt, []float64{3}, nil, 0.577350269189625764509},
+	{ir.OpTanh, []float64{0.5}, nil, 0.462117157260009758502318},
+	{ir.OpTanh, []float64{-1e-9}, nil, -1.00000000000000006194826e-9},
 }
 
 // TestKnownValues compares the Go functions with values from another source.

@@ -166,6 +166,7 @@ var functions = []elementCase{
 	{ir.OpExp, 1, nil, func(a, _ float64) float64 { return math.Exp(a) }},
 	{ir.OpRsqrt, 1, nil, func(a, _ float64) float64 { return 1 / math.Sqrt(a) }},
 	{ir.OpDiv, 2, nil, func(a, b float64) float64 { return a / b }},
+	{op: ir.OpTanh, args: 1, f: func(a, _ float64) float64 { return 1 - 2/(math.Exp(2*a)+1) }},
 }
 
 func testFunctions(r *rig) {

@@ -28,6 +28,7 @@ struct OpCast {
 FUNCTION(exp)
 FUNCTION(log1p)
 FUNCTION(sqrt)
+FUNCTION(tanh)
 #undef FUNCTION
 
 // quotient is a/b where b is of a usual size: in f32 within two units of the last

@@ -1,0 +1,23 @@
+package eval
+
+import (
+	"math"
+
+	"hocket.example/hocket/ir"
+)
+
+// This file holds the rules of functions of one operand, as number.go describes them.
+
+// tanh is the rule of the hyperbolic tangent, whose slope is within 0 and 1.
+func tanh(dt ir.DType, x, ex float64) (float64, float64) {
+	if x == 0 && ex == 0 {
+		return x, 0
+	}
+	return sloped(dt, math.Tanh(x), ex)
+}
+
+// sloped is the rule of a function with the value y that machines compute within a few steps, given what the error of
+// its operand makes of it.
+func sloped(dt ir.DType, y, pre float64) (float64, float64) {
+	return finish(dt, y, pre+steps(dt)*(math.Abs(y)+pre)+vanishing(dt))
+}
