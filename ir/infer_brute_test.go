@@ -276,6 +276,7 @@ var generators = map[Op]func(*brute){
 	OpRsqrt:    unaryCase("rsqrt", func(p int64) int64 { return p*p + 3 }),
 	OpClamp:    unaryCase("clamp", func(p int64) int64 { return min(max(p, -3), 5) }),
 	OpTanh:     unaryCase("tanh", func(p int64) int64 { return 2*p*p - p }),
+	OpGeluTanh: unaryCase("gelu_tanh", func(p int64) int64 { return p*p*p - 5 }),
 	OpCast:     unaryCase("cast", func(p int64) int64 { return p }),
 	OpSum:      reduceCase("sum", Sum),
 	OpMax:      reduceCase("max", Max),

@@ -28,7 +28,8 @@ const (
 	OpClamp // between lo and hi
 	OpSoftplus
 	OpTanh
-	OpSum // over axis= (one or several), which disappear
+	OpGeluTanh // the tanh form of gelu
+	OpSum      // over axis= (one or several), which disappear
 	OpMax
 	OpMin
 	OpMean
@@ -238,6 +239,7 @@ var opTable = [numOps]OpInfo{
 		AttrSpec{Name: "hi", Kind: AttrNumber, Required: true, Doc: "the largest result; it wins where it is below lo"}),
 	OpSoftplus: floats(elementwise("softplus", 1, "log(1 + exp(a))")),
 	OpTanh:     floats(elementwise("tanh", 1, "the hyperbolic tangent of a")),
+	OpGeluTanh: floats(elementwise("gelu_tanh", 1, "a/2·(1 + tanh(√(2/π)·(a + 0.044715·a³))), which is near gelu")),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},

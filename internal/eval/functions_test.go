@@ -44,6 +44,15 @@ var simFunctions = map[ir.Op][]func(a, b float64, wide bool) float64{
 			return math.Copysign(e/narrow(e+2, wide), a)
 		},
 	},
+	ir.OpGeluTanh: {
+		func(a, _ float64, wide bool) float64 {
+			u := narrow(narrow(math.Sqrt(2/math.Pi), wide)*narrow(a+narrow(narrow(0.044715, wide)*a*a*a, wide), wide), wide)
+			return a / 2 * narrow(1+narrow(math.Tanh(u), wide), wide)
+		},
+		func(a, _ float64, wide bool) float64 {
+			return a / narrow(1+narrow(math.Exp(-narrow(a*narrow(1.5957691216057308+0.071354816272600248*a*a, wide), wide)), wide), wide)
+		},
+	},
 }
 
 // simNumbers are the numeric attributes with which simFunctions compute.

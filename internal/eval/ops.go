@@ -182,6 +182,8 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			y, e = rsqrt(dt, a, ea)
 		case ir.OpTanh:
 			y, e = tanh(dt, a, ea)
+		case ir.OpGeluTanh:
+			y, e = geluTanh(dt, a, ea)
 		default:
 			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
 		}

@@ -106,4 +106,12 @@ var table = map[ir.Op]Op{
 		CUDA:     "tanhOf(a)",
 		Function: true,
 	},
+	ir.OpGeluTanh: { // (1 + tanh(u))/2 = σ(2u) keeps the digits of the lower tail
+		Float: func(x, _ []float64) float64 {
+			a := x[0]
+			return a / (1 + math.Exp(-2*math.Sqrt(2/math.Pi)*(a+0.044715*a*a*a)))
+		},
+		CUDA:     "geluTanh(a)",
+		Function: true,
+	},
 }

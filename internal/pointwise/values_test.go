@@ -20,6 +20,8 @@ var known = []struct {
 	{ir.OpRsqrt, []float64{3}, nil, 0.577350269189625764509},
 	{ir.OpTanh, []float64{0.5}, nil, 0.462117157260009758502318},
 	{ir.OpTanh, []float64{-1e-9}, nil, -1.00000000000000006194826e-9},
+	{ir.OpGeluTanh, []float64{1}, nil, 0.841191990608276704781996},
+	{ir.OpGeluTanh, []float64{-3}, nil, -0.00363739208177301883781647},
 }
 
 // TestKnownValues compares the Go functions with values from another source.

@@ -167,6 +167,9 @@ var functions = []elementCase{
 	{ir.OpRsqrt, 1, nil, func(a, _ float64) float64 { return 1 / math.Sqrt(a) }},
 	{ir.OpDiv, 2, nil, func(a, b float64) float64 { return a / b }},
 	{op: ir.OpTanh, args: 1, f: func(a, _ float64) float64 { return 1 - 2/(math.Exp(2*a)+1) }},
+	{op: ir.OpGeluTanh, args: 1, f: func(a, _ float64) float64 {
+		return a / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(a+0.044715*math.Pow(a, 3))))
+	}},
 }
 
 func testFunctions(r *rig) {

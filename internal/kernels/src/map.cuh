@@ -82,6 +82,13 @@ template <class M> DEV M silu(M v) {
   return quotient(v > 0 ? v : v * e, 1 + e);
 }
 
+// geluTanh is gelu with a polynomial in the place of the error function: (1 + tanh(u))/2 is σ(2u), which keeps the
+// digits of the lower tail.
+template <class M> DEV M geluTanh(M v) {
+  const M u = mul(v, (M)1.5957691216057308 + (M)0.071354816272600248 * v * v);
+  return v / (1 + expOf(-u));
+}
+
 // Reductions of N operands in their order.
 template <class F, int N> struct OpFold : Finish {
   template <class A> DEV A of(const A* x, const A*) {
