@@ -29,7 +29,8 @@ const (
 	OpSoftplus
 	OpTanh
 	OpGeluTanh // the tanh form of gelu
-	OpSum      // over axis= (one or several), which disappear
+	OpSigmoid
+	OpSum // over axis= (one or several), which disappear
 	OpMax
 	OpMin
 	OpMean
@@ -240,6 +241,7 @@ var opTable = [numOps]OpInfo{
 	OpSoftplus: floats(elementwise("softplus", 1, "log(1 + exp(a))")),
 	OpTanh:     floats(elementwise("tanh", 1, "the hyperbolic tangent of a")),
 	OpGeluTanh: floats(elementwise("gelu_tanh", 1, "a/2·(1 + tanh(√(2/π)·(a + 0.044715·a³))), which is near gelu")),
+	OpSigmoid:  floats(elementwise("sigmoid", 1, "σ(a) = 1 / (1 + exp(-a))")),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},

@@ -26,3 +26,8 @@ func sloped(dt ir.DType, y, pre float64) (float64, float64) {
 func geluTanh(dt ir.DType, x, ex float64) (float64, float64) {
 	return normal(dt, x, ex, x/(1+math.Exp(-2*math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x))))
 }
+
+// sigmoid is the rule of 1/(1+exp(-x)), whose slope is within 0 and 1/4.
+func sigmoid(dt ir.DType, x, ex float64) (float64, float64) {
+	return sloped(dt, 1/(1+math.Exp(-x)), ex/4)
+}

@@ -53,6 +53,16 @@ var simFunctions = map[ir.Op][]func(a, b float64, wide bool) float64{
 			return a / narrow(1+narrow(math.Exp(-narrow(a*narrow(1.5957691216057308+0.071354816272600248*a*a, wide), wide)), wide), wide)
 		},
 	},
+	ir.OpSigmoid: {
+		func(a, _ float64, wide bool) float64 { return 1 / narrow(1+narrow(math.Exp(-a), wide), wide) },
+		func(a, _ float64, wide bool) float64 {
+			e := narrow(math.Exp(-math.Abs(a)), wide)
+			if a < 0 {
+				return e / narrow(1+e, wide)
+			}
+			return 1 / narrow(1+e, wide)
+		},
+	},
 }
 
 // simNumbers are the numeric attributes with which simFunctions compute.

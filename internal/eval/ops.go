@@ -184,6 +184,8 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			y, e = tanh(dt, a, ea)
 		case ir.OpGeluTanh:
 			y, e = geluTanh(dt, a, ea)
+		case ir.OpSigmoid:
+			y, e = sigmoid(dt, a, ea)
 		default:
 			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
 		}

@@ -114,4 +114,9 @@ var table = map[ir.Op]Op{
 		CUDA:     "geluTanh(a)",
 		Function: true,
 	},
+	ir.OpSigmoid: {
+		Float:    func(x, _ []float64) float64 { return 1 / (1 + math.Exp(-x[0])) },
+		CUDA:     "(M)1 / ((M)1 + expOf(-a))",
+		Function: true,
+	},
 }

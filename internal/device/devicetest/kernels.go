@@ -170,6 +170,7 @@ var functions = []elementCase{
 	{op: ir.OpGeluTanh, args: 1, f: func(a, _ float64) float64 {
 		return a / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(a+0.044715*math.Pow(a, 3))))
 	}},
+	{op: ir.OpSigmoid, args: 1, f: func(a, _ float64) float64 { return (1 + math.Tanh(a/2)) / 2 }},
 }
 
 func testFunctions(r *rig) {
