@@ -278,6 +278,7 @@ var generators = map[Op]func(*brute){
 	OpTanh:     unaryCase("tanh", func(p int64) int64 { return 2*p*p - p }),
 	OpGeluTanh: unaryCase("gelu_tanh", func(p int64) int64 { return p*p*p - 5 }),
 	OpSigmoid:  unaryCase("sigmoid", func(p int64) int64 { return p*p - 4*p }),
+	OpSqrt:     unaryCase("sqrt", func(p int64) int64 { return p*p + 7*p }),
 	OpCast:     unaryCase("cast", func(p int64) int64 { return p }),
 	OpSum:      reduceCase("sum", Sum),
 	OpMax:      reduceCase("max", Max),

@@ -30,6 +30,7 @@ const (
 	OpTanh
 	OpGeluTanh // the tanh form of gelu
 	OpSigmoid
+	OpSqrt
 	OpSum // over axis= (one or several), which disappear
 	OpMax
 	OpMin
@@ -242,6 +243,7 @@ var opTable = [numOps]OpInfo{
 	OpTanh:     floats(elementwise("tanh", 1, "the hyperbolic tangent of a")),
 	OpGeluTanh: floats(elementwise("gelu_tanh", 1, "a/2·(1 + tanh(√(2/π)·(a + 0.044715·a³))), which is near gelu")),
 	OpSigmoid:  floats(elementwise("sigmoid", 1, "σ(a) = 1 / (1 + exp(-a))")),
+	OpSqrt:     floats(elementwise("sqrt", 1, "√a")),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},

@@ -3,6 +3,7 @@ package eval
 import (
 	"math"
 
+	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
 
@@ -30,4 +31,18 @@ func geluTanh(dt ir.DType, x, ex float64) (float64, float64) {
 // sigmoid is the rule of 1/(1+exp(-x)), whose slope is within 0 and 1/4.
 func sigmoid(dt ir.DType, x, ex float64) (float64, float64) {
 	return sloped(dt, 1/(1+math.Exp(-x)), ex/4)
+}
+
+// root is the rule of √x. Roots that the type holds are certified: machines round correctly.
+func root(dt ir.DType, x, ex float64) (float64, float64) {
+	y := math.Sqrt(x)
+	switch {
+	case x+ex < -vanishing(dt):
+		return y, 0 // the root of a negative number is no number on any machine
+	case ex == 0 && y*y == x && math.FMA(y, y, -x) == 0 && tensor.Round(dt, y) == y:
+		return y, 0
+	case !(x > ex):
+		return tensor.Round(dt, y), inf
+	}
+	return sloped(dt, y, ex/(y+math.Sqrt(x-ex)))
 }

@@ -186,6 +186,8 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			y, e = geluTanh(dt, a, ea)
 		case ir.OpSigmoid:
 			y, e = sigmoid(dt, a, ea)
+		case ir.OpSqrt:
+			y, e = root(dt, a, ea)
 		default:
 			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
 		}

@@ -119,4 +119,9 @@ var table = map[ir.Op]Op{
 		CUDA:     "(M)1 / ((M)1 + expOf(-a))",
 		Function: true,
 	},
+	ir.OpSqrt: {
+		Float:    func(x, _ []float64) float64 { return math.Sqrt(x[0]) },
+		CUDA:     "sqrtOf(a)",
+		Function: true,
+	},
 }

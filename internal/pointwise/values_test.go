@@ -23,6 +23,7 @@ var known = []struct {
 	{ir.OpGeluTanh, []float64{1}, nil, 0.841191990608276704781996},
 	{ir.OpGeluTanh, []float64{-3}, nil, -0.00363739208177301883781647},
 	{ir.OpSigmoid, []float64{-2}, nil, 0.119202922022117555940271},
+	{ir.OpSqrt, []float64{2}, nil, 1.41421356237309504880169},
 }
 
 // TestKnownValues compares the Go functions with values from another source.

@@ -156,7 +156,7 @@ func testElementwise(r *rig) {
 }
 
 // positives are the functions that are computed of positive numbers only.
-var positives = []ir.Op{ir.OpRsqrt}
+var positives = []ir.Op{ir.OpSqrt, ir.OpRsqrt}
 
 // functions are floating-point functions in float64.
 var functions = []elementCase{
@@ -171,6 +171,7 @@ var functions = []elementCase{
 		return a / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(a+0.044715*math.Pow(a, 3))))
 	}},
 	{op: ir.OpSigmoid, args: 1, f: func(a, _ float64) float64 { return (1 + math.Tanh(a/2)) / 2 }},
+	{op: ir.OpSqrt, args: 1, f: func(a, _ float64) float64 { return math.Exp(math.Log(a) / 2) }},
 }
 
 func testFunctions(r *rig) {
