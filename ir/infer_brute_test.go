@@ -279,6 +279,7 @@ var generators = map[Op]func(*brute){
 	OpGeluTanh: unaryCase("gelu_tanh", func(p int64) int64 { return p*p*p - 5 }),
 	OpSigmoid:  unaryCase("sigmoid", func(p int64) int64 { return p*p - 4*p }),
 	OpSqrt:     unaryCase("sqrt", func(p int64) int64 { return p*p + 7*p }),
+	OpSin:      unaryCase("sin", func(p int64) int64 { return p*p*p + 3 }),
 	OpCast:     unaryCase("cast", func(p int64) int64 { return p }),
 	OpSum:      reduceCase("sum", Sum),
 	OpMax:      reduceCase("max", Max),

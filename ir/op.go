@@ -31,6 +31,7 @@ const (
 	OpGeluTanh // the tanh form of gelu
 	OpSigmoid
 	OpSqrt
+	OpSin
 	OpSum // over axis= (one or several), which disappear
 	OpMax
 	OpMin
@@ -244,6 +245,7 @@ var opTable = [numOps]OpInfo{
 	OpGeluTanh: floats(elementwise("gelu_tanh", 1, "a/2·(1 + tanh(√(2/π)·(a + 0.044715·a³))), which is near gelu")),
 	OpSigmoid:  floats(elementwise("sigmoid", 1, "σ(a) = 1 / (1 + exp(-a))")),
 	OpSqrt:     floats(elementwise("sqrt", 1, "√a")),
+	OpSin:      floats(elementwise("sin", 1, "the sine of a, in radians")),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},

@@ -46,3 +46,15 @@ func root(dt ir.DType, x, ex float64) (float64, float64) {
 	}
 	return sloped(dt, y, ex/(y+math.Sqrt(x-ex)))
 }
+
+// sine is the rule of sin.
+func sine(dt ir.DType, x, ex float64) (float64, float64) { return wave(dt, math.Sin(x), x, ex) }
+
+// wave is the rule of sin and cos of x, given the value y. Their slopes are within ±1, and machines find the distance
+// to the next multiple of π/2 to the last place; the evaluator loses some 2^-100 of x.
+func wave(dt ir.DType, y, x, ex float64) (float64, float64) {
+	if x == 0 && ex == 0 {
+		return y, 0
+	}
+	return sloped(dt, y, ex+0x1p-98*math.Abs(x))
+}

@@ -68,6 +68,12 @@ var simFunctions = map[ir.Op][]func(a, b float64, wide bool) float64{
 		func(a, _ float64, _ bool) float64 { return math.Sqrt(a) },
 		func(a, _ float64, wide bool) float64 { return a * narrow(1/narrow(math.Sqrt(a), wide), wide) },
 	},
+	ir.OpSin: {
+		func(a, _ float64, _ bool) float64 { return math.Sin(a) },
+		func(a, _ float64, wide bool) float64 { // of twice an angle
+			return 2 * narrow(math.Sin(a/2), wide) * narrow(math.Cos(a/2), wide)
+		},
+	},
 }
 
 // simNumbers are the numeric attributes with which simFunctions compute.
@@ -173,6 +179,7 @@ func TestCertifiedFunctions(t *testing.T) {
 		{ir.OpSqrt, 9, 0, 3, true},
 		{ir.OpSqrt, 2, 0, math.Sqrt2, false},
 		{ir.OpSqrt, 0, 0, 0, true},
+		{ir.OpSin, 0, 0, 0, true},
 		{ir.OpRsqrt, 0, 0, math.Inf(1), false},
 	} {
 		a, b := newArray(ir.F32, []int64{1}), newArray(ir.F32, []int64{1})

@@ -188,6 +188,8 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			y, e = sigmoid(dt, a, ea)
 		case ir.OpSqrt:
 			y, e = root(dt, a, ea)
+		case ir.OpSin:
+			y, e = sine(dt, a, ea)
 		default:
 			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
 		}

@@ -124,4 +124,9 @@ var table = map[ir.Op]Op{
 		CUDA:     "sqrtOf(a)",
 		Function: true,
 	},
+	ir.OpSin: {
+		Float:    func(x, _ []float64) float64 { return math.Sin(x[0]) },
+		CUDA:     "sinOf(a)",
+		Function: true,
+	},
 }

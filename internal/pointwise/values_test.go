@@ -24,6 +24,11 @@ var known = []struct {
 	{ir.OpGeluTanh, []float64{-3}, nil, -0.00363739208177301883781647},
 	{ir.OpSigmoid, []float64{-2}, nil, 0.119202922022117555940271},
 	{ir.OpSqrt, []float64{2}, nil, 1.41421356237309504880169},
+	{ir.OpSin, []float64{1}, nil, 0.841470984807896506652502},
+	{ir.OpSin, []float64{3.140625}, nil, 0.00096765343878227946499529},
+	{ir.OpSin, []float64{22}, nil, -0.00885130929040387592169026},
+	{ir.OpSin, []float64{1000000.0}, nil, -0.349993502171292952117652},
+	{ir.OpSin, []float64{1e+22}, nil, -0.852200849767188801772706},
 }
 
 // TestKnownValues compares the Go functions with values from another source.

@@ -26,6 +26,9 @@ func testHalves(r *rig) {
 		ir.OpTanh: func(x float64) (float64, float64) {
 			return math.Tanh(x), 8*0x1p-23*math.Abs(math.Tanh(x)) + 0x1p-126
 		},
+		ir.OpSin: func(x float64) (float64, float64) {
+			return math.Sin(x), 8 * 0x1p-23 * math.Abs(math.Sin(x))
+		},
 		ir.OpSilu: func(x float64) (float64, float64) {
 			y := x / (1 + math.Exp(-x))
 			return y, 8*0x1p-23*math.Abs(y) + 4*math.Abs(x)*0x1p-126

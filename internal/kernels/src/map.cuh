@@ -29,6 +29,7 @@ FUNCTION(exp)
 FUNCTION(log1p)
 FUNCTION(sqrt)
 FUNCTION(tanh)
+FUNCTION(sin)
 #undef FUNCTION
 
 // quotient is a/b where b is of a usual size: in f32 within two units of the last
