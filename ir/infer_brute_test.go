@@ -280,6 +280,7 @@ var generators = map[Op]func(*brute){
 	OpSigmoid:  unaryCase("sigmoid", func(p int64) int64 { return p*p - 4*p }),
 	OpSqrt:     unaryCase("sqrt", func(p int64) int64 { return p*p + 7*p }),
 	OpSin:      unaryCase("sin", func(p int64) int64 { return p*p*p + 3 }),
+	OpCos:      unaryCase("cos", func(p int64) int64 { return p*p*p + 4 }),
 	OpCast:     unaryCase("cast", func(p int64) int64 { return p }),
 	OpSum:      reduceCase("sum", Sum),
 	OpMax:      reduceCase("max", Max),

@@ -32,6 +32,7 @@ const (
 	OpSigmoid
 	OpSqrt
 	OpSin
+	OpCos
 	OpSum // over axis= (one or several), which disappear
 	OpMax
 	OpMin
@@ -246,6 +247,7 @@ var opTable = [numOps]OpInfo{
 	OpSigmoid:  floats(elementwise("sigmoid", 1, "σ(a) = 1 / (1 + exp(-a))")),
 	OpSqrt:     floats(elementwise("sqrt", 1, "√a")),
 	OpSin:      floats(elementwise("sin", 1, "the sine of a, in radians")),
+	OpCos:      floats(elementwise("cos", 1, "the cosine of a, in radians")),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},

@@ -58,3 +58,6 @@ func wave(dt ir.DType, y, x, ex float64) (float64, float64) {
 	}
 	return sloped(dt, y, ex+0x1p-98*math.Abs(x))
 }
+
+// cosine is the rule of cos.
+func cosine(dt ir.DType, x, ex float64) (float64, float64) { return wave(dt, math.Cos(x), x, ex) }

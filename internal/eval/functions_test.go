@@ -74,6 +74,9 @@ var simFunctions = map[ir.Op][]func(a, b float64, wide bool) float64{
 			return 2 * narrow(math.Sin(a/2), wide) * narrow(math.Cos(a/2), wide)
 		},
 	},
+	ir.OpCos: {
+		func(a, _ float64, _ bool) float64 { return math.Cos(a) },
+	},
 }
 
 // simNumbers are the numeric attributes with which simFunctions compute.
@@ -180,6 +183,7 @@ func TestCertifiedFunctions(t *testing.T) {
 		{ir.OpSqrt, 2, 0, math.Sqrt2, false},
 		{ir.OpSqrt, 0, 0, 0, true},
 		{ir.OpSin, 0, 0, 0, true},
+		{ir.OpCos, 0, 0, 1, true},
 		{ir.OpRsqrt, 0, 0, math.Inf(1), false},
 	} {
 		a, b := newArray(ir.F32, []int64{1}), newArray(ir.F32, []int64{1})

@@ -190,6 +190,8 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			y, e = root(dt, a, ea)
 		case ir.OpSin:
 			y, e = sine(dt, a, ea)
+		case ir.OpCos:
+			y, e = cosine(dt, a, ea)
 		default:
 			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
 		}

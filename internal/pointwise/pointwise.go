@@ -129,4 +129,9 @@ var table = map[ir.Op]Op{
 		CUDA:     "sinOf(a)",
 		Function: true,
 	},
+	ir.OpCos: {
+		Float:    func(x, _ []float64) float64 { return math.Cos(x[0]) },
+		CUDA:     "cosOf(a)",
+		Function: true,
+	},
 }

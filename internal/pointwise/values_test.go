@@ -29,6 +29,11 @@ var known = []struct {
 	{ir.OpSin, []float64{22}, nil, -0.00885130929040387592169026},
 	{ir.OpSin, []float64{1000000.0}, nil, -0.349993502171292952117652},
 	{ir.OpSin, []float64{1e+22}, nil, -0.852200849767188801772706},
+	{ir.OpCos, []float64{1}, nil, 0.540302305868139717400937},
+	{ir.OpCos, []float64{3.140625}, nil, -0.999999531823301611704207},
+	{ir.OpCos, []float64{22}, nil, -0.999960826394637126454175},
+	{ir.OpCos, []float64{1000000.0}, nil, 0.936752127533144786938533},
+	{ir.OpCos, []float64{1e+22}, nil, 0.523214785395138945497594},
 }
 
 // TestKnownValues compares the Go functions with values from another source.

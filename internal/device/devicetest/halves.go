@@ -29,6 +29,9 @@ func testHalves(r *rig) {
 		ir.OpSin: func(x float64) (float64, float64) {
 			return math.Sin(x), 8 * 0x1p-23 * math.Abs(math.Sin(x))
 		},
+		ir.OpCos: func(x float64) (float64, float64) {
+			return math.Cos(x), 8 * 0x1p-23 * math.Abs(math.Cos(x))
+		},
 		ir.OpSilu: func(x float64) (float64, float64) {
 			y := x / (1 + math.Exp(-x))
 			return y, 8*0x1p-23*math.Abs(y) + 4*math.Abs(x)*0x1p-126

@@ -30,6 +30,7 @@ FUNCTION(log1p)
 FUNCTION(sqrt)
 FUNCTION(tanh)
 FUNCTION(sin)
+FUNCTION(cos)
 #undef FUNCTION
 
 // quotient is a/b where b is of a usual size: in f32 within two units of the last
