@@ -281,6 +281,7 @@ var generators = map[Op]func(*brute){
 	OpSqrt:     unaryCase("sqrt", func(p int64) int64 { return p*p + 7*p }),
 	OpSin:      unaryCase("sin", func(p int64) int64 { return p*p*p + 3 }),
 	OpCos:      unaryCase("cos", func(p int64) int64 { return p*p*p + 4 }),
+	OpErf:      unaryCase("erf", func(p int64) int64 { return 3*p*p - 1 }),
 	OpCast:     unaryCase("cast", func(p int64) int64 { return p }),
 	OpSum:      reduceCase("sum", Sum),
 	OpMax:      reduceCase("max", Max),

@@ -33,6 +33,7 @@ const (
 	OpSqrt
 	OpSin
 	OpCos
+	OpErf
 	OpSum // over axis= (one or several), which disappear
 	OpMax
 	OpMin
@@ -248,6 +249,7 @@ var opTable = [numOps]OpInfo{
 	OpSqrt:     floats(elementwise("sqrt", 1, "√a")),
 	OpSin:      floats(elementwise("sin", 1, "the sine of a, in radians")),
 	OpCos:      floats(elementwise("cos", 1, "the cosine of a, in radians")),
+	OpErf:      floats(elementwise("erf", 1, "the error function of a")),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},

@@ -61,3 +61,11 @@ func wave(dt ir.DType, y, x, ex float64) (float64, float64) {
 
 // cosine is the rule of cos.
 func cosine(dt ir.DType, x, ex float64) (float64, float64) { return wave(dt, math.Cos(x), x, ex) }
+
+// erf is the rule of the error function, whose slope is within 0 and 2/√π.
+func erf(dt ir.DType, x, ex float64) (float64, float64) {
+	if x == 0 && ex == 0 {
+		return x, 0
+	}
+	return sloped(dt, math.Erf(x), 2/math.SqrtPi*ex)
+}

@@ -77,6 +77,15 @@ var simFunctions = map[ir.Op][]func(a, b float64, wide bool) float64{
 	ir.OpCos: {
 		func(a, _ float64, _ bool) float64 { return math.Cos(a) },
 	},
+	ir.OpErf: {
+		func(a, _ float64, _ bool) float64 { return math.Erf(a) },
+		func(a, _ float64, wide bool) float64 {
+			if math.Abs(a) < 0.5 {
+				return math.Erf(a)
+			}
+			return math.Copysign(1-narrow(math.Erfc(math.Abs(a)), wide), a)
+		},
+	},
 }
 
 // simNumbers are the numeric attributes with which simFunctions compute.

@@ -134,4 +134,9 @@ var table = map[ir.Op]Op{
 		CUDA:     "cosOf(a)",
 		Function: true,
 	},
+	ir.OpErf: {
+		Float:    func(x, _ []float64) float64 { return math.Erf(x[0]) },
+		CUDA:     "erfOf(a)",
+		Function: true,
+	},
 }

@@ -34,6 +34,8 @@ var known = []struct {
 	{ir.OpCos, []float64{22}, nil, -0.999960826394637126454175},
 	{ir.OpCos, []float64{1000000.0}, nil, 0.936752127533144786938533},
 	{ir.OpCos, []float64{1e+22}, nil, 0.523214785395138945497594},
+	{ir.OpErf, []float64{0.5}, nil, 0.520499877813046537682747},
+	{ir.OpErf, []float64{-2}, nil, -0.995322265018952734162069},
 }
 
 // TestKnownValues compares the Go functions with values from another source.

@@ -175,6 +175,7 @@ var functions = []elementCase{
 	{op: ir.OpSqrt, args: 1, f: func(a, _ float64) float64 { return math.Exp(math.Log(a) / 2) }},
 	{op: ir.OpSin, args: 1, f: func(a, _ float64) float64 { return imag(cmplx.Exp(complex(0, a))) }},
 	{op: ir.OpCos, args: 1, f: func(a, _ float64) float64 { return real(cmplx.Exp(complex(0, a))) }},
+	{op: ir.OpErf, args: 1, f: func(a, _ float64) float64 { return 1 - math.Erfc(a) }},
 }
 
 func testFunctions(r *rig) {

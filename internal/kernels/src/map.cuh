@@ -31,6 +31,7 @@ FUNCTION(sqrt)
 FUNCTION(tanh)
 FUNCTION(sin)
 FUNCTION(cos)
+FUNCTION(erf)
 #undef FUNCTION
 
 // quotient is a/b where b is of a usual size: in f32 within two units of the last
