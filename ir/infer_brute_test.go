@@ -282,6 +282,7 @@ var generators = map[Op]func(*brute){
 	OpSin:      unaryCase("sin", func(p int64) int64 { return p*p*p + 3 }),
 	OpCos:      unaryCase("cos", func(p int64) int64 { return p*p*p + 4 }),
 	OpErf:      unaryCase("erf", func(p int64) int64 { return 3*p*p - 1 }),
+	OpLog:      unaryCase("log", func(p int64) int64 { return 2*p*p + p }),
 	OpCast:     unaryCase("cast", func(p int64) int64 { return p }),
 	OpSum:      reduceCase("sum", Sum),
 	OpMax:      reduceCase("max", Max),

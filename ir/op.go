@@ -34,6 +34,7 @@ const (
 	OpSin
 	OpCos
 	OpErf
+	OpLog
 	OpSum // over axis= (one or several), which disappear
 	OpMax
 	OpMin
@@ -250,6 +251,7 @@ var opTable = [numOps]OpInfo{
 	OpSin:      floats(elementwise("sin", 1, "the sine of a, in radians")),
 	OpCos:      floats(elementwise("cos", 1, "the cosine of a, in radians")),
 	OpErf:      floats(elementwise("erf", 1, "the error function of a")),
+	OpLog:      floats(elementwise("log", 1, "the natural logarithm of a")),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},

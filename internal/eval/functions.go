@@ -69,3 +69,17 @@ func erf(dt ir.DType, x, ex float64) (float64, float64) {
 	}
 	return sloped(dt, math.Erf(x), 2/math.SqrtPi*ex)
 }
+
+// logarithm is the rule of log. Its slope is steepest at the lower end of x.
+func logarithm(dt ir.DType, x, ex float64) (float64, float64) {
+	y := math.Log(x)
+	switch {
+	case x+ex < -vanishing(dt):
+		return y, 0 // the logarithm of a negative number is no number on any machine
+	case x == 1 && ex == 0:
+		return 0, 0
+	case !(x > ex):
+		return tensor.Round(dt, y), inf
+	}
+	return sloped(dt, y, -math.Log1p(-ex/x))
+}

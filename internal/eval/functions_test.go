@@ -86,13 +86,19 @@ var simFunctions = map[ir.Op][]func(a, b float64, wide bool) float64{
 			return math.Copysign(1-narrow(math.Erfc(math.Abs(a)), wide), a)
 		},
 	},
+	ir.OpLog: {
+		func(a, _ float64, _ bool) float64 { return math.Log(a) },
+		func(a, _ float64, wide bool) float64 { // by the logarithm to base 2
+			return narrow(math.Ln2, wide) * narrow(math.Log(a)/math.Ln2, wide)
+		},
+	},
 }
 
 // simNumbers are the numeric attributes with which simFunctions compute.
 var simNumbers = map[ir.Op][]scalar{}
 
 // positive says which functions are tested of positive numbers only.
-var positive = map[ir.Op]bool{ir.OpSqrt: true, ir.OpRsqrt: true}
+var positive = map[ir.Op]bool{ir.OpLog: true, ir.OpSqrt: true, ir.OpRsqrt: true}
 
 func narrow(x float64, wide bool) float64 {
 	if wide {
@@ -193,6 +199,8 @@ func TestCertifiedFunctions(t *testing.T) {
 		{ir.OpSqrt, 0, 0, 0, true},
 		{ir.OpSin, 0, 0, 0, true},
 		{ir.OpCos, 0, 0, 1, true},
+		{ir.OpLog, 1, 0, 0, true},
+		{ir.OpLog, 0, 0, math.Inf(-1), false},
 		{ir.OpRsqrt, 0, 0, math.Inf(1), false},
 	} {
 		a, b := newArray(ir.F32, []int64{1}), newArray(ir.F32, []int64{1})

@@ -194,6 +194,8 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			y, e = cosine(dt, a, ea)
 		case ir.OpErf:
 			y, e = erf(dt, a, ea)
+		case ir.OpLog:
+			y, e = logarithm(dt, a, ea)
 		default:
 			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
 		}

@@ -139,4 +139,9 @@ var table = map[ir.Op]Op{
 		CUDA:     "erfOf(a)",
 		Function: true,
 	},
+	ir.OpLog: {
+		Float:    func(x, _ []float64) float64 { return math.Log(x[0]) },
+		CUDA:     "logOf(a)",
+		Function: true,
+	},
 }

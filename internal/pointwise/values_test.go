@@ -36,6 +36,8 @@ var known = []struct {
 	{ir.OpCos, []float64{1e+22}, nil, 0.523214785395138945497594},
 	{ir.OpErf, []float64{0.5}, nil, 0.520499877813046537682747},
 	{ir.OpErf, []float64{-2}, nil, -0.995322265018952734162069},
+	{ir.OpLog, []float64{3}, nil, 1.09861228866810969139525},
+	{ir.OpLog, []float64{0.9990234375}, nil, -0.000977039647826612785968075},
 }
 
 // TestKnownValues compares the Go functions with values from another source.

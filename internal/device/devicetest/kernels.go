@@ -157,7 +157,7 @@ func testElementwise(r *rig) {
 }
 
 // positives are the functions that are computed of positive numbers only.
-var positives = []ir.Op{ir.OpSqrt, ir.OpRsqrt}
+var positives = []ir.Op{ir.OpLog, ir.OpSqrt, ir.OpRsqrt}
 
 // functions are floating-point functions in float64.
 var functions = []elementCase{
@@ -176,6 +176,7 @@ var functions = []elementCase{
 	{op: ir.OpSin, args: 1, f: func(a, _ float64) float64 { return imag(cmplx.Exp(complex(0, a))) }},
 	{op: ir.OpCos, args: 1, f: func(a, _ float64) float64 { return real(cmplx.Exp(complex(0, a))) }},
 	{op: ir.OpErf, args: 1, f: func(a, _ float64) float64 { return 1 - math.Erfc(a) }},
+	{op: ir.OpLog, args: 1, f: func(a, _ float64) float64 { return math.Log10(a) * math.Ln10 }},
 }
 
 func testFunctions(r *rig) {

@@ -32,6 +32,7 @@ FUNCTION(tanh)
 FUNCTION(sin)
 FUNCTION(cos)
 FUNCTION(erf)
+FUNCTION(log)
 #undef FUNCTION
 
 // quotient is a/b where b is of a usual size: in f32 within two units of the last
