@@ -283,6 +283,7 @@ var generators = map[Op]func(*brute){
 	OpCos:      unaryCase("cos", func(p int64) int64 { return p*p*p + 4 }),
 	OpErf:      unaryCase("erf", func(p int64) int64 { return 3*p*p - 1 }),
 	OpLog:      unaryCase("log", func(p int64) int64 { return 2*p*p + p }),
+	OpFloor:    unaryCase("floor", func(p int64) int64 { return p - (p%3+3)%3 }),
 	OpCast:     unaryCase("cast", func(p int64) int64 { return p }),
 	OpSum:      reduceCase("sum", Sum),
 	OpMax:      reduceCase("max", Max),

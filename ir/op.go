@@ -35,6 +35,7 @@ const (
 	OpCos
 	OpErf
 	OpLog
+	OpFloor
 	OpSum // over axis= (one or several), which disappear
 	OpMax
 	OpMin
@@ -252,6 +253,7 @@ var opTable = [numOps]OpInfo{
 	OpCos:      floats(elementwise("cos", 1, "the cosine of a, in radians")),
 	OpErf:      floats(elementwise("erf", 1, "the error function of a")),
 	OpLog:      floats(elementwise("log", 1, "the natural logarithm of a")),
+	OpFloor:    floats(elementwise("floor", 1, "the largest whole number that is not above a")),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},

@@ -83,3 +83,12 @@ func logarithm(dt ir.DType, x, ex float64) (float64, float64) {
 	}
 	return sloped(dt, y, -math.Log1p(-ex/x))
 }
+
+// floor is the rule of floor, which is exact; near a whole number an error of x makes one of 1.
+func floor(x, ex float64) (y, e float64) {
+	y = math.Floor(x)
+	if ex == 0 {
+		return y, 0
+	}
+	return y, selected(y, max(y-math.Floor(x-ex), math.Floor(x+ex)-y))
+}

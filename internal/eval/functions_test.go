@@ -201,6 +201,7 @@ func TestCertifiedFunctions(t *testing.T) {
 		{ir.OpCos, 0, 0, 1, true},
 		{ir.OpLog, 1, 0, 0, true},
 		{ir.OpLog, 0, 0, math.Inf(-1), false},
+		{ir.OpFloor, -2.5, 0, -3, true},
 		{ir.OpRsqrt, 0, 0, math.Inf(1), false},
 	} {
 		a, b := newArray(ir.F32, []int64{1}), newArray(ir.F32, []int64{1})

@@ -196,6 +196,8 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			y, e = erf(dt, a, ea)
 		case ir.OpLog:
 			y, e = logarithm(dt, a, ea)
+		case ir.OpFloor:
+			y, e = floor(a, ea)
 		default:
 			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
 		}

@@ -144,4 +144,8 @@ var table = map[ir.Op]Op{
 		CUDA:     "logOf(a)",
 		Function: true,
 	},
+	ir.OpFloor: {
+		Float: func(x, _ []float64) float64 { return math.Floor(x[0]) },
+		CUDA:  "floorOf(a)",
+	},
 }

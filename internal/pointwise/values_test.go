@@ -38,6 +38,8 @@ var known = []struct {
 	{ir.OpErf, []float64{-2}, nil, -0.995322265018952734162069},
 	{ir.OpLog, []float64{3}, nil, 1.09861228866810969139525},
 	{ir.OpLog, []float64{0.9990234375}, nil, -0.000977039647826612785968075},
+	{ir.OpFloor, []float64{-1.5}, nil, -2},
+	{ir.OpFloor, []float64{7}, nil, 7},
 }
 
 // TestKnownValues compares the Go functions with values from another source.

@@ -177,6 +177,7 @@ var functions = []elementCase{
 	{op: ir.OpCos, args: 1, f: func(a, _ float64) float64 { return real(cmplx.Exp(complex(0, a))) }},
 	{op: ir.OpErf, args: 1, f: func(a, _ float64) float64 { return 1 - math.Erfc(a) }},
 	{op: ir.OpLog, args: 1, f: func(a, _ float64) float64 { return math.Log10(a) * math.Ln10 }},
+	{op: ir.OpFloor, args: 1, f: func(a, _ float64) float64 { return -math.Ceil(-a) }},
 }
 
 func testFunctions(r *rig) {

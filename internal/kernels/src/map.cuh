@@ -33,6 +33,7 @@ FUNCTION(sin)
 FUNCTION(cos)
 FUNCTION(erf)
 FUNCTION(log)
+FUNCTION(floor)
 #undef FUNCTION
 
 // quotient is a/b where b is of a usual size: in f32 within two units of the last
