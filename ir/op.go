@@ -36,6 +36,7 @@ const (
 	OpErf
 	OpLog
 	OpFloor
+	OpReciprocal
 	OpSum // over axis= (one or several), which disappear
 	OpMax
 	OpMin
@@ -244,16 +245,17 @@ var opTable = [numOps]OpInfo{
 	OpClamp: elementwise("clamp", 1, "min(max(a, lo), hi)",
 		AttrSpec{Name: "lo", Kind: AttrNumber, Required: true, Doc: "the smallest result"},
 		AttrSpec{Name: "hi", Kind: AttrNumber, Required: true, Doc: "the largest result; it wins where it is below lo"}),
-	OpSoftplus: floats(elementwise("softplus", 1, "log(1 + exp(a))")),
-	OpTanh:     floats(elementwise("tanh", 1, "the hyperbolic tangent of a")),
-	OpGeluTanh: floats(elementwise("gelu_tanh", 1, "a/2·(1 + tanh(√(2/π)·(a + 0.044715·a³))), which is near gelu")),
-	OpSigmoid:  floats(elementwise("sigmoid", 1, "σ(a) = 1 / (1 + exp(-a))")),
-	OpSqrt:     floats(elementwise("sqrt", 1, "√a")),
-	OpSin:      floats(elementwise("sin", 1, "the sine of a, in radians")),
-	OpCos:      floats(elementwise("cos", 1, "the cosine of a, in radians")),
-	OpErf:      floats(elementwise("erf", 1, "the error function of a")),
-	OpLog:      floats(elementwise("log", 1, "the natural logarithm of a")),
-	OpFloor:    floats(elementwise("floor", 1, "the largest whole number that is not above a")),
+	OpSoftplus:   floats(elementwise("softplus", 1, "log(1 + exp(a))")),
+	OpTanh:       floats(elementwise("tanh", 1, "the hyperbolic tangent of a")),
+	OpGeluTanh:   floats(elementwise("gelu_tanh", 1, "a/2·(1 + tanh(√(2/π)·(a + 0.044715·a³))), which is near gelu")),
+	OpSigmoid:    floats(elementwise("sigmoid", 1, "σ(a) = 1 / (1 + exp(-a))")),
+	OpSqrt:       floats(elementwise("sqrt", 1, "√a")),
+	OpSin:        floats(elementwise("sin", 1, "the sine of a, in radians")),
+	OpCos:        floats(elementwise("cos", 1, "the cosine of a, in radians")),
+	OpErf:        floats(elementwise("erf", 1, "the error function of a")),
+	OpLog:        floats(elementwise("log", 1, "the natural logarithm of a")),
+	OpFloor:      floats(elementwise("floor", 1, "the largest whole number that is not above a")),
+	OpReciprocal: floats(elementwise("reciprocal", 1, "1 / a")),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},

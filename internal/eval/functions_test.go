@@ -92,13 +92,16 @@ var simFunctions = map[ir.Op][]func(a, b float64, wide bool) float64{
 			return narrow(math.Ln2, wide) * narrow(math.Log(a)/math.Ln2, wide)
 		},
 	},
+	ir.OpReciprocal: {
+		func(a, _ float64, _ bool) float64 { return 1 / a },
+	},
 }
 
 // simNumbers are the numeric attributes with which simFunctions compute.
 var simNumbers = map[ir.Op][]scalar{}
 
 // positive says which functions are tested of positive numbers only.
-var positive = map[ir.Op]bool{ir.OpLog: true, ir.OpSqrt: true, ir.OpRsqrt: true}
+var positive = map[ir.Op]bool{ir.OpReciprocal: true, ir.OpLog: true, ir.OpSqrt: true, ir.OpRsqrt: true}
 
 func narrow(x float64, wide bool) float64 {
 	if wide {
@@ -202,6 +205,8 @@ func TestCertifiedFunctions(t *testing.T) {
 		{ir.OpLog, 1, 0, 0, true},
 		{ir.OpLog, 0, 0, math.Inf(-1), false},
 		{ir.OpFloor, -2.5, 0, -3, true},
+		{ir.OpReciprocal, -4, 0, -0.25, true},
+		{ir.OpReciprocal, 0, 0, math.Inf(1), false},
 		{ir.OpRsqrt, 0, 0, math.Inf(1), false},
 	} {
 		a, b := newArray(ir.F32, []int64{1}), newArray(ir.F32, []int64{1})

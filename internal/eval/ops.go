@@ -158,6 +158,11 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			if b == 0 && eb == 0 && abs(a)-ea > vanishing(dt) { // a machine may take less for zero
 				out.setInfinite(i)
 			}
+		case ir.OpReciprocal:
+			y, e = quotient(dt, 1, 0, a, ea)
+			if a == 0 && ea == 0 {
+				out.setInfinite(i)
+			}
 		case ir.OpScale:
 			c := at.number(0).f
 			y, e = elementwise(dt, a*c, mulLoses(a, c), productError(a, ea, c, constantError(dt, c)))

@@ -148,4 +148,8 @@ var table = map[ir.Op]Op{
 		Float: func(x, _ []float64) float64 { return math.Floor(x[0]) },
 		CUDA:  "floorOf(a)",
 	},
+	ir.OpReciprocal: {
+		Float: func(x, _ []float64) float64 { return 1 / x[0] },
+		CUDA:  "(A)1 / a",
+	},
 }

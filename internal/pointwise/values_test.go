@@ -40,6 +40,7 @@ var known = []struct {
 	{ir.OpLog, []float64{0.9990234375}, nil, -0.000977039647826612785968075},
 	{ir.OpFloor, []float64{-1.5}, nil, -2},
 	{ir.OpFloor, []float64{7}, nil, 7},
+	{ir.OpReciprocal, []float64{-3}, nil, -0.333333333333333333333333},
 }
 
 // TestKnownValues compares the Go functions with values from another source.

@@ -157,7 +157,7 @@ func testElementwise(r *rig) {
 }
 
 // positives are the functions that are computed of positive numbers only.
-var positives = []ir.Op{ir.OpLog, ir.OpSqrt, ir.OpRsqrt}
+var positives = []ir.Op{ir.OpReciprocal, ir.OpLog, ir.OpSqrt, ir.OpRsqrt}
 
 // functions are floating-point functions in float64.
 var functions = []elementCase{
@@ -178,6 +178,7 @@ var functions = []elementCase{
 	{op: ir.OpErf, args: 1, f: func(a, _ float64) float64 { return 1 - math.Erfc(a) }},
 	{op: ir.OpLog, args: 1, f: func(a, _ float64) float64 { return math.Log10(a) * math.Ln10 }},
 	{op: ir.OpFloor, args: 1, f: func(a, _ float64) float64 { return -math.Ceil(-a) }},
+	{op: ir.OpReciprocal, args: 1, f: func(a, _ float64) float64 { return math.Exp(-math.Log(a)) }},
 }
 
 func testFunctions(r *rig) {
