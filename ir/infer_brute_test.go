@@ -285,6 +285,7 @@ var generators = map[Op]func(*brute){
 	OpLog:        unaryCase("log", func(p int64) int64 { return 2*p*p + p }),
 	OpFloor:      unaryCase("floor", func(p int64) int64 { return p - (p%3+3)%3 }),
 	OpReciprocal: unaryCase("reciprocal", func(p int64) int64 { return p*p*p + p*p }),
+	OpPow:        unaryCase("pow", func(p int64) int64 { return p * p }),
 	OpCast:       unaryCase("cast", func(p int64) int64 { return p }),
 	OpSum:        reduceCase("sum", Sum),
 	OpMax:        reduceCase("max", Max),
@@ -580,7 +581,7 @@ func unaryCase(name string, f func(int64) int64) func(*brute) {
 				"f64", 1)
 		}
 		b.stmt = result + " = " + name + " " + b.operand(shape)
-		b.stmt += map[string]string{"scale": ", by=-3", "clamp": ", lo=-3, hi=5"}[name]
+		b.stmt += map[string]string{"scale": ", by=-3", "pow": ", by=2", "clamp": ", lo=-3, hi=5"}[name]
 		b.op = func(a []*nd, _ []int) *nd { return a[0].mapped(f) }
 	}
 }

@@ -37,6 +37,7 @@ const (
 	OpLog
 	OpFloor
 	OpReciprocal
+	OpPow // to a constant power
 	OpSum // over axis= (one or several), which disappear
 	OpMax
 	OpMin
@@ -256,6 +257,7 @@ var opTable = [numOps]OpInfo{
 	OpLog:        floats(elementwise("log", 1, "the natural logarithm of a")),
 	OpFloor:      floats(elementwise("floor", 1, "the largest whole number that is not above a")),
 	OpReciprocal: floats(elementwise("reciprocal", 1, "1 / a")),
+	OpPow:        floats(elementwise("pow", 1, "a to the power of by", AttrSpec{Name: "by", Kind: AttrNumber, Required: true, Doc: "the exponent"})),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},

@@ -92,3 +92,27 @@ func floor(x, ex float64) (y, e float64) {
 	}
 	return y, selected(y, max(y-math.Floor(x-ex), math.Floor(x+ex)-y))
 }
+
+// power is the rule of x to the power of by, which grows or falls with the magnitude of x on either side of zero.
+func power(dt ir.DType, x, ex, by float64) (float64, float64) {
+	y, eby := math.Pow(x, by), constantError(dt, by)
+	whole := by == math.Trunc(by) && eby == 0
+	switch {
+	case ex == 0 && (x == 1 || x == 0 && by > 0) || by == 0:
+		return y, 0
+	case !whole && x+ex < -vanishing(dt):
+		return y, 0 // no number on any machine
+	case !(math.Abs(x) > ex) && !(whole && by > 0):
+		return tensor.Round(dt, y), inf
+	}
+	lo, hi := math.Pow(max(math.Abs(x)-ex, 0), by), math.Pow(math.Abs(x)+ex, by)
+	pre := max(math.Abs(lo-math.Abs(y)), math.Abs(hi-math.Abs(y)))
+	if !(math.Abs(x) > ex) { // the sign may be another
+		pre = math.Abs(y) + hi
+	}
+	if eby != 0 {
+		farthest := max(math.Abs(math.Log(math.Abs(x)-ex)), math.Abs(math.Log(math.Abs(x)+ex)))
+		pre += max(lo, hi) * math.Expm1(farthest*eby)
+	}
+	return sloped(dt, y, pre)
+}

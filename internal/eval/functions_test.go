@@ -95,13 +95,17 @@ var simFunctions = map[ir.Op][]func(a, b float64, wide bool) float64{
 	ir.OpReciprocal: {
 		func(a, _ float64, _ bool) float64 { return 1 / a },
 	},
+	ir.OpPow: {
+		func(a, _ float64, _ bool) float64 { return math.Pow(a, 2.5) },
+		func(a, _ float64, wide bool) float64 { return narrow(a*a, wide) * narrow(math.Sqrt(a), wide) },
+	},
 }
 
 // simNumbers are the numeric attributes with which simFunctions compute.
-var simNumbers = map[ir.Op][]scalar{}
+var simNumbers = map[ir.Op][]scalar{ir.OpPow: {{f: 2.5}}}
 
 // positive says which functions are tested of positive numbers only.
-var positive = map[ir.Op]bool{ir.OpReciprocal: true, ir.OpLog: true, ir.OpSqrt: true, ir.OpRsqrt: true}
+var positive = map[ir.Op]bool{ir.OpPow: true, ir.OpReciprocal: true, ir.OpLog: true, ir.OpSqrt: true, ir.OpRsqrt: true}
 
 func narrow(x float64, wide bool) float64 {
 	if wide {
@@ -291,6 +295,43 @@ func TestMeanCertified(t *testing.T) {
 		y, err := mean([]int{0}, x, ir.BF16, alone)
 		if err != nil || y.f[0] != c.y || (y.e[0] == 0) != c.exact {
 			t.Errorf("mean of %v: %v ±%v, want %v, exact %v; %v", c.vals, y.f, y.e, c.y, c.exact, err)
+		}
+	}
+}
+
+// TestPowerBound: powers of numbers of both signs, with errors, by exponents that f32 holds and that it does not.
+func TestPowerBound(t *testing.T) {
+	rng := rand.New(rand.NewPCG(13, 14))
+	for _, dt := range floatTypes {
+		for _, by := range []float64{-2, -0.5, 0, 0.1, 1, 2, 3, 7.3} {
+			bounded := 0
+			for range 2000 {
+				x, ex := simRound(dt, 4*rng.Float64()-2), []float64{0, 0x1p-8, 0.5}[rng.IntN(3)]*rng.Float64()
+				y, e := power(dt, x, ex, by)
+				if math.IsInf(e, 0) {
+					continue
+				}
+				bounded++
+				for range 5 {
+					c := by
+					if dt != ir.F64 {
+						c = narrow(by, false)
+					}
+					p := held(rng, x, ex)
+					m := simRound(dt, narrow(math.Pow(p, c), dt == ir.F64))
+					if nan := math.IsNaN(y); nan != math.IsNaN(m) || !nan && math.Abs(m-y) > e {
+						t.Fatalf("%v: %v to the power of %v: a machine holds %v, not %v ±%v", dt, p, by, m, y, e)
+					}
+				}
+			}
+			if bounded < 1200 {
+				t.Errorf("%v, to the power of %v: only %d of 2000 are bounded", dt, by, bounded)
+			}
+		}
+	}
+	for _, c := range []struct{ x, by, y float64 }{{-5, 0, 1}, {0, 3, 0}, {1, -0.3, 1}} {
+		if y, e := power(ir.BF16, c.x, 0, c.by); y != c.y || e != 0 {
+			t.Errorf("%v to the power of %v: %v ±%v", c.x, c.by, y, e)
 		}
 	}
 }

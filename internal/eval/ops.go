@@ -203,6 +203,8 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			y, e = logarithm(dt, a, ea)
 		case ir.OpFloor:
 			y, e = floor(a, ea)
+		case ir.OpPow:
+			y, e = power(dt, a, ea, at.number(0).f)
 		default:
 			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
 		}

@@ -152,4 +152,9 @@ var table = map[ir.Op]Op{
 		Float: func(x, _ []float64) float64 { return 1 / x[0] },
 		CUDA:  "(A)1 / a",
 	},
+	ir.OpPow: {
+		Float:    func(x, c []float64) float64 { return math.Pow(x[0], c[0]) },
+		CUDA:     "powOf(a, by)",
+		Function: true,
+	},
 }

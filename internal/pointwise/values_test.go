@@ -41,6 +41,10 @@ var known = []struct {
 	{ir.OpFloor, []float64{-1.5}, nil, -2},
 	{ir.OpFloor, []float64{7}, nil, 7},
 	{ir.OpReciprocal, []float64{-3}, nil, -0.333333333333333333333333},
+	{ir.OpPow, []float64{2}, []float64{0.5}, 1.41421356237309504880169},
+	{ir.OpPow, []float64{3}, []float64{-2}, 0.111111111111111111111111},
+	{ir.OpPow, []float64{-1.5}, []float64{3}, -3.375},
+	{ir.OpPow, []float64{10}, []float64{-0.25}, 0.562341325190349080394951},
 }
 
 // TestKnownValues compares the Go functions with values from another source.

@@ -157,7 +157,7 @@ func testElementwise(r *rig) {
 }
 
 // positives are the functions that are computed of positive numbers only.
-var positives = []ir.Op{ir.OpReciprocal, ir.OpLog, ir.OpSqrt, ir.OpRsqrt}
+var positives = []ir.Op{ir.OpPow, ir.OpReciprocal, ir.OpLog, ir.OpSqrt, ir.OpRsqrt}
 
 // functions are floating-point functions in float64.
 var functions = []elementCase{
@@ -179,13 +179,14 @@ var functions = []elementCase{
 	{op: ir.OpLog, args: 1, f: func(a, _ float64) float64 { return math.Log10(a) * math.Ln10 }},
 	{op: ir.OpFloor, args: 1, f: func(a, _ float64) float64 { return -math.Ceil(-a) }},
 	{op: ir.OpReciprocal, args: 1, f: func(a, _ float64) float64 { return math.Exp(-math.Log(a)) }},
+	{op: ir.OpPow, args: 1, numbers: []float64{3}, f: func(a, _ float64) float64 { return a * a * a }},
 }
 
 func testFunctions(r *rig) {
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		for _, p := range functions {
 			if dt.IsInt() {
-				k := device.Kernel{Op: p.op, Outs: []device.View{r.empty(0, dt, 3)}}
+				k := device.Kernel{Op: p.op, Outs: []device.View{r.empty(0, dt, 3)}, Attrs: ir.Attrs{Numbers: ir.Reals(p.numbers...)}}
 				for range p.args {
 					k.Ins = append(k.Ins, r.empty(0, dt, 3))
 				}
@@ -212,7 +213,7 @@ func testFunctions(r *rig) {
 			for i, y := range want.vals {
 				want.size[i] = max(math.Abs(y), math.Abs(a.vals[i]))
 			}
-			r.check(p.op.String(), device.Kernel{Op: p.op}, l, want, dt, []int64{300}, ins...)
+			r.check(p.op.String(), device.Kernel{Op: p.op, Attrs: ir.Attrs{Numbers: ir.Reals(p.numbers...)}}, l, want, dt, []int64{300}, ins...)
 		}
 	})
 }

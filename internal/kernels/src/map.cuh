@@ -35,6 +35,8 @@ FUNCTION(erf)
 FUNCTION(log)
 FUNCTION(floor)
 #undef FUNCTION
+DEV f32 powOf(f32 x, f32 by) { return powf(x, by); }
+DEV f64 powOf(f64 x, f64 by) { return pow(x, by); }
 
 // quotient is a/b where b is of a usual size: in f32 within two units of the last
 // place, without the cases that a division takes apart.
