@@ -286,6 +286,7 @@ var generators = map[Op]func(*brute){
 	OpFloor:      unaryCase("floor", func(p int64) int64 { return p - (p%3+3)%3 }),
 	OpReciprocal: unaryCase("reciprocal", func(p int64) int64 { return p*p*p + p*p }),
 	OpPow:        unaryCase("pow", func(p int64) int64 { return p * p }),
+	OpAbs:        unaryCase("abs", func(p int64) int64 { return max(p, -p) }),
 	OpCast:       unaryCase("cast", func(p int64) int64 { return p }),
 	OpSum:        reduceCase("sum", Sum),
 	OpMax:        reduceCase("max", Max),

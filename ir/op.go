@@ -38,6 +38,7 @@ const (
 	OpFloor
 	OpReciprocal
 	OpPow // to a constant power
+	OpAbs
 	OpSum // over axis= (one or several), which disappear
 	OpMax
 	OpMin
@@ -258,6 +259,7 @@ var opTable = [numOps]OpInfo{
 	OpFloor:      floats(elementwise("floor", 1, "the largest whole number that is not above a")),
 	OpReciprocal: floats(elementwise("reciprocal", 1, "1 / a")),
 	OpPow:        floats(elementwise("pow", 1, "a to the power of by", AttrSpec{Name: "by", Kind: AttrNumber, Required: true, Doc: "the exponent"})),
+	OpAbs:        elementwise("abs", 1, "the magnitude of a"),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},

@@ -205,6 +205,8 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			y, e = floor(a, ea)
 		case ir.OpPow:
 			y, e = power(dt, a, ea, at.number(0).f)
+		case ir.OpAbs:
+			y, e = max(a, -a), ea
 		default:
 			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
 		}
@@ -220,7 +222,7 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 // and sign.
 func moves(op ir.Op) bool {
 	switch op {
-	case ir.OpCopy, ir.OpReshard, ir.OpCast, ir.OpNeg:
+	case ir.OpCopy, ir.OpReshard, ir.OpCast, ir.OpNeg, ir.OpAbs:
 		return true
 	}
 	return false
@@ -320,6 +322,8 @@ func pointwiseInt(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error)
 			y = max(a, 0)
 		case ir.OpClamp:
 			y = min(max(a, at.number(0).n), at.number(1).n)
+		case ir.OpAbs:
+			y = max(a, -a)
 		default:
 			return nil, fmt.Errorf("%v has no integer form", op)
 		}

@@ -157,4 +157,9 @@ var table = map[ir.Op]Op{
 		CUDA:     "powOf(a, by)",
 		Function: true,
 	},
+	ir.OpAbs: {
+		Float: func(x, _ []float64) float64 { return math.Abs(x[0]) },
+		Int:   func(x, _ []int64) int64 { return max(x[0], -x[0]) },
+		CUDA:  "most(a, neg(a))",
+	},
 }

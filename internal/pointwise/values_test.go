@@ -45,6 +45,7 @@ var known = []struct {
 	{ir.OpPow, []float64{3}, []float64{-2}, 0.111111111111111111111111},
 	{ir.OpPow, []float64{-1.5}, []float64{3}, -3.375},
 	{ir.OpPow, []float64{10}, []float64{-0.25}, 0.562341325190349080394951},
+	{ir.OpAbs, []float64{-2.5}, nil, 2.5},
 }
 
 // TestKnownValues compares the Go functions with values from another source.
