@@ -287,6 +287,7 @@ var generators = map[Op]func(*brute){
 	OpReciprocal: unaryCase("reciprocal", func(p int64) int64 { return p*p*p + p*p }),
 	OpPow:        unaryCase("pow", func(p int64) int64 { return p * p }),
 	OpAbs:        unaryCase("abs", func(p int64) int64 { return max(p, -p) }),
+	OpMaximum:    binaryCase("maximum", func(p, q int64) int64 { return max(p, q) }),
 	OpCast:       unaryCase("cast", func(p int64) int64 { return p }),
 	OpSum:        reduceCase("sum", Sum),
 	OpMax:        reduceCase("max", Max),

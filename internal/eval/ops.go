@@ -207,6 +207,9 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			y, e = power(dt, a, ea, at.number(0).f)
 		case ir.OpAbs:
 			y, e = max(a, -a), ea
+		case ir.OpMaximum:
+			y = max(a, b)
+			e = selected(y, max(ea, eb))
 		default:
 			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
 		}
@@ -324,6 +327,8 @@ func pointwiseInt(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error)
 			y = min(max(a, at.number(0).n), at.number(1).n)
 		case ir.OpAbs:
 			y = max(a, -a)
+		case ir.OpMaximum:
+			y, pre = max(a, b), max(ea, eb)
 		default:
 			return nil, fmt.Errorf("%v has no integer form", op)
 		}

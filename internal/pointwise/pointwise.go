@@ -162,4 +162,9 @@ var table = map[ir.Op]Op{
 		Int:   func(x, _ []int64) int64 { return max(x[0], -x[0]) },
 		CUDA:  "most(a, neg(a))",
 	},
+	ir.OpMaximum: { // NaN stays
+		Float: func(x, _ []float64) float64 { return max(x[0], x[1]) },
+		Int:   func(x, _ []int64) int64 { return max(x[0], x[1]) },
+		CUDA:  "most(a, b)",
+	},
 }
