@@ -288,6 +288,7 @@ var generators = map[Op]func(*brute){
 	OpPow:        unaryCase("pow", func(p int64) int64 { return p * p }),
 	OpAbs:        unaryCase("abs", func(p int64) int64 { return max(p, -p) }),
 	OpMaximum:    binaryCase("maximum", func(p, q int64) int64 { return max(p, q) }),
+	OpMinimum:    binaryCase("minimum", func(p, q int64) int64 { return min(p, q) }),
 	OpCast:       unaryCase("cast", func(p int64) int64 { return p }),
 	OpSum:        reduceCase("sum", Sum),
 	OpMax:        reduceCase("max", Max),

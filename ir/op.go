@@ -40,7 +40,8 @@ const (
 	OpPow // to a constant power
 	OpAbs
 	OpMaximum // of two tensors
-	OpSum     // over axis= (one or several), which disappear
+	OpMinimum
+	OpSum // over axis= (one or several), which disappear
 	OpMax
 	OpMin
 	OpMean
@@ -262,6 +263,7 @@ var opTable = [numOps]OpInfo{
 	OpPow:        floats(elementwise("pow", 1, "a to the power of by", AttrSpec{Name: "by", Kind: AttrNumber, Required: true, Doc: "the exponent"})),
 	OpAbs:        elementwise("abs", 1, "the magnitude of a"),
 	OpMaximum:    elementwise("maximum", 2, "the larger of a and b"),
+	OpMinimum:    elementwise("minimum", 2, "the smaller of a and b"),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},

@@ -297,9 +297,10 @@ func TestElementwiseBound(t *testing.T) {
 		ir.OpFloor:   func(a, _, _ float64) float64 { return math.Floor(a) },
 		ir.OpAbs:     func(a, _, _ float64) float64 { return math.Abs(a) },
 		ir.OpMaximum: func(a, b, _ float64) float64 { return max(a, b) },
+		ir.OpMinimum: func(a, b, _ float64) float64 { return min(a, b) },
 		ir.OpGelu:    func(a, _, _ float64) float64 { return a / 2 * math.Erfc(-a/math.Sqrt2) },
 	}
-	exact := map[ir.Op]bool{ir.OpMaximum: true, ir.OpAbs: true, ir.OpFloor: true, ir.OpRelu: true, ir.OpNeg: true} // of what a machine holds, rounded or not
+	exact := map[ir.Op]bool{ir.OpMinimum: true, ir.OpMaximum: true, ir.OpAbs: true, ir.OpFloor: true, ir.OpRelu: true, ir.OpNeg: true} // of what a machine holds, rounded or not
 	for _, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64} {
 		for op, f := range apply {
 			for _, errs := range []bool{false, true} {

@@ -210,6 +210,9 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 		case ir.OpMaximum:
 			y = max(a, b)
 			e = selected(y, max(ea, eb))
+		case ir.OpMinimum:
+			y = min(a, b)
+			e = selected(y, max(ea, eb))
 		default:
 			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
 		}
@@ -329,6 +332,8 @@ func pointwiseInt(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error)
 			y = max(a, -a)
 		case ir.OpMaximum:
 			y, pre = max(a, b), max(ea, eb)
+		case ir.OpMinimum:
+			y, pre = min(a, b), max(ea, eb)
 		default:
 			return nil, fmt.Errorf("%v has no integer form", op)
 		}

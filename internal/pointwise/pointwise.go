@@ -167,4 +167,9 @@ var table = map[ir.Op]Op{
 		Int:   func(x, _ []int64) int64 { return max(x[0], x[1]) },
 		CUDA:  "most(a, b)",
 	},
+	ir.OpMinimum: { // NaN stays
+		Float: func(x, _ []float64) float64 { return min(x[0], x[1]) },
+		Int:   func(x, _ []int64) int64 { return min(x[0], x[1]) },
+		CUDA:  "least(a, b)",
+	},
 }

@@ -47,6 +47,7 @@ var known = []struct {
 	{ir.OpPow, []float64{10}, []float64{-0.25}, 0.562341325190349080394951},
 	{ir.OpAbs, []float64{-2.5}, nil, 2.5},
 	{ir.OpMaximum, []float64{-2.5, 1.5}, nil, 1.5},
+	{ir.OpMinimum, []float64{-2.5, 1.5}, nil, -2.5},
 }
 
 // TestKnownValues compares the Go functions with values from another source.

@@ -116,6 +116,7 @@ var pointwises = []elementCase{
 	{ir.OpFill, 0, []float64{-5}, func(_, _ float64) float64 { return -5 }},
 	{op: ir.OpAbs, args: 1, f: func(a, _ float64) float64 { return math.Abs(a) }},
 	{op: ir.OpMaximum, args: 2, f: func(a, b float64) float64 { return math.Max(a, b) }},
+	{op: ir.OpMinimum, args: 2, f: func(a, b float64) float64 { return math.Min(a, b) }},
 }
 
 func (p elementCase) of(ins []host, n int64) answer {
