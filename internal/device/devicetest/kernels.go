@@ -170,7 +170,7 @@ var functions = []elementCase{
 	{ir.OpExp, 1, nil, func(a, _ float64) float64 { return math.Exp(a) }},
 	{ir.OpRsqrt, 1, nil, func(a, _ float64) float64 { return 1 / math.Sqrt(a) }},
 	{ir.OpDiv, 2, nil, func(a, b float64) float64 { return a / b }},
-	{op: ir.OpTanh, args: 1, f: func(a, _ float64) float64 { return 1 - 2/(math.Exp(2*a)+1) }},
+	{op: ir.OpTanh, args: 1, f: func(a, _ float64) float64 { return math.Expm1(2*a) / (math.Expm1(2*a) + 2) }},
 	{op: ir.OpGeluTanh, args: 1, f: func(a, _ float64) float64 {
 		return a / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(a+0.044715*math.Pow(a, 3))))
 	}},
@@ -178,7 +178,7 @@ var functions = []elementCase{
 	{op: ir.OpSqrt, args: 1, f: func(a, _ float64) float64 { return math.Exp(math.Log(a) / 2) }},
 	{op: ir.OpSin, args: 1, f: func(a, _ float64) float64 { return imag(cmplx.Exp(complex(0, a))) }},
 	{op: ir.OpCos, args: 1, f: func(a, _ float64) float64 { return real(cmplx.Exp(complex(0, a))) }},
-	{op: ir.OpErf, args: 1, f: func(a, _ float64) float64 { return 1 - math.Erfc(a) }},
+	{op: ir.OpErf, args: 1, f: func(a, _ float64) float64 { return math.Erf(a) }},
 	{op: ir.OpLog, args: 1, f: func(a, _ float64) float64 { return math.Log10(a) * math.Ln10 }},
 	{op: ir.OpFloor, args: 1, f: func(a, _ float64) float64 { return -math.Ceil(-a) }},
 	{op: ir.OpReciprocal, args: 1, f: func(a, _ float64) float64 { return math.Exp(-math.Log(a)) }},
