@@ -116,3 +116,40 @@ func power(dt ir.DType, x, ex, by float64) (float64, float64) {
 	}
 	return sloped(dt, y, pre)
 }
+
+// compared is the rule of comparisons of a and b, which have errors of pre together. The result is certain where these
+// do not reach from one to the other. Machines may take numbers up to tiny for zero.
+func compared(op ir.Op, a, b, pre, tiny float64) (y, e float64) {
+	if holds(op, a < b, a == b) {
+		y = 1
+	}
+	if a == b && pre == 0 || math.Abs(a-b) > pre+tiny {
+		return y, 0
+	}
+	return y, 1
+}
+
+// comparedInt compares integers.
+func comparedInt(op ir.Op, a, b int64) int64 {
+	if holds(op, a < b, a == b) {
+		return 1
+	}
+	return 0
+}
+
+// holds reports whether op holds of numbers of which the first is less, or equal.
+func holds(op ir.Op, less, equal bool) bool {
+	switch op {
+	case ir.OpLess:
+		return less
+	case ir.OpLessEqual:
+		return less || equal
+	case ir.OpGreater:
+		return !less && !equal
+	case ir.OpGreaterEqual:
+		return !less
+	case ir.OpEqual:
+		return equal
+	}
+	return !equal
+}

@@ -287,20 +287,26 @@ func simReduce(rng *rand.Rand, dt ir.DType, red ir.Red, all []*array, i int64, a
 func TestElementwiseBound(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	apply := map[ir.Op]func(a, b, c float64) float64{
-		ir.OpAdd:     func(a, b, _ float64) float64 { return a + b },
-		ir.OpSub:     func(a, b, _ float64) float64 { return a - b },
-		ir.OpMul:     func(a, b, _ float64) float64 { return a * b },
-		ir.OpScale:   func(a, _, c float64) float64 { return a * c },
-		ir.OpNeg:     func(a, _, _ float64) float64 { return -a },
-		ir.OpRelu:    func(a, _, _ float64) float64 { return max(a, 0) },
-		ir.OpClamp:   func(a, _, c float64) float64 { return min(max(a, c), 8*c) },
-		ir.OpFloor:   func(a, _, _ float64) float64 { return math.Floor(a) },
-		ir.OpAbs:     func(a, _, _ float64) float64 { return math.Abs(a) },
-		ir.OpMaximum: func(a, b, _ float64) float64 { return max(a, b) },
-		ir.OpMinimum: func(a, b, _ float64) float64 { return min(a, b) },
-		ir.OpGelu:    func(a, _, _ float64) float64 { return a / 2 * math.Erfc(-a/math.Sqrt2) },
+		ir.OpAdd:          func(a, b, _ float64) float64 { return a + b },
+		ir.OpSub:          func(a, b, _ float64) float64 { return a - b },
+		ir.OpMul:          func(a, b, _ float64) float64 { return a * b },
+		ir.OpScale:        func(a, _, c float64) float64 { return a * c },
+		ir.OpNeg:          func(a, _, _ float64) float64 { return -a },
+		ir.OpRelu:         func(a, _, _ float64) float64 { return max(a, 0) },
+		ir.OpClamp:        func(a, _, c float64) float64 { return min(max(a, c), 8*c) },
+		ir.OpFloor:        func(a, _, _ float64) float64 { return math.Floor(a) },
+		ir.OpAbs:          func(a, _, _ float64) float64 { return math.Abs(a) },
+		ir.OpMaximum:      func(a, b, _ float64) float64 { return max(a, b) },
+		ir.OpMinimum:      func(a, b, _ float64) float64 { return min(a, b) },
+		ir.OpLess:         func(a, b, _ float64) float64 { return map[bool]float64{true: 1}[a < b] },
+		ir.OpLessEqual:    func(a, b, _ float64) float64 { return map[bool]float64{true: 1}[a <= b] },
+		ir.OpGreater:      func(a, b, _ float64) float64 { return map[bool]float64{true: 1}[a > b] },
+		ir.OpGreaterEqual: func(a, b, _ float64) float64 { return map[bool]float64{true: 1}[a >= b] },
+		ir.OpEqual:        func(a, b, _ float64) float64 { return map[bool]float64{true: 1}[a == b] },
+		ir.OpNotEqual:     func(a, b, _ float64) float64 { return map[bool]float64{true: 1}[a != b] },
+		ir.OpGelu:         func(a, _, _ float64) float64 { return a / 2 * math.Erfc(-a/math.Sqrt2) },
 	}
-	exact := map[ir.Op]bool{ir.OpMinimum: true, ir.OpMaximum: true, ir.OpAbs: true, ir.OpFloor: true, ir.OpRelu: true, ir.OpNeg: true} // of what a machine holds, rounded or not
+	exact := map[ir.Op]bool{ir.OpNotEqual: true, ir.OpEqual: true, ir.OpGreaterEqual: true, ir.OpGreater: true, ir.OpLessEqual: true, ir.OpLess: true, ir.OpMinimum: true, ir.OpMaximum: true, ir.OpAbs: true, ir.OpFloor: true, ir.OpRelu: true, ir.OpNeg: true} // of what a machine holds, rounded or not
 	for _, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64} {
 		for op, f := range apply {
 			for _, errs := range []bool{false, true} {

@@ -213,6 +213,8 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 		case ir.OpMinimum:
 			y = min(a, b)
 			e = selected(y, max(ea, eb))
+		case ir.OpLess, ir.OpLessEqual, ir.OpGreater, ir.OpGreaterEqual, ir.OpEqual, ir.OpNotEqual:
+			y, e = compared(op, a, b, ea+eb, vanishing(dt))
 		default:
 			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
 		}
@@ -334,6 +336,10 @@ func pointwiseInt(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error)
 			y, pre = max(a, b), max(ea, eb)
 		case ir.OpMinimum:
 			y, pre = min(a, b), max(ea, eb)
+		case ir.OpLess, ir.OpLessEqual, ir.OpGreater, ir.OpGreaterEqual, ir.OpEqual, ir.OpNotEqual:
+			if y, pre = comparedInt(op, a, b), min(ea+eb, 1); pre != 0 {
+				_, pre = compared(op, float64(a), float64(b), ea+eb, 0)
+			}
 		default:
 			return nil, fmt.Errorf("%v has no integer form", op)
 		}

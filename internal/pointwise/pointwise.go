@@ -172,4 +172,42 @@ var table = map[ir.Op]Op{
 		Int:   func(x, _ []int64) int64 { return min(x[0], x[1]) },
 		CUDA:  "least(a, b)",
 	},
+	ir.OpLess: {
+		Float: func(x, _ []float64) float64 { return truth[float64](x[0] < x[1]) },
+		Int:   func(x, _ []int64) int64 { return truth[int64](x[0] < x[1]) },
+		CUDA:  "(A)(a < b)",
+	},
+	ir.OpLessEqual: {
+		Float: func(x, _ []float64) float64 { return truth[float64](x[0] <= x[1]) },
+		Int:   func(x, _ []int64) int64 { return truth[int64](x[0] <= x[1]) },
+		CUDA:  "(A)(a <= b)",
+	},
+	ir.OpGreater: {
+		Float: func(x, _ []float64) float64 { return truth[float64](x[0] > x[1]) },
+		Int:   func(x, _ []int64) int64 { return truth[int64](x[0] > x[1]) },
+		CUDA:  "(A)(a > b)",
+	},
+	ir.OpGreaterEqual: {
+		Float: func(x, _ []float64) float64 { return truth[float64](x[0] >= x[1]) },
+		Int:   func(x, _ []int64) int64 { return truth[int64](x[0] >= x[1]) },
+		CUDA:  "(A)(a >= b)",
+	},
+	ir.OpEqual: {
+		Float: func(x, _ []float64) float64 { return truth[float64](x[0] == x[1]) },
+		Int:   func(x, _ []int64) int64 { return truth[int64](x[0] == x[1]) },
+		CUDA:  "(A)(a == b)",
+	},
+	ir.OpNotEqual: {
+		Float: func(x, _ []float64) float64 { return truth[float64](x[0] != x[1]) },
+		Int:   func(x, _ []int64) int64 { return truth[int64](x[0] != x[1]) },
+		CUDA:  "(A)(a != b)",
+	},
+}
+
+// truth is 1 for true and 0 for false.
+func truth[T float64 | int64](holds bool) T {
+	if holds {
+		return 1
+	}
+	return 0
 }

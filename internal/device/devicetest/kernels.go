@@ -117,6 +117,19 @@ var pointwises = []elementCase{
 	{op: ir.OpAbs, args: 1, f: func(a, _ float64) float64 { return math.Abs(a) }},
 	{op: ir.OpMaximum, args: 2, f: func(a, b float64) float64 { return math.Max(a, b) }},
 	{op: ir.OpMinimum, args: 2, f: func(a, b float64) float64 { return math.Min(a, b) }},
+	{op: ir.OpLess, args: 2, f: func(a, b float64) float64 { return flag(a < b) }},
+	{op: ir.OpLessEqual, args: 2, f: func(a, b float64) float64 { return flag(a <= b) }},
+	{op: ir.OpGreater, args: 2, f: func(a, b float64) float64 { return flag(a > b) }},
+	{op: ir.OpGreaterEqual, args: 2, f: func(a, b float64) float64 { return flag(a >= b) }},
+	{op: ir.OpEqual, args: 2, f: func(a, b float64) float64 { return flag(a == b) }},
+	{op: ir.OpNotEqual, args: 2, f: func(a, b float64) float64 { return flag(a != b) }},
+}
+
+func flag(holds bool) float64 {
+	if holds {
+		return 1
+	}
+	return 0
 }
 
 func (p elementCase) of(ins []host, n int64) answer {
