@@ -295,11 +295,28 @@ var generators = map[Op]func(*brute){
 	OpGreaterEqual: binaryCase("ge", func(p, q int64) int64 { return map[bool]int64{true: 1}[p >= q] }),
 	OpEqual:        binaryCase("eq", func(p, q int64) int64 { return map[bool]int64{true: 1}[p == q] }),
 	OpNotEqual:     binaryCase("ne", func(p, q int64) int64 { return map[bool]int64{true: 1}[p != q] }),
-	OpCast:         unaryCase("cast", func(p int64) int64 { return p }),
-	OpSum:          reduceCase("sum", Sum),
-	OpMax:          reduceCase("max", Max),
-	OpMin:          reduceCase("min", Min),
-	OpMean:         reduceCase("mean", Avg),
+	OpWhere: func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		var args []string
+		for k := range 3 {
+			of := shape
+			if k > 0 && b.IntN(3) == 0 {
+				of = shape[1+b.IntN(len(shape)):]
+			}
+			args = append(args, b.operand(of))
+		}
+		b.stmt = b.annotate(shape) + " = where " + strings.Join(args, ", ")
+		b.op = func(a []*nd, _ []int) *nd {
+			chosen := a[0].trailing(a[1], func(p, q int64) int64 { return map[bool]int64{true: q}[p != 0] })
+			rest := a[0].trailing(a[2], func(p, q int64) int64 { return map[bool]int64{true: q}[p == 0] })
+			return chosen.trailing(rest, func(p, q int64) int64 { return p + q })
+		}
+	},
+	OpCast: unaryCase("cast", func(p int64) int64 { return p }),
+	OpSum:  reduceCase("sum", Sum),
+	OpMax:  reduceCase("max", Max),
+	OpMin:  reduceCase("min", Min),
+	OpMean: reduceCase("mean", Avg),
 	OpExpand: func(b *brute) {
 		from := b.shape(b.IntN(4))
 		to := slices.Clone(from)

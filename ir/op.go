@@ -47,7 +47,8 @@ const (
 	OpGreaterEqual
 	OpEqual
 	OpNotEqual
-	OpSum // over axis= (one or several), which disappear
+	OpWhere // by a mask
+	OpSum   // over axis= (one or several), which disappear
 	OpMax
 	OpMin
 	OpMean
@@ -276,6 +277,7 @@ var opTable = [numOps]OpInfo{
 	OpGreaterEqual: elementwise("ge", 2, "1 where a is at least b, else 0"),
 	OpEqual:        elementwise("eq", 2, "1 where a is equal to b, else 0"),
 	OpNotEqual:     elementwise("ne", 2, "1 where a is not equal to b, else 0"),
+	OpWhere:        elementwise("where", 3, "b where a is not 0, else c"),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},

@@ -153,3 +153,18 @@ func holds(op ir.Op, less, equal bool) bool {
 	}
 	return !equal
 }
+
+// chosen is the rule of where: a if the mask is not zero, else b. Of a mask that may be zero or not, it is either.
+func chosen(mask, emask, a, ea, b, eb float64) (y, e float64) {
+	other, eother := b, eb
+	if y, e = a, ea; mask == 0 {
+		y, e, other, eother = b, eb, a, ea
+	}
+	if mask != mask || emask != 0 && !(math.Abs(mask) > emask) {
+		e = max(e, eother+math.Abs(other-y))
+	}
+	if e != e {
+		return y, inf
+	}
+	return y, e
+}

@@ -335,3 +335,23 @@ func TestPowerBound(t *testing.T) {
 		}
 	}
 }
+
+// TestWhereBound: a mask that is not certain leaves room for both operands.
+func TestWhereBound(t *testing.T) {
+	for _, c := range []struct {
+		mask, emask, y, e float64
+	}{{1, 0, 5, 0.5}, {-3, 1, 5, 0.5}, {0, 0, -2, 0.25}, {0, 0.1, -2, 7.5}, {1, 1, 5, 7.25}, {math.NaN(), 0, 5, 7.25}} {
+		if y, e := chosen(c.mask, c.emask, 5, 0.5, -2, 0.25); y != c.y || e != c.e {
+			t.Errorf("a mask of %v ±%v chooses %v ±%v, not %v ±%v", c.mask, c.emask, y, e, c.y, c.e)
+		}
+	}
+	if y, e := chosen(0, 1, math.Inf(-1), 0, math.Inf(-1), 0); !math.IsInf(y, -1) || !math.IsInf(e, 1) {
+		t.Errorf("of two infinities: %v ±%v", y, e)
+	}
+	mask, a, b := newArray(ir.I32, []int64{2}), newArray(ir.I32, []int64{2}), newArray(ir.I32, nil)
+	mask.n, a.n, b.n = []int64{0, 2}, []int64{7, 8}, []int64{9}
+	y, err := compute(ir.OpWhere, attrs{}, []*array{mask, a, b}, ir.I32, nil, alone)
+	if err != nil || y.n[0] != 9 || y.n[1] != 8 || y.e[0] != 0 {
+		t.Errorf("where of integers: %v, %v", y, err)
+	}
+}

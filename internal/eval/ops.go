@@ -215,6 +215,9 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			e = selected(y, max(ea, eb))
 		case ir.OpLess, ir.OpLessEqual, ir.OpGreater, ir.OpGreaterEqual, ir.OpEqual, ir.OpNotEqual:
 			y, e = compared(op, a, b, ea+eb, vanishing(dt))
+		case ir.OpWhere:
+			c, ec := operand(ins, 2, i)
+			y, e = chosen(a, ea, b, eb, c, ec)
 		default:
 			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
 		}
@@ -306,7 +309,7 @@ func pointwiseInt(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error)
 	for i := range out.len() {
 		a, ea := ins[0].n[i], ins[0].e[i]
 		b, eb := int64(0), 0.0
-		if len(ins) == 2 {
+		if len(ins) > 1 {
 			j := i % ins[1].len()
 			b, eb = ins[1].n[j], ins[1].e[j]
 		}
@@ -340,6 +343,12 @@ func pointwiseInt(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error)
 			if y, pre = comparedInt(op, a, b), min(ea+eb, 1); pre != 0 {
 				_, pre = compared(op, float64(a), float64(b), ea+eb, 0)
 			}
+		case ir.OpWhere:
+			j := i % ins[2].len()
+			if y = ins[2].n[j]; a != 0 {
+				y = b
+			}
+			_, pre = chosen(float64(a), ea, float64(b), eb, float64(ins[2].n[j]), ins[2].e[j])
 		default:
 			return nil, fmt.Errorf("%v has no integer form", op)
 		}

@@ -202,6 +202,21 @@ var table = map[ir.Op]Op{
 		Int:   func(x, _ []int64) int64 { return truth[int64](x[0] != x[1]) },
 		CUDA:  "(A)(a != b)",
 	},
+	ir.OpWhere: {
+		Float: func(x, _ []float64) float64 {
+			if x[0] != 0 {
+				return x[1]
+			}
+			return x[2]
+		},
+		Int: func(x, _ []int64) int64 {
+			if x[0] != 0 {
+				return x[1]
+			}
+			return x[2]
+		},
+		CUDA: "a != (A)0 ? b : c",
+	},
 }
 
 // truth is 1 for true and 0 for false.

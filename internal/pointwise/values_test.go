@@ -66,6 +66,8 @@ var known = []struct {
 	{ir.OpNotEqual, []float64{1, 2}, nil, 1},
 	{ir.OpNotEqual, []float64{2, 2}, nil, 0},
 	{ir.OpNotEqual, []float64{math.NaN(), 2}, nil, 1},
+	{ir.OpWhere, []float64{0, 1, 2}, nil, 2},
+	{ir.OpWhere, []float64{-1, 1, 2}, nil, 1},
 }
 
 // TestKnownValues compares the Go functions with values from another source.
