@@ -1,8 +1,9 @@
 # Each target names a command; nothing here does work of its own.
-.PHONY: run test long soak fuzz check bench fmt cover update gpu-pack wheel
+.PHONY: run test quick long soak fuzz check bench fmt cover update gpu-pack wheel
 
 run: ; go run ./cmd/hocket run --compare --strategy chunked --dim T=1024 examples/mlp.hkt
 test: ; go test ./...
+quick: ; go run -C tools ./quick $(if $(BASE),-base $(BASE))
 long: ; seed=$${SEED:-$$(date +%s)} && echo "SEED=$$seed" && go test -timeout 60m -ldflags "-X hocket.example/hocket/internal/longtest.seed=$$seed" $(or $(PKG),./...)
 soak:
 	go test -race -timeout 0 -run '^TestSoak$$' -v ./internal/acceptance -soak $(or $(TIME),10m)

@@ -16,6 +16,8 @@ type sketched struct{ device.Machine }
 
 func (sketched) Name() string { return "cuda" }
 
+func (sketched) Caps() device.Caps { return device.Caps{MaxRanks: 4} }
+
 func (sketched) Peers() *world.World { return nil }
 
 func (sketched) DryRun(ranks int) (device.World, error) { return sketchedWorld{ranks: ranks}, nil }
@@ -25,16 +27,16 @@ type sketchedWorld struct {
 	ranks int
 }
 
-func (w sketchedWorld) Ranks() int             { return w.ranks }
-func (sketchedWorld) Identity() string         { return "abacus, 4 GPUs" }
-func (sketchedWorld) TeamAlgorithms() []string { return nil }
-func (sketchedWorld) Transport() string        { return "" }
-func (sketchedWorld) Node(int) int             { return 0 }
+func (w sketchedWorld) Ranks() int                       { return w.ranks }
+func (sketchedWorld) Identity() string                   { return "abacus, 4 GPUs" }
+func (sketchedWorld) TeamAlgorithms() []device.Algorithm { return nil }
+func (sketchedWorld) Transport() string                  { return "" }
+func (sketchedWorld) Node(int) int                       { return 0 }
 
 // TestAutoByTunedTable: a model that a machine has loaded is lowered by what the table
 // tuned for that machine has collectives take.
 func TestAutoByTunedTable(t *testing.T) {
-	device.Register("sketched", func(*world.World) (device.Machine, error) { return sketched{}, nil })
+	device.Register(device.Kind{Name: "sketched", Open: func(*world.World) (device.Machine, error) { return sketched{}, nil }})
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: "sketched"})
 	if err != nil {
 		t.Fatal(err)

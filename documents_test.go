@@ -27,9 +27,12 @@ var quoted = regexp.MustCompile("(?s)<!-- file: (\\S+) -->\n```([a-z]+)\n(.*?)``
 // that begins with "$ COMMAND" shows what its commands print, one after the other. Where times
 // were measured everything else is compared. -update rewrites the documents.
 func TestDocuments(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it runs every command of the documents")
+	}
 	hk := buildCommand(t)
 	for _, file := range []string{"README.md", "ARCHITECTURE.md", "docs/tutorial.md", "docs/trace.md",
-		"docs/commands.md"} {
+		"docs/commands.md", "docs/collectives.md"} {
 		t.Run(file, func(t *testing.T) {
 			text, err := os.ReadFile(file)
 			if err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/cpu"
+	_ "hocket.example/hocket/internal/device/cpu" // the default machine
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/exec/resident"
@@ -107,21 +107,19 @@ func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 
 // device makes the machine that the options name.
 func (o MachineOptions) device() (device.Machine, error) {
-	if o.Name != "" && o.Name != "cpu" {
-		if o.Scheduled {
-			return nil, fmt.Errorf("machine %q runs no schedules: %w; cpu does", o.Name, ErrUnsupported)
-		}
-		return device.Named(o.Name, o.peers())
-	}
-	mode := cpu.Concurrent
-	if o.Scheduled {
-		mode = cpu.Scheduled
-	}
-	opts := cpu.Options{Mode: mode, Seed: o.Seed, Peers: o.peers()}
-	if opts.Peers != nil && o.Scheduled {
+	kind, err := device.KindNamed(o.Name)
+	switch {
+	case err != nil:
+		return nil, err
+	case !o.Scheduled:
+		return kind.Open(o.peers())
+	case kind.OpenScheduled == nil:
+		return nil, fmt.Errorf("machine %q runs no schedules: %w%s", o.Name, ErrUnsupported,
+			device.WhichDo(func(k device.Kind) bool { return k.OpenScheduled != nil }))
+	case o.peers() != nil:
 		return nil, fmt.Errorf("schedules of several processes: %w; without a World the machine draws them", ErrUnsupported)
 	}
-	return cpu.New(opts), nil
+	return kind.OpenScheduled(o.Seed)
 }
 
 // peers are the processes that ranks are spread over; nil for this one alone.
@@ -228,7 +226,8 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 		return nil, errNoProgram
 	}
 	if opts.Graph && !m.dev.Caps().Graphs {
-		return nil, fmt.Errorf("LoadOptions.Graph: machine %s records no graphs: %w; cuda does", m.dev.Name(), ErrUnsupported)
+		return nil, fmt.Errorf("LoadOptions.Graph: machine %s records no graphs: %w%s", m.dev.Name(), ErrUnsupported,
+			device.WhichDo(func(k device.Kind) bool { return k.Graphs }))
 	}
 	if err := compile.CheckStrategy(opts.Strategy); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInput, err)

@@ -60,7 +60,9 @@ const (
 	TF32Variable      = "HOCKET_TF32"
 )
 
-func init() { device.Register("cuda", open) }
+func init() {
+	device.Register(device.Kind{Name: "cuda", Open: open, Graphs: true, Profiles: true, Algorithms: cuda.Algorithms()})
+}
 
 func open(peers *world.World) (device.Machine, error) {
 	opts := cuda.Options{Peers: peers}

@@ -179,7 +179,7 @@ func (c *checker) checkAttr(s *Stmt, i int) {
 		c.errorf("structure", a.Pos, "%s=%s is not known", a.Name, a.Words[0]).help("one of: " + strings.Join(spec.Words, ", "))
 	}
 	if a.Kind == AttrWord && spec.Words == nil && !isHyphened(a.Words[0]) {
-		c.errorf("structure", a.Pos, "%s=%q is no name", a.Name, a.Words[0]).help("words of letters, digits and _, with hyphens between them, such as two-shot")
+		c.errorf("structure", a.Pos, "%s=%q is no name", a.Name, a.Words[0]).help("words of letters, digits and _, with hyphens between them, such as this-one")
 	}
 	if a.Name == "over" {
 		c.checkOver(a)

@@ -410,8 +410,13 @@ var opByName = func() map[string]Op {
 	return m
 }()
 
-// Info returns op's row of the Op table.
-func (op Op) Info() *OpInfo { return &opTable[op] }
+// Info returns op's row of the Op table; an empty one if op is no operation.
+func (op Op) Info() *OpInfo {
+	if op >= numOps {
+		op = InvalidOp
+	}
+	return &opTable[op]
+}
 
 // String returns the operation's word in programs: "all_reduce".
 func (op Op) String() string {

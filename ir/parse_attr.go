@@ -59,7 +59,7 @@ func unknownAttr(op Op, name string) string {
 	return help
 }
 
-// attrWord reads a word that spec allows; where it allows any, a name such as two-shot.
+// attrWord reads a word that spec allows; where it allows any, a name such as this-one.
 func (p *parser) attrWord(spec *AttrSpec) string {
 	if spec.Words == nil {
 		return p.hyphened()

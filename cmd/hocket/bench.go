@@ -79,7 +79,7 @@ difference is larger than that.
 	}
 	f := c.Flags()
 	f.Lookup("ranks").Usage = "number of `RANKS` (default: a program's mesh; else as many as there are, at most 4)"
-	f.StringVarP(&o.machine, "machine", "m", "cpu", "where to run: `"+strings.Join(machineNames, "|")+"`")
+	f.StringVarP(&o.machine, "machine", "m", defaultMachine, "where to run: `"+strings.Join(machineNames, "|")+"`")
 	f.StringVar(&o.sizes, "sizes", "", "`BYTES` to copy, of p2p and collectives: 1K,64K,1M; rows for 1 to 4096 rows of 16 KiB")
 	f.StringArrayVar(&o.shapes, "shape", nil, "a layer's product, over all ranks, or each rank's, of beside: `MxNxK`; repeatable")
 	f.StringArrayVar(&o.strategies, "strategy", nil, "a `STRATEGY` to compare with sequential; repeatable")

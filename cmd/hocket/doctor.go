@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket/cuda"
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/hostmem"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/tune"
@@ -38,19 +39,43 @@ type machine struct {
 	CUDA *cuda.Report `json:"cuda,omitempty"`
 }
 
+// defaultMachine is what -m is without one, and what --machine describes.
+const defaultMachine = "cpu"
+
 // machineNames are what -m takes.
-var machineNames = []string{"cpu", "cuda"}
+var machineNames = machinesThat(func(device.Kind) bool { return true })
+
+// machinesThat names the machines of which something is so.
+func machinesThat(is func(device.Kind) bool) (names []string) {
+	for _, k := range device.Kinds() {
+		if is(k) {
+			names = append(names, k.Name)
+		}
+	}
+	return names
+}
+
+// needs says for a usage error or a flag's help which -m has what is asked.
+func needs(is func(device.Kind) bool) string {
+	return "-m " + strings.Join(machinesThat(is), " or -m ")
+}
+
+func recordsGraphs(k device.Kind) bool { return k.Graphs }
+
+func isProfiled(k device.Kind) bool { return k.Profiles }
+
+func drawsOrder(k device.Kind) bool { return k.OpenScheduled != nil }
 
 // machineNamed says whether a machine works here; try has its GPUs try to reach each
 // other.
 func machineNamed(name string, try bool) machine {
-	if name == "cpu" {
+	if kind, err := device.KindNamed(name); err == nil && kind.OnHost {
 		return machine{Name: name, OK: true, Modes: []string{"concurrent", "scheduled (--schedules)"}}
 	}
 	found := cuda.Examine(try)
 	m := machine{Name: name, OK: found.Missing == "", Modes: []string{fmt.Sprintf("%d %s", len(found.GPUs), plural(len(found.GPUs), "GPU"))}, CUDA: &found}
 	if !m.OK {
-		m.Modes, m.Missing, m.Help = nil, found.Missing, "use -m cpu"
+		m.Modes, m.Missing, m.Help = nil, found.Missing, "use -m "+defaultMachine
 	}
 	return m
 }

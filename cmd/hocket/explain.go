@@ -33,7 +33,7 @@ func (o *explainFlags) add(c *cobra.Command) {
 
 // addPredicted adds the machine that what predicts for.
 func addPredicted(c *cobra.Command, to *string, what string) {
-	c.Flags().StringVar(to, "machine", "cpu",
+	c.Flags().StringVar(to, "machine", defaultMachine,
 		"the `MACHINE` that "+what+" for: "+strings.Join(hocket.Machines(), ", ")+" or FILE.json")
 	_ = c.RegisterFlagCompletionFunc("machine",
 		cobra.FixedCompletions(hocket.Machines(), cobra.ShellCompDirectiveDefault))

@@ -112,7 +112,7 @@ func ofMachine(err error) error {
 	case errors.As(err, &mismatch):
 		f := &failure{code: exitHocket, kind: "differs", err: err}
 		if mismatch.Proved {
-			return f.helping("no wait is missing, for the plan was proved: the program has ranks compute what differs and calls it copies of each other (claim, an index by rank), or a device computes wrongly, which -m cpu tells")
+			return f.helping("no wait is missing, for the plan was proved: the program has ranks compute what differs and calls it copies of each other (claim, an index by rank), or a device computes wrongly, which -m " + defaultMachine + " tells")
 		}
 		return f.helping("mostly the program lacks a wait; --schedules 20 tells it from a layout that was claimed wrongly")
 	case errors.Is(err, hocket.ErrDiffers):

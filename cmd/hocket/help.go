@@ -85,6 +85,8 @@ func (a *app) helpCommand(root *cobra.Command) *cobra.Command {
 			case len(args) == 1 && args[0] == "inputs":
 				_, err := io.WriteString(a.stdout, inputsHelp)
 				return err
+			case len(args) == 1 && args[0] == "algorithms":
+				return writeAlgorithms(a.stdout)
 			case err != nil:
 				return a.noSuchCommand(root, args)
 			case len(rest) > 0:

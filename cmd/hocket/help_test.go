@@ -61,6 +61,9 @@ func TestHelpFitsAScreen(t *testing.T) {
 // TestHelpExamplesWork runs every example of every --help, and what hocket alone says to try,
 // but for those that need a GPU. Each command has one that runs here.
 func TestHelpExamplesWork(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it runs many processes")
+	}
 	examples, err := filepath.Abs(filepath.Join("..", "..", "examples"))
 	if err != nil {
 		t.Fatal(err)

@@ -229,6 +229,9 @@ func (c launchCase) within() time.Duration {
 // TestLaunchFaults: whatever happens to a launch or to one of its ranks, started by a wrapper script or not, launch
 // ends with the right exit code, and no process is left. A long run has 1,000 rounds.
 func TestLaunchFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it runs many processes")
+	}
 	rng := rand.New(rand.NewPCG(longtest.Drawn(t), 0))
 	var cases []launchCase
 	for wrapper := range wrappers {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/trace"
 	"hocket.example/hocket/ir"
@@ -21,6 +22,7 @@ import (
 // runFlags are the flags of run beside those of every command on a PROGRAM.
 type runFlags struct {
 	machine       string
+	kind          device.Kind // of machine, once checked
 	in            []string
 	strategy      string
 	compare       bool
@@ -98,17 +100,17 @@ within rounding, 4 where one differs, and 5 where that cannot be told.`,
 func (o *runFlags) add(c *cobra.Command) {
 	names := machineNames
 	f := c.Flags()
-	f.StringVarP(&o.machine, "machine", "m", "cpu", "where to run: `"+strings.Join(names, "|")+"`")
+	f.StringVarP(&o.machine, "machine", "m", defaultMachine, "where to run: `"+strings.Join(names, "|")+"`")
 	f.StringArrayVar(&o.in, "in", nil, "an `INPUT`, as x=rand:1 (see hocket help inputs); repeatable")
 	addStrategy(c, &o.strategy)
 	f.BoolVar(&o.compare, "compare", false, "compare with what its text says, or the function it refines")
-	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph (-m cuda)")
-	f.StringVar(&o.algorithm, "algorithm", "", "run collectives by `ALGORITHM`, where it can and the text pins none")
+	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph ("+needs(recordsGraphs)+")")
+	f.StringVar(&o.algorithm, "algorithm", "", "run collectives by `ALGORITHM` (see hocket help algorithms), where it can and the text pins none")
 	f.BoolVar(&o.fixed, "fixed", false,
 		"use only algorithms whose bits do not depend on the batch, nor on measurements")
 	f.BoolVar(&o.measure, "measure", false, "have --strategy auto choose by measurement, once for these dims")
 	f.BoolVar(&o.checkLaunches, "check-launches", false,
-		"look for what launched kernels read and write without saying so (-m cuda)")
+		"look for what launched kernels read and write without saying so ("+needs(isProfiled)+")")
 	f.BoolVar(&o.noProve, "no-prove", false, "run without proving first that it is right")
 	f.IntVar(&o.schedules, "schedules", 0, "try `K` schedules and compare each")
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
@@ -124,7 +126,7 @@ func (o *runFlags) add(c *cobra.Command) {
 		"write a page to `FILE`: where the time went, or what refutes it")
 	f.BoolVar(&o.profiled, "profile-range", false,
 		"make the measured run the range that a profiler captures, "+
-			"and name statements by NVTX where its library is (-m cuda)")
+			"and name statements by NVTX where its library is ("+needs(isProfiled)+")")
 	f.StringVar(&o.flight, "flight", "",
 		"when the run fails write what each rank was in to `FILE` (default: in the cache folder)")
 	rare(c, "algorithm", "fixed", "measure", "check-launches", "no-prove", "seed", "budget", "flight", "profile-range")
@@ -143,12 +145,12 @@ func (o *runFlags) check(c *cobra.Command) error {
 	switch {
 	case set("schedules") && o.schedules < 1:
 		return usagef("--schedules is %d; at least 1", o.schedules)
-	case o.graph && o.machine == "cpu":
-		return usagef("--graph needs -m cuda: the CPU machine records no graphs")
-	case o.profiled && o.machine == "cpu":
-		return usagef("--profile-range needs -m cuda: profilers of GPUs see nothing of the CPU machine")
-	case o.schedules > 0 && o.machine != "cpu":
-		return usagef("--schedules needs -m cpu: only that machine draws its order")
+	case o.graph && !o.kind.Graphs:
+		return usagef("--graph needs %s: machine %s records no graphs", needs(recordsGraphs), o.machine)
+	case o.profiled && !o.kind.Profiles:
+		return usagef("--profile-range needs %s: profilers of GPUs see nothing of machine %s", needs(isProfiled), o.machine)
+	case o.schedules > 0 && o.kind.OpenScheduled == nil:
+		return usagef("--schedules needs %s: machine %s does not draw its order", needs(drawsOrder), o.machine)
 	case o.repeat < 1:
 		return usagef("--repeat is %d; at least 1", o.repeat)
 	case o.seed < 0:
@@ -185,7 +187,8 @@ func (o *runFlags) check(c *cobra.Command) error {
 }
 
 func (o *runFlags) checkMachine() error {
-	if !slices.Contains(machineNames, o.machine) {
+	var err error
+	if o.kind, err = device.KindNamed(o.machine); err != nil || o.machine == "" {
 		return usagef("-m: there is no machine %q", o.machine).helping("see hocket doctor")
 	}
 	if m := machineNamed(o.machine, false); !m.OK {
@@ -355,7 +358,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 		return err
 	}
 	j.arena = j.flags.arena
-	if j.arena == 0 && free > 0 && j.flags.machine == "cpu" { // else the device says itself what it has
+	if j.arena == 0 && free > 0 && j.flags.kind.OnHost { // else the device says itself what it has
 		j.arena = max(free/int64(j.sig.Ranks), 1)
 	}
 	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.sig.Dims}

@@ -54,8 +54,8 @@ A wrong result keeps an algorithm out of the table, whatever its time.`,
 		Args: nothing,
 	}
 	f := c.Flags()
-	f.StringVarP(&o.machine, "machine", "m", "cpu", "where to tune: `"+strings.Join(machineNames, "|")+"`")
-	f.IntVarP(&o.ranks, "ranks", "n", 0, "number of `RANKS`; all there are, at most 8 (cpu: 4)")
+	f.StringVarP(&o.machine, "machine", "m", defaultMachine, "where to tune: `"+strings.Join(machineNames, "|")+"`")
+	f.IntVarP(&o.ranks, "ranks", "n", 0, "number of `RANKS`; all there are, at most 8 ("+defaultMachine+": 4)")
 	f.BoolVar(&o.full, "full", false, "more sizes, grids of each kernel, f32 and maxima, smaller teams: minutes, not seconds")
 	f.BoolVar(&o.again, "again", false, "measure what was measured before, too")
 	f.StringSliceVar(&o.ops, "op", nil, "tune only this `COLLECTIVE`, as all_reduce; repeatable (default all)")

@@ -12,6 +12,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/device"
 	described "hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/internal/tensor"
 )
@@ -86,7 +87,7 @@ func (a *app) tuneAcross(ctx context.Context, o *tuneFlags) (err error) {
 	}
 	defer m.Close()
 	sizes := acrossSizes
-	if o.machine == "cuda" {
+	if kind, err := device.KindNamed(o.machine); err == nil && !kind.OnHost {
 		sizes = append(slices.Clone(sizes), acrossLargest)
 	}
 	tier, err := measureAcross(ctx, m, w, sizes)

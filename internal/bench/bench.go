@@ -18,7 +18,7 @@ import (
 // Options choose what is measured and where; the zero value is the embedded
 // machine with all defaults.
 type Options struct {
-	// Machine is "cpu", the default, or the name of one that is registered.
+	// Machine is the name of one that is registered, or empty for the default.
 	Machine string
 	// Ranks is the number of ranks; 0 for as many as the machine has, at most 4.
 	Ranks int
@@ -244,8 +244,8 @@ func (j *job) complete(b *bench) error {
 // graphs reports whether to measure by graph too.
 func (j *job) graphs() bool { return j.machine.Caps().Graphs && !j.Eager }
 
-// embedded reports whether the machine is the CPU: then defaults are small.
-func (j *job) embedded() bool { return j.machine.Name() == "cpu" }
+// embedded reports whether the machine is on the host: then defaults are small.
+func (j *job) embedded() bool { return j.machine.Caps().OnHost }
 
 func (j *job) method(format string, args ...any) {
 	j.report.Method = append(j.report.Method, fmt.Sprintf(format, args...))

@@ -184,9 +184,9 @@ func (b *besides) contests(c contest.Call, ctas int) [][]device.Tuning {
 	if c.Op == ir.OpReduceScatter || c.Op == ir.OpAllReduce {
 		return [][]device.Tuning{nil} // something has to add up
 	}
-	lists := [][]device.Tuning{contest.NamesOnly([]string{"direct"})}
-	if copies := []string{"move-copy"}; slices.Contains(b.Dispatch.Algorithms(), copies[0]) {
-		lists = append(lists, contest.NamesOnly(copies))
+	var lists [][]device.Tuning
+	for _, name := range b.Dispatch.ByEngines(c.Op) {
+		lists = append(lists, contest.NamesOnly([]string{name}))
 	}
 	return lists
 }
@@ -194,10 +194,10 @@ func (b *besides) contests(c contest.Call, ctas int) [][]device.Tuning {
 // candidates lists the tunings of so many blocks.
 func (b *besides) candidates(ctas int) []device.Tuning {
 	own := slices.DeleteFunc(b.Dispatch.Algorithms(), func(n string) bool {
-		return slices.Contains(comm.Schedules(), n) || comm.ByNCCL(n) || b.Algorithms != nil && !slices.Contains(b.Algorithms, n)
+		return slices.Contains(comm.Schedules(), n) || b.Dispatch.Info(n).Library || b.Algorithms != nil && !slices.Contains(b.Algorithms, n)
 	})
 	if ctas < 0 {
-		return append([]device.Tuning{{}}, contest.NamesOnly(append(own, contest.Named(b.Dispatch, "nccl")...))...)
+		return append([]device.Tuning{{}}, contest.NamesOnly(append(own, b.Dispatch.Libraries()...))...)
 	}
 	var list []device.Tuning
 	for _, n := range own {

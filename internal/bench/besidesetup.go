@@ -191,7 +191,8 @@ func (b *besides) product(r int) error {
 		if len(b.products[sms]) > r {
 			continue
 		}
-		l, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: views[:2], Outs: views[2:], Attrs: ir.Attrs{SMs: sms}})
+		op := device.Linear{Product: device.Product{SMs: sms}}
+		l, err := d.Prepare(device.Kernel{Op: op, Ins: views[:2], Outs: views[2:]})
 		if err != nil {
 			return err
 		}

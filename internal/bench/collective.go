@@ -226,7 +226,7 @@ func (j *job) entrants(a *contest.Arena, c contest.Call) (list []*contest.Entran
 	case slices.Contains(names, "all"):
 		names = a.Dispatch.Algorithms()
 	case names == nil:
-		names = contest.Named(a.Dispatch, "nccl")
+		names = a.Dispatch.Libraries()
 	}
 	for _, name := range names {
 		if name == chosen.Way.Algorithm {

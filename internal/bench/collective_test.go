@@ -54,7 +54,7 @@ func TestCollectivesAreRight(t *testing.T) {
 func someReport() *Report {
 	f := func(v float64) *contest.Figure { return &contest.Figure{Median: v, Spread: 0.1} }
 	way := func(name, by string, us float64) contest.Way {
-		return contest.Way{Algorithm: name, Tuning: device.Tuning{Algo: name, Blocks: 24, Threads: 512}, By: by,
+		return contest.Way{Algorithm: name, Tuning: device.Tuning{Algo: name, Blocks: 24, Threads: 512}, By: by, Library: name == "nccl",
 			Graph: f(us), Eager: f(us + 3), Checked: 10}
 	}
 	return &Report{Bench: "allreduce", Machine: "cuda", Ranks: 4, Method: []string{"by hand"}, Wire: f(396),

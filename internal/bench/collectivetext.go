@@ -5,7 +5,6 @@ import (
 	"math"
 	"strings"
 
-	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/contest"
 )
 
@@ -42,7 +41,7 @@ func (r *Collective) line(k int, peers []string) []string {
 		name += " *"
 	}
 	against := ""
-	if n := r.nccl(); n > 0 && !comm.ByNCCL(w.Algorithm) {
+	if n := r.nccl(); n > 0 && !w.Library {
 		against = fmt.Sprintf("%.2f", n/w.Best())
 	}
 	cells := []string{size, name, figureText(w.Graph), figureText(w.Eager), fmt.Sprintf("%.2f", w.Skew), fmt.Sprintf("%.1f", gbps(r.Bytes, w.Best())),
@@ -70,7 +69,7 @@ func (r *Collective) nccl() float64 {
 	best := 0.0
 	for i := range r.Ways {
 		w := &r.Ways[i]
-		if us := w.Best(); us > 0 && comm.ByNCCL(w.Algorithm) && (best == 0 || us < best) {
+		if us := w.Best(); us > 0 && w.Library && (best == 0 || us < best) {
 			best = us
 		}
 	}

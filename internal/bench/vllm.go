@@ -57,7 +57,7 @@ func (c *Collective) vllmTimes() map[string]float64 {
 			continue
 		case w.By != "asked":
 			name = "hocket"
-		case name == "nccl" && c.Peers[pynccl] == 0:
+		case w.Library && c.Peers[pynccl] == 0:
 			name = pynccl
 		}
 		times[name] = w.Best()

@@ -23,7 +23,9 @@ type stub struct {
 	bytes     int64 // of it
 }
 
-func (s *stub) TeamAlgorithms() []string { return []string{"slow", "fast", "other"} }
+func (s *stub) TeamAlgorithms() []device.Algorithm {
+	return []device.Algorithm{{Name: "slow", Ops: device.Even}, {Name: "fast", Ops: device.Even}, {Name: "other", Ops: device.Even}}
+}
 func (s *stub) Adopt(at []uintptr, bytes int64) (all []device.Memory, err error) {
 	for _, p := range at {
 		if p%16 != 0 {
@@ -99,7 +101,9 @@ type pair struct {
 func (w pair) Ranks() int                    { return 2 }
 func (w pair) Local(rank int) bool           { return rank == 1 }
 func (w pair) Device(rank int) device.Device { return &stubDevice{s: w.s, rank: rank} }
-func (w pair) TeamAlgorithms() []string      { return w.s.TeamAlgorithms() }
+
+func (w pair) Transport() string                  { return "" }
+func (w pair) TeamAlgorithms() []device.Algorithm { return w.s.TeamAlgorithms() }
 
 func opened(s *stub) *Group {
 	w := pair{s: s}

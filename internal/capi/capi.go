@@ -209,9 +209,8 @@ type model struct {
 
 	updating chan struct{} // has an element while a run updates tensors of the caller's
 
-	mu     sync.Mutex
-	known  map[string][2][]hocket.Layout // by dims as text: parameters and results
-	device map[string]*hocket.DeviceTensor
+	mu    sync.Mutex
+	known map[string][2][]hocket.Layout // by dims as text: parameters and results
 }
 
 // loadOptions are those of Load.
@@ -354,13 +353,13 @@ func (l *Library) Bind(handle int64, lent *Loan, t Tensor) error {
 		return err
 	}
 	if t.Data == nil {
-		return m.bound.bind(t.Name, nil, func() error { return m.m.Bind(t.Name, nil) })
+		return m.bound.bind(t.Name, nil, nil, func() error { return m.m.Bind(t.Name, nil) })
 	}
 	x, err := t.tensor()
 	if err != nil {
 		return err
 	}
-	return m.bound.bind(t.Name, lent, func() error { return m.m.Bind(t.Name, x) })
+	return m.bound.bind(t.Name, lent, nil, func() error { return m.m.Bind(t.Name, x) })
 }
 
 // call is a run under way.
@@ -546,17 +545,7 @@ func (l *Library) dropModels(of *machine) (list []*model) {
 }
 
 func (m *model) close() error {
-	err := m.m.Close()
-	m.bound.close()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, d := range m.device {
-		if d != nil {
-			err = errors.Join(err, d.Close())
-		}
-	}
-	m.device = nil
-	return err
+	return errors.Join(m.m.Close(), m.bound.close())
 }
 
 // failure is an error as other languages get it.

@@ -3,6 +3,7 @@ package capi
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -171,37 +172,28 @@ func (l *Library) BindDevice(handle int64, lent *Loan, p Placed, dims string) er
 	if err != nil {
 		return err
 	}
-	var old, d *hocket.DeviceTensor
 	if p.Address == 0 {
-		lent = nil
-	} else {
-		ins, _, err := m.blocks(dims, bound)
-		if err != nil {
-			return err
-		}
-		if err := p.check(ins, "parameter"); err != nil {
-			return err
-		}
-		d, err = m.m.DeviceTensorAt(context.Background(), p.Name, bound, map[int]uintptr{p.Rank: p.Address})
-		if err != nil {
-			return err
-		}
+		return m.bound.bind(p.Name, nil, nil, func() error { return m.m.BindDevice(p.Name, nil) })
 	}
-	defer m.bound.begin()() // the old tensor is in use until its Close returns
-	err = m.bound.bind(p.Name, lent, func() error {
-		if err := m.m.BindDevice(p.Name, d); err != nil {
-			return err
-		}
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if m.device == nil {
-			m.device = map[string]*hocket.DeviceTensor{}
-		}
-		old, m.device[p.Name] = m.device[p.Name], d
-		return nil
+	ins, _, err := m.blocks(dims, bound)
+	if err != nil {
+		return err
+	}
+	if err := p.check(ins, "parameter"); err != nil {
+		return err
+	}
+	d, err := m.m.DeviceTensorAt(context.Background(), p.Name, bound, map[int]uintptr{p.Rank: p.Address})
+	if err != nil {
+		return err
+	}
+	done := false
+	err = m.bound.bind(p.Name, lent, d, func() error {
+		err := m.m.BindDevice(p.Name, d)
+		done = err == nil
+		return err
 	})
-	if err == nil && old != nil {
-		err = old.Close()
+	if !done {
+		err = errors.Join(err, d.Close())
 	}
 	return err
 }

@@ -1,7 +1,9 @@
 package capi
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"sync"
 
 	"hocket.example/hocket"
@@ -65,72 +67,108 @@ func (l *Library) Ended() uintptr {
 	return owner
 }
 
-func newBound() *bound { return &bound{loans: map[string]*Loan{}, calls: map[*use]bool{}} }
+func newBound() *bound { return &bound{tensors: map[string]*boundTensor{}, calls: map[*use]bool{}} }
 
-// bound holds the loans of the tensors that are bound to a model. A call may read any tensor that is bound during the
-// call. So when a tensor is replaced, every call under way becomes a user of its loan.
+// bound holds the tensors that are bound to a model. A call may read any tensor that is bound during the call. So when
+// a tensor is replaced, every call under way becomes a user of it.
 type bound struct {
-	mu    sync.Mutex
-	loans map[string]*Loan // by parameter; nil once the model is closed
-	calls map[*use]bool    // under way
+	mu      sync.Mutex
+	tensors map[string]*boundTensor // by parameter; nil once the model is closed
+	calls   map[*use]bool           // under way
 }
 
-// use is a call under way, and the loans of tensors that were replaced during the call.
-type use struct{ replaced []*Loan }
+// boundTensor is a tensor that is or was bound to a parameter.
+type boundTensor struct {
+	loan   *Loan
+	device io.Closer // the tensor on a device; nil for one in the host's memory
+	users  int       // guarded by the mu of bound
+}
+
+// release removes a user. It returns the tensor if that was the last one, and the caller then ends it without mu.
+func (t *boundTensor) release() []*boundTensor {
+	if t.users--; t.users > 0 {
+		return nil
+	}
+	return []*boundTensor{t}
+}
+
+// end closes tensors, each of which waits for what a device still does with it, and ends their loans.
+func end(all []*boundTensor) error {
+	var errs []error
+	for _, t := range all {
+		if t.device != nil {
+			errs = append(errs, t.device.Close())
+		}
+		t.loan.End()
+	}
+	return errors.Join(errs...)
+}
+
+// use is a call under way, and the tensors that were replaced during the call.
+type use struct{ replaced []*boundTensor }
 
 // begin starts a call that reads bound tensors. The caller must call end when it has read them.
-func (b *bound) begin() (end func()) {
+func (b *bound) begin() (done func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	u := &use{}
 	b.calls[u] = true
 	return func() {
 		b.mu.Lock()
-		defer b.mu.Unlock()
 		delete(b.calls, u)
-		for _, n := range u.replaced {
-			n.End()
+		var unused []*boundTensor
+		for _, t := range u.replaced {
+			unused = append(unused, t.release()...)
 		}
+		b.mu.Unlock()
+		_ = end(unused) // the call was right, and its caller did not bind them
 	}
 }
 
-// bind calls do, which binds a parameter, and keeps the loan of the new tensor; n is nil if there is none.
-func (b *bound) bind(name string, n *Loan, do func() error) error {
+// bind calls do, which binds a parameter, and keeps the new tensor's loan and the tensor itself where it is on a device;
+// the loan is nil if there is none. The tensor before is closed as soon as no call uses it. If bind fails, the caller
+// closes the new one.
+func (b *bound) bind(name string, n *Loan, device io.Closer, do func() error) error {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.loans == nil {
+	if b.tensors == nil {
+		b.mu.Unlock()
 		return fmt.Errorf("the model is %w", hocket.ErrClosed)
 	}
 	if err := do(); err != nil {
+		b.mu.Unlock()
 		return err
 	}
-	b.replace(name, n)
-	return nil
+	unused := b.replace(name, n, device)
+	b.mu.Unlock()
+	return end(unused)
 }
 
-// close ends the loans of all tensors, and refuses later ones.
-func (b *bound) close() {
+// close ends the use of all tensors, and refuses later ones.
+func (b *bound) close() error {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	for name := range b.loans {
-		b.replace(name, nil)
+	var unused []*boundTensor
+	for name := range b.tensors {
+		unused = append(unused, b.replace(name, nil, nil)...)
 	}
-	b.loans = nil
+	b.tensors = nil
+	b.mu.Unlock()
+	return end(unused)
 }
 
-// replace replaces a parameter's loan. The caller holds mu.
-func (b *bound) replace(name string, n *Loan) {
-	old := b.loans[name]
-	if delete(b.loans, name); n != nil {
+// replace replaces a parameter's tensor, and returns the one before if nothing uses it. The caller holds mu.
+func (b *bound) replace(name string, n *Loan, device io.Closer) []*boundTensor {
+	old := b.tensors[name]
+	delete(b.tensors, name)
+	if n != nil || device != nil {
 		n.share()
-		b.loans[name] = n
+		b.tensors[name] = &boundTensor{loan: n, device: device, users: 1}
 	}
 	if old == nil {
-		return
+		return nil
 	}
 	for u := range b.calls {
-		old.share()
+		old.users++
 		u.replaced = append(u.replaced, old)
 	}
-	old.End()
+	return old.release()
 }

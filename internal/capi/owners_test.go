@@ -113,9 +113,63 @@ func TestOwners(t *testing.T) {
 	ended()
 	late()
 	ended(8)
-	if err := object.bound.bind("w", l.Lend(10), func() error { return nil }); err == nil {
+	if err := object.bound.bind("w", l.Lend(10), nil, func() error { return nil }); err == nil {
 		t.Error("a closed model is bound")
 	}
+}
+
+// onDevice is a tensor on a device: it says whether it is closed, and what Close returns.
+type onDevice struct {
+	closed int
+	err    error
+}
+
+func (d *onDevice) Close() error {
+	d.closed++
+	return d.err
+}
+
+// TestBoundOnDevice: a tensor that is replaced is closed once, when the last call that may use it has ended, and its
+// memory is lent until then.
+func TestBoundOnDevice(t *testing.T) {
+	l, b := New(), newBound()
+	bind := func(owner uintptr, d *onDevice, refuse error) error {
+		n := l.Lend(owner)
+		defer n.End()
+		return b.bind("w", n, d, func() error { return refuse })
+	}
+	check := func(when string, d *onDevice, closed int, owner uintptr) {
+		t.Helper()
+		if got := l.Ended(); d.closed != closed || got != owner {
+			t.Errorf("%s: closed %d times, owner %d has ended; want %d and %d", when, d.closed, got, closed, owner)
+		}
+	}
+	first, second, third := &onDevice{}, &onDevice{}, &onDevice{err: errors.New("no")}
+	if err := bind(1, first, nil); err != nil {
+		t.Fatal(err)
+	}
+	early, late := b.begin(), b.begin()
+	if err := bind(2, second, nil); err != nil {
+		t.Fatal(err)
+	}
+	check("with two calls under way", first, 0, 0)
+	early()
+	check("with one call under way", first, 0, 0)
+	late()
+	check("after the calls", first, 1, 1)
+	if err := bind(3, third, errors.New("refused")); err == nil {
+		t.Error("a bind that fails returns nothing")
+	}
+	check("refused", third, 0, 3)
+	check("still bound", second, 0, 0)
+	if err := bind(4, third, nil); err != nil {
+		t.Fatal(err)
+	}
+	check("replaced without a call", second, 1, 2)
+	if err := b.close(); !errors.Is(err, third.err) {
+		t.Errorf("closing returns %v", err)
+	}
+	check("the model is closed", third, 1, 4)
 }
 
 // TestCloseMachine: models go with their machine.

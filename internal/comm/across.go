@@ -11,9 +11,6 @@ import (
 // The algorithms here do the rest: they have the transport bring members what they need into their staging, and
 // compute there.
 
-// crossers are the algorithms for members on several nodes; they are for no others.
-var crossers = []Algorithm{across{}, hierarchical{}}
-
 // crosses refuses members that are all on one node.
 func (in *Instance) crosses() error {
 	if in.nodes == nil {
@@ -27,20 +24,21 @@ func (in *Instance) crosses() error {
 // launch, and passes its chunk of the sum on.
 type across struct{}
 
-func (across) Name() string { return "across" }
+func (across) Info() device.Algorithm {
+	return device.Algorithm{Name: "across", Ops: sumsAndUneven,
+		How: "the transport brings each member the others' operands, of large all_reduces its chunk of them; " +
+			"it adds them in the order of ranks"}
+}
 
 func (across) Supports(in *Instance, _ device.Caps) error {
 	if err := in.crosses(); err != nil {
 		return err
 	}
-	switch in.Op {
-	case ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV:
-		return nil
-	case ir.OpReduce:
-		return in.Meets()
-	}
-	return fmt.Errorf("%w: it computes, and %s only moves", device.ErrUnsupported, in.Op)
+	return in.Meets()
 }
+
+// Usual is false: what the transport takes by itself is faster.
+func (across) Usual(*Instance) bool { return false }
 
 // acrossTwoShotFrom is the size in bytes from which across runs an all_reduce in two shots. Tests make it small.
 var acrossTwoShotFrom int64 = twoShotFrom
@@ -96,7 +94,7 @@ func (a across) Build(b *Build) {
 		for me := range in.Parts {
 			b.Copy(me, at(me, 0, in.Parts[me].In.Shape...), in.Parts[me].In)
 			rest := at(me, elements*size, n*p.chunk-elements)
-			b.run(me, device.Kernel{Op: ir.OpFill, Attrs: ir.Attrs{Numbers: []ir.Number{ir.Whole(0)}}, Outs: []device.View{rest}})
+			b.run(me, device.Kernel{Op: device.Zeros(), Outs: []device.View{rest}})
 		}
 		b.transport(device.Collective{Op: ir.OpAllToAll}, b.all(), func(me int) Part {
 			return Part{In: at(me, 0, n*p.chunk), Out: at(me, came, n*p.chunk)}

@@ -123,7 +123,7 @@ func (b *Build) Reduce(me int, dst device.View, srcs []device.View) {
 	for _, s := range srcs {
 		b.reads(me, s)
 	}
-	k := device.Kernel{Op: ir.OpAllReduce, Ins: srcs, Outs: []device.View{dst}, Red: b.in.Red}
+	k := device.Kernel{Op: device.ReduceOperands{Red: b.in.Red}, Ins: srcs, Outs: []device.View{dst}}
 	l, err := b.ch.device(me).Prepare(k)
 	if err != nil {
 		b.fail(fmt.Errorf("preparing the reduction of %s: %w", b.in.Op, err))

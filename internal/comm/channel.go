@@ -256,7 +256,7 @@ func (c *Channel) reserve() error {
 func (c *Channel) build(i int) error {
 	x, in := c.choices[i], &c.insts[i]
 	if x.schedule == nil {
-		c.plans, c.moved = append(c.plans, nil), append(c.moved, moved(x.Tuning.Algo, in))
+		c.plans, c.moved = append(c.plans, nil), append(c.moved, moved(c.dispatch.Info(x.Tuning.Algo), in))
 		return nil
 	}
 	steps, got := make([][]step, len(c.members)), make([]int64, len(c.members))

@@ -17,10 +17,16 @@ var chunkBytes int64 = 1 << 20
 // mostChunks bounds the steps that an instance is built to.
 const mostChunks = 4096
 
-func (chunked) Name() string { return "chunked" }
+func (chunked) Info() device.Algorithm {
+	return device.Algorithm{Name: "chunked", Ops: allReduce, Memory: device.MemoryFixed,
+		How: "two shots of 1 MiB at a time: 2 MiB of staging and some, however large the tensor"}
+}
+
+// Usual is false: it is for those who are short of memory.
+func (chunked) Usual(*Instance) bool { return false }
 
 func (chunked) Supports(in *Instance, _ device.Caps) error {
-	if err := in.flatAllReduce(); err != nil {
+	if err := in.flat(); err != nil {
 		return err
 	}
 	if in.Bytes()/chunkBytes >= mostChunks {

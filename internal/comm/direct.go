@@ -18,18 +18,20 @@ import (
 // left it, and runs may follow each other.
 type direct struct{}
 
-func (direct) Name() string { return "direct" }
+func (direct) Info() device.Algorithm {
+	return device.Algorithm{Name: "direct", Memory: device.MemoryFlags, OneShot: true,
+		Ops:   toOrFromAll,
+		Takes: "all_reduce, reduce_scatter, all_gather, all_to_all, uneven ones, a broadcast whose members meet",
+		How: "no staging: data is written where it belongs, inputs are reduced, and uneven rows read, where they lie. " +
+			"Not in place"}
+}
+
+// Usual is for uneven collectives of members that reach each other's memory.
+func (direct) Usual(in *Instance) bool { return !in.apart && in.Op.Uneven() }
 
 func (direct) Supports(in *Instance, _ device.Caps) error {
-	switch in.Op {
-	case ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll:
-	case ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV:
-	case ir.OpBroadcast: // the root waits for its readers
-		if err := in.Meets(); err != nil {
-			return err
-		}
-	default:
-		return fmt.Errorf("%w: it runs all_reduce, reduce_scatter, all_gather, all_to_all, their uneven forms, and broadcast", device.ErrUnsupported)
+	if err := in.Meets(); err != nil { // a broadcast's root waits for its readers
+		return err
 	}
 	if err := in.shared(); err != nil {
 		return err
@@ -106,10 +108,16 @@ func (in *Instance) placed(to, from int) device.View {
 // may lie where the input lay.
 type directTwoShot struct{}
 
-func (directTwoShot) Name() string { return "direct-two-shot" }
+func (directTwoShot) Info() device.Algorithm {
+	return device.Algorithm{Name: "direct-two-shot", Ops: allReduce, Memory: device.MemoryFlags,
+		How: "two shots without staging, in place too"}
+}
+
+// Usual is false: it is for those who are short of memory.
+func (directTwoShot) Usual(*Instance) bool { return false }
 
 func (directTwoShot) Supports(in *Instance, _ device.Caps) error {
-	if err := in.flatAllReduce(); err != nil {
+	if err := in.flat(); err != nil {
 		return err
 	}
 	if err := in.shared(); err != nil {

@@ -23,17 +23,13 @@ type Policy struct {
 	Sparing bool
 }
 
-// spares are the algorithms that take flags alone besides the operands, or a few MiB however large they are.
-var spares = []string{
-	direct{}.Name(), directTwoShot{}.Name(), chunked{}.Name(),
-	"pull", "few", "move-push", "move-copy", "move-pull", "move-few",
-}
-
 // Dispatch chooses how the collectives of one world are run. What it chooses
 // follows from the instance, the table and the policy alone, so all ranks agree.
 type Dispatch struct {
 	world  device.World
-	teams  device.Teams // nil where the world has none
+	teams  device.Teams       // nil where the world has none
+	own    []device.Algorithm // of teams
+	known  []device.Algorithm // all: see Algorithms
 	caps   device.Caps
 	table  *Table // nil for none
 	policy Policy
@@ -42,26 +38,52 @@ type Dispatch struct {
 // NewDispatch makes the dispatch of a world. The table may be nil, or be made
 // on another machine: what this one cannot do is passed over.
 func NewDispatch(w device.World, caps device.Caps, t *Table, p Policy) *Dispatch {
-	p.Algorithm = current(device.Tuning{Algo: p.Algorithm}).Algo
-	d := &Dispatch{world: w, caps: caps, table: t, policy: p}
-	if len(w.TeamAlgorithms()) > 0 {
+	d := &Dispatch{world: w, caps: caps, table: t, policy: p, own: w.TeamAlgorithms()}
+	if len(d.own) > 0 {
 		d.teams = w
 	}
+	d.known = slices.Concat(infos(schedules), d.own)
+	if w.Transport() != "" {
+		d.known = append(d.known, infos(crossers)...)
+	}
+	d.policy.Algorithm = current(device.Tuning{Algo: p.Algorithm}, d.known).Algo
 	return d
 }
 
 // Table returns what it looks things up in; nil for nothing.
 func (d *Dispatch) Table() *Table { return d.table }
 
-// Algorithms returns all names that algorithm= takes in this world.
-func (d *Dispatch) Algorithms() []string {
-	names := Schedules()
-	if d.teams != nil {
-		names = append(names, d.teams.TeamAlgorithms()...)
+// Algorithms returns all names that algorithm= takes in this world: schedules, the machine's own, and where it has
+// several nodes those between nodes.
+func (d *Dispatch) Algorithms() []string { return device.AlgorithmNames(d.known) }
+
+// Info describes the algorithm of a name: of one that the world does not have as far as the table does.
+func (d *Dispatch) Info(name string) device.Algorithm {
+	for i := range d.known {
+		if d.known[i].Name == name {
+			return d.known[i]
+		}
 	}
-	if d.world.Transport() != "" {
-		for _, a := range crossers {
-			names = append(names, a.Name())
+	return d.table.info(name)
+}
+
+// Libraries lists the algorithms of the machine's vendor, which others are compared with.
+func (d *Dispatch) Libraries() []string {
+	return device.AlgorithmNames(slices.DeleteFunc(slices.Clone(d.known), func(a device.Algorithm) bool { return !a.Library }))
+}
+
+// ByEngines lists, for a collective that only moves data, the ways that occupy none of a device's multiprocessors: the
+// schedule that copies between operands where they lie, and those of the machine's own that copy engines do.
+func (d *Dispatch) ByEngines(op ir.Op) (names []string) {
+	for _, a := range infos(schedules) {
+		if a.Memory == device.MemoryFlags && slices.Contains(a.Ops, op) {
+			names = append(names, a.Name)
+			break
+		}
+	}
+	for _, a := range d.own {
+		if a.CopyEngines && slices.Contains(a.Ops, op) {
+			names = append(names, a.Name)
 		}
 	}
 	return names
@@ -70,7 +92,7 @@ func (d *Dispatch) Algorithms() []string {
 // Check returns an error unless there is an algorithm of that name.
 func (d *Dispatch) Check(name string) error {
 	all := d.Algorithms()
-	name = current(device.Tuning{Algo: name}).Algo
+	name = current(device.Tuning{Algo: name}, d.known).Algo
 	if !slices.Contains(all, name) {
 		return fmt.Errorf("there is no algorithm %q; there are %s", name, strings.Join(all, ", "))
 	}
@@ -105,7 +127,7 @@ type candidate struct {
 // team.
 func (d *Dispatch) choose(in *Instance, open func() (device.Team, error)) (*choice, error) {
 	if in.Pin.Algo != "" {
-		in.Pin = current(in.Pin)
+		in.Pin = current(in.Pin, d.known)
 		if err := d.Check(in.Pin.Algo); err != nil {
 			return nil, fmt.Errorf("%s: %w", in.Op, err)
 		}
@@ -130,12 +152,12 @@ func (d *Dispatch) first(in *Instance, list []candidate, declined []string, open
 // accept returns the schedule that t names, or nil for one of the machine's own;
 // an error where in cannot be run so.
 func (d *Dispatch) accept(in *Instance, t device.Tuning, open func() (device.Team, error)) (Algorithm, error) {
-	if d.teams != nil && slices.Contains(d.teams.TeamAlgorithms(), t.Algo) {
+	if i := slices.IndexFunc(d.own, func(a device.Algorithm) bool { return a.Name == t.Algo }); i >= 0 {
 		if in.nodes != nil && t.Algo != d.world.Transport() {
 			return nil, in.otherNodes()
 		}
-		if in.Op.Uneven() {
-			return nil, fmt.Errorf("%w: blocks of different sizes", device.ErrUnsupported)
+		if err := d.own[i].Check(&in.Collective); err != nil {
+			return nil, err
 		}
 		team, err := open()
 		if err != nil {
@@ -150,7 +172,7 @@ func (d *Dispatch) accept(in *Instance, t device.Tuning, open func() (device.Tea
 	if in.nodes != nil && !slices.Contains(crossers, a) {
 		return nil, in.otherNodes()
 	}
-	return a, a.Supports(in, d.caps)
+	return a, supports(a, in, d.caps)
 }
 
 // otherNodes is why an algorithm whose members reach each other's memory cannot run in.
@@ -179,29 +201,35 @@ func (d *Dispatch) candidates(in *Instance) []candidate {
 			list = append(list, candidate{in.capped(t), "table"})
 		}
 	}
+	byDefault := func(name string) { list = append(list, candidate{device.Tuning{Algo: name}, "default"}) }
 	if in.nodes != nil {
-		if !d.policy.Fixed && in.Message() >= hierarchicalFrom {
-			list = append(list, candidate{device.Tuning{Algo: hierarchical{}.Name()}, "default"})
+		if !d.policy.Fixed {
+			if a := usual(in, crossers); a != nil {
+				byDefault(a.Info().Name)
+			}
 		}
-		return append(list, candidate{device.Tuning{Algo: d.world.Transport()}, "default"},
-			candidate{device.Tuning{Algo: across{}.Name()}, "default"})
+		byDefault(d.world.Transport())
+		byDefault(crossers[0].Info().Name)
+		return list
 	}
 	if !d.policy.Fixed {
-		list = append(list, candidate{device.Tuning{Algo: usual(in)}, "default"})
+		byDefault(usual(in, schedules).Info().Name)
 	}
-	list = append(list, candidate{device.Tuning{Algo: staged{}.Name()}, "default"})
+	byDefault(schedules[0].Info().Name)
 	if d.policy.Sparing {
-		list = append(list, candidate{device.Tuning{Algo: direct{}.Name()}, "default"},
-			candidate{device.Tuning{Algo: directTwoShot{}.Name()}, "default"},
-			candidate{device.Tuning{Algo: chunked{}.Name()}, "default"})
-		slices.SortStableFunc(list, func(a, b candidate) int { return cmp.Compare(a.rank(), b.rank()) })
+		for _, a := range infos(schedules) {
+			if a.Sparing() {
+				byDefault(a.Name)
+			}
+		}
+		slices.SortStableFunc(list, func(a, b candidate) int { return cmp.Compare(d.rank(a), d.rank(b)) })
 	}
 	return list
 }
 
 // rank is 0 for what takes little memory or was asked for, and else 1.
-func (c candidate) rank() int {
-	if c.by == "policy" || slices.Contains(spares, c.tuning.Algo) {
+func (d *Dispatch) rank(c candidate) int {
+	if a := d.Info(c.tuning.Algo); c.by == "policy" || a.Sparing() {
 		return 0
 	}
 	return 1
@@ -212,7 +240,7 @@ func (d *Dispatch) Launches(in *Instance) (list []device.Tuning) {
 	if d.teams == nil {
 		return nil
 	}
-	own := d.teams.TeamAlgorithms()
+	own := device.AlgorithmNames(d.own)
 	named := map[string]bool{}
 	for _, c := range d.candidates(in) {
 		if slices.Contains(own, c.tuning.Algo) {
@@ -274,10 +302,6 @@ func (d *Dispatch) launched(in *Instance, t device.Tuning) device.Tuning {
 	return t
 }
 
-// twoShotFrom is the size in bytes from which an all_reduce of three or more
-// moves less data in two shots.
-const twoShotFrom = 64 << 10
-
 // nodes returns the members' nodes, nil where they are on one.
 func (d *Dispatch) nodes(members []Member) []int {
 	list, several := make([]int, len(members)), false
@@ -303,21 +327,12 @@ func (d *Dispatch) apart(members []Member) bool {
 	return false
 }
 
-// usual names the schedule for machines that nobody has measured. Where members are
-// apart it is one that pushes: others reduce from peers' memory, which every launch
-// then needs room for on its own device.
-func usual(in *Instance) string {
-	large := in.Op == ir.OpAllReduce && len(in.Parts) > 2 && in.Message() >= twoShotFrom
-	switch {
-	case in.apart && large:
-		return twoShotPush{}.Name()
-	case in.apart && !in.Op.Uneven() && in.Op != ir.OpBarrier:
-		return oneShotPush{}.Name()
-	case in.apart:
-	case large:
-		return twoShot{}.Name()
-	case in.Op.Uneven():
-		return direct{}.Name()
+// usual returns the schedule for machines that nobody has measured; nil where none of the list says that it is.
+func usual(in *Instance, list []Algorithm) Algorithm {
+	for _, a := range slices.Backward(list) {
+		if info := a.Info(); info.Check(&in.Collective) == nil && a.Usual(in) {
+			return a
+		}
 	}
-	return staged{}.Name()
+	return nil
 }

@@ -2,8 +2,10 @@ package comm
 
 import (
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/ir"
 )
 
@@ -19,7 +21,37 @@ import (
 // Sums are taken node by node: an order of its own, for those who allow any, and for integers.
 type hierarchical struct{}
 
-func (hierarchical) Name() string { return "hierarchical" }
+func (hierarchical) Info() device.Algorithm {
+	return device.Algorithm{Name: "hierarchical", Ops: hierarchicalOps,
+		FreeOrder: true, Cost: hierarchicalCost,
+		Takes: "all_gather, and all_reduce and reduce_scatter of integers or with order=any; " +
+			"as many members on each node, two at least; from 64 KiB on",
+		How: "sums are taken inside each node, then between members of one place on all nodes, so that each byte " +
+			"crosses once; an all_reduce's results are gathered inside. It goes by chunks of 1 MiB: one crosses while " +
+			"the next is summed"}
+}
+
+var hierarchicalOps = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather}
+
+// Usual is for messages whose stages are worth their waits.
+func (hierarchical) Usual(in *Instance) bool { return in.Message() >= hierarchicalFrom }
+
+// hierarchicalCost: the longer of what crosses and what is inside counts, and the first chunk of the other.
+func hierarchicalCost(d *machine.Description, c *machine.Collective) (us float64, ok bool) {
+	free := c.AnyOrder || c.DType.IsInt() && c.Red != ir.Avg || c.Op == ir.OpAllGather
+	if !d.Crosses(c) || !c.Even || c.Near < 2 || c.Message < hierarchicalFrom || !free ||
+		!slices.Contains(hierarchicalOps, c.Op) {
+		return 0, false
+	}
+	n, near, message := float64(c.Members), float64(c.Near), float64(c.Message)
+	crossing, inside := message*(n-near)/n, message*(near-1)/near
+	if c.Op == ir.OpAllReduce {
+		crossing, inside = message*float64(c.Nodes-1), 2*inside
+	}
+	across, within := d.Across.Wire(crossing), d.Described(c.Op, int64(inside))
+	chunks := min(max(message/(1<<20), 1), mostCrossings)
+	return d.Across.Latency + max(across, within) + min(across, within)/chunks, true
+}
 
 func (hierarchical) Supports(in *Instance, _ device.Caps) error {
 	if err := in.crosses(); err != nil {
@@ -37,9 +69,6 @@ func (hierarchical) Supports(in *Instance, _ device.Caps) error {
 				return fmt.Errorf("%w: it needs dense outputs", device.ErrUnsupported)
 			}
 		}
-	case ir.OpReduceScatter:
-	default:
-		return fmt.Errorf("%w: it runs all_reduce, reduce_scatter and all_gather", device.ErrUnsupported)
 	}
 	integers := in.dtype() == ir.I32 || in.dtype() == ir.I64
 	switch {

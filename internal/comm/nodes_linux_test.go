@@ -101,10 +101,10 @@ func nodeSpecs(rng *rand.Rand, team, count int) []spec {
 				s.dt, s.red = []ir.DType{ir.I32, ir.I64}[rng.IntN(2)], ir.Sum+ir.Red(rng.IntN(3))
 			}
 			s.shape[0] = max(s.shape[0], 7)
-			s.algo = hierarchical{}.Name() // where each node has as many members
+			s.algo = hierarchical{}.Info().Name // where each node has as many members
 		} else if rng.IntN(2) == 0 {
 			if s.algo = "tcp"; sums(s.op) {
-				s.algo = across{}.Name()
+				s.algo = across{}.Info().Name
 			}
 		}
 	}
@@ -193,7 +193,7 @@ func TestNodesChoice(t *testing.T) {
 				"algorithm two-shot: not supported by this machine: its members reach each other's memory, " +
 					"and member 0 is on node 0, member 2 on node 1"},
 			{func(s *spec, in *Instance) { in.Pin.Algo = "hierarchical" }, "order=any allows it"},
-			{func(s *spec, in *Instance) { in.Pin.Algo = "tcp" }, "messages move bytes, and all_reduce computes"},
+			{func(s *spec, in *Instance) { in.Pin.Algo = "tcp" }, "it runs all_gather, all_to_all"},
 		} {
 			s, in := large, large.instance()
 			tc.change(&s, &in)

@@ -7,9 +7,6 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// normAlgorithm is what an instance is run by whose launches do what follows it too.
-const normAlgorithm = "lamport-norm"
-
 // normalise has instance i and what follows it run as one launch where that can be.
 // What is measured or asked for comes first: only in the place of another of the
 // machine's own launches, which the table chose.
@@ -19,7 +16,7 @@ func (c *Channel) normalise(i int) {
 		return
 	}
 	if err := c.mayNormalise(x, in); err != nil {
-		x.Declined = append(x.Declined, fmt.Sprintf("%s: %v", normAlgorithm, err))
+		x.Declined = append(x.Declined, fmt.Sprintf("with its norm: %v", err))
 		return
 	}
 	x.normed = true
@@ -36,7 +33,7 @@ func (c *Channel) mayNormalise(x *choice, in *Instance) error {
 		return errors.New("memory is short")
 	case in.CTAs != 0:
 		return errors.New("its blocks are bounded")
-	case x.schedule != nil, ByNCCL(x.Tuning.Algo):
+	case x.schedule != nil, c.dispatch.Info(x.Tuning.Algo).Library:
 		return fmt.Errorf("%s is known to be faster", x.Tuning.Algo)
 	}
 	if c.team == nil {
@@ -52,15 +49,16 @@ func (c *Channel) prepareNorm(i int) (bool, error) {
 	if !x.normed {
 		return false, nil
 	}
+	name := c.team.NormAlgorithm().Name
 	l, err := c.team.PrepareNorm(c.insts[i].Norm)
 	switch {
 	case errors.Is(err, device.ErrUnsupported):
-		x.normed, x.Declined = false, append(x.Declined, fmt.Sprintf("%s: %v", normAlgorithm, err))
+		x.normed, x.Declined = false, append(x.Declined, fmt.Sprintf("%s: %v", name, err))
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("%s: algorithm %s: %w", c.insts[i].Op, normAlgorithm, err)
+		return false, fmt.Errorf("%s: algorithm %s: %w", c.insts[i].Op, name, err)
 	}
-	x.launches, x.Tuning = l, device.Tuning{Algo: normAlgorithm}
+	x.launches, x.Tuning = l, device.Tuning{Algo: name}
 	return true, nil
 }
 

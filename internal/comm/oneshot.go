@@ -20,15 +20,17 @@ import (
 // sees to that), so runs may follow each other.
 type oneShotPush struct{}
 
-func (oneShotPush) Name() string { return "one-shot-push" }
+func (oneShotPush) Info() device.Algorithm {
+	return device.Algorithm{Name: "one-shot-push", Ops: sumsAndMoves,
+		Takes: "all but barrier and uneven ones", OneShot: true,
+		How: "each member writes what a reader wants into its slot there; nobody copies its own part"}
+}
+
+// Usual is for members that do not reach each other's memory: others reduce from there, and every launch would need
+// room on its own device for what it reads.
+func (oneShotPush) Usual(in *Instance) bool { return in.apart }
 
 func (oneShotPush) Supports(in *Instance, _ device.Caps) error {
-	if in.Op == ir.OpBarrier {
-		return fmt.Errorf("%w: a barrier moves nothing", device.ErrUnsupported)
-	}
-	if in.Op.Uneven() {
-		return fmt.Errorf("%w: blocks of different sizes", device.ErrUnsupported)
-	}
 	return in.aside(true)
 }
 
@@ -129,20 +131,22 @@ func (in *Instance) aside(inPlace bool) error {
 // It moves what twoShot moves, and copies less locally.
 type twoShotPush struct{}
 
-func (twoShotPush) Name() string { return "two-shot-push" }
+func (twoShotPush) Info() device.Algorithm {
+	return device.Algorithm{Name: "two-shot-push", Ops: allReduce, How: "two shots by slots"}
+}
+
+// Usual is as of oneShotPush, for large sums.
+func (twoShotPush) Usual(in *Instance) bool { return in.apart && in.large() }
 
 func (twoShotPush) Supports(in *Instance, _ device.Caps) error {
-	if err := in.flatAllReduce(); err != nil {
+	if err := in.flat(); err != nil {
 		return err
 	}
 	return in.aside(true)
 }
 
-// flatAllReduce refuses all but an all_reduce of dense operands.
-func (in *Instance) flatAllReduce() error {
-	if in.Op != ir.OpAllReduce {
-		return fmt.Errorf("%w: it runs all_reduce only", device.ErrUnsupported)
-	}
+// flat refuses operands that are not dense.
+func (in *Instance) flat() error {
 	for i := range in.Parts {
 		if p := &in.Parts[i]; !dense(p.In) || !dense(p.Out) {
 			return fmt.Errorf("%w: it needs dense operands", device.ErrUnsupported)

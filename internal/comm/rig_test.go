@@ -220,7 +220,7 @@ func randomSpec(rng *rand.Rand, n int) spec {
 	}
 	s.axis, s.split = rng.IntN(len(s.shape)), rng.IntN(len(s.shape))
 	if rng.IntN(4) > 0 {
-		s.algo = Schedules()[rng.IntN(len(algorithms))]
+		s.algo = Schedules()[rng.IntN(len(schedules))]
 	}
 	s.shared = rng.IntN(3) > 0
 	s.unevenSpec = unevenSpec{counted: rng.IntN(2) == 0, room: rng.Int64N(12), seed: rng.Uint64()}
@@ -290,7 +290,7 @@ func newRig(t testing.TB, w device.World, name string, team []int, specs []spec)
 		for me, rank := range team {
 			in.Parts = append(in.Parts, r.place(w.Device(rank), s, me, &mems[me]))
 		}
-		if a := schedule(in.Pin.Algo); a != nil && a.Supports(&in, device.Caps{}) != nil {
+		if a := schedule(in.Pin.Algo); a != nil && supports(a, &in, device.Caps{}) != nil {
 			in.Pin.Algo = ""
 		}
 		ranMu.Lock()

@@ -22,7 +22,13 @@ import (
 // whichever run that was; Build adds steps 4 and those waits by itself.
 type staged struct{}
 
-func (staged) Name() string { return "staged" }
+func (staged) Info() device.Algorithm {
+	return device.Algorithm{Name: "staged", Ops: everything, Takes: "all", OneShot: true,
+		How: "each member copies its input to staging; readers copy or reduce from there"}
+}
+
+// Usual is true: whatever nothing else suits is staged.
+func (staged) Usual(*Instance) bool { return true }
 
 func (staged) Supports(*Instance, device.Caps) error { return nil }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"math"
 	"slices"
-	"strings"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
@@ -21,9 +20,42 @@ type Table struct {
 	Identity string `json:"identity"`
 	Ranks    int    `json:"ranks"`
 	// Made says by what.
-	Made    string  `json:"made"`
-	Entries []Entry `json:"entries"`
+	Made string `json:"made"`
+	// Algorithms describe those that entries may name, for readers that have not opened the machine. Those that no
+	// field of device.Algorithm but the name is to be said of are left out.
+	Algorithms []device.Algorithm `json:"algorithms,omitempty"`
+	Entries    []Entry            `json:"entries"`
 }
+
+// Describe has the table describe algorithms.
+func (t *Table) Describe(list []device.Algorithm) {
+	for _, a := range list {
+		// The same as in JSON.
+		a = device.Algorithm{Name: a.Name, Formerly: a.Formerly, FreeOrder: a.FreeOrder, HostLink: a.HostLink, Library: a.Library}
+		same := func(o device.Algorithm) bool { return o.Name == a.Name }
+		if t.Algorithms = slices.DeleteFunc(slices.Clone(t.Algorithms), same); a.Formerly != nil || a.FreeOrder || a.HostLink || a.Library {
+			t.Algorithms = append(t.Algorithms, a)
+		}
+	}
+}
+
+// info describes an algorithm that the table names, as far as that is known: tables of old do not say it, and the
+// shipped one does for all.
+func (t *Table) info(name string) device.Algorithm {
+	lists := [][]device.Algorithm{Shipped().Algorithms}
+	if t != nil {
+		lists = [][]device.Algorithm{t.Algorithms, Shipped().Algorithms}
+	}
+	for _, list := range lists {
+		if i := slices.IndexFunc(list, func(a device.Algorithm) bool { return a.Name == name }); i >= 0 {
+			return list[i]
+		}
+	}
+	return device.Algorithm{Name: name}
+}
+
+// Library reports whether an algorithm that the table names is of the machine's vendor.
+func (t *Table) Library(name string) bool { return t.info(name).Library }
 
 // TableVersion is that of tables that this program reads.
 const TableVersion = 1
@@ -84,7 +116,7 @@ func ReductionOf(red ir.Red, op ir.Op) string {
 }
 
 // best returns the tunings for in, the best first; nil for a nil table. If fixed
-// the entry's own comes first, then those that give the same bits.
+// the entry's own comes first, then those that give the same bits: not those that add in a free order.
 func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 	e := t.find(in)
 	if e == nil {
@@ -95,19 +127,12 @@ func (t *Table) best(in *Instance, fixed bool) []device.Tuning {
 		list = append(list, *e.Fixed)
 	}
 	for _, b := range e.Bracket(in.Message()).Best {
-		if !fixed || !bySwitches(b.Algo) && !ByNCCL(b.Algo) {
+		if !fixed || !t.info(b.Algo).FreeOrder {
 			list = append(list, b.Tuning)
 		}
 	}
 	return list
 }
-
-// ByNCCL reports whether an algorithm is NCCL's, as a machine or a benchmark of peers
-// names it.
-func ByNCCL(name string) bool { return strings.HasPrefix(name, "nccl") }
-
-// bySwitches reports whether NVLink's switches add, in an order of their own.
-func bySwitches(name string) bool { return name == "multimem" }
 
 // Best returns the tunings that the table has for in, the best first.
 func (t *Table) Best(in *Instance) []device.Tuning { return t.best(in, false) }

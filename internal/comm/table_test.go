@@ -299,13 +299,13 @@ func TestShippedFor(t *testing.T) {
 				if len(b.Best) == 0 {
 					t.Errorf("%s: %v, up to %d: nothing", identity, e.Op, b.UpTo)
 				}
-				if slices.ContainsFunc(b.Best, func(x Timed) bool { return strings.HasSuffix(x.Algo, byHost) }) {
+				if slices.ContainsFunc(b.Best, func(x Timed) bool { return strings.HasSuffix(x.Algo, "-host") }) {
 					n++
 				}
 			}
 		}
 		if err := table.Check(); err != nil || (n > 0) != want {
-			t.Errorf("%s: %s in %d brackets, %v", identity, byHost, n, err)
+			t.Errorf("%s: by way of host memory in %d brackets, %v", identity, n, err)
 		}
 	}
 }

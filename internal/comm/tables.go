@@ -27,15 +27,12 @@ var h200 []byte
 // Shipped returns the table that is part of the program, measured on H200s. It is
 // everybody's: nobody may change it.
 var Shipped = sync.OnceValue(func() *Table {
-	t, err := ReadTable(h200)
+	t, err := readTable(h200, nil)
 	if err != nil {
 		panic("the shipped table: " + err.Error()) // a test reads it
 	}
 	return t
 })
-
-// byHost is how the names of algorithms end that send by way of host memory.
-const byHost = "-host"
 
 // Of reports whether the shipped table was measured on GPUs like a machine's: its
 // identity is how theirs begin.
@@ -56,7 +53,7 @@ var shippedElsewhere = sync.OnceValue(func() *Table {
 	for i := range t.Entries {
 		for j := range t.Entries[i].Brackets {
 			b := &t.Entries[i].Brackets[j]
-			b.Best = slices.DeleteFunc(b.Best, func(x Timed) bool { return strings.HasSuffix(x.Algo, byHost) })
+			b.Best = slices.DeleteFunc(b.Best, func(x Timed) bool { return t.info(x.Algo).HostLink })
 		}
 	}
 	return t
@@ -75,7 +72,10 @@ func Identity(machine string, w device.World) string {
 }
 
 // ReadTable reads and checks a table.
-func ReadTable(data []byte) (*Table, error) {
+func ReadTable(data []byte) (*Table, error) { return readTable(data, Shipped().Algorithms) }
+
+// readTable is ReadTable; known describes algorithms that the table does not describe itself.
+func readTable(data []byte, known []device.Algorithm) (*Table, error) {
 	if n := bytes.Count(data, []byte("{")); n > maxObjects { // an empty one takes a hundred times its text
 		return nil, fmt.Errorf("it is no table of collectives: it has %d objects; a table may have %d", n, maxObjects)
 	}
@@ -91,7 +91,7 @@ func ReadTable(data []byte) (*Table, error) {
 	if err := t.Check(); err != nil {
 		return t, err
 	}
-	t.retire()
+	t.retire(slices.Concat(t.Algorithms, known))
 	return t, nil
 }
 

@@ -3,7 +3,6 @@ package comm
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
@@ -66,17 +65,13 @@ func (c *Channel) closeTeam() error {
 	return t.Close()
 }
 
-// oneShots are the machine's own algorithms in which everybody gets everything
-// of an all_reduce, flags not counted.
-var oneShots = []string{"ll", "ll128", normAlgorithm}
-
 // moved returns the bytes that each member gets from peers in an algorithm of
 // the machine's own: the least possible, but for an all_reduce in one shot.
-func moved(algo string, in *Instance) []int64 {
+func moved(a device.Algorithm, in *Instance) []int64 {
 	n := make([]int64, len(in.Parts))
 	for m := range n {
 		n[m] = in.least(m)
-		if in.Op == ir.OpAllReduce && slices.Contains(oneShots, algo) {
+		if in.Op == ir.OpAllReduce && a.OneShot {
 			n[m] = viewBytes(in.Parts[m].In) * int64(len(n)-1)
 		}
 	}

@@ -22,8 +22,11 @@ type teamWorld struct {
 	refuse         error // of OpenTeam
 }
 
-func (*teamWorld) TeamAlgorithms() []string {
-	return []string{"ll", "even", "late", "broken", "short"}
+func (*teamWorld) TeamAlgorithms() (list []device.Algorithm) {
+	for _, name := range []string{"ll", "even", "late", "broken", "short"} {
+		list = append(list, device.Algorithm{Name: name, Ops: device.Even, OneShot: name == "ll"})
+	}
+	return list
 }
 func (*teamWorld) Identity() string { return "abacus, 2 beads" }
 

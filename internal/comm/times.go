@@ -89,7 +89,7 @@ func (f *Found) taken(b *Bracket, c *machine.Collective) *Timed {
 		case slices.Contains(f.Unknown, x.Algo):
 			return false
 		}
-		return anyOrder(c) || !ByNCCL(x.Algo) && !bySwitches(x.Algo)
+		return anyOrder(c) || !f.Table.info(x.Algo).FreeOrder
 	})
 	if i < 0 {
 		return nil

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/ir"
 )
 
 // twoShot is an all_reduce in two shots, a reduce-scatter and an all-gather
@@ -22,12 +21,16 @@ import (
 // reasons: peers touch staging only.
 type twoShot struct{}
 
-func (twoShot) Name() string { return "two-shot" }
+func (twoShot) Info() device.Algorithm {
+	return device.Algorithm{Name: "two-shot", Ops: allReduce,
+		How: "as staged for a chunk on each member, then the results the same way: " +
+			"2(n−1)/n of the tensor moves instead of n−1 times it"}
+}
+
+// Usual is for large sums of members that reach each other's memory.
+func (twoShot) Usual(in *Instance) bool { return !in.apart && in.large() }
 
 func (twoShot) Supports(in *Instance, _ device.Caps) error {
-	if in.Op != ir.OpAllReduce {
-		return fmt.Errorf("%w: it runs all_reduce only", device.ErrUnsupported)
-	}
 	for i := range in.Parts {
 		if !dense(in.Parts[i].Out) {
 			return fmt.Errorf("%w: it needs dense outputs", device.ErrUnsupported)

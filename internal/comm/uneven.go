@@ -49,7 +49,7 @@ func (b *Build) takeRows(me int, whole, counts []device.View) {
 			at += s.Count
 		}
 	}
-	b.run(me, device.Kernel{Op: ir.OpFill, Attrs: ir.Attrs{Numbers: []ir.Number{ir.Whole(0)}}, Outs: []device.View{rows(p.Out, axis, at, p.Out.Shape[axis]-at)}})
+	b.run(me, device.Kernel{Op: device.Zeros(), Outs: []device.View{rows(p.Out, axis, at, p.Out.Shape[axis]-at)}})
 }
 
 // takeCounted leaves it to a kernel.
@@ -59,9 +59,10 @@ func (b *Build) takeCounted(me int, whole, counts []device.View) {
 		b.log[me].reads[p] = counts[p].Mem == b.ch.staging[p]
 	}
 	b.log[me].moved += b.in.least(me)
-	k := device.Kernel{Op: b.in.Op, Attrs: ir.Attrs{Axes: []int{b.in.Axis}}, Member: me, Ins: append(whole, counts...), Outs: []device.View{out}}
-	if k.Op == ir.OpReduceScatterV {
-		k.Red = b.in.Red
+	k := device.Kernel{Ins: append(whole, counts...), Outs: []device.View{out}}
+	k.Op = device.UnevenMove{Op: b.in.Op, Axis: b.in.Axis, Member: me}
+	if b.in.Op == ir.OpReduceScatterV {
+		k.Op = device.UnevenReduce{Red: b.in.Red, Axis: b.in.Axis, Member: me}
 	}
 	b.run(me, k)
 }

@@ -38,6 +38,9 @@ func apart(n int, between string) string {
 // computed, whatever else stands between; each form is proved for two runs back to
 // back, has no needless credit, and gives the same under schedules.
 func TestGathersAhead(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it runs many programs")
+	}
 	for name, between := range map[string]string{
 		"nothing":          "",
 		"a reduction":      "  %h# = transpose %y0, perm=(0, 1)\n  %d#: f32[6/tp, 6] = linear %h#, %u\n",

@@ -1,7 +1,6 @@
 package compile
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 	"sync"
@@ -46,12 +45,15 @@ func (u *Unit) machine(ranks int) (*machine.Description, *comm.Found, error) {
 	switch {
 	case u.opts.Machine == "" && u.opts.Device != nil:
 		m, _, err = fit(u.opts.Device, found.Identity, ranks, nodes)
+	case u.opts.Machine == "":
+		m, err = machine.OfHost()
 	default:
-		m, err = machine.Load(cmp.Or(u.opts.Machine, withoutGPUs))
+		m, err = machine.Load(u.opts.Machine)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
+	m.Costs = comm.Costs()
 	if u.opts.Device == nil {
 		found = comm.FindFor(m.GPU, ranks)
 	}
@@ -169,9 +171,6 @@ func (o Overlapped) String() string {
 	return fmt.Sprintf("line %d: %s: %s", o.Line, o.Pair, o.Strategy)
 }
 
-// withoutGPUs is the description of machines that have none.
-const withoutGPUs = "cpu"
-
 // DescriptionFor returns the shipped description that predictions for so many ranks on a device machine are made
 // with, unless another is asked for. fits is false where it is of another model of GPU.
 func DescriptionFor(dev device.Machine, ranks int) (d *machine.Description, fits bool, err error) {
@@ -185,8 +184,8 @@ func DescriptionFor(dev device.Machine, ranks int) (d *machine.Description, fits
 // fit is DescriptionFor ranks whose world has that identity, and that are on these nodes. All processes of a world
 // find the same: its identity begins, in all of them, with the model of the first rank's GPU.
 func fit(dev device.Machine, identity string, ranks int, nodes []int) (d *machine.Description, fits bool, err error) {
-	if dev.Name() != "cuda" {
-		d, err = machine.Load(withoutGPUs)
+	if dev.Caps().OnHost {
+		d, err = machine.OfHost()
 		return d, err == nil, err
 	}
 	return machine.Fit(model(identity), ranks, nodes)

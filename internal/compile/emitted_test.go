@@ -105,6 +105,9 @@ func goesAhead(b *ir.Block, value string) bool {
 // TestPredictedIsEmitted: the strategy that a prediction names for a pair, and that
 // its time and timeline are of, is the one by which the emitted program runs it.
 func TestPredictedIsEmitted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it runs many programs")
+	}
 	seen := map[string]int{}
 	judge := func(t fatal, source, strategy string) {
 		u, err := Build(check(t, source), Options{Strategy: strategy, Machine: "h200x4"})

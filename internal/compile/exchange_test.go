@@ -21,6 +21,9 @@ var exchanges = []lower.Strategy{{Kind: lower.Exchange}, {Kind: lower.Exchange, 
 // take, beside such loops, and over teams of several axes. Each is proved for
 // two runs back to back and run under schedules.
 func TestExchangeAnywhere(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it runs many programs")
+	}
 	const head = "dim T = 24\ndim K = 6\nmesh dp[2] ep[1] tp[3]\n"
 	const gather = "    %g: f32[T, K] = reshard %x\n    %y = linear %g, %w\n"
 	const accumulate = "    %yl = local %y\n    add %acc, %yl into %acc\n"

@@ -316,6 +316,9 @@ func (c *testCase) plan(res *lower.Result) (*plan.Plan, error) {
 // TestStrategiesOnGrids lowers layers under every strategy on 1 to 8 ranks and
 // 2-d meshes, with rows that no number of chunks divides.
 func TestStrategiesOnGrids(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it runs many programs")
+	}
 	for _, g := range [][2]int64{{1, 1}, {1, 2}, {1, 3}, {2, 2}, {1, 5}, {3, 2}, {1, 7}, {2, 4}, {1, 8}} {
 		for name, body := range layers {
 			source := fmt.Sprintf("mesh dp[%d] tp[%d]\nfunc f%s\n", g[0], g[1], body)

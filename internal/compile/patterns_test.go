@@ -13,6 +13,9 @@ import (
 // 8 ranks. What must be used is said of each; where a strategy does not apply,
 // what is left sequential must be right too.
 func TestPatterns(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it runs many programs")
+	}
 	for _, p := range patterns {
 		t.Run(p.id, func(t *testing.T) {
 			for d := int64(1); d <= 8; d++ {

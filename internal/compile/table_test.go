@@ -210,6 +210,8 @@ type sketcher struct {
 
 func (d sketcher) Name() string { return d.name }
 
+func (d sketcher) Caps() device.Caps { return device.Caps{OnHost: d.name == "cpu"} }
+
 func (sketcher) Peers() *world.World { return nil }
 
 func (d sketcher) DryRun(ranks int) (device.World, error) {
@@ -225,10 +227,10 @@ type sketchedWorld struct {
 	identity string
 }
 
-func (w sketchedWorld) Ranks() int               { return w.ranks }
-func (w sketchedWorld) Identity() string         { return w.identity }
-func (w sketchedWorld) TeamAlgorithms() []string { return nil }
-func (w sketchedWorld) Transport() string        { return "" }
+func (w sketchedWorld) Ranks() int                         { return w.ranks }
+func (w sketchedWorld) Identity() string                   { return w.identity }
+func (w sketchedWorld) TeamAlgorithms() []device.Algorithm { return nil }
+func (w sketchedWorld) Transport() string                  { return "" }
 
 // unsketched is a machine that has no sketches.
 type unsketched struct{ device.Machine }

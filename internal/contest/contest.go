@@ -10,7 +10,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
@@ -252,7 +251,8 @@ func (a *Arena) Enter(c Call, d *comm.Dispatch, pin device.Tuning, anyOrder bool
 	}
 	e.Channel = ch
 	x := ch.Choice(0)
-	e.Way = Way{Algorithm: x.Tuning.Algo, Tuning: x.Tuning, By: x.By, Declined: x.Declined}
+	e.Way = Way{Algorithm: x.Tuning.Algo, Tuning: x.Tuning, By: x.By, Declined: x.Declined,
+		Library: d.Info(x.Tuning.Algo).Library}
 	return e, nil
 }
 
@@ -466,11 +466,6 @@ func (a *Arena) Race(ctx context.Context, list []*Entrant, rounds int, eager boo
 		}
 	}
 	return nil
-}
-
-// Named lists the algorithms of a world whose names begin so.
-func Named(d *comm.Dispatch, prefix string) []string {
-	return slices.DeleteFunc(d.Algorithms(), func(s string) bool { return !strings.HasPrefix(s, prefix) })
 }
 
 // Spread fills mem with repetitions of block, by doubling.

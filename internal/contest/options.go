@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/cpu"
+	_ "hocket.example/hocket/internal/device/cpu" // the default
 	"hocket.example/hocket/ir"
 )
 
@@ -22,9 +22,6 @@ func (usageError) Is(target error) bool { return target == ErrUsage }
 func Usagef(format string, args ...any) error { return usageError(fmt.Sprintf(format, args...)) }
 
 func Open(name string) (device.Machine, error) {
-	if name == "" || name == "cpu" {
-		return cpu.New(cpu.Options{}), nil
-	}
 	return device.Named(name, nil)
 }
 
@@ -39,10 +36,10 @@ func CheckSize(n int64) error {
 // ErrTooMany refuses more ranks than a machine has.
 func ErrTooMany(m device.Machine, ranks int) error {
 	most := m.Caps().MaxRanks
-	if m.Name() == "cpu" {
-		return fmt.Errorf("%d ranks, and machine cpu has at most %d: %w", ranks, most, device.ErrUnsupported)
+	if why := m.Caps().MoreRanks; why != "" {
+		return fmt.Errorf("%d ranks, and machine %s has %d: %s: %w", ranks, m.Name(), most, why, device.ErrUnsupported)
 	}
-	return fmt.Errorf("%d ranks, and machine %s has %d: one for each GPU, or as many times that as HOCKET_RANKS_PER_GPU says: %w", ranks, m.Name(), most, device.ErrUnsupported)
+	return fmt.Errorf("%d ranks, and machine %s has at most %d: %w", ranks, m.Name(), most, device.ErrUnsupported)
 }
 
 // OpNamed returns the collective of that name among those that are tuned: as in

@@ -30,6 +30,9 @@ type Peer struct {
 	Spread float64 `json:"spread_us,omitempty"`
 }
 
+// OfNCCL reports whether the figure is of NCCL, plain or with windows, as torch or vLLM call it.
+func (p *Peer) OfNCCL() bool { return strings.HasPrefix(strings.TrimPrefix(p.Name, "py"), "nccl") }
+
 // ReadPeers reads lines of JSON; lines that do not begin with { are skipped,
 // since programs under a launcher print more than they mean to. It also reads
 // what vLLM's benchmark_device_communicators.py writes by --output-json.

@@ -13,6 +13,8 @@ type Way struct {
 	// because it was asked for.
 	By       string   `json:"by"`
 	Declined []string `json:"declined,omitempty"`
+	// Library: the algorithm is the vendor's library, which others are compared with.
+	Library bool `json:"library,omitempty"`
 	// Graph is the time within a graph, Eager that of calls issued one by one;
 	// nil where it was not measured.
 	Graph *Figure `json:"graph_us,omitempty"`

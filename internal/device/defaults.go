@@ -72,7 +72,7 @@ func (DefaultWorld) Observe(Observer) {}
 func (DefaultWorld) Profile(func(int64) string) error { return lacks("the range of a profiler") }
 
 // TeamAlgorithms are none.
-func (DefaultWorld) TeamAlgorithms() []string { return nil }
+func (DefaultWorld) TeamAlgorithms() []Algorithm { return nil }
 
 // Identity is empty.
 func (DefaultWorld) Identity() string { return "" }
@@ -150,6 +150,9 @@ type DefaultTeam struct{}
 
 // PrepareAhead does nothing.
 func (DefaultTeam) PrepareAhead(Tuning, *Collective) {}
+
+// NormAlgorithm is none.
+func (DefaultTeam) NormAlgorithm() Algorithm { return Algorithm{} }
 
 // SupportsNorm is unsupported.
 func (DefaultTeam) SupportsNorm(*Norm) error { return lacks("normalised sums") }

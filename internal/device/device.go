@@ -49,7 +49,7 @@ var ErrAborted = errors.New("aborted")
 
 // Machine makes worlds.
 type Machine interface {
-	// Name is "cpu" or "cuda".
+	// Name is that of its Kind.
 	Name() string
 	Caps() Caps
 	// Open makes a world of ranks devices. The world's context ends when ctx
@@ -71,7 +71,12 @@ type Machine interface {
 
 // Caps tells what a machine can do.
 type Caps struct {
-	MaxRanks   int
+	MaxRanks int
+	// MoreRanks says for people what MaxRanks follows from; empty where nothing changes it.
+	MoreRanks string
+	// OnHost: devices are threads of the process, which share the host's processors and memory. Many ranks are
+	// slow, and what they take is memory of the host.
+	OnHost     bool
 	DTypes     []ir.DType
 	Graphs     bool // CaptureGraph works
 	Virtual    bool // scheduled: time stands still, order is drawn at random
@@ -249,90 +254,6 @@ func (v View) Elements() int64 {
 	}
 	return n
 }
-
-// Kernel describes a computation on one device: Op of Ins into Outs. Ins may
-// be peers' memory where Reaches says so.
-type Kernel struct {
-	Op   ir.Op
-	Ins  []View
-	Outs []View
-	// Attrs are the operation's attributes. SMs is a hint, which Fixed sets aside.
-	ir.Attrs
-	// Links, where set, make this a chain of elementwise operations; see Link. Ins
-	// have the result's shape, and Op is the last link's. For machines with
-	// Caps.Chains, which may still decline some with ErrUnsupported.
-	Links []Link
-	// Relu has linear and matmul give the larger of the result and 0: the bits of a
-	// relu of what they would have stored. For machines with Caps.Chains, which may
-	// decline some with ErrUnsupported.
-	Relu bool
-	// Joint makes this several linears of one x at once: Ins are x and a weight for each, Outs their results.
-	// With Gated there are two, and a third result: silu of the first times the second, with the bits that it has
-	// where both, and the silu, are stored; the results of the two need not be. For machines with Caps.Chains, which
-	// decline with ErrUnsupported what they are not faster at.
-	Joint, Gated bool
-	// Constant: no command writes Ins[1], the weight of a linear, or of a joint one any weight, while this one
-	// waits for the commands before it. They may then be read before those end.
-	Constant bool
-	// Fixed computes each row of a product and each query of attention with bits that depend on what that row or query
-	// is made of alone: not on how many there are, nor on measurements.
-	Fixed bool
-	// Timed has a product be a *TrialError where there is no memory to find its fastest
-	// algorithm in. Else it runs by the library's first guess then; see Guesser.
-	Timed bool
-	// Red, where set, makes this the reduction of all Ins elementwise into
-	// Outs[0], in the order of Ins, accumulating in the dtype's accumulator
-	// (S11) and rounding once; avg divides by len(Ins) before rounding. Op is
-	// then OpAllReduce by convention.
-	Red ir.Red
-	// Member, of an uneven collective, whose Ins are all members' operands and
-	// then all members' counts, i32, dense like Outs[0]: this gives that member
-	// its result along Axes[0]. Red is reduce_scatterv's. Counts that do not fit
-	// (see Share) are a Fault; then the result is undefined, and nothing else is
-	// written.
-	Member int
-	// User, where set, is the kernel that Op OpLaunch launches, of dense Ins and Outs.
-	User *UserKernel
-}
-
-// UserKernel is a kernel of the user's: CUDA C++ (a file's name ends with .cu), PTX (.ptx) or a cubin.
-type UserKernel struct {
-	File, Entry string
-	Code        []byte
-	Grid, Block [3]int64
-	Shared      int64 // bytes of dynamic shared memory
-	Params      []UserParam
-	// Checked has the kernel work on copies, with poison around them and in what it only writes: undeclared
-	// reads show in results, undeclared writes as a Fault.
-	Checked bool
-}
-
-// UserParam is an argument: Ins[In], Outs[Out], one that is both, or a number.
-type UserParam struct {
-	In, Out int      // -1 for none
-	DType   ir.DType // of a number: i32, i64, f32, f64
-	Bits    uint64   // an integer, or the bits of an f64
-}
-
-// Name is what a function that stands in for the kernel is registered under.
-func (u *UserKernel) Name() string { return u.File + ":" + u.Entry }
-
-// Link is one operation of a chain, elementwise or a copy. Its result is rounded
-// to DType, as if it had been stored, so that a chain computes the bits that its
-// links would one after another.
-type Link struct {
-	Op ir.Op
-	// Args are its operands: i is Ins[i], ^i the result of link i, an earlier one.
-	Args    []int
-	DType   ir.DType // of the result
-	Numbers []ir.Number
-}
-
-// Joins reports whether k is the reduction of its operands elementwise.
-func (k *Kernel) Joins() bool { return k.Red != ir.NoRed && !k.Op.Uneven() }
-
-// Reaches reports whether operands may be peers' memory.
-func (k *Kernel) Reaches() bool { return k.Red != ir.NoRed || k.Op.Uneven() }
 
 // Launch is a prepared kernel.
 type Launch interface{ Release() }

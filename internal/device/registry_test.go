@@ -10,21 +10,33 @@ import (
 
 func TestNamed(t *testing.T) {
 	_, err := Named("abacus", nil)
-	if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), `"abacus"`) || !strings.Contains(err.Error(), "cpu") {
+	if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), `"abacus"`) || !strings.Contains(err.Error(), "hocket/abacus") {
 		t.Fatalf("got %v", err)
 	}
-	t.Cleanup(func() { delete(makers.byName, "abacus") })
+	t.Cleanup(func() { delete(kinds.byName, "abacus") })
 	broken := errors.New("beads are missing")
-	Register("abacus", func(*world.World) (Machine, error) { return nil, broken })
+	Register(Kind{Name: "abacus", Default: true, Open: func(*world.World) (Machine, error) { return nil, broken }})
 	if _, err := Named("abacus", nil); !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := Named("loom", nil); err == nil || !strings.Contains(err.Error(), "abacus; importing hocket.example/hocket/cuda adds cuda") {
-		t.Errorf("got %v", err)
+	if _, err := Named("", nil); !errors.Is(err, broken) {
+		t.Errorf("the default: got %v", err)
 	}
-	t.Cleanup(func() { delete(makers.byName, "cuda") })
-	Register("cuda", func(*world.World) (Machine, error) { return nil, broken })
-	if _, err := Named("loom", nil); err == nil || strings.Contains(err.Error(), "importing") {
-		t.Errorf("got %v", err)
+	for name, importing := range map[string]bool{"loom": true, "a loom": false} {
+		_, err := Named(name, nil)
+		if err == nil || !strings.Contains(err.Error(), "there is: abacus") || strings.Contains(err.Error(), "importing") != importing {
+			t.Errorf("got %v", err)
+		}
+	}
+	t.Cleanup(func() { delete(kinds.byName, "harp") })
+	Register(Kind{Name: "harp", Graphs: true})
+	for want, has := range map[string]func(Kind) bool{
+		"; harp does":       func(k Kind) bool { return k.Graphs },
+		"":                  func(k Kind) bool { return k.Profiles },
+		"; abacus, harp do": func(k Kind) bool { return true },
+	} {
+		if got := WhichDo(has); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }

@@ -63,8 +63,8 @@ type Member struct {
 // world and need none of this. Worlds without them have
 // no TeamAlgorithms.
 type Teams interface {
-	// TeamAlgorithms names what Team.Prepare takes, in a fixed order.
-	TeamAlgorithms() []string
+	// TeamAlgorithms describes what Team.Prepare takes, in a fixed order.
+	TeamAlgorithms() []Algorithm
 	// Transport names the one of TeamAlgorithms that takes members on several nodes, and moves bytes between
 	// them at least; empty where there is one node.
 	Transport() string
@@ -90,7 +90,7 @@ type Tuning struct {
 // keeps calls apart lies on the devices, so that launches replay within graphs
 // and runs need no barrier between them.
 type Team interface {
-	// Supports returns nil, or why c cannot be run so.
+	// Supports returns nil, or why c, which Algorithm.Check passes, cannot be run so.
 	Supports(t Tuning, c *Collective) error
 	// Prepare makes one launch for each member, nil for one that has nothing to
 	// do; member m's goes to its own stream only. Not while work is in flight.
@@ -99,6 +99,8 @@ type Team interface {
 	PrepareAhead(t Tuning, c *Collective)
 	// SupportsNorm returns nil, or why n cannot be run so, or is not faster so.
 	SupportsNorm(n *Norm) error
+	// NormAlgorithm describes how PrepareNorm runs: by the name that reports have for it.
+	NormAlgorithm() Algorithm
 	// PrepareNorm is Prepare for n: one launch on each member, with the bits of
 	// all_reduce, add and rms_norm one after another.
 	PrepareNorm(n *Norm) ([]Launch, error)

@@ -110,7 +110,10 @@ func (v View) Holds(bytes int) error {
 // what a view names, and is told whether that may be a peer's. What the caller may
 // change before the kernel runs is copied first.
 func Resolve[R any](k *Kernel, resolve func(v View, peers bool) (R, error)) (out R, ins []R, err error) {
-	k.Axes, k.Links = slices.Clone(k.Axes), slices.Clone(k.Links)
+	if k.Op == nil {
+		return out, nil, fmt.Errorf("a kernel that computes nothing")
+	}
+	k.Op = own(k.Op)
 	if len(k.Outs) != 1 {
 		return out, nil, fmt.Errorf("%d results, 1 is needed", len(k.Outs))
 	}
@@ -131,11 +134,8 @@ func Resolve[R any](k *Kernel, resolve func(v View, peers bool) (R, error)) (out
 }
 
 // ResolveUser is Resolve for a kernel of the user's.
-func ResolveUser[R any](k *Kernel, resolve func(v View, peers bool) (R, error)) (outs, ins []R, err error) {
-	u := k.User
-	if k.Op != ir.OpLaunch || u == nil {
-		return nil, nil, fmt.Errorf("a launch of no kernel")
-	}
+func ResolveUser[R any](k *Kernel, u *UserKernel, resolve func(v View, peers bool) (R, error)) (outs, ins []R,
+	err error) {
 	for i, p := range u.Params {
 		if p.In >= len(k.Ins) || p.Out >= len(k.Outs) {
 			return nil, nil, fmt.Errorf("argument %d is operand %d of %d, or result %d of %d", i, p.In, len(k.Ins), p.Out, len(k.Outs))

@@ -82,45 +82,65 @@ func (l chainLaunch) Release() {
 func (d chainDevice) PrepareAhead(k device.Kernel) { d.m.foreseen[fmt.Sprint(k)] = true }
 
 func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
-	if !d.m.foreseen[fmt.Sprint(k)] && !k.Relu && !k.Joint {
+	var product device.Product
+	fused := false
+	switch op := k.Op.(type) {
+	case device.Linear:
+		product = op.Product
+	case device.Matmul:
+		product = op.Product
+	case device.Attention:
+		product.Fixed = op.Fixed
+	case device.Linears:
+		product.Fixed, fused = op.Fixed, true
+	}
+	chain, isChain := k.Op.(device.Chain)
+	if !d.m.foreseen[fmt.Sprint(k)] && !product.Relu && !fused {
 		*d.m.surprise++
 	}
-	if k.Fixed {
+	if product.Fixed {
 		*d.m.fixed++
 	}
-	*d.m.sms = k.SMs
-	if len(k.Links) == 0 && !k.Relu && !k.Joint {
+	*d.m.sms = product.SMs
+	if !isChain && !product.Relu && !fused {
 		l, err := d.Device.Prepare(k)
 		return chainLaunch{l}, err
 	}
 	if d.m.declines {
 		return nil, fmt.Errorf("no chains today: %w", device.ErrUnsupported)
 	}
-	if k.Joint {
-		return d.joint(k)
+	if linears, ok := k.Op.(device.Linears); ok {
+		return d.joint(k, linears.Gated)
 	}
-	if k.Relu {
-		k.Relu = false
+	if product.Relu {
+		switch op := k.Op.(type) {
+		case device.Linear:
+			op.Relu = false
+			k.Op = op
+		case device.Matmul:
+			op.Relu = false
+			k.Op = op
+		}
 		first, err := d.Device.Prepare(k)
 		if err != nil {
 			return nil, err
 		}
-		second, err := d.Device.Prepare(device.Kernel{Op: ir.OpRelu, Ins: k.Outs, Outs: k.Outs})
+		second, err := d.Device.Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpRelu}, Ins: k.Outs, Outs: k.Outs})
 		return chainLaunch{first, second}, err
 	}
 	*d.m.chains++
 	var all chainLaunch
 	var results []device.View
-	for i, l := range k.Links {
+	for i, l := range chain.Links {
 		v := k.Outs[0]
-		if i < len(k.Links)-1 {
+		if i < len(chain.Links)-1 {
 			mem, err := d.Alloc(k.Outs[0].Elements()*l.DType.Size(), device.Private)
 			if err != nil {
 				return nil, err
 			}
 			v = device.View{Mem: mem, DType: l.DType, Shape: v.Shape, Strides: tensor.Strides(v.Shape)}
 		}
-		one := device.Kernel{Op: l.Op, Outs: []device.View{v}, Attrs: ir.Attrs{Numbers: l.Numbers}}
+		one := device.Kernel{Op: device.OpOf(l.Op, ir.Attrs{Numbers: l.Numbers}), Outs: []device.View{v}}
 		for _, a := range l.Args {
 			if a < 0 {
 				one.Ins = append(one.Ins, results[^a])
@@ -139,7 +159,7 @@ func (d chainDevice) Prepare(k device.Kernel) (device.Launch, error) {
 
 // joint runs the last linear first, each into memory of its own, and then brings all results where they belong: so
 // one that reads, or writes, where another does shows.
-func (d chainDevice) joint(k device.Kernel) (device.Launch, error) {
+func (d chainDevice) joint(k device.Kernel, gated bool) (device.Launch, error) {
 	var all chainLaunch
 	add := func(k device.Kernel) error {
 		l, err := d.Device.Prepare(k)
@@ -157,25 +177,25 @@ func (d chainDevice) joint(k device.Kernel) (device.Launch, error) {
 		if results[i], err = room(k.Outs[i]); err != nil {
 			return nil, err
 		}
-		if err := add(device.Kernel{Op: ir.OpLinear, Ins: []device.View{k.Ins[0], weights[i]},
+		if err := add(device.Kernel{Op: device.Linear{}, Ins: []device.View{k.Ins[0], weights[i]},
 			Outs: results[i : i+1]}); err != nil {
 			return nil, err
 		}
 	}
-	if k.Gated {
+	if gated {
 		d.m.joints["gated"]++
 		act, err := room(k.Outs[0])
 		if err == nil {
-			err = add(device.Kernel{Op: ir.OpSilu, Ins: results[:1], Outs: []device.View{act}})
+			err = add(device.Kernel{Op: device.Elementwise{Op: ir.OpSilu}, Ins: results[:1], Outs: []device.View{act}})
 		}
 		if err == nil {
-			err = add(device.Kernel{Op: ir.OpMul, Ins: []device.View{act, results[1]}, Outs: k.Outs[2:]})
+			err = add(device.Kernel{Op: device.Elementwise{Op: ir.OpMul}, Ins: []device.View{act, results[1]}, Outs: k.Outs[2:]})
 		}
 		return all, err
 	}
 	d.m.joints[fmt.Sprint(len(weights))]++
 	for i := range weights {
-		if err := add(device.Kernel{Op: ir.OpCopy, Ins: results[i : i+1], Outs: k.Outs[i : i+1]}); err != nil {
+		if err := add(device.Kernel{Op: device.Copy{Op: ir.OpCopy}, Ins: results[i : i+1], Outs: k.Outs[i : i+1]}); err != nil {
 			return nil, err
 		}
 	}

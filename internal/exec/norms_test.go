@@ -44,13 +44,17 @@ type (
 	}
 )
 
+func (*normWorld) TeamAlgorithms() []device.Algorithm {
+	return []device.Algorithm{{Name: "ll", Ops: device.Even, OneShot: true}, {Name: "nccl", Ops: device.Even, Library: true}}
+}
+
 func (m normMachine) Open(ctx context.Context, ranks int) (device.World, error) {
 	w, err := m.Machine.Open(ctx, ranks)
 	return &normWorld{w, m}, err
 }
 
 func (w *normWorld) Device(r int) device.Device                      { return normDevice{w.World.Device(r)} }
-func (*normWorld) TeamAlgorithms() []string                          { return []string{"ll", "nccl"} }
+func (t *normTeam) NormAlgorithm() device.Algorithm                  { return device.Algorithm{Name: "lamport-norm"} }
 func (*normWorld) Identity() string                                  { return "abacus" }
 func (t *normTeam) Bytes() int64                                     { return 0 }
 func (t *normTeam) Close() error                                     { return nil }
@@ -132,8 +136,8 @@ func (t *normTeam) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 		l, own := all[i].(*normLaunch), early[i]
 		l.before = [][2]device.View{{own[0], p.Residual}, {own[1], p.Weight}}
 		for _, k := range []device.Kernel{
-			{Op: ir.OpAdd, Ins: []device.View{own[2], own[0]}, Outs: []device.View{p.Sum}},
-			{Op: ir.OpRMSNorm, Ins: []device.View{p.Sum, own[1]}, Outs: []device.View{p.Out}, Attrs: ir.Attrs{Numbers: ir.Reals(n.Eps)}},
+			{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{own[2], own[0]}, Outs: []device.View{p.Sum}},
+			{Op: device.RMSNorm{Eps: n.Eps}, Ins: []device.View{p.Sum, own[1]}, Outs: []device.View{p.Out}},
 		} {
 			one, err := t.w.World.Device(t.members[i].Rank).Prepare(k)
 			if err != nil {

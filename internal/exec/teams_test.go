@@ -32,8 +32,10 @@ func (m teamMachine) Open(ctx context.Context, ranks int) (device.World, error) 
 	return &teamWorld{w}, err
 }
 
-func (*teamWorld) TeamAlgorithms() []string { return []string{"ready", "choosy"} }
-func (*teamWorld) Identity() string         { return "abacus" }
+func (*teamWorld) TeamAlgorithms() []device.Algorithm {
+	return []device.Algorithm{{Name: "ready", Ops: device.Even}, {Name: "choosy", Ops: device.Even}}
+}
+func (*teamWorld) Identity() string { return "abacus" }
 func (*teamWorld) OpenTeam(ms []device.Member) (device.Team, error) {
 	return idleTeam{n: len(ms)}, nil
 }

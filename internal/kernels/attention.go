@@ -11,11 +11,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// attention is softmax(Value · q·kᵀ)·v for each leading index and head:
+// attention is softmax(Scale · q·kᵀ)·v for each leading index and head:
 // q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh]. A fourth operand, integers […] or […, Tq], says how many
 // keys there are.
-func attention(j *job) ([]launch, error) {
-	f, err := newAttending(j)
+func attention(j *job, op device.Attention) ([]launch, error) {
+	f, err := newAttending(j, op)
 	switch {
 	case err != nil || j.Out.elements() == 0:
 		return nil, err
@@ -40,7 +40,7 @@ type attending struct {
 	batches int64
 	keys    int64
 	given   bool  // a length says how many of them there are
-	fixed   bool  // see Problem.Fixed
+	fixed   bool  // see device.Attention
 	room    int64 // see splitRoom
 	wider   int64 // see wideBlocks
 	args    words // AttentionArgs
@@ -76,7 +76,7 @@ func lengthsOf(ins []Operand, queries []int64) (lengths, error) {
 	return l, nil
 }
 
-func newAttending(j *job) (*attending, error) {
+func newAttending(j *job, op device.Attention) (*attending, error) {
 	if err := j.count(3, 4); err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func newAttending(j *job) (*attending, error) {
 		!slices.Equal(q.Shape[:b], k.Shape[:b]) || q.Shape[b+2] != k.Shape[b+2] || k.Shape[b+1] == 0 || q.Shape[b+1]%k.Shape[b+1] != 0 {
 		return nil, fmt.Errorf("q%v, k%v and v%v into %v", q.Shape, k.Shape, v.Shape, out.Shape)
 	}
-	if j.Causal && len(lengths) == 0 && q.Shape[b] > k.Shape[b] {
+	if op.Causal && len(lengths) == 0 && q.Shape[b] > k.Shape[b] {
 		return nil, fmt.Errorf("the first of %d queries see none of %d keys", q.Shape[b], k.Shape[b])
 	}
 	tq, heads, dh, share := q.Shape[b], q.Shape[b+1], q.Shape[b+2], q.Shape[b+1]/k.Shape[b+1]
@@ -111,8 +111,8 @@ func newAttending(j *job) (*attending, error) {
 	}
 	var args words
 	args.addr(out.Addr, q.Addr, k.Addr, v.Addr)
-	args.float(j.Number(0).Float)
-	args.ints(tq, k.Shape[b], heads, share, dh, truth(j.Causal))
+	args.float(op.Scale)
+	args.ints(tq, k.Shape[b], heads, share, dh, truth(op.Causal))
 	for _, o := range []Operand{out, q, k, v} {
 		args.ints(o.Strides[b:]...)
 	}
@@ -120,13 +120,13 @@ func newAttending(j *job) (*attending, error) {
 	for o := range 4 {
 		args.ints(column(lead, o)...)
 	}
-	args.addr(l.addr, j.Fault)
-	args.bits(j.Tag)
+	args.addr(l.addr, j.fault)
+	args.bits(j.tag)
 	args.ints(truth(l.wide), l.queries)
 	args.ints(column(lead, 4)...)
 	f := &attending{cores: onTensorCores(j, lead), hopper: j.arch == "sm_90a", dt: ctype(out.DType), lead: len(lead), dh: dh,
 		result: out.elements(), rows: tq * share, heads: k.Shape[b+1], batches: 1, keys: k.Shape[b], given: l.addr != 0,
-		fixed: j.Fixed, room: splitRoom, wider: wideBlocks, args: args}
+		fixed: op.Fixed, room: splitRoom, wider: wideBlocks, args: args}
 	for _, n := range q.Shape[:b] {
 		f.batches *= n
 	}

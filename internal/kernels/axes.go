@@ -41,29 +41,41 @@ type folding struct {
 }
 
 // axesOf is sum, max, min or mean over axes, which disappear.
-func axesOf(j *job) ([]launch, error) {
+func axesOf(j *job, op device.ReduceAxes) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {
 		return nil, err
 	}
 	if err := j.alike(); err != nil {
 		return nil, err
 	}
-	if j.Op == ir.OpMean {
+	red, mean := ir.Sum, op.Op == ir.OpMean
+	switch op.Op {
+	case ir.OpSum:
+	case ir.OpMean:
+		red = ir.Avg
+	case ir.OpMax:
+		red = ir.Max
+	case ir.OpMin:
+		red = ir.Min
+	default:
+		return nil, errNoKernel
+	}
+	if mean {
 		if err := j.floats(); err != nil {
 			return nil, err
 		}
 	}
-	f, err := newFolding(j, j.Ins[0], j.Axes)
+	f, err := newFolding(j, j.Ins[0], red, op.Axes)
 	if err != nil || j.Out.elements() == 0 {
 		return nil, err
 	}
-	if j.Op == ir.OpMean {
+	if mean {
 		if f.divide = f.count; f.count == 0 {
 			f.first, f.divide = math.Float64bits(math.NaN()), 0 // 0/0
 		}
 	}
-	if slots := f.apart(); slots != nil {
-		return joining{j: j, red: redOf(j.Op), out: j.Out, ins: slots, count: f.count}.launches()
+	if slots := f.apart(op.Axes); slots != nil {
+		return joining{j: j, red: red, out: j.Out, ins: slots, count: f.count}.launches()
 	}
 	return f.passes(j.Ins[0].Addr, ctype(f.dt))
 }
@@ -74,14 +86,14 @@ const apartMost = 16
 // apart returns the operand cut along the axes reduced, where few elements far
 // apart make a result: as operands of an elementwise fold they are read by wide
 // accesses, as slots of a reduce-scatter are. Nil where that is not so.
-func (f *folding) apart() []Operand {
+func (f *folding) apart(axes []int) []Operand {
 	if len(f.gone) != 1 || f.gone[0].s[0] <= 1 || f.count < 2 || f.count > apartMost {
 		return nil
 	}
 	in := f.j.Ins[0]
 	one := Operand{DType: in.DType, Shape: f.j.Out.Shape}
 	for d := range in.Shape {
-		if !slices.Contains(f.j.Axes, d) {
+		if !slices.Contains(axes, d) {
 			one.Strides = append(one.Strides, in.Strides[d])
 		}
 	}
@@ -94,21 +106,8 @@ func (f *folding) apart() []Operand {
 	return slots
 }
 
-// redOf is the reduction of operands that an op over an axis is.
-func redOf(op ir.Op) ir.Red {
-	switch op {
-	case ir.OpMax:
-		return ir.Max
-	case ir.OpMin:
-		return ir.Min
-	case ir.OpMean:
-		return ir.Avg
-	}
-	return ir.Sum
-}
-
 // newFolding checks shapes.
-func newFolding(j *job, in Operand, gone []int) (*folding, error) {
+func newFolding(j *job, in Operand, red ir.Red, gone []int) (*folding, error) {
 	f := &folding{j: j, outs: j.Out.elements(), count: 1, dt: in.DType}
 	var kept, shape, keptStrides, goneShape, goneStrides []int64
 	for d, n := range in.Shape {
@@ -126,17 +125,17 @@ func newFolding(j *job, in Operand, gone []int) (*folding, error) {
 		return nil, fmt.Errorf("the result has shape %v; %v without axes %v is %v", j.Out.Shape, in.Shape, gone, shape)
 	}
 	f.kept, f.gone = shared(shape, keptStrides, j.Out.Strides), shared(goneShape, goneStrides)
-	f.fold, f.first = foldOf(j.Op, in.DType)
+	f.fold, f.first = foldOf(red, in.DType)
 	return f, nil
 }
 
-// foldOf returns the fold of an op in the sources, and the fold of nothing.
-func foldOf(op ir.Op, dt ir.DType) (fold string, first uint64) {
+// foldOf returns the fold of a reduction in the sources, and the fold of nothing.
+func foldOf(red ir.Red, dt ir.DType) (fold string, first uint64) {
 	sign := 1
-	switch op {
-	case ir.OpMax:
+	switch red {
+	case ir.Max:
 		fold, sign = "FoldMax", -1
-	case ir.OpMin:
+	case ir.Min:
 		fold = "FoldMin"
 	default:
 		return "FoldSum", 0

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/ir"
 )
@@ -46,7 +47,7 @@ func uncached(t *testing.T, dir, why string) {
 	l := New(&fake{version: "1"}, CacheIn(dir, slog.New(slog.NewTextHandler(&log, nil))))
 	for _, op := range []ir.Op{ir.OpAdd, ir.OpMul} {
 		p := addition(64)
-		p.Op = op
+		p.Op = device.Elementwise{Op: op}
 		if steps, err := l.Steps(Target{Arch: "sm_90"}, p); err != nil || len(steps) == 0 {
 			t.Errorf("%s: %d steps, %v", dir, len(steps), err)
 		}

@@ -44,9 +44,9 @@ func (f *fake) Compile(source string, options []string) ([]byte, string, error) 
 	return []byte(f.version + strings.Join(options, " ") + source), "", nil
 }
 
-func addition(n int64) Problem {
+func addition(n int64) Computation {
 	x := Operand{Addr: 4096, DType: ir.F32, Shape: []int64{n}, Strides: []int64{1}}
-	return Problem{Op: ir.OpAdd, Ins: []Operand{x, x}, Out: x}
+	return Computation{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []Operand{x, x}, Out: x}
 }
 
 // addOnce makes the addition with a new library, as a new process would.
@@ -141,7 +141,7 @@ func TestCacheUnusable(t *testing.T) {
 	l := New(c, cache)
 	for _, op := range []ir.Op{ir.OpAdd, ir.OpMul, ir.OpSub} {
 		p := addition(64)
-		p.Op = op
+		p.Op = device.Elementwise{Op: op}
 		if _, err := l.Steps(Target{Arch: "sm_90"}, p); err != nil {
 			t.Error(err)
 		}
@@ -275,7 +275,7 @@ func TestLibraryAhead(t *testing.T) {
 	if _, err := l.Meeting(target, two); err != nil {
 		t.Error(err)
 	}
-	l.Ahead(target, Problem{Op: ir.OpWait}) // what cannot be is for Steps to say
+	l.Ahead(target, Computation{Op: device.Elementwise{Op: ir.OpWait}}) // what cannot be is for Steps to say
 	if n := c.calls.Load(); n != 2 {
 		t.Errorf("%d compilations", n)
 	}
@@ -352,7 +352,7 @@ func TestUnknown(t *testing.T) {
 	l := New(&fake{version: "1"}, nil)
 	p := addition(64)
 	for _, op := range []ir.Op{ir.OpWait, ir.OpReshard, ir.OpAllGather, ir.InvalidOp} {
-		p.Op = op
+		p.Op = device.Elementwise{Op: op}
 		_, err := l.Steps(Target{Arch: "sm_90"}, p)
 		if !errors.Is(err, device.ErrUnsupported) || !strings.HasPrefix(err.Error(), op.String()+": ") {
 			t.Errorf("%s: %v", op, err)

@@ -14,26 +14,21 @@ import (
 // one link hands to the next stays in registers, rounded as if it had been
 // stored.
 
-// ChainName lists the links' operations in their order: "silu+mul".
-func ChainName(links []device.Link) string {
-	names := make([]string, len(links))
-	for i, l := range links {
-		names[i] = l.Op.String()
-	}
-	return strings.Join(names, "+")
-}
-
 // chaining is a chain under work.
 type chaining struct {
 	*job
+	device.Chain
 	types    []ir.DType // of links
 	values   []uint64   // constants
 	functors []string   // the definitions of the operations, each once
 	text     strings.Builder
 }
 
-func chain(j *job) ([]launch, error) {
-	c := &chaining{job: j}
+func chain(j *job, op device.Chain) ([]launch, error) {
+	if len(op.Links) == 0 {
+		return nil, fmt.Errorf("a chain without operations")
+	}
+	c := &chaining{job: j, Chain: op}
 	for i, in := range j.Ins {
 		if !slices.Equal(in.Shape, j.Out.Shape) {
 			return nil, fmt.Errorf("operand %d has shape %v, the result %v", i, in.Shape, j.Out.Shape)
@@ -42,9 +37,9 @@ func chain(j *job) ([]launch, error) {
 	if len(j.Ins) == 0 {
 		return nil, fmt.Errorf("a chain without operands")
 	}
-	for i := range j.Links {
-		if err := c.link(i, &j.Links[i]); err != nil {
-			return nil, fmt.Errorf("link %d, %s: %w", i, j.Links[i].Op, err)
+	for i := range op.Links {
+		if err := c.link(i, &op.Links[i]); err != nil {
+			return nil, fmt.Errorf("link %d, %s: %w", i, op.Links[i].Op, err)
 		}
 	}
 	if last := c.types[len(c.types)-1]; last != j.Out.DType {
@@ -159,7 +154,7 @@ func (c *chaining) launch(axes []axis, all []Operand, v int64) (launch, error) {
 		return launch{}, tooLongError{len(args) * 8}
 	}
 	links := c.links()
-	label, hash := strings.ReplaceAll(ChainName(c.Links), "+", "_"), fnv.New32a()
+	label, hash := strings.ReplaceAll(device.Name(c.Chain), "+", "_"), fnv.New32a()
 	hash.Write([]byte(links)) // never fails
 	name := symbol(label[:min(len(label), 80)], ctype(c.Out.DType), fmt.Sprintf("%08x_r%dv%d%s%s", hash.Sum32(), rank, v, denseMark(axes), indexType(total)))
 	return launch{blocks: blocksFor(total), args: args, code: code{

@@ -102,7 +102,7 @@ func TestChains(t *testing.T) {
 		}
 		var results []Operand
 		for _, l := range links {
-			p := Problem{Op: l.Op, Out: b.room(l.DType, layouts[0], shape...), Attrs: ir.Attrs{Numbers: l.Numbers}}
+			p := Computation{Op: device.OpOf(l.Op, ir.Attrs{Numbers: l.Numbers}), Out: b.room(l.DType, layouts[0], shape...)}
 			for _, a := range l.Args {
 				p.Ins = append(p.Ins, at(a, results))
 			}
@@ -111,8 +111,8 @@ func TestChains(t *testing.T) {
 		}
 		last := results[len(results)-1]
 		out := b.room(last.DType, layouts[rng.IntN(min(kinds, 2))], shape...)
-		p := Problem{Op: links[len(links)-1].Op, Links: links, Ins: ins, Out: out}
-		what := fmt.Sprintf("chain %d, %s of %v", n, ChainName(links), shape)
+		p := Computation{Op: device.Chain{Links: links}, Ins: ins, Out: out}
+		what := fmt.Sprintf("chain %d, %s of %v", n, device.Name(device.Chain{Links: links}), shape)
 		b.add(what, p, func() {
 			size := last.DType.Size()
 			from, to := places(last), places(out)
@@ -139,7 +139,7 @@ func TestChainInPlace(t *testing.T) {
 	v := noise(ir.BF16, 5000)
 	x := b.put(ir.BF16, layouts[0], v.vals, 5000)
 	links := []device.Link{{Op: ir.OpNeg, Args: []int{0}, DType: ir.BF16}, {Op: ir.OpSub, Args: []int{0, ^0}, DType: ir.BF16}}
-	b.add("in place", Problem{Op: ir.OpSub, Links: links, Ins: []Operand{x}, Out: x}, func() {
+	b.add("in place", Computation{Op: device.Chain{Links: links}, Ins: []Operand{x}, Out: x}, func() {
 		want := make([]float64, len(v.vals))
 		for i, a := range v.vals {
 			want[i] = 2 * a
@@ -154,16 +154,16 @@ func TestChainRefused(t *testing.T) {
 	link := func(op ir.Op, dt ir.DType, args ...int) device.Link {
 		return device.Link{Op: op, DType: dt, Args: args}
 	}
-	for want, p := range map[string]Problem{
-		"no operand 1":          {Links: []device.Link{link(ir.OpNeg, ir.F32, 1)}},
-		"no operand -1":         {Links: []device.Link{link(ir.OpNeg, ir.F32, ^0)}},
-		"1 operands, 2":         {Links: []device.Link{link(ir.OpAdd, ir.F32, 0)}},
-		"not elementwise":       {Links: []device.Link{link(ir.OpSoftmax, ir.F32, 0)}},
-		"a result of bf16":      {Links: []device.Link{link(ir.OpNeg, ir.BF16, 0)}},
-		"the result is f32":     {Links: []device.Link{link(ir.OpCast, ir.BF16, 0)}},
-		"no meaning for i32":    {Links: []device.Link{link(ir.OpExp, ir.I32, 1)}, Ins: []Operand{x, i}},
-		"operands of f32 and i": {Links: []device.Link{link(ir.OpAdd, ir.F32, 0, 1)}, Ins: []Operand{x, i}},
-		"has shape [4]":         {Links: []device.Link{link(ir.OpNeg, ir.F32, 0)}, Ins: []Operand{op(ir.F32, 4)}},
+	for want, p := range map[string]Computation{
+		"no operand 1":          {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, 1)}}},
+		"no operand -1":         {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, ^0)}}},
+		"1 operands, 2":         {Op: device.Chain{Links: []device.Link{link(ir.OpAdd, ir.F32, 0)}}},
+		"not elementwise":       {Op: device.Chain{Links: []device.Link{link(ir.OpSoftmax, ir.F32, 0)}}},
+		"a result of bf16":      {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.BF16, 0)}}},
+		"the result is f32":     {Op: device.Chain{Links: []device.Link{link(ir.OpCast, ir.BF16, 0)}}},
+		"no meaning for i32":    {Op: device.Chain{Links: []device.Link{link(ir.OpExp, ir.I32, 1)}}, Ins: []Operand{x, i}},
+		"operands of f32 and i": {Op: device.Chain{Links: []device.Link{link(ir.OpAdd, ir.F32, 0, 1)}}, Ins: []Operand{x, i}},
+		"has shape [4]":         {Op: device.Chain{Links: []device.Link{link(ir.OpNeg, ir.F32, 0)}}, Ins: []Operand{op(ir.F32, 4)}},
 	} {
 		if p.Ins == nil {
 			p.Ins = []Operand{x}

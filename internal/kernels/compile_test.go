@@ -19,9 +19,9 @@ func everyCode(t *testing.T, arch string) []code {
 	t.Helper()
 	var all []code
 	add := func(p Problem) {
-		l, err := plan(&job{Problem: p, arch: arch, scratch: func(int64, bool) (nvlib.Ptr, error) { return 256, nil }})
+		l, err := plan(p, Target{Arch: arch, Scratch: func(int64, bool) (nvlib.Ptr, error) { return 256, nil }})
 		if err != nil {
-			t.Errorf("%s: %v", name(p), err)
+			t.Errorf("%s: %v", p, err)
 		}
 		for _, w := range l {
 			if !slices.ContainsFunc(all, func(c code) bool { return c.symbol == w.code.symbol }) {
@@ -39,71 +39,71 @@ func everyCode(t *testing.T, arch string) []code {
 			ins = append(ins, slices.Repeat([]Operand{x(ir.I32, layouts[0], 2)}, 2)...)
 			for _, room := range []int64{6, 1 << 30} {
 				for _, op := range []ir.Op{ir.OpAllGatherV, ir.OpAllToAllV} {
-					add(Problem{Op: op, Attrs: ir.Attrs{Axes: []int{0}}, Ins: ins, Out: x(dt, layouts[0], room, inner)})
+					add(Computation{Op: device.UnevenMove{Op: op}, Ins: ins, Out: x(dt, layouts[0], room, inner)})
 				}
 				for red := ir.Sum; red <= ir.Avg; red++ {
-					add(Problem{Op: ir.OpReduceScatterV, Red: red, Attrs: ir.Attrs{Axes: []int{0}}, Ins: ins, Out: x(dt, layouts[0], room, inner)})
+					add(Computation{Op: device.UnevenReduce{Red: red, Axis: 0}, Ins: ins, Out: x(dt, layouts[0], room, inner)})
 				}
 			}
 		}
 		for _, l := range layouts[:2] {
 			for op, info := range elementwiseOps() {
 				if !info.Floats || !dt.IsInt() {
-					add(Problem{Op: op, Attrs: ir.Attrs{Numbers: someNumbers}, Out: x(dt, l, 4, 8), Ins: slices.Repeat([]Operand{x(dt, l, 4, 8)}, info.MinArgs)})
+					add(Computation{Op: device.OpOf(op, ir.Attrs{Numbers: someNumbers}), Out: x(dt, l, 4, 8), Ins: slices.Repeat([]Operand{x(dt, l, 4, 8)}, info.MinArgs)})
 				}
 			}
 			for _, to := range ir.DTypes() {
-				add(Problem{Op: ir.OpCast, Out: x(to, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8)}})
+				add(Computation{Op: device.Cast{}, Out: x(to, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8)}})
 			}
 			for _, op := range []ir.Op{ir.OpSum, ir.OpMax, ir.OpMin} {
-				add(Problem{Op: op, Attrs: ir.Attrs{Axes: []int{1}}, Out: x(dt, l, 4), Ins: []Operand{x(dt, l, 4, 8000)}})
-				add(Problem{Op: op, Attrs: ir.Attrs{Axes: []int{0}}, Out: x(dt, l, 800), Ins: []Operand{x(dt, l, 1000, 800)}})
+				add(Computation{Op: device.OpOf(op, ir.Attrs{Axes: []int{1}}), Out: x(dt, l, 4), Ins: []Operand{x(dt, l, 4, 8000)}})
+				add(Computation{Op: device.OpOf(op, ir.Attrs{Axes: []int{0}}), Out: x(dt, l, 800), Ins: []Operand{x(dt, l, 1000, 800)}})
 			}
 			for _, red := range []ir.Red{ir.Sum, ir.Max, ir.Min, ir.Avg} {
 				for _, n := range []int{2, 4, 64} {
-					add(Problem{Op: ir.OpAllReduce, Red: red, Out: x(dt, l, 4, 8), Ins: slices.Repeat([]Operand{x(dt, l, 4, 8)}, n)})
+					add(Computation{Op: device.ReduceOperands{Red: red}, Out: x(dt, l, 4, 8), Ins: slices.Repeat([]Operand{x(dt, l, 4, 8)}, n)})
 				}
 			}
-			add(Problem{Op: ir.OpReduceSlots, Attrs: ir.Attrs{Axes: []int{0}}, Out: x(dt.Accum(), l, 4, 8), Ins: []Operand{x(dt, l, 3, 4, 8), x(dt.Accum(), l, 4, 8)}})
-			add(Problem{Op: ir.OpLinear, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 6), x(dt, l, 8, 6), x(dt, l, 8)}})
-			add(Problem{Op: ir.OpIndexCopy, Attrs: ir.Attrs{Axes: []int{1}}, Out: x(dt, l, 2, 9, 8), Ins: []Operand{x(dt, l, 2, 3, 8), x(ir.I64, l, 2, 3)}})
+			add(Computation{Op: device.ReduceSlots{Axis: 0}, Out: x(dt.Accum(), l, 4, 8), Ins: []Operand{x(dt, l, 3, 4, 8), x(dt.Accum(), l, 4, 8)}})
+			add(Computation{Op: device.Linear{}, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 6), x(dt, l, 8, 6), x(dt, l, 8)}})
+			add(Computation{Op: device.IndexCopy{Axis: 1}, Out: x(dt, l, 2, 9, 8), Ins: []Operand{x(dt, l, 2, 3, 8), x(ir.I64, l, 2, 3)}})
 			for _, n := range []int64{8, 1 << 17} {
-				add(Problem{Op: ir.OpArgmax, Attrs: ir.Attrs{Axes: []int{1}}, Out: x(ir.I32, l, 4), Ins: []Operand{x(dt, l, 4, n)}})
+				add(Computation{Op: device.Argmax{Axis: 1}, Out: x(ir.I32, l, 4), Ins: []Operand{x(dt, l, 4, n)}})
 			}
-			add(Problem{Op: ir.OpEmbedding, Out: x(dt, l, 4, 8), Ins: []Operand{x(ir.I64, l, 4), x(dt, l, 6, 8)}, Attrs: ir.Attrs{Rows: 6}})
+			add(Computation{Op: device.Embedding{Rows: 6}, Out: x(dt, l, 4, 8), Ins: []Operand{x(ir.I64, l, 4), x(dt, l, 6, 8)}})
 		}
 		many := x(dt, layouts[0], 1<<36)
-		add(Problem{Op: ir.OpAdd, Out: many, Ins: []Operand{many, many}})
-		add(Problem{Op: ir.OpTranspose, Out: x(dt, layouts[0], 40, 70), Ins: []Operand{x(dt, layouts[3], 40, 70)}})
+		add(Computation{Op: device.Elementwise{Op: ir.OpAdd}, Out: many, Ins: []Operand{many, many}})
+		add(Computation{Op: device.Copy{Op: ir.OpTranspose}, Out: x(dt, layouts[0], 40, 70), Ins: []Operand{x(dt, layouts[3], 40, 70)}})
 		for width := dt.Size(); width <= 16; width *= 2 {
 			from := x(dt, layouts[0], 70)
 			from.Addr += nvlib.Ptr(width)
-			add(Problem{Op: ir.OpCopy, Out: x(dt, layouts[0], 70), Ins: []Operand{from}, Blocks: 2})
+			add(Transfer{Out: x(dt, layouts[0], 70), In: from, Blocks: 2})
 		}
 		if dt.IsInt() {
 			continue
 		}
 		for _, l := range layouts[:2] {
-			add(Problem{Op: ir.OpMul, Out: x(ir.BF16, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8), x(ir.BF16, l, 4, 8)}, Links: []device.Link{
+			add(Computation{Op: device.Chain{Links: []device.Link{
 				{Op: ir.OpSilu, Args: []int{0}, DType: dt}, {Op: ir.OpScale, Args: []int{^0}, DType: dt, Numbers: ir.Reals(2)},
-				{Op: ir.OpCast, Args: []int{^1}, DType: ir.BF16}, {Op: ir.OpMul, Args: []int{^2, 1}, DType: ir.BF16}}})
+				{Op: ir.OpCast, Args: []int{^1}, DType: ir.BF16}, {Op: ir.OpMul, Args: []int{^2, 1}, DType: ir.BF16}}}, Out: x(ir.BF16, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8), x(ir.BF16, l, 4, 8)}})
 			for _, n := range []int64{8, 4096} {
-				add(Problem{Op: ir.OpSoftmax, Attrs: ir.Attrs{Axes: []int{1}}, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n)}})
-				add(Problem{Op: ir.OpRMSNorm, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n), x(dt, l, n)}})
-				add(Problem{Op: ir.OpLayerNorm, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n), x(dt, l, n), x(dt, l, n)}})
+				add(Computation{Op: device.Softmax{Axis: 1}, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n)}})
+				add(Computation{Op: device.RMSNorm{}, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n), x(dt, l, n)}})
+				add(Computation{Op: device.LayerNorm{}, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n), x(dt, l, n), x(dt, l, n)}})
 			}
 		}
 		for _, dh := range []int64{8, 128} {
 			q := x(dt, layouts[0], 4, 2, dh)
-			add(Problem{Op: ir.OpRope, Attrs: ir.Attrs{Numbers: ir.Rope{Theta: 1e4}.Numbers()}, Out: q, Ins: []Operand{q, x(ir.I32, layouts[0], 4)}})
+			add(Computation{Op: device.Rope{Rope: ir.Rope{Theta: 1e4}}, Out: q, Ins: []Operand{q, x(ir.I32, layouts[0], 4)}})
 		}
 		for _, dh := range []int64{8, 900} {
 			q := x(dt, layouts[1], 4, 2, dh)
-			add(Problem{Op: ir.OpAttention, Out: q, Ins: []Operand{q, q, q}})
+			add(Computation{Op: device.Attention{}, Out: q, Ins: []Operand{q, q, q}})
 		}
 		for _, m := range []int64{8, 16} {
 			for e := NoEpilogue; e <= SiluMulEpilogue && dt.Size() == 2 && !before80(arch); e++ {
-				p := Problem{Op: ir.OpLinear, Skinny: &Skinny{Epilogue: e}, Out: x(dt, layouts[0], m, 4096), Ins: []Operand{x(dt, layouts[0], m, 4096), x(dt, layouts[0], 4096, 4096)}}
+				p := Skinny{Epilogue: e, Out: x(dt, layouts[0], m, 4096), Ins: []Operand{x(dt, layouts[0], m, 4096), x(dt, layouts[0], 4096, 4096)}}
 				switch e {
 				case AddEpilogue:
 					p.Ins = append(p.Ins, p.Out)
@@ -115,11 +115,11 @@ func everyCode(t *testing.T, arch string) []code {
 		}
 		for _, dh := range []int64{16, 64, 80, 128} { // by tensor cores
 			q := x(dt, layouts[0], 4, 2, dh)
-			add(Problem{Op: ir.OpAttention, Out: q, Ins: []Operand{q, q, q}})
+			add(Computation{Op: device.Attention{}, Out: q, Ins: []Operand{q, q, q}})
 			k := x(dt, layouts[0], 4000, 2, dh)
-			add(Problem{Op: ir.OpAttention, Out: q, Ins: []Operand{q, k, k}})
+			add(Computation{Op: device.Attention{}, Out: q, Ins: []Operand{q, k, k}})
 			k = x(dt, layouts[0], 4000, 64, dh)
-			add(Problem{Op: ir.OpAttention, Out: k, Ins: []Operand{k, k, k}})
+			add(Computation{Op: device.Attention{}, Out: k, Ins: []Operand{k, k, k}})
 		}
 	}
 	all = append(all, Unchanged{}.launch().code, flagJoin(nil).code, orderly("poison", "PoisonArgs", 1, nil).code)

@@ -4,20 +4,19 @@ import (
 	"fmt"
 	"slices"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
 )
 
 // copies is for the operations whose work is in their operand's strides.
-func copies(j *job) ([]launch, error) {
+func copies(j *job, op device.Copy) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {
 		return nil, err
 	}
 	out, in := j.Out, j.Ins[0]
-	if in.DType != out.DType || in.elements() != out.elements() || j.Op != ir.OpReshape && !slices.Equal(in.Shape, out.Shape) {
+	if in.DType != out.DType || in.elements() != out.elements() ||
+		op.Op != ir.OpReshape && !slices.Equal(in.Shape, out.Shape) {
 		return nil, fmt.Errorf("%s%v from %s%v", out.DType, out.Shape, in.DType, in.Shape)
-	}
-	if j.Blocks > 0 {
-		return j.transfer(out, in)
 	}
 	if slices.Equal(in.Shape, out.Shape) {
 		return moved(out, in)
@@ -59,12 +58,12 @@ func (o Operand) isDense() bool {
 }
 
 // concat copies the operands one after another.
-func concat(j *job) ([]launch, error) {
+func concat(j *job, op device.Concat) ([]launch, error) {
 	if err := j.alike(); err != nil {
 		return nil, err
 	}
-	d, err := j.oneAxis(len(j.Out.Shape))
-	if err != nil {
+	d := op.Axis
+	if err := device.AxisIn(d, len(j.Out.Shape)); err != nil {
 		return nil, err
 	}
 	var all []launch

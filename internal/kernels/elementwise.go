@@ -72,15 +72,18 @@ func constant(n ir.Number, dt ir.DType) (uint64, error) {
 	return math.Float64bits(v.Float), nil
 }
 
-func elementwise(j *job) ([]launch, error) {
+func elementwise(j *job, op device.Elementwise) ([]launch, error) {
+	if _, ok := pointwise.Of(op.Op); !ok {
+		return nil, errNoKernel
+	}
 	if err := j.alike(); err != nil {
 		return nil, err
 	}
-	f, err := functorOf(j.Op, j.Attrs.Numbers, len(j.Ins), j.Out.DType)
+	f, err := functorOf(op.Op, op.Numbers, len(j.Ins), j.Out.DType)
 	if err != nil {
 		return nil, err
 	}
-	m := mapping{label: j.Op.String(), functor: f, to: ctype(j.Out.DType), from: ctype(j.Out.DType)}
+	m := mapping{label: op.Op.String(), functor: f, to: ctype(j.Out.DType), from: ctype(j.Out.DType)}
 	return m.launches(j.Out, j.Ins)
 }
 

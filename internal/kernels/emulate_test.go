@@ -22,9 +22,9 @@ import (
 // a C++ compiler and a few definitions make a program of all their kernels.
 type bench struct {
 	t        *testing.T
-	arch     string                       // of the GPU that is played; empty for a new one
-	block    int                          // bytes of shared memory that it lends a block; 0 for enough
-	plan     func(*job) ([]launch, error) // where not nil: instead of plan
+	arch     string                                // of the GPU that is played; empty for a new one
+	block    int                                   // bytes of shared memory that it lends a block; 0 for enough
+	plan     func(Problem, *job) ([]launch, error) // where not nil: instead of the problem's
 	mem      []byte
 	launches []launch
 	checks   []func()
@@ -55,11 +55,15 @@ func (b *bench) scratch(n int64, zeros bool) (nvlib.Ptr, error) {
 // add plans p, and checks it with f when everything has run.
 func (b *bench) add(what string, p Problem, f func()) {
 	b.t.Helper()
-	do := plan
+	do := Problem.plan
 	if b.plan != nil {
 		do = b.plan
 	}
-	l, err := do(&job{Problem: p, arch: b.arch, block: b.block, scratch: b.scratch})
+	j, err := newJob(p, Target{Arch: b.arch, Block: b.block, Scratch: b.scratch})
+	var l []launch
+	if err == nil {
+		l, err = do(p, j)
+	}
 	if err != nil {
 		b.t.Errorf("%s: %v", what, err)
 		return

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
 )
 
@@ -41,7 +42,7 @@ func TestHalfFunctions(t *testing.T) {
 				at := int64(in.Addr) - memoryAt + 2*int64(i)
 				b.mem[at], b.mem[at+1] = byte(i), byte(i>>8)
 			}
-			b.add("all", Problem{Op: op, Ins: []Operand{in}, Out: out}, func() {
+			b.add("all", Computation{Op: device.OpOf(op, ir.Attrs{}), Ins: []Operand{in}, Out: out}, func() {
 				xs, ys := b.vals(in), b.vals(out)
 				for i, x := range xs {
 					y, lost := of(x)

@@ -20,7 +20,10 @@ type joining struct {
 }
 
 // join is the reduction of all operands elementwise.
-func join(j *job) ([]launch, error) {
+func join(j *job, op device.ReduceOperands) ([]launch, error) {
+	if op.Red == ir.NoRed || op.Red > ir.Avg {
+		return nil, fmt.Errorf("unknown reduction %d", op.Red)
+	}
 	if err := j.count(1, math.MaxInt32); err != nil {
 		return nil, err
 	}
@@ -32,12 +35,12 @@ func join(j *job) ([]launch, error) {
 			return nil, fmt.Errorf("operand %d has shape %v, the result %v", i, in.Shape, j.Out.Shape)
 		}
 	}
-	return joining{j: j, red: j.Red, out: j.Out, ins: j.Ins, count: int64(len(j.Ins))}.launches()
+	return joining{j: j, red: op.Red, out: j.Out, ins: j.Ins, count: int64(len(j.Ins))}.launches()
 }
 
 // slots is the sum along an axis, begun from the second operand if there is one,
 // into the operand's type or its accumulator's.
-func slots(j *job) ([]launch, error) {
+func slots(j *job, op device.ReduceSlots) ([]launch, error) {
 	if err := j.count(1, 2); err != nil {
 		return nil, err
 	}
@@ -45,8 +48,8 @@ func slots(j *job) ([]launch, error) {
 	if j.Out.DType != x.DType && j.Out.DType != x.DType.Accum() {
 		return nil, fmt.Errorf("slots of %s into %s", x.DType, j.Out.DType)
 	}
-	d, err := j.oneAxis(len(x.Shape))
-	if err != nil {
+	d := op.Axis
+	if err := device.AxisIn(d, len(x.Shape)); err != nil {
 		return nil, err
 	}
 	if shape := slices.Delete(slices.Clone(x.Shape), d, d+1); !slices.Equal(shape, j.Out.Shape) {
@@ -60,7 +63,7 @@ func slots(j *job) ([]launch, error) {
 		ins = append(ins, x.without(d, i))
 	}
 	if len(ins) == 0 {
-		return elementwise(&job{Problem: Problem{Op: ir.OpFill, Out: j.Out, Attrs: ir.Attrs{Numbers: []ir.Number{ir.Whole(0)}}}})
+		return elementwise(&job{Out: j.Out}, device.Zeros())
 	}
 	return joining{j: j, red: ir.Sum, out: j.Out, ins: ins}.launches()
 }

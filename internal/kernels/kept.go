@@ -34,21 +34,19 @@ func (j *job) densely(o Operand) (Operand, []launch, error) {
 		return o, nil, err
 	}
 	to := o.dense(addr)
-	dense := *j
-	dense.Problem = Problem{Op: ir.OpCopy, Ins: []Operand{o}, Out: to}
-	l, err := copies(&dense)
+	l, err := moved(to, o)
 	return to, l, err
 }
 
 // indexCopy writes rows, the first operand, into the result at positions, the second: first a kernel looks
 // at the positions, then one copies, if nothing was reported.
-func indexCopy(j *job) ([]launch, error) {
+func indexCopy(j *job, op device.IndexCopy) ([]launch, error) {
 	if err := j.count(2, 2); err != nil {
 		return nil, err
 	}
 	out, in, n := j.Out, j.Ins[0], len(j.Out.Shape)
-	axis, err := j.oneAxis(n)
-	if err != nil {
+	axis := op.Axis
+	if err := device.AxisIn(axis, n); err != nil {
 		return nil, err
 	}
 	want := slices.Clone(out.Shape)
@@ -73,8 +71,8 @@ func indexCopy(j *job) ([]launch, error) {
 	var positions words
 	positions.addr(at.Addr)
 	positions.ints(truth(at.DType == ir.I64), count, out.Shape[axis], at.elements())
-	positions.addr(j.Fault)
-	positions.bits(j.Tag)
+	positions.addr(j.fault)
+	positions.bits(j.tag)
 	grid, err := exactGrid(at.elements() / count * ceil(count, threads))
 	if err != nil {
 		return nil, err
@@ -153,7 +151,7 @@ func (j *job) pieces(lead, inner []axis, along int64) int64 {
 const ropeMost = 768
 
 // rope turns pairs of x[…, T, H, Dh], the first operand, by the angles of positions […, T] or [T].
-func rope(j *job) ([]launch, error) {
+func rope(j *job, op device.Rope) ([]launch, error) {
 	if err := j.count(2, 2); err != nil {
 		return nil, err
 	}
@@ -164,8 +162,8 @@ func rope(j *job) ([]launch, error) {
 	if in.DType != out.DType || n < 3 || !slices.Equal(in.Shape, out.Shape) || out.Shape[n-1]%2 != 0 {
 		return nil, fmt.Errorf("%s%v into %s%v", in.DType, in.Shape, out.DType, out.Shape)
 	}
-	if !(j.Rope().Theta > 0) {
-		return nil, fmt.Errorf("a base of %v", j.Rope().Theta)
+	if !(op.Theta > 0) {
+		return nil, fmt.Errorf("a base of %v", op.Theta)
 	}
 	if err := j.leads(1, out.Shape[:n-2]); err != nil {
 		return nil, err
@@ -193,7 +191,7 @@ func rope(j *job) ([]launch, error) {
 	for o := range 3 {
 		args.ints(column(lead, o)...)
 	}
-	for _, f := range j.Rope().Frequencies(dh) {
+	for _, f := range op.Frequencies(dh) {
 		args.float(f)
 	}
 	v := j.pairs(lead)
@@ -231,13 +229,13 @@ const (
 )
 
 // argmax is the index of the first of the largest elements along an axis.
-func argmax(j *job) ([]launch, error) {
+func argmax(j *job, op device.Argmax) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {
 		return nil, err
 	}
 	out, in := j.Out, j.Ins[0]
-	d, err := j.oneAxis(len(in.Shape))
-	if err != nil {
+	d := op.Axis
+	if err := device.AxisIn(d, len(in.Shape)); err != nil {
 		return nil, err
 	}
 	kept := slices.Delete(slices.Clone(in.Shape), d, d+1)

@@ -67,7 +67,7 @@ func TestIndexCopy(t *testing.T) {
 			}
 			out := b.put(dt, l, cache.vals, shape...)
 			what := fmt.Sprintf("rows %v of %s, %s, along %d", c.rows, dt, l.name, c.axis)
-			b.add(what, Problem{Op: ir.OpIndexCopy, Attrs: ir.Attrs{Axes: []int{c.axis}}, Out: out,
+			b.add(what, Computation{Op: device.IndexCopy{Axis: c.axis}, Out: out,
 				Ins: []Operand{b.put(dt, l, rows.vals, c.rows...), b.put(pt, l, at, atShape...)}},
 				func() { same(t, what, b.vals(out), want, 0) })
 		}
@@ -102,7 +102,7 @@ func TestIndexCopyFault(t *testing.T) {
 		out := b.put(ir.F32, layouts[0], cache.vals, shape...)
 		word := b.alloc(FaultBytes)
 		clear(b.mem[word-memoryAt:])
-		b.add("index_copy", Problem{Op: ir.OpIndexCopy, Attrs: ir.Attrs{Axes: []int{len(c.shape) - 1}}, Out: out, Fault: word, Tag: 7,
+		b.add("index_copy", Computation{Op: device.IndexCopy{Axis: len(c.shape) - 1}, Out: out, Fault: word, Tag: 7,
 			Ins: []Operand{b.put(ir.F32, layouts[0], rows.vals, rows.shape...),
 				b.put(ir.I32, layouts[0], c.at, c.shape...)}}, func() {
 			f, ok := ReadFault(b.mem[word-memoryAt:])
@@ -148,7 +148,7 @@ func TestRope(t *testing.T) {
 			for j, l := range layouts {
 				at.dt = []ir.DType{ir.I32, ir.I64}[(i+j)%2]
 				rope := ir.Rope{Theta: 1e4, Factor: []float64{0, 8}[j%2], Low: 1, High: 4, Original: 64}
-				r.compare(device.Kernel{Op: ir.OpRope, Attrs: ir.Attrs{Numbers: rope.Numbers()}}, l, 1, dt, c.shape, noise(dt, c.shape...), at)
+				r.compare(device.Kernel{Op: device.Rope{Rope: rope}}, l, 1, dt, c.shape, noise(dt, c.shape...), at)
 			}
 		}
 	}
@@ -173,13 +173,13 @@ func TestArgmax(t *testing.T) {
 				}
 			}
 			shape := slices.Delete(slices.Clone(c.shape), c.axis, c.axis+1)
-			r.compare(device.Kernel{Op: ir.OpArgmax, Attrs: ir.Attrs{Axes: []int{c.axis}}}, layouts[(i+j)%len(layouts)], 0, ir.I32,
+			r.compare(device.Kernel{Op: device.Argmax{Axis: c.axis}}, layouts[(i+j)%len(layouts)], 0, ir.I32,
 				shape, in)
-			r.compare(device.Kernel{Op: ir.OpArgmax, Attrs: ir.Attrs{Axes: []int{c.axis}}}, layouts[0], 0, ir.I32, shape, in)
+			r.compare(device.Kernel{Op: device.Argmax{Axis: c.axis}}, layouts[0], 0, ir.I32, shape, in)
 		}
 		low := values{dt, []int64{4}, []float64{math.Inf(-1), math.Inf(-1), math.NaN(), math.Inf(-1)}}
 		if !dt.IsInt() {
-			r.compare(device.Kernel{Op: ir.OpArgmax, Attrs: ir.Attrs{Axes: []int{0}}}, layouts[0], 0, ir.I32, nil, low)
+			r.compare(device.Kernel{Op: device.Argmax{Axis: 0}}, layouts[0], 0, ir.I32, nil, low)
 		}
 	}
 	r.run()
@@ -229,7 +229,7 @@ func lengthy(r *trial, dt ir.DType, c lengthCase, mode string, l layout) {
 		}
 	}
 	before := len(r.launches)
-	r.compare(device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.2), Causal: mode == "causal"}}, l,
+	r.compare(device.Kernel{Op: device.Attention{Scale: 0.2, Causal: mode == "causal"}}, l,
 		max(0.5, 8*unit(ir.F32)/max(unit(dt), 0x1p-52)), dt, q.shape, q, k, v, at)
 	for _, w := range r.launches[before:] {
 		if s := w.code.symbol; !strings.HasPrefix(s, "hocket_"+c.kernel) && !strings.HasPrefix(s, "hocket_flashJoin") {
@@ -292,7 +292,7 @@ func TestLengthsBatch(t *testing.T) {
 				return b.put(ir.BF16, layouts[0], x.vals[first*row:][:n*row], append([]int64{n}, x.shape[1:]...)...)
 			}
 			out := b.room(ir.BF16, layouts[0], n, c.tq, c.hq, c.dh)
-			b.add("attention", Problem{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.1), Causal: true}, Out: out,
+			b.add("attention", Computation{Op: device.Attention{Scale: 0.1, Causal: true}, Out: out,
 				Ins: []Operand{put(q), put(k), put(v), b.put(ir.I32, layouts[0], lengths[first:first+n], n)}},
 				func() {})
 			return out
@@ -335,7 +335,7 @@ func TestFixedAttention(t *testing.T) {
 				ins = append(ins, b.put(ir.I32, layouts[0], []float64{float64(room - (c.tq - i - n))}, 1))
 			}
 			out := b.room(ir.BF16, layouts[0], 1, n, c.hq, c.dh)
-			b.add("attention", Problem{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.1), Causal: true}, Fixed: true, Out: out, Ins: ins}, func() {})
+			b.add("attention", Computation{Op: device.Attention{Scale: 0.1, Causal: true, Fixed: true}, Out: out, Ins: ins}, func() {})
 			return out
 		}
 		ins := []Operand{b.put(ir.BF16, layouts[0], q.vals, q.shape...), b.put(ir.BF16, layouts[0], k.vals, k.shape...),
@@ -346,7 +346,7 @@ func TestFixedAttention(t *testing.T) {
 			ins = append(ins, b.put(ir.I32, layouts[0], slices.Repeat([]float64{float64(sees)}, int(c.batches)), c.batches))
 		}
 		all := b.room(ir.BF16, layouts[0], q.shape...)
-		b.add("attention", Problem{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.1), Causal: true}, Fixed: true, Out: all, Ins: ins}, func() {})
+		b.add("attention", Computation{Op: device.Attention{Scale: 0.1, Causal: true, Fixed: true}, Out: all, Ins: ins}, func() {})
 		type part struct {
 			batch, i, n int64
 			out         Operand
@@ -376,8 +376,8 @@ func TestFixedAttentionRoom(t *testing.T) {
 	b := newBench(t)
 	q, kv := noise(ir.F16, 1, 70, 2, 64), noise(ir.F16, 1, 1100, 2, 64)
 	add := func(room int64) Operand {
-		b.plan = func(j *job) ([]launch, error) {
-			f, err := newAttending(j)
+		b.plan = func(p Problem, j *job) ([]launch, error) {
+			f, err := newAttending(j, p.(Computation).Op.(device.Attention))
 			if err != nil {
 				return nil, err
 			}
@@ -386,7 +386,7 @@ func TestFixedAttentionRoom(t *testing.T) {
 		}
 		put := func(x values) Operand { return b.put(ir.F16, layouts[0], x.vals, x.shape...) }
 		out := b.room(ir.F16, layouts[0], q.shape...)
-		b.add("attention", Problem{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.1), Causal: true}, Fixed: true, Out: out,
+		b.add("attention", Computation{Op: device.Attention{Scale: 0.1, Causal: true, Fixed: true}, Out: out,
 			Ins: []Operand{put(q), put(kv), put(kv)}}, func() {})
 		return out
 	}
@@ -412,7 +412,7 @@ func TestLengthFault(t *testing.T) {
 			put := func(x values) Operand { return b.put(ir.BF16, layouts[0], x.vals, x.shape...) }
 			word := b.alloc(FaultBytes)
 			clear(b.mem[word-memoryAt:])
-			b.add("attention", Problem{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(1)}, Ins: []Operand{put(q), put(k), put(k), b.put(ir.I64, layouts[0], []float64{3, 32, bad}, 3)},
+			b.add("attention", Computation{Op: device.Attention{Scale: 1}, Ins: []Operand{put(q), put(k), put(k), b.put(ir.I64, layouts[0], []float64{3, 32, bad}, 3)},
 				Out: b.room(ir.BF16, layouts[0], q.shape...), Fault: word, Tag: 5}, func() {
 				f, ok := ReadFault(b.mem[word-memoryAt:])
 				if want := (Fault{FaultLength, 5, [3]int64{int64(bad), 32, 2}}); !ok || f != want {
@@ -430,28 +430,28 @@ func TestKeptRefuses(t *testing.T) {
 		return Operand{Addr: 256, DType: dt, Shape: shape, Strides: rowMajor(shape)}
 	}
 	q := x(ir.F32, 2, 3, 4, 8)
-	for want, p := range map[string]Problem{
-		"lengths f32[2]":      {Op: ir.OpAttention, Ins: []Operand{q, q, q, x(ir.F32, 2)}, Out: q},
-		"lengths i32[3]":      {Op: ir.OpAttention, Ins: []Operand{q, q, q, x(ir.I32, 3)}, Out: q},
-		"operand 1 is i32[2]": {Op: ir.OpRope, Attrs: ir.Attrs{Numbers: ir.Rope{Theta: 1}.Numbers()}, Ins: []Operand{q, x(ir.I32, 2)}, Out: q},
-		"a base of 0":         {Op: ir.OpRope, Ins: []Operand{q, x(ir.I32, 3)}, Out: q},
-		"rope: it has no": {Op: ir.OpRope, Ins: []Operand{x(ir.I32, 1, 1, 2), x(ir.I32, 1)},
+	for want, p := range map[string]Computation{
+		"lengths f32[2]":      {Op: device.Attention{}, Ins: []Operand{q, q, q, x(ir.F32, 2)}, Out: q},
+		"lengths i32[3]":      {Op: device.Attention{}, Ins: []Operand{q, q, q, x(ir.I32, 3)}, Out: q},
+		"operand 1 is i32[2]": {Op: device.Rope{Rope: ir.Rope{Theta: 1}}, Ins: []Operand{q, x(ir.I32, 2)}, Out: q},
+		"a base of 0":         {Op: device.Rope{}, Ins: []Operand{q, x(ir.I32, 3)}, Out: q},
+		"rope: it has no": {Op: device.Rope{}, Ins: []Operand{x(ir.I32, 1, 1, 2), x(ir.I32, 1)},
 			Out: x(ir.I32, 1, 1, 2)},
-		"f32[1 1 3] into": {Op: ir.OpRope, Attrs: ir.Attrs{Numbers: ir.Rope{Theta: 1}.Numbers()}, Ins: []Operand{x(ir.F32, 1, 1, 3), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 3)},
-		"at most 768":     {Op: ir.OpRope, Attrs: ir.Attrs{Numbers: ir.Rope{Theta: 1}.Numbers()}, Ins: []Operand{x(ir.F32, 1, 1, 800), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 800)},
-		"rows bf16[2 2]": {Op: ir.OpIndexCopy, Attrs: ir.Attrs{Axes: []int{0}}, Ins: []Operand{x(ir.BF16, 2, 2), x(ir.I32, 2)},
+		"f32[1 1 3] into": {Op: device.Rope{Rope: ir.Rope{Theta: 1}}, Ins: []Operand{x(ir.F32, 1, 1, 3), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 3)},
+		"at most 768":     {Op: device.Rope{Rope: ir.Rope{Theta: 1}}, Ins: []Operand{x(ir.F32, 1, 1, 800), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 800)},
+		"rows bf16[2 2]": {Op: device.IndexCopy{Axis: 0}, Ins: []Operand{x(ir.BF16, 2, 2), x(ir.I32, 2)},
 			Out: x(ir.F32, 5, 2)},
-		"rows f32[2 3]": {Op: ir.OpIndexCopy, Attrs: ir.Attrs{Axes: []int{0}}, Ins: []Operand{x(ir.F32, 2, 3), x(ir.I32, 2)},
+		"rows f32[2 3]": {Op: device.IndexCopy{Axis: 0}, Ins: []Operand{x(ir.F32, 2, 3), x(ir.I32, 2)},
 			Out: x(ir.F32, 5, 2)},
-		"operand 1 is f32[2]": {Op: ir.OpIndexCopy, Attrs: ir.Attrs{Axes: []int{0}}, Ins: []Operand{x(ir.F32, 2, 2), x(ir.F32, 2)},
+		"operand 1 is f32[2]": {Op: device.IndexCopy{Axis: 0}, Ins: []Operand{x(ir.F32, 2, 2), x(ir.F32, 2)},
 			Out: x(ir.F32, 5, 2)},
-		"axes [2] of a tensor": {Op: ir.OpIndexCopy, Attrs: ir.Attrs{Axes: []int{2}}, Ins: []Operand{x(ir.F32, 2, 2), x(ir.I32, 2)},
+		"axis 2 of a tensor": {Op: device.IndexCopy{Axis: 2}, Ins: []Operand{x(ir.F32, 2, 2), x(ir.I32, 2)},
 			Out: x(ir.F32, 5, 2)},
-		"along axis 1 into i64": {Op: ir.OpArgmax, Attrs: ir.Attrs{Axes: []int{1}}, Ins: []Operand{x(ir.F32, 2, 2)}, Out: x(ir.I64, 2)},
-		"[2 0] along axis 1":    {Op: ir.OpArgmax, Attrs: ir.Attrs{Axes: []int{1}}, Ins: []Operand{x(ir.F32, 2, 0)}, Out: x(ir.I32, 2)},
+		"along axis 1 into i64": {Op: device.Argmax{Axis: 1}, Ins: []Operand{x(ir.F32, 2, 2)}, Out: x(ir.I64, 2)},
+		"[2 0] along axis 1":    {Op: device.Argmax{Axis: 1}, Ins: []Operand{x(ir.F32, 2, 0)}, Out: x(ir.I32, 2)},
 	} {
-		if _, err := plan(&job{Problem: p}); err == nil ||
-			!strings.Contains(fmt.Sprintf("%s: %v", name(p), err), want) {
+		if _, err := plan(p, Target{}); err == nil ||
+			!strings.Contains(fmt.Sprintf("%s: %v", p, err), want) {
 			t.Errorf("%q: %v", want, err)
 		}
 	}

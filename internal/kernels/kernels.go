@@ -17,7 +17,6 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
-	"hocket.example/hocket/internal/pointwise"
 	"hocket.example/hocket/ir"
 )
 
@@ -33,24 +32,21 @@ type Target struct {
 	Scratch func(bytes int64, zeros bool) (nvlib.Ptr, error)
 }
 
-// Problem is a device.Kernel whose operands have addresses.
-type Problem struct {
-	Op    ir.Op
-	Red   ir.Red        // where set, the reduction of all Ins elementwise, in their order
-	Links []device.Link // where set, a chain of elementwise operations
-	Ins   []Operand
-	Out   Operand
-	ir.Attrs
-	// Fixed has attention compute each query with bits that depend on what it sees alone: not on how many queries,
-	// sequences and unused keys there are.
-	Fixed bool
-	// Skinny, where set, asks for the kernel of linears of few rows, and for no other.
-	Skinny *Skinny
-	// Member, of an uneven collective, is whose result this is.
-	Member int
-	// Blocks, where not 0, is how many a copy between operands without gaps takes, at
-	// most; either may be a peer's.
-	Blocks int
+// Problem is what Steps makes kernels for: a Computation, a Skinny or a Transfer.
+type Problem interface {
+	// String is the name in messages.
+	String() string
+	// operands returns the result and the operands.
+	operands() (out Operand, ins []Operand)
+	// plan makes the launches from operands that were checked one by one.
+	plan(j *job) ([]launch, error)
+}
+
+// Computation is a device.Kernel of one result whose operands have addresses.
+type Computation struct {
+	Op  device.Op
+	Ins []Operand
+	Out Operand
 	// Fault, where not 0, is the address of six words of 8 bytes, at first 0,
 	// where an embedding reports an id outside the table, an index_copy positions and an
 	// attention lengths that are none, and an uneven collective counts that do not fit (see
@@ -59,6 +55,59 @@ type Problem struct {
 	Fault nvlib.Ptr
 	Tag   uint64
 }
+
+func (c Computation) String() string { return device.Name(c.Op) }
+
+func (c Computation) operands() (Operand, []Operand) { return c.Out, c.Ins }
+
+func (c Computation) plan(j *job) ([]launch, error) {
+	j.fault, j.tag = c.Fault, c.Tag
+	switch op := c.Op.(type) {
+	case device.Elementwise:
+		return elementwise(j, op)
+	case device.Cast:
+		return cast(j)
+	case device.Chain:
+		return chain(j, op)
+	case device.Copy:
+		return copies(j, op)
+	case device.Concat:
+		return concat(j, op)
+	case device.IndexCopy:
+		return indexCopy(j, op)
+	case device.Embedding:
+		return embedding(j, op)
+	case device.ReduceAxes:
+		return axesOf(j, op)
+	case device.ReduceSlots:
+		return slots(j, op)
+	case device.ReduceOperands:
+		return join(j, op)
+	case device.Argmax:
+		return argmax(j, op)
+	case device.Softmax:
+		return softmax(j, op)
+	case device.RMSNorm:
+		return rmsNorm(j, op)
+	case device.LayerNorm:
+		return layerNorm(j, op)
+	case device.Rope:
+		return rope(j, op)
+	case device.Attention:
+		return attention(j, op)
+	case device.Linear:
+		return linear(j, op)
+	case device.Matmul:
+		return matmul(j, op)
+	case device.UnevenMove:
+		return uneven{op: op.Op, axis: op.Axis, member: op.Member}.launches(j)
+	case device.UnevenReduce:
+		return uneven{op: ir.OpReduceScatterV, red: op.Red, axis: op.Axis, member: op.Member}.launches(j)
+	}
+	return nil, errNoKernel
+}
+
+var errNoKernel = fmt.Errorf("%w: there is no such GPU kernel", device.ErrUnsupported)
 
 // Operand is a tensor in memory that the target reaches, perhaps a peer's.
 // Strides count elements and are not negative; the address is that of the first
@@ -94,15 +143,15 @@ func New(c Compiler, cache *Cache) *Library {
 // element for element, and the operation elementwise or a reduction of operands.
 // The error wraps device.ErrUnsupported where there is no such kernel.
 func (l *Library) Steps(t Target, p Problem) ([]Step, error) {
-	launches, err := plan(&job{Problem: p, arch: t.Arch, sms: t.SMs, block: t.Block, scratch: t.Scratch})
+	launches, err := plan(p, t)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name(p), err)
+		return nil, fmt.Errorf("%s: %w", p, err)
 	}
 	steps := make([]Step, 0, len(launches))
 	for _, w := range launches {
 		s, err := l.step(t.Arch, w)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name(p), err)
+			return nil, fmt.Errorf("%s: %w", p, err)
 		}
 		steps = append(steps, s)
 	}
@@ -120,8 +169,8 @@ func (l *Library) Ahead(t Target, p Problem) {
 
 // drafted are the launches for p, with scratch memory that is none.
 func drafted(p Problem, t Target) ([]launch, error) {
-	return plan(&job{Problem: p, arch: t.Arch, sms: t.SMs, block: t.Block,
-		scratch: func(int64, bool) (nvlib.Ptr, error) { return 256, nil }})
+	t.Scratch = func(int64, bool) (nvlib.Ptr, error) { return 256, nil }
+	return plan(p, t)
 }
 
 // Sources lists the source texts that p needs, complete and in the order of the
@@ -157,7 +206,10 @@ type launch struct {
 
 // job is a problem under work.
 type job struct {
-	Problem
+	Ins     []Operand
+	Out     Operand
+	fault   nvlib.Ptr // Computation's, as is tag
+	tag     uint64
 	arch    string // Target's; empty for a new one
 	sms     int    // Target's
 	block   int    // Target's
@@ -168,56 +220,22 @@ type job struct {
 // behind its variables.
 func (j *job) lends(bytes int64) bool { return j.block == 0 || bytes+1<<10 <= int64(j.block) }
 
-// planners make the launches of operations, except of those that package pointwise has.
-var planners = map[ir.Op]func(*job) ([]launch, error){
-	ir.OpCast: cast, ir.OpCopy: copies, ir.OpChunk: copies, ir.OpSlice: copies, ir.OpSelect: copies, ir.OpTranspose: copies,
-	ir.OpReshape: copies, ir.OpClaim: copies, ir.OpExpand: copies, ir.OpConcat: concat,
-	ir.OpSum: axesOf, ir.OpMax: axesOf, ir.OpMin: axesOf, ir.OpMean: axesOf, ir.OpReduceSlots: slots,
-	ir.OpLinear: linear, ir.OpMatmul: matmul,
-	ir.OpSoftmax: softmax, ir.OpRMSNorm: norm, ir.OpLayerNorm: norm, ir.OpAttention: attention, ir.OpEmbedding: embedding,
-	ir.OpIndexCopy: indexCopy, ir.OpRope: rope, ir.OpArgmax: argmax,
-	ir.OpAllGatherV: uneven, ir.OpReduceScatterV: uneven, ir.OpAllToAllV: uneven,
-}
-
-func plan(j *job) ([]launch, error) {
-	if err := j.check(); err != nil {
+func plan(p Problem, t Target) ([]launch, error) {
+	j, err := newJob(p, t)
+	if err != nil {
 		return nil, err
 	}
-	do := planners[j.Op]
-	if _, is := pointwise.Of(j.Op); is {
-		do = elementwise
-	}
-	switch {
-	case j.Skinny != nil:
-		do = skinny
-	case j.Red != ir.NoRed && !j.Op.Uneven():
-		do = join
-	case len(j.Links) > 0:
-		do = chain
-	}
-	if do == nil {
-		return nil, fmt.Errorf("%w: there is no such GPU kernel", device.ErrUnsupported)
-	}
-	return do(j)
+	return p.plan(j)
 }
 
-func name(p Problem) string {
-	switch {
-	case p.Red > ir.Avg:
-		return "unknown reduction"
-	case p.Red != ir.NoRed && !p.Op.Uneven():
-		return "reduction " + p.Red.String()
-	case len(p.Links) > 0:
-		return ChainName(p.Links)
-	}
-	return p.Op.String()
+func newJob(p Problem, t Target) (*job, error) {
+	j := &job{arch: t.Arch, sms: t.SMs, block: t.Block, scratch: t.Scratch}
+	j.Out, j.Ins = p.operands()
+	return j, j.check()
 }
 
 // check looks at each operand by itself.
 func (j *job) check() error {
-	if j.Red > ir.Avg {
-		return fmt.Errorf("unknown reduction %d", j.Red)
-	}
 	if err := j.Out.check(); err != nil {
 		return fmt.Errorf("result: %w", err)
 	}

@@ -74,7 +74,7 @@ func TestElementwise(t *testing.T) {
 					if row, _ := pointwise.Of(op); row.Function {
 						slack = 1
 					}
-					r.compare(device.Kernel{Op: op, Attrs: ir.Attrs{Numbers: someNumbers}}, l, slack, dt, shape, ins...)
+					r.compare(device.Kernel{Op: device.OpOf(op, ir.Attrs{Numbers: someNumbers})}, l, slack, dt, shape, ins...)
 				}
 			}
 		}
@@ -92,13 +92,13 @@ func TestCast(t *testing.T) {
 		in := list(from, specials...)
 		for _, to := range ir.DTypes() {
 			for _, l := range layouts[:2] {
-				r.compare(device.Kernel{Op: ir.OpCast}, l, 0, to, in.shape, in)
+				r.compare(device.Kernel{Op: device.Cast{}}, l, 0, to, in.shape, in)
 			}
 		}
 		for _, op := range []ir.Op{ir.OpGelu, ir.OpSilu, ir.OpExp, ir.OpRsqrt, ir.OpRelu, ir.OpNeg} {
 			if !from.IsInt() {
 				finite := list(from, slices.DeleteFunc(slices.Clone(specials), func(v float64) bool { return op == ir.OpGelu && math.Abs(v) > 1e19 })...)
-				r.compare(device.Kernel{Op: op}, layouts[0], 0x1p-60, from, finite.shape, finite)
+				r.compare(device.Kernel{Op: device.OpOf(op, ir.Attrs{})}, layouts[0], 0x1p-60, from, finite.shape, finite)
 			}
 		}
 	}
@@ -116,10 +116,10 @@ func TestHalves(t *testing.T) {
 			b.mem[at], b.mem[at+1] = byte(i), byte(i>>8)
 		}
 		wide, back := b.room(ir.F32, layouts[0], n), b.room(dt, layouts[0], n)
-		b.add("widen "+dt.String(), Problem{Op: ir.OpCast, Ins: []Operand{in}, Out: wide}, func() {
+		b.add("widen "+dt.String(), Computation{Op: device.Cast{}, Ins: []Operand{in}, Out: wide}, func() {
 			same(t, "widened "+dt.String(), b.vals(wide), b.vals(in), 0)
 		})
-		b.add("narrow "+dt.String(), Problem{Op: ir.OpCast, Ins: []Operand{wide}, Out: back}, func() {
+		b.add("narrow "+dt.String(), Computation{Op: device.Cast{}, Ins: []Operand{wide}, Out: back}, func() {
 			same(t, "narrowed "+dt.String(), b.vals(back), b.vals(in), 0)
 		})
 	}
@@ -135,7 +135,7 @@ func TestCopies(t *testing.T) {
 					v := noise(dt, shape...)
 					in, out := b.put(dt, from, v.vals, shape...), b.room(dt, to, shape...)
 					what := from.name + " to " + to.name
-					b.add(what, Problem{Op: ir.OpCopy, Ins: []Operand{in}, Out: out}, func() { same(t, what, b.vals(out), v.vals, 0) })
+					b.add(what, Computation{Op: device.Copy{Op: ir.OpCopy}, Ins: []Operand{in}, Out: out}, func() { same(t, what, b.vals(out), v.vals, 0) })
 				}
 			}
 		}
@@ -144,13 +144,13 @@ func TestCopies(t *testing.T) {
 		for _, to := range layouts {
 			v := noise(ir.F32, 6, 4, 5)
 			in, out := b.put(ir.F32, from, v.vals, 6, 4, 5), b.room(ir.F32, to, 10, 12)
-			b.add("reshape", Problem{Op: ir.OpReshape, Ins: []Operand{in}, Out: out}, func() { same(t, "reshape", b.vals(out), v.vals, 0) })
+			b.add("reshape", Computation{Op: device.Copy{Op: ir.OpReshape}, Ins: []Operand{in}, Out: out}, func() { same(t, "reshape", b.vals(out), v.vals, 0) })
 		}
 	}
 	wide := b.put(ir.F32, layouts[0], []float64{1, 2, 3, 4, 5, 6, 7, 8}, 8)
 	wide.Shape, wide.Strides = []int64{3, 8, 4}, []int64{0, 1, 0}
 	out := b.room(ir.F32, layouts[0], 3, 8, 4)
-	b.add("broadcast", Problem{Op: ir.OpExpand, Ins: []Operand{wide}, Out: out}, func() {
+	b.add("broadcast", Computation{Op: device.Copy{Op: ir.OpExpand}, Ins: []Operand{wide}, Out: out}, func() {
 		var want []float64
 		for i := range 96 {
 			want = append(want, float64(i/4%8+1))
@@ -172,8 +172,8 @@ func TestRepeated(t *testing.T) {
 			o.Strides = []int64{1, 0}
 		}
 		out := b.room(ir.BF16, layouts[0], 6, 32)
-		p := Problem{Op: ir.OpMul, Ins: []Operand{in, o}, Out: out}
-		l, err := plan(&job{Problem: p})
+		p := Computation{Op: device.Elementwise{Op: ir.OpMul}, Ins: []Operand{in, o}, Out: out}
+		l, err := plan(p, Target{})
 		if err != nil || len(l) != 1 || l[0].args[3+constants] != 6*32/8 {
 			t.Errorf("accesses are not of 16 bytes: %v, %v", l, err)
 		}
@@ -233,7 +233,7 @@ func TestAxes(t *testing.T) {
 					if terms > 1<<18 && l.name != "dense" {
 						continue
 					}
-					r.compare(device.Kernel{Op: op, Attrs: ir.Attrs{Axes: c.axes}}, l, slack, dt, shape, in)
+					r.compare(device.Kernel{Op: device.OpOf(op, ir.Attrs{Axes: c.axes})}, l, slack, dt, shape, in)
 				}
 			}
 		}
@@ -257,15 +257,15 @@ func TestJoin(t *testing.T) {
 					ins = append(ins, v)
 				}
 				for _, red := range []ir.Red{ir.Sum, ir.Max, ir.Min, ir.Avg} {
-					r.compare(device.Kernel{Op: ir.OpAllReduce, Red: red}, layouts[(k+n)%len(layouts)], 0, dt, shape, ins...)
+					r.compare(device.Kernel{Op: device.ReduceOperands{Red: red}}, layouts[(k+n)%len(layouts)], 0, dt, shape, ins...)
 				}
 			}
 		}
 	}
 	nan, inf := math.NaN(), math.Inf(1)
 	for _, red := range []ir.Red{ir.Sum, ir.Max, ir.Min, ir.Avg} {
-		r.compare(device.Kernel{Op: ir.OpAllReduce, Red: red}, layouts[0], 0, ir.F32, []int64{5}, list(ir.F32, nan, -1, inf, -inf, -0), list(ir.F32, 1, nan, 1, inf, 0))
-		r.compare(device.Kernel{Op: ir.OpAllReduce, Red: red}, layouts[0], 0, ir.I32, []int64{2}, list(ir.I32, 1<<31-1, -1<<31), list(ir.I32, 1<<31-1, -3))
+		r.compare(device.Kernel{Op: device.ReduceOperands{Red: red}}, layouts[0], 0, ir.F32, []int64{5}, list(ir.F32, nan, -1, inf, -inf, -0), list(ir.F32, 1, nan, 1, inf, 0))
+		r.compare(device.Kernel{Op: device.ReduceOperands{Red: red}}, layouts[0], 0, ir.I32, []int64{2}, list(ir.I32, 1<<31-1, -1<<31), list(ir.I32, 1<<31-1, -3))
 	}
 	r.run()
 }
@@ -287,7 +287,7 @@ func TestJoinManyStrides(t *testing.T) {
 	for range 60 {
 		ins = append(ins, noise(ir.F32, shape...))
 	}
-	r.compare(device.Kernel{Op: ir.OpAllReduce, Red: ir.Sum}, odd, 0, ir.F32, shape, ins...)
+	r.compare(device.Kernel{Op: device.ReduceOperands{Red: ir.Sum}}, odd, 0, ir.F32, shape, ins...)
 	if n := len(r.launches); n < 62 {
 		t.Errorf("%d launches: operands were not put aside", n)
 	}
@@ -302,7 +302,7 @@ func TestSlots(t *testing.T) {
 			for _, slots := range []int64{0, 1, 3, 66} {
 				for _, l := range layouts {
 					x, acc := noise(dt, 4, slots, 8), noise(to, 4, 8)
-					k := device.Kernel{Op: ir.OpReduceSlots, Attrs: ir.Attrs{Axes: []int{1}}}
+					k := device.Kernel{Op: device.ReduceSlots{Axis: 1}}
 					r.compare(k, l, 0, to, acc.shape, x)
 					r.compare(k, l, 0, to, acc.shape, x, acc)
 				}
@@ -323,8 +323,8 @@ func TestProducts(t *testing.T) {
 			shape := append(slices.Clone(c.lead), c.n)
 			l := layouts[i%len(layouts)]
 			slack := float64(c.k + 2)
-			r.compare(device.Kernel{Op: ir.OpLinear}, l, slack, dt, shape, x, w)
-			r.compare(device.Kernel{Op: ir.OpLinear}, l, slack, dt, shape, x, w, bias)
+			r.compare(device.Kernel{Op: device.Linear{}}, l, slack, dt, shape, x, w)
+			r.compare(device.Kernel{Op: device.Linear{}}, l, slack, dt, shape, x, w, bias)
 		}
 		for i := range 4 {
 			ta, tb := i&1 != 0, i&2 != 0
@@ -336,7 +336,7 @@ func TestProducts(t *testing.T) {
 				b[2], b[3] = b[3], b[2]
 			}
 			for _, l := range layouts {
-				r.compare(device.Kernel{Op: ir.OpMatmul, Attrs: ir.Attrs{TA: ta, TB: tb}}, l, 8, dt, []int64{2, 3, 9, 5}, noise(dt, a...), noise(dt, b...))
+				r.compare(device.Kernel{Op: device.Matmul{TA: ta, TB: tb}}, l, 8, dt, []int64{2, 3, 9, 5}, noise(dt, a...), noise(dt, b...))
 			}
 		}
 	}
@@ -356,11 +356,11 @@ func TestRows(t *testing.T) {
 			for _, l := range layouts {
 				for axis := range shape {
 					if shape[axis] > 0 && (axis == len(shape)-1 || last(shape) < 100) {
-						r.compare(device.Kernel{Op: ir.OpSoftmax, Attrs: ir.Attrs{Axes: []int{axis}}}, l, 2, dt, shape, x)
+						r.compare(device.Kernel{Op: device.Softmax{Axis: axis}}, l, 2, dt, shape, x)
 					}
 				}
-				r.compare(device.Kernel{Op: ir.OpRMSNorm, Attrs: ir.Attrs{Numbers: ir.Reals(1e-6)}}, l, 4, dt, shape, x, noise(dt, d))
-				r.compare(device.Kernel{Op: ir.OpLayerNorm, Attrs: ir.Attrs{Numbers: ir.Reals(1e-5)}}, l, 8, dt, shape, x, noise(dt, d), noise(dt, d))
+				r.compare(device.Kernel{Op: device.RMSNorm{Eps: 1e-6}}, l, 4, dt, shape, x, noise(dt, d))
+				r.compare(device.Kernel{Op: device.LayerNorm{Eps: 1e-5}}, l, 8, dt, shape, x, noise(dt, d), noise(dt, d))
 			}
 		}
 	}
@@ -380,7 +380,7 @@ func TestAttention(t *testing.T) {
 			k, v := noise(dt, kv...), noise(dt, kv...)
 			slices.Reverse(v.vals)
 			for _, causal := range []bool{false, true} {
-				kernel := device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(1 / math.Sqrt(float64(c.dh))), Causal: causal}}
+				kernel := device.Kernel{Op: device.Attention{Scale: 1 / math.Sqrt(float64(c.dh)), Causal: causal}}
 				r.compare(kernel, layouts[i], 16, dt, q.shape, q, k, v)
 			}
 		}
@@ -413,7 +413,7 @@ func TestFlash(t *testing.T) {
 				if !longtest.On() && causal != ((i+j)%2 == 0) {
 					continue
 				}
-				kernel := device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(c.scale), Causal: causal}}
+				kernel := device.Kernel{Op: device.Attention{Scale: c.scale, Causal: causal}}
 				r.compare(kernel, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
 			}
 		}
@@ -441,7 +441,7 @@ func TestFlashSplit(t *testing.T) {
 				if !longtest.On() && causal != ((i+kib)%2 == 0) {
 					continue
 				}
-				r.compare(device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.2), Causal: causal}}, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
+				r.compare(device.Kernel{Op: device.Attention{Scale: 0.2, Causal: causal}}, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
 			}
 		}
 		for _, l := range r.launches {
@@ -480,7 +480,7 @@ func TestFlashTakes(t *testing.T) {
 		if what == "no keys" {
 			keys.Shape = []int64{0, 2, 64}
 		}
-		l, err := plan(&job{Problem: Problem{Op: ir.OpAttention, Ins: []Operand{c.x, keys, keys}, Out: c.x, Attrs: ir.Attrs{Numbers: ir.Reals(1)}}, arch: c.arch})
+		l, err := plan(Computation{Op: device.Attention{Scale: 1}, Ins: []Operand{c.x, keys, keys}, Out: c.x}, Target{Arch: c.arch})
 		if err != nil || len(l) != 1 || strings.HasPrefix(l[0].code.symbol, "hocket_flash") != c.want {
 			t.Errorf("%s: %v, %v", what, l, err)
 		}
@@ -490,8 +490,8 @@ func TestFlashTakes(t *testing.T) {
 // hopper has attention go through all keys with Hopper's tensor cores, though few blocks do.
 func hopper(b *bench) {
 	b.arch = "sm_90a"
-	b.plan = func(j *job) ([]launch, error) {
-		f, err := newAttending(j)
+	b.plan = func(p Problem, j *job) ([]launch, error) {
+		f, err := newAttending(j, p.(Computation).Op.(device.Attention))
 		if err != nil {
 			return nil, err
 		}
@@ -515,7 +515,7 @@ func TestFlashHopper(t *testing.T) {
 		q, k, v := noise(dt, c.tq, c.hq, c.dh), noise(dt, c.tk, c.hv, c.dh), noise(dt, c.tk, c.hv, c.dh)
 		slices.Reverse(v.vals)
 		for _, causal := range []bool{false, true} {
-			r.compare(device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(c.scale), Causal: causal}}, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
+			r.compare(device.Kernel{Op: device.Attention{Scale: c.scale, Causal: causal}}, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
 		}
 	}
 	for _, l := range r.launches {
@@ -529,8 +529,8 @@ func TestFlashHopper(t *testing.T) {
 // hopperParts has attention share keys with Hopper's tensor cores, though few blocks do.
 func hopperParts(b *bench) {
 	b.arch = "sm_90a"
-	b.plan = func(j *job) ([]launch, error) {
-		f, err := newAttending(j)
+	b.plan = func(p Problem, j *job) ([]launch, error) {
+		f, err := newAttending(j, p.(Computation).Op.(device.Attention))
 		if err != nil {
 			return nil, err
 		}
@@ -555,13 +555,13 @@ func TestFlashHopperParts(t *testing.T) {
 		slices.Reverse(v.vals)
 		for _, causal := range []bool{false, true} {
 			if longtest.On() || causal == (i%2 == 0) {
-				kernel := device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(c.scale), Causal: causal}}
+				kernel := device.Kernel{Op: device.Attention{Scale: c.scale, Causal: causal}}
 				r.compare(kernel, layouts[i%2*2], 0.5, dt, q.shape, q, k, v)
 			}
 		}
 	}
 	q, kv := noise(ir.BF16, 2, 130, 2, 64), noise(ir.BF16, 2, 520, 2, 64)
-	r.compare(device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.2), Causal: true}}, layouts[2], 0.5, ir.BF16, q.shape, q, kv, kv)
+	r.compare(device.Kernel{Op: device.Attention{Scale: 0.2, Causal: true}}, layouts[2], 0.5, ir.BF16, q.shape, q, kv, kv)
 	for _, l := range r.launches {
 		if !strings.HasPrefix(l.code.symbol, "hocket_flashHopper") || !strings.HasSuffix(l.code.symbol, "Part") {
 			t.Errorf("%s is not of parts by Hopper's tensor cores", l.code.symbol)
@@ -580,7 +580,7 @@ func TestHopperIsHopper(t *testing.T) {
 	}{{"sm_90a", 64, "flashHopper"}, {"sm_90a", 128, "flashHopper"}, {"sm_90a", 96, "flash"}, {"sm_80", 128, "flash"}, {"sm_100a", 128, "flash"}, {"sm_120a", 64, "flash"}, {"sm_75", 64, "attention"}} {
 		shape := []int64{2048, 8, c.dh}
 		x := Operand{Addr: 256, DType: ir.BF16, Shape: shape, Strides: rowMajor(shape)}
-		l, err := plan(&job{Problem: Problem{Op: ir.OpAttention, Ins: []Operand{x, x, x}, Out: x, Attrs: ir.Attrs{Numbers: ir.Reals(1)}}, arch: c.arch})
+		l, err := plan(Computation{Op: device.Attention{Scale: 1}, Ins: []Operand{x, x, x}, Out: x}, Target{Arch: c.arch})
 		if err != nil || len(l) != 1 || !strings.HasPrefix(l[0].code.symbol, "hocket_"+c.want+"_") || (l[0].shared > 0) != (c.want == "flashHopper") {
 			t.Errorf("%s, %d: %v, %v", c.arch, c.dh, l, err)
 		}
@@ -601,7 +601,7 @@ func TestHopperShares(t *testing.T) {
 	} {
 		x := func(dt ir.DType, shape ...int64) Operand { return Operand{256, dt, shape, rowMajor(shape)} }
 		q, k := x(ir.BF16, c.tq, c.hq, 128), x(ir.BF16, c.tk, c.hv, 128)
-		p := Problem{Op: ir.OpAttention, Ins: []Operand{q, k, k}, Out: q, Attrs: ir.Attrs{Numbers: ir.Reals(1)}, Fixed: c.fixed}
+		p := Computation{Op: device.Attention{Scale: 1, Fixed: c.fixed}, Ins: []Operand{q, k, k}, Out: q}
 		if c.given {
 			p.Ins = append(p.Ins, x(ir.I32))
 		}
@@ -646,7 +646,7 @@ func TestFlashFinds(t *testing.T) {
 			dh := int64(dh)
 			ops := []Operand{b.put(dt, layouts[0], q, tq, heads, dh), b.put(dt, layouts[2], k, tk, 1, dh), b.put(dt, layouts[0], v, tk, 1, dh)}
 			out := b.room(dt, layouts[2], tq, heads, dh)
-			b.add("attention", Problem{Op: ir.OpAttention, Ins: ops, Out: out, Attrs: ir.Attrs{Numbers: ir.Reals(1), Causal: causal}}, func() {
+			b.add("attention", Computation{Op: device.Attention{Scale: 1, Causal: causal}, Ins: ops, Out: out}, func() {
 				same(t, fmt.Sprintf("%s, causal %t", dt, causal), b.vals(out), want, 0)
 			})
 		}
@@ -681,16 +681,16 @@ func flashHidden(r *trial, cases ...struct{ tq, tk, dh int64 }) {
 				dt := []ir.DType{ir.F16, ir.BF16}[i]
 				q, k, v := noise(dt, c.tq, heads, c.dh), noise(dt, c.tk, 1, c.dh), noise(dt, c.tk, 1, c.dh)
 				v.vals[at*c.dh+5] = odd
-				r.compare(device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.2), Causal: true}}, layouts[0], 0.5, dt, q.shape, q, k, v)
+				r.compare(device.Kernel{Op: device.Attention{Scale: 0.2, Causal: true}}, layouts[0], 0.5, dt, q.shape, q, k, v)
 				v.vals[at*c.dh+5], k.vals[at*c.dh+7] = 1, odd
-				r.compare(device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.2), Causal: true}}, layouts[0], 0.5, dt, q.shape, q, k, v)
+				r.compare(device.Kernel{Op: device.Attention{Scale: 0.2, Causal: true}}, layouts[0], 0.5, dt, q.shape, q, k, v)
 			}
 		}
 	}
 	// A value that all see; and a whole tile of keys that nobody's weight is for.
 	q, k, v := noise(ir.BF16, 3, heads, 64), noise(ir.BF16, 200, 1, 64), noise(ir.BF16, 200, 1, 64)
 	v.vals[9] = math.Inf(1)
-	r.compare(device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.2)}}, layouts[0], 0.5, ir.BF16, q.shape, q, k, v)
+	r.compare(device.Kernel{Op: device.Attention{Scale: 0.2}}, layouts[0], 0.5, ir.BF16, q.shape, q, k, v)
 	v.vals[9] = 0
 	for i := range q.vals {
 		q.vals[i] = 1
@@ -702,7 +702,7 @@ func flashHidden(r *trial, cases ...struct{ tq, tk, dh int64 }) {
 		}
 	}
 	for _, causal := range []bool{false, true} {
-		r.compare(device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.2), Causal: causal}}, layouts[0], 0.5, ir.BF16, q.shape, q, k, v)
+		r.compare(device.Kernel{Op: device.Attention{Scale: 0.2, Causal: causal}}, layouts[0], 0.5, ir.BF16, q.shape, q, k, v)
 	}
 	r.run()
 }
@@ -714,9 +714,9 @@ func TestEmbeddingAndConcat(t *testing.T) {
 			table := noise(dt, 5, 300)
 			for _, id := range []ir.DType{ir.I32, ir.I64} {
 				ids := values{id, []int64{2, 3}, []float64{4, 0, 9, 2, 11, 6}}
-				r.compare(device.Kernel{Op: ir.OpEmbedding, Attrs: ir.Attrs{First: 2, Rows: 12}}, l, 0, dt, []int64{2, 3, 300}, ids, table)
+				r.compare(device.Kernel{Op: device.Embedding{First: 2, Rows: 12}}, l, 0, dt, []int64{2, 3, 300}, ids, table)
 			}
-			r.compare(device.Kernel{Op: ir.OpConcat, Attrs: ir.Attrs{Axes: []int{1}}}, l, 0, dt, []int64{4, 6, 3}, noise(dt, 4, 1, 3), noise(dt, 4, 0, 3), noise(dt, 4, 5, 3))
+			r.compare(device.Kernel{Op: device.Concat{Axis: 1}}, l, 0, dt, []int64{4, 6, 3}, noise(dt, 4, 1, 3), noise(dt, 4, 0, 3), noise(dt, 4, 5, 3))
 		}
 	}
 	r.run()
@@ -730,7 +730,7 @@ func TestEmbeddingFault(t *testing.T) {
 	word, bell := b.alloc(FaultBytes), b.alloc(8)
 	clear(b.mem[word-memoryAt:])
 	binary.LittleEndian.PutUint64(b.mem[word-memoryAt+FaultBell:], uint64(bell))
-	b.add("embedding", Problem{Op: ir.OpEmbedding, Ins: []Operand{ids, table}, Out: out, Attrs: ir.Attrs{Rows: 2}, Fault: word, Tag: 77}, func() {
+	b.add("embedding", Computation{Op: device.Embedding{Rows: 2}, Ins: []Operand{ids, table}, Out: out, Fault: word, Tag: 77}, func() {
 		same(t, "rows", b.vals(out), []float64{3, 4, 0, 0, 0, 0}, 0)
 		f, ok := ReadFault(b.mem[word-memoryAt:])
 		if want := (Fault{FaultRange, 77, [3]int64{7, 2, 1}}); !ok || f != want {

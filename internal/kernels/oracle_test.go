@@ -111,8 +111,8 @@ func (r *trial) compare(k device.Kernel, l layout, slack float64, out ir.DType, 
 			}
 		}
 	}
-	p := Problem{Op: k.Op, Red: k.Red, Ins: ops, Out: r.room(out, l, shape...), Attrs: k.Attrs, Member: k.Member}
-	what := fmt.Sprintf("%s of %s%v, %s, to %s%v", name(p), kinds(ins), shapes(ins), l.name, out, shape)
+	p := Computation{Op: k.Op, Ins: ops, Out: r.room(out, l, shape...)}
+	what := fmt.Sprintf("%s of %s%v, %s, to %s%v", p, kinds(ins), shapes(ins), l.name, out, shape)
 	r.add(what, p, func() { same(r.t, what, r.vals(p.Out), want, slack*unit(out)*max(1, size)) })
 }
 

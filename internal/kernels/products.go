@@ -15,7 +15,10 @@ type product struct {
 	bias      *Operand
 }
 
-func linear(j *job) ([]launch, error) {
+func linear(j *job, op device.Linear) ([]launch, error) {
+	if op.Relu {
+		return nil, errNoKernel
+	}
 	if err := device.CheckLinear(j.Out.Shape, j.shapes()); err != nil {
 		return nil, err
 	}
@@ -49,18 +52,21 @@ func (o Operand) framed(lead []axis, rows axis, which, last int) Operand {
 	return o
 }
 
-func matmul(j *job) ([]launch, error) {
-	if err := device.CheckMatmul(j.Out.Shape, j.shapes(), j.TA, j.TB); err != nil {
+func matmul(j *job, op device.Matmul) ([]launch, error) {
+	if op.Relu {
+		return nil, errNoKernel
+	}
+	if err := device.CheckMatmul(j.Out.Shape, j.shapes(), op.TA, op.TB); err != nil {
 		return nil, err
 	}
 	if err := j.alike(); err != nil {
 		return nil, err
 	}
 	a, b := j.Ins[0], j.Ins[1]
-	if j.TA {
+	if op.TA {
 		a = a.swapped()
 	}
-	if !j.TB {
+	if !op.TB {
 		b = b.swapped()
 	}
 	return product{out: j.Out, a: a, b: b}.launches()

@@ -48,14 +48,14 @@ func TestRandom(t *testing.T) {
 		slices.Reverse(y.vals)
 		switch rng.IntN(5) {
 		case 0:
-			r.compare(device.Kernel{Op: ir.OpCopy}, l, 0, dt, shape, x)
+			r.compare(device.Kernel{Op: device.Copy{Op: ir.OpCopy}}, l, 0, dt, shape, x)
 		case 1:
-			r.compare(device.Kernel{Op: ir.OpSub}, l, 0, dt, shape, x, y)
+			r.compare(device.Kernel{Op: device.Elementwise{Op: ir.OpSub}}, l, 0, dt, shape, x, y)
 		case 2:
-			r.compare(device.Kernel{Op: ir.OpAllReduce, Red: ir.Max}, l, 0, dt, shape, x, y)
+			r.compare(device.Kernel{Op: device.ReduceOperands{Red: ir.Max}}, l, 0, dt, shape, x, y)
 		case 3:
 			to := types()[rng.IntN(len(types()))]
-			r.compare(device.Kernel{Op: ir.OpCast}, l, 0, to, shape, x)
+			r.compare(device.Kernel{Op: device.Cast{}}, l, 0, to, shape, x)
 		default:
 			var axes []int
 			var kept []int64
@@ -68,7 +68,7 @@ func TestRandom(t *testing.T) {
 				kept = append(kept, n)
 			}
 			slack := 1 + terms*unit(dt.Accum())/max(unit(dt), 0x1p-60)
-			r.compare(device.Kernel{Op: ir.OpSum, Attrs: ir.Attrs{Axes: axes}}, l, slack, dt, kept, x)
+			r.compare(device.Kernel{Op: device.ReduceAxes{Op: ir.OpSum, Axes: axes}}, l, slack, dt, kept, x)
 		}
 	}
 	r.run()
@@ -88,7 +88,7 @@ func TestCrossed(t *testing.T) {
 		v, from, to := noise(dt, shape...), scattered(rng), scattered(rng)
 		in, out := b.put(dt, from, v.vals, shape...), b.room(dt, to, shape...)
 		what := fmt.Sprintf("%s%v from %s to %s", dt, shape, from.name, to.name)
-		b.add(what, Problem{Op: ir.OpCopy, Ins: []Operand{in}, Out: out}, func() { same(t, what, b.vals(out), v.vals, 0) })
+		b.add(what, Computation{Op: device.Copy{Op: ir.OpCopy}, Ins: []Operand{in}, Out: out}, func() { same(t, what, b.vals(out), v.vals, 0) })
 		if strings.Contains(b.launches[len(b.launches)-1].code.symbol, "transpose") {
 			tiles++
 		}
@@ -107,7 +107,7 @@ func TestLargeGrids(t *testing.T) {
 	in := b.put(ir.F32, layouts[1], x.vals, 3, 4000)
 	for i, index := range []string{"u32", "u64"} {
 		out := b.room(ir.F32, layouts[0], 3, 4000)
-		b.add(index, Problem{Op: ir.OpNeg, Ins: []Operand{in}, Out: out}, func() {
+		b.add(index, Computation{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []Operand{in}, Out: out}, func() {
 			want := slices.Clone(x.vals)
 			for i := range want {
 				want[i] = -want[i]

@@ -26,45 +26,45 @@ func TestRefused(t *testing.T) {
 	short := f
 	short.Strides = []int64{1}
 	bad := map[string]Problem{
-		"0 operands":         {Op: ir.OpNeg, Out: f},
-		"2 operands":         {Op: ir.OpNeg, Ins: ops(f, f), Out: f},
-		"operand 1 has":      {Op: ir.OpAdd, Ins: ops(f, g), Out: f},
-		"operand 0 is i32":   {Op: ir.OpNeg, Ins: ops(op(ir.I32, 2, 3)), Out: f},
-		"from f32[3 2]":      {Op: ir.OpCopy, Ins: ops(g), Out: f},
-		"without gaps":       {Op: ir.OpCopy, Ins: ops(f), Out: Operand{Addr: 1 << 16, DType: ir.F32, Shape: []int64{2, 3}, Strides: []int64{4, 1}}, Blocks: 1},
-		"from f32[7]":        {Op: ir.OpReshape, Ins: ops(op(ir.F32, 7)), Out: f},
-		"shape [7]":          {Op: ir.OpCast, Ins: ops(op(ir.I32, 7)), Out: f},
-		"axes [2]":           {Op: ir.OpSum, Ins: ops(f), Out: op(ir.F32, 2), Attrs: ir.Attrs{Axes: []int{2}}},
-		"axes [-1]":          {Op: ir.OpSum, Ins: ops(f), Out: op(ir.F32, 2), Attrs: ir.Attrs{Axes: []int{-1}}},
-		"axes [1 1]":         {Op: ir.OpSum, Ins: ops(f), Out: op(ir.F32, 2), Attrs: ir.Attrs{Axes: []int{1, 1}}},
-		"without axes [0]":   {Op: ir.OpSum, Ins: ops(f), Out: op(ir.F32, 2), Attrs: ir.Attrs{Axes: []int{0}}},
-		"no meaning for i64": {Op: ir.OpMean, Ins: ops(op(ir.I64, 2)), Out: op(ir.I64), Attrs: ir.Attrs{Axes: []int{0}}},
-		"meaning for i32":    {Op: ir.OpExp, Ins: ops(op(ir.I32, 2)), Out: op(ir.I32, 2)},
-		"w must be":          {Op: ir.OpLinear, Ins: ops(f, g), Out: f},
-		"not [2 2]":          {Op: ir.OpLinear, Ins: ops(f, f), Out: f},
-		"bias[3]":            {Op: ir.OpLinear, Ins: ops(f, f, op(ir.F32, 3)), Out: op(ir.F32, 2, 2)},
-		"ta=false":           {Op: ir.OpMatmul, Ins: ops(f, f), Out: f},
-		"ranks must":         {Op: ir.OpMatmul, Ins: ops(op(ir.F32, 1, 2, 3), g), Out: op(ir.F32, 1, 2, 2)},
-		"least 2":            {Op: ir.OpMatmul, Ins: ops(op(ir.F32, 3), op(ir.F32, 3)), Out: op(ir.F32)},
-		"0.5 is no i32":      {Op: ir.OpFill, Out: op(ir.I32, 2), Attrs: ir.Attrs{Numbers: ir.Reals(0.5)}},
-		"NaN is no i64":      {Op: ir.OpFill, Out: op(ir.I64, 2), Attrs: ir.Attrs{Numbers: ir.Reals(math.NaN())}},
-		"sum: 0 operands":    {Op: ir.OpAllReduce, Red: ir.Sum, Out: f},
-		"sum: operand 1 has": {Op: ir.OpAllReduce, Red: ir.Sum, Ins: ops(f, g), Out: f},
-		"reduction 77":       {Op: ir.OpAllReduce, Red: 77, Ins: ops(f), Out: f},
-		"not a multiple":     {Op: ir.OpNeg, Ins: ops(odd), Out: f},
-		"stride -3":          {Op: ir.OpNeg, Ins: ops(negative), Out: f},
-		"1 strides":          {Op: ir.OpNeg, Ins: ops(f), Out: short},
-		"dtype(0)":           {Op: ir.OpNeg, Ins: ops(Operand{}), Out: f},
-		"rank 2":             {Op: ir.OpSoftmax, Ins: ops(f), Out: f, Attrs: ir.Attrs{Axes: []int{2}}},
-		"for rows of":        {Op: ir.OpRMSNorm, Ins: ops(f, op(ir.F32, 2)), Out: f},
-		"fill 4 of 5":        {Op: ir.OpConcat, Ins: ops(f, f), Out: op(ir.F32, 5, 3), Attrs: ir.Attrs{Axes: []int{0}}},
-		"operand 0[3 2]":     {Op: ir.OpConcat, Ins: ops(g), Out: f, Attrs: ir.Attrs{Axes: []int{0}}},
-		"rows 3 to 7 of 6":   {Op: ir.OpEmbedding, Ins: ops(op(ir.I32, 2), op(ir.F32, 4, 3)), Out: f, Attrs: ir.Attrs{First: 3, Rows: 6}},
-		"by f32[2]":          {Op: ir.OpEmbedding, Ins: ops(op(ir.F32, 2), op(ir.F32, 4, 3)), Out: f, Attrs: ir.Attrs{Rows: 6}},
-		"see none of 2":      {Op: ir.OpAttention, Ins: ops(op(ir.F32, 3, 1, 2), op(ir.F32, 2, 1, 2), op(ir.F32, 2, 1, 2)), Out: op(ir.F32, 3, 1, 2), Attrs: ir.Attrs{Causal: true}},
-		"attention: q":       {Op: ir.OpAttention, Ins: ops(f, f, f), Out: f},
-		"f64 into f32":       {Op: ir.OpReduceSlots, Ins: ops(op(ir.F64, 4, 2, 3)), Out: f, Attrs: ir.Attrs{Axes: []int{0}}},
-		"goes on from":       {Op: ir.OpReduceSlots, Ins: ops(op(ir.F32, 4, 2, 3), g), Out: f, Attrs: ir.Attrs{Axes: []int{0}}},
+		"0 operands":         Computation{Op: device.Elementwise{Op: ir.OpNeg}, Out: f},
+		"2 operands":         Computation{Op: device.Elementwise{Op: ir.OpNeg}, Ins: ops(f, f), Out: f},
+		"operand 1 has":      Computation{Op: device.Elementwise{Op: ir.OpAdd}, Ins: ops(f, g), Out: f},
+		"operand 0 is i32":   Computation{Op: device.Elementwise{Op: ir.OpNeg}, Ins: ops(op(ir.I32, 2, 3)), Out: f},
+		"from f32[3 2]":      Computation{Op: device.Copy{Op: ir.OpCopy}, Ins: ops(g), Out: f},
+		"without gaps":       Transfer{In: f, Out: Operand{Addr: 1 << 16, DType: ir.F32, Shape: []int64{2, 3}, Strides: []int64{4, 1}}, Blocks: 1},
+		"from f32[7]":        Computation{Op: device.Copy{Op: ir.OpReshape}, Ins: ops(op(ir.F32, 7)), Out: f},
+		"shape [7]":          Computation{Op: device.Cast{}, Ins: ops(op(ir.I32, 7)), Out: f},
+		"axes [2]":           Computation{Op: device.ReduceAxes{Op: ir.OpSum, Axes: []int{2}}, Ins: ops(f), Out: op(ir.F32, 2)},
+		"axes [-1]":          Computation{Op: device.ReduceAxes{Op: ir.OpSum, Axes: []int{-1}}, Ins: ops(f), Out: op(ir.F32, 2)},
+		"axes [1 1]":         Computation{Op: device.ReduceAxes{Op: ir.OpSum, Axes: []int{1, 1}}, Ins: ops(f), Out: op(ir.F32, 2)},
+		"without axes [0]":   Computation{Op: device.ReduceAxes{Op: ir.OpSum, Axes: []int{0}}, Ins: ops(f), Out: op(ir.F32, 2)},
+		"no meaning for i64": Computation{Op: device.ReduceAxes{Op: ir.OpMean, Axes: []int{0}}, Ins: ops(op(ir.I64, 2)), Out: op(ir.I64)},
+		"meaning for i32":    Computation{Op: device.Elementwise{Op: ir.OpExp}, Ins: ops(op(ir.I32, 2)), Out: op(ir.I32, 2)},
+		"w must be":          Computation{Op: device.Linear{}, Ins: ops(f, g), Out: f},
+		"not [2 2]":          Computation{Op: device.Linear{}, Ins: ops(f, f), Out: f},
+		"bias[3]":            Computation{Op: device.Linear{}, Ins: ops(f, f, op(ir.F32, 3)), Out: op(ir.F32, 2, 2)},
+		"ta=false":           Computation{Op: device.Matmul{}, Ins: ops(f, f), Out: f},
+		"ranks must":         Computation{Op: device.Matmul{}, Ins: ops(op(ir.F32, 1, 2, 3), g), Out: op(ir.F32, 1, 2, 2)},
+		"least 2":            Computation{Op: device.Matmul{}, Ins: ops(op(ir.F32, 3), op(ir.F32, 3)), Out: op(ir.F32)},
+		"0.5 is no i32":      Computation{Op: device.Elementwise{Op: ir.OpFill, Numbers: ir.Reals(0.5)}, Out: op(ir.I32, 2)},
+		"NaN is no i64":      Computation{Op: device.Elementwise{Op: ir.OpFill, Numbers: ir.Reals(math.NaN())}, Out: op(ir.I64, 2)},
+		"sum: 0 operands":    Computation{Op: device.ReduceOperands{Red: ir.Sum}, Out: f},
+		"sum: operand 1 has": Computation{Op: device.ReduceOperands{Red: ir.Sum}, Ins: ops(f, g), Out: f},
+		"reduction 77":       Computation{Op: device.ReduceOperands{Red: 77}, Ins: ops(f), Out: f},
+		"not a multiple":     Computation{Op: device.Elementwise{Op: ir.OpNeg}, Ins: ops(odd), Out: f},
+		"stride -3":          Computation{Op: device.Elementwise{Op: ir.OpNeg}, Ins: ops(negative), Out: f},
+		"1 strides":          Computation{Op: device.Elementwise{Op: ir.OpNeg}, Ins: ops(f), Out: short},
+		"dtype(0)":           Computation{Op: device.Elementwise{Op: ir.OpNeg}, Ins: ops(Operand{}), Out: f},
+		"rank 2":             Computation{Op: device.Softmax{Axis: 2}, Ins: ops(f), Out: f},
+		"for rows of":        Computation{Op: device.RMSNorm{}, Ins: ops(f, op(ir.F32, 2)), Out: f},
+		"fill 4 of 5":        Computation{Op: device.Concat{Axis: 0}, Ins: ops(f, f), Out: op(ir.F32, 5, 3)},
+		"operand 0[3 2]":     Computation{Op: device.Concat{Axis: 0}, Ins: ops(g), Out: f},
+		"rows 3 to 7 of 6":   Computation{Op: device.Embedding{First: 3, Rows: 6}, Ins: ops(op(ir.I32, 2), op(ir.F32, 4, 3)), Out: f},
+		"by f32[2]":          Computation{Op: device.Embedding{Rows: 6}, Ins: ops(op(ir.F32, 2), op(ir.F32, 4, 3)), Out: f},
+		"see none of 2":      Computation{Op: device.Attention{Causal: true}, Ins: ops(op(ir.F32, 3, 1, 2), op(ir.F32, 2, 1, 2), op(ir.F32, 2, 1, 2)), Out: op(ir.F32, 3, 1, 2)},
+		"attention: q":       Computation{Op: device.Attention{}, Ins: ops(f, f, f), Out: f},
+		"f64 into f32":       Computation{Op: device.ReduceSlots{Axis: 0}, Ins: ops(op(ir.F64, 4, 2, 3)), Out: f},
+		"goes on from":       Computation{Op: device.ReduceSlots{Axis: 0}, Ins: ops(op(ir.F32, 4, 2, 3), g), Out: f},
 	}
 	l := New(&fake{version: "1"}, nil)
 	for want, p := range bad {
@@ -83,9 +83,9 @@ func TestUnsupported(t *testing.T) {
 		nine.Strides = append(nine.Strides, int64(math.Pow(3, float64(9-i))))
 	}
 	l := New(&fake{version: "1"}, nil)
-	for want, p := range map[string]Problem{
-		"1025 dimensions": {Op: ir.OpAttention, Ins: []Operand{wide, wide, wide}, Out: wide},
-		"9 dimensions":    {Op: ir.OpNeg, Ins: []Operand{nine}, Out: nine},
+	for want, p := range map[string]Computation{
+		"1025 dimensions": {Op: device.Attention{}, Ins: []Operand{wide, wide, wide}, Out: wide},
+		"9 dimensions":    {Op: device.Elementwise{Op: ir.OpNeg}, Ins: []Operand{nine}, Out: nine},
 	} {
 		_, err := l.Steps(Target{Arch: "sm_90"}, p)
 		if !errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), want) {
@@ -99,9 +99,9 @@ func TestScratchFails(t *testing.T) {
 	full := errors.New("full")
 	l := New(&fake{version: "1"}, nil)
 	target := Target{Arch: "sm_90", Scratch: func(int64, bool) (nvlib.Ptr, error) { return 0, full }}
-	for _, p := range []Problem{
-		{Op: ir.OpSum, Attrs: ir.Attrs{Axes: []int{0}}, Ins: []Operand{op(ir.F32, 4000, 3)}, Out: op(ir.F32, 3)},
-		{Op: ir.OpAllReduce, Red: ir.Sum, Ins: slices.Repeat([]Operand{op(ir.F32, 3)}, 65), Out: op(ir.F32, 3)},
+	for _, p := range []Computation{
+		{Op: device.ReduceAxes{Op: ir.OpSum, Axes: []int{0}}, Ins: []Operand{op(ir.F32, 4000, 3)}, Out: op(ir.F32, 3)},
+		{Op: device.ReduceOperands{Red: ir.Sum}, Ins: slices.Repeat([]Operand{op(ir.F32, 3)}, 65), Out: op(ir.F32, 3)},
 	} {
 		if _, err := l.Steps(target, p); !errors.Is(err, full) {
 			t.Error(err)
@@ -116,7 +116,7 @@ func TestOrderOfSums(t *testing.T) {
 	shifted := in
 	shifted.Addr += 2
 	of := func(in Operand) launch {
-		l, err := plan(&job{Problem: Problem{Op: ir.OpSum, Attrs: ir.Attrs{Axes: []int{1}}, Ins: []Operand{in}, Out: out}})
+		l, err := plan(Computation{Op: device.ReduceAxes{Op: ir.OpSum, Axes: []int{1}}, Ins: []Operand{in}, Out: out}, Target{})
 		if err != nil || len(l) != 1 {
 			t.Fatal(l, err)
 		}
@@ -131,7 +131,7 @@ func TestOrderOfSums(t *testing.T) {
 // TestTail: an odd extent costs wide accesses only at its end.
 func TestTail(t *testing.T) {
 	x := op(ir.BF16, 10007)
-	l, err := plan(&job{Problem: Problem{Op: ir.OpNeg, Ins: []Operand{x}, Out: x}})
+	l, err := plan(Computation{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []Operand{x}, Out: x}, Target{})
 	if err != nil || len(l) != 2 || !strings.Contains(l[0].code.symbol, "v8") || !strings.Contains(l[1].code.symbol, "v1") {
 		t.Errorf("%+v, %v", l, err)
 	}

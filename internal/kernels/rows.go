@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"hocket.example/hocket/ir"
+	"hocket.example/hocket/internal/device"
 )
 
 // row is an operation along one axis of the operand, a block for each row.
@@ -15,47 +15,49 @@ type row struct {
 	eps          float64
 }
 
-func softmax(j *job) ([]launch, error) {
+func softmax(j *job, op device.Softmax) ([]launch, error) {
 	if err := j.count(1, 1); err != nil {
 		return nil, err
 	}
-	d, err := j.oneAxis(len(j.Out.Shape))
-	if err != nil {
+	if err := device.AxisIn(op.Axis, len(j.Out.Shape)); err != nil {
 		return nil, err
 	}
-	return j.along(row{label: "softmax", body: "softmax<" + ctype(j.Out.DType) + ", %d, %d, %d>", axis: d})
+	return j.along(row{label: "softmax", body: "softmax<" + ctype(j.Out.DType) + ", %d, %d, %d>", axis: op.Axis})
 }
 
-// oneAxis returns the axis of an operation that has one.
-func (j *job) oneAxis(rank int) (int, error) {
-	if len(j.Axes) != 1 || j.Axes[0] < 0 || j.Axes[0] >= rank {
-		return 0, fmt.Errorf("axes %v of a tensor of rank %d", j.Axes, rank)
-	}
-	return j.Axes[0], nil
-}
-
-// norm is rms_norm of x and a weight, or layer_norm, which has a bias too.
-func norm(j *job) ([]launch, error) {
-	centred := j.Op == ir.OpLayerNorm
-	operands := 2
-	if centred {
-		operands = 3
-	}
-	if err := j.count(operands, operands); err != nil {
+func rmsNorm(j *job, op device.RMSNorm) ([]launch, error) {
+	if err := j.checkNorm(2); err != nil {
 		return nil, err
+	}
+	r := row{label: "rms_norm", axis: len(j.Out.Shape) - 1, weight: j.Ins[1], eps: op.Eps, body: normBody(j, false)}
+	return j.along(r)
+}
+
+func layerNorm(j *job, op device.LayerNorm) ([]launch, error) {
+	if err := j.checkNorm(3); err != nil {
+		return nil, err
+	}
+	r := row{label: "layer_norm", axis: len(j.Out.Shape) - 1, weight: j.Ins[1], eps: op.Eps, body: normBody(j, true)}
+	r.bias = j.Ins[2]
+	return j.along(r)
+}
+
+func normBody(j *job, centred bool) string {
+	return fmt.Sprintf("norm<%s, %%d, %t, %%d, %%d>", ctype(j.Out.DType), centred)
+}
+
+// checkNorm checks the operands of a norm: x, and n-1 vectors for its rows.
+func (j *job) checkNorm(n int) error {
+	if err := j.count(n, n); err != nil {
+		return err
 	}
 	last := len(j.Out.Shape) - 1
 	for i, in := range j.Ins[1:] {
 		if last < 0 || !slices.Equal(in.Shape, j.Out.Shape[last:]) {
-			return nil, fmt.Errorf("operand %d has shape %v for rows of %v", i+1, in.Shape, j.Out.Shape)
+			return fmt.Errorf("operand %d has shape %v for rows of %v", i+1, in.Shape, j.Out.Shape)
 		}
 	}
-	r := row{label: j.Op.String(), axis: last, weight: j.Ins[1], eps: j.Number(0).Float,
-		body: fmt.Sprintf("norm<%s, %%d, %t, %%d, %%d>", ctype(j.Out.DType), centred)}
-	if centred {
-		r.bias = j.Ins[2]
-	}
-	return j.along(r)
+	return nil
 }
 
 func (j *job) along(r row) ([]launch, error) {
@@ -128,7 +130,7 @@ func truth(b bool) int64 {
 }
 
 // embedding is rows of table[V, D], the second operand, by ids, the first.
-func embedding(j *job) ([]launch, error) {
+func embedding(j *job, op device.Embedding) ([]launch, error) {
 	if err := j.count(2, 2); err != nil {
 		return nil, err
 	}
@@ -138,8 +140,8 @@ func embedding(j *job) ([]launch, error) {
 		!slices.Equal(ids.Shape, out.Shape[:last]) || table.Shape[1] != out.Shape[last] {
 		return nil, fmt.Errorf("rows of %s%v by %s%v into %s%v", table.DType, table.Shape, ids.DType, ids.Shape, out.DType, out.Shape)
 	}
-	if j.First < 0 || j.First > j.Rows-table.Shape[0] {
-		return nil, fmt.Errorf("rows %d to %d of %d", j.First, j.First+table.Shape[0], j.Rows)
+	if op.First < 0 || op.First > op.Rows-table.Shape[0] {
+		return nil, fmt.Errorf("rows %d to %d of %d", op.First, op.First+table.Shape[0], op.Rows)
 	}
 	if out.elements() == 0 {
 		return nil, nil
@@ -149,9 +151,9 @@ func embedding(j *job) ([]launch, error) {
 		return nil, err
 	}
 	var args words
-	args.addr(out.Addr, ids.Addr, table.Addr, j.Fault)
-	args.bits(j.Tag)
-	args.ints(out.Shape[last], table.Shape[0], j.First, j.Rows, out.Strides[last], table.Strides[0], table.Strides[1])
+	args.addr(out.Addr, ids.Addr, table.Addr, j.fault)
+	args.bits(j.tag)
+	args.ints(out.Shape[last], table.Shape[0], op.First, op.Rows, out.Strides[last], table.Strides[0], table.Strides[1])
 	args.ints(extents(lead)...)
 	args.ints(column(lead, 0)...)
 	args.ints(column(lead, 1)...)

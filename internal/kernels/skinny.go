@@ -10,9 +10,11 @@ import (
 )
 
 // Skinny is how a linear of 1 to 32 rows is computed by a kernel that takes as long as
-// the weight takes to read. The operands of the problem are x, the weight, the bias if
+// the weight takes to read. Ins are x, the weight, the bias if
 // there is one, and what the epilogue needs.
 type Skinny struct {
+	Ins      []Operand
+	Out      Operand
 	Epilogue Epilogue
 	// Constant: no kernel that may still be running when this one begins writes a
 	// weight. They are then read before the kernel before this one has ended.
@@ -113,12 +115,16 @@ type skinnyPart struct {
 	n, om, wn, upn           int64
 }
 
-// newSkinny returns j as the kernel takes it. The error wraps device.ErrUnsupported where it does
+func (Skinny) String() string { return ir.OpLinear.String() }
+
+func (s Skinny) operands() (Operand, []Operand) { return s.Out, s.Ins }
+
+// newSkinny returns how as the kernel takes it. The error wraps device.ErrUnsupported where it does
 // not.
-func newSkinny(j *job) (*skinnyLinear, error) {
-	s := &skinnyLinear{how: *j.Skinny, dt: j.Out.DType}
-	if s.how.Epilogue < NoEpilogue || s.how.Epilogue > SiluMulEpilogue || j.Op != ir.OpLinear {
-		return nil, fmt.Errorf("epilogue %d of %s", s.how.Epilogue, j.Op)
+func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
+	s := &skinnyLinear{how: how, dt: j.Out.DType}
+	if s.how.Epilogue < NoEpilogue || s.how.Epilogue > SiluMulEpilogue {
+		return nil, fmt.Errorf("there is no epilogue %d", s.how.Epilogue)
 	}
 	ins, residual := j.Ins, Operand{}
 	if s.how.Epilogue == AddEpilogue {
@@ -273,8 +279,8 @@ func moves16(at nvlib.Ptr, rows, stride int64) bool {
 	return at%16 == 0 && (rows == 1 || stride%8 == 0)
 }
 
-func skinny(j *job) ([]launch, error) {
-	s, err := newSkinny(j)
+func (how Skinny) plan(j *job) ([]launch, error) {
+	s, err := newSkinny(how, j)
 	if err != nil || s.m == 0 || s.n == 0 {
 		return nil, err
 	}

@@ -15,12 +15,12 @@ var skinnyForms = []skinnyForm{{4, 5}, {2, 4}, {2, 2}, {3, 5}, {2, 3}, {8, 2}, {
 
 // as has linears go to the kernel for few rows, in a form.
 func (b *bench) as(how Skinny, form skinnyForm) {
-	b.plan = func(j *job) ([]launch, error) {
-		if j.Op != ir.OpLinear {
-			return plan(j)
+	b.plan = func(p Problem, j *job) ([]launch, error) {
+		c := p.(Computation)
+		if _, ok := c.Op.(device.Linear); !ok {
+			return c.plan(j)
 		}
-		j.Skinny = &how
-		s, err := newSkinny(j)
+		s, err := newSkinny(how, j)
 		if err != nil {
 			return nil, err
 		}
@@ -46,9 +46,9 @@ func TestSkinny(t *testing.T) {
 			shape := append(slices.Clone(c.lead), c.n)
 			l := layouts[f%2*2]
 			slack := float64(c.k) / 32
-			r.compare(device.Kernel{Op: ir.OpLinear}, l, slack, dt, shape, x, w)
+			r.compare(device.Kernel{Op: device.Linear{}}, l, slack, dt, shape, x, w)
 			if l.name == "dense" {
-				r.compare(device.Kernel{Op: ir.OpLinear}, l, slack, dt, shape, x, w, bias)
+				r.compare(device.Kernel{Op: device.Linear{}}, l, slack, dt, shape, x, w, bias)
 			}
 		}
 	}
@@ -89,7 +89,7 @@ func TestSkinnyBits(t *testing.T) {
 		linear := func(what string, out Operand, how Skinny, form skinnyForm, f func(), ins ...Operand) {
 			t.Helper()
 			b.as(how, form)
-			b.add(what, Problem{Op: ir.OpLinear, Ins: ins, Out: out}, f)
+			b.add(what, Computation{Op: device.Linear{}, Ins: ins, Out: out}, f)
 		}
 		linear("all rows", all, Skinny{}, skinnyForm{2, 3}, func() {}, x, w, bias)
 		for _, m := range []int64{1, 2, 7, 8, 9, 16, 17, 32} {
@@ -168,11 +168,11 @@ func TestSkinnyBits(t *testing.T) {
 			linear("product", one, Skinny{}, form, func() {}, rows(x, m), w, bias)
 			linear("relu", relu, Skinny{Epilogue: ReluEpilogue}, form, func() { equal("relu", relu, want) }, rows(x, m),
 				w, bias)
-			b.add("relu alone", Problem{Op: ir.OpRelu, Ins: []Operand{one}, Out: want}, func() {})
+			b.add("relu alone", Computation{Op: device.Elementwise{Op: ir.OpRelu}, Ins: []Operand{one}, Out: want}, func() {})
 			sum, wantSum := b.room(dt, dense, m, n), b.room(dt, dense, m, n)
 			linear("sum", sum, Skinny{Epilogue: AddEpilogue}, form, func() { equal("sum", sum, wantSum) }, rows(x, m),
 				w, bias, rows(residual, m))
-			b.add("sum alone", Problem{Op: ir.OpAdd, Ins: []Operand{one, rows(residual, m)}, Out: wantSum}, func() {})
+			b.add("sum alone", Computation{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []Operand{one, rows(residual, m)}, Out: wantSum}, func() {})
 			if form.tiles%2 != 0 {
 				continue
 			}
@@ -193,8 +193,8 @@ func TestSkinnyBits(t *testing.T) {
 					func() { equal("silu times, by two weights", apart, unbiased) },
 					rows(x, m), first)
 			}
-			b.add("silu alone", Problem{Op: ir.OpSilu, Ins: []Operand{half(0)}, Out: act}, func() {})
-			b.add("times alone", Problem{Op: ir.OpMul, Ins: []Operand{act, half(n / 2)}, Out: wantGated}, func() {})
+			b.add("silu alone", Computation{Op: device.Elementwise{Op: ir.OpSilu}, Ins: []Operand{half(0)}, Out: act}, func() {})
+			b.add("times alone", Computation{Op: device.Elementwise{Op: ir.OpMul}, Ins: []Operand{act, half(n / 2)}, Out: wantGated}, func() {})
 		}
 	}
 	b.run()
@@ -202,19 +202,19 @@ func TestSkinnyBits(t *testing.T) {
 
 // TestSkinnyTakes says which linears the kernel for few rows takes.
 func TestSkinnyTakes(t *testing.T) {
-	problem := func(dt ir.DType, m, n, k int64) Problem {
+	problem := func(dt ir.DType, m, n, k int64) Skinny {
 		o := func(shape ...int64) Operand {
 			return Operand{Addr: 1 << 20, DType: dt, Shape: shape, Strides: rowMajor(shape)}
 		}
-		return Problem{Op: ir.OpLinear, Skinny: &Skinny{}, Ins: []Operand{o(m, k), o(n, k)}, Out: o(m, n)}
+		return Skinny{Ins: []Operand{o(m, k), o(n, k)}, Out: o(m, n)}
 	}
-	with := func(p Problem, f func(*Problem)) Problem {
+	with := func(p Skinny, f func(*Skinny)) Skinny {
 		f(&p)
 		return p
 	}
 	good := problem(ir.BF16, 8, 64, 4096)
 	for what, c := range map[string]struct {
-		p     Problem
+		p     Skinny
 		arch  string
 		block int
 		want  string // the symbol, "" for none
@@ -235,15 +235,15 @@ func TestSkinnyTakes(t *testing.T) {
 		"33 rows": {p: problem(ir.BF16, 33, 64, 64), arch: "sm_90a"},
 		"k of 20": {p: problem(ir.BF16, 8, 64, 20), arch: "sm_90a"},
 		"no k":    {p: problem(ir.BF16, 8, 64, 0), arch: "sm_90a"},
-		"off": {p: with(good, func(p *Problem) { p.Ins = slices.Clone(p.Ins); p.Ins[1].Addr += 8 }),
+		"off": {p: with(good, func(p *Skinny) { p.Ins = slices.Clone(p.Ins); p.Ins[1].Addr += 8 }),
 			arch: "sm_90a"},
-		"transposed": {p: with(good, func(p *Problem) {
+		"transposed": {p: with(good, func(p *Skinny) {
 			p.Ins = slices.Clone(p.Ins)
 			p.Ins[1].Strides = []int64{1,
 				64}
 		}), arch: "sm_90a"},
 	} {
-		l, err := plan(&job{Problem: c.p, arch: c.arch, block: c.block, sms: 132})
+		l, err := plan(c.p, Target{Arch: c.arch, Block: c.block, SMs: 132})
 		switch {
 		case c.want == "" && !errors.Is(err, device.ErrUnsupported):
 			t.Errorf("%s: %v, %v", what, l, err)
@@ -290,12 +290,13 @@ func TestSkinnyParts(t *testing.T) {
 			[]Operand{o(100, 512), o(64, 512)}, 6 * 4, true},
 		"up for no reason": {Skinny{Up: &far}, nil, 0, true},
 	} {
-		p := Problem{Op: ir.OpLinear, Skinny: &c.how, Ins: []Operand{o(8, 512), o(64, 512)}, Out: o(8, 64)}
+		p := c.how
+		p.Ins, p.Out = []Operand{o(8, 512), o(64, 512)}, o(8, 64)
 		if c.ins != nil {
 			p.Ins = c.ins
 			p.Out = o(c.ins[0].Shape[0], 64)
 		}
-		l, err := plan(&job{Problem: p, arch: "sm_90a", sms: 132})
+		l, err := plan(p, Target{Arch: "sm_90a", SMs: 132})
 		if c.blocks == 0 {
 			if err == nil || errors.Is(err, device.ErrUnsupported) == c.takes {
 				t.Errorf("%s: %v", what, err)

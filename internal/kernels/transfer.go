@@ -10,9 +10,21 @@ import (
 // across NVLink at the rate that a multiprocessor can.
 const underWay = 16
 
-// transfer is a copy of bytes by at most Blocks blocks, between views without gaps of
-// which one may be a peer's.
-func (j *job) transfer(out, in Operand) ([]launch, error) {
+// Transfer copies bytes by at most Blocks blocks, between views of one size without gaps, of which one may be a peer's.
+type Transfer struct {
+	In, Out Operand
+	Blocks  int
+}
+
+func (Transfer) String() string { return "copy" }
+
+func (t Transfer) operands() (Operand, []Operand) { return t.Out, []Operand{t.In} }
+
+func (t Transfer) plan(*job) ([]launch, error) {
+	out, in := t.Out, t.In
+	if in.DType != out.DType || in.elements() != out.elements() || t.Blocks < 1 {
+		return nil, fmt.Errorf("%s%v from %s%v by %d blocks", out.DType, out.Shape, in.DType, in.Shape, t.Blocks)
+	}
 	if !out.isDense() || !in.isDense() {
 		return nil, errors.New("a copy by so many blocks is for operands without gaps")
 	}
@@ -29,7 +41,7 @@ func (j *job) transfer(out, in Operand) ([]launch, error) {
 	var args words
 	args.addr(out.Addr, in.Addr)
 	args.ints(total, bytes%width)
-	return []launch{{blocks: uint32(max(1, min(int64(j.Blocks), ceil(total, threads)))), args: args, code: code{
+	return []launch{{blocks: uint32(max(1, min(int64(t.Blocks), ceil(total, threads)))), args: args, code: code{
 		files:  []string{"transfer"},
 		symbol: symbol("transfer", fmt.Sprint("w", width)),
 		args:   "TransferArgs",

@@ -21,7 +21,7 @@ func TestTransfer(t *testing.T) {
 				in, out := b.put(dt, layouts[0], v.vals, n+16), b.put(dt, layouts[0], around.vals, n+16)
 				want := slices.Clone(around.vals)
 				copy(want[off[1]:off[1]+n], v.vals[off[0]:])
-				p := Problem{Op: ir.OpCopy, Ins: []Operand{in.at(0, off[0], n)}, Out: out.at(0, off[1], n), Blocks: blocks}
+				p := Transfer{In: in.at(0, off[0], n), Out: out.at(0, off[1], n), Blocks: blocks}
 				b.add(what, p, func() { same(t, what, b.vals(out), want, 0) })
 				l := b.launches[len(b.launches)-1]
 				if most := ceil(n*dt.Size(), 2*threads); l.blocks < 1 || int(l.blocks) > blocks || int64(l.blocks) > max(1, most) {
@@ -36,7 +36,7 @@ func TestTransfer(t *testing.T) {
 // TestTransferOfNothing needs no launch.
 func TestTransferOfNothing(t *testing.T) {
 	none := Operand{Addr: 256, DType: ir.F32, Shape: []int64{0, 3}, Strides: []int64{3, 1}}
-	if l, err := plan(&job{Problem: Problem{Op: ir.OpCopy, Ins: []Operand{none}, Out: none, Blocks: 4}}); err != nil || len(l) > 0 {
+	if l, err := plan(Transfer{In: none, Out: none, Blocks: 4}, Target{}); err != nil || len(l) > 0 {
 		t.Errorf("%d launches, %v", len(l), err)
 	}
 }

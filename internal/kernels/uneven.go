@@ -21,26 +21,32 @@ const (
 
 // uneven gives a member of an uneven collective its result: from all members'
 // operands, then all members' counts, dense all of them.
-func uneven(j *job) ([]launch, error) {
+type uneven struct {
+	op           ir.Op
+	red          ir.Red // of a reduce_scatterv
+	axis, member int
+}
+
+func (u uneven) launches(j *job) ([]launch, error) {
 	n := len(j.Ins) / 2
-	if err := j.checkUneven(n); err != nil {
+	if err := u.check(j, n); err != nil {
 		return nil, err
 	}
 	if j.Out.elements() == 0 {
 		return nil, nil
 	}
-	axis, shape := j.Axes[0], j.Out.Shape
+	axis, shape := u.axis, j.Out.Shape
 	inner, all := Operand{Shape: shape[axis+1:]}.elements(), append(slices.Clone(j.Ins[:n]), j.Out)
 	var args words
-	args.addr(j.Out.Addr, j.Fault)
-	args.bits(j.Tag)
-	args.ints(int64(n), int64(j.Member), Operand{Shape: shape[:axis]}.elements(), j.Ins[0].Shape[axis], shape[axis])
+	args.addr(j.Out.Addr, j.fault)
+	args.bits(j.tag)
+	args.ints(int64(n), int64(u.member), Operand{Shape: shape[:axis]}.elements(), j.Ins[0].Shape[axis], shape[axis])
 	c := code{files: []string{"sync", "uneven"}, args: "UnevenArgs"}
 	var pieces int64 // of a row
-	if j.Op == ir.OpReduceScatterV {
-		pieces = c.reduces(j, inner, all)
+	if u.op == ir.OpReduceScatterV {
+		pieces = c.reduces(j, u.red, inner, all)
 	} else {
-		pieces = c.moves(j, inner*j.Out.DType.Size(), all)
+		pieces = c.moves(j, u.op, inner*j.Out.DType.Size(), all)
 	}
 	args.ints(pieces)
 	for _, list := range [][]Operand{j.Ins[:n], j.Ins[n:]} {
@@ -54,7 +60,7 @@ func uneven(j *job) ([]launch, error) {
 
 // moves makes c a copy of rows in pieces as wide as addresses allow, and returns
 // how many make a row.
-func (c *code) moves(j *job, row int64, all []Operand) int64 {
+func (c *code) moves(j *job, op ir.Op, row int64, all []Operand) int64 {
 	size := int64(16)
 	for size > j.Out.DType.Size() && !multiples(size, row, all) {
 		size /= 2
@@ -63,27 +69,27 @@ func (c *code) moves(j *job, row int64, all []Operand) int64 {
 	if size == 16 {
 		piece = "Pack<u64, 2>"
 	}
-	kind := map[ir.Op]string{ir.OpAllGatherV: "allGather", ir.OpAllToAllV: "allToAll"}[j.Op]
+	kind := map[ir.Op]string{ir.OpAllGatherV: "allGather", ir.OpAllToAllV: "allToAll"}[op]
 	index := j.indexType()
-	c.symbol = symbol(j.Op.String(), fmt.Sprint("b", size), index)
+	c.symbol = symbol(op.String(), fmt.Sprint("b", size), index)
 	c.body = fmt.Sprintf("unevenCopy<%s, %s, %s>", kind, piece, index)
 	return row / size
 }
 
 // reduces makes c a reduction of rows, a pack of elements at a time.
-func (c *code) reduces(j *job, row int64, all []Operand) int64 {
+func (c *code) reduces(j *job, red ir.Red, row int64, all []Operand) int64 {
 	dt := j.Out.DType
 	v := 16 / dt.Size()
 	for v > 1 && !multiples(v*dt.Size(), row*dt.Size(), all) {
 		v /= 2
 	}
-	fold := map[ir.Red]string{ir.Max: "FoldMax", ir.Min: "FoldMin"}[j.Red]
+	fold := map[ir.Red]string{ir.Max: "FoldMax", ir.Min: "FoldMin"}[red]
 	if fold == "" {
 		fold = "FoldSum"
 	}
 	index := j.indexType()
-	c.symbol = symbol(j.Op.String(), j.Red.String(), ctype(dt), fmt.Sprint("v", v), index)
-	c.body = fmt.Sprintf("unevenReduce<%s, %s, %t, %d, %s>", ctype(dt), fold, j.Red == ir.Avg, v, index)
+	c.symbol = symbol(ir.OpReduceScatterV.String(), red.String(), ctype(dt), fmt.Sprint("v", v), index)
+	c.body = fmt.Sprintf("unevenReduce<%s, %s, %t, %d, %s>", ctype(dt), fold, red == ir.Avg, v, index)
 	return row / v
 }
 
@@ -101,19 +107,19 @@ func (j *job) indexType() string {
 	return "u64"
 }
 
-func (j *job) checkUneven(n int) error {
-	if n == 0 || len(j.Ins) != 2*n || j.Member < 0 || j.Member >= n {
-		return fmt.Errorf("%d operands for member %d: those of all, and their counts, are needed", len(j.Ins), j.Member)
+func (u uneven) check(j *job, n int) error {
+	if n == 0 || len(j.Ins) != 2*n || u.member < 0 || u.member >= n {
+		return fmt.Errorf("%d operands for member %d: those of all, and their counts, are needed", len(j.Ins), u.member)
 	}
 	if n > unevenMost {
 		return fmt.Errorf("%w: %d members, at most %d", device.ErrUnsupported, n, unevenMost)
 	}
-	axis, err := j.oneAxis(len(j.Out.Shape))
-	if err != nil {
+	axis := u.axis
+	if err := device.AxisIn(axis, len(j.Out.Shape)); err != nil {
 		return err
 	}
-	if sums := j.Op == ir.OpReduceScatterV; sums != (j.Red != ir.NoRed) {
-		return fmt.Errorf("the reduction %s", j.Red)
+	if u.op == ir.OpReduceScatterV && (u.red == ir.NoRed || u.red > ir.Avg) {
+		return fmt.Errorf("unknown reduction %d", u.red)
 	}
 	for i, in := range j.Ins[:n] {
 		want := slices.Clone(j.Out.Shape)

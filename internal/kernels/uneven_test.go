@@ -52,9 +52,9 @@ func TestUneven(t *testing.T) {
 					for _, inner := range [][]int64{{}, {3}, {8}, {2, 4}, {700}} {
 						held, room := rng.Int64N(8), 1+rng.Int64N(9)
 						shape := func(rows int64) []int64 { return append(append(append([]int64{}, lead...), rows), inner...) }
-						k := device.Kernel{Op: op, Attrs: ir.Attrs{Axes: []int{len(lead)}}, Member: rng.IntN(n)}
+						k := device.Kernel{Op: device.UnevenMove{Op: op, Axis: len(lead)}}
 						if op == ir.OpReduceScatterV {
-							k.Red = ir.Sum + ir.Red(rng.IntN(4))
+							k.Op = device.UnevenReduce{Red: ir.Sum + ir.Red(rng.IntN(4)), Axis: len(lead)}
 						}
 						var ins []values
 						for i := range n {
@@ -100,9 +100,9 @@ func TestUnevenFaults(t *testing.T) {
 		for k := range FaultBytes {
 			b.mem[int64(at)-memoryAt+int64(k)] = 0
 		}
-		p := Problem{Op: c.op, Attrs: ir.Attrs{Axes: []int{0}}, Member: c.member, Out: b.room(ir.F32, layouts[0], 5, 2), Fault: at, Tag: uint64(i)}
+		p := Computation{Op: device.UnevenMove{Op: c.op, Member: c.member}, Out: b.room(ir.F32, layouts[0], 5, 2), Fault: at, Tag: uint64(i)}
 		if c.op == ir.OpReduceScatterV {
-			p.Red = ir.Max
+			p.Op = device.UnevenReduce{Red: ir.Max, Member: c.member}
 		}
 		for range 2 {
 			p.Ins = append(p.Ins, b.put(ir.F32, layouts[0], []float64{1, 2, 3, 4, 5, 6}, 3, 2))
@@ -126,19 +126,18 @@ func TestUnevenRefused(t *testing.T) {
 	x, n, out := op(ir.F32, 3, 2), op(ir.I32, 2), op(ir.F32, 5, 2)
 	gaps := out
 	gaps.Strides = []int64{4, 1}
-	good := Problem{Op: ir.OpAllToAllV, Attrs: ir.Attrs{Axes: []int{0}}, Ins: []Operand{x, x, n, n}, Out: out}
-	for want, change := range map[string]func(p *Problem){
-		"3 operands for member 0":  func(p *Problem) { p.Ins = p.Ins[:3] },
-		"4 operands for member 2":  func(p *Problem) { p.Member = 2 },
-		"axes [2]":                 func(p *Problem) { p.Axes = []int{2} },
-		"the reduction sum":        func(p *Problem) { p.Red = ir.Sum },
-		"reduce_scatterv: the red": func(p *Problem) { p.Op = ir.OpReduceScatterV },
-		"operand 1 is f32[4 2]":    func(p *Problem) { p.Ins[1] = op(ir.F32, 4, 2) },
-		"operand 0 is f64[3 2]":    func(p *Problem) { p.Ins[0] = op(ir.F64, 3, 2) },
-		"counts of member 1 are":   func(p *Problem) { p.Ins[3] = op(ir.I64, 2) },
-		"counts of member 0 are":   func(p *Problem) { p.Ins[2] = op(ir.I32, 3) },
-		"tensors with gaps":        func(p *Problem) { p.Out = gaps },
-		"65 members":               func(p *Problem) { p.Ins = make([]Operand, 130); fillWith(p.Ins, x, op(ir.I32, 65)) },
+	good := Computation{Op: device.UnevenMove{Op: ir.OpAllToAllV, Axis: 0}, Ins: []Operand{x, x, n, n}, Out: out}
+	for want, change := range map[string]func(p *Computation){
+		"3 operands for member 0": func(p *Computation) { p.Ins = p.Ins[:3] },
+		"4 operands for member 2": func(p *Computation) { p.Op = device.UnevenMove{Op: ir.OpAllToAllV, Member: 2} },
+		"axis 2":                  func(p *Computation) { p.Op = device.UnevenMove{Op: ir.OpAllToAllV, Axis: 2} },
+		"unknown reduction 0":     func(p *Computation) { p.Op = device.UnevenReduce{} },
+		"operand 1 is f32[4 2]":   func(p *Computation) { p.Ins[1] = op(ir.F32, 4, 2) },
+		"operand 0 is f64[3 2]":   func(p *Computation) { p.Ins[0] = op(ir.F64, 3, 2) },
+		"counts of member 1 are":  func(p *Computation) { p.Ins[3] = op(ir.I64, 2) },
+		"counts of member 0 are":  func(p *Computation) { p.Ins[2] = op(ir.I32, 3) },
+		"tensors with gaps":       func(p *Computation) { p.Out = gaps },
+		"65 members":              func(p *Computation) { p.Ins = make([]Operand, 130); fillWith(p.Ins, x, op(ir.I32, 65)) },
 	} {
 		p := good
 		p.Ins = append([]Operand{}, good.Ins...)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -58,8 +59,8 @@ func (u Unchanged) launch() launch {
 
 // Blank fills memory with what shows when it is read: NaNs in float types, large integers. It is in words of
 // 4 bytes.
-func Blank(at nvlib.Ptr, bytes int64) Problem {
+func Blank(at nvlib.Ptr, bytes int64) Computation {
 	const pattern = 0x7fff7fff
-	return Problem{Op: ir.OpFill, Attrs: ir.Attrs{Numbers: []ir.Number{ir.Whole(pattern)}},
+	return Computation{Op: device.Elementwise{Op: ir.OpFill, Numbers: []ir.Number{ir.Whole(pattern)}},
 		Out: Operand{Addr: at, DType: ir.I32, Shape: []int64{bytes / 4}, Strides: []int64{1}}}
 }

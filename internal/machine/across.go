@@ -75,43 +75,20 @@ func (d *Description) Span(c *Collective, team []int) {
 	}
 }
 
-// staged reports whether a collective goes by stages, inside nodes and across: then every byte crosses once.
-func (c *Collective) staged() bool {
-	const from = 64 << 10 // as internal/comm has it
-	free := c.AnyOrder || c.DType.IsInt() && c.Red != ir.Avg
-	switch {
-	case !c.Even || c.Near < 2 || c.Message < from || c.Algorithm != "" && c.Algorithm != "hierarchical":
-		return false
-	case c.Op == ir.OpAllGather:
-		return true
-	}
-	return free && (c.Op == ir.OpAllReduce || c.Op == ir.OpReduceScatter)
-}
+// Wire is the time in which a node's NICs carry so many bytes.
+func (a *Across) Wire(bytes float64) float64 { return bytes / (a.Bandwidth * float64(a.NICs)) * 1e-3 }
 
-// crossing is the time of a collective that spans nodes. In stages one chunk of 1 MiB crosses while the next is
-// inside, so the longer of both counts, and the first chunk of the other.
+// crossing is the time of a collective that spans nodes, as what each member gets of others crosses for itself.
 func (d *Description) crossing(c *Collective) float64 {
 	a := d.Across
-	n, near := float64(c.Members), float64(c.Near)
-	moved, message := float64(c.Moved), float64(c.Message)
-	wire := func(bytes float64) float64 { return bytes / (a.Bandwidth * float64(a.NICs)) * 1e-3 }
+	n, near, moved := float64(c.Members), float64(c.Near), float64(c.Moved)
 	if c.Op == ir.OpBarrier {
 		return a.Latency
-	}
-	if c.staged() {
-		bytes := message * (n - near) / n
-		inside := message * (near - 1) / near
-		if c.Op == ir.OpAllReduce {
-			bytes, inside = message*float64(c.Nodes-1), 2*inside
-		}
-		across, within := wire(bytes), d.described(c.Op, int64(inside))
-		chunks := min(max(message/(1<<20), 1), 8)
-		return a.Latency + max(across, within) + min(across, within)/chunks
 	}
 	if table := a.table(c.Op); table != nil && c.Near == 1 {
 		return at(table, moved)
 	}
-	us := a.Latency + wire(moved*(n-near)/max(n-1, 1)*near)
+	us := a.Latency + a.Wire(moved*(n-near)/max(n-1, 1)*near)
 	if c.Op == ir.OpAllReduce && c.Members > 2 {
 		us += a.Latency // two shots
 	}

@@ -28,6 +28,16 @@ type Times interface {
 	Points(c *Collective) []Point
 }
 
+// Cost predicts the microseconds of a collective by one algorithm; false where the algorithm does not take the
+// collective, or says nothing of its time.
+type Cost func(d *Description, c *Collective) (us float64, ok bool)
+
+// AlgorithmCost is the cost of an algorithm of that name.
+type AlgorithmCost struct {
+	Algorithm string
+	Cost      Cost
+}
+
 // CollectiveTime is the time of a collective: what was measured where there is
 // something, else what is described. Between two sizes measured it is interpolated
 // linearly, which is exact for a latency and a rate; see at.
@@ -55,20 +65,28 @@ func (d *Description) Contested(c *Collective) float64 {
 func (d *Description) Crosses(c *Collective) bool { return d.Across != nil && c.Nodes > 1 }
 
 func (d *Description) collective(c *Collective) (us float64, measured bool) {
-	if d.Crosses(c) {
-		return d.crossing(c), false
-	}
-	if d.Times != nil && c.Message > 0 && c.Members > 1 {
+	crosses := d.Crosses(c)
+	if !crosses && d.Times != nil && c.Message > 0 && c.Members > 1 {
 		if points := d.Times.Points(c); len(points) > 0 {
 			return at(points, float64(c.Message)), true
 		}
 	}
-	return d.described(c.Op, c.Moved), false
+	for _, a := range d.Costs {
+		if c.Algorithm == "" || c.Algorithm == a.Algorithm {
+			if us, ok := a.Cost(d, c); ok {
+				return us, false
+			}
+		}
+	}
+	if crosses {
+		return d.crossing(c), false
+	}
+	return d.Described(c.Op, c.Moved), false
 }
 
-// described is the description's own figure; ops without a table of their own cost
+// Described is the description's own figure; ops without a table of their own cost
 // what an all_gather does.
-func (d *Description) described(op ir.Op, moved int64) float64 {
+func (d *Description) Described(op ir.Op, moved int64) float64 {
 	switch op {
 	case ir.OpBarrier:
 		return d.Barrier

@@ -1,9 +1,20 @@
 package machine
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
+
+// OfHost returns the shipped description of machines whose devices are the host's processors: the one that names no GPU.
+func OfHost() (*Description, error) {
+	for _, name := range Names() {
+		if d, err := Load(name); err != nil || d.GPU == "" {
+			return d, err
+		}
+	}
+	return nil, fmt.Errorf("no description is shipped of a machine without GPUs")
+}
 
 // Fit returns the shipped description for so many ranks on GPUs of a model, which Description.GPU names. nodes are
 // the ranks' nodes, nil for one. It prefers, in this order: the model, or the one whose name begins with the most

@@ -16,7 +16,7 @@ import (
 func Open(t testing.TB, dev device.Machine) *hocket.Machine {
 	t.Helper()
 	const name = "under test"
-	device.Register(name, func(*world.World) (device.Machine, error) { return dev, nil })
+	device.Register(device.Kind{Name: name, Open: func(*world.World) (device.Machine, error) { return dev, nil }})
 	return open(t, name, false)
 }
 

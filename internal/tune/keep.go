@@ -39,6 +39,10 @@ func (u *tuner) shared() bool {
 func (u *tuner) join(t, there *comm.Table) {
 	if there != nil {
 		t.Entries = there.Entries
+		described := t.Algorithms
+		t.Algorithms = nil
+		t.Describe(there.Algorithms)
+		t.Describe(described)
 		for _, e := range u.done {
 			t.Put(e)
 		}

@@ -209,7 +209,10 @@ func (u *tuner) tuneCall(ctx context.Context, a *contest.Arena, c contest.Call) 
 	near := within(first, 1.4)
 	if u.Full && u.own {
 		u.precompileCall(a, c, instances(near))
-		near, err = descend(near, func(list []device.Tuning) ([]timed, error) { return u.glance(ctx, a, c, list) })
+		launched := func(name string) bool {
+			return !slices.Contains(comm.Schedules(), name) && !a.Dispatch.Info(name).Library
+		}
+		near, err = descend(near, launched, func(list []device.Tuning) ([]timed, error) { return u.glance(ctx, a, c, list) })
 		if err != nil {
 			return m, err
 		}
@@ -227,7 +230,7 @@ func (u *tuner) tuneCall(ctx context.Context, a *contest.Arena, c contest.Call) 
 	if m.best, err = u.try(ctx, a, c, again, rounds); err != nil {
 		return m, err
 	}
-	m.best = ranked(append(m.best, first...))
+	m.best = ranked(append(m.best, first...), u.blocks(a))
 	return m, nil
 }
 
@@ -236,11 +239,11 @@ func (u *tuner) tuneCall(ctx context.Context, a *contest.Arena, c contest.Call) 
 // worth the time only where there is much of it.
 func (u *tuner) names(a *contest.Arena, c contest.Call) []device.Tuning {
 	others := slices.DeleteFunc(a.Dispatch.Algorithms(), func(n string) bool {
-		return comm.ByNCCL(n) || u.own && !u.Full && slices.Contains(comm.Schedules(), n)
+		return a.Dispatch.Info(n).Library || u.own && !u.Full && slices.Contains(comm.Schedules(), n)
 	})
-	// NCCL first: the first call makes its communicators, which takes as long as
+	// Libraries first: their first call makes communicators, which takes as long as
 	// the first kernels take to be compiled.
-	list := contest.NamesOnly(append(contest.Named(a.Dispatch, "nccl"), others...))
+	list := contest.NamesOnly(append(a.Dispatch.Libraries(), others...))
 	if u.own {
 		in := a.Instance(c, 0, device.Tuning{}, true)
 		for _, t := range u.shipped.Best(&in) {
@@ -297,13 +300,13 @@ func instances(near []timed) []device.Tuning {
 	return list
 }
 
-// descend looks for the best launch of each of the machine's own algorithms that
-// is near, from where it is best so far, and returns all that was measured.
-func descend(near []timed, measure func([]device.Tuning) ([]timed, error)) ([]timed, error) {
+// descend looks for the best launch of each algorithm that is near and launched as a
+// tuning says, from where it is best so far, and returns all that was measured.
+func descend(near []timed, launched func(name string) bool, measure func([]device.Tuning) ([]timed, error)) ([]timed, error) {
 	all := slices.Clone(near)
 	for i, x := range near {
 		first := slices.IndexFunc(near, func(o timed) bool { return o.Algo == x.Algo })
-		if first < i || slices.Contains(comm.Schedules(), x.Algo) || comm.ByNCCL(x.Algo) {
+		if first < i || !launched(x.Algo) {
 			continue
 		}
 		best := x
@@ -469,7 +472,8 @@ func (u *tuner) admit(ctx context.Context, a *contest.Arena, c contest.Call, t d
 // possible asks one team of the arena, kept for such questions, whether a launch
 // of the machine's own takes the call in any order: cheaper than a channel.
 func (u *tuner) possible(a *contest.Arena, c contest.Call, t device.Tuning) bool {
-	if !slices.Contains(a.World.TeamAlgorithms(), t.Algo) {
+	info := a.Dispatch.Info(t.Algo)
+	if !slices.Contains(device.AlgorithmNames(a.World.TeamAlgorithms()), t.Algo) {
 		return true
 	}
 	asked := u.ask(a)
@@ -477,5 +481,5 @@ func (u *tuner) possible(a *contest.Arena, c contest.Call, t device.Tuning) bool
 		return true
 	}
 	in := a.Instance(c, 0, t, true)
-	return asked.Supports(t, &in.Collective) == nil
+	return info.Check(&in.Collective) == nil && asked.Supports(t, &in.Collective) == nil
 }

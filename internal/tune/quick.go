@@ -27,10 +27,6 @@ const (
 	confirming = 1.05
 )
 
-// plainNCCL is what the shipped table's choice is always held against at the largest
-// size of a kind: this machine's NCCL may be another.
-const plainNCCL = "nccl"
-
 // upon is the shipped entry that a kind is tuned upon; nil for none.
 func (u *tuner) upon(k kind) *comm.Entry {
 	if u.Full || u.Sizes != nil || !u.shipped.Of(u.identity) {
@@ -62,13 +58,17 @@ func contenders(b *comm.Bracket) (near []device.Tuning, slower []comm.Timed) {
 }
 
 // toConfirm lists what has to be measured of a call to know whether an entry is right
-// at its size; nil where the entry does not know itself.
+// at its size; nil where the entry does not know itself. At the largest size of a kind that
+// has the vendor's libraries, which may be others on this machine.
 func (u *tuner) toConfirm(a *contest.Arena, k kind, c contest.Call, e *comm.Entry) []device.Tuning {
 	near, _ := contenders(e.Bracket(c.Bytes))
 	calls := u.calls(k)
-	nccl := device.Tuning{Algo: plainNCCL}
-	if near != nil && c == calls[len(calls)-1] && slices.Contains(a.Dispatch.Algorithms(), plainNCCL) && !slices.Contains(near, nccl) {
-		near = append(near, nccl)
+	if near != nil && c == calls[len(calls)-1] {
+		for _, t := range contest.NamesOnly(a.Dispatch.Libraries()) {
+			if !slices.Contains(near, t) {
+				near = append(near, t)
+			}
+		}
 	}
 	return near
 }
@@ -82,7 +82,7 @@ func (u *tuner) confirm(ctx context.Context, a *contest.Arena, k kind, c contest
 	if list == nil {
 		return m, nil
 	}
-	got, err := u.try(ctx, a, c, inTurn(list), confirmRounds(c))
+	got, err := u.try(ctx, a, c, inTurn(a.Dispatch, list), confirmRounds(c))
 	if err != nil || len(got) == 0 {
 		return m, err
 	}
@@ -92,10 +92,10 @@ func (u *tuner) confirm(ctx context.Context, a *contest.Arena, k kind, c contest
 	i := slices.IndexFunc(got, func(x timed) bool { return x.Tuning == list[0] })
 	m.known = m.known && i >= 0
 	m.confirmed = m.known && got[i].Micros <= confirming*got[0].Micros
-	m.best = ranked(got)
+	m.best = ranked(got, u.blocks(a))
 	for _, x := range slower {
 		if !slices.ContainsFunc(m.best, func(o timed) bool { return o.Algo == x.Algo }) {
-			m.best = append(m.best, timed{x, !comm.ByNCCL(x.Algo)})
+			m.best = append(m.best, timed{x, !a.Dispatch.Info(x.Algo).FreeOrder})
 		}
 	}
 	return m, nil
@@ -109,10 +109,10 @@ func confirmRounds(c contest.Call) int {
 	return tuneRounds
 }
 
-// inTurn has NCCL's first: its communicators are made while kernels are compiled.
-func inTurn(list []device.Tuning) []device.Tuning {
+// inTurn has libraries first: their communicators are made while kernels are compiled.
+func inTurn(d *comm.Dispatch, list []device.Tuning) []device.Tuning {
 	behind := func(t device.Tuning) int {
-		if comm.ByNCCL(t.Algo) {
+		if d.Info(t.Algo).Library {
 			return 0
 		}
 		return 1

@@ -319,10 +319,10 @@ func TestTuneForesees(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	var asked []string
 	made := 0
-	device.Register("draftsman", func(*world.World) (device.Machine, error) {
+	device.Register(device.Kind{Name: "draftsman", Open: func(*world.World) (device.Machine, error) {
 		made++
 		return draftsman{abacus.Abacus{Machine: cpu.New(cpu.Options{})}, &asked}, nil
-	})
+	}})
 	shipped := &comm.Table{Version: comm.TableVersion, Identity: "abacus"}
 	e := kind{op: ir.OpAllReduce, red: ir.Sum, dt: ir.BF16, members: 2}.entry()
 	e.Brackets = []comm.Bracket{bracketOf(0, "quick", 1.0, "slow", 9e8)}

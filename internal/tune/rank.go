@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/comm"
+	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/device"
 )
 
@@ -13,16 +14,16 @@ import (
 const alike = 1.02
 
 // ranked orders what was measured: first the most modest of all, then that of
-// each other algorithm.
-func ranked(list []timed) []timed {
+// each other algorithm. blocks is how many blocks a tuning is known to take.
+func ranked(list []timed, blocks func(device.Tuning) int) []timed {
 	if len(list) == 0 {
 		return nil
 	}
 	list = within(list, math.Inf(1))
-	out := []timed{modest(list)}
+	out := []timed{modest(list, blocks)}
 	for _, x := range list {
 		if !slices.ContainsFunc(out, func(o timed) bool { return o.Algo == x.Algo }) {
-			out = append(out, modest(slices.DeleteFunc(slices.Clone(list), func(o timed) bool { return o.Algo != x.Algo })))
+			out = append(out, modest(slices.DeleteFunc(slices.Clone(list), func(o timed) bool { return o.Algo != x.Algo }), blocks))
 		}
 	}
 	return out
@@ -30,7 +31,7 @@ func ranked(list []timed) []timed {
 
 // modest is, of those as fast as the first, the fastest, the one with the fewest
 // blocks.
-func modest(list []timed) timed {
+func modest(list []timed, blocks func(device.Tuning) int) timed {
 	best := list[0]
 	for _, x := range list {
 		if x.Micros <= alike*list[0].Micros && blocks(x.Tuning) < blocks(best.Tuning) {
@@ -40,15 +41,17 @@ func modest(list []timed) timed {
 	return best
 }
 
-// blocks is how many blocks a tuning is known to take.
-func blocks(t device.Tuning) int {
-	switch {
-	case t.Blocks > 0:
-		return t.Blocks
-	case t.Algo == "move-copy": // by copy engines
-		return 0
+// blocks returns how many blocks a tuning is known to take.
+func (u *tuner) blocks(a *contest.Arena) func(device.Tuning) int {
+	return func(t device.Tuning) int {
+		switch {
+		case t.Blocks > 0:
+			return t.Blocks
+		case a.Dispatch.Info(t.Algo).CopyEngines:
+			return 0
+		}
+		return math.MaxInt
 	}
-	return math.MaxInt
 }
 
 // kept is how many algorithms a bracket lists, one that sums in order among

@@ -114,6 +114,10 @@ func Tune(ctx context.Context, o Options) (*Tuned, error) {
 	u.own = len(a.World.TeamAlgorithms()) > 0
 	u.identity = comm.Identity(m.Name(), a.World)
 	t := &comm.Table{Version: comm.TableVersion, Identity: u.identity, Ranks: o.Ranks, Made: o.Made, Entries: u.inherited()}
+	if b := u.Base.Table; b != nil {
+		t.Describe(b.Algorithms)
+	}
+	t.Describe(a.World.TeamAlgorithms())
 	for _, k := range todo {
 		u.total += len(u.calls(k))
 	}
@@ -211,7 +215,7 @@ func tuneRanks(m device.Machine, ranks int) (int, error) {
 	most := m.Caps().MaxRanks
 	if ranks == 0 {
 		ranks = min(most, 8)
-		if m.Name() == "cpu" {
+		if m.Caps().OnHost {
 			ranks = 4
 		}
 	}
@@ -366,7 +370,7 @@ func (u *tuner) largest() []contest.Call {
 // what only moves by powers of two, other reductions by powers of four.
 func (u *tuner) sizes(k kind) []int64 {
 	const kb, mb = 1 << 10, 1 << 20
-	embedded := u.machine.Name() == "cpu"
+	embedded := u.machine.Caps().OnHost
 	switch {
 	case u.Sizes != nil:
 		return u.Sizes

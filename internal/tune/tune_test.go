@@ -2,6 +2,7 @@ package tune
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -100,8 +101,14 @@ func TestRanked(t *testing.T) {
 	at := func(name string, blocks int, us float64) timed {
 		return timed{comm.Timed{Tuning: device.Tuning{Algo: name, Blocks: blocks}, Micros: us}, true}
 	}
+	taken := func(u device.Tuning) int {
+		if u.Algo == "engines" {
+			return 0
+		}
+		return cmp.Or(u.Blocks, math.MaxInt)
+	}
 	got := ranked([]timed{at("a", 64, 10), at("b", 0, 30), at("a", 16, 10.1), at("a", 8, 10.5), at("c", 0, 20),
-		at("b", 0, 12), at("b", 8, 12.1)})
+		at("b", 0, 12), at("b", 8, 12.1)}, taken)
 	want := []string{"a 16", "b 8", "c 0"}
 	if len(got) != len(want) {
 		t.Fatalf("%+v", got)
@@ -109,10 +116,10 @@ func TestRanked(t *testing.T) {
 	if got[0].Blocks != 16 || got[1].Algo != "b" || got[1].Blocks != 8 || got[2].Algo != "c" {
 		t.Errorf("%+v, want %v", got, want)
 	}
-	if got := ranked([]timed{at("a", 4, 10), at("move-copy", 0, 10.1), at("b", 0, 10)}); got[0].Algo != "move-copy" {
+	if got := ranked([]timed{at("a", 4, 10), at("engines", 0, 10.1), at("b", 0, 10)}, taken); got[0].Algo != "engines" {
 		t.Errorf("copy engines take no blocks: %+v", got)
 	}
-	if ranked(nil) != nil {
+	if ranked(nil, taken) != nil {
 		t.Error("nothing has a rank")
 	}
 }
@@ -125,12 +132,13 @@ func TestDescend(t *testing.T) {
 		return 2 + away(u.Blocks, 32) + away(u.Unroll, 2) + away(u.Threads, 256)
 	}
 	tried := map[device.Tuning]bool{}
+	launched := func(name string) bool { return name == "push" }
 	all, err := descend([]timed{
 		{comm.Timed{Tuning: device.Tuning{Algo: "push"}, Micros: cost(device.Tuning{})}, true},
 		{comm.Timed{Tuning: device.Tuning{Algo: "nccl"}, Micros: 5}, false},
 		{comm.Timed{Tuning: device.Tuning{Algo: "push", Blocks: 132}, Micros: 30}, true},
 		{comm.Timed{Tuning: device.Tuning{Algo: "staged"}, Micros: 9}, true},
-	}, func(list []device.Tuning) (got []timed, err error) {
+	}, launched, func(list []device.Tuning) (got []timed, err error) {
 		for _, u := range list {
 			if tried[u] {
 				t.Errorf("%+v twice", u)
@@ -153,7 +161,7 @@ func TestDescend(t *testing.T) {
 		t.Errorf("%d launches were tried, %d are in the result", len(tried), len(all))
 	}
 	bad := errors.New("no more")
-	if _, err := descend(all, func([]device.Tuning) ([]timed, error) { return nil, bad }); err != bad {
+	if _, err := descend(all, launched, func([]device.Tuning) ([]timed, error) { return nil, bad }); err != bad {
 		t.Error(err)
 	}
 }

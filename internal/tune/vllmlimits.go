@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/contest"
 )
 
@@ -72,7 +71,7 @@ func (u *Tuned) beatsNCCL() map[int]int64 {
 			continue
 		}
 		for _, b := range e.Brackets {
-			if len(b.Best) == 0 || b.Best[0].Micros == 0 || comm.ByNCCL(b.Best[0].Algo) {
+			if len(b.Best) == 0 || b.Best[0].Micros == 0 || u.Table.Library(b.Best[0].Algo) {
 				break
 			}
 			out[e.Members] = max(out[e.Members], cmp.Or(b.UpTo, endless))
@@ -93,7 +92,7 @@ func peersBeatNCCL(peers []contest.Peer, prefix string) map[int]int64 {
 		}
 		to := theirs
 		switch {
-		case comm.ByNCCL(strings.TrimPrefix(p.Name, "py")):
+		case p.OfNCCL():
 			to = nccl
 		case !strings.HasPrefix(p.Name, prefix):
 			continue

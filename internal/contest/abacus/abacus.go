@@ -121,9 +121,17 @@ func (w *Beads) Sync(ctx context.Context) error {
 }
 
 func (w *Beads) Device(rank int) device.Device { return rod{w.World.Device(rank), w.clock} }
-func (w *Beads) TeamAlgorithms() []string      { return []string{"quick", "slow", "nccl", "wrong"} }
 func (w *Beads) Guesses() []string             { return []string{"40x24x32 bf16"} }
 func (w *Beads) Identity() string              { return "abacus sm_123" }
+
+// library is the algorithm that stands for a vendor's library.
+const library = "nccl"
+
+// TeamAlgorithms implements device.Teams.
+func (w *Beads) TeamAlgorithms() []device.Algorithm {
+	return []device.Algorithm{{Name: "quick", Ops: device.Even}, {Name: "slow", Ops: device.Even},
+		{Name: library, Ops: device.Even, FreeOrder: true, Library: true}, {Name: "wrong", Ops: device.Even}}
+}
 
 // Capture makes a graph that issues its work again at each launch.
 func (w *Beads) Capture(issue func() error) (device.Graph, error) { return again{issue: issue}, nil }
@@ -182,7 +190,7 @@ func (s wire) Launch(l device.Launch) error {
 		s.lane.takes(ofCommand)
 		return s.Stream.Launch(l)
 	}
-	s.lane.takes(map[string]int64{"quick": ofQuick, "slow": ofSlow, "nccl": ofUnordered, "wrong": ofWrong}[b.algo])
+	s.lane.takes(map[string]int64{"quick": ofQuick, "slow": ofSlow, library: ofUnordered, "wrong": ofWrong}[b.algo])
 	b.run++
 	if err := b.ch.Issue(0, b.member, b.run-1); err != nil || b.algo != "wrong" {
 		return err
@@ -218,7 +226,7 @@ type beadTeam struct {
 }
 
 func (t *beadTeam) Supports(u device.Tuning, c *device.Collective) error {
-	if u.Algo == "nccl" && !c.AnyOrder {
+	if u.Algo == library && !c.AnyOrder {
 		return fmt.Errorf("%w: it adds in an order of its own", device.ErrUnsupported)
 	}
 	return nil
@@ -226,7 +234,7 @@ func (t *beadTeam) Supports(u device.Tuning, c *device.Collective) error {
 
 func (t *beadTeam) Prepare(u device.Tuning, c *device.Collective) ([]device.Launch, error) {
 	d := comm.NewDispatch(t.w.World, device.Caps{}, nil, comm.Policy{})
-	ch, err := d.Design(t.members, []comm.Instance{{Collective: *c, Pin: device.Tuning{Algo: "staged"}}})
+	ch, err := d.Design(t.members, []comm.Instance{{Collective: *c, Pin: device.Tuning{Algo: comm.Schedules()[0]}}})
 	if err == nil {
 		err = ch.Open()
 	}
@@ -252,5 +260,5 @@ func (t *beadTeam) Close() error {
 }
 
 func init() {
-	device.Register("abacus-with-teams", func(*world.World) (device.Machine, error) { return Abacus{cpu.New(cpu.Options{})}, nil })
+	device.Register(device.Kind{Name: "abacus-with-teams", Open: func(*world.World) (device.Machine, error) { return Abacus{cpu.New(cpu.Options{})}, nil }})
 }

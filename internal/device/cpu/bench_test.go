@@ -43,7 +43,7 @@ func (b *bench) tensor(dt ir.DType, shape ...int64) device.View {
 		b.b.Fatal(err)
 	}
 	v := device.View{Mem: mem, DType: dt, Shape: shape, Strides: strides}
-	b.run(device.Kernel{Op: ir.OpFill, Outs: []device.View{v}, Attrs: ir.Attrs{Numbers: ir.Reals(1)}})
+	b.run(device.Kernel{Op: device.Elementwise{Op: ir.OpFill, Numbers: ir.Reals(1)}, Outs: []device.View{v}})
 	return v
 }
 
@@ -68,7 +68,7 @@ func BenchmarkGemm(b *testing.B) {
 			m := newBench(b, cpu.Concurrent)
 			x, w, y := m.tensor(dt, n, n), m.tensor(dt, n, n), m.tensor(dt, n, n)
 			for b.Loop() {
-				m.run(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}})
+				m.run(device.Kernel{Op: device.Linear{}, Ins: []device.View{x, w}, Outs: []device.View{y}})
 			}
 			b.ReportMetric(2*n*n*n*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
 		})
@@ -85,7 +85,7 @@ func BenchmarkElementwise(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%s", op, dt), func(b *testing.B) {
 				m := newBench(b, cpu.Concurrent)
 				ins := []device.View{m.tensor(dt, n), m.tensor(dt, n)}
-				k := device.Kernel{Op: op, Ins: ins[:op.Info().MinArgs], Outs: []device.View{m.tensor(dt, n)}}
+				k := device.Kernel{Op: device.OpOf(op, ir.Attrs{}), Ins: ins[:op.Info().MinArgs], Outs: []device.View{m.tensor(dt, n)}}
 				for b.Loop() {
 					m.run(k)
 				}
@@ -102,7 +102,7 @@ func BenchmarkSum(b *testing.B) {
 		for axis := range 2 {
 			b.Run(fmt.Sprintf("axis%d/%s", axis, dt), func(b *testing.B) {
 				m := newBench(b, cpu.Concurrent)
-				k := device.Kernel{Op: ir.OpSum, Attrs: ir.Attrs{Axes: []int{axis}}, Ins: []device.View{m.tensor(dt, n, n)},
+				k := device.Kernel{Op: device.ReduceAxes{Op: ir.OpSum, Axes: []int{axis}}, Ins: []device.View{m.tensor(dt, n, n)},
 					Outs: []device.View{m.tensor(dt, n)}}
 				for b.Loop() {
 					m.run(k)
@@ -119,7 +119,7 @@ func BenchmarkRows(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%s", op, dt), func(b *testing.B) {
 				m := newBench(b, cpu.Concurrent)
 				x, w := m.tensor(dt, n, n), m.tensor(dt, n)
-				k := device.Kernel{Op: op, Attrs: ir.Attrs{Numbers: ir.Reals(1e-6), Axes: []int{1}}, Ins: []device.View{x, w, w}[:op.Info().MinArgs],
+				k := device.Kernel{Op: device.OpOf(op, ir.Attrs{Numbers: ir.Reals(1e-6), Axes: []int{1}}), Ins: []device.View{x, w, w}[:op.Info().MinArgs],
 					Outs: []device.View{m.tensor(dt, n, n)}}
 				for b.Loop() {
 					m.run(k)
@@ -134,7 +134,7 @@ func BenchmarkAttention(b *testing.B) {
 	for _, dt := range []ir.DType{ir.F32, ir.BF16} {
 		b.Run(dt.String(), func(b *testing.B) {
 			m := newBench(b, cpu.Concurrent)
-			k := device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.125), Causal: true}, Ins: []device.View{m.tensor(dt, t, h, d), m.tensor(dt, t, h/4, d), m.tensor(dt, t, h/4, d)},
+			k := device.Kernel{Op: device.Attention{Scale: 0.125, Causal: true}, Ins: []device.View{m.tensor(dt, t, h, d), m.tensor(dt, t, h/4, d), m.tensor(dt, t, h/4, d)},
 				Outs: []device.View{m.tensor(dt, t, h, d)}}
 			for b.Loop() {
 				m.run(k)
@@ -149,7 +149,7 @@ func BenchmarkReduction(b *testing.B) {
 	for _, dt := range []ir.DType{ir.F32, ir.BF16} {
 		b.Run(fmt.Sprintf("8/%s", dt), func(b *testing.B) {
 			m := newBench(b, cpu.Concurrent)
-			k := device.Kernel{Op: ir.OpAllReduce, Red: ir.Sum, Outs: []device.View{m.tensor(dt, n)}}
+			k := device.Kernel{Op: device.ReduceOperands{Red: ir.Sum}, Outs: []device.View{m.tensor(dt, n)}}
 			for range 8 {
 				k.Ins = append(k.Ins, m.tensor(dt, n))
 			}
@@ -166,7 +166,7 @@ func BenchmarkTranspose(b *testing.B) {
 	x, y := m.tensor(ir.F32, n, n), m.tensor(ir.F32, n, n)
 	x.Strides = []int64{1, n}
 	for b.Loop() {
-		m.run(device.Kernel{Op: ir.OpCopy, Ins: []device.View{x}, Outs: []device.View{y}})
+		m.run(device.Kernel{Op: device.Copy{Op: ir.OpCopy}, Ins: []device.View{x}, Outs: []device.View{y}})
 	}
 }
 
@@ -174,7 +174,7 @@ func BenchmarkLaunch(b *testing.B) {
 	for mode, name := range map[cpu.Mode]string{cpu.Concurrent: "concurrent", cpu.Scheduled: "scheduled"} {
 		b.Run(name, func(b *testing.B) {
 			m := newBench(b, mode)
-			l, err := m.d.Prepare(device.Kernel{Op: ir.OpFill, Outs: []device.View{m.tensor(ir.F32, 0)}})
+			l, err := m.d.Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpFill}, Outs: []device.View{m.tensor(ir.F32, 0)}})
 			if err != nil {
 				b.Fatal(err)
 			}

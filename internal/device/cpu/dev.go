@@ -131,12 +131,10 @@ func (d *dev) Prepare(k device.Kernel) (device.Launch, error) {
 	if err := d.w.check(); err != nil {
 		return nil, err
 	}
-	if d.foreign {
-		return &launch{dev: d, name: kernelName(k)}, nil
-	}
+	name := device.Name(k.Op)
 	run, err := d.prepare(k)
 	if err != nil {
-		return nil, d.errorf("%s: %w", kernelName(k), err)
+		return nil, d.errorf("%s: %w", name, err)
 	}
-	return &launch{dev: d, name: kernelName(k), run: run}, nil
+	return &launch{dev: d, name: name, run: run}, nil
 }

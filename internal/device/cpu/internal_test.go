@@ -158,15 +158,15 @@ func TestKernelsReadBeforeTheyWrite(t *testing.T) {
 		k    device.Kernel
 		want []float32
 	}{
-		"shifted": {device.Kernel{Op: ir.OpScale, Attrs: ir.Attrs{Numbers: ir.Reals(2)}, Ins: []device.View{view(0, []int64{8}, []int64{1})},
+		"shifted": {device.Kernel{Op: device.Elementwise{Op: ir.OpScale, Numbers: ir.Reals(2)}, Ins: []device.View{view(0, []int64{8}, []int64{1})},
 			Outs: []device.View{view(1, []int64{8}, []int64{1})}}, []float32{0, 0, 2, 4, 6, 8, 10, 12, 14}},
-		"turned": {device.Kernel{Op: ir.OpCopy, Ins: []device.View{turned}, Outs: []device.View{square}},
+		"turned": {device.Kernel{Op: device.Copy{Op: ir.OpCopy}, Ins: []device.View{turned}, Outs: []device.View{square}},
 			[]float32{0, 3, 6, 1, 4, 7, 2, 5, 8}},
-		"transpose": {device.Kernel{Op: ir.OpAdd, Ins: []device.View{turned, square}, Outs: []device.View{square}},
+		"transpose": {device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{turned, square}, Outs: []device.View{square}},
 			[]float32{0, 4, 8, 4, 8, 12, 8, 12, 16}},
-		"linear": {device.Kernel{Op: ir.OpLinear, Ins: []device.View{square, square}, Outs: []device.View{square}},
+		"linear": {device.Kernel{Op: device.Linear{}, Ins: []device.View{square, square}, Outs: []device.View{square}},
 			[]float32{5, 14, 23, 14, 50, 86, 23, 86, 149}},
-		"sum": {device.Kernel{Op: ir.OpSum, Attrs: ir.Attrs{Axes: []int{1}}, Ins: []device.View{square},
+		"sum": {device.Kernel{Op: device.ReduceAxes{Op: ir.OpSum, Axes: []int{1}}, Ins: []device.View{square},
 			Outs: []device.View{view(1, []int64{3}, []int64{1})}}, []float32{0, 3, 12, 21, 4, 5, 6, 7, 8}},
 	} {
 		for i := range f {

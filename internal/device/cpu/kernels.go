@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/pointwise"
 	"hocket.example/hocket/ir"
 )
 
@@ -24,73 +23,64 @@ type kernel struct {
 // loops computes a kernel.
 type loops func(k *kernel)
 
-// makers check a kernel's operands and choose its loops, for operations that package pointwise does not have.
-var makers = map[ir.Op]func(k *kernel) (loops, error){
-	ir.OpLinear: makeLinear,
-	ir.OpMatmul: makeMatmul,
-	ir.OpSum:    makeAxes,
-	ir.OpMax:    makeAxes,
-	ir.OpMin:    makeAxes,
-	ir.OpMean:   makeAxes,
-
-	ir.OpSoftmax:     makeSoftmax,
-	ir.OpRMSNorm:     makeNorm,
-	ir.OpLayerNorm:   makeNorm,
-	ir.OpAttention:   makeAttention,
-	ir.OpEmbedding:   makeEmbedding,
-	ir.OpConcat:      makeConcat,
-	ir.OpReduceSlots: makeSlots,
-	ir.OpIndexCopy:   makeIndexCopy,
-	ir.OpRope:        makeRope,
-	ir.OpArgmax:      makeArgmax,
-	ir.OpCast:        makeCast,
-
-	ir.OpAllGatherV:     makeUneven,
-	ir.OpReduceScatterV: makeUneven,
-	ir.OpAllToAllV:      makeUneven,
-
-	// The views of values come as strided operands: only a copy is left to do.
-	ir.OpCopy:      makeCopy,
-	ir.OpChunk:     makeCopy,
-	ir.OpSlice:     makeCopy,
-	ir.OpSelect:    makeCopy,
-	ir.OpTranspose: makeCopy,
-	ir.OpReshape:   makeCopy,
-	ir.OpClaim:     makeCopy,
-	ir.OpExpand:    makeCopy,
-}
-
-func kernelName(k device.Kernel) string {
-	switch {
-	case k.Red > ir.Avg:
-		return "unknown reduction"
-	case k.Joins():
-		return "reduction " + k.Red.String()
+// loops checks the operands, and chooses the loops that compute k.
+func (k *kernel) loops() (loops, error) {
+	switch op := k.Op.(type) {
+	case device.Elementwise:
+		return makeElementwise(k, op)
+	case device.Cast:
+		return makeCast(k)
+	case device.Copy:
+		return makeCopy(k, op)
+	case device.Concat:
+		return makeConcat(k, op)
+	case device.IndexCopy:
+		return makeIndexCopy(k, op)
+	case device.Embedding:
+		return makeEmbedding(k, op)
+	case device.ReduceAxes:
+		return makeAxes(k, op)
+	case device.ReduceSlots:
+		return makeSlots(k, op)
+	case device.ReduceOperands:
+		return makeReduction(k, op)
+	case device.Argmax:
+		return makeArgmax(k, op)
+	case device.Softmax:
+		return makeSoftmax(k, op)
+	case device.RMSNorm:
+		return makeRMSNorm(k, op)
+	case device.LayerNorm:
+		return makeLayerNorm(k, op)
+	case device.Rope:
+		return makeRope(k, op)
+	case device.Attention:
+		return makeAttention(k, op)
+	case device.Linear:
+		return makeLinear(k, op)
+	case device.Matmul:
+		return makeMatmul(k, op)
+	case device.UnevenMove:
+		return uneven{op: op.Op, axis: op.Axis, member: op.Member}.loops(k)
+	case device.UnevenReduce:
+		return uneven{op: ir.OpReduceScatterV, red: op.Red, axis: op.Axis, member: op.Member}.loops(k)
 	}
-	return k.Op.String()
+	return nil, errNoKernel
 }
+
+var errNoKernel = fmt.Errorf("%w: the CPU machine has no such kernel", device.ErrUnsupported)
 
 // prepare checks k and returns what runs it.
 func (d *dev) prepare(dk device.Kernel) (func() error, error) {
-	if dk.User != nil {
-		return d.prepareUser(dk)
+	if u, ok := dk.Op.(*device.UserKernel); ok {
+		return d.prepareUser(dk, u)
 	}
 	k := &kernel{Kernel: dk, w: d.w}
-	maker := makers[dk.Op]
-	if _, is := pointwise.Of(dk.Op); is {
-		maker = makeElementwise
-	}
-	if dk.Joins() {
-		maker = makeReduction
-	}
-	if maker == nil {
-		return nil, fmt.Errorf("%w: the CPU machine has no such kernel", device.ErrUnsupported)
-	}
 	var err error
 	if k.out, k.ins, err = device.Resolve(&k.Kernel, d.resolve); err != nil {
 		return nil, err
 	}
-	do, err := maker(k)
+	do, err := k.loops()
 	if err != nil {
 		return nil, err
 	}
@@ -131,14 +121,24 @@ func (k *kernel) run(do loops) error {
 	return nil
 }
 
-// content is the error about an element of an integer operand.
-func (k *kernel) content(element, value int64, format string, args ...any) error {
-	return &device.ContentError{Op: k.Op, Element: element, Value: value, Text: fmt.Sprintf(format, args...)}
+// content is the error about an element of an integer operand of op.
+func content(op ir.Op, element, value int64, format string, args ...any) error {
+	return &device.ContentError{Op: op, Element: element, Value: value, Text: fmt.Sprintf(format, args...)}
 }
 
 // aliasable reports whether operand i may be the result.
 func (k *kernel) aliasable(i int) bool {
-	return k.Op.Info().Elementwise || k.Joins() || k.Op == ir.OpReduceSlots && i == 1 || k.Op == ir.OpIndexCopy && i == 2
+	switch op := k.Op.(type) {
+	case device.Elementwise, device.Cast, device.ReduceOperands:
+		return true
+	case device.Copy:
+		return op.Op.Info().Elementwise
+	case device.ReduceSlots:
+		return i == 1
+	case device.IndexCopy:
+		return i == 2
+	}
+	return false
 }
 
 // count checks the number of operands.
@@ -182,11 +182,12 @@ func byAccum(dt ir.DType, f32, f64, i64 loops) loops {
 	return i64
 }
 
-func makeCopy(k *kernel) (loops, error) {
+func makeCopy(k *kernel, op device.Copy) (loops, error) {
 	if err := k.count(1, 1); err != nil {
 		return nil, err
 	}
-	if k.ins[0].dt != k.out.dt || k.ins[0].n != k.out.n || k.Op != ir.OpReshape && !slices.Equal(k.ins[0].shape, k.out.shape) {
+	if k.ins[0].dt != k.out.dt || k.ins[0].n != k.out.n ||
+		op.Op != ir.OpReshape && !slices.Equal(k.ins[0].shape, k.out.shape) {
 		return nil, fmt.Errorf("%s%v from %s%v", k.out.dt, k.out.shape, k.ins[0].dt, k.ins[0].shape)
 	}
 	return func(k *kernel) {

@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
 )
 
 // makeAttention is softmax(scale · q·kᵀ)·v for each head; one helper at a time
 // does some queries of the heads of q that share one of k and v.
-func makeAttention(k *kernel) (loops, error) {
+func makeAttention(k *kernel, op device.Attention) (loops, error) {
 	if err := k.count(3, 4); err != nil {
 		return nil, err
 	}
@@ -29,14 +32,14 @@ func makeAttention(k *kernel) (loops, error) {
 	case len(k.ins) == 4:
 		t := k.ins[3]
 		each := slices.Equal(t.shape, q[:n-2])
-		if !t.dt.IsInt() || !slices.Equal(t.shape, q[:n-3]) && !each || each && k.Causal {
+		if !t.dt.IsInt() || !slices.Equal(t.shape, q[:n-3]) && !each || each && op.Causal {
 			return nil, fmt.Errorf("lengths %s%v for queries %v", t.dt, t.shape, q)
 		}
 		k.verify = checkLengths
-	case k.Causal && q[n-3] > key[n-3]:
+	case op.Causal && q[n-3] > key[n-3]:
 		return nil, fmt.Errorf("the first of %d queries see none of %d keys", q[n-3], key[n-3])
 	}
-	return byAccum(k.out.dt, attentionLoops[float32], attentionLoops[float64], nil), nil
+	return byAccum(k.out.dt, attentionLoops[float32](op), attentionLoops[float64](op), nil), nil
 }
 
 // checkLengths reports lengths of more keys than there are.
@@ -44,7 +47,8 @@ func checkLengths(k *kernel) error {
 	keys := k.ins[1].shape[len(k.ins[1].shape)-3]
 	for i, n := range numbers(k.ins[3]) {
 		if n < 0 || n > keys {
-			return k.content(int64(i), n, "length %d (element %d of the lengths) is outside 0..%d, the keys that are kept", n, i, keys)
+			return content(ir.OpAttention, int64(i), n,
+				"length %d (element %d of the lengths) is outside 0..%d, the keys that are kept", n, i, keys)
 		}
 	}
 	return nil
@@ -62,28 +66,31 @@ type attended[A float32 | float64] struct {
 	out        ref
 }
 
-func attentionLoops[A float32 | float64](k *kernel) {
-	n := len(k.out.shape)
-	perm := make([]int, n)
-	for i := range perm {
-		perm[i] = i
+func attentionLoops[A float32 | float64](op device.Attention) loops {
+	return func(k *kernel) {
+		n := len(k.out.shape)
+		perm := make([]int, n)
+		for i := range perm {
+			perm[i] = i
+		}
+		perm[n-3], perm[n-2] = n-2, n-3
+		a := attended[A]{tq: k.out.shape[n-3], tk: k.ins[1].shape[n-3], dh: k.out.shape[n-1], scale: A(op.Scale),
+			causal: op.Causal,
+			q:      k.ins[0].permute(perm), k: k.ins[1].permute(perm), v: k.ins[2].permute(perm), out: k.out.permute(perm)}
+		if k.out.n == 0 {
+			return
+		}
+		a.heads = k.out.shape[n-2]
+		if len(k.ins) == 4 {
+			a.lengths, a.perQuery = numbers(k.ins[3]), len(k.ins[3].shape) == n-2
+		}
+		rows := k.out.shape[n-2] / k.ins[1].shape[n-2] * a.tq // of one head of k and v
+		parts := (rows + queriesAtOnce - 1) / queriesAtOnce
+		k.w.m.workers.each(k.out.n/(rows*a.dh)*parts, &k.w.ended, func(i int64) {
+			head, lo := i/parts, i%parts*queriesAtOnce
+			a.queries(head, head*rows+lo, head*rows+min(lo+queriesAtOnce, rows))
+		})
 	}
-	perm[n-3], perm[n-2] = n-2, n-3
-	a := attended[A]{tq: k.out.shape[n-3], tk: k.ins[1].shape[n-3], dh: k.out.shape[n-1], scale: A(k.Number(0).Float), causal: k.Causal,
-		q: k.ins[0].permute(perm), k: k.ins[1].permute(perm), v: k.ins[2].permute(perm), out: k.out.permute(perm)}
-	if k.out.n == 0 {
-		return
-	}
-	a.heads = k.out.shape[n-2]
-	if len(k.ins) == 4 {
-		a.lengths, a.perQuery = numbers(k.ins[3]), len(k.ins[3].shape) == n-2
-	}
-	rows := k.out.shape[n-2] / k.ins[1].shape[n-2] * a.tq // of one head of k and v
-	parts := (rows + queriesAtOnce - 1) / queriesAtOnce
-	k.w.m.workers.each(k.out.n/(rows*a.dh)*parts, &k.w.ended, func(i int64) {
-		head, lo := i/parts, i%parts*queriesAtOnce
-		a.queries(head, head*rows+lo, head*rows+min(lo+queriesAtOnce, rows))
-	})
 }
 
 // queriesAtOnce is how many queries a helper does before it looks whether the world has

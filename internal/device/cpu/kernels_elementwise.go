@@ -3,6 +3,7 @@ package cpu
 import (
 	"fmt"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/pointwise"
 	"hocket.example/hocket/ir"
 )
@@ -18,9 +19,12 @@ const (
 // mapper computes a block of results from blocks of operands; out may be one of them.
 type mapper[A accum] func(out []A, ins [][]A)
 
-func makeElementwise(k *kernel) (loops, error) {
-	row, _ := pointwise.Of(k.Op)
-	info := k.Op.Info()
+func makeElementwise(k *kernel, op device.Elementwise) (loops, error) {
+	row, ok := pointwise.Of(op.Op)
+	if !ok {
+		return nil, errNoKernel
+	}
+	info := op.Op.Info()
 	if err := k.count(info.MinArgs, info.MaxArgs); err != nil {
 		return nil, err
 	}
@@ -29,24 +33,24 @@ func makeElementwise(k *kernel) (loops, error) {
 	}
 	dt := k.out.dt
 	if info.Floats && dt.IsInt() {
-		return nil, fmt.Errorf("%s has no meaning for %s", k.Op, dt)
+		return nil, fmt.Errorf("%s has no meaning for %s", op.Op, dt)
 	}
 	var floats []float64
 	var ints []int64
 	for i, spec := range info.Numbers() {
-		if i >= len(k.Numbers) {
+		if i >= len(op.Numbers) {
 			return nil, fmt.Errorf("%s= is missing", spec.Name)
 		}
-		n, ok := k.Numbers[i].For(dt)
+		n, ok := op.Numbers[i].For(dt)
 		if !ok {
 			return nil, fmt.Errorf("%v is no %s", n.Float, dt)
 		}
 		floats, ints = append(floats, n.Float), append(ints, n.Int)
 	}
 	return byAccum(dt,
-		mapLoops(mapperOf(k.Op, row.Float, converted[float32](floats), floats), encode[float32]),
-		mapLoops(mapperOf(k.Op, row.Float, floats, floats), encode[float64]),
-		mapLoops(mapperOf(k.Op, row.Int, ints, ints), encode[int64])), nil
+		mapLoops(mapperOf(op.Op, row.Float, converted[float32](floats), floats), encode[float32]),
+		mapLoops(mapperOf(op.Op, row.Float, floats, floats), encode[float64]),
+		mapLoops(mapperOf(op.Op, row.Int, ints, ints), encode[int64])), nil
 }
 
 func converted[A accum](xs []float64) []A {

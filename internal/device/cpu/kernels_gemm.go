@@ -32,7 +32,10 @@ type gemm struct {
 	out     ref
 }
 
-func makeLinear(k *kernel) (loops, error) {
+func makeLinear(k *kernel, op device.Linear) (loops, error) {
+	if op.Relu {
+		return nil, errNoKernel
+	}
 	if err := device.CheckLinear(k.out.shape, k.shapes()); err != nil {
 		return nil, err
 	}
@@ -54,8 +57,11 @@ func makeLinear(k *kernel) (loops, error) {
 	}), nil
 }
 
-func makeMatmul(k *kernel) (loops, error) {
-	if err := device.CheckMatmul(k.out.shape, k.shapes(), k.TA, k.TB); err != nil {
+func makeMatmul(k *kernel, op device.Matmul) (loops, error) {
+	if op.Relu {
+		return nil, errNoKernel
+	}
+	if err := device.CheckMatmul(k.out.shape, k.shapes(), op.TA, op.TB); err != nil {
 		return nil, err
 	}
 	if err := k.alike(false); err != nil {
@@ -64,15 +70,15 @@ func makeMatmul(k *kernel) (loops, error) {
 	a, out := k.ins[0].shape, k.out.shape
 	r := len(out)
 	g := gemm{m: out[r-2], n: out[r-1], d: a[r-1]}
-	if k.TA {
+	if op.TA {
 		g.d = a[r-2]
 	}
 	return gemmLoops(k, func(k *kernel, each func(gemm)) {
 		a, b := k.ins[0], k.ins[1]
-		if k.TA {
+		if op.TA {
 			a = a.transposed()
 		}
-		if !k.TB {
+		if !op.TB {
 			b = b.transposed()
 		}
 		batches(a, b, k.out, func(a, b, out ref) {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
 )
 
@@ -30,16 +31,15 @@ func (k *kernel) leads(i int, shape []int64) error {
 }
 
 // makeIndexCopy writes rows to positions of the result, which is the last operand too.
-func makeIndexCopy(k *kernel) (loops, error) {
+func makeIndexCopy(k *kernel, op device.IndexCopy) (loops, error) {
 	if err := k.count(3, 3); err != nil {
 		return nil, err
 	}
 	rows, cache := k.ins[0], k.ins[2]
-	n := len(k.out.shape)
-	if len(k.Axes) != 1 || k.Axes[0] < 0 || k.Axes[0] >= n || len(rows.shape) != n {
-		return nil, fmt.Errorf("axes %v of rows %v into %v", k.Axes, rows.shape, k.out.shape)
+	n, axis := len(k.out.shape), op.Axis
+	if axis < 0 || axis >= n || len(rows.shape) != n {
+		return nil, fmt.Errorf("axis %d of rows %v into %v", axis, rows.shape, k.out.shape)
 	}
-	axis := k.Axes[0]
 	want := slices.Clone(k.out.shape)
 	want[axis] = rows.shape[axis]
 	if rows.dt != k.out.dt || !slices.Equal(rows.shape, want) || !cache.same(k.out) {
@@ -49,13 +49,12 @@ func makeIndexCopy(k *kernel) (loops, error) {
 	if err := k.leads(1, rows.shape[:axis+1]); err != nil {
 		return nil, err
 	}
-	k.verify = checkPositions
-	return copyRows, nil
+	k.verify = func(k *kernel) error { return checkPositions(k, axis) }
+	return func(k *kernel) { copyRows(k, axis) }, nil
 }
 
 // checkPositions reports positions that are none of the result's, or given twice.
-func checkPositions(k *kernel) error {
-	axis := k.Axes[0]
+func checkPositions(k *kernel, axis int) error {
 	count, room := k.ins[0].shape[axis], k.out.shape[axis]
 	taken := map[int64]bool{}
 	for i, p := range numbers(k.ins[1]) {
@@ -65,9 +64,9 @@ func checkPositions(k *kernel) error {
 		switch {
 		case p == -1:
 		case p < -1 || p >= room:
-			return k.content(int64(i), p, "position %d (element %d of the positions) is outside 0..%d", p, i, room)
+			return content(ir.OpIndexCopy, int64(i), p, "position %d (element %d of the positions) is outside 0..%d", p, i, room)
 		case taken[p]:
-			return k.content(int64(i), p, "position %d (element %d of the positions) is given twice", p, i)
+			return content(ir.OpIndexCopy, int64(i), p, "position %d (element %d of the positions) is given twice", p, i)
 		default:
 			taken[p] = true
 		}
@@ -75,8 +74,8 @@ func checkPositions(k *kernel) error {
 	return nil
 }
 
-func copyRows(k *kernel) {
-	axis, at := k.Axes[0], numbers(k.ins[1])
+func copyRows(k *kernel, axis int) {
+	at := numbers(k.ins[1])
 	count, room, inner := k.ins[0].shape[axis], k.out.shape[axis], int64(1)
 	for _, e := range k.out.shape[axis+1:] {
 		inner *= e
@@ -99,7 +98,7 @@ func copyRows(k *kernel) {
 }
 
 // makeRope turns pairs of elements of each head by the angles of its position.
-func makeRope(k *kernel) (loops, error) {
+func makeRope(k *kernel, op device.Rope) (loops, error) {
 	if err := k.count(2, 2); err != nil {
 		return nil, err
 	}
@@ -108,35 +107,38 @@ func makeRope(k *kernel) (loops, error) {
 		!slices.Equal(k.ins[0].shape, k.out.shape) || k.out.shape[n-1]%2 != 0 {
 		return nil, fmt.Errorf("%s%v into %s%v", k.ins[0].dt, k.ins[0].shape, k.out.dt, k.out.shape)
 	}
-	if !(k.Rope().Theta > 0) {
-		return nil, fmt.Errorf("a base of %v", k.Rope().Theta)
+	if !(op.Theta > 0) {
+		return nil, fmt.Errorf("a base of %v", op.Theta)
 	}
 	if err := k.leads(1, k.out.shape[:n-2]); err != nil {
 		return nil, err
 	}
-	return byAccum(k.out.dt, ropeLoops[float32], ropeLoops[float64], nil), nil
+	freqs := op.Frequencies(k.out.shape[n-1])
+	return byAccum(k.out.dt, ropeLoops[float32](freqs), ropeLoops[float64](freqs), nil), nil
 }
 
-func ropeLoops[A float32 | float64](k *kernel) {
-	n := len(k.out.shape)
-	dh := k.out.shape[n-1]
-	row := k.out.shape[n-2] * dh
-	if k.out.n == 0 {
-		return
-	}
-	at, freqs := numbers(k.ins[1]), k.Rope().Frequencies(dh)
-	per := max(1, grain/row)
-	all := k.out.n / row
-	k.w.m.workers.each((all+per-1)/per, &k.w.ended, func(i int64) {
-		rd, wr := newReader[A](k.ins[0], row), newWriter[A](k.out, row)
-		defer rd.close()
-		defer wr.close()
-		for r := i * per; r < min(all, (i+1)*per); r++ {
-			in, out := rd.load(r*row, row), wr.room(r*row, row)
-			turnRow(out, in, freqs, float64(at[r%int64(len(at))]))
-			wr.flush(r*row, out)
+func ropeLoops[A float32 | float64](freqs []float64) loops {
+	return func(k *kernel) {
+		n := len(k.out.shape)
+		dh := k.out.shape[n-1]
+		row := k.out.shape[n-2] * dh
+		if k.out.n == 0 {
+			return
 		}
-	})
+		at := numbers(k.ins[1])
+		per := max(1, grain/row)
+		all := k.out.n / row
+		k.w.m.workers.each((all+per-1)/per, &k.w.ended, func(i int64) {
+			rd, wr := newReader[A](k.ins[0], row), newWriter[A](k.out, row)
+			defer rd.close()
+			defer wr.close()
+			for r := i * per; r < min(all, (i+1)*per); r++ {
+				in, out := rd.load(r*row, row), wr.room(r*row, row)
+				turnRow(out, in, freqs, float64(at[r%int64(len(at))]))
+				wr.flush(r*row, out)
+			}
+		})
+	}
 }
 
 // turnRow turns all heads of one position.
@@ -153,40 +155,39 @@ func turnRow[A float32 | float64](out, in []A, freqs []float64, at float64) {
 }
 
 // makeArgmax finds the first of the largest elements along an axis.
-func makeArgmax(k *kernel) (loops, error) {
+func makeArgmax(k *kernel, op device.Argmax) (loops, error) {
 	if err := k.count(1, 1); err != nil {
 		return nil, err
 	}
-	kept, err := k.keptAxes()
+	x := k.ins[0]
+	_, shape, err := x.without(op.Axis)
 	if err != nil {
 		return nil, err
 	}
-	var shape []int64
-	for _, a := range kept {
-		shape = append(shape, k.ins[0].shape[a])
+	if k.out.dt != ir.I32 || !slices.Equal(shape, k.out.shape) || x.shape[op.Axis] == 0 {
+		return nil, fmt.Errorf("%v along axis %d into %s%v", x.shape, op.Axis, k.out.dt, k.out.shape)
 	}
-	if len(k.Axes) != 1 || k.out.dt != ir.I32 || !slices.Equal(shape, k.out.shape) || k.ins[0].shape[k.Axes[0]] == 0 {
-		return nil, fmt.Errorf("%v along axes %v into %s%v", k.ins[0].shape, k.Axes, k.out.dt, k.out.shape)
-	}
-	return byAccum(k.ins[0].dt, argmaxLoops[float32], argmaxLoops[float64], argmaxLoops[int64]), nil
+	return byAccum(x.dt, argmaxLoops[float32](op.Axis), argmaxLoops[float64](op.Axis), argmaxLoops[int64](op.Axis)), nil
 }
 
-func argmaxLoops[A accum](k *kernel) {
-	kept, _ := k.keptAxes()
-	rows := k.ins[0].permute(append(slices.Clone(kept), k.Axes[0]))
-	width := k.ins[0].shape[k.Axes[0]]
-	k.w.m.workers.each(k.out.n, &k.w.ended, func(i int64) {
-		rd, wr := newReader[A](rows, width), newWriter[int64](k.out, 1)
-		defer rd.close()
-		defer wr.close()
-		best, row := 0, rd.load(i*width, width)
-		for j, v := range row {
-			if v > row[best] {
-				best = j
+func argmaxLoops[A accum](axis int) loops {
+	return func(k *kernel) {
+		kept, _, _ := k.ins[0].without(axis)
+		rows := k.ins[0].permute(append(kept, axis))
+		width := k.ins[0].shape[axis]
+		k.w.m.workers.each(k.out.n, &k.w.ended, func(i int64) {
+			rd, wr := newReader[A](rows, width), newWriter[int64](k.out, 1)
+			defer rd.close()
+			defer wr.close()
+			best, row := 0, rd.load(i*width, width)
+			for j, v := range row {
+				if v > row[best] {
+					best = j
+				}
 			}
-		}
-		out := wr.room(i, 1)
-		out[0] = int64(best)
-		wr.flush(i, out)
-	})
+			out := wr.room(i, 1)
+			out[0] = int64(best)
+			wr.flush(i, out)
+		})
+	}
 }

@@ -5,13 +5,14 @@ import (
 	"math"
 	"slices"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
 )
 
 // makeReduction is the reduction of all operands elementwise, in their order.
-func makeReduction(k *kernel) (loops, error) {
-	if k.Red > ir.Avg {
-		return nil, fmt.Errorf("unknown reduction %d", k.Red)
+func makeReduction(k *kernel, op device.ReduceOperands) (loops, error) {
+	if op.Red == ir.NoRed || op.Red > ir.Avg {
+		return nil, fmt.Errorf("unknown reduction %d", op.Red)
 	}
 	if err := k.count(1, math.MaxInt); err != nil {
 		return nil, err
@@ -19,18 +20,21 @@ func makeReduction(k *kernel) (loops, error) {
 	if err := k.alike(true); err != nil {
 		return nil, err
 	}
-	return byAccum(k.out.dt, reductionLoops[float32], reductionLoops[float64], reductionLoops[int64]), nil
+	return byAccum(k.out.dt,
+		reductionLoops[float32](op.Red), reductionLoops[float64](op.Red), reductionLoops[int64](op.Red)), nil
 }
 
-func reductionLoops[A accum](k *kernel) {
-	k.w.m.workers.each((k.out.n+grain-1)/grain, &k.w.ended, func(i int64) {
-		reduceRange[A](k, i*grain, min((i+1)*grain, k.out.n))
-	})
+func reductionLoops[A accum](red ir.Red) loops {
+	return func(k *kernel) {
+		k.w.m.workers.each((k.out.n+grain-1)/grain, &k.w.ended, func(i int64) {
+			reduceRange[A](k, red, i*grain, min((i+1)*grain, k.out.n))
+		})
+	}
 }
 
 // reduceRange accumulates apart from the result's memory: the result may be any
 // of the operands, the last one too.
-func reduceRange[A accum](k *kernel, lo, hi int64) {
+func reduceRange[A accum](k *kernel, red ir.Red, lo, hi int64) {
 	rds := make([]*reader[A], len(k.ins))
 	for i, in := range k.ins {
 		rds[i] = newReader[A](in, block)
@@ -40,7 +44,7 @@ func reduceRange[A accum](k *kernel, lo, hi int64) {
 	defer wr.close()
 	room := borrow(block * sizeOf[A]())
 	defer restore(room)
-	join := joiner[A](k.Red)
+	join := joiner[A](red)
 	for ; lo < hi; lo += block {
 		n := min(block, hi-lo)
 		acc := as[A](*room)[:n]
@@ -48,7 +52,7 @@ func reduceRange[A accum](k *kernel, lo, hi int64) {
 		for _, rd := range rds[1:] {
 			join(acc, rd.load(lo, n))
 		}
-		if k.Red == ir.Avg {
+		if red == ir.Avg {
 			divide(acc, A(len(rds)))
 		}
 		out := wr.room(lo, n)
@@ -88,48 +92,63 @@ func divide[A accum](acc []A, by A) {
 }
 
 // makeAxes is sum, max, min or mean over axes, which disappear.
-func makeAxes(k *kernel) (loops, error) {
+func makeAxes(k *kernel, op device.ReduceAxes) (loops, error) {
 	if err := k.count(1, 1); err != nil {
 		return nil, err
 	}
 	if err := k.alike(false); err != nil {
 		return nil, err
 	}
-	if k.Op == ir.OpMean && k.out.dt.IsInt() {
+	f := axesFold{axes: op.Axes, mean: op.Op == ir.OpMean}
+	switch op.Op {
+	case ir.OpSum, ir.OpMean:
+		f.red = ir.Sum
+	case ir.OpMax:
+		f.red = ir.Max
+	case ir.OpMin:
+		f.red = ir.Min
+	default:
+		return nil, errNoKernel
+	}
+	if f.mean && k.out.dt.IsInt() {
 		return nil, fmt.Errorf("mean has no meaning for %s", k.out.dt)
 	}
-	kept, err := k.keptAxes()
+	_, shape, err := k.ins[0].without(op.Axes...)
 	if err != nil {
 		return nil, err
 	}
-	var shape []int64
-	for _, a := range kept {
-		shape = append(shape, k.ins[0].shape[a])
-	}
 	if !slices.Equal(shape, k.out.shape) {
-		return nil, fmt.Errorf("the result has shape %v; %v without axes %v is %v", k.out.shape, k.ins[0].shape, k.Axes, shape)
+		return nil, fmt.Errorf("the result has shape %v; %v without axes %v is %v",
+			k.out.shape, k.ins[0].shape, op.Axes, shape)
 	}
-	first := nothing(k.red(), k.out.dt)
-	return byAccum(k.out.dt, axesLoops[float32](first), axesLoops[float64](first), axesLoops[int64](first)), nil
+	f.first = nothing(f.red, k.out.dt)
+	return byAccum(k.out.dt, axesLoops[float32](f), axesLoops[float64](f), axesLoops[int64](f)), nil
 }
 
-// keptAxes returns the axes that stay, in order.
-func (k *kernel) keptAxes() ([]int, error) {
-	rank := len(k.ins[0].shape)
+// axesFold is a reduction over axes, which begins with first.
+type axesFold struct {
+	axes  []int
+	red   ir.Red
+	mean  bool
+	first start
+}
+
+// without returns the axes that are left without some, in order, and their extents.
+func (r ref) without(axes ...int) (kept []int, shape []int64, err error) {
+	rank := len(r.shape)
 	gone := make([]bool, rank)
-	for _, a := range k.Axes {
+	for _, a := range axes {
 		if a < 0 || a >= rank || gone[a] {
-			return nil, fmt.Errorf("axes %v of a tensor of rank %d", k.Axes, rank)
+			return nil, nil, fmt.Errorf("axes %v of a tensor of rank %d", axes, rank)
 		}
 		gone[a] = true
 	}
-	var kept []int
 	for a := range rank {
 		if !gone[a] {
-			kept = append(kept, a)
+			kept, shape = append(kept, a), append(shape, r.shape[a])
 		}
 	}
-	return kept, nil
+	return kept, shape, nil
 }
 
 // start is the reduction of nothing.
@@ -152,19 +171,19 @@ func nothing(red ir.Red, dt ir.DType) start {
 	return start{float: math.Inf(1), int: math.MaxInt64}
 }
 
-func axesLoops[A accum](first start) loops {
+func axesLoops[A accum](f axesFold) loops {
 	var zero A
 	switch p := any(&zero).(type) {
 	case *float32:
-		*p = float32(first.float)
+		*p = float32(f.first.float)
 	case *float64:
-		*p = first.float
+		*p = f.first.float
 	case *int64:
-		*p = first.int
+		*p = f.first.int
 	}
 	return func(k *kernel) {
 		x := k.ins[0]
-		kept, _ := k.keptAxes()
+		kept, _, _ := x.without(f.axes...)
 		var gone []int
 		count := int64(1)
 		for a, e := range x.shape {
@@ -178,12 +197,12 @@ func axesLoops[A accum](first start) loops {
 		// innermost in memory.
 		rows, chains := x.permute(slices.Concat(gone, kept)), x.permute(slices.Concat(kept, gone))
 		last := len(x.shape) - 1
-		do := func(out []A, lo int64) { joinRows(out, rows, k.red(), count, k.out.n, lo) }
+		do := func(out []A, lo int64) { joinRows(out, rows, f.red, count, k.out.n, lo) }
 		switch {
 		case slices.Contains(gone, last) && x.strides[last] == 1:
-			do = func(out []A, lo int64) { joinChains(out, chains, k.red(), count, lo) }
+			do = func(out []A, lo int64) { joinChains(out, chains, f.red, count, lo) }
 		case k.out.n < 16:
-			do = func(out []A, _ int64) { joinNarrow(out, rows, k.red(), count, k.out.n) }
+			do = func(out []A, _ int64) { joinNarrow(out, rows, f.red, count, k.out.n) }
 		}
 		k.w.m.workers.each((k.out.n+axesGrain-1)/axesGrain, &k.w.ended, func(i int64) {
 			lo := i * axesGrain
@@ -195,7 +214,7 @@ func axesLoops[A accum](first start) loops {
 				out[i] = zero
 			}
 			do(out, lo)
-			if k.Op == ir.OpMean {
+			if f.mean {
 				divide(out, A(count))
 			}
 			wr.flush(lo, out)
@@ -205,16 +224,6 @@ func axesLoops[A accum](first start) loops {
 
 // axesGrain is the results that one helper computes at a time.
 const axesGrain = 512
-
-func (k *kernel) red() ir.Red {
-	switch k.Op {
-	case ir.OpMax:
-		return ir.Max
-	case ir.OpMin:
-		return ir.Min
-	}
-	return ir.Sum
-}
 
 // joinRows adds count rows of width elements, of which out covers those from lo.
 func joinRows[A accum](out []A, rows ref, red ir.Red, count, width, lo int64) {

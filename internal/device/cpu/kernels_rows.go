@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"hocket.example/hocket/ir"
+	"hocket.example/hocket/internal/device"
 )
 
 // Softmax and the norms compute a row of results from a row of the first
@@ -14,26 +14,26 @@ import (
 // rowMapper computes a row.
 type rowMapper[A accum] func(out, in []A)
 
-func makeSoftmax(k *kernel) (loops, error) {
+func makeSoftmax(k *kernel, op device.Softmax) (loops, error) {
 	if err := k.count(1, 1); err != nil {
 		return nil, err
 	}
 	if err := k.floats(true); err != nil {
 		return nil, err
 	}
-	if len(k.Axes) != 1 || k.Axes[0] < 0 || k.Axes[0] >= len(k.out.shape) {
-		return nil, fmt.Errorf("axes %v of a tensor of rank %d", k.Axes, len(k.out.shape))
+	if err := device.AxisIn(op.Axis, len(k.out.shape)); err != nil {
+		return nil, err
 	}
 	return byAccum(k.out.dt,
-		func(k *kernel) { eachRow(k, k.Axes[0], softmaxRow[float32]) },
-		func(k *kernel) { eachRow(k, k.Axes[0], softmaxRow[float64]) }, nil), nil
+		func(k *kernel) { eachRow(k, op.Axis, softmaxRow[float32]) },
+		func(k *kernel) { eachRow(k, op.Axis, softmaxRow[float64]) }, nil), nil
 }
 
 // floats checks that operands and result are of one floating-point type, and
 // of one shape if asked.
 func (k *kernel) floats(shapes bool) error {
 	if k.out.dt.IsInt() {
-		return fmt.Errorf("%s has no meaning for %s", k.Op, k.out.dt)
+		return fmt.Errorf("%s has no meaning for %s", device.Name(k.Op), k.out.dt)
 	}
 	return k.alike(shapes)
 }
@@ -53,45 +53,61 @@ func softmaxRow[A float32 | float64](out, in []A) {
 	}
 }
 
-// makeNorm is rms_norm(x, w) or layer_norm(x, w, b).
-func makeNorm(k *kernel) (loops, error) {
-	n := 2
-	if k.Op == ir.OpLayerNorm {
-		n = 3
-	}
-	if err := k.count(n, n); err != nil {
+func makeRMSNorm(k *kernel, op device.RMSNorm) (loops, error) {
+	if err := k.checkNorm(2); err != nil {
 		return nil, err
+	}
+	return byAccum(k.out.dt, rmsLoops[float32](op.Eps), rmsLoops[float64](op.Eps), nil), nil
+}
+
+func makeLayerNorm(k *kernel, op device.LayerNorm) (loops, error) {
+	if err := k.checkNorm(3); err != nil {
+		return nil, err
+	}
+	return byAccum(k.out.dt, layerLoops[float32](op.Eps), layerLoops[float64](op.Eps), nil), nil
+}
+
+// checkNorm checks the operands of a norm: x, and n-1 vectors for its rows.
+func (k *kernel) checkNorm(n int) error {
+	if err := k.count(n, n); err != nil {
+		return err
 	}
 	if err := k.floats(false); err != nil {
-		return nil, err
+		return err
 	}
 	shape := k.out.shape
 	if len(shape) == 0 || !slices.Equal(k.ins[0].shape, shape) {
-		return nil, fmt.Errorf("operand has shape %v, the result %v", k.ins[0].shape, shape)
+		return fmt.Errorf("operand has shape %v, the result %v", k.ins[0].shape, shape)
 	}
 	for i, in := range k.ins[1:] {
 		if !slices.Equal(in.shape, shape[len(shape)-1:]) {
-			return nil, fmt.Errorf("operand %d has shape %v for rows of %d", i+1, in.shape, shape[len(shape)-1])
+			return fmt.Errorf("operand %d has shape %v for rows of %d", i+1, in.shape, shape[len(shape)-1])
 		}
 	}
-	return byAccum(k.out.dt, normLoops[float32], normLoops[float64], nil), nil
+	return nil
 }
 
-func normLoops[A float32 | float64](k *kernel) {
-	last := len(k.out.shape) - 1
-	width := k.out.shape[last]
-	params := make([][]A, len(k.ins)-1)
-	for i, in := range k.ins[1:] {
-		rd := newReader[A](in, width)
-		defer rd.close()
-		params[i] = rd.load(0, width)
+func rmsLoops[A float32 | float64](eps float64) loops {
+	return func(k *kernel) {
+		last := len(k.out.shape) - 1
+		w := vector[A](k.ins[1])
+		eachRow(k, last, func(out, in []A) { rmsRow(out, in, w, A(eps)) })
 	}
-	eps := A(k.Number(0).Float)
-	if k.Op == ir.OpRMSNorm {
-		eachRow(k, last, func(out, in []A) { rmsRow(out, in, params[0], eps) })
-		return
+}
+
+func layerLoops[A float32 | float64](eps float64) loops {
+	return func(k *kernel) {
+		last := len(k.out.shape) - 1
+		w, b := vector[A](k.ins[1]), vector[A](k.ins[2])
+		eachRow(k, last, func(out, in []A) { layerRow(out, in, w, b, A(eps)) })
 	}
-	eachRow(k, last, func(out, in []A) { layerRow(out, in, params[0], params[1], eps) })
+}
+
+// vector reads an operand of one dimension.
+func vector[A accum](r ref) []A {
+	rd := newReader[A](r, r.n)
+	defer rd.close()
+	return slices.Clone(rd.load(0, r.n))
 }
 
 func rmsRow[A float32 | float64](out, in, w []A, eps A) {

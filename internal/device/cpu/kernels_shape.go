@@ -4,18 +4,19 @@ import (
 	"fmt"
 	"slices"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
 )
 
 // makeConcat puts the operands one after another along an axis.
-func makeConcat(k *kernel) (loops, error) {
+func makeConcat(k *kernel, op device.Concat) (loops, error) {
 	if err := k.alike(false); err != nil {
 		return nil, err
 	}
-	if len(k.Axes) != 1 || k.Axes[0] < 0 || k.Axes[0] >= len(k.out.shape) {
-		return nil, fmt.Errorf("axes %v of a tensor of rank %d", k.Axes, len(k.out.shape))
+	if err := device.AxisIn(op.Axis, len(k.out.shape)); err != nil {
+		return nil, err
 	}
-	axis, joined := k.Axes[0], int64(0)
+	axis, joined := op.Axis, int64(0)
 	for i, in := range k.ins {
 		want := slices.Clone(k.out.shape)
 		if len(in.shape) == len(want) {
@@ -51,7 +52,7 @@ func (r ref) rows(axis int, lo, n int64) ref {
 }
 
 // makeEmbedding copies rows of a table by ids.
-func makeEmbedding(k *kernel) (loops, error) {
+func makeEmbedding(k *kernel, op device.Embedding) (loops, error) {
 	if err := k.count(2, 2); err != nil {
 		return nil, err
 	}
@@ -62,28 +63,28 @@ func makeEmbedding(k *kernel) (loops, error) {
 	if want := append(slices.Clone(ids.shape), table.shape[1]); !slices.Equal(want, k.out.shape) {
 		return nil, fmt.Errorf("the result has shape %v, not %v", k.out.shape, want)
 	}
-	if k.First < 0 || k.First > k.Rows-table.shape[0] {
-		return nil, fmt.Errorf("rows %d to %d of %d", k.First, k.First+table.shape[0], k.Rows)
+	if op.First < 0 || op.First > op.Rows-table.shape[0] {
+		return nil, fmt.Errorf("rows %d to %d of %d", op.First, op.First+table.shape[0], op.Rows)
 	}
-	k.verify = checkIDs
-	return lookUp, nil
+	k.verify = func(k *kernel) error { return checkIDs(k, op.Rows) }
+	return func(k *kernel) { lookUp(k, op.First) }, nil
 }
 
-// checkIDs reports ids that name no row.
-func checkIDs(k *kernel) error {
+// checkIDs reports ids that name none of so many rows.
+func checkIDs(k *kernel, rows int64) error {
 	rd := newReader[int64](k.ins[0], block)
 	defer rd.close()
 	for at := int64(0); at < k.ins[0].n; at += block {
 		for i, id := range rd.load(at, min(block, k.ins[0].n-at)) {
-			if id < 0 || id >= k.Rows {
-				return k.content(at+int64(i), id, "id %d is outside 0..%d, the rows of the table", id, k.Rows)
+			if id < 0 || id >= rows {
+				return content(ir.OpEmbedding, at+int64(i), id, "id %d is outside 0..%d, the rows of the table", id, rows)
 			}
 		}
 	}
 	return nil
 }
 
-func lookUp(k *kernel) {
+func lookUp(k *kernel, first int64) {
 	ids, table := k.ins[0], k.ins[1]
 	d := table.shape[1]
 	if k.out.n == 0 {
@@ -96,7 +97,7 @@ func lookUp(k *kernel) {
 		defer rd.close()
 		defer restore(row)
 		for j, id := range rd.load(i*per, n) {
-			if at := id - k.First; at >= 0 && at < table.shape[0] {
+			if at := id - first; at >= 0 && at < table.shape[0] {
 				gatherBytes(*row, table, at*d)
 			} else {
 				clear(*row)
@@ -108,7 +109,7 @@ func lookUp(k *kernel) {
 
 // makeSlots is the sum along an axis, begun from the second operand if there is
 // one, into the operands' type or their accumulator's.
-func makeSlots(k *kernel) (loops, error) {
+func makeSlots(k *kernel, op device.ReduceSlots) (loops, error) {
 	if err := k.count(1, 2); err != nil {
 		return nil, err
 	}
@@ -116,41 +117,39 @@ func makeSlots(k *kernel) (loops, error) {
 	if k.out.dt != x.dt && k.out.dt != x.dt.Accum() {
 		return nil, fmt.Errorf("slots of %s into %s", x.dt, k.out.dt)
 	}
-	kept, err := k.keptAxes()
+	_, shape, err := x.without(op.Axis)
 	if err != nil {
 		return nil, err
 	}
-	var shape []int64
-	for _, a := range kept {
-		shape = append(shape, x.shape[a])
-	}
-	if len(k.Axes) != 1 || !slices.Equal(shape, k.out.shape) {
-		return nil, fmt.Errorf("slots%v along axes %v into %v", x.shape, k.Axes, k.out.shape)
+	if !slices.Equal(shape, k.out.shape) {
+		return nil, fmt.Errorf("slots%v along axis %d into %v", x.shape, op.Axis, k.out.shape)
 	}
 	if len(k.ins) == 2 && (k.ins[1].dt != k.out.dt || !slices.Equal(k.ins[1].shape, k.out.shape)) {
 		return nil, fmt.Errorf("the sum goes on from %s%v into %s%v", k.ins[1].dt, k.ins[1].shape, k.out.dt, k.out.shape)
 	}
-	return byAccum(x.dt, slotLoops[float32], slotLoops[float64], slotLoops[int64]), nil
+	return byAccum(x.dt, slotLoops[float32](op.Axis), slotLoops[float64](op.Axis), slotLoops[int64](op.Axis)), nil
 }
 
-func slotLoops[A accum](k *kernel) {
-	x := k.ins[0]
-	kept, _ := k.keptAxes()
-	slots := x.permute(append([]int{k.Axes[0]}, kept...))
-	k.w.m.workers.each((k.out.n+block-1)/block, &k.w.ended, func(i int64) {
-		lo := i * block
-		n := min(block, k.out.n-lo)
-		wr := newWriter[A](k.out, n)
-		defer wr.close()
-		out := wr.room(lo, n)
-		if len(k.ins) == 2 {
-			rd := newReader[A](k.ins[1], n)
-			copy(out, rd.load(lo, n))
-			rd.close()
-		} else {
-			clear(out)
-		}
-		joinRows(out, slots, ir.Sum, x.shape[k.Axes[0]], k.out.n, lo)
-		wr.flush(lo, out)
-	})
+func slotLoops[A accum](axis int) loops {
+	return func(k *kernel) {
+		x := k.ins[0]
+		kept, _, _ := x.without(axis)
+		slots := x.permute(append([]int{axis}, kept...))
+		k.w.m.workers.each((k.out.n+block-1)/block, &k.w.ended, func(i int64) {
+			lo := i * block
+			n := min(block, k.out.n-lo)
+			wr := newWriter[A](k.out, n)
+			defer wr.close()
+			out := wr.room(lo, n)
+			if len(k.ins) == 2 {
+				rd := newReader[A](k.ins[1], n)
+				copy(out, rd.load(lo, n))
+				rd.close()
+			} else {
+				clear(out)
+			}
+			joinRows(out, slots, ir.Sum, x.shape[axis], k.out.n, lo)
+			wr.flush(lo, out)
+		})
+	}
 }

@@ -31,7 +31,7 @@ func TestLongKernel(t *testing.T) {
 				return device.Dense(mem, ir.F32, shape)
 			}
 			const tokens, dh = 20000, 16
-			k := device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(1)}, Ins: []device.View{view(tokens, 1, dh), view(tokens, 1, dh), view(tokens, 1, dh)},
+			k := device.Kernel{Op: device.Attention{Scale: 1}, Ins: []device.View{view(tokens, 1, dh), view(tokens, 1, dh), view(tokens, 1, dh)},
 				Outs: []device.View{view(tokens, 1, dh)}}
 			out := k.Outs[0].Mem.(*memory).Host()
 			for i := range out {

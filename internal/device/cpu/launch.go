@@ -11,18 +11,18 @@ import (
 )
 
 // prepareUser makes a launch of the function that stands in for a kernel of the user's.
-func (d *dev) prepareUser(k device.Kernel) (func() error, error) {
-	name := k.User.Name()
+func (d *dev) prepareUser(k device.Kernel, user *device.UserKernel) (func() error, error) {
+	name := user.Name()
 	f := standin.Find(name)
 	if f == nil {
 		return nil, fmt.Errorf("%w: the CPU machine runs no GPU kernels, and no function stands in for %s: "+
 			"register one with hocket.RegisterKernel, or run the program on GPUs", device.ErrUnsupported, name)
 	}
-	outs, ins, err := device.ResolveUser(&k, d.resolve)
+	outs, ins, err := device.ResolveUser(&k, user, d.resolve)
 	if err != nil {
 		return nil, err
 	}
-	u := *k.User
+	u := *user
 	return func() error { return runUser(f, &u, ins, outs) }, nil
 }
 

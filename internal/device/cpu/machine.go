@@ -74,6 +74,18 @@ type Options struct {
 	Peers *procs.World
 }
 
+// machineName is what programs call it.
+const machineName = "cpu"
+
+func init() {
+	device.Register(device.Kind{Name: machineName, Default: true, OnHost: true,
+		Open: func(peers *procs.World) (device.Machine, error) { return New(Options{Peers: peers}), nil },
+		OpenScheduled: func(seed int64) (device.Machine, error) {
+			return New(Options{Mode: Scheduled, Seed: seed}), nil
+		},
+		Algorithms: []device.Algorithm{transport}})
+}
+
 // New returns a CPU machine.
 func New(opts Options) device.Machine {
 	if opts.Depth <= 0 {
@@ -121,12 +133,13 @@ func (m *machine) hold(bytes int64) error {
 	return nil
 }
 
-func (m *machine) Name() string { return "cpu" }
+func (m *machine) Name() string { return machineName }
 
 func (m *machine) Caps() device.Caps {
 	scheduled := m.opts.Mode == Scheduled
 	return device.Caps{
 		MaxRanks:   maxRanks,
+		OnHost:     true,
 		DTypes:     ir.DTypes(),
 		Virtual:    scheduled,
 		Concurrent: !scheduled,

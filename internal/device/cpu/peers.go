@@ -46,6 +46,17 @@ func (s *stream) await(c *procs.Counters, elem int, least int64) {
 	}
 }
 
+// foreignDev is a device that another process drives: its streams and launches are names.
+type foreignDev struct{ *dev }
+
+func (d foreignDev) NewStream(o device.StreamOptions) (device.Stream, error) {
+	return device.ForeignStream{Label: o.Name}, d.w.check()
+}
+
+func (d foreignDev) Prepare(device.Kernel) (device.Launch, error) {
+	return device.ForeignLaunch{}, d.w.check()
+}
+
 // sharedKey names the next segment of a device.
 func (d *dev) sharedKey(what string) string {
 	d.w.mu.Lock()
@@ -61,7 +72,7 @@ func (d *dev) far() bool {
 
 // reach returns an error unless the device can be reached from the stream of another.
 func (d *dev) reach(from *dev) error {
-	if from.foreign || !d.far() { // of a foreign stream nothing is done here
+	if from == d || !d.far() {
 		return nil
 	}
 	return fmt.Errorf("rank %d is on node %d, rank %d on node %d, and nodes share no memory",

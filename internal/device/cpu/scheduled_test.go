@@ -94,7 +94,7 @@ func relay(t *testing.T, seed int64, wait bool) float32 {
 	must(t, err)
 	filled, err := d.NewEvent()
 	must(t, err)
-	fill, err := d.Prepare(device.Kernel{Op: ir.OpFill, Outs: []device.View{view(0)}, Attrs: ir.Attrs{Numbers: ir.Reals(7)}})
+	fill, err := d.Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpFill, Numbers: ir.Reals(7)}, Outs: []device.View{view(0)}})
 	must(t, err)
 	must(t, side.Launch(fill))
 	must(t, side.Record(filled))
@@ -129,8 +129,7 @@ func credit(t *testing.T, seed int64, wait bool) float32 {
 		must(t, err)
 	}
 	for round := range int64(2) {
-		fill, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpFill, Outs: []device.View{val},
-			Attrs: ir.Attrs{Numbers: ir.Reals(7 + float64(round))}})
+		fill, err := w.Device(0).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpFill, Numbers: ir.Reals(7 + float64(round))}, Outs: []device.View{val}})
 		must(t, err)
 		must(t, streams[0].Launch(fill))
 		if wait {

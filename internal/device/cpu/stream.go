@@ -42,9 +42,6 @@ func (s *stream) addLocked(t task) error {
 	if err := s.dev.w.err(); err != nil {
 		return err
 	}
-	if s.dev.foreign { // its process does it
-		return nil
-	}
 	s.queue.push(t)
 	s.start()
 	return nil

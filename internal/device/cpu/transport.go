@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
 	procs "hocket.example/hocket/internal/world"
@@ -15,6 +16,11 @@ import (
 // transportName is the algorithm's.
 const transportName = "tcp"
 
+// transport describes the algorithm.
+var transport = device.Algorithm{Name: transportName, Ops: append(slices.Clone(device.Moves), ir.OpBarrier),
+	Takes: "what only moves; broadcasts, gathers, scatters and permutes where the members may wait for each other",
+	How:   "each member sends the others what they get of it"}
+
 // Node implements device.World.
 func (w *world) Node(rank int) int { return w.peers.Node(rank) }
 
@@ -27,11 +33,11 @@ func (w *world) Transport() string {
 }
 
 // TeamAlgorithms implements device.Teams.
-func (w *world) TeamAlgorithms() []string {
+func (w *world) TeamAlgorithms() []device.Algorithm {
 	if w.Transport() == "" {
 		return nil
 	}
-	return []string{transportName}
+	return []device.Algorithm{transport}
 }
 
 // OpenTeam implements device.Teams.
@@ -60,13 +66,10 @@ func (t *team) Close() error { return nil }
 
 // Supports implements device.Team.
 func (t *team) Supports(_ device.Tuning, c *device.Collective) error {
-	switch c.Op {
-	case ir.OpAllGather, ir.OpAllToAll, ir.OpBarrier:
-		return nil
-	case ir.OpBroadcast, ir.OpGather, ir.OpScatter, ir.OpPermute:
-		return c.Meets() // who sends waits until it is received
+	if err := transport.Check(c); err != nil {
+		return err
 	}
-	return fmt.Errorf("%w: messages move bytes, and %s computes", device.ErrUnsupported, c.Op)
+	return c.Meets() // who sends waits until it is received
 }
 
 // parcel is what a member sends to or gets from another.
@@ -144,12 +147,13 @@ func (t *team) Prepare(tuning device.Tuning, c *device.Collective) ([]device.Lau
 	}
 	launches := make([]device.Launch, len(t.members))
 	for me, m := range t.members {
+		if !t.w.Local(m.Rank) {
+			launches[me] = device.ForeignLaunch{}
+			continue
+		}
 		d := t.w.devices[m.Rank]
 		l := &launch{dev: d, name: fmt.Sprintf("%s by %s", c.Op, transportName)}
 		launches[me] = l
-		if d.foreign {
-			continue
-		}
 		post, err := t.pack(c, me)
 		if err != nil {
 			return nil, d.errorf("%s: %w", l.name, err)

@@ -63,6 +63,9 @@ func (w *world) Device(rank int) device.Device {
 	if rank < 0 || rank >= len(w.devices) {
 		return nil
 	}
+	if !w.Local(rank) {
+		return foreignDev{w.devices[rank]}
+	}
 	return w.devices[rank]
 }
 

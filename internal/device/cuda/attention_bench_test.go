@@ -27,7 +27,7 @@ func BenchmarkAttention(b *testing.B) {
 	for _, c := range attentions {
 		q, k := t.drawn(1, ir.BF16, c.b, c.tq, c.hq, c.dh), t.drawn(2, ir.BF16, c.b, c.tk, c.hkv, c.dh)
 		v, out := t.drawn(3, ir.BF16, c.b, c.tk, c.hkv, c.dh), t.view(ir.BF16, c.b, c.tq, c.hq, c.dh)
-		l, err := t.d.Prepare(device.Kernel{Op: ir.OpAttention, Ins: []device.View{q, k, v}, Outs: []device.View{out}, Attrs: ir.Attrs{Numbers: ir.Reals(ir.AttentionScale(c.dh)), Causal: c.causal}})
+		l, err := t.d.Prepare(device.Kernel{Op: device.Attention{Scale: ir.AttentionScale(c.dh), Causal: c.causal}, Ins: []device.View{q, k, v}, Outs: []device.View{out}})
 		t.must(err)
 		s := t.stream(0)
 		const calls = 10

@@ -100,7 +100,7 @@ func TestAttentionReal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := d.Prepare(device.Kernel{Op: ir.OpAttention, Ins: []device.View{q, k, v}, Outs: []device.View{out}, Attrs: ir.Attrs{Numbers: ir.Reals(ir.AttentionScale(c.dh)), Causal: c.causal}})
+		l, err := d.Prepare(device.Kernel{Op: device.Attention{Scale: ir.AttentionScale(c.dh), Causal: c.causal}, Ins: []device.View{q, k, v}, Outs: []device.View{out}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -33,7 +33,7 @@ func BenchmarkIssue(b *testing.B) {
 	v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{256}, Strides: []int64{1}}
 	u := v
 	u.Off = 4096
-	l, err := d.Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{v}, Outs: []device.View{u}})
+	l, err := d.Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []device.View{v}, Outs: []device.View{u}})
 	must(err)
 	c, err := d.NewCounters(1)
 	must(err)
@@ -54,7 +54,7 @@ func BenchmarkIssue(b *testing.B) {
 	})
 	many := make([]device.Launch, nodes)
 	for i := range many {
-		many[i], err = d.Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{v}, Outs: []device.View{u}})
+		many[i], err = d.Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []device.View{v}, Outs: []device.View{u}})
 		must(err)
 	}
 	mark := int64(0)
@@ -129,7 +129,7 @@ func BenchmarkGraphLaunch(b *testing.B) {
 		mem, err := w.Device(r).Alloc(1<<20, device.Shared)
 		must(err)
 		v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{256}, Strides: []int64{1}}
-		l, err := w.Device(r).Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{v}, Outs: []device.View{v}})
+		l, err := w.Device(r).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []device.View{v}, Outs: []device.View{v}})
 		must(err)
 		streams, launches = append(streams, s), append(launches, l)
 	}
@@ -179,7 +179,7 @@ func BenchmarkDriver(b *testing.B) {
 	mem, err := w.Device(0).Alloc(4096, device.Shared)
 	must(err)
 	v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{256}, Strides: []int64{1}}
-	prepared, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{v}, Outs: []device.View{v}})
+	prepared, err := w.Device(0).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []device.View{v}, Outs: []device.View{v}})
 	must(err)
 	k := prepared.(*launch).steps[0].(*kernelStep).l
 	h, o := s.(*stream).h, other.(*stream).h

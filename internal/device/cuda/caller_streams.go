@@ -35,7 +35,7 @@ func (w *world) Callers() (device.Callers, error) {
 
 // At implements device.Callers.
 func (c callers) At(rank int, address uintptr, bytes int64) (device.Memory, error) {
-	if rank < 0 || rank >= len(c.w.devices) || c.w.devices[rank].site.foreign || address == 0 || bytes < 0 {
+	if rank < 0 || rank >= len(c.w.devices) || !c.w.Local(rank) || address == 0 || bytes < 0 {
 		return nil, fmt.Errorf("%d bytes at %#x cannot be memory of rank %d", bytes, address, rank)
 	}
 	if gpu := c.w.devices[rank].site.gpu.Device; c.w.drv.KnowsDevices() {

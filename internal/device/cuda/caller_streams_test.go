@@ -445,9 +445,9 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 	f := newFake(t, 1)
 	f.queue()
 	c := &caller{T: t, f: f, sys: f.system()}
-	device.Register(t.Name(), func(*procs.World) (device.Machine, error) {
+	device.Register(device.Kind{Name: t.Name(), Open: func(*procs.World) (device.Machine, error) {
 		return newMachine(c.sys, Options{Kernels: f}), nil
-	})
+	}})
 	l := capi.New()
 	m, _, err := l.Open(t.Context(), fmt.Sprintf(`{"machine": %q, "alone": true}`, t.Name()))
 	if err != nil {

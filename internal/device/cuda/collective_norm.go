@@ -8,6 +8,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
+// NormAlgorithm implements device.Team.
+func (t *team) NormAlgorithm() device.Algorithm { return coll.Norm }
+
 func (t *team) SupportsNorm(n *device.Norm) error {
 	t.w.mu.Lock()
 	defer t.w.mu.Unlock()
@@ -68,11 +71,8 @@ func (t *team) PrepareNorm(n *device.Norm) ([]device.Launch, error) {
 		return nil, fmt.Errorf("a normalised sum: %w", err)
 	}
 	what := fmt.Sprintf("%s, add and %s", ir.OpAllReduce, ir.OpRMSNorm)
-	for i, m := range t.members {
-		if m.dev.site.foreign {
-			continue
-		}
-		launches[i] = &launch{dev: m.dev, name: what, steps: steps[i], member: m, id: -1}
+	for _, m := range t.own {
+		launches[m.index] = &launch{dev: m.dev, name: what, steps: steps[m.index], member: m, id: -1}
 	}
 	t.together(what, launches)
 	return launches, nil

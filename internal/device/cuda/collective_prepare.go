@@ -60,12 +60,9 @@ func (t *team) check(tune device.Tuning, c *device.Collective) (coll.Algorithm, 
 	if t.closed {
 		return nil, nil, errors.New("the team is closed")
 	}
-	var a coll.Algorithm
-	if tune.Algo != ncclName {
-		var err error
-		if a, err = coll.ByName(tune.Algo); err != nil {
-			return nil, nil, err
-		}
+	a, err := coll.ByName(tune.Algo, c)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s by %s: %w", c.Op, tune.Algo, err)
 	}
 	r, err := t.resolve(c)
 	switch {
@@ -136,16 +133,13 @@ func (t *team) carryOut(p *coll.Plan) ([][]step, error) {
 		return nil, err
 	}
 	steps := make([][]step, len(t.members))
-	for i, m := range t.members {
-		if m.dev.site.foreign {
-			continue
-		}
-		for _, x := range list[i] {
+	for _, m := range t.own {
+		for _, x := range list[m.index] {
 			st, err := m.step(x)
 			if err != nil {
 				return nil, err
 			}
-			steps[i] = append(steps[i], st)
+			steps[m.index] = append(steps[m.index], st)
 		}
 	}
 	t.describe(list)
@@ -196,11 +190,8 @@ func (t *team) compileAhead(p *coll.Plan) {
 	if err != nil {
 		return // Prepare tells of errors
 	}
-	for i, m := range t.members {
-		if m.dev.site.foreign {
-			continue
-		}
-		for _, x := range list[i] {
+	for _, m := range t.own {
+		for _, x := range list[m.index] {
 			if k, ok := x.(coll.Kernel); ok {
 				k.Team = m.place()
 				lib.MeetingAhead(m.dev.site.target(), k.Meeting)

@@ -84,9 +84,6 @@ func copyByKernel(s *stream, dst, src *strided.View, dims []strided.Dim) error {
 func (d *dev) PrepareCopy(dst, src device.View) error {
 	w := d.w
 	defer w.guard.Exclusive()()
-	if d.site.foreign {
-		return nil
-	}
 	t, err := d.resolve(dst, true)
 	if err != nil {
 		return d.errorf("copy: destination: %w", err)

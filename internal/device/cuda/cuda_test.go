@@ -138,7 +138,7 @@ func TestLaterCompiler(t *testing.T) {
 	f.fail["cuModuleLoadData"] = nvlib.CUDAInvalidImage
 	mem, err := w.Device(0).Alloc(64, device.Private)
 	mustOf(t)(err)
-	_, err = w.Device(0).Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{words(mem, 0, 16)}, Outs: []device.View{words(mem, 0, 16)}})
+	_, err = w.Device(0).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []device.View{words(mem, 0, 16)}, Outs: []device.View{words(mem, 0, 16)}})
 	if nvlib.CUDACode(err) != nvlib.CUDAInvalidImage || !strings.Contains(err.Error(), "HOCKET_LIBNVRTC") {
 		t.Errorf("got %v", err)
 	}

@@ -63,11 +63,12 @@ func (d *dev) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
 // NCCL keeps of it for later goes first.
 func (d *dev) alloc(bytes int64, kind device.MemKind) (*memory, error) {
 	m := &memory{dev: d, kind: kind, bytes: bytes}
-	if d.site.foreign && (kind != device.Shared || d.site.far) {
+	heap := d.site.heaps[kind]
+	if heap == nil { // it is not mapped in this process
 		return d.nameless(m), nil
 	}
 	take := func() (err error) {
-		m.addr, err = d.site.heaps[kind].Alloc(bytes)
+		m.addr, err = heap.Alloc(bytes)
 		return err
 	}
 	err := d.bound(take)
@@ -94,7 +95,7 @@ func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 		priority = d.site.least
 	}
 	s, err := d.newStream(opts.Name, priority)
-	if err == nil && !d.site.foreign {
+	if err == nil {
 		err = openHostStaged(s)
 	}
 	if err != nil {
@@ -108,10 +109,6 @@ func (d *dev) NewStream(opts device.StreamOptions) (device.Stream, error) {
 func (d *dev) newStream(name string, priority int) (*stream, error) {
 	w := d.w
 	s := &stream{dev: d, name: name, index: len(w.flight.streams)}
-	if d.site.foreign {
-		w.flight.streams = append(w.flight.streams, s)
-		return s, nil
-	}
 	err := d.bound(func() (err error) {
 		s.h, err = w.drv.NewStream(priority)
 		return err
@@ -137,6 +134,19 @@ func (d *dev) NewCounters(n int) (device.Counters, error) {
 	} else {
 		defer d.w.guard.Exclusive()()
 	}
+	c, err := d.makeCounters(n)
+	if err == nil && c.wired() {
+		err = d.w.wired.open(c)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// makeCounters makes counters; those that other processes raise get their words. The caller holds the world's mutex,
+// and for such words the world exclusively.
+func (d *dev) makeCounters(n int) (*counters, error) {
 	if err := d.w.err(); err != nil {
 		return nil, err
 	}
@@ -145,7 +155,7 @@ func (d *dev) NewCounters(n int) (device.Counters, error) {
 	}
 	c := &counters{dev: d, elems: make([]counter, n)}
 	if d.w.peers != nil {
-		if err := d.w.wired.wire(d, c); err != nil {
+		if err := d.w.wired.wire(c); err != nil {
 			return nil, err
 		}
 	}

@@ -47,7 +47,11 @@ func (s dryWorld) Device(rank int) device.Device {
 	if rank < 0 || rank >= len(s.devices) {
 		return nil
 	}
-	return dryDevice{s.devices[rank], s.allocs}
+	d := s.devices[rank]
+	if s.Local(rank) {
+		return dryDevice{d, s.allocs}
+	}
+	return dryForeign{foreignDev{d}, s.allocs}
 }
 
 // OpenTeam makes a team for questions and PrepareAhead.
@@ -72,10 +76,24 @@ func (d dryDevice) NewStream(o device.StreamOptions) (device.Stream, error) {
 	return s, nil
 }
 
-// Alloc names memory that is nowhere, and begins as memory does.
 func (d dryDevice) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
-	*d.allocs++
-	return &memory{dev: d.dev, kind: kind, addr: nvlib.Ptr(*d.allocs) << 40, bytes: bytes}, nil
+	return dryMemory(d.dev, d.allocs, bytes, kind), nil
+}
+
+// dryForeign is the device of another process in a dry run.
+type dryForeign struct {
+	foreignDev
+	allocs *int
+}
+
+func (d dryForeign) Alloc(bytes int64, kind device.MemKind) (device.Memory, error) {
+	return dryMemory(d.dev, d.allocs, bytes, kind), nil
+}
+
+// dryMemory names memory that is nowhere, and begins as memory does.
+func dryMemory(d *dev, allocs *int, bytes int64, kind device.MemKind) *memory {
+	*allocs++
+	return &memory{dev: d, kind: kind, addr: nvlib.Ptr(*allocs) << 40, bytes: bytes}
 }
 
 var _ device.Machine = (*machine)(nil)

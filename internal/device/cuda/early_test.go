@@ -34,7 +34,7 @@ func newEarlyLine(t *testing.T) *earlyLine {
 	must(err)
 	r.v = device.View{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}
 	r.rows = device.View{Mem: mem, Off: 4096, DType: ir.F32, Shape: []int64{4, 4}, Strides: []int64{8, 1}}
-	r.l, err = w.Device(0).Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{r.v}, Outs: []device.View{r.v}})
+	r.l, err = w.Device(0).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []device.View{r.v}, Outs: []device.View{r.v}})
 	must(err)
 	r.e, err = w.Device(1).NewEvent()
 	must(err)
@@ -133,7 +133,7 @@ func TestEarly(t *testing.T) {
 func TestEarlyTeams(t *testing.T) {
 	r := newEarlyLine(t)
 	defer r.close()
-	team, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{r.v}, Outs: []device.View{r.v}})
+	team, err := r.w.Device(0).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []device.View{r.v}, Outs: []device.View{r.v}})
 	mustOf(t)(err)
 	step := team.(*launch).steps[0].(*kernelStep)
 	both := func() error { return errors.Join(r.s.Launch(team), r.launch()) }
@@ -175,7 +175,7 @@ func TestNotEarly(t *testing.T) {
 	}
 	r.w.sites[0].gpu.Early = false
 	var err error
-	r.l, err = r.w.Device(0).Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{r.v}, Outs: []device.View{r.v}})
+	r.l, err = r.w.Device(0).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []device.View{r.v}, Outs: []device.View{r.v}})
 	mustOf(t)(err)
 	if got := r.early(r.launch, r.launch); got != 0 {
 		t.Errorf("%d began early on a device whose kernels do not wait for the one before", got)
@@ -231,15 +231,15 @@ func closeKernels(t *testing.T, m device.Machine, count int, most int64) {
 		x, xAt := view(b[0], rows, n)
 		y, yAt := view(b[1], rows, n)
 		z, zAt := view(b[2], rows, n)
-		k := device.Kernel{Op: ir.OpAdd, Ins: []device.View{x, y}, Outs: []device.View{z}}
+		op := ir.OpAdd
 		if rng.IntN(2) == 0 {
-			k.Op = ir.OpSub
+			op = ir.OpSub
 		}
-		l, err := d.Prepare(k)
+		l, err := d.Prepare(device.Kernel{Op: device.Elementwise{Op: op}, Ins: []device.View{x, y}, Outs: []device.View{z}})
 		must(err)
 		launches = append(launches, l)
 		for i := range rows * n {
-			if *zAt(i) = *xAt(i) + *yAt(i); k.Op == ir.OpSub {
+			if *zAt(i) = *xAt(i) + *yAt(i); op == ir.OpSub {
 				*zAt(i) = *xAt(i) - *yAt(i)
 			}
 		}

@@ -711,8 +711,8 @@ func (f *fakeGPU) Steps(_ kernels.Target, p kernels.Problem) ([]kernels.Step, er
 	if _, err := kernels.Sources(p); err != nil {
 		return nil, err
 	}
-	if f.plain && p.Red == ir.NoRed && (p.Op == ir.OpLinear || p.Op == ir.OpMatmul || p.Op == ir.OpSum || p.Op == ir.OpMax || p.Op == ir.OpConcat) {
-		return nil, fmt.Errorf("%w: %s takes long", device.ErrUnsupported, p.Op)
+	if f.plain && takesLong(p) {
+		return nil, fmt.Errorf("%w: %s takes long", device.ErrUnsupported, p)
 	}
 	run, err := goKernel(p)
 	if err != nil {
@@ -725,6 +725,22 @@ func (f *fakeGPU) Steps(_ kernels.Target, p kernels.Problem) ([]kernels.Step, er
 	f.named[name] = func(uintptr) { run() }
 	f.operands(name, p)
 	return []kernels.Step{fakeStep(name)}, nil
+}
+
+// takesLong reports whether the fake takes long to compute p.
+func takesLong(p kernels.Problem) bool {
+	switch p := p.(type) {
+	case kernels.Skinny:
+		return true
+	case kernels.Computation:
+		switch op := p.Op.(type) {
+		case device.Linear, device.Matmul, device.Concat:
+			return true
+		case device.ReduceAxes:
+			return op.Op == ir.OpSum || op.Op == ir.OpMax
+		}
+	}
+	return false
 }
 
 // fakeStep is a launch of one thread.

@@ -102,11 +102,20 @@ func (f *fakeGPU) grant(a []uintptr) uintptr {
 
 // operands notes which memory a kernel uses.
 func (f *fakeGPU) operands(name string, p kernels.Problem) {
-	for i, o := range append(slices.Clone(p.Ins), p.Out) {
+	var all []kernels.Operand
+	switch p := p.(type) {
+	case kernels.Computation:
+		all = append(slices.Clone(p.Ins), p.Out)
+	case kernels.Skinny:
+		all = append(slices.Clone(p.Ins), p.Out)
+	case kernels.Transfer:
+		all = []kernels.Operand{p.In, p.Out}
+	}
+	for i, o := range all {
 		if o.Addr != 0 && !slices.Contains(o.Shape, 0) {
 			last, _ := device.LastElement(o.Shape, o.Strides)
 			f.reach.uses[name] = append(f.reach.uses[name], fakeTouch{
-				lo: uintptr(o.Addr), hi: uintptr(o.Addr) + uintptr((last+1)*o.DType.Size()), write: i == len(p.Ins)})
+				lo: uintptr(o.Addr), hi: uintptr(o.Addr) + uintptr((last+1)*o.DType.Size()), write: i == len(all)-1})
 		}
 	}
 }

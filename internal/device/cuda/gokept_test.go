@@ -4,11 +4,12 @@ import (
 	"math"
 	"slices"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 )
 
 // goLengths gives each query, of so many keys, the number of those that are there.
-func goLengths(p kernels.Problem, queries []int64, keys int64) array {
+func goLengths(p kernels.Computation, queries []int64, keys int64) array {
 	out := newArray(queries)
 	for i := range out.x {
 		out.x[i] = float64(keys)
@@ -31,9 +32,9 @@ func goLengths(p kernels.Problem, queries []int64, keys int64) array {
 }
 
 // goIndexCopy copies rows, if no position is wrong.
-func goIndexCopy(p kernels.Problem) func() {
+func goIndexCopy(p kernels.Computation, op device.IndexCopy) func() {
 	return func() {
-		rows, at, out, axis := read(p.Ins[0]), read(p.Ins[1]), read(p.Out), p.Axes[0]
+		rows, at, out, axis := read(p.Ins[0]), read(p.Ins[1]), read(p.Out), op.Axis
 		count, room := int(rows.shape[axis]), out.shape[axis]
 		for i, x := range at.x {
 			if x < -1 || x >= float64(room) {
@@ -63,12 +64,12 @@ func goIndexCopy(p kernels.Problem) func() {
 }
 
 // goRope turns pairs, token by token.
-func goRope(p kernels.Problem) func() {
+func goRope(p kernels.Computation, op device.Rope) func() {
 	n := len(p.Out.Shape)
 	dh := p.Out.Shape[n-1]
 	return func() {
 		x, at, out := read(p.Ins[0]), read(p.Ins[1]), newArray(p.Out.Shape)
-		freqs, row := p.Rope().Frequencies(dh), int(dh*p.Out.Shape[n-2])
+		freqs, row := op.Frequencies(dh), int(dh*p.Out.Shape[n-2])
 		half := len(freqs)
 		for i := range out.x {
 			head, d := i-i%int(dh), i%int(dh)
@@ -83,9 +84,9 @@ func goRope(p kernels.Problem) func() {
 }
 
 // goArgmax is the first index of the largest.
-func goArgmax(p kernels.Problem) func() {
+func goArgmax(p kernels.Computation, op device.Argmax) func() {
 	return func() {
-		in, out, best, axis := read(p.Ins[0]), newArray(p.Out.Shape), newArray(p.Out.Shape), p.Axes[0]
+		in, out, best, axis := read(p.Ins[0]), newArray(p.Out.Shape), newArray(p.Out.Shape), op.Axis
 		k := 0
 		eachIndex(in.shape, func(i []int64) {
 			rest := slices.Delete(slices.Clone(i), axis, axis+1)

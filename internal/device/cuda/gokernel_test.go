@@ -15,81 +15,95 @@ import (
 // goKernel computes a problem in float64: what the suite's tests of order, and
 // the examples, need.
 func goKernel(p kernels.Problem) (func(), error) {
-	switch {
-	case p.Skinny != nil && (len(p.Skinny.More) > 0 || p.Skinny.Up != nil):
-		return goJoint(p), nil
-	case p.Op.Uneven():
-		return goUneven(p), nil
-	case p.Red != ir.NoRed:
-	case len(p.Links) > 0:
-		return goChain(p)
-	case p.Op == ir.OpLinear, p.Op == ir.OpMatmul:
-		return goProduct(p), nil
-	case p.Op == ir.OpSum, p.Op == ir.OpMax:
-		return goAxes(p), nil
-	case p.Op == ir.OpReduceSlots:
-		return goSlots(p), nil
-	case p.Op == ir.OpConcat:
-		return goConcat(p), nil
-	case p.Op == ir.OpRMSNorm:
-		return goNorm(p), nil
-	case p.Op == ir.OpAttention:
-		return goAttention(p), nil
-	case p.Op == ir.OpEmbedding:
-		return goEmbedding(p), nil
-	case p.Op == ir.OpIndexCopy:
-		return goIndexCopy(p), nil
-	case p.Op == ir.OpRope:
-		return goRope(p), nil
-	case p.Op == ir.OpArgmax:
-		return goArgmax(p), nil
+	switch p := p.(type) {
+	case kernels.Skinny:
+		return goSkinny(p), nil
+	case kernels.Transfer:
+		return goElements([]kernels.Operand{p.In}, p.Out, func(x []float64) float64 { return x[0] }), nil
+	case kernels.Computation:
+		return goComputation(p)
 	}
-	f := elementFunction(p)
+	return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, p)
+}
+
+func goComputation(p kernels.Computation) (func(), error) {
+	switch op := p.Op.(type) {
+	case device.UnevenMove:
+		return goUneven(p, op.Op, op.Axis, op.Member, nil), nil
+	case device.UnevenReduce:
+		return goUneven(p, ir.OpReduceScatterV, op.Axis, op.Member, foldFunction(op.Red, p.Out.DType)), nil
+	case device.Chain:
+		return goChain(p, op)
+	case device.Linear:
+		return goLinear(p.Ins, p.Out), nil
+	case device.Matmul:
+		return goProduct(p.Ins, p.Out, op.TA, op.TB), nil
+	case device.ReduceAxes:
+		if op.Op == ir.OpSum || op.Op == ir.OpMax {
+			return goAxes(p, op), nil
+		}
+	case device.ReduceSlots:
+		return goSlots(p, op), nil
+	case device.Concat:
+		return goConcat(p, op), nil
+	case device.RMSNorm:
+		return goNorm(p, op), nil
+	case device.Attention:
+		return goAttention(p, op), nil
+	case device.Embedding:
+		return goEmbedding(p, op), nil
+	case device.IndexCopy:
+		return goIndexCopy(p, op), nil
+	case device.Rope:
+		return goRope(p, op), nil
+	case device.Argmax:
+		return goArgmax(p, op), nil
+	}
+	f := elementFunction(p.Op, p.Out.DType)
 	if f == nil {
-		return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, p.Op)
+		return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, p)
 	}
+	if _, cast := p.Op.(device.Cast); !cast && p.Out.DType == ir.I32 { // wraps; a cast saturates
+		g := f
+		f = func(x []float64) float64 { return float64(int32(int64(g(x)))) }
+	}
+	return goElements(p.Ins, p.Out, f), nil
+}
+
+// goElements computes each element of out from those of ins at its index.
+func goElements(operands []kernels.Operand, result kernels.Operand, f func(x []float64) float64) func() {
 	return func() {
-		ins, out := readAll(p.Ins), newArray(p.Out.Shape)
+		ins, out := readAll(operands), newArray(result.Shape)
 		x := make([]float64, len(ins))
 		for i := range out.x {
 			for j := range ins {
 				x[j] = ins[j].x[i]
 			}
-			v := f(x)
-			if p.Out.DType == ir.I32 && p.Op != ir.OpCast { // wraps; a cast saturates
-				v = float64(int32(int64(v)))
-			}
-			out.x[i] = v
+			out.x[i] = f(x)
 		}
-		out.write(p.Out)
-	}, nil
+		out.write(result)
+	}
 }
 
-// goJoint computes linears of one x one by one.
-func goJoint(p kernels.Problem) func() {
-	s := p.Skinny
-	p.Skinny = nil
+// goSkinny computes linears of one x one by one.
+func goSkinny(p kernels.Skinny) func() {
 	var runs []func()
-	for _, m := range s.More {
-		more := p
-		more.Ins, more.Out = []kernels.Operand{p.Ins[0], m.Weight}, m.Out
-		runs = append(runs, goProduct(more))
+	for _, m := range p.More {
+		runs = append(runs, goLinear([]kernels.Operand{p.Ins[0], m.Weight}, m.Out))
 	}
-	runs = append(runs, goProduct(p))
-	if s.Up == nil {
+	runs = append(runs, goLinear(p.Ins, p.Out))
+	if p.Up == nil {
 		return func() {
 			for _, run := range runs {
 				run()
 			}
 		}
 	}
-	up := p
-	up.Ins = []kernels.Operand{p.Ins[0], *s.Up}
-	silu := elementFunction(kernels.Problem{Op: ir.OpSilu, Out: p.Out})
+	silu := elementFunction(device.Elementwise{Op: ir.OpSilu}, p.Out.DType)
 	return func() {
-		goProduct(p)()
+		goLinear(p.Ins, p.Out)()
 		act := readAll([]kernels.Operand{p.Out})[0]
-		goProduct(up)()
+		goLinear([]kernels.Operand{p.Ins[0], *p.Up}, p.Out)()
 		times := readAll([]kernels.Operand{p.Out})[0]
 		for i, v := range act.x {
 			times.x[i] *= tensor.Round(p.Out.DType, silu([]float64{v}))
@@ -98,8 +112,8 @@ func goJoint(p kernels.Problem) func() {
 	}
 }
 
-// elementFunction is what p computes of the elements at one index; nil for what is not elementwise.
-func elementFunction(p kernels.Problem) func(x []float64) float64 {
+// foldFunction is the reduction of elements of a type.
+func foldFunction(red ir.Red, dt ir.DType) func(x []float64) float64 {
 	fold := func(f func(a, b float64) float64) func(x []float64) float64 {
 		return func(x []float64) float64 {
 			v := x[0]
@@ -110,19 +124,19 @@ func elementFunction(p kernels.Problem) func(x []float64) float64 {
 		}
 	}
 	round := func(v float64) float64 {
-		if p.Out.DType.Accum() == ir.F32 {
+		if dt.Accum() == ir.F32 {
 			return float64(float32(v))
 		}
 		return v
 	}
 	add := fold(func(a, b float64) float64 { return round(a + b) })
-	switch p.Red {
+	switch red {
 	case ir.Sum:
 		return add
 	case ir.Avg:
 		return func(x []float64) float64 {
 			v := round(add(x) / float64(len(x)))
-			if p.Out.DType.IsInt() {
+			if dt.IsInt() {
 				v = math.Trunc(v)
 			}
 			return v
@@ -132,35 +146,59 @@ func elementFunction(p kernels.Problem) func(x []float64) float64 {
 	case ir.Min:
 		return fold(math.Min)
 	}
-	switch p.Op {
-	case ir.OpCopy, ir.OpExpand, ir.OpCast:
-		return func(x []float64) float64 { return x[0] }
-	}
-	row, ok := pointwise.Of(p.Op)
-	if !ok {
-		return nil
-	}
-	numbers := make([]float64, len(p.Numbers))
-	for i, n := range p.Numbers {
-		numbers[i] = n.Float
-	}
-	return func(x []float64) float64 { return row.Float(x, numbers) }
+	return nil
 }
 
-// goProduct computes linear or matmul, term by term.
-func goProduct(p kernels.Problem) func() {
-	return func() {
-		ins, out := readAll(p.Ins), newArray(p.Out.Shape)
-		a, b, last := ins[0].x, ins[1].x, len(out.shape)-1
-		// A linear is one product of matrices, whose b is stored [N, K].
-		n, k := out.shape[last], p.Ins[0].Shape[len(p.Ins[0].Shape)-1]
-		m, ta, tb := int64(len(out.x))/max(n, 1), false, true
-		if p.Op == ir.OpMatmul {
-			m, ta, tb = out.shape[last-1], p.TA, p.TB
-			if ta {
-				k = p.Ins[0].Shape[last-1]
-			}
+// elementFunction is what op computes of the elements of a type at one index; nil for what is not elementwise.
+func elementFunction(op device.Op, dt ir.DType) func(x []float64) float64 {
+	switch op := op.(type) {
+	case device.ReduceOperands:
+		return foldFunction(op.Red, dt)
+	case device.Cast:
+		return func(x []float64) float64 { return x[0] }
+	case device.Copy:
+		if op.Op == ir.OpCopy || op.Op == ir.OpExpand {
+			return func(x []float64) float64 { return x[0] }
 		}
+	case device.Elementwise:
+		row, ok := pointwise.Of(op.Op)
+		if !ok {
+			return nil
+		}
+		numbers := make([]float64, len(op.Numbers))
+		for i, n := range op.Numbers {
+			numbers[i] = n.Float
+		}
+		return func(x []float64) float64 { return row.Float(x, numbers) }
+	}
+	return nil
+}
+
+// goLinear is one product of matrices, whose second is stored [N, K].
+func goLinear(ins []kernels.Operand, out kernels.Operand) func() {
+	n, k := out.Shape[len(out.Shape)-1], ins[0].Shape[len(ins[0].Shape)-1]
+	m := int64(1)
+	for _, e := range out.Shape[:len(out.Shape)-1] {
+		m *= e
+	}
+	return goMatrices(ins, out, m, n, k, false, true)
+}
+
+// goProduct is a product of matrices for each leading index.
+func goProduct(ins []kernels.Operand, out kernels.Operand, ta, tb bool) func() {
+	last := len(out.Shape) - 1
+	k := ins[0].Shape[last]
+	if ta {
+		k = ins[0].Shape[last-1]
+	}
+	return goMatrices(ins, out, out.Shape[last-1], out.Shape[last], k, ta, tb)
+}
+
+// goMatrices computes matrices, term by term.
+func goMatrices(operands []kernels.Operand, result kernels.Operand, m, n, k int64, ta, tb bool) func() {
+	return func() {
+		ins, out := readAll(operands), newArray(result.Shape)
+		a, b := ins[0].x, ins[1].x
 		at := func(x []float64, t, i, j, rows, cols int64, turned bool) float64 {
 			if turned {
 				return x[t*rows*cols+j*rows+i]
@@ -179,14 +217,14 @@ func goProduct(p kernels.Problem) func() {
 			}
 			out.x[i] = sum
 		}
-		out.write(p.Out)
+		out.write(result)
 	}
 }
 
 // goAxes is the sum or maximum over axes.
-func goAxes(p kernels.Problem) func() {
+func goAxes(p kernels.Computation, op device.ReduceAxes) func() {
 	first, fold := 0.0, func(a, b float64) float64 { return a + b }
-	if p.Op == ir.OpMax {
+	if op.Op == ir.OpMax {
 		first, fold = math.Inf(-1), math.Max
 	}
 	return func() {
@@ -198,7 +236,7 @@ func goAxes(p kernels.Problem) func() {
 		eachIndex(in.shape, func(i []int64) {
 			var kept []int64
 			for d, x := range i {
-				if !slices.Contains(p.Axes, d) {
+				if !slices.Contains(op.Axes, d) {
 					kept = append(kept, x)
 				}
 			}
@@ -212,7 +250,7 @@ func goAxes(p kernels.Problem) func() {
 
 // goSlots adds slots one after the other, rounding after each, to an accumulator where
 // there is one.
-func goSlots(p kernels.Problem) func() {
+func goSlots(p kernels.Computation, op device.ReduceSlots) func() {
 	return func() {
 		in, out := read(p.Ins[0]), newArray(p.Out.Shape)
 		if len(p.Ins) > 1 {
@@ -220,7 +258,7 @@ func goSlots(p kernels.Problem) func() {
 		}
 		at := 0
 		eachIndex(in.shape, func(i []int64) {
-			sum := out.at(slices.Delete(slices.Clone(i), p.Axes[0], p.Axes[0]+1)...)
+			sum := out.at(slices.Delete(slices.Clone(i), op.Axis, op.Axis+1)...)
 			*sum = tensor.Round(p.Out.DType, *sum+in.x[at])
 			at++
 		})
@@ -229,10 +267,10 @@ func goSlots(p kernels.Problem) func() {
 }
 
 // goChain computes links one after another, rounding after each.
-func goChain(p kernels.Problem) (func(), error) {
+func goChain(p kernels.Computation, op device.Chain) (func(), error) {
 	var fs []func([]float64) float64
-	for _, l := range p.Links {
-		f := elementFunction(kernels.Problem{Op: l.Op, Attrs: ir.Attrs{Numbers: l.Numbers}, Out: kernels.Operand{DType: l.DType}})
+	for _, l := range op.Links {
+		f := elementFunction(device.OpOf(l.Op, ir.Attrs{Numbers: l.Numbers}), l.DType)
 		if f == nil {
 			return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, l.Op)
 		}
@@ -240,9 +278,9 @@ func goChain(p kernels.Problem) (func(), error) {
 	}
 	return func() {
 		ins, out := readAll(p.Ins), newArray(p.Out.Shape)
-		results, x := make([]float64, len(p.Links)), make([]float64, 0, 8)
+		results, x := make([]float64, len(op.Links)), make([]float64, 0, 8)
 		for i := range out.x {
-			for k, l := range p.Links {
+			for k, l := range op.Links {
 				x = x[:0]
 				for _, a := range l.Args {
 					if a < 0 {

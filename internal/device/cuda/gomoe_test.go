@@ -12,9 +12,8 @@ import (
 
 // goUneven gives a member of an uneven collective its result, from the counts
 // that it finds.
-func goUneven(p kernels.Problem) func() {
-	n, axis := len(p.Ins)/2, p.Axes[0]
-	fold := elementFunction(kernels.Problem{Op: ir.OpAllReduce, Red: p.Red, Out: p.Out})
+func goUneven(p kernels.Computation, op ir.Op, axis, member int, fold func([]float64) float64) func() {
+	n := len(p.Ins) / 2
 	return func() {
 		ins, out := readAll(p.Ins), newArray(p.Out.Shape)
 		counts := make([][]int64, n)
@@ -23,9 +22,9 @@ func goUneven(p kernels.Problem) func() {
 				counts[i] = append(counts[i], int64(v))
 			}
 		}
-		shares, err := device.Share(p.Op, counts, p.Member, p.Ins[0].Shape[axis], p.Out.Shape[axis])
+		shares, err := device.Share(op, counts, member, p.Ins[0].Shape[axis], p.Out.Shape[axis])
 		if err != nil {
-			report(p, kernels.FaultCounts, int64(p.Member)<<32, 0, 0)
+			report(p, kernels.FaultCounts, int64(member)<<32, 0, 0)
 			return
 		}
 		eachIndex(p.Out.Shape, func(i []int64) {
@@ -35,7 +34,7 @@ func goUneven(p kernels.Problem) func() {
 				from[axis] = row
 				return *in.at(from...)
 			}
-			if p.Op == ir.OpReduceScatterV && row < shares[0].Count {
+			if op == ir.OpReduceScatterV && row < shares[0].Count {
 				x := make([]float64, n)
 				for j, s := range shares {
 					x[j] = at(ins[j], s.Lo+row)
@@ -43,7 +42,7 @@ func goUneven(p kernels.Problem) func() {
 				v = fold(x)
 			}
 			for j, s := range shares {
-				if p.Op == ir.OpReduceScatterV {
+				if op == ir.OpReduceScatterV {
 					break
 				}
 				if row >= 0 && row < s.Count {
@@ -58,19 +57,19 @@ func goUneven(p kernels.Problem) func() {
 }
 
 // goEmbedding looks up rows of a table.
-func goEmbedding(p kernels.Problem) func() {
+func goEmbedding(p kernels.Computation, op device.Embedding) func() {
 	last := len(p.Out.Shape) - 1
 	return func() {
 		ids, table, out := read(p.Ins[0]), read(p.Ins[1]), newArray(p.Out.Shape)
 		eachIndex(p.Out.Shape, func(i []int64) {
 			id, v := int64(*ids.at(i[:last]...)), 0.0
-			switch row := id - p.First; {
-			case id < 0 || id >= p.Rows:
+			switch row := id - op.First; {
+			case id < 0 || id >= op.Rows:
 				number := int64(0)
 				for d, k := range i[:last] {
 					number = number*p.Out.Shape[d] + k
 				}
-				report(p, kernels.FaultRange, id, p.Rows, number)
+				report(p, kernels.FaultRange, id, op.Rows, number)
 			case row >= 0 && row < table.shape[0]:
 				v = *table.at(row, i[last])
 			}
@@ -81,23 +80,23 @@ func goEmbedding(p kernels.Problem) func() {
 }
 
 // goConcat puts operands one after another.
-func goConcat(p kernels.Problem) func() {
+func goConcat(p kernels.Computation, op device.Concat) func() {
 	return func() {
 		at, out := int64(0), newArray(p.Out.Shape)
 		for _, in := range readAll(p.Ins) {
 			eachIndex(in.shape, func(i []int64) {
 				to := slices.Clone(i)
-				to[p.Axes[0]] += at
+				to[op.Axis] += at
 				*out.at(to...) = *in.at(i...)
 			})
-			at += in.shape[p.Axes[0]]
+			at += in.shape[op.Axis]
 		}
 		out.write(p.Out)
 	}
 }
 
 // report writes the fault of a problem, unless there is one.
-func report(p kernels.Problem, kind kernels.FaultKind, x, y, z int64) {
+func report(p kernels.Computation, kind kernels.FaultKind, x, y, z int64) {
 	b := cabi.Bytes(uintptr(p.Fault), kernels.FaultBytes)
 	if binary.LittleEndian.Uint64(b) != 0 {
 		return

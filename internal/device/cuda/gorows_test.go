@@ -4,11 +4,12 @@ import (
 	"math"
 	"slices"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 )
 
 // goNorm computes rms_norm, row by row.
-func goNorm(p kernels.Problem) func() {
+func goNorm(p kernels.Computation, op device.RMSNorm) func() {
 	return func() {
 		x, w := read(p.Ins[0]), read(p.Ins[1]).x
 		for row := range slices.Chunk(x.x, len(w)) {
@@ -16,7 +17,7 @@ func goNorm(p kernels.Problem) func() {
 			for _, v := range row {
 				sum += v * v
 			}
-			root := 1 / math.Sqrt(sum/float64(len(row))+p.Number(0).Float)
+			root := 1 / math.Sqrt(sum/float64(len(row))+op.Eps)
 			for i, v := range row {
 				row[i] = v * root * w[i]
 			}
@@ -37,7 +38,7 @@ func (a array) head(lead []int64, place, head int64) []float64 {
 
 // goAttention computes attention, query by query. Leading dimensions are those
 // before sequence, head and feature.
-func goAttention(p kernels.Problem) func() {
+func goAttention(p kernels.Computation, op device.Attention) func() {
 	n := len(p.Out.Shape)
 	return func() {
 		q, k, v, out := read(p.Ins[0]), read(p.Ins[1]), read(p.Ins[2]), newArray(p.Out.Shape)
@@ -46,7 +47,7 @@ func goAttention(p kernels.Problem) func() {
 		eachIndex(p.Out.Shape[:n-1], func(i []int64) {
 			lead, query, head := i[:n-3:n-3], i[n-3], i[n-2]
 			sees := int64(*lengths.at(i[:n-2]...))
-			if p.Causal {
+			if op.Causal {
 				sees = max(0, query+1+sees-q.shape[n-3])
 			}
 			asks, sums := q.head(lead, query, head), out.head(lead, query, head)
@@ -56,7 +57,7 @@ func goAttention(p kernels.Problem) func() {
 				for d, x := range k.head(lead, key, head/shared) {
 					dot += asks[d] * x
 				}
-				weights[key] = math.Exp(dot * p.Number(0).Float)
+				weights[key] = math.Exp(dot * op.Scale)
 				total += weights[key]
 			}
 			for key, w := range weights {

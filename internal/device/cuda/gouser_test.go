@@ -26,7 +26,7 @@ func (f *fakeGPU) Unchanged(_ kernels.Target, u kernels.Unchanged) (kernels.Step
 		now, before := cabi.Bytes(uintptr(u.Now), int(u.Bytes)), cabi.Bytes(uintptr(u.Before), int(u.Bytes))
 		for k := range now {
 			if now[k] != before[k] {
-				report(kernels.Problem{Fault: u.Fault, Tag: u.Tag}, u.Kind, int64(u.Argument), u.First+int64(k)/u.Size, 0)
+				report(kernels.Computation{Fault: u.Fault, Tag: u.Tag}, u.Kind, int64(u.Argument), u.First+int64(k)/u.Size, 0)
 				return
 			}
 		}

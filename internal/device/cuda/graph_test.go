@@ -50,9 +50,9 @@ func newExchanged(t *testing.T, opts Options) *exchanged {
 		x.must(err)
 		x.c[r], err = d.NewCounters(1)
 		x.must(err)
-		x.neg[r], err = d.Prepare(device.Kernel{Op: ir.OpNeg, Ins: views[:1], Outs: views[:1]})
+		x.neg[r], err = d.Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: views[:1], Outs: views[:1]})
 		x.must(err)
-		x.add[r], err = d.Prepare(device.Kernel{Op: ir.OpAdd, Ins: views[:], Outs: views[:1]})
+		x.add[r], err = d.Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: views[:], Outs: views[:1]})
 		x.must(err)
 	}
 	return x

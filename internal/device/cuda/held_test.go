@@ -227,7 +227,7 @@ func TestFaultsAreReadWithoutMemory(t *testing.T) {
 		return device.View{Mem: mem, Off: off, DType: dt, Shape: shape, Strides: strided.RowMajor(shape)}
 	}
 	ids := view(0, ir.I32, 2)
-	l, err := d.Prepare(device.Kernel{Op: ir.OpEmbedding, Ins: []device.View{ids, view(256, ir.F32, 4, 4)}, Outs: []device.View{view(1024, ir.F32, 2, 4)}, Attrs: ir.Attrs{Rows: 4}})
+	l, err := d.Prepare(device.Kernel{Op: device.Embedding{Rows: 4}, Ins: []device.View{ids, view(256, ir.F32, 4, 4)}, Outs: []device.View{view(1024, ir.F32, 2, 4)}})
 	must(err)
 	must(s[0].Upload(ids, make([]byte, 8)))
 	for pinned := w.(*world).sites[0].heaps[device.Pinned]; len(pinned.Regions[0].Free) > 0; {

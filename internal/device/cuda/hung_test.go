@@ -108,7 +108,7 @@ func (l *life) liveShort(t *testing.T, m *machine) (out [][]float64, errs []erro
 		return err == nil
 	}
 	name := "a short life " + l.name
-	device.Register(name, func(*procs.World) (device.Machine, error) { return m, nil })
+	device.Register(device.Kind{Name: name, Open: func(*procs.World) (device.Machine, error) { return m, nil }})
 	machine, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: name})
 	if err != nil {
 		t.Fatal(err)
@@ -317,7 +317,7 @@ func TestHangTold(t *testing.T) {
 		m := newMachine(f.system(), Options{Kernels: f})
 		f.haunted = true
 		name := t.Name() + call
-		device.Register(name, func(*procs.World) (device.Machine, error) { return m, nil })
+		device.Register(device.Kind{Name: name, Open: func(*procs.World) (device.Machine, error) { return m, nil }})
 		var failed bytes.Buffer
 		machine, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: name,
 			Failed: func(dump func(io.Writer) error) { _ = dump(&failed) }})

@@ -31,7 +31,7 @@ func newLine(t *testing.T, f *fakeGPU) *line {
 	mem, err := d.Alloc(64, device.Shared)
 	r.must(err)
 	v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}
-	r.l, err = d.Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{v}, Outs: []device.View{v}})
+	r.l, err = d.Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []device.View{v}, Outs: []device.View{v}})
 	r.must(err)
 	r.s, err = d.NewStream(device.StreamOptions{Name: "main"})
 	r.must(err)

@@ -45,7 +45,7 @@ func BenchmarkKept(b *testing.B) {
 		const hq, hkv, dh = 32, 8, 128
 		q, k, v := t.drawn(1, ir.BF16, b, tq, hq, dh), t.drawn(2, ir.BF16, b, tk, hkv, dh), t.drawn(3, ir.BF16, b, tk, hkv, dh)
 		at := ints(func(i int64) int64 { return kept - tq + 1 + i%tq }, b, tq)
-		timed(what, 4*b*kept*hkv*dh, device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(ir.AttentionScale(dh))}, Ins: []device.View{q, k, v, at},
+		timed(what, 4*b*kept*hkv*dh, device.Kernel{Op: device.Attention{Scale: ir.AttentionScale(dh)}, Ins: []device.View{q, k, v, at},
 			Outs: []device.View{t.view(ir.BF16, b, tq, hq, dh)}})
 	}
 	attention("attention, 64 sequences of 4096 of 8192 keys, a query each", 64, 1, 8192, 4096)
@@ -54,13 +54,13 @@ func BenchmarkKept(b *testing.B) {
 	for _, c := range []struct{ b, tokens int64 }{{64, 1}, {4, 2048}} {
 		rows, cache := t.view(ir.BF16, c.b, c.tokens, 8, 128), t.view(ir.BF16, c.b, 4096, 8, 128)
 		at := ints(func(i int64) int64 { return 100 + i%c.tokens }, c.b, c.tokens)
-		timed("index_copy", 4*rows.Elements(), device.Kernel{Op: ir.OpIndexCopy, Attrs: ir.Attrs{Axes: []int{1}}, Ins: []device.View{rows, at, cache}, Outs: []device.View{cache}})
+		timed("index_copy", 4*rows.Elements(), device.Kernel{Op: device.IndexCopy{Axis: 1}, Ins: []device.View{rows, at, cache}, Outs: []device.View{cache}})
 		x := t.view(ir.BF16, c.b, c.tokens, 32, 128)
 		at = ints(func(i int64) int64 { return i }, c.b, c.tokens)
-		timed("rope", 4*x.Elements(), device.Kernel{Op: ir.OpRope, Attrs: ir.Attrs{Numbers: ir.Rope{Theta: 5e5}.Numbers()}, Ins: []device.View{x, at}, Outs: []device.View{t.view(ir.BF16, x.Shape...)}})
+		timed("rope", 4*x.Elements(), device.Kernel{Op: device.Rope{Rope: ir.Rope{Theta: 5e5}}, Ins: []device.View{x, at}, Outs: []device.View{t.view(ir.BF16, x.Shape...)}})
 	}
 	for _, rows := range []int64{1, 64} {
 		x := t.drawn(4, ir.F32, rows, 128256)
-		timed("argmax", 4*x.Elements(), device.Kernel{Op: ir.OpArgmax, Attrs: ir.Attrs{Axes: []int{1}}, Ins: []device.View{x}, Outs: []device.View{t.view(ir.I32, rows)}})
+		timed("argmax", 4*x.Elements(), device.Kernel{Op: device.Argmax{Axis: 1}, Ins: []device.View{x}, Outs: []device.View{t.view(ir.I32, rows)}})
 	}
 }

@@ -79,7 +79,7 @@ func (l *launch) drop() {
 
 // Prepare compiles and loads what computes k, and picks algorithms.
 func (d *dev) Prepare(k device.Kernel) (device.Launch, error) {
-	return d.prepare(compute.Name(&k), func(l *launch) error {
+	return d.prepare(device.Name(k.Op), func(l *launch) error {
 		site := compute.Site{GEMMs: d.site.gemms, SMs: d.site.gpu.SMs, FixedProducts: d.w.m.opts.FixedProducts}
 		return compute.Prepare(l, site, &k)
 	})
@@ -97,9 +97,6 @@ func (d *dev) prepare(name string, build func(l *launch) error) (device.Launch, 
 	defer w.guard.Exclusive()()
 	if err := w.err(); err != nil {
 		return nil, err
-	}
-	if d.site.foreign {
-		return d.foreignLaunch(name), nil
 	}
 	l := &launch{dev: d, name: name}
 	if err := d.bound(func() error { return build(l) }); err != nil {

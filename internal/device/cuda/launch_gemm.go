@@ -31,9 +31,6 @@ func (g gemmLaunch) free() { g.Launch.Free() }
 // what the largest need is, reserved before a run: memory that is mapped amid a run
 // may have to wait for kernels that wait for what the run has not issued yet.
 func (s *stream) PrepareLaunches(list []device.Launch) error {
-	if s.dev.site.foreign {
-		return nil
-	}
 	need := int64(0)
 	for _, l := range list {
 		if k, ok := l.(*launch); ok && k != nil {

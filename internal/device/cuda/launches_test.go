@@ -122,7 +122,7 @@ func TestLaunches(t *testing.T) {
 		l.trace = l.driver
 		team := []int{1, 0, 3, 2}[:ranks]
 		r := newTeamRig(t, w, "team", team)
-		for _, algo := range w.TeamAlgorithms() {
+		for _, algo := range device.AlgorithmNames(w.TeamAlgorithms()) {
 			r.must(r.team.Close()) // each has a team's memory for itself
 			r.team, err = w.OpenTeam(r.members)
 			r.must(err)

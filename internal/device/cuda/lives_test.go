@@ -154,7 +154,7 @@ func (l *life) live(ctx context.Context, t *testing.T, m *machine) (out [][]floa
 		return err == nil
 	}
 	name := "a life " + l.name
-	device.Register(name, func(*procs.World) (device.Machine, error) { return m, nil })
+	device.Register(device.Kind{Name: name, Open: func(*procs.World) (device.Machine, error) { return m, nil }})
 	machine, err := hocket.Open(ctx, hocket.MachineOptions{Name: name})
 	if !keep(err) {
 		return nil, errs

@@ -147,6 +147,7 @@ func (m *machine) Caps() device.Caps {
 	return device.Caps{
 		MaxRanks:   m.maxRanks(),
 		DTypes:     ir.DTypes(),
+		MoreRanks:  "one for each GPU, or as many times that as HOCKET_RANKS_PER_GPU says",
 		Graphs:     true,
 		Chains:     true,
 		Concurrent: true,

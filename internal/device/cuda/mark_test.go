@@ -102,7 +102,7 @@ func negations(t *testing.T, w device.World) []device.Launch {
 		mem, err := w.Device(r).Alloc(64, device.Private)
 		mustOf(t)(err)
 		v := []device.View{{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}}
-		list[r], err = w.Device(r).Prepare(device.Kernel{Op: ir.OpNeg, Ins: v, Outs: v})
+		list[r], err = w.Device(r).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: v, Outs: v})
 		mustOf(t)(err)
 	}
 	return list

@@ -44,7 +44,7 @@ func TestMeasuringHangs(t *testing.T) {
 		sys.CallPatience = gpu.Patience{Call: 2 * time.Second, Late: 100 * time.Millisecond,
 			Close: 200 * time.Millisecond}
 		m := newMachine(sys, Options{Kernels: f})
-		device.Register(t.Name(), func(*procs.World) (device.Machine, error) { return m, nil })
+		device.Register(device.Kind{Name: t.Name(), Open: func(*procs.World) (device.Machine, error) { return m, nil }})
 		release := f.Block(call)
 		defer f.die()
 		defer release()

@@ -87,11 +87,6 @@ func (m *memory) Poison(off, n int64) {
 // a world keeps account of by its own heaps.
 func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 	m, ok := lent.(*memory)
-	if ok && m != nil && d.site.foreign && m.dev.rank == d.rank {
-		d.w.mu.Lock()
-		defer d.w.mu.Unlock()
-		return d.nameless(&memory{dev: d, kind: device.Private, bytes: m.bytes}), nil
-	}
 	if !ok || m == nil || m.dev.w.m != d.w.m || m.dev.site.gpu != d.site.gpu || m.dev.rank != d.rank || m.kind == device.Pinned {
 		return nil, d.errorf("borrowing memory that is not this device's: %w", device.ErrUnsupported)
 	}

@@ -405,7 +405,7 @@ func TestTurnTakesTooLong(t *testing.T) {
 	must := mustOf(t)
 	l := &life{text: livesSum, gpus: 2, nccl: true}
 	_, m := l.begin(t)
-	device.Register(t.Name(), func(*procs.World) (device.Machine, error) { return m, nil })
+	device.Register(device.Kind{Name: t.Name(), Open: func(*procs.World) (device.Machine, error) { return m, nil }})
 	machine, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: t.Name()})
 	must(err)
 	p, err := hocket.Parse("test.hkt", l.text)

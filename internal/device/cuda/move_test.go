@@ -23,8 +23,8 @@ type blocksAsked struct {
 }
 
 func (l *blocksAsked) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
-	if p.Blocks > 0 {
-		l.blocks = append(l.blocks, p.Blocks)
+	if move, ok := p.(kernels.Transfer); ok {
+		l.blocks = append(l.blocks, move.Blocks)
 	}
 	return l.fakeGPU.Steps(t, p)
 }

@@ -153,7 +153,7 @@ func TestMultimemSupports(t *testing.T) {
 		"f64":        {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.F64) }, why: "no sum of f64"},
 		"f16":        {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.F16) }},
 		"f32":        {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.F32) }},
-		"another op": {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Op = ir.OpReduce }, why: "it does all_reduce only"},
+		"another op": {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Op = ir.OpReduce }, why: "it runs all_reduce only"},
 		"old GPU":    {broken: func(l *meetings, _ *world, _ *team, _ *device.Collective) { l.joints.unable = 1 }, why: "GPU 1 does not support NVLink multicast"},
 		"old driver": {broken: func(_ *meetings, w *world, _ *team, _ *device.Collective) {
 			w.drv = driverWithout(t, "cuMulticastBindMem")
@@ -440,7 +440,7 @@ func TestMultimemTuned(t *testing.T) {
 		sys := f.system()
 		sys.Multicast = opted
 		name := fmt.Sprint("fake with multicast ", opted)
-		device.Register(name, func(*procs.World) (device.Machine, error) { return newMachine(sys, Options{Kernels: f}), nil })
+		device.Register(device.Kind{Name: name, Open: func(*procs.World) (device.Machine, error) { return newMachine(sys, Options{Kernels: f}), nil }})
 		tuned, err := tune.Tune(t.Context(), tune.Options{Machine: name, Ranks: 2, Ops: []ir.Op{ir.OpAllReduce}, Sizes: []int64{4096}})
 		if err != nil {
 			t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 
 // ncclName is NVIDIA's library. It adds in an order of its own: where that can change bits it
 // is only for those who allow any order.
-const ncclName = "nccl"
+const ncclName = coll.NCCLName
 
 // supportsNCCL returns nil, or why NCCL cannot do c.
 func supportsNCCL(t *team, c *coll.Collective) error {
@@ -67,20 +67,22 @@ func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 	if err := exerciseNCCL(t, w); err != nil {
 		return nil, err
 	}
-	calls := make([]coll.NCCLCall, len(t.members))
-	steps := make([][]step, len(t.members))
-	for i, mem := range t.members {
+	packed := make([]nccl.Share, len(t.members)) // of all, so that memory is laid out alike in all processes
+	for i := range t.members {
 		if !w.TakesPart(i) {
 			continue
 		}
-		x, err := nccl.Pack(w, i, t.reserve)
-		if err != nil {
+		var err error
+		if packed[i], err = nccl.Pack(w, i, t.reserve); err != nil {
 			return nil, err
 		}
-		if calls[i] = x.Call; mem.dev.site.foreign { // its process gives NCCL its share
+	}
+	steps := make([][]step, len(t.members))
+	for _, mem := range t.own {
+		if !w.TakesPart(mem.index) {
 			continue
 		}
-		at := &attendee{meeting: m, stream: mem.stream}
+		x, at := packed[mem.index], &attendee{meeting: m, stream: mem.stream}
 		if at.before, err = mem.copies(x.Before); err == nil {
 			at.after, err = mem.copies(x.After)
 		}
@@ -88,27 +90,25 @@ func prepareNCCL(t *team, c *coll.Collective) ([][]step, error) {
 			return nil, err
 		}
 		m.members = append(m.members, at)
-		steps[i] = []step{at}
+		steps[mem.index] = []step{at}
 	}
-	known := regionsGiven(t, calls)
+	known := regionsGiven(t, packed)
 	m.call = func() error {
 		if t.w.capture != nil {
 			for _, r := range known {
 				r.Known = true
 			}
 		}
-		return t.nccl.Issue(t.ncclTeam, w, func(i int) (coll.NCCLCall, bool) { return calls[i], steps[i] != nil })
+		return t.nccl.Issue(t.ncclTeam, w, func(i int) (coll.NCCLCall, bool) { return packed[i].Call, steps[i] != nil })
 	}
 	return steps, nil
 }
 
 // regionsGiven returns the regions that calls give NCCL something of.
-func regionsGiven(t *team, calls []coll.NCCLCall) (list []*gpu.Region) {
-	for i, m := range t.members {
-		if m.dev.site.foreign {
-			continue
-		}
-		for _, at := range []nvlib.Ptr{calls[i].In, calls[i].Out} {
+func regionsGiven(t *team, packed []nccl.Share) (list []*gpu.Region) {
+	for _, m := range t.own {
+		call := packed[m.index].Call
+		for _, at := range []nvlib.Ptr{call.In, call.Out} {
 			if r := m.dev.site.heaps[device.Shared].RegionOf(at); r != nil {
 				list = append(list, r)
 			}
@@ -140,7 +140,10 @@ func openNCCL(t *team) (err error) {
 		Aside: w.guard.Aside, Apart: t.checkPeerAccess}
 	for _, m := range t.members {
 		t.ncclTeam.Members = append(t.ncclTeam.Members, nccl.Member{Rank: m.dev.rank, Device: m.dev.site.gpu.Device,
-			Foreign: m.dev.site.foreign, Stream: m.stream.h, Bound: m.dev.bound})
+			Foreign: true, Bound: m.dev.bound})
+	}
+	for _, m := range t.own {
+		t.ncclTeam.Members[m.index].Foreign, t.ncclTeam.Members[m.index].Stream = false, m.stream.h
 	}
 	t.nccl, err = w.m.sys.NCCLs.Open(t.ncclTeam)
 	return err
@@ -157,10 +160,9 @@ func exerciseNCCL(t *team, w *coll.NCCLWork) error {
 					return nil, err
 				}
 				mems, at = append(mems, mem), append(at, mem.addr)
-				if m.dev.site.foreign {
-					continue
-				}
-				if err := m.set(mem.addr, 0, bytes/4); err != nil {
+			}
+			for _, m := range t.own {
+				if err := m.set(at[m.index], 0, bytes/4); err != nil {
 					return nil, err
 				}
 			}
@@ -172,10 +174,8 @@ func exerciseNCCL(t *team, w *coll.NCCLWork) error {
 			}
 		},
 		Issued: func() {
-			for _, m := range t.members {
-				if !m.dev.site.foreign {
-					m.stream.worked()
-				}
+			for _, m := range t.own {
+				m.stream.worked()
 			}
 		},
 		Idle: func() (bool, error) { return membersIdle(t) },
@@ -186,10 +186,7 @@ func exerciseNCCL(t *team, w *coll.NCCLWork) error {
 func membersIdle(t *team) (bool, error) {
 	t.w.mu.Lock()
 	defer t.w.mu.Unlock()
-	for _, m := range t.members {
-		if m.dev.site.foreign {
-			continue
-		}
+	for _, m := range t.own {
 		if idle, err := m.stream.idle(); !idle || err != nil {
 			return false, err
 		}
@@ -216,7 +213,7 @@ func readNCCL(w *world) {
 		}
 		if i, err := t.nccl.Failure(); err != nil && w.cause == nil {
 			m := t.members[i]
-			w.end(&device.Fault{Rank: m.dev.rank, Stream: m.stream.name, ID: m.id, Err: err})
+			w.end(&device.Fault{Rank: m.dev.rank, Stream: m.given.Name(), ID: m.id, Err: err})
 		}
 	}
 }

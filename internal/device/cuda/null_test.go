@@ -55,7 +55,7 @@ func nullLine(tb testing.TB) (w device.World, binds *int, issue map[string]func(
 	v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}
 	launches := make([]device.Launch, 1000)
 	for i := range launches {
-		launches[i], err = w.Device(0).Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{v}, Outs: []device.View{v}})
+		launches[i], err = w.Device(0).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []device.View{v}, Outs: []device.View{v}})
 		must(err)
 	}
 	return w, binds, map[string]func(i int){

@@ -32,7 +32,7 @@ func TestSyncSoon(t *testing.T) {
 	mem, err := w.Device(0).Alloc(64, device.Shared)
 	must(err)
 	v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}
-	l, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpNeg, Ins: []device.View{v}, Outs: []device.View{v}})
+	l, err := w.Device(0).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []device.View{v}, Outs: []device.View{v}})
 	must(err)
 	for _, takes := range []time.Duration{20 * time.Microsecond, 300 * time.Microsecond, 1300 * time.Microsecond, 3 * time.Millisecond} {
 		best, soon := time.Hour, takes/8+200*time.Microsecond

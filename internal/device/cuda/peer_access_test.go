@@ -288,7 +288,7 @@ func TestStagedOperands(t *testing.T) {
 		at[r] = [2]device.View{words(mem, 0, 1000), words(mem, 4096, 1000)}
 	}
 	own, out, far, back := at[0][0], at[0][1], at[1][0], at[1][1]
-	l, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpAllReduce, Red: ir.Sum, Ins: []device.View{own, far}, Outs: []device.View{out}})
+	l, err := w.Device(0).Prepare(device.Kernel{Op: device.ReduceOperands{Red: ir.Sum}, Ins: []device.View{own, far}, Outs: []device.View{out}})
 	must(err)
 	sent, got := bytes.Repeat([]byte{3, 0, 0, 0}, 1000), make([]byte, 4000)
 	must(errors.Join(streams[0].Upload(own, sent), streams[1].Upload(far, sent), w.Sync(t.Context())))

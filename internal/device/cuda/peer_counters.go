@@ -43,23 +43,26 @@ func (c *counters) wired() bool { return c.words != nil }
 func (c *counters) at(elem int) nvlib.Ptr { return c.words.addr + nvlib.Ptr(wordBytes*elem) }
 
 // wire gives counters their words. The caller holds the world exclusively.
-func (x *wired) wire(d *dev, c *counters) error {
-	m, err := d.alloc(int64(max(len(c.elems), 1))*wordBytes, device.Shared)
+func (x *wired) wire(c *counters) error {
+	m, err := c.dev.alloc(int64(max(len(c.elems), 1))*wordBytes, device.Shared)
 	if err != nil {
 		return err
 	}
 	c.words = m
 	x.used = x.used || len(c.elems) > 0
-	if d.site.foreign {
-		return nil
-	}
-	return d.bound(func() error {
-		return errors.Join(signal.Fill(d.w.drv, m.addr, 0, m.bytes/4), x.open(d.site))
+	return nil
+}
+
+// open zeroes the words of a device of this process, and loads what raises and awaits words there. The caller holds the
+// world exclusively.
+func (x *wired) open(c *counters) error {
+	return c.dev.bound(func() error {
+		return errors.Join(signal.Fill(x.w.drv, c.words.addr, 0, c.words.bytes/4), x.openSite(c.dev.site))
 	})
 }
 
-// open loads the two kernels of a GPU. The context is current.
-func (x *wired) open(s *site) error {
+// openSite loads the two kernels of a GPU. The context is current.
+func (x *wired) openSite(s *site) error {
 	if x.raise[s] != nil {
 		return nil
 	}
@@ -182,9 +185,9 @@ func (x *wired) restTogether() error {
 
 // ownWords are the wired counters of this process's devices.
 func (x *wired) ownWords() (list []*counters) {
-	for _, d := range x.w.devices {
+	for _, d := range x.w.own {
 		for _, c := range d.counters {
-			if !d.site.foreign && c.words != nil && !c.released {
+			if c.words != nil && !c.released {
 				list = append(list, c)
 			}
 		}
@@ -203,10 +206,13 @@ func (x *wired) openMeets() error {
 	var flags []*counters // by process; all take them, in one order
 	for p := range n {
 		c := &counters{dev: firstOf(w, p), elems: make([]counter, len(x.meets))}
-		if err := x.wire(c.dev, c); err != nil {
+		if err := x.wire(c); err != nil {
 			return err
 		}
 		flags = append(flags, c)
+	}
+	if err := x.open(flags[w.peers.Process()]); err != nil {
+		return err
 	}
 	me := w.first()
 	for place := range x.meets {

@@ -164,10 +164,10 @@ func runMember(t *testing.T, dir string, rank, size int, j peerJob, do func(p *p
 		f.reach.apart = func(a, b int32) bool { return a != b }
 	}
 	name := fmt.Sprint(t.Name(), rank)
-	device.Register(name, func(*procs.World) (device.Machine, error) {
+	device.Register(device.Kind{Name: name, Open: func(*procs.World) (device.Machine, error) {
 		return newJoined(f.system(), Options{Kernels: lib, Skinny: j.AtOnce > 0, RanksPerGPU: j.PerGPU, Peers: w,
 			TeamTimeout: j.Timeout})
-	})
+	}})
 	if p.m, err = hocket.Open(t.Context(), hocket.MachineOptions{Name: name}); err != nil {
 		return err
 	}

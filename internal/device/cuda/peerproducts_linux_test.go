@@ -88,9 +88,9 @@ func TestPeerJoints(t *testing.T) {
 	} {
 		f := newFake(t, 2)
 		name := fmt.Sprint(t.Name(), program.linears)
-		device.Register(name, func(*procs.World) (device.Machine, error) {
+		device.Register(device.Kind{Name: name, Open: func(*procs.World) (device.Machine, error) {
 			return newMachine(f.system(), Options{Kernels: f}), nil
-		})
+		}})
 		alone, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: name})
 		if err != nil {
 			t.Fatal(err)

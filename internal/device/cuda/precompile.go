@@ -30,7 +30,7 @@ func (d *dev) PrepareAhead(k device.Kernel) {
 	}
 	d.w.mu.Lock()
 	defer d.w.mu.Unlock()
-	if d.w.err() != nil || d.site.foreign {
+	if d.w.err() != nil {
 		return
 	}
 	if p, ok := compute.Ahead(&launch{dev: d}, &k); ok {

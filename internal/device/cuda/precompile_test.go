@@ -133,12 +133,12 @@ func TestDeviceAhead(t *testing.T) {
 		k    device.Kernel
 		Want int
 	}{
-		"add":       {device.Kernel{Op: ir.OpAdd, Ins: []device.View{flat(0), flat(1024)}, Outs: []device.View{flat(2048)}}, 1},
-		"reduction": {device.Kernel{Op: ir.OpCopy, Red: ir.Sum, Ins: []device.View{flat(0), flat(1024)}, Outs: []device.View{flat(2048)}}, 1},
-		"copy":      {device.Kernel{Op: ir.OpCopy, Ins: []device.View{flat(0)}, Outs: []device.View{flat(2048)}}, 0},
-		"transpose": {device.Kernel{Op: ir.OpCopy, Ins: []device.View{square(0, 1, 32)}, Outs: []device.View{square(8192, 32, 1)}}, 1},
-		"linear":    {device.Kernel{Op: ir.OpLinear, Ins: []device.View{square(0, 32, 1), square(8192, 32, 1)}, Outs: []device.View{square(16384, 32, 1)}}, 0},
-		"broken":    {device.Kernel{Op: ir.OpAdd, Ins: []device.View{flat(1 << 20)}, Outs: []device.View{flat(0)}}, 0},
+		"add":       {device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{flat(0), flat(1024)}, Outs: []device.View{flat(2048)}}, 1},
+		"reduction": {device.Kernel{Op: device.ReduceOperands{Red: ir.Sum}, Ins: []device.View{flat(0), flat(1024)}, Outs: []device.View{flat(2048)}}, 1},
+		"copy":      {device.Kernel{Op: device.Copy{Op: ir.OpCopy}, Ins: []device.View{flat(0)}, Outs: []device.View{flat(2048)}}, 0},
+		"transpose": {device.Kernel{Op: device.Copy{Op: ir.OpCopy}, Ins: []device.View{square(0, 1, 32)}, Outs: []device.View{square(8192, 32, 1)}}, 1},
+		"linear":    {device.Kernel{Op: device.Linear{}, Ins: []device.View{square(0, 32, 1), square(8192, 32, 1)}, Outs: []device.View{square(16384, 32, 1)}}, 0},
+		"broken":    {device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{flat(1 << 20)}, Outs: []device.View{flat(0)}}, 0},
 	} {
 		l.forget()
 		d.(*dev).PrepareAhead(tc.k)
@@ -163,7 +163,7 @@ func TestDeviceAhead(t *testing.T) {
 	}
 	w.end(fmt.Errorf("over"))
 	l.forget()
-	d.(*dev).PrepareAhead(device.Kernel{Op: ir.OpAdd, Ins: []device.View{flat(0), flat(1024)}, Outs: []device.View{flat(2048)}})
+	d.(*dev).PrepareAhead(device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{flat(0), flat(1024)}, Outs: []device.View{flat(2048)}})
 	if len(l.early) > 0 {
 		t.Error("a world that has ended foresees")
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gpu"
@@ -13,10 +14,10 @@ import (
 )
 
 // A world's ranks can be spread over processes. Every process opens the world, and takes the same memory, streams and
-// counters on every rank in the same order. Another process's GPU is a foreign site: its streams are only names, and
-// launches for it do nothing. If it is of the same node, its shared memory is mapped region by region, as the owner
-// takes it (package peers). So all processes compute the same room for kernels of teams, which meet in mapped memory.
-// Counters are words of device memory (peer_counters.go).
+// counters on every rank in the same order. Another process's GPU is a site of world.foreign, and its ranks are
+// foreignDevs: their streams and launches are only names. If it is of the same node, its shared memory is mapped region
+// by region, as the owner takes it (package peers). So all processes compute the same room for kernels of teams, which
+// meet in mapped memory. Counters are words of device memory (peer_counters.go).
 
 // maxRanks is how many ranks there can be.
 func (m *machine) maxRanks() int {
@@ -63,14 +64,20 @@ func spread(w *world, ranks int) error {
 		s := at[p.Key]
 		if s == nil {
 			s = newSite(w, p.GPU)
-			s.foreign, s.owner, s.key, s.far = p.Foreign, p.Owner, p.Key, p.Far
+			s.owner, s.key, s.far = p.Owner, p.Key, p.Far
 			at[p.Key] = s
 			w.all = append(w.all, s)
-			if !s.foreign {
+			if p.Foreign {
+				w.foreign = append(w.foreign, s)
+			} else {
 				w.sites = append(w.sites, s)
 			}
 		}
-		w.devices = append(w.devices, &dev{w: w, rank: r, site: s})
+		d := &dev{w: w, rank: r, site: s}
+		w.devices = append(w.devices, d)
+		if !p.Foreign {
+			w.own = append(w.own, d)
+		}
 	}
 	return nil
 }
@@ -78,7 +85,7 @@ func spread(w *world, ranks int) error {
 // apart returns why two sites are apart. Between processes no transfer is tried: it takes a context on each
 // GPU, and what is mapped is tried by its use.
 func apart(w *world, a, b *site) (why, err error) {
-	if !a.foreign && !b.foreign {
+	if a.owner == b.owner && slices.Contains(w.sites, a) {
 		return w.m.sys.Apart(a.gpu, b.gpu)
 	}
 	if a.gpu == b.gpu || a.gpu.Device < 0 || b.gpu.Device < 0 || a.far || b.far {
@@ -94,10 +101,8 @@ func apart(w *world, a, b *site) (why, err error) {
 
 // first is the first rank of this process.
 func (w *world) first() *dev {
-	for _, d := range w.devices {
-		if !d.site.foreign {
-			return d
-		}
+	if len(w.own) > 0 {
+		return w.own[0]
 	}
 	return w.devices[0]
 }
@@ -112,16 +117,13 @@ func (d *dev) nameless(m *memory) *memory {
 
 // reach returns an error unless memory of the site can be reached from a stream of another.
 func (s *site) reach(from *dev) error {
-	if from.site.foreign || !s.far { // of a foreign stream nothing is done here
+	if from.site == s || !s.far {
 		return nil
 	}
 	w := s.w
 	return fmt.Errorf("rank %d is on node %d, and process %d, whose memory it is, on node %d: nodes share no memory",
 		from.rank, w.Node(from.rank), s.owner, w.peers.World.Node(s.owner))
 }
-
-// foreignLaunch is what is prepared for a device of another process.
-func (d *dev) foreignLaunch(name string) *launch { return &launch{dev: d, name: name, id: -1} }
 
 // blame names who is to blame where a kernel waited for members of another process in vain.
 func (w *world) blame(err error, owner int) error {
@@ -154,16 +156,33 @@ func (w *world) Settle(ctx context.Context) ([]string, error) {
 	return nil, w.peers.SameListOfNode(ctx, w.peers.Name+": memory and kernels of the node", lines)
 }
 
-// sharedHeap is the heap of memory that other processes map, or that this one maps of another.
+// sharedHeap is the heap of memory that peers use, in other processes too.
 func (s *site) sharedHeap(grain int64) *gpu.Heap {
 	m := gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable(), Driver: s.w.drv}
-	switch {
-	case s.w.peers == nil:
+	if s.w.peers == nil {
 		return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, m)
-	case s.foreign:
-		return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, peers.Imported(m, s.w.peers, s.key, s.owner))
 	}
 	return gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, peers.Owned(m, s.w.peers, s.key))
+}
+
+// mapShared gives the site of a GPU that another process drives a heap of its shared memory, if it is of this node.
+// What this process does about that GPU, its first GPU does.
+func (s *site) mapShared() error {
+	here := s.w.sites[0]
+	s.ctx = here.ctx
+	if s.far {
+		return nil
+	}
+	return s.bound(func() error {
+		grain, err := s.w.drv.Granularity(here.gpu.Device)
+		if err != nil {
+			return err
+		}
+		m := gpu.DeviceMemory{GPU: s.gpu, Devices: s.reachable(), Driver: s.w.drv}
+		mapped := peers.Imported(m, s.w.peers, s.key, s.owner)
+		s.heaps[device.Shared] = gpu.NewHeap(gpu.DeviceLeast, gpu.DeviceSlab, grain, mapped)
+		return nil
+	})
 }
 
 // hostShared is host memory of a device that the GPUs of all processes reach. The caller holds the world
@@ -177,7 +196,7 @@ func (d *dev) hostShared(bytes int64) (*memory, error) {
 	key := fmt.Sprintf("%s: rank %d, host memory %d", p.Name, d.rank, d.w.hostShares)
 	var seg *procs.Segment
 	var err error
-	if d.site.foreign {
+	if !p.Local(d.rank) {
 		seg, err = p.Map(p.Ctx, d.site.owner, key)
 	} else if seg, err = procs.NewSegment(int(bytes)); err == nil {
 		err = p.Share(key, seg)

@@ -166,7 +166,7 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 	}
 	var sys *process.Shared
 	var made device.Machine
-	device.Register(t.Name(), func(peers *procs.World) (_ device.Machine, err error) {
+	device.Register(device.Kind{Name: t.Name(), Open: func(peers *procs.World) (_ device.Machine, err error) {
 		if j.Real {
 			return newJoined(j.sys, Options{Peers: peers, TeamTimeout: j.Timeout})
 		}
@@ -178,7 +178,7 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 		}
 		made, err = newJoined(sys, Options{Kernels: f, RanksPerGPU: j.PerGPU, Peers: peers, TeamTimeout: j.Timeout})
 		return made, err
-	})
+	}})
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: t.Name(), World: w})
 	if err != nil {
 		return err

@@ -11,7 +11,6 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/device/cuda/strided"
-	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
 )
@@ -159,7 +158,7 @@ func (t *timer) picks(biased bool) {
 		}
 		began := time.Now()
 		trial = "kept"
-		l := t.prepare(device.Kernel{Op: ir.OpLinear, Ins: ins, Outs: []device.View{y}})
+		l := t.prepare(device.Kernel{Op: device.Linear{}, Ins: ins, Outs: []device.View{y}})
 		prepared := time.Since(began)
 		st := l.(*launch).steps[0].(gemmLaunch).Launch
 		if trial != "kept" {
@@ -222,14 +221,14 @@ func BenchmarkProductData(b *testing.B) {
 			switch {
 			case rank < 0:
 				name = "zeros"
-				t.must(s.Launch(t.prepare(device.Kernel{Op: ir.OpFill, Outs: []device.View{v}})))
+				t.must(s.Launch(t.prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpFill}, Outs: []device.View{v}})))
 			case rank > 0:
 				name = fmt.Sprintf("products of rank %d", rank)
 				left, right := t.view(ir.BF16, v.Shape[0], rank), t.view(ir.BF16, k, rank)
-				t.must(s.Launch(t.prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{left, right}, Outs: []device.View{v}})))
+				t.must(s.Launch(t.prepare(device.Kernel{Op: device.Linear{}, Ins: []device.View{left, right}, Outs: []device.View{v}})))
 			}
 		}
-		add(name, device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}})
+		add(name, device.Kernel{Op: device.Linear{}, Ins: []device.View{x, w}, Outs: []device.View{y}})
 	}
 	for i, us := range t.compare(s, 9, runs...) {
 		fmt.Printf("data: product %dx%dx%d of %s: %.1f µs\n", m, n, k, what[i], us/6)
@@ -245,9 +244,9 @@ func BenchmarkWeightLayout(b *testing.B) {
 	for _, shape := range [][3]int64{{8192, 4096, 28672}, {8192, 8192, 14336}, {8192, 7168, 8192}} {
 		m, n, k := shape[0], shape[1], shape[2]
 		x, w, y := t.view(ir.BF16, m, k), t.view(ir.BF16, n, k), t.view(ir.BF16, m, n)
-		linear := t.prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}})
+		linear := t.prepare(device.Kernel{Op: device.Linear{}, Ins: []device.View{x, w}, Outs: []device.View{y}})
 		w.Shape, w.Strides = []int64{k, n}, []int64{n, 1}
-		matmul := t.prepare(device.Kernel{Op: ir.OpMatmul, Ins: []device.View{x, w}, Outs: []device.View{y}})
+		matmul := t.prepare(device.Kernel{Op: device.Matmul{}, Ins: []device.View{x, w}, Outs: []device.View{y}})
 		chain := func(l device.Launch) func() {
 			return func() {
 				for range 6 {
@@ -313,9 +312,9 @@ func BenchmarkProductBeside(b *testing.B) {
 	const m, n, k = 2048, 8192, 7168
 	x, w, y := t.view(ir.BF16, m, k), t.view(ir.BF16, n, k), t.view(ir.BF16, m, n)
 	slots, sum := t.view(ir.BF16, 4, m, n), t.view(ir.BF16, m, n)
-	fold := t.prepare(device.Kernel{Op: ir.OpSum, Ins: []device.View{slots}, Outs: []device.View{sum}, Attrs: ir.Attrs{Axes: []int{0}}})
+	fold := t.prepare(device.Kernel{Op: device.ReduceAxes{Op: ir.OpSum, Axes: []int{0}}, Ins: []device.View{slots}, Outs: []device.View{sum}})
 	for _, sms := range []int{0, 128, 124, 116, 100} {
-		l := t.prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}, Attrs: ir.Attrs{SMs: sms}})
+		l := t.prepare(device.Kernel{Op: device.Linear{Product: device.Product{SMs: sms}}, Ins: []device.View{x, w}, Outs: []device.View{y}})
 		chain := func(side *stream) func() {
 			beside := side != nil
 			return func() {
@@ -386,17 +385,17 @@ func BenchmarkMemoryBound(b *testing.B) {
 				ins = append(ins, flat(i, r))
 			}
 			all = append(all,
-				work{fmt.Sprintf("sum of %d slots of %d rows", slots, r), (slots + 1) * one, device.Kernel{Op: ir.OpSum, Ins: []device.View{part(slots, r)}, Outs: into(r), Attrs: ir.Attrs{Axes: []int{0}}}},
-				work{fmt.Sprintf("reduce_slots of %d of %d rows", slots, r), (slots + 1) * one, device.Kernel{Op: ir.OpReduceSlots, Ins: []device.View{part(slots, r)}, Outs: into(r), Attrs: ir.Attrs{Axes: []int{0}}}},
-				work{fmt.Sprintf("reduction of %d of %d rows", slots, r), (slots + 1) * one, device.Kernel{Op: ir.OpAllReduce, Red: ir.Sum, Ins: ins, Outs: into(r)}})
+				work{fmt.Sprintf("sum of %d slots of %d rows", slots, r), (slots + 1) * one, device.Kernel{Op: device.ReduceAxes{Op: ir.OpSum, Axes: []int{0}}, Ins: []device.View{part(slots, r)}, Outs: into(r)}},
+				work{fmt.Sprintf("reduce_slots of %d of %d rows", slots, r), (slots + 1) * one, device.Kernel{Op: device.ReduceSlots{Axis: 0}, Ins: []device.View{part(slots, r)}, Outs: into(r)}},
+				work{fmt.Sprintf("reduction of %d of %d rows", slots, r), (slots + 1) * one, device.Kernel{Op: device.ReduceOperands{Red: ir.Sum}, Ins: ins, Outs: into(r)}})
 		}
 		all = append(all,
-			work{fmt.Sprintf("rms_norm of %d rows", r), 2 * one, device.Kernel{Op: ir.OpRMSNorm, Ins: []device.View{flat(0, r), row}, Outs: into(r), Attrs: ir.Attrs{Numbers: ir.Reals(1e-5)}}},
-			work{fmt.Sprintf("softmax of %d rows", r), 2 * one, device.Kernel{Op: ir.OpSoftmax, Ins: []device.View{flat(0, r)}, Outs: into(r), Attrs: ir.Attrs{Axes: []int{1}}}},
-			work{fmt.Sprintf("gelu of %d rows", r), 2 * one, device.Kernel{Op: ir.OpGelu, Ins: []device.View{flat(0, r)}, Outs: into(r)}},
-			work{fmt.Sprintf("relu of %d rows", r), 2 * one, device.Kernel{Op: ir.OpRelu, Ins: []device.View{flat(0, r)}, Outs: into(r)}},
-			work{fmt.Sprintf("add of %d rows", r), 3 * one, device.Kernel{Op: ir.OpAdd, Ins: []device.View{flat(0, r), flat(1, r)}, Outs: into(r)}},
-			work{fmt.Sprintf("copy of %d rows", r), 2 * one, device.Kernel{Op: ir.OpCopy, Ins: []device.View{flat(0, r)}, Outs: into(r)}})
+			work{fmt.Sprintf("rms_norm of %d rows", r), 2 * one, device.Kernel{Op: device.RMSNorm{Eps: 1e-5}, Ins: []device.View{flat(0, r), row}, Outs: into(r)}},
+			work{fmt.Sprintf("softmax of %d rows", r), 2 * one, device.Kernel{Op: device.Softmax{Axis: 1}, Ins: []device.View{flat(0, r)}, Outs: into(r)}},
+			work{fmt.Sprintf("gelu of %d rows", r), 2 * one, device.Kernel{Op: device.Elementwise{Op: ir.OpGelu}, Ins: []device.View{flat(0, r)}, Outs: into(r)}},
+			work{fmt.Sprintf("relu of %d rows", r), 2 * one, device.Kernel{Op: device.Elementwise{Op: ir.OpRelu}, Ins: []device.View{flat(0, r)}, Outs: into(r)}},
+			work{fmt.Sprintf("add of %d rows", r), 3 * one, device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{flat(0, r), flat(1, r)}, Outs: into(r)}},
+			work{fmt.Sprintf("copy of %d rows", r), 2 * one, device.Kernel{Op: device.Copy{Op: ir.OpCopy}, Ins: []device.View{flat(0, r)}, Outs: into(r)}})
 	}
 	for _, w := range all {
 		l, err := t.d.Prepare(w.k)
@@ -427,15 +426,15 @@ func BenchmarkChains(b *testing.B) {
 			apart []device.Kernel
 		}{
 			{[]device.Link{link(ir.OpSilu, 0), link(ir.OpMul, ^0, 1)}, []device.Kernel{
-				{Op: ir.OpSilu, Ins: []device.View{x}, Outs: []device.View{tmp}},
-				{Op: ir.OpMul, Ins: []device.View{tmp, y}, Outs: []device.View{out}}}},
+				{Op: device.Elementwise{Op: ir.OpSilu}, Ins: []device.View{x}, Outs: []device.View{tmp}},
+				{Op: device.Elementwise{Op: ir.OpMul}, Ins: []device.View{tmp, y}, Outs: []device.View{out}}}},
 			{[]device.Link{link(ir.OpGelu, 0), link(ir.OpMul, ^0, 1), link(ir.OpAdd, ^1, 2)}, []device.Kernel{
-				{Op: ir.OpGelu, Ins: []device.View{x}, Outs: []device.View{tmp}},
-				{Op: ir.OpMul, Ins: []device.View{tmp, y}, Outs: []device.View{tmp2}},
-				{Op: ir.OpAdd, Ins: []device.View{tmp2, z}, Outs: []device.View{out}}}},
+				{Op: device.Elementwise{Op: ir.OpGelu}, Ins: []device.View{x}, Outs: []device.View{tmp}},
+				{Op: device.Elementwise{Op: ir.OpMul}, Ins: []device.View{tmp, y}, Outs: []device.View{tmp2}},
+				{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{tmp2, z}, Outs: []device.View{out}}}},
 		} {
 			ins := []device.View{x, y, z}[:len(c.links)]
-			one := t.prepare(device.Kernel{Op: c.links[len(c.links)-1].Op, Links: c.links, Ins: ins, Outs: []device.View{out}})
+			one := t.prepare(device.Kernel{Op: device.Chain{Links: c.links}, Ins: ins, Outs: []device.View{out}})
 			var each []device.Launch
 			for _, k := range c.apart {
 				each = append(each, t.prepare(k))
@@ -452,7 +451,7 @@ func BenchmarkChains(b *testing.B) {
 				}
 			})
 			bytes := float64(len(ins)+1) * 2 * float64(shape[0]*shape[1])
-			fmt.Printf("chain: %s of bf16%v: %.1f µs one by one, %.1f µs as one (%.0f GB/s)\n", kernels.ChainName(c.links), shape, us[0]/8, us[1]/8, bytes/us[1]*8/1e3)
+			fmt.Printf("chain: %s of bf16%v: %.1f µs one by one, %.1f µs as one (%.0f GB/s)\n", device.Name(device.Chain{Links: c.links}), shape, us[0]/8, us[1]/8, bytes/us[1]*8/1e3)
 		}
 	}
 	b.ReportMetric(0, "ns/op")

@@ -37,7 +37,7 @@ func newBesideRig(t *testing.T, rows int64, ns []int64, gated bool) (r besideRig
 		return v
 	}
 	const depth = 64
-	k := device.Kernel{Op: ir.OpLinear, Joint: true, Gated: gated, Ins: []device.View{view(rows, depth)}}
+	k := device.Kernel{Op: device.Linears{Gated: gated}, Ins: []device.View{view(rows, depth)}}
 	for _, n := range ns {
 		k.Ins, k.Outs = append(k.Ins, view(n, depth)), append(k.Outs, view(rows, n))
 	}
@@ -156,14 +156,13 @@ func TestBesideReal(t *testing.T) {
 	weights := []device.View{room(ir.BF16, 2048, depth), room(ir.BF16, 512, depth), room(ir.BF16, 512, depth)}
 	for _, rows := range []int64{96, 128, 512} {
 		x := room(ir.BF16, rows, depth)
-		k := device.Kernel{Op: ir.OpLinear, Joint: true, Constant: true, Red: ir.NoRed,
+		k := device.Kernel{Op: device.Linears{Constant: true},
 			Ins: append([]device.View{x}, weights...)}
 		var want [][]float64
 		for _, weight := range weights {
 			out := room(ir.BF16, rows, weight.Shape[0])
 			k.Outs = append(k.Outs, room(ir.BF16, rows, weight.Shape[0]))
-			one, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, weight}, Outs: []device.View{out},
-				Constant: true, Red: ir.NoRed})
+			one, err := d.Prepare(device.Kernel{Op: device.Linear{Constant: true}, Ins: []device.View{x, weight}, Outs: []device.View{out}})
 			must(err)
 			must(s.Launch(one))
 			must(w.Sync(t.Context()))

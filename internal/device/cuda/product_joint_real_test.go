@@ -48,9 +48,8 @@ func TestJointReal(t *testing.T) {
 	must(err)
 	room, fetch := noises(t, d)
 	run := func(k device.Kernel) bool {
-		k.Red = ir.NoRed
 		l, err := d.Prepare(k)
-		if k.Joint && errors.Is(err, device.ErrUnsupported) {
+		if _, joint := k.Op.(device.Linears); joint && errors.Is(err, device.ErrUnsupported) {
 			return false
 		}
 		must(err)
@@ -73,20 +72,20 @@ func TestJointReal(t *testing.T) {
 			var most [][]float64 // of 32 rows
 			for _, rows := range []int64{32, 16, 8, 5, 1} {
 				x.Shape = []int64{rows, c.depth}
-				k := device.Kernel{Op: ir.OpLinear, Joint: true, Gated: c.gated, Constant: true,
+				k := device.Kernel{Op: device.Linears{Gated: c.gated, Constant: true},
 					Ins: append([]device.View{x}, weights...)}
 				var alone []device.View
 				for i, n := range c.ns {
 					alone = append(alone, room(dt, rows, n))
 					k.Outs = append(k.Outs, room(dt, rows, n))
-					run(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, weights[i]}, Outs: alone[i : i+1]})
+					run(device.Kernel{Op: device.Linear{}, Ins: []device.View{x, weights[i]}, Outs: alone[i : i+1]})
 				}
 				results := k.Outs
 				if c.gated {
 					k.Outs = append(k.Outs, room(dt, rows, c.ns[0]))
 					results = k.Outs[2:]
-					run(device.Kernel{Op: ir.OpSilu, Ins: alone[:1], Outs: alone[:1]})
-					run(device.Kernel{Op: ir.OpMul, Ins: alone, Outs: alone[:1]})
+					run(device.Kernel{Op: device.Elementwise{Op: ir.OpSilu}, Ins: alone[:1], Outs: alone[:1]})
+					run(device.Kernel{Op: device.Elementwise{Op: ir.OpMul}, Ins: alone, Outs: alone[:1]})
 				}
 				taken := run(k)
 				t.Logf("%s, %d rows of %s: at once %v", c.what, rows, dt, taken)

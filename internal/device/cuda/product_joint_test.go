@@ -26,14 +26,15 @@ type jointKernels struct {
 
 func (j *jointKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
 	steps, err := j.fakeGPU.Steps(t, p)
-	if err != nil || p.Skinny == nil {
+	q, ok := p.(kernels.Skinny)
+	if err != nil || !ok {
 		return steps, err
 	}
-	ms, joint := float32(1), len(p.Skinny.More) > 0 || p.Skinny.Up != nil
+	ms, joint := float32(1), len(q.More) > 0 || q.Up != nil
 	if joint {
 		j.made++
 		ms = j.ms
-		if len(p.Skinny.More) == 1 && j.two > 0 {
+		if len(q.More) == 1 && j.two > 0 {
 			ms = j.two
 		}
 	}
@@ -46,7 +47,7 @@ func (j *jointKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Ste
 		}
 		switch j.lt.now += ms; {
 		case !joint && len(j.lt.costs) > 0:
-			cabi.Store(uintptr(p.Out.Addr), uint64(0))
+			cabi.Store(uintptr(q.Out.Addr), uint64(0))
 		case !joint || !j.wrong:
 			run(a)
 		}
@@ -61,23 +62,23 @@ func TestJointPick(t *testing.T) {
 		t.Skip("it takes long under the race detector")
 	}
 	for _, c := range []struct {
-		name   string
-		ms     float32 // that the launch of all takes
-		rows   int64
-		ns     []int64
-		kernel device.Kernel
-		taken  bool
-		wrong  bool
+		name  string
+		ms    float32 // that the launch of all takes
+		rows  int64
+		ns    []int64
+		how   device.Linears
+		taken bool
+		wrong bool
 	}{
 		{name: "faster", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, taken: true},
 		{name: "three", ms: 2.5, rows: 1, ns: []int64{2048, 2048, 2048}, taken: true},
 		{name: "slower", ms: 2.5, rows: 1, ns: []int64{2048, 2048}},
 		{name: "wrong", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, wrong: true},
-		{name: "fixed", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, kernel: device.Kernel{Fixed: true}},
+		{name: "fixed", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, how: device.Linears{Fixed: true}},
 		{name: "many rows", ms: 1.5, rows: 65, ns: []int64{2048, 2048}},
-		{name: "gated", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, kernel: device.Kernel{Gated: true}, taken: true},
-		{name: "gated, slower", ms: 2.5, rows: 1, ns: []int64{2048, 2048}, kernel: device.Kernel{Gated: true}},
-		{name: "gated, wrong", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, kernel: device.Kernel{Gated: true},
+		{name: "gated", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, how: device.Linears{Gated: true}, taken: true},
+		{name: "gated, slower", ms: 2.5, rows: 1, ns: []int64{2048, 2048}, how: device.Linears{Gated: true}},
+		{name: "gated, wrong", ms: 1.5, rows: 1, ns: []int64{2048, 2048}, how: device.Linears{Gated: true},
 			wrong: true},
 		{name: "little together", ms: 1.5, rows: 1, ns: []int64{256, 256}},
 	} {
@@ -92,7 +93,7 @@ func TestJointPick(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if taken := jointLinears(t, w, c.kernel, c.rows, c.ns); taken != c.taken {
+				if taken := jointLinears(t, w, c.how, c.rows, c.ns); taken != c.taken {
 					t.Errorf("process %d: one launch is taken: %v", process, taken)
 				}
 				asked = append(asked, lib.made)
@@ -112,7 +113,7 @@ func TestJointPick(t *testing.T) {
 
 // jointLinears prepares linears of random numbers at once, and, where that is taken, runs them and compares
 // what each would give alone.
-func jointLinears(t *testing.T, w device.World, k device.Kernel, rows int64, ns []int64) (taken bool) {
+func jointLinears(t *testing.T, w device.World, how device.Linears, rows int64, ns []int64) (taken bool) {
 	t.Helper()
 	const depth = 1024
 	d, must := w.Device(0).(*dev), mustOf(t)
@@ -130,7 +131,7 @@ func jointLinears(t *testing.T, w device.World, k device.Kernel, rows int64, ns 
 		write(t, v, vals)
 		return v
 	}
-	k.Op, k.Joint, k.Ins = ir.OpLinear, true, []device.View{view(rows, depth)}
+	k := device.Kernel{Op: how, Ins: []device.View{view(rows, depth)}}
 	var alone []device.View
 	for _, n := range ns {
 		k.Ins = append(k.Ins, view(n, depth))
@@ -138,7 +139,7 @@ func jointLinears(t *testing.T, w device.World, k device.Kernel, rows int64, ns 
 		alone = append(alone, view(rows, n))
 	}
 	results := k.Outs
-	if k.Gated {
+	if how.Gated {
 		k.Outs = append(k.Outs, view(rows, ns[0]))
 		results = k.Outs[2:]
 	}
@@ -155,15 +156,14 @@ func jointLinears(t *testing.T, w device.World, k device.Kernel, rows int64, ns 
 	}
 	run(l)
 	for i := range ns {
-		one, err := d.Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{k.Ins[0], k.Ins[1+i]},
-			Outs: alone[i : i+1], Red: ir.NoRed})
+		one, err := d.Prepare(device.Kernel{Op: device.Linear{}, Ins: []device.View{k.Ins[0], k.Ins[1+i]},
+			Outs: alone[i : i+1]})
 		must(err)
 		run(one)
 	}
-	if k.Gated {
-		for _, then := range []device.Kernel{{Op: ir.OpSilu, Ins: alone[:1], Outs: alone[:1]},
-			{Op: ir.OpMul, Ins: alone, Outs: alone[:1]}} {
-			then.Red = ir.NoRed
+	if how.Gated {
+		for _, then := range []device.Kernel{{Op: device.Elementwise{Op: ir.OpSilu}, Ins: alone[:1], Outs: alone[:1]},
+			{Op: device.Elementwise{Op: ir.OpMul}, Ins: alone, Outs: alone[:1]}} {
 			one, err := d.Prepare(then)
 			must(err)
 			run(one)

@@ -24,13 +24,13 @@ func product512(t *testing.T, w device.World, dt ir.DType) device.Launch {
 
 func productOf(t *testing.T, w device.World, dt ir.DType, n int64) device.Launch {
 	t.Helper()
-	return linearOf(t, w, device.Kernel{}, dt, []int64{n, n}, []int64{n, n})
+	return linearOf(t, w, device.Linear{}, dt, []int64{n, n}, []int64{n, n})
 }
 
 // linearOf prepares a product of operands of the shapes.
-func linearOf(t *testing.T, w device.World, k device.Kernel, dt ir.DType, shapes ...[]int64) device.Launch {
+func linearOf(t *testing.T, w device.World, op device.Linear, dt ir.DType, shapes ...[]int64) device.Launch {
 	t.Helper()
-	l, err := tryLinear(t, w, k, dt, shapes...)
+	l, err := tryLinear(t, w, op, dt, shapes...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func linearOf(t *testing.T, w device.World, k device.Kernel, dt ir.DType, shapes
 }
 
 // tryLinear is linearOf, if it can be prepared.
-func tryLinear(t *testing.T, w device.World, k device.Kernel, dt ir.DType, shapes ...[]int64) (device.Launch, error) {
+func tryLinear(t *testing.T, w device.World, op device.Linear, dt ir.DType, shapes ...[]int64) (device.Launch, error) {
 	t.Helper()
 	d := w.Device(0)
 	view := func(shape ...int64) device.View {
@@ -50,7 +50,7 @@ func tryLinear(t *testing.T, w device.World, k device.Kernel, dt ir.DType, shape
 		v.Mem = mem
 		return v
 	}
-	k.Op = ir.OpLinear
+	k := device.Kernel{Op: op}
 	for _, shape := range shapes {
 		k.Ins = append(k.Ins, view(shape...))
 	}
@@ -149,7 +149,7 @@ func TestPickBias(t *testing.T) {
 			f := newFake(t, 1)
 			f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}, late: c.late}
 			w := openFake(t, f, Options{})
-			l := linearOf(t, w, device.Kernel{}, c.dt, []int64{512, 512}, []int64{512, 512}, []int64{512})
+			l := linearOf(t, w, device.Linear{}, c.dt, []int64{512, 512}, []int64{512, 512}, []int64{512})
 			if got := chosen(t, w, f, l); got != c.Want {
 				t.Errorf("took algorithm %d, not %d", got, c.Want)
 			}
@@ -244,7 +244,7 @@ func TestPickSMs(t *testing.T) {
 	} {
 		f.lt.sms, f.lt.runs = nil, nil
 		asked := f.lt.asked
-		l := linearOf(t, w, device.Kernel{Attrs: ir.Attrs{SMs: c.sms}}, ir.BF16, []int64{512, 512}, []int64{512, 512})
+		l := linearOf(t, w, device.Linear{Product: device.Product{SMs: c.sms}}, ir.BF16, []int64{512, 512}, []int64{512, 512})
 		if f.lt.asked != c.asked || !slices.Equal(f.lt.sms, c.told) || (len(f.lt.runs) > 0) != (f.lt.asked > asked) {
 			t.Errorf("%d: %d SMs: asked %d times, told %v, ran %d times; want %d, %v", i, c.sms, f.lt.asked, f.lt.sms, len(f.lt.runs), c.asked, c.told)
 		}
@@ -313,7 +313,7 @@ func TestPickTrialFails(t *testing.T) {
 	for _, code := range []uintptr{1, nvlib.CUDAOutOfMemory} {
 		fails := code != nvlib.CUDAOutOfMemory
 		f.fail["cuStreamCreateWithPriority"] = code
-		l, err := tryLinear(t, w, device.Kernel{}, ir.BF16, []int64{512, 512}, []int64{512, 512})
+		l, err := tryLinear(t, w, device.Linear{}, ir.BF16, []int64{512, 512}, []int64{512, 512})
 		if (err != nil) != fails || fails && !strings.Contains(err.Error(), "cuStreamCreateWithPriority") {
 			t.Errorf("%d: %v", code, err)
 		}
@@ -322,7 +322,7 @@ func TestPickTrialFails(t *testing.T) {
 		}
 	}
 	small := func() error { // one guess, which is run once before the first launch
-		l, err := tryLinear(t, w, device.Kernel{}, ir.BF16, []int64{256, 256}, []int64{256, 256})
+		l, err := tryLinear(t, w, device.Linear{}, ir.BF16, []int64{256, 256}, []int64{256, 256})
 		if l != nil {
 			l.Release()
 		}
@@ -449,7 +449,7 @@ func TestPickOverMemory(t *testing.T) {
 		x := device.View{Mem: mem, DType: ir.BF16, Shape: []int64{n, n}, Strides: []int64{n, 1}}
 		y := x
 		y.Off = 2 * n * n
-		l, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, x}, Outs: []device.View{y}})
+		l, err := w.Device(0).Prepare(device.Kernel{Op: device.Linear{}, Ins: []device.View{x, x}, Outs: []device.View{y}})
 		mustOf(t)(err)
 		if got := chosen(t, w, f, l); got != 1 {
 			t.Errorf("algorithm %d", got)

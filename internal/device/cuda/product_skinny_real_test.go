@@ -58,13 +58,13 @@ func TestSkinnyReal(t *testing.T) {
 			return vals
 		}
 		xs, ws, biases := fetch(x), fetch(w), fetch(bias)
-		result := func(rows int64, kernel device.Kernel, ins ...device.View) (vals []float64, own bool) {
+		result := func(rows int64, relu bool, ins ...device.View) (vals []float64, own bool) {
 			t.Helper()
 			y := room(rows, n)
 			ins = slices.Clone(ins)
 			ins[0].Shape = []int64{rows, k}
-			kernel.Op, kernel.Ins, kernel.Outs = ir.OpLinear, ins, []device.View{y}
-			l, err := d.Prepare(kernel)
+			op := device.Linear{Product: device.Product{Relu: relu}}
+			l, err := d.Prepare(device.Kernel{Op: op, Ins: ins, Outs: []device.View{y}})
 			if err == nil {
 				err = s.Launch(l)
 			}
@@ -79,9 +79,9 @@ func TestSkinnyReal(t *testing.T) {
 		}
 		for _, ins := range [][]device.View{{x, w}, {x, w, bias}} {
 			for _, relu := range []bool{false, true} {
-				all, allOwn := result(32, device.Kernel{Relu: relu}, ins...)
+				all, allOwn := result(32, relu, ins...)
 				for _, rows := range []int64{1, 5, 8, 9, 16, 17, 32} {
-					got, own := result(rows, device.Kernel{Relu: relu}, ins...)
+					got, own := result(rows, relu, ins...)
 					t.Logf("%s, %d rows, %d operands, relu %v: hocket's kernel is taken: %v", dt, rows, len(ins), relu,
 						own)
 					for i, v := range got {
@@ -132,7 +132,7 @@ func BenchmarkSkinny(b *testing.B) {
 			for _, fixed := range []bool{false, true} {
 				var list []device.Launch
 				for _, w := range weights {
-					list = append(list, t.prepare(device.Kernel{Op: ir.OpLinear, Constant: true, Fixed: fixed,
+					list = append(list, t.prepare(device.Kernel{Op: device.Linear{Product: device.Product{Fixed: fixed}, Constant: true},
 						Ins: []device.View{x, w}, Outs: []device.View{y}}))
 				}
 				if !fixed {

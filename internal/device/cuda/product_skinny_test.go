@@ -23,15 +23,16 @@ func (s *slowKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step
 	steps, err := s.fakeGPU.Steps(t, p)
 	if err == nil {
 		run := s.named[steps[0].Symbol]
+		q, skinny := p.(kernels.Skinny)
 		s.named[steps[0].Symbol] = func(a uintptr) {
 			s.lt.now += s.ms
 			switch {
-			case p.Skinny == nil:
+			case !skinny:
 				run(a)
 			case s.wrong:
-				cabi.Store(uintptr(p.Out.Addr), uint64(1))
+				cabi.Store(uintptr(q.Out.Addr), uint64(1))
 			default:
-				cabi.Store(uintptr(p.Out.Addr), uint64(0))
+				cabi.Store(uintptr(q.Out.Addr), uint64(0))
 			}
 		}
 	}
@@ -44,16 +45,16 @@ func TestSkinnyPick(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		ms     float32 // that hocket's kernel takes
-		kernel device.Kernel
+		how    device.Linear
 		shapes [][]int64
 		own    bool
 	}{
-		{"faster", 0.5, device.Kernel{}, [][]int64{x, w}, true},
-		{"faster, and wrong", 0.5, device.Kernel{}, [][]int64{x, w}, false},
-		{"faster, with a relu", 0.5, device.Kernel{Relu: true}, [][]int64{x, w}, true},
-		{"slower", 2.5, device.Kernel{}, [][]int64{x, w}, false},
-		{"many rows", 0.5, device.Kernel{}, [][]int64{wide, w}, false},
-		{"a small weight", 0.5, device.Kernel{}, [][]int64{x, {64, 1024}}, false},
+		{"faster", 0.5, device.Linear{}, [][]int64{x, w}, true},
+		{"faster, and wrong", 0.5, device.Linear{}, [][]int64{x, w}, false},
+		{"faster, with a relu", 0.5, device.Linear{Product: device.Product{Relu: true}}, [][]int64{x, w}, true},
+		{"slower", 2.5, device.Linear{}, [][]int64{x, w}, false},
+		{"many rows", 0.5, device.Linear{}, [][]int64{wide, w}, false},
+		{"a small weight", 0.5, device.Linear{}, [][]int64{x, {64, 1024}}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cache := kernels.CacheIn(t.TempDir(), nil)
@@ -66,7 +67,7 @@ func TestSkinnyPick(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				l := linearOf(t, w, c.kernel, ir.BF16, c.shapes...)
+				l := linearOf(t, w, c.how, ir.BF16, c.shapes...)
 				if _, own := l.(*launch).steps[0].(*kernelStep); own != c.own {
 					t.Errorf("process %d: hocket's kernel is taken: %v", round, own)
 				}
@@ -92,11 +93,17 @@ type pickyKernels struct {
 }
 
 func (p *pickyKernels) Steps(t kernels.Target, q kernels.Problem) ([]kernels.Step, error) {
-	if q.Skinny != nil && q.Ins[0].Strides[0]%8 != 0 {
-		return nil, device.ErrUnsupported
-	}
-	if q.Op == ir.OpLinear || q.Op == ir.OpMatmul {
+	switch q := q.(type) {
+	case kernels.Skinny:
+		if q.Ins[0].Strides[0]%8 != 0 {
+			return nil, device.ErrUnsupported
+		}
 		p.seen = append(p.seen, q)
+	case kernels.Computation:
+		switch q.Op.(type) {
+		case device.Linear, device.Matmul:
+			p.seen = append(p.seen, q)
+		}
 	}
 	return p.fakeGPU.Steps(t, q)
 }
@@ -109,32 +116,34 @@ func TestFixedRows(t *testing.T) {
 	}
 	with := func(v device.View, strides ...int64) device.View { v.Strides = strides; return v }
 	w, out := view(ir.BF16, 32, 64), func(shape ...int64) device.View { return view(ir.BF16, append(shape, 32)...) }
+	fixed := device.Product{Fixed: true}
+	plain := device.Linear{Product: fixed}
+	biases := map[string]device.View{"a bias": view(ir.BF16, 32), "a bias with gaps": with(view(ir.BF16, 32), 3)}
 	for name, c := range map[string]struct {
-		kernel    device.Kernel
+		op        device.Op
 		out, x, w device.View
 		own       int // launches of hocket's kernel for few rows; 0: it is the plain kernel
 		steps     int
 	}{
-		"a row":      {device.Kernel{}, out(1), view(ir.BF16, 1, 64), w, 1, 1},
-		"many rows":  {device.Kernel{Relu: true}, out(40), view(ir.BF16, 40, 64), w, 1, 1},
-		"f16":        {device.Kernel{}, view(ir.F16, 17, 32), view(ir.F16, 17, 64), view(ir.F16, 32, 64), 1, 1},
-		"f32":        {device.Kernel{}, view(ir.F32, 1, 32), view(ir.F32, 1, 64), view(ir.F32, 32, 64), 0, 1},
-		"sequences":  {device.Kernel{}, out(3, 5), with(view(ir.BF16, 3, 5, 64), 640, 64, 1), w, 3, 3},
-		"chunks":     {device.Kernel{}, with(out(2, 5), 320, 32, 1), view(ir.BF16, 2, 5, 64), w, 2, 2},
-		"many items": {device.Kernel{}, out(20, 5), with(view(ir.BF16, 20, 5, 64), 640, 64, 1), w, 1, 2},
-		"odd rows":   {device.Kernel{}, out(5), with(view(ir.BF16, 5, 64), 65, 1), w, 1, 2},
-		"gaps":       {device.Kernel{}, out(5), with(view(ir.BF16, 5, 64), 128, 2), w, 1, 2},
-		"a weight with gaps": {device.Kernel{}, out(5), with(view(ir.BF16, 5, 64), 128, 1),
+		"a row":      {plain, out(1), view(ir.BF16, 1, 64), w, 1, 1},
+		"many rows":  {device.Linear{Product: device.Product{Fixed: true, Relu: true}}, out(40), view(ir.BF16, 40, 64), w, 1, 1},
+		"f16":        {plain, view(ir.F16, 17, 32), view(ir.F16, 17, 64), view(ir.F16, 32, 64), 1, 1},
+		"f32":        {plain, view(ir.F32, 1, 32), view(ir.F32, 1, 64), view(ir.F32, 32, 64), 0, 1},
+		"sequences":  {plain, out(3, 5), with(view(ir.BF16, 3, 5, 64), 640, 64, 1), w, 3, 3},
+		"chunks":     {plain, with(out(2, 5), 320, 32, 1), view(ir.BF16, 2, 5, 64), w, 2, 2},
+		"many items": {plain, out(20, 5), with(view(ir.BF16, 20, 5, 64), 640, 64, 1), w, 1, 2},
+		"odd rows":   {plain, out(5), with(view(ir.BF16, 5, 64), 65, 1), w, 1, 2},
+		"gaps":       {plain, out(5), with(view(ir.BF16, 5, 64), 128, 2), w, 1, 2},
+		"a weight with gaps": {plain, out(5), with(view(ir.BF16, 5, 64), 128, 1),
 			with(w, 1, 32), 0, 1},
-		"matmul":          {device.Kernel{Op: ir.OpMatmul}, out(5), view(ir.BF16, 5, 64), view(ir.BF16, 64, 32), 0, 1},
-		"transposed":      {device.Kernel{Op: ir.OpMatmul, Attrs: ir.Attrs{TB: true}}, out(5), view(ir.BF16, 5, 64), w, 1, 1},
-		"both transposed": {device.Kernel{Op: ir.OpMatmul, Attrs: ir.Attrs{TA: true, TB: true}}, out(5), view(ir.BF16, 64, 5), w, 1, 2},
-		"matmuls": {device.Kernel{Op: ir.OpMatmul, Attrs: ir.Attrs{TB: true}}, out(2, 5), view(ir.BF16, 2, 5, 64),
+		"matmul":          {device.Matmul{Product: fixed}, out(5), view(ir.BF16, 5, 64), view(ir.BF16, 64, 32), 0, 1},
+		"transposed":      {device.Matmul{Product: fixed, TB: true}, out(5), view(ir.BF16, 5, 64), w, 1, 1},
+		"both transposed": {device.Matmul{Product: fixed, TA: true, TB: true}, out(5), view(ir.BF16, 64, 5), w, 1, 2},
+		"matmuls": {device.Matmul{Product: fixed, TB: true}, out(2, 5), view(ir.BF16, 2, 5, 64),
 			view(ir.BF16, 2, 32, 64), 0, 1},
-		"a bias": {device.Kernel{Ins: []device.View{view(ir.BF16, 32)}}, out(5), view(ir.BF16, 5, 64), w, 1, 1},
-		"a bias with gaps": {device.Kernel{Ins: []device.View{with(view(ir.BF16, 32), 3)}}, out(5), view(ir.BF16, 5, 64),
-			w, 0, 1},
-		"no multiprocessor": {device.Kernel{Attrs: ir.Attrs{SMs: 1}}, out(5), view(ir.BF16, 5, 64), w, 1, 1},
+		"a bias":            {plain, out(5), view(ir.BF16, 5, 64), w, 1, 1},
+		"a bias with gaps":  {plain, out(5), view(ir.BF16, 5, 64), w, 0, 1},
+		"no multiprocessor": {device.Linear{Product: device.Product{Fixed: true, SMs: 1}}, out(5), view(ir.BF16, 5, 64), w, 1, 1},
 	} {
 		f := newFake(t, 1)
 		f.lt = &fakeLT{t: t, costs: []float32{2, 1}}
@@ -143,29 +152,26 @@ func TestFixedRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		k := c.kernel
-		if k.Op != ir.OpMatmul {
-			k.Op = ir.OpLinear
+		ins := []device.View{c.x, c.w}
+		if bias, ok := biases[name]; ok {
+			ins = append(ins, bias)
 		}
-		for _, v := range []*device.View{&c.out, &c.x, &c.w} {
-			if v.Mem, err = world.Device(0).Alloc(1<<16, device.Shared); err != nil {
-				t.Fatal(err)
+		outs := []device.View{c.out}
+		for _, list := range [][]device.View{ins, outs} {
+			for i := range list {
+				if list[i].Mem, err = world.Device(0).Alloc(1<<16, device.Shared); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
-		for i := range k.Ins {
-			if k.Ins[i].Mem, err = world.Device(0).Alloc(1<<16, device.Shared); err != nil {
-				t.Fatal(err)
-			}
-		}
-		k.Fixed, k.Ins, k.Outs = true, append([]device.View{c.x, c.w}, k.Ins...), []device.View{c.out}
-		l, err := world.Device(0).Prepare(k)
+		l, err := world.Device(0).Prepare(device.Kernel{Op: c.op, Ins: ins, Outs: outs})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
 		own := 0
 		for _, p := range lib.seen {
-			if p.Skinny != nil {
+			if _, ok := p.(kernels.Skinny); ok {
 				own++
 			}
 		}

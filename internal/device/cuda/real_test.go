@@ -190,9 +190,9 @@ func twice(t *testing.T, w device.World) float32 {
 		must(s.Launch(l))
 	}
 	x, y := tensor(64, 3), tensor(64, 64)
-	run(device.Kernel{Op: ir.OpFill, Outs: []device.View{x}, Attrs: ir.Attrs{Numbers: ir.Reals(1)}})
-	run(device.Kernel{Op: ir.OpMatmul, Attrs: ir.Attrs{TB: true}, Ins: []device.View{x, x}, Outs: []device.View{y}})
-	run(device.Kernel{Op: ir.OpAdd, Ins: []device.View{y, y}, Outs: []device.View{y}})
+	run(device.Kernel{Op: device.Elementwise{Op: ir.OpFill, Numbers: ir.Reals(1)}, Outs: []device.View{x}})
+	run(device.Kernel{Op: device.Matmul{TB: true}, Ins: []device.View{x, x}, Outs: []device.View{y}})
+	run(device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{y, y}, Outs: []device.View{y}})
 	b := make([]byte, 4*64*64)
 	must(s.Download(b, y))
 	must(w.Sync(t.Context()))
@@ -274,7 +274,7 @@ func TestRealFlagTimeout(t *testing.T) {
 	x := device.View{Mem: mem, DType: ir.BF16, Shape: []int64{side, side}, Strides: []int64{side, 1}}
 	y := x
 	y.Off = 2 * side * side
-	product, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, x}, Outs: []device.View{y}})
+	product, err := w.Device(0).Prepare(device.Kernel{Op: device.Linear{}, Ins: []device.View{x, x}, Outs: []device.View{y}})
 	must(err)
 	g, err := w.Capture(func() error {
 		var errs []error

@@ -26,18 +26,14 @@ func (w *world) OpenCalls() (device.Calls, error) {
 		return nil, fmt.Errorf("%w: calls on streams of the caller's, of processes on several nodes", device.ErrUnsupported)
 	}
 	var members []device.Member
-	local := 0
-	for _, d := range w.devices {
-		s, err := d.NewStream(device.StreamOptions{Name: "calls"})
+	for rank := range w.devices {
+		s, err := w.Device(rank).NewStream(device.StreamOptions{Name: "calls"})
 		if err != nil {
 			return nil, err
 		}
-		members = append(members, device.Member{Rank: d.rank, Stream: s})
-		if !d.site.foreign {
-			local++
-		}
+		members = append(members, device.Member{Rank: rank, Stream: s})
 	}
-	if local != 1 {
+	if local := len(w.own); local != 1 {
 		return nil, fmt.Errorf("%w: calls on streams of the caller's want one rank in each process, and this one has %d", device.ErrUnsupported, local)
 	}
 	t, err := w.OpenTeam(members)

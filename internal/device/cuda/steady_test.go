@@ -70,7 +70,7 @@ func testSteady(t *testing.T, noted bool, algorithms []string) {
 		return g
 	}
 	m := newMachine(sys, opts)
-	device.Register(t.Name(), func(*procs.World) (device.Machine, error) { return m, nil })
+	device.Register(device.Kind{Name: t.Name(), Open: func(*procs.World) (device.Machine, error) { return m, nil }})
 	machine, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: t.Name()})
 	if err != nil {
 		t.Fatal(err)

@@ -134,9 +134,6 @@ func (s *stream) flush() {
 }
 
 func (s *stream) Launch(l device.Launch) error {
-	if s.dev.site.foreign {
-		return nil
-	}
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
 	k, ok := l.(*launch)
@@ -153,9 +150,6 @@ func (s *stream) Launch(l device.Launch) error {
 }
 
 func (s *stream) Copy(dst, src device.View) error {
-	if s.dev.site.foreign {
-		return nil
-	}
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
 	d, err := s.dev.resolve(dst, true)
@@ -175,9 +169,6 @@ func (s *stream) Copy(dst, src device.View) error {
 }
 
 func (s *stream) Upload(dst device.View, src []byte) error {
-	if s.dev.site.foreign {
-		return nil
-	}
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
 	d, err := s.host(dst, src)
@@ -191,9 +182,6 @@ func (s *stream) Upload(dst device.View, src []byte) error {
 }
 
 func (s *stream) Download(dst []byte, src device.View) error {
-	if s.dev.site.foreign {
-		return nil
-	}
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
 	r, err := s.host(src, dst)
@@ -217,18 +205,12 @@ func (s *stream) host(v device.View, b []byte) (strided.View, error) {
 // came before; later work of s follows when f has returned. f may issue work on
 // other streams; it must return by itself, and must not call Sync or Close.
 func (s *stream) Call(f func()) error {
-	if s.dev.site.foreign {
-		return nil
-	}
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
 	return s.add(task{kind: calling, call: f})
 }
 
 func (s *stream) Record(e device.Event) error {
-	if s.dev.site.foreign {
-		return nil
-	}
 	w := s.dev.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -264,9 +246,6 @@ func (s *stream) Record(e device.Event) error {
 }
 
 func (s *stream) Wait(e device.Event) error {
-	if s.dev.site.foreign {
-		return nil
-	}
 	w := s.dev.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -288,9 +267,6 @@ func (s *stream) Wait(e device.Event) error {
 }
 
 func (s *stream) Signal(c device.Counters, elem int, by int64) error {
-	if s.dev.site.foreign {
-		return nil
-	}
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
 	cs, err := countersOf(s, c, elem)
@@ -310,9 +286,6 @@ func (s *stream) Signal(c device.Counters, elem int, by int64) error {
 }
 
 func (s *stream) WaitCounter(c device.Counters, elem int, least int64) error {
-	if s.dev.site.foreign {
-		return nil
-	}
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
 	cs, err := countersOf(s, c, elem)
@@ -343,9 +316,6 @@ func countersOf(s *stream, c device.Counters, elem int) (*counters, error) {
 }
 
 func (s *stream) Begin(id int64) error {
-	if s.dev.site.foreign {
-		return nil
-	}
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
 	if err := s.add(task{kind: beginning, n: id}); err != nil {
@@ -356,9 +326,6 @@ func (s *stream) Begin(id int64) error {
 }
 
 func (s *stream) End(id int64) error {
-	if s.dev.site.foreign {
-		return nil
-	}
 	w := s.dev.w
 	w.mu.Lock()
 	defer w.mu.Unlock()

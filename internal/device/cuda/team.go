@@ -27,6 +27,7 @@ import (
 type team struct {
 	w        *world
 	members  []*member
+	own      []*member            // those of this process
 	regions  map[string]coll.Area // the largest of each name
 	memory   []*memory
 	joints   []*gpu.Multicast // the largest is the last
@@ -43,7 +44,8 @@ type member struct {
 	team    *team
 	index   int
 	dev     *dev
-	stream  *stream
+	stream  *stream       // nil for a rank of another process
+	given   device.Stream // stream, or what stands for that of another process
 	control nvlib.Ptr
 	record  nvlib.Ptr // in pinned memory
 	sides   []*stream // see beside
@@ -54,13 +56,10 @@ type member struct {
 // teamTimeout is how long a kernel waits for a peer.
 const teamTimeout = 30 * time.Second
 
-func (w *world) TeamAlgorithms() []string {
-	var names []string
-	for _, a := range coll.Algorithms {
-		names = append(names, a.Name)
-	}
-	return append(names, ncclName)
-}
+func (w *world) TeamAlgorithms() []device.Algorithm { return coll.Infos() }
+
+// Algorithms describes the machine's own algorithms of collectives, that of a sum with its norm too.
+func Algorithms() []device.Algorithm { return append(coll.Infos(), coll.Norm) }
 
 // OpenTeam makes the members' control memory.
 func (w *world) OpenTeam(members []device.Member) (device.Team, error) {
@@ -82,16 +81,27 @@ func (t *team) join(members []device.Member) error {
 		return fmt.Errorf("%w: %d members; 1 to %d are possible", device.ErrUnsupported, len(members), kernels.TeamMost)
 	}
 	for i, m := range members {
-		s, ok := m.Stream.(*stream)
-		if !ok || s == nil || s.dev.w != t.w || s.dev.rank != m.Rank {
+		x := &member{team: t, index: i, given: m.Stream, id: -1}
+		switch s := m.Stream.(type) {
+		case *stream:
+			if s != nil {
+				x.dev, x.stream = s.dev, s
+				t.own = append(t.own, x)
+			}
+		case *foreignStream:
+			if s != nil {
+				x.dev = s.dev
+			}
+		}
+		if x.dev == nil || x.dev.w != t.w || x.dev.rank != m.Rank {
 			return fmt.Errorf("member %d: a stream that is not rank %d's", i, m.Rank)
 		}
 		for _, o := range t.members {
-			if o.dev == s.dev {
+			if o.dev == x.dev {
 				return fmt.Errorf("members %d and %d are both rank %d", o.index, i, m.Rank)
 			}
 		}
-		t.members = append(t.members, &member{team: t, index: i, dev: s.dev, stream: s, id: -1})
+		t.members = append(t.members, x)
 	}
 	return waitsFit(t.w, t)
 }
@@ -108,9 +118,9 @@ func (t *team) open(members []device.Member) error {
 		return err
 	}
 	for i, m := range t.members {
-		if m.control = control[i]; m.dev.site.foreign {
-			continue
-		}
+		m.control = control[i]
+	}
+	for _, m := range t.own {
 		if err := m.set(m.control+kernels.ControlEpochs, kernels.FirstEpoch, kernels.BlocksMost); err != nil {
 			return err
 		}
@@ -132,10 +142,9 @@ func (t *team) alloc(bytes int64, word uint32) ([]nvlib.Ptr, error) {
 		}
 		t.memory = append(t.memory, mem)
 		at = append(at, mem.addr)
-		if m.dev.site.foreign {
-			continue // its process fills it
-		}
-		if err := m.set(mem.addr, word, (bytes+3)/4); err != nil {
+	}
+	for _, m := range t.own { // other processes fill theirs
+		if err := m.set(at[m.index], word, (bytes+3)/4); err != nil {
 			return nil, err
 		}
 	}
@@ -216,7 +225,7 @@ func (t *team) Room(threads int) int {
 // want room. Copies of a team's member want none of others: should the driver make
 // kernels of them, they have that of the member's own, which wait for them.
 func hasOtherStreams(w *world, s *site) bool {
-	n := 0
+	n := s.foreignStreams
 	for _, st := range w.flight.streams {
 		if st.dev.site == s && st != s.origin && !st.engine {
 			n++
@@ -238,11 +247,11 @@ func waitsFit(w *world, t *team) error {
 
 // teamStreams counts the streams of a device that teams use, these among them.
 func teamStreams(w *world, s *site, more ...*team) int {
-	streams := map[*stream]bool{}
+	streams := map[device.Stream]bool{}
 	for _, t := range slices.Concat(w.teams, more) {
 		for _, m := range t.members {
 			if m.dev.site == s {
-				streams[m.stream] = true
+				streams[m.given] = true
 			}
 		}
 	}

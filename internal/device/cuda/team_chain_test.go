@@ -79,7 +79,7 @@ func testChainFloats(t *testing.T, w *world, ch chain) {
 			return l
 		}
 		y := room()
-		double := prepare(device.Kernel{Op: ir.OpScale, Attrs: ir.Attrs{Numbers: ir.Reals(2 / float64(ranks))}, Ins: []device.View{y}, Outs: []device.View{y}})
+		double := prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpScale, Numbers: ir.Reals(2 / float64(ranks))}, Ins: []device.View{y}, Outs: []device.View{y}})
 		for k := range turns {
 			x, raw := room(), make([]byte, size*ch.count)
 			begin[r][k] = make([]float64, ch.count)
@@ -89,7 +89,7 @@ func testChainFloats(t *testing.T, w *world, ch chain) {
 			}
 			tensor.FromFloat64(raw, begin[r][k], ir.BF16)
 			must(s.Upload(x, raw))
-			less := prepare(device.Kernel{Op: ir.OpSub, Ins: []device.View{y, x}, Outs: []device.View{x}})
+			less := prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpSub}, Ins: []device.View{y, x}, Outs: []device.View{x}})
 			steps[r][k] = []device.Launch{double, less}
 			cs[k].Parts = append(cs[k].Parts, device.Part{In: x, Out: y, Reads: true, Writes: true})
 		}

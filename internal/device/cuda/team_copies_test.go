@@ -58,7 +58,7 @@ func TestMoveDeclines(t *testing.T) {
 		"order":     {"move-ll", ir.OpBroadcast, func(c *device.Collective) { c.Together = false }, "would wait for each other"},
 		"integers":  {"move-pull", ir.OpReduceScatter, func(c *device.Collective) { c.Red = ir.Avg; retype(c, ir.I32) }, "the average of integers"},
 		"private":   {"move-push", ir.OpAllGather, func(c *device.Collective) { c.Parts[0].Out.Mem.(*memory).kind = device.Private }, "private memory"},
-		"reduction": {"move-push", ir.OpReduceScatter, func(*device.Collective) {}, "it is not for this op"},
+		"reduction": {"move-push", ir.OpReduceScatter, func(*device.Collective) {}, "it runs all_gather"},
 		"two":       {"move-spread", ir.OpBroadcast, func(*device.Collective) {}, "two others or more"},
 		"tuned":     {"move-copy", ir.OpAllGather, func(*device.Collective) {}, "copy engines are not tuned"},
 	} {

@@ -966,7 +966,7 @@ func TestDrawKinds(t *testing.T) {
 		r := &drawRig{T: t, w: w, limits: drawLimits{kinds: 6, longest: 1 << 20}, rng: rand.New(rand.NewPCG(*drawSeed, 1)), encoded: map[ir.DType][]byte{}}
 		r.dispatch = comm.NewDispatch(w, w.(*world).m.Caps(), nil, comm.Policy{})
 		r.open(c.ranks)
-		names := w.TeamAlgorithms()
+		names := device.AlgorithmNames(w.TeamAlgorithms())
 		for _, name := range names {
 			r.probe(true)
 			_, err := r.drawKind(name)

@@ -38,10 +38,7 @@ func endTeams(w *world) {
 // readTeams ends the world if a kernel of a team gave up. The caller holds mu.
 func readTeams(w *world) {
 	for _, t := range w.teams {
-		for _, m := range t.members {
-			if m.record == 0 {
-				continue // another process's
-			}
+		for _, m := range t.own {
 			told, ok := kernels.ReadFault(cabi.Bytes(uintptr(m.record), kernels.FaultBytes))
 			if ok && w.cause == nil {
 				w.end(&device.Fault{Rank: m.dev.rank, Stream: m.stream.name, ID: m.id, Err: m.explain(told)})

@@ -61,12 +61,9 @@ func (t *team) halves(name string, half int64) (coll.Area, error) {
 	if t.named == kernels.RegionsMost {
 		return coll.Area{}, fmt.Errorf("the team has %d regions already", t.named)
 	}
-	for i, m := range t.members {
-		if m.dev.site.foreign {
-			continue
-		}
+	for _, m := range t.own {
 		entry := m.control + kernels.ControlRegions + 4 + nvlib.Ptr(16*t.named)
-		for k, v := range []int64{int64(r.At[i]), r.Bytes / 2} {
+		for k, v := range []int64{int64(r.At[m.index]), r.Bytes / 2} {
 			if err := m.dev.bound(func() error { return signal.SetWord(t.w.drv, entry+nvlib.Ptr(8*k), uint64(v)) }); err != nil {
 				return coll.Area{}, err
 			}

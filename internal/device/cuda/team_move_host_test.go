@@ -126,7 +126,7 @@ func TestMoveHostDeclines(t *testing.T) {
 		"in place":    {ir.OpAllToAll, []int64{8 << 20}, 0, device.Tuning{Blocks: 64, Threads: 256, Unroll: 4}, ""},
 		"small":       {ir.OpAllGather, []int64{1 << 20}, 0, device.Tuning{}, "not worth cutting"},
 		"rows":        {ir.OpAllGather, []int64{1 << 10, 8 << 10}, 1, device.Tuning{}, "not worth cutting"},
-		"a reduction": {ir.OpReduceScatter, []int64{8 << 20}, 0, device.Tuning{}, "not for this op"},
+		"a reduction": {ir.OpReduceScatter, []int64{8 << 20}, 0, device.Tuning{}, "it runs all_gather"},
 		"unroll":      {ir.OpAllGather, []int64{8 << 20}, 0, device.Tuning{Unroll: 9}, "loads in flight"},
 	} {
 		r := newTeamRig(t, w, what, []int{0, 1})
@@ -215,7 +215,7 @@ func testMoveChain(t *testing.T, w *world, op ir.Op, count int64, last uint32) {
 		}
 		var list []device.Launch
 		for b := range n / blocks {
-			add, err := d.Prepare(device.Kernel{Op: ir.OpAdd, Ins: []device.View{cut(y, 0, b, x.Shape), plus}, Outs: []device.View{x}})
+			add, err := d.Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{cut(y, 0, b, x.Shape), plus}, Outs: []device.View{x}})
 			must(err)
 			list = append(list, add)
 		}

@@ -305,9 +305,9 @@ func (n *normSweep) time(rows, width int64) {
 	for r, part := range norm.Parts {
 		at := func(k int64) device.View { return n.at(r, k, rows, width) }
 		c.Parts = append(c.Parts, device.Part{In: part.In, Out: at(5), Reads: true, Writes: true})
-		one, err := n.w.Device(r).Prepare(device.Kernel{Op: ir.OpAdd, Ins: []device.View{part.Residual, at(5)}, Outs: []device.View{at(6)}})
+		one, err := n.w.Device(r).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{part.Residual, at(5)}, Outs: []device.View{at(6)}})
 		n.must(err)
-		other, err := n.w.Device(r).Prepare(device.Kernel{Op: ir.OpRMSNorm, Ins: []device.View{at(6), part.Weight}, Outs: []device.View{at(7)}, Attrs: ir.Attrs{Numbers: ir.Reals(norm.Eps)}})
+		other, err := n.w.Device(r).Prepare(device.Kernel{Op: device.RMSNorm{Eps: norm.Eps}, Ins: []device.View{at(6), part.Weight}, Outs: []device.View{at(7)}})
 		n.must(err)
 		add, normed = append(add, one), append(normed, other)
 	}

@@ -111,7 +111,7 @@ func testChain(t *testing.T, w *world, ch chain) {
 			binary.LittleEndian.PutUint32(raw[4*i:], v)
 		}
 		must(s.Upload(x, raw))
-		add, err := d.Prepare(device.Kernel{Op: ir.OpAdd, Ins: []device.View{x, y}, Outs: []device.View{x}})
+		add, err := d.Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{x, y}, Outs: []device.View{x}})
 		must(err)
 		adds, members = append(adds, add), append(members, device.Member{Rank: r, Stream: s})
 		c.Parts = append(c.Parts, device.Part{In: x, Out: y, Reads: true, Writes: true})

@@ -109,7 +109,7 @@ func TestRealUserKernels(t *testing.T) {
 			u.Params = []device.UserParam{{In: -1, Out: 0}, {In: -1, Out: -1, DType: ir.I32}}
 		}
 		u.Grid, u.Block = [3]int64{1, 1, 1}, [3]int64{1, 1, 1}
-		_, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpLaunch, Outs: []device.View{x}, User: &u})
+		_, err := w.Device(0).Prepare(device.Kernel{Op: &u, Outs: []device.View{x}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", want, err)
 		}
@@ -133,14 +133,13 @@ func userKernels(t *testing.T, m *machine) {
 			return device.View{Mem: mem, DType: ir.F32, Shape: []int64{n}, Strides: strided.RowMajor([]int64{n})}
 		}
 		in, out := tensor(), tensor()
-		l, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpLaunch, Ins: []device.View{in}, Outs: []device.View{out},
-			User: &device.UserKernel{
-				File: "u.cu", Entry: entry, Code: []byte(userSource), Grid: [3]int64{2, 1, 1},
-				Block:   [3]int64{256, 1, 1},
-				Checked: checked,
-				Params: []device.UserParam{{In: 0, Out: -1}, {In: -1, Out: 0},
-					{In: -1, Out: -1, DType: ir.I64, Bits: n},
-					{In: -1, Out: -1, DType: ir.F32, Bits: math.Float64bits(1.5)}}}})
+		l, err := w.Device(0).Prepare(device.Kernel{Op: &device.UserKernel{
+			File: "u.cu", Entry: entry, Code: []byte(userSource), Grid: [3]int64{2, 1, 1},
+			Block:   [3]int64{256, 1, 1},
+			Checked: checked,
+			Params: []device.UserParam{{In: 0, Out: -1}, {In: -1, Out: 0},
+				{In: -1, Out: -1, DType: ir.I64, Bits: n},
+				{In: -1, Out: -1, DType: ir.F32, Bits: math.Float64bits(1.5)}}}, Ins: []device.View{in}, Outs: []device.View{out}})
 		must(err)
 		must(s.Upload(in, bytesOf(x)))
 		must(s.Upload(out, make([]byte, 4*n)))
@@ -196,11 +195,10 @@ func userKernels(t *testing.T, m *machine) {
 	mem, err := w.Device(0).Alloc(4, device.Private)
 	must(err)
 	out := device.Dense(mem, ir.F32, nil)
-	l, err := w.Device(0).Prepare(device.Kernel{Op: ir.OpLaunch, Outs: []device.View{out},
-		User: &device.UserKernel{File: "u.ptx", Entry: "put", Code: []byte(userPTX),
-			Grid: [3]int64{1, 1, 1}, Block: [3]int64{1, 1, 1},
-			Params: []device.UserParam{{In: -1, Out: 0},
-				{In: -1, Out: -1, DType: ir.F32, Bits: math.Float64bits(-2.5)}}}})
+	l, err := w.Device(0).Prepare(device.Kernel{Op: &device.UserKernel{File: "u.ptx", Entry: "put", Code: []byte(userPTX),
+		Grid: [3]int64{1, 1, 1}, Block: [3]int64{1, 1, 1},
+		Params: []device.UserParam{{In: -1, Out: 0},
+			{In: -1, Out: -1, DType: ir.F32, Bits: math.Float64bits(-2.5)}}}, Outs: []device.View{out}})
 	must(err)
 	b := make([]byte, 4)
 	must(errors.Join(s[0].Launch(l), s[0].Download(b, out), w.Sync(t.Context())))

@@ -26,9 +26,11 @@ type world struct {
 	drv     *nvlib.Driver
 	guard   *guard.World
 	sites   []*site       // GPUs in use by this process, each once
-	all     []*site       // those, and with peers the others', in the order of ranks
+	foreign []*site       // GPUs that other processes drive
+	all     []*site       // both, in the order of ranks
 	peers   *procs.Spread // nil where all ranks are this process's
-	devices []*dev
+	devices []*dev        // by rank
+	own     []*dev        // those of this process
 	opened  time.Time
 	unwatch func() bool // stops watching the context of Open
 
@@ -58,14 +60,13 @@ type world struct {
 // site is a GPU as a world uses it.
 type site struct {
 	w           *world
-	foreign     bool   // another process drives it: owner, which it is known by as key
-	owner       int    // a process
+	owner       int    // the process that drives it
 	far         bool   // of another node: nothing of it is reached from here
-	key         string // where there are peers
+	key         string // its name, where there are peers
 	gpu         *gpu.GPU
 	ctx         nvlib.Context
 	unreachable map[*site]error // those that are apart from it, and why; nil for none
-	heaps       [3]*gpu.Heap
+	heaps       [3]*gpu.Heap    // nil for what is not mapped in this process
 	gemms       *gemm.Host
 	seens       [][]int64 // of marks that are gone, for others
 	clock       *timeline.Clock
@@ -75,6 +76,8 @@ type site struct {
 	least       int         // stream priorities
 	most        int
 	origin      *stream // that graphs are recorded from and launched on; nil until there are any
+
+	foreignStreams int // how many, of a GPU that another process drives
 }
 
 func newWorld(ctx context.Context, m *machine, ranks int) (*world, error) {
@@ -145,8 +148,13 @@ func (w *world) open(ranks int) error {
 	if err := findReach(w); err != nil {
 		return err
 	}
-	for _, s := range w.all {
+	for _, s := range w.sites {
 		if err := s.prepare(); err != nil {
+			return s.gpu.Unusable(err)
+		}
+	}
+	for _, s := range w.foreign {
+		if err := s.mapShared(); err != nil {
 			return s.gpu.Unusable(err)
 		}
 	}
@@ -180,26 +188,18 @@ func (w *world) place(ranks int) error {
 	for r := range ranks {
 		w.devices = append(w.devices, &dev{w: w, rank: r, site: w.sites[r%len(w.sites)]})
 	}
+	w.own = w.devices
 	return nil
 }
 
 func (s *site) prepare() error {
-	here := s
-	if s.foreign { // what this process does about it, its first GPU does
-		here = s.w.sites[0]
-		s.ctx = here.ctx
-	}
 	if err := s.w.drv.Bind(s.ctx); err != nil {
 		return err
 	}
 	defer s.w.drv.Unbind()
-	grain, err := s.w.drv.Granularity(here.gpu.Device)
+	grain, err := s.w.drv.Granularity(s.gpu.Device)
 	if err != nil {
 		return err
-	}
-	if s.foreign {
-		s.heaps[device.Shared] = s.sharedHeap(grain)
-		return nil
 	}
 	if s.least, s.most, err = s.w.drv.StreamPriorities(); err != nil {
 		return err
@@ -218,6 +218,9 @@ func (w *world) Ranks() int { return len(w.devices) }
 func (w *world) Device(rank int) device.Device {
 	if rank < 0 || rank >= len(w.devices) {
 		return nil
+	}
+	if !w.Local(rank) {
+		return foreignDev{w.devices[rank]}
 	}
 	return w.devices[rank]
 }

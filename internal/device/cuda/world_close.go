@@ -52,14 +52,11 @@ func (w *world) close() error {
 	for _, m := range w.segments {
 		errs = append(errs, m.giveBack())
 	}
-	for _, s := range w.all {
-		if s.lost() {
-			continue
-		}
-		err := w.excuse(s.free())
-		if !s.gpu.Lose(err, "when its world was closed") { // else Open tells
-			errs = append(errs, err)
-		}
+	for _, s := range w.foreign {
+		errs = append(errs, s.close(s.unmap))
+	}
+	for _, s := range w.sites {
+		errs = append(errs, s.close(s.free))
 	}
 	return errors.Join(errs...)
 }
@@ -77,6 +74,18 @@ func (w *world) finish() (errs []error, before bool) {
 	return w.flight.drain(), false
 }
 
+// close gives back what the world has of a GPU, unless that is lost.
+func (s *site) close(giveBack func() error) error {
+	if s.lost() {
+		return nil
+	}
+	err := s.w.excuse(giveBack())
+	if s.gpu.Lose(err, "when its world was closed") { // then Open returns it
+		return nil
+	}
+	return err
+}
+
 // unmap gives back what the world has mapped of another process's GPU.
 func (s *site) unmap() error {
 	h := s.heaps[device.Shared]
@@ -88,9 +97,6 @@ func (s *site) unmap() error {
 
 // free gives back all that the world has of the GPU, which is at rest.
 func (s *site) free() error {
-	if s.foreign {
-		return s.unmap()
-	}
 	if s.ctx == 0 { // the world was not opened
 		return nil
 	}

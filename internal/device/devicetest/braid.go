@@ -95,7 +95,7 @@ func (b *braid) knot() {
 		return v
 	}
 	if dst.rank == src.rank {
-		b.r.launch(s, rank, device.Kernel{Op: ir.OpSub, Ins: []device.View{part(src.view), part(dst.view)}, Outs: []device.View{part(dst.view)}})
+		b.r.launch(s, rank, device.Kernel{Op: device.Elementwise{Op: ir.OpSub}, Ins: []device.View{part(src.view), part(dst.view)}, Outs: []device.View{part(dst.view)}})
 		for i := range n {
 			dst.want[i] = float64(float32(src.want[i]) - float32(dst.want[i]))
 		}

@@ -51,15 +51,15 @@ func testProductRelu(r *rig) {
 				ins = append(ins, r.put(0, random(rng, dt, 32)))
 			}
 			apart, one := r.empty(0, dt, 48, 32), r.empty(0, dt, 48, 32)
-			l, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpLinear, Ins: ins, Outs: []device.View{one}, Relu: true})
+			l, err := r.w.Device(0).Prepare(device.Kernel{Op: device.Linear{Product: device.Product{Relu: true}}, Ins: ins, Outs: []device.View{one}})
 			if errors.Is(err, device.ErrUnsupported) {
 				r.Logf("%s, bias %v: %v", dt, bias, err)
 				continue
 			}
 			r.must(err)
 			r.must(r.mainOf(0).Launch(l))
-			r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpLinear, Ins: ins, Outs: []device.View{apart}})
-			r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpRelu, Ins: []device.View{apart}, Outs: []device.View{apart}})
+			r.launch(r.mainOf(0), 0, device.Kernel{Op: device.Linear{}, Ins: ins, Outs: []device.View{apart}})
+			r.launch(r.mainOf(0), 0, device.Kernel{Op: device.Elementwise{Op: ir.OpRelu}, Ins: []device.View{apart}, Outs: []device.View{apart}})
 			got, want := r.contents(0, one), r.contents(0, apart)
 			r.equal(fmt.Sprintf("linear and relu of %s, bias %v", dt, bias), got, want)
 			if !slices.Contains(got, 0) || slices.Max(got) == 0 {
@@ -117,7 +117,7 @@ func (r *rig) fused(what string, ins []device.View, links []device.Link, l layou
 	var results []device.View
 	for _, link := range links {
 		v := r.empty(0, link.DType, shape...)
-		k := device.Kernel{Op: link.Op, Outs: []device.View{v}, Attrs: ir.Attrs{Numbers: link.Numbers}}
+		k := device.Kernel{Op: device.OpOf(link.Op, ir.Attrs{Numbers: link.Numbers}), Outs: []device.View{v}}
 		for _, a := range link.Args {
 			if a < 0 {
 				k.Ins = append(k.Ins, results[^a])
@@ -130,7 +130,7 @@ func (r *rig) fused(what string, ins []device.View, links []device.Link, l layou
 	}
 	last := links[len(links)-1]
 	out := r.room(0, device.Shared, l, last.DType, shape)
-	r.launch(r.mainOf(0), 0, device.Kernel{Op: last.Op, Links: links, Ins: ins, Outs: []device.View{out}})
+	r.launch(r.mainOf(0), 0, device.Kernel{Op: device.Chain{Links: links}, Ins: ins, Outs: []device.View{out}})
 	want := r.contents(0, results[len(results)-1])
 	r.equal(fmt.Sprintf("%s: %v", what, links), r.contents(0, out), want)
 }
@@ -147,7 +147,7 @@ func testChainInPlace(r *rig) {
 	}
 	for i := range 2 {
 		ins := []device.View{r.put(0, x), r.put(0, y)}
-		r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpAdd, Links: links, Ins: ins, Outs: []device.View{ins[i]}})
+		r.launch(r.mainOf(0), 0, device.Kernel{Op: device.Chain{Links: links}, Ins: ins, Outs: []device.View{ins[i]}})
 		r.near(fmt.Sprintf("in place of operand %d", i), r.contents(0, ins[i]), want, answer{vals: want}.bound(ir.BF16))
 	}
 	ins := []device.View{r.put(0, x), r.put(0, y)}
@@ -156,7 +156,7 @@ func testChainInPlace(r *rig) {
 	for i := range ins {
 		ins[i].Shape = shifted.Shape
 	}
-	k := device.Kernel{Op: ir.OpAdd, Links: links, Ins: ins, Outs: []device.View{shifted}}
+	k := device.Kernel{Op: device.Chain{Links: links}, Ins: ins, Outs: []device.View{shifted}}
 	l, err := r.w.Device(0).Prepare(k)
 	if errors.Is(err, device.ErrUnsupported) {
 		return

@@ -281,7 +281,7 @@ func testClosed(r *rig) {
 	r.open(1)
 	d, s := r.w.Device(0), r.mainOf(0)
 	v, e, c := r.zeros(0), r.event(0), r.counters(0, 1)
-	k := device.Kernel{Op: ir.OpNeg, Ins: []device.View{v}, Outs: []device.View{v}}
+	k := device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []device.View{v}, Outs: []device.View{v}}
 	l, err := d.Prepare(k)
 	r.must(err)
 	r.sync()

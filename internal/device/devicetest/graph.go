@@ -35,9 +35,9 @@ func testGraph(r *rig) {
 			full: r.counters(rank, 1), free: r.counters(rank, 1), worked: r.event(rank), received: r.event(rank)}
 		var err error
 		ones := r.put(rank, given(ir.F32, []int64{width}, constant(width, 1)...))
-		s.one, err = r.w.Device(rank).Prepare(device.Kernel{Op: ir.OpAdd, Ins: []device.View{s.val, ones}, Outs: []device.View{s.val}})
+		s.one, err = r.w.Device(rank).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{s.val, ones}, Outs: []device.View{s.val}})
 		r.must(err)
-		s.add, err = r.w.Device(rank).Prepare(device.Kernel{Op: ir.OpAdd, Ins: []device.View{s.val, s.slot}, Outs: []device.View{s.val}})
+		s.add, err = r.w.Device(rank).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{s.val, s.slot}, Outs: []device.View{s.val}})
 		r.must(err)
 	}
 	r.sync()

@@ -51,7 +51,7 @@ func testHalves(r *rig) {
 		n := int64(len(vals))
 		for op, of := range functions {
 			in, out := r.put(0, given(dt, []int64{n}, vals...)), r.empty(0, dt, n)
-			r.launch(r.mainOf(0), 0, device.Kernel{Op: op, Ins: []device.View{in}, Outs: []device.View{out}})
+			r.launch(r.mainOf(0), 0, device.Kernel{Op: device.OpOf(op, ir.Attrs{}), Ins: []device.View{in}, Outs: []device.View{out}})
 			for i, got := range r.contents(0, out) {
 				y, lost := of(vals[i])
 				_, exp := math.Frexp(y)

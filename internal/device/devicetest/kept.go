@@ -59,7 +59,7 @@ func testLengths(r *rig) {
 				}
 				return h
 			}
-			kernel := device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.125), Causal: mode == "causal"}}
+			kernel := device.Kernel{Op: device.Attention{Scale: 0.125, Causal: mode == "causal"}}
 			for _, l := range layouts {
 				r.check("attention with a length for each "+mode, kernel, l, want, dt, q.shape, q, hidden(k), hidden(v), at)
 			}
@@ -68,7 +68,7 @@ func testLengths(r *rig) {
 	for _, n := range []float64{-1, 3} {
 		r.open(1)
 		x := r.put(0, random(seeded(n), ir.F32, 2, 1, 2))
-		r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(1)}, Ins: []device.View{x, x, x, r.put(0, given(ir.I32, nil, n))}, Outs: []device.View{r.empty(0, ir.F32, 2, 1, 2)}})
+		r.launch(r.mainOf(0), 0, device.Kernel{Op: device.Attention{Scale: 1}, Ins: []device.View{x, x, x, r.put(0, given(ir.I32, nil, n))}, Outs: []device.View{r.empty(0, ir.F32, 2, 1, 2)}})
 		r.faults(fmt.Sprintf("length %v of 2 keys", n), "length")
 	}
 }
@@ -110,7 +110,7 @@ func testIndexCopy(r *rig) {
 				}
 			}
 			out := r.put(0, cache, l)
-			k := device.Kernel{Op: ir.OpIndexCopy, Attrs: ir.Attrs{Axes: []int{c.axis}}, Ins: []device.View{r.put(0, rows, l), r.put(0, c.at), out}, Outs: []device.View{out}}
+			k := device.Kernel{Op: device.IndexCopy{Axis: c.axis}, Ins: []device.View{r.put(0, rows, l), r.put(0, c.at), out}, Outs: []device.View{out}}
 			r.launch(r.mainOf(0), 0, k)
 			r.equal(fmt.Sprintf("rows %v to %v of %s%v", c.rows, c.at.vals, dt, c.cache), r.contents(0, out), want)
 		}
@@ -118,7 +118,7 @@ func testIndexCopy(r *rig) {
 	for _, at := range [][]float64{{0, 4}, {0, -2}, {2, 2}} {
 		r.open(1)
 		cache := r.put(0, given(ir.F32, []int64{4}, 1, 2, 3, 4))
-		k := device.Kernel{Op: ir.OpIndexCopy, Attrs: ir.Attrs{Axes: []int{0}}, Outs: []device.View{cache},
+		k := device.Kernel{Op: device.IndexCopy{Axis: 0}, Outs: []device.View{cache},
 			Ins: []device.View{r.put(0, given(ir.F32, []int64{2}, 7, 8)), r.put(0, given(ir.I32, []int64{2}, at...)), cache}}
 		r.launch(r.mainOf(0), 0, k)
 		r.faults(fmt.Sprintf("positions %v of 4", at), "element 1 of the positions")
@@ -153,7 +153,7 @@ func testRope(r *rig) {
 					}
 					want.size[i] = math.Abs(a) + math.Abs(b)
 				}
-				r.check("rope", device.Kernel{Op: ir.OpRope, Attrs: ir.Attrs{Numbers: rope.Numbers()}}, l, want, dt, x.shape, x, at)
+				r.check("rope", device.Kernel{Op: device.Rope{Rope: rope}}, l, want, dt, x.shape, x, at)
 			}
 		}
 	})
@@ -165,7 +165,7 @@ func testArgmax(r *rig) {
 		x := given(dt, []int64{2, 3, 2}, 1, 5, 3, 5, 3, -1, -4, -3, -2, -6, -9, -3)
 		for axis, want := range [][]float64{{0, 0, 0, 0, 0, 0}, {1, 0, 1, 0}, {1, 1, 0, 1, 0, 1}} {
 			shape := append(append([]int64{}, x.shape[:axis]...), x.shape[axis+1:]...)
-			k := device.Kernel{Op: ir.OpArgmax, Attrs: ir.Attrs{Axes: []int{axis}}}
+			k := device.Kernel{Op: device.Argmax{Axis: axis}}
 			r.exactly(fmt.Sprintf("argmax of %s along %d", dt, axis), k, l, ir.I32, shape, want, x)
 		}
 	})
@@ -186,9 +186,9 @@ func testKeptInGraph(r *rig) {
 		r.must(s.Upload(length, given(ir.I32, nil, min(position, 3)+1).bytes()))
 		r.sync()
 	}
-	keep, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpIndexCopy, Attrs: ir.Attrs{Axes: []int{0}}, Ins: []device.View{row, at, cache}, Outs: []device.View{cache}})
+	keep, err := r.w.Device(0).Prepare(device.Kernel{Op: device.IndexCopy{Axis: 0}, Ins: []device.View{row, at, cache}, Outs: []device.View{cache}})
 	r.must(err)
-	attend, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(1)}, Ins: []device.View{query, cache, cache, length}, Outs: []device.View{out}})
+	attend, err := r.w.Device(0).Prepare(device.Kernel{Op: device.Attention{Scale: 1}, Ins: []device.View{query, cache, cache, length}, Outs: []device.View{out}})
 	r.must(err)
 	issue := func() error { return errors.Join(s.Begin(7), s.Launch(keep), s.End(7), s.Launch(attend)) }
 	step(0)

@@ -173,10 +173,11 @@ func testElementwise(r *rig) {
 				for range p.args {
 					ins = append(ins, random(rng, dt, shape...))
 				}
-				k := device.Kernel{Op: p.op}
+				var numbers []ir.Number
 				for _, n := range p.numbers {
-					k.Numbers = append(k.Numbers, ir.Whole(int64(n)))
+					numbers = append(numbers, ir.Whole(int64(n)))
 				}
+				k := device.Kernel{Op: device.OpOf(p.op, ir.Attrs{Numbers: numbers})}
 				r.check(p.op.String(), k, l, p.of(ins, elements(shape)), dt, shape, ins...)
 			}
 		}
@@ -213,7 +214,7 @@ func testFunctions(r *rig) {
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		for _, p := range functions {
 			if dt.IsInt() {
-				k := device.Kernel{Op: p.op, Outs: []device.View{r.empty(0, dt, 3)}, Attrs: ir.Attrs{Numbers: ir.Reals(p.numbers...)}}
+				k := device.Kernel{Op: device.OpOf(p.op, ir.Attrs{Numbers: ir.Reals(p.numbers...)}), Outs: []device.View{r.empty(0, dt, 3)}}
 				for range p.args {
 					k.Ins = append(k.Ins, r.empty(0, dt, 3))
 				}
@@ -240,7 +241,7 @@ func testFunctions(r *rig) {
 			for i, y := range want.vals {
 				want.size[i] = max(math.Abs(y), math.Abs(a.vals[i]))
 			}
-			r.check(p.op.String(), device.Kernel{Op: p.op, Attrs: ir.Attrs{Numbers: ir.Reals(p.numbers...)}}, l, want, dt, []int64{300}, ins...)
+			r.check(p.op.String(), device.Kernel{Op: device.OpOf(p.op, ir.Attrs{Numbers: ir.Reals(p.numbers...)})}, l, want, dt, []int64{300}, ins...)
 		}
 	})
 }
@@ -251,14 +252,14 @@ func testExpand(r *rig) {
 		x := random(seeded(dt), dt, 3, 5)
 		in, out := r.put(0, x, l), r.room(0, device.Private, l, dt, []int64{4, 3, 5})
 		in.Shape, in.Strides = []int64{4, 3, 5}, append([]int64{0}, in.Strides...)
-		r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpExpand, Ins: []device.View{in}, Outs: []device.View{out}})
+		r.launch(r.mainOf(0), 0, device.Kernel{Op: device.Copy{Op: ir.OpExpand}, Ins: []device.View{in}, Outs: []device.View{out}})
 		var want []float64
 		for range 4 {
 			want = append(want, x.vals...)
 		}
 		r.equal("broadcast of rows", r.contents(0, out), want)
 		in.Strides, want = []int64{0, 0, 0}, nil
-		r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpExpand, Ins: []device.View{in}, Outs: []device.View{out}})
+		r.launch(r.mainOf(0), 0, device.Kernel{Op: device.Copy{Op: ir.OpExpand}, Ins: []device.View{in}, Outs: []device.View{out}})
 		for range 60 {
 			want = append(want, x.vals[0])
 		}
@@ -282,7 +283,7 @@ func testCast(r *rig) {
 			}
 			for _, l := range layouts {
 				out := r.room(0, device.Private, l, to, in.shape)
-				r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpCast, Ins: []device.View{r.put(0, in, l)}, Outs: []device.View{out}})
+				r.launch(r.mainOf(0), 0, device.Kernel{Op: device.Cast{}, Ins: []device.View{r.put(0, in, l)}, Outs: []device.View{out}})
 				r.equal(fmt.Sprintf("%s to %s, %s", from, to, l.name), r.contents(0, out), want.vals)
 			}
 		}
@@ -312,7 +313,7 @@ func testAxes(r *rig) {
 					continue
 				}
 				want, shape := overAxes(op, in, c.axes)
-				r.check(fmt.Sprintf("%s over %v of %v", op, c.axes, c.shape), device.Kernel{Op: op, Attrs: ir.Attrs{Axes: c.axes}}, l, want, dt, shape, in)
+				r.check(fmt.Sprintf("%s over %v of %v", op, c.axes, c.shape), device.Kernel{Op: device.OpOf(op, ir.Attrs{Axes: c.axes})}, l, want, dt, shape, in)
 			}
 		}
 	})
@@ -411,7 +412,7 @@ func testLinear(r *rig) {
 					add = bias.vals
 				}
 				product(want.vals, want.size, rows(x, c.k), rows(w, c.k), add, elements(c.lead), c.n, c.k)
-				r.check("linear", device.Kernel{Op: ir.OpLinear}, l, want, dt, shape, ins...)
+				r.check("linear", device.Kernel{Op: device.Linear{}}, l, want, dt, shape, ins...)
 			}
 		}
 	})
@@ -442,7 +443,7 @@ func testMatmul(r *rig) {
 				}
 				x, y := random(rng, dt, a...), random(rng, dt, b...)
 				want := batched(x, y, s.b, s.m, s.k, s.n, ta, tb)
-				r.check(fmt.Sprintf("matmul ta=%v tb=%v", ta, tb), device.Kernel{Op: ir.OpMatmul, Attrs: ir.Attrs{TA: ta, TB: tb}}, l, want, dt, shape, x, y)
+				r.check(fmt.Sprintf("matmul ta=%v tb=%v", ta, tb), device.Kernel{Op: device.Matmul{TA: ta, TB: tb}}, l, want, dt, shape, x, y)
 			}
 		}
 	})
@@ -494,7 +495,7 @@ func testReductions(r *rig) {
 func (r *rig) reduce(dt ir.DType, shape []int64, red ir.Red, n, ranks int, l layout) {
 	r.Helper()
 	rng := seeded(dt, shape, red, n)
-	k := device.Kernel{Op: ir.OpAllReduce, Red: red}
+	k := device.Kernel{Op: device.ReduceOperands{Red: red}}
 	var ins []host
 	for i := range n {
 		ins = append(ins, random(rng, dt, shape...))
@@ -551,8 +552,8 @@ func testInPlace(r *rig) {
 		x, y := signs(rng, dt, 61, 67), signs(rng, dt, 61, 67)
 		a, b := r.put(0, x, l), r.put(0, y, l)
 		s := r.mainOf(0)
-		r.launch(s, 0, device.Kernel{Op: ir.OpAdd, Ins: []device.View{a, b}, Outs: []device.View{b}})
-		r.launch(s, 0, device.Kernel{Op: ir.OpNeg, Ins: []device.View{b}, Outs: []device.View{b}})
+		r.launch(s, 0, device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{a, b}, Outs: []device.View{b}})
+		r.launch(s, 0, device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []device.View{b}, Outs: []device.View{b}})
 		want := make([]float64, len(x.vals))
 		for i := range want {
 			want[i] = -(x.vals[i] + y.vals[i])
@@ -571,12 +572,12 @@ func testNotNumbers(r *rig) {
 		dense := layouts[0]
 		x := given(dt, []int64{4}, nan, -1, inf, -inf)
 		y := given(dt, []int64{4}, 1, nan, 1, inf)
-		r.check("relu", device.Kernel{Op: ir.OpRelu}, dense, answer{vals: []float64{nan, 0, inf, 0}}, dt, x.shape, x)
-		r.check("add", device.Kernel{Op: ir.OpAdd}, dense, answer{vals: []float64{nan, nan, inf, nan}}, dt, x.shape, x, y)
-		r.check("max", device.Kernel{Op: ir.OpMax, Attrs: ir.Attrs{Axes: []int{0}}}, dense, answer{vals: []float64{nan}}, dt, nil, x)
-		r.check("sum", device.Kernel{Op: ir.OpSum, Attrs: ir.Attrs{Axes: []int{0}}}, dense, answer{vals: []float64{nan}}, dt, nil, y)
+		r.check("relu", device.Kernel{Op: device.Elementwise{Op: ir.OpRelu}}, dense, answer{vals: []float64{nan, 0, inf, 0}}, dt, x.shape, x)
+		r.check("add", device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}}, dense, answer{vals: []float64{nan, nan, inf, nan}}, dt, x.shape, x, y)
+		r.check("max", device.Kernel{Op: device.ReduceAxes{Op: ir.OpMax, Axes: []int{0}}}, dense, answer{vals: []float64{nan}}, dt, nil, x)
+		r.check("sum", device.Kernel{Op: device.ReduceAxes{Op: ir.OpSum, Axes: []int{0}}}, dense, answer{vals: []float64{nan}}, dt, nil, y)
 		for _, red := range []ir.Red{ir.Max, ir.Min} {
-			k := device.Kernel{Op: ir.OpAllReduce, Red: red}
+			k := device.Kernel{Op: device.ReduceOperands{Red: red}}
 			hi := map[bool]float64{true: inf, false: 1}[red == ir.Max]
 			lo := map[bool]float64{true: inf, false: -inf}[red == ir.Max]
 			r.check("all "+red.String(), k, dense, answer{vals: []float64{nan, nan, hi, lo}}, dt, x.shape, x, y)
@@ -584,7 +585,7 @@ func testNotNumbers(r *rig) {
 		// A zero does not hide a NaN: 0·NaN is NaN.
 		zero := given(dt, []int64{1, 2}, 0, 1)
 		w := given(dt, []int64{2, 2}, nan, 1, 3, inf)
-		r.check("linear", device.Kernel{Op: ir.OpLinear}, dense, answer{vals: []float64{nan, inf}}, dt, []int64{1, 2}, zero, w)
+		r.check("linear", device.Kernel{Op: device.Linear{}}, dense, answer{vals: []float64{nan, inf}}, dt, []int64{1, 2}, zero, w)
 	}
 }
 
@@ -596,13 +597,13 @@ func testIntegersWrap(r *rig) {
 		}
 		big := given(dt, []int64{2}, 1<<31-1, -1<<31)
 		dense := layouts[0]
-		r.exactly("add", device.Kernel{Op: ir.OpAdd}, dense, dt, big.shape, []float64{-2, 0}, big, big)
-		r.exactly("neg", device.Kernel{Op: ir.OpNeg}, dense, dt, big.shape, []float64{-(1<<31 - 1), -1 << 31}, big)
-		r.exactly("scale", device.Kernel{Op: ir.OpScale, Attrs: ir.Attrs{Numbers: ir.Reals(2)}}, dense, dt, big.shape, []float64{-2, 0}, big)
-		r.exactly("sum", device.Kernel{Op: ir.OpSum, Attrs: ir.Attrs{Axes: []int{0}}}, dense, dt, nil, []float64{-1}, big)
-		r.exactly("max of nothing", device.Kernel{Op: ir.OpMax, Attrs: ir.Attrs{Axes: []int{0}}}, dense, dt, nil, []float64{-1 << 31}, given(dt, []int64{0}))
-		r.exactly("linear", device.Kernel{Op: ir.OpLinear}, dense, dt, []int64{1}, []float64{1}, big, given(dt, []int64{1, 2}, 1<<31-1, -1<<31))
-		r.exactly("all sum", device.Kernel{Op: ir.OpAllReduce, Red: ir.Sum}, dense, dt, big.shape, []float64{1<<31 - 3, -1 << 31}, big, big, big)
+		r.exactly("add", device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}}, dense, dt, big.shape, []float64{-2, 0}, big, big)
+		r.exactly("neg", device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}}, dense, dt, big.shape, []float64{-(1<<31 - 1), -1 << 31}, big)
+		r.exactly("scale", device.Kernel{Op: device.Elementwise{Op: ir.OpScale, Numbers: ir.Reals(2)}}, dense, dt, big.shape, []float64{-2, 0}, big)
+		r.exactly("sum", device.Kernel{Op: device.ReduceAxes{Op: ir.OpSum, Axes: []int{0}}}, dense, dt, nil, []float64{-1}, big)
+		r.exactly("max of nothing", device.Kernel{Op: device.ReduceAxes{Op: ir.OpMax, Axes: []int{0}}}, dense, dt, nil, []float64{-1 << 31}, given(dt, []int64{0}))
+		r.exactly("linear", device.Kernel{Op: device.Linear{}}, dense, dt, []int64{1}, []float64{1}, big, given(dt, []int64{1, 2}, 1<<31-1, -1<<31))
+		r.exactly("all sum", device.Kernel{Op: device.ReduceOperands{Red: ir.Sum}}, dense, dt, big.shape, []float64{1<<31 - 3, -1 << 31}, big, big, big)
 	}
 }
 
@@ -620,51 +621,51 @@ func testBadKernels(r *rig) {
 	twice.Strides = []int64{0, 1}
 	views := func(vs ...device.View) []device.View { return vs }
 	bad := map[string]device.Kernel{
-		"no result":          {Op: ir.OpNeg, Ins: views(f)},
-		"two results":        {Op: ir.OpNeg, Ins: views(f), Outs: views(f, f)},
-		"no operand":         {Op: ir.OpNeg, Outs: views(f)},
-		"too many operands":  {Op: ir.OpNeg, Ins: views(f, f), Outs: views(f)},
-		"another shape":      {Op: ir.OpAdd, Ins: views(f, g), Outs: views(f)},
-		"another type":       {Op: ir.OpNeg, Ins: views(v(ir.I32, 2, 3)), Outs: views(f)},
-		"written twice":      {Op: ir.OpNeg, Ins: views(f), Outs: views(twice)},
-		"copy another shape": {Op: ir.OpCopy, Ins: views(g), Outs: views(f)},
-		"cast another shape": {Op: ir.OpCast, Ins: views(v(ir.I32, 7)), Outs: views(f)},
-		"axis too large":     {Op: ir.OpSum, Ins: views(f), Outs: views(v(ir.F32, 2)), Attrs: ir.Attrs{Axes: []int{2}}},
-		"axis negative":      {Op: ir.OpSum, Ins: views(f), Outs: views(v(ir.F32, 2)), Attrs: ir.Attrs{Axes: []int{-1}}},
-		"axis twice":         {Op: ir.OpSum, Ins: views(f), Outs: views(v(ir.F32, 2)), Attrs: ir.Attrs{Axes: []int{1, 1}}},
-		"wrong axis":         {Op: ir.OpSum, Ins: views(f), Outs: views(v(ir.F32, 2)), Attrs: ir.Attrs{Axes: []int{0}}},
-		"linear K":           {Op: ir.OpLinear, Ins: views(f, g), Outs: views(v(ir.F32, 2, 3))},
-		"linear N":           {Op: ir.OpLinear, Ins: views(f, f), Outs: views(v(ir.F32, 2, 3))},
-		"linear bias":        {Op: ir.OpLinear, Ins: views(f, f, v(ir.F32, 3)), Outs: views(v(ir.F32, 2, 2))},
-		"matmul K":           {Op: ir.OpMatmul, Ins: views(f, f), Outs: views(v(ir.F32, 2, 3))},
-		"matmul ranks":       {Op: ir.OpMatmul, Ins: views(v(ir.F32, 1, 2, 3), g), Outs: views(v(ir.F32, 1, 2, 2))},
-		"matmul vectors":     {Op: ir.OpMatmul, Ins: views(v(ir.F32, 3), v(ir.F32, 3)), Outs: views(v(ir.F32))},
-		"half an integer":    {Op: ir.OpFill, Outs: views(v(ir.I32, 2)), Attrs: ir.Attrs{Numbers: ir.Reals(0.5)}},
-		"softmax axis":       {Op: ir.OpSoftmax, Ins: views(f), Outs: views(f), Attrs: ir.Attrs{Axes: []int{2}}},
-		"softmax no axis":    {Op: ir.OpSoftmax, Ins: views(f), Outs: views(f)},
-		"norm weight":        {Op: ir.OpRMSNorm, Ins: views(f, v(ir.F32, 2)), Outs: views(f)},
-		"norm bias missing":  {Op: ir.OpLayerNorm, Ins: views(f, v(ir.F32, 3)), Outs: views(f)},
-		"attention heads":    {Op: ir.OpAttention, Ins: views(v(ir.F32, 1, 3, 4), v(ir.F32, 1, 2, 4), v(ir.F32, 1, 2, 4)), Outs: views(v(ir.F32, 1, 3, 4))},
-		"attention blind":    {Op: ir.OpAttention, Attrs: ir.Attrs{Causal: true}, Ins: views(v(ir.F32, 2, 1, 4), v(ir.F32, 1, 1, 4), v(ir.F32, 1, 1, 4)), Outs: views(v(ir.F32, 2, 1, 4))},
-		"embedding ids":      {Op: ir.OpEmbedding, Attrs: ir.Attrs{Rows: 2}, Ins: views(v(ir.F32, 2), f), Outs: views(v(ir.F32, 2, 3))},
-		"embedding part":     {Op: ir.OpEmbedding, Attrs: ir.Attrs{Rows: 2, First: 1}, Ins: views(v(ir.I32, 2), f), Outs: views(v(ir.F32, 2, 3))},
-		"concat rows":        {Op: ir.OpConcat, Attrs: ir.Attrs{Axes: []int{0}}, Ins: views(f, f), Outs: views(f)},
-		"concat shapes":      {Op: ir.OpConcat, Attrs: ir.Attrs{Axes: []int{0}}, Ins: views(f, g), Outs: views(v(ir.F32, 5, 3))},
-		"slots type":         {Op: ir.OpReduceSlots, Attrs: ir.Attrs{Axes: []int{0}}, Ins: views(f), Outs: views(v(ir.F64, 3))},
-		"slots resumed":      {Op: ir.OpReduceSlots, Attrs: ir.Attrs{Axes: []int{0}}, Ins: views(f, v(ir.F32, 2)), Outs: views(v(ir.F32, 3))},
-		"slots axes":         {Op: ir.OpReduceSlots, Attrs: ir.Attrs{Axes: []int{0, 1}}, Ins: views(f), Outs: views(v(ir.F32))},
-		"mean of integers":   {Op: ir.OpMean, Attrs: ir.Attrs{Axes: []int{0}}, Ins: views(v(ir.I32, 2)), Outs: views(v(ir.I32))},
-		"reduce nothing":     {Op: ir.OpAllReduce, Red: ir.Sum, Outs: views(f)},
-		"reduce shapes":      {Op: ir.OpAllReduce, Red: ir.Sum, Ins: views(f, g), Outs: views(f)},
-		"unknown reduction":  {Op: ir.OpAllReduce, Red: 77, Ins: views(f), Outs: views(f)},
-		"no kernel":          {Op: ir.OpWait, Ins: views(f), Outs: views(f)},
+		"no result":          {Op: device.Elementwise{Op: ir.OpNeg}, Ins: views(f)},
+		"two results":        {Op: device.Elementwise{Op: ir.OpNeg}, Ins: views(f), Outs: views(f, f)},
+		"no operand":         {Op: device.Elementwise{Op: ir.OpNeg}, Outs: views(f)},
+		"too many operands":  {Op: device.Elementwise{Op: ir.OpNeg}, Ins: views(f, f), Outs: views(f)},
+		"another shape":      {Op: device.Elementwise{Op: ir.OpAdd}, Ins: views(f, g), Outs: views(f)},
+		"another type":       {Op: device.Elementwise{Op: ir.OpNeg}, Ins: views(v(ir.I32, 2, 3)), Outs: views(f)},
+		"written twice":      {Op: device.Elementwise{Op: ir.OpNeg}, Ins: views(f), Outs: views(twice)},
+		"copy another shape": {Op: device.Copy{Op: ir.OpCopy}, Ins: views(g), Outs: views(f)},
+		"cast another shape": {Op: device.Cast{}, Ins: views(v(ir.I32, 7)), Outs: views(f)},
+		"axis too large":     {Op: device.ReduceAxes{Op: ir.OpSum, Axes: []int{2}}, Ins: views(f), Outs: views(v(ir.F32, 2))},
+		"axis negative":      {Op: device.ReduceAxes{Op: ir.OpSum, Axes: []int{-1}}, Ins: views(f), Outs: views(v(ir.F32, 2))},
+		"axis twice":         {Op: device.ReduceAxes{Op: ir.OpSum, Axes: []int{1, 1}}, Ins: views(f), Outs: views(v(ir.F32, 2))},
+		"wrong axis":         {Op: device.ReduceAxes{Op: ir.OpSum, Axes: []int{0}}, Ins: views(f), Outs: views(v(ir.F32, 2))},
+		"linear K":           {Op: device.Linear{}, Ins: views(f, g), Outs: views(v(ir.F32, 2, 3))},
+		"linear N":           {Op: device.Linear{}, Ins: views(f, f), Outs: views(v(ir.F32, 2, 3))},
+		"linear bias":        {Op: device.Linear{}, Ins: views(f, f, v(ir.F32, 3)), Outs: views(v(ir.F32, 2, 2))},
+		"matmul K":           {Op: device.Matmul{}, Ins: views(f, f), Outs: views(v(ir.F32, 2, 3))},
+		"matmul ranks":       {Op: device.Matmul{}, Ins: views(v(ir.F32, 1, 2, 3), g), Outs: views(v(ir.F32, 1, 2, 2))},
+		"matmul vectors":     {Op: device.Matmul{}, Ins: views(v(ir.F32, 3), v(ir.F32, 3)), Outs: views(v(ir.F32))},
+		"half an integer":    {Op: device.Elementwise{Op: ir.OpFill, Numbers: ir.Reals(0.5)}, Outs: views(v(ir.I32, 2))},
+		"softmax axis":       {Op: device.Softmax{Axis: 2}, Ins: views(f), Outs: views(f)},
+		"softmax no axis":    {Op: device.Softmax{Axis: -1}, Ins: views(f), Outs: views(f)},
+		"norm weight":        {Op: device.RMSNorm{}, Ins: views(f, v(ir.F32, 2)), Outs: views(f)},
+		"norm bias missing":  {Op: device.LayerNorm{}, Ins: views(f, v(ir.F32, 3)), Outs: views(f)},
+		"attention heads":    {Op: device.Attention{}, Ins: views(v(ir.F32, 1, 3, 4), v(ir.F32, 1, 2, 4), v(ir.F32, 1, 2, 4)), Outs: views(v(ir.F32, 1, 3, 4))},
+		"attention blind":    {Op: device.Attention{Causal: true}, Ins: views(v(ir.F32, 2, 1, 4), v(ir.F32, 1, 1, 4), v(ir.F32, 1, 1, 4)), Outs: views(v(ir.F32, 2, 1, 4))},
+		"embedding ids":      {Op: device.Embedding{Rows: 2}, Ins: views(v(ir.F32, 2), f), Outs: views(v(ir.F32, 2, 3))},
+		"embedding part":     {Op: device.Embedding{First: 1, Rows: 2}, Ins: views(v(ir.I32, 2), f), Outs: views(v(ir.F32, 2, 3))},
+		"concat rows":        {Op: device.Concat{Axis: 0}, Ins: views(f, f), Outs: views(f)},
+		"concat shapes":      {Op: device.Concat{Axis: 0}, Ins: views(f, g), Outs: views(v(ir.F32, 5, 3))},
+		"slots type":         {Op: device.ReduceSlots{Axis: 0}, Ins: views(f), Outs: views(v(ir.F64, 3))},
+		"slots resumed":      {Op: device.ReduceSlots{Axis: 0}, Ins: views(f, v(ir.F32, 2)), Outs: views(v(ir.F32, 3))},
+		"slots axis":         {Op: device.ReduceSlots{Axis: 2}, Ins: views(f), Outs: views(v(ir.F32, 2))},
+		"mean of integers":   {Op: device.ReduceAxes{Op: ir.OpMean, Axes: []int{0}}, Ins: views(v(ir.I32, 2)), Outs: views(v(ir.I32))},
+		"reduce nothing":     {Op: device.ReduceOperands{Red: ir.Sum}, Outs: views(f)},
+		"reduce shapes":      {Op: device.ReduceOperands{Red: ir.Sum}, Ins: views(f, g), Outs: views(f)},
+		"unknown reduction":  {Op: device.ReduceOperands{Red: 77}, Ins: views(f), Outs: views(f)},
+		"no kernel":          {Op: device.Elementwise{Op: ir.OpWait}, Ins: views(f), Outs: views(f)},
 		"no op":              {Ins: views(f), Outs: views(f)},
 	}
 	for name, k := range bad {
 		_, err := r.w.Device(0).Prepare(k)
 		r.refused(name, err)
 	}
-	l, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpNeg, Ins: views(f), Outs: views(f)})
+	l, err := r.w.Device(0).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: views(f), Outs: views(f)})
 	r.must(err)
 	l.Release()
 	r.refused("a launch released", r.mainOf(0).Launch(l))
@@ -691,8 +692,8 @@ func testSameBits(r *rig) {
 	for i := range 20 {
 		s := r.stream(0, fmt.Sprint("s", i))
 		y, z := r.empty(0, ir.F32, m, n), r.empty(0, ir.F32, m)
-		r.launch(s, 0, device.Kernel{Op: ir.OpLinear, Ins: []device.View{x, w}, Outs: []device.View{y}})
-		r.launch(s, 0, device.Kernel{Op: ir.OpSum, Attrs: ir.Attrs{Axes: []int{1}}, Ins: []device.View{y}, Outs: []device.View{z}})
+		r.launch(s, 0, device.Kernel{Op: device.Linear{}, Ins: []device.View{x, w}, Outs: []device.View{y}})
+		r.launch(s, 0, device.Kernel{Op: device.ReduceAxes{Op: ir.OpSum, Axes: []int{1}}, Ins: []device.View{y}, Outs: []device.View{z}})
 		reads = append(reads, r.get(s, y), r.get(s, z))
 	}
 	r.sync()

@@ -100,7 +100,7 @@ func testBorrow(r *rig) {
 		v.Mem = m
 		r.equal("as the lender left it", r.contents(0, v), h.vals)
 		sum := r.empty(0, ir.F32, h.shape...)
-		r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpAdd, Ins: []device.View{v, v}, Outs: []device.View{sum}})
+		r.launch(r.mainOf(0), 0, device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{v, v}, Outs: []device.View{sum}})
 		r.equal("a sum", r.contents(0, sum), twice)
 		r.must(r.mainOf(0).Copy(v, sum))
 		r.sync()
@@ -251,7 +251,7 @@ func testBadViews(r *rig) {
 		r.refused("download: "+name, s.Download(make([]byte, n), v))
 		r.refused("copy from: "+name, s.Copy(good, v))
 		r.refused("copy to: "+name, s.Copy(v, good))
-		_, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpRelu, Ins: []device.View{v}, Outs: []device.View{good}})
+		_, err := r.w.Device(0).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpRelu}, Ins: []device.View{v}, Outs: []device.View{good}})
 		r.refused("relu of: "+name, err)
 	}
 	r.refused("copy of another shape", s.Copy(good, with(func(v *device.View) { v.Shape, v.Strides = []int64{16}, []int64{1} })))
@@ -261,7 +261,7 @@ func testBadViews(r *rig) {
 		secret := r.alloc(1, 64, device.Private)
 		r.refused("copy of a peer's private memory", s.Copy(good, with(func(v *device.View) { v.Mem = secret })))
 		shared := r.alloc(1, 64, device.Shared)
-		_, err := r.w.Device(0).Prepare(device.Kernel{Op: ir.OpRelu, Ins: []device.View{with(func(v *device.View) { v.Mem = shared })}, Outs: []device.View{good}})
+		_, err := r.w.Device(0).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpRelu}, Ins: []device.View{with(func(v *device.View) { v.Mem = shared })}, Outs: []device.View{good}})
 		r.refused("relu of a peer's memory", err)
 	}
 	other, err := r.m.Open(r.Context(), 1)

@@ -95,7 +95,7 @@ func testMovesOrdered(r *rig) {
 		me.send = r.move(rank, next.slot, me.val, rank)
 		me.fetch = r.move(rank, me.val, next.slot, 2)
 		var err error
-		me.add, err = r.w.Device(rank).Prepare(device.Kernel{Op: ir.OpAdd, Ins: []device.View{me.val, me.slot}, Outs: []device.View{me.val}})
+		me.add, err = r.w.Device(rank).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{me.val, me.slot}, Outs: []device.View{me.val}})
 		r.must(err)
 	}
 	r.sync()

@@ -15,8 +15,8 @@ const links = 60
 func (r *rig) chain(s device.Stream, rank int, v device.View) {
 	r.Helper()
 	one := r.empty(rank, v.DType, v.Shape...)
-	r.launch(s, rank, device.Kernel{Op: ir.OpFill, Outs: []device.View{one}, Attrs: ir.Attrs{Numbers: []ir.Number{ir.Whole(1)}}})
-	l, err := r.w.Device(rank).Prepare(device.Kernel{Op: ir.OpAdd, Ins: []device.View{v, one}, Outs: []device.View{v}})
+	r.launch(s, rank, device.Kernel{Op: device.Elementwise{Op: ir.OpFill, Numbers: []ir.Number{ir.Whole(1)}}, Outs: []device.View{one}})
+	l, err := r.w.Device(rank).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{v, one}, Outs: []device.View{v}})
 	r.must(err)
 	for range links {
 		r.must(s.Launch(l))
@@ -167,7 +167,7 @@ func testCounters(r *rig) {
 			r.must(me.comm.Signal(me.full, 1, 1))
 			r.must(me.work.WaitCounter(me.full, 1, round+1))
 			r.must(me.work.WaitCounter(me.full, 2, 5*(round+1)))
-			r.launch(me.work, rank, device.Kernel{Op: ir.OpAdd, Ins: []device.View{me.val, me.slot}, Outs: []device.View{me.val}})
+			r.launch(me.work, rank, device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{me.val, me.slot}, Outs: []device.View{me.val}})
 			r.must(me.work.Signal(before.free, 0, 1))
 		}
 	}

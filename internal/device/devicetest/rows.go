@@ -74,14 +74,14 @@ func testSoftmax(r *rig) {
 					want.vals[at[j]], want.size[at[j]] = p, p
 				}
 			})
-			r.check(fmt.Sprintf("softmax along %d", c.axis), device.Kernel{Op: ir.OpSoftmax, Attrs: ir.Attrs{Axes: []int{c.axis}}}, l, want, dt, c.shape, in)
+			r.check(fmt.Sprintf("softmax along %d", c.axis), device.Kernel{Op: device.Softmax{Axis: c.axis}}, l, want, dt, c.shape, in)
 		}
 		far := given(dt, []int64{3}, 3e4, 3e4, -3e4)
 		want := answer{vals: []float64{0.5, 0.5, 0}, size: []float64{0.5, 0.5, 0}, terms: 3}
 		for i, v := range far.vals {
 			far.vals[i] = tensor.Round(dt, v)
 		}
-		r.check("softmax of large numbers", device.Kernel{Op: ir.OpSoftmax, Attrs: ir.Attrs{Axes: []int{0}}}, l, want, dt, far.shape, far)
+		r.check("softmax of large numbers", device.Kernel{Op: device.Softmax{Axis: 0}}, l, want, dt, far.shape, far)
 	})
 }
 
@@ -117,7 +117,7 @@ func testNorms(r *rig) {
 						}
 					}
 				})
-				r.check(op.String(), device.Kernel{Op: op, Attrs: ir.Attrs{Numbers: ir.Reals(eps)}}, l, want, dt, shape, ins...)
+				r.check(op.String(), device.Kernel{Op: device.OpOf(op, ir.Attrs{Numbers: ir.Reals(eps)})}, l, want, dt, shape, ins...)
 			}
 		}
 	})
@@ -150,7 +150,7 @@ func testAttention(r *rig) {
 			for _, causal := range []bool{false, true} {
 				want := c.answer(causal, dt, q.vals, k.vals, v.vals)
 				for _, l := range layouts {
-					r.check(fmt.Sprintf("attention %v, causal %v", c, causal), device.Kernel{Op: ir.OpAttention, Attrs: ir.Attrs{Numbers: ir.Reals(0.125), Causal: causal}}, l, want, dt, shape, q, k, v)
+					r.check(fmt.Sprintf("attention %v, causal %v", c, causal), device.Kernel{Op: device.Attention{Scale: 0.125, Causal: causal}}, l, want, dt, shape, q, k, v)
 				}
 			}
 		}
@@ -207,7 +207,7 @@ func testEmbedding(r *rig) {
 					}
 					want = append(want, row...)
 				}
-				k := device.Kernel{Op: ir.OpEmbedding, Attrs: ir.Attrs{First: first, Rows: 7}}
+				k := device.Kernel{Op: device.Embedding{First: first, Rows: 7}}
 				r.exactly(fmt.Sprintf("embedding from row %d", first), k, l, dt, []int64{2, 3, 3}, want, ids, table)
 			}
 		}
@@ -219,7 +219,7 @@ func testBadIDs(r *rig) {
 	for _, id := range []float64{-1, 4, 1 << 30} {
 		r.open(1)
 		table, ids := r.put(0, random(seeded(id), ir.F32, 4, 3)), r.put(0, given(ir.I32, []int64{2}, 0, id))
-		r.launch(r.mainOf(0), 0, device.Kernel{Op: ir.OpEmbedding, Attrs: ir.Attrs{Rows: 4}, Ins: []device.View{ids, table}, Outs: []device.View{r.empty(0, ir.F32, 2, 3)}})
+		r.launch(r.mainOf(0), 0, device.Kernel{Op: device.Embedding{Rows: 4}, Ins: []device.View{ids, table}, Outs: []device.View{r.empty(0, ir.F32, 2, 3)}})
 		var fault *device.Fault
 		if err := r.syncs(); !errors.As(err, &fault) || fault.Rank != 0 {
 			r.Errorf("id %v: %v", id, err)
@@ -248,7 +248,7 @@ func testConcat(r *rig) {
 					want = append(want, in.vals[i*n:(i+1)*n]...)
 				}
 			}
-			r.exactly(fmt.Sprintf("concat along %d", c.axis), device.Kernel{Op: ir.OpConcat, Attrs: ir.Attrs{Axes: []int{c.axis}}}, l, dt, joined, want, ins...)
+			r.exactly(fmt.Sprintf("concat along %d", c.axis), device.Kernel{Op: device.Concat{Axis: c.axis}}, l, dt, joined, want, ins...)
 		}
 	})
 }
@@ -261,7 +261,7 @@ func testSlots(r *rig) {
 			x := signs(seeded(dt, c), dt, c.shape...)
 			want, shape := overAxes(ir.OpSum, x, []int{c.axis})
 			for _, to := range []ir.DType{dt, dt.Accum()} {
-				k := device.Kernel{Op: ir.OpReduceSlots, Attrs: ir.Attrs{Axes: []int{c.axis}}, Ins: []device.View{r.put(0, x, l)}}
+				k := device.Kernel{Op: device.ReduceSlots{Axis: c.axis}, Ins: []device.View{r.put(0, x, l)}}
 				out := r.room(0, device.Private, l, to, shape)
 				k.Outs = []device.View{out}
 				s := r.mainOf(0)

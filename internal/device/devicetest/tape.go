@@ -199,7 +199,10 @@ func (d tapeDevice) NewCounters(n int) (device.Counters, error) {
 
 // Prepare finds places for what the kernel reads of peers.
 func (d tapeDevice) Prepare(k device.Kernel) (device.Launch, error) {
-	l := &tapeLaunch{k: k}
+	l := &tapeLaunch{k: k, op: device.Code(k.Op)}
+	if _, ok := k.Op.(device.ReduceOperands); ok {
+		l.op = ir.OpAdd // elementwise, so it may be in place
+	}
 	for _, v := range k.Ins {
 		m := v.Mem.(*tapeMemory)
 		if int(m.rank) == d.rank {
@@ -207,7 +210,7 @@ func (d tapeDevice) Prepare(k device.Kernel) (device.Launch, error) {
 			continue
 		}
 		if !k.Reaches() {
-			return nil, fmt.Errorf("%s of a peer's memory", k.Op)
+			return nil, fmt.Errorf("%s of a peer's memory", device.Name(k.Op))
 		}
 		l.far = append(l.far, v)
 		place := d.t.Alloc(d.rank, v.Elements()*v.DType.Size(), device.Private, "what a launch reads of "+m.name)
@@ -219,6 +222,7 @@ func (d tapeDevice) Prepare(k device.Kernel) (device.Launch, error) {
 
 type tapeLaunch struct {
 	k                 device.Kernel
+	op                ir.Op // what accesses memory alike
 	near, far, places []device.View
 }
 
@@ -300,11 +304,7 @@ func (s *tapeStream) Launch(l device.Launch) error {
 			return err
 		}
 	}
-	op := x.k.Op
-	if x.k.Joins() {
-		op = ir.OpAdd // elementwise, so it may be in place
-	}
-	s.add(plan.Cmd{Kind: plan.Compute, Op: op, Ins: append(refsTo(x.near), refsTo(x.places)...),
+	s.add(plan.Cmd{Kind: plan.Compute, Op: x.op, Ins: append(refsTo(x.near), refsTo(x.places)...),
 		Outs: refsTo(x.k.Outs)})
 	return nil
 }

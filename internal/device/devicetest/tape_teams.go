@@ -2,7 +2,7 @@ package devicetest
 
 import (
 	"errors"
-	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/plan"
@@ -31,11 +31,11 @@ func (t *Tape) Transport() string {
 }
 
 // TeamAlgorithms implements device.Teams.
-func (t *Tape) TeamAlgorithms() []string {
+func (t *Tape) TeamAlgorithms() []device.Algorithm {
 	if t.Transport() == "" {
 		return nil
 	}
-	return []string{transportName}
+	return []device.Algorithm{{Name: transportName, Ops: append(slices.Clone(device.Moves), ir.OpBarrier)}}
 }
 
 // OpenTeam implements device.Teams.
@@ -62,11 +62,7 @@ func (*tapeTeam) Close() error { return nil }
 
 // Supports is nil for what moves only.
 func (*tapeTeam) Supports(_ device.Tuning, c *device.Collective) error {
-	switch c.Op {
-	case ir.OpAllGather, ir.OpAllToAll, ir.OpBarrier, ir.OpBroadcast, ir.OpGather, ir.OpScatter, ir.OpPermute:
-		return nil
-	}
-	return fmt.Errorf("%w: the tape's transport moves bytes only", device.ErrUnsupported)
+	return nil
 }
 
 func (m *tapeTeam) Prepare(_ device.Tuning, c *device.Collective) ([]device.Launch, error) {

@@ -220,7 +220,7 @@ var teamTypes = []ir.DType{ir.BF16, ir.F16, ir.F32, ir.I32, ir.I64, ir.F64}
 func testTeamAllReduce(r *rig) {
 	most := r.some(4)
 	r.open(most)
-	names := r.teams().TeamAlgorithms()
+	names := device.AlgorithmNames(r.teams().TeamAlgorithms())
 	counts := []int64{0, 1, 2, 7, 8, 9, 63, 64, 65, 479, 480, 481, 1023, 4097, 30000, 65536, 100003}
 	for members := max(2, most-1); members <= most; members++ {
 		ranks := make([]int, members)
@@ -295,7 +295,7 @@ func testTeamInTurn(r *rig) {
 		}
 	}
 	x := &reduction{dt: ir.I32, red: ir.Sum, count: count, in: in, out: out}
-	for _, name := range r.teams().TeamAlgorithms() {
+	for _, name := range device.AlgorithmNames(r.teams().TeamAlgorithms()) {
 		for _, blocks := range []int{2, 0} {
 			if tune := (device.Tuning{Algo: name, Blocks: blocks}); x.supported(r, t, tune) {
 				l, err := t.Prepare(tune, x.collective())
@@ -306,7 +306,7 @@ func testTeamInTurn(r *rig) {
 	}
 	var adds []device.Launch
 	for i, rank := range ranks {
-		l, err := r.w.Device(rank).Prepare(device.Kernel{Op: ir.OpAdd, Ins: []device.View{in[i], out[i]}, Outs: []device.View{in[i]}})
+		l, err := r.w.Device(rank).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{in[i], out[i]}, Outs: []device.View{in[i]}})
 		r.must(err)
 		adds = append(adds, l)
 	}
@@ -361,7 +361,7 @@ func testTeamGraph(r *rig) {
 	c := r.capturer()
 	t := r.team(ranks...)
 	rng := seeded("graph")
-	for _, name := range r.teams().TeamAlgorithms() {
+	for _, name := range device.AlgorithmNames(r.teams().TeamAlgorithms()) {
 		x := r.draw(rng, ranks, ir.BF16, ir.Sum, 12345, make([]int64, len(ranks)), false)
 		tune := device.Tuning{Algo: name}
 		if !x.supported(r, t, tune) {
@@ -409,7 +409,7 @@ func testTeamsAtOnce(r *rig) {
 	b, err := r.teams().OpenTeam(members)
 	r.must(err)
 	rng := seeded("at once")
-	for _, name := range r.teams().TeamAlgorithms() {
+	for _, name := range device.AlgorithmNames(r.teams().TeamAlgorithms()) {
 		x := r.draw(rng, ranks, ir.F32, ir.Sum, 1<<20, []int64{0, 0}, false)
 		y := r.draw(rng, ranks, ir.F32, ir.Sum, 1<<20, []int64{0, 0}, false)
 		tune := device.Tuning{Algo: name}
@@ -448,7 +448,7 @@ func testTeamSameBits(r *rig) {
 			}
 			r.must(r.mainOf(ranks[i]).Upload(x.in[i], x.ins[i].bytes()))
 		}
-		for _, name := range r.teams().TeamAlgorithms() {
+		for _, name := range device.AlgorithmNames(r.teams().TeamAlgorithms()) {
 			for _, blocks := range []int{1, 7, 0} {
 				if tune := (device.Tuning{Algo: name, Blocks: blocks}); x.supported(r, t, tune) {
 					x.run(r, t, tune, ranks)
@@ -505,11 +505,11 @@ func testTeamNorm(r *rig) {
 		}
 		r.must(err)
 		var wants [][2][]float64
-		x.run(r, t, device.Tuning{Algo: r.teams().TeamAlgorithms()[0]}, ranks)
+		x.run(r, t, device.Tuning{Algo: device.AlgorithmNames(r.teams().TeamAlgorithms())[0]}, ranks)
 		for i, rank := range ranks {
 			s, res, w := r.mainOf(rank), r.put(rank, residual), r.empty(rank, c.dt, c.rows, c.width)
-			r.launch(s, rank, device.Kernel{Op: ir.OpAdd, Ins: []device.View{x.out[i], res}, Outs: []device.View{res}})
-			r.launch(s, rank, device.Kernel{Op: ir.OpRMSNorm, Ins: []device.View{res, parts[i].Weight}, Outs: []device.View{w}, Attrs: ir.Attrs{Numbers: ir.Reals(1e-5)}})
+			r.launch(s, rank, device.Kernel{Op: device.Elementwise{Op: ir.OpAdd}, Ins: []device.View{x.out[i], res}, Outs: []device.View{res}})
+			r.launch(s, rank, device.Kernel{Op: device.RMSNorm{Eps: 1e-5}, Ins: []device.View{res, parts[i].Weight}, Outs: []device.View{w}})
 			wants = append(wants, [2][]float64{r.contents(rank, res), r.contents(rank, w)})
 		}
 		for i, rank := range ranks {
@@ -547,7 +547,7 @@ func testBadTeams(r *rig) {
 	r.refused("a rank twice", err)
 	x := r.draw(seeded("bad"), ranks, ir.F32, ir.Sum, 100, []int64{0, 0}, false)
 	r.refused("an unknown algorithm", t.Supports(device.Tuning{Algo: "none of these"}, x.collective()))
-	for _, name := range w.TeamAlgorithms() {
+	for _, name := range device.AlgorithmNames(w.TeamAlgorithms()) {
 		tune := device.Tuning{Algo: name}
 		if !x.supported(r, t, tune) {
 			continue
@@ -571,7 +571,7 @@ func testBadTeams(r *rig) {
 	}
 	r.sync()
 	r.must(t.Close())
-	r.refused("a closed team", t.Supports(device.Tuning{Algo: w.TeamAlgorithms()[0]}, x.collective()))
+	r.refused("a closed team", t.Supports(device.Tuning{Algo: device.AlgorithmNames(w.TeamAlgorithms())[0]}, x.collective()))
 }
 
 // testTeamAborted aborts a world in which members wait for one that does not come:
@@ -579,7 +579,7 @@ func testBadTeams(r *rig) {
 func testTeamAborted(r *rig) {
 	ranks := r.ranks(2)
 	r.open(2)
-	for _, name := range r.teams().TeamAlgorithms() {
+	for _, name := range device.AlgorithmNames(r.teams().TeamAlgorithms()) {
 		t := r.team(ranks...)
 		x := r.draw(seeded(name), ranks, ir.F32, ir.Sum, 5000, make([]int64, len(ranks)), false)
 		if !x.supported(r, t, device.Tuning{Algo: name}) {
@@ -607,7 +607,7 @@ func testTeamAborted(r *rig) {
 func testTeamLate(r *rig) {
 	ranks := r.ranks(r.some(3))
 	r.open(len(ranks))
-	names := r.teams().TeamAlgorithms()
+	names := device.AlgorithmNames(r.teams().TeamAlgorithms())
 	for k, name := range names {
 		t := r.team(ranks...)
 		x := r.draw(seeded(name), ranks, ir.F32, ir.Sum, 5000, make([]int64, len(ranks)), false)

@@ -35,9 +35,9 @@ func (r *rig) uneven(op ir.Op, dt ir.DType) (k device.Kernel, ins [2]host) {
 	for i := range ins {
 		k.Ins = append(k.Ins, r.empty(i%r.w.Ranks(), ir.I32, 2))
 	}
-	k.Op, k.Axes, k.Member, k.Outs = op, []int{0}, 1, []device.View{r.empty(0, dt, 5, 2)}
+	k.Op, k.Outs = device.UnevenMove{Op: op, Axis: 0, Member: 1}, []device.View{r.empty(0, dt, 5, 2)}
 	if op == ir.OpReduceScatterV {
-		k.Red = ir.Sum
+		k.Op = device.UnevenReduce{Red: ir.Sum, Axis: 0, Member: 1}
 	}
 	return k, ins
 }

@@ -46,24 +46,32 @@ func (b *builder) takeJoint(j *fuse.Joint) (bool, error) {
 func (b *builder) jointKernel(j *fuse.Joint) device.Kernel {
 	p := b.im.Plan
 	last := &p.Cmds[j.Linears[len(j.Linears)-1]]
-	k := b.kernel(last)
-	k.Joint, k.Gated, k.Ins, k.Outs = true, j.Gate != nil, b.im.Views(last.Ins[0]), nil
+	op := device.Linears{Gated: j.Gate != nil, Constant: true, Fixed: b.im.opts.Fixed, Timed: b.im.opts.Timed}
+	k := device.Kernel{Ins: b.im.Views(last.Ins[0])}
 	for _, m := range j.Linears {
 		c := &p.Cmds[m]
 		k.Ins = append(k.Ins, b.im.View(c.Ins[1]))
 		k.Outs = append(k.Outs, b.im.View(c.Outs[0]))
-		k.Constant = k.Constant && b.im.constant(c.Ins[1].Buf)
+		op.Constant = op.Constant && b.im.constant(c.Ins[1].Buf)
 	}
-	if k.Gated {
+	if op.Gated {
 		k.Outs = append(k.Outs, b.im.View(p.Cmds[j.Gate[1]].Outs[0]))
 	}
+	k.Op = op
 	return k
 }
 
 func (b *builder) takeRelu(gemm, relu int) error {
 	_, err := b.launchFor([]int{gemm, relu}, func(b *builder) device.Kernel {
 		k := b.kernel(&b.im.Plan.Cmds[gemm])
-		k.Relu = true
+		switch op := k.Op.(type) {
+		case device.Linear:
+			op.Relu = true
+			k.Op = op
+		case device.Matmul:
+			op.Relu = true
+			k.Op = op
+		}
 		k.Outs = b.im.Views(b.im.Plan.Cmds[relu].Outs...)
 		return k
 	})
@@ -71,16 +79,16 @@ func (b *builder) takeRelu(gemm, relu int) error {
 }
 
 // chainKernel is what the commands of a chain compute together.
-func (b *builder) chainKernel(chain *fuse.Chain) (k device.Kernel) {
+func (b *builder) chainKernel(chain *fuse.Chain) device.Kernel {
 	p := b.im.Plan
+	var op device.Chain
 	for i, m := range chain.Members {
 		c := &p.Cmds[m]
-		k.Links = append(k.Links, device.Link{
+		op.Links = append(op.Links, device.Link{
 			Op: c.Op, Args: chain.Args[i], DType: c.Outs[0].DType, Numbers: c.Attr.Numbers})
 	}
 	last := &p.Cmds[chain.Members[len(chain.Members)-1]]
-	k.Op, k.Ins, k.Outs = last.Op, b.im.Views(chain.Operands...), b.im.Views(last.Outs...)
-	return k
+	return device.Kernel{Op: op, Ins: b.im.Views(chain.Operands...), Outs: b.im.Views(last.Outs...)}
 }
 
 // launchFor has the last of the members launch a kernel, and the others nothing; false where
@@ -180,12 +188,28 @@ func (b *builder) kernel(c *plan.Cmd) device.Kernel {
 	if c.Op == ir.OpMatmul {
 		ins[1] = repeated(ins[1], ins[0].Shape)
 	}
+	return device.Kernel{Op: b.op(c), Ins: ins, Outs: b.im.Views(c.Outs...)}
+}
+
+// op is what a compute command computes, with what the options say about how.
+func (b *builder) op(c *plan.Cmd) device.Op {
 	if c.Op == ir.OpLaunch {
-		return device.Kernel{Op: c.Op, Ins: ins, Outs: b.im.Views(c.Outs...), User: b.user(c)}
+		return b.user(c)
 	}
-	return device.Kernel{Op: c.Op, Ins: ins, Outs: b.im.Views(c.Outs...),
-		Attrs: c.Attr, Red: ir.NoRed,
-		Constant: c.Op == ir.OpLinear && b.im.constant(c.Ins[1].Buf), Fixed: b.im.opts.Fixed, Timed: b.im.opts.Timed}
+	opts := &b.im.opts
+	switch op := device.OpOf(c.Op, c.Attr).(type) {
+	case device.Linear:
+		op.Constant, op.Fixed, op.Timed = b.im.constant(c.Ins[1].Buf), opts.Fixed, opts.Timed
+		return op
+	case device.Matmul:
+		op.Fixed, op.Timed = opts.Fixed, opts.Timed
+		return op
+	case device.Attention:
+		op.Fixed = opts.Fixed
+		return op
+	default:
+		return op
+	}
 }
 
 // user is the kernel that a command launches.

@@ -49,7 +49,7 @@ type Options struct {
 	// Algorithm names the algorithm of collectives to try first, for those that
 	// pin none; empty for what is known to be the fastest.
 	Algorithm string
-	// Fixed uses only algorithms whose bits do not depend on the batch, nor on measurements: see device.Kernel.Fixed
+	// Fixed uses only algorithms whose bits do not depend on the batch, nor on measurements: see device.Product.Fixed
 	// and comm.Policy.
 	Fixed bool
 	// Sparing has collectives take little memory besides their operands, where an algorithm does.

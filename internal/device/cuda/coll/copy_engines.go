@@ -8,6 +8,7 @@ import (
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
 )
 
 // copyAlgorithm has copy engines push blocks into the other members' results,
@@ -18,7 +19,15 @@ type copyAlgorithm struct{}
 
 // RoutedAlgorithms take other ways than links by a kernel: copy engines, and the bus to
 // the host.
-var RoutedAlgorithms = []Named{{"move-copy", copyAlgorithm{}}, {"move-host", HostMove{}}}
+var RoutedAlgorithms = []Entry{
+	{Info{Name: "move-copy", Ops: device.Moves, Memory: device.MemoryFlags, CopyEngines: true, Takes: "what only moves",
+		How: "copy engines write to the peers' outputs, between two kernels of one block in which the ranks meet: no SMs"},
+		copyAlgorithm{}},
+	{Info{Name: "move-host", Ops: []ir.Op{ir.OpAllGather, ir.OpAllToAll}, HostLink: true,
+		Takes: "all_gather, all_to_all; blocks of 4 MiB or more that lie together",
+		How:   "move-push, with some of each block by way of host memory, written once where all get the same"},
+		HostMove{}},
+}
 
 // Supports returns nil, or why it cannot do c.
 func (a copyAlgorithm) Supports(t Team, tune device.Tuning, c *Collective) error {

@@ -3,9 +3,11 @@ package coll
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/ir"
 )
 
 // MoveAlgorithm runs the collectives in which members give each other blocks, and
@@ -14,14 +16,33 @@ type MoveAlgorithm struct{ move, reduce kernels.MoveKind }
 
 const noMove = kernels.MoveKind(0xff)
 
+// blocksOnly are the collectives in which members give each other blocks, whether these are reduced or not.
+var (
+	blocksOnly  = slices.Concat(device.Moves, blocksAdded)
+	blocksAdded = []ir.Op{ir.OpReduceScatter, ir.OpReduce}
+)
+
 // MoveAlgorithms give blocks to members by kernels.
-var MoveAlgorithms = []Named{
-	{"move-ll", MoveAlgorithm{kernels.MoveLL, kernels.ReduceLL}},
-	{"move-push", MoveAlgorithm{kernels.MovePush, noMove}},
-	{"move-ll128", MoveAlgorithm{kernels.MoveLL128, kernels.ReduceLL128}},
-	{"move-spread", MoveAlgorithm{kernels.MoveSpread, kernels.ReduceSpread}},
-	{"move-pull", MoveAlgorithm{noMove, kernels.ReducePull}},
-	{"move-few", MoveAlgorithm{noMove, kernels.ReduceSMLimited}},
+var MoveAlgorithms = []Entry{
+	{Info{Name: "move-ll", Ops: blocksOnly, Takes: "all but all_reduce and uneven ones; blocks up to 2 MiB",
+		How: "blocks with flags among the data into slots"},
+		MoveAlgorithm{kernels.MoveLL, kernels.ReduceLL}},
+	{Info{Name: "move-push", Formerly: []string{"move-mixed"}, Ops: device.Moves, Memory: device.MemoryFlags,
+		Takes: "what only moves", How: "blocks straight into the peers' outputs"},
+		MoveAlgorithm{kernels.MovePush, noMove}},
+	{Info{Name: "move-ll128", Ops: blocksOnly, Takes: "all but all_reduce and uneven ones; blocks without gaps up to 8 MiB",
+		How: "as move-ll with one flag in 128 bytes"},
+		MoveAlgorithm{kernels.MoveLL128, kernels.ReduceLL128}},
+	{Info{Name: "move-spread", Ops: []ir.Op{ir.OpBroadcast, ir.OpReduce}, Takes: "broadcast, reduce; three members or more",
+		How: "in lines as move-ll128; each goes by one member that passes it on, or adds it up: no link carries data twice"},
+		MoveAlgorithm{kernels.MoveSpread, kernels.ReduceSpread}},
+	{Info{Name: "move-pull", Formerly: []string{"move-push-sum"}, Ops: blocksAdded, Memory: device.MemoryFlags,
+		How: "blocks read from the peers' inputs"},
+		MoveAlgorithm{noMove, kernels.ReducePull}},
+	{Info{Name: "move-few", Ops: blocksAdded, Memory: device.MemoryFixed,
+		Takes: "reduce_scatter and reduce; blocks without gaps at multiples of 16 bytes",
+		How:   "the same by few blocks, as few"},
+		MoveAlgorithm{noMove, kernels.ReduceSMLimited}},
 }
 
 func (a MoveAlgorithm) kind(f *flow) (kernels.MoveKind, error) {

@@ -13,7 +13,11 @@ import (
 // that operands are copied to and from. It was only ever run on an emulation.
 type multimem struct{ ReduceAlgorithm }
 
-var multimemAlgorithms = []Named{{"multimem", multimem{ReduceAlgorithm{name: "multimem", unrolls: []int{1, 2, 4}}}}}
+var multimemAlgorithms = []Entry{{Info{Name: "multimem", Ops: allReduce, FreeOrder: true,
+	Takes: "all_reduce: sums of bf16, f16, f32 with order=any",
+	How: "each member has NVLink's switches add up a share for all, in multicast memory that operands are copied to and " +
+		"from; only with HOCKET_MULTICAST=on, and not run by us"},
+	multimem{ReduceAlgorithm{unrolls: []int{1, 2, 4}}}}}
 
 // Supports returns nil, or why it cannot do c.
 func (a multimem) Supports(t Team, tune device.Tuning, c *Collective) error {

@@ -9,6 +9,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
+// NCCLName is the algorithm of NVIDIA's library.
+const NCCLName = "nccl"
+
+// NCCL describes it. It has no Algorithm: package cuda gives the library what PlanNCCL returns.
+var NCCL = Info{Name: NCCLName, Formerly: []string{"nccl-window"}, Ops: device.Even, FreeOrder: true,
+	Library: true, Takes: "all but uneven ones",
+	How: "NVIDIA's library, where it is installed. Sums in an order of its own: chosen only where that cannot change a " +
+		"bit, or with order=any"}
+
 // NCCL's names of types and reductions.
 var ncclTypes = map[ir.DType]nvlib.NCCLType{
 	ir.F32: nvlib.NCCLF32, ir.F64: nvlib.NCCLF64, ir.F16: nvlib.NCCLF16, ir.BF16: nvlib.NCCLBF16, ir.I32: nvlib.NCCLInt32, ir.I64: nvlib.NCCLInt64,

@@ -9,6 +9,11 @@ import (
 	"hocket.example/hocket/internal/kernels"
 )
 
+// Norm describes the algorithm of an all_reduce with what follows it. It is not among Algorithms: nobody asks for it by
+// name.
+var Norm = Info{Name: "lamport-norm", OneShot: true, Takes: "all_reduce with the add and the rms_norm after it",
+	How: "one shot as lamport; cannot be asked for by name, only reported"}
+
 // NormLimit says up to how many rows of up to so many packs one launch is taken between so
 // many members.
 type NormLimit struct {

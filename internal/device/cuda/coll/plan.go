@@ -17,27 +17,42 @@ import (
 // to memory and launches. It gives no device anything; whoever has a plan reserves the memory
 // and runs the launches, or looks at the launches only.
 type Algorithm interface {
-	// Supports returns nil, or why it cannot do c. It must not depend on what the
-	// team holds.
+	// Supports returns nil, or why it cannot do c, which Info.Check passes. It must not
+	// depend on what the team holds.
 	Supports(t Team, tune device.Tuning, c *Collective) error
 	// Plan says what c takes. Supports(t, tune, c) is nil, and c is not empty.
 	Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error)
 }
 
-// Named is an algorithm in the list.
-type Named struct {
-	Name string
+// Info describes an algorithm.
+type Info = device.Algorithm
+
+// Entry is an algorithm in the list, with what it says of itself.
+type Entry struct {
+	Info
 	Algorithm
 }
 
-// Algorithms lists them in the order in which TeamAlgorithms does.
+// Algorithms lists them in the order in which TeamAlgorithms does: to add one, write its entry next to its code, and
+// list it here. hocket help algorithms, dispatch, the tuner and tests derive from the list.
 var Algorithms = slices.Concat(ReduceAlgorithms, multimemAlgorithms, MoveAlgorithms, SumAlgorithms, RoutedAlgorithms)
 
-// ByName returns the algorithm of a name.
-func ByName(name string) (Algorithm, error) {
-	for _, a := range Algorithms {
-		if a.Name == name {
-			return a.Algorithm, nil
+// Infos describe them, and NCCL.
+func Infos() (list []Info) {
+	for i := range Algorithms {
+		list = append(list, Algorithms[i].Info)
+	}
+	return append(list, NCCL)
+}
+
+// ByName returns the algorithm of a name that may run c, nil for NCCL's, or why there is none.
+func ByName(name string, c *device.Collective) (Algorithm, error) {
+	if name == NCCLName {
+		return nil, NCCL.Check(c)
+	}
+	for i := range Algorithms {
+		if a := &Algorithms[i]; a.Name == name {
+			return a.Algorithm, a.Check(c)
 		}
 	}
 	return nil, fmt.Errorf("%w: there is no algorithm %q", device.ErrUnsupported, name)

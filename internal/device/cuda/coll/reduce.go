@@ -9,34 +9,52 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ReduceAlgorithms are those of all_reduce.
-var ReduceAlgorithms = named([]ReduceAlgorithm{
-	{name: "ll", kind: kernels.AllReduceLL, unrolls: []int{1, 2, 4}, most: 4 << 20},
-	{name: "ll2", kind: kernels.AllReduceLL2, unrolls: []int{1}, most: 16 << 20, shots: 2},
-	{name: "ll128", kind: kernels.AllReduceLL128, unrolls: []int{1, 2, 4}, most: 64 << 20, ll128: true},
-	{name: "ll128x2", kind: kernels.AllReduceLL128x2, unrolls: []int{1, 2, 4}, most: 64 << 20, shots: 2, ll128: true},
-	{name: "lamport", kind: kernels.AllReduceLamport, unrolls: []int{1, 2}, most: 64 << 20, lamport: true},
-	{name: "lamportx2", kind: kernels.AllReduceLamportx2, unrolls: []int{1, 2}, most: 64 << 20, shots: 2, lamport: true},
-	{name: "lamport-host", kind: kernels.AllReduceLamportHost, unrolls: []int{1, 2}, most: 64 << 20, Direct: true, lamport: true},
-	{name: "push", kind: kernels.AllReducePush, unrolls: []int{1, 2, 4, 8}, Direct: true},
-	{name: "pull", kind: kernels.AllReducePull, unrolls: []int{1, 2, 4}, Direct: true},
-	{name: "few", kind: kernels.AllReduceSMLimited, unrolls: []int{1, 2, 4}, Direct: true},
-	{name: "push-host", kind: kernels.AllReduceHost, unrolls: []int{1, 2, 4}, Direct: true},
-})
+var allReduce = []ir.Op{ir.OpAllReduce}
 
-func named(list []ReduceAlgorithm) (all []Named) {
-	for _, a := range list {
-		all = append(all, Named{a.name, a})
-	}
-	return all
+// ReduceAlgorithms are those of all_reduce.
+var ReduceAlgorithms = []Entry{
+	{Info{Name: "ll", Ops: allReduce, MostBytes: 4 << 20, OneShot: true,
+		How: "one shot; 8 bytes in 16 carry flags, so that arrival of the data is the only signal"},
+		ReduceAlgorithm{kind: kernels.AllReduceLL, unrolls: []int{1, 2, 4}}},
+	{Info{Name: "ll2", Ops: allReduce, MostBytes: 16 << 20, How: "the same in two shots"},
+		ReduceAlgorithm{kind: kernels.AllReduceLL2, unrolls: []int{1}, shots: 2}},
+	{Info{Name: "ll128", Ops: allReduce, MostBytes: 64 << 20, OneShot: true, How: "one shot, with one flag in 128 bytes"},
+		ReduceAlgorithm{kind: kernels.AllReduceLL128, unrolls: []int{1, 2, 4}, ll128: true}},
+	{Info{Name: "ll128x2", Ops: allReduce, MostBytes: 64 << 20, How: "the same in two shots"},
+		ReduceAlgorithm{kind: kernels.AllReduceLL128x2, unrolls: []int{1, 2, 4}, shots: 2, ll128: true}},
+	{Info{Name: "lamport", Ops: allReduce, MostBytes: 64 << 20, OneShot: true, Takes: "all_reduce of f32, f16 and bf16",
+		How: "one shot without flags: the memory that data is pushed to rests full of one NaN's bits; that NaN is sent " +
+			"as another, so a word that differs has come; whoever has used a line puts the word back"},
+		ReduceAlgorithm{kind: kernels.AllReduceLamport, unrolls: []int{1, 2}, lamport: true}},
+	{Info{Name: "lamportx2", Ops: allReduce, MostBytes: 64 << 20, Takes: "all_reduce of f32, f16 and bf16",
+		How: "the same in two shots"},
+		ReduceAlgorithm{kind: kernels.AllReduceLamportx2, unrolls: []int{1, 2}, shots: 2, lamport: true}},
+	{Info{Name: "lamport-host", Ops: allReduce, MostBytes: 64 << 20, HostLink: true,
+		Takes: "all_reduce of f32, f16 and bf16; operands at multiples of 16 bytes; between two members not in place",
+		How: "of two members as lamport, with some of the data by way of host memory; of more, two shots with results " +
+			"straight into the peers' outputs, some of each share's by way of host memory as in push-host"},
+		ReduceAlgorithm{kind: kernels.AllReduceLamportHost, unrolls: []int{1, 2}, Direct: true, lamport: true}},
+	{Info{Name: "push", Ops: allReduce, Takes: "all_reduce; operands at multiples of 16 bytes",
+		How: "two shots through staging, a flag for each chunk, results straight into the peers' outputs"},
+		ReduceAlgorithm{kind: kernels.AllReducePush, unrolls: []int{1, 2, 4, 8}, Direct: true}},
+	{Info{Name: "pull", Ops: allReduce, Memory: device.MemoryFlags, Takes: "all_reduce; operands at multiples of 16 bytes",
+		How: "shares are read from the peers' inputs, results written to their outputs"},
+		ReduceAlgorithm{kind: kernels.AllReducePull, unrolls: []int{1, 2, 4}, Direct: true}},
+	{Info{Name: "few", Ops: allReduce, Memory: device.MemoryFixed, Takes: "all_reduce; operands at multiples of 16 bytes",
+		How: "as pull by few blocks, which keep much more under way by loading to shared memory; of four members some " +
+			"results go by way of host memory from 24 MiB on"},
+		ReduceAlgorithm{kind: kernels.AllReduceSMLimited, unrolls: []int{1, 2, 4}, Direct: true}},
+	{Info{Name: "push-host", Ops: allReduce, HostLink: true,
+		Takes: "all_reduce; operands at multiples of 16 bytes; between two members not in place",
+		How: "push, with some of it by way of host memory: of two members some of the operands; of more the results of " +
+			"some of each share, which blocks of its member write there and blocks of all others read"},
+		ReduceAlgorithm{kind: kernels.AllReduceHost, unrolls: []int{1, 2, 4}, Direct: true}},
 }
 
 // ReduceAlgorithm is an all-reduce as one kernel.
 type ReduceAlgorithm struct {
-	name    string
 	kind    kernels.AllReduceKind
 	unrolls []int
-	most    int64 // bytes, which it keeps in memory several times; 0 for any
 	shots   int64 // 2: members add up a share each
 	Direct  bool  // reads or writes peers' operands, in packs of 16 bytes
 	ll128   bool  // flags are in every 128 bytes
@@ -45,9 +63,6 @@ type ReduceAlgorithm struct {
 
 // Supports returns nil, or why it cannot do c.
 func (a ReduceAlgorithm) Supports(t Team, tune device.Tuning, c *Collective) error {
-	if c.Op != ir.OpAllReduce {
-		return fmt.Errorf("%w: it does all_reduce only", device.ErrUnsupported)
-	}
 	if c.Red < ir.Sum || c.Red > ir.Avg {
 		return fmt.Errorf("there is no reduction %d", c.Red)
 	}
@@ -85,9 +100,6 @@ func (a ReduceAlgorithm) supportsParts(t Team, tune device.Tuning, c *Collective
 		}
 		if p.In.Overlaps(&p.Out) && p.In.Addr != p.Out.Addr {
 			return fmt.Errorf("%w: member %d: the result overlaps the operand otherwise than by being it", device.ErrUnsupported, i)
-		}
-		if a.most != 0 && p.In.Bytes() > a.most {
-			return fmt.Errorf("%w: %d bytes; at most %d", device.ErrUnsupported, p.In.Bytes(), a.most)
 		}
 		if a.Direct && (p.In.Mem.Kind() != device.Shared || p.Out.Mem.Kind() != device.Shared) {
 			return fmt.Errorf("%w: member %d: memory that peers do not reach", device.ErrUnsupported, i)

@@ -19,7 +19,11 @@ import (
 type pushSum struct{}
 
 // SumAlgorithms reduce by way of host memory.
-var SumAlgorithms = []Named{{"move-sum-host", pushSum{}}}
+var SumAlgorithms = []Entry{{Info{Name: "move-sum-host", Ops: []ir.Op{ir.OpReduceScatter}, HostLink: true,
+	Takes: "reduce_scatter; blocks of whole 16 bytes one after the other, from some 400 KiB on",
+	How: "blocks pushed into staging memory of the member that adds them up, a flag for each chunk, as the first shot of " +
+		"push, and some of each block by way of host memory"},
+	pushSum{}}}
 
 // pushSumUnrolls are those there are. A thread has pushSumTogether packs under way;
 // more are chunks that a block tells of together, which takes a trip over the link.
@@ -38,9 +42,6 @@ func (a pushSum) Supports(t Team, tune device.Tuning, c *Collective) error {
 
 // request is the launch, without memory for it.
 func (a pushSum) request(t Team, tune device.Tuning, c *Collective) (*kernels.AllReduce, error) {
-	if c.Op != ir.OpReduceScatter {
-		return nil, fmt.Errorf("%w: it does reduce_scatter only", device.ErrUnsupported)
-	}
 	f, err := FlowOf(c, t.Members())
 	if err != nil {
 		return nil, err

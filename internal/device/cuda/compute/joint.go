@@ -7,59 +7,64 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gemm"
-	"hocket.example/hocket/ir"
+	"hocket.example/hocket/internal/device/cuda/strided"
 )
 
 // addJoint computes linears of one x at once: by one kernel where that is measured to be faster than one after the
 // other, else side by side where they are small. One after the other is what stays where bits must not follow from
 // a measurement.
-func (b *builder) addJoint(dk *device.Kernel) error {
+func (b *builder) addJoint(dk *device.Kernel, op device.Linears) error {
 	decline := func(why string) error { return fmt.Errorf("%w: linears at once: %s", device.ErrUnsupported, why) }
 	linears := len(dk.Ins) - 1
 	results := linears
-	if dk.Gated {
+	if op.Gated {
 		results++
 	}
 	switch {
-	case linears < 2 || len(dk.Outs) != results || dk.Gated && linears != 2 || dk.Op != ir.OpLinear:
+	case linears < 2 || len(dk.Outs) != results || op.Gated && linears != 2:
 		return fmt.Errorf("%d operands and %d results are no linears at once", len(dk.Ins), len(dk.Outs))
-	case dk.Fixed || b.site.FixedProducts:
+	case op.Fixed || b.site.FixedProducts:
 		return decline("products are fixed")
 	}
-	list := members(dk)
+	list, gate := members(dk, op)
+	var outs []*strided.View
 	for _, k := range list {
 		if err := k.resolve(b); err != nil {
 			return err
 		}
+		outs = append(outs, &k.out)
 	}
-	j := gemm.Joint{Gated: dk.Gated}
-	if dk.Gated {
-		gate := list[2]
-		if err := gate.checkOverlap(); err != nil {
+	j := gemm.Joint{Gated: op.Gated}
+	if gate != nil {
+		if err := gate.resolve(b); err != nil {
+			return err
+		}
+		if err := gate.checkOverlap(false); err != nil {
 			return err
 		}
 		if !slices.Equal(gate.out.Strides, list[0].out.Strides) {
 			return decline("results that lie otherwise than the gated")
 		}
 		j.Out = gate.out.Addr
+		outs = append(outs, &gate.out)
 	}
-	for i, k := range list[:linears] {
-		if err := k.checkGEMM(); err != nil {
+	for i, k := range list {
+		p := &product{kernel: k, linear: true}
+		if err := p.check(); err != nil {
 			return err
 		}
-		for _, o := range list {
-			if o != k && o.Op == ir.OpLinear && k.out.Overlaps(&o.out) || o.out.Overlaps(&k.ins[0]) ||
-				o.out.Overlaps(&k.ins[1]) {
+		for o, out := range outs {
+			if o != i && o < linears && k.out.Overlaps(out) || out.Overlaps(&k.ins[0]) || out.Overlaps(&k.ins[1]) {
 				return decline("operands that overlap results")
 			}
 		}
-		p := k.product()
-		p.Merge()
-		g, ok := p.Problem()
-		if !ok || !b.Reaches(&k.ins[0]) || !b.Reaches(&list[i].ins[1]) {
+		m := p.gemm()
+		m.Merge()
+		g, ok := m.Problem()
+		if !ok || !b.Reaches(&k.ins[0]) || !b.Reaches(&k.ins[1]) {
 			return decline("operands that cuBLASLt does not take")
 		}
-		g.Timed, g.Constant = dk.Timed, dk.Constant
+		g.Timed, g.Constant = op.Timed, op.Constant
 		j.List = append(j.List, g)
 	}
 	own, err := b.site.GEMMs.PrepareJoint(j)
@@ -78,37 +83,40 @@ func (b *builder) addJoint(dk *device.Kernel) error {
 		return decline("one after the other is no slower")
 	}
 	b.AddProduct(beside)
-	if dk.Gated {
-		return b.build(list[2])
+	if gate != nil {
+		return b.build(gate)
 	}
 	return nil
 }
 
-// members are what linears at once compute, one after the other.
-func members(dk *device.Kernel) (list []*kernel) {
+// members are what linears at once compute, one after the other: the linears, and what gates them, if they are gated.
+func members(dk *device.Kernel, op device.Linears) (linears []*kernel, gate *kernel) {
+	each := device.Linear{Product: device.Product{Timed: op.Timed}, Constant: op.Constant}
 	for i, weight := range dk.Ins[1:] {
-		list = append(list, &kernel{Kernel: device.Kernel{Op: ir.OpLinear, Ins: []device.View{dk.Ins[0], weight},
-			Outs: dk.Outs[i : i+1], Red: ir.NoRed, Constant: dk.Constant, Timed: dk.Timed}})
+		linears = append(linears, &kernel{Kernel: device.Kernel{Op: each, Ins: []device.View{dk.Ins[0], weight},
+			Outs: dk.Outs[i : i+1]}})
 	}
-	if dk.Gated {
-		dt := dk.Outs[2].DType
-		list = append(list, &kernel{Kernel: device.Kernel{Op: ir.OpMul, Ins: dk.Outs[:2], Outs: dk.Outs[2:], Red: ir.NoRed,
-			Links: []device.Link{{Op: ir.OpSilu, Args: []int{0}, DType: dt}, {Op: ir.OpMul, Args: []int{^0, 1}, DType: dt}}}})
+	if op.Gated {
+		gate = &kernel{Kernel: device.Kernel{Op: device.SiluMul(dk.Outs[2].DType), Ins: dk.Outs[:2], Outs: dk.Outs[2:]}}
 	}
-	return list
+	return linears, gate
 }
 
 // addJointOrApart is for linears that were at once, and stay one launch also where processes have agreed that they are
 // computed one after the other.
-func (b *builder) addJointOrApart(dk *device.Kernel) error {
-	err := b.addJoint(dk)
+func (b *builder) addJointOrApart(dk *device.Kernel, op device.Linears) error {
+	err := b.addJoint(dk, op)
 	if !errors.Is(err, device.ErrUnsupported) {
 		return err
 	}
-	for _, k := range members(dk) {
+	linears, gate := members(dk, op)
+	for _, k := range linears {
 		if err := b.build(k); err != nil {
 			return err
 		}
+	}
+	if gate != nil {
+		return b.build(gate)
 	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
-	"hocket.example/hocket/ir"
 )
 
 // kernel is a device.Kernel with its operands resolved.
@@ -19,8 +18,11 @@ type kernel struct {
 
 // resolve finds the operands. The last of an index_copy is the result, and none of them then.
 func (k *kernel) resolve(l Launch) (err error) {
-	if k.out, k.ins, err = device.Resolve(&k.Kernel, l.Resolve); err != nil || k.Op != ir.OpIndexCopy {
+	if k.out, k.ins, err = device.Resolve(&k.Kernel, l.Resolve); err != nil {
 		return err
+	}
+	if _, ok := k.Op.(device.IndexCopy); !ok {
+		return nil
 	}
 	last := len(k.ins) - 1
 	if last != 2 || !k.ins[last].Same(&k.out) {
@@ -41,34 +43,13 @@ func (k *kernel) alike() error {
 	return nil
 }
 
-// checkGEMM checks a linear's or matmul's operands.
-func (k *kernel) checkGEMM() error {
-	if err := k.alike(); err != nil {
-		return err
-	}
-	shapes := make([][]int64, len(k.ins))
-	for i := range k.ins {
-		shapes[i] = k.ins[i].Shape
-	}
-	if k.Op == ir.OpMatmul {
-		return device.CheckMatmul(k.out.Shape, shapes, k.TA, k.TB)
-	}
-	return device.CheckLinear(k.out.Shape, shapes)
-}
-
 // problem is k as kernels take it.
-func (k *kernel) problem() kernels.Problem {
-	p := kernels.Problem{Op: k.Op, Red: k.Red, Links: k.Links, Out: k.out.Operand(), Attrs: k.Attrs, Fixed: k.Fixed, Member: k.Member}
+func (k *kernel) problem() kernels.Computation {
+	p := kernels.Computation{Op: k.Op, Out: k.out.Operand()}
 	for i := range k.ins {
 		p.Ins = append(p.Ins, k.ins[i].Operand())
 	}
 	return p
-}
-
-// isCopy reports whether op is only a copy: the views of values come as strided
-// operands.
-func isCopy(op ir.Op) bool {
-	return op == ir.OpCopy || op == ir.OpExpand || op.Info().Class == ir.ClassView
 }
 
 // copies reports whether k is a copy between views of one shape that lie apart.
@@ -77,13 +58,13 @@ func (k *kernel) copies() bool {
 		strided.CheckCopy(&k.out, &k.ins[0]) == nil
 }
 
-// checkOverlap declines several operations as one where the result overlaps an operand
-// that it does not replace, element for element: some threads would read what
-// others have written, and copying the operand first costs what it saves.
-func (k *kernel) checkOverlap() error {
+// checkOverlap declines several operations as one where the result overlaps an operand that it does not replace,
+// element for element, or at all if none may be: some threads would read what others have written, and copying the
+// operand first costs what it saves.
+func (k *kernel) checkOverlap(none bool) error {
 	for i := range k.ins {
 		in := &k.ins[i]
-		if in.N > 0 && in.Overlaps(&k.out) && (k.Relu || !in.Same(&k.out)) {
+		if in.N > 0 && in.Overlaps(&k.out) && (none || !in.Same(&k.out)) {
 			return fmt.Errorf("%w: operand %d overlaps the result", device.ErrUnsupported, i)
 		}
 	}
@@ -92,13 +73,22 @@ func (k *kernel) checkOverlap() error {
 
 // reports reports whether a kernel of k looks at its data and may find that wrong.
 func (k *kernel) reports() bool {
-	switch k.Op {
-	case ir.OpEmbedding:
-		return k.Red == ir.NoRed
-	case ir.OpIndexCopy:
+	switch k.Op.(type) {
+	case device.Embedding, device.IndexCopy, device.UnevenMove, device.UnevenReduce:
 		return true
-	case ir.OpAttention:
+	case device.Attention:
 		return len(k.ins) == 4 // with lengths
 	}
-	return k.Op.Uneven()
+	return false
+}
+
+// aliasable reports whether operands may be the result, element for element.
+func (k *kernel) aliasable() bool {
+	switch op := k.Op.(type) {
+	case device.Elementwise, device.Chain, device.ReduceOperands:
+		return true
+	case device.Copy:
+		return op.Op.Info().Elementwise
+	}
+	return false
 }

@@ -11,7 +11,6 @@ import (
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
-	"hocket.example/hocket/ir"
 )
 
 // Launch is what steps are added to, in order, and what it is prepared on. Its methods are called with the world held
@@ -58,15 +57,16 @@ type builder struct {
 // Prepare adds the steps that compute dk. After an error some may have been added.
 func Prepare(l Launch, site Site, dk *device.Kernel) error {
 	b := &builder{l, site}
-	switch {
-	case dk.User != nil:
-		return b.addUser(dk)
-	case dk.Joint && b.site.GEMMs.Adopted():
-		return b.addJointOrApart(dk)
-	case dk.Joint:
-		l.Again(func() error { return b.addJointOrApart(dk) })
-		return b.addJoint(dk)
-	case dk.Op == ir.OpLinear, dk.Op == ir.OpMatmul:
+	switch op := dk.Op.(type) {
+	case *device.UserKernel:
+		return b.addUser(dk, op)
+	case device.Linears:
+		if b.site.GEMMs.Adopted() {
+			return b.addJointOrApart(dk, op)
+		}
+		l.Again(func() error { return b.addJointOrApart(dk, op) })
+		return b.addJoint(dk, op)
+	case device.Linear, device.Matmul:
 		l.Again(func() error { return b.build(&kernel{Kernel: *dk}) })
 	}
 	return b.build(&kernel{Kernel: *dk})
@@ -76,32 +76,21 @@ func Prepare(l Launch, site Site, dk *device.Kernel) error {
 // foreseen: they are mostly a library's. Nor are kernels of the user's.
 func Ahead(l Launch, dk *device.Kernel) (kernels.Problem, bool) {
 	k := &kernel{Kernel: *dk}
-	if dk.User != nil || dk.Op == ir.OpLinear || dk.Op == ir.OpMatmul || k.resolve(l) != nil {
-		return kernels.Problem{}, false
+	switch dk.Op.(type) {
+	case *device.UserKernel, device.Linears, device.Linear, device.Matmul:
+		return nil, false
 	}
-	if k.Red != ir.NoRed || len(k.Links) > 0 || !isCopy(k.Op) || !k.copies() {
+	if k.resolve(l) != nil {
+		return nil, false
+	}
+	if _, ok := k.Op.(device.Copy); !ok || !k.copies() {
 		return k.problem(), true
 	}
 	dims := strided.Merge(&k.out, &k.ins[0])
 	if k.out.N == 0 || strided.ByEngine(&k.out, dims) {
-		return kernels.Problem{}, false
+		return nil, false
 	}
 	return strided.CopyProblem(&k.out, &k.ins[0], dims), true
-}
-
-// Name is what a kernel is called.
-func Name(k *device.Kernel) string {
-	switch {
-	case k.User != nil:
-		return k.User.Name()
-	case k.Red > ir.Avg:
-		return "unknown reduction"
-	case k.Joins():
-		return "reduction " + k.Red.String()
-	case len(k.Links) > 0:
-		return kernels.ChainName(k.Links)
-	}
-	return k.Op.String()
 }
 
 // build checks k and makes the steps. The context is current.
@@ -109,17 +98,15 @@ func (b *builder) build(k *kernel) error {
 	if err := k.resolve(b); err != nil {
 		return err
 	}
-	switch {
-	case k.Red > ir.Avg:
-		return fmt.Errorf("there is no reduction %d", k.Red)
-	case k.Red != ir.NoRed:
-		return b.addLibrary(k)
-	case len(k.Links) > 0:
+	switch op := k.Op.(type) {
+	case device.Chain:
 		return b.addChain(k)
-	case isCopy(k.Op):
+	case device.Copy:
 		return b.addCopy(k)
-	case k.Op == ir.OpLinear, k.Op == ir.OpMatmul:
-		return b.addGEMM(k)
+	case device.Linear:
+		return b.addGEMM(&product{kernel: k, Product: op.Product, linear: true, constant: op.Constant})
+	case device.Matmul:
+		return b.addGEMM(&product{kernel: k, Product: op.Product, ta: op.TA, tb: op.TB})
 	}
 	return b.addLibrary(k)
 }
@@ -128,7 +115,7 @@ func (b *builder) build(k *kernel) error {
 // to scratch memory first: so every kernel computes from what was there before. So
 // are those in memory of GPUs that are apart.
 func (b *builder) stage(k *kernel) error {
-	aliasable := k.Op.Info().Elementwise && k.Op != ir.OpCast || k.Joins() || len(k.Links) > 0
+	aliasable := k.aliasable()
 	for i := range k.ins {
 		in := &k.ins[i]
 		far := !b.Reaches(in)
@@ -165,7 +152,7 @@ func (b *builder) addCopy(k *kernel) error {
 }
 
 func (b *builder) addChain(k *kernel) error {
-	if err := k.checkOverlap(); err != nil {
+	if err := k.checkOverlap(false); err != nil {
 		return err
 	}
 	return b.addLibrary(k)
@@ -213,6 +200,5 @@ func Move(l Launch, dst, src device.View, blocks int) error {
 	case blocks <= 0:
 		blocks = MoveBlocks
 	}
-	return l.AddProblem(kernels.Problem{Op: ir.OpCopy, Ins: []kernels.Operand{from.Operand()},
-		Out: to.Operand(), Blocks: blocks})
+	return l.AddProblem(kernels.Transfer{In: from.Operand(), Out: to.Operand(), Blocks: blocks})
 }

@@ -6,35 +6,58 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/gemm"
-	"hocket.example/hocket/ir"
 )
+
+// product is a linear or a matmul under work.
+type product struct {
+	*kernel
+	device.Product
+	linear   bool
+	constant bool // of a linear: see device.Linear
+	ta, tb   bool // of a matmul: see device.Matmul
+}
+
+// check checks the operands.
+func (k *product) check() error {
+	if err := k.alike(); err != nil {
+		return err
+	}
+	shapes := make([][]int64, len(k.ins))
+	for i := range k.ins {
+		shapes[i] = k.ins[i].Shape
+	}
+	if k.linear {
+		return device.CheckLinear(k.out.Shape, shapes)
+	}
+	return device.CheckMatmul(k.out.Shape, shapes, k.ta, k.tb)
+}
 
 // addGEMM computes linear and matmul: by cuBLASLt what it takes, else by a
 // plain kernel.
-func (b *builder) addGEMM(k *kernel) error {
-	if err := k.checkGEMM(); err != nil {
+func (b *builder) addGEMM(k *product) error {
+	if err := k.check(); err != nil {
 		return err
 	}
 	if k.out.N == 0 {
 		return nil
 	}
 	if k.Relu {
-		if err := k.checkOverlap(); err != nil {
+		if err := k.checkOverlap(true); err != nil {
 			return err
 		}
 	}
 	weight := k.ins[1].Addr
-	if err := b.stage(k); err != nil {
+	if err := b.stage(k.kernel); err != nil {
 		return err
 	}
-	constant := k.Constant && k.Op == ir.OpLinear && k.ins[1].Addr == weight // else it was copied just now
+	k.constant = k.constant && k.ins[1].Addr == weight // else it was copied just now
 	if k.Fixed {
-		return b.addFixed(k, constant)
+		return b.addFixed(k)
 	}
-	p := k.product()
+	p := k.gemm()
 	p.Merge()
 	if g, ok := p.Problem(); ok {
-		g.Relu, g.Fixed, g.Timed, g.Constant = k.Relu, b.site.FixedProducts, k.Timed, constant
+		g.Relu, g.Fixed, g.Timed, g.Constant = k.Relu, b.site.FixedProducts, k.Timed, k.constant
 		// What is fixed depends on no hint, since other algorithms may sum in
 		// another order; all multiprocessors are no hint.
 		if !g.Fixed && k.SMs < b.site.SMs {
@@ -56,7 +79,7 @@ func (b *builder) addGEMM(k *kernel) error {
 	if k.Relu {
 		return fmt.Errorf("%w: a relu behind a product that cuBLASLt does not take", device.ErrUnsupported)
 	}
-	return b.addLibrary(k)
+	return b.addLibrary(k.kernel)
 }
 
 // mostItems is how many launches a fixed product may take before its rows are made dense.
@@ -65,14 +88,15 @@ const mostItems = 16
 // addFixed computes each row with bits that depend on that row and the weight alone. Hocket's kernel for few rows takes
 // a linear, or a matmul of two matrices, if the weight's rows suit it; the plain kernel computes everything else. The
 // choice must not depend on the number of rows, so an x whose rows do not suit is made dense first.
-func (b *builder) addFixed(k *kernel, constant bool) error {
-	if k.Op == ir.OpLinear || len(k.out.Shape) == 2 {
+func (b *builder) addFixed(k *product) error {
+	if k.linear || len(k.out.Shape) == 2 {
 		x := &k.ins[0]
-		if k.TA {
-			k.TA, x.Shape, x.Strides = false, []int64{x.Shape[1], x.Shape[0]}, []int64{x.Strides[1], x.Strides[0]}
+		if k.ta {
+			k.ta, k.Op = false, device.Matmul{Product: k.Product, TB: k.tb}
+			x.Shape, x.Strides = []int64{x.Shape[1], x.Shape[0]}, []int64{x.Strides[1], x.Strides[0]}
 		}
-		p := k.product()
-		own, err := b.site.GEMMs.PrepareRows(p, k.Relu, constant, mostItems)
+		p := k.gemm()
+		own, err := b.site.GEMMs.PrepareRows(p, k.Relu, k.constant, mostItems)
 		if err != nil {
 			return err
 		}
@@ -82,7 +106,7 @@ func (b *builder) addFixed(k *kernel, constant bool) error {
 					return err
 				}
 			}
-			if own, err = b.site.GEMMs.PrepareRows(k.product(), k.Relu, constant, math.MaxInt); err != nil {
+			if own, err = b.site.GEMMs.PrepareRows(k.gemm(), k.Relu, k.constant, math.MaxInt); err != nil {
 				return err
 			}
 		}
@@ -97,12 +121,12 @@ func (b *builder) addFixed(k *kernel, constant bool) error {
 		return fmt.Errorf("%w: a relu behind a product that hocket's kernel for few rows does not take",
 			device.ErrUnsupported)
 	}
-	return b.addLibrary(k)
+	return b.addLibrary(k.kernel)
 }
 
-func (k *kernel) product() gemm.Product {
-	if k.Op == ir.OpMatmul {
-		return gemm.Matmul(&k.out, k.ins, k.TA, k.TB)
+func (k *product) gemm() gemm.Product {
+	if k.linear {
+		return gemm.Linear(&k.out, k.ins)
 	}
-	return gemm.Linear(&k.out, k.ins)
+	return gemm.Matmul(&k.out, k.ins, k.ta, k.tb)
 }

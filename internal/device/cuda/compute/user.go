@@ -12,12 +12,11 @@ import (
 )
 
 // addUser makes the steps of a kernel of the user's. The context is current.
-func (b *builder) addUser(k *device.Kernel) error {
-	outs, ins, err := device.ResolveUser(k, b.Resolve)
+func (b *builder) addUser(k *device.Kernel, u *device.UserKernel) error {
+	outs, ins, err := device.ResolveUser(k, u, b.Resolve)
 	if err != nil {
 		return err
 	}
-	u := k.User
 	var box *sandbox
 	if u.Checked {
 		if box, err = b.sandbox(u, ins, outs); err != nil {

@@ -10,7 +10,6 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
-	"hocket.example/hocket/ir"
 )
 
 // Linears of one x by several weights are read by one launch of hocket's kernel for few rows where that is faster
@@ -120,7 +119,7 @@ type jointOperands struct {
 }
 
 // problem is j for hocket's kernel, on operands elsewhere if there are any.
-func (j *Joint) problem(at *jointOperands) kernels.Problem {
+func (j *Joint) problem(at *jointOperands) kernels.Skinny {
 	if at == nil {
 		at = &jointOperands{a: j.List[0].A, out: j.Out}
 		for _, g := range j.List {
@@ -128,33 +127,29 @@ func (j *Joint) problem(at *jointOperands) kernels.Problem {
 		}
 	}
 	constant := true
-	parts := make([]kernels.Problem, len(j.List))
+	parts := make([]kernels.Skinny, len(j.List))
 	for i := range j.List {
 		constant = constant && j.List[i].Constant
 		parts[i] = j.List[i].skinnyProblem(at.outs[i], at.a, at.b[i], 0)
 	}
 	p := parts[0]
-	p.Skinny.Constant = constant
+	p.Constant = constant
 	if j.Gated {
-		p.Skinny.Epilogue, p.Skinny.Up, p.Out.Addr = kernels.SiluMulEpilogue, &parts[1].Ins[1], at.out
+		p.Epilogue, p.Up, p.Out.Addr = kernels.SiluMulEpilogue, &parts[1].Ins[1], at.out
 		return p
 	}
 	for _, more := range parts[1:] {
-		p.Skinny.More = append(p.Skinny.More, kernels.SkinnyPart{Weight: more.Ins[1], Out: more.Out})
+		p.More = append(p.More, kernels.SkinnyPart{Weight: more.Ins[1], Out: more.Out})
 	}
 	return p
 }
 
 // gate is what makes a gated result of those of the two linears.
-func (j *Joint) gate(at *jointOperands) kernels.Problem {
-	p := j.problem(at)
-	dt := p.Out.DType
-	p.Skinny, p.Op = nil, ir.OpMul
-	p.Links = []device.Link{{Op: ir.OpSilu, Args: []int{0}, DType: dt}, {Op: ir.OpMul, Args: []int{^0, 1}, DType: dt}}
-	one, two := p.Out, p.Out
+func (j *Joint) gate(at *jointOperands) kernels.Computation {
+	out := j.problem(at).Out
+	one, two := out, out
 	one.Addr, two.Addr = at.outs[0], at.outs[1]
-	p.Ins = []kernels.Operand{one, two}
-	return p
+	return kernels.Computation{Op: device.SiluMul(out.DType), Ins: []kernels.Operand{one, two}, Out: out}
 }
 
 // fasterJoint reports whether one launch is faster than all alone: as was agreed, or found before, or by measurement.

@@ -35,18 +35,17 @@ func (g *Problem) plain() bool {
 }
 
 // skinnyProblem is g on operands elsewhere.
-func (g *Problem) skinnyProblem(out, a, b, bias nvlib.Ptr) kernels.Problem {
+func (g *Problem) skinnyProblem(out, a, b, bias nvlib.Ptr) kernels.Skinny {
 	matrix := func(at nvlib.Ptr, rows, cols, stride int64) kernels.Operand {
 		return kernels.Operand{Addr: at, DType: g.DType, Shape: []int64{rows, cols}, Strides: []int64{stride, 1}}
 	}
-	p := kernels.Problem{Op: ir.OpLinear, Skinny: &kernels.Skinny{}, Out: matrix(out, g.M, g.N, g.Om),
+	p := kernels.Skinny{Constant: g.Constant, Sliced: g.M > skinnySlice, Out: matrix(out, g.M, g.N, g.Om),
 		Ins: []kernels.Operand{matrix(a, g.M, g.K, g.Am), matrix(b, g.N, g.K, g.Bn)}}
 	if bias != 0 {
 		p.Ins = append(p.Ins, kernels.Operand{Addr: bias, DType: g.DType, Shape: []int64{g.N}, Strides: []int64{1}})
 	}
-	p.Skinny.Constant, p.Skinny.Sliced = g.Constant, g.M > skinnySlice
 	if g.Relu {
-		p.Skinny.Epilogue = kernels.ReluEpilogue
+		p.Epilogue = kernels.ReluEpilogue
 	}
 	return p
 }

@@ -112,7 +112,7 @@ func CopyProblem(dst, src *View, dims []Dim) kernels.Problem {
 		out.Shape, out.Strides = append(out.Shape, d.N), append(out.Strides, d.Dst)
 		in.Shape, in.Strides = append(in.Shape, d.N), append(in.Strides, d.Src)
 	}
-	return kernels.Problem{Op: ir.OpCopy, Ins: []kernels.Operand{in}, Out: out}
+	return kernels.Computation{Op: device.Copy{Op: ir.OpCopy}, Ins: []kernels.Operand{in}, Out: out}
 }
 
 // CopyRects gives a stream copies by copy engines. A context is current; args is room for arguments.
