@@ -261,25 +261,62 @@ var generators = map[Op]func(*brute){
 			return matmulND(x, y)
 		}
 	},
-	OpAdd:      binaryCase("add", func(p, q int64) int64 { return p + q }),
-	OpSub:      binaryCase("sub", func(p, q int64) int64 { return p - q }),
-	OpMul:      binaryCase("mul", func(p, q int64) int64 { return p * q }),
-	OpDiv:      binaryCase("div", func(p, q int64) int64 { return p*7 - q*q }), // any function that is not linear
-	OpNeg:      unaryCase("neg", func(p int64) int64 { return -p }),
-	OpScale:    unaryCase("scale", func(p int64) int64 { return -3 * p }),
-	OpCopy:     unaryCase("copy", func(p int64) int64 { return p }),
-	OpRelu:     unaryCase("relu", func(p int64) int64 { return max(p, 0) }),
-	OpGelu:     unaryCase("gelu", func(p int64) int64 { return p*p*p - 7 }), // any function that is not linear
-	OpSilu:     unaryCase("silu", func(p int64) int64 { return p*p*p - 7 }),
-	OpSoftplus: unaryCase("softplus", func(p int64) int64 { return p*p + 2 }),
-	OpExp:      unaryCase("exp", func(p int64) int64 { return p*p - 5 }),
-	OpRsqrt:    unaryCase("rsqrt", func(p int64) int64 { return p*p + 3 }),
-	OpClamp:    unaryCase("clamp", func(p int64) int64 { return min(max(p, -3), 5) }),
-	OpCast:     unaryCase("cast", func(p int64) int64 { return p }),
-	OpSum:      reduceCase("sum", Sum),
-	OpMax:      reduceCase("max", Max),
-	OpMin:      reduceCase("min", Min),
-	OpMean:     reduceCase("mean", Avg),
+	OpAdd:          binaryCase("add", func(p, q int64) int64 { return p + q }),
+	OpSub:          binaryCase("sub", func(p, q int64) int64 { return p - q }),
+	OpMul:          binaryCase("mul", func(p, q int64) int64 { return p * q }),
+	OpDiv:          binaryCase("div", func(p, q int64) int64 { return p*7 - q*q }), // any function that is not linear
+	OpNeg:          unaryCase("neg", func(p int64) int64 { return -p }),
+	OpScale:        unaryCase("scale", func(p int64) int64 { return -3 * p }),
+	OpCopy:         unaryCase("copy", func(p int64) int64 { return p }),
+	OpRelu:         unaryCase("relu", func(p int64) int64 { return max(p, 0) }),
+	OpGelu:         unaryCase("gelu", func(p int64) int64 { return p*p*p - 7 }), // any function that is not linear
+	OpSilu:         unaryCase("silu", func(p int64) int64 { return p*p*p - 7 }),
+	OpSoftplus:     unaryCase("softplus", func(p int64) int64 { return p*p + 2 }),
+	OpExp:          unaryCase("exp", func(p int64) int64 { return p*p - 5 }),
+	OpRsqrt:        unaryCase("rsqrt", func(p int64) int64 { return p*p + 3 }),
+	OpClamp:        unaryCase("clamp", func(p int64) int64 { return min(max(p, -3), 5) }),
+	OpTanh:         unaryCase("tanh", func(p int64) int64 { return 2*p*p - p }),
+	OpGeluTanh:     unaryCase("gelu_tanh", func(p int64) int64 { return p*p*p - 5 }),
+	OpSigmoid:      unaryCase("sigmoid", func(p int64) int64 { return p*p - 4*p }),
+	OpSqrt:         unaryCase("sqrt", func(p int64) int64 { return p*p + 7*p }),
+	OpSin:          unaryCase("sin", func(p int64) int64 { return p*p*p + 3 }),
+	OpCos:          unaryCase("cos", func(p int64) int64 { return p*p*p + 4 }),
+	OpErf:          unaryCase("erf", func(p int64) int64 { return 3*p*p - 1 }),
+	OpLog:          unaryCase("log", func(p int64) int64 { return 2*p*p + p }),
+	OpFloor:        unaryCase("floor", func(p int64) int64 { return p - (p%3+3)%3 }),
+	OpReciprocal:   unaryCase("reciprocal", func(p int64) int64 { return p*p*p + p*p }),
+	OpPow:          unaryCase("pow", func(p int64) int64 { return p * p }),
+	OpAbs:          unaryCase("abs", func(p int64) int64 { return max(p, -p) }),
+	OpMaximum:      binaryCase("maximum", func(p, q int64) int64 { return max(p, q) }),
+	OpMinimum:      binaryCase("minimum", func(p, q int64) int64 { return min(p, q) }),
+	OpLess:         binaryCase("lt", func(p, q int64) int64 { return map[bool]int64{true: 1}[p < q] }),
+	OpLessEqual:    binaryCase("le", func(p, q int64) int64 { return map[bool]int64{true: 1}[p <= q] }),
+	OpGreater:      binaryCase("gt", func(p, q int64) int64 { return map[bool]int64{true: 1}[p > q] }),
+	OpGreaterEqual: binaryCase("ge", func(p, q int64) int64 { return map[bool]int64{true: 1}[p >= q] }),
+	OpEqual:        binaryCase("eq", func(p, q int64) int64 { return map[bool]int64{true: 1}[p == q] }),
+	OpNotEqual:     binaryCase("ne", func(p, q int64) int64 { return map[bool]int64{true: 1}[p != q] }),
+	OpWhere: func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		var args []string
+		for k := range 3 {
+			of := shape
+			if k > 0 && b.IntN(3) == 0 {
+				of = shape[1+b.IntN(len(shape)):]
+			}
+			args = append(args, b.operand(of))
+		}
+		b.stmt = b.annotate(shape) + " = where " + strings.Join(args, ", ")
+		b.op = func(a []*nd, _ []int) *nd {
+			chosen := a[0].trailing(a[1], func(p, q int64) int64 { return map[bool]int64{true: q}[p != 0] })
+			rest := a[0].trailing(a[2], func(p, q int64) int64 { return map[bool]int64{true: q}[p == 0] })
+			return chosen.trailing(rest, func(p, q int64) int64 { return p + q })
+		}
+	},
+	OpCast: unaryCase("cast", func(p int64) int64 { return p }),
+	OpSum:  reduceCase("sum", Sum),
+	OpMax:  reduceCase("max", Max),
+	OpMin:  reduceCase("min", Min),
+	OpMean: reduceCase("mean", Avg),
 	OpExpand: func(b *brute) {
 		from := b.shape(b.IntN(4))
 		to := slices.Clone(from)
@@ -570,12 +607,7 @@ func unaryCase(name string, f func(int64) int64) func(*brute) {
 				"f64", 1)
 		}
 		b.stmt = result + " = " + name + " " + b.operand(shape)
-		if name == "scale" {
-			b.stmt += ", by=-3"
-		}
-		if name == "clamp" {
-			b.stmt += ", lo=-3, hi=5"
-		}
+		b.stmt += map[string]string{"scale": ", by=-3", "pow": ", by=2", "clamp": ", lo=-3, hi=5"}[name]
 		b.op = func(a []*nd, _ []int) *nd { return a[0].mapped(f) }
 	}
 }

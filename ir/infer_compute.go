@@ -167,7 +167,7 @@ func inferElementwise(in *inference) *Type {
 		}
 	}
 	if len(in.args) > 1 {
-		return inferBinary(in)
+		return inferSeveral(in)
 	}
 	x := in.args[0]
 	if !info.Linear || !allSums(x) {
@@ -177,50 +177,62 @@ func inferElementwise(in *inference) *Type {
 	return x
 }
 
-// inferBinary types operations of two operands: equal shapes, or a second operand whose
-// shape is the first's trailing dimensions.
-func inferBinary(in *inference) *Type {
-	a, b := in.args[0], in.args[1]
-	skip := len(a.Dims) - len(b.Dims)
-	if skip < 0 {
-		in.errorf("type", in.s.Args[1].Pos, "the second operand of %s has more dimensions than the first", in.s.Op).help("swap them")
-		return nil
-	}
-	for i := range b.Dims {
-		if !in.equalExtents(a.Dims[skip+i].Extent, b.Dims[i].Extent, in.s.Args[1].Pos, "the operands of "+in.s.Op.String()+" differ in dimension "+itoa(skip+i)) {
+// inferSeveral types elementwise operations of several operands: each has the first's shape, or its trailing
+// dimensions.
+func inferSeveral(in *inference) *Type {
+	first, alike := in.args[0], true
+	for k, t := range in.args[1:] {
+		skip, pos := len(first.Dims)-len(t.Dims), in.s.Args[k+1].Pos
+		if skip < 0 {
+			in.errorf("type", pos, "the %s operand of %s has more dimensions than the first", ordinals[k], in.s.Op).
+				help("swap them")
 			return nil
 		}
+		for i := range t.Dims {
+			what := "the operands of " + in.s.Op.String() + " differ in dimension " + itoa(skip+i)
+			if !in.equalExtents(first.Dims[skip+i].Extent, t.Dims[i].Extent, pos, what) {
+				return nil
+			}
+		}
+		alike = alike && skip == 0 && SameLayout(first, t)
 	}
-	if in.local {
-		return a
+	if in.local || alike && (len(first.Partial) == 0 || passesPartial(in.s.Op, Sum) && allSums(first)) {
+		return first
 	}
-	if skip > 0 {
-		return in.trailingLayout(a, b, skip)
+	out := first.withLayout(in.commonLayout())
+	for k, t := range in.args {
+		need, skip := t.reduced().clone(), len(first.Dims)-len(t.Dims)
+		for i := range need.Dims {
+			need.Dims[i].Axes = slices.Clone(out.Dims[skip+i].Axes)
+		}
+		need.Mesh = out.Mesh
+		in.need(k, need)
 	}
-	if SameLayout(a, b) && (len(a.Partial) == 0 || passesPartial(in.s.Op, Sum) && allSums(a)) {
-		return a
-	}
-	ra, rb := a.reduced(), b.reduced()
-	out := ra
-	// Fewest bytes; a tie moves the first operand (S20).
-	if cutCost(ra, rb) <= cutCost(rb, ra) {
-		out = a.withLayout(rb)
-	}
-	in.need(0, a.withLayout(out))
-	in.need(1, b.withLayout(out))
 	return out
 }
 
-// trailingLayout lays a broadcast second operand out like the first's trailing dimensions.
-func (in *inference) trailingLayout(a, b *Type, skip int) *Type {
-	ra, rb := a.reduced(), b.reduced().clone()
-	for i := range rb.Dims {
-		rb.Dims[i].Axes = slices.Clone(ra.Dims[skip+i].Axes)
+var ordinals = []string{"second", "third"}
+
+// commonLayout returns the layout of an operand of the result's rank into which the others move with the fewest
+// bytes; a tie moves the first operands (S20).
+func (in *inference) commonLayout() *Type {
+	var best *Type
+	least := 0
+	for _, to := range in.args {
+		if len(to.Dims) < len(in.args[0].Dims) {
+			continue
+		}
+		cost := 0
+		for _, t := range in.args {
+			if len(t.Dims) == len(to.Dims) {
+				cost += cutCost(t.reduced(), to.reduced())
+			}
+		}
+		if best == nil || cost <= least {
+			best, least = to.reduced(), cost
+		}
 	}
-	rb.Mesh = ra.Mesh
-	in.need(0, ra)
-	in.need(1, rb)
-	return ra
+	return best
 }
 
 func allSums(t *Type) bool {

@@ -27,7 +27,28 @@ const (
 	OpRsqrt // 1/√x
 	OpClamp // between lo and hi
 	OpSoftplus
-	OpSum // over axis= (one or several), which disappear
+	OpTanh
+	OpGeluTanh // the tanh form of gelu
+	OpSigmoid
+	OpSqrt
+	OpSin
+	OpCos
+	OpErf
+	OpLog
+	OpFloor
+	OpReciprocal
+	OpPow // to a constant power
+	OpAbs
+	OpMaximum // of two tensors
+	OpMinimum
+	OpLess // 1 where a < b, else 0; the others likewise
+	OpLessEqual
+	OpGreater
+	OpGreaterEqual
+	OpEqual
+	OpNotEqual
+	OpWhere // by a mask
+	OpSum   // over axis= (one or several), which disappear
 	OpMax
 	OpMin
 	OpMean
@@ -235,7 +256,28 @@ var opTable = [numOps]OpInfo{
 	OpClamp: elementwise("clamp", 1, "min(max(a, lo), hi)",
 		AttrSpec{Name: "lo", Kind: AttrNumber, Required: true, Doc: "the smallest result"},
 		AttrSpec{Name: "hi", Kind: AttrNumber, Required: true, Doc: "the largest result; it wins where it is below lo"}),
-	OpSoftplus: floats(elementwise("softplus", 1, "log(1 + exp(a))")),
+	OpSoftplus:     floats(elementwise("softplus", 1, "log(1 + exp(a))")),
+	OpTanh:         floats(elementwise("tanh", 1, "the hyperbolic tangent of a")),
+	OpGeluTanh:     floats(elementwise("gelu_tanh", 1, "a/2·(1 + tanh(√(2/π)·(a + 0.044715·a³))), which is near gelu")),
+	OpSigmoid:      floats(elementwise("sigmoid", 1, "σ(a) = 1 / (1 + exp(-a))")),
+	OpSqrt:         floats(elementwise("sqrt", 1, "√a")),
+	OpSin:          floats(elementwise("sin", 1, "the sine of a, in radians")),
+	OpCos:          floats(elementwise("cos", 1, "the cosine of a, in radians")),
+	OpErf:          floats(elementwise("erf", 1, "the error function of a")),
+	OpLog:          floats(elementwise("log", 1, "the natural logarithm of a")),
+	OpFloor:        floats(elementwise("floor", 1, "the largest whole number that is not above a")),
+	OpReciprocal:   floats(elementwise("reciprocal", 1, "1 / a")),
+	OpPow:          floats(elementwise("pow", 1, "a to the power of by", AttrSpec{Name: "by", Kind: AttrNumber, Required: true, Doc: "the exponent"})),
+	OpAbs:          elementwise("abs", 1, "the magnitude of a"),
+	OpMaximum:      elementwise("maximum", 2, "the larger of a and b"),
+	OpMinimum:      elementwise("minimum", 2, "the smaller of a and b"),
+	OpLess:         elementwise("lt", 2, "1 where a is less than b, else 0"),
+	OpLessEqual:    elementwise("le", 2, "1 where a is at most b, else 0"),
+	OpGreater:      elementwise("gt", 2, "1 where a is greater than b, else 0"),
+	OpGreaterEqual: elementwise("ge", 2, "1 where a is at least b, else 0"),
+	OpEqual:        elementwise("eq", 2, "1 where a is equal to b, else 0"),
+	OpNotEqual:     elementwise("ne", 2, "1 where a is not equal to b, else 0"),
+	OpWhere:        elementwise("where", 3, "b where a is not 0, else c"),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},

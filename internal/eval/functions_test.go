@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
 
@@ -37,7 +38,74 @@ var simFunctions = map[ir.Op][]func(a, b float64, wide bool) float64{
 	ir.OpRsqrt: {
 		func(a, _ float64, wide bool) float64 { return 1 / narrow(math.Sqrt(a), wide) },
 	},
+	ir.OpTanh: {
+		func(a, _ float64, _ bool) float64 { return math.Tanh(a) },
+		func(a, _ float64, wide bool) float64 { // by an exponential that keeps the digits of small numbers
+			e := narrow(math.Expm1(-2*math.Abs(a)), wide)
+			return math.Copysign(e/narrow(e+2, wide), a)
+		},
+	},
+	ir.OpGeluTanh: {
+		func(a, _ float64, wide bool) float64 {
+			u := narrow(narrow(math.Sqrt(2/math.Pi), wide)*narrow(a+narrow(narrow(0.044715, wide)*a*a*a, wide), wide), wide)
+			return a / 2 * narrow(1+narrow(math.Tanh(u), wide), wide)
+		},
+		func(a, _ float64, wide bool) float64 {
+			return a / narrow(1+narrow(math.Exp(-narrow(a*narrow(1.5957691216057308+0.071354816272600248*a*a, wide), wide)), wide), wide)
+		},
+	},
+	ir.OpSigmoid: {
+		func(a, _ float64, wide bool) float64 { return 1 / narrow(1+narrow(math.Exp(-a), wide), wide) },
+		func(a, _ float64, wide bool) float64 {
+			e := narrow(math.Exp(-math.Abs(a)), wide)
+			if a < 0 {
+				return e / narrow(1+e, wide)
+			}
+			return 1 / narrow(1+e, wide)
+		},
+	},
+	ir.OpSqrt: {
+		func(a, _ float64, _ bool) float64 { return math.Sqrt(a) },
+		func(a, _ float64, wide bool) float64 { return a * narrow(1/narrow(math.Sqrt(a), wide), wide) },
+	},
+	ir.OpSin: {
+		func(a, _ float64, _ bool) float64 { return math.Sin(a) },
+		func(a, _ float64, wide bool) float64 { // of twice an angle
+			return 2 * narrow(math.Sin(a/2), wide) * narrow(math.Cos(a/2), wide)
+		},
+	},
+	ir.OpCos: {
+		func(a, _ float64, _ bool) float64 { return math.Cos(a) },
+	},
+	ir.OpErf: {
+		func(a, _ float64, _ bool) float64 { return math.Erf(a) },
+		func(a, _ float64, wide bool) float64 {
+			if math.Abs(a) < 0.5 {
+				return math.Erf(a)
+			}
+			return math.Copysign(1-narrow(math.Erfc(math.Abs(a)), wide), a)
+		},
+	},
+	ir.OpLog: {
+		func(a, _ float64, _ bool) float64 { return math.Log(a) },
+		func(a, _ float64, wide bool) float64 { // by the logarithm to base 2
+			return narrow(math.Ln2, wide) * narrow(math.Log(a)/math.Ln2, wide)
+		},
+	},
+	ir.OpReciprocal: {
+		func(a, _ float64, _ bool) float64 { return 1 / a },
+	},
+	ir.OpPow: {
+		func(a, _ float64, _ bool) float64 { return math.Pow(a, 2.5) },
+		func(a, _ float64, wide bool) float64 { return narrow(a*a, wide) * narrow(math.Sqrt(a), wide) },
+	},
 }
+
+// simNumbers are the numeric attributes with which simFunctions compute.
+var simNumbers = map[ir.Op][]scalar{ir.OpPow: {{f: 2.5}}}
+
+// positive says which functions are tested of positive numbers only.
+var positive = map[ir.Op]bool{ir.OpPow: true, ir.OpReciprocal: true, ir.OpLog: true, ir.OpSqrt: true, ir.OpRsqrt: true}
 
 func narrow(x float64, wide bool) float64 {
 	if wide {
@@ -46,8 +114,7 @@ func narrow(x float64, wide bool) float64 {
 	return float64(float32(x))
 }
 
-// TestFunctionBound holds the bounds of div, exp, silu and rsqrt against
-// machines that compute in the accumulator and round.
+// TestFunctionBound holds the bounds of functions against machines that compute in the accumulator and round.
 func TestFunctionBound(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	for _, dt := range floatTypes {
@@ -56,7 +123,7 @@ func TestFunctionBound(t *testing.T) {
 				a, b := randomArray(rng, dt, errs, 300), randomArray(rng, dt, errs, 300)
 				for i := range a.f {
 					a.f[i] *= math.Ldexp(1, rng.IntN(9)-2)
-					if op == ir.OpRsqrt {
+					if positive[op] {
 						a.f[i] = math.Abs(a.f[i])
 					}
 				}
@@ -64,7 +131,7 @@ func TestFunctionBound(t *testing.T) {
 				if op == ir.OpDiv {
 					ins = []*array{a, b}
 				}
-				y, err := compute(op, attrs{}, ins, dt, nil, alone)
+				y, err := compute(op, attrs{numbers: simNumbers[op]}, ins, dt, nil, alone)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -106,7 +173,7 @@ func TestFunctionBoundIsTight(t *testing.T) {
 			if op == ir.OpDiv {
 				ins = []*array{a, {dt: dt, shape: a.shape, f: []float64{3, 7}, e: make([]float64, 2)}}
 			}
-			y, err := compute(op, attrs{}, ins, dt, nil, alone)
+			y, err := compute(op, attrs{numbers: simNumbers[op]}, ins, dt, nil, alone)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -134,6 +201,16 @@ func TestCertifiedFunctions(t *testing.T) {
 		{ir.OpExp, math.Inf(-1), 0, 0, true},
 		{ir.OpExp, 1000, 0, math.Inf(1), false},
 		{ir.OpSilu, 0, 0, 0, true},
+		{ir.OpSqrt, 9, 0, 3, true},
+		{ir.OpSqrt, 2, 0, math.Sqrt2, false},
+		{ir.OpSqrt, 0, 0, 0, true},
+		{ir.OpSin, 0, 0, 0, true},
+		{ir.OpCos, 0, 0, 1, true},
+		{ir.OpLog, 1, 0, 0, true},
+		{ir.OpLog, 0, 0, math.Inf(-1), false},
+		{ir.OpFloor, -2.5, 0, -3, true},
+		{ir.OpReciprocal, -4, 0, -0.25, true},
+		{ir.OpReciprocal, 0, 0, math.Inf(1), false},
 		{ir.OpRsqrt, 0, 0, math.Inf(1), false},
 	} {
 		a, b := newArray(ir.F32, []int64{1}), newArray(ir.F32, []int64{1})
@@ -146,7 +223,7 @@ func TestCertifiedFunctions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if y.f[0] != c.y || (y.e[0] == 0) != c.exact {
+		if y.f[0] != tensor.Round(ir.F32, c.y) || (y.e[0] == 0) != c.exact {
 			t.Errorf("%v of %v, %v: %v ±%v, want %v, exact %v", c.op, c.a, c.b, y.f[0], y.e[0], c.y, c.exact)
 		}
 	}
@@ -219,5 +296,62 @@ func TestMeanCertified(t *testing.T) {
 		if err != nil || y.f[0] != c.y || (y.e[0] == 0) != c.exact {
 			t.Errorf("mean of %v: %v ±%v, want %v, exact %v; %v", c.vals, y.f, y.e, c.y, c.exact, err)
 		}
+	}
+}
+
+// TestPowerBound: powers of numbers of both signs, with errors, by exponents that f32 holds and that it does not.
+func TestPowerBound(t *testing.T) {
+	rng := rand.New(rand.NewPCG(13, 14))
+	for _, dt := range floatTypes {
+		for _, by := range []float64{-2, -0.5, 0, 0.1, 1, 2, 3, 7.3} {
+			bounded := 0
+			for range 2000 {
+				x, ex := simRound(dt, 4*rng.Float64()-2), []float64{0, 0x1p-8, 0.5}[rng.IntN(3)]*rng.Float64()
+				y, e := power(dt, x, ex, by)
+				if math.IsInf(e, 0) {
+					continue
+				}
+				bounded++
+				for range 5 {
+					c := by
+					if dt != ir.F64 {
+						c = narrow(by, false)
+					}
+					p := held(rng, x, ex)
+					m := simRound(dt, narrow(math.Pow(p, c), dt == ir.F64))
+					if nan := math.IsNaN(y); nan != math.IsNaN(m) || !nan && math.Abs(m-y) > e {
+						t.Fatalf("%v: %v to the power of %v: a machine holds %v, not %v ±%v", dt, p, by, m, y, e)
+					}
+				}
+			}
+			if bounded < 1200 {
+				t.Errorf("%v, to the power of %v: only %d of 2000 are bounded", dt, by, bounded)
+			}
+		}
+	}
+	for _, c := range []struct{ x, by, y float64 }{{-5, 0, 1}, {0, 3, 0}, {1, -0.3, 1}} {
+		if y, e := power(ir.BF16, c.x, 0, c.by); y != c.y || e != 0 {
+			t.Errorf("%v to the power of %v: %v ±%v", c.x, c.by, y, e)
+		}
+	}
+}
+
+// TestWhereBound: a mask that is not certain leaves room for both operands.
+func TestWhereBound(t *testing.T) {
+	for _, c := range []struct {
+		mask, emask, y, e float64
+	}{{1, 0, 5, 0.5}, {-3, 1, 5, 0.5}, {0, 0, -2, 0.25}, {0, 0.1, -2, 7.5}, {1, 1, 5, 7.25}, {math.NaN(), 0, 5, 7.25}} {
+		if y, e := chosen(c.mask, c.emask, 5, 0.5, -2, 0.25); y != c.y || e != c.e {
+			t.Errorf("a mask of %v ±%v chooses %v ±%v, not %v ±%v", c.mask, c.emask, y, e, c.y, c.e)
+		}
+	}
+	if y, e := chosen(0, 1, math.Inf(-1), 0, math.Inf(-1), 0); !math.IsInf(y, -1) || !math.IsInf(e, 1) {
+		t.Errorf("of two infinities: %v ±%v", y, e)
+	}
+	mask, a, b := newArray(ir.I32, []int64{2}), newArray(ir.I32, []int64{2}), newArray(ir.I32, nil)
+	mask.n, a.n, b.n = []int64{0, 2}, []int64{7, 8}, []int64{9}
+	y, err := compute(ir.OpWhere, attrs{}, []*array{mask, a, b}, ir.I32, nil, alone)
+	if err != nil || y.n[0] != 9 || y.n[1] != 8 || y.e[0] != 0 {
+		t.Errorf("where of integers: %v, %v", y, err)
 	}
 }

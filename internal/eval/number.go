@@ -344,11 +344,16 @@ func silu(dt ir.DType, x, ex float64) (float64, float64) {
 	return finish(dt, y, pre+steps(dt)*(math.Abs(y)+pre)+4*(math.Abs(x)+ex)*vanishing(dt))
 }
 
-// gelu is the rule of x·Φ(x). Its slope is within ±1.13. A machine finds 1+erf
-// with an absolute error of a few units of its arithmetic, then multiplies by
+// gelu is the rule of x·Φ(x).
+func gelu(dt ir.DType, x, ex float64) (float64, float64) {
+	return normal(dt, x, ex, 0.5*x*math.Erfc(-x/math.Sqrt2))
+}
+
+// normal is the rule of the two forms of gelu, given the value y. Their slopes are within ±1.13. A machine finds 1+erf
+// or 1+tanh with an absolute error of a few units of its arithmetic, then multiplies by
 // x/2, so that the error is relative to x even where the result is tiny. Far
 // out, 1-Φ(16) = 6e-58 is lost in every arithmetic below f64: the result is x or 0.
-func gelu(dt ir.DType, x, ex float64) (float64, float64) {
+func normal(dt ir.DType, x, ex, y float64) (float64, float64) {
 	const units, saturated = 16, 16
 	switch {
 	case x == 0 && ex == 0:
@@ -360,7 +365,6 @@ func gelu(dt ir.DType, x, ex float64) (float64, float64) {
 	case x != x || math.IsInf(x, 0):
 		return tensor.Round(dt, x*0.5*(1+math.Erf(x/math.Sqrt2))), inf
 	}
-	y := 0.5 * x * math.Erfc(-x/math.Sqrt2)
 	return finish(dt, y, 1.13*ex+units*unit(dt.Accum())*(math.Abs(x)+ex))
 }
 

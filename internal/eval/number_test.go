@@ -283,20 +283,30 @@ func simReduce(rng *rand.Rand, dt ir.DType, red ir.Red, all []*array, i int64, a
 	return simRound(dt, y)
 }
 
-// TestElementwiseBound checks add, sub, mul, scale, relu and gelu, done in the
-// type or in f32 and rounded.
+// TestElementwiseBound checks arithmetic and selections, done in the type or in f32 and rounded.
 func TestElementwiseBound(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	apply := map[ir.Op]func(a, b, c float64) float64{
-		ir.OpAdd:   func(a, b, _ float64) float64 { return a + b },
-		ir.OpSub:   func(a, b, _ float64) float64 { return a - b },
-		ir.OpMul:   func(a, b, _ float64) float64 { return a * b },
-		ir.OpScale: func(a, _, c float64) float64 { return a * c },
-		ir.OpNeg:   func(a, _, _ float64) float64 { return -a },
-		ir.OpRelu:  func(a, _, _ float64) float64 { return max(a, 0) },
-		ir.OpClamp: func(a, _, c float64) float64 { return min(max(a, c), 8*c) },
-		ir.OpGelu:  func(a, _, _ float64) float64 { return a / 2 * math.Erfc(-a/math.Sqrt2) },
+		ir.OpAdd:          func(a, b, _ float64) float64 { return a + b },
+		ir.OpSub:          func(a, b, _ float64) float64 { return a - b },
+		ir.OpMul:          func(a, b, _ float64) float64 { return a * b },
+		ir.OpScale:        func(a, _, c float64) float64 { return a * c },
+		ir.OpNeg:          func(a, _, _ float64) float64 { return -a },
+		ir.OpRelu:         func(a, _, _ float64) float64 { return max(a, 0) },
+		ir.OpClamp:        func(a, _, c float64) float64 { return min(max(a, c), 8*c) },
+		ir.OpFloor:        func(a, _, _ float64) float64 { return math.Floor(a) },
+		ir.OpAbs:          func(a, _, _ float64) float64 { return math.Abs(a) },
+		ir.OpMaximum:      func(a, b, _ float64) float64 { return max(a, b) },
+		ir.OpMinimum:      func(a, b, _ float64) float64 { return min(a, b) },
+		ir.OpLess:         func(a, b, _ float64) float64 { return map[bool]float64{true: 1}[a < b] },
+		ir.OpLessEqual:    func(a, b, _ float64) float64 { return map[bool]float64{true: 1}[a <= b] },
+		ir.OpGreater:      func(a, b, _ float64) float64 { return map[bool]float64{true: 1}[a > b] },
+		ir.OpGreaterEqual: func(a, b, _ float64) float64 { return map[bool]float64{true: 1}[a >= b] },
+		ir.OpEqual:        func(a, b, _ float64) float64 { return map[bool]float64{true: 1}[a == b] },
+		ir.OpNotEqual:     func(a, b, _ float64) float64 { return map[bool]float64{true: 1}[a != b] },
+		ir.OpGelu:         func(a, _, _ float64) float64 { return a / 2 * math.Erfc(-a/math.Sqrt2) },
 	}
+	exact := map[ir.Op]bool{ir.OpNotEqual: true, ir.OpEqual: true, ir.OpGreaterEqual: true, ir.OpGreater: true, ir.OpLessEqual: true, ir.OpLess: true, ir.OpMinimum: true, ir.OpMaximum: true, ir.OpAbs: true, ir.OpFloor: true, ir.OpRelu: true, ir.OpNeg: true} // of what a machine holds, rounded or not
 	for _, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64} {
 		for op, f := range apply {
 			for _, errs := range []bool{false, true} {
@@ -307,7 +317,7 @@ func TestElementwiseBound(t *testing.T) {
 					a.f[i] *= scale // a power of two: still of the type
 				}
 				ins := []*array{a}
-				if op == ir.OpAdd || op == ir.OpSub || op == ir.OpMul {
+				if op.Info().MinArgs == 2 {
 					ins = append(ins, b)
 				}
 				y, err := compute(op, at, ins, dt, nil, alone)
@@ -324,10 +334,10 @@ func TestElementwiseBound(t *testing.T) {
 						m := f(p, q, c)
 						if dt != ir.F64 && op == ir.OpGelu {
 							m = geluF32(p)
-						} else if dt != ir.F64 && op != ir.OpRelu && op != ir.OpNeg && op != ir.OpClamp && rng.IntN(2) == 0 {
+						} else if dt != ir.F64 && !exact[op] && op != ir.OpClamp && rng.IntN(2) == 0 {
 							m = nearest(24, -126, m)
 						}
-						if kept := op == ir.OpClamp && m == p; op != ir.OpRelu && op != ir.OpNeg && !kept {
+						if kept := op == ir.OpClamp && m == p; !exact[op] && !kept {
 							m = simRound(dt, m)
 						}
 						if math.Abs(m-y.f[i]) > y.e[i] {

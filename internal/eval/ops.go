@@ -91,8 +91,10 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 	case ir.OpFill:
 		return fill(at.number(0), dt, shape)
 	}
-	if len(ins) == 2 && !trailing(ins[0].shape, ins[1].shape) {
-		return nil, fmt.Errorf("%v of shapes %v and %v", op, ins[0].shape, ins[1].shape)
+	for _, in := range ins[1:] {
+		if !trailing(ins[0].shape, in.shape) {
+			return nil, fmt.Errorf("%v of shapes %v and %v", op, ins[0].shape, in.shape)
+		}
 	}
 	switch {
 	case ins[0].mag != nil:
@@ -156,6 +158,11 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			if b == 0 && eb == 0 && abs(a)-ea > vanishing(dt) { // a machine may take less for zero
 				out.setInfinite(i)
 			}
+		case ir.OpReciprocal:
+			y, e = quotient(dt, 1, 0, a, ea)
+			if a == 0 && ea == 0 {
+				out.setInfinite(i)
+			}
 		case ir.OpScale:
 			c := at.number(0).f
 			y, e = elementwise(dt, a*c, mulLoses(a, c), productError(a, ea, c, constantError(dt, c)))
@@ -178,6 +185,39 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 			y, e = exponential(dt, a, ea)
 		case ir.OpRsqrt:
 			y, e = rsqrt(dt, a, ea)
+		case ir.OpTanh:
+			y, e = tanh(dt, a, ea)
+		case ir.OpGeluTanh:
+			y, e = geluTanh(dt, a, ea)
+		case ir.OpSigmoid:
+			y, e = sigmoid(dt, a, ea)
+		case ir.OpSqrt:
+			y, e = root(dt, a, ea)
+		case ir.OpSin:
+			y, e = sine(dt, a, ea)
+		case ir.OpCos:
+			y, e = cosine(dt, a, ea)
+		case ir.OpErf:
+			y, e = erf(dt, a, ea)
+		case ir.OpLog:
+			y, e = logarithm(dt, a, ea)
+		case ir.OpFloor:
+			y, e = floor(a, ea)
+		case ir.OpPow:
+			y, e = power(dt, a, ea, at.number(0).f)
+		case ir.OpAbs:
+			y, e = max(a, -a), ea
+		case ir.OpMaximum:
+			y = max(a, b)
+			e = selected(y, max(ea, eb))
+		case ir.OpMinimum:
+			y = min(a, b)
+			e = selected(y, max(ea, eb))
+		case ir.OpLess, ir.OpLessEqual, ir.OpGreater, ir.OpGreaterEqual, ir.OpEqual, ir.OpNotEqual:
+			y, e = compared(op, a, b, ea+eb, vanishing(dt))
+		case ir.OpWhere:
+			c, ec := operand(ins, 2, i)
+			y, e = chosen(a, ea, b, eb, c, ec)
 		default:
 			return nil, fmt.Errorf("the evaluator has no rule for %v", op)
 		}
@@ -193,7 +233,7 @@ func pointwise(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error) {
 // and sign.
 func moves(op ir.Op) bool {
 	switch op {
-	case ir.OpCopy, ir.OpReshard, ir.OpCast, ir.OpNeg:
+	case ir.OpCopy, ir.OpReshard, ir.OpCast, ir.OpNeg, ir.OpAbs:
 		return true
 	}
 	return false
@@ -269,7 +309,7 @@ func pointwiseInt(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error)
 	for i := range out.len() {
 		a, ea := ins[0].n[i], ins[0].e[i]
 		b, eb := int64(0), 0.0
-		if len(ins) == 2 {
+		if len(ins) > 1 {
 			j := i % ins[1].len()
 			b, eb = ins[1].n[j], ins[1].e[j]
 		}
@@ -293,6 +333,22 @@ func pointwiseInt(op ir.Op, at attrs, ins []*array, dt ir.DType) (*array, error)
 			y = max(a, 0)
 		case ir.OpClamp:
 			y = min(max(a, at.number(0).n), at.number(1).n)
+		case ir.OpAbs:
+			y = max(a, -a)
+		case ir.OpMaximum:
+			y, pre = max(a, b), max(ea, eb)
+		case ir.OpMinimum:
+			y, pre = min(a, b), max(ea, eb)
+		case ir.OpLess, ir.OpLessEqual, ir.OpGreater, ir.OpGreaterEqual, ir.OpEqual, ir.OpNotEqual:
+			if y, pre = comparedInt(op, a, b), min(ea+eb, 1); pre != 0 {
+				_, pre = compared(op, float64(a), float64(b), ea+eb, 0)
+			}
+		case ir.OpWhere:
+			j := i % ins[2].len()
+			if y = ins[2].n[j]; a != 0 {
+				y = b
+			}
+			_, pre = chosen(float64(a), ea, float64(b), eb, float64(ins[2].n[j]), ins[2].e[j])
 		default:
 			return nil, fmt.Errorf("%v has no integer form", op)
 		}

@@ -36,13 +36,14 @@ func randomChain(rng *rand.Rand, ins []ir.DType, length int) []device.Link {
 		l.Args, l.DType = []int{args[a]}, types[a]
 		if info := l.Op.Info(); info.Floats && l.DType.IsInt() {
 			continue
-		} else if info.MinArgs == 2 {
-			var alike []int
-			for i, dt := range types {
-				if dt == l.DType {
-					alike = append(alike, args[i])
-				}
+		}
+		var alike []int
+		for i, dt := range types {
+			if dt == l.DType {
+				alike = append(alike, args[i])
 			}
+		}
+		for len(l.Args) < l.Op.Info().MinArgs {
 			l.Args = append(l.Args, alike[rng.IntN(len(alike))])
 		}
 		if l.Op == ir.OpCast {

@@ -51,9 +51,10 @@ func functorOf(op ir.Op, numbers []ir.Number, operands int, dt ir.DType) (functo
 			return functor{}, err
 		}
 		f.values = append(f.values, bits)
-		fmt.Fprintf(&names, "const M %s = (M)c[%d]; ", spec.Name, i)
+		fmt.Fprintf(&names, "const M %s = (M)n[%d]; ", spec.Name, i)
 	}
-	f.text = fmt.Sprintf("struct %s : Finish { template <class A> DEV A of(const A* x, const A* c) { typedef %s M; %sreturn %s; } };\n",
+	f.text = fmt.Sprintf("struct %s : Finish { "+
+		"template <class A> DEV A of(const A* x, const A* n) { typedef %s M; %sreturn %s; } };\n",
 		f.name, of, names.String(), result)
 	return f, nil
 }

@@ -17,7 +17,7 @@ type Op struct {
 	Float func(x, c []float64) float64
 	// Int does the same for integer types; nil where ir.OpInfo.Floats is set. Results wrap.
 	Int func(x, c []int64) int64
-	// CUDA is the same computation as an expression of type A, or M with Function. The operands are a and b, and each
+	// CUDA is the same computation as an expression of type A, or M with Function. The operands are a, b and c, and each
 	// numeric attribute has its name in the language. The functions that it may call are in kernels/src.
 	CUDA string
 	// Function says that the CUDA expression is computed in type M: f32 for 16-bit types and f64 for f32 and f64, so that
@@ -101,4 +101,128 @@ var table = map[ir.Op]Op{
 		CUDA:     "(M)1 / sqrtOf(a)",
 		Function: true,
 	},
+	ir.OpTanh: {
+		Float:    func(x, _ []float64) float64 { return math.Tanh(x[0]) },
+		CUDA:     "tanhOf(a)",
+		Function: true,
+	},
+	ir.OpGeluTanh: { // (1 + tanh(u))/2 = σ(2u) keeps the digits of the lower tail
+		Float: func(x, _ []float64) float64 {
+			a := x[0]
+			return a / (1 + math.Exp(-2*math.Sqrt(2/math.Pi)*(a+0.044715*a*a*a)))
+		},
+		CUDA:     "geluTanh(a)",
+		Function: true,
+	},
+	ir.OpSigmoid: {
+		Float:    func(x, _ []float64) float64 { return 1 / (1 + math.Exp(-x[0])) },
+		CUDA:     "(M)1 / ((M)1 + expOf(-a))",
+		Function: true,
+	},
+	ir.OpSqrt: {
+		Float:    func(x, _ []float64) float64 { return math.Sqrt(x[0]) },
+		CUDA:     "sqrtOf(a)",
+		Function: true,
+	},
+	ir.OpSin: {
+		Float:    func(x, _ []float64) float64 { return math.Sin(x[0]) },
+		CUDA:     "sinOf(a)",
+		Function: true,
+	},
+	ir.OpCos: {
+		Float:    func(x, _ []float64) float64 { return math.Cos(x[0]) },
+		CUDA:     "cosOf(a)",
+		Function: true,
+	},
+	ir.OpErf: {
+		Float:    func(x, _ []float64) float64 { return math.Erf(x[0]) },
+		CUDA:     "erfOf(a)",
+		Function: true,
+	},
+	ir.OpLog: {
+		Float:    func(x, _ []float64) float64 { return math.Log(x[0]) },
+		CUDA:     "logOf(a)",
+		Function: true,
+	},
+	ir.OpFloor: {
+		Float: func(x, _ []float64) float64 { return math.Floor(x[0]) },
+		CUDA:  "floorOf(a)",
+	},
+	ir.OpReciprocal: {
+		Float: func(x, _ []float64) float64 { return 1 / x[0] },
+		CUDA:  "(A)1 / a",
+	},
+	ir.OpPow: {
+		Float:    func(x, c []float64) float64 { return math.Pow(x[0], c[0]) },
+		CUDA:     "powOf(a, by)",
+		Function: true,
+	},
+	ir.OpAbs: {
+		Float: func(x, _ []float64) float64 { return math.Abs(x[0]) },
+		Int:   func(x, _ []int64) int64 { return max(x[0], -x[0]) },
+		CUDA:  "most(a, neg(a))",
+	},
+	ir.OpMaximum: { // NaN stays
+		Float: func(x, _ []float64) float64 { return max(x[0], x[1]) },
+		Int:   func(x, _ []int64) int64 { return max(x[0], x[1]) },
+		CUDA:  "most(a, b)",
+	},
+	ir.OpMinimum: { // NaN stays
+		Float: func(x, _ []float64) float64 { return min(x[0], x[1]) },
+		Int:   func(x, _ []int64) int64 { return min(x[0], x[1]) },
+		CUDA:  "least(a, b)",
+	},
+	ir.OpLess: {
+		Float: func(x, _ []float64) float64 { return truth[float64](x[0] < x[1]) },
+		Int:   func(x, _ []int64) int64 { return truth[int64](x[0] < x[1]) },
+		CUDA:  "(A)(a < b)",
+	},
+	ir.OpLessEqual: {
+		Float: func(x, _ []float64) float64 { return truth[float64](x[0] <= x[1]) },
+		Int:   func(x, _ []int64) int64 { return truth[int64](x[0] <= x[1]) },
+		CUDA:  "(A)(a <= b)",
+	},
+	ir.OpGreater: {
+		Float: func(x, _ []float64) float64 { return truth[float64](x[0] > x[1]) },
+		Int:   func(x, _ []int64) int64 { return truth[int64](x[0] > x[1]) },
+		CUDA:  "(A)(a > b)",
+	},
+	ir.OpGreaterEqual: {
+		Float: func(x, _ []float64) float64 { return truth[float64](x[0] >= x[1]) },
+		Int:   func(x, _ []int64) int64 { return truth[int64](x[0] >= x[1]) },
+		CUDA:  "(A)(a >= b)",
+	},
+	ir.OpEqual: {
+		Float: func(x, _ []float64) float64 { return truth[float64](x[0] == x[1]) },
+		Int:   func(x, _ []int64) int64 { return truth[int64](x[0] == x[1]) },
+		CUDA:  "(A)(a == b)",
+	},
+	ir.OpNotEqual: {
+		Float: func(x, _ []float64) float64 { return truth[float64](x[0] != x[1]) },
+		Int:   func(x, _ []int64) int64 { return truth[int64](x[0] != x[1]) },
+		CUDA:  "(A)(a != b)",
+	},
+	ir.OpWhere: {
+		Float: func(x, _ []float64) float64 {
+			if x[0] != 0 {
+				return x[1]
+			}
+			return x[2]
+		},
+		Int: func(x, _ []int64) int64 {
+			if x[0] != 0 {
+				return x[1]
+			}
+			return x[2]
+		},
+		CUDA: "a != (A)0 ? b : c",
+	},
+}
+
+// truth is 1 for true and 0 for false.
+func truth[T float64 | int64](holds bool) T {
+	if holds {
+		return 1
+	}
+	return 0
 }

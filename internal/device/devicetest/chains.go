@@ -74,7 +74,7 @@ func drawLinks(rng *rand.Rand, ins []device.View) []device.Link {
 	ops := []ir.Op{ir.OpCast, ir.OpCast}
 	for _, op := range ir.Ops() {
 		_, is := pointwise.Of(op)
-		if domain := op == ir.OpDiv || op == ir.OpExp || op == ir.OpRsqrt; is && !domain && op.Info().MinArgs > 0 {
+		if domain := op == ir.OpDiv || op == ir.OpExp || slices.Contains(positives, op); is && !domain && op.Info().MinArgs > 0 {
 			ops = append(ops, op)
 		}
 	}
@@ -99,7 +99,7 @@ func drawLinks(rng *rand.Rand, ins []device.View) []device.Link {
 		if op == ir.OpCast {
 			l.DType = []ir.DType{ir.F32, ir.BF16, ir.F16, ir.I32}[rng.IntN(4)]
 		}
-		for op.Info().MinArgs == 2 && len(l.Args) < 2 {
+		for len(l.Args) < op.Info().MinArgs {
 			if b := rng.IntN(len(args)); types[b] == l.DType {
 				l.Args = append(l.Args, args[b])
 			}

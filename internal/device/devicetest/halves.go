@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// testHalves computes gelu and silu of every finite f16 and bf16: half a unit of
+// testHalves computes functions of every finite f16 and bf16: half a unit of
 // the last place off at most, and beside it what arithmetic in f32 may lose by
 // the rules of the reference evaluator.
 func testHalves(r *rig) {
@@ -19,6 +19,18 @@ func testHalves(r *rig) {
 	functions := map[ir.Op]func(x float64) (y, lost float64){
 		ir.OpGelu: func(x float64) (float64, float64) {
 			return x / 2 * math.Erfc(-x/math.Sqrt2), 16*0x1p-24*math.Abs(x) + 0x1p-126
+		},
+		ir.OpGeluTanh: func(x float64) (float64, float64) {
+			return x / (1 + math.Exp(-math.Sqrt(8/math.Pi)*(x+0.044715*x*x*x))), 16*0x1p-24*math.Abs(x) + 0x1p-126
+		},
+		ir.OpTanh: func(x float64) (float64, float64) {
+			return math.Tanh(x), 8*0x1p-23*math.Abs(math.Tanh(x)) + 0x1p-126
+		},
+		ir.OpSin: func(x float64) (float64, float64) {
+			return math.Sin(x), 8 * 0x1p-23 * math.Abs(math.Sin(x))
+		},
+		ir.OpCos: func(x float64) (float64, float64) {
+			return math.Cos(x), 8 * 0x1p-23 * math.Abs(math.Cos(x))
 		},
 		ir.OpSilu: func(x float64) (float64, float64) {
 			y := x / (1 + math.Exp(-x))

@@ -3,6 +3,7 @@ package devicetest
 import (
 	"fmt"
 	"math"
+	"math/cmplx"
 	"slices"
 
 	"hocket.example/hocket/internal/device"
@@ -94,33 +95,60 @@ func (r *rig) types(ranks int, f func(r *rig, dt ir.DType)) {
 	}
 }
 
-// elementCase is an elementwise operation in float64. Where numbers are set they are its numeric attributes.
+// elementCase is an elementwise operation in float64, by f or three. Where numbers are set they are its numeric attributes.
 type elementCase struct {
 	op      ir.Op
 	args    int
 	numbers []float64
 	f       func(a, b float64) float64
+	three   func(a, b, c float64) float64
 }
 
 var pointwises = []elementCase{
-	{ir.OpAdd, 2, nil, func(a, b float64) float64 { return a + b }},
-	{ir.OpSub, 2, nil, func(a, b float64) float64 { return a - b }},
-	{ir.OpMul, 2, nil, func(a, b float64) float64 { return a * b }},
-	{ir.OpNeg, 1, nil, func(a, _ float64) float64 { return -a }},
-	{ir.OpScale, 1, []float64{3}, func(a, _ float64) float64 { return a * 3 }},
-	{ir.OpRelu, 1, nil, func(a, _ float64) float64 { return max(a, 0) }},
-	{ir.OpClamp, 1, []float64{-2, 3}, func(a, _ float64) float64 { return min(max(a, -2), 3) }},
-	{ir.OpCopy, 1, nil, func(a, _ float64) float64 { return a }},
-	{ir.OpExpand, 1, nil, func(a, _ float64) float64 { return a }},
-	{ir.OpFill, 0, []float64{-5}, func(_, _ float64) float64 { return -5 }},
+	{op: ir.OpAdd, args: 2, f: func(a, b float64) float64 { return a + b }},
+	{op: ir.OpSub, args: 2, f: func(a, b float64) float64 { return a - b }},
+	{op: ir.OpMul, args: 2, f: func(a, b float64) float64 { return a * b }},
+	{op: ir.OpNeg, args: 1, f: func(a, _ float64) float64 { return -a }},
+	{op: ir.OpScale, args: 1, numbers: []float64{3}, f: func(a, _ float64) float64 { return a * 3 }},
+	{op: ir.OpRelu, args: 1, f: func(a, _ float64) float64 { return max(a, 0) }},
+	{op: ir.OpClamp, args: 1, numbers: []float64{-2, 3}, f: func(a, _ float64) float64 { return min(max(a, -2), 3) }},
+	{op: ir.OpCopy, args: 1, f: func(a, _ float64) float64 { return a }},
+	{op: ir.OpExpand, args: 1, f: func(a, _ float64) float64 { return a }},
+	{op: ir.OpFill, args: 0, numbers: []float64{-5}, f: func(_, _ float64) float64 { return -5 }},
+	{op: ir.OpAbs, args: 1, f: func(a, _ float64) float64 { return math.Abs(a) }},
+	{op: ir.OpMaximum, args: 2, f: func(a, b float64) float64 { return math.Max(a, b) }},
+	{op: ir.OpMinimum, args: 2, f: func(a, b float64) float64 { return math.Min(a, b) }},
+	{op: ir.OpLess, args: 2, f: func(a, b float64) float64 { return flag(a < b) }},
+	{op: ir.OpLessEqual, args: 2, f: func(a, b float64) float64 { return flag(a <= b) }},
+	{op: ir.OpGreater, args: 2, f: func(a, b float64) float64 { return flag(a > b) }},
+	{op: ir.OpGreaterEqual, args: 2, f: func(a, b float64) float64 { return flag(a >= b) }},
+	{op: ir.OpEqual, args: 2, f: func(a, b float64) float64 { return flag(a == b) }},
+	{op: ir.OpNotEqual, args: 2, f: func(a, b float64) float64 { return flag(a != b) }},
+	{op: ir.OpWhere, args: 3, three: func(a, b, c float64) float64 {
+		if a == 0 {
+			return c
+		}
+		return b
+	}},
+}
+
+func flag(holds bool) float64 {
+	if holds {
+		return 1
+	}
+	return 0
 }
 
 func (p elementCase) of(ins []host, n int64) answer {
 	a := answer{vals: make([]float64, n)}
 	for i := range a.vals {
-		var x [2]float64
+		var x [3]float64
 		for j, in := range ins {
 			x[j] = in.vals[i]
+		}
+		if p.three != nil {
+			a.vals[i] = p.three(x[0], x[1], x[2])
+			continue
 		}
 		a.vals[i] = p.f(x[0], x[1])
 	}
@@ -156,22 +184,37 @@ func testElementwise(r *rig) {
 	})
 }
 
-// functions are floating-point functions in float64; the domain of rsqrt is
-// positive.
+// positives are the functions that are computed of positive numbers only.
+var positives = []ir.Op{ir.OpPow, ir.OpReciprocal, ir.OpLog, ir.OpSqrt, ir.OpRsqrt}
+
+// functions are floating-point functions in float64.
 var functions = []elementCase{
-	{ir.OpGelu, 1, nil, func(a, _ float64) float64 { return a / 2 * (1 + math.Erf(a/math.Sqrt2)) }},
-	{ir.OpSilu, 1, nil, func(a, _ float64) float64 { return a / (1 + math.Exp(-a)) }},
-	{ir.OpSoftplus, 1, nil, func(a, _ float64) float64 { return math.Log1p(math.Exp(-math.Abs(a))) + max(a, 0) }},
-	{ir.OpExp, 1, nil, func(a, _ float64) float64 { return math.Exp(a) }},
-	{ir.OpRsqrt, 1, nil, func(a, _ float64) float64 { return 1 / math.Sqrt(a) }},
-	{ir.OpDiv, 2, nil, func(a, b float64) float64 { return a / b }},
+	{op: ir.OpGelu, args: 1, f: func(a, _ float64) float64 { return a / 2 * (1 + math.Erf(a/math.Sqrt2)) }},
+	{op: ir.OpSilu, args: 1, f: func(a, _ float64) float64 { return a / (1 + math.Exp(-a)) }},
+	{op: ir.OpSoftplus, args: 1, f: func(a, _ float64) float64 { return math.Log1p(math.Exp(-math.Abs(a))) + max(a, 0) }},
+	{op: ir.OpExp, args: 1, f: func(a, _ float64) float64 { return math.Exp(a) }},
+	{op: ir.OpRsqrt, args: 1, f: func(a, _ float64) float64 { return 1 / math.Sqrt(a) }},
+	{op: ir.OpDiv, args: 2, f: func(a, b float64) float64 { return a / b }},
+	{op: ir.OpTanh, args: 1, f: func(a, _ float64) float64 { return math.Expm1(2*a) / (math.Expm1(2*a) + 2) }},
+	{op: ir.OpGeluTanh, args: 1, f: func(a, _ float64) float64 {
+		return a / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(a+0.044715*math.Pow(a, 3))))
+	}},
+	{op: ir.OpSigmoid, args: 1, f: func(a, _ float64) float64 { return (1 + math.Tanh(a/2)) / 2 }},
+	{op: ir.OpSqrt, args: 1, f: func(a, _ float64) float64 { return math.Exp(math.Log(a) / 2) }},
+	{op: ir.OpSin, args: 1, f: func(a, _ float64) float64 { return imag(cmplx.Exp(complex(0, a))) }},
+	{op: ir.OpCos, args: 1, f: func(a, _ float64) float64 { return real(cmplx.Exp(complex(0, a))) }},
+	{op: ir.OpErf, args: 1, f: func(a, _ float64) float64 { return math.Erf(a) }},
+	{op: ir.OpLog, args: 1, f: func(a, _ float64) float64 { return math.Log10(a) * math.Ln10 }},
+	{op: ir.OpFloor, args: 1, f: func(a, _ float64) float64 { return -math.Ceil(-a) }},
+	{op: ir.OpReciprocal, args: 1, f: func(a, _ float64) float64 { return math.Exp(-math.Log(a)) }},
+	{op: ir.OpPow, args: 1, numbers: []float64{3}, f: func(a, _ float64) float64 { return a * a * a }},
 }
 
 func testFunctions(r *rig) {
 	r.each(func(r *rig, dt ir.DType, l layout) {
 		for _, p := range functions {
 			if dt.IsInt() {
-				k := device.Kernel{Op: device.OpOf(p.op, ir.Attrs{}), Outs: []device.View{r.empty(0, dt, 3)}}
+				k := device.Kernel{Op: device.OpOf(p.op, ir.Attrs{Numbers: ir.Reals(p.numbers...)}), Outs: []device.View{r.empty(0, dt, 3)}}
 				for range p.args {
 					k.Ins = append(k.Ins, r.empty(0, dt, 3))
 				}
@@ -182,7 +225,7 @@ func testFunctions(r *rig) {
 			a, b := random(seeded(dt, p.op), dt, 300), random(seeded(dt, p.op, 2), dt, 300)
 			copy(a.vals, []float64{0, 1, -1, 30, -30})
 			for i := range a.vals {
-				if p.op == ir.OpRsqrt {
+				if slices.Contains(positives, p.op) {
 					a.vals[i] = tensor.Round(dt, math.Abs(a.vals[i])+0.125)
 				}
 				if b.vals[i] == 0 {
@@ -198,7 +241,7 @@ func testFunctions(r *rig) {
 			for i, y := range want.vals {
 				want.size[i] = max(math.Abs(y), math.Abs(a.vals[i]))
 			}
-			r.check(p.op.String(), device.Kernel{Op: device.OpOf(p.op, ir.Attrs{})}, l, want, dt, []int64{300}, ins...)
+			r.check(p.op.String(), device.Kernel{Op: device.OpOf(p.op, ir.Attrs{Numbers: ir.Reals(p.numbers...)})}, l, want, dt, []int64{300}, ins...)
 		}
 	})
 }

@@ -28,7 +28,15 @@ struct OpCast {
 FUNCTION(exp)
 FUNCTION(log1p)
 FUNCTION(sqrt)
+FUNCTION(tanh)
+FUNCTION(sin)
+FUNCTION(cos)
+FUNCTION(erf)
+FUNCTION(log)
+FUNCTION(floor)
 #undef FUNCTION
+DEV f32 powOf(f32 x, f32 by) { return powf(x, by); }
+DEV f64 powOf(f64 x, f64 by) { return pow(x, by); }
 
 // quotient is a/b where b is of a usual size: in f32 within two units of the last
 // place, without the cases that a division takes apart.
@@ -79,6 +87,13 @@ template <class M> DEV M gelu(M v) {
 template <class M> DEV M silu(M v) {
   const M e = expOf(v > 0 ? -v : v);
   return quotient(v > 0 ? v : v * e, 1 + e);
+}
+
+// geluTanh is gelu with a polynomial in the place of the error function: (1 + tanh(u))/2 is σ(2u), which keeps the
+// digits of the lower tail.
+template <class M> DEV M geluTanh(M v) {
+  const M u = mul(v, (M)1.5957691216057308 + (M)0.071354816272600248 * v * v);
+  return v / (1 + expOf(-u));
 }
 
 // Reductions of N operands in their order.

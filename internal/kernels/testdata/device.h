@@ -22,6 +22,6 @@ __device__ int __ffs(int);
 extern "C" {
 __device__ void* memcpy(void*, const void*, decltype(sizeof 0));
 __device__ float __fmul_rn(float, float); __device__ double __dmul_rn(double, double);
-__device__ double rint(double); __device__ double exp(double); __device__ double log1p(double); __device__ double erfc(double); __device__ double sqrt(double); __device__ void sincos(double, double*, double*);
-__device__ float expf(float); __device__ float log1pf(float); __device__ float __fdividef(float, float); __device__ float sqrtf(float); __device__ float fmaxf(float, float);
+__device__ double rint(double); __device__ double exp(double); __device__ double log1p(double); __device__ double erfc(double); __device__ double erf(double); __device__ double tanh(double); __device__ double sin(double); __device__ double cos(double); __device__ double log(double); __device__ double floor(double); __device__ double pow(double, double); __device__ double sqrt(double); __device__ void sincos(double, double*, double*);
+__device__ float expf(float); __device__ float log1pf(float); __device__ float erff(float); __device__ float tanhf(float); __device__ float sinf(float); __device__ float cosf(float); __device__ float logf(float); __device__ float floorf(float); __device__ float powf(float, float); __device__ float __fdividef(float, float); __device__ float sqrtf(float); __device__ float fmaxf(float, float);
 }

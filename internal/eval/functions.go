@@ -1,0 +1,170 @@
+package eval
+
+import (
+	"math"
+
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// This file holds the rules of functions of one operand, as number.go describes them.
+
+// tanh is the rule of the hyperbolic tangent, whose slope is within 0 and 1.
+func tanh(dt ir.DType, x, ex float64) (float64, float64) {
+	if x == 0 && ex == 0 {
+		return x, 0
+	}
+	return sloped(dt, math.Tanh(x), ex)
+}
+
+// sloped is the rule of a function with the value y that machines compute within a few steps, given what the error of
+// its operand makes of it.
+func sloped(dt ir.DType, y, pre float64) (float64, float64) {
+	return finish(dt, y, pre+steps(dt)*(math.Abs(y)+pre)+vanishing(dt))
+}
+
+// geluTanh is the rule of gelu's tanh form, as far from it as gelu: 1-σ(2u(16)) = 7e-139.
+func geluTanh(dt ir.DType, x, ex float64) (float64, float64) {
+	return normal(dt, x, ex, x/(1+math.Exp(-2*math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x))))
+}
+
+// sigmoid is the rule of 1/(1+exp(-x)), whose slope is within 0 and 1/4.
+func sigmoid(dt ir.DType, x, ex float64) (float64, float64) {
+	return sloped(dt, 1/(1+math.Exp(-x)), ex/4)
+}
+
+// root is the rule of √x. Roots that the type holds are certified: machines round correctly.
+func root(dt ir.DType, x, ex float64) (float64, float64) {
+	y := math.Sqrt(x)
+	switch {
+	case x+ex < -vanishing(dt):
+		return y, 0 // the root of a negative number is no number on any machine
+	case ex == 0 && y*y == x && math.FMA(y, y, -x) == 0 && tensor.Round(dt, y) == y:
+		return y, 0
+	case !(x > ex):
+		return tensor.Round(dt, y), inf
+	}
+	return sloped(dt, y, ex/(y+math.Sqrt(x-ex)))
+}
+
+// sine is the rule of sin.
+func sine(dt ir.DType, x, ex float64) (float64, float64) { return wave(dt, math.Sin(x), x, ex) }
+
+// wave is the rule of sin and cos of x, given the value y. Their slopes are within ±1, and machines find the distance
+// to the next multiple of π/2 to the last place; the evaluator loses some 2^-100 of x.
+func wave(dt ir.DType, y, x, ex float64) (float64, float64) {
+	if x == 0 && ex == 0 {
+		return y, 0
+	}
+	return sloped(dt, y, ex+0x1p-98*math.Abs(x))
+}
+
+// cosine is the rule of cos.
+func cosine(dt ir.DType, x, ex float64) (float64, float64) { return wave(dt, math.Cos(x), x, ex) }
+
+// erf is the rule of the error function, whose slope is within 0 and 2/√π.
+func erf(dt ir.DType, x, ex float64) (float64, float64) {
+	if x == 0 && ex == 0 {
+		return x, 0
+	}
+	return sloped(dt, math.Erf(x), 2/math.SqrtPi*ex)
+}
+
+// logarithm is the rule of log. Its slope is steepest at the lower end of x.
+func logarithm(dt ir.DType, x, ex float64) (float64, float64) {
+	y := math.Log(x)
+	switch {
+	case x+ex < -vanishing(dt):
+		return y, 0 // the logarithm of a negative number is no number on any machine
+	case x == 1 && ex == 0:
+		return 0, 0
+	case !(x > ex):
+		return tensor.Round(dt, y), inf
+	}
+	return sloped(dt, y, -math.Log1p(-ex/x))
+}
+
+// floor is the rule of floor, which is exact; near a whole number an error of x makes one of 1.
+func floor(x, ex float64) (y, e float64) {
+	y = math.Floor(x)
+	if ex == 0 {
+		return y, 0
+	}
+	return y, selected(y, max(y-math.Floor(x-ex), math.Floor(x+ex)-y))
+}
+
+// power is the rule of x to the power of by, which grows or falls with the magnitude of x on either side of zero.
+func power(dt ir.DType, x, ex, by float64) (float64, float64) {
+	y, eby := math.Pow(x, by), constantError(dt, by)
+	whole := by == math.Trunc(by) && eby == 0
+	switch {
+	case ex == 0 && (x == 1 || x == 0 && by > 0) || by == 0:
+		return y, 0
+	case !whole && x+ex < -vanishing(dt):
+		return y, 0 // no number on any machine
+	case !(math.Abs(x) > ex) && !(whole && by > 0):
+		return tensor.Round(dt, y), inf
+	}
+	lo, hi := math.Pow(max(math.Abs(x)-ex, 0), by), math.Pow(math.Abs(x)+ex, by)
+	pre := max(math.Abs(lo-math.Abs(y)), math.Abs(hi-math.Abs(y)))
+	if !(math.Abs(x) > ex) { // the sign may be another
+		pre = math.Abs(y) + hi
+	}
+	if eby != 0 {
+		farthest := max(math.Abs(math.Log(math.Abs(x)-ex)), math.Abs(math.Log(math.Abs(x)+ex)))
+		pre += max(lo, hi) * math.Expm1(farthest*eby)
+	}
+	return sloped(dt, y, pre)
+}
+
+// compared is the rule of comparisons of a and b, which have errors of pre together. The result is certain where these
+// do not reach from one to the other. Machines may take numbers up to tiny for zero.
+func compared(op ir.Op, a, b, pre, tiny float64) (y, e float64) {
+	if holds(op, a < b, a == b) {
+		y = 1
+	}
+	if a == b && pre == 0 || math.Abs(a-b) > pre+tiny {
+		return y, 0
+	}
+	return y, 1
+}
+
+// comparedInt compares integers.
+func comparedInt(op ir.Op, a, b int64) int64 {
+	if holds(op, a < b, a == b) {
+		return 1
+	}
+	return 0
+}
+
+// holds reports whether op holds of numbers of which the first is less, or equal.
+func holds(op ir.Op, less, equal bool) bool {
+	switch op {
+	case ir.OpLess:
+		return less
+	case ir.OpLessEqual:
+		return less || equal
+	case ir.OpGreater:
+		return !less && !equal
+	case ir.OpGreaterEqual:
+		return !less
+	case ir.OpEqual:
+		return equal
+	}
+	return !equal
+}
+
+// chosen is the rule of where: a if the mask is not zero, else b. Of a mask that may be zero or not, it is either.
+func chosen(mask, emask, a, ea, b, eb float64) (y, e float64) {
+	other, eother := b, eb
+	if y, e = a, ea; mask == 0 {
+		y, e, other, eother = b, eb, a, ea
+	}
+	if mask != mask || emask != 0 && !(math.Abs(mask) > emask) {
+		e = max(e, eother+math.Abs(other-y))
+	}
+	if e != e {
+		return y, inf
+	}
+	return y, e
+}
