@@ -250,21 +250,25 @@ var soakTime = flag.Duration("soak", 0, "how long TestHangsBeside runs; 0 for on
 // held is what the process holds.
 type held struct {
 	goroutines int
-	bytes      int64 // of Go's heap, but for memory that fakes keep for the next
+	bytes      int64 // of Go's heap
 }
 
 // more reports whether it is more than a while ago, beyond what varies.
 func (h held) more(first held) bool {
-	return h.goroutines > first.goroutines+4 || h.bytes > first.bytes+64<<20
+	return h.goroutines > first.goroutines+4 || h.bytes > first.bytes+4<<20
 }
 
+// holds measures what the process holds. It empties the pool of fakes' memory first: what an allocation of the pool
+// takes of the heap is more than the size of its block.
 func holds() held {
+	spare.Lock()
+	clear(spare.blocks)
+	spare.bytes = 0
+	spare.Unlock()
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	spare.Lock()
-	defer spare.Unlock()
-	return held{runtime.NumGoroutine(), int64(m.HeapAlloc) - int64(spare.bytes)}
+	return held{runtime.NumGoroutine(), int64(m.HeapAlloc)}
 }
 
 func (l *life) hangBeside(t *testing.T, n int, want [][]float64) {
