@@ -35,6 +35,7 @@ var inferOf = [numOps]func(*inference) *Type{
 	OpConcat: inferConcat, OpSoftmax: inferSoftmax, OpRMSNorm: inferNorm, OpLayerNorm: inferNorm,
 	OpAttention: inferAttention, OpEmbedding: inferEmbedding, OpReduceSlots: inferReduceSlots,
 	OpIndexCopy: inferIndexCopy, OpRope: inferRope, OpArgmax: inferArgmax,
+	OpIota: inferIota,
 	OpFill: inferFill, OpExpand: inferExpand, OpReshard: inferReshard,
 	OpChunk: inferChunk, OpSlice: inferSlice, OpSelect: inferSelect,
 	OpTranspose: inferTranspose, OpReshape: inferReshape, OpClaim: inferClaim, OpLocal: inferLocal,
@@ -160,7 +161,7 @@ func (in *inference) settleLayout(sym *Sym, natural *Type) {
 		}
 		target = s.Type
 	}
-	if target != natural || s.Op == OpFill {
+	if target != natural || s.Op == OpFill || s.Op == OpIota {
 		in.requireShards(target)
 	}
 	sym.Type = target

@@ -944,7 +944,7 @@ func TestInferredLayoutsHold(t *testing.T) {
 		}
 		switch op {
 		case OpReduceSlots, OpIndexCopy: // they write a buffer
-		case OpFill, OpReshard, OpClaim: // their result is what is annotated
+		case OpFill, OpIota, OpReshard, OpClaim: // their result is what is annotated
 		case OpLocal: // its result is the shard itself
 		case OpBroadcast, OpReduce, OpGather, OpScatter, OpPermute, OpAllGatherV, OpReduceScatterV,
 			OpAllToAllV: // never on values

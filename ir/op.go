@@ -65,6 +65,7 @@ const (
 	OpIndexCopy   // rows to positions of a buffer
 	OpRope        // pairs of a head's elements turned by a position's angles
 	OpArgmax      // the index of the largest along axis=, the last by default
+	OpIota        // start, start+1, … along axis=, the last by default
 	OpReduceSlots // the sum of slots lo..hi into an accumulator
 	OpReshard     // to the annotated layout
 
@@ -330,6 +331,10 @@ var opTable = [numOps]OpInfo{
 	OpArgmax: {Name: "argmax", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
 		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr, Doc: "the dimension that disappears, the last by default"}},
 		Doc:   "the index along axis= of the first of the largest elements, i32"},
+	OpIota: {Name: "iota", Class: ClassTensor, Into: IntoMay,
+		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr, Doc: "the dimension along which elements count, the last by default"},
+			{Name: "start", Kind: AttrNumber, Doc: "the first element, 0 by default"}},
+		Doc: "start, start + 1, … along axis="},
 	OpReduceSlots: {Name: "reduce_slots", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMust,
 		Attrs: []AttrSpec{attrCat, {Name: "resume", Kind: AttrWord, Words: boolWords, Doc: "go on from what the destination holds, false by default"}},
 		Doc:   "the sum of slots lo..hi along axis, in order (reduce_slots %x, axis=0, lo..hi into %acc)"},

@@ -64,6 +64,14 @@ var opPrograms = map[string]string{
   %y = embedding %more, %rows
   %z = embedding %ids, %all
   return %x, %y, %z`,
+	"indices": `(%a: DT[8/dp, 8/tp]) -> (DT[8/dp, 8/tp], DT[8/dp, 8], DT[8]) {
+  %i: DT[8/dp, 8/tp] = iota
+  %j: DT[8/tp, 8/dp] = iota axis=0, start=-3
+  %x = add %a, %i
+  %y = add %j, %a
+  %l = alloc DT[8]
+  iota into %l, start=2
+  return %x, %y, %l`,
 	"into buffers": `(%a: DT[8/dp, 8/tp], %ids: i32[8/dp], %table: DT[8/tp, 8]) -> (DT[8/dp, 8/tp], DT[8/dp, 8/tp], DT[8/(dp,tp), 8], DT[8/dp, 8]) {
   let %n = size(tp)
   %y = alloc DT[8/dp, 8/tp]

@@ -87,6 +87,13 @@ type ReduceOperands struct{ Red ir.Red }
 // Argmax is the index, i32, of the first of the largest elements along an axis, which disappears.
 type Argmax struct{ Axis int }
 
+// Iota counts along Axis: Start + First + i at index i. Ins are none.
+type Iota struct {
+	Axis  int
+	Start ir.Number
+	First int64
+}
+
 // Softmax is exp(x) / sum(exp(x)) along an axis.
 type Softmax struct{ Axis int }
 
@@ -192,6 +199,7 @@ func (r ReduceAxes) code() ir.Op   { return r.Op }
 func (ReduceSlots) code() ir.Op    { return ir.OpReduceSlots }
 func (ReduceOperands) code() ir.Op { return ir.OpAllReduce }
 func (Argmax) code() ir.Op         { return ir.OpArgmax }
+func (Iota) code() ir.Op           { return ir.OpIota }
 func (Softmax) code() ir.Op        { return ir.OpSoftmax }
 func (RMSNorm) code() ir.Op        { return ir.OpRMSNorm }
 func (LayerNorm) code() ir.Op      { return ir.OpLayerNorm }
@@ -264,6 +272,8 @@ func OpOf(op ir.Op, a ir.Attrs) Op {
 		return ReduceSlots{Axis: axis}
 	case ir.OpArgmax:
 		return Argmax{Axis: axis}
+	case ir.OpIota:
+		return Iota{Axis: axis, Start: a.Number(0), First: a.First}
 	case ir.OpSoftmax:
 		return Softmax{Axis: axis}
 	case ir.OpRMSNorm:

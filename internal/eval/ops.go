@@ -88,6 +88,8 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 		return embedding(at, ins[0], ins[1], sp)
 	case ir.OpReduceSlots:
 		return sumSlots(at.axes[0], ins, dt)
+	case ir.OpIota:
+		return counting(at, dt, shape)
 	case ir.OpFill:
 		return fill(at.number(0), dt, shape)
 	}

@@ -85,6 +85,8 @@ func (c Computation) plan(j *job) ([]launch, error) {
 		return join(j, op)
 	case device.Argmax:
 		return argmax(j, op)
+	case device.Iota:
+		return counting(j, op)
 	case device.Softmax:
 		return softmax(j, op)
 	case device.RMSNorm:

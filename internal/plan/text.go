@@ -302,6 +302,9 @@ func attrText(op ir.Op, a *ir.Attrs) string {
 	if a.Causal {
 		b.WriteString(" causal")
 	}
+	if a.Rows == 0 && a.First != 0 {
+		fmt.Fprintf(&b, " from %d on", a.First)
+	}
 	if a.Rows != 0 {
 		fmt.Fprintf(&b, " rows %d.. of %d", a.First, a.Rows)
 	}

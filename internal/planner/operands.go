@@ -22,6 +22,9 @@ func (u *unroller) settle(s *ir.Stmt, attr *ir.Attrs, ins []plan.Ref, out plan.R
 	case ir.OpIndexCopy:
 		attr.Axes = append(attr.Axes, 0)[:1]
 		return append(ins, out), nil // what it does not write stays
+	case ir.OpIota:
+		attr.Axes = append(attr.Axes, len(out.Shape)-1)[:1]
+		u.counted(s, attr, out)
 	case ir.OpArgmax:
 		attr.Axes = append(attr.Axes, len(ins[0].Shape)-1)[:1]
 	case ir.OpEmbedding:
@@ -69,4 +72,11 @@ func (u *unroller) slots(s *ir.Stmt, attr *ir.Attrs, x, out plan.Ref) ([]plan.Re
 		return []plan.Ref{x, out}, nil
 	}
 	return []plan.Ref{x}, nil
+}
+
+// counted says how many elements along an iota's axis are other ranks' before this rank's own.
+func (u *unroller) counted(s *ir.Stmt, attr *ir.Attrs, out plan.Ref) {
+	if s.Into == nil && u.w.b.Info.Results[s][0].Kind == ir.SymValue {
+		attr.First = u.w.b.Offset(u.w.b.Info.Results[s][0].Type, out.Shape, u.rank)[attr.Axes[0]]
+	}
 }

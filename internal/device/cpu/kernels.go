@@ -46,6 +46,8 @@ func (k *kernel) loops() (loops, error) {
 		return makeReduction(k, op)
 	case device.Argmax:
 		return makeArgmax(k, op)
+	case device.Iota:
+		return makeIota(k, op)
 	case device.Softmax:
 		return makeSoftmax(k, op)
 	case device.RMSNorm:

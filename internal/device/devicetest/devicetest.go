@@ -73,6 +73,7 @@ var contents = []test{
 	{"KeptInGraph", testKeptInGraph},
 	{"Rope", testRope},
 	{"Argmax", testArgmax},
+	{"Iota", testIota},
 	{"Embedding", testEmbedding},
 	{"BadIDs", testBadIDs},
 	{"Uneven", testUneven},
