@@ -103,7 +103,8 @@ type RMSNorm struct{ Eps float64 }
 // LayerNorm makes rows along the last axis of Ins[0] have mean 0 and variance 1, multiplies by Ins[1] and adds Ins[2].
 type LayerNorm struct{ Eps float64 }
 
-// Rope turns pairs of elements of each head of Ins[0] [..., T, H, Dh] by the angles of the positions Ins[1].
+// Rope turns pairs of elements of each head of Ins[0] [..., T, H, Dh] by the angles of the positions Ins[1]. Ins[2], if
+// there is one, is the angle of each pair at position 1, f32[R]: elements i and i + R are a pair, and those from 2R on stay.
 type Rope struct{ ir.Rope }
 
 // Attention is softmax(Scale * q kT) v, of q, k and v, and optionally of lengths: how many keys there are, for each
