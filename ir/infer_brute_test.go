@@ -387,6 +387,9 @@ var generators = map[Op]func(*brute){
 		}
 		b.stmt = fmt.Sprintf("%s = attention %s, %s, %s, causal=%v", b.annotate(q), b.operand(q), b.operand(kv),
 			b.operand(kv), causal)
+		if causal && b.IntN(2) == 0 { // what each head computes is any function of all keys
+			b.stmt += ", window=2, softcap=7"
+		}
 		b.op = func(a []*nd, _ []int) *nd { return attend(a[0], a[1], a[2], causal) }
 	},
 	OpEmbedding: func(b *brute) {

@@ -308,6 +308,8 @@ var opTable = [numOps]OpInfo{
 		Attrs: []AttrSpec{
 			{Name: "causal", Kind: AttrWord, Words: boolWords, Doc: "query i sees the keys up to i + Tk - Tq, false by default"},
 			{Name: "scale", Kind: AttrNumber, Doc: "what scores are multiplied by, 1/√Dh by default"},
+			{Name: "window", Kind: AttrNumber, Doc: "a query sees the last window of the keys that it would see; all by default"},
+			{Name: "softcap", Kind: AttrNumber, Doc: "a scaled score s becomes softcap · tanh(s / softcap); none by default"},
 		},
 		Doc: "softmax(scale · q·kᵀ)·v for each head: q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh] → […, Tq, Hq, Dh]; Hq/Hkv heads of q share one of k and v; with n[…] or n[…, Tq] only the first n keys are there"},
 	OpEmbedding: {Name: "embedding", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,

@@ -113,6 +113,10 @@ type Attention struct {
 	Scale float64
 	// Causal says that query i sees the keys up to i + Tk - Tq.
 	Causal bool
+	// Window is how many of the last keys that it would see a query sees; 0 for all.
+	Window int64
+	// Softcap replaces a score s by Softcap * tanh(s / Softcap); 0 for none.
+	Softcap float64
 	// Fixed computes each query with bits that depend on what it sees alone: not on how many queries there are.
 	Fixed bool
 }
@@ -284,7 +288,7 @@ func OpOf(op ir.Op, a ir.Attrs) Op {
 	case ir.OpRope:
 		return Rope{Rope: a.Rope()}
 	case ir.OpAttention:
-		return Attention{Scale: a.Number(0).Float, Causal: a.Causal}
+		return Attention{Scale: a.Number(0).Float, Causal: a.Causal, Window: int64(a.Number(1).Float), Softcap: a.Number(2).Float}
 	case ir.OpLinear:
 		return Linear{Product: Product{SMs: a.SMs}}
 	case ir.OpMatmul:

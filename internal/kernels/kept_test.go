@@ -279,6 +279,29 @@ func TestLengths(t *testing.T) {
 	}
 }
 
+// TestWindows is attention to the last keys only, and with bounded scores.
+func TestWindows(t *testing.T) {
+	t.Parallel()
+	r := newTrial(t)
+	for i, dt := range []ir.DType{ir.F32, ir.BF16, ir.F64, ir.F16} {
+		for j, c := range []struct{ tq, tk, window int64 }{{4, 9, 3}, {70, 300, 260}, {5, 5, 1}, {3, 8, 20}} {
+			q, k, v := noise(dt, 2, c.tq, 4, 64), noise(dt, 2, c.tk, 2, 64), noise(dt, 2, c.tk, 2, 64)
+			slices.Reverse(v.vals)
+			op := device.Attention{Scale: 0.5, Causal: true, Window: c.window, Softcap: []float64{0, 2}[(i+j)%2]}
+			slack := max(0.5, 8*unit(ir.F32)/max(unit(dt), 0x1p-52))
+			r.compare(device.Kernel{Op: op}, layouts[(i+j)%len(layouts)], slack, dt, q.shape, q, k, v)
+			lengths := values{ir.I32, []int64{2}, []float64{float64(c.tk) - 1, float64(min(c.tk, c.tq))}}
+			r.compare(device.Kernel{Op: op}, layouts[j%len(layouts)], slack, dt, q.shape, q, k, v, lengths)
+			op.Causal, lengths.shape, lengths.vals = false, []int64{2, c.tq}, nil
+			for x := range 2 * c.tq {
+				lengths.vals = append(lengths.vals, float64(x*5%(c.tk+1)))
+			}
+			r.compare(device.Kernel{Op: op}, layouts[i%len(layouts)], slack, dt, q.shape, q, k, v, lengths)
+		}
+	}
+	r.run()
+}
+
 // TestLengthsBatch: the bits of a sequence do not depend on what stands beside it.
 func TestLengthsBatch(t *testing.T) {
 	t.Parallel()
