@@ -1,6 +1,7 @@
 package torchexport
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,10 +14,13 @@ type builder struct {
 	*graph.Graph
 	archive *Archive
 	program *program
+	text    *subgraph               // what is being read
+	depth   int                     // of text: 0 is the program
 	env     map[string]*graph.Value // by the names of the export
 	// storage groups names that may share memory, since one is a view of the other; last is where each name is
 	// used last.
 	storage map[string]string
+	outer   map[string]bool // groups of storage that belong to the graph around this one
 	last    map[string]int
 	at      int // the node being read
 }
@@ -26,7 +30,8 @@ const maxNodes = 1 << 18
 
 // Graph makes a graph of the archive's program. Buffers and constants that it does not change become constants.
 func (a *Archive) Graph() (*graph.Graph, error) {
-	b := &builder{Graph: &graph.Graph{File: a.path}, archive: a, program: a.program, env: map[string]*graph.Value{},
+	b := &builder{Graph: &graph.Graph{File: a.path}, archive: a, program: a.program, text: &a.program.GraphModule.Graph,
+		env:     map[string]*graph.Value{},
 		storage: map[string]string{}, last: map[string]int{}}
 	if err := b.build(); err != nil {
 		return nil, fmt.Errorf("%s: %w", a.path, err)
@@ -35,24 +40,43 @@ func (a *Archive) Graph() (*graph.Graph, error) {
 }
 
 func (b *builder) build() error {
-	g := &b.program.GraphModule.Graph
-	if len(g.Nodes) > maxNodes {
-		return unsupported("the program has %d operations, of at most %d", len(g.Nodes), maxNodes)
-	}
 	if err := b.leaves(); err != nil {
 		return err
+	}
+	if err := b.nodes(); err != nil {
+		return err
+	}
+	return b.results()
+}
+
+// nodes reads the calls of the graph being read.
+func (b *builder) nodes() error {
+	if len(b.text.Nodes) > maxNodes {
+		return unsupported("the program has %d operations, of at most %d", len(b.text.Nodes), maxNodes)
 	}
 	if err := b.uses(); err != nil {
 		return err
 	}
-	for i := range g.Nodes {
+	for i := range b.text.Nodes {
 		b.at = i
-		if err := b.node(&g.Nodes[i]); err != nil {
-			return fmt.Errorf("%s: %w", g.Nodes[i].origin(), err)
+		if err := b.node(&b.text.Nodes[i]); err != nil {
+			if _, placed := errors.AsType[*placedError](err); placed {
+				return err // by a call of a graph within
+			}
+			return &placedError{b.text.Nodes[i].origin(), err}
 		}
 	}
-	return b.results()
+	return nil
 }
+
+// placedError is an error of a call.
+type placedError struct {
+	at  graph.Origin
+	err error
+}
+
+func (e *placedError) Error() string { return fmt.Sprintf("%s: %v", e.at, e.err) }
+func (e *placedError) Unwrap() error { return e.err }
 
 // leaves adds inputs, parameters and constants, in the order of the signature.
 func (b *builder) leaves() error {
@@ -70,7 +94,7 @@ func (b *builder) leaves() error {
 				return unsupported("an input of the program is no tensor (%s)", clip(kind))
 			}
 			var s stored
-			meta := b.program.GraphModule.Graph.TensorValues[name]
+			meta := b.text.TensorValues[name]
 			if meta == nil || b.env[name] != nil {
 				return malformed("input %q has no type, or is there twice", clip(name))
 			}
@@ -140,7 +164,7 @@ func product(shape []int64) int64 {
 
 // uses finds where each name is used last.
 func (b *builder) uses() error {
-	g := &b.program.GraphModule.Graph
+	g := b.text
 	for i := range g.Nodes {
 		for j := range g.Nodes[i].Inputs {
 			names, err := tensorNames(&g.Nodes[i].Inputs[j].Arg)
@@ -214,6 +238,9 @@ func (b *builder) node(n *node) error {
 			return malformed("%q is made twice", clip(name))
 		}
 	}
+	if strings.HasPrefix(base, "higher_order.") {
+		return c.inline()
+	}
 	op, inPlace := operators[base], false
 	if op == nil && strings.HasSuffix(base, "_") {
 		op, inPlace = operators[strings.TrimSuffix(base, "_")], true
@@ -247,7 +274,7 @@ func (c *call) define(results []*graph.Value) error {
 			continue
 		}
 		v := results[i]
-		meta := c.program.GraphModule.Graph.TensorValues[name]
+		meta := c.text.TensorValues[name]
 		if meta == nil {
 			return malformed("%q has no type", clip(name))
 		}
@@ -290,7 +317,7 @@ func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
 			return nil, unsupported("it changes %q in place while its view %q is in use", clip(self), clip(name))
 		}
 	}
-	if old.Node == nil {
+	if old.Node == nil || c.depth > 0 && c.outer[group] {
 		return nil, unsupported("it changes %q, a buffer, input or parameter of the model", clip(self))
 	}
 	v := results[0]
@@ -317,7 +344,7 @@ func (b *builder) results() error {
 			}
 		}
 	}
-	outs := b.program.GraphModule.Graph.Outputs
+	outs := b.text.Outputs
 	for i := range outs {
 		name, err := outs[i].tensor()
 		if err != nil {

@@ -267,7 +267,7 @@ func (c *call) dtype(name string, def graph.DType) graph.DType {
 // outDType is the type that the export has for result i.
 func (c *call) outDType(i int) graph.DType {
 	if i < len(c.outs) {
-		if meta := c.program.GraphModule.Graph.TensorValues[c.outs[i]]; meta != nil {
+		if meta := c.text.TensorValues[c.outs[i]]; meta != nil {
 			d, err := dtypeOf(meta.DType)
 			if err != nil {
 				c.fail(err)

@@ -397,7 +397,7 @@ func reshapeToOutput(c *call) ([]*graph.Value, error) {
 	if len(c.outs) != 1 {
 		return nil, malformed("it has %d results", len(c.outs))
 	}
-	meta := c.program.GraphModule.Graph.TensorValues[c.outs[0]]
+	meta := c.text.TensorValues[c.outs[0]]
 	if meta == nil {
 		return nil, malformed("%q has no type", clip(c.outs[0]))
 	}
@@ -539,7 +539,7 @@ func filled(c *call, dt graph.DType, x float64) ([]*graph.Value, error) {
 	if len(c.outs) != 1 {
 		return nil, malformed("it has %d results", len(c.outs))
 	}
-	meta := c.program.GraphModule.Graph.TensorValues[c.outs[0]]
+	meta := c.text.TensorValues[c.outs[0]]
 	if c.err != nil || meta == nil {
 		return nil, malformed("%q has no type", clip(c.outs[0]))
 	}
