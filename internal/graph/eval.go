@@ -181,7 +181,7 @@ var unary = map[Op]func(x float64) float64{
 	Softplus: func(x float64) float64 {
 		return math.Max(x, 0) + math.Log1p(math.Exp(-math.Abs(x)))
 	},
-	Erf: math.Erf, Abs: math.Abs, Not: func(x float64) float64 { return truth(x == 0) },
+	Erf: math.Erf, Abs: math.Abs, Floor: math.Floor, Not: func(x float64) float64 { return truth(x == 0) },
 	Cast: func(x float64) float64 { return x },
 }
 
