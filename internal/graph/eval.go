@@ -24,6 +24,31 @@ func NewTensor(dt DType, shape []int64) *Tensor {
 	return &Tensor{DType: dt, Shape: slices.Clone(shape), Elems: make([]float64, n)}
 }
 
+// As returns t in another type.
+func (t *Tensor) As(dt DType) *Tensor {
+	u := NewTensor(dt, t.Shape)
+	for i, x := range t.Elems {
+		if !dt.IsFloat() && dt != Bool {
+			x = math.Trunc(x)
+		}
+		u.Elems[i] = round(dt, x)
+	}
+	return u
+}
+
+// Uniform returns the number that all elements are.
+func (t *Tensor) Uniform() (x float64, ok bool) {
+	if len(t.Elems) == 0 {
+		return 0, false
+	}
+	for _, x := range t.Elems {
+		if x != t.Elems[0] {
+			return 0, false
+		}
+	}
+	return t.Elems[0], true
+}
+
 // round returns the element of type dt nearest to x.
 func round(dt DType, x float64) float64 {
 	switch dt {

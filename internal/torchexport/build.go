@@ -21,6 +21,8 @@ type builder struct {
 	// used last.
 	storage map[string]string
 	outer   map[string]bool // groups of storage that belong to the graph around this one
+	leaf    map[string]bool // names of inputs, parameters and buffers
+	copied  map[string]bool // names that are views or copies, as torch finds them
 	last    map[string]int
 	at      int // the node being read
 }
@@ -32,7 +34,8 @@ const maxNodes = 1 << 18
 func (a *Archive) Graph() (*graph.Graph, error) {
 	b := &builder{Graph: &graph.Graph{File: a.path}, archive: a, program: a.program, text: &a.program.GraphModule.Graph,
 		env:     map[string]*graph.Value{},
-		storage: map[string]string{}, last: map[string]int{}}
+		storage: map[string]string{}, last: map[string]int{}, copied: map[string]bool{},
+		leaf: map[string]bool{}}
 	if err := b.build(); err != nil {
 		return nil, fmt.Errorf("%s: %w", a.path, err)
 	}
@@ -131,6 +134,7 @@ func (b *builder) leaves() error {
 				return err
 			}
 			b.storage[name] = name
+			b.leaf[name] = true
 		}
 	}
 	return nil
@@ -224,6 +228,10 @@ func (b *builder) node(n *node) error {
 		return nil
 	}
 	for i := range n.Outputs {
+		// A number that the program computes, as for its own checks. What uses it as an argument is refused.
+		if k := n.Outputs[i].kind; k == "as_sym_int" || k == "as_sym_bool" || k == "as_sym_float" {
+			return nil
+		}
 		names, err := tensorNames(&n.Outputs[i])
 		if err != nil {
 			return err
@@ -292,43 +300,10 @@ func (c *call) define(results []*graph.Value) error {
 		c.storage[name] = name
 		if self != "" && views[c.base()] {
 			c.storage[name] = c.storage[self]
+			c.copied[name] = c.copied[self] || mayCopy[c.base()]
 		}
 	}
 	return nil
-}
-
-// inPlace makes the first operand's name that of the result. Other names of its memory must not be used any more: they
-// would have to change with it.
-func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
-	self := c.tensorNamed("self")
-	old := c.env[self]
-	if old == nil || len(results) != 1 {
-		return nil, malformed("it has no tensor to change")
-	}
-	group := c.storage[self]
-	for name, s := range c.storage {
-		if s != group || name == self {
-			continue
-		}
-		if v := c.env[name]; v != nil && v.Node == nil {
-			return nil, unsupported("it changes %q, a buffer, input or parameter of the model", clip(name))
-		}
-		if c.last[name] > c.at {
-			return nil, unsupported("it changes %q in place while its view %q is in use", clip(self), clip(name))
-		}
-	}
-	if old.Node == nil || c.depth > 0 && c.outer[group] {
-		return nil, unsupported("it changes %q, a buffer, input or parameter of the model", clip(self))
-	}
-	v := results[0]
-	if v.DType != old.DType {
-		v = c.add(graph.Cast, graph.Attrs{}, old.DType, v)
-	}
-	if !slices.Equal(v.Shape, old.Shape) {
-		return nil, malformed("its result %s is not of the shape of %s", v, old)
-	}
-	c.env[self] = v
-	return []*graph.Value{v}, c.err
 }
 
 // results sets the outputs.

@@ -47,7 +47,8 @@ func (c *call) inline() error {
 		return err
 	}
 	sub := &builder{Graph: c.Graph, archive: c.archive, program: c.program, text: &named.Graph, depth: c.depth + 1,
-		env: map[string]*graph.Value{}, storage: map[string]string{}, outer: map[string]bool{}, last: map[string]int{}}
+		env: map[string]*graph.Value{}, storage: map[string]string{}, outer: map[string]bool{}, last: map[string]int{},
+		copied: map[string]bool{}, leaf: map[string]bool{}}
 	args := ins[at+1:]
 	if len(args) != len(named.Graph.Inputs) {
 		return malformed("its graph has %d inputs, and it is called with %d", len(named.Graph.Inputs), len(args))

@@ -14,7 +14,7 @@ type operator func(c *call) ([]*graph.Value, error)
 // views are operators whose result may share the memory of their first operand.
 var views = names("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten", "transpose",
 	"permute", "t", "expand", "expand_as", "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind",
-	"alias", "detach", "contiguous", "to", "type_as", "dropout", "view_as", "movedim", "numpy_T", "_to_copy")
+	"alias", "detach", "contiguous", "to", "type_as", "dropout", "view_as", "reshape_as", "movedim", "numpy_T", "_to_copy")
 
 func names(list ...string) map[string]bool {
 	m := map[string]bool{}
@@ -217,6 +217,30 @@ var shapes = map[string]operator{
 		}
 		return one(c.add(graph.AddOp, graph.Attrs{}, dt, a, d))
 	},
+	"log_sigmoid": func(c *call) ([]*graph.Value, error) {
+		x := c.tensor("self")
+		dt := c.outDType(0)
+		y := c.add(graph.Softplus, graph.Attrs{}, dt, c.add(graph.Neg, graph.Attrs{}, dt, x))
+		return one(c.add(graph.Neg, graph.Attrs{}, dt, y))
+	},
+	"logsumexp": func(c *call) ([]*graph.Value, error) {
+		x := c.tensor("self")
+		dt := c.outDType(0)
+		a := graph.Attrs{Axes: c.axes("dim", x), Keep: true}
+		most := c.add(graph.MaxOf, a, dt, x)
+		sum := c.add(graph.SumOp, a, dt, c.add(graph.Exp, graph.Attrs{}, dt, c.add(graph.Sub, graph.Attrs{}, dt, x, most)))
+		y := c.add(graph.AddOp, graph.Attrs{}, dt, c.add(graph.Log, graph.Attrs{}, dt, sum), most)
+		if c.err != nil || c.flag("keepdim", false) {
+			return one(y)
+		}
+		shape := []int64{}
+		for d, n := range y.Shape {
+			if !slices.Contains(a.Axes, int64(d)) {
+				shape = append(shape, n)
+			}
+		}
+		return one(c.reshape(y, shape))
+	},
 	"leaky_relu": func(c *call) ([]*graph.Value, error) {
 		x := c.tensor("self")
 		dt := c.outDType(0)
@@ -345,7 +369,7 @@ var shapes = map[string]operator{
 		return one(c.add(graph.Where, graph.Attrs{}, x.DType, mask, v, x))
 	},
 	"view": reshape, "reshape": reshape, "_unsafe_view": reshape, "unflatten": reshapeToOutput,
-	"flatten": reshapeToOutput, "squeeze": reshapeToOutput, "view_as": reshapeToOutput,
+	"flatten": reshapeToOutput, "squeeze": reshapeToOutput, "view_as": reshapeToOutput, "reshape_as": reshapeToOutput,
 	"unsqueeze": func(c *call) ([]*graph.Value, error) {
 		x := c.tensor("self")
 		if c.err != nil {
@@ -423,6 +447,14 @@ var shapes = map[string]operator{
 				return nil, malformed("it joins None")
 			}
 			list[i] = c.cast(v, dt)
+		}
+		// Of tensors of other shapes torch skips those of shape [0].
+		if c.err == nil {
+			if rest := slices.DeleteFunc(slices.Clone(list), func(v *graph.Value) bool {
+				return len(v.Shape) == 1 && v.Shape[0] == 0
+			}); len(rest) > 0 {
+				list = rest
+			}
 		}
 		return one(c.add(graph.Concat, graph.Attrs{Axis: c.axis("dim", 0, list[0])}, dt, list...))
 	},
@@ -727,6 +759,18 @@ var creators = map[string]operator{
 	"ones": full(1), "zeros": full(0), "new_ones": full(1), "new_zeros": full(0), "empty": full(0), "new_empty": full(0),
 	"full": full(math.NaN()), "new_full": full(math.NaN()),
 	"ones_like": full(1), "zeros_like": full(0), "empty_like": full(0), "full_like": full(math.NaN()),
+	"eye": func(c *call) ([]*graph.Value, error) {
+		n := c.int("n", 0)
+		m := c.int("m", n)
+		if c.err == nil && (n < 0 || m < 0 || n > maxConstants/8 || m > maxConstants/8 || n*m > maxConstants/8) {
+			return nil, malformed("an identity of %d × %d", n, m)
+		}
+		t := graph.NewTensor(c.outDType(0), []int64{n, m})
+		for i := range min(n, m) {
+			t.Elems[i*m+i] = 1
+		}
+		return one(c.Constant("", t))
+	},
 	"scalar_tensor": func(c *call) ([]*graph.Value, error) {
 		return one(c.Scalar(c.outDType(0), c.number("s", 0)))
 	},
@@ -1200,6 +1244,14 @@ func attention(c *call) ([]*graph.Value, error) {
 	}
 	if c.flag("enable_gqa", false) {
 		k, v = c.groups(k, q), c.groups(v, q)
+	}
+	// Leading dimensions broadcast, as one head of keys for all of queries.
+	d := len(q.Shape)
+	lead := q.Shape[:d-2]
+	for _, x := range []**graph.Value{&k, &v} {
+		if c.err == nil && !slices.Equal((*x).Shape[:d-2], lead) {
+			*x = c.add(graph.Broadcast, graph.Attrs{Shape: append(slices.Clone(lead), (*x).Shape[d-2:]...)}, (*x).DType, *x)
+		}
 	}
 	a := graph.Attrs{Causal: c.flag("is_causal", false)}
 	a.Scale = c.number("scale", 1/math.Sqrt(float64(q.Shape[len(q.Shape)-1])))

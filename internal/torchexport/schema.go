@@ -222,7 +222,7 @@ func (n *node) origin() graph.Origin {
 		rest := trace[i+len(`File "`):]
 		trace = trace[:i]
 		file, rest, _ = strings.Cut(rest, `", line `)
-		if strings.HasPrefix(file, "torch/") || strings.Contains(file, "/torch/") {
+		if strings.HasPrefix(file, "torch/") || strings.Contains(file, "-packages/torch/") {
 			continue
 		}
 		line = rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
