@@ -530,6 +530,16 @@ func (l *lowerer) slice(n *graph.Node) (*val, error) {
 			return x, err
 		}
 	}
+	if c := made(n.In[0], graph.Concat); c != nil && c.Attrs.Axis == n.Attrs.Axis { // of one of what was joined
+		at := int64(0)
+		for _, v := range c.In {
+			end := at + v.Shape[n.Attrs.Axis]
+			if at == n.Attrs.Lo && end == n.Attrs.Hi {
+				return l.lower(v)
+			}
+			at = end
+		}
+	}
 	x, err := l.lower(n.In[0])
 	if err != nil {
 		return nil, err

@@ -263,12 +263,20 @@ func (b *builder) node(n *node) error {
 	if err != nil {
 		return err
 	}
-	if inPlace {
-		if results, err = c.inPlace(results); err != nil {
-			return err
-		}
+	if !inPlace {
+		return c.define(results)
 	}
-	return c.define(results)
+	if results, err = c.inPlace(results); err != nil {
+		return err
+	}
+	if err := c.define(results); err != nil {
+		return err
+	}
+	for _, name := range c.outs { // other names of what was changed
+		self := c.tensorNamed("self")
+		c.storage[name], c.copied[name] = c.storage[self], c.copied[self]
+	}
+	return nil
 }
 
 // define names the results of a call, and holds them to the types that the export has for them.

@@ -41,7 +41,7 @@ func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
 	slices.Sort(others)
 	rootUsed := group != self && c.last[group] > c.at
 	if len(others) == 0 && !rootUsed && group != self {
-		c.env[self] = v // nobody else looks
+		c.env[self], c.storage[self] = v, self // nobody else looks
 		return []*graph.Value{v}, nil
 	}
 	for _, name := range append(others, self) {
@@ -62,6 +62,7 @@ func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
 		}
 		c.env[name] = c.view(now, steps)
 	}
+	v = c.view(now, path)
 	c.env[group], c.env[self] = now, v
 	return []*graph.Value{v}, c.err
 }
@@ -88,10 +89,10 @@ func pathOf(v, root *graph.Value) ([]*graph.Node, bool) {
 // view makes the view of root that a path makes.
 func (c *call) view(root *graph.Value, path []*graph.Node) *graph.Value {
 	for _, n := range path {
-		root = c.add(n.Op, n.Attrs, root.DType, root)
 		if c.err != nil {
 			return nil
 		}
+		root = c.add(n.Op, n.Attrs, root.DType, root)
 	}
 	return root
 }
