@@ -16,8 +16,16 @@ func (l *lowerer) node(n *graph.Node, op graph.Op, a graph.Attrs, dt graph.DType
 	if err != nil {
 		return nil, refuse(n, "%v", err)
 	}
-	m.Order = n.Order
+	l.places[m] = l.order(n)
 	return m.Out[0], nil
+}
+
+// order is the place of what n becomes: nodes added in the place of another have that of the other.
+func (l *lowerer) order(n *graph.Node) int {
+	if at, ok := l.places[n]; ok {
+		return at
+	}
+	return n.Order
 }
 
 // chain adds operations one after another until one fails.

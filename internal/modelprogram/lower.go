@@ -16,6 +16,7 @@ type lowerer struct {
 	plan   Plan
 	folder *graph.Folder
 	users  map[*graph.Value][]*graph.Node
+	places map[*graph.Node]int // of nodes added while the graph is lowered
 	layout map[*graph.Value]layout
 
 	values  map[*graph.Value]*val
@@ -69,7 +70,7 @@ func (l *lowerer) emit(in *inst) *inst {
 // emitted is a plain val of a new instruction of node n, elementwise where split is that of x.
 func (l *lowerer) emitted(n *graph.Node, op, attrs string, dt graph.DType, shape []int64, split int,
 	args ...operand) *val {
-	in := l.emit(&inst{op: op, args: args, attrs: attrs, dt: dt, shape: shape, split: split, from: n.From, order: n.Order})
+	in := l.emit(&inst{op: op, args: args, attrs: attrs, dt: dt, shape: shape, split: split, from: n.From, order: l.order(n)})
 	return &val{operand: operand{in: in}}
 }
 
@@ -102,7 +103,7 @@ func (l *lowerer) settle(v *graph.Value, x *val) operand {
 	}
 	in := &inst{dt: x.dtype(), shape: v.Shape, args: []operand{x.operand}, split: -1, order: -1}
 	if v.Node != nil {
-		in.from, in.order = v.Node.From, v.Node.Order
+		in.from, in.order = v.Node.From, l.order(v.Node)
 	}
 	if x.perm != nil {
 		in.op, in.attrs = "transpose", "perm="+tuple(x.perm)

@@ -27,7 +27,7 @@ func (l *lowerer) lowerAs(v *graph.Value, dt graph.DType) (*val, error) {
 		return x, err
 	}
 	y := l.emit(&inst{op: "cast", args: []operand{x.operand}, dt: dt, shape: x.operand.shape(), split: x.splitDim(),
-		typed: true, from: v.Node.From, order: v.Node.Order})
+		typed: true, from: v.Node.From, order: l.order(v.Node)})
 	return &val{operand: operand{in: y}, perm: x.perm, shape: x.shape}, nil
 }
 

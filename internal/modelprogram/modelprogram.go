@@ -55,7 +55,8 @@ type Param struct {
 // Make makes a program of g. name stands for it in diagnostics.
 func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	l := &lowerer{g: g, plan: o.Plan, folder: &graph.Folder{Elems: maxFolded}, values: map[*graph.Value]*val{},
-		params: map[any]*param{}, fills: map[string]*inst{}, reshapes: map[operand][]*inst{}, users: g.Users()}
+		params: map[any]*param{}, fills: map[string]*inst{}, reshapes: map[operand][]*inst{}, users: g.Users(),
+		places: map[*graph.Node]int{}}
 	if err := l.layouts(); err != nil {
 		return nil, err
 	}
