@@ -51,8 +51,9 @@ type Value struct {
 	Shape []int64
 
 	Leaf LeafKind
-	Path string  // of a weight or state: its name in the module tree, "model.layers.0.mlp.up_proj.weight"
-	Data *Tensor // of a constant
+	Path string   // of a weight or state: its name in the module tree, "model.layers.0.mlp.up_proj.weight"
+	Also []string // other names of the same tensor
+	Data *Tensor  // of a constant
 
 	Node  *Node // makes the value; nil for leaves
 	Index int   // which of the node's results it is

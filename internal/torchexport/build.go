@@ -161,6 +161,7 @@ func (b *builder) weight(name, fqn string, s *stored) (*graph.Value, error) {
 		}
 		for _, v := range b.Weights {
 			if o := b.archive.tensors[v.Path]; o != nil && o.same(have) {
+				v.Also = append(v.Also, fqn)
 				return v, nil
 			}
 		}
