@@ -25,6 +25,7 @@ var renames = []rename{
 	{"feed_forward.experts.gate_up_proj", []string{"feed_forward.experts.*.gate_proj.weight",
 		"feed_forward.experts.*.up_proj.weight"}},
 	{"feed_forward.experts.down_proj", []string{"feed_forward.experts.*.down_proj.weight"}},
+	{"lm_head.weight", []string{"embed_out.weight"}},
 	{"LayerNorm.weight", []string{"LayerNorm.gamma"}},
 	{"LayerNorm.bias", []string{"LayerNorm.beta"}},
 }
