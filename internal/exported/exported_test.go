@@ -172,10 +172,12 @@ func TestPermuted(t *testing.T) {
 	m.add("a", 0, 2, 3)
 	m.add("b", 10, 2, 3)
 	for _, c := range []Content{
-		{Param: modelprogram.Param{Perm: []int64{1, 0}, Split: -1}, Header: tensor.Tensor{DType: ir.F32, Shape: []int64{3, 2}},
+		{Param: modelprogram.Param{Perm: []int64{1, 0}, Split: -1},
+			Header: tensor.Tensor{DType: ir.F32, Shape: []int64{3, 2}},
 			pieces: []piece{{m, "a", 0, 24}}},
 		{Param: modelprogram.Param{Perm: []int64{1, 0}, Split: -1},
-			Header: tensor.Tensor{DType: ir.F32, Shape: []int64{2, 3, 2}}, pieces: []piece{{m, "a", 0, 24}, {m, "b", 24, 24}}},
+			Header: tensor.Tensor{DType: ir.F32, Shape: []int64{2, 3, 2}},
+			pieces: []piece{{m, "a", 0, 24}, {m, "b", 24, 24}}},
 	} {
 		x, err := c.Read(0, 0)
 		if err != nil {
@@ -194,7 +196,8 @@ func TestPermuted(t *testing.T) {
 // bytes, and every tensor of the file is used.
 func TestFiles(t *testing.T) {
 	models := corpus(t)
-	for _, name := range []string{"gpt2", "gpt_neox", "llama", "llama_bf16", "mixtral", "mixtral_bf16", "qwen2", "qwen3",
+	for _, name := range []string{"gpt2", "gpt_neox", "llama", "llama_bf16", "mixtral", "mixtral_bf16", "qwen2",
+		"qwen3",
 		"qwen3_bf16"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
