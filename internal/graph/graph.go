@@ -130,6 +130,7 @@ const (
 	Softplus Op = "softplus"
 	Erf      Op = "erf"
 	Abs      Op = "abs"
+	Floor    Op = "floor"
 	Not      Op = "not"
 	Cast     Op = "cast" // to the result's type
 

@@ -1,6 +1,7 @@
 package modelprogram
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -418,8 +419,8 @@ func attention(l *lowerer, v *graph.Value) (*val, error) {
 	if n == nil {
 		return nil, nil
 	}
-	if len(v.Shape) != 4 {
-		return nil, refuse(n, "attention of %d dimensions", len(v.Shape))
+	if x, err := l.attentionOfShape(n); x != nil || err != nil {
+		return x, err
 	}
 	q, k, w := n.In[0], n.In[1], n.In[2]
 	if rk, rw := repeated(k), repeated(w); rk.Shape[1] == rw.Shape[1] {
@@ -428,13 +429,13 @@ func attention(l *lowerer, v *graph.Value) (*val, error) {
 	if x, err := l.keptAttention(n, k, w); x != nil || err != nil {
 		return x, err
 	}
-	if last(w.Shape) != last(q.Shape) {
-		return nil, refuse(n, "heads of %d elements for keys and %d for values", last(q.Shape), last(w.Shape))
-	}
 	causal := n.Attrs.Causal && q.Shape[2] > 1
 	var attrs []string
 	if len(n.In) == 4 {
 		m, err := l.mask(n, q.Shape[2], k.Shape[2])
+		if errors.Is(err, ErrUnsupported) {
+			return l.attentionByParts(n)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -443,7 +444,7 @@ func attention(l *lowerer, v *graph.Value) (*val, error) {
 			attrs = append(attrs, fmt.Sprintf("window=%d", m.window))
 		}
 	} else if causal && q.Shape[2] != k.Shape[2] {
-		return nil, refuse(n, "causal attention of %d queries and %d keys without a mask", q.Shape[2], k.Shape[2])
+		return l.attentionByParts(n)
 	}
 	if causal {
 		attrs = append([]string{"causal=true"}, attrs...)
