@@ -181,10 +181,21 @@ func rope(l *lowerer, v *graph.Value) (*val, error) {
 			cos = c
 		}
 	}
-	if cos == nil || len(x.Shape) != 4 || !l.folder.IsConstant(cos) || !l.folder.IsConstant(sin) {
+	if cos == nil || len(x.Shape) != 4 {
 		return nil, nil
 	}
-	theta, ok, err := l.angles(v.Node, cos, sin, last(x.Shape))
+	var theta angle
+	var at operand
+	var ok bool
+	var err error
+	if l.folder.IsConstant(cos) && l.folder.IsConstant(sin) {
+		if theta, ok, err = l.angles(v.Node, cos, sin, last(x.Shape)); ok {
+			n := int64(len(theta.positions))
+			at.p = l.constantParam(&graph.Tensor{DType: graph.I32, Shape: []int64{n}, Elems: theta.positions}, "positions")
+		}
+	} else {
+		theta, at, ok, err = l.phase(cos, sin, last(x.Shape))
+	}
 	if !ok || err != nil {
 		return nil, err
 	}
@@ -193,9 +204,9 @@ func rope(l *lowerer, v *graph.Value) (*val, error) {
 		return nil, err
 	}
 	// Positions count along dimension 2 of x[B, H, T, D], or 1 of x[B, T, H, D].
-	tokens := int64(len(theta.positions))
+	tokens := last(at.shape())
 	heads := []int64{0, 2, 1, 3}
-	turn := slices.Equal(theta.shape, []int64{1, 1, tokens, last(x.Shape)}) && x.Shape[2] == tokens
+	turn := theta.shape[1] == 1 && theta.shape[2] == tokens && x.Shape[2] == tokens
 	if turn {
 		y = permuted(y, heads)
 	}
@@ -207,8 +218,7 @@ func rope(l *lowerer, v *graph.Value) (*val, error) {
 		}
 		o = l.settle(&graph.Value{Shape: shape, Node: x.Node}, y)
 	}
-	at := l.constantParam(&graph.Tensor{DType: graph.I32, Shape: []int64{tokens}, Elems: theta.positions}, "positions")
-	z := l.emitted(n, "rope", "theta="+number(theta.theta), v.DType, o.shape(), o.splitDim(), o, operand{p: at})
+	z := l.emitted(n, "rope", "theta="+number(theta.theta), v.DType, o.shape(), o.splitDim(), o, at)
 	if turn {
 		z = permuted(z, heads)
 	}
@@ -254,7 +264,8 @@ func (l *lowerer) angles(n *graph.Node, cos, sin *graph.Value, d int64) (a angle
 	if err != nil {
 		return a, false, err
 	}
-	if last(shape) != d || len(c.Elems) != len(s.Elems) || int64(len(c.Elems))%d != 0 || d%2 != 0 || d == 0 {
+	if last(shape) != d || len(c.Elems) != len(s.Elems) || int64(len(c.Elems))%d != 0 || d%2 != 0 || d == 0 ||
+		len(shape) != 4 {
 		return a, false, nil
 	}
 	tokens, half := int64(len(c.Elems))/d, d/2
@@ -268,16 +279,7 @@ func (l *lowerer) angles(n *graph.Node, cos, sin *graph.Value, d int64) (a angle
 		}
 		return math.Atan2(s.Elems[d+i], c.Elems[d+i])
 	}
-	a.theta = 10000
-	if half > 1 {
-		a.theta = math.Pow(freq(half-1), -float64(d)/(2*float64(half-1)))
-		// Bases are round numbers.
-		if scale := math.Pow(10, math.Floor(math.Log10(a.theta))-4); scale > 0 {
-			if r := math.Round(a.theta/scale) * scale; math.Abs(r-a.theta) < 1e-4*a.theta {
-				a.theta = r
-			}
-		}
-	}
+	a.theta = baseOf(freq(half-1), half)
 	for t := range tokens {
 		for i := range d {
 			at := float64(t) * math.Pow(a.theta, -2*float64(i%half)/float64(d))
@@ -288,6 +290,94 @@ func (l *lowerer) angles(n *graph.Node, cos, sin *graph.Value, d int64) (a angle
 		}
 	}
 	return a, true, nil
+}
+
+// baseOf is theta of the last of so many frequencies, theta^(-2i/D).
+func baseOf(slowest float64, half int64) float64 {
+	if half < 2 {
+		return 10000
+	}
+	theta := math.Pow(slowest, -float64(half)/float64(half-1))
+	// Bases are round numbers.
+	if scale := math.Pow(10, math.Floor(math.Log10(theta))-4); scale > 0 {
+		if r := math.Round(theta/scale) * scale; math.Abs(r-theta) < 1e-4*theta {
+			return r
+		}
+	}
+	return theta
+}
+
+// phase finds theta and the positions of tables of cosines and sines of positions that the program computes: of their
+// products with frequencies theta^(-2i/D), twice for the halves.
+func (l *lowerer) phase(cos, sin *graph.Value, d int64) (a angle, at operand, ok bool, err error) {
+	angles := unscaled(l, cos, graph.Cos)
+	if angles == nil || angles != unscaled(l, sin, graph.Sin) || !slices.Equal(cos.Shape, sin.Shape) || len(cos.Shape) != 4 {
+		return a, at, false, nil
+	}
+	both := made(angles, graph.Concat)
+	if both == nil || len(both.In) != 2 || both.In[0] != both.In[1] || last(angles.Shape) != d {
+		return a, at, false, nil
+	}
+	product, half := both.In[0], d/2
+	tokens, order := product.Count()/half, 1
+	if t := made(product, graph.Transpose); t != nil && swapsLast(t.Attrs.Axes) {
+		product, order = t.In[0], 0
+	}
+	var pos, freqs *graph.Value
+	if n := made(product, graph.MatMul); n != nil && last(n.In[0].Shape) == 1 {
+		pos, freqs = n.In[1-order], n.In[order]
+	} else if n := made(product, graph.Mul); n != nil && order == 1 {
+		freqs, pos, _ = either(n, l.folder.IsConstant)
+		if last(pos.Shape) != 1 {
+			return a, at, false, nil
+		}
+	}
+	if pos == nil || pos.Count() != tokens || !l.folder.IsConstant(freqs) || freqs.Count() != half &&
+		freqs.Count() != half*product.Shape[0] {
+		return a, at, false, nil
+	}
+	t, err := l.folder.Value(freqs)
+	if err != nil || int64(len(t.Elems))%half != 0 || len(t.Elems) == 0 {
+		return a, at, false, err
+	}
+	for pos.Node != nil && (pos.Node.Op == graph.Cast || pos.Node.Op == graph.Reshape) {
+		pos = pos.Node.In[0]
+	}
+	if pos.DType != graph.I32 && pos.DType != graph.I64 {
+		return a, at, false, nil
+	}
+	a.shape, a.theta = cos.Shape, baseOf(t.Elems[half-1], half)
+	for i, f := range t.Elems {
+		if want := math.Pow(a.theta, -float64(int64(i)%half)/float64(half)); math.Abs(f-want) > 1e-6*want {
+			return a, at, false, nil
+		}
+	}
+	x, err := l.lower(pos)
+	if err != nil {
+		return a, at, false, err
+	}
+	batch := cos.Shape[0]
+	return a, l.shaped(pos, x, []int64{batch, tokens / batch}), tokens%batch == 0, nil
+}
+
+// unscaled returns what v is the cosine or sine of, in whichever shape and type.
+func unscaled(l *lowerer, v *graph.Value, op graph.Op) *graph.Value {
+	for v.Node != nil {
+		switch v.Node.Op {
+		case graph.Cast, graph.Reshape:
+			v = v.Node.In[0]
+			continue
+		case graph.Mul:
+			if c, other, ok := l.number(v.Node); ok && c == 1 {
+				v = other
+				continue
+			}
+		case op:
+			return v.Node.In[0]
+		}
+		return nil
+	}
+	return nil
 }
 
 // wider returns what v was before it was cast to a smaller type and given its shape.
@@ -334,6 +424,9 @@ func attention(l *lowerer, v *graph.Value) (*val, error) {
 	q, k, w := n.In[0], n.In[1], n.In[2]
 	if rk, rw := repeated(k), repeated(w); rk.Shape[1] == rw.Shape[1] {
 		k, w = rk, rw
+	}
+	if x, err := l.keptAttention(n, k, w); x != nil || err != nil {
+		return x, err
 	}
 	if last(w.Shape) != last(q.Shape) {
 		return nil, refuse(n, "heads of %d elements for keys and %d for values", last(q.Shape), last(w.Shape))

@@ -14,20 +14,25 @@ type builder struct {
 	archive *Archive
 	program *program
 	env     map[string]*graph.Value // by the names of the export
-	// storage groups names that may share memory, since one is a view of the other; last is where each name is
-	// used last.
+	// storage groups names that may share memory, since one is a view of the other; members lists those of a group.
+	// last is where each name is used last.
 	storage map[string]string
+	members map[string][]string
 	last    map[string]int
-	at      int // the node being read
+	at      int                     // the node being read
+	buffers map[string]string       // names of buffers by their names in the module tree
+	leaf    map[string]*graph.Value // what env begins with
 }
 
 // maxNodes bounds the operations of a program.
 const maxNodes = 1 << 18
 
-// Graph makes a graph of the archive's program. Buffers and constants that it does not change become constants.
+// Graph makes a graph of the archive's program. Buffers and constants that it changes become states; others become
+// constants.
 func (a *Archive) Graph() (*graph.Graph, error) {
 	b := &builder{Graph: &graph.Graph{File: a.path}, archive: a, program: a.program, env: map[string]*graph.Value{},
-		storage: map[string]string{}, last: map[string]int{}}
+		storage: map[string]string{}, members: map[string][]string{}, last: map[string]int{}, buffers: map[string]string{},
+		leaf: map[string]*graph.Value{}}
 	if err := b.build(); err != nil {
 		return nil, fmt.Errorf("%s: %w", a.path, err)
 	}
@@ -84,21 +89,9 @@ func (b *builder) leaves() error {
 				b.env[name], err = b.weight(name, spec.ParameterName, &s)
 			case "buffer", "tensor_constant":
 				fqn := spec.BufferName + spec.TensorConstantName
-				have := b.archive.tensors[fqn]
-				switch n := product(s.shape); {
-				case have == nil:
-					return malformed("buffer %q is not in the archive", clip(fqn))
-				case !slices.Equal(have.shape, s.shape) || have.dtype != s.dtype:
-					return malformed("buffer %q is %s%v in one place and %s%v in another", clip(fqn), have.dtype, have.shape,
-						s.dtype, s.shape)
-				case n > maxConstants/8 || elems+n > maxConstants/8:
-					b.env[name], err = b.weight(name, fqn, &s)
-				default:
-					elems += n
-					var t *graph.Tensor
-					if t, err = b.archive.constant(fqn, have); err == nil {
-						b.env[name] = b.Constant(name, t)
-					}
+				b.buffers[fqn] = name
+				if b.env[name], err = b.buffer(name, fqn, &s, &elems); err == nil {
+					b.share(name, "file "+b.archive.tensors[fqn].file)
 				}
 			default:
 				return unsupported("an input of kind %q", clip(kind))
@@ -106,10 +99,56 @@ func (b *builder) leaves() error {
 			if err != nil {
 				return err
 			}
-			b.storage[name] = name
+			if b.storage[name] == "" {
+				b.share(name, name)
+			}
+			b.leaf[name] = b.env[name]
 		}
 	}
 	return nil
+}
+
+// share puts a name into a group of names that may share memory.
+func (b *builder) share(name, group string) {
+	b.storage[name] = group
+	b.members[group] = append(b.members[group], name)
+}
+
+// buffer adds a buffer: a constant, or a weight where constants would have too many elements. elems counts those there
+// are. Two names of one tensor are one.
+func (b *builder) buffer(name, fqn string, s *stored, elems *int64) (*graph.Value, error) {
+	have := b.archive.tensors[fqn]
+	switch {
+	case have == nil:
+		return nil, malformed("buffer %q is not in the archive", clip(fqn))
+	case !slices.Equal(have.shape, s.shape) || have.dtype != s.dtype:
+		return nil, malformed("buffer %q is %s%v in one place and %s%v in another", clip(fqn), have.dtype, have.shape,
+			s.dtype, s.shape)
+	}
+	for _, other := range b.members["file "+have.file] {
+		v := b.env[other]
+		if o := b.archive.tensors[v.Path]; o != nil && o.same(have) {
+			return v, nil
+		}
+	}
+	n := product(s.shape)
+	if n > maxConstants/8 || *elems+n > maxConstants/8 {
+		return b.weight(name, fqn, s)
+	}
+	*elems += n
+	t, err := b.archive.constant(fqn, have)
+	if err != nil {
+		return nil, err
+	}
+	v := b.Constant(name, t)
+	v.Path = fqn
+	return v, nil
+}
+
+// same reports whether two names in the index stand for one tensor.
+func (s *stored) same(o *stored) bool {
+	return o.file == s.file && o.offset == s.offset && slices.Equal(o.shape, s.shape) &&
+		slices.Equal(o.strides, s.strides) && o.dtype == s.dtype
 }
 
 // weight adds a parameter. Two names of one tensor are one weight.
@@ -121,8 +160,8 @@ func (b *builder) weight(name, fqn string, s *stored) (*graph.Value, error) {
 				s.dtype, s.shape)
 		}
 		for _, v := range b.Weights {
-			if o := b.archive.tensors[v.Path]; o != nil && o.file == have.file && o.offset == have.offset &&
-				slices.Equal(o.shape, have.shape) && slices.Equal(o.strides, have.strides) && o.dtype == have.dtype {
+			if o := b.archive.tensors[v.Path]; o != nil && o.same(have) {
+				v.Also = append(v.Also, fqn)
 				return v, nil
 			}
 		}
@@ -242,6 +281,9 @@ func (c *call) define(results []*graph.Value) error {
 		return malformed("it has %d results, not %d", len(results), len(c.outs))
 	}
 	self := c.tensorNamed("self")
+	if self == "" {
+		self = c.tensorNamed("input")
+	}
 	for i, name := range c.outs {
 		if name == "" {
 			continue
@@ -262,63 +304,87 @@ func (c *call) define(results []*graph.Value) error {
 			v.Name = name
 		}
 		c.env[name] = v
-		c.storage[name] = name
-		if self != "" && views[c.base()] {
-			c.storage[name] = c.storage[self]
+		if self != "" && c.shares(self, name) {
+			c.share(name, c.storage[self])
+		} else {
+			c.share(name, name)
 		}
 	}
 	return nil
 }
 
-// inPlace makes the first operand's name that of the result. Other names of its memory must not be used any more: they
-// would have to change with it.
+// shares reports whether a call's result may have the memory of its operand self.
+func (c *call) shares(self, result string) bool {
+	from, to := c.program.GraphModule.Graph.TensorValues[self], c.program.GraphModule.Graph.TensorValues[result]
+	switch base := c.base(); {
+	case c.inPlaced:
+		return true
+	case !views[base] || from == nil || from.DType != to.DType || base == "_to_copy" || c.flag("copy", false):
+		return false
+	case base == "contiguous" || base == "to": // which copy to change the order of elements
+		a, err := ints(from.Strides)
+		b, err2 := ints(to.Strides)
+		return err != nil || err2 != nil || slices.Equal(a, b)
+	}
+	return true
+}
+
+// inPlace makes the first operand's name, and others of the same tensor, those of the result. A view of its memory must
+// not be used any more: it would have to change with it. A buffer that is changed becomes a state.
 func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
 	self := c.tensorNamed("self")
 	old := c.env[self]
 	if old == nil || len(results) != 1 {
 		return nil, malformed("it has no tensor to change")
 	}
-	group := c.storage[self]
-	for name, s := range c.storage {
-		if s != group || name == self {
-			continue
-		}
-		if v := c.env[name]; v != nil && v.Node == nil {
-			return nil, unsupported("it changes %q, a buffer, input or parameter of the model", clip(name))
-		}
-		if c.last[name] > c.at {
-			return nil, unsupported("it changes %q in place while its view %q is in use", clip(self), clip(name))
-		}
-	}
-	if old.Node == nil {
-		return nil, unsupported("it changes %q, a buffer, input or parameter of the model", clip(self))
-	}
 	v := results[0]
 	if v.DType != old.DType {
 		v = c.add(graph.Cast, graph.Attrs{}, old.DType, v)
 	}
+	if c.err != nil {
+		return nil, c.err
+	}
 	if !slices.Equal(v.Shape, old.Shape) {
 		return nil, malformed("its result %s is not of the shape of %s", v, old)
 	}
-	c.env[self] = v
-	return []*graph.Value{v}, c.err
-}
-
-// results sets the outputs.
-func (b *builder) results() error {
-	for _, specs := range b.program.GraphModule.Signature.OutputSpecs {
-		for kind, spec := range specs {
-			switch kind {
-			case "user_output":
-			case "buffer_mutation", "user_input_mutation", "parameter_mutation":
-				return unsupported("the program changes buffer %q", clip(spec.BufferName))
-			default:
-				return unsupported("an output of kind %q", clip(kind))
+	for _, name := range c.members[c.storage[self]] {
+		leaf := c.leaf[name]
+		switch {
+		case c.env[name] == old:
+			if leaf != nil {
+				if err := c.change(name, leaf); err != nil {
+					return nil, err
+				}
 			}
+			c.env[name] = v
+		case c.last[name] > c.at || leaf != nil:
+			return nil, unsupported("it changes %q in place while %q, which has elements of it, is in use",
+				clip(self), clip(name))
 		}
 	}
+	c.inPlaced = true
+	return []*graph.Value{v}, nil
+}
+
+// change makes a state of a buffer.
+func (b *builder) change(name string, leaf *graph.Value) error {
+	if b.buffers[leaf.Path] == "" || b.Change(leaf) != nil {
+		return unsupported("it changes %q, an input or parameter of the model", clip(name))
+	}
+	return nil
+}
+
+// results sets the outputs, and what states are left with.
+func (b *builder) results() error {
+	specs := b.program.GraphModule.Signature.OutputSpecs
 	outs := b.program.GraphModule.Graph.Outputs
 	for i := range outs {
+		kind, buffer := "user_output", ""
+		if i < len(specs) {
+			for k, spec := range specs[i] {
+				kind, buffer = k, spec.BufferName
+			}
+		}
 		name, err := outs[i].tensor()
 		if err != nil {
 			return unsupported("output %d: %w", i, err)
@@ -330,10 +396,59 @@ func (b *builder) results() error {
 		if v == nil {
 			return malformed("output %q is made by nothing", clip(name))
 		}
-		b.Outputs = append(b.Outputs, v)
+		switch kind {
+		case "user_output":
+			b.Outputs = append(b.Outputs, v)
+		case "buffer_mutation":
+			at := b.buffers[buffer]
+			leaf := b.leaf[at]
+			if leaf == nil || leaf.DType != v.DType || !slices.Equal(leaf.Shape, v.Shape) {
+				return malformed("it changes buffer %q, which is not there or of another type", clip(buffer))
+			}
+			if err := b.change(at, leaf); err != nil {
+				return err
+			}
+			b.env[at] = v
+		case "user_input_mutation", "parameter_mutation":
+			return unsupported("the program changes an input or parameter, %q", clip(name))
+		default:
+			return unsupported("an output of kind %q", clip(kind))
+		}
 	}
 	if len(b.Outputs) == 0 {
 		return unsupported("the program has no result")
 	}
+	b.updates()
 	return nil
+}
+
+// updates says what is left in states, and drops those whose contents nothing reads that a result depends on.
+func (b *builder) updates() {
+	left := map[*graph.Value]*graph.Value{}
+	for _, s := range b.States {
+		if v := b.env[b.buffers[s.Path]]; v != s {
+			left[s] = v
+		}
+	}
+	read := map[*graph.Value]bool{}
+	todo := slices.Clone(b.Outputs)
+	for len(todo) > 0 {
+		v := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if read[v] {
+			continue
+		}
+		read[v] = true
+		if v.Node != nil {
+			todo = append(todo, v.Node.In...)
+		} else if left[v] != nil {
+			todo = append(todo, left[v])
+		}
+	}
+	b.States = slices.DeleteFunc(b.States, func(s *graph.Value) bool { return !read[s] })
+	for _, s := range b.States {
+		if left[s] != nil {
+			b.Updates = append(b.Updates, graph.Update{State: s, To: left[s]})
+		}
+	}
 }

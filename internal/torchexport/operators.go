@@ -2,6 +2,7 @@ package torchexport
 
 import (
 	"math"
+	"slices"
 
 	"hocket.example/hocket/internal/graph"
 )
@@ -350,6 +351,16 @@ var shapes = map[string]operator{
 		return one(c.reshape(y, out))
 	},
 	"clone": same, "lift_fresh_copy": same, "lift_fresh": same,
+	"copy": func(c *call) ([]*graph.Value, error) {
+		x, src := c.tensor("self"), c.tensor("src")
+		if c.err != nil {
+			return nil, c.err
+		}
+		if !slices.Equal(src.Shape, x.Shape) {
+			src = c.add(graph.Broadcast, graph.Attrs{Shape: x.Shape}, src.DType, src)
+		}
+		return one(c.cast(src, x.DType))
+	},
 	"dropout": func(c *call) ([]*graph.Value, error) {
 		if c.flag("train", false) && c.number("p", 0) != 0 {
 			return nil, unsupported("dropout in training; export model.eval()")
