@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"hocket.example/hocket/internal/layers"
@@ -250,4 +251,47 @@ func (c Comparison) WorstLayer() (LayerComparison, bool) {
 	quotient := func(l LayerComparison) float64 { worst, _ := l.Worst(); return worst.Quotient() }
 	return slices.MaxFunc(c.Layers, func(a, b LayerComparison) int { return cmp.Compare(quotient(a), quotient(b)) }),
 		true
+}
+
+// Compare runs the model once and compares its results with the reference: as a whole, and layer by layer. Parameters
+// that are bound to device tensors, as state is, are read, and stay as they are.
+func (m *Model) Compare(ctx context.Context, args Args) (Comparison, error) {
+	if m.machine.peers != nil && !m.loader.opts.Gather {
+		return Comparison{}, fmt.Errorf("%w: among several processes whole results are compared: load the model with Gather",
+			ErrInput)
+	}
+	args, err := m.onHost(ctx, args)
+	if err != nil {
+		return Comparison{}, err
+	}
+	rep, err := m.Run(ctx, args)
+	if err != nil {
+		return Comparison{}, err
+	}
+	ref, err := m.Reference(ctx, args)
+	if err != nil {
+		return Comparison{}, err
+	}
+	list, err := m.CompareLayers(ctx, args)
+	return ref.Compare(rep).ByLayers(list), err
+}
+
+// onHost returns args with the contents of bound device tensors.
+func (m *Model) onHost(ctx context.Context, args Args) (Args, error) {
+	in := maps.Clone(args.In)
+	if in == nil {
+		in = map[string]*Tensor{}
+	}
+	for name, d := range m.params.current().on {
+		if in[name] != nil || args.DeviceIn[name] != nil {
+			continue
+		}
+		t, err := d.Read(ctx)
+		if err != nil {
+			return args, err
+		}
+		in[name] = t
+	}
+	args.In = in
+	return args, nil
 }
