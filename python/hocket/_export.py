@@ -1,5 +1,6 @@
 """torch.export, and loading what it gives."""
 
+import importlib
 import os
 import tempfile
 
@@ -29,13 +30,11 @@ def name_of(module):
 
 def torch_export():
     """The module torch.export; an error if torch is too old."""
-    import torch
-
+    torch = importlib.import_module("torch")
     try:
-        import torch.export
+        return importlib.import_module("torch.export")
     except ImportError:
         raise UnsupportedError(f"this is torch {torch.__version__}, which has no torch.export: 2.5 or newer has it") from None
-    return torch.export
 
 
 def exported(module, args, kwargs=None, dynamic=None):

@@ -2,15 +2,17 @@
 
 import json
 import os
+import tempfile
 import threading
 import weakref
 
-from . import _compare, _cuda, _lib, _plans, _tensors, _weights, _world
+from . import _compare, _cuda, _export, _lib, _plans, _tensors, _weights, _world
 from ._errors import InputError
 
 
 def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, plan=None, shard=(), **options):
-    """Loads a program: a path to a .hkt file or to an archive that torch.export.save wrote (.pt2), or a program's text.
+    """Loads a program: a path to a .hkt file or to an archive that torch.export.save wrote (.pt2), a program's text, or
+    torch's ExportedProgram.
 
     An archive has its weights with it, and torch is not needed. ``plan`` says how they are laid out over ranks: a dict of
     styles by patterns of module paths, the path of one in JSON, a plan of torch's parallelize_module, a transformers
@@ -29,6 +31,10 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
     the model's next call for the same dims, or replay. See Model. It does nothing on the CPU machine. All ranks lend
     alike.
     """
+    if type(program).__name__ == "ExportedProgram":
+        with tempfile.TemporaryDirectory() as folder:
+            return _export.load_exported(program, os.path.join(folder, "program.pt2"), dims=dims, func=func, ranks=ranks,
+                                         weights=weights, lend=lend, plan=plan, shard=shard, **options)
     s = _world.state()
     o, program = _source(program, plan, shard)
     o.update(options)
