@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -202,5 +203,52 @@ func TestPastedDumps(t *testing.T) {
 			}
 			c.run(t, 2, 5)
 		})
+	}
+}
+
+// TestDumpsInLogs: every published dump reads the same within the log of a job, alone or next to all others.
+func TestDumpsInLogs(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(corpusDir(), "*.txt"))
+	if err != nil || len(files) == 0 {
+		t.Skip("the dumps are not here; HOCKET_CORPUS names their folder")
+	}
+	tagged := func(tag, text string) string {
+		var b strings.Builder
+		for l := range strings.Lines(text) {
+			b.WriteString(tag + l)
+		}
+		return b.String()
+	}
+	lineComment := regexp.MustCompile(`(?m) *//.*$`)
+	// said is the program of a dump, or the error without its places.
+	said := func(name, src string, defines map[string]string) string {
+		p, _, err := hocket.Import(name, src, defines)
+		var ds hocket.Diagnostics
+		if errors.As(err, &ds) {
+			return ds[0].Message
+		}
+		return lineComment.ReplaceAllString(p.String(), "")
+	}
+	all, want := "", []string{}
+	for _, file := range files {
+		name := filepath.Base(file)
+		dump := strings.TrimRight(corpus(t, name), "\n") + "\n"
+		clean := said("log", dump, nil)
+		for _, log := range []string{
+			"$ pytest -vs\ntests/python/test_overlap.py::test_it " + dump + "PASSED\n===== 1 passed in 2.10s =====\n",
+			"starts\n" + tagged("[1,0]<stdout>:", dump) + tagged("[1,1]<stdout>:", dump) + "ends\n",
+			"# The host program\n\n```\n" + dump + "```\nand again:\n```\n" + dump + "```\n",
+		} {
+			if got := said("log", log, nil); got != clean {
+				t.Errorf("%s: got\n%s\nwant\n%s", name, got, clean)
+			}
+		}
+		all += "Test " + name + "\n" + dump + "done\n\n"
+		want = append(want, clean)
+	}
+	for i := range want {
+		if got := said("log", all, map[string]string{"dump": strconv.Itoa(i + 1)}); got != want[i] {
+			t.Errorf("dump %d of all, %s: got\n%s\nwant\n%s", i+1, files[i], got, want[i])
+		}
 	}
 }

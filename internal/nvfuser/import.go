@@ -2,16 +2,29 @@ package nvfuser
 
 import (
 	"fmt"
+	"maps"
 
 	"hocket.example/hocket/ir"
 )
 
 // Import reads a dump. defines give indices that the dump uses and does not
 // define, in the dump's notation: "i84": "(rank+streamIdx)%8"; those that name
-// nothing in the dump come back, for they may be dims of the program. With
-// errors the program is nil.
+// nothing in the dump come back, for they may be dims of the program. Where src
+// has several dumps, "dump": "2" takes the second. With errors the program is nil.
 func Import(file, src string, defines map[string]string) (prog *ir.Program, rest map[string]string, ds ir.Diagnostics) {
-	lines := splitLines(src)
+	raws, warnings, ds := chooseDump(file, src, defines)
+	if len(ds) > 0 {
+		return nil, defines, ds
+	}
+	if _, chosen := defines[dumpDefine]; chosen {
+		defines = maps.Clone(defines)
+		delete(defines, dumpDefine)
+	}
+	defer func() {
+		ds = append(warnings, ds...)
+		ds.Sort()
+	}()
+	lines := splitLines(raws)
 	if len(lines) > maxLines {
 		r := &reader{prog: &ir.Program{File: file, Source: src}}
 		r.errorf(lines[maxLines].start(), "a dump has at most %d statements", maxLines)

@@ -336,7 +336,6 @@ func TestRefused(t *testing.T) {
 		{container("  PostOnStream (HostUnit3, Inputs:{}, Outputs:{})\n" + copyT1), "2:", "HostUnit3 is not printed"},
 		{container(copyT1)[:60] + "\n", "1:", "should stand here"},
 		{strings.TrimSuffix(container(copyT1), "} // %HostIrContainer\n"), "2:", "the dump ends without"},
-		{container(copyT1) + container(copyT1), "5:1:", "a second dump begins here"},
 		{container(copyT1) + "Index definitions:\n  i9 = i8;\n  i9 = i7;\n", "7:", "defined twice"},
 		{container("  FOR i7 from 0 to i9:\n    Synchronize Stream 1\n"+copyT1) +
 			"Index definitions:\n  i9 = i8 + 1;\n  i8 = i9;\n", "", "is defined by itself"},
