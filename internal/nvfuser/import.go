@@ -2,7 +2,6 @@ package nvfuser
 
 import (
 	"fmt"
-	"maps"
 
 	"hocket.example/hocket/ir"
 )
@@ -10,16 +9,14 @@ import (
 // Import reads a dump. defines give indices that the dump uses and does not
 // define, in the dump's notation: "i84": "(rank+streamIdx)%8"; those that name
 // nothing in the dump come back, for they may be dims of the program. Where src
-// has several dumps, "dump": "2" takes the second. With errors the program is nil.
+// has several dumps, "dump": "2" takes the second; where its dump has lost
+// its indentation and makes several programs, "indentation": "2" does. With errors the program is nil.
 func Import(file, src string, defines map[string]string) (prog *ir.Program, rest map[string]string, ds ir.Diagnostics) {
 	raws, warnings, ds := chooseDump(file, src, defines)
 	if len(ds) > 0 {
 		return nil, defines, ds
 	}
-	if _, chosen := defines[dumpDefine]; chosen {
-		defines = maps.Clone(defines)
-		delete(defines, dumpDefine)
-	}
+	defines = without(defines, dumpDefine)
 	defer func() {
 		ds = append(warnings, ds...)
 		ds.Sort()

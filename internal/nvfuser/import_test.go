@@ -602,6 +602,28 @@ func TestLostIndentation(t *testing.T) {
 	// The copy of all may be in the loop or behind it.
 	refused(t, flat(container("  FOR i9 in iS0{i0}:\n    Synchronize Stream i9\n"+copyT1)), "2:1:",
 		"lost its indentation")
+	// The error lists the programs, and --define takes one.
+	several := container("  FOR i9 in iS0{i0}:\n    Synchronize Stream i9\n" + copyT1)
+	_, _, ds = Import("d.txt", flat(several), nil)
+	for _, want := range []string{"it makes 2 programs", "d.txt:2:1: note: indentation=1: this has line 3\n",
+		"d.txt:2:1: note: indentation=2: this has lines 3 to 5\n", "--define indentation=1"} {
+		if !strings.Contains(ds.String(), want) {
+			t.Errorf("there is no %q in\n%s", want, ds)
+		}
+	}
+	deeper := container("  FOR i9 in iS0{i0}:\n    Synchronize Stream i9\n" + strings.ReplaceAll(copyT1, "  "+t1, "    "+t1))
+	for n, indented := range map[string]string{"1": several, "2": deeper} {
+		p, rest, ds := Import("d.txt", flat(several), map[string]string{"indentation": n})
+		if ds.HasErrors() || len(rest) > 0 || p.String() != program(t, indented).String() {
+			t.Errorf("indentation=%s: %v %v\n%s", n, rest, ds, p)
+		}
+	}
+	for _, n := range []string{"0", "3", "x"} {
+		if _, _, ds := Import("d.txt", flat(several), map[string]string{"indentation": n}); !strings.Contains(ds.String(),
+			"--define indentation="+n+": there are 2 ways") {
+			t.Errorf("indentation=%s: %s", n, ds)
+		}
+	}
 	refused(t, flat(container("  FOR i9 in iS0{i0}:\n"+copyT1+"    "+copyT1)), "2:1:", "lost its indentation")
 	refused(t, flat(container("  FOR i9 in iS0{i0}:\n")), "2:1:", "lost its indentation")
 	refused(t, flat(container(strings.Repeat("  FOR i9 in iS0{i0}:\n"+copyT1+copyT1+copyT1, 20))), "2:1:",
