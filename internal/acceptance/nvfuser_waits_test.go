@@ -84,9 +84,13 @@ func TestDumpsNeedTheirWaits(t *testing.T) {
 func TestWaitsJoin(t *testing.T) {
 	m := " (DeviceMesh{0 1})"
 	t0, t1, t2 := "T0_g_float[iS0{4}]"+m, "T1_g_float[iS1{4}]"+m, "T2_g_float[iS2{4}]"+m
+	t3 := "T3_g_float[iS3{4}]" + m
 	sum := "  Communication 3 (type=Allreduce, team=(0 1), input=" + t0 + ", output=" + t1 + ")\n"
 	again := strings.NewReplacer("Communication 3", "Communication 4", t1, t2).Replace(sum)
 	ucc := strings.Replace(sum, "output="+t1, "output="+t1+", backend=UCC", 1)
+	share := "  " + t1 + " = ALLOCATE(buffer=" + t1 + ", mem_type=global, size=4, zero_init=false, resets_to_zero=false)\n" +
+		"  ShareMemHandles(P2PCommunication 5 (type=send, buffer=" + t0 + ", peer=( 1 - rank ), backend=CUDA), " +
+		"P2PCommunication 6 (type=recv, buffer=" + t1 + ", peer=( 1 - rank ), backend=CUDA),\n"
 	swap := func(backend string) string {
 		return "  P2PCommunication 5 (type=send, buffer=" + t0 + ", peer=( 1 - rank ), backend=" + backend +
 			")\n  P2PCommunication 6 (type=recv, buffer=" + t1 + ", peer=( 1 - rank ), backend=" + backend + ")\n"
@@ -95,6 +99,7 @@ func TestWaitsJoin(t *testing.T) {
 		lines := strings.SplitAfter(swap("CUDA"), "\n")
 		return lines[1] + lines[0]
 	}()
+	other := strings.NewReplacer("nication 5", "nication 7", "nication 6", "nication 8", t1, t3).Replace
 	wait, use := "  Wait(Communication 3)\n", "  "+t2+" = "+t1+" + double(1)\n"
 	waits := func(ids ...int) (text string) {
 		for _, id := range ids {
@@ -122,12 +127,16 @@ func TestWaitsJoin(t *testing.T) {
 		// One communicator's stream is in order: the later one's Wait covers the earlier one.
 		{sum + again + waits(4) + use, hocket.Proved, 0},
 		{sum + again + waits(3) + use, hocket.Refuted, 3},
-		{swap("CUDA") + waits(5, 6) + use, hocket.Proved, 0},
+		{share + swap("CUDA") + waits(5, 6) + use, hocket.Proved, 0},
 		// With get the receiver copies, with put the sender.
-		{swap("CUDA") + waits(5) + use, hocket.Proved, 0},
-		{swap("CUDA") + waits(6) + use, hocket.Refuted, 2},
-		{put + waits(6) + use, hocket.Proved, 0},
-		{put + waits(5) + use, hocket.Refuted, 2},
+		{share + swap("CUDA") + waits(5) + use, hocket.Proved, 0},
+		{share + swap("CUDA") + waits(6) + use, hocket.Refuted, 4},
+		{share + put + waits(6) + use, hocket.Proved, 0},
+		{share + put + waits(5) + use, hocket.Refuted, 4},
+		// A send that says that its buffer is ready waits for no other, and its Wait only for its own copy: the first
+		// send may still be read when the caller overwrites it.
+		{share + other(share) + swap("CUDA") + other(swap("CUDA")) + waits(5, 6, 7, 8) + use, hocket.Proved, 0},
+		{share + other(share) + swap("CUDA") + other(swap("CUDA")) + waits(6, 7, 8) + use, hocket.Refuted, 6},
 		{coalesced + waits(9) + use, hocket.Proved, 0},
 		{coalesced + use, hocket.Refuted, 3},
 		// Two ranks that both send first on the stream of their pair wait for each other.

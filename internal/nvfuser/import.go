@@ -41,7 +41,8 @@ func importLines(file, src string, lines []line, defines map[string]string) (pro
 		r.ds.Sort()
 		return nil, defines, r.ds
 	}
-	given, rest, ds := d.takeDefines(file, defines)
+	cached := defines[cacheDefine]
+	given, rest, ds := d.takeDefines(file, without(defines, cacheDefine))
 	if len(ds) > 0 {
 		return nil, rest, ds
 	}
@@ -49,6 +50,9 @@ func importLines(file, src string, lines []line, defines map[string]string) (pro
 	if t.elided(); len(r.ds) == 0 {
 		t.inferIndices()
 		t.translate()
+		if !r.ds.HasErrors() {
+			t.checkHandles(cached)
+		}
 	}
 	if r.ds.Sort(); r.ds.HasErrors() {
 		return nil, rest, r.ds

@@ -643,7 +643,9 @@ func TestMissingIndices(t *testing.T) {
 			" = HirAliasSelect( " + t1 + ", axis = iS2{3}, index = i7 )\n" +
 			"    IF Manual ( " + condition + " ):\n      " + t3 + " = HirAliasSelect( " + t0 +
 			", axis = ideviceIdx.x0{3}, index = 0 )\n      " + t2 + " = Set( " + t3 + " )\n" +
-			"    ELSE:\n      P2PCommunication 1 (type=send, buffer=" + t0 +
+			"    ELSE:\n      ShareMemHandles(P2PCommunication 1 (type=send, buffer=" + t0 +
+			", peer=i8, backend=CUDA), P2PCommunication 2 (type=recv, buffer=" + t2 +
+			", peer=i7, backend=CUDA),\n      P2PCommunication 1 (type=send, buffer=" + t0 +
 			", peer=i8, backend=CUDA)\n      P2PCommunication 2 (type=recv, buffer=" + t2 +
 			", peer=i7, backend=CUDA)\n" +
 			"      Wait Communication 1\n      Wait Communication 2\n}\n"
