@@ -1,0 +1,52 @@
+package grad
+
+import "hocket.example/hocket/ir"
+
+// again reports whether the backward pass computes a value of block f again, instead of using what the forward pass made.
+func (g *gradder) again(f *forward, def *ir.Stmt) bool {
+	if def.Op == ir.OpFor || def.Op == ir.OpClaim || !alone(def) {
+		return false
+	}
+	if f.parent != nil && free(def.Op) {
+		return true
+	}
+	switch g.keep {
+	case KeepInputs:
+		return true
+	case KeepAuto:
+		return g.cheap(def)
+	}
+	return false
+}
+
+// alone reports whether a statement can stand elsewhere: its attributes do not ask for extents of what is local there.
+func alone(s *ir.Stmt) bool {
+	ok := true
+	see := func(e *ir.Expr) { ok = ok && e.Kind != ir.ExprExtent }
+	for _, e := range s.Exprs {
+		e.Walk(see)
+	}
+	for _, a := range s.Attrs {
+		for _, e := range a.Exprs {
+			e.Walk(see)
+		}
+	}
+	return ok
+}
+
+// free reports whether an operation moves and computes nothing.
+func free(op ir.Op) bool {
+	return op.Info().Class == ir.ClassView || op == ir.OpFill || op == ir.OpIota
+}
+
+// cheap reports whether computing a value again costs little beside the memory that it takes: views, what goes element
+// by element or row by row, and gathers of what ranks hold.
+func (g *gradder) cheap(def *ir.Stmt) bool {
+	switch def.Op {
+	case ir.OpSoftmax, ir.OpRMSNorm, ir.OpLayerNorm, ir.OpExpand, ir.OpConcat, ir.OpRope, ir.OpAllGather:
+		return true
+	case ir.OpReshard:
+		return len(g.types[def.Args[0].Name].Partial) == 0
+	}
+	return free(def.Op) || def.Op.Info().Elementwise
+}
