@@ -110,8 +110,9 @@ func loss(out, in map[string]*tensor.Tensor, results []string) float64 {
 }
 
 // differences holds the gradients of a program of f64 to central differences of its results: at most the given number of
-// elements of each parameter.
-func differences(t testing.TB, src string, opts grad.Options, seed uint64, elements int) {
+// elements of each parameter. It returns how many it looked at, and at how many of them differences with two steps do not
+// agree, so that they say nothing.
+func differences(t testing.TB, src string, opts grad.Options, seed uint64, elements int) (looked, kinks int) {
 	t.Helper()
 	text := gradient(t, src, opts)
 	f, g := read(t, src), read(t, text)
@@ -126,9 +127,8 @@ func differences(t testing.TB, src string, opts grad.Options, seed uint64, eleme
 		}
 	}
 	r := rand.New(rand.NewPCG(seed, 54))
-	const h = 1.0 / (1 << 10)
-	var worst, largest float64
-	at := ""
+	var found []difference
+	largest := 0.0
 	for _, p := range f.Func.Params {
 		dx := got["d"+p.Name]
 		if dx == nil {
@@ -143,23 +143,38 @@ func differences(t testing.TB, src string, opts grad.Options, seed uint64, eleme
 			if x.Len() > int64(elements) {
 				i = r.Int64N(x.Len())
 			}
-			at0 := x.Float64(i)
-			f2 := func(d float64) float64 {
-				x.SetFloat64(i, at0+d)
-				return loss(outputs(t, f, in), in, results)
+			at := x.Float64(i)
+			central := func(h float64) float64 { // the error is h⁴/30 times the fifth derivative
+				step := func(d float64) float64 {
+					x.SetFloat64(i, at+d)
+					return loss(outputs(t, f, in), in, results)
+				}
+				return (8*(step(h)-step(-h)) - (step(2*h) - step(-2*h))) / (12 * h)
 			}
-			// Of fourth order: the error is h⁴/30 times the fifth derivative.
-			diff := (8*(f2(h)-f2(-h)) - (f2(2*h) - f2(-2*h))) / (12 * h)
-			x.SetFloat64(i, at0)
-			largest = max(largest, math.Abs(diff))
-			if e := math.Abs(dx.Float64(i) - diff); !(e <= worst) {
-				worst, at = e, p.Name
-			}
+			d := difference{p.Name, i, dx.Float64(i), central(1.0 / (1 << 10)), central(1.0 / (1 << 11))}
+			x.SetFloat64(i, at)
+			largest = max(largest, math.Abs(d.want))
+			found = append(found, d)
 		}
 	}
-	if !(worst <= 1e-6*max(largest, 1e-3)) {
-		t.Fatalf("seed %d: %%d%s is off by %g where gradients are up to %g\n%s\n%s", seed, at, worst, largest, src, text)
+	allowed, kinks := 1e-6*max(largest, 1e-3), 0
+	for _, d := range found {
+		switch {
+		case math.Abs(d.want-d.finer) > allowed/10: // a step crosses a kink
+			kinks++
+		case !(math.Abs(d.got-d.finer) <= allowed):
+			t.Fatalf("seed %d: %%d%s[%d] is %g, and differences give %g, where gradients are up to %g\n%s\n%s",
+				seed, d.param, d.at, d.got, d.finer, largest, src, text)
+		}
 	}
+	return len(found), kinks
+}
+
+// difference is what an element's gradient is said to be, and what differences with two steps give.
+type difference struct {
+	param            string
+	at               int64
+	got, want, finer float64
 }
 
 // agrees proves the gradient of a program, lowers it under each strategy, runs it on the CPU machine and compares the
@@ -181,7 +196,11 @@ func agrees(t testing.TB, src string, opts hocket.GradientOptions, strategies ..
 	}
 	defer m.Close()
 	for _, s := range strategies {
-		if v, err := hocket.Check(q, hocket.Binding{}, hocket.CheckOptions{Strategy: s}); err != nil || v.Kind != hocket.Proved {
+		v, err := hocket.Check(q, hocket.Binding{}, hocket.CheckOptions{Strategy: s})
+		if s != "sequential" && err == nil && strings.Contains(v.Diagnostics.Error(), "applies to nothing") {
+			continue
+		}
+		if err != nil || v.Kind != hocket.Proved {
 			t.Fatalf("%s: %v, %v: %v\n%s", s, v.Kind, err, v.Diagnostics, q)
 		}
 		model, err := m.Load(q, hocket.Binding{}, hocket.LoadOptions{Strategy: s})
