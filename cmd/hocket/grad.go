@@ -38,6 +38,7 @@ results are those of the function, then %dx for each parameter %x.`,
 	f.StringSliceVar(&o.wrt, "wrt", nil, "with respect to these `PARAMETERS` (default: all of floating-point numbers)")
 	f.StringVar(&o.keep, "keep", "all", "keep `WHAT` of the forward pass: "+strings.Join(grad.Keeps(), ", "))
 	f.StringVarP(&o.out, "output", "o", "", "write the program to `FILE`")
+	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	_ = c.RegisterFlagCompletionFunc("keep", cobra.FixedCompletions(grad.Keeps(), cobra.ShellCompDirectiveNoFileComp))
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if !slices.Contains(grad.Keeps(), o.keep) {

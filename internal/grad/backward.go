@@ -74,10 +74,12 @@ func (b *backward) stmt(s *ir.Stmt) {
 	switch {
 	case s.Op == ir.OpClaim:
 		g.refuse(s.Pos, "compute %"+y+" by operations on values, without into",
-			"%%%s has no gradient: it is claimed from the buffer %%%s, and only values have gradients", y, g.info.Operands[s][0].Name)
+			"%%%s has no gradient: it is claimed from the buffer %%%s, and only values have gradients", y,
+			g.info.Operands[s][0].Name)
 		return
 	case r == nil:
-		g.refuse(s.Pos, "leave %"+y+" out of what is differentiated, with --of or --wrt", "%s has no gradient rule", s.Op)
+		g.refuse(s.Pos, "leave %"+y+" out of what is differentiated, with --of or --wrt", "%s has no gradient rule",
+			s.Op)
 		return
 	}
 	c := &call{backward: b, s: s, y: y, dy: dy, dyType: reduced(results[0].Type)}
@@ -224,7 +226,8 @@ func (b *backward) recompute(name string, def *ir.Stmt) string {
 // restore selects what an iteration of the forward loop has kept of a value.
 func (b *backward) restore(name string) string {
 	stack, index := b.g.stack(b.fwd, name)
-	s := stmt(ir.Pos{}, ir.OpSelect, name, nil, []ir.Attr{ir.ExprAttr("axis", ir.Int(0)), ir.ExprAttr("index", index)}, b.parent.use(stack))
+	s := stmt(ir.Pos{}, ir.OpSelect, name, nil, []ir.Attr{ir.ExprAttr("axis", ir.Int(0)), ir.ExprAttr("index", index)},
+		b.parent.use(stack))
 	b.add(s)
 	return name
 }
@@ -233,8 +236,8 @@ func (b *backward) restore(name string) string {
 type call struct {
 	*backward
 	s *ir.Stmt
-	// y is its result and dy that result's gradient, of type dyType: the layout in which the operation leaves its result,
-	// reduced.
+	// y is its result and dy that result's gradient, of type dyType: the layout in which the operation leaves its
+	// result, reduced.
 	y, dy  string
 	dyType *ir.Type
 }

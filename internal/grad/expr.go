@@ -16,8 +16,8 @@ type formula struct {
 	by   string // the value of by=: a number, or the name of an attribute of the operation, less 1 with "-1" behind
 }
 
-// parseFormula reads the language of ir.OpInfo.Gradients. Rules are constants of the Op table, so that errors are those of
-// the table: nil is returned, and a test wants every rule to be read.
+// parseFormula reads the language of ir.OpInfo.Gradients. Rules are constants of the Op table, so that errors are
+// those of the table: nil is returned, and a test wants every rule to be read.
 func parseFormula(text string) *formula {
 	p := &formulaParser{text: text}
 	f := p.expr()

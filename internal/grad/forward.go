@@ -27,7 +27,8 @@ type forward struct {
 
 func newForward(loop *ir.Stmt, parent *forward, b *ir.Block) *forward {
 	f := &forward{loop: loop, parent: parent, block: b, defs: map[string]*ir.Stmt{},
-		before: map[*ir.Stmt][]*ir.Stmt{}, after: map[*ir.Stmt][]*ir.Stmt{}, reshards: map[string]string{}, stacks: map[string]string{}}
+		before: map[*ir.Stmt][]*ir.Stmt{}, after: map[*ir.Stmt][]*ir.Stmt{}, reshards: map[string]string{},
+		stacks: map[string]string{}}
 	if parent != nil {
 		parent.inner = append(parent.inner, f)
 	}

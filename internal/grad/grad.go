@@ -46,9 +46,10 @@ type NameError struct{ Message, Help string }
 
 func (e *NameError) Error() string { return e.Message }
 
-// Of returns the text of a program with one function, called NAME_grad, that computes the results of the chosen function
-// and gradients. For each differentiated result %y that is not a scalar it has a parameter %dy more. Its results are those
-// of the function, then %dx for each parameter %x. Its error is a *NameError, or ir.Diagnostics at lines of the program.
+// Of returns the text of a program with one function, called NAME_grad, that computes the results of the chosen
+// function and gradients. For each differentiated result %y that is not a scalar it has a parameter %dy more. Its
+// results are those of the function, then %dx for each parameter %x. Its error is a *NameError, or ir.Diagnostics at
+// lines of the program.
 func Of(in *ir.Info, opts Options) (string, error) {
 	if opts.Keep == "" {
 		opts.Keep = KeepAll
@@ -124,11 +125,13 @@ func choose(fn *ir.Func, opts Options) (of []int, wrt map[string]bool, err error
 }
 
 func unknown(what, name, fn string, names []string) error {
-	return &NameError{Message: fmt.Sprintf("%s has no %s %s", fn, what, name), Help: "it has " + strings.Join(names, ", ")}
+	return &NameError{Message: fmt.Sprintf("%s has no %s %s", fn, what, name),
+		Help: "it has " + strings.Join(names, ", ")}
 }
 
 func integers(what, name string, t *ir.Type) error {
-	return &NameError{Message: fmt.Sprintf("%s %s is %s, and only floating-point numbers have gradients", what, name, t.DType)}
+	return &NameError{Message: fmt.Sprintf("%s %s is %s, and only floating-point numbers have gradients", what, name,
+		t.DType)}
 }
 
 // gradder differentiates one function.
@@ -156,7 +159,8 @@ type gradder struct {
 func newGradder(info *ir.Info, keep Keep) *gradder {
 	g := &gradder{
 		info: info, prog: info.Prog, fn: info.Prog.Funcs[0], keep: keep,
-		names: map[string]bool{}, reserved: map[string]bool{}, types: map[string]*ir.Type{}, home: map[string]*forward{},
+		names: map[string]bool{}, reserved: map[string]bool{}, types: map[string]*ir.Type{},
+		home:   map[string]*forward{},
 		active: map[string]bool{}, constants: map[string]string{},
 	}
 	g.root = newForward(nil, nil, g.fn.Body)
@@ -194,7 +198,8 @@ func (g *gradder) program(of []int, wrt map[string]bool) {
 	if g.activate(); len(g.ds) > 0 {
 		return
 	}
-	g.top = &backward{g: g, fwd: g.root, avail: map[string]string{}, contributions: map[string][]contribution{}, parts: map[string][]part{}}
+	g.top = &backward{g: g, fwd: g.root, avail: map[string]string{}, contributions: map[string][]contribution{},
+		parts: map[string][]part{}}
 	g.seeds(of, ret)
 	if len(g.ds) > 0 {
 		return

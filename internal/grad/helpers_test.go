@@ -109,9 +109,9 @@ func loss(out, in map[string]*tensor.Tensor, results []string) float64 {
 	return sum
 }
 
-// differences holds the gradients of a program of f64 to central differences of its results: at most the given number of
-// elements of each parameter. It returns how many it looked at, and at how many of them differences with two steps do not
-// agree, so that they say nothing.
+// differences holds the gradients of a program of f64 to central differences of its results: at most the given number
+// of elements of each parameter. It returns how many it looked at, and at how many of them differences with two steps
+// do not agree, so that they say nothing.
 func differences(t testing.TB, src string, opts grad.Options, seed uint64, elements int) (looked, kinks int) {
 	t.Helper()
 	text := gradient(t, src, opts)

@@ -2,7 +2,8 @@ package grad
 
 import "hocket.example/hocket/ir"
 
-// again reports whether the backward pass computes a value of block f again, instead of using what the forward pass made.
+// again reports whether the backward pass computes a value of block f again, instead of using what the forward pass
+// made.
 func (g *gradder) again(f *forward, def *ir.Stmt) bool {
 	if def.Op == ir.OpFor || def.Op == ir.OpClaim || !alone(def) {
 		return false
@@ -19,7 +20,7 @@ func (g *gradder) again(f *forward, def *ir.Stmt) bool {
 	return false
 }
 
-// alone reports whether a statement can stand elsewhere: its attributes do not ask for extents of what is local there.
+// alone reports whether a statement means the same in another block: none of its expressions is a local extent.
 func alone(s *ir.Stmt) bool {
 	ok := true
 	see := func(e *ir.Expr) { ok = ok && e.Kind != ir.ExprExtent }
@@ -39,8 +40,8 @@ func free(op ir.Op) bool {
 	return op.Info().Class == ir.ClassView || op == ir.OpFill || op == ir.OpIota
 }
 
-// cheap reports whether computing a value again costs little beside the memory that it takes: views, what goes element
-// by element or row by row, and gathers of what ranks hold.
+// cheap reports whether computing a value again costs little compared with the memory that it takes: views, elementwise
+// operations, those that work row by row, and gathers.
 func (g *gradder) cheap(def *ir.Stmt) bool {
 	switch def.Op {
 	case ir.OpSoftmax, ir.OpRMSNorm, ir.OpLayerNorm, ir.OpExpand, ir.OpConcat, ir.OpRope, ir.OpAllGather:

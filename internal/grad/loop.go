@@ -27,7 +27,8 @@ func (b *backward) loop(s *ir.Stmt) {
 	if !slices.ContainsFunc(begin, func(c contribution) bool { return c.name != "" }) {
 		return
 	}
-	in := &backward{g: g, fwd: fwd, parent: b, avail: map[string]string{}, contributions: map[string][]contribution{}, parts: map[string][]part{}}
+	in := &backward{g: g, fwd: fwd, parent: b, avail: map[string]string{}, contributions: map[string][]contribution{},
+		parts: map[string][]part{}}
 	back := &ir.Stmt{Op: ir.OpFor, Pos: s.Pos, Exprs: slices.Clone(s.Exprs), Body: &ir.Block{}}
 	index := g.fresh(s.Results[0].Text + ".b")
 	back.Results = []ir.Name{{Text: index}}
@@ -148,8 +149,8 @@ func (b *backward) into(op ir.Op, place, value string) {
 	b.add(s)
 }
 
-// stack keeps a value of every iteration of the loop whose body f is. It returns the value that holds them, which is one
-// of the block around the loop, and the index of the current iteration in it.
+// stack keeps a value of every iteration of the loop whose body f is. It returns the value that holds them, which is
+// one of the block around the loop, and the index of the current iteration in it.
 func (g *gradder) stack(f *forward, name string) (string, *ir.Expr) {
 	s, t := f.loop, g.types[name]
 	index := ir.Sub(ir.Var(s.Results[0].Text), s.Exprs[0])
@@ -167,12 +168,14 @@ func (g *gradder) stack(f *forward, name string) (string, *ir.Expr) {
 	made, buffer, row := g.fresh(name+".k"), g.fresh(name+".b"), g.fresh(name+".i")
 	f.stacks[name] = made
 	p := f.parent
-	p.before[s] = append(p.before[s], &ir.Stmt{Op: ir.OpAlloc, Results: []ir.Name{{Text: buffer}}, Type: reduced(stacked)})
+	p.before[s] = append(p.before[s], &ir.Stmt{Op: ir.OpAlloc, Results: []ir.Name{{Text: buffer}},
+		Type: reduced(stacked)})
 	claim := stmt(s.Pos, ir.OpClaim, made, stacked, nil, buffer)
 	p.after[s] = append(p.after[s], claim)
 	g.types[made], g.home[made], p.defs[made] = stacked, p, claim
 	keep := []*ir.Stmt{
-		stmt(s.Pos, ir.OpSelect, row, nil, []ir.Attr{ir.ExprAttr("axis", ir.Int(0)), ir.ExprAttr("index", index)}, buffer),
+		stmt(s.Pos, ir.OpSelect, row, nil, []ir.Attr{ir.ExprAttr("axis", ir.Int(0)), ir.ExprAttr("index", index)},
+			buffer),
 		{Op: ir.OpCopy, Args: []ir.Place{{Name: name}}, Into: &ir.Place{Name: row}},
 	}
 	f.keep(name, keep)

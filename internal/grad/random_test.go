@@ -57,7 +57,8 @@ func (w *writer) split(extent int, ways ...string) string {
 
 // layout returns rows and columns, split over the axes or not.
 func (w *writer) layout(rows, columns int) string {
-	forms := [][2]string{{"", ""}, {"/a", ""}, {"/b", ""}, {"/(a, b)", ""}, {"/a", "/b"}, {"/b", "/a"}, {"", "/a"}, {"", "/(a, b)"}}
+	forms := [][2]string{{"", ""}, {"/a", ""}, {"/b", ""}, {"/(a, b)", ""}, {"/a", "/b"}, {"/b", "/a"}, {"", "/a"},
+		{"", "/(a, b)"}}
 	form := pick(w, forms...)
 	return fmt.Sprintf("%d%s, %d%s", rows, w.split(rows, form[0]), columns, w.split(columns, form[1]))
 }
@@ -104,7 +105,8 @@ func (w *writer) step(inLoop bool) {
 	v := w.value()
 	switch w.IntN(17) {
 	case 0, 1:
-		op := pick(w, "neg", "abs", "relu", "gelu", "silu", "softplus", "tanh", "gelu_tanh", "sigmoid", "sin", "cos", "erf", "copy")
+		op := pick(w, "neg", "abs", "relu", "gelu", "silu", "softplus", "tanh", "gelu_tanh", "sigmoid", "sin", "cos",
+			"erf", "copy")
 		w.result(v.columns, v.deep, "%s %%%s", op, v.name)
 	case 2:
 		w.result(v.columns, v.deep, pick(w, "scale %%%s, by=-0.75", "clamp %%%s, lo=-0.5, hi=0.75"), v.name)
@@ -116,7 +118,8 @@ func (w *writer) step(inLoop bool) {
 		w.line("%%%s = sigmoid %%%s", n, w.like(v).name)
 		m := w.name()
 		w.line("%%%s = add %%%s, %%%[2]s", m, n)
-		op := pick(w, "div %%%s, %%%s", "mul %%%s, (sqrt %%%s)", "mul %%%s, (log %%%s)", "mul %%%s, (rsqrt %%%s)", "mul %%%s, (reciprocal %%%s)", "sub %%%s, (pow %%%s, by=1.5)")
+		op := pick(w, "div %%%s, %%%s", "mul %%%s, (sqrt %%%s)", "mul %%%s, (log %%%s)", "mul %%%s, (rsqrt %%%s)",
+			"mul %%%s, (reciprocal %%%s)", "sub %%%s, (pow %%%s, by=1.5)")
 		w.result(v.columns, v.deep, op, v.name, m)
 	case 6, 7:
 		columns := pick(w, 4, 8)
@@ -129,7 +132,8 @@ func (w *writer) step(inLoop bool) {
 	case 8:
 		u := w.flat()
 		x := w.flat()
-		w.result(x.columns, false, "scale (matmul (matmul %%%s, %%%s, tb=true), %%%s), by=0.1", u.name, w.like(u).name, x.name)
+		w.result(x.columns, false, "scale (matmul (matmul %%%s, %%%s, tb=true), %%%s), by=0.1", u.name, w.like(u).name,
+			x.name)
 	case 9:
 		w.result(v.columns, v.deep, "softmax %%%s", v.name)
 	case 10:
@@ -137,7 +141,8 @@ func (w *writer) step(inLoop bool) {
 		if w.IntN(2) == 0 {
 			w.result(v.columns, v.deep, "rms_norm %%%s, %%%s, eps=0.1", v.name, weight)
 		} else {
-			w.result(v.columns, v.deep, "layer_norm %%%s, %%%s, %%%s, eps=0.1", v.name, weight, w.param(fmt.Sprintf("f64[%d]", v.columns)))
+			w.result(v.columns, v.deep, "layer_norm %%%s, %%%s, %%%s, eps=0.1", v.name, weight,
+				w.param(fmt.Sprintf("f64[%d]", v.columns)))
 		}
 	case 11:
 		u := w.flat()
@@ -231,7 +236,8 @@ func randomProgram(seed uint64, a, b int) string {
 		results, names = append(results, "f64[]"), append(names, "%total")
 	}
 	return fmt.Sprintf("mesh a[%d] b[%d]\nfunc f(%s) -> (%s) {\n%s\n  return %s\n}\n", a, b,
-		strings.Join(w.params, ", "), strings.Join(results, ", "), strings.Join(w.body, "\n"), strings.Join(names, ", "))
+		strings.Join(w.params, ", "), strings.Join(results, ", "), strings.Join(w.body, "\n"),
+		strings.Join(names, ", "))
 }
 
 // TestRandomPrograms holds the gradients of drawn programs to central differences, on meshes in turns: proved, lowered,
@@ -249,8 +255,9 @@ func TestRandomPrograms(t *testing.T) {
 		keep := keeps[seed%3]
 		l, k := differences(t, src, grad.Options{Keep: keep}, seed, longtest.Of(4, 100))
 		looked, kinks = looked+l, kinks+k
-		if seed%2 == 0 || longtest.On() {
-			agrees(t, src, hocket.GradientOptions{Keep: string(keep)}, pick(&writer{Rand: rand.New(rand.NewPCG(seed, 1))}, "sequential", "exchange"))
+		if seed%4 == 0 || longtest.On() {
+			agrees(t, src, hocket.GradientOptions{Keep: string(keep)},
+				pick(&writer{Rand: rand.New(rand.NewPCG(seed, 1))}, "sequential", "exchange"))
 		}
 	}
 	if t.Logf("%d of %d elements are near a kink", kinks, looked); kinks > looked/10 {

@@ -131,7 +131,8 @@ func matmul(c *call) {
 		if alone {
 			x, dy = c.rows(x, a), c.rows(dy, c.dyType)
 		}
-		db := contribution{partial: alone && split(a, n-1) || !ta && len(a.Dims[n-2].Axes) > 0 || ta && len(a.Dims[n-1].Axes) > 0}
+		db := contribution{partial: alone && split(a, n-1) || !ta && len(a.Dims[n-2].Axes) > 0 || ta &&
+			len(a.Dims[n-1].Axes) > 0}
 		if tb {
 			db.name = product(dy, true, x, tx)
 		} else {
@@ -164,7 +165,8 @@ func (c *call) reducedAxes() []int {
 func (c *call) constantOf(e *ir.Expr) int {
 	v, err := e.Eval(noNames{})
 	if err != nil {
-		c.g.refuse(e.Pos, "write it as a number", "which dimension it is, %s, must be a number for %s to have a gradient", e, c.s.Op)
+		c.g.refuse(e.Pos, "write it as a number",
+			"which dimension it is, %s, must be a number for %s to have a gradient", e, c.s.Op)
 	}
 	return int(v)
 }
@@ -211,7 +213,8 @@ func mean(c *call) {
 		n = ir.Mul(n, t.Dims[i].Extent)
 	}
 	wide := c.wide(c.dy, c.dyType)
-	count := c.op(ir.OpFill, &ir.Type{DType: wider(t.DType)}, []ir.Attr{{Name: "value", Kind: ir.AttrNumber, Exprs: []*ir.Expr{n}}})
+	count := c.op(ir.OpFill, &ir.Type{DType: wider(t.DType)},
+		[]ir.Attr{{Name: "value", Kind: ir.AttrNumber, Exprs: []*ir.Expr{n}}})
 	dy := c.narrow(c.op(ir.OpDiv, nil, nil, wide, count), c.dyType)
 	c.give(0, contribution{name: c.spread(dy, missing, t), typ: t})
 }
@@ -319,7 +322,8 @@ func selected(c *call) {
 	axis, index := c.axis(0), c.s.Attr("index").Exprs[0]
 	name := c.g.info.Operands[c.s][0].Name
 	if t := c.g.types[name]; c.fwd.parent != nil && c.g.home[name] != c.fwd && len(t.Dims[axis].Axes) == 0 {
-		c.parts[name] = append(c.parts[name], part{axis: axis, index: index, contribution: contribution{name: c.dy, typ: c.dyType}})
+		c.parts[name] = append(c.parts[name],
+			part{axis: axis, index: index, contribution: contribution{name: c.dy, typ: c.dyType}})
 		return
 	}
 	t := c.argType(0).Clone()

@@ -3,7 +3,8 @@ package grad
 import "hocket.example/hocket/ir"
 
 // attention computes the weights p = softmax(scale·q·kᵀ) again, and with them, for each head, dv = pᵀ·dy,
-// ds = p·(dp − Σ dp·p) with dp = dy·vᵀ, dq = scale·ds·k and dk = scale·dsᵀ·q. Heads that share keys are rows of one product.
+// ds = p·(dp − Σ dp·p) with dp = dy·vᵀ, dq = scale·ds·k and dk = scale·dsᵀ·q. Heads that share keys are rows of one
+// product.
 func attention(c *call) {
 	if len(c.s.Args) > 3 {
 		c.g.refuse(c.s.Pos, "leave the lengths out, or leave %"+c.y+" out of what is differentiated, with --of or --wrt",
@@ -13,9 +14,11 @@ func attention(c *call) {
 	t, kt := reduced(c.argType(0)), reduced(c.argType(1))
 	n := len(t.Dims)
 	seq, heads := n-3, n-2
-	a := &attentionHeads{call: c, tq: t.Dims[seq].Extent, tk: kt.Dims[seq].Extent, hq: t.Dims[heads].Extent, hkv: kt.Dims[heads].Extent, lead: t.Dims[:seq], dh: t.Dims[n-1].Extent}
+	a := &attentionHeads{call: c, tq: t.Dims[seq].Extent, tk: kt.Dims[seq].Extent, hq: t.Dims[heads].Extent,
+		hkv: kt.Dims[heads].Extent, lead: t.Dims[:seq], dh: t.Dims[n-1].Extent}
 	a.together = a.hq.String() == a.hkv.String()
-	q, k, v, dy := a.rows(c.arg(0), t, true), a.rows(c.arg(1), kt, false), a.rows(c.arg(2), kt, false), a.rows(c.dy, t, true)
+	q, k, v, dy := a.rows(c.arg(0), t, true), a.rows(c.arg(1), kt, false), a.rows(c.arg(2), kt, false),
+		a.rows(c.dy, t, true)
 	s := a.scaled(c.op(ir.OpMatmul, nil, []ir.Attr{ir.WordAttr("tb", "true")}, q, k))
 	if c.s.Word("causal", "false") == "true" {
 		s = c.op(ir.OpAdd, nil, nil, s, a.unseen(wider(t.DType)))
@@ -33,7 +36,8 @@ func attention(c *call) {
 	extents := append(a.extents(a.hkv), a.queries(), ir.Int(1))
 	column := c.reshape(sum, extents...)
 	wide := ir.ExprsAttr("shape", append(append(a.extents(a.hkv), a.queries()), a.tk)...)
-	ds := a.scaled(c.op(ir.OpMul, nil, nil, p, c.op(ir.OpSub, nil, nil, dp, c.op(ir.OpExpand, nil, []ir.Attr{wide}, column))))
+	ds := a.scaled(c.op(ir.OpMul, nil, nil, p,
+		c.op(ir.OpSub, nil, nil, dp, c.op(ir.OpExpand, nil, []ir.Attr{wide}, column))))
 	if c.wants(0) {
 		a.give(0, c.op(ir.OpMatmul, nil, nil, ds, k), t)
 	}
@@ -106,12 +110,13 @@ func (a *attentionHeads) scaled(name string) string {
 		by.Name = "by"
 		return a.op(ir.OpScale, nil, []ir.Attr{by}, name)
 	}
-	size := a.op(ir.OpFill, &ir.Type{DType: dt}, []ir.Attr{{Name: "value", Kind: ir.AttrNumber, Exprs: []*ir.Expr{a.dh}}})
+	size := a.op(ir.OpFill, &ir.Type{DType: dt},
+		[]ir.Attr{{Name: "value", Kind: ir.AttrNumber, Exprs: []*ir.Expr{a.dh}}})
 	return a.op(ir.OpMul, nil, nil, name, a.op(ir.OpRsqrt, nil, nil, size))
 }
 
-// unseen returns what is added to the scores of a head of keys: 0 where a query sees a key, else a number that no weight
-// is left of.
+// unseen returns a matrix that is added to the scores of a head of keys: 0 where a query sees a key, else a number that
+// makes the weight 0.
 func (a *attentionHeads) unseen(dt ir.DType) string {
 	square := func(dt ir.DType) *ir.Type {
 		return &ir.Type{DType: dt, Dims: []ir.Dimension{{Extent: a.tq}, {Extent: a.tk}}}

@@ -70,7 +70,8 @@ func (c *call) root(x string, t *ir.Type) string {
 	return c.spread(r, []int{last}, u)
 }
 
-// rmsNorm is y = x·r·w with r = 1/√(mean x² + eps). With n = x·r and dn = dy·w: dx = r·(dn − n·mean(dn·n)), dw = Σ dy·n.
+// rmsNorm is y = x·r·w with r = 1/√(mean x² + eps). With n = x·r and dn = dy·w: dx = r·(dn − n·mean(dn·n)), dw = Σ
+// dy·n.
 func rmsNorm(c *call) {
 	t := c.argType(0)
 	x := c.wide(c.arg(0), t)
@@ -131,20 +132,24 @@ func (c *call) weight(i int, rows string, t *ir.Type) {
 
 // rope turns back: by the negative positions.
 func rope(c *call) {
-	c.give(0, contribution{name: c.op(ir.OpRope, nil, slices.Clone(c.s.Attrs), c.dy, c.op(ir.OpNeg, nil, nil, c.arg(1)))})
+	c.give(0, contribution{name: c.op(ir.OpRope, nil, slices.Clone(c.s.Attrs), c.dy,
+		c.op(ir.OpNeg, nil, nil, c.arg(1)))})
 }
 
-// embedding is y = table[ids]: the gradient of a row is the sum of dy where ids name it, a product with a one-hot tensor.
+// embedding is y = table[ids]: the gradient of a row is the sum of dy where ids name it, a product with a one-hot
+// tensor.
 func embedding(c *call) {
 	if c.s.Attr("first") != nil {
-		c.g.refuse(c.s.Pos, "leave first= and of= out; the table's layout says which rows a rank has", "a part of a table has no gradient")
+		c.g.refuse(c.s.Pos, "leave first= and of= out; the table's layout says which rows a rank has",
+			"a part of a table has no gradient")
 		return
 	}
 	ids, table := c.argType(0), c.argType(1)
 	index := c.arg(0)
 	n := product(ids.Dims)
 	flat := c.reshape(index, n, ir.Int(1))
-	hot := &ir.Type{DType: ids.DType, Dims: []ir.Dimension{{Extent: n}, {Extent: table.Dims[0].Extent, Axes: table.Dims[0].Axes}}, Mesh: table.Mesh}
+	hot := &ir.Type{DType: ids.DType, Dims: []ir.Dimension{{Extent: n},
+		{Extent: table.Dims[0].Extent, Axes: table.Dims[0].Axes}}, Mesh: table.Mesh}
 	if len(ids.Dims) > 0 {
 		hot.Dims[0].Axes = ids.Dims[0].Axes
 	}
@@ -154,5 +159,6 @@ func embedding(c *call) {
 	mask := hot.Clone()
 	mask.DType = table.DType
 	one := c.op(ir.OpCast, mask, nil, equal)
-	c.give(1, contribution{name: c.op(ir.OpMatmul, nil, []ir.Attr{ir.WordAttr("ta", "true")}, one, c.rows(c.dy, c.dyType)), partial: split(ids, len(ids.Dims))})
+	c.give(1, contribution{name: c.op(ir.OpMatmul, nil, []ir.Attr{ir.WordAttr("ta", "true")}, one,
+		c.rows(c.dy, c.dyType)), partial: split(ids, len(ids.Dims))})
 }

@@ -150,7 +150,8 @@ var ruleCases = []struct {
   %y = layer_norm %x, %w, %b
   return %y
 }`},
-	{"attention", []ir.Op{ir.OpAttention}, `func f(%q: f64[3, 4/tp, 2], %k: f64[5, 4/tp, 2], %v: f64[5, 4/tp, 2]) -> f64[3, 4/tp, 2] {
+	{"attention", []ir.Op{ir.OpAttention},
+		`func f(%q: f64[3, 4/tp, 2], %k: f64[5, 4/tp, 2], %v: f64[5, 4/tp, 2]) -> f64[3, 4/tp, 2] {
   %y = attention %q, %k, %v
   return %y
 }`},
