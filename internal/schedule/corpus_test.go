@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/schedule"
+	"hocket.example/hocket/internal/schedule/msccl"
 	"hocket.example/hocket/internal/schedule/mscclpp"
 )
 
@@ -157,6 +158,68 @@ func TestPlansOfTheCorpus(t *testing.T) {
 			if string(r.Verdict) != want.Mutants[key] || edgeOf(r) != edge {
 				if bad++; bad <= 3 {
 					t.Errorf("%s without %s (%s): %s (%s), the judge says %s (%s)\n%v", name, key, want.Kinds[key], r.Verdict, edgeOf(r), want.Mutants[key], edge, r.Findings)
+				}
+			}
+		}
+		if bad > 3 {
+			t.Errorf("%s: %d differ", name, bad)
+		}
+	}
+	t.Logf("%d verdicts", n)
+}
+
+func TestAlgorithmsOfTheCorpus(t *testing.T) {
+	dir, verdicts := corpus(t)
+	n := 0
+	for _, name := range sortedKeys(verdicts) {
+		if !strings.HasSuffix(name, ".xml") {
+			continue
+		}
+		if only := os.Getenv("ONLY"); only != "" && !strings.HasPrefix(name, only) {
+			continue
+		}
+		want := verdicts[name]
+		text, err := os.ReadFile(filepath.Join(dir, "xml", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := msccl.Parse(text)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		p, err := f.Plan()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		r := schedule.Check(p, schedule.Options{})
+		n++
+		if string(r.Verdict) != want.Verdict || edgeOf(r) != want.VerdictEdge {
+			t.Errorf("%s: %s (%s), the judge says %s (%s)\n%v\n%v", name, r.Verdict, edgeOf(r), want.Verdict, want.VerdictEdge, r.Findings, r.Warnings)
+		}
+		if testing.Short() {
+			continue
+		}
+		bad := 0
+		for _, key := range sortedKeys(want.Mutants) {
+			m := f.Clone()
+			s := m.Step(placeOf(t, key))
+			if s == nil || s.DepID < 0 {
+				t.Errorf("%s: there is no dependence at %s", name, key)
+				continue
+			}
+			s.DepID, s.Dep = -1, -1
+			p, err := m.Plan()
+			if err != nil {
+				t.Errorf("%s without %s: %v", name, key, err)
+				continue
+			}
+			r := schedule.Check(p, schedule.Options{})
+			n++
+			if string(r.Verdict) != want.Mutants[key] {
+				if bad++; bad <= 3 {
+					t.Errorf("%s without %s (%s): %s (%s), the judge says %s\n%v", name, key, want.Kinds[key], r.Verdict, edgeOf(r), want.Mutants[key], r.Findings)
 				}
 			}
 		}

@@ -102,7 +102,7 @@ func (s *sim) leftOver() []*Finding {
 	var out []*Finding
 	for i := range s.counters {
 		c := &s.counters[i]
-		if !c.consumed {
+		if !c.consumed || !s.p.Counters[i].Kept {
 			continue
 		}
 		if n := c.count() - c.taken; n > s.p.Counters[i].Init {
