@@ -139,7 +139,7 @@ func TestPlansOfTheCorpus(t *testing.T) {
 		}
 		bad := 0
 		for _, key := range sortedKeys(want.Mutants) {
-			m := f.Delete(placeOf(t, key))
+			m := f.Without(placeOf(t, key))
 			if m == nil {
 				t.Errorf("%s: there is no %s", name, key)
 				continue

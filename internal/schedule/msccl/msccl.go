@@ -70,8 +70,7 @@ const (
 
 // IsAlgorithm reports whether text looks like an algorithm in XML.
 func IsAlgorithm(text string) bool {
-	text = strings.TrimLeft(text[:min(len(text), 1<<16)], " \t\r\n")
-	return strings.HasPrefix(text, "<algo") || strings.HasPrefix(text, "<?xml") || strings.HasPrefix(text, "<!--")
+	return strings.HasPrefix(strings.TrimLeft(text, " \t\r\n"), "<")
 }
 
 // Parse reads an algorithm. Errors name the line or the step that they concern.

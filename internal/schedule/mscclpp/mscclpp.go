@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/schedule"
 )
@@ -138,17 +139,7 @@ const (
 
 // IsPlan reports whether text looks like an execution plan.
 func IsPlan(text string) bool {
-	head := text[:min(len(text), 1<<16)]
-	for i := range len(head) {
-		switch head[i] {
-		case ' ', '\t', '\n', '\r':
-			continue
-		case '{':
-			return true
-		}
-		return false
-	}
-	return false
+	return strings.HasPrefix(strings.TrimLeft(text, " \t\r\n"), "{")
 }
 
 // Parse reads an execution plan. Errors name the operation that they concern.
