@@ -143,6 +143,7 @@ func (b *builder) memory() error {
 		p.Buffers = append(p.Buffers, schedule.Buffer{Rank: r, Kind: schedule.Input, Base: inAt, Cells: in * parts},
 			schedule.Buffer{Rank: r, Kind: schedule.Output, Base: outAt, Cells: out * parts})
 	}
+	p.Cells += p.Cells % 2 // so that packets begin at even cells
 	p.ScratchBase = p.Cells
 	for r := range b.f.GPUs {
 		n := b.f.GPUs[r].ScratchChunks * parts
