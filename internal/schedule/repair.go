@@ -24,8 +24,8 @@ type Repair struct {
 
 const (
 	// mostRepairs is how many proposals Fix checks, and mostWork how many steps these may take together.
-	mostRepairs = 3000
-	mostWork    = 1 << 24
+	mostRepairs = 1000
+	mostWork    = 1 << 21
 )
 
 // Fix looks for one synchronization which makes a file that was refuted right. ok is false where none was found.
@@ -70,7 +70,7 @@ func (r *Report) leftOver() []*Finding {
 func Redundant(f File, whole *Report, o Options) (list []Place, looked, all int) {
 	syncs, work := f.Syncs(), 0
 	for _, at := range syncs {
-		if work > 8*mostWork {
+		if work > 16*mostWork {
 			break
 		}
 		looked++

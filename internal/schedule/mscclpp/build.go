@@ -12,7 +12,8 @@ type builder struct {
 	p        *schedule.Plan
 	turns    int // per chunk, of a pipeline
 	counters map[counterKey]int
-	engines  map[[2]int]int // by rank and its port channel
+	other    map[counterKey]counterKey // a channel's other side
+	engines  map[[2]int]int            // by rank and its port channel
 	meets    map[[2]int]int
 	packets  bool
 	steps    int
@@ -45,6 +46,7 @@ func (f *File) Plan() (*schedule.Plan, error) {
 			return nil, err
 		}
 	}
+	b.pair()
 	for r := range f.GPUs {
 		g := &f.GPUs[r]
 		for t := range g.Threadblocks {
@@ -238,28 +240,28 @@ func (b *builder) peers(r int, kind string) []int {
 	return out
 }
 
-// pair returns the number that channel i of rank r has on its other side.
-func (b *builder) pair(r int, kind string, i int) (q, j int, ok bool) {
-	mine := b.peers(r, kind)
-	if i < 0 || i >= len(mine) {
-		return 0, 0, false
+// pair finds the other sides of all channels: the j-th channel of a kind of rank r to q is the j-th of q to r.
+func (b *builder) pair() {
+	type direction struct {
+		kind     string
+		from, to int
 	}
-	q = mine[i]
-	nth := 0
-	for _, other := range mine[:i] {
-		if other == q {
-			nth++
-		}
-	}
-	for j, other := range b.peers(q, kind) {
-		if other == r {
-			if nth == 0 {
-				return q, j, true
+	nth := map[direction][]int{}
+	b.other = map[counterKey]counterKey{}
+	for _, kind := range []string{"memory", "port"} {
+		for r := range b.f.GPUs {
+			for i, q := range b.peers(r, kind) {
+				d := direction{kind, r, q}
+				nth[d] = append(nth[d], i)
 			}
-			nth--
 		}
 	}
-	return q, 0, false
+	for d, list := range nth {
+		back := nth[direction{d.kind, d.to, d.from}]
+		for j := range min(len(list), len(back)) {
+			b.other[counterKey{d.kind, d.from, list[j]}] = counterKey{d.kind, d.to, back[j]}
+		}
+	}
 }
 
 func (b *builder) threadblock(r, t int) error {

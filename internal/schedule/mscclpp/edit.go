@@ -106,6 +106,9 @@ func (f *File) Repairs(found *schedule.Finding) iter.Seq[schedule.Repair] {
 	return func(yield func(schedule.Repair) bool) {
 		blocks := f.near(found)
 		for step, list := range [][][2]int{blocks, blocks, f.others(blocks)} {
+			if step != 1 && found.Kind == schedule.Deadlock {
+				continue // no barrier wakes a block
+			}
 			for _, b := range list {
 				var ops []Op
 				switch step {
@@ -145,8 +148,10 @@ func (f *File) repair(at schedule.Place, o Op) schedule.Repair {
 	}
 	what := o.Name
 	switch {
-	case len(o.ChannelIDs) > 0:
+	case len(o.ChannelIDs) == 1:
 		what += fmt.Sprintf(" of %s channel %d", o.ChannelType, o.ChannelIDs[0])
+	case len(o.ChannelIDs) > 1:
+		what += fmt.Sprintf(" of all %s channels", o.ChannelType)
 	case len(o.Semaphores) > 0:
 		what += fmt.Sprintf(" of semaphore %d", o.Semaphores[0])
 	}
@@ -187,8 +192,15 @@ func (f *File) available(rank, block int) []Op {
 		if c.Type == "memory" {
 			names = append(names, "rlxwait", "rlxsignal")
 		}
-		for i := range c.IDs {
-			for _, name := range names {
+		all := make([]int, len(c.IDs))
+		for i := range all {
+			all[i] = i
+		}
+		for _, name := range names {
+			if len(all) > 1 {
+				out = append(out, Op{Name: name, ChannelIDs: all, ChannelType: c.Type})
+			}
+			for i := range c.IDs {
 				out = append(out, Op{Name: name, ChannelIDs: []int{i}, ChannelType: c.Type})
 			}
 		}

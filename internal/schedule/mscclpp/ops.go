@@ -92,7 +92,7 @@ func (b *builder) signals(name string) ([]schedule.Lane, error) {
 		if err != nil {
 			return nil, err
 		}
-		q, j, ok := b.pair(b.rank, o.ChannelType, ch)
+		there, ok := b.other[counterKey{o.ChannelType, b.rank, ch}]
 		l := schedule.Lane{Thread: lane, Engine: -1, Relaxed: name == "rlxsignal" || name == "rlxwait"}
 		switch name {
 		case "wait", "rlxwait":
@@ -110,7 +110,7 @@ func (b *builder) signals(name string) ([]schedule.Lane, error) {
 				return nil, b.errorf("%s channel %d of rank %d has no other side", o.ChannelType, ch, b.rank)
 			}
 			l.Kind = schedule.Add
-			l.Counter = b.counters[counterKey{o.ChannelType, q, j}]
+			l.Counter = b.counters[there]
 			if o.ChannelType == "port" {
 				l.Engine = b.engines[[2]int{b.rank, ch}]
 			}
