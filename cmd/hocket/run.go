@@ -86,7 +86,9 @@ within rounding, 4 where one differs, and 5 where that cannot be told.`,
 		}
 		if a.export != nil {
 			in.others = map[string]found{}
-			in.open = append(in.open, a.export.archive)
+			if a.export.archive != nil {
+				in.open = append(in.open, a.export.archive)
+			}
 		}
 		j := &job{app: a, flags: o, first: true, processes: 1, again: sameRun(c, args[0], bindings, o), program: p,
 			inputs: in}
