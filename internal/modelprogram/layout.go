@@ -34,7 +34,7 @@ func (p *printer) typeOf(in *inst, split int) string {
 	switch {
 	case in.layout != nil:
 		return layoutText(in.dt, in.shape, in.layout)
-	case split >= 0 && len(p.g.Mesh) == 1:
+	case split >= 0 && len(p.g.Mesh) == 1 && in.shape[split]%p.g.Mesh[0].Size == 0:
 		layout := make(graph.Layout, len(in.shape))
 		layout[split] = []string{p.g.Mesh[0].Name}
 		return layoutText(in.dt, in.shape, layout)

@@ -2,6 +2,7 @@ package stablehlo
 
 import (
 	"math"
+	"slices"
 
 	"hocket.example/hocket/internal/graph"
 )
@@ -212,29 +213,21 @@ func (b *builder) softmax(x, y tens) *graph.Value {
 	}
 	sub := node(exp.In[0], graph.Sub)
 	along := int(sum.Attrs.Axes[0])
-	kept := append([]int64{}, x.v.Shape...)
+	kept := slices.Clone(x.v.Shape)
 	kept[along] = 1
-	same := func(shape []int64) bool {
-		if len(shape) != len(kept) {
-			return false
-		}
-		for i := range shape {
-			if shape[i] != kept[i] {
-				return false
-			}
-		}
-		return true
-	}
-	if sub == nil || !same(y.v.Shape) || !same(sub.In[1].Shape) || len(sub.In[0].Shape) != len(kept) ||
-		sub.In[0].Shape[along] != x.v.Shape[along] {
+	if sub == nil || !slices.Equal(ending(y.v.Shape), ending(kept)) || !slices.Equal(ending(sub.In[1].Shape), ending(kept)) ||
+		!slices.Equal(sub.In[0].Shape, x.v.Shape) {
 		return nil
 	}
-	for i, d := range sub.In[0].Shape {
-		if d != x.v.Shape[i] {
-			return nil
-		}
-	}
 	return b.add(graph.Softmax, graph.Attrs{Axis: along}, x.v.DType, sub.In[0])
+}
+
+// ending is a shape without the ones that it begins with.
+func ending(shape []int64) []int64 {
+	for len(shape) > 0 && shape[0] == 1 {
+		shape = shape[1:]
+	}
+	return shape
 }
 
 // integers refuses integers that depend on the input, for operations that hocket's language has for numbers known.

@@ -54,6 +54,7 @@ func init() {
 		"reduce_scatter":     (*builder).reduceScatter,
 		"all_to_all":         (*builder).allToAll,
 		"collective_permute": (*builder).collectivePermute,
+		"partition_id":       (*builder).partition,
 	}
 }
 
