@@ -387,6 +387,9 @@ var generators = map[Op]func(*brute){
 		}
 		b.stmt = fmt.Sprintf("%s = attention %s, %s, %s, causal=%v", b.annotate(q), b.operand(q), b.operand(kv),
 			b.operand(kv), causal)
+		if causal && b.IntN(2) == 0 { // what each head computes is any function of all keys
+			b.stmt += ", window=2, softcap=7"
+		}
 		b.op = func(a []*nd, _ []int) *nd { return attend(a[0], a[1], a[2], causal) }
 	},
 	OpEmbedding: func(b *brute) {
@@ -421,12 +424,25 @@ var generators = map[Op]func(*brute){
 		second := b.operand(at)
 		b.ids = false
 		b.stmt = fmt.Sprintf("%s = rope %s, %s", b.annotate(x), first, second)
-		b.op = func(a []*nd, _ []int) *nd { // any mixture of pairs by position
+		if b.IntN(2) == 0 {
+			b.stmt += ", " + b.operand([]int{1 + b.IntN(x[n-1]/2)})
+		}
+		b.op = func(a []*nd, _ []int) *nd { // any mixture of pairs by position, and by frequency
 			half := a[0].shape[n-1] / 2
+			if len(a) == 3 {
+				half = a[2].shape[0]
+			}
 			return gen(a[0].shape, func(ix []int) int64 {
+				if ix[n-1] >= 2*half {
+					return a[0].at(ix)
+				}
 				other := slices.Clone(ix)
 				other[n-1] = (ix[n-1] + half) % (2 * half)
-				return a[0].at(ix) + a[1].at(ix[n-2-len(a[1].shape):n-2])*a[0].at(other)
+				turned := a[1].at(ix[n-2-len(a[1].shape):n-2]) * a[0].at(other)
+				if len(a) == 3 {
+					turned *= a[2].at([]int{ix[n-1] % half})
+				}
+				return a[0].at(ix) + turned
 			})
 		}
 	},

@@ -63,7 +63,7 @@ func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, give
 		if err != nil {
 			return "", err
 		}
-		return m.Text, a.export.archive.Close()
+		return m.Text, m.Close()
 	}
 	name, src, err := a.readProgram(ctx, arg)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/exported"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/trace"
 	"hocket.example/hocket/ir"
@@ -85,10 +86,8 @@ within rounding, 4 where one differs, and 5 where that cannot be told.`,
 			return err
 		}
 		if a.export != nil {
-			in.others = map[string]found{}
-			if a.export.archive != nil {
-				in.open = append(in.open, a.export.archive)
-			}
+			in.others = map[string]exported.Source{}
+			in.open = append(in.open, a.export)
 		}
 		j := &job{app: a, flags: o, first: true, processes: 1, again: sameRun(c, args[0], bindings, o), program: p,
 			inputs: in}
@@ -336,7 +335,7 @@ func (j *job) bind(b hocket.Binding) (map[string]*hocket.Tensor, error) {
 		}
 		if e := j.app.export; e != nil {
 			given := func(name string) bool { _, ok := j.inputs.specs[name]; return ok }
-			if err := e.findExported(got, given, j.inputs.others); err != nil {
+			if err := findExported(e, got, given, j.inputs.others); err != nil {
 				return nil, err
 			}
 			for name := range j.inputs.others {

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/exported"
 	"hocket.example/hocket/internal/graph"
 	"hocket.example/hocket/internal/modelprogram"
 	"hocket.example/hocket/internal/stablehlo"
@@ -23,7 +24,7 @@ func (a *app) importStableHLO(name, src string, ranks int) (*modelprogram.Model,
 	if err != nil {
 		return nil, inputf("%w", err)
 	}
-	a.export = &export{params: m.Params}
+	a.export = exported.Of(m)
 	return m, nil
 }
 

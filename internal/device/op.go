@@ -103,7 +103,8 @@ type RMSNorm struct{ Eps float64 }
 // LayerNorm makes rows along the last axis of Ins[0] have mean 0 and variance 1, multiplies by Ins[1] and adds Ins[2].
 type LayerNorm struct{ Eps float64 }
 
-// Rope turns pairs of elements of each head of Ins[0] [..., T, H, Dh] by the angles of the positions Ins[1].
+// Rope turns pairs of elements of each head of Ins[0] [..., T, H, Dh] by the angles of the positions Ins[1]. Ins[2], if
+// there is one, is the angle of each pair at position 1, f32[R]: elements i and i + R are a pair, and those from 2R on stay.
 type Rope struct{ ir.Rope }
 
 // Attention is softmax(Scale * q kT) v, of q, k and v, and optionally of lengths: how many keys there are, for each
@@ -112,6 +113,10 @@ type Attention struct {
 	Scale float64
 	// Causal says that query i sees the keys up to i + Tk - Tq.
 	Causal bool
+	// Window is how many of the last keys that it would see a query sees; 0 for all.
+	Window int64
+	// Softcap replaces a score s by Softcap * tanh(s / Softcap); 0 for none.
+	Softcap float64
 	// Fixed computes each query with bits that depend on what it sees alone: not on how many queries there are.
 	Fixed bool
 }
@@ -283,7 +288,7 @@ func OpOf(op ir.Op, a ir.Attrs) Op {
 	case ir.OpRope:
 		return Rope{Rope: a.Rope()}
 	case ir.OpAttention:
-		return Attention{Scale: a.Number(0).Float, Causal: a.Causal}
+		return Attention{Scale: a.Number(0).Float, Causal: a.Causal, Window: int64(a.Number(1).Float), Softcap: a.Number(2).Float}
 	case ir.OpLinear:
 		return Linear{Product: Product{SMs: a.SMs}}
 	case ir.OpMatmul:

@@ -81,7 +81,7 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 	case ir.OpIndexCopy:
 		return indexCopy(at.axes[0], ins)
 	case ir.OpRope:
-		return rope(at.rope, ins[0], ins[1], dt)
+		return rope(at.rope, ins, dt)
 	case ir.OpArgmax:
 		return argmax(at.axes[0], ins[0])
 	case ir.OpEmbedding:

@@ -110,7 +110,8 @@ func (f *Folder) Value(v *Value) (*Tensor, error) {
 	return compute(v, f.known, &f.Elems)
 }
 
-// Eval computes the outputs of g. given has the inputs and weights, by value.
+// Eval computes the outputs of g. given has the inputs, weights and states, by value; states are replaced by what the
+// call leaves in them.
 func Eval(g *Graph, given map[*Value]*Tensor) ([]*Tensor, error) {
 	known := map[*Value]*Tensor{}
 	for v, t := range given {
@@ -132,6 +133,16 @@ func Eval(g *Graph, given map[*Value]*Tensor) ([]*Tensor, error) {
 			return nil, err
 		}
 		out = append(out, t)
+	}
+	left := make([]*Tensor, len(g.Updates))
+	for i, u := range g.Updates {
+		var err error
+		if left[i], err = compute(u.To, known, &elems); err != nil {
+			return nil, err
+		}
+	}
+	for i, u := range g.Updates {
+		given[u.State] = left[i]
 	}
 	return out, nil
 }

@@ -97,10 +97,12 @@ func everyCode(t *testing.T, arch string) []code {
 		for _, dh := range []int64{8, 128} {
 			q := x(dt, layouts[0], 4, 2, dh)
 			add(Computation{Op: device.Rope{Rope: ir.Rope{Theta: 1e4}}, Out: q, Ins: []Operand{q, x(ir.I32, layouts[0], 4)}})
+			add(Computation{Op: device.Rope{}, Out: q, Ins: []Operand{q, x(ir.I32, layouts[0], 4), x(ir.F32, layouts[0], dh/4)}})
 		}
 		for _, dh := range []int64{8, 900} {
 			q := x(dt, layouts[1], 4, 2, dh)
 			add(Computation{Op: device.Attention{}, Out: q, Ins: []Operand{q, q, q}})
+			add(Computation{Op: device.Attention{Softcap: 1}, Out: q, Ins: []Operand{q, q, q}})
 		}
 		for _, m := range []int64{8, 16} {
 			for e := NoEpilogue; e <= SiluMulEpilogue && dt.Size() == 2 && !before80(arch); e++ {

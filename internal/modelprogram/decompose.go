@@ -16,7 +16,11 @@ func (l *lowerer) node(n *graph.Node, op graph.Op, a graph.Attrs, dt graph.DType
 	if err != nil {
 		return nil, refuse(n, "%v", err)
 	}
-	l.places[m] = l.order(n)
+	if m.Order >= l.given {
+		if at, ok := l.places[m]; !ok || at > l.order(n) {
+			l.places[m] = l.order(n)
+		}
+	}
 	return m.Out[0], nil
 }
 

@@ -16,6 +16,7 @@ type lowerer struct {
 	plan   Plan
 	folder *graph.Folder
 	users  map[*graph.Value][]*graph.Node
+	given  int                 // how many nodes the graph had
 	places map[*graph.Node]int // of nodes added while the graph is lowered
 	layout map[*graph.Value]layout
 
@@ -27,6 +28,7 @@ type lowerer struct {
 	constants []*param
 	fills     map[string]*inst // by what they are
 	reshapes  map[operand][]*inst
+	lengths   map[string]operand // of kept keys, by what they are
 }
 
 // val is what a value of the graph is in the program: an operand, seen transposed or in another shape. Views are made
@@ -53,13 +55,28 @@ func (l *lowerer) outputs() error {
 		in.name = name
 		l.results = append(l.results, in)
 	}
-	return nil
+	return l.updates()
 }
 
-// sorted returns the instructions in the order of the graph.
+// sorted returns the instructions in the order of the graph, each after those that it depends on.
 func (l *lowerer) sorted() []*inst {
 	slices.SortStableFunc(l.list, func(a, b *inst) int { return cmp.Compare(a.order, b.order) })
-	return l.list
+	list, done := make([]*inst, 0, len(l.list)), map[*inst]bool{}
+	var add func(in *inst)
+	add = func(in *inst) {
+		if in == nil || done[in] {
+			return
+		}
+		done[in] = true
+		for _, a := range in.args {
+			add(a.in)
+		}
+		list = append(list, in)
+	}
+	for _, in := range l.list {
+		add(in)
+	}
+	return list
 }
 
 func (l *lowerer) emit(in *inst) *inst {
@@ -188,6 +205,9 @@ func number(x float64) string {
 
 // make makes v.
 func (l *lowerer) make(v *graph.Value) (*val, error) {
+	if v.Leaf == graph.State {
+		return l.readState(v, -1), nil
+	}
 	if v.Node == nil && v.Leaf != graph.Constant {
 		return &val{operand: operand{p: l.param(v)}}, nil
 	}
@@ -243,6 +263,8 @@ func (l *lowerer) make(v *graph.Value) (*val, error) {
 			return x, nil
 		}
 		return l.mapped(n, x, "cast", "")
+	case graph.IndexCopy:
+		return l.indexCopy(n)
 	case graph.Softmax:
 		x, err := l.plain(n.In[0])
 		if err != nil {
@@ -346,7 +368,8 @@ func (l *lowerer) param(v *graph.Value) *param {
 	if p := l.params[v]; p != nil {
 		return p
 	}
-	p := &param{value: v, dt: v.DType, shape: v.Shape, split: -1, packed: -1, number: len(l.params)}
+	p := &param{value: v, dt: v.DType, shape: v.Shape, split: -1, packed: -1, number: len(l.params),
+		state: v.Leaf == graph.State}
 	if v.Layout != nil {
 		p.split = l.splitOf(v.Layout)
 	}
@@ -734,11 +757,11 @@ func (l *lowerer) vector(v *graph.Value, dt graph.DType) (operand, error) {
 func (l *lowerer) binary(n *graph.Node) (*val, error) {
 	a, b := n.In[0], n.In[1]
 	out := n.Out[0]
-	if x, ok := l.uniform(b); ok && slices.Equal(a.Shape, out.Shape) {
-		return l.withNumber(n, a, x, false)
+	if x, ok := l.uniform(b); ok && a.Count() == out.Count() {
+		return l.withNumber(n, l.reshaped(a, out.Shape, n), x, false)
 	}
-	if x, ok := l.uniform(a); ok && slices.Equal(b.Shape, out.Shape) {
-		return l.withNumber(n, b, x, true)
+	if x, ok := l.uniform(a); ok && b.Count() == out.Count() {
+		return l.withNumber(n, l.reshaped(b, out.Shape, n), x, true)
 	}
 	name := binaryOps[n.Op]
 	if name == "" {

@@ -16,8 +16,8 @@ const (
 	maxSteps = 1 << 20 // operations that are walked, in all calls and iterations
 )
 
-// tens is a value as operations see it: v broadcasts to the type's shape as numpy does it, so that what is repeated is
-// not made before an operation needs it.
+// tens is a value as operations see it: v broadcasts to the type's shape as numpy does it, so that nothing is repeated
+// before an operation needs it.
 type tens struct {
 	v *graph.Value
 	t typ

@@ -14,7 +14,7 @@ type axis struct {
 	size int64
 }
 
-// part is an axis, or a factor of it, that a dimension is split over: the size in the middle, and what is before it.
+// part is an axis that a dimension is split over, or a factor of the axis: size, after a factor pre.
 type part struct {
 	axis      string
 	pre, size int64 // 0 for the whole axis

@@ -50,7 +50,7 @@ func Is(text string) bool {
 	return false
 }
 
-// Read makes a graph of the function main of a text, or of its only public function. name stands for the text in
+// Read makes a graph of the function main of a text, or of its only public function. name is that of the text in
 // errors, which wrap ErrMalformed or ErrUnsupported.
 //
 // Inputs are named after main's parameters. Those of type i1 are i32, 0 for false; so are results.

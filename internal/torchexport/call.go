@@ -16,6 +16,7 @@ type call struct {
 	from     graph.Origin
 	overload string
 	outs     []string // names of the results; "" where nothing uses one
+	inPlaced bool     // it has changed its operand
 	err      error
 }
 

@@ -271,17 +271,6 @@ var shapes = map[string]operator{
 		return one(c.add(graph.Mul, graph.Attrs{}, dt, c.slice(x, axis, 0, half, 1), gate))
 	},
 	"max": extreme(graph.Max, graph.MaxOf), "min": extreme(graph.Min, graph.MinOf),
-	"copy": func(c *call) ([]*graph.Value, error) {
-		x, from := c.tensor("self"), c.tensor("src")
-		if c.err != nil {
-			return nil, c.err
-		}
-		from = c.cast(from, x.DType)
-		if c.err == nil && !slices.Equal(from.Shape, x.Shape) {
-			from = c.add(graph.Broadcast, graph.Attrs{Shape: x.Shape}, x.DType, from)
-		}
-		return one(from)
-	},
 	"fill": func(c *call) ([]*graph.Value, error) {
 		x := c.tensor("self")
 		if c.err != nil {
@@ -515,6 +504,16 @@ var shapes = map[string]operator{
 		return one(c.reshape(y, out))
 	},
 	"clone": same, "lift_fresh_copy": same, "lift_fresh": same,
+	"copy": func(c *call) ([]*graph.Value, error) {
+		x, src := c.tensor("self"), c.tensor("src")
+		if c.err != nil {
+			return nil, c.err
+		}
+		if !slices.Equal(src.Shape, x.Shape) {
+			src = c.add(graph.Broadcast, graph.Attrs{Shape: x.Shape}, src.DType, src)
+		}
+		return one(c.cast(src, x.DType))
+	},
 	"dropout": func(c *call) ([]*graph.Value, error) {
 		if c.flag("train", false) && c.number("p", 0) != 0 {
 			return nil, unsupported("dropout in training; export model.eval()")

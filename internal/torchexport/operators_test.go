@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -140,6 +141,9 @@ func graphOf(t testing.TB, text string, graphs map[string]object) object {
 		}
 		if len(names) > 1 && (strings.HasPrefix(words[0], "split") || strings.HasPrefix(words[0], "unbind")) {
 			outs = []object{{"as_tensors": names}}
+		}
+		if words[0] == "t.default" {
+			slices.Reverse(values[names[0]["name"].(string)].(object)["strides"].([]object))
 		}
 		nodes = append(nodes, object{"target": target, "inputs": args, "outputs": outs, "metadata": object{}})
 	}
@@ -300,6 +304,8 @@ func TestInPlace(t *testing.T) {
 			"s f32[2] = zero_.default self=r\nreturn b", []float64{0, 4, 0, 8}},
 		{"a view sees the owner change", "v f32[4] = view.default self=b size=[4]\ns f32[2,2] = add_.Tensor self=b other=1\n" +
 			"return v", []float64{3, 5, 7, 9}},
+		{"a reshape of the whole sees a change", "v f32[4] = reshape.default self=b shape=[4]\n" +
+			"s f32[2,2] = zero_.default self=b\nreturn v", []float64{0, 0, 0, 0}},
 		{"a view sees another change", "v f32[4] = view.default self=b size=[4]\nr f32[2] = select.int self=b dim=1 index=1\n" +
 			"s f32[2] = fill_.Scalar self=r value=0\ny f32[4] = mul.Tensor self=v other=10\nreturn y", []float64{20, 0, 60, 0}},
 		{"a copy does not", "v f32[2,2] = clone.default self=b\ns f32[2,2] = zero_.default self=b\nreturn v",
@@ -324,10 +330,10 @@ func TestInPlace(t *testing.T) {
 		})
 	}
 	for text, want := range map[string]string{
-		"s f32[2,2] = add_.Tensor self=x other=1\nreturn s":                                     `it changes "x", a buffer, input or parameter`,
-		"r f32[2] = select.int self=x dim=0 index=0\ns f32[2] = zero_.default self=r\nreturn s": `it changes "x", a buffer`,
-		"v f32[4] = reshape.default self=b shape=[4]\ns f32[2,2] = zero_.default self=b\nreturn v": `"b" in place, whose ` +
-			`memory "v" shares or not`,
+		"s f32[2,2] = add_.Tensor self=x other=1\nreturn s":                                     `it changes "x", an input or parameter`,
+		"r f32[2] = select.int self=x dim=0 index=0\ns f32[2] = zero_.default self=r\nreturn s": `it changes "x", an input`,
+		"t f32[2,2] = t.default self=b\nv f32[4] = reshape.default self=t shape=[4]\ns f32[2,2] = zero_.default self=b\n" +
+			"return v": `"b" in place while "v" is in use, which has elements of it or a copy`,
 		"e f32[2,2] = mul.Tensor self=x other=1\nr f32[2] = select.int self=e dim=0 index=0\n" +
 			"w f32[2,2] = expand.default self=r size=[2,2]\ns f32[2,2] = zero_.default self=w\nreturn e": "by broadcast",
 	} {
