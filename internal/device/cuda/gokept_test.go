@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -14,7 +15,7 @@ func goLengths(p kernels.Computation, queries []int64, keys int64) array {
 	for i := range out.x {
 		out.x[i] = float64(keys)
 	}
-	if len(p.Ins) < 4 {
+	if len(p.Ins) < 4 || !p.Ins[3].DType.IsInt() {
 		return out
 	}
 	given := read(p.Ins[3])
@@ -70,13 +71,20 @@ func goRope(p kernels.Computation, op device.Rope) func() {
 	return func() {
 		x, at, out := read(p.Ins[0]), read(p.Ins[1]), newArray(p.Out.Shape)
 		freqs, row := op.Frequencies(dh), int(dh*p.Out.Shape[n-2])
-		half := len(freqs)
+		if len(p.Ins) == 3 {
+			freqs = read(p.Ins[2]).x
+		}
+		half, scale := len(freqs), cmp.Or(op.Scale, 1)
 		for i := range out.x {
 			head, d := i-i%int(dh), i%int(dh)
+			if d >= 2*half {
+				out.x[i] = x.x[i]
+				continue
+			}
 			s, c := math.Sincos(at.x[i/row%len(at.x)] * freqs[d%half])
 			a, b := x.x[head+d%half], x.x[head+d%half+half]
-			if out.x[i] = a*c - b*s; d >= half {
-				out.x[i] = b*c + a*s
+			if out.x[i] = scale * (a*c - b*s); d >= half {
+				out.x[i] = scale * (b*c + a*s)
 			}
 		}
 		out.write(p.Out)

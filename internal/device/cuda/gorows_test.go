@@ -43,6 +43,10 @@ func goAttention(p kernels.Computation, op device.Attention) func() {
 	return func() {
 		q, k, v, out := read(p.Ins[0]), read(p.Ins[1]), read(p.Ins[2]), newArray(p.Out.Shape)
 		lengths := goLengths(p, q.shape[:n-2], k.shape[n-3])
+		mask := array{}
+		if last := len(p.Ins) - 1; last > 2 && !p.Ins[last].DType.IsInt() {
+			mask = read(p.Ins[last])
+		}
 		shared := q.shape[n-2] / k.shape[n-2]
 		eachIndex(p.Out.Shape[:n-1], func(i []int64) {
 			lead, query, head := i[:n-3:n-3], i[n-3], i[n-2]
@@ -52,15 +56,28 @@ func goAttention(p kernels.Computation, op device.Attention) func() {
 			}
 			asks, sums := q.head(lead, query, head), out.head(lead, query, head)
 			weights, total := make([]float64, sees), 0.0
-			for key := range sees {
+			first := int64(0)
+			if op.Window > 0 {
+				first = max(0, sees-op.Window)
+			}
+			for key := first; key < sees; key++ {
 				dot := 0.0
 				for d, x := range k.head(lead, key, head/shared) {
 					dot += asks[d] * x
 				}
-				weights[key] = math.Exp(dot * op.Scale)
+				if dot *= op.Scale; op.Softcap != 0 {
+					dot = op.Softcap * math.Tanh(dot/op.Softcap)
+				}
+				if mask.x != nil {
+					dot += *mask.at(append(slices.Clone(i[n-1-len(mask.shape):n-2]), key)...)
+				}
+				weights[key] = math.Exp(dot)
 				total += weights[key]
 			}
 			for key, w := range weights {
+				if w == 0 {
+					continue
+				}
 				for d, x := range v.head(lead, int64(key), head/shared) {
 					sums[d] += w / total * x
 				}
