@@ -125,8 +125,8 @@ func newAttending(j *job, op device.Attention) (*attending, error) {
 	if op.Causal && len(lengths) == 0 && q.Shape[b] > k.Shape[b] {
 		return nil, fmt.Errorf("the first of %d queries see none of %d keys", q.Shape[b], k.Shape[b])
 	}
-	if op.Window >= k.Shape[b] {
-		op.Window = 0 // all keys are in it
+	if op.Window >= k.Shape[b] && !op.Fixed {
+		op.Window = 0 // all keys are in it; where bits are fixed they do not depend on the room for keys
 	}
 	tq, heads, dh, share := q.Shape[b], q.Shape[b+1], q.Shape[b+2], q.Shape[b+1]/k.Shape[b+1]
 	if dh > 4*threads {
