@@ -102,3 +102,42 @@ func TestInputContentsComputed(t *testing.T) {
 		t.Errorf("computed: %v", err)
 	}
 }
+
+// TestInputContentsOfExperts: wrong indices of take_along and counts of grouped_linear are found before a run begins.
+func TestInputContentsOfExperts(t *testing.T) {
+	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})), "func f(%x: f32[3, 2], %at: i32[3, 1], %w: f32[2, 1, 2], "+
+		"%n: i64[2]) -> (f32[3, 1], f32[3, 1]) {\n  %y = take_along %x, %at\n  %z = grouped_linear %x, %w, %n\n  return %y, %z\n}\n",
+		hocket.LoadOptions{})
+	for _, c := range []struct {
+		at, n []float64
+		param string
+		index []int64
+	}{
+		{[]float64{0, 1, 1}, []float64{2, 1}, "", nil}, {[]float64{0, 2, 1}, []float64{2, 1}, "at", []int64{1, 0}},
+		{[]float64{0, 1, -1}, []float64{0, 0}, "at", []int64{2, 0}}, {[]float64{0, 0, 0}, []float64{-1, 1}, "n", []int64{0}},
+		{[]float64{0, 0, 0}, []float64{2, 2}, "n", []int64{1}},
+	} {
+		in := map[string]*hocket.Tensor{}
+		put := func(name string, dt ir.DType, vals []float64, shape ...int64) {
+			x, err := hocket.FromFloats(dt, vals, shape...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in[name] = x
+		}
+		put("x", ir.F32, []float64{1, 2, 3, 4, 5, 6}, 3, 2)
+		put("at", ir.I32, c.at, 3, 1)
+		put("w", ir.F32, []float64{1, 0, 0, 10}, 2, 1, 2)
+		put("n", ir.I64, c.n, 2)
+		rep, err := model.Run(t.Context(), hocket.Args{In: in})
+		var e *hocket.InputError
+		switch {
+		case c.param == "":
+			if err != nil || !slices.Equal(rep.Out["y"].Floats(), []float64{1, 4, 6}) || !slices.Equal(rep.Out["z"].Floats(), []float64{1, 3, 60}) {
+				t.Errorf("%v, %v", rep, err)
+			}
+		case !errors.As(err, &e) || e.Param != c.param || !slices.Equal(e.Index, c.index) || e.Begun:
+			t.Errorf("at %v, n %v: %v", c.at, c.n, err)
+		}
+	}
+}
