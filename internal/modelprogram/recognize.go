@@ -192,7 +192,7 @@ func rope(l *lowerer, v *graph.Value) (*val, error) {
 	if l.folder.IsConstant(cos) && l.folder.IsConstant(sin) {
 		if theta, ok, err = l.angles(v.Node, cos, sin, last(x.Shape)); ok {
 			n := int64(len(theta.positions))
-			at.p = l.constantParam(&graph.Tensor{DType: graph.I32, Shape: []int64{n}, Elems: theta.positions}, "positions")
+			at.in = l.iota(graph.I32, []int64{n}, 0)
 		}
 	} else {
 		theta, at, ok, err = l.phase(cos, sin, last(x.Shape))
