@@ -62,17 +62,18 @@ const (
 	OpLayerNorm
 	OpAttention
 	OpEmbedding
-	OpIndexCopy   // rows to positions of a buffer
-	OpRope        // pairs of a head's elements turned by a position's angles
-	OpArgmax      // the index of the largest along axis=, the last by default
-	OpIota        // start, start+1, … along axis=, the last by default
-	OpTopK        // the k largest elements along the last dimension, largest first
-	OpArgTopK     // their indices
-	OpArgsort     // the indices that sort the last dimension
-	OpTakeAlong   // elements along the last dimension by their indices
-	OpBincount    // how often each of 0..n is there
-	OpReduceSlots // the sum of slots lo..hi into an accumulator
-	OpReshard     // to the annotated layout
+	OpIndexCopy     // rows to positions of a buffer
+	OpRope          // pairs of a head's elements turned by a position's angles
+	OpArgmax        // the index of the largest along axis=, the last by default
+	OpIota          // start, start+1, … along axis=, the last by default
+	OpTopK          // the k largest elements along the last dimension, largest first
+	OpArgTopK       // their indices
+	OpArgsort       // the indices that sort the last dimension
+	OpTakeAlong     // elements along the last dimension by their indices
+	OpBincount      // how often each of 0..n is there
+	OpGroupedLinear // a linear of each group of rows by a weight of its own
+	OpReduceSlots   // the sum of slots lo..hi into an accumulator
+	OpReshard       // to the annotated layout
 
 	OpLaunch // a kernel of the user's
 
@@ -377,6 +378,8 @@ var opTable = [numOps]OpInfo{
 	OpBincount: {Name: "bincount", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
 		Attrs: []AttrSpec{{Name: "n", Kind: AttrExpr, Required: true, Doc: "ids from 0 to n - 1 are counted, others are not"}},
 		Doc:   "how often each id from 0 to n - 1 is in ids[…] → i32[n]"},
+	OpGroupedLinear: {Name: "grouped_linear", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay,
+		Doc: "x[T, K] · w[E, N, K]ᵀ → [T, N]: the first counts[0] rows by w[0], the next counts[1] by w[1], …; rows after those give zeros"},
 	OpReduceSlots: {Name: "reduce_slots", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMust,
 		Attrs: []AttrSpec{attrCat, {Name: "resume", Kind: AttrWord, Words: boolWords, Doc: "go on from what the destination holds, false by default"}},
 		Doc:   "the sum of slots lo..hi along axis, in order (reduce_slots %x, axis=0, lo..hi into %acc)"},

@@ -81,6 +81,12 @@ var opPrograms = map[string]string{
   %n = bincount %ids, n=8
   %t = take_along %x, %i
   return %v, %i, %s, %n, %t`,
+	"experts": `(%x: DT[16/dp, 8/tp], %c: DT[4, 8/tp, 8], %r: DT[4, 8, 8/tp], %e: DT[4/dp, 8, 8/tp], %ids: i32[16/tp]) -> (DT[16/dp, 8/tp], DT[16, 8], DT[16/tp, 8]) {
+  %n = bincount %ids, n=4
+  %a = grouped_linear %x, %c, %n
+  %b = grouped_linear %a, %r, %n
+  %z = grouped_linear %x, %e, %n
+  return %a, %b, %z`,
 	"indices": `(%a: DT[8/dp, 8/tp]) -> (DT[8/dp, 8/tp], DT[8/dp, 8], DT[8]) {
   %i: DT[8/dp, 8/tp] = iota
   %j: DT[8/tp, 8/dp] = iota axis=0, start=-3

@@ -35,7 +35,7 @@ func made1(t *testing.T, name string) *Model {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	g, err := a.Graph()
+	g, err := a.Graph(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -314,7 +314,7 @@ func (in *inst) title() string {
 		}
 	}
 	short := map[string]string{"rms_norm": "norm", "layer_norm": "norm", "attention": "attn", "embedding": "embed",
-		"add": "sum"}
+		"add": "sum", "iota": "positions"}
 	if s := short[in.op]; s != "" {
 		return s
 	}

@@ -212,6 +212,8 @@ func (b *Bounds) touched(c *plan.Cmd) (reads, writes []touch) {
 		return nil, nil
 	case c.Op == ir.OpAttention && len(reads) == 4: // how many keys count is in the lengths
 		return []touch{reads[0], reads[3]}, writes
+	case c.Op == ir.OpGroupedLinear: // how many rows and experts count is in the counts
+		return []touch{reads[2]}, writes
 	case c.Op == ir.OpAttention && c.Attr.Number(1).Float > 0: // as many keys as the last query sees, at least
 		keys := c.Ins[1].Shape
 		if n := keys[len(keys)-3]; n > 0 {
