@@ -17,6 +17,9 @@ func counting(at attrs, dt ir.DType, shape []int64) (*array, error) {
 		axis = at.axes[0]
 	}
 	start, out, inner := at.number(0), newArray(dt, shape), elements(shape[axis+1:])
+	if !start.isInt && start.f == 0 { // the default
+		start.isInt = true
+	}
 	if dt.IsInt() && !start.isInt {
 		return nil, fmt.Errorf("%v elements cannot be %v", dt, start.f)
 	}
