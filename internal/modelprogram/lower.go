@@ -29,6 +29,7 @@ type lowerer struct {
 	fills     map[string]*inst // by what they are
 	reshapes  map[operand][]*inst
 	lengths   map[string]operand // of kept keys, by what they are
+	indices   map[*graph.Value]operand
 }
 
 // val is what a value of the graph is in the program: an operand, seen transposed or in another shape. Views are made
