@@ -14,7 +14,6 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/exported"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/trace"
 	"hocket.example/hocket/ir"
@@ -85,10 +84,6 @@ results are equal or within rounding, 4 if one differs, and 5 if that is undecid
 		p, err := a.parseProgram(c.Context(), args[0], &b)
 		if err != nil {
 			return err
-		}
-		if a.export != nil {
-			in.others = map[string]exported.Source{}
-			in.open = append(in.open, a.export)
 		}
 		j := &job{app: a, flags: o, first: true, processes: 1, again: sameRun(c, args[0], bindings, o), program: p,
 			inputs: in}
@@ -345,18 +340,8 @@ func (j *job) bind(b hocket.Binding) (map[string]*hocket.Tensor, error) {
 	var err error
 	if fn := funcOf(j.program, b); fn != nil { // else bind says which there are
 		var surplus []string
-		if got, surplus, err = j.inputs.find(fn); err != nil {
+		if got, surplus, err = j.app.find(j.inputs, fn); err != nil {
 			return nil, err
-		}
-		if e := j.app.export; e != nil {
-			given := func(name string) bool { _, ok := j.inputs.specs[name]; return ok }
-			if err := findExported(e, got, given, j.inputs.others); err != nil {
-				return nil, err
-			}
-			for name := range j.inputs.others {
-				surplus = append(surplus, name)
-			}
-			slices.Sort(surplus)
 		}
 		if len(surplus) > 0 {
 			j.app.warnings = append(j.app.warnings, ofSurplus(fn, surplus))

@@ -42,6 +42,9 @@ type result struct {
 	Stages     []stage `json:"stages,omitempty"` // opt, import, check --fix
 	Doctor     *doctor `json:"doctor,omitempty"`
 	Plan       string  `json:"plan,omitempty"` // plan
+	// Verdict is check's of a collective schedule: "ok", "race", "deadlock", "wrong", "undecided".
+	Verdict  string          `json:"verdict,omitempty"`
+	Schedule *scheduleResult `json:"schedule,omitempty"`
 	// Explain is opt --explain's.
 	Explain *hocket.Explanation `json:"explain,omitempty"`
 	Bench   *bench.Report       `json:"bench,omitempty"`

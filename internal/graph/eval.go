@@ -24,6 +24,31 @@ func NewTensor(dt DType, shape []int64) *Tensor {
 	return &Tensor{DType: dt, Shape: slices.Clone(shape), Elems: make([]float64, n)}
 }
 
+// As returns t in another type.
+func (t *Tensor) As(dt DType) *Tensor {
+	u := NewTensor(dt, t.Shape)
+	for i, x := range t.Elems {
+		if !dt.IsFloat() && dt != Bool {
+			x = math.Trunc(x)
+		}
+		u.Elems[i] = round(dt, x)
+	}
+	return u
+}
+
+// Uniform returns the number that all elements are.
+func (t *Tensor) Uniform() (x float64, ok bool) {
+	if len(t.Elems) == 0 {
+		return 0, false
+	}
+	for _, x := range t.Elems {
+		if x != t.Elems[0] {
+			return 0, false
+		}
+	}
+	return t.Elems[0], true
+}
+
 // round returns the element of type dt nearest to x.
 func round(dt DType, x float64) float64 {
 	switch dt {
@@ -192,7 +217,7 @@ var unary = map[Op]func(x float64) float64{
 	Softplus: func(x float64) float64 {
 		return math.Max(x, 0) + math.Log1p(math.Exp(-math.Abs(x)))
 	},
-	Erf: math.Erf, Abs: math.Abs, Not: func(x float64) float64 { return truth(x == 0) },
+	Erf: math.Erf, Abs: math.Abs, Floor: math.Floor, Not: func(x float64) float64 { return truth(x == 0) },
 	Cast: func(x float64) float64 { return x },
 }
 
@@ -575,6 +600,9 @@ func attend(n *Node, in []*Tensor, y *Tensor) {
 				s[j] += q.Elems[row*dim+e] * k.Elems[(head*tk+j)*dim+e]
 			}
 			s[j] *= n.Attrs.Scale
+			if c := n.Attrs.Softcap; c != 0 {
+				s[j] = c * math.Tanh(s[j]/c)
+			}
 			if n.Attrs.Causal && j > i {
 				s[j] = math.Inf(-1)
 			}

@@ -105,8 +105,10 @@ type Attrs struct {
 	Eps    float64 // LayerNorm, RMSNorm
 	Scale  float64 // Attention
 	Causal bool    // Attention
-	Stable bool    // Sort
-	Desc   bool    // Sort: from the largest
+	// Softcap c makes scores c·tanh(score/c), before the mask; 0 for none. Of Attention.
+	Softcap float64
+	Stable  bool // Sort
+	Desc    bool // Sort: from the largest
 }
 
 // Op is an operation.
@@ -130,6 +132,7 @@ const (
 	Softplus Op = "softplus"
 	Erf      Op = "erf"
 	Abs      Op = "abs"
+	Floor    Op = "floor"
 	Not      Op = "not"
 	Cast     Op = "cast" // to the result's type
 

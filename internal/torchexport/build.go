@@ -1,6 +1,7 @@
 package torchexport
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,11 +14,16 @@ type builder struct {
 	*graph.Graph
 	archive *Archive
 	program *program
+	text    *subgraph               // what is being read
+	depth   int                     // of text: 0 is the program
 	env     map[string]*graph.Value // by the names of the export
 	// storage groups names that may share memory, since one is a view of the other; members lists those of a group.
 	// last is where each name is used last.
 	storage map[string]string
 	members map[string][]string
+	owner   map[string]string // by group: the name whose memory the others are views of
+	outer   map[string]bool   // groups of storage that belong to the graph around this one
+	copied  map[string]bool   // names that are views or copies, as torch finds them
 	last    map[string]int
 	at      int                     // the node being read
 	buffers map[string]string       // names of buffers by their names in the module tree
@@ -30,34 +36,58 @@ const maxNodes = 1 << 18
 // Graph makes a graph of the archive's program. Buffers and constants that it changes become states; others become
 // constants.
 func (a *Archive) Graph() (*graph.Graph, error) {
-	b := &builder{Graph: &graph.Graph{File: a.path}, archive: a, program: a.program, env: map[string]*graph.Value{},
-		storage: map[string]string{}, members: map[string][]string{}, last: map[string]int{}, buffers: map[string]string{},
-		leaf: map[string]*graph.Value{}}
+	b := newBuilder(&graph.Graph{File: a.path}, a, &a.program.GraphModule.Graph)
 	if err := b.build(); err != nil {
 		return nil, fmt.Errorf("%s: %w", a.path, err)
 	}
 	return b.Graph, nil
 }
 
+func newBuilder(g *graph.Graph, a *Archive, text *subgraph) *builder {
+	return &builder{Graph: g, archive: a, program: a.program, text: text, env: map[string]*graph.Value{},
+		storage: map[string]string{}, members: map[string][]string{}, owner: map[string]string{},
+		outer: map[string]bool{}, copied: map[string]bool{}, last: map[string]int{}, buffers: map[string]string{},
+		leaf: map[string]*graph.Value{}}
+}
+
 func (b *builder) build() error {
-	g := &b.program.GraphModule.Graph
-	if len(g.Nodes) > maxNodes {
-		return unsupported("the program has %d operations, of at most %d", len(g.Nodes), maxNodes)
-	}
 	if err := b.leaves(); err != nil {
 		return err
+	}
+	if err := b.nodes(); err != nil {
+		return err
+	}
+	return b.results()
+}
+
+// nodes reads the calls of the graph being read.
+func (b *builder) nodes() error {
+	if len(b.text.Nodes) > maxNodes {
+		return unsupported("the program has %d operations, of at most %d", len(b.text.Nodes), maxNodes)
 	}
 	if err := b.uses(); err != nil {
 		return err
 	}
-	for i := range g.Nodes {
+	for i := range b.text.Nodes {
 		b.at = i
-		if err := b.node(&g.Nodes[i]); err != nil {
-			return fmt.Errorf("%s: %w", g.Nodes[i].origin(), err)
+		if err := b.node(&b.text.Nodes[i]); err != nil {
+			if _, placed := errors.AsType[*placedError](err); placed {
+				return err // by a call of a graph within
+			}
+			return &placedError{b.text.Nodes[i].origin(), err}
 		}
 	}
-	return b.results()
+	return nil
 }
+
+// placedError is an error of a call.
+type placedError struct {
+	at  graph.Origin
+	err error
+}
+
+func (e *placedError) Error() string { return fmt.Sprintf("%s: %v", e.at, e.err) }
+func (e *placedError) Unwrap() error { return e.err }
 
 // leaves adds inputs, parameters and constants, in the order of the signature.
 func (b *builder) leaves() error {
@@ -75,7 +105,7 @@ func (b *builder) leaves() error {
 				return unsupported("an input of the program is no tensor (%s)", clip(kind))
 			}
 			var s stored
-			meta := b.program.GraphModule.Graph.TensorValues[name]
+			meta := b.text.TensorValues[name]
 			if meta == nil || b.env[name] != nil {
 				return malformed("input %q has no type, or is there twice", clip(name))
 			}
@@ -110,6 +140,9 @@ func (b *builder) leaves() error {
 
 // share puts a name into a group of names that may share memory.
 func (b *builder) share(name, group string) {
+	if b.members[group] == nil {
+		b.owner[group] = name
+	}
 	b.storage[name] = group
 	b.members[group] = append(b.members[group], name)
 }
@@ -179,7 +212,7 @@ func product(shape []int64) int64 {
 
 // uses finds where each name is used last.
 func (b *builder) uses() error {
-	g := &b.program.GraphModule.Graph
+	g := b.text
 	for i := range g.Nodes {
 		for j := range g.Nodes[i].Inputs {
 			names, err := tensorNames(&g.Nodes[i].Inputs[j].Arg)
@@ -239,6 +272,10 @@ func (b *builder) node(n *node) error {
 		return nil
 	}
 	for i := range n.Outputs {
+		// A number that the program computes, as for its own checks. What uses it as an argument is refused.
+		if k := n.Outputs[i].kind; k == "as_sym_int" || k == "as_sym_bool" || k == "as_sym_float" {
+			return nil
+		}
 		names, err := tensorNames(&n.Outputs[i])
 		if err != nil {
 			return err
@@ -252,6 +289,9 @@ func (b *builder) node(n *node) error {
 		if name != "" && b.env[name] != nil {
 			return malformed("%q is made twice", clip(name))
 		}
+	}
+	if strings.HasPrefix(base, "higher_order.") {
+		return c.inline()
 	}
 	op, inPlace := operators[base], false
 	if op == nil && strings.HasSuffix(base, "_") {
@@ -267,10 +307,11 @@ func (b *builder) node(n *node) error {
 	if err != nil {
 		return err
 	}
-	if inPlace {
-		if results, err = c.inPlace(results); err != nil {
-			return err
-		}
+	if !inPlace {
+		return c.define(results)
+	}
+	if results, err = c.inPlace(results); err != nil {
+		return err
 	}
 	return c.define(results)
 }
@@ -289,7 +330,7 @@ func (c *call) define(results []*graph.Value) error {
 			continue
 		}
 		v := results[i]
-		meta := c.program.GraphModule.Graph.TensorValues[name]
+		meta := c.text.TensorValues[name]
 		if meta == nil {
 			return malformed("%q has no type", clip(name))
 		}
@@ -306,6 +347,7 @@ func (c *call) define(results []*graph.Value) error {
 		c.env[name] = v
 		if self != "" && c.shares(self, name) {
 			c.share(name, c.storage[self])
+			c.copied[name] = c.copied[self] || !c.inPlaced && c.mayCopy(self)
 		} else {
 			c.share(name, name)
 		}
@@ -315,7 +357,7 @@ func (c *call) define(results []*graph.Value) error {
 
 // shares reports whether a call's result may have the memory of its operand self.
 func (c *call) shares(self, result string) bool {
-	from, to := c.program.GraphModule.Graph.TensorValues[self], c.program.GraphModule.Graph.TensorValues[result]
+	from, to := c.text.TensorValues[self], c.text.TensorValues[result]
 	switch base := c.base(); {
 	case c.inPlaced:
 		return true
@@ -327,43 +369,6 @@ func (c *call) shares(self, result string) bool {
 		return err != nil || err2 != nil || slices.Equal(a, b)
 	}
 	return true
-}
-
-// inPlace makes the first operand's name, and others of the same tensor, those of the result. A view of its memory must
-// not be used any more: it would have to change with it. A buffer that is changed becomes a state.
-func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
-	self := c.tensorNamed("self")
-	old := c.env[self]
-	if old == nil || len(results) != 1 {
-		return nil, malformed("it has no tensor to change")
-	}
-	v := results[0]
-	if v.DType != old.DType {
-		v = c.add(graph.Cast, graph.Attrs{}, old.DType, v)
-	}
-	if c.err != nil {
-		return nil, c.err
-	}
-	if !slices.Equal(v.Shape, old.Shape) {
-		return nil, malformed("its result %s is not of the shape of %s", v, old)
-	}
-	for _, name := range c.members[c.storage[self]] {
-		leaf := c.leaf[name]
-		switch {
-		case c.env[name] == old:
-			if leaf != nil {
-				if err := c.change(name, leaf); err != nil {
-					return nil, err
-				}
-			}
-			c.env[name] = v
-		case c.last[name] > c.at || leaf != nil:
-			return nil, unsupported("it changes %q in place while %q, which has elements of it, is in use",
-				clip(self), clip(name))
-		}
-	}
-	c.inPlaced = true
-	return []*graph.Value{v}, nil
 }
 
 // change makes a state of a buffer.
