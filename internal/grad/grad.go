@@ -224,7 +224,6 @@ func (g *gradder) program(of []int, wrt map[string]bool) {
 	}
 	g.fn.Body.Stmts = append(append(body, g.top.stmts...), ret)
 	g.fn.Name += "_grad"
-	g.fn.Refines = ir.Name{}
 }
 
 // reserve takes a name that the caller asks for.
