@@ -58,7 +58,7 @@ much of its communication was hidden, and a timeline. It is proved first.
 Parameters that --in does not name get random integers from {-1, 0, 1}, for which most
 results have one right value, whatever the order of sums. --compare computes that value by
 other means, and once more for random reals. It exits with 0 where results are equal or
-within rounding, 4 where one differs, and 5 where that cannot be told.`,
+within rounding, 4 where one differs, 5 where that cannot be told. For .json: docs/schedules.md.`,
 		Example: `  hocket run examples/mlp.hkt --compare
   hocket run examples/mlp.hkt --strategy exchange --repeat 20
   hocket run examples/symbolic_rows.hkt --dim T=640 --in rand:1
@@ -69,6 +69,13 @@ within rounding, 4 where one differs, and 5 where that cannot be told.`,
 	o := &runFlags{}
 	o.add(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		schedule, err := a.isSchedule(c.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		if schedule {
+			return a.runSchedule(c, args[0], o)
+		}
 		b, err := bindings.binding(c)
 		if err != nil {
 			return err

@@ -246,7 +246,7 @@ func (p *Plan) Within() error {
 	agents := len(p.Blocks) + len(p.Engines) + p.Ranks
 	switch {
 	case p.Cells > MaxCells:
-		return fmt.Errorf("the plan's buffers have more than %d parts that its operations tell apart", MaxCells)
+		return fmt.Errorf("the plan's buffers have more than %d parts of chunks", MaxCells)
 	case agents > maxAgents:
 		return fmt.Errorf("the plan has more than %d thread blocks and port channels", maxAgents)
 	case p.ops > maxOps || p.ops*(agents/pageSize+1) > 1<<31:
