@@ -1,12 +1,15 @@
 package ir
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // inferAttention types attention q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh].
 // Leading dimensions and heads may be split, alike in all three: block r of q's
 // heads uses block r of k's. Sequences and Dh must be whole.
 func inferAttention(in *inference) *Type {
-	if !in.floats() || !in.attentionTypes() || !in.attentionShapes() || !in.attentionSees() {
+	if !in.floats() || !in.attentionTypes() || !in.attentionShapes() || !in.attentionSees() || !in.attentionScores() {
 		return nil
 	}
 	if in.local {
@@ -103,6 +106,31 @@ func (in *inference) attentionLengths(seq int) bool {
 		if !in.equalExtents(in.args[0].Dims[d].Extent, in.args[3].Dims[d].Extent, pos, "lengths differ from the queries in dimension "+itoa(d)) {
 			return false
 		}
+	}
+	return true
+}
+
+// attentionScores demands that a window and a soft cap are positive, and that a window has an end: the key of the query.
+func (in *inference) attentionScores() bool {
+	for _, name := range []string{"window", "softcap"} {
+		a := in.s.Attr(name)
+		switch {
+		case a == nil:
+		case a.IsNum && !(a.Num > 0 && a.Num < math.Inf(1) && (name == "softcap" || a.Num == math.Trunc(a.Num))):
+			what := map[string]string{"window": "a number of keys", "softcap": "the bound of scores"}[name]
+			in.errorf("type", a.Pos, "%s=%v is not positive: it is %s", name, a.Num, what).help("leave it out for none")
+			return false
+		case !in.constant(name, in.args[0].DType):
+			return false
+		case !a.IsNum && !in.require(in.s, CheckLess, Int(0), a.Exprs[0], a.Pos, name+" is not positive", "leave it out for none"):
+			return false
+		}
+	}
+	perQuery := len(in.args) > 3 && len(in.args[3].Dims) == len(in.args[0].Dims)-2
+	if a := in.s.Attr("window"); a != nil && !perQuery && in.s.Word("causal", "false") != "true" {
+		in.errorf("type", a.Pos, "a window ends at the query, and without causal=true queries have no place among the keys").
+			help("add causal=true, or give a length for each query")
+		return false
 	}
 	return true
 }

@@ -91,8 +91,8 @@ func (m arith) norm(x, w, b []float64, eps float64) []float64 {
 	return z
 }
 
-// attend is one query against its keys and values.
-func (m arith) attend(q []float64, k, v [][]float64, scale float64) []float64 {
+// attend is one query against its keys and values; cap 0 leaves scores as they are.
+func (m arith) attend(q []float64, k, v [][]float64, scale, cap float64) []float64 {
 	scores := make([]float64, len(k))
 	before, rounds := m.IntN(2) == 0, m.IntN(2) == 0
 	for j := range k {
@@ -106,6 +106,11 @@ func (m arith) attend(q []float64, k, v [][]float64, scale float64) []float64 {
 		}
 		if scores[j] = m.sum(terms); !before {
 			scores[j] = m.r(scores[j] * m.r(scale))
+		}
+		if cap != 0 && m.IntN(2) == 0 {
+			scores[j] = m.r(m.r(cap) * m.r(math.Tanh(m.r(scores[j]/m.r(cap)))))
+		} else if cap != 0 {
+			scores[j] = m.r(m.r(cap) * m.r(math.Tanh(m.r(scores[j]*m.r(1/cap)))))
 		}
 	}
 	p, sum := m.weights(scores)
@@ -223,8 +228,13 @@ func TestAttentionBound(t *testing.T) {
 		tq := max(1, k-3)
 		q, key, v := randomArray(rng, dt, errs, tq, hq, dh), randomArray(rng, dt, errs, k, hkv, dh),
 			randomArray(rng, dt, errs, k, hkv, dh)
-		for _, causal := range []bool{false, true} {
-			y, err := attention(attrs{causal: causal, scaled: true, numbers: []scalar{{f: 0.7}}}, []*array{q, key, v}, dt)
+		for _, window := range []int64{0, -1, 2} { // 0: no mask; -1: causal; with a window causal, and scores have a cap
+			causal, cap := window != 0, 0.0
+			if window > 0 {
+				cap = 1.1
+			}
+			numbers := []scalar{{f: 0.7}, {f: float64(max(window, 0))}, {f: cap}}
+			y, err := attention(attrs{causal: causal, scaled: true, numbers: numbers}, []*array{q, key, v}, dt)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -235,11 +245,14 @@ func TestAttentionBound(t *testing.T) {
 					if causal && j > i+k-tq {
 						break
 					}
+					if window > 0 && j <= i+k-tq-window {
+						continue
+					}
 					at := (j*hkv + h/2) * dh
 					ks, vs = append(ks, heldRow(rng, key, at, dh)), append(vs, heldRow(rng, v, at, dh))
 				}
 				from := (i*hq + h) * dh
-				within(t, what, y, from, newArith(rng, dt).attend(heldRow(rng, q, from, dh), ks, vs, 0.7))
+				within(t, what, y, from, newArith(rng, dt).attend(heldRow(rng, q, from, dh), ks, vs, 0.7, cap))
 			}
 		}
 	})
@@ -361,5 +374,14 @@ func TestSlots(t *testing.T) {
 	}
 	if !res.Outputs[0].Exact || res.Outputs[1].Exact || !res.Outputs[2].Exact {
 		t.Error("a sum past 256 is certified in f32, and not in bf16")
+	}
+}
+
+func TestIotaOfIntegersBeginsAtZero(t *testing.T) {
+	res := evaluate(t, "func f(%x: i32[2, 3]) -> i32[2, 3] {\n  %y: i32[2, 3] = iota axis=0\n  return %y\n}", ir.Binding{}, "zeros")
+	for i, want := range []int64{0, 0, 0, 1, 1, 1} {
+		if got := res.Outputs[0].Tensor.Int64(int64(i)); got != want {
+			t.Errorf("element %d is %d, not %d", i, got, want)
+		}
 	}
 }

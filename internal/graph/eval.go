@@ -24,6 +24,31 @@ func NewTensor(dt DType, shape []int64) *Tensor {
 	return &Tensor{DType: dt, Shape: slices.Clone(shape), Elems: make([]float64, n)}
 }
 
+// As returns t in another type.
+func (t *Tensor) As(dt DType) *Tensor {
+	u := NewTensor(dt, t.Shape)
+	for i, x := range t.Elems {
+		if !dt.IsFloat() && dt != Bool {
+			x = math.Trunc(x)
+		}
+		u.Elems[i] = round(dt, x)
+	}
+	return u
+}
+
+// Uniform returns the number that all elements are.
+func (t *Tensor) Uniform() (x float64, ok bool) {
+	if len(t.Elems) == 0 {
+		return 0, false
+	}
+	for _, x := range t.Elems {
+		if x != t.Elems[0] {
+			return 0, false
+		}
+	}
+	return t.Elems[0], true
+}
+
 // round returns the element of type dt nearest to x.
 func round(dt DType, x float64) float64 {
 	switch dt {
@@ -85,7 +110,8 @@ func (f *Folder) Value(v *Value) (*Tensor, error) {
 	return compute(v, f.known, &f.Elems)
 }
 
-// Eval computes the outputs of g. given has the inputs and weights, by value.
+// Eval computes the outputs of g. given has the inputs, weights and states, by value; states are replaced by what the
+// call leaves in them.
 func Eval(g *Graph, given map[*Value]*Tensor) ([]*Tensor, error) {
 	known := map[*Value]*Tensor{}
 	for v, t := range given {
@@ -107,6 +133,16 @@ func Eval(g *Graph, given map[*Value]*Tensor) ([]*Tensor, error) {
 			return nil, err
 		}
 		out = append(out, t)
+	}
+	left := make([]*Tensor, len(g.Updates))
+	for i, u := range g.Updates {
+		var err error
+		if left[i], err = compute(u.To, known, &elems); err != nil {
+			return nil, err
+		}
+	}
+	for i, u := range g.Updates {
+		given[u.State] = left[i]
 	}
 	return out, nil
 }
@@ -181,8 +217,8 @@ var unary = map[Op]func(x float64) float64{
 	Softplus: func(x float64) float64 {
 		return math.Max(x, 0) + math.Log1p(math.Exp(-math.Abs(x)))
 	},
-	Erf: math.Erf, Abs: math.Abs, Not: func(x float64) float64 { return truth(x == 0) },
-	Cast: func(x float64) float64 { return x },
+	Erf: math.Erf, Abs: math.Abs, Floor: math.Floor, Not: func(x float64) float64 { return truth(x == 0) },
+	Cast: func(x float64) float64 { return x }, Reshard: func(x float64) float64 { return x },
 }
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
@@ -564,6 +600,9 @@ func attend(n *Node, in []*Tensor, y *Tensor) {
 				s[j] += q.Elems[row*dim+e] * k.Elems[(head*tk+j)*dim+e]
 			}
 			s[j] *= n.Attrs.Scale
+			if c := n.Attrs.Softcap; c != 0 {
+				s[j] = c * math.Tanh(s[j]/c)
+			}
 			if n.Attrs.Causal && j > i {
 				s[j] = math.Inf(-1)
 			}

@@ -40,6 +40,7 @@ type attending struct {
 	batches int64
 	keys    int64
 	given   bool  // a length says how many of them there are
+	capped  bool  // see device.Attention.Softcap
 	fixed   bool  // see device.Attention
 	room    int64 // see splitRoom
 	wider   int64 // see wideBlocks
@@ -97,6 +98,9 @@ func newAttending(j *job, op device.Attention) (*attending, error) {
 	if op.Causal && len(lengths) == 0 && q.Shape[b] > k.Shape[b] {
 		return nil, fmt.Errorf("the first of %d queries see none of %d keys", q.Shape[b], k.Shape[b])
 	}
+	if op.Window >= k.Shape[b] {
+		op.Window = 0 // all keys are in it
+	}
 	tq, heads, dh, share := q.Shape[b], q.Shape[b+1], q.Shape[b+2], q.Shape[b+1]/k.Shape[b+1]
 	if dh > 4*threads {
 		return nil, fmt.Errorf("%w: heads of %d dimensions, at most %d", device.ErrUnsupported, dh, 4*threads)
@@ -124,9 +128,11 @@ func newAttending(j *job, op device.Attention) (*attending, error) {
 	args.bits(j.tag)
 	args.ints(truth(l.wide), l.queries)
 	args.ints(column(lead, 4)...)
-	f := &attending{cores: onTensorCores(j, lead), hopper: j.arch == "sm_90a", dt: ctype(out.DType), lead: len(lead), dh: dh,
+	args.ints(op.Window)
+	args.float(op.Softcap)
+	f := &attending{cores: onTensorCores(j, lead) && op.Window == 0 && op.Softcap == 0, hopper: j.arch == "sm_90a", dt: ctype(out.DType), lead: len(lead), dh: dh,
 		result: out.elements(), rows: tq * share, heads: k.Shape[b+1], batches: 1, keys: k.Shape[b], given: l.addr != 0,
-		fixed: op.Fixed, room: splitRoom, wider: wideBlocks, args: args}
+		capped: op.Softcap != 0, fixed: op.Fixed, room: splitRoom, wider: wideBlocks, args: args}
 	for _, n := range q.Shape[:b] {
 		f.batches *= n
 	}
@@ -210,9 +216,9 @@ func (f *attending) plain() ([]launch, error) {
 	grid, err := exactGrid(f.result / f.dh)
 	return []launch{{blocks: grid, args: f.args, code: code{
 		files:  []string{"sync", "map", "rows", "attention"},
-		symbol: symbol("attention", f.dt, fmt.Sprintf("b%dp%d", f.lead, per)),
+		symbol: symbol("attention", f.dt, fmt.Sprintf("b%dp%dc%d", f.lead, per, truth(f.capped))),
 		args:   fmt.Sprintf("AttentionArgs<%d>", f.lead),
-		body:   fmt.Sprintf("attention<%s, %d, %d>", f.dt, f.lead, per),
+		body:   fmt.Sprintf("attention<%s, %d, %d, %t>", f.dt, f.lead, per, f.capped),
 	}}}, err
 }
 

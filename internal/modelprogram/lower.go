@@ -16,6 +16,8 @@ type lowerer struct {
 	plan   Plan
 	folder *graph.Folder
 	users  map[*graph.Value][]*graph.Node
+	given  int                 // how many nodes the graph had
+	places map[*graph.Node]int // of nodes added while the graph is lowered
 	layout map[*graph.Value]layout
 
 	values  map[*graph.Value]*val
@@ -26,6 +28,7 @@ type lowerer struct {
 	constants []*param
 	fills     map[string]*inst // by what they are
 	reshapes  map[operand][]*inst
+	lengths   map[string]operand // of kept keys, by what they are
 }
 
 // val is what a value of the graph is in the program: an operand, seen transposed or in another shape. Views are made
@@ -52,13 +55,28 @@ func (l *lowerer) outputs() error {
 		in.name = name
 		l.results = append(l.results, in)
 	}
-	return nil
+	return l.updates()
 }
 
-// sorted returns the instructions in the order of the graph.
+// sorted returns the instructions in the order of the graph, each after those that it depends on.
 func (l *lowerer) sorted() []*inst {
 	slices.SortStableFunc(l.list, func(a, b *inst) int { return cmp.Compare(a.order, b.order) })
-	return l.list
+	list, done := make([]*inst, 0, len(l.list)), map[*inst]bool{}
+	var add func(in *inst)
+	add = func(in *inst) {
+		if in == nil || done[in] {
+			return
+		}
+		done[in] = true
+		for _, a := range in.args {
+			add(a.in)
+		}
+		list = append(list, in)
+	}
+	for _, in := range l.list {
+		add(in)
+	}
+	return list
 }
 
 func (l *lowerer) emit(in *inst) *inst {
@@ -69,7 +87,7 @@ func (l *lowerer) emit(in *inst) *inst {
 // emitted is a plain val of a new instruction of node n, elementwise where split is that of x.
 func (l *lowerer) emitted(n *graph.Node, op, attrs string, dt graph.DType, shape []int64, split int,
 	args ...operand) *val {
-	in := l.emit(&inst{op: op, args: args, attrs: attrs, dt: dt, shape: shape, split: split, from: n.From, order: n.Order})
+	in := l.emit(&inst{op: op, args: args, attrs: attrs, dt: dt, shape: shape, split: split, from: n.From, order: l.order(n)})
 	return &val{operand: operand{in: in}}
 }
 
@@ -102,7 +120,7 @@ func (l *lowerer) settle(v *graph.Value, x *val) operand {
 	}
 	in := &inst{dt: x.dtype(), shape: v.Shape, args: []operand{x.operand}, split: -1, order: -1}
 	if v.Node != nil {
-		in.from, in.order = v.Node.From, v.Node.Order
+		in.from, in.order = v.Node.From, l.order(v.Node)
 	}
 	if x.perm != nil {
 		in.op, in.attrs = "transpose", "perm="+tuple(x.perm)
@@ -187,6 +205,9 @@ func number(x float64) string {
 
 // make makes v.
 func (l *lowerer) make(v *graph.Value) (*val, error) {
+	if v.Leaf == graph.State {
+		return l.readState(v, -1), nil
+	}
 	if v.Node == nil && v.Leaf != graph.Constant {
 		return &val{operand: operand{p: l.param(v)}}, nil
 	}
@@ -235,10 +256,15 @@ func (l *lowerer) make(v *graph.Value) (*val, error) {
 		if err != nil {
 			return nil, err
 		}
-		if v.DType == graph.Bool || x.dtype() == graph.Bool {
-			return nil, refuse(n, "bools that depend on the input")
+		if v.DType == graph.Bool {
+			return l.isZero(n, "ne")
+		}
+		if x.dtype() == v.DType {
+			return x, nil
 		}
 		return l.mapped(n, x, "cast", "")
+	case graph.IndexCopy:
+		return l.indexCopy(n)
 	case graph.Softmax:
 		x, err := l.plain(n.In[0])
 		if err != nil {
@@ -252,7 +278,30 @@ func (l *lowerer) make(v *graph.Value) (*val, error) {
 		if err != nil {
 			return nil, err
 		}
-		return l.emitted(n, "broadcast", "shape="+tuple(v.Shape), v.DType, v.Shape, -1, x), nil
+		return l.emitted(n, "broadcast", "shape="+tuple(v.Shape), x.dtype(), v.Shape, -1, x), nil
+	case graph.Reshard:
+		return l.reshard(n)
+	case graph.Where:
+		return l.where(n)
+	case graph.Not:
+		return l.isZero(n, "eq")
+	case graph.And, graph.Or, graph.Eq, graph.Ne, graph.Lt, graph.Le, graph.Gt, graph.Ge:
+		return l.compare(n)
+	case graph.Cumsum:
+		return l.cumsum(n)
+	case graph.Take, graph.TakeAlong:
+		if x, ok := l.uniform(n.In[0]); ok { // whatever the index is
+			t := graph.NewTensor(v.DType, v.Shape)
+			for i := range t.Elems {
+				t.Elems[i] = x
+			}
+			return l.known(t)
+		}
+		if n.Op == graph.Take {
+			return l.take(n)
+		}
+	case graph.ArgMax:
+		return l.argmax(n)
 	case graph.SumOp, graph.Mean, graph.MaxOf, graph.MinOf:
 		return l.reduce(n)
 	}
@@ -273,7 +322,7 @@ func (l *lowerer) make(v *graph.Value) (*val, error) {
 var unaryOps = map[graph.Op]string{graph.Neg: "neg", graph.Exp: "exp", graph.Rsqrt: "rsqrt", graph.SiLU: "silu",
 	graph.GELU: "gelu", graph.ReLU: "relu", graph.Softplus: "softplus", graph.Tanh: "tanh", graph.GELUTanh: "gelu_tanh",
 	graph.Sigmoid: "sigmoid", graph.Sqrt: "sqrt", graph.Sin: "sin", graph.Cos: "cos", graph.Erf: "erf", graph.Log: "log",
-	graph.Abs: "abs"}
+	graph.Abs: "abs", graph.Floor: "floor"}
 
 // mapped applies an elementwise operation to x, transposed or not.
 func (l *lowerer) mapped(n *graph.Node, x *val, op, attrs string) (*val, error) {
@@ -319,7 +368,11 @@ func (l *lowerer) param(v *graph.Value) *param {
 	if p := l.params[v]; p != nil {
 		return p
 	}
-	p := &param{value: v, dt: v.DType, shape: v.Shape, split: -1, packed: -1, number: len(l.params)}
+	p := &param{value: v, dt: v.DType, shape: v.Shape, split: -1, packed: -1, number: len(l.params),
+		state: v.Leaf == graph.State}
+	if v.Layout != nil {
+		p.split = l.splitOf(v.Layout)
+	}
 	if at, ok := l.layout[v]; ok && at.split >= 0 {
 		p.split, p.parts = at.split, at.parts
 		if at.parts > 1 {
@@ -338,15 +391,10 @@ func (l *lowerer) uniform(v *graph.Value) (float64, bool) {
 		return 0, false
 	}
 	t, err := l.folder.Value(v)
-	if err != nil || len(t.Elems) == 0 {
+	if err != nil {
 		return 0, false
 	}
-	for _, x := range t.Elems {
-		if x != t.Elems[0] {
-			return 0, false
-		}
-	}
-	return t.Elems[0], true
+	return t.Uniform()
 }
 
 // constant lowers a value that is known: a fill, or a parameter that the import binds.
@@ -356,9 +404,14 @@ func (l *lowerer) constant(v *graph.Value) (*val, error) {
 		return nil, err
 	}
 	if t.DType == graph.Bool {
-		return nil, fmt.Errorf("%w: the program computes with a constant of bools", ErrUnsupported)
+		t = t.As(graph.F32)
 	}
-	if x, ok := l.uniform(v); ok && !math.IsInf(x, 0) && !math.IsNaN(x) {
+	return l.known(t)
+}
+
+// known lowers a constant.
+func (l *lowerer) known(t *graph.Tensor) (*val, error) {
+	if x, ok := t.Uniform(); ok && !math.IsInf(x, 0) && !math.IsNaN(x) {
 		key := fmt.Sprint(typeText(t.DType, t.Shape, -1), x)
 		if l.fills[key] == nil {
 			l.fills[key] = l.emit(&inst{op: "fill", attrs: "value=" + number(x), dt: t.DType, shape: t.Shape, split: -1,
@@ -388,7 +441,7 @@ func (l *lowerer) fill(dt graph.DType, shape []int64, x float64) (operand, error
 	for i := range t.Elems {
 		t.Elems[i] = x
 	}
-	v, err := l.constant(l.g.Constant("", t))
+	v, err := l.known(t)
 	if err != nil {
 		return operand{}, err
 	}
@@ -506,6 +559,16 @@ func (l *lowerer) slice(n *graph.Node) (*val, error) {
 			return x, err
 		}
 	}
+	if c := made(n.In[0], graph.Concat); c != nil && c.Attrs.Axis == n.Attrs.Axis { // of one of what was joined
+		at := int64(0)
+		for _, v := range c.In {
+			end := at + v.Shape[n.Attrs.Axis]
+			if at == n.Attrs.Lo && end == n.Attrs.Hi {
+				return l.lower(v)
+			}
+			at = end
+		}
+	}
 	x, err := l.lower(n.In[0])
 	if err != nil {
 		return nil, err
@@ -519,7 +582,7 @@ func (l *lowerer) slice(n *graph.Node) (*val, error) {
 	}
 	shape := slices.Clone(x.operand.shape())
 	shape[axis] = n.Attrs.Hi - n.Attrs.Lo
-	y := l.emitted(n, "slice", fmt.Sprintf("axis=%d, %d..%d", axis, n.Attrs.Lo, n.Attrs.Hi), n.Out[0].DType, shape,
+	y := l.emitted(n, "slice", fmt.Sprintf("axis=%d, %d..%d", axis, n.Attrs.Lo, n.Attrs.Hi), x.dtype(), shape,
 		x.splitDim(), x.operand)
 	y.perm = x.perm
 	return y, nil
@@ -570,8 +633,15 @@ func last(shape []int64) int64 {
 // concat lowers what joins tensors, transposed alike or not.
 func (l *lowerer) concat(n *graph.Node) (*val, error) {
 	var list []*val
+	dt := n.Out[0].DType
+	if dt == graph.Bool {
+		var err error
+		if dt, err = l.maskType(n.In...); err != nil {
+			return nil, err
+		}
+	}
 	for _, v := range n.In {
-		x, err := l.lower(v)
+		x, err := l.lowerAs(v, dt)
 		if err != nil {
 			return nil, err
 		}
@@ -599,7 +669,7 @@ func (l *lowerer) concat(n *graph.Node) (*val, error) {
 	for _, a := range args {
 		shape[axis] += a.shape()[axis]
 	}
-	y := l.emitted(n, "concat", fmt.Sprintf("axis=%d", axis), n.Out[0].DType, shape, args[0].splitDim(), args...)
+	y := l.emitted(n, "concat", fmt.Sprintf("axis=%d", axis), dt, shape, args[0].splitDim(), args...)
 	y.perm = perm
 	return y, nil
 }
@@ -621,7 +691,7 @@ func (l *lowerer) reduce(n *graph.Node) (*val, error) {
 	if len(n.Attrs.Axes) == 1 {
 		attr = fmt.Sprintf("axis=%d", n.Attrs.Axes[0])
 	}
-	y := l.emitted(n, name, attr, n.Out[0].DType, shape, -1, x)
+	y := l.emitted(n, name, attr, x.dtype(), shape, -1, x)
 	if n.Attrs.Keep {
 		y.shape = n.Out[0].Shape
 	}
@@ -687,18 +757,15 @@ func (l *lowerer) vector(v *graph.Value, dt graph.DType) (operand, error) {
 func (l *lowerer) binary(n *graph.Node) (*val, error) {
 	a, b := n.In[0], n.In[1]
 	out := n.Out[0]
-	if x, ok := l.uniform(b); ok && slices.Equal(a.Shape, out.Shape) {
-		return l.withNumber(n, a, x, false)
+	if x, ok := l.uniform(b); ok && a.Count() == out.Count() {
+		return l.withNumber(n, l.reshaped(a, out.Shape, n), x, false)
 	}
-	if x, ok := l.uniform(a); ok && slices.Equal(b.Shape, out.Shape) {
-		return l.withNumber(n, b, x, true)
+	if x, ok := l.uniform(a); ok && b.Count() == out.Count() {
+		return l.withNumber(n, l.reshaped(b, out.Shape, n), x, true)
 	}
 	name := binaryOps[n.Op]
 	if name == "" {
 		return nil, refuse(n, "hocket's language has no %s", n.Op)
-	}
-	if out.DType == graph.Bool {
-		return nil, refuse(n, "bools that depend on the input")
 	}
 	x, err := l.lower(a)
 	if err != nil {
@@ -755,8 +822,6 @@ func (l *lowerer) withNumber(n *graph.Node, a *graph.Value, c float64, first boo
 		return l.mapped(n, x, "scale", "by="+number(by))
 	}
 	switch {
-	case n.Out[0].DType == graph.Bool:
-		return nil, refuse(n, "bools that depend on the input")
 	case n.Op == graph.Mul:
 		return scaled(c)
 	case n.Op == graph.Div && !first && c != 0:
@@ -772,6 +837,11 @@ func (l *lowerer) withNumber(n *graph.Node, a *graph.Value, c float64, first boo
 		y := l.emitted(n, "mul", "", n.Out[0].DType, x.operand.shape(), x.splitDim(), x.operand, x.operand)
 		y.perm, y.shape = x.perm, x.shape
 		return y, nil
+	case n.Op == graph.Pow && first && c > 0:
+		if x, err = l.mapped(n, x, "scale", "by="+number(math.Log(c))); err != nil {
+			return nil, err
+		}
+		return l.mapped(n, x, "exp", "")
 	case n.Op == graph.Pow && !first:
 		return l.mapped(n, x, "pow", "by="+number(c))
 	case (n.Op == graph.AddOp || n.Op == graph.Sub && !first) && c == 0:

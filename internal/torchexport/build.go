@@ -1,6 +1,7 @@
 package torchexport
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,46 +14,80 @@ type builder struct {
 	*graph.Graph
 	archive *Archive
 	program *program
+	text    *subgraph               // what is being read
+	depth   int                     // of text: 0 is the program
 	env     map[string]*graph.Value // by the names of the export
-	// storage groups names that may share memory, since one is a view of the other; last is where each name is
-	// used last.
+	// storage groups names that may share memory, since one is a view of the other; members lists those of a group.
+	// last is where each name is used last.
 	storage map[string]string
+	members map[string][]string
+	owner   map[string]string // by group: the name whose memory the others are views of
+	outer   map[string]bool   // groups of storage that belong to the graph around this one
+	copied  map[string]bool   // names that are views or copies, as torch finds them
 	last    map[string]int
-	at      int // the node being read
+	at      int                     // the node being read
+	buffers map[string]string       // names of buffers by their names in the module tree
+	leaf    map[string]*graph.Value // what env begins with
 }
 
 // maxNodes bounds the operations of a program.
 const maxNodes = 1 << 18
 
-// Graph makes a graph of the archive's program. Buffers and constants that it does not change become constants.
+// Graph makes a graph of the archive's program. Buffers and constants that it changes become states; others become
+// constants.
 func (a *Archive) Graph() (*graph.Graph, error) {
-	b := &builder{Graph: &graph.Graph{File: a.path}, archive: a, program: a.program, env: map[string]*graph.Value{},
-		storage: map[string]string{}, last: map[string]int{}}
+	b := newBuilder(&graph.Graph{File: a.path}, a, &a.program.GraphModule.Graph)
 	if err := b.build(); err != nil {
 		return nil, fmt.Errorf("%s: %w", a.path, err)
 	}
 	return b.Graph, nil
 }
 
+func newBuilder(g *graph.Graph, a *Archive, text *subgraph) *builder {
+	return &builder{Graph: g, archive: a, program: a.program, text: text, env: map[string]*graph.Value{},
+		storage: map[string]string{}, members: map[string][]string{}, owner: map[string]string{},
+		outer: map[string]bool{}, copied: map[string]bool{}, last: map[string]int{}, buffers: map[string]string{},
+		leaf: map[string]*graph.Value{}}
+}
+
 func (b *builder) build() error {
-	g := &b.program.GraphModule.Graph
-	if len(g.Nodes) > maxNodes {
-		return unsupported("the program has %d operations, of at most %d", len(g.Nodes), maxNodes)
-	}
 	if err := b.leaves(); err != nil {
 		return err
+	}
+	if err := b.nodes(); err != nil {
+		return err
+	}
+	return b.results()
+}
+
+// nodes reads the calls of the graph being read.
+func (b *builder) nodes() error {
+	if len(b.text.Nodes) > maxNodes {
+		return unsupported("the program has %d operations, of at most %d", len(b.text.Nodes), maxNodes)
 	}
 	if err := b.uses(); err != nil {
 		return err
 	}
-	for i := range g.Nodes {
+	for i := range b.text.Nodes {
 		b.at = i
-		if err := b.node(&g.Nodes[i]); err != nil {
-			return fmt.Errorf("%s: %w", g.Nodes[i].origin(), err)
+		if err := b.node(&b.text.Nodes[i]); err != nil {
+			if _, placed := errors.AsType[*placedError](err); placed {
+				return err // by a call of a graph within
+			}
+			return &placedError{b.text.Nodes[i].origin(), err}
 		}
 	}
-	return b.results()
+	return nil
 }
+
+// placedError is an error of a call.
+type placedError struct {
+	at  graph.Origin
+	err error
+}
+
+func (e *placedError) Error() string { return fmt.Sprintf("%s: %v", e.at, e.err) }
+func (e *placedError) Unwrap() error { return e.err }
 
 // leaves adds inputs, parameters and constants, in the order of the signature.
 func (b *builder) leaves() error {
@@ -70,7 +105,7 @@ func (b *builder) leaves() error {
 				return unsupported("an input of the program is no tensor (%s)", clip(kind))
 			}
 			var s stored
-			meta := b.program.GraphModule.Graph.TensorValues[name]
+			meta := b.text.TensorValues[name]
 			if meta == nil || b.env[name] != nil {
 				return malformed("input %q has no type, or is there twice", clip(name))
 			}
@@ -84,21 +119,9 @@ func (b *builder) leaves() error {
 				b.env[name], err = b.weight(name, spec.ParameterName, &s)
 			case "buffer", "tensor_constant":
 				fqn := spec.BufferName + spec.TensorConstantName
-				have := b.archive.tensors[fqn]
-				switch n := product(s.shape); {
-				case have == nil:
-					return malformed("buffer %q is not in the archive", clip(fqn))
-				case !slices.Equal(have.shape, s.shape) || have.dtype != s.dtype:
-					return malformed("buffer %q is %s%v in one place and %s%v in another", clip(fqn), have.dtype, have.shape,
-						s.dtype, s.shape)
-				case n > maxConstants/8 || elems+n > maxConstants/8:
-					b.env[name], err = b.weight(name, fqn, &s)
-				default:
-					elems += n
-					var t *graph.Tensor
-					if t, err = b.archive.constant(fqn, have); err == nil {
-						b.env[name] = b.Constant(name, t)
-					}
+				b.buffers[fqn] = name
+				if b.env[name], err = b.buffer(name, fqn, &s, &elems); err == nil {
+					b.share(name, "file "+b.archive.tensors[fqn].file)
 				}
 			default:
 				return unsupported("an input of kind %q", clip(kind))
@@ -106,10 +129,59 @@ func (b *builder) leaves() error {
 			if err != nil {
 				return err
 			}
-			b.storage[name] = name
+			if b.storage[name] == "" {
+				b.share(name, name)
+			}
+			b.leaf[name] = b.env[name]
 		}
 	}
 	return nil
+}
+
+// share puts a name into a group of names that may share memory.
+func (b *builder) share(name, group string) {
+	if b.members[group] == nil {
+		b.owner[group] = name
+	}
+	b.storage[name] = group
+	b.members[group] = append(b.members[group], name)
+}
+
+// buffer adds a buffer: a constant, or a weight where constants would have too many elements. elems counts those there
+// are. Two names of one tensor are one.
+func (b *builder) buffer(name, fqn string, s *stored, elems *int64) (*graph.Value, error) {
+	have := b.archive.tensors[fqn]
+	switch {
+	case have == nil:
+		return nil, malformed("buffer %q is not in the archive", clip(fqn))
+	case !slices.Equal(have.shape, s.shape) || have.dtype != s.dtype:
+		return nil, malformed("buffer %q is %s%v in one place and %s%v in another", clip(fqn), have.dtype, have.shape,
+			s.dtype, s.shape)
+	}
+	for _, other := range b.members["file "+have.file] {
+		v := b.env[other]
+		if o := b.archive.tensors[v.Path]; o != nil && o.same(have) {
+			return v, nil
+		}
+	}
+	n := product(s.shape)
+	if n > maxConstants/8 || *elems+n > maxConstants/8 {
+		return b.weight(name, fqn, s)
+	}
+	*elems += n
+	t, err := b.archive.constant(fqn, have)
+	if err != nil {
+		return nil, err
+	}
+	v := b.Constant(name, t)
+	v.Path = fqn
+	return v, nil
+}
+
+// same reports whether two names in the index stand for one tensor.
+func (s *stored) same(o *stored) bool {
+	return o.file == s.file && o.offset == s.offset && slices.Equal(o.shape, s.shape) &&
+		slices.Equal(o.strides, s.strides) && o.dtype == s.dtype
 }
 
 // weight adds a parameter. Two names of one tensor are one weight.
@@ -121,8 +193,8 @@ func (b *builder) weight(name, fqn string, s *stored) (*graph.Value, error) {
 				s.dtype, s.shape)
 		}
 		for _, v := range b.Weights {
-			if o := b.archive.tensors[v.Path]; o != nil && o.file == have.file && o.offset == have.offset &&
-				slices.Equal(o.shape, have.shape) && slices.Equal(o.strides, have.strides) && o.dtype == have.dtype {
+			if o := b.archive.tensors[v.Path]; o != nil && o.same(have) {
+				v.Also = append(v.Also, fqn)
 				return v, nil
 			}
 		}
@@ -140,7 +212,7 @@ func product(shape []int64) int64 {
 
 // uses finds where each name is used last.
 func (b *builder) uses() error {
-	g := &b.program.GraphModule.Graph
+	g := b.text
 	for i := range g.Nodes {
 		for j := range g.Nodes[i].Inputs {
 			names, err := tensorNames(&g.Nodes[i].Inputs[j].Arg)
@@ -200,6 +272,10 @@ func (b *builder) node(n *node) error {
 		return nil
 	}
 	for i := range n.Outputs {
+		// A number that the program computes, as for its own checks. What uses it as an argument is refused.
+		if k := n.Outputs[i].kind; k == "as_sym_int" || k == "as_sym_bool" || k == "as_sym_float" {
+			return nil
+		}
 		names, err := tensorNames(&n.Outputs[i])
 		if err != nil {
 			return err
@@ -213,6 +289,9 @@ func (b *builder) node(n *node) error {
 		if name != "" && b.env[name] != nil {
 			return malformed("%q is made twice", clip(name))
 		}
+	}
+	if strings.HasPrefix(base, "higher_order.") {
+		return c.inline()
 	}
 	op, inPlace := operators[base], false
 	if op == nil && strings.HasSuffix(base, "_") {
@@ -228,10 +307,11 @@ func (b *builder) node(n *node) error {
 	if err != nil {
 		return err
 	}
-	if inPlace {
-		if results, err = c.inPlace(results); err != nil {
-			return err
-		}
+	if !inPlace {
+		return c.define(results)
+	}
+	if results, err = c.inPlace(results); err != nil {
+		return err
 	}
 	return c.define(results)
 }
@@ -242,12 +322,15 @@ func (c *call) define(results []*graph.Value) error {
 		return malformed("it has %d results, not %d", len(results), len(c.outs))
 	}
 	self := c.tensorNamed("self")
+	if self == "" {
+		self = c.tensorNamed("input")
+	}
 	for i, name := range c.outs {
 		if name == "" {
 			continue
 		}
 		v := results[i]
-		meta := c.program.GraphModule.Graph.TensorValues[name]
+		meta := c.text.TensorValues[name]
 		if meta == nil {
 			return malformed("%q has no type", clip(name))
 		}
@@ -262,63 +345,51 @@ func (c *call) define(results []*graph.Value) error {
 			v.Name = name
 		}
 		c.env[name] = v
-		c.storage[name] = name
-		if self != "" && views[c.base()] {
-			c.storage[name] = c.storage[self]
+		if self != "" && c.shares(self, name) {
+			c.share(name, c.storage[self])
+			c.copied[name] = c.copied[self] || !c.inPlaced && c.mayCopy(self)
+		} else {
+			c.share(name, name)
 		}
 	}
 	return nil
 }
 
-// inPlace makes the first operand's name that of the result. Other names of its memory must not be used any more: they
-// would have to change with it.
-func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
-	self := c.tensorNamed("self")
-	old := c.env[self]
-	if old == nil || len(results) != 1 {
-		return nil, malformed("it has no tensor to change")
+// shares reports whether a call's result may have the memory of its operand self.
+func (c *call) shares(self, result string) bool {
+	from, to := c.text.TensorValues[self], c.text.TensorValues[result]
+	switch base := c.base(); {
+	case c.inPlaced:
+		return true
+	case !views[base] || from == nil || from.DType != to.DType || base == "_to_copy" || c.flag("copy", false):
+		return false
+	case base == "contiguous" || base == "to": // which copy to change the order of elements
+		a, err := ints(from.Strides)
+		b, err2 := ints(to.Strides)
+		return err != nil || err2 != nil || slices.Equal(a, b)
 	}
-	group := c.storage[self]
-	for name, s := range c.storage {
-		if s != group || name == self {
-			continue
-		}
-		if v := c.env[name]; v != nil && v.Node == nil {
-			return nil, unsupported("it changes %q, a buffer, input or parameter of the model", clip(name))
-		}
-		if c.last[name] > c.at {
-			return nil, unsupported("it changes %q in place while its view %q is in use", clip(self), clip(name))
-		}
-	}
-	if old.Node == nil {
-		return nil, unsupported("it changes %q, a buffer, input or parameter of the model", clip(self))
-	}
-	v := results[0]
-	if v.DType != old.DType {
-		v = c.add(graph.Cast, graph.Attrs{}, old.DType, v)
-	}
-	if !slices.Equal(v.Shape, old.Shape) {
-		return nil, malformed("its result %s is not of the shape of %s", v, old)
-	}
-	c.env[self] = v
-	return []*graph.Value{v}, c.err
+	return true
 }
 
-// results sets the outputs.
-func (b *builder) results() error {
-	for _, specs := range b.program.GraphModule.Signature.OutputSpecs {
-		for kind, spec := range specs {
-			switch kind {
-			case "user_output":
-			case "buffer_mutation", "user_input_mutation", "parameter_mutation":
-				return unsupported("the program changes buffer %q", clip(spec.BufferName))
-			default:
-				return unsupported("an output of kind %q", clip(kind))
-			}
-		}
+// change makes a state of a buffer.
+func (b *builder) change(name string, leaf *graph.Value) error {
+	if b.buffers[leaf.Path] == "" || b.Change(leaf) != nil {
+		return unsupported("it changes %q, an input or parameter of the model", clip(name))
 	}
+	return nil
+}
+
+// results sets the outputs, and what states are left with.
+func (b *builder) results() error {
+	specs := b.program.GraphModule.Signature.OutputSpecs
 	outs := b.program.GraphModule.Graph.Outputs
 	for i := range outs {
+		kind, buffer := "user_output", ""
+		if i < len(specs) {
+			for k, spec := range specs[i] {
+				kind, buffer = k, spec.BufferName
+			}
+		}
 		name, err := outs[i].tensor()
 		if err != nil {
 			return unsupported("output %d: %w", i, err)
@@ -330,10 +401,59 @@ func (b *builder) results() error {
 		if v == nil {
 			return malformed("output %q is made by nothing", clip(name))
 		}
-		b.Outputs = append(b.Outputs, v)
+		switch kind {
+		case "user_output":
+			b.Outputs = append(b.Outputs, v)
+		case "buffer_mutation":
+			at := b.buffers[buffer]
+			leaf := b.leaf[at]
+			if leaf == nil || leaf.DType != v.DType || !slices.Equal(leaf.Shape, v.Shape) {
+				return malformed("it changes buffer %q, which is not there or of another type", clip(buffer))
+			}
+			if err := b.change(at, leaf); err != nil {
+				return err
+			}
+			b.env[at] = v
+		case "user_input_mutation", "parameter_mutation":
+			return unsupported("the program changes an input or parameter, %q", clip(name))
+		default:
+			return unsupported("an output of kind %q", clip(kind))
+		}
 	}
 	if len(b.Outputs) == 0 {
 		return unsupported("the program has no result")
 	}
+	b.updates()
 	return nil
+}
+
+// updates says what is left in states, and drops those whose contents nothing reads that a result depends on.
+func (b *builder) updates() {
+	left := map[*graph.Value]*graph.Value{}
+	for _, s := range b.States {
+		if v := b.env[b.buffers[s.Path]]; v != s {
+			left[s] = v
+		}
+	}
+	read := map[*graph.Value]bool{}
+	todo := slices.Clone(b.Outputs)
+	for len(todo) > 0 {
+		v := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if read[v] {
+			continue
+		}
+		read[v] = true
+		if v.Node != nil {
+			todo = append(todo, v.Node.In...)
+		} else if left[v] != nil {
+			todo = append(todo, left[v])
+		}
+	}
+	b.States = slices.DeleteFunc(b.States, func(s *graph.Value) bool { return !read[s] })
+	for _, s := range b.States {
+		if left[s] != nil {
+			b.Updates = append(b.Updates, graph.Update{State: s, To: left[s]})
+		}
+	}
 }

@@ -16,6 +16,7 @@ type call struct {
 	from     graph.Origin
 	overload string
 	outs     []string // names of the results; "" where nothing uses one
+	inPlaced bool     // it has changed its operand
 	err      error
 }
 
@@ -267,7 +268,7 @@ func (c *call) dtype(name string, def graph.DType) graph.DType {
 // outDType is the type that the export has for result i.
 func (c *call) outDType(i int) graph.DType {
 	if i < len(c.outs) {
-		if meta := c.program.GraphModule.Graph.TensorValues[c.outs[i]]; meta != nil {
+		if meta := c.text.TensorValues[c.outs[i]]; meta != nil {
 			d, err := dtypeOf(meta.DType)
 			if err != nil {
 				c.fail(err)
@@ -399,7 +400,37 @@ func (c *call) slice(v *graph.Value, axis int, lo, hi, step int64) *graph.Value 
 	if lo == 0 && hi == size && step == 1 {
 		return v
 	}
-	return c.add(graph.SliceOp, graph.Attrs{Axis: axis, Lo: lo, Hi: hi, Step: step}, v.DType, v)
+	if step <= 1 {
+		return c.add(graph.SliceOp, graph.Attrs{Axis: axis, Lo: lo, Hi: hi, Step: step}, v.DType, v)
+	}
+	return c.strided(v, axis, lo, (hi-lo+step-1)/step, step)
+}
+
+// strided takes count elements along a dimension, step apart: of groups of step elements the same one of each.
+func (c *call) strided(v *graph.Value, axis int, lo, count, step int64) *graph.Value {
+	if step > 1<<24 {
+		c.fail(malformed("step %d", step))
+		return nil
+	}
+	if count == 0 {
+		return c.slice(v, axis, lo, lo, 1)
+	}
+	size := v.Shape[axis]
+	within := lo % step
+	if (lo-within)+count*step <= size {
+		lo -= within
+	} else {
+		within = 0
+		if short := lo + count*step - size; short > 0 {
+			v = c.padded(v, axis, 0, short, 0)
+		}
+	}
+	v = c.slice(v, axis, lo, lo+count*step, 1)
+	if c.err != nil {
+		return nil
+	}
+	shape := append(append(append([]int64{}, v.Shape[:axis]...), count, step), v.Shape[axis+1:]...)
+	return c.drop(c.slice(c.reshape(v, shape), axis+1, within, within+1, 1), axis+1)
 }
 
 // drop removes dimension axis, of extent 1.

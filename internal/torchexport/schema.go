@@ -11,12 +11,7 @@ import (
 // program is models/*.json: what is used of an ExportedProgram of torch/_export/serde/schema.yaml.
 type program struct {
 	GraphModule struct {
-		Graph struct {
-			Inputs       []arg                  `json:"inputs"`
-			Outputs      []arg                  `json:"outputs"`
-			Nodes        []node                 `json:"nodes"`
-			TensorValues map[string]*tensorMeta `json:"tensor_values"`
-		} `json:"graph"`
+		Graph     subgraph `json:"graph"`
 		Signature struct {
 			InputSpecs  []map[string]inputSpec  `json:"input_specs"`
 			OutputSpecs []map[string]outputSpec `json:"output_specs"`
@@ -26,6 +21,14 @@ type program struct {
 		Major int `json:"major"`
 		Minor int `json:"minor"`
 	} `json:"schema_version"`
+}
+
+// subgraph is the program's graph, or one that a call of it has as an argument.
+type subgraph struct {
+	Inputs       []arg                  `json:"inputs"`
+	Outputs      []arg                  `json:"outputs"`
+	Nodes        []node                 `json:"nodes"`
+	TensorValues map[string]*tensorMeta `json:"tensor_values"`
 }
 
 // node is a call of an operator.
@@ -219,7 +222,7 @@ func (n *node) origin() graph.Origin {
 		rest := trace[i+len(`File "`):]
 		trace = trace[:i]
 		file, rest, _ = strings.Cut(rest, `", line `)
-		if strings.HasPrefix(file, "torch/") || strings.Contains(file, "/torch/") {
+		if strings.HasPrefix(file, "torch/") || strings.Contains(file, "-packages/torch/") {
 			continue
 		}
 		line = rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]

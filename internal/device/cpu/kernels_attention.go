@@ -58,7 +58,9 @@ func checkLengths(k *kernel) error {
 type attended[A float32 | float64] struct {
 	tq, tk, dh int64
 	scale      A
+	cap        float64 // 0 for none
 	causal     bool
+	window     int64   // 0 for all keys
 	lengths    []int64 // how many keys there are, of each sequence or query; nil for all
 	perQuery   bool
 	heads      int64 // of q
@@ -75,8 +77,8 @@ func attentionLoops[A float32 | float64](op device.Attention) loops {
 		}
 		perm[n-3], perm[n-2] = n-2, n-3
 		a := attended[A]{tq: k.out.shape[n-3], tk: k.ins[1].shape[n-3], dh: k.out.shape[n-1], scale: A(op.Scale),
-			causal: op.Causal,
-			q:      k.ins[0].permute(perm), k: k.ins[1].permute(perm), v: k.ins[2].permute(perm), out: k.out.permute(perm)}
+			causal: op.Causal, window: op.Window, cap: op.Softcap,
+			q: k.ins[0].permute(perm), k: k.ins[1].permute(perm), v: k.ins[2].permute(perm), out: k.out.permute(perm)}
 		if k.out.n == 0 {
 			return
 		}
@@ -113,7 +115,11 @@ func (a attended[A]) queries(i, lo, hi int64) {
 	for r := lo; r < hi; r++ {
 		row := wr.room(r*a.dh, a.dh)
 		if sees := a.sees(r); sees > 0 {
-			a.query(row, queries.load(r*a.dh, a.dh), k, v, scratch[:sees], scratch[a.tk:])
+			first := int64(0)
+			if a.window > 0 {
+				first = max(0, sees-a.window)
+			}
+			a.query(row, queries.load(r*a.dh, a.dh), k[first*a.dh:], v[first*a.dh:], scratch[first:sees], scratch[a.tk:])
 		} else {
 			clear(row)
 		}
@@ -141,6 +147,11 @@ func (a attended[A]) query(out, q, k, v, scores, sums []A) {
 	d := int(a.dh)
 	for j := range scores {
 		scores[j] = product4(q, k[j*d:][:d]) * a.scale
+	}
+	if a.cap != 0 {
+		for j, s := range scores {
+			scores[j] = A(a.cap * math.Tanh(float64(s)/a.cap))
+		}
 	}
 	softmaxSums(scores, v, sums, d)
 	copy(out, sums)

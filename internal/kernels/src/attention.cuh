@@ -10,6 +10,7 @@ template <int B> struct AttentionArgs {
   i64 e[B], bo[B], bq[B], bk[B], bv[B];     // batch by batch
   u64 lengths, fault, tag;                  // lengths: how many keys are there; 0: all
   i64 wide, sl, bl[B];                      // they are i64, else i32; bytes from query to query, batch by batch
+  i64 window; f64 cap;                      // how many of the last keys are seen; of scores; 0: all, none
 };
 
 // Sequences are the operands of one batch.
@@ -78,15 +79,16 @@ template <int B> struct QueryRow {
   __device__ __forceinline__ QueryRow(const AttentionArgs<B>& a, i64 kv, u32 row) : query(row / (u32)a.share), head(kv * a.share + row % (u32)a.share) {}
 };
 
-template <class T, class A> DEV A score(const A* q, const T* k, i64 stride, i64 dh, A scale) {
+template <bool CAP, class T, class A> DEV A score(const A* q, const T* k, i64 stride, i64 dh, A scale, A cap) {
   A s = 0;
   for (i64 d = 0; d < dh; d++) s += q[d] * Num<T>::get(k[d * stride]);
-  return s * scale;
+  s *= scale;
+  return CAP ? cap * tanhOf(s / cap) : s;
 }
 
 // attend computes query i of head h by those of the keys from..to-1 that it sees, if it sees some: done gets each
 // element's sum, the largest score, and the sum of weights. PER is dimensions a thread: Dh is at most 256·PER.
-template <class T, int PER, int B, class Done> DEV void attend(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i, i64 h, i64 from, i64 to, Done done) {
+template <class T, int PER, bool CAP = false, int B, class Done> DEV void attend(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i, i64 h, i64 from, i64 to, Done done) {
   typedef typename Num<T>::Acc A;
   __shared__ A query[256 * PER], weight[256];
   const T* q = of.q + i * a.sq[0] + h * a.sq[1];
@@ -94,10 +96,11 @@ template <class T, int PER, int B, class Done> DEV void attend(const AttentionAr
   for (i64 d = threadIdx.x; d < a.dh; d += 256) query[d] = Num<T>::get(q[d * a.sq[2]]);
   if (threadIdx.x == 0) checkLength(a, of, i);
   __syncthreads();
-  const i64 sees = least(keysOf(a, of, i), to);
-  const A scale = (A)a.scale;
+  const i64 all = keysOf(a, of, i), sees = least(all, to);
+  if (a.window && from < all - a.window) from = all - a.window;
+  const A scale = (A)a.scale, cap = (A)a.cap;
   A top = Const<A>::of(0xfff0000000000000ULL);
-  for (i64 j = from + threadIdx.x; j < sees; j += 256) top = most(top, score<T>(query, k + j * a.sk[0], a.sk[2], a.dh, scale));
+  for (i64 j = from + threadIdx.x; j < sees; j += 256) top = most(top, score<CAP, T>(query, k + j * a.sk[0], a.sk[2], a.dh, scale, cap));
   top = fold256<FoldMax>(top);
   A sum = 0, o[PER];
 #pragma unroll
@@ -105,7 +108,7 @@ template <class T, int PER, int B, class Done> DEV void attend(const AttentionAr
   for (i64 j0 = from; j0 < sees; j0 += 256) {
     const i64 j = j0 + threadIdx.x;
     __syncthreads();
-    if (j < sees) sum += weight[threadIdx.x] = expOf(score<T>(query, k + j * a.sk[0], a.sk[2], a.dh, scale) - top);
+    if (j < sees) sum += weight[threadIdx.x] = expOf(score<CAP, T>(query, k + j * a.sk[0], a.sk[2], a.dh, scale, cap) - top);
     __syncthreads();
     const int keys = sees - j0 < 256 ? (int)(sees - j0) : 256;
 #pragma unroll
@@ -123,15 +126,15 @@ template <class T, int PER, int B, class Done> DEV void attend(const AttentionAr
   }
 }
 
-template <class T, int PER, int B> DEV void attend(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i, i64 h) {
+template <class T, int PER, bool CAP = false, int B> DEV void attend(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i, i64 h) {
   typedef typename Num<T>::Acc A;
   T* out = of.out + i * a.so[0] + h * a.so[1];
-  attend<T, PER>(a, of, i, h, 0, a.tk, [&](i64 d, A o, A, A sum, bool some) { out[d * a.so[2]] = Num<T>::put(some ? o / sum : 0); });
+  attend<T, PER, CAP>(a, of, i, h, 0, a.tk, [&](i64 d, A o, A, A sum, bool some) { out[d * a.so[2]] = Num<T>::put(some ? o / sum : 0); });
 }
 
-template <class T, int B, int PER> DEV void attention(const AttentionArgs<B>& a) {
+template <class T, int B, int PER, bool CAP> DEV void attention(const AttentionArgs<B>& a) {
   i64 t = blockIdx.x;
   const i64 i = t % a.tq;
   t /= a.tq;
-  attend<T, PER>(a, Sequences<T>(a, t / a.heads), i, t % a.heads);
+  attend<T, PER, CAP>(a, Sequences<T>(a, t / a.heads), i, t % a.heads);
 }

@@ -1,0 +1,286 @@
+package modelprogram
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// What the language has no operation for is made of operations that it has, as nodes added to the graph.
+
+// node adds an operation in the place of n.
+func (l *lowerer) node(n *graph.Node, op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Value) (*graph.Value,
+	error) {
+	m, err := l.g.Add(op, a, n.From, []graph.DType{dt}, in...)
+	if err != nil {
+		return nil, refuse(n, "%v", err)
+	}
+	if m.Order >= l.given {
+		if at, ok := l.places[m]; !ok || at > l.order(n) {
+			l.places[m] = l.order(n)
+		}
+	}
+	return m.Out[0], nil
+}
+
+// order is the place of what n becomes: nodes added in the place of another have that of the other.
+func (l *lowerer) order(n *graph.Node) int {
+	if at, ok := l.places[n]; ok {
+		return at
+	}
+	return n.Order
+}
+
+// chain adds operations one after another until one fails.
+type chain struct {
+	l   *lowerer
+	n   *graph.Node
+	err error
+}
+
+func (c *chain) add(op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Value) *graph.Value {
+	if c.err != nil {
+		return nil
+	}
+	var v *graph.Value
+	v, c.err = c.l.node(c.n, op, a, dt, in...)
+	return v
+}
+
+func (c *chain) cast(v *graph.Value, dt graph.DType) *graph.Value {
+	if c.err != nil || v.DType == dt {
+		return v
+	}
+	return c.add(graph.Cast, graph.Attrs{}, dt, v)
+}
+
+func (c *chain) reshape(v *graph.Value, shape []int64) *graph.Value {
+	if c.err != nil || slices.Equal(v.Shape, shape) {
+		return v
+	}
+	return c.add(graph.Reshape, graph.Attrs{Shape: shape}, v.DType, v)
+}
+
+// swap exchanges two dimensions.
+func (c *chain) swap(v *graph.Value, i, j int) *graph.Value {
+	if c.err != nil || i == j {
+		return v
+	}
+	perm := make([]int64, len(v.Shape))
+	for d := range perm {
+		perm[d] = int64(d)
+	}
+	perm[i], perm[j] = perm[j], perm[i]
+	return c.add(graph.Transpose, graph.Attrs{Axes: perm}, v.DType, v)
+}
+
+// lower lowers what the chain has made.
+func (c *chain) lower(v *graph.Value) (*val, error) {
+	if c.err != nil {
+		return nil, c.err
+	}
+	return c.l.lower(v)
+}
+
+// maxCumsum bounds the length of cumulative sums, which are products with a triangular matrix.
+const maxCumsum = 4096
+
+// cumsum lowers a cumulative sum as a product with a triangular matrix of ones. Sums of integers are exact in f32 below
+// 2²⁴, which those of masks are.
+func (l *lowerer) cumsum(n *graph.Node) (*val, error) {
+	x, out := n.In[0], n.Out[0]
+	axis, size := n.Attrs.Axis, int64(1)
+	if len(x.Shape) > 0 {
+		size = x.Shape[axis]
+	}
+	c := &chain{l: l, n: n}
+	dt := out.DType
+	if !dt.IsFloat() {
+		if uncast(x).DType != graph.Bool {
+			return nil, refuse(n, "a cumulative sum of integers that are no mask")
+		}
+		dt = graph.F32
+	}
+	if size > maxCumsum {
+		return nil, refuse(n, "a cumulative sum of %d elements, of at most %d", size, maxCumsum)
+	}
+	if len(x.Shape) == 0 {
+		return l.lower(x)
+	}
+	t := graph.NewTensor(dt, []int64{size, size})
+	for i := range size {
+		for j := range i + 1 {
+			t.Elems[i*size+j] = 1
+		}
+	}
+	end := len(x.Shape) - 1
+	y := c.swap(c.cast(x, dt), axis, end)
+	y = c.add(graph.Linear, graph.Attrs{}, dt, y, l.g.Constant("triangle", t))
+	return c.lower(c.cast(c.swap(y, axis, end), out.DType))
+}
+
+// take lowers elements by index: rows of a table whose leading dimensions are joined.
+func (l *lowerer) take(n *graph.Node) (*val, error) {
+	x, at := n.In[0], n.In[1:]
+	if !x.DType.IsFloat() {
+		return nil, refuse(n, "elements of %s by an index that depends on the input", x)
+	}
+	c := &chain{l: l, n: n}
+	var row *graph.Value
+	rows := int64(1)
+	for i, v := range at {
+		size := x.Shape[i]
+		rows *= size
+		if l.folder.IsConstant(v) {
+			t, err := l.folder.Value(v)
+			if err != nil {
+				return nil, err
+			}
+			t = t.As(graph.I64)
+			for j, k := range t.Elems {
+				if k < 0 {
+					t.Elems[j] = k + float64(size)
+				}
+				if t.Elems[j] < 0 || t.Elems[j] >= float64(size) {
+					return nil, refuse(n, "index %g of %d elements", k, size)
+				}
+			}
+			v = l.g.Constant("index", t)
+		} else if v.DType == graph.Bool {
+			return nil, refuse(n, "a mask as an index, whose result has as many elements as the mask has ones")
+		}
+		v = c.cast(v, graph.I64)
+		if row == nil {
+			row = v
+			continue
+		}
+		row = c.add(graph.Mul, graph.Attrs{}, graph.I64, row, l.g.Scalar(graph.I64, float64(size)))
+		row = c.add(graph.AddOp, graph.Attrs{}, graph.I64, row, v)
+	}
+	width := int64(1)
+	for _, d := range x.Shape[len(at):] {
+		width *= d
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	count := row.Count()
+	y := c.add(graph.Embedding, graph.Attrs{}, x.DType, c.reshape(x, []int64{rows, width}), c.reshape(row, []int64{count}))
+	return c.lower(c.reshape(y, n.Out[0].Shape))
+}
+
+// argmax lowers the index of the largest element.
+func (l *lowerer) argmax(n *graph.Node) (*val, error) {
+	x, err := l.plain(n.In[0])
+	if err != nil {
+		return nil, err
+	}
+	out := n.Out[0]
+	shape := slices.Delete(slices.Clone(n.In[0].Shape), n.Attrs.Axis, n.Attrs.Axis+1)
+	y := l.emitted(n, "argmax", fmt.Sprintf("axis=%d", n.Attrs.Axis), graph.I32, shape, -1, x)
+	y, err = l.mapped(n, y, "cast", "")
+	if err == nil && n.Attrs.Keep {
+		y.shape = out.Shape
+	}
+	return y, err
+}
+
+// attentionByParts lowers attention as two products and a softmax, for masks that attention does not take.
+func (l *lowerer) attentionByParts(n *graph.Node) (*val, error) {
+	q, k, w := n.In[0], n.In[1], n.In[2]
+	c := &chain{l: l, n: n}
+	d := len(q.Shape)
+	dt := q.DType
+	if dt == graph.BF16 || dt == graph.F16 {
+		dt = graph.F32 // as torch's kernels compute
+	}
+	s := c.add(graph.MatMul, graph.Attrs{}, dt, c.cast(q, dt), c.swap(c.cast(k, dt), d-1, d-2))
+	s = c.add(graph.Mul, graph.Attrs{}, dt, s, l.g.Scalar(dt, n.Attrs.Scale))
+	if by := n.Attrs.Softcap; by != 0 {
+		s = c.add(graph.Mul, graph.Attrs{}, dt, s, l.g.Scalar(dt, 1/by))
+		s = c.add(graph.Mul, graph.Attrs{}, dt, c.add(graph.Tanh, graph.Attrs{}, dt, s), l.g.Scalar(dt, by))
+	}
+	var seen *graph.Value
+	if n.Attrs.Causal {
+		tq, tk := q.Shape[d-2], k.Shape[d-2]
+		t := graph.NewTensor(graph.Bool, []int64{tq, tk})
+		for i := range tq {
+			for j := range min(i+1, tk) {
+				t.Elems[i*tk+j] = 1
+			}
+		}
+		s = c.add(graph.Where, graph.Attrs{}, dt, l.g.Constant("causal", t), s, l.g.Scalar(dt, hidden))
+	}
+	if len(n.In) == 4 {
+		if m := n.In[3]; m.DType == graph.Bool {
+			s = c.add(graph.Where, graph.Attrs{}, dt, m, s, l.g.Scalar(dt, hidden))
+			seen = m
+		} else {
+			s = c.add(graph.AddOp, graph.Attrs{}, dt, s, c.cast(m, dt))
+		}
+	}
+	p := c.add(graph.Softmax, graph.Attrs{Axis: d - 1}, dt, s)
+	if seen != nil { // a query that sees no key gives zeros
+		p = c.add(graph.Mul, graph.Attrs{}, dt, p, c.cast(seen, dt))
+	}
+	y := c.add(graph.MatMul, graph.Attrs{}, dt, p, c.cast(w, dt))
+	return c.lower(c.cast(y, n.Out[0].DType))
+}
+
+// hidden is the score of a key that a query does not see.
+const hidden = -1e30
+
+// attentionOfShape lowers attention of other than four dimensions, or whose heads have other extents for values than
+// for keys, as one that has neither. It returns nil for attention that has both right.
+func (l *lowerer) attentionOfShape(n *graph.Node) (*val, error) {
+	q, k, w, out := n.In[0], n.In[1], n.In[2], n.Out[0]
+	c := &chain{l: l, n: n}
+	in := slices.Clone(n.In)
+	if d := len(q.Shape); d != 4 {
+		four := func(s []int64) []int64 {
+			batch := int64(1)
+			for _, e := range s[:max(d-3, 0)] {
+				batch *= e
+			}
+			heads := int64(1)
+			if d >= 3 {
+				heads = s[d-3]
+			}
+			return []int64{batch, heads, s[d-2], s[d-1]}
+		}
+		if len(in) == 4 && len(in[3].Shape) > 2 {
+			m := in[3]
+			full := append(slices.Clone(q.Shape[:d-1]), k.Shape[d-2])
+			if !slices.Equal(m.Shape, full) {
+				m = c.add(graph.Broadcast, graph.Attrs{Shape: full}, m.DType, m)
+			}
+			in[3] = c.reshape(m, four(full))
+		}
+		for i, v := range in[:3] {
+			in[i] = c.reshape(v, four(v.Shape))
+		}
+		y := c.add(graph.Attention, n.Attrs, out.DType, in...)
+		return c.lower(c.reshape(y, out.Shape))
+	}
+	have, want := last(q.Shape), last(w.Shape)
+	if have == want {
+		return nil, nil
+	}
+	wider := func(v *graph.Value, by int64) *graph.Value {
+		s := slices.Clone(v.Shape)
+		s[3] = by
+		zeros := c.add(graph.Broadcast, graph.Attrs{Shape: s}, v.DType, l.g.Scalar(v.DType, 0))
+		return c.add(graph.Concat, graph.Attrs{Axis: 3}, v.DType, v, zeros)
+	}
+	if have > want {
+		in[2] = wider(w, have-want)
+	} else {
+		in[0], in[1] = wider(q, want-have), wider(k, want-have)
+	}
+	y := c.add(graph.Attention, n.Attrs, out.DType, in...)
+	if have > want {
+		y = c.add(graph.SliceOp, graph.Attrs{Axis: 3, Hi: want, Step: 1}, out.DType, y)
+	}
+	return c.lower(y)
+}

@@ -1,0 +1,124 @@
+package modelprogram
+
+import (
+	"slices"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// Programs have no bools. A bool that depends on the input is a mask: 1 or 0, of the type of the numbers that were
+// compared for it.
+
+// comparisons are the names of comparisons in the language, and the same with operands exchanged.
+var comparisons = map[graph.Op][2]string{graph.Eq: {"eq", "eq"}, graph.Ne: {"ne", "ne"}, graph.Lt: {"lt", "gt"},
+	graph.Le: {"le", "ge"}, graph.Gt: {"gt", "lt"}, graph.Ge: {"ge", "le"}}
+
+// lowerAs lowers v as numbers of type dt: a bool is 1 or 0.
+func (l *lowerer) lowerAs(v *graph.Value, dt graph.DType) (*val, error) {
+	if l.folder.IsConstant(v) && v.DType != dt {
+		t, err := l.folder.Value(v)
+		if err != nil {
+			return nil, err
+		}
+		return l.known(t.As(dt))
+	}
+	x, err := l.lower(v)
+	if err != nil || x.dtype() == dt {
+		return x, err
+	}
+	y := l.emit(&inst{op: "cast", args: []operand{x.operand}, dt: dt, shape: x.operand.shape(), split: x.splitDim(),
+		typed: true, from: v.Node.From, order: l.order(v.Node)})
+	return &val{operand: operand{in: y}, perm: x.perm, shape: x.shape}, nil
+}
+
+// maskType is the type that the mask of a bool has, f32 where nothing says.
+func (l *lowerer) maskType(list ...*graph.Value) (graph.DType, error) {
+	for _, v := range list {
+		if v.DType != graph.Bool {
+			return v.DType, nil
+		}
+		if !l.folder.IsConstant(v) {
+			x, err := l.lower(v)
+			if err != nil {
+				return "", err
+			}
+			return x.dtype(), nil
+		}
+	}
+	return graph.F32, nil
+}
+
+// compare lowers a comparison, and what joins bools.
+func (l *lowerer) compare(n *graph.Node) (*val, error) {
+	a, b := n.In[0], n.In[1]
+	dt, err := l.maskType(a, b)
+	if err != nil {
+		return nil, err
+	}
+	name := comparisons[n.Op]
+	switch n.Op {
+	case graph.And:
+		name = [2]string{"mul", "mul"}
+	case graph.Or:
+		name = [2]string{"maximum", "maximum"}
+	}
+	op := name[0]
+	if x, ok := l.uniform(a); ok && slices.Equal(b.Shape, n.Out[0].Shape) {
+		op = name[1]
+		a, b = b, l.g.Scalar(a.DType, x)
+	} else if x, ok := l.uniform(b); ok && slices.Equal(a.Shape, n.Out[0].Shape) {
+		b = l.g.Scalar(b.DType, x)
+	} else if len(a.Shape) < len(b.Shape) {
+		op = name[1]
+		a, b = b, a
+	}
+	return l.elementwise(n, op, dt, []*graph.Value{a, b})
+}
+
+// isZero lowers "not": whether a number or mask is 0. zero says how the comparison is called: eq, or ne for its
+// opposite.
+func (l *lowerer) isZero(n *graph.Node, op string) (*val, error) {
+	dt, err := l.maskType(n.In[0])
+	if err != nil {
+		return nil, err
+	}
+	return l.elementwise(n, op, dt, []*graph.Value{n.In[0], l.g.Scalar(dt, 0)})
+}
+
+// where lowers a choice.
+func (l *lowerer) where(n *graph.Node) (*val, error) {
+	dt := n.Out[0].DType
+	if dt == graph.Bool {
+		var err error
+		if dt, err = l.maskType(n.In[1], n.In[2], n.In[0]); err != nil {
+			return nil, err
+		}
+	}
+	in := slices.Clone(n.In)
+	for i, v := range in[1:] {
+		if x, ok := l.uniform(v); ok {
+			in[i+1] = l.g.Scalar(v.DType, x)
+		}
+	}
+	return l.elementwise(n, "where", dt, in)
+}
+
+// elementwise lowers an operation of operands in type dt, the first of which has the result's shape in the program and
+// the others its trailing dimensions. Operands of other shapes are repeated.
+func (l *lowerer) elementwise(n *graph.Node, op string, dt graph.DType, in []*graph.Value) (*val, error) {
+	shape := n.Out[0].Shape
+	var args []operand
+	for i, v := range in {
+		x, err := l.lowerAs(v, dt)
+		if err != nil {
+			return nil, err
+		}
+		o := l.settle(v, x)
+		k := len(shape) - len(v.Shape)
+		if !slices.Equal(v.Shape, shape[k:]) || i == 0 && k > 0 {
+			o = l.emitted(n, "broadcast", "shape="+tuple(shape), dt, shape, -1, o).operand
+		}
+		args = append(args, o)
+	}
+	return l.emitted(n, op, "", dt, shape, args[0].splitDim(), args...), nil
+}

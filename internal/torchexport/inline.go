@@ -1,0 +1,109 @@
+package torchexport
+
+import (
+	"hocket.example/hocket/internal/graph"
+)
+
+// maxDepth bounds how deep graphs are nested in calls.
+const maxDepth = 16
+
+// inline reads the graph that a call has as an argument, in place of the call. Torch makes such calls of code that
+// switches gradients or automatic conversions on or off, neither of which changes the values of a model that is run
+// for its results. Positional arguments after the graph are its inputs.
+func (c *call) inline() error {
+	base := c.base()
+	ins := c.node.Inputs
+	at := 0
+	for at < len(ins) && ins[at].Arg.kind != "as_graph" {
+		at++
+	}
+	switch base {
+	case "higher_order.wrap_with_set_grad_enabled":
+	case "higher_order.wrap_with_autocast": // device, type, enabled, cache
+		var enabled bool
+		if at < 3 || ins[2].Arg.kind != "as_bool" {
+			return malformed("it does not say whether conversions are on")
+		}
+		if err := ins[2].Arg.into(&enabled); err != nil {
+			return err
+		}
+		if enabled {
+			return unsupported("automatic conversion of types (torch.autocast); export the model in the type it runs in")
+		}
+	default:
+		return unsupported("hocket has no such operator; calls with parts of the program as arguments, such as loops " +
+			"and conditions, are not read")
+	}
+	if at == len(ins) {
+		return malformed("it has no graph")
+	}
+	if c.depth == maxDepth {
+		return unsupported("graphs within graphs, %d deep", maxDepth)
+	}
+	var named struct {
+		Graph subgraph `json:"graph"`
+	}
+	if err := ins[at].Arg.into(&named); err != nil {
+		return err
+	}
+	sub := newBuilder(c.Graph, c.archive, &named.Graph)
+	sub.depth = c.depth + 1
+	args := ins[at+1:]
+	if len(args) != len(named.Graph.Inputs) {
+		return malformed("its graph has %d inputs, and it is called with %d", len(named.Graph.Inputs), len(args))
+	}
+	group := map[string]string{} // of storage within: its group outside
+	for i := range args {
+		inner, err := named.Graph.Inputs[i].tensor()
+		if err != nil {
+			return unsupported("input %d of its graph: %w", i, err)
+		}
+		outer, err := args[i].Arg.tensor()
+		if err != nil {
+			return unsupported("argument %d of its graph: %w", i, err)
+		}
+		if inner == "" || outer == "" || sub.env[inner] != nil {
+			return malformed("input %d of its graph is None, or is there twice", i)
+		}
+		sub.env[inner] = c.lookup(outer)
+		if c.err != nil {
+			return c.err
+		}
+		g := c.storage[outer] // inputs that share memory outside do so within
+		sub.share(inner, g)
+		sub.outer[g], group[g] = true, g
+	}
+	if err := sub.nodes(); err != nil {
+		return err
+	}
+	outs := named.Graph.Outputs
+	if len(outs) != len(c.outs) {
+		return malformed("its graph has %d results, not %d", len(outs), len(c.outs))
+	}
+	results := make([]*graph.Value, len(outs))
+	groups := make([]string, len(outs))
+	for i := range outs {
+		name, err := outs[i].tensor()
+		if err != nil {
+			return unsupported("result %d of its graph: %w", i, err)
+		}
+		if results[i] = sub.env[name]; results[i] == nil {
+			return malformed("result %d of its graph is made by nothing", i)
+		}
+		groups[i] = sub.storage[name]
+	}
+	if err := c.define(results); err != nil {
+		return err
+	}
+	// Results that share memory with each other, or with an argument, do so outside.
+	for i, name := range c.outs {
+		if name == "" {
+			continue
+		}
+		if _, known := group[groups[i]]; !known {
+			group[groups[i]] = name
+		}
+		c.share(name, group[groups[i]])
+	}
+	return nil
+}

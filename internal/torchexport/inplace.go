@@ -1,0 +1,176 @@
+package torchexport
+
+import (
+	"maps"
+	"slices"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// Values of a graph do not change. What changes a tensor in place gives its name a new value, and so the names of all
+// tensors that share its memory: a group has the name of the tensor that owns the memory, and the others are views of
+// it, made by reshapes, transpositions, slices and broadcasts.
+
+// mayCopy reports whether a call makes a view of its operand self or a copy, which depends on strides.
+func (c *call) mayCopy(self string) bool {
+	switch c.base() {
+	case "reshape", "flatten", "reshape_as":
+		return !contiguous(c.text.TensorValues[self])
+	}
+	return false
+}
+
+// contiguous reports whether a tensor's elements lie in the order of its indices.
+func contiguous(m *tensorMeta) bool {
+	if m == nil {
+		return false
+	}
+	sizes, err := ints(m.Sizes)
+	have, err2 := ints(m.Strides)
+	if err != nil || err2 != nil || len(sizes) != len(have) {
+		return false
+	}
+	step := int64(1)
+	for i := len(sizes) - 1; i >= 0; i-- {
+		if sizes[i] != 1 && have[i] != step {
+			return false
+		}
+		step *= sizes[i]
+	}
+	return true
+}
+
+// inPlace makes the first operand's name that of the result, and changes the tensors that share its memory alike. A
+// buffer that is changed becomes a state.
+func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
+	self := c.tensorNamed("self")
+	old := c.env[self]
+	if old == nil || len(results) == 0 {
+		return nil, malformed("it has no tensor to change")
+	}
+	group := c.storage[self]
+	owner := c.owner[group]
+	root := c.env[owner]
+	if c.depth > 0 && c.outer[group] || root == nil {
+		return nil, unsupported("it changes %q, which comes from the graph around it", clip(self))
+	}
+	v := c.cast(results[0], old.DType)
+	if c.err != nil {
+		return nil, c.err
+	}
+	if !slices.Equal(v.Shape, old.Shape) {
+		return nil, malformed("its result %s is not of the shape of %s", v, old)
+	}
+	c.inPlaced = true
+	var others []string // that are looked at later, or are buffers
+	for _, name := range c.members[group] {
+		seen := c.last[name] > c.at || c.leaf[name] != nil
+		if name != self && c.storage[name] == group && seen {
+			others = append(others, name)
+		}
+	}
+	if len(others) == 0 && owner != self {
+		c.share(self, self)
+		c.env[self] = v
+		return []*graph.Value{v}, nil
+	}
+	path, ok := pathOf(old, root)
+	if !ok {
+		return nil, unsupported("it changes %q in place, a view of %q that hocket does not write through", clip(self),
+			clip(owner))
+	}
+	now := c.put(root, path, v)
+	v = c.view(now, path)
+	if c.err != nil {
+		return nil, c.err
+	}
+	changed := map[string]*graph.Value{owner: now, self: v}
+	for _, name := range others {
+		steps, ok := pathOf(c.env[name], root)
+		if !ok || c.copied[name] || c.copied[self] {
+			return nil, unsupported("it changes %q in place while %q is in use, which has elements of it or a copy",
+				clip(self), clip(name))
+		}
+		changed[name] = c.view(now, steps)
+	}
+	for _, name := range slices.Sorted(maps.Keys(changed)) {
+		if leaf := c.leaf[name]; leaf != nil {
+			if err := c.change(name, leaf); err != nil {
+				return nil, err
+			}
+		}
+		c.env[name] = changed[name]
+	}
+	return []*graph.Value{v}, c.err
+}
+
+// pathOf lists the nodes that make the view v of root.
+func pathOf(v, root *graph.Value) ([]*graph.Node, bool) {
+	var path []*graph.Node
+	for v != root {
+		if v.Node == nil {
+			return nil, false
+		}
+		switch v.Node.Op {
+		case graph.Reshape, graph.Transpose, graph.SliceOp, graph.Broadcast:
+		default:
+			return nil, false
+		}
+		path = append(path, v.Node)
+		v = v.Node.In[0]
+	}
+	slices.Reverse(path)
+	return path, true
+}
+
+// view makes the view of root that a path makes.
+func (c *call) view(root *graph.Value, path []*graph.Node) *graph.Value {
+	for _, n := range path {
+		if c.err != nil {
+			return nil
+		}
+		root = c.add(n.Op, n.Attrs, root.DType, root)
+	}
+	return root
+}
+
+// put returns root with v in the place of the view of it that a path makes.
+func (c *call) put(root *graph.Value, path []*graph.Node, v *graph.Value) *graph.Value {
+	if len(path) == 0 || c.err != nil {
+		return v
+	}
+	n := path[0]
+	v = c.put(c.view(root, path[:1]), path[1:], v)
+	if c.err != nil {
+		return nil
+	}
+	switch n.Op {
+	case graph.Reshape:
+		return c.reshape(v, root.Shape)
+	case graph.Transpose:
+		back := make([]int64, len(n.Attrs.Axes))
+		for i, p := range n.Attrs.Axes {
+			back[p] = int64(i)
+		}
+		return c.add(graph.Transpose, graph.Attrs{Axes: back}, v.DType, v)
+	case graph.SliceOp:
+		if n.Attrs.Step != 1 {
+			break
+		}
+		axis := n.Attrs.Axis
+		var list []*graph.Value
+		if n.Attrs.Lo > 0 {
+			list = append(list, c.slice(root, axis, 0, n.Attrs.Lo, 1))
+		}
+		list = append(list, v)
+		if size := root.Shape[axis]; n.Attrs.Hi < size {
+			list = append(list, c.slice(root, axis, n.Attrs.Hi, size, 1))
+		}
+		if len(list) == 1 {
+			return v
+		}
+		return c.add(graph.Concat, graph.Attrs{Axis: axis}, v.DType, list...)
+	}
+	c.fail(unsupported("it changes a part of a tensor in place by %s", n.Op))
+	return nil
+}
