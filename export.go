@@ -97,6 +97,18 @@ func (e *Export) Inputs() []string {
 	return list
 }
 
+// Sources names the weights, in the tree of modules, that make each of the other parameters but for constants. Of a
+// parameter that stacks layers there is one for each layer.
+func (e *Export) Sources() map[string][]string {
+	all := map[string][]string{}
+	for _, p := range e.open.Params {
+		if len(p.Weights) > 0 {
+			all[p.Name] = slices.Clone(p.Weights)
+		}
+	}
+	return all
+}
+
 // Bind gives a model that was loaded with the program its weights, and its states memory on the devices, which they
 // keep from one run to the next. They begin with the archive's values. It returns the names of tensors of
 // ExportOptions.Weights that the model has no use for.

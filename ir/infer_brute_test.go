@@ -466,6 +466,43 @@ var generators = map[Op]func(*brute){
 			})
 		}
 	},
+	OpTopK:    orderCase("topk"),
+	OpArgTopK: orderCase("argtopk"),
+	OpArgsort: orderCase("argsort"),
+	OpTakeAlong: func(b *brute) {
+		x := b.shape(1 + b.IntN(3))
+		last := len(x) - 1
+		at := append(slices.Clone(x[:last]), b.extent(1))
+		first := b.operand(x)
+		b.ids = true
+		second := b.operand(at)
+		b.ids = false
+		n := int64(x[last])
+		b.args[1] = b.args[1].mapped(func(v int64) int64 { return (v%n + n) % n })
+		b.stmt = fmt.Sprintf("%s = take_along %s, %s", b.annotate(at), first, second)
+		b.op = func(a []*nd, _ []int) *nd {
+			return gen(a[1].shape, func(ix []int) int64 {
+				return a[0].at(append(slices.Clone(ix[:last]), int(a[1].at(ix))))
+			})
+		}
+	},
+	OpBincount: func(b *brute) {
+		shape := b.shape(b.IntN(4))
+		n := b.extent(1)
+		b.ids = true
+		b.stmt = fmt.Sprintf("%s = bincount %s, n=%d", b.annotate([]int{n}), b.operand(shape), n)
+		b.ids = false
+		b.op = func(a []*nd, _ []int) *nd {
+			return gen([]int{n}, func(ix []int) (count int64) {
+				for _, v := range a[0].data {
+					if v == int64(ix[0]) {
+						count++
+					}
+				}
+				return count
+			})
+		}
+	},
 	OpChunk: func(b *brute) {
 		shape := b.shape(1 + b.IntN(3))
 		d, count := b.IntN(len(shape)), 1+b.IntN(4)
@@ -625,6 +662,42 @@ func unaryCase(name string, f func(int64) int64) func(*brute) {
 		b.stmt = result + " = " + name + " " + b.operand(shape)
 		b.stmt += map[string]string{"scale": ", by=-3", "pow": ", by=2", "clamp": ", lo=-3, hi=5"}[name]
 		b.op = func(a []*nd, _ []int) *nd { return a[0].mapped(f) }
+	}
+}
+
+// orderCase makes topk, argtopk or argsort.
+func orderCase(name string) func(*brute) {
+	return func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		last := len(shape) - 1
+		out := slices.Clone(shape)
+		x, how := b.operand(shape), ""
+		if name != "argsort" {
+			out[last] = b.IntN(shape[last] + 1)
+			how = fmt.Sprintf(", k=%d", out[last])
+		}
+		b.ids = name != "topk"
+		b.stmt = fmt.Sprintf("%s = %s %s%s", b.annotate(out), name, x, how)
+		b.ids = false
+		b.op = func(a []*nd, out []int) *nd {
+			return gen(out, func(ix []int) int64 {
+				at := func(i int) int64 { return a[0].at(append(slices.Clone(ix[:last]), i)) }
+				for i := range a[0].shape[last] { // the one that ix[last] others precede
+					before := 0
+					for j := range a[0].shape[last] {
+						if at(j) == at(i) && j < i || at(j) < at(i) && name == "argsort" || at(j) > at(i) && name != "argsort" {
+							before++
+						}
+					}
+					if before == ix[last] && name == "topk" {
+						return at(i)
+					} else if before == ix[last] {
+						return int64(i)
+					}
+				}
+				panic("no such rank")
+			})
+		}
 	}
 }
 

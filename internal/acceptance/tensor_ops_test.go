@@ -74,6 +74,13 @@ var opPrograms = map[string]string{
   %y = embedding %more, %rows
   %z = embedding %ids, %all
   return %x, %y, %z`,
+	"router": `(%x: DT[8/dp, 4, 8/tp], %ids: i32[8/dp, 8/tp]) -> (DT[8/dp, 4, 3], i32[8, 4, 3], i32[8/dp, 8/tp], i32[8/tp], DT[8/dp, 4, 3]) {
+  %v = topk %x, k=3
+  %i = argtopk %x, k=3
+  %s = argsort %ids
+  %n = bincount %ids, n=8
+  %t = take_along %x, %i
+  return %v, %i, %s, %n, %t`,
 	"indices": `(%a: DT[8/dp, 8/tp]) -> (DT[8/dp, 8/tp], DT[8/dp, 8], DT[8]) {
   %i: DT[8/dp, 8/tp] = iota
   %j: DT[8/tp, 8/dp] = iota axis=0, start=-3

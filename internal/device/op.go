@@ -94,6 +94,18 @@ type Iota struct {
 	First int64
 }
 
+// Sorted orders each row along the last axis: for OpTopK the result is the largest elements, largest first, as many as
+// it has room for, and for OpArgTopK their indices, i32. For OpArgsort it is the indices of all elements, i32, smallest
+// first. Of equal elements the one with the lower index comes first. A NaN is larger than any number.
+type Sorted struct{ Op ir.Op }
+
+// TakeAlong is elements of each row along the last axis of Ins[0] by their indices, Ins[1]. An index that there is not
+// is a Fault.
+type TakeAlong struct{}
+
+// Bincount counts how often each index of the result, i32[N], is an element of its operand.
+type Bincount struct{}
+
 // Softmax is exp(x) / sum(exp(x)) along an axis.
 type Softmax struct{ Axis int }
 
@@ -205,6 +217,9 @@ func (ReduceSlots) code() ir.Op    { return ir.OpReduceSlots }
 func (ReduceOperands) code() ir.Op { return ir.OpAllReduce }
 func (Argmax) code() ir.Op         { return ir.OpArgmax }
 func (Iota) code() ir.Op           { return ir.OpIota }
+func (s Sorted) code() ir.Op       { return s.Op }
+func (TakeAlong) code() ir.Op      { return ir.OpTakeAlong }
+func (Bincount) code() ir.Op       { return ir.OpBincount }
 func (Softmax) code() ir.Op        { return ir.OpSoftmax }
 func (RMSNorm) code() ir.Op        { return ir.OpRMSNorm }
 func (LayerNorm) code() ir.Op      { return ir.OpLayerNorm }
@@ -279,6 +294,12 @@ func OpOf(op ir.Op, a ir.Attrs) Op {
 		return Argmax{Axis: axis}
 	case ir.OpIota:
 		return Iota{Axis: axis, Start: a.Number(0), First: a.First}
+	case ir.OpTopK, ir.OpArgTopK, ir.OpArgsort:
+		return Sorted{Op: op}
+	case ir.OpTakeAlong:
+		return TakeAlong{}
+	case ir.OpBincount:
+		return Bincount{}
 	case ir.OpSoftmax:
 		return Softmax{Axis: axis}
 	case ir.OpRMSNorm:
@@ -329,6 +350,28 @@ func (k *Kernel) Reaches() bool {
 func AxisIn(axis, rank int) error {
 	if axis < 0 || axis >= rank {
 		return fmt.Errorf("axis %d of a tensor of rank %d", axis, rank)
+	}
+	return nil
+}
+
+// CheckSorted returns why a result of a type and shape is not what s makes of rows of type in.
+func CheckSorted(s Sorted, in, out ir.DType, rows, shape []int64) error {
+	last, want := len(rows)-1, ir.I32
+	if s.Op == ir.OpTopK {
+		want = in
+	}
+	if out != want || last < 0 || len(shape) != len(rows) || !slices.Equal(rows[:last], shape[:last]) || shape[last] > rows[last] ||
+		s.Op == ir.OpArgsort && shape[last] != rows[last] {
+		return fmt.Errorf("%s of %s%v into %s%v", s.Op, in, rows, out, shape)
+	}
+	return nil
+}
+
+// CheckTakeAlong returns why a result of a shape is not elements of rows by so many indices.
+func CheckTakeAlong(rows, indices, shape []int64) error {
+	last := len(rows) - 1
+	if last < 0 || !slices.Equal(indices, shape) || len(shape) != len(rows) || !slices.Equal(rows[:last], shape[:last]) {
+		return fmt.Errorf("elements of rows %v by %v into %v", rows, indices, shape)
 	}
 	return nil
 }

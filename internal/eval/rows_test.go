@@ -376,3 +376,12 @@ func TestSlots(t *testing.T) {
 		t.Error("a sum past 256 is certified in f32, and not in bf16")
 	}
 }
+
+func TestIotaOfIntegersBeginsAtZero(t *testing.T) {
+	res := evaluate(t, "func f(%x: i32[2, 3]) -> i32[2, 3] {\n  %y: i32[2, 3] = iota axis=0\n  return %y\n}", ir.Binding{}, "zeros")
+	for i, want := range []int64{0, 0, 0, 1, 1, 1} {
+		if got := res.Outputs[0].Tensor.Int64(int64(i)); got != want {
+			t.Errorf("element %d is %d, not %d", i, got, want)
+		}
+	}
+}

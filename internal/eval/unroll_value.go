@@ -158,6 +158,12 @@ func contracted(op ir.Op, at attrs, i, dims int) []int {
 		if i == 1 {
 			return []int{0}
 		}
+	case ir.OpBincount:
+		all := make([]int, dims)
+		for d := range all {
+			all[d] = d
+		}
+		return all
 	}
 	return nil
 }

@@ -95,7 +95,8 @@ func (m *Model) Contents(files map[string]Source, given func(string) bool) (list
 				return nil, nil, err
 			}
 			if header.DType != dt {
-				return nil, nil, fmt.Errorf("%w: %q is %s, and %%%s %s", torchexport.ErrMalformed, w, header, p.Name, dt)
+				return nil, nil, fmt.Errorf("%w: %q is %s, and %%%s %s", torchexport.ErrMalformed, w, header, p.Name,
+					dt)
 			}
 			pieces, err := find(files, m.names(w), header)
 			if err != nil {
@@ -115,7 +116,8 @@ func (m *Model) Contents(files map[string]Source, given func(string) bool) (list
 			at += size
 		}
 		if n := bytesOf(&c.Header); p.Constant == nil && n != at {
-			return nil, nil, fmt.Errorf("%w: %%%s has %d bytes, and its weights %d", torchexport.ErrMalformed, p.Name, n, at)
+			return nil, nil, fmt.Errorf("%w: %%%s has %d bytes, and its weights %d", torchexport.ErrMalformed, p.Name,
+				n, at)
 		}
 		list = append(list, c)
 	}

@@ -600,6 +600,9 @@ func attend(n *Node, in []*Tensor, y *Tensor) {
 				s[j] += q.Elems[row*dim+e] * k.Elems[(head*tk+j)*dim+e]
 			}
 			s[j] *= n.Attrs.Scale
+			if c := n.Attrs.Softcap; c != 0 {
+				s[j] = c * math.Tanh(s[j]/c)
+			}
 			if n.Attrs.Causal && j > i {
 				s[j] = math.Inf(-1)
 			}

@@ -116,9 +116,11 @@ type Attrs struct {
 	Eps    float64 // LayerNorm, RMSNorm
 	Scale  float64 // Attention
 	Causal bool    // Attention
-	Stable bool    // Sort
-	Desc   bool    // Sort: from the largest
-	Layout Layout  // Reshard
+	// Softcap c makes scores c·tanh(score/c), before the mask; 0 for none. Of Attention.
+	Softcap float64
+	Stable  bool   // Sort
+	Desc    bool   // Sort: from the largest
+	Layout  Layout // Reshard
 }
 
 // Op is an operation.

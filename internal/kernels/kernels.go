@@ -48,8 +48,8 @@ type Computation struct {
 	Ins []Operand
 	Out Operand
 	// Fault, where not 0, is the address of six words of 8 bytes, at first 0,
-	// where an embedding reports an id outside the table, an index_copy positions and an
-	// attention lengths that are none, and an uneven collective counts that do not fit (see
+	// where an embedding reports an id outside the table, a take_along an index outside of a row, an index_copy
+	// positions and an attention lengths that are none, and an uneven collective counts that do not fit (see
 	// ReadFault); Tag is the caller's and comes with the report. While something stands there
 	// no index_copy writes.
 	Fault nvlib.Ptr
@@ -87,6 +87,12 @@ func (c Computation) plan(j *job) ([]launch, error) {
 		return argmax(j, op)
 	case device.Iota:
 		return counting(j, op)
+	case device.Sorted:
+		return sorted(j, op)
+	case device.TakeAlong:
+		return takeAlong(j)
+	case device.Bincount:
+		return bincount(j)
 	case device.Softmax:
 		return softmax(j, op)
 	case device.RMSNorm:

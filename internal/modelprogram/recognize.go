@@ -15,7 +15,8 @@ import (
 var recognizers []func(l *lowerer, v *graph.Value) (*val, error)
 
 func init() {
-	recognizers = append(recognizers, rmsNorm, geluTanh, rope, partialRope, attention)
+	recognizers = append(recognizers, rmsNorm, geluTanh, rope, partialRope, attention,
+		eagerAttention)
 }
 
 // made returns the node of an operation that makes v, nil if another does.
@@ -538,6 +539,9 @@ func attention(l *lowerer, v *graph.Value) (*val, error) {
 	}
 	if causal {
 		attrs = append([]string{"causal=true"}, attrs...)
+	}
+	if n.Attrs.Softcap != 0 {
+		attrs = append(attrs, "softcap="+number(n.Attrs.Softcap))
 	}
 	if d := float64(last(q.Shape)); math.Abs(n.Attrs.Scale*math.Sqrt(d)-1) > 1e-7 {
 		attrs = append(attrs, "scale="+number(n.Attrs.Scale))

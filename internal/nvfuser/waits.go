@@ -66,9 +66,13 @@ func (t *translator) commStream(m *mesh, backend string, pos ir.Pos) streamRef {
 	return streamRef{key: name, place: place(name, pos)}
 }
 
-// pairStream is the stream on which this rank and a send's or recv's peer communicate.
+// pairStream is the stream on which this rank and a send's or recv's peer communicate. NCCL has one for each pair. What
+// says with CUDA that a buffer is ready waits for no other communication, so each has its own.
 func (t *translator) pairStream(s *stmt) streamRef {
 	name, peer := strings.ToLower(s.backend)+"_p2p", t.expr(s.index)
+	if s.backend == backendCUDA {
+		name = "cuda_p2p" + s.id
+	}
 	t.declareStream(name, num(s.pos, t.world), s.pos)
 	at := ir.At(name, peer)
 	at.Pos = s.pos

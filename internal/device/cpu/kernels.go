@@ -48,6 +48,12 @@ func (k *kernel) loops() (loops, error) {
 		return makeArgmax(k, op)
 	case device.Iota:
 		return makeIota(k, op)
+	case device.Sorted:
+		return makeSorted(k, op)
+	case device.TakeAlong:
+		return makeTakeAlong(k)
+	case device.Bincount:
+		return makeBincount(k)
 	case device.Softmax:
 		return makeSoftmax(k, op)
 	case device.RMSNorm:
