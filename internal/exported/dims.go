@@ -2,8 +2,8 @@ package exported
 
 import (
 	"fmt"
-	"math"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
