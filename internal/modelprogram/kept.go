@@ -44,6 +44,9 @@ func (l *lowerer) updates() error {
 func (l *lowerer) readState(v *graph.Value, order int) *val {
 	p := l.param(v)
 	c := l.emit(&inst{op: "copy", args: []operand{{p: p}}, dt: p.dt, shape: p.shape, split: p.split, order: order})
+	if w := l.writers[p]; w != nil {
+		c.after = []*inst{w}
+	}
 	y := &val{operand: operand{in: l.claim(c)}}
 	if p.perm != nil {
 		y.perm = inverse(p.perm)
@@ -114,7 +117,7 @@ func (l *lowerer) cache(v *graph.Value) (*param, error) {
 	if p.split == axis {
 		return nil, refuse(n, "rows that are split, into a cache")
 	}
-	l.emit(&inst{op: "index_copy", args: []operand{ro, at, {p: p}}, into: true, attrs: fmt.Sprintf("axis=%d", axis),
+	l.writers[p] = l.emit(&inst{op: "index_copy", args: []operand{ro, at, {p: p}}, into: true, attrs: fmt.Sprintf("axis=%d", axis),
 		dt: p.dt, shape: p.shape, split: p.split, from: n.From, order: n.Order})
 	return p, nil
 }
@@ -196,6 +199,9 @@ func (l *lowerer) keptAttention(n *graph.Node, k, w *graph.Value) (*val, error) 
 		attrs = append(attrs, "scale="+number(n.Attrs.Scale))
 	}
 	y := l.emitted(n, "attention", strings.Join(attrs, ", "), q.DType, turned, args[0].splitDim(), args...)
+	for _, a := range args[1:3] {
+		y.in.after = append(y.in.after, l.writers[a.p])
+	}
 	return permuted(&val{operand: operand{in: l.claim(y.in)}}, heads), nil
 }
 

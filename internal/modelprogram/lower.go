@@ -30,6 +30,9 @@ type lowerer struct {
 	reshapes  map[operand][]*inst
 	lengths   map[string]operand // of kept keys, by what they are
 	indices   map[*graph.Value]operand
+	uniforms  map[*graph.Value]uniform // of constants
+	masks     map[maskKey]mask         // those that were found good
+	writers   map[*param]*inst         // of caches
 }
 
 // val is what a value of the graph is in the program: an operand, seen transposed or in another shape. Views are made
@@ -72,6 +75,9 @@ func (l *lowerer) sorted() []*inst {
 		for _, a := range in.args {
 			add(a.in)
 		}
+		for _, other := range in.after {
+			add(other)
+		}
 		list = append(list, in)
 	}
 	for _, in := range l.list {
@@ -96,6 +102,9 @@ func (l *lowerer) emitted(n *graph.Node, op, attrs string, dt graph.DType, shape
 func (l *lowerer) lower(v *graph.Value) (*val, error) {
 	if x := l.values[v]; x != nil {
 		return x, nil
+	}
+	if len(l.list) > maxInsts {
+		return nil, fmt.Errorf("%w: the program has more than %d operations", ErrUnsupported, maxInsts)
 	}
 	x, err := l.make(v)
 	if err != nil {
@@ -381,16 +390,25 @@ func (l *lowerer) param(v *graph.Value) *param {
 	return p
 }
 
+// uniform is the number that all elements of a constant are, if ok.
+type uniform struct {
+	number float64
+	ok     bool
+}
+
 // uniform returns the number that all elements of a constant are.
 func (l *lowerer) uniform(v *graph.Value) (float64, bool) {
 	if !l.folder.IsConstant(v) {
 		return 0, false
 	}
-	t, err := l.folder.Value(v)
-	if err != nil {
-		return 0, false
+	u, ok := l.uniforms[v]
+	if !ok {
+		if t, err := l.folder.Value(v); err == nil {
+			u.number, u.ok = t.Uniform()
+		}
+		l.uniforms[v] = u
 	}
-	return t.Uniform()
+	return u.number, u.ok
 }
 
 // constant lowers a value that is known: a fill, or a parameter that the import binds.

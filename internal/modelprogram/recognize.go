@@ -577,9 +577,19 @@ type mask struct {
 	window int64
 }
 
+// maskKey is a constant mask, for so many queries and keys.
+type maskKey struct {
+	v      *graph.Value
+	tq, tk int64
+}
+
 // mask finds what a constant mask is.
 func (l *lowerer) mask(n *graph.Node, tq, tk int64) (m mask, err error) {
 	v := n.In[3]
+	key := maskKey{v, tq, tk}
+	if m, ok := l.masks[key]; ok {
+		return m, nil
+	}
 	if !l.folder.IsConstant(v) {
 		return m, refuse(n, "a mask that depends on the input")
 	}
@@ -619,6 +629,7 @@ func (l *lowerer) mask(n *graph.Node, tq, tk int64) (m mask, err error) {
 		}
 	}
 	if all {
+		l.masks[key] = mask{}
 		return mask{}, nil
 	}
 	m.causal = true
@@ -630,5 +641,6 @@ func (l *lowerer) mask(n *graph.Node, tq, tk int64) (m mask, err error) {
 			}
 		}
 	}
+	l.masks[key] = m
 	return m, nil
 }
