@@ -117,8 +117,9 @@ func (l *lowerer) cache(v *graph.Value) (*param, error) {
 	if p.split == axis {
 		return nil, refuse(n, "rows that are split, into a cache")
 	}
-	l.writers[p] = l.emit(&inst{op: "index_copy", args: []operand{ro, at, {p: p}}, into: true, attrs: fmt.Sprintf("axis=%d", axis),
-		dt: p.dt, shape: p.shape, split: p.split, from: n.From, order: n.Order})
+	l.writers[p] = l.emit(&inst{op: "index_copy", args: []operand{ro, at, {p: p}}, into: true,
+		attrs: fmt.Sprintf("axis=%d", axis),
+		dt:    p.dt, shape: p.shape, split: p.split, from: n.From, order: n.Order})
 	return p, nil
 }
 
@@ -139,8 +140,9 @@ func (l *lowerer) indexCopy(n *graph.Node) (*val, error) {
 		}
 		args = append(args, x)
 	}
-	b := l.emit(&inst{op: "alloc", attrs: typeText(out.DType, out.Shape, -1), dt: out.DType, shape: out.Shape, split: -1,
-		from: n.From, order: n.Order})
+	b := l.emit(&inst{op: "alloc", attrs: typeText(out.DType, out.Shape, -1), dt: out.DType, shape: out.Shape,
+		split: -1,
+		from:  n.From, order: n.Order})
 	for _, in := range []*inst{{op: "copy", args: []operand{args[0], {in: b}}},
 		{op: "index_copy", args: []operand{args[2], args[1], {in: b}}, attrs: fmt.Sprintf("axis=%d", n.Attrs.Axis)}} {
 		in.into, in.dt, in.shape, in.split, in.from, in.order = true, b.dt, b.shape, -1, n.From, n.Order

@@ -94,7 +94,8 @@ func (l *lowerer) emit(in *inst) *inst {
 // emitted is a plain val of a new instruction of node n, elementwise where split is that of x.
 func (l *lowerer) emitted(n *graph.Node, op, attrs string, dt graph.DType, shape []int64, split int,
 	args ...operand) *val {
-	in := l.emit(&inst{op: op, args: args, attrs: attrs, dt: dt, shape: shape, split: split, from: n.From, order: l.order(n)})
+	in := l.emit(&inst{op: op, args: args, attrs: attrs, dt: dt, shape: shape, split: split, from: n.From,
+		order: l.order(n)})
 	return &val{operand: operand{in: in}}
 }
 
@@ -258,7 +259,8 @@ func (l *lowerer) make(v *graph.Value) (*val, error) {
 			return nil, err
 		}
 		rows := []int64{n.In[1].Count()}
-		x := l.emitted(n, "embedding", "", v.DType, append(rows, last(v.Shape)), -1, l.shaped(n.In[1], ids, rows), table)
+		x := l.emitted(n, "embedding", "", v.DType, append(rows, last(v.Shape)), -1, l.shaped(n.In[1], ids, rows),
+			table)
 		x.in.whole = true
 		return seen(x, v.Shape), nil
 	case graph.Cast:
@@ -329,7 +331,8 @@ func (l *lowerer) make(v *graph.Value) (*val, error) {
 // unaryOps are the names of elementwise operations in the language.
 var unaryOps = map[graph.Op]string{graph.Neg: "neg", graph.Exp: "exp", graph.Rsqrt: "rsqrt", graph.SiLU: "silu",
 	graph.GELU: "gelu", graph.ReLU: "relu", graph.Softplus: "softplus", graph.Tanh: "tanh", graph.GELUTanh: "gelu_tanh",
-	graph.Sigmoid: "sigmoid", graph.Sqrt: "sqrt", graph.Sin: "sin", graph.Cos: "cos", graph.Erf: "erf", graph.Log: "log",
+	graph.Sigmoid: "sigmoid", graph.Sqrt: "sqrt", graph.Sin: "sin", graph.Cos: "cos", graph.Erf: "erf",
+	graph.Log: "log",
 	graph.Abs: "abs", graph.Floor: "floor"}
 
 // mapped applies an elementwise operation to x, transposed or not.

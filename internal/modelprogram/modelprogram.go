@@ -65,7 +65,8 @@ type Param struct {
 func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	l := &lowerer{g: g, plan: o.Plan, folder: &graph.Folder{Elems: maxFolded}, values: map[*graph.Value]*val{},
 		params: map[any]*param{}, fills: map[string]*inst{}, reshapes: map[operand][]*inst{}, users: g.Users(),
-		given: len(g.Nodes), places: map[*graph.Node]int{}, lengths: map[string]operand{}, indices: map[*graph.Value]operand{}, uniforms: map[*graph.Value]uniform{}, masks: map[maskKey]mask{},
+		given: len(g.Nodes), places: map[*graph.Node]int{}, lengths: map[string]operand{},
+		indices: map[*graph.Value]operand{}, uniforms: map[*graph.Value]uniform{}, masks: map[maskKey]mask{},
 		writers: map[*param]*inst{}}
 	if n := g.Depth(); n > maxDepth {
 		return nil, fmt.Errorf("%w: %d operations one after another, of at most %d", ErrUnsupported, n, maxDepth)

@@ -364,7 +364,8 @@ func (p *printer) printLoop(l *loop) {
 		ends, results = append(ends, end), append(results, "%"+end)
 		l.iterations[0][c.at].name = p.fresh("next")
 	}
-	fmt.Fprintf(&p.out, "  %s = for %%%s in 0..%d carry %s {\n", strings.Join(results, ", "), s.index, len(l.iterations),
+	fmt.Fprintf(&p.out, "  %s = for %%%s in 0..%d carry %s {\n", strings.Join(results, ", "), s.index,
+		len(l.iterations),
 		strings.Join(firsts, ", "))
 	for _, q := range p.params { // what is changed in place has a name
 		if q.state && q.stack != nil && l.stacks[q.stack[0]] == q {
