@@ -412,12 +412,31 @@ var generators = map[Op]func(*brute){
 		if b.IntN(3) == 0 {
 			q[n+1] *= 2
 		}
-		b.stmt = fmt.Sprintf("%s = attention %s, %s, %s, causal=%v", b.annotate(q), b.operand(q), b.operand(kv),
-			b.operand(kv), causal)
+		b.stmt = fmt.Sprintf("%s = attention %s, %s, %s", b.annotate(q), b.operand(q), b.operand(kv), b.operand(kv))
+		masked := b.IntN(2) == 0
+		if masked {
+			b.stmt += ", " + b.operand(append(slices.Clone(q[b.IntN(2)*n:n+1]), kv[n]))
+		}
+		b.stmt += fmt.Sprintf(", causal=%v", causal)
 		if causal && b.IntN(2) == 0 { // what each head computes is any function of all keys
 			b.stmt += ", window=2, softcap=7"
 		}
-		b.op = func(a []*nd, _ []int) *nd { return attend(a[0], a[1], a[2], causal) }
+		b.op = func(a []*nd, _ []int) *nd {
+			y := attend(a[0], a[1], a[2], causal)
+			if !masked {
+				return y
+			}
+			return gen(y.shape, func(ix []int) (v int64) { // any function of a query's row of the mask
+				at := ix[:n+1]
+				if len(a[3].shape) == 2 {
+					at = ix[n : n+1]
+				}
+				for j := range kv[n] {
+					v = 3*v + a[3].at(append(slices.Clone(at), j))
+				}
+				return v + y.at(ix)
+			})
+		}
 	},
 	OpEmbedding: func(b *brute) {
 		ids, table := b.shape(b.IntN(3)), b.shape(2)

@@ -333,14 +333,14 @@ var opTable = [numOps]OpInfo{
 		Doc: "x[…, D] / √(mean x² + eps) · w[D]"},
 	OpLayerNorm: {Name: "layer_norm", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay, Attrs: []AttrSpec{attrEps(1e-5)},
 		Doc: "(x[…, D] - mean x) / √(mean (x - mean x)² + eps) · w[D] + b[D]"},
-	OpAttention: {Name: "attention", Class: ClassTensor, MinArgs: 3, MaxArgs: 4, Into: IntoMay,
+	OpAttention: {Name: "attention", Class: ClassTensor, MinArgs: 3, MaxArgs: 5, Into: IntoMay,
 		Attrs: []AttrSpec{
 			{Name: "causal", Kind: AttrWord, Words: boolWords, Doc: "query i sees the keys up to i + Tk - Tq, false by default"},
 			{Name: "scale", Kind: AttrNumber, Doc: "what scores are multiplied by, 1/√Dh by default"},
 			{Name: "window", Kind: AttrNumber, Doc: "a query sees the last window of the keys that it would see; all by default"},
 			{Name: "softcap", Kind: AttrNumber, Doc: "a scaled score s becomes softcap · tanh(s / softcap); none by default"},
 		},
-		Doc: "softmax(scale · q·kᵀ)·v for each head: q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh] → […, Tq, Hq, Dh]; Hq/Hkv heads of q share one of k and v; with n[…] or n[…, Tq] only the first n keys are there"},
+		Doc: "softmax(scale · q·kᵀ)·v for each head: q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh] → […, Tq, Hq, Dh]; Hq/Hkv heads of q share one of k and v; with n[…] or n[…, Tq] only the first n keys are there; a mask[…, Tq, Tk] or mask[Tq, Tk], the last operand, is added to scores"},
 	OpEmbedding: {Name: "embedding", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
 		Attrs: []AttrSpec{
 			{Name: "first", Kind: AttrExpr, Doc: "the id of the table's first row, where the table is part of one; others' rows give zeros"},

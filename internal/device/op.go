@@ -120,7 +120,8 @@ type LayerNorm struct{ Eps float64 }
 type Rope struct{ ir.Rope }
 
 // Attention is softmax(Scale * q kT) v, of q, k and v, and optionally of lengths: how many keys there are, for each
-// sequence or each query. Lengths of more keys than k has are a Fault.
+// sequence or each query. Lengths of more keys than k has are a Fault. Last there may be a mask, [..., Tq, Tk] or [Tq, Tk]
+// of floating-point numbers, which is added to the scores of all heads.
 type Attention struct {
 	Scale float64
 	// Causal says that query i sees the keys up to i + Tk - Tq.
@@ -393,4 +394,20 @@ func CheckGrouped(g GroupedLinear, out []int64, ins [][]int64) error {
 		}
 	}
 	return fmt.Errorf("a grouped linear of %v with experts from %d on into %v", ins, g.First, out)
+}
+
+// AttentionExtras returns which operands of an attention, of these types, are lengths and a mask; -1 for none.
+func AttentionExtras(types []ir.DType) (lengths, mask int, err error) {
+	lengths, mask = -1, -1
+	for i := 3; i < len(types); i++ {
+		switch {
+		case types[i].IsInt() && i == 3:
+			lengths = i
+		case !types[i].IsInt() && i == len(types)-1 && types[i] == types[0]:
+			mask = i
+		default:
+			return lengths, mask, fmt.Errorf("operand %d of an attention of %s is %s", i, types[0], types[i])
+		}
+	}
+	return lengths, mask, nil
 }

@@ -40,8 +40,16 @@ func Open(name string, o modelprogram.Options) (*Model, error) {
 	return &Model{m, a}, nil
 }
 
+// Of is a model without an archive: all of its parameters are inputs and constants.
+func Of(m *modelprogram.Model) *Model { return &Model{Model: m} }
+
 // Close closes the archive.
-func (m *Model) Close() error { return m.archive.Close() }
+func (m *Model) Close() error {
+	if m.archive == nil {
+		return nil
+	}
+	return m.archive.Close()
+}
 
 // Source has tensors by name.
 type Source interface {

@@ -318,6 +318,15 @@ func (j *job) alike() error {
 	return nil
 }
 
+// types returns the element types of the operands.
+func (j *job) types() []ir.DType {
+	list := make([]ir.DType, len(j.Ins))
+	for i, in := range j.Ins {
+		list[i] = in.DType
+	}
+	return list
+}
+
 // floats refuses integers.
 func (j *job) floats() error {
 	if j.Out.DType.IsInt() {

@@ -291,6 +291,8 @@ func (l *lowerer) make(v *graph.Value) (*val, error) {
 			return nil, err
 		}
 		return l.emitted(n, "broadcast", "shape="+tuple(v.Shape), x.dtype(), v.Shape, -1, x), nil
+	case graph.Reshard:
+		return l.reshard(n)
 	case graph.Where:
 		return l.where(n)
 	case graph.Not:
@@ -381,6 +383,9 @@ func (l *lowerer) param(v *graph.Value) *param {
 	}
 	p := &param{value: v, dt: v.DType, shape: v.Shape, split: -1, packed: -1, number: len(l.params),
 		state: v.Leaf == graph.State}
+	if v.Layout != nil {
+		p.split = l.splitOf(v.Layout)
+	}
 	if at, ok := l.layout[v]; ok && at.split >= 0 {
 		p.split, p.parts = at.split, at.parts
 		if at.parts > 1 {

@@ -119,6 +119,7 @@ type inst struct {
 	// not negative.
 	whole, typed bool
 	split        int
+	layout       graph.Layout // instead of split, if not nil
 	from         graph.Origin
 	order        int // that of the node it comes from; -1 before all
 

@@ -106,7 +106,7 @@ func wants(p *plan.Plan, c *plan.Cmd) (ref plan.Ref, l limit, ok bool) {
 		axis := c.Attr.Axes[0]
 		l.low, l.high, l.row = -1, c.Outs[0].Shape[axis], c.Ins[0].Shape[axis]
 		return c.Ins[1], l, true
-	case c.Op == ir.OpAttention && len(c.Ins) == 4:
+	case c.Op == ir.OpAttention && len(c.Ins) > 3 && c.Ins[3].DType.IsInt():
 		keys := c.Ins[1].Shape
 		l.high = keys[len(keys)-3] + 1
 		return c.Ins[3], l, true
