@@ -164,7 +164,7 @@ func TestExportedExperts(t *testing.T) {
 // TestExportedBench: bench takes a model's weights from files as run does.
 func TestExportedBench(t *testing.T) {
 	dir := filepath.Join(exportedModels(t), "llama")
-	args := []string{"bench", filepath.Join(dir, "decode.pt2"), "--rounds", "1", "--runs", "1", "--strategy", "sequential"}
+	args := []string{"bench", filepath.Join(dir, "decode.pt2"), "--rounds", "1", "--runs", "2", "--strategy", "sequential"}
 	if out, errs, code := hocketHere(append(args, "--in", filepath.Join(dir, "model.safetensors"))...); code != 0 ||
 		strings.Contains(errs, "no parameter") || !strings.Contains(out, "device tensors: input_ids") {
 		t.Errorf("exit %d\n%s%s", code, out, errs)
@@ -212,6 +212,29 @@ func TestExportedCommands(t *testing.T) {
 	} {
 		if _, errs, code := hocketHere(c.args...); code != c.code || !strings.Contains(errs, c.says) {
 			t.Errorf("%v: exit %d, want %d; %s", c.args, code, c.code, errs)
+		}
+	}
+}
+
+// TestModelsPage: the programs on docs/models.md are what import prints.
+func TestModelsPage(t *testing.T) {
+	models := exportedModels(t)
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "models.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"llama", "mixtral"} {
+		text, errs, code := hocketHere("import", filepath.Join(models, name, "static.pt2"), "--plan",
+			filepath.Join(models, name, "tp_plan.json"), "-n", "2")
+		if code != 0 {
+			t.Fatal(errs)
+		}
+		command := "```\n$ hocket import " + name + "/static.pt2 --plan " + name + "/tp_plan.json -n 2\n"
+		if !strings.Contains(string(page), command+text+"```\n") {
+			t.Errorf("docs/models.md lacks the program of %s:\n%s", name, text)
+		}
+		if n := strings.Count(text, "\n"); n > 120 {
+			t.Errorf("the program of %s has %d lines", name, n)
 		}
 	}
 }

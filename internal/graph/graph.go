@@ -331,13 +331,29 @@ func (v *Value) Count() int64 {
 	return n
 }
 
+// Depth returns how many nodes depend on each other one after another at most.
+func (g *Graph) Depth() int {
+	depth := make([]int, len(g.Nodes))
+	most := 0
+	for i, n := range g.Nodes {
+		for _, v := range n.In {
+			if v.Node != nil {
+				depth[i] = max(depth[i], depth[v.Node.Order])
+			}
+		}
+		depth[i]++
+		most = max(most, depth[i])
+	}
+	return most
+}
+
 // Users returns the nodes that take each value, in order.
 func (g *Graph) Users() map[*Value][]*Node {
 	users := map[*Value][]*Node{}
 	for _, n := range g.Nodes {
 		for _, v := range n.In {
-			if !slices.Contains(users[v], n) {
-				users[v] = append(users[v], n)
+			if have := users[v]; len(have) == 0 || have[len(have)-1] != n {
+				users[v] = append(have, n)
 			}
 		}
 	}

@@ -368,7 +368,8 @@ func (l *lowerer) decided(v *graph.Value) (yes, ok bool) {
 		if !ok1 || !ok2 {
 			return false, false
 		}
-		always := map[graph.Op]bool{graph.Lt: ahi < blo, graph.Le: ahi <= blo, graph.Gt: alo > bhi, graph.Ge: alo >= bhi}
+		always := map[graph.Op]bool{graph.Lt: ahi < blo, graph.Le: ahi <= blo, graph.Gt: alo > bhi,
+			graph.Ge: alo >= bhi}
 		never := map[graph.Op]bool{graph.Lt: alo >= bhi, graph.Le: alo > bhi, graph.Gt: ahi <= blo, graph.Ge: ahi < blo}
 		return always[n.Op], always[n.Op] || never[n.Op]
 	}

@@ -44,6 +44,9 @@ func (l *lowerer) updates() error {
 func (l *lowerer) readState(v *graph.Value, order int) *val {
 	p := l.param(v)
 	c := l.emit(&inst{op: "copy", args: []operand{{p: p}}, dt: p.dt, shape: p.shape, split: p.split, order: order})
+	if w := l.writers[p]; w != nil {
+		c.after = []*inst{w}
+	}
 	y := &val{operand: operand{in: l.claim(c)}}
 	if p.perm != nil {
 		y.perm = inverse(p.perm)
@@ -114,8 +117,9 @@ func (l *lowerer) cache(v *graph.Value) (*param, error) {
 	if p.split == axis {
 		return nil, refuse(n, "rows that are split, into a cache")
 	}
-	l.emit(&inst{op: "index_copy", args: []operand{ro, at, {p: p}}, into: true, attrs: fmt.Sprintf("axis=%d", axis),
-		dt: p.dt, shape: p.shape, split: p.split, from: n.From, order: n.Order})
+	l.writers[p] = l.emit(&inst{op: "index_copy", args: []operand{ro, at, {p: p}}, into: true,
+		attrs: fmt.Sprintf("axis=%d", axis),
+		dt:    p.dt, shape: p.shape, split: p.split, from: n.From, order: n.Order})
 	return p, nil
 }
 
@@ -136,8 +140,9 @@ func (l *lowerer) indexCopy(n *graph.Node) (*val, error) {
 		}
 		args = append(args, x)
 	}
-	b := l.emit(&inst{op: "alloc", attrs: typeText(out.DType, out.Shape, -1), dt: out.DType, shape: out.Shape, split: -1,
-		from: n.From, order: n.Order})
+	b := l.emit(&inst{op: "alloc", attrs: typeText(out.DType, out.Shape, -1), dt: out.DType, shape: out.Shape,
+		split: -1,
+		from:  n.From, order: n.Order})
 	for _, in := range []*inst{{op: "copy", args: []operand{args[0], {in: b}}},
 		{op: "index_copy", args: []operand{args[2], args[1], {in: b}}, attrs: fmt.Sprintf("axis=%d", n.Attrs.Axis)}} {
 		in.into, in.dt, in.shape, in.split, in.from, in.order = true, b.dt, b.shape, -1, n.From, n.Order
@@ -196,6 +201,9 @@ func (l *lowerer) keptAttention(n *graph.Node, k, w *graph.Value) (*val, error) 
 		attrs = append(attrs, "scale="+number(n.Attrs.Scale))
 	}
 	y := l.emitted(n, "attention", strings.Join(attrs, ", "), q.DType, turned, args[0].splitDim(), args...)
+	for _, a := range args[1:3] {
+		y.in.after = append(y.in.after, l.writers[a.p])
+	}
 	return permuted(&val{operand: operand{in: l.claim(y.in)}}, heads), nil
 }
 

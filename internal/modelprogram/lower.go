@@ -30,6 +30,9 @@ type lowerer struct {
 	reshapes  map[operand][]*inst
 	lengths   map[string]operand // of kept keys, by what they are
 	indices   map[*graph.Value]operand
+	uniforms  map[*graph.Value]uniform // of constants
+	masks     map[maskKey]mask         // those that were found good
+	writers   map[*param]*inst         // of caches
 }
 
 // val is what a value of the graph is in the program: an operand, seen transposed or in another shape. Views are made
@@ -72,6 +75,9 @@ func (l *lowerer) sorted() []*inst {
 		for _, a := range in.args {
 			add(a.in)
 		}
+		for _, other := range in.after {
+			add(other)
+		}
 		list = append(list, in)
 	}
 	for _, in := range l.list {
@@ -88,7 +94,8 @@ func (l *lowerer) emit(in *inst) *inst {
 // emitted is a plain val of a new instruction of node n, elementwise where split is that of x.
 func (l *lowerer) emitted(n *graph.Node, op, attrs string, dt graph.DType, shape []int64, split int,
 	args ...operand) *val {
-	in := l.emit(&inst{op: op, args: args, attrs: attrs, dt: dt, shape: shape, split: split, from: n.From, order: l.order(n)})
+	in := l.emit(&inst{op: op, args: args, attrs: attrs, dt: dt, shape: shape, split: split, from: n.From,
+		order: l.order(n)})
 	return &val{operand: operand{in: in}}
 }
 
@@ -96,6 +103,9 @@ func (l *lowerer) emitted(n *graph.Node, op, attrs string, dt graph.DType, shape
 func (l *lowerer) lower(v *graph.Value) (*val, error) {
 	if x := l.values[v]; x != nil {
 		return x, nil
+	}
+	if len(l.list) > maxInsts {
+		return nil, fmt.Errorf("%w: the program has more than %d operations", ErrUnsupported, maxInsts)
 	}
 	x, err := l.make(v)
 	if err != nil {
@@ -249,7 +259,8 @@ func (l *lowerer) make(v *graph.Value) (*val, error) {
 			return nil, err
 		}
 		rows := []int64{n.In[1].Count()}
-		x := l.emitted(n, "embedding", "", v.DType, append(rows, last(v.Shape)), -1, l.shaped(n.In[1], ids, rows), table)
+		x := l.emitted(n, "embedding", "", v.DType, append(rows, last(v.Shape)), -1, l.shaped(n.In[1], ids, rows),
+			table)
 		x.in.whole = true
 		return seen(x, v.Shape), nil
 	case graph.Cast:
@@ -322,7 +333,8 @@ func (l *lowerer) make(v *graph.Value) (*val, error) {
 // unaryOps are the names of elementwise operations in the language.
 var unaryOps = map[graph.Op]string{graph.Neg: "neg", graph.Exp: "exp", graph.Rsqrt: "rsqrt", graph.SiLU: "silu",
 	graph.GELU: "gelu", graph.ReLU: "relu", graph.Softplus: "softplus", graph.Tanh: "tanh", graph.GELUTanh: "gelu_tanh",
-	graph.Sigmoid: "sigmoid", graph.Sqrt: "sqrt", graph.Sin: "sin", graph.Cos: "cos", graph.Erf: "erf", graph.Log: "log",
+	graph.Sigmoid: "sigmoid", graph.Sqrt: "sqrt", graph.Sin: "sin", graph.Cos: "cos", graph.Erf: "erf",
+	graph.Log: "log",
 	graph.Abs: "abs", graph.Floor: "floor"}
 
 // mapped applies an elementwise operation to x, transposed or not.
@@ -386,16 +398,25 @@ func (l *lowerer) param(v *graph.Value) *param {
 	return p
 }
 
+// uniform is the number that all elements of a constant are, if ok.
+type uniform struct {
+	number float64
+	ok     bool
+}
+
 // uniform returns the number that all elements of a constant are.
 func (l *lowerer) uniform(v *graph.Value) (float64, bool) {
 	if !l.folder.IsConstant(v) {
 		return 0, false
 	}
-	t, err := l.folder.Value(v)
-	if err != nil {
-		return 0, false
+	u, ok := l.uniforms[v]
+	if !ok {
+		if t, err := l.folder.Value(v); err == nil {
+			u.number, u.ok = t.Uniform()
+		}
+		l.uniforms[v] = u
 	}
-	return t.Uniform()
+	return u.number, u.ok
 }
 
 // constant lowers a value that is known: a fill, or a parameter that the import binds.

@@ -65,14 +65,19 @@ type Param struct {
 func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	l := &lowerer{g: g, plan: o.Plan, folder: &graph.Folder{Elems: maxFolded}, values: map[*graph.Value]*val{},
 		params: map[any]*param{}, fills: map[string]*inst{}, reshapes: map[operand][]*inst{}, users: g.Users(),
-		given: len(g.Nodes), places: map[*graph.Node]int{}, lengths: map[string]operand{}, indices: map[*graph.Value]operand{}}
+		given: len(g.Nodes), places: map[*graph.Node]int{}, lengths: map[string]operand{},
+		indices: map[*graph.Value]operand{}, uniforms: map[*graph.Value]uniform{}, masks: map[maskKey]mask{},
+		writers: map[*param]*inst{}}
+	if n := g.Depth(); n > maxDepth {
+		return nil, fmt.Errorf("%w: %d operations one after another, of at most %d", ErrUnsupported, n, maxDepth)
+	}
 	if err := l.layouts(); err != nil {
 		return nil, err
 	}
 	if err := l.outputs(); err != nil {
 		return nil, err
 	}
-	p := &printer{lowerer: l, ranks: max(o.Ranks, 1), parts: roll(l.sorted())}
+	p := &printer{lowerer: l, ranks: max(o.Ranks, 1), parts: roll(l.sorted(), maxCompared)}
 	text := p.print(name)
 	info, ds := ir.Read(name, text)
 	if ds.HasErrors() {
@@ -87,6 +92,12 @@ func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	return m, nil
 }
 
+// maxDepth bounds how deep the lowerer goes, and maxInsts how many instructions it makes: what a program may have.
+const (
+	maxDepth = 1 << 16
+	maxInsts = 1 << 16
+)
+
 // maxFolded bounds the elements of everything that is computed while a program is made: 512 MiB.
 const maxFolded = 64 << 20
 
@@ -99,8 +110,9 @@ func refuse(n *graph.Node, format string, args ...any) error {
 type inst struct {
 	op    string
 	args  []operand
-	into  bool   // the last of args is what it writes, and it has no result
-	attrs string // as printed: "causal=true, scale=0.5"
+	after []*inst // what changes a state that this reads
+	into  bool    // the last of args is what it writes, and it has no result
+	attrs string  // as printed: "causal=true, scale=0.5"
 	dt    graph.DType
 	shape []int64
 	// whole asks for the result on every rank; typed for its type in the text, split along dimension split if that is

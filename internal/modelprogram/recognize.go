@@ -186,7 +186,8 @@ func partialRope(l *lowerer, v *graph.Value) (*val, error) {
 	}
 	part, width := made(r.x, graph.SliceOp), last(r.x.Shape)
 	if part == nil || part.In[0] != rest.In[0] || part.Attrs.Axis != c.Attrs.Axis || part.Attrs.Lo != 0 ||
-		part.Attrs.Step != 1 || rest.Attrs.Step != 1 || rest.Attrs.Lo != width || last(v.Shape) != last(rest.In[0].Shape) {
+		part.Attrs.Step != 1 || rest.Attrs.Step != 1 || rest.Attrs.Lo != width ||
+		last(v.Shape) != last(rest.In[0].Shape) {
 		return nil, nil
 	}
 	return l.rope(v, part.In[0], r)
@@ -295,7 +296,8 @@ func rotated(v *graph.Value) *graph.Value {
 	}
 	hi, lo := made(neg.In[0], graph.SliceOp), made(c.In[1], graph.SliceOp)
 	half := last(v.Shape) / 2
-	if hi == nil || lo == nil || hi.In[0] != lo.In[0] || hi.Attrs.Axis != c.Attrs.Axis || lo.Attrs.Axis != c.Attrs.Axis ||
+	if hi == nil || lo == nil || hi.In[0] != lo.In[0] || hi.Attrs.Axis != c.Attrs.Axis ||
+		lo.Attrs.Axis != c.Attrs.Axis ||
 		lo.Attrs.Lo != 0 || lo.Attrs.Hi != half || hi.Attrs.Lo != half || hi.Attrs.Hi != 2*half ||
 		last(lo.In[0].Shape) != 2*half {
 		return nil
@@ -350,7 +352,8 @@ func (l *lowerer) angles(cos, sin *graph.Value, d int64) (a angle, ok bool, err 
 		for i := range d {
 			at := float64(t) * a.freqs[i%half]
 			bound := (1e-5 + float64(t)*1e-6) * max(a.scale, 1)
-			if !(math.Abs(c.Elems[t*d+i]-a.scale*math.Cos(at)) <= bound && math.Abs(s.Elems[t*d+i]-a.scale*math.Sin(at)) <= bound) {
+			if !(math.Abs(c.Elems[t*d+i]-a.scale*math.Cos(at)) <= bound &&
+				math.Abs(s.Elems[t*d+i]-a.scale*math.Sin(at)) <= bound) {
 				return a, false, nil
 			}
 		}
@@ -391,7 +394,8 @@ func baseOf(slowest float64, half int64) float64 {
 // products of positions and frequencies, twice for the halves.
 func (l *lowerer) phase(cos, sin *graph.Value, d int64) (a angle, at operand, ok bool, err error) {
 	angles, scale := unscaled(l, cos, graph.Cos)
-	if other, same := unscaled(l, sin, graph.Sin); angles == nil || angles != other || scale != same || !slices.Equal(cos.Shape, sin.Shape) || len(cos.Shape) != 4 {
+	if other, same := unscaled(l, sin, graph.Sin); angles == nil || angles != other || scale != same ||
+		!slices.Equal(cos.Shape, sin.Shape) || len(cos.Shape) != 4 {
 		return a, at, false, nil
 	}
 	both := made(angles, graph.Concat)
@@ -577,9 +581,19 @@ type mask struct {
 	window int64
 }
 
+// maskKey is a constant mask, for so many queries and keys.
+type maskKey struct {
+	v      *graph.Value
+	tq, tk int64
+}
+
 // mask finds what a constant mask is.
 func (l *lowerer) mask(n *graph.Node, tq, tk int64) (m mask, err error) {
 	v := n.In[3]
+	key := maskKey{v, tq, tk}
+	if m, ok := l.masks[key]; ok {
+		return m, nil
+	}
 	if !l.folder.IsConstant(v) {
 		return m, refuse(n, "a mask that depends on the input")
 	}
@@ -619,6 +633,7 @@ func (l *lowerer) mask(n *graph.Node, tq, tk int64) (m mask, err error) {
 		}
 	}
 	if all {
+		l.masks[key] = mask{}
 		return mask{}, nil
 	}
 	m.causal = true
@@ -630,5 +645,6 @@ func (l *lowerer) mask(n *graph.Node, tq, tk int64) (m mask, err error) {
 			}
 		}
 	}
+	l.masks[key] = m
 	return m, nil
 }

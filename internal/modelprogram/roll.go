@@ -26,24 +26,37 @@ type carry struct {
 }
 
 // roll makes loops of what repeats, the longest repetition first. Instructions are in the order of the program.
-func roll(list []*inst) []part {
-	if l, at, n := repetition(list); l != nil {
-		parts := roll(list[:at])
-		parts = append(parts, part{list: l.iterations[0], loop: l})
-		return append(parts, roll(list[at+n:])...)
-	}
+// It compares at most so many pairs of instructions.
+func roll(list []*inst, pairs int) []part {
 	if len(list) == 0 {
 		return nil
 	}
-	return []part{{list: list}}
+	if pairs -= len(list) * len(list) / 2; pairs < 0 {
+		return []part{{list: list}}
+	}
+	l, at, n := repetition(list)
+	if l == nil {
+		return []part{{list: list}}
+	}
+	parts := roll(list[:at], pairs/2)
+	parts = append(parts, part{list: l.iterations[0], loop: l})
+	return append(parts, roll(list[at+n:], pairs/2)...)
 }
+
+// maxCompared bounds the pairs of instructions that are compared, of programs of 65,536.
+const maxCompared = 1 << 33
 
 // repetition finds the repetition that covers most instructions: it begins at list[at] and has n instructions.
 func repetition(list []*inst) (best *loop, at, n int) {
-	keys := make([]string, len(list))
+	keys, numbers := make([]int, len(list)), map[string]int{}
 	for i, in := range list {
-		keys[i] = in.key()
+		key := in.key()
+		if _, ok := numbers[key]; !ok {
+			numbers[key] = len(numbers)
+		}
+		keys[i] = numbers[key]
 	}
+	work := maxTries
 	for period := 2; period <= len(list)/2; period++ {
 		for i := 0; i+2*period <= len(list); {
 			run := 0
@@ -60,6 +73,9 @@ func repetition(list []*inst) (best *loop, at, n int) {
 				if count*period <= n && (best == nil || count*period < n) {
 					continue
 				}
+				if work -= count * period; work < 0 {
+					return best, at, n
+				}
 				l := tryLoop(list, from, period, count)
 				if l != nil && (count*period > n || len(l.carried) < len(best.carried)) {
 					best, at, n = l, from, count*period
@@ -70,6 +86,9 @@ func repetition(list []*inst) (best *loop, at, n int) {
 	}
 	return best, at, n
 }
+
+// maxTries bounds the instructions that are looked at for loops.
+const maxTries = 1 << 26
 
 // key says what an instruction does, whatever its operands.
 func (in *inst) key() string {

@@ -16,13 +16,15 @@ type printer struct {
 
 	params []*param // of the program, in order
 	names  map[string]bool
-	out    strings.Builder
-	used   map[*inst]int // how often an instruction is an operand
+	// numbers has the last number that was given to a name.
+	numbers map[string]int
+	out     strings.Builder
+	used    map[*inst]int // how often an instruction is an operand
 }
 
 // print returns the program's text.
 func (p *printer) print(name string) string {
-	p.names = map[string]bool{}
+	p.names, p.numbers = map[string]bool{}, map[string]int{}
 	p.collect()
 	p.nameParams()
 	p.used = map[*inst]int{}
@@ -155,6 +157,9 @@ func (p *printer) nameParams() {
 		if n := len(list); n > 1 && list[n-1] == "weight" {
 			list = list[:n-1]
 		}
+		if len(list) == 0 {
+			list = []string{"weight"}
+		}
 		paths[q] = list
 	}
 	for _, q := range p.params { // the caller's names first
@@ -162,7 +167,15 @@ func (p *printer) nameParams() {
 			q.name = p.fresh(identifier(q.value.Name))
 		}
 	}
+	// How many parameters have each end of a path, by its number of components.
 	end := func(list []string, n int) string { return strings.Join(list[max(len(list)-n, 0):], ".") }
+	const most = 16
+	ends := map[string]int{}
+	for _, list := range paths {
+		for n := 1; n <= most; n++ {
+			ends[fmt.Sprint(n, " ", end(list, n))]++
+		}
+	}
 	for _, q := range p.params {
 		list := paths[q]
 		if list == nil {
@@ -175,14 +188,7 @@ func (p *printer) nameParams() {
 		if list[len(list)-1] == "bias" {
 			n = 2
 		}
-		for n < len(list) {
-			alone := true
-			for o, other := range paths {
-				alone = alone && (o == q || end(other, n) != end(list, n))
-			}
-			if alone {
-				break
-			}
+		for n < min(len(list), most) && ends[fmt.Sprint(n, " ", end(list, n))] > 1 {
 			n++
 		}
 		q.name = p.fresh(end(list, n))
@@ -206,8 +212,9 @@ func identifier(s string) string {
 // fresh returns name, or name with a number where it is taken.
 func (p *printer) fresh(name string) string {
 	full := name
-	for i := 2; p.names[full]; i++ {
-		full = fmt.Sprintf("%s%d", name, i)
+	for p.names[full] {
+		p.numbers[name] = max(p.numbers[name]+1, 2)
+		full = fmt.Sprint(name, p.numbers[name])
 	}
 	p.names[full] = true
 	return full
@@ -356,7 +363,8 @@ func (p *printer) printLoop(l *loop) {
 		ends, results = append(ends, end), append(results, "%"+end)
 		l.iterations[0][c.at].name = p.fresh("next")
 	}
-	fmt.Fprintf(&p.out, "  %s = for %%%s in 0..%d carry %s {\n", strings.Join(results, ", "), s.index, len(l.iterations),
+	fmt.Fprintf(&p.out, "  %s = for %%%s in 0..%d carry %s {\n", strings.Join(results, ", "), s.index,
+		len(l.iterations),
 		strings.Join(firsts, ", "))
 	for _, q := range p.params { // what is changed in place has a name
 		if q.state && q.stack != nil && l.stacks[q.stack[0]] == q {

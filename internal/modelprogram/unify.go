@@ -20,8 +20,8 @@ type Dim struct {
 // these a constant, a multiple of a dim plus a constant, or a multiple of the product of two dims. The first is the
 // model whose extents are the dims' defaults.
 //
-// What the dims leave open is so found from examples. Extents should therefore include the smallest and the largest that
-// the model is for, and others that have nothing in common.
+// What the dims leave open is so found from examples. Extents should therefore include the smallest and the largest
+// that the model is for, and others that have nothing in common.
 func Unify(name string, models []*Model, dims []Dim) (*Model, error) {
 	if len(models) < 2 {
 		return nil, fmt.Errorf("%w: one model says nothing about its dims", ErrUnsupported)
@@ -55,8 +55,9 @@ func Unify(name string, models []*Model, dims []Dim) (*Model, error) {
 		}
 		text := express(column, dims)
 		if text == "" {
-			return nil, fmt.Errorf("%w: for %s it has the numbers %v in the same place, which are no multiple of a dim "+
-				"plus a constant: line %q", ErrUnsupported, dimsText(dims), column, strings.TrimSpace(lineAt(lists[0], k)))
+			return nil, fmt.Errorf("%w: for %s it has the numbers %v in one place, which are no multiple of a dim "+
+				"plus a constant: line %q", ErrUnsupported, dimsText(dims), column,
+				strings.TrimSpace(lineAt(lists[0], k)))
 		}
 		b.WriteString(text)
 	}
@@ -80,7 +81,8 @@ func Unify(name string, models []*Model, dims []Dim) (*Model, error) {
 			case p.Input:
 			case p.Constant != nil && (o.Constant == nil || !slices.Equal(p.Constant.Elems, o.Constant.Elems)),
 				!slices.Equal(p.Shape, o.Shape) || !slices.Equal(p.Weights, o.Weights):
-				return nil, fmt.Errorf("%w: %%%s has other contents for other %s", ErrUnsupported, p.Name, dimsText(dims))
+				return nil, fmt.Errorf("%w: %%%s has other contents for other %s", ErrUnsupported, p.Name,
+					dimsText(dims))
 			}
 		}
 	}
@@ -103,14 +105,16 @@ func differs(models []*Model, dims []Dim, i int, line string) error {
 	for _, d := range dims {
 		at = append(at, fmt.Sprintf("%s=%d and %s=%d", d.Name, d.Values[0], d.Name, d.Values[i]))
 	}
-	return fmt.Errorf("%w: the model computes otherwise for %s: from line %q on", ErrUnsupported, strings.Join(at, ", "),
+	return fmt.Errorf("%w: the model computes otherwise for %s: from line %q on", ErrUnsupported,
+		strings.Join(at, ", "),
 		line)
 }
 
 // lineOf is the first line in which two texts differ in more than numbers.
 func lineOf(a, b []string) string {
 	for k := range a {
-		if k >= len(b) || a[k] != b[k] && (strings.Trim(a[k], "0123456789") != "" || strings.Trim(b[k], "0123456789") != "") {
+		if k >= len(b) || a[k] != b[k] &&
+			(strings.Trim(a[k], "0123456789") != "" || strings.Trim(b[k], "0123456789") != "") {
 			return strings.TrimSpace(lineAt(a, k))
 		}
 	}

@@ -32,7 +32,8 @@ func TestUnify(t *testing.T) {
 			"  %y = " + op + " %x1\n  return %y\n}\n"
 	}
 	dims := []Dim{{"T", []int64{12, 5, 31}}}
-	m, err := Unify("m", []*Model{model(texts("12", "silu")), model(texts("5", "silu")), model(texts("31", "silu"))}, dims)
+	m, err := Unify("m", []*Model{model(texts("12", "silu")), model(texts("5", "silu")), model(texts("31", "silu"))},
+		dims)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,8 @@ func TestUnify(t *testing.T) {
 		"a number": {"30", "silu", "%x1: f32[12, 4]"}, "an operation": {"31", "gelu", "%y = silu %x1"},
 		"more": {"31", "neg (silu %x1) //", "T=12 and T=31"},
 	} {
-		_, err := Unify("m", []*Model{model(texts("12", "silu")), model(texts("5", "silu")), model(texts(c.rows, c.op))}, dims)
+		_, err := Unify("m", []*Model{model(texts("12", "silu")), model(texts("5", "silu")),
+			model(texts(c.rows, c.op))}, dims)
 		if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v; want one that says %q", name, err, c.says)
 		}

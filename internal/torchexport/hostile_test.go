@@ -247,3 +247,42 @@ func FuzzProgram(f *testing.F) {
 		}
 	})
 }
+
+// TestState: a buffer that is changed in place, or by a result that says so, has in the next call what this one left.
+func TestState(t *testing.T) {
+	self := func(old, new string) func(string) string {
+		return func(text string) string {
+			return strings.Replace(text, `{"name": "self", "arg": {"as_tensor": {"name": "`+old+`"}}},
+ {"name": "other", "arg": {"as_tensor": {"name": "b_c"}}}`, `{"name": "self", "arg": {"as_tensor": {"name": "`+new+`"}}},
+ {"name": "other", "arg": {"as_tensor": {"name": "m"}}}`, 1)
+		}
+	}
+	inPlace := self("m", "b_c")(small)
+	functional := strings.NewReplacer("add_.Tensor", "add.Tensor",
+		`"outputs": [{"as_tensor": {"name": "y"}}],
+"nodes"`, `"outputs": [{"as_tensor": {"name": "y"}}, {"as_tensor": {"name": "y"}}],
+"nodes"`,
+		`"output_specs": [`, `"output_specs": [{"buffer_mutation": {"arg": {"name": "y"}, "buffer_name": "a.c"}}, `).Replace(inPlace)
+	for name, text := range map[string]string{"in place": inPlace, "by a result": functional} {
+		t.Run(name, func(t *testing.T) {
+			g, err := readAll(archive(t, map[string]string{"models/model.json": text}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(g.States) != 1 || g.States[0].Path != "a.c" || len(g.Outputs) != 1 {
+				t.Fatalf("states %v, outputs %v", g.States, g.Outputs)
+			}
+			vector := func(a, b float64) *graph.Tensor {
+				return &graph.Tensor{DType: graph.F32, Shape: []int64{2}, Elems: []float64{a, b}}
+			}
+			given := map[*graph.Value]*graph.Tensor{g.Inputs[0]: vector(3, 4), g.Weights[0]: vector(1, 2),
+				g.States[0]: vector(1, 1)}
+			for _, want := range []string{"[4 9]", "[7 17]", "[10 25]"} {
+				out, err := graph.Eval(g, given)
+				if err != nil || fmt.Sprint(out[0].Elems) != want {
+					t.Errorf("%v, %v; want %s", out, err, want)
+				}
+			}
+		})
+	}
+}
