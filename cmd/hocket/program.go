@@ -13,6 +13,7 @@ import (
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/nvfuser"
+	"hocket.example/hocket/internal/stablehlo"
 	"hocket.example/hocket/internal/tensor"
 )
 
@@ -51,6 +52,9 @@ func (a *app) parseProgram(ctx context.Context, arg string, b *hocket.Binding) (
 	name, src, err := a.readProgram(ctx, arg)
 	if err != nil {
 		return nil, err
+	}
+	if stablehlo.Is(src) {
+		return a.parseStableHLO(name, src, b)
 	}
 	a.source = src
 	var p *hocket.Program

@@ -33,18 +33,23 @@ func Open(name string, o modelprogram.Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := a.Graph()
-	if err == nil {
-		var m *modelprogram.Model
-		if m, err = modelprogram.Make(name, g, o); err == nil {
-			return &Model{m, a}, nil
-		}
+	m, err := programOf(name, a, o)
+	if err != nil {
+		return nil, errors.Join(err, a.Close())
 	}
-	return nil, errors.Join(err, a.Close())
+	return &Model{m, a}, nil
 }
 
+// Of is a model without an archive: all of its parameters are inputs and constants.
+func Of(m *modelprogram.Model) *Model { return &Model{Model: m} }
+
 // Close closes the archive.
-func (m *Model) Close() error { return m.archive.Close() }
+func (m *Model) Close() error {
+	if m.archive == nil {
+		return nil
+	}
+	return m.archive.Close()
+}
 
 // Source has tensors by name.
 type Source interface {

@@ -218,7 +218,7 @@ var unary = map[Op]func(x float64) float64{
 		return math.Max(x, 0) + math.Log1p(math.Exp(-math.Abs(x)))
 	},
 	Erf: math.Erf, Abs: math.Abs, Floor: math.Floor, Not: func(x float64) float64 { return truth(x == 0) },
-	Cast: func(x float64) float64 { return x },
+	Cast: func(x float64) float64 { return x }, Reshard: func(x float64) float64 { return x },
 }
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
