@@ -173,6 +173,7 @@ func (r *layerRun) load(p *ir.Program) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
+	program = program.Within(Limits(r.model.fn.unit.Limits()))
 	opts := r.model.loader.opts
 	opts.Gather, opts.Trace, opts.ProfileRange, opts.Buckets = true, false, false, nil
 	m, err := r.model.machine.Load(program, Binding{Ranks: r.ranks}, opts)

@@ -64,7 +64,8 @@ func TestMeasuredInJSON(t *testing.T) {
 // TestCompareModels: --compare decides models that torch exported, layer by layer.
 func TestCompareModels(t *testing.T) {
 	models := exportedModels(t)
-	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox", "gpt2"} {
+	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox", "gpt2",
+		"mixtral", "mixtral_bf16"} {
 		dir := filepath.Join(models, name)
 		out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 		if err != nil {
