@@ -7,7 +7,7 @@ import "hocket.example/hocket/ir"
 // product.
 func attention(c *call) {
 	if len(c.s.Args) > 3 {
-		c.g.refuse(c.s.Pos, "leave the lengths out, or leave %"+c.y+" out of what is differentiated, with --of or --wrt",
+		c.g.refuse(c.s.Pos, "leave the lengths out, or %"+c.y+" out of what is differentiated, with --of or --wrt",
 			"attention with lengths has no gradient rule")
 		return
 	}
