@@ -33,8 +33,8 @@ type exportState struct {
 
 // ExportOptions choose how a model is made a program, and with which weights.
 type ExportOptions struct {
-	// Plan lays out parameters: tensor-parallel styles by patterns of module paths, as transformers' base_model_tp_plan.
-	// docs/models.md lists the styles. A parameter without one is whole on each rank.
+	// Plan lays out parameters: tensor-parallel styles by patterns of module paths, as transformers'
+	// base_model_tp_plan. docs/models.md lists the styles. A parameter without one is whole on each rank.
 	Plan map[string]string
 	// Ranks is the default number of ranks; 0 for 1.
 	Ranks int
@@ -95,6 +95,18 @@ func (e *Export) Inputs() []string {
 		}
 	}
 	return list
+}
+
+// Sources names the weights, in the tree of modules, that make each of the other parameters but for constants. Of a
+// parameter that stacks layers there is one for each layer.
+func (e *Export) Sources() map[string][]string {
+	all := map[string][]string{}
+	for _, p := range e.open.Params {
+		if len(p.Weights) > 0 {
+			all[p.Name] = slices.Clone(p.Weights)
+		}
+	}
+	return all
 }
 
 // Bind gives a model that was loaded with the program its weights, and its states memory on the devices, which they

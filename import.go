@@ -5,11 +5,12 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Import makes a program of a Host IR dump of nvFuser; name stands for the dump
+// Import makes a program of a Host IR dump of nvFuser, or of the dump within the log src; name stands for the dump
 // in diagnostics, whose places are those of the dump. defines give indices that
 // the dump uses and does not define, in its own notation ("i84":
 // "(rank+streamIdx)%8"); rest are those that name no such index: they may be
-// meant for Binding.Defines, as numberOfStreams is. The error is Diagnostics.
+// meant for Binding.Defines, as numberOfStreams is. If src has several different
+// dumps, defines must choose one by its number ("dump": "2"). The error is Diagnostics.
 func Import(name, src string, defines map[string]string) (p *Program, rest map[string]string, err error) {
 	prog, rest, ds := nvfuser.Import(name, src, defines)
 	if ds.HasErrors() {

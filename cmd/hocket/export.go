@@ -13,6 +13,7 @@ import (
 	"hocket.example/hocket/internal/modelprogram"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/torchexport"
+	"hocket.example/hocket/ir"
 )
 
 // maxPlan bounds a file of a tensor-parallel plan.
@@ -101,16 +102,24 @@ func (a *app) parseExport(arg string, b *hocket.Binding) (*hocket.Program, error
 	return p.Within(a.limits), nil
 }
 
-// findExported finds the weights, constants and states of an exported model that nothing else gives. files has tensors
-// of other files, by their names there, which count more than the archive's; those of use are removed.
-func findExported(m *exported.Model, got map[string]found, given func(name string) bool,
-	files map[string]exported.Source) error {
-	list, used, err := m.Contents(files, func(name string) bool { return got[name].header != nil || given(name) })
-	if err != nil {
-		return inputf("%w", err)
+// find finds what files hold of a program's parameters, and lists tensors that it has no parameter for. Of an exported
+// model it also finds the weights, constants and states that nothing else gives: tensors of files have the names of
+// the model's modules, and count more than the archive's.
+func (a *app) find(in *inputs, fn *ir.Func) (got map[string]found, surplus []string, err error) {
+	if a.export == nil {
+		return in.find(fn)
 	}
-	for _, name := range used {
-		delete(files, name)
+	in.others = map[string]exported.Source{}
+	in.open = append(in.open, a.export)
+	if got, surplus, err = in.find(fn); err != nil {
+		return nil, nil, err
+	}
+	list, used, err := a.export.Contents(in.others, func(name string) bool {
+		_, given := in.specs[name]
+		return given || got[name].header != nil
+	})
+	if err != nil {
+		return nil, nil, inputf("%w", err)
 	}
 	for _, c := range list {
 		got[c.Param.Name] = found{(*hocket.Tensor)(&c.Header), func() (*hocket.Tensor, error) {
@@ -118,7 +127,13 @@ func findExported(m *exported.Model, got map[string]found, given func(name strin
 			return (*hocket.Tensor)(t), err
 		}}
 	}
-	return nil
+	for name := range in.others {
+		if !slices.Contains(used, name) {
+			surplus = append(surplus, name)
+		}
+	}
+	slices.Sort(surplus)
+	return got, surplus, nil
 }
 
 // checkpointSource reads tensors of a checkpoint's folder.

@@ -10,6 +10,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/nvfuser"
+	"hocket.example/hocket/internal/stablehlo"
 	"hocket.example/hocket/ir"
 )
 
@@ -22,8 +23,8 @@ func (a *app) importCommand() *cobra.Command {
 hocket's own language: equal layers are one loop, parameters are named after modules, and
 --plan says how they are laid out over ranks.
 
-Reads the Host IR that nvFuser prints (NVFUSER_DUMP=host_ir) and prints it as a
-program in hocket's own language; comments name the lines of the dump. Dims that
+Reads the Host IR that nvFuser prints (NVFUSER_DUMP=host_ir), also within the log of a job, and
+prints it as a program in hocket's own language; comments name the lines of the dump. Dims that
 the command line gives become defaults of the program.
 
 run, check and opt take archives and dumps as they are. Indices that a dump uses and does not
@@ -68,8 +69,15 @@ func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, give
 	if err != nil {
 		return "", err
 	}
+	if stablehlo.Is(src) {
+		m, err := a.importStableHLO(name, src, b.Ranks)
+		if err != nil {
+			return "", err
+		}
+		return m.Text, nil
+	}
 	if !nvfuser.IsDump(src) {
-		f := &failure{code: exitProgram, kind: "import", err: fmt.Errorf("%s is no Host IR dump: it does not begin with %%HostIrContainer", name)}
+		f := &failure{code: exitProgram, kind: "import", err: fmt.Errorf("%s has no Host IR dump: no line begins with %%HostIrContainer {", name)}
 		return "", f.helping("docs/nvfuser.md says how to get one")
 	}
 	p, rest, err := hocket.Import(name, src, b.Defines)

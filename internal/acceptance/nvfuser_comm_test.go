@@ -58,7 +58,8 @@ var inlineDumps = []inlineDump{
 	{"all to all back", comm("type=AllToAll, team=(0 1 2)", "iS0{3}, ideviceIdx.x1{3}, iS2{2}"+on("0 1 2"),
 		"ideviceIdx.x3{3}, iS4{3}, iS5{2}"+on("0 1 2")), whole},
 	{"a ring of sends", "%HostIrContainer { (T0_g_float[ideviceIdx.x0{3}, iS1{4}] (DeviceMesh{0 1 2})) -> (T1_g_float[ideviceIdx.x2{3}, iS3{4}] (DeviceMesh{0 1 2})) :\n" +
-		"  ShareMemHandles(P2PCommunication 7 (type=send, buffer=T0_g_float[ideviceIdx.x0{3}, iS1{4}] (DeviceMesh{0 1 2}), peer=( ( rank + 1 ) % 3 ), backend=CUDA), \n" +
+		"  ShareMemHandles(P2PCommunication 7 (type=send, buffer=T0_g_float[ideviceIdx.x0{3}, iS1{4}] (DeviceMesh{0 1 2}), peer=( ( rank + 1 ) % 3 ), backend=CUDA), " +
+		"P2PCommunication 8 (type=recv, buffer=T1_g_float[ideviceIdx.x2{3}, iS3{4}] (DeviceMesh{0 1 2}), peer=( ( rank + 2 ) % 3 ), backend=CUDA), \n" +
 		"  P2PCommunication 7 (type=send, buffer=T0_g_float[ideviceIdx.x0{3}, iS1{4}] (DeviceMesh{0 1 2}), peer=( ( rank + 1 ) % 3 ), backend=CUDA)\n" +
 		"  P2PCommunication 8 (type=recv, buffer=T1_g_float[ideviceIdx.x2{3}, iS3{4}] (DeviceMesh{0 1 2}), peer=( ( rank + 2 ) % 3 ), backend=CUDA)\n" +
 		"  Wait Communication 8\n  Wait Communication 7\n} // %HostIrContainer\n",

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -83,9 +84,13 @@ func TestDumpsNeedTheirWaits(t *testing.T) {
 func TestWaitsJoin(t *testing.T) {
 	m := " (DeviceMesh{0 1})"
 	t0, t1, t2 := "T0_g_float[iS0{4}]"+m, "T1_g_float[iS1{4}]"+m, "T2_g_float[iS2{4}]"+m
+	t3 := "T3_g_float[iS3{4}]" + m
 	sum := "  Communication 3 (type=Allreduce, team=(0 1), input=" + t0 + ", output=" + t1 + ")\n"
 	again := strings.NewReplacer("Communication 3", "Communication 4", t1, t2).Replace(sum)
 	ucc := strings.Replace(sum, "output="+t1, "output="+t1+", backend=UCC", 1)
+	share := "  " + t1 + " = ALLOCATE(buffer=" + t1 + ", mem_type=global, size=4, zero_init=false, resets_to_zero=false)\n" +
+		"  ShareMemHandles(P2PCommunication 5 (type=send, buffer=" + t0 + ", peer=( 1 - rank ), backend=CUDA), " +
+		"P2PCommunication 6 (type=recv, buffer=" + t1 + ", peer=( 1 - rank ), backend=CUDA),\n"
 	swap := func(backend string) string {
 		return "  P2PCommunication 5 (type=send, buffer=" + t0 + ", peer=( 1 - rank ), backend=" + backend +
 			")\n  P2PCommunication 6 (type=recv, buffer=" + t1 + ", peer=( 1 - rank ), backend=" + backend + ")\n"
@@ -94,6 +99,7 @@ func TestWaitsJoin(t *testing.T) {
 		lines := strings.SplitAfter(swap("CUDA"), "\n")
 		return lines[1] + lines[0]
 	}()
+	other := strings.NewReplacer("nication 5", "nication 7", "nication 6", "nication 8", t1, t3).Replace
 	wait, use := "  Wait(Communication 3)\n", "  "+t2+" = "+t1+" + double(1)\n"
 	waits := func(ids ...int) (text string) {
 		for _, id := range ids {
@@ -121,12 +127,16 @@ func TestWaitsJoin(t *testing.T) {
 		// One communicator's stream is in order: the later one's Wait covers the earlier one.
 		{sum + again + waits(4) + use, hocket.Proved, 0},
 		{sum + again + waits(3) + use, hocket.Refuted, 3},
-		{swap("CUDA") + waits(5, 6) + use, hocket.Proved, 0},
+		{share + swap("CUDA") + waits(5, 6) + use, hocket.Proved, 0},
 		// With get the receiver copies, with put the sender.
-		{swap("CUDA") + waits(5) + use, hocket.Proved, 0},
-		{swap("CUDA") + waits(6) + use, hocket.Refuted, 2},
-		{put + waits(6) + use, hocket.Proved, 0},
-		{put + waits(5) + use, hocket.Refuted, 2},
+		{share + swap("CUDA") + waits(5) + use, hocket.Proved, 0},
+		{share + swap("CUDA") + waits(6) + use, hocket.Refuted, 4},
+		{share + put + waits(6) + use, hocket.Proved, 0},
+		{share + put + waits(5) + use, hocket.Refuted, 4},
+		// A send that says that its buffer is ready waits for no other, and its Wait only for its own copy: the first
+		// send may still be read when the caller overwrites it.
+		{share + other(share) + swap("CUDA") + other(swap("CUDA")) + waits(5, 6, 7, 8) + use, hocket.Proved, 0},
+		{share + other(share) + swap("CUDA") + other(swap("CUDA")) + waits(6, 7, 8) + use, hocket.Refuted, 6},
 		{coalesced + waits(9) + use, hocket.Proved, 0},
 		{coalesced + use, hocket.Refuted, 3},
 		// Two ranks that both send first on the stream of their pair wait for each other.
@@ -203,4 +213,92 @@ func TestPastedDumps(t *testing.T) {
 			c.run(t, 2, 5)
 		})
 	}
+}
+
+// TestDumpsInLogs: every published dump reads the same within the log of a job, alone or next to all others.
+func TestDumpsInLogs(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(corpusDir(), "*.txt"))
+	if err != nil || len(files) == 0 {
+		t.Skip("the dumps are not here; HOCKET_CORPUS names their folder")
+	}
+	tagged := func(tag, text string) string {
+		var b strings.Builder
+		for l := range strings.Lines(text) {
+			b.WriteString(tag + l)
+		}
+		return b.String()
+	}
+	lineComment := regexp.MustCompile(`(?m) *//.*$`)
+	// said is the program of a dump, or the error without its places.
+	said := func(name, src string, defines map[string]string) string {
+		p, _, err := hocket.Import(name, src, defines)
+		var ds hocket.Diagnostics
+		if errors.As(err, &ds) {
+			return ds[0].Message
+		}
+		return lineComment.ReplaceAllString(p.String(), "")
+	}
+	all, want := "", []string{}
+	for _, file := range files {
+		name := filepath.Base(file)
+		dump := strings.TrimRight(corpus(t, name), "\n") + "\n"
+		clean := said("log", dump, nil)
+		for _, log := range []string{
+			"$ pytest -vs\ntests/python/test_overlap.py::test_it " + dump + "PASSED\n===== 1 passed in 2.10s =====\n",
+			"starts\n" + tagged("[1,0]<stdout>:", dump) + tagged("[1,1]<stdout>:", dump) + "ends\n",
+			"# The host program\n\n```\n" + dump + "```\nand again:\n```\n" + dump + "```\n",
+		} {
+			if got := said("log", log, nil); got != clean {
+				t.Errorf("%s: got\n%s\nwant\n%s", name, got, clean)
+			}
+		}
+		all += "Test " + name + "\n" + dump + "done\n\n"
+		want = append(want, clean)
+	}
+	for i := range want {
+		if got := said("log", all, map[string]string{"dump": strconv.Itoa(i + 1)}); got != want[i] {
+			t.Errorf("dump %d of all, %s: got\n%s\nwant\n%s", i+1, files[i], got, want[i])
+		}
+	}
+}
+
+// TestDisabledRing: the program of the test that nvFuser's pull request 5325 disabled, as it would be printed. With the get
+// protocol a rank copies the next slice on one stream and sends it on the next, which waits for nothing: Wait of a recv is
+// empty there. Posted the other way round, as for put, the same program is proved, and computes what it should.
+func TestDisabledRing(t *testing.T) {
+	read := func(name string) *hocket.Program {
+		src, err := os.ReadFile(filepath.Join(root, "examples", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, _, err := hocket.Import(name, string(src), map[string]string{"allocation_cache": "1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	v, err := hocket.Check(read("host_ir_ring_get.txt"), hocket.Binding{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v.Kind != hocket.Refuted || v.Diagnostics[0].Pos.Line != 35 ||
+		!strings.Contains(v.Diagnostics[0].Message, "recv (rank 0 %worker[0], iteration 0.0) and send (rank 0 %cuda_p2p40[1], iteration 0.1)") {
+		t.Errorf("%v\n%s", v.Kind, v.Diagnostics)
+	}
+	put := read("host_ir_ring_put.txt")
+	if v, err = hocket.Check(put, hocket.Binding{}); err != nil || v.Kind != hocket.Proved {
+		t.Fatalf("%v, %v\n%s", v.Kind, err, v.Diagnostics)
+	}
+	dumpCase{file: "host_ir_ring_put.txt", parsed: put, want: func(in map[string]tens) tens {
+		x, w := in["T0"], in["T1"]
+		out := newTens(4, 2, 6, 14)
+		each(out, func(ix []int64) float64 {
+			sum := 0.0
+			for k := range int64(10) {
+				sum += x.at(ix[0], ix[1], ix[2], k) * w.at(k, ix[3])
+			}
+			return sum
+		})
+		return out
+	}}.run(t, 2, 5)
 }

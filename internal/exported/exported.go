@@ -33,18 +33,23 @@ func Open(name string, o modelprogram.Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := a.Graph()
-	if err == nil {
-		var m *modelprogram.Model
-		if m, err = modelprogram.Make(name, g, o); err == nil {
-			return &Model{m, a}, nil
-		}
+	m, err := programOf(name, a, o)
+	if err != nil {
+		return nil, errors.Join(err, a.Close())
 	}
-	return nil, errors.Join(err, a.Close())
+	return &Model{m, a}, nil
 }
 
+// Of is a model without an archive: all of its parameters are inputs and constants.
+func Of(m *modelprogram.Model) *Model { return &Model{Model: m} }
+
 // Close closes the archive.
-func (m *Model) Close() error { return m.archive.Close() }
+func (m *Model) Close() error {
+	if m.archive == nil {
+		return nil
+	}
+	return m.archive.Close()
+}
 
 // Source has tensors by name.
 type Source interface {
@@ -87,7 +92,8 @@ func (m *Model) Contents(files map[string]Source, given func(string) bool) (list
 				return nil, nil, err
 			}
 			if header.DType != dt {
-				return nil, nil, fmt.Errorf("%w: %q is %s, and %%%s %s", torchexport.ErrMalformed, w, header, p.Name, dt)
+				return nil, nil, fmt.Errorf("%w: %q is %s, and %%%s %s", torchexport.ErrMalformed, w, header, p.Name,
+					dt)
 			}
 			pieces, err := find(files, m.names(w), header)
 			if err != nil {
@@ -107,7 +113,8 @@ func (m *Model) Contents(files map[string]Source, given func(string) bool) (list
 			at += size
 		}
 		if n := bytesOf(&c.Header); p.Constant == nil && n != at {
-			return nil, nil, fmt.Errorf("%w: %%%s has %d bytes, and its weights %d", torchexport.ErrMalformed, p.Name, n, at)
+			return nil, nil, fmt.Errorf("%w: %%%s has %d bytes, and its weights %d", torchexport.ErrMalformed, p.Name,
+				n, at)
 		}
 		list = append(list, c)
 	}

@@ -18,13 +18,15 @@ type rename struct {
 // renames are those of transformers (conversion_mapping.py).
 var renames = []rename{
 	{"mlp.gate.weight", []string{"block_sparse_moe.gate.weight"}},
-	{"mlp.experts.gate_up_proj", []string{"block_sparse_moe.experts.*.w1.weight", "block_sparse_moe.experts.*.w3.weight"}},
+	{"mlp.experts.gate_up_proj", []string{"block_sparse_moe.experts.*.w1.weight",
+		"block_sparse_moe.experts.*.w3.weight"}},
 	{"mlp.experts.down_proj", []string{"block_sparse_moe.experts.*.w2.weight"}},
 	{"mlp.experts.gate_up_proj", []string{"mlp.experts.*.gate_proj.weight", "mlp.experts.*.up_proj.weight"}},
 	{"mlp.experts.down_proj", []string{"mlp.experts.*.down_proj.weight"}},
 	{"feed_forward.experts.gate_up_proj", []string{"feed_forward.experts.*.gate_proj.weight",
 		"feed_forward.experts.*.up_proj.weight"}},
 	{"feed_forward.experts.down_proj", []string{"feed_forward.experts.*.down_proj.weight"}},
+	{"lm_head.weight", []string{"embed_out.weight"}},
 	{"LayerNorm.weight", []string{"LayerNorm.gamma"}},
 	{"LayerNorm.bias", []string{"LayerNorm.beta"}},
 }
@@ -83,7 +85,8 @@ func packed(files map[string]Source, before string, patterns []string, want *ten
 				if list == nil {
 					return nil, nil
 				}
-				return nil, fmt.Errorf("%w: there is no tensor %q, and others of its experts are there", ErrMismatch, name)
+				return nil, fmt.Errorf("%w: there is no tensor %q, and others of its experts are there", ErrMismatch,
+					name)
 			}
 			have, err := from.Header(name)
 			if err == nil {

@@ -218,7 +218,7 @@ var unary = map[Op]func(x float64) float64{
 		return math.Max(x, 0) + math.Log1p(math.Exp(-math.Abs(x)))
 	},
 	Erf: math.Erf, Abs: math.Abs, Floor: math.Floor, Not: func(x float64) float64 { return truth(x == 0) },
-	Cast: func(x float64) float64 { return x },
+	Cast: func(x float64) float64 { return x }, Reshard: func(x float64) float64 { return x },
 }
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
@@ -600,6 +600,9 @@ func attend(n *Node, in []*Tensor, y *Tensor) {
 				s[j] += q.Elems[row*dim+e] * k.Elems[(head*tk+j)*dim+e]
 			}
 			s[j] *= n.Attrs.Scale
+			if c := n.Attrs.Softcap; c != 0 {
+				s[j] = c * math.Tanh(s[j]/c)
+			}
 			if n.Attrs.Causal && j > i {
 				s[j] = math.Inf(-1)
 			}

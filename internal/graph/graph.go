@@ -55,8 +55,19 @@ type Value struct {
 	Also []string // other names of the same tensor
 	Data *Tensor  // of a constant
 
+	Layout Layout // of an input: how the export lays it out; nil where it says nothing
+
 	Node  *Node // makes the value; nil for leaves
 	Index int   // which of the node's results it is
+}
+
+// Layout names, for each dimension, the mesh axes over which it is split, the major one first.
+type Layout [][]string
+
+// MeshAxis is an axis of the mesh of devices that layouts name.
+type MeshAxis struct {
+	Name string
+	Size int64
 }
 
 // String returns the type, as "f32[2, 3]".
@@ -105,8 +116,11 @@ type Attrs struct {
 	Eps    float64 // LayerNorm, RMSNorm
 	Scale  float64 // Attention
 	Causal bool    // Attention
-	Stable bool    // Sort
-	Desc   bool    // Sort: from the largest
+	// Softcap c makes scores c·tanh(score/c), before the mask; 0 for none. Of Attention.
+	Softcap float64
+	Stable  bool   // Sort
+	Desc    bool   // Sort: from the largest
+	Layout  Layout // Reshard
 }
 
 // Op is an operation.
@@ -132,7 +146,8 @@ const (
 	Abs      Op = "abs"
 	Floor    Op = "floor"
 	Not      Op = "not"
-	Cast     Op = "cast" // to the result's type
+	Cast     Op = "cast"    // to the result's type
+	Reshard  Op = "reshard" // the same in another layout
 
 	AddOp    Op = "add"
 	Sub      Op = "sub"
@@ -192,6 +207,12 @@ type Graph struct {
 	States  []*Value
 	Nodes   []*Node // each after those that it depends on
 	Outputs []*Value
+	// Mesh is what layouts name axes of; empty for an export without layouts, for which the importer has one axis.
+	Mesh []MeshAxis
+	// OutputLayouts are the layouts of the outputs; it may be shorter, and nil ones are whole.
+	OutputLayouts []Layout
+	// Notes are for whoever reads the program that is made: what of the export it does not have, and why.
+	Notes   []string
 	Updates []Update
 
 	nodes  map[string]*Node // by what they compute

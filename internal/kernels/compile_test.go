@@ -66,8 +66,16 @@ func everyCode(t *testing.T, arch string) []code {
 			}
 			add(Computation{Op: device.ReduceSlots{Axis: 0}, Out: x(dt.Accum(), l, 4, 8), Ins: []Operand{x(dt, l, 3, 4, 8), x(dt.Accum(), l, 4, 8)}})
 			add(Computation{Op: device.Linear{}, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 6), x(dt, l, 8, 6), x(dt, l, 8)}})
+			add(Computation{Op: device.GroupedLinear{}, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 64), x(dt, l, 2, 8, 64), x(ir.I32, l, 2)}})
 			add(Computation{Op: device.IndexCopy{Axis: 1}, Out: x(dt, l, 2, 9, 8), Ins: []Operand{x(dt, l, 2, 3, 8), x(ir.I64, l, 2, 3)}})
 			add(Computation{Op: device.Iota{Axis: 1}, Out: x(dt, l, 4, 8)})
+			add(Computation{Op: device.Sorted{Op: ir.OpTopK}, Out: x(dt, l, 4, 2), Ins: []Operand{x(dt, l, 4, 8)}})
+			add(Computation{Op: device.Sorted{Op: ir.OpArgTopK}, Out: x(ir.I32, l, 4, 2), Ins: []Operand{x(dt, l, 4, 8)}})
+			add(Computation{Op: device.Sorted{Op: ir.OpArgsort}, Out: x(ir.I32, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8)}})
+			add(Computation{Op: device.TakeAlong{}, Out: x(dt, l, 4, 2), Ins: []Operand{x(dt, l, 4, 8), x(ir.I64, l, 4, 2)}})
+			if dt.IsInt() {
+				add(Computation{Op: device.Bincount{}, Out: x(ir.I32, l, 8), Ins: []Operand{x(dt, l, 4, 8)}})
+			}
 			for _, n := range []int64{8, 1 << 17} {
 				add(Computation{Op: device.Argmax{Axis: 1}, Out: x(ir.I32, l, 4), Ins: []Operand{x(dt, l, 4, n)}})
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/graph"
 )
@@ -187,11 +188,14 @@ func (l *lowerer) keptAttention(n *graph.Node, k, w *graph.Value) (*val, error) 
 		return nil, err
 	}
 	args = append(args, length)
-	attrs := ""
-	if d := float64(last(q.Shape)); math.Abs(n.Attrs.Scale*math.Sqrt(d)-1) > 1e-7 {
-		attrs = "scale=" + number(n.Attrs.Scale)
+	var attrs []string
+	if n.Attrs.Softcap != 0 {
+		attrs = append(attrs, "softcap="+number(n.Attrs.Softcap))
 	}
-	y := l.emitted(n, "attention", attrs, q.DType, turned, args[0].splitDim(), args...)
+	if d := float64(last(q.Shape)); math.Abs(n.Attrs.Scale*math.Sqrt(d)-1) > 1e-7 {
+		attrs = append(attrs, "scale="+number(n.Attrs.Scale))
+	}
+	y := l.emitted(n, "attention", strings.Join(attrs, ", "), q.DType, turned, args[0].splitDim(), args...)
 	return permuted(&val{operand: operand{in: l.claim(y.in)}}, heads), nil
 }
 

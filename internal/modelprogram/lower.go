@@ -29,6 +29,7 @@ type lowerer struct {
 	fills     map[string]*inst // by what they are
 	reshapes  map[operand][]*inst
 	lengths   map[string]operand // of kept keys, by what they are
+	indices   map[*graph.Value]operand
 }
 
 // val is what a value of the graph is in the program: an operand, seen transposed or in another shape. Views are made
@@ -279,6 +280,8 @@ func (l *lowerer) make(v *graph.Value) (*val, error) {
 			return nil, err
 		}
 		return l.emitted(n, "broadcast", "shape="+tuple(v.Shape), x.dtype(), v.Shape, -1, x), nil
+	case graph.Reshard:
+		return l.reshard(n)
 	case graph.Where:
 		return l.where(n)
 	case graph.Not:
@@ -368,6 +371,9 @@ func (l *lowerer) param(v *graph.Value) *param {
 	}
 	p := &param{value: v, dt: v.DType, shape: v.Shape, split: -1, packed: -1, number: len(l.params),
 		state: v.Leaf == graph.State}
+	if v.Layout != nil {
+		p.split = l.splitOf(v.Layout)
+	}
 	if at, ok := l.layout[v]; ok && at.split >= 0 {
 		p.split, p.parts = at.split, at.parts
 		if at.parts > 1 {
@@ -414,7 +420,37 @@ func (l *lowerer) known(t *graph.Tensor) (*val, error) {
 		}
 		return &val{operand: operand{in: l.fills[key]}}, nil
 	}
+	if start, ok := counts(t); ok {
+		return &val{operand: operand{in: l.iota(t.DType, t.Shape, start)}}, nil
+	}
 	return &val{operand: operand{p: l.constantParam(t, "constant")}}, nil
+}
+
+// counts reports whether a tensor's elements are start, start + 1 and so on.
+func counts(t *graph.Tensor) (start int64, ok bool) {
+	n := len(t.Elems)
+	if n < 2 || t.DType != graph.I32 && t.DType != graph.I64 || last(t.Shape) != int64(n) {
+		return 0, false
+	}
+	for i, x := range t.Elems {
+		if x != t.Elems[0]+float64(i) {
+			return 0, false
+		}
+	}
+	return int64(t.Elems[0]), true
+}
+
+// iota returns the instruction that counts from start.
+func (l *lowerer) iota(dt graph.DType, shape []int64, start int64) *inst {
+	attrs := ""
+	if start != 0 {
+		attrs = fmt.Sprintf("start=%d", start)
+	}
+	key := "iota " + attrs + typeText(dt, shape, -1)
+	if l.fills[key] == nil {
+		l.fills[key] = l.emit(&inst{op: "iota", attrs: attrs, dt: dt, shape: shape, split: -1, typed: true, order: -1})
+	}
+	return l.fills[key]
 }
 
 // constantParam is the parameter that holds a constant.

@@ -15,7 +15,8 @@ import (
 var recognizers []func(l *lowerer, v *graph.Value) (*val, error)
 
 func init() {
-	recognizers = append(recognizers, rmsNorm, geluTanh, rope, partialRope, attention)
+	recognizers = append(recognizers, rmsNorm, geluTanh, rope, partialRope, attention,
+		eagerAttention)
 }
 
 // made returns the node of an operation that makes v, nil if another does.
@@ -232,7 +233,7 @@ func (l *lowerer) turned(v *graph.Value) (*turn, error) {
 	if !ok && l.folder.IsConstant(cos) && l.folder.IsConstant(sin) {
 		if r.angle, ok, err = l.angles(cos, sin, last(x.Shape)); ok {
 			n := int64(len(r.positions))
-			r.at.p = l.constantParam(&graph.Tensor{DType: graph.I32, Shape: []int64{n}, Elems: r.positions}, "positions")
+			r.at.in = l.iota(graph.I32, []int64{n}, 0)
 		}
 	}
 	if !ok || err != nil {
@@ -437,8 +438,12 @@ func (l *lowerer) phase(cos, sin *graph.Value, d int64) (a angle, at operand, ok
 		if err != nil || int64(len(t.Elems)) != tokens || cos.Shape[0] != 1 {
 			return a, at, false, err
 		}
-		at.p = l.constantParam((&graph.Tensor{DType: graph.I32, Shape: []int64{tokens}, Elems: t.Elems}).As(graph.I32),
-			"positions")
+		t = (&graph.Tensor{DType: graph.I32, Shape: []int64{tokens}, Elems: t.Elems}).As(graph.I32)
+		if start, ok := counts(t); ok {
+			at.in = l.iota(graph.I32, t.Shape, start)
+		} else {
+			at.p = l.constantParam(t, "positions")
+		}
 		return a, at, true, nil
 	}
 	x, err := l.lower(pos)
@@ -538,6 +543,9 @@ func attention(l *lowerer, v *graph.Value) (*val, error) {
 	}
 	if causal {
 		attrs = append([]string{"causal=true"}, attrs...)
+	}
+	if n.Attrs.Softcap != 0 {
+		attrs = append(attrs, "softcap="+number(n.Attrs.Softcap))
 	}
 	if d := float64(last(q.Shape)); math.Abs(n.Attrs.Scale*math.Sqrt(d)-1) > 1e-7 {
 		attrs = append(attrs, "scale="+number(n.Attrs.Scale))

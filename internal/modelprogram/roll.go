@@ -74,7 +74,7 @@ func repetition(list []*inst) (best *loop, at, n int) {
 // key says what an instruction does, whatever its operands.
 func (in *inst) key() string {
 	var b strings.Builder
-	fmt.Fprint(&b, in.op, " ", in.attrs, typeText(in.dt, in.shape, in.split), in.whole, in.typed, in.into)
+	fmt.Fprint(&b, in.op, " ", in.attrs, typeText(in.dt, in.shape, in.split), in.whole, in.typed, in.into, in.layout)
 	for _, a := range in.args {
 		fmt.Fprint(&b, a.p != nil, typeText(a.dtype(), a.shape(), a.splitDim()))
 	}

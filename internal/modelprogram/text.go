@@ -49,25 +49,23 @@ func (p *printer) print(name string) string {
 			}
 		}
 	}
-	fmt.Fprintf(&p.out, "// Imported from %s.\ndim P = %d\nmesh %s[P]\n\nfunc forward(\n", base(name), p.ranks, axis)
+	fmt.Fprintf(&p.out, "// Imported from %s.\n", base(name))
+	for _, note := range p.g.Notes {
+		fmt.Fprintf(&p.out, "// %s\n", note)
+	}
+	fmt.Fprintf(&p.out, "%s\nfunc forward(\n", p.mesh())
 	for _, q := range p.params {
-		shape, split := q.shape, q.split
-		if q.stack != nil {
-			shape = append([]int64{int64(len(q.stack))}, q.stack[0].shape...)
-			if split >= 0 {
-				split++
-			}
-		}
 		inout := ""
 		if q.state {
 			inout = "inout "
 		}
-		fmt.Fprintf(&p.out, "  %%%s: %s%s,\n", q.name, inout, typeText(q.dt, shape, split))
+		fmt.Fprintf(&p.out, "  %%%s: %s%s,\n", q.name, inout, p.paramType(q))
 	}
 	p.out.WriteString(") -> ")
 	var types, results []string
-	for _, r := range p.results {
-		types, results = append(types, typeText(r.dt, r.shape, -1)), append(results, "%"+r.name)
+	for i, r := range p.results {
+		types = append(types, layoutText(r.dt, r.shape, p.resultLayout(i)))
+		results = append(results, "%"+r.name)
 	}
 	if len(types) == 1 {
 		p.out.WriteString(types[0])
@@ -291,12 +289,13 @@ func (p *printer) printList(list []*inst, indent string, s *scope) {
 			in.name = p.fresh(in.title())
 		}
 		typed := ""
-		if in.whole || in.typed {
+		whole := in.whole && len(p.g.Mesh) == 0 // stated layouts say enough
+		if whole || in.typed {
 			split := in.split
-			if in.whole {
+			if whole {
 				split = -1
 			}
-			typed = ": " + typeText(in.dt, in.shape, split)
+			typed = ": " + p.typeOf(in, split)
 		}
 		fmt.Fprintf(&p.out, "%s%%%s%s = %s\n", indent, in.name, typed, p.call(in, s))
 	}
@@ -314,12 +313,25 @@ func (in *inst) title() string {
 			return short
 		}
 	}
+	if in.op == "grouped_linear" {
+		if p := in.args[1].weight(); p != nil && p.value != nil {
+			return strings.TrimSuffix(identifier(p.value.Path[strings.LastIndexByte(p.value.Path, '.')+1:]), "_proj")
+		}
+	}
 	short := map[string]string{"rms_norm": "norm", "layer_norm": "norm", "attention": "attn", "embedding": "embed",
-		"add": "sum"}
+		"add": "sum", "iota": "positions"}
 	if s := short[in.op]; s != "" {
 		return s
 	}
 	return in.op
+}
+
+// weight is the parameter that an operand is, or a part of; nil for others.
+func (o operand) weight() *param {
+	for o.in != nil && (o.in.op == "select" || o.in.op == "transpose") {
+		o = o.in.args[0]
+	}
+	return o.p
 }
 
 // printLoop prints a loop.

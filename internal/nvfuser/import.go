@@ -8,10 +8,20 @@ import (
 
 // Import reads a dump. defines give indices that the dump uses and does not
 // define, in the dump's notation: "i84": "(rank+streamIdx)%8"; those that name
-// nothing in the dump come back, for they may be dims of the program. With
-// errors the program is nil.
+// nothing in the dump come back, for they may be dims of the program. Where src
+// has several dumps, "dump": "2" takes the second; where its dump has lost
+// its indentation and makes several programs, "indentation": "2" does. With errors the program is nil.
 func Import(file, src string, defines map[string]string) (prog *ir.Program, rest map[string]string, ds ir.Diagnostics) {
-	lines := splitLines(src)
+	raws, warnings, ds := chooseDump(file, src, defines)
+	if len(ds) > 0 {
+		return nil, defines, ds
+	}
+	defines = without(defines, dumpDefine)
+	defer func() {
+		ds = append(warnings, ds...)
+		ds.Sort()
+	}()
+	lines := splitLines(raws)
 	if len(lines) > maxLines {
 		r := &reader{prog: &ir.Program{File: file, Source: src}}
 		r.errorf(lines[maxLines].start(), "a dump has at most %d statements", maxLines)
@@ -31,7 +41,8 @@ func importLines(file, src string, lines []line, defines map[string]string) (pro
 		r.ds.Sort()
 		return nil, defines, r.ds
 	}
-	given, rest, ds := d.takeDefines(file, defines)
+	cached := defines[cacheDefine]
+	given, rest, ds := d.takeDefines(file, without(defines, cacheDefine))
 	if len(ds) > 0 {
 		return nil, rest, ds
 	}
@@ -39,6 +50,9 @@ func importLines(file, src string, lines []line, defines map[string]string) (pro
 	if t.elided(); len(r.ds) == 0 {
 		t.inferIndices()
 		t.translate()
+		if !r.ds.HasErrors() {
+			t.checkHandles(cached)
+		}
 	}
 	if r.ds.Sort(); r.ds.HasErrors() {
 		return nil, rest, r.ds

@@ -336,7 +336,6 @@ func TestRefused(t *testing.T) {
 		{container("  PostOnStream (HostUnit3, Inputs:{}, Outputs:{})\n" + copyT1), "2:", "HostUnit3 is not printed"},
 		{container(copyT1)[:60] + "\n", "1:", "should stand here"},
 		{strings.TrimSuffix(container(copyT1), "} // %HostIrContainer\n"), "2:", "the dump ends without"},
-		{container(copyT1) + container(copyT1), "5:1:", "a second dump begins here"},
 		{container(copyT1) + "Index definitions:\n  i9 = i8;\n  i9 = i7;\n", "7:", "defined twice"},
 		{container("  FOR i7 from 0 to i9:\n    Synchronize Stream 1\n"+copyT1) +
 			"Index definitions:\n  i9 = i8 + 1;\n  i8 = i9;\n", "", "is defined by itself"},
@@ -603,6 +602,28 @@ func TestLostIndentation(t *testing.T) {
 	// The copy of all may be in the loop or behind it.
 	refused(t, flat(container("  FOR i9 in iS0{i0}:\n    Synchronize Stream i9\n"+copyT1)), "2:1:",
 		"lost its indentation")
+	// The error lists the programs, and --define takes one.
+	several := container("  FOR i9 in iS0{i0}:\n    Synchronize Stream i9\n" + copyT1)
+	_, _, ds = Import("d.txt", flat(several), nil)
+	for _, want := range []string{"it makes 2 programs", "d.txt:2:1: note: indentation=1: this has line 3\n",
+		"d.txt:2:1: note: indentation=2: this has lines 3 to 5\n", "--define indentation=1"} {
+		if !strings.Contains(ds.String(), want) {
+			t.Errorf("there is no %q in\n%s", want, ds)
+		}
+	}
+	deeper := container("  FOR i9 in iS0{i0}:\n    Synchronize Stream i9\n" + strings.ReplaceAll(copyT1, "  "+t1, "    "+t1))
+	for n, indented := range map[string]string{"1": several, "2": deeper} {
+		p, rest, ds := Import("d.txt", flat(several), map[string]string{"indentation": n})
+		if ds.HasErrors() || len(rest) > 0 || p.String() != program(t, indented).String() {
+			t.Errorf("indentation=%s: %v %v\n%s", n, rest, ds, p)
+		}
+	}
+	for _, n := range []string{"0", "3", "x"} {
+		if _, _, ds := Import("d.txt", flat(several), map[string]string{"indentation": n}); !strings.Contains(ds.String(),
+			"--define indentation="+n+": there are 2 ways") {
+			t.Errorf("indentation=%s: %s", n, ds)
+		}
+	}
 	refused(t, flat(container("  FOR i9 in iS0{i0}:\n"+copyT1+"    "+copyT1)), "2:1:", "lost its indentation")
 	refused(t, flat(container("  FOR i9 in iS0{i0}:\n")), "2:1:", "lost its indentation")
 	refused(t, flat(container(strings.Repeat("  FOR i9 in iS0{i0}:\n"+copyT1+copyT1+copyT1, 20))), "2:1:",
@@ -622,7 +643,9 @@ func TestMissingIndices(t *testing.T) {
 			" = HirAliasSelect( " + t1 + ", axis = iS2{3}, index = i7 )\n" +
 			"    IF Manual ( " + condition + " ):\n      " + t3 + " = HirAliasSelect( " + t0 +
 			", axis = ideviceIdx.x0{3}, index = 0 )\n      " + t2 + " = Set( " + t3 + " )\n" +
-			"    ELSE:\n      P2PCommunication 1 (type=send, buffer=" + t0 +
+			"    ELSE:\n      ShareMemHandles(P2PCommunication 1 (type=send, buffer=" + t0 +
+			", peer=i8, backend=CUDA), P2PCommunication 2 (type=recv, buffer=" + t2 +
+			", peer=i7, backend=CUDA),\n      P2PCommunication 1 (type=send, buffer=" + t0 +
 			", peer=i8, backend=CUDA)\n      P2PCommunication 2 (type=recv, buffer=" + t2 +
 			", peer=i7, backend=CUDA)\n" +
 			"      Wait Communication 1\n      Wait Communication 2\n}\n"

@@ -2,7 +2,9 @@ package nvfuser
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"hocket.example/hocket/ir"
@@ -11,7 +13,8 @@ import (
 // A dump that was pasted through a page without code blocks has lost its indentation, which
 // says what belongs to a loop. All ways to indent it are tried. Most are refused: they use a
 // loop's variable behind the loop, read what nothing wrote, or leave open which stream is
-// current. If those that remain are one program, that is what the dump says.
+// current. If those that remain are one program, that is what the dump says; else the caller
+// chooses one by its number.
 
 // statementLines are the lines of the container's statements.
 func statementLines(lines []line) []line {
@@ -47,23 +50,35 @@ const (
 	maxReadLines = 20_000
 )
 
+// indentDefine is the name that chooses among the ways to indent a dump.
+const indentDefine = "indentation"
+
+// reading is one way to indent a dump, and its program.
+type reading struct {
+	depths []int
+	prog   *ir.Program
+	rest   map[string]string
+	ds     ir.Diagnostics
+}
+
 // importUnindented imports a dump whose statements lost their indentation.
 func importUnindented(
 	file, src string, lines []line, defines map[string]string,
 ) (*ir.Program, map[string]string, ir.Diagnostics) {
-	var best *ir.Program
-	var bestRest map[string]string
-	var bestDs, refused ir.Diagnostics
-	var bestDepths, other []int
+	given, chosen := defines[indentDefine]
+	defines = without(defines, indentDefine)
+	var refused ir.Diagnostics
+	var list []reading // different programs
+	seen := map[string]bool{}
 	in := &indenter{list: statementLines(lines)}
 	in.findUses()
 	in.limit = min(maxReadings, maxReadLines/len(in.list))
 	in.each(func(depths []int) bool {
-		reading := slices.Clone(lines)
+		indented := slices.Clone(lines)
 		for i, d := range depths {
-			reading[1+i].indent += 2 * (d + 1)
+			indented[1+i].indent += 2 * (d + 1)
 		}
-		prog, rest, ds := importLines(file, src, reading, defines)
+		prog, rest, ds := importLines(file, src, indented, defines)
 		if prog != nil {
 			if _, wrong := ir.Check(prog); wrong.HasErrors() {
 				prog, ds = nil, wrong
@@ -72,41 +87,83 @@ func importUnindented(
 		switch {
 		case prog == nil && refused == nil:
 			refused = ds
-		case prog == nil:
-		case best == nil:
-			best, bestRest, bestDs, bestDepths = prog, rest, ds, slices.Clone(depths)
-		case best.String() != prog.String():
-			other = slices.Clone(depths)
+		case prog != nil && !seen[prog.String()]:
+			seen[prog.String()] = true
+			list = append(list, reading{slices.Clone(depths), prog, rest, ds})
 		}
-		return other == nil
+		return true
 	})
 	r := &reader{prog: &ir.Program{File: file, Source: src}}
 	first := in.list[slices.IndexFunc(in.list, func(l line) bool { return opens(l.text) })].start()
-	if best != nil && other == nil && !in.more {
+	n, err := strconv.Atoi(given)
+	switch {
+	case chosen && (err != nil || n < 1 || n > len(list)):
+		r.errorf(first, "--define %s=%s: there are %d ways to indent the dump", indentDefine, given, len(list)).Help =
+			"leave it out to see them"
+		return nil, defines, r.ds
+	case len(list) > 0 && chosen, len(list) == 1 && !in.more:
+		way := list[max(n, 1)-1]
 		d := r.errorf(first, "the dump has lost its indentation; it makes one program, with these loops and conditionals")
-		d.Severity, d.Notes = ir.Warning, in.bodies(bestDepths)
+		d.Severity, d.Notes = ir.Warning, in.bodies(way.depths)
 		d.Help = "if that is not meant, indent it by hand"
-		ds := append(r.ds, bestDs...)
+		if chosen {
+			d.Message = fmt.Sprintf("the dump has lost its indentation; --define %s=%d takes these loops and conditionals", indentDefine, n)
+		}
+		ds := append(r.ds, way.ds...)
 		ds.Sort()
-		return best, bestRest, ds
+		return way.prog, way.rest, ds
 	}
 	d := r.errorf(first, "the dump has lost its indentation, which says what belongs to this")
 	d.Help = "copy the dump as it was printed, or indent its loops and conditionals by hand"
 	switch {
-	case other != nil:
-		i := 0
-		for bestDepths[i] == other[i] {
-			i++
+	case len(list) > 0:
+		d.Message += fmt.Sprintf("; it makes %d programs", len(list))
+		if in.more {
+			d.Message += " or more"
 		}
-		d.Notes = append(d.Notes, ir.Note{Pos: in.list[i].start(),
-			Message: "it makes several programs: this line, for example, may be in a block or behind it"})
-	case best == nil && refused.HasErrors():
+		d.Help = fmt.Sprintf("copy the dump as it was printed; or take one of these with --define %s=1", indentDefine)
+		for i, way := range list[:min(len(list), maxShown)] {
+			d.Notes = append(d.Notes, in.differs(i+1, list, way)...)
+		}
+		if more := len(list) - maxShown; more > 0 {
+			d.Notes = append(d.Notes, ir.Note{Message: fmt.Sprintf("and %d more", more)})
+		}
+	case refused.HasErrors():
 		d.Notes = append(d.Notes, ir.Note{Pos: refused[0].Pos,
 			Message: "however it is indented, it is refused; for example, " + refused[0].Message})
 	default:
 		d.Notes = append(d.Notes, ir.Note{Message: "there are too many ways to indent it to try them all"})
 	}
 	return nil, defines, r.ds
+}
+
+// maxShown bounds the ways to indent a dump that an error lists.
+const maxShown = 12
+
+// differs says of the n-th way what belongs to those loops and conditionals in which the ways differ.
+func (in *indenter) differs(n int, list []reading, way reading) []ir.Note {
+	var out []ir.Note
+	for i, note := range in.bodies(way.depths) {
+		same := true
+		for _, other := range list {
+			same = same && in.bodies(other.depths)[i].Message == note.Message
+		}
+		if !same {
+			note.Message = fmt.Sprintf("%s=%d: %s", indentDefine, n, note.Message)
+			out = append(out, note)
+		}
+	}
+	return out
+}
+
+// without returns m without a key.
+func without(m map[string]string, key string) map[string]string {
+	if _, there := m[key]; !there {
+		return m
+	}
+	m = maps.Clone(m)
+	delete(m, key)
+	return m
 }
 
 // indenter enumerates the ways to indent statements.

@@ -44,6 +44,8 @@ type joiner struct {
 	// first is the indentation of the container's first statement, -1 before
 	// it: what is indented less was broken off the line before.
 	first int
+	// base is the indentation of the container's head: the dump's first column.
+	base int
 	// blank: the last physical line ended with one.
 	blank bool
 }
@@ -61,27 +63,27 @@ const (
 	maxWords = 1 << 20 // and signs
 )
 
-// splitLines returns the logical lines of src.
-func splitLines(src string) []line {
+// splitLines returns the logical lines of a dump.
+func splitLines(raws []rawLine) []line {
 	j := &joiner{first: -1}
 	inside := false // a container's statements, where indentation counts
-	n := int32(0)
-	for raw := range strings.Lines(src) {
-		if n++; len(j.lines) > maxLines {
+	for _, l := range raws {
+		if len(j.lines) > maxLines {
 			break // Import says so
 		}
-		raw = strings.TrimRight(raw, "\r\n")
-		ended := raw
+		raw, ended := l.text, l.text
 		raw = strings.TrimRight(raw, " \t")
 		trimmed := strings.TrimLeft(raw, " \t")
 		if trimmed == "" {
 			continue
 		}
 		indent := len(raw) - len(trimmed)
-		pos := ir.Pos{Line: n, Col: int32(indent + 1)}
+		pos := ir.Pos{Line: l.pos.Line, Col: l.pos.Col + int32(indent)}
 		switch {
 		case isSection(trimmed) && j.mayEnd():
-			inside = strings.HasPrefix(trimmed, headWord)
+			if inside = strings.HasPrefix(trimmed, headWord); inside {
+				j.base = indent
+			}
 			j.begin(trimmed, indent, pos)
 		case j.continues(trimmed, indent, inside):
 			j.extend(trimmed, indent, pos)
@@ -135,10 +137,10 @@ func (j *joiner) begin(s string, indent int, pos ir.Pos) {
 	j.depth = depthOf(withoutOpening(s))
 }
 
-// extend joins s. What begins in the first column was broken off, maybe within
+// extend joins s. What begins in the dump's first column was broken off, maybe within
 // a word; what is indented was printed on a line of its own.
 func (j *joiner) extend(s string, indent int, pos ir.Pos) {
-	if indent > 0 || j.blank {
+	if indent > j.base || j.blank {
 		j.text.WriteByte(' ')
 	}
 	j.parts = append(j.parts, part{j.text.Len(), pos})

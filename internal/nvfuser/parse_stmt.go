@@ -45,7 +45,7 @@ func (c *cursor) statement() *stmt {
 		s.kind, s.id = stEndGroup, c.ident()
 	case "ShareMemHandles":
 		s.kind = stShareHandles
-		c.handles()
+		c.handles(s)
 	case "PostOnStream":
 		c.post(s)
 	case "Deallocate":
@@ -248,10 +248,12 @@ func (c *cursor) wait(s *stmt) {
 
 // handles reads the communications of ShareMemHandles, whose list nvFuser
 // does not close.
-func (c *cursor) handles() {
+func (c *cursor) handles(s *stmt) {
 	c.want("(")
 	for !c.bad && c.got("P2PCommunication") {
-		c.p2p(&stmt{pos: c.pos()})
+		one := &stmt{pos: c.pos()}
+		c.p2p(one)
+		s.shared = append(s.shared, one)
 		if !c.got(",") {
 			break
 		}

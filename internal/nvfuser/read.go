@@ -11,9 +11,25 @@ import (
 // maxErrors ends reading and translating: more errors than this help nobody.
 const maxErrors = 50
 
-// IsDump reports whether src is a Host IR dump, by its first line.
+// IsDump reports whether src is a Host IR dump, or a log that has one.
 func IsDump(src string) bool {
-	return strings.HasPrefix(strings.TrimLeft(src, " \t\r\n"), headWord)
+	if strings.HasPrefix(strings.TrimLeft(src, " \t\r\n"), headWord) {
+		return true
+	}
+	for i := strings.Index(src, headWord); i >= 0; {
+		from := strings.LastIndexByte(src[:i], '\n') + 1
+		line, _, _ := strings.Cut(src[from:], "\n")
+		// A program of hocket's own language may have one in a comment.
+		if _, at := headAt(line); at >= 0 && !strings.HasPrefix(strings.TrimSpace(line), "//") {
+			return true
+		}
+		next := strings.Index(src[i+1:], headWord)
+		if next < 0 {
+			return false
+		}
+		i += 1 + next
+	}
+	return false
 }
 
 // reader makes the tree of a dump.

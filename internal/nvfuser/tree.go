@@ -114,6 +114,7 @@ type stmt struct {
 	fromTo    bool
 	body, alt []*stmt
 	ins, outs []*tensor // of PostOnStream
+	shared    []*stmt   // the communications of ShareMemHandles
 }
 
 // operand is a tensor or a number.

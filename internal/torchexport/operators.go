@@ -14,7 +14,8 @@ type operator func(c *call) ([]*graph.Value, error)
 // views are operators whose result may share the memory of their first operand.
 var views = names("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten", "transpose",
 	"permute", "t", "expand", "expand_as", "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind",
-	"alias", "detach", "contiguous", "to", "type_as", "dropout", "view_as", "reshape_as", "movedim", "numpy_T", "_to_copy")
+	"alias", "detach", "contiguous", "to", "type_as", "dropout", "view_as", "reshape_as", "movedim", "numpy_T", "_to_copy",
+	"swapaxes", "swapdims")
 
 func names(list ...string) map[string]bool {
 	m := map[string]bool{}
@@ -47,7 +48,7 @@ func init() {
 	}
 	for name, op := range map[string]graph.Op{
 		"add": graph.AddOp, "sub": graph.Sub, "mul": graph.Mul, "div": graph.Div, "floor_divide": graph.FloorDiv,
-		"remainder": graph.Rem, "maximum": graph.Max, "minimum": graph.Min, "pow": graph.Pow, "true_divide": graph.Div,
+		"multiply": graph.Mul, "subtract": graph.Sub, "divide": graph.Div, "remainder": graph.Rem, "maximum": graph.Max, "minimum": graph.Min, "pow": graph.Pow, "true_divide": graph.Div,
 	} {
 		operators[name] = func(c *call) ([]*graph.Value, error) { return arithmetic(c, op) }
 	}
@@ -88,6 +89,10 @@ func init() {
 		for name, op := range list {
 			operators[name] = op
 		}
+	}
+	for alias, name := range map[string]string{"concat": "cat", "concatenate": "cat", "greater": "gt", "less": "lt",
+		"negative": "neg", "absolute": "abs", "swapaxes": "transpose", "swapdims": "transpose", "clip": "clamp"} {
+		operators[alias] = operators[name]
 	}
 }
 
@@ -393,6 +398,35 @@ var shapes = map[string]operator{
 		perm := make([]int64, len(x.Shape))
 		for d := range perm {
 			perm[d] = int64(len(perm) - 1 - d)
+		}
+		return one(c.add(graph.Transpose, graph.Attrs{Axes: perm}, x.DType, x))
+	},
+	"movedim": func(c *call) ([]*graph.Value, error) {
+		x, from, to := c.tensor("self"), c.ints("source"), c.ints("destination")
+		if c.err != nil || len(from) != len(to) {
+			return nil, malformed("dimensions %v go to %v", from, to)
+		}
+		perm := make([]int64, len(x.Shape))
+		for d := range perm {
+			perm[d] = -1
+		}
+		moved := map[int64]bool{}
+		for i := range from {
+			a, b := int64(c.dim(from[i], x)), c.dim(to[i], x)
+			if c.err != nil || len(perm) == 0 || moved[a] || perm[b] >= 0 {
+				return nil, malformed("dimensions %v go to %v", from, to)
+			}
+			moved[a], perm[b] = true, a
+		}
+		next := int64(0)
+		for d := range perm {
+			if perm[d] < 0 {
+				for moved[next] {
+					next++
+				}
+				perm[d] = next
+				next++
+			}
 		}
 		return one(c.add(graph.Transpose, graph.Attrs{Axes: perm}, x.DType, x))
 	},

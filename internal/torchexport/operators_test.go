@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -179,7 +180,7 @@ func computed(t testing.TB, text string, graphs map[string]object, inputs ...[]f
 	if err != nil {
 		return nil, err
 	}
-	g, err := a.Graph()
+	g, err := a.Graph(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -235,6 +236,8 @@ func TestOperators(t *testing.T) {
 			[][]float64{{1, 2}, {3, 4}}, []float64{1, 3, 2, 4}},
 		{"numpy_T", "x f32[2,3]\ny f32[3,2] = numpy_T.default self=x\nreturn y", [][]float64{{1, 2, 3, 4, 5, 6}},
 			[]float64{1, 4, 2, 5, 3, 6}},
+		{"movedim", "x f32[2,2,2]\ny f32[2,2,2] = movedim.int self=x source=0 destination=-1\nreturn y",
+			[][]float64{{0, 1, 2, 3, 4, 5, 6, 7}}, []float64{0, 4, 1, 5, 2, 6, 3, 7}},
 		{"every second", "x f32[7]\ny f32[3] = slice.Tensor self=x dim=0 start=1 end=9223372036854775807 step=2\nreturn y",
 			[][]float64{{0, 1, 2, 3, 4, 5, 6}}, []float64{1, 3, 5}},
 		{"every third of five", "x f32[5]\ny f32[2] = slice.Tensor self=x dim=0 start=1 end=5 step=3\nreturn y",
@@ -291,7 +294,17 @@ func TestOperators(t *testing.T) {
 	}
 }
 
-// TestInPlace changes tensors and parts of them in place: whoever shares the memory sees it.
+// TestSame: only operators that keep every element where it is are read as their operand.
+func TestSame(t *testing.T) {
+	for name := range views {
+		if got := reflect.ValueOf(operators[name]).Pointer(); got == reflect.ValueOf(same).Pointer() && !slices.Contains(
+			[]string{"alias", "detach", "contiguous", "to", "type_as", "_to_copy"}, name) {
+			t.Errorf("%s is read as if it moved nothing", name)
+		}
+	}
+}
+
+// TestInPlace changes tensors and parts of them in place: views of the memory see it.
 func TestInPlace(t *testing.T) {
 	const double = "x f32[2,2]\nb f32[2,2] = mul.Tensor self=x other=2\n" // b is [[2, 4], [6, 8]]
 	for _, c := range []struct {

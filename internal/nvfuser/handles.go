@@ -1,0 +1,340 @@
+package nvfuser
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/ir"
+)
+
+// CUDA transfers copy through a handle of the peer's buffer. ShareMemHandles exchanges handles on the host: for each of
+// its communications whose handle is not cached, keyed by communication, peer and buffer, a rank publishes its own
+// handle and waits for the peer's; a rank that published any then waits for all ranks. A rank whose cache hits returns
+// at once. handleCheck runs the host program of every rank, twice, and reports what is used without a handle and which
+// rank waits for one that never comes.
+
+// cacheDefine is the name by which the caller says whether nvFuser caches allocations.
+const cacheDefine = "allocation_cache"
+
+// maxHandleSteps bounds the statements that handleCheck runs.
+const maxHandleSteps = 1 << 18
+
+type handleCheck struct {
+	t     *translator
+	eval  *inference
+	steps int
+	// unknown is a name or expression whose value the dump does not give.
+	unknown *scalar
+
+	rank  int64
+	moved bool                // every ALLOCATE returns memory that it did not return before
+	bound map[string]string   // tensors' memory: "T4[2]"
+	cache map[string]bool     // of the rank at hand
+	calls []exchange          // of the rank at hand
+	wrong *ir.Diagnostic      // the first use without a handle
+	all   []map[string]bool   // caches of all ranks
+	roots map[string]struct{} // exchanged buffers that ALLOCATE made
+}
+
+// exchange is a ShareMemHandles that publishes handles.
+type exchange struct {
+	at    *stmt
+	wants []want
+}
+
+// want is a handle that a rank waits for.
+type want struct {
+	comm *stmt
+	peer int64
+}
+
+// checkHandles reports handles that are missing. cached is what the caller says of nvFuser's allocation cache: "1", "0",
+// or "" for nothing.
+func (t *translator) checkHandles(cached string) {
+	cuda, first := false, (*stmt)(nil)
+	t.d.everyStmt(func(s *stmt) {
+		cuda = cuda || s.kind == stP2P && s.backend == backendCUDA
+		if s.kind == stShareHandles && first == nil {
+			first = s
+		}
+	})
+	if !cuda {
+		return
+	}
+	h := &handleCheck{t: t, eval: &inference{t: t, values: map[string]int64{}, byName: map[string]*missingIndex{}}, roots: map[string]struct{}{}}
+	for range t.world {
+		h.all = append(h.all, map[string]bool{})
+	}
+	calls, ok := h.run(-1)
+	if ok {
+		h.meet(calls, "")
+	}
+	if !ok || h.wrong != nil {
+		return
+	}
+	if first == nil || len(h.roots) == 0 || cached == "1" {
+		return
+	}
+	// The second run: rank 0 allocates anew, the others find their buffers where they were.
+	calls, ok = h.run(0)
+	if !ok || cached != "0" {
+		d := t.errorf(first.pos, "without nvFuser's allocation cache, ShareMemHandles hangs in the first run in which ALLOCATE returns new memory on some ranks and not on others")
+		d.Severity = ir.Warning
+		d.Help = "set use_allocation_cache in nvFuser's MultiDeviceExecutorParams; --define allocation_cache=1 here says that it is set, and =0 shows the hang"
+		return
+	}
+	h.meet(calls, "in the second run, if ALLOCATE returns new memory on rank 0 only, ")
+}
+
+// run executes the host program of each rank; on rank moved, ALLOCATE returns new memory.
+func (h *handleCheck) run(moved int64) ([][]exchange, bool) {
+	var out [][]exchange
+	for rank := range h.t.world {
+		h.rank, h.moved, h.calls, h.cache = rank, rank == moved, nil, h.all[rank]
+		h.bound = map[string]string{}
+		clear(h.eval.values)
+		h.eval.values["rank"] = rank
+		for _, x := range h.t.d.inputs {
+			h.bound[x.id] = x.id
+		}
+		for _, x := range h.t.d.outputs {
+			if !h.t.d.allocates(x.id) {
+				h.bound[x.id] = x.id // the caller's
+			}
+		}
+		for _, x := range slices.Concat(h.t.d.inputs, h.t.d.outputs) {
+			for _, a := range x.axes {
+				if a.device() && x.mesh != nil && a.extent.op == "" && a.extent.name != "" {
+					h.eval.values[a.extent.name] = int64(len(x.mesh.devices))
+				}
+			}
+		}
+		if !h.walk(h.t.d.body) {
+			if h.wrong == nil {
+				h.notKnown()
+			}
+			return nil, false
+		}
+		out = append(out, h.calls)
+	}
+	return out, true
+}
+
+// notKnown warns that handles were not checked.
+func (h *handleCheck) notKnown() {
+	pos, what := h.t.d.pos, "the dump has too many iterations"
+	if h.unknown != nil {
+		pos, what = h.unknown.pos, "the value of "+brief(h.unknown.text())+" is not in the dump"
+	}
+	d := h.t.errorf(pos, "whether every handle that is used was exchanged is not checked: %s", what)
+	d.Severity = ir.Warning
+}
+
+func (h *handleCheck) value(s *scalar) (int64, bool) {
+	v, ok := h.eval.eval(s, 0)
+	if !ok {
+		h.unknown = s
+	}
+	return v, ok
+}
+
+// holds evaluates a condition.
+func (h *handleCheck) holds(s *scalar) (yes, ok bool) {
+	cmp, compares := comparisons[s.op]
+	if !compares {
+		v, ok := h.value(s)
+		return v != 0, ok
+	}
+	a, ok1 := h.value(s.args[0])
+	b, ok2 := h.value(s.args[1])
+	return cmp.Holds(a, b), ok1 && ok2
+}
+
+// walk executes statements; false ends it: something is wrong, or not known.
+func (h *handleCheck) walk(list []*stmt) bool {
+	for _, s := range list {
+		if h.steps++; h.steps > maxHandleSteps {
+			return false
+		}
+		if !h.step(s) {
+			return false
+		}
+	}
+	return true
+}
+
+func (h *handleCheck) step(s *stmt) bool {
+	switch s.kind {
+	case stFor:
+		lo, ok1 := h.value(s.index)
+		hi, ok2 := h.value(s.hi)
+		if !ok1 || !ok2 {
+			return !usesHandles(s.body) // a loop without transfers does not matter
+		}
+		for i := lo; i < hi; i++ {
+			h.eval.values[s.id] = i
+			if !h.walk(s.body) {
+				return false
+			}
+		}
+		delete(h.eval.values, s.id)
+	case stIf:
+		yes, ok := h.holds(s.index)
+		switch {
+		case !ok:
+			return !usesHandles(s.body) && !usesHandles(s.alt)
+		case yes:
+			return h.walk(s.body)
+		}
+		return h.walk(s.alt)
+	case stAllocate:
+		if s.out != nil && (h.bound[s.out.id] == "" || !strings.Contains(h.bound[s.out.id], "[")) {
+			h.bound[s.out.id] = s.out.id + "+"
+			if h.moved {
+				h.bound[s.out.id] += "+"
+			}
+		}
+	case stAlias:
+		from := h.bound[s.in[0].t.id]
+		v, ok := h.eval.eval(s.index, 0)
+		if h.bound[s.out.id] = fmt.Sprintf("%s[%d:%d]", from, s.axis, v); !ok {
+			h.bound[s.out.id] = from + "[" + s.index.text() + "]"
+		}
+		if from == "" {
+			delete(h.bound, s.out.id)
+		}
+	case stShard, stSlice:
+		if from := h.bound[s.in[0].t.id]; from != "" {
+			v := int64(0)
+			if s.index != nil {
+				v, _ = h.eval.eval(s.index, 0)
+			}
+			h.bound[s.out.id] = fmt.Sprintf("%s[%s:%d]", from, s.out.id, v)
+		}
+	case stShareHandles:
+		return h.share(s)
+	case stP2P:
+		if s.backend == backendCUDA {
+			return h.use(s)
+		}
+	case stCompute, stComm:
+		if s.out != nil && h.bound[s.out.id] == "" {
+			h.bound[s.out.id] = s.out.id + "+" // the operation allocates its result
+		}
+	case stPost:
+		for _, x := range s.outs {
+			if h.bound[x.id] == "" {
+				h.bound[x.id] = x.id + "+"
+			}
+		}
+	}
+	return true
+}
+
+// allocates reports whether the dump has an ALLOCATE of a tensor.
+func (d *dump) allocates(id string) bool {
+	found := false
+	d.everyStmt(func(s *stmt) { found = found || s.kind == stAllocate && s.out != nil && s.out.id == id })
+	return found
+}
+
+// usesHandles reports whether statements exchange handles or copy through them.
+func usesHandles(list []*stmt) bool {
+	return slices.ContainsFunc(list, func(s *stmt) bool {
+		return s.kind == stShareHandles || s.kind == stP2P && s.backend == backendCUDA || usesHandles(s.body) || usesHandles(s.alt)
+	})
+}
+
+// key names the handle of a communication; "" if its buffer has no memory.
+func (h *handleCheck) key(s *stmt) (key string, peer int64, ok bool) {
+	if peer, ok = h.value(s.index); !ok {
+		return "", 0, false
+	}
+	memory := h.bound[s.out.id]
+	if memory == "" {
+		return "", peer, true
+	}
+	return fmt.Sprintf("%s to %d of %s", s.id, peer, memory), peer, true
+}
+
+func (h *handleCheck) share(s *stmt) bool {
+	call := exchange{at: s}
+	for _, c := range s.shared {
+		key, peer, ok := h.key(c)
+		switch {
+		case !ok:
+			return false
+		case key == "":
+			h.fail(c.pos, "rank %d exchanges a handle of %s before it is allocated", h.rank, c.out.id).Help =
+				"ALLOCATE it, or select it from a tensor that is, above the ShareMemHandles"
+			return false
+		case peer == h.rank || peer < 0 || peer >= h.t.world:
+			h.fail(c.pos, "rank %d exchanges a handle with rank %d", h.rank, peer).Help = "a handle is exchanged with another rank"
+			return false
+		case h.cache[key]:
+			continue
+		}
+		h.cache[key] = true
+		if root, _, made := strings.Cut(h.bound[c.out.id], "+"); made {
+			h.roots[root] = struct{}{}
+		}
+		call.wants = append(call.wants, want{c, peer})
+	}
+	if len(call.wants) > 0 {
+		h.calls = append(h.calls, call)
+	}
+	return true
+}
+
+func (h *handleCheck) use(s *stmt) bool {
+	key, peer, ok := h.key(s)
+	if ok && key != "" && !h.cache[key] {
+		h.fail(s.pos, "communication %s has no handle of rank %d's buffer: no ShareMemHandles with it, this peer and this buffer was executed before (rank %d)",
+			s.id, peer, h.rank).Help = "nvFuser throws \"No remote buffer found\" here: name the communication in a ShareMemHandles above"
+		return false
+	}
+	return ok
+}
+
+func (h *handleCheck) fail(pos ir.Pos, format string, args ...any) *ir.Diagnostic {
+	d := h.t.errorf(pos, format, args...)
+	if h.wrong == nil {
+		h.wrong = d
+	}
+	return d
+}
+
+// meet lets the exchanges of all ranks meet: each ends in a barrier, so the n-th of all ranks run at the same time.
+func (h *handleCheck) meet(calls [][]exchange, when string) {
+	const help = "every rank must exchange the same handles: both sides of a transfer, and all ranks as often"
+	for n := 0; ; n++ {
+		waits, absent := -1, -1
+		for rank, list := range calls {
+			if n >= len(list) {
+				absent = rank
+				continue
+			}
+			waits = rank
+			for _, w := range list[n].wants {
+				peers := calls[w.peer]
+				if n < len(peers) && slices.ContainsFunc(peers[n].wants, func(o want) bool { return o.peer == int64(rank) && o.comm.op != w.comm.op }) {
+					continue
+				}
+				why := "which does not exchange its side of communication"
+				if when != "" {
+					why = "whose cache has its side of communication"
+				}
+				h.fail(w.comm.pos, "hang: %srank %d waits in ShareMemHandles for a handle of rank %d, %s %s", when, rank, w.peer, why, w.comm.id).Help = help
+				return
+			}
+		}
+		if waits < 0 {
+			return
+		}
+		if absent >= 0 {
+			h.fail(calls[waits][n].at.pos, "hang: %srank %d waits in the barrier of ShareMemHandles, and rank %d has no handles to exchange", when, waits, absent).Help = help
+			return
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package nvfuser
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/ir"
+)
+
+// A dump is printed into a log: launchers put the rank in front of each line, tests print their names
+// before it on the same line, and libraries print messages between its lines. findDumps cuts the dumps
+// out. What it leaves out within a dump has the form of another program's message, and Import warns of it.
+
+// rawLine is a line of the file, or what follows a rank's tag on one.
+type rawLine struct {
+	text string
+	pos  ir.Pos // of text
+}
+
+// excerpt is a dump as it stands in a file.
+type excerpt struct {
+	lines []rawLine
+	noise []rawLine // lines between those of the dump that were left out
+	key   string    // equal for dumps that say the same
+	times int       // how often the file has it
+	cut   bool      // the next dump begins before its end
+}
+
+// dumpTag is what launchers and pages put before each line of a rank. The submatch is what identifies the rank;
+// a time does not.
+var dumpTag = regexp.MustCompile(`^(?:` +
+	`\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)? ?` + // a time, as CI prints it
+	`|(\[[^\]\s]*\d+,\d+\]<std\w+>: ?` + // mpirun --tag-output
+	`|\[(?:rank|default)?\d+\]:? ?` + // torch, torchrun, mpiexec -l
+	`|\d+: ?` + // srun -l
+	`|>|#|//|\|)` + // a quotation, a comment, a table
+	`)`)
+
+// messages are lines that other programs print between those of a dump.
+var messages = regexp.MustCompile(`^(?:` + "```" + `|~~~` +
+	`|\S+:\d+:\d+ \[\d+\] NCCL ` +
+	`|(?:\[rank\d+\]: ?)?\[?[WEFI]\d{4,8} ?\d\d:\d\d` + // c10 and glog
+	`|(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|PASSED|FAILED|SKIPPED)\b` +
+	`|\d{4}-\d\d-\d\d[T ]\d\d:\d\d` +
+	`|\[[A-Z =-]{10}\]` + // GoogleTest
+	`|\S+\.(?:py|cpp|cu|h):\d+: |warnings\.warn\(` +
+	`|\S+\.py::\S` + // pytest
+	`|[-=]{4,}` +
+	`)`)
+
+// cutTags returns the tags that a line begins with, times left out, and where the rest begins.
+func cutTags(line string) (tags string, at int) {
+	for {
+		blank := len(line[at:]) - len(strings.TrimLeft(line[at:], " \t"))
+		m := dumpTag.FindStringSubmatchIndex(line[at+blank:])
+		if m == nil {
+			return tags, at
+		}
+		if m[2] >= 0 {
+			tags += strings.TrimSpace(line[at+blank+m[2]:at+blank+m[3]]) + "\n"
+		}
+		at += blank + m[1]
+	}
+}
+
+// headAt returns where a dump begins on a line, and the tags before it; -1 where none does.
+func headAt(line string) (tags string, at int) {
+	at = strings.Index(line, headWord)
+	if at < 0 || !strings.HasPrefix(strings.TrimLeft(line[at+len(headWord):], " "), "{") {
+		return "", -1
+	}
+	tags, end := cutTags(line)
+	if end > at {
+		return "", -1
+	}
+	return tags, at
+}
+
+// findDumps returns the different dumps of a file, in order.
+func findDumps(src string) []excerpt {
+	if !strings.Contains(src, headWord) {
+		return nil
+	}
+	var list []excerpt
+	open := map[string]*cutter{} // by tags
+	finish := func(c *cutter) {
+		e := c.excerpt()
+		i := slices.IndexFunc(list, func(x excerpt) bool { return x.key == e.key })
+		if i < 0 {
+			i, list = len(list), append(list, e)
+		}
+		list[i].times++
+	}
+	var order []*cutter
+	n := int32(0)
+	for raw := range strings.Lines(src) {
+		n++
+		raw = strings.TrimRight(raw, "\r\n")
+		if tags, at := headAt(raw); at >= 0 {
+			_, tagged := cutTags(raw)
+			c := &cutter{tags: tags, tagged: tagged > 0}
+			if strings.TrimSpace(raw[tagged:at]) == "" {
+				at = tagged
+			}
+			if last := open[tags]; last != nil && !last.closed {
+				last.cut = true
+			}
+			open[tags], order = c, append(order, c)
+			c.take(rawLine{raw[at:], ir.Pos{Line: n, Col: int32(at + 1)}})
+			continue
+		}
+		tags, at := cutTags(raw)
+		c := open[tags]
+		if c == nil || !c.tagged {
+			c, at = open[""], 0
+		}
+		if c != nil && c.tagged == (at > 0) && !c.take(rawLine{raw[at:], ir.Pos{Line: n, Col: int32(at + 1)}}) {
+			delete(open, c.tags)
+		}
+	}
+	for _, c := range order {
+		finish(c)
+	}
+	return list
+}
+
+// cutter collects the lines of one dump.
+type cutter struct {
+	tags   string
+	tagged bool
+	lines  []rawLine
+	noise  []rawLine
+	closed bool // its "}" was read
+	unit   bool // within a HostUnit after the "}"
+	defs   bool // within the definitions after the "}"
+	cut    bool // another dump began before it
+}
+
+// take adds a line, unless the dump is over.
+func (c *cutter) take(l rawLine) bool {
+	text := strings.TrimSpace(l.text)
+	switch {
+	case text == "":
+		return true
+	case c.closed && strings.HasPrefix(text, unitWord):
+		c.unit, c.defs = true, false
+	case c.closed && strings.HasPrefix(text, defsWord):
+		c.unit, c.defs = false, true
+	case c.defs && !definition.MatchString(text):
+		return false
+	case c.closed && !c.unit && !c.defs:
+		return false
+	case messages.MatchString(text):
+		c.noise = append(c.noise, l)
+		return true
+	}
+	c.lines = append(c.lines, l)
+	if strings.HasPrefix(text, "}") && (strings.Contains(text, headWord) || c.unit) {
+		c.closed, c.unit = true, false
+	}
+	return true
+}
+
+// definition is a line of the index definitions, or the rest of one that was broken.
+var definition = regexp.MustCompile(`^(?:\w+ *= *\S|[-+*/%=()]|\w+;$)`)
+
+var address = regexp.MustCompile(`0x[0-9a-f]+`)
+
+func (c *cutter) excerpt() excerpt {
+	e := excerpt{lines: c.lines, noise: c.noise, cut: c.cut}
+	for len(e.noise) > 0 && e.noise[len(e.noise)-1].pos.Line > e.lines[len(e.lines)-1].pos.Line {
+		e.noise = e.noise[:len(e.noise)-1] // after the end of a dump
+	}
+	var key strings.Builder
+	names := map[string]string{} // ranks have their streams at other addresses
+	for _, l := range e.lines {
+		key.WriteString(address.ReplaceAllStringFunc(strings.TrimSpace(l.text), func(a string) string {
+			if names[a] == "" {
+				names[a] = fmt.Sprintf("0x%d", len(names))
+			}
+			return names[a]
+		}) + "\n")
+	}
+	e.key = key.String()
+	return e
+}
+
+// dumpDefine is the name that chooses among the dumps of a file.
+const dumpDefine = "dump"
+
+// chooseDump returns the lines of the dump that Import reads: the only one of the file, or the one
+// that defines names by its number.
+func chooseDump(file, src string, defines map[string]string) (lines []rawLine, warn ir.Diagnostics, err ir.Diagnostics) {
+	dumps := findDumps(src)
+	r := &reader{prog: &ir.Program{File: file, Source: src}}
+	given, chosen := defines[dumpDefine]
+	switch {
+	case len(dumps) == 0:
+		return rawLines(src), nil, nil
+	case len(dumps) > 1 || chosen && given != "1":
+		n := 0
+		if _, e := fmt.Sscanf(given, "%d", &n); e == nil && n >= 1 && n <= len(dumps) {
+			dumps = dumps[n-1:]
+			break
+		}
+		message := fmt.Sprintf("the file has %d different dumps", len(dumps))
+		if chosen {
+			message = fmt.Sprintf("--define dump=%s: %s", given, message)
+		}
+		d := r.errorf(dumps[0].lines[0].pos, "%s", message)
+		d.Help = "choose one by its number: --define dump=1"
+		if slices.ContainsFunc(dumps, func(e excerpt) bool { return e.cut }) {
+			d.Help = "ranks that print at the same time mix their lines: mpirun --tag-output marks each line with its rank; " +
+				"--define dump=1 takes one as it is"
+		}
+		for i, e := range dumps {
+			d.Notes = append(d.Notes, ir.Note{Pos: e.lines[0].pos, Message: e.describe(i + 1)})
+		}
+		return nil, nil, r.ds
+	}
+	if e := dumps[0]; len(e.noise) > 0 {
+		d := r.errorf(e.noise[0].pos, "%d lines between those of the dump look like messages of other programs, and are left out", len(e.noise))
+		if len(e.noise) == 1 {
+			d.Message = "this line looks like a message of another program, and is left out of the dump"
+		}
+		d.Severity = ir.Warning
+		for _, l := range e.noise[1:min(len(e.noise), 4)] {
+			d.Notes = append(d.Notes, ir.Note{Pos: l.pos, Message: "and this"})
+		}
+		warn = r.ds
+	}
+	return dumps[0].lines, warn, nil
+}
+
+// describe says of the n-th dump how long it is, and how often it was printed.
+func (e *excerpt) describe(n int) string {
+	switch {
+	case e.cut:
+		return fmt.Sprintf("dump %d: %d lines; the next begins before its end", n, len(e.lines))
+	case e.times == 1:
+		return fmt.Sprintf("dump %d: %d lines, printed once", n, len(e.lines))
+	}
+	return fmt.Sprintf("dump %d: %d lines, printed %d times", n, len(e.lines), e.times)
+}
+
+// rawLines returns the lines of src.
+func rawLines(src string) []rawLine {
+	var list []rawLine
+	for raw := range strings.Lines(src) {
+		list = append(list, rawLine{strings.TrimRight(raw, "\r\n"), ir.Pos{Line: int32(len(list) + 1), Col: 1}})
+	}
+	return list
+}

@@ -1,0 +1,148 @@
+package nvfuser
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// ofLog imports a log that must read as the dump does, and returns what it warns of.
+func ofLog(t *testing.T, log, dump string, defines map[string]string) string {
+	t.Helper()
+	if !IsDump(log) {
+		t.Fatalf("no dump is found in\n%s", log)
+	}
+	p, rest, ds := Import("d.txt", log, defines)
+	if ds.HasErrors() || len(rest) > 0 {
+		t.Fatalf("%s\nleft: %v\n%s", ds, rest, log)
+	}
+	if got, want := withoutLines(p.String()), withoutLines(program(t, dump).String()); got != want {
+		t.Fatalf("got\n%s\nwant\n%s\nof\n%s", got, want, log)
+	}
+	return ds.String()
+}
+
+// prefixed puts something before every line.
+func prefixed(prefix, text string) string {
+	var b strings.Builder
+	for l := range strings.Lines(text) {
+		b.WriteString(prefix + l)
+	}
+	return b.String()
+}
+
+// loops has a loop whose indentation matters, and definitions of indices after its end.
+var loops = container("  GetCurrentStream into Stream 0x7fa0\n  FOR i9 in iS0{i0}:\n    SetCurrentStream to Stream i9\n"+
+	"    Synchronize Stream 0x7fa0\n    T2_l_float[iS4{4}] = HirAliasSelect( "+t0+", axis = iS0{i0}, index = i12 )\n"+
+	"    T3_l_float[iS5{4}] = HirAliasSelect( "+t1+", axis = iS2{i0}, index = i9 )\n"+
+	"    T3_l_float[iS5{4}] = Set( T2_l_float[iS4{4}], cache_op=Streaming )\n  SetCurrentStream to Stream 0x7fa0\n"+
+	"  FOR i9 in iS0{i0}:\n    Synchronize Stream i9\n") + "\nIndex definitions:\n  i12 = i9 % 8;\n"
+
+// TestLogs: a dump reads the same wherever it was printed.
+func TestLogs(t *testing.T) {
+	for name, log := range map[string]string{
+		"pytest": "===== test session starts =====\nplatform linux\ntests/python/test_overlap.py::test_row[1] " + loops +
+			"PASSED\n\n===== 1 passed in 3.2s =====\n",
+		"gtest":         "[ RUN      ] OverlapTest.Ring\n" + loops + "\n[       OK ] OverlapTest.Ring (31 ms)\n",
+		"fence":         "This is the host program:\n\n```\n" + loops + "```\nThanks.\n",
+		"commit":        "commit 1234\n\n    Adds a lowering path.\n\n" + prefixed("    ", loops) + "\n    Fixes #1.\n",
+		"python":        "def test():\n    # The dump:\n" + prefixed("    # ", loops) + "    assert True\n",
+		"quoted":        "On Monday she wrote:\n" + prefixed("> ", loops) + "Looks right.\n",
+		"mpirun":        "[1,0]<stdout>:starts\n" + prefixed("[1,0]<stdout>:", loops) + "[1,0]<stdout>:PASSED\n",
+		"prterun":       prefixed("[prterun-host-17@1,0]<stdout>: ", loops),
+		"torchrun":      prefixed("[default0]:", loops),
+		"srun":          prefixed("0: ", loops),
+		"CI":            prefixed("2025-10-06T13:55:01.1234567Z ", loops) + "2025-10-06T13:55:02.0000000Z Done\n",
+		"CI and mpirun": prefixed("2025-10-06T13:55:01.1234567Z [1,3]<stdout>:", loops),
+		"every rank":    loops + strings.ReplaceAll(loops, "0x7fa0", "0x55e8") + loops,
+		"broken":        "Author: x\n\n    ```\n" + prefixed("    ", strings.Replace(loops, "cache_op=Streaming", "cache_op=Strea\nming", 1)) + "    ```\n",
+		"windows":       strings.ReplaceAll("log\n"+loops+"end\n", "\n", "\r\n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if said := ofLog(t, log, loops, nil); said != "" {
+				t.Errorf("it warns: %s", said)
+			}
+		})
+	}
+}
+
+// TestLogsOfRanks: lines of ranks that printed at the same time are told by their tags.
+func TestLogsOfRanks(t *testing.T) {
+	lines := strings.SplitAfter(loops, "\n")
+	var log strings.Builder
+	for i := range len(lines) + 2 {
+		for rank := range 3 { // rank 2 is two lines late
+			if at := i - rank; at >= 0 && at < len(lines) && lines[at] != "" {
+				fmt.Fprintf(&log, "[rank%d]: %s", rank, lines[at])
+			}
+		}
+	}
+	if said := ofLog(t, log.String(), loops, nil); said != "" {
+		t.Errorf("it warns: %s", said)
+	}
+}
+
+// TestMessagesBetween: messages of other programs are left out of a dump with a warning that names their lines.
+func TestMessagesBetween(t *testing.T) {
+	for _, message := range []string{
+		"node7:2101:2345 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC",
+		"[W1006 13:55:01.123456789 ProcessGroupNCCL.cpp:4115] Warning: using GPU 0",
+		"[rank0]:[W1006 13:55:01.123 ProcessGroupNCCL.cpp:4115] Warning: using GPU 0",
+		"WARNING:root:slow",
+		"/opt/torch/nn.py:12: UserWarning: deprecated",
+		"2025-10-06 13:55:01,123 INFO starting",
+		"--------------------------------------------------------------------------",
+	} {
+		lines := strings.SplitAfter(loops, "\n")
+		for at := 1; at < 8; at++ { // before each line of the container but the first
+			log := strings.Join(lines[:at], "") + message + "\n" + strings.Join(lines[at:], "")
+			said := ofLog(t, log, loops, nil)
+			if want := fmt.Sprintf("d.txt:%d:1: warning: this line looks like a message", at+1); !strings.Contains(said, want) {
+				t.Errorf("want %q, got %s", want, said)
+			}
+		}
+	}
+	// What has no such form is an error in its place.
+	lines := strings.SplitAfter(loops, "\n")
+	refused(t, lines[0]+lines[1]+"  hello world\n"+strings.Join(lines[2:], ""), "3:", "")
+}
+
+// TestSeveralDumps: among different dumps of a log one is chosen by its number, and places are those of the log.
+func TestSeveralDumps(t *testing.T) {
+	one := container(copyT1)
+	log := "first\n" + one + one + "then\n" + loops + "bye\n"
+	refused(t, log, "2:1:", "the file has 2 different dumps")
+	_, _, ds := Import("d.txt", log, nil)
+	for _, want := range []string{"d.txt:2:1: note: dump 1: 4 lines, printed 2 times", "d.txt:11:1: note: dump 2: 14 lines, printed once", "--define dump=1"} {
+		if !strings.Contains(ds.String(), want) {
+			t.Errorf("want %q, got\n%s", want, ds)
+		}
+	}
+	ofLog(t, log, one, map[string]string{"dump": "1"})
+	ofLog(t, log, loops, map[string]string{"dump": "2"})
+	p, _, _ := Import("d.txt", log, map[string]string{"dump": "2"})
+	contains(t, p, "for %i9 in 0..i0 {  // line 13")
+	for _, bad := range []string{"0", "3", "x"} {
+		if _, _, ds := Import("d.txt", log, map[string]string{"dump": bad}); !strings.Contains(ds.String(), "--define dump="+bad+": the file has 2") {
+			t.Errorf("dump=%s: %s", bad, ds)
+		}
+	}
+	// Ranks that print at the same time, without tags.
+	lines := strings.SplitAfter(loops, "\n")
+	_, _, ds = Import("d.txt", lines[0]+loops+strings.Join(lines[1:], ""), nil)
+	if !strings.Contains(ds.String(), "the next begins before its end") || !strings.Contains(ds.String(), "mpirun --tag-output") {
+		t.Errorf("got %s", ds)
+	}
+}
+
+// TestNoDump: what only mentions a dump is none.
+func TestNoDump(t *testing.T) {
+	for _, text := range []string{
+		"", "%HostIrContainer", "the closing } // %HostIrContainer of a dump\n",
+		"// %HostIrContainer { (T0) }\nfunc f(%x: f32[4]) -> f32[4] {\n  return %x\n}\n",
+	} {
+		if IsDump(text) && !strings.HasPrefix(text, headWord) {
+			t.Errorf("%q is taken for a dump", text)
+		}
+	}
+}
