@@ -10,7 +10,7 @@ import (
 // Elementwise operations have theirs in the Op table.
 var rules = map[ir.Op]func(*call){
 	ir.OpLinear: linear, ir.OpMatmul: matmul,
-	ir.OpCast: cast,
+	ir.OpCast:      cast,
 	ir.OpAllReduce: collective, ir.OpAllGather: collective, ir.OpReduceScatter: collective, ir.OpAllToAll: collective,
 	ir.OpAllGatherV: collective, ir.OpReduceScatterV: collective, ir.OpAllToAllV: collective, ir.OpPermute: collective,
 	ir.OpClaim: claim, ir.OpLocal: shard,
