@@ -243,6 +243,9 @@ func linear(i OpInfo) OpInfo { i.Linear = true; return i }
 // grads gives an elementwise operation its Gradients.
 func grads(i OpInfo, rules ...string) OpInfo { i.Gradients = rules; return i }
 
+// geluTanhArg is twice what gelu_tanh takes the tanh of: gelu_tanh is a·σ(geluTanhArg).
+const geluTanhArg = "(scale (mul %a, (add (scale (mul %a, %a), by=0.044715), %1)), by=1.5957691216057308)"
+
 func view(name, doc string, attrs ...AttrSpec) OpInfo {
 	return OpInfo{Name: name, Class: ClassView, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: attrs, Doc: doc}
 }
@@ -263,11 +266,12 @@ var opTable = [numOps]OpInfo{
 	OpMul: grads(elementwise("mul", 2, "a · b"), "mul %dy, %b", "mul %dy, %a"),
 	OpDiv: grads(floats(elementwise("div", 2, "a / b")), "div %dy, %b", "neg (div (mul %dy, %y), %b)"),
 	OpNeg: grads(linear(elementwise("neg", 1, "-a")), "neg %dy"),
-	OpScale: grads(linear(elementwise("scale", 1, "a · by", AttrSpec{Name: "by", Kind: AttrNumber, Required: true, Doc: "the constant factor"})),
-		"scale %dy, by=by"),
+	OpScale: grads(linear(elementwise("scale", 1, "a · by",
+		AttrSpec{Name: "by", Kind: AttrNumber, Required: true, Doc: "the constant factor"})), "scale %dy, by=by"),
 	OpRelu: grads(elementwise("relu", 1, "max(a, 0)"), "where (gt %y, %0), %dy, %0"),
 	OpGelu: grads(floats(elementwise("gelu", 1, "a·Φ(a), Φ the normal distribution function (erf form)")),
-		"mul %dy, (add (scale (add (erf (scale %a, by=0.7071067811865476)), %1), by=0.5), (mul %a, (scale (exp (scale (mul %a, %a), by=-0.5)), by=0.3989422804014327)))"),
+		"mul %dy, (add (scale (add (erf (scale %a, by=0.7071067811865476)), %1), by=0.5), "+
+			"(mul %a, (scale (exp (scale (mul %a, %a), by=-0.5)), by=0.3989422804014327)))"),
 	OpSilu: grads(floats(elementwise("silu", 1, "a·σ(a) = a / (1 + exp(-a))")),
 		"mul %dy, (add (sigmoid %a), (mul %y, (sigmoid (neg %a))))"),
 	OpExp:   grads(floats(elementwise("exp", 1, "e to the power of a")), "mul %dy, %y"),
@@ -280,7 +284,8 @@ var opTable = [numOps]OpInfo{
 	OpTanh: grads(floats(elementwise("tanh", 1, "the hyperbolic tangent of a")),
 		"mul %dy, (add (neg (mul %y, %y)), %1)"),
 	OpGeluTanh: grads(floats(elementwise("gelu_tanh", 1, "a/2·(1 + tanh(√(2/π)·(a + 0.044715·a³))), which is near gelu")),
-		"mul %dy, (add (sigmoid (scale (mul %a, (add (scale (mul %a, %a), by=0.044715), %1)), by=1.5957691216057308)), (mul (mul %y, (sigmoid (neg (scale (mul %a, (add (scale (mul %a, %a), by=0.044715), %1)), by=1.5957691216057308)))), (scale (add (scale (mul %a, %a), by=0.134145), %1), by=1.5957691216057308)))"),
+		"mul %dy, (add (sigmoid "+geluTanhArg+"), (mul (mul %y, (sigmoid (neg "+geluTanhArg+"))), "+
+			"(scale (add (scale (mul %a, %a), by=0.134145), %1), by=1.5957691216057308)))"),
 	OpSigmoid: grads(floats(elementwise("sigmoid", 1, "σ(a) = 1 / (1 + exp(-a))")),
 		"mul %dy, (sub %y, (mul %y, %y))"),
 	OpSqrt: grads(floats(elementwise("sqrt", 1, "√a")), "scale (div %dy, %y), by=0.5"),
@@ -291,7 +296,8 @@ var opTable = [numOps]OpInfo{
 	OpLog:        grads(floats(elementwise("log", 1, "the natural logarithm of a")), "div %dy, %a"),
 	OpFloor:      grads(floats(elementwise("floor", 1, "the largest whole number that is not above a")), ""),
 	OpReciprocal: grads(floats(elementwise("reciprocal", 1, "1 / a")), "neg (mul %dy, (mul %y, %y))"),
-	OpPow: grads(floats(elementwise("pow", 1, "a to the power of by", AttrSpec{Name: "by", Kind: AttrNumber, Required: true, Doc: "the exponent"})),
+	OpPow: grads(floats(elementwise("pow", 1, "a to the power of by",
+		AttrSpec{Name: "by", Kind: AttrNumber, Required: true, Doc: "the exponent"})),
 		"scale (mul %dy, (pow %a, by=by-1)), by=by"),
 	OpAbs: grads(elementwise("abs", 1, "the magnitude of a"), "mul %dy, (sub (gt %a, %0), (lt %a, %0))"),
 	OpMaximum: grads(elementwise("maximum", 2, "the larger of a and b"),

@@ -67,6 +67,12 @@ func (b *backward) stmt(s *ir.Stmt) {
 		return
 	}
 	y := results[0].Name
+	if moves(s) { // whatever layout contributions have, they need not have that of y
+		x := g.info.Operands[s][0].Name
+		b.contributions[x] = append(b.contributions[x], b.contributions[y]...)
+		delete(b.contributions, y)
+		return
+	}
 	dy := b.finish(y, "d"+y)
 	if dy == "" {
 		return
@@ -93,6 +99,11 @@ func (b *backward) stmt(s *ir.Stmt) {
 		b.add(stmt(s.Pos, ir.OpReshard, c.dy, c.dyType, nil, dy))
 	}
 	r(c)
+}
+
+// moves reports whether a statement on values changes the layout alone.
+func moves(s *ir.Stmt) bool {
+	return s.Op == ir.OpReshard || s.Op.Info().Class == ir.ClassCollective && s.Into == nil
 }
 
 func (b *backward) add(s *ir.Stmt) { b.stmts = append(b.stmts, s) }

@@ -75,8 +75,10 @@ func (b *backward) local(s *ir.Stmt, y *ir.Sym) {
 		g.refuse(s.Pos, "leave it out of what is differentiated, with --of or --wrt", "%s has no gradient rule", s.Op)
 		return
 	}
-	if list := g.writers[y.Root().Name]; s.Op.Info().Class == ir.ClassView && len(list) > 0 && g.at(list[len(list)-1]) > g.at(s) {
-		g.refuse(s.Pos, "name the part after it is written", "%%%s is a part of %%%s, which is written later", y.Name, y.Root().Name)
+	if list := g.writers[y.Root().Name]; s.Op.Info().Class == ir.ClassView && len(list) > 0 &&
+		g.at(list[len(list)-1]) > g.at(s) {
+		g.refuse(s.Pos, "name the part after it is written", "%%%s is a part of %%%s, which is written later", y.Name,
+			y.Root().Name)
 		return
 	}
 	r(&call{backward: b, s: s, y: y.Name, dy: dy, dyType: y.Type, local: true})
@@ -92,7 +94,8 @@ func (g *gradder) whole(y *ir.Sym) bool {
 		class := s.Op.Info().Class
 		computes := class == ir.ClassTensor || class == ir.ClassCollective
 		into := g.info.Into[s]
-		if computes && slices.Contains(g.root.block.Stmts, s) && (into == nil || into.Base == nil && into.Count == nil) {
+		if computes && slices.Contains(g.root.block.Stmts, s) &&
+			(into == nil || into.Base == nil && into.Count == nil) {
 			continue
 		}
 		what := "written in parts, in a loop, on another stream or by a peer"
@@ -122,7 +125,8 @@ func (b *backward) leftOver() {
 func (c *call) held(sym *ir.Sym, made bool) string {
 	list := c.g.writers[sym.Root().Name]
 	if n := len(list); n > 0 && (c.g.at(list[n-1]) > c.g.at(c.s) || list[n-1] == c.s && !made) {
-		c.g.refuse(c.s.Pos, "write to another buffer", "the gradient of %s needs %%%s, which is overwritten", c.s.Op, sym.Name)
+		c.g.refuse(c.s.Pos, "write to another buffer", "the gradient of %s needs %%%s, which is overwritten", c.s.Op,
+			sym.Name)
 	}
 	return sym.Name
 }
@@ -141,14 +145,16 @@ func (g *gradder) at(s *ir.Stmt) int {
 func (c *call) claimed(x *ir.Sym, local string) {
 	t := x.Type.Clone()
 	if len(t.Partial) > 0 || t.Mesh != "" {
-		c.g.refuse(c.s.Pos, "reduce it first", "%%%s, of type %s, has no gradient for what one rank holds of it", x.Name, x.Type)
+		c.g.refuse(c.s.Pos, "reduce it first", "%%%s, of type %s, has no gradient for what one rank holds of it",
+			x.Name, x.Type)
 		return
 	}
 	for _, axis := range c.g.copied(t) {
 		t.Partial = append(t.Partial, ir.Partial{Axis: axis, Red: ir.Sum})
 	}
 	buffer := c.op(ir.OpCopy, nil, nil, local)
-	c.contribute(x.Name, contribution{name: c.op(ir.OpClaim, t, nil, buffer), typ: t, partial: len(t.Partial) > 0, own: true})
+	c.contribute(x.Name, contribution{name: c.op(ir.OpClaim, t, nil, buffer), typ: t, partial: len(t.Partial) > 0,
+		own: true})
 }
 
 // claim hands each rank its shard of the value's gradient.
@@ -156,7 +162,8 @@ func claim(c *call) {
 	sym := c.g.info.Operands[c.s][0]
 	for _, p := range c.g.info.Results[c.s][0].Type.Partial {
 		if p.Red != ir.Sum && p.Red != ir.Avg {
-			c.g.refuse(c.s.Pos, "reduce it by a collective on values", "a claim of parts of a %s has no gradient rule", p.Red)
+			c.g.refuse(c.s.Pos, "reduce it by a collective on values", "a claim of parts of a %s has no gradient rule",
+				p.Red)
 		}
 	}
 	c.give(0, contribution{name: c.share(c.s.Pos, c.dy, c.g.info.Results[c.s][0].Type), typ: sym.Type})
@@ -181,7 +188,8 @@ func (b *backward) share(pos ir.Pos, dy string, t *ir.Type) string {
 		return local
 	}
 	count, shared := g.fresh(dy+".n"), g.fresh(dy+".s")
-	b.add(stmt(pos, ir.OpFill, count, &ir.Type{DType: t.DType}, []ir.Attr{{Name: "value", Kind: ir.AttrNumber, Exprs: []*ir.Expr{copies}}}))
+	b.add(stmt(pos, ir.OpFill, count, &ir.Type{DType: t.DType},
+		[]ir.Attr{{Name: "value", Kind: ir.AttrNumber, Exprs: []*ir.Expr{copies}}}))
 	b.add(stmt(pos, ir.OpDiv, shared, nil, nil, local, count))
 	return shared
 }
@@ -214,26 +222,25 @@ func (c *call) padded() {
 // shard contributes to the value that a rank's shard was named of.
 func shard(c *call) { c.claimed(c.g.info.Operands[c.s][0], c.dy) }
 
-// collective is of the collectives: on values they change the layout alone, on local tensors each has its dual.
+// collective is of collectives on local tensors: each has its dual. On values they move contributions.
 func collective(c *call) {
-	if !c.local {
-		pass(c)
-		return
-	}
 	over := *c.s.Attr("over")
 	attrs := []ir.Attr{over}
 	if a := c.s.Attr("axis"); a != nil {
 		attrs = append(attrs, *a)
 	}
 	if c.s.Attr("op") != nil && c.s.Word("op", "") != "sum" || c.s.Attr("counts") != nil {
-		c.g.refuse(c.s.Pos, "sum, and give counts as an operand", "%s of what ranks hold has a gradient rule for sums, and for counts in memory", c.s.Op)
+		c.g.refuse(c.s.Pos, "sum, and give counts as an operand",
+			"%s of what ranks hold has a gradient rule for sums, and for counts in memory", c.s.Op)
 		return
 	}
 	sum := ir.WordAttr("op", "sum")
 	args := []string{c.dy}
 	dual := map[ir.Op]ir.Op{
-		ir.OpAllReduce: ir.OpAllReduce, ir.OpAllGather: ir.OpReduceScatter, ir.OpReduceScatter: ir.OpAllGather, ir.OpAllToAll: ir.OpAllToAll,
-		ir.OpAllGatherV: ir.OpReduceScatterV, ir.OpReduceScatterV: ir.OpAllGatherV, ir.OpAllToAllV: ir.OpAllToAllV, ir.OpPermute: ir.OpPermute,
+		ir.OpAllReduce: ir.OpAllReduce, ir.OpAllGather: ir.OpReduceScatter, ir.OpReduceScatter: ir.OpAllGather,
+		ir.OpAllToAll:   ir.OpAllToAll,
+		ir.OpAllGatherV: ir.OpReduceScatterV, ir.OpReduceScatterV: ir.OpAllGatherV, ir.OpAllToAllV: ir.OpAllToAllV,
+		ir.OpPermute: ir.OpPermute,
 	}[c.s.Op]
 	switch dual {
 	case ir.OpAllReduce, ir.OpReduceScatter, ir.OpReduceScatterV:

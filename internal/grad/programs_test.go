@@ -3,6 +3,8 @@ package grad_test
 import (
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -165,6 +167,68 @@ func f(%ids: i32[8], %next: i32[8], %table: f64[16/tp, 8], %norm: f64[8], %bias:
 }`},
 }
 
+// TestLayoutsGiveTheCollectives wants gradients to be moved by the collectives that layouts ask for, and by no other.
+func TestLayoutsGiveTheCollectives(t *testing.T) {
+	for _, c := range []struct{ name, src, of, want string }{
+		{"a weight that ranks of dp share is reduced over dp", `mesh dp[2] tp[2]
+func f(%x: f64[8/dp, 4], %w: f64[4/tp, 4]) -> f64[8/dp, 4/tp] {
+  %y = linear %x, %w
+  return %y
+}`, "w", "all_reduce dp"},
+		{"a weight that is split over dp is gathered, and its gradient scattered", `mesh dp[4]
+func f(%x: f64[8/dp, 4], %w: f64[4/dp, 4]) -> f64[8/dp, 4] {
+  %all: f64[4, 4] = reshard %w
+  %y = linear %x, %all
+  return %y
+}`, "w", "all_gather dp, reduce_scatter dp"},
+		{"rows that a linear gathers are scattered", `mesh tp[4]
+func f(%x: f64[8/tp, 4], %w: f64[4/tp, 4]) -> f64[8, 4/tp] {
+  %y = linear %x, %w
+  return %y
+}`, "x", "all_gather tp, reduce_scatter tp"},
+		{"rows that two linears gather are scattered once", `mesh tp[4]
+func f(%x: f64[8/tp, 4], %w: f64[4/tp, 4], %v: f64[4/tp, 4]) -> (f64[8, 4/tp], f64[8, 4/tp]) {
+  %y = linear %x, %w
+  %z = linear %x, %v
+  return %y, %z
+}`, "x", "all_gather tp, reduce_scatter tp"},
+		{"the gradient of a reduced sum is what every rank holds", `mesh tp[4]
+func f(%x: f64[8, 4/tp], %w: f64[4, 4/tp]) -> f64[8, 4] {
+  %y = linear %x, %w
+  return %y
+}`, "x", "all_reduce tp"},
+		{"the gradient of a scattered sum is gathered", `mesh tp[4]
+func f(%x: f64[8, 4/tp], %w: f64[4, 4/tp]) -> f64[8/tp, 4] {
+  %y = linear %x, %w
+  return %y
+}`, "x", "reduce_scatter tp, all_gather tp"},
+	} {
+		p, err := hocket.Parse("test.hkt", c.src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := p.Gradient(hocket.GradientOptions{Wrt: []string{c.of}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := q.Lower(hocket.LowerOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var moves []string
+		for _, m := range collectives.FindAllStringSubmatch(l.Program.String(), -1) {
+			moves = append(moves, m[1]+" "+m[2])
+		}
+		slices.Sort(moves)
+		want := strings.Split(c.want, ", ")
+		if slices.Sort(want); !slices.Equal(moves, want) {
+			t.Errorf("%s: %v, and not %v\n%s", c.name, moves, want, l.Program)
+		}
+	}
+}
+
+var collectives = regexp.MustCompile(`(all_gather|all_reduce|reduce_scatter|all_to_all) [^\n]*over=(\w+)`)
+
 // localCases are programs that compute on what each rank holds.
 var localCases = []struct{ name, src string }{
 	{"into and claim", `mesh tp[2]
@@ -219,13 +283,15 @@ func f(%x: f64[16/tp, 8]) -> (f64[16, 8/tp], f64[16/tp, 8]) {
 }`},
 }
 
-// TestLocalPrograms holds the gradients of programs of local tensors to differences: the dispatch of experts among them.
+// TestLocalPrograms holds the gradients of programs of local tensors to differences: the dispatch of experts among
+// them.
 func TestLocalPrograms(t *testing.T) {
 	src, err := os.ReadFile("../../examples/moe.hkt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	moe := strings.NewReplacer("f32", "f64", "dim T = 32", "dim T = 8", "dim H = 16", "dim H = 3", "dim F = 32", "dim F = 4").Replace(string(src))
+	moe := strings.NewReplacer("f32", "f64", "dim T = 32", "dim T = 8", "dim H = 16", "dim H = 3", "dim F = 32",
+		"dim F = 4").Replace(string(src))
 	for _, c := range append(localCases, struct{ name, src string }{"experts", moe}) {
 		t.Run(c.name, func(t *testing.T) {
 			away(t, c.src, grad.Options{}, 30)

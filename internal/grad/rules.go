@@ -10,7 +10,7 @@ import (
 // Elementwise operations have theirs in the Op table.
 var rules = map[ir.Op]func(*call){
 	ir.OpLinear: linear, ir.OpMatmul: matmul,
-	ir.OpCast: cast, ir.OpReshard: pass,
+	ir.OpCast:      cast,
 	ir.OpAllReduce: collective, ir.OpAllGather: collective, ir.OpReduceScatter: collective, ir.OpAllToAll: collective,
 	ir.OpAllGatherV: collective, ir.OpReduceScatterV: collective, ir.OpAllToAllV: collective, ir.OpPermute: collective,
 	ir.OpClaim: claim, ir.OpLocal: shard,
@@ -27,7 +27,7 @@ func differentiable(op ir.Op) bool {
 	return g == nil || slices.ContainsFunc(g, func(rule string) bool { return rule != "" })
 }
 
-// pass is for what changes the layout alone.
+// pass contributes the result's gradient as it is.
 func pass(c *call) { c.give(0, contribution{name: c.dy, typ: c.dyType}) }
 
 // linear is y = x·wᵀ + b: dx = dy·w, dw = dyᵀ·x, db = Σ dy.

@@ -7,8 +7,8 @@ import "hocket.example/hocket/ir"
 // product.
 func attention(c *call) {
 	if len(c.s.Args) > 3 {
-		c.g.refuse(c.s.Pos, "leave the lengths out, or leave %"+c.y+" out of what is differentiated, with --of or --wrt",
-			"attention with lengths has no gradient rule")
+		c.g.refuse(c.s.Pos, "leave them out, or leave %"+c.y+" out of what is differentiated, with --of or --wrt",
+			"attention with lengths or a mask has no gradient rule")
 		return
 	}
 	t, kt := reduced(c.argType(0)), reduced(c.argType(1))

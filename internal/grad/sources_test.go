@@ -14,8 +14,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TestEverySourceIsDifferentiatedOrRefused differentiates every function of the repository's programs, whatever is kept:
-// the result is a program, or the function is refused at a line.
+// TestEverySourceIsDifferentiatedOrRefused differentiates every function of the repository's programs, whatever is
+// kept: the result is a program, or the function is refused at a line.
 func TestEverySourceIsDifferentiatedOrRefused(t *testing.T) {
 	var files []string
 	for _, pattern := range []string{"../../examples/*.hkt", "../lower/testdata/*.txt", "../../ir/testdata/*"} {
@@ -62,8 +62,8 @@ func TestEverySourceIsDifferentiatedOrRefused(t *testing.T) {
 // waits are the statements of a text that order streams or ranks.
 var waits = regexp.MustCompile(`(?m)^ *wait [^\n]*\n`)
 
-// TestWaitsAreNeeded takes waits out of lowered backward programs, one at a time. The program is refuted, or proved without
-// it: then other statements imply the wait, of which there are few.
+// TestWaitsAreNeeded takes waits out of lowered backward programs, one at a time. The program is refuted, or proved
+// without it: then other statements imply the wait, of which there are few.
 func TestWaitsAreNeeded(t *testing.T) {
 	programs := longtest.Of(50, 500)
 	if testing.Short() {
@@ -102,7 +102,8 @@ func TestWaitsAreNeeded(t *testing.T) {
 			case err == nil && v.Kind == hocket.Proved:
 				implied++
 			default:
-				t.Errorf("seed %d: %v, %v without line %d\n%s", seed, v.Kind, err, 1+strings.Count(text[:w[0]], "\n"), text)
+				t.Errorf("seed %d: %v, %v without line %d\n%s", seed, v.Kind, err, 1+strings.Count(text[:w[0]], "\n"),
+					text)
 			}
 		}
 	}
