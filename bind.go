@@ -104,8 +104,8 @@ func elementsOf(info *ir.Info, sym *ir.Sym) *ir.Sym {
 	return sym
 }
 
-// idRows returns, of those parameters of f whose elements embedding takes for ids, how many
-// rows the smallest of its tables has. known are the functions already looked at, the callers
+// idRows returns, of those parameters of f whose elements embedding takes for ids, or take_along for indices, how many
+// rows or elements the smallest of what they index has. known are the functions already looked at, the callers
 // of f among them.
 func idRows(bound *ir.Bound, f *ir.Func, known map[*ir.Func]map[string]int64) map[string]int64 {
 	if rows, ok := known[f]; ok {
@@ -129,6 +129,17 @@ func idRows(bound *ir.Bound, f *ir.Func, known map[*ir.Func]map[string]int64) ma
 			}
 			if n, err := extent.Eval(env); err == nil { // else a loop's variable says so
 				note(syms[0], n)
+			}
+		case ir.OpGroupedLinear: // counts that rows suffice for, whatever they are
+			rows, err := syms[0].Type.Dims[0].Extent.Eval(env)
+			experts, err2 := syms[1].Type.Dims[0].Extent.Eval(env)
+			if err == nil && err2 == nil && experts > 0 {
+				note(syms[2], rows/experts+1)
+			}
+		case ir.OpTakeAlong:
+			dims := syms[0].Type.Dims
+			if n, err := dims[len(dims)-1].Extent.Eval(env); err == nil {
+				note(syms[1], n)
 			}
 		case ir.OpCall:
 			g := bound.Info.Prog.Func(s.Callee.Text)

@@ -1,9 +1,11 @@
 package hocket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/eval"
 	"hocket.example/hocket/internal/tensor"
@@ -129,6 +131,39 @@ func evaluate(
 	return eval.Run(ctx, bound, in, eval.Options{})
 }
 
+// Measured is how far a result is from the reference.
+type Measured struct {
+	Name string
+	// Error is the largest difference between an element and the reference's; +Inf where only one of them is a finite
+	// number. Largest is the largest magnitude in the reference.
+	Error, Largest float64
+}
+
+// Quotient is Error divided by Largest; 0 if Error is.
+func (m Measured) Quotient() float64 {
+	if m.Error == 0 {
+		return 0
+	}
+	return m.Error / m.Largest
+}
+
+// String returns "%y: largest error 2, values up to 410, quotient 0.00488".
+func (m Measured) String() string {
+	return fmt.Sprintf("%%%s: %s", m.Name, m.sizes())
+}
+
+func (m Measured) sizes() string {
+	return fmt.Sprintf("largest error %.3g, values up to %.3g, quotient %.3g", m.Error, m.Largest, m.Quotient())
+}
+
+// Worst returns the result with the largest quotient of error and largest value; false if there is no result.
+func (c Comparison) Worst() (Measured, bool) {
+	if len(c.Measured) == 0 {
+		return Measured{}, false
+	}
+	return slices.MaxFunc(c.Measured, func(a, b Measured) int { return cmp.Compare(a.Quotient(), b.Quotient()) }), true
+}
+
 // Comparison says how a run's results compare with a reference.
 type Comparison struct {
 	Verdict Agreement
@@ -137,6 +172,10 @@ type Comparison struct {
 	// Detail tells of the first result that differs or is undecided, or of the one that
 	// is closest to its bound.
 	Detail string
+	// Measured are the errors of the results, in their order. Verdict does not follow from them, but from the bounds.
+	Measured []Measured
+	// Layers are what ByLayers was given.
+	Layers []LayerComparison
 
 	sizes     string      // Within: how far off Detail's result is
 	confirmed *Comparison // on other inputs
@@ -153,6 +192,7 @@ func (r *Reference) Compare(rep *Report) Comparison {
 	for i, name := range rep.OutNames {
 		v := eval.Compare((*tensor.Tensor)(rep.Out[name]), r.outputs[i])
 		a := [...]Agreement{eval.Exact: Exact, eval.Within: Within, eval.Undecided: Undecided, eval.Differs: Differs}[v.Kind]
+		c.Measured = append(c.Measured, Measured{Name: name, Error: v.Measured, Largest: v.Largest})
 		used := 0.0
 		if v.Allowed > 0 {
 			used = v.Error / v.Allowed

@@ -74,6 +74,7 @@ type Machine struct {
 	dev device.Machine
 	// across is the measured tier between nodes; nil for none.
 	across *machine.Across
+	peers  *world.World // the processes that ranks are spread over; nil for this one alone
 	ctx    context.Context
 	end    context.CancelFunc
 	// plans are the loaded plans of all models.
@@ -98,7 +99,7 @@ func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dev: dev, across: across, tensors: resident.NewDeviceTensors(dev), models: map[*Model]bool{},
+	m := &Machine{dev: dev, across: across, peers: opts.peers(), tensors: resident.NewDeviceTensors(dev), models: map[*Model]bool{},
 		onFailure: opts.Failed}
 	m.ctx, m.end = context.WithCancel(ctx)
 	m.plans = newPlanCache(m.ctx)

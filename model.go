@@ -108,6 +108,17 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *l
 	return err
 }
 
+// Proof says whether the plan for the given dims, beside those that the binding fixes, is proved: Proved, or Unknown.
+// It plans and loads as Prepare does, whose error is Diagnostics if the plan is refuted.
+func (m *Model) Proof(ctx context.Context, dims map[string]int64) (VerdictKind, error) {
+	kind := Unknown
+	err := m.prepare(ctx, dims, func(l *loaded) error {
+		kind = l.proof.kind
+		return nil
+	})
+	return kind, m.told(ctx, err)
+}
+
 // Plan returns the text of the plan for the given dims: every command, buffer
 // and offset.
 func (m *Model) Plan(dims map[string]int64) (string, error) {

@@ -233,6 +233,33 @@ var generators = map[Op]func(*brute){
 			return y.reshaped(append(slices.Clone(a[0].shape[:len(a[0].shape)-1]), a[1].shape[0]))
 		}
 	},
+	OpGroupedLinear: func(b *brute) {
+		x, w := b.shape(2), b.shape(3)
+		w[2] = x[1]
+		args := b.operand(x) + ", " + b.operand(w)
+		b.ids = true
+		args += ", " + b.operand(w[:1])
+		b.ids = false
+		b.args[2] = b.args[2].mapped(func(v int64) int64 { return max(v, -v) % int64(x[0]/w[0]+1) })
+		b.stmt = b.annotate([]int{x[0], w[1]}) + " = grouped_linear " + args
+		b.op = func(a []*nd, _ []int) *nd {
+			return gen([]int{a[0].shape[0], a[1].shape[1]}, func(ix []int) (sum int64) {
+				expert, end := 0, 0
+				for ; expert < a[2].shape[0]; expert++ {
+					if end += int(a[2].at([]int{expert})); ix[0] < end {
+						break
+					}
+				}
+				if expert == a[2].shape[0] || expert < b.first || expert >= b.first+a[1].shape[0] {
+					return 0
+				}
+				for k := range a[0].shape[1] {
+					sum += a[0].at([]int{ix[0], k}) * a[1].at([]int{expert - b.first, ix[1], k})
+				}
+				return sum
+			})
+		}
+	},
 	OpMatmul: func(b *brute) {
 		a := b.shape(2 + b.IntN(2))
 		n := len(a)
@@ -385,9 +412,31 @@ var generators = map[Op]func(*brute){
 		if b.IntN(3) == 0 {
 			q[n+1] *= 2
 		}
-		b.stmt = fmt.Sprintf("%s = attention %s, %s, %s, causal=%v", b.annotate(q), b.operand(q), b.operand(kv),
-			b.operand(kv), causal)
-		b.op = func(a []*nd, _ []int) *nd { return attend(a[0], a[1], a[2], causal) }
+		b.stmt = fmt.Sprintf("%s = attention %s, %s, %s", b.annotate(q), b.operand(q), b.operand(kv), b.operand(kv))
+		masked := b.IntN(2) == 0
+		if masked {
+			b.stmt += ", " + b.operand(append(slices.Clone(q[b.IntN(2)*n:n+1]), kv[n]))
+		}
+		b.stmt += fmt.Sprintf(", causal=%v", causal)
+		if causal && b.IntN(2) == 0 { // what each head computes is any function of all keys
+			b.stmt += ", window=2, softcap=7"
+		}
+		b.op = func(a []*nd, _ []int) *nd {
+			y := attend(a[0], a[1], a[2], causal)
+			if !masked {
+				return y
+			}
+			return gen(y.shape, func(ix []int) (v int64) { // any function of a query's row of the mask
+				at := ix[:n+1]
+				if len(a[3].shape) == 2 {
+					at = ix[n : n+1]
+				}
+				for j := range kv[n] {
+					v = 3*v + a[3].at(append(slices.Clone(at), j))
+				}
+				return v + y.at(ix)
+			})
+		}
 	},
 	OpEmbedding: func(b *brute) {
 		ids, table := b.shape(b.IntN(3)), b.shape(2)
@@ -421,12 +470,25 @@ var generators = map[Op]func(*brute){
 		second := b.operand(at)
 		b.ids = false
 		b.stmt = fmt.Sprintf("%s = rope %s, %s", b.annotate(x), first, second)
-		b.op = func(a []*nd, _ []int) *nd { // any mixture of pairs by position
+		if b.IntN(2) == 0 {
+			b.stmt += ", " + b.operand([]int{1 + b.IntN(x[n-1]/2)})
+		}
+		b.op = func(a []*nd, _ []int) *nd { // any mixture of pairs by position, and by frequency
 			half := a[0].shape[n-1] / 2
+			if len(a) == 3 {
+				half = a[2].shape[0]
+			}
 			return gen(a[0].shape, func(ix []int) int64 {
+				if ix[n-1] >= 2*half {
+					return a[0].at(ix)
+				}
 				other := slices.Clone(ix)
 				other[n-1] = (ix[n-1] + half) % (2 * half)
-				return a[0].at(ix) + a[1].at(ix[n-2-len(a[1].shape):n-2])*a[0].at(other)
+				turned := a[1].at(ix[n-2-len(a[1].shape):n-2]) * a[0].at(other)
+				if len(a) == 3 {
+					turned *= a[2].at([]int{ix[n-1] % half})
+				}
+				return a[0].at(ix) + turned
 			})
 		}
 	},
@@ -447,6 +509,43 @@ var generators = map[Op]func(*brute){
 					}
 				}
 				return int64(best)
+			})
+		}
+	},
+	OpTopK:    orderCase("topk"),
+	OpArgTopK: orderCase("argtopk"),
+	OpArgsort: orderCase("argsort"),
+	OpTakeAlong: func(b *brute) {
+		x := b.shape(1 + b.IntN(3))
+		last := len(x) - 1
+		at := append(slices.Clone(x[:last]), b.extent(1))
+		first := b.operand(x)
+		b.ids = true
+		second := b.operand(at)
+		b.ids = false
+		n := int64(x[last])
+		b.args[1] = b.args[1].mapped(func(v int64) int64 { return (v%n + n) % n })
+		b.stmt = fmt.Sprintf("%s = take_along %s, %s", b.annotate(at), first, second)
+		b.op = func(a []*nd, _ []int) *nd {
+			return gen(a[1].shape, func(ix []int) int64 {
+				return a[0].at(append(slices.Clone(ix[:last]), int(a[1].at(ix))))
+			})
+		}
+	},
+	OpBincount: func(b *brute) {
+		shape := b.shape(b.IntN(4))
+		n := b.extent(1)
+		b.ids = true
+		b.stmt = fmt.Sprintf("%s = bincount %s, n=%d", b.annotate([]int{n}), b.operand(shape), n)
+		b.ids = false
+		b.op = func(a []*nd, _ []int) *nd {
+			return gen([]int{n}, func(ix []int) (count int64) {
+				for _, v := range a[0].data {
+					if v == int64(ix[0]) {
+						count++
+					}
+				}
+				return count
 			})
 		}
 	},
@@ -609,6 +708,42 @@ func unaryCase(name string, f func(int64) int64) func(*brute) {
 		b.stmt = result + " = " + name + " " + b.operand(shape)
 		b.stmt += map[string]string{"scale": ", by=-3", "pow": ", by=2", "clamp": ", lo=-3, hi=5"}[name]
 		b.op = func(a []*nd, _ []int) *nd { return a[0].mapped(f) }
+	}
+}
+
+// orderCase makes topk, argtopk or argsort.
+func orderCase(name string) func(*brute) {
+	return func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		last := len(shape) - 1
+		out := slices.Clone(shape)
+		x, how := b.operand(shape), ""
+		if name != "argsort" {
+			out[last] = b.IntN(shape[last] + 1)
+			how = fmt.Sprintf(", k=%d", out[last])
+		}
+		b.ids = name != "topk"
+		b.stmt = fmt.Sprintf("%s = %s %s%s", b.annotate(out), name, x, how)
+		b.ids = false
+		b.op = func(a []*nd, out []int) *nd {
+			return gen(out, func(ix []int) int64 {
+				at := func(i int) int64 { return a[0].at(append(slices.Clone(ix[:last]), i)) }
+				for i := range a[0].shape[last] { // the one that ix[last] others precede
+					before := 0
+					for j := range a[0].shape[last] {
+						if at(j) == at(i) && j < i || at(j) < at(i) && name == "argsort" || at(j) > at(i) && name != "argsort" {
+							before++
+						}
+					}
+					if before == ix[last] && name == "topk" {
+						return at(i)
+					} else if before == ix[last] {
+						return int64(i)
+					}
+				}
+				panic("no such rank")
+			})
+		}
 	}
 }
 

@@ -25,3 +25,74 @@ func inferIota(in *inference) *Type {
 	}
 	return t
 }
+
+// inferTopK types topk and argtopk x[…, N] → […, K]. Rows must be whole.
+func inferTopK(in *inference) *Type {
+	k := in.s.Attr("k").Exprs[0]
+	if !in.wantRank(0, 1, "the operand") || !in.extentOf(k) {
+		return nil
+	}
+	last := len(in.args[0].Dims) - 1
+	if !in.require(in.s, CheckAtMost, k, in.args[0].Dims[last].Extent, k.Pos, "a row has fewer elements than are taken", "k= is at most the last extent") {
+		return nil
+	}
+	out := in.wholeAlong(0, last).clone()
+	if out.Dims[last].Extent = in.fold(k); in.s.Op == OpArgTopK {
+		out.DType = I32
+	}
+	return out
+}
+
+// inferArgsort types argsort x[…, N]. Rows must be whole.
+func inferArgsort(in *inference) *Type {
+	if !in.wantRank(0, 1, "the operand") {
+		return nil
+	}
+	out := in.wholeAlong(0, len(in.args[0].Dims)-1).clone()
+	out.DType = I32
+	return out
+}
+
+// inferTakeAlong types take_along x[…, N] by at[…, K] → […, K]. Rows must be whole.
+func inferTakeAlong(in *inference) *Type {
+	if !in.integers(1, "indices") || !in.wantRank(0, 1, "the first operand") {
+		return nil
+	}
+	x, at := in.args[0], in.args[1]
+	last := len(x.Dims) - 1
+	if len(at.Dims) != len(x.Dims) {
+		in.errorf("type", in.s.Args[1].Pos, "indices have as many dimensions as the first operand, %d, and %%%s has %d", last+1, in.syms[1].Name, len(at.Dims)).
+			help("reshape or broadcast one of them")
+		return nil
+	}
+	for d := range last {
+		if !in.equalExtents(x.Dims[d].Extent, at.Dims[d].Extent, in.s.Args[1].Pos, "the indices differ from the first operand in dimension "+itoa(d)) {
+			return nil
+		}
+	}
+	out := in.wholeAlong(0, last).clone()
+	out.Dims[last].Extent = at.Dims[last].Extent
+	if !in.local {
+		need := out.clone()
+		need.DType = at.DType
+		in.need(1, need)
+	}
+	return out
+}
+
+// inferBincount types bincount ids[…] → i32[n]. Ids that are split leave a partial sum.
+func inferBincount(in *inference) *Type {
+	n := in.s.Attr("n").Exprs[0]
+	if !in.integers(0, "ids") || !in.extentOf(n) {
+		return nil
+	}
+	ids := in.args[0].reduced()
+	in.need(0, ids)
+	out := &Type{Pos: ids.Pos, DType: I32, Dims: []Dimension{{Extent: in.fold(n)}}, Mesh: ids.Mesh}
+	if !in.local {
+		for _, d := range ids.Dims {
+			out.Partial = append(out.Partial, partialOver(d.Axes, Sum)...)
+		}
+	}
+	return out
+}

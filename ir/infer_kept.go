@@ -65,7 +65,8 @@ func inferIndexCopy(in *inference) *Type {
 	return cache
 }
 
-// inferRope types rope x[…, T, H, Dh] by positions […, T], or [T]. Heads must be whole in Dh.
+// inferRope types rope x[…, T, H, Dh] by positions […, T], or [T], and frequencies [R] if given. Heads must be whole in
+// Dh, and frequencies on every rank.
 func inferRope(in *inference) *Type {
 	if in.args[0].DType.IsInt() {
 		in.floats()
@@ -76,20 +77,47 @@ func inferRope(in *inference) *Type {
 	}
 	n := len(in.args[0].Dims)
 	dh := in.args[0].Dims[n-1].Extent
-	if !in.leads(1, n-2, "positions") ||
-		!in.require(in.s, CheckMultiple, dh, Int(2), in.s.Args[0].Pos, "rope turns pairs, and a head has an odd number of elements", "rope: "+OpRope.Info().Doc) {
+	switch {
+	case !in.leads(1, n-2, "positions"):
+		return nil
+	case len(in.args) == 3 && !in.frequencies(dh):
+		return nil
+	case len(in.args) == 2 && !in.require(in.s, CheckMultiple, dh, Int(2), in.s.Args[0].Pos, "rope turns pairs, and a head has an odd number of elements", "rope: "+OpRope.Info().Doc):
 		return nil
 	}
 	x := in.wholeAlong(0, n-1)
 	if !in.local {
 		in.follow(1, n-2, x)
 	}
+	if !in.local && len(in.args) == 3 {
+		freqs := in.args[2].reduced().clone()
+		freqs.Dims[0].Axes, freqs.Mesh = nil, x.Mesh
+		in.need(2, freqs)
+	}
 	return x
+}
+
+// frequencies demands that the third operand of a rope has a frequency for each pair of a head of dh elements, or for
+// the first of them.
+func (in *inference) frequencies(dh *Expr) bool {
+	t, pos, help := in.args[2], in.s.Args[2].Pos, "rope: "+OpRope.Info().Doc
+	if t.DType != F32 || len(t.Dims) != 1 {
+		in.errorf("type", pos, "frequencies are f32[R], and %%%s is %s", in.syms[2].Name, brief(t)).help(help)
+		return false
+	}
+	for _, a := range in.s.Attrs {
+		if a.Name != "scale" {
+			in.errorf("type", a.Pos, "%s= makes frequencies, and they are given", a.Name).help("leave it out, or leave %" + in.syms[2].Name + " out")
+			return false
+		}
+	}
+	return in.require(in.s, CheckLess, Int(0), t.Dims[0].Extent, pos, "there are no frequencies", help) &&
+		in.require(in.s, CheckAtMost, Bin(ExprMul, Int(2), t.Dims[0].Extent), dh, pos, "there are frequencies for more pairs than a head has", help)
 }
 
 // rightRope refuses numbers that make no angles.
 func (in *inference) rightRope() bool {
-	for _, name := range []string{"theta", "factor", "low", "high", "original"} {
+	for _, name := range []string{"theta", "factor", "low", "high", "original", "scale"} {
 		if a := in.s.Attr(name); a != nil && !(a.IsNum && a.Num > 0) {
 			in.errorf("type", a.Pos, "%s is a positive number", name).help("rope: " + OpRope.Info().Doc)
 			return false

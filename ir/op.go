@@ -62,12 +62,18 @@ const (
 	OpLayerNorm
 	OpAttention
 	OpEmbedding
-	OpIndexCopy   // rows to positions of a buffer
-	OpRope        // pairs of a head's elements turned by a position's angles
-	OpArgmax      // the index of the largest along axis=, the last by default
-	OpIota        // start, start+1, … along axis=, the last by default
-	OpReduceSlots // the sum of slots lo..hi into an accumulator
-	OpReshard     // to the annotated layout
+	OpIndexCopy     // rows to positions of a buffer
+	OpRope          // pairs of a head's elements turned by a position's angles
+	OpArgmax        // the index of the largest along axis=, the last by default
+	OpIota          // start, start+1, … along axis=, the last by default
+	OpTopK          // the k largest elements along the last dimension, largest first
+	OpArgTopK       // their indices
+	OpArgsort       // the indices that sort the last dimension
+	OpTakeAlong     // elements along the last dimension by their indices
+	OpBincount      // how often each of 0..n is there
+	OpGroupedLinear // a linear of each group of rows by a weight of its own
+	OpReduceSlots   // the sum of slots lo..hi into an accumulator
+	OpReshard       // to the annotated layout
 
 	OpLaunch // a kernel of the user's
 
@@ -175,6 +181,10 @@ type OpInfo struct {
 	Floats bool
 	// Linear says that the operation, applied to each rank's contribution to a sum, gives contributions to the result.
 	Linear bool
+	// Gradients are the rules by which an elementwise operation is differentiated: what the gradient of the result, %dy,
+	// contributes to that of each operand. They are written in operations on %dy, the operands %a, %b and %c, the result
+	// %y, the operation's own numbers, as %lo, and constants, as %0. An empty rule contributes nothing.
+	Gradients []string
 }
 
 var (
@@ -184,6 +194,8 @@ var (
 	attrAxis = AttrSpec{Name: "axis", Kind: AttrExpr, Required: true, Doc: "the dimension, from 0"}
 	attrAxes = AttrSpec{Name: "axis", Kind: AttrExprs, Required: true, Doc: "the dimension or dimensions reduced, from 0"}
 	attrCat  = AttrSpec{Name: "axis", Kind: AttrExpr, Doc: "the dimension concatenated or split, 0 by default"}
+
+	attrK = AttrSpec{Name: "k", Kind: AttrExpr, Required: true, Doc: "how many elements of each row"}
 
 	attrCounts = AttrSpec{Name: "counts", Kind: AttrExprs, Doc: "how many rows, a number for each rank of the team; or i32 in device memory, as the second operand"}
 
@@ -228,6 +240,9 @@ func floats(i OpInfo) OpInfo { i.Floats = true; return i }
 // linear marks an elementwise operation as one that passes contributions to sums through.
 func linear(i OpInfo) OpInfo { i.Linear = true; return i }
 
+// grads gives an elementwise operation its Gradients.
+func grads(i OpInfo, rules ...string) OpInfo { i.Gradients = rules; return i }
+
 func view(name, doc string, attrs ...AttrSpec) OpInfo {
 	return OpInfo{Name: name, Class: ClassView, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: attrs, Doc: doc}
 }
@@ -243,42 +258,56 @@ var opTable = [numOps]OpInfo{
 			{Name: "tb", Kind: AttrWord, Words: boolWords, Doc: "b is stored [… , N, K]"},
 			attrSMs,
 		}},
-	OpAdd:   linear(elementwise("add", 2, "a + b")),
-	OpSub:   linear(elementwise("sub", 2, "a - b")),
-	OpMul:   elementwise("mul", 2, "a · b"),
-	OpDiv:   floats(elementwise("div", 2, "a / b")),
-	OpNeg:   linear(elementwise("neg", 1, "-a")),
-	OpScale: linear(elementwise("scale", 1, "a · by", AttrSpec{Name: "by", Kind: AttrNumber, Required: true, Doc: "the constant factor"})),
-	OpRelu:  elementwise("relu", 1, "max(a, 0)"),
-	OpGelu:  floats(elementwise("gelu", 1, "a·Φ(a), Φ the normal distribution function (erf form)")),
-	OpSilu:  floats(elementwise("silu", 1, "a·σ(a) = a / (1 + exp(-a))")),
-	OpExp:   floats(elementwise("exp", 1, "e to the power of a")),
-	OpRsqrt: floats(elementwise("rsqrt", 1, "1 / √a")),
-	OpClamp: elementwise("clamp", 1, "min(max(a, lo), hi)",
+	OpAdd: grads(linear(elementwise("add", 2, "a + b")), "%dy", "%dy"),
+	OpSub: grads(linear(elementwise("sub", 2, "a - b")), "%dy", "neg %dy"),
+	OpMul: grads(elementwise("mul", 2, "a · b"), "mul %dy, %b", "mul %dy, %a"),
+	OpDiv: grads(floats(elementwise("div", 2, "a / b")), "div %dy, %b", "neg (div (mul %dy, %y), %b)"),
+	OpNeg: grads(linear(elementwise("neg", 1, "-a")), "neg %dy"),
+	OpScale: grads(linear(elementwise("scale", 1, "a · by", AttrSpec{Name: "by", Kind: AttrNumber, Required: true, Doc: "the constant factor"})),
+		"scale %dy, by=by"),
+	OpRelu: grads(elementwise("relu", 1, "max(a, 0)"), "where (gt %y, %0), %dy, %0"),
+	OpGelu: grads(floats(elementwise("gelu", 1, "a·Φ(a), Φ the normal distribution function (erf form)")),
+		"mul %dy, (add (scale (add (erf (scale %a, by=0.7071067811865476)), %1), by=0.5), (mul %a, (scale (exp (scale (mul %a, %a), by=-0.5)), by=0.3989422804014327)))"),
+	OpSilu: grads(floats(elementwise("silu", 1, "a·σ(a) = a / (1 + exp(-a))")),
+		"mul %dy, (add (sigmoid %a), (mul %y, (sigmoid (neg %a))))"),
+	OpExp:   grads(floats(elementwise("exp", 1, "e to the power of a")), "mul %dy, %y"),
+	OpRsqrt: grads(floats(elementwise("rsqrt", 1, "1 / √a")), "scale (mul %dy, (mul %y, (mul %y, %y))), by=-0.5"),
+	OpClamp: grads(elementwise("clamp", 1, "min(max(a, lo), hi)",
 		AttrSpec{Name: "lo", Kind: AttrNumber, Required: true, Doc: "the smallest result"},
 		AttrSpec{Name: "hi", Kind: AttrNumber, Required: true, Doc: "the largest result; it wins where it is below lo"}),
-	OpSoftplus:     floats(elementwise("softplus", 1, "log(1 + exp(a))")),
-	OpTanh:         floats(elementwise("tanh", 1, "the hyperbolic tangent of a")),
-	OpGeluTanh:     floats(elementwise("gelu_tanh", 1, "a/2·(1 + tanh(√(2/π)·(a + 0.044715·a³))), which is near gelu")),
-	OpSigmoid:      floats(elementwise("sigmoid", 1, "σ(a) = 1 / (1 + exp(-a))")),
-	OpSqrt:         floats(elementwise("sqrt", 1, "√a")),
-	OpSin:          floats(elementwise("sin", 1, "the sine of a, in radians")),
-	OpCos:          floats(elementwise("cos", 1, "the cosine of a, in radians")),
-	OpErf:          floats(elementwise("erf", 1, "the error function of a")),
-	OpLog:          floats(elementwise("log", 1, "the natural logarithm of a")),
-	OpFloor:        floats(elementwise("floor", 1, "the largest whole number that is not above a")),
-	OpReciprocal:   floats(elementwise("reciprocal", 1, "1 / a")),
-	OpPow:          floats(elementwise("pow", 1, "a to the power of by", AttrSpec{Name: "by", Kind: AttrNumber, Required: true, Doc: "the exponent"})),
-	OpAbs:          elementwise("abs", 1, "the magnitude of a"),
-	OpMaximum:      elementwise("maximum", 2, "the larger of a and b"),
-	OpMinimum:      elementwise("minimum", 2, "the smaller of a and b"),
-	OpLess:         elementwise("lt", 2, "1 where a is less than b, else 0"),
-	OpLessEqual:    elementwise("le", 2, "1 where a is at most b, else 0"),
-	OpGreater:      elementwise("gt", 2, "1 where a is greater than b, else 0"),
-	OpGreaterEqual: elementwise("ge", 2, "1 where a is at least b, else 0"),
-	OpEqual:        elementwise("eq", 2, "1 where a is equal to b, else 0"),
-	OpNotEqual:     elementwise("ne", 2, "1 where a is not equal to b, else 0"),
-	OpWhere:        elementwise("where", 3, "b where a is not 0, else c"),
+		"where (mul (ge %a, %lo), (le %a, %hi)), %dy, %0"),
+	OpSoftplus: grads(floats(elementwise("softplus", 1, "log(1 + exp(a))")), "mul %dy, (sigmoid %a)"),
+	OpTanh: grads(floats(elementwise("tanh", 1, "the hyperbolic tangent of a")),
+		"mul %dy, (add (neg (mul %y, %y)), %1)"),
+	OpGeluTanh: grads(floats(elementwise("gelu_tanh", 1, "a/2·(1 + tanh(√(2/π)·(a + 0.044715·a³))), which is near gelu")),
+		"mul %dy, (add (sigmoid (scale (mul %a, (add (scale (mul %a, %a), by=0.044715), %1)), by=1.5957691216057308)), (mul (mul %y, (sigmoid (neg (scale (mul %a, (add (scale (mul %a, %a), by=0.044715), %1)), by=1.5957691216057308)))), (scale (add (scale (mul %a, %a), by=0.134145), %1), by=1.5957691216057308)))"),
+	OpSigmoid: grads(floats(elementwise("sigmoid", 1, "σ(a) = 1 / (1 + exp(-a))")),
+		"mul %dy, (sub %y, (mul %y, %y))"),
+	OpSqrt: grads(floats(elementwise("sqrt", 1, "√a")), "scale (div %dy, %y), by=0.5"),
+	OpSin:  grads(floats(elementwise("sin", 1, "the sine of a, in radians")), "mul %dy, (cos %a)"),
+	OpCos:  grads(floats(elementwise("cos", 1, "the cosine of a, in radians")), "neg (mul %dy, (sin %a))"),
+	OpErf: grads(floats(elementwise("erf", 1, "the error function of a")),
+		"mul %dy, (scale (exp (neg (mul %a, %a))), by=1.1283791670955126)"),
+	OpLog:        grads(floats(elementwise("log", 1, "the natural logarithm of a")), "div %dy, %a"),
+	OpFloor:      grads(floats(elementwise("floor", 1, "the largest whole number that is not above a")), ""),
+	OpReciprocal: grads(floats(elementwise("reciprocal", 1, "1 / a")), "neg (mul %dy, (mul %y, %y))"),
+	OpPow: grads(floats(elementwise("pow", 1, "a to the power of by", AttrSpec{Name: "by", Kind: AttrNumber, Required: true, Doc: "the exponent"})),
+		"scale (mul %dy, (pow %a, by=by-1)), by=by"),
+	OpAbs: grads(elementwise("abs", 1, "the magnitude of a"), "mul %dy, (sub (gt %a, %0), (lt %a, %0))"),
+	OpMaximum: grads(elementwise("maximum", 2, "the larger of a and b"),
+		"mul %dy, (add (gt %a, %b), (scale (eq %a, %b), by=0.5))",
+		"mul %dy, (add (lt %a, %b), (scale (eq %a, %b), by=0.5))"),
+	OpMinimum: grads(elementwise("minimum", 2, "the smaller of a and b"),
+		"mul %dy, (add (lt %a, %b), (scale (eq %a, %b), by=0.5))",
+		"mul %dy, (add (gt %a, %b), (scale (eq %a, %b), by=0.5))"),
+	OpLess:         grads(elementwise("lt", 2, "1 where a is less than b, else 0"), "", ""),
+	OpLessEqual:    grads(elementwise("le", 2, "1 where a is at most b, else 0"), "", ""),
+	OpGreater:      grads(elementwise("gt", 2, "1 where a is greater than b, else 0"), "", ""),
+	OpGreaterEqual: grads(elementwise("ge", 2, "1 where a is at least b, else 0"), "", ""),
+	OpEqual:        grads(elementwise("eq", 2, "1 where a is equal to b, else 0"), "", ""),
+	OpNotEqual:     grads(elementwise("ne", 2, "1 where a is not equal to b, else 0"), "", ""),
+	OpWhere: grads(elementwise("where", 3, "b where a is not 0, else c"),
+		"", "where %a, %dy, %0", "where %a, %0, %dy"),
 	OpSum: {Name: "sum", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the sum over axis=, which disappears"},
 	OpMax: {Name: "max", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
@@ -288,7 +317,7 @@ var opTable = [numOps]OpInfo{
 	OpMean: {Name: "mean", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrAxes},
 		Doc: "the mean over axis=, which disappears: the sum divided by the count, rounded once"},
 	OpCast: elementwise("cast", 1, "converts to the dtype of the annotation or destination, rounding to nearest even"),
-	OpCopy: elementwise("copy", 1, "the same elements in memory of its own"),
+	OpCopy: grads(elementwise("copy", 1, "the same elements in memory of its own"), "%dy"),
 	OpFill: {Name: "fill", Class: ClassTensor, Into: IntoMay, Elementwise: true,
 		Attrs: []AttrSpec{{Name: "value", Kind: AttrNumber, Required: true, Doc: "the value of every element"}},
 		Doc:   "every element is value"},
@@ -304,12 +333,14 @@ var opTable = [numOps]OpInfo{
 		Doc: "x[…, D] / √(mean x² + eps) · w[D]"},
 	OpLayerNorm: {Name: "layer_norm", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay, Attrs: []AttrSpec{attrEps(1e-5)},
 		Doc: "(x[…, D] - mean x) / √(mean (x - mean x)² + eps) · w[D] + b[D]"},
-	OpAttention: {Name: "attention", Class: ClassTensor, MinArgs: 3, MaxArgs: 4, Into: IntoMay,
+	OpAttention: {Name: "attention", Class: ClassTensor, MinArgs: 3, MaxArgs: 5, Into: IntoMay,
 		Attrs: []AttrSpec{
 			{Name: "causal", Kind: AttrWord, Words: boolWords, Doc: "query i sees the keys up to i + Tk - Tq, false by default"},
 			{Name: "scale", Kind: AttrNumber, Doc: "what scores are multiplied by, 1/√Dh by default"},
+			{Name: "window", Kind: AttrNumber, Doc: "a query sees the last window of the keys that it would see; all by default"},
+			{Name: "softcap", Kind: AttrNumber, Doc: "a scaled score s becomes softcap · tanh(s / softcap); none by default"},
 		},
-		Doc: "softmax(scale · q·kᵀ)·v for each head: q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh] → […, Tq, Hq, Dh]; Hq/Hkv heads of q share one of k and v; with n[…] or n[…, Tq] only the first n keys are there"},
+		Doc: "softmax(scale · q·kᵀ)·v for each head: q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh] → […, Tq, Hq, Dh]; Hq/Hkv heads of q share one of k and v; with n[…] or n[…, Tq] only the first n keys are there; a mask[…, Tq, Tk] or mask[Tq, Tk], the last operand, is added to scores"},
 	OpEmbedding: {Name: "embedding", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
 		Attrs: []AttrSpec{
 			{Name: "first", Kind: AttrExpr, Doc: "the id of the table's first row, where the table is part of one; others' rows give zeros"},
@@ -319,15 +350,16 @@ var opTable = [numOps]OpInfo{
 	OpIndexCopy: {Name: "index_copy", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMust,
 		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr, Doc: "the dimension of the destination that positions count along, 0 by default"}},
 		Doc:   "row j of rows[…, R, …] to position at[…, j] or at[j] of the destination along axis; -1 skips a row (index_copy %rows, %at into %cache, axis=1)"},
-	OpRope: {Name: "rope", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
+	OpRope: {Name: "rope", Class: ClassTensor, MinArgs: 2, MaxArgs: 3, Into: IntoMay,
 		Attrs: []AttrSpec{
 			{Name: "theta", Kind: AttrNumber, Default: 10000, Doc: "the base of the frequencies, 10000 by default"},
 			{Name: "factor", Kind: AttrNumber, Doc: "llama-3 scaling: what the frequencies of long waves are divided by; none by default"},
 			{Name: "low", Kind: AttrNumber, Default: 1, Doc: "waves longer than original/low are long, 1 by default"},
 			{Name: "high", Kind: AttrNumber, Default: 4, Doc: "waves shorter than original/high are left, 4 by default"},
 			{Name: "original", Kind: AttrNumber, Default: 8192, Doc: "positions that the frequencies were made for, 8192 by default"},
+			{Name: "scale", Kind: AttrNumber, Default: 1, Doc: "what cosines and sines are multiplied by, 1 by default"},
 		},
-		Doc: "elements i and i + Dh/2 of each head of x[…, T, H, Dh] turned by the angle at[…, t]·theta^(-2i/Dh), or at[t]"},
+		Doc: "elements i and i + Dh/2 of each head of x[…, T, H, Dh] turned by the angle at[…, t]·theta^(-2i/Dh), or at[t]; with freqs[R], f32, elements i and i + R by at[…, t]·freqs[i], and elements from 2R on stay"},
 	OpArgmax: {Name: "argmax", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
 		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr, Doc: "the dimension that disappears, the last by default"}},
 		Doc:   "the index along axis= of the first of the largest elements, i32"},
@@ -335,6 +367,19 @@ var opTable = [numOps]OpInfo{
 		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr, Doc: "the dimension along which elements count, the last by default"},
 			{Name: "start", Kind: AttrNumber, Doc: "the first element, 0 by default"}},
 		Doc: "start, start + 1, … along axis="},
+	OpTopK: {Name: "topk", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrK},
+		Doc: "the k largest elements of each row x[…, N] → […, K], largest first"},
+	OpArgTopK: {Name: "argtopk", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrK},
+		Doc: "the indices, i32, of the k largest elements of each row x[…, N] → […, K], largest first, and of equal elements the first one first"},
+	OpArgsort: {Name: "argsort", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
+		Doc: "the indices, i32, that sort each row x[…, N], smallest first; equal elements keep their order"},
+	OpTakeAlong: {Name: "take_along", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
+		Doc: "elements of each row x[…, N] by indices at[…, K] → […, K]"},
+	OpBincount: {Name: "bincount", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
+		Attrs: []AttrSpec{{Name: "n", Kind: AttrExpr, Required: true, Doc: "ids from 0 to n - 1 are counted, others are not"}},
+		Doc:   "how often each id from 0 to n - 1 is in ids[…] → i32[n]"},
+	OpGroupedLinear: {Name: "grouped_linear", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay,
+		Doc: "x[T, K] · w[E, N, K]ᵀ → [T, N]: the first counts[0] rows by w[0], the next counts[1] by w[1], …; rows after those give zeros"},
 	OpReduceSlots: {Name: "reduce_slots", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMust,
 		Attrs: []AttrSpec{attrCat, {Name: "resume", Kind: AttrWord, Words: boolWords, Doc: "go on from what the destination holds, false by default"}},
 		Doc:   "the sum of slots lo..hi along axis, in order (reduce_slots %x, axis=0, lo..hi into %acc)"},

@@ -7,12 +7,13 @@ type Rope struct {
 	Theta             float64
 	Factor, Low, High float64 // llama-3 scaling
 	Original          float64 // positions that the frequencies were made for
+	Scale             float64 // what cosines and sines are multiplied by; 0 means 1
 }
 
 // Rope returns the angles that the attributes of a rope describe.
 func (a *Attrs) Rope() Rope {
 	return Rope{Theta: a.Number(0).Float, Factor: a.Number(1).Float, Low: a.Number(2).Float, High: a.Number(3).Float,
-		Original: a.Number(4).Float}
+		Original: a.Number(4).Float, Scale: a.Number(5).Float}
 }
 
 // Rope returns the angles of a rope whose attributes are literals.
@@ -23,7 +24,7 @@ func (s *Stmt) Rope() Rope {
 
 // Numbers returns r as the numeric attributes of a rope.
 func (r Rope) Numbers() []Number {
-	return Reals(r.Theta, r.Factor, r.Low, r.High, r.Original)
+	return Reals(r.Theta, r.Factor, r.Low, r.High, r.Original, r.Scale)
 }
 
 // Frequencies returns the angle of each pair at position 1, for heads of dh elements. Scaling divides the frequencies

@@ -41,11 +41,13 @@ typedef struct {
   void (*release)(void *);   /* Py_DecRef */
 } hocket_interpreter;
 
-/* hocket_run, hocket_prepare and hocket_sync, followed by hocket_wait. They return 1 on success and 0 on an error. If
+/* hocket_run, hocket_compare, hocket_prepare and hocket_sync, followed by hocket_wait. They return 1 on success and 0 on an error. If
  * interrupted returns nonzero they cancel the run, wait until it has ended, and return -1 without an error. They wait
  * ten seconds at most: a run that takes longer continues in the background, and its owner stays retained. */
 int hocket_call_run(const hocket_interpreter *with, int64_t model, void *owner, hocket_tensor *in, int64_t ins,
                     hocket_tensor *out, int64_t outs, char *dims, char **error);
+int hocket_call_compare(const hocket_interpreter *with, int64_t model, void *owner, hocket_tensor *in, int64_t ins,
+                        char *dims, char **error);
 int hocket_call_prepare(const hocket_interpreter *with, int64_t model, char *dims, char **error);
 int hocket_call_sync(const hocket_interpreter *with, int64_t model, char **error);
 

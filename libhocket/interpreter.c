@@ -40,6 +40,13 @@ int hocket_call_run(const hocket_interpreter *with, int64_t model, void *owner, 
   return finish(with, state, hocket_run(model, owner, in, ins, out, outs, dims, error), error);
 }
 
+int hocket_call_compare(const hocket_interpreter *with, int64_t model, void *owner, hocket_tensor *in, int64_t ins,
+                        char *dims, char **error) {
+  with->retain(owner);
+  void *state = with->leave();
+  return finish(with, state, hocket_compare(model, owner, in, ins, dims, error), error);
+}
+
 int hocket_call_prepare(const hocket_interpreter *with, int64_t model, char *dims, char **error) {
   void *state = with->leave();
   return finish(with, state, hocket_prepare(model, dims, error), error);

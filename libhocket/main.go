@@ -110,7 +110,8 @@ func hocket_open(options *C.char, who, e **C.char) (handle C.int64_t) {
 	return handle
 }
 
-// hocket_load loads the text of a program on a machine; 0 where it fails.
+// hocket_load loads the text of a program on a machine, or an archive of torch.export that the option export names; 0
+// where it fails.
 //
 //export hocket_load
 func hocket_load(machine C.int64_t, program, options *C.char, e **C.char) (handle C.int64_t) {
@@ -149,6 +150,66 @@ func hocket_parameters(model C.int64_t, e **C.char) (names *C.char) {
 		return err
 	})
 	return names
+}
+
+// hocket_description returns, as JSON, a model's program ("text"), its inout parameters ("states") and, if prove is
+// not 0, the verdict on its plan ("proof": "proved" or "unknown"). Of a model that hocket_load loaded with the option
+// export it also has the parameters that calls give ("inputs"), the names of the weights that each other one is made of
+// ("weights"), and which tensors of the option weights are not the model's ("unused").
+// NULL where it fails.
+//
+//export hocket_description
+func hocket_description(model C.int64_t, prove C.int, e **C.char) (description *C.char) {
+	guarded(e, func() error {
+		out, err := library.Description(context.Background(), int64(model), prove != 0)
+		if err == nil {
+			description = C.CString(out)
+		}
+		return err
+	})
+	return description
+}
+
+// hocket_reset gives the states of a model that hocket_load loaded with the option export the archive's values. It
+// waits for runs under way. 0 where it fails.
+//
+//export hocket_reset
+func hocket_reset(model C.int64_t, e **C.char) C.int {
+	return truth(guarded(e, func() error { return library.Reset(context.Background(), int64(model)) }))
+}
+
+// hocket_compare begins to compare a model with its reference on in and what is bound, and returns a number to wait for
+// as a run's; 0 where it fails. States stay as they are.
+//
+//export hocket_compare
+func hocket_compare(model C.int64_t, owner unsafe.Pointer, in *C.hocket_tensor, ins C.int64_t, dims *C.char,
+	e **C.char) (run C.int64_t) {
+	guarded(e, func() error {
+		lent := lend(owner)
+		defer lent.End()
+		ts, err := tensors(in, ins)
+		if err != nil {
+			return err
+		}
+		h, err := library.Compare(int64(model), lent, ts, text(dims))
+		run = C.int64_t(h)
+		return err
+	})
+	return run
+}
+
+// hocket_comparison returns the comparison of a model that ended last, as JSON; NULL where it fails.
+//
+//export hocket_comparison
+func hocket_comparison(model C.int64_t, e **C.char) (comparison *C.char) {
+	guarded(e, func() error {
+		out, err := library.Comparison(int64(model))
+		if err == nil {
+			comparison = C.CString(out)
+		}
+		return err
+	})
+	return comparison
 }
 
 // lend returns the loan of a call. The call ends it, and what it starts may use the memory longer.

@@ -18,6 +18,10 @@ Version: {version}
 Summary: Multi-GPU host programs: proved, overlapped, and run with fast collectives
 Requires-Python: >=3.9
 """
+# torch.compile finds its backends there.
+ENTRY_POINTS = """[torch_dynamo_backends]
+hocket = hocket:compile_backend
+"""
 
 
 def main(library, command, folder):
@@ -30,6 +34,7 @@ def main(library, command, folder):
     files[script] = pathlib.Path(command).read_bytes()
     files[f"{info}/METADATA"] = METADATA.format(version=version).encode()
     files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: hocket\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
+    files[f"{info}/entry_points.txt"] = ENTRY_POINTS.encode()
     record = ""
     for name, data in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/exported"
 )
 
 // app is what the commands of one run of the process share.
@@ -32,8 +33,8 @@ type app struct {
 	out      result
 	source   string // text of the program that was read last
 	progress *progress
-	plan     planFlags // of exported models
-	export   *export   // the model that was read last, if torch exported it
+	plan     planFlags       // of exported models
+	export   *exported.Model // the model that was read last, if torch exported it
 	// expired is closed when the time that --timeout gives is over, which is limit.
 	expired chan struct{}
 	limit   time.Duration
@@ -217,7 +218,7 @@ where check, or a comparison, could not decide; and 130 when it is interrupted.`
 	root.SetVersionTemplate(versionText())
 	root.PersistentFlags().SortFlags = false
 	commands := []*cobra.Command{
-		a.runCommand(), a.checkCommand(), a.optCommand(), a.planCommand(), a.importCommand(), a.fmtCommand(),
+		a.runCommand(), a.checkCommand(), a.optCommand(), a.gradCommand(), a.planCommand(), a.importCommand(), a.fmtCommand(),
 		a.benchCommand(),
 		a.tuneCommand(),
 		a.traceCommand(),

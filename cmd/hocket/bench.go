@@ -171,9 +171,12 @@ func (a *app) benchProgram(ctx context.Context, arg string, b hocket.Binding, o 
 		return err
 	}
 	defer in.closeFiles()
-	got, _, err := in.find(funcOf(p, b))
+	got, surplus, err := a.find(in, funcOf(p, b))
 	if err != nil {
 		return err
+	}
+	if len(surplus) > 0 && a.export != nil {
+		a.warnings = append(a.warnings, ofSurplus(funcOf(p, b), surplus))
 	}
 	if err := inferDims(funcOf(p, b), headers(got), b); err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 type checkFlags struct {
 	redundant, fix         bool
 	strategy, machine, out string
+	launches               int // of a collective schedule
 }
 
 func (a *app) checkCommand() *cobra.Command {
@@ -27,11 +28,15 @@ wrote, mismatched collectives and transfers, and deadlocks, over runs back to
 back; or shows two ops that go wrong, why nothing orders them, and the smallest
 edge that would. Exit 0: proved. 1: refuted. 5: could not decide, and why.
 
+Judges collective schedules, too: execution plans of MSCCL++ (.json) and algorithms of
+MSCCL (.xml). Of these it also proves the result.
+
 What a program computes is no part of the proof: see run --compare.`,
 		Example: `  hocket check examples/mlp.hkt
   hocket check examples/mlp.hkt --dim T=4096 --json
   hocket check examples/mlp.hkt --strategy auto --machine h200x4
-  hocket check examples/row_parallel_chunked.hkt --redundant`,
+  hocket check examples/row_parallel_chunked.hkt --redundant
+  hocket check examples/schedules/exchange.json --launches 2`,
 		Args: onePROGRAM,
 	}
 	flags := a.addBindFlags(c)
@@ -42,7 +47,18 @@ What a program computes is no part of the proof: see run --compare.`,
 	f.BoolVar(&o.redundant, "redundant", false, "list the waits that others imply")
 	f.BoolVar(&o.fix, "fix", false, "write the program with what it lacks to standard output")
 	f.StringVarP(&o.out, "output", "o", "", "write what --fix repairs to `FILE` instead")
+	f.IntVar(&o.launches, "launches", 1, "of a collective schedule: 2 has what crosses a launch's border count")
 	c.RunE = func(c *cobra.Command, args []string) error {
+		schedule, err := a.isSchedule(c.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		if schedule {
+			return a.checkSchedule(c, args[0], o)
+		}
+		if c.Flags().Changed("launches") {
+			return usagef("--launches is for collective schedules, .json or .xml")
+		}
 		b, err := flags.binding(c)
 		if err != nil {
 			return err

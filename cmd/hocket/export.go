@@ -2,13 +2,12 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"slices"
-	"strings"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/exported"
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/graph"
 	"hocket.example/hocket/internal/modelprogram"
@@ -19,12 +18,6 @@ import (
 
 // maxPlan bounds a file of a tensor-parallel plan.
 const maxPlan = 1 << 20
-
-// export is a program that was imported from an archive of torch.export, which has its weights.
-type export struct {
-	archive *torchexport.Archive
-	params  []modelprogram.Param
-}
 
 // planFlags are the flags that lay out the parameters of exported models.
 type planFlags struct {
@@ -71,25 +64,17 @@ func isExport(arg string) bool {
 	return torchexport.IsArchive(head[:n])
 }
 
-// importExport imports the archive that arg names for so many ranks, 0 for one, and keeps its weights in a.export.
-func (a *app) importExport(arg string, ranks int) (*modelprogram.Model, error) {
+// importExport imports the archive that arg names for so many ranks, 0 for one, and keeps it in a.export.
+func (a *app) importExport(arg string, ranks int) (*exported.Model, error) {
 	plan, err := a.plan.plan()
 	if err != nil {
 		return nil, err
 	}
-	archive, err := torchexport.Open(arg)
+	m, err := exported.Open(arg, modelprogram.Options{Plan: plan, Ranks: ranks})
 	if err != nil {
 		return nil, ofExport(err)
 	}
-	g, err := archive.Graph()
-	var m *modelprogram.Model
-	if err == nil {
-		m, err = modelprogram.Make(arg, g, modelprogram.Options{Plan: plan, Ranks: ranks})
-	}
-	if err != nil {
-		return nil, errors.Join(ofExport(err), archive.Close())
-	}
-	a.export = &export{archive, m.Params}
+	a.export = m
 	return m, nil
 }
 
@@ -117,91 +102,52 @@ func (a *app) parseExport(arg string, b *hocket.Binding) (*hocket.Program, error
 	return p.Within(a.limits), nil
 }
 
-// findExported finds the weights and constants of an exported model that nothing else gives. pool has weights of other
-// files, by their names there, which count more than the archive's; what it has of use is removed.
-func (e *export) findExported(got map[string]found, given func(name string) bool, pool map[string]found) error {
-	for _, p := range e.params {
-		if p.Input || got[p.Name].header != nil || given(p.Name) {
-			continue
-		}
-		dt, ok := ir.ParseDType(string(p.DType))
-		if !ok {
-			return inputf("%%%s has element type %s", p.Name, p.DType)
-		}
-		header := &tensor.Tensor{DType: dt, Shape: p.Shape}
-		if p.Constant != nil {
-			got[p.Name] = found{(*hocket.Tensor)(header), func() (*hocket.Tensor, error) {
-				t, err := tensor.New(dt, p.Shape)
-				if err == nil {
-					for i, x := range p.Constant.Elems {
-						t.SetFloat64(int64(i), x)
-					}
-				}
-				return (*hocket.Tensor)(t), err
-			}}
-			continue
-		}
-		parts := make([]func(to *tensor.Tensor) error, len(p.Weights))
-		for i, name := range p.Weights {
-			if other := ofPool(pool, name); other != "" {
-				f := pool[other]
-				delete(pool, other)
-				parts[i] = func(to *tensor.Tensor) error { return copyFound(to, f, other) }
-				continue
-			}
-			have, err := e.archive.Header(name)
-			if err != nil {
-				return inputf("%w", err)
-			}
-			parts[i] = func(to *tensor.Tensor) error {
-				to.Shape = have.Shape
-				return e.archive.ReadInto(to, name)
-			}
-		}
-		got[p.Name] = found{(*hocket.Tensor)(header), func() (*hocket.Tensor, error) { return stacked(header, parts) }}
+// find finds what files hold of a program's parameters, and lists tensors that it has no parameter for. Of an exported
+// model it also finds the weights, constants and states that nothing else gives: tensors of files have the names of
+// the model's modules, and count more than the archive's.
+func (a *app) find(in *inputs, fn *ir.Func) (got map[string]found, surplus []string, err error) {
+	if a.export == nil {
+		return in.find(fn)
 	}
-	return nil
-}
-
-// ofPool returns the name, in another file, of a weight: the longest that ends like it, since archives have the names
-// of modules around the model in front of it.
-func ofPool(pool map[string]found, weight string) string {
-	for rest, more := weight, true; more; _, rest, more = strings.Cut(rest, ".") {
-		if _, ok := pool[rest]; ok && strings.Contains(rest, ".") {
-			return rest
-		}
+	in.others = map[string]exported.Source{}
+	in.open = append(in.open, a.export)
+	if got, surplus, err = in.find(fn); err != nil {
+		return nil, nil, err
 	}
-	return ""
-}
-
-// copyFound reads a tensor of a file into a layer of a stack.
-func copyFound(to *tensor.Tensor, f found, name string) error {
-	t, err := f.load()
+	list, used, err := a.export.Contents(in.others, func(name string) bool {
+		_, given := in.specs[name]
+		return given || got[name].header != nil
+	})
 	if err != nil {
-		return err
+		return nil, nil, inputf("%w", err)
 	}
-	if t.DType != to.DType || len(t.Data) != len(to.Data) {
-		return fmt.Errorf("%q is %s, which does not fit", name, t)
+	for _, c := range list {
+		got[c.Param.Name] = found{(*hocket.Tensor)(&c.Header), func() (*hocket.Tensor, error) {
+			t, err := c.Read(0, 0)
+			return (*hocket.Tensor)(t), err
+		}}
 	}
-	copy(to.Data, t.Data)
-	return nil
-}
-
-// stacked reads the parts of a tensor, one behind the other.
-func stacked(header *tensor.Tensor, parts []func(to *tensor.Tensor) error) (*hocket.Tensor, error) {
-	t, err := tensor.New(header.DType, header.Shape)
-	if err != nil {
-		return nil, err
-	}
-	each := len(t.Data) / len(parts)
-	shape := header.Shape
-	if len(parts) > 1 {
-		shape = shape[1:]
-	}
-	for i, read := range parts {
-		if err := read(&tensor.Tensor{DType: t.DType, Shape: shape, Data: t.Data[i*each : (i+1)*each]}); err != nil {
-			return nil, err
+	for name := range in.others {
+		if !slices.Contains(used, name) {
+			surplus = append(surplus, name)
 		}
 	}
-	return (*hocket.Tensor)(t), nil
+	slices.Sort(surplus)
+	return got, surplus, nil
+}
+
+// checkpointSource reads tensors of a checkpoint's folder.
+type checkpointSource struct{ *hocket.Checkpoint }
+
+func (c checkpointSource) Header(name string) (*tensor.Tensor, error) {
+	t, err := c.Checkpoint.Header(name)
+	return (*tensor.Tensor)(t), err
+}
+
+func (c checkpointSource) ReadAt(to []byte, name string, from int64) error {
+	t, err := c.Tensor(name)
+	if err == nil {
+		copy(to, t.Data[from:])
+	}
+	return err
 }

@@ -72,7 +72,7 @@ func TestHelpExamplesWork(t *testing.T) {
 	if err := os.Symlink(examples, filepath.Join(dir, "examples")); err != nil {
 		t.Fatal(err)
 	}
-	models, err := exported() // the example of an exported model runs where the corpus is
+	models, err := unpackedModels() // the example of an exported model runs where the corpus is
 	if err != nil {
 		t.Fatal(err)
 	}

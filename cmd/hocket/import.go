@@ -10,6 +10,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/nvfuser"
+	"hocket.example/hocket/internal/stablehlo"
 	"hocket.example/hocket/ir"
 )
 
@@ -62,11 +63,18 @@ func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, give
 		if err != nil {
 			return "", err
 		}
-		return m.Text, a.export.archive.Close()
+		return m.Text, m.Close()
 	}
 	name, src, err := a.readProgram(ctx, arg)
 	if err != nil {
 		return "", err
+	}
+	if stablehlo.Is(src) {
+		m, err := a.importStableHLO(name, src, b.Ranks)
+		if err != nil {
+			return "", err
+		}
+		return m.Text, nil
 	}
 	if !nvfuser.IsDump(src) {
 		f := &failure{code: exitProgram, kind: "import", err: fmt.Errorf("%s has no Host IR dump: no line begins with %%HostIrContainer {", name)}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/exported"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
@@ -25,7 +26,7 @@ type inputs struct {
 	small bool
 	// others are tensors of files that no parameter has the name of; nil where that is an error: weights of an exported
 	// model have other names than what they are stacked to.
-	others map[string]found
+	others map[string]exported.Source
 }
 
 // reals returns inputs with random reals in the place of small integers for what nothing
@@ -154,11 +155,7 @@ func (in *inputs) findAll(fn *ir.Func, path string, names []string, got map[stri
 	for _, name := range f.Names() {
 		_, named := in.specs[name]
 		if !slices.Contains(names, name) && in.others != nil {
-			header, err := f.Header(name)
-			if err != nil {
-				return inputf("%w", err)
-			}
-			in.others[name] = foundIn(f, name, header)
+			in.others[name] = f
 			continue
 		}
 		switch {
@@ -204,11 +201,7 @@ func (in *inputs) findCheckpoint(dir string, names []string, got map[string]foun
 		_, named := in.specs[name]
 		switch {
 		case !slices.Contains(names, name) && in.others != nil:
-			header, err := c.Header(name)
-			if err != nil {
-				return nil, inputf("--in %s: %w", dir, err)
-			}
-			in.others[name] = found{header, func() (*hocket.Tensor, error) { return c.Tensor(name) }}
+			in.others[name] = checkpointSource{c}
 			continue
 		case !slices.Contains(names, name):
 			surplus = append(surplus, name)

@@ -8,16 +8,21 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/nvfuser"
+	"hocket.example/hocket/internal/stablehlo"
 	"hocket.example/hocket/internal/tensor"
 )
 
 // maxProgram bounds the text of a program: far more than anybody writes, and
 // little enough to hold in memory a few times.
 const maxProgram = 64 << 20
+
+// maxSchedule bounds the text of a collective schedule, of which those for 64 ranks have 90 MB.
+const maxSchedule = 256 << 20
 
 const stdinName = "<stdin>"
 
@@ -47,6 +52,9 @@ func (a *app) parseProgram(ctx context.Context, arg string, b *hocket.Binding) (
 	name, src, err := a.readProgram(ctx, arg)
 	if err != nil {
 		return nil, err
+	}
+	if stablehlo.Is(src) {
+		return a.parseStableHLO(name, src, b)
 	}
 	a.source = src
 	var p *hocket.Program
@@ -129,16 +137,20 @@ func nearFile(arg string) string {
 	return byName[nearest(base, names)]
 }
 
-// readText reads all of r, within maxProgram. A reader that blocks does not
+// readText reads all of r, within maxProgram, or maxSchedule for a schedule's file. A reader that blocks does not
 // keep an interrupt from ending the command.
 func readText(ctx context.Context, name string, r io.Reader) (string, error) {
 	type read struct {
 		text []byte
 		err  error
 	}
+	most := maxProgram
+	if strings.HasSuffix(name, ".json") || strings.HasSuffix(name, ".xml") {
+		most = maxSchedule
+	}
 	done := make(chan read, 1)
 	go func() {
-		text, err := io.ReadAll(io.LimitReader(r, maxProgram+1))
+		text, err := io.ReadAll(io.LimitReader(r, int64(most)+1))
 		done <- read{text, err}
 	}()
 	select {
@@ -148,9 +160,9 @@ func readText(ctx context.Context, name string, r io.Reader) (string, error) {
 		switch {
 		case got.err != nil:
 			return "", inputf("%s: %w", name, got.err)
-		case len(got.text) > maxProgram:
+		case len(got.text) > most:
 			return "", &failure{code: exitProgram, kind: "limit",
-				err: fmt.Errorf("%s: the program is larger than %s", name, tensor.Size(maxProgram))}
+				err: fmt.Errorf("%s: the program is larger than %s", name, tensor.Size(int64(most)))}
 		}
 		return string(got.text), nil
 	}

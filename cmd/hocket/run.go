@@ -26,6 +26,7 @@ type runFlags struct {
 	in            []string
 	strategy      string
 	compare       bool
+	rtol          float64
 	noProve       bool
 	graph         bool
 	schedules     int
@@ -57,8 +58,8 @@ much of its communication was hidden, and a timeline. It is proved first.
 
 Parameters that --in does not name get random integers from {-1, 0, 1}, for which most
 results have one right value, whatever the order of sums. --compare computes that value by
-other means, and once more for random reals. It exits with 0 where results are equal or
-within rounding, 4 where one differs, and 5 where that cannot be told.`,
+other means, once more for random reals, and if need be layer by layer. It exits with 0 if
+results are equal or within rounding, 4 if one differs, 5 if undecided. For .json: docs/schedules.md.`,
 		Example: `  hocket run examples/mlp.hkt --compare
   hocket run examples/mlp.hkt --strategy exchange --repeat 20
   hocket run examples/symbolic_rows.hkt --dim T=640 --in rand:1
@@ -69,6 +70,13 @@ within rounding, 4 where one differs, and 5 where that cannot be told.`,
 	o := &runFlags{}
 	o.add(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		schedule, err := a.isSchedule(c.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		if schedule {
+			return a.runSchedule(c, args[0], o)
+		}
 		b, err := bindings.binding(c)
 		if err != nil {
 			return err
@@ -83,10 +91,6 @@ within rounding, 4 where one differs, and 5 where that cannot be told.`,
 		p, err := a.parseProgram(c.Context(), args[0], &b)
 		if err != nil {
 			return err
-		}
-		if a.export != nil {
-			in.others = map[string]found{}
-			in.open = append(in.open, a.export.archive)
 		}
 		j := &job{app: a, flags: o, first: true, processes: 1, again: sameRun(c, args[0], bindings, o), program: p,
 			inputs: in}
@@ -108,8 +112,11 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.StringArrayVar(&o.in, "in", nil, "an `INPUT`, as x=rand:1 (see hocket help inputs); repeatable")
 	addStrategy(c, &o.strategy)
 	f.BoolVar(&o.compare, "compare", false, "compare with what its text says, or the function it refines")
+	f.Float64Var(&o.rtol, "rtol", 0,
+		"with --compare, exit by `R` alone: 0 if no error exceeds R times the largest value, else 1")
 	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph ("+needs(recordsGraphs)+")")
-	f.StringVar(&o.algorithm, "algorithm", "", "run collectives by `ALGORITHM` (see hocket help algorithms), where it can and the text pins none")
+	f.StringVar(&o.algorithm, "algorithm", "",
+		"run collectives by `ALGORITHM` (see hocket help algorithms), where it can and the text pins none")
 	f.BoolVar(&o.fixed, "fixed", false,
 		"use only algorithms whose bits do not depend on the batch, nor on measurements")
 	f.BoolVar(&o.measure, "measure", false, "have --strategy auto choose by measurement, once for these dims")
@@ -133,7 +140,8 @@ func (o *runFlags) add(c *cobra.Command) {
 			"and name statements by NVTX where its library is ("+needs(isProfiled)+")")
 	f.StringVar(&o.flight, "flight", "",
 		"when the run fails write what each rank was in to `FILE` (default: in the cache folder)")
-	rare(c, "algorithm", "fixed", "measure", "check-launches", "no-prove", "seed", "budget", "flight", "profile-range")
+	rare(c, "rtol", "algorithm", "fixed", "measure", "check-launches", "no-prove", "seed", "budget", "flight",
+		"profile-range")
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -147,12 +155,17 @@ func (o *runFlags) check(c *cobra.Command) error {
 		return err
 	}
 	switch {
+	case set("rtol") && !(o.rtol > 0):
+		return usagef("--rtol is %g; it must be positive", o.rtol)
+	case set("rtol") && !o.compare:
+		return usagef("--rtol says how --compare judges, and there is no --compare")
 	case set("schedules") && o.schedules < 1:
 		return usagef("--schedules is %d; at least 1", o.schedules)
 	case o.graph && !o.kind.Graphs:
 		return usagef("--graph needs %s: machine %s records no graphs", needs(recordsGraphs), o.machine)
 	case o.profiled && !o.kind.Profiles:
-		return usagef("--profile-range needs %s: profilers of GPUs see nothing of machine %s", needs(isProfiled), o.machine)
+		return usagef("--profile-range needs %s: profilers of GPUs see nothing of machine %s", needs(isProfiled),
+			o.machine)
 	case o.schedules > 0 && o.kind.OpenScheduled == nil:
 		return usagef("--schedules needs %s: machine %s does not draw its order", needs(drawsOrder), o.machine)
 	case o.repeat < 1:
@@ -213,15 +226,17 @@ type job struct {
 	processes int
 	first     bool
 
-	sig     *hocket.Signature
-	files   map[string]*hocket.Tensor // what input files hold
-	arena   int64                     // what a rank may use, 0 where the device says it
-	model   *hocket.Model
-	judged  bool                // the plan was made, and proved if it was to be: what is found later refutes nothing
-	batch   []hocket.Args       // one for each repetition
-	refs    []*hocket.Reference // of each, once they are wanted
-	verdict hocket.Comparison   // the weakest so far
-	took    []time.Duration     // by each run of the batch, sorted; empty where there are no times
+	sig   *hocket.Signature
+	files map[string]*hocket.Tensor // what input files hold
+	arena int64                     // what a rank may use, 0 where the device says it
+	model *hocket.Model
+	// judged: the plan was made, and proved if it was to be. What is found later refutes nothing.
+	judged  bool
+	batch   []hocket.Args              // one for each repetition
+	refs    []*hocket.Reference        // of each, once they are wanted
+	layers  [][]hocket.LayerComparison // of each, once they are wanted
+	verdict hocket.Comparison          // the weakest so far
+	took    []time.Duration            // by each run of the batch, sorted; empty where there are no times
 }
 
 // runLimit is how long one run may take.
@@ -318,6 +333,9 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 	if err := j.print(rep); err != nil {
 		return err
 	}
+	if err := j.tolerated(); err != nil {
+		return err
+	}
 	return j.undecided()
 }
 
@@ -329,18 +347,8 @@ func (j *job) bind(b hocket.Binding) (map[string]*hocket.Tensor, error) {
 	var err error
 	if fn := funcOf(j.program, b); fn != nil { // else bind says which there are
 		var surplus []string
-		if got, surplus, err = j.inputs.find(fn); err != nil {
+		if got, surplus, err = j.app.find(j.inputs, fn); err != nil {
 			return nil, err
-		}
-		if e := j.app.export; e != nil {
-			given := func(name string) bool { _, ok := j.inputs.specs[name]; return ok }
-			if err := e.findExported(got, given, j.inputs.others); err != nil {
-				return nil, err
-			}
-			for name := range j.inputs.others {
-				surplus = append(surplus, name)
-			}
-			slices.Sort(surplus)
 		}
 		if len(surplus) > 0 {
 			j.app.warnings = append(j.app.warnings, ofSurplus(fn, surplus))
@@ -462,6 +470,7 @@ func (j *job) print(rep *hocket.Report) error {
 	}
 	if j.verdict.Against != "" {
 		fmt.Fprintf(a.text, "%s%s\n", j.tried(), j.verdict)
+		j.writeErrors()
 	}
 	var timeline bytes.Buffer
 	if err := rep.WriteTimeline(&timeline, a.columns); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"unicode"
@@ -44,7 +45,8 @@ func ofReference(err error) error {
 	case !all("limit"):
 		return err
 	}
-	return &failure{code: exitMachine, kind: "limit", err: fmt.Errorf("no reference to compare with: %s", ds[0].Message),
+	return &failure{code: exitMachine, kind: "limit",
+		err:  fmt.Errorf("no reference to compare with: %s", ds[0].Message),
 		help: "make dims smaller with --dim, or run without --compare and --schedules"}
 }
 
@@ -56,8 +58,14 @@ func (j *job) compare(ctx context.Context, reports []*hocket.Report) error {
 	}
 	for i, rep := range reports {
 		c := j.refs[i].Compare(rep)
-		if err := c.Err(); err != nil {
-			j.app.out.Compare = &comparison{Verdict: c.Verdict.String(), Against: c.Against}
+		if j.wantsLayers(c) {
+			if err := j.layer(ctx); err != nil {
+				return err
+			}
+			c = c.ByLayers(j.layers[i])
+		}
+		if err := c.Err(); err != nil && j.flags.rtol == 0 {
+			j.app.out.Compare = &comparison{Verdict: c.Verdict.String(), Against: c.Against, Results: measured(c)}
 			if len(reports) > 1 {
 				err = fmt.Errorf("repetition %d of %d: %w", i+1, len(reports), err)
 			}
@@ -72,10 +80,75 @@ func (j *job) compare(ctx context.Context, reports []*hocket.Report) error {
 	return nil
 }
 
+// wantsLayers reports whether a comparison is to be made layer by layer, too: where the whole decides nothing, and of
+// models, which hardly ever are decided as a whole.
+func (j *job) wantsLayers(c hocket.Comparison) bool {
+	return c.Verdict == hocket.Undecided || j.app.export != nil
+}
+
+// layer compares the layers of every repetition, once.
+func (j *job) layer(ctx context.Context) error {
+	if len(j.layers) < len(j.batch) {
+		j.app.progress.at("comparing layer by layer", len(j.batch), 0)
+	}
+	for len(j.layers) < len(j.batch) {
+		list, err := j.model.CompareLayers(ctx, j.batch[len(j.layers)])
+		if err != nil {
+			return ofReference(err)
+		}
+		j.layers = append(j.layers, list)
+		j.app.progress.step()
+	}
+	return nil
+}
+
+// tolerated ends a command whose results are to be judged by --rtol.
+func (j *job) tolerated() error {
+	worst, ok := j.verdict.Worst()
+	if j.flags.rtol == 0 || !ok || worst.Quotient() <= j.flags.rtol {
+		return nil
+	}
+	return &failure{code: exitProgram, kind: "tolerance",
+		err: fmt.Errorf("%s, more than --rtol %g", worst, j.flags.rtol)}
+}
+
 // concluded tells JSON the verdict so far.
 func (j *job) concluded() {
 	j.app.out.Compare = &comparison{
-		Verdict: j.verdict.Verdict.String(), Against: j.verdict.Against, Detail: j.verdict.String()}
+		Verdict: j.verdict.Verdict.String(), Against: j.verdict.Against, Detail: j.verdict.String(),
+		Results: measured(j.verdict)}
+	for _, l := range j.verdict.Layers {
+		j.app.out.Compare.Layers = append(j.app.out.Compare.Layers,
+			layerError{Name: l.Name, Line: l.Line, Verdict: l.Verdict.String(), Results: measured(l.Comparison)})
+	}
+}
+
+// measured is what JSON says of the errors of results.
+func measured(c hocket.Comparison) []resultError {
+	var list []resultError
+	for _, m := range c.Measured {
+		e := resultError{Name: m.Name, Largest: m.Largest}
+		if q := m.Quotient(); !math.IsInf(m.Error, 0) {
+			e.Error = &m.Error
+			if !math.IsInf(q, 0) {
+				e.Quotient = &q
+			}
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+// writeErrors prints the measured errors of results that are not certified, and which layer has the largest.
+func (j *job) writeErrors() {
+	if j.verdict.Verdict != hocket.Exact {
+		for _, m := range j.verdict.Measured {
+			fmt.Fprintf(j.app.text, "measured: %s\n", m)
+		}
+	}
+	if l, ok := j.verdict.WorstLayer(); ok {
+		fmt.Fprintf(j.app.text, "layers: %d, the worst is %s\n", len(j.verdict.Layers), l)
+	}
 }
 
 // confirms reports whether a comparison takes other inputs too: where some parameters
@@ -116,6 +189,7 @@ func (j *job) confirm(ctx context.Context, run func(context.Context, []hocket.Ar
 		return err
 	}
 	again.batch, again.refs, again.verdict = []hocket.Args{args}, []*hocket.Reference{ref}, hocket.Comparison{}
+	again.layers = nil
 	guarded, dog := watch(ctx, j.flags.runLimit())
 	defer dog.stop()
 	reports, err := run(guarded, again.batch)
@@ -156,7 +230,7 @@ func (j *job) realFailure(err error) error {
 
 // undecided ends a command whose comparison did not decide anything.
 func (j *job) undecided() error {
-	if j.verdict.Against == "" || j.verdict.Verdict != hocket.Undecided {
+	if j.verdict.Against == "" || j.verdict.Verdict != hocket.Undecided || j.flags.rtol > 0 {
 		return nil
 	}
 	return &failure{code: exitUndecided, kind: "compare", severity: ir.Warning, said: true,

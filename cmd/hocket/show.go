@@ -42,6 +42,9 @@ type result struct {
 	Stages     []stage `json:"stages,omitempty"` // opt, import, check --fix
 	Doctor     *doctor `json:"doctor,omitempty"`
 	Plan       string  `json:"plan,omitempty"` // plan
+	// Verdict is check's of a collective schedule: "ok", "race", "deadlock", "wrong", "undecided".
+	Verdict  string          `json:"verdict,omitempty"`
+	Schedule *scheduleResult `json:"schedule,omitempty"`
 	// Explain is opt --explain's.
 	Explain *hocket.Explanation `json:"explain,omitempty"`
 	Bench   *bench.Report       `json:"bench,omitempty"`
@@ -65,6 +68,25 @@ type comparison struct {
 	Against string `json:"against"`
 	// Detail is the verdict in a line, as text shows it; left out where results differ.
 	Detail string `json:"detail,omitempty"`
+	// Results are the measured errors.
+	Results []resultError `json:"results,omitempty"`
+	Layers  []layerError  `json:"layers,omitempty"`
+}
+
+// resultError is how far a result is from the reference. Error and Quotient are left out where they are no finite number.
+type resultError struct {
+	Name     string   `json:"name"`
+	Error    *float64 `json:"error,omitempty"`
+	Largest  float64  `json:"largest"` // value of the reference
+	Quotient *float64 `json:"quotient,omitempty"`
+}
+
+// layerError is how far a layer is from the reference, whose inputs it is given.
+type layerError struct {
+	Name    string        `json:"name"`
+	Line    int32         `json:"line"`
+	Verdict string        `json:"verdict"`
+	Results []resultError `json:"results"`
 }
 
 type overlap struct {

@@ -149,7 +149,8 @@ type machineOptions struct {
 // seconds converts the option of a name to a duration.
 func seconds(name string, s float64) (time.Duration, error) {
 	if s < 0 || s > math.MaxInt64/1e9 {
-		return 0, fmt.Errorf("%w: option %s is %v: it is a number of seconds, 0 for the default", hocket.ErrInput, name, s)
+		return 0, fmt.Errorf("%w: option %s is %v: it is a number of seconds, 0 for the default", hocket.ErrInput, name,
+			s)
 	}
 	return time.Duration(s * 1e9), nil
 }
@@ -204,13 +205,18 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 type model struct {
 	m       *hocket.Model
 	machine *machine
-	names   []string // of parameters
+	text    string         // of the program
+	names   []string       // of parameters
+	states  []string       // inout ones
+	export  *hocket.Export // where the model is from; nil for a program's text
+	unused  []string       // names of weights that export has no use for
 	bound   *bound
 
 	updating chan struct{} // has an element while a run updates tensors of the caller's
 
-	mu    sync.Mutex
-	known map[string][2][]hocket.Layout // by dims as text: parameters and results
+	mu       sync.Mutex
+	known    map[string][2][]hocket.Layout // by dims as text: parameters and results
+	compared string                        // the last comparison, as JSON
 }
 
 // loadOptions are those of Load.
@@ -228,9 +234,14 @@ type loadOptions struct {
 	Grace     float64          `json:"grace"` // seconds
 	Graph     bool             `json:"graph"`
 	Gather    bool             `json:"gather"`
+	// Export is an archive that torch.export.save wrote, in place of a program, Plan lays out its weights, and Weights
+	// are files that have them.
+	Export  string            `json:"export"`
+	Plan    map[string]string `json:"plan"`
+	Weights []string          `json:"weights"`
 }
 
-// Load loads a program's text.
+// Load loads a program's text, or the archive that an option names.
 func (l *Library) Load(machineHandle int64, program, text string) (int64, error) {
 	m, err := get[*machine](l, machineHandle)
 	if err != nil {
@@ -240,7 +251,7 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	if err := options(text, &o); err != nil {
 		return 0, err
 	}
-	p, err := hocket.Parse(o.Name, program)
+	p, export, err := o.program(program)
 	if err != nil {
 		return 0, err
 	}
@@ -248,18 +259,28 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 		Strategy: o.Strategy, Algorithm: o.Algorithm, FixedAlgorithms: o.Fixed, NoProve: o.NoProve, Arena: o.Arena,
 		Cache: o.Cache,
 		Grace: time.Duration(o.Grace * float64(time.Second)), Graph: o.Graph, Gather: o.Gather})
+	var unused []string
+	if err == nil && export != nil {
+		if unused, err = export.Bind(context.Background(), mod); err != nil {
+			err = errors.Join(err, mod.Close())
+		}
+	}
 	if err != nil {
-		return 0, err
+		return 0, closed(export, err)
 	}
 	fn := p.IR().Funcs[len(p.IR().Funcs)-1]
 	if o.Func != "" {
 		fn = p.IR().Func(o.Func)
 	}
-	names := []string{}
+	names, states := []string{}, []string{}
 	for _, param := range fn.Params {
 		names = append(names, param.Name)
+		if param.Inout {
+			states = append(states, param.Name)
+		}
 	}
-	return l.add(&model{m: mod, machine: m, names: names, bound: newBound(), updating: make(chan struct{}, 1)}), nil
+	return l.add(&model{m: mod, machine: m, text: p.String(), names: names, states: states, export: export,
+		unused: unused, bound: newBound(), updating: make(chan struct{}, 1)}), nil
 }
 
 // layouts is what Layouts returns, as JSON.
@@ -456,7 +477,8 @@ func (m *model) run(ctx context.Context, args hocket.Args, out []Tensor) error {
 		case b == nil:
 			return fmt.Errorf("%w: this process has not %s", hocket.ErrInput, what)
 		case b.DType.String() != t.DType || !slices.Equal(b.Shape, t.Shape) || len(b.Data) != len(t.Data):
-			return fmt.Errorf("%w: %s is %s, and what is to receive it %s%v", hocket.ErrInput, what, b, t.DType, t.Shape)
+			return fmt.Errorf("%w: %s is %s, and what is to receive it %s%v", hocket.ErrInput, what, b, t.DType,
+				t.Shape)
 		}
 	}
 	for i, b := range results {
@@ -545,7 +567,7 @@ func (l *Library) dropModels(of *machine) (list []*model) {
 }
 
 func (m *model) close() error {
-	return errors.Join(m.m.Close(), m.bound.close())
+	return closed(m.export, errors.Join(m.m.Close(), m.bound.close()))
 }
 
 // failure is an error as other languages get it.

@@ -94,6 +94,18 @@ type Iota struct {
 	First int64
 }
 
+// Sorted orders each row along the last axis: for OpTopK the result is the largest elements, largest first, as many as
+// it has room for, and for OpArgTopK their indices, i32. For OpArgsort it is the indices of all elements, i32, smallest
+// first. Of equal elements the one with the lower index comes first. A NaN is larger than any number.
+type Sorted struct{ Op ir.Op }
+
+// TakeAlong is elements of each row along the last axis of Ins[0] by their indices, Ins[1]. An index that there is not
+// is a Fault.
+type TakeAlong struct{}
+
+// Bincount counts how often each index of the result, i32[N], is an element of its operand.
+type Bincount struct{}
+
 // Softmax is exp(x) / sum(exp(x)) along an axis.
 type Softmax struct{ Axis int }
 
@@ -103,15 +115,21 @@ type RMSNorm struct{ Eps float64 }
 // LayerNorm makes rows along the last axis of Ins[0] have mean 0 and variance 1, multiplies by Ins[1] and adds Ins[2].
 type LayerNorm struct{ Eps float64 }
 
-// Rope turns pairs of elements of each head of Ins[0] [..., T, H, Dh] by the angles of the positions Ins[1].
+// Rope turns pairs of elements of each head of Ins[0] [..., T, H, Dh] by the angles of the positions Ins[1]. Ins[2], if
+// there is one, is the angle of each pair at position 1, f32[R]: elements i and i + R are a pair, and those from 2R on stay.
 type Rope struct{ ir.Rope }
 
 // Attention is softmax(Scale * q kT) v, of q, k and v, and optionally of lengths: how many keys there are, for each
-// sequence or each query. Lengths of more keys than k has are a Fault.
+// sequence or each query. Lengths of more keys than k has are a Fault. Last there may be a mask, [..., Tq, Tk] or [Tq, Tk]
+// of floating-point numbers, which is added to the scores of all heads.
 type Attention struct {
 	Scale float64
 	// Causal says that query i sees the keys up to i + Tk - Tq.
 	Causal bool
+	// Window is how many of the last keys that it would see a query sees; 0 for all.
+	Window int64
+	// Softcap replaces a score s by Softcap * tanh(s / Softcap); 0 for none.
+	Softcap float64
 	// Fixed computes each query with bits that depend on what it sees alone: not on how many queries there are.
 	Fixed bool
 }
@@ -138,6 +156,11 @@ type Linear struct {
 	// those end.
 	Constant bool
 }
+
+// GroupedLinear is x[T, K] w[E, N, K]T by groups of rows: counts, Ins[2], says how many rows of x each expert has, one
+// expert after another. w has those from First on. Rows of other experts and rows that no count has give zeros. Counts
+// below 0, or of more rows than there are, are a Fault.
+type GroupedLinear struct{ First int64 }
 
 // Matmul is a[..., M, K] b[..., K, N]; TA and TB say that an operand is read with its last two axes exchanged.
 type Matmul struct {
@@ -200,12 +223,16 @@ func (ReduceSlots) code() ir.Op    { return ir.OpReduceSlots }
 func (ReduceOperands) code() ir.Op { return ir.OpAllReduce }
 func (Argmax) code() ir.Op         { return ir.OpArgmax }
 func (Iota) code() ir.Op           { return ir.OpIota }
+func (s Sorted) code() ir.Op       { return s.Op }
+func (TakeAlong) code() ir.Op      { return ir.OpTakeAlong }
+func (Bincount) code() ir.Op       { return ir.OpBincount }
 func (Softmax) code() ir.Op        { return ir.OpSoftmax }
 func (RMSNorm) code() ir.Op        { return ir.OpRMSNorm }
 func (LayerNorm) code() ir.Op      { return ir.OpLayerNorm }
 func (Rope) code() ir.Op           { return ir.OpRope }
 func (Attention) code() ir.Op      { return ir.OpAttention }
 func (Linear) code() ir.Op         { return ir.OpLinear }
+func (GroupedLinear) code() ir.Op  { return ir.OpGroupedLinear }
 func (Matmul) code() ir.Op         { return ir.OpMatmul }
 func (Linears) code() ir.Op        { return ir.OpLinear }
 func (u UnevenMove) code() ir.Op   { return u.Op }
@@ -274,6 +301,12 @@ func OpOf(op ir.Op, a ir.Attrs) Op {
 		return Argmax{Axis: axis}
 	case ir.OpIota:
 		return Iota{Axis: axis, Start: a.Number(0), First: a.First}
+	case ir.OpTopK, ir.OpArgTopK, ir.OpArgsort:
+		return Sorted{Op: op}
+	case ir.OpTakeAlong:
+		return TakeAlong{}
+	case ir.OpBincount:
+		return Bincount{}
 	case ir.OpSoftmax:
 		return Softmax{Axis: axis}
 	case ir.OpRMSNorm:
@@ -283,9 +316,11 @@ func OpOf(op ir.Op, a ir.Attrs) Op {
 	case ir.OpRope:
 		return Rope{Rope: a.Rope()}
 	case ir.OpAttention:
-		return Attention{Scale: a.Number(0).Float, Causal: a.Causal}
+		return Attention{Scale: a.Number(0).Float, Causal: a.Causal, Window: int64(a.Number(1).Float), Softcap: a.Number(2).Float}
 	case ir.OpLinear:
 		return Linear{Product: Product{SMs: a.SMs}}
+	case ir.OpGroupedLinear:
+		return GroupedLinear{First: a.First}
 	case ir.OpMatmul:
 		return Matmul{Product: Product{SMs: a.SMs}, TA: a.TA, TB: a.TB}
 	}
@@ -326,4 +361,53 @@ func AxisIn(axis, rank int) error {
 		return fmt.Errorf("axis %d of a tensor of rank %d", axis, rank)
 	}
 	return nil
+}
+
+// CheckSorted returns why a result of a type and shape is not what s makes of rows of type in.
+func CheckSorted(s Sorted, in, out ir.DType, rows, shape []int64) error {
+	last, want := len(rows)-1, ir.I32
+	if s.Op == ir.OpTopK {
+		want = in
+	}
+	if out != want || last < 0 || len(shape) != len(rows) || !slices.Equal(rows[:last], shape[:last]) || shape[last] > rows[last] ||
+		s.Op == ir.OpArgsort && shape[last] != rows[last] {
+		return fmt.Errorf("%s of %s%v into %s%v", s.Op, in, rows, out, shape)
+	}
+	return nil
+}
+
+// CheckTakeAlong returns why a result of a shape is not elements of rows by so many indices.
+func CheckTakeAlong(rows, indices, shape []int64) error {
+	last := len(rows) - 1
+	if last < 0 || !slices.Equal(indices, shape) || len(shape) != len(rows) || !slices.Equal(rows[:last], shape[:last]) {
+		return fmt.Errorf("elements of rows %v by %v into %v", rows, indices, shape)
+	}
+	return nil
+}
+
+// CheckGrouped returns why x, w and counts of these shapes do not make a grouped linear of shape out.
+func CheckGrouped(g GroupedLinear, out []int64, ins [][]int64) error {
+	if len(ins) == 3 && len(ins[0]) == 2 && len(ins[1]) == 3 && len(ins[2]) == 1 {
+		x, w, counts := ins[0], ins[1], ins[2]
+		if slices.Equal(out, []int64{x[0], w[1]}) && x[1] == w[2] && g.First >= 0 && g.First <= counts[0]-w[0] {
+			return nil
+		}
+	}
+	return fmt.Errorf("a grouped linear of %v with experts from %d on into %v", ins, g.First, out)
+}
+
+// AttentionExtras returns which operands of an attention, of these types, are lengths and a mask; -1 for none.
+func AttentionExtras(types []ir.DType) (lengths, mask int, err error) {
+	lengths, mask = -1, -1
+	for i := 3; i < len(types); i++ {
+		switch {
+		case types[i].IsInt() && i == 3:
+			lengths = i
+		case !types[i].IsInt() && i == len(types)-1 && types[i] == types[0]:
+			mask = i
+		default:
+			return lengths, mask, fmt.Errorf("operand %d of an attention of %s is %s", i, types[0], types[i])
+		}
+	}
+	return lengths, mask, nil
 }

@@ -44,6 +44,9 @@ type Verdict struct {
 	Error, Allowed float64
 	// Largest is the largest finite magnitude in the reference.
 	Largest float64
+	// Measured is the largest |got − want| of all elements, whatever their bounds; +Inf where only one of the two is
+	// a finite number and they are not the same.
+	Measured float64
 	// Unknown is the number of elements without a finite bound whose value is not
 	// known either, of Elements: the result may have anything there.
 	Unknown, Elements int64
@@ -73,6 +76,7 @@ func Compare(got *tensor.Tensor, want *Output) Verdict {
 		if !math.IsInf(y, 0) && y == y {
 			v.Largest = max(v.Largest, abs(y))
 		}
+		v.Measured = max(v.Measured, measured(a, b, i, want.infinite(i)))
 		if want.infinite(i) {
 			tells = true
 			if !math.IsInf(x, 0) {
@@ -153,6 +157,17 @@ func distance(a, b *array, i int64) float64 {
 	}
 	x, y := a.n[i], b.n[i]
 	return float64(uint64(max(x, y)) - uint64(min(x, y)))
+}
+
+// measured is |a − b| of elements i. anyInfinity says that b is an infinity of unknown sign.
+func measured(a, b *array, i int64, anyInfinity bool) float64 {
+	if a.same(b, i) || anyInfinity && math.IsInf(a.float(i), 0) {
+		return 0
+	}
+	if d := distance(a, b, i); !anyInfinity && d == d {
+		return d
+	}
+	return math.Inf(1)
 }
 
 // text writes element i as it is, large integers included.

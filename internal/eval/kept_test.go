@@ -1,8 +1,10 @@
 package eval
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,21 +24,39 @@ func TestRopeBound(t *testing.T) {
 			for i := range at.n {
 				at.n[i] = rng.Int64N(5000)
 			}
-			y, err := compute(ir.OpRope, attrs{rope: rope}, []*array{x, at}, dt, nil, alone)
-			if err != nil {
-				t.Fatal(err)
-			}
-			freqs := rope.Frequencies(dh)
-			for from := int64(0); from < x.len(); from += dh {
-				row, out := heldRow(rng, x, from, dh), make([]float64, dh)
-				for k, f := range freqs {
-					angle := narrow(float64(at.n[from/(3*dh)])*narrow(f, wide), wide)
-					sin, cos := narrow(math.Sin(angle), wide), narrow(math.Cos(angle), wide)
-					a, b := row[k], row[k+dh/2]
-					out[k] = narrow(narrow(a*cos, wide)-narrow(b*sin, wide), wide)
-					out[k+dh/2] = narrow(narrow(b*cos, wide)+narrow(a*sin, wide), wide)
+			for _, half := range []int64{dh / 2, 5} { // the attributes' frequencies, or an operand's
+				rope.Scale = map[int64]float64{5: 1.3}[half]
+				ins, scale := []*array{x, at}, cmp.Or(rope.Scale, 1)
+				freqs, off := rope.Frequencies(dh), make([]float64, dh/2)
+				if half == 5 {
+					given := newArray(ir.F32, []int64{half})
+					for i := range given.f {
+						given.f[i] = simRound(ir.F32, freqs[i])
+						if errs && i > 3 {
+							given.e[i] = 1e-7
+						}
+					}
+					ins, freqs, off = append(ins, given), given.f, given.e
 				}
-				within(t, dt.String(), y, from, out)
+				y, err := compute(ir.OpRope, attrs{rope: rope}, ins, dt, nil, alone)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for from := int64(0); from < x.len(); from += dh {
+					out := heldRow(rng, x, from, dh)
+					for k, f := range freqs[:half] {
+						angle := narrow(float64(at.n[from/(3*dh)])*narrow(f+off[k]*(2*rng.Float64()-1), wide), wide)
+						sin, cos := narrow(math.Sin(angle)*scale, wide), narrow(math.Cos(angle)*scale, wide)
+						a, b := out[k], out[k+int(half)]
+						out[k] = narrow(narrow(a*cos, wide)-narrow(b*sin, wide), wide)
+						out[k+int(half)] = narrow(narrow(b*cos, wide)+narrow(a*sin, wide), wide)
+					}
+					within(t, dt.String(), y, from, out[:2*half])
+					rest := from + 2*half
+					if !slices.Equal(y.f[rest:from+dh], x.f[rest:from+dh]) || !slices.Equal(y.e[rest:from+dh], x.e[rest:from+dh]) {
+						t.Fatalf("%v: elements that are no pairs have changed", dt)
+					}
+				}
 			}
 		}
 	}

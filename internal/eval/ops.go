@@ -54,12 +54,14 @@ type split struct {
 
 var alone = split{ranks: 1}
 
-// compute applies a tensor operation to whole operands. shape is used by fill
-// and broadcast only; the other results have the shape that their operands give them.
+// compute applies a tensor operation to whole operands. shape is the result's, for operations whose operands do not
+// say it.
 func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp split) (*array, error) {
 	switch op {
 	case ir.OpLinear:
 		return linear(at, ins, dt, sp)
+	case ir.OpGroupedLinear:
+		return groupedLinear(at, ins, dt, sp)
 	case ir.OpMatmul:
 		return matmul(at, ins[0], ins[1], dt, sp)
 	case ir.OpSum:
@@ -81,7 +83,7 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 	case ir.OpIndexCopy:
 		return indexCopy(at.axes[0], ins)
 	case ir.OpRope:
-		return rope(at.rope, ins[0], ins[1], dt)
+		return rope(at.rope, ins, dt)
 	case ir.OpArgmax:
 		return argmax(at.axes[0], ins[0])
 	case ir.OpEmbedding:
@@ -90,6 +92,14 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 		return sumSlots(at.axes[0], ins, dt)
 	case ir.OpIota:
 		return counting(at, dt, shape)
+	case ir.OpTopK:
+		return topK(ins[0], shape)
+	case ir.OpArgTopK, ir.OpArgsort:
+		return sortedIndices(ins[0], shape, op == ir.OpArgTopK)
+	case ir.OpTakeAlong:
+		return takeAlong(ins[0], ins[1])
+	case ir.OpBincount:
+		return bincount(ins[0], shape)
 	case ir.OpFill:
 		return fill(at.number(0), dt, shape)
 	}

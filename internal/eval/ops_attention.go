@@ -21,6 +21,10 @@ func attention(at attrs, ins []*array, dt ir.DType) (*array, error) {
 	if h.scale = at.number(0).f; !at.scaled {
 		h.scale = ir.AttentionScale(h.dh)
 	}
+	h.window, h.cap = int64(at.number(1).f), at.number(2).f
+	if last := len(ins) - 1; last > 2 && ins[last].n == nil {
+		h.mask, ins = ins[last], ins[:last]
+	}
 	if len(ins) == 4 {
 		h.lengths, h.perQuery = ins[3], len(ins[3].shape) == n-2
 		for _, v := range h.lengths.n {
@@ -49,8 +53,11 @@ type heads struct {
 	dt                  ir.DType
 	scale               float64
 	causal              bool
-	lengths             *array // of each sequence, or perQuery; nil for all keys
+	window              int64   // 0 for all keys
+	cap                 float64 // 0 for none
+	lengths             *array  // of each sequence, or perQuery; nil for all keys
 	perQuery            bool
+	mask                *array // of each sequence, or for all; nil for none
 }
 
 // sees is how many keys query i of batch b sees, and whether that is known.
@@ -74,17 +81,26 @@ func (h heads) query(out, q, k, v *array, b, i, head int64) {
 	sees, known := h.sees(b, i)
 	from := ((b*h.tq+i)*h.hq + head) * h.dh
 	key := func(j int64) int64 { return ((b*h.tk+j)*h.hkv + head/(h.hq/h.hkv)) * h.dh }
-	x, ex := make([]float64, sees), make([]float64, sees)
-	for j := range sees {
-		x[j], ex[j] = h.score(q, k, from, key(j))
+	first := int64(0)
+	if h.window > 0 {
+		first = max(0, sees-h.window)
 	}
+	x, ex := make([]float64, sees-first), make([]float64, sees-first)
+	for j := range x {
+		x[j], ex[j] = h.capped(h.score(q, k, from, key(first+int64(j))))
+		if h.mask != nil {
+			at := (b*h.tq+i)*h.tk + first + int64(j)
+			x[j], ex[j] = h.masked(x[j], ex[j], at%h.mask.len())
+		}
+	}
+	hide(x, ex)
 	if sees == 0 && known {
 		return // zeros
 	}
 	w, ok := weigh(h.dt, x, ex)
 	ok = ok && known
 	for d := range h.dh {
-		y, pre := h.mixed(w, v, func(j int64) int64 { return key(j) + d })
+		y, pre := h.mixed(w, v, func(j int64) int64 { return key(first+j) + d })
 		if !ok {
 			pre = inf
 		}
@@ -109,6 +125,40 @@ func (h heads) score(q, k *array, p, r int64) (x, ex float64) {
 	}
 	u := stepUnit(s.acc)
 	return s.y * h.scale, productError(s.abs, pre, h.scale, constantError(h.dt, h.scale)) + 2*u*(s.abs+pre)*math.Abs(h.scale)
+}
+
+// capped is what a soft cap makes of a score. Its slope is within 0 and 1. A machine may divide by the cap, or multiply
+// by its inverse.
+func (h heads) capped(x, ex float64) (float64, float64) {
+	if h.cap == 0 {
+		return x, ex
+	}
+	y := h.cap * math.Tanh(x/h.cap)
+	lost := 4*stepUnit(h.dt.Accum())*math.Abs(x) + 2*constantError(h.dt, h.cap)
+	return y, min(ex+lost, 2*h.cap) + (steps(h.dt)+4*stepUnit(h.dt.Accum()))*math.Abs(y) + vanishing(h.dt)*(1+h.cap)
+}
+
+// masked is a score with an element of the mask added.
+func (h heads) masked(x, ex float64, at int64) (float64, float64) {
+	m, e := h.mask.f[at], h.mask.e[at]
+	if math.IsInf(m, -1) && e == 0 {
+		return m, 0
+	}
+	return x + m, ex + e + 2*stepUnit(h.dt.Accum())*(math.Abs(x)+math.Abs(m)+ex+e)
+}
+
+// hide takes scores for minus infinity that are so far below the largest that no machine's type has a number for their
+// weight.
+func hide(x, ex []float64) {
+	top := math.Inf(-1)
+	for j, v := range x {
+		top = max(top, v-ex[j])
+	}
+	for j, v := range x {
+		if v+ex[j] < top-2000 {
+			x[j], ex[j] = math.Inf(-1), 0
+		}
+	}
 }
 
 // mixed is the mean of values by weights, which a machine may round to the

@@ -3,6 +3,7 @@ package eval
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"hocket.example/hocket/ir"
 )
@@ -16,6 +17,9 @@ func counting(at attrs, dt ir.DType, shape []int64) (*array, error) {
 		axis = at.axes[0]
 	}
 	start, out, inner := at.number(0), newArray(dt, shape), elements(shape[axis+1:])
+	if !start.isInt && start.f == 0 { // the default
+		start.isInt = true
+	}
 	if dt.IsInt() && !start.isInt {
 		return nil, fmt.Errorf("%v elements cannot be %v", dt, start.f)
 	}
@@ -28,6 +32,112 @@ func counting(at attrs, dt ir.DType, shape []int64) (*array, error) {
 		y, lost := start.f+float64(along), addLoses(start.f, float64(along))
 		out.f[i], out.e[i] = single(dt, y)
 		out.e[i] += math.Abs(lost)
+	}
+	return out, nil
+}
+
+// ranked is the indices of elements from..to of a, the smallest first, or the largest. Equal elements keep their order.
+func ranked(a *array, from, to int64, largest bool) []int64 {
+	var at []int64
+	for i := from; i < to; i++ {
+		at = append(at, i)
+	}
+	slices.SortStableFunc(at, func(i, j int64) int {
+		less := a.n != nil && a.n[i] < a.n[j] || a.n == nil && a.f[i] < a.f[j]
+		more := a.n != nil && a.n[i] > a.n[j] || a.n == nil && a.f[i] > a.f[j]
+		switch {
+		case less && !largest || more && largest:
+			return -1
+		case less || more:
+			return 1
+		}
+		return 0
+	})
+	return at
+}
+
+// topK is the largest elements of each row, as many as the result has room for. An element of a rank moves by no more
+// than the one that moves most. Machines order NaN in their own ways.
+func topK(a *array, shape []int64) (*array, error) {
+	out := newArray(a.dt, shape)
+	n, k := a.shape[len(a.shape)-1], shape[len(shape)-1]
+	for i := range out.len() {
+		if i%k != 0 {
+			continue
+		}
+		from, most := i/k*n, 0.0
+		for j := from; j < from+n; j++ {
+			most = max(most, a.e[j])
+			if a.float(j) != a.float(j) {
+				most = inf
+			}
+		}
+		for r, j := range ranked(a, from, from+n, true)[:k] {
+			out.copyRun(i+int64(r), a, j, 1)
+			out.e[i+int64(r)] = most
+		}
+	}
+	return out, nil
+}
+
+// sortedIndices are indices of each row's elements in order, as many as the result has room for. Nothing is known of one
+// whose element may be equal to another on some machine, unless both are certified.
+func sortedIndices(a *array, shape []int64, largest bool) (*array, error) {
+	out := newArray(ir.I32, shape)
+	n, k := a.shape[len(a.shape)-1], shape[len(shape)-1]
+	for i := range out.len() {
+		if i%k != 0 {
+			continue
+		}
+		from := i / k * n
+		sure := true
+		for j := from; j < from+n; j++ {
+			sure = sure && a.e[j] == 0 && a.float(j) == a.float(j)
+		}
+		for r, j := range ranked(a, from, from+n, largest)[:k] {
+			to := i + int64(r)
+			out.n[to] = j - from
+			for o := from; o < from+n && !sure; o++ {
+				far := math.Abs(a.float(o)-a.float(j)) > a.e[o]+a.e[j]
+				if o != j && !far && (a.e[o] != 0 || a.e[j] != 0) || a.float(o) != a.float(o) {
+					out.e[to] = inf
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// takeAlong is elements of each row of a by indices.
+func takeAlong(a, at *array) (*array, error) {
+	out := newArray(a.dt, at.shape)
+	n, k := a.shape[len(a.shape)-1], at.shape[len(at.shape)-1]
+	for i, v := range at.n {
+		if v < 0 || v >= n {
+			return nil, &finding{"range", fmt.Sprintf("index %d (element %d of the indices) is outside 0..%d", v, i, n), "indices count from 0"}
+		}
+		to := int64(i)
+		out.copyRun(to, a, to/k*n+v, 1)
+		if at.e[i] != 0 {
+			out.e[to] = inf
+		}
+	}
+	return out, nil
+}
+
+// bincount counts ids. One that is not certified may be any other, or none that counts.
+func bincount(ids *array, shape []int64) (*array, error) {
+	out, doubts := newArray(ir.I32, shape), 0.0
+	for i, id := range ids.n {
+		if id >= 0 && id < out.len() {
+			out.n[id]++
+		}
+		if ids.e[i] != 0 {
+			doubts++
+		}
+	}
+	for i := range out.n {
+		out.n[i], out.e[i] = integer(ir.I32, out.n[i], doubts)
 	}
 	return out, nil
 }

@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -42,11 +43,20 @@ func indexCopy(axis int, ins []*array) (*array, error) {
 
 // rope turns the pairs of every head. A machine may find the angle in the accumulator, so that it is off
 // in proportion to the position.
-func rope(r ir.Rope, x, at *array, dt ir.DType) (*array, error) {
+func rope(r ir.Rope, ins []*array, dt ir.DType) (*array, error) {
+	x, at := ins[0], ins[1]
 	n := len(x.shape)
 	dh := x.shape[n-1]
-	half, row, u := dh/2, x.shape[n-2]*dh, stepUnit(dt.Accum())
+	row, u, scale := x.shape[n-2]*dh, stepUnit(dt.Accum()), cmp.Or(r.Scale, 1)
 	freqs := r.Frequencies(dh)
+	off := make([]float64, len(freqs)) // how far the frequencies may be off
+	if len(ins) == 3 {
+		freqs, off = ins[2].f, ins[2].e
+	}
+	half, units := int64(len(freqs)), 3.0
+	if scale != 1 { // rounded, and multiplied by
+		units += 3
+	}
 	out := newArray(dt, x.shape)
 	for i := range elements(x.shape[:n-2]) {
 		j := i % max(at.len(), 1)
@@ -57,13 +67,15 @@ func rope(r ir.Rope, x, at *array, dt ir.DType) (*array, error) {
 				p, q := from+int64(k), from+int64(k)+half
 				a, b, ea, eb := x.f[p], x.f[q], x.e[p], x.e[q]
 				size := math.Abs(a) + math.Abs(b) + ea + eb
-				pre := ea + eb + size*(4*u*math.Abs(angle)+steps(dt)+3*u) + vanishing(dt)
+				turned := math.Abs(float64(at.n[j])) * off[k]
+				pre := scale*(ea+eb+size*(turned+4*u*math.Abs(angle)+steps(dt)+units*u)) + vanishing(dt)
 				if at.e[j] != 0 {
 					pre = inf
 				}
-				out.f[p], out.e[p] = finish(dt, a*cos-b*sin, pre)
-				out.f[q], out.e[q] = finish(dt, b*cos+a*sin, pre)
+				out.f[p], out.e[p] = finish(dt, scale*(a*cos-b*sin), pre)
+				out.f[q], out.e[q] = finish(dt, scale*(b*cos+a*sin), pre)
 			}
+			out.copyRun(from+2*half, x, from+2*half, dh-2*half)
 		}
 	}
 	return out, nil

@@ -110,7 +110,8 @@ func (f *Folder) Value(v *Value) (*Tensor, error) {
 	return compute(v, f.known, &f.Elems)
 }
 
-// Eval computes the outputs of g. given has the inputs and weights, by value.
+// Eval computes the outputs of g. given has the inputs, weights and states, by value; states are replaced by what the
+// call leaves in them.
 func Eval(g *Graph, given map[*Value]*Tensor) ([]*Tensor, error) {
 	known := map[*Value]*Tensor{}
 	for v, t := range given {
@@ -132,6 +133,16 @@ func Eval(g *Graph, given map[*Value]*Tensor) ([]*Tensor, error) {
 			return nil, err
 		}
 		out = append(out, t)
+	}
+	left := make([]*Tensor, len(g.Updates))
+	for i, u := range g.Updates {
+		var err error
+		if left[i], err = compute(u.To, known, &elems); err != nil {
+			return nil, err
+		}
+	}
+	for i, u := range g.Updates {
+		given[u.State] = left[i]
 	}
 	return out, nil
 }
@@ -207,7 +218,7 @@ var unary = map[Op]func(x float64) float64{
 		return math.Max(x, 0) + math.Log1p(math.Exp(-math.Abs(x)))
 	},
 	Erf: math.Erf, Abs: math.Abs, Floor: math.Floor, Not: func(x float64) float64 { return truth(x == 0) },
-	Cast: func(x float64) float64 { return x },
+	Cast: func(x float64) float64 { return x }, Reshard: func(x float64) float64 { return x },
 }
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
@@ -589,6 +600,9 @@ func attend(n *Node, in []*Tensor, y *Tensor) {
 				s[j] += q.Elems[row*dim+e] * k.Elems[(head*tk+j)*dim+e]
 			}
 			s[j] *= n.Attrs.Scale
+			if c := n.Attrs.Softcap; c != 0 {
+				s[j] = c * math.Tanh(s[j]/c)
+			}
 			if n.Attrs.Causal && j > i {
 				s[j] = math.Inf(-1)
 			}

@@ -3,7 +3,10 @@
 //
 // A Graph is made by its methods, Input, Weight, Constant and Add, which infer shapes and refuse what does not fit. So
 // every graph that exists can be evaluated: Eval computes it in plain Go, for tests, and Folder computes what depends
-// on constants alone, such as masks and positions.
+// on constants alone, such as masks and positions. Add returns the node that there is for an operation with the same
+// operands, so that equal computations are one.
+//
+// A model that changes its buffers has states: leaves that keep from one call to the next what Updates says.
 package graph
 
 import (
@@ -38,6 +41,7 @@ const (
 	Input             // given in each call
 	Weight            // a parameter of the model, by its name in the module tree
 	Constant          // known when the graph is read
+	State             // a buffer that calls change, by its name in the module tree
 )
 
 // Value is a tensor that a node makes, or a leaf.
@@ -47,11 +51,23 @@ type Value struct {
 	Shape []int64
 
 	Leaf LeafKind
-	Path string  // of a weight: its name in the module tree, "model.layers.0.mlp.up_proj.weight"
-	Data *Tensor // of a constant
+	Path string   // of a weight or state: its name in the module tree, "model.layers.0.mlp.up_proj.weight"
+	Also []string // other names of the same tensor
+	Data *Tensor  // of a constant
+
+	Layout Layout // of an input: how the export lays it out; nil where it says nothing
 
 	Node  *Node // makes the value; nil for leaves
 	Index int   // which of the node's results it is
+}
+
+// Layout names, for each dimension, the mesh axes over which it is split, the major one first.
+type Layout [][]string
+
+// MeshAxis is an axis of the mesh of devices that layouts name.
+type MeshAxis struct {
+	Name string
+	Size int64
 }
 
 // String returns the type, as "f32[2, 3]".
@@ -100,8 +116,11 @@ type Attrs struct {
 	Eps    float64 // LayerNorm, RMSNorm
 	Scale  float64 // Attention
 	Causal bool    // Attention
-	Stable bool    // Sort
-	Desc   bool    // Sort: from the largest
+	// Softcap c makes scores c·tanh(score/c), before the mask; 0 for none. Of Attention.
+	Softcap float64
+	Stable  bool   // Sort
+	Desc    bool   // Sort: from the largest
+	Layout  Layout // Reshard
 }
 
 // Op is an operation.
@@ -127,7 +146,8 @@ const (
 	Abs      Op = "abs"
 	Floor    Op = "floor"
 	Not      Op = "not"
-	Cast     Op = "cast" // to the result's type
+	Cast     Op = "cast"    // to the result's type
+	Reshard  Op = "reshard" // the same in another layout
 
 	AddOp    Op = "add"
 	Sub      Op = "sub"
@@ -184,8 +204,25 @@ type Graph struct {
 	File    string
 	Inputs  []*Value // in the order of the call
 	Weights []*Value
+	States  []*Value
 	Nodes   []*Node // each after those that it depends on
 	Outputs []*Value
+	// Mesh is what layouts name axes of; empty for an export without layouts, for which the importer has one axis.
+	Mesh []MeshAxis
+	// OutputLayouts are the layouts of the outputs; it may be shorter, and nil ones are whole.
+	OutputLayouts []Layout
+	// Notes are for whoever reads the program that is made: what of the export it does not have, and why.
+	Notes   []string
+	Updates []Update
+
+	nodes  map[string]*Node // by what they compute
+	consts map[string]*Value
+}
+
+// Update says what a call leaves in a state.
+type Update struct {
+	State *Value
+	To    *Value
 }
 
 // Input adds an input.
@@ -202,9 +239,38 @@ func (g *Graph) Weight(name, path string, dt DType, shape []int64) *Value {
 	return v
 }
 
-// Constant returns a leaf of known elements.
+// Constant returns a leaf of known elements. Small ones without a name that are equal are one.
 func (g *Graph) Constant(name string, t *Tensor) *Value {
-	return &Value{Name: name, DType: t.DType, Shape: t.Shape, Leaf: Constant, Data: t}
+	v := &Value{Name: name, DType: t.DType, Shape: t.Shape, Leaf: Constant, Data: t}
+	if name != "" || len(t.Elems) > maxShared {
+		return v
+	}
+	key := fmt.Sprint(t.DType, t.Shape, t.Elems)
+	if have := g.consts[key]; have != nil {
+		return have
+	}
+	if g.consts == nil {
+		g.consts = map[string]*Value{}
+	}
+	g.consts[key] = v
+	return v
+}
+
+// maxShared bounds the elements of constants that are compared.
+const maxShared = 1 << 10
+
+// Change makes a state of a constant or weight: a buffer that calls change.
+func (g *Graph) Change(v *Value) error {
+	switch {
+	case v.Leaf == State:
+		return nil
+	case v.Leaf != Constant && v.Leaf != Weight || v.Path == "":
+		return fmt.Errorf("%q is no buffer", v.Name)
+	}
+	v.Leaf, v.Data = State, nil
+	g.Weights = slices.DeleteFunc(g.Weights, func(w *Value) bool { return w == v })
+	g.States = append(g.States, v)
+	return nil
 }
 
 // Scalar returns a constant without dimensions.
@@ -212,8 +278,16 @@ func (g *Graph) Scalar(dt DType, x float64) *Value {
 	return g.Constant("", &Tensor{DType: dt, Shape: []int64{}, Elems: []float64{round(dt, x)}})
 }
 
-// Add adds a node and returns it. dts are the element types of its results; the shapes follow from the operands.
+// Add adds a node and returns it, or the one that there is. dts are the element types of its results; the shapes
+// follow from the operands.
 func (g *Graph) Add(op Op, a Attrs, from Origin, dts []DType, in ...*Value) (*Node, error) {
+	key := fmt.Sprint(op, a, dts)
+	for _, v := range in {
+		key += fmt.Sprintf(" %p", v)
+	}
+	if n := g.nodes[key]; n != nil {
+		return n, nil
+	}
 	n := &Node{Op: op, In: in, Attrs: a, From: from, Order: len(g.Nodes)}
 	shapes, err := infer(n)
 	if err != nil {
@@ -229,6 +303,10 @@ func (g *Graph) Add(op Op, a Attrs, from Origin, dts []DType, in ...*Value) (*No
 		n.Out = append(n.Out, &Value{DType: dts[i], Shape: s, Node: n, Index: i})
 	}
 	g.Nodes = append(g.Nodes, n)
+	if g.nodes == nil {
+		g.nodes = map[string]*Node{}
+	}
+	g.nodes[key] = n
 	return n, nil
 }
 
@@ -253,7 +331,7 @@ func (v *Value) Count() int64 {
 	return n
 }
 
-// Users returns the nodes that take each value, in order, without those of values that are not in needed.
+// Users returns the nodes that take each value, in order.
 func (g *Graph) Users() map[*Value][]*Node {
 	users := map[*Value][]*Node{}
 	for _, n := range g.Nodes {

@@ -13,7 +13,7 @@ import (
 
 // attention is softmax(Scale · q·kᵀ)·v for each leading index and head:
 // q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh]. A fourth operand, integers […] or […, Tq], says how many
-// keys there are.
+// keys there are. The last operand may be a mask of floats, […, Tq, Tk] or [Tq, Tk].
 func attention(j *job, op device.Attention) ([]launch, error) {
 	f, err := newAttending(j, op)
 	switch {
@@ -40,6 +40,7 @@ type attending struct {
 	batches int64
 	keys    int64
 	given   bool  // a length says how many of them there are
+	bent    bool  // scores have a cap or a mask
 	fixed   bool  // see device.Attention
 	room    int64 // see splitRoom
 	wider   int64 // see wideBlocks
@@ -76,11 +77,38 @@ func lengthsOf(ins []Operand, queries []int64) (lengths, error) {
 	return l, nil
 }
 
+// maskOf checks a mask, if there is one, for queries of a shape and so many keys. It returns its strides.
+func maskOf(mask Operand, queries []int64, keys int64) ([]int64, error) {
+	b := len(queries) - 1
+	strides, want := make([]int64, b+2), append(slices.Clone(queries), keys)
+	switch {
+	case mask.Shape == nil:
+	case slices.Equal(mask.Shape, want):
+		copy(strides, mask.Strides)
+	case slices.Equal(mask.Shape, want[b:]):
+		copy(strides[b:], mask.Strides)
+	default:
+		return nil, fmt.Errorf("a mask %v of queries %v and %d keys", mask.Shape, queries, keys)
+	}
+	return strides, nil
+}
+
 func newAttending(j *job, op device.Attention) (*attending, error) {
-	if err := j.count(3, 4); err != nil {
+	if err := j.count(3, 5); err != nil {
 		return nil, err
 	}
-	lengths := j.Ins[3:]
+	lengthsAt, maskAt, err := device.AttentionExtras(j.types())
+	if err != nil {
+		return nil, err
+	}
+	var lengths []Operand
+	var mask Operand
+	if lengthsAt > 0 {
+		lengths = j.Ins[3:4]
+	}
+	if maskAt > 0 {
+		mask = j.Ins[maskAt]
+	}
 	j.Ins = j.Ins[:3]
 	if err := j.alike(); err != nil {
 		return nil, err
@@ -97,6 +125,9 @@ func newAttending(j *job, op device.Attention) (*attending, error) {
 	if op.Causal && len(lengths) == 0 && q.Shape[b] > k.Shape[b] {
 		return nil, fmt.Errorf("the first of %d queries see none of %d keys", q.Shape[b], k.Shape[b])
 	}
+	if op.Window >= k.Shape[b] {
+		op.Window = 0 // all keys are in it
+	}
 	tq, heads, dh, share := q.Shape[b], q.Shape[b+1], q.Shape[b+2], q.Shape[b+1]/k.Shape[b+1]
 	if dh > 4*threads {
 		return nil, fmt.Errorf("%w: heads of %d dimensions, at most %d", device.ErrUnsupported, dh, 4*threads)
@@ -105,7 +136,11 @@ func newAttending(j *job, op device.Attention) (*attending, error) {
 	if err != nil {
 		return nil, err
 	}
-	lead, err := padded(shared(q.Shape[:b], out.Strides[:b], q.Strides[:b], k.Strides[:b], v.Strides[:b], l.batches), 5)
+	m, err := maskOf(mask, q.Shape[:b+1], k.Shape[b])
+	if err != nil {
+		return nil, err
+	}
+	lead, err := padded(shared(q.Shape[:b], out.Strides[:b], q.Strides[:b], k.Strides[:b], v.Strides[:b], l.batches, m[:b]), 6)
 	if err != nil {
 		return nil, err
 	}
@@ -124,9 +159,14 @@ func newAttending(j *job, op device.Attention) (*attending, error) {
 	args.bits(j.tag)
 	args.ints(truth(l.wide), l.queries)
 	args.ints(column(lead, 4)...)
-	f := &attending{cores: onTensorCores(j, lead), hopper: j.arch == "sm_90a", dt: ctype(out.DType), lead: len(lead), dh: dh,
+	args.ints(op.Window)
+	args.float(op.Softcap)
+	args.addr(mask.Addr)
+	args.ints(m[b:]...)
+	args.ints(column(lead, 5)...)
+	f := &attending{cores: onTensorCores(j, lead) && op.Window == 0 && op.Softcap == 0 && maskAt < 0, hopper: j.arch == "sm_90a", dt: ctype(out.DType), lead: len(lead), dh: dh,
 		result: out.elements(), rows: tq * share, heads: k.Shape[b+1], batches: 1, keys: k.Shape[b], given: l.addr != 0,
-		fixed: op.Fixed, room: splitRoom, wider: wideBlocks, args: args}
+		bent: op.Softcap != 0 || maskAt > 0, fixed: op.Fixed, room: splitRoom, wider: wideBlocks, args: args}
 	for _, n := range q.Shape[:b] {
 		f.batches *= n
 	}
@@ -210,9 +250,9 @@ func (f *attending) plain() ([]launch, error) {
 	grid, err := exactGrid(f.result / f.dh)
 	return []launch{{blocks: grid, args: f.args, code: code{
 		files:  []string{"sync", "map", "rows", "attention"},
-		symbol: symbol("attention", f.dt, fmt.Sprintf("b%dp%d", f.lead, per)),
+		symbol: symbol("attention", f.dt, fmt.Sprintf("b%dp%dc%d", f.lead, per, truth(f.bent))),
 		args:   fmt.Sprintf("AttentionArgs<%d>", f.lead),
-		body:   fmt.Sprintf("attention<%s, %d, %d>", f.dt, f.lead, per),
+		body:   fmt.Sprintf("attention<%s, %d, %d, %t>", f.dt, f.lead, per, f.bent),
 	}}}, err
 }
 

@@ -66,8 +66,16 @@ func everyCode(t *testing.T, arch string) []code {
 			}
 			add(Computation{Op: device.ReduceSlots{Axis: 0}, Out: x(dt.Accum(), l, 4, 8), Ins: []Operand{x(dt, l, 3, 4, 8), x(dt.Accum(), l, 4, 8)}})
 			add(Computation{Op: device.Linear{}, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 6), x(dt, l, 8, 6), x(dt, l, 8)}})
+			add(Computation{Op: device.GroupedLinear{}, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 64), x(dt, l, 2, 8, 64), x(ir.I32, l, 2)}})
 			add(Computation{Op: device.IndexCopy{Axis: 1}, Out: x(dt, l, 2, 9, 8), Ins: []Operand{x(dt, l, 2, 3, 8), x(ir.I64, l, 2, 3)}})
 			add(Computation{Op: device.Iota{Axis: 1}, Out: x(dt, l, 4, 8)})
+			add(Computation{Op: device.Sorted{Op: ir.OpTopK}, Out: x(dt, l, 4, 2), Ins: []Operand{x(dt, l, 4, 8)}})
+			add(Computation{Op: device.Sorted{Op: ir.OpArgTopK}, Out: x(ir.I32, l, 4, 2), Ins: []Operand{x(dt, l, 4, 8)}})
+			add(Computation{Op: device.Sorted{Op: ir.OpArgsort}, Out: x(ir.I32, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8)}})
+			add(Computation{Op: device.TakeAlong{}, Out: x(dt, l, 4, 2), Ins: []Operand{x(dt, l, 4, 8), x(ir.I64, l, 4, 2)}})
+			if dt.IsInt() {
+				add(Computation{Op: device.Bincount{}, Out: x(ir.I32, l, 8), Ins: []Operand{x(dt, l, 4, 8)}})
+			}
 			for _, n := range []int64{8, 1 << 17} {
 				add(Computation{Op: device.Argmax{Axis: 1}, Out: x(ir.I32, l, 4), Ins: []Operand{x(dt, l, 4, n)}})
 			}
@@ -97,10 +105,12 @@ func everyCode(t *testing.T, arch string) []code {
 		for _, dh := range []int64{8, 128} {
 			q := x(dt, layouts[0], 4, 2, dh)
 			add(Computation{Op: device.Rope{Rope: ir.Rope{Theta: 1e4}}, Out: q, Ins: []Operand{q, x(ir.I32, layouts[0], 4)}})
+			add(Computation{Op: device.Rope{}, Out: q, Ins: []Operand{q, x(ir.I32, layouts[0], 4), x(ir.F32, layouts[0], dh/4)}})
 		}
 		for _, dh := range []int64{8, 900} {
 			q := x(dt, layouts[1], 4, 2, dh)
 			add(Computation{Op: device.Attention{}, Out: q, Ins: []Operand{q, q, q}})
+			add(Computation{Op: device.Attention{Softcap: 1}, Out: q, Ins: []Operand{q, q, q}})
 		}
 		for _, m := range []int64{8, 16} {
 			for e := NoEpilogue; e <= SiluMulEpilogue && dt.Size() == 2 && !before80(arch); e++ {

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
 )
 
 // along is a kernel over rows of a result along an axis, and over those of its operands, which have the same extents but
@@ -44,8 +46,8 @@ func (j *job) alongAxis(name string, axis int) (along, error) {
 	return a, nil
 }
 
-// launch is the kernel's, with so many blocks, over elements of a type of the sources.
-func (a along) launch(j *job, axis int, t string, blocks int64) ([]launch, error) {
+// launch is the kernel's, with so many blocks. params are those of its template before the number of dimensions.
+func (a along) launch(j *job, axis int, blocks int64, params ...string) ([]launch, error) {
 	all := append([]Operand{j.Out}, j.Ins...)
 	strides, step := make([][]int64, 3), make([]int64, 3)
 	addr := make([]uint64, 3)
@@ -76,10 +78,10 @@ func (a along) launch(j *job, axis int, t string, blocks int64) ([]launch, error
 	for o := range 3 {
 		args.ints(column(lead, o)...)
 	}
-	return []launch{{blocks: grid, args: args, code: code{files: []string{"sync", "map", "index"},
-		symbol: symbol(a.name, t, fmt.Sprintf("b%d", len(lead))),
+	return []launch{{blocks: grid, args: args, code: code{files: []string{"sync", "map", "rows", "index"},
+		symbol: symbol(append(append([]string{a.name}, params...), fmt.Sprintf("b%d", len(lead)))...),
 		args:   fmt.Sprintf("AlongArgs<%d>", len(lead)),
-		body:   fmt.Sprintf("%s<%s, %d>", a.name, t, len(lead)),
+		body:   fmt.Sprintf("%s<%s, %d>", a.name, strings.Join(params, ", "), len(lead)),
 	}}}, nil
 }
 
@@ -100,5 +102,89 @@ func counting(j *job, op device.Iota) ([]launch, error) {
 		a.number = math.Float64bits(op.Start.Float)
 	}
 	a.first = op.First
-	return a.launch(j, op.Axis, ctype(j.Out.DType), int64(blocksFor(j.Out.elements())))
+	return a.launch(j, op.Axis, int64(blocksFor(j.Out.elements())), ctype(j.Out.DType))
+}
+
+// sortedMost bounds the comparisons of a launch of sorted, which compares each element of a row with all others.
+const sortedMost = 1 << 42
+
+// sorted orders rows along the last axis. Each thread finds the place of an element by comparing it with its row.
+func sorted(j *job, op device.Sorted) ([]launch, error) {
+	if err := j.count(1, 1); err != nil {
+		return nil, err
+	}
+	in := j.Ins[0]
+	if err := device.CheckSorted(op, in.DType, j.Out.DType, in.Shape, j.Out.Shape); err != nil {
+		return nil, err
+	}
+	if j.Out.elements() == 0 {
+		return nil, nil
+	}
+	last := len(in.Shape) - 1
+	a, err := j.alongAxis("sorted", last)
+	if err != nil {
+		return nil, err
+	}
+	if float64(a.rows)*float64(a.n)*float64(a.n) > sortedMost {
+		return nil, fmt.Errorf("%w: %d rows of %d elements take too long to sort by comparing all with all: take slices of the rows, or narrow them with max or a smaller last dimension first",
+			device.ErrUnsupported, a.rows, a.n)
+	}
+	up, values := "false", "false"
+	if op.Op == ir.OpArgsort {
+		up = "true"
+	}
+	if op.Op == ir.OpTopK {
+		values = "true"
+	}
+	return a.launch(j, last, a.rows*ceil(a.n, threads), ctype(in.DType), up, values)
+}
+
+// takeAlong is elements of rows along the last axis, the first operand, by their indices, the second.
+func takeAlong(j *job) ([]launch, error) {
+	if err := j.count(2, 2); err != nil {
+		return nil, err
+	}
+	x, at := j.Ins[0], j.Ins[1]
+	if x.DType != j.Out.DType || !at.DType.IsInt() {
+		return nil, fmt.Errorf("elements of %s by %s into %s", x.DType, at.DType, j.Out.DType)
+	}
+	if err := device.CheckTakeAlong(x.Shape, at.Shape, j.Out.Shape); err != nil {
+		return nil, err
+	}
+	if j.Out.elements() == 0 {
+		return nil, nil
+	}
+	last := len(x.Shape) - 1
+	a, err := j.alongAxis("takeAlong", last)
+	if err != nil {
+		return nil, err
+	}
+	return a.launch(j, last, int64(blocksFor(j.Out.elements())), rawType(x.DType), ctype(at.DType))
+}
+
+// bincount counts how often each index of the result is in the operand, a block for each.
+func bincount(j *job) ([]launch, error) {
+	if err := j.count(1, 1); err != nil {
+		return nil, err
+	}
+	ids := j.Ins[0]
+	if !ids.DType.IsInt() || j.Out.DType != ir.I32 || len(j.Out.Shape) != 1 {
+		return nil, fmt.Errorf("counts of %s%v in %s%v", ids.DType, ids.Shape, j.Out.DType, j.Out.Shape)
+	}
+	if j.Out.elements() == 0 {
+		return nil, nil
+	}
+	ids, launches, err := j.densely(ids)
+	if err != nil {
+		return nil, err
+	}
+	grid, err := exactGrid(j.Out.Shape[0])
+	if err != nil {
+		return nil, err
+	}
+	var args words
+	args.addr(j.Out.Addr, ids.Addr)
+	args.ints(j.Out.Strides[0], ids.elements())
+	return append(launches, launch{blocks: grid, args: args, code: code{files: []string{"sync", "map", "rows", "index"},
+		symbol: symbol("bincount", ctype(ids.DType)), args: "BincountArgs", body: "bincount<" + ctype(ids.DType) + ">"}}), nil
 }

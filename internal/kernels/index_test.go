@@ -1,6 +1,10 @@
 package kernels
 
 import (
+	"errors"
+	"math"
+	"slices"
+	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/device"
@@ -20,4 +24,62 @@ func TestIndexKernels(t *testing.T) {
 		}
 	}
 	r.run()
+}
+
+// TestSortedKernels orders rows of fewer elements than a block has threads, and of more, and takes elements by the
+// result.
+func TestSortedKernels(t *testing.T) {
+	t.Parallel()
+	r := newTrial(t)
+	for i, dt := range types() {
+		for j, shape := range [][]int64{{1}, {700}, {3, 40}, {2, 3, 5}, {0, 4}} {
+			l := layouts[(i+j)%len(layouts)]
+			x := noise(dt, shape...)
+			if len(x.vals) > 100 && !dt.IsInt() {
+				x.vals[3], x.vals[90], x.vals[91] = math.NaN(), math.Inf(1), math.NaN()
+			}
+			k := last(shape)
+			r.compare(device.Kernel{Op: device.Sorted{Op: ir.OpArgsort}}, l, 0, ir.I32, shape, x)
+			some := append(slices.Clone(shape[:len(shape)-1]), (k+1)/2)
+			r.compare(device.Kernel{Op: device.Sorted{Op: ir.OpTopK}}, l, 0, dt, some, x)
+			r.compare(device.Kernel{Op: device.Sorted{Op: ir.OpArgTopK}}, l, 0, ir.I32, some, x)
+			at := values{ir.I64, some, nil}
+			for v := range int64(len(x.vals)) / k * some[len(some)-1] {
+				at.vals = append(at.vals, float64(v*7%k))
+			}
+			r.compare(device.Kernel{Op: device.TakeAlong{}}, l, 0, dt, some, x, at)
+			if dt.IsInt() {
+				r.compare(device.Kernel{Op: device.Bincount{}}, l, 0, ir.I32, []int64{9}, x)
+			}
+		}
+	}
+	r.run()
+}
+
+// TestSortedMost: rows that would take too long are refused with what to do.
+func TestSortedMost(t *testing.T) {
+	many := Operand{Addr: 256, DType: ir.F32, Shape: []int64{1 << 12, 1 << 16}, Strides: rowMajor([]int64{1 << 12, 1 << 16})}
+	out := Operand{Addr: 256, DType: ir.F32, Shape: []int64{1 << 12, 8}, Strides: rowMajor([]int64{1 << 12, 8})}
+	_, err := plan(Computation{Op: device.Sorted{Op: ir.OpTopK}, Ins: []Operand{many}, Out: out}, Target{})
+	if !errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), "slices of the rows") {
+		t.Error(err)
+	}
+}
+
+// TestIndexFault: an index that there is not is reported.
+func TestIndexFault(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for _, bad := range []float64{-1, 4} {
+		word := b.alloc(FaultBytes)
+		clear(b.mem[word-memoryAt:])
+		b.add("take_along", Computation{Op: device.TakeAlong{}, Out: b.room(ir.F32, layouts[0], 1, 3), Fault: word, Tag: 5,
+			Ins: []Operand{b.put(ir.F32, layouts[0], []float64{1, 2, 3, 4}, 1, 4), b.put(ir.I32, layouts[0], []float64{0, 3, bad}, 1, 3)}}, func() {
+			f, ok := ReadFault(b.mem[word-memoryAt:])
+			if want := (Fault{FaultIndex, 5, [3]int64{int64(bad), 4, 2}}); !ok || f != want || !strings.Contains(f.String(), "is outside 0..4") {
+				t.Errorf("fault %v, %v; want %v", f, ok, want)
+			}
+		})
+	}
+	b.run()
 }

@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -150,19 +151,28 @@ func (j *job) pieces(lead, inner []axis, along int64) int64 {
 // ropeMost is the most elements of a head: the angles of its pairs are arguments of the kernel.
 const ropeMost = 768
 
-// rope turns pairs of x[…, T, H, Dh], the first operand, by the angles of positions […, T] or [T].
+// rope turns pairs of x[…, T, H, Dh], the first operand, by the angles of positions […, T] or [T], with frequencies [R]
+// if given.
 func rope(j *job, op device.Rope) ([]launch, error) {
-	if err := j.count(2, 2); err != nil {
+	if err := j.count(2, 3); err != nil {
 		return nil, err
 	}
 	if err := j.floats(); err != nil {
 		return nil, err
 	}
 	out, in, n := j.Out, j.Ins[0], len(j.Out.Shape)
-	if in.DType != out.DType || n < 3 || !slices.Equal(in.Shape, out.Shape) || out.Shape[n-1]%2 != 0 {
+	if in.DType != out.DType || n < 3 || !slices.Equal(in.Shape, out.Shape) || len(j.Ins) == 2 && out.Shape[n-1]%2 != 0 {
 		return nil, fmt.Errorf("%s%v into %s%v", in.DType, in.Shape, out.DType, out.Shape)
 	}
-	if !(op.Theta > 0) {
+	dh, heads := out.Shape[n-1], out.Shape[n-2]
+	half, steps, freqs := dh/2, []float64(nil), Operand{Strides: []int64{0}}
+	if len(j.Ins) == 3 {
+		freqs = j.Ins[2]
+		if freqs.DType != ir.F32 || len(freqs.Shape) != 1 || freqs.Shape[0] == 0 || 2*freqs.Shape[0] > dh {
+			return nil, fmt.Errorf("frequencies %s%v for heads of %d elements", freqs.DType, freqs.Shape, dh)
+		}
+		half = freqs.Shape[0]
+	} else if !(op.Theta > 0) {
 		return nil, fmt.Errorf("a base of %v", op.Theta)
 	}
 	if err := j.leads(1, out.Shape[:n-2]); err != nil {
@@ -171,9 +181,11 @@ func rope(j *job, op device.Rope) ([]launch, error) {
 	if out.elements() == 0 {
 		return nil, nil
 	}
-	dh, heads := out.Shape[n-1], out.Shape[n-2]
 	if dh > ropeMost {
 		return nil, fmt.Errorf("%w: heads of %d elements, at most %d", device.ErrUnsupported, dh, ropeMost)
+	}
+	if len(j.Ins) == 2 {
+		steps = op.Frequencies(dh)
 	}
 	if heads*dh > 1<<30 {
 		return nil, fmt.Errorf("%w: %d heads of %d elements", device.ErrUnsupported, heads, dh)
@@ -191,23 +203,29 @@ func rope(j *job, op device.Rope) ([]launch, error) {
 	for o := range 3 {
 		args.ints(column(lead, o)...)
 	}
-	for _, f := range op.Frequencies(dh) {
+	args.addr(freqs.Addr)
+	args.ints(freqs.Strides[0], dh-2*half)
+	args.float(cmp.Or(op.Scale, 1))
+	if steps == nil {
+		steps = make([]float64, half)
+	}
+	for _, f := range steps {
 		args.float(f)
 	}
-	v := j.pairs(lead)
+	v := j.pairs(lead, half)
 	grid, err := exactGrid(out.elements() / (heads * dh))
 	return []launch{{blocks: grid, args: args, code: code{files: []string{"sync", "map", "kept"},
-		symbol: symbol("rope", ctype(out.DType), fmt.Sprintf("b%dh%dv%d", len(lead), dh/2, v)),
-		args:   fmt.Sprintf("RopeArgs<%d, %d>", len(lead), dh/2),
-		body:   fmt.Sprintf("rope<%s, %d, %d, %d>", ctype(out.DType), len(lead), dh/2, v),
+		symbol: symbol("rope", ctype(out.DType), fmt.Sprintf("b%dh%dv%d", len(lead), half, v)),
+		args:   fmt.Sprintf("RopeArgs<%d, %d>", len(lead), half),
+		body:   fmt.Sprintf("rope<%s, %d, %d, %d>", ctype(out.DType), len(lead), half, v),
 	}}}, err
 }
 
 // pairs is how many pairs of a rope move as one access.
-func (j *job) pairs(lead []axis) int64 {
+func (j *job) pairs(lead []axis, half int64) int64 {
 	n, size := len(j.Out.Shape), j.Out.DType.Size()
 	for v := 16 / size; v > 1; v /= 2 {
-		whole := j.Out.Shape[n-1]/2%v == 0
+		whole := half%v == 0
 		for o, x := range []Operand{j.Out, j.Ins[0]} {
 			whole = whole && uint64(x.Addr)%uint64(v*size) == 0 && x.Strides[n-1] == 1 && x.Strides[n-2]%v == 0
 			for _, a := range lead {

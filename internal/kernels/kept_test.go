@@ -149,6 +149,8 @@ func TestRope(t *testing.T) {
 				at.dt = []ir.DType{ir.I32, ir.I64}[(i+j)%2]
 				rope := ir.Rope{Theta: 1e4, Factor: []float64{0, 8}[j%2], Low: 1, High: 4, Original: 64}
 				r.compare(device.Kernel{Op: device.Rope{Rope: rope}}, l, 1, dt, c.shape, noise(dt, c.shape...), at)
+				freqs := noise(ir.F32, max(1, last(c.shape)/[]int64{2, 4}[j%2]))
+				r.compare(device.Kernel{Op: device.Rope{Rope: ir.Rope{Scale: 1.25}}}, l, 2, dt, c.shape, noise(dt, c.shape...), at, freqs)
 			}
 		}
 	}
@@ -275,6 +277,38 @@ func TestLengths(t *testing.T) {
 			r.run()
 		})
 	}
+}
+
+// TestWindows is attention to the last keys only, and with bounded and masked scores.
+func TestWindows(t *testing.T) {
+	t.Parallel()
+	r := newTrial(t)
+	for i, dt := range []ir.DType{ir.F32, ir.BF16, ir.F64, ir.F16} {
+		for j, c := range []struct{ tq, tk, window int64 }{{4, 9, 3}, {70, 300, 260}, {5, 5, 1}, {3, 8, 20}} {
+			q, k, v := noise(dt, 2, c.tq, 4, 64), noise(dt, 2, c.tk, 2, 64), noise(dt, 2, c.tk, 2, 64)
+			slices.Reverse(v.vals)
+			op := device.Attention{Scale: 0.5, Causal: true, Window: c.window, Softcap: []float64{0, 2}[(i+j)%2]}
+			slack := max(0.5, 16*unit(ir.F32)/max(unit(dt), 0x1p-52))
+			r.compare(device.Kernel{Op: op}, layouts[(i+j)%len(layouts)], slack, dt, q.shape, q, k, v)
+			mask := noise(dt, 2, c.tq, c.tk)
+			for x := range mask.vals {
+				if x%3 == 1 && int64(x)%c.tk != 0 && c.window > c.tq { // each query sees the first key
+					mask.vals[x] = math.Inf(-1)
+				}
+			}
+			r.compare(device.Kernel{Op: op}, layouts[(i+j)%len(layouts)], slack, dt, q.shape, q, k, v, mask)
+			all := values{dt, mask.shape[1:], mask.vals[:c.tq*c.tk]}
+			r.compare(device.Kernel{Op: device.Attention{Scale: 0.5}}, layouts[(i+j)%len(layouts)], slack, dt, q.shape, q, k, v, all)
+			lengths := values{ir.I32, []int64{2}, []float64{float64(c.tk) - 1, float64(min(c.tk, c.tq))}}
+			r.compare(device.Kernel{Op: op}, layouts[j%len(layouts)], slack, dt, q.shape, q, k, v, lengths)
+			op.Causal, lengths.shape, lengths.vals = false, []int64{2, c.tq}, nil
+			for x := range 2 * c.tq {
+				lengths.vals = append(lengths.vals, float64(x*5%(c.tk+1)))
+			}
+			r.compare(device.Kernel{Op: op}, layouts[i%len(layouts)], slack, dt, q.shape, q, k, v, lengths)
+		}
+	}
+	r.run()
 }
 
 // TestLengthsBatch: the bits of a sequence do not depend on what stands beside it.
@@ -431,14 +465,16 @@ func TestKeptRefuses(t *testing.T) {
 	}
 	q := x(ir.F32, 2, 3, 4, 8)
 	for want, p := range map[string]Computation{
-		"lengths f32[2]":      {Op: device.Attention{}, Ins: []Operand{q, q, q, x(ir.F32, 2)}, Out: q},
+		"a mask [2] of":       {Op: device.Attention{}, Ins: []Operand{q, q, q, x(ir.F32, 2)}, Out: q},
 		"lengths i32[3]":      {Op: device.Attention{}, Ins: []Operand{q, q, q, x(ir.I32, 3)}, Out: q},
 		"operand 1 is i32[2]": {Op: device.Rope{Rope: ir.Rope{Theta: 1}}, Ins: []Operand{q, x(ir.I32, 2)}, Out: q},
 		"a base of 0":         {Op: device.Rope{}, Ins: []Operand{q, x(ir.I32, 3)}, Out: q},
 		"rope: it has no": {Op: device.Rope{}, Ins: []Operand{x(ir.I32, 1, 1, 2), x(ir.I32, 1)},
 			Out: x(ir.I32, 1, 1, 2)},
-		"f32[1 1 3] into": {Op: device.Rope{Rope: ir.Rope{Theta: 1}}, Ins: []Operand{x(ir.F32, 1, 1, 3), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 3)},
-		"at most 768":     {Op: device.Rope{Rope: ir.Rope{Theta: 1}}, Ins: []Operand{x(ir.F32, 1, 1, 800), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 800)},
+		"frequencies f32[5] for heads of 8": {Op: device.Rope{}, Ins: []Operand{q, x(ir.I32, 3), x(ir.F32, 5)}, Out: q},
+		"frequencies f64[4] for heads of 8": {Op: device.Rope{}, Ins: []Operand{q, x(ir.I32, 3), x(ir.F64, 4)}, Out: q},
+		"f32[1 1 3] into":                   {Op: device.Rope{Rope: ir.Rope{Theta: 1}}, Ins: []Operand{x(ir.F32, 1, 1, 3), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 3)},
+		"at most 768":                       {Op: device.Rope{Rope: ir.Rope{Theta: 1}}, Ins: []Operand{x(ir.F32, 1, 1, 800), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 800)},
 		"rows bf16[2 2]": {Op: device.IndexCopy{Axis: 0}, Ins: []Operand{x(ir.BF16, 2, 2), x(ir.I32, 2)},
 			Out: x(ir.F32, 5, 2)},
 		"rows f32[2 3]": {Op: device.IndexCopy{Axis: 0}, Ins: []Operand{x(ir.F32, 2, 3), x(ir.I32, 2)},

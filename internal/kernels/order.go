@@ -109,6 +109,10 @@ const (
 	FaultWritten FaultKind = 16
 	// FaultOutside: the argument, and how many bytes behind its end, or before its begin, a kernel has written.
 	FaultOutside FaultKind = 18
+	// FaultIndex: the index, what it must be below, and which element of the indices it is.
+	FaultIndex FaultKind = 20
+	// FaultGroups: the count, how many rows there are, and which element of the counts it is.
+	FaultGroups FaultKind = 22
 )
 
 // FaultBytes is the size of a fault's six words, and FaultBell where the last of them is, the address
@@ -147,6 +151,10 @@ func (f Fault) String() string {
 		return f.counts()
 	case FaultPosition:
 		return fmt.Sprintf("position %d (element %d of the positions) is outside 0..%d", f.Words[0], f.Words[2], f.Words[1])
+	case FaultGroups:
+		return fmt.Sprintf("count %d (element %d of the counts) is negative, or takes more rows than are left of %d", f.Words[0], f.Words[2], f.Words[1])
+	case FaultIndex:
+		return fmt.Sprintf("index %d (element %d of the indices) is outside 0..%d", f.Words[0], f.Words[2], f.Words[1])
 	case FaultTwice:
 		return fmt.Sprintf("position %d (element %d of the positions) is given twice", f.Words[0], f.Words[2])
 	case FaultWritten:
@@ -168,6 +176,10 @@ func (f Fault) Err(why string) error {
 	switch f.Kind {
 	case FaultRange:
 		e.Op = ir.OpEmbedding
+	case FaultGroups:
+		e.Op = ir.OpGroupedLinear
+	case FaultIndex:
+		e.Op = ir.OpTakeAlong
 	case FaultPosition, FaultTwice:
 		e.Op = ir.OpIndexCopy
 	case FaultLength:

@@ -175,13 +175,13 @@ func (p *part) of(value string, axis int, whole map[string]string) string {
 
 // operand returns this piece of the i-th operand of s.
 func (p *part) operand(s *ir.Stmt, i int, whole map[string]string) string {
-	axis := p.axis
+	axis, dims, resultDims := p.axis, len(p.info.Operands[s][i].Type.Dims), len(p.finder.typeOf(s).Dims)
+	role := operandRole(s, i, p.Rows, dims, resultDims)
 	if p.across {
-		role := entire
-		axis, role = acrossAxis(s, i, p.Rows, len(p.info.Operands[s][i].Type.Dims), len(p.finder.typeOf(s).Dims))
-		if role == entire {
-			return s.Args[i].Name
-		}
+		axis, role = acrossAxis(s, i, p.Rows, dims, resultDims)
+	}
+	if role == entire { // though another operation may need the same value by rows
+		return s.Args[i].Name
 	}
 	return p.of(s.Args[i].Name, axis, whole)
 }

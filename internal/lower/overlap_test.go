@@ -142,3 +142,21 @@ func TestLeftSequential(t *testing.T) {
 		}
 	}
 }
+
+// TestAValueNeededByRowsAndEntire: %x is needed by rows for %v and entire for the product.
+func TestAValueNeededByRowsAndEntire(t *testing.T) {
+	p := parse(t, `mesh a[4]
+
+func f(%x: f64[8, 8/a]) -> f64[8, 8] {
+  %v = add %x, %x
+  %y = matmul %v, %x, tb=true
+  return %y
+}`)
+	res, err := Run(p, Options{Choose: func(*Pair) Strategy { return Strategy{Kind: Exchange} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := res.Program.String(); !strings.Contains(text, ", %x into") && !strings.Contains(text, ", %x, tb=true") {
+		t.Errorf("the product does not take all of %%x:\n%s", text)
+	}
+}

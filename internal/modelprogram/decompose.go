@@ -16,7 +16,11 @@ func (l *lowerer) node(n *graph.Node, op graph.Op, a graph.Attrs, dt graph.DType
 	if err != nil {
 		return nil, refuse(n, "%v", err)
 	}
-	l.places[m] = l.order(n)
+	if m.Order >= l.given {
+		if at, ok := l.places[m]; !ok || at > l.order(n) {
+			l.places[m] = l.order(n)
+		}
+	}
 	return m.Out[0], nil
 }
 
@@ -193,6 +197,10 @@ func (l *lowerer) attentionByParts(n *graph.Node) (*val, error) {
 	}
 	s := c.add(graph.MatMul, graph.Attrs{}, dt, c.cast(q, dt), c.swap(c.cast(k, dt), d-1, d-2))
 	s = c.add(graph.Mul, graph.Attrs{}, dt, s, l.g.Scalar(dt, n.Attrs.Scale))
+	if by := n.Attrs.Softcap; by != 0 {
+		s = c.add(graph.Mul, graph.Attrs{}, dt, s, l.g.Scalar(dt, 1/by))
+		s = c.add(graph.Mul, graph.Attrs{}, dt, c.add(graph.Tanh, graph.Attrs{}, dt, s), l.g.Scalar(dt, by))
+	}
 	var seen *graph.Value
 	if n.Attrs.Causal {
 		tq, tk := q.Shape[d-2], k.Shape[d-2]

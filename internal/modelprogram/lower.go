@@ -16,6 +16,7 @@ type lowerer struct {
 	plan   Plan
 	folder *graph.Folder
 	users  map[*graph.Value][]*graph.Node
+	given  int                 // how many nodes the graph had
 	places map[*graph.Node]int // of nodes added while the graph is lowered
 	layout map[*graph.Value]layout
 
@@ -27,6 +28,8 @@ type lowerer struct {
 	constants []*param
 	fills     map[string]*inst // by what they are
 	reshapes  map[operand][]*inst
+	lengths   map[string]operand // of kept keys, by what they are
+	indices   map[*graph.Value]operand
 }
 
 // val is what a value of the graph is in the program: an operand, seen transposed or in another shape. Views are made
@@ -53,13 +56,28 @@ func (l *lowerer) outputs() error {
 		in.name = name
 		l.results = append(l.results, in)
 	}
-	return nil
+	return l.updates()
 }
 
-// sorted returns the instructions in the order of the graph.
+// sorted returns the instructions in the order of the graph, each after those that it depends on.
 func (l *lowerer) sorted() []*inst {
 	slices.SortStableFunc(l.list, func(a, b *inst) int { return cmp.Compare(a.order, b.order) })
-	return l.list
+	list, done := make([]*inst, 0, len(l.list)), map[*inst]bool{}
+	var add func(in *inst)
+	add = func(in *inst) {
+		if in == nil || done[in] {
+			return
+		}
+		done[in] = true
+		for _, a := range in.args {
+			add(a.in)
+		}
+		list = append(list, in)
+	}
+	for _, in := range l.list {
+		add(in)
+	}
+	return list
 }
 
 func (l *lowerer) emit(in *inst) *inst {
@@ -188,6 +206,9 @@ func number(x float64) string {
 
 // make makes v.
 func (l *lowerer) make(v *graph.Value) (*val, error) {
+	if v.Leaf == graph.State {
+		return l.readState(v, -1), nil
+	}
 	if v.Node == nil && v.Leaf != graph.Constant {
 		return &val{operand: operand{p: l.param(v)}}, nil
 	}
@@ -243,6 +264,8 @@ func (l *lowerer) make(v *graph.Value) (*val, error) {
 			return x, nil
 		}
 		return l.mapped(n, x, "cast", "")
+	case graph.IndexCopy:
+		return l.indexCopy(n)
 	case graph.Softmax:
 		x, err := l.plain(n.In[0])
 		if err != nil {
@@ -257,6 +280,8 @@ func (l *lowerer) make(v *graph.Value) (*val, error) {
 			return nil, err
 		}
 		return l.emitted(n, "broadcast", "shape="+tuple(v.Shape), x.dtype(), v.Shape, -1, x), nil
+	case graph.Reshard:
+		return l.reshard(n)
 	case graph.Where:
 		return l.where(n)
 	case graph.Not:
@@ -344,7 +369,11 @@ func (l *lowerer) param(v *graph.Value) *param {
 	if p := l.params[v]; p != nil {
 		return p
 	}
-	p := &param{value: v, dt: v.DType, shape: v.Shape, split: -1, packed: -1, number: len(l.params)}
+	p := &param{value: v, dt: v.DType, shape: v.Shape, split: -1, packed: -1, number: len(l.params),
+		state: v.Leaf == graph.State}
+	if v.Layout != nil {
+		p.split = l.splitOf(v.Layout)
+	}
 	if at, ok := l.layout[v]; ok && at.split >= 0 {
 		p.split, p.parts = at.split, at.parts
 		if at.parts > 1 {
@@ -391,7 +420,37 @@ func (l *lowerer) known(t *graph.Tensor) (*val, error) {
 		}
 		return &val{operand: operand{in: l.fills[key]}}, nil
 	}
+	if start, ok := counts(t); ok {
+		return &val{operand: operand{in: l.iota(t.DType, t.Shape, start)}}, nil
+	}
 	return &val{operand: operand{p: l.constantParam(t, "constant")}}, nil
+}
+
+// counts reports whether a tensor's elements are start, start + 1 and so on.
+func counts(t *graph.Tensor) (start int64, ok bool) {
+	n := len(t.Elems)
+	if n < 2 || t.DType != graph.I32 && t.DType != graph.I64 || last(t.Shape) != int64(n) {
+		return 0, false
+	}
+	for i, x := range t.Elems {
+		if x != t.Elems[0]+float64(i) {
+			return 0, false
+		}
+	}
+	return int64(t.Elems[0]), true
+}
+
+// iota returns the instruction that counts from start.
+func (l *lowerer) iota(dt graph.DType, shape []int64, start int64) *inst {
+	attrs := ""
+	if start != 0 {
+		attrs = fmt.Sprintf("start=%d", start)
+	}
+	key := "iota " + attrs + typeText(dt, shape, -1)
+	if l.fills[key] == nil {
+		l.fills[key] = l.emit(&inst{op: "iota", attrs: attrs, dt: dt, shape: shape, split: -1, typed: true, order: -1})
+	}
+	return l.fills[key]
 }
 
 // constantParam is the parameter that holds a constant.
@@ -729,11 +788,11 @@ func (l *lowerer) vector(v *graph.Value, dt graph.DType) (operand, error) {
 func (l *lowerer) binary(n *graph.Node) (*val, error) {
 	a, b := n.In[0], n.In[1]
 	out := n.Out[0]
-	if x, ok := l.uniform(b); ok && slices.Equal(a.Shape, out.Shape) {
-		return l.withNumber(n, a, x, false)
+	if x, ok := l.uniform(b); ok && a.Count() == out.Count() {
+		return l.withNumber(n, l.reshaped(a, out.Shape, n), x, false)
 	}
-	if x, ok := l.uniform(a); ok && slices.Equal(b.Shape, out.Shape) {
-		return l.withNumber(n, b, x, true)
+	if x, ok := l.uniform(a); ok && b.Count() == out.Count() {
+		return l.withNumber(n, l.reshaped(b, out.Shape, n), x, true)
 	}
 	name := binaryOps[n.Op]
 	if name == "" {
@@ -756,6 +815,10 @@ func (l *lowerer) binary(n *graph.Node) (*val, error) {
 	commutes := n.Op == graph.AddOp || n.Op == graph.Mul || n.Op == graph.Max || n.Op == graph.Min
 	if len(a.Shape) < len(b.Shape) && commutes {
 		a, b, x, y = b, a, y, x
+	}
+	if b.Count() == 1 && len(b.Shape) > 0 && slices.Equal(a.Shape, out.Shape) { // one number for all
+		y = &val{operand: l.shaped(b, y, []int64{})}
+		b = &graph.Value{DType: b.DType, Shape: []int64{}, Node: b.Node, Leaf: b.Leaf}
 	}
 	// A vector goes with an operand whose last dimension stays last, in whichever shape.
 	vector := len(b.Shape) == 1 && slices.Equal(a.Shape, out.Shape)

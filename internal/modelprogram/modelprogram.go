@@ -4,7 +4,8 @@
 //
 //   - lower.go walks the graph from its outputs and makes instructions of hocket's language, so that what no output
 //     needs is left out. recognize.go finds what one instruction does and the graph does in many operations: RMSNorm,
-//     rotary embeddings, attention. What depends on constants alone, such as masks, is computed.
+//     rotary embeddings, attention; kept.go caches of keys and values. What depends on constants alone, such as masks,
+//     is computed.
 //   - plan.go chooses the layouts of parameters by a tensor-parallel plan.
 //   - roll.go makes one loop of layers that are equal.
 //   - text.go names everything and prints the program.
@@ -35,6 +36,8 @@ type Model struct {
 	Text   string
 	Info   *ir.Info
 	Params []Param
+	// Tied has other names of weights that several modules share, by the name that Params have.
+	Tied map[string][]string
 }
 
 // Param says what a parameter of the program is made of.
@@ -45,18 +48,24 @@ type Param struct {
 	// Weights are the names, in the module tree, of the weights that make it, one for each layer of a stack. Their
 	// bytes in order are the parameter's.
 	Weights []string
+	// State says that calls change the parameter, which begins as its weights say.
+	State bool
+	// Perm says which dimensions of its weights the parameter's are, without that of a stack; nil for the same.
+	Perm []int64
 	// Constant is what the export says of a parameter that is neither.
 	Constant *graph.Tensor
 	// DType and Shape are the parameter's type, whole.
 	DType graph.DType
 	Shape []int64
+	// Split is the dimension that is split over ranks, -1 for none.
+	Split int
 }
 
 // Make makes a program of g. name stands for it in diagnostics.
 func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	l := &lowerer{g: g, plan: o.Plan, folder: &graph.Folder{Elems: maxFolded}, values: map[*graph.Value]*val{},
 		params: map[any]*param{}, fills: map[string]*inst{}, reshapes: map[operand][]*inst{}, users: g.Users(),
-		places: map[*graph.Node]int{}}
+		given: len(g.Nodes), places: map[*graph.Node]int{}, lengths: map[string]operand{}, indices: map[*graph.Value]operand{}}
 	if err := l.layouts(); err != nil {
 		return nil, err
 	}
@@ -69,7 +78,13 @@ func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	if ds.HasErrors() {
 		return nil, fmt.Errorf("%w: the program that was made of it is wrong: %w", ErrUnsupported, ds)
 	}
-	return &Model{Text: info.Prog.String(), Info: info, Params: p.bindings()}, nil
+	m := &Model{Text: info.Prog.String(), Info: info, Params: p.bindings(), Tied: map[string][]string{}}
+	for _, w := range g.Weights {
+		if len(w.Also) > 0 {
+			m.Tied[w.Path] = w.Also
+		}
+	}
+	return m, nil
 }
 
 // maxFolded bounds the elements of everything that is computed while a program is made: 512 MiB.
@@ -84,6 +99,7 @@ func refuse(n *graph.Node, format string, args ...any) error {
 type inst struct {
 	op    string
 	args  []operand
+	into  bool   // the last of args is what it writes, and it has no result
 	attrs string // as printed: "causal=true, scale=0.5"
 	dt    graph.DType
 	shape []int64
@@ -91,6 +107,7 @@ type inst struct {
 	// not negative.
 	whole, typed bool
 	split        int
+	layout       graph.Layout // instead of split, if not nil
 	from         graph.Origin
 	order        int // that of the node it comes from; -1 before all
 
@@ -134,7 +151,9 @@ type param struct {
 	split    int // the dimension that is split; -1 for none
 	parts    int // how many parts a packed weight has, which have a dimension of their own, at packed
 	packed   int
-	number   int // in order of their making
+	number   int     // in order of their making
+	state    bool    // calls change it
+	perm     []int64 // of a state: which dimensions of the value it has in order; nil for the same
 
 	name  string
 	stack []*param // of each layer, if this stands for a stack of them

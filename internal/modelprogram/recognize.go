@@ -15,7 +15,8 @@ import (
 var recognizers []func(l *lowerer, v *graph.Value) (*val, error)
 
 func init() {
-	recognizers = append(recognizers, rmsNorm, geluTanh, rope, attention)
+	recognizers = append(recognizers, rmsNorm, geluTanh, rope, partialRope, attention,
+		eagerAttention)
 }
 
 // made returns the node of an operation that makes v, nil if another does.
@@ -162,6 +163,44 @@ func geluTanh(l *lowerer, v *graph.Value) (*val, error) {
 
 // rope finds x·cos + rotate(x)·sin, where rotate swaps the halves of the last dimension and negates the first.
 func rope(l *lowerer, v *graph.Value) (*val, error) {
+	r, err := l.turned(v)
+	if r == nil || err != nil {
+		return nil, err
+	}
+	return l.rope(v, r.x, r)
+}
+
+// partialRope finds the concatenation of a part of each head that is turned and of the rest that is not.
+func partialRope(l *lowerer, v *graph.Value) (*val, error) {
+	c := made(v, graph.Concat)
+	if c == nil || len(c.In) != 2 || c.Attrs.Axis != len(v.Shape)-1 {
+		return nil, nil
+	}
+	rest := made(c.In[1], graph.SliceOp)
+	if rest == nil || rest.Attrs.Axis != c.Attrs.Axis {
+		return nil, nil
+	}
+	r, err := l.turned(c.In[0])
+	if r == nil || err != nil {
+		return nil, err
+	}
+	part, width := made(r.x, graph.SliceOp), last(r.x.Shape)
+	if part == nil || part.In[0] != rest.In[0] || part.Attrs.Axis != c.Attrs.Axis || part.Attrs.Lo != 0 ||
+		part.Attrs.Step != 1 || rest.Attrs.Step != 1 || rest.Attrs.Lo != width || last(v.Shape) != last(rest.In[0].Shape) {
+		return nil, nil
+	}
+	return l.rope(v, part.In[0], r)
+}
+
+// turn is a rotary embedding of x at positions: by theta, or by frequencies where these are no powers of a base.
+type turn struct {
+	x *graph.Value
+	angle
+	at operand
+}
+
+// turned returns what turns x in v = x·cos + rotate(x)·sin; nil for another v.
+func (l *lowerer) turned(v *graph.Value) (*turn, error) {
 	n := made(v, graph.AddOp)
 	if n == nil {
 		return nil, nil
@@ -182,21 +221,37 @@ func rope(l *lowerer, v *graph.Value) (*val, error) {
 			cos = c
 		}
 	}
-	if cos == nil || len(x.Shape) != 4 || !l.folder.IsConstant(cos) || !l.folder.IsConstant(sin) {
+	if cos == nil || len(x.Shape) != 4 {
 		return nil, nil
 	}
-	theta, ok, err := l.angles(v.Node, cos, sin, last(x.Shape))
+	r := &turn{x: x}
+	var ok bool
+	var err error
+	if r.angle, r.at, ok, err = l.phase(cos, sin, last(x.Shape)); err != nil {
+		return nil, err
+	}
+	if !ok && l.folder.IsConstant(cos) && l.folder.IsConstant(sin) {
+		if r.angle, ok, err = l.angles(cos, sin, last(x.Shape)); ok {
+			n := int64(len(r.positions))
+			r.at.in = l.iota(graph.I32, []int64{n}, 0)
+		}
+	}
 	if !ok || err != nil {
 		return nil, err
 	}
+	return r, nil
+}
+
+// rope emits the rotary embedding r of x, which is v.
+func (l *lowerer) rope(v, x *graph.Value, r *turn) (*val, error) {
 	y, err := l.lower(x)
 	if err != nil {
 		return nil, err
 	}
 	// Positions count along dimension 2 of x[B, H, T, D], or 1 of x[B, T, H, D].
-	tokens := int64(len(theta.positions))
+	tokens := last(r.at.shape())
 	heads := []int64{0, 2, 1, 3}
-	turn := slices.Equal(theta.shape, []int64{1, 1, tokens, last(x.Shape)}) && x.Shape[2] == tokens
+	turn := r.shape[1] == 1 && r.shape[2] == tokens && x.Shape[2] == tokens
 	if turn {
 		y = permuted(y, heads)
 	}
@@ -208,8 +263,20 @@ func rope(l *lowerer, v *graph.Value) (*val, error) {
 		}
 		o = l.settle(&graph.Value{Shape: shape, Node: x.Node}, y)
 	}
-	at := l.constantParam(&graph.Tensor{DType: graph.I32, Shape: []int64{tokens}, Elems: theta.positions}, "positions")
-	z := l.emitted(n, "rope", "theta="+number(theta.theta), v.DType, o.shape(), o.splitDim(), o, operand{p: at})
+	args, attrs := []operand{o, r.at}, ""
+	if width := int64(2 * len(r.freqs)); r.theta == 0 || width != last(x.Shape) {
+		t := &graph.Tensor{DType: graph.F32, Shape: []int64{width / 2}, Elems: r.freqs}
+		args = append(args, operand{p: l.constantParam(t.As(graph.F32), "freqs")})
+	} else {
+		attrs = "theta=" + number(r.theta)
+	}
+	if r.scale != 1 {
+		if attrs != "" {
+			attrs += ", "
+		}
+		attrs += "scale=" + number(r.scale)
+	}
+	z := l.emitted(v.Node, "rope", attrs, v.DType, o.shape(), o.splitDim(), args...)
 	if turn {
 		z = permuted(z, heads)
 	}
@@ -236,17 +303,17 @@ func rotated(v *graph.Value) *graph.Value {
 	return lo.In[0]
 }
 
-// angle is what tables of cosines and sines are made of.
+// angle is what tables of cosines and sines are made of: scale·cos(t·f) for each position t and frequency f, twice for
+// the halves. theta is not 0 where the frequencies are theta^(-2i/D).
 type angle struct {
-	theta     float64
-	positions []float64
-	shape     []int64 // of the tables
+	theta, scale float64
+	freqs        []float64
+	positions    []float64
+	shape        []int64 // of the tables
 }
 
-// angles finds theta and the positions of tables of cosines and sines: cos(t·theta^(-2i/D)) for token t, twice for the
-// halves. Tables of other frequencies are not ok.
-func (l *lowerer) angles(n *graph.Node, cos, sin *graph.Value, d int64) (a angle, ok bool, err error) {
-	shape := cos.Shape
+// angles finds the frequencies, the scale and the positions 0, 1, … of tables of cosines and sines that are known.
+func (l *lowerer) angles(cos, sin *graph.Value, d int64) (a angle, ok bool, err error) {
 	c, err := l.folder.Value(wider(cos))
 	if err != nil {
 		return a, false, err
@@ -255,40 +322,158 @@ func (l *lowerer) angles(n *graph.Node, cos, sin *graph.Value, d int64) (a angle
 	if err != nil {
 		return a, false, err
 	}
-	if last(shape) != d || len(c.Elems) != len(s.Elems) || int64(len(c.Elems))%d != 0 || d%2 != 0 || d == 0 {
+	a.shape = cos.Shape
+	if last(a.shape) != d || len(c.Elems) != len(s.Elems) || int64(len(c.Elems))%max(d, 1) != 0 || d%2 != 0 || d == 0 ||
+		len(a.shape) != 4 || int64(len(c.Elems)) < 2*d {
 		return a, false, nil
 	}
 	tokens, half := int64(len(c.Elems))/d, d/2
-	a.shape = shape
 	for t := range tokens {
 		a.positions = append(a.positions, float64(t))
 	}
-	freq := func(i int64) float64 {
-		if tokens < 2 {
-			return math.Pow(10000, -2*float64(i)/float64(d))
-		}
-		return math.Atan2(s.Elems[d+i], c.Elems[d+i])
+	a.scale = c.Elems[0]
+	if math.Abs(a.scale-1) < 1e-6 {
+		a.scale = 1
 	}
-	a.theta = 10000
-	if half > 1 {
-		a.theta = math.Pow(freq(half-1), -float64(d)/(2*float64(half-1)))
-		// Bases are round numbers.
-		if scale := math.Pow(10, math.Floor(math.Log10(a.theta))-4); scale > 0 {
-			if r := math.Round(a.theta/scale) * scale; math.Abs(r-a.theta) < 1e-4*a.theta {
-				a.theta = r
-			}
+	// The angle at position 1 says the frequency; those at 2, 4, … say it with more digits.
+	a.freqs = make([]float64, half)
+	for i := range half {
+		f := math.Atan2(s.Elems[d+i], c.Elems[d+i])
+		for t := int64(2); t < tokens; t *= 2 {
+			at := math.Atan2(s.Elems[t*d+i], c.Elems[t*d+i])
+			f = (at + 2*math.Pi*math.Round((f*float64(t)-at)/(2*math.Pi))) / float64(t)
 		}
+		a.freqs[i] = f
 	}
+	a.base()
 	for t := range tokens {
 		for i := range d {
-			at := float64(t) * math.Pow(a.theta, -2*float64(i%half)/float64(d))
-			bound := 1e-5 + float64(t)*1e-6
-			if math.Abs(c.Elems[t*d+i]-math.Cos(at)) > bound || math.Abs(s.Elems[t*d+i]-math.Sin(at)) > bound {
+			at := float64(t) * a.freqs[i%half]
+			bound := (1e-5 + float64(t)*1e-6) * max(a.scale, 1)
+			if !(math.Abs(c.Elems[t*d+i]-a.scale*math.Cos(at)) <= bound && math.Abs(s.Elems[t*d+i]-a.scale*math.Sin(at)) <= bound) {
 				return a, false, nil
 			}
 		}
 	}
 	return a, true, nil
+}
+
+// base finds theta of the frequencies, which are then its powers to the last digit.
+func (a *angle) base() {
+	half := len(a.freqs)
+	theta := baseOf(a.freqs[half-1], int64(half))
+	exact := make([]float64, half)
+	for i, f := range a.freqs {
+		exact[i] = math.Pow(theta, -float64(i)/float64(half))
+		if !(math.Abs(f-exact[i]) <= 1e-6*exact[i]) {
+			return
+		}
+	}
+	a.theta, a.freqs = theta, exact
+}
+
+// baseOf is theta of the last of so many frequencies, theta^(-2i/D).
+func baseOf(slowest float64, half int64) float64 {
+	if half < 2 {
+		return 10000
+	}
+	theta := math.Pow(slowest, -float64(half)/float64(half-1))
+	// Bases are round numbers.
+	if scale := math.Pow(10, math.Floor(math.Log10(theta))-4); scale > 0 {
+		if r := math.Round(theta/scale) * scale; math.Abs(r-theta) < 1e-4*theta {
+			return r
+		}
+	}
+	return theta
+}
+
+// phase finds the frequencies, the scale and the positions of tables of cosines and sines by how they are computed: of
+// products of positions and frequencies, twice for the halves.
+func (l *lowerer) phase(cos, sin *graph.Value, d int64) (a angle, at operand, ok bool, err error) {
+	angles, scale := unscaled(l, cos, graph.Cos)
+	if other, same := unscaled(l, sin, graph.Sin); angles == nil || angles != other || scale != same || !slices.Equal(cos.Shape, sin.Shape) || len(cos.Shape) != 4 {
+		return a, at, false, nil
+	}
+	both := made(angles, graph.Concat)
+	if both == nil || len(both.In) != 2 || both.In[0] != both.In[1] || last(angles.Shape) != d {
+		return a, at, false, nil
+	}
+	product, half := both.In[0], d/2
+	tokens, order := product.Count()/half, 1
+	if t := made(product, graph.Transpose); t != nil && swapsLast(t.Attrs.Axes) {
+		product, order = t.In[0], 0
+	}
+	var pos, freqs *graph.Value
+	if n := made(product, graph.MatMul); n != nil && last(n.In[0].Shape) == 1 {
+		pos, freqs = n.In[1-order], n.In[order]
+	} else if n := made(product, graph.Mul); n != nil && order == 1 {
+		freqs, pos, _ = either(n, l.folder.IsConstant)
+		if last(pos.Shape) != 1 {
+			return a, at, false, nil
+		}
+	}
+	if pos == nil || pos.Count() != tokens || !l.folder.IsConstant(freqs) || freqs.Count() != half &&
+		freqs.Count() != half*product.Shape[0] {
+		return a, at, false, nil
+	}
+	t, err := l.folder.Value(freqs)
+	if err != nil || int64(len(t.Elems))%half != 0 || len(t.Elems) == 0 {
+		return a, at, false, err
+	}
+	for pos.Node != nil && (pos.Node.Op == graph.Cast || pos.Node.Op == graph.Reshape) {
+		pos = pos.Node.In[0]
+	}
+	if pos.DType != graph.I32 && pos.DType != graph.I64 {
+		return a, at, false, nil
+	}
+	for i, f := range t.Elems {
+		if f != t.Elems[int64(i)%half] {
+			return a, at, false, nil
+		}
+	}
+	a.shape, a.scale, a.freqs = cos.Shape, scale, slices.Clone(t.Elems[:half])
+	a.base()
+	if l.folder.IsConstant(pos) {
+		t, err := l.folder.Value(pos)
+		if err != nil || int64(len(t.Elems)) != tokens || cos.Shape[0] != 1 {
+			return a, at, false, err
+		}
+		t = (&graph.Tensor{DType: graph.I32, Shape: []int64{tokens}, Elems: t.Elems}).As(graph.I32)
+		if start, ok := counts(t); ok {
+			at.in = l.iota(graph.I32, t.Shape, start)
+		} else {
+			at.p = l.constantParam(t, "positions")
+		}
+		return a, at, true, nil
+	}
+	x, err := l.lower(pos)
+	if err != nil {
+		return a, at, false, err
+	}
+	batch := cos.Shape[0]
+	return a, l.shaped(pos, x, []int64{batch, tokens / batch}), tokens%batch == 0, nil
+}
+
+// unscaled returns what v is the cosine or sine of, in whichever shape and type, and what that is multiplied by.
+func unscaled(l *lowerer, v *graph.Value, op graph.Op) (*graph.Value, float64) {
+	scale := 1.0
+	for v.Node != nil {
+		switch v.Node.Op {
+		case graph.Cast, graph.Reshape:
+			v = v.Node.In[0]
+			continue
+		case graph.Mul:
+			if c, other, ok := l.number(v.Node); ok {
+				scale *= c
+				v = other
+				continue
+			}
+		case op:
+			return v.Node.In[0], scale
+		}
+		return nil, 0
+	}
+	return nil, 0
 }
 
 // wider returns what v was before it was cast to a smaller type and given its shape.
@@ -336,6 +521,9 @@ func attention(l *lowerer, v *graph.Value) (*val, error) {
 	if rk, rw := repeated(k), repeated(w); rk.Shape[1] == rw.Shape[1] {
 		k, w = rk, rw
 	}
+	if x, err := l.keptAttention(n, k, w); x != nil || err != nil {
+		return x, err
+	}
 	causal := n.Attrs.Causal && q.Shape[2] > 1
 	var attrs []string
 	if len(n.In) == 4 {
@@ -355,6 +543,9 @@ func attention(l *lowerer, v *graph.Value) (*val, error) {
 	}
 	if causal {
 		attrs = append([]string{"causal=true"}, attrs...)
+	}
+	if n.Attrs.Softcap != 0 {
+		attrs = append(attrs, "softcap="+number(n.Attrs.Softcap))
 	}
 	if d := float64(last(q.Shape)); math.Abs(n.Attrs.Scale*math.Sqrt(d)-1) > 1e-7 {
 		attrs = append(attrs, "scale="+number(n.Attrs.Scale))

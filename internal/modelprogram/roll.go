@@ -74,7 +74,7 @@ func repetition(list []*inst) (best *loop, at, n int) {
 // key says what an instruction does, whatever its operands.
 func (in *inst) key() string {
 	var b strings.Builder
-	fmt.Fprint(&b, in.op, " ", in.attrs, typeText(in.dt, in.shape, in.split), in.whole, in.typed)
+	fmt.Fprint(&b, in.op, " ", in.attrs, typeText(in.dt, in.shape, in.split), in.whole, in.typed, in.into, in.layout)
 	for _, a := range in.args {
 		fmt.Fprint(&b, a.p != nil, typeText(a.dtype(), a.shape(), a.splitDim()))
 	}
@@ -193,7 +193,10 @@ func (l *loop) stacked(a, b *param, k int, number *int) bool {
 	if a.value == nil || b.value == nil || a.parts != b.parts || a.packed != b.packed {
 		return false
 	}
-	if a.value.Path != "" || b.value.Path != "" {
+	if a.state != b.state || !slices.Equal(a.perm, b.perm) {
+		return false
+	}
+	if !a.state && (a.value.Path != "" || b.value.Path != "") {
 		n, step := layerOf(a.value.Path, b.value.Path)
 		if step == 0 || *number >= 0 && n != *number || step%k != 0 {
 			return false
@@ -205,7 +208,7 @@ func (l *loop) stacked(a, b *param, k int, number *int) bool {
 			return false
 		}
 		s = &param{value: a.value, dt: a.dt, split: a.split, parts: a.parts, packed: a.packed, number: a.number,
-			stack: []*param{a}}
+			state: a.state, perm: a.perm, stack: []*param{a}}
 		l.stacks[a] = s
 	}
 	switch len(s.stack) {

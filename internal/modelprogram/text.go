@@ -31,6 +31,9 @@ func (p *printer) print(name string) string {
 			if a.in != nil {
 				p.used[a.in]++
 			}
+			if a.in != nil && in.into {
+				p.used[a.in]++ // what has a destination takes names
+			}
 		}
 	}
 	for _, r := range p.results {
@@ -46,21 +49,23 @@ func (p *printer) print(name string) string {
 			}
 		}
 	}
-	fmt.Fprintf(&p.out, "// Imported from %s.\ndim P = %d\nmesh %s[P]\n\nfunc forward(\n", base(name), p.ranks, axis)
+	fmt.Fprintf(&p.out, "// Imported from %s.\n", base(name))
+	for _, note := range p.g.Notes {
+		fmt.Fprintf(&p.out, "// %s\n", note)
+	}
+	fmt.Fprintf(&p.out, "%s\nfunc forward(\n", p.mesh())
 	for _, q := range p.params {
-		shape, split := q.shape, q.split
-		if q.stack != nil {
-			shape = append([]int64{int64(len(q.stack))}, q.stack[0].shape...)
-			if split >= 0 {
-				split++
-			}
+		inout := ""
+		if q.state {
+			inout = "inout "
 		}
-		fmt.Fprintf(&p.out, "  %%%s: %s,\n", q.name, typeText(q.dt, shape, split))
+		fmt.Fprintf(&p.out, "  %%%s: %s%s,\n", q.name, inout, p.paramType(q))
 	}
 	p.out.WriteString(") -> ")
 	var types, results []string
-	for _, r := range p.results {
-		types, results = append(types, typeText(r.dt, r.shape, -1)), append(results, "%"+r.name)
+	for i, r := range p.results {
+		types = append(types, layoutText(r.dt, r.shape, p.resultLayout(i)))
+		results = append(results, "%"+r.name)
 	}
 	if len(types) == 1 {
 		p.out.WriteString(types[0])
@@ -134,8 +139,16 @@ func (p *printer) nameParams() {
 			continue
 		}
 		var list []string
-		for _, c := range strings.Split(q.value.Path, ".") {
-			if strings.Trim(c, "0123456789") != "" || q.stack == nil {
+		other := q.value.Path
+		if q.stack != nil {
+			other = q.stack[1].value.Path
+		}
+		components, others := strings.Split(q.value.Path, "."), strings.Split(other, ".")
+		for i, c := range components {
+			if i < len(others) && others[i] != c { // "layers.0" and "key_cache_0" have the layer's number
+				c = strings.TrimSuffix(strings.TrimRight(c, "0123456789"), "_")
+			}
+			if c != "" {
 				list = append(list, identifier(c))
 			}
 		}
@@ -244,8 +257,16 @@ var nested = map[string]bool{"reshape": true, "select": true, "slice": true, "tr
 func (p *printer) call(in *inst, s *scope) string {
 	text := in.op
 	sep := " "
-	for _, a := range in.args {
+	args := in.args
+	if in.into {
+		args = args[:len(args)-1]
+	}
+	for _, a := range args {
 		text += sep + p.ref(a, s)
+		sep = ", "
+	}
+	if in.into {
+		text += " into " + p.ref(in.args[len(in.args)-1], s)
 		sep = ", "
 	}
 	if in.attrs != "" {
@@ -260,16 +281,21 @@ func (p *printer) printList(list []*inst, indent string, s *scope) {
 		if p.nests(in) {
 			continue
 		}
+		if in.into {
+			fmt.Fprintf(&p.out, "%s%s\n", indent, p.call(in, s))
+			continue
+		}
 		if in.name == "" {
 			in.name = p.fresh(in.title())
 		}
 		typed := ""
-		if in.whole || in.typed {
+		whole := in.whole && len(p.g.Mesh) == 0 // stated layouts say enough
+		if whole || in.typed {
 			split := in.split
-			if in.whole {
+			if whole {
 				split = -1
 			}
-			typed = ": " + typeText(in.dt, in.shape, split)
+			typed = ": " + p.typeOf(in, split)
 		}
 		fmt.Fprintf(&p.out, "%s%%%s%s = %s\n", indent, in.name, typed, p.call(in, s))
 	}
@@ -287,12 +313,25 @@ func (in *inst) title() string {
 			return short
 		}
 	}
+	if in.op == "grouped_linear" {
+		if p := in.args[1].weight(); p != nil && p.value != nil {
+			return strings.TrimSuffix(identifier(p.value.Path[strings.LastIndexByte(p.value.Path, '.')+1:]), "_proj")
+		}
+	}
 	short := map[string]string{"rms_norm": "norm", "layer_norm": "norm", "attention": "attn", "embedding": "embed",
-		"add": "sum"}
+		"add": "sum", "iota": "positions"}
 	if s := short[in.op]; s != "" {
 		return s
 	}
 	return in.op
+}
+
+// weight is the parameter that an operand is, or a part of; nil for others.
+func (o operand) weight() *param {
+	for o.in != nil && (o.in.op == "select" || o.in.op == "transpose") {
+		o = o.in.args[0]
+	}
+	return o.p
 }
 
 // printLoop prints a loop.
@@ -319,6 +358,12 @@ func (p *printer) printLoop(l *loop) {
 	}
 	fmt.Fprintf(&p.out, "  %s = for %%%s in 0..%d carry %s {\n", strings.Join(results, ", "), s.index, len(l.iterations),
 		strings.Join(firsts, ", "))
+	for _, q := range p.params { // what is changed in place has a name
+		if q.state && q.stack != nil && l.stacks[q.stack[0]] == q {
+			s.params[q.stack[0]] = p.fresh(q.name + "_l")
+			fmt.Fprintf(&p.out, "    %%%s = select %%%s, axis=0, index=%%%s\n", s.params[q.stack[0]], q.name, s.index)
+		}
+	}
 	p.printList(l.iterations[0], "    ", s)
 	for _, c := range l.carried {
 		yields = append(yields, "%"+l.iterations[0][c.at].name)
@@ -344,6 +389,10 @@ func (p *printer) bindings() []Param {
 			b.Input = true
 		case q.value != nil:
 			b.Weights = []string{q.value.Path}
+		}
+		b.State, b.Perm, b.Split = q.state, q.perm, q.split
+		if q.stack != nil && q.split >= 0 {
+			b.Split++
 		}
 		list = append(list, b)
 	}

@@ -229,6 +229,19 @@ func (s *Safetensors) ReadInto(t *Tensor, name string) error {
 	return s.readData(t.Data, name, e)
 }
 
+// ReadAt reads bytes of the tensor called name into to, from a place on.
+func (s *Safetensors) ReadAt(to []byte, name string, from int64) error {
+	e, _, err := s.lookup(name)
+	if err != nil {
+		return err
+	}
+	if from < 0 || from > e.end-e.begin-int64(len(to)) {
+		return fmt.Errorf("%stensor %s has no bytes %d to %d", s.label, quote(name), from, from+int64(len(to)))
+	}
+	e.begin += from
+	return s.readData(to, name, e)
+}
+
 // Close closes the file that OpenSafetensors opened.
 func (s *Safetensors) Close() error {
 	if s.close == nil {

@@ -130,7 +130,8 @@ func (a *Archive) read() error {
 		a.entries[below] = f
 		if dir, base := path.Split(below); dir == "models/" && path.Ext(base) == ".json" {
 			if model != "" {
-				return unsupported("the archive has several models: %s and %s; save one to a file of its own", model, below)
+				return unsupported("the archive has several models: %s and %s; save one to a file of its own", model,
+					below)
 			}
 			model = below
 		}
@@ -312,13 +313,13 @@ func (a *Archive) Header(name string) (*tensor.Tensor, error) {
 	return &tensor.Tensor{DType: k, Shape: s.shape}, nil
 }
 
-// ReadInto reads a tensor into t, whose type and shape it must have.
-func (a *Archive) ReadInto(t *tensor.Tensor, name string) error {
+// ReadAt reads bytes of a tensor's elements, which are in row-major order, into to, from a place on.
+func (a *Archive) ReadAt(to []byte, name string, from int64) error {
 	s := a.tensors[name]
 	if s == nil {
 		return malformed("it has no tensor %q", clip(name))
 	}
-	if err := a.raw(t.Data, name, s); err != nil {
+	if err := a.raw(to, from, name, s); err != nil {
 		return fmt.Errorf("%s: %w", a.path, err)
 	}
 	return nil
@@ -333,11 +334,11 @@ func (a *Archive) Tensor(name string) (*tensor.Tensor, error) {
 	if t, err = tensor.New(t.DType, t.Shape); err != nil {
 		return nil, err
 	}
-	return t, a.ReadInto(t, name)
+	return t, a.ReadAt(t.Data, name, 0)
 }
 
-// raw reads a tensor's elements, in order, into to.
-func (a *Archive) raw(to []byte, name string, s *stored) error {
+// raw reads bytes of a tensor's elements, in order, into to, from a place on.
+func (a *Archive) raw(to []byte, start int64, name string, s *stored) error {
 	if err := a.check(name, s); err != nil {
 		return err
 	}
@@ -352,10 +353,10 @@ func (a *Archive) raw(to []byte, name string, s *stored) error {
 	for _, d := range s.shape {
 		n *= d
 	}
-	if int64(len(to)) != n*size {
-		return fmt.Errorf("tensor %q has %d bytes, not %d", clip(name), n*size, len(to))
+	if start < 0 || start%size != 0 || int64(len(to))%size != 0 || start > n*size-int64(len(to)) {
+		return fmt.Errorf("tensor %q has %d bytes, not %d after %d", clip(name), n*size, len(to), start)
 	}
-	if n == 0 {
+	if len(to) == 0 {
 		return nil
 	}
 	dense := true
@@ -365,20 +366,23 @@ func (a *Archive) raw(to []byte, name string, s *stored) error {
 		step *= s.shape[i]
 	}
 	read := func(to []byte, at int64) error {
-		if _, err := from.ReadAt(to, at*size); err != nil {
+		if _, err := from.ReadAt(to, at); err != nil {
 			return malformed("%s is cut short: %w", clip(s.file), err)
 		}
 		return nil
 	}
 	if dense {
-		return read(to, s.offset)
+		return read(to, s.offset*size+start)
 	}
 	all := make([]byte, f.UncompressedSize64)
 	if err := read(all, 0); err != nil {
 		return err
 	}
 	idx := make([]int64, len(s.shape))
-	for i := range n {
+	for d, i := len(idx)-1, start/size; d >= 0; d-- {
+		idx[d], i = i%s.shape[d], i/s.shape[d]
+	}
+	for i := range int64(len(to)) / size {
 		from := s.offset
 		for d, x := range idx {
 			from += x * s.strides[d]
@@ -398,7 +402,7 @@ func (a *Archive) raw(to []byte, name string, s *stored) error {
 func (a *Archive) constant(name string, s *stored) (*graph.Tensor, error) {
 	t := graph.NewTensor(s.dtype, s.shape)
 	raw := make([]byte, int64(len(t.Elems))*dtypeSize(s.dtype))
-	if err := a.raw(raw, name, s); err != nil {
+	if err := a.raw(raw, 0, name, s); err != nil {
 		return nil, err
 	}
 	if s.dtype == graph.Bool {

@@ -17,29 +17,42 @@ type builder struct {
 	text    *subgraph               // what is being read
 	depth   int                     // of text: 0 is the program
 	env     map[string]*graph.Value // by the names of the export
-	// storage groups names that may share memory, since one is a view of the other; last is where each name is
-	// used last.
+	// storage groups names that may share memory, since one is a view of the other; members lists those of a group.
+	// last is where each name is used last.
 	storage map[string]string
-	outer   map[string]bool // groups of storage that belong to the graph around this one
-	leaf    map[string]bool // names of inputs, parameters and buffers
-	copied  map[string]bool // names that are views or copies, as torch finds them
+	members map[string][]string
+	owner   map[string]string // by group: the name whose memory the others are views of
+	outer   map[string]bool   // groups of storage that belong to the graph around this one
+	copied  map[string]bool   // names that are views or copies, as torch finds them
 	last    map[string]int
-	at      int // the node being read
+	at      int                     // the node being read
+	buffers map[string]string       // names of buffers by their names in the module tree
+	leaf    map[string]*graph.Value // what env begins with
+	numbers map[string]int64        // that the program computes from extents
 }
 
 // maxNodes bounds the operations of a program.
 const maxNodes = 1 << 18
 
-// Graph makes a graph of the archive's program. Buffers and constants that it does not change become constants.
-func (a *Archive) Graph() (*graph.Graph, error) {
-	b := &builder{Graph: &graph.Graph{File: a.path}, archive: a, program: a.program, text: &a.program.GraphModule.Graph,
-		env:     map[string]*graph.Value{},
-		storage: map[string]string{}, last: map[string]int{}, copied: map[string]bool{},
-		leaf: map[string]bool{}}
-	if err := b.build(); err != nil {
+// Graph makes a graph of the archive's program. Buffers and constants that it changes become states; others become
+// constants. extents gives the symbols numbers: see Symbols.
+func (a *Archive) Graph(extents map[string]int64) (*graph.Graph, error) {
+	b := newBuilder(&graph.Graph{File: a.path}, a, &a.program.GraphModule.Graph)
+	err := b.resolve(extents)
+	if err == nil {
+		err = b.build()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", a.path, err)
 	}
 	return b.Graph, nil
+}
+
+func newBuilder(g *graph.Graph, a *Archive, text *subgraph) *builder {
+	return &builder{Graph: g, archive: a, program: a.program, text: text, env: map[string]*graph.Value{},
+		storage: map[string]string{}, members: map[string][]string{}, owner: map[string]string{},
+		outer: map[string]bool{}, copied: map[string]bool{}, last: map[string]int{}, buffers: map[string]string{},
+		leaf: map[string]*graph.Value{}}
 }
 
 func (b *builder) build() error {
@@ -111,21 +124,9 @@ func (b *builder) leaves() error {
 				b.env[name], err = b.weight(name, spec.ParameterName, &s)
 			case "buffer", "tensor_constant":
 				fqn := spec.BufferName + spec.TensorConstantName
-				have := b.archive.tensors[fqn]
-				switch n := product(s.shape); {
-				case have == nil:
-					return malformed("buffer %q is not in the archive", clip(fqn))
-				case !slices.Equal(have.shape, s.shape) || have.dtype != s.dtype:
-					return malformed("buffer %q is %s%v in one place and %s%v in another", clip(fqn), have.dtype, have.shape,
-						s.dtype, s.shape)
-				case n > maxConstants/8 || elems+n > maxConstants/8:
-					b.env[name], err = b.weight(name, fqn, &s)
-				default:
-					elems += n
-					var t *graph.Tensor
-					if t, err = b.archive.constant(fqn, have); err == nil {
-						b.env[name] = b.Constant(name, t)
-					}
+				b.buffers[fqn] = name
+				if b.env[name], err = b.buffer(name, fqn, &s, &elems); err == nil {
+					b.share(name, "file "+b.archive.tensors[fqn].file)
 				}
 			default:
 				return unsupported("an input of kind %q", clip(kind))
@@ -133,11 +134,59 @@ func (b *builder) leaves() error {
 			if err != nil {
 				return err
 			}
-			b.storage[name] = name
-			b.leaf[name] = true
+			if b.storage[name] == "" {
+				b.share(name, name)
+			}
+			b.leaf[name] = b.env[name]
 		}
 	}
 	return nil
+}
+
+// share puts a name into a group of names that may share memory.
+func (b *builder) share(name, group string) {
+	if b.members[group] == nil {
+		b.owner[group] = name
+	}
+	b.storage[name] = group
+	b.members[group] = append(b.members[group], name)
+}
+
+// buffer adds a buffer: a constant, or a weight where constants would have too many elements. elems counts those there
+// are. Two names of one tensor are one.
+func (b *builder) buffer(name, fqn string, s *stored, elems *int64) (*graph.Value, error) {
+	have := b.archive.tensors[fqn]
+	switch {
+	case have == nil:
+		return nil, malformed("buffer %q is not in the archive", clip(fqn))
+	case !slices.Equal(have.shape, s.shape) || have.dtype != s.dtype:
+		return nil, malformed("buffer %q is %s%v in one place and %s%v in another", clip(fqn), have.dtype, have.shape,
+			s.dtype, s.shape)
+	}
+	for _, other := range b.members["file "+have.file] {
+		v := b.env[other]
+		if o := b.archive.tensors[v.Path]; o != nil && o.same(have) {
+			return v, nil
+		}
+	}
+	n := product(s.shape)
+	if n > maxConstants/8 || *elems+n > maxConstants/8 {
+		return b.weight(name, fqn, s)
+	}
+	*elems += n
+	t, err := b.archive.constant(fqn, have)
+	if err != nil {
+		return nil, err
+	}
+	v := b.Constant(name, t)
+	v.Path = fqn
+	return v, nil
+}
+
+// same reports whether two names in the index stand for one tensor.
+func (s *stored) same(o *stored) bool {
+	return o.file == s.file && o.offset == s.offset && slices.Equal(o.shape, s.shape) &&
+		slices.Equal(o.strides, s.strides) && o.dtype == s.dtype
 }
 
 // weight adds a parameter. Two names of one tensor are one weight.
@@ -145,12 +194,13 @@ func (b *builder) weight(name, fqn string, s *stored) (*graph.Value, error) {
 	have := b.archive.tensors[fqn]
 	if have != nil {
 		if !slices.Equal(have.shape, s.shape) || have.dtype != s.dtype {
-			return nil, malformed("parameter %q is %s%v in one place and %s%v in another", clip(fqn), have.dtype, have.shape,
+			return nil, malformed("parameter %q is %s%v in one place and %s%v in another", clip(fqn), have.dtype,
+				have.shape,
 				s.dtype, s.shape)
 		}
 		for _, v := range b.Weights {
-			if o := b.archive.tensors[v.Path]; o != nil && o.file == have.file && o.offset == have.offset &&
-				slices.Equal(o.shape, have.shape) && slices.Equal(o.strides, have.strides) && o.dtype == have.dtype {
+			if o := b.archive.tensors[v.Path]; o != nil && o.same(have) {
+				v.Also = append(v.Also, fqn)
 				return v, nil
 			}
 		}
@@ -269,14 +319,7 @@ func (b *builder) node(n *node) error {
 	if results, err = c.inPlace(results); err != nil {
 		return err
 	}
-	if err := c.define(results); err != nil {
-		return err
-	}
-	for _, name := range c.outs { // other names of what was changed
-		self := c.tensorNamed("self")
-		c.storage[name], c.copied[name] = c.storage[self], c.copied[self]
-	}
-	return nil
+	return c.define(results)
 }
 
 // define names the results of a call, and holds them to the types that the export has for them.
@@ -285,6 +328,9 @@ func (c *call) define(results []*graph.Value) error {
 		return malformed("it has %d results, not %d", len(results), len(c.outs))
 	}
 	self := c.tensorNamed("self")
+	if self == "" {
+		self = c.tensorNamed("input")
+	}
 	for i, name := range c.outs {
 		if name == "" {
 			continue
@@ -305,30 +351,51 @@ func (c *call) define(results []*graph.Value) error {
 			v.Name = name
 		}
 		c.env[name] = v
-		c.storage[name] = name
-		if self != "" && views[c.base()] {
-			c.storage[name] = c.storage[self]
-			c.copied[name] = c.copied[self] || mayCopy[c.base()]
+		if self != "" && c.shares(self, name) {
+			c.share(name, c.storage[self])
+			c.copied[name] = c.copied[self] || !c.inPlaced && c.mayCopy(self)
+		} else {
+			c.share(name, name)
 		}
 	}
 	return nil
 }
 
-// results sets the outputs.
+// shares reports whether a call's result may have the memory of its operand self.
+func (c *call) shares(self, result string) bool {
+	from, to := c.text.TensorValues[self], c.text.TensorValues[result]
+	switch base := c.base(); {
+	case c.inPlaced:
+		return true
+	case !views[base] || from == nil || from.DType != to.DType || base == "_to_copy" || c.flag("copy", false):
+		return false
+	case base == "contiguous" || base == "to": // which copy to change the order of elements
+		a, err := ints(from.Strides)
+		b, err2 := ints(to.Strides)
+		return err != nil || err2 != nil || slices.Equal(a, b)
+	}
+	return true
+}
+
+// change makes a state of a buffer.
+func (b *builder) change(name string, leaf *graph.Value) error {
+	if b.buffers[leaf.Path] == "" || b.Change(leaf) != nil {
+		return unsupported("it changes %q, an input or parameter of the model", clip(name))
+	}
+	return nil
+}
+
+// results sets the outputs, and what states are left with.
 func (b *builder) results() error {
-	for _, specs := range b.program.GraphModule.Signature.OutputSpecs {
-		for kind, spec := range specs {
-			switch kind {
-			case "user_output":
-			case "buffer_mutation", "user_input_mutation", "parameter_mutation":
-				return unsupported("the program changes buffer %q", clip(spec.BufferName))
-			default:
-				return unsupported("an output of kind %q", clip(kind))
+	specs := b.program.GraphModule.Signature.OutputSpecs
+	outs := b.program.GraphModule.Graph.Outputs
+	for i := range outs {
+		kind, buffer := "user_output", ""
+		if i < len(specs) {
+			for k, spec := range specs[i] {
+				kind, buffer = k, spec.BufferName
 			}
 		}
-	}
-	outs := b.text.Outputs
-	for i := range outs {
 		name, err := outs[i].tensor()
 		if err != nil {
 			return unsupported("output %d: %w", i, err)
@@ -340,10 +407,59 @@ func (b *builder) results() error {
 		if v == nil {
 			return malformed("output %q is made by nothing", clip(name))
 		}
-		b.Outputs = append(b.Outputs, v)
+		switch kind {
+		case "user_output":
+			b.Outputs = append(b.Outputs, v)
+		case "buffer_mutation":
+			at := b.buffers[buffer]
+			leaf := b.leaf[at]
+			if leaf == nil || leaf.DType != v.DType || !slices.Equal(leaf.Shape, v.Shape) {
+				return malformed("it changes buffer %q, which is not there or of another type", clip(buffer))
+			}
+			if err := b.change(at, leaf); err != nil {
+				return err
+			}
+			b.env[at] = v
+		case "user_input_mutation", "parameter_mutation":
+			return unsupported("the program changes an input or parameter, %q", clip(name))
+		default:
+			return unsupported("an output of kind %q", clip(kind))
+		}
 	}
 	if len(b.Outputs) == 0 {
 		return unsupported("the program has no result")
 	}
+	b.updates()
 	return nil
+}
+
+// updates says what is left in states, and drops those whose contents nothing reads that a result depends on.
+func (b *builder) updates() {
+	left := map[*graph.Value]*graph.Value{}
+	for _, s := range b.States {
+		if v := b.env[b.buffers[s.Path]]; v != s {
+			left[s] = v
+		}
+	}
+	read := map[*graph.Value]bool{}
+	todo := slices.Clone(b.Outputs)
+	for len(todo) > 0 {
+		v := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if read[v] {
+			continue
+		}
+		read[v] = true
+		if v.Node != nil {
+			todo = append(todo, v.Node.In...)
+		} else if left[v] != nil {
+			todo = append(todo, left[v])
+		}
+	}
+	b.States = slices.DeleteFunc(b.States, func(s *graph.Value) bool { return !read[s] })
+	for _, s := range b.States {
+		if left[s] != nil {
+			b.Updates = append(b.Updates, graph.Update{State: s, To: left[s]})
+		}
+	}
 }

@@ -46,9 +46,8 @@ func (c *call) inline() error {
 	if err := ins[at].Arg.into(&named); err != nil {
 		return err
 	}
-	sub := &builder{Graph: c.Graph, archive: c.archive, program: c.program, text: &named.Graph, depth: c.depth + 1,
-		env: map[string]*graph.Value{}, storage: map[string]string{}, outer: map[string]bool{}, last: map[string]int{},
-		copied: map[string]bool{}, leaf: map[string]bool{}}
+	sub := newBuilder(c.Graph, c.archive, &named.Graph)
+	sub.depth, sub.numbers = c.depth+1, c.numbers
 	args := ins[at+1:]
 	if len(args) != len(named.Graph.Inputs) {
 		return malformed("its graph has %d inputs, and it is called with %d", len(named.Graph.Inputs), len(args))
@@ -71,7 +70,8 @@ func (c *call) inline() error {
 			return c.err
 		}
 		g := c.storage[outer] // inputs that share memory outside do so within
-		sub.storage[inner], sub.outer[g], group[g] = g, true, g
+		sub.share(inner, g)
+		sub.outer[g], group[g] = true, g
 	}
 	if err := sub.nodes(); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (c *call) inline() error {
 		if _, known := group[groups[i]]; !known {
 			group[groups[i]] = name
 		}
-		c.storage[name] = group[groups[i]]
+		c.share(name, group[groups[i]])
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package torchexport
 
 import (
+	"maps"
 	"slices"
 
 	"hocket.example/hocket/internal/graph"
@@ -10,10 +11,37 @@ import (
 // tensors that share its memory: a group has the name of the tensor that owns the memory, and the others are views of
 // it, made by reshapes, transpositions, slices and broadcasts.
 
-// mayCopy are operators whose result is a view of the operand or a copy of it, depending on strides.
-var mayCopy = names("reshape", "flatten", "contiguous", "to", "type_as", "reshape_as", "_to_copy")
+// mayCopy reports whether a call makes a view of its operand self or a copy, which depends on strides.
+func (c *call) mayCopy(self string) bool {
+	switch c.base() {
+	case "reshape", "flatten", "reshape_as":
+		return !contiguous(c.text.TensorValues[self])
+	}
+	return false
+}
 
-// inPlace makes the first operand's name that of the result, and changes the tensors that share its memory alike.
+// contiguous reports whether a tensor's elements lie in the order of its indices.
+func contiguous(m *tensorMeta) bool {
+	if m == nil {
+		return false
+	}
+	sizes, err := ints(m.Sizes)
+	have, err2 := ints(m.Strides)
+	if err != nil || err2 != nil || len(sizes) != len(have) {
+		return false
+	}
+	step := int64(1)
+	for i := len(sizes) - 1; i >= 0; i-- {
+		if sizes[i] != 1 && have[i] != step {
+			return false
+		}
+		step *= sizes[i]
+	}
+	return true
+}
+
+// inPlace makes the first operand's name that of the result, and changes the tensors that share its memory alike. A
+// buffer that is changed becomes a state.
 func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
 	self := c.tensorNamed("self")
 	old := c.env[self]
@@ -21,9 +49,10 @@ func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
 		return nil, malformed("it has no tensor to change")
 	}
 	group := c.storage[self]
-	root := c.env[group]
-	if c.leaf[group] || c.depth > 0 && c.outer[group] || root == nil {
-		return nil, unsupported("it changes %q, a buffer, input or parameter of the model", clip(group))
+	owner := c.owner[group]
+	root := c.env[owner]
+	if c.depth > 0 && c.outer[group] || root == nil {
+		return nil, unsupported("it changes %q, which comes from the graph around it", clip(self))
 	}
 	v := c.cast(results[0], old.DType)
 	if c.err != nil {
@@ -32,38 +61,46 @@ func (c *call) inPlace(results []*graph.Value) ([]*graph.Value, error) {
 	if !slices.Equal(v.Shape, old.Shape) {
 		return nil, malformed("its result %s is not of the shape of %s", v, old)
 	}
-	var others []string
-	for name, s := range c.storage {
-		if s == group && name != self && name != group && c.env[name] != nil && c.last[name] > c.at {
+	c.inPlaced = true
+	var others []string // that are looked at later, or are buffers
+	for _, name := range c.members[group] {
+		seen := c.last[name] > c.at || c.leaf[name] != nil
+		if name != self && c.storage[name] == group && seen {
 			others = append(others, name)
 		}
 	}
-	slices.Sort(others)
-	rootUsed := group != self && c.last[group] > c.at
-	if len(others) == 0 && !rootUsed && group != self {
-		c.env[self], c.storage[self] = v, self // nobody else looks
+	if len(others) == 0 && owner != self {
+		c.share(self, self)
+		c.env[self] = v
 		return []*graph.Value{v}, nil
-	}
-	for _, name := range append(others, self) {
-		if c.copied[name] {
-			return nil, unsupported("it changes %q in place, whose memory %q shares or not", clip(self), clip(name))
-		}
 	}
 	path, ok := pathOf(old, root)
 	if !ok {
 		return nil, unsupported("it changes %q in place, a view of %q that hocket does not write through", clip(self),
-			clip(group))
+			clip(owner))
 	}
 	now := c.put(root, path, v)
+	v = c.view(now, path)
+	if c.err != nil {
+		return nil, c.err
+	}
+	changed := map[string]*graph.Value{owner: now, self: v}
 	for _, name := range others {
 		steps, ok := pathOf(c.env[name], root)
-		if !ok {
-			return nil, unsupported("it changes %q in place while its view %q is in use", clip(self), clip(name))
+		if !ok || c.copied[name] || c.copied[self] {
+			return nil, unsupported("it changes %q in place while %q is in use, which has elements of it or a copy",
+				clip(self), clip(name))
 		}
-		c.env[name] = c.view(now, steps)
+		changed[name] = c.view(now, steps)
 	}
-	v = c.view(now, path)
-	c.env[group], c.env[self] = now, v
+	for _, name := range slices.Sorted(maps.Keys(changed)) {
+		if leaf := c.leaf[name]; leaf != nil {
+			if err := c.change(name, leaf); err != nil {
+				return nil, err
+			}
+		}
+		c.env[name] = changed[name]
+	}
 	return []*graph.Value{v}, c.err
 }
 

@@ -14,7 +14,8 @@ type operator func(c *call) ([]*graph.Value, error)
 // views are operators whose result may share the memory of their first operand.
 var views = names("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten", "transpose",
 	"permute", "t", "expand", "expand_as", "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind",
-	"alias", "detach", "contiguous", "to", "type_as", "dropout", "view_as", "reshape_as", "movedim", "numpy_T", "_to_copy")
+	"alias", "detach", "contiguous", "to", "type_as", "dropout", "view_as", "reshape_as", "movedim", "numpy_T", "_to_copy",
+	"swapaxes", "swapdims")
 
 func names(list ...string) map[string]bool {
 	m := map[string]bool{}
@@ -47,7 +48,7 @@ func init() {
 	}
 	for name, op := range map[string]graph.Op{
 		"add": graph.AddOp, "sub": graph.Sub, "mul": graph.Mul, "div": graph.Div, "floor_divide": graph.FloorDiv,
-		"remainder": graph.Rem, "maximum": graph.Max, "minimum": graph.Min, "pow": graph.Pow, "true_divide": graph.Div,
+		"multiply": graph.Mul, "subtract": graph.Sub, "divide": graph.Div, "remainder": graph.Rem, "maximum": graph.Max, "minimum": graph.Min, "pow": graph.Pow, "true_divide": graph.Div,
 	} {
 		operators[name] = func(c *call) ([]*graph.Value, error) { return arithmetic(c, op) }
 	}
@@ -88,6 +89,10 @@ func init() {
 		for name, op := range list {
 			operators[name] = op
 		}
+	}
+	for alias, name := range map[string]string{"concat": "cat", "concatenate": "cat", "greater": "gt", "less": "lt",
+		"negative": "neg", "absolute": "abs", "swapaxes": "transpose", "swapdims": "transpose", "clip": "clamp"} {
+		operators[alias] = operators[name]
 	}
 }
 
@@ -271,17 +276,6 @@ var shapes = map[string]operator{
 		return one(c.add(graph.Mul, graph.Attrs{}, dt, c.slice(x, axis, 0, half, 1), gate))
 	},
 	"max": extreme(graph.Max, graph.MaxOf), "min": extreme(graph.Min, graph.MinOf),
-	"copy": func(c *call) ([]*graph.Value, error) {
-		x, from := c.tensor("self"), c.tensor("src")
-		if c.err != nil {
-			return nil, c.err
-		}
-		from = c.cast(from, x.DType)
-		if c.err == nil && !slices.Equal(from.Shape, x.Shape) {
-			from = c.add(graph.Broadcast, graph.Attrs{Shape: x.Shape}, x.DType, from)
-		}
-		return one(from)
-	},
 	"fill": func(c *call) ([]*graph.Value, error) {
 		x := c.tensor("self")
 		if c.err != nil {
@@ -407,6 +401,35 @@ var shapes = map[string]operator{
 		}
 		return one(c.add(graph.Transpose, graph.Attrs{Axes: perm}, x.DType, x))
 	},
+	"movedim": func(c *call) ([]*graph.Value, error) {
+		x, from, to := c.tensor("self"), c.ints("source"), c.ints("destination")
+		if c.err != nil || len(from) != len(to) {
+			return nil, malformed("dimensions %v go to %v", from, to)
+		}
+		perm := make([]int64, len(x.Shape))
+		for d := range perm {
+			perm[d] = -1
+		}
+		moved := map[int64]bool{}
+		for i := range from {
+			a, b := int64(c.dim(from[i], x)), c.dim(to[i], x)
+			if c.err != nil || len(perm) == 0 || moved[a] || perm[b] >= 0 {
+				return nil, malformed("dimensions %v go to %v", from, to)
+			}
+			moved[a], perm[b] = true, a
+		}
+		next := int64(0)
+		for d := range perm {
+			if perm[d] < 0 {
+				for moved[next] {
+					next++
+				}
+				perm[d] = next
+				next++
+			}
+		}
+		return one(c.add(graph.Transpose, graph.Attrs{Axes: perm}, x.DType, x))
+	},
 	"permute": func(c *call) ([]*graph.Value, error) {
 		x := c.tensor("self")
 		return one(c.add(graph.Transpose, graph.Attrs{Axes: c.axes("dims", x)}, c.outDType(0), x))
@@ -515,6 +538,16 @@ var shapes = map[string]operator{
 		return one(c.reshape(y, out))
 	},
 	"clone": same, "lift_fresh_copy": same, "lift_fresh": same,
+	"copy": func(c *call) ([]*graph.Value, error) {
+		x, src := c.tensor("self"), c.tensor("src")
+		if c.err != nil {
+			return nil, c.err
+		}
+		if !slices.Equal(src.Shape, x.Shape) {
+			src = c.add(graph.Broadcast, graph.Attrs{Shape: x.Shape}, src.DType, src)
+		}
+		return one(c.cast(src, x.DType))
+	},
 	"dropout": func(c *call) ([]*graph.Value, error) {
 		if c.flag("train", false) && c.number("p", 0) != 0 {
 			return nil, unsupported("dropout in training; export model.eval()")

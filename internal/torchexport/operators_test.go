@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -141,6 +143,9 @@ func graphOf(t testing.TB, text string, graphs map[string]object) object {
 		if len(names) > 1 && (strings.HasPrefix(words[0], "split") || strings.HasPrefix(words[0], "unbind")) {
 			outs = []object{{"as_tensors": names}}
 		}
+		if words[0] == "t.default" {
+			slices.Reverse(values[names[0]["name"].(string)].(object)["strides"].([]object))
+		}
 		nodes = append(nodes, object{"target": target, "inputs": args, "outputs": outs, "metadata": object{}})
 	}
 	return object{"inputs": inputs, "outputs": outputs, "nodes": nodes, "tensor_values": values}
@@ -175,7 +180,7 @@ func computed(t testing.TB, text string, graphs map[string]object, inputs ...[]f
 	if err != nil {
 		return nil, err
 	}
-	g, err := a.Graph()
+	g, err := a.Graph(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -231,6 +236,8 @@ func TestOperators(t *testing.T) {
 			[][]float64{{1, 2}, {3, 4}}, []float64{1, 3, 2, 4}},
 		{"numpy_T", "x f32[2,3]\ny f32[3,2] = numpy_T.default self=x\nreturn y", [][]float64{{1, 2, 3, 4, 5, 6}},
 			[]float64{1, 4, 2, 5, 3, 6}},
+		{"movedim", "x f32[2,2,2]\ny f32[2,2,2] = movedim.int self=x source=0 destination=-1\nreturn y",
+			[][]float64{{0, 1, 2, 3, 4, 5, 6, 7}}, []float64{0, 4, 1, 5, 2, 6, 3, 7}},
 		{"every second", "x f32[7]\ny f32[3] = slice.Tensor self=x dim=0 start=1 end=9223372036854775807 step=2\nreturn y",
 			[][]float64{{0, 1, 2, 3, 4, 5, 6}}, []float64{1, 3, 5}},
 		{"every third of five", "x f32[5]\ny f32[2] = slice.Tensor self=x dim=0 start=1 end=5 step=3\nreturn y",
@@ -287,7 +294,17 @@ func TestOperators(t *testing.T) {
 	}
 }
 
-// TestInPlace changes tensors and parts of them in place: whoever shares the memory sees it.
+// TestSame: only operators that keep every element where it is are read as their operand.
+func TestSame(t *testing.T) {
+	for name := range views {
+		if got := reflect.ValueOf(operators[name]).Pointer(); got == reflect.ValueOf(same).Pointer() && !slices.Contains(
+			[]string{"alias", "detach", "contiguous", "to", "type_as", "_to_copy"}, name) {
+			t.Errorf("%s is read as if it moved nothing", name)
+		}
+	}
+}
+
+// TestInPlace changes tensors and parts of them in place: views of the memory see it.
 func TestInPlace(t *testing.T) {
 	const double = "x f32[2,2]\nb f32[2,2] = mul.Tensor self=x other=2\n" // b is [[2, 4], [6, 8]]
 	for _, c := range []struct {
@@ -300,6 +317,8 @@ func TestInPlace(t *testing.T) {
 			"s f32[2] = zero_.default self=r\nreturn b", []float64{0, 4, 0, 8}},
 		{"a view sees the owner change", "v f32[4] = view.default self=b size=[4]\ns f32[2,2] = add_.Tensor self=b other=1\n" +
 			"return v", []float64{3, 5, 7, 9}},
+		{"a reshape of the whole sees a change", "v f32[4] = reshape.default self=b shape=[4]\n" +
+			"s f32[2,2] = zero_.default self=b\nreturn v", []float64{0, 0, 0, 0}},
 		{"a view sees another change", "v f32[4] = view.default self=b size=[4]\nr f32[2] = select.int self=b dim=1 index=1\n" +
 			"s f32[2] = fill_.Scalar self=r value=0\ny f32[4] = mul.Tensor self=v other=10\nreturn y", []float64{20, 0, 60, 0}},
 		{"a copy does not", "v f32[2,2] = clone.default self=b\ns f32[2,2] = zero_.default self=b\nreturn v",
@@ -324,10 +343,10 @@ func TestInPlace(t *testing.T) {
 		})
 	}
 	for text, want := range map[string]string{
-		"s f32[2,2] = add_.Tensor self=x other=1\nreturn s":                                     `it changes "x", a buffer, input or parameter`,
-		"r f32[2] = select.int self=x dim=0 index=0\ns f32[2] = zero_.default self=r\nreturn s": `it changes "x", a buffer`,
-		"v f32[4] = reshape.default self=b shape=[4]\ns f32[2,2] = zero_.default self=b\nreturn v": `"b" in place, whose ` +
-			`memory "v" shares or not`,
+		"s f32[2,2] = add_.Tensor self=x other=1\nreturn s":                                     `it changes "x", an input or parameter`,
+		"r f32[2] = select.int self=x dim=0 index=0\ns f32[2] = zero_.default self=r\nreturn s": `it changes "x", an input`,
+		"t f32[2,2] = t.default self=b\nv f32[4] = reshape.default self=t shape=[4]\ns f32[2,2] = zero_.default self=b\n" +
+			"return v": `"b" in place while "v" is in use, which has elements of it or a copy`,
 		"e f32[2,2] = mul.Tensor self=x other=1\nr f32[2] = select.int self=e dim=0 index=0\n" +
 			"w f32[2,2] = expand.default self=r size=[2,2]\ns f32[2,2] = zero_.default self=w\nreturn e": "by broadcast",
 	} {

@@ -25,13 +25,16 @@ from ._errors import (
     Cancelled, ClosedError, DeviceLostError, DisagreeError, Error, InputError, MachineError, OutOfMemoryError,
     PeerError, ProgramError, UnsupportedError,
 )
+from ._compare import Comparison
+from ._compile import compile_backend
+from ._export import export
 from ._model import Model, load
 from ._world import init, is_initialized, rank, shutdown, world_size
 
 __all__ = [
-    "Cancelled", "ClosedError", "DeviceLostError", "DisagreeError", "Error", "InputError", "MachineError", "Model",
+    "Cancelled", "ClosedError", "Comparison", "DeviceLostError", "DisagreeError", "Error", "InputError", "MachineError", "Model",
     "OutOfMemoryError", "PeerError", "ProgramError", "UnsupportedError", "adopt", "all_gather", "all_gather_v", "all_reduce",
-    "all_reduce_rms_norm", "all_to_all", "barrier", "broadcast", "check", "empty", "explain", "init", "is_initialized", "load", "rank",
+    "all_reduce_rms_norm", "all_to_all", "barrier", "broadcast", "check", "compile_backend", "empty", "explain", "export", "init", "is_initialized", "load", "rank",
     "reduce_scatter", "shutdown", "synchronize", "world_size",
 ]
 __version__ = "0.1"

@@ -45,6 +45,9 @@ _signatures = {
     "hocket_open": (Handle, [ctypes.c_char_p, _error, _error]),
     "hocket_load": (Handle, [ctypes.c_int64, ctypes.c_char_p, ctypes.c_char_p, _error]),
     "hocket_layouts": (_text, [ctypes.c_int64, ctypes.c_char_p, _error]),
+    "hocket_description": (_text, [ctypes.c_int64, ctypes.c_int, _error]),
+    "hocket_reset": (ctypes.c_int, [ctypes.c_int64, _error]),
+    "hocket_comparison": (_text, [ctypes.c_int64, _error]),
     "hocket_parameters": (_text, [ctypes.c_int64, _error]),
     "hocket_enqueue": (ctypes.c_int, [ctypes.c_int64, ctypes.c_uint64, ctypes.POINTER(Tensor), ctypes.c_int64,
                                       ctypes.POINTER(Tensor), ctypes.c_int64, ctypes.c_char_p, _error]),
@@ -63,6 +66,8 @@ _with, _object, _tensors = ctypes.POINTER(_Interpreter), ctypes.py_object, ctype
 _held = {  # functions that retain an object while the library uses its memory: see hocket_interpreter in hocket.h
     "hocket_call_run": (ctypes.c_int, [_with, ctypes.c_int64, _object, _tensors, ctypes.c_int64, _tensors,
                                        ctypes.c_int64, ctypes.c_char_p, _error]),
+    "hocket_call_compare": (ctypes.c_int, [_with, ctypes.c_int64, _object, _tensors, ctypes.c_int64, ctypes.c_char_p,
+                                           _error]),
     "hocket_call_prepare": (ctypes.c_int, [_with, ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_call_sync": (ctypes.c_int, [_with, ctypes.c_int64, _error]),
     "hocket_call_bind": (ctypes.c_int, [_with, ctypes.c_int64, _object, _tensors, _error]),
@@ -152,6 +157,12 @@ def held(name, *args):
 def run(model, ins, outs, dims):
     """Runs a model on lists of Tensor, for dims as JSON."""
     held("hocket_call_run", model, (ins, outs), *pack(ins), *pack(outs), dims)
+
+
+def compare(model, ins, dims):
+    """Compares a model with its reference, and returns the comparison."""
+    held("hocket_call_compare", model, (ins,), *pack(ins), dims)
+    return json.loads(call_text("hocket_comparison", model))
 
 
 def close(handle):

@@ -2,18 +2,26 @@
 
 import json
 import os
+import tempfile
 import threading
 import weakref
 
-from . import _cuda, _lib, _tensors, _world
+from . import _compare, _cuda, _export, _lib, _plans, _tensors, _weights, _world
 from ._errors import InputError
 
 
-def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, **options):
-    """Loads a program: a path to a .hkt file, or the text itself.
+def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, plan=None, shard=(), **options):
+    """Loads a program: a path to a .hkt file or to an archive that torch.export.save wrote (.pt2), a program's text, or
+    torch's ExportedProgram.
+
+    An archive has its weights with it, and torch is not needed. ``plan`` says how they are laid out over ranks: a dict of
+    styles by patterns of module paths, the path of one in JSON, a plan of torch's parallelize_module, a transformers
+    model, or DTensors. ``shard`` has more entries, as ``"layers.*.mlp.up_proj=colwise"``. A call takes the inputs of the
+    export by their names. State that the model keeps between calls begins as the archive has it: see Model.reset.
+    ``weights`` are other weights: safetensors files, or tensors by the names of the model's modules.
 
     ``dims`` binds dims, ``func`` names the function (default: the last), ``ranks`` the number of ranks where the
-    text leaves it open, ``weights`` are tensors to bind. Options are those of loading: ``strategy``, ``algorithm``,
+    text leaves it open, ``weights`` are tensors to bind, by parameter. Options are those of loading: ``strategy``, ``algorithm``,
     ``fixed``, ``gather``, ``no_prove``, ``arena``, ``cache``, ``grace``.
 
     Arguments, bound tensors and results are whole where one process runs all ranks. Among several processes they are
@@ -23,22 +31,61 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, **
     the model's next call for the same dims, or replay. See Model. It does nothing on the CPU machine. All ranks lend
     alike.
     """
-    name = "program.hkt"
-    if not isinstance(program, str) or "\n" not in program:
-        name = os.fspath(program)
-        with open(name, encoding="utf-8") as f:
-            program = f.read()
+    if type(program).__name__ == "ExportedProgram":
+        with tempfile.TemporaryDirectory() as folder:
+            return _export.load_exported(program, os.path.join(folder, "program.pt2"), dims=dims, func=func, ranks=ranks,
+                                         weights=weights, lend=lend, plan=plan, shard=shard, **options)
     s = _world.state()
-    o = {"name": name, **options}
+    o, program = _source(program, plan, shard)
+    o.update(options)
+    if "export" in o:
+        ranks = ranks or (s.size if s.size > 1 else None)
+        if isinstance(weights, (str, os.PathLike)):
+            weights = [weights]
+        if isinstance(weights, (list, tuple)):
+            o["weights"], weights = [os.fspath(w) for w in weights], None
     for key, value in (("dims", dims), ("func", func), ("ranks", ranks)):
         if value is not None:
             o[key] = value
     model = Model(_lib.call("hocket_load", s.machine, program.encode(), json.dumps(o).encode()), s,
-                  bool(options.get("gather")), lend, func or os.path.basename(name))
+                  bool(options.get("gather")), lend, func or os.path.basename(o["name"]))
     _unload(s)
-    for key, t in (weights or {}).items():
-        model.bind(key, t)
+    if "export" in o:
+        _weights.bind(model, weights or {})
+    else:
+        for key, t in (weights or {}).items():
+            model.bind(key, t)
     return model
+
+
+def _source(program, plan, shard):
+    """Options that name a program, and its text, which is empty for an archive."""
+    if hasattr(program, "named_parameters"):
+        raise InputError(f"{type(program).__name__} is a module: hocket.export(module, args) exports and loads it")
+    if isinstance(program, str) and "\n" in program:
+        name, text, archive = "program.hkt", program, False
+    else:
+        name = os.fspath(program)
+        with open(name, "rb") as f:
+            archive = f.read(4) == b"PK\x03\x04"
+        text = "" if archive else open_text(name)
+    if archive:
+        styles = _plans.styles(plan)
+        for entry in [shard] if isinstance(shard, str) else shard:
+            pattern, equals, style = entry.partition("=")
+            if not equals:
+                raise InputError(f"shard: {entry!r}: PATTERN=STYLE is wanted")
+            styles[pattern] = style
+        return {"name": name, "export": name, "plan": styles}, ""
+    if plan is not None or shard:
+        raise InputError(f"plan and shard lay out models that torch exported, and {name} is none")
+    return {"name": name}, text
+
+
+def open_text(name):
+    """The text of a file."""
+    with open(name, encoding="utf-8") as f:
+        return f.read()
 
 
 def _dims(dims):
@@ -90,6 +137,8 @@ class Model:
         self._handle, self._open, self._world, self._gather, self._lends = handle, handle, state, gather, lend
         self._lent, self._lendable, self._captured = weakref.WeakSet(), {}, set()
         self._bound, self._layouts, self._names, self._prepared = {}, {}, None, set()
+        self._about = json.loads(_lib.call_text("hocket_description", handle, 0))
+        self._begin = {}  # contents of bound states, by name, when they were bound
         self._uploaded = set()  # bound weights of the host that are on the devices
         self._binding = threading.Lock()  # of bound and uploaded weights of the host
 
@@ -112,6 +161,8 @@ class Model:
             if b or t is None:
                 return
         v = None if t is None else _tensors.view(t, name)
+        if name in self._about["states"]:
+            self._begin[name] = None if v is None else _tensors.bytes_of(v)
         with self._binding:
             uploaded = name in self._uploaded
             self._uploaded.discard(name)  # first: an interrupt may come between any two statements
@@ -201,8 +252,9 @@ class Model:
         inout = {p["name"] for p in layouts["in"] if p["inout"]}
         results, outs, lent = [], [], []
         for p in layouts["out"]:
-            if p["name"] in inout and p["name"] in bound:
-                bound[p["name"]].written()
+            if p["name"] in inout and (p["name"] in bound or self._keeps(p["name"]) and p["name"] not in given):
+                if p["name"] in bound:
+                    bound[p["name"]].written()
                 continue  # it is updated where it is
             b = blocks.get(p["name"]) if p["name"] in inout else None  # likewise
             if b is None:
@@ -229,6 +281,55 @@ class Model:
             self._lent.add(memory)
         return results[0] if len(results) == 1 else tuple(results)
 
+    @property
+    def text(self):
+        """The program's text."""
+        return self._about["text"]
+
+    @property
+    def proof(self):
+        """What is proved of the plan for the dims that the program and load fix: "proved", or "unknown". The plan is
+        made and loaded, if no call has done so. One that is refuted is a ProgramError."""
+        return json.loads(_lib.call_text("hocket_description", self._handle, 1))["proof"]
+
+    def reset(self):
+        """Gives state the values that it began with: those of the archive, and of tensors in the host's memory those
+        that they had when they were bound. State bound to a tensor on a GPU is to be bound again."""
+        for name, b in self._bound.items():
+            if isinstance(b, _cuda.Block) and name in self._about["states"]:
+                raise InputError(f"{name} is bound to a tensor on a GPU: give that its first values yourself")
+        _lib.call("hocket_reset", self._handle)
+        for name, data in self._begin.items():
+            if data is not None:
+                _tensors.restore(self._bound[name], data)
+
+    def compare(self, *args, dims=None, **kwargs):
+        """Compares the model with the reference evaluator, on inputs as a call takes them, as a whole and layer by layer:
+        a Comparison. State stays as it is. It is slow, and works where one process runs all ranks.
+
+        ``compare(module, args)`` also calls the model and a torch module once, and has the errors of the model's results
+        against the module's."""
+        if self._several():
+            raise InputError("a comparison works where one process runs all ranks: start the script without a launcher")
+        module = None
+        if args and not hasattr(args[0], "__array__") and callable(getattr(args[0], "forward", None)):
+            module, *rest = args
+            args = tuple(rest[0]) if rest and isinstance(rest[0], (tuple, list)) else tuple(rest)
+        given = self._named(args, kwargs)
+        views = {n: _tensors.view(_tensors.on_host(t), n) for n, t in given.items()}
+        for n, b in self._bound.items():
+            if b is not None and n not in given:
+                views[n] = _tensors.view(_tensors.on_host(b.tensor), n) if isinstance(b, _cuda.Block) else b
+        out = _lib.compare(self._handle, [v.struct(n) for n, v in views.items()], _dims(dims))
+        against = None
+        if module is not None:
+            against = _compare.against_module(self(*args, dims=dims, **kwargs), module, args, kwargs)
+        return _compare.Comparison(out, against)
+
+    def _keeps(self, name):
+        """Whether the library keeps the state of that name."""
+        return "inputs" in self._about and name in self._about["states"]
+
     def lends(self):
         """Whether a call that was made lent a result: only with load's ``lend=True``."""
         return any(self._lendable.values())
@@ -239,7 +340,7 @@ class Model:
 
     def _named(self, args, kwargs):
         """Arguments by parameter."""
-        free = [n for n in self._parameters() if n not in kwargs and self._bound.get(n) is None]
+        free = [n for n in self._about.get("inputs") or self._parameters() if n not in kwargs and self._bound.get(n) is None]
         if len(args) > len(free):
             raise InputError(f"{len(args)} tensors are given by position, and there is a place for {len(free)}: {free}")
         return {n: _cuda.of_dlpack(t) for n, t in (*zip(free, args), *kwargs.items())}

@@ -173,6 +173,23 @@ def empty(like, dtype, shape):
     return shaped, v
 
 
+def on_host(t):
+    """A tensor, in the host's memory: torch's on a GPU are copied."""
+    if _is(t, "torch", "Tensor") and t.device.type != "cpu":
+        return t.detach().cpu().contiguous()
+    return t
+
+
+def bytes_of(v):
+    """A copy of a view's bytes."""
+    return ctypes.string_at(v.address, v.nbytes)
+
+
+def restore(v, data):
+    """Writes bytes to a view."""
+    ctypes.memmove(v.address, data, len(data))
+
+
 def copy(to, of):
     """Copies the bytes of one view to the beginning of another."""
     ctypes.memmove(to.address, of.address, of.nbytes)

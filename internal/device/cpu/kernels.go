@@ -48,6 +48,12 @@ func (k *kernel) loops() (loops, error) {
 		return makeArgmax(k, op)
 	case device.Iota:
 		return makeIota(k, op)
+	case device.Sorted:
+		return makeSorted(k, op)
+	case device.TakeAlong:
+		return makeTakeAlong(k)
+	case device.Bincount:
+		return makeBincount(k)
 	case device.Softmax:
 		return makeSoftmax(k, op)
 	case device.RMSNorm:
@@ -60,6 +66,8 @@ func (k *kernel) loops() (loops, error) {
 		return makeAttention(k, op)
 	case device.Linear:
 		return makeLinear(k, op)
+	case device.GroupedLinear:
+		return makeGrouped(k, op)
 	case device.Matmul:
 		return makeMatmul(k, op)
 	case device.UnevenMove:

@@ -1,7 +1,9 @@
 package cpu
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/ir"
@@ -46,4 +48,140 @@ func iotaLoops[A accum](op device.Iota, of func(at int64) A, encode func([]byte,
 			}
 		})
 	}
+}
+
+// makeSorted orders rows along the last axis.
+func makeSorted(k *kernel, op device.Sorted) (loops, error) {
+	if err := k.count(1, 1); err != nil {
+		return nil, err
+	}
+	x := k.ins[0]
+	if err := device.CheckSorted(op, x.dt, k.out.dt, x.shape, k.out.shape); err != nil {
+		return nil, err
+	}
+	if op.Op == ir.OpTopK {
+		return byAccum(x.dt, topLoops[float32], topLoops[float64], topLoops[int64]), nil
+	}
+	sign := 1
+	if op.Op == ir.OpArgTopK {
+		sign = -1
+	}
+	return byAccum(x.dt, argsortLoops[float32](sign), argsortLoops[float64](sign), argsortLoops[int64](sign)), nil
+}
+
+// order is the indices of a row's elements, smallest first, or with sign -1 largest first. NaN is the largest.
+func order[A accum](row []A, sign int) []int {
+	at := make([]int, len(row))
+	for i := range at {
+		at[i] = i
+	}
+	slices.SortStableFunc(at, func(i, j int) int {
+		a, b := row[i], row[j]
+		if a != a || b != b {
+			a, b = 0, 0
+			if row[i] != row[i] {
+				a = 1
+			}
+			if row[j] != row[j] {
+				b = 1
+			}
+		}
+		return sign * cmp.Compare(a, b)
+	})
+	return at
+}
+
+func topLoops[A accum](k *kernel) {
+	sortedRows(k, func(out, row []A) {
+		for i, at := range order(row, -1)[:len(out)] {
+			out[i] = row[at]
+		}
+	})
+}
+
+func argsortLoops[A accum](sign int) loops {
+	return func(k *kernel) {
+		sortedRows(k, func(out []int64, row []A) {
+			for i, at := range order(row, sign)[:len(out)] {
+				out[i] = int64(at)
+			}
+		})
+	}
+}
+
+// sortedRows calls f with each row of the result and of the operand.
+func sortedRows[O, A accum](k *kernel, f func(out []O, row []A)) {
+	if k.out.n == 0 {
+		return
+	}
+	x := k.ins[0]
+	last := len(x.shape) - 1
+	n, m := x.shape[last], k.out.shape[last]
+	per := max(1, grain/n)
+	k.w.m.workers.each((k.out.n/m+per-1)/per, &k.w.ended, func(i int64) {
+		rd, wr := newReader[A](x, n), newWriter[O](k.out, m)
+		defer rd.close()
+		defer wr.close()
+		for r := i * per; r < min((i+1)*per, k.out.n/m); r++ {
+			row := wr.room(r*m, m)
+			f(row, rd.load(r*n, n))
+			wr.flush(r*m, row)
+		}
+	})
+}
+
+// makeTakeAlong takes elements of rows along the last axis by their indices.
+func makeTakeAlong(k *kernel) (loops, error) {
+	if err := k.count(2, 2); err != nil {
+		return nil, err
+	}
+	x, at := k.ins[0], k.ins[1]
+	if x.dt != k.out.dt || !at.dt.IsInt() {
+		return nil, fmt.Errorf("elements of %s by %s into %s", x.dt, at.dt, k.out.dt)
+	}
+	if err := device.CheckTakeAlong(x.shape, at.shape, k.out.shape); err != nil {
+		return nil, err
+	}
+	n := x.shape[len(x.shape)-1]
+	k.verify = func(k *kernel) error {
+		for i, v := range numbers(k.ins[1]) {
+			if v < 0 || v >= n {
+				return content(ir.OpTakeAlong, int64(i), v, "index %d (element %d of the indices) is outside 0..%d", v, i, n)
+			}
+		}
+		return nil
+	}
+	return func(k *kernel) {
+		at, m := numbers(k.ins[1]), k.out.shape[len(k.out.shape)-1]
+		k.w.m.workers.each((k.out.n+grain-1)/grain, &k.w.ended, func(i int64) {
+			one := borrow(k.out.dt.Size())
+			defer restore(one)
+			for j := i * grain; j < min((i+1)*grain, k.out.n); j++ {
+				gatherBytes(*one, k.ins[0], j/m*n+at[j])
+				scatterBytes(k.out, j, *one)
+			}
+		})
+	}, nil
+}
+
+// makeBincount counts ids.
+func makeBincount(k *kernel) (loops, error) {
+	if err := k.count(1, 1); err != nil {
+		return nil, err
+	}
+	if ids := k.ins[0]; !ids.dt.IsInt() || k.out.dt != ir.I32 || len(k.out.shape) != 1 {
+		return nil, fmt.Errorf("counts of %s%v in %s%v", ids.dt, ids.shape, k.out.dt, k.out.shape)
+	}
+	return func(k *kernel) {
+		wr := newWriter[int64](k.out, k.out.n)
+		defer wr.close()
+		out := wr.room(0, k.out.n)
+		clear(out)
+		for _, id := range numbers(k.ins[0]) {
+			if id >= 0 && id < k.out.n {
+				out[id]++
+			}
+		}
+		wr.flush(0, out)
+	}, nil
 }

@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -99,25 +100,29 @@ func copyRows(k *kernel, axis int) {
 
 // makeRope turns pairs of elements of each head by the angles of its position.
 func makeRope(k *kernel, op device.Rope) (loops, error) {
-	if err := k.count(2, 2); err != nil {
+	if err := k.count(2, 3); err != nil {
 		return nil, err
 	}
 	n := len(k.out.shape)
 	if k.out.dt.IsInt() || k.ins[0].dt != k.out.dt || n < 3 ||
-		!slices.Equal(k.ins[0].shape, k.out.shape) || k.out.shape[n-1]%2 != 0 {
+		!slices.Equal(k.ins[0].shape, k.out.shape) || len(k.ins) == 2 && k.out.shape[n-1]%2 != 0 {
 		return nil, fmt.Errorf("%s%v into %s%v", k.ins[0].dt, k.ins[0].shape, k.out.dt, k.out.shape)
 	}
-	if !(op.Theta > 0) {
+	if len(k.ins) == 3 {
+		f := k.ins[2]
+		if f.dt != ir.F32 || len(f.shape) != 1 || f.n == 0 || 2*f.n > k.out.shape[n-1] {
+			return nil, fmt.Errorf("frequencies %s%v for heads of %d elements", f.dt, f.shape, k.out.shape[n-1])
+		}
+	} else if !(op.Theta > 0) {
 		return nil, fmt.Errorf("a base of %v", op.Theta)
 	}
 	if err := k.leads(1, k.out.shape[:n-2]); err != nil {
 		return nil, err
 	}
-	freqs := op.Frequencies(k.out.shape[n-1])
-	return byAccum(k.out.dt, ropeLoops[float32](freqs), ropeLoops[float64](freqs), nil), nil
+	return byAccum(k.out.dt, ropeLoops[float32](op), ropeLoops[float64](op), nil), nil
 }
 
-func ropeLoops[A float32 | float64](freqs []float64) loops {
+func ropeLoops[A float32 | float64](op device.Rope) loops {
 	return func(k *kernel) {
 		n := len(k.out.shape)
 		dh := k.out.shape[n-1]
@@ -125,7 +130,13 @@ func ropeLoops[A float32 | float64](freqs []float64) loops {
 		if k.out.n == 0 {
 			return
 		}
-		at := numbers(k.ins[1])
+		at, freqs, scale := numbers(k.ins[1]), op.Frequencies(dh), cmp.Or(op.Scale, 1)
+		if len(k.ins) == 3 {
+			freqs = nil
+			for _, f := range vector[float32](k.ins[2]) {
+				freqs = append(freqs, float64(f))
+			}
+		}
 		per := max(1, grain/row)
 		all := k.out.n / row
 		k.w.m.workers.each((all+per-1)/per, &k.w.ended, func(i int64) {
@@ -134,7 +145,7 @@ func ropeLoops[A float32 | float64](freqs []float64) loops {
 			defer wr.close()
 			for r := i * per; r < min(all, (i+1)*per); r++ {
 				in, out := rd.load(r*row, row), wr.room(r*row, row)
-				turnRow(out, in, freqs, float64(at[r%int64(len(at))]))
+				turnRow(out, in, int(dh), freqs, float64(at[r%int64(len(at))]), scale)
 				wr.flush(r*row, out)
 			}
 		})
@@ -142,15 +153,18 @@ func ropeLoops[A float32 | float64](freqs []float64) loops {
 }
 
 // turnRow turns all heads of one position.
-func turnRow[A float32 | float64](out, in []A, freqs []float64, at float64) {
+func turnRow[A float32 | float64](out, in []A, dh int, freqs []float64, at, scale float64) {
 	half := len(freqs)
 	for k, f := range freqs {
 		s, c := math.Sincos(at * f)
-		sin, cos := A(s), A(c)
-		for i := k; i < len(in); i += 2 * half {
+		sin, cos := A(s*scale), A(c*scale)
+		for i := k; i < len(in); i += dh {
 			a, b := in[i], in[i+half]
 			out[i], out[i+half] = a*cos-b*sin, b*cos+a*sin
 		}
+	}
+	for i := 0; i < len(in); i += dh {
+		copy(out[i+2*half:i+dh], in[i+2*half:])
 	}
 }
 

@@ -2,6 +2,7 @@ package devicetest
 
 import (
 	"fmt"
+	"math"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/tensor"
@@ -28,4 +29,116 @@ func testIota(r *rig) {
 	half := device.Kernel{Op: device.Iota{Start: ir.Real(0.5)}, Outs: []device.View{r.empty(0, ir.I32, 3)}}
 	_, err := r.w.Device(0).Prepare(half)
 	r.refused("an integer from 0.5 on", err)
+}
+
+// testSorted orders rows with equal elements, in both directions.
+func testSorted(r *rig) {
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		x := given(dt, []int64{2, 5}, 3, -1, 3, 7, -1, 0, 0, 0, -2, 1)
+		for _, c := range []struct {
+			op   ir.Op
+			to   ir.DType
+			k    int64
+			want []float64
+		}{
+			{ir.OpTopK, dt, 3, []float64{7, 3, 3, 1, 0, 0}}, {ir.OpTopK, dt, 0, nil},
+			{ir.OpArgTopK, ir.I32, 4, []float64{3, 0, 2, 1, 4, 0, 1, 2}},
+			{ir.OpArgsort, ir.I32, 5, []float64{1, 4, 0, 2, 3, 3, 0, 1, 2, 4}},
+		} {
+			r.exactly(fmt.Sprintf("%s of %s", c.op, dt), device.Kernel{Op: device.Sorted{Op: c.op}}, l, c.to, []int64{2, c.k}, c.want, x)
+		}
+		const n = 700 // a permutation: 3·i mod n, so that i stands at 467·i mod n
+		long, want := host{dt, []int64{n}, nil}, []float64(nil)
+		for i := range int64(n) {
+			long.vals = append(long.vals, float64(3*i%n)/4-80)
+			if dt.IsInt() {
+				long.vals[i] = float64(3 * i % n)
+			}
+			want = append(want, float64(467*i%n))
+		}
+		if dt.Size() > 2 { // halves of numbers have no room for so many
+			r.exactly("argsort of many", device.Kernel{Op: device.Sorted{Op: ir.OpArgsort}}, l, ir.I32, []int64{n}, want, long)
+		}
+		if !dt.IsInt() {
+			odd := given(dt, []int64{4}, 1, math.NaN(), math.Inf(1), math.Inf(-1))
+			r.exactly("topk of a NaN", device.Kernel{Op: device.Sorted{Op: ir.OpArgTopK}}, l, ir.I32, []int64{4}, []float64{1, 2, 0, 3}, odd)
+			r.exactly("argsort of a NaN", device.Kernel{Op: device.Sorted{Op: ir.OpArgsort}}, l, ir.I32, []int64{4}, []float64{3, 0, 2, 1}, odd)
+		}
+	})
+	for _, out := range []device.View{r.empty(0, ir.I32, 4), r.empty(0, ir.F32, 2)} {
+		_, err := r.w.Device(0).Prepare(device.Kernel{Op: device.Sorted{Op: ir.OpArgTopK}, Ins: []device.View{r.empty(0, ir.F32, 3)}, Outs: []device.View{out}})
+		r.refused("argtopk of 3 elements", err)
+	}
+}
+
+// testTakeAlong takes elements by their indices; one that there is not is a fault.
+func testTakeAlong(r *rig) {
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		x := given(dt, []int64{2, 3}, 1, 2, 3, 4, 5, 6)
+		for _, to := range []ir.DType{ir.I32, ir.I64} {
+			at := given(to, []int64{2, 4}, 2, 2, 0, 1, 0, 1, 2, 0)
+			r.exactly("take_along", device.Kernel{Op: device.TakeAlong{}}, l, dt, at.shape, []float64{3, 3, 1, 2, 4, 5, 6, 4}, x, at)
+		}
+	})
+	for _, at := range []float64{-1, 2} {
+		r.open(1)
+		k := device.Kernel{Op: device.TakeAlong{}, Outs: []device.View{r.empty(0, ir.F32, 2)},
+			Ins: []device.View{r.put(0, given(ir.F32, []int64{2}, 7, 8)), r.put(0, given(ir.I32, []int64{2}, 0, at))}}
+		r.launch(r.mainOf(0), 0, k)
+		r.faults(fmt.Sprintf("index %v of 2 elements", at), "element 1 of the indices")
+	}
+}
+
+// testBincount counts ids, and not those of others.
+func testBincount(r *rig) {
+	r.open(1)
+	for _, dt := range []ir.DType{ir.I32, ir.I64} {
+		for _, l := range layouts {
+			ids := given(dt, []int64{2, 3}, 1, 3, 1, -1, 4, 0)
+			r.exactly("bincount", device.Kernel{Op: device.Bincount{}}, l, ir.I32, []int64{4}, []float64{1, 2, 0, 1}, ids)
+			r.exactly("bincount of nothing", device.Kernel{Op: device.Bincount{}}, l, ir.I32, []int64{2}, []float64{0, 0}, given(dt, []int64{0}))
+		}
+	}
+}
+
+// testGrouped multiplies groups of rows by weights of their own, some of which are elsewhere; wrong counts are a fault.
+func testGrouped(r *rig) {
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		for _, c := range []struct{ rows, n, k int64 }{{7, 3, 5}, {140, 70, 32}, {0, 3, 2}} {
+			const experts = 4
+			rng := seeded(dt, c)
+			x, w := signs(rng, dt, c.rows, c.k), signs(rng, dt, experts, c.n, c.k)
+			for _, counts := range [][]float64{{1, 0, 2, 3}, {0, 0, 0, 0}, {0, 7, 0, 0}, {2, 70, 5, 60}} {
+				if counts[0]+counts[1]+counts[2]+counts[3] > float64(c.rows) {
+					continue
+				}
+				for _, part := range [][2]int64{{0, experts}, {1, 3}} {
+					want := make([]float64, c.rows*c.n)
+					row := int64(0)
+					for e := range int64(experts) {
+						for range int64(counts[e]) {
+							for q := range c.n {
+								for k := range c.k {
+									if e >= part[0] && e < part[1] {
+										want[row*c.n+q] += x.vals[row*c.k+k] * w.vals[(e*c.n+q)*c.k+k]
+									}
+								}
+							}
+							row++
+						}
+					}
+					own := host{dt, []int64{part[1] - part[0], c.n, c.k}, w.vals[part[0]*c.n*c.k : part[1]*c.n*c.k]}
+					r.exactly(fmt.Sprintf("groups %v of %d rows, experts %v", counts, c.rows, part), device.Kernel{Op: device.GroupedLinear{First: part[0]}}, l, dt,
+						[]int64{c.rows, c.n}, want, x, own, given([]ir.DType{ir.I32, ir.I64}[part[0]], []int64{experts}, counts...))
+				}
+			}
+		}
+	})
+	for _, counts := range [][]float64{{1, -1}, {1, 3}} {
+		r.open(1)
+		k := device.Kernel{Op: device.GroupedLinear{}, Outs: []device.View{r.empty(0, ir.F32, 3, 2)}, Ins: []device.View{
+			r.put(0, random(seeded("x"), ir.F32, 3, 4)), r.put(0, random(seeded("w"), ir.F32, 2, 2, 4)), r.put(0, given(ir.I32, []int64{2}, counts...))}}
+		r.launch(r.mainOf(0), 0, k)
+		r.faults(fmt.Sprintf("counts %v of 3 rows", counts), "element 1 of the counts")
+	}
 }

@@ -155,6 +155,22 @@ func testRope(r *rig) {
 				}
 				r.check("rope", device.Kernel{Op: device.Rope{Rope: rope}}, l, want, dt, x.shape, x, at)
 			}
+			freqs := given(ir.F32, []int64{3}, 1, 0.25, 0.0078125)
+			want := answer{vals: make([]float64, len(x.vals)), size: make([]float64, len(x.vals)), terms: 400}
+			for i, v := range x.vals {
+				want.vals[i] = v
+				pair := i % dh % 3
+				if i%dh >= 6 {
+					continue
+				}
+				s, c := math.Sincos(freqs.vals[pair] * at.vals[i/(heads*dh)%len(at.vals)])
+				a, b := x.vals[i-i%dh+pair], x.vals[i-i%dh+pair+3]
+				if want.vals[i] = 1.5 * (a*c - b*s); i%dh >= 3 {
+					want.vals[i] = 1.5 * (b*c + a*s)
+				}
+				want.size[i] = 1.5 * (math.Abs(a) + math.Abs(b))
+			}
+			r.check("rope by frequencies", device.Kernel{Op: device.Rope{Rope: ir.Rope{Scale: 1.5}}}, l, want, dt, x.shape, x, at, freqs)
 		}
 	})
 }

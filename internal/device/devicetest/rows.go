@@ -127,16 +127,24 @@ func testNorms(r *rig) {
 type attended struct {
 	lead                 []int64
 	tq, tk, hq, hkv, dim int64
+	window               int64   // 0 for all
+	softcap              float64 // 0 for none
+	mask                 []float64
+}
+
+func shaped(lead []int64, tq, tk, hq, hkv, dim int64) attended {
+	return attended{lead: lead, tq: tq, tk: tk, hq: hq, hkv: hkv, dim: dim}
 }
 
 func testAttention(r *rig) {
 	cases := []attended{
-		{nil, 1, 1, 1, 1, 1}, {nil, 5, 5, 4, 2, 3}, {[]int64{2}, 3, 7, 3, 3, 8}, {[]int64{1, 2}, 2, 33, 4, 1, 5}, {nil, 0, 3, 2, 1, 4}, {nil, 1, 300, 8, 1, 128},
+		shaped(nil, 1, 1, 1, 1, 1), shaped(nil, 5, 5, 4, 2, 3), shaped([]int64{2}, 3, 7, 3, 3, 8),
+		shaped([]int64{1, 2}, 2, 33, 4, 1, 5), shaped(nil, 0, 3, 2, 1, 4), shaped(nil, 1, 300, 8, 1, 128),
 	}
 	// For tensor cores, which machines may have for these.
 	halves := cases
 	if !testing.Short() {
-		halves = append(cases, attended{nil, 70, 131, 4, 2, 64}, attended{[]int64{2}, 130, 130, 2, 1, 16}, attended{nil, 3, 1200, 4, 1, 64})
+		halves = append(cases, shaped(nil, 70, 131, 4, 2, 64), shaped([]int64{2}, 130, 130, 2, 1, 16), shaped(nil, 3, 1200, 4, 1, 64))
 	}
 	r.types(1, func(r *rig, dt ir.DType) {
 		if dt.IsInt() {
@@ -153,6 +161,27 @@ func testAttention(r *rig) {
 					r.check(fmt.Sprintf("attention %v, causal %v", c, causal), device.Kernel{Op: device.Attention{Scale: 0.125, Causal: causal}}, l, want, dt, shape, q, k, v)
 				}
 			}
+			c.window, c.softcap = 1+c.tk/2, 1.5
+			want := c.answer(true, dt, q.vals, k.vals, v.vals)
+			for _, l := range layouts {
+				op := device.Attention{Scale: 0.125, Causal: true, Window: c.window, Softcap: c.softcap}
+				r.check(fmt.Sprintf("attention %v, the last %d keys", c, c.window), device.Kernel{Op: op}, l, want, dt, shape, q, k, v)
+			}
+			mask := random(rng, dt, append(append([]int64{}, c.lead...), c.tq, c.tk)...)
+			for i := range mask.vals {
+				if int64(i)%c.tk != int64(i)/c.tk%c.tk && i%3 == 0 { // each query sees some
+					mask.vals[i] = math.Inf(-1)
+				}
+			}
+			c.window, c.softcap, c.mask = 0, 0, mask.vals
+			want = c.answer(false, dt, q.vals, k.vals, v.vals)
+			for _, l := range layouts {
+				r.check(fmt.Sprintf("attention %v with a mask", c), device.Kernel{Op: device.Attention{Scale: 0.125}}, l, want, dt, shape, q, k, v, mask)
+			}
+			mask.shape, mask.vals = []int64{c.tq, c.tk}, mask.vals[:c.tq*c.tk]
+			c.mask = mask.vals
+			want = c.answer(false, dt, q.vals, k.vals, v.vals)
+			r.check(fmt.Sprintf("attention %v with a mask for all", c), device.Kernel{Op: device.Attention{Scale: 0.125}}, layouts[0], want, dt, shape, q, k, v, mask)
 		}
 	})
 }
@@ -168,18 +197,32 @@ func (c attended) answer(causal bool, dt ir.DType, q, k, v []float64) answer {
 		if causal {
 			sees = t + 1 + c.tk - c.tq
 		}
-		scores := make([]float64, sees)
+		first := int64(0)
+		if c.window > 0 {
+			first = max(0, sees-c.window)
+		}
+		scores := make([]float64, sees-first)
 		for j := range scores {
-			mag, row := 0.0, k[key(j):][:c.dim]
+			mag, row := 0.0, k[key(int(first)+j):][:c.dim]
 			for d, x := range q[i*c.dim:][:c.dim] {
 				scores[j] += 0.125 * x * row[d]
 				mag += 0.125 * math.Abs(x*row[d])
 			}
 			most = max(most, mag)
+			if c.softcap != 0 {
+				scores[j] = c.softcap * math.Tanh(scores[j]/c.softcap)
+			}
+			if c.mask != nil {
+				m := c.mask[(int64(i/c.hq)*c.tk+int64(j))%int64(len(c.mask))]
+				scores[j] += m
+				if !math.IsInf(m, -1) {
+					most = max(most, mag+math.Abs(m))
+				}
+			}
 		}
 		vals, size := want.vals[i*c.dim:][:c.dim], want.size[i*c.dim:][:c.dim]
 		for j, p := range softmax(scores) {
-			for d, x := range v[key(j):][:c.dim] {
+			for d, x := range v[key(int(first)+j):][:c.dim] {
 				vals[d] += p * x
 				size[d] += p * math.Abs(x) * (2 + 2*most)
 			}

@@ -33,3 +33,54 @@ template <class T, int B> DEV void iota(const AlongArgs<B>& a) {
   for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < all; i += step)
     ((T*)a.out)[RowPlace(a, i / a.m).out + i % a.m * a.so] = Counted<T, typename Num<T>::Acc>::of(a.start, a.first + i % a.m);
 }
+
+// precedes reports whether element a, at i of a row, comes before b, at j: by size, upwards if UP, then by place. NaN is
+// the largest.
+template <bool UP, class A> DEV bool precedes(A a, i64 i, A b, i64 j) {
+  const bool less = a < b || (a == a && b != b), more = b < a || (b == b && a != a);
+  return (UP ? less : more) || (!less && !more && i < j);
+}
+
+// sorted has a thread for each element of a row, which counts those before it. The result has the first of them, or
+// their indices.
+template <class T, bool UP, bool VALUES, int B> DEV void sorted(const AlongArgs<B>& a) {
+  typedef typename Num<T>::Acc A;
+  __shared__ A some[256];
+  const i64 tiles = (a.n + 255) / 256, own = blockIdx.x % tiles * 256 + threadIdx.x;
+  const RowPlace at(a, blockIdx.x / tiles);
+  const T* in = (const T*)a.in + at.in;
+  const A v = own < a.n ? Num<T>::get(in[own * a.si]) : (A)0;
+  i64 before = 0;
+  for (i64 j = 0; j < a.n; j += 256) {
+    __syncthreads();
+    if (j + threadIdx.x < a.n) some[threadIdx.x] = Num<T>::get(in[(j + threadIdx.x) * a.si]);
+    __syncthreads();
+    const int n = a.n - j < 256 ? (int)(a.n - j) : 256;
+    for (int k = 0; k < n; k++) before += precedes<UP>(some[k], j + k, v, own);
+  }
+  if (own >= a.n || before >= a.m) return;
+  if (VALUES) ((T*)a.out)[at.out + before * a.so] = in[own * a.si];
+  else ((i32*)a.out)[at.out + before * a.so] = (i32)own;
+}
+
+// takeAlong copies elements of type E by indices of type ID. An index outside of the row gives 0.
+template <class E, class ID, int B> DEV void takeAlong(const AlongArgs<B>& a) {
+  const i64 step = (i64)gridDim.x * 256, all = a.rows * a.m;
+  for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < all; i += step) {
+    const RowPlace at(a, i / a.m);
+    const i64 k = i % a.m, from = ((const ID*)a.by)[at.by + k * a.sb];
+    const bool there = from >= 0 && from < a.n;
+    if (!there) fault(a.fault, faultIndex, a.tag, (u64)from, (u64)a.n, (u64)i);
+    ((E*)a.out)[at.out + k * a.so] = there ? ((const E*)a.in)[at.in + from * a.si] : (E)0;
+  }
+}
+
+struct BincountArgs { u64 out, ids; i64 so, n; };
+
+// bincount has a block for each count.
+template <class ID> DEV void bincount(const BincountArgs& a) {
+  i64 count = 0;
+  for (i64 i = threadIdx.x; i < a.n; i += 256) count += ((const ID*)a.ids)[i] == (i64)blockIdx.x;
+  count = fold256<FoldSum>(count);
+  if (threadIdx.x == 0) ((i32*)a.out)[blockIdx.x * a.so] = (i32)count;
+}

@@ -74,7 +74,10 @@ template <int B, int HALF> struct RopeArgs {
   u64 out, in, at, wide;
   i64 heads, so[2], si[2];       // strides along heads, Dh
   i64 e[B], bo[B], bi[B], bp[B]; // token by token
-  f64 step[HALF];                // angles at position 1
+  u64 freqs; i64 sf;             // where not 0: angles at position 1, f32, else step
+  i64 rest;                      // elements of a head after the pairs
+  f64 scale;                     // of sines and cosines
+  f64 step[HALF];
 };
 
 // rope has a block for each token, which finds each angle once; V pairs move as one access.
@@ -95,8 +98,8 @@ template <class T, int B, int HALF, int V> DEV void rope(const RopeArgs<B, HALF>
   const i64 p = a.wide ? ((const i64*)a.at)[at] : ((const i32*)a.at)[at];
   for (int i = threadIdx.x; i < HALF; i += 256) {
     f64 s, c;
-    sincos((f64)p * a.step[i], &s, &c);
-    sine[i] = (A)s, cosine[i] = (A)c;
+    sincos((f64)p * (a.freqs ? (f64)((const f32*)a.freqs)[i * a.sf] : a.step[i]), &s, &c);
+    sine[i] = (A)(s * a.scale), cosine[i] = (A)(c * a.scale);
   }
   __syncthreads();
   const u32 items = (u32)a.heads * (HALF / V);
@@ -115,6 +118,10 @@ template <class T, int B, int HALF, int V> DEV void rope(const RopeArgs<B, HALF>
     }
     *(Pack<T, V>*)y = r;
     *(Pack<T, V>*)(y + HALF * a.so[1]) = s;
+  }
+  for (u32 i = threadIdx.x; i < (u32)(a.heads * a.rest); i += 256) {
+    const i64 h = i / (u32)a.rest, d = 2 * HALF + i % (u32)a.rest;
+    out[h * a.so[0] + d * a.so[1]] = in[h * a.si[0] + d * a.si[1]];
   }
 }
 

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/grad"
+)
+
+type gradFlags struct {
+	fn, keep, out string
+	of, wrt       []string
+}
+
+func (a *app) gradCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:        "grad PROGRAM [flags]",
+		SuggestFor: []string{"differentiate", "backward", "gradient", "derivative", "autograd"},
+		Short:      "Print a program that computes gradients, too",
+		Long: `Differentiates a program of values in reverse mode, and prints a program that computes
+its results and their gradients. What is printed can be edited, proved and lowered as
+any other. For a result %y that is not a scalar it has a parameter %dy more. Its
+results are those of the function, then %dx for each parameter %x.`,
+		Example: `  hocket grad examples/mlp.hkt
+  hocket grad examples/mlp.hkt --wrt w1,w2 -o mlp_grad.hkt
+  hocket grad examples/model_32.hkt --keep inputs`,
+		Args: onePROGRAM,
+	}
+	o := &gradFlags{}
+	f := c.Flags()
+	f.StringVar(&o.fn, "func", "", "differentiate this `FUNCTION` (default: the program's last)")
+	f.StringSliceVar(&o.of, "of", nil, "differentiate these `RESULTS` (default: all of floating-point numbers)")
+	f.StringSliceVar(&o.wrt, "wrt", nil, "with respect to these `PARAMETERS` (default: all of floating-point numbers)")
+	f.StringVar(&o.keep, "keep", "all", "keep `WHAT` of the forward pass: "+strings.Join(grad.Keeps(), ", "))
+	f.StringVarP(&o.out, "output", "o", "", "write the program to `FILE`")
+	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
+	_ = c.RegisterFlagCompletionFunc("keep", cobra.FixedCompletions(grad.Keeps(), cobra.ShellCompDirectiveNoFileComp))
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if !slices.Contains(grad.Keeps(), o.keep) {
+			return usagef("--keep: there is no %q", o.keep).helping("one of: %s", strings.Join(grad.Keeps(), ", "))
+		}
+		p, err := a.parseProgram(c.Context(), args[0], &hocket.Binding{})
+		if err != nil {
+			return err
+		}
+		q, err := p.Gradient(hocket.GradientOptions{Func: o.fn, Of: o.of, Wrt: o.wrt, Keep: o.keep})
+		var unknown *hocket.GradientNameError
+		switch {
+		case errors.As(err, &unknown) && unknown.Help != "":
+			return usagef("%w", err).helping("%s", unknown.Help)
+		case errors.As(err, &unknown):
+			return usagef("%w", err)
+		case err != nil:
+			return ofHocket(err)
+		}
+		a.out.Stages = append(a.out.Stages, stage{Pass: "grad", Changed: true, Text: q.String()})
+		if o.out != "" {
+			return writeText(o.out, q.String())
+		}
+		_, err = io.WriteString(a.text, q.String())
+		return err
+	}
+	return c
+}

@@ -1,0 +1,272 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"hocket.example/hocket/internal/schedule"
+	"hocket.example/hocket/internal/schedule/msccl"
+	"hocket.example/hocket/internal/schedule/mscclpp"
+	"hocket.example/hocket/ir"
+)
+
+// scheduleResult is what --json says of a collective schedule.
+type scheduleResult struct {
+	Name       string              `json:"name"`
+	Format     string              `json:"format"` // "mscclpp", "msccl"
+	Collective schedule.Collective `json:"collective,omitempty"`
+	Launches   int                 `json:"launches"`
+	Findings   []*schedule.Finding `json:"findings,omitempty"`
+	Warnings   []*schedule.Finding `json:"warnings,omitempty"`
+	Notes      []string            `json:"notes,omitempty"`
+	// Fix is what --fix changes, and Text the plan with it.
+	Fix  string `json:"fix,omitempty"`
+	Text string `json:"text,omitempty"`
+	// Redundant are the synchronizations without which, each alone, the schedule is still right, of Looked at.
+	Redundant []schedule.Place `json:"redundant,omitempty"`
+	Looked    int              `json:"looked_at,omitempty"`
+	Syncs     int              `json:"synchronizations,omitempty"`
+	// Interleavings is how many run executed.
+	Interleavings int `json:"interleavings,omitempty"`
+}
+
+// isSchedule reports whether arg names a collective schedule rather than a program. Standard input is read to find out,
+// and can be read again.
+func (a *app) isSchedule(ctx context.Context, arg string) (bool, error) {
+	if arg != "-" {
+		return strings.HasSuffix(arg, ".json") || strings.HasSuffix(arg, ".xml"), nil
+	}
+	text, err := readText(ctx, stdinName, a.stdin)
+	if err != nil {
+		return false, err
+	}
+	a.stdin = strings.NewReader(text)
+	return mscclpp.IsPlan(text) || msccl.IsAlgorithm(text), nil
+}
+
+// readSchedule reads a collective schedule of MSCCL++ or MSCCL.
+func (a *app) readSchedule(ctx context.Context, arg string) (schedule.File, string, error) {
+	name, src, err := a.readProgram(ctx, arg)
+	if err != nil {
+		return nil, "", err
+	}
+	unreadable := func(err error) error {
+		return (&failure{code: exitUsage, kind: "input", err: fmt.Errorf("%s: %w", name, err)}).helping("docs/schedules.md says what is read")
+	}
+	if msccl.IsAlgorithm(src) {
+		f, err := msccl.Parse([]byte(src))
+		if err != nil {
+			return nil, "", unreadable(err)
+		}
+		return f, "msccl", nil
+	}
+	f, err := mscclpp.Parse([]byte(src))
+	if err != nil {
+		return nil, "", unreadable(err)
+	}
+	return f, "mscclpp", nil
+}
+
+// openSchedule reads a collective schedule and notes for JSON what it is.
+func (a *app) openSchedule(ctx context.Context, arg string) (schedule.File, *schedule.Plan, *scheduleResult, error) {
+	f, format, err := a.readSchedule(ctx, arg)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	p, err := f.Plan()
+	if err != nil {
+		err := &failure{code: exitUsage, kind: "input", err: fmt.Errorf("%s: %w", arg, err)}
+		return nil, nil, nil, err.helping("docs/schedules.md lists what is supported")
+	}
+	out := &scheduleResult{Name: p.Name, Format: format, Collective: p.Collective, Launches: 1}
+	a.out.Schedule, a.out.Ranks = out, p.Ranks
+	return f, p, out, nil
+}
+
+// checkSchedule judges a collective schedule.
+func (a *app) checkSchedule(c *cobra.Command, arg string, o *checkFlags) error {
+	if err := onlyFlags(c, arg, "json", "fix", "output", "redundant", "launches", "max-time"); err != nil {
+		return err
+	}
+	if o.launches != 1 && o.launches != 2 {
+		return usagef("--launches is %d, and 1 or 2 are judged", o.launches)
+	}
+	f, p, out, err := a.openSchedule(c.Context(), arg)
+	if err != nil {
+		return err
+	}
+	options := schedule.Options{Launches: o.launches}
+	out.Launches = o.launches
+	a.progress.at("proving", 0, 2*a.limits.Time)
+	r := schedule.Check(p, options)
+	if o.fix {
+		if r, err = a.fixSchedule(f, r, options, out, o); err != nil {
+			return err
+		}
+	}
+	if o.redundant && r.Verdict == schedule.OK {
+		out.Redundant, out.Looked, out.Syncs = schedule.Redundant(f, r, options)
+	}
+	a.progress.end()
+	return a.concludeSchedule(arg, r)
+}
+
+// onlyFlags refuses flags that say nothing about a collective schedule.
+func onlyFlags(c *cobra.Command, arg string, names ...string) error {
+	var err error
+	c.Flags().Visit(func(f *pflag.Flag) {
+		if !slices.Contains(names, f.Name) && err == nil {
+			err = usagef("--%s is for programs, and %s is a collective schedule", f.Name, arg)
+		}
+	})
+	return err
+}
+
+// runSchedule runs a collective schedule on the CPU, on random data in random interleavings of all threads, and compares
+// what comes out with plain arithmetic.
+func (a *app) runSchedule(c *cobra.Command, arg string, o *runFlags) error {
+	if err := onlyFlags(c, arg, "json", "schedules", "seed", "timeout", "no-prove", "compare", "machine"); err != nil {
+		return err
+	}
+	if o.machine != defaultMachine {
+		return usagef("-m %s: collective schedules run on the machine %s only", o.machine, defaultMachine)
+	}
+	if err := o.check(c); err != nil {
+		return err
+	}
+	_, p, out, err := a.openSchedule(c.Context(), arg)
+	if err != nil {
+		return err
+	}
+	ctx, ended := a.within(c.Context(), o.timeout)
+	if !o.noProve {
+		if r := schedule.Check(p, schedule.Options{}); r.Verdict != schedule.OK && r.Verdict != schedule.Undecided {
+			return a.concludeSchedule(arg, r)
+		}
+	}
+	n := max(o.schedules, 1)
+	in := schedule.Inputs(p, elements, uint64(o.seed))
+	for i := range n {
+		got, err := schedule.Run(ctx, p, in, elements, uint64(o.seed)+uint64(i))
+		if err != nil {
+			if ctx.Err() == nil {
+				err = &failure{code: exitProgram, kind: "deadlock", err: fmt.Errorf("interleaving %d: %w", i+1, err)}
+			}
+			return ended(err)
+		}
+		if d := schedule.Differ(p, got.Memory, in); d != "" {
+			return ended(&failure{code: exitHocket, kind: "differs", err: fmt.Errorf("interleaving %d: %s", i+1, d)})
+		}
+	}
+	out.Interleavings = n
+	what := "as plain arithmetic has it"
+	if p.Collective == schedule.Undefined {
+		what = "and no result is defined for it"
+	}
+	fmt.Fprintf(a.text, "%s on %d ranks: %d %s, %s\n", p.Name, p.Ranks, n, plural(n, "interleaving"), what)
+	return ended(nil)
+}
+
+// elements is how many numbers each part of a chunk has when a schedule is run.
+const elements = 4
+
+// fixSchedule repairs a schedule that was refuted, writes it, and returns what is true of it.
+func (a *app) fixSchedule(f schedule.File, r *schedule.Report, o schedule.Options, out *scheduleResult, flags *checkFlags) (*schedule.Report, error) {
+	if r.Verdict != schedule.OK {
+		fix, proof, ok := schedule.Fix(f, r, o)
+		if !ok {
+			a.warnings = append(a.warnings, &ir.Diagnostic{Severity: ir.Warning, Kind: "fixed",
+				Message: "--fix found no single synchronization that helps"})
+			return r, nil
+		}
+		f, r, out.Fix = fix.File, proof, fix.Text
+		a.warnings = append(a.warnings, &ir.Diagnostic{Severity: ir.Warning, Kind: "fixed", Message: "repaired: " + fix.Text})
+	}
+	text, err := f.Encode()
+	if err != nil {
+		return nil, ofHocket(err)
+	}
+	switch {
+	case flags.out != "":
+		return r, writeText(flags.out, string(text))
+	case a.json:
+		out.Text = string(text)
+	default:
+		fmt.Fprint(a.text, string(text))
+		a.text = a.stderr // the verdict must not end up in the plan
+	}
+	return r, nil
+}
+
+// concludeSchedule prints a verdict; only ok is no failure.
+func (a *app) concludeSchedule(arg string, r *schedule.Report) error {
+	out := a.out.Schedule
+	a.out.Verdict = string(r.Verdict)
+	out.Findings, out.Warnings, out.Notes = r.Findings, r.Warnings, r.Notes
+	warn := func(kind, text string, lines []string) {
+		d := &ir.Diagnostic{Severity: ir.Warning, File: arg, Kind: kind, Message: text}
+		for _, line := range lines {
+			d.Notes = append(d.Notes, ir.Note{Message: line})
+		}
+		a.warnings = append(a.warnings, d)
+	}
+	for _, w := range r.Warnings {
+		kind := "left"
+		if w.Kind == schedule.Race {
+			kind = "edge"
+		}
+		warn(kind, w.Message, w.Lines)
+	}
+	for _, n := range r.Notes {
+		warn("loader", n, nil)
+	}
+	fmt.Fprintf(a.text, "%s: %s\n", r.Verdict, a.scheduleTold(r))
+	for _, at := range out.Redundant {
+		fmt.Fprintf(a.text, "redundant: %s\n", at)
+	}
+	if out.Looked > 0 {
+		fmt.Fprintf(a.text, "%d of %d synchronizations, each alone, change nothing", len(out.Redundant), out.Looked)
+		if out.Looked < out.Syncs {
+			fmt.Fprintf(a.text, "; %d were not tried", out.Syncs-out.Looked)
+		}
+		fmt.Fprintln(a.text)
+	}
+	if r.Verdict == schedule.OK {
+		return nil
+	}
+	f := r.Findings[0]
+	d := &ir.Diagnostic{Severity: ir.Error, File: arg, Kind: string(f.Kind), Message: f.Message}
+	for _, line := range f.Lines {
+		d.Notes = append(d.Notes, ir.Note{Message: line})
+	}
+	if r.Verdict == schedule.Undecided {
+		d.Severity = ir.Warning
+		return &failure{code: exitUndecided, err: d}
+	}
+	return &failure{code: exitProgram, err: d}
+}
+
+// scheduleTold says in a few words what a verdict is about.
+func (a *app) scheduleTold(r *schedule.Report) string {
+	out := a.out.Schedule
+	what := "no result is defined for it, and no two accesses race"
+	if out.Collective != schedule.Undefined {
+		what = string(out.Collective) + " in every interleaving"
+	}
+	if r.Verdict != schedule.OK {
+		what = "refuted"
+	}
+	if r.Verdict == schedule.Undecided {
+		what = "neither proved nor refuted"
+	}
+	launches := "one launch"
+	if out.Launches == 2 {
+		launches = "two launches"
+	}
+	return fmt.Sprintf("%s on %d ranks, %s: %s", out.Name, a.out.Ranks, launches, what)
+}

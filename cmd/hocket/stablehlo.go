@@ -1,0 +1,44 @@
+package main
+
+import (
+	"errors"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/exported"
+	"hocket.example/hocket/internal/graph"
+	"hocket.example/hocket/internal/modelprogram"
+	"hocket.example/hocket/internal/stablehlo"
+)
+
+// importStableHLO imports a program of StableHLO for so many ranks, 0 for as many as its mesh has.
+func (a *app) importStableHLO(name, src string, ranks int) (*modelprogram.Model, error) {
+	g, err := stablehlo.Read(name, src, stablehlo.Options{Ranks: ranks})
+	var m *modelprogram.Model
+	if err == nil {
+		m, err = modelprogram.Make(name, g, modelprogram.Options{Ranks: ranks})
+	}
+	if errors.Is(err, stablehlo.ErrUnsupported) || errors.Is(err, modelprogram.ErrUnsupported) ||
+		errors.Is(err, graph.ErrTooLarge) {
+		return nil, &failure{code: exitProgram, kind: "import", err: err}
+	}
+	if err != nil {
+		return nil, inputf("%w", err)
+	}
+	a.export = exported.Of(m)
+	return m, nil
+}
+
+// parseStableHLO is parseProgram of StableHLO.
+func (a *app) parseStableHLO(name, src string, b *hocket.Binding) (*hocket.Program, error) {
+	m, err := a.importStableHLO(name, src, b.Ranks)
+	if err != nil {
+		return nil, err
+	}
+	a.source = m.Text
+	p, err := hocket.New(m.Info.Prog)
+	if err != nil {
+		return nil, err
+	}
+	a.warnings = p.Warnings()
+	return p.Within(a.limits), nil
+}

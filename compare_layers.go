@@ -1,0 +1,297 @@
+package hocket
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"hocket.example/hocket/internal/layers"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// LayerComparison says how a layer's results compare with the reference. Its inputs are the reference's results of the
+// layers before it.
+type LayerComparison struct {
+	// Name says which part of the function it is, as "%hidden, %l=3" for an iteration of a loop, and Line where it
+	// begins.
+	Name string
+	Line int32
+	Comparison
+}
+
+// String returns the layer with its largest error.
+func (l LayerComparison) String() string {
+	worst, _ := l.Worst()
+	if len(l.Measured) == 1 {
+		return fmt.Sprintf("%s (line %d): %s", l.Name, l.Line, worst.sizes())
+	}
+	return fmt.Sprintf("%s (line %d): %s", l.Name, l.Line, worst)
+}
+
+// CompareLayers compares the model with its reference layer by layer. Layers are the iterations of loops that carry
+// values, and runs of statements between them. Each is loaded and run as a program of its own, with the options of the
+// model, on the inputs that the reference has there, so that its error bounds are those of its own operations. A layer
+// whose bounds still decide nothing is compared in parts, down to single operations; these are its Comparison.Layers.
+//
+// It returns no layers for a function that cannot be cut: one that is a single layer, refines another function, or has
+// buffers and streams across all places to cut. As Reference it is slow.
+func (m *Model) CompareLayers(ctx context.Context, args Args) ([]LayerComparison, error) {
+	if m.fn.def.Refines.Text != "" {
+		return nil, nil
+	}
+	weights, release := m.params.hold()
+	defer release()
+	in, err := arguments(args, weights)
+	if err != nil {
+		return nil, err
+	}
+	b, err := m.fn.dimsOf(in)
+	if err != nil {
+		return nil, err
+	}
+	bound, ds := ir.Bind(m.fn.unit.Source, b.ir())
+	if ds.HasErrors() {
+		return nil, m.fn.blame(b, ds)
+	}
+	r := layerRun{model: m, ranks: bound.Ranks, values: map[string]*tensor.Tensor{}, loaded: map[*ir.Program]*Model{}}
+	for _, p := range m.fn.def.Params {
+		t := in[p.Name]
+		if t == nil {
+			return nil, fmt.Errorf("%w: there is no %%%s", ErrInput, p.Name)
+		}
+		if p.Inout { // layers update it
+			updated := *t
+			updated.Data = slices.Clone(t.Data)
+			t = &updated
+		}
+		r.values[p.Name] = t
+	}
+	list, err := r.compareAll(ctx, bound, layers.Most)
+	return list, errors.Join(err, r.close())
+}
+
+// layerRun compares the layers of a model one after another.
+type layerRun struct {
+	model  *Model
+	ranks  int
+	most   int                       // of layers.Split
+	values map[string]*tensor.Tensor // parameters, and the reference's values
+	loaded map[*ir.Program]*Model
+}
+
+// compareAll compares the layers of a function.
+func (r *layerRun) compareAll(ctx context.Context, bound *ir.Bound, most int) ([]LayerComparison, error) {
+	r.most = most
+	var list []LayerComparison
+	for _, l := range layers.Split(bound, most) {
+		c, err := r.compare(ctx, l)
+		if err != nil {
+			return nil, fmt.Errorf("layer %s: %w", l.Name, err)
+		}
+		list = append(list, LayerComparison{Name: l.Name, Line: l.Pos.Line, Comparison: c})
+	}
+	return list, nil
+}
+
+// parts compares a layer in parts, on the same inputs.
+func (r *layerRun) parts(ctx context.Context, m *Model, in map[string]*Tensor) ([]LayerComparison, error) {
+	bound, ds := ir.Bind(m.fn.unit.Source, ir.Binding{Ranks: r.ranks})
+	if ds.HasErrors() {
+		return nil, ds
+	}
+	unrolled, err := layers.Unrolled(bound)
+	if err != nil {
+		return nil, err
+	}
+	for most := r.most / 4; most > 0; most /= 4 {
+		inner := layerRun{model: r.model, ranks: r.ranks, values: map[string]*tensor.Tensor{},
+			loaded: map[*ir.Program]*Model{}}
+		for i, p := range unrolled.Func.Params {
+			t := *in[bound.Func.Params[i].Name].host()
+			if p.Inout {
+				t.Data = slices.Clone(t.Data)
+			}
+			inner.values[p.Name] = &t
+		}
+		list, err := inner.compareAll(ctx, unrolled, most)
+		if err = errors.Join(err, inner.close()); err != nil || len(list) > 0 {
+			return list, err
+		}
+	}
+	return nil, nil
+}
+
+// compare runs a layer, compares it, and keeps what the reference says of its results.
+func (r *layerRun) compare(ctx context.Context, l layers.Layer) (Comparison, error) {
+	m, err := r.load(l.Program)
+	if err != nil {
+		return Comparison{}, err
+	}
+	in, err := r.inputs(m.fn.def, l)
+	if err != nil {
+		return Comparison{}, err
+	}
+	rep, err := m.Run(ctx, Args{In: in})
+	if err != nil {
+		return Comparison{}, err
+	}
+	ref, err := m.Reference(ctx, Args{In: in})
+	if err != nil {
+		return Comparison{}, err
+	}
+	c := ref.Compare(rep)
+	if c.Verdict == Undecided {
+		parts, err := r.parts(ctx, m, in)
+		if err != nil {
+			return c, err
+		}
+		c = c.ByLayers(parts)
+	}
+	for i, name := range l.Out {
+		r.values[name] = ref.outputs[i].Tensor
+	}
+	at := len(l.Out)
+	for _, i := range l.In {
+		if i.Inout {
+			copy(rows(r.values[i.Value], i.Row).Data, ref.outputs[at].Tensor.Data)
+			at++
+		}
+	}
+	return c, nil
+}
+
+// load loads the program of a layer, as the model is. Equal layers have one.
+func (r *layerRun) load(p *ir.Program) (*Model, error) {
+	if m := r.loaded[p]; m != nil {
+		return m, nil
+	}
+	program, err := New(p)
+	if err != nil {
+		return nil, err
+	}
+	opts := r.model.loader.opts
+	opts.Gather, opts.Trace, opts.ProfileRange, opts.Buckets = true, false, false, nil
+	m, err := r.model.machine.Load(program, Binding{Ranks: r.ranks}, opts)
+	if ds := (Diagnostics)(nil); errors.As(err, &ds) && opts.Strategy != "" { // it may not apply to this layer
+		opts.Strategy = ""
+		m, err = r.model.machine.Load(program, Binding{Ranks: r.ranks}, opts)
+	}
+	if err == nil {
+		r.loaded[p] = m
+	}
+	return m, err
+}
+
+// inputs are what a layer takes.
+func (r *layerRun) inputs(f *ir.Func, l layers.Layer) (map[string]*Tensor, error) {
+	in := map[string]*Tensor{}
+	for i, from := range l.In {
+		t := r.values[from.Value]
+		if t == nil {
+			return nil, fmt.Errorf("%%%s is not known", from.Value)
+		}
+		in[f.Params[i].Name] = (*Tensor)(rows(t, from.Row))
+	}
+	return in, nil
+}
+
+// rows is t, or a row of it, if row is not negative, in t's memory.
+func rows(t *tensor.Tensor, row int64) *tensor.Tensor {
+	if row < 0 {
+		return t
+	}
+	shape := slices.Clone(t.Shape)
+	each := int64(len(t.Data)) / max(shape[0], 1)
+	shape[0] = 1
+	return &tensor.Tensor{DType: t.DType, Shape: shape, Data: t.Data[row*each : (row+1)*each]}
+}
+
+func (r *layerRun) close() error {
+	var errs []error
+	for _, m := range r.loaded {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// ByLayers returns c as a comparison of the model's layers, on the same arguments, leaves it. Layers decide what the
+// bounds of the whole model do not: if all are right, it is Within. A layer that differs refutes the model.
+func (c Comparison) ByLayers(list []LayerComparison) Comparison {
+	c.Layers = list
+	if len(list) == 0 || c.Verdict == Differs {
+		return c
+	}
+	weak := list[0]
+	for _, l := range list {
+		if weakest(weak.Verdict, l.Verdict) != weak.Verdict {
+			weak = l
+		}
+	}
+	switch {
+	case weak.Verdict == Differs, weak.Verdict == Undecided && c.Verdict == Undecided:
+		c.Verdict, c.Detail = weak.Verdict, fmt.Sprintf("layer %s (line %d): %s", weak.Name, weak.Line, weak.Detail)
+	case c.Verdict == Undecided:
+		worst, _ := c.Worst()
+		c.Verdict, c.sizes = Within, worst.sizes()
+		c.Detail = fmt.Sprintf("matches %s within rounding in each of %d layers, given the reference's inputs",
+			c.Against, len(list))
+	}
+	return c
+}
+
+// WorstLayer returns the layer with the largest quotient of error and largest value; false if there are no layers.
+func (c Comparison) WorstLayer() (LayerComparison, bool) {
+	if len(c.Layers) == 0 {
+		return LayerComparison{}, false
+	}
+	quotient := func(l LayerComparison) float64 { worst, _ := l.Worst(); return worst.Quotient() }
+	return slices.MaxFunc(c.Layers, func(a, b LayerComparison) int { return cmp.Compare(quotient(a), quotient(b)) }),
+		true
+}
+
+// Compare runs the model once and compares its results with the reference: as a whole, and layer by layer. Parameters
+// that are bound to device tensors, as state is, are read, and stay as they are.
+func (m *Model) Compare(ctx context.Context, args Args) (Comparison, error) {
+	if m.machine.peers != nil && !m.loader.opts.Gather {
+		return Comparison{}, fmt.Errorf("%w: among several processes only whole results are compared: load with Gather",
+			ErrInput)
+	}
+	args, err := m.onHost(ctx, args)
+	if err != nil {
+		return Comparison{}, err
+	}
+	rep, err := m.Run(ctx, args)
+	if err != nil {
+		return Comparison{}, err
+	}
+	ref, err := m.Reference(ctx, args)
+	if err != nil {
+		return Comparison{}, err
+	}
+	list, err := m.CompareLayers(ctx, args)
+	return ref.Compare(rep).ByLayers(list), err
+}
+
+// onHost returns args with the contents of bound device tensors.
+func (m *Model) onHost(ctx context.Context, args Args) (Args, error) {
+	in := maps.Clone(args.In)
+	if in == nil {
+		in = map[string]*Tensor{}
+	}
+	for name, d := range m.params.current().on {
+		if in[name] != nil || args.DeviceIn[name] != nil {
+			continue
+		}
+		t, err := d.Read(ctx)
+		if err != nil {
+			return args, err
+		}
+		in[name] = t
+	}
+	args.In = in
+	return args, nil
+}

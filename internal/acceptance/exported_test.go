@@ -1,0 +1,211 @@
+package acceptance
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// exportedModels unpacks the models that torch exported, once.
+var exportedModels = sync.OnceValues(func() (string, error) {
+	script := filepath.Join("..", "..", "..", "shared", "corpus", "unpack")
+	if _, err := os.Stat(script); err != nil {
+		return "", nil
+	}
+	dir := filepath.Join(os.TempDir(), "hocket-corpus")
+	return filepath.Join(dir, "models"), exec.Command(script, dir).Run()
+})
+
+// gpt2Plan lays out GPT-2, for which transformers has no plan.
+var gpt2Plan = map[string]string{"h.*.attn.c_attn": "packed_colwise", "h.*.attn.c_proj": "rowwise",
+	"h.*.mlp.c_fc": "colwise", "h.*.mlp.c_proj": "rowwise"}
+
+// TestDecode has models that torch exported decode token by token, with their caches as states on the devices. The
+// logits are those that torch gives for the whole prompt, within a tolerance for the floating point of another
+// program: 2e-5 of the largest logit in f32, 2e-2 in bf16. After Reset they are the same bits again.
+func TestDecode(t *testing.T) {
+	models, err := exportedModels()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if models == "" {
+		t.Skip("there is no corpus beside the repository")
+	}
+	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox", "gpt2"} {
+		plan := gpt2Plan
+		if name != "gpt2" {
+			text, err := os.ReadFile(filepath.Join(models, name, "tp_plan.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan = nil
+			if err := json.Unmarshal(text, &plan); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, ranks := range []int{1, 2, 4} {
+			if testing.Short() && ranks != 2 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/%d", name, ranks), func(t *testing.T) {
+				t.Parallel()
+				decode(t, filepath.Join(models, name), plan, ranks)
+			})
+		}
+	}
+}
+
+// TestOpenExtents runs models that were exported for any number of tokens with several. Since attention is causal, the
+// logits of a prompt's beginning are the beginning of its logits.
+func TestOpenExtents(t *testing.T) {
+	models, err := exportedModels()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if models == "" {
+		t.Skip("there is no corpus beside the repository")
+	}
+	ctx := context.Background()
+	for _, name := range []string{"gpt2", "gpt_neox"} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(models, name)
+			e, err := hocket.OpenExport(filepath.Join(dir, "dynamic.pt2"), hocket.ExportOptions{Plan: gpt2Plan, Ranks: 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.Close()
+			m, err := hocket.Open(ctx, hocket.MachineOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			model, err := m.Load(e.Program(), hocket.Binding{}, hocket.LoadOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := e.Bind(ctx, model); err != nil {
+				t.Fatal(err)
+			}
+			ids, want := expected(t, dir)
+			vocabulary := len(want) / len(ids)
+			for _, tokens := range []int{12, 5, 2} {
+				in, err := hocket.FromFloats(ir.I64, ids[:tokens], 1, int64(tokens))
+				if err != nil {
+					t.Fatal(err)
+				}
+				report, err := model.Run(ctx, hocket.Args{In: map[string]*hocket.Tensor{"input_ids": in}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := report.Out["out0"].Floats()
+				if len(got) != tokens*vocabulary {
+					t.Fatalf("%d logits of %d tokens", len(got), tokens)
+				}
+				worst, most := 0.0, 0.0
+				for i, x := range got {
+					worst, most = math.Max(worst, math.Abs(x-want[i])), math.Max(most, math.Abs(want[i]))
+				}
+				if !(worst <= 2e-5*most) {
+					t.Errorf("%d tokens: the largest error is %g of %g", tokens, worst, most)
+				}
+			}
+		})
+	}
+}
+
+// expected reads a prompt and the logits that torch gave for it.
+func expected(t *testing.T, dir string) (ids, logits []float64) {
+	t.Helper()
+	f, err := tensor.OpenSafetensors(filepath.Join(dir, "expected.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	read := func(name string) []float64 {
+		x, err := f.Read(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return (*hocket.Tensor)(x).Floats()
+	}
+	return read("input_ids"), read("logits")
+}
+
+func decode(t *testing.T, dir string, plan map[string]string, ranks int) {
+	ctx := context.Background()
+	e, err := hocket.OpenExport(filepath.Join(dir, "decode.pt2"), hocket.ExportOptions{Plan: plan, Ranks: ranks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	m, err := hocket.Open(ctx, hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	model, err := m.Load(e.Program(), hocket.Binding{}, hocket.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Bind(ctx, model); err != nil {
+		t.Fatal(err)
+	}
+	ids, want := expected(t, dir)
+	step := func(at int) *hocket.Tensor {
+		in := map[string]*hocket.Tensor{}
+		for name, x := range map[string]float64{"input_ids": ids[at], "cache_position": float64(at)} {
+			shape := []int64{1}
+			if name == "input_ids" {
+				shape = []int64{1, 1}
+			}
+			if in[name], err = hocket.FromFloats(ir.I64, []float64{x}, shape...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		report, err := model.Run(ctx, hocket.Args{In: in})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if report.Proof != hocket.Proved {
+			t.Errorf("the program is %s", report.Proof)
+		}
+		return report.Out["out0"]
+	}
+	worst, most := 0.0, 0.0
+	limit := 2e-5
+	var first *hocket.Tensor
+	for at := range ids {
+		logits := step(at)
+		if at == 0 {
+			first = logits
+		}
+		if logits.DType == ir.BF16 {
+			limit = 2e-2
+		}
+		for i, x := range logits.Floats() {
+			w := want[at*len(want)/len(ids)+i]
+			worst, most = math.Max(worst, math.Abs(x-w)), math.Max(most, math.Abs(w))
+		}
+	}
+	if !(worst <= limit*most) {
+		t.Errorf("the largest error is %g of the largest logit, of at most %g", worst/most, limit)
+	}
+	if err := e.Reset(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for i, x := range step(0).Floats() {
+		if x != first.Floats()[i] {
+			t.Fatalf("after Reset logit %d is %v, and was %v", i, x, first.Floats()[i])
+		}
+	}
+}

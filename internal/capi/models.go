@@ -1,0 +1,167 @@
+package capi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+
+	"hocket.example/hocket"
+)
+
+// program is what is to be loaded: the program of that text, or that of an archive.
+func (o *loadOptions) program(text string) (*hocket.Program, *hocket.Export, error) {
+	if o.Export == "" {
+		if o.Plan != nil || o.Weights != nil {
+			return nil, nil, fmt.Errorf("%w: plan and weights are for models that torch exported, and export names none",
+				hocket.ErrInput)
+		}
+		p, err := hocket.Parse(o.Name, text)
+		return p, nil, err
+	}
+	e, err := hocket.OpenExport(o.Export, hocket.ExportOptions{Plan: o.Plan, Ranks: o.Ranks, Weights: o.Weights})
+	if err != nil {
+		return nil, nil, err
+	}
+	return e.Program(), e, nil
+}
+
+// closed closes an archive, if there is one, and returns err with what that said.
+func closed(e *hocket.Export, err error) error {
+	if e == nil {
+		return err
+	}
+	return errors.Join(err, e.Close())
+}
+
+// description is what Describe returns of a model, as JSON.
+type description struct {
+	Text  string `json:"text"`
+	Proof string `json:"proof"` // for the model's own dims
+	// States are the inout parameters.
+	States []string `json:"states"`
+	// Of an export: Inputs are the parameters that calls give, Weights the names of the weights that each other
+	// parameter is made of, and Unused the tensors of the option weights that are not the model's.
+	Inputs  []string            `json:"inputs,omitempty"`
+	Weights map[string][]string `json:"weights,omitempty"`
+	Unused  []string            `json:"unused,omitempty"`
+}
+
+// Description returns a model's program, what is proved of it, and what an export says of its parameters, as JSON.
+// The proof is left out unless it is asked for, since it may take long.
+func (l *Library) Description(ctx context.Context, handle int64, prove bool) (string, error) {
+	m, err := get[*model](l, handle)
+	if err != nil {
+		return "", err
+	}
+	d := description{Text: m.text, States: m.states, Unused: m.unused}
+	if prove {
+		proof, err := m.m.Proof(ctx, nil)
+		if err != nil {
+			return "", err
+		}
+		d.Proof = proof.String()
+	}
+	if m.export != nil {
+		d.Inputs, d.Weights = m.export.Inputs(), m.export.Sources()
+	}
+	text, err := json.Marshal(d)
+	return string(text), err
+}
+
+// comparison is what Comparison returns, as JSON.
+type comparison struct {
+	Verdict string            `json:"verdict"`
+	Detail  string            `json:"detail"`
+	Results []measured        `json:"results"`
+	Layers  []layerComparison `json:"layers"`
+}
+
+type layerComparison struct {
+	Name    string     `json:"name"`
+	Line    int32      `json:"line"`
+	Verdict string     `json:"verdict"`
+	Results []measured `json:"results"`
+}
+
+// measured is the error of a result. It is null if only one of two elements is a finite number.
+type measured struct {
+	Name    string   `json:"name"`
+	Error   *float64 `json:"error"`
+	Largest float64  `json:"largest"`
+}
+
+func comparisonOf(c hocket.Comparison) comparison {
+	out := comparison{Verdict: c.Verdict.String(), Detail: c.String(), Results: measuredOf(c),
+		Layers: []layerComparison{}}
+	for _, l := range c.Layers {
+		out.Layers = append(out.Layers, layerComparison{l.Name, l.Line, l.Verdict.String(), measuredOf(l.Comparison)})
+	}
+	return out
+}
+
+func measuredOf(c hocket.Comparison) []measured {
+	list := []measured{}
+	for _, m := range c.Measured {
+		x := measured{Name: m.Name, Largest: m.Largest}
+		if !math.IsInf(m.Error, 0) {
+			x.Error = &m.Error
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+// Reset gives the states of a model that was loaded from an archive the archive's values.
+func (l *Library) Reset(ctx context.Context, handle int64) error {
+	m, err := get[*model](l, handle)
+	if err != nil || m.export == nil {
+		return err
+	}
+	return m.export.Reset(ctx)
+}
+
+// Compare begins to compare a model with its reference, on in and what is bound. The number is to be waited for; then
+// Comparison has the comparison.
+func (l *Library) Compare(handle int64, lent *Loan, in []Tensor, dims string) (int64, error) {
+	m, err := get[*model](l, handle)
+	if err != nil {
+		return 0, err
+	}
+	bound, err := readDims(dims)
+	if err != nil {
+		return 0, err
+	}
+	args, _, err := m.args(in, nil)
+	if err != nil {
+		return 0, err
+	}
+	args.Dims = bound
+	lent.share()
+	end := m.bound.begin()
+	return l.background(func(ctx context.Context) error {
+		defer lent.End()
+		defer end()
+		c, err := m.m.Compare(ctx, args)
+		if err != nil {
+			return err
+		}
+		text, err := json.Marshal(comparisonOf(c))
+		m.mu.Lock()
+		m.compared = string(text)
+		m.mu.Unlock()
+		return err
+	}), nil
+}
+
+// Comparison returns, as JSON, the last comparison of a model.
+func (l *Library) Comparison(handle int64) (string, error) {
+	m, err := get[*model](l, handle)
+	if err != nil {
+		return "", err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.compared, nil
+}

@@ -1,0 +1,233 @@
+// Package exported is a model that torch exported: its program, and the contents of the parameters that calls do not
+// give: weights, constants and states.
+//
+// Contents come from the archive, or from other files that have the same weights by the names of the model's modules,
+// as save_pretrained writes them. Names and packings that transformers changes while it loads such files are a table
+// (renames.go). Layers are stacked while they are read, and a process reads the rows of its own ranks only.
+package exported
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/modelprogram"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/internal/torchexport"
+	"hocket.example/hocket/ir"
+)
+
+// ErrMismatch is wrapped by errors about files whose tensors are not those that the model needs.
+var ErrMismatch = errors.New("the weights do not fit the model")
+
+// Model is an exported model, whose archive is open.
+type Model struct {
+	*modelprogram.Model
+	archive *torchexport.Archive
+}
+
+// Open opens the archive of that name, and makes a program of its model. Errors wrap ErrMalformed or ErrUnsupported of
+// package torchexport, or ErrUnsupported of package modelprogram.
+func Open(name string, o modelprogram.Options) (*Model, error) {
+	a, err := torchexport.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	m, err := programOf(name, a, o)
+	if err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	return &Model{m, a}, nil
+}
+
+// Of is a model without an archive: all of its parameters are inputs and constants.
+func Of(m *modelprogram.Model) *Model { return &Model{Model: m} }
+
+// Close closes the archive.
+func (m *Model) Close() error {
+	if m.archive == nil {
+		return nil
+	}
+	return m.archive.Close()
+}
+
+// Source has tensors by name.
+type Source interface {
+	Header(name string) (*tensor.Tensor, error)
+	// ReadAt reads bytes of a tensor's elements, which are in row-major order, from a place on.
+	ReadAt(to []byte, name string, from int64) error
+}
+
+// Content is what a parameter begins with.
+type Content struct {
+	Param  modelprogram.Param
+	Header tensor.Tensor
+	pieces []piece
+}
+
+// piece is a tensor of a source, and where in the parameter its bytes are, which it has in order.
+type piece struct {
+	from Source
+	name string
+	at   int64
+	size int64
+}
+
+// Contents lists what parameters begin with, but for inputs and those that given names. files has tensors of other
+// files by their names; those that are found there count more than the archive's, and used lists them.
+func (m *Model) Contents(files map[string]Source, given func(string) bool) (list []Content, used []string, err error) {
+	for _, p := range m.Params {
+		if p.Input || given(p.Name) {
+			continue
+		}
+		dt, ok := ir.ParseDType(string(p.DType))
+		if !ok {
+			return nil, nil, fmt.Errorf("%w: %%%s has element type %s", torchexport.ErrUnsupported, p.Name, p.DType)
+		}
+		c := Content{Param: p, Header: tensor.Tensor{DType: dt, Shape: p.Shape}}
+		at := int64(0)
+		for _, w := range p.Weights {
+			header, err := m.archive.Header(w)
+			if err != nil {
+				return nil, nil, err
+			}
+			if header.DType != dt {
+				return nil, nil, fmt.Errorf("%w: %q is %s, and %%%s %s", torchexport.ErrMalformed, w, header, p.Name,
+					dt)
+			}
+			pieces, err := find(files, m.names(w), header)
+			if err != nil {
+				return nil, nil, err
+			}
+			for _, x := range pieces {
+				used = append(used, x.name)
+			}
+			size := bytesOf(header)
+			if pieces == nil {
+				pieces = []piece{{m.archive, w, 0, size}}
+			}
+			for _, x := range pieces {
+				x.at += at
+				c.pieces = append(c.pieces, x)
+			}
+			at += size
+		}
+		if n := bytesOf(&c.Header); p.Constant == nil && n != at {
+			return nil, nil, fmt.Errorf("%w: %%%s has %d bytes, and its weights %d", torchexport.ErrMalformed, p.Name,
+				n, at)
+		}
+		list = append(list, c)
+	}
+	return list, used, nil
+}
+
+// names lists the names of a weight: several where tensors are tied.
+func (m *Model) names(weight string) []string { return append([]string{weight}, m.Tied[weight]...) }
+
+// Read reads the contents. Where ranks is not 0 it reads the rows of this rank of so many, and others are zeros that
+// take no memory where the parameter is large.
+func (c *Content) Read(rank, ranks int) (*tensor.Tensor, error) {
+	t, err := tensor.New(c.Header.DType, c.Header.Shape)
+	if err != nil {
+		return nil, err
+	}
+	if k := c.Param.Constant; k != nil {
+		for i, x := range k.Elems {
+			t.SetFloat64(int64(i), x)
+		}
+		return t, nil
+	}
+	if c.Param.Perm != nil {
+		return t, c.readPermuted(t)
+	}
+	for _, r := range c.rows(rank, ranks) {
+		for _, p := range c.pieces {
+			lo, hi := max(r[0], p.at), min(r[1], p.at+p.size)
+			if lo >= hi {
+				continue
+			}
+			if err := p.from.ReadAt(t.Data[lo:hi], p.name, lo-p.at); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return t, nil
+}
+
+// rows lists the bytes that a rank has, as ranges in order; all where ranks is 0 or the parameter is whole.
+func (c *Content) rows(rank, ranks int) [][2]int64 {
+	shape, d := c.Header.Shape, c.Param.Split
+	inner := c.Header.DType.Size()
+	if ranks < 2 || d < 0 || shape[d]%int64(ranks) != 0 {
+		return [][2]int64{{0, bytesOf(&c.Header)}}
+	}
+	outer := int64(1)
+	for i, n := range shape {
+		if i < d {
+			outer *= n
+		} else if i > d {
+			inner *= n
+		}
+	}
+	mine := shape[d] / int64(ranks) * inner
+	var list [][2]int64
+	for o := range outer {
+		lo := o*shape[d]*inner + int64(rank)*mine
+		list = append(list, [2]int64{lo, lo + mine})
+	}
+	return list
+}
+
+// readPermuted reads contents whose dimensions the parameter has in another order.
+func (c *Content) readPermuted(t *tensor.Tensor) error {
+	layer := t.Shape
+	if len(c.pieces) > 1 || len(layer) > len(c.Param.Perm) {
+		layer = layer[len(layer)-len(c.Param.Perm):]
+	}
+	from := make([]int64, len(layer)) // the shape in the archive
+	for i, d := range c.Param.Perm {
+		from[d] = layer[i]
+	}
+	strides := tensor.Strides(from)
+	size := t.DType.Size()
+	for _, p := range c.pieces {
+		raw := make([]byte, p.size)
+		if err := p.from.ReadAt(raw, p.name, 0); err != nil {
+			return err
+		}
+		to := t.Data[p.at:][:p.size]
+		idx := make([]int64, len(layer))
+		for i := range p.size / size {
+			at := int64(0)
+			for d, x := range idx {
+				at += x * strides[c.Param.Perm[d]]
+			}
+			copy(to[i*size:][:size], raw[at*size:])
+			for d := len(idx) - 1; d >= 0; d-- {
+				if idx[d]++; idx[d] < layer[d] {
+					break
+				}
+				idx[d] = 0
+			}
+		}
+	}
+	return nil
+}
+
+// bytesOf returns how many bytes a tensor of a type has.
+func bytesOf(header *tensor.Tensor) int64 {
+	n, err := tensor.NumElements(header.Shape)
+	if err != nil {
+		return 0 // the reader of the file has refused it
+	}
+	return n * header.DType.Size()
+}
+
+// fits reports whether a tensor of a file is as the model needs it.
+func fits(name string, have *tensor.Tensor, dt ir.DType, shape []int64) error {
+	if have.DType != dt || !slices.Equal(have.Shape, shape) {
+		want := tensor.Tensor{DType: dt, Shape: shape}
+		return fmt.Errorf("%w: %q is %s, want %s", ErrMismatch, name, have, &want)
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package exported
+
+import (
+	"fmt"
+	"strings"
+
+	"hocket.example/hocket/internal/tensor"
+)
+
+// rename says that a model's weight has other names in files. Of a pattern with "*", which is the number of an expert,
+// the tensors of all experts make the weight, one after another; of several patterns each expert has one tensor, and
+// the first dimension of the weight below the expert's joins them.
+type rename struct {
+	module string   // the end of the weight's name
+	files  []string // what stands there in files
+}
+
+// renames are those of transformers (conversion_mapping.py).
+var renames = []rename{
+	{"mlp.gate.weight", []string{"block_sparse_moe.gate.weight"}},
+	{"mlp.experts.gate_up_proj", []string{"block_sparse_moe.experts.*.w1.weight",
+		"block_sparse_moe.experts.*.w3.weight"}},
+	{"mlp.experts.down_proj", []string{"block_sparse_moe.experts.*.w2.weight"}},
+	{"mlp.experts.gate_up_proj", []string{"mlp.experts.*.gate_proj.weight", "mlp.experts.*.up_proj.weight"}},
+	{"mlp.experts.down_proj", []string{"mlp.experts.*.down_proj.weight"}},
+	{"feed_forward.experts.gate_up_proj", []string{"feed_forward.experts.*.gate_proj.weight",
+		"feed_forward.experts.*.up_proj.weight"}},
+	{"feed_forward.experts.down_proj", []string{"feed_forward.experts.*.down_proj.weight"}},
+	{"lm_head.weight", []string{"embed_out.weight"}},
+	{"LayerNorm.weight", []string{"LayerNorm.gamma"}},
+	{"LayerNorm.bias", []string{"LayerNorm.beta"}},
+}
+
+// find finds a weight in files: the tensors that make it, in order, nil if there are none. names are the weight's. The
+// archive may have modules around the model that the files have not, so a file's name may be the end of the weight's.
+func find(files map[string]Source, names []string, want *tensor.Tensor) ([]piece, error) {
+	if len(files) == 0 {
+		return nil, nil
+	}
+	for _, name := range names {
+		for rest, more := name, true; more; _, rest, more = strings.Cut(rest, ".") {
+			if from := files[rest]; from != nil && strings.Contains(rest, ".") {
+				have, err := from.Header(rest)
+				if err == nil {
+					err = fits(rest, have, want.DType, want.Shape)
+				}
+				return []piece{{from, rest, 0, bytesOf(want)}}, err
+			}
+			for _, r := range renames {
+				before, ok := strings.CutSuffix(rest, r.module)
+				if !ok || before != "" && !strings.HasSuffix(before, ".") {
+					continue
+				}
+				if pieces, err := packed(files, before, r.files, want); pieces != nil || err != nil {
+					return pieces, err
+				}
+			}
+		}
+	}
+	return nil, nil
+}
+
+// packed finds the tensors that a weight is packed of; nil if the first is not there.
+func packed(files map[string]Source, before string, patterns []string, want *tensor.Tensor) ([]piece, error) {
+	experts, shape := int64(1), want.Shape
+	many := strings.Contains(patterns[0], "*")
+	if many {
+		if len(shape) < 2 {
+			return nil, nil
+		}
+		experts, shape = shape[0], shape[1:]
+	}
+	k := int64(len(patterns))
+	if len(shape) == 0 || shape[0]%k != 0 {
+		return nil, nil
+	}
+	each := append([]int64{shape[0] / k}, shape[1:]...)
+	var list []piece
+	at := int64(0)
+	for e := range experts {
+		for _, p := range patterns {
+			name := before + strings.Replace(p, "*", fmt.Sprint(e), 1)
+			from := files[name]
+			if from == nil {
+				if list == nil {
+					return nil, nil
+				}
+				return nil, fmt.Errorf("%w: there is no tensor %q, and others of its experts are there", ErrMismatch,
+					name)
+			}
+			have, err := from.Header(name)
+			if err == nil {
+				err = fits(name, have, want.DType, each)
+			}
+			if err != nil {
+				return nil, err
+			}
+			size := bytesOf(have)
+			list = append(list, piece{from, name, at, size})
+			at += size
+		}
+	}
+	return list, nil
+}

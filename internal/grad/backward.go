@@ -1,0 +1,315 @@
+package grad
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"hocket.example/hocket/ir"
+)
+
+// backward writes the gradients of one block of the forward pass, from its last statement to its first.
+type backward struct {
+	g      *gradder
+	fwd    *forward
+	parent *backward
+	stmts  []*ir.Stmt
+	// avail says how values of the block are called in the backward pass.
+	avail map[string]string
+	// contributions are what the gradients of values are the sums of, by the value's name.
+	contributions map[string][]contribution
+	// parts are contributions to rows of values from around a loop.
+	parts map[string][]part
+}
+
+// contribution is a summand of a value's gradient.
+type contribution struct {
+	name string
+	// typ is its type; nil where that is what inference gives it. Then the summand is the result of a statement of its
+	// own, whose annotation chooses the layout.
+	typ *ir.Type
+	// partial says that each rank is likely to have a part of it.
+	partial bool
+	// own says that nothing else uses it, although it has a type.
+	own bool
+}
+
+// part is a contribution to index of a value along axis.
+type part struct {
+	axis  int
+	index *ir.Expr
+	contribution
+}
+
+func (b *backward) contribute(name string, c contribution) {
+	b.contributions[name] = append(b.contributions[name], c)
+}
+
+// run differentiates statements, the last first.
+func (b *backward) run(list []*ir.Stmt) {
+	for _, s := range slices.Backward(list) {
+		b.stmt(s)
+	}
+}
+
+func (b *backward) stmt(s *ir.Stmt) {
+	g := b.g
+	if s.Op == ir.OpFor && len(s.Carry) > 0 {
+		b.loop(s)
+		return
+	}
+	if y := g.written(s); y != nil {
+		b.local(s, y)
+		return
+	}
+	results := g.info.Results[s]
+	if len(results) != 1 || results[0].Kind != ir.SymValue || !g.active[results[0].Name] {
+		return
+	}
+	y := results[0].Name
+	dy := b.finish(y, "d"+y)
+	if dy == "" {
+		return
+	}
+	r := rules[s.Op]
+	if r == nil && s.Op.Info().Gradients != nil {
+		r = elementwise
+	}
+	switch {
+	case s.Op == ir.OpClaim && b.parent != nil:
+		g.refuse(s.Pos, "compute %"+y+" by operations on values, without into",
+			"%%%s has no gradient: it is claimed in a loop from the buffer %%%s", y,
+			g.info.Operands[s][0].Name)
+		return
+	case r == nil:
+		g.refuse(s.Pos, "leave %"+y+" out of what is differentiated, with --of or --wrt", "%s has no gradient rule",
+			s.Op)
+		return
+	}
+	c := &call{backward: b, s: s, y: y, dy: dy, dyType: reduced(results[0].Type)}
+	if natural := g.info.Natural[s]; natural != nil && !ir.SameLayout(reduced(natural), c.dyType) {
+		c.dyType = reduced(natural)
+		c.dy = g.fresh(dy + ".g")
+		b.add(stmt(s.Pos, ir.OpReshard, c.dy, c.dyType, nil, dy))
+	}
+	r(c)
+}
+
+func (b *backward) add(s *ir.Stmt) { b.stmts = append(b.stmts, s) }
+
+// finish returns the gradient of a value, in its layout, reduced. It is called as asked, if a statement gives it. It is
+// empty if nothing contributes to it.
+func (b *backward) finish(name, called string) string {
+	list := b.contributions[name]
+	delete(b.contributions, name)
+	if len(list) == 0 {
+		return ""
+	}
+	want := reduced(b.g.types[name])
+	// Partial sums are added up before they are reduced.
+	slices.SortStableFunc(list, func(x, y contribution) int { return boolInt(y.partial) - boolInt(x.partial) })
+	sum := list[0]
+	for k, c := range list[1:] {
+		s := stmt(ir.Pos{}, ir.OpAdd, b.g.fresh(called+"."+strconv.Itoa(k+1)), nil, nil, sum.name, c.name)
+		b.add(s)
+		sum = contribution{name: s.Results[0].Text}
+	}
+	switch {
+	case sum.typ == nil:
+		if !b.g.isLocal(name) {
+			b.annotate(sum.name, want)
+		}
+		return b.called(sum.name, called)
+	case !ir.SameLayout(sum.typ, want):
+		made := b.g.take(called)
+		b.add(stmt(ir.Pos{}, ir.OpReshard, made, want, nil, sum.name))
+		return made
+	case sum.own:
+		return b.called(sum.name, called)
+	}
+	return sum.name
+}
+
+// take returns a name for a gradient: called, which reserve may have taken for it, or one like it.
+func (g *gradder) take(called string) string {
+	if g.reserved[called] {
+		delete(g.reserved, called)
+		return called
+	}
+	return g.fresh(called)
+}
+
+// annotate gives a value that a statement of the block gives its type.
+func (b *backward) annotate(name string, t *ir.Type) {
+	i, _ := b.definition(name)
+	b.stmts[i].Type = t
+}
+
+// called renames a value that has not been used yet, with the operations that are nested in its statement.
+func (b *backward) called(name, to string) string {
+	to = b.g.take(to)
+	i, result := b.definition(name)
+	b.stmts[i].Results[result].Text = to
+	for k := i - 1; k >= 0 && b.stmts[k].Nested; k-- {
+		old := b.stmts[k].Results[0].Text
+		rest, ok := strings.CutPrefix(old, name+".")
+		if !ok || b.g.names[to+"."+rest] {
+			break
+		}
+		b.g.names[to+"."+rest] = true
+		b.stmts[k].Results[0].Text = to + "." + rest
+		for _, u := range b.stmts[k+1 : i+1] {
+			for a := range u.Args {
+				if u.Args[a].Name == old {
+					u.Args[a].Name = to + "." + rest
+				}
+			}
+		}
+	}
+	return to
+}
+
+// definition returns the statement of the block that gives a value, and which of its results that is.
+func (b *backward) definition(name string) (int, int) {
+	for i, s := range slices.Backward(b.stmts) {
+		for k, r := range s.Results {
+			if r.Text == name {
+				return i, k
+			}
+		}
+	}
+	panic("grad: no statement gives %" + name)
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// use returns how a value of the forward pass is called in the backward pass. There it is kept, or computed again.
+func (b *backward) use(name string) string {
+	g := b.g
+	if g.home[name] != b.fwd {
+		if b.parent == nil {
+			panic("grad: %" + name + " is not visible")
+		}
+		return b.parent.use(name)
+	}
+	if as, ok := b.avail[name]; ok {
+		return as
+	}
+	def := b.fwd.defs[name]
+	switch {
+	case def != nil && g.again(b.fwd, def):
+		b.avail[name] = b.recompute(name, def)
+	case b.parent == nil:
+		b.avail[name] = name
+	default:
+		b.avail[name] = b.restore(name)
+	}
+	return b.avail[name]
+}
+
+// recompute computes a value again.
+func (b *backward) recompute(name string, def *ir.Stmt) string {
+	s := def.Clone()
+	for i, a := range s.Args {
+		s.Args[i].Name = b.use(a.Name)
+	}
+	s.Comments, s.Nested = ir.Comments{}, false
+	if s.Type == nil {
+		s.Type = b.g.types[name].Clone()
+	}
+	if b.parent == nil {
+		s.Results[0].Text = b.g.fresh(name + ".r")
+	}
+	b.add(s)
+	return s.Results[0].Text
+}
+
+// restore selects what an iteration of the forward loop has kept of a value.
+func (b *backward) restore(name string) string {
+	stack, index := b.g.stack(b.fwd, name)
+	s := stmt(ir.Pos{}, ir.OpSelect, name, nil, []ir.Attr{ir.ExprAttr("axis", ir.Int(0)), ir.ExprAttr("index", index)},
+		b.parent.use(stack))
+	b.add(s)
+	return name
+}
+
+// call is the differentiation of one statement.
+type call struct {
+	*backward
+	s *ir.Stmt
+	// y is its result and dy that result's gradient, of type dyType: the layout in which the operation leaves its
+	// result, reduced.
+	y, dy  string
+	dyType *ir.Type
+	// local: the statement works on what each rank holds.
+	local bool
+}
+
+// wants reports whether operand i has a gradient.
+func (c *call) wants(i int) bool {
+	sym := c.g.info.Operands[c.s][i]
+	return c.g.isActive(sym) && !sym.Type.DType.IsInt()
+}
+
+// arg returns operand i in the layout that the statement needs it in.
+func (c *call) arg(i int) string {
+	if sym := c.g.info.Operands[c.s][i]; sym.Kind == ir.SymBuffer {
+		return c.held(sym, false)
+	}
+	return c.use(c.g.in(c.fwd, c.s, i))
+}
+
+// result returns the statement's result.
+func (c *call) result() string {
+	if c.local {
+		return c.held(c.g.written(c.s), true)
+	}
+	return c.use(c.y)
+}
+
+// argType returns the type of operand i as the statement needs it.
+func (c *call) argType(i int) *ir.Type {
+	if sym := c.g.info.Operands[c.s][i]; c.local && sym.Kind == ir.SymValue {
+		return sym.Type.LocalType()
+	}
+	if needs := c.g.info.Needs[c.s]; needs != nil && needs[i] != nil {
+		return needs[i]
+	}
+	return c.g.info.Operands[c.s][i].Type
+}
+
+// dims returns the number of dimensions of operand i.
+func (c *call) dims(i int) int { return len(c.argType(i).Dims) }
+
+// op adds "%new = op %args attrs" and returns the new name. t may be nil.
+func (c *call) op(op ir.Op, t *ir.Type, attrs []ir.Attr, args ...string) string {
+	name := c.g.fresh("d" + c.y)
+	c.add(stmt(c.s.Pos, op, name, t, attrs, args...))
+	return name
+}
+
+// give contributes to the gradient of operand i what the last statement gives, or another.
+func (c *call) give(i int, x contribution) {
+	sym := c.g.info.Operands[c.s][i]
+	if c.local && sym.Kind == ir.SymValue {
+		c.claimed(sym, x.name)
+		return
+	}
+	c.contribute(sym.Name, x)
+}
+
+// shape returns the extents of t as an attribute.
+func shape(t *ir.Type) ir.Attr {
+	var list []*ir.Expr
+	for _, d := range t.Dims {
+		list = append(list, d.Extent)
+	}
+	a := ir.ExprsAttr("shape", list...)
+	a.Paren = true
+	return a
+}

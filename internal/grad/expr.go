@@ -1,0 +1,193 @@
+package grad
+
+import (
+	"strconv"
+	"strings"
+
+	"hocket.example/hocket/ir"
+)
+
+// formula is a parsed rule of an elementwise operation, such as "mul %dy, (cos %a)": an operation on operands that are
+// names or formulas.
+type formula struct {
+	op   ir.Op
+	name string // of an operand; then op is InvalidOp
+	args []*formula
+	by   string // the value of by=: a number, or the name of an attribute of the operation, less 1 with "-1" behind
+}
+
+// parseFormula reads the language of ir.OpInfo.Gradients. Rules are constants of the Op table, so that errors are
+// those of the table: nil is returned, and a test wants every rule to be read.
+func parseFormula(text string) *formula {
+	p := &formulaParser{text: text}
+	f := p.expr()
+	if p.bad || p.rest() != "" {
+		return nil
+	}
+	return f
+}
+
+type formulaParser struct {
+	text string
+	bad  bool
+}
+
+func (p *formulaParser) rest() string {
+	p.text = strings.TrimLeft(p.text, " ")
+	return p.text
+}
+
+func (p *formulaParser) word() string {
+	p.rest()
+	n := strings.IndexAny(p.text, " (),")
+	if n < 0 {
+		n = len(p.text)
+	}
+	w := p.text[:n]
+	p.text = p.text[n:]
+	return w
+}
+
+func (p *formulaParser) expr() *formula {
+	w := p.word()
+	if name, ok := strings.CutPrefix(w, "%"); ok {
+		return &formula{name: name}
+	}
+	op, ok := ir.ParseOp(w)
+	f := &formula{op: op}
+	p.bad = p.bad || !ok
+	for !p.bad {
+		switch {
+		case strings.HasPrefix(p.rest(), "("):
+			p.text = p.text[1:]
+			f.args = append(f.args, p.expr())
+			p.bad = p.bad || !strings.HasPrefix(p.rest(), ")")
+			p.text = strings.TrimPrefix(p.text, ")")
+		case strings.HasPrefix(p.text, "by="):
+			f.by = strings.TrimPrefix(p.word(), "by=")
+		case strings.HasPrefix(p.text, "%"):
+			f.args = append(f.args, p.expr())
+		default:
+			p.bad = true
+		}
+		if !strings.HasPrefix(p.rest(), ",") {
+			break
+		}
+		p.text = p.text[1:]
+	}
+	return f
+}
+
+// names calls f with the operands of a formula.
+func (f *formula) names(see func(string)) {
+	if f.op == ir.InvalidOp {
+		see(f.name)
+	}
+	for _, a := range f.args {
+		a.names(see)
+	}
+}
+
+// elementwise differentiates by the operation's row.
+func elementwise(c *call) {
+	for i, text := range c.s.Op.Info().Gradients {
+		if i >= len(c.s.Args) || !c.wants(i) || text == "" {
+			continue
+		}
+		f := parseFormula(text)
+		if f == nil {
+			panic("grad: the rule of " + c.s.Op.String() + " cannot be read: " + text)
+		}
+		x := contribution{name: c.dy, typ: c.dyType}
+		if f.op != ir.InvalidOp {
+			env := map[string]string{}
+			f.names(func(n string) {
+				if _, ok := env[n]; !ok {
+					env[n] = c.meaning(n)
+				}
+			})
+			x = contribution{name: c.formula(f, c.g.fresh("d"+c.y), env, false)}
+		}
+		if skip := len(c.dyType.Dims) - c.dims(i); skip > 0 {
+			x = contribution{name: c.sumLeading(x.name, skip)}
+		}
+		c.give(i, x)
+	}
+}
+
+// meaning returns the value that a name of a formula stands for.
+func (c *call) meaning(name string) string {
+	if i := strings.Index("abc", name); i >= 0 && len(name) == 1 && i < len(c.s.Args) {
+		return c.arg(i)
+	}
+	switch name {
+	case "y":
+		return c.result()
+	case "dy":
+		return c.dy
+	}
+	if v, err := strconv.ParseFloat(name, 64); err == nil {
+		return c.g.constant(v, c.dyType.DType)
+	}
+	a := c.s.Attr(name)
+	value := ir.Attr{Name: "value", Kind: ir.AttrNumber, Exprs: a.Exprs, Num: a.Num, IsNum: a.IsNum}
+	if a.IsNum {
+		return c.g.constant(a.Num, c.dyType.DType)
+	}
+	return c.op(ir.OpFill, &ir.Type{DType: c.dyType.DType}, []ir.Attr{value})
+}
+
+// formula adds the statements of a formula and returns the name of its value. Operands that are formulas are nested.
+func (c *call) formula(f *formula, name string, env map[string]string, nested bool) string {
+	s := stmt(c.s.Pos, f.op, name, nil, nil)
+	s.Nested = nested
+	for i, a := range f.args {
+		arg := env[a.name]
+		if a.op != ir.InvalidOp {
+			arg = name + "." + strconv.Itoa(i)
+			if c.g.names[arg] {
+				arg = c.g.fresh(arg)
+			}
+			c.g.names[arg] = true
+			c.formula(a, arg, env, true)
+		}
+		s.Args = append(s.Args, ir.Place{Pos: c.s.Pos, Name: arg})
+	}
+	if f.by != "" {
+		s.Attrs = []ir.Attr{c.factor(f.by)}
+	}
+	c.add(s)
+	return name
+}
+
+// factor returns the attribute by= of an operation in a formula.
+func (c *call) factor(by string) ir.Attr {
+	if v, err := strconv.ParseFloat(by, 64); err == nil {
+		return ir.NumberAttr("by", v)
+	}
+	name, less := strings.CutSuffix(by, "-1")
+	a := *c.s.Attr(name)
+	a.Name = "by"
+	switch {
+	case !less:
+	case a.IsNum:
+		a.Num--
+	default:
+		a.Exprs = []*ir.Expr{ir.Sub(a.Exprs[0], ir.Int(1))}
+	}
+	return a
+}
+
+// sumLeading sums over the first n dimensions.
+func (c *call) sumLeading(name string, n int) string {
+	return c.op(ir.OpSum, nil, []ir.Attr{axes(0, n)}, name)
+}
+
+// axes is the attribute that names dimensions from lo to hi.
+func axes(lo, hi int) ir.Attr {
+	var list []*ir.Expr
+	for i := lo; i < hi; i++ {
+		list = append(list, ir.Int(int64(i)))
+	}
+	return ir.ExprsAttr("axis", list...)
+}

@@ -1,0 +1,339 @@
+// Package grad differentiates programs in reverse mode. It takes a checked program of values and writes a program that
+// computes the results and their gradients, as text that a person can read and edit.
+//
+// A value of the language is global, so the rule of an operation is that of mathematics, whatever the layouts. Layouts
+// say where gradients lie: the gradient of a value has the value's layout, reduced. So the gradient of a gathered
+// operand is a partial sum that the checker scatters, and that of a partial sum is what every rank holds.
+//
+// The rule of an elementwise operation is in its row of the Op table (ir.OpInfo.Gradients). Those of other operations
+// are functions, listed in rules.go.
+package grad
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/ir"
+)
+
+// Options choose what is differentiated.
+type Options struct {
+	// Func is the function; empty for the program's last.
+	Func string
+	// Of are the results that are differentiated, and Wrt the parameters with respect to which; all of floating-point
+	// numbers by default.
+	Of, Wrt []string
+	// Keep is what is kept of the forward pass: KeepAll by default.
+	Keep Keep
+}
+
+// Keep says which values of the forward pass are kept for the backward one.
+type Keep string
+
+// What is kept.
+const (
+	KeepAll    Keep = "all"    // all that the rules read
+	KeepInputs Keep = "inputs" // parameters and what loops carry; all else is computed again
+	KeepAuto   Keep = "auto"   // what products, attention and reductions over ranks give; cheaper ones are computed again
+)
+
+// Keeps lists what Keep can be.
+func Keeps() []string { return []string{string(KeepAll), string(KeepInputs), string(KeepAuto)} }
+
+// NameError is a name in Options that the function does not have, or that is not of floating-point numbers.
+type NameError struct{ Message, Help string }
+
+func (e *NameError) Error() string { return e.Message }
+
+// Of returns the text of a program with one function, called NAME_grad, that computes the results of the chosen
+// function and gradients. For each differentiated result %y that is not a scalar it has a parameter %dy more. Its
+// results are those of the function, then %dx for each parameter %x. Its error is a *NameError, or ir.Diagnostics at
+// lines of the program.
+func Of(in *ir.Info, opts Options) (string, error) {
+	if opts.Keep == "" {
+		opts.Keep = KeepAll
+	}
+	fn := function(in.Prog, opts.Func)
+	if fn == nil {
+		return "", &NameError{Message: "there is no function " + opts.Func}
+	}
+	of, wrt, err := choose(fn, opts)
+	if err != nil {
+		return "", err
+	}
+	prog := flatten(in, fn)
+	info, ds := ir.Check(prog)
+	if ds.HasErrors() {
+		return "", ds
+	}
+	g := newGradder(info, opts.Keep)
+	if g.program(of, wrt); g.ds.HasErrors() {
+		g.ds.Sort()
+		return "", g.ds
+	}
+	return prog.String(), nil
+}
+
+func function(p *ir.Program, name string) *ir.Func {
+	if name == "" && len(p.Funcs) > 0 {
+		return p.Funcs[len(p.Funcs)-1]
+	}
+	return p.Func(name)
+}
+
+// choose returns the results that are differentiated, by their indices, and the parameters, by their names.
+func choose(fn *ir.Func, opts Options) (of []int, wrt map[string]bool, err error) {
+	results := ir.OutputNames(fn)[:len(fn.Results)]
+	var params []string
+	wrt = map[string]bool{}
+	for _, p := range fn.Params {
+		params = append(params, p.Name)
+		wrt[p.Name] = len(opts.Wrt) == 0 && !p.Type.DType.IsInt()
+	}
+	for _, name := range opts.Wrt {
+		i := slices.Index(params, strings.TrimPrefix(name, "%"))
+		switch {
+		case i < 0:
+			return nil, nil, unknown("parameter", name, fn.Name, params)
+		case fn.Params[i].Type.DType.IsInt():
+			return nil, nil, integers("parameter", name, fn.Params[i].Type)
+		}
+		wrt[params[i]] = true
+	}
+	for i, t := range fn.Results {
+		if len(opts.Of) == 0 && !t.DType.IsInt() {
+			of = append(of, i)
+		}
+	}
+	for _, name := range opts.Of {
+		i := slices.Index(results, strings.TrimPrefix(name, "%"))
+		switch {
+		case i < 0:
+			return nil, nil, unknown("result", name, fn.Name, results)
+		case fn.Results[i].DType.IsInt():
+			return nil, nil, integers("result", name, fn.Results[i])
+		case !slices.Contains(of, i):
+			of = append(of, i)
+		}
+	}
+	slices.Sort(of)
+	if len(of) == 0 {
+		return nil, nil, &NameError{Message: fn.Name + " has no result of floating-point numbers"}
+	}
+	return of, wrt, nil
+}
+
+func unknown(what, name, fn string, names []string) error {
+	return &NameError{Message: fmt.Sprintf("%s has no %s %s", fn, what, name),
+		Help: "it has " + strings.Join(names, ", ")}
+}
+
+func integers(what, name string, t *ir.Type) error {
+	return &NameError{Message: fmt.Sprintf("%s %s is %s, and only floating-point numbers have gradients", what, name,
+		t.DType)}
+}
+
+// gradder differentiates one function.
+type gradder struct {
+	info *ir.Info
+	prog *ir.Program
+	fn   *ir.Func
+	keep Keep
+	ds   ir.Diagnostics
+
+	names map[string]bool
+	// reserved are the names of gradients that the caller asks for.
+	reserved map[string]bool
+	// types are the values' types, by name, and home the block that each is defined in.
+	types map[string]*ir.Type
+	home  map[string]*forward
+	// active values depend on what is differentiated, and so do the contents of active buffers.
+	active map[string]bool
+	root   *forward
+	top    *backward
+	// constants are the scalars that rules compute with, by value and type.
+	constants map[string]string
+	// writers are the statements that write a buffer, by its name, and order numbers statements.
+	writers map[string][]*ir.Stmt
+	order   map[*ir.Stmt]int
+}
+
+func newGradder(info *ir.Info, keep Keep) *gradder {
+	g := &gradder{
+		info: info, prog: info.Prog, fn: info.Prog.Funcs[0], keep: keep,
+		names: map[string]bool{}, reserved: map[string]bool{}, types: map[string]*ir.Type{},
+		home:   map[string]*forward{},
+		active: map[string]bool{}, constants: map[string]string{},
+	}
+	g.root = newForward(nil, nil, g.fn.Body)
+	for _, p := range g.fn.Params {
+		g.names[p.Name], g.types[p.Name], g.home[p.Name] = true, p.Type, g.root
+	}
+	g.collect(g.root)
+	g.findWriters()
+	return g
+}
+
+// refuse reports why a statement has no gradient.
+func (g *gradder) refuse(pos ir.Pos, help, format string, args ...any) {
+	d := g.prog.Diag("gradient", pos, format, args...)
+	d.Help = help
+	if !slices.ContainsFunc(g.ds, func(o *ir.Diagnostic) bool { return o.Pos == pos && o.Message == d.Message }) {
+		g.ds = append(g.ds, d)
+	}
+}
+
+// program rewrites the function so that it computes gradients, too.
+func (g *gradder) program(of []int, wrt map[string]bool) {
+	for _, p := range g.fn.Params {
+		if p.Inout {
+			g.refuse(p.Pos, "make it a parameter and a result",
+				"%%%s is inout: what a run leaves in it for the next has no gradient within one run", p.Name)
+		}
+		if wrt[p.Name] {
+			g.reserve(p.Pos, "d"+p.Name, "the gradient of %"+p.Name)
+			g.reserved["d"+p.Name] = true
+			g.active[p.Name] = true
+		}
+	}
+	ret := g.fn.Body.Stmts[len(g.fn.Body.Stmts)-1]
+	if ret.Op != ir.OpReturn {
+		g.refuse(g.fn.Pos, "", "%s returns nothing", g.fn.Name)
+	}
+	if g.activate(); len(g.ds) > 0 {
+		return
+	}
+	g.top = &backward{g: g, fwd: g.root, avail: map[string]string{}, contributions: map[string][]contribution{},
+		parts: map[string][]part{}}
+	g.seeds(of, ret)
+	if len(g.ds) > 0 {
+		return
+	}
+	body := g.fn.Body.Stmts
+	g.top.run(body[:len(body)-1])
+	g.top.leftOver()
+	params := slices.Clone(g.fn.Params)
+	for _, p := range params {
+		if wrt[p.Name] {
+			g.result(p, ret)
+		}
+	}
+	if len(g.ds) > 0 {
+		return
+	}
+	g.root.close()
+	body = g.fn.Body.Stmts
+	body = body[:len(body)-1]
+	if len(g.top.stmts) > 0 {
+		first := &g.top.stmts[0].Comments
+		first.Lead, first.Blank = []ir.Comment{{Text: " Gradients."}}, true
+	}
+	g.fn.Body.Stmts = append(append(body, g.top.stmts...), ret)
+	g.fn.Name += "_grad"
+}
+
+// reserve takes a name that the caller asks for.
+func (g *gradder) reserve(pos ir.Pos, name, what string) {
+	if g.names[name] {
+		g.refuse(pos, "rename it", "%s would be called %%%s, and that name is taken", what, name)
+	}
+	g.names[name] = true
+}
+
+// fresh returns a name that the function does not have: base, or base.N.
+func (g *gradder) fresh(base string) string {
+	name := base
+	for i := 1; g.names[name]; i++ {
+		name = fmt.Sprintf("%s.%d", base, i)
+	}
+	g.names[name] = true
+	return name
+}
+
+// seeds begins with the gradients of results: parameters, or 1 for scalars.
+func (g *gradder) seeds(of []int, ret *ir.Stmt) {
+	names := ir.OutputNames(g.fn)
+	for _, i := range of {
+		t := reduced(g.fn.Results[i])
+		value := ret.Args[i].Name
+		sym := g.info.Operands[ret][i]
+		name := "d" + names[i]
+		pos := g.fn.Pos
+		if len(t.Dims) == 0 {
+			switch one := g.constant(1, t.DType); {
+			case !g.isActive(sym):
+			case sym.Kind != ir.SymValue:
+				g.top.contribute(value, contribution{name: g.top.share(g.fn.Pos, one, g.fn.Results[i]), typ: sym.Type})
+			default:
+				g.top.contribute(value, contribution{name: one, typ: t})
+			}
+			continue
+		}
+		g.reserve(pos, name, "the gradient of result "+names[i])
+		g.fn.Params = append(g.fn.Params, &ir.Param{Name: name, Type: t})
+		switch {
+		case !g.isActive(sym):
+		case sym.Kind != ir.SymValue: // each rank returns its shard
+			g.top.contribute(value, contribution{name: g.top.share(pos, name, g.fn.Results[i]), typ: sym.Type})
+		default:
+			g.top.contribute(value, contribution{name: name, typ: t})
+		}
+	}
+}
+
+// result returns the gradient of parameter p.
+func (g *gradder) result(p *ir.Param, ret *ir.Stmt) {
+	want, name := reduced(p.Type), "d"+p.Name
+	switch have := g.top.finish(p.Name, name); {
+	case have == "":
+		s := stmt(p.Pos, ir.OpFill, name, want, []ir.Attr{ir.NumberAttr("value", 0)})
+		g.top.stmts = append(g.top.stmts, s)
+	case have != name:
+		g.top.stmts = append(g.top.stmts, stmt(p.Pos, ir.OpCopy, name, want, nil, have))
+	}
+	ret.Args = append(ret.Args, ir.Place{Name: name})
+	g.fn.Results = append(g.fn.Results, want)
+}
+
+// constant returns a scalar of the function's.
+func (g *gradder) constant(v float64, dt ir.DType) string {
+	text := ir.Real(v).String()
+	name := text
+	if strings.ContainsAny(text, ".e-+") {
+		name = "c"
+	}
+	return g.scalar(ir.NumberAttr("value", v), name, dt)
+}
+
+// scalar returns a scalar of the function's, which fill makes, and which has a name like name.
+func (g *gradder) scalar(value ir.Attr, name string, dt ir.DType) string {
+	text := ir.Real(value.Num).String()
+	if !value.IsNum {
+		text = value.Exprs[0].String()
+	}
+	key := text + " " + dt.String()
+	if made, ok := g.constants[key]; ok {
+		return made
+	}
+	made := g.fresh(name)
+	g.constants[key] = made
+	g.top.stmts = append(g.top.stmts, stmt(ir.Pos{}, ir.OpFill, made, &ir.Type{DType: dt}, []ir.Attr{value}))
+	return made
+}
+
+// stmt returns "%name: t = op %args attrs".
+func stmt(pos ir.Pos, op ir.Op, name string, t *ir.Type, attrs []ir.Attr, args ...string) *ir.Stmt {
+	s := &ir.Stmt{Op: op, Pos: pos, Results: []ir.Name{{Pos: pos, Text: name}}, Type: t, Attrs: attrs}
+	for _, a := range args {
+		s.Args = append(s.Args, ir.Place{Pos: pos, Name: a})
+	}
+	return s
+}
+
+// reduced returns t without partial reductions.
+func reduced(t *ir.Type) *ir.Type {
+	u := t.Clone()
+	u.Partial = nil
+	return u
+}

@@ -1,0 +1,53 @@
+package grad
+
+import "hocket.example/hocket/ir"
+
+// again reports whether the backward pass computes a value of block f again, instead of using what the forward pass
+// made.
+func (g *gradder) again(f *forward, def *ir.Stmt) bool {
+	if def.Op == ir.OpFor || def.Op == ir.OpClaim || !alone(def) {
+		return false
+	}
+	if f.parent != nil && free(def.Op) {
+		return true
+	}
+	switch g.keep {
+	case KeepInputs:
+		return true
+	case KeepAuto:
+		return g.cheap(def)
+	}
+	return false
+}
+
+// alone reports whether a statement means the same in another block: none of its expressions is a local extent.
+func alone(s *ir.Stmt) bool {
+	ok := true
+	see := func(e *ir.Expr) { ok = ok && e.Kind != ir.ExprExtent }
+	for _, e := range s.Exprs {
+		e.Walk(see)
+	}
+	for _, a := range s.Attrs {
+		for _, e := range a.Exprs {
+			e.Walk(see)
+		}
+	}
+	return ok
+}
+
+// free reports whether an operation moves and computes nothing.
+func free(op ir.Op) bool {
+	return op.Info().Class == ir.ClassView || op == ir.OpFill || op == ir.OpIota
+}
+
+// cheap reports whether computing a value again costs little compared with the memory that it takes: views, elementwise
+// operations, those that work row by row, and gathers.
+func (g *gradder) cheap(def *ir.Stmt) bool {
+	switch def.Op {
+	case ir.OpSoftmax, ir.OpRMSNorm, ir.OpLayerNorm, ir.OpExpand, ir.OpConcat, ir.OpRope, ir.OpAllGather:
+		return true
+	case ir.OpReshard:
+		return len(g.types[def.Args[0].Name].Partial) == 0
+	}
+	return free(def.Op) || def.Op.Info().Elementwise
+}

@@ -1,0 +1,164 @@
+package grad
+
+import (
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// Rules of operations that work row by row. They compute in f32 where tensors are of 16-bit types, and round once.
+
+// wider is the type that rows are computed in.
+func wider(dt ir.DType) ir.DType { return dt.Accum() }
+
+// wide returns a tensor in the type that rows are computed in.
+func (c *call) wide(name string, t *ir.Type) string {
+	if wider(t.DType) == t.DType {
+		return name
+	}
+	u := reduced(t)
+	u.DType = wider(t.DType)
+	return c.op(ir.OpCast, u, nil, name)
+}
+
+// narrow returns a tensor that was computed in the wide type in type t.
+func (c *call) narrow(name string, t *ir.Type) string {
+	if wider(t.DType) == t.DType {
+		return name
+	}
+	return c.op(ir.OpCast, reduced(t), nil, name)
+}
+
+// give1 contributes a value that was computed in the wide type.
+func (c *call) giveWide(i int, name string, t *ir.Type) {
+	if wider(t.DType) == t.DType {
+		c.give(i, contribution{name: name})
+		return
+	}
+	u := reduced(t)
+	c.give(i, contribution{name: c.op(ir.OpCast, u, nil, name), typ: u})
+}
+
+// over returns the sum or mean over one dimension, repeated along it.
+func (c *call) over(op ir.Op, name string, axis int, t *ir.Type) string {
+	u := reduced(t)
+	u.DType = wider(t.DType)
+	return c.spread(c.op(op, nil, []ir.Attr{along(axis)}, name), []int{axis}, u)
+}
+
+// softmax is y = softmax(x): dx = y·(dy − Σ dy·y).
+func softmax(c *call) {
+	t := c.dyType
+	axis := c.axis(len(t.Dims) - 1)
+	y, dy := c.wide(c.result(), t), c.wide(c.dy, t)
+	dot := c.over(ir.OpSum, c.op(ir.OpMul, nil, nil, dy, y), axis, t)
+	c.giveWide(0, c.op(ir.OpMul, nil, nil, y, c.op(ir.OpSub, nil, nil, dy, dot)), t)
+}
+
+// root returns 1/√(mean x² + eps) of the rows of x, repeated along them.
+func (c *call) root(x string, t *ir.Type) string {
+	last := len(t.Dims) - 1
+	eps := c.s.Op.Info().AttrSpec("eps").Default
+	value := ir.NumberAttr("value", eps)
+	if a := c.s.Attr("eps"); a != nil {
+		value = ir.Attr{Name: "value", Kind: ir.AttrNumber, Exprs: a.Exprs, Num: a.Num, IsNum: a.IsNum}
+	}
+	square := c.op(ir.OpMean, nil, []ir.Attr{along(last)}, c.op(ir.OpMul, nil, nil, x, x))
+	r := c.op(ir.OpRsqrt, nil, nil, c.op(ir.OpAdd, nil, nil, square, c.g.scalar(value, "eps", wider(t.DType))))
+	u := reduced(t)
+	u.DType = wider(t.DType)
+	return c.spread(r, []int{last}, u)
+}
+
+// rmsNorm is y = x·r·w with r = 1/√(mean x² + eps). With n = x·r and dn = dy·w: dx = r·(dn − n·mean(dn·n)), dw = Σ
+// dy·n.
+func rmsNorm(c *call) {
+	t := c.argType(0)
+	x := c.wide(c.arg(0), t)
+	r := c.root(x, t)
+	c.normed(c.op(ir.OpMul, nil, nil, x, r), r, t, false)
+}
+
+// layerNorm is y = n·w + b with n = (x − mean x)·r: dx = r·(dn − mean dn − n·mean(dn·n)), db = Σ dy.
+func layerNorm(c *call) {
+	t := c.argType(0)
+	last := len(t.Dims) - 1
+	x := c.wide(c.arg(0), t)
+	centred := c.op(ir.OpSub, nil, nil, x, c.over(ir.OpMean, x, last, t))
+	r := c.root(centred, t)
+	c.normed(c.op(ir.OpMul, nil, nil, centred, r), r, t, true)
+	if c.wants(2) {
+		c.weight(2, c.wide(c.dy, c.dyType), t)
+	}
+}
+
+// normed contributes to the gradients of x and w, where n are the normed rows and r is what they were multiplied by.
+func (c *call) normed(n, r string, t *ir.Type, centred bool) {
+	last := len(t.Dims) - 1
+	dy := c.wide(c.dy, c.dyType)
+	if c.wants(0) {
+		dn := c.op(ir.OpMul, nil, nil, dy, c.wide(c.arg(1), c.argType(1)))
+		along := c.over(ir.OpMean, c.op(ir.OpMul, nil, nil, dn, n), last, t)
+		rest := c.op(ir.OpSub, nil, nil, dn, c.op(ir.OpMul, nil, nil, n, along))
+		if centred {
+			rest = c.op(ir.OpSub, nil, nil, rest, c.over(ir.OpMean, dn, last, t))
+		}
+		c.giveWide(0, c.op(ir.OpMul, nil, nil, r, rest), t)
+	}
+	if c.wants(1) {
+		c.weight(1, c.op(ir.OpMul, nil, nil, dy, n), t)
+	}
+}
+
+// weight contributes the sum of rows to operand i, which has the shape of one.
+func (c *call) weight(i int, rows string, t *ir.Type) {
+	n := len(t.Dims) - 1
+	if n > 0 {
+		rows = c.sumLeading(rows, n)
+	}
+	w := c.argType(i)
+	if wider(w.DType) == w.DType && n > 0 {
+		c.give(i, contribution{name: rows, partial: split(t, n)})
+		return
+	}
+	u := reduced(w)
+	if wider(w.DType) == w.DType {
+		u.DType = wider(w.DType)
+		c.give(i, contribution{name: c.op(ir.OpCopy, nil, nil, rows)})
+		return
+	}
+	c.give(i, contribution{name: c.op(ir.OpCast, u, nil, rows), typ: u})
+}
+
+// rope turns back: by the negative positions.
+func rope(c *call) {
+	c.give(0, contribution{name: c.op(ir.OpRope, nil, slices.Clone(c.s.Attrs), c.dy,
+		c.op(ir.OpNeg, nil, nil, c.arg(1)))})
+}
+
+// embedding is y = table[ids]: the gradient of a row is the sum of dy where ids name it, a product with a one-hot
+// tensor.
+func embedding(c *call) {
+	if c.s.Attr("first") != nil {
+		c.g.refuse(c.s.Pos, "leave first= and of= out; the table's layout says which rows a rank has",
+			"a part of a table has no gradient")
+		return
+	}
+	ids, table := c.argType(0), c.argType(1)
+	index := c.arg(0)
+	n := product(ids.Dims)
+	flat := c.reshape(index, n, ir.Int(1))
+	hot := &ir.Type{DType: ids.DType, Dims: []ir.Dimension{{Extent: n},
+		{Extent: table.Dims[0].Extent, Axes: table.Dims[0].Axes}}, Mesh: table.Mesh}
+	if len(ids.Dims) > 0 {
+		hot.Dims[0].Axes = ids.Dims[0].Axes
+	}
+	rows := c.op(ir.OpIota, &ir.Type{DType: ids.DType, Dims: hot.Dims[1:], Mesh: table.Mesh}, nil)
+	wide := c.op(ir.OpExpand, hot, []ir.Attr{shape(hot)}, flat)
+	equal := c.op(ir.OpEqual, hot, nil, wide, rows)
+	mask := hot.Clone()
+	mask.DType = table.DType
+	one := c.op(ir.OpCast, mask, nil, equal)
+	c.give(1, contribution{name: c.op(ir.OpMatmul, nil, []ir.Attr{ir.WordAttr("ta", "true")}, one,
+		c.rows(c.dy, c.dyType)), partial: split(ids, len(ids.Dims))})
+}

@@ -1,0 +1,236 @@
+package grad_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/grad"
+	"hocket.example/hocket/ir"
+)
+
+// ruleCases are functions whose last statement is the operation: parameters that begin with p are positive.
+var ruleCases = []struct {
+	name string
+	ops  []ir.Op
+	src  string
+}{
+	{"linear", []ir.Op{ir.OpLinear}, `func f(%x: f64[4/tp, 6], %w: f64[8/tp, 6], %b: f64[8/tp]) -> f64[4, 8/tp] {
+  %y = linear %x, %w, %b
+  return %y
+}`},
+	{"linear row", nil, `func f(%x: f64[2, 4/tp, 8], %w: f64[4, 8/tp], %b: f64[4]) -> f64[2, 4/tp, 4] {
+  %y = linear %x, %w, %b
+  return %y
+}`},
+	{"linear vector", nil, `func f(%x: f64[8], %w: f64[4, 8/tp], %b: f64[4]) -> f64[4] {
+  %y = linear %x, %w, %b
+  return %y
+}`},
+	{"matmul", []ir.Op{ir.OpMatmul}, `func f(%a: f64[4/tp, 3], %b: f64[3, 8/tp]) -> f64[4, 8/tp] {
+  %y = matmul %a, %b
+  return %y
+}`},
+	{"matmul ta", nil, `func f(%a: f64[2, 3, 4], %b: f64[2, 3, 4/tp]) -> f64[2, 4, 4/tp] {
+  %y = matmul %a, %b, ta=true
+  return %y
+}`},
+	{"matmul tb", nil, `func f(%a: f64[2, 3, 4], %b: f64[2, 5, 4/tp]) -> f64[2, 3, 5] {
+  %y = matmul %a, %b, tb=true
+  return %y
+}`},
+	{"matmul ta tb", nil, `func f(%a: f64[4/tp, 4, 3], %b: f64[4/tp, 5, 4]) -> f64[4/tp, 3, 5] {
+  %y = matmul %a, %b, ta=true, tb=true
+  return %y
+}`},
+	{"matmul one", nil, `func f(%a: f64[2, 4/tp, 3], %b: f64[5, 3]) -> f64[2, 4/tp, 5] {
+  %y = matmul %a, %b, tb=true
+  return %y
+}`},
+	{"matmul one ta", nil, `func f(%a: f64[2, 4, 3], %b: f64[5, 4]) -> f64[2, 3, 5] {
+  %y = matmul %a, %b, ta=true, tb=true
+  return %y
+}`},
+	{"cast", []ir.Op{ir.OpCast}, `func f(%x: f64[4/tp]) -> f64[4/tp] {
+  %z: f64[4/tp] = cast %x
+  return %z
+}`},
+	{"reshard", []ir.Op{ir.OpReshard}, `func f(%x: f64[4/tp, 4]) -> f64[4, 4/tp] {
+  %y: f64[4, 4/tp] = reshard %x
+  return %y
+}`},
+	{"all_reduce", []ir.Op{ir.OpAllReduce}, `func f(%x: f64[4, 8/tp], %w: f64[4, 8/tp]) -> f64[4, 4] {
+  %y = linear %x, %w
+  %z = all_reduce %y, over=tp, op=sum
+  return %z
+}`},
+	{"reduce_scatter", []ir.Op{ir.OpReduceScatter}, `func f(%x: f64[4, 8/tp], %w: f64[4, 8/tp]) -> f64[4/tp, 4] {
+  %y = linear %x, %w
+  %z = reduce_scatter %y, over=tp, op=sum, axis=0
+  return %z
+}`},
+	{"all_gather", []ir.Op{ir.OpAllGather}, `func f(%x: f64[4/tp, 4]) -> f64[4, 4] {
+  %y = all_gather %x, over=tp, axis=0
+  %z = mul %y, %y
+  return %z
+}`},
+	{"all_to_all", []ir.Op{ir.OpAllToAll}, `func f(%x: f64[4/tp, 4]) -> f64[4, 4/tp] {
+  %y = all_to_all %x, over=tp, split=1, concat=0
+  %z = mul %y, %y
+  return %z
+}`},
+	{"sum", []ir.Op{ir.OpSum}, `func f(%x: f64[4/tp, 3, 2]) -> f64[3] {
+  %y = sum %x, axis=(0, 2)
+  return %y
+}`},
+	{"sum to a scalar", nil, `func f(%x: f64[4/tp, 3]) -> f64[] {
+  %s = mul %x, %x
+  %y = sum %s, axis=(0, 1)
+  return %y
+}`},
+	{"mean", []ir.Op{ir.OpMean}, `func f(%x: f64[4/tp, 3, 2]) -> f64[4/tp, 2] {
+  %y = mean %x, axis=1
+  return %y
+}`},
+	{"mean split", nil, `func f(%x: f64[4/tp, 3, 2]) -> f64[3, 2] {
+  %y = mean %x, axis=0
+  return %y
+}`},
+	{"max", []ir.Op{ir.OpMax}, `func f(%x: f64[4/tp, 3]) -> f64[3] {
+  %y = max %x, axis=0
+  return %y
+}`},
+	{"min", []ir.Op{ir.OpMin}, `func f(%x: f64[4/tp, 3]) -> f64[4/tp] {
+  %y = min %x, axis=1
+  return %y
+}`},
+	{"broadcast", []ir.Op{ir.OpExpand}, `func f(%x: f64[4/tp, 1, 2]) -> f64[3, 4/tp, 5, 2] {
+  %y = broadcast %x, shape=(3, 4, 5, 2)
+  return %y
+}`},
+	{"concat", []ir.Op{ir.OpConcat}, `func f(%a: f64[4/tp, 1], %b: f64[4/tp, 3]) -> f64[4/tp, 4] {
+  %y = concat %a, %b, axis=1
+  return %y
+}`},
+	{"slice", []ir.Op{ir.OpSlice}, `func f(%x: f64[5, 4/tp]) -> f64[2, 4/tp] {
+  %y = slice %x, axis=0, 1..3
+  return %y
+}`},
+	{"chunk", []ir.Op{ir.OpChunk}, `func f(%x: f64[5, 4/tp]) -> f64[1, 4/tp] {
+  %y = chunk %x, axis=0, 2 of 3
+  return %y
+}`},
+	{"select", []ir.Op{ir.OpSelect}, `func f(%x: f64[4/tp, 3, 2]) -> f64[4/tp, 2] {
+  %y = select %x, axis=1, index=2
+  return %y
+}`},
+	{"transpose", []ir.Op{ir.OpTranspose}, `func f(%x: f64[4/tp, 3, 2]) -> f64[2, 4/tp, 3] {
+  %t = transpose %x
+  %y = transpose %t, perm=(1, 0, 2)
+  return %y
+}`},
+	{"reshape", []ir.Op{ir.OpReshape}, `func f(%x: f64[4/tp, 6]) -> f64[4/tp, 2, 3] {
+  %y = reshape %x, shape=(4, 2, 3)
+  return %y
+}`},
+	{"softmax", []ir.Op{ir.OpSoftmax}, `func f(%x: f64[3, 4/tp]) -> f64[3, 4/tp] {
+  %y = softmax %x, axis=0
+  return %y
+}`},
+	{"rms_norm", []ir.Op{ir.OpRMSNorm}, `func f(%x: f64[2, 4/tp, 6], %w: f64[6]) -> f64[2, 4/tp, 6] {
+  %y = rms_norm %x, %w, eps=0.01
+  return %y
+}`},
+	{"rms_norm vector", nil, `func f(%x: f64[6], %w: f64[6]) -> f64[6] {
+  %y = rms_norm %x, %w
+  return %y
+}`},
+	{"layer_norm", []ir.Op{ir.OpLayerNorm}, `func f(%x: f64[4/tp, 6], %w: f64[6], %b: f64[6]) -> f64[4/tp, 6] {
+  %y = layer_norm %x, %w, %b
+  return %y
+}`},
+	{"attention", []ir.Op{ir.OpAttention},
+		`func f(%q: f64[3, 4/tp, 2], %k: f64[5, 4/tp, 2], %v: f64[5, 4/tp, 2]) -> f64[3, 4/tp, 2] {
+  %y = attention %q, %k, %v
+  return %y
+}`},
+	{"attention causal", nil, `func f(%q: f64[2, 3, 8/tp, 2], %k: f64[2, 4, 4/tp, 2], %v: f64[2, 4, 4/tp, 2]) -> f64[2, 3, 8/tp, 2] {
+  %y = attention %q, %k, %v, causal=true, scale=0.5
+  return %y
+}`},
+	{"attention one", nil, `func f(%q: f64[3, 4/tp, 2], %k: f64[3, 1, 2], %v: f64[3, 1, 2]) -> f64[3, 4/tp, 2] {
+  %y = attention %q, %k, %v, causal=true
+  return %y
+}`},
+	{"rope", []ir.Op{ir.OpRope}, `func f(%x: f64[3, 4/tp, 4], %at: i32[3]) -> f64[3, 4/tp, 4] {
+  %y = rope %x, %at, theta=100
+  return %y
+}`},
+	{"embedding", []ir.Op{ir.OpEmbedding}, `func f(%ids: i32[2, 3], %table: f64[8/tp, 2]) -> f64[2, 3, 2] {
+  %y = embedding %ids, %table
+  return %y
+}`},
+	{"embedding rows", nil, `func f(%ids: i32[4/tp], %table: f64[8, 2]) -> f64[4/tp, 2] {
+  %y = embedding %ids, %table
+  return %y
+}`},
+}
+
+// elementwiseCases returns a case for each operation with a rule in its row: of its operands as they are, and with the
+// last of them repeated.
+func elementwiseCases() (list []string) {
+	attrs := map[ir.Op]string{ir.OpScale: ", by=-1.5", ir.OpPow: ", by=2.5", ir.OpClamp: ", lo=-0.5, hi=0.5"}
+	positive := map[ir.Op]bool{ir.OpLog: true, ir.OpSqrt: true, ir.OpRsqrt: true, ir.OpPow: true}
+	for _, op := range ir.Ops() {
+		info := op.Info()
+		if info.Gradients == nil {
+			continue
+		}
+		name := "x"
+		if positive[op] {
+			name = "p"
+		}
+		shapes := [][]string{{"4/tp, 3", "4/tp, 3", "4/tp, 3"}}
+		if info.MaxArgs > 1 {
+			shapes = append(shapes, []string{"4/tp, 3", "3", "3"}, []string{"4/tp, 3", "4, 3", ""})
+		}
+		for _, shape := range shapes {
+			var params, args []string
+			for i := range info.MaxArgs {
+				params = append(params, fmt.Sprintf("%%%s%d: f64[%s]", name, i, shape[i]))
+				args = append(args, fmt.Sprintf("%%%s%d", name, i))
+			}
+			list = append(list, fmt.Sprintf("func %s(%s) -> f64[4/tp, 3] {\n  %%y = %s %s%s\n  return %%y\n}",
+				op, strings.Join(params, ", "), op, strings.Join(args, ", "), attrs[op]))
+		}
+	}
+	return list
+}
+
+// TestRules holds the rule of every operation to central differences, on one rank and on four.
+func TestRules(t *testing.T) {
+	for _, c := range ruleCases {
+		t.Run(c.name, func(t *testing.T) {
+			away(t, "mesh tp[4]\n"+c.src, grad.Options{}, 1000)
+			for _, n := range []int{1, 4} {
+				agrees(t, fmt.Sprintf("mesh tp[%d]\n%s", n, c.src), hocket.GradientOptions{}, "sequential")
+			}
+		})
+	}
+	for _, src := range elementwiseCases() {
+		name, _, _ := strings.Cut(strings.TrimPrefix(src, "func "), "(")
+		t.Run(name, func(t *testing.T) {
+			away(t, "mesh tp[4]\n"+src, grad.Options{}, 1000)
+			agrees(t, "mesh tp[4]\n"+src, hocket.GradientOptions{}, "sequential")
+		})
+	}
+}
+
+// away holds gradients to differences, and wants none of them to be near a kink.
+func away(t *testing.T, src string, opts grad.Options, elements int) {
+	t.Helper()
+	if looked, kinks := differences(t, src, opts, 1, elements); looked == 0 || kinks > 0 {
+		t.Errorf("%d of %d elements are near a kink", kinks, looked)
+	}
+}

@@ -1,0 +1,221 @@
+package modelprogram
+
+import (
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// scores are those of attention that is written out: scale · q·kᵀ, perhaps capped, and which keys a query sees.
+type scores struct {
+	q, k    *graph.Value // k is transposed
+	scale   float64
+	softcap float64
+	add     []float64    // what is added for each query and key; nil for nothing
+	zeroed  map[int]bool // scores that a mask has multiplied by zero, which what is added must hide
+	tq, tk  int64
+}
+
+// maxMask bounds the elements of masks that are looked at.
+const maxMask = 1 << 24
+
+// eagerAttention finds softmax(scale · q·kᵀ + mask)·v, where the mask is known and hides keys.
+func eagerAttention(l *lowerer, v *graph.Value) (*val, error) {
+	n := made(v, graph.MatMul)
+	if n == nil {
+		return nil, nil
+	}
+	p := uncast(n.In[0])
+	for r := made(p, graph.Reshape); r != nil && sameMatrices(p, r.In[0]); r = made(p, graph.Reshape) {
+		p = uncast(r.In[0])
+	}
+	soft := made(p, graph.Softmax)
+	if soft == nil || soft.Attrs.Axis != len(p.Shape)-1 {
+		return nil, nil
+	}
+	s := &scores{}
+	if !l.scores(s, soft.In[0]) {
+		return nil, nil
+	}
+	w := n.In[1]
+	if len(s.q.Shape) != len(w.Shape) || !slices.Equal(s.q.Shape[:len(w.Shape)-2], w.Shape[:len(w.Shape)-2]) ||
+		!slices.Equal(s.k.Shape[:len(w.Shape)-2], w.Shape[:len(w.Shape)-2]) || s.q.DType != w.DType || s.k.DType != w.DType ||
+		w.DType != v.DType {
+		return nil, nil
+	}
+	c := &chain{l: l, n: n}
+	in := []*graph.Value{s.q, c.swap(s.k, len(w.Shape)-1, len(w.Shape)-2), w}
+	if s.add != nil {
+		mask := graph.NewTensor(graph.Bool, []int64{s.tq, s.tk})
+		for i, x := range s.add {
+			switch {
+			case x == 0 && !s.zeroed[i]:
+				mask.Elems[i] = 1
+			case x > -1e4:
+				return nil, nil // a bias
+			}
+		}
+		in = append(in, l.g.Constant("mask", mask))
+	}
+	y := c.add(graph.Attention, graph.Attrs{Scale: s.scale, Softcap: s.softcap}, v.DType, in...)
+	if c.err != nil || !slices.Equal(y.Shape, v.Shape) {
+		return nil, c.err
+	}
+	if s.add != nil {
+		if _, err := l.mask(y.Node, s.tq, s.tk); err != nil {
+			return nil, nil
+		}
+	}
+	return c.lower(y)
+}
+
+// sameMatrices reports whether two shapes end alike in two dimensions.
+func sameMatrices(a, b *graph.Value) bool {
+	x, y := a.Shape, b.Shape
+	return len(x) >= 2 && len(y) >= 2 && slices.Equal(x[len(x)-2:], y[len(y)-2:])
+}
+
+// scores finds what v is as scores of attention. It goes from v to the product of queries and keys, and returns
+// computing what each operation on the way adds.
+func (l *lowerer) scores(s *scores, v *graph.Value) bool {
+	n := v.Node
+	if n == nil || len(v.Shape) < 2 {
+		return false
+	}
+	switch n.Op {
+	case graph.Cast:
+		return v.DType.IsFloat() && n.In[0].DType.IsFloat() && l.scores(s, n.In[0])
+	case graph.Reshape:
+		return sameMatrices(v, n.In[0]) && l.scores(s, n.In[0])
+	case graph.MatMul:
+		s.q, s.k, s.scale = n.In[0], n.In[1], 1
+		s.tq, s.tk = v.Shape[len(v.Shape)-2], last(v.Shape)
+		return true
+	case graph.Div:
+		c, ok := l.uniform(n.In[1])
+		return ok && c != 0 && l.scores(s, n.In[0]) && s.scaleBy(1/c)
+	case graph.Max: // with the smallest number there is
+		c, x, ok := l.number(n)
+		return ok && c <= -1e30 && l.scores(s, x) && (s.add != nil)
+	case graph.Mul:
+		c, x, ok := l.number(n)
+		if !ok {
+			known, x, ok := either(n, l.folder.IsConstant)
+			if !ok || !l.scores(s, x) {
+				return false
+			}
+			by, ok := l.perKey(s, known)
+			return ok && s.maskBy(by)
+		}
+		if t := made(uncast(x), graph.Tanh); t != nil { // c · tanh(x / c)
+			if !l.scores(s, t.In[0]) || s.add != nil || s.softcap != 0 || !(c > 0) {
+				return false
+			}
+			s.softcap, s.scale = c, s.scale*c
+			return true
+		}
+		return l.scores(s, x) && s.scaleBy(c)
+	case graph.AddOp:
+		known, x, ok := either(n, l.folder.IsConstant)
+		if !ok || !l.scores(s, x) {
+			return false
+		}
+		by, ok := l.perKey(s, known)
+		return ok && s.addAll(by)
+	case graph.Where:
+		if !l.folder.IsConstant(n.In[0]) {
+			return false
+		}
+		x, hides := n.In[1], 0.0
+		low, ok := l.uniform(n.In[2])
+		if !ok {
+			x, hides = n.In[2], 1
+			low, ok = l.uniform(n.In[1])
+		}
+		if !ok || low > -1e4 || !l.scores(s, x) {
+			return false
+		}
+		where, ok := l.perKey(s, n.In[0])
+		if !ok {
+			return false
+		}
+		for i := range where {
+			if (where[i] != 0) == (hides != 0) {
+				where[i] = math.Inf(-1)
+			} else {
+				where[i] = 0
+			}
+		}
+		return s.addAll(where)
+	}
+	return false
+}
+
+// scaleBy multiplies the scores and what was added to them.
+func (s *scores) scaleBy(c float64) bool {
+	s.scale *= c
+	for i := range s.add {
+		s.add[i] *= c
+	}
+	return c > 0 && s.softcap == 0
+}
+
+// addAll adds numbers to the scores.
+func (s *scores) addAll(by []float64) bool {
+	if s.add == nil {
+		s.add = by
+		return true
+	}
+	for i, x := range by {
+		s.add[i] += x
+	}
+	return true
+}
+
+// maskBy multiplies the scores by zeros and ones.
+func (s *scores) maskBy(by []float64) bool {
+	if s.zeroed == nil {
+		s.zeroed = map[int]bool{}
+	}
+	for i, x := range by {
+		switch x {
+		case 0:
+			s.zeroed[i] = true
+		case 1:
+		default:
+			return false
+		}
+	}
+	return s.addAll(make([]float64, len(by)))
+}
+
+// perKey returns a constant as one number for each query and key, if it is the same for all heads and sequences.
+func (l *lowerer) perKey(s *scores, v *graph.Value) ([]float64, bool) {
+	t, err := l.folder.Value(v)
+	if err != nil || s.tq*s.tk > maxMask || s.tq*s.tk == 0 {
+		return nil, false
+	}
+	rows, cols := int64(1), int64(1)
+	if d := len(t.Shape); d > 0 {
+		cols = t.Shape[d-1]
+		if d > 1 {
+			rows = t.Shape[d-2]
+		}
+	}
+	if rows != 1 && rows != s.tq || cols != 1 && cols != s.tk || rows*cols == 0 {
+		return nil, false
+	}
+	for i, x := range t.Elems[rows*cols:] {
+		if x != t.Elems[int64(i)%(rows*cols)] {
+			return nil, false
+		}
+	}
+	out := make([]float64, s.tq*s.tk)
+	for i := range s.tq {
+		for j := range s.tk {
+			out[i*s.tk+j] = t.Elems[min(i, rows-1)*cols+min(j, cols-1)]
+		}
+	}
+	return out, true
+}

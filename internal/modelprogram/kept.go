@@ -1,0 +1,307 @@
+package modelprogram
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// A state is an inout parameter. A cache, whose one use is that rows are copied into it, is updated in place, and
+// attention reads as many of its rows as the mask lets a query see. Any other state is read as a copy, before all that
+// changes it, and written last.
+
+// updates writes what a call leaves in states.
+func (l *lowerer) updates() error {
+	for _, u := range l.g.Updates {
+		if l.keeps(u.To) != nil {
+			if _, err := l.cache(u.To); err != nil {
+				return err
+			}
+			continue
+		}
+		x, err := l.plain(u.To)
+		if err != nil {
+			return err
+		}
+		p := l.param(u.State)
+		// Every rank has the whole of it.
+		if x.in != nil && x.in.name == "" {
+			x.in.whole = true
+		}
+		in := l.emit(&inst{op: "copy", args: []operand{x, {p: p}}, into: true, dt: p.dt, shape: p.shape, split: -1,
+			order: math.MaxInt})
+		if u.To.Node != nil {
+			in.from = u.To.Node.From
+		}
+	}
+	return nil
+}
+
+// readState is a value of what a state has when the instructions of an order have run.
+func (l *lowerer) readState(v *graph.Value, order int) *val {
+	p := l.param(v)
+	c := l.emit(&inst{op: "copy", args: []operand{{p: p}}, dt: p.dt, shape: p.shape, split: p.split, order: order})
+	y := &val{operand: operand{in: l.claim(c)}}
+	if p.perm != nil {
+		y.perm = inverse(p.perm)
+	}
+	return y
+}
+
+// claim names what is in a buffer as a value.
+func (l *lowerer) claim(buffer *inst) *inst {
+	return l.emit(&inst{op: "claim", args: []operand{{in: buffer}}, dt: buffer.dt, shape: buffer.shape,
+		split: buffer.split, typed: true, from: buffer.from, order: buffer.order})
+}
+
+func inverse(perm []int64) []int64 {
+	out := make([]int64, len(perm))
+	for i, p := range perm {
+		out[p] = int64(i)
+	}
+	return out
+}
+
+// keeps returns the state that v is the new contents of, if v is rows copied into it and nothing else reads the old
+// ones; nil for others.
+func (l *lowerer) keeps(v *graph.Value) *graph.Value {
+	n := made(v, graph.IndexCopy)
+	if n == nil || n.In[0].Leaf != graph.State || len(l.users[n.In[0]]) != 1 {
+		return nil
+	}
+	for _, u := range l.g.Updates {
+		if u.State == n.In[0] && u.To == v {
+			return u.State
+		}
+	}
+	return nil
+}
+
+// cache copies rows into the cache that v is the new contents of, once, and returns its parameter.
+func (l *lowerer) cache(v *graph.Value) (*param, error) {
+	n, s := v.Node, v.Node.In[0]
+	if p := l.params[s]; p != nil {
+		return p, nil
+	}
+	p := l.param(s)
+	axis := n.Attrs.Axis
+	if len(s.Shape) == 4 && axis == 2 {
+		// As attention has it: [B, S, H, D].
+		p.perm, axis = []int64{0, 2, 1, 3}, 1
+		p.shape = []int64{s.Shape[0], s.Shape[2], s.Shape[1], s.Shape[3]}
+	}
+	rows, err := l.lower(n.In[2])
+	if err != nil {
+		return nil, err
+	}
+	if p.perm != nil {
+		if rows.shape != nil {
+			l.settle(n.In[2], rows)
+		}
+		r := n.In[2].Shape
+		rows = permuted(rows, p.perm)
+		l.settle(&graph.Value{Shape: []int64{r[0], r[2], r[1], r[3]}, Node: n.In[2].Node}, rows)
+	}
+	at, err := l.plain(n.In[1])
+	if err != nil {
+		return nil, err
+	}
+	ro := l.settle(n.In[2], rows)
+	p.split = ro.splitDim()
+	if p.split == axis {
+		return nil, refuse(n, "rows that are split, into a cache")
+	}
+	l.emit(&inst{op: "index_copy", args: []operand{ro, at, {p: p}}, into: true, attrs: fmt.Sprintf("axis=%d", axis),
+		dt: p.dt, shape: p.shape, split: p.split, from: n.From, order: n.Order})
+	return p, nil
+}
+
+// indexCopy lowers rows copied into a tensor.
+func (l *lowerer) indexCopy(n *graph.Node) (*val, error) {
+	out := n.Out[0]
+	if s := l.keeps(out); s != nil {
+		if _, err := l.cache(out); err != nil {
+			return nil, err
+		}
+		return l.readState(s, n.Order), nil
+	}
+	var args []operand
+	for _, v := range n.In {
+		x, err := l.plain(v)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, x)
+	}
+	b := l.emit(&inst{op: "alloc", attrs: typeText(out.DType, out.Shape, -1), dt: out.DType, shape: out.Shape, split: -1,
+		from: n.From, order: n.Order})
+	for _, in := range []*inst{{op: "copy", args: []operand{args[0], {in: b}}},
+		{op: "index_copy", args: []operand{args[2], args[1], {in: b}}, attrs: fmt.Sprintf("axis=%d", n.Attrs.Axis)}} {
+		in.into, in.dt, in.shape, in.split, in.from, in.order = true, b.dt, b.shape, -1, n.From, n.Order
+		l.emit(in)
+	}
+	for _, x := range []operand{args[0], args[2]} {
+		if x.in != nil && x.in.name == "" {
+			x.in.whole = true
+		}
+	}
+	return &val{operand: operand{in: l.claim(b)}}, nil
+}
+
+// keptAttention finds attention to caches, with a mask that lets each query see the first keys; nil if it is none.
+func (l *lowerer) keptAttention(n *graph.Node, k, w *graph.Value) (*val, error) {
+	if len(n.In) != 4 || n.Attrs.Causal || l.keeps(k) == nil || l.keeps(w) == nil {
+		return nil, nil
+	}
+	q, mask := n.In[0], n.In[3]
+	seen, plus, ok := l.firstKeys(mask, k.Shape[2])
+	b, tq := q.Shape[0], q.Shape[2]
+	if !ok || seen.Count() != tq && seen.Count() != b*tq {
+		return nil, nil
+	}
+	var args []operand
+	x, err := l.lower(q)
+	if err != nil {
+		return nil, err
+	}
+	if x.shape != nil {
+		l.settle(q, x)
+	}
+	heads := []int64{0, 2, 1, 3}
+	turned := []int64{b, tq, q.Shape[1], q.Shape[3]}
+	args = append(args, l.settle(&graph.Value{Shape: turned, Node: q.Node}, permuted(x, heads)))
+	for _, v := range []*graph.Value{k, w} {
+		p, err := l.cache(v)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Equal(p.perm, heads) {
+			return nil, nil
+		}
+		args = append(args, operand{p: p})
+	}
+	length, err := l.length(seen, plus, b, tq)
+	if err != nil {
+		return nil, err
+	}
+	args = append(args, length)
+	var attrs []string
+	if n.Attrs.Softcap != 0 {
+		attrs = append(attrs, "softcap="+number(n.Attrs.Softcap))
+	}
+	if d := float64(last(q.Shape)); math.Abs(n.Attrs.Scale*math.Sqrt(d)-1) > 1e-7 {
+		attrs = append(attrs, "scale="+number(n.Attrs.Scale))
+	}
+	y := l.emitted(n, "attention", strings.Join(attrs, ", "), q.DType, turned, args[0].splitDim(), args...)
+	return permuted(&val{operand: operand{in: l.claim(y.in)}}, heads), nil
+}
+
+// length is how many keys each of b·tq queries sees: seen and so many more.
+func (l *lowerer) length(seen *graph.Value, plus float64, b, tq int64) (operand, error) {
+	key := fmt.Sprintf("%p %v %d %d", seen, plus, b, tq)
+	if o, ok := l.lengths[key]; ok {
+		return o, nil
+	}
+	x, err := l.lower(seen)
+	if err != nil {
+		return operand{}, err
+	}
+	o := l.shaped(seen, x, []int64{seen.Count() / tq, tq})
+	at := &inst{dt: seen.DType, split: -1, order: -1}
+	if seen.Node != nil {
+		at.from, at.order = seen.Node.From, seen.Node.Order
+	}
+	then := func(op, attrs string, shape []int64, args ...operand) {
+		in := *at
+		in.op, in.attrs, in.shape, in.args = op, attrs, shape, args
+		o = operand{in: l.emit(&in)}
+	}
+	if plus != 0 {
+		f, err := l.fill(seen.DType, []int64{}, plus)
+		if err != nil {
+			return o, err
+		}
+		then("add", "", o.shape(), o, f)
+	}
+	if seen.Count() != b*tq {
+		then("broadcast", "shape="+tuple([]int64{b, tq}), []int64{b, tq}, o)
+	}
+	l.lengths[key] = o
+	return o, nil
+}
+
+// firstKeys finds a mask that lets a query see the first of tk keys: those below seen + plus, where seen has a number
+// for each query.
+func (l *lowerer) firstKeys(m *graph.Value, tk int64) (seen *graph.Value, plus float64, ok bool) {
+	for m.Node != nil {
+		n := m.Node
+		switch n.Op {
+		case graph.Broadcast, graph.Reshape, graph.Cast:
+			if last(n.In[0].Shape) != last(m.Shape) {
+				return nil, 0, false
+			}
+			m = n.In[0]
+			continue
+		case graph.And:
+			_, other, is := l.number(n)
+			if c, _, _ := l.number(n); !is || c == 0 {
+				return nil, 0, false
+			}
+			m = other
+			continue
+		case graph.Where: // 0 where a query sees a key, and next to nothing elsewhere
+			yes, is := l.uniform(n.In[1])
+			no, is2 := l.uniform(n.In[2])
+			if !is || !is2 || yes != 0 || no > -1e4 {
+				return nil, 0, false
+			}
+			m = n.In[0]
+			continue
+		case graph.Le, graph.Lt:
+			if n.Op == graph.Le {
+				plus = 1
+			}
+			return l.below(n.In[0], n.In[1], tk, plus)
+		case graph.Ge, graph.Gt:
+			if n.Op == graph.Ge {
+				plus = 1
+			}
+			return l.below(n.In[1], n.In[0], tk, plus)
+		}
+		break
+	}
+	return nil, 0, false
+}
+
+// below returns seen if keys count from 0 to tk along the last dimension, and seen has one number for each query.
+func (l *lowerer) below(keys, seen *graph.Value, tk int64, plus float64) (*graph.Value, float64, bool) {
+	if !l.folder.IsConstant(keys) || keys.Count() != tk || last(keys.Shape) != tk || last(seen.Shape) != 1 ||
+		seen.DType != graph.I64 && seen.DType != graph.I32 {
+		return nil, 0, false
+	}
+	t, err := l.folder.Value(keys)
+	if err != nil {
+		return nil, 0, false
+	}
+	for i, x := range t.Elems {
+		if x != float64(i) {
+			return nil, 0, false
+		}
+	}
+	for seen.Node != nil && seen.Node.Op == graph.Reshape {
+		seen = seen.Node.In[0]
+	}
+	return seen, plus, true
+}
+
+// reshaped is v in another shape, for node n.
+func (l *lowerer) reshaped(v *graph.Value, shape []int64, n *graph.Node) *graph.Value {
+	if slices.Equal(v.Shape, shape) {
+		return v
+	}
+	return &graph.Value{DType: v.DType, Shape: shape, Node: &graph.Node{Op: graph.Reshape, In: []*graph.Value{v},
+		Attrs: graph.Attrs{Shape: shape}, From: n.From, Order: n.Order}}
+}

@@ -1,0 +1,407 @@
+package schedule
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+)
+
+// raced notes that an access of agent a and an earlier one touch cell c in no order.
+func (s *sim) raced(a *agent, acc, old *access, c int, does, did string) {
+	edge := acc.edge() || old.edge()
+	key := fmt.Sprintf("%v %p %p %d %d", edge, acc.op, old.op, acc.block, old.block)
+	if s.edges[key] || len(s.edges) >= 64 {
+		return
+	}
+	s.edges[key] = true
+	f := &Finding{Kind: Race, Edge: edge}
+	who := func(x *access) string {
+		if x.edge() {
+			return fmt.Sprintf("the stream of rank %d", int(x.comp)-len(s.blocks)-len(s.engines))
+		}
+		f.Places = append(f.Places, s.p.place(x.block, x.op))
+		text := s.p.place(x.block, x.op).String()
+		if int(x.comp) >= len(s.blocks) {
+			text += " by the proxy of " + s.p.Engines[int(x.comp)-len(s.blocks)].Name
+		}
+		return text
+	}
+	when := func(x *access) string {
+		switch {
+		case !x.edge():
+			return ""
+		case x == acc:
+			return " after its kernel ends"
+		}
+		return " before its kernel starts"
+	}
+	f.Message = fmt.Sprintf("%s %s %s%s while %s %s it%s", who(acc), does, s.p.cellName(s.home(c)), when(acc), who(old), did, when(old))
+	if !edge {
+		s.races++
+	}
+	f.Lines = s.counterexample(a, acc, old)
+	s.findings = append(s.findings, f)
+}
+
+// home is the cell of the plan that c stands for: scratch of odd launches and messages of later ones are copies.
+func (s *sim) home(c int) int {
+	if c >= s.p.Cells {
+		return s.p.MessageBase + (c-s.p.MessageBase)%s.messages
+	}
+	return c
+}
+
+// counterexample tells in a few lines an interleaving in which both accesses are next, or why time does not help.
+func (s *sim) counterexample(a *agent, acc, old *access) []string {
+	if old.comp == a.comp {
+		return []string{"both are done by all threads of the block, and no barrier (nop) between them has the threads meet"}
+	}
+	if a.x.at(old.comp) >= old.tick {
+		return []string{"the second starts after the first in time, but only relaxed signals, packets or proxies say so:",
+			"they do not make the first one's writes visible; a signal and a wait, with a barrier before and after, would"}
+	}
+	lines := []string{"nothing orders them; they meet when these have run, which the second needs, and no others:"}
+	var runs []string
+	for b := range s.blocks {
+		if t := a.x.at(int32(b)); t > 0 || b == int(old.comp) {
+			blk := &s.p.Blocks[b]
+			switch n := s.opAt(b, t); {
+			case b == int(a.comp):
+				continue
+			case n >= 0:
+				runs = append(runs, fmt.Sprintf("rank %d tb %d up to op %d", blk.Rank, blk.ID, blk.Ops[n].Index))
+			case b == int(old.comp):
+				runs = append(runs, fmt.Sprintf("rank %d tb %d nothing", blk.Rank, blk.ID))
+			}
+		}
+	}
+	if len(runs) == 0 {
+		return []string{"nothing orders them: they may be the first that run"}
+	}
+	more := len(runs) - 8
+	if more > 0 {
+		runs = runs[:8]
+	}
+	for len(runs) > 0 {
+		n := min(4, len(runs))
+		lines = append(lines, "  "+strings.Join(runs[:n], "; "))
+		runs = runs[n:]
+	}
+	if more > 0 {
+		lines = append(lines, fmt.Sprintf("  and %d more blocks", more))
+	}
+	return lines
+}
+
+// opAt returns the index in block b's list of the operation that was its t-th step, -1 for none.
+func (s *sim) opAt(b int, t int32) int {
+	ops := s.p.Blocks[b].Ops
+	if t <= 0 || len(ops) == 0 {
+		return -1
+	}
+	return int(t-1) % (len(ops) + 1) % len(ops)
+}
+
+// deadlocked reports whether blocks are left that wait, and says for what.
+func (s *sim) deadlocked() bool {
+	var stuck []int
+	for b := range s.blocks {
+		if s.blocks[b].pc < len(s.p.Blocks[b].Ops) || s.blocks[b].launch+1 < s.launches {
+			if s.blocks[b].pc < len(s.p.Blocks[b].Ops) {
+				stuck = append(stuck, b)
+			}
+		}
+	}
+	if len(stuck) == 0 {
+		return false
+	}
+	f := &Finding{Kind: Deadlock}
+	// Follow one waiting block after the other until one comes round again or nothing would wake it.
+	b, at := stuck[0], map[int]int{}
+	var chain []int
+	for {
+		if _, again := at[b]; again {
+			chain = chain[at[b]:]
+			break
+		}
+		at[b] = len(chain)
+		chain = append(chain, b)
+		next := s.waker(b)
+		if next < 0 || len(chain) == 64 {
+			chain = chain[len(chain)-1:]
+			break
+		}
+		b = next
+	}
+	for i, b := range chain {
+		st := &s.blocks[b]
+		o := &s.p.Blocks[b].Ops[st.pc]
+		f.Places = append(f.Places, s.p.place(b, o))
+		if i < 6 {
+			f.Lines = append(f.Lines, fmt.Sprintf("%s waits for %s", s.p.place(b, o), s.waitsFor(b)))
+		}
+	}
+	if len(chain) > 6 {
+		f.Lines = append(f.Lines, fmt.Sprintf("and so on, %d blocks in a circle", len(chain)))
+	}
+	f.Message = fmt.Sprintf("%s waits for ever; %d of %d blocks do not end", f.Places[0], len(stuck), len(s.blocks))
+	if s.blocks[chain[0]].launch > 0 {
+		f.Message += " their second launch"
+	}
+	s.findings = append(s.findings, f)
+	return true
+}
+
+func (s *sim) waitsFor(b int) string {
+	st := &s.blocks[b]
+	w := st.wait
+	switch {
+	case w.counter >= 0:
+		c := &s.counters[w.counter]
+		name := s.p.Counters[w.counter].Name
+		if w.value >= Never {
+			return name + ", which no step of that block reports"
+		}
+		text := fmt.Sprintf("signal %d of %s, which has had %d", w.value, name, c.count())
+		if s.waker(b) < 0 {
+			text += ", and no operation is left that signals it"
+		}
+		return text
+	case w.cell >= 0:
+		text := "a packet in " + s.p.cellName(s.home(w.cell))
+		if s.waker(b) < 0 {
+			text += ", and no operation is left that writes one there"
+		}
+		return text
+	case w.meet >= 0:
+		o := &s.p.Blocks[b].Ops[st.pc]
+		return fmt.Sprintf("%d blocks of rank %d to meet, of which %d have come", o.Size, s.p.Blocks[b].Rank, len(s.meets[w.meet]))
+	}
+	return "nothing"
+}
+
+// waker returns a waiting block that would do what block b waits for, were it to go on; -1 for none.
+func (s *sim) waker(b int) int {
+	w := s.blocks[b].wait
+	for i := range s.blocks {
+		ops := s.p.Blocks[i].Ops
+		for pc := s.blocks[i].pc; pc < len(ops); pc++ {
+			o := &ops[pc]
+			switch {
+			case i == b && pc == s.blocks[i].pc:
+			case w.counter >= 0 && slices.ContainsFunc(o.Lanes, func(l Lane) bool { return l.Kind == Add && l.Counter == w.counter }),
+				w.meet >= 0 && o.Kind == Gather && o.Meet == w.meet && s.blocks[i].wait.meet != w.meet,
+				w.cell >= 0 && s.writesPacket(i, o, w.cell):
+				return i
+			}
+		}
+	}
+	return -1
+}
+
+func (s *sim) writesPacket(b int, o *Op, c int) bool {
+	for i := range o.Moves {
+		for _, sp := range o.Moves[i].To {
+			sp = s.at(sp, s.blocks[b].launch)
+			if sp.Mode != Plain && c >= sp.Cell && c < sp.Cell+sp.N*sp.width() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// results compares what rank r's output holds with what the collective wants.
+func (s *sim) results(r, launch int) {
+	if s.races > 0 || s.wrong >= 4 {
+		return
+	}
+	out := s.p.buffer(r, Output)
+	if out == nil || s.p.Collective == Undefined {
+		return
+	}
+	for c := 0; c < out.Cells && s.wrong < 4; c++ {
+		want, any := s.wanted(r, c, launch)
+		got := s.value(out.Base + c)
+		if any || want != nil && got == want {
+			continue
+		}
+		s.wrong++
+		f := &Finding{Kind: Wrong, Message: fmt.Sprintf("%s after %s: %s", s.p.chunkName(out, c), s.p.Collective, s.difference(got, want))}
+		if o, b := s.lastWriter(out.Base + c); o != nil {
+			f.Places = append(f.Places, s.p.place(b, o))
+			f.Lines = append(f.Lines, "last written by "+f.Places[0].String())
+		} else {
+			f.Lines = append(f.Lines, "no operation writes it")
+		}
+		s.findings = append(s.findings, f)
+	}
+}
+
+func (s *sim) lastWriter(c int) (*Op, int) {
+	if w := s.cells[c].w; w != nil && !w.edge() {
+		return w.op, w.block
+	}
+	return nil, 0
+}
+
+// wanted returns what cell c of rank r's output is to be; any is true where everything is right.
+func (s *sim) wanted(r, c, launch int) (want *value, any bool) {
+	p := s.p
+	in := func(q, c int) *value {
+		buf := p.buffer(q, Input)
+		if buf == nil || c >= buf.Cells {
+			return nil
+		}
+		return s.values.symbol(buf.Base + c + launch*p.Cells)
+	}
+	all := func(c int) *value {
+		if v, ok := s.totals[c+launch*p.Cells]; ok {
+			return v
+		}
+		if s.totals == nil {
+			s.totals = map[int]*value{}
+		}
+		s.totals[c+launch*p.Cells] = nil
+		terms := make([]*value, p.Ranks)
+		for q := range terms {
+			if terms[q] = in(q, c); terms[q] == nil {
+				return nil
+			}
+		}
+		v := s.values.sum(terms)
+		s.totals[c+launch*p.Cells] = v
+		return v
+	}
+	size := 0
+	if buf := p.buffer(r, Input); buf != nil {
+		size = buf.Cells
+	}
+	switch p.Collective {
+	case AllReduce:
+		return all(c), false
+	case ReduceScatter:
+		return all(r*p.buffer(r, Output).Cells + c), false
+	case AllGather:
+		if size == 0 {
+			return nil, false
+		}
+		return in(c/size, c%size), c/size >= p.Ranks
+	case AllToAll:
+		k := size / p.Ranks
+		if k == 0 {
+			return nil, false
+		}
+		return in(c/k, r*k+c%k), c/k >= p.Ranks
+	case Broadcast, SendRecv:
+		got := s.value(p.buffer(r, Output).Base + c)
+		if got.terms != nil || got.sym < launch*p.Cells || got.sym >= (launch+1)*p.Cells {
+			return nil, false
+		}
+		q := s.source(r, c, got.sym-launch*p.Cells)
+		if q < 0 {
+			return nil, false
+		}
+		return in(q, c), false
+	case ToNext:
+		q := r + p.Shift
+		if q < 0 || q >= p.Ranks {
+			return nil, true
+		}
+		return in(q, c), false
+	}
+	return nil, true
+}
+
+// source returns the rank whose input rank r's output is a copy of, judged by its cell c, which holds symbol sym: the
+// same for all ranks of a broadcast, and a different one for each of a sendrecv. -1 for none.
+func (s *sim) source(r, c, sym int) int {
+	if s.from == nil {
+		s.from = map[int]int{}
+	}
+	for q := range s.p.Ranks {
+		buf := s.p.buffer(q, Input)
+		if buf == nil || sym != buf.Base+c {
+			continue
+		}
+		if was, ok := s.from[r]; ok && was != q {
+			return -1
+		}
+		for r2, q2 := range s.from {
+			if r2 != r && (q2 == q) == (s.p.Collective == SendRecv) {
+				return -1
+			}
+		}
+		s.from[r] = q
+		return q
+	}
+	return -1
+}
+
+// difference says what got lacks of want, and has too much.
+func (s *sim) difference(got, want *value) string {
+	has := contributions(got)
+	needs := map[int]int{}
+	if want != nil {
+		needs = contributions(want)
+	}
+	var lacks, surplus []string
+	var keys []int
+	for k := range has {
+		keys = append(keys, k)
+	}
+	for k := range needs {
+		if has[k] == 0 {
+			keys = append(keys, k)
+		}
+	}
+	sort.Ints(keys)
+	for _, k := range keys {
+		name := s.symbolName(k)
+		switch d := has[k] - needs[k]; {
+		case d < 0:
+			lacks = append(lacks, name)
+		case d == 1:
+			surplus = append(surplus, name)
+		case d > 1:
+			surplus = append(surplus, fmt.Sprintf("%s (%d times too often)", name, d))
+		}
+	}
+	brief := func(list []string) string {
+		if len(list) > 4 {
+			list = append(list[:4:4], fmt.Sprintf("and %d more", len(list)-4))
+		}
+		return strings.Join(list, ", ")
+	}
+	switch {
+	case want == nil && len(surplus) == 1:
+		return "holds " + surplus[0]
+	case want == nil:
+		return "holds what no rank's input is: " + brief(surplus)
+	case len(lacks) == 0:
+		return "has too much: " + brief(surplus)
+	case len(surplus) == 0:
+		return "lacks " + brief(lacks)
+	}
+	return "lacks " + brief(lacks) + "; has instead " + brief(surplus)
+}
+
+func (s *sim) symbolName(sym int) string {
+	launch, c := sym/s.p.Cells, s.home(sym%s.p.Cells)
+	for i := range s.p.Buffers {
+		b := &s.p.Buffers[i]
+		if c < b.Base || c >= b.Base+b.Cells {
+			continue
+		}
+		if b.Kind != Input {
+			return s.p.cellName(c) + " before it is written"
+		}
+		break
+	}
+	name := s.p.cellName(c)
+	if launch > 0 {
+		name += fmt.Sprintf(" of launch %d", launch+1)
+	}
+	return name
+}

@@ -1,0 +1,362 @@
+package msccl
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/schedule"
+)
+
+// connection is a first-in first-out queue of messages from one rank to another.
+type connection struct{ from, to, channel int }
+
+// traffic is what goes over a connection: the counts of its messages in order, and their cells.
+type traffic struct {
+	sender, receiver int // thread blocks, -1 for none
+	counts           []int
+	cells            []int
+	sent, free       int // counters
+	received         int
+}
+
+type builder struct {
+	f     *File
+	p     *schedule.Plan
+	links map[connection]*traffic
+	// Counters of blocks' progress, by rank and block, and the index of each step's report among them.
+	progress [][]int
+	rank, tb int
+	at       int
+}
+
+// slots is how many messages a connection holds before a send waits.
+func (f *File) slots() int {
+	if f.Proto == "Simple" {
+		return 4
+	}
+	return 8
+}
+
+// Plan returns the algorithm as the checker wants it. It fails for what no loader could read; the error names the step.
+func (f *File) Plan() (*schedule.Plan, error) {
+	p := &schedule.Plan{Name: f.Name, Ranks: len(f.GPUs), Parts: 1, InPlace: f.InPlace == 1}
+	p.Collective, p.Shift = f.collective()
+	b := &builder{f: f, p: p, links: map[connection]*traffic{}}
+	if err := b.memory(); err != nil {
+		return nil, err
+	}
+	if err := b.connections(); err != nil {
+		return nil, err
+	}
+	for r := range f.GPUs {
+		for t := range f.GPUs[r].TBs {
+			b.rank, b.tb = r, t
+			p.Blocks = append(p.Blocks, schedule.Block{Rank: r, ID: f.GPUs[r].TBs[t].ID})
+			if err := b.threadblock(&f.GPUs[r].TBs[t]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for c, l := range b.links {
+		if l.received < len(l.counts) {
+			p.Notes = append(p.Notes, fmt.Sprintf("%d messages from rank %d to rank %d on channel %d are not received",
+				len(l.counts)-l.received, c.from, c.to, c.channel))
+		}
+	}
+	return p, nil
+}
+
+func (b *builder) memory() error {
+	p, f := b.p, b.f
+	if f.Chunks < 0 || f.Chunks > maxChunks {
+		return fmt.Errorf("nchunksperloop is %d", f.Chunks)
+	}
+	n := len(f.GPUs)
+	for r := range f.GPUs {
+		g := &f.GPUs[r]
+		if g.ID != r {
+			return fmt.Errorf("gpu %d has id %d: ids must be 0, 1, 2, …", r, g.ID)
+		}
+		in, out := g.Input, g.Output
+		for _, c := range []int{in, out, g.Scratch} {
+			if c < 0 || c > maxChunks {
+				return fmt.Errorf("gpu %d: a buffer of %d chunks", r, c)
+			}
+		}
+		base, inAt, outAt, size := p.Cells, 0, 0, 0
+		switch p.Collective {
+		case schedule.AllReduce, schedule.AllToAll, schedule.Broadcast:
+			in, out = max(in, f.Chunks), max(out, f.Chunks)
+			if p.InPlace {
+				in = max(in, out)
+				out = in
+			}
+		case schedule.AllGather:
+			in, out = f.Chunks/n, max(out, f.Chunks)
+			inAt = r * in
+		case schedule.ReduceScatter:
+			in, out = max(in, f.Chunks), f.Chunks/n
+			outAt = r * out
+		}
+		if p.InPlace && p.Collective != schedule.Undefined && p.Collective != schedule.ToNext {
+			size = max(inAt+in, outAt+out)
+		} else {
+			inAt, outAt, size = 0, in, in+out
+		}
+		p.Buffers = append(p.Buffers, schedule.Buffer{Rank: r, Kind: schedule.Input, Base: base + inAt, Cells: in},
+			schedule.Buffer{Rank: r, Kind: schedule.Output, Base: base + outAt, Cells: out})
+		p.Cells += size
+	}
+	p.ScratchBase = p.Cells
+	for r := range f.GPUs {
+		p.Buffers = append(p.Buffers, schedule.Buffer{Rank: r, Kind: schedule.Scratch, Base: p.Cells, Cells: f.GPUs[r].Scratch})
+		p.Cells += f.GPUs[r].Scratch
+		if err := p.Within(); err != nil {
+			return err
+		}
+	}
+	p.MessageBase = p.Cells
+	return nil
+}
+
+func (b *builder) link(c connection) *traffic {
+	l := b.links[c]
+	if l == nil {
+		l = &traffic{sender: -1, receiver: -1}
+		b.links[c] = l
+		name := fmt.Sprintf("connection %d of rank %d to rank %d", c.channel, c.from, c.to)
+		l.sent, l.free = len(b.p.Counters), len(b.p.Counters)+1
+		b.p.Counters = append(b.p.Counters, schedule.Counter{Name: "messages of " + name, Kept: true},
+			schedule.Counter{Name: "free slots of " + name, Init: b.f.slots()})
+	}
+	return l
+}
+
+// connections finds who sends and receives on which connection, and the cells of each message.
+func (b *builder) connections() error {
+	f, p := b.f, b.p
+	for r := range f.GPUs {
+		b.progress = append(b.progress, nil)
+		for t := range f.GPUs[r].TBs {
+			tb := &f.GPUs[r].TBs[t]
+			b.rank, b.tb, b.at = r, t, -1
+			if tb.ID != t {
+				return fmt.Errorf("gpu %d: the tb at %d has id %d: ids must be 0, 1, 2, …", r, t, tb.ID)
+			}
+			b.progress[r] = append(b.progress[r], len(p.Counters))
+			p.Counters = append(p.Counters, schedule.Counter{Name: fmt.Sprintf("the progress of rank %d tb %d", r, t)})
+			for _, q := range []int{tb.Send, tb.Recv} {
+				if q < -1 || q >= len(f.GPUs) {
+					return fmt.Errorf("gpu %d tb %d: its peer is rank %d of %d", r, t, q, len(f.GPUs))
+				}
+			}
+			if tb.Send >= 0 {
+				l := b.link(connection{r, tb.Send, tb.Chan})
+				if l.sender >= 0 {
+					return fmt.Errorf("gpu %d: tb %d and tb %d both send to rank %d on channel %d", r, l.sender, t, tb.Send, tb.Chan)
+				}
+				l.sender = t
+				for i := range tb.Steps {
+					b.at = i
+					s := &tb.Steps[i]
+					if !sends(s.Type) {
+						continue
+					}
+					if s.Count < 1 || s.Count > maxChunks {
+						return b.errorf("it has a count of %d", s.Count)
+					}
+					l.counts = append(l.counts, s.Count)
+					l.cells = append(l.cells, p.Cells)
+					p.Cells += s.Count
+					if err := p.Within(); err != nil {
+						return b.errorf("%w", err)
+					}
+				}
+			}
+			if tb.Recv >= 0 {
+				l := b.link(connection{tb.Recv, r, tb.Chan})
+				if l.receiver >= 0 {
+					return fmt.Errorf("gpu %d: tb %d and tb %d both receive from rank %d on channel %d", r, l.receiver, t, tb.Recv, tb.Chan)
+				}
+				l.receiver = t
+			}
+		}
+	}
+	return nil
+}
+
+func sends(kind string) bool { return kind == "s" || kind == "rcs" || kind == "rrs" || kind == "rrcs" }
+func receives(kind string) bool {
+	return kind == "r" || kind == "rcs" || kind == "rrc" || kind == "rrs" || kind == "rrcs"
+}
+
+func (b *builder) place() schedule.Place {
+	p := schedule.Place{Rank: b.rank, Block: b.tb, Index: b.at}
+	if tb := &b.f.GPUs[b.rank].TBs[b.tb]; b.at >= 0 && b.at < len(tb.Steps) {
+		p.Name = tb.Steps[b.at].Type
+	}
+	return p
+}
+
+func (b *builder) errorf(format string, args ...any) error {
+	return fmt.Errorf("%s: %w", b.place(), fmt.Errorf(format, args...))
+}
+
+func (b *builder) fault(format string, args ...any) {
+	if b.p.Fault == nil {
+		b.p.Fault = &schedule.Finding{Kind: schedule.Wrong, Message: b.place().String() + ": " + fmt.Sprintf(format, args...),
+			Places: []schedule.Place{b.place()}}
+	}
+}
+
+func (b *builder) threadblock(tb *TB) error {
+	sent := 0
+	for i := range tb.Steps {
+		b.at = i
+		s := &tb.Steps[i]
+		if s.S != i {
+			return b.errorf("step %d of the block says that it is step %d", i, s.S)
+		}
+		var before, after []schedule.Lane
+		if s.DepID >= 0 {
+			l, err := b.dependence(s)
+			if err != nil {
+				return err
+			}
+			before = append(before, l)
+		}
+		m, err := b.move(tb, s, &sent, &before, &after)
+		if err != nil {
+			return err
+		}
+		if s.HasDep == 1 && s.Type != "nop" {
+			after = append(after, schedule.Lane{Kind: schedule.Add, Counter: b.progress[b.rank][b.tb], Engine: -1})
+		}
+		op := schedule.Op{Name: s.Type, Index: i, Inner: -1}
+		add := func(kind schedule.OpKind, lanes []schedule.Lane) {
+			if err == nil {
+				op.Kind, op.Lanes = kind, lanes
+				err = b.p.Add(op)
+			}
+		}
+		if len(before) > 0 {
+			add(schedule.Sync, before)
+			add(schedule.Join, nil)
+		}
+		if m != nil {
+			op.Moves = []schedule.Move{*m}
+			add(schedule.Data, nil)
+			op.Moves = nil
+		}
+		add(schedule.Join, nil)
+		if len(after) > 0 {
+			add(schedule.Sync, after)
+		}
+		if err != nil {
+			return b.errorf("%w", err)
+		}
+	}
+	return nil
+}
+
+// dependence returns the wait for another block's step. Blocks report only at steps with hasdep.
+func (b *builder) dependence(s *Step) (schedule.Lane, error) {
+	blocks := b.f.GPUs[b.rank].TBs
+	if s.DepID >= len(blocks) {
+		return schedule.Lane{}, b.errorf("it depends on tb %d, and the rank has %d", s.DepID, len(blocks))
+	}
+	if s.Dep < 0 || s.Dep >= len(blocks[s.DepID].Steps) {
+		return schedule.Lane{}, b.errorf("it depends on step %d of tb %d, which has %d", s.Dep, s.DepID, len(blocks[s.DepID].Steps))
+	}
+	l := schedule.Lane{Kind: schedule.Await, Counter: b.progress[b.rank][s.DepID], Value: schedule.Never, Engine: -1}
+	n := 0
+	for i := range blocks[s.DepID].Steps {
+		if o := &blocks[s.DepID].Steps[i]; o.HasDep == 1 && o.Type != "nop" {
+			if n++; i >= s.Dep {
+				l.Value = n
+				break
+			}
+		}
+	}
+	return l, nil
+}
+
+// move returns what a step does with data, nil for nothing, and adds its waits and signals.
+func (b *builder) move(tb *TB, s *Step, sent *int, before, after *[]schedule.Lane) (*schedule.Move, error) {
+	m := &schedule.Move{Engine: -1}
+	switch s.Type {
+	case "nop":
+		return nil, nil
+	case "s", "r", "rcs", "rrc", "rrs", "rrcs", "cpy", "re":
+	default:
+		return nil, b.errorf("there is no step type %q", s.Type)
+	}
+	if s.Count < 1 || s.Count > maxChunks {
+		return nil, b.errorf("it has a count of %d", s.Count)
+	}
+	if s.Type != "r" && s.Type != "rcs" {
+		src, err := b.span(s.SrcBuf, s.SrcOff, s.Count)
+		if err != nil {
+			return nil, err
+		}
+		m.From = append(m.From, src)
+	}
+	if s.Type != "s" && s.Type != "rrs" {
+		dst, err := b.span(s.DstBuf, s.DstOff, s.Count)
+		if err != nil {
+			return nil, err
+		}
+		m.To = append(m.To, dst)
+		if s.Type == "re" {
+			m.From = append(m.From, dst)
+		}
+	}
+	if receives(s.Type) {
+		if tb.Recv < 0 {
+			return nil, b.errorf("the block has no peer to receive from")
+		}
+		l := b.links[connection{tb.Recv, b.rank, tb.Chan}]
+		*before = append(*before, schedule.Lane{Kind: schedule.Take, Counter: l.sent, Engine: -1})
+		*after = append(*after, schedule.Lane{Kind: schedule.Add, Counter: l.free, Engine: -1})
+		if l.received < len(l.counts) {
+			if n := l.counts[l.received]; n != s.Count {
+				b.fault("it receives %d chunks, and the message has %d", s.Count, n)
+				return m, nil
+			}
+			m.From = append(m.From, schedule.Span{Cell: l.cells[l.received], N: s.Count})
+		}
+		l.received++
+	}
+	if sends(s.Type) {
+		if tb.Send < 0 {
+			return nil, b.errorf("the block has no peer to send to")
+		}
+		l := b.links[connection{b.rank, tb.Send, tb.Chan}]
+		*before = append(*before, schedule.Lane{Kind: schedule.Take, Counter: l.free, Thread: 1, Engine: -1})
+		*after = append(*after, schedule.Lane{Kind: schedule.Add, Counter: l.sent, Engine: -1})
+		m.To = append(m.To, schedule.Span{Cell: l.cells[*sent], N: s.Count})
+		*sent++
+	}
+	if len(m.From) == 0 { // nobody sends what it is to receive: it waits for ever
+		return nil, nil
+	}
+	return m, nil
+}
+
+func (b *builder) span(kind string, off, n int) (schedule.Span, error) {
+	var buf *schedule.Buffer
+	switch kind {
+	case "i":
+		buf = &b.p.Buffers[2*b.rank]
+	case "o":
+		buf = &b.p.Buffers[2*b.rank+1]
+	case "s":
+		buf = &b.p.Buffers[2*b.p.Ranks+b.rank]
+	default:
+		return schedule.Span{}, b.errorf("there is no buffer %q", kind)
+	}
+	if off < 0 || off > maxChunks || off+n > buf.Cells {
+		b.fault("chunks %d to %d are outside the %s buffer, which has %d", off, off+n-1, buf.Kind, buf.Cells)
+		return schedule.Span{Cell: buf.Base}, nil
+	}
+	return schedule.Span{Cell: buf.Base + off, N: n}, nil
+}

@@ -1,0 +1,157 @@
+// Package msccl reads algorithms of MSCCL, XML.
+package msccl
+
+import (
+	"bytes"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/schedule"
+)
+
+// File is an algorithm as written.
+type File struct {
+	XMLName    xml.Name `xml:"algo"`
+	Name       string   `xml:"name,attr"`
+	Proto      string   `xml:"proto,attr"`
+	Channels   int      `xml:"nchannels,attr"`
+	Chunks     int      `xml:"nchunksperloop,attr"`
+	Ranks      int      `xml:"ngpus,attr"`
+	Coll       string   `xml:"coll,attr"`
+	InPlace    int      `xml:"inplace,attr"`
+	OutOfPlace *int     `xml:"outofplace,attr"`
+	MinBytes   *int64   `xml:"minBytes,attr"`
+	MaxBytes   *int64   `xml:"maxBytes,attr"`
+	GPUs       []GPU    `xml:"gpu"`
+}
+
+// GPU is a rank's part of an algorithm.
+type GPU struct {
+	ID      int  `xml:"id,attr"`
+	Input   int  `xml:"i_chunks,attr"`
+	Output  int  `xml:"o_chunks,attr"`
+	Scratch int  `xml:"s_chunks,attr"`
+	TBs     []TB `xml:"tb"`
+}
+
+// TB is a thread block with its peers.
+type TB struct {
+	ID    int    `xml:"id,attr"`
+	Send  int    `xml:"send,attr"`
+	Recv  int    `xml:"recv,attr"`
+	Chan  int    `xml:"chan,attr"`
+	Steps []Step `xml:"step"`
+}
+
+// Step is an operation of a thread block.
+type Step struct {
+	S      int    `xml:"s,attr"`
+	Type   string `xml:"type,attr"`
+	SrcBuf string `xml:"srcbuf,attr"`
+	SrcOff int    `xml:"srcoff,attr"`
+	DstBuf string `xml:"dstbuf,attr"`
+	DstOff int    `xml:"dstoff,attr"`
+	Count  int    `xml:"cnt,attr"`
+	DepID  int    `xml:"depid,attr"`
+	Dep    int    `xml:"deps,attr"`
+	HasDep int    `xml:"hasdep,attr"`
+}
+
+// Limits of what is read.
+const (
+	maxRanks  = 1024
+	maxChunks = 1 << 20
+)
+
+// IsAlgorithm reports whether text looks like an algorithm in XML.
+func IsAlgorithm(text string) bool {
+	return strings.HasPrefix(strings.TrimLeft(text, " \t\r\n"), "<")
+}
+
+// Parse reads an algorithm. Errors name the line or the step that they concern.
+func Parse(text []byte) (*File, error) {
+	d := xml.NewDecoder(bytes.NewReader(text))
+	f := &File{}
+	if err := d.Decode(f); err != nil {
+		line, _ := d.InputPos()
+		return nil, fmt.Errorf("line %d: no algorithm of MSCCL: %w", line, err)
+	}
+	for {
+		token, err := d.Token()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("after the algorithm's end: %w", err)
+		}
+		if _, ok := token.(xml.StartElement); ok {
+			line, _ := d.InputPos()
+			return nil, fmt.Errorf("line %d: a second element after the algorithm's end", line)
+		}
+	}
+	if len(f.GPUs) == 0 || len(f.GPUs) > maxRanks {
+		return nil, fmt.Errorf("the algorithm has %d gpus: want 1 to %d", len(f.GPUs), maxRanks)
+	}
+	if f.Ranks != len(f.GPUs) {
+		return nil, fmt.Errorf("ngpus is %d, and the algorithm has %d gpus", f.Ranks, len(f.GPUs))
+	}
+	return f, nil
+}
+
+// Encode writes an algorithm as XML.
+func (f *File) Encode() ([]byte, error) {
+	text, err := xml.MarshalIndent(f, "", "  ")
+	return append(text, '\n'), err
+}
+
+// Clone returns a copy whose steps can be changed without changing f's.
+func (f *File) Clone() *File {
+	out := *f
+	out.GPUs = slices.Clone(f.GPUs)
+	for i := range out.GPUs {
+		g := &out.GPUs[i]
+		g.TBs = slices.Clone(g.TBs)
+		for j := range g.TBs {
+			g.TBs[j].Steps = slices.Clone(g.TBs[j].Steps)
+		}
+	}
+	return &out
+}
+
+// Step returns the step at a place; nil where there is none.
+func (f *File) Step(at schedule.Place) *Step {
+	if at.Rank < 0 || at.Rank >= len(f.GPUs) || at.Block < 0 || at.Block >= len(f.GPUs[at.Rank].TBs) {
+		return nil
+	}
+	tb := &f.GPUs[at.Rank].TBs[at.Block]
+	if at.Index < 0 || at.Index >= len(tb.Steps) {
+		return nil
+	}
+	return &tb.Steps[at.Index]
+}
+
+// collective returns what the algorithm is to compute, and for alltonext which neighbour's input comes.
+func (f *File) collective() (schedule.Collective, int) {
+	switch f.Coll {
+	case "allreduce":
+		return schedule.AllReduce, 0
+	case "allgather":
+		return schedule.AllGather, 0
+	case "reducescatter", "reduce_scatter":
+		return schedule.ReduceScatter, 0
+	case "alltoall":
+		return schedule.AllToAll, 0
+	case "broadcast":
+		return schedule.Broadcast, 0
+	}
+	if strings.HasPrefix(f.Name, "alltonext") {
+		if strings.Contains(f.Name, "backward") {
+			return schedule.ToNext, 1
+		}
+		return schedule.ToNext, -1
+	}
+	return schedule.Undefined, 0
+}

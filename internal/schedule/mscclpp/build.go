@@ -1,0 +1,329 @@
+package mscclpp
+
+import (
+	"fmt"
+
+	"hocket.example/hocket/internal/schedule"
+)
+
+// builder makes a schedule.Plan of a File.
+type builder struct {
+	f        *File
+	p        *schedule.Plan
+	turns    int // per chunk, of a pipeline
+	counters map[counterKey]int
+	other    map[counterKey]counterKey // a channel's other side
+	engines  map[[2]int]int            // by rank and its port channel
+	meets    map[[2]int]int
+	packets  bool
+	noted    map[string]bool
+
+	// The operation that is being read.
+	rank, block, index, inner, turn, turnCells int
+	tb                                         *Threadblock
+	op                                         *Op
+}
+
+type counterKey struct {
+	kind    string
+	rank, i int
+}
+
+// Plan returns the plan as the checker wants it. It fails for what no loader could read, and for operations that it
+// does not know; the error names the operation.
+func (f *File) Plan() (*schedule.Plan, error) {
+	b := &builder{f: f, turns: 2, counters: map[counterKey]int{}, engines: map[[2]int]int{}, meets: map[[2]int]int{},
+		noted: map[string]bool{}}
+	p := &schedule.Plan{Name: f.Name, InPlace: f.InPlace, Ranks: len(f.GPUs), Double: f.DoubleScratch}
+	p.Collective = collectives[f.Collective]
+	b.p = p
+	if err := b.memory(); err != nil {
+		return nil, err
+	}
+	for r := range f.GPUs {
+		if err := b.channels(r); err != nil {
+			return nil, err
+		}
+	}
+	b.pair()
+	for r := range f.GPUs {
+		g := &f.GPUs[r]
+		for t := range g.Threadblocks {
+			if err := b.threadblock(r, t); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return p, nil
+}
+
+func (b *builder) note(format string, args ...any) {
+	if text := fmt.Sprintf(format, args...); !b.noted[text] && len(b.p.Notes) < 16 {
+		b.noted[text] = true
+		b.p.Notes = append(b.p.Notes, text)
+	}
+}
+
+// memory lays out the buffers of all ranks in cells.
+func (b *builder) memory() error {
+	parts, pipelines := 1, false
+	var walk func(ops []Op, depth int) error
+	walk = func(ops []Op, depth int) error {
+		for i := range ops {
+			o := &ops[i]
+			if o.Slice != nil {
+				if o.Slice.Size < 1 || o.Slice.ID < 0 || o.Slice.ID >= o.Slice.Size {
+					return fmt.Errorf("op %d (%s): tbg_info has block %d of %d", i, o.Name, o.Slice.ID, o.Slice.Size)
+				}
+				parts = lcm(parts, o.Slice.Size)
+			}
+			switch o.Name {
+			case "pipeline":
+				pipelines = true
+				if depth > 0 {
+					return fmt.Errorf("op %d: a pipeline within a pipeline", i)
+				}
+				if err := walk(o.Ops, depth+1); err != nil {
+					return err
+				}
+			case "ppkt", "rppkt", "cpkt", "upkt", "repkt", "respkt", "recpkt", "recspkt", "gstorepkt":
+				b.packets = true
+			}
+			if parts > maxParts {
+				return fmt.Errorf("op %d (%s): tbg_info cuts chunks into more than %d parts", i, o.Name, maxParts)
+			}
+		}
+		return nil
+	}
+	for r := range b.f.GPUs {
+		g := &b.f.GPUs[r]
+		if g.ID != r {
+			return fmt.Errorf("gpus[%d] has id %d: ids must be 0, 1, 2, …", r, g.ID)
+		}
+		for _, n := range []int{g.InputChunks, g.OutputChunks, g.ScratchChunks} {
+			if n < 0 || n > maxChunks {
+				return fmt.Errorf("rank %d: a buffer of %d chunks", r, n)
+			}
+		}
+		for t := range g.Threadblocks {
+			if err := walk(g.Threadblocks[t].Ops, 0); err != nil {
+				return fmt.Errorf("rank %d, tb %d, %w", r, t, err)
+			}
+		}
+		if g.InputChunks == 0 || g.OutputChunks == 0 {
+			b.note("rank %d has %d input and %d output chunks: MSCCL++'s loader divides by both", r, g.InputChunks, g.OutputChunks)
+		}
+	}
+	if pipelines {
+		parts *= b.turns
+	}
+	p := b.p
+	p.Parts = parts
+	for r := range b.f.GPUs {
+		in, out, both, offset := b.extent(r)
+		base := p.Cells
+		if both {
+			small, large := in, out
+			if b.p.Collective == schedule.ReduceScatter {
+				small, large = out, in
+			}
+			p.Cells += max(large, offset+small) * parts
+		} else {
+			p.Cells += (in + out) * parts
+		}
+		inAt, outAt := base, base+in*parts
+		if both {
+			inAt, outAt = base, base
+			switch b.p.Collective {
+			case schedule.AllGather:
+				inAt += offset * parts
+			case schedule.ReduceScatter:
+				outAt += offset * parts
+			}
+		}
+		if err := p.Within(); err != nil {
+			return err
+		}
+		p.Buffers = append(p.Buffers, schedule.Buffer{Rank: r, Kind: schedule.Input, Base: inAt, Cells: in * parts},
+			schedule.Buffer{Rank: r, Kind: schedule.Output, Base: outAt, Cells: out * parts})
+	}
+	p.Cells += p.Cells % 2 // so that packets begin at even cells
+	p.ScratchBase = p.Cells
+	for r := range b.f.GPUs {
+		n := b.f.GPUs[r].ScratchChunks * parts
+		if b.packets {
+			n *= 2
+		}
+		p.Half = max(p.Half, n)
+	}
+	stride := p.Half
+	if p.Double {
+		stride *= 2
+	}
+	for r := range b.f.GPUs {
+		n := b.f.GPUs[r].ScratchChunks * parts
+		if b.packets {
+			n *= 2
+		}
+		p.Buffers = append(p.Buffers, schedule.Buffer{Rank: r, Kind: schedule.Scratch, Base: p.Cells, Cells: n})
+		p.Cells += stride
+		if err := p.Within(); err != nil {
+			return err
+		}
+	}
+	p.MessageBase = p.Cells
+	return nil
+}
+
+// extent returns how many chunks rank r's input and output have, and whether they share memory, the smaller one at
+// offset in the larger one.
+func (b *builder) extent(r int) (in, out int, both bool, offset int) {
+	g := &b.f.GPUs[r]
+	in, out = g.InputChunks, g.OutputChunks
+	if !b.f.InPlace {
+		return in, out, false, 0
+	}
+	switch b.p.Collective {
+	case schedule.AllReduce, schedule.AllToAll:
+		return max(in, out), max(in, out), true, 0
+	case schedule.AllGather:
+		return in, out, true, r * in
+	case schedule.ReduceScatter:
+		return in, out, true, r * out
+	case schedule.Broadcast:
+		return max(in, out), max(in, out), true, 0
+	}
+	return in, out, false, 0
+}
+
+func lcm(a, b int) int {
+	x, y := a, b
+	for y != 0 {
+		x, y = y, x%y
+	}
+	return a / x * b
+}
+
+// channels finds the counters of rank r's channels and semaphores. The j-th channel of r to q is the j-th of q to r.
+func (b *builder) channels(r int) error {
+	g := &b.f.GPUs[r]
+	for i, s := range g.Semaphores {
+		if s.Init < 0 || s.Init > 1<<20 {
+			return fmt.Errorf("rank %d: semaphore %d begins at %d", r, i, s.Init)
+		}
+		b.counters[counterKey{"semaphore", r, i}] = len(b.p.Counters)
+		b.p.Counters = append(b.p.Counters, schedule.Counter{Name: fmt.Sprintf("semaphore %d of rank %d", i, r), Init: s.Init, Kept: true})
+	}
+	for _, kind := range []string{"memory", "port"} {
+		for i, q := range b.peers(r, kind) {
+			if q < 0 || q >= len(b.f.GPUs) {
+				return fmt.Errorf("rank %d: %s channel %d is connected to rank %d of %d", r, kind, i, q, len(b.f.GPUs))
+			}
+			b.counters[counterKey{kind, r, i}] = len(b.p.Counters)
+			b.p.Counters = append(b.p.Counters, schedule.Counter{
+				Name: fmt.Sprintf("%s channel %d of rank %d (from rank %d)", kind, i, r, q), Kept: true})
+			if kind == "port" {
+				b.engines[[2]int{r, i}] = len(b.p.Engines)
+				b.p.Engines = append(b.p.Engines, schedule.Engine{Rank: r, Name: fmt.Sprintf("port channel %d of rank %d to rank %d", i, r, q)})
+			}
+		}
+	}
+	return nil
+}
+
+// peers lists the peers of rank r's channels of a kind.
+func (b *builder) peers(r int, kind string) []int {
+	var out []int
+	for _, c := range b.f.GPUs[r].Channels {
+		if c.Type == kind {
+			out = append(out, c.ConnectedTo...)
+		}
+	}
+	return out
+}
+
+// pair finds the other sides of all channels: the j-th channel of a kind of rank r to q is the j-th of q to r.
+func (b *builder) pair() {
+	type direction struct {
+		kind     string
+		from, to int
+	}
+	nth := map[direction][]int{}
+	b.other = map[counterKey]counterKey{}
+	for _, kind := range []string{"memory", "port"} {
+		for r := range b.f.GPUs {
+			for i, q := range b.peers(r, kind) {
+				d := direction{kind, r, q}
+				nth[d] = append(nth[d], i)
+			}
+		}
+	}
+	for d, list := range nth {
+		back := nth[direction{d.kind, d.to, d.from}]
+		for j := range min(len(list), len(back)) {
+			b.other[counterKey{d.kind, d.from, list[j]}] = counterKey{d.kind, d.to, back[j]}
+		}
+	}
+}
+
+func (b *builder) threadblock(r, t int) error {
+	b.rank, b.block, b.tb = r, t, &b.f.GPUs[r].Threadblocks[t]
+	b.p.Blocks = append(b.p.Blocks, schedule.Block{Rank: r, ID: t})
+	if err := b.p.Within(); err != nil {
+		return fmt.Errorf("rank %d, tb %d: %w", r, t, err)
+	}
+	if b.tb.ID != t {
+		b.note("rank %d: threadblocks[%d] has id %d", r, t, b.tb.ID)
+	}
+	n := 0
+	for i := range b.tb.Ops {
+		b.index, b.inner, b.turn, b.op = i, -1, 0, &b.tb.Ops[i]
+		n += 1 + len(b.op.Ops)
+		if b.op.Name != "pipeline" {
+			if err := b.emit(); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := b.pipeline(b.op); err != nil {
+			return err
+		}
+	}
+	if n > 64 {
+		b.note("rank %d, tb %d has %d operations: MSCCL++'s executor takes 64", r, t, n)
+	}
+	for _, c := range b.tb.Channels {
+		if len(c.IDs) > 16 {
+			b.note("rank %d, tb %d has %d %s channels: MSCCL++'s executor takes 16", r, t, len(c.IDs), c.Type)
+		}
+	}
+	return nil
+}
+
+func (b *builder) pipeline(o *Op) error {
+	if o.Iteration == nil || o.Iteration.Chunks < 1 || o.Iteration.Chunks > maxChunks {
+		return b.errorf("iter_context is missing or has no chunks")
+	}
+	turns := o.Iteration.Chunks * b.turns
+	b.turnCells = b.p.Parts / b.turns
+	for turn := range turns {
+		for i := range o.Ops {
+			b.inner, b.turn, b.op = i, turn, &o.Ops[i]
+			if err := b.emit(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// errorf returns an error that names the operation.
+func (b *builder) errorf(format string, args ...any) error {
+	return fmt.Errorf("%s: %w", b.where(), fmt.Errorf(format, args...))
+}
+
+func (b *builder) where() string { return b.place().String() }
+
+func (b *builder) place() schedule.Place {
+	return schedule.Place{Rank: b.rank, Block: b.block, Index: b.index, Inner: b.inner + 1, Name: b.op.Name}
+}

@@ -1,0 +1,283 @@
+package mscclpp
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+
+	"hocket.example/hocket/internal/schedule"
+)
+
+// list returns the list of operations that a place is in, and its index there; nil where there is no such place.
+func (f *File) list(at schedule.Place) (*[]Op, int) {
+	if at.Rank < 0 || at.Rank >= len(f.GPUs) || at.Block < 0 || at.Block >= len(f.GPUs[at.Rank].Threadblocks) {
+		return nil, 0
+	}
+	ops := &f.GPUs[at.Rank].Threadblocks[at.Block].Ops
+	i := at.Index
+	if at.Inner > 0 {
+		if i < 0 || i >= len(*ops) {
+			return nil, 0
+		}
+		ops, i = &(*ops)[i].Ops, at.Inner-1
+	}
+	if i < 0 || i > len(*ops) {
+		return nil, 0
+	}
+	return ops, i
+}
+
+// Without returns a copy of f without the operation at a place; nil where there is none.
+func (f *File) Without(at schedule.Place) schedule.File {
+	out := f.Clone()
+	ops, i := out.list(at)
+	if ops == nil || i >= len(*ops) {
+		return nil
+	}
+	*ops = slices.Delete(*ops, i, i+1)
+	return out
+}
+
+// insert returns a copy of f with operations more, before the one at a place; nil where there is no such place.
+func (f *File) insert(at schedule.Place, more ...Op) *File {
+	out := f.Clone()
+	ops, i := out.list(at)
+	if ops == nil {
+		return nil
+	}
+	*ops = slices.Insert(*ops, i, more...)
+	return out
+}
+
+var syncs = []string{"nop", "barrier", "signal", "wait", "rlxsignal", "rlxwait", "flush", "sem_acquire", "sem_release"}
+
+// walk calls do for each operation, those of pipelines too, until it returns false.
+func (f *File) walk(do func(at schedule.Place, o *Op) bool) {
+	for r := range f.GPUs {
+		for t := range f.GPUs[r].Threadblocks {
+			for i := range f.GPUs[r].Threadblocks[t].Ops {
+				o := &f.GPUs[r].Threadblocks[t].Ops[i]
+				at := schedule.Place{Rank: r, Block: t, Index: i, Name: o.Name}
+				if !do(at, o) {
+					return
+				}
+				for j := range o.Ops {
+					at.Inner, at.Name = j+1, o.Ops[j].Name
+					if !do(at, &o.Ops[j]) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// Syncs lists the operations that only order others.
+func (f *File) Syncs() []schedule.Place {
+	var out []schedule.Place
+	f.walk(func(at schedule.Place, o *Op) bool {
+		if slices.Contains(syncs, o.Name) {
+			out = append(out, at)
+		}
+		return true
+	})
+	return out
+}
+
+// gaps lists where an operation can be inserted in a thread block: before each operation and at the end of each list.
+func (f *File) gaps(rank, block int) []schedule.Place {
+	var out []schedule.Place
+	ops := f.GPUs[rank].Threadblocks[block].Ops
+	for i := range len(ops) + 1 {
+		if i < len(ops) && ops[i].Name == "pipeline" {
+			for j := range len(ops[i].Ops) + 1 {
+				out = append(out, schedule.Place{Rank: rank, Block: block, Index: i, Inner: j + 1})
+			}
+		}
+		out = append(out, schedule.Place{Rank: rank, Block: block, Index: i})
+	}
+	return out
+}
+
+// Repairs proposes plans with one synchronization more: a barrier in a block of the finding, then each signal and wait
+// that those blocks' channels and semaphores allow, a channel whose relaxed signals order memory, a barrier anywhere, and
+// a semaphore between two blocks of a rank.
+func (f *File) Repairs(found *schedule.Finding) iter.Seq[schedule.Repair] {
+	return func(yield func(schedule.Repair) bool) {
+		blocks := f.near(found)
+		for step, list := range [][][2]int{blocks, blocks, f.others(blocks)} {
+			if step != 1 && found.Kind == schedule.Deadlock {
+				continue // no barrier wakes a block
+			}
+			for _, b := range list {
+				var ops []Op
+				switch step {
+				case 1:
+					ops = f.available(b[0], b[1])
+				default:
+					ops = []Op{{Name: "nop"}}
+				}
+				for _, at := range f.gaps(b[0], b[1]) {
+					for _, o := range ops {
+						if !yield(f.repair(at, o)) {
+							return
+						}
+					}
+				}
+			}
+			if step == 1 && !f.strengthened(yield) || step == 1 && !f.semaphore(found, yield) {
+				return
+			}
+		}
+		for _, b := range f.others(blocks) {
+			for _, at := range f.gaps(b[0], b[1]) {
+				for _, o := range f.available(b[0], b[1]) {
+					if !yield(f.repair(at, o)) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+func (f *File) repair(at schedule.Place, o Op) schedule.Repair {
+	where := fmt.Sprintf("rank %d, tb %d, before op %d", at.Rank, at.Block, at.Index)
+	if at.Inner > 0 {
+		where += fmt.Sprintf(".%d", at.Inner-1)
+	}
+	what := o.Name
+	switch {
+	case len(o.ChannelIDs) == 1:
+		what += fmt.Sprintf(" of %s channel %d", o.ChannelType, o.ChannelIDs[0])
+	case len(o.ChannelIDs) > 1:
+		what += fmt.Sprintf(" of all %s channels", o.ChannelType)
+	case len(o.Semaphores) > 0:
+		what += fmt.Sprintf(" of semaphore %d", o.Semaphores[0])
+	}
+	return schedule.Repair{Text: where + ": " + what, File: f.insert(at, o)}
+}
+
+// near lists the blocks that a finding names, by rank and index.
+func (f *File) near(found *schedule.Finding) [][2]int {
+	var out [][2]int
+	for _, p := range found.Places {
+		if b := [2]int{p.Rank, p.Block}; !slices.Contains(out, b) {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+func (f *File) others(blocks [][2]int) [][2]int {
+	var out [][2]int
+	for r := range f.GPUs {
+		for t := range f.GPUs[r].Threadblocks {
+			if b := [2]int{r, t}; !slices.Contains(blocks, b) {
+				out = append(out, b)
+			}
+		}
+	}
+	return out
+}
+
+// available lists the operations that a block can signal and wait with.
+func (f *File) available(rank, block int) []Op {
+	var out []Op
+	for _, c := range f.GPUs[rank].Threadblocks[block].Channels {
+		if c.Type != "memory" && c.Type != "port" {
+			continue
+		}
+		names := []string{"wait", "signal"}
+		if c.Type == "memory" {
+			names = append(names, "rlxwait", "rlxsignal")
+		}
+		all := make([]int, len(c.IDs))
+		for i := range all {
+			all[i] = i
+		}
+		for _, name := range names {
+			if len(all) > 1 {
+				out = append(out, Op{Name: name, ChannelIDs: all, ChannelType: c.Type})
+			}
+			for i := range c.IDs {
+				out = append(out, Op{Name: name, ChannelIDs: []int{i}, ChannelType: c.Type})
+			}
+		}
+	}
+	for i := range f.GPUs[rank].Semaphores {
+		out = append(out, Op{Name: "sem_acquire", Semaphores: []int{i}}, Op{Name: "sem_release", Semaphores: []int{i}})
+	}
+	known := map[int]bool{}
+	f.walk(func(at schedule.Place, o *Op) bool {
+		if at.Rank == rank && o.Name == "barrier" && o.BarrierID != nil && !known[*o.BarrierID] {
+			known[*o.BarrierID] = true
+			out = append(out, *o)
+		}
+		return true
+	})
+	return out
+}
+
+// strengthened proposes, for each pair of ranks, that their relaxed signals and waits order memory.
+func (f *File) strengthened(yield func(schedule.Repair) bool) bool {
+	strong := map[string]string{"rlxsignal": "signal", "rlxwait": "wait"}
+	for r := range f.GPUs {
+		out := f.Clone()
+		n := 0
+		out.walk(func(at schedule.Place, o *Op) bool {
+			if s := strong[o.Name]; s != "" {
+				if at.Rank == r || f.reaches(at, o, r) {
+					o.Name = s
+					n++
+				}
+			}
+			return true
+		})
+		if n > 0 && !yield(schedule.Repair{File: out,
+			Text: fmt.Sprintf("the relaxed signals and waits between rank %d and its peers become signals and waits", r)}) {
+			return false
+		}
+	}
+	return true
+}
+
+// reaches reports whether an operation is on a channel to rank r.
+func (f *File) reaches(at schedule.Place, o *Op, r int) bool {
+	b := &builder{f: f}
+	b.tb, b.op = &f.GPUs[at.Rank].Threadblocks[at.Block], o
+	peers := b.peers(at.Rank, o.ChannelType)
+	for _, i := range o.ChannelIDs {
+		if ch, err := b.channel(o.ChannelType, i); err == nil && ch >= 0 && ch < len(peers) && peers[ch] == r {
+			return true
+		}
+	}
+	return false
+}
+
+// semaphore proposes a semaphore between the two operations of a race in one rank, in either order.
+func (f *File) semaphore(found *schedule.Finding, yield func(schedule.Repair) bool) bool {
+	if found.Kind != schedule.Race || len(found.Places) != 2 {
+		return true
+	}
+	for _, order := range [][2]int{{1, 0}, {0, 1}} {
+		first, second := found.Places[order[0]], found.Places[order[1]]
+		if first.Rank != second.Rank || first.Block == second.Block || first.Inner > 0 || second.Inner > 0 {
+			return true
+		}
+		out := f.Clone()
+		g := &out.GPUs[first.Rank]
+		id := len(g.Semaphores)
+		g.Semaphores = append(g.Semaphores, Semaphore{})
+		after := first
+		after.Index++
+		out = out.insert(after, Op{Name: "nop"}, Op{Name: "sem_release", Semaphores: []int{id}})
+		out = out.insert(second, Op{Name: "sem_acquire", Semaphores: []int{id}}, Op{Name: "nop"})
+		text := fmt.Sprintf("semaphore %d of rank %d: released after tb %d's op %d, acquired before tb %d's op %d",
+			id, first.Rank, first.Block, first.Index, second.Block, second.Index)
+		if !yield(schedule.Repair{Text: text, File: out}) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,215 @@
+// Package mscclpp reads and writes execution plans of MSCCL++, JSON.
+package mscclpp
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/schedule"
+)
+
+// File is an execution plan as written.
+type File struct {
+	Name            string `json:"name"`
+	Collective      string `json:"collective"`
+	Protocol        string `json:"protocol"`
+	InPlace         bool   `json:"inplace"`
+	ReuseResources  bool   `json:"reuse_resources"`
+	GPUs            []GPU  `json:"gpus"`
+	ThreadsPerBlock int    `json:"num_threads_per_block"`
+	DoubleScratch   bool   `json:"use_double_scratch_buffer"`
+	Alignment       int    `json:"buffer_alignment,omitempty"`
+	MinMessage      uint64 `json:"min_message_size"`
+	MaxMessage      uint64 `json:"max_message_size,omitempty"`
+}
+
+// GPU is a rank's part of a plan.
+type GPU struct {
+	ID            int            `json:"id"`
+	InputChunks   int            `json:"input_chunks"`
+	OutputChunks  int            `json:"output_chunks"`
+	ScratchChunks int            `json:"scratch_chunks"`
+	Threadblocks  []Threadblock  `json:"threadblocks"`
+	Channels      []Channel      `json:"channels"`
+	RemoteBuffers []RemoteBuffer `json:"remote_buffers"`
+	Semaphores    []Semaphore    `json:"semaphores"`
+}
+
+// Channel lists a rank's channels of a type: by the peer of each, or by the ranks of each group of a switch.
+type Channel struct {
+	Type        string      `json:"channel_type"`
+	ConnectedTo []int       `json:"connected_to,omitempty"`
+	BufferType  string      `json:"buffer_type,omitempty"`
+	Buff        string      `json:"buff,omitempty"` // as older plans call buffer_type
+	Groups      []RankGroup `json:"rank_groups,omitempty"`
+}
+
+// RankGroup are the ranks of a switch channel.
+type RankGroup struct {
+	Size  int   `json:"size"`
+	Ranks []int `json:"ranks"`
+}
+
+// RemoteBuffer is a buffer of another rank.
+type RemoteBuffer struct {
+	Rank   int      `json:"rank"`
+	Type   string   `json:"type"`
+	Access []string `json:"access_channel_types"`
+}
+
+// Semaphore is one of a rank's semaphores.
+type Semaphore struct {
+	Init int `json:"init_value"`
+}
+
+// Threadblock is one thread block's list of operations.
+type Threadblock struct {
+	ID       int         `json:"id"`
+	Ops      []Op        `json:"ops"`
+	Channels []ChannelID `json:"channels"`
+	Remote   []RemoteRef `json:"remote_buffer_refs,omitempty"`
+}
+
+// ChannelID names a thread block's channels of a type by their numbers in the rank's list.
+type ChannelID struct {
+	Type string `json:"channel_type"`
+	IDs  []int  `json:"channel_ids"`
+	Buff string `json:"buff,omitempty"`
+}
+
+// RemoteRef names the remote buffers that a thread block reaches by channels of a type.
+type RemoteRef struct {
+	Type string `json:"access_channel_type"`
+	IDs  []int  `json:"remote_buffer_ids"`
+}
+
+// Op is an operation.
+type Op struct {
+	Name         string     `json:"name"`
+	Src          []Chunk    `json:"src_buff,omitempty"`
+	Dst          []Chunk    `json:"dst_buff,omitempty"`
+	ChannelIDs   []int      `json:"channel_ids,omitempty"`
+	ChannelType  string     `json:"channel_type,omitempty"`
+	ReduceOp     string     `json:"reduce_op,omitempty"`
+	Slice        *Slice     `json:"tbg_info,omitempty"`
+	BarrierID    *int       `json:"barrier_id,omitempty"`
+	Blocks       *int       `json:"num_threadblocks,omitempty"`
+	Semaphores   []int      `json:"semaphore_ids,omitempty"`
+	Iteration    *Iteration `json:"iter_context,omitempty"`
+	Ops          []Op       `json:"ops,omitempty"`
+	BufferType   string     `json:"buffer_type,omitempty"`
+	BufferOffset *int       `json:"buffer_offset,omitempty"`
+	Size         int        `json:"size,omitempty"`
+	DstChunk     *Chunk     `json:"dst_chunk,omitempty"`
+}
+
+// Chunk is an operand: a buffer of the rank's own by type, a remote one by id, or one of a switch channel.
+type Chunk struct {
+	Rank   *int   `json:"rank,omitempty"`
+	Type   string `json:"type,omitempty"`
+	Buffer *int   `json:"buffer_id,omitempty"`
+	Switch *int   `json:"switch_channel_id,omitempty"`
+	Index  int    `json:"index"`
+	Size   int    `json:"size"`
+}
+
+// Slice says which of the equal parts of each operand a thread block does.
+type Slice struct {
+	ID   int `json:"tb_id"`
+	Size int `json:"tbg_size"`
+}
+
+// Iteration says in which pieces a pipeline goes through its operands.
+type Iteration struct {
+	Unit   int `json:"unit_size"`
+	Chunks int `json:"num_chunks"`
+}
+
+// Limits of what is read.
+const (
+	maxRanks  = 1024
+	maxChunks = 1 << 20
+	maxParts  = 1 << 10
+)
+
+// IsPlan reports whether text looks like an execution plan.
+func IsPlan(text string) bool {
+	return strings.HasPrefix(strings.TrimLeft(text, " \t\r\n"), "{")
+}
+
+// Parse reads an execution plan. Errors name the operation that they concern.
+func Parse(text []byte) (*File, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	f := &File{}
+	if err := d.Decode(f); err != nil {
+		var t *json.UnmarshalTypeError
+		if asType(err, &t) {
+			return nil, fmt.Errorf("%s: want %s, found %s", orTop(t.Field), t.Type, t.Value)
+		}
+		return nil, fmt.Errorf("no JSON of an execution plan: %w", err)
+	}
+	if d.More() {
+		return nil, fmt.Errorf("text after the end of the plan, at byte %d", d.InputOffset())
+	}
+	if len(f.GPUs) == 0 {
+		return nil, fmt.Errorf("the plan has no gpus: is it an execution plan of MSCCL++?")
+	}
+	if len(f.GPUs) > maxRanks {
+		return nil, fmt.Errorf("%d gpus, more than %d", len(f.GPUs), maxRanks)
+	}
+	return f, nil
+}
+
+func orTop(field string) string {
+	if field == "" {
+		return "the plan"
+	}
+	return field
+}
+
+func asType(err error, t **json.UnmarshalTypeError) bool {
+	u, ok := err.(*json.UnmarshalTypeError)
+	if ok {
+		*t = u
+	}
+	return ok
+}
+
+// Encode writes a plan as MSCCL++'s own tools do: indented by one blank.
+func (f *File) Encode() ([]byte, error) {
+	text, err := json.MarshalIndent(f, "", " ")
+	return append(text, '\n'), err
+}
+
+// Clone returns a copy whose lists of operations can be changed without changing f's.
+func (f *File) Clone() *File {
+	out := *f
+	out.GPUs = slices.Clone(f.GPUs)
+	for i := range out.GPUs {
+		g := &out.GPUs[i]
+		g.Threadblocks = slices.Clone(g.Threadblocks)
+		g.Semaphores = slices.Clone(g.Semaphores)
+		for j := range g.Threadblocks {
+			g.Threadblocks[j].Ops = cloneOps(g.Threadblocks[j].Ops)
+		}
+	}
+	return &out
+}
+
+func cloneOps(ops []Op) []Op {
+	out := slices.Clone(ops)
+	for i := range out {
+		if out[i].Ops != nil {
+			out[i].Ops = cloneOps(out[i].Ops)
+		}
+	}
+	return out
+}
+
+var collectives = map[string]schedule.Collective{
+	"allreduce": schedule.AllReduce, "allgather": schedule.AllGather, "reducescatter": schedule.ReduceScatter,
+	"alltoall": schedule.AllToAll, "broadcast": schedule.Broadcast, "sendrecv": schedule.SendRecv,
+}

@@ -1,0 +1,117 @@
+package schedule
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Verdict is what Check says of a plan.
+type Verdict string
+
+const (
+	OK        Verdict = "ok"
+	Race      Verdict = "race"
+	Deadlock  Verdict = "deadlock"
+	Wrong     Verdict = "wrong"
+	Undecided Verdict = "undecided"
+)
+
+// Finding is one thing that is wrong with a plan.
+type Finding struct {
+	Kind    Verdict  `json:"kind"`
+	Message string   `json:"message"`
+	Places  []Place  `json:"places,omitempty"`
+	Lines   []string `json:"counterexample,omitempty"`
+	// Edge: it concerns the launch's border, where a rank's own stream writes input and reads output.
+	Edge bool `json:"edge,omitempty"`
+}
+
+func (f *Finding) String() string {
+	return strings.Join(append([]string{string(f.Kind) + ": " + f.Message}, f.Lines...), "\n  ")
+}
+
+// Report is the outcome of a check. Findings decide the verdict, the first one first; Warnings do not.
+type Report struct {
+	Verdict  Verdict
+	Findings []*Finding
+	Warnings []*Finding
+	Notes    []string
+	// Steps counts operations executed, as a measure of the work.
+	Steps int
+}
+
+// Options of a check.
+type Options struct {
+	// Launches is 1 or 2: with 2 the plan is launched twice, and what crosses the border of a launch is an error.
+	Launches int
+}
+
+// Check decides whether plan p is right: whether every interleaving of one launch ends, orders all conflicting accesses
+// and leaves the collective's result. Schedules whose waits have a single possible match are decided by one simulation
+// with vector clocks, which finds the same order in every interleaving; for the others Check refutes or says Undecided.
+func Check(p *Plan, o Options) *Report {
+	launches := max(1, min(o.Launches, 2))
+	if p.Fault != nil {
+		return &Report{Verdict: p.Fault.Kind, Findings: []*Finding{p.Fault}, Notes: p.Notes}
+	}
+	s := newSim(p, launches, nil)
+	s.run()
+	r := s.report()
+	for seed := uint64(1); s.ambiguous != "" && r.Verdict == OK && seed <= 64 && r.Steps < maxOps; seed++ {
+		t := newSim(p, launches, newRand(seed))
+		t.run()
+		if other := t.report(); other.Verdict != OK {
+			other.Steps += r.Steps
+			return other
+		}
+		r.Steps += t.steps
+	}
+	if r.Verdict == OK && s.ambiguous != "" {
+		r.Verdict = Undecided
+		r.Findings = []*Finding{{Kind: Undecided, Message: s.ambiguous}}
+	}
+	return r
+}
+
+func (s *sim) report() *Report {
+	r := &Report{Verdict: OK, Notes: s.p.Notes, Steps: s.steps}
+	for _, f := range s.findings {
+		if f.Edge && s.launches == 1 {
+			r.Warnings = append(r.Warnings, f)
+		} else {
+			r.Findings = append(r.Findings, f)
+		}
+	}
+	for _, kind := range []Verdict{Deadlock, Race, Wrong} {
+		for i, f := range r.Findings {
+			if f.Kind == kind && r.Verdict == OK {
+				r.Verdict = kind
+				copy(r.Findings[1:i+1], r.Findings[:i])
+				r.Findings[0] = f
+			}
+		}
+	}
+	if r.Verdict != Deadlock {
+		r.Warnings = append(r.Warnings, s.leftOver()...)
+	}
+	return r
+}
+
+// leftOver lists counters that end above where they began: the next launch would not wait for them.
+func (s *sim) leftOver() []*Finding {
+	var out []*Finding
+	for i := range s.counters {
+		c := &s.counters[i]
+		if !c.consumed || !s.p.Counters[i].Kept {
+			continue
+		}
+		if n := c.count() - c.taken; n > s.p.Counters[i].Init {
+			out = append(out, &Finding{Kind: OK, Edge: true, Message: fmt.Sprintf(
+				"%s ends with %d more signals than waits: the next launch does not wait for its own", s.p.Counters[i].Name, n-s.p.Counters[i].Init)})
+		} else if n < s.p.Counters[i].Init {
+			out = append(out, &Finding{Kind: OK, Edge: true, Message: fmt.Sprintf(
+				"%s ends %d below its initial value: later launches wait for ever", s.p.Counters[i].Name, s.p.Counters[i].Init-n)})
+		}
+	}
+	return out
+}

@@ -1,0 +1,214 @@
+package schedule_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/schedule"
+	"hocket.example/hocket/internal/schedule/msccl"
+	"hocket.example/hocket/internal/schedule/mscclpp"
+)
+
+// exchange is an all-reduce of two ranks: each puts the other's half into its scratch, signals, waits, adds
+// its own half, and puts the sum into the other's output.
+func exchange(t *testing.T) *mscclpp.File {
+	return readPlan(t, "../../examples/schedules/exchange.json")
+}
+
+func pairXML(t *testing.T) *msccl.File {
+	t.Helper()
+	text, err := os.ReadFile("testdata/pair.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := msccl.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func check(t *testing.T, f schedule.File, launches int) *schedule.Report {
+	t.Helper()
+	p, err := f.Plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schedule.Check(p, schedule.Options{Launches: launches})
+}
+
+func at(rank, tb, op int) schedule.Place { return schedule.Place{Rank: rank, Block: tb, Index: op} }
+
+// TestDeletions takes each synchronization out of the exchange. What must happen follows from the text of the plan: see
+// the comments.
+func TestDeletions(t *testing.T) {
+	f := exchange(t)
+	for launches := 1; launches <= 2; launches++ {
+		if r := check(t, f, launches); r.Verdict != schedule.OK || len(r.Warnings) > 0 {
+			t.Fatalf("%d launches: %s %v %v", launches, r.Verdict, r.Findings, r.Warnings)
+		}
+	}
+	for _, c := range []struct {
+		op        int
+		one, both schedule.Verdict
+		edge      string
+	}{
+		{1, schedule.Race, schedule.Race, ""},               // the put is not released: the other rank's re reads it
+		{2, schedule.Deadlock, schedule.Deadlock, ""},       // the other rank's second wait has one signal only
+		{3, schedule.Race, schedule.Race, ""},               // re reads scratch that is being written
+		{4, schedule.Race, schedule.Race, ""},               // only the thread that waits knows of the put
+		{7, schedule.OK, schedule.Race, "edge-race"},        // the stream of the other rank reads what is not released
+		{8, schedule.Deadlock, schedule.Deadlock, ""},       // as 2
+		{9, schedule.OK, schedule.Race, "edge-race"},        // the kernel ends while the other rank still writes
+		{10, schedule.OK, schedule.OK, string(schedule.OK)}, // the kernel's end joins the threads
+	} {
+		m := f.Without(at(0, 0, c.op))
+		r := check(t, m, 1)
+		if r.Verdict != c.one {
+			t.Errorf("without op %d: %s, want %s: %v", c.op, r.Verdict, c.one, r.Findings)
+		}
+		if c.edge != "" && edgeOf(r) != c.edge {
+			t.Errorf("without op %d: %s, want %s: %v", c.op, edgeOf(r), c.edge, r.Warnings)
+		}
+		if got := check(t, m, 2).Verdict; got != c.both {
+			t.Errorf("without op %d, two launches: %s, want %s", c.op, got, c.both)
+		}
+	}
+}
+
+// TestFixRestores: what a deletion breaks, one insertion repairs.
+func TestFixRestores(t *testing.T) {
+	for _, f := range []schedule.File{exchange(t), pairXML(t)} {
+		for _, place := range f.Syncs() {
+			m := f.Without(place)
+			r := check(t, m, 1)
+			if r.Verdict == schedule.OK {
+				continue
+			}
+			fix, proof, ok := schedule.Fix(m, r, schedule.Options{})
+			if !ok || proof.Verdict != schedule.OK || fix.Text == "" {
+				t.Errorf("without %s: no repair of %v", place, r.Findings)
+				continue
+			}
+			// The repair survives writing and reading.
+			text, err := fix.File.Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			again := reread(t, text)
+			if got := check(t, again, 1); got.Verdict != schedule.OK {
+				t.Errorf("without %s, with %s, written and read: %s", place, fix.Text, got.Verdict)
+			}
+		}
+	}
+}
+
+func reread(t *testing.T, text []byte) schedule.File {
+	t.Helper()
+	if msccl.IsAlgorithm(string(text)) {
+		f, err := msccl.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	f, err := mscclpp.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestRedundant: of the exchange's synchronizations the last barrier of each rank alone changes nothing.
+func TestRedundant(t *testing.T) {
+	f := exchange(t)
+	list, looked, all := schedule.Redundant(f, check(t, f, 1), schedule.Options{})
+	if looked != 16 || all != 16 || len(list) != 2 || list[0].Index != 10 || list[1].Index != 10 {
+		t.Errorf("%v of %d of %d", list, looked, all)
+	}
+}
+
+// TestPair: an all-reduce in XML by two blocks a rank. Its one dependence is needed, a connection needs its peer, and a
+// wait for a step that does not report never ends.
+func TestPair(t *testing.T) {
+	f := pairXML(t)
+	if r := check(t, f, 2); r.Verdict != schedule.OK {
+		t.Fatal(r.Verdict, r.Findings)
+	}
+	if r := check(t, f.Without(at(1, 1, 0)), 1); r.Verdict != schedule.Race || r.Findings[0].Places[0].Rank != 1 {
+		t.Error(r.Verdict, r.Findings)
+	}
+	mute := f.Clone()
+	mute.Step(at(0, 0, 1)).HasDep = 0
+	if r := check(t, mute, 1); r.Verdict != schedule.Deadlock {
+		t.Error(r.Verdict, r.Findings)
+	}
+	short := f.Clone()
+	short.GPUs[0].TBs[0].Steps = short.GPUs[0].TBs[0].Steps[1:]
+	short.GPUs[0].TBs[0].Steps[0].S = 0
+	short.GPUs[0].TBs[1].Steps[0].Dep = 0
+	if r := check(t, short, 1); r.Verdict != schedule.Deadlock || !strings.Contains(r.Findings[0].String(), "rank 1, tb 0, op 1") {
+		t.Error(r.Verdict, r.Findings)
+	}
+}
+
+// TestWrongNamesTheContribution: a sum of the wrong chunk is reported by what it lacks and has instead.
+func TestWrongNamesTheContribution(t *testing.T) {
+	f := exchange(t).Clone()
+	f.GPUs[0].Threadblocks[0].Ops[5].Src[1] = f.GPUs[0].Threadblocks[0].Ops[5].Src[0]
+	r := check(t, f, 1)
+	if r.Verdict != schedule.Wrong {
+		t.Fatal(r.Verdict, r.Findings)
+	}
+	const want = "output chunk 0 of rank 0 after all_reduce: lacks input chunk 0 of rank 1; has instead input chunk 0 of rank 0"
+	if got := r.Findings[0].Message; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	f = exchange(t).Clone()
+	f.GPUs[0].Threadblocks[0].Ops[0].Src[0].Index = 5
+	if r := check(t, f, 1); r.Verdict != schedule.Wrong || !strings.Contains(r.Findings[0].Message, "outside the input buffer of rank 0") {
+		t.Error(r.Verdict, r.Findings)
+	}
+}
+
+// TestSharedCounterIsUndecided: two blocks that wait for one channel share its signals as time has it.
+func TestSharedCounterIsUndecided(t *testing.T) {
+	f := exchange(t).Clone()
+	tb := f.GPUs[0].Threadblocks[0]
+	wait := mscclpp.Op{Name: "wait", ChannelIDs: []int{0}, ChannelType: "memory"}
+	f.GPUs[0].Threadblocks = append(f.GPUs[0].Threadblocks, mscclpp.Threadblock{ID: 1, Channels: tb.Channels, Ops: []mscclpp.Op{wait}})
+	g := &f.GPUs[1].Threadblocks[0]
+	g.Ops = append(g.Ops, mscclpp.Op{Name: "signal", ChannelIDs: []int{0}, ChannelType: "memory"})
+	if r := check(t, f, 1); r.Verdict == schedule.OK {
+		t.Error("a wait of the first block may find the signal taken by the second, and the plan is called ok")
+	}
+}
+
+// TestRunRefutes: random interleavings find the wrong result of a plan without one of its barriers or waits.
+func TestRunRefutes(t *testing.T) {
+	for _, op := range []int{1, 3, 4} {
+		p, err := exchange(t).Without(at(0, 0, op)).Plan()
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, seen := schedule.Inputs(p, 4, 1), false
+		for seed := range uint64(4000) {
+			got, err := schedule.Run(context.Background(), p, in, 4, seed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if seen = schedule.Differ(p, got.Memory, in) != ""; seen {
+				break
+			}
+		}
+		if !seen {
+			t.Errorf("without op %d: 4000 interleavings are right", op)
+		}
+	}
+	p, _ := exchange(t).Without(at(1, 0, 2)).Plan()
+	if _, err := schedule.Run(context.Background(), p, schedule.Inputs(p, 1, 1), 1, 1); err == nil || !strings.Contains(err.Error(), "deadlock") {
+		t.Error("without a signal it ends:", err)
+	}
+}

@@ -1,0 +1,752 @@
+package schedule
+
+import (
+	"fmt"
+	"math/rand/v2"
+)
+
+func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)) }
+
+// access is one operation's access to the cells of an operand.
+type access struct {
+	comp, tick int32
+	block      int // -1: the rank's stream
+	op         *Op
+	start      int // the operand's first cell
+	class      byte
+	mode       Mode
+	x          clock // of a packet's write: what its reader knows to have been executed
+}
+
+// edge reports whether a is the access of a rank's stream.
+func (a *access) edge() bool { return a.block < 0 }
+
+type cell struct {
+	w     *access
+	reads []*access
+	v     *value
+	flag  int32 // the launch, from 1, in which it was written as a packet; 0: it is plain
+}
+
+type laneClock struct {
+	thread int
+	v, x   clock
+}
+
+type blockState struct {
+	pc, launch int
+	tick, join int32 // join is the tick at which all threads last met
+	v, x       clock // what all threads have: in memory order, and in execution order
+	lanes      []laneClock
+	wait       waitFor
+}
+
+// waitFor is what a block waits for.
+type waitFor struct {
+	counter, cell, meet int // the one that is not -1
+	value               int // of the counter
+}
+
+var running = waitFor{counter: -1, cell: -1, meet: -1}
+
+type engineState struct {
+	v, x clock
+	tick int32
+}
+
+type counterState struct {
+	init     int
+	v, x     []clock // after each add, of all adds so far
+	taken    int
+	consumed bool
+	waiters  []int
+	// The last add and take, to find out whether the next one is ordered after them.
+	add, take stamp
+}
+
+type stamp struct {
+	comp, tick int32
+	thread     int
+}
+
+func (c *counterState) count() int { return c.init + len(c.v) }
+
+// sim executes a plan in one interleaving and keeps for each step what is ordered before it in every one.
+type sim struct {
+	p        *Plan
+	launches int
+	rng      *rand.Rand // picks the next block; nil: first come, first served
+	cells    []cell
+	extra    map[int][]*access // writes of the same packet by others, which race harmlessly
+	blocks   []blockState
+	engines  []engineState
+	counters []counterState
+	adds     []int // per counter, of one launch
+	streams  []int32
+	meets    map[int][]int
+	onCell   map[int][]int
+	queue    []int
+	left     []int // blocks of each rank that have not ended their launch
+	values   *values
+	messages int // cells of messages
+
+	findings  []*Finding
+	edges     map[string]bool
+	races     int
+	wrong     int
+	from      map[int]int    // the rank that each rank's output is from
+	totals    map[int]*value // the sums over all ranks, by cell and launch
+	ambiguous string
+	steps     int
+}
+
+func newSim(p *Plan, launches int, rng *rand.Rand) *sim {
+	s := &sim{p: p, launches: launches, rng: rng, values: newValues(), meets: map[int][]int{}, onCell: map[int][]int{},
+		extra: map[int][]*access{}, edges: map[string]bool{}, messages: p.Cells - p.MessageBase}
+	s.cells = make([]cell, p.Cells+(launches-1)*s.messages)
+	s.blocks = make([]blockState, len(p.Blocks))
+	s.engines = make([]engineState, len(p.Engines))
+	s.counters = make([]counterState, len(p.Counters))
+	s.adds = make([]int, len(p.Counters))
+	s.streams = make([]int32, p.Ranks)
+	s.left = make([]int, p.Ranks)
+	for i := range s.counters {
+		s.counters[i] = counterState{init: p.Counters[i].Init}
+	}
+	users := map[int]map[int]int{}
+	for b := range p.Blocks {
+		for i := range p.Blocks[b].Ops {
+			o := &p.Blocks[b].Ops[i]
+			for _, l := range o.Lanes {
+				if l.Kind == Add {
+					s.adds[l.Counter]++
+				}
+				s.counters[l.Counter].consumed = s.counters[l.Counter].consumed || l.Kind == Take || l.Kind == Add && p.Counters[l.Counter].Kept
+			}
+			if o.Kind == Gather {
+				if users[o.Meet] == nil {
+					users[o.Meet] = map[int]int{}
+				}
+				users[o.Meet][b] = o.Size
+				if len(users[o.Meet]) > o.Size {
+					s.ambiguous = fmt.Sprintf("%d blocks of rank %d use a barrier of %d: which of them meet depends on time",
+						len(users[o.Meet]), p.Blocks[b].Rank, o.Size)
+				}
+			}
+		}
+	}
+	for b := range s.blocks {
+		s.left[p.Blocks[b].Rank]++
+		s.queue = append(s.queue, b)
+		s.blocks[b].wait = running
+	}
+	for r := range s.streams {
+		s.streams[r] = 1
+		begin := &access{comp: s.stream(r), tick: 1, block: -1}
+		for _, k := range []BufferKind{Input, Output, Scratch} {
+			buf := p.buffer(r, k)
+			if buf == nil {
+				continue
+			}
+			for c := buf.Base; c < buf.Base+buf.Cells; c++ {
+				switch {
+				case k == Input:
+					s.cells[c].w = begin
+				case k == Output:
+					s.cells[c].reads = []*access{begin}
+				}
+			}
+		}
+		v := clock(nil).with(s.stream(r), 1)
+		for b := range s.blocks {
+			if p.Blocks[b].Rank == r {
+				s.blocks[b].v, s.blocks[b].x = v, v
+			}
+		}
+	}
+	return s
+}
+
+func (s *sim) engine(e int) int32 { return int32(len(s.blocks) + e) }
+func (s *sim) stream(r int) int32 { return int32(len(s.blocks) + len(s.engines) + r) }
+
+// value returns what a cell holds: at first its own symbol.
+func (s *sim) value(c int) *value {
+	if s.cells[c].v == nil {
+		s.cells[c].v = s.values.symbol(c)
+	}
+	return s.cells[c].v
+}
+
+func (s *sim) run() {
+	for len(s.queue) > 0 {
+		i := 0
+		if s.rng != nil {
+			i = s.rng.IntN(len(s.queue))
+		}
+		b := s.queue[i]
+		if i == 0 {
+			s.queue = s.queue[1:]
+		} else {
+			s.queue = append(s.queue[:i], s.queue[i+1:]...)
+		}
+		burst := -1
+		if s.rng != nil {
+			burst = 1 + s.rng.IntN(8)
+		}
+		s.advance(b, burst)
+	}
+	if s.deadlocked() {
+		return
+	}
+	for r := range s.streams {
+		s.border(r, true)
+	}
+}
+
+// advance executes operations of block b until it has to wait or ends.
+func (s *sim) advance(b, burst int) {
+	st, blk := &s.blocks[b], &s.p.Blocks[b]
+	st.wait = running
+	for st.pc < len(blk.Ops) {
+		if burst == 0 {
+			s.queue = append(s.queue, b)
+			return
+		}
+		burst--
+		if !s.step(b, &blk.Ops[st.pc]) {
+			return
+		}
+		s.steps++
+		st.pc++
+	}
+	s.left[blk.Rank]--
+	if s.left[blk.Rank] > 0 || st.launch+1 >= s.launches {
+		return
+	}
+	s.border(blk.Rank, false)
+	for i := range s.blocks {
+		if s.p.Blocks[i].Rank == blk.Rank {
+			s.blocks[i].pc = 0
+			s.blocks[i].launch++
+			s.left[blk.Rank]++
+			s.queue = append(s.queue, i)
+		}
+	}
+}
+
+// at is where launch l has the cells of an operand.
+func (s *sim) at(sp Span, launch int) Span {
+	switch {
+	case sp.Cell >= s.p.MessageBase:
+		sp.Cell += launch * s.messages
+	case s.p.Double && launch%2 == 1 && sp.Cell >= s.p.ScratchBase:
+		sp.Cell += s.p.Half
+	}
+	return sp
+}
+
+// step executes operation o of block b, or reports false and notes what b waits for.
+func (s *sim) step(b int, o *Op) bool {
+	st := &s.blocks[b]
+	switch o.Kind {
+	case Join:
+		st.tick++
+		s.joinThreads(b)
+	case Gather:
+		return s.gather(b, o)
+	case Sync:
+		if !s.ready(b, o) {
+			return false
+		}
+		st.tick++
+		s.lanes(b, o)
+	case Data:
+		if !s.packets(b, o) {
+			return false
+		}
+		st.tick++
+		s.move(b, o)
+		s.lanes(b, o)
+	}
+	return true
+}
+
+// joinThreads has all threads of a block meet.
+func (s *sim) joinThreads(b int) {
+	st := &s.blocks[b]
+	for i := range st.lanes {
+		st.v = join(st.v, st.lanes[i].v)
+		st.x = join(st.x, st.lanes[i].x)
+	}
+	st.lanes = st.lanes[:0]
+	st.join = st.tick
+	st.v = st.v.with(int32(b), st.tick)
+	st.x = st.x.with(int32(b), st.tick)
+}
+
+func (s *sim) gather(b int, o *Op) bool {
+	st := &s.blocks[b]
+	st.tick++
+	s.joinThreads(b)
+	here := append(s.meets[o.Meet], b)
+	if len(here) < o.Size {
+		s.meets[o.Meet] = here
+		st.wait = running
+		st.wait.meet = o.Meet
+		return false
+	}
+	delete(s.meets, o.Meet)
+	var v, x clock
+	for _, i := range here {
+		v, x = join(v, s.blocks[i].v), join(x, s.blocks[i].x)
+	}
+	for _, i := range here {
+		s.blocks[i].v, s.blocks[i].x = v, x
+		if i != b {
+			s.blocks[i].pc++
+			s.queue = append(s.queue, i)
+		}
+	}
+	return true
+}
+
+// lane returns the clocks of one thread of a block.
+func (s *sim) lane(b, thread int) *laneClock {
+	st := &s.blocks[b]
+	for i := range st.lanes {
+		if st.lanes[i].thread == thread {
+			return &st.lanes[i]
+		}
+	}
+	st.lanes = append(st.lanes, laneClock{thread: thread, v: st.v, x: st.x})
+	return &st.lanes[len(st.lanes)-1]
+}
+
+// needs returns the count that the i-th lane of o waits for; 0 for none.
+func (s *sim) needs(b int, o *Op, i int) int {
+	l := &o.Lanes[i]
+	switch l.Kind {
+	case Await:
+		if l.Value == Never {
+			return Never
+		}
+		return l.Value + s.blocks[b].launch*s.adds[l.Counter]
+	case Take:
+		n := s.counters[l.Counter].taken + 1
+		for j := range i {
+			if o.Lanes[j].Kind == Take && o.Lanes[j].Counter == l.Counter {
+				n++
+			}
+		}
+		return n
+	}
+	return 0
+}
+
+// ready reports whether all lanes of o can go on.
+func (s *sim) ready(b int, o *Op) bool {
+	for i := range o.Lanes {
+		if n := s.needs(b, o, i); n > 0 {
+			c := &s.counters[o.Lanes[i].Counter]
+			if c.count() < n {
+				c.waiters = append(c.waiters, b)
+				s.blocks[b].wait = waitFor{counter: o.Lanes[i].Counter, value: n, cell: -1, meet: -1}
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (s *sim) lanes(b int, o *Op) {
+	st := &s.blocks[b]
+	for i := range o.Lanes {
+		l := &o.Lanes[i]
+		me := s.lane(b, l.Thread)
+		x := join(st.x, me.x)
+		switch l.Kind {
+		case Add:
+			now := stamp{int32(b), st.tick, l.Thread}
+			if l.Engine >= 0 {
+				s.post(l.Engine, me.v, x)
+				e := &s.engines[l.Engine]
+				e.tick++
+				now = stamp{s.engine(l.Engine), e.tick, 0}
+				e.v, e.x = e.v.with(now.comp, now.tick), e.x.with(now.comp, now.tick)
+				s.add(l, now, e.v, e.x, e.x)
+			} else {
+				s.add(l, now, me.v, x, x)
+			}
+		case Take, Await:
+			s.take(b, l, s.needs(b, o, i), me, x)
+		case Flush:
+			e := &s.engines[l.Engine]
+			me.v, me.x = join(me.v, e.v), join(x, e.x)
+		}
+	}
+}
+
+// post hands something to an engine: it comes after what the posting thread had before, and after earlier posts.
+func (s *sim) post(e int, v, x clock) {
+	s.engines[e].v, s.engines[e].x = join(s.engines[e].v, v), join(s.engines[e].x, x)
+}
+
+// after reports whether what a thread does now, with execution clock x, comes after what was done at t.
+func (s *sim) after(t, now stamp, x clock) bool {
+	if t.tick == 0 || x.at(t.comp) >= t.tick {
+		return true
+	}
+	return t.comp == now.comp && (t.thread == now.thread || int(t.comp) < len(s.blocks) && s.blocks[t.comp].join > t.tick)
+}
+
+func (s *sim) add(l *Lane, now stamp, v, x, seen clock) {
+	c := &s.counters[l.Counter]
+	if !s.after(c.add, now, seen) && s.ambiguous == "" {
+		s.ambiguous = s.p.Counters[l.Counter].Name + " is signalled by threads that nothing orders: which signal a wait gets depends on time"
+	}
+	c.add = now
+	var v0, x0 clock
+	if n := len(c.v); n > 0 {
+		v0, x0 = c.v[n-1], c.x[n-1]
+	}
+	if !l.Relaxed {
+		v0 = join(v0, v)
+	}
+	c.v, c.x = append(c.v, v0), append(c.x, join(x0, x))
+	if len(c.waiters) > 0 {
+		s.queue = append(s.queue, c.waiters...)
+		c.waiters = nil
+	}
+}
+
+func (s *sim) take(b int, l *Lane, n int, me *laneClock, x clock) {
+	c := &s.counters[l.Counter]
+	if l.Kind == Take {
+		now := stamp{int32(b), s.blocks[b].tick, l.Thread}
+		if !s.after(c.take, now, x) && s.ambiguous == "" {
+			s.ambiguous = s.p.Counters[l.Counter].Name + " is waited for by threads that nothing orders: which wait gets a signal depends on time"
+		}
+		c.take = now
+		c.taken++
+		n = c.taken
+	}
+	if k := n - c.init - 1; k >= 0 {
+		if !l.Relaxed {
+			me.v = join(me.v, c.v[k])
+		}
+		me.x = join(me.x, c.x[k])
+	}
+}
+
+// packets reports whether all packets that o reads are there, and adds what their writers had executed to b's clock.
+func (s *sim) packets(b int, o *Op) bool {
+	st := &s.blocks[b]
+	for i := range o.Moves {
+		for _, sp := range o.Moves[i].From {
+			if sp.Mode != Packet {
+				continue
+			}
+			sp = s.at(sp, st.launch)
+			for c := sp.Cell; c < sp.Cell+2*sp.N; c++ {
+				if s.cells[c].flag != int32(st.launch)+1 {
+					s.onCell[c] = append(s.onCell[c], b)
+					st.wait = running
+					st.wait.cell = c
+					return false
+				}
+			}
+		}
+	}
+	var last *access
+	for i := range o.Moves {
+		for _, sp := range o.Moves[i].From {
+			if sp.Mode != Packet {
+				continue
+			}
+			sp = s.at(sp, st.launch)
+			for c := sp.Cell; c < sp.Cell+2*sp.N; c++ {
+				w := s.cells[c].w
+				if w == last && len(s.extra) == 0 {
+					continue
+				}
+				last = w
+				x := w.x
+				for _, other := range s.extra[c] {
+					x = meet(x, other.x)
+				}
+				st.x = join(st.x, x)
+			}
+		}
+	}
+	return true
+}
+
+// agent is who accesses cells now.
+type agent struct {
+	comp, tick, join int32
+	v, x             clock
+	block            int
+	op               *Op
+	class            byte
+}
+
+func classOf(o *Op) byte {
+	for i := range o.Moves {
+		m := &o.Moves[i]
+		for _, sp := range m.From {
+			if sp.Mode != Plain {
+				return 1
+			}
+		}
+		for _, sp := range m.To {
+			if sp.Mode != Plain {
+				return 1
+			}
+		}
+	}
+	return 0
+}
+
+func (s *sim) move(b int, o *Op) {
+	st := &s.blocks[b]
+	class := classOf(o)
+	me := agent{comp: int32(b), tick: st.tick, join: st.join, v: st.v, x: st.x, block: b, op: o, class: class}
+	joined := false
+	for i := range o.Moves {
+		m := &o.Moves[i]
+		if m.Engine < 0 {
+			s.transfer(&me, m, st.launch)
+			continue
+		}
+		for _, sp := range m.From {
+			if sp.Mode == Packet { // the block's threads read the flags, meet, and post
+				s.readAll(&me, s.at(sp, st.launch))
+				if !joined {
+					joined = true
+					s.joinThreads(b)
+				}
+			}
+		}
+		l := s.lane(b, m.Lane)
+		s.post(m.Engine, l.v, join(st.x, l.x))
+		e := &s.engines[m.Engine]
+		e.tick++
+		comp := s.engine(m.Engine)
+		e.v, e.x = e.v.with(comp, e.tick), e.x.with(comp, e.tick)
+		a := agent{comp: comp, tick: e.tick, join: e.tick, v: e.v, x: e.x, block: b, op: o, class: class}
+		s.transfer(&a, m, st.launch)
+	}
+}
+
+func (s *sim) readAll(a *agent, sp Span) {
+	acc := &access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: sp.Cell, class: a.class, mode: sp.Mode}
+	for c := sp.Cell; c < sp.Cell+sp.N*sp.width(); c++ {
+		s.read(a, acc, c)
+	}
+}
+
+// transfer performs a move: every cell of each destination becomes the sum of the sources' cells.
+func (s *sim) transfer(a *agent, m *Move, launch int) {
+	from, to := make([]Span, len(m.From)), make([]Span, len(m.To))
+	reads, writes := make([]access, len(m.From)), make([]access, len(m.To))
+	for k, sp := range m.From {
+		from[k] = s.at(sp, launch)
+		reads[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: from[k].Cell, class: a.class, mode: sp.Mode}
+	}
+	var px clock // what a reader of the packets that are written knows
+	for k, sp := range m.To {
+		to[k] = s.at(sp, launch)
+		writes[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: to[k].Cell, class: a.class, mode: sp.Mode}
+		if sp.Mode != Plain {
+			if px == nil {
+				px = a.x.with(a.comp, a.tick)
+			}
+			writes[k].x = px
+		}
+	}
+	if len(to) == 0 {
+		return
+	}
+	terms := make([]*value, len(from))
+	for j := range to[0].N {
+		flag := int32(launch + 1)
+		for k := range from {
+			w := from[k].width()
+			c := from[k].Cell + j*w
+			for i := range w {
+				s.read(a, &reads[k], c+i)
+			}
+			if from[k].Mode == Raw {
+				flag = s.cells[c].flag
+			}
+			terms[k] = s.value(c)
+		}
+		v := s.values.sum(terms)
+		for k := range to {
+			w := to[k].width()
+			c := to[k].Cell + j*w
+			for i := range w {
+				f := flag
+				if to[k].Mode == Plain {
+					f = 0
+				}
+				s.write(a, &writes[k], c+i, v, f)
+			}
+		}
+	}
+}
+
+// before reports whether access b is ordered before what agent a does in an operand that begins at start: by the clock,
+// or since the same thread does both.
+func (s *sim) before(b *access, a *agent, view clock, start int) bool {
+	if view.at(b.comp) >= b.tick {
+		return true
+	}
+	if b.comp != a.comp {
+		return false
+	}
+	return int(a.comp) >= len(s.blocks) || b.tick <= a.join || b.class == a.class && b.start == start
+}
+
+func (s *sim) read(a *agent, acc *access, c int) {
+	cl := &s.cells[c]
+	if c >= s.p.MessageBase {
+		return
+	}
+	s.readAfter(a, acc, c, cl.w)
+	if len(s.extra) > 0 {
+		for _, w := range s.extra[c] {
+			s.readAfter(a, acc, c, w)
+		}
+	}
+	n := 0
+	for _, r := range cl.reads {
+		switch {
+		case r == acc:
+			return
+		case r.comp == a.comp && (r.tick <= a.join || int(a.comp) >= len(s.blocks)):
+			continue // the new one is after it, and stands for both
+		case r.comp == a.comp && r.start == acc.start && r.class == acc.class && r.mode == acc.mode:
+			continue
+		}
+		cl.reads[n] = r
+		n++
+	}
+	if n < len(cl.reads) {
+		cl.reads[n] = acc
+		cl.reads = cl.reads[:n+1]
+		return
+	}
+	cl.reads = append(cl.reads, acc)
+}
+
+func (s *sim) readAfter(a *agent, acc *access, c int, w *access) {
+	if w == nil || acc.mode == Packet && w.mode != Plain && s.cells[c].flag > 0 {
+		return
+	}
+	view := a.v
+	if w.edge() {
+		view = a.x
+	}
+	if !s.before(w, a, view, acc.start) {
+		s.raced(a, acc, w, c, "reads", "writes")
+	}
+}
+
+func (s *sim) write(a *agent, acc *access, c int, v *value, flag int32) {
+	cl := &s.cells[c]
+	if c < s.p.MessageBase {
+		// The same packet once more is harmless: whoever reads it sees one of two equal values.
+		same := flag > 0 && cl.flag == flag && cl.v == v && cl.w != nil
+		s.writeAfter(a, acc, c, same)
+		for _, r := range cl.reads {
+			if !s.before(r, a, a.x, acc.start) && !(same && r.mode == Packet) {
+				s.raced(a, acc, r, c, "writes", "reads")
+			}
+		}
+		if !same {
+			cl.reads = nil
+		}
+		cl.w = acc
+	}
+	cl.v, cl.flag = v, flag
+	if flag > 0 && len(s.onCell) > 0 {
+		if list := s.onCell[c]; list != nil {
+			s.queue = append(s.queue, list...)
+			delete(s.onCell, c)
+		}
+	}
+}
+
+func (s *sim) writeAfter(a *agent, acc *access, c int, same bool) {
+	check := func(w *access) {
+		view := a.v
+		if w.edge() {
+			view = a.x
+		}
+		if s.before(w, a, view, acc.start) {
+			return
+		}
+		if same && w.mode == Packet && acc.mode == Packet {
+			if w.comp != a.comp && s.ambiguous == "" {
+				s.ambiguous = "the same packet is written to " + s.p.cellName(c) + " by blocks that nothing orders"
+			}
+			s.extra[c] = append(s.extra[c], w)
+			return
+		}
+		s.raced(a, acc, w, c, "writes", "writes")
+	}
+	if w := s.cells[c].w; w != nil {
+		old := s.extra[c]
+		if len(old) > 0 && !same {
+			delete(s.extra, c)
+		}
+		check(w)
+		for _, w := range old {
+			check(w)
+		}
+	}
+}
+
+// border ends a launch of rank r: its stream reads the output and writes the next input.
+func (s *sim) border(r int, last bool) {
+	var v, x clock
+	launch := 0
+	for b := range s.blocks {
+		if s.p.Blocks[b].Rank == r {
+			st := &s.blocks[b]
+			st.tick++
+			s.joinThreads(b)
+			v, x = join(v, st.v), join(x, st.x)
+			launch = st.launch
+		}
+	}
+	s.results(r, launch)
+	s.streams[r]++
+	comp, tick := s.stream(r), s.streams[r]
+	v, x = v.with(comp, tick), x.with(comp, tick)
+	a := agent{comp: comp, tick: tick, join: tick, v: v, x: x, block: -1}
+	for _, k := range []BufferKind{Output, Input} {
+		buf := s.p.buffer(r, k)
+		if buf == nil {
+			continue
+		}
+		acc := &access{comp: comp, tick: tick, block: -1, start: buf.Base}
+		for c := buf.Base; c < buf.Base+buf.Cells; c++ {
+			if k == Output {
+				s.read(&a, acc, c)
+			} else {
+				s.write(&a, acc, c, s.values.symbol(c+(launch+1)*s.p.Cells), 0)
+			}
+		}
+	}
+	if last {
+		return
+	}
+	for b := range s.blocks {
+		if s.p.Blocks[b].Rank == r {
+			s.blocks[b].v, s.blocks[b].x = v, x
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package schedule
+
+import (
+	crand "crypto/rand"
+	"encoding/binary"
+	"math/rand/v2"
+)
+
+// value is what a cell holds: a sum of symbols, one for each cell that had contents before the launch. Equal sums are
+// equal in hash, which adds two random words of 64 bits a symbol, drawn anew in each process; different ones are not,
+// but for a chance of 2^-100.
+type value struct {
+	hash  [2]uint64
+	terms []*value // nil: a symbol
+	sym   int      // of a symbol: its cell and launch
+}
+
+// values makes values, each once.
+type values struct {
+	rng   *rand.ChaCha8
+	known map[[2]uint64]*value
+	syms  map[int]*value
+}
+
+func newValues() *values {
+	var seed [32]byte
+	if _, err := crand.Read(seed[:]); err != nil {
+		binary.LittleEndian.PutUint64(seed[:], rand.Uint64())
+	}
+	return &values{rng: rand.NewChaCha8(seed), known: map[[2]uint64]*value{}, syms: map[int]*value{}}
+}
+
+// symbol returns what cell sym (plus cells times the launch) held before the launch.
+func (vs *values) symbol(sym int) *value {
+	v := vs.syms[sym]
+	if v == nil {
+		v = &value{hash: [2]uint64{vs.rng.Uint64(), vs.rng.Uint64()}, sym: sym}
+		vs.syms[sym] = v
+		vs.known[v.hash] = v
+	}
+	return v
+}
+
+func (vs *values) sum(terms []*value) *value {
+	if len(terms) == 1 {
+		return terms[0]
+	}
+	var h [2]uint64
+	for _, t := range terms {
+		h[0] += t.hash[0]
+		h[1] += t.hash[1]
+	}
+	if v := vs.known[h]; v != nil {
+		return v
+	}
+	v := &value{hash: h, terms: append([]*value(nil), terms...)}
+	vs.known[h] = v
+	return v
+}
+
+// most is where counts of contributions stop growing.
+const most = 1 << 40
+
+// contributions returns how often each symbol is in v, from shared sums without walking any twice.
+func contributions(v *value) map[int]int {
+	var order []*value
+	seen := map[*value]bool{}
+	type frame struct {
+		v    *value
+		next int
+	}
+	stack := []frame{{v: v}}
+	seen[v] = true
+	for len(stack) > 0 {
+		f := &stack[len(stack)-1]
+		if f.next < len(f.v.terms) {
+			t := f.v.terms[f.next]
+			f.next++
+			if !seen[t] {
+				seen[t] = true
+				stack = append(stack, frame{v: t})
+			}
+			continue
+		}
+		order = append(order, f.v)
+		stack = stack[:len(stack)-1]
+	}
+	times, out := map[*value]int{v: 1}, map[int]int{}
+	for i := len(order) - 1; i >= 0; i-- {
+		n := times[order[i]]
+		if order[i].terms == nil {
+			out[order[i].sym] = min(out[order[i].sym]+n, most)
+		}
+		for _, t := range order[i].terms {
+			times[t] = min(times[t]+n, most)
+		}
+	}
+	return out
+}

@@ -1,0 +1,404 @@
+package stablehlo
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"math"
+	"strconv"
+	"strings"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// attr is an attribute: one of its fields, by what it is.
+type attr struct {
+	number   float64 // of a number or bool
+	text     string  // of a string, symbol or word
+	list     []*attr
+	dict     map[string]*attr
+	raw      string // of what is not understood
+	dense    *dense
+	sharding *sharding
+	per      []*sharding // of several values
+	mesh     *mesh
+	typ      *typ
+	words    []string // of "#stablehlo<comparison_direction LT>"
+}
+
+// ints are the whole numbers of a list, or of a dense attribute.
+func (a *attr) ints() []int64 {
+	list := []int64{}
+	if a == nil {
+		return list
+	}
+	if a.dense != nil {
+		for _, x := range a.dense.all() {
+			list = append(list, int64(x))
+		}
+		return list
+	}
+	for _, x := range a.list {
+		list = append(list, int64(x.number))
+	}
+	return list
+}
+
+// dict reads "{name = attribute, …}".
+func (p *parser) dict() map[string]*attr {
+	defer p.deeper()()
+	d := map[string]*attr{}
+	p.list("{", "}", func() {
+		name := ""
+		if p.peek() == '"' {
+			name = p.text()
+		} else {
+			name = p.word()
+		}
+		d[name] = &attr{}
+		if p.accept("=") {
+			d[name] = p.attr()
+		}
+	})
+	return d
+}
+
+// attr reads an attribute.
+func (p *parser) attr() *attr {
+	a := p.value()
+	if a.dense == nil && a.typ == nil && p.peek() == ':' && !strings.HasPrefix(p.src[p.at:], "::") {
+		at := p.at
+		p.accept(":")
+		if !p.isType() || p.peek() == '(' { // the type of the operation, not of the attribute
+			p.at = at
+			return a
+		}
+		if t := p.typ(); strings.HasPrefix(t.String(), "tensor") {
+			p.at = at
+		}
+	}
+	return a
+}
+
+// value reads an attribute without its type.
+func (p *parser) value() *attr {
+	defer p.deeper()()
+	c := p.peek()
+	switch {
+	case c == '"':
+		return &attr{text: p.text()}
+	case c == '@':
+		a := &attr{text: p.symbol()}
+		for p.accept("::") {
+			a.text += "::" + p.symbol()
+		}
+		return a
+	case c == '[':
+		a := &attr{list: []*attr{}}
+		p.list("[", "]", func() { a.list = append(a.list, p.attr()) })
+		return a
+	case c == '{':
+		return &attr{dict: p.dict()}
+	case c == '#':
+		return p.hash()
+	case c == '-' || isDigit(c):
+		return &attr{number: p.float()}
+	case c == '<':
+		return &attr{raw: p.skip()}
+	case p.isType():
+		t := p.typ()
+		return &attr{typ: &t}
+	}
+	switch w := p.word(); w {
+	case "true":
+		return &attr{number: 1}
+	case "false", "unit":
+		return &attr{}
+	case "dense":
+		return &attr{dense: p.dense()}
+	case "array":
+		a := &attr{list: []*attr{}}
+		p.expect("<")
+		p.word()
+		if p.accept(">") {
+			return a
+		}
+		p.expect(":")
+		for {
+			a.list = append(a.list, p.value())
+			if p.accept(">") {
+				return a
+			}
+			p.expect(",")
+		}
+	default:
+		if p.at < len(p.src) && p.src[p.at] == '<' {
+			return &attr{text: w, raw: p.skip()}
+		}
+		return &attr{text: w}
+	}
+}
+
+// hash reads "#name", "#dialect.name<…>" or "#dialect<…>".
+func (p *parser) hash() *attr {
+	p.expect("#")
+	name := p.bare()
+	if p.at == len(p.src) || p.src[p.at] != '<' {
+		if a := p.aliases[name]; a != nil {
+			return a
+		}
+		return &attr{raw: "#" + name}
+	}
+	switch name {
+	case "sdy.sharding":
+		return &attr{sharding: p.sharding()}
+	case "sdy.sharding_per_value":
+		a := &attr{}
+		p.expect("<")
+		p.list("[", "]", func() { a.per = append(a.per, p.sharding()) })
+		p.expect(">")
+		return a
+	case "sdy.mesh":
+		return &attr{mesh: p.mesh()}
+	case "sdy.manual_axes":
+		a := &attr{}
+		p.expect("<")
+		p.list("{", "}", func() { a.list = append(a.list, &attr{text: p.text()}) })
+		p.expect(">")
+		return a
+	}
+	if !strings.HasPrefix(name, "stablehlo") && !strings.HasPrefix(name, "mhlo") && !strings.HasPrefix(name, "chlo") {
+		return &attr{raw: p.skip()}
+	}
+	a := &attr{dict: map[string]*attr{}}
+	p.expect("<")
+	for !p.accept(">") {
+		if p.isWord() {
+			if w := p.word(); p.accept("=") {
+				a.dict[w] = p.value()
+			} else {
+				a.words = append(a.words, w)
+			}
+		} else if !p.accept(":") && !p.accept("->") {
+			p.value()
+		}
+		p.accept(",")
+	}
+	return a
+}
+
+// float reads a number; hexadecimal digits are kept for dense to interpret.
+func (p *parser) float() float64 {
+	p.space()
+	from := p.at
+	if p.at < len(p.src) && p.src[p.at] == '-' {
+		p.at++
+	}
+	for p.at < len(p.src) {
+		c := p.src[p.at]
+		if !isDigit(c) && c != '.' && c != 'e' && c != 'E' && !((c == '-' || c == '+') &&
+			(p.src[p.at-1] == 'e' || p.src[p.at-1] == 'E')) {
+			break
+		}
+		p.at++
+	}
+	x, err := strconv.ParseFloat(p.src[from:p.at], 64)
+	if err != nil && !math.IsInf(x, 0) {
+		p.at = from
+		p.fail("want a number, found %q", p.found())
+	}
+	return x
+}
+
+// maxElems bounds the elements of all constants of a text together: 512 MiB.
+const maxElems = 64 << 20
+
+// dense is a constant tensor: its elements, or the one that all are.
+type dense struct {
+	t     typ
+	splat bool
+	elems []float64
+}
+
+// all are its elements, one for each of the tensor where there are few.
+func (d *dense) all() []float64 {
+	if !d.splat {
+		return d.elems
+	}
+	n := int64(1)
+	for _, e := range d.t.shape {
+		if n *= e; n > 1<<20 {
+			return d.elems
+		}
+	}
+	list := make([]float64, n)
+	for i := range list {
+		list[i] = d.elems[0]
+	}
+	return list
+}
+
+// dense reads "<…> : type" after the word dense.
+func (p *parser) dense() *dense {
+	d := &dense{}
+	p.expect("<")
+	from := p.at
+	if p.peek() != '>' { // once for the extent, since the type that says what numbers mean comes at the end
+		p.skipElements()
+	}
+	end := p.at
+	p.expect(">")
+	p.expect(":")
+	d.t = p.typ()
+	after := p.at
+	p.at = from
+	n := int64(1)
+	for _, e := range d.t.shape {
+		if e > 0 && n > (1<<48)/e {
+			p.fail("a constant of type %s is too large", d.t)
+		}
+		n *= e
+	}
+	if d.t.other != "" {
+		p.at = after
+		return d
+	}
+	if p.peek() == '"' {
+		d.elems = p.raw(p.text(), d.t.dt, n)
+	} else if p.at < end {
+		p.elements(d, d.t.dt, d.t.shape, 0)
+	}
+	p.at = after
+	if int64(len(d.elems)) == 1 && n != 1 {
+		d.splat = true
+	} else if int64(len(d.elems)) != n {
+		p.fail("a constant of type %s has %d elements", d.t, len(d.elems))
+	}
+	for i, x := range d.elems {
+		d.elems[i] = rounded(d.t.dt, x)
+	}
+	return d
+}
+
+func rounded(dt graph.DType, x float64) float64 {
+	t := &graph.Tensor{DType: graph.F64, Shape: []int64{1}, Elems: []float64{x}}
+	return t.As(dt).Elems[0]
+}
+
+// skipElements skips the elements of a dense constant.
+func (p *parser) skipElements() {
+	for p.at < len(p.src) && p.src[p.at] != '>' {
+		if p.src[p.at] == '"' {
+			p.text()
+			continue
+		}
+		p.at++
+	}
+}
+
+// elements reads numbers, or lists of them.
+func (p *parser) elements(d *dense, dt graph.DType, shape []int64, depth int) {
+	if depth > maxRank {
+		p.fail("it nests more than %d deep", maxRank)
+	}
+	if p.peek() == '[' {
+		n := int64(0)
+		p.list("[", "]", func() { p.elements(d, dt, shape, depth+1); n++ })
+		if depth >= len(shape) || n != shape[depth] {
+			p.fail("the elements of a constant are not of its shape %v", shape)
+		}
+		return
+	}
+	if depth != 0 && depth != len(shape) {
+		p.fail("the elements of a constant are not of its shape %v", shape)
+	}
+	if p.elems++; p.elems > maxElems {
+		p.fail("constants have more than %d elements", maxElems)
+	}
+	x := 0.0
+	switch {
+	case p.accept("true"):
+		x = 1
+	case p.accept("false"):
+	case p.peek() == '(': // complex
+		p.skip()
+	case p.accept("0x"):
+		from := p.at
+		for p.at < len(p.src) && (isDigit(p.src[p.at]) || isLetter(p.src[p.at])) {
+			p.at++
+		}
+		u, err := strconv.ParseUint(p.src[from:p.at], 16, 64)
+		if err != nil {
+			p.fail("want hexadecimal digits, found %q", p.src[from:p.at])
+		}
+		x = ofBits(dt, u)
+	default:
+		x = p.float()
+	}
+	d.elems = append(d.elems, x)
+}
+
+// ofBits is the number of type dt that has these bits.
+func ofBits(dt graph.DType, u uint64) float64 {
+	switch dt {
+	case graph.F64:
+		return math.Float64frombits(u)
+	case graph.F32:
+		return float64(math.Float32frombits(uint32(u)))
+	case graph.BF16:
+		return float64(math.Float32frombits(uint32(u) << 16))
+	case graph.F16:
+		sign, exp, frac := 1.0, int(u>>10&31), float64(u&1023)
+		if u>>15&1 == 1 {
+			sign = -1
+		}
+		switch {
+		case exp == 0:
+			return sign * math.Ldexp(frac, -24)
+		case exp == 31 && frac == 0:
+			return sign * math.Inf(1)
+		case exp == 31:
+			return math.NaN()
+		}
+		return sign * math.Ldexp(1024+frac, exp-25)
+	case graph.I32:
+		return float64(int32(u))
+	}
+	return float64(int64(u))
+}
+
+// raw reads elements given by the digits of their bytes: "0x…".
+func (p *parser) raw(text string, dt graph.DType, n int64) []float64 {
+	size := map[graph.DType]int64{graph.F64: 8, graph.I64: 8, graph.F32: 4, graph.I32: 4, graph.F16: 2, graph.BF16: 2,
+		graph.Bool: 1}[dt]
+	if size == 0 {
+		return nil
+	}
+	data, err := hex.DecodeString(strings.TrimPrefix(text, "0x"))
+	if err != nil || !strings.HasPrefix(text, "0x") {
+		p.fail("want hexadecimal digits of a constant")
+	}
+	if p.elems += int64(len(data)) / size; p.elems > maxElems {
+		p.fail("constants have more than %d elements", maxElems)
+	}
+	if dt == graph.Bool && int64(len(data)) == (n+7)/8 && n != int64(len(data)) { // packed
+		list := make([]float64, n)
+		for i := range list {
+			list[i] = float64(data[i/8] >> (i % 8) & 1)
+		}
+		return list
+	}
+	if int64(len(data)) != n*size && int64(len(data)) != size {
+		p.fail("a constant of %d elements has %d bytes", n, len(data))
+	}
+	list := make([]float64, int64(len(data))/size)
+	for i := range list {
+		var b [8]byte
+		copy(b[:], data[int64(i)*size:][:size])
+		u := binary.LittleEndian.Uint64(b[:])
+		if dt == graph.Bool {
+			u = min(u, 1)
+		}
+		list[i] = ofBits(dt, u)
+	}
+	return list
+}

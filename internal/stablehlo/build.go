@@ -1,0 +1,572 @@
+package stablehlo
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// Limits of what a text becomes.
+const (
+	maxNodes = 1 << 18 // operations of the graph
+	maxCalls = 100     // functions that call each other
+	maxSteps = 1 << 17 // operations that are walked, in all calls and iterations
+	maxUses  = 1 << 22 // operands of all operations of the graph
+)
+
+// tens is a value as operations see it: v broadcasts to the type's shape as numpy does it, so that nothing is repeated
+// before an operation needs it.
+type tens struct {
+	v *graph.Value
+	t typ
+	// lifted says that v has a dimension for the devices of a manual computation in front, of extent b.lift or 1.
+	lifted bool
+}
+
+// scope is what names mean.
+type scope struct {
+	values map[string]tens
+	outer  *scope
+}
+
+func (s *scope) find(name string) (tens, bool) {
+	for ; s != nil; s = s.outer {
+		if x, ok := s.values[name]; ok {
+			return x, true
+		}
+	}
+	return tens{}, false
+}
+
+// builder makes a graph.
+type builder struct {
+	name   string
+	module *module
+	g      *graph.Graph
+	folder *graph.Folder
+	op     *op // that is walked
+	calls  int
+	steps  int
+	uses   int
+
+	meshes map[string]*mesh // that layouts have, in place of the text's
+	lift   int64            // how many devices values have a dimension for; 0 outside of manual computations
+	devs   *manual          // the manual computation
+
+	given  bool // constants of main are inputs, in a test
+	checks []Check
+}
+
+// at names a place.
+func (b *builder) at() string {
+	if b.op == nil {
+		return b.name
+	}
+	return fmt.Sprintf("%s:%d: %s", b.name, b.op.line, b.op.name)
+}
+
+// refuse panics: the program is not supported.
+func (b *builder) refuse(format string, args ...any) {
+	panic(failure{fmt.Errorf("%s: %w: %s", b.at(), ErrUnsupported, fmt.Sprintf(format, args...))})
+}
+
+// wrong panics: the text is malformed.
+func (b *builder) wrong(format string, args ...any) {
+	panic(failure{fmt.Errorf("%s: %w: %s", b.at(), ErrMalformed, fmt.Sprintf(format, args...))})
+}
+
+// main walks the function main.
+func (b *builder) main(o Options) {
+	f := b.module.entry(b.name)
+	b.op = &op{name: "function " + f.name, line: f.line}
+	if f.body == nil {
+		b.wrong("it has no body")
+	}
+	b.layouts(o)
+	s := &scope{values: map[string]tens{}}
+	for i, a := range f.args {
+		name := a.name
+		if name == "" {
+			name = fmt.Sprintf("arg%d", i)
+		}
+		if b.tensor(a.t); a.t.narrow != "" {
+			b.refuse("%%%s is of type %s", name, a.t)
+		}
+		s.values[a.name] = b.input(name, a)
+	}
+	for i, x := range b.block(f.body, s, len(f.results)) {
+		if !slices.Equal(x.t.shape, f.results[i].t.shape) || x.t.dt != f.results[i].t.dt {
+			b.wrong("result %d is of type %s, and the function's of %s", i, x.t, f.results[i].t)
+		}
+		if x.t.narrow != "" {
+			b.refuse("result %d is of type %s", i, x.t)
+		}
+		v := b.full(x)
+		if v.DType == graph.Bool {
+			v = b.add(graph.Cast, graph.Attrs{}, graph.I32, v)
+		}
+		b.g.Outputs = append(b.g.Outputs, v)
+		b.g.OutputLayouts = append(b.g.OutputLayouts, b.layoutOf(fmt.Sprintf("out%d", i), v.Shape, f.results[i].attrs))
+	}
+}
+
+// held is x as a value of an operation's result. Integers of a width that graphs lack have to be known, and to fit.
+func (b *builder) held(x tens, t typ) tens {
+	x.t = t
+	if t.narrow == "" {
+		return x
+	}
+	list := b.known(x)
+	if list == nil {
+		b.refuse("%s that depends on the input", t)
+	}
+	for _, e := range list.Elems {
+		if r := narrow[t.narrow]; e < r[0] || e > r[1] {
+			b.refuse("%s with overflow", t)
+		}
+	}
+	return x
+}
+
+// input makes an input of a parameter.
+func (b *builder) input(name string, a arg) tens {
+	dt := a.t.dt
+	if dt == graph.Bool {
+		dt = graph.I32
+	}
+	v := b.g.Input(name, dt, a.t.shape)
+	v.Layout = b.layoutOf(name, a.t.shape, a.attrs)
+	if a.t.dt == graph.Bool {
+		v = b.add(graph.Ne, graph.Attrs{}, graph.Bool, v, b.g.Scalar(graph.I32, 0))
+	}
+	return tens{v: v, t: a.t}
+}
+
+// tensor refuses types of other elements than graphs have.
+func (b *builder) tensor(t typ) {
+	if t.other != "" {
+		b.refuse("type %s; elements are of i1, i32, i64, f16, bf16, f32 or f64, and extents are known", t.other)
+	}
+}
+
+// block walks the operations of a block and returns what it ends with.
+func (b *builder) block(blk *block, s *scope, results int) []tens {
+	before := b.op
+	for _, o := range blk.ops {
+		b.op = o
+		if b.steps++; b.steps > maxSteps {
+			b.refuse("more than %d operations in all calls and iterations", maxSteps)
+		}
+		in := make([]tens, len(o.in))
+		for i, name := range o.in {
+			x, ok := s.find(name)
+			if !ok {
+				b.wrong("there is no %%%s", name)
+			}
+			in[i] = x
+		}
+		switch o.name {
+		case "return", "func.return", "stablehlo.return", "sdy.return", "mhlo.return":
+			if len(in) != results {
+				b.wrong("%d results, want %d", len(in), results)
+			}
+			b.op = before
+			return in
+		}
+		for _, t := range o.types {
+			if len(o.out) > 0 {
+				b.tensor(t)
+			}
+		}
+		out := b.walk(o, in, s)
+		if len(o.out) == 0 {
+			continue
+		}
+		if len(out) != len(o.out) {
+			b.wrong("it has %d results, not %d", len(out), len(o.out))
+		}
+		for i, x := range out {
+			if want := o.types[i]; x.t.dt != want.dt || !slices.Equal(x.t.shape, want.shape) {
+				b.wrong("the result is of type %s, not %s", x.t, want)
+			}
+			x = b.held(x, o.types[i])
+			name := o.out[i]
+			s.values[name] = x
+			if i == 0 && len(o.out) > 0 && strings.HasSuffix(name, "#0") {
+				s.values[strings.TrimSuffix(name, "#0")] = x
+			} else if !strings.Contains(name, "#") {
+				s.values[name+"#0"] = x
+			}
+		}
+	}
+	if results != 0 {
+		b.wrong("a block has no return")
+	}
+	b.op = before
+	return nil
+}
+
+// walk makes what an operation computes.
+func (b *builder) walk(o *op, in []tens, s *scope) []tens {
+	one := func(x tens) []tens { return []tens{x} }
+	if isCheck(o.name) {
+		b.compared(in)
+		return nil
+	}
+	name := strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(o.name, "stablehlo."), "chlo."), "mhlo.")
+	if f := unaryOps[name]; f != nil {
+		b.want(in, 1)
+		return one(f(b, in[0], b.result()))
+	}
+	if f := binaryOps[name]; f != nil {
+		b.want(in, 2)
+		if !slices.Equal(in[0].t.shape, in[1].t.shape) && !strings.HasPrefix(o.name, "chlo.") {
+			b.wrong("operands are of types %s and %s", in[0].t, in[1].t)
+		}
+		return one(f(b, in[0], in[1], b.result()))
+	}
+	if f := otherOps[name]; f != nil {
+		return f(b, in)
+	}
+	switch name {
+	case "interpreter.run_parallel":
+		return b.runParallel(in)
+	case "call", "func.call":
+		return b.call(in)
+	case "while":
+		return b.while(in, s)
+	case "case", "if":
+		return b.choose(in, s)
+	case "composite":
+		return b.composite(in)
+	case "sdy.manual_computation":
+		return b.manual(in, s)
+	case "sdy.named_computation":
+		return b.inner(o.region(b, 0), in, s, len(o.types))
+	case "reduce":
+		return b.reduce(in, s)
+	case "reduce_window":
+		return b.reduceWindow(in, s)
+	case "scatter":
+		return one(b.scatter(in, s))
+	}
+	b.refuse("there is no rule for it")
+	return nil
+}
+
+// region returns a region of an operation.
+func (o *op) region(b *builder, i int) *block {
+	if i >= len(o.regions) {
+		b.wrong("it has %d regions", len(o.regions))
+	}
+	return o.regions[i]
+}
+
+// want refuses another number of operands.
+func (b *builder) want(in []tens, n int) {
+	if len(in) != n {
+		b.wrong("it has %d operands, want %d", len(in), n)
+	}
+}
+
+// result is the type of the operation's only result.
+func (b *builder) result() typ {
+	if len(b.op.types) != 1 {
+		b.wrong("it has %d results, want 1", len(b.op.types))
+	}
+	return b.op.types[0]
+}
+
+// inner walks a region with the given arguments.
+func (b *builder) inner(blk *block, in []tens, s *scope, results int) []tens {
+	if len(blk.args) != len(in) {
+		b.wrong("a region takes %d values, and is given %d", len(blk.args), len(in))
+	}
+	inner := &scope{values: map[string]tens{}, outer: s}
+	for i, a := range blk.args {
+		inner.values[a.name] = in[i]
+	}
+	return b.block(blk, inner, results)
+}
+
+// function walks a function that is called.
+func (b *builder) function(name string, in []tens) []tens {
+	f := b.module.funcs[name]
+	if f == nil || f.body == nil {
+		b.wrong("there is no function %s", name)
+	}
+	if len(f.args) != len(in) {
+		b.wrong("%s takes %d values, and is given %d", name, len(f.args), len(in))
+	}
+	if b.calls++; b.calls > maxCalls {
+		b.refuse("functions that call each other more than %d deep", maxCalls)
+	}
+	s := &scope{values: map[string]tens{}}
+	for i, a := range f.args {
+		if a.t.dt != in[i].t.dt || !slices.Equal(a.t.shape, in[i].t.shape) {
+			b.wrong("parameter %d of %s is of type %s, not %s", i, name, a.t, in[i].t)
+		}
+		s.values[a.name] = in[i]
+	}
+	out := b.block(f.body, s, len(f.results))
+	b.calls--
+	return out
+}
+
+func (b *builder) call(in []tens) []tens {
+	name := ""
+	if a := b.op.attrs["callee"]; a != nil {
+		name = a.text
+	} else if len(b.op.words) > 0 {
+		name = b.op.words[0]
+	}
+	return b.function(name, in)
+}
+
+// composite walks the function that a composite operation stands for.
+func (b *builder) composite(in []tens) []tens {
+	a := b.op.attrs["decomposition"]
+	if a == nil {
+		b.wrong("it has no decomposition")
+	}
+	return b.function(a.text, in)
+}
+
+// known returns the elements of a value that depends on constants alone; nil for others.
+func (b *builder) known(x tens) *graph.Tensor {
+	if !b.folder.IsConstant(x.v) {
+		return nil
+	}
+	t, err := b.folder.Value(x.v)
+	if err != nil {
+		b.refuse("%v", err)
+	}
+	return t
+}
+
+// uniform returns the number that all elements are.
+func (b *builder) uniform(x tens) (float64, bool) {
+	t := b.known(x)
+	if t == nil {
+		return 0, false
+	}
+	return t.Uniform()
+}
+
+// isTrue returns a condition, which has to be known.
+func (b *builder) isTrue(x tens, what string) bool {
+	c, ok := b.uniform(x)
+	if !ok {
+		b.refuse("%s depends on the input", what)
+	}
+	return c != 0
+}
+
+// while walks a loop's iterations one after another.
+func (b *builder) while(in []tens, s *scope) []tens {
+	o := b.op
+	cond, body := o.region(b, 0), o.region(b, 1)
+	for {
+		c := b.inner(cond, in, s, 1)[0]
+		b.op = o
+		if c.t.dt != graph.Bool {
+			b.wrong("the condition is of type %s", c.t)
+		}
+		if !b.isTrue(c, "how often it runs") {
+			return in
+		}
+		if b.steps++; b.steps > maxSteps {
+			b.refuse("more than %d operations in all calls and iterations", maxSteps)
+		}
+		out := b.inner(body, in, s, len(in))
+		for i, x := range out {
+			if x.t.dt != in[i].t.dt || !slices.Equal(x.t.shape, in[i].t.shape) {
+				b.wrong("value %d of the loop is of type %s, and becomes %s", i, in[i].t, x.t)
+			}
+		}
+		in = out
+	}
+}
+
+// choose walks the branch of a case or if that is known to be taken, or chooses between the results of all.
+func (b *builder) choose(in []tens, s *scope) []tens {
+	o := b.op
+	b.want(in, 1)
+	n := len(o.regions)
+	if n == 0 {
+		b.wrong("it has no branches")
+	}
+	index := in[0]
+	if o.name == "stablehlo.if" { // the first branch is that of true
+		if n != 2 {
+			b.wrong("it has %d branches", n)
+		}
+		i := b.elementwise(graph.Cast, graph.I32, index)
+		index = b.elementwise(graph.Sub, graph.I32, b.scalar(graph.I32, 1), i)
+	}
+	if x, ok := b.uniform(index); ok {
+		k := int(x)
+		if x < 0 || x >= float64(n) {
+			k = n - 1
+		}
+		return b.inner(o.regions[k], nil, s, len(o.types))
+	}
+	var out []tens
+	for k := n - 1; k >= 0; k-- {
+		got := b.inner(o.regions[k], nil, s, len(o.types))
+		b.op = o
+		if out == nil {
+			out = got
+			continue
+		}
+		is := b.elementwise(graph.Eq, graph.Bool, index, b.scalar(index.t.dt, float64(k)))
+		for i := range out {
+			if got[i].t.dt != out[i].t.dt || !slices.Equal(got[i].t.shape, out[i].t.shape) {
+				b.wrong("branches have results of types %s and %s", got[i].t, out[i].t)
+			}
+			out[i] = b.retyped(b.elementwise(graph.Where, out[i].t.dt, b.stretched(is, out[i].t.shape), got[i], out[i]),
+				out[i].t)
+		}
+	}
+	return out
+}
+
+// add adds a node.
+func (b *builder) add(op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Value) *graph.Value {
+	if len(b.g.Nodes) >= maxNodes {
+		b.refuse("it becomes more than %d operations", maxNodes)
+	}
+	if b.uses += len(in); b.uses > maxUses {
+		b.refuse("it becomes operations of more than %d operands", maxUses)
+	}
+	from := graph.Origin{}
+	if b.op != nil {
+		from = graph.Origin{Name: b.op.name, Source: fmt.Sprintf("line %d", b.op.line)}
+	}
+	n, err := b.g.Add(op, a, from, []graph.DType{dt}, in...)
+	if err != nil {
+		if errors.Is(err, graph.ErrTooLarge) {
+			b.refuse("%v", err)
+		}
+		b.wrong("%v", err)
+	}
+	return n.Out[0]
+}
+
+// scalar is a constant without dimensions.
+func (b *builder) scalar(dt graph.DType, x float64) tens {
+	return tens{v: b.g.Scalar(dt, x), t: typ{dt: dt, shape: []int64{}}}
+}
+
+// retyped is x as of another type, to whose shape it broadcasts.
+func (b *builder) retyped(x tens, t typ) tens {
+	x.t = t
+	return x
+}
+
+// stretched is x, a scalar, as of another shape.
+func (b *builder) stretched(x tens, shape []int64) tens {
+	if len(x.t.shape) == 0 {
+		if x.lifted {
+			ones := append([]int64{x.v.Shape[0]}, slices.Repeat([]int64{1}, len(shape))...)
+			x.v = b.reshaped(x.v, ones)
+		}
+		x.t = typ{dt: x.t.dt, shape: shape}
+	}
+	return x
+}
+
+// reshaped is v in another shape.
+func (b *builder) reshaped(v *graph.Value, shape []int64) *graph.Value {
+	if slices.Equal(v.Shape, shape) {
+		return v
+	}
+	return b.add(graph.Reshape, graph.Attrs{Shape: slices.Clone(shape)}, v.DType, v)
+}
+
+// permuted is v with its dimensions in another order.
+func (b *builder) permuted(v *graph.Value, perm []int64) *graph.Value {
+	plain := true
+	for i, p := range perm {
+		plain = plain && p == int64(i)
+	}
+	if plain {
+		return v
+	}
+	return b.add(graph.Transpose, graph.Attrs{Axes: perm}, v.DType, v)
+}
+
+// padded is x with all dimensions of its type, of extent 1 where it broadcasts; that of the devices in front if lifted
+// asks for it.
+func (b *builder) padded(x tens, lifted bool) *graph.Value {
+	shape := x.v.Shape
+	front := []int64{}
+	if lifted {
+		front = []int64{1}
+		if x.lifted {
+			front = []int64{x.v.Shape[0]}
+		}
+	}
+	if x.lifted {
+		shape = shape[1:]
+	}
+	ones := slices.Repeat([]int64{1}, len(x.t.shape)-len(shape))
+	return b.reshaped(x.v, slices.Concat(front, ones, shape))
+}
+
+// full is x with all of its elements, and the dimension of the devices in front where it is lifted.
+func (b *builder) full(x tens) *graph.Value {
+	return b.fullAs(x, x.lifted)
+}
+
+// fullAs is full with the dimension of the devices if lifted asks for it.
+func (b *builder) fullAs(x tens, lifted bool) *graph.Value {
+	want := x.t.shape
+	if lifted {
+		want = append([]int64{b.lift}, want...)
+	}
+	v := x.v
+	if lifted && !x.lifted {
+		v = b.padded(x, true)
+	}
+	if slices.Equal(v.Shape, want) {
+		return v
+	}
+	if v.Count() == 1 && lifted == x.lifted && len(v.Shape) > 0 && !lifted {
+		v = b.reshaped(v, []int64{})
+	}
+	return b.add(graph.Broadcast, graph.Attrs{Shape: slices.Clone(want)}, v.DType, v)
+}
+
+// elementwise adds an elementwise operation. The result has the shape of the first operand that has dimensions.
+func (b *builder) elementwise(op graph.Op, dt graph.DType, in ...tens) tens {
+	lifted := false
+	shape := []int64{}
+	for _, x := range in {
+		lifted = lifted || x.lifted
+		if len(shape) == 0 {
+			shape = x.t.shape
+		}
+	}
+	list := make([]*graph.Value, len(in))
+	for i, x := range in {
+		list[i] = x.v
+		if len(x.t.shape) == 0 && len(shape) > 0 {
+			x = b.stretched(x, shape)
+			list[i] = x.v
+		}
+		if lifted && len(list[i].Shape) > 0 {
+			list[i] = b.padded(x, true)
+		}
+	}
+	v := b.add(op, graph.Attrs{}, dt, list...)
+	return tens{v: v, t: typ{dt: dt, shape: shape}, lifted: lifted}
+}
+
+// anyLifted reports whether one of the values is.
+func anyLifted(in ...tens) bool {
+	return slices.ContainsFunc(in, func(x tens) bool { return x.lifted })
+}

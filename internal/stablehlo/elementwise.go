@@ -1,0 +1,379 @@
+package stablehlo
+
+import (
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// unaryOps has the operations of one operand. t is the type of the result.
+var unaryOps map[string]func(b *builder, x tens, t typ) tens
+
+// binaryOps has the operations of two operands.
+var binaryOps map[string]func(b *builder, x, y tens, t typ) tens
+
+func init() {
+	simple := func(op graph.Op) func(*builder, tens, typ) tens {
+		return func(b *builder, x tens, t typ) tens { return b.elementwise(op, t.dt, x) }
+	}
+	floats := func(op graph.Op) func(*builder, tens, typ) tens {
+		return func(b *builder, x tens, t typ) tens {
+			b.float(x)
+			return b.elementwise(op, t.dt, x)
+		}
+	}
+	unaryOps = map[string]func(*builder, tens, typ) tens{
+		"negate": simple(graph.Neg), "abs": simple(graph.Abs), "exponential": floats(graph.Exp),
+		"log": floats(graph.Log), "sine": floats(graph.Sin), "cosine": floats(graph.Cos), "tanh": floats(graph.Tanh),
+		"sqrt": floats(graph.Sqrt), "rsqrt": floats(graph.Rsqrt), "logistic": floats(graph.Sigmoid),
+		"floor": floats(graph.Floor), "erf": floats(graph.Erf),
+		"convert": (*builder).convert, "not": (*builder).not, "sign": (*builder).sign, "ceil": (*builder).ceil,
+		"exponential_minus_one": (*builder).expm1, "log_plus_one": (*builder).log1p, "erfc": (*builder).erfc,
+		"square": (*builder).square, "is_finite": (*builder).isFinite, "cbrt": (*builder).cbrt, "tan": (*builder).tan,
+		"round_nearest_even": (*builder).roundEven, "round_nearest_afz": (*builder).roundAway,
+		"sinh": (*builder).sinh, "cosh": (*builder).cosh, "is_inf": (*builder).isInf,
+	}
+	pair := func(op graph.Op) func(*builder, tens, tens, typ) tens {
+		return func(b *builder, x, y tens, t typ) tens { return b.elementwise(op, t.dt, x, y) }
+	}
+	binaryOps = map[string]func(*builder, tens, tens, typ) tens{
+		"subtract": pair(graph.Sub), "add": (*builder).sum, "multiply": (*builder).multiply,
+		"divide": (*builder).divide, "maximum": (*builder).maximum, "minimum": (*builder).minimum,
+		"remainder": (*builder).remainder, "power": (*builder).power, "compare": (*builder).compare,
+		"and": (*builder).and, "or": (*builder).or, "xor": (*builder).xor,
+	}
+}
+
+// float refuses operands that are no floating-point numbers.
+func (b *builder) float(x tens) {
+	if !x.t.dt.IsFloat() {
+		b.refuse("of %s", x.t)
+	}
+}
+
+// like is a number of the type of x.
+func (b *builder) like(x tens, c float64) tens { return b.scalar(x.t.dt, c) }
+
+// arith is an operation of two operands that gives their type.
+func (b *builder) arith(op graph.Op, x, y tens) tens { return b.elementwise(op, x.t.dt, x, y) }
+
+func (b *builder) unary(op graph.Op, x tens) tens { return b.elementwise(op, x.t.dt, x) }
+
+// where chooses.
+func (b *builder) where(is, x, y tens) tens { return b.elementwise(graph.Where, x.t.dt, is, x, y) }
+
+// is compares.
+func (b *builder) is(op graph.Op, x, y tens) tens { return b.elementwise(op, graph.Bool, x, y) }
+
+// node returns the node that makes x if it is of an operation.
+func node(v *graph.Value, op graph.Op) *graph.Node {
+	if v.Node != nil && v.Node.Op == op {
+		return v.Node
+	}
+	return nil
+}
+
+func (b *builder) convert(x tens, t typ) tens {
+	switch {
+	case x.t.dt == t.dt:
+		return x
+	case t.dt == graph.Bool:
+		return b.is(graph.Ne, x, b.like(x, 0))
+	case x.t.dt.IsFloat() && !t.dt.IsFloat() && b.known(x) == nil: // towards 0
+		down := b.unary(graph.Floor, x)
+		x = b.where(b.is(graph.Lt, x, b.like(x, 0)), b.ceil(x, t), down)
+	}
+	return b.elementwise(graph.Cast, t.dt, x)
+}
+
+// bools refuses operands that are no bools: bits of integers.
+func (b *builder) bools(in ...tens) {
+	for _, x := range in {
+		if x.t.dt != graph.Bool {
+			b.refuse("of the bits of %s", x.t)
+		}
+	}
+}
+
+func (b *builder) not(x tens, _ typ) tens {
+	b.bools(x)
+	return b.elementwise(graph.Not, graph.Bool, x)
+}
+
+func (b *builder) and(x, y tens, _ typ) tens {
+	b.bools(x, y)
+	if c, ok := b.uniform(x); ok && c != 0 && len(y.v.Shape) >= len(x.v.Shape) {
+		return y
+	}
+	if c, ok := b.uniform(y); ok && c != 0 && len(x.v.Shape) >= len(y.v.Shape) {
+		return x
+	}
+	return b.is(graph.And, x, y)
+}
+
+func (b *builder) or(x, y tens, _ typ) tens {
+	b.bools(x, y)
+	return b.is(graph.Or, x, y)
+}
+
+func (b *builder) xor(x, y tens, _ typ) tens {
+	b.bools(x, y)
+	return b.is(graph.Ne, x, y)
+}
+
+func (b *builder) sum(x, y tens, t typ) tens {
+	if t.dt == graph.Bool {
+		return b.is(graph.Or, x, y)
+	}
+	return b.arith(graph.AddOp, x, y)
+}
+
+func (b *builder) multiply(x, y tens, t typ) tens {
+	if t.dt == graph.Bool {
+		return b.is(graph.And, x, y)
+	}
+	for range 2 { // x·σ(x)
+		if s := node(y.v, graph.Sigmoid); s != nil && s.In[0] == x.v {
+			return b.elementwise(graph.SiLU, t.dt, x)
+		}
+		x, y = y, x
+	}
+	return b.arith(graph.Mul, x, y)
+}
+
+func (b *builder) maximum(x, y tens, t typ) tens {
+	if t.dt == graph.Bool {
+		return b.is(graph.Or, x, y)
+	}
+	for range 2 {
+		if c, ok := b.uniform(x); ok && math.IsInf(c, -1) {
+			return y
+		}
+		x, y = y, x
+	}
+	return b.arith(graph.Max, x, y)
+}
+
+func (b *builder) minimum(x, y tens, t typ) tens {
+	if t.dt == graph.Bool {
+		return b.is(graph.And, x, y)
+	}
+	return b.arith(graph.Min, x, y)
+}
+
+// divide divides; integers towards zero.
+func (b *builder) divide(x, y tens, t typ) tens {
+	if !t.dt.IsFloat() {
+		b.integers(x, y)
+		return b.elementwise(graph.Cast, t.dt, b.elementwise(graph.Div, graph.F64, x, y))
+	}
+	if c, ok := b.uniform(x); ok && c == 1 { // 1 / (1 + exp(-z))
+		if z := negated(b, y.v); z != nil {
+			return b.retyped(tens{v: b.add(graph.Sigmoid, graph.Attrs{}, t.dt, z), lifted: y.lifted}, t)
+		}
+	}
+	if v := b.softmax(x, y); v != nil {
+		return tens{v: v, t: t, lifted: x.lifted}
+	}
+	return b.arith(graph.Div, x, y)
+}
+
+// negated returns z if v is 1 + exp(-z).
+func negated(b *builder, v *graph.Value) *graph.Value {
+	n := node(v, graph.AddOp)
+	if n == nil {
+		return nil
+	}
+	for i, e := range n.In {
+		one := n.In[1-i]
+		if c, ok := b.uniform(tens{v: one}); !ok || c != 1 {
+			continue
+		}
+		if exp := node(e, graph.Exp); exp != nil {
+			if neg := node(exp.In[0], graph.Neg); neg != nil {
+				return neg.In[0]
+			}
+		}
+	}
+	return nil
+}
+
+// softmax returns the softmax of z if x is exp(z - m) and y its sum along a dimension, for any m that does not change
+// along the dimension.
+func (b *builder) softmax(x, y tens) *graph.Value {
+	exp := node(x.v, graph.Exp)
+	v := y.v
+	for node(v, graph.Reshape) != nil {
+		v = v.Node.In[0]
+	}
+	sum := node(v, graph.SumOp)
+	if exp == nil || sum == nil || sum.In[0] != x.v || len(sum.Attrs.Axes) != 1 || x.v.DType != v.DType {
+		return nil
+	}
+	sub := node(exp.In[0], graph.Sub)
+	along := int(sum.Attrs.Axes[0])
+	kept := slices.Clone(x.v.Shape)
+	kept[along] = 1
+	if sub == nil || !slices.Equal(ending(y.v.Shape), ending(kept)) || !slices.Equal(ending(sub.In[1].Shape), ending(kept)) ||
+		!slices.Equal(sub.In[0].Shape, x.v.Shape) {
+		return nil
+	}
+	return b.add(graph.Softmax, graph.Attrs{Axis: along}, x.v.DType, sub.In[0])
+}
+
+// ending is a shape without the ones that it begins with.
+func ending(shape []int64) []int64 {
+	for len(shape) > 0 && shape[0] == 1 {
+		shape = shape[1:]
+	}
+	return shape
+}
+
+// integers refuses integers that depend on the input, for operations that hocket's language has for numbers known.
+func (b *builder) integers(in ...tens) {
+	for _, x := range in {
+		if b.known(x) == nil {
+			b.refuse("of %s that depends on the input", x.t)
+		}
+	}
+}
+
+func (b *builder) remainder(x, y tens, t typ) tens {
+	var q tens
+	if !t.dt.IsFloat() {
+		b.integers(x, y)
+		q = b.elementwise(graph.Cast, t.dt, b.elementwise(graph.Div, graph.F64, x, y))
+	} else {
+		q = b.arith(graph.Div, x, y)
+		q = b.arith(graph.Mul, b.sign(q, t), b.unary(graph.Floor, b.unary(graph.Abs, q)))
+	}
+	return b.arith(graph.Sub, x, b.arith(graph.Mul, q, y))
+}
+
+func (b *builder) power(x, y tens, t typ) tens {
+	if !t.dt.IsFloat() {
+		b.integers(x, y)
+		return b.arith(graph.Pow, x, y)
+	}
+	if c, ok := b.uniform(y); ok {
+		return b.arith(graph.Pow, x, b.like(y, c))
+	}
+	if c, ok := b.uniform(x); ok && c > 0 {
+		return b.arith(graph.Pow, b.like(x, c), y)
+	}
+	b.refuse("to a power that is not one number, of a base that is not one positive number")
+	return tens{}
+}
+
+var directions = map[string]graph.Op{"EQ": graph.Eq, "NE": graph.Ne, "LT": graph.Lt, "LE": graph.Le, "GT": graph.Gt,
+	"GE": graph.Ge}
+
+func (b *builder) compare(x, y tens, _ typ) tens {
+	if x.t.dt != y.t.dt {
+		b.wrong("operands are of types %s and %s", x.t, y.t)
+	}
+	list := b.op.words
+	if a := b.op.attrs["comparison_direction"]; a != nil {
+		list = append(a.words, a.text)
+	}
+	for _, w := range list {
+		if op := directions[w]; op != "" {
+			return b.is(op, x, y)
+		}
+	}
+	b.wrong("it has no direction")
+	return tens{}
+}
+
+func (b *builder) sign(x tens, _ typ) tens {
+	zero := b.like(x, 0)
+	minus := b.where(b.is(graph.Lt, x, zero), b.stretched(b.like(x, -1), x.t.shape), x)
+	return b.where(b.is(graph.Gt, x, zero), b.stretched(b.like(x, 1), x.t.shape), minus)
+}
+
+func (b *builder) ceil(x tens, _ typ) tens {
+	b.float(x)
+	return b.unary(graph.Neg, b.unary(graph.Floor, b.unary(graph.Neg, x)))
+}
+
+// expm1 is tanh(x/2)·(exp(x) + 1), which is exact near 0.
+func (b *builder) expm1(x tens, _ typ) tens {
+	b.float(x)
+	half := b.unary(graph.Tanh, b.arith(graph.Mul, x, b.like(x, 0.5)))
+	return b.arith(graph.Mul, half, b.arith(graph.AddOp, b.unary(graph.Exp, x), b.like(x, 1)))
+}
+
+// log1p is log(u)·x/(u-1) for u = 1 + x, which is exact near 0.
+func (b *builder) log1p(x tens, _ typ) tens {
+	b.float(x)
+	one := b.like(x, 1)
+	u := b.arith(graph.AddOp, x, one)
+	far := b.unary(graph.Log, u)
+	d := b.arith(graph.Sub, u, one)
+	small := b.is(graph.Lt, b.unary(graph.Abs, x), b.like(x, 0.5))
+	none := b.is(graph.Eq, d, b.like(x, 0))
+	d = b.where(none, b.stretched(one, x.t.shape), d)
+	near := b.where(none, x, b.arith(graph.Div, b.arith(graph.Mul, far, x), d))
+	return b.where(small, near, far)
+}
+
+func (b *builder) erfc(x tens, _ typ) tens {
+	b.float(x)
+	return b.arith(graph.Sub, b.stretched(b.like(x, 1), x.t.shape), b.unary(graph.Erf, x))
+}
+
+func (b *builder) square(x tens, _ typ) tens { return b.arith(graph.Mul, x, x) }
+
+func (b *builder) isFinite(x tens, _ typ) tens {
+	b.float(x)
+	return b.is(graph.Lt, b.unary(graph.Abs, x), b.like(x, math.Inf(1)))
+}
+
+func (b *builder) isInf(x tens, _ typ) tens {
+	b.float(x)
+	return b.is(graph.Eq, b.unary(graph.Abs, x), b.like(x, math.Inf(1)))
+}
+
+func (b *builder) cbrt(x tens, t typ) tens {
+	b.float(x)
+	root := b.unary(graph.Exp, b.arith(graph.Mul, b.unary(graph.Log, b.unary(graph.Abs, x)), b.like(x, 1.0/3)))
+	return b.arith(graph.Mul, b.sign(x, t), root)
+}
+
+func (b *builder) tan(x tens, _ typ) tens {
+	b.float(x)
+	return b.arith(graph.Div, b.unary(graph.Sin, x), b.unary(graph.Cos, x))
+}
+
+func (b *builder) sinh(x tens, t typ) tens {
+	y := b.arith(graph.Sub, b.expm1(x, t), b.expm1(b.unary(graph.Neg, x), t))
+	return b.arith(graph.Mul, y, b.like(x, 0.5))
+}
+
+func (b *builder) cosh(x tens, _ typ) tens {
+	b.float(x)
+	y := b.arith(graph.AddOp, b.unary(graph.Exp, x), b.unary(graph.Exp, b.unary(graph.Neg, x)))
+	return b.arith(graph.Mul, y, b.like(x, 0.5))
+}
+
+// roundEven rounds to the nearest whole number, of two that are as near to the even one.
+func (b *builder) roundEven(x tens, _ typ) tens {
+	b.float(x)
+	r := b.unary(graph.Floor, x)
+	d := b.arith(graph.Sub, x, r)
+	next := b.arith(graph.AddOp, r, b.like(x, 1))
+	half := b.like(x, 0.5)
+	even := b.arith(graph.Mul, b.unary(graph.Floor, b.arith(graph.Mul, next, half)), b.like(x, 2))
+	return b.where(b.is(graph.Gt, d, half), next, b.where(b.is(graph.Lt, d, half), r, even))
+}
+
+// roundAway rounds to the nearest whole number, of two that are as near to the one farther from 0.
+func (b *builder) roundAway(x tens, t typ) tens {
+	b.float(x)
+	a := b.unary(graph.Abs, x)
+	r := b.unary(graph.Floor, a)
+	next := b.arith(graph.AddOp, r, b.like(x, 1))
+	r = b.where(b.is(graph.Ge, b.arith(graph.Sub, a, r), b.like(x, 0.5)), next, r)
+	return b.arith(graph.Mul, r, b.sign(x, t))
+}

@@ -1,0 +1,536 @@
+package stablehlo
+
+import (
+	"slices"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// clamped is an index that is held within 0..most.
+func (b *builder) clamped(x tens, most int64) tens {
+	if c, ok := b.uniform(x); ok && c >= 0 && c <= float64(most) {
+		return x
+	}
+	return b.minimum(b.maximum(x, b.like(x, 0), x.t), b.like(x, float64(most)), x.t)
+}
+
+// counted is 0, 1, … n-1 along dimension d of a shape of so many dimensions, to whose others it broadcasts.
+func (b *builder) counted(dt graph.DType, shape []int64, d int) tens {
+	b.spend(shape[d])
+	c := graph.NewTensor(dt, []int64{shape[d]})
+	for i := range c.Elems {
+		c.Elems[i] = float64(i)
+	}
+	ones := slices.Repeat([]int64{1}, len(shape)-d)
+	ones[0] = shape[d]
+	return tens{v: b.reshaped(b.g.Constant("iota", c), ones), t: typ{dt: dt, shape: shape}}
+}
+
+// take is the elements of x at the given indices of some of its dimensions: of the shape that indices have, and then of
+// the dimensions of x that are left.
+func (b *builder) take(x tens, dims []int64, at []tens, shape []int64) tens {
+	lifted := anyLifted(append([]tens{x}, at...)...)
+	left := rest(len(x.t.shape), dims)
+	t := typ{dt: x.t.dt, shape: slices.Concat(shape, pick(x.t.shape, left))}
+	off := 0
+	if lifted {
+		off = 1
+	}
+	v := b.permuted(b.fullAs(x, lifted), shifted(slices.Concat(dims, left), off))
+	var list []*graph.Value
+	if lifted {
+		dev := b.counted(graph.I64, append([]int64{b.lift}, shape...), 0)
+		list = append(list, dev.v)
+	}
+	for i, k := range at {
+		k.t.shape = shape
+		var w *graph.Value
+		if i == 0 {
+			w = b.fullAs(k, lifted)
+		} else {
+			w = b.padded(k, lifted)
+		}
+		if w.DType != graph.I64 {
+			w = b.add(graph.Cast, graph.Attrs{}, graph.I64, w)
+		}
+		list = append(list, w)
+	}
+	known := b.folder.IsConstant(v)
+	for _, w := range list {
+		known = known && b.folder.IsConstant(w)
+	}
+	wide := v.DType
+	if !known && !wide.IsFloat() { // hocket takes rows of floating-point numbers
+		if wide == graph.I64 {
+			b.refuse("elements of %s by an index", x.t)
+		}
+		wide = graph.F64
+		v = b.add(graph.Cast, graph.Attrs{}, wide, v)
+	}
+	v = b.add(graph.Take, graph.Attrs{}, wide, append([]*graph.Value{v}, list...)...)
+	if wide != t.dt {
+		v = b.add(graph.Cast, graph.Attrs{}, t.dt, v)
+	}
+	return tens{v: v, t: t, lifted: lifted}
+}
+
+// moved is x with dimension from as dimension to.
+func (b *builder) moved(x tens, from, to int) tens {
+	perm := rest(len(x.t.shape), []int64{int64(from)})
+	return b.transposed(x, slices.Insert(perm, to, int64(from)))
+}
+
+// windowAt is the part of x of a size along a dimension, that begins at lo as far as it is within x.
+func (b *builder) windowAt(x tens, d int, lo tens, size int64) tens {
+	n := x.t.shape[d]
+	if size == n {
+		return x
+	}
+	lo = b.clamped(lo, n-size)
+	if c, ok := b.uniform(lo); ok {
+		return b.cut(x, d, int64(c), int64(c)+size)
+	}
+	i := b.arith(graph.AddOp, b.stretched(lo, []int64{size}), b.counted(lo.t.dt, []int64{size}, 0))
+	return b.moved(b.take(x, []int64{int64(d)}, []tens{i}, []int64{size}), 0, d)
+}
+
+// starts checks the indices of a part of a tensor.
+func (b *builder) starts(x tens, at []tens) []tens {
+	if len(at) != len(x.t.shape) {
+		b.wrong("%d indices of %s", len(at), x.t)
+	}
+	for _, i := range at {
+		if len(i.t.shape) != 0 || i.t.dt.IsFloat() || i.t.dt == graph.Bool {
+			b.wrong("%s is no index", i.t)
+		}
+	}
+	return at
+}
+
+func (b *builder) dynamicSlice(in []tens) tens {
+	if len(in) == 0 {
+		b.wrong("it has no operand")
+	}
+	x := in[0]
+	sizes := b.ints("slice_sizes", "sizes")
+	at := b.starts(x, in[1:])
+	if len(sizes) != len(at) {
+		b.wrong("%d extents of %s", len(sizes), x.t)
+	}
+	for d, n := range sizes {
+		if n < 0 || n > x.t.shape[d] {
+			b.wrong("%d elements of dimension %d of %s", n, d, x.t)
+		}
+		x = b.windowAt(x, d, at[d], n)
+	}
+	return x
+}
+
+func (b *builder) dynamicUpdateSlice(in []tens) tens {
+	if len(in) < 2 {
+		b.wrong("it has no update")
+	}
+	x, u := in[0], in[1]
+	at := b.starts(x, in[2:])
+	if len(u.t.shape) != len(x.t.shape) || u.t.dt != x.t.dt {
+		b.wrong("an update of type %s of %s", u.t, x.t)
+	}
+	for d, n := range u.t.shape {
+		if n > x.t.shape[d] {
+			b.wrong("an update of type %s of %s", u.t, x.t)
+		}
+	}
+	return b.updated(x, u, at, 0)
+}
+
+// updated is x with u in the place that begins at at, which has the dimensions before d in common.
+func (b *builder) updated(x, u tens, at []tens, d int) tens {
+	for d < len(at) && x.t.shape[d] == u.t.shape[d] {
+		d++
+	}
+	if d == len(at) {
+		return u
+	}
+	n, w := x.t.shape[d], u.t.shape[d]
+	if w == 0 {
+		return x
+	}
+	lo := b.clamped(at[d], n-w)
+	u = b.updated(b.windowAt(x, d, lo, w), u, at, d+1)
+	if c, ok := b.uniform(lo); ok {
+		c := int64(c)
+		return b.joined(d, b.cut(x, d, 0, c), u, b.cut(x, d, c+w, n))
+	}
+	i := b.arith(graph.Sub, b.counted(lo.t.dt, []int64{n}, 0), b.stretched(lo, []int64{n}))
+	is := b.is(graph.And, b.is(graph.Ge, i, b.like(i, 0)), b.is(graph.Lt, i, b.like(i, float64(w))))
+	all := b.moved(b.take(u, []int64{int64(d)}, []tens{b.clamped(i, w-1)}, []int64{n}), 0, d)
+	return b.where(b.spread(is, typ{dt: graph.Bool, shape: x.t.shape}, []int64{int64(d)}), all, x)
+}
+
+// indices are the dimension numbers of a gather or scatter: of the operand, those that indices name (mapped), those that
+// a batch has in common with the indices, and those that windows lack (collapsed).
+type indices struct {
+	offset, collapsed, batch, at, mapped []int64
+	vector                               int64 // the dimension of the indices that has the parts of an index
+	sizes                                []int64
+}
+
+// parts returns the parts of the indices, one for each mapped dimension, and their shape.
+func (b *builder) parts(x *indices, idx tens) ([]tens, []int64) {
+	v := int(x.vector)
+	if v < 0 || v > len(idx.t.shape) || idx.t.dt.IsFloat() || idx.t.dt == graph.Bool {
+		b.wrong("indices of type %s, whose dimension %d has the parts", idx.t, v)
+	}
+	if v == len(idx.t.shape) {
+		idx = b.reshapedTo(idx, append(slices.Clone(idx.t.shape), 1))
+	}
+	if idx.t.shape[v] != int64(len(x.mapped)) {
+		b.wrong("indices of type %s for %d dimensions", idx.t, len(x.mapped))
+	}
+	shape := slices.Delete(slices.Clone(idx.t.shape), v, v+1)
+	var list []tens
+	for k := range x.mapped {
+		list = append(list, b.reshapedTo(b.cut(idx, v, int64(k), int64(k)+1), shape))
+	}
+	return list, shape
+}
+
+// check refuses dimension numbers that do not fit an operand and indices.
+func (b *builder) check(x *indices, operand, idx tens) {
+	rank := len(operand.t.shape)
+	b.inRange(slices.Concat(x.collapsed, x.batch), rank)
+	b.inRange(x.mapped, rank)
+	b.inRange(x.at, len(idx.t.shape))
+	if len(x.at) != len(x.batch) || len(x.sizes) != rank || slices.Contains(x.at, x.vector) {
+		b.wrong("dimension numbers do not fit %s and %s", operand.t, idx.t)
+	}
+	for d, n := range x.sizes {
+		one := slices.Contains(x.collapsed, int64(d)) || slices.Contains(x.batch, int64(d))
+		if n < 0 || n > operand.t.shape[d] || one && n > 1 {
+			b.wrong("windows of extents %v of %s", x.sizes, operand.t)
+		}
+	}
+	for i, d := range x.batch {
+		if slices.Contains(x.mapped, d) || operand.t.shape[d] != idx.t.shape[x.at[i]] {
+			b.wrong("dimension %d of %s is no batch of %s", d, operand.t, idx.t)
+		}
+	}
+}
+
+// reached lists the dimensions of an operand by which windows differ, and what windows have at each: for every index
+// and, where windows have several elements there, for each of them. start has where windows begin along a mapped
+// dimension, in the shape of the indices.
+func (b *builder) reached(x *indices, operand tens, start map[int64]tens, shape []int64) (dims []int64, at []tens,
+	wide []int64, full []int64) {
+	full = slices.Clone(shape)
+	for d := range int64(len(operand.t.shape)) {
+		_, mapped := start[d]
+		if n := x.sizes[d]; mapped && n != 1 && n != operand.t.shape[d] {
+			wide = append(wide, d)
+			full = append(full, n)
+		}
+	}
+	spread := func(t tens) tens { // dimensions for the elements of windows at the end
+		dims := make([]int64, len(shape))
+		for i := range dims {
+			dims[i] = int64(i)
+		}
+		return b.spread(t, typ{dt: t.t.dt, shape: full}, dims)
+	}
+	for d := range int64(len(operand.t.shape)) {
+		s, mapped := start[d]
+		switch k := slices.Index(x.batch, d); {
+		case k >= 0:
+			j := x.at[k]
+			if j > x.vector {
+				j--
+			}
+			dims, at = append(dims, d), append(at, b.counted(graph.I64, full, int(j)))
+		case !mapped || x.sizes[d] == operand.t.shape[d] && x.sizes[d] != 1:
+		default:
+			i := spread(s)
+			if w := slices.Index(wide, d); w >= 0 {
+				i = b.arith(graph.AddOp, i, b.counted(i.t.dt, full, len(shape)+w))
+			}
+			dims, at = append(dims, d), append(at, i)
+		}
+	}
+	return dims, at, wide, full
+}
+
+func (b *builder) gather(in []tens) tens {
+	x, idx := in[0], in[1]
+	t := b.result()
+	a := b.op.attrs["dimension_numbers"]
+	if a == nil || a.dict == nil {
+		b.wrong("it has no dimension numbers")
+	}
+	n := &indices{offset: a.dict["offset_dims"].ints(), collapsed: a.dict["collapsed_slice_dims"].ints(),
+		batch: a.dict["operand_batching_dims"].ints(), at: a.dict["start_indices_batching_dims"].ints(),
+		mapped: a.dict["start_index_map"].ints(), sizes: b.ints("slice_sizes")}
+	if v := a.dict["index_vector_dim"]; v != nil {
+		n.vector = int64(v.number)
+	}
+	b.check(n, x, idx)
+	parts, shape := b.parts(n, idx)
+	if kept := rest(len(x.t.shape), n.collapsed, n.batch); len(kept) != len(n.offset) ||
+		len(shape)+len(kept) != len(t.shape) {
+		b.wrong("windows of %d dimensions for a result of type %s", len(kept), t)
+	}
+	b.inRange(n.offset, len(t.shape))
+	start := map[int64]tens{}
+	for k, d := range n.mapped {
+		start[d] = b.clamped(parts[k], x.t.shape[d]-n.sizes[d])
+	}
+	// Windows are cut where all begin in one place, and are not whole.
+	for d := range int64(len(x.t.shape)) {
+		if _, mapped := start[d]; !mapped && !slices.Contains(n.batch, d) {
+			x = b.cut(x, int(d), 0, n.sizes[d])
+		}
+	}
+	dims, at, wide, full := b.reached(n, x, start, shape)
+	y := x
+	order := rest(len(x.t.shape), dims) // what the dimensions of y are of x, after those of the indices
+	if len(dims) > 0 {
+		y = b.take(x, dims, at, full)
+	} else {
+		shape, full = []int64{}, []int64{}
+	}
+	// y has the indices' dimensions, those of wide ones, and the others. Dimensions of one element come last.
+	of := slices.Concat(wide, order)
+	windows := rest(len(x.t.shape), n.collapsed, n.batch)
+	perm := make([]int64, len(t.shape))
+	next := int64(0)
+	for i := range perm {
+		k := slices.Index(n.offset, int64(i))
+		if k < 0 {
+			perm[i] = next
+			next++
+			continue
+		}
+		j := slices.Index(of, windows[k])
+		if j < 0 { // of one element
+			y = b.reshapedTo(y, append(slices.Clone(y.t.shape), 1))
+			perm[i] = int64(len(y.t.shape)) - 1
+			continue
+		}
+		perm[i] = int64(len(shape) + j)
+	}
+	if len(dims) == 0 { // no index matters: one window for all
+		var of []int64
+		for i := range t.shape {
+			if k := slices.Index(n.offset, int64(i)); k >= 0 {
+				of = append(of, int64(i))
+			}
+		}
+		y = b.reshapedTo(x, pick(x.t.shape, windows))
+		return b.spread(y, t, of)
+	}
+	// Collapsed dimensions that no index names have one element, and go.
+	var gone []int64
+	for d := range int64(len(y.t.shape)) {
+		if !slices.Contains(perm, d) {
+			gone = append(gone, d)
+		}
+	}
+	y = b.transposed(y, slices.Concat(perm, gone))
+	return b.reshapedTo(y, t.shape)
+}
+
+// maxOneHot bounds the elements of the table that says which row each update is for.
+const maxOneHot = 1 << 32
+
+func (b *builder) scatter(in []tens, s *scope) tens {
+	o := b.op
+	if len(in) != 3 {
+		b.refuse("of %d operands", len(in))
+	}
+	x, idx, u := in[0], in[1], in[2]
+	a := o.attrs["scatter_dimension_numbers"]
+	if a == nil || a.dict == nil {
+		b.wrong("it has no dimension numbers")
+	}
+	n := &indices{offset: a.dict["update_window_dims"].ints(), collapsed: a.dict["inserted_window_dims"].ints(),
+		batch: a.dict["input_batching_dims"].ints(), at: a.dict["scatter_indices_batching_dims"].ints(),
+		mapped: a.dict["scatter_dims_to_operand_dims"].ints()}
+	if v := a.dict["index_vector_dim"]; v != nil {
+		n.vector = int64(v.number)
+	}
+	rank := len(x.t.shape)
+	b.inRange(slices.Concat(n.collapsed, n.batch), rank)
+	b.inRange(n.offset, len(u.t.shape))
+	windows := rest(rank, n.collapsed, n.batch)
+	if len(windows) != len(n.offset) || u.t.dt != x.t.dt {
+		b.wrong("updates of type %s of %s", u.t, x.t)
+	}
+	n.sizes = slices.Repeat([]int64{1}, rank)
+	for i, d := range windows {
+		n.sizes[d] = u.t.shape[n.offset[i]]
+	}
+	b.check(n, x, idx)
+	parts, shape := b.parts(n, idx)
+	if !slices.Equal(pick(u.t.shape, rest(len(u.t.shape), n.offset)), shape) {
+		b.wrong("updates of type %s for indices of type %s", u.t, idx.t)
+	}
+	how := bodyOp(o.region(b, 0), 0, 1)
+	if body := o.region(b, 0); how == "" && len(body.ops) == 1 && len(body.args) == 2 && len(body.ops[0].in) == 1 &&
+		body.ops[0].in[0] == body.args[1].name {
+		how = "set"
+	}
+	if how != "add" && how != "set" {
+		b.refuse("with a body other than a sum or the update")
+	}
+	// Windows that are not within the operand do nothing.
+	var valid *tens
+	start := map[int64]tens{}
+	for k, d := range n.mapped {
+		most := x.t.shape[d] - n.sizes[d]
+		is := b.is(graph.And, b.is(graph.Ge, parts[k], b.like(parts[k], 0)),
+			b.is(graph.Le, parts[k], b.like(parts[k], float64(most))))
+		if c, ok := b.uniform(is); !ok || c == 0 {
+			if valid != nil {
+				is = b.is(graph.And, *valid, is)
+			}
+			valid = &is
+		}
+		start[d] = b.clamped(parts[k], most)
+	}
+	for _, d := range windows {
+		if _, mapped := start[d]; !mapped && n.sizes[d] != x.t.shape[d] {
+			start[d] = b.stretched(b.scalar(graph.I64, 0), shape) // it begins at 0
+			start[d] = b.retyped(start[d], typ{dt: graph.I64, shape: shape})
+		}
+	}
+	dims, at, wide, full := b.reached(n, x, start, shape)
+	left := rest(rank, dims)
+	// Updates in the order of the indices, of what of windows indices reach, and of the others.
+	var perm []int64
+	perm = append(perm, rest(len(u.t.shape), n.offset)...)
+	for _, d := range wide {
+		perm = append(perm, n.offset[slices.Index(windows, d)])
+	}
+	var ones []int64
+	for i, d := range windows {
+		switch {
+		case slices.Contains(wide, d):
+		case slices.Contains(left, d):
+			perm = append(perm, n.offset[i])
+		default:
+			ones = append(ones, n.offset[i])
+		}
+	}
+	u = b.transposed(u, slices.Concat(perm, ones))
+	count, width := product(full), product(pick(x.t.shape, left))
+	u = b.reshapedTo(u, []int64{count, width})
+	rows := product(pick(x.t.shape, dims))
+	if rows == 0 || count == 0 || width == 0 {
+		return x
+	}
+	if rows > maxOneHot/count {
+		b.refuse("of %d updates of %d rows", count, rows)
+	}
+	row := b.stretched(b.scalar(graph.I64, 0), full)
+	row = b.retyped(row, typ{dt: graph.I64, shape: full})
+	for i, d := range dims {
+		k := b.convert(at[i], typ{dt: graph.I64})
+		row = b.arith(graph.AddOp, b.arith(graph.Mul, row, b.like(row, float64(x.t.shape[d]))), k)
+	}
+	if valid != nil {
+		is := b.spread(*valid, typ{dt: graph.Bool, shape: full}, counting(len(shape)))
+		row = b.where(is, row, b.stretched(b.like(row, -1), full))
+	}
+	row = b.reshapedTo(row, []int64{1, count})
+	hot := b.is(graph.Eq, b.spread(row, typ{dt: graph.I64, shape: []int64{rows, count}}, []int64{0, 1}),
+		b.counted(graph.I64, []int64{rows, count}, 0))
+	base := b.reshapedTo(b.transposed(x, slices.Concat(dims, left)), []int64{rows, width})
+	var y tens
+	if how == "add" {
+		y = b.added(hot, base, u)
+	} else {
+		y = b.placed(hot, base, u, count)
+	}
+	y = b.reshapedTo(y, slices.Concat(pick(x.t.shape, dims), pick(x.t.shape, left)))
+	back := make([]int64, rank)
+	for i, d := range slices.Concat(dims, left) {
+		back[d] = int64(i)
+	}
+	return b.transposed(y, back)
+}
+
+// counting is 0, 1, … n-1.
+func counting(n int) []int64 {
+	list := make([]int64, n)
+	for i := range list {
+		list[i] = int64(i)
+	}
+	return list
+}
+
+// added is base[R, W] and the sums of the rows of u[N, W] that hot[R, N] names for each: a product of matrices.
+func (b *builder) added(hot, base, u tens) tens {
+	dt := u.t.dt
+	if !dt.IsFloat() {
+		b.refuse("sums of %s by index", dt)
+	}
+	if dt == graph.F16 || dt == graph.BF16 {
+		dt = graph.F32
+	}
+	lifted := anyLifted(hot, base, u)
+	cast := func(x tens) *graph.Value {
+		if x.t.dt != dt {
+			x = b.elementwise(graph.Cast, dt, x)
+		}
+		return b.fullAs(x, lifted)
+	}
+	v := b.add(graph.MatMul, graph.Attrs{}, dt, cast(hot), cast(u))
+	y := tens{v: v, t: typ{dt: dt, shape: base.t.shape}, lifted: lifted}
+	if dt != base.t.dt {
+		y = b.elementwise(graph.Cast, base.t.dt, y)
+	}
+	if c, ok := b.uniform(base); ok && c == 0 {
+		return y
+	}
+	return b.arith(graph.AddOp, base, y)
+}
+
+// placed is base[R, W] with the row of u[N, W] that hot[R, N] names for it. Rows have to be named once.
+func (b *builder) placed(hot, base, u tens, count int64) tens {
+	if a := b.op.attrs["unique_indices"]; count > 1 && (a == nil || a.number == 0) {
+		t := b.known(hot)
+		if t == nil || !once(t, count) {
+			b.refuse("of updates whose indices may be equal: unique_indices is false")
+		}
+	}
+	rows := base.t.shape[0]
+	lifted := anyLifted(hot)
+	off := int64(0)
+	if lifted {
+		off = 1
+	}
+	number := b.elementwise(graph.Cast, graph.I32, hot)
+	number = b.arith(graph.Mul, number, b.counted(graph.I32, []int64{rows, count}, 1))
+	sum := func(op graph.Op, x tens) tens {
+		v := b.add(op, graph.Attrs{Axes: []int64{1 + off}}, x.t.dt, b.fullAs(x, lifted))
+		return tens{v: v, t: typ{dt: x.t.dt, shape: []int64{rows}}, lifted: lifted}
+	}
+	which, is := sum(graph.SumOp, number), sum(graph.MaxOf, hot)
+	all := b.take(u, []int64{0}, []tens{which}, []int64{rows})
+	return b.where(b.spread(is, typ{dt: graph.Bool, shape: base.t.shape}, []int64{0}), all, base)
+}
+
+// once reports whether no row of a table of bools with so many columns has several ones.
+func once(t *graph.Tensor, columns int64) bool {
+	if len(t.Shape) == 0 || t.Shape[len(t.Shape)-1] != columns {
+		return false
+	}
+	for at := int64(0); at < int64(len(t.Elems)); at += columns {
+		n := 0.0
+		for _, x := range t.Elems[at : at+columns] {
+			n += x
+		}
+		if n > 1 {
+			return false
+		}
+	}
+	return true
+}

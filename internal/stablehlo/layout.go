@@ -1,0 +1,167 @@
+package stablehlo
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// layouts chooses the mesh that layouts name axes of: the text's first one, with the sizes that the number of ranks
+// asks for. Of several meshes with the same axes each has them.
+func (b *builder) layouts(o Options) {
+	b.meshes = b.module.meshes
+	var first *mesh
+	for _, name := range slices.Sorted(maps.Keys(b.meshes)) {
+		if m := b.meshes[name]; first == nil || len(m.axes) > len(first.axes) {
+			first = m
+		}
+	}
+	if first == nil || len(first.axes) == 0 {
+		if o.Ranks > 0 {
+			b.g.Mesh = []graph.MeshAxis{{Name: "devices", Size: int64(o.Ranks)}}
+		} else {
+			b.g.Mesh = []graph.MeshAxis{{Name: "devices", Size: 1}}
+		}
+		return
+	}
+	list := []graph.MeshAxis{}
+	taken := map[string]bool{"world": true}
+	for _, a := range first.axes {
+		name := identifier(a.name)
+		for taken[name] {
+			name += "_"
+		}
+		taken[name] = true
+		list = append(list, graph.MeshAxis{Name: name, Size: a.size})
+	}
+	if o.Ranks > 0 { // the last axes stay as large as they may
+		left := int64(o.Ranks)
+		for i := len(list) - 1; i >= 0; i-- {
+			list[i].Size = gcd(list[i].Size, left)
+			left /= list[i].Size
+		}
+		list[len(list)-1].Size *= left
+	}
+	b.g.Mesh = list
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// identifier makes a name of the language of s.
+func identifier(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '_'
+	}, s)
+	if s == "" || s[0] >= '0' && s[0] <= '9' {
+		s = "n" + s
+	}
+	return s
+}
+
+// axisOf returns the axis of the graph's mesh that an axis of the text is; nil for none.
+func (b *builder) axisOf(s *sharding, name string) *graph.MeshAxis {
+	m := s.inline
+	if m == nil {
+		if m = b.meshes[s.mesh]; m == nil {
+			b.wrong("there is no mesh @%s", s.mesh)
+		}
+	}
+	if !slices.ContainsFunc(m.axes, func(a axis) bool { return a.name == name }) {
+		b.wrong("the mesh has no axis %q", name)
+	}
+	id := identifier(name)
+	for i := range b.g.Mesh {
+		if b.g.Mesh[i].Name == id {
+			return &b.g.Mesh[i]
+		}
+	}
+	return nil
+}
+
+// layoutOf returns the layout that attributes of a parameter or result state. What the graph does not have of it is
+// whole, and a note says why.
+func (b *builder) layoutOf(name string, shape []int64, attrs map[string]*attr) graph.Layout {
+	whole := make(graph.Layout, len(shape))
+	a := attrs["sdy.sharding"]
+	if a == nil || a.sharding == nil {
+		return whole
+	}
+	layout, reason := b.layout(a.sharding, shape)
+	if reason != "" {
+		b.g.Notes = append(b.g.Notes, fmt.Sprintf("%%%s is not split as its sharding says: %s.", name, reason))
+	}
+	return layout
+}
+
+// layout makes a layout of a sharding. Dimensions that it does not split have a reason.
+func (b *builder) layout(s *sharding, shape []int64) (graph.Layout, string) {
+	layout, reason := make(graph.Layout, len(shape)), ""
+	if len(s.dims) != len(shape) {
+		b.wrong("a sharding of %d dimensions of a tensor of %d", len(s.dims), len(shape))
+	}
+	used := map[string]bool{}
+	for i, d := range s.dims {
+		var axes []string
+		size := int64(1)
+		for _, p := range d.parts {
+			a := b.axisOf(s, p.axis)
+			switch {
+			case used[p.axis] && p.size == 0:
+				b.wrong("axis %q splits two dimensions", p.axis)
+			case p.size != 0:
+				reason = fmt.Sprintf("(%d)%d is a part of axis %s", p.pre, p.size, p.axis)
+			case a == nil:
+				reason = "its mesh is not the program's"
+			default:
+				axes, size = append(axes, a.Name), size*a.Size
+			}
+			used[p.axis] = true
+		}
+		if len(axes) != len(d.parts) {
+			continue
+		}
+		if shape[i]%size != 0 {
+			reason = fmt.Sprintf("%d does not divide by %d", shape[i], size)
+			continue
+		}
+		layout[i] = axes
+	}
+	return layout, reason
+}
+
+// constraint is a value in the layout that a sharding states. One that leaves a dimension open and names no axis for it
+// leaves the layout to the program's own rules.
+func (b *builder) constraint(in []tens) tens {
+	x := in[0]
+	s := (*sharding)(nil)
+	for _, n := range []string{"sharding", "out_sharding"} {
+		if a := b.op.attrs[n]; a != nil {
+			s = a.sharding
+		}
+	}
+	if s == nil {
+		b.wrong("it has no sharding")
+	}
+	layout, _ := b.layout(s, x.t.shape)
+	for _, d := range s.dims {
+		if d.open && len(d.parts) == 0 {
+			return x
+		}
+	}
+	if x.lifted || b.devs != nil || b.known(x) != nil {
+		return x
+	}
+	v := b.add(graph.Reshard, graph.Attrs{Layout: layout}, x.t.dt, b.full(x))
+	return tens{v: v, t: x.t}
+}

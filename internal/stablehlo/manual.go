@@ -1,0 +1,503 @@
+package stablehlo
+
+import (
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// manual is a manual computation: what each device of some axes of a mesh computes. Its devices are numbered by these
+// axes, in the order of the mesh, the last one fastest.
+type manual struct {
+	mesh *mesh
+	axes []axis // the manual ones
+	// replicas and partitions are the numbers of processes of a test; 0 in a manual computation.
+	replicas, partitions int64
+}
+
+// index returns the number that a device has in the computation, and that of its place on the other axes.
+func (m *manual) index(device int64) (at, other int64) {
+	step := int64(1)
+	for _, a := range m.mesh.axes {
+		step *= a.size
+	}
+	for _, a := range m.mesh.axes {
+		step /= a.size
+		c := device / step % a.size
+		if slices.Contains(m.axes, a) {
+			at = at*a.size + c
+		} else {
+			other = other*a.size + c
+		}
+	}
+	return at, other
+}
+
+func (m *manual) sizes() []int64 {
+	list := []int64{}
+	for _, a := range m.axes {
+		list = append(list, a.size)
+	}
+	return list
+}
+
+// manual walks a manual computation.
+func (b *builder) manual(in []tens, s *scope) []tens {
+	o := b.op
+	if b.lift != 0 {
+		b.refuse("within another one")
+	}
+	shardings := func(name string) []*sharding {
+		a := o.attrs[name]
+		if a == nil {
+			return nil
+		}
+		list := a.per
+		for _, x := range a.list {
+			list = append(list, x.sharding)
+		}
+		return list
+	}
+	ins, outs := shardings("in_shardings"), shardings("out_shardings")
+	if len(ins) != len(in) || len(outs) != len(o.types) {
+		b.wrong("%d and %d shardings of %d and %d values", len(ins), len(outs), len(in), len(o.types))
+	}
+	m := &manual{}
+	for _, x := range slices.Concat(ins, outs) {
+		of := x.inline
+		if of == nil {
+			of = b.meshes[x.mesh]
+		}
+		if of == nil {
+			b.wrong("there is no mesh @%s", x.mesh)
+		}
+		if m.mesh == nil || len(of.axes) > len(m.mesh.axes) {
+			m.mesh = of
+		}
+	}
+	if m.mesh == nil {
+		b.refuse("without operands and results")
+	}
+	if len(m.mesh.order) > 0 && !slices.Equal(m.mesh.order, counting(len(m.mesh.order))) {
+		b.refuse("over a mesh whose devices have another order")
+	}
+	names := o.attrs["manual_axes"]
+	for _, a := range m.mesh.axes {
+		if names != nil && slices.ContainsFunc(names.list, func(x *attr) bool { return x.text == a.name }) {
+			m.axes = append(m.axes, a)
+		}
+	}
+	if names == nil || len(m.axes) != len(names.list) {
+		b.wrong("the manual axes are not those of the mesh")
+	}
+	blk := o.region(b, 0)
+	if len(blk.args) != len(in) {
+		b.wrong("a region takes %d values, and is given %d", len(blk.args), len(in))
+	}
+	lift := product(m.sizes())
+	local := make([]tens, len(in))
+	for i, x := range in {
+		local[i] = b.localized(m, x, ins[i], blk.args[i].t, lift)
+	}
+	b.lift, b.devs = lift, m
+	got := b.inner(blk, local, s, len(o.types))
+	b.op = o
+	out := make([]tens, len(got))
+	for i, x := range got {
+		out[i] = b.globalized(m, x, outs[i], o.types[i])
+	}
+	b.lift, b.devs = 0, nil
+	return out
+}
+
+// split says how a sharding splits a value over the manual axes: for each dimension its axes' sizes, and all axes in
+// order of the dimensions.
+func (b *builder) split(m *manual, s *sharding, rank int) (sizes [][]int64, order []axis) {
+	if len(s.dims) != rank {
+		b.wrong("a sharding of %d dimensions of a tensor of %d", len(s.dims), rank)
+	}
+	sizes = make([][]int64, rank)
+	for d, dim := range s.dims {
+		for _, p := range dim.parts {
+			i := slices.IndexFunc(m.axes, func(a axis) bool { return a.name == p.axis })
+			if i < 0 {
+				continue
+			}
+			if p.size != 0 {
+				b.refuse("a dimension split over a part of an axis")
+			}
+			if slices.Contains(order, m.axes[i]) {
+				b.wrong("axis %q splits two dimensions", p.axis)
+			}
+			sizes[d] = append(sizes[d], m.axes[i].size)
+			order = append(order, m.axes[i])
+		}
+	}
+	return sizes, order
+}
+
+// localized is what each device has of x.
+func (b *builder) localized(m *manual, x tens, s *sharding, t typ, lift int64) tens {
+	sizes, order := b.split(m, s, len(x.t.shape))
+	if len(order) == 0 {
+		if !slices.Equal(x.t.shape, t.shape) || x.t.dt != t.dt {
+			b.wrong("a value of type %s becomes one of %s", x.t, t)
+		}
+		return x
+	}
+	// Each split dimension becomes those of its axes and what is local.
+	var shape, axes, locals []int64
+	for d, n := range x.t.shape {
+		total := product(sizes[d])
+		if n%total != 0 || len(t.shape) != len(x.t.shape) || n/total != t.shape[d] || t.dt != x.t.dt {
+			b.wrong("a value of type %s becomes one of %s", x.t, t)
+		}
+		for range sizes[d] {
+			axes = append(axes, int64(len(shape)))
+			shape = append(shape, 0)
+		}
+		copy(shape[len(shape)-len(sizes[d]):], sizes[d])
+		locals = append(locals, int64(len(shape)))
+		shape = append(shape, n/total)
+	}
+	v := b.reshaped(b.full(x), shape)
+	// The axes in front, in the order of the mesh; those that split nothing repeat.
+	var perm, front, all []int64
+	for _, a := range m.axes {
+		all = append(all, a.size)
+		if i := slices.Index(order, a); i >= 0 {
+			perm, front = append(perm, axes[i]), append(front, a.size)
+		} else {
+			front = append(front, 1)
+		}
+	}
+	v = b.permuted(v, slices.Concat(perm, locals))
+	v = b.reshaped(v, slices.Concat(front, t.shape))
+	if want := slices.Concat(all, t.shape); !slices.Equal(v.Shape, want) {
+		v = b.add(graph.Broadcast, graph.Attrs{Shape: want}, v.DType, v)
+	}
+	return tens{v: b.reshaped(v, append([]int64{lift}, t.shape...)), t: t, lifted: true}
+}
+
+// globalized is the whole value of which each device has a part.
+func (b *builder) globalized(m *manual, x tens, s *sharding, t typ) tens {
+	sizes, order := b.split(m, s, len(t.shape))
+	if len(t.shape) != len(x.t.shape) || t.dt != x.t.dt {
+		b.wrong("a value of type %s becomes one of %s", x.t, t)
+	}
+	for d, n := range x.t.shape {
+		if n*product(sizes[d]) != t.shape[d] {
+			b.wrong("a value of type %s becomes one of %s", x.t, t)
+		}
+	}
+	if len(order) == 0 && !x.lifted {
+		return x
+	}
+	v := b.reshaped(b.fullAs(x, true), slices.Concat(m.sizes(), x.t.shape))
+	var kept []axis
+	for i := len(m.axes) - 1; i >= 0; i-- { // where nothing is split, all devices have the same
+		if !slices.Contains(order, m.axes[i]) {
+			v = b.cut(tens{v: v, t: typ{dt: v.DType, shape: v.Shape}}, i, 0, 1).v
+			v = b.reshaped(v, slices.Delete(slices.Clone(v.Shape), i, i+1))
+		}
+	}
+	for _, a := range m.axes {
+		if slices.Contains(order, a) {
+			kept = append(kept, a)
+		}
+	}
+	var perm []int64
+	next := 0
+	for d := range t.shape {
+		for range sizes[d] {
+			perm = append(perm, int64(slices.Index(kept, order[next])))
+			next++
+		}
+		perm = append(perm, int64(len(kept)+d))
+	}
+	return tens{v: b.reshaped(b.permuted(v, perm), t.shape), t: t}
+}
+
+// groups returns the groups of devices of a collective, by their numbers in the computation.
+func (b *builder) groups() [][]int64 {
+	if b.lift == 0 || b.devs == nil {
+		b.refuse("outside of sdy.manual_computation")
+	}
+	a := b.op.attrs["replica_groups"]
+	if a == nil || a.dense == nil && a.list == nil {
+		b.refuse("without groups")
+	}
+	var rows [][]int64
+	if a.dense != nil {
+		shape := a.dense.t.shape
+		if len(shape) != 2 {
+			b.wrong("groups of type %s", a.dense.t)
+		}
+		list := a.ints()
+		for i := range shape[0] {
+			rows = append(rows, list[i*shape[1]:(i+1)*shape[1]])
+		}
+	} else {
+		for _, r := range a.list {
+			rows = append(rows, r.ints())
+		}
+	}
+	if b.devs.replicas > 0 {
+		rows = b.processes(rows)
+	}
+	var groups [][]int64
+	seen := map[int64]bool{}
+	for _, r := range rows {
+		var g []int64
+		for _, d := range r {
+			if d < 0 {
+				b.refuse("groups of different sizes")
+			}
+			at, other := b.devs.index(d)
+			if other == 0 {
+				if seen[at] {
+					b.wrong("device %d is in two groups", d)
+				}
+				seen[at] = true
+				g = append(g, at)
+			}
+		}
+		if len(g) == len(r) && len(g) > 0 {
+			groups = append(groups, g)
+		} else if len(g) > 0 {
+			b.refuse("groups over axes that are not manual")
+		}
+	}
+	if len(rows) == 0 {
+		groups = [][]int64{counting(int(b.lift))}
+		for i := range b.lift {
+			seen[i] = true
+		}
+	}
+	for _, g := range groups {
+		if len(g) != len(groups[0]) {
+			b.refuse("groups of different sizes")
+		}
+	}
+	if int64(len(seen)) != b.lift {
+		b.wrong("groups that lack devices")
+	}
+	return groups
+}
+
+// grouped is a lifted value with dimensions for groups and for their devices in front.
+func (b *builder) grouped(x tens, groups [][]int64) *graph.Value {
+	v := b.fullAs(x, true)
+	order := slices.Concat(groups...)
+	v = b.ordered(v, order)
+	return b.reshaped(v, slices.Concat([]int64{int64(len(groups)), int64(len(groups[0]))}, v.Shape[1:]))
+}
+
+// ungrouped is the opposite of grouped.
+func (b *builder) ungrouped(v *graph.Value, groups [][]int64, t typ) tens {
+	v = b.reshaped(v, append([]int64{b.lift}, v.Shape[2:]...))
+	order := slices.Concat(groups...)
+	back := make([]int64, len(order))
+	for i, d := range order {
+		back[d] = int64(i)
+	}
+	return tens{v: b.ordered(v, back), t: t, lifted: true}
+}
+
+// ordered is v with the indices of its first dimension in another order: transposed where that is an order of axes.
+func (b *builder) ordered(v *graph.Value, order []int64) *graph.Value {
+	if slices.Equal(order, counting(len(order))) {
+		return v
+	}
+	// An order of two factors: of rows and columns exchanged.
+	n := int64(len(order))
+	for f := int64(2); f < n; f++ {
+		if n%f != 0 {
+			continue
+		}
+		same := true
+		for i, d := range order {
+			same = same && d == int64(i)%(n/f)*f+int64(i)/(n/f)
+		}
+		if same {
+			w := b.reshaped(v, slices.Concat([]int64{n / f, f}, v.Shape[1:]))
+			w = b.permuted(w, slices.Concat([]int64{1, 0}, shifted(counting(len(v.Shape)-1), 2)[2:]))
+			return b.reshaped(w, v.Shape)
+		}
+	}
+	var parts []*graph.Value
+	for _, d := range order {
+		parts = append(parts, b.add(graph.SliceOp, graph.Attrs{Axis: 0, Lo: d, Hi: d + 1, Step: 1}, v.DType, v))
+	}
+	return b.add(graph.Concat, graph.Attrs{Axis: 0}, v.DType, parts...)
+}
+
+// shared gives every device of its group v, which has a dimension for groups in front.
+func (b *builder) shared(v *graph.Value, groups [][]int64, t typ) tens {
+	if len(groups) == 1 {
+		return tens{v: b.reshaped(v, t.shape), t: t}
+	}
+	v = b.reshaped(v, slices.Concat([]int64{int64(len(groups)), 1}, t.shape))
+	v = b.add(graph.Broadcast, graph.Attrs{Shape: slices.Concat([]int64{int64(len(groups)), int64(len(groups[0]))},
+		t.shape)}, v.DType, v)
+	return b.ungrouped(v, groups, t)
+}
+
+// reducedOver reduces over the devices of each group.
+func (b *builder) reducedOver(x tens, groups [][]int64) *graph.Value {
+	r, ok := reducers[bodyOp(b.op.region(b, 0), 0, 1)]
+	if !ok {
+		b.refuse("with a body other than a sum, a maximum or a minimum")
+	}
+	return b.add(r.op, graph.Attrs{Axes: []int64{1}}, x.t.dt, b.grouped(x, groups))
+}
+
+func (b *builder) allReduce(in []tens) []tens {
+	groups := b.groups()
+	var out []tens
+	for _, x := range in {
+		out = append(out, b.shared(b.reducedOver(x, groups), groups, x.t))
+	}
+	return out
+}
+
+// dimension returns a dimension of a value that the operation names.
+func (b *builder) dimension(x tens, names ...string) int {
+	d := b.number(names...)
+	if d < 0 || d >= int64(len(x.t.shape)) {
+		b.wrong("%s has no dimension %d", x.t, d)
+	}
+	return int(d)
+}
+
+func (b *builder) allGather(in []tens) []tens {
+	groups := b.groups()
+	var out []tens
+	for _, x := range in {
+		d := b.dimension(x, "all_gather_dim")
+		v := b.grouped(x, groups) // [G, S, …]
+		perm := rest(len(v.Shape), []int64{1})
+		v = b.permuted(v, slices.Insert(perm, d+1, 1))
+		t := typ{dt: x.t.dt, shape: slices.Clone(x.t.shape)}
+		t.shape[d] *= int64(len(groups[0]))
+		out = append(out, b.shared(b.reshaped(v, append([]int64{int64(len(groups))}, t.shape...)), groups, t))
+	}
+	return out
+}
+
+// parted is v, whose dimension d becomes two of n and what is left, of which the first is dimension 1.
+func (b *builder) parted(v *graph.Value, d int, n int64) *graph.Value {
+	if v.Shape[d]%n != 0 {
+		b.wrong("%d does not divide by %d", v.Shape[d], n)
+	}
+	shape := slices.Insert(slices.Clone(v.Shape), d, n)
+	shape[d+1] /= n
+	v = b.reshaped(v, shape)
+	perm := rest(len(shape), []int64{int64(d)})
+	return b.permuted(v, slices.Insert(perm, 1, int64(d)))
+}
+
+func (b *builder) reduceScatter(in []tens) []tens {
+	b.want(in, 1)
+	x, groups := in[0], b.groups()
+	d := b.dimension(x, "scatter_dimension")
+	n := int64(len(groups[0]))
+	t := typ{dt: x.t.dt, shape: slices.Clone(x.t.shape)}
+	t.shape[d] /= n
+	return []tens{b.ungrouped(b.parted(b.reducedOver(x, groups), d+1, n), groups, t)}
+}
+
+func (b *builder) allToAll(in []tens) []tens {
+	groups := b.groups()
+	var out []tens
+	for _, x := range in {
+		from, to := b.dimension(x, "split_dimension"), b.dimension(x, "concat_dimension")
+		n := int64(len(groups[0]))
+		if b.number("split_count") != n {
+			b.wrong("%d parts for groups of %d", b.number("split_count"), n)
+		}
+		t := typ{dt: x.t.dt, shape: slices.Clone(x.t.shape)}
+		t.shape[from] /= n
+		t.shape[to] *= n
+		v := b.parted(b.grouped(x, groups), from+2, n) // [G, to whom, from whom, …]
+		perm := rest(len(v.Shape), []int64{2})
+		v = b.permuted(v, slices.Insert(perm, to+2, 2))
+		v = b.reshaped(v, slices.Concat([]int64{int64(len(groups)), n}, t.shape))
+		out = append(out, b.ungrouped(v, groups, t))
+	}
+	return out
+}
+
+func (b *builder) collectivePermute(in []tens) []tens {
+	b.want(in, 1)
+	if b.lift == 0 || b.devs == nil {
+		b.refuse("outside of sdy.manual_computation")
+	}
+	x := in[0]
+	a := b.op.attrs["source_target_pairs"]
+	if a == nil || a.dense == nil || len(a.dense.t.shape) != 2 || a.dense.t.shape[1] != 2 {
+		b.wrong("it has no pairs")
+	}
+	list := a.ints()
+	if b.devs.replicas > 0 {
+		var rows [][]int64
+		for i := 0; i+1 < len(list); i += 2 {
+			rows = append(rows, list[i:i+2])
+		}
+		list = slices.Concat(b.processes(rows)...)
+	}
+	from := slices.Repeat([]int64{-1}, int(b.lift))
+	for i := 0; i+1 < len(list); i += 2 {
+		s, other := b.devs.index(list[i])
+		t, beside := b.devs.index(list[i+1])
+		if other != beside {
+			b.refuse("pairs over axes that are not manual")
+		}
+		if other == 0 {
+			if from[t] >= 0 {
+				b.wrong("device %d gets two values", list[i+1])
+			}
+			from[t] = s
+		}
+	}
+	v := b.fullAs(x, true)
+	zeros := func() *graph.Value {
+		return b.add(graph.Broadcast, graph.Attrs{Shape: append([]int64{1}, x.t.shape...)}, v.DType, b.g.Scalar(v.DType, 0))
+	}
+	var parts []*graph.Value
+	for _, s := range from {
+		if s < 0 {
+			parts = append(parts, zeros())
+		} else {
+			parts = append(parts, b.add(graph.SliceOp, graph.Attrs{Axis: 0, Lo: s, Hi: s + 1, Step: 1}, v.DType, v))
+		}
+	}
+	if len(parts) > 1 {
+		v = b.add(graph.Concat, graph.Attrs{Axis: 0}, v.DType, parts...)
+	} else {
+		v = parts[0]
+	}
+	return []tens{{v: v, t: x.t, lifted: true}}
+}
+
+// partition is the number of each device.
+func (b *builder) partition([]tens) []tens {
+	if b.lift == 0 || b.devs == nil {
+		b.refuse("outside of sdy.manual_computation")
+	}
+	if len(b.devs.axes) != len(b.devs.mesh.axes) {
+		b.refuse("where not all axes are manual")
+	}
+	c := b.counted(graph.I64, []int64{b.lift}, 0)
+	if n := b.devs.partitions; n > 0 {
+		for i := range c.v.Data.Elems {
+			if c.v.Data.Elems[i] = float64(int64(i) % n); strings.HasSuffix(b.op.name, "replica_id") {
+				c.v.Data.Elems[i] = float64(int64(i) / n)
+			}
+		}
+	} else if strings.HasSuffix(b.op.name, "replica_id") {
+		clear(c.v.Data.Elems)
+	}
+	return []tens{{v: c.v, t: b.result(), lifted: true}}
+}

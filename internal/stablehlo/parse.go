@@ -1,0 +1,769 @@
+package stablehlo
+
+import (
+	"fmt"
+	"sort"
+	"strconv"
+	"strings"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// Limits of a text.
+const (
+	maxDepth = 200     // of regions and attributes within each other
+	maxOps   = 1 << 18 // operations in the text
+	maxRank  = 64
+)
+
+// typ is a type. Those that are no tensors of elements that graphs have are held by their text.
+type typ struct {
+	dt    graph.DType
+	shape []int64
+	other string
+	// narrow names integers of another width, which graphs hold as i64: only those that are known are supported.
+	narrow string
+}
+
+func (t typ) String() string {
+	if t.other != "" {
+		return t.other
+	}
+	var b strings.Builder
+	for _, d := range t.shape {
+		fmt.Fprintf(&b, "%dx", d)
+	}
+	elem := string(t.dt)
+	switch {
+	case t.narrow != "":
+		elem = t.narrow
+	case t.dt == graph.Bool:
+		elem = "i1"
+	}
+	return "tensor<" + b.String() + elem + ">"
+}
+
+// arg is a parameter of a function or block.
+type arg struct {
+	name  string
+	t     typ
+	attrs map[string]*attr
+}
+
+// block is a region's only block.
+type block struct {
+	args []arg
+	ops  []*op
+}
+
+// op is an operation.
+type op struct {
+	name    string
+	line    int
+	in      []string // names of operands, "0#1" for the second of several results
+	out     []string
+	words   []string // words and symbols of the pretty form, in order
+	attrs   map[string]*attr
+	regions []*block
+	types   []typ // of results
+}
+
+// function is a function.
+type function struct {
+	name    string
+	line    int
+	args    []arg
+	results []arg // without names
+	body    *block
+}
+
+// module is what a text has.
+type module struct {
+	funcs  map[string]*function
+	order  []*function
+	meshes map[string]*mesh
+}
+
+// failure is what the parser and the reader of operations panic with; Read returns it.
+type failure struct{ err error }
+
+// parser reads text by recursive descent. It panics with a failure.
+type parser struct {
+	name, src string
+	at        int
+	lines     []int // where lines begin
+	depth     int
+	count     int
+	elems     int64 // of constants
+	aliases   map[string]*attr
+	module    *module
+}
+
+// newParser returns a parser of a text.
+func newParser(name, src string) *parser {
+	p := &parser{name: name, src: src, lines: []int{0}, aliases: map[string]*attr{},
+		module: &module{funcs: map[string]*function{}, meshes: map[string]*mesh{}}}
+	for i := range len(src) {
+		if src[i] == '\n' {
+			p.lines = append(p.lines, i+1)
+		}
+	}
+	return p
+}
+
+// line is the number of the line that a place is in.
+func (p *parser) line(at int) int {
+	return sort.SearchInts(p.lines, at+1)
+}
+
+func (p *parser) fail(format string, args ...any) {
+	line := p.line(min(p.at, len(p.src)))
+	column := min(p.at, len(p.src)) - p.lines[line-1] + 1
+	panic(failure{fmt.Errorf("%s:%d:%d: %w: %s", p.name, line, column, ErrMalformed, fmt.Sprintf(format, args...))})
+}
+
+// deeper counts nesting; what it returns ends it.
+func (p *parser) deeper() func() {
+	if p.depth++; p.depth > maxDepth {
+		p.fail("it nests more than %d deep", maxDepth)
+	}
+	return func() { p.depth-- }
+}
+
+// space skips white space and comments.
+func (p *parser) space() {
+	for p.at < len(p.src) {
+		switch c := p.src[p.at]; {
+		case c == ' ' || c == '\t' || c == '\n' || c == '\r':
+			p.at++
+		case strings.HasPrefix(p.src[p.at:], "//"):
+			for p.at < len(p.src) && p.src[p.at] != '\n' {
+				p.at++
+			}
+		default:
+			return
+		}
+	}
+}
+
+// peek returns the next character, 0 at the end.
+func (p *parser) peek() byte {
+	p.space()
+	if p.at == len(p.src) {
+		return 0
+	}
+	return p.src[p.at]
+}
+
+// accept skips a sign if it is next.
+func (p *parser) accept(s string) bool {
+	p.space()
+	if strings.HasPrefix(p.src[p.at:], s) {
+		p.at += len(s)
+		return true
+	}
+	return false
+}
+
+func (p *parser) expect(s string) {
+	if !p.accept(s) {
+		p.fail("want %q, found %q", s, p.found())
+	}
+}
+
+// found is what is next, for messages.
+func (p *parser) found() string {
+	p.space()
+	if p.at == len(p.src) {
+		return "the end"
+	}
+	end := p.at
+	for end < len(p.src) && end < p.at+20 && p.src[end] != '\n' {
+		end++
+	}
+	return p.src[p.at:end]
+}
+
+func isLetter(c byte) bool {
+	return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+}
+
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
+
+func isName(c byte) bool { return isLetter(c) || isDigit(c) || c == '.' || c == '$' }
+
+// isWord reports whether a word is next.
+func (p *parser) isWord() bool { return isLetter(p.peek()) }
+
+// word reads a word, which may have points: "stablehlo.add".
+func (p *parser) word() string {
+	if !p.isWord() {
+		p.fail("want a word, found %q", p.found())
+	}
+	from := p.at
+	for p.at < len(p.src) && isName(p.src[p.at]) {
+		p.at++
+	}
+	return p.src[from:p.at]
+}
+
+// nextWord returns the word that is next without reading it; "" for none.
+func (p *parser) nextWord() string {
+	if !p.isWord() {
+		return ""
+	}
+	at := p.at
+	w := p.word()
+	p.at = at
+	return w
+}
+
+// acceptWord skips a word if it is next.
+func (p *parser) acceptWord(w string) bool {
+	if p.nextWord() != w {
+		return false
+	}
+	p.word()
+	return true
+}
+
+// bare reads what follows a sign such as % or @: letters, digits and some signs, or a string.
+func (p *parser) bare() string {
+	if p.at < len(p.src) && p.src[p.at] == '"' {
+		return p.text()
+	}
+	from := p.at
+	for p.at < len(p.src) && (isName(p.src[p.at]) || p.src[p.at] == '-' && !strings.HasPrefix(p.src[p.at:], "->")) {
+		p.at++
+	}
+	if p.at == from {
+		p.fail("want a name, found %q", p.found())
+	}
+	return p.src[from:p.at]
+}
+
+// symbol reads "@name".
+func (p *parser) symbol() string {
+	p.expect("@")
+	return p.bare()
+}
+
+// text reads a string.
+func (p *parser) text() string {
+	p.expect(`"`)
+	var b strings.Builder
+	for p.at < len(p.src) && p.src[p.at] != '"' {
+		c := p.src[p.at]
+		p.at++
+		if c != '\\' {
+			b.WriteByte(c)
+			continue
+		}
+		if p.at == len(p.src) {
+			break
+		}
+		c = p.src[p.at]
+		p.at++
+		switch c {
+		case 'n':
+			b.WriteByte('\n')
+		case 't':
+			b.WriteByte('\t')
+		case '"', '\\':
+			b.WriteByte(c)
+		default:
+			if p.at == len(p.src) {
+				p.fail("a string has no end")
+			}
+			x, err := strconv.ParseUint(p.src[p.at-1:p.at+1], 16, 8)
+			if err != nil {
+				p.fail("a string has \\%c", c)
+			}
+			p.at++
+			b.WriteByte(byte(x))
+		}
+	}
+	if p.at == len(p.src) {
+		p.fail("a string has no end")
+	}
+	p.at++
+	return b.String()
+}
+
+// integer reads a whole number.
+func (p *parser) integer() int64 {
+	p.space()
+	from := p.at
+	if p.at < len(p.src) && p.src[p.at] == '-' {
+		p.at++
+	}
+	for p.at < len(p.src) && isDigit(p.src[p.at]) {
+		p.at++
+	}
+	n, err := strconv.ParseInt(p.src[from:p.at], 10, 64)
+	if err != nil {
+		p.at = from
+		p.fail("want a whole number, found %q", p.found())
+	}
+	return n
+}
+
+// list calls f for what is between two signs, separated by commas.
+func (p *parser) list(open, end string, f func()) {
+	p.expect(open)
+	if p.accept(end) {
+		return
+	}
+	for {
+		f()
+		if p.accept(end) {
+			return
+		}
+		p.expect(",")
+	}
+}
+
+// skip skips what brackets enclose, the brackets too, and returns it.
+func (p *parser) skip() string {
+	p.space()
+	from := p.at
+	var open []byte
+	for p.at < len(p.src) {
+		switch c := p.src[p.at]; c {
+		case '"':
+			p.text()
+			continue
+		case '(', '[', '{', '<':
+			if open = append(open, c); len(open) > maxDepth {
+				p.fail("it nests more than %d deep", maxDepth)
+			}
+		case '-':
+			if strings.HasPrefix(p.src[p.at:], "->") {
+				p.at++
+			}
+		case ')', ']', '}', '>':
+			if len(open) == 0 || strings.IndexByte("([{<", open[len(open)-1]) != strings.IndexByte(")]}>", c) {
+				p.fail("%q closes nothing", c)
+			}
+			open = open[:len(open)-1]
+		}
+		p.at++
+		if len(open) == 0 {
+			return p.src[from:p.at]
+		}
+	}
+	p.fail("a bracket is not closed")
+	return ""
+}
+
+// location skips "loc(…)".
+func (p *parser) location() {
+	if p.nextWord() == "loc" {
+		p.word()
+		p.skip()
+	}
+}
+
+// dtypes are the element types that graphs have.
+var dtypes = map[string]graph.DType{"i1": graph.Bool, "i32": graph.I32, "i64": graph.I64, "f16": graph.F16,
+	"bf16": graph.BF16, "f32": graph.F32, "f64": graph.F64}
+
+// narrow has the least and largest number of integer types that graphs lack.
+var narrow = map[string][2]float64{"i8": {-128, 127}, "i16": {-32768, 32767}, "ui8": {0, 255}, "ui16": {0, 65535},
+	"ui32": {0, 1<<32 - 1}, "i4": {-8, 7}, "ui4": {0, 15}, "ui64": {0, 1 << 53}}
+
+// isType reports whether a type is next.
+func (p *parser) isType() bool {
+	switch c := p.peek(); {
+	case c == '!' || c == '(':
+		return true
+	case !isLetter(c):
+		return false
+	}
+	w := p.nextWord()
+	if dtypes[w] != "" || w == "tensor" || w == "tuple" || w == "index" || w == "none" || w == "complex" ||
+		w == "vector" || w == "memref" {
+		return true
+	}
+	digits := strings.TrimLeft(w, "suibf")
+	return digits != w && digits != "" && isDigit(digits[0])
+}
+
+// typ reads a type.
+func (p *parser) typ() typ {
+	defer p.deeper()()
+	p.space()
+	from := p.at
+	if p.peek() == '(' { // of a function
+		p.list("(", ")", func() { p.typ() })
+		if p.accept("->") {
+			p.typ()
+		}
+		return typ{other: p.src[from:p.at]}
+	}
+	if p.accept("!") {
+		p.bare()
+		if p.at < len(p.src) && p.src[p.at] == '<' {
+			p.skip()
+		}
+		return typ{other: p.src[from:p.at]}
+	}
+	w := p.word()
+	if w != "tensor" {
+		if p.at < len(p.src) && p.src[p.at] == '<' {
+			p.skip()
+		}
+		return typ{other: w}
+	}
+	p.expect("<")
+	t := typ{shape: []int64{}}
+	for {
+		c := p.peek()
+		if !isDigit(c) {
+			break
+		}
+		t.shape = append(t.shape, p.integer())
+		if p.at == len(p.src) || p.src[p.at] != 'x' {
+			p.fail("want x and a type of elements, found %q", p.found())
+		}
+		p.at++
+	}
+	if len(t.shape) > maxRank {
+		p.fail("a tensor has %d dimensions, of at most %d", len(t.shape), maxRank)
+	}
+	elem := p.at
+	for p.at < len(p.src) && isName(p.src[p.at]) {
+		p.at++
+	}
+	name := p.src[elem:p.at]
+	dt, ok := dtypes[name]
+	if _, is := narrow[name]; is {
+		dt, ok, t.narrow = graph.I64, true, name
+	}
+	if ok && p.accept(">") {
+		t.dt = dt
+		return t
+	}
+	// "tensor<?x4xf32>", "tensor<4xui8>", "tensor<4xcomplex<f32>>", "tensor<4xf32, #encoding>"
+	p.at = from + len("tensor")
+	p.skip()
+	return typ{other: p.src[from:p.at]}
+}
+
+// arrowTypes reads what follows "->": a type, or several in parentheses.
+func (p *parser) arrowTypes() []typ {
+	if p.peek() != '(' {
+		return []typ{p.typ()}
+	}
+	list := []typ{}
+	p.list("(", ")", func() { list = append(list, p.typ()) })
+	return list
+}
+
+// file reads a whole text.
+func (p *parser) file() *module {
+	p.items(func() bool { return p.peek() == 0 })
+	return p.module
+}
+
+// items reads what a module has until its end.
+func (p *parser) items(end func() bool) {
+	defer p.deeper()()
+	for !end() {
+		if p.peek() == '#' {
+			p.alias()
+			continue
+		}
+		if p.peek() == '"' {
+			p.genericItem()
+			continue
+		}
+		switch w := p.word(); w {
+		case "module", "builtin.module":
+			if p.peek() == '@' {
+				p.symbol()
+			}
+			if p.acceptWord("attributes") {
+				p.dict()
+			}
+			p.expect("{")
+			p.items(func() bool { return p.accept("}") })
+			p.location()
+		case "func.func", "func":
+			p.function()
+		case "sdy.mesh":
+			name := p.symbol()
+			p.expect("=")
+			p.module.meshes[name] = p.mesh()
+			if p.peek() == '{' {
+				p.dict()
+			}
+			p.location()
+		default:
+			p.at -= len(w)
+			p.fail("want a module, a function or a mesh, found %q", p.found())
+		}
+	}
+}
+
+// alias reads "#name = attribute".
+func (p *parser) alias() {
+	p.expect("#")
+	name := p.bare()
+	p.expect("=")
+	if p.nextWord() == "loc" {
+		p.location()
+		return
+	}
+	p.aliases[name] = p.attr()
+}
+
+// genericItem reads a module, function or mesh in generic form.
+func (p *parser) genericItem() {
+	at := p.at
+	name := p.text()
+	switch name {
+	case "builtin.module":
+		p.expect("(")
+		p.expect(")")
+		if p.accept("<") {
+			p.dict()
+			p.expect(">")
+		}
+		p.expect("(")
+		p.expect("{")
+		p.items(func() bool { return p.accept("}") })
+		p.expect(")")
+		if p.peek() == '{' {
+			p.dict()
+		}
+		p.expect(":")
+		p.typ()
+		p.location()
+	case "func.func", "sdy.mesh":
+		line := p.line(at)
+		o := &op{name: name, line: line, attrs: map[string]*attr{}}
+		p.generic(o)
+		sym := o.attrs["sym_name"]
+		if sym == nil {
+			p.fail("%s has no sym_name", name)
+		}
+		if name == "sdy.mesh" {
+			if o.attrs["mesh"] == nil || o.attrs["mesh"].mesh == nil {
+				p.fail("the mesh has no axes")
+			}
+			p.module.meshes[sym.text] = o.attrs["mesh"].mesh
+			return
+		}
+		p.genericFunction(o, sym.text)
+	default:
+		p.at = at
+		p.fail("want a module, a function or a mesh, found %q", p.found())
+	}
+}
+
+// genericFunction makes a function of its generic form.
+func (p *parser) genericFunction(o *op, name string) {
+	f := &function{name: name, line: o.line}
+	ft := o.attrs["function_type"]
+	if ft == nil || ft.typ == nil {
+		p.fail("function %s has no type", name)
+	}
+	sub := &parser{name: p.name, src: ft.typ.other, lines: []int{0}}
+	sub.list("(", ")", func() { f.args = append(f.args, arg{t: sub.typ()}) })
+	sub.expect("->")
+	for _, t := range sub.arrowTypes() {
+		f.results = append(f.results, arg{t: t})
+	}
+	attrsOf := func(key string, list []arg) {
+		if a := o.attrs[key]; a != nil && len(a.list) == len(list) {
+			for i, d := range a.list {
+				list[i].attrs = d.dict
+			}
+		}
+	}
+	attrsOf("arg_attrs", f.args)
+	attrsOf("res_attrs", f.results)
+	if len(o.regions) == 1 && len(o.regions[0].ops) > 0 {
+		f.body = o.regions[0]
+		if len(f.body.args) != len(f.args) {
+			p.fail("function %s has %d parameters, and its block %d", name, len(f.args), len(f.body.args))
+		}
+		for i, a := range f.body.args {
+			f.args[i].name = a.name
+		}
+	}
+	p.define(f)
+}
+
+func (p *parser) define(f *function) {
+	if p.module.funcs[f.name] != nil {
+		p.fail("function %s is there twice", f.name)
+	}
+	p.module.funcs[f.name] = f
+	p.module.order = append(p.module.order, f)
+}
+
+// function reads a function after its keyword.
+func (p *parser) function() {
+	f := &function{line: p.line(p.at)}
+	for p.isWord() { // public, private
+		p.word()
+	}
+	f.name = p.symbol()
+	p.list("(", ")", func() {
+		a := arg{}
+		if p.peek() == '%' {
+			p.accept("%")
+			a.name = p.bare()
+			p.expect(":")
+		}
+		a.t = p.typ()
+		if p.peek() == '{' {
+			a.attrs = p.dict()
+		}
+		p.location()
+		f.args = append(f.args, a)
+	})
+	if p.accept("->") {
+		one := func() {
+			r := arg{t: p.typ()}
+			if p.peek() == '{' {
+				r.attrs = p.dict()
+			}
+			p.location()
+			f.results = append(f.results, r)
+		}
+		if p.peek() == '(' {
+			p.list("(", ")", one)
+		} else {
+			r := arg{t: p.typ()}
+			f.results = append(f.results, r)
+		}
+	}
+	if p.acceptWord("attributes") {
+		p.dict()
+	}
+	if p.peek() == '{' {
+		f.body = p.block("{", "}")
+		f.body.args = nil
+	}
+	p.location()
+	p.define(f)
+}
+
+// block reads a region.
+func (p *parser) block(open, end string) *block {
+	defer p.deeper()()
+	b := &block{}
+	p.expect(open)
+	if p.peek() == '^' {
+		p.accept("^")
+		p.bare()
+		if p.peek() == '(' {
+			b.args = p.blockArgs()
+		}
+		p.expect(":")
+	}
+	for !p.accept(end) {
+		if p.peek() == '^' {
+			p.fail("a region has several blocks")
+		}
+		b.ops = append(b.ops, p.op())
+	}
+	return b
+}
+
+// blockArgs reads "(%a: type, …)".
+func (p *parser) blockArgs() []arg {
+	list := []arg{}
+	p.list("(", ")", func() {
+		p.expect("%")
+		a := arg{name: p.bare()}
+		p.expect(":")
+		a.t = p.typ()
+		p.location()
+		list = append(list, a)
+	})
+	return list
+}
+
+// use reads an operand: "%name" or "%name#1".
+func (p *parser) use() string {
+	p.expect("%")
+	name := p.bare()
+	if p.at < len(p.src) && p.src[p.at] == '#' {
+		p.at++
+		name = fmt.Sprintf("%s#%d", name, p.integer())
+	}
+	return name
+}
+
+// op reads an operation.
+func (p *parser) op() *op {
+	defer p.deeper()()
+	if p.count++; p.count > maxOps {
+		p.fail("it has more than %d operations", maxOps)
+	}
+	o := &op{attrs: map[string]*attr{}}
+	p.space()
+	o.line = p.line(p.at)
+	if p.peek() == '%' {
+		for {
+			p.expect("%")
+			name := p.bare()
+			if p.accept(":") {
+				n := p.integer()
+				if n < 1 || n > 1<<16 {
+					p.fail("%%%s has %d results", name, n)
+				}
+				for i := range n {
+					o.out = append(o.out, fmt.Sprintf("%s#%d", name, i))
+				}
+			} else {
+				o.out = append(o.out, name)
+			}
+			if p.accept("=") {
+				break
+			}
+			p.expect(",")
+		}
+	}
+	if p.peek() == '"' {
+		o.name = p.text()
+		p.generic(o)
+	} else {
+		o.name = p.word()
+		p.pretty(o)
+	}
+	p.location()
+	if len(o.types) != len(o.out) && !(len(o.out) == 0 && len(o.types) == 1) {
+		p.fail("%s has %d results, and types of %d", o.name, len(o.out), len(o.types))
+	}
+	return o
+}
+
+// generic reads an operation's generic form after its name.
+func (p *parser) generic(o *op) {
+	p.list("(", ")", func() { o.in = append(o.in, p.use()) })
+	if p.accept("<") {
+		p.into(o, p.dict())
+		p.expect(">")
+	}
+	if p.peek() == '(' {
+		p.list("(", ")", func() { o.regions = append(o.regions, p.block("{", "}")) })
+	}
+	if p.peek() == '{' {
+		p.into(o, p.dict())
+	}
+	p.expect(":")
+	p.list("(", ")", func() { p.typ() })
+	p.expect("->")
+	o.types = p.arrowTypes()
+}
+
+func (p *parser) into(o *op, d map[string]*attr) {
+	for k, v := range d {
+		o.attrs[k] = v
+	}
+}

@@ -1,0 +1,288 @@
+package stablehlo
+
+// pretty reads the pretty form of an operation after its name.
+func (p *parser) pretty(o *op) {
+	switch o.name {
+	case "stablehlo.constant", "sdy.constant":
+		if p.peek() == '{' {
+			p.into(o, p.dict())
+		}
+		a := p.attr()
+		if a.dense == nil {
+			p.fail("want dense<…>, found another attribute")
+		}
+		o.attrs["value"] = a
+		o.types = []typ{a.dense.t}
+		return
+	case "stablehlo.reduce":
+		p.reduce(o)
+		return
+	case "stablehlo.while":
+		p.while(o)
+		return
+	case "sdy.manual_computation", "sdy.named_computation":
+		p.computation(o)
+		return
+	}
+	for {
+		c := p.peek()
+		switch {
+		case c == '%':
+			o.in = append(o.in, p.use())
+		case c == '@':
+			o.words = append(o.words, p.symbol())
+		case c == '"':
+			o.words = append(o.words, p.text())
+		case c == '(':
+			p.parenthesis(o)
+		case c == '{' && o.name == "sdy.all_reduce":
+			p.skip()
+		case c == '{' && p.isBlock():
+			o.regions = append(o.regions, p.block("{", "}"))
+		case c == '{':
+			if p.into(o, p.dict()); o.attrs["value"] != nil && len(o.out) == 0 {
+				return
+			}
+		case c == '[':
+			o.attrs["list"] = p.ranges()
+		case c == '<':
+			o.attrs["sharding"] = &attr{sharding: p.sharding()}
+		case p.nextWord() == "dense":
+			o.attrs["value"] = p.attr() // which has the type
+			if c := p.peek(); len(o.out) == 0 && c != ',' && c != '{' {
+				return
+			}
+		case isLetter(c):
+			w := p.word()
+			if w == "loc" {
+				p.at -= len(w)
+				return
+			}
+			if !p.accept("=") {
+				o.words = append(o.words, w)
+				break
+			}
+			if w == "out_sharding" || w == "sharding" {
+				o.attrs[w] = &attr{sharding: p.sharding()}
+				break
+			}
+			a := p.attr()
+			if p.nextWord() == "x" { // "[1] x [0]"
+				p.word()
+				a = &attr{list: []*attr{a, p.attr()}}
+			}
+			if p.accept("->") { // of a convolution
+				p.attr()
+			}
+			o.attrs[w] = a
+		case c == ':':
+			p.accept(":")
+			p.prettyTypes(o)
+			return
+		default:
+			if len(o.out) == 0 { // a return of nothing
+				return
+			}
+			p.fail("%s: want a type, found %q", o.name, p.found())
+		}
+		p.accept(",")
+	}
+}
+
+// isBlock reports whether a region with a named block is next.
+func (p *parser) isBlock() bool {
+	at := p.at
+	defer func() { p.at = at }()
+	return p.accept("{") && p.peek() == '^'
+}
+
+// parenthesis reads operands in parentheses, perhaps with attributes: "(%0, k = 5)".
+func (p *parser) parenthesis(o *op) {
+	p.list("(", ")", func() {
+		if p.peek() == '%' {
+			o.in = append(o.in, p.use())
+			return
+		}
+		w := p.word()
+		p.expect("=")
+		o.attrs[w] = p.attr()
+	})
+}
+
+// prettyTypes reads the types of a pretty form: of a function, or of operands and results that are alike.
+func (p *parser) prettyTypes(o *op) {
+	n := len(o.out)
+	var list []typ
+	if p.peek() == '(' {
+		p.list("(", ")", func() { list = append(list, p.typ()) })
+		p.expect("->")
+		o.types = p.arrowTypes()
+		return
+	}
+	for {
+		list = append(list, p.typ())
+		if p.accept("->") {
+			o.types = p.arrowTypes()
+			return
+		}
+		if !p.accept(",") {
+			break
+		}
+	}
+	if n > 0 {
+		if len(list) < n {
+			p.fail("%s has %d results, and types of %d", o.name, n, len(list))
+		}
+		o.types = list[len(list)-n:]
+	}
+}
+
+// ranges reads "[0:2, 1:3:2]". Of another list it keeps the text.
+func (p *parser) ranges() *attr {
+	at := p.at
+	p.accept("[")
+	c := p.peek()
+	p.at = at
+	if !isDigit(c) && c != '-' && c != ']' {
+		return &attr{raw: p.skip()}
+	}
+	a := &attr{list: []*attr{}}
+	p.list("[", "]", func() {
+		r := []*attr{{number: float64(p.integer())}}
+		for p.accept(":") {
+			r = append(r, &attr{number: float64(p.integer())})
+		}
+		a.list = append(a.list, &attr{list: r})
+	})
+	return a
+}
+
+// reduce reads "(%0 init: %c), (%1 init: %d) applies op across dimensions = [1] : types", or with a body.
+func (p *parser) reduce(o *op) {
+	var inits []string
+	for {
+		p.expect("(")
+		o.in = append(o.in, p.use())
+		if !p.acceptWord("init") {
+			p.fail("want init, found %q", p.found())
+		}
+		p.expect(":")
+		inits = append(inits, p.use())
+		p.expect(")")
+		if !p.accept(",") {
+			break
+		}
+	}
+	n := len(o.in)
+	o.in = append(o.in, inits...)
+	if p.acceptWord("applies") {
+		name := p.word()
+		body := &op{name: name, line: o.line, in: []string{"a", "b"}, out: []string{"c"}, attrs: map[string]*attr{}}
+		end := &op{name: "stablehlo.return", line: o.line, in: []string{"c"}, attrs: map[string]*attr{}}
+		o.regions = []*block{{args: []arg{{name: "a"}, {name: "b"}}, ops: []*op{body, end}}}
+	}
+	if !p.acceptWord("across") || !p.acceptWord("dimensions") {
+		p.fail("want across dimensions, found %q", p.found())
+	}
+	p.expect("=")
+	o.attrs["dimensions"] = p.attr()
+	if p.peek() == '{' {
+		p.into(o, p.dict())
+	}
+	p.expect(":")
+	p.prettyTypes(o)
+	if len(o.regions) == 1 { // what "applies" says has the types of its operand
+		if len(o.types) != 1 {
+			p.fail("applies is of one operand, not of %d", len(o.types))
+		}
+		t := typ{dt: o.types[0].dt, shape: []int64{}, other: o.types[0].other}
+		b := o.regions[0]
+		b.args[0].t, b.args[1].t, b.ops[0].types = t, t, []typ{t}
+		return
+	}
+	if !p.acceptWord("reducer") {
+		p.fail("want reducer, found %q", p.found())
+	}
+	var first, second []arg
+	for p.peek() == '(' {
+		pair := p.blockArgs()
+		if len(pair) != 2 {
+			p.fail("a reducer takes pairs")
+		}
+		first, second = append(first, pair[0]), append(second, pair[1])
+	}
+	if len(first) != n {
+		p.fail("a reducer of %d operands takes %d pairs", n, len(first))
+	}
+	b := p.block("{", "}")
+	b.args = append(first, second...)
+	o.regions = []*block{b}
+}
+
+// while reads "(%a = %0, …) : types attributes {…} cond {…} do {…}".
+func (p *parser) while(o *op) {
+	var names []string
+	p.list("(", ")", func() {
+		p.expect("%")
+		names = append(names, p.bare())
+		p.expect("=")
+		o.in = append(o.in, p.use())
+	})
+	if p.accept(":") {
+		for {
+			o.types = append(o.types, p.typ())
+			if !p.accept(",") {
+				break
+			}
+		}
+	}
+	if len(o.types) != len(o.in) {
+		p.fail("while carries %d values, and types of %d", len(o.in), len(o.types))
+	}
+	if p.acceptWord("attributes") {
+		p.into(o, p.dict())
+	}
+	var args []arg
+	for i, n := range names {
+		args = append(args, arg{name: n, t: o.types[i]})
+	}
+	for _, w := range []string{"cond", "do"} {
+		if !p.acceptWord(w) {
+			p.fail("want %s, found %q", w, p.found())
+		}
+		b := p.block("{", "}")
+		b.args = args
+		o.regions = append(o.regions, b)
+	}
+}
+
+// computation reads "(%0, …) in_shardings=[…] out_shardings=[…] manual_axes={…} (%a: type, …) {…} : types".
+func (p *parser) computation(o *op) {
+	if p.peek() == '<' { // the name of a named computation
+		p.skip()
+	}
+	p.list("(", ")", func() { o.in = append(o.in, p.use()) })
+	for p.isWord() {
+		w := p.word()
+		p.expect("=")
+		a := &attr{}
+		switch w {
+		case "in_shardings", "out_shardings":
+			p.list("[", "]", func() { a.list = append(a.list, &attr{sharding: p.sharding()}) })
+		case "manual_axes":
+			p.list("{", "}", func() { a.list = append(a.list, &attr{text: p.text()}) })
+		default:
+			a = p.attr()
+		}
+		o.attrs[w] = a
+	}
+	args := p.blockArgs()
+	b := p.block("{", "}")
+	b.args = args
+	o.regions = []*block{b}
+	if p.peek() == '{' {
+		p.into(o, p.dict())
+	}
+	p.expect(":")
+	p.prettyTypes(o)
+}

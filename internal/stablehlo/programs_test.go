@@ -1,0 +1,235 @@
+package stablehlo
+
+import (
+	"math"
+	"testing"
+)
+
+// TestElementwise holds what is made of several operations to package math.
+func TestElementwise(t *testing.T) {
+	x := []float64{-2.5, -1e-6, 0.5, 1.5, 3.25, -0.75}
+	for i := range x {
+		x[i] = float64(float32(x[i]))
+	}
+	out := ran(t, program(t, "elementwise.mlir"), x)
+	for k, f := range []func(x float64) float64{math.Expm1, func(x float64) float64 { return math.Log1p(math.Abs(x)) },
+		math.Cbrt, math.RoundToEven, math.Round, math.Ceil,
+		func(x float64) float64 { return math.Copysign(1, x) },
+		func(x float64) float64 { return math.Mod(x, 2) }, math.Trunc,
+		func(x float64) float64 { return min(max(x, -1), 1.25) },
+		func(float64) float64 { return 1 }} {
+		near(t, "result", out[k], each(6, func(i int) float64 { return f(x[i]) }))
+	}
+	for k := range 2 { // near 0, relative to what they are
+		if want := 1e-6 * float64(2*k-1); math.Abs(out[k][1]/want-1) > 1e-5 {
+			t.Errorf("of 1e-6: %g, want %g", out[k][1], want)
+		}
+	}
+}
+
+// TestContract holds products to sums over indices.
+func TestContract(t *testing.T) {
+	x, y, w := numbers(120, 1), numbers(240, 2), numbers(30, 3)
+	out := ran(t, program(t, "contract.mlir"), x, y, w)
+	at := func(list []float64, shape []int, idx ...int) float64 {
+		k := 0
+		for d, i := range idx {
+			k = k*shape[d] + i
+		}
+		return list[k]
+	}
+	xs, ys, ws := []int{2, 3, 4, 5}, []int{5, 2, 6, 4}, []int{6, 5}
+	sum := func(n int, f func(k int) float64) float64 {
+		s := 0.0
+		for k := range n {
+			s += f(k)
+		}
+		return s
+	}
+	near(t, "batched", out[0], each(2*4*3*6, func(i int) float64 {
+		return sum(5, func(k int) float64 {
+			return at(x, xs, i/72, i/6%3, i/18%4, k) * at(y, ys, k, i/72, i%6, i/18%4)
+		})
+	}))
+	near(t, "rows", out[1], each(2*3*4*6, func(i int) float64 {
+		return sum(5, func(k int) float64 { return x[i/6*5+k] * at(w, ws, i%6, k) })
+	}))
+	near(t, "a number", out[2], []float64{sum(30, func(k int) float64 { return w[k] * w[k] })})
+	near(t, "columns", out[3], each(25, func(i int) float64 {
+		return sum(6, func(k int) float64 { return at(w, ws, k, i/5) * at(w, ws, k, i%5) })
+	}))
+	near(t, "dot", out[4], each(18, func(i int) float64 {
+		return sum(5, func(k int) float64 { return at(w, ws, i/3, k) * at(x, xs, 0, i%3, 2, k) })
+	}))
+}
+
+// TestAttention holds causal attention to its formula.
+func TestAttention(t *testing.T) {
+	q, k, v := numbers(24, 1), numbers(24, 2), numbers(24, 3)
+	g := program(t, "attention.mlir")
+	softmax := false
+	for _, n := range g.Nodes {
+		softmax = softmax || n.Op == "softmax"
+	}
+	if !softmax {
+		t.Error("the softmax is not found")
+	}
+	out := ran(t, g, q, k, v)
+	want := make([]float64, 24)
+	for h := range 2 {
+		for i := range 3 {
+			total, e := 0.0, [3]float64{}
+			for j := range i + 1 {
+				s := 0.0
+				for d := range 4 {
+					s += q[i*8+h*4+d] * k[j*8+h*4+d]
+				}
+				e[j] = math.Exp(s / 2)
+				total += e[j]
+			}
+			for j := range i + 1 {
+				for d := range 4 {
+					want[i*8+h*4+d] += e[j] / total * v[j*8+h*4+d]
+				}
+			}
+		}
+	}
+	near(t, "attention", out[0], want)
+}
+
+// TestEmbedding looks rows up, adds to rows, and picks elements. Ids may count from the end; those outside give NaN.
+func TestEmbedding(t *testing.T) {
+	table, ids, dy := numbers(15, 1), []float64{3, 0, -1, 3}, numbers(12, 2)
+	g := program(t, "embedding.mlir")
+	out := ran(t, g, table, ids, dy)
+	row := []int{3, 0, 4, 3}
+	near(t, "rows", out[0], each(12, func(i int) float64 { return table[row[i/3]*3+i%3] }))
+	sums := make([]float64, 15)
+	for i, id := range []int{3, 0, -1, 3} {
+		for d := range 3 {
+			if id >= 0 { // an update outside is left out
+				sums[id*3+d] += dy[i*3+d]
+			}
+		}
+	}
+	near(t, "sums", out[1], sums)
+	near(t, "elements", out[2], each(4, func(i int) float64 {
+		return dy[i*3+min(max([]int{3, 0, -1, 3}[i], 0), 2)]
+	}))
+	out = ran(t, g, table, []float64{5, 0, -6, 1}, dy)
+	for i, id := range []int{5, 0, -6, 1} {
+		if nan := math.IsNaN(out[0][i*3]); nan != (id > 4 || id < -5) {
+			t.Errorf("row %d is %g", id, out[0][i*3])
+		}
+	}
+}
+
+// TestScan walks a loop over layers, which stacks what the layers give.
+func TestScan(t *testing.T) {
+	w, h := numbers(48, 1), numbers(8, 2)
+	g := program(t, "scan.mlir")
+	if got := g.Inputs[0].Layout; len(got) != 3 || len(got[2]) != 1 || got[2][0] != "tp" {
+		t.Errorf("arg0 has layout %v", got)
+	}
+	out := ran(t, g, w, h)
+	var stack []float64
+	for l := range 3 {
+		next := make([]float64, 8)
+		for i := range next {
+			for k := range 4 {
+				next[i] += h[i/4*4+k] * w[l*16+k*4+i%4]
+			}
+		}
+		stack = append(stack, next...)
+		h = each(8, func(i int) float64 { return math.Tanh(next[i]) })
+	}
+	near(t, "the last", out[0], h)
+	near(t, "the stack", out[1], stack)
+}
+
+// TestGeneric reads the generic form: parameters of bools, strides, and a reduction whose body is that of argmax.
+func TestGeneric(t *testing.T) {
+	x := []float64{5, 1, 7, 0, 9, 7, 5, 2, 1, 4, 9, 3}
+	out := ran(t, program(t, "generic.mlir"), x, []float64{1, 0, 0, 1})
+	var want []float64
+	for _, r := range []int{1, 3} {
+		for d := range 3 {
+			v := x[r*3+d]
+			if !(v > float64(d+1)) && r != 3 {
+				v = float64(d + 1)
+			}
+			want = append(want, v)
+		}
+	}
+	near(t, "chosen", out[0], want)
+	near(t, "argmax", out[1], []float64{0, 1, 0})
+}
+
+// TestShapes cuts, pads, turns, updates and reduces windows.
+func TestShapes(t *testing.T) {
+	x, u := []float64{1, 2, 3, 4, 5, -1, -2, -3, -4, -5}, []float64{10, 20, 30, 40}
+	g := program(t, "shapes.mlir")
+	for at, i := range map[float64]int{0: 0, 2: 2, 3: 3, 7: 3, -2: 0} { // held within the tensor
+		out := ran(t, g, x, []float64{at}, u)
+		near(t, "strides", out[0], []float64{1, 3, 5, -1, -3, -5})
+		padded := make([]float64, 40)
+		for k := range padded {
+			padded[k] = 9
+			if r, c := k/8-1, k%8+1; (r == 0 || r == 2) && c%2 == 0 {
+				padded[k] = x[r/2*5+c/2]
+			}
+		}
+		near(t, "padded", out[1], padded)
+		back := []float64{5, 4, 3, 2, 1, -5, -4, -3, -2, -1}
+		near(t, "reversed", out[2], back)
+		near(t, "part", out[3], []float64{x[i], x[i+1], x[5+i], x[5+i+1]})
+		updated := append([]float64{}, x...)
+		copy(updated[i:], u[:2])
+		copy(updated[5+i:], u[2:])
+		near(t, "updated", out[4], updated)
+		near(t, "sums", out[5], []float64{1, 3, 6, 10, 15, -1, -3, -6, -10, -15})
+		near(t, "maxima", out[6], []float64{2, 4, 5, -1, -3, -5})
+		near(t, "joined", out[7], append(append([]float64{}, x...), back...))
+		branch := [][]float64{x, back, each(10, func(i int) float64 { return -x[i] })}[2]
+		if at == 0 {
+			branch = x
+		}
+		near(t, "branch", out[8], branch)
+	}
+}
+
+// TestManual holds a computation of four devices to what each would do: of x[4, 8] device (a, b) has rows 2a to 2a+2 and
+// columns 4b to 4b+4.
+func TestManual(t *testing.T) {
+	x, y := numbers(32, 1), numbers(8, 2)
+	out := ran(t, program(t, "manual.mlir"), x, y)
+	part := func(dev, i int) float64 { return x[(dev/2*2+i/4)*8+dev%2*4+i%4] } // element i of the device's [2, 4]
+	near(t, "product", out[0], each(32, func(i int) float64 { return x[i] * y[i%8] }))
+	near(t, "all_reduce over a", out[1], each(16, func(i int) float64 { return x[i] + x[16+i] }))
+	near(t, "all_gather over b", out[2], x)
+	// Device (a, b) has columns 2a to 2a+2 of the sum over a of [2, 4]; results are joined as rows by b, columns by a.
+	near(t, "reduce_scatter over a", out[3], each(16, func(i int) float64 {
+		r, c := i/4, i%4
+		b := r / 2
+		return part(b, r%2*4+c) + part(2+b, r%2*4+c)
+	}))
+	near(t, "all_reduce over both", out[4], each(8, func(i int) float64 {
+		return max(part(0, i), part(1, i), part(2, i), part(3, i))
+	}))
+	// Device (a, b) gets row b of each device of its a, one after the other; results are joined by b, then a.
+	near(t, "all_to_all over b", out[5], each(32, func(i int) float64 {
+		dev, e := i/8, i%8 // of the results: b major
+		a, b := dev%2, dev/2
+		return part(a*2+e/4, b*4+e%4)
+	}))
+	near(t, "permute and index", out[6], each(32, func(i int) float64 {
+		r, c := i/8, i%8
+		dev, e := r/2*2+c/4, r%2*4+c%4
+		from := []int{3, 0, -1, 1}[dev]
+		v := float64(dev % 2)
+		if from >= 0 {
+			v += part(from, e)
+		}
+		return v
+	}))
+}

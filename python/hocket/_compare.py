@@ -1,0 +1,83 @@
+"""What comparisons found."""
+
+import collections
+
+Error = collections.namedtuple("Error", "name error largest quotient")
+Error.__doc__ = """How far a result is off: the largest error, the largest value of the reference, and their quotient."""
+
+Layer = collections.namedtuple("Layer", "name line verdict error largest quotient")
+Layer.__doc__ = """How far a layer is from the reference, which gives it its inputs: of its results the one with the largest
+quotient. ``line`` is where it begins in Model.text."""
+
+
+class Comparison:
+    """How a model compares with the reference evaluator. ``verdict`` is exact, within, undecided or differs, ``detail``
+    the same in a sentence; ``results`` and ``layers`` are lists of Error and of Layer, and ``module`` a list of Error
+    against a torch module, or None."""
+
+    def __init__(self, found, module=None):
+        self.verdict, self.detail, self.module = found["verdict"], found["detail"], module
+        self.results = [_error(m) for m in found["results"]]
+        self.layers = []
+        for layer in found["layers"]:
+            worst = max((_error(m) for m in layer["results"]), key=lambda e: e.quotient)
+            self.layers.append(Layer(layer["name"], layer["line"], layer["verdict"], *worst[1:]))
+
+    def __iter__(self):
+        return iter(self.layers)
+
+    def __len__(self):
+        return len(self.layers)
+
+    @property
+    def worst(self):
+        """The layer with the largest quotient; None if the model has no layers."""
+        return max(self.layers, key=lambda layer: layer.quotient, default=None)
+
+    def __str__(self):
+        lines = [self.detail]
+        for what, errors in (("result", self.results), ("module", self.module or []), ("layer", self.layers)):
+            for e in errors:
+                lines.append(f"{what} {e.name}: largest error {e.error:.3g}, values up to {e.largest:.3g}, quotient {e.quotient:.3g}")
+        return "\n".join(lines)
+
+
+def _error(m):
+    error = float("inf") if m["error"] is None else m["error"]
+    return Error(m["name"], error, m["largest"], _quotient(error, m["largest"]))
+
+
+def _quotient(error, largest):
+    if error == 0:
+        return 0.0
+    return error / largest if largest else float("inf")
+
+
+def against_module(got, module, args, kwargs):
+    """The errors of results against those of a torch module for the same arguments."""
+    import torch
+
+    with torch.no_grad():
+        want = tensors(module(*args, **kwargs))
+    got = tensors(got)
+    errors = []
+    for i, (g, w) in enumerate(zip(got, want)):
+        g, w = g.detach().double().cpu(), w.detach().double().cpu()
+        same = (g == w) | (g.isnan() & w.isnan())
+        error = torch.where(same, torch.zeros_like(g), (g - w).abs()).nan_to_num(nan=float("inf"))
+        most = w.abs()[w.isfinite()]
+        largest = float(most.max()) if most.numel() else 0.0
+        error = float(error.max()) if error.numel() else 0.0
+        errors.append(Error(f"out{i}", error, largest, _quotient(error, largest)))
+    return errors
+
+
+def tensors(out):
+    """The tensors of what a module returns, in order."""
+    if hasattr(out, "to_tuple"):  # transformers' outputs
+        out = out.to_tuple()
+    if isinstance(out, dict):
+        out = list(out.values())
+    if isinstance(out, (list, tuple)):
+        return [t for part in out for t in tensors(part)]
+    return [out] if hasattr(out, "shape") else []

@@ -1,0 +1,450 @@
+"""Tests of models that torch exported, and of what torch's objects say of them. HOCKET_LIBRARY names what is tested.
+
+Archives are written by pt2.py, so torch is not needed. Where it is too old for torch.export, a stand-in takes its place,
+and tests of torch.export and torch.compile themselves are skipped.
+"""
+
+import json
+import math
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import types
+import unittest
+import unittest.mock
+import warnings
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+import hocket  # noqa: E402
+from hocket import _compile, _plans  # noqa: E402
+import pt2  # noqa: E402
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
+try:
+    import torch
+except ImportError:
+    torch = None
+
+PLAN = {"layers.*.up": "colwise", "layers.*.down": "rowwise"}
+MODERN = torch is not None and hasattr(torch, "compile") and hasattr(torch, "export")
+NO_TORCH_2 = "torch.export and torch.compile are of torch 2"
+CORPUS = HERE.parents[2] / "shared" / "corpus" / "unpack"
+
+
+def product(a, b):
+    """a times the transpose of b."""
+    return [[sum(x * y for x, y in zip(row, col)) for col in b] for row in a]
+
+
+def expected(x, weights, totals=None):
+    """The model's arithmetic on rows of numbers: the result, and the new state."""
+    matrix = lambda name: [weights[name][1][i * weights[name][0][1]:][:weights[name][0][1]] for i in range(weights[name][0][0])]
+    for layer in range(pt2.LAYERS):
+        up = product(x, matrix(f"layers.{layer}.up.weight"))
+        down = product([[v / (1 + math.exp(-v)) for v in row] for row in up], matrix(f"layers.{layer}.down.weight"))
+        x = [[a + b for a, b in zip(*rows)] for rows in zip(x, down)]
+    if totals is None:
+        return x, None
+    totals = [[a + b for a, b in zip(*rows)] for rows in zip(totals, x)]
+    return [[a * b for a, b in zip(*rows)] for rows in zip(x, totals)], totals
+
+
+X = [[0.5, -1, 2, 0.25], [1, 0, -0.75, 3]]
+ONES = [[1.0] * pt2.HIDDEN] * pt2.TOKENS
+
+
+def launch(n, what, path):
+    """Runs a function of this file in n processes."""
+    env = {**os.environ, "HOCKET_RUN_ID": f"{what} {os.getpid()} {time.time()}", "HOCKET_WORLD_SIZE": str(n)}
+    procs = [subprocess.Popen([sys.executable, __file__, "member", what, path], env={**env, "HOCKET_RANK": str(r)}, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for r in range(n)]
+    return [(p.communicate(timeout=300)[0], p.returncode) for p in procs]
+
+
+class DTensor:
+    """Stands in for torch's: a tensor of which each process has a block."""
+
+    def __init__(self, whole, dim, rank, size):
+        self.whole, self.shape = whole, whole.shape
+        self.placements = (Shard(dim) if dim is not None else Replicate(),)
+        self._local = whole if dim is None else numpy.ascontiguousarray(numpy.split(whole, size, axis=dim)[rank])
+        self.gathered = False
+
+    def to_local(self):
+        return self._local
+
+    def full_tensor(self):
+        self.gathered = True
+        return self.whole
+
+
+class Shard:
+    def __init__(self, dim):
+        self.dim = dim
+
+
+class Replicate:
+    pass
+
+
+class Partial:
+    pass
+
+
+class ColwiseParallel:
+    def __init__(self, input_layouts=None, output_layouts=None):
+        self.input_layouts, self.output_layouts = (input_layouts or Replicate(),), (output_layouts or Shard(-1),)
+
+
+class RowwiseParallel:
+    def __init__(self, input_layouts=None, output_layouts=None):
+        self.input_layouts, self.output_layouts = (input_layouts or Shard(-1),), (output_layouts or Replicate(),)
+
+
+class SequenceParallel:
+    pass
+
+
+class Embedding:
+    pass
+
+
+class Module:
+    """Stands in for a torch module with an embedding."""
+
+    def __init__(self, parameters=()):
+        self._named = dict(parameters)
+
+    def named_parameters(self):
+        return self._named.items()
+
+    def named_modules(self):
+        return [("", self), ("embed", Embedding()), ("layers.0.up", object())]
+
+    def forward(self, x):
+        return x
+
+
+def member_blocks(path):
+    """Weights are this process's blocks of DTensors; one of them has another layout than the program."""
+    hocket.init()
+    whole = {n: numpy.array(v, "float32").reshape(s) * 2 for n, (s, v) in pt2.weights().items()}
+    split = {n: DTensor(w, None if n.startswith("layers.1.") else 0 if ".up." in n else 1, hocket.rank(), hocket.world_size())
+             for n, w in whole.items()}
+    m = hocket.load(path, plan=PLAN, weights=split)
+    y = m(numpy.array(X, "float32"))
+    doubled = {n: (s, [2 * f for f in v]) for n, (s, v) in pt2.weights().items()}
+    want, _ = expected(X, doubled)
+    assert numpy.allclose(y, want, rtol=1e-5), (y, want)
+    try:
+        m.compare(numpy.array(X, "float32"))
+    except hocket.InputError as e:
+        assert "one process" in str(e), e
+    else:
+        raise AssertionError("several processes compare")
+    print("well")
+
+
+@unittest.skipIf(numpy is None, "numpy is not installed")
+class Models(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.path, cls.plain = os.path.join(cls.folder.name, "m.pt2"), os.path.join(cls.folder.name, "plain.pt2")
+        pt2.write(cls.path)
+        pt2.write(cls.plain, state=False)
+        cls.x = numpy.array(X, "float32")
+
+    def close(self, got, want):
+        """Compares f32 with this file's arithmetic in f64, another program's floating point."""
+        self.assertTrue(numpy.allclose(got, want, rtol=1e-5), f"{got} is not {want}")
+
+    def test_load(self):
+        want, _ = expected(X, pt2.weights())
+        for options in ({}, {"ranks": 2, "plan": PLAN}, {"ranks": 2, "plan": PLAN, "strategy": "exchange"},
+                        {"ranks": 4, "plan": {"layers.*.up": "rowwise"}, "shard": ["layers.*.up=colwise", "down=rowwise"]}):
+            with hocket.load(self.plain, **options) as m:
+                self.close(m(self.x), want)
+                self.close(m(x=self.x), want)
+                self.assertEqual(m.proof, "proved")
+                self.assertEqual("/tp" in m.text, "ranks" in options)
+        plan = os.path.join(self.folder.name, "plan.json")
+        with open(plan, "w") as f:
+            json.dump(PLAN, f)
+        with hocket.load(pathlib.Path(self.plain), ranks=2, plan=plan) as m:
+            self.assertIn("up: f32[2, 8/tp, 4]", m.text)
+            self.close(m(self.x), want)
+
+    def test_state(self):
+        first, totals = expected(X, pt2.weights(), ONES)
+        second, _ = expected(X, pt2.weights(), totals)
+        with hocket.load(self.path, ranks=2, plan=PLAN) as m:
+            for _ in range(2):
+                self.close(m(self.x), first)
+                self.assertEqual(m.compare(self.x).verdict, "within")  # leaves the state as it is
+                self.close(m(self.x), second)
+                m.reset()
+            mine = numpy.array(ONES, "float32")
+            out = m(self.x, total=mine)  # a state of the caller's, which comes back among the results
+            self.close(out[0], first)
+            self.close(mine, totals)
+            self.close(m(self.x), first)
+
+    def test_reset_of_bound_state(self):
+        with hocket.load("func f(%x: f32[4], %s: inout f32[4]) -> f32[4] {\n  %y = add %x, %s\n  copy %y into %s\n  return %y\n}\n") as m:
+            s = numpy.ones(4, "float32")
+            m.bind("s", s)
+            for _ in range(2):
+                self.assertEqual(m(x=numpy.full(4, 2, "float32")).tolist(), [3] * 4)
+                self.assertEqual(m(x=numpy.full(4, 2, "float32")).tolist(), [5] * 4)
+                m.reset()
+                self.assertEqual(s.tolist(), [1] * 4)
+            self.assertEqual(m.compare(x=numpy.full(4, 2, "float32")).verdict, "exact")
+            self.assertEqual(s.tolist(), [1] * 4)
+
+    def test_compare(self):
+        with hocket.load(self.plain, ranks=2, plan=PLAN) as m:
+            c = m.compare(self.x)
+            self.assertIn(c.verdict, ("exact", "within"))
+            self.assertEqual([e.name for e in c.results], ["out0"])
+            self.assertEqual(len(c), 3)  # the first layer, and a loop of two
+            for layer in c:
+                self.assertLess(layer.quotient, 1e-6)
+                self.assertGreater(layer.largest, 0)
+                self.assertIn(layer.name.replace(",", " ").split()[0], m.text.splitlines()[layer.line - 1])
+            self.assertIn(c.worst, c.layers)
+            self.assertIn("layer " + c.worst.name, str(c))
+            with self.assertRaisesRegex(hocket.InputError, "no parameter z"):
+                m.compare(z=self.x)
+
+    @unittest.skipIf(torch is None, "torch is not installed")
+    def test_compare_with_module(self):
+        class Mlp(torch.nn.Module):
+            def forward(self, x):
+                for layer in range(pt2.LAYERS):
+                    up, down = (torch.tensor(v).reshape(s) for n, (s, v) in pt2.weights().items() if f".{layer}." in n)
+                    x = x + torch.nn.functional.silu(x @ up.T) @ down.T
+                return {"logits": x + self.off}
+
+        with hocket.load(self.plain, ranks=2, plan=PLAN) as m:
+            module = Mlp()
+            module.off = 0
+            error, = m.compare(module, (torch.tensor(X),)).module
+            self.assertLess(error.quotient, 1e-5)
+            module.off = 1
+            error, = m.compare(module, (torch.tensor(X),)).module
+            self.assertAlmostEqual(error.error, 1, places=4)
+
+    def test_weights(self):
+        doubled = {n: (s, [2 * f for f in v]) for n, (s, v) in pt2.weights().items()}
+        arrays = {n: numpy.array(v, "float32").reshape(s) for n, (s, v) in doubled.items()}
+        want, _ = expected(X, doubled)
+        path = os.path.join(self.folder.name, "w.safetensors")
+        header, data = {}, b""
+        for n, a in arrays.items():
+            header[n] = {"dtype": "F32", "shape": a.shape, "data_offsets": [len(data), len(data) + a.nbytes]}
+            data += a.tobytes()
+        header = json.dumps(header).encode()
+        with open(path, "wb") as f:
+            f.write(struct.pack("<Q", len(header)) + header + data)
+        given = [arrays, {**arrays, "layers.0.inv_freq": numpy.ones(2, "float32")}, path, [path]]
+        if torch is not None:
+            given.append({n: torch.nn.Parameter(torch.from_numpy(a)) for n, a in arrays.items()})
+        for weights in given:
+            with hocket.load(self.plain, ranks=2, plan=PLAN, weights=weights) as m:
+                self.close(m(self.x), want)
+        some = {n: a for n, a in arrays.items() if ".up." in n}
+        mixed = {**pt2.weights(), **{n: doubled[n] for n in some}}
+        with hocket.load(self.plain, weights=some) as m:
+            self.close(m(self.x), expected(X, mixed)[0])
+        for wrong, why in (({"layers.1.up.weight": arrays["layers.1.up.weight"]}, "no weight layers.2.up.weight"),
+                           ({"transformer.h.0.w": self.x}, "names are as layers.0.down.weight"),
+                           ({n: a.astype("float64") for n, a in arrays.items()}, "f64"),
+                           ({n: a[:2] for n, a in arrays.items()}, "is f32")):
+            with self.assertRaisesRegex(hocket.InputError, why):
+                hocket.load(self.plain, weights=wrong)
+
+    def test_blocks(self):
+        for out, code in launch(2, "blocks", self.plain):
+            self.assertEqual(code, 0, out)
+            self.assertIn("well", out)
+
+    def test_refused(self):
+        for wrong, kind, why in (
+                ({"program": Module()}, hocket.InputError, "Module is a module: hocket.export"),
+                ({"program": self.plain, "plan": {"up": "sideways"}}, hocket.InputError, "sideways"),
+                ({"program": self.plain, "plan": 7}, hocket.InputError, "plan is a int"),
+                ({"program": self.plain, "shard": "up"}, hocket.InputError, "PATTERN=STYLE"),
+                ({"program": "func f(%x: f32[1]) -> f32[1] {\n  return %x\n}\n", "plan": {}}, hocket.InputError, "is none"),
+                ({"program": self.plain, "weights": "none.safetensors"}, hocket.Error, "none.safetensors")):
+            with self.assertRaisesRegex(kind, why):
+                hocket.load(**wrong)
+        cut = os.path.join(self.folder.name, "cut.pt2")
+        with open(self.plain, "rb") as f, open(cut, "wb") as to:
+            to.write(f.read()[:500])
+        with self.assertRaises(hocket.InputError):
+            hocket.load(cut)
+
+    @unittest.skipUnless(CORPUS.exists(), "there is no corpus beside the repository")
+    def test_decode_of_torchs_models(self):
+        """Logits token by token are torch's of the whole prompt, within a tolerance for another program's floating point."""
+        models = pathlib.Path(subprocess.check_output([CORPUS, os.path.join(tempfile.gettempdir(), "hocket-corpus")],
+                                                      text=True).strip()) / "models"
+        for name in ("llama", "qwen3"):
+            with open(models / name / "expected.safetensors", "rb") as f:
+                header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+                data = f.read()
+            read = lambda n, kind: numpy.frombuffer(data[slice(*header[n]["data_offsets"])], kind).reshape(header[n]["shape"])
+            ids, logits = read("input_ids", "int64"), read("logits", "float32")
+            with hocket.load(models / name / "decode.pt2", plan=models / name / "tp_plan.json", ranks=2) as m:
+                for t in range(ids.shape[1]):
+                    y = m(input_ids=ids[:, t:t + 1].copy(), cache_position=numpy.array([t]))
+                    self.assertLess(abs(y[:, 0] - logits[:, t]).max(), 2e-5 * abs(logits).max())
+
+
+class Plans(unittest.TestCase):
+    def test_parallelize_module(self):
+        plan = {"embed": RowwiseParallel(input_layouts=Replicate()), "layers.*.up": ColwiseParallel(),
+                "layers.*.down": RowwiseParallel(output_layouts=Shard(1)), "norm": SequenceParallel(),
+                "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+                "out": RowwiseParallel(input_layouts=Replicate()), "other": "packed_colwise"}
+        self.assertEqual(_plans.styles(plan, Module()), {
+            "embed": "embedding_rowwise", "layers.*.up": "colwise", "layers.*.down": "rowwise", "head": "colwise_gather_output",
+            "out": "rowwise_split_input", "other": "packed_colwise"})
+        for wrong, why in (({"a": Shard(0)}, "Shard is none of the styles"), ({"embed": ColwiseParallel()}, "RowwiseParallel"),
+                           ({"layers.[01].up": ColwiseParallel()}, "no other wildcards")):
+            with self.assertRaisesRegex(hocket.InputError, why):
+                _plans.styles(wrong, Module())
+
+    def test_transformers(self):
+        config = types.SimpleNamespace(base_model_tp_plan={"layers.*.q_proj": "colwise"})
+        model = types.SimpleNamespace(config=config, base_model_prefix="model", model=object(), _tp_plan={"lm_head": "colwise_gather_output"})
+        self.assertEqual(_plans.styles(model), {"model.layers.*.q_proj": "colwise", "lm_head": "colwise_gather_output"})
+        self.assertEqual(_plans.styles(config), {"layers.*.q_proj": "colwise"})
+
+    @unittest.skipIf(numpy is None, "numpy is not installed")
+    def test_placements(self):
+        w = numpy.zeros((4, 4), "float32")
+        state = {"layers.0.up.weight": DTensor(w, 0, 0, 2), "layers.0.up.bias": DTensor(w[0], 0, 0, 2),
+                 "layers.0.down.weight": DTensor(w, -1, 0, 2), "embed.weight": DTensor(w, 0, 0, 2),
+                 "norm.weight": DTensor(w[0], None, 0, 2), "buffer": w}
+        want = {"layers.0.up.weight": "colwise", "layers.0.up.bias": "colwise", "layers.0.down.weight": "rowwise",
+                "embed.weight": "embedding_rowwise"}
+        module = Module(state)
+        self.assertEqual(_plans.styles(state, module), want)
+        self.assertEqual(_plans.styles(None, module), want)
+        self.assertEqual(_plans.styles(module), want)
+        self.assertEqual(_plans.styles(None), {})
+        for placements, why in (((Shard(0), Shard(1)), "2 dimensions"), ((Partial(),), "sharded or replicated")):
+            t = DTensor(w, 0, 0, 2)
+            t.placements = placements
+            with self.assertRaisesRegex(hocket.InputError, why):
+                _plans.styles({"w": t})
+
+
+def stand_in(export):
+    """A stand-in for torch.export, whose archives are pt2.py's."""
+    api = types.ModuleType("torch.export")
+    api.export, api.Dim = export, lambda name: ("Dim", name)
+    api.save = lambda program, path: pt2.write(path, state=False)
+    return unittest.mock.patch.dict(sys.modules, {"torch": torch or types.ModuleType("torch"), "torch.export": api})
+
+
+@unittest.skipIf(numpy is None, "numpy is not installed")
+class Export(unittest.TestCase):
+    def setUp(self):
+        self.x = numpy.array(X, "float32")
+        self.want, _ = expected(X, pt2.weights())
+
+    def test_export(self):
+        calls = []
+
+        def export(module, args, kwargs, dynamic_shapes=None):
+            calls.append((module, args, kwargs, dynamic_shapes))
+            return types.SimpleNamespace()
+
+        module = Module()
+        with stand_in(export):
+            m = hocket.export(module, (self.x,), plan={"layers.*.up": ColwiseParallel(), "layers.*.down": RowwiseParallel()},
+                              dynamic={"x": {0: "T", 1: None}, "y": ("T",)}, ranks=2)
+        self.assertEqual(calls, [(module, (self.x,), None, {"x": {0: ("Dim", "T"), 1: None}, "y": (("Dim", "T"),)})])
+        self.assertTrue(numpy.allclose(m(self.x), self.want, rtol=1e-5))
+        self.assertIn("up: f32[2, 8/tp, 4]", m.text)
+        program = type("ExportedProgram", (), {})()
+        with stand_in(export):
+            self.assertTrue(numpy.allclose(hocket.load(program)(self.x), self.want, rtol=1e-5))
+
+    @unittest.skipIf(torch is None or MODERN, "torch is not too old")
+    def test_old_torch(self):
+        with self.assertRaisesRegex(hocket.UnsupportedError, f"torch {torch.__version__}"):
+            hocket.export(Module(), (self.x,))
+
+    @unittest.skipIf(torch is None, "torch is not installed")
+    def test_backend(self):
+        _compile._warned.clear()
+        graph = Module()
+        with stand_in(lambda *args, **kwargs: None):
+            f = hocket.compile_backend(graph, [torch.tensor(X)], options={"ranks": 2, "plan": PLAN})
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            out, = f(torch.tensor(X))
+            self.assertTrue(numpy.allclose(out, self.want, rtol=1e-5))
+            self.assertEqual(caught, [])
+            x = torch.tensor(X, requires_grad=True)
+            self.assertIs(f(x), x)  # the graph's own forward
+            with torch.no_grad():
+                self.assertTrue(numpy.allclose(f(x)[0], self.want, rtol=1e-5))
+        self.assertEqual([str(w.message).count("gradients are wanted") for w in caught], [1])
+
+    def test_backend_falls_back(self):
+        def refuse(*args, **kwargs):
+            raise RuntimeError("data-dependent branch")
+
+        _compile._warned.clear()
+        graph = Module()
+        with stand_in(refuse), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                f = hocket.compile_backend(graph, [self.x])
+                self.assertIs(f(self.x), self.x)
+            hocket.compile_backend(graph, [self.x], options={"plan": 7})
+        self.assertEqual([str(w.message).partition(": ")[2] for w in caught],
+                         ["RuntimeError: data-dependent branch", "plan is a int: give a dict of styles, the path of one in JSON, "
+                          "a plan of parallelize_module, a transformers model, or a state_dict of DTensors"])
+
+    @unittest.skipUnless(MODERN, NO_TORCH_2)
+    def test_torch(self):
+        class Block(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.up, self.down = torch.nn.Linear(4, 8, bias=False), torch.nn.Linear(8, 4, bias=False)
+
+            def forward(self, x):
+                return x + self.down(torch.nn.functional.silu(self.up(x)))
+
+        block, x = Block().eval(), torch.randn(2, 4)
+        want = block(x).detach()
+        m = hocket.export(block, (x,), plan={"up": "colwise", "down": "rowwise"}, ranks=2)
+        self.assertTrue(torch.allclose(m(x), want, rtol=1e-5, atol=1e-6))
+        _compile._warned.clear()
+        with torch.no_grad():
+            compiled = torch.compile(block, backend=hocket.compile_backend)
+            self.assertTrue(torch.allclose(compiled(x), want, rtol=1e-5, atol=1e-6))
+        self.assertEqual(_compile._warned, set())
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2 and sys.argv[1] == "member":
+        globals()["member_" + sys.argv[2]](sys.argv[3])
+        sys.exit()
+    unittest.main()
