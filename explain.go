@@ -43,6 +43,8 @@ type Explanation struct {
 	// SequentialExposed that of Sequential.
 	Exposed           float64 `json:"exposed_us"`
 	SequentialExposed float64 `json:"sequential_exposed_us"`
+	// FLOPs is what a rank's GEMMs multiply and add; 0 for a program that orders streams itself.
+	FLOPs float64 `json:"flops,omitempty"`
 	// Timeline is the predicted run of one rank, which stands for all where
 	// all do the same; empty where it would be longer than can be drawn.
 	Timeline []Span `json:"timeline"`
@@ -127,7 +129,7 @@ func explanationOf(x *compile.Explanation) *Explanation {
 	e := &Explanation{Func: x.Func, Ranks: x.Ranks, Dims: x.Dims, Nodes: x.Nodes, Across: x.Across, Machine: x.Machine,
 		Source: x.Source, Extrapolated: x.Extrapolated,
 		Table: x.Table, TableHash: x.TableHash, Time: x.Time, Sequential: x.Sequential, Exposed: x.Exposed,
-		SequentialExposed: x.SequentialExposed, Cut: x.Cut, Reshards: []Reshard{}, Pairs: []PairReport{},
+		SequentialExposed: x.SequentialExposed, FLOPs: x.FLOPs, Cut: x.Cut, Reshards: []Reshard{}, Pairs: []PairReport{},
 		Timeline: []Span{}, x: x}
 	if x.Error != nil {
 		e.Error = (*PredictionError)(x.Error)

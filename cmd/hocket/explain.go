@@ -109,12 +109,21 @@ func showExplanation(w io.Writer, e *hocket.Explanation, columns int) {
 	if e.SequentialExposed != e.Exposed {
 		fmt.Fprintf(w, ", sequential %s", trace.Microseconds(e.SequentialExposed))
 	}
+	if e.FLOPs > 0 {
+		fmt.Fprintf(w, "\nGEMMs        %s a rank", tflops(e.FLOPs, e.Time))
+		if e.Sequential > 0 && e.Sequential != e.Time {
+			fmt.Fprintf(w, ", sequential %s", tflops(e.FLOPs, e.Sequential))
+		}
+	}
 	fmt.Fprint(w, "\n\n")
 	_ = e.WriteTimeline(w, columns) // w remembers the error
 	if e.Cut {
 		fmt.Fprintln(w, "The timeline ends early: the rest is more of the same.")
 	}
 }
+
+// tflops is a rate, of so many operations in so many microseconds.
+func tflops(n, us float64) string { return fmt.Sprintf("%.3g TFLOP/s", n/us/1e6) }
 
 func showReshards(w io.Writer, e *hocket.Explanation) {
 	if len(e.Reshards) == 0 {

@@ -119,12 +119,15 @@ func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
 			return usagef("--%s is about a program, and %s is none", name, file)
 		}
 	}
+	if o.policy != "" {
+		if _, _, err := footprint.ParsePolicy(o.policy); err != nil {
+			return usagef("--policy: %w", err).helping("one of: %s; then settings of torch's allocator, as expandable_segments:True",
+				strings.Join(footprint.Policies(), ", "))
+		}
+	}
 	switch {
 	case file != "" && bound:
 		return usagef("there is nothing to bind in %s", file).helping("leave -n, --func, --dim and --define out")
-	case o.policy != "" && !slices.Contains(footprint.Policies(), o.policy):
-		return usagef("--policy: there is no policy %q", o.policy).helping("one of: %s",
-			strings.Join(footprint.Policies(), ", "))
 	case c.Flags().Changed("host-us") && o.policy == "":
 		return usagef("--host-us changes nothing here").helping("it is the speed of the host that --policy simulates")
 	case c.Flags().Changed("host-us") && !(o.hostUS > 0 && o.hostUS < 1e9):

@@ -223,3 +223,14 @@ func TestWire(t *testing.T) {
 		t.Errorf("without a rate: %v", got)
 	}
 }
+
+// A layer of 32768×8192×16384 is 2·2^15·2^13·2^14 operations, of which each of eight ranks does an eighth.
+func TestTeraFLOPs(t *testing.T) {
+	l := &Layer{Shape: Shape{M: 32768, N: 8192, K: 16384}}
+	if got := l.teraFLOPs(8, 1000); got != 1099.511627776 { // 2^43 operations, an eighth of them in a millisecond
+		t.Errorf("%v TFLOP/s", got)
+	}
+	if got := l.teraFLOPs(8, 0); got != 0 {
+		t.Errorf("%v TFLOP/s in no time", got)
+	}
+}

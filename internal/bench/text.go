@@ -30,7 +30,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	t.transfers(r.P2P)
 	t.hostCosts(r.Host, r.Peers)
 	for i := range r.Layers {
-		t.layer(&r.Layers[i])
+		t.layer(&r.Layers[i], r.Ranks)
 		t.peers(r.Peers, r.Layers[i].Shape)
 	}
 	t.beside(r.Beside)
@@ -124,9 +124,9 @@ func (t *table) hostCosts(costs []HostCost, peers []contest.Peer) {
 	}
 }
 
-func (t *table) layer(l *Layer) {
+func (t *table) layer(l *Layer, ranks int) {
 	t.Line("\nm %d, n %d, k %d: GEMM alone %s µs, wire %.1f, bound %.1f", l.M, l.N, l.K, l.GEMM.Text(1), l.Wire, l.Bound)
-	rows := [][]string{{"", "µs", "× bound", "graph µs", "× bound", "- sequential", ""}}
+	rows := [][]string{{"", "µs", "× bound", "graph µs", "× bound", "TFLOP/s a rank", "- sequential", ""}}
 	for _, s := range l.Strategies {
 		if s.Refused != "" {
 			continue
@@ -135,11 +135,12 @@ func (t *table) layer(l *Layer) {
 		if s.Against != nil {
 			against = s.Against.Text(1)
 		}
-		graph, over := "", ""
+		graph, over, best := "", "", s.Time.Median
 		if s.Graph != nil {
+			best = min(best, s.Graph.Median)
 			graph, over = strings.TrimSpace(s.Graph.Text(1)+" "+s.GraphForm), s.GraphOverBound.Text(3)
 		}
-		rows = append(rows, []string{s.Strategy, s.Time.Text(1), s.OverBound.Text(3), graph, over, against, s.Verdict})
+		rows = append(rows, []string{s.Strategy, s.Time.Text(1), s.OverBound.Text(3), graph, over, fmt.Sprintf("%.4g", l.teraFLOPs(ranks, best)), against, s.Verdict})
 	}
 	t.Rows(rows)
 	for _, s := range l.Strategies {
@@ -147,6 +148,15 @@ func (t *table) layer(l *Layer) {
 		t.refusal(s.Strategy+" by graph", s.GraphRefused)
 		t.guesses(s.Strategy+": ", s.Guesses)
 	}
+}
+
+// teraFLOPs is what a rank multiplies and adds in a second, in 10¹², where a layer takes so many microseconds: as others
+// count it, its part of 2·M·N·K.
+func (l *Layer) teraFLOPs(ranks int, us float64) float64 {
+	if us <= 0 {
+		return 0
+	}
+	return 2 * float64(l.M) * float64(l.N) * float64(l.K) / float64(ranks) / us / 1e6
 }
 
 // guesses says which products ran by a guess of an algorithm.

@@ -50,6 +50,8 @@ type Explanation struct {
 	// SequentialExposed that of Sequential.
 	Exposed           float64 `json:"exposed_us"`
 	SequentialExposed float64 `json:"sequential_exposed_us"`
+	// FLOPs is what a rank's GEMMs multiply and add; 0 for a program that orders streams itself.
+	FLOPs float64 `json:"flops,omitempty"`
 	// Timeline is the predicted run of one rank, which stands for all where
 	// all do the same; empty where it would be longer than can be drawn.
 	Timeline []sim.Span `json:"timeline"`
@@ -324,7 +326,7 @@ func (x *explainer) times(e *Explanation, u *Unit, b ir.Binding) error {
 	}
 	o := &outline{explainer: x, overlapped: true}
 	o.fn(x.flat.Program.Func(e.Func))
-	e.SequentialExposed, e.Exposed = plain.exposed, o.exposed
+	e.SequentialExposed, e.Exposed, e.FLOPs = plain.exposed, o.exposed, plain.flops
 	e.Sequential, e.Time, e.Timeline, e.Cut = plain.now, o.now, append(e.Timeline, o.spans...), o.cut
 	return nil
 }

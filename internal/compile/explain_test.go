@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -52,6 +54,24 @@ func movedTo(p *plan.Plan, rank int32) int64 {
 		}
 	}
 	return n
+}
+
+// TestExplainedFLOPs: a rank's GEMMs multiply and add its part of both products of the layer, whatever the strategy.
+func TestExplainedFLOPs(t *testing.T) {
+	b := ir.Binding{Func: "mlp", Dims: map[string]int64{"T": 4096, "H": 4096, "F": 16384}}
+	for _, st := range []string{"sequential", "exchange"} {
+		u, err := Build(check(t, tensorParallel), Options{Strategy: st, Machine: "h200x4"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := u.Explain(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := float64(2 * 2 * 4096 * 4096 * 16384 / int64(e.Ranks)); e.FLOPs != want {
+			t.Errorf("%s: %g, want %g of each of %d ranks", st, e.FLOPs, want, e.Ranks)
+		}
+	}
 }
 
 // TestExplainedTimes: an explanation's time is the simulated plan's, for every
@@ -196,4 +216,37 @@ func simulated(t *testing.T, u *Unit, b ir.Binding) float64 {
 		t.Fatal(err)
 	}
 	return tl.Time
+}
+
+// TestPublishedRates: the program of docs/sources.md on eight H100, whose published rates are 560 TFLOP/s one after the other
+// and 678 with a ring, is predicted within a quarter of them, and the overlapped one ahead.
+func TestPublishedRates(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "sources.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "```\ndim M")
+	text, _, found := strings.Cut("dim M"+text, "```")
+	if !found {
+		t.Fatal("the page has no program")
+	}
+	u, err := Build(check(t, text), Options{Strategy: Auto, Machine: "h100x8"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := u.Explain(ir.Binding{Func: "columnwise"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := 2.0 * 32768 * 16384 * 8192; e.FLOPs != want {
+		t.Errorf("%g operations, want %g", e.FLOPs, want)
+	}
+	for name, c := range map[string]struct{ us, published float64 }{"sequential": {e.Sequential, 560}, "auto": {e.Time, 678}} {
+		if rate := e.FLOPs / c.us / 1e6; math.Abs(rate/c.published-1) > 0.25 {
+			t.Errorf("%s: %.0f TFLOP/s, published %.0f", name, rate, c.published)
+		}
+	}
+	if e.Time >= e.Sequential {
+		t.Errorf("overlapped %.0f µs, %.0f one after the other", e.Time, e.Sequential)
+	}
 }

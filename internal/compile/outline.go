@@ -20,6 +20,7 @@ type outline struct {
 	overlapped bool
 	now        float64
 	exposed    float64 // time of now in which communication runs and nothing computes
+	flops      float64 // of GEMMs
 	spans      []sim.Span
 	cut        bool
 	// explicit: the program orders streams itself, and order of text is not
@@ -75,11 +76,12 @@ func (o *outline) loop(fn string, s *ir.Stmt) {
 		return
 	}
 	for i := lo; i < hi && !o.explicit; i++ {
-		before, exposed := o.now, o.exposed
+		before, exposed, flops := o.now, o.exposed, o.flops
 		o.block(fn, s.Body)
 		if o.cut { // the rounds take alike
 			o.now += float64(hi-i-1) * (o.now - before)
 			o.exposed += float64(hi-i-1) * (o.exposed - exposed)
+			o.flops += float64(hi-i-1) * (o.flops - flops)
 			return
 		}
 	}
@@ -115,6 +117,11 @@ func (o *outline) op(fn string, s *ir.Stmt) {
 	us := o.cost(s)
 	if us == 0 {
 		return
+	}
+	if s.Op.Info().Class == ir.ClassTensor {
+		if op, err := o.tensorOp(s); err == nil {
+			o.flops += 2 * float64(op.M) * float64(op.N) * float64(op.K)
+		}
 	}
 	o.add([]sim.Span{{Name: s.Op.String(), Comm: communicates(s), Stream: "main", End: us}}, us)
 }
@@ -180,7 +187,7 @@ func (x *explainer) cost(s *ir.Stmt) float64 {
 		}
 		return x.machine.CopyTime(n)
 	case ir.ClassTensor:
-		return x.tensorCost(s, info)
+		return x.tensorCost(s)
 	case ir.ClassLaunch:
 		touched := int64(0)
 		for _, a := range info.Operands[s] {
@@ -198,7 +205,17 @@ func (x *explainer) cost(s *ir.Stmt) float64 {
 	return 0
 }
 
-func (x *explainer) tensorCost(s *ir.Stmt, info *ir.Info) float64 {
+func (x *explainer) tensorCost(s *ir.Stmt) float64 {
+	op, err := x.tensorOp(s)
+	if err != nil {
+		return x.machine.Launch
+	}
+	return op.Time(x.machine)
+}
+
+// tensorOp is what one rank computes by a statement.
+func (x *explainer) tensorOp(s *ir.Stmt) (sim.Op, error) {
+	info := x.flat.Info
 	var in []*ir.Type
 	for _, a := range info.Operands[s] {
 		in = append(in, a.Type)
@@ -207,11 +224,7 @@ func (x *explainer) tensorCost(s *ir.Stmt, info *ir.Info) float64 {
 	if out == nil {
 		out = info.Results[s][0]
 	}
-	op, err := x.op(s, in, out.Type)
-	if err != nil {
-		return x.machine.Launch
-	}
-	return op.Time(x.machine)
+	return x.op(s, in, out.Type)
 }
 
 // collective describes what one rank has of a collective.

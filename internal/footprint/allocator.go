@@ -19,6 +19,9 @@ type Allocator struct {
 	WaitingPeak            int64
 	Segments               int
 	Curve                  []Point
+	settings               Settings
+	tails                  map[bool]*block // the last block of the expandable segment of each pool: small, large
+	allocs                 int64
 }
 
 // Point is a state of the allocator.
@@ -30,8 +33,10 @@ type Point struct {
 type block struct {
 	addr, bytes int64
 	free        bool
+	small       bool   // of the small pool
 	prev, next  *block // neighbours in the segment
 	asked       int64
+	freed       int64 // allocations before it was given back
 }
 
 type wait struct {
@@ -65,27 +70,43 @@ func segmentFor(n int64) int64 {
 // Alloc takes memory at a time of the host, and reports whether a segment was reserved for it.
 func (a *Allocator) Alloc(bytes int64, now float64) (b *block, grew bool) {
 	a.poll(now)
+	a.allocs++
 	n := rounded(bytes)
 	small := n <= smallSize
+	most := a.settings.maxSplit
 	k := slices.IndexFunc(a.blocks, func(b *block) bool {
-		return b.bytes >= n &&
-			(segmentBytes(b) == smallBuffer) == small
+		if b.bytes < n || b.small != small {
+			return false
+		}
+		// What is never split serves no smaller block, and no much smaller one that is not split either.
+		return small || most == 0 || !(n < most && b.bytes >= most) && !(n >= most && b.bytes >= n+largeBuffer)
 	})
-	if k < 0 {
+	switch {
+	case k >= 0:
+		b = a.blocks[k]
+		a.blocks = slices.Delete(a.blocks, k, k+1)
+	case a.settings.expandable:
+		b, grew = a.expand(n, small), true
+	default:
+		a.collect()
 		size := segmentFor(n)
-		b = &block{addr: a.next, bytes: size}
+		b = &block{addr: a.next, bytes: size, small: small}
 		a.next += size + 1<<21
 		a.Reserved += size
 		a.Segments++
 		grew = true
-	} else {
-		b = a.blocks[k]
-		a.blocks = slices.Delete(a.blocks, k, k+1)
 	}
-	if rest := b.bytes - n; small && rest >= roundTo || !small && rest > smallSize {
-		r := &block{addr: b.addr + n, bytes: rest, free: true, prev: b, next: b.next}
+	split := small && b.bytes-n >= roundTo || !small && b.bytes-n > smallSize && (most == 0 || n < most)
+	if a.settings.expandable {
+		split = b.bytes-n >= roundTo && small || b.bytes-n > smallSize
+	}
+	if split {
+		r := &block{addr: b.addr + n, bytes: b.bytes - n, free: true, small: small, prev: b, next: b.next, freed: a.allocs}
 		if b.next != nil {
 			b.next.prev = r
+		}
+		if a.tails[small] == b {
+			a.tails[small] = r
 		}
 		b.next, b.bytes = r, n
 		a.insert(r)
@@ -96,16 +117,66 @@ func (a *Allocator) Alloc(bytes int64, now float64) (b *block, grew bool) {
 	return b, grew
 }
 
-// segmentBytes is the size of the segment that a block is of.
-func segmentBytes(b *block) int64 {
-	sum := b.bytes
-	for x := b.prev; x != nil; x = x.prev {
-		sum += x.bytes
+// expand maps memory at the end of a pool's only segment, after what is free there.
+func (a *Allocator) expand(n int64, small bool) *block {
+	page := int64(largeBuffer)
+	if small {
+		page = smallBuffer
 	}
-	for x := b.next; x != nil; x = x.next {
-		sum += x.bytes
+	if a.tails == nil {
+		a.tails = map[bool]*block{}
 	}
-	return sum
+	last := a.tails[small]
+	have := int64(0)
+	if last != nil && last.free {
+		have = last.bytes
+	}
+	more := (n - have + page - 1) / page * page
+	a.Reserved += more
+	switch {
+	case last == nil:
+		last = &block{addr: a.next, bytes: more, small: small}
+		a.next += 1 << 46
+		a.Segments++
+	case last.free:
+		a.drop(last)
+		last.bytes += more
+	default:
+		b := &block{addr: last.addr + last.bytes, bytes: more, small: small, prev: last}
+		last.next = b
+		last = b
+	}
+	a.tails[small] = last
+	return last
+}
+
+// collect gives whole segments back to the device where more is reserved than garbage_collection_threshold allows, those
+// first that have been free for longer than the average.
+func (a *Allocator) collect() {
+	if a.settings.threshold == 0 {
+		return
+	}
+	most := int64(a.settings.threshold * float64(a.settings.memory))
+	for a.Reserved > most {
+		var free []*block
+		age := int64(0)
+		for _, b := range a.blocks {
+			if b.prev == nil && b.next == nil && !b.small {
+				free = append(free, b)
+				age += a.allocs - b.freed
+			}
+		}
+		before := a.Reserved
+		for _, b := range free {
+			if a.Reserved > most && (a.allocs-b.freed)*int64(len(free)) >= age {
+				a.drop(b)
+				a.Reserved -= b.bytes
+			}
+		}
+		if a.Reserved == before {
+			return
+		}
+	}
 }
 
 // Free gives memory back. until is when the other streams that used it are through with it; 0 for none.
@@ -131,7 +202,7 @@ func (a *Allocator) poll(now float64) {
 }
 
 func (a *Allocator) release(b *block) {
-	b.free = true
+	b.free, b.freed = true, a.allocs
 	if p := b.prev; p != nil && p.free {
 		a.drop(p)
 		b.addr, b.bytes, b.prev = p.addr, b.bytes+p.bytes, p.prev
@@ -142,6 +213,9 @@ func (a *Allocator) release(b *block) {
 	if n := b.next; n != nil && n.free {
 		a.drop(n)
 		b.bytes, b.next = b.bytes+n.bytes, n.next
+		if a.tails[b.small] == n {
+			a.tails[b.small] = b
+		}
 		if n.next != nil {
 			n.next.prev = b
 		}

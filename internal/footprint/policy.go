@@ -1,9 +1,12 @@
 package footprint
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
@@ -11,6 +14,54 @@ import (
 
 // Policies lists the policies that Simulate knows.
 func Policies() []string { return []string{"caching", "deferred-free", "captured", "captured-caching"} }
+
+// Settings are those of PYTORCH_CUDA_ALLOC_CONF that the simulation knows.
+type Settings struct {
+	expandable bool
+	maxSplit   int64   // bytes; 0 for no bound
+	threshold  float64 // of garbage collection; 0 for none
+	memory     int64   // bytes that the process may take, which the threshold is a part of
+}
+
+// ParsePolicy reads "deferred-free", or "deferred-free,expandable_segments:True": a policy and settings as
+// PYTORCH_CUDA_ALLOC_CONF has them. garbage_collection_threshold needs memory_mb, what the process may take
+// (torch.cuda.set_per_process_memory_fraction): torch collects nothing without it.
+func ParsePolicy(text string) (policy string, s Settings, err error) {
+	policy, rest, more := strings.Cut(text, ",")
+	if !slices.Contains(Policies(), policy) {
+		return "", s, fmt.Errorf("there is no policy %q: one of %v", policy, Policies())
+	}
+	for more {
+		var word string
+		word, rest, more = strings.Cut(rest, ",")
+		key, value, _ := strings.Cut(word, ":")
+		n, wrong := strconv.ParseFloat(value, 64)
+		ok := wrong == nil && n > 0
+		switch key {
+		case "expandable_segments":
+			s.expandable, wrong = strconv.ParseBool(value)
+			ok = wrong == nil
+		case "max_split_size_mb":
+			ok = ok && n > 20 && n < 1<<20 // torch refuses less than its large segments
+			s.maxSplit = int64(n * (1 << 20))
+		case "garbage_collection_threshold":
+			ok = ok && n < 1
+			s.threshold = n
+		case "memory_mb":
+			ok = ok && n < 1<<30
+			s.memory = int64(n * (1 << 20))
+		default:
+			return "", s, fmt.Errorf("there is no setting %q: expandable_segments, max_split_size_mb, garbage_collection_threshold, memory_mb", key)
+		}
+		if !ok {
+			return "", s, fmt.Errorf("the setting %s cannot be %q", key, value)
+		}
+	}
+	if s.threshold > 0 && s.memory == 0 {
+		return "", s, errors.New("garbage_collection_threshold is a part of what the process may take: give that by memory_mb; torch collects only after set_per_process_memory_fraction")
+	}
+	return policy, s, nil
+}
 
 // Speed is how fast host and device are. The zero value is an H100 whose host runs Python.
 type Speed struct {
@@ -58,15 +109,17 @@ type Simulation struct {
 // of a graph, where no event can be looked at: nothing is given back before its end. With "caching" collectives run
 // on main, and "captured-caching" is that within a capture. A captured program holds the results of a run until those
 // of the next are there, since a graph's results are to be read. The host goes on at its own speed, whatever the device
-// does.
-func Simulate(p *plan.Plan, policy string, s Speed) (*Simulation, error) {
-	if !slices.Contains(Policies(), policy) {
-		return nil, fmt.Errorf("there is no policy %q: one of %v", policy, Policies())
+// does. Settings of the allocator may follow the policy, as ParsePolicy reads them.
+func Simulate(p *plan.Plan, text string, s Speed) (*Simulation, error) {
+	policy, settings, err := ParsePolicy(text)
+	if err != nil {
+		return nil, err
 	}
 	s.fill()
 	m := &simulator{p: p, speed: s, deferred: policy == "deferred-free" || policy == "captured",
 		captured: policy == "captured" || policy == "captured-caching",
 		at:       map[int32]*block{}, recorded: map[int32]bool{}}
+	m.a.settings = settings
 	m.count()
 	for i := range p.Buffers {
 		if b := &p.Buffers[i]; b.Role == plan.RoleInput && b.Space == plan.Arena && b.Bytes > 0 {
@@ -81,7 +134,7 @@ func Simulate(p *plan.Plan, policy string, s Speed) (*Simulation, error) {
 		}
 		m.endRun()
 	}
-	return &Simulation{Policy: policy, ReservedPeak: m.a.ReservedPeak, AllocatedPeak: m.a.HeldPeak,
+	return &Simulation{Policy: text, ReservedPeak: m.a.ReservedPeak, AllocatedPeak: m.a.HeldPeak,
 		Waiting:  m.a.WaitingPeak,
 		Segments: m.a.Segments, HostAhead: 1e3 * max(0, max(m.main, m.comm)-m.host), Curve: m.a.Curve}, nil
 }

@@ -12,7 +12,7 @@ import (
 )
 
 func TestShipped(t *testing.T) {
-	if got := fmt.Sprint(Names()); got != "[cpu h100x2 h100x6 h200x2 h200x4]" {
+	if got := fmt.Sprint(Names()); got != "[cpu h100x2 h100x6 h100x8 h200x2 h200x4 h200x8]" {
 		t.Errorf("shipped: %s", got)
 	}
 	for _, n := range Names() {
@@ -255,16 +255,16 @@ func TestFit(t *testing.T) {
 		{h100, 2, nil, "h100x2", true},
 		{h100, 4, nil, "h100x2", true}, // as near as h100x6
 		{h100, 5, nil, "h100x6", true},
-		{h100, 8, nil, "h100x6", true},
+		{h100, 8, nil, "h100x8", true},
 		{h100, 2, []int{0, 1}, "h100x2", true},
 		{h100, 12, []int{0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1}, "h100x2", true}, // the other has no tier
 		{h200, 2, nil, "h200x2", true},
 		{h200, 3, nil, "h200x2", true},
 		{h200, 4, nil, "h200x4", true},
-		{h200, 8, nil, "h200x4", true},
+		{h200, 8, nil, "h200x8", true},
 		{h200, 4, []int{0, 0, 1, 1}, "h200x2", true}, // two on each
 		{"NVIDIA H100 PCIe sm_90a", 4, nil, "h100x2", false},
-		{"NVIDIA H100 PCIe sm_90a", 8, nil, "h100x6", false},
+		{"NVIDIA H100 PCIe sm_90a", 8, nil, "h100x8", false},
 		{"NVIDIA H200 NVL sm_90a", 2, nil, "h200x2", false},
 		{"NVIDIA A100-SXM4-80GB sm_80", 4, nil, "h200x4", false},
 		{"NVIDIA A100-SXM4-80GB sm_80", 2, []int{0, 1}, "h100x2", false},

@@ -31,8 +31,10 @@ func ReadText(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 	t := &table{ranks: map[place]int{}, words: names, unit: 1}
 	in := bufio.NewScanner(r)
 	in.Buffer(make([]byte, 4096), maxLine)
+	var totals sums
 	for in.Scan() {
 		t.line++
+		totals.read(t.line, in.Text())
 		if err := t.read(in.Text()); err != nil {
 			return nil, fmt.Errorf("line %d: %w", t.line, err)
 		}
@@ -42,6 +44,8 @@ func ReadText(r io.Reader, names *trace.Names) (*trace.Trace, error) {
 		return nil, fmt.Errorf("line %d is longer than %d bytes", t.line+1, maxLine)
 	case err != nil:
 		return nil, err
+	case len(t.events) == 0 && len(totals.list) > 0:
+		return nil, &SumsError{totals.list}
 	case len(t.events) == 0:
 		return nil, ErrOther
 	}
