@@ -59,7 +59,7 @@ much of its communication was hidden, and a timeline. It is proved first.
 Parameters that --in does not name get random integers from {-1, 0, 1}, for which most
 results have one right value, whatever the order of sums. --compare computes that value by
 other means, once more for random reals, and if need be layer by layer. It exits with 0 if
-results are equal or within rounding, 4 if one differs, 5 if undecided. For .json: docs/schedules.md.`,
+results are equal or within rounding, 4 if one differs, 5 if undecided. .json: docs/schedules.md.`,
 		Example: `  hocket run examples/mlp.hkt --compare
   hocket run examples/mlp.hkt --strategy exchange --repeat 20
   hocket run examples/symbolic_rows.hkt --dim T=640 --in rand:1
