@@ -4,9 +4,11 @@ package msccl
 import (
 	"bytes"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"hocket.example/hocket/internal/schedule"
@@ -77,6 +79,10 @@ func Parse(text []byte) (*File, error) {
 	f := &File{}
 	if err := d.Decode(f); err != nil {
 		line, _ := d.InputPos()
+		var number *strconv.NumError
+		if errors.As(err, &number) {
+			return nil, fmt.Errorf("line %d: %.40q is no whole number", line, number.Num)
+		}
 		return nil, fmt.Errorf("line %d: no algorithm of MSCCL: %w", line, err)
 	}
 	for {
