@@ -30,6 +30,9 @@ type builder struct {
 
 // slots is how many messages a connection holds before a send waits.
 func (f *File) slots() int {
+	if f.Slots > 0 {
+		return f.Slots
+	}
 	if f.Proto == "Simple" {
 		return 4
 	}

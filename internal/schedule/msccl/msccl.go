@@ -28,6 +28,9 @@ type File struct {
 	MinBytes   *int64   `xml:"minBytes,attr"`
 	MaxBytes   *int64   `xml:"maxBytes,attr"`
 	GPUs       []GPU    `xml:"gpu"`
+	// Slots is how many messages a connection holds before a send waits; 0: as the protocol has it, 4 with Simple and
+	// else 8.
+	Slots int `xml:"-"`
 }
 
 // GPU is a rank's part of an algorithm.
