@@ -112,7 +112,8 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.StringArrayVar(&o.in, "in", nil, "an `INPUT`, as x=rand:1 (see hocket help inputs); repeatable")
 	addStrategy(c, &o.strategy)
 	f.BoolVar(&o.compare, "compare", false, "compare with what its text says, or the function it refines")
-	f.Float64Var(&o.rtol, "rtol", 0, "with --compare, exit by `R` alone: 0 if no error exceeds R times the largest value, else 1")
+	f.Float64Var(&o.rtol, "rtol", 0,
+		"with --compare, exit by `R` alone: 0 if no error exceeds R times the largest value, else 1")
 	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph ("+needs(recordsGraphs)+")")
 	f.StringVar(&o.algorithm, "algorithm", "",
 		"run collectives by `ALGORITHM` (see hocket help algorithms), where it can and the text pins none")
@@ -225,11 +226,12 @@ type job struct {
 	processes int
 	first     bool
 
-	sig     *hocket.Signature
-	files   map[string]*hocket.Tensor // what input files hold
-	arena   int64                     // what a rank may use, 0 where the device says it
-	model   *hocket.Model
-	judged  bool                       // the plan was made, and proved if it was to be: what is found later refutes nothing
+	sig   *hocket.Signature
+	files map[string]*hocket.Tensor // what input files hold
+	arena int64                     // what a rank may use, 0 where the device says it
+	model *hocket.Model
+	// judged: the plan was made, and proved if it was to be. What is found later refutes nothing.
+	judged  bool
 	batch   []hocket.Args              // one for each repetition
 	refs    []*hocket.Reference        // of each, once they are wanted
 	layers  [][]hocket.LayerComparison // of each, once they are wanted

@@ -178,9 +178,7 @@ func (p *parser) hash() *attr {
 			} else {
 				a.words = append(a.words, w)
 			}
-		} else if p.peek() == ':' {
-			p.accept(":")
-		} else {
+		} else if !p.accept(":") && !p.accept("->") {
 			p.value()
 		}
 		p.accept(",")

@@ -13,7 +13,8 @@ import (
 const (
 	maxNodes = 1 << 18 // operations of the graph
 	maxCalls = 100     // functions that call each other
-	maxSteps = 1 << 20 // operations that are walked, in all calls and iterations
+	maxSteps = 1 << 17 // operations that are walked, in all calls and iterations
+	maxUses  = 1 << 22 // operands of all operations of the graph
 )
 
 // tens is a value as operations see it: v broadcasts to the type's shape as numpy does it, so that nothing is repeated
@@ -49,10 +50,14 @@ type builder struct {
 	op     *op // that is walked
 	calls  int
 	steps  int
+	uses   int
 
 	meshes map[string]*mesh // that layouts have, in place of the text's
 	lift   int64            // how many devices values have a dimension for; 0 outside of manual computations
 	devs   *manual          // the manual computation
+
+	given  bool // constants of main are inputs, in a test
+	checks []Check
 }
 
 // at names a place.
@@ -207,6 +212,10 @@ func (b *builder) block(blk *block, s *scope, results int) []tens {
 // walk makes what an operation computes.
 func (b *builder) walk(o *op, in []tens, s *scope) []tens {
 	one := func(x tens) []tens { return []tens{x} }
+	if isCheck(o.name) {
+		b.compared(in)
+		return nil
+	}
 	name := strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(o.name, "stablehlo."), "chlo."), "mhlo.")
 	if f := unaryOps[name]; f != nil {
 		b.want(in, 1)
@@ -223,6 +232,8 @@ func (b *builder) walk(o *op, in []tens, s *scope) []tens {
 		return f(b, in)
 	}
 	switch name {
+	case "interpreter.run_parallel":
+		return b.runParallel(in)
 	case "call", "func.call":
 		return b.call(in)
 	case "while":
@@ -427,6 +438,9 @@ func (b *builder) choose(in []tens, s *scope) []tens {
 func (b *builder) add(op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Value) *graph.Value {
 	if len(b.g.Nodes) >= maxNodes {
 		b.refuse("it becomes more than %d operations", maxNodes)
+	}
+	if b.uses += len(in); b.uses > maxUses {
+		b.refuse("it becomes operations of more than %d operands", maxUses)
 	}
 	from := graph.Origin{}
 	if b.op != nil {

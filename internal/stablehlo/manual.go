@@ -2,6 +2,7 @@ package stablehlo
 
 import (
 	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/graph"
 )
@@ -11,6 +12,8 @@ import (
 type manual struct {
 	mesh *mesh
 	axes []axis // the manual ones
+	// replicas and partitions are the numbers of processes of a test; 0 in a manual computation.
+	replicas, partitions int64
 }
 
 // index returns the number that a device has in the computation, and that of its place on the other axes.
@@ -240,15 +243,18 @@ func (b *builder) groups() [][]int64 {
 			rows = append(rows, r.ints())
 		}
 	}
+	if b.devs.replicas > 0 {
+		rows = b.processes(rows)
+	}
 	var groups [][]int64
 	seen := map[int64]bool{}
 	for _, r := range rows {
 		var g []int64
 		for _, d := range r {
-			at, other := b.devs.index(d)
 			if d < 0 {
 				b.refuse("groups of different sizes")
 			}
+			at, other := b.devs.index(d)
 			if other == 0 {
 				if seen[at] {
 					b.wrong("device %d is in two groups", d)
@@ -434,6 +440,13 @@ func (b *builder) collectivePermute(in []tens) []tens {
 		b.wrong("it has no pairs")
 	}
 	list := a.ints()
+	if b.devs.replicas > 0 {
+		var rows [][]int64
+		for i := 0; i+1 < len(list); i += 2 {
+			rows = append(rows, list[i:i+2])
+		}
+		list = slices.Concat(b.processes(rows)...)
+	}
 	from := slices.Repeat([]int64{-1}, int(b.lift))
 	for i := 0; i+1 < len(list); i += 2 {
 		s, other := b.devs.index(list[i])
@@ -477,5 +490,14 @@ func (b *builder) partition([]tens) []tens {
 		b.refuse("where not all axes are manual")
 	}
 	c := b.counted(graph.I64, []int64{b.lift}, 0)
+	if n := b.devs.partitions; n > 0 {
+		for i := range c.v.Data.Elems {
+			if c.v.Data.Elems[i] = float64(int64(i) % n); strings.HasSuffix(b.op.name, "replica_id") {
+				c.v.Data.Elems[i] = float64(int64(i) / n)
+			}
+		}
+	} else if strings.HasSuffix(b.op.name, "replica_id") {
+		clear(c.v.Data.Elems)
+	}
 	return []tens{{v: c.v, t: b.result(), lifted: true}}
 }

@@ -3,7 +3,7 @@ package stablehlo
 // pretty reads the pretty form of an operation after its name.
 func (p *parser) pretty(o *op) {
 	switch o.name {
-	case "stablehlo.constant":
+	case "stablehlo.constant", "sdy.constant":
 		if p.peek() == '{' {
 			p.into(o, p.dict())
 		}
@@ -37,12 +37,21 @@ func (p *parser) pretty(o *op) {
 			p.parenthesis(o)
 		case c == '{' && o.name == "sdy.all_reduce":
 			p.skip()
+		case c == '{' && p.isBlock():
+			o.regions = append(o.regions, p.block("{", "}"))
 		case c == '{':
-			p.into(o, p.dict())
+			if p.into(o, p.dict()); o.attrs["value"] != nil && len(o.out) == 0 {
+				return
+			}
 		case c == '[':
 			o.attrs["list"] = p.ranges()
 		case c == '<':
 			o.attrs["sharding"] = &attr{sharding: p.sharding()}
+		case p.nextWord() == "dense":
+			o.attrs["value"] = p.attr() // which has the type
+			if c := p.peek(); len(o.out) == 0 && c != ',' && c != '{' {
+				return
+			}
 		case isLetter(c):
 			w := p.word()
 			if w == "loc" {
@@ -54,7 +63,6 @@ func (p *parser) pretty(o *op) {
 				break
 			}
 			if w == "out_sharding" || w == "sharding" {
-				p.accept("#sdy.sharding")
 				o.attrs[w] = &attr{sharding: p.sharding()}
 				break
 			}
@@ -62,6 +70,9 @@ func (p *parser) pretty(o *op) {
 			if p.nextWord() == "x" { // "[1] x [0]"
 				p.word()
 				a = &attr{list: []*attr{a, p.attr()}}
+			}
+			if p.accept("->") { // of a convolution
+				p.attr()
 			}
 			o.attrs[w] = a
 		case c == ':':
@@ -76,6 +87,13 @@ func (p *parser) pretty(o *op) {
 		}
 		p.accept(",")
 	}
+}
+
+// isBlock reports whether a region with a named block is next.
+func (p *parser) isBlock() bool {
+	at := p.at
+	defer func() { p.at = at }()
+	return p.accept("{") && p.peek() == '^'
 }
 
 // parenthesis reads operands in parentheses, perhaps with attributes: "(%0, k = 5)".

@@ -11,7 +11,7 @@ func TestElementwise(t *testing.T) {
 	for i := range x {
 		x[i] = float64(float32(x[i]))
 	}
-	out := ran(t, read(t, "elementwise.mlir"), x)
+	out := ran(t, program(t, "elementwise.mlir"), x)
 	for k, f := range []func(x float64) float64{math.Expm1, func(x float64) float64 { return math.Log1p(math.Abs(x)) },
 		math.Cbrt, math.RoundToEven, math.Round, math.Ceil,
 		func(x float64) float64 { return math.Copysign(1, x) },
@@ -30,7 +30,7 @@ func TestElementwise(t *testing.T) {
 // TestContract holds products to sums over indices.
 func TestContract(t *testing.T) {
 	x, y, w := numbers(120, 1), numbers(240, 2), numbers(30, 3)
-	out := ran(t, read(t, "contract.mlir"), x, y, w)
+	out := ran(t, program(t, "contract.mlir"), x, y, w)
 	at := func(list []float64, shape []int, idx ...int) float64 {
 		k := 0
 		for d, i := range idx {
@@ -66,7 +66,7 @@ func TestContract(t *testing.T) {
 // TestAttention holds causal attention to its formula.
 func TestAttention(t *testing.T) {
 	q, k, v := numbers(24, 1), numbers(24, 2), numbers(24, 3)
-	g := read(t, "attention.mlir")
+	g := program(t, "attention.mlir")
 	softmax := false
 	for _, n := range g.Nodes {
 		softmax = softmax || n.Op == "softmax"
@@ -100,7 +100,7 @@ func TestAttention(t *testing.T) {
 // TestEmbedding looks rows up, adds to rows, and picks elements. Ids may count from the end; those outside give NaN.
 func TestEmbedding(t *testing.T) {
 	table, ids, dy := numbers(15, 1), []float64{3, 0, -1, 3}, numbers(12, 2)
-	g := read(t, "embedding.mlir")
+	g := program(t, "embedding.mlir")
 	out := ran(t, g, table, ids, dy)
 	row := []int{3, 0, 4, 3}
 	near(t, "rows", out[0], each(12, func(i int) float64 { return table[row[i/3]*3+i%3] }))
@@ -127,7 +127,7 @@ func TestEmbedding(t *testing.T) {
 // TestScan walks a loop over layers, which stacks what the layers give.
 func TestScan(t *testing.T) {
 	w, h := numbers(48, 1), numbers(8, 2)
-	g := read(t, "scan.mlir")
+	g := program(t, "scan.mlir")
 	if got := g.Inputs[0].Layout; len(got) != 3 || len(got[2]) != 1 || got[2][0] != "tp" {
 		t.Errorf("arg0 has layout %v", got)
 	}
@@ -150,7 +150,7 @@ func TestScan(t *testing.T) {
 // TestGeneric reads the generic form: parameters of bools, strides, and a reduction whose body is that of argmax.
 func TestGeneric(t *testing.T) {
 	x := []float64{5, 1, 7, 0, 9, 7, 5, 2, 1, 4, 9, 3}
-	out := ran(t, read(t, "generic.mlir"), x, []float64{1, 0, 0, 1})
+	out := ran(t, program(t, "generic.mlir"), x, []float64{1, 0, 0, 1})
 	var want []float64
 	for _, r := range []int{1, 3} {
 		for d := range 3 {
@@ -168,7 +168,7 @@ func TestGeneric(t *testing.T) {
 // TestShapes cuts, pads, turns, updates and reduces windows.
 func TestShapes(t *testing.T) {
 	x, u := []float64{1, 2, 3, 4, 5, -1, -2, -3, -4, -5}, []float64{10, 20, 30, 40}
-	g := read(t, "shapes.mlir")
+	g := program(t, "shapes.mlir")
 	for at, i := range map[float64]int{0: 0, 2: 2, 3: 3, 7: 3, -2: 0} { // held within the tensor
 		out := ran(t, g, x, []float64{at}, u)
 		near(t, "strides", out[0], []float64{1, 3, 5, -1, -3, -5})
@@ -202,7 +202,7 @@ func TestShapes(t *testing.T) {
 // columns 4b to 4b+4.
 func TestManual(t *testing.T) {
 	x, y := numbers(32, 1), numbers(8, 2)
-	out := ran(t, read(t, "manual.mlir"), x, y)
+	out := ran(t, program(t, "manual.mlir"), x, y)
 	part := func(dev, i int) float64 { return x[(dev/2*2+i/4)*8+dev%2*4+i%4] } // element i of the device's [2, 4]
 	near(t, "product", out[0], each(32, func(i int) float64 { return x[i] * y[i%8] }))
 	near(t, "all_reduce over a", out[1], each(16, func(i int) float64 { return x[i] + x[16+i] }))

@@ -72,6 +72,7 @@ func (p *parser) mesh() *mesh {
 func (p *parser) sharding() *sharding {
 	defer p.deeper()()
 	s := &sharding{}
+	p.accept("#sdy.sharding")
 	p.expect("<")
 	if p.peek() == '@' {
 		s.mesh = p.symbol()

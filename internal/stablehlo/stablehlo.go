@@ -54,20 +54,41 @@ func Is(text string) bool {
 // errors, which wrap ErrMalformed or ErrUnsupported.
 //
 // Inputs are named after main's parameters. Those of type i1 are i32, 0 for false; so are results.
-func Read(name, text string, o Options) (g *graph.Graph, err error) {
+func Read(name, text string, o Options) (*graph.Graph, error) {
+	b, err := read(name, text, o, func(b *builder) {})
+	if err != nil {
+		return nil, err
+	}
+	return b.g, nil
+}
+
+// ReadTest makes a graph of a test of StableHLO's interpreter. For each check it has two outputs, the result and what it
+// should be. With given, constants of main are inputs, which have them as Data: then the results are not known before
+// the graph is computed.
+func ReadTest(name, text string, given bool) (*graph.Graph, []Check, error) {
+	b, err := read(name, text, Options{}, func(b *builder) { b.given = given })
+	if err != nil {
+		return nil, nil, err
+	}
+	return b.g, b.checks, nil
+}
+
+// read runs a builder.
+func read(name, text string, o Options, with func(*builder)) (b *builder, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			f, ok := r.(failure)
 			if !ok {
 				panic(r)
 			}
-			g, err = nil, f.err
+			b, err = nil, f.err
 		}
 	}()
-	b := &builder{name: name, module: newParser(name, text).file(), g: &graph.Graph{File: name},
+	b = &builder{name: name, module: newParser(name, text).file(), g: &graph.Graph{File: name},
 		folder: &graph.Folder{Elems: maxElems}}
+	with(b)
 	b.main(o)
-	return b.g, nil
+	return b, nil
 }
 
 // entry is the function that a text begins with.

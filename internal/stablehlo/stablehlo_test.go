@@ -15,8 +15,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// read reads a program of testdata.
-func read(t *testing.T, file string) *graph.Graph {
+// program reads a program of testdata.
+func program(t *testing.T, file string) *graph.Graph {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", file))
 	if err != nil {
@@ -138,7 +138,7 @@ func TestRefusals(t *testing.T) {
 		{body("%0 = stablehlo.while(%i = %arg1) : tensor<i32>\n cond {\n %c = stablehlo.compare LT, %i, %i, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>\n stablehlo.return %c : tensor<i1>\n} do {\n stablehlo.return %i : tensor<i32>\n}"),
 			ErrUnsupported, "how often it runs depends on the input"},
 		{body("%0 = stablehlo.constant dense<true> : tensor<i1>\n%1 = stablehlo.while(%i = %arg1) : tensor<i32>\n cond {\n stablehlo.return %0 : tensor<i1>\n} do {\n stablehlo.return %i : tensor<i32>\n}"),
-			ErrUnsupported, "1048576 operations"},
+			ErrUnsupported, "131072 operations"},
 		{body("%0 = stablehlo.not %arg1 : tensor<i32>"), ErrUnsupported, "of the bits of tensor<i32>"},
 		{body("%0 = stablehlo.custom_call @cholesky(%arg0) : (tensor<4xf32>) -> tensor<4xf32>"), ErrUnsupported, "target @cholesky"},
 		{"module {\n}", ErrMalformed, "no function main"},
