@@ -31,7 +31,7 @@ type scheduleResult struct {
 	Redundant []schedule.Place `json:"redundant,omitempty"`
 	Looked    int              `json:"looked_at,omitempty"`
 	Syncs     int              `json:"synchronizations,omitempty"`
-	// Interleavings is how many run executed.
+	// Interleavings is how many run executed, or check --redundant without one of these.
 	Interleavings int `json:"interleavings,omitempty"`
 }
 
@@ -110,7 +110,11 @@ func (a *app) checkSchedule(c *cobra.Command, arg string, o *checkFlags) error {
 		}
 	}
 	if o.redundant && r.Verdict == schedule.OK {
-		out.Redundant, out.Looked, out.Syncs = schedule.Redundant(f, r, options)
+		found, err := schedule.Redundant(c.Context(), f, r, options)
+		if err != nil && c.Context().Err() == nil {
+			return ofHocket(err)
+		}
+		out.Redundant, out.Looked, out.Syncs, out.Interleavings = found.Places, found.Looked, found.All, found.Interleavings
 	}
 	a.progress.end()
 	return a.concludeSchedule(arg, r)
@@ -230,7 +234,8 @@ func (a *app) concludeSchedule(arg string, r *schedule.Report) error {
 		fmt.Fprintf(a.text, "redundant: %s\n", at)
 	}
 	if out.Looked > 0 {
-		fmt.Fprintf(a.text, "%d of %d synchronizations, each alone, change nothing", len(out.Redundant), out.Looked)
+		fmt.Fprintf(a.text, "%d of %d synchronizations, each alone, change nothing; %d interleavings on data show it",
+			len(out.Redundant), out.Looked, out.Interleavings)
 		if out.Looked < out.Syncs {
 			fmt.Fprintf(a.text, "; %d were not tried", out.Syncs-out.Looked)
 		}

@@ -25,6 +25,7 @@ type judged struct {
 	LeftOver    []string          `json:"left_over"`
 	Kinds       map[string]string `json:"kinds"`
 	Slots1      string            `json:"verdict_slots1"`
+	NoSignal    map[string]string `json:"port_put_mutants"` // of a put with signal without the signal
 }
 
 var unpacked = sync.OnceValues(func() (string, error) {
@@ -137,6 +138,22 @@ func TestPlansOfTheCorpus(t *testing.T) {
 		if testing.Short() {
 			continue
 		}
+		for key, verdict := range want.NoSignal {
+			at, m := placeOf(t, strings.TrimSuffix(key, ":nosignal")), f.Clone()
+			o := &m.GPUs[at.Rank].Threadblocks[at.Block].Ops[at.Index]
+			if o.Name != "pws" {
+				t.Fatal(name, key, o.Name)
+			}
+			o.Name = "put"
+			p, err := m.Plan()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := schedule.Check(p, schedule.Options{}); string(r.Verdict) != verdict {
+				t.Errorf("%s: %s is %s, the judge says %s", name, key, r.Verdict, verdict)
+			}
+			n++
+		}
 		bad := 0
 		for _, key := range sortedKeys(want.Mutants) {
 			m := f.Without(placeOf(t, key))
@@ -198,6 +215,15 @@ func TestAlgorithmsOfTheCorpus(t *testing.T) {
 		if string(r.Verdict) != want.Verdict || edgeOf(r) != want.VerdictEdge {
 			t.Errorf("%s: %s (%s), the judge says %s (%s)\n%v\n%v", name, r.Verdict, edgeOf(r), want.Verdict, want.VerdictEdge, r.Findings, r.Warnings)
 		}
+		one := f.Clone()
+		one.Slots = 1
+		if p, err = one.Plan(); err != nil {
+			t.Fatal(err)
+		}
+		if r := schedule.Check(p, schedule.Options{}); string(r.Verdict) != want.Slots1 {
+			t.Errorf("%s with one slot: %s, the judge says %s", name, r.Verdict, want.Slots1)
+		}
+		n++
 		if testing.Short() {
 			continue
 		}

@@ -5,7 +5,10 @@
 // results of one launch or of two; Run executes a plan on data in a random interleaving.
 package schedule
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+)
 
 // Plan is a schedule of all ranks. Cells are numbered over all ranks; a chunk of a buffer is Parts cells.
 type Plan struct {
@@ -191,6 +194,9 @@ func (p Place) String() string {
 	s := fmt.Sprintf("rank %d, tb %d, op %d", p.Rank, p.Block, p.Index)
 	if p.Inner > 0 {
 		s += fmt.Sprintf(".%d", p.Inner-1)
+	}
+	if strconv.Quote(p.Name) != `"`+p.Name+`"` || len(p.Name) > 40 {
+		return s + fmt.Sprintf(" (%.40q)", p.Name)
 	}
 	return s + " (" + p.Name + ")"
 }

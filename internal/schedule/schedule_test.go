@@ -124,9 +124,10 @@ func reread(t *testing.T, text []byte) schedule.File {
 // TestRedundant: of the exchange's synchronizations the last barrier of each rank alone changes nothing.
 func TestRedundant(t *testing.T) {
 	f := exchange(t)
-	list, looked, all := schedule.Redundant(f, check(t, f, 1), schedule.Options{})
-	if looked != 16 || all != 16 || len(list) != 2 || list[0].Index != 10 || list[1].Index != 10 {
-		t.Errorf("%v of %d of %d", list, looked, all)
+	got, err := schedule.Redundant(t.Context(), f, check(t, f, 1), schedule.Options{})
+	if err != nil || got.Looked != 16 || got.All != 16 || got.Interleavings != 16 || len(got.Places) != 2 ||
+		got.Places[0].Index != 10 || got.Places[1].Index != 10 {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 

@@ -30,6 +30,9 @@ type builder struct {
 
 // slots is how many messages a connection holds before a send waits.
 func (f *File) slots() int {
+	if f.Slots > 0 {
+		return f.Slots
+	}
 	if f.Proto == "Simple" {
 		return 4
 	}
@@ -40,6 +43,9 @@ func (f *File) slots() int {
 func (f *File) Plan() (*schedule.Plan, error) {
 	p := &schedule.Plan{Name: f.Name, Ranks: len(f.GPUs), Parts: 1, InPlace: f.InPlace == 1}
 	p.Collective, p.Shift = f.collective()
+	if p.InPlace && f.OutOfPlace != nil && *f.OutOfPlace == 1 {
+		p.Notes = append(p.Notes, "it is for separate buffers, too: judged in place")
+	}
 	b := &builder{f: f, p: p, links: map[connection]*traffic{}}
 	if err := b.memory(); err != nil {
 		return nil, err
@@ -214,7 +220,7 @@ func (b *builder) threadblock(tb *TB) error {
 		b.at = i
 		s := &tb.Steps[i]
 		if s.S != i {
-			return b.errorf("step %d of the block says that it is step %d", i, s.S)
+			return b.errorf("the block has it at %d, and it says that it is step %d", i, s.S)
 		}
 		var before, after []schedule.Lane
 		if s.DepID >= 0 {

@@ -4,9 +4,11 @@ package msccl
 import (
 	"bytes"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"hocket.example/hocket/internal/schedule"
@@ -26,6 +28,9 @@ type File struct {
 	MinBytes   *int64   `xml:"minBytes,attr"`
 	MaxBytes   *int64   `xml:"maxBytes,attr"`
 	GPUs       []GPU    `xml:"gpu"`
+	// Slots is how many messages a connection holds before a send waits; 0: as the protocol has it, 4 with Simple and
+	// else 8.
+	Slots int `xml:"-"`
 }
 
 // GPU is a rank's part of an algorithm.
@@ -77,6 +82,10 @@ func Parse(text []byte) (*File, error) {
 	f := &File{}
 	if err := d.Decode(f); err != nil {
 		line, _ := d.InputPos()
+		var number *strconv.NumError
+		if errors.As(err, &number) {
+			return nil, fmt.Errorf("line %d: %.40q is no whole number", line, number.Num)
+		}
 		return nil, fmt.Errorf("line %d: no algorithm of MSCCL: %w", line, err)
 	}
 	for {

@@ -35,8 +35,11 @@ func (f *File) Plan() (*schedule.Plan, error) {
 	b := &builder{f: f, turns: 2, counters: map[counterKey]int{}, engines: map[[2]int]int{}, meets: map[[2]int]int{},
 		noted: map[string]bool{}}
 	p := &schedule.Plan{Name: f.Name, InPlace: f.InPlace, Ranks: len(f.GPUs), Double: f.DoubleScratch}
-	p.Collective = collectives[f.Collective]
 	b.p = p
+	known := false
+	if p.Collective, known = collectives[f.Collective]; !known {
+		b.note("collective %.40q is not known: no result is defined for it, and only races and deadlocks are judged", f.Collective)
+	}
 	if err := b.memory(); err != nil {
 		return nil, err
 	}

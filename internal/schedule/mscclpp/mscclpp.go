@@ -4,7 +4,9 @@ package mscclpp
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -146,10 +148,10 @@ func Parse(text []byte) (*File, error) {
 	f := &File{}
 	if err := d.Decode(f); err != nil {
 		var t *json.UnmarshalTypeError
-		if asType(err, &t) {
-			return nil, fmt.Errorf("%s: want %s, found %s", orTop(t.Field), t.Type, t.Value)
+		if errors.As(err, &t) {
+			return nil, fmt.Errorf("%s, at byte %d: want %s, found %s", orTop(t.Field), t.Offset, kindName(t.Type), t.Value)
 		}
-		return nil, fmt.Errorf("no JSON of an execution plan: %w", err)
+		return nil, fmt.Errorf("no JSON of an execution plan, at byte %d: %w", d.InputOffset(), err)
 	}
 	if d.More() {
 		return nil, fmt.Errorf("text after the end of the plan, at byte %d", d.InputOffset())
@@ -170,12 +172,21 @@ func orTop(field string) string {
 	return field
 }
 
-func asType(err error, t **json.UnmarshalTypeError) bool {
-	u, ok := err.(*json.UnmarshalTypeError)
-	if ok {
-		*t = u
+// kindName is what JSON calls a value of type t.
+func kindName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Struct:
+		return "an object"
+	case reflect.Slice:
+		return "a list"
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Pointer:
+		return kindName(t.Elem())
 	}
-	return ok
+	return "a whole number"
 }
 
 // Encode writes a plan as MSCCL++'s own tools do: indented by one blank.
@@ -212,4 +223,5 @@ func cloneOps(ops []Op) []Op {
 var collectives = map[string]schedule.Collective{
 	"allreduce": schedule.AllReduce, "allgather": schedule.AllGather, "reducescatter": schedule.ReduceScatter,
 	"alltoall": schedule.AllToAll, "broadcast": schedule.Broadcast, "sendrecv": schedule.SendRecv,
+	"test": schedule.Undefined, "custom": schedule.Undefined,
 }

@@ -82,7 +82,7 @@ func (b *builder) channel(kind string, i int) (int, error) {
 func (b *builder) signals(name string) ([]schedule.Lane, error) {
 	o := b.op
 	if o.ChannelType != "memory" && o.ChannelType != "port" {
-		return nil, b.errorf("channels of type %q cannot signal", o.ChannelType)
+		return nil, b.errorf("channels of type %.40q cannot signal", o.ChannelType)
 	}
 	var out []schedule.Lane
 	for lane, i := range o.ChannelIDs {
@@ -129,7 +129,7 @@ func (b *builder) span(rank int, kind string, index, size int, mode schedule.Mod
 	case "s":
 		k = schedule.Scratch
 	default:
-		return schedule.Span{}, b.errorf("there is no buffer type %q", kind)
+		return schedule.Span{}, b.errorf("there is no buffer type %.40q", kind)
 	}
 	if mode != schedule.Plain && k != schedule.Scratch {
 		return schedule.Span{}, b.errorf("packets are in scratch only, and it names the %s buffer", k)
@@ -224,7 +224,7 @@ func (b *builder) remote(c Chunk, mode schedule.Mode) (schedule.Span, error) {
 		}
 		return b.span(list[id].Rank, list[id].Type, c.Index, c.Size, mode)
 	}
-	return schedule.Span{}, b.errorf("the thread block has no remote buffers of type %q", b.op.ChannelType)
+	return schedule.Span{}, b.errorf("the thread block has no remote buffers of type %.40q", b.op.ChannelType)
 }
 
 // group returns the ranks and the buffer type of the switch channel that the thread block calls i.
@@ -341,10 +341,10 @@ func (b *builder) data(out *schedule.Op) error {
 	}
 	how, ok := sums[o.Name]
 	if !ok {
-		return b.errorf("there is no operation %q", o.Name)
+		return b.errorf("there is no operation %.40q", o.Name)
 	}
 	if o.ReduceOp != "" && o.ReduceOp != "sum" {
-		return b.errorf("reduce_op is %q, and only sum is known", o.ReduceOp)
+		return b.errorf("reduce_op is %.40q, and only sum is known", o.ReduceOp)
 	}
 	if len(o.Src) < how.minSrc || len(o.Dst) < how.minDst {
 		return b.errorf("it has %d sources and %d destinations", len(o.Src), len(o.Dst))
@@ -408,7 +408,7 @@ func (b *builder) copies(out *schedule.Op, how [2]operand) error {
 		return b.errorf("there is no get on port channels")
 	}
 	if !port && (o.Name == "pws" || o.Name == "pwsf") {
-		return b.errorf("it is known on port channels only, and its channel_type is %q", o.ChannelType)
+		return b.errorf("it is known on port channels only, and its channel_type is %.40q", o.ChannelType)
 	}
 	if port && o.Name == "ppkt" {
 		how[0].mode, how[1].mode = schedule.Raw, schedule.Raw

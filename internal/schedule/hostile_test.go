@@ -1,0 +1,63 @@
+package schedule_test
+
+import (
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/schedule"
+	"hocket.example/hocket/internal/schedule/msccl"
+	"hocket.example/hocket/internal/schedule/mscclpp"
+)
+
+// TestHostileFiles: what cannot be read is refused with its place, and what is too large before it is built.
+func TestHostileFiles(t *testing.T) {
+	plan := func(ops, more string) string {
+		return `{"gpus":[{"id":0,"input_chunks":4,"output_chunks":4,"scratch_chunks":4,"threadblocks":[{"id":0,"ops":[` + ops + `]}]` + more + `}]}`
+	}
+	copies := func(tbg, size string) string {
+		return `{"name":"copy","src_buff":[{"type":"i","index":0,"size":` + size + `}],"dst_buff":[{"type":"o","index":0,"size":` + size + `}]` + tbg + `}`
+	}
+	for _, c := range []struct{ text, want string }{
+		{"", "no JSON of an execution plan"},
+		{strings.Repeat("[", 1<<16), "depth"},
+		{`{"gpus":[{"id":"x"}]}`, "want a whole number, found string"},
+		{`{"gpus":[{"id":1}]}`, "gpus[0] has id 1"},
+		{`{"gpus":[{"id":0}]} {}`, "text after the end"},
+		{`{"gpus":[{"id":0,"scratch_chunks":-1}]}`, "a buffer of -1 chunks"},
+		{`{"gpus":[{"id":0,"scratch_chunks":1048576,"input_chunks":1048576}]}`, ""},
+		{plan(`{"name":"\u001b[31m"}`, ""), `op 0 ("\x1b[31m"): there is no operation`},
+		{plan(`{"name":"wait","channel_type":"memory","channel_ids":[0]}`, ""), "op 0 (wait): the thread block has no memory channels"},
+		{plan(copies(`,"tbg_info":{"tb_id":2,"tbg_size":2}`, "1"), ""), "tbg_info has block 2 of 2"},
+		{plan(copies(`,"tbg_info":{"tb_id":0,"tbg_size":1031}`, "1"), ""), "more than 1024 parts"},
+		{plan(copies("", "-1"), ""), "an operand of -1 chunks"},
+		{plan(copies("", "9223372036854775807"), ""), "an operand of 9223372036854775807 chunks"},
+		{plan(`{"name":"pipeline","ops":[{"name":"pipeline"}]}`, ""), "a pipeline within a pipeline"},
+		{plan(`{"name":"pipeline","ops":[{"name":"nop"},{"name":"nop"}],"iter_context":{"num_chunks":1048576}}`, ""), "operations"},
+		{plan(`{"name":"sem_acquire","semaphore_ids":[-1]}`, ""), "there is no semaphore -1"},
+		{plan(`{"name":"barrier","barrier_id":1}`, ""), "num_threadblocks is missing"},
+		{`{"gpus":[{"id":0,"channels":[{"channel_type":"port","connected_to":[7]}]}]}`, "connected to rank 7 of 1"},
+		{`<algo ngpus="2"><gpu id="0"/></algo>`, "ngpus is 2, and the algorithm has 1 gpus"},
+		{`<algo ngpus="1"><gpu id="0" i_chunks="x"/></algo>`, `line 1: "x" is no whole number`},
+		{`<algo ngpus="1"><gpu id="0"><tb id="0" send="3"/></gpu></algo>`, "its peer is rank 3 of 1"},
+		{`<algo ngpus="1"><gpu id="0"><tb id="0" send="-1" recv="-1"><step type="s" cnt="1" depid="-1"/></tb></gpu></algo>`, `there is no buffer ""`},
+		{`<algo ngpus="1"><gpu id="0"><tb id="0" send="-1" recv="-1"><step s="0" type="nop" depid="0" deps="9"/></tb></gpu></algo>`, "depends on step 9 of tb 0, which has 1"},
+		{`<algo ngpus="1"><gpu id="0"><tb id="0" send="-1"`, "unexpected EOF"},
+	} {
+		var f schedule.File
+		var err error
+		if msccl.IsAlgorithm(c.text) {
+			f, err = msccl.Parse([]byte(c.text))
+		} else {
+			f, err = mscclpp.Parse([]byte(c.text))
+		}
+		if err == nil {
+			_, err = f.Plan()
+		}
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%.80s: %v", c.text, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%.80s: %v, want %q", c.text, err, c.want)
+		}
+	}
+}
