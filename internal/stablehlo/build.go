@@ -217,6 +217,9 @@ func (b *builder) walk(o *op, in []tens, s *scope) []tens {
 		return nil
 	}
 	name := strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(o.name, "stablehlo."), "chlo."), "mhlo.")
+	if x, ok := b.wholeNumbers(name, in); ok {
+		return one(x)
+	}
 	if f := unaryOps[name]; f != nil {
 		b.want(in, 1)
 		return one(f(b, in[0], b.result()))

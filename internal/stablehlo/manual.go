@@ -281,7 +281,7 @@ func (b *builder) groups() [][]int64 {
 		}
 	}
 	if int64(len(seen)) != b.lift {
-		b.wrong("groups that lack devices")
+		b.refuse("groups that lack devices")
 	}
 	return groups
 }
