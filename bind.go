@@ -130,6 +130,12 @@ func idRows(bound *ir.Bound, f *ir.Func, known map[*ir.Func]map[string]int64) ma
 			if n, err := extent.Eval(env); err == nil { // else a loop's variable says so
 				note(syms[0], n)
 			}
+		case ir.OpGroupedLinear: // counts that rows suffice for, whatever they are
+			rows, err := syms[0].Type.Dims[0].Extent.Eval(env)
+			experts, err2 := syms[1].Type.Dims[0].Extent.Eval(env)
+			if err == nil && err2 == nil && experts > 0 {
+				note(syms[2], rows/experts+1)
+			}
 		case ir.OpTakeAlong:
 			dims := syms[0].Type.Dims
 			if n, err := dims[len(dims)-1].Extent.Eval(env); err == nil {

@@ -257,7 +257,7 @@ func (c Comparison) WorstLayer() (LayerComparison, bool) {
 // that are bound to device tensors, as state is, are read, and stay as they are.
 func (m *Model) Compare(ctx context.Context, args Args) (Comparison, error) {
 	if m.machine.peers != nil && !m.loader.opts.Gather {
-		return Comparison{}, fmt.Errorf("%w: among several processes whole results are compared: load the model with Gather",
+		return Comparison{}, fmt.Errorf("%w: among several processes only whole results are compared: load with Gather",
 			ErrInput)
 	}
 	args, err := m.onHost(ctx, args)

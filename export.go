@@ -33,8 +33,8 @@ type exportState struct {
 
 // ExportOptions choose how a model is made a program, and with which weights.
 type ExportOptions struct {
-	// Plan lays out parameters: tensor-parallel styles by patterns of module paths, as transformers' base_model_tp_plan.
-	// docs/models.md lists the styles. A parameter without one is whole on each rank.
+	// Plan lays out parameters: tensor-parallel styles by patterns of module paths, as transformers'
+	// base_model_tp_plan. docs/models.md lists the styles. A parameter without one is whole on each rank.
 	Plan map[string]string
 	// Ranks is the default number of ranks; 0 for 1.
 	Ranks int

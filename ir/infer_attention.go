@@ -23,10 +23,37 @@ func inferAttention(in *inference) *Type {
 		in.requireShards(t)
 		in.need(i, t)
 	}
-	if len(in.args) == 4 { // split with the sequences; queries are whole
-		in.follow(3, len(in.args[3].Dims), as(0, from))
+	if i := in.lengths(); i > 0 { // split with the sequences; queries are whole
+		in.follow(i, len(in.args[i].Dims), as(0, from))
+	}
+	if i := in.mask(); i > 0 {
+		mask, q := in.args[i].reduced().clone(), as(0, from)
+		for d := range mask.Dims {
+			if mask.Dims[d].Axes = nil; d < len(mask.Dims)-2 {
+				mask.Dims[d].Axes = slices.Clone(q.Dims[d].Axes)
+			}
+		}
+		mask.Mesh = q.Mesh
+		in.requireShards(mask)
+		in.need(i, mask)
 	}
 	return as(0, from)
+}
+
+// lengths is the operand of an attention that counts keys, 0 for none.
+func (in *inference) lengths() int {
+	if len(in.args) > 3 && in.args[3].DType.IsInt() {
+		return 3
+	}
+	return 0
+}
+
+// mask is the operand of an attention that is added to scores, 0 for none.
+func (in *inference) mask() int {
+	if last := len(in.args) - 1; last > 2 && !in.args[last].DType.IsInt() {
+		return last
+	}
+	return 0
 }
 
 // attentionTypes demands one type of queries, keys and values, and integers for lengths.
@@ -37,7 +64,21 @@ func (in *inference) attentionTypes() bool {
 			return false
 		}
 	}
-	return len(in.args) == 3 || in.integers(3, "lengths")
+	if i := in.mask(); i > 0 && in.args[i].DType != in.args[0].DType {
+		in.errorf("type", in.s.Args[i].Pos, "attention of %s has a mask of %s", in.args[0].DType, in.args[i].DType).help("convert the mask with cast, or give lengths that are i32 or i64")
+		return false
+	}
+	return len(in.args) < 5 || in.integers(3, "lengths") && in.maskLast()
+}
+
+// maskLast demands that the fifth operand is a mask.
+func (in *inference) maskLast() bool {
+	if in.mask() > 0 {
+		return true
+	}
+	in.errorf("type", in.s.Args[4].Pos, "the fifth operand of attention is a mask of %s, and %%%s is %s", in.args[0].DType, in.syms[4].Name, in.args[4].DType).
+		help("attention: " + OpAttention.Info().Doc)
+	return false
 }
 
 // headLayout returns t with leading dimensions and heads split like from's. One
@@ -68,7 +109,7 @@ func (in *inference) attentionShapes() bool {
 		}
 	}
 	seq, heads, dh := n-3, n-2, n-1
-	if len(in.args) == 4 && !in.attentionLengths(seq) {
+	if in.lengths() > 0 && !in.attentionLengths(seq) || in.mask() > 0 && !in.attentionMask(seq) {
 		return false
 	}
 	for i := 1; i < 3; i++ {
@@ -110,6 +151,24 @@ func (in *inference) attentionLengths(seq int) bool {
 	return true
 }
 
+// attentionMask demands a number for each query and key, of each sequence or for all.
+func (in *inference) attentionMask(seq int) bool {
+	i := in.mask()
+	t, pos, n := in.args[i], in.s.Args[i].Pos, len(in.args[i].Dims)
+	if n != 2 && n != seq+2 {
+		in.errorf("type", pos, "a mask is [Tq, Tk], or has one for each sequence, with %s; %%%s has %d", plural(seq+2, "dimension"), in.syms[i].Name, n).
+			help("attention: " + OpAttention.Info().Doc)
+		return false
+	}
+	for d := range n - 2 {
+		if !in.equalExtents(in.args[0].Dims[d].Extent, t.Dims[d].Extent, pos, "the mask differs from the queries in dimension "+itoa(d)) {
+			return false
+		}
+	}
+	return in.equalExtents(in.args[0].Dims[seq].Extent, t.Dims[n-2].Extent, pos, "the mask differs from the queries in number") &&
+		in.equalExtents(in.args[1].Dims[seq].Extent, t.Dims[n-1].Extent, pos, "the mask differs from the keys in number")
+}
+
 // attentionScores demands that a window and a soft cap are positive, and that a window has an end: the key of the query.
 func (in *inference) attentionScores() bool {
 	for _, name := range []string{"window", "softcap"} {
@@ -117,8 +176,8 @@ func (in *inference) attentionScores() bool {
 		switch {
 		case a == nil:
 		case a.IsNum && !(a.Num > 0 && a.Num < math.Inf(1) && (name == "softcap" || a.Num == math.Trunc(a.Num))):
-			what := map[string]string{"window": "a number of keys", "softcap": "the bound of scores"}[name]
-			in.errorf("type", a.Pos, "%s=%v is not positive: it is %s", name, a.Num, what).help("leave it out for none")
+			what := map[string]string{"window": "a whole number of keys, 1 or more", "softcap": "a positive number"}[name]
+			in.errorf("type", a.Pos, "%s=%v: it is %s", name, a.Num, what).help("leave it out for none")
 			return false
 		case !in.constant(name, in.args[0].DType):
 			return false
@@ -126,7 +185,7 @@ func (in *inference) attentionScores() bool {
 			return false
 		}
 	}
-	perQuery := len(in.args) > 3 && len(in.args[3].Dims) == len(in.args[0].Dims)-2
+	perQuery := in.lengths() > 0 && len(in.args[3].Dims) == len(in.args[0].Dims)-2
 	if a := in.s.Attr("window"); a != nil && !perQuery && in.s.Word("causal", "false") != "true" {
 		in.errorf("type", a.Pos, "a window ends at the query, and without causal=true queries have no place among the keys").
 			help("add causal=true, or give a length for each query")
@@ -137,7 +196,7 @@ func (in *inference) attentionScores() bool {
 
 // attentionSees demands that every query sees a key. With lengths one that sees none gives zeros.
 func (in *inference) attentionSees() bool {
-	if len(in.args) == 4 {
+	if in.lengths() > 0 {
 		return true
 	}
 	seq := len(in.args[0].Dims) - 3

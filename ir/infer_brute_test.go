@@ -233,6 +233,33 @@ var generators = map[Op]func(*brute){
 			return y.reshaped(append(slices.Clone(a[0].shape[:len(a[0].shape)-1]), a[1].shape[0]))
 		}
 	},
+	OpGroupedLinear: func(b *brute) {
+		x, w := b.shape(2), b.shape(3)
+		w[2] = x[1]
+		args := b.operand(x) + ", " + b.operand(w)
+		b.ids = true
+		args += ", " + b.operand(w[:1])
+		b.ids = false
+		b.args[2] = b.args[2].mapped(func(v int64) int64 { return max(v, -v) % int64(x[0]/w[0]+1) })
+		b.stmt = b.annotate([]int{x[0], w[1]}) + " = grouped_linear " + args
+		b.op = func(a []*nd, _ []int) *nd {
+			return gen([]int{a[0].shape[0], a[1].shape[1]}, func(ix []int) (sum int64) {
+				expert, end := 0, 0
+				for ; expert < a[2].shape[0]; expert++ {
+					if end += int(a[2].at([]int{expert})); ix[0] < end {
+						break
+					}
+				}
+				if expert == a[2].shape[0] || expert < b.first || expert >= b.first+a[1].shape[0] {
+					return 0
+				}
+				for k := range a[0].shape[1] {
+					sum += a[0].at([]int{ix[0], k}) * a[1].at([]int{expert - b.first, ix[1], k})
+				}
+				return sum
+			})
+		}
+	},
 	OpMatmul: func(b *brute) {
 		a := b.shape(2 + b.IntN(2))
 		n := len(a)
@@ -385,12 +412,31 @@ var generators = map[Op]func(*brute){
 		if b.IntN(3) == 0 {
 			q[n+1] *= 2
 		}
-		b.stmt = fmt.Sprintf("%s = attention %s, %s, %s, causal=%v", b.annotate(q), b.operand(q), b.operand(kv),
-			b.operand(kv), causal)
+		b.stmt = fmt.Sprintf("%s = attention %s, %s, %s", b.annotate(q), b.operand(q), b.operand(kv), b.operand(kv))
+		masked := b.IntN(2) == 0
+		if masked {
+			b.stmt += ", " + b.operand(append(slices.Clone(q[b.IntN(2)*n:n+1]), kv[n]))
+		}
+		b.stmt += fmt.Sprintf(", causal=%v", causal)
 		if causal && b.IntN(2) == 0 { // what each head computes is any function of all keys
 			b.stmt += ", window=2, softcap=7"
 		}
-		b.op = func(a []*nd, _ []int) *nd { return attend(a[0], a[1], a[2], causal) }
+		b.op = func(a []*nd, _ []int) *nd {
+			y := attend(a[0], a[1], a[2], causal)
+			if !masked {
+				return y
+			}
+			return gen(y.shape, func(ix []int) (v int64) { // any function of a query's row of the mask
+				at := ix[:n+1]
+				if len(a[3].shape) == 2 {
+					at = ix[n : n+1]
+				}
+				for j := range kv[n] {
+					v = 3*v + a[3].at(append(slices.Clone(at), j))
+				}
+				return v + y.at(ix)
+			})
+		}
 	},
 	OpEmbedding: func(b *brute) {
 		ids, table := b.shape(b.IntN(3)), b.shape(2)

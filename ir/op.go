@@ -62,17 +62,18 @@ const (
 	OpLayerNorm
 	OpAttention
 	OpEmbedding
-	OpIndexCopy   // rows to positions of a buffer
-	OpRope        // pairs of a head's elements turned by a position's angles
-	OpArgmax      // the index of the largest along axis=, the last by default
-	OpIota        // start, start+1, … along axis=, the last by default
-	OpTopK        // the k largest elements along the last dimension, largest first
-	OpArgTopK     // their indices
-	OpArgsort     // the indices that sort the last dimension
-	OpTakeAlong   // elements along the last dimension by their indices
-	OpBincount    // how often each of 0..n is there
-	OpReduceSlots // the sum of slots lo..hi into an accumulator
-	OpReshard     // to the annotated layout
+	OpIndexCopy     // rows to positions of a buffer
+	OpRope          // pairs of a head's elements turned by a position's angles
+	OpArgmax        // the index of the largest along axis=, the last by default
+	OpIota          // start, start+1, … along axis=, the last by default
+	OpTopK          // the k largest elements along the last dimension, largest first
+	OpArgTopK       // their indices
+	OpArgsort       // the indices that sort the last dimension
+	OpTakeAlong     // elements along the last dimension by their indices
+	OpBincount      // how often each of 0..n is there
+	OpGroupedLinear // a linear of each group of rows by a weight of its own
+	OpReduceSlots   // the sum of slots lo..hi into an accumulator
+	OpReshard       // to the annotated layout
 
 	OpLaunch // a kernel of the user's
 
@@ -332,14 +333,14 @@ var opTable = [numOps]OpInfo{
 		Doc: "x[…, D] / √(mean x² + eps) · w[D]"},
 	OpLayerNorm: {Name: "layer_norm", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay, Attrs: []AttrSpec{attrEps(1e-5)},
 		Doc: "(x[…, D] - mean x) / √(mean (x - mean x)² + eps) · w[D] + b[D]"},
-	OpAttention: {Name: "attention", Class: ClassTensor, MinArgs: 3, MaxArgs: 4, Into: IntoMay,
+	OpAttention: {Name: "attention", Class: ClassTensor, MinArgs: 3, MaxArgs: 5, Into: IntoMay,
 		Attrs: []AttrSpec{
 			{Name: "causal", Kind: AttrWord, Words: boolWords, Doc: "query i sees the keys up to i + Tk - Tq, false by default"},
 			{Name: "scale", Kind: AttrNumber, Doc: "what scores are multiplied by, 1/√Dh by default"},
 			{Name: "window", Kind: AttrNumber, Doc: "a query sees the last window of the keys that it would see; all by default"},
 			{Name: "softcap", Kind: AttrNumber, Doc: "a scaled score s becomes softcap · tanh(s / softcap); none by default"},
 		},
-		Doc: "softmax(scale · q·kᵀ)·v for each head: q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh] → […, Tq, Hq, Dh]; Hq/Hkv heads of q share one of k and v; with n[…] or n[…, Tq] only the first n keys are there"},
+		Doc: "softmax(scale · q·kᵀ)·v for each head: q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh] → […, Tq, Hq, Dh]; Hq/Hkv heads of q share one of k and v; with n[…] or n[…, Tq] only the first n keys are there; a mask[…, Tq, Tk] or mask[Tq, Tk], the last operand, is added to scores"},
 	OpEmbedding: {Name: "embedding", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
 		Attrs: []AttrSpec{
 			{Name: "first", Kind: AttrExpr, Doc: "the id of the table's first row, where the table is part of one; others' rows give zeros"},
@@ -377,6 +378,8 @@ var opTable = [numOps]OpInfo{
 	OpBincount: {Name: "bincount", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
 		Attrs: []AttrSpec{{Name: "n", Kind: AttrExpr, Required: true, Doc: "ids from 0 to n - 1 are counted, others are not"}},
 		Doc:   "how often each id from 0 to n - 1 is in ids[…] → i32[n]"},
+	OpGroupedLinear: {Name: "grouped_linear", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay,
+		Doc: "x[T, K] · w[E, N, K]ᵀ → [T, N]: the first counts[0] rows by w[0], the next counts[1] by w[1], …; rows after those give zeros"},
 	OpReduceSlots: {Name: "reduce_slots", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMust,
 		Attrs: []AttrSpec{attrCat, {Name: "resume", Kind: AttrWord, Words: boolWords, Doc: "go on from what the destination holds, false by default"}},
 		Doc:   "the sum of slots lo..hi along axis, in order (reduce_slots %x, axis=0, lo..hi into %acc)"},

@@ -152,9 +152,9 @@ func hocket_parameters(model C.int64_t, e **C.char) (names *C.char) {
 	return names
 }
 
-// hocket_description returns, as JSON, a model's program ("text"), its inout parameters ("states") and, if prove is not 0,
-// the verdict on its plan ("proof": "proved" or "unknown"). Of a model that hocket_load loaded with the option export it
-// also has the parameters that calls give ("inputs"), the names of the weights that each other one is made of
+// hocket_description returns, as JSON, a model's program ("text"), its inout parameters ("states") and, if prove is
+// not 0, the verdict on its plan ("proof": "proved" or "unknown"). Of a model that hocket_load loaded with the option
+// export it also has the parameters that calls give ("inputs"), the names of the weights that each other one is made of
 // ("weights"), and which tensors of the option weights are not the model's ("unused").
 // NULL where it fails.
 //
@@ -170,8 +170,8 @@ func hocket_description(model C.int64_t, prove C.int, e **C.char) (description *
 	return description
 }
 
-// hocket_reset gives the states of a model that hocket_load loaded with the option export the archive's values. It waits
-// for runs under way. 0 where it fails.
+// hocket_reset gives the states of a model that hocket_load loaded with the option export the archive's values. It
+// waits for runs under way. 0 where it fails.
 //
 //export hocket_reset
 func hocket_reset(model C.int64_t, e **C.char) C.int {

@@ -36,7 +36,7 @@ What a program computes is no part of the proof: see run --compare.`,
   hocket check examples/mlp.hkt --dim T=4096 --json
   hocket check examples/mlp.hkt --strategy auto --machine h200x4
   hocket check examples/row_parallel_chunked.hkt --redundant
-  hocket check plan.json --fix -o fixed.json`,
+  hocket check examples/schedules/exchange.json --launches 2`,
 		Args: onePROGRAM,
 	}
 	flags := a.addBindFlags(c)

@@ -68,7 +68,8 @@ func logitsError(t *testing.T, dir, saved string) (float64, ir.DType) {
 // within a tolerance for the floating point of another program: 2e-5 of the largest logit in f32, 2e-2 in bf16.
 func TestExportedModels(t *testing.T) {
 	models := exportedModels(t)
-	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox", "gpt2"} {
+	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox", "gpt2", "mixtral",
+		"mixtral_bf16"} {
 		dir := filepath.Join(models, name)
 		layouts := []string{"--plan", filepath.Join(dir, "tp_plan.json")}
 		if name == "gpt2" { // its plan is empty
@@ -142,6 +143,35 @@ func TestExportedWeights(t *testing.T) {
 	}
 	if worst, _ := logitsError(t, dir, saved); worst != 1 {
 		t.Errorf("with weights of zero, the largest error is %g of the largest logit", worst)
+	}
+}
+
+// TestExportedExperts: weights of experts that a file has under transformers' older names are found, and packed.
+func TestExportedExperts(t *testing.T) {
+	dir := filepath.Join(exportedModels(t), "mixtral")
+	saved := t.TempDir()
+	out, errs, code := hocketHere("run", filepath.Join(dir, "static.pt2"), "-n", "2", "--plan",
+		filepath.Join(dir, "tp_plan.json"), "--in", "input_ids="+filepath.Join(dir, "expected.safetensors")+"#input_ids",
+		"--in", filepath.Join(dir, "model.safetensors"), "--save", saved)
+	if code != 0 || strings.Contains(out+errs, "no parameter") {
+		t.Fatalf("exit %d\n%s%s", code, out, errs)
+	}
+	if worst, _ := logitsError(t, dir, saved); !(worst <= 2e-5) {
+		t.Errorf("the largest error is %g of the largest logit", worst)
+	}
+}
+
+// TestExportedBench: bench takes a model's weights from files as run does.
+func TestExportedBench(t *testing.T) {
+	dir := filepath.Join(exportedModels(t), "llama")
+	args := []string{"bench", filepath.Join(dir, "decode.pt2"), "--rounds", "1", "--runs", "1", "--strategy", "sequential"}
+	if out, errs, code := hocketHere(append(args, "--in", filepath.Join(dir, "model.safetensors"))...); code != 0 ||
+		strings.Contains(errs, "no parameter") || !strings.Contains(out, "device tensors: input_ids") {
+		t.Errorf("exit %d\n%s%s", code, out, errs)
+	}
+	_, errs, code := hocketHere(append(args, "--in", filepath.Join(dir, "..", "mixtral", "model.safetensors"))...)
+	if want := "no parameter of the name of"; code != 0 || !strings.Contains(errs, want) {
+		t.Errorf("with the experts of another model: exit %d; %s lacks %q", code, errs, want)
 	}
 }
 

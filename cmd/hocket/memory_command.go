@@ -89,7 +89,7 @@ what a plan would take. A FILE.csv with the columns id,lower,upper,size is packe
 		case strings.HasSuffix(file, ".csv"):
 			return a.packCSV(file)
 		case file != "":
-			return a.explainSnapshot(file)
+			return a.explainSnapshot(file, o.html)
 		}
 		p, err := a.boundProgram(c.Context(), args[0], &b)
 		if err != nil {
@@ -112,6 +112,9 @@ func notProgram(arg string) string {
 
 func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
 	for _, name := range []string{"strategy", "machine", "html", "svg", "viz", "policy", "host-us", "budget"} {
+		if name == "html" && !strings.HasSuffix(file, ".csv") {
+			continue // snapshots have a page, too
+		}
 		if file != "" && c.Flags().Changed(name) {
 			return usagef("--%s is about a program, and %s is none", name, file)
 		}
@@ -275,7 +278,7 @@ func (a *app) packCSV(name string) error {
 	return nil
 }
 
-func (a *app) explainSnapshot(name string) error {
+func (a *app) explainSnapshot(name, page string) error {
 	debug.SetMemoryLimit(softLimit)
 	f, err := openMemory(name)
 	if err != nil {
@@ -322,7 +325,38 @@ func (a *app) explainSnapshot(name string) error {
 			fmt.Fprintf(tw, "a plan\tnone\ttoo many allocations are live at once: %s\n", tensor.Size(x.Bound))
 		}
 		_ = tw.Flush()
+		a.waitingText(x)
+	}
+	if waits := slices.ContainsFunc(fp.Devices, func(x *footprint.Explanation) bool { return x.Waiting > 0 }); waits {
+		fmt.Fprint(a.text, waitingAdvice)
 	}
 	a.out.memoryResult = fp
-	return nil
+	return writeMemory(page, func(w io.Writer) error { return footprint.WriteSnapshotHTML(w, "memory of "+name, fp.Devices) })
 }
+
+// mostSites bounds the call sites that the text names.
+const mostSites = 8
+
+// waitingText lists the call sites that had allocated what waited at the peak.
+func (a *app) waitingText(x *footprint.Explanation) {
+	if len(x.WaitingBySite) == 0 || len(x.WaitingBySite) == 1 && x.WaitingBySite[0].Site == "" {
+		return
+	}
+	fmt.Fprintln(a.text, "waiting at its peak, by the call that allocated it:")
+	tw := tabwriter.NewWriter(a.text, 0, 0, 2, ' ', 0)
+	for k, s := range x.WaitingBySite {
+		if k == mostSites {
+			fmt.Fprintf(tw, "  and %d more\n", len(x.WaitingBySite)-k)
+			break
+		}
+		fmt.Fprintf(tw, "  %s\t%s\t%d blocks\n", s.Name(), tensor.Size(s.Bytes), s.Blocks)
+	}
+	_ = tw.Flush()
+}
+
+// waitingAdvice is what to type where blocks wait for other streams.
+const waitingAdvice = `what waits was recorded on a stream (record_stream) and is not reused until that stream has passed it. To end that:
+  TORCH_NCCL_AVOID_RECORD_STREAMS=1 torchrun ...   torch 2.1 to 2.7
+  drop the tensor after work.wait()                instead of tensor.record_stream(stream), any torch
+  hocket memory SNAPSHOT.pickle --html page.html   draws it; docs/memory.md says which torch versions need what
+`

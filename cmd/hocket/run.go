@@ -59,7 +59,7 @@ much of its communication was hidden, and a timeline. It is proved first.
 Parameters that --in does not name get random integers from {-1, 0, 1}, for which most
 results have one right value, whatever the order of sums. --compare computes that value by
 other means, once more for random reals, and if need be layer by layer. It exits with 0 if
-results are equal or within rounding, 4 if one differs, and 5 if that is undecided.`,
+results are equal or within rounding, 4 if one differs, 5 if undecided. For .json: docs/schedules.md.`,
 		Example: `  hocket run examples/mlp.hkt --compare
   hocket run examples/mlp.hkt --strategy exchange --repeat 20
   hocket run examples/symbolic_rows.hkt --dim T=640 --in rand:1
@@ -70,6 +70,13 @@ results are equal or within rounding, 4 if one differs, and 5 if that is undecid
 	o := &runFlags{}
 	o.add(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		schedule, err := a.isSchedule(c.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		if schedule {
+			return a.runSchedule(c, args[0], o)
+		}
 		b, err := bindings.binding(c)
 		if err != nil {
 			return err
@@ -105,7 +112,8 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.StringArrayVar(&o.in, "in", nil, "an `INPUT`, as x=rand:1 (see hocket help inputs); repeatable")
 	addStrategy(c, &o.strategy)
 	f.BoolVar(&o.compare, "compare", false, "compare with what its text says, or the function it refines")
-	f.Float64Var(&o.rtol, "rtol", 0, "with --compare, exit by `R` alone: 0 if no error exceeds R times the largest value, else 1")
+	f.Float64Var(&o.rtol, "rtol", 0,
+		"with --compare, exit by `R` alone: 0 if no error exceeds R times the largest value, else 1")
 	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph ("+needs(recordsGraphs)+")")
 	f.StringVar(&o.algorithm, "algorithm", "",
 		"run collectives by `ALGORITHM` (see hocket help algorithms), where it can and the text pins none")
@@ -218,11 +226,12 @@ type job struct {
 	processes int
 	first     bool
 
-	sig     *hocket.Signature
-	files   map[string]*hocket.Tensor // what input files hold
-	arena   int64                     // what a rank may use, 0 where the device says it
-	model   *hocket.Model
-	judged  bool                       // the plan was made, and proved if it was to be: what is found later refutes nothing
+	sig   *hocket.Signature
+	files map[string]*hocket.Tensor // what input files hold
+	arena int64                     // what a rank may use, 0 where the device says it
+	model *hocket.Model
+	// judged: the plan was made, and proved if it was to be. What is found later refutes nothing.
+	judged  bool
 	batch   []hocket.Args              // one for each repetition
 	refs    []*hocket.Reference        // of each, once they are wanted
 	layers  [][]hocket.LayerComparison // of each, once they are wanted

@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"hocket.example/hocket/internal/schedule"
 	"hocket.example/hocket/internal/schedule/msccl"
@@ -29,6 +31,8 @@ type scheduleResult struct {
 	Redundant []schedule.Place `json:"redundant,omitempty"`
 	Looked    int              `json:"looked_at,omitempty"`
 	Syncs     int              `json:"synchronizations,omitempty"`
+	// Interleavings is how many run executed.
+	Interleavings int `json:"interleavings,omitempty"`
 }
 
 // isSchedule reports whether arg names a collective schedule rather than a program. Standard input is read to find out,
@@ -68,29 +72,38 @@ func (a *app) readSchedule(ctx context.Context, arg string) (schedule.File, stri
 	return f, "mscclpp", nil
 }
 
+// openSchedule reads a collective schedule and notes for JSON what it is.
+func (a *app) openSchedule(ctx context.Context, arg string) (schedule.File, *schedule.Plan, *scheduleResult, error) {
+	f, format, err := a.readSchedule(ctx, arg)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	p, err := f.Plan()
+	if err != nil {
+		err := &failure{code: exitUsage, kind: "input", err: fmt.Errorf("%s: %w", arg, err)}
+		return nil, nil, nil, err.helping("docs/schedules.md lists what is supported")
+	}
+	out := &scheduleResult{Name: p.Name, Format: format, Collective: p.Collective, Launches: 1}
+	a.out.Schedule, a.out.Ranks = out, p.Ranks
+	return f, p, out, nil
+}
+
 // checkSchedule judges a collective schedule.
 func (a *app) checkSchedule(c *cobra.Command, arg string, o *checkFlags) error {
-	for _, name := range []string{"ranks", "func", "dim", "define", "plan", "shard", "strategy", "machine"} {
-		if c.Flags().Changed(name) {
-			return usagef("--%s is for programs, and %s is a collective schedule", name, arg)
-		}
+	if err := onlyFlags(c, arg, "json", "fix", "output", "redundant", "launches", "max-time"); err != nil {
+		return err
 	}
 	if o.launches != 1 && o.launches != 2 {
 		return usagef("--launches is %d, and 1 or 2 are judged", o.launches)
 	}
-	f, format, err := a.readSchedule(c.Context(), arg)
+	f, p, out, err := a.openSchedule(c.Context(), arg)
 	if err != nil {
 		return err
 	}
-	p, err := f.Plan()
-	if err != nil {
-		return (&failure{code: exitUsage, kind: "input", err: fmt.Errorf("%s: %w", arg, err)}).helping("docs/schedules.md lists what is supported")
-	}
 	options := schedule.Options{Launches: o.launches}
+	out.Launches = o.launches
 	a.progress.at("proving", 0, 2*a.limits.Time)
 	r := schedule.Check(p, options)
-	out := &scheduleResult{Name: p.Name, Format: format, Collective: p.Collective, Launches: o.launches}
-	a.out.Schedule, a.out.Ranks = out, p.Ranks
 	if o.fix {
 		if r, err = a.fixSchedule(f, r, options, out, o); err != nil {
 			return err
@@ -102,6 +115,65 @@ func (a *app) checkSchedule(c *cobra.Command, arg string, o *checkFlags) error {
 	a.progress.end()
 	return a.concludeSchedule(arg, r)
 }
+
+// onlyFlags refuses flags that say nothing about a collective schedule.
+func onlyFlags(c *cobra.Command, arg string, names ...string) error {
+	var err error
+	c.Flags().Visit(func(f *pflag.Flag) {
+		if !slices.Contains(names, f.Name) && err == nil {
+			err = usagef("--%s is for programs, and %s is a collective schedule", f.Name, arg)
+		}
+	})
+	return err
+}
+
+// runSchedule runs a collective schedule on the CPU, on random data in random interleavings of all threads, and compares
+// what comes out with plain arithmetic.
+func (a *app) runSchedule(c *cobra.Command, arg string, o *runFlags) error {
+	if err := onlyFlags(c, arg, "json", "schedules", "seed", "timeout", "no-prove", "compare", "machine"); err != nil {
+		return err
+	}
+	if o.machine != defaultMachine {
+		return usagef("-m %s: collective schedules run on the machine %s only", o.machine, defaultMachine)
+	}
+	if err := o.check(c); err != nil {
+		return err
+	}
+	_, p, out, err := a.openSchedule(c.Context(), arg)
+	if err != nil {
+		return err
+	}
+	ctx, ended := a.within(c.Context(), o.timeout)
+	if !o.noProve {
+		if r := schedule.Check(p, schedule.Options{}); r.Verdict != schedule.OK && r.Verdict != schedule.Undecided {
+			return a.concludeSchedule(arg, r)
+		}
+	}
+	n := max(o.schedules, 1)
+	in := schedule.Inputs(p, elements, uint64(o.seed))
+	for i := range n {
+		got, err := schedule.Run(ctx, p, in, elements, uint64(o.seed)+uint64(i))
+		if err != nil {
+			if ctx.Err() == nil {
+				err = &failure{code: exitProgram, kind: "deadlock", err: fmt.Errorf("interleaving %d: %w", i+1, err)}
+			}
+			return ended(err)
+		}
+		if d := schedule.Differ(p, got.Memory, in); d != "" {
+			return ended(&failure{code: exitHocket, kind: "differs", err: fmt.Errorf("interleaving %d: %s", i+1, d)})
+		}
+	}
+	out.Interleavings = n
+	what := "as plain arithmetic has it"
+	if p.Collective == schedule.Undefined {
+		what = "and no result is defined for it"
+	}
+	fmt.Fprintf(a.text, "%s on %d ranks: %d %s, %s\n", p.Name, p.Ranks, n, plural(n, "interleaving"), what)
+	return ended(nil)
+}
+
+// elements is how many numbers each part of a chunk has when a schedule is run.
+const elements = 4
 
 // fixSchedule repairs a schedule that was refuted, writes it, and returns what is true of it.
 func (a *app) fixSchedule(f schedule.File, r *schedule.Report, o schedule.Options, out *scheduleResult, flags *checkFlags) (*schedule.Report, error) {

@@ -2,16 +2,19 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket/cuda"
+	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/contest"
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/tune"
@@ -131,7 +134,10 @@ func (a *app) tune(ctx context.Context, o *tuneFlags, opts tune.Options) error {
 	if err != nil {
 		return err
 	}
-	u, err := a.tuned(ctx, o, opts)
+	u, err := tableOfPeers(peers), error(nil)
+	if o.export == "" || u == nil { // else the figures say all that is exported
+		u, err = a.tuned(ctx, o, opts)
+	}
 	var unkept *tune.KeepError
 	switch {
 	case errors.As(err, &unkept) && o.out != "":
@@ -194,18 +200,44 @@ func (a *app) tuned(ctx context.Context, o *tuneFlags, opts tune.Options) (*tune
 // peersMost is how large a file of peers' figures may be, in bytes.
 const peersMost = 16 << 20
 
-// readPeers reads figures of peers; none without a file.
+// readPeers reads figures of peers; none without a file. FILE#H100 takes those of one machine.
 func readPeers(name string) ([]contest.Peer, error) {
 	if name == "" {
 		return nil, nil
 	}
-	data, err := files.Read(name, peersMost)
+	file, machine := name, ""
+	if at := strings.LastIndexByte(name, '#'); at > 0 {
+		if _, err := os.Stat(name); err != nil {
+			file, machine = name[:at], name[at+1:]
+		}
+	}
+	data, err := files.Read(file, peersMost)
 	if err != nil {
 		return nil, usagef("--peers: %w", err)
 	}
 	peers, err := contest.ReadPeers(bytes.NewReader(data))
 	if err != nil {
-		return nil, usagef("--peers %s: %w", name, err)
+		return nil, usagef("--peers %s: %w", file, err)
+	}
+	switch all := contest.PeerMachines(peers); {
+	case machine != "" && !slices.Contains(all, machine):
+		return nil, usagef("--peers %s: there are no figures of %s; there are of %s", file, machine, cmp.Or(strings.Join(all, ", "), "no machine that it names"))
+	case machine == "" && len(all) > 1:
+		return nil, usagef("--peers %s: there are figures of %s", file, strings.Join(all, ", ")).helping("take those of one: --peers '%s#%s'", file, all[0])
+	case machine != "":
+		peers = slices.DeleteFunc(peers, func(p contest.Peer) bool { return p.Machine != machine })
 	}
 	return peers, nil
+}
+
+// architectures are the compute capabilities of machines that tables of peers name.
+var architectures = map[string]string{"A100": "sm_80", "H100": "sm_90", "H200": "sm_90", "GH200": "sm_90", "B200": "sm_100", "GB200": "sm_100"}
+
+// tableOfPeers stands for the table of the machine that peers' figures are of; nil where they do not say.
+func tableOfPeers(peers []contest.Peer) *tune.Tuned {
+	names := contest.PeerMachines(peers)
+	if len(names) != 1 || architectures[names[0]] == "" {
+		return nil
+	}
+	return &tune.Tuned{Table: &comm.Table{Identity: fmt.Sprintf("%s %s, as --peers says", names[0], architectures[names[0]])}}
 }

@@ -65,6 +65,82 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// TestOpenExtents runs models that were exported for any number of tokens with several. Since attention is causal, the
+// logits of a prompt's beginning are the beginning of its logits.
+func TestOpenExtents(t *testing.T) {
+	models, err := exportedModels()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if models == "" {
+		t.Skip("there is no corpus beside the repository")
+	}
+	ctx := context.Background()
+	for _, name := range []string{"gpt2", "gpt_neox"} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(models, name)
+			e, err := hocket.OpenExport(filepath.Join(dir, "dynamic.pt2"), hocket.ExportOptions{Plan: gpt2Plan, Ranks: 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.Close()
+			m, err := hocket.Open(ctx, hocket.MachineOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			model, err := m.Load(e.Program(), hocket.Binding{}, hocket.LoadOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := e.Bind(ctx, model); err != nil {
+				t.Fatal(err)
+			}
+			ids, want := expected(t, dir)
+			vocabulary := len(want) / len(ids)
+			for _, tokens := range []int{12, 5, 2} {
+				in, err := hocket.FromFloats(ir.I64, ids[:tokens], 1, int64(tokens))
+				if err != nil {
+					t.Fatal(err)
+				}
+				report, err := model.Run(ctx, hocket.Args{In: map[string]*hocket.Tensor{"input_ids": in}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := report.Out["out0"].Floats()
+				if len(got) != tokens*vocabulary {
+					t.Fatalf("%d logits of %d tokens", len(got), tokens)
+				}
+				worst, most := 0.0, 0.0
+				for i, x := range got {
+					worst, most = math.Max(worst, math.Abs(x-want[i])), math.Max(most, math.Abs(want[i]))
+				}
+				if !(worst <= 2e-5*most) {
+					t.Errorf("%d tokens: the largest error is %g of %g", tokens, worst, most)
+				}
+			}
+		})
+	}
+}
+
+// expected reads a prompt and the logits that torch gave for it.
+func expected(t *testing.T, dir string) (ids, logits []float64) {
+	t.Helper()
+	f, err := tensor.OpenSafetensors(filepath.Join(dir, "expected.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	read := func(name string) []float64 {
+		x, err := f.Read(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return (*hocket.Tensor)(x).Floats()
+	}
+	return read("input_ids"), read("logits")
+}
+
 func decode(t *testing.T, dir string, plan map[string]string, ranks int) {
 	ctx := context.Background()
 	e, err := hocket.OpenExport(filepath.Join(dir, "decode.pt2"), hocket.ExportOptions{Plan: plan, Ranks: ranks})
@@ -84,19 +160,7 @@ func decode(t *testing.T, dir string, plan map[string]string, ranks int) {
 	if _, err := e.Bind(ctx, model); err != nil {
 		t.Fatal(err)
 	}
-	f, err := tensor.OpenSafetensors(filepath.Join(dir, "expected.safetensors"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	read := func(name string) []float64 {
-		x, err := f.Read(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return (*hocket.Tensor)(x).Floats()
-	}
-	ids, want := read("input_ids"), read("logits")
+	ids, want := expected(t, dir)
 	step := func(at int) *hocket.Tensor {
 		in := map[string]*hocket.Tensor{}
 		for name, x := range map[string]float64{"input_ids": ids[at], "cache_position": float64(at)} {

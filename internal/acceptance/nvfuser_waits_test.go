@@ -261,3 +261,44 @@ func TestDumpsInLogs(t *testing.T) {
 		}
 	}
 }
+
+// TestDisabledRing: the program of the test that nvFuser's pull request 5325 disabled, as it would be printed. With the get
+// protocol a rank copies the next slice on one stream and sends it on the next, which waits for nothing: Wait of a recv is
+// empty there. Posted the other way round, as for put, the same program is proved, and computes what it should.
+func TestDisabledRing(t *testing.T) {
+	read := func(name string) *hocket.Program {
+		src, err := os.ReadFile(filepath.Join(root, "examples", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, _, err := hocket.Import(name, string(src), map[string]string{"allocation_cache": "1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	v, err := hocket.Check(read("host_ir_ring_get.txt"), hocket.Binding{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v.Kind != hocket.Refuted || v.Diagnostics[0].Pos.Line != 35 ||
+		!strings.Contains(v.Diagnostics[0].Message, "recv (rank 0 %worker[0], iteration 0.0) and send (rank 0 %cuda_p2p40[1], iteration 0.1)") {
+		t.Errorf("%v\n%s", v.Kind, v.Diagnostics)
+	}
+	put := read("host_ir_ring_put.txt")
+	if v, err = hocket.Check(put, hocket.Binding{}); err != nil || v.Kind != hocket.Proved {
+		t.Fatalf("%v, %v\n%s", v.Kind, err, v.Diagnostics)
+	}
+	dumpCase{file: "host_ir_ring_put.txt", parsed: put, want: func(in map[string]tens) tens {
+		x, w := in["T0"], in["T1"]
+		out := newTens(4, 2, 6, 14)
+		each(out, func(ix []int64) float64 {
+			sum := 0.0
+			for k := range int64(10) {
+				sum += x.at(ix[0], ix[1], ix[2], k) * w.at(k, ix[3])
+			}
+			return sum
+		})
+		return out
+	}}.run(t, 2, 5)
+}

@@ -59,11 +59,13 @@ var opPrograms = map[string]string{
   %y = attention %q, %k, %v, causal=true, scale=0.25
   %z = attention %q, %one, %one, causal=true
   return %x, %y, %z`,
-	"windows": `(%q: DT[2/dp, 4, 8/tp, 3], %k: DT[2, 6/dp, 4/tp, 3], %n: i32[2/dp]) -> (DT[2/dp, 4, 8/tp, 3], DT[2/dp, 4, 8, 3]) {
+	"windows": `(%q: DT[2/dp, 4, 8/tp, 3], %k: DT[2, 6/dp, 4/tp, 3], %n: i32[2/dp], %m: DT[2, 4/tp, 6/dp], %one: DT[4/dp, 6]) -> (DT[2/dp, 4, 8/tp, 3], DT[2/dp, 4, 8, 3], DT[2/dp, 4, 8/tp, 3], DT[2, 4, 8/tp, 3]) {
   %l = clamp %n, lo=4, hi=6
   %x = attention %q, %k, %k, causal=true, window=3
   %y = attention %q, %k, %k, %l, causal=true, window=2, softcap=0.5
-  return %x, %y`,
+  %z = attention %q, %k, %k, %l, %m, causal=true
+  %u = attention %q, %k, %k, %one
+  return %x, %y, %z, %u`,
 	"rope": `(%x: DT[2/dp, 4, 8/tp, 8], %y: DT[4/(dp,tp), 1, 9], %at: i32[4/tp], %freqs: f32[4/tp]) -> (DT[2/dp, 4, 8/tp, 8], DT[4/dp, 1, 9], DT[2, 4, 8, 8]) {
   %a = rope %x, %at
   %b = rope %y, %at, %freqs, scale=0.5
@@ -81,6 +83,12 @@ var opPrograms = map[string]string{
   %n = bincount %ids, n=8
   %t = take_along %x, %i
   return %v, %i, %s, %n, %t`,
+	"experts": `(%x: DT[16/dp, 8/tp], %c: DT[4, 8/tp, 8], %r: DT[4, 8, 8/tp], %e: DT[4/dp, 8, 8/tp], %ids: i32[16/tp]) -> (DT[16/dp, 8/tp], DT[16, 8], DT[16/tp, 8]) {
+  %n = bincount %ids, n=4
+  %a = grouped_linear %x, %c, %n
+  %b = grouped_linear %a, %r, %n
+  %z = grouped_linear %x, %e, %n
+  return %a, %b, %z`,
 	"indices": `(%a: DT[8/dp, 8/tp]) -> (DT[8/dp, 8/tp], DT[8/dp, 8], DT[8]) {
   %i: DT[8/dp, 8/tp] = iota
   %j: DT[8/tp, 8/dp] = iota axis=0, start=-3

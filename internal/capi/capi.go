@@ -149,7 +149,8 @@ type machineOptions struct {
 // seconds converts the option of a name to a duration.
 func seconds(name string, s float64) (time.Duration, error) {
 	if s < 0 || s > math.MaxInt64/1e9 {
-		return 0, fmt.Errorf("%w: option %s is %v: it is a number of seconds, 0 for the default", hocket.ErrInput, name, s)
+		return 0, fmt.Errorf("%w: option %s is %v: it is a number of seconds, 0 for the default", hocket.ErrInput, name,
+			s)
 	}
 	return time.Duration(s * 1e9), nil
 }
@@ -278,7 +279,8 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 			states = append(states, param.Name)
 		}
 	}
-	return l.add(&model{m: mod, machine: m, text: p.String(), names: names, states: states, export: export, unused: unused, bound: newBound(), updating: make(chan struct{}, 1)}), nil
+	return l.add(&model{m: mod, machine: m, text: p.String(), names: names, states: states, export: export,
+		unused: unused, bound: newBound(), updating: make(chan struct{}, 1)}), nil
 }
 
 // layouts is what Layouts returns, as JSON.
@@ -475,7 +477,8 @@ func (m *model) run(ctx context.Context, args hocket.Args, out []Tensor) error {
 		case b == nil:
 			return fmt.Errorf("%w: this process has not %s", hocket.ErrInput, what)
 		case b.DType.String() != t.DType || !slices.Equal(b.Shape, t.Shape) || len(b.Data) != len(t.Data):
-			return fmt.Errorf("%w: %s is %s, and what is to receive it %s%v", hocket.ErrInput, what, b, t.DType, t.Shape)
+			return fmt.Errorf("%w: %s is %s, and what is to receive it %s%v", hocket.ErrInput, what, b, t.DType,
+				t.Shape)
 		}
 	}
 	for i, b := range results {

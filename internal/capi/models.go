@@ -14,7 +14,8 @@ import (
 func (o *loadOptions) program(text string) (*hocket.Program, *hocket.Export, error) {
 	if o.Export == "" {
 		if o.Plan != nil || o.Weights != nil {
-			return nil, nil, fmt.Errorf("%w: plan and weights are of a model that torch exported, and export names none", hocket.ErrInput)
+			return nil, nil, fmt.Errorf("%w: plan and weights are for models that torch exported, and export names none",
+				hocket.ErrInput)
 		}
 		p, err := hocket.Parse(o.Name, text)
 		return p, nil, err
@@ -92,7 +93,8 @@ type measured struct {
 }
 
 func comparisonOf(c hocket.Comparison) comparison {
-	out := comparison{Verdict: c.Verdict.String(), Detail: c.String(), Results: measuredOf(c), Layers: []layerComparison{}}
+	out := comparison{Verdict: c.Verdict.String(), Detail: c.String(), Results: measuredOf(c),
+		Layers: []layerComparison{}}
 	for _, l := range c.Layers {
 		out.Layers = append(out.Layers, layerComparison{l.Name, l.Line, l.Verdict.String(), measuredOf(l.Comparison)})
 	}

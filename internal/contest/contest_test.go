@@ -47,6 +47,59 @@ func TestCheckSees(t *testing.T) {
 	}
 }
 
+// TestReadVLLMTable reads the tables that vLLM's benchmark prints, as pages have them: several, under the names of machines.
+func TestReadVLLMTable(t *testing.T) {
+	const text = `Benchmark results for TP=2
+H100
+
+TP=2
+
+All times are in milliseconds (ms) per allreduce operation
+
+==========
+Device Communicator Benchmark Results
+World Size: 2, Data Type: torch.float16, Hidden Size: 8192
+==========
+Tensor Shape        Tensor Size    ca_1stage           pynccl              symm_mem_multimem   Best (Speedup vs PyNccl)
+-----------
+(32, 8192)          0.50 MB        0.007               0.011               N/A                 ca_1stage (1.63x)
+(3062, 8192)        47.84 MB       0.188               0.203               0.346               ca_1stage (1.08x)
+==========
+
+In the TP=4 case nothing was measured.
+
+TP=8 to be updated
+
+B200
+TP=6
+Tensor Shape  Tensor Size  pynccl  Best (Speedup vs PyNccl)
+(64, 8192)    1.00 MB      0.026   pynccl (1.00x)
+`
+	got, err := ReadPeers(strings.NewReader(text))
+	at := func(machine, name string, ranks int, rows int64, us float64) Peer {
+		return Peer{Op: "all_reduce", Name: name, Ranks: ranks, Bytes: rows * 8192 * 2, DType: "f16", Issued: "graph",
+			Micros: us, Machine: machine}
+	}
+	want := []Peer{at("H100", "ca_1stage", 2, 32, 7), at("H100", "pynccl", 2, 32, 11), at("H100", "ca_1stage", 2, 3062, 188),
+		at("H100", "pynccl", 2, 3062, 203), at("H100", "symm_mem_multimem", 2, 3062, 346), at("B200", "pynccl", 6, 64, 26)}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v %s", err, diff)
+	}
+	if names := PeerMachines(got); len(names) != 2 || names[0] != "H100" || names[1] != "B200" {
+		t.Errorf("machines %v", names)
+	}
+	for bad, want := range map[string]string{
+		strings.Replace(text, "0.026 ", "fast ", 1):                          `line 25: "fast" is no time of pynccl`,
+		strings.Replace(text, "TP=6\n", "\n", 1):                             "line 25: it is not known of how many ranks this table is",
+		strings.Replace(text, "torch.float16", "torch.float8", 1):            `with type "torch.float8"`,
+		strings.Replace(text, "(64, 8192)", "(64, 99999999999999999999)", 1): "line 25: a table of vLLM's benchmark with the shape",
+	} {
+		if _, err := ReadPeers(strings.NewReader(bad)); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
+
 // TestReadVLLM reads a file of vLLM's benchmark as figures of peers.
 func TestReadVLLM(t *testing.T) {
 	got, err := ReadPeers(strings.NewReader(`{"world_size": 4, "dtype": "torch.bfloat16", "hidden_size": 8192, "num_warmup": 5,

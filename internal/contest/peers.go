@@ -28,6 +28,8 @@ type Peer struct {
 	HostMicros float64 `json:"host_us,omitempty"`
 	// Spread is that of figures taken in turns with ours; 0 where nobody says.
 	Spread float64 `json:"spread_us,omitempty"`
+	// Machine is the GPU that a table says it is of: "H100".
+	Machine string `json:"machine,omitempty"`
 }
 
 // OfNCCL reports whether the figure is of NCCL, plain or with windows, as torch or vLLM call it.
@@ -35,7 +37,7 @@ func (p *Peer) OfNCCL() bool { return strings.HasPrefix(strings.TrimPrefix(p.Nam
 
 // ReadPeers reads lines of JSON; lines that do not begin with { are skipped,
 // since programs under a launcher print more than they mean to. It also reads
-// what vLLM's benchmark_device_communicators.py writes by --output-json.
+// what vLLM's benchmark_device_communicators.py writes by --output-json, and the tables that it prints.
 func ReadPeers(r io.Reader) ([]Peer, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {
@@ -43,6 +45,9 @@ func ReadPeers(r io.Reader) ([]Peer, error) {
 	}
 	list, err := readVLLM(data)
 	if err != nil || len(list) > 0 {
+		return list, err
+	}
+	if list, err = readVLLMTable(string(data)); err != nil || len(list) > 0 {
 		return list, err
 	}
 	in := bufio.NewScanner(bytes.NewReader(data))
@@ -98,7 +103,7 @@ func readVLLM(data []byte) ([]Peer, error) {
 	if json.Unmarshal(data, &f) != nil || f.Results == nil {
 		return nil, nil
 	}
-	dtype, ok := map[string]string{"torch.bfloat16": "bf16", "torch.float16": "f16"}[f.DType]
+	dtype, ok := vllmTypes[f.DType]
 	if !ok || f.Ranks < 1 || f.Hidden < 1 || f.Hidden > mostHidden {
 		return nil, Usagef("a file of vLLM's benchmark with %d ranks, type %q, hidden size %d", f.Ranks, f.DType,
 			f.Hidden)

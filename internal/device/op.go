@@ -120,7 +120,8 @@ type LayerNorm struct{ Eps float64 }
 type Rope struct{ ir.Rope }
 
 // Attention is softmax(Scale * q kT) v, of q, k and v, and optionally of lengths: how many keys there are, for each
-// sequence or each query. Lengths of more keys than k has are a Fault.
+// sequence or each query. Lengths of more keys than k has are a Fault. Last there may be a mask, [..., Tq, Tk] or [Tq, Tk]
+// of floating-point numbers, which is added to the scores of all heads.
 type Attention struct {
 	Scale float64
 	// Causal says that query i sees the keys up to i + Tk - Tq.
@@ -155,6 +156,11 @@ type Linear struct {
 	// those end.
 	Constant bool
 }
+
+// GroupedLinear is x[T, K] w[E, N, K]T by groups of rows: counts, Ins[2], says how many rows of x each expert has, one
+// expert after another. w has those from First on. Rows of other experts and rows that no count has give zeros. Counts
+// below 0, or of more rows than there are, are a Fault.
+type GroupedLinear struct{ First int64 }
 
 // Matmul is a[..., M, K] b[..., K, N]; TA and TB say that an operand is read with its last two axes exchanged.
 type Matmul struct {
@@ -226,6 +232,7 @@ func (LayerNorm) code() ir.Op      { return ir.OpLayerNorm }
 func (Rope) code() ir.Op           { return ir.OpRope }
 func (Attention) code() ir.Op      { return ir.OpAttention }
 func (Linear) code() ir.Op         { return ir.OpLinear }
+func (GroupedLinear) code() ir.Op  { return ir.OpGroupedLinear }
 func (Matmul) code() ir.Op         { return ir.OpMatmul }
 func (Linears) code() ir.Op        { return ir.OpLinear }
 func (u UnevenMove) code() ir.Op   { return u.Op }
@@ -312,6 +319,8 @@ func OpOf(op ir.Op, a ir.Attrs) Op {
 		return Attention{Scale: a.Number(0).Float, Causal: a.Causal, Window: int64(a.Number(1).Float), Softcap: a.Number(2).Float}
 	case ir.OpLinear:
 		return Linear{Product: Product{SMs: a.SMs}}
+	case ir.OpGroupedLinear:
+		return GroupedLinear{First: a.First}
 	case ir.OpMatmul:
 		return Matmul{Product: Product{SMs: a.SMs}, TA: a.TA, TB: a.TB}
 	}
@@ -374,4 +383,31 @@ func CheckTakeAlong(rows, indices, shape []int64) error {
 		return fmt.Errorf("elements of rows %v by %v into %v", rows, indices, shape)
 	}
 	return nil
+}
+
+// CheckGrouped returns why x, w and counts of these shapes do not make a grouped linear of shape out.
+func CheckGrouped(g GroupedLinear, out []int64, ins [][]int64) error {
+	if len(ins) == 3 && len(ins[0]) == 2 && len(ins[1]) == 3 && len(ins[2]) == 1 {
+		x, w, counts := ins[0], ins[1], ins[2]
+		if slices.Equal(out, []int64{x[0], w[1]}) && x[1] == w[2] && g.First >= 0 && g.First <= counts[0]-w[0] {
+			return nil
+		}
+	}
+	return fmt.Errorf("a grouped linear of %v with experts from %d on into %v", ins, g.First, out)
+}
+
+// AttentionExtras returns which operands of an attention, of these types, are lengths and a mask; -1 for none.
+func AttentionExtras(types []ir.DType) (lengths, mask int, err error) {
+	lengths, mask = -1, -1
+	for i := 3; i < len(types); i++ {
+		switch {
+		case types[i].IsInt() && i == 3:
+			lengths = i
+		case !types[i].IsInt() && i == len(types)-1 && types[i] == types[0]:
+			mask = i
+		default:
+			return lengths, mask, fmt.Errorf("operand %d of an attention of %s is %s", i, types[0], types[i])
+		}
+	}
+	return lengths, mask, nil
 }

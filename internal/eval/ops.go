@@ -60,6 +60,8 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 	switch op {
 	case ir.OpLinear:
 		return linear(at, ins, dt, sp)
+	case ir.OpGroupedLinear:
+		return groupedLinear(at, ins, dt, sp)
 	case ir.OpMatmul:
 		return matmul(at, ins[0], ins[1], dt, sp)
 	case ir.OpSum:

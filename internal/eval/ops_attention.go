@@ -22,6 +22,9 @@ func attention(at attrs, ins []*array, dt ir.DType) (*array, error) {
 		h.scale = ir.AttentionScale(h.dh)
 	}
 	h.window, h.cap = int64(at.number(1).f), at.number(2).f
+	if last := len(ins) - 1; last > 2 && ins[last].n == nil {
+		h.mask, ins = ins[last], ins[:last]
+	}
 	if len(ins) == 4 {
 		h.lengths, h.perQuery = ins[3], len(ins[3].shape) == n-2
 		for _, v := range h.lengths.n {
@@ -54,6 +57,7 @@ type heads struct {
 	cap                 float64 // 0 for none
 	lengths             *array  // of each sequence, or perQuery; nil for all keys
 	perQuery            bool
+	mask                *array // of each sequence, or for all; nil for none
 }
 
 // sees is how many keys query i of batch b sees, and whether that is known.
@@ -84,7 +88,12 @@ func (h heads) query(out, q, k, v *array, b, i, head int64) {
 	x, ex := make([]float64, sees-first), make([]float64, sees-first)
 	for j := range x {
 		x[j], ex[j] = h.capped(h.score(q, k, from, key(first+int64(j))))
+		if h.mask != nil {
+			at := (b*h.tq+i)*h.tk + first + int64(j)
+			x[j], ex[j] = h.masked(x[j], ex[j], at%h.mask.len())
+		}
 	}
+	hide(x, ex)
 	if sees == 0 && known {
 		return // zeros
 	}
@@ -127,6 +136,29 @@ func (h heads) capped(x, ex float64) (float64, float64) {
 	y := h.cap * math.Tanh(x/h.cap)
 	lost := 4*stepUnit(h.dt.Accum())*math.Abs(x) + 2*constantError(h.dt, h.cap)
 	return y, min(ex+lost, 2*h.cap) + (steps(h.dt)+4*stepUnit(h.dt.Accum()))*math.Abs(y) + vanishing(h.dt)*(1+h.cap)
+}
+
+// masked is a score with an element of the mask added.
+func (h heads) masked(x, ex float64, at int64) (float64, float64) {
+	m, e := h.mask.f[at], h.mask.e[at]
+	if math.IsInf(m, -1) && e == 0 {
+		return m, 0
+	}
+	return x + m, ex + e + 2*stepUnit(h.dt.Accum())*(math.Abs(x)+math.Abs(m)+ex+e)
+}
+
+// hide takes scores for minus infinity that are so far below the largest that no machine's type has a number for their
+// weight.
+func hide(x, ex []float64) {
+	top := math.Inf(-1)
+	for j, v := range x {
+		top = max(top, v-ex[j])
+	}
+	for j, v := range x {
+		if v+ex[j] < top-2000 {
+			x[j], ex[j] = math.Inf(-1), 0
+		}
+	}
 }
 
 // mixed is the mean of values by weights, which a machine may round to the

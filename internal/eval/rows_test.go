@@ -92,7 +92,7 @@ func (m arith) norm(x, w, b []float64, eps float64) []float64 {
 }
 
 // attend is one query against its keys and values; cap 0 leaves scores as they are.
-func (m arith) attend(q []float64, k, v [][]float64, scale, cap float64) []float64 {
+func (m arith) attend(q []float64, k, v [][]float64, scale, cap float64, mask []float64) []float64 {
 	scores := make([]float64, len(k))
 	before, rounds := m.IntN(2) == 0, m.IntN(2) == 0
 	for j := range k {
@@ -112,6 +112,9 @@ func (m arith) attend(q []float64, k, v [][]float64, scale, cap float64) []float
 		} else if cap != 0 {
 			scores[j] = m.r(m.r(cap) * m.r(math.Tanh(m.r(scores[j]*m.r(1/cap)))))
 		}
+	}
+	for j, b := range mask {
+		scores[j] = m.r(scores[j] + b)
 	}
 	p, sum := m.weights(scores)
 	out := make([]float64, len(q))
@@ -233,14 +236,20 @@ func TestAttentionBound(t *testing.T) {
 			if window > 0 {
 				cap = 1.1
 			}
+			ins, mask := []*array{q, key, v}, (*array)(nil)
+			if window != 0 && k != 64 {
+				mask = randomArray(rng, dt, errs, tq, k)
+				ins = append(ins, mask)
+			}
 			numbers := []scalar{{f: 0.7}, {f: float64(max(window, 0))}, {f: cap}}
-			y, err := attention(attrs{causal: causal, scaled: true, numbers: numbers}, []*array{q, key, v}, dt)
+			y, err := attention(attrs{causal: causal, scaled: true, numbers: numbers}, ins, dt)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for range 30 {
 				i, h := rng.Int64N(tq), rng.Int64N(hq)
 				var ks, vs [][]float64
+				var ms []float64
 				for j := range k {
 					if causal && j > i+k-tq {
 						break
@@ -250,12 +259,28 @@ func TestAttentionBound(t *testing.T) {
 					}
 					at := (j*hkv + h/2) * dh
 					ks, vs = append(ks, heldRow(rng, key, at, dh)), append(vs, heldRow(rng, v, at, dh))
+					if mask != nil {
+						ms = append(ms, heldRow(rng, mask, i*k+j, 1)...)
+					}
 				}
 				from := (i*hq + h) * dh
-				within(t, what, y, from, newArith(rng, dt).attend(heldRow(rng, q, from, dh), ks, vs, 0.7, cap))
+				within(t, what, y, from, newArith(rng, dt).attend(heldRow(rng, q, from, dh), ks, vs, 0.7, cap, ms))
 			}
 		}
 	})
+}
+
+// TestMaskHides: what a mask hides by -∞, or by a number as low, is nothing to the result.
+func TestMaskHides(t *testing.T) {
+	q, kv := newArray(ir.F32, []int64{1, 1, 1}), newArray(ir.F32, []int64{4, 1, 1})
+	copy(q.f, []float64{2})
+	copy(kv.f, []float64{1, 1, 3, 9})
+	mask := newArray(ir.F32, []int64{1, 4})
+	copy(mask.f, []float64{0, 0, math.Inf(-1), -0x1.fffffep127})
+	y, err := attention(attrs{}, []*array{q, kv, kv, mask}, ir.F32)
+	if err != nil || y.f[0] != 1 || !(y.e[0] < 1e-5) {
+		t.Errorf("%v ±%v, %v", y.f, y.e, err)
+	}
 }
 
 // TestRowsKnownBadly: however far off the inputs may be, weights stay between 0

@@ -113,7 +113,7 @@ func (r *rank) tensorValue(s *ir.Stmt, op ir.Op, args []*value, t *ir.Type) (*va
 					return nil, err
 				}
 			}
-			if op == ir.OpEmbedding {
+			if op == ir.OpEmbedding || op == ir.OpGroupedLinear {
 				var err error
 				if at, err = m.tablePart(at, args[1].typ, args[1].shape, rank); err != nil {
 					return nil, err
@@ -157,6 +157,12 @@ func contracted(op ir.Op, at attrs, i, dims int) []int {
 	case ir.OpEmbedding:
 		if i == 1 {
 			return []int{0}
+		}
+	case ir.OpGroupedLinear:
+		if i == 1 { // experts, too
+			return []int{0, dims - 1}
+		} else if i == 0 {
+			return []int{dims - 1}
 		}
 	case ir.OpBincount:
 		all := make([]int, dims)

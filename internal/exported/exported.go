@@ -33,14 +33,11 @@ func Open(name string, o modelprogram.Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := a.Graph()
-	if err == nil {
-		var m *modelprogram.Model
-		if m, err = modelprogram.Make(name, g, o); err == nil {
-			return &Model{m, a}, nil
-		}
+	m, err := programOf(name, a, o)
+	if err != nil {
+		return nil, errors.Join(err, a.Close())
 	}
-	return nil, errors.Join(err, a.Close())
+	return &Model{m, a}, nil
 }
 
 // Of is a model without an archive: all of its parameters are inputs and constants.

@@ -206,7 +206,7 @@ func TestFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer a.Close()
-			g, err := a.Graph()
+			g, err := a.Graph(nil)
 			if err != nil {
 				t.Fatal(err)
 			}

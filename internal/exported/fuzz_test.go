@@ -83,11 +83,7 @@ func readModel(text []byte) (*modelprogram.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := a.Graph()
-	if err != nil {
-		return nil, err
-	}
-	m, err := modelprogram.Make("m.pt2", g, modelprogram.Options{Ranks: 2,
+	m, err := programOf("m.pt2", a, modelprogram.Options{Ranks: 2,
 		Plan: modelprogram.Plan{{Pattern: "p", Style: "colwise"}}})
 	if err != nil {
 		return nil, err

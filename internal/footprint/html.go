@@ -177,6 +177,51 @@ func WriteSVG(w io.Writer, p Panel) error {
 	return err
 }
 
+// WriteSnapshotHTML writes a self-contained page of what snapshots say: for each device a picture of what was reserved,
+// allocated and waiting after each allocation, and which call sites had allocated what waited at the peak.
+func WriteSnapshotHTML(w io.Writer, title string, devices []*Explanation) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, `<!doctype html><html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<title>%s</title><style>
+body{font:14px system-ui,sans-serif;margin:1.5em}figure{margin:0 0 2em}td,th{text-align:right;padding:.1em .8em}
+td:first-child,th:first-child{text-align:left}
+</style></head><body><h1>%s</h1>
+`, html.EscapeString(title), html.EscapeString(title))
+	for _, x := range devices {
+		fmt.Fprintf(&b, "<figure><h2>device %d</h2>", x.Device)
+		if err := WriteCurves(&b, func(end float64) string { return fmt.Sprintf("allocations of the program, 0 to %.0f", end) },
+			x.curves(), x.Peak); err != nil {
+			return err
+		}
+		if len(x.WaitingBySite) > 0 {
+			fmt.Fprintf(&b, "<table><tr><th>allocated at</th><th>waiting at the peak</th><th>blocks</th></tr>")
+			for _, s := range x.WaitingBySite[:min(len(x.WaitingBySite), mostSites)] {
+				fmt.Fprintf(&b, "<tr><td>%s</td><td>%s</td><td>%d</td></tr>", html.EscapeString(s.Name()), tensor.Size(s.Bytes), s.Blocks)
+			}
+			b.WriteString("</table>")
+		}
+		b.WriteString("</figure>\n")
+	}
+	b.WriteString("</body></html>\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// mostSites bounds the call sites in a picture.
+const mostSites = 100
+
+// curves are what an explanation's picture shows.
+func (x *Explanation) curves() []Curve {
+	list := []Curve{{Name: "reserved", Colour: "#c0392b"}, {Name: "allocated", Colour: "#111"}, {Name: "waiting for other streams", Colour: "#e8a33d"}}
+	for _, p := range x.Curve {
+		for k, bytes := range []int64{p.Reserved, p.Held, p.Waiting} {
+			list[k].Points = append(list[k].Points, Point{At: p.At, Reserved: bytes})
+		}
+	}
+	return list
+}
+
 // Curve is what an allocator had reserved over time.
 type Curve struct {
 	Name   string
@@ -222,11 +267,14 @@ func WriteCurves(w io.Writer, axis func(end float64) string, curves []Curve, pla
 		fmt.Fprintf(&b, `H%d"/><text x="%d" y="%d" fill="%s">%s</text>`+"\n", width-10, left+10, 18+16*k,
 			c.Colour, html.EscapeString(c.Name))
 	}
-	fmt.Fprintf(&b, `<path d="M%d %.1fH%d" stroke="#1e8449" stroke-width="2" stroke-dasharray="6 4"/>`, left,
-		y(plan), width-10)
-	fmt.Fprintf(&b,
-		`<text x="%d" y="%d" fill="#1e8449">hocket's plan, reserved before the run</text>`+"\n</svg>\n", left+10,
-		18+16*len(curves))
+	if plan > 0 {
+		fmt.Fprintf(&b, `<path d="M%d %.1fH%d" stroke="#1e8449" stroke-width="2" stroke-dasharray="6 4"/>`, left,
+			y(plan), width-10)
+		fmt.Fprintf(&b,
+			`<text x="%d" y="%d" fill="#1e8449">hocket's plan, reserved before the run</text>`+"\n", left+10,
+			18+16*len(curves))
+	}
+	b.WriteString("</svg>\n")
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -32,6 +32,7 @@ type Segment struct {
 type Block struct {
 	Bytes, Requested int64
 	State            string
+	Site             string // see Event
 }
 
 // Event is one step of the allocator. Action is "alloc", "free_requested", "free_completed", "segment_alloc",
@@ -40,6 +41,8 @@ type Event struct {
 	Action              string
 	Addr, Bytes, Stream int64
 	MicroSec            int64
+	// Site is the call of the program in which it happened, as SiteBytes has it.
+	Site string
 }
 
 // ReadSnapshot reads a snapshot as torch pickles it, compressed by gzip or not. Nothing in it is executed. It returns
@@ -99,6 +102,7 @@ const mostDevices = 1024
 type snapshotReader struct {
 	byDevice map[int64]*Snapshot
 	records  int
+	sites    map[*pickle.List]string
 	err      error
 }
 
@@ -181,7 +185,8 @@ func (d *snapshotReader) segments(v any) {
 			b := d.dict(y, "block", i)
 			state, _ := b.Get("state").(string)
 			req, _ := b.Get("requested_size").(int64)
-			s.Blocks = append(s.Blocks, Block{Bytes: d.size(b, "size", "block", i), Requested: req, State: state})
+			s.Blocks = append(s.Blocks, Block{Bytes: d.size(b, "size", "block", i), Requested: req, State: state,
+				Site: d.siteOf(b.Get("frames"))})
 		}
 		dev, _ := m.Get("device").(int64)
 		if d.err != nil {
@@ -202,6 +207,7 @@ func (d *snapshotReader) event(dev int64, v any, k int) {
 	e.Addr, _ = m.Get("addr").(int64)
 	e.Stream, _ = m.Get("stream").(int64)
 	e.MicroSec, _ = m.Get("time_us").(int64)
+	e.Site = d.siteOf(m.Get("frames"))
 	if d.err == nil {
 		on := d.device(dev)
 		on.Events = append(on.Events, e)
@@ -216,6 +222,8 @@ type Explanation struct {
 	AllocatedPeak int64 `json:"allocated_peak"`
 	// Waiting is the most that was given back by the program and waited for other streams (record_stream).
 	Waiting int64 `json:"waiting_for_streams"`
+	// WaitingBySite is what of these each call site had allocated, the most first.
+	WaitingBySite []SiteBytes `json:"waiting_by_site,omitempty"`
 	// Free is what of the segments, at the end, is neither held nor waits; Rounding what blocks are larger than what
 	// was asked for.
 	Free     int64 `json:"free"`
@@ -273,9 +281,15 @@ func (s *Snapshot) Explain() *Explanation {
 	}
 	reserved, allocated, waiting = max(reserved, 0), max(allocated, 0), max(waiting, 0)
 	x.ReservedPeak, x.AllocatedPeak, x.Waiting = reserved, allocated, waiting
+	sites := newLedger(s)
+	if waiting > 0 {
+		sites.add("", waiting, 1) // from before the trace
+		x.WaitingBySite = sites.bySite()
+	}
 	for k, e := range s.Events {
 		r, a, w := e.change()
 		reserved, allocated, waiting = reserved+r, allocated+a, waiting+w
+		sites.event(&e)
 		x.ReservedPeak, x.AllocatedPeak = max(x.ReservedPeak, reserved), max(x.AllocatedPeak, allocated)
 		if e.Action == "alloc" {
 			x.Blocks++
@@ -285,7 +299,9 @@ func (s *Snapshot) Explain() *Explanation {
 			s.Events[next].Action == "free_completed" && s.Events[next].Addr == e.Addr {
 			continue
 		}
-		x.Waiting = max(x.Waiting, waiting)
+		if waiting > x.Waiting {
+			x.Waiting, x.WaitingBySite = waiting, sites.bySite()
+		}
 	}
 	s.plan(x)
 	return x

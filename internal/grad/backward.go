@@ -58,6 +58,10 @@ func (b *backward) stmt(s *ir.Stmt) {
 		b.loop(s)
 		return
 	}
+	if y := g.written(s); y != nil {
+		b.local(s, y)
+		return
+	}
 	results := g.info.Results[s]
 	if len(results) != 1 || results[0].Kind != ir.SymValue || !g.active[results[0].Name] {
 		return
@@ -72,9 +76,9 @@ func (b *backward) stmt(s *ir.Stmt) {
 		r = elementwise
 	}
 	switch {
-	case s.Op == ir.OpClaim:
+	case s.Op == ir.OpClaim && b.parent != nil:
 		g.refuse(s.Pos, "compute %"+y+" by operations on values, without into",
-			"%%%s has no gradient: it is claimed from the buffer %%%s, and only values have gradients", y,
+			"%%%s has no gradient: it is claimed in a loop from the buffer %%%s", y,
 			g.info.Operands[s][0].Name)
 		return
 	case r == nil:
@@ -112,7 +116,9 @@ func (b *backward) finish(name, called string) string {
 	}
 	switch {
 	case sum.typ == nil:
-		b.annotate(sum.name, want)
+		if !b.g.isLocal(name) {
+			b.annotate(sum.name, want)
+		}
 		return b.called(sum.name, called)
 	case !ir.SameLayout(sum.typ, want):
 		made := b.g.take(called)
@@ -240,22 +246,37 @@ type call struct {
 	// result, reduced.
 	y, dy  string
 	dyType *ir.Type
+	// local: the statement works on what each rank holds.
+	local bool
 }
 
 // wants reports whether operand i has a gradient.
 func (c *call) wants(i int) bool {
 	sym := c.g.info.Operands[c.s][i]
-	return c.g.active[sym.Name] && sym.Kind == ir.SymValue && !sym.Type.DType.IsInt()
+	return c.g.isActive(sym) && !sym.Type.DType.IsInt()
 }
 
 // arg returns operand i in the layout that the statement needs it in.
-func (c *call) arg(i int) string { return c.use(c.g.in(c.fwd, c.s, i)) }
+func (c *call) arg(i int) string {
+	if sym := c.g.info.Operands[c.s][i]; sym.Kind == ir.SymBuffer {
+		return c.held(sym, false)
+	}
+	return c.use(c.g.in(c.fwd, c.s, i))
+}
 
 // result returns the statement's result.
-func (c *call) result() string { return c.use(c.y) }
+func (c *call) result() string {
+	if c.local {
+		return c.held(c.g.written(c.s), true)
+	}
+	return c.use(c.y)
+}
 
 // argType returns the type of operand i as the statement needs it.
 func (c *call) argType(i int) *ir.Type {
+	if sym := c.g.info.Operands[c.s][i]; c.local && sym.Kind == ir.SymValue {
+		return sym.Type.LocalType()
+	}
 	if needs := c.g.info.Needs[c.s]; needs != nil && needs[i] != nil {
 		return needs[i]
 	}
@@ -274,7 +295,12 @@ func (c *call) op(op ir.Op, t *ir.Type, attrs []ir.Attr, args ...string) string 
 
 // give contributes to the gradient of operand i what the last statement gives, or another.
 func (c *call) give(i int, x contribution) {
-	c.contribute(c.g.info.Operands[c.s][i].Name, x)
+	sym := c.g.info.Operands[c.s][i]
+	if c.local && sym.Kind == ir.SymValue {
+		c.claimed(sym, x.name)
+		return
+	}
+	c.contribute(sym.Name, x)
 }
 
 // shape returns the extents of t as an attribute.

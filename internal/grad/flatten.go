@@ -13,6 +13,7 @@ func flatten(in *ir.Info, fn *ir.Func) *ir.Program {
 	q := in.Prog.Clone()
 	f := q.Func(fn.Name)
 	q.Funcs = []*ir.Func{f}
+	f.Refines = ir.Name{}
 	q.Order = nil
 	for _, d := range q.Dims {
 		q.Order = append(q.Order, d)

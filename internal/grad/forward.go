@@ -65,7 +65,7 @@ func (g *gradder) collect(f *forward) {
 				continue
 			}
 			g.names[sym.Name] = true
-			if sym.Kind == ir.SymValue {
+			if sym.Kind == ir.SymValue || sym.Kind == ir.SymBuffer && f.parent == nil {
 				g.types[sym.Name], g.home[sym.Name], f.defs[sym.Name] = sym.Type, f, s
 			}
 		}

@@ -154,6 +154,9 @@ type gradder struct {
 	top    *backward
 	// constants are the scalars that rules compute with, by value and type.
 	constants map[string]string
+	// writers are the statements that write a buffer, by its name, and order numbers statements.
+	writers map[string][]*ir.Stmt
+	order   map[*ir.Stmt]int
 }
 
 func newGradder(info *ir.Info, keep Keep) *gradder {
@@ -168,6 +171,7 @@ func newGradder(info *ir.Info, keep Keep) *gradder {
 		g.names[p.Name], g.types[p.Name], g.home[p.Name] = true, p.Type, g.root
 	}
 	g.collect(g.root)
+	g.findWriters()
 	return g
 }
 
@@ -175,7 +179,9 @@ func newGradder(info *ir.Info, keep Keep) *gradder {
 func (g *gradder) refuse(pos ir.Pos, help, format string, args ...any) {
 	d := g.prog.Diag("gradient", pos, format, args...)
 	d.Help = help
-	g.ds = append(g.ds, d)
+	if !slices.ContainsFunc(g.ds, func(o *ir.Diagnostic) bool { return o.Pos == pos && o.Message == d.Message }) {
+		g.ds = append(g.ds, d)
+	}
 }
 
 // program rewrites the function so that it computes gradients, too.
@@ -206,6 +212,7 @@ func (g *gradder) program(of []int, wrt map[string]bool) {
 	}
 	body := g.fn.Body.Stmts
 	g.top.run(body[:len(body)-1])
+	g.top.leftOver()
 	params := slices.Clone(g.fn.Params)
 	for _, p := range params {
 		if wrt[p.Name] {
@@ -224,7 +231,6 @@ func (g *gradder) program(of []int, wrt map[string]bool) {
 	}
 	g.fn.Body.Stmts = append(append(body, g.top.stmts...), ret)
 	g.fn.Name += "_grad"
-	g.fn.Refines = ir.Name{}
 }
 
 // reserve takes a name that the caller asks for.
@@ -251,23 +257,26 @@ func (g *gradder) seeds(of []int, ret *ir.Stmt) {
 	for _, i := range of {
 		t := reduced(g.fn.Results[i])
 		value := ret.Args[i].Name
-		if sym := g.info.Operands[ret][i]; sym.Kind != ir.SymValue {
-			if g.active[sym.Root().Name] {
-				g.refuse(ret.Args[i].Pos, "return a value", "%%%s is a buffer, and only values have gradients", value)
-			}
-			continue
-		}
+		sym := g.info.Operands[ret][i]
 		name := "d" + names[i]
 		pos := g.fn.Pos
 		if len(t.Dims) == 0 {
-			if g.active[value] {
-				g.top.contribute(value, contribution{name: g.constant(1, t.DType), typ: t})
+			switch one := g.constant(1, t.DType); {
+			case !g.isActive(sym):
+			case sym.Kind != ir.SymValue:
+				g.top.contribute(value, contribution{name: g.top.share(g.fn.Pos, one, g.fn.Results[i]), typ: sym.Type})
+			default:
+				g.top.contribute(value, contribution{name: one, typ: t})
 			}
 			continue
 		}
 		g.reserve(pos, name, "the gradient of result "+names[i])
 		g.fn.Params = append(g.fn.Params, &ir.Param{Name: name, Type: t})
-		if g.active[value] {
+		switch {
+		case !g.isActive(sym):
+		case sym.Kind != ir.SymValue: // each rank returns its shard
+			g.top.contribute(value, contribution{name: g.top.share(pos, name, g.fn.Results[i]), typ: sym.Type})
+		default:
 			g.top.contribute(value, contribution{name: name, typ: t})
 		}
 	}

@@ -19,12 +19,25 @@ func TestRefusals(t *testing.T) {
 		{"taken by a value", "func f(%x: f64[4]) -> f64[4] {\n  %dx = exp %x\n  return %dx\n}", "name is taken", 1},
 		{"taken by a parameter", "func f(%x: f64[4], %dy: f64[4]) -> f64[4] {\n  %y = exp %x\n  return %y\n}",
 			"name is taken", 1},
-		{"claimed", "func f(%x: f64[4]) -> f64[4] {\n  %b = alloc f64[4]\n  exp %x into %b\n  %y: f64[4] = claim %b\n  return %y\n}", "claimed from the buffer", 4},
-		{"returned buffer", "func f(%x: f64[4]) -> f64[4] {\n  %b = alloc f64[4]\n  exp %x into %b\n  return %b\n}",
-			"%b is a buffer", 4},
+		{"written in parts", "func f(%x: f64[4]) -> f64[8] {\n  %b = alloc f64[8] zero\n  %p = slice %b, axis=0, 0..4\n  exp %x into %p\n" +
+			"  %y: f64[8] = claim %b\n  return %y\n}", "written in parts", 4},
+		{"on a stream", "func f(%x: f64[4]) -> f64[4] {\n  %b = alloc f64[4]\n  %s = stream\n  on %s {\n    wait main\n" +
+			"    exp %x into %b\n  }\n  wait %s\n  return %b\n}", "on another stream", 6},
+		{"overwritten", "func f(%x: f64[4]) -> f64[4] {\n  %b = alloc f64[4]\n  neg %x into %b\n  sin %b into %b\n" +
+			"  return %b\n}", "overwritten", 4},
+		{"overwritten later", "func f(%x: f64[4]) -> (f64[4], f64[4]) {\n  %b = alloc f64[4]\n  exp %x into %b\n" +
+			"  %c = mul %b, %b\n  neg %b into %b\n  return %c, %b\n}", "overwritten", 3},
+		{"a part of what is overwritten", "func f(%x: f64[4]) -> f64[2] {\n  %b = alloc f64[4]\n  exp %x into %b\n" +
+			"  %p = slice %b, axis=0, 0..2\n  neg %b into %b\n  %y = neg %p\n  return %y\n}", "written later", 4},
+		{"launch", "func f(%x: f32[4]) -> f32[4] {\n  %b = alloc f32[4]\n" +
+			"  launch \"k.ptx\":k(%x, into %b), grid=1, block=4\n  return %b\n}", "no backward kernel", 3},
+		{"claimed in a loop", "func f(%x: f64[4]) -> f64[4] {\n  %y = for %i in 0..2 carry %h = %x {\n    %b = alloc f64[4]\n" +
+			"    exp %h into %b\n    %z: f64[4] = claim %b\n    yield %z\n  }\n  return %y\n}", "claimed in a loop", 5},
+		{"a maximum over ranks", "mesh tp[2]\nfunc f(%x: f64[4]) -> f64[4] {\n  %b = alloc f64[4]\n" +
+			"  all_reduce %x into %b, over=tp, op=max\n  return %b\n}", "for sums", 4},
 		{"by a peer", "mesh tp[2]\nfunc f(%x: f64[4]) -> f64[4] {\n  %b = alloc f64[4] symmetric\n  barrier over=tp\n" +
 			"  put %x into %b at tp[1 - rank(tp)]\n  barrier over=tp\n  %y: f64[4] = claim %b\n  return %y\n}",
-			"claimed from the buffer", 7},
+			"by a peer", 5},
 		{"lengths", "func f(%q: f64[2, 1, 4], %n: i32[2]) -> f64[2, 1, 4] {\n  %y = attention %q, %q, %q, %n\n  return %y\n}", "with lengths", 2},
 		{"ragged", "func f(%x: f64[5], %z: f64[1]) -> f64[1] {\n  %y = for %i in 0..2 carry %h = %z {\n    %c = chunk %x, axis=0, %i of 2\n" +
 			"    %e = exp (mul %c, %c)\n    %s = sum (mul %e, %e), axis=0\n    %r = reshape %s, shape=(1)\n    %k = add %h, %r\n    yield %k\n  }\n  return %y\n}", "another in each", 2},

@@ -11,7 +11,9 @@ import (
 var rules = map[ir.Op]func(*call){
 	ir.OpLinear: linear, ir.OpMatmul: matmul,
 	ir.OpCast: cast, ir.OpReshard: pass,
-	ir.OpAllReduce: pass, ir.OpAllGather: pass, ir.OpReduceScatter: pass, ir.OpAllToAll: pass,
+	ir.OpAllReduce: collective, ir.OpAllGather: collective, ir.OpReduceScatter: collective, ir.OpAllToAll: collective,
+	ir.OpAllGatherV: collective, ir.OpReduceScatterV: collective, ir.OpAllToAllV: collective, ir.OpPermute: collective,
+	ir.OpClaim: claim, ir.OpLocal: shard,
 	ir.OpSum: sum, ir.OpMean: mean, ir.OpMax: extreme, ir.OpMin: extreme,
 	ir.OpExpand: expand, ir.OpConcat: concat,
 	ir.OpChunk: slice, ir.OpSlice: slice, ir.OpSelect: selected, ir.OpTranspose: transpose, ir.OpReshape: reshape,
@@ -284,6 +286,10 @@ func concat(c *call) {
 
 // slice is of slice and chunk: the gradient of the other rows is 0.
 func slice(c *call) {
+	if c.local {
+		c.padded()
+		return
+	}
 	axis, x := c.axis(0), c.argType(0)
 	extent := x.Dims[axis].Extent
 	lo, hi := c.s.Exprs[0], c.s.Exprs[1]
@@ -319,6 +325,10 @@ func (c *call) pad(axis int, lo, hi *ir.Expr, dy string) {
 
 // selected is of select. In a loop, rows of a value from around the loop get their gradients one by one.
 func selected(c *call) {
+	if c.local {
+		c.padded()
+		return
+	}
 	axis, index := c.axis(0), c.s.Attr("index").Exprs[0]
 	name := c.g.info.Operands[c.s][0].Name
 	if t := c.g.types[name]; c.fwd.parent != nil && c.g.home[name] != c.fwd && len(t.Dims[axis].Axes) == 0 {

@@ -13,7 +13,7 @@ import (
 
 // attention is softmax(Scale · q·kᵀ)·v for each leading index and head:
 // q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh]. A fourth operand, integers […] or […, Tq], says how many
-// keys there are.
+// keys there are. The last operand may be a mask of floats, […, Tq, Tk] or [Tq, Tk].
 func attention(j *job, op device.Attention) ([]launch, error) {
 	f, err := newAttending(j, op)
 	switch {
@@ -40,7 +40,7 @@ type attending struct {
 	batches int64
 	keys    int64
 	given   bool  // a length says how many of them there are
-	capped  bool  // see device.Attention.Softcap
+	bent    bool  // scores have a cap or a mask
 	fixed   bool  // see device.Attention
 	room    int64 // see splitRoom
 	wider   int64 // see wideBlocks
@@ -77,11 +77,38 @@ func lengthsOf(ins []Operand, queries []int64) (lengths, error) {
 	return l, nil
 }
 
+// maskOf checks a mask, if there is one, for queries of a shape and so many keys. It returns its strides.
+func maskOf(mask Operand, queries []int64, keys int64) ([]int64, error) {
+	b := len(queries) - 1
+	strides, want := make([]int64, b+2), append(slices.Clone(queries), keys)
+	switch {
+	case mask.Shape == nil:
+	case slices.Equal(mask.Shape, want):
+		copy(strides, mask.Strides)
+	case slices.Equal(mask.Shape, want[b:]):
+		copy(strides[b:], mask.Strides)
+	default:
+		return nil, fmt.Errorf("a mask %v of queries %v and %d keys", mask.Shape, queries, keys)
+	}
+	return strides, nil
+}
+
 func newAttending(j *job, op device.Attention) (*attending, error) {
-	if err := j.count(3, 4); err != nil {
+	if err := j.count(3, 5); err != nil {
 		return nil, err
 	}
-	lengths := j.Ins[3:]
+	lengthsAt, maskAt, err := device.AttentionExtras(j.types())
+	if err != nil {
+		return nil, err
+	}
+	var lengths []Operand
+	var mask Operand
+	if lengthsAt > 0 {
+		lengths = j.Ins[3:4]
+	}
+	if maskAt > 0 {
+		mask = j.Ins[maskAt]
+	}
 	j.Ins = j.Ins[:3]
 	if err := j.alike(); err != nil {
 		return nil, err
@@ -109,7 +136,11 @@ func newAttending(j *job, op device.Attention) (*attending, error) {
 	if err != nil {
 		return nil, err
 	}
-	lead, err := padded(shared(q.Shape[:b], out.Strides[:b], q.Strides[:b], k.Strides[:b], v.Strides[:b], l.batches), 5)
+	m, err := maskOf(mask, q.Shape[:b+1], k.Shape[b])
+	if err != nil {
+		return nil, err
+	}
+	lead, err := padded(shared(q.Shape[:b], out.Strides[:b], q.Strides[:b], k.Strides[:b], v.Strides[:b], l.batches, m[:b]), 6)
 	if err != nil {
 		return nil, err
 	}
@@ -130,9 +161,12 @@ func newAttending(j *job, op device.Attention) (*attending, error) {
 	args.ints(column(lead, 4)...)
 	args.ints(op.Window)
 	args.float(op.Softcap)
-	f := &attending{cores: onTensorCores(j, lead) && op.Window == 0 && op.Softcap == 0, hopper: j.arch == "sm_90a", dt: ctype(out.DType), lead: len(lead), dh: dh,
+	args.addr(mask.Addr)
+	args.ints(m[b:]...)
+	args.ints(column(lead, 5)...)
+	f := &attending{cores: onTensorCores(j, lead) && op.Window == 0 && op.Softcap == 0 && maskAt < 0, hopper: j.arch == "sm_90a", dt: ctype(out.DType), lead: len(lead), dh: dh,
 		result: out.elements(), rows: tq * share, heads: k.Shape[b+1], batches: 1, keys: k.Shape[b], given: l.addr != 0,
-		capped: op.Softcap != 0, fixed: op.Fixed, room: splitRoom, wider: wideBlocks, args: args}
+		bent: op.Softcap != 0 || maskAt > 0, fixed: op.Fixed, room: splitRoom, wider: wideBlocks, args: args}
 	for _, n := range q.Shape[:b] {
 		f.batches *= n
 	}
@@ -216,9 +250,9 @@ func (f *attending) plain() ([]launch, error) {
 	grid, err := exactGrid(f.result / f.dh)
 	return []launch{{blocks: grid, args: f.args, code: code{
 		files:  []string{"sync", "map", "rows", "attention"},
-		symbol: symbol("attention", f.dt, fmt.Sprintf("b%dp%dc%d", f.lead, per, truth(f.capped))),
+		symbol: symbol("attention", f.dt, fmt.Sprintf("b%dp%dc%d", f.lead, per, truth(f.bent))),
 		args:   fmt.Sprintf("AttentionArgs<%d>", f.lead),
-		body:   fmt.Sprintf("attention<%s, %d, %d, %t>", f.dt, f.lead, per, f.capped),
+		body:   fmt.Sprintf("attention<%s, %d, %d, %t>", f.dt, f.lead, per, f.bent),
 	}}}, err
 }
 

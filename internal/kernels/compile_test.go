@@ -66,6 +66,7 @@ func everyCode(t *testing.T, arch string) []code {
 			}
 			add(Computation{Op: device.ReduceSlots{Axis: 0}, Out: x(dt.Accum(), l, 4, 8), Ins: []Operand{x(dt, l, 3, 4, 8), x(dt.Accum(), l, 4, 8)}})
 			add(Computation{Op: device.Linear{}, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 6), x(dt, l, 8, 6), x(dt, l, 8)}})
+			add(Computation{Op: device.GroupedLinear{}, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 64), x(dt, l, 2, 8, 64), x(ir.I32, l, 2)}})
 			add(Computation{Op: device.IndexCopy{Axis: 1}, Out: x(dt, l, 2, 9, 8), Ins: []Operand{x(dt, l, 2, 3, 8), x(ir.I64, l, 2, 3)}})
 			add(Computation{Op: device.Iota{Axis: 1}, Out: x(dt, l, 4, 8)})
 			add(Computation{Op: device.Sorted{Op: ir.OpTopK}, Out: x(dt, l, 4, 2), Ins: []Operand{x(dt, l, 4, 8)}})

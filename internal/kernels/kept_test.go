@@ -279,7 +279,7 @@ func TestLengths(t *testing.T) {
 	}
 }
 
-// TestWindows is attention to the last keys only, and with bounded scores.
+// TestWindows is attention to the last keys only, and with bounded and masked scores.
 func TestWindows(t *testing.T) {
 	t.Parallel()
 	r := newTrial(t)
@@ -288,8 +288,17 @@ func TestWindows(t *testing.T) {
 			q, k, v := noise(dt, 2, c.tq, 4, 64), noise(dt, 2, c.tk, 2, 64), noise(dt, 2, c.tk, 2, 64)
 			slices.Reverse(v.vals)
 			op := device.Attention{Scale: 0.5, Causal: true, Window: c.window, Softcap: []float64{0, 2}[(i+j)%2]}
-			slack := max(0.5, 8*unit(ir.F32)/max(unit(dt), 0x1p-52))
+			slack := max(0.5, 16*unit(ir.F32)/max(unit(dt), 0x1p-52))
 			r.compare(device.Kernel{Op: op}, layouts[(i+j)%len(layouts)], slack, dt, q.shape, q, k, v)
+			mask := noise(dt, 2, c.tq, c.tk)
+			for x := range mask.vals {
+				if x%3 == 1 && int64(x)%c.tk != 0 && c.window > c.tq { // each query sees the first key
+					mask.vals[x] = math.Inf(-1)
+				}
+			}
+			r.compare(device.Kernel{Op: op}, layouts[(i+j)%len(layouts)], slack, dt, q.shape, q, k, v, mask)
+			all := values{dt, mask.shape[1:], mask.vals[:c.tq*c.tk]}
+			r.compare(device.Kernel{Op: device.Attention{Scale: 0.5}}, layouts[(i+j)%len(layouts)], slack, dt, q.shape, q, k, v, all)
 			lengths := values{ir.I32, []int64{2}, []float64{float64(c.tk) - 1, float64(min(c.tk, c.tq))}}
 			r.compare(device.Kernel{Op: op}, layouts[j%len(layouts)], slack, dt, q.shape, q, k, v, lengths)
 			op.Causal, lengths.shape, lengths.vals = false, []int64{2, c.tq}, nil
@@ -456,7 +465,7 @@ func TestKeptRefuses(t *testing.T) {
 	}
 	q := x(ir.F32, 2, 3, 4, 8)
 	for want, p := range map[string]Computation{
-		"lengths f32[2]":      {Op: device.Attention{}, Ins: []Operand{q, q, q, x(ir.F32, 2)}, Out: q},
+		"a mask [2] of":       {Op: device.Attention{}, Ins: []Operand{q, q, q, x(ir.F32, 2)}, Out: q},
 		"lengths i32[3]":      {Op: device.Attention{}, Ins: []Operand{q, q, q, x(ir.I32, 3)}, Out: q},
 		"operand 1 is i32[2]": {Op: device.Rope{Rope: ir.Rope{Theta: 1}}, Ins: []Operand{q, x(ir.I32, 2)}, Out: q},
 		"a base of 0":         {Op: device.Rope{}, Ins: []Operand{q, x(ir.I32, 3)}, Out: q},

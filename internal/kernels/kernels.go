@@ -49,7 +49,7 @@ type Computation struct {
 	Out Operand
 	// Fault, where not 0, is the address of six words of 8 bytes, at first 0,
 	// where an embedding reports an id outside the table, a take_along an index outside of a row, an index_copy
-	// positions and an attention lengths that are none, and an uneven collective counts that do not fit (see
+	// positions, a grouped linear counts and an attention lengths that are none, and an uneven collective counts that do not fit (see
 	// ReadFault); Tag is the caller's and comes with the report. While something stands there
 	// no index_copy writes.
 	Fault nvlib.Ptr
@@ -105,6 +105,8 @@ func (c Computation) plan(j *job) ([]launch, error) {
 		return attention(j, op)
 	case device.Linear:
 		return linear(j, op)
+	case device.GroupedLinear:
+		return grouped(j, op)
 	case device.Matmul:
 		return matmul(j, op)
 	case device.UnevenMove:
@@ -314,6 +316,15 @@ func (j *job) alike() error {
 		}
 	}
 	return nil
+}
+
+// types returns the element types of the operands.
+func (j *job) types() []ir.DType {
+	list := make([]ir.DType, len(j.Ins))
+	for i, in := range j.Ins {
+		list[i] = in.DType
+	}
+	return list
 }
 
 // floats refuses integers.

@@ -111,6 +111,8 @@ const (
 	FaultOutside FaultKind = 18
 	// FaultIndex: the index, what it must be below, and which element of the indices it is.
 	FaultIndex FaultKind = 20
+	// FaultGroups: the count, how many rows there are, and which element of the counts it is.
+	FaultGroups FaultKind = 22
 )
 
 // FaultBytes is the size of a fault's six words, and FaultBell where the last of them is, the address
@@ -149,6 +151,8 @@ func (f Fault) String() string {
 		return f.counts()
 	case FaultPosition:
 		return fmt.Sprintf("position %d (element %d of the positions) is outside 0..%d", f.Words[0], f.Words[2], f.Words[1])
+	case FaultGroups:
+		return fmt.Sprintf("count %d (element %d of the counts) is negative, or takes more rows than are left of %d", f.Words[0], f.Words[2], f.Words[1])
 	case FaultIndex:
 		return fmt.Sprintf("index %d (element %d of the indices) is outside 0..%d", f.Words[0], f.Words[2], f.Words[1])
 	case FaultTwice:
@@ -172,6 +176,8 @@ func (f Fault) Err(why string) error {
 	switch f.Kind {
 	case FaultRange:
 		e.Op = ir.OpEmbedding
+	case FaultGroups:
+		e.Op = ir.OpGroupedLinear
 	case FaultIndex:
 		e.Op = ir.OpTakeAlong
 	case FaultPosition, FaultTwice:

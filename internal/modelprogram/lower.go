@@ -29,6 +29,7 @@ type lowerer struct {
 	fills     map[string]*inst // by what they are
 	reshapes  map[operand][]*inst
 	lengths   map[string]operand // of kept keys, by what they are
+	indices   map[*graph.Value]operand
 }
 
 // val is what a value of the graph is in the program: an operand, seen transposed or in another shape. Views are made
@@ -419,7 +420,37 @@ func (l *lowerer) known(t *graph.Tensor) (*val, error) {
 		}
 		return &val{operand: operand{in: l.fills[key]}}, nil
 	}
+	if start, ok := counts(t); ok {
+		return &val{operand: operand{in: l.iota(t.DType, t.Shape, start)}}, nil
+	}
 	return &val{operand: operand{p: l.constantParam(t, "constant")}}, nil
+}
+
+// counts reports whether a tensor's elements are start, start + 1 and so on.
+func counts(t *graph.Tensor) (start int64, ok bool) {
+	n := len(t.Elems)
+	if n < 2 || t.DType != graph.I32 && t.DType != graph.I64 || last(t.Shape) != int64(n) {
+		return 0, false
+	}
+	for i, x := range t.Elems {
+		if x != t.Elems[0]+float64(i) {
+			return 0, false
+		}
+	}
+	return int64(t.Elems[0]), true
+}
+
+// iota returns the instruction that counts from start.
+func (l *lowerer) iota(dt graph.DType, shape []int64, start int64) *inst {
+	attrs := ""
+	if start != 0 {
+		attrs = fmt.Sprintf("start=%d", start)
+	}
+	key := "iota " + attrs + typeText(dt, shape, -1)
+	if l.fills[key] == nil {
+		l.fills[key] = l.emit(&inst{op: "iota", attrs: attrs, dt: dt, shape: shape, split: -1, typed: true, order: -1})
+	}
+	return l.fills[key]
 }
 
 // constantParam is the parameter that holds a constant.

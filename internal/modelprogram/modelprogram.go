@@ -65,7 +65,7 @@ type Param struct {
 func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	l := &lowerer{g: g, plan: o.Plan, folder: &graph.Folder{Elems: maxFolded}, values: map[*graph.Value]*val{},
 		params: map[any]*param{}, fills: map[string]*inst{}, reshapes: map[operand][]*inst{}, users: g.Users(),
-		given: len(g.Nodes), places: map[*graph.Node]int{}, lengths: map[string]operand{}}
+		given: len(g.Nodes), places: map[*graph.Node]int{}, lengths: map[string]operand{}, indices: map[*graph.Value]operand{}}
 	if err := l.layouts(); err != nil {
 		return nil, err
 	}

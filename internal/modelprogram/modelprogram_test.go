@@ -35,7 +35,7 @@ func made1(t *testing.T, name string) *Model {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	g, err := a.Graph()
+	g, err := a.Graph(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,8 @@ func made1(t *testing.T, name string) *Model {
 
 // TestPrograms: a person can read what is made of a model, which has one loop over its layers.
 func TestPrograms(t *testing.T) {
-	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox"} {
+	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox", "mixtral",
+		"mixtral_bf16"} {
 		t.Run(name, func(t *testing.T) {
 			m := made1(t, name)
 			if n := strings.Count(m.Text, "\n"); n > 120 || strings.Count(m.Text, " = for ") != 1 {

@@ -233,7 +233,7 @@ func (l *lowerer) turned(v *graph.Value) (*turn, error) {
 	if !ok && l.folder.IsConstant(cos) && l.folder.IsConstant(sin) {
 		if r.angle, ok, err = l.angles(cos, sin, last(x.Shape)); ok {
 			n := int64(len(r.positions))
-			r.at.p = l.constantParam(&graph.Tensor{DType: graph.I32, Shape: []int64{n}, Elems: r.positions}, "positions")
+			r.at.in = l.iota(graph.I32, []int64{n}, 0)
 		}
 	}
 	if !ok || err != nil {
@@ -438,8 +438,12 @@ func (l *lowerer) phase(cos, sin *graph.Value, d int64) (a angle, at operand, ok
 		if err != nil || int64(len(t.Elems)) != tokens || cos.Shape[0] != 1 {
 			return a, at, false, err
 		}
-		at.p = l.constantParam((&graph.Tensor{DType: graph.I32, Shape: []int64{tokens}, Elems: t.Elems}).As(graph.I32),
-			"positions")
+		t = (&graph.Tensor{DType: graph.I32, Shape: []int64{tokens}, Elems: t.Elems}).As(graph.I32)
+		if start, ok := counts(t); ok {
+			at.in = l.iota(graph.I32, t.Shape, start)
+		} else {
+			at.p = l.constantParam(t, "positions")
+		}
 		return a, at, true, nil
 	}
 	x, err := l.lower(pos)

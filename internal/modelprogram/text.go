@@ -313,12 +313,25 @@ func (in *inst) title() string {
 			return short
 		}
 	}
+	if in.op == "grouped_linear" {
+		if p := in.args[1].weight(); p != nil && p.value != nil {
+			return strings.TrimSuffix(identifier(p.value.Path[strings.LastIndexByte(p.value.Path, '.')+1:]), "_proj")
+		}
+	}
 	short := map[string]string{"rms_norm": "norm", "layer_norm": "norm", "attention": "attn", "embedding": "embed",
-		"add": "sum"}
+		"add": "sum", "iota": "positions"}
 	if s := short[in.op]; s != "" {
 		return s
 	}
 	return in.op
+}
+
+// weight is the parameter that an operand is, or a part of; nil for others.
+func (o operand) weight() *param {
+	for o.in != nil && (o.in.op == "select" || o.in.op == "transpose") {
+		o = o.in.args[0]
+	}
+	return o.p
 }
 
 // printLoop prints a loop.

@@ -321,15 +321,7 @@ func (t *translator) coalesced(list []*stmt, i int) int {
 // the protocol's choice, and in the protocol's order it comes last: with get the receiver,
 // with put the sender. Get is nvFuser's default.
 func (t *translator) consecutive(list []*stmt, i int) int {
-	end, copies, first := i, "recv", ""
-	for end < len(list) && (list[end].kind == stP2P || list[end].kind == stShareHandles) {
-		if s := list[end]; s.kind == stP2P && first == "" {
-			first = s.op
-		} else if s.kind == stP2P && first == "recv" && s.op == "send" {
-			copies = "send"
-		}
-		end++
-	}
+	end, copies := copier(list, i)
 	for _, s := range list[i:end] {
 		if s.kind != stP2P {
 			continue
@@ -347,6 +339,21 @@ func (t *translator) consecutive(list []*stmt, i int) int {
 		t.post(s, t.pairStream(s), ranks, func() { t.emit(x, ranks) })
 	}
 	return end - 1
+}
+
+// copier returns the end of the P2PCommunications that follow each other from i, and which of CUDA's copy.
+func copier(list []*stmt, i int) (end int, copies string) {
+	end, copies = i, "recv"
+	first := ""
+	for end < len(list) && (list[end].kind == stP2P || list[end].kind == stShareHandles) {
+		if s := list[end]; s.kind == stP2P && first == "" {
+			first = s.op
+		} else if s.kind == stP2P && first == "recv" && s.op == "send" {
+			copies = "send"
+		}
+		end++
+	}
+	return end, copies
 }
 
 // transfers emits sends and recvs, those of the same ranks that follow each other as one group.

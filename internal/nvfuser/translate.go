@@ -38,6 +38,7 @@ type translator struct {
 	blk     *block
 	cur     streamRef
 	loops   []*loop
+	around  []*stmt // the loops' statements
 	unit    *unitState
 	slicing *loop // the stream-parallel loop whose part a statement works on
 	serial  map[string]int

@@ -69,9 +69,9 @@ func (t *translator) forLoop(s *stmt) {
 	loopStmt := &ir.Stmt{Op: ir.OpFor, Pos: s.pos, Results: []ir.Name{{Pos: s.pos, Text: s.id}}, Exprs: []*ir.Expr{t.expr(s.index), t.expr(s.hi)}, Body: &ir.Block{}}
 	t.open(loopStmt, !t.changesStreams(s), func(*ir.Block) {
 		t.blk.names[s.id] = true
-		t.loops = append(t.loops, l)
+		t.loops, t.around = append(t.loops, l), append(t.around, s)
 		t.statements(s.body)
-		t.loops = t.loops[:len(t.loops)-1]
+		t.loops, t.around = t.loops[:len(t.loops)-1], t.around[:len(t.around)-1]
 	})
 	t.cur, t.captured = after, t.eitherWay(s, before, t.captured)
 }

@@ -27,13 +27,7 @@ type posted struct {
 // post emits a communication on stream to and records its end.
 func (t *translator) post(s *stmt, to streamRef, ranks rankSet, emit func()) {
 	from := t.current(s.pos)
-	p := &posted{event: "done" + s.id, ranks: ranks}
-	t.posted[s.id] = p
-	if !t.declared[p.event] {
-		t.declared[p.event] = true
-		event := &ir.Stmt{Op: ir.OpEvent, Pos: s.pos, Results: []ir.Name{{Pos: s.pos, Text: p.event}}}
-		t.headStmts = append(t.headStmts, event)
-	}
+	p := t.completes(s, ranks)
 	t.cur = to
 	t.emit(&ir.Stmt{Op: ir.OpWait, Pos: s.pos, Args: []ir.Place{waited(from, s.pos)}}, ranks)
 	emit()
@@ -41,9 +35,51 @@ func (t *translator) post(s *stmt, to streamRef, ranks rankSet, emit func()) {
 	t.cur = from
 }
 
+// completes declares the event that records the end of a communication.
+func (t *translator) completes(s *stmt, ranks rankSet) *posted {
+	p := &posted{event: "done" + s.id, ranks: ranks}
+	t.posted[s.id] = p
+	if !t.declared[p.event] {
+		t.declared[p.event] = true
+		event := &ir.Stmt{Op: ir.OpEvent, Pos: s.pos, Results: []ir.Name{{Pos: s.pos, Text: p.event}}}
+		t.headStmts = append(t.headStmts, event)
+	}
+	return p
+}
+
+// postedLater finds the transfer that a Wait in a loop names and that the loop posts below: it waits for the one that an
+// earlier iteration posted. The proof reports an iteration before which there is none.
+func (t *translator) postedLater(id string) *posted {
+	var found *posted
+	var see func(list []*stmt)
+	see = func(list []*stmt) {
+		for i := 0; i < len(list) && found == nil; i++ {
+			if s := list[i]; s.kind == stP2P {
+				end, copies := copier(list, i)
+				for _, x := range list[i:end] {
+					if x.kind == stP2P && x.id == id {
+						found = t.completes(x, x.out.mesh.ranks())
+						found.inOrder = x.backend == backendCUDA && x.op == copies
+					}
+				}
+				i = end - 1
+			}
+			see(list[i].body)
+			see(list[i].alt)
+		}
+	}
+	if len(t.around) > 0 {
+		see(t.around[0].body)
+	}
+	return found
+}
+
 // waitComm translates Wait: the current stream waits for the communication's end.
 func (t *translator) waitComm(s *stmt) {
 	p := t.posted[s.id]
+	if p == nil {
+		p = t.postedLater(s.id)
+	}
 	switch {
 	case p == nil:
 		t.errorf(s.pos, "communication %s is waited for and was not posted", s.id).Help = "it must stand above its Wait"

@@ -27,7 +27,7 @@ func (u *unroller) settle(s *ir.Stmt, attr *ir.Attrs, ins []plan.Ref, out plan.R
 		u.counted(s, attr, out)
 	case ir.OpArgmax:
 		attr.Axes = append(attr.Axes, len(ins[0].Shape)-1)[:1]
-	case ir.OpEmbedding:
+	case ir.OpEmbedding, ir.OpGroupedLinear:
 		return ins, u.tablePart(s, attr, ins[1])
 	case ir.OpReduceSlots:
 		return u.slots(s, attr, ins[0], out)
@@ -35,7 +35,7 @@ func (u *unroller) settle(s *ir.Stmt, attr *ir.Attrs, ins []plan.Ref, out plan.R
 	return ins, nil
 }
 
-// tablePart says which rows of the whole table the rank's own are.
+// tablePart says which rows of the whole table the rank's own are, and which experts of all.
 func (u *unroller) tablePart(s *ir.Stmt, attr *ir.Attrs, table plan.Ref) error {
 	attr.First, attr.Rows = 0, table.Shape[0]
 	if first := s.Attr("first"); first != nil {

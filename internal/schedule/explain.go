@@ -128,7 +128,7 @@ func (s *sim) deadlocked() bool {
 		at[b] = len(chain)
 		chain = append(chain, b)
 		next := s.waker(b)
-		if next < 0 {
+		if next < 0 || len(chain) == 64 {
 			chain = chain[len(chain)-1:]
 			break
 		}
@@ -257,13 +257,22 @@ func (s *sim) wanted(r, c, launch int) (want *value, any bool) {
 		return s.values.symbol(buf.Base + c + launch*p.Cells)
 	}
 	all := func(c int) *value {
+		if v, ok := s.totals[c+launch*p.Cells]; ok {
+			return v
+		}
+		if s.totals == nil {
+			s.totals = map[int]*value{}
+		}
+		s.totals[c+launch*p.Cells] = nil
 		terms := make([]*value, p.Ranks)
 		for q := range terms {
 			if terms[q] = in(q, c); terms[q] == nil {
 				return nil
 			}
 		}
-		return s.values.sum(terms)
+		v := s.values.sum(terms)
+		s.totals[c+launch*p.Cells] = v
+		return v
 	}
 	size := 0
 	if buf := p.buffer(r, Input); buf != nil {

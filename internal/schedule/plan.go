@@ -30,7 +30,8 @@ type Plan struct {
 	// Fault is what makes every launch wrong, found while reading: an operand outside its buffer.
 	Fault *Finding
 
-	index map[bufferKey]*Buffer
+	index      map[bufferKey]*Buffer
+	ops, moved int // all operations, and the cells that they access
 }
 
 type bufferKey struct {
@@ -230,4 +231,44 @@ func (p *Plan) buffer(rank int, kind BufferKind) *Buffer {
 		}
 	}
 	return p.index[bufferKey{rank, kind}]
+}
+
+// Limits of plans: what is within takes less than 2 GiB of the host, and less than about a minute.
+const (
+	MaxCells  = 1 << 22
+	maxOps    = 1 << 21
+	maxMoved  = 1 << 28
+	maxAgents = 1 << 15
+)
+
+// Within returns an error if a plan is larger than the limits. Readers ask it while they build one.
+func (p *Plan) Within() error {
+	agents := len(p.Blocks) + len(p.Engines) + p.Ranks
+	switch {
+	case p.Cells > MaxCells:
+		return fmt.Errorf("the plan's buffers have more than %d parts of chunks", MaxCells)
+	case agents > maxAgents:
+		return fmt.Errorf("the plan has more than %d thread blocks and port channels", maxAgents)
+	case p.ops > maxOps || p.ops*(agents/pageSize+1) > 1<<31:
+		return fmt.Errorf("the plan has more than %d operations, those of a pipeline counted for each turn", p.ops-1)
+	case p.moved > maxMoved:
+		return fmt.Errorf("the plan's operations move more than %d parts of chunks", maxMoved)
+	}
+	return nil
+}
+
+// Add appends an operation to the last block.
+func (p *Plan) Add(o Op) error {
+	b := &p.Blocks[len(p.Blocks)-1]
+	b.Ops = append(b.Ops, o)
+	p.ops++
+	for i := range o.Moves {
+		for _, sp := range o.Moves[i].From {
+			p.moved += sp.N * sp.width()
+		}
+		for _, sp := range o.Moves[i].To {
+			p.moved += sp.N * sp.width()
+		}
+	}
+	return p.Within()
 }

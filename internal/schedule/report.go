@@ -57,7 +57,7 @@ func Check(p *Plan, o Options) *Report {
 	s := newSim(p, launches, nil)
 	s.run()
 	r := s.report()
-	for seed := uint64(1); s.ambiguous != "" && r.Verdict == OK && seed <= 64; seed++ {
+	for seed := uint64(1); s.ambiguous != "" && r.Verdict == OK && seed <= 64 && r.Steps < maxOps; seed++ {
 		t := newSim(p, launches, newRand(seed))
 		t.run()
 		if other := t.report(); other.Verdict != OK {

@@ -11,9 +11,11 @@ import (
 	"hocket.example/hocket/internal/schedule/mscclpp"
 )
 
-// exchange is an all-reduce of two ranks in testdata: each puts the other's half into its scratch, signals, waits, adds
+// exchange is an all-reduce of two ranks: each puts the other's half into its scratch, signals, waits, adds
 // its own half, and puts the sum into the other's output.
-func exchange(t *testing.T) *mscclpp.File { return readPlan(t, "testdata/exchange.json") }
+func exchange(t *testing.T) *mscclpp.File {
+	return readPlan(t, "../../examples/schedules/exchange.json")
+}
 
 func pairXML(t *testing.T) *msccl.File {
 	t.Helper()

@@ -94,7 +94,8 @@ type sim struct {
 	edges     map[string]bool
 	races     int
 	wrong     int
-	from      map[int]int // the rank that each rank's output is from
+	from      map[int]int    // the rank that each rank's output is from
+	totals    map[int]*value // the sums over all ranks, by cell and launch
 	ambiguous string
 	steps     int
 }

@@ -210,12 +210,17 @@ func (b *Bounds) touched(c *plan.Cmd) (reads, writes []touch) {
 		return reads, writes
 	case c.Op == ir.OpLaunch:
 		return nil, nil
-	case c.Op == ir.OpAttention && len(reads) == 4: // how many keys count is in the lengths
+	case c.Op == ir.OpAttention && len(c.Ins) > 3 && c.Ins[3].DType.IsInt(): // how many keys count is in the lengths
 		return []touch{reads[0], reads[3]}, writes
+	case c.Op == ir.OpGroupedLinear: // how many rows and experts count is in the counts
+		return []touch{reads[2]}, writes
 	case c.Op == ir.OpAttention && c.Attr.Number(1).Float > 0: // as many keys as the last query sees, at least
 		keys := c.Ins[1].Shape
 		if n := keys[len(keys)-3]; n > 0 {
 			share := min(1, c.Attr.Number(1).Float/float64(n))
+			if len(reads) == 4 {
+				reads = reads[:3] // a mask, of which a part is read
+			}
 			reads[1].bytes, reads[2].bytes = int64(share*float64(reads[1].bytes)), int64(share*float64(reads[2].bytes))
 		}
 		return reads, writes
@@ -275,7 +280,7 @@ func (b *Bounds) flopTime(c *plan.Cmd) float64 {
 		}
 		return b.m.ComputeBound(c.Outs[0].DType, 2*float64(c.Outs[0].Elements())*float64(k))
 	case ir.OpAttention:
-		if len(c.Ins) == 4 {
+		if len(c.Ins) > 3 && c.Ins[3].DType.IsInt() {
 			return 0
 		}
 		q, k := c.Ins[0].Shape, c.Ins[1].Shape

@@ -48,6 +48,8 @@ func NewOp(op ir.Op, in []Tensor, out Tensor, ta bool) Op {
 			o.K = last(x, 2)
 		}
 		o.M = rows(out.Shape)
+	case ir.OpGroupedLinear:
+		o.M, o.N, o.K = in[0].Shape[0], out.Shape[1], in[0].Shape[1]
 	case ir.OpAttention:
 		q := in[0].Shape
 		o.M, o.N, o.K = rows(q), 2*last(q, 1), last(in[1].Shape, 3)

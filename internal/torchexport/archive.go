@@ -130,7 +130,8 @@ func (a *Archive) read() error {
 		a.entries[below] = f
 		if dir, base := path.Split(below); dir == "models/" && path.Ext(base) == ".json" {
 			if model != "" {
-				return unsupported("the archive has several models: %s and %s; save one to a file of its own", model, below)
+				return unsupported("the archive has several models: %s and %s; save one to a file of its own", model,
+					below)
 			}
 			model = below
 		}

@@ -52,7 +52,7 @@ func TestLogits(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer a.Close()
-			g, err := a.Graph()
+			g, err := a.Graph(nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -109,12 +109,13 @@ func TestDecode(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer a.Close()
-			g, err := a.Graph()
+			g, err := a.Graph(nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if len(g.States) != 4 || len(g.Updates) != 4 {
-				t.Fatalf("%d states and %d updates, want the keys and values of two layers", len(g.States), len(g.Updates))
+				t.Fatalf("%d states and %d updates, want the keys and values of two layers", len(g.States),
+					len(g.Updates))
 			}
 			f, err := tensor.OpenSafetensors(filepath.Join(dir, name, "expected.safetensors"))
 			if err != nil {

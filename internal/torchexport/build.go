@@ -28,16 +28,21 @@ type builder struct {
 	at      int                     // the node being read
 	buffers map[string]string       // names of buffers by their names in the module tree
 	leaf    map[string]*graph.Value // what env begins with
+	numbers map[string]int64        // that the program computes from extents
 }
 
 // maxNodes bounds the operations of a program.
 const maxNodes = 1 << 18
 
 // Graph makes a graph of the archive's program. Buffers and constants that it changes become states; others become
-// constants.
-func (a *Archive) Graph() (*graph.Graph, error) {
+// constants. extents gives the symbols numbers: see Symbols.
+func (a *Archive) Graph(extents map[string]int64) (*graph.Graph, error) {
 	b := newBuilder(&graph.Graph{File: a.path}, a, &a.program.GraphModule.Graph)
-	if err := b.build(); err != nil {
+	err := b.resolve(extents)
+	if err == nil {
+		err = b.build()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", a.path, err)
 	}
 	return b.Graph, nil
@@ -189,7 +194,8 @@ func (b *builder) weight(name, fqn string, s *stored) (*graph.Value, error) {
 	have := b.archive.tensors[fqn]
 	if have != nil {
 		if !slices.Equal(have.shape, s.shape) || have.dtype != s.dtype {
-			return nil, malformed("parameter %q is %s%v in one place and %s%v in another", clip(fqn), have.dtype, have.shape,
+			return nil, malformed("parameter %q is %s%v in one place and %s%v in another", clip(fqn), have.dtype,
+				have.shape,
 				s.dtype, s.shape)
 		}
 		for _, v := range b.Weights {

@@ -137,7 +137,7 @@ func (c *call) number(name string, def float64) float64 {
 		default:
 			c.fail(malformed("argument %q is no number", name))
 		}
-	case "as_int":
+	case "as_int", "as_sym_int":
 		x = float64(c.int(name, 0))
 	case "as_bool":
 		if c.flag(name, false) {
@@ -167,10 +167,10 @@ func (c *call) int(name string, def int64) int64 {
 		var s symInt
 		if err := a.into(&s); err != nil {
 			c.fail(err)
-		} else if s.AsInt == nil {
-			c.fail(unsupported("argument %q is dynamic", name))
+		} else if v, ok := c.named(s); !ok {
+			c.fail(unsupported("argument %q is computed from the input", name))
 		} else {
-			n = *s.AsInt
+			n = v
 		}
 	default:
 		c.fail(unsupported("argument %q is %s, not a whole number", name, clip(a.kind)))
@@ -198,11 +198,12 @@ func (c *call) ints(name string) []int64 {
 			c.fail(err)
 		}
 		for _, s := range syms {
-			if s.AsInt == nil {
-				c.fail(unsupported("argument %q is dynamic", name))
+			v, ok := c.named(s)
+			if !ok {
+				c.fail(unsupported("argument %q is computed from the input", name))
 				return nil
 			}
-			list = append(list, *s.AsInt)
+			list = append(list, v)
 		}
 	default:
 		c.fail(unsupported("argument %q is %s, not whole numbers", name, clip(a.kind)))

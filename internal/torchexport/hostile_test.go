@@ -76,7 +76,7 @@ func readAll(text []byte) (*graph.Graph, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := a.Graph()
+	g, err := a.Graph(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -154,8 +154,11 @@ func TestHostile(t *testing.T) {
 			`"x": {"dtype": 7, "sizes": [{"as_int": -1}], "strides": [{"as_int": 1}]}`),
 			ErrMalformed, "extent"},
 		"dynamic": {program(`"x": META`,
+			`"x": {"dtype": 7, "sizes": [{"as_expr": {"expr_str": "Symbol('s0')"}}], "strides": [{"as_int": 1}]}`),
+			ErrUnsupported, `extent "s0" is open`},
+		"no expression": {program(`"x": META`,
 			`"x": {"dtype": 7, "sizes": [{"as_expr": {}}], "strides": [{"as_int": 1}]}`),
-			ErrUnsupported, "dynamic"},
+			ErrMalformed, "expression"},
 		"unknown operator": {program("aten.mul.Tensor", "aten.conv3d.default"),
 			ErrUnsupported, "aten.conv3d.default of module a.b (model.py:7)"},
 		"changes a weight": {program(`{"name": "self", "arg": {"as_tensor": {"name": "m"}}}`,

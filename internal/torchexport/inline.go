@@ -47,7 +47,7 @@ func (c *call) inline() error {
 		return err
 	}
 	sub := newBuilder(c.Graph, c.archive, &named.Graph)
-	sub.depth = c.depth + 1
+	sub.depth, sub.numbers = c.depth+1, c.numbers
 	args := ins[at+1:]
 	if len(args) != len(named.Graph.Inputs) {
 		return malformed("its graph has %d inputs, and it is called with %d", len(named.Graph.Inputs), len(args))

@@ -180,7 +180,7 @@ func computed(t testing.TB, text string, graphs map[string]object, inputs ...[]f
 	if err != nil {
 		return nil, err
 	}
-	g, err := a.Graph()
+	g, err := a.Graph(nil)
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,10 @@ type program struct {
 			OutputSpecs []map[string]outputSpec `json:"output_specs"`
 		} `json:"signature"`
 	} `json:"graph_module"`
+	RangeConstraints map[string]*struct {
+		MinVal *int64 `json:"min_val"`
+		MaxVal *int64 `json:"max_val"`
+	} `json:"range_constraints"`
 	SchemaVersion struct {
 		Major int `json:"major"`
 		Minor int `json:"minor"`
@@ -29,6 +33,7 @@ type subgraph struct {
 	Outputs      []arg                  `json:"outputs"`
 	Nodes        []node                 `json:"nodes"`
 	TensorValues map[string]*tensorMeta `json:"tensor_values"`
+	SymIntValues map[string]symInt      `json:"sym_int_values"`
 }
 
 // node is a call of an operator.
@@ -146,7 +151,7 @@ func ints(list []symInt) ([]int64, error) {
 	for i, s := range list {
 		switch {
 		case s.AsInt == nil && (s.AsExpr != nil || s.AsName != ""):
-			return nil, unsupported("a dimension is dynamic: export it without dynamic_shapes")
+			return nil, unsupported("a dimension is dynamic in a way that hocket does not read")
 		case s.AsInt == nil || *s.AsInt < 0 || *s.AsInt > maxExtent:
 			return nil, malformed("an extent or stride is no number from 0 to %d", maxExtent)
 		}

@@ -100,7 +100,8 @@ func (c *claims) computed(s *ir.Stmt) content {
 		out.depends &^= positive
 		out = c.sum(out, in[2])
 	case ir.OpAttention: // the weights of one key are always the same, and there may be none
-		if c.longer(args[1], len(args[1].Type.Dims)-3, 0) && (len(in) < 4 || in[3].depends&varies != 0) {
+		masked := len(args) > 3 && !args[len(args)-1].Type.DType.IsInt() // a mask may hide all that differs
+		if !masked && c.longer(args[1], len(args[1].Type.Dims)-3, 0) && (len(in) < 4 || in[3].depends&varies != 0) {
 			out = in[2]
 		}
 	case ir.OpEmbedding:

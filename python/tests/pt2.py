@@ -90,7 +90,8 @@ def write(path, state=True):
     files["data/constants/model_constants_config.json"] = json.dumps({"config": {}})
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as z:
         for name, data in files.items():
-            z.writestr(zipfile.ZipInfo("model/" + name, (2020, 1, 1, 0, 0, 0)), data)
+            z.writestr(zipfile.ZipInfo("model/" + name, (2020, 1, 1, 0, 0, 0)), data,
+                       zipfile.ZIP_DEFLATED if name.endswith(".json") else zipfile.ZIP_STORED)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,8 @@ func (k *kernel) loops() (loops, error) {
 		return makeAttention(k, op)
 	case device.Linear:
 		return makeLinear(k, op)
+	case device.GroupedLinear:
+		return makeGrouped(k, op)
 	case device.Matmul:
 		return makeMatmul(k, op)
 	case device.UnevenMove:

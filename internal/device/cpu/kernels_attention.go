@@ -12,7 +12,11 @@ import (
 // makeAttention is softmax(scale · q·kᵀ)·v for each head; one helper at a time
 // does some queries of the heads of q that share one of k and v.
 func makeAttention(k *kernel, op device.Attention) (loops, error) {
-	if err := k.count(3, 4); err != nil {
+	if err := k.count(3, 5); err != nil {
+		return nil, err
+	}
+	lengths, mask, err := device.AttentionExtras(k.types())
+	if err != nil {
 		return nil, err
 	}
 	for _, in := range k.ins[:min(3, len(k.ins))] {
@@ -28,8 +32,14 @@ func makeAttention(k *kernel, op device.Attention) (loops, error) {
 	if key[n-2] == 0 || q[n-2]%key[n-2] != 0 {
 		return nil, fmt.Errorf("%d heads of q for %d of k", q[n-2], key[n-2])
 	}
+	if mask > 0 {
+		m, own := k.ins[mask].shape, append(slices.Clone(q[:n-2]), key[n-3])
+		if !slices.Equal(m, own) && !slices.Equal(m, own[n-3:]) {
+			return nil, fmt.Errorf("a mask %v for queries %v and keys %v", m, q, key)
+		}
+	}
 	switch {
-	case len(k.ins) == 4:
+	case lengths > 0:
 		t := k.ins[3]
 		each := slices.Equal(t.shape, q[:n-2])
 		if !t.dt.IsInt() || !slices.Equal(t.shape, q[:n-3]) && !each || each && op.Causal {
@@ -40,6 +50,15 @@ func makeAttention(k *kernel, op device.Attention) (loops, error) {
 		return nil, fmt.Errorf("the first of %d queries see none of %d keys", q[n-3], key[n-3])
 	}
 	return byAccum(k.out.dt, attentionLoops[float32](op), attentionLoops[float64](op), nil), nil
+}
+
+// types returns the element types of the operands.
+func (k *kernel) types() []ir.DType {
+	list := make([]ir.DType, len(k.ins))
+	for i, in := range k.ins {
+		list[i] = in.dt
+	}
+	return list
 }
 
 // checkLengths reports lengths of more keys than there are.
@@ -63,6 +82,8 @@ type attended[A float32 | float64] struct {
 	window     int64   // 0 for all keys
 	lengths    []int64 // how many keys there are, of each sequence or query; nil for all
 	perQuery   bool
+	masks      int64 // masks of so many sequences; 0 for none
+	mask       ref
 	heads      int64 // of q
 	q, k, v    ref   // [lead…, heads, T, Dh]
 	out        ref
@@ -83,7 +104,11 @@ func attentionLoops[A float32 | float64](op device.Attention) loops {
 			return
 		}
 		a.heads = k.out.shape[n-2]
-		if len(k.ins) == 4 {
+		lengths, mask, _ := device.AttentionExtras(k.types())
+		if mask > 0 && a.tk > 0 {
+			a.mask, a.masks = k.ins[mask], k.ins[mask].n/(a.tq*a.tk)
+		}
+		if lengths > 0 {
 			a.lengths, a.perQuery = numbers(k.ins[3]), len(k.ins[3].shape) == n-2
 		}
 		rows := k.out.shape[n-2] / k.ins[1].shape[n-2] * a.tq // of one head of k and v
@@ -104,6 +129,11 @@ func (a attended[A]) queries(i, lo, hi int64) {
 	size := a.tk * a.dh
 	keys, values := newReader[A](a.k, size), newReader[A](a.v, size)
 	queries, wr := newReader[A](a.q, a.dh), newWriter[A](a.out, a.dh)
+	var masks *reader[A]
+	if a.masks > 0 {
+		masks = newReader[A](a.mask, a.tk)
+		defer masks.close()
+	}
 	room := borrow((a.tk + a.dh) * sizeOf[A]())
 	defer restore(room)
 	defer keys.close()
@@ -119,7 +149,12 @@ func (a attended[A]) queries(i, lo, hi int64) {
 			if a.window > 0 {
 				first = max(0, sees-a.window)
 			}
-			a.query(row, queries.load(r*a.dh, a.dh), k[first*a.dh:], v[first*a.dh:], scratch[first:sees], scratch[a.tk:])
+			var mask []A
+			if masks != nil {
+				at := r / (a.heads * a.tq) % a.masks * a.tq
+				mask = masks.load((at+r%a.tq)*a.tk+first, sees-first)
+			}
+			a.query(row, queries.load(r*a.dh, a.dh), k[first*a.dh:], v[first*a.dh:], mask, scratch[first:sees], scratch[a.tk:])
 		} else {
 			clear(row)
 		}
@@ -143,7 +178,7 @@ func (a attended[A]) sees(r int64) int64 {
 }
 
 // query computes one row of results from the keys that it sees.
-func (a attended[A]) query(out, q, k, v, scores, sums []A) {
+func (a attended[A]) query(out, q, k, v, mask, scores, sums []A) {
 	d := int(a.dh)
 	for j := range scores {
 		scores[j] = product4(q, k[j*d:][:d]) * a.scale
@@ -152,6 +187,9 @@ func (a attended[A]) query(out, q, k, v, scores, sums []A) {
 		for j, s := range scores {
 			scores[j] = A(a.cap * math.Tanh(float64(s)/a.cap))
 		}
+	}
+	for j, m := range mask {
+		scores[j] += m
 	}
 	softmaxSums(scores, v, sums, d)
 	copy(out, sums)

@@ -52,7 +52,9 @@ func (r ref) permute(perm []int) ref {
 // at returns the view at index i of axis 0, which disappears.
 func (r ref) at(i int64) ref {
 	s := r.reshaped(r.shape[1:], r.strides[1:])
-	s.off += i * r.strides[0] * r.dt.Size()
+	if s.n > 0 { // else the memory may be empty, too
+		s.off += i * r.strides[0] * r.dt.Size()
+	}
 	return s
 }
 

@@ -74,6 +74,7 @@ var contents = []test{
 	{"Rope", testRope},
 	{"Argmax", testArgmax},
 	{"Iota", testIota},
+	{"Grouped", testGrouped},
 	{"Sorted", testSorted},
 	{"TakeAlong", testTakeAlong},
 	{"Bincount", testBincount},

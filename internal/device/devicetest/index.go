@@ -100,3 +100,45 @@ func testBincount(r *rig) {
 		}
 	}
 }
+
+// testGrouped multiplies groups of rows by weights of their own, some of which are elsewhere; wrong counts are a fault.
+func testGrouped(r *rig) {
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		for _, c := range []struct{ rows, n, k int64 }{{7, 3, 5}, {140, 70, 32}, {0, 3, 2}} {
+			const experts = 4
+			rng := seeded(dt, c)
+			x, w := signs(rng, dt, c.rows, c.k), signs(rng, dt, experts, c.n, c.k)
+			for _, counts := range [][]float64{{1, 0, 2, 3}, {0, 0, 0, 0}, {0, 7, 0, 0}, {2, 70, 5, 60}} {
+				if counts[0]+counts[1]+counts[2]+counts[3] > float64(c.rows) {
+					continue
+				}
+				for _, part := range [][2]int64{{0, experts}, {1, 3}} {
+					want := make([]float64, c.rows*c.n)
+					row := int64(0)
+					for e := range int64(experts) {
+						for range int64(counts[e]) {
+							for q := range c.n {
+								for k := range c.k {
+									if e >= part[0] && e < part[1] {
+										want[row*c.n+q] += x.vals[row*c.k+k] * w.vals[(e*c.n+q)*c.k+k]
+									}
+								}
+							}
+							row++
+						}
+					}
+					own := host{dt, []int64{part[1] - part[0], c.n, c.k}, w.vals[part[0]*c.n*c.k : part[1]*c.n*c.k]}
+					r.exactly(fmt.Sprintf("groups %v of %d rows, experts %v", counts, c.rows, part), device.Kernel{Op: device.GroupedLinear{First: part[0]}}, l, dt,
+						[]int64{c.rows, c.n}, want, x, own, given([]ir.DType{ir.I32, ir.I64}[part[0]], []int64{experts}, counts...))
+				}
+			}
+		}
+	})
+	for _, counts := range [][]float64{{1, -1}, {1, 3}} {
+		r.open(1)
+		k := device.Kernel{Op: device.GroupedLinear{}, Outs: []device.View{r.empty(0, ir.F32, 3, 2)}, Ins: []device.View{
+			r.put(0, random(seeded("x"), ir.F32, 3, 4)), r.put(0, random(seeded("w"), ir.F32, 2, 2, 4)), r.put(0, given(ir.I32, []int64{2}, counts...))}}
+		r.launch(r.mainOf(0), 0, k)
+		r.faults(fmt.Sprintf("counts %v of 3 rows", counts), "element 1 of the counts")
+	}
+}

@@ -129,6 +129,7 @@ type attended struct {
 	tq, tk, hq, hkv, dim int64
 	window               int64   // 0 for all
 	softcap              float64 // 0 for none
+	mask                 []float64
 }
 
 func shaped(lead []int64, tq, tk, hq, hkv, dim int64) attended {
@@ -166,6 +167,21 @@ func testAttention(r *rig) {
 				op := device.Attention{Scale: 0.125, Causal: true, Window: c.window, Softcap: c.softcap}
 				r.check(fmt.Sprintf("attention %v, the last %d keys", c, c.window), device.Kernel{Op: op}, l, want, dt, shape, q, k, v)
 			}
+			mask := random(rng, dt, append(append([]int64{}, c.lead...), c.tq, c.tk)...)
+			for i := range mask.vals {
+				if int64(i)%c.tk != int64(i)/c.tk%c.tk && i%3 == 0 { // each query sees some
+					mask.vals[i] = math.Inf(-1)
+				}
+			}
+			c.window, c.softcap, c.mask = 0, 0, mask.vals
+			want = c.answer(false, dt, q.vals, k.vals, v.vals)
+			for _, l := range layouts {
+				r.check(fmt.Sprintf("attention %v with a mask", c), device.Kernel{Op: device.Attention{Scale: 0.125}}, l, want, dt, shape, q, k, v, mask)
+			}
+			mask.shape, mask.vals = []int64{c.tq, c.tk}, mask.vals[:c.tq*c.tk]
+			c.mask = mask.vals
+			want = c.answer(false, dt, q.vals, k.vals, v.vals)
+			r.check(fmt.Sprintf("attention %v with a mask for all", c), device.Kernel{Op: device.Attention{Scale: 0.125}}, layouts[0], want, dt, shape, q, k, v, mask)
 		}
 	})
 }
@@ -195,6 +211,13 @@ func (c attended) answer(causal bool, dt ir.DType, q, k, v []float64) answer {
 			most = max(most, mag)
 			if c.softcap != 0 {
 				scores[j] = c.softcap * math.Tanh(scores[j]/c.softcap)
+			}
+			if c.mask != nil {
+				m := c.mask[(int64(i/c.hq)*c.tk+int64(j))%int64(len(c.mask))]
+				scores[j] += m
+				if !math.IsInf(m, -1) {
+					most = max(most, mag+math.Abs(m))
+				}
 			}
 		}
 		vals, size := want.vals[i*c.dim:][:c.dim], want.size[i*c.dim:][:c.dim]

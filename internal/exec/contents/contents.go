@@ -1,5 +1,5 @@
 // Package contents checks what integer inputs hold before a run begins: ids of embedding, indices of take_along,
-// positions of index_copy, lengths of attention and counts of uneven collectives. A kernel finds a wrong one too, but only when others may have
+// positions of index_copy, lengths of attention, and counts of grouped_linear and of uneven collectives. A kernel finds a wrong one too, but only when others may have
 // updated state already.
 //
 // Find follows each such operand through views, casts and copies on its rank to the input that it comes from. Operands
@@ -94,6 +94,10 @@ func wants(p *plan.Plan, c *plan.Cmd) (ref plan.Ref, l limit, ok bool) {
 	case c.Op == ir.OpEmbedding:
 		l.high = c.Attr.Rows
 		return c.Ins[0], l, true
+	case c.Op == ir.OpGroupedLinear:
+		l.most = c.Ins[0].Shape[0]
+		l.high = l.most + 1
+		return c.Ins[2], l, true
 	case c.Op == ir.OpTakeAlong:
 		rows := c.Ins[0].Shape
 		l.high = rows[len(rows)-1]
@@ -102,7 +106,7 @@ func wants(p *plan.Plan, c *plan.Cmd) (ref plan.Ref, l limit, ok bool) {
 		axis := c.Attr.Axes[0]
 		l.low, l.high, l.row = -1, c.Outs[0].Shape[axis], c.Ins[0].Shape[axis]
 		return c.Ins[1], l, true
-	case c.Op == ir.OpAttention && len(c.Ins) == 4:
+	case c.Op == ir.OpAttention && len(c.Ins) > 3 && c.Ins[3].DType.IsInt():
 		keys := c.Ins[1].Shape
 		l.high = keys[len(keys)-3] + 1
 		return c.Ins[3], l, true

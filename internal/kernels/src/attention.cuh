@@ -11,14 +11,15 @@ template <int B> struct AttentionArgs {
   u64 lengths, fault, tag;                  // lengths: how many keys are there; 0: all
   i64 wide, sl, bl[B];                      // they are i64, else i32; bytes from query to query, batch by batch
   i64 window; f64 cap;                      // how many of the last keys are seen; of scores; 0: all, none
+  u64 mask; i64 sm[2], bm[B];               // added to scores where not 0: strides along queries, keys, batch by batch
 };
 
 // Sequences are the operands of one batch.
 template <class T> struct Sequences {
-  const T *q, *k, *v;
+  const T *q, *k, *v, *mask;
   T* out;
   u64 lengths;
-  template <int B> __device__ __forceinline__ Sequences(const AttentionArgs<B>& a, i64 t) : q((const T*)a.q), k((const T*)a.k), v((const T*)a.v), out((T*)a.out), lengths(a.lengths) {
+  template <int B> __device__ __forceinline__ Sequences(const AttentionArgs<B>& a, i64 t) : q((const T*)a.q), k((const T*)a.k), v((const T*)a.v), mask((const T*)a.mask), out((T*)a.out), lengths(a.lengths) {
 #pragma unroll
     for (int d = B - 1; d >= 0; d--) {
       const i64 x = d ? t % a.e[d] : t;
@@ -28,6 +29,7 @@ template <class T> struct Sequences {
       k += x * a.bk[d];
       v += x * a.bv[d];
       lengths += x * a.bl[d];
+      if (a.mask) mask += x * a.bm[d];
     }
   }
 };
@@ -79,16 +81,33 @@ template <int B> struct QueryRow {
   __device__ __forceinline__ QueryRow(const AttentionArgs<B>& a, i64 kv, u32 row) : query(row / (u32)a.share), head(kv * a.share + row % (u32)a.share) {}
 };
 
-template <bool CAP, class T, class A> DEV A score(const A* q, const T* k, i64 stride, i64 dh, A scale, A cap) {
+template <class T, class A> DEV A score(const A* q, const T* k, i64 stride, i64 dh, A scale) {
   A s = 0;
   for (i64 d = 0; d < dh; d++) s += q[d] * Num<T>::get(k[d * stride]);
-  s *= scale;
-  return CAP ? cap * tanhOf(s / cap) : s;
+  return s * scale;
 }
+
+// Bent<true> is what a cap and a mask, where there are any, make of a query's scores.
+template <bool SOME> struct Bent {
+  template <class T, int B> __device__ __forceinline__ Bent(const T*, const AttentionArgs<B>&, const Sequences<T>&, i64) {}
+  template <class T, class A> __device__ __forceinline__ A of(const T*, A s, i64) const { return s; }
+};
+template <> struct Bent<true> {
+  f64 cap;
+  u64 mask;
+  i64 step;
+  template <class T, int B> __device__ __forceinline__ Bent(const T*, const AttentionArgs<B>& a, const Sequences<T>& of, i64 i) : cap(a.cap), mask(0), step(a.sm[1]) {
+    if (of.mask) mask = (u64)(of.mask + i * a.sm[0]);
+  }
+  template <class T, class A> __device__ __forceinline__ A of(const T*, A s, i64 j) const {
+    if (cap != 0) s = (A)cap * tanhOf(s / (A)cap);
+    return mask ? s + Num<T>::get(((const T*)mask)[j * step]) : s;
+  }
+};
 
 // attend computes query i of head h by those of the keys from..to-1 that it sees, if it sees some: done gets each
 // element's sum, the largest score, and the sum of weights. PER is dimensions a thread: Dh is at most 256·PER.
-template <class T, int PER, bool CAP = false, int B, class Done> DEV void attend(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i, i64 h, i64 from, i64 to, Done done) {
+template <class T, int PER, bool BENT = false, int B, class Done> DEV void attend(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i, i64 h, i64 from, i64 to, Done done) {
   typedef typename Num<T>::Acc A;
   __shared__ A query[256 * PER], weight[256];
   const T* q = of.q + i * a.sq[0] + h * a.sq[1];
@@ -98,9 +117,10 @@ template <class T, int PER, bool CAP = false, int B, class Done> DEV void attend
   __syncthreads();
   const i64 all = keysOf(a, of, i), sees = least(all, to);
   if (a.window && from < all - a.window) from = all - a.window;
-  const A scale = (A)a.scale, cap = (A)a.cap;
+  const A scale = (A)a.scale;
+  const Bent<BENT> bent(q, a, of, i);
   A top = Const<A>::of(0xfff0000000000000ULL);
-  for (i64 j = from + threadIdx.x; j < sees; j += 256) top = most(top, score<CAP, T>(query, k + j * a.sk[0], a.sk[2], a.dh, scale, cap));
+  for (i64 j = from + threadIdx.x; j < sees; j += 256) top = most(top, bent.of(q, score<T>(query, k + j * a.sk[0], a.sk[2], a.dh, scale), j));
   top = fold256<FoldMax>(top);
   A sum = 0, o[PER];
 #pragma unroll
@@ -108,7 +128,7 @@ template <class T, int PER, bool CAP = false, int B, class Done> DEV void attend
   for (i64 j0 = from; j0 < sees; j0 += 256) {
     const i64 j = j0 + threadIdx.x;
     __syncthreads();
-    if (j < sees) sum += weight[threadIdx.x] = expOf(score<CAP, T>(query, k + j * a.sk[0], a.sk[2], a.dh, scale, cap) - top);
+    if (j < sees) sum += weight[threadIdx.x] = expOf(bent.of(q, score<T>(query, k + j * a.sk[0], a.sk[2], a.dh, scale), j) - top);
     __syncthreads();
     const int keys = sees - j0 < 256 ? (int)(sees - j0) : 256;
 #pragma unroll
@@ -126,15 +146,15 @@ template <class T, int PER, bool CAP = false, int B, class Done> DEV void attend
   }
 }
 
-template <class T, int PER, bool CAP = false, int B> DEV void attend(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i, i64 h) {
+template <class T, int PER, bool BENT = false, int B> DEV void attend(const AttentionArgs<B>& a, const Sequences<T>& of, i64 i, i64 h) {
   typedef typename Num<T>::Acc A;
   T* out = of.out + i * a.so[0] + h * a.so[1];
-  attend<T, PER, CAP>(a, of, i, h, 0, a.tk, [&](i64 d, A o, A, A sum, bool some) { out[d * a.so[2]] = Num<T>::put(some ? o / sum : 0); });
+  attend<T, PER, BENT>(a, of, i, h, 0, a.tk, [&](i64 d, A o, A, A sum, bool some) { out[d * a.so[2]] = Num<T>::put(some ? o / sum : 0); });
 }
 
-template <class T, int B, int PER, bool CAP> DEV void attention(const AttentionArgs<B>& a) {
+template <class T, int B, int PER, bool BENT> DEV void attention(const AttentionArgs<B>& a) {
   i64 t = blockIdx.x;
   const i64 i = t % a.tq;
   t /= a.tq;
-  attend<T, PER, CAP>(a, Sequences<T>(a, t / a.heads), i, t % a.heads);
+  attend<T, PER, BENT>(a, Sequences<T>(a, t / a.heads), i, t % a.heads);
 }

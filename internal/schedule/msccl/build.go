@@ -24,7 +24,6 @@ type builder struct {
 	links map[connection]*traffic
 	// Counters of blocks' progress, by rank and block, and the index of each step's report among them.
 	progress [][]int
-	steps    int
 	rank, tb int
 	at       int
 }
@@ -111,8 +110,8 @@ func (b *builder) memory() error {
 	for r := range f.GPUs {
 		p.Buffers = append(p.Buffers, schedule.Buffer{Rank: r, Kind: schedule.Scratch, Base: p.Cells, Cells: f.GPUs[r].Scratch})
 		p.Cells += f.GPUs[r].Scratch
-		if p.Cells > maxCells {
-			return fmt.Errorf("the buffers have more than %d chunks", maxCells)
+		if err := p.Within(); err != nil {
+			return err
 		}
 	}
 	p.MessageBase = p.Cells
@@ -168,8 +167,8 @@ func (b *builder) connections() error {
 					l.counts = append(l.counts, s.Count)
 					l.cells = append(l.cells, p.Cells)
 					p.Cells += s.Count
-					if p.Cells > maxCells {
-						return b.errorf("the messages have more than %d chunks", maxCells)
+					if err := p.Within(); err != nil {
+						return b.errorf("%w", err)
 					}
 				}
 			}
@@ -210,14 +209,10 @@ func (b *builder) fault(format string, args ...any) {
 }
 
 func (b *builder) threadblock(tb *TB) error {
-	blk := &b.p.Blocks[len(b.p.Blocks)-1]
 	sent := 0
 	for i := range tb.Steps {
 		b.at = i
 		s := &tb.Steps[i]
-		if b.steps++; b.steps > maxSteps {
-			return b.errorf("the algorithm has more than %d steps", maxSteps)
-		}
 		if s.S != i {
 			return b.errorf("step %d of the block says that it is step %d", i, s.S)
 		}
@@ -238,8 +233,10 @@ func (b *builder) threadblock(tb *TB) error {
 		}
 		op := schedule.Op{Name: s.Type, Index: i, Inner: -1}
 		add := func(kind schedule.OpKind, lanes []schedule.Lane) {
-			op.Kind, op.Lanes = kind, lanes
-			blk.Ops = append(blk.Ops, op)
+			if err == nil {
+				op.Kind, op.Lanes = kind, lanes
+				err = b.p.Add(op)
+			}
 		}
 		if len(before) > 0 {
 			add(schedule.Sync, before)
@@ -253,6 +250,9 @@ func (b *builder) threadblock(tb *TB) error {
 		add(schedule.Join, nil)
 		if len(after) > 0 {
 			add(schedule.Sync, after)
+		}
+		if err != nil {
+			return b.errorf("%w", err)
 		}
 	}
 	return nil

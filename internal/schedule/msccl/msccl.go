@@ -64,8 +64,6 @@ type Step struct {
 const (
 	maxRanks  = 1024
 	maxChunks = 1 << 20
-	maxCells  = 1 << 25
-	maxSteps  = 1 << 21
 )
 
 // IsAlgorithm reports whether text looks like an algorithm in XML.

@@ -16,7 +16,6 @@ type builder struct {
 	engines  map[[2]int]int            // by rank and its port channel
 	meets    map[[2]int]int
 	packets  bool
-	steps    int
 	noted    map[string]bool
 
 	// The operation that is being read.
@@ -142,6 +141,9 @@ func (b *builder) memory() error {
 				outAt += offset * parts
 			}
 		}
+		if err := p.Within(); err != nil {
+			return err
+		}
 		p.Buffers = append(p.Buffers, schedule.Buffer{Rank: r, Kind: schedule.Input, Base: inAt, Cells: in * parts},
 			schedule.Buffer{Rank: r, Kind: schedule.Output, Base: outAt, Cells: out * parts})
 	}
@@ -165,8 +167,8 @@ func (b *builder) memory() error {
 		}
 		p.Buffers = append(p.Buffers, schedule.Buffer{Rank: r, Kind: schedule.Scratch, Base: p.Cells, Cells: n})
 		p.Cells += stride
-		if p.Cells > maxCells {
-			return fmt.Errorf("the plan's buffers have more than %d parts that its operations tell apart", maxCells)
+		if err := p.Within(); err != nil {
+			return err
 		}
 	}
 	p.MessageBase = p.Cells
@@ -267,6 +269,9 @@ func (b *builder) pair() {
 func (b *builder) threadblock(r, t int) error {
 	b.rank, b.block, b.tb = r, t, &b.f.GPUs[r].Threadblocks[t]
 	b.p.Blocks = append(b.p.Blocks, schedule.Block{Rank: r, ID: t})
+	if err := b.p.Within(); err != nil {
+		return fmt.Errorf("rank %d, tb %d: %w", r, t, err)
+	}
 	if b.tb.ID != t {
 		b.note("rank %d: threadblocks[%d] has id %d", r, t, b.tb.ID)
 	}

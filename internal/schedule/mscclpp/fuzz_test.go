@@ -10,7 +10,7 @@ import (
 
 // FuzzPlan: no text makes the reader or the checker panic, and what is written is read as the same plan.
 func FuzzPlan(f *testing.F) {
-	text, err := os.ReadFile("../testdata/exchange.json")
+	text, err := os.ReadFile("../../../examples/schedules/exchange.json")
 	if err != nil {
 		f.Fatal(err)
 	}

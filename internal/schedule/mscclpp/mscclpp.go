@@ -132,8 +132,6 @@ type Iteration struct {
 const (
 	maxRanks  = 1024
 	maxChunks = 1 << 20
-	maxCells  = 1 << 25
-	maxSteps  = 1 << 23
 	maxParts  = 1 << 10
 )
 

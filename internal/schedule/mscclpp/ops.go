@@ -9,9 +9,6 @@ import (
 // emit adds the current operation to the plan.
 func (b *builder) emit() error {
 	o := b.op
-	if b.steps++; b.steps > maxSteps {
-		return b.errorf("the plan has more than %d steps", maxSteps)
-	}
 	out := schedule.Op{Name: o.Name, Index: b.index, Inner: b.inner, Turn: b.turn}
 	var err error
 	switch o.Name {
@@ -44,8 +41,9 @@ func (b *builder) emit() error {
 	if out.Kind == schedule.Sync && len(out.Lanes) == 0 {
 		return b.errorf("it names no channel or semaphore")
 	}
-	blk := &b.p.Blocks[len(b.p.Blocks)-1]
-	blk.Ops = append(blk.Ops, out)
+	if err := b.p.Add(out); err != nil {
+		return b.errorf("%w", err)
+	}
 	return nil
 }
 

@@ -1,0 +1,94 @@
+package contest
+
+import (
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// vLLM's benchmark_device_communicators.py prints a table for each number of ranks. Pages paste several of them, under the
+// names of machines and "TP=4" for the ranks:
+//
+//	H100
+//	TP=2
+//	World Size: 2, Data Type: torch.bfloat16, Hidden Size: 8192
+//	Tensor Shape   Tensor Size   ca_1stage   pynccl   Best (Speedup vs PyNccl)
+//	(32, 8192)     0.50 MB       0.007       0.011    ca_1stage (1.63x)
+
+var (
+	tableColumns = regexp.MustCompile(`\s{2,}|\t`)
+	tableShape   = regexp.MustCompile(`^\((\d+), *(\d+)\)$`)
+	tableRanks   = regexp.MustCompile(`(?:\bTP ?= ?|World Size: )(\d+)`)
+	tableType    = regexp.MustCompile(`Data Type: (\S+?),? `)
+	tableMachine = regexp.MustCompile(`^(?:NVIDIA )?((?:A|H|B|GH|GB|RTX|L)\d{2,4})\b[ \w]*:?$`)
+)
+
+// readVLLMTable returns the figures of tables as vLLM's benchmark prints them; none of another text.
+func readVLLMTable(text string) ([]Peer, error) {
+	var list []Peer
+	var columns []string
+	machine, dtype, ranks, n := "", "bf16", 0, 0
+	for line := range strings.Lines(text) {
+		n++
+		line = strings.TrimSpace(line)
+		cells := tableColumns.Split(line, -1)
+		if m := tableMachine.FindStringSubmatch(line); m != nil {
+			machine, ranks = m[1], 0
+		}
+		if m := tableRanks.FindStringSubmatch(line); m != nil {
+			ranks, _ = strconv.Atoi(m[1])
+		}
+		if m := tableType.FindStringSubmatch(line + " "); m != nil {
+			var ok bool
+			if dtype, ok = vllmTypes[m[1]]; !ok {
+				return nil, Usagef("line %d: a table of vLLM's benchmark with type %q", n, m[1])
+			}
+		}
+		if cells[0] == "Tensor Shape" {
+			columns = cells
+			continue
+		}
+		m := tableShape.FindStringSubmatch(cells[0])
+		if columns == nil || m == nil {
+			continue
+		}
+		rows, err1 := strconv.ParseInt(m[1], 10, 64)
+		hidden, err2 := strconv.ParseInt(m[2], 10, 64)
+		if err1 != nil || err2 != nil || rows < 1 || rows > mostHidden || hidden < 1 || hidden > mostHidden {
+			return nil, Usagef("line %d: a table of vLLM's benchmark with the shape %s", n, cells[0])
+		}
+		if ranks < 1 {
+			return nil, Usagef("line %d: it is not known of how many ranks this table is: no line above it says TP=4, or World Size: 4", n)
+		}
+		for i := 2; i < min(len(cells), len(columns)); i++ {
+			if strings.HasPrefix(columns[i], "Best") || cells[i] == "N/A" || cells[i] == "-" {
+				continue
+			}
+			ms, err := strconv.ParseFloat(strings.TrimSuffix(cells[i], " ms"), 64)
+			p := Peer{Op: "all_reduce", Name: columns[i], Ranks: ranks, Bytes: rows * hidden * 2, DType: dtype, Issued: "graph",
+				Micros: math.Round(ms*1e6) / 1e3, Machine: machine}
+			if err != nil || !p.whole() {
+				return nil, Usagef("line %d: %q is no time of %s", n, cells[i], columns[i])
+			}
+			list = append(list, p)
+		}
+	}
+	return list, nil
+}
+
+// vllmTypes are the types of vLLM's benchmark, by torch's name.
+var vllmTypes = map[string]string{"torch.bfloat16": "bf16", "torch.float16": "f16"}
+
+// PeerMachines lists the machines that figures say they are of, in order.
+func PeerMachines(list []Peer) []string {
+	var names []string
+	seen := map[string]bool{}
+	for _, p := range list {
+		if p.Machine != "" && !seen[p.Machine] {
+			seen[p.Machine] = true
+			names = append(names, p.Machine)
+		}
+	}
+	return names
+}

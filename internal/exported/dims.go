@@ -1,0 +1,139 @@
+package exported
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/graph"
+	"hocket.example/hocket/internal/modelprogram"
+	"hocket.example/hocket/internal/torchexport"
+)
+
+// An export may leave extents open, as the number of tokens. The program that is made of it has dims for them: it is
+// made of the model at several extents, and must be the same at each but for its numbers.
+
+// largest bounds the extents that are tried, for masks of as many tokens have its square of elements.
+const largest = 2048
+
+// programOf makes the program of an archive.
+func programOf(name string, a *torchexport.Archive, o modelprogram.Options) (*modelprogram.Model, error) {
+	symbols, err := a.Symbols()
+	if err != nil {
+		return nil, err
+	}
+	if len(symbols) == 0 {
+		g, err := a.Graph(nil)
+		if err != nil {
+			return nil, err
+		}
+		return modelprogram.Make(name, g, o)
+	}
+	if len(symbols) > 8 {
+		return nil, fmt.Errorf("%w: %d of its extents are open, of at most 8", modelprogram.ErrUnsupported, len(symbols))
+	}
+	var tries [][]int64
+	for i, s := range symbols {
+		tries = append(tries, extents(s, i))
+	}
+	var models []*modelprogram.Model
+	var first *graph.Graph
+	for k := range tries[0] {
+		at := map[string]int64{}
+		for i, s := range symbols {
+			at[s.Name] = tries[i][k]
+		}
+		g, err := a.Graph(at)
+		if err != nil {
+			return nil, fmt.Errorf("with %v: %w", at, err)
+		}
+		for i, s := range symbols {
+			if most := slices.Max(tries[i]); s.Max == 0 || s.Max > most {
+				if err := depends(g, most); err != nil {
+					return nil, err
+				}
+			}
+		}
+		if first == nil {
+			first = g
+		}
+		m, err := modelprogram.Make(name, g, o)
+		if err != nil {
+			return nil, fmt.Errorf("with %v: %w", at, err)
+		}
+		models = append(models, m)
+	}
+	var dims []modelprogram.Dim
+	taken := map[string]bool{"P": true}
+	for i := range symbols {
+		dims = append(dims, modelprogram.Dim{Name: dimName(first, tries[i][0], taken), Values: tries[i]})
+	}
+	return modelprogram.Unify(name, models, dims)
+}
+
+// extents are those to try for a symbol, the default first. Those of the i-th symbol come in another order than those
+// of others, so that no two have the same ratio everywhere.
+func extents(s torchexport.Symbol, i int) []int64 {
+	lo, hi := max(s.Min, 2), int64(largest)
+	if s.Max > 0 {
+		hi = min(hi, s.Max)
+	}
+	hi = max(hi, lo)
+	list := []int64{min(max(s.Hint, lo), hi)}
+	var more []int64
+	for _, n := range []int64{lo, hi, lo + (hi-lo)/3, lo + (hi-lo)*5/7, lo + 1} {
+		if n = min(n, hi); !slices.Contains(list, n) && !slices.Contains(more, n) {
+			more = append(more, n)
+		}
+	}
+	for k := range more {
+		list = append(list, more[(k+i)%len(more)])
+	}
+	for len(list) < 6 { // symbols of few extents: some twice
+		list = append(list, list[(len(list)+i)%max(1, len(more)+1)])
+	}
+	return list
+}
+
+// depends refuses a graph in which a count has a constant part that is larger than the extents that are tried, such as
+// a sliding window.
+func depends(g *graph.Graph, most int64) error {
+	for _, n := range g.Nodes {
+		switch n.Op {
+		case graph.AddOp, graph.Sub, graph.Le, graph.Lt, graph.Ge, graph.Gt:
+		default:
+			continue
+		}
+		for _, v := range n.In {
+			if v.Leaf != graph.Constant || v.DType != graph.I64 && v.DType != graph.I32 {
+				continue
+			}
+			if x, ok := v.Data.Uniform(); ok && math.Abs(x) > float64(most) && math.Abs(x) < math.MaxInt32 {
+				return fmt.Errorf("%w: %s computes with %v, and its dims are tried up to %d only: give them a smaller max when "+
+					"you export it", modelprogram.ErrUnsupported, n.From, x, most)
+			}
+		}
+	}
+	return nil
+}
+
+// dimName names a dim by where inputs have it first: B for the first dimension, T for others.
+func dimName(g *graph.Graph, extent int64, taken map[string]bool) string {
+	name := "N"
+	for _, v := range g.Inputs {
+		for d, n := range v.Shape {
+			if n == extent && name == "N" {
+				name = "T"
+				if d == 0 && len(v.Shape) > 1 {
+					name = "B"
+				}
+			}
+		}
+	}
+	full := name
+	for i := 2; taken[full]; i++ {
+		full = fmt.Sprint(name, i)
+	}
+	taken[full] = true
+	return full
+}

@@ -1,0 +1,129 @@
+package footprint
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/pickle"
+)
+
+// SiteBytes is what the blocks of one call site take.
+type SiteBytes struct {
+	// Site is where the program allocated them: "train.py:31 forward"; empty where the snapshot does not say.
+	Site   string `json:"site"`
+	Bytes  int64  `json:"bytes"`
+	Blocks int    `json:"blocks"`
+}
+
+// Name is the site, or that it is not known.
+func (s *SiteBytes) Name() string {
+	return cmp.Or(s.Site, "unknown: recorded without stacks, or allocated before the record")
+}
+
+// mostFrames bounds how far down a stack the program's own frame is looked for.
+const mostFrames = 256
+
+// siteOf returns the innermost frame of a stack that is the program's: in a Python file that is not of torch or of
+// Python's own library. A stack without one is known by its innermost frame of Python, else by its first.
+func (d *snapshotReader) siteOf(v any) string {
+	l, ok := v.(*pickle.List)
+	if !ok || len(l.Items) == 0 {
+		return ""
+	}
+	if site, ok := d.sites[l]; ok { // torch pickles a stack once for all events that have it
+		return site
+	}
+	site, rank := "", 0
+	for _, x := range l.Items[:min(len(l.Items), mostFrames)] {
+		m, ok := x.(*pickle.Dict)
+		if !ok {
+			continue
+		}
+		file, _ := m.Get("filename").(string)
+		name, _ := m.Get("name").(string)
+		line, _ := m.Get("line").(int64)
+		now := 1
+		if strings.HasSuffix(file, ".py") || strings.HasPrefix(file, "<") && line > 0 {
+			now = 2
+			if !ofLibrary(file) {
+				now = 3
+			}
+		}
+		if now > rank {
+			site, rank = fmt.Sprintf("%s:%d %s", path.Base(strings.ReplaceAll(file, `\`, "/")), line, name), now
+			if now == 1 && line == 0 {
+				site = name
+			}
+		}
+	}
+	if len(site) > 200 {
+		site = site[:200]
+	}
+	if d.sites == nil {
+		d.sites = map[*pickle.List]string{}
+	}
+	d.sites[l] = site
+	return site
+}
+
+// ofLibrary reports whether a file is of torch, or of Python's own library.
+func ofLibrary(file string) bool {
+	file = strings.ReplaceAll(file, `\`, "/")
+	return strings.Contains(file, "/torch/") || strings.Contains(file, "/lib/python") && !strings.Contains(file, "site-packages")
+}
+
+// ledger follows which blocks wait, by the call site that allocated them.
+type ledger struct {
+	site    map[int64]string // of the block at an address
+	waiting map[string]SiteBytes
+}
+
+func newLedger(s *Snapshot) *ledger {
+	l := &ledger{site: map[int64]string{}, waiting: map[string]SiteBytes{}}
+	held := map[int64]string{} // at the end: what was allocated before the trace and is not named by an event
+	for _, g := range s.Segments {
+		at := g.Addr
+		for _, b := range g.Blocks {
+			held[at] = b.Site
+			at += b.Bytes
+		}
+	}
+	maps.Copy(l.site, held)
+	return l
+}
+
+// event notes a step of the allocator.
+func (l *ledger) event(e *Event) {
+	switch e.Action {
+	case "alloc":
+		l.site[e.Addr] = e.Site
+	case "free_requested":
+		l.add(l.site[e.Addr], e.Bytes, 1)
+	case "free_completed":
+		l.add(l.site[e.Addr], -e.Bytes, -1)
+	}
+}
+
+func (l *ledger) add(site string, bytes int64, blocks int) {
+	w := l.waiting[site]
+	w.Site, w.Bytes, w.Blocks = site, w.Bytes+bytes, w.Blocks+blocks
+	l.waiting[site] = w
+}
+
+// bySite lists what waits, the most first.
+func (l *ledger) bySite() []SiteBytes {
+	var list []SiteBytes
+	for _, w := range l.waiting {
+		if w.Bytes > 0 {
+			list = append(list, w)
+		}
+	}
+	slices.SortFunc(list, func(a, b SiteBytes) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Site, b.Site))
+	})
+	return list
+}

@@ -1,0 +1,82 @@
+package footprint
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/xml"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What waits is counted by the call that allocated it, at the moment when the most waits.
+func TestWaitingBySite(t *testing.T) {
+	frames := func(list ...any) []any { return list }
+	frame := func(file string, line int64, name string) fields {
+		return fields{{"filename", file}, {"line", line}, {"name", name}}
+	}
+	forward := frames(frame("??", 0, "at::native::linear"), frame("/usr/lib/python3/site-packages/torch/nn/functional.py", 10, "linear"),
+		frame("/home/u/train.py", 31, "forward"), frame("/home/u/train.py", 50, "main"))
+	reduce := frames(frame("/usr/lib/python3.12/threading.py", 7, "run"), frame(`C:\work\model<b>.py`, 8, "reduce"))
+	event := func(action string, addr, size int64, stack []any) fields {
+		return fields{{"action", action}, {"addr", addr}, {"size", size}, {"stream", int64(0)}, {"frames", stack}}
+	}
+	const mib = int64(1 << 20)
+	events := []any{
+		event("segment_alloc", 0, 16*mib, frames()),
+		event("alloc", 0, 2*mib, forward), event("alloc", 2*mib, mib, reduce), event("alloc", 3*mib, 4*mib, forward),
+		event("free_requested", 0, 2*mib, frames()), // waits: 2
+		event("free_requested", 3*mib, 4*mib, frames()),
+		event("free_requested", 2*mib, mib, frames()), // waits: 7, the most
+		event("free_completed", 0, 2*mib, frames()),
+		event("alloc", 0, 2*mib, reduce),
+		event("free_requested", 0, mib, frames()), // 6
+	}
+	segment := fields{
+		{"address", int64(0)}, {"total_size", 16 * mib}, {"stream", int64(0)}, {"device", int64(0)},
+		{"blocks", []any{fields{{"size", mib}, {"state", "active_pending_free"}, {"frames", reduce}},
+			fields{{"size", mib}, {"state", "active_allocated"}, {"frames", reduce}},
+			fields{{"size", mib}, {"state", "active_pending_free"}, {"frames", reduce}},
+			fields{{"size", 4 * mib}, {"state", "active_pending_free"}, {"frames", forward}}}},
+	}
+	var b bytes.Buffer
+	k := &pickler{w: bufio.NewWriter(&b)}
+	k.bytes(0x80, 2)
+	k.value(fields{{"segments", []any{segment}}, {"device_traces", []any{events}}})
+	k.bytes('.')
+	if err := k.w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	all, err := ReadSnapshot(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := all[0].Explain()
+	want := []SiteBytes{{"train.py:31 forward", 6 * mib, 2}, {"model<b>.py:8 reduce", mib, 1}}
+	if x.Waiting != 7*mib || !slices.Equal(x.WaitingBySite, want) {
+		t.Errorf("%d waits, %+v; want %+v", x.Waiting, x.WaitingBySite, want)
+	}
+	var page bytes.Buffer
+	if err := WriteSnapshotHTML(&page, "a & b", []*Explanation{x}); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"a &amp; b", "<td>train.py:31 forward</td><td>6.0 MiB</td><td>2</td>", "model&lt;b&gt;.py:8 reduce",
+		"waiting for other streams</text>"} {
+		if !strings.Contains(page.String(), part) {
+			t.Errorf("the page has no %q", part)
+		}
+	}
+	_, picture, _ := strings.Cut(page.String(), "</h2>")
+	picture, _, _ = strings.Cut(picture, "<table>")
+	if err := xml.Unmarshal([]byte(picture), new(struct{})); err != nil {
+		t.Errorf("the picture is no XML: %v", err)
+	}
+}
+
+// A snapshot without stacks still says how much waits.
+func TestWaitingWithoutStacks(t *testing.T) {
+	x := recorded(t, "record_stream-eager").Explain()
+	if len(x.WaitingBySite) != 1 || x.WaitingBySite[0].Site != "" || x.WaitingBySite[0].Bytes != x.Waiting {
+		t.Errorf("%d waits, %+v", x.Waiting, x.WaitingBySite)
+	}
+}

@@ -1,0 +1,112 @@
+package grad_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/grad"
+	"hocket.example/hocket/internal/longtest"
+	"hocket.example/hocket/ir"
+)
+
+// TestEverySourceIsDifferentiatedOrRefused differentiates every function of the repository's programs, whatever is kept:
+// the result is a program, or the function is refused at a line.
+func TestEverySourceIsDifferentiatedOrRefused(t *testing.T) {
+	var files []string
+	for _, pattern := range []string{"../../examples/*.hkt", "../lower/testdata/*.txt", "../../ir/testdata/*"} {
+		list, err := filepath.Glob(pattern)
+		if err != nil || len(list) == 0 {
+			t.Fatalf("%s: %v, %v", pattern, list, err)
+		}
+		files = append(files, list...)
+	}
+	programs, refused := 0, 0
+	for _, file := range files {
+		src, err := os.ReadFile(file)
+		if err != nil {
+			continue // a folder
+		}
+		in, ds := ir.Read(file, string(src))
+		if ds.HasErrors() {
+			continue // a test of errors, or of another form
+		}
+		for _, f := range in.Prog.Funcs {
+			for _, keep := range keeps {
+				text, err := grad.Of(in, grad.Options{Func: f.Name, Keep: keep})
+				var name *grad.NameError
+				if errors.As(err, &ds) || errors.As(err, &name) {
+					refused++
+					continue
+				}
+				if err != nil {
+					t.Errorf("%s: %s: %v", file, f.Name, err)
+					continue
+				}
+				if _, ds := ir.Read(file, text); ds.HasErrors() {
+					t.Errorf("%s: %s: %s\n%s", file, f.Name, ds, text)
+				}
+				programs++
+			}
+		}
+	}
+	if t.Logf("%d programs, %d refused", programs, refused); programs < 30 || refused < 10 {
+		t.Errorf("%d programs, %d refused", programs, refused)
+	}
+}
+
+// waits are the statements of a text that order streams or ranks.
+var waits = regexp.MustCompile(`(?m)^ *wait [^\n]*\n`)
+
+// TestWaitsAreNeeded takes waits out of lowered backward programs, one at a time. The program is refuted, or proved without
+// it: then other statements imply the wait, of which there are few.
+func TestWaitsAreNeeded(t *testing.T) {
+	programs := longtest.Of(50, 500)
+	if testing.Short() {
+		programs = 4
+	}
+	needed, implied := 0, 0
+	for seed := longtest.Seed(t); programs > 0; seed++ {
+		p, err := hocket.Parse("random.hkt", randomProgram(seed, 2, 2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := p.Gradient(hocket.GradientOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		strategy := []string{"exchange", "chunked(2)"}[programs%2]
+		l, err := q.Lower(hocket.LowerOptions{Strategy: strategy})
+		if err != nil {
+			continue // the strategy applies to nothing
+		}
+		text := l.Program.String()
+		at := waits.FindAllStringIndex(text, -1)
+		if len(at) == 0 {
+			continue
+		}
+		programs--
+		for _, w := range at {
+			r, err := hocket.Parse("random.hkt", text[:w[0]]+text[w[1]:])
+			if err != nil {
+				t.Fatalf("seed %d: %v\n%s", seed, err, text)
+			}
+			v, err := hocket.Check(r, hocket.Binding{})
+			switch {
+			case err == nil && v.Kind == hocket.Refuted:
+				needed++
+			case err == nil && v.Kind == hocket.Proved:
+				implied++
+			default:
+				t.Errorf("seed %d: %v, %v without line %d\n%s", seed, v.Kind, err, 1+strings.Count(text[:w[0]], "\n"), text)
+			}
+		}
+	}
+	if t.Logf("%d waits are needed, %d are implied", needed, implied); needed == 0 || implied > needed/3 {
+		t.Errorf("%d waits are needed, %d are implied", needed, implied)
+	}
+}

@@ -1,0 +1,425 @@
+package modelprogram
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// A mixture of experts is dispatched: the router's topk says which experts a token goes to, rows of tokens are sorted
+// by expert, each group is multiplied with the weights of its expert, and the rows go back where they came from. The
+// model marks rows of experts that there are none of; bounds of indices show that it has none.
+
+func init() { recognizers = append(recognizers, dispatch) }
+
+// dispatch lowers what sorts rows by expert, and the products of the groups.
+func dispatch(l *lowerer, v *graph.Value) (*val, error) {
+	n := v.Node
+	switch n.Op {
+	case graph.Where:
+		if yes, ok := l.decided(n.In[0]); ok {
+			chosen := n.In[2]
+			if yes {
+				chosen = n.In[1]
+			}
+			if slices.Equal(chosen.Shape, v.Shape) {
+				return l.lower(chosen)
+			}
+		}
+	case graph.TopK:
+		if v.Index == 0 {
+			x, err := l.plain(n.In[0])
+			if err != nil {
+				return nil, err
+			}
+			return l.emitted(n, "topk", fmt.Sprintf("k=%d", n.Attrs.K), v.DType, v.Shape, -1, x), nil
+		}
+	case graph.SortOp:
+		if v.Index == 0 && v.DType.IsFloat() && n.Attrs.Axis == len(v.Shape)-1 {
+			x, err := l.plain(n.In[0])
+			if err != nil {
+				return nil, err
+			}
+			at, ok, err := l.index(n.Out[1])
+			if err != nil || !ok {
+				return nil, err
+			}
+			return l.emitted(n, "take_along", "", v.DType, v.Shape, -1, x, at), nil
+		}
+	case graph.Take:
+		return l.takeRows(n)
+	case graph.TakeAlong:
+		if n.Attrs.Axis == len(v.Shape)-1 && slices.Equal(n.In[0].Shape[:n.Attrs.Axis], v.Shape[:n.Attrs.Axis]) {
+			x, err := l.plain(n.In[0])
+			if err != nil {
+				return nil, err
+			}
+			at, ok, err := l.index(n.In[1])
+			if err == nil && !ok {
+				at, err = l.plain(n.In[1])
+			}
+			if err != nil {
+				return nil, err
+			}
+			return l.emitted(n, "take_along", "", x.dtype(), v.Shape, -1, x, at), nil
+		}
+	case graph.GroupedMatMul:
+		return l.grouped(n)
+	case graph.SliceOp:
+		return l.groupedPart(n)
+	}
+	if v.DType == graph.I64 || v.DType == graph.I32 || n.Op == graph.BinCount {
+		x, ok, err := l.index(v)
+		if !ok || err != nil {
+			return nil, err
+		}
+		if x.dtype() == v.DType {
+			return &val{operand: x}, nil
+		}
+		y := l.emitted(n, "cast", "", v.DType, v.Shape, -1, x)
+		y.in.typed = true
+		return y, nil
+	}
+	return nil, nil
+}
+
+// index lowers indices that a sort or topk gives, as i32; ok is false for others.
+func (l *lowerer) index(v *graph.Value) (o operand, ok bool, err error) {
+	if o, ok := l.indices[v]; ok {
+		return o, true, nil
+	}
+	if v.Node == nil || l.folder.IsConstant(v) {
+		return o, false, nil
+	}
+	if o, ok, err = l.makeIndex(v); ok && err == nil {
+		l.indices[v] = o
+	}
+	return o, ok, err
+}
+
+func (l *lowerer) makeIndex(v *graph.Value) (operand, bool, error) {
+	n := v.Node
+	made := func(op, attrs string, args ...operand) (operand, bool, error) {
+		return l.emitted(n, op, attrs, graph.I32, v.Shape, -1, args...).operand, true, nil
+	}
+	none := func(err error) (operand, bool, error) { return operand{}, false, err }
+	switch n.Op {
+	case graph.TopK:
+		if v.Index != 1 {
+			return none(nil)
+		}
+		x, err := l.plain(n.In[0])
+		if err != nil {
+			return none(err)
+		}
+		return made("argtopk", fmt.Sprintf("k=%d", n.Attrs.K), x)
+	case graph.SortOp:
+		if n.Attrs.Axis != len(v.Shape)-1 {
+			return none(nil)
+		}
+		x, ok, err := l.index(n.In[0])
+		if err == nil && !ok && v.Index == 1 {
+			x, err = l.plain(n.In[0])
+			ok = true
+		}
+		if err != nil || !ok {
+			return none(err)
+		}
+		if v.Index == 0 {
+			at, _, err := l.index(n.Out[1])
+			if err != nil {
+				return none(err)
+			}
+			return made("take_along", "", x, at)
+		}
+		if n.Attrs.Desc { // equal elements keep their order
+			x = l.emitted(n, "neg", "", x.dtype(), v.Shape, -1, x).operand
+		}
+		return made("argsort", "", x)
+	case graph.Reshape:
+		x, ok, err := l.index(n.In[0])
+		if err != nil || !ok {
+			return none(err)
+		}
+		return l.shaped(n.In[0], &val{operand: x}, v.Shape), true, nil
+	case graph.Cast:
+		if v.DType != graph.I64 && v.DType != graph.I32 {
+			return none(nil)
+		}
+		return l.index(n.In[0])
+	case graph.Min, graph.Max:
+		c, x, ok := l.number(n)
+		lo, hi, known := l.bounds(x)
+		if ok && known && (n.Op == graph.Min && hi <= c || n.Op == graph.Max && lo >= c) {
+			return l.index(x)
+		}
+	case graph.FloorDiv:
+		return l.token(n)
+	case graph.PutAt:
+		return l.inverse(n)
+	case graph.BinCount:
+		ids := n.In[0]
+		for ids.Node != nil && (ids.Node.Op == graph.Cast || ids.Node.Op == graph.SortOp && ids.Index == 0) {
+			ids = ids.Node.In[0] // the counts are the same
+		}
+		if _, _, known := l.bounds(ids); !known && !n.In[0].DType.IsFloat() {
+			ids = n.In[0]
+		} else if !known {
+			return none(nil)
+		}
+		x, ok, err := l.index(ids)
+		if err == nil && !ok {
+			x, err = l.plain(ids)
+		}
+		if err != nil {
+			return none(err)
+		}
+		return made("bincount", fmt.Sprintf("n=%d", n.Attrs.K), x)
+	}
+	return none(nil)
+}
+
+// token lowers which token a row belongs to: the row's number divided by how many rows a token has.
+func (l *lowerer) token(n *graph.Node) (o operand, ok bool, err error) {
+	k, x, is := l.number(n)
+	lo, hi, known := l.bounds(x)
+	rows := int64(hi) + 1
+	if !is || !known || x != n.In[0] || len(x.Shape) != 1 || lo != 0 || k < 1 || k != float64(int64(k)) ||
+		rows%int64(k) != 0 || rows < 2 {
+		return o, false, nil
+	}
+	at, ok, err := l.index(x)
+	if err != nil || !ok {
+		return o, false, err
+	}
+	each := int64(k)
+	key := fmt.Sprintf("tokens %d %d", rows, each)
+	if l.fills[key] == nil {
+		all := l.emit(&inst{op: "iota", attrs: "axis=0", dt: graph.I32, shape: []int64{rows / each, each}, split: -1,
+			typed: true, order: -1})
+		l.fills[key] = l.emit(&inst{op: "reshape", attrs: "shape=" + tuple([]int64{rows}), args: []operand{{in: all}},
+			dt: graph.I32, shape: []int64{rows}, split: -1, order: -1})
+	}
+	return l.emitted(n, "take_along", "", graph.I32, x.Shape, -1, operand{in: l.fills[key]}, at).operand, true, nil
+}
+
+// inverse lowers the inverse of a permutation: 0, 1, 2 and so on, put where the permutation says.
+func (l *lowerer) inverse(n *graph.Node) (o operand, ok bool, err error) {
+	if len(n.In) != 3 || len(n.In[0].Shape) != 1 || !l.folder.IsConstant(n.In[1]) {
+		return o, false, nil
+	}
+	perm := n.In[2]
+	sort := perm.Node
+	if sort == nil || sort.Op != graph.SortOp || perm.Index != 1 || !slices.Equal(perm.Shape, n.In[0].Shape) {
+		return o, false, nil
+	}
+	t, err := l.folder.Value(n.In[1])
+	if err != nil {
+		return o, false, err
+	}
+	if start, ok := counts(t); !ok || start != 0 || int64(len(t.Elems)) != n.In[0].Count() {
+		return o, false, nil
+	}
+	at, ok, err := l.index(perm)
+	if err != nil || !ok {
+		return o, false, err
+	}
+	return l.emitted(n, "argsort", "", graph.I32, perm.Shape, -1, at).operand, true, nil
+}
+
+// takeRows lowers rows, or elements of a vector, by one index that a sort gives.
+func (l *lowerer) takeRows(n *graph.Node) (*val, error) {
+	x, out := n.In[0], n.Out[0]
+	if len(n.In) != 2 || len(n.In[1].Shape) != 1 {
+		return nil, nil
+	}
+	if lo, hi, known := l.bounds(n.In[1]); !known || lo < 0 || hi >= float64(x.Shape[0]) {
+		return nil, nil
+	}
+	at, ok, err := l.index(n.In[1])
+	if err != nil || !ok {
+		return nil, err
+	}
+	if len(x.Shape) == 1 {
+		o, err := l.plain(x)
+		if err != nil {
+			return nil, err
+		}
+		return l.emitted(n, "take_along", "", o.dtype(), out.Shape, -1, o, at), nil
+	}
+	if !x.DType.IsFloat() {
+		return nil, nil
+	}
+	y, err := l.lower(x)
+	if err != nil {
+		return nil, err
+	}
+	width := x.Count() / max(x.Shape[0], 1)
+	rows := l.shaped(x, y, []int64{x.Shape[0], width})
+	z := l.emitted(n, "embedding", "", x.DType, []int64{out.Shape[0], width}, rows.splitDim(), at, rows)
+	return seen(z, out.Shape), nil
+}
+
+// grouped lowers the product of sorted rows with the weights of their groups.
+func (l *lowerer) grouped(n *graph.Node) (*val, error) {
+	if p := l.packed(groupWeight(n)); p != nil {
+		var parts []operand
+		for k := range p.parts {
+			x, err := l.groupedOf(n, k)
+			if err != nil {
+				return nil, err
+			}
+			parts = append(parts, x.operand)
+		}
+		return l.emitted(n, "concat", "axis=1", n.Out[0].DType, n.Out[0].Shape, -1, parts...), nil
+	}
+	return l.groupedOf(n, -1)
+}
+
+// groupWeight is the weight of a grouped product, however it is stored.
+func groupWeight(n *graph.Node) *graph.Value {
+	w := n.In[1]
+	if t := made(w, graph.Transpose); t != nil && swapsLast(t.Attrs.Axes) {
+		return t.In[0]
+	}
+	return w
+}
+
+// groupedOf lowers a grouped product, of one part of a packed weight if part is not negative.
+func (l *lowerer) groupedOf(n *graph.Node, part int) (*val, error) {
+	ends := n.In[2]
+	for made(ends, graph.Cast) != nil {
+		ends = ends.Node.In[0]
+	}
+	var counted *graph.Value
+	if c := made(ends, graph.Cumsum); c != nil {
+		counted = uncast(c.In[0])
+	}
+	if made(counted, graph.BinCount) == nil {
+		return nil, refuse(n, "groups of rows that are not counted by a histogram")
+	}
+	counts, ok, err := l.index(counted)
+	if err != nil || !ok {
+		return nil, refuse(n, "groups of rows whose experts are not a topk's: %v", err)
+	}
+	x, err := l.plain(n.In[0])
+	if err != nil {
+		return nil, err
+	}
+	w, err := l.lower(n.In[1])
+	if err != nil {
+		return nil, err
+	}
+	shape := slices.Clone(n.Out[0].Shape)
+	var wo operand
+	if part >= 0 {
+		wo = l.part(n, w.operand, part).operand
+		shape[1] /= int64(w.p.parts)
+	} else {
+		turned := permuted(w, []int64{0, 2, 1})
+		s := n.In[1].Shape
+		wo = l.settle(&graph.Value{Shape: []int64{s[0], s[2], s[1]}, Node: n}, turned)
+	}
+	y := l.emitted(n, "grouped_linear", "", n.Out[0].DType, shape, -1, x, wo, counts)
+	switch s := wo.splitDim(); {
+	case s == 1:
+		y.in.split = 1
+	case s >= 0:
+		y.in.whole = true
+	}
+	return y, nil
+}
+
+// groupedPart lowers a slice that is one part of a grouped product with a packed weight; nil if it is not.
+func (l *lowerer) groupedPart(n *graph.Node) (*val, error) {
+	v := n.In[0]
+	for v.Node != nil && v.Node.Op == graph.Where {
+		yes, ok := l.decided(v.Node.In[0])
+		if !ok || yes {
+			return nil, nil
+		}
+		v = v.Node.In[2]
+	}
+	g := made(v, graph.GroupedMatMul)
+	if g == nil || n.Attrs.Axis != 1 || l.packed(groupWeight(g)) == nil {
+		return nil, nil
+	}
+	return l.groupedOf(g, int(n.Attrs.Lo/max(n.Attrs.Hi-n.Attrs.Lo, 1)))
+}
+
+// decided reports whether all elements of a bool are known to be the same, whatever the input: which.
+func (l *lowerer) decided(v *graph.Value) (yes, ok bool) {
+	if x, ok := l.uniform(v); ok {
+		return x != 0, true
+	}
+	if v.Node == nil {
+		return false, false
+	}
+	switch n := v.Node; n.Op {
+	case graph.Reshape, graph.Broadcast:
+		return l.decided(n.In[0])
+	case graph.Not:
+		yes, ok = l.decided(n.In[0])
+		return !yes, ok
+	case graph.Lt, graph.Le, graph.Gt, graph.Ge:
+		alo, ahi, ok1 := l.bounds(n.In[0])
+		blo, bhi, ok2 := l.bounds(n.In[1])
+		if !ok1 || !ok2 {
+			return false, false
+		}
+		always := map[graph.Op]bool{graph.Lt: ahi < blo, graph.Le: ahi <= blo, graph.Gt: alo > bhi, graph.Ge: alo >= bhi}
+		never := map[graph.Op]bool{graph.Lt: alo >= bhi, graph.Le: alo > bhi, graph.Gt: ahi <= blo, graph.Ge: ahi < blo}
+		return always[n.Op], always[n.Op] || never[n.Op]
+	}
+	return false, false
+}
+
+// bounds returns between which numbers all elements of an index are.
+func (l *lowerer) bounds(v *graph.Value) (lo, hi float64, ok bool) {
+	if v == nil {
+		return 0, 0, false
+	}
+	if l.folder.IsConstant(v) {
+		t, err := l.folder.Value(v)
+		if err != nil || len(t.Elems) == 0 || t.DType.IsFloat() {
+			return 0, 0, false
+		}
+		return slices.Min(t.Elems), slices.Max(t.Elems), true
+	}
+	if v.Node == nil || v.DType.IsFloat() {
+		return 0, 0, false
+	}
+	n := v.Node
+	size := func(axis int) (float64, float64, bool) { return 0, float64(n.In[0].Shape[axis] - 1), true }
+	switch n.Op {
+	case graph.TopK:
+		if v.Index == 1 {
+			return size(len(n.In[0].Shape) - 1)
+		}
+	case graph.SortOp:
+		if v.Index == 1 {
+			return size(n.Attrs.Axis)
+		}
+		return l.bounds(n.In[0])
+	case graph.Reshape, graph.Transpose, graph.SliceOp, graph.Broadcast, graph.Cast, graph.Take, graph.TakeAlong:
+		return l.bounds(n.In[0])
+	case graph.FloorDiv:
+		k, x, is := l.number(n)
+		if lo, hi, ok = l.bounds(x); ok && is && x == n.In[0] && k >= 1 && lo >= 0 {
+			return float64(int64(lo / k)), float64(int64(hi / k)), true
+		}
+	case graph.PutAt:
+		if made := n.In[2].Node; len(n.In) == 3 && made != nil && made.Op == graph.SortOp {
+			return l.bounds(n.In[1]) // all elements are put
+		}
+	case graph.Min, graph.Max:
+		alo, ahi, ok1 := l.bounds(n.In[0])
+		blo, bhi, ok2 := l.bounds(n.In[1])
+		if ok1 && ok2 && n.Op == graph.Min {
+			return min(alo, blo), min(ahi, bhi), true
+		}
+		return max(alo, blo), max(ahi, bhi), ok1 && ok2
+	}
+	return 0, 0, false
+}

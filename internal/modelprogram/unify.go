@@ -1,0 +1,180 @@
+package modelprogram
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"hocket.example/hocket/ir"
+)
+
+// Dim is an extent that a model leaves open.
+type Dim struct {
+	Name   string
+	Values []int64 // in each of the models that Unify is given
+}
+
+// Unify makes one program of those of a model at several extents. They must be equal except for numbers, and each of
+// these a constant, a multiple of a dim plus a constant, or a multiple of the product of two dims. The first is the
+// model whose extents are the dims' defaults.
+//
+// What the dims leave open is so found from examples. Extents should therefore include the smallest and the largest that
+// the model is for, and others that have nothing in common.
+func Unify(name string, models []*Model, dims []Dim) (*Model, error) {
+	if len(models) < 2 {
+		return nil, fmt.Errorf("%w: one model says nothing about its dims", ErrUnsupported)
+	}
+	first := models[0]
+	lists := make([][]string, len(models))
+	for i, m := range models {
+		lists[i] = words.FindAllString(m.Text, -1)
+		if len(lists[i]) != len(lists[0]) {
+			return nil, differs(models, dims, i, lineOf(lists[0], lists[i]))
+		}
+	}
+	var b strings.Builder
+	column := make([]int64, len(models))
+	for k, word := range lists[0] {
+		same := true
+		for i := range models {
+			same = same && lists[i][k] == word
+		}
+		if same {
+			b.WriteString(word)
+			continue
+		}
+		for i := range models {
+			n, err := strconv.ParseInt(lists[i][k], 10, 64)
+			if err != nil {
+				i = slices.IndexFunc(lists, func(l []string) bool { return l[k] != word })
+				return nil, differs(models, dims, i, lineOf(lists[0], lists[i]))
+			}
+			column[i] = n
+		}
+		text := express(column, dims)
+		if text == "" {
+			return nil, fmt.Errorf("%w: for %s it has the numbers %v in the same place, which are no multiple of a dim "+
+				"plus a constant: line %q", ErrUnsupported, dimsText(dims), column, strings.TrimSpace(lineAt(lists[0], k)))
+		}
+		b.WriteString(text)
+	}
+	text := b.String()
+	var declared strings.Builder
+	for _, d := range dims {
+		fmt.Fprintf(&declared, "dim %s = %d\n", d.Name, d.Values[0])
+	}
+	at := strings.Index(text, "dim ")
+	text = text[:at] + declared.String() + text[at:]
+	info, ds := ir.Read(name, text)
+	if ds.HasErrors() {
+		return nil, fmt.Errorf("%w: the program that was made of it is wrong: %w", ErrUnsupported, ds)
+	}
+	m := *first
+	m.Text, m.Info, m.Params = info.Prog.String(), info, slices.Clone(first.Params)
+	for i, p := range first.Params {
+		for _, other := range models[1:] {
+			o := other.Params[i]
+			switch {
+			case p.Input:
+			case p.Constant != nil && (o.Constant == nil || !slices.Equal(p.Constant.Elems, o.Constant.Elems)),
+				!slices.Equal(p.Shape, o.Shape) || !slices.Equal(p.Weights, o.Weights):
+				return nil, fmt.Errorf("%w: %%%s has other contents for other %s", ErrUnsupported, p.Name, dimsText(dims))
+			}
+		}
+	}
+	return &m, nil
+}
+
+// words are names, numbers, blanks and signs.
+var words = regexp.MustCompile(`[%A-Za-z_][A-Za-z0-9_.]*|[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|\s+|[^\sA-Za-z0-9_%]`)
+
+func dimsText(dims []Dim) string {
+	var list []string
+	for _, d := range dims {
+		list = append(list, d.Name)
+	}
+	return strings.Join(list, " and ")
+}
+
+func differs(models []*Model, dims []Dim, i int, line string) error {
+	var at []string
+	for _, d := range dims {
+		at = append(at, fmt.Sprintf("%s=%d and %s=%d", d.Name, d.Values[0], d.Name, d.Values[i]))
+	}
+	return fmt.Errorf("%w: the model computes otherwise for %s: from line %q on", ErrUnsupported, strings.Join(at, ", "),
+		line)
+}
+
+// lineOf is the first line in which two texts differ in more than numbers.
+func lineOf(a, b []string) string {
+	for k := range a {
+		if k >= len(b) || a[k] != b[k] && (strings.Trim(a[k], "0123456789") != "" || strings.Trim(b[k], "0123456789") != "") {
+			return strings.TrimSpace(lineAt(a, k))
+		}
+	}
+	return ""
+}
+
+// lineAt is the line of word k.
+func lineAt(list []string, k int) string {
+	from, to := k, k
+	for from > 0 && !strings.Contains(list[from-1], "\n") {
+		from--
+	}
+	for to < len(list) && !strings.Contains(list[to], "\n") {
+		to++
+	}
+	return strings.Join(list[from:to], "")
+}
+
+// express is a number as an expression over dims, "" if it is none.
+func express(values []int64, dims []Dim) string {
+	linear := func(name string, of []int64, constant bool) string {
+		for i, v := range of {
+			if v == of[0] || (values[i]-values[0])%(v-of[0]) != 0 {
+				continue
+			}
+			a := (values[i] - values[0]) / (v - of[0])
+			c := values[0] - a*of[0]
+			if a <= 0 || c != 0 && !constant {
+				return ""
+			}
+			for j, w := range of {
+				if a*w+c != values[j] {
+					return ""
+				}
+			}
+			text := name
+			if a != 1 {
+				text += fmt.Sprintf(" * %d", a)
+			}
+			switch {
+			case c > 0:
+				text += fmt.Sprintf(" + %d", c)
+			case c < 0:
+				text += fmt.Sprintf(" - %d", -c)
+			}
+			return text
+		}
+		return ""
+	}
+	for _, d := range dims {
+		if text := linear(d.Name, d.Values, true); text != "" {
+			return text
+		}
+	}
+	for i, d := range dims {
+		for _, e := range dims[i+1:] {
+			product := make([]int64, len(values))
+			for k := range values {
+				product[k] = d.Values[k] * e.Values[k]
+			}
+			if text := linear(d.Name+" * "+e.Name, product, false); text != "" {
+				return text
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,56 @@
+package modelprogram
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// TestExpress: numbers that follow dims are expressions of them, and others are not.
+func TestExpress(t *testing.T) {
+	dims := []Dim{{"B", []int64{2, 3, 7, 5}}, {"T", []int64{12, 5, 6, 31}}}
+	for _, c := range []struct {
+		values []int64
+		want   string
+	}{
+		{[]int64{12, 5, 6, 31}, "T"}, {[]int64{2, 3, 7, 5}, "B"}, {[]int64{36, 15, 18, 93}, "T * 3"},
+		{[]int64{13, 6, 7, 32}, "T + 1"}, {[]int64{23, 9, 11, 61}, "T * 2 - 1"}, {[]int64{24, 15, 42, 155}, "B * T"},
+		{[]int64{192, 120, 336, 1240}, "B * T * 8"}, {[]int64{12, 5, 6, 32}, ""}, {[]int64{5, 12, 11, -14}, ""},
+		{[]int64{144, 25, 36, 961}, ""},
+	} {
+		if got := express(c.values, dims); got != c.want {
+			t.Errorf("%v is %q, want %q", c.values, got, c.want)
+		}
+	}
+}
+
+// TestUnify: programs that are equal but for numbers are one with dims, and others are refused.
+func TestUnify(t *testing.T) {
+	model := func(text string) *Model { return &Model{Text: text} }
+	texts := func(rows, op string) string {
+		return "// Of m2.pt2.\ndim P = 2\nmesh tp[P]\n\nfunc f(%x1: f32[" + rows + ", 4]) -> f32[" + rows + ", 4] {\n" +
+			"  %y = " + op + " %x1\n  return %y\n}\n"
+	}
+	dims := []Dim{{"T", []int64{12, 5, 31}}}
+	m, err := Unify("m", []*Model{model(texts("12", "silu")), model(texts("5", "silu")), model(texts("31", "silu"))}, dims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"dim T = 12\ndim P = 2", "%x1: f32[T, 4]", "// Of m2.pt2."} {
+		if !strings.Contains(m.Text, want) {
+			t.Errorf("it lacks %q:\n%s", want, m.Text)
+		}
+	}
+	for name, c := range map[string]struct {
+		rows, op string
+		says     string
+	}{
+		"a number": {"30", "silu", "%x1: f32[12, 4]"}, "an operation": {"31", "gelu", "%y = silu %x1"},
+		"more": {"31", "neg (silu %x1) //", "T=12 and T=31"},
+	} {
+		_, err := Unify("m", []*Model{model(texts("12", "silu")), model(texts("5", "silu")), model(texts(c.rows, c.op))}, dims)
+		if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v; want one that says %q", name, err, c.says)
+		}
+	}
+}

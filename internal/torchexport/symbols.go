@@ -1,0 +1,279 @@
+package torchexport
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Symbol is an extent that the export leaves open: the number of tokens, say.
+type Symbol struct {
+	Name     string // torch's: "s70"
+	Min, Max int64  // what the export was made for; Max is 0 where there is no bound
+	Hint     int64  // what it was when the model was exported; 0 if that is unknown
+}
+
+// expr is an expression over symbols, as sympy prints it.
+type expr struct {
+	Text string `json:"expr_str"`
+	Hint *struct {
+		AsInt *int64 `json:"as_int"`
+	} `json:"hint"`
+}
+
+// Symbols lists the symbols that extents of the program depend on, by name.
+func (a *Archive) Symbols() ([]Symbol, error) {
+	found := map[string]*Symbol{}
+	note := func(text json.RawMessage) error {
+		var e expr
+		if err := json.Unmarshal(text, &e); err != nil {
+			return malformed("an expression: %w", err)
+		}
+		var only string
+		names := 0
+		x := &exprParser{text: e.Text, value: func(name string) (int64, bool) {
+			if found[name] == nil {
+				found[name] = &Symbol{Name: name, Min: 2}
+			}
+			only = name
+			names++
+			return 2, true
+		}}
+		if _, err := x.parse(); err != nil {
+			return err
+		}
+		if names == 1 && strings.HasPrefix(e.Text, "Symbol(") && e.Hint != nil && e.Hint.AsInt != nil {
+			found[only].Hint = *e.Hint.AsInt
+		}
+		return nil
+	}
+	g := &a.program.GraphModule.Graph
+	for _, name := range slices.Sorted(maps.Keys(g.TensorValues)) {
+		meta := g.TensorValues[name]
+		if meta == nil {
+			continue
+		}
+		for _, s := range meta.Sizes {
+			if s.AsExpr != nil {
+				if err := note(s.AsExpr); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	for _, s := range g.SymIntValues {
+		if s.AsExpr != nil {
+			if err := note(s.AsExpr); err != nil {
+				return nil, err
+			}
+		}
+	}
+	var list []Symbol
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		s := found[name]
+		if r := a.program.RangeConstraints[name]; r != nil {
+			if r.MinVal != nil && *r.MinVal > s.Min {
+				s.Min = *r.MinVal
+			}
+			if r.MaxVal != nil && *r.MaxVal < maxExtent {
+				s.Max = *r.MaxVal
+			}
+		}
+		if s.Max != 0 && s.Max < s.Min {
+			return nil, malformed("symbol %q is from %d to %d", clip(name), s.Min, s.Max)
+		}
+		list = append(list, *s)
+	}
+	return list, nil
+}
+
+// resolve gives the program's extents the numbers that they are for these values of symbols.
+func (b *builder) resolve(values map[string]int64) error {
+	number := func(s *symInt) error {
+		if s.AsExpr == nil {
+			return nil
+		}
+		var e expr
+		if err := json.Unmarshal(s.AsExpr, &e); err != nil {
+			return malformed("an expression: %w", err)
+		}
+		x := &exprParser{text: e.Text, value: func(name string) (int64, bool) { v, ok := values[name]; return v, ok }}
+		v, err := x.parse()
+		s.AsInt = &v
+		return err
+	}
+	g := &b.program.GraphModule.Graph
+	for _, meta := range g.TensorValues {
+		if meta == nil {
+			continue
+		}
+		for _, list := range [][]symInt{meta.Sizes, meta.Strides} {
+			for i := range list {
+				if err := number(&list[i]); err != nil {
+					return err
+				}
+			}
+		}
+		if meta.StorageOffset != nil {
+			if err := number(meta.StorageOffset); err != nil {
+				return err
+			}
+		}
+	}
+	b.numbers = map[string]int64{}
+	for name, s := range g.SymIntValues {
+		if err := number(&s); err != nil {
+			return err
+		}
+		if s.AsInt != nil {
+			b.numbers[name] = *s.AsInt
+		}
+	}
+	return nil
+}
+
+// named returns a number that the program computes from extents.
+func (c *call) named(s symInt) (int64, bool) {
+	if s.AsInt != nil {
+		return *s.AsInt, true
+	}
+	n, ok := c.numbers[s.AsName]
+	return n, ok
+}
+
+// exprParser computes an expression that sympy's srepr has printed: Mul(Integer(2), Symbol('s0', integer=True)).
+type exprParser struct {
+	text  string
+	at    int
+	deep  int
+	value func(symbol string) (int64, bool)
+}
+
+func (p *exprParser) parse() (int64, error) {
+	v, err := p.expr()
+	if err == nil && strings.TrimSpace(p.text[p.at:]) != "" {
+		err = p.wrong()
+	}
+	return v, err
+}
+
+func (p *exprParser) wrong() error { return malformed("expression %q", clip(p.text)) }
+
+// word reads a name or number.
+func (p *exprParser) word() string {
+	for p.at < len(p.text) && p.text[p.at] == ' ' {
+		p.at++
+	}
+	from := p.at
+	for p.at < len(p.text) && (p.text[p.at] == '_' || p.text[p.at] == '.' || p.text[p.at] == '-' ||
+		p.text[p.at] >= '0' &&
+			p.text[p.at] <= '9' || p.text[p.at]|0x20 >= 'a' && p.text[p.at]|0x20 <= 'z') {
+		p.at++
+	}
+	return p.text[from:p.at]
+}
+
+func (p *exprParser) next(c byte) bool {
+	for p.at < len(p.text) && p.text[p.at] == ' ' {
+		p.at++
+	}
+	if p.at < len(p.text) && p.text[p.at] == c {
+		p.at++
+		return true
+	}
+	return false
+}
+
+func (p *exprParser) expr() (int64, error) {
+	if p.deep++; p.deep > 50 {
+		return 0, p.wrong()
+	}
+	defer func() { p.deep-- }()
+	name := p.word()
+	if n, err := strconv.ParseInt(name, 10, 64); err == nil {
+		return n, nil
+	}
+	if !p.next('(') {
+		return 0, p.wrong()
+	}
+	switch name = name[strings.LastIndexByte(name, '.')+1:]; name {
+	case "Integer":
+		n, err := strconv.ParseInt(p.word(), 10, 64)
+		if err != nil || !p.next(')') {
+			return 0, p.wrong()
+		}
+		return n, nil
+	case "Symbol":
+		if !p.next('\'') {
+			return 0, p.wrong()
+		}
+		symbol := p.word()
+		for p.at < len(p.text) && p.text[p.at] != ')' { // its assumptions
+			p.at++
+		}
+		v, ok := p.value(symbol)
+		switch {
+		case !p.next(')'):
+			return 0, p.wrong()
+		case !ok:
+			return 0, unsupported("extent %q is open", clip(symbol))
+		}
+		return v, nil
+	}
+	var args []int64
+	for {
+		v, err := p.expr()
+		if err != nil {
+			return 0, err
+		}
+		if args = append(args, v); p.next(')') {
+			break
+		}
+		if !p.next(',') {
+			return 0, p.wrong()
+		}
+	}
+	return p.apply(name, args)
+}
+
+// apply computes a function of whole numbers.
+func (p *exprParser) apply(name string, args []int64) (int64, error) {
+	v := args[0]
+	for i, a := range args[1:] {
+		switch {
+		case name == "Add":
+			v += a
+		case name == "Mul":
+			if a != 0 && (v*a)/a != v {
+				return 0, p.wrong()
+			}
+			v *= a
+		case name == "Pow" && a >= 0 && a <= 4 && len(args) == 2:
+			v = 1
+			for range a {
+				if v *= args[0]; v > maxExtent*maxExtent || args[0] > maxExtent || args[0] < 0 {
+					return 0, p.wrong()
+				}
+			}
+		case name == "Max":
+			v = max(v, a)
+		case name == "Min":
+			v = min(v, a)
+		case i == 0 && (name == "FloorDiv" || name == "Mod" || name == "PythonMod") && a > 0 && v >= 0 &&
+			len(args) == 2:
+			if name == "FloorDiv" {
+				v /= a
+			} else {
+				v %= a
+			}
+		default:
+			return 0, unsupported("an extent that is %q", clip(p.text))
+		}
+		if v > maxExtent*maxExtent || v < -maxExtent*maxExtent {
+			return 0, p.wrong()
+		}
+	}
+	return v, nil
+}
