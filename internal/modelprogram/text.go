@@ -18,6 +18,8 @@ type printer struct {
 	names  map[string]bool
 	out    strings.Builder
 	used   map[*inst]int // how often an instruction is an operand
+
+	guesses map[*inst]graph.Layout // of exports that have a mesh
 }
 
 // print returns the program's text.
