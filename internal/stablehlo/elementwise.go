@@ -172,11 +172,11 @@ func (b *builder) divide(x, y tens, t typ) tens {
 	}
 	if c, ok := b.uniform(x); ok && c == 1 { // 1 / (1 + exp(-z))
 		if z := negated(b, y.v); z != nil {
-			return b.retyped(tens{v: b.add(graph.Sigmoid, graph.Attrs{}, t.dt, z), lifted: y.lifted}, t)
+			return b.retyped(tens{v: b.add(graph.Sigmoid, graph.Attrs{}, t.dt, z), lifted: y.lifted}, y.t)
 		}
 	}
 	if v := b.softmax(x, y); v != nil {
-		return tens{v: v, t: t, lifted: x.lifted}
+		return tens{v: v, t: x.t, lifted: x.lifted}
 	}
 	return b.arith(graph.Div, x, y)
 }
