@@ -2,8 +2,10 @@ package exported
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/graph"
 	"hocket.example/hocket/internal/modelprogram"
@@ -45,7 +47,7 @@ func programOf(name string, a *torchexport.Archive, o modelprogram.Options) (*mo
 		}
 		g, err := a.Graph(at)
 		if err != nil {
-			return nil, fmt.Errorf("with %v: %w", at, err)
+			return nil, fmt.Errorf("with %s: %w", given(at), err)
 		}
 		for i, s := range symbols {
 			if most := slices.Max(tries[i]); s.Max == 0 || s.Max > most {
@@ -59,7 +61,7 @@ func programOf(name string, a *torchexport.Archive, o modelprogram.Options) (*mo
 		}
 		m, err := modelprogram.Make(name, g, o)
 		if err != nil {
-			return nil, fmt.Errorf("with %v: %w", at, err)
+			return nil, fmt.Errorf("with %s: %w", given(at), err)
 		}
 		models = append(models, m)
 	}
@@ -69,6 +71,15 @@ func programOf(name string, a *torchexport.Archive, o modelprogram.Options) (*mo
 		dims = append(dims, modelprogram.Dim{Name: dimName(first, tries[i][0], taken), Values: tries[i]})
 	}
 	return modelprogram.Unify(name, models, dims)
+}
+
+// given writes extents of symbols for people: "s0=2, s1=3".
+func given(at map[string]int64) string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(at)) {
+		list = append(list, fmt.Sprintf("%s=%d", name, at[name]))
+	}
+	return strings.Join(list, ", ")
 }
 
 // extents are those to try for a symbol, the default first. Those of the i-th symbol come in another order than those

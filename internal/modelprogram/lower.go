@@ -816,6 +816,10 @@ func (l *lowerer) binary(n *graph.Node) (*val, error) {
 	if len(a.Shape) < len(b.Shape) && commutes {
 		a, b, x, y = b, a, y, x
 	}
+	if b.Count() == 1 && len(b.Shape) > 0 && slices.Equal(a.Shape, out.Shape) { // one number for all
+		y = &val{operand: l.shaped(b, y, []int64{})}
+		b = &graph.Value{DType: b.DType, Shape: []int64{}, Node: b.Node, Leaf: b.Leaf}
+	}
 	// A vector goes with an operand whose last dimension stays last, in whichever shape.
 	vector := len(b.Shape) == 1 && slices.Equal(a.Shape, out.Shape)
 	if base := x.operand.shape(); vector && x.perm == nil && last(base) == last(a.Shape) {

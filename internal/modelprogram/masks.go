@@ -113,6 +113,10 @@ func (l *lowerer) elementwise(n *graph.Node, op string, dt graph.DType, in []*gr
 		if err != nil {
 			return nil, err
 		}
+		if i > 0 && v.Count() == 1 && len(v.Shape) > 0 { // one number for all
+			args = append(args, l.shaped(v, x, []int64{}))
+			continue
+		}
 		o := l.settle(v, x)
 		k := len(shape) - len(v.Shape)
 		if !slices.Equal(v.Shape, shape[k:]) || i == 0 && k > 0 {

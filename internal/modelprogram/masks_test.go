@@ -138,6 +138,15 @@ func TestMasks(t *testing.T) {
 			i := m.add(graph.ArgMax, graph.Attrs{Axis: 0}, graph.I64, x) // 1, 1, 0
 			return m.add(graph.Take, graph.Attrs{}, graph.F32, x, i)
 		}, []float64{3, 2, -4, 3, 2, -4, -1, 0, 2}},
+		"times a vector of one": {func(m *maker, x *graph.Value) *graph.Value {
+			one := m.add(graph.SumOp, graph.Attrs{Axes: []int64{0, 1}}, graph.F32, x) // 2
+			return m.add(graph.Mul, graph.Attrs{}, graph.F32, x, m.add(graph.Reshape, graph.Attrs{Shape: []int64{1}},
+				graph.F32, one))
+		}, []float64{-2, 0, 4, 6, 4, -8}},
+		"less than a vector of one": {func(m *maker, x *graph.Value) *graph.Value {
+			one := m.add(graph.SumOp, graph.Attrs{Axes: []int64{0, 1}, Keep: true}, graph.F32, x) // 2
+			return m.add(graph.Cast, graph.Attrs{}, graph.F32, m.add(graph.Lt, graph.Attrs{}, graph.Bool, x, one))
+		}, []float64{1, 1, 0, 0, 0, 1}},
 		"a power of two": {func(m *maker, x *graph.Value) *graph.Value {
 			return m.add(graph.Pow, graph.Attrs{}, graph.F32, number(m, 2), x)
 		}, []float64{0.5, 1, 4, 8, 4, 0.0625}},

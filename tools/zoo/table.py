@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the models of `export.py` with hocket and prints a table: ok, refused (and why) or wrong.
 
-    python3 tools/zoo/table.py DIR --hocket ./hocket [-n 2] [--plan] [NAME …]
+    python3 tools/zoo/table.py --hocket ./hocket [-n 2] [--plan] [--machine cuda] DIR [NAME …]
 """
 import argparse
 import json
@@ -35,6 +35,8 @@ def run(a, name):
     with tempfile.TemporaryDirectory() as out:
         cmd = [a.hocket, "run", os.path.join(d, "static.pt2"), "-n", str(a.n), "--save", out,
                "--in", f"input_ids={d}/expected.safetensors#input_ids"]
+        if a.machine:
+            cmd += ["-m", a.machine]
         if a.plan:
             cmd += ["--plan", os.path.join(d, "tp_plan.json")]
         try:
@@ -60,6 +62,7 @@ def main():
     p.add_argument("--hocket", default="hocket")
     p.add_argument("-n", type=int, default=1)
     p.add_argument("--plan", action="store_true")
+    p.add_argument("--machine", default="")
     p.add_argument("--every", type=int, default=1)
     p.add_argument("--width", type=int, default=240)
     p.add_argument("--jobs", type=int, default=2)
