@@ -32,7 +32,7 @@ func TestDocuments(t *testing.T) {
 	}
 	hk := buildCommand(t)
 	for _, file := range []string{"README.md", "ARCHITECTURE.md", "docs/tutorial.md", "docs/trace.md",
-		"docs/commands.md", "docs/collectives.md", "docs/training.md"} {
+		"docs/commands.md", "docs/collectives.md", "docs/training.md", "docs/stablehlo.md"} {
 		t.Run(file, func(t *testing.T) {
 			text, err := os.ReadFile(file)
 			if err != nil {

@@ -18,7 +18,7 @@ func (a *app) importCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:        "import DUMP [flags]",
 		SuggestFor: []string{"convert"},
-		Short:      "Turn an exported model or an nvFuser dump into a program",
+		Short:      "Turn an exported model, StableHLO or an nvFuser dump into a program",
 		Long: `Reads an archive that torch.export.save wrote (.pt2) and prints the model as a program in
 hocket's own language: equal layers are one loop, parameters are named after modules, and
 --plan says how they are laid out over ranks.
@@ -27,9 +27,12 @@ Reads the Host IR that nvFuser prints (NVFUSER_DUMP=host_ir), also within the lo
 prints it as a program in hocket's own language; comments name the lines of the dump. Dims that
 the command line gives become defaults of the program.
 
+Reads StableHLO as jax.jit(f).lower(…).as_text() prints it; Shardy's annotations are layouts.
+
 run, check and opt take archives and dumps as they are. Indices that a dump uses and does not
 define are given with --define, in the dump's own notation.`,
 		Example: `  hocket import model.pt2 --plan tp_plan.json -n 2
+  hocket import examples/jax_mlp.mlir -n 2
   hocket import examples/host_ir.txt
   hocket import examples/host_ir.txt -o host_ir.hkt`,
 		Args: oneDUMP,

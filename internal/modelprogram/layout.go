@@ -3,6 +3,7 @@ package modelprogram
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"hocket.example/hocket/internal/graph"
@@ -29,19 +30,98 @@ func layoutText(dt graph.DType, shape []int64, layout graph.Layout) string {
 	return string(dt) + "[" + strings.Join(dims, ", ") + "]"
 }
 
-// typeOf is the type of an instruction as printed, split along dimension split or, where it has one, in its layout.
+// typeOf is the type of an instruction as printed, split along dimension split or, where the export has a mesh, in its
+// layout: the one that it asks for, or the one that its operand is likely to have.
 func (p *printer) typeOf(in *inst, split int) string {
 	switch {
 	case in.layout != nil:
 		return layoutText(in.dt, in.shape, in.layout)
-	case split >= 0 && len(p.g.Mesh) == 1 && in.shape[split]%p.g.Mesh[0].Size == 0:
-		layout := make(graph.Layout, len(in.shape))
-		layout[split] = []string{p.g.Mesh[0].Name}
-		return layoutText(in.dt, in.shape, layout)
 	case len(p.g.Mesh) > 0:
-		split = -1
+		return layoutText(in.dt, in.shape, p.likely(operand{in: in}))
 	}
 	return typeText(in.dt, in.shape, split)
+}
+
+// likely guesses the layout of an operand, by the layouts of parameters and by what operations do to them. A wrong guess
+// costs a reshard.
+func (p *printer) likely(o operand) graph.Layout {
+	if o.p != nil {
+		if o.p.value != nil && o.p.stack == nil && o.p.value.Layout != nil {
+			return o.p.value.Layout
+		}
+		return make(graph.Layout, len(o.p.shape))
+	}
+	if have, ok := p.guesses[o.in]; ok {
+		return have
+	}
+	layout := make(graph.Layout, len(o.in.shape))
+	if p.guesses == nil {
+		p.guesses = map[*inst]graph.Layout{}
+	}
+	p.guesses[o.in] = layout
+	copy(layout, p.after(o.in))
+	used := map[string]bool{}
+	for d, axes := range layout { // an axis splits one dimension, evenly
+		size := int64(1)
+		for _, a := range axes {
+			if used[a] {
+				size = 0
+			}
+			used[a] = true
+			size *= p.axisSize(a)
+		}
+		if size == 0 || o.in.shape[d]%size != 0 {
+			layout[d] = nil
+		}
+	}
+	return layout
+}
+
+func (p *printer) axisSize(name string) int64 {
+	for _, a := range p.g.Mesh {
+		if a.Name == name {
+			return a.Size
+		}
+	}
+	return 0
+}
+
+// after is the layout that an instruction leaves: nil for whole.
+func (p *printer) after(in *inst) graph.Layout {
+	if in.layout != nil || len(in.args) == 0 {
+		return in.layout
+	}
+	x := p.likely(in.args[0])
+	from := in.args[0].shape()
+	switch {
+	case in.op == "linear" || in.op == "matmul":
+		layout := slices.Clone(x[:len(x)-1])
+		w := p.likely(in.args[1])
+		col := len(w) - 1
+		if in.op == "linear" || in.attrs != "" { // the weight is stored transposed
+			col = len(w) - 2
+		}
+		return append(layout, w[col])
+	case in.op == "transpose":
+		layout := graph.Layout{}
+		for _, word := range strings.Split(strings.Trim(in.attrs, "perm=()"), ", ") {
+			if d, err := strconv.Atoi(word); err == nil && d < len(x) {
+				layout = append(layout, x[d])
+			}
+		}
+		return layout
+	case in.op == "reshape":
+		layout := make(graph.Layout, len(in.shape))
+		for d, axes := range x {
+			if to := reshapedSplit(from, in.shape, d); to >= 0 && len(axes) > 0 {
+				layout[to] = axes
+			}
+		}
+		return layout
+	case slices.Equal(from, in.shape) && in.op != "concat":
+		return x
+	}
+	return nil
 }
 
 // paramType is the type of a parameter as printed.

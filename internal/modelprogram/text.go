@@ -20,6 +20,8 @@ type printer struct {
 	numbers map[string]int
 	out     strings.Builder
 	used    map[*inst]int // how often an instruction is an operand
+
+	guesses map[*inst]graph.Layout // of exports that have a mesh
 }
 
 // print returns the program's text.

@@ -115,6 +115,16 @@ func (b *builder) main(o Options) {
 
 // held is x as a value of an operation's result. Integers of a width that graphs lack have to be known, and to fit.
 func (b *builder) held(x tens, t typ) tens {
+	shape := x.v.Shape
+	if x.lifted {
+		shape = shape[1:]
+	}
+	skip := len(t.shape) - len(shape)
+	for i, d := range shape {
+		if skip < 0 || d != 1 && d != t.shape[skip+i] {
+			b.wrong("the result is not of type %s", t)
+		}
+	}
 	x.t = t
 	if t.narrow == "" {
 		return x
@@ -217,6 +227,9 @@ func (b *builder) walk(o *op, in []tens, s *scope) []tens {
 		return nil
 	}
 	name := strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(o.name, "stablehlo."), "chlo."), "mhlo.")
+	if x, ok := b.wholeNumbers(name, in); ok {
+		return one(x)
+	}
 	if f := unaryOps[name]; f != nil {
 		b.want(in, 1)
 		return one(f(b, in[0], b.result()))
@@ -512,6 +525,9 @@ func (b *builder) padded(x tens, lifted bool) *graph.Value {
 	}
 	if x.lifted {
 		shape = shape[1:]
+	}
+	if len(shape) > len(x.t.shape) {
+		b.wrong("operands are of other shapes than %s", x.t)
 	}
 	ones := slices.Repeat([]int64{1}, len(x.t.shape)-len(shape))
 	return b.reshaped(x.v, slices.Concat(front, ones, shape))

@@ -16,6 +16,8 @@ type Check struct {
 	Line int
 	// Tolerance is how far the outputs may be from each other, if the check says.
 	Tolerance float64
+	// ULPs is the same as a number of steps between neighbouring numbers.
+	ULPs float64
 }
 
 // compared notes what a check compares.
@@ -39,6 +41,9 @@ func (b *builder) compared(in []tens) {
 	c := Check{Name: o.name, Line: o.line}
 	if a := o.attrs["tolerance"]; a != nil {
 		c.Tolerance = a.number
+	}
+	if a := o.attrs["max_ulp_difference"]; a != nil {
+		c.ULPs = a.number
 	}
 	b.checks = append(b.checks, c)
 	for _, x := range []tens{in[0], want} {

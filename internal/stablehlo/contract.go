@@ -85,6 +85,9 @@ func (b *builder) contracted(x, y tens, bx, by, cx, cy []int64) tens {
 	lifted := anyLifted(x, y)
 	fx, fy := rest(len(x.t.shape), bx, cx), rest(len(y.t.shape), by, cy)
 	out := slices.Concat(pick(x.t.shape, bx), pick(x.t.shape, fx), pick(y.t.shape, fy))
+	if !slices.Equal(out, t.shape) {
+		b.wrong("the result has shape %v, and not type %s", out, t)
+	}
 	k := product(pick(x.t.shape, cx))
 	xt := b.transposed(x, slices.Concat(bx, fx, cx))
 	yt := b.transposed(y, slices.Concat(by, cy, fy))

@@ -1,8 +1,10 @@
 package stablehlo
 
 import (
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"hocket.example/hocket/internal/graph"
 )
@@ -170,11 +172,11 @@ func (b *builder) divide(x, y tens, t typ) tens {
 	}
 	if c, ok := b.uniform(x); ok && c == 1 { // 1 / (1 + exp(-z))
 		if z := negated(b, y.v); z != nil {
-			return b.retyped(tens{v: b.add(graph.Sigmoid, graph.Attrs{}, t.dt, z), lifted: y.lifted}, t)
+			return b.retyped(tens{v: b.add(graph.Sigmoid, graph.Attrs{}, t.dt, z), lifted: y.lifted}, y.t)
 		}
 	}
 	if v := b.softmax(x, y); v != nil {
-		return tens{v: v, t: t, lifted: x.lifted}
+		return tens{v: v, t: x.t, lifted: x.lifted}
 	}
 	return b.arith(graph.Div, x, y)
 }
@@ -376,4 +378,22 @@ func (b *builder) roundAway(x tens, t typ) tens {
 	next := b.arith(graph.AddOp, r, b.like(x, 1))
 	r = b.where(b.is(graph.Ge, b.arith(graph.Sub, a, r), b.like(x, 0.5)), next, r)
 	return b.arith(graph.Mul, r, b.sign(x, t))
+}
+
+// reducePrecision is the rounding to another type and back, of types that graphs have.
+func (b *builder) reducePrecision(in []tens) tens {
+	x := in[0]
+	b.float(x)
+	format := strings.Join(b.op.words, " ")
+	if a := b.op.attrs["format"]; a != nil {
+		format = a.text
+	}
+	if e, m := b.op.attrs["exponent_bits"], b.op.attrs["mantissa_bits"]; e != nil && m != nil {
+		format = fmt.Sprintf("e%vm%v", e.number, m.number)
+	}
+	dt := map[string]graph.DType{"e8m7": graph.BF16, "e5m10": graph.F16, "e8m23": graph.F32, "e11m52": graph.F64}[format]
+	if dt == "" {
+		b.refuse("to %q", format)
+	}
+	return b.elementwise(graph.Cast, x.t.dt, b.elementwise(graph.Cast, dt, x))
 }

@@ -16,6 +16,9 @@ type manual struct {
 	replicas, partitions int64
 }
 
+// maxDevices bounds the devices of a manual computation.
+const maxDevices = 4096
+
 // index returns the number that a device has in the computation, and that of its place on the other axes.
 func (m *manual) index(device int64) (at, other int64) {
 	step := int64(1)
@@ -96,6 +99,9 @@ func (b *builder) manual(in []tens, s *scope) []tens {
 		b.wrong("a region takes %d values, and is given %d", len(blk.args), len(in))
 	}
 	lift := product(m.sizes())
+	if lift > maxDevices {
+		b.refuse("over %d devices, of at most %d", lift, maxDevices)
+	}
 	local := make([]tens, len(in))
 	for i, x := range in {
 		local[i] = b.localized(m, x, ins[i], blk.args[i].t, lift)
@@ -281,7 +287,7 @@ func (b *builder) groups() [][]int64 {
 		}
 	}
 	if int64(len(seen)) != b.lift {
-		b.wrong("groups that lack devices")
+		b.refuse("groups that lack devices")
 	}
 	return groups
 }

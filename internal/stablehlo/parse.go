@@ -370,7 +370,7 @@ var dtypes = map[string]graph.DType{"i1": graph.Bool, "i32": graph.I32, "i64": g
 
 // narrow has the least and largest number of integer types that graphs lack.
 var narrow = map[string][2]float64{"i8": {-128, 127}, "i16": {-32768, 32767}, "ui8": {0, 255}, "ui16": {0, 65535},
-	"ui32": {0, 1<<32 - 1}, "i4": {-8, 7}, "ui4": {0, 15}, "ui64": {0, 1 << 53}}
+	"ui32": {0, 1<<32 - 1}, "i2": {-2, 1}, "ui2": {0, 3}, "i4": {-8, 7}, "ui4": {0, 15}, "ui64": {0, 1 << 53}}
 
 // isType reports whether a type is next.
 func (p *parser) isType() bool {

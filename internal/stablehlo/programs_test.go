@@ -2,7 +2,11 @@ package stablehlo
 
 import (
 	"math"
+	"os"
+	"strings"
 	"testing"
+
+	"hocket.example/hocket/internal/modelprogram"
 )
 
 // TestElementwise holds what is made of several operations to package math.
@@ -61,6 +65,63 @@ func TestContract(t *testing.T) {
 	near(t, "dot", out[4], each(18, func(i int) float64 {
 		return sum(5, func(k int) float64 { return at(w, ws, i/3, k) * at(x, xs, 0, i%3, 2, k) })
 	}))
+}
+
+// TestLayouts holds the layouts of a program over two axes: of parameters and results as they are stated, and of casts as
+// those of what is cast.
+func TestLayouts(t *testing.T) {
+	g := program(t, "layouts.mlir")
+	m, err := modelprogram.Make("layouts.mlir", g, modelprogram.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"mesh dp[2] tp[2]\n", "%arg0: bf16[4/dp, 6, 8]", "%arg3: f32[16/(dp, tp), 8]",
+		"-> (f32[4/dp, 6, 8], f32[4/dp, 6, 16/tp])", "%cast: bf16[8, 4/tp, 4] = cast %arg1",
+		"%reshard: bf16[4/dp, 6, 4/tp, 4] = reshard", "%cast2: f32[4/dp, 6, 4/tp, 4] = cast %reshard"} {
+		if !strings.Contains(m.Text, want) {
+			t.Errorf("the program lacks %q\n%s", want, m.Text)
+		}
+	}
+	ran(t, g, numbers(192, 1), numbers(128, 2), numbers(128, 3), numbers(128, 4))
+}
+
+// TestMeshSizes holds the sizes of two axes to the number of ranks: the last one stays as large as it may.
+func TestMeshSizes(t *testing.T) {
+	text, err := os.ReadFile("testdata/layouts.mlir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ranks, want := range map[int][2]int64{0: {2, 2}, 1: {1, 1}, 2: {1, 2}, 4: {2, 2}, 8: {2, 4}} {
+		g, err := Read("layouts.mlir", string(text), Options{Ranks: ranks})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := [2]int64{g.Mesh[0].Size, g.Mesh[1].Size}; got != want {
+			t.Errorf("%d ranks: %v, want %v", ranks, got, want)
+		}
+	}
+}
+
+// TestWholeNumbers computes with the width that numbers have, before there is a program.
+func TestWholeNumbers(t *testing.T) {
+	g, err := Read("t", `func.func @main() -> (tensor<3xi32>, tensor<2xi32>) {
+  %a = stablehlo.constant dense<[2147483647, -2147483648, 5]> : tensor<3xi32>
+  %b = stablehlo.constant dense<[1, 1, 3]> : tensor<3xi32>
+  %0 = stablehlo.add %a, %b : tensor<3xi32>
+  %c = stablehlo.constant dense<[4294967295, 6]> : tensor<2xui32>
+  %d = stablehlo.constant dense<[3, 1]> : tensor<2xui32>
+  %1 = stablehlo.multiply %c, %d : tensor<2xui32>
+  %2 = stablehlo.shift_right_logical %1, %d : tensor<2xui32>
+  %3 = stablehlo.xor %2, %d : tensor<2xui32>
+  %4 = stablehlo.convert %3 : (tensor<2xui32>) -> tensor<2xi32>
+  return %0, %4 : tensor<3xi32>, tensor<2xi32>
+}`, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := ran(t, g)
+	near(t, "sums", out[0], []float64{-2147483648, -2147483647, 8})
+	near(t, "bits", out[1], []float64{(1<<32-3)>>3 ^ 3, 6>>1 ^ 1})
 }
 
 // TestAttention holds causal attention to its formula.

@@ -246,7 +246,7 @@ func (b *builder) reduceWindow(in []tens, s *scope) []tens {
 		if d := cumulative(x.t.shape, window, strides, base, dilation, pads); d >= 0 {
 			if c, ok := b.uniform(in[1]); ok && c == 0 {
 				v := b.add(graph.Cumsum, graph.Attrs{Axis: d + x.off()}, x.t.dt, b.full(x))
-				return []tens{{v: v, t: b.result(), lifted: x.lifted}}
+				return []tens{{v: v, t: x.t, lifted: x.lifted}}
 			}
 		}
 	}

@@ -51,6 +51,8 @@ func init() {
 		"sdy.replicated_to_unreduced": same,
 		"sdy.propagation_barrier":     same,
 
+		"reduce_precision": one(1, (*builder).reducePrecision),
+
 		"all_reduce":         (*builder).allReduce,
 		"all_gather":         (*builder).allGather,
 		"reduce_scatter":     (*builder).reduceScatter,

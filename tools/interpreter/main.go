@@ -204,7 +204,8 @@ func alike(got, want *tensor.Tensor, c stablehlo.Check) error {
 	if strings.Contains(c.Name, "almost") {
 		bound = max(bound, 1e-3)
 	}
-	bound = max(bound, c.Tolerance)
+	step := map[ir.DType]float64{ir.F64: 0x1p-52, ir.F32: 0x1p-23, ir.F16: 0x1p-10, ir.BF16: 0x1p-7}[got.DType]
+	bound = max(bound, c.Tolerance, c.ULPs*step)
 	if !slices.Equal(got.Shape, want.Shape) {
 		return fmt.Errorf("line %d: %s, want %s", c.Line, got, want)
 	}

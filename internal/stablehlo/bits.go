@@ -1,0 +1,131 @@
+package stablehlo
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// Whole numbers that are known are computed here: with overflow as their width has it, and by their bits.
+
+// exact bounds the whole numbers that a graph's elements hold exactly.
+const exact = 1 << 53
+
+// width returns the bits of a type of whole numbers, and whether it has a sign.
+func (t typ) width() (bits int, signed bool) {
+	name := t.narrow
+	if name == "" {
+		name = map[graph.DType]string{graph.I32: "i32", graph.I64: "i64", graph.Bool: "ui1"}[t.dt]
+	}
+	n, err := strconv.Atoi(strings.TrimLeft(name, "ui"))
+	if err != nil {
+		return 0, false
+	}
+	return n, name[0] == 'i'
+}
+
+// wrap returns the number of a type that has the low bits of x.
+func (t typ) wrap(x int64) int64 {
+	n, signed := t.width()
+	shift := 64 - n
+	if signed {
+		return x << shift >> shift
+	}
+	return int64(uint64(x) << shift >> shift)
+}
+
+// whole computes whole numbers, element by element, if all are known. ok is false if they are not.
+func (b *builder) whole(t typ, f func(x []int64) int64, in ...tens) (y tens, ok bool) {
+	var lists []*graph.Tensor
+	shape := []int64{}
+	for _, x := range in {
+		if n, _ := x.t.width(); n == 0 || x.lifted || len(x.v.Shape) > 0 && len(shape) > 0 && !slices.Equal(x.v.Shape, shape) {
+			return tens{}, false
+		}
+		list := b.known(x)
+		if list == nil {
+			return tens{}, false
+		}
+		if len(x.v.Shape) > 0 {
+			shape = x.v.Shape
+		}
+		lists = append(lists, list)
+	}
+	out := graph.NewTensor(t.dt, shape)
+	args := make([]int64, len(in))
+	b.spend(int64(len(out.Elems)))
+	for i := range out.Elems {
+		for k, list := range lists {
+			e := list.Elems[min(i, len(list.Elems)-1)]
+			if math.Abs(e) >= exact {
+				b.refuse("of numbers beyond 2⁵³")
+			}
+			args[k] = int64(e)
+		}
+		n := t.wrap(f(args))
+		if n >= exact || n <= -exact {
+			b.refuse("of numbers beyond 2⁵³")
+		}
+		out.Elems[i] = float64(n)
+	}
+	return tens{v: b.g.Constant("", out), t: typ{dt: t.dt, shape: in[0].t.shape, narrow: t.narrow}}, true
+}
+
+// wholeOps are operations of whole numbers that are known.
+var wholeOps = map[string]func(t typ, x []int64) int64{
+	"add":      func(_ typ, x []int64) int64 { return x[0] + x[1] },
+	"subtract": func(_ typ, x []int64) int64 { return x[0] - x[1] },
+	"multiply": func(_ typ, x []int64) int64 { return x[0] * x[1] },
+	"negate":   func(_ typ, x []int64) int64 { return -x[0] },
+	"and":      func(_ typ, x []int64) int64 { return x[0] & x[1] },
+	"or":       func(_ typ, x []int64) int64 { return x[0] | x[1] },
+	"xor":      func(_ typ, x []int64) int64 { return x[0] ^ x[1] },
+	"not":      func(_ typ, x []int64) int64 { return ^x[0] },
+	"shift_left": func(t typ, x []int64) int64 {
+		if n, _ := t.width(); x[1] < 0 || x[1] >= int64(n) {
+			return 0
+		}
+		return x[0] << x[1]
+	},
+	"shift_right_arithmetic": func(t typ, x []int64) int64 {
+		n, _ := t.width()
+		signed := typ{narrow: "i" + strconv.Itoa(n)}.wrap(x[0])
+		if x[1] < 0 || x[1] >= int64(n) {
+			return signed >> 63
+		}
+		return signed >> x[1]
+	},
+	"shift_right_logical": func(t typ, x []int64) int64 {
+		n, _ := t.width()
+		if x[1] < 0 || x[1] >= int64(n) {
+			return 0
+		}
+		return int64(uint64(x[0]) << (64 - n) >> (64 - n) >> x[1])
+	},
+	"popcnt": func(t typ, x []int64) int64 {
+		n, _ := t.width()
+		return int64(bits.OnesCount64(uint64(x[0]) << (64 - n)))
+	},
+	"count_leading_zeros": func(t typ, x []int64) int64 {
+		n, _ := t.width()
+		return int64(min(bits.LeadingZeros64(uint64(x[0])<<(64-n)), n))
+	},
+}
+
+// wholeNumbers computes an operation of whole numbers that are known.
+func (b *builder) wholeNumbers(name string, in []tens) (tens, bool) {
+	f := wholeOps[name]
+	if f == nil || len(in) == 0 || len(in) > 2 || in[0].t.dt.IsFloat() || in[0].t.dt == graph.Bool || len(b.op.types) != 1 {
+		return tens{}, false
+	}
+	unary := name == "negate" || name == "not" || name == "popcnt" || name == "count_leading_zeros"
+	if unary != (len(in) == 1) || len(in) == 2 && (in[0].t.dt != in[1].t.dt || !slices.Equal(in[0].t.shape, in[1].t.shape)) {
+		return tens{}, false
+	}
+	t := b.op.types[0]
+	return b.whole(t, func(x []int64) int64 { return f(t, x) }, in...)
+}
