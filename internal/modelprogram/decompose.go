@@ -170,6 +170,28 @@ func (l *lowerer) take(n *graph.Node) (*val, error) {
 	return c.lower(c.reshape(y, n.Out[0].Shape))
 }
 
+// productOfBatches lowers a product of matrices whose leading dimensions broadcast, as one whose are equal. It returns nil
+// where they are, and where the second operand has none.
+func (l *lowerer) productOfBatches(n *graph.Node) (*val, error) {
+	if n.Op != graph.MatMul || len(n.In[1].Shape) <= 2 {
+		return nil, nil
+	}
+	out := n.Out[0]
+	lead := out.Shape[:len(out.Shape)-2]
+	c := &chain{l: l, n: n}
+	in := slices.Clone(n.In)
+	for i, v := range in {
+		if own := len(v.Shape) - 2; !slices.Equal(v.Shape[:own], lead) {
+			shape := append(slices.Clone(lead), v.Shape[own:]...)
+			in[i] = c.add(graph.Broadcast, graph.Attrs{Shape: shape}, v.DType, v)
+		}
+	}
+	if slices.Equal(in, n.In) {
+		return nil, c.err
+	}
+	return c.lower(c.add(graph.MatMul, graph.Attrs{}, out.DType, in...))
+}
+
 // argmax lowers the index of the largest element.
 func (l *lowerer) argmax(n *graph.Node) (*val, error) {
 	x, err := l.plain(n.In[0])

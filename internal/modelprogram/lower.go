@@ -503,6 +503,9 @@ func (l *lowerer) fill(dt graph.DType, shape []int64, x float64) (operand, error
 // product lowers linear and matmul.
 func (l *lowerer) product(n *graph.Node) (*val, error) {
 	w := n.In[1]
+	if y, err := l.productOfBatches(n); y != nil || err != nil {
+		return y, err
+	}
 	if p := l.packed(w); p != nil {
 		var parts []operand
 		for k := range p.parts {

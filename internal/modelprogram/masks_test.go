@@ -147,6 +147,11 @@ func TestMasks(t *testing.T) {
 			one := m.add(graph.SumOp, graph.Attrs{Axes: []int64{0, 1}, Keep: true}, graph.F32, x) // 2
 			return m.add(graph.Cast, graph.Attrs{}, graph.F32, m.add(graph.Lt, graph.Attrs{}, graph.Bool, x, one))
 		}, []float64{1, 1, 0, 0, 0, 1}},
+		"products of one matrix and two": {func(m *maker, x *graph.Value) *graph.Value {
+			two := m.add(graph.Reshape, graph.Attrs{Shape: []int64{2, 3, 1}}, graph.F32, x)
+			w := m.constant(graph.F32, []int64{1, 3}, 1, 10, 100)
+			return m.add(graph.MatMul, graph.Attrs{}, graph.F32, w, two)
+		}, []float64{199, -377}},
 		"a power of two": {func(m *maker, x *graph.Value) *graph.Value {
 			return m.add(graph.Pow, graph.Attrs{}, graph.F32, number(m, 2), x)
 		}, []float64{0.5, 1, 4, 8, 4, 0.0625}},

@@ -254,6 +254,9 @@ func (l *lowerer) rope(v, x *graph.Value, r *turn) (*val, error) {
 	heads := []int64{0, 2, 1, 3}
 	turn := r.shape[1] == 1 && r.shape[2] == tokens && x.Shape[2] == tokens
 	if turn {
+		if y.shape != nil {
+			l.settle(x, y)
+		}
 		y = permuted(y, heads)
 	}
 	o := y.operand

@@ -141,7 +141,9 @@ def export(task):
             logits = M()(ids)
             program = torch.export.export(M(), (ids,), strict=False)
             again = program.module()(ids)
+        # Of some models the exported program computes something else than the model: it is what hocket is held to.
         row["torch_error"] = float((again - logits).abs().max() / logits.abs().max())
+        logits = again
         folder = os.path.join(out, kind)
         os.makedirs(folder, exist_ok=True)
         torch.export.save(program, os.path.join(folder, "static.pt2"))

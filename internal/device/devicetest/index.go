@@ -26,6 +26,9 @@ func testIota(r *rig) {
 			}
 		}
 	})
+	if r.w == nil {
+		r.open(1)
+	}
 	half := device.Kernel{Op: device.Iota{Start: ir.Real(0.5)}, Outs: []device.View{r.empty(0, ir.I32, 3)}}
 	_, err := r.w.Device(0).Prepare(half)
 	r.refused("an integer from 0.5 on", err)
@@ -65,6 +68,9 @@ func testSorted(r *rig) {
 			r.exactly("argsort of a NaN", device.Kernel{Op: device.Sorted{Op: ir.OpArgsort}}, l, ir.I32, []int64{4}, []float64{3, 0, 2, 1}, odd)
 		}
 	})
+	if r.w == nil {
+		r.open(1)
+	}
 	for _, out := range []device.View{r.empty(0, ir.I32, 4), r.empty(0, ir.F32, 2)} {
 		_, err := r.w.Device(0).Prepare(device.Kernel{Op: device.Sorted{Op: ir.OpArgTopK}, Ins: []device.View{r.empty(0, ir.F32, 3)}, Outs: []device.View{out}})
 		r.refused("argtopk of 3 elements", err)
