@@ -33,8 +33,8 @@ func (l LayerComparison) String() string {
 }
 
 // CompareLayers compares the model with its reference layer by layer. Layers are the iterations of loops that carry
-// values, and runs of statements between them. Each is loaded and run as a program of its own, with the options of the
-// model, on the inputs that the reference has there, so that its error bounds are those of its own operations. A layer
+// values, and runs of statements between them. Each is loaded and run as a separate program, with the options of the
+// model, on the inputs that the reference has there, so that its error bounds are those of its operations alone. A layer
 // whose bounds still decide nothing is compared in parts, down to single operations; these are its Comparison.Layers.
 //
 // It returns no layers for a function that cannot be cut: one that is a single layer, refines another function, or has

@@ -5,8 +5,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Import makes a program of a Host IR dump of nvFuser, or of the dump within the log src; name stands for the dump
-// in diagnostics, whose places are those of the dump. defines give indices that
+// Import makes a program of a Host IR dump of nvFuser, or of the dump within the log src; diagnostics call the dump
+// name and give places in it. defines give indices that
 // the dump uses and does not define, in its own notation ("i84":
 // "(rank+streamIdx)%8"); rest are those that name no such index: they may be
 // meant for Binding.Defines, as numberOfStreams is. If src has several different

@@ -122,8 +122,8 @@ func (l *Library) Reset(ctx context.Context, handle int64) error {
 	return m.export.Reset(ctx)
 }
 
-// Compare begins to compare a model with its reference, on in and what is bound. The number is to be waited for; then
-// Comparison has the comparison.
+// Compare begins to compare a model with its reference, on in and what is bound. The caller waits for the
+// number, and then calls Comparison.
 func (l *Library) Compare(handle int64, lent *Loan, in []Tensor, dims string) (int64, error) {
 	m, err := get[*model](l, handle)
 	if err != nil {

@@ -35,7 +35,7 @@ func TestSettings(t *testing.T) {
 		{",expandable_segments:True", []int64{30, 50}, 60},
 		{",expandable_segments:True", []int64{50, 30}, 60},
 		{",expandable_segments:False", []int64{30, 50}, 30 + 50},
-		// Half of 200 may be reserved when a segment of 90 is asked for: of 60 and 80 the older one is given back.
+		// Half of 200 may be reserved when a segment of 90 is asked for: of 60 and 80 the older one is freed.
 		{"", []int64{60, 80, 90}, 60 + 80 + 90},
 		{",garbage_collection_threshold:0.5,memory_mb:200", []int64{60, 80, 90}, 80 + 90},
 		{",garbage_collection_threshold:0.9,memory_mb:200", []int64{60, 80, 90}, 60 + 80 + 90},

@@ -35,16 +35,6 @@ func newForward(loop *ir.Stmt, parent *forward, b *ir.Block) *forward {
 	return f
 }
 
-// within reports whether f is outer, or a block in it.
-func (f *forward) within(outer *forward) bool {
-	for ; f != nil; f = f.parent {
-		if f == outer {
-			return true
-		}
-	}
-	return false
-}
-
 // close puts the added statements in their places.
 func (f *forward) close() {
 	out := slices.Clone(f.first)

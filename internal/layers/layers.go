@@ -1,5 +1,5 @@
 // Package layers cuts a function into layers that can be run and evaluated one by one: each iteration of a loop that
-// carries values, and runs of statements between these. A layer is a program of its own. It takes what it needs of the
+// carries values, and runs of statements between these. A layer is a separate program. It takes what it needs of the
 // function's parameters and of the values computed before it, and returns what later layers need.
 //
 // Small parts keep error bounds small. A layer that is given exact inputs is compared within the rounding of its own

@@ -171,16 +171,6 @@ type param struct {
 	stack []*param // of each layer, if this stands for a stack of them
 }
 
-func (p *param) hint() string {
-	if p.value != nil && p.value.Leaf == graph.Weight {
-		return p.value.Path
-	}
-	if p.value != nil {
-		return p.value.Name
-	}
-	return "constant"
-}
-
 // typeText is a type as programs write it.
 func typeText(dt graph.DType, shape []int64, split int) string {
 	var b strings.Builder

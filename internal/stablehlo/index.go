@@ -294,7 +294,7 @@ func (b *builder) gather(in []tens) tens {
 	if len(dims) > 0 {
 		y = b.take(x, dims, at, full)
 	} else {
-		shape, full = []int64{}, []int64{}
+		shape = []int64{}
 	}
 	// y has the indices' dimensions, those of wide ones, and the others. Dimensions of one element come last.
 	of := slices.Concat(wide, order)

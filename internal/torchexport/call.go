@@ -243,29 +243,6 @@ func (c *call) word(name, def string) string {
 	return s
 }
 
-// dtype returns an element type, or def.
-func (c *call) dtype(name string, def graph.DType) graph.DType {
-	a := c.arg(name)
-	if a == nil {
-		return def
-	}
-	var n int
-	if a.kind != "as_scalar_type" {
-		c.fail(malformed("argument %q is %s, not an element type", name, clip(a.kind)))
-		return def
-	}
-	if err := a.into(&n); err != nil {
-		c.fail(err)
-		return def
-	}
-	d, err := dtypeOf(n)
-	if err != nil {
-		c.fail(err)
-		return def
-	}
-	return d
-}
-
 // outDType is the type that the export has for result i.
 func (c *call) outDType(i int) graph.DType {
 	if i < len(c.outs) {

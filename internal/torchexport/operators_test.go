@@ -23,7 +23,6 @@ import (
 // [a,b], bools and 'words'.
 
 var (
-	lineForm = regexp.MustCompile(`^(\S+) = (\S+)(.*)$`)
 	typeForm = regexp.MustCompile(`^(\w+) (\w+)\[([\d,]*)\]$`)
 	typeCode = map[string]int{"i32": 4, "i64": 5, "f32": 7, "bool": 12}
 )
