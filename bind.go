@@ -17,8 +17,8 @@ import (
 var ErrInput = blocks.ErrInput
 
 // InputError is the ErrInput about one element of an integer parameter: an id of embedding, a position of index_copy, a
-// length of attention or a count of an uneven collective. What a run is given in the host's memory, or in device tensors
-// that were written or filled, is checked before the run begins, and nothing has changed; see its Begun.
+// length of attention or a count of an uneven collective. What a run is given in the host's memory, or in device
+// tensors that were written or filled, is checked before the run begins, and nothing has changed; see its Begun.
 type InputError = fault.InputError
 
 // MismatchError is wrapped by what a run returns when ranks that should hold the
@@ -114,7 +114,8 @@ func idRows(bound *ir.Bound, f *ir.Func, known map[*ir.Func]map[string]int64) ma
 	rows := map[string]int64{}
 	known[f] = rows
 	note := func(sym *ir.Sym, n int64) {
-		if root := elementsOf(bound.Info, sym); root.Param != nil && n > 0 && (rows[root.Name] == 0 || n < rows[root.Name]) {
+		if root := elementsOf(bound.Info, sym); root.Param != nil && n > 0 &&
+			(rows[root.Name] == 0 || n < rows[root.Name]) {
 			rows[root.Name] = n
 		}
 	}

@@ -191,7 +191,8 @@ func (r *Reference) Compare(rep *Report) Comparison {
 	share := -1.0 // of the bound that the result in Detail has used
 	for i, name := range rep.OutNames {
 		v := eval.Compare((*tensor.Tensor)(rep.Out[name]), r.outputs[i])
-		a := [...]Agreement{eval.Exact: Exact, eval.Within: Within, eval.Undecided: Undecided, eval.Differs: Differs}[v.Kind]
+		a := [...]Agreement{eval.Exact: Exact, eval.Within: Within, eval.Undecided: Undecided,
+			eval.Differs: Differs}[v.Kind]
 		c.Measured = append(c.Measured, Measured{Name: name, Error: v.Measured, Largest: v.Largest})
 		used := 0.0
 		if v.Allowed > 0 {
@@ -263,7 +264,8 @@ func (c Comparison) String() string {
 	case c.Verdict == Differs:
 		return "differs from " + c.Against + ": " + c.Detail
 	case c.Verdict == Exact && second != nil:
-		return "equal to " + c.Against + ", exactly on integers (certified), within rounding on reals (" + second.sizes + ")"
+		return "equal to " + c.Against + ", exactly on integers (certified), within rounding on reals (" +
+			second.sizes + ")"
 	case c.Verdict == Exact:
 		return "equal to " + c.Against + ", exactly (certified)"
 	case second != nil:

@@ -34,8 +34,9 @@ func (l LayerComparison) String() string {
 
 // CompareLayers compares the model with its reference layer by layer. Layers are the iterations of loops that carry
 // values, and runs of statements between them. Each is loaded and run as a separate program, with the options of the
-// model, on the inputs that the reference has there, so that its error bounds are those of its operations alone. A layer
-// whose bounds still decide nothing is compared in parts, down to single operations; these are its Comparison.Layers.
+// model, on the inputs that the reference has there, so that its error bounds are those of its operations alone. A
+// layer whose bounds still decide nothing is compared in parts, down to single operations; these are its
+// Comparison.Layers.
 //
 // It returns no layers for a function that cannot be cut: one that is a single layer, refines another function, or has
 // buffers and streams across all places to cut. As Reference it is slow.

@@ -129,7 +129,8 @@ func explanationOf(x *compile.Explanation) *Explanation {
 	e := &Explanation{Func: x.Func, Ranks: x.Ranks, Dims: x.Dims, Nodes: x.Nodes, Across: x.Across, Machine: x.Machine,
 		Source: x.Source, Extrapolated: x.Extrapolated,
 		Table: x.Table, TableHash: x.TableHash, Time: x.Time, Sequential: x.Sequential, Exposed: x.Exposed,
-		SequentialExposed: x.SequentialExposed, FLOPs: x.FLOPs, Cut: x.Cut, Reshards: []Reshard{}, Pairs: []PairReport{},
+		SequentialExposed: x.SequentialExposed, FLOPs: x.FLOPs, Cut: x.Cut, Reshards: []Reshard{},
+		Pairs:    []PairReport{},
 		Timeline: []Span{}, x: x}
 	if x.Error != nil {
 		e.Error = (*PredictionError)(x.Error)

@@ -55,13 +55,15 @@ func TestInputContentsAgain(t *testing.T) {
 	for i, c := range []struct {
 		ids, n []float64
 		bad    int64
-	}{{[]float64{0, 4}, []float64{0, 1, 8, 9}, -1}, {[]float64{3, 5}, nil, 1}, {[]float64{3, 2}, []float64{6, 7, 4, 5}, -1},
+	}{{[]float64{0, 4}, []float64{0, 1, 8, 9}, -1}, {[]float64{3, 5}, nil, 1},
+		{[]float64{3, 2}, []float64{6, 7, 4, 5}, -1},
 		{[]float64{-1, 5}, nil, 0}} {
 		write("ids", ir.I32, c.ids, 2)
 		for range 3 {
 			_, err := model.Run(t.Context(), args)
 			var e *hocket.InputError
-			if errors.As(err, &e) != (c.bad >= 0) || err == nil != (c.bad < 0) || e != nil && (e.Begun || e.Index[0] != c.bad) {
+			if errors.As(err, &e) != (c.bad >= 0) || err == nil != (c.bad < 0) || e != nil &&
+				(e.Begun || e.Index[0] != c.bad) {
 				t.Fatalf("write %d: %v", i, err)
 			}
 			if c.bad < 0 {
@@ -105,8 +107,9 @@ func TestInputContentsComputed(t *testing.T) {
 
 // TestInputContentsOfExperts: wrong indices of take_along and counts of grouped_linear are found before a run begins.
 func TestInputContentsOfExperts(t *testing.T) {
-	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})), "func f(%x: f32[3, 2], %at: i32[3, 1], %w: f32[2, 1, 2], "+
-		"%n: i64[2]) -> (f32[3, 1], f32[3, 1]) {\n  %y = take_along %x, %at\n  %z = grouped_linear %x, %w, %n\n  return %y, %z\n}\n",
+	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})),
+		"func f(%x: f32[3, 2], %at: i32[3, 1], %w: f32[2, 1, 2], "+
+			"%n: i64[2]) -> (f32[3, 1], f32[3, 1]) {\n  %y = take_along %x, %at\n  %z = grouped_linear %x, %w, %n\n  return %y, %z\n}\n",
 		hocket.LoadOptions{})
 	for _, c := range []struct {
 		at, n []float64
@@ -114,7 +117,8 @@ func TestInputContentsOfExperts(t *testing.T) {
 		index []int64
 	}{
 		{[]float64{0, 1, 1}, []float64{2, 1}, "", nil}, {[]float64{0, 2, 1}, []float64{2, 1}, "at", []int64{1, 0}},
-		{[]float64{0, 1, -1}, []float64{0, 0}, "at", []int64{2, 0}}, {[]float64{0, 0, 0}, []float64{-1, 1}, "n", []int64{0}},
+		{[]float64{0, 1, -1}, []float64{0, 0}, "at", []int64{2, 0}},
+		{[]float64{0, 0, 0}, []float64{-1, 1}, "n", []int64{0}},
 		{[]float64{0, 0, 0}, []float64{2, 2}, "n", []int64{1}},
 	} {
 		in := map[string]*hocket.Tensor{}
@@ -133,7 +137,8 @@ func TestInputContentsOfExperts(t *testing.T) {
 		var e *hocket.InputError
 		switch {
 		case c.param == "":
-			if err != nil || !slices.Equal(rep.Out["y"].Floats(), []float64{1, 4, 6}) || !slices.Equal(rep.Out["z"].Floats(), []float64{1, 3, 60}) {
+			if err != nil || !slices.Equal(rep.Out["y"].Floats(), []float64{1, 4, 6}) ||
+				!slices.Equal(rep.Out["z"].Floats(), []float64{1, 3, 60}) {
 				t.Errorf("%v, %v", rep, err)
 			}
 		case !errors.As(err, &e) || e.Param != c.param || !slices.Equal(e.Index, c.index) || e.Begun:

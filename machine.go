@@ -99,7 +99,8 @@ func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dev: dev, across: across, peers: opts.peers(), tensors: resident.NewDeviceTensors(dev), models: map[*Model]bool{},
+	m := &Machine{dev: dev, across: across, peers: opts.peers(), tensors: resident.NewDeviceTensors(dev),
+		models:    map[*Model]bool{},
 		onFailure: opts.Failed}
 	m.ctx, m.end = context.WithCancel(ctx)
 	m.plans = newPlanCache(m.ctx)
@@ -118,7 +119,8 @@ func (o MachineOptions) device() (device.Machine, error) {
 		return nil, fmt.Errorf("machine %q runs no schedules: %w%s", o.Name, ErrUnsupported,
 			device.WhichDo(func(k device.Kind) bool { return k.OpenScheduled != nil }))
 	case o.peers() != nil:
-		return nil, fmt.Errorf("schedules of several processes: %w; without a World the machine draws them", ErrUnsupported)
+		return nil, fmt.Errorf("schedules of several processes: %w; without a World the machine draws them",
+			ErrUnsupported)
 	}
 	return kind.OpenScheduled(o.Seed)
 }

@@ -154,7 +154,8 @@ func (m *MemoryPlan) Ops(rank int) []string {
 
 // Simulate runs the program on a simulated caching allocator of torch: policy "caching", or "deferred-free" for
 // collectives on a second stream and record_stream; "captured-caching" and "captured" are these within the capture of
-// a graph. Settings of PYTORCH_CUDA_ALLOC_CONF may follow: "deferred-free,expandable_segments:True". speed is that of host and device; its zero value an H100's.
+// a graph. Settings of PYTORCH_CUDA_ALLOC_CONF may follow: "deferred-free,expandable_segments:True". speed is that of
+// host and device; its zero value an H100's.
 func (m *MemoryPlan) Simulate(policy string, speed SimulatedSpeed) (*MemorySimulation, error) {
 	s, err := footprint.Simulate(m.plan, policy, footprint.Speed(speed))
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// namesAllowed is where the name of an algorithm or machine may stand, and why. Besides, an algorithm's name may stand in
-// the literal by which it describes itself, wherever that is.
+// namesAllowed is where the name of an algorithm or machine may stand, and why. Besides, an algorithm's name may stand
+// in the literal by which it describes itself, wherever that is.
 var namesAllowed = []struct {
 	place string   // a file, or a folder with what is in it
 	names []string // nil for all
@@ -153,10 +153,12 @@ func TestNames(t *testing.T) {
 				names []string
 				why   string
 			}) bool {
-				return (path == a.place || strings.HasPrefix(path, a.place+"/")) && (a.names == nil || slices.Contains(a.names, u.name))
+				return (path == a.place || strings.HasPrefix(path, a.place+"/")) &&
+					(a.names == nil || slices.Contains(a.names, u.name))
 			})
 			if i < 0 {
-				t.Errorf("%s names %s: ask what it says of itself (device.Algorithm, device.Kind, device.Caps)", u.pos, u.name)
+				t.Errorf("%s names %s: ask what it says of itself (device.Algorithm, device.Kind, device.Caps)", u.pos,
+					u.name)
 				continue
 			}
 			if needed[i] == nil {
@@ -171,7 +173,8 @@ func TestNames(t *testing.T) {
 	}
 	for i, a := range namesAllowed {
 		if needed[i] == nil || a.names != nil && len(needed[i]) < len(a.names) {
-			t.Errorf("%s may name %v, and names %v: allow no more", a.place, a.names, slices.Sorted(maps.Keys(needed[i])))
+			t.Errorf("%s may name %v, and names %v: allow no more", a.place, a.names,
+				slices.Sorted(maps.Keys(needed[i])))
 		}
 	}
 }

@@ -98,7 +98,8 @@ func loadWith(t *testing.T, file string, dims map[string]int64) *example {
 		}
 		for _, o := range res.Outputs {
 			if o.Exact == rounded[file] {
-				t.Fatalf("%s: %%%s is certified exact: %v; inputs make it so, except in examples that round", file, o.Name, o.Exact)
+				t.Fatalf("%s: %%%s is certified exact: %v; inputs make it so, except in examples that round", file,
+					o.Name, o.Exact)
 			}
 		}
 		e.inputs, e.want = append(e.inputs, in), append(e.want, res)
@@ -193,7 +194,8 @@ func (e *example) tryOn(m device.Machine, p *plan.Plan, opts exec.Options, times
 func (e *example) compare(p *plan.Plan, results []*exec.Result) error {
 	for run, r := range results {
 		for i, o := range e.want[run].Outputs {
-			if v := eval.Compare(r.Outputs[p.Outputs[i].Name], o); v.Kind == eval.Differs || v.Kind != eval.Exact && !rounded[e.name] {
+			if v := eval.Compare(r.Outputs[p.Outputs[i].Name], o); v.Kind == eval.Differs || v.Kind != eval.Exact &&
+				!rounded[e.name] {
 				return fmt.Errorf("run %d: %%%s: %s", run, o.Name, v)
 			}
 		}

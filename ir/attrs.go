@@ -5,7 +5,8 @@ import (
 	"strconv"
 )
 
-// Number is a constant that an operation computes with. Integer types take Int, which is exact; Whole says that it is set.
+// Number is a constant that an operation computes with. Integer types take Int, which is exact; Whole says that it is
+// set.
 type Number struct {
 	Float float64
 	Int   int64
@@ -67,8 +68,8 @@ type Attrs struct {
 	// SMs is the number of multiprocessors that a product is planned for; 0 means all of the device.
 	SMs int
 	// First and Rows say that the table of an embedding is the rows from First on of one of Rows rows. Ids of rows that
-	// it lacks give zeros; ids outside 0..Rows are a fault. Likewise the weights of a grouped_linear are those of experts
-	// from First on.
+	// it lacks give zeros; ids outside 0..Rows are a fault. Likewise the weights of a grouped_linear are those of
+	// experts from First on.
 	First, Rows int64
 }
 

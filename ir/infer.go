@@ -175,7 +175,8 @@ func (in *inference) settleLayout(sym *Sym, natural *Type) {
 func (c *checker) stillPartial(want, have *Type) bool {
 	for _, p := range want.Partial {
 		if !slices.Contains(have.Partial, p) {
-			c.errorf("layout", want.Pos, "nothing leaves this partial(%s, %s): the op gives %s", p.Axis, p.Red, brief(have)).
+			c.errorf("layout", want.Pos, "nothing leaves this partial(%s, %s): the op gives %s", p.Axis, p.Red,
+				brief(have)).
 				help("leave the partial out")
 			return false
 		}
@@ -194,7 +195,8 @@ func passesPartial(op Op, red Red) bool {
 	case OpMin:
 		return red == Min
 	}
-	return op.Info().Linear && red == Sum || op == OpCopy || op == OpExpand || op == OpConcat || op.Info().Class != ClassTensor
+	return op.Info().Linear && red == Sum || op == OpCopy || op == OpExpand || op == OpConcat ||
+		op.Info().Class != ClassTensor
 }
 
 // wholeOperands refuses, in local mode, a partial value where the op would take
@@ -205,8 +207,10 @@ func (in *inference) wholeOperands() bool {
 	}
 	for i, sym := range in.syms {
 		if slices.ContainsFunc(sym.Type.Partial, func(p Partial) bool { return !passesPartial(in.s.Op, p.Red) }) {
-			in.errorf("layout", in.s.Args[i].Pos, "%s would take one rank's contribution to the partial value %%%s for all of it", in.s.Op, sym.Name).
-				at(sym.Pos, "it is %s", brief(sym.Type)).help("reduce it first: %r = all_reduce %" + sym.Name + ", over=" + sym.Type.Partial[0].Axis + ", op=" + sym.Type.Partial[0].Red.String())
+			in.errorf("layout", in.s.Args[i].Pos,
+				"%s would take one rank's contribution to the partial value %%%s for all of it", in.s.Op, sym.Name).
+				at(sym.Pos, "it is %s", brief(sym.Type)).help("reduce it first: %r = all_reduce %" + sym.Name +
+				", over=" + sym.Type.Partial[0].Axis + ", op=" + sym.Type.Partial[0].Red.String())
 			return false
 		}
 	}
@@ -218,7 +222,8 @@ func (in *inference) wholeOperands() bool {
 func (in *inference) sameOnAllRanks() bool {
 	for _, a := range in.s.Attrs {
 		if !in.local && a.Kind == AttrNumber && len(a.Exprs) > 0 && in.rankDependent(a.Exprs[0]) {
-			in.errorf("type", a.Exprs[0].Pos, "a value is the same on every rank, and %s is not", brief(a.Exprs[0])).help("write to a buffer: … into %b")
+			in.errorf("type", a.Exprs[0].Pos, "a value is the same on every rank, and %s is not",
+				brief(a.Exprs[0])).help("write to a buffer: … into %b")
 			return false
 		}
 	}
@@ -227,7 +232,8 @@ func (in *inference) sameOnAllRanks() bool {
 	}
 	for _, d := range in.s.Type.Dims {
 		if in.rankDependent(d.Extent) {
-			in.errorf("type", in.s.Type.Pos, "the extents of a value are the same on every rank, and %s is not", brief(d.Extent)).help("write to a buffer: … into %b")
+			in.errorf("type", in.s.Type.Pos, "the extents of a value are the same on every rank, and %s is not",
+				brief(d.Extent)).help("write to a buffer: … into %b")
 			return false
 		}
 	}
@@ -240,7 +246,8 @@ const shardHelp = "every rank holds a block of one size (S1)"
 func (in *inference) requireShards(t *Type) {
 	for _, d := range t.Dims {
 		if len(d.Axes) > 0 {
-			in.require(in.s, CheckMultiple, d.Extent, sizeOf(d.Axes), in.s.Pos, "a dimension does not divide over "+sizeWords(d.Axes), shardHelp)
+			in.require(in.s, CheckMultiple, d.Extent, sizeOf(d.Axes), in.s.Pos,
+				"a dimension does not divide over "+sizeWords(d.Axes), shardHelp)
 		}
 	}
 }
@@ -295,7 +302,8 @@ func (in *inference) sameDType() bool {
 
 func (in *inference) wantRank(i, least int, what string) bool {
 	if n := len(in.args[i].Dims); n < least {
-		in.errorf("type", in.s.Args[i].Pos, "%s of %s needs at least %s, and %%%s has %d", what, in.s.Op, plural(least, "dimension"), in.syms[i].Name, n).
+		in.errorf("type", in.s.Args[i].Pos, "%s of %s needs at least %s, and %%%s has %d", what, in.s.Op,
+			plural(least, "dimension"), in.syms[i].Name, n).
 			help(in.s.Op.String() + ": " + in.s.Op.Info().Doc)
 		return false
 	}
@@ -319,10 +327,12 @@ func (in *inference) dimension(e *Expr, dims int) (int, bool) {
 	v, ok := in.norm.norm(e).constValue()
 	switch {
 	case !ok:
-		in.errorf("type", e.Pos, "which dimension it is must be a constant, and %s is none", brief(e)).help("dimensions count from 0")
+		in.errorf("type", e.Pos, "which dimension it is must be a constant, and %s is none",
+			brief(e)).help("dimensions count from 0")
 		return 0, false
 	case v < 0 || v >= int64(dims):
-		in.errorf("type", e.Pos, "there is no dimension %d; the tensor has %s", v, plural(dims, "dimension")).help("dimensions count from 0")
+		in.errorf("type", e.Pos, "there is no dimension %d; the tensor has %s", v,
+			plural(dims, "dimension")).help("dimensions count from 0")
 		return 0, false
 	}
 	return int(v), true

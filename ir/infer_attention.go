@@ -60,12 +60,14 @@ func (in *inference) mask() int {
 func (in *inference) attentionTypes() bool {
 	for i, t := range in.args[:3] {
 		if t.DType != in.args[0].DType {
-			in.errorf("type", in.s.Args[i].Pos, "attention mixes %s and %s", in.args[0].DType, t.DType).help("convert one of them with cast")
+			in.errorf("type", in.s.Args[i].Pos, "attention mixes %s and %s", in.args[0].DType,
+				t.DType).help("convert one of them with cast")
 			return false
 		}
 	}
 	if i := in.mask(); i > 0 && in.args[i].DType != in.args[0].DType {
-		in.errorf("type", in.s.Args[i].Pos, "attention of %s has a mask of %s", in.args[0].DType, in.args[i].DType).help("convert the mask with cast, or give lengths that are i32 or i64")
+		in.errorf("type", in.s.Args[i].Pos, "attention of %s has a mask of %s", in.args[0].DType,
+			in.args[i].DType).help("convert the mask with cast, or give lengths that are i32 or i64")
 		return false
 	}
 	return len(in.args) < 5 || in.integers(3, "lengths") && in.maskLast()
@@ -76,7 +78,8 @@ func (in *inference) maskLast() bool {
 	if in.mask() > 0 {
 		return true
 	}
-	in.errorf("type", in.s.Args[4].Pos, "the fifth operand of attention is a mask of %s, and %%%s is %s", in.args[0].DType, in.syms[4].Name, in.args[4].DType).
+	in.errorf("type", in.s.Args[4].Pos, "the fifth operand of attention is a mask of %s, and %%%s is %s",
+		in.args[0].DType, in.syms[4].Name, in.args[4].DType).
 		help("attention: " + OpAttention.Info().Doc)
 	return false
 }
@@ -103,7 +106,8 @@ func (in *inference) attentionShapes() bool {
 	q, n := in.args[0], len(in.args[0].Dims)
 	for i, t := range in.args[:3] {
 		if len(t.Dims) != n || n < 3 {
-			in.errorf("type", in.s.Args[i].Pos, "attention takes operands of one rank, 3 or more; %%%s has %s", in.syms[i].Name, plural(len(t.Dims), "dimension")).
+			in.errorf("type", in.s.Args[i].Pos, "attention takes operands of one rank, 3 or more; %%%s has %s",
+				in.syms[i].Name, plural(len(t.Dims), "dimension")).
 				help("attention: " + OpAttention.Info().Doc)
 			return false
 		}
@@ -115,7 +119,8 @@ func (in *inference) attentionShapes() bool {
 	for i := 1; i < 3; i++ {
 		t, pos := in.args[i], in.s.Args[i].Pos
 		for d := range seq {
-			if !in.equalExtents(q.Dims[d].Extent, t.Dims[d].Extent, pos, "leading dimension "+itoa(d)+" of attention differs") {
+			if !in.equalExtents(q.Dims[d].Extent, t.Dims[d].Extent, pos,
+				"leading dimension "+itoa(d)+" of attention differs") {
 				return false
 			}
 		}
@@ -124,11 +129,16 @@ func (in *inference) attentionShapes() bool {
 		}
 	}
 	k, v := in.args[1], in.args[2]
-	return in.equalExtents(k.Dims[seq].Extent, v.Dims[seq].Extent, in.s.Args[2].Pos, "keys and values differ in length") &&
-		in.equalExtents(k.Dims[heads].Extent, v.Dims[heads].Extent, in.s.Args[2].Pos, "keys and values differ in heads") &&
-		in.require(in.s, CheckLess, Int(0), k.Dims[heads].Extent, in.s.Args[1].Pos, "attention needs a head", "the dimension must not be empty") &&
-		in.require(in.s, CheckMultiple, q.Dims[heads].Extent, k.Dims[heads].Extent, in.s.Args[0].Pos, "the heads of q do not divide among those of k and v", "attention: "+OpAttention.Info().Doc) &&
-		in.require(in.s, CheckLess, Int(0), q.Dims[dh].Extent, in.s.Args[0].Pos, "a head has no elements", "the dimension must not be empty")
+	return in.equalExtents(k.Dims[seq].Extent, v.Dims[seq].Extent, in.s.Args[2].Pos,
+		"keys and values differ in length") &&
+		in.equalExtents(k.Dims[heads].Extent, v.Dims[heads].Extent, in.s.Args[2].Pos,
+			"keys and values differ in heads") &&
+		in.require(in.s, CheckLess, Int(0), k.Dims[heads].Extent, in.s.Args[1].Pos, "attention needs a head",
+			"the dimension must not be empty") &&
+		in.require(in.s, CheckMultiple, q.Dims[heads].Extent, k.Dims[heads].Extent, in.s.Args[0].Pos,
+			"the heads of q do not divide among those of k and v", "attention: "+OpAttention.Info().Doc) &&
+		in.require(in.s, CheckLess, Int(0), q.Dims[dh].Extent, in.s.Args[0].Pos, "a head has no elements",
+			"the dimension must not be empty")
 }
 
 // attentionLengths demands a length for each sequence, or for each query.
@@ -136,7 +146,8 @@ func (in *inference) attentionLengths(seq int) bool {
 	n, pos := len(in.args[3].Dims), in.s.Args[3].Pos
 	switch {
 	case n != seq && n != seq+1:
-		in.errorf("type", pos, "lengths are one for each sequence, with %s, or for each query, with %d; %%%s has %d", plural(seq, "dimension"), seq+1, in.syms[3].Name, n).
+		in.errorf("type", pos, "lengths are one for each sequence, with %s, or for each query, with %d; %%%s has %d",
+			plural(seq, "dimension"), seq+1, in.syms[3].Name, n).
 			help("attention: " + OpAttention.Info().Doc)
 		return false
 	case n == seq+1 && in.s.Word("causal", "false") == "true":
@@ -144,7 +155,8 @@ func (in *inference) attentionLengths(seq int) bool {
 		return false
 	}
 	for d := range n {
-		if !in.equalExtents(in.args[0].Dims[d].Extent, in.args[3].Dims[d].Extent, pos, "lengths differ from the queries in dimension "+itoa(d)) {
+		if !in.equalExtents(in.args[0].Dims[d].Extent, in.args[3].Dims[d].Extent, pos,
+			"lengths differ from the queries in dimension "+itoa(d)) {
 			return false
 		}
 	}
@@ -156,32 +168,39 @@ func (in *inference) attentionMask(seq int) bool {
 	i := in.mask()
 	t, pos, n := in.args[i], in.s.Args[i].Pos, len(in.args[i].Dims)
 	if n != 2 && n != seq+2 {
-		in.errorf("type", pos, "a mask is [Tq, Tk], or has one for each sequence, with %s; %%%s has %d", plural(seq+2, "dimension"), in.syms[i].Name, n).
+		in.errorf("type", pos, "a mask is [Tq, Tk], or has one for each sequence, with %s; %%%s has %d",
+			plural(seq+2, "dimension"), in.syms[i].Name, n).
 			help("attention: " + OpAttention.Info().Doc)
 		return false
 	}
 	for d := range n - 2 {
-		if !in.equalExtents(in.args[0].Dims[d].Extent, t.Dims[d].Extent, pos, "the mask differs from the queries in dimension "+itoa(d)) {
+		if !in.equalExtents(in.args[0].Dims[d].Extent, t.Dims[d].Extent, pos,
+			"the mask differs from the queries in dimension "+itoa(d)) {
 			return false
 		}
 	}
-	return in.equalExtents(in.args[0].Dims[seq].Extent, t.Dims[n-2].Extent, pos, "the mask differs from the queries in number") &&
-		in.equalExtents(in.args[1].Dims[seq].Extent, t.Dims[n-1].Extent, pos, "the mask differs from the keys in number")
+	return in.equalExtents(in.args[0].Dims[seq].Extent, t.Dims[n-2].Extent, pos,
+		"the mask differs from the queries in number") &&
+		in.equalExtents(in.args[1].Dims[seq].Extent, t.Dims[n-1].Extent, pos,
+			"the mask differs from the keys in number")
 }
 
-// attentionScores demands that a window and a soft cap are positive, and that a window has an end: the key of the query.
+// attentionScores demands that a window and a soft cap are positive, and that a window has an end: the key of the
+// query.
 func (in *inference) attentionScores() bool {
 	for _, name := range []string{"window", "softcap"} {
 		a := in.s.Attr(name)
 		switch {
 		case a == nil:
 		case a.IsNum && !(a.Num > 0 && a.Num < math.Inf(1) && (name == "softcap" || a.Num == math.Trunc(a.Num))):
-			what := map[string]string{"window": "a whole number of keys, 1 or more", "softcap": "a positive number"}[name]
+			what := map[string]string{"window": "a whole number of keys, 1 or more",
+				"softcap": "a positive number"}[name]
 			in.errorf("type", a.Pos, "%s=%v: it is %s", name, a.Num, what).help("leave it out for none")
 			return false
 		case !in.constant(name, in.args[0].DType):
 			return false
-		case !a.IsNum && !in.require(in.s, CheckLess, Int(0), a.Exprs[0], a.Pos, name+" is not positive", "leave it out for none"):
+		case !a.IsNum && !in.require(in.s, CheckLess, Int(0), a.Exprs[0], a.Pos, name+" is not positive",
+			"leave it out for none"):
 			return false
 		}
 	}
@@ -202,7 +221,9 @@ func (in *inference) attentionSees() bool {
 	seq := len(in.args[0].Dims) - 3
 	tq, tk := in.args[0].Dims[seq].Extent, in.args[1].Dims[seq].Extent
 	if in.s.Word("causal", "false") == "true" {
-		return in.require(in.s, CheckAtMost, tq, tk, in.s.Args[0].Pos, "with causal=true the first queries would see no key", "the last query sees all keys, each one before sees one less")
+		return in.require(in.s, CheckAtMost, tq, tk, in.s.Args[0].Pos,
+			"with causal=true the first queries would see no key",
+			"the last query sees all keys, each one before sees one less")
 	}
 	return in.require(in.s, CheckLess, Int(0), tk, in.s.Args[1].Pos, "attention to nothing", "there must be a key")
 }

@@ -403,7 +403,10 @@ var generators = map[Op]func(*brute){
 			b.ids = false
 			keys := b.IntN(kv[n] + 1)
 			b.args[3] = b.args[3].mapped(func(int64) int64 { return int64(keys) })
-			b.op = func(a []*nd, _ []int) *nd { return attend(a[0], a[1].along(n, 0, keys), a[2].along(n, 0, keys), false) }
+			b.op = func(a []*nd, _ []int) *nd {
+				return attend(a[0], a[1].along(n, 0, keys), a[2].along(n, 0, keys),
+					false)
+			}
 			return
 		}
 		if b.IntN(2) == 0 {
@@ -731,7 +734,8 @@ func orderCase(name string) func(*brute) {
 				for i := range a[0].shape[last] { // the one that ix[last] others precede
 					before := 0
 					for j := range a[0].shape[last] {
-						if at(j) == at(i) && j < i || at(j) < at(i) && name == "argsort" || at(j) > at(i) && name != "argsort" {
+						if at(j) == at(i) && j < i || at(j) < at(i) && name == "argsort" || at(j) > at(i) &&
+							name != "argsort" {
 							before++
 						}
 					}

@@ -12,17 +12,22 @@ func inferGroupedLinear(in *inference) *Type {
 	case !in.integers(2, "counts"):
 		return nil
 	case x.DType != w.DType:
-		in.errorf("type", in.s.Args[1].Pos, "grouped_linear mixes %s and %s", x.DType, w.DType).help("convert one of them with cast")
+		in.errorf("type", in.s.Args[1].Pos, "grouped_linear mixes %s and %s", x.DType,
+			w.DType).help("convert one of them with cast")
 		return nil
 	}
 	for i, want := range []int{2, 3, 1} {
 		if n := len(in.args[i].Dims); n != want {
-			in.errorf("type", in.s.Args[i].Pos, "grouped_linear takes x[T, K], w[E, N, K] and counts[E], and %%%s has %s", in.syms[i].Name, plural(n, "dimension")).help(help)
+			in.errorf("type", in.s.Args[i].Pos,
+				"grouped_linear takes x[T, K], w[E, N, K] and counts[E], and %%%s has %s", in.syms[i].Name,
+				plural(n, "dimension")).help(help)
 			return nil
 		}
 	}
-	if !in.equalExtents(x.Dims[1].Extent, w.Dims[2].Extent, in.s.Args[1].Pos, "the contracted dimensions of input and weight differ") ||
-		!in.equalExtents(w.Dims[0].Extent, counts.Dims[0].Extent, in.s.Args[2].Pos, "there is not a count for each weight") {
+	if !in.equalExtents(x.Dims[1].Extent, w.Dims[2].Extent, in.s.Args[1].Pos,
+		"the contracted dimensions of input and weight differ") ||
+		!in.equalExtents(w.Dims[0].Extent, counts.Dims[0].Extent, in.s.Args[2].Pos,
+			"there is not a count for each weight") {
 		return nil
 	}
 	out := x.clone()

@@ -33,7 +33,8 @@ func inferTopK(in *inference) *Type {
 		return nil
 	}
 	last := len(in.args[0].Dims) - 1
-	if !in.require(in.s, CheckAtMost, k, in.args[0].Dims[last].Extent, k.Pos, "a row has fewer elements than are taken", "k= is at most the last extent") {
+	if !in.require(in.s, CheckAtMost, k, in.args[0].Dims[last].Extent, k.Pos, "a row has fewer elements than are taken",
+		"k= is at most the last extent") {
 		return nil
 	}
 	out := in.wholeAlong(0, last).clone()
@@ -61,12 +62,14 @@ func inferTakeAlong(in *inference) *Type {
 	x, at := in.args[0], in.args[1]
 	last := len(x.Dims) - 1
 	if len(at.Dims) != len(x.Dims) {
-		in.errorf("type", in.s.Args[1].Pos, "indices have as many dimensions as the first operand, %d, and %%%s has %d", last+1, in.syms[1].Name, len(at.Dims)).
+		in.errorf("type", in.s.Args[1].Pos, "indices have as many dimensions as the first operand, %d, and %%%s has %d",
+			last+1, in.syms[1].Name, len(at.Dims)).
 			help("reshape or broadcast one of them")
 		return nil
 	}
 	for d := range last {
-		if !in.equalExtents(x.Dims[d].Extent, at.Dims[d].Extent, in.s.Args[1].Pos, "the indices differ from the first operand in dimension "+itoa(d)) {
+		if !in.equalExtents(x.Dims[d].Extent, at.Dims[d].Extent, in.s.Args[1].Pos,
+			"the indices differ from the first operand in dimension "+itoa(d)) {
 			return nil
 		}
 	}

@@ -7,7 +7,8 @@ import "slices"
 // integers demands that operand i holds i32 or i64.
 func (in *inference) integers(i int, what string) bool {
 	if t := in.args[i]; !t.DType.IsInt() {
-		in.errorf("type", in.s.Args[i].Pos, "%s are i32 or i64, and %%%s is %s", what, in.syms[i].Name, t.DType).help("convert it with cast")
+		in.errorf("type", in.s.Args[i].Pos, "%s are i32 or i64, and %%%s is %s", what, in.syms[i].Name,
+			t.DType).help("convert it with cast")
 		return false
 	}
 	return true
@@ -17,13 +18,15 @@ func (in *inference) integers(i int, what string) bool {
 func (in *inference) leads(i, n int, what string) bool {
 	x, t := in.args[0], in.args[i]
 	if len(t.Dims) != n && len(t.Dims) != 1 {
-		in.errorf("type", in.s.Args[i].Pos, "%s have %s, or one, and %%%s has %d", what, plural(n, "dimension"), in.syms[i].Name, len(t.Dims)).
+		in.errorf("type", in.s.Args[i].Pos, "%s have %s, or one, and %%%s has %d", what, plural(n, "dimension"),
+			in.syms[i].Name, len(t.Dims)).
 			help(in.s.Op.String() + ": " + in.s.Op.Info().Doc)
 		return false
 	}
 	first := n - len(t.Dims)
 	for d := range t.Dims {
-		if !in.equalExtents(x.Dims[first+d].Extent, t.Dims[d].Extent, in.s.Args[i].Pos, what+" differ from the rows in dimension "+itoa(d)) {
+		if !in.equalExtents(x.Dims[first+d].Extent, t.Dims[d].Extent, in.s.Args[i].Pos,
+			what+" differ from the rows in dimension "+itoa(d)) {
 			return false
 		}
 	}
@@ -49,7 +52,9 @@ func inferIndexCopy(in *inference) *Type {
 		return nil
 	}
 	if len(rows.Dims) != len(cache.Dims) || rows.DType != cache.DType {
-		in.errorf("type", in.s.Args[0].Pos, "rows of %s go into a tensor of their type and number of dimensions, and %%%s is %s", brief(rows), in.s.Into.Name, brief(cache)).
+		in.errorf("type", in.s.Args[0].Pos,
+			"rows of %s go into a tensor of their type and number of dimensions, and %%%s is %s", brief(rows),
+			in.s.Into.Name, brief(cache)).
 			help("index_copy: " + OpIndexCopy.Info().Doc)
 		return nil
 	}
@@ -58,7 +63,8 @@ func inferIndexCopy(in *inference) *Type {
 		return nil
 	}
 	for d := range rows.Dims {
-		if d != axis && !in.equalExtents(rows.Dims[d].Extent, cache.Dims[d].Extent, in.s.Args[0].Pos, "rows differ from the destination in dimension "+itoa(d)) {
+		if d != axis && !in.equalExtents(rows.Dims[d].Extent, cache.Dims[d].Extent, in.s.Args[0].Pos,
+			"rows differ from the destination in dimension "+itoa(d)) {
 			return nil
 		}
 	}
@@ -82,7 +88,8 @@ func inferRope(in *inference) *Type {
 		return nil
 	case len(in.args) == 3 && !in.frequencies(dh):
 		return nil
-	case len(in.args) == 2 && !in.require(in.s, CheckMultiple, dh, Int(2), in.s.Args[0].Pos, "rope turns pairs, and a head has an odd number of elements", "rope: "+OpRope.Info().Doc):
+	case len(in.args) == 2 && !in.require(in.s, CheckMultiple, dh, Int(2), in.s.Args[0].Pos,
+		"rope turns pairs, and a head has an odd number of elements", "rope: "+OpRope.Info().Doc):
 		return nil
 	}
 	x := in.wholeAlong(0, n-1)
@@ -107,12 +114,14 @@ func (in *inference) frequencies(dh *Expr) bool {
 	}
 	for _, a := range in.s.Attrs {
 		if a.Name != "scale" {
-			in.errorf("type", a.Pos, "%s= makes frequencies, and they are given", a.Name).help("leave it out, or leave %" + in.syms[2].Name + " out")
+			in.errorf("type", a.Pos, "%s= makes frequencies, and they are given",
+				a.Name).help("leave it out, or leave %" + in.syms[2].Name + " out")
 			return false
 		}
 	}
 	return in.require(in.s, CheckLess, Int(0), t.Dims[0].Extent, pos, "there are no frequencies", help) &&
-		in.require(in.s, CheckAtMost, Bin(ExprMul, Int(2), t.Dims[0].Extent), dh, pos, "there are frequencies for more pairs than a head has", help)
+		in.require(in.s, CheckAtMost, Bin(ExprMul, Int(2), t.Dims[0].Extent), dh, pos,
+			"there are frequencies for more pairs than a head has", help)
 }
 
 // rightRope refuses numbers that make no angles.
@@ -137,7 +146,8 @@ func inferArgmax(in *inference) *Type {
 	}
 	n := len(in.args[0].Dims)
 	d, ok := in.axisAttr("axis", n-1, n)
-	if !ok || !in.require(in.s, CheckLess, Int(0), in.args[0].Dims[d].Extent, in.s.Args[0].Pos, "the largest of nothing", "the dimension must not be empty") {
+	if !ok || !in.require(in.s, CheckLess, Int(0), in.args[0].Dims[d].Extent, in.s.Args[0].Pos,
+		"the largest of nothing", "the dimension must not be empty") {
 		return nil
 	}
 	out := in.wholeAlong(0, d).clone()

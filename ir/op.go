@@ -181,38 +181,48 @@ type OpInfo struct {
 	Floats bool
 	// Linear says that the operation, applied to each rank's contribution to a sum, gives contributions to the result.
 	Linear bool
-	// Gradients are the rules by which an elementwise operation is differentiated: what the gradient of the result, %dy,
-	// contributes to that of each operand. They are written in operations on %dy, the operands %a, %b and %c, the result
+	// Gradients are the rules by which an elementwise operation is differentiated: what the gradient of the result,
+	// %dy, contributes to that of each operand. They are written in operations on %dy, the operands %a, %b and %c, the
+	// result
 	// %y, the operation's own numbers, as %lo, and constants, as %0. An empty rule contributes nothing.
 	Gradients []string
 }
 
 var (
-	attrOver = AttrSpec{Name: "over", Kind: AttrWords, Required: true, Doc: "the mesh axis or axes whose ranks take part"}
-	attrRed  = AttrSpec{Name: "op", Kind: AttrWord, Required: true, Words: []string{"sum", "max", "min", "avg"}, Doc: "the reduction"}
+	attrOver = AttrSpec{Name: "over", Kind: AttrWords, Required: true,
+		Doc: "the mesh axis or axes whose ranks take part"}
+	attrRed = AttrSpec{Name: "op", Kind: AttrWord, Required: true, Words: []string{"sum", "max", "min", "avg"},
+		Doc: "the reduction"}
 	attrRoot = AttrSpec{Name: "root", Kind: AttrExpr, Required: true, Doc: "the root's index in the team"}
 	attrAxis = AttrSpec{Name: "axis", Kind: AttrExpr, Required: true, Doc: "the dimension, from 0"}
-	attrAxes = AttrSpec{Name: "axis", Kind: AttrExprs, Required: true, Doc: "the dimension or dimensions reduced, from 0"}
-	attrCat  = AttrSpec{Name: "axis", Kind: AttrExpr, Doc: "the dimension concatenated or split, 0 by default"}
+	attrAxes = AttrSpec{Name: "axis", Kind: AttrExprs, Required: true,
+		Doc: "the dimension or dimensions reduced, from 0"}
+	attrCat = AttrSpec{Name: "axis", Kind: AttrExpr, Doc: "the dimension concatenated or split, 0 by default"}
 
 	attrK = AttrSpec{Name: "k", Kind: AttrExpr, Required: true, Doc: "how many elements of each row"}
 
-	attrCounts = AttrSpec{Name: "counts", Kind: AttrExprs, Doc: "how many rows, a number for each rank of the team; or i32 in device memory, as the second operand"}
+	attrCounts = AttrSpec{Name: "counts", Kind: AttrExprs,
+		Doc: "how many rows, a number for each rank of the team; or i32 in device memory, as the second operand"}
 
 	// Hints never change a result (order=any excepted, which must be asked for).
 	attrAlgorithm = AttrSpec{Name: "algorithm", Kind: AttrWord, Doc: "pins the collective's algorithm"}
-	attrOrder     = AttrSpec{Name: "order", Kind: AttrWord, Words: []string{"rank", "any"}, Doc: "order of the reduction: rank (the default) gives the same bits everywhere"}
-	attrCTAs      = AttrSpec{Name: "ctas", Kind: AttrExpr, Doc: "thread blocks to use, on a GPU"}
-	attrSMs       = AttrSpec{Name: "sms", Kind: AttrExpr, Doc: "multiprocessors to plan for, on a GPU; the others are busy with what runs beside it"}
-	attrEngine    = AttrSpec{Name: "engine", Kind: AttrWord, Words: []string{"ce", "sm", "auto"}, Doc: "who copies, on a GPU: copy engine or kernel"}
-	attrPriority  = AttrSpec{Name: "priority", Kind: AttrWord, Words: []string{"high", "normal", "low"}, Doc: "the stream's priority"}
+	attrOrder     = AttrSpec{Name: "order", Kind: AttrWord, Words: []string{"rank", "any"},
+		Doc: "order of the reduction: rank (the default) gives the same bits everywhere"}
+	attrCTAs = AttrSpec{Name: "ctas", Kind: AttrExpr, Doc: "thread blocks to use, on a GPU"}
+	attrSMs  = AttrSpec{Name: "sms", Kind: AttrExpr,
+		Doc: "multiprocessors to plan for, on a GPU; the others are busy with what runs beside it"}
+	attrEngine = AttrSpec{Name: "engine", Kind: AttrWord, Words: []string{"ce", "sm", "auto"},
+		Doc: "who copies, on a GPU: copy engine or kernel"}
+	attrPriority = AttrSpec{Name: "priority", Kind: AttrWord, Words: []string{"high", "normal", "low"},
+		Doc: "the stream's priority"}
 )
 
 // manyArgs is more operands than a statement has.
 const manyArgs = 1 << 20
 
 func attrEps(def float64) AttrSpec {
-	return AttrSpec{Name: "eps", Kind: AttrNumber, Default: def, Doc: fmt.Sprintf("what is added under the root, %g by default", def)}
+	return AttrSpec{Name: "eps", Kind: AttrNumber, Default: def,
+		Doc: fmt.Sprintf("what is added under the root, %g by default", def)}
 }
 
 var boolWords = []string{"true", "false"}
@@ -231,7 +241,8 @@ func uneven(doc, name string, attrs ...AttrSpec) OpInfo {
 }
 
 func elementwise(name string, args int, doc string, attrs ...AttrSpec) OpInfo {
-	return OpInfo{Name: name, Class: ClassTensor, MinArgs: args, MaxArgs: args, Into: IntoMay, Elementwise: true, Attrs: attrs, Doc: doc}
+	return OpInfo{Name: name, Class: ClassTensor, MinArgs: args, MaxArgs: args, Into: IntoMay, Elementwise: true,
+		Attrs: attrs, Doc: doc}
 }
 
 // floats marks an elementwise operation as one that has no meaning for integers.
@@ -278,12 +289,14 @@ var opTable = [numOps]OpInfo{
 	OpRsqrt: grads(floats(elementwise("rsqrt", 1, "1 / √a")), "scale (mul %dy, (mul %y, (mul %y, %y))), by=-0.5"),
 	OpClamp: grads(elementwise("clamp", 1, "min(max(a, lo), hi)",
 		AttrSpec{Name: "lo", Kind: AttrNumber, Required: true, Doc: "the smallest result"},
-		AttrSpec{Name: "hi", Kind: AttrNumber, Required: true, Doc: "the largest result; it wins where it is below lo"}),
+		AttrSpec{Name: "hi", Kind: AttrNumber, Required: true,
+			Doc: "the largest result; it wins where it is below lo"}),
 		"where (mul (ge %a, %lo), (le %a, %hi)), %dy, %0"),
 	OpSoftplus: grads(floats(elementwise("softplus", 1, "log(1 + exp(a))")), "mul %dy, (sigmoid %a)"),
 	OpTanh: grads(floats(elementwise("tanh", 1, "the hyperbolic tangent of a")),
 		"mul %dy, (add (neg (mul %y, %y)), %1)"),
-	OpGeluTanh: grads(floats(elementwise("gelu_tanh", 1, "a/2·(1 + tanh(√(2/π)·(a + 0.044715·a³))), which is near gelu")),
+	OpGeluTanh: grads(floats(elementwise("gelu_tanh", 1,
+		"a/2·(1 + tanh(√(2/π)·(a + 0.044715·a³))), which is near gelu")),
 		"mul %dy, (add (sigmoid "+geluTanhArg+"), (mul (mul %y, (sigmoid (neg "+geluTanhArg+"))), "+
 			"(scale (add (scale (mul %a, %a), by=0.134145), %1), by=1.5957691216057308)))"),
 	OpSigmoid: grads(floats(elementwise("sigmoid", 1, "σ(a) = 1 / (1 + exp(-a))")),
@@ -330,47 +343,60 @@ var opTable = [numOps]OpInfo{
 	OpExpand: {Name: "broadcast", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
 		Attrs: []AttrSpec{{Name: "shape", Kind: AttrExprs, Required: true, Doc: "the new extents"}},
 		Doc:   "repeated to another shape: dimensions align at the end, and one of extent 1 stretches"},
-	OpConcat: {Name: "concat", Class: ClassTensor, MinArgs: 1, MaxArgs: manyArgs, Into: IntoMay, Attrs: []AttrSpec{attrCat},
-		Doc: "the operands one after another along axis="},
+	OpConcat: {Name: "concat", Class: ClassTensor, MinArgs: 1, MaxArgs: manyArgs, Into: IntoMay,
+		Attrs: []AttrSpec{attrCat},
+		Doc:   "the operands one after another along axis="},
 	OpSoftmax: {Name: "softmax", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
 		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr, Doc: "the dimension that sums to 1, the last by default"}},
 		Doc:   "exp(x - max x) / Σ exp(x - max x) along axis="},
-	OpRMSNorm: {Name: "rms_norm", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay, Attrs: []AttrSpec{attrEps(1e-6)},
-		Doc: "x[…, D] / √(mean x² + eps) · w[D]"},
-	OpLayerNorm: {Name: "layer_norm", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay, Attrs: []AttrSpec{attrEps(1e-5)},
-		Doc: "(x[…, D] - mean x) / √(mean (x - mean x)² + eps) · w[D] + b[D]"},
+	OpRMSNorm: {Name: "rms_norm", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
+		Attrs: []AttrSpec{attrEps(1e-6)},
+		Doc:   "x[…, D] / √(mean x² + eps) · w[D]"},
+	OpLayerNorm: {Name: "layer_norm", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay,
+		Attrs: []AttrSpec{attrEps(1e-5)},
+		Doc:   "(x[…, D] - mean x) / √(mean (x - mean x)² + eps) · w[D] + b[D]"},
 	OpAttention: {Name: "attention", Class: ClassTensor, MinArgs: 3, MaxArgs: 5, Into: IntoMay,
 		Attrs: []AttrSpec{
-			{Name: "causal", Kind: AttrWord, Words: boolWords, Doc: "query i sees the keys up to i + Tk - Tq, false by default"},
+			{Name: "causal", Kind: AttrWord, Words: boolWords,
+				Doc: "query i sees the keys up to i + Tk - Tq, false by default"},
 			{Name: "scale", Kind: AttrNumber, Doc: "what scores are multiplied by, 1/√Dh by default"},
-			{Name: "window", Kind: AttrNumber, Doc: "a query sees the last window of the keys that it would see; all by default"},
-			{Name: "softcap", Kind: AttrNumber, Doc: "a scaled score s becomes softcap · tanh(s / softcap); none by default"},
+			{Name: "window", Kind: AttrNumber,
+				Doc: "a query sees the last window of the keys that it would see; all by default"},
+			{Name: "softcap", Kind: AttrNumber,
+				Doc: "a scaled score s becomes softcap · tanh(s / softcap); none by default"},
 		},
 		Doc: "softmax(scale · q·kᵀ)·v for each head: q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh] → […, Tq, Hq, Dh]; Hq/Hkv heads of q share one of k and v; with n[…] or n[…, Tq] only the first n keys are there; a mask[…, Tq, Tk] or mask[Tq, Tk], the last operand, is added to scores"},
 	OpEmbedding: {Name: "embedding", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
 		Attrs: []AttrSpec{
-			{Name: "first", Kind: AttrExpr, Doc: "the id of the table's first row, where the table is part of one; others' rows give zeros"},
+			{Name: "first", Kind: AttrExpr,
+				Doc: "the id of the table's first row, where the table is part of one; others' rows give zeros"},
 			{Name: "of", Kind: AttrExpr, Doc: "the rows of the table that first= is part of"},
 		},
 		Doc: "rows of table[V, D] by ids[…] → […, D]"},
 	OpIndexCopy: {Name: "index_copy", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMust,
-		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr, Doc: "the dimension of the destination that positions count along, 0 by default"}},
-		Doc:   "row j of rows[…, R, …] to position at[…, j] or at[j] of the destination along axis; -1 skips a row (index_copy %rows, %at into %cache, axis=1)"},
+		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr,
+			Doc: "the dimension of the destination that positions count along, 0 by default"}},
+		Doc: "row j of rows[…, R, …] to position at[…, j] or at[j] of the destination along axis; -1 skips a row (index_copy %rows, %at into %cache, axis=1)"},
 	OpRope: {Name: "rope", Class: ClassTensor, MinArgs: 2, MaxArgs: 3, Into: IntoMay,
 		Attrs: []AttrSpec{
 			{Name: "theta", Kind: AttrNumber, Default: 10000, Doc: "the base of the frequencies, 10000 by default"},
-			{Name: "factor", Kind: AttrNumber, Doc: "llama-3 scaling: what the frequencies of long waves are divided by; none by default"},
+			{Name: "factor", Kind: AttrNumber,
+				Doc: "llama-3 scaling: what the frequencies of long waves are divided by; none by default"},
 			{Name: "low", Kind: AttrNumber, Default: 1, Doc: "waves longer than original/low are long, 1 by default"},
-			{Name: "high", Kind: AttrNumber, Default: 4, Doc: "waves shorter than original/high are left, 4 by default"},
-			{Name: "original", Kind: AttrNumber, Default: 8192, Doc: "positions that the frequencies were made for, 8192 by default"},
-			{Name: "scale", Kind: AttrNumber, Default: 1, Doc: "what cosines and sines are multiplied by, 1 by default"},
+			{Name: "high", Kind: AttrNumber, Default: 4,
+				Doc: "waves shorter than original/high are left, 4 by default"},
+			{Name: "original", Kind: AttrNumber, Default: 8192,
+				Doc: "positions that the frequencies were made for, 8192 by default"},
+			{Name: "scale", Kind: AttrNumber, Default: 1,
+				Doc: "what cosines and sines are multiplied by, 1 by default"},
 		},
 		Doc: "elements i and i + Dh/2 of each head of x[…, T, H, Dh] turned by the angle at[…, t]·theta^(-2i/Dh), or at[t]; with freqs[R], f32, elements i and i + R by at[…, t]·freqs[i], and elements from 2R on stay"},
 	OpArgmax: {Name: "argmax", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
 		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr, Doc: "the dimension that disappears, the last by default"}},
 		Doc:   "the index along axis= of the first of the largest elements, i32"},
 	OpIota: {Name: "iota", Class: ClassTensor, Into: IntoMay,
-		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr, Doc: "the dimension along which elements count, the last by default"},
+		Attrs: []AttrSpec{{Name: "axis", Kind: AttrExpr,
+			Doc: "the dimension along which elements count, the last by default"},
 			{Name: "start", Kind: AttrNumber, Doc: "the first element, 0 by default"}},
 		Doc: "start, start + 1, … along axis="},
 	OpTopK: {Name: "topk", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay, Attrs: []AttrSpec{attrK},
@@ -382,13 +408,15 @@ var opTable = [numOps]OpInfo{
 	OpTakeAlong: {Name: "take_along", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
 		Doc: "elements of each row x[…, N] by indices at[…, K] → […, K]"},
 	OpBincount: {Name: "bincount", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
-		Attrs: []AttrSpec{{Name: "n", Kind: AttrExpr, Required: true, Doc: "ids from 0 to n - 1 are counted, others are not"}},
-		Doc:   "how often each id from 0 to n - 1 is in ids[…] → i32[n]"},
+		Attrs: []AttrSpec{{Name: "n", Kind: AttrExpr, Required: true,
+			Doc: "ids from 0 to n - 1 are counted, others are not"}},
+		Doc: "how often each id from 0 to n - 1 is in ids[…] → i32[n]"},
 	OpGroupedLinear: {Name: "grouped_linear", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay,
 		Doc: "x[T, K] · w[E, N, K]ᵀ → [T, N]: the first counts[0] rows by w[0], the next counts[1] by w[1], …; rows after those give zeros"},
 	OpReduceSlots: {Name: "reduce_slots", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMust,
-		Attrs: []AttrSpec{attrCat, {Name: "resume", Kind: AttrWord, Words: boolWords, Doc: "go on from what the destination holds, false by default"}},
-		Doc:   "the sum of slots lo..hi along axis, in order (reduce_slots %x, axis=0, lo..hi into %acc)"},
+		Attrs: []AttrSpec{attrCat, {Name: "resume", Kind: AttrWord, Words: boolWords,
+			Doc: "go on from what the destination holds, false by default"}},
+		Doc: "the sum of slots lo..hi along axis, in order (reduce_slots %x, axis=0, lo..hi into %acc)"},
 	OpReshard: {Name: "reshard", Class: ClassTensor, MinArgs: 1, MaxArgs: 1,
 		Doc: "the same value in the annotated layout"},
 
@@ -412,16 +440,19 @@ var opTable = [numOps]OpInfo{
 	OpLocal: {Name: "local", Class: ClassView, MinArgs: 1, MaxArgs: 1,
 		Doc: "the rank's own shard of a value, as a local tensor that is read-only"},
 
-	OpAllReduce:     collective("every rank gets the reduction of all ranks' tensors", "all_reduce", attrRed, attrOrder),
-	OpAllGather:     collective("every rank gets all ranks' tensors concatenated along axis", "all_gather", attrCat),
-	OpReduceScatter: collective("rank i gets block i along axis of the reduction of all ranks' tensors", "reduce_scatter", attrRed, attrCat, attrOrder),
+	OpAllReduce: collective("every rank gets the reduction of all ranks' tensors", "all_reduce", attrRed,
+		attrOrder),
+	OpAllGather: collective("every rank gets all ranks' tensors concatenated along axis", "all_gather", attrCat),
+	OpReduceScatter: collective("rank i gets block i along axis of the reduction of all ranks' tensors",
+		"reduce_scatter", attrRed, attrCat, attrOrder),
 	OpAllToAll: collective("block j along split goes to rank j; what comes is concatenated along concat", "all_to_all",
 		AttrSpec{Name: "split", Kind: AttrExpr, Doc: "the dimension cut, 0 by default"},
 		AttrSpec{Name: "concat", Kind: AttrExpr, Doc: "the dimension joined, 0 by default"}),
 	OpBroadcast: collective("every rank gets the root's tensor", "broadcast", attrRoot),
-	OpReduce:    collective("the root gets the reduction of all ranks' tensors", "reduce", attrRed, attrRoot, attrOrder),
-	OpGather:    collective("the root gets all ranks' tensors concatenated along axis", "gather", attrRoot, attrCat),
-	OpScatter:   collective("rank i gets block i along axis of the root's tensor", "scatter", attrRoot, attrCat),
+	OpReduce: collective("the root gets the reduction of all ranks' tensors", "reduce", attrRed, attrRoot,
+		attrOrder),
+	OpGather:  collective("the root gets all ranks' tensors concatenated along axis", "gather", attrRoot, attrCat),
+	OpScatter: collective("rank i gets block i along axis of the root's tensor", "scatter", attrRoot, attrCat),
 	OpPermute: collective("each rank's tensor goes to rank to, and it gets that of rank from", "permute",
 		AttrSpec{Name: "to", Kind: AttrExpr, Required: true, Doc: "team index of the rank that gets mine"},
 		AttrSpec{Name: "from", Kind: AttrExpr, Required: true, Doc: "team index of the rank whose tensor I get"}),
@@ -429,29 +460,40 @@ var opTable = [numOps]OpInfo{
 	OpReduceScatterV: uneven("rank i gets the counts[i] rows along axis of the reduction behind those of the ranks before it, then zeros", "reduce_scatterv", attrRed, attrCat, attrOrder),
 	OpAllToAllV:      uneven("my rows along axis go to the ranks in their order, counts[i] to rank i; I get what comes in the order of ranks, then zeros", "all_to_allv", attrCat),
 
-	OpPut: {Name: "put", Class: ClassTransfer, MinArgs: 1, MaxArgs: 1, Into: IntoMust, Attrs: []AttrSpec{attrEngine, attrCTAs},
-		Doc: "writes a tensor into the peer's copy of a symmetric buffer"},
-	OpGet: {Name: "get", Class: ClassTransfer, MinArgs: 1, MaxArgs: 1, Into: IntoMust, Attrs: []AttrSpec{attrEngine, attrCTAs},
-		Doc: "reads the peer's copy of a symmetric buffer"},
+	OpPut: {Name: "put", Class: ClassTransfer, MinArgs: 1, MaxArgs: 1, Into: IntoMust,
+		Attrs: []AttrSpec{attrEngine, attrCTAs},
+		Doc:   "writes a tensor into the peer's copy of a symmetric buffer"},
+	OpGet: {Name: "get", Class: ClassTransfer, MinArgs: 1, MaxArgs: 1, Into: IntoMust,
+		Attrs: []AttrSpec{attrEngine, attrCTAs},
+		Doc:   "reads the peer's copy of a symmetric buffer"},
 	OpSend:  {Name: "send", Class: ClassTransfer, MinArgs: 1, MaxArgs: 1, Doc: "matches the peer's recv"},
 	OpRecv:  {Name: "recv", Class: ClassTransfer, MinArgs: 1, MaxArgs: 1, Doc: "matches the peer's send"},
 	OpGroup: {Name: "group", Class: ClassTransfer, Doc: "sends and recvs that post together and complete together"},
 
-	OpWait:    {Name: "wait", Class: ClassOrder, MinArgs: 1, MaxArgs: 1, Doc: "orders the current stream behind a stream, an event or a counter"},
-	OpRecord:  {Name: "record", Class: ClassOrder, MinArgs: 1, MaxArgs: 1, Doc: "the event captures the current stream's work so far"},
-	OpSignal:  {Name: "signal", Class: ClassOrder, MinArgs: 1, MaxArgs: 1, Doc: "raises the peer's counter by one, after the current stream's work so far"},
-	OpBarrier: {Name: "barrier", Class: ClassOrder, Attrs: []AttrSpec{attrOver}, Doc: "no rank passes before all have arrived"},
+	OpWait: {Name: "wait", Class: ClassOrder, MinArgs: 1, MaxArgs: 1,
+		Doc: "orders the current stream behind a stream, an event or a counter"},
+	OpRecord: {Name: "record", Class: ClassOrder, MinArgs: 1, MaxArgs: 1,
+		Doc: "the event captures the current stream's work so far"},
+	OpSignal: {Name: "signal", Class: ClassOrder, MinArgs: 1, MaxArgs: 1,
+		Doc: "raises the peer's counter by one, after the current stream's work so far"},
+	OpBarrier: {Name: "barrier", Class: ClassOrder, Attrs: []AttrSpec{attrOver},
+		Doc: "no rank passes before all have arrived"},
 
-	OpAlloc:   {Name: "alloc", Class: ClassMemory, Doc: "a buffer of local storage, or an array of them"},
-	OpFree:    {Name: "free", Class: ClassMemory, MinArgs: 1, MaxArgs: 1, Doc: "ends a buffer's life in text order"},
-	OpStream:  {Name: "stream", Class: ClassMemory, Attrs: []AttrSpec{attrPriority}, Doc: "a stream, or an array of them"},
-	OpEvent:   {Name: "event", Class: ClassMemory, Doc: "an event, or an array of them"},
-	OpCounter: {Name: "counter", Class: ClassMemory, Doc: "a counter that peers raise, or an array of them; 0 at the start of each run"},
-	OpLet:     {Name: "let", Class: ClassMemory, Doc: "names an index expression"},
+	OpAlloc: {Name: "alloc", Class: ClassMemory, Doc: "a buffer of local storage, or an array of them"},
+	OpFree:  {Name: "free", Class: ClassMemory, MinArgs: 1, MaxArgs: 1, Doc: "ends a buffer's life in text order"},
+	OpStream: {Name: "stream", Class: ClassMemory, Attrs: []AttrSpec{attrPriority},
+		Doc: "a stream, or an array of them"},
+	OpEvent: {Name: "event", Class: ClassMemory, Doc: "an event, or an array of them"},
+	OpCounter: {Name: "counter", Class: ClassMemory,
+		Doc: "a counter that peers raise, or an array of them; 0 at the start of each run"},
+	OpLet: {Name: "let", Class: ClassMemory, Doc: "names an index expression"},
 
-	OpOn:     {Name: "on", Class: ClassControl, MinArgs: 1, MaxArgs: 1, Doc: "the block's ops are issued to that stream"},
-	OpFor:    {Name: "for", Class: ClassControl, MaxArgs: manyArgs, Doc: "a half-open loop with step 1, which may carry values (%y = for %i in 0..L carry %h = %x { … yield %z })"},
-	OpYield:  {Name: "yield", Class: ClassControl, MaxArgs: manyArgs, Doc: "the values that a loop carries to its next iteration, or leaves"},
+	OpOn: {Name: "on", Class: ClassControl, MinArgs: 1, MaxArgs: 1,
+		Doc: "the block's ops are issued to that stream"},
+	OpFor: {Name: "for", Class: ClassControl, MaxArgs: manyArgs,
+		Doc: "a half-open loop with step 1, which may carry values (%y = for %i in 0..L carry %h = %x { … yield %z })"},
+	OpYield: {Name: "yield", Class: ClassControl, MaxArgs: manyArgs,
+		Doc: "the values that a loop carries to its next iteration, or leaves"},
 	OpIf:     {Name: "if", Class: ClassControl, Doc: "a conditional, possibly rank-dependent"},
 	OpCall:   {Name: "call", Class: ClassControl, MaxArgs: manyArgs, Doc: "inlines a function"},
 	OpReturn: {Name: "return", Class: ClassControl, MaxArgs: manyArgs, Doc: "the function's results"},

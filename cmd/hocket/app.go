@@ -218,7 +218,8 @@ where check, or a comparison, could not decide; and 130 when it is interrupted.`
 	root.SetVersionTemplate(versionText())
 	root.PersistentFlags().SortFlags = false
 	commands := []*cobra.Command{
-		a.runCommand(), a.checkCommand(), a.optCommand(), a.gradCommand(), a.planCommand(), a.importCommand(), a.fmtCommand(),
+		a.runCommand(), a.checkCommand(), a.optCommand(), a.gradCommand(), a.planCommand(), a.importCommand(),
+		a.fmtCommand(),
 		a.benchCommand(),
 		a.tuneCommand(),
 		a.traceCommand(),

@@ -81,15 +81,18 @@ difference is larger than that.
 	f.Lookup("ranks").Usage = "number of `RANKS` (default: a program's mesh; else as many as there are, at most 4)"
 	f.StringVarP(&o.machine, "machine", "m", defaultMachine, "where to run: `"+strings.Join(machineNames, "|")+"`")
 	f.StringVar(&o.sizes, "sizes", "", "`BYTES` to copy, of p2p and collectives: 1K,64K,1M; rows for 1 to 4096 rows of 16 KiB")
-	f.StringArrayVar(&o.shapes, "shape", nil, "a layer's product, over all ranks, or each rank's, of beside: `MxNxK`; repeatable")
+	f.StringArrayVar(&o.shapes, "shape", nil,
+		"a layer's product, over all ranks, or each rank's, of beside: `MxNxK`; repeatable")
 	f.StringArrayVar(&o.strategies, "strategy", nil, "a `STRATEGY` to compare with sequential; repeatable")
-	f.StringArrayVar(&o.algorithms, "algorithm", nil, "an `ALGORITHM` of a collective beside the chosen one, or all; of beside: one to try; repeatable")
+	f.StringArrayVar(&o.algorithms, "algorithm", nil,
+		"an `ALGORITHM` of a collective beside the chosen one, or all; of beside: one to try; repeatable")
 	f.StringVar(&o.dtype, "dtype", "", "element `TYPE` of a collective (default bf16)")
 	f.BoolVar(&o.cold, "cold", false, "collectives on operands that no cache holds")
 	f.StringVar(&o.peers, "peers", "", "figures of peers to put beside, by tools/peers or vLLM's benchmark: `FILE`")
 	f.StringVar(&o.turns, "turns", "", "time layers in turns with tools/peers/overlap.py, which answers in a `FOLDER`")
 	f.IntSliceVar(&o.ctas, "ctas", nil, "blocks of collectives beside a GEMM: `N`,…; 0 for copy engines, -1 for any")
-	f.StringArrayVar(&o.beside, "collective", nil, "a `COLLECTIVE` beside a GEMM, as all_reduce; repeatable (default all)")
+	f.StringArrayVar(&o.beside, "collective", nil,
+		"a `COLLECTIVE` beside a GEMM, as all_reduce; repeatable (default all)")
 	f.IntSliceVar(&o.sms, "sms", nil, "multiprocessors that a GEMM counts on: `N`,…; 0 for all")
 	f.StringVar(&o.format, "format", "", "print collectives as `vllm` does")
 	f.IntVar(&o.rounds, "rounds", 7, "measure `K` times")
@@ -209,7 +212,9 @@ func (a *app) benchProgram(ctx context.Context, arg string, b hocket.Binding, o 
 // options reads the flags.
 func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 	set := c.Flags().Changed
-	opts := bench.Options{Machine: o.machine, Ranks: o.ranks, Rounds: o.rounds, Strategies: o.strategies, Eager: o.eager, Turns: o.turns, Algorithms: o.algorithms, CTAs: o.ctas, SMs: o.sms, Beside: o.beside, Cold: o.cold, Rows: o.format == "vllm" || o.sizes == "rows"}
+	opts := bench.Options{Machine: o.machine, Ranks: o.ranks, Rounds: o.rounds, Strategies: o.strategies,
+		Eager: o.eager, Turns: o.turns, Algorithms: o.algorithms, CTAs: o.ctas, SMs: o.sms, Beside: o.beside,
+		Cold: o.cold, Rows: o.format == "vllm" || o.sizes == "rows"}
 	if err := (&runFlags{machine: o.machine}).checkMachine(); err != nil {
 		return opts, err
 	}
@@ -307,7 +312,8 @@ func environment(name string) []string {
 	lines := []string{"hocket " + version()}
 	m := machineNamed(name, false)
 	if m.CUDA == nil {
-		return append(lines, fmt.Sprintf("%s/%s, %d CPUs, of which Go uses %d", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.GOMAXPROCS(0)))
+		return append(lines, fmt.Sprintf("%s/%s, %d CPUs, of which Go uses %d", runtime.GOOS, runtime.GOARCH,
+			runtime.NumCPU(), runtime.GOMAXPROCS(0)))
 	}
 	for _, l := range m.CUDA.Lines() {
 		lines = append(lines, l[0]+"  "+l[1])

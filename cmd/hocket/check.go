@@ -145,7 +145,8 @@ func (a *app) conclude(v hocket.Verdict) error {
 	if !a.json {
 		a.showDiagnostics(a.warnings)
 	}
-	return &failure{code: exitUndecided, kind: "proof", severity: ir.Warning, said: true, err: fmt.Errorf("not proved: %s", v.Reason)}
+	return &failure{code: exitUndecided, kind: "proof", severity: ir.Warning, said: true,
+		err: fmt.Errorf("not proved: %s", v.Reason)}
 }
 
 // fix repairs a program that was refuted, and proves what comes out.
@@ -162,7 +163,8 @@ func (a *app) fix(p *hocket.Program, b hocket.Binding, v hocket.Verdict, o *chec
 		}
 		text, v = fixed.Program.String(), fixed.Verdict
 		for _, e := range fixed.Edits {
-			v.Diagnostics = append(v.Diagnostics, &ir.Diagnostic{Severity: ir.Warning, Kind: "fixed", Message: "repaired: " + e})
+			v.Diagnostics = append(v.Diagnostics,
+				&ir.Diagnostic{Severity: ir.Warning, Kind: "fixed", Message: "repaired: " + e})
 		}
 		a.out.Proof = &proof{Verdict: v.Kind.String(), Kind: string(v.Proof)}
 	}

@@ -88,7 +88,8 @@ func TestExportedModels(t *testing.T) {
 				t.Run(name+"/"+n+"/"+strategy, func(t *testing.T) {
 					saved := t.TempDir()
 					out, errs, code := hocketHere(append([]string{"run", filepath.Join(dir, "static.pt2"), "-n", n,
-						"--strategy", strategy, "--in", "input_ids=" + filepath.Join(dir, "expected.safetensors") + "#input_ids",
+						"--strategy", strategy, "--in",
+						"input_ids=" + filepath.Join(dir, "expected.safetensors") + "#input_ids",
 						"--save", saved}, layouts...)...)
 					if code != 0 || strings.Contains(out, "not proved") {
 						t.Fatalf("exit %d\n%s%s", code, out, errs)
@@ -110,7 +111,8 @@ func TestExportedModels(t *testing.T) {
 // TestExportedWeights: weights of a safetensors file count more than the archive's. With all of them zero, logits are.
 func TestExportedWeights(t *testing.T) {
 	dir := filepath.Join(exportedModels(t), "llama")
-	args := []string{"run", filepath.Join(dir, "static.pt2"), "-n", "2", "--shard", "layers.*.mlp.up_proj=colwise", "--in",
+	args := []string{"run", filepath.Join(dir, "static.pt2"), "-n", "2", "--shard", "layers.*.mlp.up_proj=colwise",
+		"--in",
 		"input_ids=" + filepath.Join(dir, "expected.safetensors") + "#input_ids"}
 	saved := t.TempDir()
 	if out, errs, code := hocketHere(append(args, "--in", filepath.Join(dir, "model.safetensors"), "--save",
@@ -151,7 +153,8 @@ func TestExportedExperts(t *testing.T) {
 	dir := filepath.Join(exportedModels(t), "mixtral")
 	saved := t.TempDir()
 	out, errs, code := hocketHere("run", filepath.Join(dir, "static.pt2"), "-n", "2", "--plan",
-		filepath.Join(dir, "tp_plan.json"), "--in", "input_ids="+filepath.Join(dir, "expected.safetensors")+"#input_ids",
+		filepath.Join(dir, "tp_plan.json"), "--in",
+		"input_ids="+filepath.Join(dir, "expected.safetensors")+"#input_ids",
 		"--in", filepath.Join(dir, "model.safetensors"), "--save", saved)
 	if code != 0 || strings.Contains(out+errs, "no parameter") {
 		t.Fatalf("exit %d\n%s%s", code, out, errs)
@@ -164,7 +167,8 @@ func TestExportedExperts(t *testing.T) {
 // TestExportedBench: bench takes a model's weights from files as run does.
 func TestExportedBench(t *testing.T) {
 	dir := filepath.Join(exportedModels(t), "llama")
-	args := []string{"bench", filepath.Join(dir, "decode.pt2"), "--rounds", "1", "--runs", "2", "--strategy", "sequential"}
+	args := []string{"bench", filepath.Join(dir, "decode.pt2"), "--rounds", "1", "--runs", "2", "--strategy",
+		"sequential"}
 	if out, errs, code := hocketHere(append(args, "--in", filepath.Join(dir, "model.safetensors"))...); code != 0 ||
 		strings.Contains(errs, "no parameter") || !strings.Contains(out, "device tensors: input_ids") {
 		t.Errorf("exit %d\n%s%s", code, out, errs)

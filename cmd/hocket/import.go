@@ -80,7 +80,8 @@ func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, give
 		return m.Text, nil
 	}
 	if !nvfuser.IsDump(src) {
-		f := &failure{code: exitProgram, kind: "import", err: fmt.Errorf("%s has no Host IR dump: no line begins with %%HostIrContainer {", name)}
+		f := &failure{code: exitProgram, kind: "import",
+			err: fmt.Errorf("%s has no Host IR dump: no line begins with %%HostIrContainer {", name)}
 		return "", f.helping("docs/nvfuser.md says how to get one")
 	}
 	p, rest, err := hocket.Import(name, src, b.Defines)
@@ -136,5 +137,7 @@ func oneDUMP(c *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
-	return &failure{code: exitUsage, kind: "usage", err: fmt.Errorf("it takes one DUMP or archive: a file, or - for standard input; found %d", len(args)), help: "see hocket import --help"}
+	return &failure{code: exitUsage, kind: "usage",
+		err:  fmt.Errorf("it takes one DUMP or archive: a file, or - for standard input; found %d", len(args)),
+		help: "see hocket import --help"}
 }

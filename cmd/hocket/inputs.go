@@ -47,7 +47,8 @@ func parseInputs(list []string, seed uint64) (*inputs, error) {
 		if m := namedInput.FindStringSubmatch(s); m != nil {
 			name, text = m[1], m[2]
 		}
-		if info, err := os.Stat(text); err == nil && info.IsDir() && name == "" && !strings.HasSuffix(text, ".safetensors") {
+		if info, err := os.Stat(text); err == nil && info.IsDir() && name == "" &&
+			!strings.HasSuffix(text, ".safetensors") {
 			in.dirs = append(in.dirs, text)
 			continue
 		}
@@ -226,7 +227,8 @@ func ofSurplus(fn *ir.Func, names []string) *ir.Diagnostic {
 	if more := len(names) - len(shown); more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
-	return &ir.Diagnostic{Severity: ir.Warning, Kind: "input", Message: fmt.Sprintf("%s has no parameter of the name of %s", fn.Name, text)}
+	return &ir.Diagnostic{Severity: ir.Warning, Kind: "input",
+		Message: fmt.Sprintf("%s has no parameter of the name of %s", fn.Name, text)}
 }
 
 func unknownInput(fn *ir.Func, name, where string) error {

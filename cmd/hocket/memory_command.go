@@ -121,7 +121,8 @@ func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
 	}
 	if o.policy != "" {
 		if _, _, err := footprint.ParsePolicy(o.policy); err != nil {
-			return usagef("--policy: %w", err).helping("one of: %s; then settings of torch's allocator, as expandable_segments:True",
+			return usagef("--policy: %w",
+				err).helping("one of: %s; then settings of torch's allocator, as expandable_segments:True",
 				strings.Join(footprint.Policies(), ", "))
 		}
 	}
@@ -334,7 +335,10 @@ func (a *app) explainSnapshot(name, page string) error {
 		fmt.Fprint(a.text, waitingAdvice)
 	}
 	a.out.memoryResult = fp
-	return writeMemory(page, func(w io.Writer) error { return footprint.WriteSnapshotHTML(w, "memory of "+name, fp.Devices) })
+	return writeMemory(page, func(w io.Writer) error {
+		return footprint.WriteSnapshotHTML(w, "memory of "+name,
+			fp.Devices)
+	})
 }
 
 // mostSites bounds the call sites that the text names.

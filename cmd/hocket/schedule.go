@@ -56,7 +56,8 @@ func (a *app) readSchedule(ctx context.Context, arg string) (schedule.File, stri
 		return nil, "", err
 	}
 	unreadable := func(err error) error {
-		return (&failure{code: exitUsage, kind: "input", err: fmt.Errorf("%s: %w", name, err)}).helping("docs/schedules.md says what is read")
+		return (&failure{code: exitUsage, kind: "input",
+			err: fmt.Errorf("%s: %w", name, err)}).helping("docs/schedules.md says what is read")
 	}
 	if msccl.IsAlgorithm(src) {
 		f, err := msccl.Parse([]byte(src))
@@ -114,7 +115,8 @@ func (a *app) checkSchedule(c *cobra.Command, arg string, o *checkFlags) error {
 		if err != nil && c.Context().Err() == nil {
 			return ofHocket(err)
 		}
-		out.Redundant, out.Looked, out.Syncs, out.Interleavings = found.Places, found.Looked, found.All, found.Interleavings
+		out.Redundant, out.Looked, out.Syncs, out.Interleavings = found.Places, found.Looked, found.All,
+			found.Interleavings
 	}
 	a.progress.end()
 	return a.concludeSchedule(arg, r)
@@ -131,8 +133,8 @@ func onlyFlags(c *cobra.Command, arg string, names ...string) error {
 	return err
 }
 
-// runSchedule runs a collective schedule on the CPU, on random data in random interleavings of all threads, and compares
-// what comes out with plain arithmetic.
+// runSchedule runs a collective schedule on the CPU, on random data in random interleavings of all threads, and
+// compares what comes out with plain arithmetic.
 func (a *app) runSchedule(c *cobra.Command, arg string, o *runFlags) error {
 	if err := onlyFlags(c, arg, "json", "schedules", "seed", "timeout", "no-prove", "compare", "machine"); err != nil {
 		return err
@@ -180,7 +182,8 @@ func (a *app) runSchedule(c *cobra.Command, arg string, o *runFlags) error {
 const elements = 4
 
 // fixSchedule repairs a schedule that was refuted, writes it, and returns what is true of it.
-func (a *app) fixSchedule(f schedule.File, r *schedule.Report, o schedule.Options, out *scheduleResult, flags *checkFlags) (*schedule.Report, error) {
+func (a *app) fixSchedule(f schedule.File, r *schedule.Report, o schedule.Options, out *scheduleResult,
+	flags *checkFlags) (*schedule.Report, error) {
 	if r.Verdict != schedule.OK {
 		fix, proof, ok := schedule.Fix(f, r, o)
 		if !ok {
@@ -189,7 +192,8 @@ func (a *app) fixSchedule(f schedule.File, r *schedule.Report, o schedule.Option
 			return r, nil
 		}
 		f, r, out.Fix = fix.File, proof, fix.Text
-		a.warnings = append(a.warnings, &ir.Diagnostic{Severity: ir.Warning, Kind: "fixed", Message: "repaired: " + fix.Text})
+		a.warnings = append(a.warnings, &ir.Diagnostic{Severity: ir.Warning, Kind: "fixed",
+			Message: "repaired: " + fix.Text})
 	}
 	text, err := f.Encode()
 	if err != nil {

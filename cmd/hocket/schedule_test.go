@@ -52,7 +52,8 @@ func TestCheckSchedule(t *testing.T) {
 		{"../../examples/schedules/exchange.json", exitDone, "ok", ""},
 		{race, exitProgram, "race", "rank 0, tb 0, op 1 (copy)"},
 		{exchangeWithout(t, signal, `"name": "wait"`), exitProgram, "deadlock", "waits for ever"},
-		{exchangeWithout(t, `"name": "re"`, `"name": "xyz"`), exitUsage, "", `rank 0, tb 0, op 5 (xyz): there is no operation "xyz"`},
+		{exchangeWithout(t, `"name": "re"`, `"name": "xyz"`), exitUsage, "",
+			`rank 0, tb 0, op 5 (xyz): there is no operation "xyz"`},
 		{exchangeWithout(t, `"gpus"`, `"gpu"`), exitUsage, "", "no gpus"},
 		{exchangeWithout(t, `{`, `[`), exitUsage, "", "execution plan"},
 	} {
@@ -73,16 +74,20 @@ func TestCheckSchedule(t *testing.T) {
 	if code, out, _ := hocketRun(t, "check", broken); code != exitProgram {
 		t.Fatal(code, out)
 	}
-	if code, out, errs := hocketRun(t, "check", broken, "--fix", "-o", fixed); code != exitDone || !strings.Contains(errs, "repaired: rank 0, tb 0, before op 1: nop") {
+	if code, out, errs := hocketRun(t, "check", broken, "--fix", "-o", fixed); code != exitDone ||
+		!strings.Contains(errs, "repaired: rank 0, tb 0, before op 1: nop") {
 		t.Error(code, out, errs)
 	}
-	if code, out, _ := hocketRun(t, "check", fixed, "--redundant"); code != exitDone || !strings.Contains(out, "2 of 16 synchronizations") {
+	if code, out, _ := hocketRun(t, "check", fixed, "--redundant"); code != exitDone ||
+		!strings.Contains(out, "2 of 16 synchronizations") {
 		t.Error(code, out)
 	}
-	if code, out, errs := hocketRun(t, "run", fixed, "--schedules", "30"); code != exitDone || !strings.Contains(out, "30 interleavings, as plain arithmetic") {
+	if code, out, errs := hocketRun(t, "run", fixed, "--schedules", "30"); code != exitDone ||
+		!strings.Contains(out, "30 interleavings, as plain arithmetic") {
 		t.Error(code, out, errs)
 	}
-	for _, words := range [][]string{{"check", fixed, "--dim", "T=1"}, {"check", fixed, "--launches", "3"}, {"run", fixed, "--save", "x"}} {
+	for _, words := range [][]string{{"check", fixed, "--dim", "T=1"}, {"check", fixed, "--launches", "3"},
+		{"run", fixed, "--save", "x"}} {
 		if code, _, errs := hocketRun(t, words...); code != exitUsage {
 			t.Error(words, code, errs)
 		}

@@ -73,7 +73,8 @@ type comparison struct {
 	Layers  []layerError  `json:"layers,omitempty"`
 }
 
-// resultError is how far a result is from the reference. Error and Quotient are left out where they are no finite number.
+// resultError is how far a result is from the reference. Error and Quotient are left out where they are no finite
+// number.
 type resultError struct {
 	Name     string   `json:"name"`
 	Error    *float64 `json:"error,omitempty"`

@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// TestStableHLOCorpus runs programs as JAX printed them on ranks of the CPU. Results are JAX's, and gradients torch's in
-// f64, within 1e-4 of the largest value: another program's floating point.
+// TestStableHLOCorpus runs programs as JAX printed them on ranks of the CPU. Results are JAX's, and gradients torch's
+// in f64, within 1e-4 of the largest value: another program's floating point.
 func TestStableHLOCorpus(t *testing.T) {
 	dir := filepath.Join("..", "..", "..", "shared", "corpus", "stablehlo")
 	programs, err := filepath.Glob(filepath.Join(dir, "*.mlir"))
@@ -104,13 +104,16 @@ func TestStableHLOCommands(t *testing.T) {
 		code int
 		says string
 	}{
-		{strings.Replace(sharded, "stablehlo.dot_general", "stablehlo.fft", 1), 1, "bad.mlir:4: stablehlo.fft: not supported"},
-		{strings.Replace(sharded, "contracting_dims = [0] x [0]", "contracting_dims = [0] x [1]", 1), 2, "bad.mlir:4: stablehlo.dot_general: malformed"},
+		{strings.Replace(sharded, "stablehlo.dot_general", "stablehlo.fft", 1), 1,
+			"bad.mlir:4: stablehlo.fft: not supported"},
+		{strings.Replace(sharded, "contracting_dims = [0] x [0]", "contracting_dims = [0] x [1]", 1), 2,
+			"bad.mlir:4: stablehlo.dot_general: malformed"},
 		{strings.Replace(sharded, "return %0 :", "return %1 :", 1), 2, "there is no %1"},
 		{sharded[:len(sharded)/2], 2, "malformed StableHLO"},
 		{strings.Replace(sharded, "4x2xf32", "?x2xf32", 1), 1, "tensor<?x2xf32>"},
 	} {
-		if _, errs, code := hocketHere("check", write("bad.mlir", c.text)); code != c.code || !strings.Contains(errs, c.says) {
+		if _, errs, code := hocketHere("check", write("bad.mlir", c.text)); code != c.code ||
+			!strings.Contains(errs, c.says) {
 			t.Errorf("exit %d, want %d and %q; %s", code, c.code, c.says, errs)
 		}
 	}

@@ -221,9 +221,11 @@ func readPeers(name string) ([]contest.Peer, error) {
 	}
 	switch all := contest.PeerMachines(peers); {
 	case machine != "" && !slices.Contains(all, machine):
-		return nil, usagef("--peers %s: there are no figures of %s; there are of %s", file, machine, cmp.Or(strings.Join(all, ", "), "no machine that it names"))
+		return nil, usagef("--peers %s: there are no figures of %s; there are of %s", file, machine,
+			cmp.Or(strings.Join(all, ", "), "no machine that it names"))
 	case machine == "" && len(all) > 1:
-		return nil, usagef("--peers %s: there are figures of %s", file, strings.Join(all, ", ")).helping("take those of one: --peers '%s#%s'", file, all[0])
+		return nil, usagef("--peers %s: there are figures of %s", file,
+			strings.Join(all, ", ")).helping("take those of one: --peers '%s#%s'", file, all[0])
 	case machine != "":
 		peers = slices.DeleteFunc(peers, func(p contest.Peer) bool { return p.Machine != machine })
 	}
@@ -231,7 +233,8 @@ func readPeers(name string) ([]contest.Peer, error) {
 }
 
 // architectures are the compute capabilities of machines that tables of peers name.
-var architectures = map[string]string{"A100": "sm_80", "H100": "sm_90", "H200": "sm_90", "GH200": "sm_90", "B200": "sm_100", "GB200": "sm_100"}
+var architectures = map[string]string{"A100": "sm_80", "H100": "sm_90", "H200": "sm_90", "GH200": "sm_90",
+	"B200": "sm_100", "GB200": "sm_100"}
 
 // tableOfPeers stands for the table of the machine that peers' figures are of; nil where they do not say.
 func tableOfPeers(peers []contest.Peer) *tune.Tuned {
@@ -239,5 +242,6 @@ func tableOfPeers(peers []contest.Peer) *tune.Tuned {
 	if len(names) != 1 || architectures[names[0]] == "" {
 		return nil
 	}
-	return &tune.Tuned{Table: &comm.Table{Identity: fmt.Sprintf("%s %s, as --peers says", names[0], architectures[names[0]])}}
+	return &tune.Tuned{Table: &comm.Table{Identity: fmt.Sprintf("%s %s, as --peers says", names[0],
+		architectures[names[0]])}}
 }

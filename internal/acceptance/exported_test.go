@@ -79,7 +79,8 @@ func TestOpenExtents(t *testing.T) {
 	for _, name := range []string{"gpt2", "gpt_neox"} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(models, name)
-			e, err := hocket.OpenExport(filepath.Join(dir, "dynamic.pt2"), hocket.ExportOptions{Plan: gpt2Plan, Ranks: 2})
+			e, err := hocket.OpenExport(filepath.Join(dir, "dynamic.pt2"),
+				hocket.ExportOptions{Plan: gpt2Plan, Ranks: 2})
 			if err != nil {
 				t.Fatal(err)
 			}

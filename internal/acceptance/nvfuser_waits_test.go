@@ -88,7 +88,8 @@ func TestWaitsJoin(t *testing.T) {
 	sum := "  Communication 3 (type=Allreduce, team=(0 1), input=" + t0 + ", output=" + t1 + ")\n"
 	again := strings.NewReplacer("Communication 3", "Communication 4", t1, t2).Replace(sum)
 	ucc := strings.Replace(sum, "output="+t1, "output="+t1+", backend=UCC", 1)
-	share := "  " + t1 + " = ALLOCATE(buffer=" + t1 + ", mem_type=global, size=4, zero_init=false, resets_to_zero=false)\n" +
+	share := "  " + t1 + " = ALLOCATE(buffer=" + t1 +
+		", mem_type=global, size=4, zero_init=false, resets_to_zero=false)\n" +
 		"  ShareMemHandles(P2PCommunication 5 (type=send, buffer=" + t0 + ", peer=( 1 - rank ), backend=CUDA), " +
 		"P2PCommunication 6 (type=recv, buffer=" + t1 + ", peer=( 1 - rank ), backend=CUDA),\n"
 	swap := func(backend string) string {
@@ -262,9 +263,10 @@ func TestDumpsInLogs(t *testing.T) {
 	}
 }
 
-// TestDisabledRing: the program of the test that nvFuser's pull request 5325 disabled, as it would be printed. With the get
-// protocol a rank copies the next slice on one stream and sends it on the next, which waits for nothing: Wait of a recv is
-// empty there. Posted the other way round, as for put, the same program is proved, and computes what it should.
+// TestDisabledRing: the program of the test that nvFuser's pull request 5325 disabled, as it would be printed. With
+// the get protocol a rank copies the next slice on one stream and sends it on the next, which waits for nothing: Wait
+// of a recv is empty there. Posted the other way round, as for put, the same program is proved, and computes what it
+// should.
 func TestDisabledRing(t *testing.T) {
 	read := func(name string) *hocket.Program {
 		src, err := os.ReadFile(filepath.Join(root, "examples", name))
@@ -282,7 +284,8 @@ func TestDisabledRing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if v.Kind != hocket.Refuted || v.Diagnostics[0].Pos.Line != 35 ||
-		!strings.Contains(v.Diagnostics[0].Message, "recv (rank 0 %worker[0], iteration 0.0) and send (rank 0 %cuda_p2p40[1], iteration 0.1)") {
+		!strings.Contains(v.Diagnostics[0].Message,
+			"recv (rank 0 %worker[0], iteration 0.0) and send (rank 0 %cuda_p2p40[1], iteration 0.1)") {
 		t.Errorf("%v\n%s", v.Kind, v.Diagnostics)
 	}
 	put := read("host_ir_ring_put.txt")

@@ -51,7 +51,8 @@ func (t *table) transfers(list []Transfer) {
 		if x.TwoWay != nil {
 			both = fmt.Sprintf("%.2f", slowest(x.TwoWay))
 		}
-		rows = append(rows, []string{contest.BytesText(x.Bytes), x.Form, x.Issue, fmt.Sprintf("%.2f", x.Slowest), fmt.Sprintf("%.2f", x.Time),
+		rows = append(rows, []string{contest.BytesText(x.Bytes), x.Form, x.Issue, fmt.Sprintf("%.2f", x.Slowest),
+			fmt.Sprintf("%.2f", x.Time),
 			fmt.Sprintf("%.2f", x.Fastest), fmt.Sprintf("%.2f", x.Spread), both})
 	}
 	t.Line("")
@@ -108,14 +109,16 @@ func (t *table) hostCosts(costs []HostCost, peers []contest.Peer) {
 		if c.Refused != "" {
 			continue
 		}
-		rows = append(rows, []string{c.Op, c.Issued, fmt.Sprint(c.Ranks), fmt.Sprint(c.Ops), c.Issue.Text(0), c.Total.Text(0)})
+		rows = append(rows, []string{c.Op, c.Issued, fmt.Sprint(c.Ranks), fmt.Sprint(c.Ops), c.Issue.Text(0),
+			c.Total.Text(0)})
 	}
 	for _, p := range peers {
 		host := ""
 		if p.HostMicros > 0 {
 			host = fmt.Sprintf("%.0f", 1e3*p.HostMicros)
 		}
-		rows = append(rows, []string{p.Op + " by " + p.Name, p.Issued, fmt.Sprint(p.Ranks), "", host, fmt.Sprintf("%.0f", 1e3*p.Micros)})
+		rows = append(rows, []string{p.Op + " by " + p.Name, p.Issued, fmt.Sprint(p.Ranks), "", host,
+			fmt.Sprintf("%.0f", 1e3*p.Micros)})
 	}
 	t.Line("")
 	t.Rows(rows)
@@ -125,7 +128,8 @@ func (t *table) hostCosts(costs []HostCost, peers []contest.Peer) {
 }
 
 func (t *table) layer(l *Layer, ranks int) {
-	t.Line("\nm %d, n %d, k %d: GEMM alone %s µs, wire %.1f, bound %.1f", l.M, l.N, l.K, l.GEMM.Text(1), l.Wire, l.Bound)
+	t.Line("\nm %d, n %d, k %d: GEMM alone %s µs, wire %.1f, bound %.1f", l.M, l.N, l.K, l.GEMM.Text(1), l.Wire,
+		l.Bound)
 	rows := [][]string{{"", "µs", "× bound", "graph µs", "× bound", "TFLOP/s a rank", "- sequential", ""}}
 	for _, s := range l.Strategies {
 		if s.Refused != "" {
@@ -140,7 +144,8 @@ func (t *table) layer(l *Layer, ranks int) {
 			best = min(best, s.Graph.Median)
 			graph, over = strings.TrimSpace(s.Graph.Text(1)+" "+s.GraphForm), s.GraphOverBound.Text(3)
 		}
-		rows = append(rows, []string{s.Strategy, s.Time.Text(1), s.OverBound.Text(3), graph, over, fmt.Sprintf("%.4g", l.teraFLOPs(ranks, best)), against, s.Verdict})
+		rows = append(rows, []string{s.Strategy, s.Time.Text(1), s.OverBound.Text(3), graph, over,
+			fmt.Sprintf("%.4g", l.teraFLOPs(ranks, best)), against, s.Verdict})
 	}
 	t.Rows(rows)
 	for _, s := range l.Strategies {
@@ -150,8 +155,8 @@ func (t *table) layer(l *Layer, ranks int) {
 	}
 }
 
-// teraFLOPs is what a rank multiplies and adds in a second, in 10¹², where a layer takes so many microseconds: as others
-// count it, its part of 2·M·N·K.
+// teraFLOPs is what a rank multiplies and adds in a second, in 10¹², where a layer takes so many microseconds: as
+// others count it, its part of 2·M·N·K.
 func (l *Layer) teraFLOPs(ranks int, us float64) float64 {
 	if us <= 0 {
 		return 0
@@ -180,7 +185,8 @@ func (t *table) memory(uses []MemoryUse) {
 	rows := [][]string{{"", "parameters", "peak", "bound", "activations", "bound"}}
 	for _, m := range uses {
 		whole := func(n int64) string { return fmt.Sprintf("%.2f", float64(n-m.Inputs)/float64(m.Unit)) }
-		rows = append(rows, []string{m.Program, contest.BytesText(m.Inputs), contest.BytesText(m.Peak), contest.BytesText(m.Bound), whole(m.Peak), whole(m.Bound)})
+		rows = append(rows, []string{m.Program, contest.BytesText(m.Inputs), contest.BytesText(m.Peak),
+			contest.BytesText(m.Bound), whole(m.Peak), whole(m.Bound)})
 	}
 	t.Line("")
 	t.Rows(rows)

@@ -51,7 +51,8 @@ func TestExport(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal([]byte(found), &c)
 	}
-	if err != nil || c.Verdict != "within" || len(c.Results) != 2 || c.Results[1].Name != "total" || len(c.Layers) == 0 {
+	if err != nil || c.Verdict != "within" || len(c.Results) != 2 || c.Results[1].Name != "total" ||
+		len(c.Layers) == 0 {
 		t.Errorf("%v: %s", err, found)
 	}
 	if second := call(); second == first {

@@ -218,8 +218,8 @@ func simulated(t *testing.T, u *Unit, b ir.Binding) float64 {
 	return tl.Time
 }
 
-// TestPublishedRates: the program of docs/sources.md on eight H100, whose published rates are 560 TFLOP/s one after the other
-// and 678 with a ring, is predicted within a quarter of them, and the overlapped one ahead.
+// TestPublishedRates: the program of docs/sources.md on eight H100, whose published rates are 560 TFLOP/s one after
+// the other and 678 with a ring, is predicted within a quarter of them, and the overlapped one ahead.
 func TestPublishedRates(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "sources.md"))
 	if err != nil {
@@ -241,7 +241,8 @@ func TestPublishedRates(t *testing.T) {
 	if want := 2.0 * 32768 * 16384 * 8192; e.FLOPs != want {
 		t.Errorf("%g operations, want %g", e.FLOPs, want)
 	}
-	for name, c := range map[string]struct{ us, published float64 }{"sequential": {e.Sequential, 560}, "auto": {e.Time, 678}} {
+	for name, c := range map[string]struct{ us, published float64 }{"sequential": {e.Sequential, 560},
+		"auto": {e.Time, 678}} {
 		if rate := e.FLOPs / c.us / 1e6; math.Abs(rate/c.published-1) > 0.25 {
 			t.Errorf("%s: %.0f TFLOP/s, published %.0f", name, rate, c.published)
 		}

@@ -47,7 +47,8 @@ func TestCheckSees(t *testing.T) {
 	}
 }
 
-// TestReadVLLMTable reads the tables that vLLM's benchmark prints, as pages have them: several, under the names of machines.
+// TestReadVLLMTable reads the tables that vLLM's benchmark prints, as pages have them: several, under the names of
+// machines.
 func TestReadVLLMTable(t *testing.T) {
 	const text = `Benchmark results for TP=2
 H100
@@ -80,8 +81,10 @@ Tensor Shape  Tensor Size  pynccl  Best (Speedup vs PyNccl)
 		return Peer{Op: "all_reduce", Name: name, Ranks: ranks, Bytes: rows * 8192 * 2, DType: "f16", Issued: "graph",
 			Micros: us, Machine: machine}
 	}
-	want := []Peer{at("H100", "ca_1stage", 2, 32, 7), at("H100", "pynccl", 2, 32, 11), at("H100", "ca_1stage", 2, 3062, 188),
-		at("H100", "pynccl", 2, 3062, 203), at("H100", "symm_mem_multimem", 2, 3062, 346), at("B200", "pynccl", 6, 64, 26)}
+	want := []Peer{at("H100", "ca_1stage", 2, 32, 7), at("H100", "pynccl", 2, 32, 11),
+		at("H100", "ca_1stage", 2, 3062, 188),
+		at("H100", "pynccl", 2, 3062, 203), at("H100", "symm_mem_multimem", 2, 3062, 346),
+		at("B200", "pynccl", 6, 64, 26)}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v %s", err, diff)
 	}
@@ -89,12 +92,15 @@ Tensor Shape  Tensor Size  pynccl  Best (Speedup vs PyNccl)
 		t.Errorf("machines %v", names)
 	}
 	for bad, want := range map[string]string{
-		strings.Replace(text, "0.026 ", "fast ", 1):                          `line 25: "fast" is no time of pynccl`,
-		strings.Replace(text, "TP=6\n", "\n", 1):                             "line 25: it is not known of how many ranks this table is",
-		strings.Replace(text, "torch.float16", "torch.float8", 1):            `with type "torch.float8"`,
-		strings.Replace(text, "(64, 8192)", "(64, 99999999999999999999)", 1): "line 25: a table of vLLM's benchmark with the shape",
+		strings.Replace(text, "0.026 ", "fast ", 1): `line 25: "fast" is no time of pynccl`,
+		strings.Replace(text, "TP=6\n", "\n",
+			1): "line 25: it is not known of how many ranks this table is",
+		strings.Replace(text, "torch.float16", "torch.float8", 1): `with type "torch.float8"`,
+		strings.Replace(text, "(64, 8192)", "(64, 99999999999999999999)",
+			1): "line 25: a table of vLLM's benchmark with the shape",
 	} {
-		if _, err := ReadPeers(strings.NewReader(bad)); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), want) {
+		if _, err := ReadPeers(strings.NewReader(bad)); !errors.Is(err, ErrUsage) ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
 		}
 	}

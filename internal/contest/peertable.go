@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// vLLM's benchmark_device_communicators.py prints a table for each number of ranks. Pages paste several of them, under the
-// names of machines and "TP=4" for the ranks:
+// vLLM's benchmark_device_communicators.py prints a table for each number of ranks. Pages paste several of them, under
+// the names of machines and "TP=4" for the ranks:
 //
 //	H100
 //	TP=2
@@ -66,7 +66,8 @@ func readVLLMTable(text string) ([]Peer, error) {
 				continue
 			}
 			ms, err := strconv.ParseFloat(strings.TrimSuffix(cells[i], " ms"), 64)
-			p := Peer{Op: "all_reduce", Name: columns[i], Ranks: ranks, Bytes: rows * hidden * 2, DType: dtype, Issued: "graph",
+			p := Peer{Op: "all_reduce", Name: columns[i], Ranks: ranks, Bytes: rows * hidden * 2, DType: dtype,
+				Issued: "graph",
 				Micros: math.Round(ms*1e6) / 1e3, Machine: machine}
 			if err != nil || !p.whole() {
 				return nil, Usagef("line %d: %q is no time of %s", n, cells[i], columns[i])

@@ -53,7 +53,8 @@ type Link struct {
 
 // SiluMul is the chain that gates linears of a type: silu of the first operand times the second.
 func SiluMul(dt ir.DType) Chain {
-	return Chain{Links: []Link{{Op: ir.OpSilu, Args: []int{0}, DType: dt}, {Op: ir.OpMul, Args: []int{^0, 1}, DType: dt}}}
+	return Chain{Links: []Link{{Op: ir.OpSilu, Args: []int{0}, DType: dt},
+		{Op: ir.OpMul, Args: []int{^0, 1}, DType: dt}}}
 }
 
 // Copy copies its operand. Op is copy, expand or an operation that names part of a tensor, whose work is in the
@@ -116,12 +117,13 @@ type RMSNorm struct{ Eps float64 }
 type LayerNorm struct{ Eps float64 }
 
 // Rope turns pairs of elements of each head of Ins[0] [..., T, H, Dh] by the angles of the positions Ins[1]. Ins[2], if
-// there is one, is the angle of each pair at position 1, f32[R]: elements i and i + R are a pair, and those from 2R on stay.
+// there is one, is the angle of each pair at position 1, f32[R]: elements i and i + R are a pair, and those from 2R on
+// stay.
 type Rope struct{ ir.Rope }
 
 // Attention is softmax(Scale * q kT) v, of q, k and v, and optionally of lengths: how many keys there are, for each
-// sequence or each query. Lengths of more keys than k has are a Fault. Last there may be a mask, [..., Tq, Tk] or [Tq, Tk]
-// of floating-point numbers, which is added to the scores of all heads.
+// sequence or each query. Lengths of more keys than k has are a Fault. Last there may be a mask, [..., Tq, Tk] or [Tq,
+// Tk] of floating-point numbers, which is added to the scores of all heads.
 type Attention struct {
 	Scale float64
 	// Causal says that query i sees the keys up to i + Tk - Tq.
@@ -142,8 +144,8 @@ type Product struct {
 	// Fixed computes each row with bits that depend on that row and the other operand alone: not on how many rows there
 	// are, nor on measurements. SMs is then ignored.
 	Fixed bool
-	// Timed makes it a *TrialError if there is no memory to find the fastest algorithm in. Otherwise the library's first
-	// guess is taken then; see Status.Guesses.
+	// Timed makes it a *TrialError if there is no memory to find the fastest algorithm in. Otherwise the library's
+	// first guess is taken then; see Status.Guesses.
 	Timed bool
 	// SMs is the number of multiprocessors that the algorithm is chosen for; 0 for all.
 	SMs int
@@ -178,9 +180,9 @@ type Linears struct {
 	Constant, Fixed, Timed bool
 }
 
-// UnevenMove gives a member its result of an all_gatherv or all_to_allv along an axis. Ins are all members' operands and
-// then all members' counts, i32, all dense, as the result is. Counts that do not fit (see Share) are a Fault: then the
-// result is undefined, and nothing else is written.
+// UnevenMove gives a member its result of an all_gatherv or all_to_allv along an axis. Ins are all members' operands
+// and then all members' counts, i32, all dense, as the result is. Counts that do not fit (see Share) are a Fault: then
+// the result is undefined, and nothing else is written.
 type UnevenMove struct {
 	Op           ir.Op
 	Axis, Member int
@@ -316,7 +318,8 @@ func OpOf(op ir.Op, a ir.Attrs) Op {
 	case ir.OpRope:
 		return Rope{Rope: a.Rope()}
 	case ir.OpAttention:
-		return Attention{Scale: a.Number(0).Float, Causal: a.Causal, Window: int64(a.Number(1).Float), Softcap: a.Number(2).Float}
+		return Attention{Scale: a.Number(0).Float, Causal: a.Causal, Window: int64(a.Number(1).Float),
+			Softcap: a.Number(2).Float}
 	case ir.OpLinear:
 		return Linear{Product: Product{SMs: a.SMs}}
 	case ir.OpGroupedLinear:
@@ -369,7 +372,8 @@ func CheckSorted(s Sorted, in, out ir.DType, rows, shape []int64) error {
 	if s.Op == ir.OpTopK {
 		want = in
 	}
-	if out != want || last < 0 || len(shape) != len(rows) || !slices.Equal(rows[:last], shape[:last]) || shape[last] > rows[last] ||
+	if out != want || last < 0 || len(shape) != len(rows) || !slices.Equal(rows[:last], shape[:last]) ||
+		shape[last] > rows[last] ||
 		s.Op == ir.OpArgsort && shape[last] != rows[last] {
 		return fmt.Errorf("%s of %s%v into %s%v", s.Op, in, rows, out, shape)
 	}
@@ -379,7 +383,8 @@ func CheckSorted(s Sorted, in, out ir.DType, rows, shape []int64) error {
 // CheckTakeAlong returns why a result of a shape is not elements of rows by so many indices.
 func CheckTakeAlong(rows, indices, shape []int64) error {
 	last := len(rows) - 1
-	if last < 0 || !slices.Equal(indices, shape) || len(shape) != len(rows) || !slices.Equal(rows[:last], shape[:last]) {
+	if last < 0 || !slices.Equal(indices, shape) || len(shape) != len(rows) ||
+		!slices.Equal(rows[:last], shape[:last]) {
 		return fmt.Errorf("elements of rows %v by %v into %v", rows, indices, shape)
 	}
 	return nil

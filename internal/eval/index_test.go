@@ -21,7 +21,8 @@ func TestOrder(t *testing.T) {
 		want  []int64
 		sure  []bool
 	}{
-		{ir.OpArgsort, []int64{2, 4}, []int64{3, 0, 2, 1, 0, 3, 2, 1}, []bool{true, true, true, true, true, false, false, true}},
+		{ir.OpArgsort, []int64{2, 4}, []int64{3, 0, 2, 1, 0, 3, 2, 1},
+			[]bool{true, true, true, true, true, false, false, true}},
 		{ir.OpArgTopK, []int64{2, 3}, []int64{1, 0, 2, 1, 2, 3}, []bool{true, true, true, true, false, false}},
 	} {
 		y, err := compute(c.op, attrs{}, []*array{a}, ir.I32, c.shape, alone)

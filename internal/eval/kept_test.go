@@ -53,7 +53,8 @@ func TestRopeBound(t *testing.T) {
 					}
 					within(t, dt.String(), y, from, out[:2*half])
 					rest := from + 2*half
-					if !slices.Equal(y.f[rest:from+dh], x.f[rest:from+dh]) || !slices.Equal(y.e[rest:from+dh], x.e[rest:from+dh]) {
+					if !slices.Equal(y.f[rest:from+dh], x.f[rest:from+dh]) ||
+						!slices.Equal(y.e[rest:from+dh], x.e[rest:from+dh]) {
 						t.Fatalf("%v: elements that are no pairs have changed", dt)
 					}
 				}
@@ -99,7 +100,8 @@ func TestKeptRange(t *testing.T) {
 	}
 	q := newArray(ir.F32, []int64{1, 1, 2})
 	for _, n := range []int64{-1, 2} {
-		if _, err := attention(attrs{}, []*array{q, q, q, at(n)}, ir.F32); err == nil || !strings.Contains(err.Error(), "outside 0..1") {
+		if _, err := attention(attrs{}, []*array{q, q, q, at(n)}, ir.F32); err == nil ||
+			!strings.Contains(err.Error(), "outside 0..1") {
 			t.Errorf("length %d: %v", n, err)
 		}
 	}

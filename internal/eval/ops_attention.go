@@ -17,7 +17,8 @@ func attention(at attrs, ins []*array, dt ir.DType) (*array, error) {
 		q.shape[n-1] != k.shape[n-1] || k.shape[n-2] == 0 || q.shape[n-2]%k.shape[n-2] != 0 {
 		return nil, fmt.Errorf("attention of shapes %v, %v and %v", q.shape, k.shape, v.shape)
 	}
-	h := heads{tq: q.shape[n-3], tk: k.shape[n-3], hq: q.shape[n-2], hkv: k.shape[n-2], dh: q.shape[n-1], dt: dt, causal: at.causal}
+	h := heads{tq: q.shape[n-3], tk: k.shape[n-3], hq: q.shape[n-2], hkv: k.shape[n-2], dh: q.shape[n-1], dt: dt,
+		causal: at.causal}
 	if h.scale = at.number(0).f; !at.scaled {
 		h.scale = ir.AttentionScale(h.dh)
 	}
@@ -29,7 +30,8 @@ func attention(at attrs, ins []*array, dt ir.DType) (*array, error) {
 		h.lengths, h.perQuery = ins[3], len(ins[3].shape) == n-2
 		for _, v := range h.lengths.n {
 			if v < 0 || v > h.tk {
-				return nil, &finding{"range", fmt.Sprintf("length %d is outside 0..%d, the keys that are kept", v, h.tk), "a length counts keys"}
+				return nil, &finding{"range",
+					fmt.Sprintf("length %d is outside 0..%d, the keys that are kept", v, h.tk), "a length counts keys"}
 			}
 		}
 	}
@@ -124,7 +126,8 @@ func (h heads) score(q, k *array, p, r int64) (x, ex float64) {
 		pre = s.inRank()
 	}
 	u := stepUnit(s.acc)
-	return s.y * h.scale, productError(s.abs, pre, h.scale, constantError(h.dt, h.scale)) + 2*u*(s.abs+pre)*math.Abs(h.scale)
+	return s.y * h.scale, productError(s.abs, pre, h.scale,
+		constantError(h.dt, h.scale)) + 2*u*(s.abs+pre)*math.Abs(h.scale)
 }
 
 // capped is what a soft cap makes of a score. Its slope is within 0 and 1. A machine may divide by the cap, or multiply

@@ -19,7 +19,9 @@ func groupedLinear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error
 	row := int64(0)
 	for i, count := range counts.n {
 		if count < 0 || count > x.shape[0]-row {
-			return nil, &finding{"range", fmt.Sprintf("count %d (element %d of the counts) is negative, or takes more rows than are left of %d", count, i, x.shape[0]), "counts say how many rows each expert has"}
+			return nil, &finding{"range",
+				fmt.Sprintf("count %d (element %d of the counts) is negative, or takes more rows than are left of %d",
+					count, i, x.shape[0]), "counts say how many rows each expert has"}
 		}
 		expert := int64(i) - at.first
 		for end := row + count; row < end; row++ {

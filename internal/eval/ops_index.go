@@ -80,8 +80,8 @@ func topK(a *array, shape []int64) (*array, error) {
 	return out, nil
 }
 
-// sortedIndices are indices of each row's elements in order, as many as the result has room for. Nothing is known of one
-// whose element may be equal to another on some machine, unless both are certified.
+// sortedIndices are indices of each row's elements in order, as many as the result has room for. Nothing is known of
+// one whose element may be equal to another on some machine, unless both are certified.
 func sortedIndices(a *array, shape []int64, largest bool) (*array, error) {
 	out := newArray(ir.I32, shape)
 	n, k := a.shape[len(a.shape)-1], shape[len(shape)-1]
@@ -114,7 +114,8 @@ func takeAlong(a, at *array) (*array, error) {
 	n, k := a.shape[len(a.shape)-1], at.shape[len(at.shape)-1]
 	for i, v := range at.n {
 		if v < 0 || v >= n {
-			return nil, &finding{"range", fmt.Sprintf("index %d (element %d of the indices) is outside 0..%d", v, i, n), "indices count from 0"}
+			return nil, &finding{"range", fmt.Sprintf("index %d (element %d of the indices) is outside 0..%d", v, i, n),
+				"indices count from 0"}
 		}
 		to := int64(i)
 		out.copyRun(to, a, to/k*n+v, 1)

@@ -25,9 +25,13 @@ func indexCopy(axis int, ins []*array) (*array, error) {
 			case p == -1 && at.e[i] == 0:
 				continue
 			case p < -1 || p >= room:
-				return nil, &finding{"range", fmt.Sprintf("position %d (element %d of the positions) is outside 0..%d", p, i, room), "positions count from 0, and -1 skips a row"}
+				return nil, &finding{"range",
+					fmt.Sprintf("position %d (element %d of the positions) is outside 0..%d", p, i, room),
+					"positions count from 0, and -1 skips a row"}
 			case taken[p]:
-				return nil, &finding{"range", fmt.Sprintf("position %d (element %d of the positions) is given twice", p, i), "each row has a position of its own"}
+				return nil, &finding{"range",
+					fmt.Sprintf("position %d (element %d of the positions) is given twice", p, i),
+					"each row has a position of its own"}
 			case at.e[i] != 0:
 				for x := range out.e { // any row may be there
 					out.e[x] = inf

@@ -231,7 +231,8 @@ func TestAttentionBound(t *testing.T) {
 		tq := max(1, k-3)
 		q, key, v := randomArray(rng, dt, errs, tq, hq, dh), randomArray(rng, dt, errs, k, hkv, dh),
 			randomArray(rng, dt, errs, k, hkv, dh)
-		for _, window := range []int64{0, -1, 2} { // 0: no mask; -1: causal; with a window causal, and scores have a cap
+		for _, window := range []int64{0, -1,
+			2} { // 0: no mask; -1: causal; with a window causal, and scores have a cap
 			causal, cap := window != 0, 0.0
 			if window > 0 {
 				cap = 1.1
@@ -403,7 +404,8 @@ func TestSlots(t *testing.T) {
 }
 
 func TestIotaOfIntegersBeginsAtZero(t *testing.T) {
-	res := evaluate(t, "func f(%x: i32[2, 3]) -> i32[2, 3] {\n  %y: i32[2, 3] = iota axis=0\n  return %y\n}", ir.Binding{}, "zeros")
+	res := evaluate(t, "func f(%x: i32[2, 3]) -> i32[2, 3] {\n  %y: i32[2, 3] = iota axis=0\n  return %y\n}",
+		ir.Binding{}, "zeros")
 	for i, want := range []int64{0, 0, 0, 1, 1, 1} {
 		if got := res.Outputs[0].Tensor.Int64(int64(i)); got != want {
 			t.Errorf("element %d is %d, not %d", i, got, want)

@@ -32,7 +32,8 @@ func programOf(name string, a *torchexport.Archive, o modelprogram.Options) (*mo
 		return modelprogram.Make(name, g, o)
 	}
 	if len(symbols) > 8 {
-		return nil, fmt.Errorf("%w: %d of its extents are open, of at most 8", modelprogram.ErrUnsupported, len(symbols))
+		return nil, fmt.Errorf("%w: %d of its extents are open, of at most 8", modelprogram.ErrUnsupported,
+			len(symbols))
 	}
 	var tries [][]int64
 	for i, s := range symbols {

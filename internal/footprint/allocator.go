@@ -101,7 +101,8 @@ func (a *Allocator) Alloc(bytes int64, now float64) (b *block, grew bool) {
 		split = b.bytes-n >= roundTo && small || b.bytes-n > smallSize
 	}
 	if split {
-		r := &block{addr: b.addr + n, bytes: b.bytes - n, free: true, small: small, prev: b, next: b.next, freed: a.allocs}
+		r := &block{addr: b.addr + n, bytes: b.bytes - n, free: true, small: small, prev: b, next: b.next,
+			freed: a.allocs}
 		if b.next != nil {
 			b.next.prev = r
 		}
@@ -150,8 +151,8 @@ func (a *Allocator) expand(n int64, small bool) *block {
 	return last
 }
 
-// collect gives whole segments back to the device where more is reserved than garbage_collection_threshold allows, those
-// first that have been free for longer than the average.
+// collect gives whole segments back to the device where more is reserved than garbage_collection_threshold allows,
+// those first that have been free for longer than the average.
 func (a *Allocator) collect() {
 	if a.settings.threshold == 0 {
 		return

@@ -190,14 +190,18 @@ td:first-child,th:first-child{text-align:left}
 `, html.EscapeString(title), html.EscapeString(title))
 	for _, x := range devices {
 		fmt.Fprintf(&b, "<figure><h2>device %d</h2>", x.Device)
-		if err := WriteCurves(&b, func(end float64) string { return fmt.Sprintf("allocations of the program, 0 to %.0f", end) },
+		if err := WriteCurves(&b, func(end float64) string {
+			return fmt.Sprintf("allocations of the program, 0 to %.0f",
+				end)
+		},
 			x.curves(), x.Peak); err != nil {
 			return err
 		}
 		if len(x.WaitingBySite) > 0 {
 			fmt.Fprintf(&b, "<table><tr><th>allocated at</th><th>waiting at the peak</th><th>blocks</th></tr>")
 			for _, s := range x.WaitingBySite[:min(len(x.WaitingBySite), mostSites)] {
-				fmt.Fprintf(&b, "<tr><td>%s</td><td>%s</td><td>%d</td></tr>", html.EscapeString(s.Name()), tensor.Size(s.Bytes), s.Blocks)
+				fmt.Fprintf(&b, "<tr><td>%s</td><td>%s</td><td>%d</td></tr>", html.EscapeString(s.Name()),
+					tensor.Size(s.Bytes), s.Blocks)
 			}
 			b.WriteString("</table>")
 		}
@@ -213,7 +217,8 @@ const mostSites = 100
 
 // curves are what an explanation's picture shows.
 func (x *Explanation) curves() []Curve {
-	list := []Curve{{Name: "reserved", Colour: "#c0392b"}, {Name: "allocated", Colour: "#111"}, {Name: "waiting for other streams", Colour: "#e8a33d"}}
+	list := []Curve{{Name: "reserved", Colour: "#c0392b"}, {Name: "allocated", Colour: "#111"},
+		{Name: "waiting for other streams", Colour: "#e8a33d"}}
 	for _, p := range x.Curve {
 		for k, bytes := range []int64{p.Reserved, p.Held, p.Waiting} {
 			list[k].Points = append(list[k].Points, Point{At: p.At, Reserved: bytes})

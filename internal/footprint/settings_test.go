@@ -53,13 +53,15 @@ func TestSettingsDoNotFreeWhatWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, settings := range []string{",expandable_segments:True", ",max_split_size_mb:64", ",garbage_collection_threshold:0.6,memory_mb:3000"} {
+	for _, settings := range []string{",expandable_segments:True", ",max_split_size_mb:64",
+		",garbage_collection_threshold:0.6,memory_mb:3000"} {
 		s, err := Simulate(p, "deferred-free"+settings, Speed{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if s.Waiting != plain.Waiting || s.ReservedPeak < plain.ReservedPeak {
-			t.Errorf("%s: %d reserved, %d waits; without it %d and %d", settings, s.ReservedPeak, s.Waiting, plain.ReservedPeak, plain.Waiting)
+			t.Errorf("%s: %d reserved, %d waits; without it %d and %d", settings, s.ReservedPeak, s.Waiting,
+				plain.ReservedPeak, plain.Waiting)
 		}
 	}
 }

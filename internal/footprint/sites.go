@@ -73,7 +73,8 @@ func (d *snapshotReader) siteOf(v any) string {
 // ofLibrary reports whether a file is of torch, or of Python's own library.
 func ofLibrary(file string) bool {
 	file = strings.ReplaceAll(file, `\`, "/")
-	return strings.Contains(file, "/torch/") || strings.Contains(file, "/lib/python") && !strings.Contains(file, "site-packages")
+	return strings.Contains(file, "/torch/") || strings.Contains(file, "/lib/python") &&
+		!strings.Contains(file, "site-packages")
 }
 
 // ledger follows which blocks wait, by the call site that allocated them.

@@ -15,7 +15,8 @@ func TestWaitingBySite(t *testing.T) {
 	frame := func(file string, line int64, name string) fields {
 		return fields{{"filename", file}, {"line", line}, {"name", name}}
 	}
-	forward := frames(frame("??", 0, "at::native::linear"), frame("/usr/lib/python3/site-packages/torch/nn/functional.py", 10, "linear"),
+	forward := frames(frame("??", 0, "at::native::linear"),
+		frame("/usr/lib/python3/site-packages/torch/nn/functional.py", 10, "linear"),
 		frame("/home/u/train.py", 31, "forward"), frame("/home/u/train.py", 50, "main"))
 	reduce := frames(frame("/usr/lib/python3.12/threading.py", 7, "run"), frame(`C:\work\model<b>.py`, 8, "reduce"))
 	event := func(action string, addr, size int64, stack []any) fields {
@@ -60,7 +61,8 @@ func TestWaitingBySite(t *testing.T) {
 	if err := WriteSnapshotHTML(&page, "a & b", []*Explanation{x}); err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"a &amp; b", "<td>train.py:31 forward</td><td>6.0 MiB</td><td>2</td>", "model&lt;b&gt;.py:8 reduce",
+	for _, part := range []string{"a &amp; b", "<td>train.py:31 forward</td><td>6.0 MiB</td><td>2</td>",
+		"model&lt;b&gt;.py:8 reduce",
 		"waiting for other streams</text>"} {
 		if !strings.Contains(page.String(), part) {
 			t.Errorf("the page has no %q", part)

@@ -119,7 +119,8 @@ func newAttending(j *job, op device.Attention) (*attending, error) {
 	out, q, k, v := j.Out, j.Ins[0], j.Ins[1], j.Ins[2]
 	b := len(q.Shape) - 3
 	if b < 0 || len(k.Shape) != b+3 || !slices.Equal(k.Shape, v.Shape) || !slices.Equal(q.Shape, out.Shape) ||
-		!slices.Equal(q.Shape[:b], k.Shape[:b]) || q.Shape[b+2] != k.Shape[b+2] || k.Shape[b+1] == 0 || q.Shape[b+1]%k.Shape[b+1] != 0 {
+		!slices.Equal(q.Shape[:b], k.Shape[:b]) || q.Shape[b+2] != k.Shape[b+2] || k.Shape[b+1] == 0 ||
+		q.Shape[b+1]%k.Shape[b+1] != 0 {
 		return nil, fmt.Errorf("q%v, k%v and v%v into %v", q.Shape, k.Shape, v.Shape, out.Shape)
 	}
 	if op.Causal && len(lengths) == 0 && q.Shape[b] > k.Shape[b] {
@@ -140,7 +141,8 @@ func newAttending(j *job, op device.Attention) (*attending, error) {
 	if err != nil {
 		return nil, err
 	}
-	lead, err := padded(shared(q.Shape[:b], out.Strides[:b], q.Strides[:b], k.Strides[:b], v.Strides[:b], l.batches, m[:b]), 6)
+	lead, err := padded(shared(q.Shape[:b], out.Strides[:b], q.Strides[:b], k.Strides[:b], v.Strides[:b], l.batches,
+		m[:b]), 6)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +166,8 @@ func newAttending(j *job, op device.Attention) (*attending, error) {
 	args.addr(mask.Addr)
 	args.ints(m[b:]...)
 	args.ints(column(lead, 5)...)
-	f := &attending{cores: onTensorCores(j, lead) && op.Window == 0 && op.Softcap == 0 && maskAt < 0, hopper: j.arch == "sm_90a", dt: ctype(out.DType), lead: len(lead), dh: dh,
+	f := &attending{cores: onTensorCores(j, lead) && op.Window == 0 && op.Softcap == 0 && maskAt < 0,
+		hopper: j.arch == "sm_90a", dt: ctype(out.DType), lead: len(lead), dh: dh,
 		result: out.elements(), rows: tq * share, heads: k.Shape[b+1], batches: 1, keys: k.Shape[b], given: l.addr != 0,
 		bent: op.Softcap != 0 || maskAt > 0, fixed: op.Fixed, room: splitRoom, wider: wideBlocks, args: args}
 	for _, n := range q.Shape[:b] {
@@ -387,7 +390,8 @@ func onTensorCores(j *job, lead []axis) bool {
 	all := []Operand{j.Out, j.Ins[0], j.Ins[1], j.Ins[2]}
 	for n, o := range all {
 		b := len(o.Shape) - 3
-		if o.Strides[b+2] != 1 || uint64(o.Addr)%16 != 0 || o.Shape[b] > 1 && o.Strides[b]%8 != 0 || o.Shape[b+1] > 1 && o.Strides[b+1]%8 != 0 ||
+		if o.Strides[b+2] != 1 || uint64(o.Addr)%16 != 0 || o.Shape[b] > 1 && o.Strides[b]%8 != 0 || o.Shape[b+1] > 1 &&
+			o.Strides[b+1]%8 != 0 ||
 			slices.ContainsFunc(lead, func(a axis) bool { return a.s[n]%8 != 0 }) {
 			return false
 		}

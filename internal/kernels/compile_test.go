@@ -42,48 +42,62 @@ func everyCode(t *testing.T, arch string) []code {
 					add(Computation{Op: device.UnevenMove{Op: op}, Ins: ins, Out: x(dt, layouts[0], room, inner)})
 				}
 				for red := ir.Sum; red <= ir.Avg; red++ {
-					add(Computation{Op: device.UnevenReduce{Red: red, Axis: 0}, Ins: ins, Out: x(dt, layouts[0], room, inner)})
+					add(Computation{Op: device.UnevenReduce{Red: red, Axis: 0}, Ins: ins,
+						Out: x(dt, layouts[0], room, inner)})
 				}
 			}
 		}
 		for _, l := range layouts[:2] {
 			for op, info := range elementwiseOps() {
 				if !info.Floats || !dt.IsInt() {
-					add(Computation{Op: device.OpOf(op, ir.Attrs{Numbers: someNumbers}), Out: x(dt, l, 4, 8), Ins: slices.Repeat([]Operand{x(dt, l, 4, 8)}, info.MinArgs)})
+					add(Computation{Op: device.OpOf(op, ir.Attrs{Numbers: someNumbers}), Out: x(dt, l, 4, 8),
+						Ins: slices.Repeat([]Operand{x(dt, l, 4, 8)}, info.MinArgs)})
 				}
 			}
 			for _, to := range ir.DTypes() {
 				add(Computation{Op: device.Cast{}, Out: x(to, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8)}})
 			}
 			for _, op := range []ir.Op{ir.OpSum, ir.OpMax, ir.OpMin} {
-				add(Computation{Op: device.OpOf(op, ir.Attrs{Axes: []int{1}}), Out: x(dt, l, 4), Ins: []Operand{x(dt, l, 4, 8000)}})
-				add(Computation{Op: device.OpOf(op, ir.Attrs{Axes: []int{0}}), Out: x(dt, l, 800), Ins: []Operand{x(dt, l, 1000, 800)}})
+				add(Computation{Op: device.OpOf(op, ir.Attrs{Axes: []int{1}}), Out: x(dt, l, 4),
+					Ins: []Operand{x(dt, l, 4, 8000)}})
+				add(Computation{Op: device.OpOf(op, ir.Attrs{Axes: []int{0}}), Out: x(dt, l, 800),
+					Ins: []Operand{x(dt, l, 1000, 800)}})
 			}
 			for _, red := range []ir.Red{ir.Sum, ir.Max, ir.Min, ir.Avg} {
 				for _, n := range []int{2, 4, 64} {
-					add(Computation{Op: device.ReduceOperands{Red: red}, Out: x(dt, l, 4, 8), Ins: slices.Repeat([]Operand{x(dt, l, 4, 8)}, n)})
+					add(Computation{Op: device.ReduceOperands{Red: red}, Out: x(dt, l, 4, 8),
+						Ins: slices.Repeat([]Operand{x(dt, l, 4, 8)}, n)})
 				}
 			}
-			add(Computation{Op: device.ReduceSlots{Axis: 0}, Out: x(dt.Accum(), l, 4, 8), Ins: []Operand{x(dt, l, 3, 4, 8), x(dt.Accum(), l, 4, 8)}})
-			add(Computation{Op: device.Linear{}, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 6), x(dt, l, 8, 6), x(dt, l, 8)}})
-			add(Computation{Op: device.GroupedLinear{}, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, l, 4, 64), x(dt, l, 2, 8, 64), x(ir.I32, l, 2)}})
-			add(Computation{Op: device.IndexCopy{Axis: 1}, Out: x(dt, l, 2, 9, 8), Ins: []Operand{x(dt, l, 2, 3, 8), x(ir.I64, l, 2, 3)}})
+			add(Computation{Op: device.ReduceSlots{Axis: 0}, Out: x(dt.Accum(), l, 4, 8),
+				Ins: []Operand{x(dt, l, 3, 4, 8), x(dt.Accum(), l, 4, 8)}})
+			add(Computation{Op: device.Linear{}, Out: x(dt, l, 4, 8),
+				Ins: []Operand{x(dt, l, 4, 6), x(dt, l, 8, 6), x(dt, l, 8)}})
+			add(Computation{Op: device.GroupedLinear{}, Out: x(dt, l, 4, 8),
+				Ins: []Operand{x(dt, l, 4, 64), x(dt, l, 2, 8, 64), x(ir.I32, l, 2)}})
+			add(Computation{Op: device.IndexCopy{Axis: 1}, Out: x(dt, l, 2, 9, 8),
+				Ins: []Operand{x(dt, l, 2, 3, 8), x(ir.I64, l, 2, 3)}})
 			add(Computation{Op: device.Iota{Axis: 1}, Out: x(dt, l, 4, 8)})
 			add(Computation{Op: device.Sorted{Op: ir.OpTopK}, Out: x(dt, l, 4, 2), Ins: []Operand{x(dt, l, 4, 8)}})
-			add(Computation{Op: device.Sorted{Op: ir.OpArgTopK}, Out: x(ir.I32, l, 4, 2), Ins: []Operand{x(dt, l, 4, 8)}})
-			add(Computation{Op: device.Sorted{Op: ir.OpArgsort}, Out: x(ir.I32, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8)}})
-			add(Computation{Op: device.TakeAlong{}, Out: x(dt, l, 4, 2), Ins: []Operand{x(dt, l, 4, 8), x(ir.I64, l, 4, 2)}})
+			add(Computation{Op: device.Sorted{Op: ir.OpArgTopK}, Out: x(ir.I32, l, 4, 2),
+				Ins: []Operand{x(dt, l, 4, 8)}})
+			add(Computation{Op: device.Sorted{Op: ir.OpArgsort}, Out: x(ir.I32, l, 4, 8),
+				Ins: []Operand{x(dt, l, 4, 8)}})
+			add(Computation{Op: device.TakeAlong{}, Out: x(dt, l, 4, 2),
+				Ins: []Operand{x(dt, l, 4, 8), x(ir.I64, l, 4, 2)}})
 			if dt.IsInt() {
 				add(Computation{Op: device.Bincount{}, Out: x(ir.I32, l, 8), Ins: []Operand{x(dt, l, 4, 8)}})
 			}
 			for _, n := range []int64{8, 1 << 17} {
 				add(Computation{Op: device.Argmax{Axis: 1}, Out: x(ir.I32, l, 4), Ins: []Operand{x(dt, l, 4, n)}})
 			}
-			add(Computation{Op: device.Embedding{Rows: 6}, Out: x(dt, l, 4, 8), Ins: []Operand{x(ir.I64, l, 4), x(dt, l, 6, 8)}})
+			add(Computation{Op: device.Embedding{Rows: 6}, Out: x(dt, l, 4, 8),
+				Ins: []Operand{x(ir.I64, l, 4), x(dt, l, 6, 8)}})
 		}
 		many := x(dt, layouts[0], 1<<36)
 		add(Computation{Op: device.Elementwise{Op: ir.OpAdd}, Out: many, Ins: []Operand{many, many}})
-		add(Computation{Op: device.Copy{Op: ir.OpTranspose}, Out: x(dt, layouts[0], 40, 70), Ins: []Operand{x(dt, layouts[3], 40, 70)}})
+		add(Computation{Op: device.Copy{Op: ir.OpTranspose}, Out: x(dt, layouts[0], 40, 70),
+			Ins: []Operand{x(dt, layouts[3], 40, 70)}})
 		for width := dt.Size(); width <= 16; width *= 2 {
 			from := x(dt, layouts[0], 70)
 			from.Addr += nvlib.Ptr(width)
@@ -94,18 +108,23 @@ func everyCode(t *testing.T, arch string) []code {
 		}
 		for _, l := range layouts[:2] {
 			add(Computation{Op: device.Chain{Links: []device.Link{
-				{Op: ir.OpSilu, Args: []int{0}, DType: dt}, {Op: ir.OpScale, Args: []int{^0}, DType: dt, Numbers: ir.Reals(2)},
-				{Op: ir.OpCast, Args: []int{^1}, DType: ir.BF16}, {Op: ir.OpMul, Args: []int{^2, 1}, DType: ir.BF16}}}, Out: x(ir.BF16, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8), x(ir.BF16, l, 4, 8)}})
+				{Op: ir.OpSilu, Args: []int{0}, DType: dt},
+				{Op: ir.OpScale, Args: []int{^0}, DType: dt, Numbers: ir.Reals(2)},
+				{Op: ir.OpCast, Args: []int{^1}, DType: ir.BF16}, {Op: ir.OpMul, Args: []int{^2, 1}, DType: ir.BF16}}},
+				Out: x(ir.BF16, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8), x(ir.BF16, l, 4, 8)}})
 			for _, n := range []int64{8, 4096} {
 				add(Computation{Op: device.Softmax{Axis: 1}, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n)}})
 				add(Computation{Op: device.RMSNorm{}, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n), x(dt, l, n)}})
-				add(Computation{Op: device.LayerNorm{}, Out: x(dt, l, 4, n), Ins: []Operand{x(dt, l, 4, n), x(dt, l, n), x(dt, l, n)}})
+				add(Computation{Op: device.LayerNorm{}, Out: x(dt, l, 4, n),
+					Ins: []Operand{x(dt, l, 4, n), x(dt, l, n), x(dt, l, n)}})
 			}
 		}
 		for _, dh := range []int64{8, 128} {
 			q := x(dt, layouts[0], 4, 2, dh)
-			add(Computation{Op: device.Rope{Rope: ir.Rope{Theta: 1e4}}, Out: q, Ins: []Operand{q, x(ir.I32, layouts[0], 4)}})
-			add(Computation{Op: device.Rope{}, Out: q, Ins: []Operand{q, x(ir.I32, layouts[0], 4), x(ir.F32, layouts[0], dh/4)}})
+			add(Computation{Op: device.Rope{Rope: ir.Rope{Theta: 1e4}}, Out: q,
+				Ins: []Operand{q, x(ir.I32, layouts[0], 4)}})
+			add(Computation{Op: device.Rope{}, Out: q,
+				Ins: []Operand{q, x(ir.I32, layouts[0], 4), x(ir.F32, layouts[0], dh/4)}})
 		}
 		for _, dh := range []int64{8, 900} {
 			q := x(dt, layouts[1], 4, 2, dh)
@@ -114,7 +133,8 @@ func everyCode(t *testing.T, arch string) []code {
 		}
 		for _, m := range []int64{8, 16} {
 			for e := NoEpilogue; e <= SiluMulEpilogue && dt.Size() == 2 && !before80(arch); e++ {
-				p := Skinny{Epilogue: e, Out: x(dt, layouts[0], m, 4096), Ins: []Operand{x(dt, layouts[0], m, 4096), x(dt, layouts[0], 4096, 4096)}}
+				p := Skinny{Epilogue: e, Out: x(dt, layouts[0], m, 4096),
+					Ins: []Operand{x(dt, layouts[0], m, 4096), x(dt, layouts[0], 4096, 4096)}}
 				switch e {
 				case AddEpilogue:
 					p.Ins = append(p.Ins, p.Out)
@@ -134,7 +154,8 @@ func everyCode(t *testing.T, arch string) []code {
 		}
 	}
 	all = append(all, Unchanged{}.launch().code, flagJoin(nil).code, orderly("poison", "PoisonArgs", 1, nil).code)
-	all = append(all, wiredLaunch("raise", "RaiseArgs", raiseWords).code, wiredLaunch("await", "AwaitArgs", awaitWords).code)
+	all = append(all, wiredLaunch("raise", "RaiseArgs", raiseWords).code,
+		wiredLaunch("await", "AwaitArgs", awaitWords).code)
 	all = append(all, everyReduction()...)
 	all = append(all, everyMultimem()...)
 	slices.SortFunc(all, func(a, b code) int { return strings.Compare(a.symbol, b.symbol) })
@@ -150,7 +171,8 @@ func everyReduction() (all []code) {
 				continue
 			}
 			n := 2 + (i+k)%(TeamMost-1)
-			r := AllReduce{By: kind, DType: dt, Red: ir.Sum + ir.Red((i+k)%4), Unroll: 1 << (i % 3), Threads: 64, In: make([]nvlib.Ptr, n), Out: make([]nvlib.Ptr, n)}
+			r := AllReduce{By: kind, DType: dt, Red: ir.Sum + ir.Red((i+k)%4), Unroll: 1 << (i % 3), Threads: 64,
+				In: make([]nvlib.Ptr, n), Out: make([]nvlib.Ptr, n)}
 			for off := range 2 {
 				r.In[0] = nvlib.Ptr(16 + int64(off)*dt.Size())
 				c := r.Meeting(0).launch().code
@@ -162,7 +184,8 @@ func everyReduction() (all []code) {
 	}
 	two := make([]nvlib.Ptr, 2)
 	for i, dt := range ir.DTypes() {
-		r := AllReduce{By: AllReduceHost{}, DType: dt, Red: ir.Sum + ir.Red(i%4), Unroll: 1 << (i % 3), In: two, Out: two}
+		r := AllReduce{By: AllReduceHost{}, DType: dt, Red: ir.Sum + ir.Red(i%4), Unroll: 1 << (i % 3), In: two,
+			Out: two}
 		all = append(all, r.Meeting(0).launch().code)
 		for _, kind := range []ReduceBy{AllReduceScatter{}, AllReduceAddends{}} {
 			r.By = kind
@@ -173,7 +196,8 @@ func everyReduction() (all []code) {
 		all = append(all, r.Meeting(0).launch().code)
 	}
 	for i, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32} {
-		r := AllReduce{By: AllReduceLamportHost{}, DType: dt, Red: ir.Sum + ir.Red(i), Unroll: 1 << i, In: two, Out: two}
+		r := AllReduce{By: AllReduceLamportHost{}, DType: dt, Red: ir.Sum + ir.Red(i), Unroll: 1 << i, In: two,
+			Out: two}
 		all = append(all, r.Meeting(0).launch().code)
 		r.By, r.In = AllReduceLamportResults{}, make([]nvlib.Ptr, 3+i)
 		r.Out = r.In
@@ -251,7 +275,8 @@ func TestClang(t *testing.T) {
 		if err := os.WriteFile(src, []byte(together(everyCode(t, arch))), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.Command(clang, "-x", "cuda", "--cuda-gpu-arch="+min(arch, "sm_80"), "-nocudainc", "-nocudalib", "--cuda-device-only", "-fsyntax-only", "-std=c++17",
+		cmd := exec.Command(clang, "-x", "cuda", "--cuda-gpu-arch="+min(arch, "sm_80"), "-nocudainc", "-nocudalib",
+			"--cuda-device-only", "-fsyntax-only", "-std=c++17",
 			"-Wall", "-Werror", "-Wno-unknown-cuda-version", "-include", filepath.Join("testdata", "device.h"), src)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, firstLines(string(out), 40))

@@ -10,8 +10,8 @@ import (
 // groupedTile is the rows and columns of a tile that a block computes.
 const groupedTile = 64
 
-// grouped is x[T, K]·w[E, N, K]ᵀ by groups of rows, as many as counts[E] says. How many tiles there are follows from the
-// counts, in the kernel: so there are blocks for as many as may be.
+// grouped is x[T, K]·w[E, N, K]ᵀ by groups of rows, as many as counts[E] says. How many tiles there are follows from
+// the counts, in the kernel: so there are blocks for as many as may be.
 func grouped(j *job, op device.GroupedLinear) ([]launch, error) {
 	if err := device.CheckGrouped(op, j.Out.Shape, j.shapes()); err != nil {
 		return nil, err

@@ -16,7 +16,8 @@ func TestGrouped(t *testing.T) {
 		for j, c := range []struct {
 			rows, n, k int64
 			counts     []float64
-		}{{9, 5, 7, []float64{3, 0, 4}}, {200, 70, 40, []float64{0, 130, 1, 64}}, {70, 64, 96, []float64{70}}, {5, 8, 16, []float64{0, 0}},
+		}{{9, 5, 7, []float64{3, 0, 4}}, {200, 70, 40, []float64{0, 130, 1, 64}}, {70, 64, 96, []float64{70}},
+			{5, 8, 16, []float64{0, 0}},
 			{6, 3, 0, []float64{2, 2}}} {
 			x, w := noise(dt, c.rows, c.k), noise(dt, int64(len(c.counts)), c.n, c.k)
 			counts := values{[]ir.DType{ir.I32, ir.I64}[(i+j)%2], []int64{int64(len(c.counts))}, c.counts}
@@ -41,13 +42,16 @@ func TestGroupedFault(t *testing.T) {
 			put := func(dt ir.DType, shape ...int64) Operand {
 				return b.put(dt, layouts[0], noise(dt, shape...).vals, shape...)
 			}
-			b.add("grouped_linear", Computation{Op: device.GroupedLinear{}, Out: b.room(dt, layouts[0], 6, 64), Fault: word, Tag: 5,
-				Ins: []Operand{put(dt, 6, 64), put(dt, 2, 64, 64), b.put(ir.I32, layouts[0], []float64{2, bad}, 2)}}, func() {
-				f, ok := ReadFault(b.mem[word-memoryAt:])
-				if want := (Fault{FaultGroups, 5, [3]int64{int64(bad), 6, 1}}); !ok || f != want || !strings.Contains(f.String(), "element 1 of the counts") {
-					t.Errorf("fault %v, %v; want %v", f, ok, want)
-				}
-			})
+			b.add("grouped_linear", Computation{Op: device.GroupedLinear{}, Out: b.room(dt, layouts[0], 6, 64),
+				Fault: word, Tag: 5,
+				Ins: []Operand{put(dt, 6, 64), put(dt, 2, 64, 64), b.put(ir.I32, layouts[0], []float64{2, bad}, 2)}},
+				func() {
+					f, ok := ReadFault(b.mem[word-memoryAt:])
+					if want := (Fault{FaultGroups, 5, [3]int64{int64(bad), 6, 1}}); !ok || f != want ||
+						!strings.Contains(f.String(), "element 1 of the counts") {
+						t.Errorf("fault %v, %v; want %v", f, ok, want)
+					}
+				})
 		}
 	}
 	b.run()

@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// along is a kernel over rows of a result along an axis, and over those of its operands, which have the same extents but
-// along the axis.
+// along is a kernel over rows of a result along an axis, and over those of its operands, which have the same extents
+// but along the axis.
 type along struct {
 	name   string
 	number uint64 // Start's
@@ -186,5 +186,6 @@ func bincount(j *job) ([]launch, error) {
 	args.addr(j.Out.Addr, ids.Addr)
 	args.ints(j.Out.Strides[0], ids.elements())
 	return append(launches, launch{blocks: grid, args: args, code: code{files: []string{"sync", "map", "rows", "index"},
-		symbol: symbol("bincount", ctype(ids.DType)), args: "BincountArgs", body: "bincount<" + ctype(ids.DType) + ">"}}), nil
+		symbol: symbol("bincount", ctype(ids.DType)), args: "BincountArgs",
+		body: "bincount<" + ctype(ids.DType) + ">"}}), nil
 }

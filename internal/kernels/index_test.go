@@ -58,7 +58,8 @@ func TestSortedKernels(t *testing.T) {
 
 // TestSortedMost: rows that would take too long are refused with what to do.
 func TestSortedMost(t *testing.T) {
-	many := Operand{Addr: 256, DType: ir.F32, Shape: []int64{1 << 12, 1 << 16}, Strides: rowMajor([]int64{1 << 12, 1 << 16})}
+	many := Operand{Addr: 256, DType: ir.F32, Shape: []int64{1 << 12, 1 << 16},
+		Strides: rowMajor([]int64{1 << 12, 1 << 16})}
 	out := Operand{Addr: 256, DType: ir.F32, Shape: []int64{1 << 12, 8}, Strides: rowMajor([]int64{1 << 12, 8})}
 	_, err := plan(Computation{Op: device.Sorted{Op: ir.OpTopK}, Ins: []Operand{many}, Out: out}, Target{})
 	if !errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), "slices of the rows") {
@@ -73,10 +74,13 @@ func TestIndexFault(t *testing.T) {
 	for _, bad := range []float64{-1, 4} {
 		word := b.alloc(FaultBytes)
 		clear(b.mem[word-memoryAt:])
-		b.add("take_along", Computation{Op: device.TakeAlong{}, Out: b.room(ir.F32, layouts[0], 1, 3), Fault: word, Tag: 5,
-			Ins: []Operand{b.put(ir.F32, layouts[0], []float64{1, 2, 3, 4}, 1, 4), b.put(ir.I32, layouts[0], []float64{0, 3, bad}, 1, 3)}}, func() {
+		b.add("take_along", Computation{Op: device.TakeAlong{}, Out: b.room(ir.F32, layouts[0], 1, 3), Fault: word,
+			Tag: 5,
+			Ins: []Operand{b.put(ir.F32, layouts[0], []float64{1, 2, 3, 4}, 1, 4),
+				b.put(ir.I32, layouts[0], []float64{0, 3, bad}, 1, 3)}}, func() {
 			f, ok := ReadFault(b.mem[word-memoryAt:])
-			if want := (Fault{FaultIndex, 5, [3]int64{int64(bad), 4, 2}}); !ok || f != want || !strings.Contains(f.String(), "is outside 0..4") {
+			if want := (Fault{FaultIndex, 5, [3]int64{int64(bad), 4, 2}}); !ok || f != want ||
+				!strings.Contains(f.String(), "is outside 0..4") {
 				t.Errorf("fault %v, %v; want %v", f, ok, want)
 			}
 		})

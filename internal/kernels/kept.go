@@ -161,7 +161,8 @@ func rope(j *job, op device.Rope) ([]launch, error) {
 		return nil, err
 	}
 	out, in, n := j.Out, j.Ins[0], len(j.Out.Shape)
-	if in.DType != out.DType || n < 3 || !slices.Equal(in.Shape, out.Shape) || len(j.Ins) == 2 && out.Shape[n-1]%2 != 0 {
+	if in.DType != out.DType || n < 3 || !slices.Equal(in.Shape, out.Shape) || len(j.Ins) == 2 &&
+		out.Shape[n-1]%2 != 0 {
 		return nil, fmt.Errorf("%s%v into %s%v", in.DType, in.Shape, out.DType, out.Shape)
 	}
 	dh, heads := out.Shape[n-1], out.Shape[n-2]

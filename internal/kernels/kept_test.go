@@ -150,7 +150,8 @@ func TestRope(t *testing.T) {
 				rope := ir.Rope{Theta: 1e4, Factor: []float64{0, 8}[j%2], Low: 1, High: 4, Original: 64}
 				r.compare(device.Kernel{Op: device.Rope{Rope: rope}}, l, 1, dt, c.shape, noise(dt, c.shape...), at)
 				freqs := noise(ir.F32, max(1, last(c.shape)/[]int64{2, 4}[j%2]))
-				r.compare(device.Kernel{Op: device.Rope{Rope: ir.Rope{Scale: 1.25}}}, l, 2, dt, c.shape, noise(dt, c.shape...), at, freqs)
+				r.compare(device.Kernel{Op: device.Rope{Rope: ir.Rope{Scale: 1.25}}}, l, 2, dt, c.shape,
+					noise(dt, c.shape...), at, freqs)
 			}
 		}
 	}
@@ -298,7 +299,8 @@ func TestWindows(t *testing.T) {
 			}
 			r.compare(device.Kernel{Op: op}, layouts[(i+j)%len(layouts)], slack, dt, q.shape, q, k, v, mask)
 			all := values{dt, mask.shape[1:], mask.vals[:c.tq*c.tk]}
-			r.compare(device.Kernel{Op: device.Attention{Scale: 0.5}}, layouts[(i+j)%len(layouts)], slack, dt, q.shape, q, k, v, all)
+			r.compare(device.Kernel{Op: device.Attention{Scale: 0.5}}, layouts[(i+j)%len(layouts)], slack, dt, q.shape,
+				q, k, v, all)
 			lengths := values{ir.I32, []int64{2}, []float64{float64(c.tk) - 1, float64(min(c.tk, c.tq))}}
 			r.compare(device.Kernel{Op: op}, layouts[j%len(layouts)], slack, dt, q.shape, q, k, v, lengths)
 			op.Causal, lengths.shape, lengths.vals = false, []int64{2, c.tq}, nil
@@ -369,7 +371,8 @@ func TestFixedAttention(t *testing.T) {
 				ins = append(ins, b.put(ir.I32, layouts[0], []float64{float64(room - (c.tq - i - n))}, 1))
 			}
 			out := b.room(ir.BF16, layouts[0], 1, n, c.hq, c.dh)
-			b.add("attention", Computation{Op: device.Attention{Scale: 0.1, Causal: true, Fixed: true}, Out: out, Ins: ins}, func() {})
+			b.add("attention", Computation{Op: device.Attention{Scale: 0.1, Causal: true, Fixed: true}, Out: out,
+				Ins: ins}, func() {})
 			return out
 		}
 		ins := []Operand{b.put(ir.BF16, layouts[0], q.vals, q.shape...), b.put(ir.BF16, layouts[0], k.vals, k.shape...),
@@ -377,10 +380,12 @@ func TestFixedAttention(t *testing.T) {
 		sees := c.tk
 		if c.lengths {
 			sees = c.tk - 150
-			ins = append(ins, b.put(ir.I32, layouts[0], slices.Repeat([]float64{float64(sees)}, int(c.batches)), c.batches))
+			ins = append(ins, b.put(ir.I32, layouts[0], slices.Repeat([]float64{float64(sees)}, int(c.batches)),
+				c.batches))
 		}
 		all := b.room(ir.BF16, layouts[0], q.shape...)
-		b.add("attention", Computation{Op: device.Attention{Scale: 0.1, Causal: true, Fixed: true}, Out: all, Ins: ins}, func() {})
+		b.add("attention", Computation{Op: device.Attention{Scale: 0.1, Causal: true, Fixed: true}, Out: all, Ins: ins},
+			func() {})
 		type part struct {
 			batch, i, n int64
 			out         Operand
@@ -446,7 +451,8 @@ func TestLengthFault(t *testing.T) {
 			put := func(x values) Operand { return b.put(ir.BF16, layouts[0], x.vals, x.shape...) }
 			word := b.alloc(FaultBytes)
 			clear(b.mem[word-memoryAt:])
-			b.add("attention", Computation{Op: device.Attention{Scale: 1}, Ins: []Operand{put(q), put(k), put(k), b.put(ir.I64, layouts[0], []float64{3, 32, bad}, 3)},
+			b.add("attention", Computation{Op: device.Attention{Scale: 1},
+				Ins: []Operand{put(q), put(k), put(k), b.put(ir.I64, layouts[0], []float64{3, 32, bad}, 3)},
 				Out: b.room(ir.BF16, layouts[0], q.shape...), Fault: word, Tag: 5}, func() {
 				f, ok := ReadFault(b.mem[word-memoryAt:])
 				if want := (Fault{FaultLength, 5, [3]int64{int64(bad), 32, 2}}); !ok || f != want {
@@ -473,8 +479,10 @@ func TestKeptRefuses(t *testing.T) {
 			Out: x(ir.I32, 1, 1, 2)},
 		"frequencies f32[5] for heads of 8": {Op: device.Rope{}, Ins: []Operand{q, x(ir.I32, 3), x(ir.F32, 5)}, Out: q},
 		"frequencies f64[4] for heads of 8": {Op: device.Rope{}, Ins: []Operand{q, x(ir.I32, 3), x(ir.F64, 4)}, Out: q},
-		"f32[1 1 3] into":                   {Op: device.Rope{Rope: ir.Rope{Theta: 1}}, Ins: []Operand{x(ir.F32, 1, 1, 3), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 3)},
-		"at most 768":                       {Op: device.Rope{Rope: ir.Rope{Theta: 1}}, Ins: []Operand{x(ir.F32, 1, 1, 800), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 800)},
+		"f32[1 1 3] into": {Op: device.Rope{Rope: ir.Rope{Theta: 1}},
+			Ins: []Operand{x(ir.F32, 1, 1, 3), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 3)},
+		"at most 768": {Op: device.Rope{Rope: ir.Rope{Theta: 1}},
+			Ins: []Operand{x(ir.F32, 1, 1, 800), x(ir.I32, 1)}, Out: x(ir.F32, 1, 1, 800)},
 		"rows bf16[2 2]": {Op: device.IndexCopy{Axis: 0}, Ins: []Operand{x(ir.BF16, 2, 2), x(ir.I32, 2)},
 			Out: x(ir.F32, 5, 2)},
 		"rows f32[2 3]": {Op: device.IndexCopy{Axis: 0}, Ins: []Operand{x(ir.F32, 2, 3), x(ir.I32, 2)},

@@ -49,8 +49,8 @@ type Computation struct {
 	Out Operand
 	// Fault, where not 0, is the address of six words of 8 bytes, at first 0,
 	// where an embedding reports an id outside the table, a take_along an index outside of a row, an index_copy
-	// positions, a grouped linear counts and an attention lengths that are none, and an uneven collective counts that do not fit (see
-	// ReadFault); Tag is the caller's and comes with the report. While something stands there
+	// positions, a grouped linear counts and an attention lengths that are none, and an uneven collective counts that
+	// do not fit (see ReadFault); Tag is the caller's and comes with the report. While something stands there
 	// no index_copy writes.
 	Fault nvlib.Ptr
 	Tag   uint64
@@ -200,7 +200,8 @@ func (l *Library) step(arch string, w launch) (Step, error) {
 		return Step{}, err
 	}
 	return Step{Image: image, Key: key, Symbol: w.code.symbol, Params: [][]byte{w.args.bytes()},
-		Shape: nvlib.Shape{Grid: [3]uint32{w.blocks, 1, 1}, Block: [3]uint32{uint32(w.code.size()), 1, 1}, Shared: w.shared}}, nil
+		Shape: nvlib.Shape{Grid: [3]uint32{w.blocks, 1, 1}, Block: [3]uint32{uint32(w.code.size()), 1, 1},
+			Shared: w.shared}}, nil
 }
 
 // threads is the usual size of a block.

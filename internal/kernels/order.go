@@ -76,7 +76,8 @@ func (l *Library) Poison(t Target, at nvlib.Ptr, bytes int64, pattern uint64) (S
 }
 
 func orderly(function, args string, blocks uint32, w words) launch {
-	return launch{blocks: blocks, args: w, code: code{files: []string{"sync"}, symbol: symbol(function), args: args, body: function}}
+	return launch{blocks: blocks, args: w,
+		code: code{files: []string{"sync"}, symbol: symbol(function), args: args, body: function}}
 }
 
 // Fault is what a kernel reported.
@@ -144,15 +145,19 @@ func (f Fault) String() string {
 		if f.Kind == FaultAborted {
 			how = "was told to stop waiting"
 		}
-		return fmt.Sprintf("%s for a flag of %d after %v: it was %d", how, f.Words[0], time.Duration(f.Words[2]), f.Words[1])
+		return fmt.Sprintf("%s for a flag of %d after %v: it was %d", how, f.Words[0], time.Duration(f.Words[2]),
+			f.Words[1])
 	case FaultRange:
-		return fmt.Sprintf("id %d (number %d) is outside 0..%d, the rows of the table", f.Words[0], f.Words[2], f.Words[1])
+		return fmt.Sprintf("id %d (number %d) is outside 0..%d, the rows of the table", f.Words[0], f.Words[2],
+			f.Words[1])
 	case FaultCounts:
 		return f.counts()
 	case FaultPosition:
-		return fmt.Sprintf("position %d (element %d of the positions) is outside 0..%d", f.Words[0], f.Words[2], f.Words[1])
+		return fmt.Sprintf("position %d (element %d of the positions) is outside 0..%d", f.Words[0], f.Words[2],
+			f.Words[1])
 	case FaultGroups:
-		return fmt.Sprintf("count %d (element %d of the counts) is negative, or takes more rows than are left of %d", f.Words[0], f.Words[2], f.Words[1])
+		return fmt.Sprintf("count %d (element %d of the counts) is negative, or takes more rows than are left of %d",
+			f.Words[0], f.Words[2], f.Words[1])
 	case FaultIndex:
 		return fmt.Sprintf("index %d (element %d of the indices) is outside 0..%d", f.Words[0], f.Words[2], f.Words[1])
 	case FaultTwice:
@@ -165,7 +170,8 @@ func (f Fault) String() string {
 		}
 		return fmt.Sprintf("it writes beyond the end of argument %d, by %d bytes or more", f.Words[0], f.Words[1]+1)
 	case FaultLength:
-		return fmt.Sprintf("length %d (element %d of the lengths) is outside 0..%d, the keys that are kept", f.Words[0], f.Words[2], f.Words[1])
+		return fmt.Sprintf("length %d (element %d of the lengths) is outside 0..%d, the keys that are kept", f.Words[0],
+			f.Words[2], f.Words[1])
 	}
 	return fmt.Sprintf("fault %d", f.Kind)
 }
@@ -196,11 +202,13 @@ func (f Fault) counts() string {
 	limit := f.Words[2] & (1<<60 - 1)
 	switch f.Words[2] >> 60 {
 	case 1:
-		return fmt.Sprintf("counts[%d] of member %d of the team is %d, with operands of %d rows", index, member, number, limit)
+		return fmt.Sprintf("counts[%d] of member %d of the team is %d, with operands of %d rows", index, member, number,
+			limit)
 	case 2:
 		return fmt.Sprintf("counts[%d] of member %d of the team is %d, and another member's is not: they must be the same", index, member, number)
 	case 3:
-		return fmt.Sprintf("the counts of member %d of the team take %d rows from an operand of %d", member, number, limit)
+		return fmt.Sprintf("the counts of member %d of the team take %d rows from an operand of %d", member, number,
+			limit)
 	}
 	return fmt.Sprintf("member %d of the team gets %d rows, and its result has room for %d", member, number, limit)
 }

@@ -147,7 +147,8 @@ type cutting struct {
 }
 
 func (e *emitter) part(axis int, index, count *ir.Expr, s *sub) *part {
-	return &part{emitter: e, axis: axis, index: index, count: count, sub: s, at: map[string]string{}, cut: map[cutting]string{}}
+	return &part{emitter: e, axis: axis, index: index, count: count, sub: s, at: map[string]string{},
+		cut: map[cutting]string{}}
 }
 
 // sub is part index of count of every piece.

@@ -273,7 +273,8 @@ func TestFit(t *testing.T) {
 	} {
 		d, fits, err := Fit(c.gpu, c.ranks, c.nodes)
 		if err != nil || d.Name != c.want || fits != c.fits {
-			t.Errorf("%q, %d ranks on nodes %v: %s, fits %v, %v; want %s, %v", c.gpu, c.ranks, c.nodes, d.Name, fits, err,
+			t.Errorf("%q, %d ranks on nodes %v: %s, fits %v, %v; want %s, %v", c.gpu, c.ranks, c.nodes, d.Name, fits,
+				err,
 				c.want, c.fits)
 		}
 		if c.nodes != nil && strings.HasPrefix(d.Name, "h100") && d.Across == nil {

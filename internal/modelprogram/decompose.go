@@ -166,12 +166,13 @@ func (l *lowerer) take(n *graph.Node) (*val, error) {
 		return nil, c.err
 	}
 	count := row.Count()
-	y := c.add(graph.Embedding, graph.Attrs{}, x.DType, c.reshape(x, []int64{rows, width}), c.reshape(row, []int64{count}))
+	y := c.add(graph.Embedding, graph.Attrs{}, x.DType, c.reshape(x, []int64{rows, width}),
+		c.reshape(row, []int64{count}))
 	return c.lower(c.reshape(y, n.Out[0].Shape))
 }
 
-// productOfBatches lowers a product of matrices whose leading dimensions broadcast, as one whose are equal. It returns nil
-// where they are, and where the second operand has none.
+// productOfBatches lowers a product of matrices whose leading dimensions broadcast, as one whose are equal. It returns
+// nil where they are, and where the second operand has none.
 func (l *lowerer) productOfBatches(n *graph.Node) (*val, error) {
 	if n.Op != graph.MatMul || len(n.In[1].Shape) <= 2 {
 		return nil, nil

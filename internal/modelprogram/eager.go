@@ -40,7 +40,8 @@ func eagerAttention(l *lowerer, v *graph.Value) (*val, error) {
 	}
 	w := n.In[1]
 	if len(s.q.Shape) != len(w.Shape) || !slices.Equal(s.q.Shape[:len(w.Shape)-2], w.Shape[:len(w.Shape)-2]) ||
-		!slices.Equal(s.k.Shape[:len(w.Shape)-2], w.Shape[:len(w.Shape)-2]) || s.q.DType != w.DType || s.k.DType != w.DType ||
+		!slices.Equal(s.k.Shape[:len(w.Shape)-2], w.Shape[:len(w.Shape)-2]) || s.q.DType != w.DType ||
+		s.k.DType != w.DType ||
 		w.DType != v.DType {
 		return nil, nil
 	}

@@ -40,7 +40,8 @@ func TestEagerAttention(t *testing.T) {
 			return f(o, graph.Div, f(o, graph.AddOp, o.s, o.Constant("", causal(-3.4e38))), o.Scalar(graph.F32, 2))
 		}, "causal=true"},
 		"with a floor": {func(o *ops) *graph.Value {
-			return f(o, graph.Max, f(o, graph.AddOp, o.s, o.Constant("", causal(-3.4e38))), o.Scalar(graph.F32, -3.4e38))
+			return f(o, graph.Max, f(o, graph.AddOp, o.s, o.Constant("", causal(-3.4e38))),
+				o.Scalar(graph.F32, -3.4e38))
 		}, "causal=true"},
 		"chosen": {func(o *ops) *graph.Value {
 			is := o.add(graph.Eq, graph.Attrs{}, graph.Bool, o.Constant("", causal(1)), o.Scalar(graph.F32, 0))
@@ -98,7 +99,8 @@ func TestEagerAttention(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if found := strings.Contains(made.Text, " attention "); found != (c.want != "") || !strings.Contains(made.Text, c.want) {
+			if found := strings.Contains(made.Text, " attention "); found != (c.want != "") ||
+				!strings.Contains(made.Text, c.want) {
 				t.Errorf("want %q in\n%s", c.want, made.Text)
 			}
 			for i, x := range m.ran(given)[0].Elems {

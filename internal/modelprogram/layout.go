@@ -42,8 +42,8 @@ func (p *printer) typeOf(in *inst, split int) string {
 	return typeText(in.dt, in.shape, split)
 }
 
-// likely guesses the layout of an operand, by the layouts of parameters and by what operations do to them. A wrong guess
-// costs a reshard.
+// likely guesses the layout of an operand, by the layouts of parameters and by what operations do to them. A wrong
+// guess costs a reshard.
 func (p *printer) likely(o operand) graph.Layout {
 	if o.p != nil {
 		if o.p.value != nil && o.p.stack == nil && o.p.value.Layout != nil {

@@ -186,14 +186,18 @@ func TestAttentionByParts(t *testing.T) {
 		dt      graph.DType
 		causal  bool
 	}{
-		"a mask of the input":       {[]int64{1, 2, 3, 4}, []int64{1, 2, 3, 4}, []int64{1, 2, 3, 4}, []int64{3, 3}, graph.Bool, false},
-		"numbers added":             {[]int64{1, 2, 3, 4}, []int64{1, 2, 5, 4}, []int64{1, 2, 5, 4}, []int64{1, 2, 3, 5}, graph.F32, false},
-		"fewer queries than keys":   {[]int64{1, 2, 2, 4}, []int64{1, 2, 5, 4}, []int64{1, 2, 5, 4}, nil, "", true},
-		"values of other extent":    {[]int64{1, 2, 3, 4}, []int64{1, 2, 3, 4}, []int64{1, 2, 3, 2}, nil, "", true},
-		"wider values":              {[]int64{1, 2, 3, 2}, []int64{1, 2, 3, 2}, []int64{1, 2, 3, 4}, nil, "", false},
-		"three dimensions":          {[]int64{2, 3, 4}, []int64{2, 3, 4}, []int64{2, 3, 4}, nil, "", true},
-		"three dimensions, masked":  {[]int64{2, 3, 4}, []int64{2, 3, 4}, []int64{2, 3, 4}, []int64{2, 1, 3}, graph.Bool, false},
-		"five dimensions, one mask": {[]int64{1, 2, 2, 3, 4}, []int64{1, 2, 2, 3, 4}, []int64{1, 2, 2, 3, 4}, []int64{3, 3}, graph.F32, false},
+		"a mask of the input": {[]int64{1, 2, 3, 4}, []int64{1, 2, 3, 4}, []int64{1, 2, 3, 4}, []int64{3, 3},
+			graph.Bool, false},
+		"numbers added": {[]int64{1, 2, 3, 4}, []int64{1, 2, 5, 4}, []int64{1, 2, 5, 4},
+			[]int64{1, 2, 3, 5}, graph.F32, false},
+		"fewer queries than keys": {[]int64{1, 2, 2, 4}, []int64{1, 2, 5, 4}, []int64{1, 2, 5, 4}, nil, "", true},
+		"values of other extent":  {[]int64{1, 2, 3, 4}, []int64{1, 2, 3, 4}, []int64{1, 2, 3, 2}, nil, "", true},
+		"wider values":            {[]int64{1, 2, 3, 2}, []int64{1, 2, 3, 2}, []int64{1, 2, 3, 4}, nil, "", false},
+		"three dimensions":        {[]int64{2, 3, 4}, []int64{2, 3, 4}, []int64{2, 3, 4}, nil, "", true},
+		"three dimensions, masked": {[]int64{2, 3, 4}, []int64{2, 3, 4}, []int64{2, 3, 4}, []int64{2, 1, 3},
+			graph.Bool, false},
+		"five dimensions, one mask": {[]int64{1, 2, 2, 3, 4}, []int64{1, 2, 2, 3, 4}, []int64{1, 2, 2, 3, 4},
+			[]int64{3, 3}, graph.F32, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := &maker{&graph.Graph{}, t}

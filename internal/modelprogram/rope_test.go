@@ -76,7 +76,8 @@ func TestRope(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if strings.Count(p.Text, " rope ") != 1 || !strings.Contains(p.Text, c.want) || strings.Contains(p.Text, "concat") {
+			if strings.Count(p.Text, " rope ") != 1 || !strings.Contains(p.Text, c.want) ||
+				strings.Contains(p.Text, "concat") {
 				t.Errorf("want %s in\n%s", c.want, p.Text)
 			}
 			in := graph.NewTensor(graph.F32, given.Shape)

@@ -57,7 +57,8 @@ func (c *communication) collective(op ir.Op, in, out *binding, attrs ...ir.Attr)
 	for i := range attrs {
 		attrs[i].Pos = c.s.pos
 	}
-	c.emit(&ir.Stmt{Op: op, Pos: c.s.pos, Args: []ir.Place{in.at(c.s.in[0].t.pos)}, Into: ptr(out.at(c.s.out.pos)), Attrs: attrs}, c.s.team.ranks())
+	c.emit(&ir.Stmt{Op: op, Pos: c.s.pos, Args: []ir.Place{in.at(c.s.in[0].t.pos)}, Into: ptr(out.at(c.s.out.pos)),
+		Attrs: attrs}, c.s.team.ranks())
 }
 
 // plain emits a collective whose operand and result have one shape.
@@ -70,7 +71,8 @@ func (c *communication) plain(op ir.Op, attrs ...ir.Attr) {
 }
 
 func (c *communication) contradiction() {
-	c.errorf(c.s.pos, "the axes of %s and %s do not fit %s", c.s.in[0].t.id, c.s.out.id, c.s.op).Help = "the dump contradicts itself"
+	c.errorf(c.s.pos, "the axes of %s and %s do not fit %s", c.s.in[0].t.id, c.s.out.id,
+		c.s.op).Help = "the dump contradicts itself"
 }
 
 // before counts the local axes in front of the device axis; false without one.
@@ -134,7 +136,8 @@ func (c *communication) withUnit(b *binding, i int) *binding {
 	v := *b
 	v.shape = slices.Insert(slices.Clone(b.shape), i, num(c.s.pos, 1))
 	v.name = c.fresh(b.name + "_u")
-	c.define(c.blk, &ir.Stmt{Op: ir.OpReshape, Pos: c.s.pos, Results: []ir.Name{{Pos: c.s.pos, Text: v.name}}, Args: []ir.Place{b.at(c.s.pos)},
+	c.define(c.blk, &ir.Stmt{Op: ir.OpReshape, Pos: c.s.pos, Results: []ir.Name{{Pos: c.s.pos, Text: v.name}},
+		Args:  []ir.Place{b.at(c.s.pos)},
 		Attrs: []ir.Attr{ir.ExprsAttr("shape", v.shape...)}})
 	return &v
 }
@@ -143,7 +146,8 @@ func (c *communication) withUnit(b *binding, i int) *binding {
 func (c *communication) allToAll() {
 	from, ok1 := before(c.s.in[0].t, c.sharded(c.in))
 	to, ok2 := before(c.s.out, c.sharded(c.out))
-	if !ok1 || !ok2 || len(c.in.shape) != len(c.out.shape) || from > len(c.in.shape) || to > len(c.out.shape) || from == to {
+	if !ok1 || !ok2 || len(c.in.shape) != len(c.out.shape) || from > len(c.in.shape) || to > len(c.out.shape) ||
+		from == to {
 		c.contradiction()
 		return
 	}
@@ -207,7 +211,8 @@ func (c *communication) rootApart() bool {
 	if c.s.op == "Scatter" {
 		shards = c.s.out.mesh
 	}
-	return (c.s.op == "Gather" || c.s.op == "Scatter") && c.s.index.isInt() && shards != nil && !slices.Contains(shards.devices, c.s.index.val)
+	return (c.s.op == "Gather" || c.s.op == "Scatter") && c.s.index.isInt() && shards != nil &&
+		!slices.Contains(shards.devices, c.s.index.val)
 }
 
 // byTransfers sends every shard to or from a root that has none itself.
@@ -234,7 +239,8 @@ func (c *communication) byTransfers() {
 }
 
 func (c *communication) transfer(op ir.Op, b *binding, peer *ir.Expr) *ir.Stmt {
-	return &ir.Stmt{Op: op, Pos: c.s.pos, Args: []ir.Place{b.at(c.s.pos)}, Peer: &ir.Peer{Pos: c.s.pos, Axis: ir.WorldAxis, Index: peer}}
+	return &ir.Stmt{Op: op, Pos: c.s.pos, Args: []ir.Place{b.at(c.s.pos)},
+		Peer: &ir.Peer{Pos: c.s.pos, Axis: ir.WorldAxis, Index: peer}}
 }
 
 // onRank adds a statement that one rank executes.
@@ -246,7 +252,8 @@ func (c *communication) onRank(to *ir.Stmt, rank int64, s *ir.Stmt) {
 
 // sendRecv moves a tensor from the root to the team's other rank.
 func (c *communication) sendRecv() {
-	if c.s.index == nil || !c.s.index.isInt() || len(c.s.team.devices) > 2 || !slices.Contains(c.s.team.devices, c.s.index.val) {
+	if c.s.index == nil || !c.s.index.isInt() || len(c.s.team.devices) > 2 ||
+		!slices.Contains(c.s.team.devices, c.s.index.val) {
 		c.errorf(c.s.pos, "a SendRecv needs a root, which sends, in a team of one or two")
 		return
 	}
@@ -258,7 +265,8 @@ func (c *communication) sendRecv() {
 		}
 	}
 	if from == to {
-		c.emit(&ir.Stmt{Op: ir.OpCopy, Pos: c.s.pos, Args: []ir.Place{c.in.at(c.s.pos)}, Into: ptr(c.out.at(c.s.pos))}, rankSet{from})
+		c.emit(&ir.Stmt{Op: ir.OpCopy, Pos: c.s.pos, Args: []ir.Place{c.in.at(c.s.pos)}, Into: ptr(c.out.at(c.s.pos))},
+			rankSet{from})
 		return
 	}
 	c.emit(c.transfer(ir.OpSend, c.in, num(c.s.pos, to)), rankSet{from})
@@ -272,7 +280,8 @@ func (c *communication) permute() {
 		return
 	}
 	group := &ir.Stmt{Op: ir.OpGroup, Pos: c.s.pos, Body: &ir.Block{}}
-	group.Body.Stmts = []*ir.Stmt{c.transfer(ir.OpSend, c.in, c.expr(c.s.index)), c.transfer(ir.OpRecv, c.out, c.expr(c.s.hi))}
+	group.Body.Stmts = []*ir.Stmt{c.transfer(ir.OpSend, c.in, c.expr(c.s.index)),
+		c.transfer(ir.OpRecv, c.out, c.expr(c.s.hi))}
 	c.emit(group, c.s.team.ranks())
 }
 
@@ -280,12 +289,14 @@ func (c *communication) permute() {
 // into a buffer that all have: a collective names its operand on every rank.
 func (c *communication) everywhere(b *binding) *binding {
 	have := c.s.in[0].t.mesh.ranks()
-	if !b.value || have == nil || !slices.ContainsFunc(c.s.team.devices, func(d int64) bool { return !slices.Contains(have, d) }) {
+	if !b.value || have == nil || !slices.ContainsFunc(c.s.team.devices,
+		func(d int64) bool { return !slices.Contains(have, d) }) {
 		return b
 	}
 	v := *b
 	v.name, v.value = c.fresh(b.t.id+"_b"), false
-	c.define(c.blk, &ir.Stmt{Op: ir.OpAlloc, Pos: c.s.pos, Results: []ir.Name{{Pos: c.s.pos, Text: v.name}}, Type: typeOf(b.t, b.shape)})
+	c.define(c.blk, &ir.Stmt{Op: ir.OpAlloc, Pos: c.s.pos, Results: []ir.Name{{Pos: c.s.pos, Text: v.name}},
+		Type: typeOf(b.t, b.shape)})
 	c.emit(&ir.Stmt{Op: ir.OpCopy, Pos: c.s.pos, Args: []ir.Place{b.at(c.s.pos)}, Into: ptr(v.at(c.s.pos))}, have)
 	return &v
 }
@@ -306,7 +317,8 @@ func (t *translator) coalesced(list []*stmt, i int) int {
 		t.errorf(pos, "between StartCoalescing and EndCoalescing only P2PCommunications can be read").Help = "what they post completes together"
 		return len(list)
 	}
-	t.post(list[end], t.commStream(t.everyDevice(), backendNCCL, start.pos), nil, func() { t.transfers(list[i+1 : end]) })
+	t.post(list[end], t.commStream(t.everyDevice(), backendNCCL, start.pos), nil,
+		func() { t.transfers(list[i+1 : end]) })
 	for _, x := range list[i+1 : end] {
 		if x.kind == stP2P {
 			t.posted[x.id] = &posted{group: list[end].id}
@@ -390,7 +402,8 @@ func (t *translator) transfer(s *stmt) *ir.Stmt {
 	if b == nil {
 		return nil
 	}
-	x := &ir.Stmt{Op: op, Pos: s.pos, Args: []ir.Place{b.at(s.out.pos)}, Peer: &ir.Peer{Pos: s.pos, Axis: ir.WorldAxis, Index: t.expr(s.index)}}
+	x := &ir.Stmt{Op: op, Pos: s.pos, Args: []ir.Place{b.at(s.out.pos)},
+		Peer: &ir.Peer{Pos: s.pos, Axis: ir.WorldAxis, Index: t.expr(s.index)}}
 	comment(x)
 	return x
 }

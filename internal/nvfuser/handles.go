@@ -49,8 +49,8 @@ type want struct {
 	peer int64
 }
 
-// checkHandles reports handles that are missing. cached is what the caller says of nvFuser's allocation cache: "1", "0",
-// or "" for nothing.
+// checkHandles reports handles that are missing. cached is what the caller says of nvFuser's allocation cache: "1",
+// "0", or "" for nothing.
 func (t *translator) checkHandles(cached string) {
 	cuda, first := false, (*stmt)(nil)
 	t.d.everyStmt(func(s *stmt) {
@@ -62,7 +62,8 @@ func (t *translator) checkHandles(cached string) {
 	if !cuda {
 		return
 	}
-	h := &handleCheck{t: t, eval: &inference{t: t, values: map[string]int64{}, byName: map[string]*missingIndex{}}, roots: map[string]struct{}{}}
+	h := &handleCheck{t: t, eval: &inference{t: t, values: map[string]int64{}, byName: map[string]*missingIndex{}},
+		roots: map[string]struct{}{}}
 	for range t.world {
 		h.all = append(h.all, map[string]bool{})
 	}
@@ -242,7 +243,8 @@ func (d *dump) allocates(id string) bool {
 // usesHandles reports whether statements exchange handles or copy through them.
 func usesHandles(list []*stmt) bool {
 	return slices.ContainsFunc(list, func(s *stmt) bool {
-		return s.kind == stShareHandles || s.kind == stP2P && s.backend == backendCUDA || usesHandles(s.body) || usesHandles(s.alt)
+		return s.kind == stShareHandles || s.kind == stP2P && s.backend == backendCUDA || usesHandles(s.body) ||
+			usesHandles(s.alt)
 	})
 }
 
@@ -270,7 +272,8 @@ func (h *handleCheck) share(s *stmt) bool {
 				"ALLOCATE it, or select it from a tensor that is, above the ShareMemHandles"
 			return false
 		case peer == h.rank || peer < 0 || peer >= h.t.world:
-			h.fail(c.pos, "rank %d exchanges a handle with rank %d", h.rank, peer).Help = "a handle is exchanged with another rank"
+			h.fail(c.pos, "rank %d exchanges a handle with rank %d", h.rank,
+				peer).Help = "a handle is exchanged with another rank"
 			return false
 		case h.cache[key]:
 			continue
@@ -318,14 +321,16 @@ func (h *handleCheck) meet(calls [][]exchange, when string) {
 			waits = rank
 			for _, w := range list[n].wants {
 				peers := calls[w.peer]
-				if n < len(peers) && slices.ContainsFunc(peers[n].wants, func(o want) bool { return o.peer == int64(rank) && o.comm.op != w.comm.op }) {
+				if n < len(peers) && slices.ContainsFunc(peers[n].wants,
+					func(o want) bool { return o.peer == int64(rank) && o.comm.op != w.comm.op }) {
 					continue
 				}
 				why := "which does not exchange its side of communication"
 				if when != "" {
 					why = "whose cache has its side of communication"
 				}
-				h.fail(w.comm.pos, "hang: %srank %d waits in ShareMemHandles for a handle of rank %d, %s %s", when, rank, w.peer, why, w.comm.id).Help = help
+				h.fail(w.comm.pos, "hang: %srank %d waits in ShareMemHandles for a handle of rank %d, %s %s", when,
+					rank, w.peer, why, w.comm.id).Help = help
 				return
 			}
 		}
@@ -333,7 +338,9 @@ func (h *handleCheck) meet(calls [][]exchange, when string) {
 			return
 		}
 		if absent >= 0 {
-			h.fail(calls[waits][n].at.pos, "hang: %srank %d waits in the barrier of ShareMemHandles, and rank %d has no handles to exchange", when, waits, absent).Help = help
+			h.fail(calls[waits][n].at.pos,
+				"hang: %srank %d waits in the barrier of ShareMemHandles, and rank %d has no handles to exchange", when,
+				waits, absent).Help = help
 			return
 		}
 	}

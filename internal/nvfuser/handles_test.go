@@ -30,16 +30,22 @@ func TestHandles(t *testing.T) {
 	}
 	for _, c := range []struct{ old, new, place, want string }{
 		{share, "", "3:3:", "communication 7 has no handle of rank 1's buffer"},
-		{"ShareMemHandles(P2PCommunication 7", "ShareMemHandles(P2PCommunication 99", "4:3:", "communication 7 has no handle"},
+		{"ShareMemHandles(P2PCommunication 7", "ShareMemHandles(P2PCommunication 99", "4:3:",
+			"communication 7 has no handle"},
 		{alloc + share, share + alloc, "2:", "rank 0 exchanges a handle of T1 before it is allocated"},
 		{share, one("!= 0", share), "5:3:", "communication 7 has no handle of rank 1's buffer"},
-		{share, strings.Replace(share, "( rank + 1 )", "( rank + 3 )", 1), "3:", "rank 0 exchanges a handle with rank 0"},
+		{share, strings.Replace(share, "( rank + 1 )", "( rank + 3 )", 1), "3:",
+			"rank 0 exchanges a handle with rank 0"},
 		// The receiver exchanges with another rank than it receives from.
-		{share, strings.Replace(share, "( rank + 2 )", "( rank + 1 )", 1), "5:3:", "communication 8 has no handle of rank 2's buffer"},
+		{share, strings.Replace(share, "( rank + 2 )", "( rank + 1 )", 1), "5:3:",
+			"communication 8 has no handle of rank 2's buffer"},
 		// One more exchange, which nothing uses, by one rank; and by two, which the third does not join.
-		{"  Wait Communication 7\n", one("!= 2", strings.NewReplacer("nication 7", "nication 9", "nication 8", "nication 10", "( rank + 1 ) % 3", "1 - rank",
-			"( rank + 2 ) % 3", "1 - rank").Replace(share)), "7:5:", "hang: rank 1 waits in the barrier of ShareMemHandles, and rank 2 has no handles to exchange"},
-		{"  Wait Communication 7\n", one("== 0", strings.ReplaceAll(share, "nication 7", "nication 9")), "", "hang: rank 0 waits in ShareMemHandles for a handle of rank 1"},
+		{"  Wait Communication 7\n", one("!= 2",
+			strings.NewReplacer("nication 7", "nication 9", "nication 8", "nication 10", "( rank + 1 ) % 3", "1 - rank",
+				"( rank + 2 ) % 3", "1 - rank").Replace(share)), "7:5:",
+			"hang: rank 1 waits in the barrier of ShareMemHandles, and rank 2 has no handles to exchange"},
+		{"  Wait Communication 7\n", one("== 0", strings.ReplaceAll(share, "nication 7", "nication 9")), "",
+			"hang: rank 0 waits in ShareMemHandles for a handle of rank 1"},
 	} {
 		src := strings.Replace(handleRing(), c.old, c.new, 1)
 		if src == handleRing() {
@@ -60,7 +66,8 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-// TestAllocationCache: a handle is exchanged again by the rank whose buffer is new; a peer whose cache hits does not take part.
+// TestAllocationCache: a handle is exchanged again by the rank whose buffer is new; a peer whose cache hits does not
+// take part.
 func TestAllocationCache(t *testing.T) {
 	for cached, want := range map[string]string{
 		"":  "warning: without nvFuser's allocation cache, ShareMemHandles hangs",
@@ -72,13 +79,15 @@ func TestAllocationCache(t *testing.T) {
 			defines = nil
 		}
 		_, rest, ds := Import("d.txt", handleRing(), defines)
-		if len(rest) > 0 || want == "" && len(ds) > 0 || !strings.Contains(ds.String(), want) || ds.HasErrors() != (cached == "0") {
+		if len(rest) > 0 || want == "" && len(ds) > 0 || !strings.Contains(ds.String(), want) ||
+			ds.HasErrors() != (cached == "0") {
 			t.Errorf("%q: want %q, got %s (left %v)", cached, want, ds, rest)
 		}
 	}
 	// Buffers that the caller owns stay where they are.
 	lines := strings.SplitAfter(handleRing(), "\n")
-	inputs := lines[0] + strings.ReplaceAll(strings.Join(lines[2:6], "")+lines[6], "T1_l_float[iS3{4}]", "T2_g_float[ideviceIdx.x4{3}, iS5{4}]") + lines[8]
+	inputs := lines[0] + strings.ReplaceAll(strings.Join(lines[2:6], "")+lines[6], "T1_l_float[iS3{4}]",
+		"T2_g_float[ideviceIdx.x4{3}, iS5{4}]") + lines[8]
 	if _, _, ds := Import("d.txt", inputs, nil); ds.HasErrors() || strings.Contains(ds.String(), "allocation cache") {
 		t.Errorf("%s\n%s", ds, inputs)
 	}

@@ -34,7 +34,8 @@ func Import(file, src string, defines map[string]string) (prog *ir.Program, rest
 }
 
 // importLines is Import of a dump that was split into lines.
-func importLines(file, src string, lines []line, defines map[string]string) (prog *ir.Program, rest map[string]string, ds ir.Diagnostics) {
+func importLines(file, src string, lines []line, defines map[string]string) (prog *ir.Program, rest map[string]string,
+	ds ir.Diagnostics) {
 	r := &reader{prog: &ir.Program{File: file, Source: src}, lines: lines}
 	d := r.read()
 	if len(r.ds) > 0 {
@@ -61,7 +62,8 @@ func importLines(file, src string, lines []line, defines map[string]string) (pro
 }
 
 // takeDefines parses the definitions of names that the dump uses as indices.
-func (d *dump) takeDefines(file string, defines map[string]string) (given map[string]*scalar, rest map[string]string, ds ir.Diagnostics) {
+func (d *dump) takeDefines(file string, defines map[string]string) (given map[string]*scalar, rest map[string]string,
+	ds ir.Diagnostics) {
 	given, rest = map[string]*scalar{}, map[string]string{}
 	if len(defines) == 0 {
 		return given, rest, nil
@@ -76,7 +78,9 @@ func (d *dump) takeDefines(file string, defines map[string]string) (given map[st
 	}
 	for name, text := range defines {
 		if name == "rank" || name == deviceIndex {
-			ds = append(ds, &ir.Diagnostic{Kind: "import", File: file, Message: "--define " + name + ": it is what each device knows of itself", Help: "-n sets how many ranks there are"})
+			ds = append(ds, &ir.Diagnostic{Kind: "import", File: file,
+				Message: "--define " + name + ": it is what each device knows of itself",
+				Help:    "-n sets how many ranks there are"})
 			continue
 		}
 		if !used[name] || dims[name] {

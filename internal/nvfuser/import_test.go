@@ -611,7 +611,8 @@ func TestLostIndentation(t *testing.T) {
 			t.Errorf("there is no %q in\n%s", want, ds)
 		}
 	}
-	deeper := container("  FOR i9 in iS0{i0}:\n    Synchronize Stream i9\n" + strings.ReplaceAll(copyT1, "  "+t1, "    "+t1))
+	deeper := container("  FOR i9 in iS0{i0}:\n    Synchronize Stream i9\n" + strings.ReplaceAll(copyT1, "  "+t1,
+		"    "+t1))
 	for n, indented := range map[string]string{"1": several, "2": deeper} {
 		p, rest, ds := Import("d.txt", flat(several), map[string]string{"indentation": n})
 		if ds.HasErrors() || len(rest) > 0 || p.String() != program(t, indented).String() {
@@ -619,7 +620,8 @@ func TestLostIndentation(t *testing.T) {
 		}
 	}
 	for _, n := range []string{"0", "3", "x"} {
-		if _, _, ds := Import("d.txt", flat(several), map[string]string{"indentation": n}); !strings.Contains(ds.String(),
+		if _, _, ds := Import("d.txt", flat(several),
+			map[string]string{"indentation": n}); !strings.Contains(ds.String(),
 			"--define indentation="+n+": there are 2 ways") {
 			t.Errorf("indentation=%s: %s", n, ds)
 		}

@@ -192,7 +192,8 @@ const dumpDefine = "dump"
 
 // chooseDump returns the lines of the dump that Import reads: the only one of the file, or the one
 // that defines names by its number.
-func chooseDump(file, src string, defines map[string]string) (lines []rawLine, warn ir.Diagnostics, err ir.Diagnostics) {
+func chooseDump(file, src string, defines map[string]string) (lines []rawLine, warn ir.Diagnostics,
+	err ir.Diagnostics) {
 	dumps := findDumps(src)
 	r := &reader{prog: &ir.Program{File: file, Source: src}}
 	given, chosen := defines[dumpDefine]

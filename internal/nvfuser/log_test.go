@@ -41,7 +41,8 @@ var loops = container("  GetCurrentStream into Stream 0x7fa0\n  FOR i9 in iS0{i0
 // TestLogs: a dump reads the same wherever it was printed.
 func TestLogs(t *testing.T) {
 	for name, log := range map[string]string{
-		"pytest": "===== test session starts =====\nplatform linux\ntests/python/test_overlap.py::test_row[1] " + loops +
+		"pytest": "===== test session starts =====\nplatform linux\ntests/python/test_overlap.py::test_row[1] " +
+			loops +
 			"PASSED\n\n===== 1 passed in 3.2s =====\n",
 		"gtest":         "[ RUN      ] OverlapTest.Ring\n" + loops + "\n[       OK ] OverlapTest.Ring (31 ms)\n",
 		"fence":         "This is the host program:\n\n```\n" + loops + "```\nThanks.\n",
@@ -55,8 +56,9 @@ func TestLogs(t *testing.T) {
 		"CI":            prefixed("2025-10-06T13:55:01.1234567Z ", loops) + "2025-10-06T13:55:02.0000000Z Done\n",
 		"CI and mpirun": prefixed("2025-10-06T13:55:01.1234567Z [1,3]<stdout>:", loops),
 		"every rank":    loops + strings.ReplaceAll(loops, "0x7fa0", "0x55e8") + loops,
-		"broken":        "Author: x\n\n    ```\n" + prefixed("    ", strings.Replace(loops, "cache_op=Streaming", "cache_op=Strea\nming", 1)) + "    ```\n",
-		"windows":       strings.ReplaceAll("log\n"+loops+"end\n", "\n", "\r\n"),
+		"broken": "Author: x\n\n    ```\n" + prefixed("    ",
+			strings.Replace(loops, "cache_op=Streaming", "cache_op=Strea\nming", 1)) + "    ```\n",
+		"windows": strings.ReplaceAll("log\n"+loops+"end\n", "\n", "\r\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if said := ofLog(t, log, loops, nil); said != "" {
@@ -97,7 +99,8 @@ func TestMessagesBetween(t *testing.T) {
 		for at := 1; at < 8; at++ { // before each line of the container but the first
 			log := strings.Join(lines[:at], "") + message + "\n" + strings.Join(lines[at:], "")
 			said := ofLog(t, log, loops, nil)
-			if want := fmt.Sprintf("d.txt:%d:1: warning: this line looks like a message", at+1); !strings.Contains(said, want) {
+			if want := fmt.Sprintf("d.txt:%d:1: warning: this line looks like a message", at+1); !strings.Contains(said,
+				want) {
 				t.Errorf("want %q, got %s", want, said)
 			}
 		}
@@ -113,7 +116,8 @@ func TestSeveralDumps(t *testing.T) {
 	log := "first\n" + one + one + "then\n" + loops + "bye\n"
 	refused(t, log, "2:1:", "the file has 2 different dumps")
 	_, _, ds := Import("d.txt", log, nil)
-	for _, want := range []string{"d.txt:2:1: note: dump 1: 4 lines, printed 2 times", "d.txt:11:1: note: dump 2: 14 lines, printed once", "--define dump=1"} {
+	for _, want := range []string{"d.txt:2:1: note: dump 1: 4 lines, printed 2 times",
+		"d.txt:11:1: note: dump 2: 14 lines, printed once", "--define dump=1"} {
 		if !strings.Contains(ds.String(), want) {
 			t.Errorf("want %q, got\n%s", want, ds)
 		}
@@ -123,14 +127,16 @@ func TestSeveralDumps(t *testing.T) {
 	p, _, _ := Import("d.txt", log, map[string]string{"dump": "2"})
 	contains(t, p, "for %i9 in 0..i0 {  // line 13")
 	for _, bad := range []string{"0", "3", "x"} {
-		if _, _, ds := Import("d.txt", log, map[string]string{"dump": bad}); !strings.Contains(ds.String(), "--define dump="+bad+": the file has 2") {
+		if _, _, ds := Import("d.txt", log, map[string]string{"dump": bad}); !strings.Contains(ds.String(),
+			"--define dump="+bad+": the file has 2") {
 			t.Errorf("dump=%s: %s", bad, ds)
 		}
 	}
 	// Ranks that print at the same time, without tags.
 	lines := strings.SplitAfter(loops, "\n")
 	_, _, ds = Import("d.txt", lines[0]+loops+strings.Join(lines[1:], ""), nil)
-	if !strings.Contains(ds.String(), "the next begins before its end") || !strings.Contains(ds.String(), "mpirun --tag-output") {
+	if !strings.Contains(ds.String(), "the next begins before its end") ||
+		!strings.Contains(ds.String(), "mpirun --tag-output") {
 		t.Errorf("got %s", ds)
 	}
 }

@@ -47,7 +47,8 @@ type reader struct {
 }
 
 func (r *reader) errorf(pos ir.Pos, format string, args ...any) *ir.Diagnostic {
-	d := &ir.Diagnostic{Kind: "import", File: r.prog.File, Pos: pos, Message: fmt.Sprintf(format, args...), Line: r.sourceLine(pos)}
+	d := &ir.Diagnostic{Kind: "import", File: r.prog.File, Pos: pos, Message: fmt.Sprintf(format, args...),
+		Line: r.sourceLine(pos)}
 	if len(r.ds) < maxErrors {
 		r.ds = append(r.ds, d)
 	}
@@ -92,7 +93,8 @@ func (r *reader) read() *dump {
 		case strings.HasPrefix(l.text, "}") && !closed:
 			closed, d.end = true, l.start()
 			if rest := strings.TrimSpace(l.text[1:]); rest != "" && !strings.HasPrefix(rest, "//") {
-				r.errorf(l.start(), "behind the dump's end stands %s", brief(rest)).Help = "what belongs to it stands on lines of its own, in front of the \"}\""
+				r.errorf(l.start(), "behind the dump's end stands %s",
+					brief(rest)).Help = "what belongs to it stands on lines of its own, in front of the \"}\""
 			}
 		case strings.HasPrefix(l.text, defsWord):
 			r.definitions(d)
@@ -105,7 +107,8 @@ func (r *reader) read() *dump {
 		}
 	}
 	if !closed && len(r.ds) == 0 && len(r.lines) > 0 {
-		r.errorf(r.lines[len(r.lines)-1].start(), "the dump ends without \"} // %%HostIrContainer\"").Help = "its end is missing: copy all of it"
+		r.errorf(r.lines[len(r.lines)-1].start(),
+			"the dump ends without \"} // %%HostIrContainer\"").Help = "its end is missing: copy all of it"
 	}
 	return d
 }
@@ -158,13 +161,15 @@ func (r *reader) block(outer, nest int) []*stmt {
 	indent := -1
 	for r.next < len(r.lines) && !r.full() {
 		l := &r.lines[r.next]
-		if isSection(l.text) && !strings.HasPrefix(l.text, kernel) || nest > 0 && l.indent <= outer || strings.HasPrefix(l.text, "ELSE") {
+		if isSection(l.text) && !strings.HasPrefix(l.text, kernel) || nest > 0 && l.indent <= outer ||
+			strings.HasPrefix(l.text, "ELSE") {
 			break
 		}
 		if indent < 0 {
 			indent = l.indent
 		} else if l.indent != indent {
-			r.errorf(l.start(), "this line is indented by %d, and those before it by %d", l.indent, indent).Help = "indentation says what belongs to a loop: copy the dump as it was printed"
+			r.errorf(l.start(), "this line is indented by %d, and those before it by %d", l.indent,
+				indent).Help = "indentation says what belongs to a loop: copy the dump as it was printed"
 			r.next++
 			continue
 		}

@@ -92,11 +92,14 @@ func (t *translator) loop(name string) *loop {
 
 func newTranslator(r *reader, d *dump, defines map[string]*scalar) *translator {
 	t := &translator{
-		r: r, d: d, prog: r.prog, defs: map[string]*scalar{}, missing: map[string]bool{}, defining: map[string]bool{}, sizes: map[*ir.Expr]int{},
+		r: r, d: d, prog: r.prog, defs: map[string]*scalar{}, missing: map[string]bool{}, defining: map[string]bool{},
+		sizes:   map[*ir.Expr]int{},
 		symbols: map[string]*ir.Dim{}, teams: map[string]*team{}, serial: map[string]int{},
-		names: map[string]bool{}, captured: map[string]streamRef{}, declared: map[string]bool{}, limits: map[string]bool{},
+		names: map[string]bool{}, captured: map[string]streamRef{}, declared: map[string]bool{},
+		limits:  map[string]bool{},
 		changes: map[*stmt]bool{}, homes: map[string]*node{}, seen: map[string]*tensor{}, outputs: map[string]bool{},
-		outputAt: map[string]ir.Pos{}, results: map[string]string{}, locals: map[string]*ir.Stmt{}, posted: map[string]*posted{},
+		outputAt: map[string]ir.Pos{}, results: map[string]string{}, locals: map[string]*ir.Stmt{},
+		posted: map[string]*posted{},
 	}
 	for name, s := range d.defs {
 		t.defs[name] = s
@@ -174,9 +177,11 @@ func (t *translator) signatureType(x *tensor) *ir.Type {
 		case tm == nil:
 			t.errorf(a.pos, "%s has a device axis and no DeviceMesh", x.id)
 		case a.par != "deviceIdx.x" || split:
-			t.errorf(a.pos, "%s is spread over more than one mesh dimension", x.id).Help = "meshes of one dimension, and one device axis a tensor, can be read"
+			t.errorf(a.pos, "%s is spread over more than one mesh dimension",
+				x.id).Help = "meshes of one dimension, and one device axis a tensor, can be read"
 		case a.extent.isInt() && a.extent.val != int64(len(tm.devices)):
-			t.errorf(a.pos, "this device axis is %d long and its mesh has %d devices", a.extent.val, len(tm.devices)).Help = "each device holds one index of a device axis"
+			t.errorf(a.pos, "this device axis is %d long and its mesh has %d devices", a.extent.val,
+				len(tm.devices)).Help = "each device holds one index of a device axis"
 		default:
 			split = true
 			dim.Axes = []string{tm.axis}
@@ -205,7 +210,8 @@ func (t *translator) bindInput(x *tensor) {
 		return
 	}
 	name := t.fresh(x.id + "_l")
-	s := &ir.Stmt{Op: ir.OpLocal, Pos: x.pos, Results: []ir.Name{{Pos: x.pos, Text: name}}, Args: []ir.Place{place(x.id, x.pos)}, Type: t.shardType(x)}
+	s := &ir.Stmt{Op: ir.OpLocal, Pos: x.pos, Results: []ir.Name{{Pos: x.pos, Text: name}},
+		Args: []ir.Place{place(x.id, x.pos)}, Type: t.shardType(x)}
 	t.locals[x.id] = s
 	t.define(t.blk, s)
 	b := t.withoutDevices(t.blk, x, name)
@@ -242,7 +248,8 @@ func (t *translator) finish(f *ir.Func) {
 	}
 	head := t.headStmts
 	if t.streamCount != nil {
-		head = append(head, &ir.Stmt{Op: ir.OpStream, Pos: t.streamCount.Pos, Results: []ir.Name{{Text: workers}}, Count: t.streamCount})
+		head = append(head, &ir.Stmt{Op: ir.OpStream, Pos: t.streamCount.Pos, Results: []ir.Name{{Text: workers}},
+			Count: t.streamCount})
 	}
 	f.Body.Stmts = append(head, f.Body.Stmts...)
 	t.declareDims(f)

@@ -66,7 +66,8 @@ func (t *translator) forLoop(s *stmt) {
 	before := cloneRefs(t.captured)
 	l := &loop{name: s.id, lo: s.index, hi: s.hi, fromTo: s.fromTo, depth: t.blk.depth + 1}
 	after := t.enterLoop(s)
-	loopStmt := &ir.Stmt{Op: ir.OpFor, Pos: s.pos, Results: []ir.Name{{Pos: s.pos, Text: s.id}}, Exprs: []*ir.Expr{t.expr(s.index), t.expr(s.hi)}, Body: &ir.Block{}}
+	loopStmt := &ir.Stmt{Op: ir.OpFor, Pos: s.pos, Results: []ir.Name{{Pos: s.pos, Text: s.id}},
+		Exprs: []*ir.Expr{t.expr(s.index), t.expr(s.hi)}, Body: &ir.Block{}}
 	t.open(loopStmt, !t.changesStreams(s), func(*ir.Block) {
 		t.blk.names[s.id] = true
 		t.loops, t.around = append(t.loops, l), append(t.around, s)
@@ -81,7 +82,8 @@ func (t *translator) conditional(s *stmt) {
 	if c, ok := comparisons[s.index.op]; ok {
 		left, right, cmp = s.index.args[0], s.index.args[1], c
 	}
-	out := &ir.Stmt{Op: ir.OpIf, Pos: s.pos, Exprs: []*ir.Expr{t.expr(left), t.expr(right)}, Cmp: cmp, Body: &ir.Block{}}
+	out := &ir.Stmt{Op: ir.OpIf, Pos: s.pos, Exprs: []*ir.Expr{t.expr(left), t.expr(right)}, Cmp: cmp,
+		Body: &ir.Block{}}
 	if len(s.alt) > 0 {
 		out.Else = &ir.Block{}
 	}
@@ -125,7 +127,8 @@ func (t *translator) allocateStmt(s *stmt) {
 	b := t.allocate(s.out)
 	if s.zero {
 		b.mem.written = s.pos
-		t.emit(&ir.Stmt{Op: ir.OpFill, Pos: s.pos, Into: ptr(b.at(s.out.pos)), Attrs: []ir.Attr{ir.NumberAttr("value", 0)}}, s.out.mesh.ranks())
+		t.emit(&ir.Stmt{Op: ir.OpFill, Pos: s.pos, Into: ptr(b.at(s.out.pos)),
+			Attrs: []ir.Attr{ir.NumberAttr("value", 0)}}, s.out.mesh.ranks())
 	}
 }
 
@@ -147,7 +150,8 @@ func (t *translator) checkSize(s *stmt) {
 		n *= a.extent.val
 	}
 	if n != s.size.val {
-		t.errorf(s.pos, "ALLOCATE says that %s has %d elements, and its axes make %d", s.out.id, s.size.val, n).Help = "the dump contradicts itself"
+		t.errorf(s.pos, "ALLOCATE says that %s has %d elements, and its axes make %d", s.out.id, s.size.val,
+			n).Help = "the dump contradicts itself"
 	}
 }
 
@@ -176,7 +180,8 @@ func (t *translator) alias(s *stmt) {
 	v.t = s.out
 	v.axes = localAxes(s.out, s.kind == stShard)
 	if len(v.axes) != len(v.shape) {
-		t.errorf(s.pos, "%s has %d axes on each device, and what it names of %s has %d", s.out.id, len(v.axes), s.in[0].t.id, len(v.shape)).Help = "the dump contradicts itself"
+		t.errorf(s.pos, "%s has %d axes on each device, and what it names of %s has %d", s.out.id, len(v.axes),
+			s.in[0].t.id, len(v.shape)).Help = "the dump contradicts itself"
 		return
 	}
 	t.bind(t.blk, s.out.id, v)
@@ -196,7 +201,8 @@ func (t *translator) selection(s *stmt, in *binding) *binding {
 	for _, a := range s.in[0].t.axes {
 		if a.num == s.axis && (a.device() || a.reduced()) {
 			// A device holds one index of a device axis, which its buffer lacks.
-			if own := s.index.isInt() && s.index.val == 0 || s.index.op == "" && (s.index.name == "rank" || s.index.name == deviceIndex); !own {
+			if own := s.index.isInt() && s.index.val == 0 || s.index.op == "" &&
+				(s.index.name == "rank" || s.index.name == deviceIndex); !own {
 				t.errorf(s.pos, "axis %d of %s is split over devices, each of which has one index of it: %s cannot be selected", s.axis, s.in[0].t.id, s.index).
 					Help = "index 0 is the device's own"
 			}
@@ -235,8 +241,10 @@ func (t *translator) shardByStream(s *stmt, in *binding) *binding {
 		v := &binding{name: t.fresh(s.out.id), mem: in.mem, value: in.value}
 		v.shape = append(v.shape, in.shape...)
 		v.shape[i] = ir.Extent(v.name, int64(i))
-		t.define(t.blk, &ir.Stmt{Op: ir.OpChunk, Pos: s.pos, Results: []ir.Name{{Pos: s.pos, Text: v.name}}, Args: []ir.Place{in.at(s.pos)},
-			Exprs: []*ir.Expr{t.expr(s.index), t.expr(count)}, Attrs: []ir.Attr{ir.ExprAttr("axis", num(s.pos, int64(i)))}})
+		t.define(t.blk, &ir.Stmt{Op: ir.OpChunk, Pos: s.pos, Results: []ir.Name{{Pos: s.pos, Text: v.name}},
+			Args:  []ir.Place{in.at(s.pos)},
+			Exprs: []*ir.Expr{t.expr(s.index), t.expr(count)},
+			Attrs: []ir.Attr{ir.ExprAttr("axis", num(s.pos, int64(i)))}})
 		return v
 	}
 	t.errorf(s.pos, "along which axis %s is split over streams cannot be told", s.in[0].t.id)
@@ -269,7 +277,8 @@ func (t *translator) slice(s *stmt, in *binding) *binding {
 		if !x.lo.isInt() || x.lo.val != 0 || x.hi.String() != axes[i].extent.String() {
 			lo, hi := t.expr(x.lo), t.expr(x.hi)
 			name := t.fresh(s.out.id)
-			t.define(t.blk, &ir.Stmt{Op: ir.OpSlice, Pos: s.pos, Results: []ir.Name{{Pos: s.pos, Text: name}}, Args: []ir.Place{v.at(s.pos)},
+			t.define(t.blk, &ir.Stmt{Op: ir.OpSlice, Pos: s.pos, Results: []ir.Name{{Pos: s.pos, Text: name}},
+				Args:  []ir.Place{v.at(s.pos)},
 				Exprs: []*ir.Expr{lo, hi}, Attrs: []ir.Attr{ir.ExprAttr("axis", num(s.pos, int64(at)))}})
 			v.name, v.shape[at] = name, bin(ir.ExprSub, hi, lo)
 		}
@@ -283,10 +292,12 @@ func (t *translator) postUnit(s *stmt) {
 	u := t.d.units[s.id]
 	switch {
 	case u == nil:
-		t.errorf(s.pos, "%s is not printed in this dump", brief(s.id)).Help = "copy the dump with its HostUnits, which stand behind the statements"
+		t.errorf(s.pos, "%s is not printed in this dump",
+			brief(s.id)).Help = "copy the dump with its HostUnits, which stand behind the statements"
 		return
 	case len(u.inputs) != len(s.ins) || len(u.outputs) != len(s.outs):
-		t.errorf(s.pos, "%s takes %d tensors and gives %d, not %d and %d", s.id, len(u.inputs), len(u.outputs), len(s.ins), len(s.outs))
+		t.errorf(s.pos, "%s takes %d tensors and gives %d, not %d and %d", s.id, len(u.inputs), len(u.outputs),
+			len(s.ins), len(s.outs))
 		return
 	}
 	state := &unitState{binds: map[string]*binding{}, seen: map[string]*tensor{}}
@@ -326,12 +337,14 @@ func (t *translator) pass(u *unitState, inner *tensor, outer *binding) {
 	b := *outer
 	b.axes = localAxes(inner, false)
 	if len(b.axes) != len(b.shape) {
-		t.errorf(inner.pos, "this tensor has %d axes on each device, and the one passed for it has %d", len(b.axes), len(b.shape))
+		t.errorf(inner.pos, "this tensor has %d axes on each device, and the one passed for it has %d", len(b.axes),
+			len(b.shape))
 		return
 	}
 	for i, a := range b.axes {
 		if is := b.shape[i]; a.extent.isInt() && a.kind != 'b' && is.Kind == ir.ExprInt && is.Val != a.extent.val {
-			t.errorf(a.pos, "this axis is %d long, and that of the tensor passed for it %d", a.extent.val, is.Val).Help = "the dump contradicts itself"
+			t.errorf(a.pos, "this axis is %d long, and that of the tensor passed for it %d", a.extent.val,
+				is.Val).Help = "the dump contradicts itself"
 			return
 		}
 	}

@@ -47,8 +47,8 @@ func (t *translator) completes(s *stmt, ranks rankSet) *posted {
 	return p
 }
 
-// postedLater finds the transfer that a Wait in a loop names and that the loop posts below: it waits for the one that an
-// earlier iteration posted. The proof reports an iteration before which there is none.
+// postedLater finds the transfer that a Wait in a loop names and that the loop posts below: it waits for the one that
+// an earlier iteration posted. The proof reports an iteration before which there is none.
 func (t *translator) postedLater(id string) *posted {
 	var found *posted
 	var see func(list []*stmt)

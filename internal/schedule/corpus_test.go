@@ -134,7 +134,8 @@ func TestPlansOfTheCorpus(t *testing.T) {
 		r := schedule.Check(p, schedule.Options{})
 		n++
 		if string(r.Verdict) != want.Verdict || edgeOf(r) != want.VerdictEdge {
-			t.Errorf("%s: %s (%s), the judge says %s (%s)\n%v\n%v", name, r.Verdict, edgeOf(r), want.Verdict, want.VerdictEdge, r.Findings, r.Warnings)
+			t.Errorf("%s: %s (%s), the judge says %s (%s)\n%v\n%v", name, r.Verdict, edgeOf(r), want.Verdict,
+				want.VerdictEdge, r.Findings, r.Warnings)
 		}
 		if testing.Short() {
 			continue
@@ -178,7 +179,8 @@ func TestPlansOfTheCorpus(t *testing.T) {
 			}
 			if string(r.Verdict) != want.Mutants[key] || edgeOf(r) != edge {
 				if bad++; bad <= 3 {
-					t.Errorf("%s without %s (%s): %s (%s), the judge says %s (%s)\n%v", name, key, want.Kinds[key], r.Verdict, edgeOf(r), want.Mutants[key], edge, r.Findings)
+					t.Errorf("%s without %s (%s): %s (%s), the judge says %s (%s)\n%v", name, key, want.Kinds[key],
+						r.Verdict, edgeOf(r), want.Mutants[key], edge, r.Findings)
 				}
 			}
 		}
@@ -217,7 +219,8 @@ func TestAlgorithmsOfTheCorpus(t *testing.T) {
 		r := schedule.Check(p, schedule.Options{})
 		n++
 		if string(r.Verdict) != want.Verdict || edgeOf(r) != want.VerdictEdge {
-			t.Errorf("%s: %s (%s), the judge says %s (%s)\n%v\n%v", name, r.Verdict, edgeOf(r), want.Verdict, want.VerdictEdge, r.Findings, r.Warnings)
+			t.Errorf("%s: %s (%s), the judge says %s (%s)\n%v\n%v", name, r.Verdict, edgeOf(r), want.Verdict,
+				want.VerdictEdge, r.Findings, r.Warnings)
 		}
 		one := f.Clone()
 		one.Slots = 1
@@ -252,7 +255,8 @@ func TestAlgorithmsOfTheCorpus(t *testing.T) {
 			n++
 			if string(r.Verdict) != want.Mutants[key] {
 				if bad++; bad <= 3 {
-					t.Errorf("%s without %s (%s): %s (%s), the judge says %s\n%v", name, key, want.Kinds[key], r.Verdict, edgeOf(r), want.Mutants[key], r.Findings)
+					t.Errorf("%s without %s (%s): %s (%s), the judge says %s\n%v", name, key, want.Kinds[key],
+						r.Verdict, edgeOf(r), want.Mutants[key], r.Findings)
 				}
 			}
 		}

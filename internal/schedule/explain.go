@@ -36,7 +36,8 @@ func (s *sim) raced(a *agent, acc, old *access, c int, does, did string) {
 		}
 		return " before its kernel starts"
 	}
-	f.Message = fmt.Sprintf("%s %s %s%s while %s %s it%s", who(acc), does, s.p.cellName(s.home(c)), when(acc), who(old), did, when(old))
+	f.Message = fmt.Sprintf("%s %s %s%s while %s %s it%s", who(acc), does, s.p.cellName(s.home(c)), when(acc), who(old),
+		did, when(old))
 	if !edge {
 		s.races++
 	}
@@ -176,7 +177,8 @@ func (s *sim) waitsFor(b int) string {
 		return text
 	case w.meet >= 0:
 		o := &s.p.Blocks[b].Ops[st.pc]
-		return fmt.Sprintf("%d blocks of rank %d to meet, of which %d have come", o.Size, s.p.Blocks[b].Rank, len(s.meets[w.meet]))
+		return fmt.Sprintf("%d blocks of rank %d to meet, of which %d have come", o.Size, s.p.Blocks[b].Rank,
+			len(s.meets[w.meet]))
 	}
 	return "nothing"
 }
@@ -190,7 +192,8 @@ func (s *sim) waker(b int) int {
 			o := &ops[pc]
 			switch {
 			case i == b && pc == s.blocks[i].pc:
-			case w.counter >= 0 && slices.ContainsFunc(o.Lanes, func(l Lane) bool { return l.Kind == Add && l.Counter == w.counter }),
+			case w.counter >= 0 && slices.ContainsFunc(o.Lanes,
+				func(l Lane) bool { return l.Kind == Add && l.Counter == w.counter }),
 				w.meet >= 0 && o.Kind == Gather && o.Meet == w.meet && s.blocks[i].wait.meet != w.meet,
 				w.cell >= 0 && s.writesPacket(i, o, w.cell):
 				return i
@@ -228,7 +231,8 @@ func (s *sim) results(r, launch int) {
 			continue
 		}
 		s.wrong++
-		f := &Finding{Kind: Wrong, Message: fmt.Sprintf("%s after %s: %s", s.p.chunkName(out, c), s.p.Collective, s.difference(got, want))}
+		f := &Finding{Kind: Wrong, Message: fmt.Sprintf("%s after %s: %s", s.p.chunkName(out, c), s.p.Collective,
+			s.difference(got, want))}
 		if o, b := s.lastWriter(out.Base + c); o != nil {
 			f.Places = append(f.Places, s.p.place(b, o))
 			f.Lines = append(f.Lines, "last written by "+f.Places[0].String())

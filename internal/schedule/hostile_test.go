@@ -15,7 +15,8 @@ func TestHostileFiles(t *testing.T) {
 		return `{"gpus":[{"id":0,"input_chunks":4,"output_chunks":4,"scratch_chunks":4,"threadblocks":[{"id":0,"ops":[` + ops + `]}]` + more + `}]}`
 	}
 	copies := func(tbg, size string) string {
-		return `{"name":"copy","src_buff":[{"type":"i","index":0,"size":` + size + `}],"dst_buff":[{"type":"o","index":0,"size":` + size + `}]` + tbg + `}`
+		return `{"name":"copy","src_buff":[{"type":"i","index":0,"size":` + size +
+			`}],"dst_buff":[{"type":"o","index":0,"size":` + size + `}]` + tbg + `}`
 	}
 	for _, c := range []struct{ text, want string }{
 		{"", "no JSON of an execution plan"},
@@ -26,13 +27,15 @@ func TestHostileFiles(t *testing.T) {
 		{`{"gpus":[{"id":0,"scratch_chunks":-1}]}`, "a buffer of -1 chunks"},
 		{`{"gpus":[{"id":0,"scratch_chunks":1048576,"input_chunks":1048576}]}`, ""},
 		{plan(`{"name":"\u001b[31m"}`, ""), `op 0 ("\x1b[31m"): there is no operation`},
-		{plan(`{"name":"wait","channel_type":"memory","channel_ids":[0]}`, ""), "op 0 (wait): the thread block has no memory channels"},
+		{plan(`{"name":"wait","channel_type":"memory","channel_ids":[0]}`, ""),
+			"op 0 (wait): the thread block has no memory channels"},
 		{plan(copies(`,"tbg_info":{"tb_id":2,"tbg_size":2}`, "1"), ""), "tbg_info has block 2 of 2"},
 		{plan(copies(`,"tbg_info":{"tb_id":0,"tbg_size":1031}`, "1"), ""), "more than 1024 parts"},
 		{plan(copies("", "-1"), ""), "an operand of -1 chunks"},
 		{plan(copies("", "9223372036854775807"), ""), "an operand of 9223372036854775807 chunks"},
 		{plan(`{"name":"pipeline","ops":[{"name":"pipeline"}]}`, ""), "a pipeline within a pipeline"},
-		{plan(`{"name":"pipeline","ops":[{"name":"nop"},{"name":"nop"}],"iter_context":{"num_chunks":1048576}}`, ""), "operations"},
+		{plan(`{"name":"pipeline","ops":[{"name":"nop"},{"name":"nop"}],"iter_context":{"num_chunks":1048576}}`, ""),
+			"operations"},
 		{plan(`{"name":"sem_acquire","semaphore_ids":[-1]}`, ""), "there is no semaphore -1"},
 		{plan(`{"name":"barrier","barrier_id":1}`, ""), "num_threadblocks is missing"},
 		{`{"gpus":[{"id":0,"channels":[{"channel_type":"port","connected_to":[7]}]}]}`, "connected to rank 7 of 1"},

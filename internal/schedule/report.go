@@ -107,10 +107,12 @@ func (s *sim) leftOver() []*Finding {
 		}
 		if n := c.count() - c.taken; n > s.p.Counters[i].Init {
 			out = append(out, &Finding{Kind: OK, Edge: true, Message: fmt.Sprintf(
-				"%s ends with %d more signals than waits: the next launch does not wait for its own", s.p.Counters[i].Name, n-s.p.Counters[i].Init)})
+				"%s ends with %d more signals than waits: the next launch does not wait for its own",
+				s.p.Counters[i].Name, n-s.p.Counters[i].Init)})
 		} else if n < s.p.Counters[i].Init {
 			out = append(out, &Finding{Kind: OK, Edge: true, Message: fmt.Sprintf(
-				"%s ends %d below its initial value: later launches wait for ever", s.p.Counters[i].Name, s.p.Counters[i].Init-n)})
+				"%s ends %d below its initial value: later launches wait for ever", s.p.Counters[i].Name,
+				s.p.Counters[i].Init-n)})
 		}
 	}
 	return out

@@ -44,8 +44,8 @@ func Inputs(p *Plan, width int, seed uint64) [][]float64 {
 	return out
 }
 
-// reference returns what the collective makes of inputs, by rank; nil for a rank where nothing is defined. Elements that
-// may hold anything are NaN.
+// reference returns what the collective makes of inputs, by rank; nil for a rank where nothing is defined. Elements
+// that may hold anything are NaN.
 func reference(p *Plan, in [][]float64, width int) [][]float64 {
 	out := make([][]float64, p.Ranks)
 	sum := func(i int) float64 {

@@ -88,7 +88,8 @@ func TestInterleavingsRefuteNoOK(t *testing.T) {
 				first = c
 			}
 			for i := range c {
-				if c[i] != first[i] && !(math.IsNaN(math.Float64frombits(c[i])) && math.IsNaN(math.Float64frombits(first[i]))) {
+				if c[i] != first[i] && !(math.IsNaN(math.Float64frombits(c[i])) &&
+					math.IsNaN(math.Float64frombits(first[i]))) {
 					t.Fatalf("%s: interleavings 0 and %d leave different memory", name, seed)
 				}
 			}

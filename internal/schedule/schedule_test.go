@@ -150,7 +150,8 @@ func TestPair(t *testing.T) {
 	short.GPUs[0].TBs[0].Steps = short.GPUs[0].TBs[0].Steps[1:]
 	short.GPUs[0].TBs[0].Steps[0].S = 0
 	short.GPUs[0].TBs[1].Steps[0].Dep = 0
-	if r := check(t, short, 1); r.Verdict != schedule.Deadlock || !strings.Contains(r.Findings[0].String(), "rank 1, tb 0, op 1") {
+	if r := check(t, short, 1); r.Verdict != schedule.Deadlock ||
+		!strings.Contains(r.Findings[0].String(), "rank 1, tb 0, op 1") {
 		t.Error(r.Verdict, r.Findings)
 	}
 }
@@ -169,7 +170,8 @@ func TestWrongNamesTheContribution(t *testing.T) {
 	}
 	f = exchange(t).Clone()
 	f.GPUs[0].Threadblocks[0].Ops[0].Src[0].Index = 5
-	if r := check(t, f, 1); r.Verdict != schedule.Wrong || !strings.Contains(r.Findings[0].Message, "outside the input buffer of rank 0") {
+	if r := check(t, f, 1); r.Verdict != schedule.Wrong ||
+		!strings.Contains(r.Findings[0].Message, "outside the input buffer of rank 0") {
 		t.Error(r.Verdict, r.Findings)
 	}
 }
@@ -179,7 +181,8 @@ func TestSharedCounterIsUndecided(t *testing.T) {
 	f := exchange(t).Clone()
 	tb := f.GPUs[0].Threadblocks[0]
 	wait := mscclpp.Op{Name: "wait", ChannelIDs: []int{0}, ChannelType: "memory"}
-	f.GPUs[0].Threadblocks = append(f.GPUs[0].Threadblocks, mscclpp.Threadblock{ID: 1, Channels: tb.Channels, Ops: []mscclpp.Op{wait}})
+	f.GPUs[0].Threadblocks = append(f.GPUs[0].Threadblocks,
+		mscclpp.Threadblock{ID: 1, Channels: tb.Channels, Ops: []mscclpp.Op{wait}})
 	g := &f.GPUs[1].Threadblocks[0]
 	g.Ops = append(g.Ops, mscclpp.Op{Name: "signal", ChannelIDs: []int{0}, ChannelType: "memory"})
 	if r := check(t, f, 1); r.Verdict == schedule.OK {
@@ -209,7 +212,8 @@ func TestRunRefutes(t *testing.T) {
 		}
 	}
 	p, _ := exchange(t).Without(at(1, 0, 2)).Plan()
-	if _, err := schedule.Run(context.Background(), p, schedule.Inputs(p, 1, 1), 1, 1); err == nil || !strings.Contains(err.Error(), "deadlock") {
+	if _, err := schedule.Run(context.Background(), p, schedule.Inputs(p, 1, 1), 1, 1); err == nil ||
+		!strings.Contains(err.Error(), "deadlock") {
 		t.Error("without a signal it ends:", err)
 	}
 }

@@ -121,7 +121,8 @@ func newSim(p *Plan, launches int, rng *rand.Rand) *sim {
 				if l.Kind == Add {
 					s.adds[l.Counter]++
 				}
-				s.counters[l.Counter].consumed = s.counters[l.Counter].consumed || l.Kind == Take || l.Kind == Add && p.Counters[l.Counter].Kept
+				s.counters[l.Counter].consumed = s.counters[l.Counter].consumed || l.Kind == Take || l.Kind == Add &&
+					p.Counters[l.Counter].Kept
 			}
 			if o.Kind == Gather {
 				if users[o.Meet] == nil {
@@ -397,13 +398,15 @@ func (s *sim) after(t, now stamp, x clock) bool {
 	if t.tick == 0 || x.at(t.comp) >= t.tick {
 		return true
 	}
-	return t.comp == now.comp && (t.thread == now.thread || int(t.comp) < len(s.blocks) && s.blocks[t.comp].join > t.tick)
+	return t.comp == now.comp && (t.thread == now.thread || int(t.comp) < len(s.blocks) &&
+		s.blocks[t.comp].join > t.tick)
 }
 
 func (s *sim) add(l *Lane, now stamp, v, x, seen clock) {
 	c := &s.counters[l.Counter]
 	if !s.after(c.add, now, seen) && s.ambiguous == "" {
-		s.ambiguous = s.p.Counters[l.Counter].Name + " is signalled by threads that nothing orders: which signal a wait gets depends on time"
+		s.ambiguous = s.p.Counters[l.Counter].Name +
+			" is signalled by threads that nothing orders: which signal a wait gets depends on time"
 	}
 	c.add = now
 	var v0, x0 clock
@@ -425,7 +428,8 @@ func (s *sim) take(b int, l *Lane, n int, me *laneClock, x clock) {
 	if l.Kind == Take {
 		now := stamp{int32(b), s.blocks[b].tick, l.Thread}
 		if !s.after(c.take, now, x) && s.ambiguous == "" {
-			s.ambiguous = s.p.Counters[l.Counter].Name + " is waited for by threads that nothing orders: which wait gets a signal depends on time"
+			s.ambiguous = s.p.Counters[l.Counter].Name +
+				" is waited for by threads that nothing orders: which wait gets a signal depends on time"
 		}
 		c.take = now
 		c.taken++
@@ -552,12 +556,14 @@ func (s *sim) transfer(a *agent, m *Move, launch int) {
 	reads, writes := make([]access, len(m.From)), make([]access, len(m.To))
 	for k, sp := range m.From {
 		from[k] = s.at(sp, launch)
-		reads[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: from[k].Cell, class: a.class, mode: sp.Mode}
+		reads[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: from[k].Cell, class: a.class,
+			mode: sp.Mode}
 	}
 	var px clock // what a reader of the packets that are written knows
 	for k, sp := range m.To {
 		to[k] = s.at(sp, launch)
-		writes[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: to[k].Cell, class: a.class, mode: sp.Mode}
+		writes[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: to[k].Cell, class: a.class,
+			mode: sp.Mode}
 		if sp.Mode != Plain {
 			if px == nil {
 				px = a.x.with(a.comp, a.tick)

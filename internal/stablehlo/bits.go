@@ -43,7 +43,8 @@ func (b *builder) whole(t typ, f func(x []int64) int64, in ...tens) (y tens, ok 
 	var lists []*graph.Tensor
 	shape := []int64{}
 	for _, x := range in {
-		if n, _ := x.t.width(); n == 0 || x.lifted || len(x.v.Shape) > 0 && len(shape) > 0 && !slices.Equal(x.v.Shape, shape) {
+		if n, _ := x.t.width(); n == 0 || x.lifted || len(x.v.Shape) > 0 && len(shape) > 0 &&
+			!slices.Equal(x.v.Shape, shape) {
 			return tens{}, false
 		}
 		list := b.known(x)
@@ -119,11 +120,13 @@ var wholeOps = map[string]func(t typ, x []int64) int64{
 // wholeNumbers computes an operation of whole numbers that are known.
 func (b *builder) wholeNumbers(name string, in []tens) (tens, bool) {
 	f := wholeOps[name]
-	if f == nil || len(in) == 0 || len(in) > 2 || in[0].t.dt.IsFloat() || in[0].t.dt == graph.Bool || len(b.op.types) != 1 {
+	if f == nil || len(in) == 0 || len(in) > 2 || in[0].t.dt.IsFloat() || in[0].t.dt == graph.Bool ||
+		len(b.op.types) != 1 {
 		return tens{}, false
 	}
 	unary := name == "negate" || name == "not" || name == "popcnt" || name == "count_leading_zeros"
-	if unary != (len(in) == 1) || len(in) == 2 && (in[0].t.dt != in[1].t.dt || !slices.Equal(in[0].t.shape, in[1].t.shape)) {
+	if unary != (len(in) == 1) || len(in) == 2 &&
+		(in[0].t.dt != in[1].t.dt || !slices.Equal(in[0].t.shape, in[1].t.shape)) {
 		return tens{}, false
 	}
 	t := b.op.types[0]

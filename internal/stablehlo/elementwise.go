@@ -217,7 +217,8 @@ func (b *builder) softmax(x, y tens) *graph.Value {
 	along := int(sum.Attrs.Axes[0])
 	kept := slices.Clone(x.v.Shape)
 	kept[along] = 1
-	if sub == nil || !slices.Equal(ending(y.v.Shape), ending(kept)) || !slices.Equal(ending(sub.In[1].Shape), ending(kept)) ||
+	if sub == nil || !slices.Equal(ending(y.v.Shape), ending(kept)) ||
+		!slices.Equal(ending(sub.In[1].Shape), ending(kept)) ||
 		!slices.Equal(sub.In[0].Shape, x.v.Shape) {
 		return nil
 	}
@@ -391,7 +392,8 @@ func (b *builder) reducePrecision(in []tens) tens {
 	if e, m := b.op.attrs["exponent_bits"], b.op.attrs["mantissa_bits"]; e != nil && m != nil {
 		format = fmt.Sprintf("e%vm%v", e.number, m.number)
 	}
-	dt := map[string]graph.DType{"e8m7": graph.BF16, "e5m10": graph.F16, "e8m23": graph.F32, "e11m52": graph.F64}[format]
+	dt := map[string]graph.DType{"e8m7": graph.BF16, "e5m10": graph.F16, "e8m23": graph.F32,
+		"e11m52": graph.F64}[format]
 	if dt == "" {
 		b.refuse("to %q", format)
 	}

@@ -167,8 +167,8 @@ func (b *builder) updated(x, u tens, at []tens, d int) tens {
 	return b.where(b.spread(is, typ{dt: graph.Bool, shape: x.t.shape}, []int64{int64(d)}), all, x)
 }
 
-// indices are the dimension numbers of a gather or scatter: of the operand, those that indices name (mapped), those that
-// a batch has in common with the indices, and those that windows lack (collapsed).
+// indices are the dimension numbers of a gather or scatter: of the operand, those that indices name (mapped), those
+// that a batch has in common with the indices, and those that windows lack (collapsed).
 type indices struct {
 	offset, collapsed, batch, at, mapped []int64
 	vector                               int64 // the dimension of the indices that has the parts of an index

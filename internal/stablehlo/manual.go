@@ -469,7 +469,8 @@ func (b *builder) collectivePermute(in []tens) []tens {
 	}
 	v := b.fullAs(x, true)
 	zeros := func() *graph.Value {
-		return b.add(graph.Broadcast, graph.Attrs{Shape: append([]int64{1}, x.t.shape...)}, v.DType, b.g.Scalar(v.DType, 0))
+		return b.add(graph.Broadcast, graph.Attrs{Shape: append([]int64{1}, x.t.shape...)}, v.DType,
+			b.g.Scalar(v.DType, 0))
 	}
 	var parts []*graph.Value
 	for _, s := range from {

@@ -67,8 +67,8 @@ func TestContract(t *testing.T) {
 	}))
 }
 
-// TestLayouts holds the layouts of a program over two axes: of parameters and results as they are stated, and of casts as
-// those of what is cast.
+// TestLayouts holds the layouts of a program over two axes: of parameters and results as they are stated, and of casts
+// as those of what is cast.
 func TestLayouts(t *testing.T) {
 	g := program(t, "layouts.mlir")
 	m, err := modelprogram.Make("layouts.mlir", g, modelprogram.Options{})
@@ -259,8 +259,8 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// TestManual holds a computation of four devices to what each would do: of x[4, 8] device (a, b) has rows 2a to 2a+2 and
-// columns 4b to 4b+4.
+// TestManual holds a computation of four devices to what each would do: of x[4, 8] device (a, b) has rows 2a to 2a+2
+// and columns 4b to 4b+4.
 func TestManual(t *testing.T) {
 	x, y := numbers(32, 1), numbers(8, 2)
 	out := ran(t, program(t, "manual.mlir"), x, y)

@@ -238,7 +238,8 @@ func (b *builder) reduceWindow(in []tens, s *scope) []tens {
 	strides := or(b.ints("window_strides"), ones)
 	base, dilation := or(b.ints("base_dilations"), ones), or(b.ints("window_dilations"), ones)
 	pads := or(b.ints("padding"), make([]int64, 2*rank))
-	if len(window) != rank || len(strides) != rank || len(base) != rank || len(dilation) != rank || len(pads) != 2*rank {
+	if len(window) != rank || len(strides) != rank || len(base) != rank || len(dilation) != rank ||
+		len(pads) != 2*rank {
 		b.wrong("a window of %d dimensions of %s", len(window), x.t)
 	}
 	blk := o.region(b, 0)

@@ -62,9 +62,9 @@ func Read(name, text string, o Options) (*graph.Graph, error) {
 	return b.g, nil
 }
 
-// ReadTest makes a graph of a test of StableHLO's interpreter. For each check it has two outputs, the result and what it
-// should be. With given, constants of main are inputs, which have them as Data: then the results are not known before
-// the graph is computed.
+// ReadTest makes a graph of a test of StableHLO's interpreter. For each check it has two outputs, the result and what
+// it should be. With given, constants of main are inputs, which have them as Data: then the results are not known
+// before the graph is computed.
 func ReadTest(name, text string, given bool) (*graph.Graph, []Check, error) {
 	b, err := read(name, text, Options{}, func(b *builder) { b.given = given })
 	if err != nil {

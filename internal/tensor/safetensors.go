@@ -128,7 +128,8 @@ func (s *Safetensors) layOut(size int64) error {
 			return fmt.Errorf("tensor %s: %w", quote(name), err)
 		}
 		if e.begin != at {
-			return fmt.Errorf("tensor %s: its data starts at offset %d, want %d, where the data before it ends", quote(name), e.begin, at)
+			return fmt.Errorf("tensor %s: its data starts at offset %d, want %d, where the data before it ends",
+				quote(name), e.begin, at)
 		}
 		at = e.end
 	}
@@ -152,7 +153,8 @@ func (e safetensorsEntry) check() error {
 		return err
 	}
 	if e.end-e.begin != want {
-		return fmt.Errorf("its data_offsets hold %d bytes, want %d for %s", e.end-e.begin, want, typeText(e.dtype, e.shape))
+		return fmt.Errorf("its data_offsets hold %d bytes, want %d for %s", e.end-e.begin, want,
+			typeText(e.dtype, e.shape))
 	}
 	return nil
 }
@@ -257,7 +259,8 @@ func (s *Safetensors) lookup(name string) (safetensorsEntry, ir.DType, error) {
 	}
 	dt, ok := safetensorsDTypes[e.dtype]
 	if !ok {
-		return e, 0, fmt.Errorf("%stensor %s has dtype %s, want F32, F16, BF16, F64, I32 or I64", s.label, quote(name), quote(e.dtype))
+		return e, 0, fmt.Errorf("%stensor %s has dtype %s, want F32, F16, BF16, F64, I32 or I64", s.label, quote(name),
+			quote(e.dtype))
 	}
 	return e, dt, nil
 }

@@ -253,7 +253,8 @@ func TestState(t *testing.T) {
 	self := func(old, new string) func(string) string {
 		return func(text string) string {
 			return strings.Replace(text, `{"name": "self", "arg": {"as_tensor": {"name": "`+old+`"}}},
- {"name": "other", "arg": {"as_tensor": {"name": "b_c"}}}`, `{"name": "self", "arg": {"as_tensor": {"name": "`+new+`"}}},
+ {"name": "other", "arg": {"as_tensor": {"name": "b_c"}}}`,
+				`{"name": "self", "arg": {"as_tensor": {"name": "`+new+`"}}},
  {"name": "other", "arg": {"as_tensor": {"name": "m"}}}`, 1)
 		}
 	}

@@ -14,7 +14,8 @@ type operator func(c *call) ([]*graph.Value, error)
 // views are operators whose result may share the memory of their first operand.
 var views = names("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten", "transpose",
 	"permute", "t", "expand", "expand_as", "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind",
-	"alias", "detach", "contiguous", "to", "type_as", "dropout", "view_as", "reshape_as", "movedim", "numpy_T", "_to_copy",
+	"alias", "detach", "contiguous", "to", "type_as", "dropout", "view_as", "reshape_as", "movedim", "numpy_T",
+	"_to_copy",
 	"swapaxes", "swapdims")
 
 func names(list ...string) map[string]bool {
@@ -48,7 +49,8 @@ func init() {
 	}
 	for name, op := range map[string]graph.Op{
 		"add": graph.AddOp, "sub": graph.Sub, "mul": graph.Mul, "div": graph.Div, "floor_divide": graph.FloorDiv,
-		"multiply": graph.Mul, "subtract": graph.Sub, "divide": graph.Div, "remainder": graph.Rem, "maximum": graph.Max, "minimum": graph.Min, "pow": graph.Pow, "true_divide": graph.Div,
+		"multiply": graph.Mul, "subtract": graph.Sub, "divide": graph.Div, "remainder": graph.Rem, "maximum": graph.Max,
+		"minimum": graph.Min, "pow": graph.Pow, "true_divide": graph.Div,
 	} {
 		operators[name] = func(c *call) ([]*graph.Value, error) { return arithmetic(c, op) }
 	}
@@ -192,12 +194,14 @@ var shapes = map[string]operator{
 	"expm1": func(c *call) ([]*graph.Value, error) {
 		x := c.tensor("self")
 		dt := c.outDType(0)
-		return one(c.add(graph.Sub, graph.Attrs{}, dt, c.add(graph.Exp, graph.Attrs{}, dt, c.cast(x, dt)), c.Scalar(dt, 1)))
+		return one(c.add(graph.Sub, graph.Attrs{}, dt, c.add(graph.Exp, graph.Attrs{}, dt, c.cast(x, dt)),
+			c.Scalar(dt, 1)))
 	},
 	"log1p": func(c *call) ([]*graph.Value, error) {
 		x := c.tensor("self")
 		dt := c.outDType(0)
-		return one(c.add(graph.Log, graph.Attrs{}, dt, c.add(graph.AddOp, graph.Attrs{}, dt, c.cast(x, dt), c.Scalar(dt, 1))))
+		return one(c.add(graph.Log, graph.Attrs{}, dt,
+			c.add(graph.AddOp, graph.Attrs{}, dt, c.cast(x, dt), c.Scalar(dt, 1))))
 	},
 	"ceil": func(c *call) ([]*graph.Value, error) {
 		x := c.tensor("self")
@@ -233,7 +237,8 @@ var shapes = map[string]operator{
 		dt := c.outDType(0)
 		a := graph.Attrs{Axes: c.axes("dim", x), Keep: true}
 		most := c.add(graph.MaxOf, a, dt, x)
-		sum := c.add(graph.SumOp, a, dt, c.add(graph.Exp, graph.Attrs{}, dt, c.add(graph.Sub, graph.Attrs{}, dt, x, most)))
+		sum := c.add(graph.SumOp, a, dt,
+			c.add(graph.Exp, graph.Attrs{}, dt, c.add(graph.Sub, graph.Attrs{}, dt, x, most)))
 		y := c.add(graph.AddOp, graph.Attrs{}, dt, c.add(graph.Log, graph.Attrs{}, dt, sum), most)
 		if c.err != nil || c.flag("keepdim", false) {
 			return one(y)
@@ -309,7 +314,8 @@ var shapes = map[string]operator{
 			if k == 0 {
 				continue
 			}
-			x = c.add(graph.Concat, graph.Attrs{Axis: axis}, x.DType, c.slice(x, axis, n-k, n, 1), c.slice(x, axis, 0, n-k, 1))
+			x = c.add(graph.Concat, graph.Attrs{Axis: axis}, x.DType, c.slice(x, axis, n-k, n, 1),
+				c.slice(x, axis, 0, n-k, 1))
 		}
 		return one(x)
 	},
@@ -789,8 +795,9 @@ var creators = map[string]operator{
 		}
 		return one(c.cast(c.Constant("", t), dt))
 	},
-	"ones": full(1), "zeros": full(0), "new_ones": full(1), "new_zeros": full(0), "empty": full(0), "new_empty": full(0),
-	"full": full(math.NaN()), "new_full": full(math.NaN()),
+	"ones": full(1), "zeros": full(0), "new_ones": full(1), "new_zeros": full(0), "empty": full(0),
+	"new_empty": full(0),
+	"full":      full(math.NaN()), "new_full": full(math.NaN()),
 	"ones_like": full(1), "zeros_like": full(0), "empty_like": full(0), "full_like": full(math.NaN()),
 	"eye": func(c *call) ([]*graph.Value, error) {
 		n := c.int("n", 0)
@@ -910,7 +917,8 @@ var indexers = map[string]operator{
 		if c.err != nil {
 			return nil, c.err
 		}
-		return one(c.add(graph.PutAt, graph.Attrs{}, x.DType, append([]*graph.Value{x, c.cast(v, x.DType)}, list...)...))
+		return one(c.add(graph.PutAt, graph.Attrs{}, x.DType,
+			append([]*graph.Value{x, c.cast(v, x.DType)}, list...)...))
 	},
 	"index_copy": func(c *call) ([]*graph.Value, error) {
 		x, at, rows := c.tensor("self"), c.tensor("index"), c.tensor("source")
@@ -945,7 +953,8 @@ var indexers = map[string]operator{
 		if c.arg("dim") == nil {
 			return nil, unsupported("argmax of all elements")
 		}
-		return one(c.add(graph.ArgMax, graph.Attrs{Axis: c.axis("dim", -1, x), Keep: c.flag("keepdim", false)}, graph.I64, x))
+		return one(c.add(graph.ArgMax, graph.Attrs{Axis: c.axis("dim", -1, x), Keep: c.flag("keepdim", false)},
+			graph.I64, x))
 	},
 	"cumsum": func(c *call) ([]*graph.Value, error) {
 		x := c.tensor("self")
@@ -1105,7 +1114,8 @@ func conv1d(c *call) ([]*graph.Value, error) {
 	if a := c.arg("padding"); a != nil && a.kind == "as_string" {
 		return nil, unsupported("padding=%q", clip(c.word("padding", "")))
 	}
-	stride, padding, dilation, groups := first("stride", 1), first("padding", 0), first("dilation", 1), c.int("groups", 1)
+	stride, padding, dilation, groups := first("stride", 1), first("padding", 0), first("dilation", 1),
+		c.int("groups", 1)
 	if c.err != nil || len(x.Shape) != 3 || len(w.Shape) != 3 || stride < 1 || dilation < 1 || padding < 0 {
 		return nil, malformed("a convolution of %s by %s", x, w)
 	}
@@ -1215,7 +1225,8 @@ func einsum(c *call) ([]*graph.Value, error) {
 		return c.reshape(c.add(graph.Transpose, graph.Attrs{Axes: perm}, v.DType, v), shape)
 	}
 	dt := c.outDType(0)
-	y := c.add(graph.MatMul, graph.Attrs{}, dt, arranged(a, first, batch, rows, sums), arranged(b, second, batch, sums, cols))
+	y := c.add(graph.MatMul, graph.Attrs{}, dt, arranged(a, first, batch, rows, sums),
+		arranged(b, second, batch, sums, cols))
 	have := string(batch) + string(rows) + string(cols)
 	var shape, perm []int64
 	for _, r := range have {
@@ -1283,7 +1294,8 @@ func attention(c *call) ([]*graph.Value, error) {
 	lead := q.Shape[:d-2]
 	for _, x := range []**graph.Value{&k, &v} {
 		if c.err == nil && !slices.Equal((*x).Shape[:d-2], lead) {
-			*x = c.add(graph.Broadcast, graph.Attrs{Shape: append(slices.Clone(lead), (*x).Shape[d-2:]...)}, (*x).DType, *x)
+			*x = c.add(graph.Broadcast, graph.Attrs{Shape: append(slices.Clone(lead), (*x).Shape[d-2:]...)}, (*x).DType,
+				*x)
 		}
 	}
 	a := graph.Attrs{Causal: c.flag("is_causal", false)}

@@ -168,7 +168,8 @@ func archiveOf(t testing.TB, text string, graphs map[string]object) []byte {
 		t.Fatal(err)
 	}
 	return archive(t, map[string]string{"models/model.json": string(program),
-		"data/weights/model_weights_config.json": `{"config": {}}`, "data/constants/model_constants_config.json": `{"config": {}}`})
+		"data/weights/model_weights_config.json":     `{"config": {}}`,
+		"data/constants/model_constants_config.json": `{"config": {}}`})
 }
 
 // computed evaluates a program. Inputs are lists of elements, in order.
@@ -296,8 +297,9 @@ func TestOperators(t *testing.T) {
 // TestSame: only operators that keep every element where it is are read as their operand.
 func TestSame(t *testing.T) {
 	for name := range views {
-		if got := reflect.ValueOf(operators[name]).Pointer(); got == reflect.ValueOf(same).Pointer() && !slices.Contains(
-			[]string{"alias", "detach", "contiguous", "to", "type_as", "_to_copy"}, name) {
+		if got := reflect.ValueOf(operators[name]).Pointer(); got == reflect.ValueOf(same).Pointer() &&
+			!slices.Contains(
+				[]string{"alias", "detach", "contiguous", "to", "type_as", "_to_copy"}, name) {
 			t.Errorf("%s is read as if it moved nothing", name)
 		}
 	}
@@ -314,12 +316,14 @@ func TestInPlace(t *testing.T) {
 			[]float64{2, 4, 7, 9}},
 		{"a column of the transposed", "t f32[2,2] = t.default self=b\nr f32[2] = select.int self=t dim=0 index=0\n" +
 			"s f32[2] = zero_.default self=r\nreturn b", []float64{0, 4, 0, 8}},
-		{"a view sees the owner change", "v f32[4] = view.default self=b size=[4]\ns f32[2,2] = add_.Tensor self=b other=1\n" +
-			"return v", []float64{3, 5, 7, 9}},
+		{"a view sees the owner change",
+			"v f32[4] = view.default self=b size=[4]\ns f32[2,2] = add_.Tensor self=b other=1\n" +
+				"return v", []float64{3, 5, 7, 9}},
 		{"a reshape of the whole sees a change", "v f32[4] = reshape.default self=b shape=[4]\n" +
 			"s f32[2,2] = zero_.default self=b\nreturn v", []float64{0, 0, 0, 0}},
 		{"a view sees another change", "v f32[4] = view.default self=b size=[4]\nr f32[2] = select.int self=b dim=1 index=1\n" +
-			"s f32[2] = fill_.Scalar self=r value=0\ny f32[4] = mul.Tensor self=v other=10\nreturn y", []float64{20, 0, 60, 0}},
+			"s f32[2] = fill_.Scalar self=r value=0\ny f32[4] = mul.Tensor self=v other=10\nreturn y",
+			[]float64{20, 0, 60, 0}},
 		{"a copy does not", "v f32[2,2] = clone.default self=b\ns f32[2,2] = zero_.default self=b\nreturn v",
 			[]float64{2, 4, 6, 8}},
 		{"twice", "r f32[2] = select.int self=b dim=0 index=0\ns f32[2] = add_.Tensor self=r other=1\n" +
@@ -349,7 +353,8 @@ func TestInPlace(t *testing.T) {
 		"e f32[2,2] = mul.Tensor self=x other=1\nr f32[2] = select.int self=e dim=0 index=0\n" +
 			"w f32[2,2] = expand.default self=r size=[2,2]\ns f32[2,2] = zero_.default self=w\nreturn e": "by broadcast",
 	} {
-		if _, err := computed(t, double+text, nil, []float64{1, 2, 3, 4}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := computed(t, double+text, nil, []float64{1, 2, 3, 4}); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}

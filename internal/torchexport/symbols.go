@@ -82,7 +82,8 @@ func (a *Archive) Symbols() ([]Symbol, error) {
 			}
 		}
 		if s.Max != 0 && s.Max < s.Min {
-			return nil, unsupported("no extent is possible for symbol %q, which is from %d to %d", clip(name), s.Min, s.Max)
+			return nil, unsupported("no extent is possible for symbol %q, which is from %d to %d", clip(name), s.Min,
+				s.Max)
 		}
 		list = append(list, *s)
 	}

@@ -211,7 +211,8 @@ func alike(got, want *tensor.Tensor, c stablehlo.Check) error {
 	}
 	for i := range got.Len() {
 		x, y := got.Float64(i), want.Float64(i)
-		same := x == y || math.IsNaN(x) && math.IsNaN(y) || math.Abs(x-y) <= bound*max(1, math.Abs(y)) && !math.IsInf(y, 0)
+		same := x == y || math.IsNaN(x) && math.IsNaN(y) || math.Abs(x-y) <= bound*max(1, math.Abs(y)) &&
+			!math.IsInf(y, 0)
 		if !same {
 			return fmt.Errorf("line %d: element %d is %g, want %g", c.Line, i, x, y)
 		}

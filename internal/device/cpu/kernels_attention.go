@@ -26,7 +26,8 @@ func makeAttention(k *kernel, op device.Attention) (loops, error) {
 	}
 	q, key, v := k.ins[0].shape, k.ins[1].shape, k.ins[2].shape
 	n := len(q)
-	if n < 3 || len(key) != n || !slices.Equal(key, v) || !slices.Equal(q, k.out.shape) || !slices.Equal(q[:n-3], key[:n-3]) || q[n-1] != key[n-1] {
+	if n < 3 || len(key) != n || !slices.Equal(key, v) || !slices.Equal(q, k.out.shape) ||
+		!slices.Equal(q[:n-3], key[:n-3]) || q[n-1] != key[n-1] {
 		return nil, fmt.Errorf("q%v, k%v, v%v into %v", q, key, v, k.out.shape)
 	}
 	if key[n-2] == 0 || q[n-2]%key[n-2] != 0 {
@@ -154,7 +155,8 @@ func (a attended[A]) queries(i, lo, hi int64) {
 				at := r / (a.heads * a.tq) % a.masks * a.tq
 				mask = masks.load((at+r%a.tq)*a.tk+first, sees-first)
 			}
-			a.query(row, queries.load(r*a.dh, a.dh), k[first*a.dh:], v[first*a.dh:], mask, scratch[first:sees], scratch[a.tk:])
+			a.query(row, queries.load(r*a.dh, a.dh), k[first*a.dh:], v[first*a.dh:], mask, scratch[first:sees],
+				scratch[a.tk:])
 		} else {
 			clear(row)
 		}

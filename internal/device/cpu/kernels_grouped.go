@@ -22,7 +22,8 @@ func makeGrouped(k *kernel, op device.GroupedLinear) (loops, error) {
 		first := int64(0)
 		for e, n := range numbers(k.ins[2]) {
 			if own := int64(e) - op.First; own >= 0 && own < w.shape[0] {
-				each(gemm{k: k, m: n, n: w.shape[1], d: w.shape[2], a: k.ins[0].rows(0, first, n), b: w.at(own), out: k.out.rows(0, first, n)})
+				each(gemm{k: k, m: n, n: w.shape[1], d: w.shape[2], a: k.ins[0].rows(0, first, n), b: w.at(own),
+					out: k.out.rows(0, first, n)})
 			}
 			first += n
 		}
@@ -43,7 +44,8 @@ func checkGroups(k *kernel) error {
 	rows, left := k.ins[0].shape[0], k.ins[0].shape[0]
 	for i, n := range numbers(k.ins[2]) {
 		if n < 0 || n > left {
-			return content(ir.OpGroupedLinear, int64(i), n, "count %d (element %d of the counts) is negative, or takes more rows than are left of %d", n, i, rows)
+			return content(ir.OpGroupedLinear, int64(i), n,
+				"count %d (element %d of the counts) is negative, or takes more rows than are left of %d", n, i, rows)
 		}
 		left -= n
 	}

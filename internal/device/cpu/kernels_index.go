@@ -146,7 +146,8 @@ func makeTakeAlong(k *kernel) (loops, error) {
 	k.verify = func(k *kernel) error {
 		for i, v := range numbers(k.ins[1]) {
 			if v < 0 || v >= n {
-				return content(ir.OpTakeAlong, int64(i), v, "index %d (element %d of the indices) is outside 0..%d", v, i, n)
+				return content(ir.OpTakeAlong, int64(i), v, "index %d (element %d of the indices) is outside 0..%d", v,
+					i, n)
 			}
 		}
 		return nil

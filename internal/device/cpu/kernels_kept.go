@@ -25,7 +25,8 @@ func numbers(r ref) []int64 {
 // leads checks that operand i has the result's first n dimensions, or the last of these alone.
 func (k *kernel) leads(i int, shape []int64) error {
 	t := k.ins[i]
-	if n := len(shape); !t.dt.IsInt() || !slices.Equal(t.shape, shape) && !(n > 0 && slices.Equal(t.shape, shape[n-1:])) {
+	if n := len(shape); !t.dt.IsInt() || !slices.Equal(t.shape, shape) &&
+		!(n > 0 && slices.Equal(t.shape, shape[n-1:])) {
 		return fmt.Errorf("operand %d is %s%v, and rows are %v", i, t.dt, t.shape, shape)
 	}
 	return nil
@@ -65,9 +66,11 @@ func checkPositions(k *kernel, axis int) error {
 		switch {
 		case p == -1:
 		case p < -1 || p >= room:
-			return content(ir.OpIndexCopy, int64(i), p, "position %d (element %d of the positions) is outside 0..%d", p, i, room)
+			return content(ir.OpIndexCopy, int64(i), p, "position %d (element %d of the positions) is outside 0..%d", p,
+				i, room)
 		case taken[p]:
-			return content(ir.OpIndexCopy, int64(i), p, "position %d (element %d of the positions) is given twice", p, i)
+			return content(ir.OpIndexCopy, int64(i), p, "position %d (element %d of the positions) is given twice", p,
+				i)
 		default:
 			taken[p] = true
 		}

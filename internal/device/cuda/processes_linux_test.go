@@ -698,8 +698,9 @@ func TestNodesDescribed(t *testing.T) {
 			jobs = append(jobs, peerJob{GPUs: 1, Numbers: []int{i}, PerGPU: 1, NCCL: nccl, Model: c.models[i/2],
 				Cache: c.caches[i/2], Loads: []peerLoad{load}})
 		}
-		want := []string{c.machine, c.across, fmt.Sprintf("%s was measured on %s, not on %s sm_91a; %s", c.machine, d.GPU,
-			c.models[0], extrapolated), fmt.Sprint(2, c.crosses)}
+		want := []string{c.machine, c.across,
+			fmt.Sprintf("%s was measured on %s, not on %s sm_91a; %s", c.machine, d.GPU,
+				c.models[0], extrapolated), fmt.Sprint(2, c.crosses)}
 		for rank, p := range startPeersOn(t, 2, time.Minute, jobs...) {
 			if r := p.wait(t); r.Err != "" || len(r.Hashes) != 1 || !slices.Equal(r.Outcomes, want) {
 				t.Errorf("%v, process %d: %q, %s; want %q", c.models, rank, r.Outcomes, r.Err, want)

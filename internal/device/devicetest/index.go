@@ -48,7 +48,8 @@ func testSorted(r *rig) {
 			{ir.OpArgTopK, ir.I32, 4, []float64{3, 0, 2, 1, 4, 0, 1, 2}},
 			{ir.OpArgsort, ir.I32, 5, []float64{1, 4, 0, 2, 3, 3, 0, 1, 2, 4}},
 		} {
-			r.exactly(fmt.Sprintf("%s of %s", c.op, dt), device.Kernel{Op: device.Sorted{Op: c.op}}, l, c.to, []int64{2, c.k}, c.want, x)
+			r.exactly(fmt.Sprintf("%s of %s", c.op, dt), device.Kernel{Op: device.Sorted{Op: c.op}}, l, c.to,
+				[]int64{2, c.k}, c.want, x)
 		}
 		const n = 700 // a permutation: 3·i mod n, so that i stands at 467·i mod n
 		long, want := host{dt, []int64{n}, nil}, []float64(nil)
@@ -60,19 +61,23 @@ func testSorted(r *rig) {
 			want = append(want, float64(467*i%n))
 		}
 		if dt.Size() > 2 { // halves of numbers have no room for so many
-			r.exactly("argsort of many", device.Kernel{Op: device.Sorted{Op: ir.OpArgsort}}, l, ir.I32, []int64{n}, want, long)
+			r.exactly("argsort of many", device.Kernel{Op: device.Sorted{Op: ir.OpArgsort}}, l, ir.I32, []int64{n},
+				want, long)
 		}
 		if !dt.IsInt() {
 			odd := given(dt, []int64{4}, 1, math.NaN(), math.Inf(1), math.Inf(-1))
-			r.exactly("topk of a NaN", device.Kernel{Op: device.Sorted{Op: ir.OpArgTopK}}, l, ir.I32, []int64{4}, []float64{1, 2, 0, 3}, odd)
-			r.exactly("argsort of a NaN", device.Kernel{Op: device.Sorted{Op: ir.OpArgsort}}, l, ir.I32, []int64{4}, []float64{3, 0, 2, 1}, odd)
+			r.exactly("topk of a NaN", device.Kernel{Op: device.Sorted{Op: ir.OpArgTopK}}, l, ir.I32, []int64{4},
+				[]float64{1, 2, 0, 3}, odd)
+			r.exactly("argsort of a NaN", device.Kernel{Op: device.Sorted{Op: ir.OpArgsort}}, l, ir.I32, []int64{4},
+				[]float64{3, 0, 2, 1}, odd)
 		}
 	})
 	if r.w == nil {
 		r.open(1)
 	}
 	for _, out := range []device.View{r.empty(0, ir.I32, 4), r.empty(0, ir.F32, 2)} {
-		_, err := r.w.Device(0).Prepare(device.Kernel{Op: device.Sorted{Op: ir.OpArgTopK}, Ins: []device.View{r.empty(0, ir.F32, 3)}, Outs: []device.View{out}})
+		_, err := r.w.Device(0).Prepare(device.Kernel{Op: device.Sorted{Op: ir.OpArgTopK},
+			Ins: []device.View{r.empty(0, ir.F32, 3)}, Outs: []device.View{out}})
 		r.refused("argtopk of 3 elements", err)
 	}
 }
@@ -83,7 +88,8 @@ func testTakeAlong(r *rig) {
 		x := given(dt, []int64{2, 3}, 1, 2, 3, 4, 5, 6)
 		for _, to := range []ir.DType{ir.I32, ir.I64} {
 			at := given(to, []int64{2, 4}, 2, 2, 0, 1, 0, 1, 2, 0)
-			r.exactly("take_along", device.Kernel{Op: device.TakeAlong{}}, l, dt, at.shape, []float64{3, 3, 1, 2, 4, 5, 6, 4}, x, at)
+			r.exactly("take_along", device.Kernel{Op: device.TakeAlong{}}, l, dt, at.shape,
+				[]float64{3, 3, 1, 2, 4, 5, 6, 4}, x, at)
 		}
 	})
 	for _, at := range []float64{-1, 2} {
@@ -101,8 +107,10 @@ func testBincount(r *rig) {
 	for _, dt := range []ir.DType{ir.I32, ir.I64} {
 		for _, l := range layouts {
 			ids := given(dt, []int64{2, 3}, 1, 3, 1, -1, 4, 0)
-			r.exactly("bincount", device.Kernel{Op: device.Bincount{}}, l, ir.I32, []int64{4}, []float64{1, 2, 0, 1}, ids)
-			r.exactly("bincount of nothing", device.Kernel{Op: device.Bincount{}}, l, ir.I32, []int64{2}, []float64{0, 0}, given(dt, []int64{0}))
+			r.exactly("bincount", device.Kernel{Op: device.Bincount{}}, l, ir.I32, []int64{4}, []float64{1, 2, 0, 1},
+				ids)
+			r.exactly("bincount of nothing", device.Kernel{Op: device.Bincount{}}, l, ir.I32, []int64{2},
+				[]float64{0, 0}, given(dt, []int64{0}))
 		}
 	}
 }
@@ -134,16 +142,20 @@ func testGrouped(r *rig) {
 						}
 					}
 					own := host{dt, []int64{part[1] - part[0], c.n, c.k}, w.vals[part[0]*c.n*c.k : part[1]*c.n*c.k]}
-					r.exactly(fmt.Sprintf("groups %v of %d rows, experts %v", counts, c.rows, part), device.Kernel{Op: device.GroupedLinear{First: part[0]}}, l, dt,
-						[]int64{c.rows, c.n}, want, x, own, given([]ir.DType{ir.I32, ir.I64}[part[0]], []int64{experts}, counts...))
+					r.exactly(fmt.Sprintf("groups %v of %d rows, experts %v", counts, c.rows, part),
+						device.Kernel{Op: device.GroupedLinear{First: part[0]}}, l, dt,
+						[]int64{c.rows, c.n}, want, x, own,
+						given([]ir.DType{ir.I32, ir.I64}[part[0]], []int64{experts}, counts...))
 				}
 			}
 		}
 	})
 	for _, counts := range [][]float64{{1, -1}, {1, 3}} {
 		r.open(1)
-		k := device.Kernel{Op: device.GroupedLinear{}, Outs: []device.View{r.empty(0, ir.F32, 3, 2)}, Ins: []device.View{
-			r.put(0, random(seeded("x"), ir.F32, 3, 4)), r.put(0, random(seeded("w"), ir.F32, 2, 2, 4)), r.put(0, given(ir.I32, []int64{2}, counts...))}}
+		k := device.Kernel{Op: device.GroupedLinear{}, Outs: []device.View{r.empty(0, ir.F32, 3, 2)},
+			Ins: []device.View{
+				r.put(0, random(seeded("x"), ir.F32, 3, 4)), r.put(0, random(seeded("w"), ir.F32, 2, 2, 4)),
+				r.put(0, given(ir.I32, []int64{2}, counts...))}}
 		r.launch(r.mainOf(0), 0, k)
 		r.faults(fmt.Sprintf("counts %v of 3 rows", counts), "element 1 of the counts")
 	}

@@ -41,7 +41,8 @@ func testLengths(r *rig) {
 					}
 					one := attended{lead: nil, tq: 1, tk: int64(n), hq: heads, hkv: 2, dim: dh}
 					row := (b*tq + t) * heads * dh
-					a := one.answer(false, dt, q.vals[row:row+heads*dh], k.vals[b*tk*2*dh:][:n*2*dh], v.vals[b*tk*2*dh:][:n*2*dh])
+					a := one.answer(false, dt, q.vals[row:row+heads*dh], k.vals[b*tk*2*dh:][:n*2*dh],
+						v.vals[b*tk*2*dh:][:n*2*dh])
 					copy(want.vals[row:], a.vals)
 					copy(want.size[row:], a.size)
 				}
@@ -61,14 +62,17 @@ func testLengths(r *rig) {
 			}
 			kernel := device.Kernel{Op: device.Attention{Scale: 0.125, Causal: mode == "causal"}}
 			for _, l := range layouts {
-				r.check("attention with a length for each "+mode, kernel, l, want, dt, q.shape, q, hidden(k), hidden(v), at)
+				r.check("attention with a length for each "+mode, kernel, l, want, dt, q.shape, q, hidden(k), hidden(v),
+					at)
 			}
 		}
 	})
 	for _, n := range []float64{-1, 3} {
 		r.open(1)
 		x := r.put(0, random(seeded(n), ir.F32, 2, 1, 2))
-		r.launch(r.mainOf(0), 0, device.Kernel{Op: device.Attention{Scale: 1}, Ins: []device.View{x, x, x, r.put(0, given(ir.I32, nil, n))}, Outs: []device.View{r.empty(0, ir.F32, 2, 1, 2)}})
+		r.launch(r.mainOf(0), 0, device.Kernel{Op: device.Attention{Scale: 1},
+			Ins:  []device.View{x, x, x, r.put(0, given(ir.I32, nil, n))},
+			Outs: []device.View{r.empty(0, ir.F32, 2, 1, 2)}})
 		r.faults(fmt.Sprintf("length %v of 2 keys", n), "length")
 	}
 }
@@ -110,7 +114,8 @@ func testIndexCopy(r *rig) {
 				}
 			}
 			out := r.put(0, cache, l)
-			k := device.Kernel{Op: device.IndexCopy{Axis: c.axis}, Ins: []device.View{r.put(0, rows, l), r.put(0, c.at), out}, Outs: []device.View{out}}
+			k := device.Kernel{Op: device.IndexCopy{Axis: c.axis},
+				Ins: []device.View{r.put(0, rows, l), r.put(0, c.at), out}, Outs: []device.View{out}}
 			r.launch(r.mainOf(0), 0, k)
 			r.equal(fmt.Sprintf("rows %v to %v of %s%v", c.rows, c.at.vals, dt, c.cache), r.contents(0, out), want)
 		}
@@ -119,7 +124,8 @@ func testIndexCopy(r *rig) {
 		r.open(1)
 		cache := r.put(0, given(ir.F32, []int64{4}, 1, 2, 3, 4))
 		k := device.Kernel{Op: device.IndexCopy{Axis: 0}, Outs: []device.View{cache},
-			Ins: []device.View{r.put(0, given(ir.F32, []int64{2}, 7, 8)), r.put(0, given(ir.I32, []int64{2}, at...)), cache}}
+			Ins: []device.View{r.put(0, given(ir.F32, []int64{2}, 7, 8)), r.put(0, given(ir.I32, []int64{2}, at...)),
+				cache}}
 		r.launch(r.mainOf(0), 0, k)
 		r.faults(fmt.Sprintf("positions %v of 4", at), "element 1 of the positions")
 	}
@@ -170,7 +176,8 @@ func testRope(r *rig) {
 				}
 				want.size[i] = 1.5 * (math.Abs(a) + math.Abs(b))
 			}
-			r.check("rope by frequencies", device.Kernel{Op: device.Rope{Rope: ir.Rope{Scale: 1.5}}}, l, want, dt, x.shape, x, at, freqs)
+			r.check("rope by frequencies", device.Kernel{Op: device.Rope{Rope: ir.Rope{Scale: 1.5}}}, l, want, dt,
+				x.shape, x, at, freqs)
 		}
 	})
 }
@@ -202,9 +209,11 @@ func testKeptInGraph(r *rig) {
 		r.must(s.Upload(length, given(ir.I32, nil, min(position, 3)+1).bytes()))
 		r.sync()
 	}
-	keep, err := r.w.Device(0).Prepare(device.Kernel{Op: device.IndexCopy{Axis: 0}, Ins: []device.View{row, at, cache}, Outs: []device.View{cache}})
+	keep, err := r.w.Device(0).Prepare(device.Kernel{Op: device.IndexCopy{Axis: 0}, Ins: []device.View{row, at, cache},
+		Outs: []device.View{cache}})
 	r.must(err)
-	attend, err := r.w.Device(0).Prepare(device.Kernel{Op: device.Attention{Scale: 1}, Ins: []device.View{query, cache, cache, length}, Outs: []device.View{out}})
+	attend, err := r.w.Device(0).Prepare(device.Kernel{Op: device.Attention{Scale: 1},
+		Ins: []device.View{query, cache, cache, length}, Outs: []device.View{out}})
 	r.must(err)
 	issue := func() error { return errors.Join(s.Begin(7), s.Launch(keep), s.End(7), s.Launch(attend)) }
 	step(0)
@@ -216,7 +225,8 @@ func testKeptInGraph(r *rig) {
 		step(float64(position))
 		r.must(graph.Launch(r.Context()))
 		mean := float64(position) / 2
-		r.near(fmt.Sprintf("after row %d", position), r.contents(0, out), []float64{mean, 2 * mean}, []float64{1e-5, 1e-5})
+		r.near(fmt.Sprintf("after row %d", position), r.contents(0, out), []float64{mean, 2 * mean},
+			[]float64{1e-5, 1e-5})
 	}
 	step(4)
 	r.must(graph.Launch(r.Context()))

@@ -25,7 +25,8 @@ var alongCases = []struct {
 	shape []int64
 	axis  int
 }{
-	{[]int64{1}, 0}, {[]int64{7}, 0}, {[]int64{3, 5}, 0}, {[]int64{3, 5}, 1}, {[]int64{2, 6, 3}, 1}, {[]int64{40, 1000}, 1}, {[]int64{2, 0}, 0}, {[]int64{0, 3}, 1},
+	{[]int64{1}, 0}, {[]int64{7}, 0}, {[]int64{3, 5}, 0}, {[]int64{3, 5}, 1}, {[]int64{2, 6, 3}, 1},
+	{[]int64{40, 1000}, 1}, {[]int64{2, 0}, 0}, {[]int64{0, 3}, 1},
 }
 
 // eachRow calls f with the places of the elements of each row along axis.
@@ -74,7 +75,8 @@ func testSoftmax(r *rig) {
 					want.vals[at[j]], want.size[at[j]] = p, p
 				}
 			})
-			r.check(fmt.Sprintf("softmax along %d", c.axis), device.Kernel{Op: device.Softmax{Axis: c.axis}}, l, want, dt, c.shape, in)
+			r.check(fmt.Sprintf("softmax along %d", c.axis), device.Kernel{Op: device.Softmax{Axis: c.axis}}, l, want,
+				dt, c.shape, in)
 		}
 		far := given(dt, []int64{3}, 3e4, 3e4, -3e4)
 		want := answer{vals: []float64{0.5, 0.5, 0}, size: []float64{0.5, 0.5, 0}, terms: 3}
@@ -117,7 +119,8 @@ func testNorms(r *rig) {
 						}
 					}
 				})
-				r.check(op.String(), device.Kernel{Op: device.OpOf(op, ir.Attrs{Numbers: ir.Reals(eps)})}, l, want, dt, shape, ins...)
+				r.check(op.String(), device.Kernel{Op: device.OpOf(op, ir.Attrs{Numbers: ir.Reals(eps)})}, l, want, dt,
+					shape, ins...)
 			}
 		}
 	})
@@ -144,7 +147,8 @@ func testAttention(r *rig) {
 	// For tensor cores, which machines may have for these.
 	halves := cases
 	if !testing.Short() {
-		halves = append(cases, shaped(nil, 70, 131, 4, 2, 64), shaped([]int64{2}, 130, 130, 2, 1, 16), shaped(nil, 3, 1200, 4, 1, 64))
+		halves = append(cases, shaped(nil, 70, 131, 4, 2, 64), shaped([]int64{2}, 130, 130, 2, 1, 16),
+			shaped(nil, 3, 1200, 4, 1, 64))
 	}
 	r.types(1, func(r *rig, dt ir.DType) {
 		if dt.IsInt() {
@@ -158,14 +162,16 @@ func testAttention(r *rig) {
 			for _, causal := range []bool{false, true} {
 				want := c.answer(causal, dt, q.vals, k.vals, v.vals)
 				for _, l := range layouts {
-					r.check(fmt.Sprintf("attention %v, causal %v", c, causal), device.Kernel{Op: device.Attention{Scale: 0.125, Causal: causal}}, l, want, dt, shape, q, k, v)
+					r.check(fmt.Sprintf("attention %v, causal %v", c, causal),
+						device.Kernel{Op: device.Attention{Scale: 0.125, Causal: causal}}, l, want, dt, shape, q, k, v)
 				}
 			}
 			c.window, c.softcap = 1+c.tk/2, 1.5
 			want := c.answer(true, dt, q.vals, k.vals, v.vals)
 			for _, l := range layouts {
 				op := device.Attention{Scale: 0.125, Causal: true, Window: c.window, Softcap: c.softcap}
-				r.check(fmt.Sprintf("attention %v, the last %d keys", c, c.window), device.Kernel{Op: op}, l, want, dt, shape, q, k, v)
+				r.check(fmt.Sprintf("attention %v, the last %d keys", c, c.window), device.Kernel{Op: op}, l, want, dt,
+					shape, q, k, v)
 			}
 			mask := random(rng, dt, append(append([]int64{}, c.lead...), c.tq, c.tk)...)
 			for i := range mask.vals {
@@ -176,12 +182,14 @@ func testAttention(r *rig) {
 			c.window, c.softcap, c.mask = 0, 0, mask.vals
 			want = c.answer(false, dt, q.vals, k.vals, v.vals)
 			for _, l := range layouts {
-				r.check(fmt.Sprintf("attention %v with a mask", c), device.Kernel{Op: device.Attention{Scale: 0.125}}, l, want, dt, shape, q, k, v, mask)
+				r.check(fmt.Sprintf("attention %v with a mask", c), device.Kernel{Op: device.Attention{Scale: 0.125}},
+					l, want, dt, shape, q, k, v, mask)
 			}
 			mask.shape, mask.vals = []int64{c.tq, c.tk}, mask.vals[:c.tq*c.tk]
 			c.mask = mask.vals
 			want = c.answer(false, dt, q.vals, k.vals, v.vals)
-			r.check(fmt.Sprintf("attention %v with a mask for all", c), device.Kernel{Op: device.Attention{Scale: 0.125}}, layouts[0], want, dt, shape, q, k, v, mask)
+			r.check(fmt.Sprintf("attention %v with a mask for all", c),
+				device.Kernel{Op: device.Attention{Scale: 0.125}}, layouts[0], want, dt, shape, q, k, v, mask)
 		}
 	})
 }
@@ -262,7 +270,8 @@ func testBadIDs(r *rig) {
 	for _, id := range []float64{-1, 4, 1 << 30} {
 		r.open(1)
 		table, ids := r.put(0, random(seeded(id), ir.F32, 4, 3)), r.put(0, given(ir.I32, []int64{2}, 0, id))
-		r.launch(r.mainOf(0), 0, device.Kernel{Op: device.Embedding{Rows: 4}, Ins: []device.View{ids, table}, Outs: []device.View{r.empty(0, ir.F32, 2, 3)}})
+		r.launch(r.mainOf(0), 0, device.Kernel{Op: device.Embedding{Rows: 4}, Ins: []device.View{ids, table},
+			Outs: []device.View{r.empty(0, ir.F32, 2, 3)}})
 		var fault *device.Fault
 		if err := r.syncs(); !errors.As(err, &fault) || fault.Rank != 0 {
 			r.Errorf("id %v: %v", id, err)
@@ -291,7 +300,8 @@ func testConcat(r *rig) {
 					want = append(want, in.vals[i*n:(i+1)*n]...)
 				}
 			}
-			r.exactly(fmt.Sprintf("concat along %d", c.axis), device.Kernel{Op: device.Concat{Axis: c.axis}}, l, dt, joined, want, ins...)
+			r.exactly(fmt.Sprintf("concat along %d", c.axis), device.Kernel{Op: device.Concat{Axis: c.axis}}, l, dt,
+				joined, want, ins...)
 		}
 	})
 }
@@ -315,7 +325,8 @@ func testSlots(r *rig) {
 				for i, v := range want.vals {
 					twice[i] = 2 * v
 				}
-				r.equal(fmt.Sprintf("slots of %s%v along %d into %s", dt, c.shape, c.axis, to), r.contents(0, out), twice)
+				r.equal(fmt.Sprintf("slots of %s%v along %d into %s", dt, c.shape, c.axis, to), r.contents(0, out),
+					twice)
 			}
 		}
 	})

@@ -1,6 +1,6 @@
 // Package contents checks what integer inputs hold before a run begins: ids of embedding, indices of take_along,
-// positions of index_copy, lengths of attention, and counts of grouped_linear and of uneven collectives. A kernel finds a wrong one too, but only when others may have
-// updated state already.
+// positions of index_copy, lengths of attention, and counts of grouped_linear and of uneven collectives. A kernel
+// finds a wrong one too, but only when others may have updated state already.
 //
 // Find follows each such operand through views, casts and copies on its rank to the input that it comes from. Operands
 // that are computed, or come from another rank, have no check.

@@ -114,7 +114,8 @@ func (b *builder) memory() error {
 	}
 	p.ScratchBase = p.Cells
 	for r := range f.GPUs {
-		p.Buffers = append(p.Buffers, schedule.Buffer{Rank: r, Kind: schedule.Scratch, Base: p.Cells, Cells: f.GPUs[r].Scratch})
+		p.Buffers = append(p.Buffers, schedule.Buffer{Rank: r, Kind: schedule.Scratch, Base: p.Cells,
+			Cells: f.GPUs[r].Scratch})
 		p.Cells += f.GPUs[r].Scratch
 		if err := p.Within(); err != nil {
 			return err
@@ -158,7 +159,8 @@ func (b *builder) connections() error {
 			if tb.Send >= 0 {
 				l := b.link(connection{r, tb.Send, tb.Chan})
 				if l.sender >= 0 {
-					return fmt.Errorf("gpu %d: tb %d and tb %d both send to rank %d on channel %d", r, l.sender, t, tb.Send, tb.Chan)
+					return fmt.Errorf("gpu %d: tb %d and tb %d both send to rank %d on channel %d", r, l.sender, t,
+						tb.Send, tb.Chan)
 				}
 				l.sender = t
 				for i := range tb.Steps {
@@ -181,7 +183,8 @@ func (b *builder) connections() error {
 			if tb.Recv >= 0 {
 				l := b.link(connection{tb.Recv, r, tb.Chan})
 				if l.receiver >= 0 {
-					return fmt.Errorf("gpu %d: tb %d and tb %d both receive from rank %d on channel %d", r, l.receiver, t, tb.Recv, tb.Chan)
+					return fmt.Errorf("gpu %d: tb %d and tb %d both receive from rank %d on channel %d", r, l.receiver,
+						t, tb.Recv, tb.Chan)
 				}
 				l.receiver = t
 			}
@@ -209,8 +212,9 @@ func (b *builder) errorf(format string, args ...any) error {
 
 func (b *builder) fault(format string, args ...any) {
 	if b.p.Fault == nil {
-		b.p.Fault = &schedule.Finding{Kind: schedule.Wrong, Message: b.place().String() + ": " + fmt.Sprintf(format, args...),
-			Places: []schedule.Place{b.place()}}
+		b.p.Fault = &schedule.Finding{Kind: schedule.Wrong,
+			Message: b.place().String() + ": " + fmt.Sprintf(format, args...),
+			Places:  []schedule.Place{b.place()}}
 	}
 }
 
@@ -271,7 +275,8 @@ func (b *builder) dependence(s *Step) (schedule.Lane, error) {
 		return schedule.Lane{}, b.errorf("it depends on tb %d, and the rank has %d", s.DepID, len(blocks))
 	}
 	if s.Dep < 0 || s.Dep >= len(blocks[s.DepID].Steps) {
-		return schedule.Lane{}, b.errorf("it depends on step %d of tb %d, which has %d", s.Dep, s.DepID, len(blocks[s.DepID].Steps))
+		return schedule.Lane{}, b.errorf("it depends on step %d of tb %d, which has %d", s.Dep, s.DepID,
+			len(blocks[s.DepID].Steps))
 	}
 	l := schedule.Lane{Kind: schedule.Await, Counter: b.progress[b.rank][s.DepID], Value: schedule.Never, Engine: -1}
 	n := 0

@@ -97,7 +97,8 @@ func (f *File) Repairs(found *schedule.Finding) iter.Seq[schedule.Repair] {
 					}
 					out := f.Clone()
 					out.Step(schedule.Place{Rank: r, Block: t, Index: i}).HasDep = 1
-					if !yield(schedule.Repair{File: out, Text: fmt.Sprintf("rank %d, tb %d, step %d reports (hasdep)", r, t, i)}) {
+					if !yield(schedule.Repair{File: out,
+						Text: fmt.Sprintf("rank %d, tb %d, step %d reports (hasdep)", r, t, i)}) {
 						return
 					}
 				}

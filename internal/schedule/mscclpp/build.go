@@ -38,7 +38,8 @@ func (f *File) Plan() (*schedule.Plan, error) {
 	b.p = p
 	known := false
 	if p.Collective, known = collectives[f.Collective]; !known {
-		b.note("collective %.40q is not known: no result is defined for it, and only races and deadlocks are judged", f.Collective)
+		b.note("collective %.40q is not known: no result is defined for it, and only races and deadlocks are judged",
+			f.Collective)
 	}
 	if err := b.memory(); err != nil {
 		return nil, err
@@ -114,7 +115,8 @@ func (b *builder) memory() error {
 			}
 		}
 		if g.InputChunks == 0 || g.OutputChunks == 0 {
-			b.note("rank %d has %d input and %d output chunks: MSCCL++'s loader divides by both", r, g.InputChunks, g.OutputChunks)
+			b.note("rank %d has %d input and %d output chunks: MSCCL++'s loader divides by both", r, g.InputChunks,
+				g.OutputChunks)
 		}
 	}
 	if pipelines {
@@ -215,7 +217,8 @@ func (b *builder) channels(r int) error {
 			return fmt.Errorf("rank %d: semaphore %d begins at %d", r, i, s.Init)
 		}
 		b.counters[counterKey{"semaphore", r, i}] = len(b.p.Counters)
-		b.p.Counters = append(b.p.Counters, schedule.Counter{Name: fmt.Sprintf("semaphore %d of rank %d", i, r), Init: s.Init, Kept: true})
+		b.p.Counters = append(b.p.Counters,
+			schedule.Counter{Name: fmt.Sprintf("semaphore %d of rank %d", i, r), Init: s.Init, Kept: true})
 	}
 	for _, kind := range []string{"memory", "port"} {
 		for i, q := range b.peers(r, kind) {
@@ -227,7 +230,8 @@ func (b *builder) channels(r int) error {
 				Name: fmt.Sprintf("%s channel %d of rank %d (from rank %d)", kind, i, r, q), Kept: true})
 			if kind == "port" {
 				b.engines[[2]int{r, i}] = len(b.p.Engines)
-				b.p.Engines = append(b.p.Engines, schedule.Engine{Rank: r, Name: fmt.Sprintf("port channel %d of rank %d to rank %d", i, r, q)})
+				b.p.Engines = append(b.p.Engines,
+					schedule.Engine{Rank: r, Name: fmt.Sprintf("port channel %d of rank %d to rank %d", i, r, q)})
 			}
 		}
 	}

@@ -100,8 +100,8 @@ func (f *File) gaps(rank, block int) []schedule.Place {
 }
 
 // Repairs proposes plans with one synchronization more: a barrier in a block of the finding, then each signal and wait
-// that those blocks' channels and semaphores allow, a channel whose relaxed signals order memory, a barrier anywhere, and
-// a semaphore between two blocks of a rank.
+// that those blocks' channels and semaphores allow, a channel whose relaxed signals order memory, a barrier anywhere,
+// and a semaphore between two blocks of a rank.
 func (f *File) Repairs(found *schedule.Finding) iter.Seq[schedule.Repair] {
 	return func(yield func(schedule.Repair) bool) {
 		blocks := f.near(found)
@@ -235,7 +235,8 @@ func (f *File) strengthened(yield func(schedule.Repair) bool) bool {
 			return true
 		})
 		if n > 0 && !yield(schedule.Repair{File: out,
-			Text: fmt.Sprintf("the relaxed signals and waits between rank %d and its peers become signals and waits", r)}) {
+			Text: fmt.Sprintf("the relaxed signals and waits between rank %d and its peers become signals and waits",
+				r)}) {
 			return false
 		}
 	}

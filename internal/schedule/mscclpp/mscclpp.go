@@ -149,7 +149,8 @@ func Parse(text []byte) (*File, error) {
 	if err := d.Decode(f); err != nil {
 		var t *json.UnmarshalTypeError
 		if errors.As(err, &t) {
-			return nil, fmt.Errorf("%s, at byte %d: want %s, found %s", orTop(t.Field), t.Offset, kindName(t.Type), t.Value)
+			return nil, fmt.Errorf("%s, at byte %d: want %s, found %s", orTop(t.Field), t.Offset, kindName(t.Type),
+				t.Value)
 		}
 		return nil, fmt.Errorf("no JSON of an execution plan, at byte %d: %w", d.InputOffset(), err)
 	}

@@ -146,7 +146,8 @@ func (b *builder) span(rank int, kind string, index, size int, mode schedule.Mod
 	if b.inner >= 0 && mode == schedule.Plain {
 		from := b.turn * b.turnCells
 		if from >= n {
-			b.fault("in turn %d the pipeline is past the end of an operand of %d chunks, and the executor goes on", b.turn, size)
+			b.fault("in turn %d the pipeline is past the end of an operand of %d chunks, and the executor goes on",
+				b.turn, size)
 			return schedule.Span{Cell: buf.Base}, nil
 		}
 		at, n = at+from, min(b.turnCells, n-from)
@@ -159,7 +160,8 @@ func (b *builder) span(rank int, kind string, index, size int, mode schedule.Mod
 		width = 2
 	}
 	if at+n*width > buf.Cells {
-		b.fault("its operand, chunks %d to %d, is outside the %s buffer of rank %d, which has %d", index, index+size-1, k, rank, b.chunks(rank, k))
+		b.fault("its operand, chunks %d to %d, is outside the %s buffer of rank %d, which has %d", index, index+size-1,
+			k, rank, b.chunks(rank, k))
 		return schedule.Span{Cell: buf.Base}, nil
 	}
 	return schedule.Span{Cell: buf.Base + at, N: n, Mode: mode}, nil
@@ -212,12 +214,14 @@ func (b *builder) remote(c Chunk, mode schedule.Mode) (schedule.Span, error) {
 			continue
 		}
 		if *c.Buffer < 0 || *c.Buffer >= len(ref.IDs) {
-			return schedule.Span{}, b.errorf("the thread block has %d remote buffers, and it names number %d", len(ref.IDs), *c.Buffer)
+			return schedule.Span{}, b.errorf("the thread block has %d remote buffers, and it names number %d",
+				len(ref.IDs), *c.Buffer)
 		}
 		id := ref.IDs[*c.Buffer]
 		list := b.f.GPUs[b.rank].RemoteBuffers
 		if id < 0 || id >= len(list) {
-			return schedule.Span{}, b.errorf("rank %d has %d remote buffers, and it names number %d", b.rank, len(list), id)
+			return schedule.Span{}, b.errorf("rank %d has %d remote buffers, and it names number %d", b.rank, len(list),
+				id)
 		}
 		if q := list[id].Rank; q < 0 || q >= len(b.f.GPUs) {
 			return schedule.Span{}, b.errorf("remote buffer %d is rank %d's of %d", id, q, len(b.f.GPUs))

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// "nsys stats" prints sums over kernels by default (cuda_gpu_kern_sum), and people paste those. A sum has no start times,
-// so it does not say what ran at the same time.
+// "nsys stats" prints sums over kernels by default (cuda_gpu_kern_sum), and people paste those. A sum has no start
+// times, so it does not say what ran at the same time.
 
 // Sum is what a table of sums says.
 type Sum struct {

@@ -74,7 +74,8 @@ func (k *kernel) checkOverlap(none bool) error {
 // reports reports whether a kernel of k looks at its data and may find that wrong.
 func (k *kernel) reports() bool {
 	switch k.Op.(type) {
-	case device.Embedding, device.IndexCopy, device.TakeAlong, device.GroupedLinear, device.UnevenMove, device.UnevenReduce:
+	case device.Embedding, device.IndexCopy, device.TakeAlong, device.GroupedLinear, device.UnevenMove,
+		device.UnevenReduce:
 		return true
 	case device.Attention:
 		return len(k.ins) > 3 // with lengths, or a mask
