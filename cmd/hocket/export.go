@@ -11,6 +11,7 @@ import (
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/graph"
 	"hocket.example/hocket/internal/modelprogram"
+	"hocket.example/hocket/internal/stablehlo"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/torchexport"
 	"hocket.example/hocket/ir"
@@ -80,8 +81,8 @@ func (a *app) importExport(arg string, ranks int) (*exported.Model, error) {
 
 // ofExport classifies what an import returned: a program that is refused, or a file that is wrong.
 func ofExport(err error) error {
-	if errors.Is(err, torchexport.ErrUnsupported) || errors.Is(err, modelprogram.ErrUnsupported) ||
-		errors.Is(err, graph.ErrTooLarge) {
+	if errors.Is(err, torchexport.ErrUnsupported) || errors.Is(err, stablehlo.ErrUnsupported) ||
+		errors.Is(err, modelprogram.ErrUnsupported) || errors.Is(err, graph.ErrTooLarge) {
 		return &failure{code: exitProgram, kind: "import", err: err}
 	}
 	return inputf("%w", err)
@@ -93,6 +94,11 @@ func (a *app) parseExport(arg string, b *hocket.Binding) (*hocket.Program, error
 	if err != nil {
 		return nil, err
 	}
+	return a.programOf(m.Model)
+}
+
+// programOf is the program that an import has made.
+func (a *app) programOf(m *modelprogram.Model) (*hocket.Program, error) {
 	a.source = m.Text
 	p, err := hocket.New(m.Info.Prog)
 	if err != nil {

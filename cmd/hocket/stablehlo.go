@@ -1,11 +1,8 @@
 package main
 
 import (
-	"errors"
-
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/exported"
-	"hocket.example/hocket/internal/graph"
 	"hocket.example/hocket/internal/modelprogram"
 	"hocket.example/hocket/internal/stablehlo"
 )
@@ -17,12 +14,8 @@ func (a *app) importStableHLO(name, src string, ranks int) (*modelprogram.Model,
 	if err == nil {
 		m, err = modelprogram.Make(name, g, modelprogram.Options{Ranks: ranks})
 	}
-	if errors.Is(err, stablehlo.ErrUnsupported) || errors.Is(err, modelprogram.ErrUnsupported) ||
-		errors.Is(err, graph.ErrTooLarge) {
-		return nil, &failure{code: exitProgram, kind: "import", err: err}
-	}
 	if err != nil {
-		return nil, inputf("%w", err)
+		return nil, ofExport(err)
 	}
 	a.export = exported.Of(m)
 	return m, nil
@@ -34,11 +27,5 @@ func (a *app) parseStableHLO(name, src string, b *hocket.Binding) (*hocket.Progr
 	if err != nil {
 		return nil, err
 	}
-	a.source = m.Text
-	p, err := hocket.New(m.Info.Prog)
-	if err != nil {
-		return nil, err
-	}
-	a.warnings = p.Warnings()
-	return p.Within(a.limits), nil
+	return a.programOf(m)
 }
