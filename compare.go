@@ -61,6 +61,20 @@ type Reference struct {
 	outputs []*eval.Output
 }
 
+// given returns the arguments of a run with the model's weights, and the dims that follow. The weights stay until
+// release.
+func (m *Model) given(args Args) (in map[string]*tensor.Tensor, b Binding, release func(), err error) {
+	weights, release := m.params.hold()
+	if in, err = arguments(args, weights); err == nil {
+		b, err = m.fn.dimsOf(in)
+	}
+	if err != nil {
+		release()
+		return nil, b, nil, err
+	}
+	return in, b, release, nil
+}
+
 // Reference evaluates the model's reference on the same arguments as a run.
 // It is slow: a hundred times the time of a run and more.
 //
@@ -68,16 +82,11 @@ type Reference struct {
 // rank executes its statements one after another. Where the statements of different ranks
 // then still race, or wait for each other, the error wraps ErrNoReference.
 func (m *Model) Reference(ctx context.Context, args Args) (*Reference, error) {
-	weights, release := m.params.hold()
+	in, b, release, err := m.given(args)
+	if err != nil {
+		return nil, err
+	}
 	defer release()
-	in, err := arguments(args, weights)
-	if err != nil {
-		return nil, err
-	}
-	b, err := m.fn.dimsOf(in)
-	if err != nil {
-		return nil, err
-	}
 	bound, err := m.fn.unit.Reference(b.ir())
 	if err != nil {
 		return nil, m.fn.blame(b, err)

@@ -44,16 +44,11 @@ func (m *Model) CompareLayers(ctx context.Context, args Args) ([]LayerComparison
 	if m.fn.def.Refines.Text != "" {
 		return nil, nil
 	}
-	weights, release := m.params.hold()
+	in, b, release, err := m.given(args)
+	if err != nil {
+		return nil, err
+	}
 	defer release()
-	in, err := arguments(args, weights)
-	if err != nil {
-		return nil, err
-	}
-	b, err := m.fn.dimsOf(in)
-	if err != nil {
-		return nil, err
-	}
 	bound, ds := ir.Bind(m.fn.unit.Source, b.ir())
 	if ds.HasErrors() {
 		return nil, m.fn.blame(b, ds)

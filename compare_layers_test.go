@@ -10,30 +10,7 @@ import (
 
 // TestCompareLayers: bf16 loses 32 layers of unscaled weights, but not one of them.
 func TestCompareLayers(t *testing.T) {
-	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	model, err := m.Load(parseFile(t, "examples/model_32.hkt"), hocket.Binding{},
-		hocket.LoadOptions{Strategy: "exchange"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, err := model.RandomInputs("rand:1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	args := hocket.Args{In: in}
-	rep, err := model.Run(t.Context(), args)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ref, err := model.Reference(t.Context(), args)
-	if err != nil {
-		t.Fatal(err)
-	}
-	whole := ref.Compare(rep)
+	model, args, whole := ran32(t, "rand:1", hocket.LoadOptions{Strategy: "exchange"})
 	list, err := model.CompareLayers(t.Context(), args)
 	if err != nil {
 		t.Fatal(err)

@@ -79,24 +79,7 @@ func TestOpenExtents(t *testing.T) {
 	for _, name := range []string{"gpt2", "gpt_neox"} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(models, name)
-			e, err := hocket.OpenExport(filepath.Join(dir, "dynamic.pt2"),
-				hocket.ExportOptions{Plan: gpt2Plan, Ranks: 2})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer e.Close()
-			m, err := hocket.Open(ctx, hocket.MachineOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer m.Close()
-			model, err := m.Load(e.Program(), hocket.Binding{}, hocket.LoadOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := e.Bind(ctx, model); err != nil {
-				t.Fatal(err)
-			}
+			_, model := loadExport(t, filepath.Join(dir, "dynamic.pt2"), hocket.ExportOptions{Plan: gpt2Plan, Ranks: 2})
 			ids, want := expected(t, dir)
 			vocabulary := len(want) / len(ids)
 			for _, tokens := range []int{12, 5, 2} {
@@ -124,6 +107,29 @@ func TestOpenExtents(t *testing.T) {
 	}
 }
 
+// loadExport loads an exported model with its weights, and closes it when the test ends.
+func loadExport(t *testing.T, file string, o hocket.ExportOptions) (*hocket.Export, *hocket.Model) {
+	t.Helper()
+	e, err := hocket.OpenExport(file, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Close() })
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	model, err := m.Load(e.Program(), hocket.Binding{}, hocket.LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Bind(t.Context(), model); err != nil {
+		t.Fatal(err)
+	}
+	return e, model
+}
+
 // expected reads a prompt and the logits that torch gave for it.
 func expected(t *testing.T, dir string) (ids, logits []float64) {
 	t.Helper()
@@ -144,23 +150,7 @@ func expected(t *testing.T, dir string) (ids, logits []float64) {
 
 func decode(t *testing.T, dir string, plan map[string]string, ranks int) {
 	ctx := context.Background()
-	e, err := hocket.OpenExport(filepath.Join(dir, "decode.pt2"), hocket.ExportOptions{Plan: plan, Ranks: ranks})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer e.Close()
-	m, err := hocket.Open(ctx, hocket.MachineOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	model, err := m.Load(e.Program(), hocket.Binding{}, hocket.LoadOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := e.Bind(ctx, model); err != nil {
-		t.Fatal(err)
-	}
+	e, model := loadExport(t, filepath.Join(dir, "decode.pt2"), hocket.ExportOptions{Plan: plan, Ranks: ranks})
 	ids, want := expected(t, dir)
 	step := func(at int) *hocket.Tensor {
 		in := map[string]*hocket.Tensor{}
@@ -169,9 +159,11 @@ func decode(t *testing.T, dir string, plan map[string]string, ranks int) {
 			if name == "input_ids" {
 				shape = []int64{1, 1}
 			}
-			if in[name], err = hocket.FromFloats(ir.I64, []float64{x}, shape...); err != nil {
+			one, err := hocket.FromFloats(ir.I64, []float64{x}, shape...)
+			if err != nil {
 				t.Fatal(err)
 			}
+			in[name] = one
 		}
 		report, err := model.Run(ctx, hocket.Args{In: in})
 		if err != nil {
