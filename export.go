@@ -20,6 +20,7 @@ type Export struct {
 	open    *exported.Model
 	program *Program
 	files   []*Checkpoint
+	unbound map[string]bool // parameters that the caller binds
 
 	mu     sync.Mutex
 	states []exportState
@@ -41,6 +42,8 @@ type ExportOptions struct {
 	// Weights are safetensors files and folders of them. Tensors that they have, by the names of the model's modules,
 	// count more than the archive's.
 	Weights []string
+	// Unbound leaves the weights to the caller, who binds each parameter that Sources lists: Bind reads none of them.
+	Unbound bool
 }
 
 // OpenExport opens an archive and makes a program of its model. The error of one that is malformed wraps ErrInput, and
@@ -57,7 +60,10 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 	if err != nil {
 		return nil, ofExport(err)
 	}
-	e := &Export{open: m}
+	e := &Export{open: m, unbound: map[string]bool{}}
+	for _, p := range m.Params {
+		e.unbound[p.Name] = o.Unbound && len(p.Weights) > 0 && !p.State
+	}
 	if e.program, err = New(m.Info.Prog); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
@@ -119,7 +125,7 @@ func (e *Export) Bind(ctx context.Context, m *Model) (unused []string, err error
 			files[name] = checkpointSource{c}
 		}
 	}
-	contents, used, err := e.open.Contents(files, func(string) bool { return false })
+	contents, used, err := e.open.Contents(files, func(name string) bool { return e.unbound[name] })
 	if err != nil {
 		return nil, ofExport(err)
 	}

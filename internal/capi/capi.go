@@ -235,10 +235,11 @@ type loadOptions struct {
 	Graph     bool             `json:"graph"`
 	Gather    bool             `json:"gather"`
 	// Export is an archive that torch.export.save wrote, in place of a program, Plan lays out its weights, and Weights
-	// are files that have them.
+	// are files that have them. With Unbound the caller binds them.
 	Export  string            `json:"export"`
 	Plan    map[string]string `json:"plan"`
 	Weights []string          `json:"weights"`
+	Unbound bool              `json:"unbound"`
 }
 
 // Load loads a program's text, or the archive that an option names.

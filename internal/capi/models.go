@@ -20,7 +20,8 @@ func (o *loadOptions) program(text string) (*hocket.Program, *hocket.Export, err
 		p, err := hocket.Parse(o.Name, text)
 		return p, nil, err
 	}
-	e, err := hocket.OpenExport(o.Export, hocket.ExportOptions{Plan: o.Plan, Ranks: o.Ranks, Weights: o.Weights})
+	e, err := hocket.OpenExport(o.Export, hocket.ExportOptions{Plan: o.Plan, Ranks: o.Ranks, Weights: o.Weights,
+		Unbound: o.Unbound})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 import threading
 import weakref
 
@@ -32,13 +31,18 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
     alike.
     """
     if type(program).__name__ == "ExportedProgram":
-        with tempfile.TemporaryDirectory() as folder:
-            return _export.load_exported(program, os.path.join(folder, "program.pt2"), dims=dims, func=func, ranks=ranks,
-                                         weights=weights, lend=lend, plan=plan, shard=shard, **options)
+        return _export.load_exported(program, "program.pt2", dims=dims, func=func, ranks=ranks, weights=weights, lend=lend,
+                                     plan=plan, shard=shard, **options)
+    return load_archive(program, None, dims, func, ranks, weights, lend, plan, shard, **options)
+
+
+def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, lend=False, plan=None, shard=(), **options):
+    """As load. ``own`` has the weights of an archive that lacks them, by their names in the tree of modules."""
     s = _world.state()
     o, program = _source(program, plan, shard)
     o.update(options)
     if "export" in o:
+        o["unbound"] = own is not None
         ranks = ranks or (s.size if s.size > 1 else None)
         if isinstance(weights, (str, os.PathLike)):
             weights = [weights]
@@ -51,6 +55,8 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
                   bool(options.get("gather")), lend, func or os.path.basename(o["name"]))
     _unload(s)
     if "export" in o:
+        if own is not None:
+            _weights.bind(model, own, True)
         _weights.bind(model, weights or {})
     else:
         for key, t in (weights or {}).items():

@@ -352,12 +352,44 @@ class Plans(unittest.TestCase):
                 _plans.styles({"w": t})
 
 
+def program_of(weights):
+    """Stands in for torch's ExportedProgram."""
+    return types.SimpleNamespace(constants={}, state_dict=dict(weights), graph_signature=types.SimpleNamespace(buffers=["total"]))
+
+
+def parameters():
+    """The model's weights as torch has them."""
+    return {n: torch.nn.Parameter(torch.tensor(v).reshape(s)) for n, (s, v) in pt2.weights().items()}
+
+
 def stand_in(export):
-    """A stand-in for torch.export, whose archives are pt2.py's."""
+    """A stand-in for torch.export, whose archives are pt2.py's. Those that hocket has it save have no weights."""
+    def save(program, path):
+        for name, t in program.state_dict.items():
+            assert t.storage().size() == 1 and isinstance(t, torch.nn.Parameter), name
+        pt2.write(path, state=False, blank=True)
+
     api = types.ModuleType("torch.export")
-    api.export, api.Dim = export, lambda name: ("Dim", name)
-    api.save = lambda program, path: pt2.write(path, state=False)
+    api.export, api.Dim, api.save = export, lambda name: ("Dim", name), save
     return unittest.mock.patch.dict(sys.modules, {"torch": torch or types.ModuleType("torch"), "torch.export": api})
+
+
+def graph_of_dynamo():
+    """The model as torch.compile gives it to a backend: parameters are inputs. Also what it is called with."""
+    g = torch.fx.Graph()
+    weights = parameters()
+    name = lambda n: "l_self_modules_" + n.removesuffix(".weight").replace(".", "_modules_") + "_parameters_weight_"
+    places = {n: g.placeholder(name(n)) for n in list(weights)[:3]}
+    x = g.placeholder("l_x_")
+    places |= {n: g.placeholder(name(n)) for n in list(weights)[3:]}
+    out = x
+    for layer in range(pt2.LAYERS):
+        up = g.call_function(torch.nn.functional.linear, (out, places[f"layers.{layer}.up.weight"]))
+        act = g.call_function(torch.nn.functional.silu, (up,))
+        out = g.call_function(torch.add, (out, g.call_function(torch.nn.functional.linear, (act, places[f"layers.{layer}.down.weight"]))))
+    g.output((out,))
+    inputs = list(weights.values())
+    return torch.fx.GraphModule(torch.nn.Module(), g), inputs[:3] + [torch.tensor(X)] + inputs[3:]
 
 
 @unittest.skipIf(numpy is None, "numpy is not installed")
@@ -366,12 +398,13 @@ class Export(unittest.TestCase):
         self.x = numpy.array(X, "float32")
         self.want, _ = expected(X, pt2.weights())
 
+    @unittest.skipIf(torch is None, "torch is not installed")
     def test_export(self):
-        calls = []
+        calls, weights = [], parameters()
 
         def export(module, args, kwargs, dynamic_shapes=None):
             calls.append((module, args, kwargs, dynamic_shapes))
-            return types.SimpleNamespace()
+            return program_of(weights)
 
         module = Module()
         with stand_in(export):
@@ -380,9 +413,17 @@ class Export(unittest.TestCase):
         self.assertEqual(calls, [(module, (self.x,), None, {"x": {0: ("Dim", "T"), 1: None}, "y": (("Dim", "T"),)})])
         self.assertTrue(numpy.allclose(m(self.x), self.want, rtol=1e-5))
         self.assertIn("up: f32[2, 8/tp, 4]", m.text)
-        program = type("ExportedProgram", (), {})()
+        self.assertIn(m.compare(self.x).verdict, ("exact", "within"))
+        program = type("ExportedProgram", (types.SimpleNamespace,), {})(**vars(program_of(weights)))
+        doubled = {n: (s, [2 * f for f in v]) for n, (s, v) in pt2.weights().items()}
         with stand_in(export):
             self.assertTrue(numpy.allclose(hocket.load(program)(self.x), self.want, rtol=1e-5))
+            m = hocket.load(program, weights={n: numpy.array(v, "float32").reshape(s) for n, (s, v) in doubled.items()})
+            self.assertTrue(numpy.allclose(m(self.x), expected(X, doubled)[0], rtol=1e-5))
+            self.assertEqual({n: id(t) for n, t in program.state_dict.items()}, {n: id(t) for n, t in weights.items()})
+            del program.state_dict["layers.1.up.weight"]
+            with self.assertRaisesRegex(hocket.InputError, "there is no weight layers.1.up.weight"):
+                hocket.load(program)
 
     @unittest.skipIf(torch is None or MODERN, "torch is not too old")
     def test_old_torch(self):
@@ -391,20 +432,38 @@ class Export(unittest.TestCase):
 
     @unittest.skipIf(torch is None, "torch is not installed")
     def test_backend(self):
+        def export(module, args, kwargs, dynamic_shapes=None):
+            self.assertEqual(len(args), 1)
+            self.assertTrue(torch.allclose(module(*args)[0].detach(), torch.tensor(self.want), rtol=1e-5))
+            return program_of({n: p for n, p in module.named_parameters()})
+
         _compile._warned.clear()
-        graph = Module()
-        with stand_in(lambda *args, **kwargs: None):
-            f = hocket.compile_backend(graph, [torch.tensor(X)], options={"ranks": 2, "plan": PLAN})
+        graph, inputs = graph_of_dynamo()
+        with stand_in(export):
+            f = hocket.compile_backend(graph, inputs, options={"ranks": 2, "plan": PLAN})
+        self.assertIn("up: f32[2, 8/tp, 4]", f.model.text)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            out, = f(torch.tensor(X))
-            self.assertTrue(numpy.allclose(out, self.want, rtol=1e-5))
-            self.assertEqual(caught, [])
-            x = torch.tensor(X, requires_grad=True)
-            self.assertIs(f(x), x)  # the graph's own forward
             with torch.no_grad():
-                self.assertTrue(numpy.allclose(f(x)[0], self.want, rtol=1e-5))
+                self.assertTrue(numpy.allclose(f(*inputs)[0], self.want, rtol=1e-5))
+                for w in (w for w in inputs if w is not inputs[3]):
+                    w *= 2  # in place, as an optimizer does
+                doubled = {n: (s, [2 * f for f in v]) for n, (s, v) in pt2.weights().items()}
+                self.assertTrue(numpy.allclose(f(*inputs)[0], expected(X, doubled)[0], rtol=1e-5))
+            self.assertEqual(caught, [])
+            self.assertTrue(f(*inputs)[0].requires_grad)  # the graph's own forward
         self.assertEqual([str(w.message).count("gradients are wanted") for w in caught], [1])
+
+    @unittest.skipIf(torch is None, "torch is not installed")
+    def test_names_of_parameters(self):
+        graph, inputs = graph_of_dynamo()
+        self.assertEqual(list(_compile.paths(graph, inputs).values()), list(pt2.weights()))
+        g = torch.fx.Graph()
+        for name in ("l_a_modules_up_parameters_weight_", "l_b_modules_up_parameters_weight_"):
+            g.placeholder(name)
+        g.output(())
+        w = torch.nn.Parameter(torch.ones(1))
+        self.assertEqual(_compile.paths(torch.fx.GraphModule(torch.nn.Module(), g), [w, w]), {0: "weight0", 1: "weight1"})
 
     def test_backend_falls_back(self):
         def refuse(*args, **kwargs):
