@@ -42,6 +42,8 @@ type description struct {
 	Proof string `json:"proof"` // for the model's own dims
 	// States are the inout parameters.
 	States []string `json:"states"`
+	// Extents are the dims that the extents of parameters are, "" for those that are none.
+	Extents map[string][]string `json:"extents"`
 	// Of an export: Inputs are the parameters that calls give, Weights the names of the weights that each other
 	// parameter is made of, and Unused the tensors of the option weights that are not the model's.
 	Inputs  []string            `json:"inputs,omitempty"`
@@ -56,7 +58,7 @@ func (l *Library) Description(ctx context.Context, handle int64, prove bool) (st
 	if err != nil {
 		return "", err
 	}
-	d := description{Text: m.text, States: m.states, Unused: m.unused}
+	d := description{Text: m.text, States: m.states, Extents: m.extents, Unused: m.unused}
 	if prove {
 		proof, err := m.m.Proof(ctx, nil)
 		if err != nil {

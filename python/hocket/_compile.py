@@ -8,39 +8,39 @@ import re
 import warnings
 
 from . import _export, _plans, _weights
-from ._errors import Error
+from ._errors import Error, UnsupportedError
 
 _warned = set()
 
 
 def compile_backend(graph, example_inputs, *, mode=None, options=None):
-    """Compiles a graph of torch's. One that hocket refuses runs as torch runs it; a warning says why, once for each
-    reason. ``options`` are those of load, with ``plan``."""
-    try:
-        return Compiled(graph, example_inputs, dict(options or {}))
-    except Exception as e:  # torch.export raises many kinds, and the graph can still run
-        refused(e)
-        return graph.forward
+    """Compiles a graph of torch's, when it is called first. One that hocket refuses runs as torch runs it; a warning
+    says why, once for each reason. ``options`` are those of load, with ``plan``."""
+    return Compiled(graph, dict(options or {}))
 
 
 class Compiled:
     """A graph that hocket runs. torch gives the parameters of modules with the inputs of each call: they are weights of
     the model, and bound again when they have changed."""
 
-    def __init__(self, graph, inputs, options):
-        self.graph, self.paths = graph, paths(graph, inputs)
-        module = holder(graph, inputs, self.paths) if self.paths else graph
-        options["plan"] = _plans.styles(options.get("plan"), module)
-        args = [x for i, x in enumerate(inputs) if i not in self.paths]
-        self.model = _export.load_exported(_export.exported(module, args), "graph.pt2", **options)
-        self.bound = self._versions(inputs)
+    def __init__(self, graph, options):
+        self.graph, self.options = graph, options
+        self.model, self.paths, self.bound = None, {}, None
 
     def __call__(self, *args):
-        """Runs the graph by hocket; by torch where gradients are wanted."""
+        """Runs the graph by hocket; by torch where gradients are wanted, or if hocket refuses it."""
         import torch
 
         if torch.is_grad_enabled() and any(getattr(a, "requires_grad", False) for a in args):
             refused("gradients are wanted, and hocket computes none: call it under torch.no_grad()")
+            return self.graph.forward(*args)
+        if self.options is not None:  # the first call; torch traces no longer, and arguments are real
+            try:
+                self._compile(args)
+            except Exception as e:  # torch.export raises many kinds, and the graph can still run
+                refused(e)
+            self.options = None
+        if self.model is None:
             return self.graph.forward(*args)
         if (now := self._versions(args)) != self.bound:
             _weights.bind(self.model, {path: args[i] for i, path in self.paths.items()}, True)
@@ -48,6 +48,16 @@ class Compiled:
         rest = (a for i, a in enumerate(args) if i not in self.paths)
         out = self.model(*(a.detach().contiguous() if hasattr(a, "detach") else a for a in rest))
         return out if isinstance(out, tuple) else (out,)
+
+    def _compile(self, args):
+        if any(isinstance(a, (int, float)) for a in args):
+            raise UnsupportedError("the shapes of inputs vary: torch.compile(…, dynamic=False) makes a graph for each")
+        self.paths = paths(self.graph, args)
+        module = holder(self.graph, args, self.paths) if self.paths else self.graph
+        plan = _plans.styles(self.options.pop("plan", None), module)
+        program = _export.exported(module, [a for i, a in enumerate(args) if i not in self.paths])
+        self.model = _export.load_exported(program, "graph.pt2", plan=plan, **self.options)
+        self.bound = self._versions(args)
 
     def _versions(self, args):
         """What changes when parameters do."""

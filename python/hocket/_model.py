@@ -235,6 +235,8 @@ class Model:
         """Gives torch's current stream a run."""
         if self._gather:
             raise InputError("results on GPUs are blocks: load without gather=True, and call hocket.all_gather")
+        if not self._several():  # blocks are whole, and their shapes say dims
+            dims = {**self._dims_of(given), **(dims or {})}
         text, rank = _dims(dims), self._world.rank
         for n, b in bound.items():
             if not isinstance(b, _cuda.Block):
@@ -331,6 +333,12 @@ class Model:
         if module is not None:
             against = _compare.against_module(self(*args, dims=dims, **kwargs), module, args, kwargs)
         return _compare.Comparison(out, against)
+
+    def _dims_of(self, given):
+        """The dims that the shapes of tensors come to."""
+        extents = self._about["extents"]
+        return {dim: int(e) for n, t in given.items() if n in extents and len(extents[n]) == len(t.shape)
+                for dim, e in zip(extents[n], t.shape) if dim}
 
     def _keeps(self, name):
         """Whether the library keeps the state of that name."""
