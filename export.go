@@ -11,11 +11,13 @@ import (
 	"hocket.example/hocket/internal/exported"
 	"hocket.example/hocket/internal/graph"
 	"hocket.example/hocket/internal/modelprogram"
+	"hocket.example/hocket/internal/stablehlo"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/torchexport"
 )
 
-// Export is a model that torch.export.save wrote: a program, its weights, and the states that calls change.
+// Export is a model that another framework wrote: a program, and of torch.export's the weights and the states that calls
+// change.
 type Export struct {
 	open    *exported.Model
 	program *Program
@@ -77,13 +79,33 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 	return e, nil
 }
 
+// IsStableHLO reports whether a text is StableHLO's, which JAX's lowered.as_text() prints.
+func IsStableHLO(text string) bool { return stablehlo.Is(text) }
+
+// ReadStableHLO makes a program of StableHLO's text. ranks is the default number of ranks, 0 for as many as the text's
+// mesh has. name stands for the text in errors, which wrap ErrInput if it is malformed, and ErrUnsupported if hocket makes
+// no program of it. Bind gives a model the constants of the text that are parameters of the program.
+func ReadStableHLO(name, text string, ranks int) (*Export, error) {
+	g, err := stablehlo.Read(name, text, stablehlo.Options{Ranks: ranks})
+	if err != nil {
+		return nil, ofExport(err)
+	}
+	m, err := modelprogram.Make(name, g, modelprogram.Options{Ranks: ranks})
+	if err != nil {
+		return nil, ofExport(err)
+	}
+	p, err := New(m.Info.Prog)
+	return &Export{open: exported.Of(m), program: p}, err
+}
+
 // ofExport says which error of the package's an import's is.
 func ofExport(err error) error {
 	switch {
 	case errors.Is(err, torchexport.ErrUnsupported), errors.Is(err, modelprogram.ErrUnsupported),
-		errors.Is(err, graph.ErrTooLarge):
+		errors.Is(err, stablehlo.ErrUnsupported), errors.Is(err, graph.ErrTooLarge):
 		return fmt.Errorf("%w: %w", ErrUnsupported, err)
-	case errors.Is(err, torchexport.ErrMalformed), errors.Is(err, exported.ErrMismatch):
+	case errors.Is(err, torchexport.ErrMalformed), errors.Is(err, stablehlo.ErrMalformed),
+		errors.Is(err, exported.ErrMismatch):
 		return fmt.Errorf("%w: %w", ErrInput, err)
 	}
 	return err

@@ -10,12 +10,19 @@ import (
 	"hocket.example/hocket"
 )
 
-// program is what is to be loaded: the program of that text, or that of an archive.
+// program is what is to be loaded: the program of that text, hocket's or StableHLO's, or that of an archive.
 func (o *loadOptions) program(text string) (*hocket.Program, *hocket.Export, error) {
 	if o.Export == "" {
 		if o.Plan != nil || o.Weights != nil {
 			return nil, nil, fmt.Errorf("%w: plan and weights are for models that torch exported, and export names none",
 				hocket.ErrInput)
+		}
+		if hocket.IsStableHLO(text) {
+			e, err := hocket.ReadStableHLO(o.Name, text, o.Ranks)
+			if err != nil {
+				return nil, nil, err
+			}
+			return e.Program(), e, nil
 		}
 		p, err := hocket.Parse(o.Name, text)
 		return p, nil, err

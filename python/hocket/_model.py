@@ -11,7 +11,7 @@ from ._errors import InputError
 
 def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, plan=None, shard=(), **options):
     """Loads a program: a path to a .hkt file or to an archive that torch.export.save wrote (.pt2), a program's text, or
-    torch's ExportedProgram.
+    torch's ExportedProgram. Texts and files are hocket's or StableHLO's, which JAX's lowered.as_text() is.
 
     An archive has its weights with it, and torch is not needed. ``plan`` says how they are laid out over ranks: a dict of
     styles by patterns of module paths, the path of one in JSON, a plan of torch's parallelize_module, a transformers
@@ -295,6 +295,11 @@ class Model:
         return self._about["text"]
 
     @property
+    def inputs(self):
+        """The names of the parameters that calls give, in order."""
+        return list(self._about.get("inputs") or self._parameters())
+
+    @property
     def proof(self):
         """What is proved of the plan for the dims that the program and load fix: "proved", or "unknown". The plan is
         made and loaded, if no call has done so. One that is refuted is a ProgramError."""
@@ -354,7 +359,7 @@ class Model:
 
     def _named(self, args, kwargs):
         """Arguments by parameter."""
-        free = [n for n in self._about.get("inputs") or self._parameters() if n not in kwargs and self._bound.get(n) is None]
+        free = [n for n in self.inputs if n not in kwargs and self._bound.get(n) is None]
         if len(args) > len(free):
             raise InputError(f"{len(args)} tensors are given by position, and there is a place for {len(free)}: {free}")
         return {n: _cuda.of_dlpack(t) for n, t in (*zip(free, args), *kwargs.items())}

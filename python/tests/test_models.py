@@ -505,6 +505,54 @@ class Export(unittest.TestCase):
             self.assertTrue(torch.allclose(compiled(x), want, rtol=1e-5, atol=1e-6))
         self.assertEqual(_compile._warned, set())
 
+MLIR = """module @jit_f attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32} {
+  sdy.mesh @mesh = <["tp"=2]>
+  func.func public @main(%arg0: tensor<2x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"tp"}]>}, %arg1: tensor<i1>, %arg2: tensor<4xf32>) -> (tensor<2x4xf32> {jax.result_info = "['y']"}, tensor<f32> {jax.result_info = "['z']"}) {
+    %0 = stablehlo.add %arg0, %arg0 : tensor<2x4xf32>
+    %cst = stablehlo.constant dense<1.0> : tensor<f32>
+    %cst_0 = stablehlo.constant dense<2.0> : tensor<f32>
+    %1 = stablehlo.select %arg1, %cst, %cst_0 : tensor<i1>, tensor<f32>
+    return %0, %1 : tensor<2x4xf32>, tensor<f32>
+  }
+}
+"""
+
+
+@unittest.skipIf(numpy is None, "numpy is not installed")
+class Jax(unittest.TestCase):
+    def function(self, **options):
+        import fakejax
+
+        self.seen, info = [], lambda dtype: types.SimpleNamespace(dtype=numpy.dtype(dtype))
+        f = types.SimpleNamespace(text=MLIR, results={"y": info("float32"), "z": info("float32")})
+        with unittest.mock.patch.dict(sys.modules, {"jax": fakejax.module(self.seen)}):
+            return hocket.jax(f, **options)
+
+    def test_call(self):
+        import fakejax
+
+        spec = fakejax.PartitionSpec(None, "tp")
+        f = self.function(mesh="m", in_shardings=(spec, None, ("own",)))
+        self.assertEqual(self.seen, [{"keep_unused": True, "in_shardings": (("on", "m", spec), None, ("own",))}])
+        x = numpy.array(X, "float32")
+        for flag, z in ((True, 1), (False, 2)):
+            out = f({"x": x, "y": [numpy.array(flag)]}, numpy.zeros(4, "float32"))
+            self.assertEqual((out["y"].tolist(), out["z"].tolist(), out["z"].shape), ((x + x).tolist(), z, ()))
+        m = f.model({"x": x, "y": [numpy.array(flag)]}, numpy.zeros(4, "float32"))
+        self.assertEqual(m.proof, "proved")
+        self.assertIn("%arg0: f32[2, 4/tp]", m.text)
+        self.assertIs(m, f.model({"x": x, "y": [numpy.array(True)]}, numpy.zeros(4, "float32")))
+        with self.assertRaisesRegex(hocket.InputError, "names axes: give hocket.jax their mesh"):
+            self.function(in_shardings=(spec,))
+
+    def test_text(self):
+        with hocket.load(MLIR.replace("tp\"=2", "tp\"=1"), ranks=1) as m:
+            self.assertEqual(m.inputs, ["arg0", "arg1", "arg2"])
+        with self.assertRaisesRegex(hocket.UnsupportedError, "program.hkt:4: stablehlo.fft"):
+            hocket.load(MLIR.replace("stablehlo.add %arg0, %arg0", "stablehlo.fft %arg0"))
+        with self.assertRaisesRegex(hocket.InputError, "malformed"):
+            hocket.load(MLIR.replace("%arg0, %arg0", "%arg0, %arg9"))
+
 
 if __name__ == "__main__":
     if len(sys.argv) > 2 and sys.argv[1] == "member":
