@@ -276,17 +276,22 @@ func (b *builder) compare(x, y tens, _ typ) tens {
 	if x.t.dt != y.t.dt {
 		b.wrong("operands are of types %s and %s", x.t, y.t)
 	}
+	return b.is(directions[b.direction()], x, y)
+}
+
+// direction returns how a comparison compares.
+func (b *builder) direction() string {
 	list := b.op.words
 	if a := b.op.attrs["comparison_direction"]; a != nil {
 		list = append(a.words, a.text)
 	}
 	for _, w := range list {
-		if op := directions[w]; op != "" {
-			return b.is(op, x, y)
+		if directions[w] != "" {
+			return w
 		}
 	}
 	b.wrong("it has no direction")
-	return tens{}
+	return ""
 }
 
 func (b *builder) sign(x tens, _ typ) tens {

@@ -1,7 +1,9 @@
 package stablehlo
 
 import (
+	"fmt"
 	"math"
+	"math/cmplx"
 	"os"
 	"strings"
 	"testing"
@@ -27,6 +29,65 @@ func TestElementwise(t *testing.T) {
 	for k := range 2 { // near 0, relative to what they are
 		if want := 1e-6 * float64(2*k-1); math.Abs(out[k][1]/want-1) > 1e-5 {
 			t.Errorf("of 1e-6: %g, want %g", out[k][1], want)
+		}
+	}
+}
+
+// TestComplex holds operations of complex numbers to package cmplx.
+func TestComplex(t *testing.T) {
+	x, y := []float64{-2.5, 0, 0.5, 1.5, 3.25, 0}, []float64{0.75, -0.5, 1e-3, -1.25, 0, 0}
+	for i := range y {
+		y[i] = float64(float32(y[i]))
+	}
+	z := func(i int) complex128 { return complex(x[i], y[i]) }
+	one := func(f func(complex128) complex128) func(int) complex128 {
+		return func(i int) complex128 { return f(z(i)) }
+	}
+	sum := complex128(0)
+	for i := range x {
+		sum += z(i)
+	}
+	// The quotient by 0 is none.
+	quotient := func(i int) complex128 {
+		if i == 0 {
+			return cmplx.NaN()
+		}
+		return z(i) / z(5-i)
+	}
+	out := ran(t, program(t, "complex.mlir"), x, y)
+	for k, f := range []func(int) complex128{
+		func(i int) complex128 { return z(i) * z(5-i) }, quotient,
+		func(i int) complex128 { return z(i) + (0.5 - 1.25i) }, func(i int) complex128 { return z(i) - z(5-i) },
+		one(cmplx.Exp), one(func(z complex128) complex128 { return cmplx.Exp(z) - 1 }), one(cmplx.Sin), one(cmplx.Cos),
+		one(cmplx.Tanh), one(cmplx.Sqrt), one(func(z complex128) complex128 { return 1 / cmplx.Sqrt(z) }),
+		one(func(z complex128) complex128 { return 1 / (1 + cmplx.Exp(-z)) }),
+		one(func(z complex128) complex128 {
+			if z == 0 {
+				return 0
+			}
+			return z / complex(cmplx.Abs(z), 0)
+		}), one(func(z complex128) complex128 { return -z }),
+		func(i int) complex128 { return z(i/3)*z(i%3) + z(3+i/3)*z(3+i%3) },
+		func(int) complex128 { return sum }} {
+		for i := range x {
+			want := f(i)
+			if cmplx.IsNaN(want) || cmplx.IsInf(want) {
+				continue
+			}
+			near(t, fmt.Sprintf("result %d of %v", k, z(i)), []float64{out[2*k][i], out[2*k+1][i]},
+				[]float64{real(want), imag(want)})
+		}
+	}
+	near(t, "abs", out[32], each(6, func(i int) float64 { return cmplx.Abs(z(i)) }))
+	near(t, "equal", out[33], make([]float64, 6))
+	for wrong, want := range map[string]string{
+		"func.func @main(%arg0: tensor<2xcomplex<f32>>) {\n return\n}":                                                                                         "of type tensor<2xcomplex<f32>>",
+		"func.func @main() -> tensor<complex<f32>> {\n %0 = stablehlo.constant dense<(1.0, 2.0)> : tensor<complex<f32>>\n return %0 : tensor<complex<f32>>\n}": "result 0 is of type",
+		"func.func @main() -> tensor<f32> {\n %0 = stablehlo.constant dense<(1.0, 2.0, 3.0)> : tensor<complex<f32>>\n return\n}":                               "3 parts",
+		"func.func @main() -> tensor<f32> {\n %0 = stablehlo.constant dense<1.0> : tensor<complex<f32>>\n return\n}":                                           "want",
+	} {
+		if _, err := Read("wrong.mlir", wrong, Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", wrong, err, want)
 		}
 	}
 }
