@@ -19,7 +19,7 @@ def bind(model, tensors, every=False):
         device = "cpu"
     found = {}
     for param, names in sources.items():
-        if param in tensors:
+        if param in tensors and not (every and param in states):
             found[param] = tensors[param]
         elif param not in states:
             parts = [_find(tensors, name) for name in names]
