@@ -103,13 +103,18 @@ func ofExport(err error) error {
 	switch {
 	case errors.Is(err, torchexport.ErrUnsupported), errors.Is(err, modelprogram.ErrUnsupported),
 		errors.Is(err, stablehlo.ErrUnsupported), errors.Is(err, graph.ErrTooLarge):
-		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+		return refusedImport{err}
 	case errors.Is(err, torchexport.ErrMalformed), errors.Is(err, stablehlo.ErrMalformed),
 		errors.Is(err, exported.ErrMismatch):
 		return fmt.Errorf("%w: %w", ErrInput, err)
 	}
 	return err
 }
+
+// refusedImport is ErrUnsupported, whatever the machine.
+type refusedImport struct{ error }
+
+func (e refusedImport) Unwrap() []error { return []error{ErrUnsupported, e.error} }
 
 // Program returns the program, to be loaded.
 func (e *Export) Program() *Program { return e.program }

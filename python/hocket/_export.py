@@ -7,7 +7,7 @@ import tempfile
 import warnings
 
 from . import _cuda, _plans, _world
-from ._errors import UnsupportedError
+from ._errors import Error, UnsupportedError
 
 
 def export(module, args=(), kwargs=None, *, plan=None, dynamic=None, **options):
@@ -61,7 +61,11 @@ def load_exported(program, name, weights=None, **options):
         path = os.path.join(folder, name)
         with contextlib.nullcontext() if files else _hollow(program):
             torch_export().save(program, path)
-        return _model.load_archive(path, own, weights=weights, **options)
+        try:
+            return _model.load_archive(path, own, weights=weights, **options)
+        except Error as e:
+            e.args = (str(e).replace(folder + os.sep, ""),)
+            raise
 
 
 def _dims(shapes, dim):
