@@ -179,7 +179,7 @@ func (p *parser) hash() *attr {
 				a.words = append(a.words, w)
 			}
 		} else if !p.accept(":") && !p.accept("->") {
-			p.value()
+			a.list = append(a.list, p.value())
 		}
 		p.accept(",")
 	}

@@ -54,6 +54,7 @@ type builder struct {
 	uses   int
 
 	meshes map[string]*mesh // that layouts have, in place of the text's
+	long   bool             // an input is of i64, which f64 does not hold
 	lift   int64            // how many devices values have a dimension for; 0 outside of manual computations
 	devs   *manual          // the manual computation
 
@@ -114,6 +115,11 @@ func (b *builder) main(o Options) {
 	}
 }
 
+// moves are operations whose results have elements of their operands, or places of them.
+var moves = map[string]bool{"sort": true, "reshape": true, "transpose": true, "broadcast_in_dim": true, "slice": true,
+	"concatenate": true, "gather": true, "select": true, "dynamic_slice": true, "call": true, "func.call": true,
+	"while": true, "case": true, "if": true, "composite": true, "optimization_barrier": true}
+
 // held is x as a value of an operation's result. Integers of a width that graphs lack have to be known, and to fit.
 func (b *builder) held(x tens, t typ) tens {
 	shape := x.v.Shape
@@ -132,6 +138,10 @@ func (b *builder) held(x tens, t typ) tens {
 	}
 	list := b.known(x)
 	if list == nil {
+		if name := strings.TrimPrefix(b.op.name, "stablehlo."); moves[name] ||
+			name == "scatter" && bodyOp(b.op.region(b, 0), 0, 1) != "add" { // what it is of was held
+			return x
+		}
 		b.refuse("%s that depends on the input", t)
 	}
 	for _, e := range list.Elems {
@@ -148,6 +158,7 @@ func (b *builder) input(name string, a arg) tens {
 	if dt == graph.Bool {
 		dt = graph.I32
 	}
+	b.long = b.long || dt == graph.I64
 	v := b.g.Input(name, dt, a.t.shape)
 	v.Layout = b.layoutOf(name, a.t.shape, a.attrs)
 	if a.t.dt == graph.Bool {

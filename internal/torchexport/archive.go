@@ -2,8 +2,8 @@
 //
 // An archive is a zip: models/*.json is the program, data/weights and data/constants have an index in JSON and the raw
 // bytes of tensors. Nothing is unpickled. Open reads the indexes and the program; Graph makes a graph of it, by tables
-// of ATen operators; Tensor reads a weight. torch's docs/source/export/pt2_archive.md and torch/_export/serde/schema.yaml
-// define the format. operators.go lists the tables: arithmetic.go, shapes.go, indexing.go and layers.go have them.
+// of ATen operators; Tensor reads a weight. operators.go lists the tables, which arithmetic.go, shapes.go, indexing.go
+// and layers.go have. torch's docs/source/export/pt2_archive.md and torch/_export/serde/schema.yaml define the format.
 //
 // Archives are untrusted. What is wrong with one is an error that wraps ErrMalformed. What it asks for and hocket lacks
 // is one that wraps ErrUnsupported, and names the operator, the module and the line of the model.
