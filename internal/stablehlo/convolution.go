@@ -113,12 +113,12 @@ func (b *builder) batched(x, y tens, dt graph.DType) tens {
 	}
 	t := typ{dt: dt, shape: []int64{x.t.shape[0], x.t.shape[1], y.t.shape[2]}}
 	lifted := anyLifted(x, y)
-	v := b.add(graph.MatMul, graph.Attrs{}, dt, b.fullAs(x, lifted), b.fullAs(y, lifted))
-	return tens{v: v, t: t, lifted: lifted}
+	xv, yv := b.fullAs(x, lifted), b.fullAs(y, lifted)
+	return tens{v: b.add(graph.MatMul, graph.Attrs{}, dt, xv, yv), t: t, lifted: lifted}
 }
 
-// convDims lists the dimensions of a tensor of a convolution: that of the name first, if there is one, those of space in
-// order, and those of the other names.
+// convDims lists the dimensions of a tensor of a convolution: that of the name first, if there is one, those of space
+// in order, and those of the other names.
 func (b *builder) convDims(a *attr, n int, first string, last ...string) []int64 {
 	find := func(name string) int64 {
 		i := slices.IndexFunc(a.list, func(x *attr) bool {
