@@ -313,6 +313,14 @@ func (a *Archive) Header(name string) (*tensor.Tensor, error) {
 	return &tensor.Tensor{DType: k, Shape: s.shape}, nil
 }
 
+// Checksum returns the checksum that the archive has of the file that a tensor is in, which is not read.
+func (a *Archive) Checksum(name string) uint32 {
+	if s := a.tensors[name]; s != nil && a.entries[s.file] != nil {
+		return a.entries[s.file].CRC32
+	}
+	return 0
+}
+
 // ReadAt reads bytes of a tensor's elements, which are in row-major order, into to, from a place on.
 func (a *Archive) ReadAt(to []byte, name string, from int64) error {
 	s := a.tensors[name]
