@@ -11,15 +11,18 @@ import (
 	"hocket.example/hocket/internal/exported"
 	"hocket.example/hocket/internal/graph"
 	"hocket.example/hocket/internal/modelprogram"
+	"hocket.example/hocket/internal/stablehlo"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/torchexport"
 )
 
-// Export is a model that torch.export.save wrote: a program, its weights, and the states that calls change.
+// Export is a model that another framework wrote: a program, and of torch.export's the weights and the states that calls
+// change.
 type Export struct {
 	open    *exported.Model
 	program *Program
 	files   []*Checkpoint
+	unbound map[string]bool // parameters that the caller binds
 
 	mu     sync.Mutex
 	states []exportState
@@ -41,6 +44,8 @@ type ExportOptions struct {
 	// Weights are safetensors files and folders of them. Tensors that they have, by the names of the model's modules,
 	// count more than the archive's.
 	Weights []string
+	// Unbound leaves the weights to the caller, who binds each parameter that Sources lists: Bind reads none of them.
+	Unbound bool
 }
 
 // OpenExport opens an archive and makes a program of its model. The error of one that is malformed wraps ErrInput, and
@@ -57,7 +62,10 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 	if err != nil {
 		return nil, ofExport(err)
 	}
-	e := &Export{open: m}
+	e := &Export{open: m, unbound: map[string]bool{}}
+	for _, p := range m.Params {
+		e.unbound[p.Name] = o.Unbound && len(p.Weights) > 0 && !p.State
+	}
 	if e.program, err = New(m.Info.Prog); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
@@ -71,17 +79,42 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 	return e, nil
 }
 
+// IsStableHLO reports whether a text is StableHLO's, which JAX's lowered.as_text() prints.
+func IsStableHLO(text string) bool { return stablehlo.Is(text) }
+
+// ReadStableHLO makes a program of StableHLO's text. ranks is the default number of ranks, 0 for as many as the text's
+// mesh has. name stands for the text in errors, which wrap ErrInput if it is malformed, and ErrUnsupported if hocket makes
+// no program of it. Bind gives a model the constants of the text that are parameters of the program.
+func ReadStableHLO(name, text string, ranks int) (*Export, error) {
+	g, err := stablehlo.Read(name, text, stablehlo.Options{Ranks: ranks})
+	if err != nil {
+		return nil, ofExport(err)
+	}
+	m, err := modelprogram.Make(name, g, modelprogram.Options{Ranks: ranks})
+	if err != nil {
+		return nil, ofExport(err)
+	}
+	p, err := New(m.Info.Prog)
+	return &Export{open: exported.Of(m), program: p}, err
+}
+
 // ofExport says which error of the package's an import's is.
 func ofExport(err error) error {
 	switch {
 	case errors.Is(err, torchexport.ErrUnsupported), errors.Is(err, modelprogram.ErrUnsupported),
-		errors.Is(err, graph.ErrTooLarge):
-		return fmt.Errorf("%w: %w", ErrUnsupported, err)
-	case errors.Is(err, torchexport.ErrMalformed), errors.Is(err, exported.ErrMismatch):
+		errors.Is(err, stablehlo.ErrUnsupported), errors.Is(err, graph.ErrTooLarge):
+		return refusedImport{err}
+	case errors.Is(err, torchexport.ErrMalformed), errors.Is(err, stablehlo.ErrMalformed),
+		errors.Is(err, exported.ErrMismatch):
 		return fmt.Errorf("%w: %w", ErrInput, err)
 	}
 	return err
 }
+
+// refusedImport is ErrUnsupported, whatever the machine.
+type refusedImport struct{ error }
+
+func (e refusedImport) Unwrap() []error { return []error{ErrUnsupported, e.error} }
 
 // Program returns the program, to be loaded.
 func (e *Export) Program() *Program { return e.program }
@@ -119,7 +152,7 @@ func (e *Export) Bind(ctx context.Context, m *Model) (unused []string, err error
 			files[name] = checkpointSource{c}
 		}
 	}
-	contents, used, err := e.open.Contents(files, func(string) bool { return false })
+	contents, used, err := e.open.Contents(files, func(name string) bool { return e.unbound[name] })
 	if err != nil {
 		return nil, ofExport(err)
 	}

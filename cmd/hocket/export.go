@@ -128,8 +128,14 @@ func (a *app) find(in *inputs, fn *ir.Func) (got map[string]found, surplus []str
 		return nil, nil, inputf("%w", err)
 	}
 	for _, c := range list {
+		sums := c.Checksums()
 		got[c.Param.Name] = found{(*hocket.Tensor)(&c.Header), func() (*hocket.Tensor, error) {
-			t, err := c.Read(0, 0)
+			if in.ranks == 0 || sums == "" {
+				t, err := c.Read(0, 0)
+				return (*hocket.Tensor)(t), err
+			}
+			in.sums[c.Param.Name] = sums
+			t, err := c.Read(in.rank, in.ranks)
 			return (*hocket.Tensor)(t), err
 		}}
 	}

@@ -27,6 +27,10 @@ type inputs struct {
 	// others are tensors of files that no parameter has the name of; nil where that is an error: weights of an exported
 	// model have other names than what they are stacked to.
 	others map[string]exported.Source
+	// rank, of ranks, is what to read of weights of an archive; 0 ranks for all. sums are the checksums of what is not
+	// read as a whole.
+	rank, ranks int
+	sums        map[string]string
 }
 
 // reals returns inputs with random reals in the place of small integers for what nothing

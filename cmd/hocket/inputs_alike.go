@@ -26,6 +26,9 @@ func (in *inputs) alike(ctx context.Context, w *hocket.World, sig *hocket.Signat
 
 // text says what an input is: how it is made, or the checksum of what a file holds.
 func (in *inputs) text(name string, t *hocket.Tensor) string {
+	if sums := in.sums[name]; sums != "" {
+		return fmt.Sprintf("%s of an archive, with checksums%s", t, sums)
+	}
 	if t != nil {
 		sum := crc32.Checksum(t.Data, crc32.MakeTable(crc32.Castagnoli))
 		return fmt.Sprintf("%s of a file, with checksum %08x", t, sum)

@@ -543,3 +543,39 @@ exit 0
 	_, _ = term.WriteString("echo it ended with $?\n")
 	term.until(t, "the exit code", func() bool { return strings.Contains(term.text(), "it ended with 130") })
 }
+
+// TestLaunchReadsRows: processes that read their rows of an archive's weights alone give the logits of one process, and
+// agree about which weights they have.
+func TestLaunchReadsRows(t *testing.T) {
+	dir := filepath.Join(exportedModels(t), "llama")
+	model, plan := filepath.Join(dir, "static.pt2"), filepath.Join(dir, "tp_plan.json")
+	alone, together := t.TempDir(), t.TempDir()
+	run := func(model, saved string) []string {
+		return []string{"run", model, "--plan", plan, "-n", "2", "--in",
+			"input_ids=" + filepath.Join(dir, "expected.safetensors") + "#input_ids", "--save", saved}
+	}
+	if out, errs, code := hocketHere(run(model, alone)...); code != 0 {
+		t.Fatalf("exit %d\n%s%s", code, out, errs)
+	}
+	c := hocketCommand(t, nil, append([]string{"launch", "-n", "2", "--"}, run(model, together)...)...)
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	read := func(dir string) []byte {
+		data, err := os.ReadFile(filepath.Join(dir, "outputs.safetensors"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	if !bytes.Equal(read(alone), read(together)) {
+		t.Error("two processes give other logits than one")
+	}
+	other := filepath.Join(exportedModels(t), "llama_bf16", "static.pt2")
+	script := fmt.Sprintf("#!/bin/sh\nm=%s; [ $HOCKET_RANK = 1 ] && m=%s\nexec hocket run $m --plan %s -n 2\n", model, other,
+		plan)
+	c = hocketCommand(t, map[string]string{"differ.sh": script}, "launch", "-n", "2", "--", "./differ.sh")
+	if out, err := c.CombinedOutput(); err == nil || !strings.Contains(string(out), "disagree") {
+		t.Errorf("processes run different models: %v\n%s", err, out)
+	}
+}

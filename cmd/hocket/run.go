@@ -282,7 +282,7 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 		ctx, leave = within(ctx, w)
 		defer func() { err = leave(err) }()
 	}
-	files, err := j.bind(b)
+	files, err := j.bind(b, w)
 	if err != nil {
 		return err
 	}
@@ -341,7 +341,7 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 
 // bind binds the program, with what input files say about its dims, and
 // returns what the files hold.
-func (j *job) bind(b hocket.Binding) (map[string]*hocket.Tensor, error) {
+func (j *job) bind(b hocket.Binding, w *hocket.World) (map[string]*hocket.Tensor, error) {
 	var got map[string]found
 	defer j.inputs.closeFiles()
 	var err error
@@ -367,6 +367,9 @@ func (j *job) bind(b hocket.Binding) (map[string]*hocket.Tensor, error) {
 	}
 	if _, err := affordInputs(j.sig, 1); err != nil {
 		return nil, err
+	}
+	if w != nil && w.Size() == j.sig.Ranks && !j.flags.compare { // a rank reads its own rows of an archive's weights
+		j.inputs.rank, j.inputs.ranks, j.inputs.sums = w.Rank(), w.Size(), map[string]string{}
 	}
 	return loadAll(got)
 }

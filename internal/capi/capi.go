@@ -205,9 +205,10 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 type model struct {
 	m       *hocket.Model
 	machine *machine
-	text    string         // of the program
-	names   []string       // of parameters
-	states  []string       // inout ones
+	text    string   // of the program
+	names   []string // of parameters
+	states  []string // inout ones
+	extents map[string][]string
 	export  *hocket.Export // where the model is from; nil for a program's text
 	unused  []string       // names of weights that export has no use for
 	bound   *bound
@@ -235,10 +236,11 @@ type loadOptions struct {
 	Graph     bool             `json:"graph"`
 	Gather    bool             `json:"gather"`
 	// Export is an archive that torch.export.save wrote, in place of a program, Plan lays out its weights, and Weights
-	// are files that have them.
+	// are files that have them. With Unbound the caller binds them.
 	Export  string            `json:"export"`
 	Plan    map[string]string `json:"plan"`
 	Weights []string          `json:"weights"`
+	Unbound bool              `json:"unbound"`
 }
 
 // Load loads a program's text, or the archive that an option names.
@@ -272,14 +274,22 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	if o.Func != "" {
 		fn = p.IR().Func(o.Func)
 	}
-	names, states := []string{}, []string{}
+	names, states, extents := []string{}, []string{}, map[string][]string{}
 	for _, param := range fn.Params {
 		names = append(names, param.Name)
+		for _, d := range param.Type.Dims {
+			name := ""
+			if d.Extent.Kind == ir.ExprName {
+				name = d.Extent.Name
+			}
+			extents[param.Name] = append(extents[param.Name], name)
+		}
 		if param.Inout {
 			states = append(states, param.Name)
 		}
 	}
-	return l.add(&model{m: mod, machine: m, text: p.String(), names: names, states: states, export: export,
+	return l.add(&model{m: mod, machine: m, text: p.String(), names: names, states: states,
+		extents: extents, export: export,
 		unused: unused, bound: newBound(), updating: make(chan struct{}, 1)}), nil
 }
 

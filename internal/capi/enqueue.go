@@ -149,12 +149,16 @@ func (p *Placed) check(as []hocket.Layout, what string) error {
 		if b.Rank != p.Rank {
 			continue
 		}
-		if as[i].DType.String() != p.DType || !slices.Equal(b.Shape, p.Shape) {
+		given := p.DType + strings.ReplaceAll(fmt.Sprint(p.Shape), " ", ", ")
+		want := &hocket.Tensor{DType: as[i].DType, Shape: as[i].Shape}
+		switch {
+		case as[i].DType.String() == p.DType && slices.Equal(b.Shape, p.Shape):
+		case len(as[i].Blocks) == 1 && slices.Equal(b.Shape, as[i].Shape): // one rank, which has all of it
+			return fmt.Errorf("%w: %s is %s, want %v", hocket.ErrInput, p.Name, given, want)
+		default:
 			return fmt.Errorf("%w: %s %s, %v, has on rank %d a block %v, and %v is given: each process gives the block of its "+
-				"rank, and dims if another size is meant", hocket.ErrInput, what, p.Name,
-				&hocket.Tensor{DType: as[i].DType, Shape: as[i].Shape}, p.Rank,
-				&hocket.Tensor{DType: as[i].DType, Shape: b.Shape},
-				p.DType+strings.ReplaceAll(fmt.Sprint(p.Shape), " ", ", "))
+				"rank, and dims if another size is meant", hocket.ErrInput, what, p.Name, want, p.Rank,
+				&hocket.Tensor{DType: as[i].DType, Shape: b.Shape}, given)
 		}
 		return nil
 	}

@@ -10,17 +10,25 @@ import (
 	"hocket.example/hocket"
 )
 
-// program is what is to be loaded: the program of that text, or that of an archive.
+// program is what is to be loaded: the program of that text, hocket's or StableHLO's, or that of an archive.
 func (o *loadOptions) program(text string) (*hocket.Program, *hocket.Export, error) {
 	if o.Export == "" {
 		if o.Plan != nil || o.Weights != nil {
 			return nil, nil, fmt.Errorf("%w: plan and weights are for models that torch exported, and export names none",
 				hocket.ErrInput)
 		}
+		if hocket.IsStableHLO(text) {
+			e, err := hocket.ReadStableHLO(o.Name, text, o.Ranks)
+			if err != nil {
+				return nil, nil, err
+			}
+			return e.Program(), e, nil
+		}
 		p, err := hocket.Parse(o.Name, text)
 		return p, nil, err
 	}
-	e, err := hocket.OpenExport(o.Export, hocket.ExportOptions{Plan: o.Plan, Ranks: o.Ranks, Weights: o.Weights})
+	e, err := hocket.OpenExport(o.Export, hocket.ExportOptions{Plan: o.Plan, Ranks: o.Ranks, Weights: o.Weights,
+		Unbound: o.Unbound})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -41,6 +49,8 @@ type description struct {
 	Proof string `json:"proof"` // for the model's own dims
 	// States are the inout parameters.
 	States []string `json:"states"`
+	// Extents are the dims that the extents of parameters are, "" for those that are none.
+	Extents map[string][]string `json:"extents"`
 	// Of an export: Inputs are the parameters that calls give, Weights the names of the weights that each other
 	// parameter is made of, and Unused the tensors of the option weights that are not the model's.
 	Inputs  []string            `json:"inputs,omitempty"`
@@ -55,7 +65,7 @@ func (l *Library) Description(ctx context.Context, handle int64, prove bool) (st
 	if err != nil {
 		return "", err
 	}
-	d := description{Text: m.text, States: m.states, Unused: m.unused}
+	d := description{Text: m.text, States: m.states, Extents: m.extents, Unused: m.unused}
 	if prove {
 		proof, err := m.m.Proof(ctx, nil)
 		if err != nil {

@@ -124,6 +124,20 @@ func (m *Model) Contents(files map[string]Source, given func(string) bool) (list
 // names lists the names of a weight: several where tensors are tied.
 func (m *Model) names(weight string) []string { return append([]string{weight}, m.Tied[weight]...) }
 
+// Checksums identifies the contents without reading them, by the checksums that the archive has of its files; "" for
+// contents that are not the archive's.
+func (c *Content) Checksums() string {
+	text := ""
+	for _, p := range c.pieces {
+		a, ok := p.from.(*torchexport.Archive)
+		if !ok {
+			return ""
+		}
+		text += fmt.Sprintf(" %s %08x", p.name, a.Checksum(p.name))
+	}
+	return text
+}
+
 // Read reads the contents. Where ranks is not 0 it reads the rows of this rank of so many, and others are zeros that
 // take no memory where the parameter is large.
 func (c *Content) Read(rank, ranks int) (*tensor.Tensor, error) {

@@ -87,7 +87,7 @@ func (c *chain) lower(v *graph.Value) (*val, error) {
 const maxCumsum = 4096
 
 // cumsum lowers a cumulative sum as a product with a triangular matrix of ones. Sums of integers are exact in f32 below
-// 2²⁴, which those of masks are.
+// 2²⁴, which those of masks are, and in f64 below 2⁵³.
 func (l *lowerer) cumsum(n *graph.Node) (*val, error) {
 	x, out := n.In[0], n.Out[0]
 	axis, size := n.Attrs.Axis, int64(1)
@@ -97,10 +97,10 @@ func (l *lowerer) cumsum(n *graph.Node) (*val, error) {
 	c := &chain{l: l, n: n}
 	dt := out.DType
 	if !dt.IsFloat() {
-		if uncast(x).DType != graph.Bool {
-			return nil, refuse(n, "a cumulative sum of integers that are no mask")
+		dt = graph.F64
+		if uncast(x).DType == graph.Bool {
+			dt = graph.F32
 		}
-		dt = graph.F32
 	}
 	if size > maxCumsum {
 		return nil, refuse(n, "a cumulative sum of %d elements, of at most %d", size, maxCumsum)

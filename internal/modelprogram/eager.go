@@ -123,7 +123,10 @@ func (l *lowerer) scores(s *scores, v *graph.Value) bool {
 			return false
 		}
 		by, ok := l.perKey(s, known)
-		return ok && s.addAll(by)
+		if ok {
+			s.addAll(by)
+		}
+		return ok
 	case graph.Where:
 		if !l.folder.IsConstant(n.In[0]) {
 			return false
@@ -148,7 +151,8 @@ func (l *lowerer) scores(s *scores, v *graph.Value) bool {
 				where[i] = 0
 			}
 		}
-		return s.addAll(where)
+		s.addAll(where)
+		return true
 	}
 	return false
 }
@@ -163,15 +167,14 @@ func (s *scores) scaleBy(c float64) bool {
 }
 
 // addAll adds numbers to the scores.
-func (s *scores) addAll(by []float64) bool {
+func (s *scores) addAll(by []float64) {
 	if s.add == nil {
 		s.add = by
-		return true
+		return
 	}
 	for i, x := range by {
 		s.add[i] += x
 	}
-	return true
 }
 
 // maskBy multiplies the scores by zeros and ones.
@@ -188,7 +191,8 @@ func (s *scores) maskBy(by []float64) bool {
 			return false
 		}
 	}
-	return s.addAll(make([]float64, len(by)))
+	s.addAll(make([]float64, len(by)))
+	return true
 }
 
 // perKey returns a constant as one number for each query and key, if it is the same for all heads and sequences.

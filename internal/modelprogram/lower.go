@@ -157,8 +157,7 @@ func (l *lowerer) shaped(v *graph.Value, x *val, shape []int64) operand {
 			return operand{in: in}
 		}
 	}
-	y := val{operand: x.operand, shape: shape}
-	o := l.settle(&graph.Value{Shape: shape, Node: v.Node}, &y)
+	o := l.settle(&graph.Value{Shape: shape, Node: v.Node}, seen(x, shape))
 	l.reshapes[x.operand] = append(l.reshapes[x.operand], o.in)
 	return o
 }
@@ -168,7 +167,7 @@ func seen(x *val, shape []int64) *val {
 	if slices.Equal(x.operand.shape(), shape) {
 		return &val{operand: x.operand}
 	}
-	return &val{operand: x.operand, shape: shape}
+	return &val{operand: x.operand, shape: append([]int64{}, shape...)} // of a scalar not nil, but empty
 }
 
 // reshapedSplit is the dimension of a reshaped value that starts where the split dimension does.
@@ -370,10 +369,7 @@ func (l *lowerer) reshape(v *graph.Value) (*val, error) {
 	if x.perm != nil {
 		l.settle(v.Node.In[0], x)
 	}
-	if slices.Equal(x.operand.shape(), v.Shape) {
-		return &val{operand: x.operand}, nil
-	}
-	return &val{operand: x.operand, shape: v.Shape}, nil
+	return seen(x, v.Shape), nil
 }
 
 // param returns the parameter that an input or weight is.
@@ -671,11 +667,7 @@ func (l *lowerer) slicePacked(n *graph.Node, v *graph.Value) (*val, error) {
 		y.shape = x.shape
 		x = y
 	}
-	x = &val{operand: x.operand, shape: n.Out[0].Shape}
-	if slices.Equal(x.operand.shape(), x.shape) {
-		x.shape = nil
-	}
-	return x, nil
+	return seen(x, n.Out[0].Shape), nil
 }
 
 func last(shape []int64) int64 {

@@ -75,8 +75,7 @@ func (l *lowerer) compare(n *graph.Node) (*val, error) {
 	return l.elementwise(n, op, dt, []*graph.Value{a, b})
 }
 
-// isZero lowers "not": whether a number or mask is 0. zero says how the comparison is called: eq, or ne for its
-// opposite.
+// isZero lowers whether a number or mask is 0 by the comparison op, eq, or its opposite by ne.
 func (l *lowerer) isZero(n *graph.Node, op string) (*val, error) {
 	dt, err := l.maskType(n.In[0])
 	if err != nil {

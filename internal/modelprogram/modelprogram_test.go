@@ -54,6 +54,18 @@ func made1(t *testing.T, name string) *Model {
 	return m
 }
 
+// TestPlanCheck: a style that hocket lacks is refused, with what to do about transformers' others.
+func TestPlanCheck(t *testing.T) {
+	for style, want := range map[string]string{"all_reduce": "leave the entry out: hocket reduces",
+		"mla_kv_a_proj": "whole on each rank", "packed_rowwise": "name packed_colwise", "sideways": "styles are colwise,"} {
+		err := Plan{{"up", style}, {"down", "rowwise"}}.Check()
+		if err == nil || !strings.Contains(err.Error(), `up: there is no style "`+style+`"; `) ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", style, err, want)
+		}
+	}
+}
+
 // TestPrograms: a person can read what is made of a model, which has one loop over its layers.
 func TestPrograms(t *testing.T) {
 	for _, name := range []string{"llama", "llama_bf16", "qwen2", "qwen3", "qwen3_bf16", "gpt_neox", "mixtral",

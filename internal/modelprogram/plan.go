@@ -26,6 +26,13 @@ type Rule struct {
 var Styles = []string{"colwise", "rowwise", "colwise_gather_output", "rowwise_split_input", "embedding_rowwise",
 	"packed_colwise", "moe_tp_experts", "replicated_with_grad_allreduce"}
 
+// instead says what to do about styles of transformers that hocket lacks.
+var instead = map[string]string{
+	"all_reduce":     "leave the entry out: hocket reduces sums where that is needed",
+	"mla_kv_a_proj":  "leave the entry out, for a weight that is whole on each rank",
+	"packed_rowwise": "name packed_colwise to split the output features of each part, or leave the entry out",
+}
+
 // ParsePlan reads a plan in JSON: an object of styles by pattern.
 func ParsePlan(text []byte) (Plan, error) {
 	var m map[string]string
@@ -54,8 +61,11 @@ func (p Plan) Check() error {
 	var errs []error
 	for _, r := range p {
 		if !slices.Contains(Styles, r.Style) {
-			errs = append(errs, fmt.Errorf("%s: there is no style %q; styles are %s", r.Pattern, r.Style,
-				strings.Join(Styles, ", ")))
+			help := instead[r.Style]
+			if help == "" {
+				help = "styles are " + strings.Join(Styles, ", ")
+			}
+			errs = append(errs, fmt.Errorf("%s: there is no style %q; %s", r.Pattern, r.Style, help))
 		}
 	}
 	return errors.Join(errs...)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"hocket.example/hocket/internal/graph"
 )
 
 // part is a run of instructions, or a loop of several runs that are equal but for their weights.
@@ -210,6 +212,9 @@ func (l *loop) stacked(a, b *param, k int, number *int) bool {
 		return s == nil
 	}
 	if a.value == nil || b.value == nil || a.parts != b.parts || a.packed != b.packed {
+		return false
+	}
+	if a.value.Leaf == graph.Input || b.value.Leaf == graph.Input { // calls give each
 		return false
 	}
 	if a.state != b.state || !slices.Equal(a.perm, b.perm) {

@@ -179,7 +179,7 @@ func (p *parser) hash() *attr {
 				a.words = append(a.words, w)
 			}
 		} else if !p.accept(":") && !p.accept("->") {
-			p.value()
+			a.list = append(a.list, p.value())
 		}
 		p.accept(",")
 	}
@@ -217,6 +217,7 @@ type dense struct {
 	t     typ
 	splat bool
 	elems []float64
+	imag  []float64 // the imaginary parts of complex elements
 }
 
 // all are its elements, one for each of the tensor where there are few.
@@ -262,7 +263,15 @@ func (p *parser) dense() *dense {
 		p.at = after
 		return d
 	}
-	if p.peek() == '"' {
+	if p.peek() == '"' && d.t.complex {
+		for i, x := range p.raw(p.text(), d.t.dt, 2*n) {
+			if i%2 == 0 {
+				d.elems = append(d.elems, x)
+			} else {
+				d.imag = append(d.imag, x)
+			}
+		}
+	} else if p.peek() == '"' {
 		d.elems = p.raw(p.text(), d.t.dt, n)
 	} else if p.at < end {
 		p.elements(d, d.t.dt, d.t.shape, 0)
@@ -273,8 +282,13 @@ func (p *parser) dense() *dense {
 	} else if int64(len(d.elems)) != n {
 		p.fail("a constant of type %s has %d elements", d.t, len(d.elems))
 	}
-	for i, x := range d.elems {
-		d.elems[i] = rounded(d.t.dt, x)
+	if d.t.complex && len(d.imag) != len(d.elems) {
+		p.fail("a constant of type %s has %d real and %d imaginary parts", d.t, len(d.elems), len(d.imag))
+	}
+	for _, list := range [][]float64{d.elems, d.imag} {
+		for i, x := range list {
+			list[i] = rounded(d.t.dt, x)
+		}
 	}
 	return d
 }
@@ -314,13 +328,25 @@ func (p *parser) elements(d *dense, dt graph.DType, shape []int64, depth int) {
 	if p.elems++; p.elems > maxElems {
 		p.fail("constants have more than %d elements", maxElems)
 	}
-	x := 0.0
+	if d.t.complex {
+		var parts []float64
+		p.list("(", ")", func() { parts = append(parts, p.element(dt)) })
+		if len(parts) != 2 {
+			p.fail("a complex number has %d parts", len(parts))
+		}
+		d.elems, d.imag = append(d.elems, parts[0]), append(d.imag, parts[1])
+		return
+	}
+	d.elems = append(d.elems, p.element(dt))
+}
+
+// element reads a number.
+func (p *parser) element(dt graph.DType) float64 {
 	switch {
 	case p.accept("true"):
-		x = 1
+		return 1
 	case p.accept("false"):
-	case p.peek() == '(': // complex
-		p.skip()
+		return 0
 	case p.accept("0x"):
 		from := p.at
 		for p.at < len(p.src) && (isDigit(p.src[p.at]) || isLetter(p.src[p.at])) {
@@ -330,11 +356,9 @@ func (p *parser) elements(d *dense, dt graph.DType, shape []int64, depth int) {
 		if err != nil {
 			p.fail("want hexadecimal digits, found %q", p.src[from:p.at])
 		}
-		x = ofBits(dt, u)
-	default:
-		x = p.float()
+		return ofBits(dt, u)
 	}
-	d.elems = append(d.elems, x)
+	return p.float()
 }
 
 // ofBits is the number of type dt that has these bits.

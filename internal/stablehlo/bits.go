@@ -132,3 +132,43 @@ func (b *builder) wholeNumbers(name string, in []tens) (tens, bool) {
 	t := b.op.types[0]
 	return b.whole(t, func(x []int64) int64 { return f(t, x) }, in...)
 }
+
+// bitcast reads the bits of numbers that are known as another type of the same width.
+func (b *builder) bitcast(in []tens) tens {
+	x, t := in[0], b.result()
+	size := map[graph.DType]int{graph.BF16: 16, graph.F32: 32, graph.F64: 64}
+	width := func(t typ) int {
+		if n := size[t.dt]; n > 0 {
+			return n
+		}
+		n, _ := t.width()
+		return n
+	}
+	if width(x.t) != width(t) || !slices.Equal(x.t.shape, t.shape) {
+		b.refuse("of %s to %s, of another width", x.t, t)
+	}
+	if x.t.dt == t.dt {
+		return b.retyped(x, t)
+	}
+	list := b.known(x)
+	if list == nil || width(t) == 64 {
+		b.refuse("of %s that depends on the input, or is wider than 32 bits", x.t)
+	}
+	out := graph.NewTensor(t.dt, list.Shape)
+	b.spend(int64(len(out.Elems)))
+	for i, e := range list.Elems {
+		u := uint64(int64(e))
+		switch x.t.dt {
+		case graph.F32:
+			u = uint64(math.Float32bits(float32(e)))
+		case graph.BF16:
+			u = uint64(math.Float32bits(float32(e)) >> 16)
+		}
+		if t.dt.IsFloat() {
+			out.Elems[i] = ofBits(t.dt, u)
+		} else {
+			out.Elems[i] = float64(t.wrap(int64(u)))
+		}
+	}
+	return tens{v: b.g.Constant("", out), t: t}
+}

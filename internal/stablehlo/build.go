@@ -24,6 +24,7 @@ type tens struct {
 	t typ
 	// lifted says that v has a dimension for the devices of a manual computation in front, of extent b.lift or 1.
 	lifted bool
+	im     *graph.Value // the imaginary parts of a complex value
 }
 
 // scope is what names mean.
@@ -53,6 +54,7 @@ type builder struct {
 	uses   int
 
 	meshes map[string]*mesh // that layouts have, in place of the text's
+	long   bool             // an input is of i64, which f64 does not hold
 	lift   int64            // how many devices values have a dimension for; 0 outside of manual computations
 	devs   *manual          // the manual computation
 
@@ -92,7 +94,7 @@ func (b *builder) main(o Options) {
 		if name == "" {
 			name = fmt.Sprintf("arg%d", i)
 		}
-		if b.tensor(a.t); a.t.narrow != "" {
+		if b.tensor(a.t); a.t.narrow != "" || a.t.complex {
 			b.refuse("%%%s is of type %s", name, a.t)
 		}
 		s.values[a.name] = b.input(name, a)
@@ -101,7 +103,7 @@ func (b *builder) main(o Options) {
 		if !slices.Equal(x.t.shape, f.results[i].t.shape) || x.t.dt != f.results[i].t.dt {
 			b.wrong("result %d is of type %s, and the function's of %s", i, x.t, f.results[i].t)
 		}
-		if x.t.narrow != "" {
+		if x.t.narrow != "" || x.t.complex {
 			b.refuse("result %d is of type %s", i, x.t)
 		}
 		v := b.full(x)
@@ -112,6 +114,11 @@ func (b *builder) main(o Options) {
 		b.g.OutputLayouts = append(b.g.OutputLayouts, b.layoutOf(fmt.Sprintf("out%d", i), v.Shape, f.results[i].attrs))
 	}
 }
+
+// moves are operations whose results have elements of their operands, or places of them.
+var moves = map[string]bool{"sort": true, "reshape": true, "transpose": true, "broadcast_in_dim": true, "slice": true,
+	"concatenate": true, "gather": true, "select": true, "dynamic_slice": true, "call": true, "func.call": true,
+	"while": true, "case": true, "if": true, "composite": true, "optimization_barrier": true}
 
 // held is x as a value of an operation's result. Integers of a width that graphs lack have to be known, and to fit.
 func (b *builder) held(x tens, t typ) tens {
@@ -131,6 +138,10 @@ func (b *builder) held(x tens, t typ) tens {
 	}
 	list := b.known(x)
 	if list == nil {
+		if name := strings.TrimPrefix(b.op.name, "stablehlo."); moves[name] ||
+			name == "scatter" && bodyOp(b.op.region(b, 0), 0, 1) != "add" { // what it is of was held
+			return x
+		}
 		b.refuse("%s that depends on the input", t)
 	}
 	for _, e := range list.Elems {
@@ -147,6 +158,7 @@ func (b *builder) input(name string, a arg) tens {
 	if dt == graph.Bool {
 		dt = graph.I32
 	}
+	b.long = b.long || dt == graph.I64
 	v := b.g.Input(name, dt, a.t.shape)
 	v.Layout = b.layoutOf(name, a.t.shape, a.attrs)
 	if a.t.dt == graph.Bool {
@@ -199,7 +211,7 @@ func (b *builder) block(blk *block, s *scope, results int) []tens {
 			b.wrong("it has %d results, not %d", len(out), len(o.out))
 		}
 		for i, x := range out {
-			if want := o.types[i]; x.t.dt != want.dt || !slices.Equal(x.t.shape, want.shape) {
+			if want := o.types[i]; x.t.dt != want.dt || x.t.complex != want.complex || !slices.Equal(x.t.shape, want.shape) {
 				b.wrong("the result is of type %s, not %s", x.t, want)
 			}
 			x = b.held(x, o.types[i])
@@ -219,6 +231,10 @@ func (b *builder) block(blk *block, s *scope, results int) []tens {
 	return nil
 }
 
+// controls are operations that pass values on, of any type.
+var controls = map[string]bool{"interpreter.run_parallel": true, "call": true, "func.call": true, "while": true,
+	"case": true, "if": true, "composite": true, "sdy.manual_computation": true, "sdy.named_computation": true}
+
 // walk makes what an operation computes.
 func (b *builder) walk(o *op, in []tens, s *scope) []tens {
 	one := func(x tens) []tens { return []tens{x} }
@@ -227,6 +243,12 @@ func (b *builder) walk(o *op, in []tens, s *scope) []tens {
 		return nil
 	}
 	name := strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(o.name, "stablehlo."), "chlo."), "mhlo.")
+	if slices.ContainsFunc(in, func(x tens) bool { return x.t.complex }) ||
+		slices.ContainsFunc(o.types, func(t typ) bool { return t.complex }) || name == "real" || name == "imag" {
+		if !controls[name] {
+			return b.ofComplex(o, name, in, s)
+		}
+	}
 	if x, ok := b.wholeNumbers(name, in); ok {
 		return one(x)
 	}
@@ -319,7 +341,7 @@ func (b *builder) function(name string, in []tens) []tens {
 	}
 	s := &scope{values: map[string]tens{}}
 	for i, a := range f.args {
-		if a.t.dt != in[i].t.dt || !slices.Equal(a.t.shape, in[i].t.shape) {
+		if a.t.dt != in[i].t.dt || a.t.complex != in[i].t.complex || !slices.Equal(a.t.shape, in[i].t.shape) {
 			b.wrong("parameter %d of %s is of type %s, not %s", i, name, a.t, in[i].t)
 		}
 		s.values[a.name] = in[i]
@@ -437,6 +459,9 @@ func (b *builder) choose(in []tens, s *scope) []tens {
 		}
 		is := b.elementwise(graph.Eq, graph.Bool, index, b.scalar(index.t.dt, float64(k)))
 		for i := range out {
+			if got[i].t.complex || out[i].t.complex {
+				b.refuse("a choice of complex numbers that depends on the input")
+			}
 			if got[i].t.dt != out[i].t.dt || !slices.Equal(got[i].t.shape, out[i].t.shape) {
 				b.wrong("branches have results of types %s and %s", got[i].t, out[i].t)
 			}

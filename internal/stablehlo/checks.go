@@ -28,9 +28,18 @@ func (b *builder) compared(in []tens) {
 	case len(in) == 2:
 		want = in[1]
 	case len(in) == 1 && o.attrs["value"] != nil && o.attrs["value"].dense != nil:
-		want = b.constantOf(o.attrs["value"].dense)
+		if d := o.attrs["value"].dense; d.t.complex {
+			want = b.ofComplex(o, "constant", nil, nil)[0]
+		} else {
+			want = b.constantOf(d)
+		}
 	default:
 		b.refuse("it does not compare with a tensor")
+	}
+	if in[0].t.complex && want.t.complex {
+		b.compared([]tens{in[0].re(), want.re()})
+		b.compared([]tens{in[0].imag(), want.imag()})
+		return
 	}
 	if !slices.Equal(in[0].t.shape, want.t.shape) || in[0].t.dt != want.t.dt {
 		b.wrong("it compares %s and %s", in[0].t, want.t)

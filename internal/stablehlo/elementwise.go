@@ -167,8 +167,7 @@ func (b *builder) minimum(x, y tens, t typ) tens {
 // divide divides; integers towards zero.
 func (b *builder) divide(x, y tens, t typ) tens {
 	if !t.dt.IsFloat() {
-		b.integers(x, y)
-		return b.elementwise(graph.Cast, t.dt, b.elementwise(graph.Div, graph.F64, x, y))
+		return b.quotient(x, y, t)
 	}
 	if c, ok := b.uniform(x); ok && c == 1 { // 1 / (1 + exp(-z))
 		if z := negated(b, y.v); z != nil {
@@ -179,6 +178,16 @@ func (b *builder) divide(x, y tens, t typ) tens {
 		return tens{v: v, t: x.t, lifted: x.lifted}
 	}
 	return b.arith(graph.Div, x, y)
+}
+
+// quotient divides whole numbers towards zero. Those of 32 bits are exact in f64, and so is the quotient without its
+// fraction.
+func (b *builder) quotient(x, y tens, t typ) tens {
+	if t.dt != graph.I32 || t.narrow != "" {
+		b.integers(x, y)
+	}
+	wide := func(x tens) tens { return b.elementwise(graph.Cast, graph.F64, x) }
+	return b.convert(b.elementwise(graph.Div, graph.F64, wide(x), wide(y)), typ{dt: t.dt})
 }
 
 // negated returns z if v is 1 + exp(-z).
@@ -245,8 +254,7 @@ func (b *builder) integers(in ...tens) {
 func (b *builder) remainder(x, y tens, t typ) tens {
 	var q tens
 	if !t.dt.IsFloat() {
-		b.integers(x, y)
-		q = b.elementwise(graph.Cast, t.dt, b.elementwise(graph.Div, graph.F64, x, y))
+		q = b.quotient(x, y, t)
 	} else {
 		q = b.arith(graph.Div, x, y)
 		q = b.arith(graph.Mul, b.sign(q, t), b.unary(graph.Floor, b.unary(graph.Abs, q)))
@@ -265,8 +273,17 @@ func (b *builder) power(x, y tens, t typ) tens {
 	if c, ok := b.uniform(x); ok && c > 0 {
 		return b.arith(graph.Pow, b.like(x, c), y)
 	}
-	b.refuse("to a power that is not one number, of a base that is not one positive number")
-	return tens{}
+	// exp(y·log|x|), with the sign of x where y is odd; none of a negative number where y has a fraction.
+	zero, one, half := b.like(x, 0), b.like(x, 1), b.like(y, 0.5)
+	ones := b.stretched(one, t.shape)
+	p := b.unary(graph.Exp, b.arith(graph.Mul, y, b.unary(graph.Log, b.unary(graph.Abs, x))))
+	odd := b.is(graph.Ne, b.unary(graph.Floor, b.arith(graph.Mul, y, half)), b.arith(graph.Mul, y, half))
+	signed := b.where(odd, b.unary(graph.Neg, p), p)
+	whole := b.is(graph.Eq, b.unary(graph.Floor, y), y)
+	signed = b.where(whole, signed, b.stretched(b.like(x, math.NaN()), t.shape))
+	p = b.where(b.is(graph.Lt, x, zero), signed, p)
+	same := b.is(graph.Or, b.is(graph.Eq, y, zero), b.is(graph.Eq, x, one))
+	return b.where(same, ones, p)
 }
 
 var directions = map[string]graph.Op{"EQ": graph.Eq, "NE": graph.Ne, "LT": graph.Lt, "LE": graph.Le, "GT": graph.Gt,
@@ -276,17 +293,22 @@ func (b *builder) compare(x, y tens, _ typ) tens {
 	if x.t.dt != y.t.dt {
 		b.wrong("operands are of types %s and %s", x.t, y.t)
 	}
+	return b.is(directions[b.direction()], x, y)
+}
+
+// direction returns how a comparison compares.
+func (b *builder) direction() string {
 	list := b.op.words
 	if a := b.op.attrs["comparison_direction"]; a != nil {
 		list = append(a.words, a.text)
 	}
 	for _, w := range list {
-		if op := directions[w]; op != "" {
-			return b.is(op, x, y)
+		if directions[w] != "" {
+			return w
 		}
 	}
 	b.wrong("it has no direction")
-	return tens{}
+	return ""
 }
 
 func (b *builder) sign(x tens, _ typ) tens {

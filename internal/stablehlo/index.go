@@ -61,7 +61,7 @@ func (b *builder) take(x tens, dims []int64, at []tens, shape []int64) tens {
 	}
 	wide := v.DType
 	if !known && !wide.IsFloat() { // hocket takes rows of floating-point numbers
-		if wide == graph.I64 {
+		if wide == graph.I64 && b.long {
 			b.refuse("elements of %s by an index", x.t)
 		}
 		wide = graph.F64
@@ -468,12 +468,9 @@ func counting(n int) []int64 {
 
 // added is base[R, W] and the sums of the rows of u[N, W] that hot[R, N] names for each: a product of matrices.
 func (b *builder) added(hot, base, u tens) tens {
-	dt := u.t.dt
-	if !dt.IsFloat() {
-		b.refuse("sums of %s by index", dt)
-	}
-	if dt == graph.F16 || dt == graph.BF16 {
-		dt = graph.F32
+	dt := graph.F32
+	if u.t.dt != graph.F16 && u.t.dt != graph.BF16 && u.t.dt != graph.F32 {
+		dt = graph.F64 // which has whole numbers below 2⁵³
 	}
 	lifted := anyLifted(hot, base, u)
 	cast := func(x tens) *graph.Value {
@@ -493,14 +490,8 @@ func (b *builder) added(hot, base, u tens) tens {
 	return b.arith(graph.AddOp, base, y)
 }
 
-// placed is base[R, W] with the row of u[N, W] that hot[R, N] names for it. Rows have to be named once.
+// placed is base[R, W] with the row of u[N, W] that hot[R, N] names for it, the last one if it names several.
 func (b *builder) placed(hot, base, u tens, count int64) tens {
-	if a := b.op.attrs["unique_indices"]; count > 1 && (a == nil || a.number == 0) {
-		t := b.known(hot)
-		if t == nil || !once(t, count) {
-			b.refuse("of updates whose indices may be equal: unique_indices is false")
-		}
-	}
 	rows := base.t.shape[0]
 	lifted := anyLifted(hot)
 	off := int64(0)
@@ -509,28 +500,11 @@ func (b *builder) placed(hot, base, u tens, count int64) tens {
 	}
 	number := b.elementwise(graph.Cast, graph.I32, hot)
 	number = b.arith(graph.Mul, number, b.counted(graph.I32, []int64{rows, count}, 1))
-	sum := func(op graph.Op, x tens) tens {
+	of := func(op graph.Op, x tens) tens {
 		v := b.add(op, graph.Attrs{Axes: []int64{1 + off}}, x.t.dt, b.fullAs(x, lifted))
 		return tens{v: v, t: typ{dt: x.t.dt, shape: []int64{rows}}, lifted: lifted}
 	}
-	which, is := sum(graph.SumOp, number), sum(graph.MaxOf, hot)
+	which, is := of(graph.MaxOf, number), of(graph.MaxOf, hot)
 	all := b.take(u, []int64{0}, []tens{which}, []int64{rows})
 	return b.where(b.spread(is, typ{dt: graph.Bool, shape: base.t.shape}, []int64{0}), all, base)
-}
-
-// once reports whether no row of a table of bools with so many columns has several ones.
-func once(t *graph.Tensor, columns int64) bool {
-	if len(t.Shape) == 0 || t.Shape[len(t.Shape)-1] != columns {
-		return false
-	}
-	for at := int64(0); at < int64(len(t.Elems)); at += columns {
-		n := 0.0
-		for _, x := range t.Elems[at : at+columns] {
-			n += x
-		}
-		if n > 1 {
-			return false
-		}
-	}
-	return true
 }

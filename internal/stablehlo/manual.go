@@ -231,6 +231,9 @@ func (b *builder) groups() [][]int64 {
 		b.refuse("outside of sdy.manual_computation")
 	}
 	a := b.op.attrs["replica_groups"]
+	if a != nil && a.dict["axes"] != nil {
+		return b.alongAxes(a.dict["axes"].list)
+	}
 	if a == nil || a.dense == nil && a.list == nil {
 		b.refuse("without groups")
 	}
@@ -288,6 +291,41 @@ func (b *builder) groups() [][]int64 {
 	}
 	if int64(len(seen)) != b.lift {
 		b.refuse("groups that lack devices")
+	}
+	return groups
+}
+
+// alongAxes lists the groups of devices that differ in their places on some axes, the first of these the slowest.
+func (b *builder) alongAxes(refs []*attr) [][]int64 {
+	sizes := b.devs.sizes()
+	var along []int64
+	for _, r := range refs {
+		name := r.dict["name"]
+		if name == nil || r.dict["sub_axis_info"] != nil {
+			b.refuse("over a part of an axis")
+		}
+		d := slices.IndexFunc(b.devs.axes, func(a axis) bool { return a.name == name.text })
+		if d < 0 {
+			b.refuse("over the axis %q, which is not one of the computation's", name.text)
+		}
+		along = append(along, int64(d))
+	}
+	b.inRange(along, len(sizes))
+	// The devices in the order of the other axes, and then of these.
+	order := slices.Concat(rest(len(sizes), along), along)
+	size := product(pick(sizes, along))
+	groups := make([][]int64, b.lift/size)
+	for i := range b.lift {
+		device, left := int64(0), i
+		at := make([]int64, len(sizes))
+		for k := len(order) - 1; k >= 0; k-- {
+			at[order[k]] = left % sizes[order[k]]
+			left /= sizes[order[k]]
+		}
+		for d, n := range sizes {
+			device = device*n + at[d]
+		}
+		groups[i/size] = append(groups[i/size], device)
 	}
 	return groups
 }

@@ -23,6 +23,8 @@ type typ struct {
 	other string
 	// narrow names integers of another width, which graphs hold as i64: only those that are known are supported.
 	narrow string
+	// complex says that elements have a real and an imaginary part of type dt.
+	complex bool
 }
 
 func (t typ) String() string {
@@ -37,6 +39,8 @@ func (t typ) String() string {
 	switch {
 	case t.narrow != "":
 		elem = t.narrow
+	case t.complex:
+		elem = "complex<" + elem + ">"
 	case t.dt == graph.Bool:
 		elem = "i1"
 	}
@@ -436,7 +440,12 @@ func (p *parser) typ() typ {
 		p.at++
 	}
 	name := p.src[elem:p.at]
+	if name == "complex" && p.accept("<") {
+		name, t.complex = p.bare(), true
+		p.accept(">")
+	}
 	dt, ok := dtypes[name]
+	ok = ok && (!t.complex || dt == graph.F32 || dt == graph.F64)
 	if _, is := narrow[name]; is {
 		dt, ok, t.narrow = graph.I64, true, name
 	}
@@ -444,7 +453,7 @@ func (p *parser) typ() typ {
 		t.dt = dt
 		return t
 	}
-	// "tensor<?x4xf32>", "tensor<4xui8>", "tensor<4xcomplex<f32>>", "tensor<4xf32, #encoding>"
+	// "tensor<?x4xf32>", "tensor<4xf8E5M2>", "tensor<4xf32, #encoding>"
 	p.at = from + len("tensor")
 	p.skip()
 	return typ{other: p.src[from:p.at]}

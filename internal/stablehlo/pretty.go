@@ -72,7 +72,7 @@ func (p *parser) pretty(o *op) {
 				a = &attr{list: []*attr{a, p.attr()}}
 			}
 			if p.accept("->") { // of a convolution
-				p.attr()
+				a.list = append(a.list, p.attr())
 			}
 			o.attrs[w] = a
 		case c == ':':

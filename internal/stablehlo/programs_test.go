@@ -1,8 +1,11 @@
 package stablehlo
 
 import (
+	"fmt"
 	"math"
+	"math/cmplx"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,6 +30,67 @@ func TestElementwise(t *testing.T) {
 	for k := range 2 { // near 0, relative to what they are
 		if want := 1e-6 * float64(2*k-1); math.Abs(out[k][1]/want-1) > 1e-5 {
 			t.Errorf("of 1e-6: %g, want %g", out[k][1], want)
+		}
+	}
+}
+
+// TestComplex holds operations of complex numbers to package cmplx.
+func TestComplex(t *testing.T) {
+	x, y := []float64{-2.5, 0, 0.5, 1.5, 3.25, 0}, []float64{0.75, -0.5, 1e-3, -1.25, 0, 0}
+	for i := range y {
+		y[i] = float64(float32(y[i]))
+	}
+	z := func(i int) complex128 { return complex(x[i], y[i]) }
+	one := func(f func(complex128) complex128) func(int) complex128 {
+		return func(i int) complex128 { return f(z(i)) }
+	}
+	sum := complex128(0)
+	for i := range x {
+		sum += z(i)
+	}
+	// The quotient by 0 is none.
+	quotient := func(i int) complex128 {
+		if i == 0 {
+			return cmplx.NaN()
+		}
+		return z(i) / z(5-i)
+	}
+	out := ran(t, program(t, "complex.mlir"), x, y)
+	for k, f := range []func(int) complex128{
+		func(i int) complex128 { return z(i) * z(5-i) }, quotient,
+		func(i int) complex128 { return z(i) + (0.5 - 1.25i) }, func(i int) complex128 { return z(i) - z(5-i) },
+		one(cmplx.Exp), one(func(z complex128) complex128 { return cmplx.Exp(z) - 1 }), one(cmplx.Sin), one(cmplx.Cos),
+		one(cmplx.Tanh), one(cmplx.Sqrt), one(func(z complex128) complex128 { return 1 / cmplx.Sqrt(z) }),
+		one(func(z complex128) complex128 { return 1 / (1 + cmplx.Exp(-z)) }),
+		one(func(z complex128) complex128 {
+			if z == 0 {
+				return 0
+			}
+			return z / complex(cmplx.Abs(z), 0)
+		}), one(func(z complex128) complex128 { return -z }),
+		func(i int) complex128 { return z(i/3)*z(i%3) + z(3+i/3)*z(3+i%3) },
+		func(int) complex128 { return sum }} {
+		for i := range x {
+			want := f(i)
+			if cmplx.IsNaN(want) || cmplx.IsInf(want) {
+				continue
+			}
+			near(t, fmt.Sprintf("result %d of %v", k, z(i)), []float64{out[2*k][i], out[2*k+1][i]},
+				[]float64{real(want), imag(want)})
+		}
+	}
+	near(t, "abs", out[32], each(6, func(i int) float64 { return cmplx.Abs(z(i)) }))
+	near(t, "equal", out[33], make([]float64, 6))
+	const result = "func.func @main() -> tensor<complex<f32>> {\n %0 = stablehlo.constant "
+	for wrong, want := range map[string]string{
+		"func.func @main(%arg0: tensor<2xcomplex<f32>>) {\n return\n}": "of type tensor<2xcomplex<f32>>",
+		result + "dense<(1.0, 2.0)> : tensor<complex<f32>>\n return %0 : tensor<complex<f32>>\n}": "result 0 is of " +
+			"type",
+		result + "dense<(1.0, 2.0, 3.0)> : tensor<complex<f32>>\n}": "3 parts",
+		result + "dense<1.0> : tensor<complex<f32>>\n}":             "want",
+	} {
+		if _, err := Read("wrong.mlir", wrong, Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", wrong, err, want)
 		}
 	}
 }
@@ -104,7 +168,7 @@ func TestMeshSizes(t *testing.T) {
 
 // TestWholeNumbers computes with the width that numbers have, before there is a program.
 func TestWholeNumbers(t *testing.T) {
-	g, err := Read("t", `func.func @main() -> (tensor<3xi32>, tensor<2xi32>) {
+	g, err := Read("t", `func.func @main() -> (tensor<3xi32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>) {
   %a = stablehlo.constant dense<[2147483647, -2147483648, 5]> : tensor<3xi32>
   %b = stablehlo.constant dense<[1, 1, 3]> : tensor<3xi32>
   %0 = stablehlo.add %a, %b : tensor<3xi32>
@@ -114,7 +178,11 @@ func TestWholeNumbers(t *testing.T) {
   %2 = stablehlo.shift_right_logical %1, %d : tensor<2xui32>
   %3 = stablehlo.xor %2, %d : tensor<2xui32>
   %4 = stablehlo.convert %3 : (tensor<2xui32>) -> tensor<2xi32>
-  return %0, %4 : tensor<3xi32>, tensor<2xi32>
+  %e = stablehlo.constant dense<[1065353216, 3221225472]> : tensor<2xui32>
+  %5 = stablehlo.bitcast_convert %e : (tensor<2xui32>) -> tensor<2xf32>
+  %6 = stablehlo.negate %5 : tensor<2xf32>
+  %7 = stablehlo.bitcast_convert %6 : (tensor<2xf32>) -> tensor<2xi32>
+  return %0, %4, %5, %7 : tensor<3xi32>, tensor<2xi32>, tensor<2xf32>, tensor<2xi32>
 }`, Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -122,6 +190,8 @@ func TestWholeNumbers(t *testing.T) {
 	out := ran(t, g)
 	near(t, "sums", out[0], []float64{-2147483648, -2147483647, 8})
 	near(t, "bits", out[1], []float64{(1<<32-3)>>3 ^ 3, 6>>1 ^ 1})
+	near(t, "bits as numbers", out[2], []float64{1, -2})
+	near(t, "numbers as bits", out[3], []float64{0xBF800000 - 1<<32, 0x40000000})
 }
 
 // TestAttention holds causal attention to its formula.
@@ -156,6 +226,60 @@ func TestAttention(t *testing.T) {
 		}
 	}
 	near(t, "attention", out[0], want)
+}
+
+// TestConvolution holds convolutions to sums over places of the window: with groups of features, a stride and a window
+// that is turned round, and with groups of batches, as the gradient of one has.
+func TestConvolution(t *testing.T) {
+	x, w, v := numbers(40, 1), numbers(36, 2), numbers(36, 3)
+	out := ran(t, program(t, "convolution.mlir"), x, w, v)
+	at := func(n, p, f int) float64 {
+		if p < 0 || p >= 5 {
+			return 0
+		}
+		return x[(n*5+p)*4+f]
+	}
+	near(t, "grouped", out[0], each(36, func(i int) (sum float64) {
+		n, p, o := i/18, i/6%3, i%6
+		for k := range 3 {
+			for c := range 2 {
+				sum += at(n, 2*p+k-1, o/3*2+c) * w[((2-k)*2+c)*6+o]
+			}
+		}
+		return sum
+	}))
+	near(t, "by batches", out[1], each(36, func(i int) (sum float64) {
+		p, r, o := i/12, i/6%2, i%6
+		for k := range 3 {
+			for c := range 2 {
+				sum += at(c, p+2*k-1, o/3*2+r) * v[(c*3+k)*6+o]
+			}
+		}
+		return sum
+	}))
+}
+
+// TestSort sorts rows and columns, and has what depends on whole numbers of the input: updates by an index, of which
+// the last counts, quotients towards zero, and powers.
+func TestSort(t *testing.T) {
+	x := []float64{0.5, -2, 0.5, -7, 3, 1, -1, 2, 4, 4, 0, 4}
+	k := []float64{3, -7, 2, 5, -4, 0, 4, -1, 2, 7, -3, 1}
+	for i := range x { // powers of negative numbers with a fraction are none
+		x[i] = float64(float32(x[i]))
+	}
+	out := ran(t, program(t, "sort.mlir"), x, k, []float64{2, 0, 2})
+	near(t, "sorted", out[0], []float64{-7, -2, 0.5, 0.5, -1, 1, 2, 3, 0, 4, 4, 4})
+	near(t, "places", out[1], []float64{3, 1, 0, 2, 2, 1, 3, 0, 2, 0, 1, 3})
+	near(t, "alike", out[2], []float64{5, -7, 3, 2, 4, 0, -1, -4, -3, 2, 7, 1})
+	near(t, "columns from the largest", out[3], []float64{3, 7, 4, 5, 2, 0, 2, 1, -4, -7, -3, -1})
+	near(t, "updated", out[4], slices.Concat(x[4:8], x[4:8], x[8:]))
+	near(t, "quotients", out[5], each(12, func(i int) float64 { return math.Trunc(k[i] / 3) }))
+	near(t, "remainders", out[6], each(12, func(i int) float64 { return math.Mod(k[i], 3) }))
+	for i, got := range out[7] {
+		if want := math.Pow(x[i], k[i]); math.Abs(got/want-1) > 1e-5 && got != want {
+			t.Errorf("%g to the power %g is %g, want %g", x[i], k[i], got, want)
+		}
+	}
 }
 
 // TestEmbedding looks rows up, adds to rows, and picks elements. Ids may count from the end; those outside give NaN.

@@ -39,6 +39,9 @@ func init() {
 		"dot":                  one(2, (*builder).dot),
 		"gather":               one(2, (*builder).gather),
 		"top_k":                (*builder).topK,
+		"convolution":          one(2, (*builder).convolution),
+		"sort":                 (*builder).sort,
+		"bitcast_convert":      one(1, (*builder).bitcast),
 		"custom_call":          (*builder).customCall,
 		"optimization_barrier": same,
 
@@ -453,23 +456,27 @@ func (b *builder) stretchedTo(x tens, shape []int64) tens { return b.stretched(x
 func (b *builder) reverse(in []tens) tens {
 	x := in[0]
 	for _, d := range b.dims(x.t.shape, "dimensions", "dims") {
-		n := x.t.shape[d]
-		if n < 2 {
-			continue
-		}
-		if n > 64 && b.known(x) == nil {
-			b.refuse("of %d elements, of at most 64", n)
-		}
-		if n > 4096 {
-			b.refuse("of %d elements, of at most 4096", n)
-		}
-		var parts []tens
-		for i := n - 1; i >= 0; i-- {
-			parts = append(parts, b.cut(x, int(d), i, i+1))
-		}
-		x = b.joined(int(d), parts...)
+		x = b.reversed(x, int(d))
 	}
 	return x
+}
+
+// reversed is x from the last element of a dimension to the first.
+func (b *builder) reversed(x tens, d int) tens {
+	n := x.t.shape[d]
+	switch {
+	case n < 2:
+		return x
+	case n > 64 && b.known(x) == nil:
+		b.refuse("of %d elements, of at most 64", n)
+	case n > 4096:
+		b.refuse("of %d elements, of at most 4096", n)
+	}
+	var parts []tens
+	for i := n - 1; i >= 0; i-- {
+		parts = append(parts, b.cut(x, d, i, i+1))
+	}
+	return b.joined(d, parts...)
 }
 
 func (b *builder) choice(in []tens) tens {

@@ -1,9 +1,9 @@
 // Package torchexport reads the archives that torch.export.save writes (.pt2) into a graph of package graph.
 //
 // An archive is a zip: models/*.json is the program, data/weights and data/constants have an index in JSON and the raw
-// bytes of tensors. Nothing is unpickled. Open reads the indexes and the program; Graph makes a graph of it, by a table
-// of ATen operators (operators.go); Tensor reads a weight. torch's docs/source/export/pt2_archive.md and
-// torch/_export/serde/schema.yaml define the format.
+// bytes of tensors. Nothing is unpickled. Open reads the indexes and the program; Graph makes a graph of it, by tables
+// of ATen operators; Tensor reads a weight. operators.go lists the tables, which arithmetic.go, shapes.go, indexing.go
+// and layers.go have. torch's docs/source/export/pt2_archive.md and torch/_export/serde/schema.yaml define the format.
 //
 // Archives are untrusted. What is wrong with one is an error that wraps ErrMalformed. What it asks for and hocket lacks
 // is one that wraps ErrUnsupported, and names the operator, the module and the line of the model.
@@ -311,6 +311,14 @@ func (a *Archive) Header(name string) (*tensor.Tensor, error) {
 		return nil, unsupported("tensor %q is %s", clip(name), s.dtype)
 	}
 	return &tensor.Tensor{DType: k, Shape: s.shape}, nil
+}
+
+// Checksum returns the checksum that the archive has of the file that a tensor is in, which is not read.
+func (a *Archive) Checksum(name string) uint32 {
+	if s := a.tensors[name]; s != nil && a.entries[s.file] != nil {
+		return a.entries[s.file].CRC32
+	}
+	return 0
 }
 
 // ReadAt reads bytes of a tensor's elements, which are in row-major order, into to, from a place on.

@@ -102,6 +102,9 @@ func (b *builder) leaves() error {
 			return malformed("an input has %d specifications", len(specs))
 		}
 		for kind, spec := range specs {
+			if kind == "constant_input" { // an argument that is no tensor, such as use_cache=False: the graph has it
+				continue
+			}
 			name, err := specName(spec.Arg)
 			if err != nil {
 				return err

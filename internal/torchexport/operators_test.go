@@ -158,6 +158,7 @@ func archiveOf(t testing.TB, text string, graphs map[string]object) []byte {
 	for _, x := range g["inputs"].([]object) {
 		in = append(in, object{"user_input": object{"arg": x}})
 	}
+	in = append(in, object{"constant_input": object{"name": "use_cache", "value": object{"as_bool": false}}})
 	for _, x := range g["outputs"].([]object) {
 		out = append(out, object{"user_output": object{"arg": x}})
 	}

@@ -3,43 +3,104 @@
     torch.compile(block, backend=hocket.compile_backend)
 """
 
-import os
-import tempfile
+import functools
+import re
 import warnings
 
-from . import _export, _plans
-from ._errors import Error
+from . import _export, _plans, _weights
+from ._errors import Error, UnsupportedError
 
 _warned = set()
 
 
 def compile_backend(graph, example_inputs, *, mode=None, options=None):
-    """Compiles a graph of torch's. One that hocket refuses runs as torch runs it; a warning says why, once for each
-    reason. ``options`` are those of load, with ``plan``."""
-    try:
-        model = _compiled(graph, example_inputs, dict(options or {}))
-    except Exception as e:  # torch.export raises many kinds, and the graph can still run
-        refused(e)
-        return graph.forward
-    return lambda *args: run(model, graph, args)
+    """Compiles a graph of torch's, when it is called first. One that hocket refuses runs as torch runs it; a warning
+    says why, once for each reason. ``options`` are those of load, with ``plan``."""
+    return Compiled(graph, dict(options or {}))
 
 
-def _compiled(graph, example_inputs, options):
-    options["plan"] = _plans.styles(options.get("plan"), graph)
-    program = _export.exported(graph, example_inputs)
-    with tempfile.TemporaryDirectory() as folder:
-        return _export.load_exported(program, os.path.join(folder, "graph.pt2"), **options)
+class Compiled:
+    """A graph that hocket runs. torch gives the parameters of modules with the inputs of each call: they are weights of
+    the model, and bound again when they have changed."""
+
+    def __init__(self, graph, options):
+        self.graph, self.options = graph, options
+        self.model, self.paths, self.bound = None, {}, None
+
+    def __call__(self, *args):
+        """Runs the graph by hocket; by torch where gradients are wanted, or if hocket refuses it."""
+        import torch
+
+        if torch.is_grad_enabled() and any(getattr(a, "requires_grad", False) for a in args):
+            refused("gradients are wanted, and hocket computes none: call it under torch.no_grad()")
+            return self.graph.forward(*args)
+        if self.options is not None:  # the first call; torch traces no longer, and arguments are real
+            try:
+                self._compile(args)
+            except Exception as e:  # torch.export raises many kinds, and the graph can still run
+                refused(e)
+            self.options = None
+        if self.model is None:
+            return self.graph.forward(*args)
+        if (now := self._versions(args)) != self.bound:
+            _weights.bind(self.model, {path: args[i] for i, path in self.paths.items()}, True)
+            self.bound = now
+        rest = (a for i, a in enumerate(args) if i not in self.paths)
+        out = self.model(*(a.detach().contiguous() if hasattr(a, "detach") else a for a in rest))
+        return out if isinstance(out, tuple) else (out,)
+
+    def _compile(self, args):
+        if any(isinstance(a, (int, float)) for a in args):
+            raise UnsupportedError("the shapes of inputs vary: torch.compile(…, dynamic=False) makes a graph for each")
+        self.paths = paths(self.graph, args)
+        module = holder(self.graph, args, self.paths) if self.paths else self.graph
+        plan = _plans.styles(self.options.pop("plan", None), module)
+        program = _export.exported(module, [a for i, a in enumerate(args) if i not in self.paths])
+        self.model = _export.load_exported(program, "graph.pt2", plan=plan, **self.options)
+        self.bound = self._versions(args)
+
+    def _versions(self, args):
+        """What changes when parameters do."""
+        weights = [args[i] for i in self.paths]
+        return [(w.data_ptr(), None if w.is_inference() else w._version) for w in weights]
 
 
-def run(model, graph, args):
-    """Runs a graph by hocket; by torch where gradients are wanted."""
+def paths(graph, inputs):
+    """The module paths of inputs that are parameters, by their places. torch names a placeholder as
+    l_self_modules_0_modules_up_parameters_weight_."""
+    found = {}
+    places = [n for n in graph.graph.nodes if n.op == "placeholder"] if hasattr(graph, "graph") else []
+    for i, (place, x) in enumerate(zip(places, inputs)):
+        if "Parameter" in [c.__name__ for c in type(x).__mro__]:
+            _, *parts = re.split("_modules_|_parameters_", str(place.target))
+            found[i] = ".".join(part.rstrip("_") for part in parts)
+    known = list(found.values())
+    if not all(known) or any(a != b and (b + ".").startswith(a + ".") for a in known for b in known) or len(set(known)) < len(known):
+        return {i: f"weight{i}" for i in found}
+    return found
+
+
+def holder(graph, inputs, paths):
+    """A module that has the parameters among the inputs of a graph, and takes the others."""
     import torch
 
-    if torch.is_grad_enabled() and any(getattr(a, "requires_grad", False) for a in args):
-        refused("gradients are wanted, and hocket computes none: call it under torch.no_grad()")
-        return graph.forward(*args)
-    out = model(*(a.detach().contiguous() if hasattr(a, "detach") else a for a in args))
-    return out if isinstance(out, tuple) else (out,)
+    class Holder(torch.nn.Module):
+        def forward(self, *args):
+            rest = iter(args)
+            own = {i: functools.reduce(getattr, path.split("."), self) for i, path in paths.items()}
+            return self._graph(*(own[i] if i in own else next(rest) for i in range(len(inputs))))
+
+    top = Holder()
+    top.add_module("_graph", graph)
+    for i, path in paths.items():
+        *modules, name = path.split(".")
+        at = top
+        for part in modules:
+            if part not in at._modules:
+                at.add_module(part, torch.nn.Module())
+            at = at._modules[part]
+        at.register_parameter(name, inputs[i])
+    return top
 
 
 def refused(why):

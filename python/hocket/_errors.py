@@ -29,7 +29,7 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """The machine cannot do that."""
+    """hocket makes no program of that, or the machine cannot do it."""
 
 
 class DeviceLostError(Error):

@@ -1,11 +1,13 @@
 """torch.export, and loading what it gives."""
 
+import contextlib
 import importlib
 import os
 import tempfile
+import warnings
 
-from . import _plans
-from ._errors import UnsupportedError
+from . import _cuda, _plans, _world
+from ._errors import Error, UnsupportedError
 
 
 def export(module, args=(), kwargs=None, *, plan=None, dynamic=None, **options):
@@ -17,10 +19,12 @@ def export(module, args=(), kwargs=None, *, plan=None, dynamic=None, **options):
 
         m = hocket.export(model.eval(), (input_ids,), plan=model, ranks=2)
         logits = m(input_ids)
+
+    A module on a GPU opens the CUDA machine. Its weights stay on the GPU where each process has one rank; layers that
+    the program stacks are copied there. The model keeps the weights of this moment: export again if they change.
     """
     styles = _plans.styles(plan, module)
-    with tempfile.TemporaryDirectory() as folder:
-        return load_exported(exported(module, args, kwargs, dynamic), os.path.join(folder, name_of(module)), plan=styles, **options)
+    return load_exported(exported(module, args, kwargs, dynamic), name_of(module), plan=styles, **options)
 
 
 def name_of(module):
@@ -34,7 +38,7 @@ def torch_export():
     try:
         return importlib.import_module("torch.export")
     except ImportError:
-        raise UnsupportedError(f"this is torch {torch.__version__}, which has no torch.export: 2.5 or newer has it") from None
+        raise UnsupportedError(f"this is torch {torch.__version__}, which has no torch.export: 2.9 or newer has it") from None
 
 
 def exported(module, args, kwargs=None, dynamic=None):
@@ -44,12 +48,24 @@ def exported(module, args, kwargs=None, dynamic=None):
         return api.export(module, tuple(args), kwargs, dynamic_shapes=_dims(dynamic, api.Dim))
 
 
-def load_exported(program, path, **options):
-    """Saves an ExportedProgram and loads it."""
+def load_exported(program, name, weights=None, **options):
+    """Loads an ExportedProgram. Its weights go to the model from where they are: the archive that is written for the
+    library has none of them, unless files are given that have others."""
     from . import _model
 
-    torch_export().save(program, path)
-    return _model.load(path, **options)
+    files = isinstance(weights, (str, os.PathLike, list, tuple))
+    own = None if files else {**program.constants, **program.state_dict}
+    if any(_cuda.is_cuda(t) for t in (own or {}).values()):
+        _world.init("cuda")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, name)
+        with contextlib.nullcontext() if files else _hollow(program):
+            torch_export().save(program, path)
+        try:
+            return _model.load_archive(path, own, weights=weights, **options)
+        except Error as e:
+            e.args = (str(e).replace(folder + os.sep, ""),)
+            raise
 
 
 def _dims(shapes, dim):
@@ -86,3 +102,25 @@ class _whole:
     def __exit__(self, *_):
         for m, name, p in self._split:
             m._parameters[name] = p
+
+
+@contextlib.contextmanager
+def _hollow(program):
+    """Has the weights in an ExportedProgram replaced by tensors of the same shapes with one element of memory, which
+    save writes in no time. Tied weights still are. Buffers stay: the program may be made of their values."""
+    import torch
+
+    buffers, memory = set(program.graph_signature.buffers), {}
+    weights = {name: t for name, t in program.state_dict.items() if name not in buffers}
+    for name, t in weights.items():
+        key = t.data_ptr() or id(t), t.shape, t.stride(), t.dtype
+        one = memory.setdefault(key, torch.zeros(1, dtype=t.dtype)).as_strided(t.shape, (0,) * t.dim())
+        if isinstance(t, torch.nn.Parameter):
+            one = torch.nn.Parameter(one, requires_grad=False)
+        program.state_dict[name] = one
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "No complete tensor found")
+            yield
+    finally:
+        program.state_dict.update(weights)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 import threading
 import weakref
 
@@ -12,7 +11,7 @@ from ._errors import InputError
 
 def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, plan=None, shard=(), **options):
     """Loads a program: a path to a .hkt file or to an archive that torch.export.save wrote (.pt2), a program's text, or
-    torch's ExportedProgram.
+    torch's ExportedProgram. Texts and files are hocket's or StableHLO's, which JAX's lowered.as_text() is.
 
     An archive has its weights with it, and torch is not needed. ``plan`` says how they are laid out over ranks: a dict of
     styles by patterns of module paths, the path of one in JSON, a plan of torch's parallelize_module, a transformers
@@ -32,13 +31,18 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
     alike.
     """
     if type(program).__name__ == "ExportedProgram":
-        with tempfile.TemporaryDirectory() as folder:
-            return _export.load_exported(program, os.path.join(folder, "program.pt2"), dims=dims, func=func, ranks=ranks,
-                                         weights=weights, lend=lend, plan=plan, shard=shard, **options)
+        return _export.load_exported(program, "program.pt2", dims=dims, func=func, ranks=ranks, weights=weights, lend=lend,
+                                     plan=plan, shard=shard, **options)
+    return load_archive(program, None, dims, func, ranks, weights, lend, plan, shard, **options)
+
+
+def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, lend=False, plan=None, shard=(), **options):
+    """As load. ``own`` has the weights of an archive that lacks them, by their names in the tree of modules."""
     s = _world.state()
     o, program = _source(program, plan, shard)
     o.update(options)
     if "export" in o:
+        o["unbound"] = own is not None
         ranks = ranks or (s.size if s.size > 1 else None)
         if isinstance(weights, (str, os.PathLike)):
             weights = [weights]
@@ -51,6 +55,8 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
                   bool(options.get("gather")), lend, func or os.path.basename(o["name"]))
     _unload(s)
     if "export" in o:
+        if own is not None:
+            _weights.bind(model, own, True)
         _weights.bind(model, weights or {})
     else:
         for key, t in (weights or {}).items():
@@ -229,6 +235,8 @@ class Model:
         """Gives torch's current stream a run."""
         if self._gather:
             raise InputError("results on GPUs are blocks: load without gather=True, and call hocket.all_gather")
+        if not self._several():  # blocks are whole, and their shapes say dims
+            dims = {**self._dims_of(given), **(dims or {})}
         text, rank = _dims(dims), self._world.rank
         for n, b in bound.items():
             if not isinstance(b, _cuda.Block):
@@ -287,6 +295,11 @@ class Model:
         return self._about["text"]
 
     @property
+    def inputs(self):
+        """The names of the parameters that calls give, in order."""
+        return list(self._about.get("inputs") or self._parameters())
+
+    @property
     def proof(self):
         """What is proved of the plan for the dims that the program and load fix: "proved", or "unknown". The plan is
         made and loaded, if no call has done so. One that is refuted is a ProgramError."""
@@ -326,6 +339,12 @@ class Model:
             against = _compare.against_module(self(*args, dims=dims, **kwargs), module, args, kwargs)
         return _compare.Comparison(out, against)
 
+    def _dims_of(self, given):
+        """The dims that the shapes of tensors come to."""
+        extents = self._about["extents"]
+        return {dim: int(e) for n, t in given.items() if n in extents and len(extents[n]) == len(t.shape)
+                for dim, e in zip(extents[n], t.shape) if dim}
+
     def _keeps(self, name):
         """Whether the library keeps the state of that name."""
         return "inputs" in self._about and name in self._about["states"]
@@ -340,7 +359,7 @@ class Model:
 
     def _named(self, args, kwargs):
         """Arguments by parameter."""
-        free = [n for n in self._about.get("inputs") or self._parameters() if n not in kwargs and self._bound.get(n) is None]
+        free = [n for n in self.inputs if n not in kwargs and self._bound.get(n) is None]
         if len(args) > len(free):
             raise InputError(f"{len(args)} tensors are given by position, and there is a place for {len(free)}: {free}")
         return {n: _cuda.of_dlpack(t) for n, t in (*zip(free, args), *kwargs.items())}

@@ -2,21 +2,24 @@
 
 import sys
 
-from . import _plans, _tensors
+from . import _cuda, _plans, _tensors
 from ._errors import InputError
 
 
-def bind(model, tensors):
+def bind(model, tensors, every=False):
     """Binds tensors, by names of parameters of the program or of weights in the tree of modules. Layers that the program
-    stacks are stacked. Weights that are not given stay the archive's; other tensors, such as buffers that the program
-    does not use, are left out."""
+    stacks are stacked. Weights that are not given stay the archive's, unless every one is wanted; other tensors, such as
+    buffers that the program does not use, are left out. Tensors on a GPU stay there if the process has one rank."""
     if not tensors:
         return
     sources, states = model._about.get("weights", {}), model._about["states"]
     layouts = {p["name"]: p for p in model.layouts()["in"]}
+    device = next((t.device for t in tensors.values() if _cuda.is_cuda(t)), None)
+    if device is not None and not model._several() and any(len(p["blocks"]) > 1 for p in layouts.values()):
+        device = "cpu"
     found = {}
     for param, names in sources.items():
-        if param in tensors:
+        if param in tensors and not (every and param in states):
             found[param] = tensors[param]
         elif param not in states:
             parts = [_find(tensors, name) for name in names]
@@ -25,11 +28,19 @@ def bind(model, tensors):
                 if missing:
                     raise InputError(f"there is no weight {missing[0]}, and others of the layers that make {param} are there")
                 found[param] = _joined(model, layouts[param], names, parts)
-    if not found:
+            elif every:
+                raise InputError(f"there is no weight {missing[0]}")
+    if not found and sources:
         some = ", ".join(sorted({name for names in sources.values() for name in names})[:3])
         raise InputError(f"none of the {len(tensors)} tensors is a weight of the model, whose names are as {some}")
     for param, t in found.items():
-        model.bind(param, t)
+        model.bind(param, t if device is None else _placed(t, device))
+
+
+def _placed(t, device):
+    """A tensor on a device, at an address where programs use it without a copy."""
+    t = t.to(device)
+    return t if t.data_ptr() % 256 == 0 else t.clone()
 
 
 def _find(tensors, name):

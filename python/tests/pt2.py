@@ -34,8 +34,8 @@ def weights():
     return all_weights
 
 
-def write(path, state=True):
-    """Writes the model, without the buffer if state is false."""
+def write(path, state=True, blank=False):
+    """Writes the model, without the buffer if state is false, and with zeros for weights if blank."""
     values, nodes = {}, []
 
     def tensor(name, shape):
@@ -82,7 +82,7 @@ def write(path, state=True):
     config = {}
     for i, (name, (shape, numbers)) in enumerate(weights().items()):
         config[name] = {"path_name": f"weight_{i}", "is_param": True, "use_pickle": False, "tensor_meta": _meta(shape)}
-        files[f"data/weights/weight_{i}"] = struct.pack(f"<{len(numbers)}f", *numbers)
+        files[f"data/weights/weight_{i}"] = struct.pack(f"<{len(numbers)}f", *([0] * len(numbers) if blank else numbers))
     if state:
         config["total"] = {"path_name": "weight_total", "is_param": False, "use_pickle": False, "tensor_meta": _meta(rows)}
         files["data/weights/weight_total"] = struct.pack(f"<{TOKENS * HIDDEN}f", *([1.0] * TOKENS * HIDDEN))

@@ -352,12 +352,44 @@ class Plans(unittest.TestCase):
                 _plans.styles({"w": t})
 
 
+def program_of(weights):
+    """Stands in for torch's ExportedProgram."""
+    return types.SimpleNamespace(constants={}, state_dict=dict(weights), graph_signature=types.SimpleNamespace(buffers=["total"]))
+
+
+def parameters():
+    """The model's weights as torch has them."""
+    return {n: torch.nn.Parameter(torch.tensor(v).reshape(s)) for n, (s, v) in pt2.weights().items()}
+
+
 def stand_in(export):
-    """A stand-in for torch.export, whose archives are pt2.py's."""
+    """A stand-in for torch.export, whose archives are pt2.py's. Those that hocket has it save have no weights."""
+    def save(program, path):
+        for name, t in program.state_dict.items():
+            assert t.storage().size() == 1 and isinstance(t, torch.nn.Parameter), name
+        pt2.write(path, state=False, blank=True)
+
     api = types.ModuleType("torch.export")
-    api.export, api.Dim = export, lambda name: ("Dim", name)
-    api.save = lambda program, path: pt2.write(path, state=False)
+    api.export, api.Dim, api.save = export, lambda name: ("Dim", name), save
     return unittest.mock.patch.dict(sys.modules, {"torch": torch or types.ModuleType("torch"), "torch.export": api})
+
+
+def graph_of_dynamo():
+    """The model as torch.compile gives it to a backend: parameters are inputs. Also what it is called with."""
+    g = torch.fx.Graph()
+    weights = parameters()
+    name = lambda n: "l_self_modules_" + n.removesuffix(".weight").replace(".", "_modules_") + "_parameters_weight_"
+    places = {n: g.placeholder(name(n)) for n in list(weights)[:3]}
+    x = g.placeholder("l_x_")
+    places |= {n: g.placeholder(name(n)) for n in list(weights)[3:]}
+    out = x
+    for layer in range(pt2.LAYERS):
+        up = g.call_function(torch.nn.functional.linear, (out, places[f"layers.{layer}.up.weight"]))
+        act = g.call_function(torch.nn.functional.silu, (up,))
+        out = g.call_function(torch.add, (out, g.call_function(torch.nn.functional.linear, (act, places[f"layers.{layer}.down.weight"]))))
+    g.output((out,))
+    inputs = list(weights.values())
+    return torch.fx.GraphModule(torch.nn.Module(), g), inputs[:3] + [torch.tensor(X)] + inputs[3:]
 
 
 @unittest.skipIf(numpy is None, "numpy is not installed")
@@ -366,12 +398,13 @@ class Export(unittest.TestCase):
         self.x = numpy.array(X, "float32")
         self.want, _ = expected(X, pt2.weights())
 
+    @unittest.skipIf(torch is None, "torch is not installed")
     def test_export(self):
-        calls = []
+        calls, weights = [], parameters()
 
         def export(module, args, kwargs, dynamic_shapes=None):
             calls.append((module, args, kwargs, dynamic_shapes))
-            return types.SimpleNamespace()
+            return program_of(weights)
 
         module = Module()
         with stand_in(export):
@@ -380,9 +413,17 @@ class Export(unittest.TestCase):
         self.assertEqual(calls, [(module, (self.x,), None, {"x": {0: ("Dim", "T"), 1: None}, "y": (("Dim", "T"),)})])
         self.assertTrue(numpy.allclose(m(self.x), self.want, rtol=1e-5))
         self.assertIn("up: f32[2, 8/tp, 4]", m.text)
-        program = type("ExportedProgram", (), {})()
+        self.assertIn(m.compare(self.x).verdict, ("exact", "within"))
+        program = type("ExportedProgram", (types.SimpleNamespace,), {})(**vars(program_of(weights)))
+        doubled = {n: (s, [2 * f for f in v]) for n, (s, v) in pt2.weights().items()}
         with stand_in(export):
             self.assertTrue(numpy.allclose(hocket.load(program)(self.x), self.want, rtol=1e-5))
+            m = hocket.load(program, weights={n: numpy.array(v, "float32").reshape(s) for n, (s, v) in doubled.items()})
+            self.assertTrue(numpy.allclose(m(self.x), expected(X, doubled)[0], rtol=1e-5))
+            self.assertEqual({n: id(t) for n, t in program.state_dict.items()}, {n: id(t) for n, t in weights.items()})
+            del program.state_dict["layers.1.up.weight"]
+            with self.assertRaisesRegex(hocket.InputError, "there is no weight layers.1.up.weight"):
+                hocket.load(program)
 
     @unittest.skipIf(torch is None or MODERN, "torch is not too old")
     def test_old_torch(self):
@@ -391,21 +432,41 @@ class Export(unittest.TestCase):
 
     @unittest.skipIf(torch is None, "torch is not installed")
     def test_backend(self):
+        def export(module, args, kwargs, dynamic_shapes=None):
+            self.assertEqual(len(args), 1)
+            self.assertTrue(torch.allclose(module(*args)[0].detach(), torch.tensor(self.want), rtol=1e-5))
+            return program_of({n: p for n, p in module.named_parameters()})
+
         _compile._warned.clear()
-        graph = Module()
-        with stand_in(lambda *args, **kwargs: None):
-            f = hocket.compile_backend(graph, [torch.tensor(X)], options={"ranks": 2, "plan": PLAN})
+        graph, inputs = graph_of_dynamo()
+        f = hocket.compile_backend(graph, inputs, options={"ranks": 2, "plan": PLAN})
+        with stand_in(export), torch.no_grad():
+            f(*inputs)
+        self.assertIn("up: f32[2, 8/tp, 4]", f.model.text)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            out, = f(torch.tensor(X))
-            self.assertTrue(numpy.allclose(out, self.want, rtol=1e-5))
-            self.assertEqual(caught, [])
-            x = torch.tensor(X, requires_grad=True)
-            self.assertIs(f(x), x)  # the graph's own forward
             with torch.no_grad():
-                self.assertTrue(numpy.allclose(f(x)[0], self.want, rtol=1e-5))
+                self.assertTrue(numpy.allclose(f(*inputs)[0], self.want, rtol=1e-5))
+                for w in (w for w in inputs if w is not inputs[3]):
+                    w *= 2  # in place, as an optimizer does
+                doubled = {n: (s, [2 * f for f in v]) for n, (s, v) in pt2.weights().items()}
+                self.assertTrue(numpy.allclose(f(*inputs)[0], expected(X, doubled)[0], rtol=1e-5))
+            self.assertEqual(caught, [])
+            self.assertTrue(f(*inputs)[0].requires_grad)  # the graph's own forward
         self.assertEqual([str(w.message).count("gradients are wanted") for w in caught], [1])
 
+    @unittest.skipIf(torch is None, "torch is not installed")
+    def test_names_of_parameters(self):
+        graph, inputs = graph_of_dynamo()
+        self.assertEqual(list(_compile.paths(graph, inputs).values()), list(pt2.weights()))
+        g = torch.fx.Graph()
+        for name in ("l_a_modules_up_parameters_weight_", "l_b_modules_up_parameters_weight_"):
+            g.placeholder(name)
+        g.output(())
+        w = torch.nn.Parameter(torch.ones(1))
+        self.assertEqual(_compile.paths(torch.fx.GraphModule(torch.nn.Module(), g), [w, w]), {0: "weight0", 1: "weight1"})
+
+    @unittest.skipIf(torch is None, "torch is not installed")
     def test_backend_falls_back(self):
         def refuse(*args, **kwargs):
             raise RuntimeError("data-dependent branch")
@@ -417,10 +478,12 @@ class Export(unittest.TestCase):
             for _ in range(2):
                 f = hocket.compile_backend(graph, [self.x])
                 self.assertIs(f(self.x), self.x)
-            hocket.compile_backend(graph, [self.x], options={"plan": 7})
+            for args, options in (((self.x,), {"plan": 7}), ((self.x, 3), {})):
+                hocket.compile_backend(types.SimpleNamespace(forward=lambda *args: args), args, options=options)(*args)
         self.assertEqual([str(w.message).partition(": ")[2] for w in caught],
                          ["RuntimeError: data-dependent branch", "plan is a int: give a dict of styles, the path of one in JSON, "
-                          "a plan of parallelize_module, a transformers model, or a state_dict of DTensors"])
+                          "a plan of parallelize_module, a transformers model, or a state_dict of DTensors", "the shapes of inputs vary: "
+                          "torch.compile(…, dynamic=False) makes a graph for each"])
 
     @unittest.skipUnless(MODERN, NO_TORCH_2)
     def test_torch(self):
@@ -441,6 +504,54 @@ class Export(unittest.TestCase):
             compiled = torch.compile(block, backend=hocket.compile_backend)
             self.assertTrue(torch.allclose(compiled(x), want, rtol=1e-5, atol=1e-6))
         self.assertEqual(_compile._warned, set())
+
+MLIR = """module @jit_f attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32} {
+  sdy.mesh @mesh = <["tp"=2]>
+  func.func public @main(%arg0: tensor<2x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"tp"}]>}, %arg1: tensor<i1>, %arg2: tensor<4xf32>) -> (tensor<2x4xf32> {jax.result_info = "['y']"}, tensor<f32> {jax.result_info = "['z']"}) {
+    %0 = stablehlo.add %arg0, %arg0 : tensor<2x4xf32>
+    %cst = stablehlo.constant dense<1.0> : tensor<f32>
+    %cst_0 = stablehlo.constant dense<2.0> : tensor<f32>
+    %1 = stablehlo.select %arg1, %cst, %cst_0 : tensor<i1>, tensor<f32>
+    return %0, %1 : tensor<2x4xf32>, tensor<f32>
+  }
+}
+"""
+
+
+@unittest.skipIf(numpy is None, "numpy is not installed")
+class Jax(unittest.TestCase):
+    def function(self, **options):
+        import fakejax
+
+        self.seen, info = [], lambda dtype: types.SimpleNamespace(dtype=numpy.dtype(dtype))
+        f = types.SimpleNamespace(text=MLIR, results={"y": info("float32"), "z": info("float32")})
+        with unittest.mock.patch.dict(sys.modules, {"jax": fakejax.module(self.seen)}):
+            return hocket.jax(f, **options)
+
+    def test_call(self):
+        import fakejax
+
+        spec = fakejax.PartitionSpec(None, "tp")
+        f = self.function(mesh="m", in_shardings=(spec, None, ("own",)))
+        self.assertEqual(self.seen, [{"keep_unused": True, "in_shardings": (("on", "m", spec), None, ("own",))}])
+        x = numpy.array(X, "float32")
+        for flag, z in ((True, 1), (False, 2)):
+            out = f({"x": x, "y": [numpy.array(flag)]}, numpy.zeros(4, "float32"))
+            self.assertEqual((out["y"].tolist(), out["z"].tolist(), out["z"].shape), ((x + x).tolist(), z, ()))
+        m = f.model({"x": x, "y": [numpy.array(flag)]}, numpy.zeros(4, "float32"))
+        self.assertEqual(m.proof, "proved")
+        self.assertIn("%arg0: f32[2, 4/tp]", m.text)
+        self.assertIs(m, f.model({"x": x, "y": [numpy.array(True)]}, numpy.zeros(4, "float32")))
+        with self.assertRaisesRegex(hocket.InputError, "names axes: give hocket.jax their mesh"):
+            self.function(in_shardings=(spec,))
+
+    def test_text(self):
+        with hocket.load(MLIR.replace("tp\"=2", "tp\"=1"), ranks=1) as m:
+            self.assertEqual(m.inputs, ["arg0", "arg1", "arg2"])
+        with self.assertRaisesRegex(hocket.UnsupportedError, "^program.hkt:4: stablehlo.fft"):
+            hocket.load(MLIR.replace("stablehlo.add %arg0, %arg0", "stablehlo.fft %arg0"))
+        with self.assertRaisesRegex(hocket.InputError, "malformed"):
+            hocket.load(MLIR.replace("%arg0, %arg0", "%arg0, %arg9"))
 
 
 if __name__ == "__main__":

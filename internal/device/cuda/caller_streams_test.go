@@ -502,12 +502,12 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 		}
 	}
 	for want, in := range map[string][]capi.Placed{
-		"has on rank 0 a block i32[6, 2], and i32[6, 3] is given": {
+		"x is i32[6, 3], want i32[6, 2]": {
 			{Name: "x", DType: "i32", Shape: []int64{6, 3}, Address: x.Address}, w},
-		"i32[6, 2], and f32[6, 2] is given": {{Name: "x", DType: "f32", Shape: x.Shape, Address: x.Address}, w},
-		"rank 1 has no block":               {{Name: "x", Rank: 1, DType: "i32", Shape: x.Shape, Address: x.Address}, w},
-		"x is given twice":                  {x, x},
-		"no parameter q":                    {x, w, {Name: "q"}},
+		"x is f32[6, 2], want i32[6, 2]": {{Name: "x", DType: "f32", Shape: x.Shape, Address: x.Address}, w},
+		"rank 1 has no block":            {{Name: "x", Rank: 1, DType: "i32", Shape: x.Shape, Address: x.Address}, w},
+		"x is given twice":               {x, x},
+		"no parameter q":                 {x, w, {Name: "q"}},
 	} {
 		err := l.Enqueue(model, 0, in, []capi.Placed{y, z}, dims)
 		if !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), want) {

@@ -1,0 +1,223 @@
+package torchexport
+
+import (
+	"math"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// indexers take elements by index, or order them.
+var indexers = map[string]operator{
+	"embedding": func(c *call) ([]*graph.Value, error) {
+		w, ids := c.tensor("weight"), c.tensor("indices")
+		return one(c.add(graph.Embedding, graph.Attrs{}, c.outDType(0), w, ids))
+	},
+	"index": func(c *call) ([]*graph.Value, error) {
+		x, list := c.tensor("self"), c.tensors("indices")
+		if c.err != nil {
+			return nil, c.err
+		}
+		lead := 0
+		for lead < len(list) && list[lead] == nil {
+			lead++
+		}
+		in := list[lead:]
+		for len(in) > 0 && in[len(in)-1] == nil {
+			in = in[:len(in)-1]
+		}
+		for _, i := range in {
+			if i == nil || i.DType == graph.Bool {
+				return nil, unsupported("indices with gaps, or of bools")
+			}
+		}
+		switch {
+		case len(in) == 0:
+			return nil, malformed("it has no index")
+		case lead == 0:
+			return one(c.add(graph.Take, graph.Attrs{}, x.DType, append([]*graph.Value{x}, in...)...))
+		case len(in) > 1 || len(in[0].Shape) > 1 || lead >= len(x.Shape):
+			return nil, unsupported("indices after %d dimensions", lead)
+		}
+		y := c.add(graph.Take, graph.Attrs{}, x.DType, c.transpose(x, 0, lead), in[0])
+		if len(in[0].Shape) == 0 {
+			return nil, unsupported("an index without dimensions")
+		}
+		return one(c.transpose(y, 0, lead))
+	},
+	"index_select": func(c *call) ([]*graph.Value, error) {
+		x, i := c.tensor("self"), c.tensor("index")
+		axis := c.axis("dim", 0, x)
+		if c.err != nil || len(i.Shape) != 1 {
+			return nil, malformed("an index of other than one dimension")
+		}
+		y := c.add(graph.Take, graph.Attrs{}, x.DType, c.transpose(x, 0, axis), i)
+		return one(c.transpose(y, 0, axis))
+	},
+	"index_put": func(c *call) ([]*graph.Value, error) {
+		x, v, list := c.tensor("self"), c.tensor("values"), c.tensors("indices")
+		if c.flag("accumulate", false) {
+			return nil, unsupported("accumulate of index_put")
+		}
+		if c.err == nil && len(list) == 1 && list[0] != nil && list[0].DType == graph.Bool && v.Count() == 1 {
+			mask := list[0]
+			if len(mask.Shape) > len(x.Shape) {
+				return nil, malformed("%s indexes %s", mask, x)
+			}
+			shape := append([]int64{}, mask.Shape...)
+			for len(shape) < len(x.Shape) {
+				shape = append(shape, 1)
+			}
+			v = c.reshape(c.cast(v, x.DType), []int64{})
+			return one(c.add(graph.Where, graph.Attrs{}, x.DType, c.reshape(mask, shape), v, x))
+		}
+		for _, i := range list {
+			if i == nil || i.DType == graph.Bool {
+				return nil, unsupported("indices with gaps, or of bools")
+			}
+		}
+		if c.err != nil {
+			return nil, c.err
+		}
+		return one(c.add(graph.PutAt, graph.Attrs{}, x.DType,
+			append([]*graph.Value{x, c.cast(v, x.DType)}, list...)...))
+	},
+	"index_copy": func(c *call) ([]*graph.Value, error) {
+		x, at, rows := c.tensor("self"), c.tensor("index"), c.tensor("source")
+		if c.err != nil {
+			return nil, c.err
+		}
+		return one(c.add(graph.IndexCopy, graph.Attrs{Axis: c.axis("dim", 0, x)}, x.DType, x, at, rows))
+	},
+	"gather": func(c *call) ([]*graph.Value, error) {
+		x, i := c.tensor("self"), c.tensor("index")
+		return one(c.add(graph.TakeAlong, graph.Attrs{Axis: c.axis("dim", 0, x)}, c.outDType(0), x, i))
+	},
+	"scatter": scatter,
+	"topk": func(c *call) ([]*graph.Value, error) {
+		x := c.tensor("self")
+		if c.err != nil {
+			return nil, c.err
+		}
+		if c.axis("dim", -1, x) != len(x.Shape)-1 || !c.flag("largest", true) {
+			return nil, unsupported("topk of the smallest, or of another dimension than the last")
+		}
+		n, err := c.Add(graph.TopK, graph.Attrs{K: c.int("k", 1)}, c.from, []graph.DType{x.DType, graph.I64}, x)
+		if err != nil {
+			return nil, malformed("%w", err)
+		}
+		return n.Out, nil
+	},
+	"sort":    sortOf,
+	"argsort": func(c *call) ([]*graph.Value, error) { list, err := sortOf(c); return list[min(1, len(list)):], err },
+	"argmax": func(c *call) ([]*graph.Value, error) {
+		x := c.tensor("self")
+		if c.arg("dim") == nil {
+			return nil, unsupported("argmax of all elements")
+		}
+		return one(c.add(graph.ArgMax, graph.Attrs{Axis: c.axis("dim", -1, x), Keep: c.flag("keepdim", false)},
+			graph.I64, x))
+	},
+	"cumsum": func(c *call) ([]*graph.Value, error) {
+		x := c.tensor("self")
+		dt := c.outDType(0)
+		return one(c.add(graph.Cumsum, graph.Attrs{Axis: c.axis("dim", 0, x)}, dt, c.cast(x, dt)))
+	},
+	"diff": func(c *call) ([]*graph.Value, error) {
+		x := c.tensor("self")
+		axis := c.axis("dim", -1, x)
+		if c.err != nil || c.int("n", 1) != 1 || len(x.Shape) == 0 {
+			return nil, unsupported("differences of differences")
+		}
+		list := []*graph.Value{x}
+		if c.has("prepend") {
+			list = append([]*graph.Value{c.tensor("prepend")}, list...)
+		}
+		if c.has("append") {
+			list = append(list, c.tensor("append"))
+		}
+		if len(list) > 1 {
+			x = c.add(graph.Concat, graph.Attrs{Axis: axis}, x.DType, list...)
+		}
+		if c.err != nil {
+			return nil, c.err
+		}
+		return one(c.add(graph.Sub, graph.Attrs{}, x.DType, c.slice(x, axis, 1, math.MaxInt64, 1),
+			c.slice(x, axis, 0, -1, 1)))
+	},
+	"histc": func(c *call) ([]*graph.Value, error) {
+		x, bins := c.tensor("self"), c.int("bins", 100)
+		if lo, hi := c.number("min", 0), c.number("max", 0); lo != 0 || hi != float64(bins)-1 {
+			return nil, unsupported("a histogram of other than one bin for each whole number from 0")
+		}
+		return one(c.add(graph.BinCount, graph.Attrs{K: bins}, c.outDType(0), x))
+	},
+	"bincount": func(c *call) ([]*graph.Value, error) {
+		x := c.tensor("self")
+		if c.has("weights") {
+			return nil, unsupported("weights of bincount")
+		}
+		return one(c.add(graph.BinCount, graph.Attrs{K: c.int("minlength", 0)}, c.outDType(0), x))
+	},
+	"one_hot": func(c *call) ([]*graph.Value, error) {
+		x, n := c.tensor("self"), c.int("num_classes", -1)
+		if c.err != nil || n < 1 || n > 1<<24 {
+			return nil, unsupported("one_hot with %d classes", n)
+		}
+		classes := graph.NewTensor(x.DType, []int64{n})
+		for i := range classes.Elems {
+			classes.Elems[i] = float64(i)
+		}
+		is := c.add(graph.Eq, graph.Attrs{}, graph.Bool, c.reshape(x, append(append([]int64{}, x.Shape...), 1)),
+			c.Constant("", classes))
+		return one(c.cast(is, c.outDType(0)))
+	},
+}
+
+// scatter reads the scattering of one number along a dimension, as in masks of the experts of each token.
+func scatter(c *call) ([]*graph.Value, error) {
+	x, at := c.tensor("self"), c.tensor("index")
+	axis := c.axis("dim", 0, x)
+	if c.err != nil {
+		return nil, c.err
+	}
+	if c.has("src") || c.arg("reduce") != nil || len(at.Shape) != len(x.Shape) || len(x.Shape) == 0 {
+		return nil, unsupported("scatter of a tensor")
+	}
+	for d, n := range at.Shape {
+		if d != axis && n != x.Shape[d] {
+			return nil, unsupported("scatter to a part of the other dimensions")
+		}
+	}
+	n := x.Shape[axis]
+	if n > 1<<24 {
+		return nil, unsupported("scatter along %d elements", n)
+	}
+	// Element j of a line is set where one of the line's indices is j.
+	end := len(x.Shape) - 1
+	x, at = c.transpose(x, axis, end), c.transpose(at, axis, end)
+	if c.err != nil {
+		return nil, c.err
+	}
+	places := graph.NewTensor(at.DType, []int64{n})
+	for i := range places.Elems {
+		places.Elems[i] = float64(i)
+	}
+	is := c.add(graph.Eq, graph.Attrs{}, graph.Bool, c.reshape(at, append(append([]int64{}, at.Shape...), 1)),
+		c.Constant("", places))
+	is = c.add(graph.MaxOf, graph.Attrs{Axes: []int64{int64(end)}}, graph.Bool, is)
+	y := c.add(graph.Where, graph.Attrs{}, x.DType, is, c.Scalar(x.DType, c.number("value", 0)), x)
+	return one(c.transpose(y, axis, end))
+}
+
+func sortOf(c *call) ([]*graph.Value, error) {
+	x := c.tensor("self")
+	if c.err != nil {
+		return nil, c.err
+	}
+	a := graph.Attrs{Axis: c.axis("dim", -1, x), Desc: c.flag("descending", false)}
+	n, err := c.Add(graph.SortOp, a, c.from, []graph.DType{x.DType, graph.I64}, x)
+	if err != nil {
+		return nil, malformed("%w", err)
+	}
+	return n.Out, nil
+}

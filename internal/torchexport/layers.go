@@ -1,0 +1,289 @@
+package torchexport
+
+import (
+	"math"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/graph"
+)
+
+// layers are operators that contract or normalize.
+var layers = map[string]operator{
+	"linear": func(c *call) ([]*graph.Value, error) {
+		in := []*graph.Value{c.tensor("input"), c.tensor("weight")}
+		if c.has("bias") {
+			in = append(in, c.tensor("bias"))
+		}
+		return one(c.add(graph.Linear, graph.Attrs{}, c.outDType(0), in...))
+	},
+	"matmul": func(c *call) ([]*graph.Value, error) {
+		a, b := c.tensor("self"), c.tensor("other")
+		if c.err == nil && (len(a.Shape) < 2 || len(b.Shape) < 2) {
+			return nil, unsupported("matmul of a vector")
+		}
+		return one(c.add(graph.MatMul, graph.Attrs{}, c.outDType(0), a, b))
+	},
+	"mm": multiply, "bmm": multiply,
+	"addmm": addProduct("mat1", "mat2"), "baddbmm": addProduct("batch1", "batch2"), "conv1d": conv1d,
+	"einsum":     einsum,
+	"layer_norm": func(c *call) ([]*graph.Value, error) { return normalize(c, graph.LayerNorm, 1e-5) },
+	"rms_norm":   func(c *call) ([]*graph.Value, error) { return normalize(c, graph.RMSNorm, math.NaN()) },
+	"softmax":    softmax, "_softmax": softmax,
+	"scaled_dot_product_attention": attention,
+	"_grouped_mm":                  grouped, "transformers.grouped_mm_fallback": grouped,
+}
+
+// addProduct reads beta × self + alpha × the product of two operands.
+func addProduct(first, second string) operator {
+	return func(c *call) ([]*graph.Value, error) {
+		bias, a, b := c.tensor("self"), c.tensor(first), c.tensor(second)
+		dt := c.outDType(0)
+		y := c.scaled(c.add(graph.MatMul, graph.Attrs{}, dt, a, b), c.number("alpha", 1))
+		beta := c.number("beta", 1)
+		if beta == 0 { // torch reads nothing of self then, not even NaN
+			return one(y)
+		}
+		return one(c.add(graph.AddOp, graph.Attrs{}, dt, y, c.scaled(bias, beta)))
+	}
+}
+
+// conv1d reads a convolution as one product for each element of the kernel: of matrices, or elementwise where each
+// channel is a group.
+func conv1d(c *call) ([]*graph.Value, error) {
+	x, w := c.tensor("input"), c.tensor("weight")
+	first := func(name string, def int64) int64 {
+		if list := c.ints(name); len(list) > 0 {
+			return list[0]
+		}
+		return def
+	}
+	if a := c.arg("padding"); a != nil && a.kind == "as_string" {
+		return nil, unsupported("padding=%q", clip(c.word("padding", "")))
+	}
+	stride, padding, dilation, groups := first("stride", 1), first("padding", 0), first("dilation", 1),
+		c.int("groups", 1)
+	if c.err != nil || len(x.Shape) != 3 || len(w.Shape) != 3 || stride < 1 || dilation < 1 || padding < 0 {
+		return nil, malformed("a convolution of %s by %s", x, w)
+	}
+	channels, taps := x.Shape[1], w.Shape[2]
+	depthwise := groups == channels && w.Shape[0] == channels && w.Shape[1] == 1
+	switch {
+	case !depthwise && groups != 1:
+		return nil, unsupported("a convolution of %d groups of %d channels", groups, channels)
+	case taps > 64:
+		return nil, unsupported("a convolution of %d elements", taps)
+	}
+	x = c.padded(x, 2, padding, padding, 0)
+	if c.err != nil {
+		return nil, c.err
+	}
+	span := x.Shape[2] - dilation*(taps-1)
+	if span < 1 {
+		return nil, malformed("a convolution of %s by %s", x, w)
+	}
+	var y *graph.Value
+	dt := c.outDType(0)
+	for k := range taps {
+		part := c.slice(x, 2, k*dilation, k*dilation+span, stride)
+		tap := c.drop(c.slice(w, 2, k, k+1, 1), 2) // [out, in of the group]
+		op := graph.MatMul
+		if depthwise {
+			op = graph.Mul
+		}
+		z := c.add(op, graph.Attrs{}, dt, tap, part)
+		if y == nil {
+			y = z
+		} else {
+			y = c.add(graph.AddOp, graph.Attrs{}, dt, y, z)
+		}
+	}
+	if c.has("bias") && c.err == nil {
+		b := c.tensor("bias")
+		y = c.add(graph.AddOp, graph.Attrs{}, dt, y, c.reshape(b, []int64{w.Shape[0], 1}))
+	}
+	return one(y)
+}
+
+// einsum reads a product of two operands whose indices are letters: a product of matrices after transpositions.
+func einsum(c *call) ([]*graph.Value, error) {
+	text, list := strings.ReplaceAll(c.word("equation", ""), " ", ""), c.tensors("tensors")
+	in, out, ok := strings.Cut(text, "->")
+	first, second, two := strings.Cut(in, ",")
+	if c.err != nil || !ok || !two || len(list) != 2 || list[0] == nil || list[1] == nil {
+		return nil, unsupported("einsum %q", clip(text))
+	}
+	a, b := list[0], list[1]
+	extent := map[rune]int64{}
+	for i, letters := range []string{first, second} {
+		v := list[i]
+		if len(letters) != len(v.Shape) {
+			return nil, unsupported("einsum %q of %s", clip(text), v)
+		}
+		for d, r := range letters {
+			if r < 'A' || r > 'z' || strings.Count(letters, string(r)) > 1 {
+				return nil, unsupported("einsum %q", clip(text))
+			}
+			if n, ok := extent[r]; ok && n != v.Shape[d] {
+				return nil, malformed("einsum %q of %s and %s", clip(text), a, b)
+			}
+			extent[r] = v.Shape[d]
+		}
+	}
+	var batch, rows, cols, sums []rune
+	for _, r := range first {
+		switch inSecond, inOut := strings.ContainsRune(second, r), strings.ContainsRune(out, r); {
+		case inSecond && inOut:
+			batch = append(batch, r)
+		case inSecond:
+			sums = append(sums, r)
+		case inOut:
+			rows = append(rows, r)
+		default:
+			return nil, unsupported("einsum %q, which sums one operand alone", clip(text))
+		}
+	}
+	for _, r := range second {
+		if !strings.ContainsRune(first, r) {
+			if !strings.ContainsRune(out, r) {
+				return nil, unsupported("einsum %q, which sums one operand alone", clip(text))
+			}
+			cols = append(cols, r)
+		}
+	}
+	if len(out) != len(batch)+len(rows)+len(cols) {
+		return nil, unsupported("einsum %q", clip(text))
+	}
+	arranged := func(v *graph.Value, have string, groups ...[]rune) *graph.Value {
+		var perm, shape []int64
+		for i, g := range groups {
+			n := int64(1)
+			for _, r := range g {
+				perm = append(perm, int64(strings.IndexRune(have, r)))
+				n *= extent[r]
+				if i == 0 {
+					shape = append(shape, extent[r])
+				}
+			}
+			if i > 0 {
+				shape = append(shape, n)
+			}
+		}
+		return c.reshape(c.add(graph.Transpose, graph.Attrs{Axes: perm}, v.DType, v), shape)
+	}
+	dt := c.outDType(0)
+	y := c.add(graph.MatMul, graph.Attrs{}, dt, arranged(a, first, batch, rows, sums),
+		arranged(b, second, batch, sums, cols))
+	have := string(batch) + string(rows) + string(cols)
+	var shape, perm []int64
+	for _, r := range have {
+		shape = append(shape, extent[r])
+	}
+	for _, r := range out {
+		perm = append(perm, int64(strings.IndexRune(have, r)))
+	}
+	y = c.reshape(y, shape)
+	return one(c.add(graph.Transpose, graph.Attrs{Axes: perm}, dt, y))
+}
+
+func multiply(c *call) ([]*graph.Value, error) {
+	a, b := c.tensor("self"), c.tensor("mat2")
+	return one(c.add(graph.MatMul, graph.Attrs{}, c.outDType(0), a, b))
+}
+
+func normalize(c *call, op graph.Op, eps float64) ([]*graph.Value, error) {
+	x := c.tensor("input")
+	if n := c.ints("normalized_shape"); len(n) != 1 {
+		return nil, unsupported("normalization over %d dimensions", len(n))
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	in := []*graph.Value{x}
+	if c.has("weight") {
+		in = append(in, c.tensor("weight"))
+	}
+	if c.has("bias") {
+		if len(in) == 1 {
+			return nil, unsupported("a bias without a weight")
+		}
+		in = append(in, c.tensor("bias"))
+	}
+	if math.IsNaN(eps) { // torch's default is the type's own
+		eps = map[graph.DType]float64{graph.F32: 0x1p-23,
+			graph.BF16: 0x1p-23, graph.F16: 0x1p-23, graph.F64: 0x1p-52}[x.DType]
+	}
+	return one(c.add(op, graph.Attrs{Eps: c.number("eps", eps)}, c.outDType(0), in...))
+}
+
+func softmax(c *call) ([]*graph.Value, error) {
+	x := c.tensor("self")
+	dt := c.outDType(0)
+	return one(c.add(graph.Softmax, graph.Attrs{Axis: c.axis("dim", -1, x)}, dt, c.cast(x, dt)))
+}
+
+func attention(c *call) ([]*graph.Value, error) {
+	q, k, v := c.tensor("query"), c.tensor("key"), c.tensor("value")
+	if c.number("dropout_p", 0) != 0 {
+		return nil, unsupported("dropout in attention; export model.eval()")
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	if len(q.Shape) < 3 || len(k.Shape) != len(q.Shape) || len(v.Shape) != len(q.Shape) {
+		return nil, malformed("attention of %s, %s and %s", q, k, v)
+	}
+	if c.flag("enable_gqa", false) {
+		k, v = c.groups(k, q), c.groups(v, q)
+	}
+	// Leading dimensions broadcast, as one head of keys for all of queries.
+	d := len(q.Shape)
+	lead := q.Shape[:d-2]
+	for _, x := range []**graph.Value{&k, &v} {
+		if c.err == nil && !slices.Equal((*x).Shape[:d-2], lead) {
+			*x = c.add(graph.Broadcast, graph.Attrs{Shape: append(slices.Clone(lead), (*x).Shape[d-2:]...)}, (*x).DType,
+				*x)
+		}
+	}
+	a := graph.Attrs{Causal: c.flag("is_causal", false)}
+	a.Scale = c.number("scale", 1/math.Sqrt(float64(q.Shape[len(q.Shape)-1])))
+	in := []*graph.Value{q, k, v}
+	if c.has("attn_mask") {
+		in = append(in, c.tensor("attn_mask"))
+	}
+	return one(c.add(graph.Attention, a, c.outDType(0), in...))
+}
+
+// groups repeats the heads of k as often as q has heads for one of them.
+func (c *call) groups(k, q *graph.Value) *graph.Value {
+	d := len(k.Shape)
+	have, want := k.Shape[d-3], q.Shape[d-3]
+	if have == 0 || want%have != 0 {
+		c.fail(malformed("%d heads of queries for %d of keys", want, have))
+		return nil
+	}
+	if have == want {
+		return k
+	}
+	from := append(append([]int64{}, k.Shape[:d-2]...), 1, k.Shape[d-2], k.Shape[d-1])
+	to := append([]int64{}, from...)
+	to[d-2] = want / have
+	out := append([]int64{}, k.Shape...)
+	out[d-3] = want
+	y := c.add(graph.Broadcast, graph.Attrs{Shape: to}, k.DType, c.reshape(k, from))
+	return c.reshape(y, out)
+}
+
+// grouped reads the product of sorted rows with the matrix of their group.
+func grouped(c *call) ([]*graph.Value, error) {
+	list := []*graph.Value{}
+	for i := range c.node.Inputs {
+		if a := &c.node.Inputs[i]; a.Arg.kind == "as_tensor" {
+			list = append(list, c.tensor(a.Name))
+		}
+	}
+	if c.err != nil || len(list) != 3 {
+		return nil, malformed("it has %d tensors", len(list))
+	}
+	return one(c.add(graph.GroupedMatMul, graph.Attrs{}, c.outDType(0), list...))
+}
