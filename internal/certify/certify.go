@@ -1,23 +1,26 @@
-// Package certify checks certificates: statements that a plan or a collective schedule has no data race, reads only what
-// was written and cannot deadlock, with what a reader needs to see that it is so. Check is the whole checker. It takes
-// time linear in the statement and the certificate, and imports neither the planner nor the verifier.
+// Package certify checks certificates: evidence that a plan has no data race, reads only what was written and cannot
+// deadlock. Begin with Check, which takes time linear in the statement and the certificate, but for a sort. The package
+// imports neither the planner nor the verifier.
 //
 // A Statement says what is to be run: events in chains, what each waits for, adds to and accesses. A Certificate is
-// evidence about it: an order in which all events can run, the add that satisfies each wait, clocks, and the last uses of
-// memory before it is reused. Check accepts if
+// evidence about it: an order in which all events can run, the add that satisfies each wait, clocks, and the last uses
+// of memory before it is reused. Check accepts if
 //
 //   - the order contains every event once, keeps the order of each chain, and every wait finds its count reached. Waits
 //     only ever become easier, so no other order gets stuck;
-//   - the adds that a wait counts are determined: an add after the n-th of a counter that somebody waits for knows the
+//   - the adds that a wait counts are determined: an add after the n-th, where a wait asks for n, knows the
 //     first n, and takers of a counter know the taker before;
 //   - each entry of a clock comes from an earlier clock of its chain or over an add that was waited for;
 //   - at each access the clocks know all conflicting accesses before it, and the memory holds what its owner wrote.
 //
 // # What is trusted
 //
-// Check, the functions that make statements, and what they take operations to mean. A statement is never read from a
-// certificate: it is made again of the plan to be run, by Plan here and by schedule.Plan.Statement. Issue, the planner
-// and the verifier are not trusted: a fault of theirs gives a certificate that Check rejects.
+// Check, plan.Validate, Plan, which makes the statement, and what it takes operations to mean. A statement is never
+// read from a certificate: it is made again of the plan to be run. Issue, the planner and the verifier are not
+// trusted: a fault of theirs gives a certificate that Check rejects.
+//
+// A certificate says nothing of shapes and operations of collectives that do not fit, nor of claims in the text, nor
+// of what is computed.
 package certify
 
 import (
@@ -43,8 +46,8 @@ type Statement struct {
 	Events   []Event // those of a chain in its order
 }
 
-// Event is a step of a chain, which is a stream, a thread or a block of threads. The chain's next event starts after the
-// waits of this one. Unless it is loose, all accesses of the chain before it come before all after it.
+// Event is a step of a chain, which is a stream, a thread or a block of threads. The chain's next event starts after
+// the waits of this one. Unless it is loose, all accesses of the chain before it come before all after it.
 type Event struct {
 	Chain int32
 	Loose bool
@@ -55,7 +58,7 @@ type Event struct {
 	Accesses []Access
 }
 
-// Wait waits until a counter is at least N; or with Take, until it is one more than what was taken, which it takes.
+// Wait waits until a counter is at least N; or with Take, until it exceeds the number of takes before.
 type Wait struct {
 	Counter int32
 	N       int32
@@ -74,7 +77,7 @@ type Access struct {
 	Spots []int32
 	Lo, N int32
 	Write bool
-	// Owner is the buffer by which memory is accessed: a read has to find what was written by the same owner. -1 asks
+	// Owner is the buffer by which memory is accessed: a read has to find the same owner's write. -1 asks
 	// for nothing.
 	Owner int32
 	// Thread, if not 0, names the threads of the chain: accesses of the same threads are in the order of the chain.
@@ -95,7 +98,7 @@ type Certificate struct {
 	Reuses  []Reuse `json:"reuses"`
 }
 
-// Clock says what comes before an event, after its waits: of the chain c the first t events, for each pair {c, t}.
+// Clock lists events that come before Event, or before its end if it waits: a pair {c, t} is the first t of chain c.
 type Clock struct {
 	Event  int32      `json:"event"`
 	Time   [][2]int32 `json:"time,omitempty"`
@@ -154,7 +157,7 @@ type chainState struct {
 type counterState struct {
 	adds []int32 // events
 	cuts map[int32]bool
-	// Of the adds since the last count that somebody waits for, and of those before it: the last of each chain.
+	// The last add of each chain: since the last count that a wait asks for, and before that.
 	batch, before []stamp
 	taken         int32
 	taker         stamp
@@ -203,7 +206,8 @@ func newChecker(s *Statement) *checker {
 func (k *checker) run(order [][2]int32) error {
 	left := len(k.s.Events)
 	for _, o := range order {
-		if o[0] < 0 || int(o[0]) >= len(k.chains) || o[1] < 1 || int(o[1]) > len(k.chains[o[0]].events)-int(k.chains[o[0]].done) {
+		if o[0] < 0 || int(o[0]) >= len(k.chains) || o[1] < 1 ||
+			int(o[1]) > len(k.chains[o[0]].events)-int(k.chains[o[0]].done) {
 			return fmt.Errorf("the order has more events of chain %d than there are", o[0])
 		}
 		for range o[1] {
@@ -276,7 +280,8 @@ func (k *checker) waits(e *Event) error {
 		if k.issuer != nil {
 			k.issuer.cert.Matches = append(k.issuer.cert.Matches, by)
 		} else if k.match >= len(k.cert.Matches) || k.cert.Matches[k.match] != by {
-			return fmt.Errorf("number %d of counter %d is added by event %d, and the certificate says otherwise", w.N, w.Counter, by)
+			return fmt.Errorf("number %d of counter %d is added by event %d, and the certificate says otherwise", w.N,
+				w.Counter, by)
 		}
 		k.match++
 	}
@@ -389,7 +394,8 @@ func (k *checker) touch(e *Event, a *Access, x int32) error {
 			return fmt.Errorf("reads a packet of spot %d, which is none", x)
 		}
 		if !a.Packet && !ordered(sp.write, Memory) {
-			return fmt.Errorf("reads spot %d, and nothing orders it after the write by event %d of chain %d", x, sp.write.pos, sp.write.chain)
+			return fmt.Errorf("reads spot %d, and nothing orders it after the write by event %d of chain %d", x,
+				sp.write.pos, sp.write.chain)
 		}
 		kept := sp.reads[:0]
 		for _, r := range sp.reads {
@@ -405,11 +411,13 @@ func (k *checker) touch(e *Event, a *Access, x int32) error {
 		k.uses(sp)
 	}
 	if !ordered(sp.write, Memory) {
-		return fmt.Errorf("writes spot %d, and nothing orders it after the write by event %d of chain %d", x, sp.write.pos, sp.write.chain)
+		return fmt.Errorf("writes spot %d, and nothing orders it after the write by event %d of chain %d", x,
+			sp.write.pos, sp.write.chain)
 	}
 	for _, r := range sp.reads {
 		if !ordered(r, Time) {
-			return fmt.Errorf("writes spot %d, and nothing orders it after the read by event %d of chain %d", x, r.pos, r.chain)
+			return fmt.Errorf("writes spot %d, and nothing orders it after the read by event %d of chain %d", x, r.pos,
+				r.chain)
 		}
 	}
 	sp.write, sp.owner, sp.packet, sp.reads = me, a.Owner, a.Packet, sp.reads[:0]
@@ -440,8 +448,10 @@ func (k *checker) reused() error {
 		k.issuer.cert.Reuses = append(k.issuer.cert.Reuses, Reuse{k.id, last})
 		return nil
 	}
-	if k.reuse >= len(k.cert.Reuses) || k.cert.Reuses[k.reuse].Event != k.id || !slices.Equal(k.cert.Reuses[k.reuse].Last, last) {
-		return fmt.Errorf("the memory that it reuses was last used by events %d, and the certificate says otherwise", last)
+	if k.reuse >= len(k.cert.Reuses) || k.cert.Reuses[k.reuse].Event != k.id ||
+		!slices.Equal(k.cert.Reuses[k.reuse].Last, last) {
+		return fmt.Errorf("the memory that it reuses was last used by events %d, and the certificate says otherwise",
+			last)
 	}
 	k.reuse++
 	return nil

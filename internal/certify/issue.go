@@ -8,10 +8,11 @@ import (
 // maxClocks bounds the memory that Issue takes for clocks, in entries.
 const maxClocks = 1 << 28
 
-// Issue looks for a certificate of a statement. It fails if the statement is wrong, or cannot be shown to be right in the
-// way that certificates do.
+// Issue looks for a certificate of a statement. It fails if the statement is wrong, or cannot be shown to be right in
+// the way that certificates do.
 func Issue(s *Statement) (*Certificate, error) {
-	is := &issuer{s: s, cert: &Certificate{Format: Format, Plan: s.Plan}, clocks: make([]*[Memory + 1][]int32, len(s.Events)),
+	is := &issuer{s: s, cert: &Certificate{Format: Format, Plan: s.Plan},
+		clocks:  make([]*[Memory + 1][]int32, len(s.Events)),
 		learned: make([][]int32, s.Chains), pos: make([]int32, len(s.Events)), adds: make([][]int32, s.Counters),
 		waited: map[int32][]Wait{}, entries: map[int32]*[Memory + 1]map[int32]int32{}}
 	if err := is.execute(); err != nil {
@@ -93,7 +94,8 @@ func (is *issuer) execute() error {
 				if kept += 2 * s.Chains; kept > maxClocks {
 					return fmt.Errorf("too large: %d events of %d chains", len(s.Events), s.Chains)
 				}
-				is.clocks[id] = &[Memory + 1][]int32{Time: slices.Clone(now[c][Time]), Memory: slices.Clone(now[c][Memory])}
+				is.clocks[id] = &[Memory + 1][]int32{Time: slices.Clone(now[c][Time]),
+					Memory: slices.Clone(now[c][Memory])}
 			}
 			if len(waits) > 0 {
 				is.learned[c] = append(is.learned[c], id)
@@ -141,7 +143,8 @@ func (is *issuer) level(event, counter int32) Level {
 // knows reports whether the first pos events of a chain come before an event, and notes the clocks that show it.
 func (is *issuer) knows(event, chain, pos int32, level Level) bool {
 	at := is.learned[is.s.Events[event].Chain]
-	i, _ := slices.BinarySearchFunc(at, pos, func(e, pos int32) int { return int(is.clocks[e][level][chain]) - int(pos) })
+	i, _ := slices.BinarySearchFunc(at, pos,
+		func(e, pos int32) int { return int(is.clocks[e][level][chain]) - int(pos) })
 	if i == len(at) || is.pos[at[i]] > is.pos[event] {
 		return false
 	}

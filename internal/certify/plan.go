@@ -98,7 +98,7 @@ func (b *planStatement) parameters() error {
 	return nil
 }
 
-// key tells apart tensors that cover different bytes of whatever rank.
+// key is equal for tensors that cover the same bytes, each of its rank.
 func (b *planStatement) key(r *plan.Ref) string {
 	buf := &b.p.Buffers[r.Buf]
 	k := binary.AppendVarint([]byte{byte(buf.Space)}, buf.Offset+r.Off)
@@ -151,7 +151,7 @@ type edge struct {
 }
 
 // classes cuts memory into classes of bytes that each tensor covers wholly or not at all. Classes are the same on all
-// ranks. The sets of tensors that cover a byte are told apart by 128 random bits for each tensor.
+// ranks. Each tensor has 128 random bits, whose sum stands for the set of tensors that cover a byte.
 func (b *planStatement) classes() error {
 	b.spots = make([][]int32, len(b.refs))
 	marks, edges := make([][2]uint64, len(b.refs)), [2][]edge{} // by space
@@ -308,7 +308,8 @@ func (b *planStatement) command(i, run int32) error {
 		if c.Value < 1 || c.Value > perRun || perRun > 1<<28 {
 			return fmt.Errorf("waits for %d of %d signals", c.Value, perRun)
 		}
-		b.event(c, []Wait{{Counter: b.elems[c.Counter] + at, N: int32(c.Value) + run*int32(perRun), Level: Memory}}, nil)
+		b.event(c, []Wait{{Counter: b.elems[c.Counter] + at, N: int32(c.Value) + run*int32(perRun), Level: Memory}},
+			nil)
 	case plan.Collective:
 		b.collective(c)
 	case plan.Group:
