@@ -146,8 +146,8 @@ func (o *runFlags) add(c *cobra.Command) {
 			"and name statements by NVTX where its library is ("+needs(isProfiled)+")")
 	f.StringVar(&o.flight, "flight", "",
 		"when the run fails write what each rank was in to `FILE` (default: in the cache folder)")
-	rare(c, "rtol", "algorithm", "fixed", "measure", "check-launches", "no-prove", "certificate", "seed", "budget", "flight",
-		"profile-range")
+	rare(c, "rtol", "algorithm", "fixed", "measure", "check-launches", "no-prove", "certificate", "seed", "budget",
+		"flight", "profile-range")
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 

@@ -9,7 +9,7 @@
 //   - the order contains every event once, keeps the order of each chain, and every wait finds its count reached. Waits
 //     only ever become easier, so no other order gets stuck;
 //   - the adds that a wait counts are determined: an add after the n-th, where a wait asks for n, knows the
-//     first n, and takers of a counter know the taker before;
+//     first n;
 //   - each entry of a clock comes from an earlier clock of its chain or over an add that was waited for;
 //   - at each access the clocks know all conflicting accesses before it, and the memory holds what its owner wrote.
 //
@@ -28,15 +28,6 @@ import (
 	"slices"
 )
 
-// Level says what an edge orders. Memory includes Time.
-type Level int8
-
-const (
-	Nothing Level = iota // it only makes a wait end
-	Time                 // what came before has been executed: enough for a write after a read
-	Memory               // and its writes are visible
-)
-
 // Statement is what a plan does, as far as order and memory are concerned.
 type Statement struct {
 	Plan     string // digest of the plan
@@ -46,44 +37,28 @@ type Statement struct {
 	Events   []Event // those of a chain in its order
 }
 
-// Event is a step of a chain, which is a stream, a thread or a block of threads. The chain's next event starts after
-// the waits of this one. Unless it is loose, all accesses of the chain before it come before all after it.
+// Event is a step of a chain, which is a stream: it starts once the chain's events before it have ended.
 type Event struct {
 	Chain int32
-	Loose bool
 	// InPlace: it may access a spot twice.
 	InPlace  bool
 	Waits    []Wait
-	Adds     []Add
+	Adds     []int32 // counters to which it adds one
 	Accesses []Access
 }
 
-// Wait waits until a counter is at least N; or with Take, until it exceeds the number of takes before.
+// Wait waits until a counter is at least N. If it is blind it orders nothing: the event still has to wait.
 type Wait struct {
 	Counter int32
 	N       int32
-	Take    bool
-	Level   Level
+	Blind   bool
 }
 
-// Add adds one to a counter.
-type Add struct {
-	Counter int32
-	Level   Level
-}
-
-// Access reads or writes spots: those listed, or without a list N from Lo on.
+// Access reads or writes spots by a buffer, its owner. A read has to find the same owner's write.
 type Access struct {
 	Spots []int32
-	Lo, N int32
 	Write bool
-	// Owner is the buffer by which memory is accessed: a read has to find the same owner's write. -1 asks
-	// for nothing.
 	Owner int32
-	// Thread, if not 0, names the threads of the chain: accesses of the same threads are in the order of the chain.
-	Thread int64
-	// Packet: written with flags, or read when they are there.
-	Packet bool
 }
 
 // Certificate is evidence that a statement is right. Its lists are in the order of Order.
@@ -101,8 +76,7 @@ type Certificate struct {
 // Clock lists events that come before Event, or before its end if it waits: a pair {c, t} is the first t of chain c.
 type Clock struct {
 	Event  int32      `json:"event"`
-	Time   [][2]int32 `json:"time,omitempty"`
-	Memory [][2]int32 `json:"memory,omitempty"`
+	Before [][2]int32 `json:"before"`
 }
 
 // Reuse says which events were the last to use memory, one of a chain, that Event writes as another buffer's.
@@ -133,37 +107,27 @@ func Check(s *Statement, c *Certificate) error {
 	return nil
 }
 
-type stamp struct {
-	chain, pos int32 // pos counts from 1
-	thread     int64
-}
+type stamp struct{ chain, pos int32 } // pos counts from 1
 
 type spot struct {
-	write  stamp
-	reads  []stamp // since the write
-	owner  int32   // who wrote it, -1 for nobody
-	packet bool
+	write stamp
+	reads []stamp // since the write
+	owner int32   // of the write
 }
-
-type known [Memory + 1]map[int32]int32 // by level, of a chain how many events
 
 type chainState struct {
 	events []int32
 	done   int32
-	fence  int32 // position of the last event that is not loose
-	known  known
+	known  map[int32]int32 // of a chain how many events
 }
 
 type counterState struct {
-	adds []int32 // events
-	cuts map[int32]bool
-	// The last add of each chain: since the last count that a wait asks for, and before that.
+	adds []int32        // events
+	cuts map[int32]bool // counts that waits ask for
+	// The last add of each chain: since the last cut, and before that.
 	batch, before []stamp
-	taken         int32
-	taker         stamp
-	takes         bool
-	// given is what the first adds bring, as pairs of a number of adds and a position.
-	given [Memory + 1]map[int32][][2]int32
+	// given is what the first adds bring of a chain, as pairs of a number of adds and a position.
+	given map[int32][][2]int32
 }
 
 type checker struct {
@@ -179,25 +143,23 @@ type checker struct {
 	// Of the current event.
 	id, pos int32
 	chain   *chainState
-	waited  []Wait // with Take's number in N
 	last    map[int32]int32
 }
 
 func newChecker(s *Statement) *checker {
 	k := &checker{s: s, chains: make([]chainState, s.Chains), counters: make([]counterState, s.Counters),
 		spots: make([]spot, s.Spots)}
-	for i := range k.spots {
-		k.spots[i].owner = -1
-	}
 	for i := range k.counters {
-		k.counters[i].cuts = map[int32]bool{}
+		k.counters[i].cuts, k.counters[i].given = map[int32]bool{}, map[int32][][2]int32{}
+	}
+	for i := range k.chains {
+		k.chains[i].known = map[int32]int32{}
 	}
 	for i := range s.Events {
 		e := &s.Events[i]
 		k.chains[e.Chain].events = append(k.chains[e.Chain].events, int32(i))
 		for _, w := range e.Waits {
 			k.counters[w.Counter].cuts[w.N] = true
-			k.counters[w.Counter].takes = k.counters[w.Counter].takes || w.Take
 		}
 	}
 	return k
@@ -229,13 +191,10 @@ func (k *checker) step(chain int32) error {
 	k.chain.done++
 	k.pos = k.chain.done
 	e := &k.s.Events[k.id]
-	if !e.Loose {
-		k.chain.fence = k.pos
-	}
 	if err := k.waits(e); err != nil {
 		return err
 	}
-	mine, err := k.learn()
+	mine, err := k.learn(e)
 	if err != nil {
 		return err
 	}
@@ -258,18 +217,8 @@ func (k *checker) step(chain int32) error {
 
 // waits checks that what the event waits for has come in the order.
 func (k *checker) waits(e *Event) error {
-	k.waited = k.waited[:0]
 	for _, w := range e.Waits {
 		c := &k.counters[w.Counter]
-		if w.Take {
-			if !k.before(c.taker, Time) {
-				return fmt.Errorf("which wait takes number %d of counter %d depends on time", c.taken+1, w.Counter)
-			}
-			c.taken++
-			c.taker = stamp{chain: e.Chain, pos: k.pos}
-			w.N = c.taken
-		}
-		k.waited = append(k.waited, w)
 		if w.N < 1 {
 			continue
 		}
@@ -280,8 +229,8 @@ func (k *checker) waits(e *Event) error {
 		if k.issuer != nil {
 			k.issuer.cert.Matches = append(k.issuer.cert.Matches, by)
 		} else if k.match >= len(k.cert.Matches) || k.cert.Matches[k.match] != by {
-			return fmt.Errorf("number %d of counter %d is added by event %d, and the certificate says otherwise", w.N,
-				w.Counter, by)
+			return fmt.Errorf("number %d of counter %d is added by event %d, and the certificate says otherwise",
+				w.N, w.Counter, by)
 		}
 		k.match++
 	}
@@ -289,49 +238,33 @@ func (k *checker) waits(e *Event) error {
 }
 
 // learn checks the event's clock and takes it over.
-func (k *checker) learn() (*Clock, error) {
+func (k *checker) learn(e *Event) ([][2]int32, error) {
 	if k.issuer != nil || k.clock >= len(k.cert.Clocks) || k.cert.Clocks[k.clock].Event != k.id {
-		return &Clock{}, nil
+		return nil, nil
 	}
-	c := &k.cert.Clocks[k.clock]
+	before := k.cert.Clocks[k.clock].Before
 	k.clock++
-	for _, level := range [...]Level{Time, Memory} {
-		for _, t := range c.at(level) {
-			if !k.granted(t, level) {
-				return nil, fmt.Errorf("nothing shows that event %d of chain %d comes before", t[1], t[0])
-			}
+	for _, t := range before {
+		if !k.granted(e, t) {
+			return nil, fmt.Errorf("nothing shows that event %d of chain %d comes before", t[1], t[0])
 		}
 	}
-	for _, level := range [...]Level{Time, Memory} { // Time alone, too, for what is in memory's order
-		for _, t := range c.at(level) {
-			for l := Time; l <= level; l++ {
-				if k.chain.known[l] == nil {
-					k.chain.known[l] = map[int32]int32{}
-				}
-				k.chain.known[l][t[0]] = max(k.chain.known[l][t[0]], t[1])
-			}
-		}
+	for _, t := range before {
+		k.chain.known[t[0]] = max(k.chain.known[t[0]], t[1])
 	}
-	return c, nil
-}
-
-func (c *Clock) at(level Level) [][2]int32 {
-	if level == Time {
-		return c.Time
-	}
-	return c.Memory
+	return before, nil
 }
 
 // granted reports whether the chain knows t, or one of the event's waits brings it.
-func (k *checker) granted(t [2]int32, level Level) bool {
-	if k.chain.known[level][t[0]] >= t[1] {
+func (k *checker) granted(e *Event, t [2]int32) bool {
+	if k.chain.known[t[0]] >= t[1] {
 		return true
 	}
-	for _, w := range k.waited {
-		if w.Level < level {
+	for _, w := range e.Waits {
+		if w.Blind {
 			continue
 		}
-		given := k.counters[w.Counter].given[level][t[0]]
+		given := k.counters[w.Counter].given[t[0]]
 		i, found := slices.BinarySearchFunc(given, w.N, func(g [2]int32, n int32) int { return int(g[0]) - int(n) })
 		if !found {
 			i--
@@ -343,27 +276,18 @@ func (k *checker) granted(t [2]int32, level Level) bool {
 	return false
 }
 
-// before reports whether the event that a stamp names comes before the current one.
-func (k *checker) before(t stamp, level Level) bool {
+// before reports whether the event that a stamp names comes before the current one, or is of its chain.
+func (k *checker) before(t stamp) bool {
 	switch {
-	case t.pos == 0:
+	case t.pos == 0 || &k.chains[t.chain] == k.chain:
 		return true
-	case &k.chains[t.chain] == k.chain:
-		return t.pos <= k.chain.fence
 	case k.issuer != nil:
-		return k.issuer.knows(k.id, t.chain, t.pos, level)
+		return k.issuer.knows(k.id, t.chain, t.pos)
 	}
-	return k.chain.known[level][t.chain] >= t.pos
+	return k.chain.known[t.chain] >= t.pos
 }
 
 func (k *checker) access(e *Event, a *Access) error {
-	if a.Spots == nil {
-		for x := a.Lo; x < a.Lo+a.N; x++ {
-			if err := k.touch(e, a, x); err != nil {
-				return err
-			}
-		}
-	}
 	for _, x := range a.Spots {
 		if err := k.touch(e, a, x); err != nil {
 			return err
@@ -374,53 +298,29 @@ func (k *checker) access(e *Event, a *Access) error {
 
 // touch checks one access to one spot.
 func (k *checker) touch(e *Event, a *Access, x int32) error {
-	sp, me := &k.spots[x], stamp{chain: e.Chain, pos: k.pos, thread: a.Thread}
-	ordered := func(t stamp, level Level) bool {
-		if t.chain == me.chain && t.pos > 0 {
-			if t.pos == me.pos && !e.Loose {
-				return e.InPlace
-			}
-			if t.thread == a.Thread && a.Thread != 0 {
-				return true
-			}
-		}
-		return k.before(t, level)
+	sp, me := &k.spots[x], stamp{e.Chain, k.pos}
+	ordered := func(t stamp) bool { return (t != me || e.InPlace) && k.before(t) }
+	if !a.Write && (sp.write.pos == 0 || sp.owner != a.Owner) {
+		return fmt.Errorf("reads spot %d of buffer %d, which another buffer wrote, or none", x, a.Owner)
 	}
-	if !a.Write {
-		if a.Owner >= 0 && sp.owner != a.Owner {
-			return fmt.Errorf("reads spot %d of buffer %d, which buffer %d wrote", x, a.Owner, sp.owner)
-		}
-		if a.Packet && !sp.packet {
-			return fmt.Errorf("reads a packet of spot %d, which is none", x)
-		}
-		if !a.Packet && !ordered(sp.write, Memory) {
-			return fmt.Errorf("reads spot %d, and nothing orders it after the write by event %d of chain %d", x,
-				sp.write.pos, sp.write.chain)
-		}
-		kept := sp.reads[:0]
-		for _, r := range sp.reads {
-			same := r.chain == me.chain && (r.thread == me.thread || r.pos <= k.chain.fence && r.pos < me.pos)
-			if !same {
-				kept = append(kept, r)
-			}
-		}
-		sp.reads = append(kept, me)
-		return nil
-	}
-	if a.Owner >= 0 && sp.owner >= 0 && sp.owner != a.Owner {
+	if a.Write && sp.write.pos > 0 && sp.owner != a.Owner {
 		k.uses(sp)
 	}
-	if !ordered(sp.write, Memory) {
-		return fmt.Errorf("writes spot %d, and nothing orders it after the write by event %d of chain %d", x,
-			sp.write.pos, sp.write.chain)
+	if !ordered(sp.write) {
+		return fmt.Errorf("accesses spot %d, and nothing orders it after the write by event %d of chain %d",
+			x, sp.write.pos, sp.write.chain)
+	}
+	if !a.Write {
+		sp.reads = append(slices.DeleteFunc(sp.reads, func(r stamp) bool { return r.chain == me.chain }), me)
+		return nil
 	}
 	for _, r := range sp.reads {
-		if !ordered(r, Time) {
-			return fmt.Errorf("writes spot %d, and nothing orders it after the read by event %d of chain %d", x, r.pos,
-				r.chain)
+		if !ordered(r) {
+			return fmt.Errorf("writes spot %d, and nothing orders it after the read by event %d of chain %d",
+				x, r.pos, r.chain)
 		}
 	}
-	sp.write, sp.owner, sp.packet, sp.reads = me, a.Owner, a.Packet, sp.reads[:0]
+	sp.write, sp.owner, sp.reads = me, a.Owner, sp.reads[:0]
 	return nil
 }
 
@@ -457,15 +357,15 @@ func (k *checker) reused() error {
 	return nil
 }
 
-// add counts, and notes what whoever waits for it will know.
-func (k *checker) add(e *Event, a Add, mine *Clock) error {
-	c := &k.counters[a.Counter]
-	if c.takes || c.cuts[int32(len(c.adds))] {
+// add counts, and notes what its waiters will know.
+func (k *checker) add(e *Event, counter int32, mine [][2]int32) error {
+	c := &k.counters[counter]
+	if c.cuts[int32(len(c.adds))] {
 		c.before, c.batch = append(c.before[:0], c.batch...), c.batch[:0]
 	}
 	for _, t := range c.before {
-		if !k.before(t, Time) {
-			return fmt.Errorf("which adds to counter %d are the first %d depends on time", a.Counter, len(c.adds))
+		if !k.before(t) {
+			return fmt.Errorf("which adds to counter %d are the first %d depends on time", counter, len(c.adds))
 		}
 	}
 	i := slices.IndexFunc(c.batch, func(t stamp) bool { return t.chain == e.Chain })
@@ -473,25 +373,11 @@ func (k *checker) add(e *Event, a Add, mine *Clock) error {
 		i = len(c.batch)
 		c.batch = append(c.batch, stamp{})
 	}
-	c.batch[i] = stamp{chain: e.Chain, pos: k.pos}
+	c.batch[i] = stamp{e.Chain, k.pos}
 	c.adds = append(c.adds, k.id)
-	give := func(level Level, chain, pos int32) {
-		if c.given[level] == nil {
-			c.given[level] = map[int32][][2]int32{}
-		}
-		g := c.given[level][chain]
-		if len(g) == 0 || g[len(g)-1][1] < pos {
-			c.given[level][chain] = append(g, [2]int32{int32(len(c.adds)), pos})
-		}
-	}
-	for level := Time; level <= a.Level; level++ {
-		if !e.Loose {
-			give(level, e.Chain, k.pos)
-		}
-		for l := level; l <= Memory; l++ {
-			for _, t := range mine.at(l) {
-				give(level, t[0], t[1])
-			}
+	for _, t := range append([][2]int32{{e.Chain, k.pos}}, mine...) {
+		if g := c.given[t[0]]; len(g) == 0 || g[len(g)-1][1] < t[1] {
+			c.given[t[0]] = append(g, [2]int32{int32(len(c.adds)), t[1]})
 		}
 	}
 	return nil

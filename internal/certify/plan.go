@@ -246,7 +246,7 @@ func (b *planStatement) access(r *plan.Ref, write bool) Access {
 	return Access{Spots: spots, Write: write, Owner: r.Buf}
 }
 
-func (b *planStatement) event(c *plan.Cmd, waits []Wait, adds []Add) {
+func (b *planStatement) event(c *plan.Cmd, waits []Wait, adds []int32) {
 	b.s.Events = append(b.s.Events, Event{Chain: c.Stream, Waits: waits, Adds: adds})
 }
 
@@ -296,19 +296,19 @@ func (b *planStatement) command(i, run int32) error {
 	c := &b.p.Cmds[i]
 	switch c.Kind {
 	case plan.Record:
-		b.event(c, nil, []Add{{b.events + c.Event, Memory}})
+		b.event(c, nil, []int32{b.events + c.Event})
 	case plan.WaitEvent:
-		b.event(c, []Wait{{Counter: b.events + c.Event, N: 1, Level: Memory}}, nil)
+		b.event(c, []Wait{{Counter: b.events + c.Event, N: 1}}, nil)
 	case plan.Signal:
 		at := b.elems[c.Counter] + c.Peer*b.p.Counters[c.Counter].Len + c.Elem
-		b.event(c, nil, []Add{{at, Memory}})
+		b.event(c, nil, []int32{at})
 	case plan.WaitCounter:
 		at := c.Rank*b.p.Counters[c.Counter].Len + c.Elem
 		perRun := b.p.Counters[c.Counter].PerRun[at]
 		if c.Value < 1 || c.Value > perRun || perRun > 1<<28 {
 			return fmt.Errorf("waits for %d of %d signals", c.Value, perRun)
 		}
-		b.event(c, []Wait{{Counter: b.elems[c.Counter] + at, N: int32(c.Value) + run*int32(perRun), Level: Memory}},
+		b.event(c, []Wait{{Counter: b.elems[c.Counter] + at, N: int32(c.Value) + run*int32(perRun)}},
 			nil)
 	case plan.Collective:
 		b.collective(c)
@@ -325,39 +325,35 @@ func (b *planStatement) command(i, run int32) error {
 func (b *planStatement) collective(c *plan.Cmd) {
 	coll, all := &b.p.Colls[c.Coll], b.colls[c.Coll]
 	own := all + 1 + c.Part
-	b.event(c, nil, []Add{{all, Memory}, {own, Memory}})
+	b.event(c, nil, []int32{all, own})
 	b.accesses(c)
 	leave := []Wait{{Counter: all, N: int32(len(coll.Parts))}}
 	from := int32(-1)
 	switch coll.Op {
 	case ir.OpBroadcast, ir.OpScatter:
-		from = coll.Root
+		from, leave[0].Blind = coll.Root, true
 	case ir.OpPermute:
-		from = coll.Parts[c.Part].From
+		from, leave[0].Blind = coll.Parts[c.Part].From, true
 	case ir.OpReduce, ir.OpGather:
-		if c.Part == coll.Root {
-			leave[0].Level = Memory
-		}
-	default:
-		leave[0].Level = Memory
+		leave[0].Blind = c.Part != coll.Root
 	}
 	if from >= 0 {
-		leave = append(leave, Wait{Counter: all + 1 + from, N: 1, Level: Memory})
+		leave = append(leave, Wait{Counter: all + 1 + from, N: 1})
 	}
 	b.event(c, leave, nil)
 }
 
 // group posts the sides of its transfers, and ends when the other sides are posted.
 func (b *planStatement) group(c *plan.Cmd) {
-	var posts []Add
+	var posts []int32
 	var waits []Wait
 	for _, t := range c.Group {
 		mine, other := b.pairs+2*t.Pair, b.pairs+2*t.Pair+1
 		if t.Send {
 			mine, other = other, mine
 		}
-		posts = append(posts, Add{mine, Memory})
-		waits = append(waits, Wait{Counter: other, N: 1, Level: Memory})
+		posts = append(posts, mine)
+		waits = append(waits, Wait{Counter: other, N: 1})
 	}
 	b.event(c, nil, posts)
 	b.accesses(c)

@@ -106,10 +106,7 @@ func corrupt(t *testing.T, r *rand.Rand, s *certify.Statement, c *certify.Certif
 			if len(bad.Clocks) > 0 {
 				i := at(len(bad.Clocks))
 				late := later(s, c, bad.Clocks[i].Event)
-				list := &bad.Clocks[i].Time
-				if at(2) == 0 {
-					list = &bad.Clocks[i].Memory
-				}
+				list := &bad.Clocks[i].Before
 				if len(late) > 0 {
 					e := late[at(len(late))]
 					*list = append(*list, e)
@@ -176,7 +173,7 @@ func executes(s *certify.Statement, order [][2]int32) bool {
 				}
 			}
 			for _, a := range e.Adds {
-				count[a.Counter]++
+				count[a]++
 			}
 		}
 	}
