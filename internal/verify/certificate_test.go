@@ -59,7 +59,15 @@ func TestCertificates(t *testing.T) {
 	for name, prog := range examples(t) {
 		for _, strategy := range []string{"", "exchange"} {
 			if _, p, err := buildBy(prog, ir.Binding{}, strategy); err == nil {
-				try(name+" "+strategy, p, rand.New(rand.NewPCG(seed, 1)))
+				r := rand.New(rand.NewPCG(seed, 1))
+				try(name+" "+strategy, p, r)
+				for range longtest.Of(20, 400) { // without one of its waits
+					i := r.IntN(len(p.Cmds))
+					switch p.Cmds[i].Kind {
+					case plan.WaitEvent, plan.WaitCounter:
+						try(fmt.Sprintf("%s %s without command %d", name, strategy, i), verify.LeftOut(p, int32(i)), r)
+					}
+				}
 			}
 		}
 	}
