@@ -67,6 +67,9 @@ type Verdict struct {
 	Ranks    int
 	Dims     map[string]int64
 	Commands int
+	// Certificate is evidence of what a plan's proof found, if CheckOptions asked for it: JSON, see
+	// LoadOptions.Certificate.
+	Certificate []byte
 
 	shown *counterexample // of a plan that is refuted
 }
@@ -80,6 +83,8 @@ type CheckOptions struct {
 	// waits that are not needed say what these cost.
 	Strategy string
 	Machine  string
+	// Certificate makes the proof one of a plan, and Check return a certificate of it.
+	Certificate bool
 }
 
 // Check proves a bound program, without running it, free of data races, reuse
@@ -169,8 +174,8 @@ const longProof = 50_000
 
 // short tries the proofs that need no plan; it reports whether one decided.
 func (pr *prover) short(v *Verdict, b Binding, o CheckOptions) (done bool, err error) {
-	if o.Redundant {
-		return false, nil // asks about every wait of a plan
+	if o.Redundant || o.Certificate {
+		return false, nil // these are about a plan
 	}
 	lowered, err := pr.unit.LoweredFor(b.ir())
 	if err != nil {
@@ -230,6 +235,11 @@ func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) erro
 	v.Diagnostics = r.Diagnostics(pr.unit.Source.Prog)
 	if v.Kind == Refuted {
 		v.shown = show(p, r.Findings)
+	}
+	if v.Kind == Proved && o.Certificate {
+		if v.Certificate, err = certificate(p); err != nil {
+			return err
+		}
 	}
 	if v.Kind != Proved || len(p.Cmds) > maxGeneral {
 		return nil

@@ -126,6 +126,11 @@ func (l *loader) planFor(b Binding, dims map[string]int64) (*plan.Plan, error) {
 // prove proves a plan before it is loaded. Refuted, it is an error; what
 // could not be decided runs, and the report says so.
 func (l *loader) prove(p *plan.Plan, b Binding) (proofOf, error) {
+	if l.opts.Certificate != nil {
+		if err := certified(p, l.opts.Certificate); err != nil {
+			return proofOf{}, err
+		}
+	}
 	if l.opts.NoProve {
 		return proofOf{reason: "it was not asked for"}, nil
 	}

@@ -144,6 +144,9 @@ type LoadOptions struct {
 	// NoProve runs plans that were not proved. Otherwise each plan is checked
 	// before it is loaded (see Check), and one that is refuted is an error.
 	NoProve bool
+	// Certificate, if not nil, is what Check returned for the same program, binding and strategy. A plan is loaded only if
+	// the certificate is of it and a checker that shares nothing with the planner or Check accepts it.
+	Certificate []byte
 	// Arena bounds the device memory a rank may use, in bytes, pinned memory of the host
 	// (buffers that say host) not counted; 0 for no bound. A plan
 	// that is larger is an error before others are unloaded to make room for it.

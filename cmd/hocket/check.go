@@ -15,6 +15,7 @@ import (
 type checkFlags struct {
 	redundant, fix         bool
 	strategy, machine, out string
+	certificate            string
 	launches               int // of a collective schedule
 }
 
@@ -47,6 +48,7 @@ What a program computes is no part of the proof: see run --compare.`,
 	f.BoolVar(&o.redundant, "redundant", false, "list the waits that others imply")
 	f.BoolVar(&o.fix, "fix", false, "write the program with what it lacks to standard output")
 	f.StringVarP(&o.out, "output", "o", "", "write what --fix repairs to `FILE` instead")
+	f.StringVar(&o.certificate, "certificate", "", "write evidence of the proof, for run --certificate, to `FILE`")
 	f.IntVar(&o.launches, "launches", 1, "of a collective schedule: 2 has what crosses a launch's border count")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		schedule, err := a.isSchedule(c.Context(), args[0])
@@ -83,6 +85,8 @@ func (o *checkFlags) check() error {
 	switch {
 	case o.out != "" && !o.fix:
 		return usagef("-o names where --fix writes, and --fix is not given")
+	case o.certificate != "" && o.fix:
+		return usagef("--certificate is of the program as it stands: leave --fix out")
 	case o.fix && o.strategy != "" && o.strategy != "sequential":
 		return usagef("--fix repairs the program as it stands: leave --strategy out")
 	}
@@ -120,11 +124,20 @@ func (a *app) check(p *hocket.Program, b hocket.Binding, o *checkFlags) error {
 	}
 	a.out.note(sig)
 	a.progress.at("planning and proving", 0, 2*a.limits.Time)
-	v, err := hocket.Check(p, b, hocket.CheckOptions{Redundant: o.redundant, Strategy: o.strategy, Machine: o.machine})
+	v, err := hocket.Check(p, b, hocket.CheckOptions{Redundant: o.redundant, Strategy: o.strategy, Machine: o.machine,
+		Certificate: o.certificate != ""})
 	if err != nil {
 		return ofHocket(err)
 	}
 	a.progress.end()
+	if o.certificate != "" && v.Kind == hocket.Proved && v.Certificate == nil {
+		return ofHocket(fmt.Errorf("no certificate: it was proved without a plan"))
+	}
+	if v.Certificate != nil {
+		if err := writeText(o.certificate, string(v.Certificate)+"\n"); err != nil {
+			return err
+		}
+	}
 	a.out.Proof = &proof{Verdict: v.Kind.String(), Kind: string(v.Proof)}
 	if o.fix {
 		return a.fix(p, b, v, o)

@@ -14,10 +14,14 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/trace"
 	"hocket.example/hocket/ir"
 )
+
+// maxCertificate bounds a certificate's file.
+const maxCertificate = 1 << 28
 
 // runFlags are the flags of run beside those of every command on a PROGRAM.
 type runFlags struct {
@@ -28,6 +32,7 @@ type runFlags struct {
 	compare       bool
 	rtol          float64
 	noProve       bool
+	certificate   string
 	graph         bool
 	schedules     int
 	seed          int64
@@ -123,6 +128,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.BoolVar(&o.checkLaunches, "check-launches", false,
 		"look for what launched kernels read and write without saying so ("+needs(isProfiled)+")")
 	f.BoolVar(&o.noProve, "no-prove", false, "run without proving first that it is right")
+	f.StringVar(&o.certificate, "certificate", "", "run only if the `FILE` that check --certificate wrote proves the plan")
 	f.IntVar(&o.schedules, "schedules", 0, "try `K` schedules and compare each")
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
 	f.IntVar(&o.repeat, "repeat", 1, "run `K` times, with fresh inputs; tell the median, show the last")
@@ -140,8 +146,8 @@ func (o *runFlags) add(c *cobra.Command) {
 			"and name statements by NVTX where its library is ("+needs(isProfiled)+")")
 	f.StringVar(&o.flight, "flight", "",
 		"when the run fails write what each rank was in to `FILE` (default: in the cache folder)")
-	rare(c, "rtol", "algorithm", "fixed", "measure", "check-launches", "no-prove", "seed", "budget", "flight",
-		"profile-range")
+	rare(c, "rtol", "algorithm", "fixed", "measure", "check-launches", "no-prove", "certificate", "seed", "budget",
+		"flight", "profile-range")
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -387,9 +393,15 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 		j.arena = max(free/int64(j.sig.Ranks), 1)
 	}
 	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.sig.Dims}
+	var certificate []byte
+	if j.flags.certificate != "" {
+		if certificate, err = files.Read(j.flags.certificate, maxCertificate); err != nil {
+			return inputf("%w", err)
+		}
+	}
 	j.model, err = m.Load(j.program, resolved,
 		hocket.LoadOptions{Strategy: j.flags.strategy, Arena: j.arena, NoProve: j.flags.noProve, Grace: -1,
-			Graph: j.flags.graph, Trace: true,
+			Certificate: certificate, Graph: j.flags.graph, Trace: true,
 			Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed, Measure: j.flags.measure,
 			CheckLaunches: j.flags.checkLaunches, Gather: true, ProfileRange: j.flags.profiled})
 	if err != nil {

@@ -1,0 +1,46 @@
+package hocket
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"hocket.example/hocket/internal/certify"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/ir"
+)
+
+// certificate returns a certificate of a plan, which was checked.
+func certificate(p *plan.Plan) ([]byte, error) {
+	s, err := certify.Plan(p)
+	if err != nil {
+		return nil, fmt.Errorf("no certificate: %w", err)
+	}
+	c, err := certify.Issue(s)
+	if err != nil {
+		return nil, fmt.Errorf("no certificate: %w", err)
+	}
+	if err := certify.Check(s, c); err != nil {
+		return nil, fmt.Errorf("no certificate: %w", err)
+	}
+	return json.Marshal(c)
+}
+
+// certified returns diagnostics unless text is a certificate of the plan.
+func certified(p *plan.Plan, text []byte) error {
+	rejected := func(err error) error {
+		return ir.Diagnostics{{Severity: ir.Error, File: p.Program, Kind: "certificate",
+			Message: "the certificate is rejected: " + err.Error(), Help: "hocket check --certificate writes one for this plan"}}
+	}
+	var c certify.Certificate
+	if err := json.Unmarshal(text, &c); err != nil {
+		return rejected(err)
+	}
+	s, err := certify.Plan(p)
+	if err == nil {
+		err = certify.Check(s, &c)
+	}
+	if err != nil {
+		return rejected(err)
+	}
+	return nil
+}

@@ -1,0 +1,189 @@
+package verify_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"hocket.example/hocket/internal/certify"
+	"hocket.example/hocket/internal/longtest"
+	"hocket.example/hocket/internal/plan"
+	"hocket.example/hocket/internal/verify"
+	"hocket.example/hocket/ir"
+)
+
+// TestCertificates issues certificates for random programs and the examples. Those of proved plans are accepted, and
+// rejected with one claim made false; plans that are refuted get none, nor does what they had before pass.
+func TestCertificates(t *testing.T) {
+	n, seed := longtest.Of(400, 6000), longtest.Seed(t)
+	proved, refuted, corrupted := 0, 0, 0
+	try := func(name string, p *plan.Plan, r *rand.Rand) {
+		t.Helper()
+		right := verify.Plan(p, verify.Options{FaultsOnly: true}).Verdict == verify.Proved
+		s, err := certify.Plan(p)
+		var c *certify.Certificate
+		if err == nil {
+			c, err = certify.Issue(s)
+		}
+		if err == nil {
+			err = certify.Check(s, c)
+		}
+		if (err == nil) != right {
+			t.Fatalf("%s: proved is %v, and the certificate: %v", name, right, err)
+		}
+		if !right {
+			refuted++
+			return
+		}
+		proved++
+		for range 20 {
+			bad, what := corrupt(t, r, s, c)
+			if err := certify.Check(s, bad); err == nil {
+				t.Fatalf("%s: accepted with %s", name, what)
+			}
+			corrupted++
+		}
+	}
+	for i := range n {
+		r := rand.New(rand.NewPCG(seed, uint64(i)))
+		text := newRandomProgram(r, 2+r.IntN(5)/4, 1+r.IntN(3), r.IntN(3)).text()
+		prog, ds := ir.Parse("random.hkt", text)
+		if ds.HasErrors() {
+			t.Fatalf("%v\n%s", ds, text)
+		}
+		if _, p, err := build(prog, ir.Binding{}); err == nil {
+			try(fmt.Sprintf("program %d of seed %d\n%s", i, seed, text), p, r)
+		}
+	}
+	for name, prog := range examples(t) {
+		for _, strategy := range []string{"", "exchange"} {
+			if _, p, err := buildBy(prog, ir.Binding{}, strategy); err == nil {
+				r := rand.New(rand.NewPCG(seed, 1))
+				try(name+" "+strategy, p, r)
+				for range longtest.Of(20, 400) { // without one of its waits
+					i := r.IntN(len(p.Cmds))
+					switch p.Cmds[i].Kind {
+					case plan.WaitEvent, plan.WaitCounter:
+						try(fmt.Sprintf("%s %s without command %d", name, strategy, i), verify.LeftOut(p, int32(i)), r)
+					}
+				}
+			}
+		}
+	}
+	t.Logf("%d proved, %d refuted, %d corruptions", proved, refuted, corrupted)
+	if proved < n/4 || refuted < n/20 {
+		t.Errorf("%d proved and %d refuted of %d", proved, refuted, n)
+	}
+}
+
+// corrupt returns a copy of a certificate with a claim that is false, and says which.
+func corrupt(t *testing.T, r *rand.Rand, s *certify.Statement, c *certify.Certificate) (*certify.Certificate, string) {
+	t.Helper()
+	text, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := &certify.Certificate{}
+	if err := json.Unmarshal(text, bad); err != nil {
+		t.Fatal(err)
+	}
+	at := func(n int) int { return r.IntN(n) }
+	for {
+		switch r.IntN(7) {
+		case 0:
+			digits := []byte(bad.Plan)
+			digits[at(len(digits))] = 'x'
+			bad.Plan = string(digits)
+			return bad, "another plan"
+		case 1: // every event runs once, so one less or more is false
+			i := at(len(bad.Order))
+			bad.Order = append(bad.Order[:i], bad.Order[i+1:]...)
+			return bad, fmt.Sprintf("entry %d of the order left out", i)
+		case 2:
+			i := at(len(bad.Order))
+			bad.Order = append(bad.Order, bad.Order[i])
+			return bad, fmt.Sprintf("entry %d of the order twice", i)
+		case 3: // an add is of one event, so another is false
+			if len(bad.Matches) > 0 {
+				i := at(len(bad.Matches))
+				bad.Matches[i] = (bad.Matches[i] + 1 + int32(at(len(s.Events)-1))) % int32(len(s.Events))
+				return bad, fmt.Sprintf("match %d changed", i)
+			}
+		case 4: // what the order itself has later does not come before
+			if len(bad.Clocks) > 0 {
+				i := at(len(bad.Clocks))
+				late := later(s, c, bad.Clocks[i].Event)
+				list := &bad.Clocks[i].Before
+				if len(late) > 0 {
+					e := late[at(len(late))]
+					*list = append(*list, e)
+					return bad, fmt.Sprintf("the clock of event %d claims %d", bad.Clocks[i].Event, e)
+				}
+			}
+		case 5:
+			if len(bad.Reuses) > 0 {
+				i := at(len(bad.Reuses))
+				last := bad.Reuses[i].Last
+				j := at(len(last))
+				last[j] = (last[j] + 1 + int32(at(len(s.Events)-1))) % int32(len(s.Events))
+				return bad, fmt.Sprintf("reuse %d changed", i)
+			}
+		case 6: // nothing comes before the chain that runs first: an add that runs later is needed
+			for i := range bad.Order {
+				j := len(bad.Order) - 1 - i
+				if i < j {
+					bad.Order[i], bad.Order[j] = bad.Order[j], bad.Order[i]
+				}
+			}
+			if !executes(s, bad.Order) {
+				return bad, "the order reversed"
+			}
+			bad.Order = append(bad.Order[:0], c.Order...)
+		}
+	}
+}
+
+// later returns the events that the order has after one, as chain and position.
+func later(s *certify.Statement, c *certify.Certificate, event int32) [][2]int32 {
+	var out [][2]int32
+	chains, done, seen := make([][]int32, s.Chains), make([]int, s.Chains), false
+	for i := range s.Events {
+		chains[s.Events[i].Chain] = append(chains[s.Events[i].Chain], int32(i))
+	}
+	for _, o := range c.Order {
+		for range o[1] {
+			id := chains[o[0]][done[o[0]]]
+			done[o[0]]++
+			if seen && o[0] != s.Events[event].Chain {
+				out = append(out, [2]int32{o[0], int32(done[o[0]])})
+			}
+			seen = seen || id == event
+		}
+	}
+	return out
+}
+
+// executes reports whether all waits are met in an order.
+func executes(s *certify.Statement, order [][2]int32) bool {
+	count, done := map[int32]int32{}, make([]int, s.Chains)
+	chains := make([][]int32, s.Chains)
+	for i := range s.Events {
+		chains[s.Events[i].Chain] = append(chains[s.Events[i].Chain], int32(i))
+	}
+	for _, o := range order {
+		for range o[1] {
+			e := &s.Events[chains[o[0]][done[o[0]]]]
+			done[o[0]]++
+			for _, w := range e.Waits {
+				if count[w.Counter] < w.N {
+					return false
+				}
+			}
+			for _, a := range e.Adds {
+				count[a]++
+			}
+		}
+	}
+	return true
+}
