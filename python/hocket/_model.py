@@ -65,7 +65,11 @@ def _source(program, plan, shard):
     if isinstance(program, str) and "\n" in program:
         name, text, archive = "program.hkt", program, False
     else:
-        name = os.fspath(program)
+        try:
+            name = os.fspath(program)
+        except TypeError:
+            raise InputError(f"{type(program).__name__}: load takes a path, a program's text or torch's "
+                             "ExportedProgram") from None
         with open(name, "rb") as f:
             archive = f.read(4) == b"PK\x03\x04"
         text = "" if archive else open_text(name)

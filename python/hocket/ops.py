@@ -12,8 +12,12 @@ from typing import Tuple
 import torch
 
 from . import _collectives, _world
+from ._errors import UnsupportedError
 
-_op = torch.library.custom_op
+_op = getattr(torch.library, "custom_op", None)
+if _op is None:
+    raise UnsupportedError(f"torch.ops.hocket needs torch 2.4 or newer, and this is torch {torch.__version__}: call the "
+                           "collectives of hocket itself")
 
 
 @_op("hocket::all_reduce", mutates_args=())

@@ -4,6 +4,7 @@ Run alone: python3 -m unittest. Tests of several processes start this file again
 """
 
 import array
+import importlib
 import os
 import pathlib
 import signal
@@ -219,10 +220,15 @@ class Alone(unittest.TestCase):
         hocket.synchronize()  # nothing to wait for
         with self.assertRaisesRegex(hocket.ProgramError, r"^program.hkt:\d"):
             hocket.check(LINEAR.replace("return %y, %z", "return %nothing"))
+        with self.assertRaisesRegex(hocket.InputError, "dict: load takes a path"):
+            hocket.load({})
         m = hocket.load(LINEAR)
         m.close()
         with self.assertRaises(hocket.ClosedError):
             m.layouts({"T": 2})
+        if torch and not hasattr(torch.library, "custom_op"):
+            with self.assertRaisesRegex(hocket.UnsupportedError, "needs torch 2.4 or newer, and this is torch 1"):
+                importlib.import_module("hocket.ops")
 
     def test_commands(self):
         self.assertEqual(hocket.check(ROOT / "examples" / "mlp.hkt")["proof"]["verdict"], "proved")
@@ -418,9 +424,11 @@ class Several(unittest.TestCase):
     @unittest.skipUnless(torch, "no torch")
     def test_steps(self):
         """The script that test_cuda.py runs on GPUs."""
-        p = subprocess.run([os.environ.get("HOCKET_COMMAND", "hocket"), "launch", "-n", "2", "--", sys.executable,
+        folder, name = os.path.split(sys.executable)
+        p = subprocess.run([os.environ.get("HOCKET_COMMAND", "hocket"), "launch", "-n", "2", "--", name,
                             str(ROOT / "python/tests/steps.py")], capture_output=True, text=True, timeout=300, check=False,
-                           env={**os.environ, "PYTHONPATH": str(ROOT / "python")})  # the second's output is on stderr
+                           env={**os.environ, "PYTHONPATH": str(ROOT / "python"),
+                                "PATH": folder + os.pathsep + os.environ["PATH"]})  # the second's output is on stderr
         lines = sorted(line.removeprefix("[1] ") for line in (p.stdout + p.stderr).splitlines())
         self.assertEqual((p.returncode, lines), (0, steps_want.lines()), p.stderr)
 
