@@ -216,7 +216,7 @@ func (l *launched) wait(end <-chan struct{}) error {
 	defer tick.Stop()
 	signal.Notify(make(chan os.Signal, 1), endings()...) // a second one does not end launch before the others
 	first := -1                                          // that failed
-	var why error
+	var why, stopped error
 	exits := make([]exit, len(l.all)) // by rank
 	var late <-chan time.Time
 	next, sent := syscall.SIGTERM, 0
@@ -237,6 +237,9 @@ func (l *launched) wait(end <-chan struct{}) error {
 			end, late = nil, time.After(0)
 			why = &failure{code: exitInterrupted, kind: "interrupted", err: errors.New("interrupted")}
 		case <-late:
+			if first < 0 && why == nil {
+				why = stopped
+			}
 			late = time.After(killedAfter)
 			signalAll(l.all, next)
 			next = syscall.SIGKILL
@@ -247,8 +250,8 @@ func (l *launched) wait(end <-chan struct{}) error {
 			reported = nil
 			rank, cause := l.watcher.blamed()
 			if pid, runs := running[rank]; first < 0 && why == nil && runs && isStopped(offspring(), pid) {
-				why = &failure{code: exitMachine, kind: "process", err: fmt.Errorf("process %d of %d was killed: it is "+
-					"stopped, and others have reported: %s", rank, len(l.all), cause)}
+				stopped = &failure{code: exitMachine, kind: "process",
+					err: fmt.Errorf("process %d of %d is to blame: %s", rank, len(l.all), cause)}
 				late = time.After(endsAfter)
 			}
 		case <-tick.C:

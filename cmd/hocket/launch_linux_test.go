@@ -567,7 +567,7 @@ func TestLaunchReported(t *testing.T) {
 	c := hocketCommand(t, nil, "launch", "-n", "3", "--", "deaf")
 	c.Env = append(c.Env, "HOCKET_STALL_TIMEOUT=1s")
 	out, _ := c.CombinedOutput()
-	const want = "error: process 1 of 3 was killed: it is stopped, and others have reported: stalled: no sign of life for "
+	const want = "error: process 1 of 3 is to blame: stalled: no sign of life for "
 	if code := c.ProcessState.ExitCode(); code != exitMachine || !strings.Contains(string(out), want) {
 		t.Errorf("exit code %d, want %d and %q:\n%s", code, exitMachine, want, out)
 	}

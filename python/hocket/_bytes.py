@@ -1,5 +1,5 @@
 """Collectives of elements of one byte: i8, u8, bool, f8e4m3, f8e5m2, which the library does not have. They are moved in
-words of four bytes, and reduced as i32, of which the lowest byte is kept: sums and products of i8 and u8 wrap."""
+words of four bytes, and reduced as i32, of which the lowest byte is kept: sums of i8 and u8 wrap."""
 
 import ctypes
 import sys
@@ -9,13 +9,25 @@ from ._errors import InputError, UnsupportedError
 
 TYPES = {"i8", "u8", "bool", "f8e4m3", "f8e5m2"}
 _SIGN = bytes(0 if b < 128 else 255 for b in range(256))  # the upper bytes of an i8 as i32
-_LOGICAL = {"sum": "max", "max": "max", "prod": "min", "min": "min"}  # of bool, as torch has them by NCCL
+_LOGICAL = {"sum": "max", "max": "max", "min": "min"}  # of bool, as torch has them by NCCL
 
 
 def type_of(t):
     """The name of t's element type if it is of one byte, else None."""
+    if _cuda.is_cuda(t) and t.element_size() != 1:
+        return None
     name = _tensors.TORCH.get(str(t.dtype)[6:]) if _cuda.is_cuda(t) else _tensors.view(t, "the tensor").dtype
     return name if name in TYPES else None
+
+
+def result(t, out, shape):
+    """The tensor that receives a result: out, or a new one of t's type."""
+    dtype = type_of(t)
+    if out is None:
+        return t.new_empty(shape) if _cuda.is_cuda(t) else _tensors.empty(_tensors.view(t), dtype, shape)[0]
+    if type_of(out) != dtype or _cuda.is_cuda(out) != _cuda.is_cuda(t):
+        raise InputError(f"out has other elements than the tensor, which has {dtype}, or is elsewhere")
+    return out
 
 
 class _Flat:
@@ -78,7 +90,7 @@ def reduce(t, dtype, op, out, run):
         raise UnsupportedError(f"a reduction of {dtype}: convert to bf16 or f32 before")
     if dtype == "bool":
         if op == "avg":
-            raise UnsupportedError("avg of bool; there are sum, max, min, prod")
+            raise UnsupportedError("avg of bool; there are sum, max, min")
         op = _LOGICAL[op]
     if _cuda.is_cuda(t):
         return out.copy_(run(t.to(_torch().int32), op))
