@@ -6,7 +6,7 @@ import tempfile
 import threading
 import weakref
 
-from . import _compare, _cuda, _export, _lib, _plans, _tensors, _weights, _world
+from . import _autograd, _compare, _cuda, _export, _lib, _plans, _tensors, _weights, _world
 from ._errors import InputError
 
 
@@ -187,6 +187,7 @@ class Model:
         """Runs the program once. Arguments are by position or by name; ``dims`` gives dims that the program and
         load do not fix. One result comes by itself, several as a tuple."""
         given = self._named(args, kwargs)
+        _autograd.none(self._func, *given.values())
         bound = {n: b for n, b in dict(self._bound).items() if b is not None and n not in given}
         if any(_cuda.is_cuda(t) for t in given.values()) or any(isinstance(b, _cuda.Block) for b in bound.values()):
             return self._enqueue(given, bound, dims)

@@ -34,6 +34,22 @@ class Types(unittest.TestCase):
         processes.right(self, __file__, 2, "differ", HOCKET_STALL_TIMEOUT="20s")
 
 
+@unittest.skipIf(torch is None, "torch or numpy is not installed")
+class Gradients(unittest.TestCase):
+    """Gradients of collectives."""
+
+    def test_gradcheck(self):
+        for n in (2, 3):
+            processes.right(self, __file__, n, "gradcheck", MASTER_ADDR="127.0.0.1", MASTER_PORT=processes.port())
+
+    def test_training(self):
+        """A layer that is split over ranks, trained by hocket's collectives, by gloo's, and whole."""
+        processes.right(self, __file__, 2, "training", MASTER_ADDR="127.0.0.1", MASTER_PORT=processes.port())
+
+    def test_refused(self):
+        processes.right(self, __file__, 2, "refused")
+
+
 def draws(seed, *shape):
     """Bytes of a rank, all values among them; as int64."""
     return numpy.random.default_rng(seed).integers(0, 256, shape)
@@ -127,6 +143,167 @@ def member_differ():
         assert "all_gather(u8[8])" in str(e) and "all_gather(i8[8])" in str(e), e
     else:
         raise AssertionError("types differ, and nothing was raised")
+
+
+def gloo():
+    """torch.distributed, with the ranks of hocket."""
+    import torch.distributed as dist
+
+    hocket.init()
+    dist.init_process_group("gloo", rank=hocket.rank(), world_size=hocket.world_size())
+    return dist
+
+
+def member_gradcheck():
+    """torch's gradcheck. All ranks have the inputs of all, and differentiate one function of them: what the ranks
+    compute, added by gloo, so that the gradient is that of the sum; or what each computes, where all compute the same."""
+    dist = gloo()
+    r, n = hocket.rank(), hocket.world_size()
+
+    class Own(torch.autograd.Function):
+        """The input of this rank."""
+
+        @staticmethod
+        def forward(ctx, every):
+            return every[r].clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            every = torch.zeros(n, *g.shape, dtype=g.dtype)
+            every[r] = g
+            dist.all_reduce(every)
+            return every
+
+    class Total(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, t):
+            t = t.clone()
+            dist.all_reduce(t)
+            return t
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    own, total = Own.apply, Total.apply
+    every = torch.randn(n, n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    weights = torch.arange(2.0 * n * n, dtype=torch.float64)
+
+    def weighed(t):  # other weights on other ranks
+        return t * (weights[: t.numel()].view_as(t) + r)
+
+    for op in ("sum", "avg"):
+        assert torch.autograd.gradcheck(lambda x: hocket.all_reduce(own(x), op), every)
+        assert torch.autograd.gradcheck(lambda x: total(weighed(hocket.all_reduce(own(x), op, grad="all_reduce"))), every)
+        assert torch.autograd.gradcheck(lambda x: total(weighed(hocket.reduce_scatter(own(x), op))), every)
+    assert torch.autograd.gradcheck(lambda x: hocket.all_gather(own(x), grad="slice"), every)
+    assert torch.autograd.gradcheck(lambda x: total(weighed(hocket.all_gather(own(x)))), every)
+    assert torch.autograd.gradcheck(lambda x: total(weighed(hocket.all_to_all(own(x)))), every)
+    same = every[0].detach().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: total(weighed(hocket.replicate(x))), same)
+    scalars = every[:, 0, 0].detach().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: total(weighed(hocket.all_gather(own(x)))), scalars)
+    dist.destroy_process_group()
+
+
+def member_training():
+    dist = gloo()
+    r, n = hocket.rank(), hocket.world_size()
+
+    class Reduce(torch.autograd.Function):
+        """Megatron's g: the ranks' sum forward, the identity back."""
+
+        @staticmethod
+        def forward(ctx, t):
+            dist.all_reduce(t)
+            ctx.mark_dirty(t)
+            return t
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    class Copy(torch.autograd.Function):
+        """Megatron's f: the identity forward, the ranks' sum back."""
+
+        @staticmethod
+        def forward(ctx, t):
+            return t.view_as(t)
+
+        @staticmethod
+        def backward(ctx, g):
+            g = g.clone()
+            dist.all_reduce(g)
+            return g
+
+    rng = torch.Generator().manual_seed(2)
+    whole = [torch.randn(s, generator=rng) / 4 for s in ((16, 32), (64, 16), (16, 64), (16, 16))]
+    target = torch.randn(8, 16, generator=rng)
+    inputs = torch.randn(8, 32, generator=rng)
+
+    def train(first, last, split):
+        """The losses of 50 steps of a layer, then a layer whose weights are split: by columns, and by rows."""
+        embed, up, down, out = (w.clone() for w in whole)
+        if split:
+            up, down = up.chunk(n)[r].clone(), down.chunk(n, 1)[r].clone()
+        params = [p.requires_grad_() for p in (embed, up, down, out)]
+        optimizer, losses = torch.optim.SGD(params, lr=0.1, momentum=0.9), []
+        for _ in range(50):
+            x = torch.tanh(inputs @ embed.T)
+            y = last(torch.nn.functional.gelu(first(x) @ up.T) @ down.T)
+            loss = ((x + y) @ out.T - target).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    def same(t):
+        return t
+
+    ours = train(hocket.replicate, hocket.all_reduce, True)
+    theirs = train(Copy.apply, Reduce.apply, True)
+    alone = train(same, same, False)
+    rows = train(hocket.replicate, lambda y: hocket.all_gather(hocket.reduce_scatter(y), grad="slice"), True)
+    assert ours == theirs, (ours, theirs)  # two addends: the same bits
+    assert rows == ours, (rows, ours)  # a sum of rows, gathered
+    assert numpy.allclose(ours, alone, rtol=1e-3) and ours[-1] < ours[0] / 2, (ours, alone)
+    dist.destroy_process_group()
+
+
+def member_refused():
+    """What has no gradient, and what autograd saved and is overwritten."""
+    hocket.init()
+    x = torch.ones(4, 4, requires_grad=True)
+    refuses(hocket.InputError, "overwrites a leaf", lambda: hocket.all_reduce(x))
+    for what, call in (("all_reduce of op max", lambda: hocket.all_reduce(x * 1, "max")),
+                       ("all_reduce with out=", lambda: hocket.all_reduce(x * 1, out=torch.empty(4, 4))),
+                       ("reduce_scatter of op min", lambda: hocket.reduce_scatter(x, "min")),
+                       ("all_gather with out=", lambda: hocket.all_gather(x, out=torch.empty(8, 4))),
+                       ("broadcast", lambda: hocket.broadcast(x)),
+                       ("all_reduce_rms_norm", lambda: hocket.all_reduce_rms_norm(x, x, torch.ones(4))),
+                       ("f has no gradient", lambda: hocket.load("mesh d[2]\nfunc f(%x: f32[8/d, 4]) -> f32[8/d, 4] {\n"
+                                                                 "  %y = add %x, %x\n  return %y\n}\n", func="f")(x))):
+        refuses(hocket.UnsupportedError, what, call)
+    refuses(hocket.InputError, "grad is 'mean'; there are identity, all_reduce", lambda: hocket.all_reduce(x, grad="mean"))
+    with torch.no_grad():
+        hocket.all_reduce(x)
+    hocket.broadcast(x.detach())
+    assert torch.equal(x, torch.full((4, 4), 2.0)), x
+    assert not hocket.all_gather(x.detach()).requires_grad
+    for change in (lambda t: hocket.all_reduce(t), lambda t: hocket.all_reduce(torch.ones(4, 4), out=t),
+                   lambda t: hocket.broadcast(t), lambda t: hocket.all_gather(torch.ones(2, 4), out=t)):
+        t = torch.ones(4, 4)
+        y = (x * t).sum()  # saves t
+        change(t)
+        try:
+            y.backward()
+        except RuntimeError as e:
+            assert "inplace operation" in str(e), e
+        else:
+            raise AssertionError("autograd used a value that was overwritten")
+    with torch.inference_mode():
+        hocket.all_reduce(torch.ones(4))
 
 
 if __name__ == "__main__":
