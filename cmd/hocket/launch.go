@@ -40,19 +40,21 @@ func (a *app) launchCommand() *cobra.Command {
 		Short:      "Start several processes that run a program together",
 		Long: `Starts N processes of this host, each of which drives some of a program's ranks, and
 waits for them. With --nodes they are in as many groups, which share no memory and talk over
-TCP, as processes of several hosts would. COMMAND is one of hocket's, as run, or the path of a
-program that uses hocket.Join. Each learns who it is from HOCKET_RANK and HOCKET_WORLD_SIZE.
+TCP, as processes of several hosts would. COMMAND is one of hocket's, as run, or a program, by its
+path or by its name on PATH. Each process learns who it is from HOCKET_RANK and HOCKET_WORLD_SIZE,
+and from the variables that torchrun sets, RANK, LOCAL_RANK and MASTER_ADDR among them.
 
 Standard output is that of process 0. What the others print, on either output, goes to
 standard error with the process's number in front. The exit code is that of the process that
 failed first, and 3 where it was killed; the others are ended then. A process that is stopped
-(SIGSTOP) while others have exited is killed after HOCKET_STALL_TIMEOUT (30s). Whatever the
-processes have started, and left running, ends with them.
+(SIGSTOP) ends the launch once others have reported it, or have exited and HOCKET_STALL_TIMEOUT
+(30s) is over. Whatever the processes have started, and left running, ends with them.
 
 torchrun --no-python, mpirun and srun start such processes, too.`,
 		Example: `  hocket launch -n 2 -- run examples/mlp.hkt --compare
   hocket launch --nodes 2 -n 4 -- run examples/dp_tp_mlp.hkt --compare
-  hocket launch -n 2 -- run -m cuda --graph examples/mlp.hkt`,
+  hocket launch -n 2 -- run -m cuda --graph examples/mlp.hkt
+  hocket launch -n 4 -- printenv LOCAL_RANK`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("it takes a COMMAND behind --").helping("see %s --help", c.CommandPath())
@@ -72,7 +74,7 @@ torchrun --no-python, mpirun and srun start such processes, too.`,
 		if err := alone(); err != nil {
 			return err
 		}
-		words, err := commandOf(args)
+		words, err := commandOf(c.Root(), args)
 		if err != nil {
 			return err
 		}
@@ -86,13 +88,28 @@ torchrun --no-python, mpirun and srun start such processes, too.`,
 	return c
 }
 
-// commandOf returns what to start for the words behind --.
-func commandOf(words []string) ([]string, error) {
-	if strings.ContainsRune(words[0], filepath.Separator) {
-		if _, err := exec.LookPath(words[0]); err != nil {
+// commandOf returns what to start for the words behind --: a command of hocket's, or a program.
+func commandOf(root *cobra.Command, words []string) ([]string, error) {
+	own := strings.HasPrefix(words[0], "-") || slices.ContainsFunc(root.Commands(), func(c *cobra.Command) bool {
+		return c.Name() == words[0] || c.HasAlias(words[0])
+	})
+	if !own {
+		_, err := exec.LookPath(words[0])
+		switch {
+		case err == nil:
+			return words, nil
+		case strings.ContainsRune(words[0], filepath.Separator):
 			return nil, usagef("%w", err)
 		}
-		return words, nil
+		var names []string
+		for _, c := range root.Commands() {
+			names = append(names, c.Name())
+		}
+		wrong := usagef("there is no command %q, neither of hocket's nor on PATH", words[0])
+		if near := nearest(words[0], names); near != "" {
+			return nil, wrong.helping("did you mean %s?", near)
+		}
+		return nil, wrong
 	}
 	if self() == "" {
 		return nil, &failure{code: exitMachine, kind: "machine",
@@ -119,6 +136,9 @@ func (a *app) launch(end <-chan struct{}, n, nodes int, words []string) error {
 	}
 	id := rand.Text()
 	processes := a.processes(n, id, words)
+	if err := likeTorchrun(processes, nodes); err != nil {
+		return &failure{code: exitMachine, kind: "machine", err: err}
+	}
 	watcher := newWatcher(id, processes)
 	defer watcher.close()
 	if nodes > 1 {
@@ -196,10 +216,11 @@ func (l *launched) wait(end <-chan struct{}) error {
 	defer tick.Stop()
 	signal.Notify(make(chan os.Signal, 1), endings()...) // a second one does not end launch before the others
 	first := -1                                          // that failed
-	var why error
+	var why, stopped error
 	exits := make([]exit, len(l.all)) // by rank
 	var late <-chan time.Time
 	next, sent := syscall.SIGTERM, 0
+	reported := l.watcher.reported()
 	running := make(map[int]int) // pids by rank
 	for rank, c := range l.all {
 		running[rank] = c.Process.Pid
@@ -216,12 +237,23 @@ func (l *launched) wait(end <-chan struct{}) error {
 			end, late = nil, time.After(0)
 			why = &failure{code: exitInterrupted, kind: "interrupted", err: errors.New("interrupted")}
 		case <-late:
+			if first < 0 && why == nil {
+				why = stopped
+			}
 			late = time.After(killedAfter)
 			signalAll(l.all, next)
 			next = syscall.SIGKILL
 			sent++
 		case <-children:
 			reap(l.all)
+		case <-reported:
+			reported = nil
+			rank, cause := l.watcher.blamed()
+			if pid, runs := running[rank]; first < 0 && why == nil && runs && isStopped(offspring(), pid) {
+				stopped = &failure{code: exitMachine, kind: "process",
+					err: fmt.Errorf("process %d of %d is to blame: %s", rank, len(l.all), cause)}
+				late = time.After(endsAfter)
+			}
 		case <-tick.C:
 			if first >= 0 || why != nil || len(running) == len(l.all) || !l.standStill(running, int(l.stall/beat)) {
 				continue
@@ -267,7 +299,7 @@ func (a *app) processes(n int, id string, words []string) []*exec.Cmd {
 	for rank := range all {
 		c := exec.Command(words[0], words[1:]...)
 		c.Env = append(os.Environ(), fmt.Sprint("HOCKET_RANK=", rank), fmt.Sprint("HOCKET_WORLD_SIZE=", n),
-			fmt.Sprint("HOCKET_LOCAL_RANK=", rank), fmt.Sprint("HOCKET_LOCAL_WORLD_SIZE=", n), "HOCKET_RUN_ID="+id)
+			"HOCKET_RUN_ID="+id)
 		c.WaitDelay = killedAfter // for pipes that a child of the process keeps open
 		err := &lineWriter{to: a.stderr, log: &lines, once: own}
 		c.Stdout, c.Stderr = a.stdout, err
@@ -281,6 +313,36 @@ func (a *app) processes(n int, id string, words []string) []*exec.Cmd {
 		all[rank] = c
 	}
 	return all
+}
+
+// likeTorchrun sets the variables by which torchrun tells processes who they are, and hocket's for the place in a node.
+// torch.distributed meets at MASTER_PORT, a port that is free now, unless the caller's environment names one.
+func likeTorchrun(processes []*exec.Cmd, nodes int) error {
+	n := len(processes)
+	all := []string{fmt.Sprint("WORLD_SIZE=", n), fmt.Sprint("GROUP_WORLD_SIZE=", nodes)}
+	if os.Getenv("MASTER_PORT") == "" {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		all = append(all, "MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", l.Addr().(*net.TCPAddr).Port))
+		if err := l.Close(); err != nil {
+			return err
+		}
+	}
+	for node := range nodes {
+		first, end := node*n/nodes, (node+1)*n/nodes
+		for rank := first; rank < end; rank++ {
+			c := processes[rank]
+			c.Env = append(c.Env, all...)
+			c.Env = append(c.Env, fmt.Sprint("RANK=", rank), fmt.Sprint("GROUP_RANK=", node))
+			for _, prefix := range []string{"", "HOCKET_"} {
+				c.Env = append(c.Env, fmt.Sprint(prefix, "LOCAL_RANK=", rank-first),
+					fmt.Sprint(prefix, "LOCAL_WORLD_SIZE=", end-first))
+			}
+		}
+	}
+	return nil
 }
 
 // separate has processes be on several nodes, in order and as evenly as they can be. Process 0 is given the socket
@@ -301,7 +363,6 @@ func separate(processes []*exec.Cmd, nodes int) (io.Closer, error) {
 		for rank := first; rank < end; rank++ {
 			c := processes[rank]
 			c.Env = append(c.Env, "HOCKET_MEET="+l.Addr().String(), "HOCKET_TOKEN="+token, fmt.Sprint("HOCKET_NODE=", node),
-				fmt.Sprint("HOCKET_LOCAL_RANK=", rank-first), fmt.Sprint("HOCKET_LOCAL_WORLD_SIZE=", end-first),
 				fmt.Sprintf("NCCL_HOSTID=%s-%d", host, node)) // NCCL, too, keeps to memory of a node
 		}
 	}

@@ -38,6 +38,23 @@ func (w *watcher) exited(rank int, state *os.ProcessState) {
 	}
 }
 
+// reported returns a channel that is closed when a process has said why its world ended.
+func (w *watcher) reported() <-chan struct{} {
+	if w.l == nil {
+		return nil
+	}
+	return w.l.Reported()
+}
+
+// blamed returns the process that the others have said is to blame, and why; -1 for none.
+func (w *watcher) blamed() (rank int, why string) {
+	var peer *hocket.PeerError
+	if w.l != nil && errors.As(w.l.Cause(), &peer) {
+		return peer.Rank, peer.Why
+	}
+	return -1, ""
+}
+
 // failed is the error of a launch in which a process was the first to fail. Where the processes have said that another
 // is to blame it names that one. All of them have ended, as exits has by rank.
 func (w *watcher) failed(first exit, exits []exit) error {

@@ -234,18 +234,28 @@ type standstill struct {
 	beats int
 }
 
-// look looks at a launched process once a beat, and returns for how many beats it has stood still.
-func (s *standstill) look(now children, pid int) int {
-	all := now.of(pid)
+// family returns a launched process and what it has started.
+func (c children) family(pid int) []process {
+	all := c.of(pid)
 	if own, ok := readProcess(fmt.Sprintf("/proc/%d/stat", pid)); ok {
 		all = append(all, own)
 	}
-	if !slices.ContainsFunc(all, func(p process) bool { return p.state == 'T' }) {
+	return all
+}
+
+// isStopped reports whether one of the processes that belong to a launched one is stopped.
+func isStopped(now children, pid int) bool {
+	return slices.ContainsFunc(now.family(pid), func(p process) bool { return p.state == 'T' })
+}
+
+// look looks at a launched process once a beat, and returns for how many beats it has stood still.
+func (s *standstill) look(now children, pid int) int {
+	if !isStopped(now, pid) {
 		*s = standstill{}
 		return 0
 	}
 	did := uint64(0)
-	for _, p := range all {
+	for _, p := range now.family(pid) {
 		did += uint64(p.pid) + p.work()
 	}
 	if did != s.did {

@@ -544,6 +544,7 @@ exit 0
 	term.until(t, "the exit code", func() bool { return strings.Contains(term.text(), "it ended with 130") })
 }
 
+<<<<<<< HEAD
 // TestLaunchReadsRows: processes that read their rows of an archive's weights alone give the logits of one process, and
 // agree about which weights they have.
 func TestLaunchReadsRows(t *testing.T) {
@@ -577,5 +578,80 @@ func TestLaunchReadsRows(t *testing.T) {
 	c = hocketCommand(t, map[string]string{"differ.sh": script}, "launch", "-n", "2", "--", "./differ.sh")
 	if out, err := c.CombinedOutput(); err == nil || !strings.Contains(string(out), "disagree") {
 		t.Errorf("processes run different models: %v\n%s", err, out)
+=======
+func init() { testCommands["deaf"] = deaf }
+
+// deaf is a process of a launch whose program goes on when its world has ended; rank 1 is stopped.
+func deaf() {
+	w, err := hocket.Join(context.Background(), hocket.JoinOptions{})
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(exitMachine)
+	}
+	if w.Rank() == 1 {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	}
+	select {}
+}
+
+// TestLaunchReported: a stopped process ends the launch when the others have reported it, also if they do not exit.
+func TestLaunchReported(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits for time-outs")
+	}
+	c := hocketCommand(t, nil, "launch", "-n", "3", "--", "deaf")
+	c.Env = append(c.Env, "HOCKET_STALL_TIMEOUT=1s")
+	out, _ := c.CombinedOutput()
+	const want = "error: process 1 of 3 is to blame: stalled: no sign of life for "
+	if code := c.ProcessState.ExitCode(); code != exitMachine || !strings.Contains(string(out), want) {
+		t.Errorf("exit code %d, want %d and %q:\n%s", code, exitMachine, want, out)
+	}
+}
+
+// TestLaunchVariables: processes have what torchrun sets: torch.distributed and hocket agree on who they are, also
+// where they are of several nodes. A port that the user has named stays.
+func TestLaunchVariables(t *testing.T) {
+	const names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE"
+	const show = "#!/bin/sh\nfor v in " + names + " MASTER_ADDR MASTER_PORT; do eval echo $v=\\$$v; done\n"
+	for _, port := range []string{"", "12345"} {
+		c := hocketCommand(t, map[string]string{"show.sh": show}, "launch", "-n", "3", "--nodes", "2", "--", "show.sh")
+		c.Env = append(c.Env, "MASTER_ADDR=", "MASTER_PORT="+port)
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		ports := map[string]bool{}
+		got := map[string][]string{} // values by variable, of the three ranks in their order
+		for rank := range 3 {
+			prefix := ""
+			if rank > 0 {
+				prefix = fmt.Sprintf("[%d] ", rank)
+			}
+			for line := range strings.Lines(string(out)) {
+				words, own := strings.CutPrefix(strings.TrimSpace(line), prefix)
+				name, value, found := strings.Cut(words, "=")
+				if !own || !found || strings.Contains(name, " ") {
+					continue
+				}
+				if name == "MASTER_PORT" {
+					ports[value] = true
+				}
+				got[name] = append(got[name], value)
+			}
+		}
+		want := map[string]string{"RANK": "0 1 2", "WORLD_SIZE": "3 3 3", "LOCAL_RANK": "0 0 1",
+			"LOCAL_WORLD_SIZE": "1 2 2", "GROUP_RANK": "0 1 1", "GROUP_WORLD_SIZE": "2 2 2"}
+		if port == "" {
+			want["MASTER_ADDR"] = "127.0.0.1 127.0.0.1 127.0.0.1"
+		}
+		for name, values := range want {
+			if have := strings.Join(got[name], " "); have != values {
+				t.Errorf("%s is %s, want %s", name, have, values)
+			}
+		}
+		if len(ports) != 1 || ports[""] || port != "" && !ports[port] {
+			t.Errorf("MASTER_PORT is %v, given %q", ports, port)
+		}
+>>>>>>> w2-torch
 	}
 }

@@ -34,6 +34,8 @@ type standstill struct{}
 
 func (*standstill) look(children, int) int { return 0 }
 
+func isStopped(children, int) bool { return false }
+
 type children struct{}
 
 func offspring() children { return children{} }

@@ -33,6 +33,8 @@ type Launcher struct {
 	joined  map[int]int  // by rank: how many worlds it has joined
 	exited  []*PeerError // in the order in which they exited
 	ended   *cause       // the first that a process has told
+
+	reported chan struct{} // closed with ended set
 }
 
 // joiner is a process that is connected.
@@ -50,7 +52,7 @@ func NewLauncher(id string) (*Launcher, error) {
 		return nil, err
 	}
 	l := &Launcher{id: id, listener: listener, changed: make(chan struct{}), open: map[*net.UnixConn]joiner{},
-		joined: map[int]int{}}
+		joined: map[int]int{}, reported: make(chan struct{})}
 	l.serving.Go(func() {
 		for {
 			conn, err := listener.AcceptUnix()
@@ -115,6 +117,7 @@ func (l *Launcher) handle(conn *net.UnixConn, m toLaunch) {
 	l.open[conn] = j
 	if m.Ended != nil && l.ended == nil {
 		l.ended = m.Ended
+		close(l.reported)
 	}
 	for _, gone := range l.exited { // the first of them is the cause
 		l.tell(conn, j, gone)
@@ -173,6 +176,9 @@ func (l *Launcher) notify() {
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
+
+// Reported is closed when Cause has something.
+func (l *Launcher) Reported() <-chan struct{} { return l.reported }
 
 // Cause returns why the processes' world has ended, as the first of them has told; nil for nothing.
 func (l *Launcher) Cause() error {

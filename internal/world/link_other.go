@@ -37,10 +37,11 @@ type Launcher struct{}
 // NewLauncher returns an error.
 func NewLauncher(string) (*Launcher, error) { return nil, errors.ErrUnsupported }
 
-func (*Launcher) Address() string         { return "" }
-func (*Launcher) Close()                  {}
-func (*Launcher) Exited(int, int, string) {}
-func (*Launcher) Cause() error            { return nil }
+func (*Launcher) Address() string           { return "" }
+func (*Launcher) Close()                    {}
+func (*Launcher) Exited(int, int, string)   {}
+func (*Launcher) Cause() error              { return nil }
+func (*Launcher) Reported() <-chan struct{} { return nil }
 
 type launched struct{}
 

@@ -18,7 +18,7 @@ exceptions below ``hocket.Error`` with hocket's text.
 
 from ._collectives import (
     adopt, all_gather, all_gather_v, all_reduce, all_reduce_rms_norm, all_to_all, barrier, broadcast, empty, reduce_scatter,
-    synchronize,
+    replicate, synchronize,
 )
 from ._commands import check, explain
 from ._errors import (
@@ -36,6 +36,6 @@ __all__ = [
     "Cancelled", "ClosedError", "Comparison", "DeviceLostError", "DisagreeError", "Error", "InputError", "MachineError", "Model",
     "OutOfMemoryError", "PeerError", "ProgramError", "UnsupportedError", "adopt", "all_gather", "all_gather_v", "all_reduce",
     "all_reduce_rms_norm", "all_to_all", "barrier", "broadcast", "check", "compile_backend", "empty", "explain", "export", "init",
-    "is_initialized", "jax", "load", "rank", "reduce_scatter", "shutdown", "synchronize", "world_size",
+    "is_initialized", "jax", "load", "rank", "reduce_scatter", "replicate", "shutdown", "synchronize", "world_size",
 ]
 __version__ = "0.1"

@@ -5,15 +5,15 @@ Every rank calls them alike, in one order. They are planned and proved when they
 
 import sys
 
-from . import _cuda, _lib, _model, _tensors, _world
+from . import _autograd, _bytes, _cuda, _lib, _model, _tensors, _world
 from ._errors import InputError
 
 _MOST = 256  # loaded programs, least recently used out. All ranks keep the same ones, since they call alike
-_OPS = ("sum", "avg", "max", "min", "prod")
+_OPS = ("sum", "avg", "max", "min")
 
 
-def _program(key, text):
-    models = _world.state().models
+def _program(s, key, text):
+    models = s.models
     model = models.get(key) or _model.load(text)
     models[key] = model
     models.move_to_end(key)
@@ -28,22 +28,22 @@ def _flat(t, what, written=False):
     return v, n
 
 
-def _run(model, v, n, out, m):
+def _run(s, model, v, n, out, m):
     """Runs a collective of n elements of the view v, of which m come to the view out."""
-    s = _world.state()
     r = s.rank if s.size > 1 else -1
     a, b = _tensors.View(v.keep, v.dtype, (n,), v.address, v.kind), _tensors.View(out.keep, v.dtype, (m,), out.address, out.kind)
     _lib.run(model._handle, [a.struct("x", r)], [b.struct("y", r)], b"{}")
 
 
-def _statement(name, dt, n, m, statement):
-    """A function that has each of the ranks give n elements and get m."""
-    w = _world.state().size
+def _statement(w, name, dt, n, m, statement):
+    """A function that has each of w ranks give n elements and get m."""
     return (f"mesh r[{w}]\nfunc {name}(%x: {dt}[{n * w}/r]) -> {dt}[{m * w}/r] {{\n"
             f"  %y = alloc {dt}[{m * w}/r]\n  {statement}\n  return %y\n}}\n")
 
 
-def _collective(name, t, out, shape, m, statement, variant=""):
+def _collective(s, name, t, out, shape, m, statement, variant="", of=None):
+    """Runs a collective of tensors in the host's memory. of is the element type and the shape that the caller's tensor
+    has, if they are not those of t."""
     v, n = _flat(t, "the tensor", out is t)
     option = f", {variant}" if variant != "" else ""
     if out is None:
@@ -53,105 +53,230 @@ def _collective(name, t, out, shape, m, statement, variant=""):
         if o.dtype != v.dtype or got != m:
             raise InputError(f"out has {got} elements of {o.dtype}, and {m} of {v.dtype} come")
     if n > 0 and m > 0:
-        _world.calling(f"{name}({v.dtype}{list(v.shape)}{option})")
-        text = _statement(name, v.dtype, n, m, statement)
-        _run(_program((name, v.dtype, n, m, variant), text), v, n, o, m)
+        dtype, dims = of or (v.dtype, v.shape)
+        _world.calling(f"{name}({dtype}{list(dims)}{option})")
+        function = f"{name}_{dtype}" if of else name  # of the caller's type: ranks whose types differ are refused
+        text = _statement(s.size, function, v.dtype, n, m, statement)
+        _run(s, _program(s, (function, v.dtype, n, m, variant), text), v, n, o, m)
     return out
 
 
-def _per_rank(v, what):
-    w = _world.world_size()
-    if not v.shape or v.shape[0] % w:
-        raise InputError(f"{what} of shape {list(v.shape)}: its first dimension does not divide by {w} processes")
-    return (v.shape[0] // w, *v.shape[1:])
+def _state(t, group):
+    """The processes of a collective of t."""
+    return _world.of(group, "cuda" if _cuda.is_cuda(t) else "cpu")
 
 
-def all_reduce(t, op="sum", out=None):
-    """Adds (or op: avg, max, min, prod) the ranks' tensors. In place, or into ``out``; returns where the result is."""
-    if op not in _OPS:
-        raise InputError(f"op is {op!r}; there are {', '.join(_OPS)}")
+def _shape(t):
+    return tuple(t.shape) if _cuda.is_cuda(t) else _tensors.view(t, "the tensor").shape
+
+
+def _length(shape):
+    """The elements of a tensor of a shape."""
+    n = 1
+    for e in shape:
+        n *= e
+    return n
+
+
+def _blocks(s, shape, what):
+    """The shape of a rank's block of the first dimension."""
+    if not shape or shape[0] % s.size:
+        raise InputError(f"{what} of shape {list(shape)}: its first dimension does not divide by {s.size} processes")
+    return (shape[0] // s.size, *shape[1:])
+
+
+def _gathered(s, shape):
+    return (s.size * shape[0], *shape[1:]) if shape else (s.size,)
+
+
+def _known(what, name, names):
+    if name not in names:
+        raise InputError(f"{what} is {name!r}; there are {', '.join(names)}")
+
+
+def _has_gradient(what, t, op, out):
+    """Whether a call is to have a gradient. A call that cannot have the one that is wanted is refused."""
+    if not _autograd.wanted(t, out):
+        return False
+    if out is not None:
+        _autograd.none(f"{what} with out=", t, out)
+    if op not in ("sum", "avg"):
+        _autograd.none(f"{what} of op {op}", t)
+    return True
+
+
+def all_reduce(t, op="sum", out=None, group=None, grad="identity"):
+    """Adds (or op: avg, max, min) the ranks' tensors. In place, or into ``out``; returns where the result is.
+
+    The gradient of a sum or average is that of the result, which is right where all ranks compute the same loss from it.
+    ``grad="all_reduce"`` adds the ranks' gradients, where each computes another loss."""
+    _known("op", op, _OPS)
+    _known("grad", grad, ("identity", "all_reduce"))
+    s = _state(t, group)
+    if _has_gradient("all_reduce", t, op, out):
+        _autograd.overwritten(t, "all_reduce")
+        return _autograd.apply("all_reduce", t, op, s, grad)
+    dtype, out = _bytes.type_of(t), t if out is None else out
+    if dtype:
+        of, out = (dtype, _shape(t)), _bytes.result(t, out, None)
+        _bytes.reduce(t, dtype, op, out, lambda wide, op: _all_reduce(s, wide, op, wide, of))
+    else:
+        _all_reduce(s, t, op, out)
+    _autograd.written(out)
+    return out
+
+
+def replicate(t, group=None):
+    """Returns t, which all ranks have alike; its gradient is the sum of the ranks'. A layer that is split over ranks
+    begins with it, and ends with all_reduce."""
+    s = _state(t, group)
+    return _autograd.apply("replicate", t, s) if _autograd.wanted(t) else t
+
+
+def _all_reduce(s, t, op, out, of=None):
     if _cuda.is_cuda(t):
-        return _cuda.collective("all_reduce", t, t if out is None else out, t.shape, op)
+        return _cuda.collective(s, "all_reduce", t, out, t.shape, op)
     _, n = _flat(t, "the tensor")
-    return _collective("all_reduce", t, t if out is None else out, None, n, f"all_reduce %x into %y, over=r, op={op}", op)
+    return _collective(s, "all_reduce", t, out, None, n, f"all_reduce %x into %y, over=r, op={op}", op, of)
 
 
-def all_gather(t, out=None):
-    """Joins the ranks' tensors along the first dimension, in the order of ranks."""
+def all_gather(t, out=None, group=None, grad="reduce_scatter"):
+    """Joins the ranks' tensors along the first dimension, in the order of ranks.
+
+    The gradient is the rank's block of the sum of the ranks' gradients; with ``grad="slice"`` of the own one, where all
+    ranks compute the same loss from the result."""
+    _known("grad", grad, ("reduce_scatter", "slice"))
+    s = _state(t, group)
+    if _has_gradient("all_gather", t, "sum", out):
+        return _autograd.apply("all_gather", t, s, grad, None)
+    if _bytes.type_of(t):
+        shape = _shape(t)
+        return _finished(out, _moved(s, t, out, _gathered(s, shape), 1, [_length(shape)] * s.size, _all_gather))
+    return _finished(out, _all_gather(s, t, out))
+
+
+def _finished(out, result):
+    """The result of a call, of which autograd learns if it is in a tensor of the caller's."""
+    if out is not None:
+        _autograd.written(out)
+    return result
+
+
+def _all_gather(s, t, out, of=None):
+    shape = _gathered(s, _shape(t))
     if _cuda.is_cuda(t):
-        w = _world.state("cuda").size
-        return _cuda.collective("all_gather", t, out, (w * t.shape[0], *t.shape[1:]) if t.dim() else (w,))
-    v, n = _flat(t, "the tensor")
-    w = _world.world_size()
-    shape = (w * v.shape[0], *v.shape[1:]) if v.shape else (w,)
-    return _collective("all_gather", t, out, shape, n * w, "all_gather %x into %y, over=r, axis=0")
+        return _cuda.collective(s, "all_gather", t, out, shape)
+    _, n = _flat(t, "the tensor")
+    return _collective(s, "all_gather", t, out, shape, n * s.size, "all_gather %x into %y, over=r, axis=0", of=of)
 
 
-def all_gather_v(t, counts, out=None):
-    """Joins ``counts[i]`` rows of each rank i's tensor along the first dimension. Counts are the same on all ranks."""
-    gpu = _cuda.is_cuda(t)
-    v, n = (t, t.numel()) if gpu else _flat(t, "the tensor")
-    w = _world.world_size()
+def _moved(s, t, out, shape, blocks, lengths, collective):
+    """A collective of elements of one byte, which it moves as words."""
+    of = _bytes.type_of(t), _shape(t)
+    return _bytes.move(t, _bytes.result(t, out, shape), blocks, lengths, lambda words: collective(s, words, None, of))
+
+
+def all_gather_v(t, counts, out=None, group=None, grad="reduce_scatter"):
+    """Joins ``counts[i]`` rows of each rank i's tensor along the first dimension. Counts are the same on all ranks.
+    ``grad``: see all_gather."""
+    _known("grad", grad, ("reduce_scatter", "slice"))
+    s, shape = _state(t, group), _shape(t)
     counts = [int(c) for c in counts]
-    if len(counts) != w or min(counts) < 0:
-        raise InputError(f"counts are {counts}; {w} of them, none negative, are wanted")
-    if not v.shape or v.shape[0] != counts[_world.rank()]:
-        raise InputError(f"the tensor of shape {list(v.shape)} has not counts[{_world.rank()}] = {counts[_world.rank()]} rows")
-    row, most = 1, max(counts)
-    for e in v.shape[1:]:
-        row *= e
-    shape = (sum(counts), *v.shape[1:])
-    if gpu:
-        whole = _cuda.all_gather_v(t, counts)
-        return whole if out is None else out.copy_(whole)
+    if len(counts) != s.size or min(counts) < 0:
+        raise InputError(f"counts are {counts}; {s.size} of them, none negative, are wanted")
+    if not shape or shape[0] != counts[s.rank]:
+        raise InputError(f"the tensor of shape {list(shape)} has not counts[{s.rank}] = {counts[s.rank]} rows")
+    if _has_gradient("all_gather_v", t, "sum", out):
+        return _autograd.apply("all_gather", t, s, grad, counts)
+    row, most = _length(shape[1:]), max(counts)
+    whole = (sum(counts), *shape[1:])
+    if _bytes.type_of(t):
+        return _finished(out, _moved(s, t, out, whole, 1, [c * row for c in counts], _all_gather))
+    if _cuda.is_cuda(t):
+        got = _cuda.all_gather_v(s, t, counts)
+        return got if out is None else out.copy_(got)
+    v, _ = _flat(t, "the tensor")
     padded, p = _tensors.empty(v, v.dtype, (most * row,))  # all ranks give as much, and the first of it counts
     _tensors.copy(p, v)
     elements = ", ".join(str(c * row) for c in counts)
-    return _collective("all_gather_v", padded, out, shape, sum(counts) * row,
-                       f"all_gatherv %x into %y, over=r, axis=0, counts=({elements})", elements)
+    return _finished(out, _collective(s, "all_gather_v", padded, out, whole, sum(counts) * row,
+                                      f"all_gatherv %x into %y, over=r, axis=0, counts=({elements})", elements))
 
 
-def reduce_scatter(t, op="sum", out=None):
-    """Adds (or op) the ranks' tensors; rank i gets the i-th block of the first dimension."""
-    if op not in _OPS:
-        raise InputError(f"op is {op!r}; there are {', '.join(_OPS)}")
+def reduce_scatter(t, op="sum", out=None, group=None):
+    """Adds (or op: avg, max, min) the ranks' tensors; rank i gets the i-th block of the first dimension. The gradient of
+    a sum or average is gathered."""
+    _known("op", op, _OPS)
+    s, dtype = _state(t, group), _bytes.type_of(t)
+    shape = _blocks(s, _shape(t), "a tensor to scatter")
+    if _has_gradient("reduce_scatter", t, op, out):
+        return _autograd.apply("reduce_scatter", t, op, s, None)
+    if dtype:
+        of, to = (dtype, _shape(t)), _bytes.result(t, out, shape)
+        return _finished(out, _bytes.reduce(t, dtype, op, to, lambda wide, op: _reduce_scatter(s, wide, op, None, of)))
+    return _finished(out, _reduce_scatter(s, t, op, out))
+
+
+def _reduce_scatter(s, t, op, out, of=None):
+    shape = _blocks(s, _shape(t), "a tensor to scatter")
     if _cuda.is_cuda(t):
-        return _cuda.collective("reduce_scatter", t, out, _per_rank(t, "a tensor to scatter"), op)
-    v, n = _flat(t, "the tensor")
-    shape = _per_rank(v, "a tensor to scatter")
-    return _collective("reduce_scatter", t, out, shape, n // _world.world_size(),
-                       f"reduce_scatter %x into %y, over=r, op={op}, axis=0", op)
-
-
-def all_to_all(t, out=None):
-    """The i-th block of the first dimension goes to rank i; what comes is joined in the order of ranks."""
-    if _cuda.is_cuda(t):
-        _per_rank(t, "a tensor to exchange")
-        return _cuda.collective("all_to_all", t, out, t.shape)
-    v, n = _flat(t, "the tensor")
-    _per_rank(v, "a tensor to exchange")
-    return _collective("all_to_all", t, out, v.shape, n, "all_to_all %x into %y, over=r, split=0, concat=0")
-
-
-def broadcast(t, root=0):
-    """Gives all ranks the tensor of rank ``root``, in place."""
-    if not 0 <= root < _world.world_size():
-        raise InputError(f"root is {root}; there are {_world.world_size()} processes")
-    if _cuda.is_cuda(t):
-        return _cuda.collective("broadcast", t, t, t.shape, root=root)
+        return _cuda.collective(s, "reduce_scatter", t, out, shape, op)
     _, n = _flat(t, "the tensor")
-    return _collective("broadcast", t, t, None, n, f"broadcast %x into %y, over=r, root={root}", root)
+    return _collective(s, "reduce_scatter", t, out, shape, n // s.size,
+                       f"reduce_scatter %x into %y, over=r, op={op}, axis=0", op, of)
 
 
-def all_reduce_rms_norm(t, residual, weight, eps=1e-6):
+def all_to_all(t, out=None, group=None):
+    """The i-th block of the first dimension goes to rank i; what comes is joined in the order of ranks. The gradient is
+    sent back."""
+    s, shape = _state(t, group), _shape(t)
+    block = _blocks(s, shape, "a tensor to exchange")
+    if _has_gradient("all_to_all", t, "sum", out):
+        return _autograd.apply("all_to_all", t, s)
+    if _bytes.type_of(t):
+        return _finished(out, _moved(s, t, out, shape, s.size, [_length(block)] * s.size, _all_to_all))
+    return _finished(out, _all_to_all(s, t, out))
+
+
+def _all_to_all(s, t, out, of=None):
+    shape = _shape(t)
+    if _cuda.is_cuda(t):
+        return _cuda.collective(s, "all_to_all", t, out, shape)
+    _, n = _flat(t, "the tensor")
+    return _collective(s, "all_to_all", t, out, shape, n, "all_to_all %x into %y, over=r, split=0, concat=0", of=of)
+
+
+def broadcast(t, root=0, group=None):
+    """Gives all ranks the tensor of rank ``root`` of the group, in place. It has no gradient."""
+    _autograd.none("broadcast", t)
+    s = _state(t, group)
+    if not 0 <= root < s.size:
+        raise InputError(f"root is {root}; there are {s.size} processes")
+    if _bytes.type_of(t):
+        shape = _shape(t)
+        _moved(s, t, t, shape, 1, [_length(shape)], lambda s, words, _, of: _broadcast(s, words, root, of))
+    else:
+        _broadcast(s, t, root)
+    _autograd.written(t)
+    return t
+
+
+def _broadcast(s, t, root, of=None):
+    if _cuda.is_cuda(t):
+        return _cuda.collective(s, "broadcast", t, t, t.shape, root=root)
+    _, n = _flat(t, "the tensor")
+    return _collective(s, "broadcast", t, t, None, n, f"broadcast %x into %y, over=r, root={root}", root, of)
+
+
+def all_reduce_rms_norm(t, residual, weight, eps=1e-6, group=None):
     """Adds the ranks' tensors ``t`` and ``residual`` and normalises the rows: returns ``rms_norm(s) * weight`` and ``s``,
-    for ``s = all_reduce(t) + residual``. On GPUs it is one kernel, or an all-reduce and one where that is faster. Tensors are torch's."""
-    if not _cuda.is_cuda(t):
-        return _normalised(all_reduce(t) + residual, weight, eps)
-    both = _cuda.all_reduce_rms_norm(t, residual, weight, eps)
+    for ``s = all_reduce(t) + residual``. On GPUs it is one kernel, or an all-reduce and one where that is faster.
+    Tensors are torch's. It has no gradient."""
+    _autograd.none("all_reduce_rms_norm", t, residual, weight)
+    both = _cuda.all_reduce_rms_norm(_state(t, group), t, residual, weight, eps) if _cuda.is_cuda(t) else None
     if both is not None:
         return both
-    return _normalised(all_reduce(t, out=t.new_empty(t.shape)) + residual, weight, eps)
+    return _normalised(all_reduce(t, out=t.new_empty(t.shape), group=group) + residual, weight, eps)
 
 
 def _normalised(s, weight, eps):
@@ -189,6 +314,6 @@ def synchronize():
     _cuda.check()
 
 
-def barrier():
-    """Returns when all ranks have come."""
-    all_reduce(memoryview(bytearray(4)).cast("i"))
+def barrier(group=None):
+    """Returns when all ranks of the group have come."""
+    all_reduce(memoryview(bytearray(4)).cast("i"), group=group)

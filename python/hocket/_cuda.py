@@ -142,17 +142,16 @@ class Group:
             raise _errors.of(_lib._take(error))
 
 
-def group():
-    """The group of this process, opened at the first call."""
-    s = _world.state("cuda")
+def group(s):
+    """The ranks of the processes s, opened at the first call."""
     if s.group is None:
         s.group = Group(s)
     return s.group
 
 
-def collective(op, t, out, shape, red="sum", root=0):
+def collective(s, op, t, out, shape, red="sum", root=0):
     """A collective of t into out, or a new tensor of a shape; returns where the result is."""
-    g = group()
+    g = group(s)
     code = _REDS.get(red)
     if code is None:
         raise UnsupportedError(f"op {red!r} on GPUs; there are {', '.join(_REDS)}")
@@ -170,19 +169,19 @@ def collective(op, t, out, shape, red="sum", root=0):
     return out
 
 
-def all_gather_v(t, counts):
+def all_gather_v(s, t, counts):
     """Blocks of different lengths: padded to the longest, gathered, and cut."""
     torch = sys.modules["torch"]
     most = max(counts)
     padded = t.new_empty((most, *t.shape[1:]))
     padded[: t.shape[0]].copy_(t)
-    whole = collective("all_gather", padded, None, (len(counts) * most, *t.shape[1:]))
+    whole = collective(s, "all_gather", padded, None, (len(counts) * most, *t.shape[1:]))
     return torch.cat([whole[i * most : i * most + n] for i, n in enumerate(counts)])
 
 
-def all_reduce_rms_norm(t, residual, weight, eps):
+def all_reduce_rms_norm(s, t, residual, weight, eps):
     """See hocket.all_reduce_rms_norm; None where there is no kernel for the type, the width or the addresses."""
-    g = group()
+    g = group(s)
     dtype = g.dtype(t, "the tensor")
     for x, what, shape in ((residual, "residual", t.shape), (weight, "weight", t.shape[-1:])):
         if g.dtype(x, what) != dtype or x.shape != shape:
@@ -213,7 +212,7 @@ class _Lent:
 def empty(shape, dtype):
     """See hocket.empty."""
     torch = sys.modules["torch"]
-    g = group()
+    g = group(_world.state("cuda"))
     n = torch.empty((), dtype=dtype).element_size()
     for e in shape:
         n *= e
@@ -230,7 +229,7 @@ def adopt(t, shared_by):
     torch = sys.modules["torch"]
     import torch.distributed._symmetric_memory as symm
 
-    g = group()
+    g = group(_world.state("cuda"))
     handle = symm.rendezvous(t, shared_by or torch.distributed.group.WORLD.group_name)
     at = [int(p) for p in handle.buffer_ptrs]
     if len(at) != g.size:

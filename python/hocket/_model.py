@@ -5,7 +5,7 @@ import os
 import threading
 import weakref
 
-from . import _compare, _cuda, _export, _lib, _plans, _tensors, _weights, _world
+from . import _autograd, _compare, _cuda, _export, _lib, _plans, _tensors, _weights, _world
 from ._errors import InputError
 
 
@@ -71,7 +71,11 @@ def _source(program, plan, shard):
     if isinstance(program, str) and "\n" in program:
         name, text, archive = "program.hkt", program, False
     else:
-        name = os.fspath(program)
+        try:
+            name = os.fspath(program)
+        except TypeError:
+            raise InputError(f"{type(program).__name__}: load takes a path, a program's text or torch's "
+                             "ExportedProgram") from None
         with open(name, "rb") as f:
             archive = f.read(4) == b"PK\x03\x04"
         text = "" if archive else open_text(name)
@@ -189,6 +193,7 @@ class Model:
         """Runs the program once. Arguments are by position or by name; ``dims`` gives dims that the program and
         load do not fix. One result comes by itself, several as a tuple."""
         given = self._named(args, kwargs)
+        _autograd.none(self._func, *given.values())
         bound = {n: b for n, b in dict(self._bound).items() if b is not None and n not in given}
         if any(_cuda.is_cuda(t) for t in given.values()) or any(isinstance(b, _cuda.Block) for b in bound.values()):
             return self._enqueue(given, bound, dims)

@@ -6,9 +6,14 @@ import sys
 from . import _lib
 from ._errors import InputError
 
-SIZES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "i32": 4, "i64": 8}
-TORCH = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int64": "i64"}
-_FORMATS = {"f": "f32", "d": "f64", "e": "f16", "i": "i32", "l": "i64", "q": "i64"}
+SIZES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2, "i32": 4, "i64": 8,
+         "i8": 1, "u8": 1, "bool": 1, "f8e4m3": 1, "f8e5m2": 1}  # those of one byte in collectives only
+TORCH = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int32": "i32", "int64": "i64",
+         "int8": "i8", "uint8": "u8", "bool": "bool", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"}
+_FORMATS = {"f": "f32", "d": "f64", "e": "f16", "i": "i32", "l": "i64", "q": "i64", "b": "i8", "B": "u8", "?": "bool"}
+
+
+_NUMPY = {"f32": "float32", "f64": "float64", "f16": "float16", "i32": "int32", "i64": "int64"}
 
 
 def _is(t, module, name):
@@ -54,7 +59,7 @@ def view(t, what="a tensor"):
         raise InputError(f"{what} is a {type(t).__name__}, not a tensor") from None
     dtype = _FORMATS.get(m.format)
     if dtype is None or not m.c_contiguous or SIZES[dtype] != m.itemsize:
-        raise InputError(f"{what} has format {m.format!r}; dense buffers of f, d, e, i, q are taken")
+        raise InputError(f"{what} has format {m.format!r}; dense buffers of f, d, e, i, q, b, B, ? are taken")
     if m.readonly:
         v = _of_buffer(bytearray(m), dtype, m.shape)
         v.readonly = "is read-only"
@@ -96,10 +101,7 @@ def _of_torch(t, what):
 
 
 def _of_numpy(a, what):
-    names = {"float32": "f32", "float64": "f64", "float16": "f16", "int32": "i32", "int64": "i64"}
-    dtype = names.get(a.dtype.name)
-    if dtype is None and a.dtype.name == "bfloat16":  # ml_dtypes
-        dtype = "bf16"
+    dtype = TORCH.get(a.dtype.name)  # bfloat16 and the types of 8 bits are those of ml_dtypes
     if dtype is None or not a.dtype.isnative:
         raise InputError(f"{what} has dtype {a.dtype}; there are {', '.join(SIZES)}, in the machine's byte order")
     if not a.flags.c_contiguous:
@@ -129,8 +131,8 @@ def _of_dlpack(t, what):
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     dl = _DLTensor.from_address(pointer(capsule, b"dltensor"))
-    dtype = {(0, 32): "i32", (0, 64): "i64", (2, 16): "f16", (2, 32): "f32", (2, 64): "f64", (4, 16): "bf16"}.get(
-        (dl.code, dl.bits))
+    dtype = {(0, 8): "i8", (0, 32): "i32", (0, 64): "i64", (1, 8): "u8", (2, 16): "f16", (2, 32): "f32", (2, 64): "f64",
+             (4, 16): "bf16", (6, 8): "bool", (10, 8): "f8e4m3", (12, 8): "f8e5m2"}.get((dl.code, dl.bits))
     shape = [dl.shape[i] for i in range(dl.ndim)]
     if dl.device.type != 1:
         raise InputError(f"{what} is on DLPack device {dl.device.type}; tensors in the host's memory are taken")
@@ -158,17 +160,18 @@ def empty(like, dtype, shape):
         name = {v: k for k, v in TORCH.items()}[dtype]
         t = torch.empty(tuple(shape), dtype=getattr(torch, name))
         return t, view(t)
-    if like.kind == "numpy" and dtype != "bf16":
-        numpy = sys.modules["numpy"]
-        names = {"f32": "float32", "f64": "float64", "f16": "float16", "i32": "int32", "i64": "int64"}
-        a = numpy.empty(tuple(shape), dtype=names[dtype])
+    if like.kind == "numpy" and dtype == like.dtype:
+        a = sys.modules["numpy"].empty(tuple(shape), dtype=like.keep.dtype)
+        return a, view(a)
+    if like.kind == "numpy" and dtype in _NUMPY:
+        a = sys.modules["numpy"].empty(tuple(shape), dtype=_NUMPY[dtype])
         return a, view(a)
     n = 1
     for e in shape:
         n *= e
     data = bytearray(n * SIZES[dtype])
     v = _of_buffer(data, dtype, shape)
-    form = {"f32": "f", "f64": "d", "f16": "e", "i32": "i", "i64": "q", "bf16": "H"}[dtype]
+    form = {"f32": "f", "f64": "d", "f16": "e", "i32": "i", "i64": "q", "bf16": "H", "i8": "b", "bool": "?"}.get(dtype, "B")
     shaped = memoryview(data).cast(form, tuple(shape)) if n and shape else memoryview(data).cast(form)
     return shaped, v
 

@@ -54,6 +54,13 @@ def state(machine="cpu"):
     return _state
 
 
+def of(group, machine="cpu"):
+    """The processes of a group, by default all."""
+    if group is None:
+        return state(machine)
+    return group
+
+
 def is_initialized():
     """Whether the machine is open."""
     return _state is not None

@@ -4,6 +4,7 @@ Run alone: python3 -m unittest. Tests of several processes start this file again
 """
 
 import array
+import importlib
 import os
 import pathlib
 import signal
@@ -17,6 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
 import hocket  # noqa: E402
+import processes  # noqa: E402
 import steps_want  # noqa: E402
 
 try:
@@ -63,20 +65,8 @@ func f(%ids: i32[T/tp], %at: i64[1], %e: f32[1000, 2], %s: inout f32[8, 2], %r: 
 
 
 def launch(n, what, **env):
-    """Runs a function of this file in n processes; their outputs."""
-    base = {**os.environ, **{k: str(v) for k, v in env.items()}, "HOCKET_RUN_ID": f"{what} {os.getpid()} {time.time()}",
-            "HOCKET_WORLD_SIZE": str(n)}
-    procs = [subprocess.Popen([sys.executable, __file__, "member", what], env={**base, "HOCKET_RANK": str(r)}, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for r in range(n)]
-    out = []
-    for p in procs:
-        try:
-            text, _ = p.communicate(timeout=300)
-        except subprocess.TimeoutExpired:
-            p.kill()
-            text = p.communicate()[0] + "\ntimed out"
-        out.append((p.returncode, text))
-    return out
+    return processes.launch(__file__, n, what, **env)
+
 
 
 class Alone(unittest.TestCase):
@@ -219,10 +209,15 @@ class Alone(unittest.TestCase):
         hocket.synchronize()  # nothing to wait for
         with self.assertRaisesRegex(hocket.ProgramError, r"^program.hkt:\d"):
             hocket.check(LINEAR.replace("return %y, %z", "return %nothing"))
+        with self.assertRaisesRegex(hocket.InputError, "dict: load takes a path"):
+            hocket.load({})
         m = hocket.load(LINEAR)
         m.close()
         with self.assertRaises(hocket.ClosedError):
             m.layouts({"T": 2})
+        if torch and not hasattr(torch.library, "custom_op"):
+            with self.assertRaisesRegex(hocket.UnsupportedError, "needs torch 2.4 or newer, and this is torch 1"):
+                importlib.import_module("hocket.ops")
 
     def test_commands(self):
         self.assertEqual(hocket.check(ROOT / "examples" / "mlp.hkt")["proof"]["verdict"], "proved")
@@ -405,8 +400,7 @@ class Several(unittest.TestCase):
     """Processes, one rank each."""
 
     def right(self, n, what, **env):
-        for rank, (code, text) in enumerate(launch(n, what, **env)):
-            self.assertEqual((code, text.strip().splitlines()[-1:]), (0, [f"{rank} right"]), text)
+        processes.right(self, __file__, n, what, **env)
 
     def test_collectives(self):
         for n in (2, 3):
@@ -418,9 +412,11 @@ class Several(unittest.TestCase):
     @unittest.skipUnless(torch, "no torch")
     def test_steps(self):
         """The script that test_cuda.py runs on GPUs."""
-        p = subprocess.run([os.environ.get("HOCKET_COMMAND", "hocket"), "launch", "-n", "2", "--", sys.executable,
+        folder, name = os.path.split(sys.executable)
+        p = subprocess.run([os.environ.get("HOCKET_COMMAND", "hocket"), "launch", "-n", "2", "--", name,
                             str(ROOT / "python/tests/steps.py")], capture_output=True, text=True, timeout=300, check=False,
-                           env={**os.environ, "PYTHONPATH": str(ROOT / "python")})  # the second's output is on stderr
+                           env={**os.environ, "PYTHONPATH": str(ROOT / "python"),
+                                "PATH": folder + os.pathsep + os.environ["PATH"]})  # the second's output is on stderr
         lines = sorted(line.removeprefix("[1] ") for line in (p.stdout + p.stderr).splitlines())
         self.assertEqual((p.returncode, lines), (0, steps_want.lines()), p.stderr)
 
@@ -454,8 +450,7 @@ class Several(unittest.TestCase):
     @unittest.skipIf(torch is None, "torch is not installed")
     def test_beside_torch(self):
         """Collectives of torch's gloo and ours in turns, DataLoader workers by fork and by spawn, allocations between."""
-        port = 10000 + os.getpid() % 20000  # which no connection is given
-        self.right(2, "beside_torch", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        self.right(2, "beside_torch", MASTER_ADDR="127.0.0.1", MASTER_PORT=processes.port())
 
 
 # A fault in rank 1 of 3: patterns of what ranks 0 and 2 print, what rank 1 prints ("" where it prints nothing), and what
@@ -833,8 +828,4 @@ def member_beside_torch():
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["member"]:
-        globals()["member_" + sys.argv[2]]()
-        print(os.environ["HOCKET_RANK"], "right")
-    else:
-        unittest.main()
+    processes.main(globals(), unittest)

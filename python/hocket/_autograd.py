@@ -1,0 +1,121 @@
+"""Gradients of collectives, as torch's autograd takes them. A collective of a tensor that requires a gradient is a
+torch.autograd.Function; one that has no gradient is refused."""
+
+import sys
+
+from ._errors import InputError, UnsupportedError
+
+_functions = None
+
+
+def wanted(*tensors):
+    """Whether a gradient of a call with these tensors is wanted."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.is_grad_enabled() and any(
+        isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
+
+
+def none(what, *tensors):
+    """Refuses a call that has no gradient, if one is wanted."""
+    if wanted(*tensors):
+        raise UnsupportedError(f"{what} has no gradient, and a tensor of the call requires one: call it under "
+                               "torch.no_grad(), or give t.detach()")
+
+
+def overwritten(t, what):
+    """Refuses a leaf of which a gradient is wanted as the tensor that a call overwrites."""
+    if wanted(t) and t.is_leaf:
+        raise InputError(f"{what} overwrites a leaf that requires a gradient: give t.clone(), or call it under "
+                         "torch.no_grad()")
+
+
+def written(t):
+    """Has autograd know that a tensor of torch's has another value: what was saved for a gradient is not the same."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(t, torch.Tensor) or t.is_inference():
+        return
+    bump = getattr(torch.autograd.graph, "increment_version", None)
+    if bump is not None:
+        bump(t)
+    else:
+        t.detach().view(-1)[:0].zero_()  # of no elements: detached views share the version
+
+
+def apply(name, *args):
+    """Calls a collective as a function with a gradient. The functions are made when torch is there."""
+    global _functions
+    if _functions is None:
+        _functions = _made(sys.modules["torch"])
+    return _functions[name].apply(*args)
+
+
+def _made(torch):
+    from . import _collectives as c
+
+    class AllReduce(torch.autograd.Function):
+        """In place. The gradient is the own one of the result, or the ranks' sum."""
+
+        @staticmethod
+        def forward(ctx, t, op, s, grad):
+            ctx.mark_dirty(t)
+            ctx.op, ctx.s, ctx.grad = op, s, grad
+            return c.all_reduce(t, op, group=s)
+
+        @staticmethod
+        def backward(ctx, g):
+            if ctx.grad == "all_reduce":
+                g = c.all_reduce(g.clone(memory_format=torch.contiguous_format), group=ctx.s)
+            return g / ctx.s.size if ctx.op == "avg" else g, None, None, None
+
+    class Replicate(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, t, s):
+            ctx.s = s
+            return t.view_as(t)
+
+        @staticmethod
+        def backward(ctx, g):
+            return c.all_reduce(g.clone(memory_format=torch.contiguous_format), group=ctx.s), None
+
+    class AllGather(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, t, s, grad, counts):
+            ctx.s, ctx.grad, ctx.counts, ctx.shape = s, grad, counts, t.shape
+            return c.all_gather(t, group=s) if counts is None else c.all_gather_v(t, counts, group=s)
+
+        @staticmethod
+        def backward(ctx, g):
+            counts, s = ctx.counts, ctx.s
+            if ctx.grad == "slice":
+                counts = counts or [g.shape[0] // s.size] * s.size
+                g = g[sum(counts[: s.rank]) : sum(counts[: s.rank + 1])]
+            elif counts is None:
+                g = c.reduce_scatter(g.contiguous(), group=s)
+            else:
+                g = c.reduce_scatter_v(g.contiguous(), counts, group=s)
+            return g.reshape(ctx.shape), None, None, None
+
+    class ReduceScatter(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, t, op, s, counts):
+            ctx.op, ctx.s, ctx.counts = op, s, counts
+            return c.reduce_scatter(t, op, group=s) if counts is None else c.reduce_scatter_v(t, counts, op, group=s)
+
+        @staticmethod
+        def backward(ctx, g):
+            g, s = g.contiguous(), ctx.s
+            g = c.all_gather(g, group=s) if ctx.counts is None else c.all_gather_v(g, ctx.counts, group=s)
+            return g / s.size if ctx.op == "avg" else g, None, None, None
+
+    class AllToAll(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, t, s):
+            ctx.s = s
+            return c.all_to_all(t, group=s)
+
+        @staticmethod
+        def backward(ctx, g):
+            return c.all_to_all(g.contiguous(), group=ctx.s), None
+
+    return {"all_reduce": AllReduce, "replicate": Replicate, "all_gather": AllGather, "reduce_scatter": ReduceScatter,
+            "all_to_all": AllToAll}

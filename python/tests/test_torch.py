@@ -1,0 +1,310 @@
+"""Tests of what torch users reach for: types, gradients, groups, on the CPU machine. HOCKET_LIBRARY names what is tested.
+
+Run alone: python3 python/tests/test_torch.py. Tests of several processes start this file again as their members.
+"""
+
+import os
+import pathlib
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+
+import hocket  # noqa: E402
+import processes  # noqa: E402
+
+try:
+    import numpy
+    import torch
+except ImportError:
+    numpy = torch = None
+
+
+@unittest.skipIf(torch is None, "torch or numpy is not installed")
+class Types(unittest.TestCase):
+    """Elements of one byte."""
+
+    def test_bytes(self):
+        for n in (1, 2, 3):
+            processes.right(self, __file__, n, "bytes")
+
+    def test_differ(self):
+        """Ranks whose types differ are refused, though the bytes that are moved are as many."""
+        processes.right(self, __file__, 2, "differ", HOCKET_STALL_TIMEOUT="20s")
+
+
+@unittest.skipIf(torch is None, "torch or numpy is not installed")
+class Gradients(unittest.TestCase):
+    """Gradients of collectives."""
+
+    def test_gradcheck(self):
+        for n in (2, 3):
+            processes.right(self, __file__, n, "gradcheck", MASTER_ADDR="127.0.0.1", MASTER_PORT=processes.port())
+
+    def test_training(self):
+        """A layer that is split over ranks, trained by hocket's collectives, by gloo's, and whole."""
+        processes.right(self, __file__, 2, "training", MASTER_ADDR="127.0.0.1", MASTER_PORT=processes.port())
+
+    def test_refused(self):
+        processes.right(self, __file__, 2, "refused")
+
+
+def draws(seed, *shape):
+    """Bytes of a rank, all values among them; as int64."""
+    return numpy.random.default_rng(seed).integers(0, 256, shape)
+
+
+# Ways to hold bytes: how tensors are made of values from 0 to 255, and their bytes.
+HOLDERS = {
+    "torch": (lambda v: torch.tensor(v, dtype=torch.uint8), lambda t: t.numpy().view("u1")),
+    "numpy": (lambda v: v.astype("u1"), lambda t: t.view("u1")),
+    "buffer": (lambda v: memoryview(bytearray(v.astype("u1").tobytes())).cast("B", v.shape) if v.size else
+               memoryview(bytearray()), lambda t: numpy.array(t)),
+}
+
+
+def member_bytes():
+    hocket.init()
+    r, n = hocket.rank(), hocket.world_size()
+    for rows, width in ((1, 1), (3, 1), (2, 5), (4, 8), (0, 3)):
+        every = [draws(rank, rows * n, width) for rank in range(n)]
+        for holder, (make, bytes_of) in HOLDERS.items():
+            if holder == "buffer" and not rows:
+                continue
+
+            def check(got, want):
+                assert numpy.array_equal(bytes_of(got), want % 256), (holder, rows, width, bytes_of(got), want)
+
+            mine = [v[:rows] for v in every]
+            check(hocket.all_gather(make(mine[r])), numpy.concatenate(mine))
+            check(hocket.all_to_all(make(every[r])), numpy.concatenate([v[r * rows : (r + 1) * rows] for v in every]))
+            b = make(mine[r])
+            hocket.broadcast(b, root=n - 1)
+            check(b, mine[n - 1])
+            counts = [rows + i for i in range(n)]
+            parts = [draws(100 + i, c, width) for i, c in enumerate(counts)]
+            check(hocket.all_gather_v(make(parts[r]), counts), numpy.concatenate(parts))
+            if rows:
+                t = make(mine[r])
+                assert hocket.all_reduce(t) is t
+                check(t, sum(mine))
+                out = make(0 * mine[r])
+                check(hocket.all_reduce(make(mine[r]), "min", out=out), numpy.min(mine, axis=0))
+                check(hocket.all_reduce(make(mine[r]), "max"), numpy.max(mine, axis=0))
+                check(hocket.reduce_scatter(make(every[r])), sum(every)[r * rows : (r + 1) * rows])
+    wide = draws(r, 4, 3) - 128
+    all_wide = [draws(rank, 4, 3) - 128 for rank in range(n)]
+    for op, of in (("sum", sum), ("max", lambda v: numpy.max(v, axis=0)), ("min", lambda v: numpy.min(v, axis=0)),
+                   ("avg", lambda v: numpy.trunc(sum(v) / n))):
+        want = torch.tensor(numpy.asarray(of(all_wide))).long().to(torch.int8)  # wraps
+        assert torch.equal(hocket.all_reduce(torch.tensor(wide, dtype=torch.int8), op), want), op
+        assert torch.equal(torch.from_numpy(hocket.all_reduce(wide.astype("i1"), op)), want), op
+    odd = torch.arange(5) % 2 == (r == 0)
+    both = [torch.arange(5) % 2 == (rank == 0) for rank in range(n)]
+    assert torch.equal(hocket.all_reduce(odd.clone()), torch.stack(both).any(0))
+    assert torch.equal(hocket.all_reduce(odd.clone(), "min"), torch.stack(both).all(0))
+    assert torch.equal(hocket.all_gather(odd), torch.cat(both)) and hocket.all_gather(odd).dtype == torch.bool
+    for name in ("float8_e4m3fn", "float8_e5m2"):
+        if hasattr(torch, name):
+            kind = getattr(torch, name)
+            f = torch.tensor(draws(r, 6), dtype=torch.uint8).view(kind)
+            want = torch.cat([torch.tensor(draws(rank, 6), dtype=torch.uint8) for rank in range(n)])
+            got = hocket.all_gather(f)
+            assert got.dtype == kind and torch.equal(got.view(torch.uint8), want)
+            refuses(hocket.UnsupportedError, "convert to bf16", lambda: hocket.all_reduce(f))
+    if n == 1:
+        f8 = hocket._tensors.View(None, "f8e4m3", (4,), 4096, "dlpack")
+        refuses(hocket.UnsupportedError, "convert to bf16", lambda: hocket.all_reduce(f8))
+    refuses(hocket.UnsupportedError, "avg of bool", lambda: hocket.all_reduce(odd, "avg"))
+    refuses(hocket.InputError, "op is 'prod'; there are sum, avg, max, min", lambda: hocket.all_reduce(odd, "prod"))
+    refuses(hocket.InputError, "out has", lambda: hocket.all_reduce(odd, out=torch.zeros(5, dtype=torch.uint8)))
+    refuses(hocket.InputError, "out has 4 bytes, and", lambda: hocket.all_gather(odd, out=torch.zeros(4, dtype=torch.bool)))
+    refuses(hocket.InputError, "complex64", lambda: hocket.all_reduce(torch.zeros(4, dtype=torch.complex64)))
+    with hocket.load(f"mesh d[{n}]\nfunc f(%x: f32[{4 * n}/d]) -> f32[{4 * n}/d] {{\n  %y = add %x, %x\n  return %y\n}}\n") as m:
+        refuses(hocket.InputError, "u8", lambda: m(torch.zeros(4, dtype=torch.uint8)))
+
+
+def refuses(kind, words, call):
+    try:
+        call()
+    except kind as e:
+        assert words in str(e), e
+    else:
+        raise AssertionError(f"not refused: {words}")
+
+
+def member_differ():
+    hocket.init()
+    t = torch.zeros(8, dtype=torch.uint8 if hocket.rank() else torch.int8)
+    try:
+        hocket.all_gather(t)
+    except hocket.DisagreeError as e:
+        assert "all_gather(u8[8])" in str(e) and "all_gather(i8[8])" in str(e), e
+    else:
+        raise AssertionError("types differ, and nothing was raised")
+
+
+def gloo():
+    """torch.distributed, with the ranks of hocket."""
+    import torch.distributed as dist
+
+    hocket.init()
+    dist.init_process_group("gloo", rank=hocket.rank(), world_size=hocket.world_size())
+    return dist
+
+
+def member_gradcheck():
+    """torch's gradcheck. All ranks have the inputs of all, and differentiate one function of them: what the ranks
+    compute, added by gloo, so that the gradient is that of the sum; or what each computes, where all compute the same."""
+    dist = gloo()
+    r, n = hocket.rank(), hocket.world_size()
+
+    class Own(torch.autograd.Function):
+        """The input of this rank."""
+
+        @staticmethod
+        def forward(ctx, every):
+            return every[r].clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            every = torch.zeros(n, *g.shape, dtype=g.dtype)
+            every[r] = g
+            dist.all_reduce(every)
+            return every
+
+    class Total(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, t):
+            t = t.clone()
+            dist.all_reduce(t)
+            return t
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    own, total = Own.apply, Total.apply
+    every = torch.randn(n, n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    weights = torch.arange(2.0 * n * n, dtype=torch.float64)
+
+    def weighed(t):  # other weights on other ranks
+        return t * (weights[: t.numel()].view_as(t) + r)
+
+    for op in ("sum", "avg"):
+        assert torch.autograd.gradcheck(lambda x: hocket.all_reduce(own(x), op), every)
+        assert torch.autograd.gradcheck(lambda x: total(weighed(hocket.all_reduce(own(x), op, grad="all_reduce"))), every)
+        assert torch.autograd.gradcheck(lambda x: total(weighed(hocket.reduce_scatter(own(x), op))), every)
+    assert torch.autograd.gradcheck(lambda x: hocket.all_gather(own(x), grad="slice"), every)
+    assert torch.autograd.gradcheck(lambda x: total(weighed(hocket.all_gather(own(x)))), every)
+    assert torch.autograd.gradcheck(lambda x: total(weighed(hocket.all_to_all(own(x)))), every)
+    same = every[0].detach().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: total(weighed(hocket.replicate(x))), same)
+    scalars = every[:, 0, 0].detach().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: total(weighed(hocket.all_gather(own(x)))), scalars)
+    dist.destroy_process_group()
+
+
+def member_training():
+    dist = gloo()
+    r, n = hocket.rank(), hocket.world_size()
+
+    class Reduce(torch.autograd.Function):
+        """Megatron's g: the ranks' sum forward, the identity back."""
+
+        @staticmethod
+        def forward(ctx, t):
+            dist.all_reduce(t)
+            ctx.mark_dirty(t)
+            return t
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    class Copy(torch.autograd.Function):
+        """Megatron's f: the identity forward, the ranks' sum back."""
+
+        @staticmethod
+        def forward(ctx, t):
+            return t.view_as(t)
+
+        @staticmethod
+        def backward(ctx, g):
+            g = g.clone()
+            dist.all_reduce(g)
+            return g
+
+    rng = torch.Generator().manual_seed(2)
+    whole = [torch.randn(s, generator=rng) / 4 for s in ((16, 32), (64, 16), (16, 64), (16, 16))]
+    target = torch.randn(8, 16, generator=rng)
+    inputs = torch.randn(8, 32, generator=rng)
+
+    def train(first, last, split):
+        """The losses of 50 steps of a layer, then a layer whose weights are split: by columns, and by rows."""
+        embed, up, down, out = (w.clone() for w in whole)
+        if split:
+            up, down = up.chunk(n)[r].clone(), down.chunk(n, 1)[r].clone()
+        params = [p.requires_grad_() for p in (embed, up, down, out)]
+        optimizer, losses = torch.optim.SGD(params, lr=0.1, momentum=0.9), []
+        for _ in range(50):
+            x = torch.tanh(inputs @ embed.T)
+            y = last(torch.nn.functional.gelu(first(x) @ up.T) @ down.T)
+            loss = ((x + y) @ out.T - target).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    def same(t):
+        return t
+
+    ours = train(hocket.replicate, hocket.all_reduce, True)
+    theirs = train(Copy.apply, Reduce.apply, True)
+    alone = train(same, same, False)
+    rows = train(hocket.replicate, lambda y: hocket.all_gather(hocket.reduce_scatter(y), grad="slice"), True)
+    assert ours == theirs, (ours, theirs)  # two addends: the same bits
+    assert rows == ours, (rows, ours)  # a sum of rows, gathered
+    assert numpy.allclose(ours, alone, rtol=1e-3) and ours[-1] < ours[0] / 2, (ours, alone)
+    dist.destroy_process_group()
+
+
+def member_refused():
+    """What has no gradient, and what autograd saved and is overwritten."""
+    hocket.init()
+    x = torch.ones(4, 4, requires_grad=True)
+    refuses(hocket.InputError, "overwrites a leaf", lambda: hocket.all_reduce(x))
+    for what, call in (("all_reduce of op max", lambda: hocket.all_reduce(x * 1, "max")),
+                       ("all_reduce with out=", lambda: hocket.all_reduce(x * 1, out=torch.empty(4, 4))),
+                       ("reduce_scatter of op min", lambda: hocket.reduce_scatter(x, "min")),
+                       ("all_gather with out=", lambda: hocket.all_gather(x, out=torch.empty(8, 4))),
+                       ("broadcast", lambda: hocket.broadcast(x)),
+                       ("all_reduce_rms_norm", lambda: hocket.all_reduce_rms_norm(x, x, torch.ones(4))),
+                       ("f has no gradient", lambda: hocket.load("mesh d[2]\nfunc f(%x: f32[8/d, 4]) -> f32[8/d, 4] {\n"
+                                                                 "  %y = add %x, %x\n  return %y\n}\n", func="f")(x))):
+        refuses(hocket.UnsupportedError, what, call)
+    refuses(hocket.InputError, "grad is 'mean'; there are identity, all_reduce", lambda: hocket.all_reduce(x, grad="mean"))
+    with torch.no_grad():
+        hocket.all_reduce(x)
+    hocket.broadcast(x.detach())
+    assert torch.equal(x, torch.full((4, 4), 2.0)), x
+    assert not hocket.all_gather(x.detach()).requires_grad
+    for change in (lambda t: hocket.all_reduce(t), lambda t: hocket.all_reduce(torch.ones(4, 4), out=t),
+                   lambda t: hocket.broadcast(t), lambda t: hocket.all_gather(torch.ones(2, 4), out=t)):
+        t = torch.ones(4, 4)
+        y = (x * t).sum()  # saves t
+        change(t)
+        try:
+            y.backward()
+        except RuntimeError as e:
+            assert "inplace operation" in str(e), e
+        else:
+            raise AssertionError("autograd used a value that was overwritten")
+    with torch.inference_mode():
+        hocket.all_reduce(torch.ones(4))
+
+
+if __name__ == "__main__":
+    processes.main(globals(), unittest)
