@@ -46,13 +46,14 @@ func attentionGradLoops[A float32 | float64](op device.AttentionGrad) loops {
 			seq++
 		}
 		out := headsFirst(k.out, seq)
-		size, do, heads := g.tq, g.rowsLSE, k.ins[0].n/(g.tq*g.dh)
+		size, do, of := g.tq, g.rowsLSE, k.ins[0]
 		switch op.Op {
 		case ir.OpAttentionDQ:
 			do = g.rowsDQ
 		case ir.OpAttentionDKV:
-			size, do, heads = g.tk, g.keysDKV, k.ins[1].n/(g.tk*g.dh)
+			size, do, of = g.tk, g.keysDKV, k.ins[1]
 		}
+		heads := of.n / (size * g.dh)
 		parts := (size + keysAtOnce - 1) / keysAtOnce
 		k.w.m.workers.each(heads*parts, &k.w.ended, func(i int64) {
 			lo := i % parts * keysAtOnce
