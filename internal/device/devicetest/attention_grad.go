@@ -115,6 +115,9 @@ func (c attended) gradients(causal bool, dt ir.DType, q, k, v, dy, lse, delta []
 			p := math.Exp(0.125*s - lse[i])
 			psize := p * (2 + 0.25*most + 2*math.Abs(lse[i]))
 			ds, size := 0.125*p*(g-delta[i]), 0.125*psize*(large+math.Abs(delta[i]))
+			if dt.Size() == 2 { // factors below the smallest normal number lose digits
+				psize, size = max(psize, normal(dt)), max(size, normal(dt))
+			}
 			for d := range c.dim {
 				add(&dq, from+d, ds, size, k[at+d])
 				add(&dkv, at+d, ds, size, q[from+d])
@@ -130,4 +133,12 @@ func (c attended) gradients(causal bool, dt ir.DType, q, k, v, dy, lse, delta []
 		}
 	}
 	return dq, dkv
+}
+
+// normal is the smallest normal number of a type of two bytes.
+func normal(dt ir.DType) float64 {
+	if dt == ir.F16 {
+		return 0x1p-14
+	}
+	return 0x1p-126
 }
