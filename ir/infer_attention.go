@@ -42,7 +42,7 @@ func inferAttention(in *inference) *Type {
 
 // lengths is the operand of an attention that counts keys, 0 for none.
 func (in *inference) lengths() int {
-	if len(in.args) > 3 && in.args[3].DType.IsInt() {
+	if in.s.Op == OpAttention && len(in.args) > 3 && in.args[3].DType.IsInt() {
 		return 3
 	}
 	return 0
@@ -50,7 +50,7 @@ func (in *inference) lengths() int {
 
 // mask is the operand of an attention that is added to scores, 0 for none.
 func (in *inference) mask() int {
-	if last := len(in.args) - 1; last > 2 && !in.args[last].DType.IsInt() {
+	if last := len(in.args) - 1; in.s.Op == OpAttention && last > 2 && !in.args[last].DType.IsInt() {
 		return last
 	}
 	return 0
@@ -58,9 +58,9 @@ func (in *inference) mask() int {
 
 // attentionTypes demands one type of queries, keys and values, and integers for lengths.
 func (in *inference) attentionTypes() bool {
-	for i, t := range in.args[:3] {
+	for i, t := range in.sequences() {
 		if t.DType != in.args[0].DType {
-			in.errorf("type", in.s.Args[i].Pos, "attention mixes %s and %s", in.args[0].DType,
+			in.errorf("type", in.s.Args[i].Pos, "%s mixes %s and %s", in.s.Op, in.args[0].DType,
 				t.DType).help("convert one of them with cast")
 			return false
 		}
@@ -70,7 +70,7 @@ func (in *inference) attentionTypes() bool {
 			in.args[i].DType).help("convert the mask with cast, or give lengths that are i32 or i64")
 		return false
 	}
-	return len(in.args) < 5 || in.integers(3, "lengths") && in.maskLast()
+	return in.s.Op != OpAttention || len(in.args) < 5 || in.integers(3, "lengths") && in.maskLast()
 }
 
 // maskLast demands that the fifth operand is a mask.
@@ -101,14 +101,17 @@ func (in *inference) headLayout(t, from *Type) *Type {
 	return out
 }
 
-// attentionShapes demands that the three operands fit.
+// sequences are the operands of an attention that are queries, keys and values; attention_lse has no values.
+func (in *inference) sequences() []*Type { return in.args[:min(3, len(in.args))] }
+
+// attentionShapes demands that queries, keys and values fit.
 func (in *inference) attentionShapes() bool {
-	q, n := in.args[0], len(in.args[0].Dims)
-	for i, t := range in.args[:3] {
+	q, n, help := in.args[0], len(in.args[0].Dims), in.s.Op.String()+": "+in.s.Op.Info().Doc
+	for i, t := range in.sequences() {
 		if len(t.Dims) != n || n < 3 {
-			in.errorf("type", in.s.Args[i].Pos, "attention takes operands of one rank, 3 or more; %%%s has %s",
-				in.syms[i].Name, plural(len(t.Dims), "dimension")).
-				help("attention: " + OpAttention.Info().Doc)
+			in.errorf("type", in.s.Args[i].Pos, "%s takes operands of one rank, 3 or more; %%%s has %s",
+				in.s.Op, in.syms[i].Name, plural(len(t.Dims), "dimension")).
+				help(help)
 			return false
 		}
 	}
@@ -116,11 +119,12 @@ func (in *inference) attentionShapes() bool {
 	if in.lengths() > 0 && !in.attentionLengths(seq) || in.mask() > 0 && !in.attentionMask(seq) {
 		return false
 	}
-	for i := 1; i < 3; i++ {
+	last := len(in.sequences()) - 1
+	for i := 1; i <= last; i++ {
 		t, pos := in.args[i], in.s.Args[i].Pos
 		for d := range seq {
 			if !in.equalExtents(q.Dims[d].Extent, t.Dims[d].Extent, pos,
-				"leading dimension "+itoa(d)+" of attention differs") {
+				"leading dimension "+itoa(d)+" of "+in.s.Op.String()+" differs") {
 				return false
 			}
 		}
@@ -128,15 +132,15 @@ func (in *inference) attentionShapes() bool {
 			return false
 		}
 	}
-	k, v := in.args[1], in.args[2]
-	return in.equalExtents(k.Dims[seq].Extent, v.Dims[seq].Extent, in.s.Args[2].Pos,
+	k, v := in.args[1], in.args[last]
+	return in.equalExtents(k.Dims[seq].Extent, v.Dims[seq].Extent, in.s.Args[last].Pos,
 		"keys and values differ in length") &&
-		in.equalExtents(k.Dims[heads].Extent, v.Dims[heads].Extent, in.s.Args[2].Pos,
+		in.equalExtents(k.Dims[heads].Extent, v.Dims[heads].Extent, in.s.Args[last].Pos,
 			"keys and values differ in heads") &&
 		in.require(in.s, CheckLess, Int(0), k.Dims[heads].Extent, in.s.Args[1].Pos, "attention needs a head",
 			"the dimension must not be empty") &&
 		in.require(in.s, CheckMultiple, q.Dims[heads].Extent, k.Dims[heads].Extent, in.s.Args[0].Pos,
-			"the heads of q do not divide among those of k and v", "attention: "+OpAttention.Info().Doc) &&
+			"the heads of q do not divide among those of k and v", help) &&
 		in.require(in.s, CheckLess, Int(0), q.Dims[dh].Extent, in.s.Args[0].Pos, "a head has no elements",
 			"the dimension must not be empty")
 }
@@ -226,4 +230,79 @@ func (in *inference) attentionSees() bool {
 			"the last query sees all keys, each one before sees one less")
 	}
 	return in.require(in.s, CheckLess, Int(0), tk, in.s.Args[1].Pos, "attention to nothing", "there must be a key")
+}
+
+// inferAttentionGrad types attention_lse, attention_dq and attention_dkv. Their operands are split as those of attention
+// are, and what is of each query as the queries.
+func inferAttentionGrad(in *inference) *Type {
+	if !in.floats() || !in.attentionTypes() || !in.attentionShapes() || !in.attentionSees() || !in.attentionRows() {
+		return nil
+	}
+	q := in.args[0]
+	if !in.local {
+		layouts := slices.Clone(in.sequences())
+		as := func(i int, layout *Type) *Type { return in.headLayout(in.args[i], layout) }
+		from := layouts[in.cheapest(layouts, as)]
+		for i, t := range in.args {
+			t = in.headLayout(q, from)
+			switch {
+			case i == 1 || i == 2:
+				t = as(i, from)
+			case i > 3:
+				t = in.perQuery(t)
+			}
+			in.requireShards(t)
+			in.need(i, t)
+		}
+		q = as(0, from)
+	}
+	switch in.s.Op {
+	case OpAttentionLSE:
+		return in.perQuery(q)
+	case OpAttentionDQ:
+		return q
+	}
+	both := in.args[1].clone()
+	if heads := len(q.Dims) - 2; !in.local {
+		if both = in.headLayout(in.args[1], q); len(both.Dims[heads].Axes) == 0 {
+			both.Partial = partialOver(q.Dims[heads].Axes, Sum) // of one head, which all ranks have
+		}
+	}
+	both.Dims = append([]Dimension{{Extent: Int(2)}}, both.Dims...)
+	return both
+}
+
+// perQuery is the type of a number for each query of each head of q.
+func (in *inference) perQuery(q *Type) *Type {
+	t := q.clone()
+	t.DType, t.Dims = q.DType.Accum(), t.Dims[:len(t.Dims)-1]
+	return t
+}
+
+// attentionRows demands that dy is like q, and what is there for each query of each head has its dimensions.
+func (in *inference) attentionRows() bool {
+	if len(in.args) < 4 {
+		return true
+	}
+	q := in.args[0]
+	for i, t := range in.args[3:] {
+		want := q
+		if i > 0 {
+			want = in.perQuery(q)
+		}
+		pos := in.s.Args[3+i].Pos
+		if t.DType != want.DType || len(t.Dims) != len(want.Dims) {
+			in.errorf("type", pos, "%s of queries %s takes %s with %s as %%%s, which is %s", in.s.Op, brief(q),
+				want.DType, plural(len(want.Dims), "dimension"), in.syms[3+i].Name, brief(t)).
+				help(in.s.Op.String() + ": " + in.s.Op.Info().Doc)
+			return false
+		}
+		for d := range want.Dims {
+			if !in.equalExtents(want.Dims[d].Extent, t.Dims[d].Extent, pos,
+				"it differs from the queries in dimension "+itoa(d)) {
+				return false
+			}
+		}
+	}
+	return true
 }

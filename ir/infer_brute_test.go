@@ -387,8 +387,9 @@ var generators = map[Op]func(*brute){
 		}
 		b.op = func(a []*nd, _ []int) *nd { return a[0].mixed(d) }
 	},
-	OpRMSNorm:   normCase("rms_norm", 1),
-	OpLayerNorm: normCase("layer_norm", 2),
+	OpRMSNorm:      normCase("rms_norm", 1),
+	OpLayerNorm:    normCase("layer_norm", 2),
+	OpAttentionLSE: gradCase(OpAttentionLSE), OpAttentionDQ: gradCase(OpAttentionDQ), OpAttentionDKV: gradCase(OpAttentionDKV),
 	OpAttention: func(b *brute) {
 		n := b.IntN(2) // leading dimensions
 		q := b.shape(n + 3)

@@ -61,6 +61,9 @@ const (
 	OpRMSNorm // x over its last dimension, times w
 	OpLayerNorm
 	OpAttention
+	OpAttentionLSE // log Σ exp of its scores
+	OpAttentionDQ  // its gradient for q
+	OpAttentionDKV // and those for k and v
 	OpEmbedding
 	OpIndexCopy     // rows to positions of a buffer
 	OpRope          // pairs of a head's elements turned by a position's angles
@@ -213,6 +216,11 @@ var (
 		Doc: "multiprocessors to plan for, on a GPU; the others are busy with what runs beside it"}
 	attrEngine = AttrSpec{Name: "engine", Kind: AttrWord, Words: []string{"ce", "sm", "auto"},
 		Doc: "who copies, on a GPU: copy engine or kernel"}
+	attrsScores = [2]AttrSpec{
+		{Name: "causal", Kind: AttrWord, Words: boolWords,
+			Doc: "query i sees the keys up to i + Tk - Tq, false by default"},
+		{Name: "scale", Kind: AttrNumber, Doc: "what scores are multiplied by, 1/√Dh by default"},
+	}
 	attrPriority = AttrSpec{Name: "priority", Kind: AttrWord, Words: []string{"high", "normal", "low"},
 		Doc: "the stream's priority"}
 )
@@ -357,15 +365,24 @@ var opTable = [numOps]OpInfo{
 		Doc:   "(x[…, D] - mean x) / √(mean (x - mean x)² + eps) · w[D] + b[D]"},
 	OpAttention: {Name: "attention", Class: ClassTensor, MinArgs: 3, MaxArgs: 5, Into: IntoMay,
 		Attrs: []AttrSpec{
-			{Name: "causal", Kind: AttrWord, Words: boolWords,
-				Doc: "query i sees the keys up to i + Tk - Tq, false by default"},
-			{Name: "scale", Kind: AttrNumber, Doc: "what scores are multiplied by, 1/√Dh by default"},
+			attrsScores[0], attrsScores[1],
 			{Name: "window", Kind: AttrNumber,
 				Doc: "a query sees the last window of the keys that it would see; all by default"},
 			{Name: "softcap", Kind: AttrNumber,
 				Doc: "a scaled score s becomes softcap · tanh(s / softcap); none by default"},
 		},
 		Doc: "softmax(scale · q·kᵀ)·v for each head: q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh] → […, Tq, Hq, Dh]; Hq/Hkv heads of q share one of k and v; with n[…] or n[…, Tq] only the first n keys are there; a mask[…, Tq, Tk] or mask[Tq, Tk], the last operand, is added to scores"},
+	OpAttentionLSE: {Name: "attention_lse", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
+		Attrs: attrsScores[:],
+		Doc:   "log Σ exp(scale · q·kᵀ) over the keys that a query sees, in f32 or f64: q and k of attention → […, Tq, Hq]"},
+	OpAttentionDQ: {Name: "attention_dq", Class: ClassTensor, MinArgs: 6, MaxArgs: 6, Into: IntoMay,
+		Attrs: attrsScores[:],
+		Doc: "scale · ds·k, with ds = p·(dy·vᵀ - delta) and p = exp(scale · q·kᵀ - lse): q, k and v of attention, " +
+			"dy[…, Tq, Hq, Dh], lse[…, Tq, Hq] of attention_lse, delta[…, Tq, Hq] = Σ y·dy over Dh → […, Tq, Hq, Dh]"},
+	OpAttentionDKV: {Name: "attention_dkv", Class: ClassTensor, MinArgs: 6, MaxArgs: 6, Into: IntoMay,
+		Attrs: attrsScores[:],
+		Doc: "scale · dsᵀ·q, and then pᵀ·dy, with operands, p and ds of attention_dq; " +
+			"heads of q that share one of k and v are added up → [2, …, Tk, Hkv, Dh]"},
 	OpEmbedding: {Name: "embedding", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
 		Attrs: []AttrSpec{
 			{Name: "first", Kind: AttrExpr,

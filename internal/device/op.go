@@ -136,6 +136,13 @@ type Attention struct {
 	Fixed bool
 }
 
+// AttentionGrad is attention_lse of q and k, and attention_dq and attention_dkv of q, k, v, dy, lse and delta.
+type AttentionGrad struct {
+	Op     ir.Op
+	Scale  float64
+	Causal bool // as of Attention
+}
+
 // Product is how a linear or a matmul is computed.
 type Product struct {
 	// Relu gives the larger of the result and 0: the bits of a relu of what would have been stored. It is for machines
@@ -214,32 +221,33 @@ type UserParam struct {
 	Bits    uint64   // an integer, or the bits of an f64
 }
 
-func (e Elementwise) code() ir.Op  { return e.Op }
-func (Cast) code() ir.Op           { return ir.OpCast }
-func (c Copy) code() ir.Op         { return c.Op }
-func (Concat) code() ir.Op         { return ir.OpConcat }
-func (IndexCopy) code() ir.Op      { return ir.OpIndexCopy }
-func (Embedding) code() ir.Op      { return ir.OpEmbedding }
-func (r ReduceAxes) code() ir.Op   { return r.Op }
-func (ReduceSlots) code() ir.Op    { return ir.OpReduceSlots }
-func (ReduceOperands) code() ir.Op { return ir.OpAllReduce }
-func (Argmax) code() ir.Op         { return ir.OpArgmax }
-func (Iota) code() ir.Op           { return ir.OpIota }
-func (s Sorted) code() ir.Op       { return s.Op }
-func (TakeAlong) code() ir.Op      { return ir.OpTakeAlong }
-func (Bincount) code() ir.Op       { return ir.OpBincount }
-func (Softmax) code() ir.Op        { return ir.OpSoftmax }
-func (RMSNorm) code() ir.Op        { return ir.OpRMSNorm }
-func (LayerNorm) code() ir.Op      { return ir.OpLayerNorm }
-func (Rope) code() ir.Op           { return ir.OpRope }
-func (Attention) code() ir.Op      { return ir.OpAttention }
-func (Linear) code() ir.Op         { return ir.OpLinear }
-func (GroupedLinear) code() ir.Op  { return ir.OpGroupedLinear }
-func (Matmul) code() ir.Op         { return ir.OpMatmul }
-func (Linears) code() ir.Op        { return ir.OpLinear }
-func (u UnevenMove) code() ir.Op   { return u.Op }
-func (UnevenReduce) code() ir.Op   { return ir.OpReduceScatterV }
-func (*UserKernel) code() ir.Op    { return ir.OpLaunch }
+func (e Elementwise) code() ir.Op   { return e.Op }
+func (Cast) code() ir.Op            { return ir.OpCast }
+func (c Copy) code() ir.Op          { return c.Op }
+func (Concat) code() ir.Op          { return ir.OpConcat }
+func (IndexCopy) code() ir.Op       { return ir.OpIndexCopy }
+func (Embedding) code() ir.Op       { return ir.OpEmbedding }
+func (r ReduceAxes) code() ir.Op    { return r.Op }
+func (ReduceSlots) code() ir.Op     { return ir.OpReduceSlots }
+func (ReduceOperands) code() ir.Op  { return ir.OpAllReduce }
+func (Argmax) code() ir.Op          { return ir.OpArgmax }
+func (Iota) code() ir.Op            { return ir.OpIota }
+func (s Sorted) code() ir.Op        { return s.Op }
+func (TakeAlong) code() ir.Op       { return ir.OpTakeAlong }
+func (Bincount) code() ir.Op        { return ir.OpBincount }
+func (Softmax) code() ir.Op         { return ir.OpSoftmax }
+func (RMSNorm) code() ir.Op         { return ir.OpRMSNorm }
+func (LayerNorm) code() ir.Op       { return ir.OpLayerNorm }
+func (Rope) code() ir.Op            { return ir.OpRope }
+func (Attention) code() ir.Op       { return ir.OpAttention }
+func (a AttentionGrad) code() ir.Op { return a.Op }
+func (Linear) code() ir.Op          { return ir.OpLinear }
+func (GroupedLinear) code() ir.Op   { return ir.OpGroupedLinear }
+func (Matmul) code() ir.Op          { return ir.OpMatmul }
+func (Linears) code() ir.Op         { return ir.OpLinear }
+func (u UnevenMove) code() ir.Op    { return u.Op }
+func (UnevenReduce) code() ir.Op    { return ir.OpReduceScatterV }
+func (*UserKernel) code() ir.Op     { return ir.OpLaunch }
 
 func (c Chain) code() ir.Op {
 	if len(c.Links) == 0 {
@@ -320,6 +328,8 @@ func OpOf(op ir.Op, a ir.Attrs) Op {
 	case ir.OpAttention:
 		return Attention{Scale: a.Number(0).Float, Causal: a.Causal, Window: int64(a.Number(1).Float),
 			Softcap: a.Number(2).Float}
+	case ir.OpAttentionLSE, ir.OpAttentionDQ, ir.OpAttentionDKV:
+		return AttentionGrad{Op: op, Scale: a.Number(0).Float, Causal: a.Causal}
 	case ir.OpLinear:
 		return Linear{Product: Product{SMs: a.SMs}}
 	case ir.OpGroupedLinear:
@@ -399,6 +409,48 @@ func CheckGrouped(g GroupedLinear, out []int64, ins [][]int64) error {
 		}
 	}
 	return fmt.Errorf("a grouped linear of %v with experts from %d on into %v", ins, g.First, out)
+}
+
+// CheckAttentionGrad returns why operands do not make a of a result. Operands have types and shapes.
+func CheckAttentionGrad(a AttentionGrad, out ir.DType, shape []int64, types []ir.DType, ins [][]int64) error {
+	bad := func() error {
+		return fmt.Errorf("%s of %s%v into %s%v", a.Op, types, ins, out, shape)
+	}
+	if want := map[bool]int{true: 2, false: 6}[a.Op == ir.OpAttentionLSE]; len(ins) != want {
+		return fmt.Errorf("%d operands of %s, %d are needed", len(ins), a.Op, want)
+	}
+	q, k := ins[0], ins[1]
+	n := len(q)
+	if n < 3 || len(k) != n || !slices.Equal(q[:n-3], k[:n-3]) || q[n-1] != k[n-1] || q[n-1] == 0 || k[n-2] == 0 ||
+		q[n-2]%k[n-2] != 0 {
+		return bad()
+	}
+	for i, t := range types {
+		like, dt := q, types[0]
+		switch {
+		case i == 1 || i == 2:
+			like = k
+		case i > 3:
+			like, dt = q[:n-1], dt.Accum()
+		}
+		if t != dt || t.IsInt() || !slices.Equal(ins[i], like) {
+			return bad()
+		}
+	}
+	want, dt := q, types[0]
+	switch a.Op {
+	case ir.OpAttentionLSE:
+		want, dt = q[:n-1], dt.Accum()
+	case ir.OpAttentionDKV:
+		want = append([]int64{2}, k...)
+	}
+	switch {
+	case out != dt || !slices.Equal(shape, want):
+		return bad()
+	case q[n-3] > 0 && k[n-3] == 0 || a.Causal && q[n-3] > k[n-3]:
+		return fmt.Errorf("the first of %d queries see none of %d keys", q[n-3], k[n-3])
+	}
+	return nil
 }
 
 // AttentionExtras returns which operands of an attention, of these types, are lengths and a mask; -1 for none.

@@ -80,6 +80,12 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 		return norm(op == ir.OpLayerNorm, at.number(0).f, ins, dt)
 	case ir.OpAttention:
 		return attention(at, ins, dt)
+	case ir.OpAttentionLSE:
+		return attentionLSE(at, ins, dt)
+	case ir.OpAttentionDQ:
+		return attentionDQ(at, ins, dt)
+	case ir.OpAttentionDKV:
+		return attentionDKV(at, ins, dt, sp)
 	case ir.OpIndexCopy:
 		return indexCopy(at.axes[0], ins)
 	case ir.OpRope:

@@ -164,6 +164,13 @@ func contracted(op ir.Op, at attrs, i, dims int) []int {
 		} else if i == 0 {
 			return []int{dims - 1}
 		}
+	case ir.OpAttentionDKV: // the heads that share one of k
+		switch i {
+		case 0, 3:
+			return []int{dims - 2}
+		case 4, 5:
+			return []int{dims - 1}
+		}
 	case ir.OpBincount:
 		all := make([]int, dims)
 		for d := range all {

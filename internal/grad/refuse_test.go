@@ -39,6 +39,8 @@ func TestRefusals(t *testing.T) {
 			"  put %x into %b at tp[1 - rank(tp)]\n  barrier over=tp\n  %y: f64[4] = claim %b\n  return %y\n}",
 			"by a peer", 5},
 		{"lengths", "func f(%q: f64[2, 1, 4], %n: i32[2]) -> f64[2, 1, 4] {\n  %y = attention %q, %q, %q, %n\n  return %y\n}", "with lengths", 2},
+		{"window", "func f(%q: f64[2, 1, 4]) -> f64[2, 1, 4] {\n  %y = attention %q, %q, %q, causal=true, window=1\n  return %y\n}", "with window=", 2},
+		{"soft cap", "func f(%q: f64[2, 1, 4]) -> f64[2, 1, 4] {\n  %y = attention %q, %q, %q, softcap=2\n  return %y\n}", "with softcap=", 2},
 		{"ragged", "func f(%x: f64[5], %z: f64[1]) -> f64[1] {\n  %y = for %i in 0..2 carry %h = %z {\n    %c = chunk %x, axis=0, %i of 2\n" +
 			"    %e = exp (mul %c, %c)\n    %s = sum (mul %e, %e), axis=0\n    %r = reshape %s, shape=(1)\n    %k = add %h, %r\n    yield %k\n  }\n  return %y\n}", "another in each", 2},
 	} {

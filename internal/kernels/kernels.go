@@ -103,6 +103,8 @@ func (c Computation) plan(j *job) ([]launch, error) {
 		return rope(j, op)
 	case device.Attention:
 		return attention(j, op)
+	case device.AttentionGrad:
+		return attentionGrad(j, op)
 	case device.Linear:
 		return linear(j, op)
 	case device.GroupedLinear:

@@ -15,7 +15,7 @@ func (u *unroller) settle(s *ir.Stmt, attr *ir.Attrs, ins []plan.Ref, out plan.R
 		attr.Axes = append(attr.Axes, 0)[:1]
 	case ir.OpSoftmax:
 		attr.Axes = append(attr.Axes, len(out.Shape)-1)[:1]
-	case ir.OpAttention:
+	case ir.OpAttention, ir.OpAttentionLSE, ir.OpAttentionDQ, ir.OpAttentionDKV:
 		if s.Attr("scale") == nil {
 			attr.Numbers[0] = ir.Real(ir.AttentionScale(ins[0].Shape[len(ins[0].Shape)-1]))
 		}

@@ -279,8 +279,8 @@ func (b *Bounds) flopTime(c *plan.Cmd) float64 {
 			k = x[len(x)-2]
 		}
 		return b.m.ComputeBound(c.Outs[0].DType, 2*float64(c.Outs[0].Elements())*float64(k))
-	case ir.OpAttention:
-		if len(c.Ins) > 3 && c.Ins[3].DType.IsInt() {
+	case ir.OpAttention, ir.OpAttentionLSE, ir.OpAttentionDQ, ir.OpAttentionDKV:
+		if c.Op == ir.OpAttention && len(c.Ins) > 3 && c.Ins[3].DType.IsInt() {
 			return 0
 		}
 		q, k := c.Ins[0].Shape, c.Ins[1].Shape
@@ -297,7 +297,7 @@ func (b *Bounds) flopTime(c *plan.Cmd) float64 {
 		if tq > 0 {
 			pairs *= float64(c.Ins[0].Elements()) / float64(tq)
 		}
-		return b.m.ComputeBound(c.Outs[0].DType, 4*pairs)
+		return b.m.ComputeBound(c.Ins[0].DType, 2*float64(attentionProducts(c.Op))*pairs)
 	}
 	return 0
 }

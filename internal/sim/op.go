@@ -53,10 +53,27 @@ func NewOp(op ir.Op, in []Tensor, out Tensor, ta bool) Op {
 	case ir.OpAttention:
 		q := in[0].Shape
 		o.M, o.N, o.K = rows(q), 2*last(q, 1), last(in[1].Shape, 3)
+	case ir.OpAttentionLSE, ir.OpAttentionDQ, ir.OpAttentionDKV:
+		q := in[0].Shape
+		o.DType = in[0].DType
+		o.M, o.N, o.K = rows(q), attentionProducts(op)*last(q, 1), last(in[1].Shape, 3)
 	case ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean, ir.OpReduceSlots:
 		o.Reduces = true
 	}
 	return o
+}
+
+// attentionProducts is how many products of queries or weights with keys or values an operation of attention has.
+func attentionProducts(op ir.Op) int64 {
+	switch op {
+	case ir.OpAttentionLSE:
+		return 1
+	case ir.OpAttentionDQ:
+		return 3
+	case ir.OpAttentionDKV:
+		return 4
+	}
+	return 2
 }
 
 // last returns the extent of the i-th dimension from the end.

@@ -64,6 +64,8 @@ func (k *kernel) loops() (loops, error) {
 		return makeRope(k, op)
 	case device.Attention:
 		return makeAttention(k, op)
+	case device.AttentionGrad:
+		return makeAttentionGrad(k, op)
 	case device.Linear:
 		return makeLinear(k, op)
 	case device.GroupedLinear:

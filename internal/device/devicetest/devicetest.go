@@ -68,6 +68,7 @@ var contents = []test{
 	{"Softmax", testSoftmax},
 	{"Norms", testNorms},
 	{"Attention", testAttention},
+	{"AttentionGrad", testAttentionGrad},
 	{"Lengths", testLengths},
 	{"IndexCopy", testIndexCopy},
 	{"KeptInGraph", testKeptInGraph},

@@ -1,0 +1,59 @@
+package cuda
+
+import (
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/ir"
+)
+
+// BenchmarkAttentionGrad times attention of bf16 and each of the operations of its gradients, as BenchmarkAttention
+// does; tools/peers/attention_grad.py times torch's. The last figure is the operations of two and a half forward passes,
+// as FlashAttention counts a backward pass, in the time of all three.
+func BenchmarkAttentionGrad(b *testing.B) {
+	t := newTimer(b)
+	for _, c := range []attention{
+		{1, 2048, 2048, 32, 8, 128, true}, {1, 8192, 8192, 32, 8, 128, true}, {1, 4096, 4096, 32, 32, 64, true},
+		{4, 2048, 2048, 16, 16, 128, false},
+	} {
+		q, k := t.drawn(1, ir.BF16, c.b, c.tq, c.hq, c.dh), t.drawn(2, ir.BF16, c.b, c.tk, c.hkv, c.dh)
+		v, dy := t.drawn(3, ir.BF16, c.b, c.tk, c.hkv, c.dh), t.drawn(4, ir.BF16, c.b, c.tq, c.hq, c.dh)
+		y, lse := t.view(ir.BF16, c.b, c.tq, c.hq, c.dh), t.view(ir.F32, c.b, c.tq, c.hq)
+		delta := t.view(ir.F32, c.b, c.tq, c.hq)
+		dq, dkv := t.view(ir.BF16, c.b, c.tq, c.hq, c.dh), t.view(ir.BF16, 2, c.b, c.tk, c.hkv, c.dh)
+		all := []device.View{q, k, v, dy, lse, delta}
+		grad := func(op ir.Op) device.Op {
+			return device.AttentionGrad{Op: op, Scale: ir.AttentionScale(c.dh), Causal: c.causal}
+		}
+		const calls = 10
+		s := t.stream(0)
+		var times []func()
+		for _, kernel := range []device.Kernel{
+			{Op: device.Attention{Scale: ir.AttentionScale(c.dh), Causal: c.causal}, Ins: all[:3], Outs: []device.View{y}},
+			{Op: grad(ir.OpAttentionLSE), Ins: all[:2], Outs: []device.View{lse}},
+			{Op: grad(ir.OpAttentionDQ), Ins: all, Outs: []device.View{dq}},
+			{Op: grad(ir.OpAttentionDKV), Ins: all, Outs: []device.View{dkv}},
+		} {
+			l, err := t.d.Prepare(kernel)
+			t.must(err)
+			defer l.Release()
+			times = append(times, func() {
+				for range calls {
+					t.must(s.Launch(l))
+				}
+			})
+		}
+		us := t.compare(s, 5, times...)
+		pairs := float64(c.tq) * float64(c.tk)
+		if c.causal {
+			pairs -= float64(c.tq) * float64(c.tq-1) / 2
+		}
+		forward, backward := us[0]/calls, (us[1]+us[2]+us[3])/calls
+		flops := 4 * pairs * float64(c.b*c.hq*c.dh)
+		b.Logf("%v: attention %.1f µs, %.0f TFLOP/s; lse %.1f, dq %.1f, dkv %.1f, together %.1f µs, %.0f TFLOP/s", c, forward,
+			flops/forward/1e6, us[1]/calls, us[2]/calls, us[3]/calls, backward, 2.5*flops/backward/1e6)
+		for _, x := range append(all, y, dq, dkv) {
+			t.must(x.Mem.Free())
+		}
+	}
+}

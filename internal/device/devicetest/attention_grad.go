@@ -1,0 +1,144 @@
+package devicetest
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// testAttentionGrad holds attention_lse, attention_dq and attention_dkv to the formulas of gradients.
+func testAttentionGrad(r *rig) {
+	cases := []attended{
+		shaped(nil, 1, 1, 1, 1, 1), shaped(nil, 5, 5, 4, 2, 3), shaped([]int64{2}, 3, 7, 3, 3, 8),
+		shaped([]int64{1, 2}, 2, 33, 4, 1, 5), shaped(nil, 0, 3, 2, 1, 4), shaped(nil, 1, 300, 8, 1, 128),
+	}
+	// For tensor cores, which machines may have for these.
+	halves := cases
+	if !testing.Short() {
+		halves = append(cases, shaped(nil, 70, 131, 4, 2, 64), shaped([]int64{2}, 130, 130, 2, 1, 16),
+			shaped(nil, 140, 140, 4, 1, 128))
+	}
+	r.types(1, func(r *rig, dt ir.DType) {
+		if dt.IsInt() {
+			return
+		}
+		for _, c := range map[bool][]attended{false: cases, true: halves}[dt.Size() == 2] {
+			for _, causal := range []bool{false, true} {
+				c.testGrads(r, dt, causal)
+			}
+		}
+	})
+}
+
+func (c attended) testGrads(r *rig, dt ir.DType, causal bool) {
+	rng := seeded(dt, c)
+	rows := append(append([]int64{}, c.lead...), c.tq, c.hq)
+	shape := append(append([]int64{}, rows...), c.dim)
+	other := append(append([]int64{}, c.lead...), c.tk, c.hkv, c.dim)
+	q, k, v, dy := random(rng, dt, shape...), random(rng, dt, other...), random(rng, dt, other...),
+		random(rng, dt, shape...)
+	lse, delta := c.statistics(causal, dt, q.vals, k.vals, v.vals, dy.vals)
+	for _, l := range layouts {
+		check := func(op ir.Op, want answer, out ir.DType, shape []int64, ins ...host) {
+			r.check(fmt.Sprintf("%s %v, causal %v", op, c, causal),
+				device.Kernel{Op: device.AttentionGrad{Op: op, Scale: 0.125, Causal: causal}}, l, want, out, shape, ins...)
+		}
+		check(ir.OpAttentionLSE, lse, dt.Accum(), rows, q, k)
+		given := func(a answer) host {
+			h := host{dt: dt.Accum(), shape: rows}
+			for _, x := range a.vals {
+				h.vals = append(h.vals, tensor.Round(dt.Accum(), x))
+			}
+			return h
+		}
+		dq, dkv := c.gradients(causal, dt, q.vals, k.vals, v.vals, dy.vals, given(lse).vals, given(delta).vals)
+		check(ir.OpAttentionDQ, dq, dt, shape, q, k, v, dy, given(lse), given(delta))
+		check(ir.OpAttentionDKV, dkv, dt, append([]int64{2}, other...), q, k, v, dy, given(lse), given(delta))
+	}
+}
+
+// seen is how many keys row i of q sees; key is where key j of its head begins.
+func (c attended) seen(causal bool, i int64) int64 {
+	if causal {
+		return i/c.hq%c.tq + 1 + c.tk - c.tq
+	}
+	return c.tk
+}
+
+func (c attended) key(i, j int64) int64 {
+	return ((i/c.hq/c.tq*c.tk+j)*c.hkv + i%c.hq/(c.hq/c.hkv)) * c.dim
+}
+
+// dot returns a product of rows, and that of magnitudes.
+func dot(x, y []float64) (sum, size float64) {
+	for d := range x {
+		sum, size = sum+x[d]*y[d], size+math.Abs(x[d]*y[d])
+	}
+	return sum, size
+}
+
+// statistics are log Σ exp of a row's scores, which are scaled by 1/8, and the mean of dy·v by their softmax.
+func (c attended) statistics(causal bool, dt ir.DType, q, k, v, dy []float64) (lse, delta answer) {
+	lse.terms = c.tk + c.dim + 16
+	for i := range int64(len(q)) / c.dim {
+		sum, mean, most := 0.0, 0.0, 0.0
+		for j := range c.seen(causal, i) {
+			at := c.key(i, j)
+			s, size := dot(q[i*c.dim:][:c.dim], k[at:at+c.dim])
+			g, _ := dot(dy[i*c.dim:][:c.dim], v[at:at+c.dim])
+			p := math.Exp(0.125 * s)
+			sum, mean, most = sum+p, mean+p*g, max(most, 0.125*size)
+		}
+		lse.vals, lse.size = append(lse.vals, math.Log(sum)), append(lse.size, 2+2*most+math.Abs(math.Log(sum)))
+		delta.vals = append(delta.vals, mean/sum)
+	}
+	return lse, delta
+}
+
+func (c attended) gradients(causal bool, dt ir.DType, q, k, v, dy, lse, delta []float64) (dq, dkv answer) {
+	dq = answer{vals: make([]float64, len(q)), size: make([]float64, len(q)), terms: c.tk + c.dim + 16}
+	n := int64(len(k))
+	dkv = answer{vals: make([]float64, 2*n), size: make([]float64, 2*n), terms: c.tq*c.hq/c.hkv + c.dim + 16}
+	add := func(a *answer, at int64, x, size, by float64) {
+		a.vals[at] += x * by
+		a.size[at] += size * math.Abs(by)
+	}
+	for i := range int64(len(q)) / c.dim {
+		for j := range c.seen(causal, i) {
+			from, at := i*c.dim, c.key(i, j)
+			s, most := dot(q[from:][:c.dim], k[at:at+c.dim])
+			g, large := dot(dy[from:][:c.dim], v[at:at+c.dim])
+			p := math.Exp(0.125*s - lse[i])
+			psize := p * (2 + 0.25*most + 2*math.Abs(lse[i]))
+			ds, size := 0.125*p*(g-delta[i]), 0.125*psize*(large+math.Abs(delta[i]))
+			if dt.Size() == 2 { // factors below the smallest normal number lose digits
+				psize, size = max(psize, normal(dt)), max(size, normal(dt))
+			}
+			for d := range c.dim {
+				add(&dq, from+d, ds, size, k[at+d])
+				add(&dkv, at+d, ds, size, q[from+d])
+				add(&dkv, n+at+d, p, psize, dy[from+d])
+			}
+		}
+	}
+	if dt.Size() == 2 { // weights may be rounded to the operands' type
+		for _, a := range []answer{dq, dkv} {
+			for i := range a.size {
+				a.size[i] += a.size[i] * epsilon(dt) / epsilon(dt.Accum()) / float64(a.terms)
+			}
+		}
+	}
+	return dq, dkv
+}
+
+// normal is the smallest normal number of a type of two bytes.
+func normal(dt ir.DType) float64 {
+	if dt == ir.F16 {
+		return 0x1p-14
+	}
+	return 0x1p-126
+}
