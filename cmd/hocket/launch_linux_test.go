@@ -544,7 +544,6 @@ exit 0
 	term.until(t, "the exit code", func() bool { return strings.Contains(term.text(), "it ended with 130") })
 }
 
-<<<<<<< HEAD
 // TestLaunchReadsRows: processes that read their rows of an archive's weights alone give the logits of one process, and
 // agree about which weights they have.
 func TestLaunchReadsRows(t *testing.T) {
@@ -578,7 +577,9 @@ func TestLaunchReadsRows(t *testing.T) {
 	c = hocketCommand(t, map[string]string{"differ.sh": script}, "launch", "-n", "2", "--", "./differ.sh")
 	if out, err := c.CombinedOutput(); err == nil || !strings.Contains(string(out), "disagree") {
 		t.Errorf("processes run different models: %v\n%s", err, out)
-=======
+	}
+}
+
 func init() { testCommands["deaf"] = deaf }
 
 // deaf is a process of a launch whose program goes on when its world has ended; rank 1 is stopped.
@@ -652,6 +653,5 @@ func TestLaunchVariables(t *testing.T) {
 		if len(ports) != 1 || ports[""] || port != "" && !ports[port] {
 			t.Errorf("MASTER_PORT is %v, given %q", ports, port)
 		}
->>>>>>> w2-torch
 	}
 }
