@@ -30,7 +30,7 @@ def bind(model, tensors, every=False):
                 found[param] = _joined(model, layouts[param], names, parts)
             elif every:
                 raise InputError(f"there is no weight {missing[0]}")
-    if not found and sources:
+    if not found and sources and not every:  # the own tensors of a module may all be states
         some = ", ".join(sorted({name for names in sources.values() for name in names})[:3])
         raise InputError(f"none of the {len(tensors)} tensors is a weight of the model, whose names are as {some}")
     for param, t in found.items():
