@@ -123,6 +123,22 @@ func (w *World) Same(ctx context.Context, what, value string) error {
 	return w.w.Same(ctx, what, value)
 }
 
+// Group makes a World of some processes of this one: those of ranks, which are numbered in that order. All of them call it
+// with the same name and ranks. A machine that is opened with it runs models and collectives of these processes alone, on
+// the GPUs that they have in this World. A process may be in several groups, and use them at the same time from several
+// goroutines. Processes that use groups in an order in which they wait for each other in a circle get a *DisagreeError
+// with the call of each, within StallTimeout.
+//
+// Errors name processes by their ranks in this World. A group that ends by a failure ends this World and all its groups;
+// Leave ends the group alone. The processes of a group are on one node.
+func (w *World) Group(ctx context.Context, name string, ranks []int) (*World, error) {
+	g, err := world.JoinGroup(ctx, w.w, name, ranks)
+	if err != nil {
+		return nil, fmt.Errorf("group %s of ranks %v: %w", name, ranks, err)
+	}
+	return &World{g}, nil
+}
+
 // Leave says goodbye, when this process's runs are over and its machine is closed: the others go on, as
 // long as they need nothing of it. It returns why the world had ended before, if it had.
 func (w *World) Leave() error { return w.w.Leave() }

@@ -5,8 +5,11 @@
 package main
 
 /*
+#include <pthread.h>
 #include <stdlib.h>
 #include "hocket.h"
+
+static uintptr_t own_thread(void) { return (uintptr_t)pthread_self(); }
 */
 import "C"
 
@@ -98,14 +101,35 @@ func hocket_open(options *C.char, who, e **C.char) (handle C.int64_t) {
 			return err
 		}
 		handle = C.int64_t(h)
-		if who != nil {
-			out, err := json.Marshal(joined)
-			if err != nil {
-				return err
-			}
-			*who = C.CString(string(out))
-		}
+		return joinedAs(joined, who)
+	})
+	return handle
+}
+
+func joinedAs(joined capi.Joined, who **C.char) error {
+	if who == nil {
 		return nil
+	}
+	out, err := json.Marshal(joined)
+	if err == nil {
+		*who = C.CString(string(out))
+	}
+	return err
+}
+
+// hocket_group opens a machine for some of the processes of another, {"name": …, "ranks": […], "alike": …}; 0 where it
+// fails, and in processes that are not of the group, whose rank is -1. With alike all processes of the machine call it,
+// also these. *who is as for hocket_open.
+//
+//export hocket_group
+func hocket_group(machine C.int64_t, options *C.char, who, e **C.char) (handle C.int64_t) {
+	guarded(e, func() error {
+		h, joined, err := library.Group(context.Background(), int64(machine), text(options))
+		if err != nil {
+			return err
+		}
+		handle = C.int64_t(h)
+		return joinedAs(joined, who)
 	})
 	return handle
 }
@@ -380,7 +404,9 @@ func hocket_adopt(collectives C.int64_t, owner unsafe.Pointer, at *C.uint64_t, r
 // line: other processes have both in their errors. They need not be the same in all processes.
 //
 //export hocket_calling
-func hocket_calling(call, place *C.char) { library.Calling(text(call), text(place)) }
+func hocket_calling(call, place *C.char) {
+	library.Calling(uintptr(C.own_thread()), text(call), text(place))
+}
 
 // hocket_failed tells the other processes of a machine why this one is about to leave them; 0 where it fails.
 //

@@ -45,8 +45,12 @@ type Library struct {
 type calling struct{ call, place string }
 
 // Calling names the call of the caller's that the next run, load or collective is for, and its place, for errors in
-// other processes. Collectives name their calls themselves; a place holds for those that follow, too.
-func (l *Library) Calling(call, place string) { l.calling.Store(&calling{call, place}) }
+// other processes, and the thread that it comes from: see world.CalledBy. Collectives name their calls themselves; a
+// place holds for those that follow, too.
+func (l *Library) Calling(thread uintptr, call, place string) {
+	world.CalledBy(thread)
+	l.calling.Store(&calling{call, place})
+}
 
 // named returns a context with the call that the caller has named.
 func (l *Library) named(ctx context.Context) context.Context {
@@ -129,8 +133,9 @@ func optionError(err error, to any) error {
 }
 
 type machine struct {
-	m *hocket.Machine
-	w *hocket.World // nil for a process alone
+	m    *hocket.Machine
+	name string
+	w    *hocket.World // nil for a process alone
 }
 
 // machineOptions are those of Open.
@@ -176,7 +181,7 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 		return 0, who, err
 	}
 	who = Joined{0, 1}
-	m := &machine{}
+	m := &machine{name: o.Machine}
 	size := o.Size
 	if size == 0 && !o.Alone {
 		if size, err = hocket.Launched(); err != nil {
@@ -200,6 +205,59 @@ func (l *Library) Open(ctx context.Context, text string) (handle int64, who Join
 		return 0, who, err
 	}
 	return l.add(m), who, nil
+}
+
+// groupOptions are those of Group.
+type groupOptions struct {
+	Name  string `json:"name"`
+	Ranks []int  `json:"ranks"`
+	// Alike has all processes of the machine call Group, also those that are not of the group. They compare what they
+	// call, and those get no machine.
+	Alike bool `json:"alike"`
+}
+
+// Group opens a machine for some of the processes of another: see hocket.World.Group. Rank -1 and no machine are of a
+// process that is not of the group.
+func (l *Library) Group(ctx context.Context, handle int64, text string) (group int64, who Joined, err error) {
+	m, err := get[*machine](l, handle)
+	if err != nil {
+		return 0, who, err
+	}
+	var o groupOptions
+	if err := options(text, &o); err != nil {
+		return 0, who, err
+	}
+	own := slices.Index(o.Ranks, 0)
+	if m.w != nil {
+		own = slices.Index(o.Ranks, m.w.Rank())
+		if o.Alike {
+			if err := m.w.Same(l.named(ctx), "new group "+o.Name, fmt.Sprint("ranks ", o.Ranks)); err != nil {
+				return 0, who, err
+			}
+		}
+	}
+	who = Joined{own, len(o.Ranks)}
+	switch {
+	case own < 0:
+		return 0, who, nil
+	case m.w == nil && len(o.Ranks) > 1:
+		return 0, who, fmt.Errorf("%w: a group of ranks %v, and this process is alone", hocket.ErrInput, o.Ranks)
+	}
+	g := &machine{name: m.name}
+	if m.w != nil {
+		if g.w, err = m.w.Group(ctx, o.Name, o.Ranks); err != nil {
+			return 0, who, err
+		}
+	}
+	g.m, err = hocket.Open(context.WithoutCancel(ctx), hocket.MachineOptions{Name: m.name, World: g.w})
+	if err != nil {
+		if g.w != nil {
+			g.w.Abort(err)
+			err = errors.Join(err, g.w.Leave())
+		}
+		return 0, who, err
+	}
+	return l.add(g), who, nil
 }
 
 type model struct {

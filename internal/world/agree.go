@@ -7,8 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-
-	"hocket.example/hocket/internal/ranklist"
 )
 
 // Agree is an all-gather: every process calls it with the same step, as it calls Step, and a value
@@ -76,11 +74,11 @@ func (w *World) gather(ctx context.Context, step string, value []byte) ([][]byte
 	case err == nil:
 		return values, nil
 	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
-		return nil, fmt.Errorf("waiting for ranks %s to reach %q: %w", ranklist.String(late), step, err)
+		return nil, fmt.Errorf("waiting for ranks %s to reach %q: %w", w.mesh.list(late), step, err)
 	case errors.Is(err, context.DeadlineExceeded):
 		more := ""
 		if len(late) > 1 {
-			more = fmt.Sprintf(" (as ranks %s)", ranklist.String(late[1:]))
+			more = fmt.Sprintf(" (as ranks %s)", w.mesh.list(late[1:]))
 		}
 		return nil, w.detector.blame(late[0], "did not come to %s within %v%s",
 			w.mesh.page.step(w.mesh.o.Rank, w.mesh.page.steps(w.mesh.o.Rank)), w.mesh.o.StallTimeout, more)
@@ -107,7 +105,7 @@ func (w *World) same(ctx context.Context, what, value string, with func(p, q int
 	}
 	step := w.mesh.page.steps(w.mesh.o.Rank)
 	for p, mine := range values {
-		e := &DisagreeError{What: what}
+		e := &DisagreeError{What: what + w.mesh.o.ofGroup()}
 		same := true
 		for r, v := range values {
 			if with(p, r) {

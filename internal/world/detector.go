@@ -14,7 +14,11 @@ import (
 // who is to blame for what is waited for in vain.
 type detector struct {
 	mesh   *mesh
+	world  *World
 	silent []atomic.Int32 // for how many beats each process has shown no sign of life
+
+	seen    []circleLink // the circle that this process is in, as it was seen first; only watch uses it
+	circled int          // for how many beats
 }
 
 // watch shows that this process lives, and finds out when another does not, or has aborted.
@@ -30,6 +34,9 @@ func (d *detector) watch() {
 		}
 		d.mesh.page.beat(d.mesh.o.Rank)
 		d.tellFar()
+		if d.mesh.o.group == nil && d.world.grouped.Load() {
+			d.findCircle()
+		}
 		if c, aborted := d.mesh.page.cause(); aborted {
 			d.mesh.end(c, c.err())
 			return
@@ -106,7 +113,7 @@ func (d *detector) differ(step uint64) *DisagreeError {
 		case <-time.After(patiencePause):
 		}
 	}
-	e.What = fmt.Sprintf("step %d", step)
+	e.What = fmt.Sprintf("step %d%s", step, d.mesh.o.ofGroup())
 	e.Values = withoutDetails(e.Values)
 	return e
 }
@@ -143,6 +150,7 @@ func (d *detector) awaitPeers(ctx context.Context, late func() []int, ready func
 	for r := range seen {
 		seen[r] = d.mesh.page.progress(r)
 	}
+	defer d.waits()()
 	for still := 0; ; still++ {
 		bounded, cancel := context.WithTimeout(ctx, d.mesh.o.StallTimeout/looks)
 		err := d.mesh.await(bounded, ready)
@@ -257,6 +265,7 @@ func (d *detector) late(from int, step uint64) int {
 func (d *detector) until(ctx context.Context, process int, pending func() <-chan struct{}) error {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
+	defer d.waits()()
 	for v := (vigil{}); ; {
 		c := pending()
 		if c == nil {

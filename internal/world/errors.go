@@ -27,11 +27,13 @@ type member struct {
 	Rank int
 	PID  int
 	Host string
+	// Outer is its rank in the world that a group is of; Rank in another world.
+	Outer int `json:"-"`
 }
 
 // failed is an error that blames a member.
 func (m member) failed(format string, args ...any) *PeerError {
-	return &PeerError{Rank: m.Rank, PID: m.PID, Host: m.Host, Why: fmt.Sprintf(format, args...)}
+	return &PeerError{Rank: m.Outer, PID: m.PID, Host: m.Host, Why: fmt.Sprintf(format, args...)}
 }
 
 // cause is why a world ended, as processes tell each other.
@@ -56,7 +58,7 @@ func causeOf(self member, err error) cause {
 	case err == nil:
 		err = errors.New("aborted")
 	}
-	return cause{Peer: &PeerError{Rank: self.Rank, PID: self.PID, Host: self.Host, Why: err.Error()}}
+	return cause{Peer: &PeerError{Rank: self.Outer, PID: self.PID, Host: self.Host, Why: err.Error()}}
 }
 
 func (c cause) err() error {

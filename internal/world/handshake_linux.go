@@ -179,6 +179,7 @@ func (hs handshake) admit(l link, h hello, answer []byte) (*peer, error) {
 	if old := hs.mesh.peers[h.Rank]; old != nil {
 		return nil, old.failed("has joined already, so process %d cannot join with the same rank", h.PID)
 	}
+	h.Outer = hs.mesh.o.outer(h.Rank)
 	p := &peer{member: h.member, link: l}
 	if answer != nil {
 		if err := l.send(answer, 0); err != nil {

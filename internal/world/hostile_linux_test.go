@@ -207,12 +207,12 @@ func TestStrangers(t *testing.T) {
 		h    hello
 		want string // what both sides report; "" if only the stranger is sent away
 	}{
-		{"protocol", hello{protocol + 1, "", 2, member{1, 1, "x"}},
+		{"protocol", hello{protocol + 1, "", 2, member{Rank: 1, PID: 1, Host: "x"}},
 			fmt.Sprintf("ranks disagree on the protocol: their hockets differ: rank 0 has %d, rank 1 has %d", protocol, protocol+1)},
-		{"size", hello{protocol, "", 3, member{1, 1, "x"}},
+		{"size", hello{protocol, "", 3, member{Rank: 1, PID: 1, Host: "x"}},
 			"ranks disagree on the size of the world: rank 0 has 2, rank 1 has 3"},
-		{"negative", hello{protocol, "", 2, member{-1, 1, "x"}}, ""},
-		{"rank", hello{protocol, "", 2, member{2, 1, "x"}}, ""},
+		{"negative", hello{protocol, "", 2, member{Rank: -1, PID: 1, Host: "x"}}, ""},
+		{"rank", hello{protocol, "", 2, member{Rank: 2, PID: 1, Host: "x"}}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			o := options(t, 2)
@@ -256,7 +256,7 @@ func TestStrangers(t *testing.T) {
 func TestProtocols(t *testing.T) {
 	text := `h{"Protocol":7,"ID":"run","Size":3,"Rank":2,"PID":9,"Host":"h","Later":[1]}`
 	m, err := decode([]byte(text))
-	if want := (hello{7, "run", 3, member{2, 9, "h"}}); err != nil || m != message(want) {
+	if want := (hello{7, "run", 3, member{Rank: 2, PID: 9, Host: "h"}}); err != nil || m != message(want) {
 		t.Errorf("got %v, %v; want %v", m, err, want)
 	}
 	var fields map[string]any

@@ -22,13 +22,17 @@ func Join(ctx context.Context, o Options) (*World, error) {
 	}
 	m := &mesh{
 		o:       o,
-		self:    member{Rank: o.Rank, PID: os.Getpid(), Host: host},
+		self:    member{Rank: o.Rank, PID: os.Getpid(), Host: host, Outer: o.outer(o.Rank)},
 		changed: make(chan struct{}),
 		peers:   make([]*peer, o.Size),
 		done:    make(chan struct{}),
 	}
 	d := &detector{mesh: m, silent: make([]atomic.Int32, o.Size)}
 	w := &World{mesh: m, detector: d, joining: &rendezvous{mesh: m, detector: d}, agreeing: make(chan struct{}, 1)}
+	d.world = w
+	if o.group != nil {
+		o.group.mesh.Store(m)
+	}
 	m.handle = w.handle
 	m.launched = dialLauncher(m)
 	if o.Size > 1 {

@@ -181,7 +181,16 @@ func (m *mesh) member(rank int) member {
 	case m.peers[rank] != nil:
 		return m.peers[rank].member
 	}
-	return member{Rank: rank}
+	return member{Rank: rank, Outer: m.o.outer(rank)}
+}
+
+// list names processes as the world counts them that a group is of.
+func (m *mesh) list(ranks []int) string {
+	outer := make([]int, len(ranks))
+	for i, r := range ranks {
+		outer[i] = m.o.outer(r)
+	}
+	return ranklist.String(outer)
 }
 
 func (m *mesh) hasLeft(rank int) bool {
@@ -248,7 +257,7 @@ func (m *mesh) leftBy(p *peer) error {
 // alone returns the error of a step that only this process begins, of three or more, because all others have left
 // without an error; nil if that is not so. It waits a little for those that may be about to leave.
 func (m *mesh) alone(step uint64) error {
-	e := &DisagreeError{What: fmt.Sprintf("step %d", step)}
+	e := &DisagreeError{What: fmt.Sprintf("step %d%s", step, m.o.ofGroup())}
 	for i := 0; i < patienceRounds; i++ {
 		e.Values = e.Values[:0]
 		waiting := false
@@ -290,7 +299,7 @@ const (
 // value is what a process has at a step, with the call that it is in.
 func (m *mesh) value(rank int, step uint64, text string) Value {
 	who := m.member(rank)
-	v := Value{Rank: rank, Value: text, PID: who.PID, Host: who.Host}
+	v := Value{Rank: who.Outer, Value: text, PID: who.PID, Host: who.Host}
 	if e, ok := m.page.recorded(rank, step); ok {
 		v.Call, v.At = e.call, e.place
 	}
@@ -299,7 +308,8 @@ func (m *mesh) value(rank int, step uint64, text string) Value {
 
 // disagree is a DisagreeError of this process and another.
 func (m *mesh) disagree(what, mine string, rank int, theirs string) *DisagreeError {
-	e := &DisagreeError{What: what, Values: []Value{{Rank: m.o.Rank, Value: mine}, {Rank: rank, Value: theirs}}}
+	e := &DisagreeError{What: what, Values: []Value{{Rank: m.o.outer(m.o.Rank), Value: mine},
+		{Rank: m.o.outer(rank), Value: theirs}}}
 	if rank < m.o.Rank {
 		e.Values[0], e.Values[1] = e.Values[1], e.Values[0]
 	}
@@ -357,11 +367,11 @@ func (m *mesh) linkTo(process int) link {
 // absent blames processes that have not come when ctx ends.
 func (m *mesh) absent(ctx context.Context, what string, absent []int) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("waiting for ranks %s to %s: %w", ranklist.String(absent), what, ctx.Err())
+		return fmt.Errorf("waiting for ranks %s to %s: %w", m.list(absent), what, ctx.Err())
 	}
 	why := fmt.Sprintf("absent: did not %s within %v", what, m.o.JoinTimeout)
 	if len(absent) > 1 {
-		why += fmt.Sprintf("; ranks %s are absent", ranklist.String(absent))
+		why += fmt.Sprintf("; ranks %s are absent", m.list(absent))
 	}
 	return m.member(absent[0]).failed("%s", why)
 }

@@ -110,6 +110,7 @@ func (c *rollCall) enroll(conn net.Conn, l link, a arrival) {
 	if err == nil && (a.Rank <= 0 || a.Rank >= c.mesh.o.Size || perr != nil || a.Node == "") {
 		return // none that hocket sends
 	}
+	a.Outer = a.Rank
 	if err == nil {
 		host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
 		a.Addr = net.JoinHostPort(host, strconv.FormatUint(port, 10))

@@ -50,6 +50,8 @@ type Options struct {
 	// others wait for it. Default: 30 s.
 	StallTimeout time.Duration
 
+	group *group // of another world's processes; nil for a world of its own
+
 	// Ranks are the program's ranks that this process owns. Default, if no process names any:
 	// ranks are split evenly, in contiguous blocks.
 	Ranks []int

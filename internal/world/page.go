@@ -24,6 +24,7 @@ import (
 //	       64    the last steps: number, lengths of texts, what the step is, the call, its place
 //	       12352 cause
 //	       16384 error
+//	       18432 what the process waits for: see wait
 const (
 	pageHeader = 4 << 10
 	pageSlot   = 20 << 10
@@ -37,6 +38,7 @@ const (
 	slotRing    = 64
 	slotCause   = slotRing + ringSteps*stepBytes // maxCause bytes
 	slotError   = 16 << 10                       // maxError bytes
+	slotWait    = 18 << 10
 
 	ringSteps = 32
 	stepBytes = 384

@@ -15,11 +15,11 @@ import (
 // message is written as is read as the same.
 func FuzzDecode(f *testing.F) {
 	for _, packet := range [][]byte{
-		hello{protocol, "run", 3, member{1, 2, "host"}}.encode(), encodeReady(), encodeBye(),
+		hello{protocol, "run", 3, member{Rank: 1, PID: 2, Host: "host"}}.encode(), encodeReady(), encodeBye(),
 		agreement{7, "step", []byte("value")}.encode(), export{"key"}.encode(),
 		pulse{1, 2, 3, 1, [pulseTexts]string{"step", "call", "place", "error"}}.encode(), wanted{1, 2}.encode(),
 		data{3, []byte("bytes")}.append(nil),
-		arrival{hello{protocol, "run", 3, member{1, 2, "host"}}, "node", "::1:5"}.encode(),
+		arrival{hello{protocol, "run", 3, member{Rank: 1, PID: 2, Host: "host"}}, "node", "::1:5"}.encode(),
 		encodeCause(cause{Peer: &PeerError{Rank: 1, PID: 2, Host: "h", Why: "why"}}),
 		encodeCause(cause{Disagree: &DisagreeError{What: "what",
 			Values: []Value{{Rank: 0, Value: "a"}, {Rank: 1, Value: "b"}}}}),
@@ -119,7 +119,7 @@ func TestCauseFits(t *testing.T) {
 		"disagree": many,
 		"all":      all,
 	} {
-		c := causeOf(member{3, 4, "h"}, err)
+		c := causeOf(member{Rank: 3, PID: 4, Host: "h", Outer: 3}, err)
 		packet := encodeCause(c)
 		if len(packet) > maxMessage {
 			t.Errorf("%s: a message of %d bytes", name, len(packet))

@@ -35,6 +35,9 @@ type World struct {
 
 	call atomic.Pointer[entry] // what Calls was given
 
+	waits   waits       // of this process for others, in this world and its groups
+	grouped atomic.Bool // there was a group of this world
+
 	steps struct {
 		sync.Mutex
 		n uint64 // calls of Step

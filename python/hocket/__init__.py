@@ -30,12 +30,12 @@ from ._compile import compile_backend
 from ._export import export
 from ._jax import jax
 from ._model import Model, load
-from ._world import init, is_initialized, rank, shutdown, world_size
+from ._world import Group, init, is_initialized, new_group, rank, shutdown, world_size
 
 __all__ = [
-    "Cancelled", "ClosedError", "Comparison", "DeviceLostError", "DisagreeError", "Error", "InputError", "MachineError", "Model",
+    "Cancelled", "ClosedError", "Comparison", "DeviceLostError", "DisagreeError", "Error", "Group", "InputError", "MachineError", "Model",
     "OutOfMemoryError", "PeerError", "ProgramError", "UnsupportedError", "adopt", "all_gather", "all_gather_v", "all_reduce",
     "all_reduce_rms_norm", "all_to_all", "barrier", "broadcast", "check", "compile_backend", "empty", "explain", "export", "init",
-    "is_initialized", "jax", "load", "rank", "reduce_scatter", "replicate", "shutdown", "synchronize", "world_size",
+    "is_initialized", "jax", "load", "new_group", "rank", "reduce_scatter", "replicate", "shutdown", "synchronize", "world_size",
 ]
 __version__ = "0.1"

@@ -14,7 +14,7 @@ _OPS = ("sum", "avg", "max", "min")
 
 def _program(s, key, text):
     models = s.models
-    model = models.get(key) or _model.load(text)
+    model = models.get(key) or _model.load(text, group=s)
     models[key] = model
     models.move_to_end(key)
     while len(models) > _MOST:  # one that another thread runs stays until it has ended

@@ -43,6 +43,7 @@ _signatures = {
     "hocket_version": (ctypes.c_int, []),
     "hocket_free": (None, [_text]),
     "hocket_open": (Handle, [ctypes.c_char_p, _error, _error]),
+    "hocket_group": (Handle, [ctypes.c_int64, ctypes.c_char_p, _error, _error]),
     "hocket_load": (Handle, [ctypes.c_int64, ctypes.c_char_p, ctypes.c_char_p, _error]),
     "hocket_layouts": (_text, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_description": (_text, [ctypes.c_int64, ctypes.c_int, _error]),
@@ -140,6 +141,13 @@ def open_machine(options):
     """Opens a machine; its number and who this process is."""
     who = _text()
     handle = call("hocket_open", json.dumps(options).encode(), ctypes.byref(who))
+    return handle, json.loads(_take(who))
+
+
+def open_group(machine, options):
+    """Opens a machine for some of another's processes; its number and who this process is."""
+    who = _text()
+    handle = call("hocket_group", machine, json.dumps(options).encode(), ctypes.byref(who))
     return handle, json.loads(_take(who))
 
 

@@ -9,7 +9,7 @@ from . import _autograd, _compare, _cuda, _export, _lib, _plans, _tensors, _weig
 from ._errors import InputError
 
 
-def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, plan=None, shard=(), **options):
+def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, plan=None, shard=(), group=None, **options):
     """Loads a program: a path to a .hkt file or to an archive that torch.export.save wrote (.pt2), a program's text, or
     torch's ExportedProgram. Texts and files are hocket's or StableHLO's, which JAX's lowered.as_text() is.
 
@@ -20,7 +20,8 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
     ``weights`` are other weights: safetensors files, or tensors by the names of the model's modules.
 
     ``dims`` binds dims, ``func`` names the function (default: the last), ``ranks`` the number of ranks where the
-    text leaves it open, ``weights`` are tensors to bind, by parameter. Options are those of loading: ``strategy``, ``algorithm``,
+    text leaves it open, ``weights`` are tensors to bind, by parameter. ``group`` has the processes of a group run it, one
+    rank each: see new_group. Options are those of loading: ``strategy``, ``algorithm``,
     ``fixed``, ``gather``, ``no_prove``, ``arena``, ``cache``, ``grace``.
 
     Arguments, bound tensors and results are whole where one process runs all ranks. Among several processes they are
@@ -32,13 +33,14 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
     """
     if type(program).__name__ == "ExportedProgram":
         return _export.load_exported(program, "program.pt2", dims=dims, func=func, ranks=ranks, weights=weights, lend=lend,
-                                     plan=plan, shard=shard, **options)
-    return load_archive(program, None, dims, func, ranks, weights, lend, plan, shard, **options)
+                                     plan=plan, shard=shard, group=group, **options)
+    return load_archive(program, None, dims, func, ranks, weights, lend, plan, shard, group, **options)
 
 
-def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, lend=False, plan=None, shard=(), **options):
+def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, lend=False, plan=None, shard=(), group=None,
+                 **options):
     """As load. ``own`` has the weights of an archive that lacks them, by their names in the tree of modules."""
-    s = _world.state()
+    s = _world.of(group)
     o, program = _source(program, plan, shard)
     o.update(options)
     if "export" in o:

@@ -8,6 +8,7 @@ import threading
 import traceback
 
 from . import _lib
+from ._errors import InputError
 
 _lock = threading.RLock()
 _state = None
@@ -18,6 +19,32 @@ class _State:
         self.machine, self.name, self.collectives, self.rank, self.size = machine, name, collectives, rank, size
         self.models, self.group = collections.OrderedDict(), None  # models of collectives, least recently used first
         self.closing, self.captured = [], set()  # models with lent results, and with captured runs
+        self.groups, self.torch_groups = [], {}  # those of these processes; by torch's process group
+
+    def close(self):
+        """Closes the machine."""
+        for g in reversed(self.groups):
+            g.close()
+        if self.group is not None:
+            _lib.close(self.group.handle)
+            self.group = None
+        if self.machine:
+            _lib.close(self.machine)
+
+
+class Group(_State):
+    """Some of the processes: see new_group. ``ranks`` are theirs among all, ``rank`` is this process's number among them,
+    -1 if it is none of them, and ``size`` how many there are."""
+
+    def __init__(self, of, name, ranks, alike):
+        calling(f"new_group({ranks})")
+        handle, who = _lib.open_group(of.machine, {"name": name, "ranks": ranks, "alike": alike})
+        super().__init__(handle, of.name, of.collectives, who["rank"], who["size"])
+        self.group_name, self.ranks = name, tuple(ranks)
+        of.groups.append(self)
+
+    def __repr__(self):
+        return f"<hocket group {self.group_name} of ranks {list(self.ranks)}>"
 
 
 def init(machine=None, algorithm="", fixed=False, **options):
@@ -35,7 +62,7 @@ def init(machine=None, algorithm="", fixed=False, **options):
     with _lock:
         if _state is not None:
             if machine not in (None, _state.name):
-                raise _lib._errors.InputError(
+                raise InputError(
                     f"the machine {_state.name!r} is open already: call hocket.init({machine!r}) before all other "
                     "calls of hocket, or after hocket.shutdown()")
         else:
@@ -54,11 +81,53 @@ def state(machine="cpu"):
     return _state
 
 
+def new_group(ranks=None, name=None):
+    """Makes a group of some of the processes, by default all, for ``group=`` of collectives and of load. All processes call
+    it, also those that are not of the group, in one order, with the same ranks."""
+    s = state()
+    ranks = list(range(s.size)) if ranks is None else [int(r) for r in ranks]
+    return Group(s, f"{len(s.groups)}" if name is None else f"{name}.{len(s.groups)}", ranks, True)
+
+
 def of(group, machine="cpu"):
-    """The processes of a group, by default all."""
+    """The processes of a group: all, those of new_group, or those of torch's process group or of its DeviceMesh of one
+    dimension."""
     if group is None:
         return state(machine)
-    return group
+    if isinstance(group, _State):
+        if group.rank < 0:
+            raise InputError(f"rank {state().rank} is not of the group of ranks {list(group.ranks)}")
+        return group
+    s = state(machine)
+    if hasattr(group, "get_group"):
+        if group.ndim != 1:
+            raise InputError(f"a DeviceMesh of {group.ndim} dimensions: give one of them, as mesh[{group.mesh_dim_names[0]!r}]"
+                             if group.mesh_dim_names else f"a DeviceMesh of {group.ndim} dimensions: give one with names")
+        group = group.get_group()
+    if group not in s.torch_groups:
+        s.torch_groups[group] = _of_torch(s, group)
+    return s.torch_groups[group]
+
+
+def _of_torch(s, group):
+    """The processes of torch's process group, all of which come here."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not isinstance(group, dist.ProcessGroup):
+        raise InputError(f"group is a {type(group).__name__}: hocket.new_group, a process group of torch or a DeviceMesh of "
+                         "one dimension is wanted, and only the group's processes use it")
+    if (dist.get_rank(), dist.get_world_size()) != (s.rank, s.size):
+        raise InputError(f"torch counts this process as rank {dist.get_rank()} of {dist.get_world_size()}, and hocket as "
+                         f"rank {s.rank} of {s.size}")
+    if group is dist.group.WORLD:
+        return s
+    c10d = dist.distributed_c10d
+    if hasattr(dist, "get_process_group_ranks"):
+        ranks, name = dist.get_process_group_ranks(group), getattr(group, "group_name", None)
+    else:  # torch 1
+        ranks, name = c10d._pg_group_ranks[group], None
+    name = c10d._pg_names[group] if name is None and hasattr(c10d, "_pg_names") else name
+    return Group(s, f"torch {name}", sorted(ranks, key=lambda r: dist.get_group_rank(group, r)) if hasattr(
+        dist, "get_group_rank") else list(ranks), False)
 
 
 def is_initialized():
@@ -66,14 +135,14 @@ def is_initialized():
     return _state is not None
 
 
-def rank():
+def rank(group=None):
     """This process's number, from 0."""
-    return state().rank
+    return of(group).rank
 
 
-def world_size():
+def world_size(group=None):
     """How many processes there are."""
-    return state().size
+    return of(group).size
 
 
 def calling(call):
@@ -101,8 +170,8 @@ def _forked():
     """In a child, which has none of the library's threads: calls on GPUs go by way of _lib again, which refuses them."""
     global _lock
     _lock = threading.RLock()  # the parent's may be held by a thread that the child does not have
-    if _state is not None:
-        _state.group = None
+    for s in (_state, *_state.groups) if _state is not None else ():
+        s.group = None
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -114,7 +183,9 @@ def _ends():
     state, why = _state, _reason()
     if state is not None and state.size > 1 and why is not None:
         try:
-            _lib.call("hocket_failed", state.machine, why.encode())
+            for s in (state, *state.groups):
+                if s.machine:
+                    _lib.call("hocket_failed", s.machine, why.encode())
         except _lib._errors.Error:  # a forked child, whose machine is its parent's
             pass
     shutdown()
@@ -128,10 +199,6 @@ def shutdown():
             return
         was, _state = _state, None
         try:
-            try:
-                if was.group is not None:
-                    _lib.close(was.group.handle)
-            finally:
-                _lib.close(was.machine)
+            was.close()
         except _lib._errors.UnsupportedError:  # a forked child, whose machine is its parent's
             pass

@@ -50,6 +50,31 @@ class Gradients(unittest.TestCase):
         processes.right(self, __file__, 2, "refused")
 
 
+@unittest.skipIf(torch is None, "torch or numpy is not installed")
+class Groups(unittest.TestCase):
+    """Some of the processes."""
+
+    def test_mixed(self):
+        """Calls drawn at random, in groups of hocket's and torch's, against gloo and arithmetic."""
+        processes.right(self, __file__, 4, "mixed", MASTER_ADDR="127.0.0.1", MASTER_PORT=processes.port())
+
+    def test_groups(self):
+        processes.right(self, __file__, 3, "groups", HOCKET_STALL_TIMEOUT="60s")
+
+    def test_order(self):
+        """Groups that are used in an order that deadlocks: the error comes long before the stall limit, 300 s."""
+        for what in ("order", "torch_order"):
+            processes.right(self, __file__, 4, what, HOCKET_STALL_TIMEOUT="300s", HOCKET_JOIN_TIMEOUT="300s",
+                            MASTER_ADDR="127.0.0.1", MASTER_PORT=processes.port())
+
+    def test_died(self):
+        """All processes and groups end when one of a group's dies."""
+        got = processes.launch(__file__, 4, "died", HOCKET_STALL_TIMEOUT="60s")
+        self.assertEqual(got[3][0], 9)
+        for code, text in got[:3]:
+            self.assertEqual((code, text.strip().splitlines()[-1:]), (0, ["PeerError 3"]), text)
+
+
 def draws(seed, *shape):
     """Bytes of a rank, all values among them; as int64."""
     return numpy.random.default_rng(seed).integers(0, 256, shape)
@@ -304,6 +329,138 @@ def member_refused():
             raise AssertionError("autograd used a value that was overwritten")
     with torch.inference_mode():
         hocket.all_reduce(torch.ones(4))
+
+
+class Mesh:
+    """One dimension of a DeviceMesh, which torch 1 has not."""
+
+    ndim, mesh_dim_names = 1, ("x",)
+
+    def __init__(self, group):
+        self.get_group = lambda: group
+
+
+def member_mixed():
+    dist = gloo()
+    r = hocket.rank()
+    rows, columns = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
+    both = [dist.new_group(ranks) for ranks in rows], [dist.new_group(ranks) for ranks in columns]
+    own = both[0][r // 2], both[1][r % 2]
+    ours = [[hocket.new_group(ranks, "tp") for ranks in rows][r // 2], Mesh(own[1]), dist.group.WORLD]
+    theirs = [own[0], own[1], dist.group.WORLD]
+    members = [rows[r // 2], columns[r % 2], [0, 1, 2, 3]]
+    assert [hocket.world_size(g) for g in ours] == [2, 2, 4] and hocket.rank(ours[1]) == r // 2
+    rng = numpy.random.default_rng(5)
+    reduces = {"sum": (dist.ReduceOp.SUM, sum), "max": (dist.ReduceOp.MAX, lambda v: numpy.max(v, axis=0)),
+               "min": (dist.ReduceOp.MIN, lambda v: numpy.min(v, axis=0))}
+    types = [torch.int32, torch.int64, torch.uint8, torch.float32, torch.float64]
+    for step in range(int(os.environ.get("HOCKET_TEST_CALLS", "200"))):
+        seed, which, call, kind, size = (int(rng.integers(n)) for n in (1 << 30, 3, 5, len(types), 4))
+        op, root = ("sum", "max", "min")[int(rng.integers(3))], int(rng.integers(2))
+        dtype, n = types[kind], (1, 3, 8, 100)[size]
+        group, peers = ours[which], members[which]
+        me = peers.index(r)
+        every = [numpy.random.default_rng(seed + p).integers(0, 50, (len(peers) * n, 2)) for p in peers]
+        mine = torch.tensor(every[me]).to(dtype)
+
+        def check(got, want):
+            want = torch.as_tensor(numpy.asarray(want)).to(dtype)
+            assert got.dtype == dtype and torch.equal(got, want), (step, call, dtype, n, op, got, want)
+
+        if call == 0:
+            check(hocket.all_reduce(mine, op, group=group), reduces[op][1](every))
+            dist.all_reduce(mine := torch.tensor(every[me]).to(dtype), reduces[op][0], group=theirs[which])
+            check(mine, reduces[op][1](every))
+        elif call == 1:
+            got = hocket.all_gather(mine, group=group)
+            parts = [torch.empty_like(mine) for _ in peers]
+            dist.all_gather(parts, mine, group=theirs[which])
+            check(got, torch.cat(parts))
+            check(got, numpy.concatenate(every))
+        elif call == 2:
+            check(hocket.reduce_scatter(mine, op, group=group), reduces[op][1](every)[me * n : (me + 1) * n])
+        elif call == 3:
+            check(hocket.all_to_all(mine, group=group), numpy.concatenate([v[me * n : (me + 1) * n] for v in every]))
+        else:
+            check(hocket.broadcast(mine, root, group=group), every[root])
+    model = hocket.load("mesh d[2]\nfunc f(%x: f32[4/d]) -> f32[4] {\n  %y = all_gather %x, over=d, axis=0\n  return %y\n}\n",
+                        group=ours[1])
+    assert model(torch.full((2,), float(r))).tolist() == [float(p) for p in members[1] for _ in range(2)]
+    dist.destroy_process_group()
+
+
+def member_groups():
+    hocket.init()
+    r = hocket.rank()
+    pair, alone, turned = hocket.new_group([0, 2]), hocket.new_group([1]), hocket.new_group([2, 1, 0], "turned")
+    assert hocket.rank(turned) == 2 - r and turned.ranks == (2, 1, 0)
+    assert hocket.all_gather(torch.tensor([r]), group=turned).tolist() == [2, 1, 0]
+    if r == 1:
+        t = torch.tensor([5.0])
+        assert hocket.all_reduce(t, group=alone) is t and t.item() == 5.0
+        refuses(hocket.InputError, "rank 1 is not of the group of ranks [0, 2]", lambda: hocket.barrier(pair))
+    else:
+        assert hocket.all_reduce(torch.tensor([1.0 + r]), group=pair).item() == 4.0
+        refuses(hocket.InputError, "root is 2; there are 2 processes", lambda: hocket.broadcast(torch.ones(1), 2, group=pair))
+        pair.close()
+        refuses(hocket.ClosedError, "", lambda: hocket.barrier(pair))
+    refuses(hocket.InputError, "group is a str", lambda: hocket.barrier("tp"))
+    hocket.barrier()
+    try:
+        hocket.new_group([0, 1] if r else [0, 2])
+    except hocket.DisagreeError as e:
+        assert "new group" in str(e) and "ranks [0 2]" in str(e), e
+    else:
+        raise AssertionError("groups differ, and nothing was raised")
+
+
+def member_order():
+    """Each of four processes waits for the next: rows first on the diagonal, columns first elsewhere."""
+    hocket.init()
+    r = hocket.rank()
+    rows, columns = [hocket.new_group(g, "tp") for g in ([0, 1], [2, 3])], [hocket.new_group(g, "dp") for g in ([0, 2], [1, 3])]
+    first, second = rows[r // 2], columns[r % 2]
+    if r in (1, 2):
+        first, second = second, first
+    deadlocks(lambda: (hocket.all_reduce(torch.ones(2), group=first), hocket.all_reduce(torch.ones(2), group=second)), "dp")
+
+
+def member_torch_order():
+    """The same while torch's groups are used for the first time."""
+    dist = gloo()
+    r = hocket.rank()
+    rows, columns = [dist.new_group(g) for g in ([0, 1], [2, 3])], [dist.new_group(g) for g in ([0, 2], [1, 3])]
+    first, second = rows[r // 2], columns[r % 2]
+    if r in (1, 2):
+        first, second = second, first
+    deadlocks(lambda: (hocket.all_reduce(torch.ones(2), group=first), hocket.all_reduce(torch.ones(2), group=second)), "torch")
+
+
+def deadlocks(call, name):
+    try:
+        call()
+    except hocket.DisagreeError as e:
+        assert set(e.values) == {0, 1, 2, 3}, e
+        for rank in range(4):
+            assert f"which waits for rank {rank}" in str(e), e
+        assert f"of group {name}" in str(e) and "the order in which groups are called" in str(e), e
+    else:
+        raise AssertionError("a deadlock, and nothing was raised")
+
+
+def member_died():
+    hocket.init()
+    r = hocket.rank()
+    groups = [hocket.new_group(g) for g in ([0, 1], [2, 3])]
+    hocket.barrier(groups[r // 2])
+    if r == 3:
+        os._exit(9)
+    try:
+        while True:
+            hocket.barrier(groups[r // 2])
+    except hocket.PeerError as e:
+        print("PeerError", e.rank)
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -97,7 +97,10 @@ func (v *View) Place(p *procs.Spread, sys *gpu.System, ranks, most int) ([]Place
 		owner := p.Owner(r)
 		host := v.host(owner)
 		seen, i := v.seen[owner], ranksOf[owner]
-		if v.alike[host] {
+		switch seat := procs.Seat(p.World, owner); {
+		case v.alike[host] && seat >= 0: // of a group: the process has the GPUs that it has in the world
+			i += seat * ranks / p.Processes()
+		case v.alike[host]:
 			i = ranksOn[host]
 		}
 		ranksOf[owner]++

@@ -1,0 +1,117 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+)
+
+// group says of which processes of another world a world is.
+type group struct {
+	of      *World
+	name    string
+	members []int // by rank in the group
+	mesh    atomic.Pointer[mesh]
+}
+
+// outer is the rank of a process in the world that it was started in.
+func (o *Options) outer(rank int) int {
+	if o.group == nil {
+		return rank
+	}
+	return o.group.members[rank]
+}
+
+// ofGroup follows what a group's errors name.
+func (o *Options) ofGroup() string {
+	if o.group == nil {
+		return ""
+	}
+	return " of group " + o.group.name
+}
+
+// JoinGroup makes a world of some processes of another, w, which all of them call with the same name and the same members, in
+// the order of their ranks in it. Processes that are in several groups may use these in any order that does not have
+// processes wait for each other in a circle. Errors name processes by their ranks in w. When a group ends by a
+// failure w ends, too, and with it all groups; Leave ends the group alone.
+func JoinGroup(ctx context.Context, w *World, name string, members []int) (*World, error) {
+	own := slices.Index(members, w.Process())
+	for i, r := range members {
+		switch {
+		case r < 0 || r >= w.Processes() || slices.Contains(members[:i], r):
+			return nil, fmt.Errorf("a group of ranks %v, of %d processes: each is there once", members, w.Processes())
+		case !w.mesh.near(r):
+			return nil, fmt.Errorf("a group of ranks %v, which are on several nodes: %w", members, errors.ErrUnsupported)
+		}
+	}
+	switch {
+	case own < 0:
+		return nil, fmt.Errorf("rank %d is not of the group of ranks %v", w.Process(), members)
+	case w.mesh.o.group != nil:
+		return nil, fmt.Errorf("a group of a group: %w", errors.ErrUnsupported)
+	case w.Err() != nil:
+		return nil, w.Err()
+	}
+	o := w.mesh.o
+	o.Rank, o.Size, o.Local, o.LocalSize = own, len(members), own, len(members)
+	o.ID = fmt.Sprintf("%s, group %s of %v", o.ID, name, members)
+	o.Meet, o.MeetFD, o.Launcher, o.Ranks = "", 0, "", nil
+	o.group = &group{of: w, name: name, members: slices.Clone(members)}
+	w.grouped.Store(true)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		select {
+		case <-w.Done():
+			cancel()
+		case <-ended:
+		}
+	}()
+	defer w.waits.begin(o.group)()
+	g, err := Join(ctx, o)
+	if err != nil {
+		if why := w.Err(); why != nil {
+			err = why
+		} else {
+			w.Abort(err)
+		}
+		return nil, err
+	}
+	w.mesh.running.Go(func() { shareEnd(w, g) })
+	return g, nil
+}
+
+// shareEnd has a world and a group of it end together, by failures.
+func shareEnd(w, g *World) {
+	select {
+	case <-g.Done():
+		if err := g.Err(); !errors.Is(err, ErrLeft) {
+			w.Abort(err)
+		}
+	case <-w.Done():
+		if err := w.Err(); errors.Is(err, ErrLeft) {
+			_ = g.Leave()
+		} else {
+			g.Abort(err)
+		}
+	}
+}
+
+// Seat returns the number of a process of a group among those of its node in the world that the group is of; -1 where w is
+// no group.
+func Seat(w *World, process int) int {
+	if w.mesh.o.group == nil {
+		return -1
+	}
+	seat, of := 0, w.mesh.o.group
+	for r := range of.members[process] {
+		if of.of.Node(r) == of.of.Node(of.members[process]) {
+			seat++
+		}
+	}
+	return seat
+}

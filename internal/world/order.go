@@ -1,0 +1,275 @@
+package world
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Processes that use several groups in different orders wait for each other in a circle. Each process writes on the page
+// of the world that its groups are of what it waits for, anew with every beat. Who finds itself in a circle ends the
+// world with a DisagreeError that has the call of each process.
+
+// threads are those that have called this process's worlds.
+var threads struct {
+	sync.Mutex
+	known   bool
+	first   uintptr
+	several bool
+}
+
+// CalledBy notes which thread of the program calls. While it is always the same one, a process that waits calls nothing
+// else meanwhile, and a circle of such processes is found at once. It is found when StallTimeout is over where several
+// threads call, or where that is not known.
+func CalledBy(thread uintptr) {
+	threads.Lock()
+	defer threads.Unlock()
+	if threads.known && threads.first != thread {
+		threads.several = true
+	}
+	threads.known, threads.first = true, thread
+}
+
+// oneThread reports whether all calls of this process were of one thread.
+func oneThread() bool {
+	threads.Lock()
+	defer threads.Unlock()
+	return threads.known && !threads.several
+}
+
+// waits are those of a process for others, in a world and its groups.
+type waits struct {
+	mu    sync.Mutex
+	in    map[any]int // how many of a *World; or of a *group that is joined
+	ended uint64      // so many have ended
+}
+
+// begin notes a wait in a world, or in a group that is not joined yet. What it returns ends it.
+func (w *waits) begin(in any) (end func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.in == nil {
+		w.in = map[any]int{}
+	}
+	w.in[in]++
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.ended++
+		if w.in[in]--; w.in[in] == 0 {
+			delete(w.in, in)
+		}
+	}
+}
+
+// waits notes a wait of this process in the detector's world.
+func (d *detector) waits() (end func()) {
+	w := d.world
+	if w.mesh.page == nil { // it joins: JoinGroup has noted that
+		return func() {}
+	}
+	return outermost(w).waits.begin(w)
+}
+
+// outermost is the world that a group is of.
+func outermost(w *World) *World {
+	if w.mesh.o.group != nil {
+		return w.mesh.o.group.of
+	}
+	return w
+}
+
+// wait is what a process waits for: others that have not begun its step of a world or group.
+type wait struct {
+	in    uint64 // names the world or group; 0 where the process does not wait, or in several of them
+	step  uint64 // that it is in; 0 where it joins
+	ended uint64
+	late  [MaxProcesses / 64]uint64 // a bit for each process of the outermost world
+	sure  bool                      // the process calls from one thread
+	name  string                    // of the group
+	call  entry                     // that waits
+}
+
+func (w *wait) add(rank int)      { w.late[rank/64] |= 1 << (rank % 64) }
+func (w *wait) has(rank int) bool { return w.late[rank/64]&(1<<(rank%64)) != 0 }
+
+// The place of a wait in a slot: a number that is odd while it is written, how often it was written, what it has in
+// words, lengths of texts, texts.
+const (
+	waitBeats = 8
+	waitWords = 16 // in, step, ended, sure, late
+	waitTexts = waitWords + (4+MaxProcesses/64)*8
+	waitName  = 64
+	waitText  = waitTexts + 3*8
+)
+
+// writeWait writes what a process waits for, for others to see.
+func (p *page) writeWait(rank int, x wait) {
+	s := p.slot(rank)[slotWait:]
+	word(s, 0).Add(1)
+	words := append([]uint64{x.in, x.step, x.ended, 0}, x.late[:]...)
+	if x.sure {
+		words[3] = 1
+	}
+	for i, v := range words {
+		word(s, waitWords+8*i).Store(v)
+	}
+	at := waitText
+	for i, t := range []string{cutText(x.name, waitName), cutText(x.call.text(), callText), lastOf(x.call.place, stepText)} {
+		word(s, waitTexts+8*i).Store(uint64(len(t)))
+		copyIn(s[at:], []byte(t))
+		at += []int{waitName, callText, stepText}[i]
+	}
+	word(s, waitBeats).Add(1)
+	word(s, 0).Add(1)
+}
+
+// readWait returns what a process waits for, and how often it has written that; false while it writes.
+func (p *page) readWait(rank int) (x wait, beats uint64, ok bool) {
+	s := p.slot(rank)[slotWait:]
+	before := word(s, 0).Load()
+	get := func(i int) uint64 { return word(s, waitWords+8*i).Load() }
+	x.in, x.step, x.ended, x.sure = get(0), get(1), get(2), get(3) != 0
+	for i := range x.late {
+		x.late[i] = get(4 + i)
+	}
+	at, texts := waitText, [3]string{}
+	for i, most := range []int{waitName, callText, stepText} {
+		n := min(word(s, waitTexts+8*i).Load(), uint64(most))
+		texts[i] = strings.ToValidUTF8(string(copyOut(s[at:], int(n))), "")
+		at += most
+	}
+	x.name, x.call = texts[0], entry{what: texts[1], place: texts[2]}
+	beats = word(s, waitBeats).Load()
+	return x, beats, before%2 == 0 && word(s, 0).Load() == before
+}
+
+// now is what this process waits for. It is called with mu locked.
+func (w *waits) now(of *World) wait {
+	if len(w.in) != 1 {
+		return wait{}
+	}
+	x := wait{ended: w.ended, sure: oneThread()}
+	for in := range w.in {
+		switch g := in.(type) {
+		case *group:
+			x.in, x.name, x.call = nameOf(g), g.name, entry{what: "the first call"}
+			m := g.mesh.Load()
+			if m == nil {
+				return wait{}
+			}
+			m.mu.Lock()
+			for r, p := range m.peers {
+				if r != m.o.Rank && p == nil {
+					x.add(g.members[r])
+				}
+			}
+			m.mu.Unlock()
+		case *World:
+			m := g.mesh
+			x.in, x.step = 1, m.page.steps(m.o.Rank)
+			if m.o.group != nil {
+				x.in, x.name = nameOf(m.o.group), m.o.group.name
+			}
+			x.call, _ = m.page.recorded(m.o.Rank, x.step)
+			for r := range m.o.Size {
+				if r != m.o.Rank && m.page.steps(r) < x.step && !m.hasLeft(r) {
+					x.add(m.o.outer(r))
+				}
+			}
+		}
+	}
+	return x
+}
+
+// nameOf is a number for a group, the same in all its processes.
+func nameOf(g *group) uint64 {
+	h := fnv.New64a()
+	fmt.Fprint(h, g.name, g.members)
+	return h.Sum64() | 2 // neither 0 nor 1
+}
+
+// circleLink is a process of a circle: what it waits for, and how often it had written that when it was first seen.
+type circleLink struct {
+	rank  int
+	wait  wait
+	beats uint64
+}
+
+// findCircle writes what this process waits for, and ends the world if that is a circle. It is called with every beat.
+//
+// A circle counts when it was seen twice, and each of its processes has written its wait twice in between. Between the
+// writes no wait has ended, and each process has found that the next one has not come. So there was a time when all
+// waited at once.
+func (d *detector) findCircle() {
+	w, p, self := d.world, d.mesh.page, d.mesh.o.Rank
+	w.waits.mu.Lock()
+	mine := w.waits.now(w)
+	w.waits.mu.Unlock()
+	p.writeWait(self, mine)
+	path := d.circle(nil, map[int]bool{}, self, self)
+	same := slices.EqualFunc(path, d.seen, func(a, b circleLink) bool {
+		return a.rank == b.rank && a.wait.in == b.wait.in && a.wait.step == b.wait.step && a.wait.ended == b.wait.ended
+	})
+	if !same {
+		d.seen, d.circled = path, 0
+		return
+	}
+	if len(path) == 0 {
+		return
+	}
+	d.circled++
+	sure := true
+	for i, l := range path {
+		if l.beats < d.seen[i].beats+3 {
+			return
+		}
+		sure = sure && l.wait.sure
+	}
+	if !sure && d.circled < d.patience()-3 {
+		return
+	}
+	e := &DisagreeError{What: "the order in which groups are called"}
+	for i, l := range path {
+		in := "of all ranks"
+		if l.wait.name != "" {
+			in = "of group " + l.wait.name
+		}
+		e.Values = append(e.Values, Value{Rank: l.rank, At: l.wait.call.place,
+			Value: fmt.Sprintf("%s %s, which waits for rank %d", l.wait.call.what, in, path[(i+1)%len(path)].rank)})
+	}
+	slices.SortFunc(e.Values, func(a, b Value) int { return a.Rank - b.Rank })
+	d.mesh.abort(e)
+}
+
+// circle extends a path of processes, each of which waits for the next, from a process on until it comes to self again.
+// seen are those that do not lead there.
+func (d *detector) circle(path []circleLink, seen map[int]bool, from, self int) []circleLink {
+	seen[from] = true
+	x, beats, ok := d.mesh.page.readWait(from)
+	if !ok || x.in == 0 {
+		return nil
+	}
+	path = append(path, circleLink{from, x, beats})
+	for next := range d.mesh.o.Size {
+		if !x.has(next) || !d.mesh.near(next) {
+			continue
+		}
+		y, _, ok := d.mesh.page.readWait(next)
+		if !ok || y.in == 0 || y.in == x.in && y.step >= x.step { // it has come
+			continue
+		}
+		if next == self {
+			return path
+		}
+		if seen[next] {
+			continue
+		}
+		if full := d.circle(path, seen, next, self); full != nil {
+			return full
+		}
+	}
+	return nil
+}
