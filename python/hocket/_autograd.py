@@ -86,26 +86,24 @@ def _made(torch):
         @staticmethod
         def backward(ctx, g):
             counts, s = ctx.counts, ctx.s
-            if ctx.grad == "slice":
-                counts = counts or [g.shape[0] // s.size] * s.size
-                g = g[sum(counts[: s.rank]) : sum(counts[: s.rank + 1])]
-            elif counts is None:
-                g = c.reduce_scatter(g.contiguous(), group=s)
-            else:
-                g = c.reduce_scatter_v(g.contiguous(), counts, group=s)
+            if ctx.grad != "slice" and counts is None:
+                return c.reduce_scatter(g.contiguous(), group=s).reshape(ctx.shape), None, None, None
+            if ctx.grad != "slice":  # there is no reduce_scatter of uneven blocks
+                g = c.all_reduce(g.clone(memory_format=torch.contiguous_format), group=s)
+            counts = counts or [g.shape[0] // s.size] * s.size
+            g = g[sum(counts[: s.rank]) : sum(counts[: s.rank + 1])]
             return g.reshape(ctx.shape), None, None, None
 
     class ReduceScatter(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, t, op, s, counts):
-            ctx.op, ctx.s, ctx.counts = op, s, counts
-            return c.reduce_scatter(t, op, group=s) if counts is None else c.reduce_scatter_v(t, counts, op, group=s)
+        def forward(ctx, t, op, s):
+            ctx.op, ctx.s = op, s
+            return c.reduce_scatter(t, op, group=s)
 
         @staticmethod
         def backward(ctx, g):
-            g, s = g.contiguous(), ctx.s
-            g = c.all_gather(g, group=s) if ctx.counts is None else c.all_gather_v(g, ctx.counts, group=s)
-            return g / s.size if ctx.op == "avg" else g, None, None, None
+            g = c.all_gather(g.contiguous(), group=ctx.s)
+            return g / ctx.s.size if ctx.op == "avg" else g, None, None
 
     class AllToAll(torch.autograd.Function):
         @staticmethod

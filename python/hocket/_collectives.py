@@ -210,7 +210,7 @@ def reduce_scatter(t, op="sum", out=None, group=None):
     s, dtype = _state(t, group), _bytes.type_of(t)
     shape = _blocks(s, _shape(t), "a tensor to scatter")
     if _has_gradient("reduce_scatter", t, op, out):
-        return _autograd.apply("reduce_scatter", t, op, s, None)
+        return _autograd.apply("reduce_scatter", t, op, s)
     if dtype:
         of, to = (dtype, _shape(t)), _bytes.result(t, out, shape)
         return _finished(out, _bytes.reduce(t, dtype, op, to, lambda wide, op: _reduce_scatter(s, wide, op, None, of)))

@@ -355,6 +355,7 @@ func f(%x: f32[4/tp]) -> f32[4] {
 
         m = hocket.load(LINEAR, dims={"T": 2}, lend=True)
         c = hocket.load(LINEAR, dims={"T": 2})
+        m._dims_of = c._dims_of = lambda given: {}  # the stand-ins have no shapes
         m.layouts(None)
         c.layouts(None)
         kept = lib.call, lib.call_text, lib.held, _cuda.Block, _cuda.rest

@@ -223,6 +223,10 @@ def member_gradcheck():
         assert torch.autograd.gradcheck(lambda x: total(weighed(hocket.reduce_scatter(own(x), op))), every)
     assert torch.autograd.gradcheck(lambda x: hocket.all_gather(own(x), grad="slice"), every)
     assert torch.autograd.gradcheck(lambda x: total(weighed(hocket.all_gather(own(x)))), every)
+    uneven = list(range(1, n + 1))
+    for grad in ("reduce_scatter", "slice"):
+        f = (lambda t: t) if grad == "slice" else (lambda t: total(weighed(t)))
+        assert torch.autograd.gradcheck(lambda x: f(hocket.all_gather_v(own(x)[: r + 1], uneven, grad=grad)), every)
     assert torch.autograd.gradcheck(lambda x: total(weighed(hocket.all_to_all(own(x)))), every)
     same = every[0].detach().requires_grad_()
     assert torch.autograd.gradcheck(lambda x: total(weighed(hocket.replicate(x))), same)
