@@ -27,8 +27,8 @@ type inputs struct {
 	// others are tensors of files that no parameter has the name of; nil where that is an error: weights of an exported
 	// model have other names than what they are stacked to.
 	others map[string]exported.Source
-	// rank, of ranks, is what to read of weights of an archive; 0 ranks for all. sums are the checksums of what is not
-	// read as a whole.
+	// rank is the rank whose part of an archive's weights is read, of ranks; if ranks is 0 all parts are read. sums are
+	// the checksums of weights that are not read as a whole.
 	rank, ranks int
 	sums        map[string]string
 }

@@ -244,8 +244,8 @@ func (d *detector) findCircle() {
 	d.mesh.abort(e)
 }
 
-// circle extends a path of processes, each of which waits for the next, from a process on until it comes to self again.
-// seen are those that do not lead there.
+// circle extends path, in which each process waits for the next, by processes from from on, until it ends at self.
+// seen are the processes that do not lead to self.
 func (d *detector) circle(path []circleLink, seen map[int]bool, from, self int) []circleLink {
 	seen[from] = true
 	x, beats, ok := d.mesh.page.readWait(from)
