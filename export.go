@@ -16,8 +16,8 @@ import (
 	"hocket.example/hocket/internal/torchexport"
 )
 
-// Export is a model that another framework wrote: a program, and of torch.export's the weights and the states that calls
-// change.
+// Export is a model that another framework wrote: a program, and of torch.export's the weights and the states that
+// calls change.
 type Export struct {
 	open    *exported.Model
 	program *Program
@@ -83,8 +83,8 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 func IsStableHLO(text string) bool { return stablehlo.Is(text) }
 
 // ReadStableHLO makes a program of StableHLO's text. ranks is the default number of ranks, 0 for as many as the text's
-// mesh has. name stands for the text in errors, which wrap ErrInput if it is malformed, and ErrUnsupported if hocket makes
-// no program of it. Bind gives a model the constants of the text that are parameters of the program.
+// mesh has. name stands for the text in errors, which wrap ErrInput if it is malformed, and ErrUnsupported if hocket
+// makes no program of it. Bind gives a model the constants of the text that are parameters of the program.
 func ReadStableHLO(name, text string, ranks int) (*Export, error) {
 	g, err := stablehlo.Read(name, text, stablehlo.Options{Ranks: ranks})
 	if err != nil {

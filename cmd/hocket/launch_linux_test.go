@@ -572,7 +572,8 @@ func TestLaunchReadsRows(t *testing.T) {
 		t.Error("two processes give other logits than one")
 	}
 	other := filepath.Join(exportedModels(t), "llama_bf16", "static.pt2")
-	script := fmt.Sprintf("#!/bin/sh\nm=%s; [ $HOCKET_RANK = 1 ] && m=%s\nexec hocket run $m --plan %s -n 2\n", model, other,
+	script := fmt.Sprintf("#!/bin/sh\nm=%s; [ $HOCKET_RANK = 1 ] && m=%s\nexec hocket run $m --plan %s -n 2\n", model,
+		other,
 		plan)
 	c = hocketCommand(t, map[string]string{"differ.sh": script}, "launch", "-n", "2", "--", "./differ.sh")
 	if out, err := c.CombinedOutput(); err == nil || !strings.Contains(string(out), "disagree") {

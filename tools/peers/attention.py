@@ -21,7 +21,7 @@ SHAPES = [
 CALLS = 10
 
 
-def timed(call, rounds):
+def timed(call, rounds, calls=CALLS):
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for _ in range(3):
@@ -29,7 +29,7 @@ def timed(call, rounds):
     side.synchronize()
     g = torch.cuda.CUDAGraph()
     with torch.cuda.graph(g):
-        for _ in range(CALLS):
+        for _ in range(calls):
             call()
     g.replay()
     took = []
@@ -39,7 +39,7 @@ def timed(call, rounds):
         g.replay()
         ended.record()
         ended.synchronize()
-        took.append(began.elapsed_time(ended) * 1e3 / CALLS)
+        took.append(began.elapsed_time(ended) * 1e3 / calls)
     return statistics.median(took)
 
 

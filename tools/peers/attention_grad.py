@@ -7,37 +7,15 @@ Prints for each shape a line for each of torch's backends: the mean of 10 backwa
 rounds, in microseconds. With --layer, forward and backward passes of a layer, with all gradients, eager and compiled.
 """
 import argparse
-import statistics
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from attention import timed
+
 # batch, queries, keys, heads of queries and of keys, Dh, causal: those of attention_grad_bench_test.go
 SHAPES = [(1, 2048, 2048, 32, 8, 128, True), (1, 8192, 8192, 32, 8, 128, True), (1, 4096, 4096, 32, 32, 64, True), (4, 2048, 2048, 16, 16, 128, False)]
-CALLS = 10
-
-
-def timed(call, rounds, calls=CALLS):
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    side.synchronize()
-    g = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(g):
-        for _ in range(calls):
-            call()
-    g.replay()
-    took = []
-    for _ in range(rounds):
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        began.record()
-        g.replay()
-        ended.record()
-        ended.synchronize()
-        took.append(began.elapsed_time(ended) * 1e3 / calls)
-    return statistics.median(took)
 
 
 def attentions(rounds):

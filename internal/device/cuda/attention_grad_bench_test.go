@@ -8,8 +8,8 @@ import (
 )
 
 // BenchmarkAttentionGrad times attention of bf16 and each of the operations of its gradients, as BenchmarkAttention
-// does; tools/peers/attention_grad.py times torch's. The last figure is the operations of two and a half forward passes,
-// as FlashAttention counts a backward pass, in the time of all three.
+// does; tools/peers/attention_grad.py times torch's. The last figure is the operations of two and a half forward
+// passes, as FlashAttention counts a backward pass, in the time of all three.
 func BenchmarkAttentionGrad(b *testing.B) {
 	t := newTimer(b)
 	for _, c := range []attention{
@@ -29,7 +29,8 @@ func BenchmarkAttentionGrad(b *testing.B) {
 		s := t.stream(0)
 		var times []func()
 		for _, kernel := range []device.Kernel{
-			{Op: device.Attention{Scale: ir.AttentionScale(c.dh), Causal: c.causal}, Ins: all[:3], Outs: []device.View{y}},
+			{Op: device.Attention{Scale: ir.AttentionScale(c.dh), Causal: c.causal}, Ins: all[:3],
+				Outs: []device.View{y}},
 			{Op: grad(ir.OpAttentionLSE), Ins: all[:2], Outs: []device.View{lse}},
 			{Op: grad(ir.OpAttentionDQ), Ins: all, Outs: []device.View{dq}},
 			{Op: grad(ir.OpAttentionDKV), Ins: all, Outs: []device.View{dkv}},
@@ -50,7 +51,8 @@ func BenchmarkAttentionGrad(b *testing.B) {
 		}
 		forward, backward := us[0]/calls, (us[1]+us[2]+us[3])/calls
 		flops := 4 * pairs * float64(c.b*c.hq*c.dh)
-		b.Logf("%v: attention %.1f µs, %.0f TFLOP/s; lse %.1f, dq %.1f, dkv %.1f, together %.1f µs, %.0f TFLOP/s", c, forward,
+		b.Logf("%v: attention %.1f µs, %.0f TFLOP/s; lse %.1f, dq %.1f, dkv %.1f, together %.1f µs, %.0f TFLOP/s", c,
+			forward,
 			flops/forward/1e6, us[1]/calls, us[2]/calls, us[3]/calls, backward, 2.5*flops/backward/1e6)
 		for _, x := range append(all, y, dq, dkv) {
 			t.must(x.Mem.Free())

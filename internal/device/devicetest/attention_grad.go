@@ -3,7 +3,6 @@ package devicetest
 import (
 	"fmt"
 	"math"
-	"testing"
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/tensor"
@@ -12,16 +11,7 @@ import (
 
 // testAttentionGrad holds attention_lse, attention_dq and attention_dkv to the formulas of gradients.
 func testAttentionGrad(r *rig) {
-	cases := []attended{
-		shaped(nil, 1, 1, 1, 1, 1), shaped(nil, 5, 5, 4, 2, 3), shaped([]int64{2}, 3, 7, 3, 3, 8),
-		shaped([]int64{1, 2}, 2, 33, 4, 1, 5), shaped(nil, 0, 3, 2, 1, 4), shaped(nil, 1, 300, 8, 1, 128),
-	}
-	// For tensor cores, which machines may have for these.
-	halves := cases
-	if !testing.Short() {
-		halves = append(cases, shaped(nil, 70, 131, 4, 2, 64), shaped([]int64{2}, 130, 130, 2, 1, 16),
-			shaped(nil, 140, 140, 4, 1, 128))
-	}
+	cases, halves := attentionShapes(shaped(nil, 140, 140, 4, 1, 128))
 	r.types(1, func(r *rig, dt ir.DType) {
 		if dt.IsInt() {
 			return
@@ -45,7 +35,8 @@ func (c attended) testGrads(r *rig, dt ir.DType, causal bool) {
 	for _, l := range layouts {
 		check := func(op ir.Op, want answer, out ir.DType, shape []int64, ins ...host) {
 			r.check(fmt.Sprintf("%s %v, causal %v", op, c, causal),
-				device.Kernel{Op: device.AttentionGrad{Op: op, Scale: 0.125, Causal: causal}}, l, want, out, shape, ins...)
+				device.Kernel{Op: device.AttentionGrad{Op: op, Scale: 0.125, Causal: causal}}, l, want, out, shape,
+				ins...)
 		}
 		check(ir.OpAttentionLSE, lse, dt.Accum(), rows, q, k)
 		given := func(a answer) host {

@@ -139,17 +139,22 @@ func shaped(lead []int64, tq, tk, hq, hkv, dim int64) attended {
 	return attended{lead: lead, tq: tq, tk: tk, hq: hq, hkv: hkv, dim: dim}
 }
 
-func testAttention(r *rig) {
-	cases := []attended{
+// attentionShapes are those of attention's tests, and those of types of two bytes, for which machines may use tensor
+// cores. long is left out of short tests.
+func attentionShapes(long attended) (cases, halves []attended) {
+	cases = []attended{
 		shaped(nil, 1, 1, 1, 1, 1), shaped(nil, 5, 5, 4, 2, 3), shaped([]int64{2}, 3, 7, 3, 3, 8),
 		shaped([]int64{1, 2}, 2, 33, 4, 1, 5), shaped(nil, 0, 3, 2, 1, 4), shaped(nil, 1, 300, 8, 1, 128),
 	}
-	// For tensor cores, which machines may have for these.
-	halves := cases
+	halves = cases
 	if !testing.Short() {
-		halves = append(cases, shaped(nil, 70, 131, 4, 2, 64), shaped([]int64{2}, 130, 130, 2, 1, 16),
-			shaped(nil, 3, 1200, 4, 1, 64))
+		halves = append(cases, shaped(nil, 70, 131, 4, 2, 64), shaped([]int64{2}, 130, 130, 2, 1, 16), long)
 	}
+	return cases, halves
+}
+
+func testAttention(r *rig) {
+	cases, halves := attentionShapes(shaped(nil, 3, 1200, 4, 1, 64))
 	r.types(1, func(r *rig, dt ir.DType) {
 		if dt.IsInt() {
 			return
