@@ -19,59 +19,7 @@ type calls struct {
 	team *team
 	me   *member // of this process's rank
 
-	used    bool       // a stream was given a call
-	last    uintptr    // the stream of the last call
-	recent  [2]uintptr // that of the last call that is not captured, and of the last one that is, until last changes
-	ordered nvlib.Event
-}
-
-// order has a stream wait for the call before, where that was given to another stream: calls use the flags and memory of
-// one team. A captured call waits for those of its own graph. Replays of graphs are the caller's to order.
-func (c *calls) order(stream uintptr) error {
-	before := c.last
-	if c.used && stream == before {
-		return nil
-	}
-	c.last = stream
-	if !c.used {
-		c.used, c.recent = true, [2]uintptr{stream, stream}
-		return nil
-	}
-	is, err := c.captureOf(stream)
-	if err != nil {
-		return err
-	}
-	was, err := c.captureOf(before)
-	if err != nil {
-		return err
-	}
-	c.recent[min(was, 1)] = before
-	after := c.recent[min(is, 1)]
-	if after != before {
-		if was, err = c.captureOf(after); err != nil {
-			return err
-		}
-	}
-	if was != is || after == stream {
-		return nil
-	}
-	if c.ordered == 0 {
-		if c.ordered, err = c.w.drv.NewEvent(false); err != nil {
-			return err
-		}
-	}
-	if err := c.w.drv.Record(c.ordered, nvlib.Stream(after)); err != nil {
-		return err
-	}
-	return c.w.drv.WaitEvent(nvlib.Stream(stream), c.ordered)
-}
-
-// captureOf is the number of the capture that a stream is in, 0 for none: the default stream is never in one.
-func (c *calls) captureOf(stream uintptr) (uint64, error) {
-	if stream == 0 {
-		return 0, nil
-	}
-	return c.w.drv.CaptureOf(nvlib.Stream(stream))
+	order nvlib.CallOrder // calls use the flags and memory of one team
 }
 
 // OpenCalls implements device.World.
@@ -94,7 +42,7 @@ func (w *world) OpenCalls() (device.Calls, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &calls{w: w, team: t.(*team)}
+	c := &calls{w: w, team: t.(*team), order: nvlib.CallOrder{Driver: w.drv}}
 	c.me = c.team.members[w.first().rank]
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -179,7 +127,7 @@ func (x *call) Do(stream uintptr, operands ...uintptr) error {
 	x.kernels.Aim(operands)
 	c.me.doing = x.launch.name
 	return c.me.dev.bound(func() error {
-		if err := c.order(stream); err != nil {
+		if err := c.order.Next(nvlib.Stream(stream)); err != nil {
 			return err
 		}
 		for _, k := range x.kernels.Kernels {
@@ -234,7 +182,7 @@ func (c *calls) Copy(stream, dst, src uintptr, bytes int64) error {
 	}
 	var args [4]uintptr
 	return c.me.dev.bound(func() error {
-		if err := c.order(stream); err != nil {
+		if err := c.order.Next(nvlib.Stream(stream)); err != nil {
 			return err
 		}
 		return c.w.drv.Copy(nvlib.Ptr(dst), nvlib.Ptr(src), bytes, nvlib.Stream(stream), &args)
@@ -251,9 +199,7 @@ func (c *calls) Close() error {
 		c.w.mu.Lock()
 		c.w.called = false
 		c.w.mu.Unlock()
-		if c.ordered != 0 {
-			err = c.me.dev.bound(func() error { return c.w.drv.DestroyEvent(c.ordered) })
-		}
+		err = c.me.dev.bound(c.order.Close)
 	}
 	return errors.Join(err, c.team.Close())
 }

@@ -26,7 +26,7 @@ func TestCallsOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c := &calls{w: w}
+	order := &nvlib.CallOrder{Driver: w.drv}
 	streams := map[string]uintptr{"default": 0}
 	for _, name := range []string{"a", "b", "c"} {
 		in(func() error {
@@ -43,12 +43,12 @@ func TestCallsOrder(t *testing.T) {
 				}
 			}
 		}
-		return sys.Driver.DestroyEvent(c.ordered)
+		return order.Close()
 	})
 	ready := map[string]bool{} // calls that may end
 	call := func(name, stream string) {
 		t.Helper()
-		in(func() error { return c.order(streams[stream]) })
+		in(func() error { return order.Next(nvlib.Stream(streams[stream])) })
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.queues.give(streams[stream], fakeWork{ready: func() bool { return ready[name] }, do: func() { did = append(did, name) }})
