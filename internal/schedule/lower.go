@@ -193,7 +193,7 @@ func (l *lowering) op(o *Op) {
 	}
 }
 
-// gather has the block raise a counter of its own and await those of the blocks that it meets. Blocks of one rank meet.
+// gather has the block raise its counter of barriers and await those of the blocks that it meets, which are of one rank.
 func (l *lowering) gather(o *Op) {
 	l.met++
 	l.sync()
