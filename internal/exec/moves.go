@@ -105,8 +105,8 @@ func (m *moves) find(at []uintptr) *move {
 	return nil
 }
 
-// closest returns the recorded move that uses the most of at's blocks where they lie and copies the others; nil where there
-// is none.
+// closest returns the recorded move that uses the most of at's blocks where they lie and copies the others; nil where
+// there is none.
 func (m *moves) closest(at []uintptr) (best *move) {
 	most := 0
 	for _, v := range m.inGraphs {
@@ -255,8 +255,8 @@ func (m *moves) use(v *move, f *frame, replayed bool) {
 }
 
 // toRecord returns the moves that graphs are to be recorded for: that of the run to come, the latest of which there
-// still is memory where they say, and what these have in common. together says whether other processes record as many: then nil is for a graph
-// that this one has no use for.
+// still is memory where they say, and what these have in common. together says whether other processes record as many:
+// then nil is for a graph that this one has no use for.
 func (m *moves) toRecord(together bool) (list []*move) {
 	if !m.asked || !slices.Contains(m.im.MovableIn, true) && !slices.Contains(m.im.MovableOut, true) {
 		return nil
