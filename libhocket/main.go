@@ -194,6 +194,24 @@ func hocket_description(model C.int64_t, prove C.int, e **C.char) (description *
 	return description
 }
 
+// hocket_gradient returns, as JSON, the gradient of a model's function with respect to parameters as two programs, for
+// {"wrt": [PARAMETER, …], "keep": "all", "auto" or "inputs"}. "forward" has the parameters of the function, and returns
+// its results, as many as "results" says, and then values that "backward" takes. "backward" returns the gradients of
+// parameters, in their order. "takes" says what the parameters of "backward" are, in their order: {"of": "input",
+// "output" or "gradient", "index": N}, the last two being results of "forward" and their gradients. NULL where it fails.
+//
+//export hocket_gradient
+func hocket_gradient(model C.int64_t, options *C.char, e **C.char) (programs *C.char) {
+	guarded(e, func() error {
+		out, err := library.Gradient(int64(model), text(options))
+		if err == nil {
+			programs = C.CString(out)
+		}
+		return err
+	})
+	return programs
+}
+
 // hocket_reset gives the states of a model that hocket_load loaded with the option export the archive's values. It
 // waits for runs under way. 0 where it fails.
 //

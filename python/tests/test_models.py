@@ -398,6 +398,17 @@ class Export(unittest.TestCase):
         self.x = numpy.array(X, "float32")
         self.want, _ = expected(X, pt2.weights())
 
+    def gradients(self, weights, x=None):
+        """Holds the gradients of the sum of squares of the model's results to torch's."""
+        ours = [x, *weights.values()] if x is not None else list(weights.values())
+        theirs = [t.detach().clone().requires_grad_() for t in ours]
+        w = dict(zip(weights, theirs[x is not None:]))
+        y = theirs[0] if x is not None else torch.tensor(X)
+        for i in range(pt2.LAYERS):
+            y = y + torch.nn.functional.silu(y @ w[f"layers.{i}.up.weight"].T) @ w[f"layers.{i}.down.weight"].T
+        for mine, g in zip(ours, torch.autograd.grad(y.square().sum(), theirs)):
+            self.assertTrue(torch.allclose(mine.grad, g, rtol=1e-4, atol=1e-4 * g.abs().max().item()))
+
     @unittest.skipIf(torch is None, "torch is not installed")
     def test_export(self):
         calls, weights = [], parameters()
@@ -414,6 +425,10 @@ class Export(unittest.TestCase):
         self.assertTrue(numpy.allclose(m(self.x), self.want, rtol=1e-5))
         self.assertIn("up: f32[2, 8/tp, 4]", m.text)
         self.assertIn(m.compare(self.x).verdict, ("exact", "within"))
+        with stand_in(export):  # gradients are in .grad of the module's own parameters, though the program stacks them
+            m = hocket.export(module, (self.x,), plan=PLAN, ranks=2, grad=True)
+        m(self.x).square().sum().backward()
+        self.gradients(weights)
         program = type("ExportedProgram", (types.SimpleNamespace,), {})(**vars(program_of(weights)))
         doubled = {n: (s, [2 * f for f in v]) for n, (s, v) in pt2.weights().items()}
         with stand_in(export):
@@ -442,7 +457,7 @@ class Export(unittest.TestCase):
         f = hocket.compile_backend(graph, inputs, options={"ranks": 2, "plan": PLAN})
         with stand_in(export), torch.no_grad():
             f(*inputs)
-        self.assertIn("up: f32[2, 8/tp, 4]", f.model.text)
+        self.assertIn("up: f32[2, 8/tp, 4]", f.models[False][0].text)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with torch.no_grad():
@@ -451,9 +466,21 @@ class Export(unittest.TestCase):
                     w *= 2  # in place, as an optimizer does
                 doubled = {n: (s, [2 * f for f in v]) for n, (s, v) in pt2.weights().items()}
                 self.assertTrue(numpy.allclose(f(*inputs)[0], expected(X, doubled)[0], rtol=1e-5))
-            self.assertEqual(caught, [])
-            self.assertTrue(f(*inputs)[0].requires_grad)  # the graph's own forward
-        self.assertEqual([str(w.message).count("gradients are wanted") for w in caught], [1])
+            with stand_in(export):  # a model of its own, that goes to torch's parameters
+                inputs[3].requires_grad_()
+                self.want, _ = expected(X, doubled)
+                f(*inputs)[0].square().sum().backward()
+        self.assertEqual(caught, [])
+        self.assertIn("up: f32[2, 8/tp, 4]", f.models[True][0].text)
+        weights = dict(zip(pt2.weights(), (p for p in inputs if p is not inputs[3])))
+        self.gradients(weights, inputs[3])
+        with torch.no_grad():
+            for w in weights.values():
+                w.grad = None
+                w /= 2
+        inputs[3].grad = None
+        f(*inputs)[0].square().sum().backward()
+        self.gradients(weights, inputs[3])
 
     @unittest.skipIf(torch is None, "torch is not installed")
     def test_names_of_parameters(self):
@@ -499,6 +526,14 @@ class Export(unittest.TestCase):
         want = block(x).detach()
         m = hocket.export(block, (x,), plan={"up": "colwise", "down": "rowwise"}, ranks=2)
         self.assertTrue(torch.allclose(m(x), want, rtol=1e-5, atol=1e-6))
+        grads = torch.autograd.grad(block(x).square().sum(), list(block.parameters()))
+        m = hocket.export(block, (x,), plan={"up": "colwise", "down": "rowwise"}, ranks=2, grad=True)
+        compiled = torch.compile(block, backend=hocket.compile_backend)
+        for f in (m, compiled):
+            block.zero_grad()
+            f(x).square().sum().backward()
+            for p, g in zip(block.parameters(), grads):
+                self.assertTrue(torch.allclose(p.grad, g, rtol=1e-4, atol=1e-5))
         _compile._warned.clear()
         with torch.no_grad():
             compiled = torch.compile(block, backend=hocket.compile_backend)
