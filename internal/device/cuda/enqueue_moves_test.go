@@ -286,7 +286,7 @@ func (c *movingCaller) shifted(name string, bytes uintptr) map[int]uintptr {
 	return at
 }
 
-// over has a result lie so many bytes into another's block, and returns what is as large as it needs.
+// over places a result so many bytes into a larger buffer of each rank, and returns those buffers.
 func (c *movingCaller) over(name string, bytes uintptr) map[int]uintptr {
 	big := c.counted(256)
 	at := map[int]uintptr{}
