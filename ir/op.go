@@ -74,6 +74,7 @@ const (
 	OpArgsort       // the indices that sort the last dimension
 	OpTakeAlong     // elements along the last dimension by their indices
 	OpBincount      // how often each of 0..n is there
+	OpIndexAdd      // rows added up by ids
 	OpGroupedLinear // a linear of each group of rows by a weight of its own
 	OpReduceSlots   // the sum of slots lo..hi into an accumulator
 	OpReshard       // to the annotated layout
@@ -428,6 +429,10 @@ var opTable = [numOps]OpInfo{
 		Attrs: []AttrSpec{{Name: "n", Kind: AttrExpr, Required: true,
 			Doc: "ids from 0 to n - 1 are counted, others are not"}},
 		Doc: "how often each id from 0 to n - 1 is in ids[…] → i32[n]"},
+	OpIndexAdd: {Name: "index_add", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
+		Attrs: []AttrSpec{{Name: "n", Kind: AttrExpr, Required: true, Doc: "the rows of the result"}},
+		Doc: "row i of the result is the sum of the rows x[…, D] where ids[…] is i, 0 where it is nowhere → [n, D]; " +
+			"-1 skips a row"},
 	OpGroupedLinear: {Name: "grouped_linear", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay,
 		Doc: "x[T, K] · w[E, N, K]ᵀ → [T, N]: the first counts[0] rows by w[0], the next counts[1] by w[1], …; rows after those give zeros"},
 	OpReduceSlots: {Name: "reduce_slots", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMust,
