@@ -181,7 +181,7 @@ func executes(s *certify.Statement, order [][2]int32) bool {
 				}
 			}
 			for _, a := range e.Adds {
-				count[a]++
+				count[a.Counter]++
 			}
 		}
 	}
