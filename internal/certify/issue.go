@@ -1,7 +1,10 @@
 package certify
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 )
 
@@ -24,6 +27,20 @@ func Issue(s *Statement) (*Certificate, error) {
 		return nil, err
 	}
 	return is.close(k), nil
+}
+
+// Parse reads a certificate.
+func Parse(text []byte) (*Certificate, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	c := &Certificate{}
+	if err := d.Decode(c); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, fmt.Errorf("there is something after the certificate")
+	}
+	return c, nil
 }
 
 // issuer finds an order, the whole clocks of all events that wait or add, and which of their entries are needed.

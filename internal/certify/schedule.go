@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"hocket.example/hocket/internal/schedule"
 )
@@ -283,7 +284,7 @@ func (b *scheduleStatement) accesses(e *Event, m *schedule.Move, packed int32) e
 		if b.cells += sp.N * width; b.cells > maxCells {
 			return fmt.Errorf("the schedule moves more than %d cells", maxCells)
 		}
-		a := Access{Write: write, Owner: -1, Group: int32(2*sp.Cell) + packed + 1, Packet: sp.Mode == schedule.Packet}
+		a := Access{Write: write, Owner: -1, Group: int32(2*sp.Cell) + packed + 1, Packet: sp.Mode == schedule.Packet || write && sp.Mode == schedule.Raw}
 		if packed < 0 {
 			a.Group = 0
 		}
@@ -337,6 +338,9 @@ func (s *ScheduleStatement) results(order [][2]int32) error {
 			done[o[0]]++
 		}
 	}
+	if p.Collective == schedule.SendRecv || p.Collective == schedule.Broadcast {
+		return s.copies(first, now)
+	}
 	for i := range p.Buffers {
 		out := &p.Buffers[i]
 		if out.Kind != schedule.Output || p.Collective == schedule.Undefined {
@@ -351,6 +355,27 @@ func (s *ScheduleStatement) results(order [][2]int32) error {
 				return fmt.Errorf("output cell %d of rank %d is not what %s makes of the inputs", c, out.Rank, p.Collective)
 			}
 		}
+	}
+	return nil
+}
+
+// copies checks that each output is the input of a rank: of one for all, or of another for each.
+func (s *ScheduleStatement) copies(first, now []sum) error {
+	var from []int
+	for i := range s.plan.Buffers {
+		for j := range s.plan.Buffers {
+			out, in := &s.plan.Buffers[i], &s.plan.Buffers[j]
+			if out.Kind == schedule.Output && in.Kind == schedule.Input && out.Cells == in.Cells && out.Cells > 0 &&
+				slices.Equal(now[out.Base:out.Base+out.Cells], first[in.Base:in.Base+in.Cells]) {
+				from = append(from, in.Rank)
+			}
+		}
+	}
+	slices.Sort(from)
+	n, different := len(from), len(slices.Compact(from))
+	if n != s.plan.Ranks || s.plan.Collective == schedule.Broadcast && different != 1 ||
+		s.plan.Collective == schedule.SendRecv && different != n {
+		return fmt.Errorf("the outputs are not the inputs that %s gives", s.plan.Collective)
 	}
 	return nil
 }
