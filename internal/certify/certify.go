@@ -49,7 +49,7 @@ type Event struct {
 	Accesses []Access
 }
 
-// Add adds one to a counter. What is relaxed is ordered in time only: of memory, that lets others write what was read.
+// Add adds one to a counter. A relaxed add orders time only: that is enough for a write after a read.
 type Add struct {
 	Counter int32
 	Relaxed bool

@@ -312,7 +312,8 @@ func (b *scheduleStatement) accesses(e *Event, m *schedule.Move, packed int32) e
 	return nil
 }
 
-// sum stands for a sum of what cells held before the launch: equal sums are equal, others but for a chance of 2^-100.
+// sum is the hash of a sum of cells before the launch: equal for equal sums, and different for others but for a chance
+// of 2^-100.
 type sum [2]uint64
 
 func (s *sum) add(t sum) { s[0], s[1] = s[0]+t[0], s[1]+t[1] }

@@ -20,7 +20,7 @@ import (
 // an algorithm: collectives as schedules, sends and receives as copies and signals.
 func issued(t *testing.T, p *plan.Plan, algorithm string) *plan.Plan {
 	t.Helper()
-	m := &devicetest.TapeMachine{}
+	m := &tape.Machine{}
 	prog, err := Load(t.Context(), m, p, Options{Options: image.Options{Algorithm: algorithm}})
 	if err != nil {
 		t.Fatal(err)
