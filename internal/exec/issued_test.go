@@ -8,7 +8,7 @@ import (
 
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/compile"
-	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/device/tape"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
