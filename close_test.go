@@ -94,7 +94,7 @@ func TestCloseAmidPlanning(t *testing.T) {
 	if err := m.Close(); err != nil {
 		t.Error(err)
 	}
-	if j.count("nobody waited for", "while f was planned: context canceled") != 1 {
+	if j.count("stopped waiting", "while f was planned: context canceled") != 1 {
 		t.Errorf("logged\n%s", &j.all)
 	}
 	ended, cancel := context.WithCancel(t.Context())

@@ -200,7 +200,7 @@ func TestDeviceTensorErrors(t *testing.T) {
 			hocket.Args{In: hosts{"ids": in["ids"], "table": in["table"], "s": four}, DeviceIn: s}, hocket.ErrInput,
 			"s is given twice"},
 		"received twice": {c.Model, hocket.Args{In: in, DeviceIn: s, Out: hosts{"s": four}, DeviceOut: s},
-			hocket.ErrInput, "%s is to be received twice"},
+			hocket.ErrInput, "%s has two tensors to receive it"},
 		"two results in one": {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"row": rows, "s": rows}},
 			hocket.ErrInput, "one device tensor is to receive row and s"},
 		"no such parameter": {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": c.state, "q": c.state}},
