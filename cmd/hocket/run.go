@@ -145,7 +145,7 @@ func (o *runFlags) add(c *cobra.Command) {
 		"make the measured run the range that a profiler captures, "+
 			"and name statements by NVTX where its library is ("+needs(isProfiled)+")")
 	f.StringVar(&o.flight, "flight", "",
-		"when the run fails write the last operations of each rank to `FILE` (default: in the cache folder)")
+		"when the run fails write each rank's state to `FILE` (default: in the cache folder)")
 	rare(c, "rtol", "algorithm", "fixed", "measure", "check-launches", "no-prove", "certificate", "seed", "budget",
 		"flight", "profile-range")
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
