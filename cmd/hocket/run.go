@@ -116,7 +116,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.StringVarP(&o.machine, "machine", "m", defaultMachine, "where to run: `"+strings.Join(names, "|")+"`")
 	f.StringArrayVar(&o.in, "in", nil, "an `INPUT`, as x=rand:1 (see hocket help inputs); repeatable")
 	addStrategy(c, &o.strategy)
-	f.BoolVar(&o.compare, "compare", false, "compare with a reference: the program's text, or the function it refines")
+	f.BoolVar(&o.compare, "compare", false, "compare with the program's text, or the function it refines")
 	f.Float64Var(&o.rtol, "rtol", 0,
 		"with --compare, exit by `R` alone: 0 if no error exceeds R times the largest value, else 1")
 	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph ("+needs(recordsGraphs)+")")
@@ -131,7 +131,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.StringVar(&o.certificate, "certificate", "", "run only if the `FILE` that check --certificate wrote proves the plan")
 	f.IntVar(&o.schedules, "schedules", 0, "try `K` schedules and compare each")
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
-	f.IntVar(&o.repeat, "repeat", 1, "run `K` times, with fresh inputs; print the median, show the last")
+	f.IntVar(&o.repeat, "repeat", 1, "run `K` times, with fresh inputs; print the median time")
 	f.DurationVar(&o.timeout, "timeout", 0,
 		"stop if everything together takes longer: `30s`; by default, if one run takes 30s")
 	f.StringVar(&o.budget, "budget", "",
@@ -140,7 +140,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.StringVar(&o.trace, "trace", "", "write the timeline to `FILE`, for Perfetto and hocket trace")
 	f.StringVar(&o.svg, "svg", "", "draw the timeline to `FILE`")
 	f.StringVar(&o.report, "report", "",
-		"write a page to `FILE`: where the time went, or why the program is refuted")
+		"write a page to `FILE`: where the time went, or a refutation")
 	f.BoolVar(&o.profiled, "profile-range", false,
 		"make the measured run the range that a profiler captures, "+
 			"and name statements by NVTX where its library is ("+needs(isProfiled)+")")
