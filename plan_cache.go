@@ -101,9 +101,9 @@ type planCache struct {
 	ctx     context.Context // the machine's
 	mu      sync.Mutex
 	plans   []*loaded     // least recently used first
-	users   int           // but for those that wait behind another
+	users   int           // without those that wait for another
 	entered int           // users so far
-	changed chan struct{} // closed when there is one user less; nil where nobody waits for that
+	changed chan struct{} // closed when a user leaves; nil if no caller waits for that
 	// evicting holds one value while a user makes room, until it leaves.
 	evicting chan struct{}
 	stats    PlanStats

@@ -210,7 +210,7 @@ where check, or a comparison, could not decide; and 130 when it is interrupted.`
 		if c.HasParent() {
 			a.out.Command = c.Name()
 		} else if len(words) > 0 && !strings.HasPrefix(words[0], "-") {
-			return a.noSuchCommand(root, words) // whose flags nobody knows
+			return a.noSuchCommand(root, words) // its flags are unknown
 		}
 		return &failure{code: exitUsage, kind: "usage", err: flagError(err), help: flagHelp(c, err.Error())}
 	})

@@ -24,15 +24,15 @@ func (a *app) checkCommand() *cobra.Command {
 		Use:        "check PROGRAM [flags]",
 		SuggestFor: []string{"verify", "prove", "lint", "vet", "validate"},
 		Short:      "Prove that a program is right, without running it",
-		Long: `Proves a program free of data races, reuse of memory in use, reads of what nobody
-wrote, mismatched collectives and transfers, and deadlocks, over runs back to
-back; or shows two ops that go wrong, why nothing orders them, and the smallest
+		Long: `Proves a program free of data races, reuse of memory in use, reads of unwritten
+memory, mismatched collectives and transfers, and deadlocks, over runs back to
+back; or shows two conflicting ops, why nothing orders them, and the smallest
 edge that would. Exit 0: proved. 1: refuted. 5: could not decide, and why.
 
 Judges collective schedules, too: execution plans of MSCCL++ (.json) and algorithms of
 MSCCL (.xml). Of these it also proves the result.
 
-What a program computes is no part of the proof: see run --compare.`,
+The proof does not cover the values that a program computes: see run --compare.`,
 		Example: `  hocket check examples/mlp.hkt
   hocket check examples/mlp.hkt --dim T=4096 --json
   hocket check examples/mlp.hkt --strategy auto --machine h200x4

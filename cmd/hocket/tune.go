@@ -62,7 +62,7 @@ A wrong result keeps an algorithm out of the table, whatever its time.`,
 	f.BoolVar(&o.full, "full", false, "more sizes, grids of each kernel, f32 and maxima, smaller teams: minutes, not seconds")
 	f.BoolVar(&o.again, "again", false, "measure what was measured before, too")
 	f.StringSliceVar(&o.ops, "op", nil, "tune only this `COLLECTIVE`, as all_reduce; repeatable (default all)")
-	f.StringVar(&o.sizes, "sizes", "", "measure messages of so many `BYTES`, for -o: 1K,64K,1M")
+	f.StringVar(&o.sizes, "sizes", "", "measure messages of these `BYTES`, for -o: 1K,64K,1M")
 	f.BoolVar(&o.show, "show", false, "measure nothing: print the table in use and its origin")
 	f.BoolVar(&o.across, "across", false,
 		"measure between nodes, in each process of a launch on several; print the tier, and store it for auto")
