@@ -17,21 +17,20 @@ import (
 // wrap it name the feature and the way out.
 var ErrUnsupported = errors.New("not supported by this machine")
 
-// ErrDeviceLost says that a device failed in such a way that this process cannot
-// use it again; errors that wrap it name the device, the failure and the way
-// out. It is never ErrUnsupported.
+// ErrDeviceLost is wrapped by errors about a device that failed and that this process cannot use again. They name the
+// device, the failure and the way out. It is never ErrUnsupported.
 var ErrDeviceLost = errors.New("the device is lost to this process")
 
-// ErrOutOfMemory says that a device, or the host for pinned memory, has less memory
-// free than was asked for: giving some back may help, unless it is ErrTooLarge, too.
-// nvlib.Error, which this package does not know, is it too, by its method Is.
+// ErrOutOfMemory is wrapped by errors about a device, or the host for pinned memory, that has less free memory than
+// requested. Freeing memory may help, unless the error is ErrTooLarge too. nvlib.Error, which this package does not
+// import, matches it by its method Is.
 var ErrOutOfMemory error = outOfMemory{}
 
 type outOfMemory struct{}
 
 func (outOfMemory) Error() string { return "out of memory" }
 
-// OutOfMemory tells errors of other packages, in their Is, what they are asked.
+// OutOfMemory lets the Is methods of errors in other packages recognise this error.
 func (outOfMemory) OutOfMemory() {}
 
 // ErrTooLarge is the ErrOutOfMemory of what asks for more than there is at all, whatever

@@ -25,13 +25,13 @@ type Collective struct {
 	Together bool
 }
 
-// Meets returns nil if members may wait until all have begun, or why they may
-// not: what meets declines then.
+// Meets returns nil if members may wait until all have begun, and otherwise the reason why they may not. Algorithms
+// whose members meet then decline.
 func (c *Collective) Meets() error {
 	switch c.Op {
 	case ir.OpBroadcast, ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute:
 		if !c.Together {
-			return fmt.Errorf("%w: its members would wait for each other, and here work between one's share and another's could wait for the first", ErrUnsupported)
+			return fmt.Errorf("%w: its members wait for each other, which could deadlock here: work between the launches of two members could wait for the first launch", ErrUnsupported)
 		}
 	}
 	return nil

@@ -254,9 +254,9 @@ func (m *moves) use(v *move, f *frame, replayed bool) {
 	}
 }
 
-// toRecord returns the moves that graphs are to be recorded for: that of the run to come, the latest of which there
-// still is memory where they say, and what these have in common. together says whether other processes record as many:
-// then nil is for a graph that this one has no use for.
+// toRecord returns the moves to record graphs for: that of the next run, the latest ones whose addresses still are
+// valid memory, and a move of the blocks that these have in common. If together is set, other processes record the
+// same number of graphs; nil then stands for a graph that this process does not use.
 func (m *moves) toRecord(together bool) (list []*move) {
 	if !m.asked || !slices.Contains(m.im.MovableIn, true) && !slices.Contains(m.im.MovableOut, true) {
 		return nil

@@ -142,8 +142,8 @@ func (d *detector) stalled(rank int) *PeerError {
 	return d.mesh.member(rank).failed("stalled: no sign of life for %v, %s", silent.Round(beat), d.mesh.page.last(rank))
 }
 
-// awaitPeers is await for what other processes do. late returns those that the last call of ready still missed.
-// awaitPeers gives up once none of them has made progress for StallTimeout.
+// awaitPeers is await for an action of other processes. late returns the processes that the last call of ready still
+// missed. awaitPeers returns an error once none of them has made progress for StallTimeout.
 func (d *detector) awaitPeers(ctx context.Context, late func() []int, ready func() (bool, error)) error {
 	const looks = 10 // within StallTimeout
 	seen := make([]progress, d.mesh.o.Size)
@@ -169,8 +169,8 @@ func (d *detector) awaitPeers(ctx context.Context, late func() []int, ready func
 	}
 }
 
-// blame returns the error of a process that others wait for in vain. Where a process has stalled
-// it is to blame: the one that is late may wait for it, too.
+// blame returns the error about a process that did not arrive in time. If a process has stalled, the error blames it
+// instead, since the late process may wait for it too.
 func (d *detector) blame(late int, format string, args ...any) *PeerError {
 	const many = 5 // beats that a busy machine does not lose
 	stalled := late
@@ -192,7 +192,7 @@ func (d *detector) blame(late int, format string, args ...any) *PeerError {
 	return e
 }
 
-// patience is how many beats T is.
+// patience returns StallTimeout in beats.
 func (d *detector) patience() int { return int(max(d.mesh.o.StallTimeout/beat, 1)) }
 
 // Any stands for all other processes, where it is not known who raises a counter.

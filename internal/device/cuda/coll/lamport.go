@@ -41,9 +41,8 @@ func (p *Plan) rest(r *kernels.AllReduce, half int64) {
 // H200 that is faster, at 8 it was not measured.
 const throttleFrom, throttleTo = 7 << 19, 6 << 20
 
-// lamportByHost is the HostPart of lines that are their own flags: what was fastest on two
-// H200, of operands, and on four, of results. More than the bus carries in time costs
-// much.
+// lamportByHost is the HostPart of lines that are their own flags. The values were measured to be the fastest, for
+// operands on two H200 and for results on four. A larger part than the bus can carry in the same time costs much.
 func lamportByHost(bytes int64, members int) HostPart {
 	switch small := bytes < 24<<20; {
 	case members == 2 && small:
