@@ -1,7 +1,6 @@
-// Package device declares what hocket needs of a machine: devices with
-// ordered streams, events between streams, counters that peers raise, memory
-// that peers can address, and a few launches. It holds no machine, only what
-// every machine checks alike.
+// Package device declares what hocket needs of a machine: devices with ordered streams, events between streams,
+// counters that peers raise, memory that peers can address, and a few launches. It contains no machine, only the
+// interfaces and the checks that all machines share.
 package device
 
 import (
@@ -78,7 +77,7 @@ type Caps struct {
 	// slow, and what they take is memory of the host.
 	OnHost     bool
 	DTypes     []ir.DType
-	Graphs     bool // CaptureGraph works
+	Graphs     bool // World.Capture works
 	Virtual    bool // scheduled: time stands still, order is drawn at random
 	Concurrent bool // streams run at the same time
 	Chains     bool // Prepare takes kernels with Links, and products with Relu

@@ -1,15 +1,12 @@
-// Package kernels is hocket's own GPU kernels: CUDA C++ sources in src, what of
-// them an operation on given operands needs, their compilation at run time and a
-// cache of the results on disk.
+// Package kernels has hocket's own GPU kernels: their CUDA C++ sources in src, the choice of templates for an
+// operation on given operands, their compilation at run time, and a cache of the results on disk.
 //
-// A source is templates; what is compiled is templates with one entry, an
-// instance for element types, number of dimensions and width of accesses.
-// Extents, strides and addresses are arguments, so that one compilation serves
-// all shapes. Every kernel is a grid of one dimension of blocks of 256 threads,
-// and takes one argument, a structure of 8-byte words.
+// The sources are templates. A compilation unit is templates with one entry point, instantiated for element types,
+// number of dimensions and width of accesses. Extents, strides and addresses are arguments, so one compilation serves
+// all shapes. Every kernel has a one-dimensional grid of blocks of 256 threads, and takes one argument, a structure of
+// 8-byte words.
 //
-// Bits do not depend on the machine: folds are taken in an order that follows
-// from extents, types and strides.
+// Results do not depend on the GPU: the order of folds follows from extents, types and strides.
 package kernels
 
 import (

@@ -1,6 +1,5 @@
-// Package lower turns sharded programs into explicit host programs, pass by
-// pass. Every pass takes a valid program and leaves one, which prints, parses
-// back and runs; none changes the program it was given.
+// Package lower turns sharded programs into explicit host programs, pass by pass. Begin with Run. Every pass takes a
+// valid program and returns a valid one, which prints, parses back and runs. No pass changes its input.
 package lower
 
 import (

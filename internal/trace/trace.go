@@ -1,6 +1,5 @@
-// Package trace holds what a run did and when, and computes from it where the
-// time went: busy time, communication that nothing hides, waiting and moving in
-// collectives, the chain of events that decided the length of the run.
+// Package trace holds what a run did and when, and computes where the time went: busy time, communication that nothing
+// hides, waiting and transfer in collectives, and the chain of events that determined the length of the run.
 package trace
 
 import (

@@ -1,5 +1,5 @@
-// Package tune measures which algorithm is the fastest for which collective on a machine, and
-// keeps the table that says so.
+// Package tune measures which algorithm is the fastest for each collective on a machine, and writes the results as a
+// table.
 package tune
 
 import (

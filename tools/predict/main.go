@@ -1,7 +1,7 @@
-// Command predict says how good predictions of layers are. "measure" times layers under each strategy, and in the same
-// rounds their GEMM and their collective alone, and writes rows of docs/measured/predictions.tsv; "judge" reads rows
-// and prints how far off predictions were, and what auto's choice cost; "random" measures auto beside sequential on
-// layers drawn at random, writes rows of docs/measured/auto.tsv, and says which were slower twice:
+// Command predict measures how good predictions of layers are. "measure" times layers under each strategy, and in the
+// same rounds their GEMM and their collective alone, and writes rows of docs/measured/predictions.tsv. "judge" reads
+// rows and prints the errors of predictions, and what auto's choice cost. "random" measures auto against sequential on
+// layers drawn at random, writes rows of docs/measured/auto.tsv, and reports which layers were slower twice:
 //
 //	predict -row '2xH100 580.159 0123456 2026-11-27' -log h100x2-predict measure > rows.tsv
 //	predict judge ../docs/measured/predictions.tsv
@@ -9,8 +9,8 @@
 //	predict -row '2xH100 580.159 0123456 2026-11-28' -log h100x2-auto -seed 7 random > rows.tsv
 //
 // Each row has two predictions. predicted_us is auto's own, from the machine's description and the dispatch table.
-// alone_us is by the same model with the layer's GEMM and collective as they were timed alone, whole and in parts;
-// no layer's time is in it. With -again judge predicts that anew by the model as it is now.
+// alone_us is by the same model with the measured times of the layer's GEMM and collective alone, whole and in parts;
+// it uses no measured time of the layer. With -again, judge computes that prediction again with the current model.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Package abacus is a machine for tests of what measures: the CPU machine with launches of its
-// own for whole collectives, and with a clock that counts what is issued: what is measured does not depend on what
-// else the host does. It is registered as "abacus-with-teams".
+// Package abacus is a machine for tests of measurements: the CPU machine with launches for whole collectives, and a
+// clock that counts issued work. So measurements do not depend on what else the host does. It is registered as
+// "abacus-with-teams".
 package abacus
 
 import (

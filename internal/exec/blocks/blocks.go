@@ -1,9 +1,7 @@
-// Package blocks cuts global tensors in the host's memory into the blocks that ranks
-// hold, and joins blocks that come back.
+// Package blocks cuts global tensors in host memory into the blocks of ranks, and joins blocks into global tensors.
 //
-// Cut gives the bytes to upload for one block. A Receiver is where one output comes to:
-// its blocks go straight to their places in the global tensor where they are contiguous
-// there, and by way of storage of their own where they are not.
+// Cut returns the bytes to upload for one block. A Receiver receives one output. It receives blocks directly into the
+// global tensor where they are contiguous in it, and into temporary storage otherwise.
 package blocks
 
 import (

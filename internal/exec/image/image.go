@@ -1,15 +1,13 @@
 // Package image resolves plans on a machine.
 //
-// An Image is what loading makes of a plan: a world, memory, and commands in which
-// everything that the plan says is found: views, prepared launches, streams, events,
-// channels of collectives. Nothing in it changes once Build returns, but what the
-// machine's own objects keep to themselves, until Close.
+// An Image is a loaded plan: a world, its memory, and a list of commands with everything that the plan refers to:
+// views, prepared launches, streams, events and channels of collectives. After Build has returned, an Image does not
+// change until Close, except for the internal state of the machine's objects.
 //
-// Build works in stages, each a function of what the stages before it returned:
-// streams, events and counters (build.go); which parameters can stay on the devices
-// (params.go); where buffers lie (memory.go); channels and pairs (channels.go); launches
-// that do several commands at once (groups.go); commands (commands.go). Relocate resolves commands again for single
-// runs (relocate.go).
+// Build works in stages. Each is a function of the results of earlier stages: streams, events and counters (build.go);
+// parameters that can stay on the devices (params.go); places of buffers (memory.go); channels and pairs
+// (channels.go); launches that do several commands at once (groups.go); commands (commands.go). Relocate resolves
+// commands again for single runs (relocate.go).
 package image
 
 import (

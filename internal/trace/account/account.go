@@ -1,7 +1,6 @@
-// Package account says where the time of a run went: it matches the collectives of a
-// trace across ranks, puts the ranks on one clock, splits every rank's time in a collective
-// into waiting and transfer, and finds who was late and why. docs/trace.md defines its
-// numbers.
+// Package account computes where the time of a run went. It matches the collectives of a trace across ranks, puts the
+// ranks on one clock, splits every rank's time in a collective into waiting and transfer, and finds which rank was
+// late and why. docs/trace.md defines its numbers.
 package account
 
 import (

@@ -1,6 +1,6 @@
-// Package coll is the collectives that hocket's own kernels and copy engines run: which
-// algorithms there are (plan.go lists them), what each supports, and as a Plan what memory and
-// which launches it takes. It gives devices nothing: package cuda reserves and runs.
+// Package coll has the collectives that hocket's own kernels and copy engines run. It says which algorithms there are
+// (plan.go lists them), what each supports, and, as a Plan, which memory and launches a collective takes. It issues
+// nothing: package cuda reserves the memory and runs the launches.
 package coll
 
 import (

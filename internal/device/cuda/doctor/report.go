@@ -1,4 +1,4 @@
-// Package doctor says what there is of CUDA: libraries, GPUs, how these reach each other.
+// Package doctor reports on CUDA: its libraries, the GPUs, and how GPUs reach each other.
 package doctor
 
 import (

@@ -1,6 +1,6 @@
-// Package signal has the memory by which kernels tell what they have come to. A Report is where those of a GPU say what
-// is wrong with their data; a Board has the flags that kernels of one GPU raise and those of another wait for, with the
-// lists of flags that a kernel raises at once. Package cuda gives streams the kernels.
+// Package signal has memory by which kernels report and signal. A Report is where kernels of a GPU report errors in
+// their data. A Board has flags that kernels of one GPU raise and kernels of another wait for, and lists of flags that
+// a kernel raises together. Package cuda issues the kernels.
 package signal
 
 import (

@@ -1,7 +1,6 @@
-// Package timeline tells when devices began and ended what they were given. A Clock is a GPU's: it has the events of
-// the driver, and tells the time of those that have one. A Track is a stream's begins and ends that its device is not
-// known to have reached; a Replay those within a graph. Package cuda records the events where they belong among other
-// work.
+// Package timeline measures when work on devices began and ended. A Clock is for one GPU: it has driver events, and
+// gives the time of those that were recorded. A Track has the begins and ends on a stream that the device is not yet
+// known to have reached, a Replay those within a graph. Package cuda records the events.
 package timeline
 
 import (
