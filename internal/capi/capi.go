@@ -263,7 +263,8 @@ func (l *Library) Group(ctx context.Context, handle int64, text string) (group i
 type model struct {
 	m       *hocket.Model
 	machine *machine
-	text    string   // of the program
+	program *hocket.Program
+	fn      string   // the function's name
 	names   []string // of parameters
 	states  []string // inout ones
 	extents map[string][]string
@@ -346,7 +347,7 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 			states = append(states, param.Name)
 		}
 	}
-	return l.add(&model{m: mod, machine: m, text: p.String(), names: names, states: states,
+	return l.add(&model{m: mod, machine: m, program: p, fn: fn.Name, names: names, states: states,
 		extents: extents, export: export,
 		unused: unused, bound: newBound(), updating: make(chan struct{}, 1)}), nil
 }
@@ -608,6 +609,8 @@ func (l *Library) Close(handle int64) error {
 		return x.close()
 	case *collectives:
 		return x.close()
+	case *foreign:
+		return nil
 	case *machine:
 		err := x.m.Close()
 		for _, m := range l.dropModels(x) {

@@ -54,7 +54,7 @@ func (c code) text() string {
 
 func (c code) entry() string {
 	if c.threads != 0 {
-		return fmt.Sprintf("\nextern \"C\" __global__ void __launch_bounds__(%d) %s(const %s a) { %s(a); }\n", c.threads, c.symbol, c.args, c.body)
+		return fmt.Sprintf("%s\nextern \"C\" __global__ void __launch_bounds__(%d) %s(const %s a) { %s(a); }\n", c.own, c.threads, c.symbol, c.args, c.body)
 	}
 	kernel := "KERNEL"
 	if c.block > 0 || c.residents > 0 {

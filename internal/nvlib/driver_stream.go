@@ -54,6 +54,24 @@ func (d *Driver) Capturing(s Stream) (bool, error) {
 	return status != 0, err
 }
 
+// CaptureOf returns the number of the capture that records work on s; 0 for none.
+func (d *Driver) CaptureOf(s Stream) (id uint64, err error) {
+	if !d.f.streamGetCaptureInfo.Present() {
+		capturing, err := d.Capturing(s)
+		if capturing {
+			id = 1
+		}
+		return id, err
+	}
+	var status int32
+	err = d.check(d.f.streamGetCaptureInfo, "cuStreamGetCaptureInfo", uintptr(s), uintptr(unsafe.Pointer(&status)),
+		uintptr(unsafe.Pointer(&id)), 0, 0, 0)
+	if status == 0 {
+		id = 0
+	}
+	return id, err
+}
+
 // SyncContext waits for all work of the current context.
 func (d *Driver) SyncContext() error { return d.check(d.f.ctxSynchronize, "cuCtxSynchronize") }
 

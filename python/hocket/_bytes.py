@@ -43,7 +43,7 @@ class _Flat:
             self.of = _tensors.written(t, what) if written else _tensors.view(t, what)
             self.address = self.of.address
             memory = (ctypes.c_char * self.of.nbytes).from_address(self.address)
-            self.bytes = memoryview(memory).cast("B") if self.of.nbytes else memoryview(b"")
+            self.bytes = memoryview(memory).cast("B") if self.of.nbytes else memoryview(bytearray())
 
     def new(self, n):
         """So many bytes more."""

@@ -8,10 +8,19 @@ import time
 
 def launch(file, n, what, **env):
     """Runs member_WHAT of a file in n processes; their exit codes and outputs."""
-    base = {**os.environ, **{k: str(v) for k, v in env.items()}, "HOCKET_RUN_ID": f"{what} {os.getpid()} {time.time()}",
+    return ended(start([file, "member", what], n, **env))
+
+
+def start(argv, n, **env):
+    """Starts a Python program in n processes."""
+    base = {**os.environ, **{k: str(v) for k, v in env.items()}, "HOCKET_RUN_ID": f"{argv} {os.getpid()} {time.time()}",
             "HOCKET_WORLD_SIZE": str(n)}
-    procs = [subprocess.Popen([sys.executable, file, "member", what], env={**base, "HOCKET_RANK": str(r)}, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for r in range(n)]
+    return [subprocess.Popen([sys.executable, *argv], env={**base, "HOCKET_RANK": str(r)}, text=True, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT) for r in range(n)]
+
+
+def ended(procs):
+    """The exit codes and outputs of processes, once they have ended."""
     out = []
     for p in procs:
         try:

@@ -64,6 +64,10 @@ func (g *fakeGuests) calls(f *fakeGPU, table map[string]func([]uintptr) uintptr)
 		if c == nil {
 			return set(a[1], int32(0))
 		}
+		if a[3] == 0 { // only its number is wanted
+			set(a[1], int32(1))
+			return set(a[2], uint64(c.id))
+		}
 		g.deps = g.deps[:0]
 		for _, k := range c.tails[a[0]] {
 			g.deps = append(g.deps, uintptr(k+1))

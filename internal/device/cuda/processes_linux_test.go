@@ -571,7 +571,7 @@ func TestPeerStrategies(t *testing.T) {
 	}
 	t.Parallel()
 	var loads []peerLoad
-	for _, name := range []string{"mlp.hkt", "llama_layer.hkt"} {
+	for _, name := range []string{"mlp.hkt", "llama_layer.hkt", "symbolic_rows.hkt"} {
 		strategies := []string{"sequential", "chunked(2)", "exchange", "exchange(2)", "exchange(1,2)", "ahead"}
 		for _, strategy := range strategies {
 			for _, algorithm := range []string{"staged", "move-copy"} {

@@ -18,6 +18,8 @@ type calls struct {
 	w    *world
 	team *team
 	me   *member // of this process's rank
+
+	order nvlib.CallOrder // calls use the flags and memory of one team
 }
 
 // OpenCalls implements device.World.
@@ -40,7 +42,7 @@ func (w *world) OpenCalls() (device.Calls, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &calls{w: w, team: t.(*team)}
+	c := &calls{w: w, team: t.(*team), order: nvlib.CallOrder{Driver: w.drv}}
 	c.me = c.team.members[w.first().rank]
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,6 +127,9 @@ func (x *call) Do(stream uintptr, operands ...uintptr) error {
 	x.kernels.Aim(operands)
 	c.me.doing = x.launch.name
 	return c.me.dev.bound(func() error {
+		if err := c.order.Next(nvlib.Stream(stream)); err != nil {
+			return err
+		}
 		for _, k := range x.kernels.Kernels {
 			if err := w.drv.LaunchEarly(k, nvlib.Stream(stream)); err != nil {
 				return fmt.Errorf("%s: %w", x.launch.name, err)
@@ -177,6 +182,9 @@ func (c *calls) Copy(stream, dst, src uintptr, bytes int64) error {
 	}
 	var args [4]uintptr
 	return c.me.dev.bound(func() error {
+		if err := c.order.Next(nvlib.Stream(stream)); err != nil {
+			return err
+		}
 		return c.w.drv.Copy(nvlib.Ptr(dst), nvlib.Ptr(src), bytes, nvlib.Stream(stream), &args)
 	})
 }
@@ -191,6 +199,7 @@ func (c *calls) Close() error {
 		c.w.mu.Lock()
 		c.w.called = false
 		c.w.mu.Unlock()
+		err = c.me.dev.bound(c.order.Close)
 	}
 	return errors.Join(err, c.team.Close())
 }
