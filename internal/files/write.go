@@ -1,5 +1,5 @@
 // Package files opens, writes and deletes files safely. It never waits to open a file: pipes and devices are refused.
-// The size of what is read is bounded. A file is written as a whole or not at all. Two kinds of paths have different
+// Files are read up to a size limit. A file is written as a whole or not at all. Two kinds of paths have different
 // rules:
 //
 //   - Paths that the user names (Open, Read, Map, Write) are followed through links, as in other programs, but

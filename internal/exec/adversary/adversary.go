@@ -108,7 +108,7 @@ func spotsOf(r plan.Ref, cuts []int64) iter.Seq[int32] {
 	}
 }
 
-// mostRuns is how many runs of a tensor are told apart.
+// mostRuns is the number of contiguous runs of a tensor up to which gaps between them are respected.
 const mostRuns = 1 << 16
 
 // runsOf yields the bytes from lo to hi, in r's buffer, of each run of r without gaps; all between

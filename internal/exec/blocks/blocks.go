@@ -17,7 +17,7 @@ import (
 // ErrInput is wrapped by errors about the tensors that a run was given.
 var ErrInput = fault.ErrInput
 
-// InputError joins what is wrong with the tensors of a run; nil for nothing.
+// InputError joins the errors in the tensors of a run; nil if there are none.
 func InputError(wrong []string) error {
 	if len(wrong) == 0 {
 		return nil
@@ -25,7 +25,7 @@ func InputError(wrong []string) error {
 	return fmt.Errorf("%w: %s", ErrInput, strings.Join(wrong, "; "))
 }
 
-// Wrong says what is wrong with a tensor for io, if anything is.
+// Wrong returns what is wrong with a tensor for io.
 func Wrong(io *plan.IO, t *tensor.Tensor) []string {
 	switch {
 	case t == nil:

@@ -94,8 +94,8 @@ type Image struct {
 	// Uploads are, by input, the commands that upload it, a rank each, where a run need not:
 	// the input stays as it is on the devices. Nil for an input that is written to.
 	Uploads [][]int
-	// Residents are the device tensors that inputs lie in, nil for others. Stays tells
-	// which blocks of outputs are in one already.
+	// Residents are the device tensors that contain inputs; nil for others. Stays says which blocks of outputs are
+	// already in one.
 	Residents []*resident.DeviceTensor
 	Stays     []bool
 	// MovableIn and MovableOut tell which blocks of inputs and outputs runs may have elsewhere: see Relocate.
