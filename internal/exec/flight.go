@@ -66,7 +66,7 @@ const (
 // readings of the clock.
 type flightRecorder struct {
 	im   *image.Image
-	told func(*Flight) // Options.Failed
+	told func(*Flight) // Options.Failed, called when the program fails
 
 	mu      sync.Mutex
 	batches []FlightBatch
