@@ -44,11 +44,10 @@ type Computation struct {
 	Op  device.Op
 	Ins []Operand
 	Out Operand
-	// Fault, where not 0, is the address of six words of 8 bytes, at first 0,
-	// where an embedding reports an id outside the table, a take_along an index outside of a row, an index_copy
-	// positions, a grouped linear counts and an attention lengths that are none, and an uneven collective counts that
-	// do not fit (see ReadFault); Tag is the caller's and comes with the report. While something stands there
-	// no index_copy writes.
+	// Fault, unless 0, is the address of six words of 8 bytes, initially 0, for reports of invalid data: an id of an
+	// embedding outside the table, an index of take_along outside a row, invalid positions of index_copy, invalid
+	// counts of a grouped linear or of an uneven collective, invalid lengths of attention (see ReadFault). Tag is the
+	// caller's, and part of the report. As long as there is a report, no index_copy writes.
 	Fault nvlib.Ptr
 	Tag   uint64
 }

@@ -208,7 +208,7 @@ func (r *Result) close(fs []Finding) *Result {
 		case fs[i].Warning:
 		case fs[i].Unsure:
 			if r.Verdict == Proved {
-				r.Verdict, r.Reason = Unknown, "views too ragged to tell their bytes apart: "+fs[i].Message
+				r.Verdict, r.Reason = Unknown, "the bytes of views are too irregular to be compared: "+fs[i].Message
 			}
 		default:
 			r.Verdict, r.Reason = Refuted, ""

@@ -190,5 +190,5 @@ func (w *World) handle(p *peer, m message, fds []int) error {
 	return fmt.Errorf("a %T out of place", m)
 }
 
-// Late returns a process that has not come to the step that this process is in, or has left before it; -1 for none.
+// Late returns a process that has not reached the current step of this process, or has left before it; -1 for none.
 func (w *World) Late() int { return w.detector.late(Any, w.mesh.page.steps(w.mesh.o.Rank)) }
