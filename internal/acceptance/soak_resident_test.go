@@ -88,7 +88,7 @@ func malloced() int64 {
 func TestMalloced(t *testing.T) {
 	before := malloced()
 	if before == 0 {
-		t.Skip("this malloc does not tell what is in use")
+		t.Skip("this malloc does not report its memory in use")
 	}
 	lib, err := cabi.Open([]string{"libc.so.6"})
 	if err != nil {

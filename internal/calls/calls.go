@@ -144,7 +144,7 @@ func overlap(a uintptr, n int64, b uintptr, m int64) bool {
 	return n > 0 && m > 0 && int64(a) < int64(b)+m && int64(b) < int64(a)+n
 }
 
-// key tells calls apart that are prepared by themselves.
+// key identifies calls that share a preparation.
 type key struct {
 	op      ir.Op
 	red     ir.Red

@@ -166,7 +166,7 @@ func isTemporary(path, name string) bool {
 	return ok && ended && len(digits) == 16 && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-var errTaken = errors.New("another process took the temporary file for one that nobody writes any more")
+var errTaken = errors.New("another process took the temporary file for an abandoned one")
 
 // beside makes a file that is to take the place of another, and removes those of processes
 // that have ended. The file is locked for as long as it is open, so that others leave it alone.

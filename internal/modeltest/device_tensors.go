@@ -95,7 +95,7 @@ type walk struct {
 	log    []string
 }
 
-// inHost is a tensor in the host's memory, and what is in it before a batch and behind it.
+// inHost is a tensor in host memory, and its contents before and after a batch.
 type inHost struct {
 	*hocket.Tensor
 	layout       layout

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// program imports a dump and checks what comes of it.
+// program imports a dump and checks the result.
 func program(t *testing.T, src string, defines ...string) *ir.Program {
 	t.Helper()
 	given := map[string]string{}

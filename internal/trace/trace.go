@@ -68,8 +68,8 @@ type Tie struct {
 	Peer int `json:"peer"`
 }
 
-// Call is what tells one rank's call of a collective apart from its others, and which
-// calls of other ranks belong to it.
+// Call identifies one rank's call of a collective among its others, and determines which calls of other ranks belong
+// to it.
 type Call struct {
 	Group   string // of ranks: its name
 	Members []int  // of the group, by their numbers in the job; nil where unknown

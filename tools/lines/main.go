@@ -174,8 +174,7 @@ func breaks(src []byte) []cut {
 	return list
 }
 
-// comment breaks a comment that stands alone on its line and is too long. The rest goes to
-// the line below where that goes on with the sentence.
+// comment breaks a comment line that is too long. The rest goes to the line below, if that continues the sentence.
 func comment(src []byte, at int, text string) []cut {
 	begin := bytes.LastIndexByte(src[:at], '\n') + 1
 	indent := string(src[begin:at])

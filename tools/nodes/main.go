@@ -176,7 +176,7 @@ func layer(%%x: bf16[%d, %d/tp], %%w: bf16[%[3]d, %[3]d/tp]) -> bf16[%[2]d, %[3]
 	return b.measure(ctx, fmt.Sprintf("GEMM and all_reduce, %d columns", b.width), text, mib, ways)
 }
 
-// measure times all ways of a program in turns, and prints them. A batch has more runs of what is smaller.
+// measure times all ways of a program alternately, and prints them. Batches of smaller sizes have more runs.
 func (b *bench) measure(ctx context.Context, what, text string, mib int, ways []*way) error {
 	p, err := hocket.Parse("program", text)
 	if err != nil {

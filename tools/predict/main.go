@@ -160,8 +160,8 @@ func (j *job) layer(ctx context.Context, to io.Writer, op, shape string) error {
 // rows writes a row of each strategy.
 func (j *job) rows(to io.Writer, op string, l bench.Layer) error {
 	var alone []sim.Alone
-	// A GPU slows down while it works. GEMMs before and behind the layers tell at which pace these went, so GEMMs that
-	// were timed in runs of their own count in proportion to the whole one there.
+	// A GPU slows down while it works. GEMMs before and after the layers show how fast it was then. The times of GEMMs
+	// that were measured in other runs are scaled by that of the whole GEMM.
 	pace := 1.0
 	cells := map[string]string{"who": "hocket", "op": op, "m": fmt.Sprint(l.M), "n": fmt.Sprint(l.N),
 		"k":     fmt.Sprint(l.K),

@@ -182,7 +182,7 @@ func (s source) peerRow(w io.Writer, p *peer, peerDims string, ranks int) error 
 	return nil
 }
 
-// dims are those that rows tell cases apart by, sorted by name.
+// dims returns the dims that identify a row, sorted by name.
 func dims(all map[string]int64) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {

@@ -131,9 +131,9 @@ type accounting struct {
 	chains  *trace.Chains
 }
 
-// Of accounts for a trace. bound is the largest residual, in nanoseconds, with which
-// waiting and transfer are told apart; 0 is DefaultBound. The trace is sorted, its times
-// are shifted, and its events' Run and Group become those of the report.
+// Of computes the report for a trace. bound is the largest residual, in nanoseconds, at which waiting and transfer are
+// separated; 0 is DefaultBound. The trace is sorted, its times are shifted, and its events' Run and Group become those
+// of the report.
 func Of(t *trace.Trace, bound int64) *Report {
 	if bound <= 0 {
 		bound = DefaultBound

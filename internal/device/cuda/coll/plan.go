@@ -75,7 +75,7 @@ type Team interface {
 	Keeps128() error
 	// Multicasts returns nil where members' memory may be joined to multicast objects.
 	Multicasts() error
-	// HostParts says what goes by way of host memory.
+	// HostParts returns the split of transfers that go through host memory.
 	HostParts() HostParts
 }
 
@@ -138,7 +138,7 @@ func (p *Plan) pinned(name string, bytes int64, use func(Area)) {
 	p.Memory = append(p.Memory, Want{Pinned, name, bytes, use})
 }
 
-// hostMemory wants pinned memory for what goes by way of the host.
+// hostMemory requests pinned memory for transfers through the host.
 func (p *Plan) hostMemory(bytes int64, use func(Area)) { p.pinned("host memory", bytes, use) }
 
 func (p *Plan) joined(bytes int64, use func(Area)) {

@@ -193,7 +193,7 @@ func (g *Group) Failure() (member int, err error) {
 // Abort ends what runs, unfinished.
 func (g *Group) Abort() { g.end(g.own.Abort) }
 
-// destroy gives back what is idle.
+// destroy frees idle communicators.
 func (g *Group) destroy() { g.end(g.own.Destroy) }
 
 // endPatience bounds how long an end is waited for: an abort may wait itself for

@@ -80,7 +80,7 @@ func (r *Report) Rang() bool {
 	return cabi.LoadAtomic(uintptr(r.bell())) != 0
 }
 
-// Read returns what was reported; false for nothing. The device is at rest, and the context current.
+// Read returns the report; false if there is none. The device must be idle, and the context current.
 func (r *Report) Read() (kernels.Fault, bool, error) {
 	var args [4]uintptr
 	if err := errors.Join(r.drv.Copy(r.copied, r.at, kernels.FaultBytes, 0, &args), r.drv.SyncStream(0)); err != nil {

@@ -70,10 +70,10 @@ func (c *Clock) Stale(now time.Duration) bool { return now-time.Duration(c.ns) >
 // trials is how many events a base is chosen from.
 const trials = 8
 
-// Rebase makes a new base. Times are told since opened. The device is at rest, and its context current.
+// Rebase makes a new base. Times are measured since opened. The device must be idle, and its context current.
 //
 // The device reaches an event between the call that records it and the end of the wait for it. The base is the event
-// for which that took least, and counts as reached in the middle (Cristian's algorithm).
+// for which that took the shortest time, and counts as reached in the middle (Cristian's algorithm).
 func (c *Clock) Rebase(opened time.Time) {
 	shortest := time.Duration(-1)
 	for range trials {
