@@ -114,8 +114,8 @@ func explain(name string, err error) string {
 // Name returns the name under which the library was found.
 func (l *Library) Name() string { return l.name }
 
-// Path returns the file from which the library was loaded, found by the address of one of its functions; empty if the
-// system does not provide it.
+// Path returns the file from which the library was loaded, found by the address of one of its functions; if the system
+// does not provide that, the name under which it was opened.
 func (l *Library) Path(symbol string) string {
 	if l.fake == nil {
 		if addr, err := dlsym(l.handle, symbol); err == nil {
