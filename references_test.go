@@ -188,7 +188,8 @@ func (r *tree) inFolder(dir, name string) bool {
 }
 
 // TestReferences resolves the names in comments and pages: those in backticks that have the form of an identifier or a
-// path, those in mixed case or with a package, and those after "see". The change log is exempt, because it names removed things.
+// path, those in mixed case or with a package, and those after "see". The change log is exempt, because it names
+// removed things.
 func TestReferences(t *testing.T) {
 	r := readTree(t)
 	foreign := func(name string) bool {

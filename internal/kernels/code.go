@@ -92,7 +92,7 @@ func rawType(dt ir.DType) string { return fmt.Sprint("u", 8*dt.Size()) }
 
 // fnType is the type that functions of dt are computed in.
 func fnType(dt ir.DType) string {
-	if dt.Size() == 2 {
+	if dt.Size() <= 2 {
 		return "f32"
 	}
 	return "f64"
