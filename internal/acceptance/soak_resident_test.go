@@ -33,9 +33,8 @@ func residents() (h holders) {
 	return h
 }
 
-// count adds what a memory map lists. Go's heap grows on from where it begins
-// (runtime/malloc.go), and something of it lies at inGo; glibc's arenas beside the
-// main one begin at multiples of 64 MiB (HEAP_MAX_SIZE in malloc/arena.c).
+// count adds up a memory map. Go's heap grows from its beginning (runtime/malloc.go), and contains inGo; all but the
+// first of glibc's arenas begin at multiples of 64 MiB (HEAP_MAX_SIZE in malloc/arena.c).
 func (h *holders) count(text string, inGo uintptr) {
 	const arena = 64 << 20
 	var of *int64

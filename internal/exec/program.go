@@ -316,8 +316,8 @@ func (p *Program) rest(ctx context.Context) error {
 	return err
 }
 
-// do calls f with exclusive use of the world. late is ctx extended by the grace. If the world is given up, so is the
-// program, and f keeps what it uses. The caller holds mu.
+// do calls f with exclusive use of the world. late is ctx extended by the grace. When the world is abandoned, the
+// program is too, and f keeps what it uses. The caller holds mu.
 func (p *Program) do(ctx context.Context, f func(late context.Context) error) (lost bool, err error) {
 	var ended error // not the result: f may write it when do has returned
 	late, done := grace.After(ctx, p.opts.Grace)
