@@ -75,9 +75,9 @@ type brute struct {
 	meshes []*bruteMesh // main first
 	decl   strings.Builder
 	body   strings.Builder
-	args   []*nd    // operands, whole
-	names  []string // their names
-	// onWhole and onBlocks compute the op: of one whole tensor each, or of the
+	args   []*nd // operands, whole
+	// op computes the operation, of whole tensors or of the blocks of one rank; out is the shape of the result.
+	names []string
 	// blocks of one rank; out is the shape the result must have.
 	op func(args []*nd, out []int) *nd
 	// team, for collectives, computes the result of place i from all blocks.

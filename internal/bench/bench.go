@@ -1,7 +1,6 @@
-// Package bench measures: copies between devices, what an issued op costs the
-// host, layers under each strategy beside their bound, planned memory beside
-// its bound, whole programs beside theirs. Every figure is a median with its spread, and nothing is called
-// faster than something else by less than the spread of paired differences.
+// Package bench measures copies between devices, the host's cost of issuing an op, layers under each strategy next to
+// their bound, planned memory next to its bound, and whole programs next to theirs. Every figure is a median with its
+// spread. Something is called faster only if the difference exceeds the spread of paired differences.
 package bench
 
 import (

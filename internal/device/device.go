@@ -1,7 +1,6 @@
-// Package device declares what hocket needs of a machine: devices with
-// ordered streams, events between streams, counters that peers raise, memory
-// that peers can address, and a few launches. It holds no machine, only what
-// every machine checks alike.
+// Package device declares what hocket needs of a machine: devices with ordered streams, events between streams,
+// counters that peers raise, memory that peers can address, and a few launches. It contains no machine, only the
+// interfaces and the checks that all machines share.
 package device
 
 import (
@@ -77,7 +76,7 @@ type Caps struct {
 	// slow, and what they take is memory of the host.
 	OnHost     bool
 	DTypes     []ir.DType
-	Graphs     bool // CaptureGraph works
+	Graphs     bool // World.Capture works
 	Virtual    bool // scheduled: time stands still, order is drawn at random
 	Concurrent bool // streams run at the same time
 	Chains     bool // Prepare takes kernels with Links, and products with Relu
@@ -128,15 +127,14 @@ type World interface {
 	// Stage makes buffers ahead of uploads and downloads of so many bytes each,
 	// that many times all of them: then issuing those takes no memory.
 	Stage(transfers []int64, times int) error
-	// Capture calls issue, once or more often, which gives work to the world's
-	// streams, the same each time, and records that work instead of running it. Each
-	// launch raises counters as the work does; a wait that was satisfied before the
-	// recording is satisfied at each launch. The world must be at rest, nobody else may
-	// issue work meanwhile, and a wait for what is not issued within, uploads, downloads
-	// and host calls are errors, which may end the world. Of marks of Begin and End an
-	// observer is told once a launch has ended; of launches with no Sync between, those
-	// of the last. Needs Caps.Graphs. In a world with peers, waits for counters are, in every recording, for
-	// the values that they would be for in the first.
+	// Capture calls issue, once or more often, and records the work that issue gives to the world's streams instead of
+	// running it. Each call must give the same work. Each launch raises counters as the work does; a wait that was
+	// satisfied before the recording is satisfied at each launch.
+	//
+	// The world must be idle, and no other goroutine may issue work meanwhile. Waits for work that is not issued
+	// within, uploads, downloads and host calls are errors, which may end the world. An observer gets marks of Begin
+	// and End after a launch has ended; of several launches without a Sync between them, those of the last. Needs
+	// Caps.Graphs. In a world with peers, waits for counters are, in every recording, for the values of the first.
 	Capture(issue func() error) (Graph, error)
 	// Settle is called once all is prepared, in all processes alike: what each has chosen by measurement, and
 	// all must have alike, they agree on. It returns what else they must have alike, to be compared.

@@ -87,10 +87,9 @@ type Tuning struct {
 	Schedule *Schedule `json:"-"`
 }
 
-// Team runs collectives of its members, each on its own stream, as single
-// launches. All members must be given the launches of a team in one order. What
-// keeps calls apart lies on the devices, so that launches replay within graphs
-// and runs need no barrier between them.
+// Team runs collectives of its members, each on its own stream, as single launches. All members must receive the
+// launches of a team in the same order. The state that distinguishes calls is on the devices, so launches can replay
+// within graphs, and runs need no barrier between them.
 type Team interface {
 	// Supports returns nil, or why c, which Algorithm.Check passes, cannot be run so.
 	Supports(t Tuning, c *Collective) error

@@ -26,9 +26,8 @@ type Join struct {
 	Abort nvlib.Ptr
 	// Timeout ends the wait, and then sets the abort word; 0: never.
 	Timeout time.Duration
-	// Fault is the address of six words of device memory, at first 0 but for the bell, that
-	// tell how a wait ended badly (see ReadFault); 0: nothing is told. Tag is
-	// the caller's.
+	// Fault is the address of six words of device memory, initially 0 except for the bell, that report why a wait
+	// failed (see ReadFault). If Fault is 0, nothing is reported. Tag is the caller's.
 	Fault nvlib.Ptr
 	Tag   uint64
 }
@@ -226,8 +225,8 @@ const (
 	awaitWords = 6 // address, least value, abort word, nanoseconds, and as in Join fault and tag
 )
 
-// Raise returns the step that adds to a word of 8 bytes, of a peer's memory perhaps, behind all earlier work of its
-// stream. Its arguments are words for SetWord: the address, and what is added.
+// Raise returns the step that adds to a word of 8 bytes, possibly in a peer's memory, after all earlier work of its
+// stream. Its arguments are words for SetWord: the address, and the summand.
 func (l *Library) Raise(t Target) (Step, error) {
 	return l.step(t.Arch, wiredLaunch("raise", "RaiseArgs", raiseWords))
 }

@@ -24,7 +24,7 @@ func (e *emitter) exchangeGather(parts int64) {
 		e.open(e.same)
 		d.compute = g.compute(nil)
 		e.add(d.compute...)
-		if e.Rows == 0 { // else blocks one behind the other are not the whole
+		if e.Rows == 0 { // else consecutive blocks do not form the whole
 			d.whole = g.whole
 		}
 		e.entered.departs = d
@@ -64,7 +64,7 @@ func (g *gatherRound) send(s *sub) []*ir.Stmt {
 	return append(stmts, symmetric(g.Pos, g.all, g.slots(block)), on(g.Pos, g.stream, first...))
 }
 
-// compute writes what is computed with the own block, and with the others'.
+// compute writes the computation with the own block, and with the others.
 func (g *gatherRound) compute(s *sub) []*ir.Stmt {
 	own := g.part(g.Rows, g.me(), g.ranks(), s)
 	own.at[g.Value] = g.mine
@@ -80,9 +80,8 @@ func (g *gatherRound) compute(s *sub) []*ir.Stmt {
 	return append(own.stmts, loop(g.Pos, i, ir.Int(1), g.ranks(), p.stmts...))
 }
 
-// whole writes what computes with all blocks at once, in place of compute. The own
-// block joins the others on a stream of its own, beside the puts; that waits for
-// the others too, so that main waits once.
+// whole writes one computation with all blocks, instead of compute. The own block is copied to the others on a
+// separate stream, concurrently with the puts. That stream also waits for the other blocks, so main waits only once.
 func (g *gatherRound) whole() (side, stmts []*ir.Stmt) {
 	stream, mine, all := g.named("o"), g.named("own"), g.named("w")
 	side = []*ir.Stmt{

@@ -146,7 +146,7 @@ func CuBLASLtOn(lib *cabi.Library) (*CuBLASLt, error) {
 	return c, wantCuBLASLt.resolve(lib, c.f.table(), c.f.optional())
 }
 
-// Loaded tells what was loaded.
+// Loaded describes the loaded library.
 func (c *CuBLASLt) Loaded() Loaded {
 	v := int64(c.f.getVersion.Call())
 	version := fmt.Sprintf("%d.%d.%d", v/10000, v%10000/100, v%100)

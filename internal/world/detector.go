@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// detector is the failure detector: it finds out which process shows no sign of life, or does not get on, and says
-// who is to blame for what is waited for in vain.
+// detector is the failure detector: it finds out which process shows no sign of life, or makes no progress, and names
+// the process at fault when a wait times out.
 type detector struct {
 	mesh   *mesh
 	world  *World
@@ -78,7 +78,7 @@ func (d *detector) heard(p *peer, m pulse) error {
 	page := d.mesh.page
 	d.mesh.mu.Unlock()
 	if d.mesh.near(p.Rank) {
-		return errors.New("a process of this node tells what is on the page")
+		return errors.New("another process of this node reports what the page contains")
 	}
 	if page == nil { // before all have joined
 		return nil
@@ -236,8 +236,8 @@ func (d *detector) check(ctx context.Context, from int, v *vigil) error {
 	return d.mesh.err()
 }
 
-// late returns a process that is in vain waited for in a step, -1 for none: one that has left, or has not
-// begun the step. Of Any one that left in the step, or later, had done its part.
+// late returns a process that keeps a step from ending, -1 for none: one that has left, or has not begun the step. For
+// Any, a process that left in the step, or later, had done its part.
 func (d *detector) late(from int, step uint64) int {
 	if from != Any {
 		if from != d.mesh.o.Rank && (d.mesh.hasLeft(from) || d.mesh.page.steps(from) < step) {

@@ -38,7 +38,7 @@ type limit struct {
 	ownHigh   int64
 }
 
-// Of returns the checks of a plan's inputs, which have no absent blocks, for all ranks.
+// Of returns the checks of a plan's inputs for all ranks. The inputs have no absent blocks.
 func Of(p *plan.Plan, inputs []plan.IO) []*Check {
 	f := &finder{p: p, inputs: inputs}
 	var checks []*Check
@@ -217,7 +217,7 @@ func (f *finder) ofInput(c *Check, ref plan.Ref, dtype ir.DType) *Check {
 	return c
 }
 
-// offsets are where the elements of ref lie in its buffer, in bytes.
+// offsets returns the byte positions of ref's elements in its buffer.
 func offsets(ref plan.Ref) []int64 {
 	out := []int64{ref.Off}
 	for d, extent := range ref.Shape {
@@ -275,7 +275,7 @@ func (c *Check) value(block []byte, i int) int64 {
 	return v
 }
 
-// index is where element i lies in the block, or in the global tensor.
+// index returns the position of element i in the block, or in the global tensor if whole.
 func (c *Check) index(i int, whole bool) []int64 {
 	part := &c.io.Parts[c.Part]
 	at, index := c.at[i], make([]int64, len(part.Ref.Shape))

@@ -90,7 +90,7 @@ func (a ReduceAlgorithm) planLamportHost(p *Plan, t Team, tune device.Tuning, r 
 		return
 	}
 	host := kernels.ByHost{Writers: part.Writers, Readers: part.Readers}
-	var told int64 // flags of what goes by way of host memory
+	var told int64 // flags of transfers through host memory
 	if members == 2 {
 		r.Share = ceil(bytes, 16) * (1000 - part.Permille) / 1000 / rows
 		host.Split = r.Share * rows

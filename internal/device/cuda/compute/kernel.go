@@ -52,7 +52,7 @@ func (k *kernel) problem() kernels.Computation {
 	return p
 }
 
-// copies reports whether k is a copy between views of one shape that lie apart.
+// copies reports whether k is a copy between views of one shape that do not overlap.
 func (k *kernel) copies() bool {
 	return len(k.ins) == 1 && !k.ins[0].Overlaps(&k.out) && slices.Equal(k.ins[0].Shape, k.out.Shape) &&
 		strided.CheckCopy(&k.out, &k.ins[0]) == nil

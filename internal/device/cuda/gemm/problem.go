@@ -1,6 +1,5 @@
-// Package gemm computes matrix products on one GPU: by the fastest of cuBLASLt's algorithms
-// and hocket's own kernel for few rows, which it finds by timing them (host.go prepares one,
-// pick.go chooses, trial.go times).
+// Package gemm computes matrix products on one GPU, with the fastest of cuBLASLt's algorithms and hocket's own kernel
+// for few rows, which it finds by timing them (host.go prepares a product, pick.go chooses, trial.go times).
 package gemm
 
 import (
