@@ -87,7 +87,7 @@ func (b *backward) stmt(s *ir.Stmt) {
 			"%%%s has no gradient: it is claimed in a loop from the buffer %%%s", y,
 			g.info.Operands[s][0].Name)
 		return
-	case r == nil:
+	case r == nil || s.Op == ir.OpLinear && len(s.Args) == 4:
 		g.refuse(s.Pos, "leave %"+y+" out of what is differentiated, with --of or --wrt", "%s has no gradient rule",
 			s.Op)
 		return

@@ -101,7 +101,9 @@ type region struct {
 	// post holds what is computed of a reduction's result, each operation of the
 	// one before, and nothing else uses what these make but the last.
 	post []*ir.Stmt
-	in   map[*ir.Stmt]bool // body, comm and post
+	in   map[*ir.Stmt]bool // body, comm, post and with
+	// with are gathers of scales whose blocks are sent with those of the region's own.
+	with []*ir.Stmt
 	// Where the collective gathers or scatters the dimension Rows, blocked is
 	// set: each rank has a block of its rows, and a piece is the same rows of
 	// every block.
