@@ -526,6 +526,41 @@ func hocket_sync(model C.int64_t, e **C.char) (ticket C.int64_t) {
 	return ticket
 }
 
+// hocket_foreign makes a model ready to be called by XLA, as hocket_xla: {"ranks": N, "in": [PARAMETER, …], "out":
+// [RESULT, …]} has the order of a call's buffers. 0 where it fails.
+//
+//export hocket_foreign
+func hocket_foreign(model C.int64_t, options *C.char, e **C.char) (foreign C.int64_t) {
+	guarded(e, func() error {
+		h, err := library.Foreign(int64(model), text(options))
+		foreign = C.int64_t(h)
+		return err
+	})
+	return foreign
+}
+
+// hocket_call_foreign gives the stream of a rank, which is the number of its device, its part of one run, on blocks at
+// these addresses, and returns before that has ended; 0 where it fails. It waits for the calls of the other ranks.
+//
+//export hocket_call_foreign
+func hocket_call_foreign(foreign C.int64_t, rank C.int, stream C.uint64_t, in *C.uint64_t, ins C.int64_t,
+	out *C.uint64_t, outs C.int64_t, e **C.char) C.int {
+	return truth(guarded(e, func() error {
+		if ins < 0 || ins > most || outs < 0 || outs > most {
+			return fmt.Errorf("%w: %d and %d buffers", hocket.ErrInput, ins, outs)
+		}
+		return library.CallForeign(int64(foreign), int(rank), uintptr(stream), addressesAt(in, ins), addressesAt(out, outs))
+	}))
+}
+
+func addressesAt(at *C.uint64_t, n C.int64_t) []uintptr {
+	list := make([]uintptr, n)
+	for i, a := range unsafe.Slice(at, n) {
+		list[i] = uintptr(a)
+	}
+	return list
+}
+
 // hocket_close closes a model, collectives or a machine.
 //
 //export hocket_close

@@ -609,6 +609,8 @@ func (l *Library) Close(handle int64) error {
 		return x.close()
 	case *collectives:
 		return x.close()
+	case *foreign:
+		return nil
 	case *machine:
 		err := x.m.Close()
 		for _, m := range l.dropModels(x) {

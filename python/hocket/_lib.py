@@ -53,6 +53,7 @@ _signatures = {
     "hocket_parameters": (_text, [ctypes.c_int64, _error]),
     "hocket_enqueue": (ctypes.c_int, [ctypes.c_int64, ctypes.c_uint64, ctypes.POINTER(Tensor), ctypes.c_int64,
                                       ctypes.POINTER(Tensor), ctypes.c_int64, ctypes.c_char_p, _error]),
+    "hocket_foreign": (Handle, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_lendable": (_text, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_collectives": (Handle, [ctypes.c_int64, ctypes.c_char_p, _error]),
     "hocket_do": (ctypes.c_int, [ctypes.c_int64] + [ctypes.c_int] * 4 + [ctypes.c_int64] + [ctypes.c_uint64] * 3 + [_error]),

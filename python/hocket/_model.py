@@ -23,7 +23,8 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
     ``dims`` binds dims, ``func`` names the function (default: the last), ``ranks`` the number of ranks where the
     text leaves it open, ``weights`` are tensors to bind, by parameter. ``group`` has the processes of a group run it, one
     rank each: see new_group. Options are those of loading: ``strategy``, ``algorithm``,
-    ``fixed``, ``gather``, ``no_prove``, ``arena``, ``cache``, ``grace``.
+    ``fixed``, ``gather``, ``no_prove``, ``arena``, ``cache``, ``grace``, and ``graph``: calls on a GPU's tensors launch
+    their kernels as one graph from the third on, which costs the caller less.
 
     Arguments, bound tensors and results are whole where one process runs all ranks. Among several processes they are
     the blocks of this process's rank; ``gather=True`` makes results whole, of calls on the host's tensors. It is the
@@ -378,6 +379,10 @@ class Model:
     def lends(self):
         """Whether a call that was made lent a result: only with load's ``lend=True``."""
         return any(self._lendable.values())
+
+    def prepare(self, dims=None):
+        """Loads the plan for dims, which the first call for them does otherwise."""
+        _lib.held("hocket_call_prepare", self._handle, _dims(dims))
 
     def synchronize(self):
         """Waits until runs on GPUs have ended, and raises what went wrong in them."""

@@ -148,7 +148,7 @@ func runProgram(t *testing.T, m *machine, path, strategy string, graph bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Of the runs of a graph the last is told of.
+		// The runs of a graph report the trace of the last.
 		n := len(got[1].Trace.Events)
 		if batch > 0 && n != events {
 			t.Errorf("%d commands in the trace of a run, where there were %d", n, events)
