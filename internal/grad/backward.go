@@ -77,17 +77,14 @@ func (b *backward) stmt(s *ir.Stmt) {
 	if dy == "" {
 		return
 	}
-	r := rules[s.Op]
-	if r == nil && s.Op.Info().Gradients != nil {
-		r = elementwise
-	}
+	r := ruleOf(s)
 	switch {
 	case s.Op == ir.OpClaim && b.parent != nil:
 		g.refuse(s.Pos, "compute %"+y+" by operations on values, without into",
 			"%%%s has no gradient: it is claimed in a loop from the buffer %%%s", y,
 			g.info.Operands[s][0].Name)
 		return
-	case r == nil || s.Op == ir.OpLinear && len(s.Args) == 4:
+	case r == nil:
 		g.refuse(s.Pos, "leave %"+y+" out of what is differentiated, with --of or --wrt", "%s has no gradient rule",
 			s.Op)
 		return
