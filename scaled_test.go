@@ -55,7 +55,7 @@ func (c scaledCase) at(dims int, rows, i, j int64) int64 {
 func oneScaledProduct(t *testing.T, m *hocket.Machine, rng *rand.Rand) bool {
 	c := scaledCase{m: 1 + rng.Int64N(40), n: 1 + rng.Int64N(160), k: rng.Int64N(400), ranks: 1 + rng.Int64N(2), sx: rng.IntN(3), sw: rng.IntN(3),
 		split: []string{"rows", "columns", "sums"}[rng.IntN(3)], out: []ir.DType{ir.BF16, ir.F16, ir.F32}[rng.IntN(3)]}
-	switch c.split { // what is split divides, and blocks do not lie on two ranks
+	switch c.split { // split dimensions divide, and a block is on one rank
 	case "rows":
 		c.m *= c.ranks
 	case "columns":

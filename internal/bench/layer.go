@@ -90,7 +90,7 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	j.report.Wire = &wire
 	j.method("bf16; x and w are products of random matrices of rank %d, made on the devices; results sampled and recomputed in f64", inner)
 	if k.scales != "" {
-		j.method("x and w are then quantized to f8e4m3 with scales of each %s, before what is timed; a gather moves values and scales, sums are bf16", k.scales)
+		j.method("x and w are then quantized to f8e4m3 with scales of each %s, before the timed part; a gather moves values and scales, sums are bf16", k.scales)
 	}
 	j.method("one run: the GEMM alone %d times on all ranks, a barrier, the layer once and %d times more, a barrier, the GEMM alone again, without host synchronisation; time of the GEMM alone from the first beginning to the last end, the mean of before and behind, of layers from the end of the first, by when links are awake, to the end of the last; only these are marked; the slowest rank", layerRepeats, layerRepeats)
 	j.method("strategies in turns in one process; median of %d rounds after two to warm up; bound = max(GEMM alone of the same run, bytes received / rate of one copy)", j.Rounds)

@@ -245,7 +245,7 @@ func (f *pairFinder) forward(r *region, except map[*ir.Stmt]*region) {
 	}
 }
 
-// takeScales adds to r, an all_gather and what is computed with it, the gathers of scales that linears of r alone take by
+// takeScales adds to r, an all_gather and its operations, the gathers of scales that linears of r alone take by
 // rows, if what they gather is there before r begins.
 func (f *pairFinder) takeScales(r *region) {
 	for _, s := range f.stmts[f.at[r.comm]+1 : f.at[r.last]] {

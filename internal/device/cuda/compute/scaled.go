@@ -124,7 +124,7 @@ func (b *builder) layScales(k *product, g *gemm.Problem) (laid bool, err error) 
 		return false, nil
 	}
 	g.Modes = [2]nvlib.LtScale{nvlib.LtScaleVec128, nvlib.LtScaleSquares}
-	// Of x, all rows' scales of a block follow each other; of w, those of a row, whose length is a multiple of 4.
+	// Scales of x are dense along the rows of x, those of w along a row, whose length is then a multiple of 4.
 	x := spread(&sx, g.M, blocks, k.rowStrides(&sx, inBlocks(gx, &sx, len(k.ins[0].Shape))))
 	x.Shape, x.Strides = []int64{x.Shape[1], x.Shape[0]}, []int64{x.Strides[1], x.Strides[0]}
 	if g.Scales[0], err = b.laid(x, g.M); err != nil {
@@ -170,8 +170,7 @@ func spread(s *strided.View, rows, cols int64, strides [2]int64) strided.View {
 	return v
 }
 
-// laid returns where the rows of v lie without gaps in their elements and stride elements apart: where they are, or in a
-// copy.
+// laid returns the address of v with dense rows, stride elements from one to the next: its own, or that of a copy.
 func (b *builder) laid(v strided.View, stride int64) (nvlib.Ptr, error) {
 	rows, cols := v.Shape[0], v.Shape[1]
 	if (rows == 1 || v.Strides[0] == stride) && (cols == 1 || v.Strides[1] == 1) && v.Addr%16 == 0 {

@@ -96,7 +96,7 @@ type Problem struct {
 	Fixed                 bool  // by cuBLASLt's first guess that splits no sums
 	Timed                 bool  // not by a guess for want of memory
 	Constant              bool  // b is: see device.Kernel
-	// Of 8-bit types: those of a and b, and their scales, which lie as cuBLASLt takes them.
+	// In are the 8-bit types of a and b, Scales their scales in the order that cuBLASLt takes; both are empty for others.
 	In     [2]ir.DType
 	Scales [2]nvlib.Ptr
 	Modes  [2]nvlib.LtScale
