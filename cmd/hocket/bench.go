@@ -89,7 +89,7 @@ difference is larger than that.
 		"an `ALGORITHM` of a collective besides the chosen one, or all; for beside: one to try; repeatable")
 	f.StringArrayVar(&o.schedules, "schedule", nil,
 		"a schedule of MSCCL++ or MSCCL that does the collective, proved first, on GPUs: `FILE`; repeatable")
-	f.StringVar(&o.dtype, "dtype", "", "element `TYPE` of a collective (default bf16)")
+	f.StringVar(&o.dtype, "dtype", "", "element `TYPE` of a collective, or of a layer fp8-tensor, fp8-row or fp8-block (default bf16)")
 	f.BoolVar(&o.cold, "cold", false, "collectives on operands that no cache holds")
 	f.StringVar(&o.peers, "peers", "", "figures of peers to compare with, by tools/peers or vLLM's benchmark: `FILE`")
 	f.StringVar(&o.turns, "turns", "", "time layers in turns with tools/peers/overlap.py, which answers in a `FOLDER`")
@@ -233,7 +233,9 @@ func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 	if o.format != "" && o.format != "vllm" {
 		return opts, usagef("--format: there is no form %q; there is vllm", o.format)
 	}
-	if o.dtype != "" {
+	if form, is := strings.CutPrefix(o.dtype, "fp8-"); is && slices.Contains(bench.FP8, form) {
+		opts.Scales = form
+	} else if o.dtype != "" {
 		if opts.DType = dtypeNamed(o.dtype); opts.DType == ir.InvalidDType {
 			return opts, usagef("--dtype: there is no type %q", o.dtype)
 		}

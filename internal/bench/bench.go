@@ -38,6 +38,8 @@ type Options struct {
 	Schedules []*device.Schedule
 	// DType of collectives; bf16 where it is not set.
 	DType ir.DType
+	// Scales, one of FP8, has layers compute with f8e4m3; empty for bf16.
+	Scales string
 	// Rows asks for sizes of whole rows (see RowSizes), also by default, and for
 	// a type of 2 bytes: what WriteVLLM can write.
 	Rows bool
@@ -196,6 +198,10 @@ func (o *Options) check(b *bench) error {
 		return contest.Usagef("%s takes no algorithms", b.name)
 	case o.Schedules != nil && !b.comm:
 		return contest.Usagef("%s takes no schedules", b.name)
+	case o.Scales != "" && !b.layer:
+		return contest.Usagef("%s has no products of 8-bit types with scales", b.name)
+	case o.Scales != "" && o.Alone:
+		return contest.Usagef("the parts alone are measured of bf16")
 	case o.DType != ir.InvalidDType && !b.comm:
 		return contest.Usagef("%s takes no element type", b.name)
 	case o.Cold && !b.comm:

@@ -82,10 +82,7 @@ func (b *backward) stmt(s *ir.Stmt) {
 	if dy == "" {
 		return
 	}
-	r := rules[s.Op]
-	if r == nil && s.Op.Info().Gradients != nil {
-		r = elementwise
-	}
+	r := ruleOf(s)
 	switch {
 	case s.Op == ir.OpClaim && b.parent != nil:
 		g.refuse(s.Pos, "compute %"+y+" by operations on values, without into",

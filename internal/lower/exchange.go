@@ -148,14 +148,18 @@ func (e *emitter) slots(t *ir.Type) *ir.Type {
 	return u
 }
 
-// push puts %block into every peer's %to, beginning with the rank before this one, which needs the block next. It then
+// sending is a block and the peer's buffer that it goes to.
+type sending struct{ block, to string }
+
+// push puts blocks into every peer's buffers, beginning with the rank before this one, which needs them next. It then
 // signals %here.
-func (e *emitter) push(block, to, here string) *ir.Stmt {
+func (e *emitter) push(here string, list ...sending) *ir.Stmt {
 	i, d := e.named("i"), e.named("d")
-	return loop(e.Pos, i, ir.Int(1), e.ranks(),
-		let(e.Pos, d, e.before(ir.Var(i))),
-		put(e.Pos, block, to, e.peer(ir.Var(d))),
-		signal(e.Pos, here, e.me(), e.peer(ir.Var(d))))
+	stmts := []*ir.Stmt{let(e.Pos, d, e.before(ir.Var(i)))}
+	for _, s := range list {
+		stmts = append(stmts, put(e.Pos, s.block, s.to, e.peer(ir.Var(d))))
+	}
+	return loop(e.Pos, i, ir.Int(1), e.ranks(), append(stmts, signal(e.Pos, here, e.me(), e.peer(ir.Var(d))))...)
 }
 
 // awaitPeers waits until every peer has raised its element of %counter to count.

@@ -212,7 +212,7 @@ func (r *reduceRound) sum(me *ir.Expr, s *sub, slots string, block *ir.Type, tar
 func (r *reduceRound) finish(sum []*ir.Stmt, target string) {
 	var push []*ir.Stmt
 	if r.done != "" {
-		push = append(push, r.push(target, target, r.done))
+		push = append(push, r.push(r.done, sending{target, target}))
 	}
 	switch {
 	case r.sums != "":

@@ -244,6 +244,26 @@ func (f *pairFinder) forward(r *region, except map[*ir.Stmt]*region) {
 	}
 }
 
+// takeScales adds to r, an all_gather and its operations, the gathers of scales that linears of r alone take by
+// rows, if what they gather is there before r begins.
+func (f *pairFinder) takeScales(r *region) {
+	for _, s := range f.stmts[f.at[r.comm]+1 : f.at[r.last]] {
+		if s.Op != ir.OpAllGather || !f.overMain(s) || !slices.Equal(s.Over(), r.Axes) || f.newRegion(s).Axis != r.Rows || !r.blocked ||
+			f.owned[s] != nil || f.shared[s] != nil || f.taken[s] != nil {
+			continue
+		}
+		from, name := s.Args[0].Name, s.Results[0].Text
+		if d := f.def[from]; f.pending[from] != nil || !f.dense(from) || d != nil && f.at[d] > f.at[r.comm] {
+			continue
+		}
+		if !slices.ContainsFunc(f.users[name], func(u *ir.Stmt) bool {
+			return !r.in[u] || !scaled(u) || u.Args[2].Name != name || u.Args[3].Name == name
+		}) {
+			r.with, r.in[s] = append(r.with, s), true
+		}
+	}
+}
+
 // absorbs reports whether s can join a region that has the values inside.
 func (f *pairFinder) absorbs(s *ir.Stmt, rows int, inside, late map[string]bool) bool {
 	byRow, whole, ok := f.operandsOf(s, rows, false)

@@ -68,7 +68,7 @@ func (e *emitter) exchangeGatherBehind(parts int64) {
 		p := e.part(e.Rows, s.index, s.count, nil)
 		mine := p.piece(e.Value, "i", own, e.Rows)
 		p.body(mine)
-		p.put(on(e.Pos, stream, waitMain(e.Pos), e.push(mine, mine, here)))
+		p.put(on(e.Pos, stream, waitMain(e.Pos), e.push(here, sending{mine, mine})))
 		return p.stmts
 	})
 	e.add(e.awaitPeers(here, ir.Int(parts)), waitStream(e.Pos, stream), e.claim(e.comm, buf))

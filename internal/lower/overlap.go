@@ -211,6 +211,9 @@ func (w *walker) startsAt(s *ir.Stmt) (*region, Strategy) {
 	if st.Kind == Sequential {
 		return nil, Strategy{}
 	}
+	if st.Kind == Exchange {
+		w.finder.takeScales(r)
+	}
 	return r, st
 }
 

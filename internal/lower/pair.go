@@ -101,7 +101,9 @@ type region struct {
 	// post holds the operations that follow a reduction, each on the result of the one before. Only the last one's
 	// result is used elsewhere.
 	post []*ir.Stmt
-	in   map[*ir.Stmt]bool // body, comm and post
+	in   map[*ir.Stmt]bool // body, comm, post and with
+	// with holds gathers of scales, whose blocks are sent with those of the operand.
+	with []*ir.Stmt
 	// blocked is set if the collective gathers or scatters the dimension Rows: each rank has a block of its rows, and
 	// a piece is the same rows of every block.
 	blocked bool

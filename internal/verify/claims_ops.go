@@ -83,8 +83,11 @@ func (c *claims) computed(s *ir.Stmt) content {
 		if args[0].Root() == args[1].Root() {
 			out.depends &^= signed
 		}
-		if len(in) == 3 {
+		switch len(in) {
+		case 3:
 			out = c.sum(out, in[2])
+		case 4:
+			out = c.product(c.product(out, in[2]), in[3])
 		}
 	case ir.OpConcat:
 		out = in[0]

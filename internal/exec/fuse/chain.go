@@ -199,7 +199,7 @@ func (f *Finder) Relus(accept func(gemm, relu int) error) error {
 // feeds reports whether a GEMM's result is read by a relu and by nothing else.
 func (f *Finder) feeds(gemm, relu int) bool {
 	b := &f.p.Cmds[gemm]
-	if b.Kind != plan.Compute || b.Op != ir.OpLinear && b.Op != ir.OpMatmul {
+	if b.Kind != plan.Compute || b.Op != ir.OpLinear && b.Op != ir.OpMatmul || len(b.Ins) == 4 { // with scales there is no epilogue
 		return false
 	}
 	at := placeOf(b.Outs[0])
