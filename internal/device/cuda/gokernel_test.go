@@ -35,7 +35,14 @@ func goComputation(p kernels.Computation) (func(), error) {
 	case device.Chain:
 		return goChain(p, op)
 	case device.Linear:
+		if len(p.Ins) == 4 {
+			return goScaledLinear(p.Ins, p.Out), nil
+		}
 		return goLinear(p.Ins, p.Out), nil
+	case device.Scales:
+		return goScales(p, op), nil
+	case device.Quantize:
+		return goQuantize(p), nil
 	case device.Matmul:
 		return goProduct(p.Ins, p.Out, op.TA, op.TB), nil
 	case device.ReduceAxes:

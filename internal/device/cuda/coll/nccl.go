@@ -21,6 +21,7 @@ var NCCL = Info{Name: NCCLName, Formerly: []string{"nccl-window"}, Ops: device.E
 // NCCL's names of types and reductions.
 var ncclTypes = map[ir.DType]nvlib.NCCLType{
 	ir.F32: nvlib.NCCLF32, ir.F64: nvlib.NCCLF64, ir.F16: nvlib.NCCLF16, ir.BF16: nvlib.NCCLBF16, ir.I32: nvlib.NCCLInt32, ir.I64: nvlib.NCCLInt64,
+	ir.F8E4M3: nvlib.NCCLInt8, ir.F8E5M2: nvlib.NCCLInt8, // which are moved only
 }
 
 var ncclReds = map[ir.Red]nvlib.NCCLRed{ir.Sum: nvlib.NCCLSum, ir.Max: nvlib.NCCLMax, ir.Min: nvlib.NCCLMin, ir.Avg: nvlib.NCCLAvg}
