@@ -2,6 +2,7 @@ package hocket
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 
 	"hocket.example/hocket/internal/grad"
@@ -19,6 +20,10 @@ type GradientOptions struct {
 	// Keep is what the backward pass keeps of the forward pass: "all" (the default) that it needs, "inputs" of the
 	// function and of each iteration of its loops, or "auto", which computes again what costs little.
 	Keep string
+	// Budget, with Keep "auto", is how many bytes a rank keeps of the forward pass at most: as much is computed again as
+	// that needs, what costs least for each byte first. Dims are those that it is for, besides the program's own.
+	Budget int64
+	Dims   map[string]int64
 }
 
 // A GradientNameError is a name in GradientOptions that stands for nothing that has a gradient.
@@ -83,13 +88,17 @@ func (p *Program) GradientParts(opts GradientOptions) (*GradientParts, error) {
 }
 
 func (o GradientOptions) grad() grad.Options {
-	return grad.Options{Func: o.Func, Of: o.Of, Wrt: o.Wrt, Keep: grad.Keep(o.Keep)}
+	return grad.Options{Func: o.Func, Of: o.Of, Wrt: o.Wrt, Keep: grad.Keep(o.Keep),
+		Budget: o.Budget, Dims: o.Dims}
 }
 
 func gradientError(err error) error {
 	var unknown *grad.NameError
 	if errors.As(err, &unknown) {
 		return &GradientNameError{Message: unknown.Message, Help: unknown.Help}
+	}
+	if over := (*grad.BudgetError)(nil); errors.As(err, &over) {
+		return fmt.Errorf("%w: %w", ErrBudget, over)
 	}
 	return err
 }
