@@ -26,7 +26,7 @@ type Options struct {
 	Of, Wrt []string
 	// Keep is what is kept of the forward pass: KeepAll by default.
 	Keep Keep
-	// Budget is how many bytes a rank keeps of the forward pass at most, with KeepAuto and for Dims beside the program's own;
+	// Budget is how many bytes a rank keeps of the forward pass at most, with KeepAuto, for Dims and the program's own dims;
 	// 0 for none.
 	Budget int64
 	Dims   map[string]int64
