@@ -2,6 +2,7 @@ package hocket
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 
 	"hocket.example/hocket/internal/grad"
@@ -20,6 +21,10 @@ type GradientOptions struct {
 	// that it needs, "inputs" keeps the inputs of the function and of each loop iteration, and "auto" recomputes
 	// values that are cheap to compute.
 	Keep string
+	// Budget, with Keep "auto", is how many bytes a rank keeps of the forward pass at most: as much is computed again as
+	// that needs, what costs least for each byte first. Dims are those that it is for, besides the program's own.
+	Budget int64
+	Dims   map[string]int64
 }
 
 // A GradientNameError is a name in GradientOptions that has no gradient or does not exist.
@@ -84,13 +89,17 @@ func (p *Program) GradientParts(opts GradientOptions) (*GradientParts, error) {
 }
 
 func (o GradientOptions) grad() grad.Options {
-	return grad.Options{Func: o.Func, Of: o.Of, Wrt: o.Wrt, Keep: grad.Keep(o.Keep)}
+	return grad.Options{Func: o.Func, Of: o.Of, Wrt: o.Wrt, Keep: grad.Keep(o.Keep),
+		Budget: o.Budget, Dims: o.Dims}
 }
 
 func gradientError(err error) error {
 	var unknown *grad.NameError
 	if errors.As(err, &unknown) {
 		return &GradientNameError{Message: unknown.Message, Help: unknown.Help}
+	}
+	if over := (*grad.BudgetError)(nil); errors.As(err, &over) {
+		return fmt.Errorf("%w: %w", ErrBudget, over)
 	}
 	return err
 }

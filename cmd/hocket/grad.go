@@ -13,8 +13,8 @@ import (
 )
 
 type gradFlags struct {
-	fn, keep, out string
-	of, wrt       []string
+	fn, keep, out, budget string
+	of, wrt, dims         []string
 }
 
 func (a *app) gradCommand() *cobra.Command {
@@ -28,7 +28,8 @@ any other. For a result %y that is not a scalar it has a parameter %dy more. Its
 results are those of the function, then %dx for each parameter %x.`,
 		Example: `  hocket grad examples/mlp.hkt
   hocket grad examples/mlp.hkt --wrt w1,w2 -o mlp_grad.hkt
-  hocket grad examples/model_32.hkt --keep inputs`,
+  hocket grad examples/model_32.hkt --keep inputs
+  hocket grad examples/llama_layer.hkt --keep auto --budget 8KiB --dim T=64`,
 		Args: onePROGRAM,
 	}
 	o := &gradFlags{}
@@ -37,6 +38,8 @@ results are those of the function, then %dx for each parameter %x.`,
 	f.StringSliceVar(&o.of, "of", nil, "differentiate these `RESULTS` (default: all of floating-point numbers)")
 	f.StringSliceVar(&o.wrt, "wrt", nil, "with respect to these `PARAMETERS` (default: all of floating-point numbers)")
 	f.StringVar(&o.keep, "keep", "all", "keep `WHAT` of the forward pass: "+strings.Join(grad.Keeps(), ", "))
+	f.StringVar(&o.budget, "budget", "", "with --keep auto, keep at most so many `BYTES` a rank, such as 2GiB")
+	f.StringArrayVar(&o.dims, "dim", nil, "with --budget, the value of a dim, such as `T=4096`; repeatable")
 	f.StringVarP(&o.out, "output", "o", "", "write the program to `FILE`")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	_ = c.RegisterFlagCompletionFunc("keep", cobra.FixedCompletions(grad.Keeps(), cobra.ShellCompDirectiveNoFileComp))
@@ -44,11 +47,29 @@ results are those of the function, then %dx for each parameter %x.`,
 		if !slices.Contains(grad.Keeps(), o.keep) {
 			return usagef("--keep: there is no %q", o.keep).helping("one of: %s", strings.Join(grad.Keeps(), ", "))
 		}
+		var most int64
+		if o.budget != "" {
+			if o.keep != string(grad.KeepAuto) {
+				return usagef("--budget is for --keep auto, and --keep is %s", o.keep)
+			}
+			var err error
+			if most, err = parseBytes(o.budget); err != nil {
+				return usagef("--budget: %v", err)
+			}
+			if most < 1 {
+				return usagef("--budget: a number of bytes from 1 is wanted")
+			}
+		}
+		binding, err := (&bindFlags{dims: o.dims, limits: &a.limits}).binding(c)
+		if err != nil {
+			return err
+		}
 		p, err := a.parseProgram(c.Context(), args[0], &hocket.Binding{})
 		if err != nil {
 			return err
 		}
-		q, err := p.Gradient(hocket.GradientOptions{Func: o.fn, Of: o.of, Wrt: o.wrt, Keep: o.keep})
+		q, err := p.Gradient(hocket.GradientOptions{Func: o.fn, Of: o.of, Wrt: o.wrt, Keep: o.keep,
+			Budget: most, Dims: binding.Dims})
 		var unknown *hocket.GradientNameError
 		switch {
 		case errors.As(err, &unknown) && unknown.Help != "":

@@ -26,6 +26,12 @@ type Options struct {
 	Of, Wrt []string
 	// Keep is what is kept of the forward pass: KeepAll by default.
 	Keep Keep
+	// Budget is how many bytes a rank keeps of the forward pass at most, with KeepAuto, for Dims and the program's own dims;
+	// 0 for none.
+	Budget int64
+	Dims   map[string]int64
+	// again are values that are computed again, with a budget.
+	again map[string]bool
 	// scalars says that the gradient of a result that is a scalar is a parameter, too, as of other results.
 	scalars bool
 }
@@ -53,11 +59,19 @@ func (e *NameError) Error() string { return e.Message }
 // results are those of the function, then %dx for each parameter %x. Its error is a *NameError, or ir.Diagnostics at
 // lines of the program.
 func Of(in *ir.Info, opts Options) (string, error) {
-	g, err := derive(in, opts)
+	g, err := made(in, opts)
 	if err != nil {
 		return "", err
 	}
 	return g.prog.String(), nil
+}
+
+// made is derive, or within a budget.
+func made(in *ir.Info, opts Options) (*gradder, error) {
+	if opts.Budget > 0 {
+		return within(in, opts)
+	}
+	return derive(in, opts)
 }
 
 // derive returns the gradder that has rewritten the function, so that it computes gradients.
@@ -154,7 +168,9 @@ type gradder struct {
 	prog *ir.Program
 	fn   *ir.Func
 	keep Keep
-	ds   ir.Diagnostics
+	// recomputed is Options.again.
+	recomputed map[string]bool
+	ds         ir.Diagnostics
 	// scalars is that of Options. given and results count the function's own parameters and results, of are the results
 	// that are differentiated, and cut is where the gradients begin in the function's statements.
 	scalars             bool
@@ -181,7 +197,7 @@ type gradder struct {
 func newGradder(info *ir.Info, opts Options) *gradder {
 	fn := info.Prog.Funcs[0]
 	g := &gradder{
-		info: info, prog: info.Prog, fn: fn, keep: opts.Keep,
+		info: info, prog: info.Prog, fn: fn, keep: opts.Keep, recomputed: opts.again,
 		scalars: opts.scalars, given: len(fn.Params), results: len(fn.Results),
 		names: map[string]bool{}, reserved: map[string]bool{}, types: map[string]*ir.Type{},
 		home:   map[string]*forward{},

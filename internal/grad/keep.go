@@ -11,6 +11,9 @@ func (g *gradder) again(f *forward, def *ir.Stmt) bool {
 	if f.parent != nil && free(def.Op) {
 		return true
 	}
+	if g.recomputed != nil {
+		return g.recomputed[def.Results[0].Text]
+	}
 	switch g.keep {
 	case KeepInputs:
 		return true

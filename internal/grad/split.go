@@ -38,7 +38,7 @@ const (
 // takes. Errors are those of Of.
 func Split(in *ir.Info, opts Options) (*Parts, error) {
 	opts.scalars = true
-	g, err := derive(in, opts)
+	g, err := made(in, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (sp *splitter) need(name string) {
 	case !made || sp.all:
 	case def.sym.Kind != ir.SymValue:
 		sp.all = true // what a buffer holds depends on other statements than its definition
-	case len(def.sym.Type.Partial) > 0, free(def.s.Op) && alone(def.s):
+	case len(def.sym.Type.Partial) > 0, free(def.s.Op) && def.s.Op != ir.OpClaim && alone(def.s):
 		if !sp.again[def.s] {
 			sp.again[def.s] = true
 			mentioned(def.s, sp.need)

@@ -97,6 +97,10 @@ func TestSplitKeeps(t *testing.T) {
 	if n := count(all.Backward, "linear") + count(all.Backward, "attention"); n != 0 {
 		t.Errorf("%d products again\n%s", n, all.Backward)
 	}
+	loop := halves(t, strings.ReplaceAll(programCases[0].src, "[N]", "[2]"), grad.Options{}, 1)
+	if n := count(loop.Backward, "linear") + count(loop.Backward, "gelu"); n != 0 || !strings.Contains(loop.Forward, ".k\n}") {
+		t.Errorf("%d operations of the loop again\n%s%s", n, loop.Forward, loop.Backward)
+	}
 	inputs := halves(t, f64, grad.Options{Keep: grad.KeepInputs}, 1)
 	if !strings.Contains(inputs.Forward, "return %y\n") || count(inputs.Backward, "linear") == 0 {
 		t.Errorf("more than the result is kept:\n%s", inputs.Forward)

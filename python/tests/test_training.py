@@ -171,10 +171,9 @@ class Training(unittest.TestCase):
     """Fifty steps of a llama of four layers: its losses are torch's, up to what rounding does to torch's."""
 
     def test_one_process(self):
-        for name in llama.OPTIMIZERS:
-            w = llama.weights()
-            with hocket.load(llama.program(2), grad=True, weights=w) as m:
-                check(self, name, llama.train(m, w, llama.OPTIMIZERS[name](w)))
+        w = llama.weights()
+        with hocket.load(llama.program(2), grad=True, weights=w) as m:
+            check(self, "SGD", llama.train(m, w, llama.OPTIMIZERS["SGD"](w)))
 
     def test_processes(self):
         """Two processes of a rank each, which have blocks of the weights."""

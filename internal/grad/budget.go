@@ -1,0 +1,201 @@
+package grad
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// This file decides what of the forward pass is computed again so that the rest fits a budget.
+
+// BudgetError is a budget that cannot be kept to.
+type BudgetError struct{ Budget, Least int64 }
+
+func (e *BudgetError) Error() string {
+	return fmt.Sprintf("no less than %d bytes a rank are kept of the forward pass, and the budget is %d", e.Least, e.Budget)
+}
+
+// within differentiates a function so that what is kept takes at most opts.Budget bytes on a rank. Values are computed
+// again in the order of what that costs for each byte that it saves.
+func within(in *ir.Info, opts Options) (*gradder, error) {
+	b, ds := ir.Bind(in, ir.Binding{Func: opts.Func, Dims: opts.Dims})
+	if ds.HasErrors() {
+		return nil, ds
+	}
+	derived := func(again map[string]bool) (*gradder, []kept, int64, error) {
+		o := opts
+		o.again = again
+		g, err := derive(in, o)
+		if err != nil {
+			return nil, nil, 0, err
+		}
+		list, err := g.keptValues(b)
+		sum := int64(0)
+		for _, k := range list {
+			sum += k.bytes
+		}
+		return g, list, sum, err
+	}
+	best, list, sum, err := derived(map[string]bool{})
+	if err != nil || sum <= opts.Budget {
+		return best, err
+	}
+	// A value that is computed again needs others, which are then among those that are kept.
+	order, known := []string{}, map[string]bool{}
+	least := sum
+	for {
+		slices.SortStableFunc(list, func(x, y kept) int { return cmp.Compare(x.cost, y.cost) })
+		next := slices.IndexFunc(list, func(k kept) bool { return k.bytes > 0 && !known[k.name] && k.again })
+		if next < 0 {
+			return nil, &BudgetError{opts.Budget, least}
+		}
+		// All of equal cost at once, so that long programs do not take long.
+		cost := list[next].cost
+		for _, k := range list {
+			if k.again && k.bytes > 0 && !known[k.name] && k.cost == cost {
+				known[k.name] = true
+				order = append(order, k.name)
+			}
+		}
+		if best, list, sum, err = derived(known); err != nil {
+			return nil, err
+		}
+		if least = min(least, sum); sum <= opts.Budget {
+			break
+		}
+	}
+	// What was taken last may be more than is needed.
+	lo, hi := 0, len(order)
+	for lo < hi {
+		mid := (lo + hi) / 2
+		some := map[string]bool{}
+		for _, name := range order[:mid] {
+			some[name] = true
+		}
+		g, _, sum, err := derived(some)
+		if err != nil {
+			return nil, err
+		}
+		if sum <= opts.Budget {
+			best, hi = g, mid
+		} else {
+			lo = mid + 1
+		}
+	}
+	return best, nil
+}
+
+// kept is a value that is kept of the forward pass.
+type kept struct {
+	name  string
+	bytes int64   // on a rank, of all iterations
+	cost  float64 // of computing it again, for each byte
+	again bool    // whether that can be
+}
+
+// keptValues lists what the backward pass uses of the forward pass, but parameters and views.
+func (g *gradder) keptValues(b *ir.Bound) (list []kept, err error) {
+	add := func(name string, t *ir.Type, def *ir.Stmt) error {
+		bytes, err := localBytes(b, t)
+		if err != nil {
+			return err
+		}
+		k := kept{name: name, bytes: bytes, again: def != nil && def.Op != ir.OpFor && def.Op != ir.OpClaim && alone(def)}
+		if k.again {
+			if k.cost, err = g.cost(b, def); err != nil {
+				return err
+			}
+		}
+		list = append(list, k)
+		return nil
+	}
+	seen := map[string]bool{}
+	for name, as := range g.top.avail {
+		def := g.root.defs[name]
+		if as != name {
+			continue
+		}
+		for def != nil && def.Op.Info().Class == ir.ClassView && def.Op != ir.OpClaim { // of memory that stays
+			name = def.Args[0].Name
+			def = g.root.defs[name]
+		}
+		if def != nil && def.Op != ir.OpClaim && !seen[name] {
+			seen[name] = true
+			if err := add(name, g.types[name], def); err != nil {
+				return nil, err
+			}
+		}
+	}
+	var stacks func(f *forward) error
+	stacks = func(f *forward) error {
+		for name, stack := range f.stacks {
+			if err := add(name, g.types[stack], f.defs[name]); err != nil {
+				return err
+			}
+		}
+		for _, inner := range f.inner {
+			if err := stacks(inner); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	err = stacks(g.root)
+	slices.SortFunc(list, func(x, y kept) int { return cmp.Compare(x.name, y.name) })
+	return list, err
+}
+
+// cost estimates what an operation costs for each byte of its result: accesses of memory, with one multiplication and
+// addition of a product as half of one, and communication as ten.
+func (g *gradder) cost(b *ir.Bound, def *ir.Stmt) (float64, error) {
+	inner := func(arg, dim int) (float64, error) { // the extent of a dimension from the end of an operand
+		dims := g.types[def.Args[arg].Name].Dims
+		if dim > len(dims) {
+			return 1, nil
+		}
+		v, err := dims[len(dims)-dim].Extent.Eval(b.Env(0, nil))
+		return float64(v), err
+	}
+	switch def.Op {
+	case ir.OpLinear, ir.OpMatmul:
+		k, err := inner(1, 1)
+		if def.Op == ir.OpMatmul && def.Word("tb", "false") != "true" {
+			k, err = inner(1, 2)
+		}
+		return 30 + k/2, err
+	case ir.OpAttention:
+		keys, err := inner(1, 3)
+		return 30 + keys, err
+	case ir.OpReshard, ir.OpAllGather, ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllToAll:
+		return 20, nil
+	case ir.OpSoftmax, ir.OpRMSNorm, ir.OpLayerNorm:
+		return 4, nil
+	}
+	if free(def.Op) {
+		return 0, nil
+	}
+	if g.cheap(def) {
+		return float64(1 + len(def.Args)), nil
+	}
+	return 10, nil
+}
+
+// localBytes is what a rank has of a value.
+func localBytes(b *ir.Bound, t *ir.Type) (int64, error) {
+	n := t.DType.Size()
+	for _, d := range t.Dims {
+		v, err := d.Extent.Eval(b.Env(0, nil))
+		if err != nil {
+			return 0, err
+		}
+		for _, axis := range d.Axes {
+			if size, ok := b.AxisSize(axis); ok {
+				v = (v + size - 1) / size
+			}
+		}
+		n *= v
+	}
+	return n, nil
+}
