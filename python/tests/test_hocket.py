@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -327,24 +328,23 @@ func f(%x: f32[4/tp]) -> f32[4] {
         from hocket import _cuda, _model
         lib, given = _model._lib, []
 
-        class Block:
-            def __init__(self, t, name):
-                self.tensor, self.name = t, name
+        class OnGPU:
+            """Stands in for a tensor of torch's."""
 
-            def written(self):
-                return self
+            is_cuda, device, dtype, shape = True, "cuda:0", "torch.float32", (2, 4)
+            is_contiguous, is_neg, data_ptr = lambda self: True, lambda self: False, lambda self: 64
 
-            def struct(self, rank):
-                return lib.Tensor(self.name.encode(), b"f32", rank, 0, None, 64, 0)
+        class Block(_cuda.Block):
+            capturing = staticmethod(lambda: False)
 
-            def empty(self, name, dtype, shape):
-                return Block("new", name)
+        def lent(address, dtype, shape, device):
+            memory = _cuda._Lent(address, 4)
+            return (address, dtype, shape, memory), memory
 
-            def lent(self, address, dtype, shape):
-                memory = _cuda._Lent(address, 4)
-                return (address, dtype, tuple(shape), memory), memory
-
-            stream, capturing = lambda self: 0, staticmethod(lambda: False)
+        new, x, w = OnGPU(), OnGPU(), OnGPU()
+        stream = types.SimpleNamespace(cuda_stream=0)
+        torch_ = types.SimpleNamespace(Tensor=OnGPU, float32="f32", empty=lambda shape, dtype, device: new,
+                                       cuda=types.SimpleNamespace(current_stream=lambda device: stream))
 
         def call(name, *args):
             if name == "hocket_enqueue":
@@ -355,22 +355,24 @@ func f(%x: f32[4/tp]) -> f32[4] {
 
         m = hocket.load(LINEAR, dims={"T": 2}, lend=True)
         c = hocket.load(LINEAR, dims={"T": 2})
-        m._dims_of = c._dims_of = lambda given: {}  # the stand-ins have no shapes
+        m._dims_of = c._dims_of = lambda given: {}
         m.layouts(None)
         c.layouts(None)
-        kept = lib.call, lib.call_text, lib.held, _cuda.Block, _cuda.rest
+        kept = lib.call, lib.call_text, lib.held, _cuda.Block, _cuda.rest, _cuda.lent, _cuda.is_cuda
+        real = sys.modules.get("torch")
+        sys.modules["torch"] = torch_
         lib.call, lib.call_text, lib.held = call, lambda *_: '["y"]', lambda *_: None
-        _cuda.Block, _cuda.rest = Block, lambda: None
+        _cuda.Block, _cuda.rest, _cuda.lent, _cuda.is_cuda = Block, lambda: None, lent, lambda t: isinstance(t, OnGPU)
         try:
-            y, z = m._enqueue({"x": "x", "w": "w"}, {}, None)
-            self.assertEqual((y[:3], z), ((0x7000, "f32", (2, 6)), "new"))
-            self.assertEqual(given, [[(b"y", None, 0), (b"z", 64, 0)]])
+            y, z = m._enqueue({"x": x, "w": w}, {}, None)
+            self.assertEqual((y[:3], z), ((0x7000, "f32", (2, 6)), new))
+            self.assertEqual(given, [[(b"y", None, 0), (b"z", 64, 32)]])
             self.assertEqual(len(m._lent), 1)
             m.close()
             self.assertEqual(m._world.closing, [m])
             Block.capturing = staticmethod(lambda: True)  # a captured run keeps its model, and what is bound
-            c._bound["w"] = w = Block("w", "w")
-            c._enqueue({"x": "x"}, {"w": w}, None)
+            c._bound["w"] = w = Block(w, "w")
+            c._enqueue({"x": x}, {"w": w}, None)
             self.assertEqual((c._captured, c._world.captured), ({w}, {c}))
             c._bound["w"] = None
             lib.held = kept[2]
@@ -382,7 +384,11 @@ func f(%x: f32[4/tp]) -> f32[4] {
             hocket.load(LINEAR).close()
             self.assertEqual(m._world.closing, [])
         finally:
-            lib.call, lib.call_text, lib.held, _cuda.Block, _cuda.rest = kept
+            lib.call, lib.call_text, lib.held, _cuda.Block, _cuda.rest, _cuda.lent, _cuda.is_cuda = kept
+            if real is None:
+                del sys.modules["torch"]
+            else:
+                sys.modules["torch"] = real
 
     def test_sites(self):
         """A collective on a GPU names the line that calls it, once while the line is the same."""
