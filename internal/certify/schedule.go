@@ -284,7 +284,7 @@ func (b *scheduleStatement) accesses(e *Event, m *schedule.Move, packed int32) e
 		if b.cells += sp.N * width; b.cells > maxCells {
 			return fmt.Errorf("the schedule moves more than %d cells", maxCells)
 		}
-		a := Access{Write: write, Owner: -1, Group: int32(2*sp.Cell) + packed + 1, Packet: sp.Mode == schedule.Packet || write && sp.Mode == schedule.Raw}
+		a := Access{Write: write, Owner: -1, Group: int32(4*sp.Cell+2*(width-1)) + packed + 1, Packet: sp.Mode == schedule.Packet || write && sp.Mode == schedule.Raw}
 		if packed < 0 {
 			a.Group = 0
 		}
