@@ -586,7 +586,10 @@ class Jax(unittest.TestCase):
         from hocket import _jax
 
         calls, info = [], lambda dtype: types.SimpleNamespace(dtype=numpy.dtype(dtype))
-        f = types.SimpleNamespace(text=MLIR, results={"y": info("float32"), "z": info("float32")})
+        text = MLIR.replace("stablehlo.add %arg0, %arg0 :", "stablehlo.add %arg0, %table :").replace(  # a constant is a parameter
+            "%0 = stablehlo.add", "%table = stablehlo.constant dense<[[1.0, 2.0, 3.0, "
+            "4.0], [5.0, 6.0, 7.0, 8.0]]> : tensor<2x4xf32>\n    %0 = stablehlo.add")
+        f = types.SimpleNamespace(text=text, results={"y": info("float32"), "z": info("float32")})
         api = fakejax.gpus(fakejax.module([]), calls)
         args = numpy.array(X, "float32"), numpy.array(True), numpy.zeros(4, "float32")
         with unittest.mock.patch.dict(sys.modules, {"jax": api}), unittest.mock.patch.object(_jax._world, "init"), \
