@@ -282,7 +282,10 @@ func (k *checker) granted(e *Event, t [2]int32) bool {
 	}
 	for _, w := range e.Waits {
 		inTime := int(t[0]) >= len(k.chains)
-		if !w.Blind && (inTime || !w.Relaxed) && (k.gives(w, t) || inTime && k.gives(w, [2]int32{t[0] - int32(len(k.chains)), t[1]})) {
+		if w.Blind || w.Relaxed && !inTime {
+			continue
+		}
+		if k.gives(w, t) || inTime && k.gives(w, [2]int32{t[0] - int32(len(k.chains)), t[1]}) {
 			return true
 		}
 	}
@@ -348,7 +351,9 @@ func (k *checker) touch(e *Event, a *Access, x int32) error {
 			x, sp.write.pos, sp.write.chain)
 	}
 	if !a.Write {
-		sp.reads = append(slices.DeleteFunc(sp.reads, func(r stamp) bool { return r.chain == me.chain && (r.group == me.group || r.pos <= k.chain.join) }), me)
+		sp.reads = append(slices.DeleteFunc(sp.reads, func(r stamp) bool {
+			return r.chain == me.chain && (r.group == me.group || r.pos <= k.chain.join)
+		}), me)
 		return nil
 	}
 	for _, r := range sp.reads {

@@ -31,7 +31,8 @@ func Schedule(p *schedule.Plan) (*ScheduleStatement, error) {
 	sum := sha256.Sum256(text)
 	b := &scheduleStatement{p: p, s: &Statement{Plan: hex.EncodeToString(sum[:]), Spots: p.Cells,
 		Chains: len(p.Blocks) + len(p.Engines)}, lanes: map[[2]int]int32{}, taken: make([]int32, len(p.Counters)),
-		taker: make([][2]int, len(p.Counters)), packets: map[int]int32{}, users: map[int][]int{}, posters: make([]int, len(p.Engines))}
+		taker: make([][2]int, len(p.Counters)), packets: map[int]int32{},
+		users: map[int][]int{}, posters: make([]int, len(p.Engines))}
 	b.counter(len(p.Counters))
 	b.joins, b.joined, b.acts = b.counter(len(p.Blocks)), make([]int32, len(p.Blocks)), b.counter(len(p.Blocks))
 	b.acted, b.reads, b.read = make([]int32, len(p.Blocks)), b.counter(len(p.Blocks)), make([]int32, len(p.Blocks))
@@ -136,7 +137,8 @@ func (b *scheduleStatement) op(o *schedule.Op) error {
 func (b *scheduleStatement) join() {
 	k := int32(b.block)
 	b.joined[k]++
-	b.event(Event{Chain: k, Join: true, Waits: []Wait{{Counter: b.acts + k, N: b.acted[k]}}, Adds: []Add{{Counter: b.joins + k}}})
+	b.event(Event{Chain: k, Join: true, Waits: []Wait{{Counter: b.acts + k, N: b.acted[k]}},
+		Adds: []Add{{Counter: b.joins + k}}})
 }
 
 // act adds an event of a single thread of the block. It comes, as time goes, after packets that the block has read.
@@ -284,7 +286,8 @@ func (b *scheduleStatement) accesses(e *Event, m *schedule.Move, packed int32) e
 		if b.cells += sp.N * width; b.cells > maxCells {
 			return fmt.Errorf("the schedule moves more than %d cells", maxCells)
 		}
-		a := Access{Write: write, Owner: -1, Group: int32(2*sp.Cell) + packed + 1, Packet: sp.Mode == schedule.Packet || write && sp.Mode == schedule.Raw}
+		a := Access{Write: write, Owner: -1, Group: int32(4*sp.Cell+2*(width-1)) + packed + 1,
+			Packet: sp.Mode == schedule.Packet || write && sp.Mode == schedule.Raw}
 		if packed < 0 {
 			a.Group = 0
 		}

@@ -158,6 +158,10 @@ func (s Span) width() int {
 	return 2
 }
 
+// origin is equal for operands that begin at the same cell and whose elements are equally wide: the same thread of a
+// block handles the element at a cell in both.
+func (s Span) origin() int { return 2*s.Cell + s.width() - 1 }
+
 // LaneKind is what a lane does.
 type LaneKind byte
 

@@ -12,7 +12,7 @@ type access struct {
 	comp, tick int32
 	block      int // -1: the rank's stream
 	op         *Op
-	start      int // the operand's first cell
+	start      int // the operand's origin
 	class      byte
 	mode       Mode
 	x          clock // of a packet's write: what its reader knows to have been executed
@@ -565,7 +565,7 @@ func (s *sim) move(b int, o *Op) {
 }
 
 func (s *sim) readAll(a *agent, sp Span) {
-	acc := &access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: sp.Cell, class: a.class, mode: sp.Mode}
+	acc := &access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: sp.origin(), class: a.class, mode: sp.Mode}
 	for c := sp.Cell; c < sp.Cell+sp.N*sp.width(); c++ {
 		s.read(a, acc, c)
 	}
@@ -577,13 +577,13 @@ func (s *sim) transfer(a *agent, m *Move, launch int) {
 	reads, writes := make([]access, len(m.From)), make([]access, len(m.To))
 	for k, sp := range m.From {
 		from[k] = s.at(sp, launch)
-		reads[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: from[k].Cell, class: a.class,
+		reads[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: from[k].origin(), class: a.class,
 			mode: sp.Mode}
 	}
 	var px clock // what a reader of the packets that are written knows
 	for k, sp := range m.To {
 		to[k] = s.at(sp, launch)
-		writes[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: to[k].Cell, class: a.class,
+		writes[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: to[k].origin(), class: a.class,
 			mode: sp.Mode}
 		if sp.Mode != Plain {
 			if px == nil {
@@ -761,7 +761,7 @@ func (s *sim) border(r int, last bool) {
 		if buf == nil {
 			continue
 		}
-		acc := &access{comp: comp, tick: tick, block: -1, start: buf.Base}
+		acc := &access{comp: comp, tick: tick, block: -1, start: 2 * buf.Base}
 		for c := buf.Base; c < buf.Base+buf.Cells; c++ {
 			if k == Output {
 				s.read(&a, acc, c)

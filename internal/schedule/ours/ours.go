@@ -333,14 +333,18 @@ func (w *writer) block() {
 // chunkOf returns an operand as the plan names it.
 func (w *writer) chunkOf(r *plan.Ref) mscclpp.Chunk {
 	at := w.memory[r.Buf]
-	c := mscclpp.Chunk{Type: at.kind, Index: int((at.at + r.Off) / w.exporter.chunk), Size: int(4 * r.Elements() / w.exporter.chunk)}
+	c := mscclpp.Chunk{Type: at.kind, Index: int((at.at + r.Off) / w.exporter.chunk),
+		Size: int(4 * r.Elements() / w.exporter.chunk)}
 	if at.rank == w.rank {
 		return c
 	}
-	id := slices.IndexFunc(w.gpu.RemoteBuffers, func(b mscclpp.RemoteBuffer) bool { return b.Rank == at.rank && b.Type == at.kind })
+	id := slices.IndexFunc(w.gpu.RemoteBuffers, func(b mscclpp.RemoteBuffer) bool {
+		return b.Rank == at.rank && b.Type == at.kind
+	})
 	if id < 0 {
 		id = len(w.gpu.RemoteBuffers)
-		w.gpu.RemoteBuffers = append(w.gpu.RemoteBuffers, mscclpp.RemoteBuffer{Rank: at.rank, Type: at.kind, Access: []string{"memory"}})
+		w.gpu.RemoteBuffers = append(w.gpu.RemoteBuffers,
+			mscclpp.RemoteBuffer{Rank: at.rank, Type: at.kind, Access: []string{"memory"}})
 	}
 	c.Type, c.Buffer = "", &id
 	return c
