@@ -15,7 +15,8 @@ import (
 // BindFrom binds weights from a checkpoint, as Bind does. All of them are checked by the headers
 // before any is read, and none is bound if one is missing or has a shape that does not go with the
 // others and the program. Tensors that are a parameter as they are stay mapped; of others a copy
-// is made. It returns the names of tensors that nothing uses.
+// is made. A process of several that has one rank reads what that rank holds. It returns the names of
+// tensors that nothing uses.
 func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error) {
 	if err := c.hold(); err != nil {
 		return nil, err
@@ -40,9 +41,11 @@ func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error
 	if err := m.fn.checkWeights(headers); err != nil {
 		return nil, err
 	}
+	box := m.boxes(headers)
 	bound := map[string]*tensor.Tensor{}
 	for _, name := range slices.Sorted(maps.Keys(planned)) {
-		if bound[name], err = planned[name].Read(); err != nil {
+		lo, n := box(m.fn.param(name))
+		if bound[name], err = planned[name].Read(lo, n); err != nil {
 			return nil, fmt.Errorf("%%%s: %w", name, err)
 		}
 	}
@@ -50,6 +53,35 @@ func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error
 		return nil, err
 	}
 	return slices.DeleteFunc(c.open.Names(), func(n string) bool { return used[n] }), nil
+}
+
+// boxes returns which box of a parameter this process reads: that of its only rank, or the whole, which is nil,
+// where it has several or not all dims of the parameter are known.
+func (m *Model) boxes(headers map[string]*tensor.Tensor) func(p *ir.Param) (lo, n []int64) {
+	whole := func(*ir.Param) (lo, n []int64) { return nil, nil }
+	peers := m.machine.peers
+	if peers == nil {
+		return whole
+	}
+	b, err := m.fn.dimsOf(headers)
+	if err != nil {
+		return whole
+	}
+	bound, ds := ir.Resolve(m.fn.unit.Source, b.ir())
+	if ds.HasErrors() || bound.Ranks != peers.Processes() {
+		return whole
+	}
+	rank := peers.Process()
+	return func(p *ir.Param) (lo, n []int64) {
+		n, err := bound.LocalShape(p.Type, bound.Env(rank, nil))
+		switch {
+		case err != nil:
+			return nil, nil
+		case !bound.Holds(p.Type, rank):
+			return make([]int64, len(n)), make([]int64, len(n))
+		}
+		return bound.Offset(p.Type, n, rank), n
+	}
 }
 
 // planWeights finds what each parameter is made of.

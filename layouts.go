@@ -25,11 +25,11 @@ type Block struct {
 }
 
 // Layouts returns how parameters and results lie, in the order of the signature, inout parameters at the end
-// of the results. Dims are those that are given, then what shapes of parameters say, by name, as in Run. It
-// plans the program, if no plan for these dims is there.
+// of the results. Dims are those that are given, then what shapes of parameters say, by name, as in Run, and of
+// tensors that Bind and BindFrom have set. It plans the program, if no plan for these dims is there.
 func (m *Model) Layouts(ctx context.Context, dims map[string]int64, shapes map[string][]int64) (in, out []Layout,
 	err error) {
-	headers := map[string]*tensor.Tensor{}
+	headers := maps.Clone(m.params.current().tensors)
 	for name, shape := range shapes {
 		headers[name] = &tensor.Tensor{Shape: shape}
 	}

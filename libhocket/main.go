@@ -263,6 +263,22 @@ func hocket_bind(model C.int64_t, owner unsafe.Pointer, t *C.hocket_tensor, e **
 	}))
 }
 
+// hocket_bind_from binds weights of a checkpoint to parameters of a model, for all runs to come. of is JSON: {"path":
+// FILE or FOLDER, "rules": [{"param": …, "from": […], "transpose": …, "axis": …, "lo": …, "hi": …, "cast": …}, …],
+// "inputs": […]}. It returns {"bound": […], "unused": […]}; NULL where it fails.
+//
+//export hocket_bind_from
+func hocket_bind_from(model C.int64_t, of *C.char, e **C.char) (loaded *C.char) {
+	guarded(e, func() error {
+		out, err := library.BindFrom(int64(model), text(of))
+		if err == nil {
+			loaded = C.CString(out)
+		}
+		return err
+	})
+	return loaded
+}
+
 // hocket_run begins a run and returns its number, which hocket_wait is to be called with; 0 where it fails.
 // dims is a JSON object of those that neither the model nor shapes fix. An inout parameter that in and out both have is
 // updated there once the run has ended well.

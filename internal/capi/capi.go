@@ -267,6 +267,7 @@ type model struct {
 	names   []string // of parameters
 	states  []string // inout ones
 	extents map[string][]string
+	types   map[string]string
 	export  *hocket.Export // where the model is from; nil for a program's text
 	unused  []string       // names of weights that export has no use for
 	bound   *bound
@@ -332,9 +333,10 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	if o.Func != "" {
 		fn = p.IR().Func(o.Func)
 	}
-	names, states, extents := []string{}, []string{}, map[string][]string{}
+	names, states, extents, types := []string{}, []string{}, map[string][]string{}, map[string]string{}
 	for _, param := range fn.Params {
 		names = append(names, param.Name)
+		types[param.Name] = param.Type.DType.String()
 		for _, d := range param.Type.Dims {
 			name := ""
 			if d.Extent.Kind == ir.ExprName {
@@ -347,7 +349,7 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 		}
 	}
 	return l.add(&model{m: mod, machine: m, text: p.String(), names: names, states: states,
-		extents: extents, export: export,
+		extents: extents, types: types, export: export,
 		unused: unused, bound: newBound(), updating: make(chan struct{}, 1)}), nil
 }
 

@@ -152,6 +152,8 @@ class Model:
         self._about = json.loads(_lib.call_text("hocket_description", handle, 0))
         self._begin = {}  # contents of bound states, by name, when they were bound
         self._uploaded = set()  # bound weights of the host that are on the devices
+        self._loaded = set()  # parameters that the library has from a checkpoint
+        self._weighed = {}  # dims that the whole shapes of loaded weights say
         self._binding = threading.Lock()  # of bound and uploaded weights of the host
 
     def bind(self, name, t, dims=None):
@@ -183,10 +185,27 @@ class Model:
                 _lib.held("hocket_call_bind", self._handle, None,
                           _lib.Tensor(name.encode(), b"f32", -1, 0, None, None, 0))
 
+    def load(self, weights, rules=None, inputs=None, dims=None):
+        """Binds weights: of a safetensors file, of the index or the folder of several, or tensors by name, such as a
+        state_dict, also of DTensors. A process of several reads the rows of its rank. Returns the names of tensors that
+        nothing uses.
+
+        A parameter without a rule is the tensor of its name, if there is one. ``rules`` say what others are made of, by
+        parameter: a name, a list of names that are concatenated, or a dict of ``from`` with ``transpose=True`` (of the
+        last two dimensions), ``axis``, ``lo`` and ``hi`` (what is cut and concatenated, once transposed) and
+        ``cast=True`` (to the parameter's type). In "layers.*.up.weight" the * stands for the numbers of layers, which are
+        stacked along a new first dimension. ``inputs`` are the parameters that calls give, by default all that get no
+        weight. ``dims`` gives dims that the program and load do not fix, for tensors by name among several processes."""
+        bound, shapes, unused = _weights.load(self, weights, rules or {}, inputs, dims)
+        self._loaded |= set(bound)
+        self._weighed.update(self._dims_of(shapes))
+        self._layouts.clear()
+        return unused
+
     def layouts(self, dims=None, shapes=None):
         """How parameters and results lie on the ranks, for dims and for shapes of parameters, by name:
         {"in": [...], "out": [...]}, each with name, dtype, shape and blocks."""
-        key = json.dumps({"dims": dims or {}, "shapes": shapes or {}}, sort_keys=True)
+        key = json.dumps({"dims": {**self._weighed, **(dims or {})}, "shapes": shapes or {}}, sort_keys=True)
         if key not in self._layouts:
             self._layouts[key] = json.loads(_lib.call_text("hocket_layouts", self._handle, key.encode()))
         return self._layouts[key]
@@ -194,7 +213,7 @@ class Model:
     def __call__(self, *args, dims=None, **kwargs):
         """Runs the program once. Arguments are by position or by name; ``dims`` gives dims that the program and
         load do not fix. One result comes by itself, several as a tuple."""
-        given = self._named(args, kwargs)
+        given, dims = self._named(args, kwargs), {**self._weighed, **(dims or {})}
         _autograd.none(self._func, *given.values())
         bound = {n: b for n, b in dict(self._bound).items() if b is not None and n not in given}
         if any(_cuda.is_cuda(t) for t in given.values()) or any(isinstance(b, _cuda.Block) for b in bound.values()):
@@ -243,7 +262,7 @@ class Model:
         if self._gather:
             raise InputError("results on GPUs are blocks: load without gather=True, and call hocket.all_gather")
         if not self._several():  # blocks are whole, and their shapes say dims
-            dims = {**self._dims_of(given), **(dims or {})}
+            dims = {**self._dims_of({n: t.shape for n, t in given.items()}), **dims}
         text, rank = _dims(dims), self._world.rank
         for n, b in bound.items():
             if not isinstance(b, _cuda.Block):
@@ -346,11 +365,11 @@ class Model:
             against = _compare.against_module(self(*args, dims=dims, **kwargs), module, args, kwargs)
         return _compare.Comparison(out, against)
 
-    def _dims_of(self, given):
-        """The dims that the shapes of tensors come to."""
+    def _dims_of(self, shapes):
+        """The dims that shapes of parameters come to."""
         extents = self._about["extents"]
-        return {dim: int(e) for n, t in given.items() if n in extents and len(extents[n]) == len(t.shape)
-                for dim, e in zip(extents[n], t.shape) if dim}
+        return {dim: int(e) for n, shape in shapes.items() if n in extents and len(extents[n]) == len(shape)
+                for dim, e in zip(extents[n], shape) if dim}
 
     def _keeps(self, name):
         """Whether the library keeps the state of that name."""
@@ -366,7 +385,7 @@ class Model:
 
     def _named(self, args, kwargs):
         """Arguments by parameter."""
-        free = [n for n in self.inputs if n not in kwargs and self._bound.get(n) is None]
+        free = [n for n in self.inputs if n not in kwargs and self._bound.get(n) is None and n not in self._loaded]
         if len(args) > len(free):
             raise InputError(f"{len(args)} tensors are given by position, and there is a place for {len(free)}: {free}")
         return {n: _cuda.of_dlpack(t) for n, t in (*zip(free, args), *kwargs.items())}

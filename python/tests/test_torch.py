@@ -3,9 +3,12 @@
 Run alone: python3 python/tests/test_torch.py. Tests of several processes start this file again as their members.
 """
 
+import json
 import os
 import pathlib
+import struct
 import sys
+import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -73,6 +76,16 @@ class Groups(unittest.TestCase):
         self.assertEqual(got[3][0], 9)
         for code, text in got[:3]:
             self.assertEqual((code, text.strip().splitlines()[-1:]), (0, ["PeerError 3"]), text)
+
+
+@unittest.skipIf(torch is None, "torch or numpy is not installed")
+class Checkpoints(unittest.TestCase):
+    """model.load: safetensors and tensors by name, by rules."""
+
+    def test_load(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for n in (1, 2):
+                processes.right(self, __file__, n, "load", HOCKET_TEST_FOLDER=folder)
 
 
 def draws(seed, *shape):
@@ -416,6 +429,91 @@ def member_groups():
         assert "new group" in str(e) and "ranks [0 2]" in str(e), e
     else:
         raise AssertionError("groups differ, and nothing was raised")
+
+
+LAYERS = """dim L = 3
+mesh tp[{n}]
+func f(%x: f32[T, H], %up: f32[L, 2 * F/tp, H], %down: f32[L, H, F/tp], %head: f32[V/tp, H], %norm: f32[H]) -> (f32[L, 2 * F/tp, H], f32[L, H, F/tp], f32[V/tp, H], f32[T, H]) {{
+  %u = copy %up
+  %d = copy %down
+  %h = copy %head
+  %y = mul %x, %norm
+  return %u, %d, %h, %y
+}}
+"""
+RULES = {"up": ["layers.*.gate.weight", "layers.*.up.weight"], "down": {"from": "layers.*.down.weight", "transpose": True},
+         "head": {"from": "wide", "axis": 1, "lo": 1, "hi": 3, "cast": True}}
+
+
+def safetensors(path, tensors):
+    """Writes a file by the format's description: the length of a header, the header, the bytes."""
+    header, data = {}, b""
+    for name, t in tensors.items():
+        raw = t.numpy().tobytes()
+        header[name] = {"dtype": {"float32": "F32", "float64": "F64"}[str(t.dtype)[6:]], "shape": list(t.shape),
+                        "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+class Sharded:
+    """A DTensor, which torch 1 has not: one dimension is split over the processes."""
+
+    def __init__(self, whole, dim, n, r):
+        self.whole, self.shape, self.dtype, self.placements = whole, whole.shape, whole.dtype, (Shard(dim),)
+        self.to_local, self.full_tensor = lambda: whole.chunk(n, dim)[r].clone(), lambda: whole
+
+
+class Shard:
+    def __init__(self, dim):
+        self.dim = dim
+
+
+def member_load():
+    hocket.init()
+    r, n, folder = hocket.rank(), hocket.world_size(), pathlib.Path(os.environ["HOCKET_TEST_FOLDER"])
+    rng = torch.Generator().manual_seed(4)
+    tensors = {f"layers.{i}.{w}.weight": torch.randn(4, 2, generator=rng) for i in range(3) for w in ("gate", "up", "down")}
+    tensors.update(wide=torch.randn(4, 6, generator=rng, dtype=torch.float64), norm=torch.randn(2, generator=rng),
+                   extra=torch.randn(3, generator=rng))
+    layer = {w: torch.stack([tensors[f"layers.{i}.{w}.weight"] for i in range(3)]) for w in ("gate", "up", "down")}
+    x = torch.randn(5, 2, generator=rng)
+    want = [torch.cat([layer["gate"], layer["up"]], 1).chunk(n, 1)[r], layer["down"].transpose(1, 2).chunk(n, 2)[r],
+            tensors["wide"][:, 1:3].float().chunk(n)[r], x * tensors["norm"]]
+    if r == 0:
+        first = dict(list(tensors.items())[:5])
+        safetensors(folder / f"a{n}.safetensors", first)
+        safetensors(folder / f"b{n}.safetensors", {k: t for k, t in tensors.items() if k not in first})
+        (folder / f"index{n}.safetensors.index.json").write_text(json.dumps({"weight_map": {
+            k: f"{'a' if k in first else 'b'}{n}.safetensors" for k in tensors}}))
+    hocket.barrier()
+    dims = {"T": 5} if n > 1 else None
+    # A state_dict as tensor parallelism has it, where each weight is one parameter.
+    plain = {"up": torch.cat([layer["gate"], layer["up"]], 1), "down": layer["down"].transpose(1, 2).contiguous(),
+             "head": tensors["wide"][:, 1:3].float(), "norm": tensors["norm"]}
+    split = {"up": 1, "down": 2, "head": 0}
+    arrays = {k: t.numpy() for k, t in tensors.items()}
+    for weights, rules in ((folder / f"index{n}.safetensors.index.json", RULES), (tensors, RULES), (arrays, RULES), (plain, None),
+                           ({k: Sharded(t, split[k], n, r) if k in split else t for k, t in plain.items()}, None)):
+        with hocket.load(LAYERS.format(n=n)) as m:
+            unused = m.load(weights, rules=rules, dims=dims)
+            assert unused == (["extra"] if rules else []), unused
+            got = m(x, dims=dims)
+            assert all(torch.equal(a, b) for a, b in zip(got, want)), (type(weights), got, want)
+            m.load({"norm": 2 * tensors["norm"]}, dims=dims)  # others stay
+            got = m(x, dims=dims)
+            assert torch.equal(got[3], 2 * want[3]) and torch.equal(got[0], want[0])
+    with hocket.load(LAYERS.format(n=n)) as m:
+        path = folder / f"index{n}.safetensors.index.json"
+        for source in (path, tensors):
+            refuses(hocket.InputError, "extra", lambda: m.load(source, {"head": "nothing"}, dims=dims))
+            refuses(hocket.InputError, "layers.0.", lambda: m.load(source, {"up": "layers.*.gates.weight"}, dims=dims))
+            refuses(hocket.InputError, "haed", lambda: m.load(source, {"haed": "wide"}, dims=dims))
+        refuses(hocket.InputError, "it is a name, a list of names", lambda: m.load(tensors, {"head": {"of": "wide"}}, dims=dims))
+        refuses(hocket.InputError, "nothing is bound to", lambda: m.load(tensors, inputs=["x"], dims=dims))
+        refuses(hocket.InputError, "cast it", lambda: m.load(path, {"head": {**RULES["head"], "cast": False}}))
+        refuses(hocket.InputError, "no such file", lambda: m.load(folder / "none.safetensors"))
 
 
 def member_order():
