@@ -194,6 +194,21 @@ func hocket_description(model C.int64_t, prove C.int, e **C.char) (description *
 	return description
 }
 
+// hocket_plan_stats returns, as JSON, what the plan cache of a model's machine did: hits, misses, reloads and evictions,
+// plans that are loaded, and the bytes that they hold; NULL where it fails.
+//
+//export hocket_plan_stats
+func hocket_plan_stats(model C.int64_t, e **C.char) (stats *C.char) {
+	guarded(e, func() error {
+		out, err := library.PlanStats(int64(model))
+		if err == nil {
+			stats = C.CString(out)
+		}
+		return err
+	})
+	return stats
+}
+
 // hocket_reset gives the states of a model that hocket_load loaded with the option export the archive's values. It
 // waits for runs under way. 0 where it fails.
 //

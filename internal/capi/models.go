@@ -53,6 +53,8 @@ type description struct {
 	Extents map[string][]string `json:"extents"`
 	// Types are the element types of parameters.
 	Types map[string]string `json:"types"`
+	// Returns are the dims that the extents of results are, without inout parameters.
+	Returns [][]string `json:"returns"`
 	// Of an export: Inputs are the parameters that calls give, Weights the names of the weights that each other
 	// parameter is made of, and Unused the tensors of the option weights that are not the model's.
 	Inputs  []string            `json:"inputs,omitempty"`
@@ -67,7 +69,7 @@ func (l *Library) Description(ctx context.Context, handle int64, prove bool) (st
 	if err != nil {
 		return "", err
 	}
-	d := description{Text: m.text, States: m.states, Extents: m.extents, Types: m.types, Unused: m.unused}
+	d := description{Text: m.text, States: m.states, Extents: m.extents, Types: m.types, Returns: m.returns, Unused: m.unused}
 	if prove {
 		proof, err := m.m.Proof(ctx, nil)
 		if err != nil {
@@ -196,6 +198,28 @@ func (l *Library) BindFrom(handle int64, text string) (string, error) {
 	}
 	data, err := json.Marshal(out)
 	return string(data), err
+}
+
+// planStats is hocket.PlanStats, as JSON.
+type planStats struct {
+	Hits      int64 `json:"hits"`
+	Misses    int64 `json:"misses"`
+	Reloads   int64 `json:"reloads"`
+	Evictions int64 `json:"evictions"`
+	Plans     int   `json:"plans"`
+	Bytes     int64 `json:"bytes"`
+	Device    int64 `json:"device"`
+	MostBytes int64 `json:"most_bytes"`
+}
+
+// PlanStats returns, as JSON, what the plan cache of a model's machine did.
+func (l *Library) PlanStats(handle int64) (string, error) {
+	m, err := get[*model](l, handle)
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(planStats(m.machine.m.Stats().Plans))
+	return string(text), err
 }
 
 // Reset gives the states of a model that was loaded from an archive the archive's values.

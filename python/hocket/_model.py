@@ -22,7 +22,9 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
     ``dims`` binds dims, ``func`` names the function (default: the last), ``ranks`` the number of ranks where the
     text leaves it open, ``weights`` are tensors to bind, by parameter. ``group`` has the processes of a group run it, one
     rank each: see new_group. Options are those of loading: ``strategy``, ``algorithm``,
-    ``fixed``, ``gather``, ``no_prove``, ``arena``, ``cache``, ``grace``.
+    ``fixed``, ``gather``, ``no_prove``, ``arena``, ``grace``, and of the plan cache, which keeps a plan for each choice of
+    dims: ``cache``, the bytes that plans may hold beyond the one used last (4 GiB), "off" to unload each plan after its
+    run; ``hard_cache=True``, never to hold more; ``buckets={"T": [64, 256]}``, to round dims up: see Model.stats.
 
     Arguments, bound tensors and results are whole where one process runs all ranks. Among several processes they are
     the blocks of this process's rank; ``gather=True`` makes results whole, of calls on the host's tensors. It is the
@@ -42,6 +44,11 @@ def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, l
     """As load. ``own`` has the weights of an archive that lacks them, by their names in the tree of modules."""
     s = _world.of(group)
     o, program = _source(program, plan, shard)
+    buckets = options.pop("buckets", None)
+    if isinstance(options.get("cache"), str):
+        if options["cache"] != "off":
+            raise InputError(f"cache is {options['cache']!r}: it is a number of bytes, or \"off\"")
+        options["cache"] = -1
     o.update(options)
     if "export" in o:
         o["unbound"] = own is not None
@@ -54,7 +61,7 @@ def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, l
         if value is not None:
             o[key] = value
     model = Model(_lib.call("hocket_load", s.machine, program.encode(), json.dumps(o).encode()), s,
-                  bool(options.get("gather")), lend, func or os.path.basename(o["name"]))
+                  bool(options.get("gather")), lend, func or os.path.basename(o["name"]), buckets)
     _unload(s)
     if "export" in o:
         if own is not None:
@@ -144,8 +151,9 @@ class Model:
     be used.
     """
 
-    def __init__(self, handle, state, gather, lend=False, func="model"):
+    def __init__(self, handle, state, gather, lend=False, func="model", buckets=None):
         self._func = func
+        self._buckets = {dim: sorted(int(v) for v in values) for dim, values in (buckets or {}).items()}
         self._handle, self._open, self._world, self._gather, self._lends = handle, handle, state, gather, lend
         self._lent, self._lendable, self._captured = weakref.WeakSet(), {}, set()
         self._bound, self._layouts, self._names, self._prepared = {}, {}, None, set()
@@ -216,6 +224,12 @@ class Model:
         given, dims = self._named(args, kwargs), {**self._weighed, **(dims or {})}
         _autograd.none(self._func, *given.values())
         bound = {n: b for n, b in dict(self._bound).items() if b is not None and n not in given}
+        if self._buckets:
+            return self._rounded(given, bound, dims)
+        return self._runs(given, bound, dims)
+
+    def _runs(self, given, bound, dims):
+        """Runs the program once, on given and bound tensors."""
         if any(_cuda.is_cuda(t) for t in given.values()) or any(isinstance(b, _cuda.Block) for b in bound.values()):
             return self._enqueue(given, bound, dims)
         views = {**{n: _tensors.view(t, n) for n, t in given.items()}, **bound}
@@ -257,12 +271,52 @@ class Model:
         _lib.run(self._handle, ins, outs, _dims(dims))
         return results[0] if len(results) == 1 else tuple(results)
 
+    def _rounded(self, given, bound, dims):
+        """Runs the program with dims rounded up to their buckets: arguments are filled up with zeros, and results cut. It
+        is right where what is filled up does not change the rest, which is for the caller to know."""
+        sizes = {**self._dims_of({n: t.shape for n, t in given.items() if hasattr(t, "shape")}), **(dims or {})}
+        up = {}
+        for dim, values in self._buckets.items():
+            least = next((v for v in values if v >= sizes.get(dim, v + 1)), None)
+            if least is not None and least != sizes[dim]:
+                up[dim] = least
+        if not up:
+            return self._runs(given, bound, dims)
+        filled = {}
+        for n, t in given.items():
+            extents = self._about["extents"].get(n) or ()
+            grow = [i for i, dim in enumerate(extents) if dim in up]
+            if grow and n in self._about["states"]:
+                raise InputError(f"buckets fill up {n}, and the program updates it in place: give it in the size of a bucket")
+            for i in grow:
+                if t.shape[i] != sizes[extents[i]]:
+                    raise InputError(f"buckets round {extents[i]}={sizes[extents[i]]} up to {up[extents[i]]}, and {n} is split along "
+                                     f"it over processes: give {extents[i]} in the size of a bucket")
+            filled[n] = _tensors.filled(t, [up.get(dim, e) for dim, e in zip(extents, t.shape)], n) if grow else t
+        got = self._runs(filled, bound, {**dims, **up})
+        results = list(got) if isinstance(got, tuple) else [got]
+        for k, (t, extents) in enumerate(zip(results, self._about["returns"])):
+            cut = [slice(0, sizes[dim]) if dim in up else slice(None) for dim in extents]
+            if t is None or not any(dim in up for dim in extents):
+                continue
+            if any(dim in up and e != up[dim] for dim, e in zip(extents, t.shape)):
+                raise InputError(f"buckets round {', '.join(up)} up, and a result is split along it over processes")
+            results[k] = t[tuple(cut)]
+        return tuple(results) if isinstance(got, tuple) else results[0]
+
+    def stats(self):
+        """What the plan cache did since the machine was opened, for all models of the processes: a dict of ``hits`` and
+        ``misses`` (calls that found their plan loaded, and that did not), ``reloads`` (misses of plans that had been
+        unloaded to make room), ``evictions``, ``plans`` and ``bytes`` that are held now (``device`` of them on the GPU), and
+        ``most_bytes``."""
+        return json.loads(_lib.call_text("hocket_plan_stats", self._handle))
+
     def _enqueue(self, given, bound, dims):
         """Gives torch's current stream a run."""
         if self._gather:
             raise InputError("results on GPUs are blocks: load without gather=True, and call hocket.all_gather")
         if not self._several():  # blocks are whole, and their shapes say dims
-            dims = {**self._dims_of({n: t.shape for n, t in given.items()}), **dims}
+            dims = {**self._dims_of({n: t.shape for n, t in given.items() if hasattr(t, "shape")}), **(dims or {})}
         text, rank = _dims(dims), self._world.rank
         for n, b in bound.items():
             if not isinstance(b, _cuda.Block):

@@ -43,6 +43,18 @@ class View:
         return t
 
 
+def filled(t, shape, what):
+    """A tensor of torch or numpy with zeros behind what it has, so that it is of a larger shape."""
+    if hasattr(t, "new_zeros"):
+        larger = t.new_zeros(shape)
+    elif _is(t, "numpy", "ndarray"):
+        larger = sys.modules["numpy"].zeros(shape, t.dtype)
+    else:
+        raise InputError(f"buckets fill up {what}, which is a {type(t).__name__}: give a tensor of torch or an array of numpy")
+    larger[tuple(slice(0, e) for e in t.shape)] = t
+    return larger
+
+
 def view(t, what="a tensor"):
     """Where the bytes of a tensor of torch, numpy, DLPack or the buffer protocol are."""
     if isinstance(t, View):

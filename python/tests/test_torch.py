@@ -79,6 +79,15 @@ class Groups(unittest.TestCase):
 
 
 @unittest.skipIf(torch is None, "torch or numpy is not installed")
+class PlanCache(unittest.TestCase):
+    """The cache of plans: off, bounded, with buckets, and its counters."""
+
+    def test_cache(self):
+        for n in (1, 2):
+            processes.right(self, __file__, n, "cache")
+
+
+@unittest.skipIf(torch is None, "torch or numpy is not installed")
 class Checkpoints(unittest.TestCase):
     """model.load: safetensors and tensors by name, by rules."""
 
@@ -429,6 +438,45 @@ def member_groups():
         assert "new group" in str(e) and "ranks [0 2]" in str(e), e
     else:
         raise AssertionError("groups differ, and nothing was raised")
+
+
+def member_cache():
+    hocket.init()
+    n = hocket.world_size()
+    text = f"mesh d[{n}]\nfunc f(%x: f32[T, 4], %w: f32[4]) -> f32[T, 4] {{\n  %y = mul %x, %w\n  return %y\n}}\n"
+    w = torch.arange(4.0)
+
+    def calls(model, sizes):
+        """Calls a model with so many rows, and returns what the counters rose by."""
+        before = model.stats()
+        for size in sizes:
+            x = torch.randn(size, 4)
+            got = model(x, w, dims={"T": size} if n > 1 else None)
+            assert got.shape == x.shape and torch.equal(got, x * w), (size, got)
+        return {k: v - before[k] for k, v in model.stats().items()}
+
+    with hocket.load(text) as m:
+        s = calls(m, [3, 5, 3, 5, 7])
+        assert (s["hits"], s["misses"], s["evictions"], s["plans"]) == (2, 3, 0, 3), s
+        plan = s["bytes"] // 3
+    with hocket.load(text, cache="off") as m:
+        s = calls(m, [3, 3, 5])
+        assert (s["hits"], s["misses"], s["plans"], s["bytes"]) == (0, 3, 0, 0), s
+    with hocket.load(text, cache=2 * plan + plan // 2, hard_cache=True) as m:
+        s = calls(m, [3, 5, 7, 3])
+        assert s["misses"] == 4 and s["evictions"] >= 2 and s["reloads"] == 1 and s["bytes"] <= 2 * plan + plan // 2, (plan, s)
+        refuses(hocket.OutOfMemoryError, "HardCache", lambda: calls(m, [1 << 20]))
+    with hocket.load(text, buckets={"T": [16, 8]}) as m:
+        s = calls(m, [3, 5, 8, 9, 16, 17, 12])
+        assert (s["misses"], s["plans"]) == (3, 3), s  # 8, 16 and 17
+        got = m(numpy.ones((3, 4), "f4"), w.numpy(), dims={"T": 3} if n > 1 else None)
+        assert got.shape == (3, 4) and (got == w.numpy()).all()
+    refuses(hocket.InputError, 'it is a number of bytes, or "off"', lambda: hocket.load(text, cache="on"))
+    if n > 1:
+        split = f"mesh d[{n}]\nfunc f(%x: f32[T/d, 4]) -> f32[T/d, 4] {{\n  %y = add %x, %x\n  return %y\n}}\n"
+        with hocket.load(split, buckets={"T": [8]}) as m:
+            assert m(torch.ones(4, 4), dims={"T": 8}).tolist() == [[2.0] * 4] * 4
+            refuses(hocket.InputError, "split along it over processes", lambda: m(torch.ones(2, 4), dims={"T": 4}))
 
 
 LAYERS = """dim L = 3
