@@ -34,14 +34,68 @@ func (p *Program) Gradient(opts GradientOptions) (*Program, error) {
 	if p.none() {
 		return nil, errNoProgram
 	}
-	text, err := grad.Of(p.info, grad.Options{Func: opts.Func, Of: opts.Of, Wrt: opts.Wrt, Keep: grad.Keep(opts.Keep)})
-	var unknown *grad.NameError
-	if errors.As(err, &unknown) {
-		return nil, &GradientNameError{Message: unknown.Message, Help: unknown.Help}
-	}
+	text, err := grad.Of(p.info, opts.grad())
 	if err != nil {
+		return nil, gradientError(err)
+	}
+	return p.derived(text)
+}
+
+// GradientParts are a function's gradient as two programs, for those who compute the gradients of results elsewhere.
+type GradientParts struct {
+	// Forward has the function's parameters. It returns the function's results, and then values that Backward takes.
+	Forward *Program
+	// Backward returns %dx for each differentiated parameter %x, in their order.
+	Backward *Program
+	// Takes say what Backward's parameters are, in their order.
+	Takes []GradientTake
+}
+
+// GradientTake says what a parameter of GradientParts.Backward is.
+type GradientTake struct {
+	// Of is "input" for a parameter of Forward, "output" for a result of it, and "gradient" for the gradient of one.
+	Of string
+	// Index counts these from 0.
+	Index int
+}
+
+// GradientParts returns what Gradient returns as two programs. What the first keeps for the second is among its results.
+// Also results that are scalars have a gradient, which the second takes.
+func (p *Program) GradientParts(opts GradientOptions) (*GradientParts, error) {
+	if p.none() {
+		return nil, errNoProgram
+	}
+	parts, err := grad.Split(p.info, opts.grad())
+	if err != nil {
+		return nil, gradientError(err)
+	}
+	out := &GradientParts{}
+	if out.Forward, err = p.derived(parts.Forward); err != nil {
 		return nil, err
 	}
+	if out.Backward, err = p.derived(parts.Backward); err != nil {
+		return nil, err
+	}
+	for _, t := range parts.Takes {
+		out.Takes = append(out.Takes, GradientTake{string(t.Of), t.Index})
+	}
+	return out, nil
+}
+
+func (o GradientOptions) grad() grad.Options {
+	return grad.Options{Func: o.Func, Of: o.Of, Wrt: o.Wrt, Keep: grad.Keep(o.Keep)}
+}
+
+func gradientError(err error) error {
+	var unknown *grad.NameError
+	if errors.As(err, &unknown) {
+		return &GradientNameError{Message: unknown.Message, Help: unknown.Help}
+	}
+	return err
+}
+
+// derived checks a program that was made of p.
+func (p *Program) derived(text string) (*Program, error) {
 	info, ds := ir.Read(p.info.Prog.File, text)
 	if !ds.HasErrors() {
 		ds = append(ds, kernelfile.Read(info.Prog, filepath.Dir(p.info.Prog.File))...)

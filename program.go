@@ -144,11 +144,9 @@ func (p *Program) Lower(opts LowerOptions) (*Lowered, error) {
 	if err != nil {
 		return nil, err
 	}
-	res := u.Lowered
-	if opts.Strategy == compile.Auto {
-		if res, err = u.LoweredFor(opts.Binding.ir()); err != nil {
-			return nil, err
-		}
+	res, err := u.LoweredFor(opts.Binding.ir())
+	if err != nil && opts.Strategy == compile.Auto {
+		return nil, err // the others lower what has dims without a value, too
 	}
 	l := &Lowered{Program: &Program{info: res.Info},
 		page: report.Lowering{Source: p.IR(), Stages: res.Stages, Log: res.Log}}

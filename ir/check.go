@@ -312,6 +312,10 @@ func (c *checker) checkType(t *Type) bool {
 	}
 	for _, p := range t.Partial {
 		use(p.Axis)
+		if t.DType.IsFloat8() {
+			c.errorf("type", t.Pos, "numbers of %s are not added up: the ranks' contributions need a wider type", t.DType).
+				help("bf16, f16 or f32")
+		}
 		if p.Red == NoRed {
 			c.errorf("layout", t.Pos, "partial needs a reduction").help("sum, max, min or avg")
 		}

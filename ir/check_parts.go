@@ -79,7 +79,7 @@ func (c *checker) wholeType(pos Pos, t *Type) {
 		return
 	}
 	if t.DType == InvalidDType || t.DType >= numDTypes {
-		c.errorf("structure", t.Pos, "a type has no element type").help("f32, f16, bf16, f64, i32 or i64")
+		c.errorf("structure", t.Pos, "a type has no element type").help("f32, f16, bf16, f64, i32, i64, f8e4m3 or f8e5m2")
 	}
 	for _, d := range t.Dims {
 		c.wholeExpr(t.Pos, d.Extent)

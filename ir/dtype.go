@@ -14,6 +14,8 @@ const (
 	F64
 	I32
 	I64
+	F8E4M3 // no infinities; up to 448
+	F8E5M2 // up to 57344
 	numDTypes
 )
 
@@ -25,16 +27,22 @@ type dtypeRow struct {
 }
 
 var dtypes = [numDTypes]dtypeRow{
-	F32:  {"f32", 4, 24},
-	F16:  {"f16", 2, 11},
-	BF16: {"bf16", 2, 8},
-	F64:  {"f64", 8, 53},
-	I32:  {"i32", 4, 31},
-	I64:  {"i64", 8, 63},
+	F32:    {"f32", 4, 24},
+	F16:    {"f16", 2, 11},
+	BF16:   {"bf16", 2, 8},
+	F64:    {"f64", 8, 53},
+	I32:    {"i32", 4, 31},
+	I64:    {"i64", 8, 63},
+	F8E4M3: {"f8e4m3", 1, 4},
+	F8E5M2: {"f8e5m2", 1, 3},
 }
 
 // DTypes lists every element type, in the order of the constants.
-func DTypes() []DType { return []DType{F32, F16, BF16, F64, I32, I64} }
+func DTypes() []DType { return append(ArithmeticTypes(), F8E4M3, F8E5M2) }
+
+// ArithmeticTypes lists the types that all operations compute with: DTypes without those of 8 bits, which are
+// moved, converted and contracted with scales.
+func ArithmeticTypes() []DType { return []DType{F32, F16, BF16, F64, I32, I64} }
 
 // String returns the name used in programs: "bf16".
 func (d DType) String() string {
@@ -58,6 +66,9 @@ func (d DType) row() dtypeRow {
 	}
 	return dtypes[d]
 }
+
+// IsFloat8 reports whether d is a floating-point type of 8 bits.
+func (d DType) IsFloat8() bool { return d == F8E4M3 || d == F8E5M2 }
 
 // IsInt reports whether d is an integer type.
 func (d DType) IsInt() bool { return d == I32 || d == I64 }

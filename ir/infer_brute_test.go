@@ -85,6 +85,7 @@ type brute struct {
 	stmt string // "%y = …"
 	bias bool
 	ids  bool // operands to come are integers
+	f8   bool // operands to come are of 8 bits
 	// first is the row of the whole second operand with which the one that op
 	// gets begins.
 	first int
@@ -186,6 +187,9 @@ func (b *brute) typeText(shape []int, m *bruteMesh, split [][]string) string {
 	if b.ids {
 		t = "i32" + t[3:]
 	}
+	if b.f8 {
+		t = "f8e5m2" + t[3:]
+	}
 	if m != b.meshes[0] {
 		t += " @" + m.axes[0]
 	}
@@ -213,6 +217,10 @@ func (b *brute) annotate(shape []int) string {
 // generators makes one random statement for each operation.
 var generators = map[Op]func(*brute){
 	OpLinear: func(b *brute) {
+		if b.IntN(3) == 0 {
+			b.scaledLinear()
+			return
+		}
 		x := b.shape(1 + b.IntN(3))
 		k, n := x[len(x)-1], b.extent(1)
 		args := b.operand(x) + ", " + b.operand([]int{n, k})
@@ -231,6 +239,44 @@ var generators = map[Op]func(*brute){
 				y = y.trailing(a[2], func(p, q int64) int64 { return p + q })
 			}
 			return y.reshaped(append(slices.Clone(a[0].shape[:len(a[0].shape)-1]), a[1].shape[0]))
+		}
+	},
+	OpScales: func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		if b.IntN(3) == 0 {
+			shape = b.manyBlocks(2)
+		}
+		dims, forms := len(shape), []string{"", ", block=1"}
+		if dims > 1 {
+			forms = append(forms, ", block=(1, 128)")
+		}
+		if dims == 2 {
+			forms = append(forms, ", block=(128, 128)")
+		}
+		kind := b.IntN(len(forms))
+		b.stmt = "%y = scales " + b.operand(shape) + forms[kind]
+		b.op = func(a []*nd, _ []int) *nd {
+			out := scaleShapes(a[0].shape)[kind]
+			y := gen(out, func([]int) int64 { return 0 })
+			gen(a[0].shape, func(ix []int) int64 {
+				at := scaleIndex(a[0].shape, out, ix)
+				y.data[y.off(at)] = max(y.at(at), a[0].at(ix), -a[0].at(ix))
+				return 0
+			})
+			return y
+		}
+	},
+	OpQuantize: func(b *brute) {
+		shape := b.shape(1 + b.IntN(3))
+		if b.IntN(3) == 0 {
+			shape = b.manyBlocks(1 + b.IntN(2))
+		}
+		scales := scaleShapes(shape)
+		b.stmt = "%y = quantize " + b.operand(shape) + ", " + b.operand(scales[b.IntN(len(scales))])
+		b.op = func(a []*nd, _ []int) *nd {
+			return gen(a[0].shape, func(ix []int) int64 {
+				return 10*a[0].at(ix) + a[1].at(scaleIndex(a[0].shape, a[1].shape, ix))
+			})
 		}
 	},
 	OpGroupedLinear: func(b *brute) {
@@ -1093,5 +1139,65 @@ func TestInferredLayoutsHold(t *testing.T) {
 				t.Errorf("%s is not judged", op)
 			}
 		}
+	}
+}
+
+// manyBlocks is a shape whose last dimension has several blocks of 128 on each rank, and a first of 128s in one of two.
+func (b *brute) manyBlocks(dims int) []int {
+	shape := b.shape(dims)
+	shape[dims-1] = 128 * b.extent(2)
+	if dims == 2 && b.IntN(2) == 0 {
+		shape[0], shape[1] = 128*len(b.meshes[0].ranks), 128*len(b.meshes[0].ranks)
+	}
+	return shape
+}
+
+// scaleShapes are the shapes of scales of a tensor: of all, of rows, of blocks of 1 by 128, and of squares of a matrix.
+func scaleShapes(shape []int) [][]int {
+	last := len(shape) - 1
+	blocks := (shape[last] + 127) / 128
+	list := [][]int{{}, shape[:last], append(slices.Clone(shape[:last]), blocks)}
+	if last == 1 {
+		list = append(list, []int{(shape[0] + 127) / 128, blocks})
+	}
+	return list
+}
+
+// scaleIndex is the index of the scale of an element.
+func scaleIndex(shape, scales, ix []int) []int {
+	at := slices.Clone(ix[:len(scales)])
+	if last := len(shape) - 1; len(scales) == len(shape) {
+		at[last] /= 128
+		if last > 0 && scales[last-1] != shape[last-1] {
+			at[last-1] /= 128
+		}
+	}
+	return at
+}
+
+// scaledLinear is a linear of 8-bit types with scales.
+func (b *brute) scaledLinear() {
+	x, n := b.shape(1+b.IntN(2)), b.extent(1)
+	if b.IntN(2) == 0 {
+		x[len(x)-1] = 128 * len(b.meshes[0].ranks)
+	}
+	w := []int{n, x[len(x)-1]}
+	squares := scaleShapes(w)
+	squares = append(squares[:2], squares[3])
+	b.f8 = true
+	args := b.operand(x) + ", " + b.operand(w)
+	b.f8 = false
+	args += ", " + b.operand(scaleShapes(x)[b.IntN(3)]) + ", " + b.operand(squares[b.IntN(3)])
+	b.stmt = b.annotate(append(slices.Clone(x[:len(x)-1]), n)) + " = linear " + args
+	b.op = func(a []*nd, _ []int) *nd {
+		x, w := a[0].shape, a[1].shape
+		last := len(x) - 1
+		return gen(append(slices.Clone(x[:last]), w[0]), func(ix []int) (sum int64) {
+			for k := range w[1] {
+				i, j := append(slices.Clone(ix[:last]), k), []int{ix[last], k}
+				sum += a[0].at(i) * a[1].at(j) * a[2].at(scaleIndex(x, a[2].shape, i)) * a[3].at(scaleIndex(w, a[3].shape, j))
+			}
+			return sum
+		})
 	}
 }

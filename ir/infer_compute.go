@@ -8,6 +8,9 @@ import "slices"
 // layout (S20): x is resharded so that its last dimension is split like w's K
 // and its other dimensions use none of w's axes. A split K leaves a partial sum.
 func inferLinear(in *inference) *Type {
+	if len(in.args) == 4 {
+		return inferScaledLinear(in)
+	}
 	if !in.sameDType() || !in.wantRank(0, 1, "the input") || !in.matrixWeight() {
 		return nil
 	}

@@ -12,7 +12,7 @@ const (
 	InvalidOp Op = iota
 
 	// Tensor operations.
-	OpLinear // y = x·wᵀ (+ bias): x[…, K], w[N, K], bias[N] → [… , N]
+	OpLinear // y = x·wᵀ (+ bias): x[…, K], w[N, K], bias[N] → [… , N]; with scales of both, of 8-bit types
 	OpMatmul // batched a[…, M, K] · b[…, K, N]; ta, tb read the operand transposed
 	OpAdd
 	OpSub
@@ -74,6 +74,8 @@ const (
 	OpArgsort       // the indices that sort the last dimension
 	OpTakeAlong     // elements along the last dimension by their indices
 	OpBincount      // how often each of 0..n is there
+	OpScales        // what quantize divides by
+	OpQuantize      // to an 8-bit type, by scales
 	OpGroupedLinear // a linear of each group of rows by a weight of its own
 	OpReduceSlots   // the sum of slots lo..hi into an accumulator
 	OpReshard       // to the annotated layout
@@ -270,9 +272,9 @@ func view(name, doc string, attrs ...AttrSpec) OpInfo {
 }
 
 var opTable = [numOps]OpInfo{
-	OpLinear: {Name: "linear", Class: ClassTensor, MinArgs: 2, MaxArgs: 3, Into: IntoMay,
+	OpLinear: {Name: "linear", Class: ClassTensor, MinArgs: 2, MaxArgs: 4, Into: IntoMay,
 		Attrs: []AttrSpec{attrSMs},
-		Doc:   "x[…, K] · w[N, K]ᵀ (+ bias[N]) → [… , N]"},
+		Doc:   "x[…, K] · w[N, K]ᵀ (+ bias[N]) → [… , N]; of 8-bit types with the scales of both, as of quantize"},
 	OpMatmul: {Name: "matmul", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
 		Doc: "a[…, M, K] · b[…, K, N] → [… , M, N]",
 		Attrs: []AttrSpec{
@@ -428,6 +430,17 @@ var opTable = [numOps]OpInfo{
 		Attrs: []AttrSpec{{Name: "n", Kind: AttrExpr, Required: true,
 			Doc: "ids from 0 to n - 1 are counted, others are not"}},
 		Doc: "how often each id from 0 to n - 1 is in ids[…] → i32[n]"},
+	OpScales: {Name: "scales", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
+		Attrs: []AttrSpec{
+			{Name: "block", Kind: AttrExprs,
+				Doc: "elements that share a scale: 1, a row; (1, 128) or (128, 128), a block; all of x by default"},
+			{Name: "max", Kind: AttrNumber, Default: 448,
+				Doc: "the number that the largest becomes: 448 by default, for f8e5m2 57344"},
+		},
+		Doc: "for each block the largest |x| / max, or 1e-12 if that is larger, in f32"},
+	OpQuantize: {Name: "quantize", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
+		Doc: "x / s, at most the largest number of the result's type, by default f8e4m3; scales of x[…, K]: f32[], " +
+			"f32[…] of rows, f32[…, ceildiv(K, 128)] of blocks, or, of w[N, K], f32[ceildiv(N, 128), ceildiv(K, 128)]"},
 	OpGroupedLinear: {Name: "grouped_linear", Class: ClassTensor, MinArgs: 3, MaxArgs: 3, Into: IntoMay,
 		Doc: "x[T, K] · w[E, N, K]ᵀ → [T, N]: the first counts[0] rows by w[0], the next counts[1] by w[1], …; rows after those give zeros"},
 	OpReduceSlots: {Name: "reduce_slots", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMust,

@@ -200,7 +200,7 @@ func (p *parser) dtype() DType {
 	}
 	d, ok := ParseDType(t.text)
 	if !ok {
-		p.failAt(t.pos, "element types are f32, f16, bf16, f64, i32 and i64", "%q is no element type", clipWord(t.text))
+		p.failAt(t.pos, "element types are f32, f16, bf16, f64, i32, i64, f8e4m3 and f8e5m2", "%q is no element type", clipWord(t.text))
 		return InvalidDType
 	}
 	p.advance()

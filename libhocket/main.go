@@ -209,6 +209,24 @@ func hocket_plan_stats(model C.int64_t, e **C.char) (stats *C.char) {
 	return stats
 }
 
+// hocket_gradient returns, as JSON, the gradient of a model's function with respect to parameters as two programs, for
+// {"wrt": [PARAMETER, …], "keep": "all", "auto" or "inputs"}. "forward" has the parameters of the function, and returns
+// its results, as many as "results" says, and then values that "backward" takes. "backward" returns the gradients of
+// parameters, in their order. "takes" says what the parameters of "backward" are, in their order: {"of": "input",
+// "output" or "gradient", "index": N}, the last two being results of "forward" and their gradients. NULL where it fails.
+//
+//export hocket_gradient
+func hocket_gradient(model C.int64_t, options *C.char, e **C.char) (programs *C.char) {
+	guarded(e, func() error {
+		out, err := library.Gradient(int64(model), text(options))
+		if err == nil {
+			programs = C.CString(out)
+		}
+		return err
+	})
+	return programs
+}
+
 // hocket_reset gives the states of a model that hocket_load loaded with the option export the archive's values. It
 // waits for runs under way. 0 where it fails.
 //
@@ -537,6 +555,41 @@ func hocket_sync(model C.int64_t, e **C.char) (ticket C.int64_t) {
 		return err
 	})
 	return ticket
+}
+
+// hocket_foreign makes a model ready to be called by XLA, as hocket_xla: {"ranks": N, "in": [PARAMETER, …], "out":
+// [RESULT, …]} has the order of a call's buffers. 0 where it fails.
+//
+//export hocket_foreign
+func hocket_foreign(model C.int64_t, options *C.char, e **C.char) (foreign C.int64_t) {
+	guarded(e, func() error {
+		h, err := library.Foreign(int64(model), text(options))
+		foreign = C.int64_t(h)
+		return err
+	})
+	return foreign
+}
+
+// hocket_call_foreign gives the stream of a rank, which is the number of its device, its part of one run, on blocks at
+// these addresses, and returns before that has ended; 0 where it fails. It waits for the calls of the other ranks.
+//
+//export hocket_call_foreign
+func hocket_call_foreign(foreign C.int64_t, rank C.int, stream C.uint64_t, in *C.uint64_t, ins C.int64_t,
+	out *C.uint64_t, outs C.int64_t, e **C.char) C.int {
+	return truth(guarded(e, func() error {
+		if ins < 0 || ins > most || outs < 0 || outs > most {
+			return fmt.Errorf("%w: %d and %d buffers", hocket.ErrInput, ins, outs)
+		}
+		return library.CallForeign(int64(foreign), int(rank), uintptr(stream), addressesAt(in, ins), addressesAt(out, outs))
+	}))
+}
+
+func addressesAt(at *C.uint64_t, n C.int64_t) []uintptr {
+	list := make([]uintptr, n)
+	for i, a := range unsafe.Slice(at, n) {
+		list[i] = uintptr(a)
+	}
+	return list
 }
 
 // hocket_close closes a model, collectives or a machine.

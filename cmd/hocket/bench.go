@@ -28,6 +28,7 @@ type benchFlags struct {
 	rounds     int
 	eager      bool
 	algorithms []string
+	schedules  []string
 	dtype      string
 	cold       bool
 	peers      string
@@ -86,6 +87,8 @@ difference is larger than that.
 	f.StringArrayVar(&o.strategies, "strategy", nil, "a `STRATEGY` to compare with sequential; repeatable")
 	f.StringArrayVar(&o.algorithms, "algorithm", nil,
 		"an `ALGORITHM` of a collective beside the chosen one, or all; of beside: one to try; repeatable")
+	f.StringArrayVar(&o.schedules, "schedule", nil,
+		"a schedule of MSCCL++ or MSCCL that does the collective, proved first, on GPUs: `FILE`; repeatable")
 	f.StringVar(&o.dtype, "dtype", "", "element `TYPE` of a collective (default bf16)")
 	f.BoolVar(&o.cold, "cold", false, "collectives on operands that no cache holds")
 	f.StringVar(&o.peers, "peers", "", "figures of peers to put beside, by tools/peers or vLLM's benchmark: `FILE`")
@@ -106,7 +109,7 @@ difference is larger than that.
 	f.BoolVar(&o.fixed, "fixed", false, "measure a program as run --fixed runs it")
 	f.BoolVar(&o.measure, "measure", false, "measure a program's auto as run --measure chooses, too")
 	rare(c, "dtype", "cold", "peers", "turns", "ctas", "collective", "sms", "format", "eager", "in", "describe",
-		"memory-rate", "fixed", "measure", "runs", "algorithm", "plan")
+		"memory-rate", "fixed", "measure", "runs", "algorithm", "schedule", "plan")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := alone(); err != nil {
 			return err
@@ -118,6 +121,9 @@ difference is larger than that.
 		}
 		named := slices.Contains(bench.Names(), args[0]) || !programNamed(args[0])
 		if err := o.suits(c, named); err != nil {
+			return err
+		}
+		if opts.Schedules, err = a.schedulesFor(c.Context(), o.schedules); err != nil {
 			return err
 		}
 		if named {
@@ -150,7 +156,7 @@ func programNamed(arg string) bool {
 
 // suits refuses flags that are for programs alone, or for anything else.
 func (o *benchFlags) suits(c *cobra.Command, named bool) error {
-	flags, of := "sizes shape algorithm dtype cold turns format ctas sms collective", "a program"
+	flags, of := "sizes shape algorithm schedule dtype cold turns format ctas sms collective", "a program"
 	if named {
 		flags = "in runs describe memory-rate fixed measure dim define func max-commands max-time"
 		of = "a benchmark without one"

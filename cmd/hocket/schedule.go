@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/schedule"
 	"hocket.example/hocket/internal/schedule/msccl"
 	"hocket.example/hocket/internal/schedule/mscclpp"
@@ -87,6 +89,26 @@ func (a *app) openSchedule(ctx context.Context, arg string) (schedule.File, *sch
 	out := &scheduleResult{Name: p.Name, Format: format, Collective: p.Collective, Launches: 1}
 	a.out.Schedule, a.out.Ranks = out, p.Ranks
 	return f, p, out, nil
+}
+
+// schedulesFor reads schedules, proves them, and makes of them what GPUs execute.
+func (a *app) schedulesFor(ctx context.Context, files []string) ([]*device.Schedule, error) {
+	var list []*device.Schedule
+	for _, arg := range files {
+		_, p, _, err := a.openSchedule(ctx, arg)
+		a.out.Schedule = nil
+		if err != nil {
+			return nil, err
+		}
+		s, err := schedule.Lower(p)
+		if err != nil {
+			err := &failure{code: exitProgram, kind: "schedule", err: fmt.Errorf("%s: %w", arg, err)}
+			return nil, err.helping("hocket check %s says more", arg)
+		}
+		s.Name = strings.TrimSuffix(filepath.Base(arg), filepath.Ext(arg))
+		list = append(list, s)
+	}
+	return list, nil
 }
 
 // checkSchedule judges a collective schedule.

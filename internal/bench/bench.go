@@ -35,6 +35,8 @@ type Options struct {
 	// NCCL's where there are any, "all" for all. Beside products: those with blocks
 	// that are tried, nil for all.
 	Algorithms []string
+	// Schedules of other tools to measure, of the benchmark's collective.
+	Schedules []*device.Schedule
 	// DType of collectives; bf16 where it is not set.
 	DType ir.DType
 	// Rows asks for sizes of whole rows (see RowSizes), also by default, and for
@@ -102,7 +104,7 @@ type job struct {
 type bench struct {
 	name  string
 	sized bool // takes Sizes
-	comm  bool // takes Algorithms, DType, Rows, Cold and Peers
+	comm  bool // takes Algorithms, Schedules, DType, Rows, Cold and Peers
 	layer bool // takes Shapes, Strategies and Peers
 	both  bool // takes Shapes, CTAs and SMs
 	host  bool // takes Peers
@@ -193,6 +195,8 @@ func (o *Options) check(b *bench) error {
 		return contest.Usagef("%s takes no collectives", b.name)
 	case o.Algorithms != nil && !b.comm && !b.both:
 		return contest.Usagef("%s takes no algorithms", b.name)
+	case o.Schedules != nil && !b.comm:
+		return contest.Usagef("%s takes no schedules", b.name)
 	case o.DType != ir.InvalidDType && !b.comm:
 		return contest.Usagef("%s takes no element type", b.name)
 	case o.Cold && !b.comm:

@@ -103,6 +103,9 @@ func (j *job) collectives(ctx context.Context, op ir.Op) error {
 	if j.DType == ir.InvalidDType {
 		j.DType = ir.BF16
 	}
+	if err := j.schedules(op); err != nil {
+		return err
+	}
 	calls, err := j.calls(op)
 	if err != nil {
 		return err
@@ -123,6 +126,10 @@ func (j *job) collectives(ctx context.Context, op ir.Op) error {
 		if err := a.Dispatch.Check(name); name != "all" && err != nil {
 			return a.Close(contest.Usagef("%v", err))
 		}
+	}
+	if len(j.Schedules) > 0 && a.Dispatch.Scheduler() == "" {
+		return a.Close(contest.Usagef("machine %s does not execute schedules of other tools; hocket run does on the CPU",
+			j.machine.Name()))
 	}
 	j.collectiveMethod(calls)
 	return a.Close(contest.Within(ctx, a.World, func() error {
@@ -243,7 +250,33 @@ func (j *job) entrants(a *contest.Arena, c contest.Call) (list []*contest.Entran
 		e.Way.By = "asked"
 		list = append(list, e)
 	}
+	for _, s := range j.Schedules {
+		tuning := device.Tuning{Algo: a.Dispatch.Scheduler(), Schedule: s}
+		e, err := a.Enter(c, a.Dispatch, tuning, true)
+		if errors.Is(err, device.ErrUnsupported) {
+			refused = append(refused, contest.Way{Algorithm: contest.TuningText(tuning), By: "asked", Refused: err.Error()})
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		e.Way.Algorithm, e.Way.By = contest.TuningText(tuning), "asked"
+		list = append(list, e)
+	}
 	return list, refused, nil
+}
+
+// schedules refuses schedules that are not the benchmark's, and machines that do not execute any.
+func (j *job) schedules(op ir.Op) error {
+	for _, s := range j.Schedules {
+		switch {
+		case s.Op != op:
+			return contest.Usagef("schedule %s is of %s, and this is a benchmark of %s", s.Name, s.Op, op)
+		case s.Members != j.Ranks:
+			return contest.Usagef("schedule %s is for %d ranks, and there are %d: say -n %[2]d", s.Name, s.Members, j.Ranks)
+		}
+	}
+	return nil
 }
 
 // wireBytesOf is what the busiest rank of a call sends or receives at the least.

@@ -263,7 +263,8 @@ func (l *Library) Group(ctx context.Context, handle int64, text string) (group i
 type model struct {
 	m       *hocket.Model
 	machine *machine
-	text    string   // of the program
+	program *hocket.Program
+	fn      string   // the function's name
 	names   []string // of parameters
 	states  []string // inout ones
 	extents map[string][]string
@@ -348,7 +349,7 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	for _, t := range fn.Results {
 		returns = append(returns, bareDims(t))
 	}
-	return l.add(&model{m: mod, machine: m, text: p.String(), names: names, states: states,
+	return l.add(&model{m: mod, machine: m, program: p, fn: fn.Name, names: names, states: states,
 		extents: extents, types: types, returns: returns, export: export,
 		unused: unused, bound: newBound(), updating: make(chan struct{}, 1)}), nil
 }
@@ -622,6 +623,8 @@ func (l *Library) Close(handle int64) error {
 		return x.close()
 	case *collectives:
 		return x.close()
+	case *foreign:
+		return nil
 	case *machine:
 		err := x.m.Close()
 		for _, m := range l.dropModels(x) {

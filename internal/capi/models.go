@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"hocket.example/hocket"
 )
@@ -69,7 +71,8 @@ func (l *Library) Description(ctx context.Context, handle int64, prove bool) (st
 	if err != nil {
 		return "", err
 	}
-	d := description{Text: m.text, States: m.states, Extents: m.extents, Types: m.types, Returns: m.returns, Unused: m.unused}
+	d := description{Text: m.program.String(), States: m.states, Extents: m.extents, Types: m.types, Returns: m.returns,
+		Unused: m.unused}
 	if prove {
 		proof, err := m.m.Proof(ctx, nil)
 		if err != nil {
@@ -82,6 +85,54 @@ func (l *Library) Description(ctx context.Context, handle int64, prove bool) (st
 	}
 	text, err := json.Marshal(d)
 	return string(text), err
+}
+
+// gradientOptions are those of Gradient.
+type gradientOptions struct {
+	Wrt  []string `json:"wrt"`
+	Keep string   `json:"keep"`
+}
+
+// gradient is what Gradient returns, as JSON.
+type gradient struct {
+	Forward  string         `json:"forward"`
+	Backward string         `json:"backward"`
+	Results  int            `json:"results"` // of the function: those that forward returns first
+	Takes    []gradientTake `json:"takes"`
+}
+
+type gradientTake struct {
+	Of    string `json:"of"`
+	Index int    `json:"index"`
+}
+
+// Gradient returns, as JSON, the gradient of a model's function as two programs: see hocket.GradientParts.
+func (l *Library) Gradient(handle int64, text string) (string, error) {
+	m, err := get[*model](l, handle)
+	if err != nil {
+		return "", err
+	}
+	var o gradientOptions
+	if err := options(text, &o); err != nil {
+		return "", err
+	}
+	if keeps := []string{"", "all", "auto", "inputs"}; !slices.Contains(keeps, o.Keep) {
+		return "", fmt.Errorf("%w: option keep is %q: there are %s", hocket.ErrInput, o.Keep, strings.Join(keeps[1:], ", "))
+	}
+	parts, err := m.program.GradientParts(hocket.GradientOptions{Func: m.fn, Wrt: o.Wrt, Keep: o.Keep})
+	if named := (*hocket.GradientNameError)(nil); errors.As(err, &named) {
+		return "", fmt.Errorf("%w: %w; %s", hocket.ErrInput, err, named.Help)
+	}
+	if err != nil {
+		return "", err
+	}
+	out := gradient{Forward: parts.Forward.String(), Backward: parts.Backward.String(),
+		Results: len(m.program.IR().Func(m.fn).Results), Takes: []gradientTake{}}
+	for _, t := range parts.Takes {
+		out.Takes = append(out.Takes, gradientTake{t.Of, t.Index})
+	}
+	made, err := json.Marshal(out)
+	return string(made), err
 }
 
 // comparison is what Comparison returns, as JSON.

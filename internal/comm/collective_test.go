@@ -25,7 +25,7 @@ func TestEveryCollective(t *testing.T) {
 			for n := 1; n <= 8; n++ {
 				var specs []spec
 				for _, op := range collectives {
-					for d, dt := range ir.DTypes() {
+					for d, dt := range ir.ArithmeticTypes() {
 						shape := shapes[(d+n+int(op))%len(shapes)]
 						specs = append(specs, spec{op: op, red: ir.Sum + ir.Red((d+n)%4), dt: dt, n: n, shape: shape,
 							axis: (d + n) % len(shape), split: d % len(shape), root: (d + 1) % n, shift: d % n, overlap: overlap((d + n) % 4),
@@ -161,7 +161,7 @@ func randomSpecs(rng *rand.Rand, n, count int) []spec {
 // TestSameBits wants the bits of staged from every schedule of an all_reduce, for
 // values whose sum depends on the order.
 func TestSameBits(t *testing.T) {
-	for _, dt := range ir.DTypes() {
+	for _, dt := range ir.ArithmeticTypes() {
 		for n := 1; n <= 8; n++ {
 			for _, count := range []int64{0, 1, int64(n) - 1, int64(n), 13, 517} {
 				var rigs []*rig

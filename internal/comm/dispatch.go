@@ -72,6 +72,16 @@ func (d *Dispatch) Libraries() []string {
 	return device.AlgorithmNames(slices.DeleteFunc(slices.Clone(d.known), func(a device.Algorithm) bool { return !a.Library }))
 }
 
+// Scheduler names the algorithm that executes schedules of other tools; empty where the machine has none.
+func (d *Dispatch) Scheduler() string {
+	for i := range d.known {
+		if d.known[i].Scheduled {
+			return d.known[i].Name
+		}
+	}
+	return ""
+}
+
 // ByEngines lists, for a collective that only moves data, the ways that occupy none of a device's multiprocessors: the
 // schedule that copies between operands where they lie, and those of the machine's own that copy engines do.
 func (d *Dispatch) ByEngines(op ir.Op) (names []string) {

@@ -119,7 +119,7 @@ func TestSchedulesAreProved(t *testing.T) {
 				var specs []spec
 				for k, shape := range [][]int64{{1}, {7, 3}, {0, 4}, {45}, {2, 1, 5}} {
 					for over := range numOverlaps {
-						specs = append(specs, spec{op: op, red: ir.Sum, dt: ir.DTypes()[(k+o)%6], n: n, shape: shape, axis: k % len(shape), split: (k + o) % len(shape),
+						specs = append(specs, spec{op: op, red: ir.Sum, dt: ir.ArithmeticTypes()[(k+o)%6], n: n, shape: shape, axis: k % len(shape), split: (k + o) % len(shape),
 							root: k % n, shift: 1 + k%(n-1), hole: k%2 == 1, overlap: over, algo: name, shared: over != onTop || k%2 == 0,
 							unevenSpec: unevenSpec{counted: k%2 == 0, room: int64(3 * k), seed: uint64(k)}})
 					}

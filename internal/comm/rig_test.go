@@ -213,7 +213,7 @@ var collectives = []ir.Op{ir.OpAllReduce, ir.OpAllGather, ir.OpReduceScatter, ir
 
 // randomSpec draws a collective of a team of n.
 func randomSpec(rng *rand.Rand, n int) spec {
-	s := spec{op: collectives[rng.IntN(len(collectives))], red: ir.Sum + ir.Red(rng.IntN(4)), dt: ir.DTypes()[rng.IntN(6)],
+	s := spec{op: collectives[rng.IntN(len(collectives))], red: ir.Sum + ir.Red(rng.IntN(4)), dt: ir.ArithmeticTypes()[rng.IntN(6)],
 		n: n, root: rng.IntN(n), shift: rng.IntN(n), hole: rng.IntN(2) == 0, overlap: overlap(rng.IntN(int(numOverlaps)))}
 	for range 1 + rng.IntN(3) {
 		s.shape = append(s.shape, []int64{0, 1, 2, 3, 5, 7}[rng.IntN(6)])

@@ -2,6 +2,7 @@ package compile
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -100,11 +101,11 @@ func nodesOf(dev device.Machine, ranks int) ([]int, error) {
 	return list, nil
 }
 
-// LoweredFor returns the lowered form for a binding: the same for all, but
-// with auto, whose choice depends on the dims and the number of ranks.
+// LoweredFor returns the lowered form for a binding: the same for all, but with auto, whose choice depends on the dims
+// and the number of ranks, and where an exchange has ragged blocks.
 func (u *Unit) LoweredFor(b ir.Binding) (*lower.Result, error) {
 	bound, err := u.Bind(b)
-	if err != nil || u.opts.Strategy != Auto {
+	if err != nil || u.opts.Strategy != Auto && !ragged(bound, u.Lowered.Choices) {
 		return u.Lowered, err
 	}
 	u.chosen.mu.Lock()
@@ -113,17 +114,36 @@ func (u *Unit) LoweredFor(b ir.Binding) (*lower.Result, error) {
 	if res := u.chosen.forms[k]; res != nil {
 		return res, nil
 	}
-	m, _, err := u.machine(bound.Ranks)
+	choose, err := u.chooser(bound)
 	if err != nil {
 		return nil, err
 	}
-	p := &predictor{bound: bound, machine: m}
-	res, err := u.lower(p.choose)
+	res, err := u.lower(choose)
 	if err != nil {
 		return nil, err
 	}
 	u.chosen.keep(k, res)
 	return res, nil
+}
+
+// chooser returns what chooses the strategies of a binding's pairs.
+func (u *Unit) chooser(bound *ir.Bound) (func(*lower.Pair) lower.Strategy, error) {
+	if u.opts.Strategy == Auto {
+		m, _, err := u.machine(bound.Ranks)
+		if err != nil {
+			return nil, err
+		}
+		return (&predictor{bound: bound, machine: m}).choose, nil
+	}
+	st, err := lower.ParseStrategy(u.opts.Strategy)
+	return func(pair *lower.Pair) lower.Strategy { return fitting(bound, pair, st) }, err
+}
+
+// ragged reports whether dims need ragged blocks where a lowered form has none.
+func ragged(bound *ir.Bound, choices []lower.Choice) bool {
+	return slices.ContainsFunc(choices, func(c lower.Choice) bool {
+		return fitting(bound, &c.Pair, c.Strategy) != c.Strategy
+	})
 }
 
 // choose takes the best estimate, and sequential where none can be made: of a
@@ -133,7 +153,7 @@ func (p *predictor) choose(pair *lower.Pair) lower.Strategy {
 	if err != nil {
 		return lower.Strategy{}
 	}
-	return best(es).strategy
+	return fitting(p.bound, pair, best(es).strategy)
 }
 
 // Overlapped lists the pairs that are overlapped in the function bound by b

@@ -158,7 +158,7 @@ func (u *Unit) PlanWithin(ctx context.Context, b ir.Binding) (*plan.Plan, error)
 	}
 	bound, ds := ir.Bind(res.Info, b)
 	if err := ds.Err(); err != nil {
-		return nil, u.unfit(ds)
+		return nil, err
 	}
 	limits := u.opts.Limits
 	if limits.Ranks > 0 && bound.Ranks > limits.Ranks {
@@ -194,7 +194,7 @@ func (u *Unit) Ranks(b ir.Binding) (grid []int64, unroller func() (*plan.Plan, f
 	}
 	bound, ds := ir.Bind(res.Info, b)
 	if err := ds.Err(); err != nil {
-		return nil, nil, u.unfit(ds)
+		return nil, nil, err
 	}
 	return bound.Grid(), func() (*plan.Plan, func(int) (*plan.Rank, error), error) {
 		r, err := planner.NewRanks(bound, planner.Options{})

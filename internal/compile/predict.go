@@ -61,7 +61,7 @@ func (p *predictor) estimates(pair *lower.Pair) ([]Estimate, error) {
 func (p *predictor) estimate(pair *lower.Pair, numbers sim.Pair, st lower.Strategy) (Estimate, error) {
 	e := Estimate{Strategy: st.String(), strategy: st, Refused: pair.Refused[st.Kind]}
 	if e.Refused == "" {
-		e.Refused = p.unfit(pair, numbers, st)
+		e.Refused = p.unfit(numbers, st)
 	}
 	if e.Refused != "" {
 		return e, nil
@@ -88,20 +88,31 @@ func (p *predictor) estimate(pair *lower.Pair, numbers sim.Pair, st lower.Strate
 	return e, err
 }
 
-// unfit says what keeps these dims from a strategy that fits the text: whole
-// rows are cut into one block for each rank.
-func (p *predictor) unfit(pair *lower.Pair, numbers sim.Pair, st lower.Strategy) string {
+// unfit says what keeps these ranks from a strategy that fits the text.
+func (p *predictor) unfit(numbers sim.Pair, st lower.Strategy) string {
 	if st.Kind == lower.Exchange && numbers.Team != nil {
 		return "its ranks are on several nodes, which share no memory"
 	}
+	return ""
+}
+
+// fitting returns the strategy with blocks that fit the dims: an exchange cuts the rows of an all-reduce into one for
+// each rank, which are ragged where the rows do not divide.
+func fitting(bound *ir.Bound, pair *lower.Pair, st lower.Strategy) lower.Strategy {
 	if st.Kind != lower.Exchange || pair.Comm != ir.OpAllReduce {
-		return ""
+		return st
 	}
-	shape, err := p.bound.LocalShape(pair.To, p.bound.Env(0, nil))
-	if err != nil || shape[pair.Rows]%numbers.Ranks == 0 {
-		return ""
+	ranks := int64(1)
+	for _, a := range pair.Axes {
+		n, ok := bound.AxisSize(a)
+		if !ok {
+			return st
+		}
+		ranks *= n
 	}
-	return fmt.Sprintf("%d rows do not divide over %d ranks", shape[pair.Rows], numbers.Ranks)
+	shape, err := bound.LocalShape(pair.To, bound.Env(0, nil))
+	st.Ragged = st.Ragged || err == nil && shape[pair.Rows]%ranks != 0
+	return st
 }
 
 // Predictions are no better than so: exchange must be predicted to take at most whole of what sequential takes to be

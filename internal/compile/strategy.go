@@ -35,6 +35,7 @@ func applied(p *ir.Program, res *lower.Result, s lower.Strategy) error {
 	}
 	used := func(c lower.Choice) bool {
 		c.Strategy.Ahead = s.Ahead // ahead is an exchange where nothing can go ahead
+		c.Strategy.Ragged = false
 		return c.Strategy == s
 	}
 	if slices.ContainsFunc(res.Choices, used) {
@@ -55,17 +56,5 @@ func applied(p *ir.Program, res *lower.Result, s lower.Strategy) error {
 	if len(notes) == 0 {
 		d.Message += ": it has no all_gather, reduce_scatter or all_reduce of values"
 	}
-	return ir.Diagnostics{d}
-}
-
-// unfit says that a lowered program does not fit dims that the source fits:
-// the strategy asks for more than the source does.
-func (u *Unit) unfit(ds ir.Diagnostics) error {
-	if u.opts.Strategy == "" || u.opts.Strategy == Auto {
-		return ds
-	}
-	first := ds[slices.IndexFunc(ds, func(d *ir.Diagnostic) bool { return d.Severity == ir.Error })]
-	d := u.Source.Prog.Diag("strategy", first.Pos, "strategy %s does not fit these dims: %s", u.opts.Strategy, first.Message)
-	d.Help = "take chunked, whose chunks may be ragged, or sequential, or auto, which knows what fits; or give dims that divide"
 	return ir.Diagnostics{d}
 }

@@ -92,10 +92,10 @@ func (u *Unit) form(bound *ir.Bound, name string) (*lower.Result, error) {
 	}
 	return u.lower(func(pair *lower.Pair) lower.Strategy {
 		numbers, err := p.numbers(pair)
-		if err != nil || pair.Refused[st.Kind] != "" || p.unfit(pair, numbers, st) != "" {
+		if err != nil || pair.Refused[st.Kind] != "" || p.unfit(numbers, st) != "" {
 			return lower.Strategy{}
 		}
-		return st
+		return fitting(bound, pair, st)
 	})
 }
 

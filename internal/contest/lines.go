@@ -48,6 +48,9 @@ func BytesText(n int64) string {
 // TuningText is an algorithm and how it is launched: "staged-push 64×512 u4".
 func TuningText(t device.Tuning) string {
 	s := t.Algo
+	if t.Schedule != nil {
+		s = t.Schedule.Name
+	}
 	if t.Blocks > 0 {
 		s += fmt.Sprintf(" %d×%d", t.Blocks, t.Threads)
 	}

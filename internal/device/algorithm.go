@@ -38,6 +38,8 @@ type Algorithm struct {
 	FreeOrder bool `json:"free_order,omitempty"`
 	// HostLink: some of the data goes through the host's memory, as fast as the host that the devices are in.
 	HostLink bool `json:"host_link,omitempty"`
+	// Scheduled: it executes the schedule that a Tuning has, and nothing without one.
+	Scheduled bool `json:"-"`
 	// Library: it is the vendor's. Others are compared with it, nothing of its launch can be tuned, and its first call
 	// takes long, since it connects the members.
 	Library bool `json:"library,omitempty"`

@@ -158,13 +158,22 @@ type Product struct {
 	SMs int
 }
 
-// Linear is x[..., K] w[N, K]T + bias[N], of x, w and optionally a bias.
+// Linear is x[..., K] w[N, K]T + bias[N], of x, w and optionally a bias; or, of 8-bit types, of x, w and the scales of
+// both, f32.
 type Linear struct {
 	Product
 	// Constant says that no command writes w while this one waits for the commands before it: w may be read before
 	// those end.
 	Constant bool
 }
+
+// Scales are what Quantize divides blocks of its operand by, f32: the largest magnitude divided by Max, and at least
+// 1e-12. GrainOf says which elements share a scale.
+type Scales struct{ Max float64 }
+
+// Quantize divides Ins[0] by its scales, Ins[1], and rounds to an 8-bit type what is then moved between the type's
+// largest numbers.
+type Quantize struct{}
 
 // GroupedLinear is x[T, K] w[E, N, K]T by groups of rows: counts, Ins[2], says how many rows of x each expert has, one
 // expert after another. w has those from First on. Rows of other experts and rows that no count has give zeros. Counts
@@ -242,6 +251,8 @@ func (Rope) code() ir.Op            { return ir.OpRope }
 func (Attention) code() ir.Op       { return ir.OpAttention }
 func (a AttentionGrad) code() ir.Op { return a.Op }
 func (Linear) code() ir.Op          { return ir.OpLinear }
+func (Scales) code() ir.Op          { return ir.OpScales }
+func (Quantize) code() ir.Op        { return ir.OpQuantize }
 func (GroupedLinear) code() ir.Op   { return ir.OpGroupedLinear }
 func (Matmul) code() ir.Op          { return ir.OpMatmul }
 func (Linears) code() ir.Op         { return ir.OpLinear }
@@ -332,6 +343,10 @@ func OpOf(op ir.Op, a ir.Attrs) Op {
 		return AttentionGrad{Op: op, Scale: a.Number(0).Float, Causal: a.Causal}
 	case ir.OpLinear:
 		return Linear{Product: Product{SMs: a.SMs}}
+	case ir.OpScales:
+		return Scales{Max: a.Number(0).Float}
+	case ir.OpQuantize:
+		return Quantize{}
 	case ir.OpGroupedLinear:
 		return GroupedLinear{First: a.First}
 	case ir.OpMatmul:

@@ -83,6 +83,8 @@ type Tuning struct {
 	Blocks  int    `json:"blocks,omitempty"`  // CTAs of a launch; copy engines use none
 	Threads int    `json:"threads,omitempty"` // of a CTA
 	Unroll  int    `json:"unroll,omitempty"`  // 16-byte packs that a thread has in flight
+	// Schedule is what the algorithm that executes schedules of other tools is given.
+	Schedule *Schedule `json:"-"`
 }
 
 // Team runs collectives of its members, each on its own stream, as single

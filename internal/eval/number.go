@@ -47,6 +47,10 @@ func formatOf(dt ir.DType) format {
 		return format{11, -14, 65504}
 	case ir.BF16:
 		return format{8, -126, 0x1.fep127}
+	case ir.F8E4M3:
+		return format{4, -6, 448}
+	case ir.F8E5M2:
+		return format{3, -14, 57344}
 	case ir.F32:
 		return format{24, -126, math.MaxFloat32}
 	}

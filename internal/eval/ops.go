@@ -21,6 +21,8 @@ type attrs struct {
 	scaled  bool     // attention: the scale is given
 	causal  bool     // attention
 	ta, tb  bool     // matmul
+	// inputDims is how many dimensions the first operand has.
+	inputDims int
 	// embedding: the table is what begins with row first of one of so many rows;
 	// rows 0 says that it is all.
 	first, rows int64
@@ -60,6 +62,10 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 	switch op {
 	case ir.OpLinear:
 		return linear(at, ins, dt, sp)
+	case ir.OpScales:
+		return scales(at.number(0).f, ins[0], shape)
+	case ir.OpQuantize:
+		return quantize(ins[0], ins[1], dt)
 	case ir.OpGroupedLinear:
 		return groupedLinear(at, ins, dt, sp)
 	case ir.OpMatmul:

@@ -33,6 +33,9 @@ func asRows(a *array, count, k int64) rows {
 
 // linear is x[…, K]·w[N, K]ᵀ (+ bias[N]).
 func linear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error) {
+	if len(ins) == 4 {
+		return scaledLinear(at, ins, dt, sp)
+	}
 	x, w := ins[0], ins[1]
 	last := len(x.shape) - 1
 	if last < 0 || len(w.shape) != 2 || x.shape[last] != w.shape[1] {

@@ -203,6 +203,8 @@ func (r *rank) attrs(s *ir.Stmt) (attrs, error) {
 		at.axes, err = r.ints(a)
 	case s.Op == ir.OpSoftmax || s.Op == ir.OpArgmax:
 		at.axes = []int{len(r.m.b.Info.Operands[s][0].Type.Dims) - 1}
+	case s.Op == ir.OpScales:
+		at.axes = unscaled(s, len(r.m.b.Info.Operands[s][0].Type.Dims))
 	case s.Op == ir.OpIota:
 		at.axes = nil // the last
 	default:

@@ -91,6 +91,9 @@ func (r *rank) tensorValue(s *ir.Stmt, op ir.Op, args []*value, t *ir.Type) (*va
 	if err != nil {
 		return nil, err
 	}
+	if len(args) > 0 {
+		at.inputDims = len(args[0].shape)
+	}
 	sp := split{ranks: m.parts(partialAxes(t)), partial: len(t.Partial) > 0}
 	v := &value{m: m, name: s.Results[0].Text, typ: t, shape: shape}
 	v.from = func() (*array, error) {
@@ -146,13 +149,16 @@ func (m *machine) contributing(op ir.Op, at attrs, i int, v *value, rank int) (*
 func contracted(op ir.Op, at attrs, i, dims int) []int {
 	switch op {
 	case ir.OpLinear:
+		if i == 2 && dims < at.inputDims || i == 3 && dims < 2 { // scales of whole rows, or a bias
+			return nil
+		}
 		return []int{dims - 1}
 	case ir.OpMatmul:
 		if i == 0 && at.ta || i == 1 && !at.tb { // a[…, K, M] or b[…, K, N]
 			return []int{dims - 2}
 		}
 		return []int{dims - 1}
-	case ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean:
+	case ir.OpSum, ir.OpMax, ir.OpMin, ir.OpMean, ir.OpScales:
 		return at.axes
 	case ir.OpEmbedding:
 		if i == 1 {

@@ -105,6 +105,55 @@ func (m *moves) find(at []uintptr) *move {
 	return nil
 }
 
+// closest returns the recorded move that uses the most of at's blocks where they lie and copies the others; nil where
+// there is none.
+func (m *moves) closest(at []uintptr) (best *move) {
+	most := 0
+	for _, v := range m.inGraphs {
+		n := 0
+		for i, p := range v.at {
+			switch p {
+			case 0:
+			case at[i]:
+				n++
+			default:
+				n = -len(at)
+			}
+		}
+		if v.graph != nil && n > most {
+			best, most = v, n
+		}
+	}
+	return best
+}
+
+// shared returns the move to the addresses that all moves have in common, such as those of weights where results are
+// elsewhere in each run; nil where they have none, or are all alike.
+func shared(all []*move) *move {
+	if len(all) < 2 {
+		return nil
+	}
+	first := all[0]
+	v := &move{at: slices.Clone(first.at), in: slices.Clone(first.in), out: slices.Clone(first.out)}
+	same, some := true, false
+	for i := range v.at {
+		if slices.ContainsFunc(all, func(o *move) bool { return o.at[i] != v.at[i] }) {
+			same = false
+			v.at[i] = 0
+			if n := i - len(v.in); n < 0 {
+				v.in[i] = nil
+			} else {
+				v.out[n] = nil
+			}
+		}
+		some = some || v.at[i] != 0
+	}
+	if same || !some {
+		return nil
+	}
+	return v
+}
+
 // of returns the move of a run of f; nil where none of its blocks moves. Once the program is recorded no other moves
 // come to be known, since they have no graph.
 func (m *moves) of(a Args, f *frame, recorded bool) *move {
@@ -113,9 +162,13 @@ func (m *moves) of(a Args, f *frame, recorded bool) *move {
 	if at == nil {
 		return nil
 	}
+	if recorded {
+		m.current = m.closest(at)
+		return m.current
+	}
 	m.current = m.find(at)
 	switch {
-	case m.current != nil || recorded:
+	case m.current != nil:
 	case len(m.known) < mostKnown:
 		m.current = m.new(at, f)
 		m.known = append(m.known, m.current)
@@ -201,14 +254,17 @@ func (m *moves) use(v *move, f *frame, replayed bool) {
 	}
 }
 
-// toRecord returns the moves that graphs are to be recorded for: that of the run to come, and the latest of which there
-// still is memory where they say. together tells whether other processes record as many: then nil is for a graph
-// that this one has no use for.
+// toRecord returns the moves that graphs are to be recorded for: that of the run to come, the latest of which there
+// still is memory where they say, and what these have in common. together says whether other processes record as many:
+// then nil is for a graph that this one has no use for.
 func (m *moves) toRecord(together bool) (list []*move) {
 	if !m.asked || !slices.Contains(m.im.MovableIn, true) && !slices.Contains(m.im.MovableOut, true) {
 		return nil
 	}
 	last := slices.Concat(m.inGraphs, m.known, []*move{m.current})
+	if v := shared(slices.DeleteFunc(slices.Clone(last), func(v *move) bool { return v == nil })); v != nil {
+		last = append(last, v) // the latest: it serves runs whose other blocks are elsewhere
+	}
 	for _, v := range slices.Backward(last) {
 		if v != nil && !slices.Contains(list, v) && len(list) < mostGraphs && m.there(v) && m.resolve(v) {
 			m.keep(v)

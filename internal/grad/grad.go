@@ -26,6 +26,8 @@ type Options struct {
 	Of, Wrt []string
 	// Keep is what is kept of the forward pass: KeepAll by default.
 	Keep Keep
+	// scalars says that the gradient of a result that is a scalar is a parameter, too, as of other results.
+	scalars bool
 }
 
 // Keep says which values of the forward pass are kept for the backward one.
@@ -51,28 +53,37 @@ func (e *NameError) Error() string { return e.Message }
 // results are those of the function, then %dx for each parameter %x. Its error is a *NameError, or ir.Diagnostics at
 // lines of the program.
 func Of(in *ir.Info, opts Options) (string, error) {
+	g, err := derive(in, opts)
+	if err != nil {
+		return "", err
+	}
+	return g.prog.String(), nil
+}
+
+// derive returns the gradder that has rewritten the function, so that it computes gradients.
+func derive(in *ir.Info, opts Options) (*gradder, error) {
 	if opts.Keep == "" {
 		opts.Keep = KeepAll
 	}
 	fn := function(in.Prog, opts.Func)
 	if fn == nil {
-		return "", &NameError{Message: "there is no function " + opts.Func}
+		return nil, &NameError{Message: "there is no function " + opts.Func}
 	}
 	of, wrt, err := choose(fn, opts)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	prog := flatten(in, fn)
 	info, ds := ir.Check(prog)
 	if ds.HasErrors() {
-		return "", ds
+		return nil, ds
 	}
-	g := newGradder(info, opts.Keep)
+	g := newGradder(info, opts)
 	if g.program(of, wrt); g.ds.HasErrors() {
 		g.ds.Sort()
-		return "", g.ds
+		return nil, g.ds
 	}
-	return prog.String(), nil
+	return g, nil
 }
 
 func function(p *ir.Program, name string) *ir.Func {
@@ -141,6 +152,11 @@ type gradder struct {
 	fn   *ir.Func
 	keep Keep
 	ds   ir.Diagnostics
+	// scalars is that of Options. given and results count the function's own parameters and results, of are the results
+	// that are differentiated, and cut is where the gradients begin in the function's statements.
+	scalars             bool
+	given, results, cut int
+	of                  []int
 
 	names map[string]bool
 	// reserved are the names of gradients that the caller asks for.
@@ -159,9 +175,11 @@ type gradder struct {
 	order   map[*ir.Stmt]int
 }
 
-func newGradder(info *ir.Info, keep Keep) *gradder {
+func newGradder(info *ir.Info, opts Options) *gradder {
+	fn := info.Prog.Funcs[0]
 	g := &gradder{
-		info: info, prog: info.Prog, fn: info.Prog.Funcs[0], keep: keep,
+		info: info, prog: info.Prog, fn: fn, keep: opts.Keep,
+		scalars: opts.scalars, given: len(fn.Params), results: len(fn.Results),
 		names: map[string]bool{}, reserved: map[string]bool{}, types: map[string]*ir.Type{},
 		home:   map[string]*forward{},
 		active: map[string]bool{}, constants: map[string]string{},
@@ -225,6 +243,7 @@ func (g *gradder) program(of []int, wrt map[string]bool) {
 	g.root.close()
 	body = g.fn.Body.Stmts
 	body = body[:len(body)-1]
+	g.cut = len(body)
 	if len(g.top.stmts) > 0 {
 		first := &g.top.stmts[0].Comments
 		first.Lead, first.Blank = []ir.Comment{{Text: " Gradients."}}, true
@@ -254,13 +273,14 @@ func (g *gradder) fresh(base string) string {
 // seeds begins with the gradients of results: parameters, or 1 for scalars.
 func (g *gradder) seeds(of []int, ret *ir.Stmt) {
 	names := ir.OutputNames(g.fn)
+	g.of = of
 	for _, i := range of {
 		t := reduced(g.fn.Results[i])
 		value := ret.Args[i].Name
 		sym := g.info.Operands[ret][i]
 		name := "d" + names[i]
 		pos := g.fn.Pos
-		if len(t.Dims) == 0 {
+		if len(t.Dims) == 0 && !g.scalars {
 			switch one := g.constant(1, t.DType); {
 			case !g.isActive(sym):
 			case sym.Kind != ir.SymValue:

@@ -47,7 +47,7 @@ func randomChain(rng *rand.Rand, ins []ir.DType, length int) []device.Link {
 			l.Args = append(l.Args, alike[rng.IntN(len(alike))])
 		}
 		if l.Op == ir.OpCast {
-			l.DType = ir.DTypes()[rng.IntN(len(ir.DTypes()))]
+			l.DType = ir.ArithmeticTypes()[rng.IntN(len(ir.ArithmeticTypes()))]
 		}
 		if l.DType.IsInt() {
 			l.Numbers = someNumbers
@@ -78,7 +78,7 @@ func TestChains(t *testing.T) {
 		var ins []Operand
 		var types []ir.DType
 		for range 1 + rng.IntN(3) {
-			dt := ir.DTypes()[rng.IntN(len(ir.DTypes()))]
+			dt := ir.ArithmeticTypes()[rng.IntN(len(ir.ArithmeticTypes()))]
 			if dense || rng.IntN(2) == 0 {
 				dt = ir.BF16
 			}

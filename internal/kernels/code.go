@@ -54,7 +54,7 @@ func (c code) text() string {
 
 func (c code) entry() string {
 	if c.threads != 0 {
-		return fmt.Sprintf("\nextern \"C\" __global__ void __launch_bounds__(%d) %s(const %s a) { %s(a); }\n", c.threads, c.symbol, c.args, c.body)
+		return fmt.Sprintf("%s\nextern \"C\" __global__ void __launch_bounds__(%d) %s(const %s a) { %s(a); }\n", c.own, c.threads, c.symbol, c.args, c.body)
 	}
 	kernel := "KERNEL"
 	if c.block > 0 || c.residents > 0 {
@@ -92,7 +92,7 @@ func rawType(dt ir.DType) string { return fmt.Sprint("u", 8*dt.Size()) }
 
 // fnType is the type that functions of dt are computed in.
 func fnType(dt ir.DType) string {
-	if dt.Size() == 2 {
+	if dt.Size() <= 2 {
 		return "f32"
 	}
 	return "f64"

@@ -25,9 +25,9 @@ const (
 	TeamMost   = 8   // members
 	BlocksMost = 256 // blocks of a launch
 	// RegionsMost is how many regions a member's control memory can name: one more whenever
-	// a team's halves of some name grow, of which there are seven. Two never do; the others
-	// have twice as much each time, from 64 KiB to no more than 2 GiB.
-	RegionsMost = 96
+	// a team's halves of some name grow, of which there are nine. Two never do, one has at most
+	// 64 MiB; the others have twice as much each time, from 64 KiB to no more than 2 GiB.
+	RegionsMost = 112
 )
 
 // Layout of control memory, which begins as zeros but for the epochs.
@@ -73,6 +73,7 @@ type Meeting struct {
 	// 8-byte words that begins with a Team. Symbol names the instance.
 	File, Body, Args, Symbol string
 	Upon                     []string // the sources that File builds upon
+	Own                      string   // what is written for this instance alone, after the files
 	Team                     Team
 	Words                    []uint64 // what follows Team
 	Blocks, Threads          int
@@ -82,7 +83,7 @@ type Meeting struct {
 func (m Meeting) launch() launch {
 	files := slices.Concat([]string{"sync", "collective"}, m.Upon, []string{m.File})
 	return launch{blocks: uint32(m.Blocks), shared: uint32(m.Shared), args: append(m.Team.words(), m.Words...), code: code{
-		files: files, symbol: m.Symbol, args: m.Args, body: m.Body, threads: max(meetingThreads, m.Threads),
+		files: files, own: m.Own, symbol: m.Symbol, args: m.Args, body: m.Body, threads: max(meetingThreads, m.Threads),
 	}}
 }
 

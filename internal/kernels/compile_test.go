@@ -33,7 +33,7 @@ func everyCode(t *testing.T, arch string) []code {
 		strides, off := l.lay(shape)
 		return Operand{Addr: nvlib.Ptr(1<<20 + off*dt.Size()), DType: dt, Shape: shape, Strides: strides}
 	}
-	for _, dt := range ir.DTypes() {
+	for _, dt := range ir.ArithmeticTypes() {
 		for _, inner := range []int64{1, 2, 3, 8} {
 			ins := slices.Repeat([]Operand{x(dt, layouts[0], 4, inner)}, 2)
 			ins = append(ins, slices.Repeat([]Operand{x(ir.I32, layouts[0], 2)}, 2)...)
@@ -54,7 +54,7 @@ func everyCode(t *testing.T, arch string) []code {
 						Ins: slices.Repeat([]Operand{x(dt, l, 4, 8)}, info.MinArgs)})
 				}
 			}
-			for _, to := range ir.DTypes() {
+			for _, to := range ir.ArithmeticTypes() {
 				add(Computation{Op: device.Cast{}, Out: x(to, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8)}})
 			}
 			for _, op := range []ir.Op{ir.OpSum, ir.OpMax, ir.OpMin} {
@@ -166,7 +166,7 @@ func everyCode(t *testing.T, arch string) []code {
 // and for every number of members.
 func everyReduction() (all []code) {
 	for k, kind := range slices.Concat(reduceKinds, lamportKinds) {
-		for i, dt := range ir.DTypes() {
+		for i, dt := range ir.ArithmeticTypes() {
 			if k >= len(reduceKinds) && !Spares(dt) {
 				continue
 			}
@@ -183,7 +183,7 @@ func everyReduction() (all []code) {
 		}
 	}
 	two := make([]nvlib.Ptr, 2)
-	for i, dt := range ir.DTypes() {
+	for i, dt := range ir.ArithmeticTypes() {
 		r := AllReduce{By: AllReduceHost{}, DType: dt, Red: ir.Sum + ir.Red(i%4), Unroll: 1 << (i % 3), In: two,
 			Out: two}
 		all = append(all, r.Meeting(0).launch().code)

@@ -107,6 +107,10 @@ func (c Computation) plan(j *job) ([]launch, error) {
 		return attentionGrad(j, op)
 	case device.Linear:
 		return linear(j, op)
+	case device.Scales:
+		return scalesOf(j, op)
+	case device.Quantize:
+		return quantize(j)
 	case device.GroupedLinear:
 		return grouped(j, op)
 	case device.Matmul:
@@ -267,7 +271,7 @@ func (o Operand) check() error {
 	if len(o.Shape) != len(o.Strides) {
 		return fmt.Errorf("%d extents and %d strides", len(o.Shape), len(o.Strides))
 	}
-	if o.DType == ir.InvalidDType || o.DType > ir.I64 {
+	if o.DType.Size() == 0 {
 		return fmt.Errorf("%s", o.DType)
 	}
 	n := 1.0

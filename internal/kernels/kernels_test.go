@@ -22,7 +22,7 @@ func types() []ir.DType {
 	if testing.Short() {
 		return []ir.DType{ir.F32, ir.BF16, ir.I32}
 	}
-	return ir.DTypes()
+	return ir.ArithmeticTypes()
 }
 
 var someShapes = [][]int64{{}, {1}, {7}, {64}, {3, 16}, {5, 1, 3}, {0, 4}, {2, 3, 4, 8}, {4099}}
@@ -88,9 +88,9 @@ var specials = []float64{0, math.Copysign(0, -1), 1, -1, 0.5, 1.5, 2.5, -2.5, 25
 
 func TestCast(t *testing.T) {
 	r := newTrial(t)
-	for _, from := range ir.DTypes() {
+	for _, from := range ir.ArithmeticTypes() {
 		in := list(from, specials...)
-		for _, to := range ir.DTypes() {
+		for _, to := range ir.ArithmeticTypes() {
 			for _, l := range layouts[:2] {
 				r.compare(device.Kernel{Op: device.Cast{}}, l, 0, to, in.shape, in)
 			}

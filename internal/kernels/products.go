@@ -19,6 +19,9 @@ func linear(j *job, op device.Linear) ([]launch, error) {
 	if op.Relu {
 		return nil, errNoKernel
 	}
+	if len(j.Ins) == 4 {
+		return scaledLinear(j)
+	}
 	if err := device.CheckLinear(j.Out.Shape, j.shapes()); err != nil {
 		return nil, err
 	}

@@ -36,7 +36,7 @@ func (t Transfer) plan(*job) ([]launch, error) {
 	for uint64(out.Addr|in.Addr)%uint64(width) != 0 {
 		width /= 2
 	}
-	access := map[int64]string{16: "Pack<u32, 4>", 8: "Pack<u32, 2>", 4: "u32", 2: "u16"}[width] // no element has one byte
+	access := map[int64]string{16: "Pack<u32, 4>", 8: "Pack<u32, 2>", 4: "u32", 2: "u16", 1: "u8"}[width]
 	total := bytes / width
 	var args words
 	args.addr(out.Addr, in.Addr)

@@ -32,6 +32,13 @@ func unless(pos ir.Pos, a, b *ir.Expr, stmts ...*ir.Stmt) *ir.Stmt {
 	return &ir.Stmt{Op: ir.OpIf, Pos: pos, Cmp: ir.NE, Exprs: []*ir.Expr{a, b}, Body: &ir.Block{Stmts: stmts, End: pos}}
 }
 
+// where returns "if a == b { stmts }".
+func where(pos ir.Pos, a, b *ir.Expr, stmts ...*ir.Stmt) *ir.Stmt {
+	s := unless(pos, a, b, stmts...)
+	s.Cmp = ir.EQ
+	return s
+}
+
 // waitMain returns "wait main".
 func waitMain(pos ir.Pos) *ir.Stmt {
 	return &ir.Stmt{Op: ir.OpWait, Pos: pos, Args: []ir.Place{{Pos: pos, Main: true}}}
@@ -74,6 +81,13 @@ func reshape(pos ir.Pos, name, arg string, extents []*ir.Expr) *ir.Stmt {
 // selectFirst returns "%name = select %arg, axis=0, index=index".
 func selectFirst(pos ir.Pos, name, arg string, index *ir.Expr) *ir.Stmt {
 	return result(pos, name, ir.OpSelect, []ir.Attr{ir.ExprAttr("axis", ir.Int(0)), ir.ExprAttr("index", index)}, arg)
+}
+
+// firstRows returns "%name = slice %arg, axis=axis, 0..count".
+func firstRows(pos ir.Pos, name, arg string, axis int, count *ir.Expr) *ir.Stmt {
+	s := result(pos, name, ir.OpSlice, []ir.Attr{ir.ExprAttr("axis", ir.Int(int64(axis)))}, arg)
+	s.Exprs = []*ir.Expr{ir.Int(0), count}
+	return s
 }
 
 // symmetric returns "%name = alloc t symmetric".

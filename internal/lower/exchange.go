@@ -192,3 +192,11 @@ func (s *sub) raised() *ir.Expr {
 	}
 	return ir.Add(s.index, ir.Int(1))
 }
+
+// most is how many rows the largest part has of a block of so many rows.
+func (s *sub) most(rows *ir.Expr) *ir.Expr {
+	if s == nil {
+		return rows
+	}
+	return ir.Bin(ir.ExprCeilDiv, rows, s.count)
+}

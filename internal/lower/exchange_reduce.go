@@ -8,10 +8,14 @@ import "hocket.example/hocket/ir"
 // all-reduce it then pushes the result to all. With several parts this is done
 // for one part while the next is computed and comes in. Where the own block alone
 // has parts, fewer GEMMs are short, and only the last part's sum and push are not beside one.
+//
+// Ranks of an all-reduce whose rows they do not divide have blocks of ceildiv rows; the last ones are short or empty.
+// Slots have room for a whole block, and all ranks use as many rows of a slot as its owner's block has.
 func (e *emitter) exchangeReduce(st Strategy) {
 	parts := max(st.Chunks, st.Own)
 	last := e.final()
-	r := &reduceRound{emitter: e, stream: e.named("s"), here: e.named("here"), buf: e.names.fresh(last.Results[0].Text, "b")}
+	r := &reduceRound{emitter: e, stream: e.named("s"), here: e.named("here"),
+		buf: e.names.fresh(last.Results[0].Text, "b"), ragged: st.Ragged}
 	e.add(declare(e.Pos, ir.OpStream, r.stream, nil))
 	if parts > 1 {
 		r.sums = e.named("r")
@@ -43,21 +47,31 @@ func (e *emitter) exchangeReduce(st Strategy) {
 
 // reduceRound writes the rounds of one reduction. Blocks are pushed on stream,
 // sums made on main, or on a stream of their own. %here counts the blocks that
-// came, %done the results of an all-reduce.
+// came, %done the results of an all-reduce; %share is the own block of its result.
 type reduceRound struct {
 	*emitter
-	stream, sums, here, done, buf string
-	stmts                         []*ir.Stmt
+	stream, sums, here, done, buf, share string
+	ragged                               bool
+	stmts                                []*ir.Stmt
 }
 
 func (r *reduceRound) put(stmts ...*ir.Stmt) { r.stmts = append(r.stmts, stmts...) }
 
 func (r *reduceRound) round(s *sub) []*ir.Stmt {
-	target, block := r.target(s)
+	if r.ragged {
+		slots := r.named("slots")
+		r.put(symmetric(r.Pos, slots, r.slots(withRows(r.To, r.Rows, s.most(r.mostRows())))))
+		r.peers(s, slots)
+		return append(r.stmts, r.forBlock(r.me(), func(me *ir.Expr) {
+			target, block := r.target(me, s)
+			r.own(me, s, r.trimmed(slots, r.Rows+1, target), target, block, s.raised())
+		})...)
+	}
+	target, block := r.target(r.me(), s)
 	slots := r.named("slots")
 	r.put(symmetric(r.Pos, slots, r.slots(block)))
 	r.peers(s, slots)
-	r.own(s, slots, target, block, s.raised())
+	r.own(r.me(), s, slots, target, block, s.raised())
 	return r.stmts
 }
 
@@ -66,35 +80,69 @@ func (r *reduceRound) ownInParts(count *ir.Expr) []*ir.Stmt {
 	slots := r.named("slots")
 	r.put(symmetric(r.Pos, slots, r.slots(r.block())))
 	r.peers(nil, slots)
+	s := &sub{ir.Var(r.named("q")), count}
+	return append(r.stmts, r.forBlock(r.me(), func(me *ir.Expr) {
+		parts := r.named("slots")
+		target, block := r.target(me, s)
+		whole := slots
+		if r.ragged {
+			whole = r.trimmed(slots, r.Rows+1, r.share)
+		}
+		r.put(chunk(r.Pos, parts, whole, r.Rows+1, s.index, s.count))
+		r.own(me, s, parts, target, block, ir.Int(1))
+		r.stmts = []*ir.Stmt{loop(r.Pos, s.index.Name, ir.Int(0), count, r.stmts...)}
+	})...)
+}
+
+// forBlock returns what write puts about the block of rank number n. Ragged blocks are written in a loop over all
+// numbers that does something for n only: extents may depend on the loop's index, and not on the rank.
+func (r *reduceRound) forBlock(n *ir.Expr, write func(n *ir.Expr)) []*ir.Stmt {
 	before := r.stmts
+	defer func() { r.stmts = before }()
 	r.stmts = nil
-	s, parts := &sub{ir.Var(r.named("q")), count}, r.named("slots")
-	target, block := r.target(s)
-	r.put(chunk(r.Pos, parts, slots, r.Rows+1, s.index, s.count))
-	r.own(s, parts, target, block, ir.Int(1))
-	return append(before, loop(r.Pos, s.index.Name, ir.Int(0), count, r.stmts...))
+	if !r.ragged {
+		write(n)
+		return r.stmts
+	}
+	e := r.named("e")
+	write(ir.Var(e))
+	return []*ir.Stmt{loop(r.Pos, e, ir.Int(0), r.ranks(), where(r.Pos, ir.Var(e), n, r.stmts...))}
+}
+
+// trimmed names a view of as many of %slots' rows, its dimension axis, as %block has.
+func (r *reduceRound) trimmed(slots string, axis int, block string) string {
+	name := r.names.fresh(slots, "r")
+	r.put(firstRows(r.Pos, name, slots, axis, ir.Extent(block, int64(r.Rows))))
+	return name
 }
 
 // peers computes the peers' blocks, or a part of each, and pushes them into their slots.
 func (r *reduceRound) peers(s *sub, slots string) {
 	i, d, to := r.named("i"), r.named("d"), r.named("to")
-	p := r.part(r.Rows, ir.Var(d), r.ranks(), s)
-	p.put(let(r.Pos, d, r.after(ir.Var(i))))
-	product := r.product(p)
-	p.put(on(r.Pos, r.stream, waitMain(r.Pos), selectFirst(r.Pos, to, slots, r.me()),
-		put(r.Pos, product, to, r.peer(ir.Var(d))),
-		signal(r.Pos, r.here, r.me(), r.peer(ir.Var(d)))))
-	r.put(loop(r.Pos, i, ir.Int(1), r.ranks(), p.stmts...))
+	block := r.forBlock(ir.Var(d), func(d *ir.Expr) {
+		p := r.part(r.Rows, d, r.ranks(), s)
+		product := r.product(p)
+		outer := r.stmts
+		r.stmts = []*ir.Stmt{waitMain(r.Pos), selectFirst(r.Pos, to, slots, r.me())}
+		slot := to
+		if r.ragged {
+			slot = r.trimmed(to, r.Rows, product)
+		}
+		r.put(put(r.Pos, product, slot, r.peer(d)), signal(r.Pos, r.here, r.me(), r.peer(d)))
+		r.stmts = append(outer, append(p.stmts, on(r.Pos, r.stream, r.stmts...))...)
+	})
+	r.put(loop(r.Pos, i, ir.Int(1), r.ranks(), append([]*ir.Stmt{let(r.Pos, d, r.after(ir.Var(i)))}, block...)...))
 }
 
-// own computes the own block, or a part of it, and what follows once so many pushes of each peer have come.
-func (r *reduceRound) own(s *sub, slots, target string, block *ir.Type, come *ir.Expr) {
+// own computes the own block, of rank number me, or a part of it, and what follows once so many pushes of each peer
+// have come.
+func (r *reduceRound) own(me *ir.Expr, s *sub, slots, target string, block *ir.Type, come *ir.Expr) {
 	mine := r.named("own")
-	own := r.part(r.Rows, r.me(), r.ranks(), s)
+	own := r.part(r.Rows, me, r.ranks(), s)
 	own.put(selectFirst(r.Pos, mine, slots, r.me()))
 	own.body(mine)
 	r.put(own.stmts...)
-	r.finish(r.sum(s, slots, block, target, come), target)
+	r.finish(r.sum(me, s, slots, block, target, come), target)
 }
 
 // product computes a peer's block, or a part of it, and returns its name. An all-reduce's lies where the peer will put
@@ -112,37 +160,49 @@ func (r *reduceRound) product(p *part) string {
 // block is the type of a rank's block.
 func (r *reduceRound) block() *ir.Type {
 	if r.Comm == ir.OpAllReduce {
-		return withRows(r.To, r.Rows, ir.FloorDiv(r.To.LocalType().Dims[r.Rows].Extent, r.ranks()))
+		return withRows(r.To, r.Rows, r.mostRows())
 	}
 	return plain(r.To)
 }
 
-// target names where the result of this rank's block goes, or of a part of it,
+// mostRows is how many rows the largest block of an all-reduce has.
+func (r *reduceRound) mostRows() *ir.Expr {
+	rows := r.To.LocalType().Dims[r.Rows].Extent
+	if r.ragged {
+		return ir.Bin(ir.ExprCeilDiv, rows, r.ranks())
+	}
+	return ir.FloorDiv(rows, r.ranks())
+}
+
+// target names where the result of this rank's block, the one numbered me, goes, or of a part of it,
 // and returns what one slot holds.
-func (r *reduceRound) target(s *sub) (string, *ir.Type) {
+func (r *reduceRound) target(me *ir.Expr, s *sub) (string, *ir.Type) {
 	name, block := r.buf, r.block()
 	if r.Comm == ir.OpAllReduce {
 		name = r.named("share")
-		r.put(chunk(r.Pos, name, r.buf, r.Rows, r.me(), r.ranks()))
+		r.share = name
+		r.put(chunk(r.Pos, name, r.buf, r.Rows, me, r.ranks()))
 	}
 	if s != nil {
 		whole := name
 		name = r.names.fresh(r.buf, "i")
 		r.put(chunk(r.Pos, name, whole, r.Rows, s.index, s.count))
+	}
+	if s != nil || r.ragged {
 		block = withRows(r.To, r.Rows, ir.Extent(name, int64(r.Rows)))
 	}
 	return name, block
 }
 
 // sum writes what makes %target of the slots, once so many pushes of each peer have come.
-func (r *reduceRound) sum(s *sub, slots string, block *ir.Type, target string, count *ir.Expr) []*ir.Stmt {
+func (r *reduceRound) sum(me *ir.Expr, s *sub, slots string, block *ir.Type, target string, count *ir.Expr) []*ir.Stmt {
 	come := r.awaitPeers(r.here, count)
 	if len(r.post) == 0 {
 		return []*ir.Stmt{come, sumSlots(r.Pos, slots, r.ranks(), target)}
 	}
 	p := r.part(r.Rows, nil, nil, s)
 	if r.Comm == ir.OpAllReduce {
-		p.index, p.count = r.me(), r.ranks()
+		p.index, p.count = me, r.ranks()
 	}
 	sum := r.named("sum")
 	p.put(come, alloc(r.Pos, sum, block), sumSlots(r.Pos, slots, r.ranks(), sum))

@@ -108,6 +108,7 @@ func (o *overlapper) decide(r *region) Strategy {
 	if why := r.Refused[want.Kind]; why != "" {
 		c.Strategy, c.Why = Strategy{}, fmt.Sprintf("%s does not apply: %s", want.Kind, why)
 	}
+	c.Strategy.Ragged = c.Strategy.Kind == Exchange && r.Comm == ir.OpAllReduce && (want.Ragged || r.Undivided)
 	if c.Strategy.Ahead && !r.gathers() {
 		c.notAhead()
 	}

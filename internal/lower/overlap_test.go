@@ -118,8 +118,6 @@ func TestLeftSequential(t *testing.T) {
 			"goes into no linear"},
 		{"used twice", "(%x: f32[t, k/tp], %w: f32[n, k/tp]) -> (f32[t, n], f32[t, n]) {\n  %y: f32[t, n] partial(tp, sum) = linear %x, %w\n" +
 			"  %z = scale %y, by=2\n  return %y, %z\n}", "is used elsewhere too"},
-		{"odd rows", "(%x: f32[5, k/tp], %w: f32[n, k/tp]) -> f32[5, n] {\n  %y = linear %x, %w\n  return %y\n}",
-			"exchange does not apply: 5 rows do not divide over 2 ranks"},
 		{"a maximum", "(%x: f32[t, k/tp]) -> f32[t] {\n  %y = max %x, axis=1\n  return %y\n}", ""},
 		{"transposed", "(%x: f32[t/tp, k], %w: f32[t, n]) -> f32[k, n] {\n  %g: f32[t, k] = reshard %x\n  %y = matmul %g, %w, ta=true\n  return %y\n}", "goes into no linear"},
 	} {

@@ -1,7 +1,6 @@
 package lower
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -35,6 +34,8 @@ type Pair struct {
 	// Ahead: it is a gather whose blocks can leave while the pair before is computed.
 	// Whole: what goes ahead is then computed with all blocks as one.
 	Ahead, Whole bool
+	// Undivided: by the text alone, an all-reduce's rows do not divide over the ranks, and an exchange is ragged.
+	Undivided bool
 	// Refused says, for each kind of strategy that cannot be used, why.
 	Refused map[StrategyKind]string
 }
@@ -193,9 +194,7 @@ func (f *pairFinder) finish(r *region) {
 	case r.comm.Op == ir.OpReduceScatter && !r.blocked:
 		r.Refused[Exchange] = "what is scattered cannot be computed one block at a time"
 	case r.comm.Op == ir.OpAllReduce:
-		if why := f.undivided(r); why != "" {
-			r.Refused[Exchange] = why
-		}
+		r.Undivided = f.undivided(r)
 	}
 }
 
@@ -211,16 +210,13 @@ func (f *pairFinder) pairOps(stmts []*ir.Stmt) []PairOp {
 	return out
 }
 
-// undivided says that whole rows do not divide over the ranks, where the text
+// undivided reports whether whole rows do not divide over the ranks, where the text
 // already shows it; elsewhere the dims will.
-func (f *pairFinder) undivided(r *region) string {
+func (f *pairFinder) undivided(r *region) bool {
 	sizes := literalSizes(f.prog)
 	rows, err1 := r.To.LocalType().Dims[r.Rows].Extent.Eval(sizes)
 	ranks, err2 := sizeOfAxes(r.Axes).Eval(sizes)
-	if err1 != nil || err2 != nil || ranks == 0 || rows%ranks == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%d rows do not divide over %d ranks", rows, ranks)
+	return err1 == nil && err2 == nil && ranks != 0 && rows%ranks != 0
 }
 
 // hasGEMM reports whether there is anything to hide communication under.

@@ -9,6 +9,9 @@ import "hocket.example/hocket/ir"
 // isGEMM reports whether s is an operation worth hiding communication under.
 func isGEMM(s *ir.Stmt) bool { return s.Op == ir.OpLinear || s.Op == ir.OpMatmul }
 
+// scaled reports whether s is a linear with scales.
+func scaled(s *ir.Stmt) bool { return s.Op == ir.OpLinear && len(s.Args) == 4 }
+
 // roles of an operand in a computation by rows.
 type role uint8
 
@@ -22,6 +25,8 @@ const (
 // i-th operand, which has dims dimensions of the result's many.
 func operandRole(s *ir.Stmt, i, rows, dims, resultDims int) role {
 	switch {
+	case s.Op == ir.OpLinear && i == 2 && scaled(s) && dims > 0 && rows < resultDims-1:
+		return byRows // scales of its rows
 	case s.Op == ir.OpLinear:
 		return contractionRole(i, rows, dims)
 	case s.Op == ir.OpMatmul:
@@ -66,7 +71,7 @@ func acrossAxis(s *ir.Stmt, i, rows, dims, resultDims int) (axis int, r role) {
 	switch {
 	case s.Op.Info().Elementwise && dims == resultDims:
 		return rows, byRows
-	case !isGEMM(s):
+	case !isGEMM(s) || scaled(s): // scales of blocks of columns are fewer
 		return 0, unusable
 	case rows == resultDims-1:
 		return secondAxis(s, i, dims)

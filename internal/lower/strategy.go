@@ -40,6 +40,9 @@ type Strategy struct {
 	// Ahead has Exchange's gathers leave while the pair before is computed, where they
 	// can; those that have a whole pair's time are computed with as one: see ahead.go.
 	Ahead bool
+	// Ragged has an Exchange take blocks of ceildiv rows, of which the last ones are short or empty, where it cuts an
+	// all-reduce's rows: they need not divide over the ranks then.
+	Ragged bool
 }
 
 // String returns the strategy as ParseStrategy reads it: "chunked(4)".

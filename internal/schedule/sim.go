@@ -98,6 +98,7 @@ type sim struct {
 	totals    map[int]*value // the sums over all ranks, by cell and launch
 	ambiguous string
 	steps     int
+	order     *order // notes what happens; nil for nothing
 }
 
 func newSim(p *Plan, launches int, rng *rand.Rand) *sim {
@@ -298,6 +299,7 @@ func (s *sim) gather(b int, o *Op) bool {
 		return false
 	}
 	delete(s.meets, o.Meet)
+	s.order.meet(s, here)
 	var v, x clock
 	for _, i := range here {
 		v, x = join(v, s.blocks[i].v), join(x, s.blocks[i].x)
@@ -379,8 +381,10 @@ func (s *sim) lanes(b int, o *Op) {
 			} else {
 				s.add(l, now, me.v, x, x)
 			}
+			s.order.lane(o, i, len(s.counters[l.Counter].v))
 		case Take, Await:
 			s.take(b, l, s.needs(b, o, i), me, x)
+			s.order.lane(o, i, s.counters[l.Counter].taken)
 		case Flush:
 			e := &s.engines[l.Engine]
 			me.v, me.x = join(me.v, e.v), join(x, e.x)

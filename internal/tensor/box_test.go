@@ -29,7 +29,7 @@ func arange(t *testing.T, dt ir.DType, shape ...int64) *Tensor {
 func TestBoxes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 2000 {
-		dt := ir.DTypes()[rng.IntN(6)]
+		dt := ir.ArithmeticTypes()[rng.IntN(6)]
 		rank := rng.IntN(5)
 		shape, lo, n := make([]int64, rank), make([]int64, rank), make([]int64, rank)
 		for i := range rank {

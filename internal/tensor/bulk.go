@@ -54,6 +54,11 @@ func FromFloat32(dst []byte, src []float32, dt ir.DType) int {
 		for i, v := range src[:n] {
 			le.PutUint16(dst[2*i:], bf16FromFloat32(v))
 		}
+	case ir.F8E4M3, ir.F8E5M2:
+		f := float8Of(dt)
+		for i, v := range src[:n] {
+			dst[i] = f.fromFloat32(v)
+		}
 	default:
 		encode(dst, src[:n], dt)
 	}
@@ -72,6 +77,11 @@ func FromFloat64(dst []byte, src []float64, dt ir.DType) int {
 	case ir.BF16:
 		for i, v := range src[:n] {
 			le.PutUint16(dst[2*i:], bf16FromFloat64(v))
+		}
+	case ir.F8E4M3, ir.F8E5M2:
+		f := float8Of(dt)
+		for i, v := range src[:n] {
+			dst[i] = f.fromFloat32(oddFloat32(v))
 		}
 	default:
 		encode(dst, src[:n], dt)
@@ -114,6 +124,11 @@ func decode[F float32 | float64](dst []F, src []byte, dt ir.DType) int {
 	case ir.BF16:
 		for i := range dst {
 			dst[i] = F(bf16ToFloat32(le.Uint16(src[2*i:])))
+		}
+	case ir.F8E4M3, ir.F8E5M2:
+		values := &float8Of(dt).values
+		for i := range dst {
+			dst[i] = F(values[src[i]])
 		}
 	case ir.F64:
 		for i := range dst {

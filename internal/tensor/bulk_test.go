@@ -78,7 +78,7 @@ func same(a, b float64) bool {
 // TestBulkLengths: the shorter side counts and the rest stays.
 func TestBulkLengths(t *testing.T) {
 	for _, dt := range ir.DTypes() {
-		src := make([]byte, 3*dt.Size()+1)
+		src := make([]byte, 3*dt.Size()+dt.Size()-1)
 		dst := []float32{7, 7, 7, 7, 7}
 		if n := ToFloat32(dst, src, dt); n != 3 || dst[2] != 0 || dst[3] != 7 {
 			t.Errorf("%s: %d elements, %v", dt, n, dst)
@@ -120,6 +120,9 @@ func TestViews(t *testing.T) {
 					t.Errorf("the %s view of %s has %d elements, nil %v", viewed, x, got, isNil)
 				}
 			}
+		}
+		if dt.Size() == 1 {
+			continue
 		}
 		odd := &Tensor{DType: dt, Shape: []int64{2}, Data: alignedBytes(int(2*dt.Size()) + 1)[1:]}
 		if _, isNil := views[dt](odd); !isNil {

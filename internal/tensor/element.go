@@ -21,6 +21,8 @@ func (t *Tensor) Float64(i int64) float64 {
 		return float64(f16ToFloat32(binary.LittleEndian.Uint16(b)))
 	case ir.BF16:
 		return float64(bf16ToFloat32(binary.LittleEndian.Uint16(b)))
+	case ir.F8E4M3, ir.F8E5M2:
+		return float64(float8Of(t.DType).values[b[0]])
 	case ir.F64:
 		return math.Float64frombits(binary.LittleEndian.Uint64(b))
 	default:
@@ -37,6 +39,8 @@ func (t *Tensor) SetFloat64(i int64, v float64) {
 		binary.LittleEndian.PutUint16(b, f16FromFloat64(v))
 	case ir.BF16:
 		binary.LittleEndian.PutUint16(b, bf16FromFloat64(v))
+	case ir.F8E4M3, ir.F8E5M2:
+		b[0] = float8Of(t.DType).fromFloat32(oddFloat32(v))
 	case ir.F64:
 		binary.LittleEndian.PutUint64(b, math.Float64bits(v))
 	default:
@@ -66,6 +70,8 @@ func (t *Tensor) SetInt64(i, v int64) {
 		binary.LittleEndian.PutUint16(b, f16FromFloat64(oddFloat64(v)))
 	case ir.BF16:
 		binary.LittleEndian.PutUint16(b, bf16FromFloat64(oddFloat64(v)))
+	case ir.F8E4M3, ir.F8E5M2:
+		b[0] = float8Of(t.DType).fromFloat32(oddFloat32(oddFloat64(v)))
 	case ir.F64:
 		binary.LittleEndian.PutUint64(b, math.Float64bits(float64(v)))
 	case ir.I32:

@@ -19,7 +19,7 @@ import (
 //
 //	ints       = floor(3 * word / 2^64) - 1
 //	rand       = (word >> (63-b)) / 2^b - 1 for a float whose significand has b bits
-//	             (f32 24, f16 11, bf16 8, f64 53): exact, never 1, and the same
+//	             (f32 24, f16 11, bf16 8, f64 53, f8e4m3 4, f8e5m2 3): exact, never 1, and the same
 //	             number at lower resolution in a narrower type
 //	rand       = (word >> 60) - 8 for integers
 //	ints, rand = floor(n * word / 2^64) for integers below n
@@ -112,6 +112,10 @@ func significand(dt ir.DType) uint {
 		return 11
 	case ir.BF16:
 		return 8
+	case ir.F8E4M3:
+		return 4
+	case ir.F8E5M2:
+		return 3
 	case ir.F64:
 		return 53
 	}

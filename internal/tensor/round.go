@@ -9,7 +9,7 @@ import (
 )
 
 // Round returns the element of type dt nearest to v, ties to even, as a
-// float64. Floats overflow to infinity and keep NaN. Integers saturate at their
+// float64. Floats overflow to infinity, f8e4m3, which has none, to NaN, and keep NaN. Integers saturate at their
 // ends and take NaN to 0, as NVIDIA's conversions do; the largest i64 reads as
 // 1<<63, its nearest float64.
 func Round(dt ir.DType, v float64) float64 {
@@ -20,6 +20,9 @@ func Round(dt ir.DType, v float64) float64 {
 		return float64(f16ToFloat32(f16FromFloat64(v)))
 	case ir.BF16:
 		return float64(bf16ToFloat32(bf16FromFloat64(v)))
+	case ir.F8E4M3, ir.F8E5M2:
+		f := float8Of(dt)
+		return float64(f.values[f.fromFloat32(oddFloat32(v))])
 	case ir.I32:
 		return float64(saturate32(saturate64(v)))
 	case ir.I64:

@@ -22,6 +22,7 @@ const maxSafetensorsHeader = 100_000_000
 // others; they are refused when such a tensor is read.
 var safetensorsDTypes = map[string]ir.DType{
 	"F32": ir.F32, "F16": ir.F16, "BF16": ir.BF16, "F64": ir.F64, "I32": ir.I32, "I64": ir.I64,
+	"F8_E4M3": ir.F8E4M3, "F8_E5M2": ir.F8E5M2,
 }
 
 // Safetensors is an open safetensors file. Its header is in memory, its tensors
@@ -259,7 +260,7 @@ func (s *Safetensors) lookup(name string) (safetensorsEntry, ir.DType, error) {
 	}
 	dt, ok := safetensorsDTypes[e.dtype]
 	if !ok {
-		return e, 0, fmt.Errorf("%stensor %s has dtype %s, want F32, F16, BF16, F64, I32 or I64", s.label, quote(name),
+		return e, 0, fmt.Errorf("%stensor %s has dtype %s, want F32, F16, BF16, F64, I32, I64, F8_E4M3 or F8_E5M2", s.label, quote(name),
 			quote(e.dtype))
 	}
 	return e, dt, nil

@@ -128,4 +128,11 @@ func encodeJSON(b *bytes.Buffer, v any) {
 
 func jsonShape(shape []int64) string { return strings.ReplaceAll(fmt.Sprint(shape), " ", ",") }
 
-func safetensorsName(dt ir.DType) string { return strings.ToUpper(dt.String()) }
+func safetensorsName(dt ir.DType) string {
+	for name, d := range safetensorsDTypes {
+		if d == dt {
+			return name
+		}
+	}
+	return ""
+}

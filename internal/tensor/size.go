@@ -71,7 +71,7 @@ func mulInt64(a, b int64) (int64, bool) {
 
 func valid(dt ir.DType) bool {
 	switch dt {
-	case ir.F32, ir.F16, ir.BF16, ir.F64, ir.I32, ir.I64:
+	case ir.F32, ir.F16, ir.BF16, ir.F64, ir.I32, ir.I64, ir.F8E4M3, ir.F8E5M2:
 		return true
 	}
 	return false

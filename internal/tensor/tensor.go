@@ -1,5 +1,5 @@
-// Package tensor holds dense host tensors: their elements in the six element
-// types of the language, sub-boxes, seeded inputs, and the safetensors and npy
+// Package tensor holds dense host tensors: their elements in the
+// element types of the language, sub-boxes, seeded inputs, and the safetensors and npy
 // file formats. It is the one place that converts between element types; every
 // conversion rounds once, to nearest, ties to even.
 package tensor

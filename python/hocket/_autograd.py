@@ -15,10 +15,10 @@ def wanted(*tensors):
         isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
 
 
-def none(what, *tensors):
+def none(what, *tensors, how=""):
     """Refuses a call that has no gradient, if one is wanted."""
     if wanted(*tensors):
-        raise UnsupportedError(f"{what} has no gradient, and a tensor of the call requires one: call it under "
+        raise UnsupportedError(f"{what} has no gradient, and a tensor of the call requires one: {how}call it under "
                                "torch.no_grad(), or give t.detach()")
 
 

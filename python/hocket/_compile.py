@@ -7,7 +7,7 @@ import functools
 import re
 import warnings
 
-from . import _export, _plans, _weights
+from . import _autograd, _export, _plans, _weights
 from ._errors import Error, UnsupportedError
 
 _warned = set()
@@ -25,43 +25,49 @@ class Compiled:
 
     def __init__(self, graph, options):
         self.graph, self.options = graph, options
-        self.model, self.paths, self.bound = None, {}, None
+        self.paths, self.models = {}, {}  # of models, one for calls with gradients and one for others
 
     def __call__(self, *args):
-        """Runs the graph by hocket; by torch where gradients are wanted, or if hocket refuses it."""
-        import torch
-
-        if torch.is_grad_enabled() and any(getattr(a, "requires_grad", False) for a in args):
-            refused("gradients are wanted, and hocket computes none: call it under torch.no_grad()")
-            return self.graph.forward(*args)
-        if self.options is not None:  # the first call; torch traces no longer, and arguments are real
+        """Runs the graph by hocket; by torch if hocket refuses it."""
+        grad = _autograd.wanted(*args)
+        if grad not in self.models:  # the first call; torch traces no longer, and arguments are real
+            self.models[grad] = None
             try:
-                self._compile(args)
+                self.models[grad] = self._compile(args, grad)
             except Exception as e:  # torch.export raises many kinds, and the graph can still run
                 refused(e)
-            self.options = None
-        if self.model is None:
+        if self.models[grad] is None:
             return self.graph.forward(*args)
-        if (now := self._versions(args)) != self.bound:
-            _weights.bind(self.model, {path: args[i] for i, path in self.paths.items()}, True)
-            self.bound = now
+        model, bound = self.models[grad]
+        if (now := self._versions(args, grad)) != bound:
+            _weights.bind(model, {path: args[i] for i, path in self.paths.items()}, True)
+            self.models[grad] = model, now
         rest = (a for i, a in enumerate(args) if i not in self.paths)
-        out = self.model(*(a.detach().contiguous() if hasattr(a, "detach") else a for a in rest))
+        out = model(*((a if grad else a.detach()).contiguous() if hasattr(a, "detach") else a for a in rest))
         return out if isinstance(out, tuple) else (out,)
 
-    def _compile(self, args):
+    def _compile(self, args, grad):
         if any(isinstance(a, (int, float)) for a in args):
             raise UnsupportedError("the shapes of inputs vary: torch.compile(…, dynamic=False) makes a graph for each")
         self.paths = paths(self.graph, args)
         module = holder(self.graph, args, self.paths) if self.paths else self.graph
-        plan = _plans.styles(self.options.pop("plan", None), module)
-        program = _export.exported(module, [a for i, a in enumerate(args) if i not in self.paths])
-        self.model = _export.load_exported(program, "graph.pt2", plan=plan, **self.options)
-        self.bound = self._versions(args)
+        options = dict(self.options)
+        options["grad"] = grad and options.get("grad", True)
+        plan = _plans.styles(options.pop("plan", None), module)
+        inputs = [a.detach() if hasattr(a, "detach") else a for i, a in enumerate(args) if i not in self.paths]
+        program = _export.exported(module, inputs)
+        model = _export.load_exported(program, "graph.pt2", plan=plan, **options)
+        if grad:
+            given = [n for n, a in zip(model.inputs, (a for i, a in enumerate(args) if i not in self.paths)) if
+                     getattr(a, "requires_grad", False)]
+            model._gradient.check(given)
+        return model, self._versions(args, grad)
 
-    def _versions(self, args):
-        """What changes when parameters do."""
+    def _versions(self, args, grad):
+        """What changes when parameters do; with gradients, which take them as they are, when they are others."""
         weights = [args[i] for i in self.paths]
+        if grad:
+            return [id(w) for w in weights]
         return [(w.data_ptr(), None if w.is_inference() else w._version) for w in weights]
 
 

@@ -5,11 +5,12 @@ import os
 import threading
 import weakref
 
-from . import _autograd, _compare, _cuda, _export, _lib, _plans, _tensors, _weights, _world
+from . import _autograd, _compare, _cuda, _export, _gradients, _lib, _plans, _tensors, _weights, _world
 from ._errors import InputError
 
 
-def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, plan=None, shard=(), group=None, **options):
+def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, plan=None, shard=(), group=None,
+         grad=False, **options):
     """Loads a program: a path to a .hkt file or to an archive that torch.export.save wrote (.pt2), a program's text, or
     torch's ExportedProgram. Texts and files are hocket's or StableHLO's, which JAX's lowered.as_text() is.
 
@@ -22,9 +23,10 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
     ``dims`` binds dims, ``func`` names the function (default: the last), ``ranks`` the number of ranks where the
     text leaves it open, ``weights`` are tensors to bind, by parameter. ``group`` has the processes of a group run it, one
     rank each: see new_group. Options are those of loading: ``strategy``, ``algorithm``,
-    ``fixed``, ``gather``, ``no_prove``, ``arena``, ``grace``, and of the plan cache, which keeps a plan for each choice of
-    dims: ``cache``, the bytes that plans may hold beyond the one used last (4 GiB), "off" to unload each plan after its
-    run; ``hard_cache=True``, never to hold more; ``buckets={"T": [64, 256]}``, to round dims up: see Model.stats.
+    ``fixed``, ``gather``, ``no_prove``, ``arena``, ``grace``, and ``graph``: calls on a GPU's tensors launch their kernels as
+    one graph from the third on, which costs the caller less. The plan cache keeps a plan for each choice of dims:
+    ``cache`` is how many bytes the plans may hold beyond the one used last (4 GiB), or "off" to unload each plan after its
+    run; ``hard_cache=True`` never holds more; ``buckets={"T": [64, 256]}`` rounds dims up. See Model.stats.
 
     Arguments, bound tensors and results are whole where one process runs all ranks. Among several processes they are
     the blocks of this process's rank; ``gather=True`` makes results whole, of calls on the host's tensors. It is the
@@ -32,15 +34,18 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
     collectives or other ranks write are not copied but lent: views of the model's own memory, in which they stay until
     the model's next call for the same dims, or replay. See Model. It does nothing on the CPU machine. All ranks lend
     alike.
+
+    With ``grad=True`` torch's autograd goes through calls, to arguments and to bound tensors that require gradients. What
+    the gradients need of a call is kept: ``grad="auto"`` computes again what costs little, and ``grad="inputs"`` all.
     """
     if type(program).__name__ == "ExportedProgram":
         return _export.load_exported(program, "program.pt2", dims=dims, func=func, ranks=ranks, weights=weights, lend=lend,
-                                     plan=plan, shard=shard, group=group, **options)
-    return load_archive(program, None, dims, func, ranks, weights, lend, plan, shard, group, **options)
+                                     plan=plan, shard=shard, group=group, grad=grad, **options)
+    return load_archive(program, None, dims, func, ranks, weights, lend, plan, shard, group, grad, **options)
 
 
 def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, lend=False, plan=None, shard=(), group=None,
-                 **options):
+                 grad=False, **options):
     """As load. ``own`` has the weights of an archive that lacks them, by their names in the tree of modules."""
     s = _world.of(group)
     o, program = _source(program, plan, shard)
@@ -60,8 +65,11 @@ def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, l
     for key, value in (("dims", dims), ("func", func), ("ranks", ranks)):
         if value is not None:
             o[key] = value
-    model = Model(_lib.call("hocket_load", s.machine, program.encode(), json.dumps(o).encode()), s,
-                  bool(options.get("gather")), lend, func or os.path.basename(o["name"]), buckets)
+    model = _loaded(s, program, o, bool(options.get("gather")), lend, func or os.path.basename(o["name"]), buckets)
+    if grad:
+        rest = {k: v for k, v in o.items() if k not in ("export", "plan", "weights", "unbound", "func")}
+        name = model._func
+        model._gradient = _gradients.Gradient(model, grad, lambda text: _loaded(s, text, rest, False, False, name))
     _unload(s)
     if "export" in o:
         if own is not None:
@@ -71,6 +79,11 @@ def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, l
         for key, t in (weights or {}).items():
             model.bind(key, t)
     return model
+
+
+def _loaded(state, text, options, gather, lend, func, buckets=None):
+    return Model(_lib.call("hocket_load", state.machine, text.encode(), json.dumps(options).encode()), state, gather, lend,
+                 func, buckets)
 
 
 def _source(program, plan, shard):
@@ -157,6 +170,7 @@ class Model:
         self._handle, self._open, self._world, self._gather, self._lends = handle, handle, state, gather, lend
         self._lent, self._lendable, self._captured = weakref.WeakSet(), {}, set()
         self._bound, self._layouts, self._names, self._prepared = {}, {}, None, set()
+        self._gradient = None  # of load's grad=True
         self._about = json.loads(_lib.call_text("hocket_description", handle, 0))
         self._begin = {}  # contents of bound states, by name, when they were bound
         self._uploaded = set()  # bound weights of the host that are on the devices
@@ -174,6 +188,8 @@ class Model:
         if name not in self._parameters():
             raise InputError(f"there is no parameter {name}; there are {', '.join(self._parameters())}")
         t = _cuda.of_dlpack(t)
+        if self._gradient is not None:
+            self._gradient.bind(name, (lambda: t) if getattr(t, "requires_grad", False) else None)
         if _cuda.is_cuda(t) or isinstance(self._bound.get(name), _cuda.Block):
             b = None if t is None else _cuda.Block(t, name)
             _lib.held("hocket_call_bind_device", self._handle, b, b.struct(self._world.rank) if b else _lib.Tensor(
@@ -222,8 +238,12 @@ class Model:
         """Runs the program once. Arguments are by position or by name; ``dims`` gives dims that the program and
         load do not fix. One result comes by itself, several as a tuple."""
         given, dims = self._named(args, kwargs), {**self._weighed, **(dims or {})}
-        _autograd.none(self._func, *given.values())
+        if self._gradient is not None:
+            given = self._gradient.arguments(given)
         bound = {n: b for n, b in dict(self._bound).items() if b is not None and n not in given}
+        if self._gradient is not None and _autograd.wanted(*given.values()):
+            return self._gradient.run(given, bound, dims)
+        _autograd.none(self._func, *given.values(), how="load it with grad=True, ")
         if self._buckets:
             return self._rounded(given, bound, dims)
         return self._runs(given, bound, dims)
@@ -433,6 +453,10 @@ class Model:
         """Whether a call that was made lent a result: only with load's ``lend=True``."""
         return any(self._lendable.values())
 
+    def prepare(self, dims=None):
+        """Loads the plan for dims, which the first call for them does otherwise."""
+        _lib.held("hocket_call_prepare", self._handle, _dims(dims))
+
     def synchronize(self):
         """Waits until runs on GPUs have ended, and raises what went wrong in them."""
         _lib.held("hocket_call_sync", self._handle)
@@ -491,6 +515,8 @@ class Model:
         """Unloads the program. While results that it lent are there it stays loaded, though it cannot be called: it is
         unloaded when a model is loaded or closed after they are gone."""
         if self._handle:
+            if self._gradient is not None:
+                self._gradient.close()
             self._handle, self._bound, self._captured = 0, {}, set()
             self._world.captured.discard(self)
             self._world.closing.append(self)

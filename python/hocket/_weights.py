@@ -1,6 +1,7 @@
 """Weights: of checkpoints and tensors by rules, and of exported models by the names of their modules."""
 
 import difflib
+import functools
 import json
 import os
 import re
@@ -167,7 +168,7 @@ def bind(model, tensors, every=False):
     device = next((t.device for t in tensors.values() if _cuda.is_cuda(t)), None)
     if device is not None and not model._several() and any(len(p["blocks"]) > 1 for p in layouts.values()):
         device = "cpu"
-    found = {}
+    found, made = {}, {}
     for param, names in sources.items():
         if param in tensors and not (every and param in states):
             found[param] = tensors[param]
@@ -178,6 +179,8 @@ def bind(model, tensors, every=False):
                 if missing:
                     raise InputError(f"there is no weight {missing[0]}, and others of the layers that make {param} are there")
                 found[param] = _joined(model, layouts[param], names, parts)
+                if model._gradient is not None and any(getattr(t, "requires_grad", False) for t in parts):
+                    made[param] = functools.partial(_live, model, layouts[param], names, parts, device)
             elif every:
                 raise InputError(f"there is no weight {missing[0]}")
     if not found and sources and not every:  # the own tensors of a module may all be states
@@ -185,6 +188,14 @@ def bind(model, tensors, every=False):
         raise InputError(f"none of the {len(tensors)} tensors is a weight of the model, whose names are as {some}")
     for param, t in found.items():
         model.bind(param, t if device is None else _placed(t, device))
+        if param in made:
+            model._gradient.bind(param, made[param])
+
+
+def _live(model, layout, names, parts, device):
+    """The parameter that weights make now, of which autograd sees how it is made."""
+    t = _joined(model, layout, names, parts, True)
+    return t if device is None else _placed(t, device)
 
 
 def _placed(t, device):
@@ -204,16 +215,18 @@ def _find(tensors, name):
     return None
 
 
-def _joined(model, layout, names, parts):
-    """The parameter that weights make: whole where this process runs all ranks, else the block of its rank."""
+def _joined(model, layout, names, parts, live=False):
+    """The parameter that weights make: whole where this process runs all ranks, else the block of its rank. Autograd
+    sees how it is made if it is live."""
     block = next((b for b in layout["blocks"] if b["rank"] == model._world.rank), None) if model._several() else None
     if block:
         split = [i for i, (n, of) in enumerate(zip(block["shape"], layout["shape"])) if n != of]
         stacked = len(layout["shape"]) - len(parts[0].shape)
         have = [_plans.sharded(name, t) for name, t in zip(names, parts)]
         if all(d is not None and split == [d + stacked] for d in have) and stacked == (len(parts) > 1):
-            return _stack([t.to_local() for t in parts], block["shape"], layout)
-    whole = _stack([t.full_tensor() if hasattr(t, "full_tensor") else t for t in parts], layout["shape"], layout)
+            return _stack([t.to_local() for t in parts], block["shape"], layout, live)
+    whole = _stack([t.full_tensor() if hasattr(t, "full_tensor") else t for t in parts], layout["shape"], layout,
+                   live)
     if not block:
         return whole
     cut = tuple(slice(lo, lo + n) for lo, n in zip(block["lo"], block["shape"]))
@@ -221,13 +234,13 @@ def _joined(model, layout, names, parts):
     return part.contiguous() if hasattr(part, "contiguous") else part.copy()
 
 
-def _stack(parts, shape, layout):
+def _stack(parts, shape, layout, live):
     """Parts one after another, as one tensor of a shape."""
     numpy = sys.modules.get("numpy")
     if hasattr(parts[0], "detach"):
         import torch
 
-        parts = [t.detach() for t in parts]
+        parts = parts if live else [t.detach() for t in parts]
         whole = parts[0].contiguous() if len(parts) == 1 else torch.stack(parts)
     elif numpy and isinstance(parts[0], numpy.ndarray):
         whole = numpy.ascontiguousarray(parts[0]) if len(parts) == 1 else numpy.stack(parts)

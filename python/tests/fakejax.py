@@ -37,8 +37,11 @@ def module(seen):
     """The module jax. ``seen`` gets the options of each jit."""
     def jit(f, **options):
         seen.append(options)
-        lower = lambda *args, **kwargs: types.SimpleNamespace(as_text=lambda: f.text, out_info=f.results)
-        return types.SimpleNamespace(lower=lower)
+        def call(*args, **kwargs):
+            return f(*args, **kwargs)
+
+        call.lower = lambda *args, **kwargs: types.SimpleNamespace(as_text=lambda: f.text, out_info=f.results)
+        return call
 
     def tree_map(f, tree, is_leaf):
         return f(tree) if is_leaf(tree) or not isinstance(tree, (list, tuple)) else type(tree)(tree_map(f, x, is_leaf) for x in tree)
@@ -46,5 +49,34 @@ def module(seen):
     api = types.ModuleType("jax")
     api.jit, api.numpy = jit, types.SimpleNamespace(asarray=numpy.asarray, bfloat16="uint16")
     api.tree = types.SimpleNamespace(flatten=flatten, unflatten=unflatten, map=tree_map)
+    api.ShapeDtypeStruct = lambda shape, dtype: types.SimpleNamespace(shape=shape, dtype=dtype)
     api.sharding = types.SimpleNamespace(NamedSharding=lambda mesh, spec: ("on", mesh, spec))
+    return api
+
+
+class Mesh:
+    """A mesh of GPUs: axes by name, with their sizes."""
+
+    def __init__(self, **axes):
+        self.axis_names, self.shape = tuple(axes), axes
+        self.devices = numpy.array([types.SimpleNamespace(local_hardware_id=i) for i in range(numpy.prod(list(axes.values())))],
+                                   dtype=object)
+
+
+def gpus(api, calls):
+    """The module with GPUs. ``calls`` gets each call of a foreign function, and each shard_map; results are zeros."""
+    def ffi_call(name, results):
+        def call(*args, **attributes):
+            calls.append((name, [(r.shape, str(r.dtype)) for r in results], [a.shape for a in args], attributes))
+            return [numpy.zeros(r.shape, r.dtype) for r in results]
+        return call
+
+    def shard_map(f, *, mesh, in_specs, out_specs, check_vma):
+        calls.append((tuple(mesh.axis_names), in_specs, out_specs))
+        return f
+
+    api.default_backend, api.shard_map, api.numpy.dtype = lambda: "gpu", shard_map, numpy.dtype
+    api.sharding.PartitionSpec = PartitionSpec
+    api.ffi = types.SimpleNamespace(ffi_call=ffi_call, pycapsule=lambda f: f,
+                                    register_ffi_target=lambda name, f, platform: calls.append((name, platform)))
     return api

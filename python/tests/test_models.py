@@ -398,6 +398,17 @@ class Export(unittest.TestCase):
         self.x = numpy.array(X, "float32")
         self.want, _ = expected(X, pt2.weights())
 
+    def gradients(self, weights, x=None):
+        """Holds the gradients of the sum of squares of the model's results to torch's."""
+        ours = [x, *weights.values()] if x is not None else list(weights.values())
+        theirs = [t.detach().clone().requires_grad_() for t in ours]
+        w = dict(zip(weights, theirs[x is not None:]))
+        y = theirs[0] if x is not None else torch.tensor(X)
+        for i in range(pt2.LAYERS):
+            y = y + torch.nn.functional.silu(y @ w[f"layers.{i}.up.weight"].T) @ w[f"layers.{i}.down.weight"].T
+        for mine, g in zip(ours, torch.autograd.grad(y.square().sum(), theirs)):
+            self.assertTrue(torch.allclose(mine.grad, g, rtol=1e-4, atol=1e-4 * g.abs().max().item()))
+
     @unittest.skipIf(torch is None, "torch is not installed")
     def test_export(self):
         calls, weights = [], parameters()
@@ -414,6 +425,10 @@ class Export(unittest.TestCase):
         self.assertTrue(numpy.allclose(m(self.x), self.want, rtol=1e-5))
         self.assertIn("up: f32[2, 8/tp, 4]", m.text)
         self.assertIn(m.compare(self.x).verdict, ("exact", "within"))
+        with stand_in(export):  # gradients are in .grad of the module's own parameters, though the program stacks them
+            m = hocket.export(module, (self.x,), plan=PLAN, ranks=2, grad=True)
+        m(self.x).square().sum().backward()
+        self.gradients(weights)
         program = type("ExportedProgram", (types.SimpleNamespace,), {})(**vars(program_of(weights)))
         doubled = {n: (s, [2 * f for f in v]) for n, (s, v) in pt2.weights().items()}
         with stand_in(export):
@@ -442,7 +457,7 @@ class Export(unittest.TestCase):
         f = hocket.compile_backend(graph, inputs, options={"ranks": 2, "plan": PLAN})
         with stand_in(export), torch.no_grad():
             f(*inputs)
-        self.assertIn("up: f32[2, 8/tp, 4]", f.model.text)
+        self.assertIn("up: f32[2, 8/tp, 4]", f.models[False][0].text)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with torch.no_grad():
@@ -451,9 +466,21 @@ class Export(unittest.TestCase):
                     w *= 2  # in place, as an optimizer does
                 doubled = {n: (s, [2 * f for f in v]) for n, (s, v) in pt2.weights().items()}
                 self.assertTrue(numpy.allclose(f(*inputs)[0], expected(X, doubled)[0], rtol=1e-5))
-            self.assertEqual(caught, [])
-            self.assertTrue(f(*inputs)[0].requires_grad)  # the graph's own forward
-        self.assertEqual([str(w.message).count("gradients are wanted") for w in caught], [1])
+            with stand_in(export):  # a model of its own, that goes to torch's parameters
+                inputs[3].requires_grad_()
+                self.want, _ = expected(X, doubled)
+                f(*inputs)[0].square().sum().backward()
+        self.assertEqual(caught, [])
+        self.assertIn("up: f32[2, 8/tp, 4]", f.models[True][0].text)
+        weights = dict(zip(pt2.weights(), (p for p in inputs if p is not inputs[3])))
+        self.gradients(weights, inputs[3])
+        with torch.no_grad():
+            for w in weights.values():
+                w.grad = None
+                w /= 2
+        inputs[3].grad = None
+        f(*inputs)[0].square().sum().backward()
+        self.gradients(weights, inputs[3])
 
     @unittest.skipIf(torch is None, "torch is not installed")
     def test_names_of_parameters(self):
@@ -499,6 +526,14 @@ class Export(unittest.TestCase):
         want = block(x).detach()
         m = hocket.export(block, (x,), plan={"up": "colwise", "down": "rowwise"}, ranks=2)
         self.assertTrue(torch.allclose(m(x), want, rtol=1e-5, atol=1e-6))
+        grads = torch.autograd.grad(block(x).square().sum(), list(block.parameters()))
+        m = hocket.export(block, (x,), plan={"up": "colwise", "down": "rowwise"}, ranks=2, grad=True)
+        compiled = torch.compile(block, backend=hocket.compile_backend)
+        for f in (m, compiled):
+            block.zero_grad()
+            f(x).square().sum().backward()
+            for p, g in zip(block.parameters(), grads):
+                self.assertTrue(torch.allclose(p.grad, g, rtol=1e-4, atol=1e-5))
         _compile._warned.clear()
         with torch.no_grad():
             compiled = torch.compile(block, backend=hocket.compile_backend)
@@ -544,6 +579,92 @@ class Jax(unittest.TestCase):
         self.assertIs(m, f.model({"x": x, "y": [numpy.array(True)]}, numpy.zeros(4, "float32")))
         with self.assertRaisesRegex(hocket.InputError, "names axes: give hocket.jax their mesh"):
             self.function(in_shardings=(spec,))
+
+    def test_foreign(self):
+        """On GPUs JAX calls hocket by XLA, for each rank with its blocks."""
+        import fakejax
+        from hocket import _jax
+
+        calls, info = [], lambda dtype: types.SimpleNamespace(dtype=numpy.dtype(dtype))
+        f = types.SimpleNamespace(text=MLIR, results={"y": info("float32"), "z": info("float32")})
+        api = fakejax.gpus(fakejax.module([]), calls)
+        args = numpy.array(X, "float32"), numpy.array(True), numpy.zeros(4, "float32")
+        with unittest.mock.patch.dict(sys.modules, {"jax": api}), unittest.mock.patch.object(_jax._world, "init"), \
+                unittest.mock.patch.object(_jax, "_registered", []):
+            g = hocket.jax(f, mesh=fakejax.Mesh(dp=1, tp=2), graph=False)
+            self.assertEqual(sorted(g(*args)), ["y", "z"])
+            spec = fakejax.PartitionSpec
+            self.assertEqual(calls[:2], [("hocket", "CUDA"), (("dp", "tp"), (spec(None, ("tp",)), spec(), spec(None)),
+                                                              (spec(None, None), spec()))])
+            name, results, shapes, attributes = calls[2]
+            self.assertEqual((name, results, shapes), ("hocket", [((2, 4), "float32"), ((), "float32")], [(2, 4), (), (4,)]))
+            self.assertEqual(attributes["foreign"].dtype, "int64")
+            with self.assertRaisesRegex(hocket.InputError, "2 ranks: give hocket.jax a mesh of as many devices"):
+                hocket.jax(f, graph=False)(*args)
+
+    def test_xla(self):
+        """The foreign function, called as XLA does in version 0.1 of its interface: sizes and places are of its header."""
+        import ctypes as c
+
+        word = lambda *values: (c.c_int64 * len(values))(*values)
+        at = lambda x: c.addressof(x) if x is not None else 0
+        lib, messages = hocket._lib.lib(), []
+        xla = lib.hocket_xla
+        xla.restype, xla.argtypes = c.c_void_p, [c.c_void_p]
+
+        @c.CFUNCTYPE(c.c_void_p, c.c_void_p)
+        def create_error(args):  # size, extensions, message, code
+            self.assertEqual(c.c_int64.from_address(args).value, 32)
+            messages.append((c.c_char_p.from_address(args + 16).value.decode(), c.c_int.from_address(args + 24).value))
+            return 77
+
+        @c.CFUNCTYPE(c.c_void_p, c.c_void_p)
+        def get_stream(args):  # size, extensions, context, stream
+            self.assertEqual(c.c_int64.from_address(args + 16).value, 55)
+            c.c_int64.from_address(args + 24).value = 4321
+            return None
+
+        address = lambda f: c.cast(f, c.c_void_p).value
+        api = word(0, 0, 24, 0, 1, 0, address(create_error), 0, 0, 0, address(get_stream))
+
+        def frame(stage, ins, outs, foreign, extensions=None):
+            """Words of a call frame, and what they point to."""
+            keep = []
+
+            def hold(x):
+                keep.append(x)
+                return at(x)
+
+            def buffers(all):
+                items = [hold(word(48, 0, 11, hold(b), 1, hold(word(len(b) // 4)))) for b in all]
+                return [40, 0, len(all), hold((c.c_int * len(all))(*[1] * len(all))), hold(word(*items))]
+
+            name = c.create_string_buffer(b"foreign")
+            attribute = word(5, hold(word(foreign)))  # S64
+            attributes = [48, 0, 1, hold((c.c_int * 1)(3)), hold(word(hold(word(hold(name), 7)))), hold(word(hold(attribute)))]
+            keep.append(word(128, at(extensions), at(api), 55, stage, *buffers(ins), *buffers(outs), *attributes))
+            return keep
+
+        version = word(24, 0, -1)  # size, extensions, major and minor
+        metadata = word(40, *version, 9)
+        extension = word(32, 1, 0, at(metadata))
+        self.assertIsNone(xla(at(frame(3, [], [], 0, extension)[-1])))
+        self.assertEqual((metadata[3], metadata[4] & 0xFFFFFFFF), (1 << 32, 0))  # version 0.1, no traits
+
+        m = hocket.load("mesh tp[1]\nfunc f(%x: f32[2]) -> f32[2] {\n  %y = relu %x\n  return %y\n}\n")
+        options = lambda **o: json.dumps({"ranks": 1, "in": ["x"], "out": ["y"], **o}).encode()
+        number = hocket._lib.call("hocket_foreign", m._handle, options())
+        x, y = c.create_string_buffer(8), c.create_string_buffer(8)
+        self.assertIsNone(xla(at(frame(1, [x], [y], number.value)[-1])))  # it only prepares
+        for ins, foreign, why in (([x], number.value, "unsupported"), ([x, x], number.value, "2 parameters and 1 results"),
+                                  ([x], 1 << 40, "handle")):
+            self.assertEqual(xla(at(frame(3, ins, [y], foreign)[-1])), 77)
+            message, code = messages.pop()
+            self.assertIn(why, message)
+            self.assertEqual(code, 13)
+        with self.assertRaises(hocket.InputError):
+            hocket._lib.call("hocket_foreign", m._handle, options(ranks=0))
+        m.close()
 
     def test_text(self):
         with hocket.load(MLIR.replace("tp\"=2", "tp\"=1"), ranks=1) as m:

@@ -95,6 +95,8 @@ func gatherBytes(dst []byte, r ref, start int64) {
 		gatherBytes(*tmp, r, start)
 		copy(dst, *tmp)
 		restore(tmp)
+	case size == 1:
+		gather(dst, r.mem.data[r.off:], r, start)
 	case size == 2:
 		gather(as[uint16](dst), as[uint16](r.mem.data[r.off:]), r, start)
 	case size == 4:
@@ -117,6 +119,8 @@ func scatterBytes(r ref, start int64, src []byte) {
 		copy(*tmp, src)
 		scatterBytes(r, start, *tmp)
 		restore(tmp)
+	case size == 1:
+		scatter(r.mem.data[r.off:], src, r, start)
 	case size == 2:
 		scatter(as[uint16](r.mem.data[r.off:]), as[uint16](src), r, start)
 	case size == 4:

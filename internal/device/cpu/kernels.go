@@ -68,6 +68,10 @@ func (k *kernel) loops() (loops, error) {
 		return makeAttentionGrad(k, op)
 	case device.Linear:
 		return makeLinear(k, op)
+	case device.Scales:
+		return makeScales(k, op)
+	case device.Quantize:
+		return makeQuantize(k)
 	case device.GroupedLinear:
 		return makeGrouped(k, op)
 	case device.Matmul:

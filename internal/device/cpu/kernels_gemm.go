@@ -36,6 +36,9 @@ func makeLinear(k *kernel, op device.Linear) (loops, error) {
 	if op.Relu {
 		return nil, errNoKernel
 	}
+	if len(k.ins) == 4 {
+		return makeScaledLinear(k)
+	}
 	if err := device.CheckLinear(k.out.shape, k.shapes()); err != nil {
 		return nil, err
 	}

@@ -10,11 +10,11 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Work between that of streams of the caller's. A GPU's origin waits for what the caller's streams were given, and
-// every stream for the origin when it is next given work, as behind a graph (see follow). What the caller's streams
-// are given later waits for the origin once that waits for all of the GPU's streams. A caller's stream that is being
-// captured gets what a capture of the world's own records, as one node: so streams of the world are part of no capture
-// but its own.
+// This file orders the world's work with the caller's own streams. Before the world's work, the origin of each GPU
+// waits for the caller's streams; every stream of the world waits for the origin when it next receives work, as it
+// does after a graph (see follow). After the world's work, the origin waits for all streams of the GPU, and the
+// caller's streams wait for the origin. If the caller's stream is being captured, the world records its own graph,
+// which becomes one node of the caller's. So streams of the world never become part of the caller's capture.
 
 // callers implements device.Callers.
 type callers struct{ w *world }

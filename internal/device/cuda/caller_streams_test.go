@@ -316,9 +316,9 @@ func TestEnqueueWrong(t *testing.T) {
 	c.run(x)
 }
 
-// TestEnqueueCaptured: a run that is enqueued while the caller's stream is captured is part of the caller's graph,
-// between what comes before and behind it there, as often as that is launched; and its plan stays. Calls that a
-// capture forbids other threads are not made, which the fake sees.
+// TestEnqueueCaptured: a run that is enqueued while the caller's stream is captured becomes part of the caller's
+// graph. It runs in its place at every launch of that graph, and its plan stays loaded. The fake driver checks that no
+// call is made that a capture forbids to other threads.
 func TestEnqueueCaptured(t *testing.T) {
 	for name, o := range map[string]hocket.LoadOptions{"eager": {}, "graph": {Graph: true}} {
 		t.Run(name, func(t *testing.T) { captured(t, o) })

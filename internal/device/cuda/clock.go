@@ -51,28 +51,26 @@ func (s *stream) stamps(begin bool) bool {
 	return w.observer != nil || w.capture == nil && begin && s.track.Due()
 }
 
-// rebase makes a new base where the old one is too old; the device is at rest.
+// rebase replaces the clock's base if it is too old. The device must be idle.
 func (s *site) rebase() {
 	w := s.w
 	if w.observer == nil || w.cause != nil || !s.clock.Stale(time.Since(w.opened)) {
 		return
 	}
-	_ = s.bound(func() error { // what comes next meets the same error
+	_ = s.bound(func() error { // the next call meets the same error
 		s.clock.Rebase(w.opened)
 		return nil
 	})
 }
 
-// tellMarks tells the observer of all marks that devices have reached. The caller
-// holds mu.
+// tellMarks reports to the observer all marks that devices have reached. The caller holds mu.
 func tellMarks(w *world) {
 	for _, s := range w.flight.streams {
 		s.track.Tell(s.dev.site.clock, !s.dirty, s.dev.rank, s.name, w.observer)
 	}
 }
 
-// tellReplay tells the observer of the graph launched last, which has ended. The
-// caller holds mu.
+// tellReplay reports to the observer the graph launched last, which has ended. The caller holds mu.
 func tellReplay(w *world) {
 	f := w.marked
 	w.marked = nil

@@ -158,11 +158,10 @@ func (m *member) step(x coll.Action) (step, error) {
 	return &copyStep{c.Dst, c.Src}, nil
 }
 
-// PrepareAhead has the compiler begin with the kernels that Prepare will load, or the
-// loader with NCCL.
+// PrepareAhead starts to compile the kernels that Prepare will load, or starts to load NCCL.
 func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
 	if tune.Algo == ncclName {
-		go func() { _, _ = t.w.m.sys.NCCL() }() // Prepare waits for it, and tells of errors
+		go func() { _, _ = t.w.m.sys.NCCL() }() // Prepare waits for it and returns its error
 		return
 	}
 	t.w.mu.Lock()
@@ -171,7 +170,7 @@ func (t *team) PrepareAhead(tune device.Tuning, c *device.Collective) {
 	if err != nil || r.Empty() {
 		return
 	}
-	if p, err := a.Plan(t, tune, r); err == nil { // Prepare tells of errors
+	if p, err := a.Plan(t, tune, r); err == nil { // Prepare returns the error
 		t.compileAhead(p)
 	}
 }
@@ -183,12 +182,12 @@ func (t *team) compileAhead(p *coll.Plan) {
 	if !ok {
 		return
 	}
-	for _, x := range p.Memory { // memory that is none, aligned as what is reserved
+	for _, x := range p.Memory { // null addresses, aligned as reserved memory is
 		x.Use(coll.Area{At: make([]nvlib.Ptr, len(t.members)), Bytes: x.Bytes})
 	}
 	list, err := p.Launches()
 	if err != nil {
-		return // Prepare tells of errors
+		return // Prepare returns the error
 	}
 	for _, m := range t.own {
 		for _, x := range list[m.index] {
@@ -218,7 +217,7 @@ func (t *team) BlockShared() int {
 	return least
 }
 
-// HostParts says what goes by way of host memory.
+// HostParts returns the split of transfers that go through host memory.
 func (t *team) HostParts() coll.HostParts {
 	if p := t.w.m.opts.hostParts; p != nil {
 		return *p

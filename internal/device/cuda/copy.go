@@ -36,8 +36,8 @@ func copyThrough(s *stream, dst, src *strided.View) error {
 	return copyApart(s, dst, &tmp)
 }
 
-// copyApart copies views that share no bytes: by a copy engine what is dense or
-// rows of some length, else by a kernel.
+// copyApart copies between views that do not overlap. A copy engine copies dense views and rows of sufficient length;
+// a kernel copies the rest.
 func copyApart(s *stream, dst, src *strided.View) error {
 	if site := s.dev.site; !site.reaches(dst) || !site.reaches(src) {
 		err := copyHostStaged(s, dst, src)

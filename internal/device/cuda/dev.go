@@ -14,7 +14,7 @@ type dev struct {
 	site     *site
 	counters []*counters
 	piece    int64     // of copies prepared that go through the host, in bytes; 0 for none
-	sides    []*stream // see beside; those that no member of a team has
+	sides    []*stream // streams for a step's extra copies (see sideStream), except those of a team's members
 }
 
 func (d *dev) Rank() int { return d.rank }
@@ -163,7 +163,7 @@ func (d *dev) makeCounters(n int) (*counters, error) {
 	return c, nil
 }
 
-// seenRoom is an empty slice for a mark to keep what its stream was behind in.
+// seenRoom returns an empty slice, reused if possible, for a copy of a stream's seen positions.
 func (s *site) seenRoom() []int64 {
 	n := len(s.seens)
 	if n == 0 {

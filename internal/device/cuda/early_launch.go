@@ -2,27 +2,25 @@ package cuda
 
 import "hocket.example/hocket/internal/nvlib"
 
-// A kernel may begin before all is over that is before it on its stream, if it
-// waits for the rest itself, with all its threads, before it touches memory
-// ("programmatic dependent launch" by NVIDIA). Hocket's kernels wait (see settle and
-// follow in their sources), so the order of a stream holds: the end of a kernel is
-// behind the ends of all before it, whoever looks at it, be that a copy, an event or
-// a kernel that begins as usual.
+// With programmatic dependent launch a kernel may begin before earlier work on its stream has ended. It must then wait
+// for that work itself, with all threads, before it touches memory. Hocket's kernels do so (see settle and follow in
+// their sources). The order of a stream therefore holds: whether a copy, an event or an ordinary kernel follows, a
+// kernel ends after everything before it has ended.
 //
-// Behind kernels of teams that let it (see follow), and GEMMs of few rows (see let), a
-// launch begins while they run, and its blocks take room while they wait. Behind teams that
-// is only where nobody else wants any; a GEMM ends whatever others do. A GEMM of few rows
-// reads a constant weight before it waits, so nothing is early behind an upload. Behind all
-// others it begins when their last blocks have ended: it takes room that these have
-// just left, and waits only for what they wrote to arrive, which nobody can hold up.
+// A launch may begin while an earlier kernel still runs, in two cases: the kernel is a team's that allows it (see
+// follow), or a GEMM of few rows (see let). The new blocks then occupy multiprocessors while they wait. For teams this
+// is only allowed if no other kernel needs the room; a GEMM always ends, whatever else runs. A GEMM of few rows reads
+// a constant weight before it waits, so no launch begins early after an upload. After any other kernel, the launch
+// begins when the last blocks have ended. It uses the room that they have left, and only waits until their writes are
+// visible, which no other work can delay.
 
-// following says how a kernel may follow what is before it.
+// following says how early a kernel may begin.
 type following uint8
 
 const (
-	atEnd   following = iota // it begins when all before it is over
-	closely                  // it may begin earlier right behind a kernel
-	always                   // that of a team alone on its devices: behind whatever is before
+	atEnd   following = iota // after all earlier work on its stream
+	closely                  // early, if the launch before it is a kernel that allows it
+	always                   // early after anything: a team's kernel that has its devices to itself
 )
 
 // kernel issues l. The context is current.

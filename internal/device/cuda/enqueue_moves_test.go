@@ -147,8 +147,10 @@ func (c *movingCaller) wantCopies(when string, want map[string]int64) {
 
 // Copies of a run that copies, and of one that does not where it need not.
 var (
-	allCopied  = map[string]int64{"x": 1, "w": 1, "g": 1, "y": 1, "z": 1, "v": 1}
-	restCopied = map[string]int64{"x": 0, "w": 0, "g": 1, "y": 0, "z": 1, "v": 0}
+	allCopied = map[string]int64{"x": 1, "w": 1, "g": 1, "y": 1, "z": 1, "v": 1}
+	// otherCopied is of a run whose result y is elsewhere than in those that were recorded.
+	otherCopied = map[string]int64{"x": 0, "w": 0, "g": 1, "y": 1, "z": 1, "v": 0}
+	restCopied  = map[string]int64{"x": 0, "w": 0, "g": 1, "y": 0, "z": 1, "v": 0}
 )
 
 // TestEnqueueMoves: runs use blocks where they lie from the first on, with other addresses, too. Results that the
@@ -180,7 +182,7 @@ func TestEnqueueMoves(t *testing.T) {
 }
 
 // TestEnqueueMovesByGraph: runs that are replayed use blocks where they lie if the addresses came before the program
-// was recorded.
+// was recorded; of other addresses those that were the same in all runs before.
 func TestEnqueueMovesByGraph(t *testing.T) {
 	c := newMovingCaller(t, 1, hocket.LoadOptions{Graph: true})
 	first := maps.Clone(c.out)
@@ -200,7 +202,7 @@ func TestEnqueueMovesByGraph(t *testing.T) {
 	c.out["y"] = c.counted(c.n)
 	for _, seed := range []float32{6, 7, 8} {
 		c.runs(seed)
-		c.wantCopies("addresses that came later", allCopied)
+		c.wantCopies("an address that came later", otherCopied)
 	}
 	c.holds("y", first["y"], 5)
 
@@ -284,7 +286,7 @@ func (c *movingCaller) shifted(name string, bytes uintptr) map[int]uintptr {
 	return at
 }
 
-// over has a result lie so many bytes into another's block, and returns what is as large as it needs.
+// over places a result so many bytes into a larger buffer of each rank, and returns those buffers.
 func (c *movingCaller) over(name string, bytes uintptr) map[int]uintptr {
 	big := c.counted(256)
 	at := map[int]uintptr{}
@@ -350,7 +352,7 @@ func TestEnqueueMovesFreed(t *testing.T) {
 			c.foreign(gone, false)
 			c.out["y"] = freed
 			c.runs(4)
-			c.wantCopies("addresses that were given back", allCopied)
+			c.wantCopies("addresses that were given back", otherCopied)
 		})
 	}
 }

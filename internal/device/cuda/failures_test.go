@@ -234,7 +234,7 @@ func TestFailsBeside(t *testing.T) {
 				all.Wait()
 				switch {
 				case f.dead != 0 || releases(call):
-					f.dead = 1 // what was to be given back stays
+					f.dead = 1 // the memory to be freed stays
 					f.abandon()
 				case f.left() != "":
 					t.Errorf("%s fails with %d: %s stay", call, f.failure, f.left())

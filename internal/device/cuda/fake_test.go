@@ -20,16 +20,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// fakeGPU is a driver in Go that does at once whatever it is given. That is a
-// legal order because the machine never gives a device something to wait for
-// that was not given before: the fake refuses a wait for an event that was
-// never recorded, and it notes what is never given back.
+// fakeGPU is a driver in Go that does all work immediately. This order is legal, because the machine never gives a
+// device a wait for something that was not issued before: the fake refuses a wait for an event that was never
+// recorded. It also records what is never freed.
 type fakeGPU struct {
 	testing.TB
 	mu        sync.Mutex
 	next      uintptr
 	blocks    map[uintptr]*cabi.Block // memory, by address
-	live      map[string]int          // what was made and not given back, by kind
+	live      map[string]int          // objects that were made and not freed, by kind
 	events    map[uintptr]int         // in which capture recorded; 1 for none, 0 for never
 	kernels   map[uintptr]func(params uintptr)
 	named     map[string]func(params uintptr)
@@ -67,7 +66,7 @@ type fakeGPU struct {
 	numbers   []int                                       // by device: which GPU of the host it is; nil for all, in order
 	several   map[string]func(params uintptr) []fakeWork  // of queues: kernels that are pieces of work, by name
 	severalOf map[uintptr]func(params uintptr) []fakeWork // by function
-	trace     func(name string, a []uintptr)              // is told of each call; nil for nobody
+	trace     func(name string, a []uintptr)              // called for each call, unless nil
 	haunted   bool                                        // what hung in it may still use its memory
 	held      fakeBlocks                                  // calls that do not return
 	guests    fakeGuests

@@ -13,9 +13,10 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// fakeQueues make a fake run by itself, as a device does: a stream is a queue, and what waits for another process
-// waits there, and not in the call that gave it. Work is a node that comes behind others: the one before it on its
-// stream, and those that its stream was told to wait for; of a graph likewise. The fake's mutex guards all of it.
+// fakeQueues make a fake run asynchronously, as a device does: a stream is a queue, and a wait for another process
+// blocks the queue, not the call that issued it. Each piece of work is a node that runs after others: the one before
+// it on its stream, and those that its stream waits for. Graphs have the same nodes. The fake's mutex guards all of
+// it.
 type fakeQueues struct {
 	f       *fakeGPU
 	tails   map[fakeStream][]*fakeNode // behind which the next work of a stream comes

@@ -9,13 +9,11 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// A graph is recorded in one section over all GPUs, or in one section for each GPU. A
-// section's capture begins on its origin, a stream for that. Each other stream
-// joins the section by waiting for that beginning when it is first given work, and
-// is joined at the end. Waits for events and counters become edges of the graph,
-// as everything that a captured stream is given becomes a node; between sections
-// they become flags (see graph_flags.go). Waits for what was before the capture fall
-// away, since the world was at rest.
+// A graph is recorded in one section over all GPUs, or in one section for each GPU. The capture of a section begins on
+// its origin, a stream made for this purpose. Each other stream joins the section, when it first receives work, by
+// waiting for that beginning, and is joined again at the end. Whatever a captured stream receives becomes a node.
+// Waits for events and counters become edges within a section, and flags between sections (see graph_flags.go). Waits
+// for work before the capture are dropped, because the world was idle.
 
 // The forms of a graph. The driver takes long to launch a graph with edges
 // between GPUs, and such an edge longer than a flag; a graph for each GPU needs
@@ -36,7 +34,7 @@ type capture struct {
 	replay   timeline.Replay
 }
 
-// section is what is recorded from one origin.
+// section is the part of a graph that is recorded from one origin.
 type section struct {
 	origin *stream
 	begin  nvlib.Event
@@ -62,8 +60,7 @@ func (c *capture) refuses(t *task) error {
 	return nil
 }
 
-// bind notes that a call is for several GPUs, which is an error where each has a
-// section of its own.
+// bind notes that a call involves several GPUs. It is an error if each GPU has a section of its own.
 func (c *capture) bind(what string) error {
 	if c == nil {
 		return nil
@@ -75,11 +72,11 @@ func (c *capture) bind(what string) error {
 	return nil
 }
 
-// graphRun is a launch: later work of every stream comes behind the end of the
-// section on its GPU, which comes behind the ends of all others.
+// graphRun is a launch of a graph. Later work on a GPU waits for the end of the GPU's section, which waits for the
+// ends of all other sections.
 type graphRun struct{ ends []*mark }
 
-// of returns the end that streams of a GPU come behind.
+// of returns the end that later work on a GPU waits for.
 func (g *graphRun) of(s *site) *mark {
 	for _, m := range g.ends {
 		if m.stream.dev.site == s {
@@ -89,7 +86,7 @@ func (g *graphRun) of(s *site) *mark {
 	return g.ends[0]
 }
 
-// forgetLatest lets go of the launch that later work must come behind.
+// forgetLatest releases the launch that later work had to wait for.
 func forgetLatest(w *world) {
 	if w.latest != nil {
 		for _, m := range w.latest.ends {
@@ -133,8 +130,7 @@ func (f *form) originOf(s *site) *stream {
 	return f.sections[0].origin
 }
 
-// follow has s join the capture under way, or come behind the graph launched
-// last. The context is current.
+// follow makes s join the capture under way, or wait for the graph launched last. The context is current.
 func (s *stream) follow() error {
 	w := s.dev.w
 	if c := w.capture; c != nil {

@@ -11,15 +11,14 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// flags are what joins the sections of a graph: words in the memory of the GPU that
-// waits, raised by a small kernel of one that has come so far and taken by a
-// small kernel in the stream that waits. A wait takes what was raised for it, so
-// that replays need no numbers. Kernels that wait keep at most one warp busy, on
-// a few registers. All waits are bounded, and end when the world does.
+// flags connect the sections of a graph. A flag is a word in the memory of the GPU that waits. A small kernel on the
+// other GPU raises it; a small kernel in the waiting stream waits for it and lowers it again, so that replays need no
+// numbers. A waiting kernel keeps at most one warp busy, with few registers. All waits are bounded, and end when the
+// world does.
 //
-// A wait never keeps what it waits for from running: the branches of a graph run side by
-// side, as many as a device runs kernels (see mostWaits), whatever hardware queues it
-// has; and kernels of teams leave a multiprocessor free (see crowded).
+// A wait never prevents the work that it waits for from running: a device runs the branches of a graph concurrently,
+// up to a number of kernels (see mostWaits) and whatever its hardware queues; and kernels of teams leave
+// multiprocessors free (see crowded).
 type flags struct {
 	w        *world
 	sections []*section
@@ -38,7 +37,7 @@ func newFlags(w *world, sections []*section) (*flags, error) {
 		return f, fmt.Errorf("%w: a graph for each of %d GPUs; at most %d", device.ErrUnsupported, len(sections), kernels.JoinMost)
 	}
 	if !w.whole() {
-		return f, fmt.Errorf("%w: a graph for each GPU, which flags join, on GPUs that are apart: %s; record one graph over all",
+		return f, fmt.Errorf("%w: a graph for each GPU, which flags join, on GPUs without peer access: %s; record one graph over all",
 			device.ErrUnsupported, strings.Join(w.Detours(), "; "))
 	}
 	if err := openAbort(w); err != nil {
@@ -128,8 +127,8 @@ func (c *capture) awaits(s *stream) {
 	c.waits[s] = true
 }
 
-// listFor returns a list, with room, of flags that are raised when m is reached:
-// by a stream beside m's, so that its own goes on.
+// listFor returns a list, with room, of flags that are raised when m is reached. Another stream raises them, so that
+// m's own stream continues.
 func (f *flags) listFor(m *mark) (*signal.List, error) {
 	if l := f.raises[m]; l != nil && !l.Full() {
 		return l, nil
@@ -174,7 +173,7 @@ func (f *flags) free() error {
 		l.Free()
 	}
 	if f.w.cause == errClosed {
-		return nil // it goes with the world's heaps
+		return nil // the world's heaps free it
 	}
 	return f.w.excuse(f.board.Free())
 }

@@ -39,7 +39,7 @@ func (g *graph) Keep(i int) error {
 	return errors.Join(errs...)
 }
 
-// Launch runs the graph behind all that was issued.
+// Launch runs the graph after everything issued so far.
 func (g *graph) Launch(ctx context.Context) error {
 	w := g.w
 	if err := ctx.Err(); err != nil {
@@ -91,8 +91,8 @@ func (g *graph) enqueue() error {
 	return nil
 }
 
-// behind has the origin of s's GPU wait for all that s was given. What other GPUs
-// were given the sections see to when they meet at their beginnings.
+// behind makes the origin of s's GPU wait for everything that s was given. Work on other GPUs needs no wait here:
+// sections wait for each other at their beginnings.
 func (f *form) behind(s *stream) error {
 	origin := f.originOf(s.dev.site)
 	if origin.dev.site == s.dev.site {
@@ -115,9 +115,8 @@ func (f *form) behind(s *stream) error {
 	return origin.dev.bound(func() error { return origin.waitFor(m) })
 }
 
-// launch launches the sections, and marks their ends for what comes later. They
-// begin all or, when a call fails and the world ends, wait in vain until its end
-// tells them to stop.
+// launch launches the sections and marks their ends for later work. If a call fails, the world ends; sections already
+// launched then wait for the others until the world's end stops them.
 func (f *form) launch(w *world) error {
 	next := &graphRun{}
 	for i := range f.sections {

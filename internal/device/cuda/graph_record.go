@@ -19,7 +19,7 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 	for _, name := range formsWanted(w) {
 		bound, err := g.record(name, issue)
 		if err != nil {
-			// Streams hold parts of what was not recorded: nothing fits any more.
+			// Streams hold parts of an incomplete recording, so the world cannot continue.
 			w.end(err)
 			return nil, errors.Join(err, g.drop())
 		}
@@ -31,8 +31,8 @@ func (w *world) Capture(issue func() error) (device.Graph, error) {
 	return g, nil
 }
 
-// admitCapture returns why nothing can be recorded now. All processes come to it alike. The caller holds the world
-// exclusively.
+// admitCapture returns why nothing can be recorded now, else nil. All processes call it at the same point. The caller
+// holds the world exclusively.
 func admitCapture(w *world) error {
 	if w.Transport() != "" {
 		return fmt.Errorf("%w: graphs of a world on several nodes; run without them", device.ErrUnsupported)
@@ -44,7 +44,7 @@ func admitCapture(w *world) error {
 		return errors.New("a graph within a graph")
 	}
 	if !w.flight.look() || w.flight.calls > 0 || len(w.flight.blocked()) > 0 {
-		return errors.New("a graph can be recorded only while the world is at rest; call Sync first")
+		return errors.New("a graph can be recorded only while the world is idle; call Sync first")
 	}
 	forgetFinished(w)
 	if err := w.wired.restTogether(); err != nil {
@@ -54,9 +54,9 @@ func admitCapture(w *world) error {
 	return nil
 }
 
-// formsWanted lists the forms that graphs are recorded in. Flags want GPUs that reach
-// each other, and a rank on each: of two ranks on a GPU one has been seen to wait for a
-// flag that never came, beside other programs. Why is not known.
+// formsWanted lists the forms in which graphs are recorded. Flags need peer access between all GPUs and one rank on
+// each GPU: with two ranks on one GPU, a rank was seen to wait for a flag that never arrived while other programs ran.
+// The cause is not known.
 func formsWanted(w *world) []string {
 	switch {
 	case len(w.sites) == 1, w.peers != nil:
@@ -124,7 +124,7 @@ func (c *capture) crowded() error {
 		s := p.origin.dev.site
 		switch {
 		case blocks[s] > max(0, s.gpu.SMs-roomForFlags):
-			return fmt.Errorf("%w: a graph for each GPU, with kernels that wait for those of other GPUs beside flags, which then may find no room on a device; record one graph over all",
+			return fmt.Errorf("%w: a graph for each GPU, where kernels that wait for other GPUs may leave no room for the kernels that raise flags; record one graph over all",
 				device.ErrUnsupported)
 		case waits[s] > mostWaits:
 			return fmt.Errorf("%w: a graph for each GPU, with waits for others on %d streams of GPU %d; of %d it is certain that they run side by side; record one graph over all, or put fewer ranks on a GPU",

@@ -280,8 +280,8 @@ func TestGraphMarks(t *testing.T) {
 	x.must(x.w.Close())
 }
 
-// TestFlagTimeout: a part of a graph that waits in vain gives up, and the world
-// ends with the rank and the mark of what waited.
+// TestFlagTimeout: when a section of a graph times out waiting for a flag, the world ends with the rank and the mark
+// of the wait.
 func TestFlagTimeout(t *testing.T) {
 	x := newExchanged(t, Options{Graphs: formEach, TeamTimeout: time.Second})
 	g, err := x.w.Capture(x.issue)

@@ -11,29 +11,26 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// A copy between GPUs that are apart goes through host memory: one's copy engine
-// writes pinned memory that the other's reads, in pieces, each on its way in while
-// the one before is on its way out. Work on the far GPU goes to a stream there that
-// is only for this, behind what the stream was given so far; later work of the
-// stream comes behind it. That is streams, events and copies as elsewhere, so that
-// graphs record it. Kernels get what they read of peers copied to their own GPU
-// first.
+// A copy between GPUs without peer access goes through pinned host memory, in pieces: one GPU's copy engine writes a
+// piece while the other's reads the piece before. The far GPU's part runs on a stream that is only for this. It starts
+// after what the copying stream was given so far, and later work of the copying stream waits for it. All of it is
+// streams, events and copies, so graphs can record it. For kernels, what they read of peers is first copied to their
+// own GPU.
 
 // hostStagedPiece is the most bytes that go through the host at once; tests make it small.
 // On two H200 2 MiB carry large copies faster than 1, and those of some MiB than 4.
 var hostStagedPiece int64 = 2 << 20
 
-// hostStaged is what a stream needs for such copies. Nothing of it can be made while
-// work is issued (see package guard), so every stream has one where GPUs are apart, with room
-// for what was prepared on its device, and little where nothing was.
+// hostStaged is the state that a stream needs for such copies. It cannot be made while work is issued (see package
+// guard), so every stream has one if its GPU lacks access to another. Its buffer fits the copies that were prepared on
+// the device, and is small if there were none.
 type hostStaged struct {
 	buffer nvlib.Ptr // pinned, for two pieces
 	piece  int64     // bytes
 	far    map[*site]*stream
 }
 
-// openHostStaged makes s's, where its GPU is apart from others. The caller holds the
-// world exclusively.
+// openHostStaged makes s.staged if s's GPU lacks access to another GPU. The caller holds the world exclusively.
 func openHostStaged(s *stream) error {
 	here := s.dev.site
 	if len(here.unreachable) == 0 {
@@ -93,8 +90,7 @@ func (s *stream) near(r *strided.View) *stream {
 	return s.staged.far[memoryOf(r).dev.site]
 }
 
-// copyHostStaged copies src to dst, which s does not both reach. The context is current,
-// and is again.
+// copyHostStaged copies src to dst where s cannot reach both. The context is current on entry and on return.
 func copyHostStaged(s *stream, dst, src *strided.View) error {
 	from, to := s.near(src), s.near(dst)
 	end, err := s.here()
@@ -111,12 +107,12 @@ func copyHostStaged(s *stream, dst, src *strided.View) error {
 	}
 	defer end.Release()
 	err = s.waitFor(end)
-	s.worked() // what the same task gives s next comes behind the marks made here
+	s.worked() // later steps of the same task wait for the marks made here
 	return err
 }
 
-// copyInPieces has from copy src to s's buffer behind begun, and to copy it from
-// there to dst. It lets go of begun and returns the end.
+// copyInPieces copies src to dst through s's buffer: stream from copies into the buffer, once begun is reached, and
+// stream to copies out of it. It releases begun and returns a mark for the end.
 func copyInPieces(s *stream, begun *mark, from, to *stream, dst, src *strided.View) (*mark, error) {
 	free := [2]*mark{begun}
 	t, i := s.staged, 0
@@ -136,8 +132,8 @@ func copyInPieces(s *stream, begun *mark, from, to *stream, dst, src *strided.Vi
 	return last, err
 }
 
-// copyBehind copies src to dst, which s reaches, behind a mark, nil for none. It
-// lets go of the mark and returns one for what s was given so far.
+// copyBehind copies src to dst after m, which may be nil. s must reach dst. It releases m and returns a mark for all
+// that s was given so far.
 func copyBehind(s *stream, m *mark, dst, src *strided.View) (end *mark, err error) {
 	err = s.dev.bound(func() error {
 		if err := s.follow(); err != nil {

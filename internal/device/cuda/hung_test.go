@@ -23,7 +23,7 @@ import (
 	procs "hocket.example/hocket/internal/world"
 )
 
-// haste is how long tests have calls that nobody waits for any more take.
+// haste makes abandoned calls time out quickly in tests.
 var haste = gpu.Patience{Call: time.Minute, Late: 250 * time.Millisecond, Close: time.Second}
 
 // hangs lives with the n-th call never returning, and says which that is, what goes wrong,

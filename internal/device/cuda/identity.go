@@ -38,8 +38,8 @@ func gpusOf(sites []*site) (list []*site) {
 	return list
 }
 
-// linkOf tells how a reaches b's memory: s, the same device; n, NVLink; p, a bus
-// without atomic operations on peers' memory; h, by way of the host.
+// linkOf returns how a reaches b's memory: 's' on the same device; 'n' by NVLink; 'p' by a bus without atomic
+// operations on peers' memory; 'h' through host memory.
 func linkOf(w *world, a, b *site) byte {
 	if a.gpu == b.gpu {
 		return 's'
@@ -69,7 +69,7 @@ func (w *world) Multiprocessors() int {
 // memory joined to multicast objects.
 func (w *world) Held() device.Held {
 	if !w.guard.LockLive() {
-		return device.Held{} // nobody can tell
+		return device.Held{} // unknown: the lock was not available
 	}
 	defer w.mu.Unlock()
 	var h device.Held

@@ -70,14 +70,13 @@ func (s *stream) rested() {
 	s.track.Rested()
 }
 
-// wake has streams that were held back flushed once the context in use is not
-// needed any more.
+// wake schedules streams that were held back to be flushed once the current context is no longer needed.
 func (f *flight) wake(held *[]*stream) {
 	f.woken = append(f.woken, *held...)
 	*held = (*held)[:0]
 }
 
-// flushWoken flushes them, and those that this wakes in turn.
+// flushWoken flushes the woken streams, and the streams that this wakes.
 func (f *flight) flushWoken() {
 	for len(f.woken) > 0 {
 		s := f.woken[len(f.woken)-1]
@@ -159,7 +158,7 @@ func (f *flight) drain() (errs []error) {
 			case g.Lose(err, s.where()):
 			case err != nil:
 				errs = append(errs, err)
-				s.dirty = false // it will not tell
+				s.dirty = false // its state cannot be read
 			case idle:
 				s.dirty = false
 			case time.Since(began) > patience:

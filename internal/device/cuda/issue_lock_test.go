@@ -156,8 +156,8 @@ func TestStage(t *testing.T) {
 	}
 }
 
-// TestNoBuffers: who waits for a buffer of transfers that fail is told so, and of
-// transfers that do not end when a context ends.
+// TestNoBuffers: waiting for a staging buffer returns an error if transfers fail, and if the context ends before the
+// transfers do.
 func TestNoBuffers(t *testing.T) {
 	for status, want := range map[uintptr]string{700: "CUDA_ERROR_FAKE", nvlib.CUDANotReady: "context deadline exceeded"} {
 		f := newFake(t, 1)

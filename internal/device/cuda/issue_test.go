@@ -184,7 +184,7 @@ func TestMilestones(t *testing.T) {
 	if !errors.As(err, &fault) || fault.Stream != "main" || fault.ID != 31 || fault.Last != 39 {
 		t.Fatalf("got %v, %+v", err, fault)
 	}
-	if !strings.Contains(err.Error(), "nobody observed the run, so it may as well be of rank 0, stream side, mark 77") {
+	if !strings.Contains(err.Error(), "the run was not observed, so the failed work may also be that of rank 0, stream side, mark 77") {
 		t.Errorf("got %v", err)
 	}
 	r.must(r.w.Close())

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// BenchmarkKept times ops on what is kept between runs, by 10 calls behind each other, beside the bytes that
-// they must move.
+// BenchmarkKept times ops on tensors that stay on the devices between runs, 10 calls after one another, and prints the
+// bytes that they must move.
 func BenchmarkKept(b *testing.B) {
 	t := newTimer(b)
 	s := t.stream(0)

@@ -111,10 +111,10 @@ func (l *launch) Resolve(v device.View, peers bool) (strided.View, error) {
 	return l.dev.resolve(v, peers)
 }
 
-// Reaches reports whether the device may use what v lies in.
+// Reaches reports whether the device can access v's memory.
 func (l *launch) Reaches(v *strided.View) bool { return l.dev.site.reaches(v) }
 
-// Scratch reserves memory that goes with the launch.
+// Scratch reserves memory that is freed with the launch.
 func (l *launch) Scratch(bytes int64) (strided.Memory, nvlib.Ptr, error) {
 	m, err := l.dev.alloc(bytes, device.Private)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// copiesStep is what a member does on its own stream, and copies beside that.
+// copiesStep is the copies of a team's member: some on its own stream, others on streams next to it.
 type copiesStep struct {
 	dev   *dev
 	own   []nvlib.Rect  // copies on its own stream
@@ -16,7 +16,7 @@ type copiesStep struct {
 	fork  nvlib.Event
 }
 
-// sideCopies is copies on a stream of their own.
+// sideCopies is a list of copies on a side stream.
 type sideCopies struct {
 	list []nvlib.Rect
 	side *stream

@@ -26,10 +26,9 @@ func (g gemmLaunch) run(s *stream) error {
 
 func (g gemmLaunch) free() { g.Launch.Free() }
 
-// PrepareLaunches implements device.LaunchPreparer: a stream that multiplies has a
-// workspace of its own, since products that run at a time must not share one. It is
-// what the largest need is, reserved before a run: memory that is mapped amid a run
-// may have to wait for kernels that wait for what the run has not issued yet.
+// PrepareLaunches implements device.LaunchPreparer. Each stream that runs GEMMs has its own workspace, because
+// concurrent GEMMs must not share one. The workspace has the size of the largest need and is reserved before a run:
+// mapping memory during a run may wait for kernels that wait for work not yet issued.
 func (s *stream) PrepareLaunches(list []device.Launch) error {
 	need := int64(0)
 	for _, l := range list {
@@ -92,7 +91,7 @@ func (w *world) Guesses() []string {
 // Recording reports whether the world records a graph.
 func (s *site) Recording() bool { return s.w.capture != nil }
 
-// NewClock takes an event that tells the time from the pool.
+// NewClock takes an event that records time from the pool.
 func (s *site) NewClock() (nvlib.Event, error) { return s.clock.Event(true) }
 
 // FreeClocks gives such events back.

@@ -17,8 +17,8 @@ type Library interface {
 	Unchanged(t kernels.Target, u kernels.Unchanged) (kernels.Step, error)
 }
 
-// compileAside is compile for who holds the world exclusively: others go on while
-// the compiler works.
+// compileAside compiles for a caller that holds the world exclusively, and lets others use the world while the
+// compiler works.
 func (s *site) compileAside(p kernels.Problem, scratch func(int64, bool) (nvlib.Ptr, error)) ([]*nvlib.Launch, error) {
 	var steps []kernels.Step
 	err := s.w.guard.Compiling(func() (err error) {

@@ -244,8 +244,8 @@ func (l *life) callsToFail(t *testing.T) (calls []int, want [][]float64) {
 	return few, want
 }
 
-// releases reports whether something stays if a call fails: what it is to give back, or
-// what is given back in the context that it makes current.
+// releases reports whether something stays allocated if a call fails: what the call should free, or what is freed in
+// the context that the call should make current.
 func releases(call string) bool {
 	for _, s := range []string{"cuCtxSetCurrent", "Destroy", "Free", "Release", "Unmap", "Unload", "Deregister", "Abort"} {
 		if strings.Contains(call, s) {
@@ -264,7 +264,7 @@ func (f *fakeGPU) at(n int, tell func(call string) bool) {
 	}
 }
 
-// left is what was made and not given back; empty for nothing.
+// left lists the objects that were made and not freed; empty if there are none.
 func (f *fakeGPU) left() string {
 	var left []string
 	for kind, n := range f.live {

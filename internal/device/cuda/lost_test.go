@@ -277,8 +277,8 @@ func TestLostDetour(t *testing.T) {
 	onlySecond(t, m, w, s[0].Copy(v[1], v[0]))
 }
 
-// TestLostBuffers: who waits for a buffer of transfers is told that a GPU is lost, also
-// where that is not the one whose transfer comes first, and is not taken for it.
+// TestLostBuffers: waiting for a staging buffer returns the loss of a GPU, even if another GPU's transfer is waited
+// for first, and does not blame that other GPU.
 func TestLostBuffers(t *testing.T) {
 	for _, first := range []int{0, 1} {
 		f := newFake(t, 2)

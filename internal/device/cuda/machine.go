@@ -58,35 +58,31 @@ type Options struct {
 	// RanksPerGPU lets that many ranks share a GPU: for tests of programs that
 	// need more ranks than there are GPUs. 0 means 1.
 	RanksPerGPU int
-	// FixedProducts takes cuBLASLt's first guess for each product, of the
-	// algorithms that do not split sums, instead of timing several. What is timed
-	// may come out otherwise on another machine or another day, and then sums are
-	// taken in another order, within the same error bound (S11).
+	// FixedProducts takes cuBLASLt's first choice for each GEMM, among the algorithms that do not split sums, instead
+	// of timing several. Timing may pick another algorithm on another machine or another day. Sums are then taken in
+	// another order, within the same error bound (S11).
 	FixedProducts bool
-	// Skinny has hocket's kernel for few rows timed beside cuBLASLt's algorithms.
+	// Skinny times hocket's kernel for few rows in addition to cuBLASLt's algorithms.
 	Skinny bool
-	// TF32 has products of f32 multiply operands rounded to 11 bits, accumulating
-	// in f32: some eight times as fast, and outside the bound of S11.
+	// TF32 computes GEMMs of f32 from operands rounded to 11 bits, and accumulates in f32: about eight times as fast,
+	// but outside the error bound (S11).
 	TF32 bool
-	// Cache keeps choices of algorithms; nil for that of package kernels, or for
-	// none where Kernels is given.
+	// Cache keeps the chosen algorithms. If nil, the cache of package kernels is used, or none if Kernels is given.
 	Cache *kernels.Cache
-	// Graphs is the form of recorded graphs: "one" over all GPUs, "each" for a
-	// graph for each GPU, joined by flags; empty for both, so that who launches
-	// them can choose by measurement.
+	// Graphs is the form of recorded graphs: "one" for one graph over all GPUs, "each" for a graph for each GPU,
+	// joined by flags. If empty, both are recorded, so that the caller can choose by measurement.
 	Graphs string
-	// TeamTimeout is how long a kernel of a team waits for a peer before it gives
-	// up and the world ends, part of a graph for another GPU's, and loading for
-	// NCCL's first call; 0 means 30 seconds.
+	// TeamTimeout limits how long a kernel of a team waits for a peer, a section of a graph for another GPU's, and
+	// loading for NCCL's first call. When it passes, the world ends. 0 means 30 seconds.
 	TeamTimeout time.Duration
-	// Peers are the processes that the ranks of every world are spread over; nil for this one alone. All
-	// of them open a machine with it, and the same worlds in one order.
+	// Peers are the processes that share the ranks of every world; nil if this process has all ranks. All of them open
+	// a machine with Peers set, and open the same worlds in the same order.
 	Peers *procs.World
 
-	teamsLate bool // teams' kernels begin when the one before has ended
-	// teamsApart has a member's kernel given when it comes, whoever else does.
+	teamsLate bool // a team's kernel begins only after the kernel before it has ended
+	// teamsApart issues each member's kernel when its stream comes to it, without waiting for the other members.
 	teamsApart bool
-	hostParts  *coll.HostParts // instead of those measured; nil for these
+	hostParts  *coll.HostParts // overrides the measured parts; nil to use those
 }
 
 func (o *Options) teamTimeout() time.Duration {
@@ -96,8 +92,8 @@ func (o *Options) teamTimeout() time.Duration {
 	return o.TeamTimeout
 }
 
-// New returns the machine of this process's GPUs. It fails where the driver or
-// a GPU is missing; the error says which, and what was searched for.
+// New returns the machine of this process's GPUs. If there is no driver or no GPU, the error says which is missing and
+// where New searched.
 func New(opts Options) (device.Machine, error) {
 	sys, err := process.Open()
 	if err != nil {
@@ -106,7 +102,7 @@ func New(opts Options) (device.Machine, error) {
 	return newJoined(sys, opts)
 }
 
-// newJoined is newMachine, which then learns what GPUs the other processes see.
+// newJoined is newMachine followed, if there are other processes, by learning which GPUs they see.
 func newJoined(sys *process.Shared, opts Options) (*machine, error) {
 	m := newMachine(sys, opts)
 	if opts.Peers == nil {
@@ -136,7 +132,7 @@ type machine struct {
 	sys   *process.Shared
 	opts  Options
 	cache *kernels.Cache // of choices
-	// Of a machine with peers: the GPUs that they see, and how many worlds were opened.
+	// These two are used only with peers: the GPUs that they see, and the number of worlds opened.
 	view   *peers.View
 	opened atomic.Int64
 }

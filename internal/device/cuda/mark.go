@@ -7,18 +7,17 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// mark is a place in a stream's order: all that was issued before it. Once the
-// place is reached in issuing, an event of the driver stands for it. The
-// world's mutex guards it.
+// mark is a position in a stream's order: after everything issued before it. Once these are issued, a driver event
+// represents the mark. The world's mutex guards it.
 type mark struct {
 	stream *stream
-	issued bool // ev stands for it
+	issued bool // ev represents it
 	done   bool // known to be over
 	pos    int64
 	ev     nvlib.Event
 	refs   int       // holders
 	in     *capture  // the capture that it is part of; nil for none
-	seen   []int64   // what its stream was behind there
+	seen   []int64   // a copy of its stream's seen at this position
 	held   []*stream // streams held back until it is issued
 }
 
@@ -27,7 +26,7 @@ func (m *mark) text() string {
 	return fmt.Sprintf("an event of rank %d, stream %s, that is not recorded yet", m.stream.dev.rank, m.stream.name)
 }
 
-// Release gives up one hold; the last one returns the event to the pool.
+// Release drops one reference; the last one returns the event to the pool.
 func (m *mark) Release() {
 	m.refs--
 	if m.refs == 0 && m.issued {
@@ -90,7 +89,7 @@ func (s *stream) stamp(m *mark) error {
 	return nil
 }
 
-// record has ev stand for what s was given so far. The context is current.
+// record makes ev represent everything that s was given so far. The context is current.
 func (s *stream) record(ev nvlib.Event) error {
 	s.gave(0)
 	s.led = s.led && s.dev.w.capture != nil // a graph has no node for it
@@ -100,8 +99,8 @@ func (s *stream) record(ev nvlib.Event) error {
 // waitFor makes s's later work wait for m, which is issued. The context is
 // current.
 func (s *stream) waitFor(m *mark) error {
-	// What was before a capture is over, and what was in one is before all that
-	// came after its launch: in neither case is there anything to wait for.
+	// Work before a capture has ended, and work within one ends before anything that follows its launch. In both cases
+	// there is nothing to wait for.
 	if m.stream == s || s.isBehind(m) || m.in != s.dev.w.capture {
 		return nil
 	}
@@ -121,15 +120,14 @@ func (s *stream) waitFor(m *mark) error {
 	return nil
 }
 
-// isBehind reports whether s waits already for all before the mark, of itself or since
-// who it waits for does.
+// isBehind reports whether s already waits for everything before the mark, directly or through another stream.
 func (s *stream) isBehind(m *mark) bool {
 	return m.stream.index < len(s.seen) && s.seen[m.stream.index] >= m.pos
 }
 
-// learn notes that s waits for m, and so, if all, for what m's stream was behind. Not
-// where a flag joins two graphs: what was on s's own GPU then keeps its edge, rather than
-// be ordered by a kernel alone that waits there.
+// learn notes that s waits for m. If all is set, s thereby also waits for everything that m's stream waited for.
+// Across a flag between sections all is false: earlier work on s's own GPU keeps its edge in the graph, and is not
+// ordered only by a kernel that waits.
 func (s *stream) learn(m *mark, all bool) {
 	if all {
 		for i, pos := range m.seen {
@@ -163,7 +161,7 @@ func (e *event) Release() {
 	e.released, e.latest = true, nil
 }
 
-// set makes e stand for m, which it takes a hold of.
+// set makes e refer to m. It takes over the caller's reference.
 func (e *event) set(m *mark) {
 	if e.latest != nil {
 		e.latest.Release()
@@ -171,8 +169,8 @@ func (e *event) set(m *mark) {
 	e.latest = m
 }
 
-// counters are only names for signals: what waits for a value waits for the
-// signals that, in the order of issue, reach it. The world's mutex guards them.
+// counters are names for signals: a wait for a value becomes a wait for the signals that, in the order of issue, reach
+// it. The world's mutex guards them.
 type counters struct {
 	dev      *dev
 	elems    []counter
@@ -208,7 +206,7 @@ func (c *counters) Release() {
 	c.released = true
 }
 
-// settle forgets the logs: the devices are at rest.
+// settle clears the logs. The devices must be idle.
 func (c *counters) settle() {
 	for i := range c.elems {
 		c.elems[i].forget(len(c.elems[i].log))

@@ -17,12 +17,13 @@ type meeting struct {
 	call    func() error // nil for none
 }
 
-// together has the members' kernels, which wait for each other, given to their devices
-// together where other streams may come between. With nothing issued between, all that
-// is issued waits only for what was issued before, or with it, and streams may share a
-// device's hardware queues, which begin things in the order of issue: nothing that a
-// queue holds up can be what it waits for. Given one by one, a kernel here may hold up
-// work behind it that another device waits for before it comes to its own.
+// together makes the devices receive the members' kernels, which wait for each other, as one group. It has no effect
+// if no other stream can issue work in between.
+//
+// Streams may share a hardware queue of a device, and a queue starts work in the order of issue. With the group issued
+// as a whole, work waits only for work issued before it or with it, so a queue never blocks what its head waits for.
+// Issued one by one, a kernel on this device could block later work that another device must finish before it reaches
+// its own kernel.
 func (t *team) together(what string, launches []device.Launch) {
 	if t.alone() || t.w.m.opts.teamsApart {
 		return
@@ -88,8 +89,8 @@ func (a *attendee) run(s *stream) error {
 			w.flight.woken = append(w.flight.woken, o.stream)
 		}
 	}
-	// Kernels that wait for each other one after the other: what comes behind one in a
-	// queue may begin only when it has ended.
+	// Kernels that wait for each other are issued in rounds, one of each member: work after one in a queue may begin
+	// only when it has ended.
 	for first, more := true, true; more; first = false {
 		more = false
 		for _, o := range m.members {
@@ -113,11 +114,11 @@ func (a *attendee) run(s *stream) error {
 			}
 		}
 	}
-	return a.stream.dev.rebind() // what comes next on s needs its context
+	return a.stream.dev.rebind() // the next call on s needs its context
 }
 
-// part gives the member's device what is left as far as a kernel that waits for others,
-// behind what its stream must follow if that was not seen to.
+// part issues the rest of the member's share up to and including the next kernel that waits for others. If follow is
+// set, the stream first joins or waits as usual (see stream.follow).
 func (a *attendee) part(follow bool) error {
 	if err := a.stream.dev.bind(); err != nil {
 		return err

@@ -33,7 +33,7 @@ func (m *memory) Rank() int { return m.dev.rank }
 // Kind is that which was asked for.
 func (m *memory) Kind() device.MemKind { return m.kind }
 
-// memoryOf returns the memory that r lies in; r.mem is not nil.
+// memoryOf returns the memory that r is in; r.Mem is not nil.
 func memoryOf(r *strided.View) *memory { return r.Mem.(*memory) }
 
 // Address implements device.Addresser.
@@ -66,8 +66,8 @@ func (m *memory) giveBack() error {
 	return m.dev.bound(func() error { return m.dev.site.heaps[m.kind].Free(m.addr, m.bytes) })
 }
 
-// Poison overwrites bytes [off, off+n), at once; what lies outside the memory is
-// ignored. An error shows in the next Sync.
+// Poison overwrites bytes [off, off+n) immediately. Bytes outside the memory are ignored. The next Sync reports an
+// error.
 func (m *memory) Poison(off, n int64) {
 	w := m.dev.w
 	w.mu.Lock()
@@ -139,7 +139,7 @@ func (d *dev) resolve(v device.View, peers bool) (strided.View, error) {
 	return m.view(v)
 }
 
-// view checks that v lies in m.
+// view checks that v is within m.
 func (m *memory) view(v device.View) (strided.View, error) {
 	n, err := v.Within(m.bytes)
 	at := m.addr + nvlib.Ptr(v.Off)

@@ -57,8 +57,8 @@ func joinMemory(t *team, bytes int64) (coll.Area, error) {
 	return coll.Area{At: mc.Own, Bytes: mc.Bytes, All: mc.All}, nil
 }
 
-// freeJoints gives the team's joined memory back. Of a lost GPU it goes with the
-// process, and that of all members with it.
+// freeJoints frees the team's joined memory. If the GPU of any member is lost, all of it is left to the end of the
+// process.
 func freeJoints(t *team) error {
 	var errs []error
 	lost := slices.ContainsFunc(t.members, func(m *member) bool { return m.dev.site.lost() })

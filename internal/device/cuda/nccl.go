@@ -13,10 +13,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// What a team gives NCCL. Its communicators are package nccl's.
+// This file connects teams to NCCL. Package nccl has the communicators.
 
-// ncclName is NVIDIA's library. It adds in an order of its own: where that can change bits it
-// is only for those who allow any order.
+// ncclName is NVIDIA's library. It chooses the order of its additions. Where the order can change bits, it is used
+// only by callers that allow any order.
 const ncclName = coll.NCCLName
 
 // supportsNCCL returns nil, or why NCCL cannot do c.
@@ -170,7 +170,7 @@ func exerciseNCCL(t *team, w *coll.NCCLWork) error {
 		},
 		Drop: func() {
 			for _, m := range mems {
-				_ = m.giveBack() // nobody is left to care
+				_ = m.giveBack() // an error cannot be returned here
 			}
 		},
 		Issued: func() {
@@ -194,7 +194,8 @@ func membersIdle(t *team) (bool, error) {
 	return true, nil
 }
 
-// leaveNCCL gives up the team's communicators: for the next team, if all that they were given is over.
+// leaveNCCL returns the team's communicators to the pool. If sound, all their work has ended, and another team may
+// take them.
 func leaveNCCL(t *team, sound bool) {
 	if t.nccl != nil {
 		t.w.m.sys.NCCLs.Leave(t.nccl, sound)
@@ -231,7 +232,7 @@ func abortNCCL(w *world) {
 	}
 }
 
-// closeNCCL gives up all communicators once the devices are at rest.
+// closeNCCL returns all communicators to the pool once the devices are idle.
 func closeNCCL(w *world, errs []error) {
 	sound := errors.Join(errs...) == nil
 	for _, s := range w.sites {

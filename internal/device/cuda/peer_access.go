@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// findReach learns which sites are apart.
+// findReach finds out which sites lack access to each other.
 func findReach(w *world) error {
 	for i, a := range w.all {
 		for _, b := range w.all[:i] {
@@ -64,7 +64,7 @@ func (w *world) Apart(rank, peer int) error {
 	return nil
 }
 
-// Detours names the GPUs that are apart, and says why.
+// Detours names the pairs of GPUs without peer access, and gives the reason.
 func (w *world) Detours() []string {
 	var gpus []*gpu.GPU
 	for _, s := range w.sites {

@@ -544,8 +544,8 @@ func TestApartNCCL(t *testing.T) {
 	}
 }
 
-// TestReportedReach wants a report to tell which GPUs are apart: by the driver's word
-// at once, by a transfer once one was tried.
+// TestReportedReach: a report says which GPUs lack peer access. It reports the driver's answer immediately, and a
+// failed transfer once one was tried.
 func TestReportedReach(t *testing.T) {
 	f := newFake(t, 3)
 	f.reach.apart, f.reach.mangles = some([2]int32{0, 1}), some([2]int32{1, 2})

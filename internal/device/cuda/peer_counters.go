@@ -12,15 +12,14 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Counters of a world of several processes are words in the memory of the device that waits for them: whoever
-// signals adds to a word, in order behind its stream's work, and a small kernel waits until the word is large
-// enough. Such a wait may be given to a device before what it waits for is: then what it waits for is another
-// process's to give, which gives its devices work in the order of the plan, as this process does. Of one
-// order, no hardware queue can hold up what is waited for by what waits for it. All waits are bounded, and end
-// with the world.
+// In a world of several processes, a counter is a word in the memory of the device that waits for it. A signal is an
+// addition to the word, after earlier work of its stream; a wait is a small kernel that ends once the word is large
+// enough. Unlike other waits, this one may be issued before the signal, if another process issues the signal. All
+// processes issue work in the order of the same plan, so no hardware queue can block a signal with a wait for it. All
+// waits are bounded, and end with the world.
 //
-// A graph is recorded when all processes rest. Its launches begin together on all of them, and end together;
-// then each sets its words to 0, so that the waits of every launch are for the same values.
+// A graph is recorded while all processes are idle. Its launches begin together in all processes, and end together.
+// Each process then sets its words to 0, so that all launches wait for the same values.
 
 // wired is what a world's wired counters have in common.
 type wired struct {
@@ -89,7 +88,7 @@ func (x *wired) openSite(s *site) error {
 	return err
 }
 
-// raiseWord adds to a word behind what s was given. The context is current.
+// raiseWord adds to a word after what s was given. The context is current.
 func (x *wired) raiseWord(s *stream, c *counters, elem int, by int64) error {
 	l := x.raise[s.dev.site]
 	for i, v := range []uint64{uint64(c.at(elem)), uint64(by)} {
@@ -105,7 +104,7 @@ func (x *wired) awaitWord(s *stream, c *counters, elem int, least int64) error {
 	if w.capture != nil {
 		least -= x.base[c][elem]
 	} else if x.fixed {
-		return fmt.Errorf("%w: a wait for counter %d, which other processes raise, behind a graph",
+		return fmt.Errorf("%w: a wait for counter %d, which other processes raise, after a graph",
 			device.ErrUnsupported, elem)
 	}
 	if least <= 0 {
@@ -144,8 +143,8 @@ type waitedFor struct {
 	tag uint64
 }
 
-// restTogether waits until all processes come to record a graph, and has the words count from 0. The caller
-// holds the world exclusively, which is at rest.
+// restTogether waits until all processes have come to record a graph, and makes the words count from 0. The caller
+// holds the world exclusively, and the world is idle.
 func (x *wired) restTogether() error {
 	w := x.w
 	if w.peers == nil {
@@ -257,14 +256,14 @@ func (d *dev) prepareJoin(l *launch, j kernels.Join) (ready *nvlib.Launch, err e
 	return ready, err
 }
 
-// Where graphs meet.
+// The places where the graphs of several processes wait for each other.
 const (
 	graphBegins = iota
 	graphEnds
 )
 
-// meet has an origin wait until all processes have come to a place of their graphs; at the end the words
-// are 0 again. The context is current.
+// meet makes an origin wait until all processes have reached this place of their graphs. At the end it also sets the
+// words to 0. The context is current.
 func (x *wired) meet(origin *stream, place int) error {
 	w, l := x.w, x.meets[place]
 	if l == nil || origin.dev.site != w.sites[0] {
@@ -296,7 +295,7 @@ func firstOf(w *world, process int) *dev {
 	return w.devices[0]
 }
 
-// read returns the words' values. The device is at rest.
+// read returns the words' values. The device must be idle.
 func (c *counters) read() ([]int64, error) {
 	values := make([]int64, len(c.elems))
 	err := c.dev.bound(func() error {

@@ -411,8 +411,8 @@ func TestPeerMute(t *testing.T) {
 	}
 }
 
-// TestPeerLate: who waits in a kernel for a process that does not come to its run names it, which may go on doing
-// something else for as long as it is not stalled.
+// TestPeerLate: the error of a kernel that times out waiting for another process names that process. A process may do
+// other work meanwhile as long as it is not stalled.
 func TestPeerLate(t *testing.T) {
 	gone := make(chan struct{})
 	errs := runMembers(t, alike(2, peerJob{GPUs: 2, PerGPU: 1, Timeout: 500 * time.Millisecond}),

@@ -169,7 +169,7 @@ func TestDeviceAhead(t *testing.T) {
 	}
 }
 
-// TestNCCLAhead wants NCCL loaded beside what comes next, and nothing compiled.
+// TestNCCLAhead: NCCL is loaded while other loading continues, and nothing is compiled.
 func TestNCCLAhead(t *testing.T) {
 	l, w := seen(t, 2, 2)
 	begun := make(chan bool, 1)

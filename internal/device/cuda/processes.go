@@ -82,8 +82,8 @@ func spread(w *world, ranks int) error {
 	return nil
 }
 
-// apart returns why two sites are apart. Between processes no transfer is tried: it takes a context on each
-// GPU, and what is mapped is tried by its use.
+// apart returns why two sites lack access to each other; nil if they have it. Between processes no transfer is tried:
+// it would take a context on each GPU, and mapped memory is tried when it is used.
 func apart(w *world, a, b *site) (why, err error) {
 	if a.owner == b.owner && slices.Contains(w.sites, a) {
 		return w.m.sys.Apart(a.gpu, b.gpu)
@@ -107,8 +107,8 @@ func (w *world) first() *dev {
 	return w.devices[0]
 }
 
-// nameless is memory of a foreign device that its process alone uses: an address that is nowhere, so that
-// views of it are apart from each other.
+// nameless gives memory that only another process uses an address that is never mapped, so that no two such views
+// overlap.
 func (d *dev) nameless(m *memory) *memory {
 	d.w.nowhere++
 	m.addr, m.nowhere = nvlib.Ptr(1<<60+d.w.nowhere<<44), true
@@ -125,7 +125,7 @@ func (s *site) reach(from *dev) error {
 		from.rank, w.Node(from.rank), s.owner, w.peers.World.Node(s.owner))
 }
 
-// blame names who is to blame where a kernel waited for members of another process in vain.
+// blame adds the process at fault to the error of a kernel that timed out waiting for another process's members.
 func (w *world) blame(err error, owner int) error {
 	if w.peers == nil || owner == w.peers.Process() {
 		return err
@@ -152,7 +152,7 @@ func (w *world) Settle(ctx context.Context) ([]string, error) {
 	if w.peers.Nodes() == 1 {
 		return lines, nil
 	}
-	// Where things lie only those need have alike that map them.
+	// Only processes that map each other's memory, those of a node, must agree on addresses.
 	return nil, w.peers.SameListOfNode(ctx, w.peers.Name+": memory and kernels of the node", lines)
 }
 
@@ -208,7 +208,7 @@ func (d *dev) hostShared(bytes int64) (*memory, error) {
 	return m, nil
 }
 
-// dropSegment gives back what hostShared took.
+// dropSegment releases the memory of hostShared.
 func (m *memory) dropSegment() error {
 	err := m.dev.bound(func() error { return m.dev.w.drv.HostUnregister(m.addr) })
 	err = errors.Join(err, m.seg.Close())

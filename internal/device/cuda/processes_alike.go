@@ -9,9 +9,9 @@ import (
 	"hocket.example/hocket/internal/device/cuda/coll"
 )
 
-// What all processes of a node must have alike, as text that they compare when a plan is loaded. A kernel of a team
-// that has another grid in one process, or another address for what its peer writes, would wait in vain, or write over
-// other data.
+// This file writes as text what all processes of a node must have in common; they compare it when a plan is loaded. If
+// a kernel of a team had another grid in one process, or another address for what its peer writes, it would wait until
+// it times out, or overwrite other data.
 
 // describe notes the kernels of all members. Their arguments are addresses, which each process has for itself.
 func (t *team) describe(list [][]coll.Action) {

@@ -56,7 +56,7 @@ type peerJob struct {
 	Rounds  *peerRounds
 
 	sys    *process.Shared   // of the host's GPUs
-	strike func(name string) // is told of calls of the fake; nil for nobody
+	strike func(name string) // called for calls of the fake, unless nil
 }
 
 // peerLoad is a program that is loaded, run, and closed again.
@@ -67,7 +67,7 @@ type peerLoad struct {
 	Graph               bool
 	Batches             []int // runs of each
 
-	part func(name string) // is told when a batch begins, and when the load is closed; nil for nobody
+	part func(name string) // called when a batch begins, and when the load is closed, unless nil
 }
 
 func (l peerLoad) String() string {
@@ -82,8 +82,9 @@ type peerResult struct {
 	Rank       int  // who is to blame, where that is another process; -1 for nobody
 	Disagree   bool // processes differ
 
-	// Outcomes are of jobs with a Model: what auto predicts with. Of rounds: what came of each run, errors that say who
-	// is short of memory, what the GPU held, and how many plans were unloaded to make room.
+	// For jobs with a Model, Outcomes are what auto predicts with. For rounds, they are the outcome of each run; Short
+	// holds the errors that name the rank that is short of memory, Used what the GPU held, and Evictions how many
+	// plans were unloaded to make room.
 	Outcomes, Short []string
 	Used            []int64
 	Evictions       int64
@@ -570,7 +571,7 @@ func TestPeerStrategies(t *testing.T) {
 	}
 	t.Parallel()
 	var loads []peerLoad
-	for _, name := range []string{"mlp.hkt", "llama_layer.hkt"} {
+	for _, name := range []string{"mlp.hkt", "llama_layer.hkt", "symbolic_rows.hkt"} {
 		strategies := []string{"sequential", "chunked(2)", "exchange", "exchange(2)", "exchange(1,2)", "ahead"}
 		for _, strategy := range strategies {
 			for _, algorithm := range []string{"staged", "move-copy"} {

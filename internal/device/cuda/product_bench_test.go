@@ -343,7 +343,7 @@ func BenchmarkProductBeside(b *testing.B) {
 			}
 		}
 		us := t.compare(s, 9, chain(nil), chain(side), chain(high), after)
-		fmt.Printf("beside: product %dx%dx%d for %d SMs: alone %.1f µs, with a sum beside it %.1f, of high priority %.1f, with the sum after it %.1f\n",
+		fmt.Printf("concurrent: product %dx%dx%d for %d SMs: alone %.1f µs, with a concurrent sum %.1f, of high priority %.1f, with the sum after it %.1f\n",
 			m, n, k, sms, us[0]/6, us[1]/6, us[2]/6, us[3]/6)
 	}
 	b.ReportMetric(0, "ns/op")

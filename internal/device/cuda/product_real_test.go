@@ -56,8 +56,8 @@ func prepareGemm(d *dev, g gemm.Problem) (st *gemm.Launch, err error) {
 	return st, err
 }
 
-// TestReluEpilogue holds cuBLASLt's relu to the language's, of numbers and of what
-// is none: it stands for a relu of its own.
+// TestReluEpilogue: cuBLASLt's relu gives the same results as the language's relu, for numbers and NaN. It replaces a
+// separate relu.
 func TestReluEpilogue(t *testing.T) {
 	m := real(t, Options{})
 	world, err := m.Open(t.Context(), 1)

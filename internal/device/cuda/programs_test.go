@@ -67,7 +67,7 @@ func TestProgramsOnFake(t *testing.T) {
 // TestStrategiesOnFake runs layers whose overlap a strategy writes, as TestProgramsOnFake
 // does examples.
 func TestStrategiesOnFake(t *testing.T) {
-	for _, name := range []string{"mlp.hkt", "llama_layer.hkt"} {
+	for _, name := range []string{"mlp.hkt", "llama_layer.hkt", "symbolic_rows.hkt"} { // the last has ragged blocks
 		for _, strategy := range []string{"chunked(2)", "exchange", "exchange(2)", "exchange(1,2)", "ahead"} {
 			t.Run(name+" "+strategy, func(t *testing.T) {
 				for i, apart := range []func(a, b int32) bool{some(), all} {
@@ -148,7 +148,7 @@ func runProgram(t *testing.T, m *machine, path, strategy string, graph bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Of the runs of a graph the last is told of.
+		// The runs of a graph report the trace of the last.
 		n := len(got[1].Trace.Events)
 		if batch > 0 && n != events {
 			t.Errorf("%d commands in the trace of a run, where there were %d", n, events)

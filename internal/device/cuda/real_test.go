@@ -200,8 +200,8 @@ func twice(t *testing.T, w device.World) float32 {
 	return math.Float32frombits(bits)
 }
 
-// TestRealOutOfMemory takes memory until a device has no more: the error says how
-// much there is, what was taken can be given back, and the world goes on.
+// TestRealOutOfMemory allocates until a device has no memory left. The error says how much there is, the allocations
+// can be freed, and the world continues.
 func TestRealOutOfMemory(t *testing.T) {
 	m := real(t, Options{})
 	g := m.sys.GPUs[0]

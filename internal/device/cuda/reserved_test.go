@@ -48,7 +48,8 @@ func TestReservedFake(t *testing.T) {
 	reserved(t, m, true, 64, 20, used)
 }
 
-// reserved runs a layer of so many rows on two GPUs, so many times. used is what is taken of each one's memory.
+// reserved runs a layer of that many rows on two GPUs the given number of times. used returns each GPU's memory in
+// use.
 func reserved(t *testing.T, m *machine, graph bool, rows int64, runs int, used func() []int64) {
 	machine := modeltest.Open(t, m)
 	var model *hocket.Model

@@ -195,7 +195,7 @@ func (c *calls) Close() error {
 	if !c.w.guard.Ended() {
 		err = c.me.dev.bound(c.w.drv.SyncContext)
 	}
-	if err == nil { // all is over: a world that is closed now ends nobody's work
+	if err == nil { // all work has ended, so closing the world later interrupts none
 		c.w.mu.Lock()
 		c.w.called = false
 		c.w.mu.Unlock()

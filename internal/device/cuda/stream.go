@@ -21,15 +21,15 @@ type stream struct {
 
 	queue    []task    // held back, in order
 	calling  bool      // a host function runs, or will once earlier work is done
-	flushing bool      // what was held back is being issued
+	flushing bool      // work that was held back is being issued
 	dirty    bool      // was given work since it was last seen idle
 	since    time.Time // when it was first given that
 	led      bool      // what it was given last is a kernel that others may follow closely
-	pos      int64     // counts what was issued
+	pos      int64     // counts issued tasks
 	mark     *mark     // the latest, to be shared
-	reached  int64     // up to where all is known to be done
+	reached  int64     // all tasks up to here are known to be done
 
-	// seen is up to where s is behind each stream, by its index; -1 for nothing.
+	// seen[i] is the position in stream i up to which s has waited; -1 if it has not waited.
 	seen []int64
 
 	issued device.Marks // begun and not ended, as asked for
@@ -39,9 +39,9 @@ type stream struct {
 	forked *capture  // the capture that s is part of
 	side   *stream   // raises flags for s within graphs; nil until there are any
 	engine bool      // carries only copies of a team's member, by copy engines
-	behind *graphRun // the launch that s is behind
+	behind *graphRun // the graph launch that s waits for
 
-	staged    *hostStaged // to GPUs that are apart from s's; nil where none are
+	staged    *hostStaged // for GPUs that s's cannot access; nil if there are none
 	workspace *memory     // cuBLASLt's
 	scratch   *memory     // for copies within a buffer
 	args      [4]uintptr
@@ -93,12 +93,12 @@ func (s *stream) failed(err error) error {
 	return s.dev.w.err()
 }
 
-// flush issues what is no longer held back. The caller holds the world's mutex.
+// flush issues work that no longer has to wait. The caller holds the world's mutex.
 func (s *stream) flush() {
 	if len(s.queue) == 0 || s.flushing || s.dev.w.cause != nil {
 		return
 	}
-	s.flushing = true // who waits for a buffer lets go of the world
+	s.flushing = true // a wait for a buffer unlocks the world
 	defer func() { s.flushing = false }()
 	n := 0
 	var err error
@@ -201,9 +201,8 @@ func (s *stream) host(v device.View, b []byte) (strided.View, error) {
 	return r, v.Holds(len(b))
 }
 
-// Call runs f in stream order, in a goroutine, once the device has done what
-// came before; later work of s follows when f has returned. f may issue work on
-// other streams; it must return by itself, and must not call Sync or Close.
+// Call runs f in stream order, in a goroutine, once the device has done all earlier work; later work of s follows when
+// f has returned. f may issue work on other streams; it must return by itself, and must not call Sync or Close.
 func (s *stream) Call(f func()) error {
 	s.dev.w.mu.Lock()
 	defer s.dev.w.mu.Unlock()
@@ -361,9 +360,8 @@ func (s *stream) idle() (idle bool, err error) {
 	return idle, err
 }
 
-// within returns the innermost mark around what s does, as far as its marks
-// tell, else around what was issued last; -1 for none. Where nobody observes it
-// is one from id to last.
+// within returns the mark of the work that s is doing: the innermost mark around it if s's marks record it, else
+// around the work issued last; -1 if there is none. If no observer is set, it is one of the marks from id to last.
 func (s *stream) within() (id, last int64) {
 	return s.track.Within(s.dev.w.observer != nil, s.open.Innermost())
 }

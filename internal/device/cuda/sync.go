@@ -11,7 +11,7 @@ import (
 // Sync also ends the world with ctx: work in flight cannot be taken back, so a
 // cancelled Sync aborts.
 func (w *world) Sync(ctx context.Context) error {
-	over := false // mu guards it: a context that ends behind Sync is nobody's any more
+	over := false // guarded by mu; once Sync has returned, the end of ctx has no effect
 	stop := context.AfterFunc(ctx, func() { w.expire(ctx, &over) })
 	defer stop()
 	w.mu.Lock()
@@ -43,8 +43,7 @@ func (w *world) Sync(ctx context.Context) error {
 	return w.err()
 }
 
-// forgetFinished forgets what only unfinished work needs. The caller holds mu; the
-// devices are at rest.
+// forgetFinished drops state that only unfinished work needs. The caller holds mu, and the devices are idle.
 func forgetFinished(w *world) {
 	forgetLatest(w)
 	tellReplay(w)

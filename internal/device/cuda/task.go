@@ -97,8 +97,7 @@ func (t *task) waitsFor() string {
 	return "a call of the host"
 }
 
-// give gives t to the device, behind the graph launched last. The context is
-// current.
+// give issues t to the device, after the graph launched last. The context is current.
 func (t *task) give(s *stream) error {
 	if err := s.follow(); err != nil {
 		return err
@@ -191,8 +190,7 @@ func (t *task) signal(s *stream) error {
 	return nil
 }
 
-// runCall runs f once the device has done what came before, and holds later
-// work back until it has returned.
+// runCall runs f once the device has done all earlier work, and holds back later work until f has returned.
 func runCall(s *stream, f func()) error {
 	m, err := s.here()
 	if err != nil {

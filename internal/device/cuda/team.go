@@ -17,13 +17,13 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// A team runs a collective as one kernel on each member. These kernels wait for each other on the devices, unlike all
-// else that this machine gives a device (see the package comment). Three rules keep them from locking up. The launches
-// of a team come in one order on all members, one stream each, and are given to the devices together (see the method
-// together). A kernel's blocks, and those of all other teams' kernels that may run beside it, fit on the device at once
-// (see Room). Every wait is bounded.
+// A team runs a collective as one kernel on each member. Unlike the machine's other work, these kernels wait for each
+// other on the devices (see the package comment). Three rules prevent deadlocks. The launches of a team come in the
+// same order on all members, on one stream each, and devices receive them together (see the method together). The
+// blocks of a kernel, and of all other teams' kernels that may run at the same time, fit on the device together (see
+// Room). Every wait is bounded.
 
-// team is members that meet, each on one stream.
+// team is a set of members that run collectives together, each on one stream.
 type team struct {
 	w        *world
 	members  []*member
@@ -45,10 +45,10 @@ type member struct {
 	index   int
 	dev     *dev
 	stream  *stream       // nil for a rank of another process
-	given   device.Stream // stream, or what stands for that of another process
+	given   device.Stream // stream, or a substitute for a stream of another process
 	control nvlib.Ptr
 	record  nvlib.Ptr // in pinned memory
-	sides   []*stream // see beside
+	sides   []*stream // streams for copies next to stream (see sideStream)
 	id      int64     // the mark within which a launch was given last
 	doing   string    // that launch
 }
@@ -201,10 +201,9 @@ func (m *member) copySteps(dst, src strided.View) (steps []step, err error) {
 // a peer may be kept from coming by a kernel here that would else find no room.
 const roomForOthers = 4
 
-// Room is how many blocks of that many threads a launch of the team may have, so
-// that they run at once, beside those of every other stream of the device that
-// teams use, and kernels of streams that no team uses have room too. Teams and
-// streams made later are not known: make all before preparing.
+// Room returns how many blocks of that many threads a launch of the team may have so that they all run at once,
+// together with those of every other stream of the device that teams use; kernels of streams that no team uses keep
+// some room too. Teams and streams made later are not counted: make all of them before preparing launches.
 func (t *team) Room(threads int) int {
 	least := kernels.BlocksMost
 	for _, m := range t.members {

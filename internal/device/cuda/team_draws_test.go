@@ -351,7 +351,7 @@ const drawTries = 2000
 func (r *drawRig) drawKind(algo string) (drawKind, error) {
 	why := map[ir.Op]error{}
 	for range drawTries {
-		k := drawKind{lane: r.rng.IntN(len(r.lanes)), op: drawOps[r.rng.IntN(len(drawOps))], dt: ir.DTypes()[r.rng.IntN(len(ir.DTypes()))],
+		k := drawKind{lane: r.rng.IntN(len(r.lanes)), op: drawOps[r.rng.IntN(len(drawOps))], dt: ir.ArithmeticTypes()[r.rng.IntN(len(ir.ArithmeticTypes()))],
 			align: []int64{1, 1, 2, 4, 8, 16}[r.rng.IntN(6)], inPlace: r.rng.IntN(3) == 0}
 		if reducing(k.op) {
 			k.red = ir.Sum + ir.Red(r.rng.IntN(4))

@@ -47,10 +47,10 @@ func readTeams(w *world) {
 	}
 }
 
-// errLate is wrapped by the error of a member that waited in vain.
+// errLate is wrapped by the error of a member that timed out waiting for another.
 var errLate = errors.New("gave up waiting for a member of the team")
 
-// explain says who has not begun the launch that m gave up in.
+// explain reports which members had not begun the launch in which m timed out.
 func (m *member) explain(told kernels.Fault) error {
 	epoch := uint32(told.Words[0])
 	waited := time.Duration(told.Words[2]).Round(time.Millisecond)
@@ -76,10 +76,10 @@ func (m *member) explain(told kernels.Fault) error {
 // another GPU, and loading for NCCL, Options.TeamTimeout.
 const TimeoutVariable = "HOCKET_TEAM_TIMEOUT"
 
-// longer is the way out for who waited in vain.
+// longer is advice for errors of waits that timed out.
 func (o *Options) longer() string {
 	limit := o.teamTimeout()
-	return fmt.Sprintf("%s=%v waits longer than %v, whatever --timeout says; what runs kernels one after the other (some profilers, sanitizers) has them wait in vain",
+	return fmt.Sprintf("%s=%v waits longer than %v, whatever --timeout says; tools that run kernels one after the other (some profilers, sanitizers) make these waits time out",
 		TimeoutVariable, 10*limit, limit)
 }
 

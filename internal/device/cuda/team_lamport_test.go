@@ -63,7 +63,7 @@ func TestLamportRests(t *testing.T) {
 func TestLamportDeclines(t *testing.T) {
 	_, w, tm := noted(t, 2, 2)
 	for _, name := range lamportNames {
-		for _, dt := range ir.DTypes() {
+		for _, dt := range ir.ArithmeticTypes() {
 			c := &device.Collective{Op: ir.OpAllReduce, Red: ir.Sum}
 			for r := range w.Ranks() {
 				m, err := w.Device(r).Alloc(100*dt.Size(), device.Shared)

@@ -49,9 +49,8 @@ func (t *team) reserveOf(name string, bytes int64, word uint32) (coll.Area, erro
 	return t.regions[name], nil
 }
 
-// halves returns two halves of at least so many bytes each, for flags among data:
-// kernels clear them where the numbers of launches wrap. A half is half of what
-// is returned, which may be more than was asked for.
+// halves returns two halves of at least half bytes each, for flags among data: kernels clear them when the numbers of
+// launches wrap around. The area may be larger than requested; each half is half of it.
 func (t *team) halves(name string, half int64) (coll.Area, error) {
 	before := t.regions[name]
 	r, err := t.reserve(name, 2*half)

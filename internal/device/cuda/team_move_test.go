@@ -482,7 +482,7 @@ func goCases(op ir.Op, algo string, n int) []teamCase {
 
 func casesOf(op ir.Op, algo string, n int, shapes [][]int64) []teamCase {
 	var list []teamCase
-	types := ir.DTypes()
+	types := ir.ArithmeticTypes()
 	for k, shape := range shapes {
 		for axis := range shape {
 			dt := types[(k+axis+len(op.String()))%len(types)]

@@ -323,8 +323,7 @@ func TestNCCL(t *testing.T) {
 	}
 }
 
-// TestNCCLAddresses wants nothing else to come to lie where memory was that NCCL may
-// know of, though the memory itself goes.
+// TestNCCLAddresses: an address that NCCL may know is not reused, even after its memory is freed.
 func TestNCCLAddresses(t *testing.T) {
 	x, w := ncclWorld(t, 2, 2)
 	r := newTeamRig(t, w, "main", []int{0, 1})
@@ -589,8 +588,8 @@ func TestNCCLMissing(t *testing.T) {
 	}
 }
 
-// TestNCCLMistakesAreTold wants doctor to tell what is wrong with an NCCL, and the
-// ops declined that it gets wrong with multicast.
+// TestNCCLMistakesAreTold: doctor reports known bugs of the loaded NCCL, and ops that it computes wrongly with
+// multicast are refused.
 func TestNCCLMistakesAreTold(t *testing.T) {
 	x, w := ncclWorld(t, 2, 2)
 	x.version = 22803

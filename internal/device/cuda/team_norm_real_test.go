@@ -258,7 +258,7 @@ func newNormSweep(s *reduceSweeper) *normSweep {
 		x, err := tensor.New(ir.BF16, []int64{4<<20 + 8})
 		s.must(err)
 		s.must(tensor.Fill(x, "x", tensor.Spec{Kind: tensor.SpecRand, Seed: uint64(r)}))
-		for at := int64(0); at < 3*normSlot; at += int64(len(x.Data)) { // what comes behind is overwritten
+		for at := int64(0); at < 3*normSlot; at += int64(len(x.Data)) { // later slots are overwritten
 			s.must(st.Upload(device.View{Mem: mem, Off: at, DType: ir.BF16, Shape: x.Shape, Strides: []int64{1}}, x.Data))
 		}
 	}

@@ -146,7 +146,7 @@ func TestNormLimits(t *testing.T) {
 		case l.Rows == 0:
 			t.Errorf("%+v says nothing", l)
 		case i > 0 && (l.Members < coll.NormLimits[i-1].Members || l.Members == coll.NormLimits[i-1].Members && l.Packs <= coll.NormLimits[i-1].Packs):
-			t.Errorf("%+v comes behind what is meant for more", l)
+			t.Errorf("%+v is out of order: limits ascend by members, then by packs", l)
 		}
 	}
 	for _, c := range []struct{ members, packs int64 }{{5, 1}, {8, 256}, {4, 4096}} {

@@ -131,8 +131,8 @@ func (r *teamRig) shares(a coll.MoveAlgorithm, c *rigCase) bool {
 	return r.withShares(a, a, c, func(_ *team, p *coll.MovePlan) { moved(r.t, p.Moves) })
 }
 
-// withShares has run do in Go what kernels would of a case's shares, as a makes them,
-// behind what is copied first; false where by declines it.
+// withShares runs the shares of a case that a computes, after the copies, with run in place of the kernels. It returns
+// false if by refuses the case.
 func (r *teamRig) withShares(by coll.Algorithm, a coll.MoveAlgorithm, c *rigCase, run func(tm *team, p *coll.MovePlan)) bool {
 	r.t.Helper()
 	tm := r.team.(*team)

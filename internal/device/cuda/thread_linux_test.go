@@ -2,5 +2,5 @@ package cuda
 
 import "syscall"
 
-// thread tells threads apart, which each have a context of the driver's.
+// thread identifies the calling thread. The driver keeps a context for each thread.
 func thread() int { return syscall.Gettid() }

@@ -2,6 +2,6 @@
 
 package cuda
 
-// thread cannot tell threads apart here: tests of several worlds at once may complain of
-// memory that is another device's.
+// thread cannot identify threads on this system: tests with several worlds at once may report memory of the wrong
+// device.
 func thread() int { return 0 }

@@ -393,7 +393,7 @@ func exchange(rng *rand.Rand, gpus, streams, ops int) weave {
 
 func (p *weave) step(s int) { p.ops = append(p.ops, weaveOp{kind: 's', on: s}) }
 
-// behind has a stream wait for where another stands.
+// behind makes stream s wait for what stream other was given so far.
 func (p *weave) behind(s, other int) {
 	if s != other {
 		p.ops = append(p.ops, weaveOp{kind: 'e', on: s, n: other})

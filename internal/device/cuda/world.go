@@ -37,8 +37,8 @@ type world struct {
 	mu       sync.Mutex
 	flight   flight
 	capture  *capture  // under way; nil for none
-	latest   *graphRun // that later work must come behind; nil for none
-	marked   *form     // launched last, and not told of yet; nil for none
+	latest   *graphRun // the launch that later work must wait for; nil for none
+	marked   *form     // launched last, and not reported yet; nil for none
 	recorded []*graph  // and not closed
 	staging  staging.Pool
 	teams    []*team
@@ -48,7 +48,7 @@ type world struct {
 	naming   *naming // nil unless a profiler captures, and NVTX is there
 	cause    error   // why the world has ended; nil while it lives
 
-	// Of a world with peers.
+	// The following are used only with peers.
 	nowhere    int       // addresses given to memory of other processes
 	hostShares int       // pieces of host memory shared
 	segments   []*memory // those
@@ -65,10 +65,10 @@ type site struct {
 	key         string // its name, where there are peers
 	gpu         *gpu.GPU
 	ctx         nvlib.Context
-	unreachable map[*site]error // those that are apart from it, and why; nil for none
+	unreachable map[*site]error // sites that it cannot access, and why; nil for none
 	heaps       [3]*gpu.Heap    // nil for what is not mapped in this process
 	gemms       *gemm.Host
-	seens       [][]int64 // of marks that are gone, for others
+	seens       [][]int64 // from freed marks, for reuse
 	clock       *timeline.Clock
 	report      *signal.Report
 	reporters   []*launch   // by tag
@@ -232,7 +232,7 @@ func (w *world) Abort(cause error) {
 	}
 	if w.guard.LockLive() {
 		defer w.mu.Unlock()
-		if w.cause == nil && w.peers != nil { // whatever was under way: others may wait for what comes next
+		if w.cause == nil && w.peers != nil { // other processes may wait for later work, even if this one is idle
 			w.peers.Abort(cause)
 		}
 		w.end(cause)

@@ -10,12 +10,12 @@ import (
 
 var errClosed = errors.New("the world is closed")
 
-// Close waits for what devices still run and frees everything. What lies on a
-// GPU that is lost goes with the process: no call could give it back.
+// Close waits for work that devices still run and frees everything. Memory of a lost GPU is freed when the process
+// ends: no call can free it before.
 func (w *world) Close() error {
 	w.guard.Closing()
 	if w.guard.GivenUp() != nil {
-		return nil // Open tells
+		return nil // the next Open reports it
 	}
 	var err error
 	if lost := w.Do(context.Background(), func() { err = w.close() }); lost != nil {
@@ -61,8 +61,7 @@ func (w *world) close() error {
 	return errors.Join(errs...)
 }
 
-// finish ends the world for good and waits for what devices still run, unless
-// that was done before.
+// finish ends the world permanently and waits for work that devices still run. If that was done before, it reports so.
 func (w *world) finish() (errs []error, before bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -74,19 +73,19 @@ func (w *world) finish() (errs []error, before bool) {
 	return w.flight.drain(), false
 }
 
-// close gives back what the world has of a GPU, unless that is lost.
+// close frees what the world has of a GPU, unless that GPU is lost.
 func (s *site) close(giveBack func() error) error {
 	if s.lost() {
 		return nil
 	}
 	err := s.w.excuse(giveBack())
-	if s.gpu.Lose(err, "when its world was closed") { // then Open returns it
+	if s.gpu.Lose(err, "when its world was closed") { // the next Open returns it
 		return nil
 	}
 	return err
 }
 
-// unmap gives back what the world has mapped of another process's GPU.
+// unmap unmaps memory of another process's GPU.
 func (s *site) unmap() error {
 	h := s.heaps[device.Shared]
 	if h == nil || s.w.sites[0].lost() {
@@ -95,7 +94,7 @@ func (s *site) unmap() error {
 	return s.bound(h.Close)
 }
 
-// free gives back all that the world has of the GPU, which is at rest.
+// free frees everything that the world has of the GPU, which is idle.
 func (s *site) free() error {
 	if s.ctx == 0 { // the world was not opened
 		return nil

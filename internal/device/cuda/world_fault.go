@@ -8,9 +8,8 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// fault ends the world because work on a device failed. s is the stream that
-// was asked or given work; the one to blame is, as far as can be told, one of
-// the device's that was within a command.
+// fault ends the world because work on a device failed. s is the stream that was polled or given work. The fault
+// names, if possible, a stream of the same device that was within a command.
 func (w *world) fault(s *stream, err error) {
 	s = guilty(w, s, err)
 	for _, other := range w.flight.streams {
@@ -23,7 +22,7 @@ func (w *world) fault(s *stream, err error) {
 	f := &device.Fault{Rank: s.dev.rank, Stream: s.name, Err: err}
 	f.ID, f.Last = s.within()
 	if others := otherSuspects(s); len(others) > 0 && gpu.IsFatal(err) {
-		f.Err = fmt.Errorf("%w; nobody observed the run, so it may as well be of %s", err, strings.Join(others, "; "))
+		f.Err = fmt.Errorf("%w; the run was not observed, so the failed work may also be that of %s", err, strings.Join(others, "; "))
 	}
 	w.end(f)
 }
@@ -43,8 +42,8 @@ func guilty(w *world, s *stream, err error) *stream {
 	return s
 }
 
-// otherSuspects says where other streams of s's device were, any of which may be to
-// blame if nobody observed the marks.
+// otherSuspects describes other streams of s's device that were busy. If no observer is set, any of them may be at
+// fault.
 func otherSuspects(s *stream) []string {
 	var list []string
 	for _, o := range s.dev.w.flight.streams {

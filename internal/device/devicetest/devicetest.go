@@ -76,6 +76,7 @@ var contents = []test{
 	{"Argmax", testArgmax},
 	{"Iota", testIota},
 	{"Grouped", testGrouped},
+	{"Scaled", testScaled},
 	{"Sorted", testSorted},
 	{"TakeAlong", testTakeAlong},
 	{"Bincount", testBincount},

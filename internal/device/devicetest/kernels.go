@@ -271,12 +271,12 @@ func testCast(r *rig) {
 	r.open(1)
 	vals := []float64{0, 1, -1, 0.5, 1.5, 2.5, -2.5, 255, 257, 258.5, 1e-3, -1e-8, 65504, 65520, 1e5, -1e20, 2147483647, -2147483649, 3e9, 1 << 40,
 		16777217, 1 + 0x1p-8, 1 + 0x1p-8 + 0x1p-30, 1 + 0x1p-11, 1 + 0x1p-11 + 0x1p-40, 0x1p-24, 0x1p-25, math.Inf(1), math.Inf(-1), math.NaN()}
-	for _, from := range r.dtypes() {
+	for _, from := range r.allTypes() {
 		in := given(from, []int64{2, int64(len(vals)) / 2})
 		for _, v := range vals {
 			in.vals = append(in.vals, tensor.Round(from, v))
 		}
-		for _, to := range r.dtypes() {
+		for _, to := range r.allTypes() {
 			want := answer{}
 			for _, v := range in.vals {
 				want.vals = append(want.vals, tensor.Round(to, v))

@@ -140,7 +140,7 @@ func testBorrow(r *rig) {
 
 func testHostCopies(r *rig) {
 	r.open(1)
-	for _, dt := range r.dtypes() {
+	for _, dt := range r.allTypes() {
 		for _, shape := range someShapes {
 			for _, l := range layouts {
 				rng := seeded(dt, shape, l.name)
@@ -161,7 +161,7 @@ var someShapes = [][]int64{{}, {0}, {1}, {7}, {3, 0, 2}, {1, 1}, {5, 3}, {2, 3, 
 func testCopies(r *rig) {
 	ranks := r.some(2)
 	r.open(ranks)
-	for _, dt := range r.dtypes() {
+	for _, dt := range r.allTypes() {
 		for _, shape := range someShapes {
 			for i, from := range layouts {
 				for j, to := range layouts {

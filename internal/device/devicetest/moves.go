@@ -33,7 +33,7 @@ func testMoves(r *rig) {
 	ranks := r.some(2)
 	r.open(ranks)
 	s := r.mainOf(0)
-	for _, dt := range r.dtypes() {
+	for _, dt := range r.allTypes() {
 		for _, n := range []int64{0, 1, 7, 4099, 70001} {
 			for i, off := range [][2]int64{{0, 0}, {1, 0}, {2, 5}, {4, 8}} {
 				blocks := []int{0, 1, 3, 200}[(i+int(n))%4]

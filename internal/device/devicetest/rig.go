@@ -72,7 +72,9 @@ func (r *rig) sub(name string, f func(*rig)) {
 	})
 }
 
-func (r *rig) dtypes() []ir.DType { return r.m.Caps().DTypes }
+// dtypes are the types that the machine computes with, allTypes those that it moves too.
+func (r *rig) dtypes() []ir.DType   { return slices.DeleteFunc(r.allTypes(), ir.DType.IsFloat8) }
+func (r *rig) allTypes() []ir.DType { return slices.Clone(r.m.Caps().DTypes) }
 
 func (r *rig) alloc(rank int, bytes int64, kind device.MemKind) device.Memory {
 	r.Helper()

@@ -12,7 +12,7 @@
 // done with epoch e: memory in two halves, used by turns, needs no other
 // handshake, however launches lay it out. Kernels whose data does not bring that
 // about have to (see meetAll).
-enum { teamMost = 8, blocksMost = 256, regionsMost = 96 };
+enum { teamMost = 8, blocksMost = 256, regionsMost = 112 };
 
 struct Region { u64 at, half; };  // two halves of so many bytes
 

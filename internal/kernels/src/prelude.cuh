@@ -13,6 +13,8 @@ typedef long long i64;
 typedef float f32;
 typedef double f64;
 
+struct f8e4m3 { u8 bits; };
+struct f8e5m2 { u8 bits; };
 struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
 
@@ -68,6 +70,29 @@ DEV f16 toF16(f32 x) {
 #endif
   return y;
 }
+
+// Formats of 8 bits with M bits of mantissa and an exponent biased by B. OVER is the code of what is too large.
+template <int M, int B, u32 OVER> DEV f32 fromF8(u8 x) {
+  const u32 sign = (u32)(x & 0x80) << 24, mag = x & 0x7f;
+  if (mag >= OVER) return bitsAs<f32>(mag == OVER && OVER != 0x7f ? sign | 0x7f800000 : sign | 0x7fffffff);
+  if (mag < 1 << M) return bitsAs<f32>(sign | bitsAs<u32>((f32)mag * bitsAs<f32>((u32)(128 - B - M) << 23)));
+  return bitsAs<f32>(sign | ((mag << (23 - M)) + ((u32)(127 - B) << 23)));
+}
+
+template <int M, int B, u32 OVER> DEV u8 toF8(f32 x) {
+  const u32 u = bitsAs<u32>(x), mag = u & 0x7fffffff, shift = 23 - M, unit = (u32)(128 - B + shift) << 23;
+  u32 code;
+  if (mag > 0x7f800000) code = 0x7f;
+  else if (mag < (u32)(128 - B) << 23) code = bitsAs<u32>(bitsAs<f32>(mag) + bitsAs<f32>(unit)) - unit;
+  else {
+    code = ((mag + ((1u << (shift - 1)) - 1) + (mag >> shift & 1)) >> shift) - ((u32)(127 - B) << M);
+    code = code < OVER ? code : OVER;
+  }
+  return (u8)(u >> 24 & 0x80 | code);
+}
+
+DEV f32 fromF8(f8e4m3 x) { return fromF8<3, 7, 0x7f>(x.bits); }
+DEV f32 fromF8(f8e5m2 x) { return fromF8<2, 15, 0x7c>(x.bits); }
 
 // oddF32 rounds to odd: the last bit of an inexact result records that something
 // was lost, so that rounding again, to fewer bits, is rounding once.
@@ -132,6 +157,24 @@ template <> struct Num<bf16> {
   DEV bf16 cast(f64 a) { return toBF16(oddF32(a)); }
   DEV bf16 cast(i64 a) { return toBF16(oddF32(oddF64(a))); }
 };
+template <> struct Num<f8e4m3> {
+  typedef f32 Acc;
+  typedef f32 Fn;
+  DEV f32 get(f8e4m3 x) { return fromF8(x); }
+  DEV f8e4m3 put(f32 a) { return {toF8<3, 7, 0x7f>(a)}; }
+  DEV f8e4m3 cast(f32 a) { return put(a); }
+  DEV f8e4m3 cast(f64 a) { return put(oddF32(a)); }
+  DEV f8e4m3 cast(i64 a) { return put(oddF32(oddF64(a))); }
+};
+template <> struct Num<f8e5m2> {
+  typedef f32 Acc;
+  typedef f32 Fn;
+  DEV f32 get(f8e5m2 x) { return fromF8(x); }
+  DEV f8e5m2 put(f32 a) { return {toF8<2, 15, 0x7c>(a)}; }
+  DEV f8e5m2 cast(f32 a) { return put(a); }
+  DEV f8e5m2 cast(f64 a) { return put(oddF32(a)); }
+  DEV f8e5m2 cast(i64 a) { return put(oddF32(oddF64(a))); }
+};
 template <> struct Num<i64> {
   typedef i64 Acc;
   DEV i64 get(i64 x) { return x; }
@@ -148,6 +191,7 @@ template <> struct Num<i32> {
 };
 
 // Bits that are only moved.
+template <> struct Num<u8> { typedef u8 Acc; DEV u8 get(u8 x) { return x; } DEV u8 put(u8 a) { return a; } };
 template <> struct Num<u16> { typedef u16 Acc; DEV u16 get(u16 x) { return x; } DEV u16 put(u16 a) { return a; } };
 template <> struct Num<u32> { typedef u32 Acc; DEV u32 get(u32 x) { return x; } DEV u32 put(u32 a) { return a; } };
 template <> struct Num<u64> { typedef u64 Acc; DEV u64 get(u64 x) { return x; } DEV u64 put(u64 a) { return a; } };
@@ -197,6 +241,7 @@ struct FoldMin { template <class A> DEV A of(A a, A b) { return least(a, b); } }
 // Const<A> takes a constant that came as 64 bits.
 template <class A> struct Const { DEV A of(u64 bits) { return (A)bitsAs<f64>(bits); } };
 template <> struct Const<i64> { DEV i64 of(u64 bits) { return (i64)bits; } };
+template <> struct Const<u8> { DEV u8 of(u64 bits) { return (u8)bits; } };
 template <> struct Const<u16> { DEV u16 of(u64 bits) { return (u16)bits; } };
 template <> struct Const<u32> { DEV u32 of(u64 bits) { return (u32)bits; } };
 template <> struct Const<u64> { DEV u64 of(u64 bits) { return bits; } };

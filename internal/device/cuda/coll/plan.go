@@ -35,7 +35,8 @@ type Entry struct {
 
 // Algorithms lists them in the order in which TeamAlgorithms does: to add one, write its entry next to its code, and
 // list it here. hocket help algorithms, dispatch, the tuner and tests derive from the list.
-var Algorithms = slices.Concat(ReduceAlgorithms, multimemAlgorithms, MoveAlgorithms, SumAlgorithms, RoutedAlgorithms)
+var Algorithms = slices.Concat(ReduceAlgorithms, multimemAlgorithms, MoveAlgorithms, SumAlgorithms, RoutedAlgorithms,
+	scheduleAlgorithms)
 
 // Infos describe them, and NCCL.
 func Infos() (list []Info) {

@@ -1,0 +1,151 @@
+package capi
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"hocket.example/hocket"
+)
+
+// foreignOptions are those of Foreign.
+type foreignOptions struct {
+	Ranks int `json:"ranks"`
+	// In and Out name parameters and results in the order of a call's buffers.
+	In  []string `json:"in"`
+	Out []string `json:"out"`
+}
+
+// foreign gives a model runs whose blocks another runtime has on its devices. It calls once for each rank, on threads of
+// its own, and the last of these calls enqueues the run.
+type foreign struct {
+	m        *model
+	ranks    int
+	in, out  []string
+	patience time.Duration
+
+	mu      sync.Mutex
+	meeting *meeting // of the run that some ranks have called for; nil for none
+}
+
+// meeting is the calls of the ranks for one run.
+type meeting struct {
+	args hocket.EnqueueArgs
+	here map[int]bool
+	done chan struct{}
+	err  error // once done
+}
+
+// meetingPatience bounds how long the call of a rank waits for those of the others.
+const meetingPatience = time.Minute
+
+// Foreign makes a model ready to be called by buffers, in one order of its parameters and results, which text says as JSON.
+func (l *Library) Foreign(handle int64, text string) (int64, error) {
+	m, err := get[*model](l, handle)
+	if err != nil {
+		return 0, err
+	}
+	var o foreignOptions
+	if err := options(text, &o); err != nil {
+		return 0, err
+	}
+	if o.Ranks < 1 {
+		return 0, fmt.Errorf("%w: a program of %d ranks", hocket.ErrInput, o.Ranks)
+	}
+	return l.add(&foreign{m: m, ranks: o.Ranks, in: o.In, out: o.Out, patience: meetingPatience}), nil
+}
+
+// CallForeign gives the stream of a rank its part of one run, and returns before that has ended. It waits for the calls of
+// the other ranks of this process.
+func (l *Library) CallForeign(handle int64, rank int, stream uintptr, in, out []uintptr) error {
+	f, err := get[*foreign](l, handle)
+	if err != nil {
+		return err
+	}
+	if f.ranks == 1 {
+		rank = 0
+	}
+	switch {
+	case len(in) != len(f.in) || len(out) != len(f.out):
+		return fmt.Errorf("%w: %d parameters and %d results are given; the program has %d and %d", hocket.ErrInput, len(in),
+			len(out), len(f.in), len(f.out))
+	case rank < 0 || rank >= f.ranks:
+		return fmt.Errorf("%w: the buffers are on device %d, and the program has %d ranks, on the first devices",
+			hocket.ErrInput, rank, f.ranks)
+	}
+	m, last, err := f.join(rank, stream, in, out)
+	if err != nil {
+		return err
+	}
+	if !last {
+		return f.await(m, rank)
+	}
+	defer f.m.bound.begin()()
+	m.err = f.m.m.Enqueue(l.named(context.Background()), m.args)
+	close(m.done)
+	return m.err
+}
+
+// join adds the call of a rank to those for its run, and reports whether it is the last.
+func (f *foreign) join(rank int, stream uintptr, in, out []uintptr) (*meeting, bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := f.meeting
+	if m == nil {
+		m = &meeting{here: map[int]bool{}, done: make(chan struct{}), args: hocket.EnqueueArgs{
+			Streams: make([]uintptr, f.ranks), In: blocksOf(f.in), Out: blocksOf(f.out)}}
+		f.meeting = m
+	}
+	if m.here[rank] {
+		return nil, false, fmt.Errorf("%w: rank %d calls again before the other ranks have called", hocket.ErrInput, rank)
+	}
+	m.here[rank] = true
+	m.args.Streams[rank] = stream
+	for i, name := range f.in {
+		m.args.In[name][rank] = in[i]
+	}
+	for i, name := range f.out {
+		m.args.Out[name][rank] = out[i]
+	}
+	if len(m.here) < f.ranks {
+		return m, false, nil
+	}
+	f.meeting = nil
+	return m, true, nil
+}
+
+func blocksOf(names []string) map[string]map[int]uintptr {
+	blocks := make(map[string]map[int]uintptr, len(names))
+	for _, n := range names {
+		blocks[n] = map[int]uintptr{}
+	}
+	return blocks
+}
+
+// await waits until the last rank has enqueued the run, or has not called for long.
+func (f *foreign) await(m *meeting, rank int) error {
+	late := time.NewTimer(f.patience)
+	defer late.Stop()
+	select {
+	case <-m.done:
+		return m.err
+	case <-late.C:
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.meeting != m { // the last has come meanwhile
+		<-m.done
+		return m.err
+	}
+	var missing []int
+	for r := range f.ranks {
+		if !m.here[r] {
+			missing = append(missing, r)
+		}
+	}
+	f.meeting = nil
+	m.err = fmt.Errorf("rank %d has waited %v for the calls of ranks %v, which did not come", rank, f.patience, missing)
+	close(m.done)
+	return m.err
+}

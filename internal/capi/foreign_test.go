@@ -1,0 +1,64 @@
+package capi
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"hocket.example/hocket"
+)
+
+// TestForeign: the calls of all ranks become one run, whose error all have; a rank whose peers do not call ends its wait.
+func TestForeign(t *testing.T) {
+	l, machine := opened(t)
+	model, err := l.Load(machine, program, `{"dims": {"T": 2}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := l.Foreign(model, `{"ranks": 2, "in": ["x", "w"], "out": ["y"]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends := make(chan error)
+	call := func(rank, ins int) { ends <- l.CallForeign(h, rank, 0, make([]uintptr, ins), make([]uintptr, 1)) }
+	for range 3 {
+		go call(0, 2)
+		go call(1, 2)
+		for range 2 { // the CPU machine has no streams of the caller's
+			if err := <-ends; !errors.Is(err, hocket.ErrUnsupported) {
+				t.Errorf("%v", err)
+			}
+		}
+	}
+	go call(2, 2)
+	if err := <-ends; !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "2 ranks, on the first devices") {
+		t.Errorf("a third rank: %v", err)
+	}
+	go call(0, 1)
+	if err := <-ends; !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "1 parameters") {
+		t.Errorf("a missing parameter: %v", err)
+	}
+	f, err := get[*foreign](l, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.patience = time.Millisecond
+	for range 2 {
+		go call(1, 2)
+		if err := <-ends; err == nil || !strings.Contains(err.Error(), "rank 1 has waited 1ms for the calls of ranks [0]") {
+			t.Errorf("a rank alone: %v", err)
+		}
+	}
+	for _, o := range []string{`{"ranks": 0}`, `{"rank": 1}`, `{`} {
+		if _, err := l.Foreign(model, o); !errors.Is(err, hocket.ErrInput) {
+			t.Errorf("%s: %v", o, err)
+		}
+	}
+	if err := l.Close(h); err != nil {
+		t.Error(err)
+	}
+	if err := l.CallForeign(h, 0, 0, nil, nil); !errors.Is(err, ErrHandle) {
+		t.Errorf("closed: %v", err)
+	}
+}

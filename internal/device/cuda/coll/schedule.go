@@ -1,0 +1,200 @@
+package coll
+
+import (
+	"cmp"
+	"fmt"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// scheduled runs schedules that other tools wrote, each given with the tuning.
+type scheduled struct{}
+
+var scheduleOps = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll}
+
+var scheduleAlgorithms = []Entry{{Info{Name: "executor", Scheduled: true, Ops: scheduleOps, FreeOrder: true,
+	Takes: "what a schedule of another tool is for: hocket bench --schedule",
+	How: "each block executes its list of a proved schedule: copies, sums, signals and packets as MSCCL++'s executor " +
+		"has them; channels are words in the peers' memory, proxies and switches are plain loads and stores"},
+	scheduled{}}}
+
+// scheduleLine is what cells are multiples of, in bytes.
+const scheduleLine = 16
+
+// layout is where a schedule's operands lie.
+type layout struct {
+	cell    int64 // bytes
+	in, out bool  // it works on a copy of the operand, and the result is copied
+}
+
+// Supports returns nil, or why it cannot do c.
+func (scheduled) Supports(t Team, tune device.Tuning, c *Collective) error {
+	_, err := scheduleLayout(t, tune, c)
+	return err
+}
+
+func scheduleLayout(t Team, tune device.Tuning, c *Collective) (*layout, error) {
+	s := tune.Schedule
+	unsupported := func(format string, args ...any) (*layout, error) {
+		return nil, fmt.Errorf("%w: "+format, append([]any{device.ErrUnsupported}, args...)...)
+	}
+	threads := scheduleThreads(tune)
+	switch {
+	case s == nil:
+		return unsupported("it needs a schedule: hocket bench --schedule FILE")
+	case s.Op != c.Op:
+		return unsupported("schedule %s is of %s", s.Name, s.Op)
+	case s.Members != t.Members():
+		return unsupported("schedule %s is for %d members, and there are %d", s.Name, s.Members, t.Members())
+	case s.Members > kernels.TeamMost:
+		return unsupported("schedule %s has %d members; at most %d", s.Name, s.Members, kernels.TeamMost)
+	case tune.Blocks != 0 && tune.Blocks < s.Blocks:
+		return unsupported("schedule %s has %d blocks, and %d are allowed", s.Name, s.Blocks, tune.Blocks)
+	case threads%32 != 0 || threads < 32 || threads > threadsMost:
+		return unsupported("%d threads; they are multiples of 32 up to %d", threads, threadsMost)
+	case s.Blocks > kernels.BlocksMost || s.Blocks > t.Room(threads):
+		return unsupported("schedule %s has %d blocks that wait for each other, and %d run at once", s.Name, s.Blocks,
+			min(t.Room(threads), kernels.BlocksMost))
+	case (c.Op == ir.OpAllReduce || c.Op == ir.OpReduceScatter) && (c.Red != ir.Sum || !c.AnyOrder):
+		return unsupported("schedules add, in an order of their own; order=any allows that")
+	}
+	if err := s.Check(); err != nil {
+		return unsupported("schedule %s: %w", s.Name, err)
+	}
+	return scheduleOperands(s, c)
+}
+
+func scheduleOperands(s *device.Schedule, c *Collective) (*layout, error) {
+	first := &c.Operands[0]
+	l := &layout{in: s.Writes}
+	for i := range c.Operands {
+		p := &c.Operands[i]
+		switch {
+		case !p.Reads || !p.Writes || p.In.N != first.In.N || p.Out.N != first.Out.N:
+			return nil, fmt.Errorf("%w: member %d has other operands than member 0", device.ErrUnsupported, i)
+		case !p.In.Dense() || !p.Out.Dense() || !outermost(InAxis(c), p.In.Shape) ||
+			!outermost(OutAxis(c), p.Out.Shape):
+			return nil, fmt.Errorf("%w: member %d: an operand or a block of it has gaps", device.ErrUnsupported, i)
+		case p.In.Mem.Kind() != device.Shared || p.In.Addr%scheduleLine != 0 || p.In.Overlaps(&p.Out):
+			l.in = true
+		}
+		if p.Out.Mem.Kind() != device.Shared || p.Out.Addr%scheduleLine != 0 {
+			l.out = true
+		}
+	}
+	bytes, outBytes := first.In.Bytes(), first.Out.Bytes()
+	l.cell = bytes / int64(s.In)
+	if l.cell*int64(s.In) != bytes || l.cell*int64(s.Out) != outBytes || l.cell%scheduleLine != 0 {
+		if c.Op != ir.OpAllReduce || s.In != s.Out {
+			return nil, fmt.Errorf("%w: schedule %s divides an operand into %d parts, which have to be multiples of %d "+
+				"bytes, and it has %d bytes", device.ErrUnsupported, s.Name, s.In, scheduleLine, bytes)
+		}
+		l.cell = ceil(ceil(bytes, int64(s.In)), scheduleLine) * scheduleLine
+		l.in, l.out = true, true
+	}
+	if s.Joint {
+		l.in = s.Size != s.Out
+		for i := range c.Operands {
+			p := &c.Operands[i]
+			l.in = l.in || p.In.Overlaps(&p.Out) && p.In.Addr != p.Out.Addr+nvlib.Ptr(int64(s.InAt[i])*l.cell)
+		}
+		l.in = l.in || l.out
+		l.out = l.in
+	}
+	if l.cell*int64(max(s.In, s.Out, s.Size)) > 1<<31 {
+		return nil, fmt.Errorf("%w: more than 2 GiB", device.ErrUnsupported)
+	}
+	return l, nil
+}
+
+// outermost reports whether blocks along an axis are contiguous.
+func outermost(axis int, shape []int64) bool {
+	for i := 0; i < axis && i < len(shape); i++ {
+		if shape[i] > 1 {
+			return false
+		}
+	}
+	return true
+}
+
+func scheduleThreads(tune device.Tuning) int { return cmp.Or(tune.Threads, TeamThreads) }
+
+// Plan is one launch on each member, with copies before and after where the schedule cannot work on the operands.
+func (scheduled) Plan(t Team, tune device.Tuning, c *Collective) (*Plan, error) {
+	l, err := scheduleLayout(t, tune, c)
+	if err != nil {
+		return nil, err
+	}
+	s, p := tune.Schedule, &Plan{}
+	k := &kernels.Scheduled{Schedule: s, DType: c.Operands[0].In.DType, Cell: l.cell, Threads: scheduleThreads(tune)}
+	before, after := make([][]Action, s.Members), make([][]Action, s.Members)
+	for a := range k.At {
+		k.At[a] = make([]nvlib.Ptr, s.Members)
+	}
+	// own has the schedule work on memory of the team's from cell at[m] on.
+	own := func(area device.ScheduleArea, name string, cells int) {
+		p.reserve(name, int64(cells)*l.cell, func(a Area) { copy(k.At[area], a.At) })
+	}
+	for i := range c.Operands {
+		k.At[device.ScheduleIn][i], k.At[device.ScheduleOut][i] = c.Operands[i].In.Addr, c.Operands[i].Out.Addr
+	}
+	switch {
+	case s.Joint && l.out:
+		own(device.ScheduleIn, "operands of schedules", s.Size)
+	case s.Joint:
+		copy(k.At[device.ScheduleIn], k.At[device.ScheduleOut])
+	default:
+		if l.in {
+			own(device.ScheduleIn, "operands of schedules", s.In)
+		}
+		if l.out {
+			own(device.ScheduleOut, "results of schedules", s.Out)
+		}
+	}
+	for area, name := range map[device.ScheduleArea]string{device.ScheduleScratch: "scratch of schedules",
+		device.ScheduleMessages: "messages of schedules"} {
+		if n := s.Areas[area]; n > 0 {
+			own(area, name, n)
+		}
+	}
+	if n := int64(s.Areas[device.SchedulePackets]); n > 0 {
+		p.halves("packets of schedules", 2*n*l.cell, func(a Area) {
+			copy(k.At[device.SchedulePackets], a.At)
+			k.PacketHalf = a.half()
+		})
+	}
+	p.halves("words of schedules", kernels.ScheduleWords(s), func(a Area) { k.Words, k.WordHalf = a.At, a.half() })
+	p.Launches = func() ([][]Action, error) {
+		for i := range c.Operands {
+			scheduleCopies(s, l, c, i, k, before, after)
+		}
+		list := make([][]Action, s.Members)
+		for i := range list {
+			list[i] = append(append(before[i], Kernel{k.Meeting(i)}), after[i]...)
+		}
+		return list, nil
+	}
+	return p, nil
+}
+
+// scheduleCopies adds the copies of member i's operands to where the schedule has them, and back.
+func scheduleCopies(s *device.Schedule, l *layout, c *Collective, i int, k *kernels.Scheduled, before, after [][]Action) {
+	inAt, outAt, outArea := int64(0), int64(0), device.ScheduleOut
+	if s.Joint {
+		inAt, outAt, outArea = int64(s.InAt[i])*l.cell, int64(s.OutAt[i])*l.cell, device.ScheduleIn
+	}
+	o := &c.Operands[i]
+	if l.in || s.Joint {
+		to := o.In.In(sharedCopy{o.In.Mem}, k.At[device.ScheduleIn][i]+nvlib.Ptr(inAt))
+		if !to.Same(&o.In) {
+			before[i] = append(before[i], Copy{to, o.In})
+		}
+	}
+	if l.out {
+		from := o.Out.In(sharedCopy{o.Out.Mem}, k.At[outArea][i]+nvlib.Ptr(outAt))
+		after[i] = append(after[i], Copy{o.Out, from})
+	}
+}

@@ -1,0 +1,75 @@
+package device
+
+import (
+	"fmt"
+	"slices"
+)
+
+// ScaleBlock is how many elements of a row, and how many rows of a weight, share a scale where blocks have scales.
+const ScaleBlock = 128
+
+// Grain is what shares a scale of a tensor, seen as a matrix of all its rows: so many rows and columns, the last ones
+// perhaps fewer. Cols are the scales of a row of blocks.
+type Grain struct{ Rows, Columns, Cols int64 }
+
+// At returns the place of the scale of element (i, j) among the scales in row-major order.
+func (g Grain) At(i, j int64) int64 { return i/g.Rows*g.Cols + j/g.Columns }
+
+// GrainOf returns what the scales of shape s of a tensor of shape x are for: all of it, rows, blocks of 1×128 or, of a
+// matrix, blocks of 128×128.
+func GrainOf(x, s []int64) (Grain, error) {
+	rows, cols := Matrix(x)
+	last := len(x) - 1
+	if len(s) == 0 {
+		return Grain{max(1, rows), max(1, cols), 1}, nil
+	}
+	blocks := func(n int64) int64 { return (n + ScaleBlock - 1) / ScaleBlock }
+	switch {
+	case last < 0:
+	case slices.Equal(s, x[:last]):
+		return Grain{1, max(1, cols), 1}, nil
+	case slices.Equal(s, append(slices.Clone(x[:last]), blocks(cols))):
+		return Grain{1, ScaleBlock, s[last]}, nil
+	case last == 1 && slices.Equal(s, []int64{blocks(rows), blocks(cols)}):
+		return Grain{ScaleBlock, ScaleBlock, s[1]}, nil
+	}
+	return Grain{}, fmt.Errorf("scales%v of a tensor%v", s, x)
+}
+
+// Matrix returns how many rows a tensor has along its last dimension, and their length.
+func Matrix(shape []int64) (rows, cols int64) {
+	if len(shape) == 0 {
+		return 1, 1
+	}
+	rows = 1
+	for _, e := range shape[:len(shape)-1] {
+		rows *= e
+	}
+	return rows, shape[len(shape)-1]
+}
+
+// CheckScaled returns what the scales of a linear with scales are for, of ins x, w and their scales; or why there is no
+// such linear.
+func CheckScaled(k *Kernel, out []int64, ins [][]int64) (x, w Grain, err error) {
+	for i, in := range k.Ins {
+		if in.DType.IsFloat8() != (i < 2) || i > 1 && in.DType.Size() != 4 || in.DType.IsInt() {
+			return x, w, fmt.Errorf("operand %d of a linear with scales is %s", i, in.DType)
+		}
+	}
+	if dt := k.Outs[0].DType; dt.IsInt() || dt.Size() != 2 && dt.Size() != 4 {
+		return x, w, fmt.Errorf("a linear with scales into %s", dt)
+	}
+	if err := CheckLinear(out, ins[:2]); err != nil {
+		return x, w, err
+	}
+	if x, err = GrainOf(ins[0], ins[2]); err != nil {
+		return x, w, err
+	}
+	if x.Rows == ScaleBlock && ins[0][0] > 1 {
+		return x, w, fmt.Errorf("scales%v of the input%v", ins[2], ins[0])
+	}
+	if w, err = GrainOf(ins[1], ins[3]); err == nil && w.Rows == 1 && w.Cols > 1 && ins[1][0] > 1 {
+		err = fmt.Errorf("scales%v of the weight%v", ins[3], ins[1])
+	}
+	return x, w, err
+}

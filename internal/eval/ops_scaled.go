@@ -1,0 +1,195 @@
+package eval
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// unscaled lists the dimensions of the operand of scales, of so many, that have no scales of their own: all, or, where
+// rows have, the last.
+func unscaled(s *ir.Stmt, dims int) []int {
+	var list []int
+	switch block := s.Attr("block"); {
+	case block == nil:
+		for d := range dims {
+			list = append(list, d)
+		}
+	case len(block.Exprs) == 1:
+		list = []int{dims - 1}
+	}
+	return list
+}
+
+// scaling is which scale belongs to which element of a tensor.
+type scaling struct {
+	scales     *array
+	k          int64 // elements of a row
+	rows, cols int64 // elements that share a scale along each
+	perRow     int64 // scales of a row of blocks
+}
+
+func (s scaling) index(row, col int64) int64 { return row/s.rows*s.perRow + col/s.cols }
+
+// scalingOf matches scales with what they scale: one, one for each row, for each 128 elements of a row, or for each
+// square of 128 by 128.
+func scalingOf(shape []int64, scales *array) (scaling, error) {
+	s := scaling{scales: scales, k: 1, rows: 1 << 62, cols: 1 << 62}
+	n := len(shape)
+	if n > 0 {
+		s.k = shape[n-1]
+	}
+	switch got := scales.shape; {
+	case len(got) == 0:
+		return s, nil
+	case n > 0 && slices.Equal(got, shape[:n-1]):
+		s.rows, s.perRow = 1, 1
+		return s, nil
+	case n > 0 && len(got) == n && got[n-1] == (s.k+127)/128:
+		s.rows, s.cols, s.perRow = 1, 128, got[n-1]
+		if slices.Equal(got[:n-1], shape[:n-1]) {
+			return s, nil
+		}
+		s.rows = 128
+		if n == 2 && got[0] == (shape[0]+127)/128 {
+			return s, nil
+		}
+	}
+	return s, fmt.Errorf("scales of shape %v for %v", scales.shape, shape)
+}
+
+// scales gives the largest magnitude of each block divided by top.
+func scales(top float64, x *array, shape []int64) (*array, error) {
+	out := newArray(ir.F32, shape)
+	s, err := scalingOf(x.shape, out)
+	if err != nil {
+		return nil, err
+	}
+	for i := range x.len() {
+		at := s.index(i/s.k, i%s.k)
+		out.f[at], out.e[at] = max(out.f[at], math.Abs(x.f[i])), max(out.e[at], x.e[i])
+	}
+	for i, most := range out.f {
+		y, e := most/top, out.e[i]
+		switch {
+		case math.IsInf(y, 0) || y != y:
+			out.f[i], out.e[i] = y, selected(y, e)
+		case e == 0: // the quotient of known numbers, rounded once
+			out.f[i] = max(tensor.Round(ir.F32, y), tensor.Round(ir.F32, 1e-12))
+		default:
+			y, e = finish(ir.F32, y, e/top)
+			out.f[i], out.e[i] = max(y, tensor.Round(ir.F32, 1e-12)), e
+		}
+	}
+	return out, nil
+}
+
+// quantize is the rule of x/s rounded to an 8-bit type. A machine may divide, or multiply by an inverse, with a few
+// units of its arithmetic lost: where the two ends of what it may then hold round to different numbers, either is right.
+func quantize(x, by *array, dt ir.DType) (*array, error) {
+	out := newArray(dt, x.shape)
+	s, err := scalingOf(x.shape, by)
+	if err != nil {
+		return nil, err
+	}
+	top := formatOf(dt).max
+	round := func(v float64) float64 { return tensor.Round(dt, max(min(v, top), -top)) }
+	for i := range x.len() {
+		at := s.index(i/s.k, i%s.k)
+		scale, es := by.f[at], by.e[at]
+		y := x.f[i] / scale
+		if !(math.Abs(scale) > es) || y != y || math.IsInf(scale, 0) {
+			out.f[i] = round(y)
+			if out.e[i] = inf; y != y && x.e[i] == 0 && es == 0 {
+				out.e[i] = 0
+			}
+			continue
+		}
+		pre := (x.e[i]+math.Abs(y)*es)/(math.Abs(scale)-es) + 2*stepUnit(ir.F32)*math.Abs(y)
+		if math.IsInf(y, 0) {
+			pre = 0
+		}
+		out.f[i] = round(y)
+		out.e[i] = max(round(y+pre)-out.f[i], out.f[i]-round(y-pre))
+	}
+	return out, nil
+}
+
+const (
+	// tensorCore is how many products of 8-bit numbers a tensor core adds to a sum at once. It shifts all to the
+	// largest exponent among them, and keeps coreDigits of each.
+	tensorCore = 32
+	coreDigits = 13
+	// promoted is after how many products that sum is added to one in f32.
+	promoted = 128
+)
+
+// scaledLinear is x[…, K]·w[N, K]ᵀ with each product multiplied by the scales of its factors.
+func scaledLinear(at attrs, ins []*array, dt ir.DType, sp split) (*array, error) {
+	x, w := ins[0], ins[1]
+	last := len(x.shape) - 1
+	if last < 0 || len(w.shape) != 2 || x.shape[last] != w.shape[1] {
+		return nil, fmt.Errorf("linear of shapes %v and %v", x.shape, w.shape)
+	}
+	sx, err := scalingOf(x.shape, ins[2])
+	if err != nil {
+		return nil, err
+	}
+	sw, err := scalingOf(w.shape, ins[3])
+	if err != nil {
+		return nil, err
+	}
+	m, n, k := elements(x.shape[:last]), w.shape[0], w.shape[1]
+	out := newContraction(dt, append(slices.Clone(x.shape[:last]), n), sp)
+	a, b := asRows(x, m, k), asRows(w, n, k)
+	for p := range m {
+		if err := at.ended(); err != nil {
+			return nil, err
+		}
+		for q := range n {
+			out.store(p*n+q, scaledDot(a, b, p, q, sx, sw))
+		}
+	}
+	return out.array, nil
+}
+
+// scaledDot is the product of row p of a and row q of b: of whole numbers it is certified while tensor cores hold all
+// partial sums. Otherwise each pass through a tensor core may lose the last of its digits of each term, against the
+// largest that is there.
+func scaledDot(a, b rows, p, q int64, sx, sw scaling) sumOf {
+	s := sumOf{acc: ir.F32, n: a.k, ints: a.ints[p] && b.ints[q]}
+	whole := 0.0
+	for from := int64(0); from < a.k; from += promoted {
+		i, j := sx.index(p, from), sw.index(q, from)
+		f, g := sx.scales.f[i], sw.scales.f[j]
+		ef, eg := sx.scales.e[i], sw.scales.e[j]
+		s.ints = s.ints && sx.scales.exactInteger(i) && sw.scales.exactInteger(j)
+		var sum, abs, prop, lost float64
+		to := min(from+promoted, a.k)
+		for lo := from; lo < to; lo += tensorCore {
+			top := math.Abs(sum)
+			for c := lo; c < min(lo+tensorCore, to); c++ {
+				x, w, ex, ew := a.f[p*a.k+c], b.f[q*b.k+c], a.e[p*a.k+c], b.e[q*b.k+c]
+				t, e := x*w, productError(x, ex, w, ew)
+				sum, abs, prop = sum+t, abs+math.Abs(t), prop+e
+				top = max(top, math.Abs(sum), math.Abs(t)+e)
+			}
+			lost += (tensorCore + 1) * math.Ldexp(2*(top+prop), -coreDigits)
+		}
+		fg, efg := f*g, productError(f, ef, g, eg)
+		s.y += sum * fg
+		s.abs += abs * math.Abs(fg)
+		s.prop += prop*(math.Abs(fg)+efg) + abs*efg
+		if whole += abs; !s.ints || whole > 1<<coreDigits {
+			s.prop += lost * (math.Abs(fg) + efg)
+		}
+		s.n += 3 // the scales' product, the product with it, the addition
+	}
+	if s.ints && whole > 1<<coreDigits {
+		s.ints = false
+	}
+	return s
+}

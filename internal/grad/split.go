@@ -1,0 +1,260 @@
+package grad
+
+import (
+	"slices"
+
+	"hocket.example/hocket/ir"
+)
+
+// Parts are a function's gradient as two programs: one that computes the results, and one that computes the gradients
+// when those of the results are known.
+type Parts struct {
+	// Forward has the function's parameters and results, and then results that Backward takes.
+	Forward string
+	// Backward returns %dx for each differentiated parameter %x, in their order.
+	Backward string
+	// Takes say what Backward's parameters are, in their order.
+	Takes []Take
+}
+
+// Take says what a parameter of Parts.Backward is: one of the function's parameters, a result of Parts.Forward, or the
+// gradient of a result, by its index.
+type Take struct {
+	Of    Source
+	Index int
+}
+
+// Source is where a parameter of Parts.Backward comes from.
+type Source string
+
+// Sources of parameters.
+const (
+	OfInput    Source = "input"
+	OfOutput   Source = "output"
+	OfGradient Source = "gradient"
+)
+
+// Split returns the function's gradient as two programs. Also results that are scalars have a gradient, which Backward
+// takes. Errors are those of Of.
+func Split(in *ir.Info, opts Options) (*Parts, error) {
+	opts.scalars = true
+	g, err := derive(in, opts)
+	if err != nil {
+		return nil, err
+	}
+	info, ds := ir.Read(in.Prog.File, g.prog.String())
+	if ds.HasErrors() {
+		return nil, ds
+	}
+	return (&splitter{g: g, info: info, fn: info.Prog.Funcs[0]}).parts(), nil
+}
+
+// splitter cuts the function that a gradder made in two.
+type splitter struct {
+	g    *gradder
+	info *ir.Info
+	fn   *ir.Func
+
+	forward, backward []*ir.Stmt
+	ret               *ir.Stmt
+	defs              map[string]definition
+	params            map[string]int
+	seeds             map[string]int
+	// again are statements of the forward pass that the backward program has, too.
+	again map[*ir.Stmt]bool
+	// takes are the names that the backward program takes, in their order.
+	takes []string
+	// all says that the backward program computes the whole forward pass again.
+	all bool
+}
+
+// definition is a statement of the forward pass and one of its results.
+type definition struct {
+	s   *ir.Stmt
+	sym *ir.Sym
+}
+
+func (sp *splitter) parts() *Parts {
+	fn := sp.fn
+	body := fn.Body.Stmts
+	sp.forward, sp.backward = body[:sp.g.cut], body[sp.g.cut:len(body)-1]
+	sp.ret = body[len(body)-1]
+	sp.defs, sp.params, sp.seeds = map[string]definition{}, map[string]int{}, map[string]int{}
+	sp.again = map[*ir.Stmt]bool{}
+	for i, p := range fn.Params {
+		if i < sp.g.given {
+			sp.params[p.Name] = i
+		}
+	}
+	for i, result := range sp.g.of {
+		sp.seeds[fn.Params[sp.g.given+i].Name] = result
+	}
+	for _, s := range sp.forward {
+		for _, sym := range sp.info.Results[s] {
+			if sym != nil {
+				sp.defs[sym.Name] = definition{s, sym}
+			}
+		}
+	}
+	for _, s := range sp.backward {
+		mentioned(s, sp.need)
+	}
+	if sp.all {
+		sp.takes = nil
+		for _, s := range slices.Concat(sp.forward, sp.backward) {
+			mentioned(s, sp.need)
+		}
+	}
+	return sp.programs()
+}
+
+// need has the backward program have a value of the forward pass: as a parameter, or computed again where that costs
+// nothing or the value cannot be a parameter.
+func (sp *splitter) need(name string) {
+	if slices.Contains(sp.takes, name) {
+		return
+	}
+	_, param := sp.params[name]
+	_, seed := sp.seeds[name]
+	def, made := sp.defs[name]
+	switch {
+	case param || seed:
+		sp.takes = append(sp.takes, name)
+	case !made || sp.all:
+	case def.sym.Kind != ir.SymValue:
+		sp.all = true // what a buffer holds depends on other statements than its definition
+	case len(def.sym.Type.Partial) > 0, free(def.s.Op) && alone(def.s):
+		if !sp.again[def.s] {
+			sp.again[def.s] = true
+			mentioned(def.s, sp.need)
+		}
+	default:
+		sp.takes = append(sp.takes, name)
+	}
+}
+
+// programs writes the two programs.
+func (sp *splitter) programs() *Parts {
+	g, fn := sp.g, sp.fn
+	parts := &Parts{}
+	forward := &ir.Func{Name: fn.Name[:len(fn.Name)-len("_grad")], Pos: fn.Pos, Params: fn.Params[:g.given],
+		Results: slices.Clone(fn.Results[:g.results])}
+	ret := sp.ret.Clone()
+	ret.Args = ret.Args[:g.results]
+	backward := &ir.Func{Name: fn.Name, Pos: fn.Pos, Results: fn.Results[g.results:]}
+	end := sp.ret.Clone()
+	end.Args, end.Comments = end.Args[g.results:], ir.Comments{}
+	var after []*ir.Stmt
+	for _, name := range sp.takes {
+		p := &ir.Param{Name: name}
+		var t Take
+		if i, ok := sp.params[name]; ok {
+			t, p.Type = Take{OfInput, i}, fn.Params[i].Type
+		} else if i, ok := sp.seeds[name]; ok {
+			t, p.Type = Take{OfGradient, i}, reduced(fn.Results[i])
+		} else {
+			p.Type = sp.defs[name].sym.Type.Clone()
+			i := slices.IndexFunc(ret.Args, func(a ir.Place) bool { return a.Name == name })
+			if i >= 0 && (!ir.SameLayout(p.Type, forward.Results[i]) || returned(ret, name) > 1) {
+				as := g.fresh(name + ".k")
+				after = append(after, stmt(fn.Pos, ir.OpReshard, as, p.Type.Clone(), nil, name))
+				ret.Args = append(ret.Args, ir.Place{Name: as})
+				i = -1
+			} else if i < 0 {
+				ret.Args = append(ret.Args, ir.Place{Name: name})
+			}
+			if i < 0 {
+				forward.Results = append(forward.Results, p.Type.Clone())
+				i = len(forward.Results) - 1
+			}
+			t = Take{OfOutput, i}
+		}
+		backward.Params = append(backward.Params, p)
+		parts.Takes = append(parts.Takes, t)
+	}
+	forward.Body = &ir.Block{Stmts: slices.Concat(sp.forward, after, []*ir.Stmt{ret})}
+	var again []*ir.Stmt
+	for _, s := range sp.forward {
+		if sp.all || sp.again[s] {
+			again = append(again, s)
+		}
+	}
+	backward.Body = &ir.Block{Stmts: slices.Concat(again, sp.backward, []*ir.Stmt{end})}
+	parts.Forward, parts.Backward = sp.text(forward), sp.text(backward)
+	return parts
+}
+
+// returned counts how often a statement returns a value.
+func returned(ret *ir.Stmt, name string) (n int) {
+	for _, a := range ret.Args {
+		if a.Name == name {
+			n++
+		}
+	}
+	return n
+}
+
+// text prints the program with another function.
+func (sp *splitter) text(fn *ir.Func) string {
+	p := sp.info.Prog.Clone()
+	p.Funcs, p.Order = []*ir.Func{fn}, nil
+	for _, d := range p.Dims {
+		p.Order = append(p.Order, d)
+	}
+	for _, m := range p.Meshes {
+		p.Order = append(p.Order, m)
+	}
+	p.Order = append(p.Order, fn)
+	return p.String()
+}
+
+// mentioned calls see with the names of tensors that a statement mentions, those of its blocks among them.
+func mentioned(s *ir.Stmt, see func(string)) {
+	expr := func(e *ir.Expr) {
+		if e == nil {
+			return
+		}
+		e.Walk(func(e *ir.Expr) {
+			if e.Kind == ir.ExprExtent {
+				see(e.Name)
+			}
+		})
+	}
+	place := func(p *ir.Place) {
+		if p != nil && p.Name != "" {
+			see(p.Name)
+		}
+		if p != nil {
+			expr(p.Index)
+		}
+	}
+	for i := range s.Args {
+		place(&s.Args[i])
+	}
+	place(s.Into)
+	for _, e := range s.Exprs {
+		expr(e)
+	}
+	expr(s.Count)
+	if s.Peer != nil {
+		expr(s.Peer.Index)
+	}
+	for _, a := range s.Attrs {
+		for _, e := range a.Exprs {
+			expr(e)
+		}
+	}
+	if s.Type != nil {
+		for _, d := range s.Type.Dims {
+			expr(d.Extent)
+		}
+	}
+	for _, b := range []*ir.Block{s.Body, s.Else} {
+		if b == nil {
+			continue
+		}
+		for _, inner := range b.Stmts {
+			mentioned(inner, see)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package kernels
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// f8Types are the types of 8 bits.
+var f8Types = []ir.DType{ir.F8E4M3, ir.F8E5M2}
+
+// TestFloat8Moves compares what takes types of 8 bits apart from products with the CPU machine, for every number.
+func TestFloat8Moves(t *testing.T) {
+	t.Parallel()
+	r := newTrial(t)
+	for i, dt := range f8Types {
+		all := values{dt, []int64{16, 16}, make([]float64, 256)}
+		raw := make([]byte, 256)
+		for i := range raw {
+			raw[i] = byte(i)
+		}
+		tensor.ToFloat64(all.vals, raw, dt)
+		for j, l := range layouts {
+			for _, to := range ir.DTypes() {
+				if to.IsInt() && (i+j)%2 > 0 {
+					continue
+				}
+				r.compare(device.Kernel{Op: device.Cast{}}, l, 0, to, all.shape, all)
+			}
+			r.compare(device.Kernel{Op: device.Copy{Op: ir.OpCopy}}, l, 0, dt, all.shape, all)
+			r.compare(device.Kernel{Op: device.Copy{Op: ir.OpReshape}}, l, 0, dt, []int64{32, 8}, all)
+			r.compare(device.Kernel{Op: device.Concat{Axis: j % 2}}, l, 0, dt, [][]int64{{32, 16}, {16, 32}}[j%2], all, all)
+			r.compare(device.Kernel{Op: device.TakeAlong{}}, l, 0, dt, []int64{16, 2}, all,
+				values{ir.I32, []int64{16, 2}, slices.Repeat([]float64{3, 15}, 16)})
+			r.compare(device.Kernel{Op: device.Zeros()}, l, 0, dt, all.shape)
+		}
+	}
+	// Every bf16, and numbers around those that round up or down.
+	halves := values{ir.BF16, []int64{1 << 16}, make([]float64, 1<<16)}
+	around := values{ir.F32, []int64{1 << 16}, make([]float64, 1<<16)}
+	for i := range halves.vals {
+		v := math.Float32frombits(uint32(i) << 16)
+		halves.vals[i] = float64(v)
+		around.vals[i] = float64(math.Float32frombits(math.Float32bits(v) + uint32(i%3) - 1))
+	}
+	for _, dt := range f8Types {
+		r.compare(device.Kernel{Op: device.Cast{}}, layouts[0], 0, dt, halves.shape, halves)
+		r.compare(device.Kernel{Op: device.Cast{}}, layouts[0], 0, dt, around.shape, around)
+	}
+	r.run()
+}
+
+// grains are shapes of scales of a matrix.
+func grains(m, n int64, square bool) [][]int64 {
+	blocks := []int64{m, ceil(n, 128)}
+	if square {
+		blocks[0] = ceil(m, 128)
+	}
+	return [][]int64{{}, {m}, blocks}
+}
+
+// positive makes scales of some values.
+func positive(v values) values {
+	for i, x := range v.vals {
+		v.vals[i] = float64(float32(math.Abs(x)/16 + 0x1p-8))
+	}
+	return v
+}
+
+// TestScaled compares scales, quantize and linears with scales with the CPU machine, for scales of all, rows and blocks.
+func TestScaled(t *testing.T) {
+	t.Parallel()
+	r := newTrial(t)
+	for i, c := range [][3]int64{{3, 5, 7}, {1, 2, 128}, {70, 130, 300}, {2, 129, 257}, {5, 4, 0}, {0, 3, 4}} {
+		m, n, k := c[0], c[1], c[2]
+		for j, dt := range []ir.DType{ir.BF16, ir.F32, ir.F64, ir.F16} {
+			l := layouts[(i+j)%len(layouts)]
+			x := noise(dt, m, k)
+			for s, shape := range append(grains(m, k, false), grains(m, k, true)[2]) {
+				op := device.Kernel{Op: device.Scales{Max: []float64{448, 57344}[s%2]}}
+				r.compare(op, l, 0, ir.F32, shape, x)
+				r.compare(device.Kernel{Op: device.Quantize{}}, l, 0, f8Types[j%2], x.shape, x, positive(noise(ir.F32, shape...)))
+			}
+		}
+		for a, sx := range grains(m, k, false) {
+			for b, sw := range grains(n, k, true) {
+				l, dt := layouts[(i+a+b)%len(layouts)], []ir.DType{ir.BF16, ir.F16, ir.F32}[(a+2*b)%3]
+				r.compare(device.Kernel{Op: device.Linear{}}, l, float64(k+2), dt, []int64{m, n}, noise(f8Types[a%2], m, k),
+					noise(f8Types[(a+b)/2%2], n, k), positive(noise(ir.F32, sx...)), positive(noise(ir.F32, sw...)))
+			}
+		}
+	}
+	r.compare(device.Kernel{Op: device.Linear{}}, layouts[1], 200, ir.F32, []int64{2, 3, 4}, noise(ir.F8E4M3, 2, 3, 130),
+		noise(ir.F8E4M3, 4, 130), positive(noise(ir.F32, 2, 3, 2)), positive(noise(ir.F32, 1, 2)))
+	r.run()
+}
