@@ -79,6 +79,15 @@ class Groups(unittest.TestCase):
 
 
 @unittest.skipIf(torch is None, "torch or numpy is not installed")
+class Uneven(unittest.TestCase):
+    """Blocks of different lengths."""
+
+    def test_uneven(self):
+        for n in (1, 3):
+            processes.right(self, __file__, n, "uneven")
+
+
+@unittest.skipIf(torch is None, "torch or numpy is not installed")
 class PlanCache(unittest.TestCase):
     """The cache of plans: off, bounded, with buckets, and its counters."""
 
@@ -438,6 +447,59 @@ def member_groups():
         assert "new group" in str(e) and "ranks [0 2]" in str(e), e
     else:
         raise AssertionError("groups differ, and nothing was raised")
+
+
+def member_uneven():
+    hocket.init()
+    uneven(hocket.rank(), hocket.world_size(), "cpu")
+    refuses(hocket.InputError, "none negative", lambda: hocket.reduce_scatter_v(torch.ones(3), [-1] * hocket.world_size()))
+    refuses(hocket.InputError, "has not the", lambda: hocket.reduce_scatter_v(torch.ones(3), [5] * hocket.world_size()))
+    refuses(hocket.InputError, "to be filled up", lambda: hocket.all_to_all_v(
+        hocket._tensors.View(None, "f32", (2,), 4096, "buffer"), [2] + [0] * (hocket.world_size() - 1)))
+    x = numpy.arange(2.0 * hocket.world_size())
+    assert (hocket.all_to_all_v(x, [2] * hocket.world_size()).reshape(-1, 2) == x[2 * hocket.rank() :][:2]).all()
+
+
+def uneven(r, n, where):
+    """reduce_scatter_v and all_to_all_v, and their gradients, against arithmetic on whole numbers."""
+    for counts in ([3, 0, 2, 1], [1] * 4, [0] * 4, [0, 5, 1, 0]):
+        counts = counts[:n]
+        every = [torch.tensor(draws(p, sum(counts), 2)) for p in range(n)]
+        weights = [torch.tensor(draws(40 + p, sum(counts), 2)).double() for p in range(n)]
+        at = sum(counts[:r])
+        for dtype in (torch.int64, torch.uint8, torch.float32):
+            got = hocket.reduce_scatter_v(every[r].to(dtype).to(where), counts)
+            assert got.dtype == dtype and torch.equal(got.cpu(), sum(every)[at : at + counts[r]].to(dtype)), (counts, dtype, got)
+        got = hocket.reduce_scatter_v(every[r].to(where), counts, "max")
+        assert torch.equal(got.cpu(), torch.stack(every).amax(0)[at : at + counts[r]])
+        x = every[r].double().to(where).requires_grad_()
+        (hocket.reduce_scatter_v(x, counts) * weights[r][: counts[r]].to(where)).sum().backward()
+        assert torch.equal(x.grad.cpu(), torch.cat([weights[p][: counts[p]] for p in range(n)])), counts
+    for seed in range(4):
+        sends = torch.tensor(numpy.random.default_rng(seed).integers(0, 4, (n, n)))  # sends[i][j] rows go from i to j
+        if seed == 3:
+            sends.zero_()
+        send, recv, most = sends[r].tolist(), sends[:, r].tolist(), int(sends.max())
+        every = [torch.tensor(draws(9 * seed + p, sum(sends[p].tolist()), 2)) for p in range(n)]
+        parts = [every[p].split(sends[p].tolist()) for p in range(n)]
+        want = torch.cat([parts[p][r] for p in range(n)])
+        for dtype in (torch.int64, torch.uint8, torch.float32):
+            t = every[r].to(dtype).to(where)
+            for got in (hocket.all_to_all_v(t, send), hocket.all_to_all_v(t, send, recv, most)):
+                assert torch.equal(got.cpu(), want.to(dtype)), (sends, got, want)
+        x = every[r].double().to(where).requires_grad_()
+        weights = [torch.tensor(draws(70 + p, 4 * n, 2)).double() for p in range(n)]
+        got = hocket.all_to_all_v(x, send)
+        (got * weights[r][: len(want)].to(where)).sum().backward()
+        back = torch.cat([weights[p][: int(sends[:, p].sum())].split(sends[:, p].tolist())[r] for p in range(n)])
+        assert torch.equal(x.grad.cpu(), back), (sends, x.grad, back)
+        if most:
+            blocks = torch.stack([torch.cat([p, p.new_zeros(most - len(p), 2)]) for p in parts[r]])
+            got, counts = hocket.all_to_all_v(blocks.to(where), sends[r].to(where))
+            assert counts.tolist() == recv
+            assert torch.equal(torch.cat([b[:c] for b, c in zip(got.cpu(), recv)]), want)
+        if n > 1:
+            refuses(hocket.InputError, "and the ranks send", lambda: hocket.all_to_all_v(t, send, [c + 1 for c in recv]))
 
 
 def member_cache():
