@@ -164,6 +164,7 @@ def member_types():
             assert got.dtype == kind and torch.equal(got.view(torch.uint8).cpu(), want)
             refuses(hocket.UnsupportedError, "convert to bf16", lambda: hocket.all_reduce(got))
     test_torch.uneven(r, n, run.where)
+    test_torch.communicator(run.dist, r, run.where)
     refuses(hocket.UnsupportedError, "avg of bool", lambda: hocket.all_reduce(both[r].clone().to(run.where), "avg"))
     refuses(hocket.InputError, "out has", lambda: hocket.all_gather(both[r].to(run.where), out=torch.zeros(4, dtype=torch.bool)))
     run.finish()

@@ -79,6 +79,14 @@ class Groups(unittest.TestCase):
 
 
 @unittest.skipIf(torch is None, "torch or numpy is not installed")
+class Engines(unittest.TestCase):
+    """hocket.communicator, by the calls that engines' own tests make."""
+
+    def test_communicator(self):
+        processes.right(self, __file__, 4, "communicator", MASTER_ADDR="127.0.0.1", MASTER_PORT=processes.port())
+
+
+@unittest.skipIf(torch is None, "torch or numpy is not installed")
 class Uneven(unittest.TestCase):
     """Blocks of different lengths."""
 
@@ -447,6 +455,81 @@ def member_groups():
         assert "new group" in str(e) and "ranks [0 2]" in str(e), e
     else:
         raise AssertionError("groups differ, and nothing was raised")
+
+
+def member_communicator():
+    communicator(gloo(), hocket.rank(), "cpu")
+
+
+def communicator(dist, r, where):
+    """Two groups of four processes, whose calls are independent; results against gloo's and arithmetic."""
+    from hocket.communicator import Communicator
+    pairs = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
+    c = Communicator(pairs[r // 2], device=where, device_group=pairs[r // 2], unique_name="tp:0")
+    me, peers = r % 2, [r // 2 * 2, r // 2 * 2 + 1]
+    assert (c.rank, c.rank_in_group, c.world_size, c.ranks, c.global_rank, c.disabled) == (me, me, 2, peers, r, False)
+    ones = torch.ones(16, 64, 64, device=where)
+    with c.change_state(enable=True):
+        if r < 2:  # the other pair calls once
+            assert c.all_reduce(c.all_reduce(ones)).mean().item() == 4
+        else:
+            assert c.all_reduce(ones).mean().item() == 2
+    assert ones.mean().item() == 1  # a new tensor
+    with c.change_state(enable=False):
+        assert c.all_reduce(ones) is ones and not c.should_use(ones) and c.custom_all_reduce(ones) is None
+    assert not c.disabled and c.custom_all_reduce(ones).mean().item() == 2
+    for dtype, want in ((torch.float32, True), (torch.bfloat16, True), (torch.float16, True), (torch.int8, False),
+                        *(((torch.float8_e4m3fn, False),) if hasattr(torch, "float8_e4m3fn") else ())):
+        assert c.should_use(torch.empty(16, dtype=dtype, device=where)) is want, dtype
+    out = torch.empty_like(ones)
+    assert c.all_reduce(ones, out, op=dist.ReduceOp.MAX) is out and out.mean().item() == 1
+    every = [torch.tensor(draws(p, 4, 6, 2)).float() for p in range(4)]
+    mine = every[r].to(where)
+    for dim in (0, 1, 2, -1):
+        assert torch.equal(c.all_gather(mine, dim).cpu(), torch.cat([every[p] for p in peers], dim)), dim
+        assert torch.equal(c.reduce_scatter(mine, dim).cpu(), sum(every[p] for p in peers).chunk(2, dim)[me]), dim
+    sizes = [1, 3]
+    start = [0, 1][me]
+    both = c.all_gatherv([mine[start : start + sizes[me]], 2 * mine[: sizes[me]]], sizes=sizes)
+    assert torch.equal(both[0].cpu(), torch.cat([every[peers[0]][:1], every[peers[1]][1:4]]))
+    assert torch.equal(both[1].cpu(), 2 * torch.cat([every[peers[0]][:1], every[peers[1]][:3]]))
+    whole = sum(every[p] for p in peers)
+    assert torch.equal(c.reduce_scatterv(mine, 0, sizes).cpu(), whole.split(sizes)[me])
+    assert torch.equal(c.reduce_scatterv(mine, 1, [2, 4]).cpu(), whole.split([2, 4], 1)[me])
+    hidden, logits = c.dispatch(mine[: sizes[me]], mine[: sizes[me], :, 0], sizes)
+    assert hidden.shape == (4, 6, 2) and logits.shape == (4, 6)
+    assert torch.equal(c.combine(hidden, sizes), 2 * mine[: sizes[me]])
+    into = torch.empty(8, 6, 2, device=where)
+    c.all_gather_into_tensor(into, mine)
+    assert torch.equal(into.cpu(), torch.cat([every[p] for p in peers]))
+    part = torch.empty(2, 6, 2, device=where)
+    c.reduce_scatter_tensor(part, mine)
+    assert torch.equal(part.cpu(), whole.chunk(2)[me])
+    got = c.gather(mine, 1, 0)
+    assert (got is None) == (me == 0) and (got is None or torch.equal(got.cpu(), torch.cat([every[p] for p in peers])))
+    t = mine.clone()
+    assert c.broadcast(t, 1) is t and torch.equal(t.cpu(), every[peers[1]])
+    if where == "cpu":  # by gloo
+        if me == 0:
+            c.send(mine)
+        else:
+            assert torch.equal(c.recv(mine.shape, mine.dtype), every[peers[0]])
+    c.barrier()
+    if where != "cpu":
+        a = torch.ones(4, 4, device=where)
+        c.all_reduce(a)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with c.capture(), torch.cuda.graph(graph):
+            b = c.all_reduce(a)
+        a.fill_(3)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert b.mean().item() == 6
+    refuses(hocket.InputError, "there are SUM, AVG, MAX, MIN", lambda: c.all_reduce(ones, op=dist.ReduceOp.PRODUCT))
+    c.destroy()
+    assert c.all_reduce(ones) is ones
+    dist.barrier()
 
 
 def member_uneven():
