@@ -438,6 +438,9 @@ def member_groups():
     pair, alone, turned = hocket.new_group([0, 2]), hocket.new_group([1]), hocket.new_group([2, 1, 0], "turned")
     assert hocket.rank(turned) == 2 - r and turned.ranks == (2, 1, 0)
     assert hocket.all_gather(torch.tensor([r]), group=turned).tolist() == [2, 1, 0]
+    about = hocket.info() if r == 0 else None
+    assert about is None or (about["machine"], about["rank"], about["size"]) == ("cpu", 0, 3) and [0, 2] in about["groups"]
+    assert about is None or {"libraries", "multicast"} <= set(about), about
     if r == 1:
         t = torch.tensor([5.0])
         assert hocket.all_reduce(t, group=alone) is t and t.item() == 5.0
