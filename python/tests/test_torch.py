@@ -87,31 +87,13 @@ class Engines(unittest.TestCase):
 
 
 @unittest.skipIf(torch is None, "torch or numpy is not installed")
-class Uneven(unittest.TestCase):
-    """Blocks of different lengths."""
+class Several(unittest.TestCase):
+    """What one start of processes tests: model.load, the plan cache, uneven collectives."""
 
-    def test_uneven(self):
-        for n in (1, 3):
-            processes.right(self, __file__, n, "uneven")
-
-
-@unittest.skipIf(torch is None, "torch or numpy is not installed")
-class PlanCache(unittest.TestCase):
-    """The cache of plans: off, bounded, with buckets, and its counters."""
-
-    def test_cache(self):
-        for n in (1, 2):
-            processes.right(self, __file__, n, "cache")
-
-
-@unittest.skipIf(torch is None, "torch or numpy is not installed")
-class Checkpoints(unittest.TestCase):
-    """model.load: safetensors and tensors by name, by rules."""
-
-    def test_load(self):
+    def test_several(self):
         with tempfile.TemporaryDirectory() as folder:
             for n in (1, 2):
-                processes.right(self, __file__, n, "load", HOCKET_TEST_FOLDER=folder)
+                processes.right(self, __file__, n, "several", HOCKET_TEST_FOLDER=folder)
 
 
 def draws(seed, *shape):
@@ -460,6 +442,13 @@ def member_groups():
         raise AssertionError("groups differ, and nothing was raised")
 
 
+def member_several():
+    hocket.init()
+    loads()
+    caches()
+    uneven_calls()
+
+
 def member_communicator():
     communicator(gloo(), hocket.rank(), "cpu")
 
@@ -535,8 +524,8 @@ def communicator(dist, r, where):
     dist.barrier()
 
 
-def member_uneven():
-    hocket.init()
+def uneven_calls():
+    """Blocks of different lengths."""
     uneven(hocket.rank(), hocket.world_size(), "cpu")
     refuses(hocket.InputError, "none negative", lambda: hocket.reduce_scatter_v(torch.ones(3), [-1] * hocket.world_size()))
     refuses(hocket.InputError, "has not the", lambda: hocket.reduce_scatter_v(torch.ones(3), [5] * hocket.world_size()))
@@ -588,8 +577,8 @@ def uneven(r, n, where):
             refuses(hocket.InputError, "and the ranks send", lambda: hocket.all_to_all_v(t, send, [c + 1 for c in recv]))
 
 
-def member_cache():
-    hocket.init()
+def caches():
+    """The cache of plans: off, bounded, with buckets, and its counters."""
     n = hocket.world_size()
     text = f"mesh d[{n}]\nfunc f(%x: f32[T, 4], %w: f32[4]) -> f32[T, 4] {{\n  %y = mul %x, %w\n  return %y\n}}\n"
     w = torch.arange(4.0)
@@ -666,8 +655,8 @@ class Shard:
         self.dim = dim
 
 
-def member_load():
-    hocket.init()
+def loads():
+    """model.load of safetensors and of tensors by name, by rules."""
     r, n, folder = hocket.rank(), hocket.world_size(), pathlib.Path(os.environ["HOCKET_TEST_FOLDER"])
     rng = torch.Generator().manual_seed(4)
     tensors = {f"layers.{i}.{w}.weight": torch.randn(4, 2, generator=rng) for i in range(3) for w in ("gate", "up", "down")}
