@@ -104,7 +104,7 @@ func elementsOf(info *ir.Info, sym *ir.Sym) *ir.Sym {
 	return sym
 }
 
-// idRows returns, of those parameters of f whose elements embedding takes for ids, or take_along for indices, how many
+// idRows returns, of those parameters of f whose elements embedding and index_add take for ids, or take_along for indices, how many
 // rows or elements the smallest of what they index has. known are the functions already looked at, the callers
 // of f among them.
 func idRows(bound *ir.Bound, f *ir.Func, known map[*ir.Func]map[string]int64) map[string]int64 {
@@ -136,6 +136,10 @@ func idRows(bound *ir.Bound, f *ir.Func, known map[*ir.Func]map[string]int64) ma
 			experts, err2 := syms[1].Type.Dims[0].Extent.Eval(env)
 			if err == nil && err2 == nil && experts > 0 {
 				note(syms[2], rows/experts+1)
+			}
+		case ir.OpIndexAdd:
+			if n, err := s.Attr("n").Exprs[0].Eval(env); err == nil {
+				note(syms[1], n)
 			}
 		case ir.OpTakeAlong:
 			dims := syms[0].Type.Dims

@@ -31,13 +31,13 @@ func certified(p *plan.Plan, text []byte) error {
 		return ir.Diagnostics{{Severity: ir.Error, File: p.Program, Kind: "certificate",
 			Message: "the certificate is rejected: " + err.Error(), Help: "hocket check --certificate writes one for this plan"}}
 	}
-	var c certify.Certificate
-	if err := json.Unmarshal(text, &c); err != nil {
+	c, err := certify.Parse(text)
+	if err != nil {
 		return rejected(err)
 	}
 	s, err := certify.Plan(p)
 	if err == nil {
-		err = certify.Check(s, &c)
+		err = certify.Check(s, c)
 	}
 	if err != nil {
 		return rejected(err)

@@ -219,6 +219,7 @@ where check, or a comparison, could not decide; and 130 when it is interrupted.`
 	root.PersistentFlags().SortFlags = false
 	commands := []*cobra.Command{
 		a.runCommand(), a.checkCommand(), a.optCommand(), a.gradCommand(), a.planCommand(), a.importCommand(),
+		a.exportCommand(),
 		a.fmtCommand(),
 		a.benchCommand(),
 		a.tuneCommand(),

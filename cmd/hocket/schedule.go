@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -10,7 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"hocket.example/hocket/internal/certify"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/schedule"
 	"hocket.example/hocket/internal/schedule/msccl"
 	"hocket.example/hocket/internal/schedule/mscclpp"
@@ -113,7 +116,8 @@ func (a *app) schedulesFor(ctx context.Context, files []string) ([]*device.Sched
 
 // checkSchedule judges a collective schedule.
 func (a *app) checkSchedule(c *cobra.Command, arg string, o *checkFlags) error {
-	if err := onlyFlags(c, arg, "json", "fix", "output", "redundant", "launches", "max-time"); err != nil {
+	if err := onlyFlags(c, arg, "json", "fix", "output", "redundant", "launches", "max-time",
+		"certificate"); err != nil {
 		return err
 	}
 	if o.launches != 1 && o.launches != 2 {
@@ -122,6 +126,9 @@ func (a *app) checkSchedule(c *cobra.Command, arg string, o *checkFlags) error {
 	f, p, out, err := a.openSchedule(c.Context(), arg)
 	if err != nil {
 		return err
+	}
+	if o.certificate != "" && (o.fix || o.launches != 1) {
+		return usagef("--certificate is of one launch of the schedule as it stands: leave --fix and --launches out")
 	}
 	options := schedule.Options{Launches: o.launches}
 	out.Launches = o.launches
@@ -141,7 +148,53 @@ func (a *app) checkSchedule(c *cobra.Command, arg string, o *checkFlags) error {
 			found.Interleavings
 	}
 	a.progress.end()
+	if o.certificate != "" && r.Verdict == schedule.OK {
+		if err := writeCertificate(o.certificate, p); err != nil {
+			return err
+		}
+	}
 	return a.concludeSchedule(arg, r)
+}
+
+// writeCertificate writes a certificate of a schedule that was proved, of one launch.
+func writeCertificate(file string, p *schedule.Plan) error {
+	s, err := certify.Schedule(p)
+	var c *certify.Certificate
+	if err == nil {
+		c, err = certify.Issue(&s.Statement)
+	}
+	if err == nil {
+		err = certify.CheckSchedule(s, c)
+	}
+	if err != nil {
+		return (&failure{code: exitUndecided, kind: "certificate", err: fmt.Errorf("no certificate: %w", err)}).helping(
+			"the verdict stands; docs/schedules.md says which schedules have certificates")
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		return ofHocket(err)
+	}
+	return writeText(file, string(text)+"\n")
+}
+
+// certifiedSchedule refuses a schedule unless a file is its certificate.
+func certifiedSchedule(file string, p *schedule.Plan) error {
+	text, err := files.Read(file, maxCertificate)
+	if err != nil {
+		return usagef("--certificate: %w", err)
+	}
+	c, err := certify.Parse(text)
+	if err == nil {
+		var s *certify.ScheduleStatement
+		if s, err = certify.Schedule(p); err == nil {
+			err = certify.CheckSchedule(s, c)
+		}
+	}
+	if err != nil {
+		return (&failure{code: exitProgram, kind: "certificate", err: fmt.Errorf("the certificate is rejected: %w", err)}).
+			helping("hocket check --certificate writes one")
+	}
+	return nil
 }
 
 // onlyFlags refuses flags that say nothing about a collective schedule.
@@ -158,7 +211,7 @@ func onlyFlags(c *cobra.Command, arg string, names ...string) error {
 // runSchedule runs a collective schedule on the CPU, on random data in random interleavings of all threads, and
 // compares what comes out with plain arithmetic.
 func (a *app) runSchedule(c *cobra.Command, arg string, o *runFlags) error {
-	if err := onlyFlags(c, arg, "json", "schedules", "seed", "timeout", "no-prove", "compare", "machine"); err != nil {
+	if err := onlyFlags(c, arg, "json", "schedules", "seed", "timeout", "no-prove", "compare", "machine", "certificate"); err != nil {
 		return err
 	}
 	if o.machine != defaultMachine {
@@ -172,7 +225,11 @@ func (a *app) runSchedule(c *cobra.Command, arg string, o *runFlags) error {
 		return err
 	}
 	ctx, ended := a.within(c.Context(), o.timeout)
-	if !o.noProve {
+	if o.certificate != "" {
+		if err := certifiedSchedule(o.certificate, p); err != nil {
+			return err
+		}
+	} else if !o.noProve {
 		if r := schedule.Check(p, schedule.Options{}); r.Verdict != schedule.OK && r.Verdict != schedule.Undecided {
 			return a.concludeSchedule(arg, r)
 		}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/device/tape"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
@@ -19,7 +19,7 @@ import (
 // side's note when its group has ended: a transfer ends when both sides have begun.
 type mail struct {
 	t       testing.TB
-	tape    *devicetest.Tape
+	tape    *tape.Tape
 	streams []device.Stream
 	pairs   []Pair
 	opened  *Pairs
@@ -34,7 +34,7 @@ type mail struct {
 const mailRuns = 2
 
 func newMail(t testing.TB, ranks int) *mail {
-	m := &mail{t: t, tape: devicetest.NewTape(ranks), groups: make([][]*Group, ranks), posts: make([][][]Post, ranks)}
+	m := &mail{t: t, tape: tape.New(ranks), groups: make([][]*Group, ranks), posts: make([][][]Post, ranks)}
 	for r := range ranks {
 		s, err := m.tape.Device(r).NewStream(device.StreamOptions{Name: "s"})
 		must(t, err)

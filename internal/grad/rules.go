@@ -18,7 +18,7 @@ var rules = map[ir.Op]func(*call){
 	ir.OpExpand: expand, ir.OpConcat: concat,
 	ir.OpChunk: slice, ir.OpSlice: slice, ir.OpSelect: selected, ir.OpTranspose: transpose, ir.OpReshape: reshape,
 	ir.OpSoftmax: softmax, ir.OpRMSNorm: rmsNorm, ir.OpLayerNorm: layerNorm,
-	ir.OpAttention: attention, ir.OpRope: rope, ir.OpEmbedding: embedding,
+	ir.OpAttention: attention, ir.OpRope: rope, ir.OpEmbedding: embedding, ir.OpIndexAdd: indexAdd,
 }
 
 // differentiable reports whether a result of op depends on its operands other than in steps.

@@ -88,6 +88,8 @@ func everyCode(t *testing.T, arch string) []code {
 			if dt.IsInt() {
 				add(Computation{Op: device.Bincount{}, Out: x(ir.I32, l, 8), Ins: []Operand{x(dt, l, 4, 8)}})
 			}
+			add(Computation{Op: device.IndexAdd{Rows: 6}, Out: x(dt, l, 6, 8),
+				Ins: []Operand{x(dt, l, 4, 8), x(ir.I64, l, 4)}})
 			for _, n := range []int64{8, 1 << 17} {
 				add(Computation{Op: device.Argmax{Axis: 1}, Out: x(ir.I32, l, 4), Ins: []Operand{x(dt, l, 4, n)}})
 			}

@@ -48,7 +48,7 @@ type Computation struct {
 	Ins []Operand
 	Out Operand
 	// Fault, where not 0, is the address of six words of 8 bytes, at first 0,
-	// where an embedding reports an id outside the table, a take_along an index outside of a row, an index_copy
+	// where an embedding reports an id outside the table, an index_add one outside of the result, a take_along an index outside of a row, an index_copy
 	// positions, a grouped linear counts and an attention lengths that are none, and an uneven collective counts that
 	// do not fit (see ReadFault); Tag is the caller's and comes with the report. While something stands there
 	// no index_copy writes.
@@ -93,6 +93,8 @@ func (c Computation) plan(j *job) ([]launch, error) {
 		return takeAlong(j)
 	case device.Bincount:
 		return bincount(j)
+	case device.IndexAdd:
+		return indexAdd(j, op)
 	case device.Softmax:
 		return softmax(j, op)
 	case device.RMSNorm:

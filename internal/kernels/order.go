@@ -112,6 +112,8 @@ const (
 	FaultOutside FaultKind = 18
 	// FaultIndex: the index, what it must be below, and which element of the indices it is.
 	FaultIndex FaultKind = 20
+	// FaultAdded: the id, the rows of the whole result, and which row of the operand has it.
+	FaultAdded FaultKind = 24
 	// FaultGroups: the count, how many rows there are, and which element of the counts it is.
 	FaultGroups FaultKind = 22
 )
@@ -158,6 +160,9 @@ func (f Fault) String() string {
 	case FaultGroups:
 		return fmt.Sprintf("count %d (element %d of the counts) is negative, or takes more rows than are left of %d",
 			f.Words[0], f.Words[2], f.Words[1])
+	case FaultAdded:
+		return fmt.Sprintf("id %d (number %d) is outside 0..%d, the rows of the result", f.Words[0], f.Words[2],
+			f.Words[1])
 	case FaultIndex:
 		return fmt.Sprintf("index %d (element %d of the indices) is outside 0..%d", f.Words[0], f.Words[2], f.Words[1])
 	case FaultTwice:
@@ -184,6 +189,8 @@ func (f Fault) Err(why string) error {
 		e.Op = ir.OpEmbedding
 	case FaultGroups:
 		e.Op = ir.OpGroupedLinear
+	case FaultAdded:
+		e.Op = ir.OpIndexAdd
 	case FaultIndex:
 		e.Op = ir.OpTakeAlong
 	case FaultPosition, FaultTwice:

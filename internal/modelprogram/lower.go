@@ -262,6 +262,16 @@ func (l *lowerer) make(v *graph.Value) (*val, error) {
 			table)
 		x.in.whole = true
 		return seen(x, v.Shape), nil
+	case graph.IndexAdd:
+		rows, err := l.plain(n.In[0])
+		if err != nil {
+			return nil, err
+		}
+		ids, err := l.plain(n.In[1])
+		if err != nil {
+			return nil, err
+		}
+		return l.emitted(n, "index_add", fmt.Sprintf("n=%d", n.Attrs.K), v.DType, v.Shape, -1, rows, ids), nil
 	case graph.Cast:
 		x, err := l.lower(n.In[0])
 		if err != nil {
@@ -362,6 +372,9 @@ func permuted(x *val, perm []int64) *val {
 }
 
 func (l *lowerer) reshape(v *graph.Value) (*val, error) {
+	if x, err := l.row(v); x != nil || err != nil {
+		return x, err
+	}
 	x, err := l.lower(v.Node.In[0])
 	if err != nil {
 		return nil, err
@@ -370,6 +383,34 @@ func (l *lowerer) reshape(v *graph.Value) (*val, error) {
 		l.settle(v.Node.In[0], x)
 	}
 	return seen(x, v.Shape), nil
+}
+
+// row lowers a reshape that only takes out the dimension along which its operand is one row of another: a weight of a
+// stack of them, as scans over layers have. nil if it is something else.
+func (l *lowerer) row(v *graph.Value) (*val, error) {
+	of := made(v.Node.In[0], graph.SliceOp)
+	if of == nil || of.Attrs.Step != 1 || of.Attrs.Hi-of.Attrs.Lo != 1 || len(l.users[v.Node.In[0]]) != 1 {
+		return nil, nil
+	}
+	axis := of.Attrs.Axis
+	rest := slices.Delete(slices.Clone(of.Out[0].Shape), axis, axis+1)
+	if axis == len(rest) || !slices.Equal(v.Shape, rest) {
+		return nil, nil
+	}
+	x, err := l.plain(of.In[0])
+	if err != nil {
+		return nil, err
+	}
+	split := x.splitDim()
+	switch {
+	case split == axis:
+		split = -1
+	case split > axis:
+		split--
+	}
+	y := l.emitted(v.Node, "select", fmt.Sprintf("axis=%d", axis), v.DType, v.Shape, split, x)
+	y.in.selects, y.in.row = true, of.Attrs.Lo
+	return y, nil
 }
 
 // param returns the parameter that an input or weight is.

@@ -77,7 +77,7 @@ func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	if err := l.outputs(); err != nil {
 		return nil, err
 	}
-	p := &printer{lowerer: l, ranks: max(o.Ranks, 1), parts: roll(l.sorted(), maxCompared)}
+	p := &printer{lowerer: l, ranks: max(o.Ranks, 1), parts: roll(rowsApart(l.sorted()), maxCompared)}
 	text := p.print(name)
 	info, ds := ir.Read(name, text)
 	if ds.HasErrors() {
@@ -115,6 +115,9 @@ type inst struct {
 	attrs string  // as printed: "causal=true, scale=0.5"
 	dt    graph.DType
 	shape []int64
+	// selects: it is a select, of that row.
+	selects bool
+	row     int64
 	// whole asks for the result on every rank; typed for its type in the text, split along dimension split if that is
 	// not negative.
 	whole, typed bool

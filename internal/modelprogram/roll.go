@@ -19,6 +19,7 @@ type loop struct {
 	iterations [][]*inst
 	carried    []carry
 	stacks     map[*param]*param // of the first iteration's parameters, those that are stacked
+	steps      map[*inst]int64   // of the first iteration's selects: how many rows further each iteration's is
 }
 
 // carry is a value that goes from one iteration to the next.
@@ -45,14 +46,35 @@ func roll(list []*inst, pairs int) []part {
 	return append(parts, roll(list[at+n:], pairs/2)...)
 }
 
+// rowsApart puts a select in front of each instruction that uses a row of a stack, for this instruction alone: a loop can
+// have it then, though other loops use the row too.
+func rowsApart(list []*inst) []*inst {
+	out := make([]*inst, 0, len(list))
+	for _, in := range list {
+		if in.selects && in.name == "" {
+			continue
+		}
+		for i, a := range in.args {
+			if row := a.in; row != nil && row.selects && row.name == "" {
+				own := *row
+				in.args[i].in = &own
+				out = append(out, &own)
+			}
+		}
+		out = append(out, in)
+	}
+	return out
+}
+
 // maxCompared bounds the pairs of instructions that are compared, of programs of 65,536.
 const maxCompared = 1 << 33
 
 // repetition finds the repetition that covers most instructions: it begins at list[at] and has n instructions.
 func repetition(list []*inst) (best *loop, at, n int) {
 	keys, numbers := make([]int, len(list)), map[string]int{}
+	scans := slices.ContainsFunc(list, func(in *inst) bool { return in.selects })
 	for i, in := range list {
-		key := in.key()
+		key := in.key(scans)
 		if _, ok := numbers[key]; !ok {
 			numbers[key] = len(numbers)
 		}
@@ -92,12 +114,14 @@ func repetition(list []*inst) (best *loop, at, n int) {
 // maxTries bounds the instructions that are looked at for loops.
 const maxTries = 1 << 26
 
-// key says what an instruction does, whatever its operands.
-func (in *inst) key() string {
+// key says what an instruction does, whatever its operands. Of scans, an input counts as what a loop carries, which may
+// begin as it.
+func (in *inst) key(scans bool) string {
 	var b strings.Builder
 	fmt.Fprint(&b, in.op, " ", in.attrs, typeText(in.dt, in.shape, in.split), in.whole, in.typed, in.into, in.layout)
 	for _, a := range in.args {
-		fmt.Fprint(&b, a.p != nil, typeText(a.dtype(), a.shape(), a.splitDim()))
+		begins := scans && a.p != nil && a.p.value != nil && a.p.value.Leaf == graph.Input && !a.p.state
+		fmt.Fprint(&b, a.p != nil && !begins, typeText(a.dtype(), a.shape(), a.splitDim()))
 	}
 	return b.String()
 }
@@ -108,7 +132,7 @@ func tryLoop(list []*inst, from, period, count int) *loop {
 	for i, in := range list[from : from+count*period] {
 		place[in] = i
 	}
-	l := &loop{stacks: map[*param]*param{}}
+	l := &loop{stacks: map[*param]*param{}, steps: map[*inst]int64{}}
 	carried := map[int]int{} // by the instruction that yields it
 	for k := range count {
 		l.iterations = append(l.iterations, list[from+k*period:from+(k+1)*period])
@@ -118,6 +142,12 @@ func tryLoop(list []*inst, from, period, count int) *loop {
 	for k := 1; k < count; k++ {
 		for i, in := range l.iterations[k] {
 			zero := l.iterations[0][i]
+			if k == 1 {
+				l.steps[zero] = in.row - zero.row
+			}
+			if in.row != zero.row+int64(k)*l.steps[zero] {
+				return nil
+			}
 			for j, b := range in.args {
 				a := zero.args[j]
 				if b.p != nil {

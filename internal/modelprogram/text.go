@@ -281,7 +281,33 @@ func (p *printer) call(in *inst, s *scope) string {
 	if in.attrs != "" {
 		text += sep + in.attrs
 	}
+	if in.selects {
+		text += ", index=" + in.rowText(s)
+	}
 	return text
+}
+
+// rowText is the row that a select takes, which in a loop may move with the iterations.
+func (in *inst) rowText(s *scope) string {
+	step := int64(0)
+	if s != nil {
+		step = s.loop.steps[in]
+	}
+	switch {
+	case step == 0:
+		return fmt.Sprint(in.row)
+	case step == 1 && in.row == 0:
+		return "%" + s.index
+	case step == 1:
+		return fmt.Sprintf("%%%s + %d", s.index, in.row)
+	case step == -1:
+		return fmt.Sprintf("%d - %%%s", in.row, s.index)
+	case in.row == 0:
+		return fmt.Sprintf("%d * %%%s", step, s.index)
+	case step < 0:
+		return fmt.Sprintf("%d - %d * %%%s", in.row, -step, s.index)
+	}
+	return fmt.Sprintf("%d + %d * %%%s", in.row, step, s.index)
 }
 
 // printList prints instructions, in a loop where s is not nil.

@@ -113,7 +113,8 @@ class _Loaded:
         self.model, self._api = _model.load(text, **options), api
         self.inputs = set(self.model.inputs)
         layouts = self.model.layouts()
-        self.names, self._ins, self._outs = [p["name"] for p in layouts["in"]], layouts["in"], layouts["out"]
+        self._ins, self._outs = [p for p in layouts["in"] if p["name"] in self.inputs], layouts["out"]
+        self.names = [p["name"] for p in self._ins]  # without constants of the text, which are bound
         self._ranks = 1 + max((b["rank"] for p in (*self._ins, *self._outs) for b in p["blocks"]), default=0)
         # Without foreign functions and with several ranks in this process arrays are whole, in the host's memory.
         self.whole = self._ranks > 1

@@ -69,6 +69,7 @@ var contents = []test{
 	{"Norms", testNorms},
 	{"Attention", testAttention},
 	{"AttentionGrad", testAttentionGrad},
+	{"IndexAdd", testIndexAdd},
 	{"Lengths", testLengths},
 	{"IndexCopy", testIndexCopy},
 	{"KeptInGraph", testKeptInGraph},

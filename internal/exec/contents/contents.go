@@ -1,4 +1,4 @@
-// Package contents checks what integer inputs hold before a run begins: ids of embedding, indices of take_along,
+// Package contents checks what integer inputs hold before a run begins: ids of embedding and index_add, indices of take_along,
 // positions of index_copy, lengths of attention, and counts of grouped_linear and of uneven collectives. A kernel
 // finds a wrong one too, but only when others may have updated state already.
 //
@@ -94,6 +94,9 @@ func wants(p *plan.Plan, c *plan.Cmd) (ref plan.Ref, l limit, ok bool) {
 	case c.Op == ir.OpEmbedding:
 		l.high = c.Attr.Rows
 		return c.Ins[0], l, true
+	case c.Op == ir.OpIndexAdd:
+		l.low, l.high = -1, c.Attr.Rows
+		return c.Ins[1], l, true
 	case c.Op == ir.OpGroupedLinear:
 		l.most = c.Ins[0].Shape[0]
 		l.high = l.most + 1

@@ -74,7 +74,7 @@ func (k *kernel) checkOverlap(none bool) error {
 // reports reports whether a kernel of k looks at its data and may find that wrong.
 func (k *kernel) reports() bool {
 	switch k.Op.(type) {
-	case device.Embedding, device.IndexCopy, device.TakeAlong, device.GroupedLinear, device.UnevenMove,
+	case device.Embedding, device.IndexAdd, device.IndexCopy, device.TakeAlong, device.GroupedLinear, device.UnevenMove,
 		device.UnevenReduce:
 		return true
 	case device.Attention:

@@ -1,4 +1,4 @@
-package devicetest
+package tape
 
 import (
 	"context"
@@ -11,24 +11,24 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TapeMachine makes tapes.
-type TapeMachine struct {
+// Machine makes tapes.
+type Machine struct {
 	device.DefaultMachine
 	Opened *Tape
 }
 
 // Name is "tape".
-func (*TapeMachine) Name() string { return "tape" }
+func (*Machine) Name() string { return "tape" }
 
 // Caps are those of a machine that only runs streams.
-func (*TapeMachine) Caps() device.Caps {
+func (*Machine) Caps() device.Caps {
 	return device.Caps{MaxRanks: 64, DTypes: ir.DTypes(), Concurrent: true, Deadlocks: true, HostCalls: true,
 		Poison: true}
 }
 
 // Open makes a tape, which is kept in Opened.
-func (m *TapeMachine) Open(_ context.Context, ranks int) (device.World, error) {
-	m.Opened = NewTape(ranks)
+func (m *Machine) Open(_ context.Context, ranks int) (device.World, error) {
+	m.Opened = New(ranks)
 	return m.Opened, nil
 }
 
@@ -64,8 +64,8 @@ type Tape struct {
 	colls []plan.Coll
 }
 
-// NewTape makes a world of so many ranks.
-func NewTape(ranks int) *Tape {
+// New makes a world of so many ranks.
+func New(ranks int) *Tape {
 	t := &Tape{ranks: ranks, sites: map[string]int{}, played: 1}
 	t.At("setting up")
 	for r := range ranks {
@@ -214,6 +214,7 @@ func (d tapeDevice) Prepare(k device.Kernel) (device.Launch, error) {
 		}
 		l.far = append(l.far, v)
 		place := d.t.Alloc(d.rank, v.Elements()*v.DType.Size(), device.Private, "what a launch reads of "+m.name)
+		place.(*tapeMemory).temporary = true
 		l.places = append(l.places, device.View{Mem: place, DType: v.DType, Shape: v.Shape,
 			Strides: tensor.Strides(v.Shape)})
 	}
@@ -237,6 +238,8 @@ type tapeMemory struct {
 	bytes int64
 	buf   int32
 	name  string
+	// temporary: it is a place for what a launch reads of a peer
+	temporary bool
 }
 
 func (m *tapeMemory) Bytes() int64 { return m.bytes }
@@ -385,3 +388,15 @@ func (s *tapeStream) Call(f func()) error {
 var (
 	_ device.World = (*Tape)(nil)
 )
+
+// Number returns the number of memory among the buffers of the tape's plans.
+func (t *Tape) Number(m device.Memory) int32 { return m.(*tapeMemory).buf }
+
+// Buffers returns how many buffers there are.
+func (t *Tape) Buffers() int { return len(t.mems) }
+
+// RankOf returns the rank of a buffer.
+func (t *Tape) RankOf(buf int32) int { return int(t.mems[buf].rank) }
+
+// Temporary reports whether a buffer is only what a launch reads of peers.
+func (t *Tape) Temporary(buf int32) bool { return t.mems[buf].temporary }
