@@ -14,7 +14,8 @@ import (
 
 // BindFrom binds weights from a checkpoint, as Bind does. It checks the headers of all of them before it reads any,
 // and binds none if one is missing or has a shape that does not fit the others and the program. A tensor that is used
-// unchanged stays mapped; other weights are copies. BindFrom returns the names of tensors that nothing uses.
+// unchanged stays mapped; other weights are copies. If this process has one rank of several processes, it reads only
+// that rank's part. BindFrom returns the names of tensors that nothing uses.
 func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error) {
 	if err := c.hold(); err != nil {
 		return nil, err
@@ -39,9 +40,11 @@ func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error
 	if err := m.fn.checkWeights(headers); err != nil {
 		return nil, err
 	}
+	box := m.boxes(headers)
 	bound := map[string]*tensor.Tensor{}
 	for _, name := range slices.Sorted(maps.Keys(planned)) {
-		if bound[name], err = planned[name].Read(); err != nil {
+		lo, n := box(m.fn.param(name))
+		if bound[name], err = planned[name].Read(lo, n); err != nil {
 			return nil, fmt.Errorf("%%%s: %w", name, err)
 		}
 	}
@@ -49,6 +52,35 @@ func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error
 		return nil, err
 	}
 	return slices.DeleteFunc(c.open.Names(), func(n string) bool { return used[n] }), nil
+}
+
+// boxes returns which box of a parameter this process reads: that of its only rank, or the whole, which is nil,
+// where it has several or not all dims of the parameter are known.
+func (m *Model) boxes(headers map[string]*tensor.Tensor) func(p *ir.Param) (lo, n []int64) {
+	whole := func(*ir.Param) (lo, n []int64) { return nil, nil }
+	peers := m.machine.peers
+	if peers == nil {
+		return whole
+	}
+	b, err := m.fn.dimsOf(headers)
+	if err != nil {
+		return whole
+	}
+	bound, ds := ir.Resolve(m.fn.unit.Source, b.ir())
+	if ds.HasErrors() || bound.Ranks != peers.Processes() {
+		return whole
+	}
+	rank := peers.Process()
+	return func(p *ir.Param) (lo, n []int64) {
+		n, err := bound.LocalShape(p.Type, bound.Env(rank, nil))
+		switch {
+		case err != nil:
+			return nil, nil
+		case !bound.Holds(p.Type, rank):
+			return make([]int64, len(n)), make([]int64, len(n))
+		}
+		return bound.Offset(p.Type, n, rank), n
+	}
 }
 
 // planWeights finds the tensors that make each parameter.

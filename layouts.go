@@ -25,11 +25,11 @@ type Block struct {
 }
 
 // Layouts returns the layouts of parameters and results in the order of the signature, with inout parameters last
-// among the results. Dims come from the argument first, then from the given shapes of parameters, by name, as in Run.
-// It plans the program if there is no plan for these dims.
+// among the results. Dims come from the argument first, then from the given shapes of parameters, by name, as in Run,
+// then from tensors that Bind and BindFrom have set. It plans the program if there is no plan for these dims.
 func (m *Model) Layouts(ctx context.Context, dims map[string]int64, shapes map[string][]int64) (in, out []Layout,
 	err error) {
-	headers := map[string]*tensor.Tensor{}
+	headers := maps.Clone(m.params.current().tensors)
 	for name, shape := range shapes {
 		headers[name] = &tensor.Tensor{Shape: shape}
 	}

@@ -54,15 +54,24 @@ func Bind(in *Info, b Binding) (*Bound, Diagnostics) {
 	return bd, nil
 }
 
+// Resolve resolves dims, meshes and ranks as Bind does, but looks at no function's body, and lets dims have no value.
+func Resolve(in *Info, b Binding) (*Bound, Diagnostics) {
+	bd, d := resolve(in, b, func(*Bound, Binding) *Diagnostic { return nil })
+	if d != nil {
+		return nil, Diagnostics{d}
+	}
+	return bd, nil
+}
+
 // Dims gives the value of every dim that has one, as Bind does, but looks at no
 // function's body: a dim that one of them lacks is Bind's to report.
 func Dims(in *Info, b Binding) (map[string]int64, Diagnostics) {
-	bd, d := resolve(in, b, func(*Bound, Binding) *Diagnostic { return nil })
-	if d != nil {
+	bd, unresolved := Resolve(in, b)
+	if unresolved != nil {
 		if _, ds := Bind(in, b); ds.HasErrors() {
 			return nil, ds // may name more that is missing
 		}
-		return nil, Diagnostics{d}
+		return nil, unresolved
 	}
 	return bd.Dims, nil
 }

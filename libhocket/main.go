@@ -194,6 +194,21 @@ func hocket_description(model C.int64_t, prove C.int, e **C.char) (description *
 	return description
 }
 
+// hocket_plan_stats returns, as JSON, what the plan cache of a model's machine did: hits, misses, reloads and evictions,
+// plans that are loaded, and the bytes that they hold; NULL where it fails.
+//
+//export hocket_plan_stats
+func hocket_plan_stats(model C.int64_t, e **C.char) (stats *C.char) {
+	guarded(e, func() error {
+		out, err := library.PlanStats(int64(model))
+		if err == nil {
+			stats = C.CString(out)
+		}
+		return err
+	})
+	return stats
+}
+
 // hocket_gradient returns, as JSON, the gradient of a model's function with respect to parameters as two programs, for
 // {"wrt": [PARAMETER, …], "keep": "all", "auto" or "inputs"}. "forward" has the parameters of the function, and returns
 // its results, as many as "results" says, and then values that "backward" takes. "backward" returns the gradients of
@@ -279,6 +294,22 @@ func hocket_bind(model C.int64_t, owner unsafe.Pointer, t *C.hocket_tensor, e **
 		}
 		return library.Bind(int64(model), lent, all[0])
 	}))
+}
+
+// hocket_bind_from binds weights of a checkpoint to parameters of a model, for all runs to come. of is JSON: {"path":
+// FILE or FOLDER, "rules": [{"param": …, "from": […], "transpose": …, "axis": …, "lo": …, "hi": …, "cast": …}, …],
+// "inputs": […]}. It returns {"bound": […], "unused": […]}; NULL where it fails.
+//
+//export hocket_bind_from
+func hocket_bind_from(model C.int64_t, of *C.char, e **C.char) (loaded *C.char) {
+	guarded(e, func() error {
+		out, err := library.BindFrom(int64(model), text(of))
+		if err == nil {
+			loaded = C.CString(out)
+		}
+		return err
+	})
+	return loaded
 }
 
 // hocket_run begins a run and returns its number, which hocket_wait is to be called with; 0 where it fails.

@@ -25,6 +25,7 @@ const maxCertificate = 1 << 28
 
 // runFlags are the flags of run, in addition to those of every command on a PROGRAM.
 type runFlags struct {
+	planCache
 	machine       string
 	kind          device.Kind // of machine, once checked
 	in            []string
@@ -136,6 +137,7 @@ func (o *runFlags) add(c *cobra.Command) {
 		"stop if everything together takes longer: `30s`; by default, if one run takes 30s")
 	f.StringVar(&o.budget, "budget", "",
 		"memory that a rank may use, including staging of collectives, in `BYTES`: 64K, 16M, 2G")
+	o.planCache.add(f)
 	f.StringVar(&o.save, "save", "", "write the results to `DIR`/outputs.safetensors")
 	f.StringVar(&o.trace, "trace", "", "write the timeline to `FILE`, for Perfetto and hocket trace")
 	f.StringVar(&o.svg, "svg", "", "draw the timeline to `FILE`")
@@ -147,7 +149,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.StringVar(&o.flight, "flight", "",
 		"when the run fails write each rank's state to `FILE` (default: in the cache folder)")
 	rare(c, "rtol", "algorithm", "fixed", "measure", "check-launches", "no-prove", "certificate", "seed", "budget",
-		"flight", "profile-range")
+		"cache", "hard-cache", "bucket", "flight", "profile-range")
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -199,6 +201,9 @@ func (o *runFlags) check(c *cobra.Command) error {
 	case set("trace") && o.trace == "":
 		return usagef("--trace names no file")
 	}
+	if err := o.planCache.check(); err != nil {
+		return err
+	}
 	if set("budget") {
 		n, err := parseBytes(o.budget)
 		if err != nil {
@@ -232,10 +237,11 @@ type job struct {
 	processes int
 	first     bool
 
-	sig   *hocket.Signature
-	files map[string]*hocket.Tensor // what input files hold
-	arena int64                     // what a rank may use, 0 where the device says it
-	model *hocket.Model
+	sig     *hocket.Signature
+	files   map[string]*hocket.Tensor // what input files hold
+	arena   int64                     // what a rank may use, 0 where the device says it
+	machine *hocket.Machine
+	model   *hocket.Model
 	// judged is set once the plan was made and, if required, proved. Later errors do not refute it.
 	judged  bool
 	batch   []hocket.Args              // one for each repetition
@@ -389,25 +395,27 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	if j.arena == 0 && free > 0 && j.flags.kind.OnHost { // a device reports its free memory itself
 		j.arena = max(free/int64(j.sig.Ranks), 1)
 	}
-	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.sig.Dims}
+	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.flags.unbucketed(j.sig.Dims)}
 	var certificate []byte
 	if j.flags.certificate != "" {
 		if certificate, err = files.Read(j.flags.certificate, maxCertificate); err != nil {
 			return inputf("%w", err)
 		}
 	}
+	j.machine = m
 	j.model, err = m.Load(j.program, resolved,
 		hocket.LoadOptions{Strategy: j.flags.strategy, Arena: j.arena, NoProve: j.flags.noProve, Grace: -1,
 			Certificate: certificate, Graph: j.flags.graph, Trace: true,
 			Algorithm: j.flags.algorithm, FixedAlgorithms: j.flags.fixed, Measure: j.flags.measure,
-			CheckLaunches: j.flags.checkLaunches, Gather: true, ProfileRange: j.flags.profiled})
+			CheckLaunches: j.flags.checkLaunches, Gather: true, ProfileRange: j.flags.profiled,
+			Cache: j.flags.bytes, HardCache: j.flags.hard, Buckets: j.flags.buckets})
 	if err != nil {
 		return ofHocket(err)
 	}
 	if j.flags.schedules > 0 {
 		return nil // every schedule loads anew, on a machine of its own
 	}
-	err = j.model.Prepare(ctx, nil)
+	err = j.model.Prepare(ctx, j.flags.rounded(j.sig.Dims))
 	j.judged = err == nil
 	return j.ofLoad(err)
 }
@@ -459,7 +467,7 @@ func (j *job) measure(ctx context.Context) (*hocket.Report, error) {
 // print prints the report.
 func (j *job) print(rep *hocket.Report) error {
 	a, o := j.app, j.flags
-	overlapped, err := j.model.Overlapped(nil)
+	overlapped, err := j.model.Overlapped(o.rounded(j.sig.Dims))
 	if err != nil {
 		return ofHocket(err)
 	}
@@ -479,6 +487,11 @@ func (j *job) print(rep *hocket.Report) error {
 		a.out.Time = &runTime{Runs: n, MedianUS: micro(mid), LeastUS: micro(j.took[0]), MostUS: micro(j.took[n-1])}
 		fmt.Fprintf(a.text, "time  median %s a run, %s to %s, of %d back to back\n", trace.Microseconds(micro(mid)),
 			trace.Microseconds(micro(j.took[0])), trace.Microseconds(micro(j.took[n-1])), n)
+	}
+	if o.planCache.given() {
+		s := j.machine.Stats().Plans
+		fmt.Fprintf(a.text, "plan cache  %d %s of %s, at most %s; %d hits, %d misses, %d reloads, %d evictions\n", s.Plans,
+			plural(s.Plans, "plan"), tensor.Size(s.Bytes), tensor.Size(s.MostBytes), s.Hits, s.Misses, s.Reloads, s.Evictions)
 	}
 	if j.verdict.Against != "" {
 		fmt.Fprintf(a.text, "%s%s\n", j.tried(), j.verdict)

@@ -268,6 +268,8 @@ type model struct {
 	names   []string // of parameters
 	states  []string // inout ones
 	extents map[string][]string
+	types   map[string]string
+	returns [][]string
 	export  *hocket.Export // where the model is from; nil for a program's text
 	unused  []string       // names of weights that export has no use for
 	bound   *bound
@@ -291,6 +293,7 @@ type loadOptions struct {
 	NoProve   bool             `json:"no_prove"`
 	Arena     int64            `json:"arena"`
 	Cache     int64            `json:"cache"`
+	HardCache bool             `json:"hard_cache"`
 	Grace     float64          `json:"grace"` // seconds
 	Graph     bool             `json:"graph"`
 	Gather    bool             `json:"gather"`
@@ -318,7 +321,7 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	}
 	mod, err := m.m.Load(p, hocket.Binding{Func: o.Func, Ranks: o.Ranks, Dims: o.Dims}, hocket.LoadOptions{
 		Strategy: o.Strategy, Algorithm: o.Algorithm, FixedAlgorithms: o.Fixed, NoProve: o.NoProve, Arena: o.Arena,
-		Cache: o.Cache,
+		Cache: o.Cache, HardCache: o.HardCache,
 		Grace: time.Duration(o.Grace * float64(time.Second)), Graph: o.Graph, Gather: o.Gather})
 	var unused []string
 	if err == nil && export != nil {
@@ -333,23 +336,34 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	if o.Func != "" {
 		fn = p.IR().Func(o.Func)
 	}
-	names, states, extents := []string{}, []string{}, map[string][]string{}
+	names, states, extents, types := []string{}, []string{}, map[string][]string{}, map[string]string{}
 	for _, param := range fn.Params {
 		names = append(names, param.Name)
-		for _, d := range param.Type.Dims {
-			name := ""
-			if d.Extent.Kind == ir.ExprName {
-				name = d.Extent.Name
-			}
-			extents[param.Name] = append(extents[param.Name], name)
-		}
+		types[param.Name] = param.Type.DType.String()
+		extents[param.Name] = bareDims(param.Type)
 		if param.Inout {
 			states = append(states, param.Name)
 		}
 	}
+	returns := [][]string{}
+	for _, t := range fn.Results {
+		returns = append(returns, bareDims(t))
+	}
 	return l.add(&model{m: mod, machine: m, program: p, fn: fn.Name, names: names, states: states,
-		extents: extents, export: export,
+		extents: extents, types: types, returns: returns, export: export,
 		unused: unused, bound: newBound(), updating: make(chan struct{}, 1)}), nil
+}
+
+// bareDims are the dims that the extents of a type are, "" for those that are none.
+func bareDims(t *ir.Type) (names []string) {
+	for _, d := range t.Dims {
+		name := ""
+		if d.Extent.Kind == ir.ExprName {
+			name = d.Extent.Name
+		}
+		names = append(names, name)
+	}
+	return names
 }
 
 // layouts is what Layouts returns, as JSON.

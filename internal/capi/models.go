@@ -53,6 +53,10 @@ type description struct {
 	States []string `json:"states"`
 	// Extents are the dims that the extents of parameters are, "" for those that are none.
 	Extents map[string][]string `json:"extents"`
+	// Types are the element types of parameters.
+	Types map[string]string `json:"types"`
+	// Returns are the dims that the extents of results are, without inout parameters.
+	Returns [][]string `json:"returns"`
 	// Of an export: Inputs are the parameters that calls give, Weights the names of the weights that each other
 	// parameter is made of, and Unused the tensors of the option weights that are not the model's.
 	Inputs  []string            `json:"inputs,omitempty"`
@@ -67,7 +71,8 @@ func (l *Library) Description(ctx context.Context, handle int64, prove bool) (st
 	if err != nil {
 		return "", err
 	}
-	d := description{Text: m.program.String(), States: m.states, Extents: m.extents, Unused: m.unused}
+	d := description{Text: m.program.String(), States: m.states, Extents: m.extents, Types: m.types, Returns: m.returns,
+		Unused: m.unused}
 	if prove {
 		proof, err := m.m.Proof(ctx, nil)
 		if err != nil {
@@ -171,6 +176,101 @@ func measuredOf(c hocket.Comparison) []measured {
 		list = append(list, x)
 	}
 	return list
+}
+
+// checkpointOptions say what BindFrom binds.
+type checkpointOptions struct {
+	// Path is a safetensors file, the index of a sharded checkpoint, or a folder.
+	Path   string       `json:"path"`
+	Rules  []weightRule `json:"rules"`
+	Inputs []string     `json:"inputs"` // parameters that are no weights; null for all that get none here
+}
+
+type weightRule struct {
+	Param     string   `json:"param"`
+	From      []string `json:"from"`
+	Transpose bool     `json:"transpose"`
+	Axis      int      `json:"axis"`
+	Lo        int64    `json:"lo"`
+	Hi        int64    `json:"hi"`
+	Cast      bool     `json:"cast"`
+}
+
+// loadedWeights is what BindFrom returns, as JSON: the parameters that it bound, and the tensors that nothing uses.
+type loadedWeights struct {
+	Bound  []string `json:"bound"`
+	Unused []string `json:"unused"`
+}
+
+// BindFrom binds weights of a checkpoint to a model's parameters. What it takes and returns is JSON.
+func (l *Library) BindFrom(handle int64, text string) (string, error) {
+	m, err := get[*model](l, handle)
+	if err != nil {
+		return "", err
+	}
+	var o checkpointOptions
+	if err := options(text, &o); err != nil {
+		return "", err
+	}
+	c, err := hocket.OpenCheckpoint(o.Path)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", hocket.ErrInput, err)
+	}
+	defer c.Close()
+	rules := hocket.Rules{Inputs: o.Inputs}
+	names := map[string]bool{}
+	for _, r := range o.Rules {
+		rules.Weights = append(rules.Weights, hocket.WeightRule(r))
+		names[r.Param] = true
+	}
+	for _, n := range c.Names() {
+		names[n] = true
+	}
+	for _, n := range m.names {
+		if o.Inputs == nil && !names[n] {
+			rules.Inputs = append(rules.Inputs, n)
+		}
+	}
+	for _, n := range o.Inputs {
+		delete(names, n)
+	}
+	unused, err := m.m.BindFrom(c, rules)
+	if err != nil {
+		return "", err
+	}
+	m.mu.Lock()
+	clear(m.known) // shapes of weights say dims
+	m.mu.Unlock()
+	out := loadedWeights{Bound: []string{}, Unused: append([]string{}, unused...)}
+	for _, n := range m.names {
+		if names[n] {
+			out.Bound = append(out.Bound, n)
+		}
+	}
+	data, err := json.Marshal(out)
+	return string(data), err
+}
+
+// planStats is hocket.PlanStats, as JSON.
+type planStats struct {
+	Hits      int64 `json:"hits"`
+	Misses    int64 `json:"misses"`
+	Reloads   int64 `json:"reloads"`
+	Evictions int64 `json:"evictions"`
+	Plans     int   `json:"plans"`
+	Bytes     int64 `json:"bytes"`
+	Device    int64 `json:"device"`
+	MostBytes int64 `json:"most_bytes"`
+}
+
+// PlanStats returns, as JSON, what the plan cache of a model's machine did.
+func (l *Library) PlanStats(handle int64) (string, error) {
+	m, err := get[*model](l, handle)
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(planStats(m.machine.m.Stats().Plans))
+	return string(text), err
 }
 
 // Reset gives the states of a model that was loaded from an archive the archive's values.

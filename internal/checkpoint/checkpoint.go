@@ -148,8 +148,9 @@ func (c *Checkpoint) Header(name string) (*tensor.Tensor, error) {
 	return &tensor.Tensor{DType: dt, Shape: shape}, nil
 }
 
-// like points to a name that ends the same.
+// like points to a name that ends the same, or lists some that there are.
 func (c *Checkpoint) like(name string) string {
+	const most = 20
 	names := c.Names()
 	for _, end, more := strings.Cut(name, "."); more; _, end, more = strings.Cut(end, ".") {
 		i := slices.IndexFunc(names, func(have string) bool { return strings.HasSuffix(have, "."+end) })
@@ -157,7 +158,13 @@ func (c *Checkpoint) like(name string) string {
 			return fmt.Sprintf("; it has %q", names[i])
 		}
 	}
-	return ""
+	switch n := len(names); {
+	case n == 0:
+		return "; it has none"
+	case n > most:
+		return fmt.Sprintf("; it has %s and %d more", strings.Join(names[:most], ", "), n-most)
+	}
+	return "; it has " + strings.Join(names, ", ")
 }
 
 // View returns a tensor, mapped where its file has aligned it. Its elements must not be
@@ -357,8 +364,9 @@ func (w *Weight) cut(shape []int64) (lo, hi int64) {
 	return w.rule.Lo, w.rule.Hi
 }
 
-// Read makes the weight: a mapped tensor as it is, or a copy of what has to be put together.
-func (w *Weight) Read() (*tensor.Tensor, error) {
+// Read makes the weight: a mapped tensor as it is, or a copy that puts tensors together. Of a copy it reads the box
+// of extents n at lo, all of it where these are nil; the rest stays zero and takes no memory where it is large.
+func (w *Weight) Read(lo, n []int64) (*tensor.Tensor, error) {
 	whole := !w.stack && len(w.rule.From) == 1 && w.rule.Lo == 0 && w.rule.Hi == 0
 	if whole && !w.rule.Transpose && w.have == w.to && !w.scaled {
 		return w.from.View(w.Names[0])
@@ -367,34 +375,64 @@ func (w *Weight) Read() (*tensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
+	if lo == nil {
+		lo, n = make([]int64, len(w.Shape)), w.Shape
+	}
 	for l, parts := range w.layers {
 		at := make([]int64, len(w.Shape)) // of the next part
+		stacked := 0                      // dimensions that the parts have not
 		if w.stack {
-			at[0] = int64(l)
+			at[0], stacked = int64(l), 1
 		}
 		for _, name := range parts {
-			part, err := w.part(name)
+			t, err := w.from.Header(name)
 			if err != nil {
 				return nil, err
 			}
-			axis := w.rule.Axis
-			if w.stack {
-				part.Shape = append([]int64{1}, part.Shape...)
-				axis++
-			}
-			if err := tensor.Paste(out, part, at); err != nil {
+			if err := w.shape(name, t); err != nil {
 				return nil, err
 			}
+			shape := append(slices.Repeat([]int64{1}, stacked), t.Shape...)
+			first, extents, some := common(at, shape, lo, n)
+			if some {
+				part, err := w.part(name, minus(first, at)[stacked:], extents[stacked:])
+				if err != nil {
+					return nil, err
+				}
+				part.Shape = extents
+				if err := tensor.Paste(out, part, first); err != nil {
+					return nil, err
+				}
+			}
 			if len(parts) > 1 {
-				at[axis] += part.Shape[axis]
+				at[stacked+w.rule.Axis] += t.Shape[w.rule.Axis]
 			}
 		}
 	}
 	return out, nil
 }
 
-// part reads one tensor as the weight has it.
-func (w *Weight) part(name string) (*tensor.Tensor, error) {
+// common is the box that two boxes have in common; false where that is none.
+func common(at, shape, lo, n []int64) (first, extents []int64, some bool) {
+	some = true
+	for d := range at {
+		from, to := max(at[d], lo[d]), min(at[d]+shape[d], lo[d]+n[d])
+		first, extents = append(first, from), append(extents, to-from)
+		some = some && from < to
+	}
+	return first, extents, some
+}
+
+func minus(a, b []int64) []int64 {
+	out := slices.Clone(a)
+	for i := range out {
+		out[i] -= b[i]
+	}
+	return out
+}
+
+// part reads a box of a tensor, as the weight has it.
+func (w *Weight) part(name string, lo, n []int64) (*tensor.Tensor, error) {
 	t, err := w.from.View(name)
 	if err != nil {
 		return nil, err
@@ -404,23 +442,29 @@ func (w *Weight) part(name string) (*tensor.Tensor, error) {
 			return nil, err
 		}
 	}
+	lo, n = slices.Clone(lo), slices.Clone(n)
+	if w.rule.Lo != 0 || w.rule.Hi != 0 {
+		lo[w.rule.Axis] += w.rule.Lo
+	}
 	if w.rule.Transpose {
-		if t, err = transposed(t); err != nil {
+		for _, x := range [][]int64{lo, n} {
+			x[len(x)-1], x[len(x)-2] = x[len(x)-2], x[len(x)-1]
+		}
+	}
+	if !slices.Equal(n, t.Shape) {
+		if t, err = tensor.Slice(t, lo, n); err != nil {
 			return nil, err
 		}
 	}
-	if w.rule.Lo != 0 || w.rule.Hi != 0 {
-		from, n := make([]int64, len(t.Shape)), slices.Clone(t.Shape)
-		lo, hi := w.cut(t.Shape)
-		from[w.rule.Axis], n[w.rule.Axis] = lo, hi-lo
-		if t, err = tensor.Slice(t, from, n); err != nil {
+	if w.rule.Transpose {
+		if t, err = transposed(t); err != nil {
 			return nil, err
 		}
 	}
 	if t.DType != w.to {
 		return converted(t, w.to)
 	}
-	return t, nil
+	return &tensor.Tensor{DType: t.DType, Shape: t.Shape, Data: t.Data}, nil
 }
 
 // transposed swaps the last two dimensions, in tiles that caches hold.

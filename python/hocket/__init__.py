@@ -17,10 +17,10 @@ exceptions below ``hocket.Error`` with hocket's text.
 """
 
 from ._collectives import (
-    adopt, all_gather, all_gather_v, all_reduce, all_reduce_rms_norm, all_to_all, barrier, broadcast, empty, reduce_scatter,
-    replicate, synchronize,
+    adopt, all_gather, all_gather_v, all_reduce, all_reduce_rms_norm, all_to_all, all_to_all_v, barrier, broadcast, empty,
+    reduce_scatter, reduce_scatter_v, replicate, synchronize,
 )
-from ._commands import check, explain
+from ._commands import check, explain, info
 from ._errors import (
     Cancelled, ClosedError, DeviceLostError, DisagreeError, Error, InputError, MachineError, OutOfMemoryError,
     PeerError, ProgramError, UnsupportedError,
@@ -35,7 +35,7 @@ from ._world import Group, init, is_initialized, new_group, rank, shutdown, worl
 __all__ = [
     "Cancelled", "ClosedError", "Comparison", "DeviceLostError", "DisagreeError", "Error", "Group", "InputError", "MachineError", "Model",
     "OutOfMemoryError", "PeerError", "ProgramError", "UnsupportedError", "adopt", "all_gather", "all_gather_v", "all_reduce",
-    "all_reduce_rms_norm", "all_to_all", "barrier", "broadcast", "check", "compile_backend", "empty", "explain", "export", "init",
-    "is_initialized", "jax", "load", "new_group", "rank", "reduce_scatter", "replicate", "shutdown", "synchronize", "world_size",
+    "all_reduce_rms_norm", "all_to_all", "all_to_all_v", "barrier", "broadcast", "check", "compile_backend", "empty", "explain", "export", "info", "init",
+    "is_initialized", "jax", "load", "new_group", "rank", "reduce_scatter", "reduce_scatter_v", "replicate", "shutdown", "synchronize", "world_size",
 ]
 __version__ = "0.1"

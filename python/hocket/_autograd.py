@@ -88,8 +88,8 @@ def _made(torch):
             counts, s = ctx.counts, ctx.s
             if ctx.grad != "slice" and counts is None:
                 return c.reduce_scatter(g.contiguous(), group=s).reshape(ctx.shape), None, None, None
-            if ctx.grad != "slice":  # there is no reduce_scatter of uneven blocks
-                g = c.all_reduce(g.clone(memory_format=torch.contiguous_format), group=s)
+            if ctx.grad != "slice":
+                return c.reduce_scatter_v(g.contiguous(), counts, group=s).reshape(ctx.shape), None, None, None
             counts = counts or [g.shape[0] // s.size] * s.size
             g = g[sum(counts[: s.rank]) : sum(counts[: s.rank + 1])]
             return g.reshape(ctx.shape), None, None, None

@@ -3,6 +3,7 @@
 Every rank makes the same calls, in one order. A collective is planned and proved when it is first called for a size.
 """
 
+import array
 import sys
 
 from . import _autograd, _bytes, _cuda, _lib, _model, _tensors, _world
@@ -244,6 +245,72 @@ def _all_to_all(s, t, out, of=None):
         return _cuda.collective(s, "all_to_all", t, out, shape)
     _, n = _flat(t, "the tensor")
     return _collective(s, "all_to_all", t, out, shape, n, "all_to_all %x into %y, over=r, split=0, concat=0", of=of)
+
+
+def _counts(counts, s, what):
+    counts = [int(c) for c in counts]
+    if len(counts) != s.size or min(counts) < 0:
+        raise InputError(f"{what} are {counts}; {s.size} of them, none negative, are wanted")
+    return counts
+
+
+def _padded(t, counts, most):
+    """The blocks of t, of so many rows each, filled up to ``most`` rows."""
+    at, parts = 0, []
+    for c in counts:
+        parts.append(_tensors.filled(t[at : at + c], (most, *t.shape[1:]), "the tensor"))
+        at += c
+    return _tensors.joined(parts)
+
+
+def _rows(t, counts, what):
+    if not _tensors.cut(t, "the tensor").shape or t.shape[0] != sum(counts):
+        raise InputError(f"the tensor of shape {list(t.shape)} has not the {sum(counts)} rows of {what} {counts}")
+
+
+def reduce_scatter_v(t, counts, op="sum", group=None):
+    """Adds (or op: avg, max, min) the ranks' tensors; rank i gets the i-th block, of ``counts[i]`` rows. Counts are the same
+    on all ranks. Tensors are torch's or numpy's. The gradient of a sum or average is gathered."""
+    s = _state(t, group)
+    counts = _counts(counts, s, "counts")
+    _rows(t, counts, "counts")
+    if max(counts) == 0:
+        return t[:0]
+    if min(counts) == max(counts):
+        return reduce_scatter(t, op, group=s)
+    return reduce_scatter(_padded(t, counts, max(counts)), op, group=s)[: counts[s.rank]]
+
+
+def all_to_all_v(t, send, recv=None, most=None, group=None):
+    """``send[i]`` rows of the tensor go to rank i, in order; what comes is joined in the order of ranks, ``recv[i]`` rows of
+    rank i. Tensors are torch's or numpy's. The gradient is sent back.
+
+    Counts are numbers on the host. Without ``recv`` or ``most``, which no count of any rank exceeds, the ranks exchange their
+    counts first, which waits on the host. With both a call can be captured.
+
+    Counts can also be a tensor of torch's, of integers: then the tensor has for each rank a block of as many rows, of which
+    the first ``send[i]`` count, and blocks come with their counts: ``(blocks, counts)``. Nothing waits on the host."""
+    s = _state(t, group)
+    if hasattr(send, "new_zeros"):
+        if tuple(send.shape) != (s.size,) or not t.shape or t.shape[0] != s.size:
+            raise InputError(f"counts of shape {list(send.shape)} for a tensor of shape {list(t.shape)}: with counts in a tensor "
+                             f"both begin with {s.size}, a block for each rank")
+        return all_to_all(t, group=s), all_to_all(send, group=s)
+    send = _counts(send, s, "send")
+    _rows(t, send, "send")
+    if recv is None or most is None:
+        every = memoryview(all_gather(memoryview(array.array("q", send)), group=s)).cast("B").cast("q").tolist()
+        came, most = every[s.rank :: s.size], max(every)
+        if recv is not None and _counts(recv, s, "recv") != came:
+            raise InputError(f"recv is {recv}, and the ranks send {came}")
+        recv = came
+    recv = _counts(recv, s, "recv")
+    if max(*send, *recv) > most:
+        raise InputError(f"most is {most}, and send is {send} and recv {recv}")
+    if most == 0:
+        return t[:0]
+    got = all_to_all(_padded(t, send, most), group=s)
+    return _tensors.joined([got[i * most : i * most + c] for i, c in enumerate(recv)])
 
 
 def broadcast(t, root=0, group=None):

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sysconfig
 
+from . import _world
 from ._errors import Error, InputError, ProgramError, UnsupportedError
 
 
@@ -56,6 +57,22 @@ def check(program, dims=None, func=None, ranks=None):
         e.result = out
         raise e
     return out
+
+
+def info():
+    """What there is: ``machine``, ``rank``, ``size`` and ``groups`` of this process, None before init, and what
+    ``hocket doctor --json`` prints of CUDA: ``gpus``, each with how it reaches every other one ("nvlink", "pcie", or "host" where
+    transfers go through the host's memory), ``detours``, which say why, and ``libraries``."""
+    s = _world._state
+    of = {"machine": None, "rank": None, "size": None, "groups": []} if s is None else {
+        "machine": s.name, "rank": s.rank, "size": s.size, "groups": [list(g.ranks) for g in s.groups]}
+    args = [_command(), "doctor", "--json"]
+    p = subprocess.run(args, capture_output=True, encoding="utf-8", check=False)
+    try:
+        machines = json.loads(p.stdout)["doctor"]["machines"]
+        return {**of, **next((m["cuda"] for m in machines if "cuda" in m), {})}
+    except (json.JSONDecodeError, KeyError):
+        raise Error(f"{' '.join(args)} ended with {p.returncode}: {p.stderr.strip()}") from None
 
 
 def explain(program, dims=None, func=None, ranks=None, strategy="auto"):

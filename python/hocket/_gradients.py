@@ -60,7 +60,7 @@ class Gradient:
         names = [n for n, t in given.items() if isinstance(t, torch.Tensor)]
         wrt = tuple(n for n in model._parameters() if n in names and given[n].requires_grad)
         if not model._several():
-            dims = {**model._dims_of({n: t for n, t in given.items() if hasattr(t, "shape")}), **(dims or {})}
+            dims = {**model._dims_of({n: t.shape for n, t in given.items() if hasattr(t, "shape")}), **(dims or {})}
         call = _Call(self.parts(wrt), wrt, names, {n: t for n, t in given.items() if n not in names}, dims)
         return _function().apply(call, *(given[n] for n in names))
 

@@ -26,8 +26,10 @@ def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, pl
     ``dims`` binds dims, ``func`` names the function (default: the last), ``ranks`` the number of ranks where the
     text leaves it open, ``weights`` are tensors to bind, by parameter. ``group`` has the processes of a group run it, one
     rank each: see new_group. Options are those of loading: ``strategy``, ``algorithm``,
-    ``fixed``, ``gather``, ``no_prove``, ``arena``, ``cache``, ``grace``, and ``graph``: calls on a GPU's tensors launch
-    their kernels as one graph from the third on, which costs the caller less.
+    ``fixed``, ``gather``, ``no_prove``, ``arena``, ``grace``, and ``graph``: calls on a GPU's tensors launch their kernels as
+    one graph from the third on, which costs the caller less. The plan cache keeps a plan for each choice of dims:
+    ``cache`` is how many bytes the plans may hold beyond the one used last (4 GiB), or "off" to unload each plan after its
+    run; ``hard_cache=True`` never holds more; ``buckets={"T": [64, 256]}`` rounds dims up. See Model.stats.
 
     Arguments, bound tensors and results are whole where one process runs all ranks. Among several processes they are
     the blocks of this process's rank; ``gather=True`` makes results whole, of calls on the host's tensors. It is the
@@ -50,6 +52,11 @@ def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, l
     """As load. ``own`` has the weights of an archive that lacks them, by their names in the tree of modules."""
     s = _world.of(group)
     o, program = _source(program, plan, shard)
+    buckets = options.pop("buckets", None)
+    if isinstance(options.get("cache"), str):
+        if options["cache"] != "off":
+            raise InputError(f"cache is {options['cache']!r}: it is a number of bytes, or \"off\"")
+        options["cache"] = -1
     o.update(options)
     if "export" in o:
         o["unbound"] = own is not None
@@ -61,7 +68,7 @@ def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, l
     for key, value in (("dims", dims), ("func", func), ("ranks", ranks)):
         if value is not None:
             o[key] = value
-    model = _loaded(s, program, o, bool(options.get("gather")), lend, func or os.path.basename(o["name"]))
+    model = _loaded(s, program, o, bool(options.get("gather")), lend, func or os.path.basename(o["name"]), buckets)
     if grad:
         rest = {k: v for k, v in o.items() if k not in ("export", "plan", "weights", "unbound", "func")}
         name = model._func
@@ -77,9 +84,9 @@ def load_archive(program, own, dims=None, func=None, ranks=None, weights=None, l
     return model
 
 
-def _loaded(state, text, options, gather, lend, func):
+def _loaded(state, text, options, gather, lend, func, buckets=None):
     return Model(_lib.call("hocket_load", state.machine, text.encode(), json.dumps(options).encode()), state, gather, lend,
-                 func)
+                 func, buckets)
 
 
 def _source(program, plan, shard):
@@ -160,8 +167,9 @@ class Model:
     be used.
     """
 
-    def __init__(self, handle, state, gather, lend=False, func="model"):
+    def __init__(self, handle, state, gather, lend=False, func="model", buckets=None):
         self._func = func
+        self._buckets = {dim: sorted(int(v) for v in values) for dim, values in (buckets or {}).items()}
         self._handle, self._open, self._world, self._gather, self._lends = handle, handle, state, gather, lend
         self._lent, self._lendable, self._captured = weakref.WeakSet(), {}, set()
         self._bound, self._layouts, self._names, self._prepared = {}, {}, None, set()
@@ -171,6 +179,8 @@ class Model:
         self._version = 0  # grows after each change of _bound
         self._calls, self._rest = {}, {}  # by version and what a call is given
         self._uploaded = set()  # bound weights of the host that are on the devices
+        self._loaded = set()  # parameters that the library has from a checkpoint
+        self._weighed = {}  # dims that the whole shapes of loaded weights say
         self._binding = threading.Lock()  # of bound and uploaded weights of the host
 
     def bind(self, name, t, dims=None):
@@ -206,10 +216,28 @@ class Model:
                 _lib.held("hocket_call_bind", self._handle, None,
                           _lib.Tensor(name.encode(), b"f32", -1, 0, None, None, 0))
 
+    def load(self, weights, rules=None, inputs=None, dims=None):
+        """Binds weights: of a safetensors file, of the index or the folder of several, or tensors by name, such as a
+        state_dict, also of DTensors. A process of several reads the rows of its rank. Returns the names of tensors that
+        nothing uses.
+
+        A parameter without a rule is the tensor of its name, if there is one. ``rules`` say what others are made of, by
+        parameter: a name, a list of names that are concatenated, or a dict of ``from`` with ``transpose=True`` (of the
+        last two dimensions), ``axis``, ``lo`` and ``hi`` (what is cut and concatenated, once transposed) and
+        ``cast=True`` (to the parameter's type). In "layers.*.up.weight" the * stands for the numbers of layers, which are
+        stacked along a new first dimension. ``inputs`` are the parameters that calls give, by default all that get no
+        weight. ``dims`` gives dims that the program and load do not fix, for tensors by name among several processes."""
+        bound, shapes, unused = _weights.load(self, weights, rules or {}, inputs, dims)
+        self._loaded |= set(bound)
+        self._weighed.update(self._dims_of(shapes))
+        self._layouts.clear()
+        self._changed()
+        return unused
+
     def layouts(self, dims=None, shapes=None):
         """How parameters and results lie on the ranks, for dims and for shapes of parameters, by name:
         {"in": [...], "out": [...]}, each with name, dtype, shape and blocks."""
-        key = json.dumps({"dims": dims or {}, "shapes": shapes or {}}, sort_keys=True)
+        key = json.dumps({"dims": {**self._weighed, **(dims or {})}, "shapes": shapes or {}}, sort_keys=True)
         if key not in self._layouts:
             self._layouts[key] = json.loads(_lib.call_text("hocket_layouts", self._handle, key.encode()))
         return self._layouts[key]
@@ -217,13 +245,19 @@ class Model:
     def __call__(self, *args, dims=None, **kwargs):
         """Runs the program once. Arguments are by position or by name; ``dims`` gives dims that the program and
         load do not fix. One result comes by itself, several as a tuple."""
-        given = self._named(args, kwargs)
+        given, dims = self._named(args, kwargs), {**self._weighed, **(dims or {})}
         if self._gradient is not None:
             given = self._gradient.arguments(given)
         bound = self._others(given)
         if self._gradient is not None and _autograd.wanted(*given.values()):
             return self._gradient.run(given, bound, dims)
         _autograd.none(self._func, *given.values(), how="load it with grad=True, ")
+        if self._buckets:
+            return self._rounded(given, bound, dims)
+        return self._runs(given, bound, dims)
+
+    def _runs(self, given, bound, dims):
+        """Runs the program once, on given and bound tensors."""
         if any(_cuda.is_cuda(t) for t in given.values()) or any(isinstance(b, _cuda.Block) for b in bound.values()):
             return self._enqueue(given, bound, dims)
         views = {**{n: _tensors.view(t, n) for n, t in given.items()}, **bound}
@@ -265,6 +299,46 @@ class Model:
         _lib.run(self._handle, ins, outs, _dims(dims))
         return results[0] if len(results) == 1 else tuple(results)
 
+    def _rounded(self, given, bound, dims):
+        """Runs the program with dims rounded up to their buckets: arguments are filled up with zeros, and results cut. It
+        is right where what is filled up does not change the rest, which is for the caller to know."""
+        sizes = {**self._dims_of({n: t.shape for n, t in given.items() if hasattr(t, "shape")}), **(dims or {})}
+        up = {}
+        for dim, values in self._buckets.items():
+            least = next((v for v in values if v >= sizes.get(dim, v + 1)), None)
+            if least is not None and least != sizes[dim]:
+                up[dim] = least
+        if not up:
+            return self._runs(given, bound, dims)
+        filled = {}
+        for n, t in given.items():
+            extents = self._about["extents"].get(n) or ()
+            grow = [i for i, dim in enumerate(extents) if dim in up]
+            if grow and n in self._about["states"]:
+                raise InputError(f"buckets fill up {n}, and the program updates it in place: give it in the size of a bucket")
+            for i in grow:
+                if t.shape[i] != sizes[extents[i]]:
+                    raise InputError(f"buckets round {extents[i]}={sizes[extents[i]]} up to {up[extents[i]]}, and {n} is split along "
+                                     f"it over processes: give {extents[i]} in the size of a bucket")
+            filled[n] = _tensors.filled(t, [up.get(dim, e) for dim, e in zip(extents, t.shape)], n) if grow else t
+        got = self._runs(filled, bound, {**dims, **up})
+        results = list(got) if isinstance(got, tuple) else [got]
+        for k, (t, extents) in enumerate(zip(results, self._about["returns"])):
+            cut = [slice(0, sizes[dim]) if dim in up else slice(None) for dim in extents]
+            if t is None or not any(dim in up for dim in extents):
+                continue
+            if any(dim in up and e != up[dim] for dim, e in zip(extents, t.shape)):
+                raise InputError(f"buckets round {', '.join(up)} up, and a result is split along it over processes")
+            results[k] = t[tuple(cut)]
+        return tuple(results) if isinstance(got, tuple) else results[0]
+
+    def stats(self):
+        """What the plan cache did since the machine was opened, for all models of the processes: a dict of ``hits`` and
+        ``misses`` (calls that found their plan loaded, and that did not), ``reloads`` (misses of plans that had been
+        unloaded to make room), ``evictions``, ``plans`` and ``bytes`` that are held now (``device`` of them on the GPU), and
+        ``most_bytes``."""
+        return json.loads(_lib.call_text("hocket_plan_stats", self._handle))
+
     def _enqueue(self, given, bound, dims):
         """Gives torch's current stream a run."""
         version = self._version  # read before what it is the version of
@@ -300,7 +374,7 @@ class Model:
         for n, t in given.items():
             _cuda.Block(t, n)
         if not self._several():  # blocks are whole, and their shapes say dims
-            dims = {**self._dims_of(given), **(dims or {})}
+            dims = {**self._dims_of({n: t.shape for n, t in given.items() if hasattr(t, "shape")}), **(dims or {})}
         return _dims(dims)
 
     @property
@@ -370,11 +444,11 @@ class Model:
             self._rest[key] = bound
         return bound
 
-    def _dims_of(self, given):
-        """The dims that the shapes of tensors come to."""
+    def _dims_of(self, shapes):
+        """The dims that shapes of parameters come to."""
         extents = self._about["extents"]
-        return {dim: int(e) for n, t in given.items() if n in extents and len(extents[n]) == len(t.shape)
-                for dim, e in zip(extents[n], t.shape) if dim}
+        return {dim: int(e) for n, shape in shapes.items() if n in extents and len(extents[n]) == len(shape)
+                for dim, e in zip(extents[n], shape) if dim}
 
     def _keeps(self, name):
         """Whether the library keeps the state of that name."""
@@ -394,7 +468,7 @@ class Model:
 
     def _named(self, args, kwargs):
         """Arguments by parameter."""
-        free = [n for n in self.inputs if n not in kwargs and self._bound.get(n) is None]
+        free = [n for n in self.inputs if n not in kwargs and self._bound.get(n) is None and n not in self._loaded]
         if len(args) > len(free):
             raise InputError(f"{len(args)} tensors are given by position, and there is a place for {len(free)}: {free}")
         return {n: _cuda.of_dlpack(t) for n, t in (*zip(free, args), *kwargs.items())}

@@ -43,6 +43,26 @@ class View:
         return t
 
 
+def filled(t, shape, what):
+    """A tensor of torch or numpy with zeros after its own elements in each dimension, of a larger shape."""
+    t = cut(t, what)
+    larger = t.new_zeros(shape) if hasattr(t, "new_zeros") else sys.modules["numpy"].zeros(shape, t.dtype)
+    larger[tuple(slice(0, e) for e in t.shape)] = t
+    return larger
+
+
+def cut(t, what):
+    """A tensor that can be cut and filled up: of torch or numpy."""
+    if not hasattr(t, "new_zeros") and not _is(t, "numpy", "ndarray"):
+        raise InputError(f"{what} is a {type(t).__name__}, and is to be filled up: give a tensor of torch or an array of numpy")
+    return t
+
+
+def joined(parts):
+    """Tensors of torch, or of numpy, one after another along the first dimension."""
+    return sys.modules["torch"].cat(parts) if hasattr(parts[0], "new_zeros") else sys.modules["numpy"].concatenate(parts)
+
+
 def view(t, what="a tensor"):
     """Where the bytes of a tensor of torch, numpy, DLPack or the buffer protocol are."""
     if isinstance(t, View):

@@ -1,10 +1,160 @@
-"""Weights of exported models from tensors, by the names of the model's modules."""
+"""Weights: of checkpoints and tensors by rules, and of exported models by the names of their modules."""
 
+import difflib
 import functools
+import json
+import os
+import re
 import sys
 
-from . import _cuda, _plans, _tensors
+from . import _cuda, _lib, _plans, _tensors
 from ._errors import InputError
+
+_RULE = {"from": None, "transpose": False, "axis": 0, "lo": 0, "hi": 0, "cast": False}
+
+
+def load(model, weights, rules, inputs, dims):
+    """See Model.load: the parameters that the library has, the whole shapes of others where processes have blocks, and
+    the names of tensors that nothing uses."""
+    rules = {param: _rule(param, r) for param, r in rules.items()}
+    if isinstance(weights, (str, os.PathLike)):
+        of = {"path": os.fspath(weights), "rules": [{"param": param, **r} for param, r in rules.items()], "inputs": inputs}
+        out = json.loads(_lib.call_text("hocket_bind_from", model._handle, json.dumps(of).encode()))
+        for param in out["bound"]:
+            model._bound.pop(param, None)
+        return out["bound"], {}, out["unused"]
+    if hasattr(weights, "state_dict"):
+        weights = weights.state_dict()
+    params = model._parameters()
+    for param in (*rules, *(inputs or ())):
+        if param not in params:
+            raise InputError(f"there is no parameter {param}; there are {', '.join(params)}")
+        if param in rules and inputs and param in inputs:
+            raise InputError(f"{param} has a rule, and is an input")
+    for param in params:
+        if param in weights and param not in rules and param not in (inputs or ()):
+            rules[param] = {**_RULE, "from": [param]}
+    missing = [] if inputs is None else [p for p in params if p not in rules and p not in inputs and model._bound.get(p) is None]
+    if missing:
+        raise InputError(f"nothing is bound to {', '.join(missing)}: give each a rule, or name it in inputs")
+    named = {param: _expanded(weights, r["from"]) for param, r in rules.items()}
+    if not named:
+        raise InputError(f"none of the {len(weights)} tensors has the name of a parameter; there are {_some(weights)}")
+    shapes = {param: _shape(rules[param], layers, weights) for param, layers in named.items()}
+    layouts = {p["name"]: p for p in model.layouts(dims, shapes)["in"]} if model._several() else {}
+    made = {}
+    for param, layers in named.items():
+        made[param] = _made(model, param, rules[param], layers, weights, layouts.get(param))
+    for param, t in made.items():
+        if t is not None:
+            model.bind(param, t, {**model._dims_of(shapes), **(dims or {})})
+    used = {name for layers in named.values() for names in layers[1] for name in names}
+    return (), shapes if model._several() else {}, [name for name in weights if name not in used]
+
+
+def _rule(param, r):
+    if not isinstance(r, dict):
+        r = {"from": r}
+    unknown = set(r) - set(_RULE)
+    if unknown or "from" not in r:
+        raise InputError(f"the rule of {param} is {r}: it is a name, a list of names, or a dict of {', '.join(_RULE)}")
+    names = [r["from"]] if isinstance(r["from"], str) else list(r["from"])
+    return {**_RULE, **r, "from": names}
+
+
+def _some(tensors):
+    """Names that there are."""
+    names = sorted(tensors)
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+
+
+def _expanded(tensors, patterns):
+    """Whether a * stands for numbers of layers, and the names of each layer's parts."""
+    stacked = "*" in patterns[0]
+    if any(("*" in p) != stacked or p.count("*") > 1 for p in patterns):
+        raise InputError(f"either all of {patterns} have one * or none has")
+    layers = 1
+    for p in patterns if stacked else ():
+        numbered = re.compile(re.escape(p[: p.index("*")]) + r"(\d{1,4})(?!\d)")
+        layers = max([layers, *(int(m[1]) + 1 for m in map(numbered.match, tensors) if m)])
+    names = [[p.replace("*", str(i)) for p in patterns] for i in range(layers)]
+    for name in (n for layer in names for n in layer):
+        if name not in tensors:
+            close = difflib.get_close_matches(name, list(tensors), 3)
+            raise InputError(f"there is no tensor {name}; there are {', '.join(close) or _some(tensors)}")
+    return stacked, names
+
+
+def _shape(rule, layers, tensors):
+    """The whole shape of what a rule makes."""
+    stacked, names = layers
+    shape = list(tensors[names[0][0]].shape)
+    if rule["transpose"]:
+        shape[-1], shape[-2] = shape[-2], shape[-1]
+    axis = -2 if rule["transpose"] and rule["axis"] == len(shape) - 1 else -1 if rule["transpose"] and rule[
+        "axis"] == len(shape) - 2 else rule["axis"]
+    if len(names[0]) > 1 or rule["lo"] or rule["hi"]:
+        shape[rule["axis"]] = sum((rule["hi"] or tensors[name].shape[axis]) - rule["lo"] for name in names[0])
+    return [len(names), *shape] if stacked else shape
+
+
+def _made(model, param, rule, layers, tensors, layout):
+    """What a parameter is made of by its rule: the block of the rank, None where it has none, or the whole."""
+    stacked, names = layers
+    block = None
+    if layout is not None:
+        block = next((b for b in layout["blocks"] if b["rank"] == model._world.rank), None)
+        if block is None:
+            return None
+    if block and not stacked and len(names[0]) == 1 and not (rule["transpose"] or rule["lo"] or rule["hi"]):
+        t = tensors[names[0][0]]
+        split = [i for i, (n, of) in enumerate(zip(block["shape"], layout["shape"])) if n != of]
+        if hasattr(t, "placements") and split == [_plans.sharded(param, t)] and list(t.to_local().shape) == block["shape"]:
+            return _typed(model, param, rule, t.to_local())
+    parts = [[_part(param, rule, tensors[name]) for name in layer] for layer in names]
+    join = _library(parts[0][0])
+    whole = [layer[0] if len(layer) == 1 else join("concat", layer, rule["axis"]) for layer in parts]
+    whole = join("stack", whole, 0) if stacked else whole[0]
+    if block:
+        if list(whole.shape) != layout["shape"]:
+            raise InputError(f"{param} is {layout['dtype']}{layout['shape']}, and what its rule makes {list(whole.shape)}")
+        whole = whole[tuple(slice(lo, lo + n) for lo, n in zip(block["lo"], block["shape"]))]
+        whole = whole.clone() if hasattr(whole, "clone") else whole.copy()  # not a view, which would keep the rest
+    return _typed(model, param, rule, whole)
+
+
+def _library(t):
+    """Concatenation and stacking by the library that a tensor is of."""
+    module = sys.modules["torch" if hasattr(t, "detach") else "numpy"]
+    return lambda how, parts, axis: (module.stack if how == "stack" else getattr(module, "cat", None) or module.concatenate)(
+        parts, axis)
+
+
+def _part(param, rule, t):
+    """A tensor that a parameter is made of, transposed and cut."""
+    if hasattr(t, "full_tensor"):
+        t = t.full_tensor()
+    if hasattr(t, "detach"):
+        t = t.detach()
+    elif not hasattr(t, "swapaxes"):
+        raise InputError(f"a weight of {param} is a {type(t).__name__}: give tensors of torch or arrays of numpy")
+    if rule["transpose"]:
+        t = t.swapaxes(-1, -2)
+    if rule["lo"] or rule["hi"]:
+        hi = rule["hi"] or t.shape[rule["axis"]]
+        if not 0 <= rule["lo"] <= hi <= t.shape[rule["axis"]]:
+            raise InputError(f"the rule of {param} cuts {rule['lo']}..{hi} out of {t.shape[rule['axis']]}")
+        t = t[(slice(None),) * rule["axis"] + (slice(rule["lo"], hi),)]
+    return t
+
+
+def _typed(model, param, rule, t):
+    """A tensor dense, and cast if that is to be."""
+    want = model._about["types"][param]
+    if rule["cast"] and _tensors.TORCH.get(str(t.dtype).removeprefix("torch.")) != want:
+        kind = next(k for k, v in _tensors.TORCH.items() if v == want)
+        t = t.to(getattr(sys.modules["torch"], kind)) if hasattr(t, "detach") else t.astype(kind)
+    return t.contiguous() if hasattr(t, "contiguous") else sys.modules["numpy"].ascontiguousarray(t)
 
 
 def bind(model, tensors, every=False):

@@ -122,6 +122,7 @@ def refuses(kind, words, call):
 
 def member_types():
     """Elements of one byte, and uneven blocks."""
+    import test_torch
     run = Run()
     hocket, r, n = run.hocket, run.rank, run.size
     for rows, width in ((1, 1), (3, 1), (2, 5), (4, 8), (0, 3), (1000, 33)):
@@ -162,6 +163,8 @@ def member_types():
             want = torch.cat([torch.tensor(draws(rank, 6)).to(torch.uint8) for rank in range(n)])
             assert got.dtype == kind and torch.equal(got.view(torch.uint8).cpu(), want)
             refuses(hocket.UnsupportedError, "convert to bf16", lambda: hocket.all_reduce(got))
+    test_torch.uneven(r, n, run.where)
+    test_torch.communicator(run.dist, r, run.where)
     refuses(hocket.UnsupportedError, "avg of bool", lambda: hocket.all_reduce(both[r].clone().to(run.where), "avg"))
     refuses(hocket.InputError, "out has", lambda: hocket.all_gather(both[r].to(run.where), out=torch.zeros(4, dtype=torch.bool)))
     run.finish()

@@ -3,9 +3,12 @@
 Run alone: python3 python/tests/test_torch.py. Tests of several processes start this file again as their members.
 """
 
+import json
 import os
 import pathlib
+import struct
 import sys
+import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -73,6 +76,24 @@ class Groups(unittest.TestCase):
         self.assertEqual(got[3][0], 9)
         for code, text in got[:3]:
             self.assertEqual((code, text.strip().splitlines()[-1:]), (0, ["PeerError 3"]), text)
+
+
+@unittest.skipIf(torch is None, "torch or numpy is not installed")
+class Engines(unittest.TestCase):
+    """hocket.communicator, by the calls that engines' own tests make."""
+
+    def test_communicator(self):
+        processes.right(self, __file__, 4, "communicator", MASTER_ADDR="127.0.0.1", MASTER_PORT=processes.port())
+
+
+@unittest.skipIf(torch is None, "torch or numpy is not installed")
+class Several(unittest.TestCase):
+    """What one start of processes tests: model.load, the plan cache, uneven collectives."""
+
+    def test_several(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for n in (1, 2):
+                processes.right(self, __file__, n, "several", HOCKET_TEST_FOLDER=folder)
 
 
 def draws(seed, *shape):
@@ -399,6 +420,9 @@ def member_groups():
     pair, alone, turned = hocket.new_group([0, 2]), hocket.new_group([1]), hocket.new_group([2, 1, 0], "turned")
     assert hocket.rank(turned) == 2 - r and turned.ranks == (2, 1, 0)
     assert hocket.all_gather(torch.tensor([r]), group=turned).tolist() == [2, 1, 0]
+    about = hocket.info() if r == 0 else None
+    assert about is None or (about["machine"], about["rank"], about["size"]) == ("cpu", 0, 3) and [0, 2] in about["groups"]
+    assert about is None or {"libraries", "multicast"} <= set(about), about
     if r == 1:
         t = torch.tensor([5.0])
         assert hocket.all_reduce(t, group=alone) is t and t.item() == 5.0
@@ -416,6 +440,265 @@ def member_groups():
         assert "new group" in str(e) and "ranks [0 2]" in str(e), e
     else:
         raise AssertionError("groups differ, and nothing was raised")
+
+
+def member_several():
+    hocket.init()
+    loads()
+    caches()
+    uneven_calls()
+
+
+def member_communicator():
+    communicator(gloo(), hocket.rank(), "cpu")
+
+
+def communicator(dist, r, where):
+    """Two groups of four processes, whose calls are independent; results against gloo's and arithmetic."""
+    from hocket.communicator import Communicator
+    pairs = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
+    c = Communicator(pairs[r // 2], device=where, device_group=pairs[r // 2], unique_name="tp:0")
+    me, peers = r % 2, [r // 2 * 2, r // 2 * 2 + 1]
+    assert (c.rank, c.rank_in_group, c.world_size, c.ranks, c.global_rank, c.disabled) == (me, me, 2, peers, r, False)
+    ones = torch.ones(16, 64, 64, device=where)
+    with c.change_state(enable=True):
+        if r < 2:  # the other pair calls once
+            assert c.all_reduce(c.all_reduce(ones)).mean().item() == 4
+        else:
+            assert c.all_reduce(ones).mean().item() == 2
+    assert ones.mean().item() == 1  # a new tensor
+    with c.change_state(enable=False):
+        assert c.all_reduce(ones) is ones and not c.should_use(ones) and c.custom_all_reduce(ones) is None
+    assert not c.disabled and c.custom_all_reduce(ones).mean().item() == 2
+    for dtype, want in ((torch.float32, True), (torch.bfloat16, True), (torch.float16, True), (torch.int8, False),
+                        *(((torch.float8_e4m3fn, False),) if hasattr(torch, "float8_e4m3fn") else ())):
+        assert c.should_use(torch.empty(16, dtype=dtype, device=where)) is want, dtype
+    out = torch.empty_like(ones)
+    assert c.all_reduce(ones, out, op=dist.ReduceOp.MAX) is out and out.mean().item() == 1
+    every = [torch.tensor(draws(p, 4, 6, 2)).float() for p in range(4)]
+    mine = every[r].to(where)
+    for dim in (0, 1, 2, -1):
+        assert torch.equal(c.all_gather(mine, dim).cpu(), torch.cat([every[p] for p in peers], dim)), dim
+        assert torch.equal(c.reduce_scatter(mine, dim).cpu(), sum(every[p] for p in peers).chunk(2, dim)[me]), dim
+    sizes = [1, 3]
+    start = [0, 1][me]
+    both = c.all_gatherv([mine[start : start + sizes[me]], 2 * mine[: sizes[me]]], sizes=sizes)
+    assert torch.equal(both[0].cpu(), torch.cat([every[peers[0]][:1], every[peers[1]][1:4]]))
+    assert torch.equal(both[1].cpu(), 2 * torch.cat([every[peers[0]][:1], every[peers[1]][:3]]))
+    whole = sum(every[p] for p in peers)
+    assert torch.equal(c.reduce_scatterv(mine, 0, sizes).cpu(), whole.split(sizes)[me])
+    assert torch.equal(c.reduce_scatterv(mine, 1, [2, 4]).cpu(), whole.split([2, 4], 1)[me])
+    hidden, logits = c.dispatch(mine[: sizes[me]], mine[: sizes[me], :, 0], sizes)
+    assert hidden.shape == (4, 6, 2) and logits.shape == (4, 6)
+    assert torch.equal(c.combine(hidden, sizes), 2 * mine[: sizes[me]])
+    into = torch.empty(8, 6, 2, device=where)
+    c.all_gather_into_tensor(into, mine)
+    assert torch.equal(into.cpu(), torch.cat([every[p] for p in peers]))
+    part = torch.empty(2, 6, 2, device=where)
+    c.reduce_scatter_tensor(part, mine)
+    assert torch.equal(part.cpu(), whole.chunk(2)[me])
+    got = c.gather(mine, 1, 0)
+    assert (got is None) == (me == 0) and (got is None or torch.equal(got.cpu(), torch.cat([every[p] for p in peers])))
+    t = mine.clone()
+    assert c.broadcast(t, 1) is t and torch.equal(t.cpu(), every[peers[1]])
+    if where == "cpu":  # by gloo
+        if me == 0:
+            c.send(mine)
+        else:
+            assert torch.equal(c.recv(mine.shape, mine.dtype), every[peers[0]])
+    c.barrier()
+    if where != "cpu":
+        a = torch.ones(4, 4, device=where)
+        c.all_reduce(a)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with c.capture(), torch.cuda.graph(graph):
+            b = c.all_reduce(a)
+        a.fill_(3)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert b.mean().item() == 6
+    refuses(hocket.InputError, "there are SUM, AVG, MAX, MIN", lambda: c.all_reduce(ones, op=dist.ReduceOp.PRODUCT))
+    c.destroy()
+    assert c.all_reduce(ones) is ones
+    dist.barrier()
+
+
+def uneven_calls():
+    """Blocks of different lengths."""
+    uneven(hocket.rank(), hocket.world_size(), "cpu")
+    refuses(hocket.InputError, "none negative", lambda: hocket.reduce_scatter_v(torch.ones(3), [-1] * hocket.world_size()))
+    refuses(hocket.InputError, "has not the", lambda: hocket.reduce_scatter_v(torch.ones(3), [5] * hocket.world_size()))
+    refuses(hocket.InputError, "to be filled up", lambda: hocket.all_to_all_v(
+        hocket._tensors.View(None, "f32", (2,), 4096, "buffer"), [2] + [0] * (hocket.world_size() - 1)))
+    x = numpy.arange(2.0 * hocket.world_size())
+    assert (hocket.all_to_all_v(x, [2] * hocket.world_size()).reshape(-1, 2) == x[2 * hocket.rank() :][:2]).all()
+
+
+def uneven(r, n, where):
+    """reduce_scatter_v and all_to_all_v, and their gradients, against arithmetic on whole numbers."""
+    for counts in ([3, 0, 2, 1], [1] * 4, [0] * 4, [0, 5, 1, 0]):
+        counts = counts[:n]
+        every = [torch.tensor(draws(p, sum(counts), 2)) for p in range(n)]
+        weights = [torch.tensor(draws(40 + p, sum(counts), 2)).double() for p in range(n)]
+        at = sum(counts[:r])
+        for dtype in (torch.int64, torch.uint8, torch.float32):
+            got = hocket.reduce_scatter_v(every[r].to(dtype).to(where), counts)
+            assert got.dtype == dtype and torch.equal(got.cpu(), sum(every)[at : at + counts[r]].to(dtype)), (counts, dtype, got)
+        got = hocket.reduce_scatter_v(every[r].to(where), counts, "max")
+        assert torch.equal(got.cpu(), torch.stack(every).amax(0)[at : at + counts[r]])
+        x = every[r].double().to(where).requires_grad_()
+        (hocket.reduce_scatter_v(x, counts) * weights[r][: counts[r]].to(where)).sum().backward()
+        assert torch.equal(x.grad.cpu(), torch.cat([weights[p][: counts[p]] for p in range(n)])), counts
+    for seed in range(4):
+        sends = torch.tensor(numpy.random.default_rng(seed).integers(0, 4, (n, n)))  # sends[i][j] rows go from i to j
+        if seed == 3:
+            sends.zero_()
+        send, recv, most = sends[r].tolist(), sends[:, r].tolist(), int(sends.max())
+        every = [torch.tensor(draws(9 * seed + p, sum(sends[p].tolist()), 2)) for p in range(n)]
+        parts = [every[p].split(sends[p].tolist()) for p in range(n)]
+        want = torch.cat([parts[p][r] for p in range(n)])
+        for dtype in (torch.int64, torch.uint8, torch.float32):
+            t = every[r].to(dtype).to(where)
+            for got in (hocket.all_to_all_v(t, send), hocket.all_to_all_v(t, send, recv, most)):
+                assert torch.equal(got.cpu(), want.to(dtype)), (sends, got, want)
+        x = every[r].double().to(where).requires_grad_()
+        weights = [torch.tensor(draws(70 + p, 4 * n, 2)).double() for p in range(n)]
+        got = hocket.all_to_all_v(x, send)
+        (got * weights[r][: len(want)].to(where)).sum().backward()
+        back = torch.cat([weights[p][: int(sends[:, p].sum())].split(sends[:, p].tolist())[r] for p in range(n)])
+        assert torch.equal(x.grad.cpu(), back), (sends, x.grad, back)
+        if most:
+            blocks = torch.stack([torch.cat([p, p.new_zeros(most - len(p), 2)]) for p in parts[r]])
+            got, counts = hocket.all_to_all_v(blocks.to(where), sends[r].to(where))
+            assert counts.tolist() == recv
+            assert torch.equal(torch.cat([b[:c] for b, c in zip(got.cpu(), recv)]), want)
+        if n > 1:
+            refuses(hocket.InputError, "and the ranks send", lambda: hocket.all_to_all_v(t, send, [c + 1 for c in recv]))
+
+
+def caches():
+    """The cache of plans: off, bounded, with buckets, and its counters."""
+    n = hocket.world_size()
+    text = f"mesh d[{n}]\nfunc f(%x: f32[T, 4], %w: f32[4]) -> f32[T, 4] {{\n  %y = mul %x, %w\n  return %y\n}}\n"
+    w = torch.arange(4.0)
+
+    def calls(model, sizes):
+        """Calls a model with so many rows, and returns what the counters rose by."""
+        before = model.stats()
+        for size in sizes:
+            x = torch.randn(size, 4)
+            got = model(x, w, dims={"T": size} if n > 1 else None)
+            assert got.shape == x.shape and torch.equal(got, x * w), (size, got)
+        return {k: v - before[k] for k, v in model.stats().items()}
+
+    with hocket.load(text) as m:
+        s = calls(m, [3, 5, 3, 5, 7])
+        assert (s["hits"], s["misses"], s["evictions"], s["plans"]) == (2, 3, 0, 3), s
+        plan = s["bytes"] // 3
+    with hocket.load(text, cache="off") as m:
+        s = calls(m, [3, 3, 5])
+        assert (s["hits"], s["misses"], s["plans"], s["bytes"]) == (0, 3, 0, 0), s
+    with hocket.load(text, cache=2 * plan + plan // 2, hard_cache=True) as m:
+        s = calls(m, [3, 5, 7, 3])
+        assert s["misses"] == 4 and s["evictions"] >= 2 and s["reloads"] == 1 and s["bytes"] <= 2 * plan + plan // 2, (plan, s)
+        refuses(hocket.OutOfMemoryError, "HardCache", lambda: calls(m, [1 << 20]))
+    with hocket.load(text, buckets={"T": [16, 8]}) as m:
+        s = calls(m, [3, 5, 8, 9, 16, 17, 12])
+        assert (s["misses"], s["plans"]) == (3, 3), s  # 8, 16 and 17
+        got = m(numpy.ones((3, 4), "f4"), w.numpy(), dims={"T": 3} if n > 1 else None)
+        assert got.shape == (3, 4) and (got == w.numpy()).all()
+    refuses(hocket.InputError, 'it is a number of bytes, or "off"', lambda: hocket.load(text, cache="on"))
+    if n > 1:
+        split = f"mesh d[{n}]\nfunc f(%x: f32[T/d, 4]) -> f32[T/d, 4] {{\n  %y = add %x, %x\n  return %y\n}}\n"
+        with hocket.load(split, buckets={"T": [8]}) as m:
+            assert m(torch.ones(4, 4), dims={"T": 8}).tolist() == [[2.0] * 4] * 4
+            refuses(hocket.InputError, "split along it over processes", lambda: m(torch.ones(2, 4), dims={"T": 4}))
+
+
+LAYERS = """dim L = 3
+mesh tp[{n}]
+func f(%x: f32[T, H], %up: f32[L, 2 * F/tp, H], %down: f32[L, H, F/tp], %head: f32[V/tp, H], %norm: f32[H]) -> (f32[L, 2 * F/tp, H], f32[L, H, F/tp], f32[V/tp, H], f32[T, H]) {{
+  %u = copy %up
+  %d = copy %down
+  %h = copy %head
+  %y = mul %x, %norm
+  return %u, %d, %h, %y
+}}
+"""
+RULES = {"up": ["layers.*.gate.weight", "layers.*.up.weight"], "down": {"from": "layers.*.down.weight", "transpose": True},
+         "head": {"from": "wide", "axis": 1, "lo": 1, "hi": 3, "cast": True}}
+
+
+def safetensors(path, tensors):
+    """Writes a file by the format's description: the length of a header, the header, the bytes."""
+    header, data = {}, b""
+    for name, t in tensors.items():
+        raw = t.numpy().tobytes()
+        header[name] = {"dtype": {"float32": "F32", "float64": "F64"}[str(t.dtype)[6:]], "shape": list(t.shape),
+                        "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+class Sharded:
+    """A DTensor, which torch 1 has not: one dimension is split over the processes."""
+
+    def __init__(self, whole, dim, n, r):
+        self.whole, self.shape, self.dtype, self.placements = whole, whole.shape, whole.dtype, (Shard(dim),)
+        self.to_local, self.full_tensor = lambda: whole.chunk(n, dim)[r].clone(), lambda: whole
+
+
+class Shard:
+    def __init__(self, dim):
+        self.dim = dim
+
+
+def loads():
+    """model.load of safetensors and of tensors by name, by rules."""
+    r, n, folder = hocket.rank(), hocket.world_size(), pathlib.Path(os.environ["HOCKET_TEST_FOLDER"])
+    rng = torch.Generator().manual_seed(4)
+    tensors = {f"layers.{i}.{w}.weight": torch.randn(4, 2, generator=rng) for i in range(3) for w in ("gate", "up", "down")}
+    tensors.update(wide=torch.randn(4, 6, generator=rng, dtype=torch.float64), norm=torch.randn(2, generator=rng),
+                   extra=torch.randn(3, generator=rng))
+    layer = {w: torch.stack([tensors[f"layers.{i}.{w}.weight"] for i in range(3)]) for w in ("gate", "up", "down")}
+    x = torch.randn(5, 2, generator=rng)
+    want = [torch.cat([layer["gate"], layer["up"]], 1).chunk(n, 1)[r], layer["down"].transpose(1, 2).chunk(n, 2)[r],
+            tensors["wide"][:, 1:3].float().chunk(n)[r], x * tensors["norm"]]
+    if r == 0:
+        first = dict(list(tensors.items())[:5])
+        safetensors(folder / f"a{n}.safetensors", first)
+        safetensors(folder / f"b{n}.safetensors", {k: t for k, t in tensors.items() if k not in first})
+        (folder / f"index{n}.safetensors.index.json").write_text(json.dumps({"weight_map": {
+            k: f"{'a' if k in first else 'b'}{n}.safetensors" for k in tensors}}))
+    hocket.barrier()
+    dims = {"T": 5} if n > 1 else None
+    # A state_dict as tensor parallelism has it, where each weight is one parameter.
+    plain = {"up": torch.cat([layer["gate"], layer["up"]], 1), "down": layer["down"].transpose(1, 2).contiguous(),
+             "head": tensors["wide"][:, 1:3].float(), "norm": tensors["norm"]}
+    split = {"up": 1, "down": 2, "head": 0}
+    arrays = {k: t.numpy() for k, t in tensors.items()}
+    for weights, rules in ((folder / f"index{n}.safetensors.index.json", RULES), (tensors, RULES), (arrays, RULES), (plain, None),
+                           ({k: Sharded(t, split[k], n, r) if k in split else t for k, t in plain.items()}, None)):
+        with hocket.load(LAYERS.format(n=n)) as m:
+            unused = m.load(weights, rules=rules, dims=dims)
+            assert unused == (["extra"] if rules else []), unused
+            got = m(x, dims=dims)
+            assert all(torch.equal(a, b) for a, b in zip(got, want)), (type(weights), got, want)
+            m.load({"norm": 2 * tensors["norm"]}, dims=dims)  # others stay
+            got = m(x, dims=dims)
+            assert torch.equal(got[3], 2 * want[3]) and torch.equal(got[0], want[0])
+    with hocket.load(LAYERS.format(n=n)) as m:
+        path = folder / f"index{n}.safetensors.index.json"
+        for source in (path, tensors):
+            refuses(hocket.InputError, "extra", lambda: m.load(source, {"head": "nothing"}, dims=dims))
+            refuses(hocket.InputError, "layers.0.", lambda: m.load(source, {"up": "layers.*.gates.weight"}, dims=dims))
+            refuses(hocket.InputError, "haed", lambda: m.load(source, {"haed": "wide"}, dims=dims))
+        refuses(hocket.InputError, "it is a name, a list of names", lambda: m.load(tensors, {"head": {"of": "wide"}}, dims=dims))
+        refuses(hocket.InputError, "nothing is bound to", lambda: m.load(tensors, inputs=["x"], dims=dims))
+        refuses(hocket.InputError, "cast it", lambda: m.load(path, {"head": {**RULES["head"], "cast": False}}))
+        refuses(hocket.InputError, "no such file", lambda: m.load(folder / "none.safetensors"))
 
 
 def member_order():

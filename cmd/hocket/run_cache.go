@@ -1,0 +1,83 @@
+package main
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// planCache are the flags of run's plan cache, those of hocket.LoadOptions.
+type planCache struct {
+	cache string
+	hard  bool
+	round []string
+
+	bytes   int64 // of cache: less than 0 for off
+	buckets map[string][]int64
+}
+
+func (c *planCache) add(f *pflag.FlagSet) {
+	f.StringVar(&c.cache, "cache", "", "plans that are kept loaded: `off`, or the bytes that they may hold, as 2G")
+	f.BoolVar(&c.hard, "hard-cache", false, "never let plans hold more than --cache")
+	f.StringArrayVar(&c.round, "bucket", nil, "round a dim up: `DIM=N,...`, as T=64,256; repeatable")
+}
+
+// given reports whether one of the flags is.
+func (c *planCache) given() bool { return c.cache != "" || c.hard || len(c.round) > 0 }
+
+// check reads the flags.
+func (c *planCache) check() error {
+	switch c.cache {
+	case "":
+	case "off":
+		c.bytes = -1
+	default:
+		n, err := parseBytes(c.cache)
+		if err != nil {
+			return usagef("--cache: %w", err)
+		}
+		c.bytes = n
+	}
+	if c.hard && c.bytes <= 0 {
+		return usagef("--hard-cache keeps to the bytes of --cache, and there are none")
+	}
+	c.buckets = map[string][]int64{}
+	for _, text := range c.round {
+		dim, values, _ := strings.Cut(text, "=")
+		for _, v := range strings.Split(values, ",") {
+			n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+			if err != nil || n < 1 || dim == "" {
+				return usagef("--bucket %s: DIM=N,... is wanted, as T=64,256", text)
+			}
+			c.buckets[dim] = append(c.buckets[dim], n)
+		}
+		slices.Sort(c.buckets[dim])
+	}
+	return nil
+}
+
+// unbucketed are the dims that have no buckets: others are what inputs say.
+func (c *planCache) unbucketed(dims map[string]int64) map[string]int64 {
+	rest := maps.Clone(dims)
+	maps.DeleteFunc(rest, func(dim string, _ int64) bool { return c.buckets[dim] != nil })
+	return rest
+}
+
+// rounded are the dims that have buckets, rounded up.
+func (c *planCache) rounded(dims map[string]int64) map[string]int64 {
+	up := map[string]int64{}
+	for dim, values := range c.buckets {
+		v, ok := dims[dim]
+		if !ok {
+			continue
+		}
+		if at, _ := slices.BinarySearch(values, v); at < len(values) {
+			v = values[at]
+		}
+		up[dim] = v
+	}
+	return up
+}
