@@ -61,6 +61,6 @@ func ExampleOpenExport() {
 	fmt.Println(results[0], "changed:", !bytes.Equal(results[0].Data, results[1].Data),
 		"reset:", bytes.Equal(results[0].Data, results[2].Data))
 	// Output:
-	// [x] within 5
+	// [x] within 4
 	// f32[2, 4] changed: true reset: true
 }

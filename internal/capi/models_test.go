@@ -22,7 +22,7 @@ func TestExport(t *testing.T) {
 		err = json.Unmarshal([]byte(text), &d)
 	}
 	if err != nil || d.Proof != "proved" || len(d.Inputs) != 1 || d.Inputs[0] != "x" || len(d.States) != 1 ||
-		d.States[0] != "total" || len(d.Weights["up"]) != 3 || !strings.Contains(d.Text, "/tp") {
+		d.States[0] != "total" || len(d.Weights["layers.up"]) != 2 || !strings.Contains(d.Text, "/tp") {
 		t.Fatalf("%v: %s", err, text)
 	}
 	x := Tensor{Name: "x", Rank: -1, DType: "f32", Shape: []int64{2, 4}, Data: floats(1, 2, 3, 4, 5, 6, 7, 8)}

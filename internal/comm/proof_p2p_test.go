@@ -13,10 +13,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// mail is sends and receives on a tape: of each rank's one stream a list of groups.
-// What is sent is written before, what came is read behind, and both are overwritten
-// at once. Moreover each rank notes that a transfer begins, and reads the other
-// side's note when its group has ended: a transfer ends when both sides have begun.
+// mail is sends and receives on a tape: for each rank's one stream a list of groups. Operands of sends are written
+// before their group and overwritten right after it; results are read after it and overwritten too. Moreover each rank
+// notes that a transfer begins, and reads the other side's note when its group has ended: a transfer ends only when
+// both sides have begun.
 type mail struct {
 	t       testing.TB
 	tape    *tape.Tape

@@ -72,8 +72,9 @@ const maxCompared = 1 << 33
 // repetition finds the repetition that covers most instructions: it begins at list[at] and has n instructions.
 func repetition(list []*inst) (best *loop, at, n int) {
 	keys, numbers := make([]int, len(list)), map[string]int{}
+	scans := slices.ContainsFunc(list, func(in *inst) bool { return in.selects })
 	for i, in := range list {
-		key := in.key()
+		key := in.key(scans)
 		if _, ok := numbers[key]; !ok {
 			numbers[key] = len(numbers)
 		}
@@ -113,13 +114,13 @@ func repetition(list []*inst) (best *loop, at, n int) {
 // maxTries bounds the instructions that are looked at for loops.
 const maxTries = 1 << 26
 
-// key says what an instruction does, whatever its operands.
-func (in *inst) key() string {
+// key says what an instruction does, whatever its operands. Of scans, an input counts as what a loop carries, which may
+// begin as it.
+func (in *inst) key(scans bool) string {
 	var b strings.Builder
 	fmt.Fprint(&b, in.op, " ", in.attrs, typeText(in.dt, in.shape, in.split), in.whole, in.typed, in.into, in.layout)
 	for _, a := range in.args {
-		// A loop's carried value may begin as an input.
-		begins := a.p != nil && a.p.value != nil && a.p.value.Leaf == graph.Input && !a.p.state
+		begins := scans && a.p != nil && a.p.value != nil && a.p.value.Leaf == graph.Input && !a.p.state
 		fmt.Fprint(&b, a.p != nil && !begins, typeText(a.dtype(), a.shape(), a.splitDim()))
 	}
 	return b.String()

@@ -60,29 +60,26 @@ class Block:
         return _tensors.View(self.tensor, self.dtype, self.tensor.shape, self.tensor.data_ptr(), "torch").struct(
             self.name, rank)
 
-    def empty(self, name, dtype, shape):
-        """A new tensor on the same GPU."""
-        torch = sys.modules["torch"]
-        kind = next(k for k, v in _tensors.TORCH.items() if v == dtype)
-        return Block(torch.empty(tuple(shape), dtype=getattr(torch, kind), device=self.tensor.device), name)
-
-    def lent(self, address, dtype, shape):
-        """A tensor of torch's in memory of the library's on the same GPU, and what the tensor keeps."""
-        torch = sys.modules["torch"]
-        n = _tensors.SIZES[dtype]
-        for e in shape:
-            n *= e
-        kind = next(k for k, v in _tensors.TORCH.items() if v == dtype)
-        memory = _Lent(address, n)
-        return memory.tensor(getattr(torch, kind), tuple(shape), self.tensor.device), memory
-
-    def stream(self):
-        """CUDA's handle of torch's current stream on the GPU."""
-        return sys.modules["torch"].cuda.current_stream(self.tensor.device).cuda_stream
-
     @staticmethod
     def capturing():
         return sys.modules["torch"].cuda.is_current_stream_capturing()
+
+
+def torch_dtype(dtype):
+    """torch's name for an element type."""
+    return getattr(sys.modules["torch"], _NAMES[dtype])
+
+
+_NAMES = {v: k for k, v in _tensors.TORCH.items()}
+
+
+def lent(address, dtype, shape, device):
+    """A tensor of torch's in memory of the library's on a GPU, and what the tensor keeps."""
+    n = _tensors.SIZES[dtype]
+    for e in shape:
+        n *= e
+    memory = _Lent(address, n)
+    return memory.tensor(torch_dtype(dtype), shape, device), memory
 
 
 class Group:

@@ -5,8 +5,11 @@ import os
 import threading
 import weakref
 
-from . import _autograd, _compare, _cuda, _export, _gradients, _lib, _plans, _tensors, _weights, _world
+from . import _autograd, _calls, _compare, _cuda, _export, _gradients, _lib, _plans, _tensors, _weights, _world
 from ._errors import InputError
+
+
+MOST_CALLS = 256  # ways to call a model that are kept
 
 
 def load(program, dims=None, func=None, ranks=None, weights=None, lend=False, plan=None, shard=(), group=None,
@@ -165,6 +168,8 @@ class Model:
         self._gradient = None  # of load's grad=True
         self._about = json.loads(_lib.call_text("hocket_description", handle, 0))
         self._begin = {}  # contents of bound states, by name, when they were bound
+        self._version = 0  # grows after each change of _bound
+        self._calls, self._rest = {}, {}  # by version and what a call is given
         self._uploaded = set()  # bound weights of the host that are on the devices
         self._binding = threading.Lock()  # of bound and uploaded weights of the host
 
@@ -185,6 +190,7 @@ class Model:
             _lib.held("hocket_call_bind_device", self._handle, b, b.struct(self._world.rank) if b else _lib.Tensor(
                 name.encode(), b"f32", self._world.rank, 0, None, None, 0), _dims(dims))
             self._bound[name] = b
+            self._changed()
             self._uploaded.discard(name)
             if b or t is None:
                 return
@@ -195,6 +201,7 @@ class Model:
             uploaded = name in self._uploaded
             self._uploaded.discard(name)  # first: an interrupt may come between any two statements
             self._bound[name] = v
+            self._changed()
             if uploaded and v is None:  # else the next call uploads v in its place
                 _lib.held("hocket_call_bind", self._handle, None,
                           _lib.Tensor(name.encode(), b"f32", -1, 0, None, None, 0))
@@ -213,7 +220,7 @@ class Model:
         given = self._named(args, kwargs)
         if self._gradient is not None:
             given = self._gradient.arguments(given)
-        bound = {n: b for n, b in dict(self._bound).items() if b is not None and n not in given}
+        bound = self._others(given)
         if self._gradient is not None and _autograd.wanted(*given.values()):
             return self._gradient.run(given, bound, dims)
         _autograd.none(self._func, *given.values(), how="load it with grad=True, ")
@@ -260,18 +267,12 @@ class Model:
 
     def _enqueue(self, given, bound, dims):
         """Gives torch's current stream a run."""
-        if self._gather:
-            raise InputError("results on GPUs are blocks: load without gather=True, and call hocket.all_gather")
-        if not self._several():  # blocks are whole, and their shapes say dims
-            dims = {**self._dims_of(given), **(dims or {})}
-        text, rank = _dims(dims), self._world.rank
-        for n, b in bound.items():
-            if not isinstance(b, _cuda.Block):
-                raise InputError(f"{n} is bound to a tensor in the host's memory, and other tensors of the call are on a "
-                                 "GPU: bind one that is there, too")
-        blocks = {n: _cuda.Block(t, n) for n, t in given.items()}
-        first = next(iter((blocks or bound).values()))
-        if first.capturing():  # replays read the tensors that are bound now
+        version = self._version  # read before what it is the version of
+        key = (version, tuple((n, getattr(t, "dtype", None), getattr(t, "shape", None)) for n, t in given.items()),
+               tuple(sorted(dims.items())) if dims else ())
+        call = self._calls.get(key)
+        text = call.text if call else self._dims_text(given, bound, dims)
+        if _cuda.Block.capturing():  # replays read the tensors that are bound now
             self._captured |= {b for b in self._bound.values() if b}
             self._world.captured.add(self)
         elif text not in self._prepared:
@@ -281,40 +282,26 @@ class Model:
             if self._lends:
                 self._open.lends = True
                 self._lendable[text] = json.loads(_lib.call_text("hocket_lendable", self._handle, text))
-        lendable = self._lendable.get(text, ())
-        layouts = self.layouts(dims)
-        self._check(layouts, blocks)
-        inout = {p["name"] for p in layouts["in"] if p["inout"]}
-        results, outs, lent = [], [], []
-        for p in layouts["out"]:
-            if p["name"] in inout and (p["name"] in bound or self._keeps(p["name"]) and p["name"] not in given):
-                if p["name"] in bound:
-                    bound[p["name"]].written()
-                continue  # it is updated where it is
-            b = blocks.get(p["name"]) if p["name"] in inout else None  # likewise
-            if b is None:
-                shape = next((b["shape"] for b in p["blocks"] if b["rank"] == rank), None)
-                if shape is None:
-                    results.append(None)
-                    continue
-                if p["name"] in lendable:
-                    lent.append((len(results), len(outs), p["dtype"], shape))
-                    results.append(None)
-                    v = _tensors.View(None, p["dtype"], shape, None, "torch")
-                    outs.append(v.struct(p["name"], rank, nbytes=0))
-                    continue
-                b = first.empty(p["name"], p["dtype"], shape)
-            results.append(b.written().tensor)
-            outs.append(b.struct(rank))
-        ins = [b.struct(rank) for b in blocks.values()]
-        _world.calling(self._func)
-        at, n = _lib.pack(outs)
-        _lib.call("hocket_enqueue", self._handle, first.stream(), *_lib.pack(ins), at, n, text)
-        for i, out, dtype, shape in lent:
-            results[i], memory = first.lent(at[out].data, dtype, shape)
-            memory.model = self
-            self._lent.add(memory)
-        return results[0] if len(results) == 1 else tuple(results)
+        if call is None:
+            if len(self._calls) >= MOST_CALLS:
+                self._calls.clear()
+            call = _calls.Call(self, given, bound, self.layouts(json.loads(text)), text)
+            self._calls[key] = call
+        return call(self, given, bound, self._lendable.get(text, ()))
+
+    def _dims_text(self, given, bound, dims):
+        """The dims of a call on GPUs, which it is refused if it is not one."""
+        if self._gather:
+            raise InputError("results on GPUs are blocks: load without gather=True, and call hocket.all_gather")
+        for n, b in bound.items():
+            if not isinstance(b, _cuda.Block):
+                raise InputError(f"{n} is bound to a tensor in the host's memory, and other tensors of the call are on a "
+                                 "GPU: bind one that is there, too")
+        for n, t in given.items():
+            _cuda.Block(t, n)
+        if not self._several():  # blocks are whole, and their shapes say dims
+            dims = {**self._dims_of(given), **(dims or {})}
+        return _dims(dims)
 
     @property
     def text(self):
@@ -365,6 +352,23 @@ class Model:
         if module is not None:
             against = _compare.against_module(self(*args, dims=dims, **kwargs), module, args, kwargs)
         return _compare.Comparison(out, against)
+
+    def _changed(self):
+        """Forgets what is kept of calls with what was bound."""
+        self._version += 1
+        self._calls.clear()
+        self._rest.clear()
+
+    def _others(self, given):
+        """What is bound of the parameters that a call is not given."""
+        key = self._version, tuple(given)
+        bound = self._rest.get(key)
+        if bound is None:
+            bound = {n: b for n, b in dict(self._bound).items() if b is not None and n not in given}
+            if len(self._rest) >= MOST_CALLS:
+                self._rest.clear()
+            self._rest[key] = bound
+        return bound
 
     def _dims_of(self, given):
         """The dims that the shapes of tensors come to."""
@@ -445,6 +449,7 @@ class Model:
             if self._gradient is not None:
                 self._gradient.close()
             self._handle, self._bound, self._captured = 0, {}, set()
+            self._changed()
             self._world.captured.discard(self)
             self._world.closing.append(self)
             _unload(self._world)

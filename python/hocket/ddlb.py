@@ -7,7 +7,9 @@ DDLB's runner finds implementations in a table in ddlb/benchmark.py. Add to it
     'hocket': ('hocket.ddlb', 'HocketTPRowwise'),       # under tp_rowwise
 
 and start it by mpirun or srun, as its README says. Options: ``strategy`` (of ``hocket.load``: sequential, chunked,
-chunked(4), exchange, ahead, auto) and ``graph`` (a run is a replay of a torch CUDA graph).
+chunked(4), exchange, ahead, auto) and ``graph`` (a run is a replay of a torch CUDA graph). Of tp_columnwise ``gather`` is
+"operand", as of DDLB's own implementations: A is gathered, and each rank computes all rows; or "result": each rank
+computes its rows, which are gathered.
 """
 
 import sys
@@ -28,6 +30,12 @@ _COLUMNWISE = _HEAD + """func columnwise(%a: {t}[M/tp, K], %b: {t}[K, N]) -> {t}
   return %y
 }}
 """
+_GATHERED = _HEAD + """func columnwise(%a: {t}[M/tp, K], %b: {t}[K, N]) -> {t}[M, N] {{
+  %g: {t}[M, K] = reshard %a
+  %y = matmul %g, %b
+  return %y
+}}
+"""
 _ROWWISE = _HEAD + """func rowwise(%a: {t}[M, K/tp], %b: {t}[K/tp, N]) -> {t}[M/tp, N] {{
   %y = matmul %a, %b
   return %y
@@ -40,7 +48,9 @@ class _Hocket:
 
     DEFAULT_OPTIONS = {"strategy": "auto", "graph": False}
     ALLOWED_VALUES = {"graph": [True, False]}
-    PROGRAM = ""
+    def program(self):
+        """The text, without sizes and type."""
+        raise NotImplementedError
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -52,7 +62,7 @@ class _Hocket:
         if hocket.world_size() != size:
             raise RuntimeError(f"DDLB has {size} processes, and hocket {hocket.world_size()}: start both by one launcher")
         self.operands = {"a": self.A.contiguous(), "b": self.B.contiguous()}
-        text = self.PROGRAM.format(m=self.m, n=self.n, k=self.k, size=size, t=t)
+        text = self.program().format(m=self.m, n=self.n, k=self.k, size=size, t=t)
         self.model = hocket.load(text, strategy=self.options["strategy"])
         if _cuda.is_cuda(self.B):
             self.model.bind("b", self.operands.pop("b"))
@@ -79,10 +89,15 @@ class _Hocket:
 class HocketTPColumnwise(_Hocket, TPColumnwise):
     """All-gather and matmul: A[m / ranks, k] of each rank by B[k, n]; all ranks get [m, n]."""
 
-    PROGRAM = _COLUMNWISE
+    DEFAULT_OPTIONS = {**_Hocket.DEFAULT_OPTIONS, "gather": "operand"}
+    ALLOWED_VALUES = {**_Hocket.ALLOWED_VALUES, "gather": ["operand", "result"]}
+
+    def program(self):
+        return _GATHERED if self.options["gather"] == "operand" else _COLUMNWISE
 
 
 class HocketTPRowwise(_Hocket, TPRowwise):
     """Matmul and reduce-scatter: A[m, k / ranks] by B[k / ranks, n]; each rank gets [m / ranks, n]."""
 
-    PROGRAM = _ROWWISE
+    def program(self):
+        return _ROWWISE

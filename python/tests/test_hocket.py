@@ -741,8 +741,8 @@ def member_ddlb():
 
     want = whole_a @ whole_b
     for strategy in ("sequential", "exchange", "auto"):
-        for _ in range(2):
-            c = ddlb.HocketTPColumnwise(m=m, n=n, k=k, dtype="float32", strategy=strategy)
+        for gather in ("operand", "result"):
+            c = ddlb.HocketTPColumnwise(m=m, n=n, k=k, dtype="float32", strategy=strategy, gather=gather)
             assert torch.equal(c.run(), want) and torch.equal(c.run(), want)
         r = ddlb.HocketTPRowwise(m=m, n=n, k=k, dtype="float32", strategy=strategy)
         assert torch.equal(r.run(), want[rank * m // size : (rank + 1) * m // size])

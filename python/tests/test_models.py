@@ -540,6 +540,93 @@ class Export(unittest.TestCase):
             self.assertTrue(torch.allclose(compiled(x), want, rtol=1e-5, atol=1e-6))
         self.assertEqual(_compile._warned, set())
 
+class OnGPU:
+    """Stands in for a tensor of torch's on a GPU."""
+
+    is_cuda, requires_grad, device = True, False, "cuda:0"
+
+    def __init__(self, at, shape, dtype="torch.float32", dense=True, place=None):
+        self.at, self.shape, self.dtype, self.dense = at, shape, dtype, dense
+        if place:
+            self.is_cuda, self.device = False, place
+
+    def data_ptr(self):
+        return self.at
+
+    def is_contiguous(self):
+        return self.dense
+
+    def is_neg(self):
+        return False
+
+
+class Calls(unittest.TestCase):
+    """Calls on GPUs, with stand-ins for torch and for the library's function that enqueues."""
+
+    def setUp(self):
+        from hocket import _cuda, _lib
+
+        self.runs, real, fresh = [], _lib.call, iter(range(7000, 8000))
+
+        def call(name, *args):
+            if name != "hocket_enqueue":
+                return real(name, *args)
+            handle, stream, ins, n, outs, k, dims = args
+            self.runs.append((stream, {x.name: (x.data, x.dtype, list(x.shape[: x.dims]), x.bytes) for x in ins[:n]},
+                              {x.name: x.data for x in outs[:k]}, json.loads(dims)))
+            for x in outs[:k]:
+                x.data = x.data or 9000
+            return 1
+
+        torch = types.SimpleNamespace(
+            Tensor=OnGPU, is_grad_enabled=lambda: False, float32="f32",
+            empty=lambda shape, dtype, device: OnGPU(next(fresh), shape),
+            cuda=types.SimpleNamespace(current_stream=lambda d: types.SimpleNamespace(cuda_stream=5),
+                                       is_current_stream_capturing=lambda: False))
+        for patch in (unittest.mock.patch.dict(sys.modules, {"torch": torch}),
+                      unittest.mock.patch.object(_lib, "call", call),
+                      unittest.mock.patch.object(_cuda, "is_cuda", lambda t: getattr(t, "is_cuda", False))):
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def test_again(self):
+        """A call like one before has its own addresses, and is checked as the first was."""
+        m = hocket.load("mesh tp[1]\nfunc f(%x: f32[T], %s: inout f32[T]) -> f32[T] {\n  %y = relu %x\n"
+                        "  add %s, %x into %s\n  return %y\n}\n")
+        self.addCleanup(m.close)
+        for at, n in ((100, 4), (200, 4), (300, 6), (400, 4)):
+            state = OnGPU(at + 1, (n,))
+            out = m(OnGPU(at, (n,)), state)
+            stream, ins, outs, dims = self.runs.pop()
+            self.assertEqual((stream, dims), (5, {"T": n}))
+            self.assertEqual(ins, {b"x": (at, b"f32", [n], 4 * n), b"s": (at + 1, b"f32", [n], 4 * n)})
+            self.assertEqual([t.at for t in out], [outs[b"y"], outs[b"s"]])
+            self.assertIs(out[1], state)
+            self.assertEqual(out[0].shape, (n,))
+        for bad, why in ((OnGPU(1, (4,), dense=False), "not contiguous"), (OnGPU(1, (4,), place="cpu"), "move it there"),
+                         (OnGPU(1, (4,), "torch.complex64"), "complex64")):
+            with self.assertRaisesRegex(hocket.InputError, why):
+                m(bad, OnGPU(2, (4,)))
+        frozen = OnGPU(2, (4,))
+        frozen.hocket_readonly = "is frozen"
+        with self.assertRaisesRegex(hocket.InputError, "is frozen, and the program updates it"):
+            m(OnGPU(1, (4,)), frozen)
+        self.assertEqual(self.runs, [])
+
+    def test_threads(self):
+        """Threads that call alike have addresses of their own."""
+        import threading
+
+        m = hocket.load("mesh tp[1]\nfunc f(%x: f32[4]) -> f32[4] {\n  %y = relu %x\n  return %y\n}\n")
+        self.addCleanup(m.close)
+        threads = [threading.Thread(target=lambda k=k: [m(OnGPU(k, (4,))) for _ in range(50)]) for k in range(1, 5)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(sorted(ins[b"x"][0] for _, ins, _, _ in self.runs), sorted([1, 2, 3, 4] * 50))
+
+
 MLIR = """module @jit_f attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32} {
   sdy.mesh @mesh = <["tp"=2]>
   func.func public @main(%arg0: tensor<2x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"tp"}]>}, %arg1: tensor<i1>, %arg2: tensor<4xf32>) -> (tensor<2x4xf32> {jax.result_info = "['y']"}, tensor<f32> {jax.result_info = "['z']"}) {

@@ -1,13 +1,17 @@
-"""What an eager call of a program costs its caller, next to its replay in a CUDA graph of torch's, by two processes.
+"""What an eager call of a program costs its caller, next to its replay in a CUDA graph of torch's.
 
-    hocket launch -n 2 -- python3 tools/peers/eager.py [--rows 512] [--width 4096] [--ffn 14336]
+    python3 tools/peers/eager.py [--rows 512] [--width 4096] [--ffn 14336]
+    hocket launch -n 2 -- python3 tools/peers/eager.py
 
 A row is a way to call: the median of single calls that are each waited for, of calls that are only made (host), and of a
-chain of calls, in microseconds. HOCKET_RANKS_PER_GPU=2 has both processes share a GPU.
+chain of calls, in microseconds. Then where the time of making calls goes, by function. HOCKET_RANKS_PER_GPU=2 has both
+processes share a GPU, which they use by turns: only host times mean something then.
 """
 
 import argparse
+import cProfile
 import os
+import pstats
 import statistics
 import time
 
@@ -18,7 +22,8 @@ import hocket
 TEXT = """dim T
 dim H
 dim F
-mesh tp[2]
+dim P = 1
+mesh tp[P]
 func mlp(%x: bf16[T, H], %w1: bf16[F/tp, H], %w2: bf16[H, F/tp]) -> bf16[T, H] {
   %h = linear %x, %w1
   %g = silu %h
@@ -33,16 +38,16 @@ def main():
     for name, value in (("rows", 512), ("width", 4096), ("ffn", 14336), ("rounds", 25), ("chain", 20)):
         p.add_argument("--" + name, type=int, default=value)
     a = p.parse_args()
-    rank = int(os.environ["HOCKET_RANK"])
+    rank, ranks = int(os.environ.get("HOCKET_RANK", 0)), int(os.environ.get("HOCKET_WORLD_SIZE", 1))
     torch.cuda.set_device(rank % torch.cuda.device_count())
     hocket.init("cuda")
     new = lambda *shape: (torch.randn(*shape, device="cuda") / 64).bfloat16()
     torch.manual_seed(1)
     x = new(a.rows, a.width)
-    w1, w2 = new(a.ffn // 2, a.width), new(a.width, a.ffn // 2)
-    dims = {"T": a.rows, "H": a.width, "F": a.ffn}
+    w1, w2 = new(a.ffn // ranks, a.width), new(a.width, a.ffn // ranks)
+    dims = {"T": a.rows, "H": a.width, "F": a.ffn, "P": ranks}
     ways, results = {}, {}
-    for strategy in ("sequential", "exchange"):
+    for strategy in ("sequential", "exchange")[:ranks]:
         for way in ("one by one", "graph=True", "torch's graph"):
             m = hocket.load(TEXT, dims=dims, strategy=strategy, graph=way == "graph=True", weights={"w1": w1, "w2": w2})
             ways[f"{strategy}, {way}"] = lambda m=m: m(x)
@@ -78,6 +83,18 @@ def main():
         for name, rows in all.items():
             single, host, chain = (statistics.median(c) for c in zip(*rows))
             print(f"{a.rows} rows\t{name}\tsingle {single:.0f} µs\thost {host:.0f}\tchain {chain:.0f}", flush=True)
+    for way in ("one by one", "graph=True"):
+        call, profile = ways[f"sequential, {way}"], cProfile.Profile()
+        for _ in range(5):
+            torch.cuda.synchronize()
+            profile.enable()
+            for _ in range(20):
+                call()
+            profile.disable()
+        torch.cuda.synchronize()
+        if rank == 0:
+            print(f"sequential, {way}, 100 calls:", flush=True)
+            pstats.Stats(profile).sort_stats("tottime").print_stats(8)
     hocket.synchronize()
 
 

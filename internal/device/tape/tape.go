@@ -32,14 +32,12 @@ func (m *Machine) Open(_ context.Context, ranks int) (device.World, error) {
 	return m.Opened, nil
 }
 
-// Tape is a world that runs nothing: what its streams are given becomes the commands
-// of a plan, for the checker to prove. So it is proved what a channel issues, with the
-// numbers of its runs, and not what somebody thinks it does.
+// Tape is a world that runs nothing: the work of its streams becomes the commands of a plan, which the checker proves.
+// So the proof is about what a channel really issues, with the numbers of its runs.
 //
-// A command of a plan computes on its own rank's memory only. A launch that reaches
-// for peers' memory therefore becomes a copy of each such operand to a place of the
-// launch's own, and the launch on those: its stream tells nobody anything between, so
-// to all others that is one command. Counters count over all runs, as on a device.
+// A command of a plan computes only on its own rank's memory. A launch that accesses peers' memory therefore becomes a
+// copy of each such operand to memory of the launch, followed by the launch on these copies. Its stream signals
+// nothing in between, so for all other streams this is one command. Counters count over all runs, as on a device.
 type Tape struct {
 	device.DefaultWorld
 	// Cmds is what was issued since the tape was rewound.
