@@ -12,30 +12,29 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// Args are one run's tensors, by name, all global.
+// Args are the tensors of one run, by name. All are global.
 type Args struct {
 	// In holds every parameter that neither Bind nor BindDevice set.
 	In map[string]*Tensor
-	// InLocal gives parameters by the blocks of this process's ranks, by rank, where the machine has a
-	// World of several processes, or one process that prefers it. Their dims must follow from Dims, the
-	// binding, or other parameters.
+	// InLocal gives parameters as blocks, by the ranks of this process. It is for machines with a World of several
+	// processes, and one process may use it too. The dims of such parameters must follow from Dims, the binding, or
+	// other parameters.
 	InLocal map[string]map[int]*Tensor
-	// Out, where it names a result, receives it; other results are made anew. When the run
-	// fails, or its context ends first, some of it may have been written: what is in In, too,
-	// is to be taken for lost then. Where several results, of one run or a batch's, have one
-	// tensor the last is there.
+	// Out names tensors that receive results; other results are allocated. If the run fails, or its context ends
+	// first, these tensors may be partly written; one that is in In too has then lost its contents. If several
+	// results, of one run or a batch, name the same tensor, it holds the last.
 	Out map[string]*Tensor
-	// Dims are those that neither the binding nor the shapes of other tensors fix: with InLocal, blocks do not say them.
+	// Dims are those that neither the binding nor the shapes of other tensors fix. Blocks in InLocal do not fix dims.
 	Dims map[string]int64
-	// DeviceIn gives parameters from the devices, instead of In or what is bound.
+	// DeviceIn gives parameters that are on the devices, instead of In or what is bound.
 	DeviceIn map[string]*DeviceTensor
-	// DeviceOut leaves results on the devices; the report then lacks them. One tensor may
-	// be in both: an inout parameter's that is updated in place. When the run fails, or is aborted
-	// since its context and LoadOptions.Grace are over, what it was to leave anything in holds
-	// nothing any more; what it only read is as before. So state that must not be lost then goes
-	// from one tensor to another and back, in turns. A run that ends within the grace leaves its
-	// results there, though it returns its context's error. An InputError that has not Begun leaves
-	// all as it was.
+	// DeviceOut names device tensors that receive results; the report then lacks these results. One tensor may be in
+	// both DeviceIn and DeviceOut: an inout parameter is then updated in place.
+	//
+	// If the run fails, or is aborted because its context and LoadOptions.Grace have ended, the tensors of DeviceOut
+	// hold nothing. Tensors that the run only read are unchanged. So alternate between two tensors if state must
+	// survive such a failure. A run that ends within the grace leaves its results in DeviceOut, although it returns
+	// its context's error. An InputError that has not Begun leaves every tensor unchanged.
 	DeviceOut map[string]*DeviceTensor
 }
 
@@ -60,14 +59,14 @@ func arguments(a Args, weights map[string]*tensor.Tensor) (map[string]*tensor.Te
 		if t == nil {
 			return nil, fmt.Errorf("%w: %%%s is nil", blocks.ErrInput, name)
 		}
-		if err := t.host().Check(); err != nil { // else dims are believed that no bytes stand for
+		if err := t.host().Check(); err != nil { // a shape without bytes must not set dims
 			return nil, fmt.Errorf("%w: %%%s: %w", blocks.ErrInput, name, err)
 		}
 		in[name] = t.host()
 	}
 	for name := range a.DeviceIn {
 		if a.In[name] == nil {
-			delete(in, name) // what is bound
+			delete(in, name) // the bound tensor
 		}
 	}
 	for name := range a.InLocal {
@@ -78,7 +77,7 @@ func arguments(a Args, weights map[string]*tensor.Tensor) (map[string]*tensor.Te
 	return in, nil
 }
 
-// shapes adds to the tensors of a run what is known of those on the devices.
+// shapes adds to the tensors of a run the known shapes of those on the devices.
 func shapes(a Args, in map[string]*tensor.Tensor) map[string]*tensor.Tensor {
 	if len(a.DeviceIn) == 0 {
 		return in
@@ -93,8 +92,7 @@ func shapes(a Args, in map[string]*tensor.Tensor) map[string]*tensor.Tensor {
 // onDevices reports whether a run has any device tensors.
 func (a Args) onDevices() bool { return len(a.DeviceIn)+len(a.DeviceOut) > 0 }
 
-// execArgs are the arguments of a batch's runs, in gives for each what it takes from the
-// host's memory.
+// execArgs returns the arguments of a batch's runs; in returns the host tensors of one run.
 func (m *Machine) execArgs(batch []Args, in []map[string]*tensor.Tensor) ([]exec.Args, error) {
 	runs := make([]exec.Args, len(batch))
 	for i, a := range batch {
@@ -111,7 +109,7 @@ func (m *Machine) execArgs(batch []Args, in []map[string]*tensor.Tensor) ([]exec
 			switch t := a.Out[name]; {
 			case t == nil:
 			case a.DeviceOut[name] != nil:
-				return nil, fmt.Errorf("%w: result %%%s is to be received twice, in the host's memory and on the devices",
+				return nil, fmt.Errorf("%w: result %%%s has two tensors to receive it, in Out and in DeviceOut",
 					blocks.ErrInput, name)
 			default:
 				r.Into[name] = t.host()
@@ -121,7 +119,7 @@ func (m *Machine) execArgs(batch []Args, in []map[string]*tensor.Tensor) ([]exec
 	return runs, nil
 }
 
-// hostBlocks are blocks as exec takes them.
+// hostBlocks converts blocks to those of package exec.
 func hostBlocks(all map[string]map[int]*Tensor) map[string]map[int]*tensor.Tensor {
 	if len(all) == 0 {
 		return nil
@@ -138,7 +136,7 @@ func hostBlocks(all map[string]map[int]*Tensor) map[string]map[int]*tensor.Tenso
 	return out
 }
 
-// own checks that tensors are of the model's machine.
+// own checks that tensors belong to the model's machine.
 func (m *Machine) own(tensors map[string]*DeviceTensor) (map[string]*resident.DeviceTensor, error) {
 	own := map[string]*resident.DeviceTensor{}
 	for _, name := range slices.Sorted(maps.Keys(tensors)) {
@@ -155,7 +153,7 @@ func (m *Machine) own(tensors map[string]*DeviceTensor) (map[string]*resident.De
 	return own, nil
 }
 
-// usesOf are the device tensors that a batch reads, and those that it writes.
+// usesOf returns the device tensors that a batch reads and those that it writes.
 func usesOf(batch []exec.Args) (reads, writes []*resident.DeviceTensor) {
 	read, written := map[*resident.DeviceTensor]bool{}, map[*resident.DeviceTensor]bool{}
 	for _, a := range batch {

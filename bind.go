@@ -11,34 +11,34 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ErrInput is wrapped by errors about the tensors that a run or a reference was given,
-// those that receive results among them: names, types, shapes, and dims that the program
-// cannot have which follow from them.
+// ErrInput is wrapped by errors about the tensors given to a run or a reference, and about those that receive
+// results: wrong names, types or shapes, and shapes whose dims the program cannot have.
 var ErrInput = blocks.ErrInput
 
-// InputError is the ErrInput about one element of an integer parameter: an id of embedding, a position of index_copy, a
-// length of attention or a count of an uneven collective. What a run is given in the host's memory, or in device
-// tensors that were written or filled, is checked before the run begins, and nothing has changed; see its Begun.
+// InputError is the ErrInput about one element of an integer parameter: an id of embedding, a position of index_copy,
+// a length of attention or a count of an uneven collective. Elements of host tensors, and of device tensors that were
+// written or filled, are checked before the run begins; such an error leaves everything unchanged. InputError.Begun
+// reports whether the run had begun.
 type InputError = fault.InputError
 
-// MismatchError is wrapped by what a run returns when ranks that should hold the
-// same part of a result do not: mostly a wait that the program lacks, unless it is Proved.
+// MismatchError is wrapped by the error of a run whose ranks disagree about a part of a result that they should all
+// hold. The usual cause is a missing wait in the program, unless the plan is Proved.
 type MismatchError = fault.MismatchError
 
-// ErrDeadlock is wrapped by errors that say a run could not go on because every stream
-// waited for another: the program is wrong, not the machine. What planning or a proof
-// finds before anything runs is Diagnostics, of kind "deadlock".
+// ErrDeadlock is wrapped by the error of a run that could not continue because every stream waited for another. The
+// fault is in the program, not in the machine. A deadlock that planning or a proof finds before anything runs is
+// reported as Diagnostics, of kind "deadlock".
 var ErrDeadlock = device.ErrDeadlock
 
-// Strategies lists what LowerOptions.Strategy and LoadOptions.Strategy accept; besides these
-// there are chunked and exchange with a number of parts: "chunked(8)", "exchange(2)".
+// Strategies lists the strategies that LowerOptions.Strategy and LoadOptions.Strategy accept. In addition, chunked
+// and exchange accept a number of parts: "chunked(8)", "exchange(2)".
 func Strategies() []string { return compile.Strategies }
 
-// Passes lists what LowerOptions.StopAfter accepts, in the order passes run.
+// Passes lists the names that LowerOptions.StopAfter accepts, in the order in which the passes run.
 func Passes() []string { return compile.Passes() }
 
-// Signature is what a binding makes of a program: the function, the number of
-// ranks, the value of every dim that has one, and the parameters.
+// Signature describes a program under a binding: the function, the number of ranks, the value of every dim that has
+// one, and the parameters.
 type Signature struct {
 	Func  string
 	Ranks int
@@ -67,8 +67,8 @@ type Port struct {
 	Name  string
 	DType ir.DType
 	Shape []int64
-	// Rows, where embedding takes the elements of a parameter for ids, is how many rows its
-	// smallest table has: ids are in 0..Rows. 0 elsewhere.
+	// Rows is set for a parameter whose elements embedding and index_add take as ids: the number of rows of its smallest table.
+	// Ids are in 0..Rows. It is 0 for other parameters.
 	Rows int64
 }
 
@@ -87,7 +87,7 @@ func portsOf(bound *ir.Bound, f *ir.Func) ([]Port, error) {
 	return ports, errors.Join(errs...)
 }
 
-// elementsOf follows a value through what leaves its elements as they are to where they come from.
+// elementsOf follows a value back through ops that keep its elements, to the value they come from.
 func elementsOf(info *ir.Info, sym *ir.Sym) *ir.Sym {
 	for sym = sym.Root(); sym.Def != nil; sym = sym.Root() {
 		switch class := sym.Def.Op.Info().Class; {
@@ -104,9 +104,9 @@ func elementsOf(info *ir.Info, sym *ir.Sym) *ir.Sym {
 	return sym
 }
 
-// idRows returns, of those parameters of f whose elements embedding takes for ids, or take_along for indices, how many
-// rows or elements the smallest of what they index has. known are the functions already looked at, the callers
-// of f among them.
+// idRows returns the parameters of f whose elements embedding takes as ids, or take_along as indices, each with the
+// number of rows or elements of the smallest tensor that they index. known are the functions already visited, among
+// them the callers of f.
 func idRows(bound *ir.Bound, f *ir.Func, known map[*ir.Func]map[string]int64) map[string]int64 {
 	if rows, ok := known[f]; ok {
 		return rows
@@ -128,14 +128,18 @@ func idRows(bound *ir.Bound, f *ir.Func, known map[*ir.Func]map[string]int64) ma
 			if of := s.Attr("of"); of != nil {
 				extent = of.Exprs[0]
 			}
-			if n, err := extent.Eval(env); err == nil { // else a loop's variable says so
+			if n, err := extent.Eval(env); err == nil { // it may depend on a loop variable
 				note(syms[0], n)
 			}
-		case ir.OpGroupedLinear: // counts that rows suffice for, whatever they are
+		case ir.OpGroupedLinear: // no count may exceed an even share of the rows
 			rows, err := syms[0].Type.Dims[0].Extent.Eval(env)
 			experts, err2 := syms[1].Type.Dims[0].Extent.Eval(env)
 			if err == nil && err2 == nil && experts > 0 {
 				note(syms[2], rows/experts+1)
+			}
+		case ir.OpIndexAdd:
+			if n, err := s.Attr("n").Exprs[0].Eval(env); err == nil {
+				note(syms[1], n)
 			}
 		case ir.OpTakeAlong:
 			dims := syms[0].Type.Dims

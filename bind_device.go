@@ -12,24 +12,22 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// BindDevice has all runs to come take a parameter from a device tensor, and, where it is
-// inout, leave there what they make of it. Nil takes it back, as Bind of the parameter does.
-// A run that is given the parameter, in Args.In or DeviceIn, has nothing to do with the
-// tensor: what it makes of an inout one is a result like others. One that is given only what
-// is to receive that, in Out or DeviceOut, takes the parameter from the tensor and leaves that
-// as it is.
+// BindDevice makes all later runs take a parameter from a device tensor. For an inout parameter, runs also leave the
+// new value in that tensor. A nil tensor removes the binding, as Bind of the parameter does.
 //
-// Plans that are loaded from then on work in the tensor itself, and copy nothing, if only
-// their own ranks' computations and copies use the parameter: state as large as the devices'
-// memory. Where a collective, a copy to another rank or a peer reads or writes it, or it is
-// returned under another name, or a run uses the tensor for something else besides, runs
-// copy, as with Args.DeviceIn and DeviceOut. A plan works
-// in one tensor; for each that is bound in turn there is another, up to LoadOptions.Cache. So
-// bind before Prepare and the first Run. A load that a call began has the tensor as the call
-// has, and keeps it where it goes on behind that.
+// A run that is given the parameter, in Args.In or DeviceIn, does not use the bound tensor: the new value of an inout
+// parameter is then a result like any other. A run that is only given a tensor to receive the new value, in Out or
+// DeviceOut, reads the bound tensor and leaves it unchanged.
 //
-// A run that fails leaves an inout parameter's tensor without contents. One that is refused with an InputError that has
-// not Begun leaves it as it was.
+// Plans that are loaded later work in the tensor itself and copy nothing, if only computations and copies of the
+// parameter's own rank use it. The state may then fill the devices' memory. A run copies, as with Args.DeviceIn and
+// DeviceOut, if a collective, a copy to another rank or a peer reads or writes the parameter, if it is returned under
+// another name, or if the run uses the tensor for something else too. A plan works in one tensor: each tensor that is
+// bound gets a plan of its own, up to LoadOptions.Cache. So bind before Prepare and the first Run. A load uses the
+// tensors that were bound when it was started, even if it continues in the background.
+//
+// A run that fails leaves an inout parameter's tensor without contents. A run that is refused with an InputError that
+// has not Begun leaves it unchanged.
 func (m *Model) BindDevice(name string, d *DeviceTensor) error {
 	if err := m.fn.fits(name, nil); err != nil {
 		return err
@@ -43,19 +41,19 @@ func (m *Model) BindDevice(name string, d *DeviceTensor) error {
 	return nil
 }
 
-// NewDeviceTensor makes a tensor laid out as a parameter or result of that name, for the
-// given dims, which override the binding's and those that the shapes of bound tensors say.
-// It plans for these dims, and loads nothing; if ctx ends meanwhile that goes on, as a load
-// does in Prepare. It holds nothing until it is written, or a run leaves something there. It
-// is its machine's, which closes it in the end: it outlives the model. Its memory is not
-// counted by LoadOptions.Cache.
+// NewDeviceTensor makes a tensor laid out as the parameter or result of that name, for the given dims. These override
+// the dims of the binding and of the shapes of bound tensors. It plans for these dims and loads nothing; if ctx ends
+// first, planning continues in the background, as a load does in Prepare.
+//
+// The tensor holds nothing until it is written or a run leaves a result in it. It belongs to the machine, whose Close
+// closes it, and so outlives the model. LoadOptions.Cache does not count its memory.
 func (m *Model) NewDeviceTensor(ctx context.Context, name string, dims map[string]int64) (*DeviceTensor, error) {
 	return m.deviceTensor(ctx, name, dims, nil)
 }
 
-// DeviceTensorAt makes a device tensor of what is at addresses of the caller's, by rank, for ranks that this process
-// drives: blocks as NewDeviceTensor lays them out, each at a multiple of 16, which stay the caller's and must
-// stay until the tensor is closed. It holds what is there.
+// DeviceTensorAt makes a device tensor of the caller's memory. at has an address for each rank that this process
+// drives: a block as NewDeviceTensor lays it out, at a multiple of 16. The memory belongs to the caller and must stay
+// valid until the tensor is closed. The tensor holds what the memory contains.
 func (m *Model) DeviceTensorAt(ctx context.Context, name string, dims map[string]int64,
 	at map[int]uintptr) (*DeviceTensor, error) {
 	if len(at) == 0 {
@@ -70,7 +68,7 @@ func (m *Model) DeviceTensorAt(ctx context.Context, name string, dims map[string
 	return m.deviceTensor(ctx, name, dims, at)
 }
 
-// deviceTensor makes a device tensor, of the caller's memory where at has addresses.
+// deviceTensor makes a device tensor, in the caller's memory if at has addresses.
 func (m *Model) deviceTensor(
 	ctx context.Context, name string, dims map[string]int64, at map[int]uintptr,
 ) (*DeviceTensor, error) {
@@ -122,7 +120,7 @@ func (m *Model) newDeviceTensor(
 	}
 }
 
-// ioOf finds a parameter or result, which there is.
+// ioOf returns the plan's parameter or result of that name, which must exist.
 func ioOf(p *plan.Plan, name string) *plan.IO {
 	list := slices.Concat(p.Inputs, p.Outputs)
 	return &list[slices.IndexFunc(list, func(io plan.IO) bool { return io.Name == name })]

@@ -65,8 +65,8 @@ func resident(t *testing.T, m *hocket.Machine) (*counter, *journal) {
 	return c, j
 }
 
-// TestBindDevice: a plan works in the tensor that is bound, alone and in batches, unless a
-// run is given something else; each tensor has a plan of its own, which goes with it.
+// TestBindDevice: a plan works in the bound tensor, alone and in batches, unless a run is given
+// another. Each tensor has its own plan, which is unloaded when the tensor is closed.
 func TestBindDevice(t *testing.T) {
 	c, j := resident(t, modeltest.Open(t, cpu.New(cpu.Options{})))
 	if err := c.Prepare(t.Context(), nil); err != nil {
@@ -350,8 +350,8 @@ func (w *slowWorld) Sync(ctx context.Context) error {
 	return w.World.Sync(ctx)
 }
 
-// TestBindDeviceLoadGoesOn: a tensor is not closed under a load that works in it, though nobody
-// waits for that any more, and the plan goes with it.
+// TestBindDeviceLoadGoesOn: closing a tensor waits for a load that works in it, even if no caller
+// waits for the load, and unloads the plan.
 func TestBindDeviceLoadGoesOn(t *testing.T) { synctest.Test(t, testBindDeviceLoadGoesOn) }
 
 func testBindDeviceLoadGoesOn(t *testing.T) {

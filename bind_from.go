@@ -12,10 +12,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// BindFrom binds weights from a checkpoint, as Bind does. All of them are checked by the headers
-// before any is read, and none is bound if one is missing or has a shape that does not go with the
-// others and the program. Tensors that are a parameter as they are stay mapped; of others a copy
-// is made. It returns the names of tensors that nothing uses.
+// BindFrom binds weights from a checkpoint, as Bind does. It checks the headers of all of them before it reads any,
+// and binds none if one is missing or has a shape that does not fit the others and the program. A tensor that is used
+// unchanged stays mapped; other weights are copies. BindFrom returns the names of tensors that nothing uses.
 func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error) {
 	if err := c.hold(); err != nil {
 		return nil, err
@@ -52,7 +51,7 @@ func (m *Model) BindFrom(c *Checkpoint, rules Rules) (unused []string, err error
 	return slices.DeleteFunc(c.open.Names(), func(n string) bool { return used[n] }), nil
 }
 
-// planWeights finds what each parameter is made of.
+// planWeights finds the tensors that make each parameter.
 func (f *function) planWeights(c *checkpoint.Checkpoint, rules Rules) (map[string]*checkpoint.Weight, error) {
 	given := map[string]bool{}
 	var errs []error
@@ -93,13 +92,13 @@ func (f *function) planWeights(c *checkpoint.Checkpoint, rules Rules) (map[strin
 	return planned, errors.Join(errs...)
 }
 
-// checkWeights reports shapes that no dims could make right.
+// checkWeights reports shapes that fit no dims.
 func (f *function) checkWeights(headers map[string]*tensor.Tensor) error {
 	wrong := f.misfits(headers)
 	if len(wrong) == 0 {
 		return nil
 	}
-	// Perhaps it is one weight, stored the other way round.
+	// Perhaps one weight is stored transposed.
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		n := len(headers[name].Shape)
 		if n < 2 {
@@ -118,7 +117,8 @@ func (f *function) checkWeights(headers map[string]*tensor.Tensor) error {
 	return fmt.Errorf("%w: weights do not fit: %s", ErrInput, strings.Join(wrong, "; "))
 }
 
-// misfits compares shapes with what parameters are for the dims that shapes and the binding say.
+// misfits compares the shapes with those of the parameters, under the dims that follow from the shapes and the
+// binding.
 func (f *function) misfits(headers map[string]*tensor.Tensor) (wrong []string) {
 	type source struct {
 		v    int64
@@ -158,7 +158,7 @@ func (f *function) misfits(headers map[string]*tensor.Tensor) (wrong []string) {
 		b.Dims[name] = s.v
 	}
 	known, ds := ir.Dims(f.unit.Source, b.ir())
-	if ds.HasErrors() { // other parameters have dims that no weight says: those of the weights are enough
+	if ds.HasErrors() { // the weights fix only some dims: check those
 		known = b.Dims
 	}
 	for _, p := range f.def.Params {

@@ -9,14 +9,14 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// padding fills up what runs are given to LoadOptions.Buckets.
+// padding pads the arguments of runs to LoadOptions.Buckets.
 type padding struct {
 	fn      *function
 	buckets map[string][]int64
 }
 
-// rounded fills sizes with the dims of one run that have buckets, and returns what they are rounded up to. A dim larger
-// than all of its buckets stays as it is.
+// rounded adds to sizes the dims of one run that have buckets, and returns these dims rounded up. A dim larger than
+// all of its buckets is left unchanged.
 func (b padding) rounded(a Args, sizes map[string]int64) (map[string]int64, error) {
 	up := map[string]int64{}
 	for name, v := range a.Dims {
@@ -27,7 +27,7 @@ func (b padding) rounded(a Args, sizes map[string]int64) (map[string]int64, erro
 	for _, p := range b.fn.def.Params {
 		t := a.In[p.Name]
 		if t == nil || len(t.Shape) != len(p.Type.Dims) {
-			continue // runBatch names what is missing or misshapen
+			continue // runBatch reports missing and misshapen tensors
 		}
 		for i, d := range p.Type.Dims {
 			name := b.of(d)
@@ -35,7 +35,7 @@ func (b padding) rounded(a Args, sizes map[string]int64) (map[string]int64, erro
 				continue
 			}
 			if have, ok := sizes[name]; ok && have != t.Shape[i] {
-				return nil, fmt.Errorf("%w: dimension %d of %%%s is %d, and %s is %d by another parameter",
+				return nil, fmt.Errorf("%w: dimension %d of %%%s is %d, and %s is %d in another parameter",
 					ErrInput, i, p.Name, t.Shape[i], name, have)
 			}
 			sizes[name], up[name] = t.Shape[i], b.bucket(name, t.Shape[i])
@@ -44,7 +44,7 @@ func (b padding) rounded(a Args, sizes map[string]int64) (map[string]int64, erro
 	return up, nil
 }
 
-// bucket is the least bucket of a dim that is no less than v; v where there is none.
+// bucket returns the smallest bucket of a dim that is at least v; v if there is none.
 func (b padding) bucket(name string, v int64) int64 {
 	at := slices.IndexFunc(b.buckets[name], func(b int64) bool { return b >= v })
 	if at < 0 {
@@ -53,7 +53,7 @@ func (b padding) bucket(name string, v int64) int64 {
 	return b.buckets[name][at]
 }
 
-// of returns the name of a dimension's dim, if that has buckets and the binding does not fix it.
+// of returns the name of a dimension's dim, if it has buckets and the binding does not fix it.
 func (b padding) of(d ir.Dimension) string {
 	if d.Extent.Kind != ir.ExprName || b.buckets[d.Extent.Name] == nil {
 		return ""
@@ -66,7 +66,7 @@ func (b padding) of(d ir.Dimension) string {
 
 func (b padding) padded(a Args, up map[string]int64) (Args, error) {
 	if len(a.DeviceIn)+len(a.DeviceOut) > 0 {
-		return a, fmt.Errorf("%w: LoadOptions.Buckets fills up tensors of the host, and this run is given device tensors", ErrInput)
+		return a, fmt.Errorf("%w: LoadOptions.Buckets pads host tensors only, and this run has device tensors", ErrInput)
 	}
 	out := Args{In: map[string]*Tensor{}, Dims: maps.Clone(a.Dims)}
 	for name := range out.Dims {
@@ -91,7 +91,7 @@ func (b padding) padded(a Args, up map[string]int64) (Args, error) {
 		}
 		larger, err := tensor.New(t.DType, shape)
 		if err != nil {
-			return a, fmt.Errorf("%w: %%%s filled up to its bucket: %w", ErrInput, name, err)
+			return a, fmt.Errorf("%w: %%%s padded to its bucket: %w", ErrInput, name, err)
 		}
 		copyCorner(larger, t.host(), t.Shape)
 		out.In[name] = (*Tensor)(larger)
@@ -99,7 +99,7 @@ func (b padding) padded(a Args, up map[string]int64) (Args, error) {
 	return out, nil
 }
 
-// cutBack makes the results as large as the arguments said.
+// cutBack cuts the results to the sizes that the arguments had.
 func (b padding) cutBack(r *Report, sizes map[string]int64, into map[string]*Tensor) error {
 	types := slices.Clone(b.fn.def.Results)
 	for _, p := range b.fn.def.Params {

@@ -11,14 +11,15 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// calls records that this process runs or loads a function, for errors of other processes of its world.
+// calls publishes that this process runs or loads a function, for errors of other processes of its world.
 func (m *Machine) calls(ctx context.Context, fn *function) {
 	if peers := m.dev.Peers(); peers != nil {
 		peers.Calls(fn.call(ctx))
 	}
 }
 
-// told records how a call of a model ended. Other processes report it if they wait for this process until a time-out.
+// told publishes how a call of a model ended. Other processes report it if they wait for this process until a
+// timeout.
 func (m *Model) told(ctx context.Context, err error) error {
 	err = m.machine.why(ctx, err)
 	if peers := m.machine.dev.Peers(); peers != nil {
@@ -32,8 +33,8 @@ func (m *Model) told(ctx context.Context, err error) error {
 	return err
 }
 
-// call names a call of a function, and its place: what the context says, or the function and where it begins in the
-// program, and the line of Go.
+// call describes a call of a function and its place: the place in the context, or else where the function begins in
+// the program, and the line of Go.
 func (f *function) call(ctx context.Context) (call, place string) {
 	if call, place = world.CallOf(ctx); call != "" {
 		return call, place
@@ -56,14 +57,14 @@ func (f *function) call(ctx context.Context) (call, place string) {
 	return f.def.Name, place
 }
 
-// callPlaces are the places of calls, which each run asks for, by stack.
+// callPlaces caches the places of calls by stack, since each run asks for one.
 type callPlaces struct {
 	sync.Mutex
 	known map[[12]uintptr]string
 }
 
-// callerOutside returns the line of Go that called this package; "" in hocket's own commands and library, whose users
-// know no lines of it.
+// callerOutside returns the line of Go code that called this package. It is "" within hocket's own commands and
+// library, since their users do not know its lines.
 func callerOutside(pcs []uintptr) string {
 	if ownProgram() {
 		return ""

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// certificate returns a certificate of a plan, which was checked.
+// certificate returns a certificate of a checked plan.
 func certificate(p *plan.Plan) ([]byte, error) {
 	s, err := certify.Plan(p)
 	if err != nil {
@@ -25,19 +25,19 @@ func certificate(p *plan.Plan) ([]byte, error) {
 	return json.Marshal(c)
 }
 
-// certified returns diagnostics unless text is a certificate of the plan.
+// certified returns diagnostics if text is not a certificate of the plan.
 func certified(p *plan.Plan, text []byte) error {
 	rejected := func(err error) error {
 		return ir.Diagnostics{{Severity: ir.Error, File: p.Program, Kind: "certificate",
 			Message: "the certificate is rejected: " + err.Error(), Help: "hocket check --certificate writes one for this plan"}}
 	}
-	var c certify.Certificate
-	if err := json.Unmarshal(text, &c); err != nil {
+	c, err := certify.Parse(text)
+	if err != nil {
 		return rejected(err)
 	}
 	s, err := certify.Plan(p)
 	if err == nil {
-		err = certify.Check(s, &c)
+		err = certify.Check(s, c)
 	}
 	if err != nil {
 		return rejected(err)

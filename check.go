@@ -12,62 +12,59 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// VerdictKind says what Check found.
+// VerdictKind is the result of Check.
 type VerdictKind uint8
 
 // Verdicts.
 const (
-	// Unknown: nothing wrong was found, and nothing is proved.
+	// Unknown: no fault was found, and nothing is proved.
 	Unknown VerdictKind = iota
 	// Refuted: the program is wrong; Verdict.Diagnostics shows where.
 	Refuted
-	// Proved: no run of the program, nor any two back to back, has a data race,
-	// uses memory that holds something else, waits for ever, or has ranks that
-	// do not match. What it computes is not part of that.
+	// Proved: no run of the program, nor any two runs back to back, has a data race, uses memory that holds another
+	// value, waits forever, or has ranks that do not match. The proof says nothing about the values that it computes.
 	Proved
 )
 
 // String returns "unknown", "refuted" or "proved".
 func (k VerdictKind) String() string { return [...]string{"unknown", "refuted", "proved"}[k] }
 
-// ProofMethod says by what Check came to its verdict.
+// ProofMethod is the method by which Check reached its verdict.
 type ProofMethod string
 
 // Methods of proof.
 const (
-	// ByStructure: by the text, without a plan.
+	// ByStructure: from the text, without a plan.
 	ByStructure ProofMethod = "structural"
-	// ByPlan: by every command of two runs, with the bytes that it touches.
+	// ByPlan: from every command of two runs, with the bytes that each touches.
 	ByPlan ProofMethod = "plan"
-	// ByLoops: loops too long to unroll, by shorter ones that repeat the same.
+	// ByLoops: for loops too long to unroll, from shorter ones that repeat the same commands.
 	ByLoops ProofMethod = "loops"
-	// BySymmetry: by what one rank does, where all do the same; buffers have their bytes for
-	// themselves.
+	// BySymmetry: from the commands of one rank, if all ranks do the same. Buffers then do not share bytes.
 	BySymmetry ProofMethod = "symmetry"
 )
 
-// Verdict is what Check found out about a bound program.
+// Verdict is the result of Check for a bound program.
 type Verdict struct {
 	Kind VerdictKind
-	// Proof says by what.
+	// Proof is the method.
 	Proof ProofMethod
 	// Reason says why nothing was proved.
 	Reason string
 	// Diagnostics are the findings: errors when Refuted; warnings otherwise.
 	Diagnostics Diagnostics
-	// SerialSafe: it also ends where each rank's ops run one by one in issue
-	// order, so it depends on no streams that run side by side.
+	// SerialSafe reports that the program also ends if each rank executes its ops one by one in issue order, so that
+	// it does not depend on streams that run at the same time.
 	SerialSafe bool
-	// ForAll names the dims, trip counts of loops, for every value of which from
-	// 1 on the proof holds, not only for that in Dims.
+	// ForAll names the dims and loop trip counts for which the proof holds at every value from 1 on, not only at that
+	// in Dims.
 	ForAll []string
-	// Func, Ranks and Dims are what was checked; Commands how many commands of
-	// all ranks a run has.
+	// Func, Ranks and Dims are what was checked. Commands is the number of commands of a run, over all ranks.
 	Func     string
 	Ranks    int
 	Dims     map[string]int64
 	Commands int
-	// Certificate is evidence of what a plan's proof found, if CheckOptions asked for it: JSON, see
+	// Certificate is the evidence found by a plan's proof, as JSON, if CheckOptions asked for it; see
 	// LoadOptions.Certificate.
 	Certificate []byte
 
@@ -78,22 +75,21 @@ type Verdict struct {
 type CheckOptions struct {
 	// Redundant lists the waits that others imply, as warnings.
 	Redundant bool
-	// Strategy checks what the program is lowered to by this one: see
-	// LowerOptions, whose Machine this is too. With a machine, warnings about lost overlap and
-	// waits that are not needed say what these cost.
+	// Strategy is the strategy that the program is lowered by before it is checked. LowerOptions has the same field,
+	// and the same Machine. With a machine, warnings about lost overlap and needless waits give their cost.
 	Strategy string
 	Machine  string
-	// Certificate makes the proof one of a plan, and Check return a certificate of it.
+	// Certificate makes Check prove a plan, and return a certificate of it.
 	Certificate bool
 }
 
-// Check proves a bound program, without running it, free of data races, reuse
-// of memory in use, reads of what nobody wrote, mismatched collectives and
-// transfers, and deadlocks, over two consecutive runs; or shows a
-// counterexample. It also refutes claims that ranks hold the same where each
-// holds what it computed from its own block of a parameter. The error is
-// non-nil when the check itself could not be made; a wrong program is a verdict,
-// and so is a binding that it cannot have.
+// Check proves, without running the program, that it is free of data races, reuse of memory in use, reads of memory
+// that was never written, mismatched collectives and transfers, and deadlocks, over two consecutive runs. If it is
+// not, Check shows a counterexample. Check also refutes claims that all ranks hold the same value if each computed it
+// from its own block of a parameter.
+//
+// A wrong program, or a binding that the program cannot have, is a verdict. The error is non-nil if the check itself
+// failed.
 func Check(p *Program, b Binding, opts ...CheckOptions) (Verdict, error) {
 	var o CheckOptions
 	if len(opts) > 0 {
@@ -118,8 +114,8 @@ func Check(p *Program, b Binding, opts ...CheckOptions) (Verdict, error) {
 	return v, err
 }
 
-// wrongClaims returns the claims of a program that say that ranks hold the same
-// where each holds what it made of its own block of a parameter.
+// wrongClaims returns the claims that all ranks hold the same value, though each computed it from its own block of a
+// parameter.
 func wrongClaims(u *compile.Unit, b Binding) (Diagnostics, error) {
 	lowered, err := u.LoweredFor(b.ir())
 	if err != nil {
@@ -132,7 +128,7 @@ func wrongClaims(u *compile.Unit, b Binding) (Diagnostics, error) {
 	return verify.Claims(bound, u.Source.Prog), nil
 }
 
-// prover checks what a unit plans.
+// prover checks the plans of a unit.
 type prover struct {
 	unit     *compile.Unit
 	strategy string
@@ -168,11 +164,11 @@ func (pr *prover) check(p *Program, b Binding, o CheckOptions) (Verdict, error) 
 	return v, err
 }
 
-// longProof is the number of commands of all ranks from which a proof without a plan is
-// tried first: one of shorter loops, or of one rank that stands for all.
+// longProof is the number of commands, over all ranks, from which a proof without a plan is tried first: one of
+// shorter loops, or of one rank that represents all.
 const longProof = 50_000
 
-// short tries the proofs that need no plan; it reports whether one decided.
+// short tries the proofs that need no plan, and reports whether one of them decided.
 func (pr *prover) short(v *Verdict, b Binding, o CheckOptions) (done bool, err error) {
 	if o.Redundant || o.Certificate {
 		return false, nil // these are about a plan
@@ -204,7 +200,7 @@ func (pr *prover) short(v *Verdict, b Binding, o CheckOptions) (done bool, err e
 	return true, nil
 }
 
-// longest returns the most trips that a loop of the text has, as far as dims alone tell.
+// longest returns the largest trip count of a loop of the text, as far as the dims alone determine it.
 func longest(f *ir.Func, dims map[string]int64) int64 {
 	most := int64(0)
 	f.Body.Walk(func(s *ir.Stmt) {
@@ -218,7 +214,7 @@ func longest(f *ir.Func, dims map[string]int64) int64 {
 	return most
 }
 
-// plan checks a plan, and whether what holds of it holds for other trip counts.
+// plan checks a plan, and whether the result holds for other trip counts too.
 func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) error {
 	lowered, err := pr.unit.LoweredFor(b.ir())
 	if err != nil {
@@ -253,11 +249,11 @@ func (pr *prover) plan(v *Verdict, b Binding, p *plan.Plan, o CheckOptions) erro
 	return nil
 }
 
-// leastCost is the part of a run that a lost overlap must cost to be told what it costs.
+// leastCost is the part of a run that a lost overlap must cost to be mentioned in a warning.
 const leastCost = 0.005
 
-// costs adds to what loses overlap, and to waits that are not needed, what they cost: the
-// time that is predicted without them.
+// costs adds the predicted cost to warnings about lost overlap and needless waits: how much faster the run is
+// predicted to be without them.
 func (pr *prover) costs(p *plan.Plan, r *verify.Result, machine string) error {
 	whole := 0.0
 	for i := range r.Findings {
@@ -301,7 +297,7 @@ func (pr *prover) costs(p *plan.Plan, r *verify.Result, machine string) error {
 	return nil
 }
 
-// cost says what is lost with an order; nothing where that is next to nothing.
+// cost describes the cost of an ordering; it is "" if the cost is negligible.
 func cost(whole, without float64, machine string) string {
 	if lost := whole - without; lost > leastCost*whole {
 		return fmt.Sprintf("; it costs %.0f µs of %.0f that are predicted for %s", lost, whole, machine)
@@ -309,11 +305,11 @@ func cost(whole, without float64, machine string) string {
 	return ""
 }
 
-// maxGeneral is the number of commands up to which a proof is tried to be made
-// one for all trip counts: that takes a dozen plans of about the same size.
+// maxGeneral is the number of commands up to which Check tries to extend a proof to all trip counts. That takes a
+// dozen plans of about the same size.
 const maxGeneral = 5000
 
-// loopDims returns the dims that are the bound of a loop.
+// loopDims returns the dims that bound loops.
 func loopDims(f *ir.Func) []string {
 	var out []string
 	f.Body.Walk(func(s *ir.Stmt) {
@@ -324,7 +320,7 @@ func loopDims(f *ir.Func) []string {
 	return out
 }
 
-// loops checks a program whose loops are long; limit says, if it does, that it is too large to unroll.
+// loops checks a program whose loops are long. limit, if not nil, says that the program is too large to unroll.
 func (pr *prover) loops(v *Verdict, b Binding, limit error) error {
 	lowered, err := pr.unit.LoweredFor(b.ir())
 	if err != nil {
@@ -357,7 +353,7 @@ func (pr *prover) loops(v *Verdict, b Binding, limit error) error {
 	return nil
 }
 
-// planning plans a program that is explicit already.
+// planning plans a program that is already explicit.
 func (pr *prover) planning(prog *ir.Program, b ir.Binding) (*ir.Program, *plan.Plan, error) {
 	info, ds := ir.Check(prog)
 	if ds.HasErrors() {
@@ -375,7 +371,7 @@ func verdictKind(v verify.Verdict) VerdictKind {
 	return map[verify.Verdict]VerdictKind{verify.Unknown: Unknown, verify.Proved: Proved, verify.Refuted: Refuted}[v]
 }
 
-// String returns one line: what was found, and of a proof by what and for what.
+// String returns one line: the verdict and, for a proof, its method and scope.
 func (v Verdict) String() string {
 	var b strings.Builder
 	switch {
@@ -410,16 +406,15 @@ func ranks(n int) string {
 // Fixed is a program that Fix repaired.
 type Fixed struct {
 	Program *Program
-	// Edits says what was written where, one line each.
+	// Edits lists the insertions and their places, one line each.
 	Edits []string
-	// Verdict is that of the repaired program.
+	// Verdict is the verdict on the repaired program.
 	Verdict Verdict
 }
 
-// Fix inserts the smallest waits and barriers, or where the program gets stuck puts it in
-// another order, so that it is proved.
-// It returns nil when the program is proved as it is, or when none of what it
-// tries helps.
+// Fix repairs a program so that it is proved. It inserts as few waits and barriers as possible; if the program
+// deadlocks it reorders statements. It returns nil if the program is already proved, or if no repair that it tries
+// helps.
 func Fix(p *Program, b Binding) (*Fixed, error) {
 	u, err := p.build(compile.Options{})
 	if err != nil {
@@ -445,7 +440,7 @@ func Fix(p *Program, b Binding) (*Fixed, error) {
 	return &Fixed{Program: repaired, Edits: fixed.Edits, Verdict: v}, err
 }
 
-// refutedOr makes a verdict of diagnostics and passes other errors on.
+// refutedOr turns diagnostics into a verdict and returns other errors unchanged.
 func refutedOr(err error) (Verdict, error) {
 	var ds Diagnostics
 	if errors.As(err, &ds) {
@@ -454,13 +449,13 @@ func refutedOr(err error) (Verdict, error) {
 	return Verdict{}, err
 }
 
-// proofOf is what was proved of a plan, and why nothing was.
+// proofOf returns the result of a plan's proof, and the reason if nothing was proved.
 type proofOf struct {
 	kind   VerdictKind
 	reason string
 }
 
-// ofProved says of ranks whose copies differ whether the plan that they ran was proved.
+// ofProved adds to an error about ranks whose copies differ whether their plan was proved.
 func ofProved(err error, proof proofOf) error {
 	var differ *MismatchError
 	if errors.As(err, &differ) {

@@ -7,22 +7,21 @@ import (
 	"hocket.example/hocket/internal/checkpoint"
 )
 
-// Checkpoint is an open checkpoint: its files are mapped into memory, and nothing but their
-// headers is read before it is used. The files must not change while they are mapped: what is
-// written there changes weights, and the system ends a process that reads a file past where it
-// was cut off.
+// Checkpoint is an open checkpoint. Its files are mapped into memory, and only their headers are read until tensors
+// are used. The files must not change while they are mapped: writing to them changes weights, and if a file is
+// truncated the system kills a process that reads beyond its end.
 type Checkpoint struct {
 	open *checkpoint.Checkpoint
 
 	mu   sync.Mutex
-	held int // by the caller, by models with weights of it, and by what reads these
+	held int // holders: the caller, models with weights of it, readers of these weights
 	shut bool
 }
 
-// OpenCheckpoint opens a safetensors file, the index of a sharded checkpoint, or a directory:
-// that of a sharded checkpoint, with its model.safetensors.index.json, or one whose
-// safetensors files hold the tensors between them. Files that an index names lie beside it;
-// symbolic links are followed, as caches of checkpoints consist of them.
+// OpenCheckpoint opens a safetensors file, the index of a sharded checkpoint, or a directory. The directory holds
+// either a sharded checkpoint, with its model.safetensors.index.json, or safetensors files that together hold the
+// tensors. Files named by an index must be in the index's directory. Symbolic links are followed, since caches of
+// checkpoints consist of them.
 func OpenCheckpoint(path string) (*Checkpoint, error) {
 	c, err := checkpoint.Open(path)
 	if err != nil {
@@ -36,7 +35,7 @@ func (c *Checkpoint) Names() []string {
 	return c.open.Names()
 }
 
-// Header returns a tensor without its Data: what type it has.
+// Header returns a tensor without its Data: its type and shape.
 func (c *Checkpoint) Header(name string) (*Tensor, error) {
 	t, err := c.open.Header(name)
 	return (*Tensor)(t), err
@@ -54,8 +53,8 @@ func (c *Checkpoint) Tensor(name string) (*Tensor, error) {
 	return (*Tensor)(t), errors.Join(err, c.release())
 }
 
-// Close closes the checkpoint: Tensor and BindFrom fail from then on. Files that models have
-// weights of stay mapped until the last of these models is closed.
+// Close closes the checkpoint; Tensor and BindFrom fail afterwards. Files whose weights a model uses stay mapped
+// until the last such model is closed.
 func (c *Checkpoint) Close() error {
 	c.mu.Lock()
 	shut := c.shut
@@ -77,7 +76,7 @@ func (c *Checkpoint) hold() error {
 	return nil
 }
 
-// share holds a checkpoint that is held already, though its caller may have closed it.
+// share holds a checkpoint once more. It works after Close too, if something else still holds the checkpoint.
 func (c *Checkpoint) share() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,30 +92,30 @@ func (c *Checkpoint) release() error {
 	return c.open.Close()
 }
 
-// Rules say how the tensors of a checkpoint become a model's weights.
+// Rules describe how the tensors of a checkpoint become a model's weights.
 type Rules struct {
-	// Weights says what parameters are made of. A parameter without a rule is the tensor of its
+	// Weights has the rules by which parameters are made. A parameter without a rule uses the tensor of the same
 	// name, if there is one.
 	Weights []WeightRule
-	// Inputs are the parameters that are no weights: what each run is given, or BindDevice sets.
-	// Prepare refuses a model of which another parameter is not bound.
+	// Inputs are the parameters that are not weights: those that each run is given, or that BindDevice sets. Prepare
+	// refuses a model if any other parameter is not bound.
 	Inputs []string
 }
 
-// WeightRule makes one parameter of tensors. In this order, each tensor is transposed and cut,
-// those of a layer are concatenated, layers are stacked, and elements converted.
+// WeightRule makes one parameter from tensors, in this order: each tensor is transposed and cut, the tensors of a
+// layer are concatenated, layers are stacked, and elements are converted.
 type WeightRule struct {
 	Param string
-	// From names the tensors. In "model.layers.*.mlp.up_proj.weight" the * stands for the
-	// numbers of layers from 0, as many as the checkpoint has of that prefix; layers are stacked
-	// along a new first dimension. Several tensors are concatenated along Axis.
+	// From names the tensors. In "model.layers.*.mlp.up_proj.weight" the * stands for the numbers of the layers, from
+	// 0 up to the last that the checkpoint has with that prefix. Layers are stacked along a new first dimension.
+	// Several tensors are concatenated along Axis.
 	From []string
 	// Transpose swaps the last two dimensions of each tensor.
 	Transpose bool
-	// Axis is the dimension that is cut and concatenated, of a tensor as it is once transposed.
+	// Axis is the dimension along which tensors are cut and concatenated, counted after Transpose.
 	Axis int
-	// Lo and Hi cut rows Lo to Hi along Axis out of each tensor. Where Hi is 0 it is the end.
+	// Lo and Hi cut rows Lo to Hi along Axis out of each tensor. Hi 0 means the end.
 	Lo, Hi int64
-	// Cast allows a conversion to the parameter's type, which rounds.
+	// Cast allows a conversion to the parameter's type, which may round.
 	Cast bool
 }

@@ -79,8 +79,8 @@ func TestCloseBeside(t *testing.T) {
 	}
 }
 
-// TestCloseAmidPlanning: a machine that is closed does not wait until a large program is planned
-// that nobody waits for any more.
+// TestCloseAmidPlanning: closing a machine does not wait until a large program is planned if no
+// caller waits for the plan.
 func TestCloseAmidPlanning(t *testing.T) {
 	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
 	if err != nil {
@@ -94,7 +94,7 @@ func TestCloseAmidPlanning(t *testing.T) {
 	if err := m.Close(); err != nil {
 		t.Error(err)
 	}
-	if j.count("nobody waited for", "while f was planned: context canceled") != 1 {
+	if j.count("stopped waiting", "while f was planned: context canceled") != 1 {
 		t.Errorf("logged\n%s", &j.all)
 	}
 	ended, cancel := context.WithCancel(t.Context())

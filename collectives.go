@@ -9,28 +9,29 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Collectives are the ranks of a World, one in each process, open for collectives that are called one by one on
-// memory and streams of the caller's: those of a library such as PyTorch, in whose process hocket is. No program is
-// planned. A call returns before it has run, and nothing waits on the host; errors of a call's run come out of later
-// calls, and end the World.
+// Collectives run single collectives among the ranks of a World, one rank in each process. They work on memory and
+// streams of the caller, for example those of PyTorch in the same process. No program is planned. A call returns
+// before its collective has run, and nothing waits on the host. Errors of a collective are returned by later calls,
+// and end the World.
 //
-// All processes call alike, in one order. When a call is the first of its kind they compare what they call, wait for
-// each other and make it ready, which a stream that is being captured as a graph cannot have: call it once before.
-// Later they compare without waiting. Calls on two streams are ordered by whoever owns these.
+// All processes make the same calls in the same order. At the first call of each kind, the processes compare their
+// calls, wait for each other and prepare the collective. That is impossible on a stream that is being captured as a
+// graph, so call it once before the capture. Later calls are compared without waiting. The caller orders calls on two
+// streams.
 type Collectives struct{ g *calls.Group }
 
-// CollectiveOptions choose algorithms; the zero value takes the fastest known for each size.
+// CollectiveOptions choose algorithms. The zero value takes the fastest known algorithm for each size.
 type CollectiveOptions struct {
-	// Algorithm names the one to try first.
+	// Algorithm names the algorithm to try first.
 	Algorithm string
-	// Fixed runs a collective by one algorithm, whatever its size: the bits of an element do not depend on how many
-	// there are beside it.
+	// Fixed runs each collective by one algorithm for all sizes, so that the bits of an element do not depend on the
+	// number of other elements.
 	Fixed bool
 }
 
-// CollectiveCall is a collective of dense operands in memory of the rank's device. Count is how many elements the
-// rank gives: of an all_gather its block, of others the whole operand, which reduce_scatter and all_to_all cut into a
-// block for each rank.
+// CollectiveCall is a collective of dense operands in memory of the rank's device. Count is the number of elements
+// that the rank contributes: its block of an all_gather, and the whole operand of other collectives, which
+// reduce_scatter and all_to_all cut into one block for each rank.
 type CollectiveCall struct {
 	Op     ir.Op  // all_reduce, all_gather, reduce_scatter, all_to_all or broadcast
 	Red    ir.Red // of all_reduce and reduce_scatter
@@ -38,13 +39,14 @@ type CollectiveCall struct {
 	DType  ir.DType
 	Count  int64
 	Stream uintptr // a CUstream; 0 for the default stream
-	// In and Out are addresses. They may be one where operand and result are of one size.
+	// In and Out are addresses. They may be equal if operand and result have the same size.
 	In, Out uintptr
 }
 
-// NormCall is an all_reduce of In, the sum with Residual, which goes to Sum, and the rms_norm of that with Weight,
-// which goes to Out: one kernel, or an all_reduce and one, whichever is faster. In, Residual, Sum and Out have Rows
-// rows of Width elements, Weight has Width. Sum may be Residual, and Out may be In. All begin at multiples of 16 bytes.
+// NormCall adds Residual to an all_reduce of In, which gives Sum, and then applies rms_norm with Weight, which gives
+// Out. One kernel does all of it, or an all_reduce and a second kernel, whichever is faster. In, Residual, Sum and
+// Out have Rows rows of Width elements, and Weight has Width elements. Sum may be Residual, and Out may be In. All
+// begin at multiples of 16 bytes.
 type NormCall struct {
 	DType       ir.DType
 	Rows, Width int64
@@ -54,12 +56,12 @@ type NormCall struct {
 	In, Residual, Weight, Sum, Out uintptr
 }
 
-// Collectives opens them, on a machine with a World; see MachineOptions. What the CPU machine has none of is
+// Collectives opens the collectives of a machine with a World; see MachineOptions. The CPU machine returns
 // ErrUnsupported.
 func (m *Machine) Collectives(ctx context.Context, o CollectiveOptions) (*Collectives, error) {
 	peers := m.dev.Peers()
 	if peers == nil {
-		return nil, fmt.Errorf("%w: collectives by calls want a machine with a World of several processes",
+		return nil, fmt.Errorf("%w: single collectives need a machine with a World of several processes",
 			ErrUnsupported)
 	}
 	g, err := calls.Open(context.WithoutCancel(ctx), m.dev, peers.Processes(), calls.Options(o))
@@ -76,38 +78,39 @@ func inputError(err error) error {
 	return err
 }
 
-// Do gives the stream a collective.
+// Do enqueues a collective on the stream.
 func (c *Collectives) Do(ctx context.Context, call CollectiveCall) error {
 	return inputError(c.g.Do(ctx, calls.Call(call)))
 }
 
-// DoNorm gives the stream a normalised sum. ErrUnsupported says that there is no such kernel for its type, width or
-// addresses: then call all_reduce, and what follows it.
+// DoNorm enqueues a normalised sum on the stream. It returns ErrUnsupported if there is no kernel for the type, width
+// or addresses; then call all_reduce and the other operations separately.
 func (c *Collectives) DoNorm(ctx context.Context, call NormCall) error {
 	return inputError(c.g.DoNorm(ctx, calls.Norm(call)))
 }
 
-// Empty takes memory of the rank's device that collectives need not copy operands from or to: all processes take as
-// much at the same time. Close gives it back.
+// Empty allocates memory of the rank's device whose operands collectives need not copy. All processes allocate the
+// same size at the same time. Close frees it.
 func (c *Collectives) Empty(ctx context.Context, bytes int64) (uintptr, error) {
 	at, err := c.g.Empty(ctx, bytes)
 	return at, inputError(err)
 }
 
-// Adopt has collectives use memory of the caller's without copies, such as what another library has shared between
-// the processes: as many bytes on every rank, at these addresses, by rank, at which this process's GPU reaches them.
-// All processes do so at the same time, each for the same memory. It stays the caller's, and must stay there until
-// Close.
+// Adopt lets collectives use memory of the caller without copies, for example memory that another library has shared
+// between the processes. Every rank contributes the same number of bytes; the addresses, by rank, are those at which
+// this process's GPU reaches them. All processes call Adopt at the same time, for the same memory. The memory belongs
+// to the caller and must stay valid until Close.
 func (c *Collectives) Adopt(ctx context.Context, at []uintptr, bytes int64) error {
 	return inputError(c.g.Adopt(ctx, at, bytes))
 }
 
-// Device is CUDA's number of the GPU that calls work on, in this process.
+// Device is CUDA's number, in this process, of the GPU that calls work on.
 func (c *Collectives) Device() int { return c.g.Device() }
 
-// Err returns why calls can no longer be relied on, nil while they can: a process of the World has failed, or a
-// kernel has waited for one in vain. It asks no device: synchronise streams before, to learn of all that they ran.
+// Err returns nil, or the reason why results of calls can no longer be relied on: a process of the World has failed,
+// or a kernel's wait for one has timed out. It queries no device: to cover all calls made so far, synchronise the
+// streams first.
 func (c *Collectives) Err() error { return c.g.Err() }
 
-// Close waits for the device and gives everything back.
+// Close waits for the device and frees everything.
 func (c *Collectives) Close() error { return c.g.Close() }

@@ -12,12 +12,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ErrDiffers is wrapped by Comparison.Err when a result is not what the
-// reference says.
+// ErrDiffers is wrapped by Comparison.Err if a result differs from the reference.
 var ErrDiffers = errors.New("the result differs from the reference")
 
-// ErrNoReference is wrapped by the error of Model.Reference when the text alone does
-// not say what the reference is.
+// ErrNoReference is wrapped by the error of Model.Reference if the program's text does not determine the reference.
 var ErrNoReference = errors.New("there is no reference to compare with")
 
 // Agreement is the verdict of a comparison.
@@ -25,10 +23,10 @@ type Agreement uint8
 
 // Agreements.
 const (
-	// Undecided: nothing is wrong, but a part of the result has no error bound, or the
-	// bounds are so wide that zeros would match too.
+	// Undecided: no fault was found, but a part of the result has no error bound, or the bounds are so wide that
+	// zeros would match too.
 	Undecided Agreement = iota
-	// Exact: the results equal the reference, and are certified to be the only right ones.
+	// Exact: the results equal the reference, and are certified to be the only correct ones.
 	Exact
 	// Within: the results are as close to the reference as rounding allows.
 	Within
@@ -41,8 +39,7 @@ func (a Agreement) String() string {
 	return [...]string{"undecided", "exact", "within", "differs"}[a]
 }
 
-// weakest returns the weaker of two agreements: Exact is the strongest, then Within,
-// Undecided, Differs.
+// weakest returns the weaker of two agreements. From strong to weak they are Exact, Within, Undecided, Differs.
 func weakest(a, b Agreement) Agreement {
 	strength := [...]int{Undecided: 1, Exact: 3, Within: 2, Differs: 0}
 	if strength[b] < strength[a] {
@@ -51,18 +48,18 @@ func weakest(a, b Agreement) Agreement {
 	return a
 }
 
-// Reference is what a run's results are compared with: the function that the
-// model's function refines, or else itself, computed by the reference evaluator.
+// Reference is what the results of a run are compared with. It is computed by the reference evaluator, from the
+// function that the model's function refines, or else from the model's function itself.
 type Reference struct {
 	// Against is the function evaluated.
 	Against string
-	// Exact: every element is certified exact, whatever the order of sums.
+	// Exact reports that every element is certified exact, whatever the order of sums.
 	Exact   bool
 	outputs []*eval.Output
 }
 
-// given returns the arguments of a run with the model's weights, and the dims that follow. The weights stay until
-// release.
+// given returns the arguments of a run with the model's weights, and the dims that follow. The weights stay valid
+// until release.
 func (m *Model) given(args Args) (in map[string]*tensor.Tensor, b Binding, release func(), err error) {
 	weights, release := m.params.hold()
 	if in, err = arguments(args, weights); err == nil {
@@ -75,12 +72,12 @@ func (m *Model) given(args Args) (in map[string]*tensor.Tensor, b Binding, relea
 	return in, b, release, nil
 }
 
-// Reference evaluates the model's reference on the same arguments as a run.
-// It is slow: a hundred times the time of a run and more.
+// Reference evaluates the model's reference on the arguments of a run. It takes at least a hundred times as long as a
+// run.
 //
-// A function whose streams are not proved to be ordered is evaluated in text order: each
-// rank executes its statements one after another. Where the statements of different ranks
-// then still race, or wait for each other, the error wraps ErrNoReference.
+// If the streams of a function are not proved to be ordered, the function is evaluated in text order: each rank
+// executes its statements one after another. If statements of different ranks then still race, or wait for each
+// other, the error wraps ErrNoReference.
 func (m *Model) Reference(ctx context.Context, args Args) (*Reference, error) {
 	in, b, release, err := m.given(args)
 	if err != nil {
@@ -109,9 +106,8 @@ func (m *Model) Reference(ctx context.Context, args Args) (*Reference, error) {
 	return ref, ref.widen(ctx, m, b, in)
 }
 
-// widen adds the error bounds of the model's own function: where that rounds
-// in other places than the function it refines, both may be that far from
-// real arithmetic.
+// widen adds the error bounds of the model's own function. If it rounds in other places than the function that it
+// refines, both may be that far from real arithmetic.
 func (r *Reference) widen(ctx context.Context, m *Model, b Binding, in map[string]*tensor.Tensor) error {
 	own, err := m.fn.unit.Bind(b.ir())
 	if err != nil {
@@ -127,8 +123,7 @@ func (r *Reference) widen(ctx context.Context, m *Model, b Binding, in map[strin
 	return nil
 }
 
-// evaluate evaluates a function of the model's program, in text order unless its own
-// order is proved.
+// evaluate evaluates a function of the model's program, in text order if its own order is not proved.
 func evaluate(
 	ctx context.Context, bound *ir.Bound, b Binding, in map[string]*tensor.Tensor,
 ) (*eval.Result, error) {
@@ -140,11 +135,11 @@ func evaluate(
 	return eval.Run(ctx, bound, in, eval.Options{})
 }
 
-// Measured is how far a result is from the reference.
+// Measured is the distance of a result from the reference.
 type Measured struct {
 	Name string
-	// Error is the largest difference between an element and the reference's; +Inf where only one of them is a finite
-	// number. Largest is the largest magnitude in the reference.
+	// Error is the largest difference between an element and the reference's; +Inf if only one of the two is finite.
+	// Largest is the largest magnitude in the reference.
 	Error, Largest float64
 }
 
@@ -165,7 +160,7 @@ func (m Measured) sizes() string {
 	return fmt.Sprintf("largest error %.3g, values up to %.3g, quotient %.3g", m.Error, m.Largest, m.Quotient())
 }
 
-// Worst returns the result with the largest quotient of error and largest value; false if there is no result.
+// Worst returns the result with the largest quotient of error and largest value; false if there is none.
 func (c Comparison) Worst() (Measured, bool) {
 	if len(c.Measured) == 0 {
 		return Measured{}, false
@@ -173,17 +168,16 @@ func (c Comparison) Worst() (Measured, bool) {
 	return slices.MaxFunc(c.Measured, func(a, b Measured) int { return cmp.Compare(a.Quotient(), b.Quotient()) }), true
 }
 
-// Comparison says how a run's results compare with a reference.
+// Comparison is the outcome of comparing a run's results with a reference.
 type Comparison struct {
 	Verdict Agreement
 	// Against is the reference function.
 	Against string
-	// Detail tells of the first result that differs or is undecided, or of the one that
-	// is closest to its bound.
+	// Detail describes the first result that differs or is undecided, or else the one closest to its bound.
 	Detail string
-	// Measured are the errors of the results, in their order. Verdict does not follow from them, but from the bounds.
+	// Measured are the errors of the results, in order. Verdict follows from the error bounds, not from these.
 	Measured []Measured
-	// Layers are what ByLayers was given.
+	// Layers are the layers passed to ByLayers.
 	Layers []LayerComparison
 
 	sizes     string      // Within: how far off Detail's result is
@@ -220,7 +214,7 @@ func (r *Reference) Compare(rep *Report) Comparison {
 	return c
 }
 
-// detail tells of one result.
+// detail describes one result.
 func (r *Reference) detail(name string, v eval.Verdict) string {
 	switch v.Kind {
 	case eval.Within:
@@ -231,9 +225,9 @@ func (r *Reference) detail(name string, v eval.Verdict) string {
 	return fmt.Sprintf("%%%s: %s", name, v)
 }
 
-// Confirmed is c, a comparison on small integers, as a second one on random reals leaves
-// it. Many functions agree on integers as small as -1, 0 and 1, so that the second may
-// refute the first or leave it undecided. It cannot strengthen it.
+// Confirmed combines c, a comparison on small integers, with a second one on random reals. Many functions agree on
+// the integers -1, 0 and 1, so the second comparison may refute the first or make it undecided. It cannot strengthen
+// it.
 func (c Comparison) Confirmed(second Comparison) Comparison {
 	if weakest(Within, second.Verdict) != Within && weakest(c.Verdict, second.Verdict) != c.Verdict {
 		second.Detail += ", on random reals"
@@ -243,7 +237,7 @@ func (c Comparison) Confirmed(second Comparison) Comparison {
 	return c
 }
 
-// Weakest returns the comparison with the weakest verdict, the first of several.
+// Weakest returns the comparison with the weakest verdict; of several, the first.
 func (c Comparison) Weakest(others ...Comparison) Comparison {
 	for _, o := range others {
 		if weakest(c.Verdict, o.Verdict) != c.Verdict {
@@ -269,7 +263,7 @@ func (c Comparison) String() string {
 	}
 	switch {
 	case c.Verdict == Undecided:
-		return "not told apart from " + c.Against + ": " + c.Detail + "; try other inputs or another dtype"
+		return "undecided against " + c.Against + ": " + c.Detail + "; try other inputs or another dtype"
 	case c.Verdict == Differs:
 		return "differs from " + c.Against + ": " + c.Detail
 	case c.Verdict == Exact && second != nil:

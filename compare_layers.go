@@ -13,10 +13,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// LayerComparison says how a layer's results compare with the reference. Its inputs are the reference's results of the
-// layers before it.
+// LayerComparison is the outcome of comparing a layer's results with the reference. The layer's inputs are the
+// reference's results of the layers before it.
 type LayerComparison struct {
-	// Name says which part of the function it is, as "%hidden, %l=3" for an iteration of a loop, and Line where it
+	// Name identifies the part of the function, like "%hidden, %l=3" for an iteration of a loop. Line is where it
 	// begins.
 	Name string
 	Line int32
@@ -32,14 +32,14 @@ func (l LayerComparison) String() string {
 	return fmt.Sprintf("%s (line %d): %s", l.Name, l.Line, worst)
 }
 
-// CompareLayers compares the model with its reference layer by layer. Layers are the iterations of loops that carry
-// values, and runs of statements between them. Each is loaded and run as a separate program, with the options of the
-// model, on the inputs that the reference has there, so that its error bounds are those of its operations alone. A
-// layer whose bounds still decide nothing is compared in parts, down to single operations; these are its
-// Comparison.Layers.
+// CompareLayers compares the model with its reference layer by layer. A layer is an iteration of a loop that carries
+// values, or a run of statements between such loops. Each layer is loaded and run as a separate program, with the
+// options of the model and with the reference's inputs of that layer, so that its error bounds are those of its
+// operations alone. If a layer's bounds are still undecided, its parts are compared, down to single operations; these
+// are LayerComparison.Layers.
 //
-// It returns no layers for a function that cannot be cut: one that is a single layer, refines another function, or has
-// buffers and streams across all places to cut. As Reference it is slow.
+// It returns no layers for a function that cannot be cut: one that is a single layer, that refines another function,
+// or whose buffers or streams cross every place to cut. Like Reference, it is slow.
 func (m *Model) CompareLayers(ctx context.Context, args Args) ([]LayerComparison, error) {
 	if m.fn.def.Refines.Text != "" {
 		return nil, nil
@@ -121,7 +121,7 @@ func (r *layerRun) parts(ctx context.Context, m *Model, in map[string]*Tensor) (
 	return nil, nil
 }
 
-// compare runs a layer, compares it, and keeps what the reference says of its results.
+// compare runs a layer, compares it, and keeps the reference's values of its results.
 func (r *layerRun) compare(ctx context.Context, l layers.Layer) (Comparison, error) {
 	m, err := r.load(l.Program)
 	if err != nil {
@@ -160,7 +160,7 @@ func (r *layerRun) compare(ctx context.Context, l layers.Layer) (Comparison, err
 	return c, nil
 }
 
-// load loads the program of a layer, as the model is. Equal layers have one.
+// load loads the program of a layer with the model's options. Equal layers share one model.
 func (r *layerRun) load(p *ir.Program) (*Model, error) {
 	if m := r.loaded[p]; m != nil {
 		return m, nil
@@ -183,7 +183,7 @@ func (r *layerRun) load(p *ir.Program) (*Model, error) {
 	return m, err
 }
 
-// inputs are what a layer takes.
+// inputs returns the inputs of a layer.
 func (r *layerRun) inputs(f *ir.Func, l layers.Layer) (map[string]*Tensor, error) {
 	in := map[string]*Tensor{}
 	for i, from := range l.In {
@@ -196,7 +196,7 @@ func (r *layerRun) inputs(f *ir.Func, l layers.Layer) (map[string]*Tensor, error
 	return in, nil
 }
 
-// rows is t, or a row of it, if row is not negative, in t's memory.
+// rows returns t, or, if row is not negative, that row of t, in t's memory.
 func rows(t *tensor.Tensor, row int64) *tensor.Tensor {
 	if row < 0 {
 		return t
@@ -215,8 +215,9 @@ func (r *layerRun) close() error {
 	return errors.Join(errs...)
 }
 
-// ByLayers returns c as a comparison of the model's layers, on the same arguments, leaves it. Layers decide what the
-// bounds of the whole model do not: if all are right, it is Within. A layer that differs refutes the model.
+// ByLayers refines c by a comparison of the model's layers on the same arguments. Layers decide what the bounds of
+// the whole model leave undecided: if all layers are right, the result is Within. A layer that differs refutes the
+// model.
 func (c Comparison) ByLayers(list []LayerComparison) Comparison {
 	c.Layers = list
 	if len(list) == 0 || c.Verdict == Differs {
@@ -250,8 +251,8 @@ func (c Comparison) WorstLayer() (LayerComparison, bool) {
 		true
 }
 
-// Compare runs the model once and compares its results with the reference: as a whole, and layer by layer. Parameters
-// that are bound to device tensors, as state is, are read, and stay as they are.
+// Compare runs the model once and compares its results with the reference, as a whole and layer by layer. Parameters
+// that are bound to device tensors, such as state, are read and not changed.
 func (m *Model) Compare(ctx context.Context, args Args) (Comparison, error) {
 	if m.machine.peers != nil && !m.loader.opts.Gather {
 		return Comparison{}, fmt.Errorf("%w: among several processes only whole results are compared: load with Gather",

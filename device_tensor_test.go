@@ -200,7 +200,7 @@ func TestDeviceTensorErrors(t *testing.T) {
 			hocket.Args{In: hosts{"ids": in["ids"], "table": in["table"], "s": four}, DeviceIn: s}, hocket.ErrInput,
 			"s is given twice"},
 		"received twice": {c.Model, hocket.Args{In: in, DeviceIn: s, Out: hosts{"s": four}, DeviceOut: s},
-			hocket.ErrInput, "%s is to be received twice"},
+			hocket.ErrInput, "%s has two tensors to receive it"},
 		"two results in one": {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"row": rows, "s": rows}},
 			hocket.ErrInput, "one device tensor is to receive row and s"},
 		"no such parameter": {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": c.state, "q": c.state}},
@@ -279,7 +279,7 @@ func TestFillAndView(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.wants(c.state, 2)
-	// Who only reads goes on beside who views; who writes waits.
+	// Readers continue during a View; writers wait.
 	err = c.state.View(t.Context(), func([]hocket.DeviceBlock) error {
 		c.wants(c.state, 2)
 		short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -360,7 +360,7 @@ func f(%x: inout f32[3]) {
 	}
 }
 
-// TestMismatchProved: ranks whose copies differ are told of with what is known of the plan.
+// TestMismatchProved: the error about ranks whose copies differ says whether the plan was proved.
 func TestMismatchProved(t *testing.T) {
 	const src = "mesh tp[2]\nfunc f() -> f32[3] {\n  %y = alloc f32[3]\n  fill into %y, value=rank(tp)\n  return %y\n}\n"
 	for _, proved := range []bool{true, false} {
@@ -615,8 +615,8 @@ func TestDeviceTensorKept(t *testing.T) {
 	}
 }
 
-// TestDeviceTensorTurn: who waits for a tensor holds up nobody of his model who does not
-// want it.
+// TestDeviceTensorTurn: a run that waits for a tensor does not delay other runs of the model that
+// do not use it.
 func TestDeviceTensorTurn(t *testing.T) {
 	cm, m := tightly(t, 9)
 	a, b := summed(t, m, 2), summed(t, m, 2)

@@ -11,12 +11,11 @@
 //	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
 //	report, err := model.Run(ctx, hocket.Args{In: inputs})
 //
-// Model.Bind keeps weights on the devices from run to run, a DeviceTensor what runs change
-// or leave for others, which Model.BindDevice has plans work in, and Model.Prepare loads
-// ahead of the first run. A run whose context ends leaves its plan loaded, unless it goes
-// on for longer than LoadOptions.Grace.
-//
-// A sharded layer and an explicit host program are the same language
+// Model.Bind keeps weights on the devices from run to run. A DeviceTensor holds what runs change, or
+// hand to other runs, on the devices; Model.BindDevice lets plans work in it directly. Model.Prepare
+// loads a plan before the first run. A run whose context ends leaves its plan loaded, unless the run
+// continues for longer than LoadOptions.Grace.
+// Sharded layers and explicit host programs are written in the same language
 // (docs/language.md); package ir holds its syntax and checks. Errors in a
 // program are Diagnostics, with positions and what to do about them.
 package hocket

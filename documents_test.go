@@ -310,7 +310,7 @@ func TestOperations(t *testing.T) {
 			continue
 		}
 		if rows++; check(cells[5]) == 0 {
-			t.Errorf("no test shows what comes of%s", cells[1])
+			t.Errorf("no test covers the fault%s", cells[1])
 		}
 	}
 	if rows < 15 {

@@ -11,45 +11,48 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// ErrCapturing is wrapped by the error of an Enqueue on a stream that is being captured, where something has to be
-// made ready first: enqueue the like once before.
+// ErrCapturing is wrapped by the error of an Enqueue on a stream that is being captured, if something has to be
+// prepared first. Enqueue such a run once before the capture.
 var ErrCapturing = exec.ErrCapturing
 
-// EnqueueArgs are what one enqueued run is given.
+// EnqueueArgs are the arguments of one enqueued run.
 type EnqueueArgs struct {
-	// Streams are CUDA's handles of streams, one for each rank that this process drives, in their order; 0 is the
-	// default stream.
+	// Streams are CUDA stream handles, one for each rank that this process drives, in order; 0 is the default stream.
 	Streams []uintptr
-	// In gives parameters that are not bound, and Out receives results: by name, and by rank the address of the
-	// rank's block, dense and row-major, in memory of its device. See Layouts for the blocks' shapes.
+	// In gives parameters that are not bound, and Out receives results. Both map names and ranks to the address of
+	// the rank's block, dense and row-major, in memory of its device. See Layouts for the blocks' shapes.
 	In, Out map[string]map[int]uintptr
-	// Lend are results that are not copied, by name: see Lendable. Enqueue adds, by rank, the address of the block in the
-	// model's own memory. What streams are given behind the run finds the result there, dense and row-major. It stays
-	// until the next run of the model for the same dims, and the memory until the model is closed or a run fails. That
-	// run comes behind what its streams were given before; other streams are the caller's to order. A run by another
-	// method waits for enqueued runs, not for who reads their results. While launched graphs have the run, the result is
-	// there behind each launch. A parameter in that memory is ErrInput for the same dims.
+	// Lend names results that are left in the model's own memory instead of being copied: see Lendable. Enqueue adds
+	// the address of each rank's block. Work that is enqueued on the streams after the run finds the result there,
+	// dense and row-major.
+	//
+	// The result stays until the next run of the model for the same dims, and the memory until the model is closed or
+	// a run fails. That next run waits for work that was enqueued on its own streams before it; the caller orders
+	// work on other streams. A run by another method waits for enqueued runs, but not for readers of their results.
+	// If a captured graph contains the run, the result is there after each launch of the graph. Passing such an
+	// address as a parameter for the same dims is an ErrInput.
 	Lend map[string]map[int]uintptr
-	// Dims are those that neither the binding nor what is bound fixes.
+	// Dims are those that neither the binding nor bound tensors fix.
 	Dims map[string]int64
 }
 
-// Enqueue gives streams of the caller's one run: it begins behind what the streams were given before, and what they are
-// given later comes behind it. Enqueue returns before the run has ended; only for what the first run for these dims
-// makes ready does it wait, and for earlier runs where what was made ready for addresses that do not come any more
-// goes, once in 256 runs at most. It is for programs that share a process with another library on the GPUs, such as
-// PyTorch.
+// Enqueue adds one run to the caller's streams. The run begins after earlier work on these streams, and later work on
+// them waits for it. Enqueue is for programs that share a process with another library on the GPUs, such as PyTorch.
 //
-// On streams that are being captured the run becomes part of the caller's graph, which may be launched for as long as
-// the model is open, behind what came before, as anything on the streams. Enqueue the like once before; else
-// ErrCapturing is returned.
+// Enqueue returns before the run has ended. It waits in two cases: in the first run for given dims, while these are
+// prepared, and when it evicts what was prepared for addresses that are no longer used, at most once in 256 runs; it
+// then waits for earlier runs.
 //
-// Ids, positions, lengths and counts at addresses are not checked before the run, and in captured runs nothing is: a
-// kernel that finds a wrong one ends the run, and the InputError comes with Begun set.
+// On streams that are being captured, the run becomes part of the caller's graph. The graph may be launched for as
+// long as the model is open, after other work on the stream like any launch. Enqueue a run with the same dims once
+// before the capture; otherwise Enqueue returns ErrCapturing.
 //
-// All processes of a World enqueue alike, in one order. What goes wrong in a run comes out of a later call: see Sync.
-// Other methods of the model, and of device tensors that the run uses, wait for it. The CPU machine has no streams of
-// the caller's, which is ErrUnsupported.
+// Ids, positions, lengths and counts at addresses are not checked before the run, and captured runs check no values
+// beforehand. A kernel that finds an invalid value ends the run, and the InputError has Begun set.
+//
+// All processes of a World enqueue the same runs in the same order. An error of a run is returned by a later call:
+// see Sync. Other methods of the model wait for the run, and so do methods of the device tensors that it uses. The
+// CPU machine has no streams of the caller and returns ErrUnsupported.
 func (m *Model) Enqueue(ctx context.Context, a EnqueueArgs) error {
 	return m.told(ctx, m.enqueue(ctx, a))
 }
@@ -117,10 +120,10 @@ func (m *Model) enqueue(ctx context.Context, a EnqueueArgs) error {
 	return err
 }
 
-// Lendable names the results of runs for the given dims that EnqueueArgs.Lend may name: those that collectives or
-// other ranks write, which a run would copy to Out, unless they are inout, or the program lets another rank write
-// there before this one has begun the next run. Results that runs leave in Out without a copy are not among them. It
-// loads the plan, as Prepare does. All processes of a World lend alike.
+// Lendable lists the results of runs for the given dims that EnqueueArgs.Lend may name. These are results that
+// collectives or other ranks write and that a run would have to copy to Out. Not among them are inout parameters,
+// results that runs leave in Out without a copy, and results that another rank may write before this one has begun
+// the next run. Lendable loads the plan, as Prepare does. All processes of a World lend the same results.
 func (m *Model) Lendable(ctx context.Context, dims map[string]int64) (names []string, err error) {
 	err = m.prepare(ctx, dims, func(l *loaded) error {
 		names = l.prog.Lendable()
@@ -129,7 +132,7 @@ func (m *Model) Lendable(ctx context.Context, dims map[string]int64) (names []st
 	return names, m.machine.why(ctx, err)
 }
 
-// without are bound tensors but those that a run is given otherwise.
+// without returns bound tensors except those that a run replaces.
 func without(tensors map[string]*tensor.Tensor, given map[string]map[int]uintptr) map[string]*tensor.Tensor {
 	rest := maps.Clone(tensors)
 	for name := range given {
@@ -138,8 +141,8 @@ func without(tensors map[string]*tensor.Tensor, given map[string]map[int]uintptr
 	return rest
 }
 
-// Sync waits until enqueued runs of the model have ended, and returns what went wrong in them, and in launches of
-// graphs that they were captured in, as far as these have ended.
+// Sync waits until enqueued runs of the model have ended. It returns the errors of these runs, and of launches of
+// graphs that contain captured runs, as far as the launches have ended.
 func (m *Model) Sync(ctx context.Context) error {
 	t, err := m.loader.acquire(ctx)
 	if err != nil {

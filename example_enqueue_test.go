@@ -53,7 +53,7 @@ func layer(%x: bf16[8192/tp, 4096], %w: bf16[14336/tp, 4096]) -> bf16[8192, 1433
 			log.Fatal(err)
 		}
 	}
-	if err := layer.Sync(ctx); err != nil { // waits, and tells what went wrong
+	if err := layer.Sync(ctx); err != nil { // waits, and returns errors of the run
 		log.Fatal(err)
 	}
 }

@@ -103,7 +103,7 @@ func ExampleModel() {
 	}
 	report, err := model.Run(ctx, hocket.Args{In: map[string]*hocket.Tensor{"x": x}})
 	if err != nil {
-		log.Fatal(err) // errors.Is tells ErrInput, ErrOutOfMemory, ErrDeadlock, ErrDeviceLost, … apart
+		log.Fatal(err) // errors.Is distinguishes ErrInput, ErrOutOfMemory, ErrDeadlock, ErrDeviceLost, …
 	}
 	fmt.Println(report.Out["y"].Floats())
 	// Output:

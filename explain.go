@@ -6,27 +6,26 @@ import (
 	"hocket.example/hocket/internal/compile"
 )
 
-// Explanation says what lowering made of a function for given dims: every
-// change of layout with its reason and bytes, every pair of communication and
-// GEMM with its strategies and their predicted times, the predicted timeline.
-// Bytes are what one rank receives, times are in microseconds.
+// Explanation describes what lowering made of a function for given dims: every change of layout with its reason and
+// bytes, every pair of communication and GEMM with its strategies and their predicted times, and the predicted
+// timeline. Bytes are those that one rank receives; times are in microseconds.
 type Explanation struct {
 	Func  string           `json:"func"`
 	Ranks int              `json:"ranks"`
 	Dims  map[string]int64 `json:"dims,omitempty"`
-	// Nodes is on how many nodes the ranks are; Across where the figures of the tier between them are from.
+	// Nodes is the number of nodes that the ranks are spread over. Across names the source of the figures for the
+	// tier between the nodes.
 	Nodes  int    `json:"nodes,omitempty"`
 	Across string `json:"across,omitempty"`
-	// Machine is the description that predictions are made with, Source where
-	// its numbers come from.
+	// Machine is the description that predictions are made with, and Source the origin of its numbers.
 	Machine string `json:"machine"`
 	Source  string `json:"source"`
-	// Error is how far predictions for that machine were from what was measured; nil where
-	// nothing was, or where Extrapolated says what was not.
+	// Error is the error of earlier predictions for that machine against measurements. It is nil if there are no
+	// measurements, or if Extrapolated names what was not measured.
 	Error        *PredictionError `json:"error,omitempty"`
 	Extrapolated string           `json:"extrapolated,omitempty"`
-	// Table is the dispatch table that times of collectives are from where it has
-	// them: "shipped" or a file; empty for none. TableHash tells it from others.
+	// Table is the dispatch table that gives the times of the collectives that it has: "shipped" or a file, or empty
+	// for none. TableHash identifies its contents.
 	Table     string `json:"table,omitempty"`
 	TableHash string `json:"table_hash,omitempty"`
 
@@ -35,18 +34,17 @@ type Explanation struct {
 	// Alone lists the collectives that are no part of a pair, and why.
 	Alone []LineNote `json:"alone,omitempty"`
 
-	// Time is the predicted time of a run, Sequential that without overlap; 0 where
-	// nothing is predicted.
+	// Time is the predicted time of a run, and Sequential that without overlap; 0 if nothing is predicted.
 	Time       float64 `json:"us"`
 	Sequential float64 `json:"sequential_us"`
-	// Exposed is the part of Time in which a rank communicates and computes nothing,
-	// SequentialExposed that of Sequential.
+	// Exposed is the part of Time in which a rank communicates and computes nothing, and SequentialExposed that of
+	// Sequential.
 	Exposed           float64 `json:"exposed_us"`
 	SequentialExposed float64 `json:"sequential_exposed_us"`
-	// FLOPs is what a rank's GEMMs multiply and add; 0 for a program that orders streams itself.
+	// FLOPs counts the multiplications and additions of one rank's GEMMs; 0 for a program that orders streams itself.
 	FLOPs float64 `json:"flops,omitempty"`
-	// Timeline is the predicted run of one rank, which stands for all where
-	// all do the same; empty where it would be longer than can be drawn.
+	// Timeline is the predicted run of one rank, which represents all ranks if they do the same. It is empty if it
+	// would be too long to draw.
 	Timeline []Span `json:"timeline"`
 	// Cut says that the timeline was too long and ends early.
 	Cut bool `json:"timeline_cut,omitempty"`
@@ -54,13 +52,13 @@ type Explanation struct {
 	x *compile.Explanation
 }
 
-// PredictionError says how far predictions were from what was measured, as parts of that.
+// PredictionError is the error of predictions against measurements, as fractions of the measured time.
 type PredictionError struct {
-	// Of says which layers were measured, Layers how many.
+	// Of describes the layers that were measured, and Layers is their number.
 	Of     string `json:"of"`
 	Layers int    `json:"layers"`
-	// Half of the predictions were within Median, nine of ten within Most. Bias is the mean,
-	// negative where predictions are too fast.
+	// Half of the predictions were within Median, and nine of ten within Most. Bias is the mean error; it is negative
+	// if predictions are too fast.
 	Median float64 `json:"median"`
 	Most   float64 `json:"most"`
 	Bias   float64 `json:"bias"`
@@ -72,14 +70,14 @@ type Reshard struct {
 	Value string `json:"value"`
 	From  string `json:"from"`
 	To    string `json:"to"`
-	// Why is what needed it, How what does it.
+	// Why is the op that needed the change, and How the ops that make it.
 	Why   string  `json:"why"`
 	How   string  `json:"how"`
 	Bytes int64   `json:"bytes"`
 	Time  float64 `json:"us"`
-	// Tabled: Time is from the dispatch table, else from the machine's description.
+	// Tabled reports that Time is from the dispatch table, and not from the machine's description.
 	Tabled bool `json:"tabled,omitempty"`
-	// Across: some of it crosses nodes, and is from the machine's tier between them.
+	// Across reports that a part of it crosses nodes, so that Time uses the machine's tier between them.
 	Across bool `json:"across,omitempty"`
 }
 
@@ -90,21 +88,21 @@ type PairReport struct {
 	Pair   string `json:"pair"` // "all_gather + linear"
 	Bytes  int64  `json:"bytes"`
 	Chosen string `json:"chosen"`
-	// Tabled: what the collective takes, whole, is from the dispatch table, else from
-	// the machine's description.
+	// Tabled reports that the time of the whole collective is from the dispatch table, and not from the machine's
+	// description.
 	Tabled bool `json:"tabled,omitempty"`
-	// Across: it crosses nodes, and is from the machine's tier between them.
+	// Across reports that it crosses nodes, so that the time uses the machine's tier between them.
 	Across bool `json:"across,omitempty"`
-	// Why says why not what was asked for; mostly empty.
+	// Why is the reason if another strategy was chosen than requested; otherwise empty.
 	Why        string     `json:"why,omitempty"`
 	Strategies []Estimate `json:"strategies"`
 }
 
-// Estimate is what a strategy is predicted to take for a pair.
+// Estimate is the predicted time of a pair under a strategy.
 type Estimate struct {
 	Strategy string  `json:"strategy"`
 	Time     float64 `json:"us,omitempty"`
-	// Refused says why the strategy cannot be used; empty where it can.
+	// Refused is the reason why the strategy cannot be used; empty if it can.
 	Refused string `json:"refused,omitempty"`
 }
 
@@ -117,7 +115,7 @@ type LineNote struct {
 // Span is one op of a predicted timeline.
 type Span struct {
 	Name string `json:"name"`
-	// Comm: it moves data between ranks, or waits for them.
+	// Comm reports that the op moves data between ranks, or waits for other ranks.
 	Comm   bool    `json:"comm"`
 	Rank   int     `json:"rank"`
 	Stream string  `json:"stream"`
@@ -155,22 +153,21 @@ func explanationOf(x *compile.Explanation) *Explanation {
 	return e
 }
 
-// Measured says which dispatch table times of collectives are from; empty for none.
+// Measured names the dispatch table that times of collectives are from; empty for none.
 func (e *Explanation) Measured() string { return e.x.Measured() }
 
-// Band says how far off predictions may be; empty where nothing was measured.
+// Band describes how far predictions may be off; empty if there are no measurements.
 func (e *Explanation) Band() string { return e.x.Band() }
 
-// By says where a collective's time is from, with a space before it; nothing where
-// there is no table, and all is described, inside one node.
+// By names the source of a collective's time, with a leading space. It is empty if there is no table and the whole
+// collective is inside one node.
 func (e *Explanation) By(tabled, across bool) string { return e.x.By(tabled, across) }
 
 // WriteTimeline draws the predicted timeline, width columns wide.
 func (e *Explanation) WriteTimeline(w io.Writer, width int) error { return e.x.WriteTimeline(w, width) }
 
-// Explain lowers p for opts.Binding and explains the result, with predictions
-// for opts.Machine. It plans nothing that grows with the number of ranks,
-// unless the program is explicit already.
+// Explain lowers p for opts.Binding and explains the result, with predictions for opts.Machine. Unless the program is
+// already explicit, it plans nothing that grows with the number of ranks.
 func (p *Program) Explain(opts LowerOptions) (*Explanation, error) {
 	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: opts.Machine, Nodes: opts.Nodes})
 	if err != nil {
@@ -183,7 +180,7 @@ func (p *Program) Explain(opts LowerOptions) (*Explanation, error) {
 	return explanationOf(x), nil
 }
 
-// Machines lists the machines that LowerOptions.Machine names without a file.
+// Machines lists the machines that LowerOptions.Machine accepts by name, without a file.
 func Machines() []string { return compile.Machines() }
 
 // Overlapped is a pair of communication and GEMM that a strategy overlaps.
@@ -194,7 +191,7 @@ type Overlapped struct {
 	Strategy string // "chunked(4)"
 }
 
-// String returns a line for people.
+// String returns a one-line description.
 func (o Overlapped) String() string { return compile.Overlapped(o).String() }
 
 // Overlapped lists the pairs that the model's strategy overlaps for the given dims.

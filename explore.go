@@ -12,22 +12,21 @@ import (
 
 // ExploreOptions choose the schedules that Explore tries.
 type ExploreOptions struct {
-	// Schedules is how many; schedule i is drawn from Seed+i.
+	// Schedules is the number of schedules; schedule i is drawn from Seed+i.
 	Schedules int
 	Seed      int64
 }
 
-// Explore runs a batch back to back under many schedules of the scheduled CPU
-// machine (MachineOptions.Scheduled), and gives each schedule's reports to
-// visit, whose error ends it; of no schedules it only plans and proves. The error of a run that
-// failed names its seed. Device tensors are of the machine that the model is loaded on: it takes
-// none. Args.Out stays as it is.
+// Explore runs a batch back to back under many schedules of the scheduled CPU machine (MachineOptions.Scheduled). It
+// calls visit with the reports of each schedule, and stops if visit returns an error. With no schedules it only plans
+// and proves. The error of a failed run names its seed. Explore accepts no device tensors, since these are on the
+// machine that the model is loaded on. It leaves Args.Out unchanged.
 func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, visit func(seed int64, reports []*Report) error) error {
 	if len(batch) == 0 {
 		return nil
 	}
 	if slices.ContainsFunc(m.params.current().take(batch), Args.onDevices) {
-		return fmt.Errorf("device tensors are not on the machines that schedules are explored on: %w; give the tensors in In", ErrUnsupported)
+		return fmt.Errorf("device tensors cannot be used under explored schedules, which run on machines of their own: %w; give the tensors in In", ErrUnsupported)
 	}
 	weights, release := m.params.hold()
 	defer release()

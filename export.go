@@ -16,8 +16,8 @@ import (
 	"hocket.example/hocket/internal/torchexport"
 )
 
-// Export is a model that another framework wrote: a program, and of torch.export's the weights and the states that
-// calls change.
+// Export is a model that another framework wrote: a program and, from torch.export, also the weights and the states
+// that calls change.
 type Export struct {
 	open    *exported.Model
 	program *Program
@@ -28,28 +28,29 @@ type Export struct {
 	states []exportState
 }
 
-// exportState is a state that a model has on its devices.
+// exportState is a state of the model, kept on the devices.
 type exportState struct {
 	on    *DeviceTensor
 	begin exported.Content
 }
 
-// ExportOptions choose how a model is made a program, and with which weights.
+// ExportOptions choose how a model becomes a program, and where its weights come from.
 type ExportOptions struct {
-	// Plan lays out parameters: tensor-parallel styles by patterns of module paths, as transformers'
-	// base_model_tp_plan. docs/models.md lists the styles. A parameter without one is whole on each rank.
+	// Plan gives the layout of parameters: tensor-parallel styles by patterns of module paths, like transformers'
+	// base_model_tp_plan. docs/models.md lists the styles. A parameter without a style is whole on each rank.
 	Plan map[string]string
 	// Ranks is the default number of ranks; 0 for 1.
 	Ranks int
-	// Weights are safetensors files and folders of them. Tensors that they have, by the names of the model's modules,
-	// count more than the archive's.
+	// Weights are safetensors files, and folders of them. Their tensors, named after the model's modules, take
+	// precedence over those of the archive.
 	Weights []string
-	// Unbound leaves the weights to the caller, who binds each parameter that Sources lists: Bind reads none of them.
+	// Unbound leaves the weights to the caller, who binds each parameter that Sources lists. Bind then reads no
+	// weights.
 	Unbound bool
 }
 
-// OpenExport opens an archive and makes a program of its model. The error of one that is malformed wraps ErrInput, and
-// of one that hocket makes no program of ErrUnsupported.
+// OpenExport opens an archive and makes a program of its model. The error wraps ErrInput if the archive is malformed,
+// and ErrUnsupported if hocket cannot make a program of the model.
 func OpenExport(path string, o ExportOptions) (*Export, error) {
 	var plan modelprogram.Plan
 	for _, pattern := range slices.Sorted(maps.Keys(o.Plan)) {
@@ -79,12 +80,13 @@ func OpenExport(path string, o ExportOptions) (*Export, error) {
 	return e, nil
 }
 
-// IsStableHLO reports whether a text is StableHLO's, which JAX's lowered.as_text() prints.
+// IsStableHLO reports whether a text is in StableHLO, as JAX's lowered.as_text() prints it.
 func IsStableHLO(text string) bool { return stablehlo.Is(text) }
 
-// ReadStableHLO makes a program of StableHLO's text. ranks is the default number of ranks, 0 for as many as the text's
-// mesh has. name stands for the text in errors, which wrap ErrInput if it is malformed, and ErrUnsupported if hocket
-// makes no program of it. Bind gives a model the constants of the text that are parameters of the program.
+// ReadStableHLO makes a program of a StableHLO text. ranks is the default number of ranks; 0 means the size of the
+// text's mesh. name stands for the text in errors, which wrap ErrInput if the text is malformed, and ErrUnsupported
+// if hocket cannot make a program of it. Bind gives a model those constants of the text that are parameters of the
+// program.
 func ReadStableHLO(name, text string, ranks int) (*Export, error) {
 	g, err := stablehlo.Read(name, text, stablehlo.Options{Ranks: ranks})
 	if err != nil {
@@ -98,7 +100,7 @@ func ReadStableHLO(name, text string, ranks int) (*Export, error) {
 	return &Export{open: exported.Of(m), program: p}, err
 }
 
-// ofExport says which error of the package's an import's is.
+// ofExport converts an import's error to the error of this package.
 func ofExport(err error) error {
 	switch {
 	case errors.Is(err, torchexport.ErrUnsupported), errors.Is(err, modelprogram.ErrUnsupported),
@@ -111,7 +113,7 @@ func ofExport(err error) error {
 	return err
 }
 
-// refusedImport is ErrUnsupported, whatever the machine.
+// refusedImport is an ErrUnsupported that no other machine would avoid.
 type refusedImport struct{ error }
 
 func (e refusedImport) Unwrap() []error { return []error{ErrUnsupported, e.error} }
@@ -119,7 +121,7 @@ func (e refusedImport) Unwrap() []error { return []error{ErrUnsupported, e.error
 // Program returns the program, to be loaded.
 func (e *Export) Program() *Program { return e.program }
 
-// Inputs lists the parameters that each run is given.
+// Inputs lists the parameters that every run must be given.
 func (e *Export) Inputs() []string {
 	var list []string
 	for _, p := range e.open.Params {
@@ -130,8 +132,8 @@ func (e *Export) Inputs() []string {
 	return list
 }
 
-// Sources names the weights, in the tree of modules, that make each of the other parameters but for constants. Of a
-// parameter that stacks layers there is one for each layer.
+// Sources names, for each of the other parameters except constants, the weights in the tree of modules that make it.
+// A parameter that stacks layers has one for each layer.
 func (e *Export) Sources() map[string][]string {
 	all := map[string][]string{}
 	for _, p := range e.open.Params {
@@ -142,9 +144,9 @@ func (e *Export) Sources() map[string][]string {
 	return all
 }
 
-// Bind gives a model that was loaded with the program its weights, and its states memory on the devices, which they
-// keep from one run to the next. They begin with the archive's values. It returns the names of tensors of
-// ExportOptions.Weights that the model has no use for.
+// Bind binds the weights of a model that was loaded with the program, and gives its states memory on the devices,
+// which keep their contents between runs. States begin with the archive's values. Bind returns the names of the
+// tensors of ExportOptions.Weights that the model does not use.
 func (e *Export) Bind(ctx context.Context, m *Model) (unused []string, err error) {
 	files := map[string]exported.Source{}
 	for _, c := range e.files {
@@ -179,7 +181,7 @@ func (e *Export) Bind(ctx context.Context, m *Model) (unused []string, err error
 	return slices.Sorted(maps.Keys(files)), nil
 }
 
-// rows returns which of how many ranks this process has alone; 0 ranks where it has several.
+// rows returns this process's rank and the number of ranks, if each process drives exactly one; otherwise 0 ranks.
 func (m *Model) rows() (rank, ranks int) {
 	w := m.machine.peers
 	if w == nil || m.fn.binding.Ranks != w.Processes() {
@@ -211,7 +213,7 @@ func (s *exportState) reset(ctx context.Context) error {
 	return s.on.Write(ctx, (*Tensor)(t))
 }
 
-// Reset gives the states of all models that Bind was called with the archive's values.
+// Reset restores the archive's values of the states in all models that were passed to Bind.
 func (e *Export) Reset(ctx context.Context) error {
 	e.mu.Lock()
 	states := slices.Clone(e.states)
@@ -224,7 +226,7 @@ func (e *Export) Reset(ctx context.Context) error {
 	return nil
 }
 
-// Close closes the archive and the files of weights. Models that have these keep them.
+// Close closes the archive and the files of weights. Models that use them keep what they need.
 func (e *Export) Close() error {
 	err := e.open.Close()
 	for _, c := range e.files {

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/exec"
 )
 
-// flightRecord is what Dump writes.
+// flightRecord is the JSON that Dump writes.
 type flightRecord struct {
 	Written  time.Time      `json:"written"`
 	Process  int            `json:"process"`
@@ -17,10 +17,9 @@ type flightRecord struct {
 	Programs []*exec.Flight `json:"programs"`
 }
 
-// Dump writes the machine's flight record, as JSON: of each plan that is loaded its last
-// batches of runs; and of each stream with work what it is in, since when as far as that is
-// known, which ranks it waits for, and its last commands and collectives (see
-// docs/operations.md). It may be called at any time, and waits for no run.
+// Dump writes the machine's flight record, as JSON. The record has the last batches of runs of each loaded plan. For
+// each stream with work it has the current command, its start as far as that is known, the ranks it waits for, and
+// the last commands and collectives; see docs/operations.md. Dump may be called at any time and waits for no run.
 func (m *Machine) Dump(w io.Writer) error {
 	m.plans.mu.Lock()
 	var progs []*exec.Program
@@ -42,7 +41,7 @@ func (m *Machine) writeFlight(w io.Writer, list []*exec.Flight) error {
 	return e.Encode(flightRecord{time.Now(), os.Getpid(), m.dev.Name(), list})
 }
 
-// failed gives MachineOptions.Failed the record of a program whose run failed.
+// failed passes the record of a program whose run failed to MachineOptions.Failed.
 func (m *Machine) failed(f *exec.Flight) {
 	m.onFailure(func(w io.Writer) error { return m.writeFlight(w, []*exec.Flight{f}) })
 }

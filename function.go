@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// function is the function that a model runs, and what its binding says of it.
+// function is the function that a model runs, with its binding.
 type function struct {
 	unit    *compile.Unit
 	def     *ir.Func
@@ -20,7 +20,7 @@ type function struct {
 	places  callPlaces
 }
 
-// param returns a parameter; nil for none.
+// param returns a parameter; nil if there is none of that name.
 func (f *function) param(name string) *ir.Param {
 	i := slices.IndexFunc(f.def.Params, func(p *ir.Param) bool { return p.Name == name })
 	if i < 0 {
@@ -29,13 +29,13 @@ func (f *function) param(name string) *ir.Param {
 	return f.def.Params[i]
 }
 
-// free reports whether a dimension of a parameter is a dim that arguments may say.
+// free reports whether a dimension of a parameter is a dim that arguments may set.
 func (f *function) free(d ir.Dimension) bool {
 	_, defined := f.binding.Defines[d.Extent.Name]
 	return d.Extent.Kind == ir.ExprName && !defined
 }
 
-// fits reports what no dims could make right of a tensor for a parameter; nil is right for any that there is.
+// fits returns an error if no dims make a tensor fit a parameter. A nil tensor fits every existing parameter.
 func (f *function) fits(name string, t *Tensor) error {
 	p := f.param(name)
 	if p == nil {
@@ -66,14 +66,14 @@ func (f *function) merge(dims map[string]int64) Binding {
 	return b
 }
 
-// dimsOf binds every dim that is a parameter's bare extent to what the
-// argument's shape says, where the binding does not fix it.
+// dimsOf sets every dim that is the whole extent of a parameter's dimension to the extent that the argument's shape
+// has there, unless the binding fixes it.
 func (f *function) dimsOf(in map[string]*tensor.Tensor) (Binding, error) {
 	b := f.merge(nil)
 	for _, p := range f.def.Params {
 		t := in[p.Name]
 		if t == nil || len(t.Shape) != len(p.Type.Dims) {
-			continue // exec names what is missing or misshapen
+			continue // exec reports missing and misshapen tensors
 		}
 		for i, d := range p.Type.Dims {
 			if !f.free(d) {
@@ -89,7 +89,7 @@ func (f *function) dimsOf(in map[string]*tensor.Tensor) (Binding, error) {
 	return b, nil
 }
 
-// setDims overrides the dims of a run's binding by those that the run is given. The model's own are fixed.
+// setDims overrides the dims of a run's binding with those given to the run. The model's own dims are fixed.
 func (f *function) setDims(b Binding, dims map[string]int64) error {
 	for _, name := range slices.Sorted(maps.Keys(dims)) {
 		if fixed, ok := f.binding.Dims[name]; ok && fixed != dims[name] {
@@ -101,8 +101,7 @@ func (f *function) setDims(b Binding, dims map[string]int64) error {
 	return nil
 }
 
-// onlyFitting leaves out the tensors that have other shapes than the parameters that they are
-// bound to have for a binding.
+// onlyFitting leaves out the tensors whose shapes differ from those that their parameters have under a binding.
 func (f *function) onlyFitting(on map[string]*resident.DeviceTensor, b Binding) error {
 	if len(on) == 0 {
 		return nil
@@ -123,8 +122,7 @@ func (f *function) onlyFitting(on map[string]*resident.DeviceTensor, b Binding) 
 	return nil
 }
 
-// blame says of an error of a load that it is the arguments', if that is so: their
-// shapes make dims that the program cannot have.
+// blame attributes an error of a load to the arguments if their shapes give dims that the program cannot have.
 func (f *function) blame(b Binding, err error) error {
 	if _, berr := f.unit.Bind(b.ir()); berr == nil || maps.Equal(b.Dims, f.binding.Dims) {
 		return err

@@ -9,27 +9,28 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// GradientOptions choose what is differentiated.
+// GradientOptions choose the function, results and parameters to differentiate.
 type GradientOptions struct {
 	// Func is the function; empty for the program's last.
 	Func string
-	// Of names the results that are differentiated, and Wrt the parameters with respect to which. All that are of
-	// floating-point numbers by default.
+	// Of names the results that are differentiated, and Wrt the parameters with respect to which. The default is all
+	// of floating-point type.
 	Of, Wrt []string
-	// Keep is what the backward pass keeps of the forward pass: "all" (the default) that it needs, "inputs" of the
-	// function and of each iteration of its loops, or "auto", which computes again what costs little.
+	// Keep chooses which values of the forward pass are kept for the backward pass: "all" (the default) keeps all
+	// that it needs, "inputs" keeps the inputs of the function and of each loop iteration, and "auto" recomputes
+	// values that are cheap to compute.
 	Keep string
 }
 
-// A GradientNameError is a name in GradientOptions that stands for nothing that has a gradient.
+// A GradientNameError is a name in GradientOptions that has no gradient or does not exist.
 type GradientNameError struct{ Message, Help string }
 
 // Error returns the message.
 func (e *GradientNameError) Error() string { return e.Message }
 
-// Gradient returns a program that computes the function's results and their gradients. The results are those of the
-// function, and %dx for each parameter %x. A parameter %dy is added for each differentiated result %y that is not a
-// scalar. Its error is Diagnostics where a statement has no gradient, and a *GradientNameError.
+// Gradient returns a program that computes the function's results and their gradients: after the results, %dx for
+// each parameter %x. A parameter %dy is added for each differentiated result %y that is not a scalar. The error is
+// Diagnostics if a statement has no gradient, or a *GradientNameError.
 func (p *Program) Gradient(opts GradientOptions) (*Program, error) {
 	if p.none() {
 		return nil, errNoProgram

@@ -14,23 +14,20 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// HTMLOptions say what a page shows beside the passes.
+// HTMLOptions choose the contents of a page besides the passes.
 type HTMLOptions struct {
-	// Explanation, where not nil, gives what was resharded and why, the
-	// strategies and the predicted timeline. It should come from Explain with
-	// the options of Lower.
+	// Explanation, if not nil, adds the log of reshards with reasons, the strategies and the predicted timeline. It
+	// should come from Explain with the options of Lower.
 	Explanation *Explanation
-	// Memory, where not nil, is shown beside it. It should come from PlanMemory with the options
-	// of Lower.
+	// Memory, if not nil, adds the memory plan. It should come from PlanMemory with the options of Lower.
 	Memory *MemoryPlan
-	// Unexplained says why there is no Explanation; may be empty.
+	// Unexplained is the reason why there is no Explanation; may be empty.
 	Unexplained string
 }
 
-// WriteHTML writes a page that shows the source and what each pass left, side
-// by side: one file that needs no network. A value or line that is clicked is
-// followed through the passes. Without an explanation it has the log of
-// reshards at its side.
+// WriteHTML writes a page that shows the source and the program after each pass, side by side. The page is one file
+// and needs no network. Clicking a value or line follows it through the passes. Without an explanation the page shows
+// the log of reshards.
 func (l *Lowered) WriteHTML(w io.Writer, opts HTMLOptions) error {
 	page := l.page
 	page.Unpredicted = opts.Unexplained
@@ -48,7 +45,7 @@ func (l *Lowered) WriteHTML(w io.Writer, opts HTMLOptions) error {
 	return page.WriteHTML(w)
 }
 
-// prediction words an explanation for a page.
+// prediction formats an explanation for a page.
 func prediction(e *Explanation) *report.Prediction {
 	p := &report.Prediction{Subject: subject(e), Machine: fmt.Sprintf("%s (%s)", e.Machine, e.Source), Time: e.Time,
 		Sequential: e.Sequential, Exposed: e.Exposed,
@@ -78,7 +75,7 @@ func prediction(e *Explanation) *report.Prediction {
 	return p
 }
 
-// pairNote is a pair with its strategies; by is where its collective's time is from.
+// pairNote is a pair with its strategies; by names the source of its collective's time.
 func pairNote(r *PairReport, by string) report.Note {
 	n := report.Note{Kind: "Strategies", Line: r.Line, Value: r.Value,
 		Title: fmt.Sprintf("%s, %s", r.Pair, tensor.Size(r.Bytes))}
@@ -122,8 +119,8 @@ func (r *Report) WriteSVG(w io.Writer) error {
 	return report.WriteSVG(w, []report.Strip{{Title: fmt.Sprintf("%s on %d ranks", r.Func, r.Ranks), Trace: r.trace}})
 }
 
-// WriteTimelineSVG draws the predicted timelines of explanations below each other, on one scale,
-// as one SVG: of one strategy beside another. titles say what each is.
+// WriteTimelineSVG draws the predicted timelines of explanations one below the other, on one scale, as one SVG, to
+// compare strategies. titles are the captions.
 func WriteTimelineSVG(w io.Writer, titles []string, list ...*Explanation) error {
 	var strips []report.Strip
 	for i, e := range list {

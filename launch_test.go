@@ -236,7 +236,7 @@ func TestLaunchExits(t *testing.T) {
 	}
 }
 
-// TestLaunchErrors: what is wrong is told with its place, when a program is read or planned.
+// TestLaunchErrors: errors have their position, when a program is read or planned.
 func TestLaunchErrors(t *testing.T) {
 	const call = `launch "k.cu":doubled(%x, into %y, N), grid=ceildiv(N, 256), block=256, shared=16`
 	for bad, says := range map[string]string{

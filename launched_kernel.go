@@ -2,9 +2,9 @@ package hocket
 
 import "hocket.example/hocket/internal/standin"
 
-// KernelCall is one launch of a kernel of the user's, for the function that stands in for it.
+// KernelCall is one launch of a user's kernel, as passed to the function that stands in for the kernel.
 type KernelCall struct {
-	// Grid and Block are extents along three dimensions, Shared bytes.
+	// Grid and Block are extents along three dimensions; Shared is in bytes.
 	Grid, Block [3]int64
 	Shared      int64
 	// Args are the arguments in the order of the kernel's parameters.
@@ -13,23 +13,23 @@ type KernelCall struct {
 
 // KernelArg is an argument of a launched kernel: a rank's own tensor, or a number.
 type KernelArg struct {
-	// Tensor is nil for a number. What is written goes into its Data. Of a tensor that is written alone the
-	// elements are at first NaNs, or the largest integers.
+	// Tensor is the rank's block, or nil for a number. Results are written to its Data. A tensor that is only written
+	// begins with NaNs, or with the largest integers.
 	Tensor *Tensor
-	// Err is how far each element of a tensor that is read may be off on a machine, in the reference
-	// evaluator; on the CPU machine it is nil. A function may set that of a tensor it writes. Where it does
-	// not, results of exact operands are taken to be within two units of the last place, and of others
-	// nothing is known: comparisons are undecided.
+	// Err is, in the reference evaluator, how far each element of a tensor that is read may be off on a correct
+	// machine; on the CPU machine it is nil. A function may set the Err of a tensor that it writes. If it does not,
+	// results of exact operands are taken to be within two units in the last place. For other operands nothing is
+	// known, so comparisons are undecided.
 	Err []float64
-	// Int and Float are the number. Float holds integers, too.
+	// Int and Float are the number. Float is set for integers too.
 	Int   int64
 	Float float64
 }
 
-// RegisterKernel registers the function that stands in for a launched kernel on the CPU machine and in the
-// reference evaluator. name is the kernel's as programs write it, "scale.cu:scale". The function may be called
-// from several goroutines. It fails the run if it changes a tensor that the launch only reads. RegisterKernel
-// panics if name has a function already, or f is nil.
+// RegisterKernel registers the function that stands in for a launched kernel on the CPU machine and in the reference
+// evaluator. name is the kernel's name in programs, like "scale.cu:scale". The function may be called from several
+// goroutines. A run fails if the function changes a tensor that the launch only reads. RegisterKernel panics if name
+// already has a function, or if f is nil.
 func RegisterKernel(name string, f func(*KernelCall) error) {
 	if f == nil {
 		standin.Register(name, nil)

@@ -9,10 +9,10 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// Layout is how a parameter or result lies on the ranks.
+// Layout is the distribution of a parameter or result over the ranks.
 type Layout struct {
 	Port
-	// Inout says that runs update a parameter; it is a result, too.
+	// Inout reports that runs update the parameter; it is a result too.
 	Inout bool
 	// Blocks are the ranks' blocks. A rank without one holds none of it.
 	Blocks []Block
@@ -24,9 +24,9 @@ type Block struct {
 	Lo, Shape []int64 // where it begins in the tensor, and its shape
 }
 
-// Layouts returns how parameters and results lie, in the order of the signature, inout parameters at the end
-// of the results. Dims are those that are given, then what shapes of parameters say, by name, as in Run. It
-// plans the program, if no plan for these dims is there.
+// Layouts returns the layouts of parameters and results in the order of the signature, with inout parameters last
+// among the results. Dims come from the argument first, then from the given shapes of parameters, by name, as in Run.
+// It plans the program if there is no plan for these dims.
 func (m *Model) Layouts(ctx context.Context, dims map[string]int64, shapes map[string][]int64) (in, out []Layout,
 	err error) {
 	headers := map[string]*tensor.Tensor{}

@@ -21,8 +21,8 @@ type lease struct {
 	release func()
 }
 
-// acquireWith is acquire for a caller that has a lease of device tensors. That lease ends
-// with the model's, since a load in the background may work in them.
+// acquireWith is acquire for a caller that holds a lease of device tensors. That lease ends together with the
+// model's, since a load in the background may work in the tensors.
 func (l *loader) acquireWith(ctx context.Context, release func()) (*lease, error) {
 	t, err := l.acquire(ctx)
 	if err != nil {
@@ -33,7 +33,7 @@ func (l *loader) acquireWith(ctx context.Context, release func()) (*lease, error
 	return t, nil
 }
 
-// acquire leases the model. It waits for other leases as long as ctx lasts.
+// acquire leases the model. It waits for other leases until ctx ends.
 func (l *loader) acquire(ctx context.Context) (*lease, error) {
 	select {
 	case l.leased <- struct{}{}:
@@ -41,7 +41,7 @@ func (l *loader) acquire(ctx context.Context) (*lease, error) {
 		select {
 		case l.leased <- struct{}{}:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("other runs or loads of the model were waited for: %w", ctx.Err())
+			return nil, fmt.Errorf("waiting for other runs or loads of the model: %w", ctx.Err())
 		}
 	}
 	if l.closed {
@@ -70,9 +70,9 @@ func (t *lease) letGo() {
 	}
 }
 
-// load returns the loaded plan for a binding, marked busy; it loads one if there is none.
-// If ctx ends first, the load continues in the background and keeps the lease: if it were
-// given up, callers with deadlines shorter than a load would start it again for ever.
+// load returns the loaded plan for a binding, marked busy; it loads one if there is none. If ctx ends first, the load
+// continues in the background and keeps the lease. If the load were abandoned, callers with deadlines shorter than a
+// load would restart it forever.
 func (t *lease) load(ctx context.Context, b Binding, on map[string]*resident.DeviceTensor) (*loaded, error) {
 	dims, err := t.loader.dims(b)
 	if err != nil {
@@ -89,8 +89,8 @@ func (t *lease) load(ctx context.Context, b Binding, on map[string]*resident.Dev
 	return o.l, cmp.Or(err, o.err)
 }
 
-// plan returns the plan for a binding, which comes to dims. Where ctx ends meanwhile the
-// planning goes on as a load does, for whoever comes next.
+// plan returns the plan for a binding, which resolves to dims. If ctx ends first, planning continues in the
+// background for the next caller, as a load does.
 func (t *lease) plan(ctx context.Context, b Binding, dims map[string]int64) (*plan.Plan, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -99,8 +99,7 @@ func (t *lease) plan(ctx context.Context, b Binding, dims map[string]int64) (*pl
 	return o.plan, cmp.Or(err, o.err)
 }
 
-// aside runs do in the background. If ctx ends first, do keeps the lease, and the device
-// tensors if keeps is set.
+// aside runs do in the background. If ctx ends first, do keeps the lease and, if keeps is set, the device tensors.
 func (t *lease) aside(ctx context.Context, what string, keeps bool, do func(o *outcome)) (outcome, error) {
 	made := make(chan outcome, 1)
 	go func() { made <- outcomeOf(do) }()
@@ -109,7 +108,7 @@ func (t *lease) aside(ctx context.Context, what string, keeps bool, do func(o *o
 		return o.here(), nil
 	case <-ctx.Done():
 	}
-	if t.waits.Load() { // so it ends, too, and says for whom it waited
+	if t.waits.Load() { // its own error names the runs it waited for
 		return (<-made).here(), nil
 	}
 	t.left = true
@@ -117,10 +116,10 @@ func (t *lease) aside(ctx context.Context, what string, keeps bool, do func(o *o
 		t.letGo()
 	}
 	go t.settle(made)
-	return outcome{}, fmt.Errorf("while a plan was %s, which goes on: %w", what, ctx.Err())
+	return outcome{}, fmt.Errorf("while a plan was %s (that continues in the background): %w", what, ctx.Err())
 }
 
-// settle waits for a load that was left the lease, and ends the lease.
+// settle waits for a load that kept the lease, and then ends the lease.
 func (t *lease) settle(made <-chan outcome) {
 	defer t.finish()
 	o := <-made
@@ -131,11 +130,11 @@ func (t *lease) settle(made <-chan outcome) {
 		o.err = o.panicked
 	}
 	if log := t.loader.opts.Logger; o.err != nil && log != nil {
-		log.Warn("a load that nobody waited for any more failed", "error", o.err)
+		log.Warn("a load failed after its caller stopped waiting", "error", o.err)
 	}
 }
 
-// outcome is what a load, or planning alone, came to.
+// outcome is the result of a load, or of planning alone.
 type outcome struct {
 	l        *loaded
 	plan     *plan.Plan
@@ -143,8 +142,8 @@ type outcome struct {
 	panicked error // with the stack
 }
 
-// here returns the outcome to who waited; a panic goes on in his goroutine, where he
-// can recover from it as if the load had been there.
+// here returns the outcome to the caller that waited. A panic continues in that caller's goroutine, which can recover
+// from it as if it had loaded the plan itself.
 func (o outcome) here() outcome {
 	if o.panicked != nil {
 		panic(o.panicked)
@@ -177,8 +176,7 @@ func (t *lease) run(ctx context.Context, r *request) (l *loaded, results []*exec
 	return l, results, err
 }
 
-// use has do use the plan for a binding. That takes memory, too: buffers of transfers, a
-// graph.
+// use calls do with the plan for a binding. do may take memory too: transfer buffers, a graph.
 func (t *lease) use(
 	ctx context.Context, b Binding, on map[string]*resident.DeviceTensor, do func(l *loaded) error,
 ) (*loaded, error) {
@@ -191,7 +189,7 @@ func (t *lease) use(
 			}
 			return nil, t.loader.fn.blame(b, err)
 		}
-		failed := !l.prog.Usable() // a call that waited for enqueued runs has returned why
+		failed := !l.prog.Usable() // the call that waited for enqueued runs returned the cause
 		if !failed {
 			err = do(l)
 		}

@@ -194,7 +194,7 @@ func testLoadMakesRoom(t *testing.T) {
 	if err := sum(t.Context(), one, 2); err != nil {
 		t.Error(err)
 	}
-	if strings.Contains(log.String(), "nobody waited for") {
+	if strings.Contains(log.String(), "stopped waiting") {
 		t.Errorf("it failed: %s", &log)
 	}
 }

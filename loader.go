@@ -21,7 +21,7 @@ import (
 // cacheBytes is LoadOptions.Cache where that is 0.
 const cacheBytes = 4 << 30
 
-// loader has a model's plans ready to run.
+// loader keeps a model's plans ready to run.
 type loader struct {
 	machine *Machine
 	fn      *function
@@ -30,28 +30,28 @@ type loader struct {
 	store   *resident.Weights // of weights, for all plans
 	owner   *owner
 
-	// leased holds one value while the loader is leased. What follows belongs to the holder of the lease.
+	// leased holds one value while the loader is leased. The fields below belong to the holder of the lease.
 	leased chan struct{}
 	closed bool
-	// planned is the plan made last, until it is loaded.
+	// planned is the latest plan, until it is loaded.
 	planned planned
-	// overhead is what plans hold beside arena and host memory, as a part of that: the most so far.
+	// overhead is the largest ratio so far of what a plan holds beyond its arena and host memory to these.
 	overhead float64
 	tuner    autotuner
-	// resolved are the dims that the last binding came to.
+	// resolved are the dims of the latest binding.
 	resolved resolvedDims
 }
 
-// planned is a plan and the dims that it is for.
+// planned is a plan and its dims.
 type planned struct {
 	dims map[string]int64
 	plan *plan.Plan
 }
 
-// resolvedDims are the values that all dims have by a binding's.
+// resolvedDims are the values of all dims under a binding with the given dims.
 type resolvedDims struct{ of, all map[string]int64 }
 
-// dims gives the value that every dim has by a binding, which must not be changed. The caller has the lease.
+// dims returns the value of every dim under a binding. Callers must not change the map, and must hold the lease.
 func (l *loader) dims(b Binding) (map[string]int64, error) {
 	if l.resolved.all != nil && maps.Equal(l.resolved.of, b.Dims) {
 		return l.resolved.all, nil
@@ -63,15 +63,15 @@ func (l *loader) dims(b Binding) (map[string]int64, error) {
 	return all, err
 }
 
-// isLoaded reports whether there is a plan for a binding and the device tensors that it works in. It errs on the side
-// of no: wrong dims have none.
+// isLoaded reports whether a plan is loaded for a binding and the device tensors that it works in. If in doubt it
+// returns false; no plan exists for invalid dims.
 func (l *loader) isLoaded(b Binding, on map[string]*resident.DeviceTensor) bool {
 	dims, err := l.fn.unit.Dims(b.ir())
 	return err == nil && slices.ContainsFunc(l.machine.plans.plansOf(l.owner),
 		func(o *loaded) bool { return o.equal(choice{dims, on}) })
 }
 
-// load makes the loaded plan for a binding, which is busy then. The binding comes to dims.
+// load loads the plan for a binding, which resolves to dims, and marks it busy.
 func (l *loader) load(ctx context.Context, c *user, b Binding, key choice) (*loaded, error) {
 	if l.tuner.measures() {
 		if err := l.tuner.choose(b, key.dims); err != nil {
@@ -106,9 +106,8 @@ func (l *loader) load(ctx context.Context, c *user, b Binding, key choice) (*loa
 	return o, l.evict(c)
 }
 
-// planFor plans for a binding, which comes to dims, unless such a plan is loaded or was
-// made last. That ends with the machine alone: given up for a context that ends, it would begin
-// again for ever.
+// planFor plans for a binding, which resolves to dims, unless such a plan is loaded or is the latest. Only the end of
+// the machine stops it: if the end of a caller's context did, later callers would restart it forever.
 func (l *loader) planFor(b Binding, dims map[string]int64) (*plan.Plan, error) {
 	if l.planned.plan != nil && maps.Equal(l.planned.dims, dims) {
 		return l.planned.plan, nil
@@ -123,8 +122,7 @@ func (l *loader) planFor(b Binding, dims map[string]int64) (*plan.Plan, error) {
 	return p, err
 }
 
-// prove proves a plan before it is loaded. Refuted, it is an error; what
-// could not be decided runs, and the report says so.
+// prove proves a plan before it is loaded. A refuted plan is an error. An undecided one runs, and the report says so.
 func (l *loader) prove(p *plan.Plan, b Binding) (proofOf, error) {
 	if l.opts.Certificate != nil {
 		if err := certified(p, l.opts.Certificate); err != nil {
@@ -153,8 +151,8 @@ func (o LoadOptions) image() image.Options {
 		CheckLaunches: o.CheckLaunches}
 }
 
-// fit loads p, and makes room for it where memory is short. Where none can be made, collectives do with less. Several
-// processes would have to agree on that, so there loads fail instead.
+// fit loads p. If memory is short it unloads other plans; if that does not suffice, collectives use less memory.
+// Several processes would have to agree on the latter, so there the load fails instead.
 func (l *loader) fit(
 	ctx context.Context, c *user, p *plan.Plan, on map[string]*resident.DeviceTensor,
 ) (*exec.Program, error) {
@@ -190,13 +188,13 @@ func (l *loader) fit(
 	}
 }
 
-// evict unloads the plans used least recently while all together hold more than the bound, but not the one used last,
-// unless the cache is off or its bound a hard one.
+// evict unloads the least recently used plans while all together hold more than the bound. It keeps the most recently
+// used plan, unless the cache is off or the bound is hard.
 func (l *loader) evict(c *user) error {
 	return l.unloadBeyond(c, l.bound(), l.opts.Cache < 0 || l.opts.HardCache)
 }
 
-// bound is that of what all plans hold together, in bytes.
+// bound returns the bound on what all plans together hold, in bytes.
 func (l *loader) bound() int64 { return max(cmp.Or(l.opts.Cache, cacheBytes), 0) }
 
 func (l *loader) unloadBeyond(c *user, bound int64, all bool) error {
@@ -207,7 +205,7 @@ func (l *loader) unloadBeyond(c *user, bound int64, all bool) error {
 	return errors.Join(errs...)
 }
 
-// makeRoom unloads plans, where the cache's bound is a hard one, until p can be loaded within it.
+// makeRoom unloads plans, if the cache's bound is hard, until p fits within it.
 func (l *loader) makeRoom(c *user, p *plan.Plan) error {
 	if !l.opts.HardCache {
 		return nil
@@ -217,8 +215,8 @@ func (l *loader) makeRoom(c *user, p *plan.Plan) error {
 	return l.unloadBeyond(c, max(l.bound()-need, 0), true)
 }
 
-// holds is told what a plan holds once it is loaded. Where the cache's bound is a hard one it unloads others that
-// have no room beside it, and refuses a plan that is larger by itself.
+// holds is called with what a plan holds once it is loaded. If the cache's bound is hard, it unloads plans that no
+// longer fit, and refuses a plan that alone exceeds the bound.
 func (l *loader) holds(c *user, p *plan.Plan, held device.Held) error {
 	if !l.opts.HardCache {
 		return nil

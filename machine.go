@@ -22,32 +22,29 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ErrUnsupported is wrapped by errors that say a machine cannot do something.
+// ErrUnsupported is wrapped by errors about something that a machine cannot do.
 var ErrUnsupported = device.ErrUnsupported
 
-// ErrDeviceLost is wrapped by errors that say a GPU's fault has ended this
-// process's use of it: start a new process.
+// ErrDeviceLost is wrapped by errors about a GPU fault after which this process can no longer use the GPU: start a
+// new process.
 var ErrDeviceLost = device.ErrDeviceLost
 
-// ErrOutOfMemory is wrapped by errors that say a device, or the host, has less
-// memory free than was asked for.
+// ErrOutOfMemory is wrapped by errors about a device, or the host, that has less free memory than was requested.
 var ErrOutOfMemory = device.ErrOutOfMemory
 
-// ErrBudget is wrapped by errors that say a plan needs more device memory than
-// LoadOptions.Arena allows a rank.
+// ErrBudget is wrapped by errors about a plan that needs more device memory than LoadOptions.Arena allows a rank.
 var ErrBudget = image.ErrBudget
 
-// ErrTooLarge is wrapped by errors, which wrap ErrOutOfMemory too, that say more memory was asked
-// for than there is at all: giving some back does not help.
+// ErrTooLarge is wrapped by errors about requests for more memory than exists, so that freeing memory does not help.
+// These errors wrap ErrOutOfMemory too.
 var ErrTooLarge = device.ErrTooLarge
 
-// ErrAlgorithm is wrapped by the error about a LoadOptions.Algorithm that the machine does not
-// have; it lists those that there are.
+// ErrAlgorithm is wrapped by the error about a LoadOptions.Algorithm that the machine does not have. The error lists
+// the available ones.
 var ErrAlgorithm = image.ErrAlgorithm
 
-// ErrClosed is wrapped by what a machine or model returns after Close where something would be
-// loaded or run, by the errors of runs, loads and copies that closing the machine aborts, and
-// by what a device tensor returns where it would be used.
+// ErrClosed is wrapped by errors of loads and runs on a closed machine or model, of uses of a closed device tensor,
+// and of runs, loads and copies that are aborted because the machine is closed.
 var ErrClosed = resident.ErrClosed
 
 // MachineOptions choose a machine. The zero value is the embedded CPU machine
@@ -56,20 +53,19 @@ type MachineOptions struct {
 	// Name is "cpu", the default, or "cuda" where package
 	// hocket.example/hocket/cuda is imported.
 	Name string
-	// Scheduled makes the CPU machine run one op at a time in an order drawn
-	// from Seed, with poisoned memory and a caller that overwrites inputs as
-	// soon as it may: what a missing wait does then shows in the result.
+	// Scheduled makes the CPU machine run one op at a time, in an order drawn from Seed. Memory is poisoned, and the
+	// caller's inputs are overwritten as soon as the program allows it, so a missing wait shows in the result.
 	Scheduled bool
 	Seed      int64
-	// World spreads the ranks of all models over several processes; nil for this one alone. Each process
-	// opens one machine with it, and does alike with it: see World.
+	// World spreads the ranks of all models over several processes; nil means this process alone. Each process opens
+	// one machine with the World and makes the same calls on it: see World.
 	World *World
-	// Failed is called when a run fails: by a fault, a deadlock, at its deadline. dump writes the flight
-	// record of its program, as Machine.Dump does. Nil for nobody. It must not use the machine.
+	// Failed is called when a run fails by a fault, a deadlock or its deadline; it may be nil. dump writes the flight
+	// record of the run's program, as Machine.Dump does. Failed must not use the machine.
 	Failed func(dump func(io.Writer) error)
 }
 
-// Machine runs models. It may be used by many goroutines.
+// Machine runs models. Its methods may be called from many goroutines.
 type Machine struct {
 	dev device.Machine
 	// across is the measured tier between nodes; nil for none.
@@ -80,16 +76,16 @@ type Machine struct {
 	// plans are the loaded plans of all models.
 	plans   *planCache
 	tensors *resident.DeviceTensors
-	// onFailure is MachineOptions.Failed; nil for nobody.
+	// onFailure is MachineOptions.Failed.
 	onFailure func(dump func(io.Writer) error)
 
 	mu      sync.Mutex
 	models  map[*Model]bool
 	closed  bool
-	closing []*exec.Program // which failed runs have made unusable, and what devices still do keeps open
+	closing []*exec.Program // made unusable by failed runs, and kept open by work on the devices
 }
 
-// Open opens a machine. It, and all it runs, ends when ctx does.
+// Open opens a machine. When ctx ends, the machine and all its runs end.
 func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 	dev, err := opts.device()
 	if err != nil {
@@ -107,7 +103,7 @@ func Open(ctx context.Context, opts MachineOptions) (*Machine, error) {
 	return m, nil
 }
 
-// device makes the machine that the options name.
+// device opens the machine that the options name.
 func (o MachineOptions) device() (device.Machine, error) {
 	kind, err := device.KindNamed(o.Name)
 	switch {
@@ -125,7 +121,7 @@ func (o MachineOptions) device() (device.Machine, error) {
 	return kind.OpenScheduled(o.Seed)
 }
 
-// peers are the processes that ranks are spread over; nil for this one alone.
+// peers are the processes that ranks are spread over; nil for this process alone.
 func (o MachineOptions) peers() *world.World {
 	if o.World == nil || o.World.Size() < 2 {
 		return nil
@@ -135,98 +131,95 @@ func (o MachineOptions) peers() *world.World {
 
 // LoadOptions tune loading; the zero value is usable.
 type LoadOptions struct {
-	// Strategy is how communication is overlapped: see LowerOptions. "auto"
-	// predicts for the machine: collectives by the table that they will be chosen
-	// from, the rest by the description that fits: of these GPUs, or of those whose name is nearest, of the nearest
-	// number of ranks, and over several nodes with a tier between them where there is one, or with the one that
-	// hocket tune --across has measured.
+	// Strategy is the way communication is overlapped: see LowerOptions. "auto" predicts for this machine. Times of
+	// collectives come from the table that will choose their algorithms. Other times come from a description of these
+	// GPUs, or else of the GPUs with the most similar name and the nearest number of ranks. Over several nodes auto
+	// adds the tier between nodes: that of the description if it has one, or the one measured by hocket tune
+	// --across.
 	Strategy string
-	// NoProve runs plans that were not proved. Otherwise each plan is checked
-	// before it is loaded (see Check), and one that is refuted is an error.
+	// NoProve runs plans without proving them. Otherwise each plan is checked before it is loaded (see Check), and a
+	// refuted plan is an error.
 	NoProve bool
-	// Certificate, if not nil, is what Check returned for the same program, binding and strategy. A plan is loaded only if
-	// the certificate is of it and a checker that shares nothing with the planner or Check accepts it.
+	// Certificate, if not nil, is the certificate that Check returned for the same program, binding and strategy. A
+	// plan is then loaded only if the certificate is accepted for it, by a checker that shares no code with the
+	// planner or Check.
 	Certificate []byte
-	// Arena bounds the device memory a rank may use, in bytes, pinned memory of the host
-	// (buffers that say host) not counted; 0 for no bound. A plan
-	// that is larger is an error before others are unloaded to make room for it.
+	// Arena bounds the device memory of a rank, in bytes; 0 means no bound. Pinned host memory (buffers declared
+	// host) does not count. A larger plan is an error, reported before other plans are unloaded to make room.
 	Arena int64
-	// Cache bounds what the plans that a model keeps loaded, one for each choice of
-	// dims, hold together, in bytes; 0 means 4 GiB. A plan counts by the memory that
-	// it has taken, in use or not (arena, staging, workspaces), on the GPU where that
-	// is most, and its pinned host memory; on the CPU machine by that of all ranks.
-	// What plans share (see Model.Bind), and what the driver and NCCL take by themselves,
-	// is not counted. Beyond the bound the plan used least recently is unloaded; the last
-	// one stays. Less than 0 turns the cache off: each plan is unloaded behind its run.
+	// Cache bounds the memory of the plans that a model keeps loaded, one for each choice of dims, in bytes; 0 means
+	// 4 GiB. A plan counts by the memory it has allocated, in use or not (arena, staging, workspaces), on the GPU
+	// where that is largest, and by its pinned host memory; on the CPU machine, by the memory of all ranks. Memory
+	// that plans share (see Model.Bind), and memory that the driver and NCCL allocate themselves, does not count. If
+	// the plans exceed the bound, the least recently used is unloaded, but never the last one. A negative value turns
+	// the cache off: each plan is unloaded after its run.
 	//
-	// Where memory is too short to load or run a plan, plans of all models of the
-	// machine that do not run are unloaded, the one used least recently first, until
-	// it suffices; where only some that run are left, their end is waited for, as long
-	// as the context allows. Then the plan is loaded with collectives that take little memory
-	// besides their operands and may be slower (the bits are the same), but for ranks in several
-	// processes. So it is an error, ErrOutOfMemory, only where that does not fit either and no other
-	// plan is loaded, or when the context ends, and then it names those that run; and
-	// at once where there is less memory than that at all. A plan that was unloaded is
-	// loaded again when it is run. Models of another Machine
-	// are left alone. Memory to time a product's algorithms in is found likewise, but
-	// nothing is waited for, and nothing unloaded where that would not be enough: the
-	// product then runs by a guess, see Report.Guesses.
+	// If memory is too short to load or run a plan, idle plans of all models of the machine are unloaded, least
+	// recently used first, until it suffices. If only running plans are left, the load waits for them until the
+	// context ends. If the memory still does not suffice, and all ranks are in one process, the plan is loaded with
+	// collectives that need little memory besides their operands. They may be slower, and compute the same bits.
+	//
+	// So a load fails with ErrOutOfMemory in three cases: the device has less memory than that in total, which is
+	// reported at once; even the small collectives do not fit and no other plan is loaded; or the context ends first,
+	// and the error then names the running plans. An unloaded plan is loaded again when it is next run. Models of
+	// another Machine are not touched.
+	//
+	// Memory for timing the algorithms of a product is found in the same way, but without waiting, and plans are
+	// unloaded only if that frees enough. Otherwise the product runs by a guess, see Report.Guesses.
 	Cache int64
-	// HardCache never lets the plans of the model hold more than Cache: others are unloaded before
-	// one is loaded, and a plan that is larger by itself is an error that wraps ErrBudget.
+	// HardCache makes Cache a hard bound: plans are unloaded before another is loaded, and a plan that alone exceeds
+	// the bound is an error that wraps ErrBudget.
 	HardCache bool
-	// Buckets rounds dims up, by name, to the least of these values, which ascend, that is no
-	// less; larger ones stay as they are. Few plans then serve many sizes. Parameters are filled
-	// up with zeros, and results cut back: that is right only where what is filled up does not
-	// change the rest, which is for the caller to know.
+	// Buckets rounds dims up, by name, to the smallest of these values that is at least as large; values ascend, and
+	// dims above the largest are left unchanged. A few plans then serve many sizes. Parameters are padded with zeros,
+	// and results are cut back. The caller must know that the padding does not change the rest of the results.
 	Buckets map[string][]int64
-	// Grace is how long runs may go on when their context has ended; 0 means a second,
-	// and less than 0 not at all. What devices were given cannot be taken back, only
-	// aborted, and then the plan is gone: the next run loads it again, and uploads weights
-	// again if no other plan has them. Runs that end within the grace leave their plan as
-	// it was, for whoever comes next; their results are given up.
+	// Grace is the time that a run may continue after its context has ended; 0 means one second, and a negative value
+	// none. Work on the devices cannot be cancelled, only aborted, and an abort loses the plan: the next run loads it
+	// again, and uploads its weights again if no other plan has them. A run that ends within the grace leaves its
+	// plan loaded, and its results are discarded.
 	Grace time.Duration
-	// Graph has every batch of runs but the first replay a recording of the
-	// program, on machines that record graphs: "cuda" does. Others refuse to load with it.
+	// Graph makes every batch of runs after the first replay a recording of the program, on machines that record
+	// graphs, such as "cuda". On other machines loading fails.
 	Graph bool
-	// Measure has the strategy auto time what it predicts to be the fastest, beside sequential, when a plan is
-	// loaded for the first time: some seconds, on memory of its own, with random numbers for reals and zeros for
-	// integers. The fastest is kept in the folder of tuned tables, for each dims, by graph and not. What cannot be
-	// measured, as for want of memory, is predicted; so is all of ranks in several processes.
+	// Measure makes the strategy auto time the sequential program and the variants that it predicts to be fastest,
+	// when a plan is loaded for the first time. That takes some seconds and its own memory, with random numbers for
+	// reals and zeros for integers. The fastest variant is stored in the folder of tuned tables, by dims and by use
+	// of graphs. If variants cannot be measured, for lack of memory for example, or if ranks are in several
+	// processes, auto predicts as without Measure.
 	Measure bool
-	// Trace times every command: reports then say how well communication was
-	// hidden and draw a timeline, and errors name the command that a GPU failed
-	// in, not only some around it. On a GPU that takes the host more time than
-	// the commands themselves. Of a batch that is replayed the last run is timed.
+	// Trace times every command. Reports then include the exposed communication and a timeline, and errors name the
+	// exact command in which a GPU failed instead of a few candidates. On a GPU, tracing takes the host more time
+	// than the commands themselves. In a replayed batch only the last run is timed.
 	Trace bool
-	// Algorithm names the algorithm of collectives to try first, where the text
-	// pins none; empty for the fastest as measured on this machine.
+	// Algorithm names the algorithm to try first for collectives whose algorithm the text does not pin; empty means
+	// the fastest as measured on this machine.
 	Algorithm string
-	// FixedAlgorithms makes bits independent of the batch: on GPUs a row of a product, a query of attention and an
-	// element of a collective get the same bits whatever is computed beside them. Nothing is picked by measurement, so
-	// bits do not differ between machines either. It costs time: see "Bits that do not depend on the batch" in
-	// docs/kernels.md.
+	// FixedAlgorithms makes bits independent of the batch. On GPUs, a row of a product, a query of attention and an
+	// element of a collective get the same bits whatever other rows, queries or elements are computed with them.
+	// Algorithms are not chosen by measurement, so bits do not differ between machines either. It costs time: see
+	// "Bits that do not depend on the batch" in docs/kernels.md.
 	FixedAlgorithms bool
 	// ProfileRange makes each batch of a plan but its first a range that a profiler of the process captures (nsys
-	// profile --capture-range=cudaProfilerApi), and names statements in it where NVTX's library is found. A machine
-	// without GPUs returns ErrUnsupported from such a batch.
+	// profile --capture-range=cudaProfilerApi). Statements are named in the range if NVTX's library is found. On a
+	// machine without GPUs such a batch returns ErrUnsupported.
 	ProfileRange bool
-	// CheckLaunches looks for what launched kernels read and write without saying so: on a GPU they work on
-	// copies of their tensors, with poison around them and in what they only write. An undeclared write ends
-	// the run with an error; a read shows in results. The CPU machine does the like always.
+	// CheckLaunches looks for undeclared reads and writes of launched kernels. On a GPU the kernels work on copies of
+	// their tensors, with poison around the copies and in tensors that are only written. An undeclared write ends the
+	// run with an error; an undeclared read shows in the results. The CPU machine always checks in this way.
 	CheckLaunches bool
-	// Gather has each process of a World get all results whole, at a cost: processes wait for each other
-	// when runs end. Else Report.Out has those of which this process holds every element, and
-	// Report.OutLocal the blocks of its ranks.
+	// Gather gives each process of a World all results whole. Processes then wait for each other at the end of a run.
+	// Without Gather, Report.Out has the results of which this process holds every element, and Report.OutLocal the
+	// blocks of its ranks.
 	Gather bool
-	// Logger gets progress at debug level, and a warning where products run by a guess
-	// (see Report.Guesses); nil for none.
+	// Logger receives progress at debug level, and a warning if products run by a guess (see Report.Guesses). It may
+	// be nil.
 	Logger *slog.Logger
 }
 
-// Load lowers p for the binding b. Plans are made per dims, at the first Run
-// or Prepare with them. What no dims make right of a binding is an error here, and of one
-// that gives every dim all that is wrong with it.
+// Load lowers p for the binding b. Plans are made for each choice of dims, at the first Run or Prepare with these
+// dims. Errors of the binding that no dims could correct are returned here; if the binding fixes every dim, all its
+// errors are.
 func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) {
 	if p.none() {
 		return nil, errNoProgram
@@ -261,7 +254,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	return model, nil
 }
 
-// Close ends what runs and frees everything.
+// Close aborts what runs and frees everything.
 func (m *Machine) Close() error {
 	m.mu.Lock()
 	models := m.models
@@ -282,7 +275,7 @@ func (m *Machine) Close() error {
 	return errors.Join(append(errs, m.tensors.Close())...)
 }
 
-// closesLater notes a program that devices keep open.
+// closesLater adds a program that devices still keep open.
 func (m *Machine) closesLater(p *exec.Program) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -292,7 +285,7 @@ func (m *Machine) closesLater(p *exec.Program) {
 	}
 }
 
-// Stats says how the machine's resources are used.
+// Stats describes the use of the machine's resources.
 type Stats struct{ Plans PlanStats }
 
 // Stats returns the machine's statistics.
@@ -303,8 +296,8 @@ func (m *Machine) Stats() Stats {
 	return Stats{m.plans.stats}
 }
 
-// why says of what was aborted because the machine was closed meanwhile, and not because
-// ctx ended, that it is so.
+// why adds to an error that the run was aborted because the machine was closed, if that, and not the end of ctx, was
+// the cause.
 func (m *Machine) why(ctx context.Context, err error) error {
 	if !errors.Is(err, context.Canceled) || errors.Is(err, ErrClosed) || ctx.Err() != nil {
 		return err
@@ -317,7 +310,7 @@ func (m *Machine) why(ctx context.Context, err error) error {
 	return fmt.Errorf("the machine was %w meanwhile: %v", ErrClosed, err)
 }
 
-// capturing reports whether a stream of the caller's is captured.
+// capturing reports whether one of the caller's streams is being captured.
 func (m *Machine) capturing(streams []uintptr) (bool, error) {
 	for _, s := range streams {
 		if is, err := m.dev.Capturing(s); is || err != nil {

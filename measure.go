@@ -22,11 +22,11 @@ const (
 	measuredVariants = 4
 	// measuredRuns is how many runs a timing has, back to back.
 	measuredRuns = 5
-	// measuredRounds is how often each is timed at the most, and measuredTime how long all of that may take, but for
-	// the least that a comparison needs.
+	// measuredRounds is how often each variant is timed at most. measuredTime bounds all rounds together, except the
+	// few that a comparison needs at least.
 	measuredRounds, leastRounds = 9, 3
 	measuredTime                = 2 * time.Second
-	// worthwhile is what a variant must win over the sequential one.
+	// worthwhile is the largest time, as a fraction of the sequential program's, at which a variant is chosen.
 	worthwhile = 0.99
 )
 
@@ -35,18 +35,19 @@ type autotuner struct {
 	machine *Machine
 	fn      *function
 	opts    LoadOptions
-	chose   map[string]string // the variants that were found fastest, by all that this depends on
+	chose   map[string]string // the fastest variants, by everything that the choice depends on
 }
 
-// measures reports whether the model's choices are measured. Ranks of several processes would have to agree on them.
+// measures reports whether the model's choices are measured. Ranks in several processes would have to agree on them,
+// so theirs are not.
 func (a *autotuner) measures() bool {
 	return a.opts.Measure && a.opts.Strategy == compile.Auto && a.machine.dev.Peers() == nil &&
 		!a.machine.dev.Caps().Virtual
 }
 
-// choose has the plan for a binding be of the variant that was the fastest here: once, and the choice is kept
-// in the folder of tuned tables. What cannot be measured stays what is predicted. It ends with the machine alone, as
-// planning.
+// choose picks the variant for a binding that is fastest on this machine. It measures once and stores the choice in
+// the folder of tuned tables. If it cannot measure, the predicted choice stays. Like planning, it stops only when the
+// machine ends.
 func (a *autotuner) choose(b Binding, dims map[string]int64) error {
 	ctx := a.machine.ctx
 	log := a.opts.Logger
@@ -64,7 +65,7 @@ func (a *autotuner) choose(b Binding, dims map[string]int64) error {
 	if name == "" {
 		kept, err := compile.ReadMeasured(path, identity)
 		if err != nil {
-			note("what was kept cannot be read", "error", err)
+			note("the stored choice cannot be read", "error", err)
 		}
 		if kept == nil {
 			if kept, err = a.race(ctx, b, identity); err != nil {
@@ -74,7 +75,7 @@ func (a *autotuner) choose(b Binding, dims map[string]int64) error {
 				note("it is predicted instead", "error", err)
 				kept = &compile.Measured{Strategy: compile.Auto}
 			} else if err := kept.Write(path); err != nil {
-				note("the choice cannot be kept", "error", err)
+				note("the choice cannot be stored", "error", err)
 			}
 			note("chosen", "strategy", kept.Strategy, "us", kept.Times)
 		}
@@ -84,7 +85,7 @@ func (a *autotuner) choose(b Binding, dims map[string]int64) error {
 	return a.fn.unit.Choose(b.ir(), name)
 }
 
-// race times the variants in turns.
+// race times the variants alternately.
 func (a *autotuner) race(ctx context.Context, b Binding, identity string) (kept *compile.Measured, err error) {
 	list, err := a.fn.unit.Variants(b.ir(), measuredVariants)
 	if err != nil {
@@ -121,8 +122,9 @@ func (a *autotuner) race(ctx context.Context, b Binding, identity string) (kept 
 	return kept, nil
 }
 
-// race times n things in turns, after two runs of each to warm up, and returns the fastest, and what each takes in
-// microseconds: the first, unless another is faster by more than the spread of the differences, and worth it.
+// race times n things alternately, after two runs of each to warm up. It returns the fastest and the time of each in
+// microseconds. The fastest is the first, unless another is faster by more than the spread of the differences and by
+// enough to be worth it.
 func race(n int, run func(i int) error, now func() time.Time) (best int, medians []float64, err error) {
 	samples := make([][]float64, n)
 	began := now()
@@ -160,7 +162,7 @@ func race(n int, run func(i int) error, now func() time.Time) (best int, medians
 	return best, medians, nil
 }
 
-// quartiles returns the three of samples, of which there are some.
+// quartiles returns the three quartiles of samples, which must not be empty.
 func quartiles(samples []float64) (q [3]float64) {
 	sorted := slices.Sorted(slices.Values(samples))
 	for i := range q {
@@ -169,7 +171,7 @@ func quartiles(samples []float64) (q [3]float64) {
 	return q
 }
 
-// entrant is a variant's plan, loaded with operands of its own.
+// entrant is a variant's plan, loaded with its own operands.
 type entrant struct {
 	prog    *exec.Program
 	batch   *exec.Batch
@@ -192,7 +194,7 @@ func (e *entrant) close() error {
 	return errors.Join(errs...)
 }
 
-// enter loads a plan whose parameters stay on the devices, state in tensors, and whose results stay there.
+// enter loads a plan and keeps its parameters, state and results on the devices.
 func (a *autotuner) enter(ctx context.Context, p *plan.Plan) (*entrant, error) {
 	e := &entrant{}
 	weights, args := map[string]*tensor.Tensor{},
@@ -239,13 +241,13 @@ func (a *autotuner) enter(ctx context.Context, p *plan.Plan) (*entrant, error) {
 		Options: image.Options{Logger: a.opts.Logger, Algorithm: a.opts.Algorithm, Fixed: a.opts.FixedAlgorithms,
 			Resident: args.DeviceIn}})
 	if errors.Is(err, device.ErrOutOfMemory) {
-		err = fmt.Errorf("there is no memory for it beside what is loaded: %w", err)
+		err = fmt.Errorf("not enough memory in addition to the loaded plans: %w", err)
 	}
 	return e, err
 }
 
-// noise is a tensor of repeated random numbers, since products of zeros are faster than others; of zeros, if
-// they are integers, which may be indices.
+// noise returns a tensor of repeated random numbers, since products of zeros are faster than others. Integers are
+// zeros, since they may be indices.
 func noise(io *plan.IO) (*tensor.Tensor, error) {
 	t, err := tensor.New(io.DType, io.Shape)
 	if err != nil || io.DType.IsInt() || len(t.Data) == 0 {

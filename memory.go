@@ -13,20 +13,20 @@ import (
 	"hocket.example/hocket/internal/verify"
 )
 
-// MemoryReport says what a plan takes on each rank, and what any plan of the program must take,
-// in bytes.
+// MemoryReport describes the memory of a plan on each rank, and the memory that every plan of the program needs at
+// least, in bytes.
 type MemoryReport struct {
-	// Peak is where the last buffer ends, parameters included.
+	// Peak is the end of the last buffer, parameters included.
 	Peak int64 `json:"peak"`
-	// Bound is the most that can be live at once, whichever order the streams run in: no layout is smaller.
+	// Bound is the most that can be live at once in any order of the streams: no layout is smaller.
 	Bound int64 `json:"bound"`
 	// Sequential is the most that is live at once in the order of the text.
 	Sequential int64 `json:"sequential"`
-	// Reserved is what is taken of the device: the arena.
+	// Reserved is the size of the arena that is allocated on the device.
 	Reserved   int64   `json:"reserved"`
 	GapPercent float64 `json:"gap_percent"` // of Peak over Bound
 	Buffers    int     `json:"buffers"`
-	// AtPeak are the buffers that can be live at once and take Bound.
+	// AtPeak are buffers that can be live at once and together have size Bound.
 	AtPeak []HeldBuffer `json:"at_peak"`
 }
 
@@ -37,8 +37,8 @@ type HeldBuffer struct {
 	Line  int32  `json:"line"` // of the text; 0 for none
 }
 
-// MemorySimulation is what a caching allocator would take for a program, in bytes: a model, no
-// measurement.
+// MemorySimulation is the memory that a caching allocator would use for a program, in bytes. It is computed from a
+// model, not measured.
 type MemorySimulation struct {
 	Policy        string  `json:"policy"`
 	ReservedPeak  int64   `json:"reserved_peak"`
@@ -48,7 +48,7 @@ type MemorySimulation struct {
 	HostAhead     float64 `json:"host_ahead_ms"` // of the device, at the end
 }
 
-// SimulatedSpeed is that of the host and the device of a simulated allocator; zeros are an H100's.
+// SimulatedSpeed is the speed of the host and the device of a simulated allocator. Zero fields mean an H100.
 type SimulatedSpeed struct {
 	HostSec   float64 // that the host takes to issue one op; 0 for 220 µs
 	FlopsSec  float64 // of GEMMs; 0 for 650e12
@@ -66,7 +66,7 @@ func memoryReport(r *footprint.Report) *MemoryReport {
 	return out
 }
 
-// MemoryPlan is where a program's buffers lie when it runs.
+// MemoryPlan is the placement of a program's buffers in a run.
 type MemoryPlan struct {
 	Report *MemoryReport
 
@@ -76,26 +76,26 @@ type MemoryPlan struct {
 	plan   *plan.Plan
 }
 
-// MemoryWait is a wait that MemoryPlan.Fit inserted: Behind waits until Before is no longer used. MicroSec is what it
-// is predicted to cost.
+// MemoryWait is a wait that MemoryPlan.Fit inserted: buffer Behind is written only after the last use of Before.
+// MicroSec is its predicted cost.
 type MemoryWait struct {
 	Before   string  `json:"before"`
 	Behind   string  `json:"behind"`
 	MicroSec float64 `json:"us"`
 }
 
-// MemoryFit is how a plan was made to fit.
+// MemoryFit describes how a plan was made to fit.
 type MemoryFit struct {
 	Waits []MemoryWait `json:"waits"`
-	// Before and After are what a run is predicted to take, in microseconds.
+	// Before and After are the predicted times of a run, in microseconds.
 	Before float64 `json:"us_before"`
 	After  float64 `json:"us_after"`
 }
 
-// Fit inserts waits into m until it takes no more than budget bytes. Of the pairs of large buffers that can be live at
-// once it tries some, and takes the one whose wait is predicted to cost least for what it saves; a better choice of
-// waits may exist. The plan is proved like any other. Its error wraps ErrBudget where waits are not enough; m is then
-// the smallest plan found. Models do not run the plan: to run within it, bring the waits into the program.
+// Fit inserts waits into m until it needs at most budget bytes. It tries pairs of large buffers that can be live at
+// once, and takes the pair whose wait is predicted to cost least for the bytes that it saves. A better choice of
+// waits may exist. The plan is proved like any other. If waits do not suffice, the error wraps ErrBudget and m is the
+// smallest plan found. Models do not use this plan: to run within the budget, write the waits into the program.
 func (m *MemoryPlan) Fit(ctx context.Context, budget int64) (*MemoryFit, error) {
 	q, waits, before, after, serr := m.unit.Squeeze(ctx, m.plan, budget)
 	if serr != nil && !errors.Is(serr, compile.ErrBudget) {
@@ -142,7 +142,7 @@ func (p *Program) PlanMemory(opts LowerOptions) (*MemoryPlan, error) {
 	return &MemoryPlan{Report: memoryReport(r), report: r, title: title, unit: u, plan: pl}, nil
 }
 
-// Ops returns what a rank does, in issue order: the statement of each of its commands.
+// Ops returns the commands of a rank in issue order, each as its statement.
 func (m *MemoryPlan) Ops(rank int) []string {
 	var out []string
 	_, ops := footprint.Lives(m.plan, int32(rank))
@@ -152,10 +152,10 @@ func (m *MemoryPlan) Ops(rank int) []string {
 	return out
 }
 
-// Simulate runs the program on a simulated caching allocator of torch: policy "caching", or "deferred-free" for
-// collectives on a second stream and record_stream; "captured-caching" and "captured" are these within the capture of
-// a graph. Settings of PYTORCH_CUDA_ALLOC_CONF may follow: "deferred-free,expandable_segments:True". speed is that of
-// host and device; its zero value an H100's.
+// Simulate runs the program on a simulation of torch's caching allocator. policy is "caching", or "deferred-free" for
+// collectives on a second stream with record_stream; "captured-caching" and "captured" are the same two within the
+// capture of a graph. Settings of PYTORCH_CUDA_ALLOC_CONF may follow: "deferred-free,expandable_segments:True". speed
+// is the speed of host and device; its zero value means an H100.
 func (m *MemoryPlan) Simulate(policy string, speed SimulatedSpeed) (*MemorySimulation, error) {
 	s, err := footprint.Simulate(m.plan, policy, footprint.Speed(speed))
 	if err != nil {
@@ -170,7 +170,7 @@ func (m *MemoryPlan) WriteViz(w io.Writer) error { return footprint.WriteViz(w, 
 // String returns the plan's text: every stream, buffer and offset, channel and command.
 func (m *MemoryPlan) String() string { return m.plan.String() }
 
-// WriteSVG writes a picture of where the buffers of rank 0 lie.
+// WriteSVG writes a picture of the placement of rank 0's buffers.
 func (m *MemoryPlan) WriteSVG(w io.Writer) error {
 	return footprint.WriteSVG(w, m.panel())
 }

@@ -14,8 +14,8 @@ import (
 // Model is a program loaded on a machine. It executes one run or load at a time. Other
 // callers wait until their context ends.
 //
-// It owns a function (function.go), which finds the dims of runs; the parameters bound to that (parameters.go); and a
-// loader, which has its plans ready to run, for whoever has its lease (loader.go, lease.go).
+// It consists of a function (function.go), which finds the dims of runs; the parameters that are bound
+// (parameters.go); and a loader, which keeps plans ready to run for the holder of its lease (loader.go, lease.go).
 type Model struct {
 	machine *Machine
 	fn      *function
@@ -30,44 +30,42 @@ func newModel(m *Machine, fn *function, opts LoadOptions) *Model {
 		leased: make(chan struct{}, 1), tuner: autotuner{machine: m, fn: fn, opts: opts, chose: map[string]string{}}}}
 }
 
-// Bind sets a parameter for all runs to come: a weight. Nil takes it back. The tensor's
-// bytes must stay as they are for as long as it is bound: they are uploaded when a plan
-// runs with it for the first time, and stay on the devices for the runs that follow. To
-// change them, end what runs, and bind the tensor again. A run that is given the parameter in
-// Args uses that instead. Parameters that are inout begin each run with the bound tensor,
-// and so are uploaded for each.
+// Bind sets a parameter, such as a weight, for all later runs. A nil tensor removes the binding. The tensor's bytes
+// must not change while it is bound: they are uploaded when a plan first runs with them, and stay on the devices for
+// later runs. To change them, wait for all runs to end and bind the tensor again. A run that is given the parameter
+// in Args uses that instead. An inout parameter begins each run with the bound tensor, and so is uploaded for each
+// run.
 //
-// Plans that are loaded after a parameter was bound share its place on the devices, if they
-// use it on the rank that has it: plans for other dims then take no memory for weights, and
-// upload none. So bind before Prepare and the first Run. Plans that return it, or have
-// a collective or a copy to another rank read it, and those loaded before, have a copy of
-// their own.
+// Plans that are loaded after a parameter was bound share one copy of it on the devices, if they only use it on the
+// rank that holds it. Plans for other dims then need no memory for weights and upload none. So bind before Prepare
+// and the first Run. Plans that were loaded before have their own copy, and so have plans that return the parameter,
+// or in which a collective or a copy to another rank reads it.
 func (m *Model) Bind(name string, t *Tensor) error {
 	if err := m.fn.fits(name, t); err != nil {
 		return err
 	}
 	var weight *tensor.Tensor
 	if t != nil {
-		w := *t.host() // who it is tells what the devices hold: another one each time
+		w := *t.host() // a new pointer: it identifies what the devices hold
 		weight = &w
 	}
 	m.params.bind(name, weight, nil)
 	return nil
 }
 
-// Prepare plans and loads for the given dims, beside those that the binding fixes and rather
-// than those that the shapes of bound tensors say, and uploads bound weights, so that the first
-// Run with them does not have to. If ctx ends meanwhile it returns that, and the load goes on: the
-// next call waits for it or finds it done, and uploads what weights are left.
+// Prepare plans and loads for the given dims and uploads bound weights, so that the first Run with these dims need
+// not. The given dims add to those of the binding, and take precedence over those of the shapes of bound tensors. If
+// ctx ends first, Prepare returns its error and the load continues: the next call waits for it or finds it finished,
+// and uploads the remaining weights.
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
 	return m.told(ctx, m.prepare(ctx, dims, func(*loaded) error { return nil }))
 }
 
-// prepare is Prepare, and has do use the plan.
+// prepare is Prepare, and calls do with the plan.
 func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *loaded) error) error {
 	for name, v := range dims {
 		if fixed, ok := m.fn.binding.Dims[name]; ok && fixed != v {
-			return fmt.Errorf("%w: %s=%d is to be prepared, and the model was loaded with %s=%d: no run could use it",
+			return fmt.Errorf("%w: %s=%d is to be prepared, and the model was loaded with %s=%d, so no run could use it",
 				ErrInput, name, v, name, fixed)
 		}
 	}
@@ -76,7 +74,7 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *l
 	}
 	bound := m.params.current()
 	weights := bound.tensors
-	// A run that is given nothing else.
+	// These are the arguments of a run that is given nothing else.
 	bare, err := m.machine.execArgs(bound.take([]Args{{}}), []map[string]*tensor.Tensor{weights})
 	if err != nil {
 		return err
@@ -108,8 +106,8 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *l
 	return err
 }
 
-// Proof says whether the plan for the given dims, beside those that the binding fixes, is proved: Proved, or Unknown.
-// It plans and loads as Prepare does, whose error is Diagnostics if the plan is refuted.
+// Proof returns Proved if the plan for the given dims and those of the binding is proved, and Unknown otherwise. It
+// plans and loads as Prepare does. The error is Diagnostics if the plan is refuted.
 func (m *Model) Proof(ctx context.Context, dims map[string]int64) (VerdictKind, error) {
 	kind := Unknown
 	err := m.prepare(ctx, dims, func(l *loaded) error {
@@ -119,8 +117,7 @@ func (m *Model) Proof(ctx context.Context, dims map[string]int64) (VerdictKind, 
 	return kind, m.told(ctx, err)
 }
 
-// Plan returns the text of the plan for the given dims: every command, buffer
-// and offset.
+// Plan returns the text of the plan for the given dims: every command, buffer and offset.
 func (m *Model) Plan(dims map[string]int64) (string, error) {
 	p, err := m.fn.unit.Plan(m.fn.merge(dims).ir())
 	if err != nil {
@@ -139,9 +136,8 @@ func (m *Model) Inputs(dims map[string]int64) ([]Port, error) {
 	return portsOf(bound, m.fn.def)
 }
 
-// RandomInputs makes a tensor for every parameter: spec is "ints:SEED" (each
-// element -1, 0 or 1), "rand:SEED" (uniform in [-1, 1)), "zeros" or "arange". Ids of
-// embedding are drawn from the rows that there are.
+// RandomInputs makes a tensor for every parameter. spec is "ints:SEED" (each element -1, 0 or 1), "rand:SEED"
+// (uniform in [-1, 1)), "zeros" or "arange". Ids of embedding are drawn from the rows of its table.
 func (m *Model) RandomInputs(spec string) (map[string]*Tensor, error) {
 	s, err := tensor.ParseSpec(spec)
 	if err != nil {
@@ -166,12 +162,12 @@ func (m *Model) RandomInputs(spec string) (map[string]*Tensor, error) {
 	return out, nil
 }
 
-// Run runs the model once and returns its results. Dims that the binding gives are fixed: it
-// is an error if the shapes of the arguments say something else. Others come from these
-// shapes, then from the program's defaults.
-// When ctx ends, a run that has begun is given LoadOptions.Grace to end by itself, and
-// aborted on all ranks then; Run returns that ctx has ended. A plan that is still loaded
-// then goes on being loaded, as in Prepare.
+// Run runs the model once and returns its results. Dims fixed by the binding must match the shapes of the arguments.
+// Other dims come from these shapes, or else from the program's defaults.
+//
+// When ctx ends, a run that has begun may continue for LoadOptions.Grace and is then aborted on all ranks; Run
+// returns an error that wraps the context's. If the plan is still being loaded, the load continues in the background,
+// as in Prepare.
 func (m *Model) Run(ctx context.Context, args Args) (*Report, error) {
 	reports, err := m.RunBatch(ctx, []Args{args})
 	if err != nil {
@@ -180,9 +176,8 @@ func (m *Model) Run(ctx context.Context, args Args) (*Report, error) {
 	return reports[0], nil
 }
 
-// RunBatch runs the model once for each element, back to back, with no barrier
-// and no host synchronisation between the runs (LANGUAGE S13). All must have
-// the same dims.
+// RunBatch runs the model once for each element, back to back, with no barrier and no host synchronisation between
+// the runs (docs/language.md, S13). All runs must have the same dims.
 func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	run := m.runBatch
 	if len(m.loader.opts.Buckets) > 0 {
@@ -192,8 +187,8 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	return reports, m.told(ctx, err)
 }
 
-// runBucketed runs a batch with dims rounded up to LoadOptions.Buckets: parameters are filled up with zeros, and
-// results cut back.
+// runBucketed runs a batch with dims rounded up to LoadOptions.Buckets. It pads parameters with zeros and cuts
+// results back.
 func (m *Model) runBucketed(ctx context.Context, batch []Args) ([]*Report, error) {
 	pad := padding{m.fn, m.loader.opts.Buckets}
 	padded := make([]Args, len(batch))
@@ -246,13 +241,13 @@ func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	}
 	reports := l.reports(results)
 	if err := m.loader.evict(t.user); err != nil && m.loader.opts.Logger != nil { // the runs have ended well
-		m.loader.opts.Logger.Warn("unloading plans behind a run", "error", err)
+		m.loader.opts.Logger.Warn("unloading plans after a run", "error", err)
 	}
 	return reports, nil
 }
 
-// Close unloads the model. It waits for runs and loads under way, which Machine.Close
-// aborts, and which then return ErrClosed, as calls do that wait for the model.
+// Close unloads the model. It waits for runs and loads that are under way. Machine.Close aborts these; they then
+// return ErrClosed, and so do calls that wait for the model.
 func (m *Model) Close() error {
 	l := m.loader
 	l.leased <- struct{}{}

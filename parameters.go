@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// parameters are a model's, bound for all runs to come.
+// parameters are the parameters of a model that are bound for all later runs.
 type parameters struct {
 	fn *function
 
@@ -22,16 +22,16 @@ type parameters struct {
 	closed bool
 	bound  map[string]*tensor.Tensor
 	on     map[string]*DeviceTensor // bound, too
-	// snapshot is what is bound, for runs; nil once that has changed.
+	// snapshot is the current bindings, for runs; nil after a change.
 	snapshot *bindings
-	// Of BindFrom: the checkpoints that weights are mapped from, whether there are any, and which
-	// parameters are no weights.
+	// Set by BindFrom: the checkpoints that weights are mapped from, whether there are any, and the parameters that
+	// are not weights.
 	checkpoints []*Checkpoint
 	weighted    bool
 	inputs      []string
 }
 
-// bind binds one of the two to a parameter; none takes what is bound back.
+// bind binds a host tensor or a device tensor to a parameter; if both are nil it removes the binding.
 func (p *parameters) bind(name string, t *tensor.Tensor, d *DeviceTensor) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,7 +46,8 @@ func (p *parameters) bind(name string, t *tensor.Tensor, d *DeviceTensor) {
 	}
 }
 
-// bindFrom binds weights of a checkpoint, which it holds from then on; inputs are the parameters that are no weights.
+// bindFrom binds weights of a checkpoint and holds the checkpoint from then on. inputs are the parameters that are
+// not weights.
 func (p *parameters) bindFrom(c *Checkpoint, weights map[string]*tensor.Tensor, inputs []string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,7 +62,7 @@ func (p *parameters) bindFrom(c *Checkpoint, weights map[string]*tensor.Tensor, 
 	return nil
 }
 
-// close lets go of all.
+// close releases all bindings.
 func (p *parameters) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,7 +76,7 @@ func (p *parameters) close() error {
 	return errors.Join(errs...)
 }
 
-// current is what is bound now.
+// current returns the current bindings.
 func (p *parameters) current() *bindings {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,8 +94,8 @@ func (p *parameters) current() *bindings {
 	return p.snapshot
 }
 
-// hold are the bound parameters at this moment, for what does not lease the model: their bytes
-// stay until release, though the model is closed.
+// hold returns the bound parameters for use without the model's lease. Their bytes stay valid until release, even if
+// the model is closed.
 func (p *parameters) hold() (weights map[string]*tensor.Tensor, release func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +110,7 @@ func (p *parameters) hold() (weights map[string]*tensor.Tensor, release func()) 
 	}
 }
 
-// unbound reports weights that BindFrom was to bind and that nothing did.
+// unbound returns an error that names the weights that BindFrom should have bound and that are not bound.
 func (p *parameters) unbound() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,30 +127,30 @@ func (p *parameters) unbound() error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: nothing is bound to %s: give each a rule or Bind it, or name it in Rules.Inputs if runs "+
-		"bring it", ErrInput, strings.Join(missing, ", "))
+	return fmt.Errorf("%w: nothing is bound to %s: give each a rule, Bind it, or list it in Rules.Inputs if each run "+
+		"is given it", ErrInput, strings.Join(missing, ", "))
 }
 
-// bindings is what Bind and BindDevice had set at a moment. It is never changed, so that runs share it, and know
-// weights that they have looked at before: what a run costs does not grow with their number.
+// bindings are the parameters set by Bind and BindDevice at one moment. They are never changed, so runs share them
+// and recognise weights that they have seen before: the cost of a run does not grow with the number of weights.
 type bindings struct {
 	fn      *function
 	tensors map[string]*tensor.Tensor
 	weights *exec.Weights // tensors
 	on      map[string]*DeviceTensor
 	inout   map[string]bool // of on
-	// dims are the binding's and those that the shapes of all of them say, where these agree; else nil.
+	// dims are those of the binding and of the shapes of all bound tensors, if these agree; otherwise nil.
 	dims map[string]int64
-	// last is the request before, if the like may come again.
+	// last is the previous request, if a similar one may follow.
 	last atomic.Pointer[request]
 }
 
-// alone binds dims to the shapes of all that is bound.
+// alone sets dims from the binding and the shapes of all bound tensors.
 func (b *bindings) alone() (Binding, error) {
 	return b.fn.dimsOf(shapes(Args{DeviceIn: b.on}, b.tensors))
 }
 
-// take adds bound device tensors to what runs are given.
+// take adds bound device tensors to the arguments of runs.
 func (b *bindings) take(batch []Args) []Args {
 	if len(b.on) == 0 {
 		return batch
@@ -181,8 +182,8 @@ func (b *bindings) with(a Args) Args {
 	return a
 }
 
-// residents are the bound tensors that all runs of a batch take their parameters from and,
-// where they are inout, leave them in, and use for nothing else.
+// residents returns the bound tensors that all runs of a batch take their parameters from, leave them in if they are
+// inout, and use for nothing else.
 func (b *bindings) residents(batch []exec.Args) map[string]*resident.DeviceTensor {
 	all := map[string]*resident.DeviceTensor{}
 	for name, d := range b.on {
@@ -194,8 +195,8 @@ func (b *bindings) residents(batch []exec.Args) map[string]*resident.DeviceTenso
 	return all
 }
 
-// binding binds dims as dimsOf does, to the shapes of a run's tensors and of bound ones, and then to the run's dims.
-// full is the run with bound tensors on the devices.
+// binding sets dims, as dimsOf does, from the shapes of a run's tensors and of bound ones, and then from the run's
+// dims. full is the run with bound device tensors.
 func (b *bindings) binding(given, full Args) (Binding, error) {
 	out, err := b.shaped(given, full)
 	if err != nil {
@@ -204,7 +205,7 @@ func (b *bindings) binding(given, full Args) (Binding, error) {
 	return out, b.fn.setDims(out, given.Dims)
 }
 
-// shaped is binding by shapes alone.
+// shaped is binding from shapes alone.
 func (b *bindings) shaped(given, full Args) (Binding, error) {
 	if dims, ok := b.dimsBeside(given); ok {
 		out := b.fn.binding
@@ -218,8 +219,8 @@ func (b *bindings) shaped(given, full Args) (Binding, error) {
 	return b.fn.dimsOf(shapes(full, in))
 }
 
-// dimsBeside adds to the dims that all bound tensors say those of what a run is given besides: false where it takes
-// the place of what is bound, or says something else than that, so that it matters which is asked first.
+// dimsBeside adds the dims of a run's own arguments to those of all bound tensors. It returns false if an argument
+// replaces a bound tensor or contradicts it, since the order of precedence then matters.
 func (b *bindings) dimsBeside(a Args) (map[string]int64, bool) {
 	if b.dims == nil || len(a.InLocal) > 0 {
 		return nil, false

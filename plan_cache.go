@@ -18,10 +18,10 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// choice is what plans of a model differ in.
+// choice identifies a plan among those of a model.
 type choice struct {
 	dims map[string]int64 // all, however they came by their values
-	// resident are the device tensors that the plan's runs work in, where they can.
+	// resident are the device tensors that the plan's runs work in, if they can.
 	resident map[string]*resident.DeviceTensor
 }
 
@@ -29,7 +29,7 @@ func (c choice) equal(o choice) bool {
 	return maps.Equal(c.dims, o.dims) && maps.Equal(c.resident, o.resident)
 }
 
-// owner is whose plans of a cache they are: a model's.
+// owner identifies the model that plans of a cache belong to.
 type owner struct {
 	log *slog.Logger // LoadOptions.Logger
 	// evicted are the dims of plans that were unloaded to make room. It belongs to the plan cache.
@@ -42,17 +42,18 @@ type loaded struct {
 	choice
 	plan *plan.Plan
 	prog *exec.Program
-	// proof says what was proved of the plan.
+	// proof is the result of proving the plan.
 	proof proofOf
 	held  device.Held // see LoadOptions.Cache
 	busy  bool        // a run has it
-	// pinned is set once a graph of the caller's has a run of it, which names its memory, or it has lent a result.
+	// pinned is set if a caller's graph contains a run of the plan, and so refers to its memory, or if the plan has
+	// lent a result.
 	pinned bool
-	// reporter is there once a run has ended. It belongs to the holder of the model's lease.
+	// reporter is set once a run has ended. It belongs to the holder of the model's lease.
 	reporter *reporter
 }
 
-// reports are those of a batch, which is not empty.
+// reports makes the reports of a batch, which must not be empty.
 func (l *loaded) reports(results []*exec.Result) []*Report {
 	if l.reporter == nil {
 		l.reporter = newReporter(l.plan, results[0].Algorithms, l.proof)
@@ -64,7 +65,7 @@ func (l *loaded) reports(results []*exec.Result) []*Report {
 	return reports
 }
 
-// String names the plan and says what it holds.
+// String names the plan and the memory that it holds.
 func (l *loaded) String() string {
 	words := []string{l.plan.Func}
 	for _, d := range l.plan.Dims {
@@ -76,7 +77,7 @@ func (l *loaded) String() string {
 // stays reports whether the plan cannot be unloaded to make room. The caller holds the cache's mutex.
 func (l *loaded) stays() bool { return l.busy || l.pinned }
 
-// worksIn reports whether a device tensor is one of those that the plan was loaded for.
+// worksIn reports whether the plan was loaded to work in a device tensor.
 func (l *loaded) worksIn(d *resident.DeviceTensor) bool {
 	for _, t := range l.resident {
 		if t == d {
@@ -94,34 +95,36 @@ func (l *loaded) unload(why string) error {
 	return l.prog.Close()
 }
 
-// planCache holds the loaded plans of a machine's models. Whoever loads, runs or unloads
-// one is a user of the cache for as long.
+// planCache holds the loaded plans of a machine's models. A call that loads, runs or unloads a plan is a user of the
+// cache for as long as it takes.
 type planCache struct {
 	ctx     context.Context // the machine's
 	mu      sync.Mutex
 	plans   []*loaded     // least recently used first
-	users   int           // but for those that wait behind another
+	users   int           // without those that wait for another
 	entered int           // users so far
-	changed chan struct{} // closed when there is one user less; nil where nobody waits for that
-	// evicting holds one while a user makes room, until it leaves.
+	changed chan struct{} // closed when a user leaves; nil if no caller waits for that
+	// evicting holds one value while a user makes room, until it leaves.
 	evicting chan struct{}
 	stats    PlanStats
 }
 
-// PlanStats counts what a machine's plan cache did since the machine was opened.
+// PlanStats are the counts of a machine's plan cache since the machine was opened.
 type PlanStats struct {
-	// Hits are the runs and calls of Prepare that found their plan loaded, Misses those that did not. Reloads are the
-	// misses whose plan had been there before and was evicted.
+	// Hits counts the runs and calls of Prepare that found their plan loaded, and Misses those that did not. Reloads
+	// counts the misses whose plan had been loaded before and was evicted.
 	Hits, Misses, Reloads int64
-	// Evictions are the plans that were unloaded to make room: for LoadOptions.Cache or where memory was short.
+	// Evictions counts the plans that were unloaded to make room, because of LoadOptions.Cache or because memory was
+	// short.
 	Evictions int64
-	// Plans are loaded now, and hold Bytes, see LoadOptions.Cache. MostBytes is the most that they held. Device of Bytes
-	// are memory of a device, for each plan that which it has the most of; the rest is pinned memory of the host.
+	// Plans is the number of plans loaded now, and Bytes the memory they hold, see LoadOptions.Cache. MostBytes is
+	// the largest value of Bytes so far. Device is the part of Bytes that is device memory, for each plan on the
+	// device where it has the most; the rest is pinned host memory.
 	Plans                    int
 	Bytes, Device, MostBytes int64
 }
 
-// measure brings the statistics of what is held up to date.
+// measure updates the statistics of the memory held.
 func (p *planCache) measure() {
 	p.stats.Plans, p.stats.Bytes, p.stats.Device = len(p.plans), 0, 0
 	for _, l := range p.plans {
@@ -134,7 +137,7 @@ func (p *planCache) measure() {
 // mostEvicted bounds the choices that a model remembers as evicted.
 const mostEvicted = 1 << 16
 
-// evicted counts a plan that was removed to make room.
+// evicted counts a plan that was removed to make room, and remembers its choice.
 func (p *planCache) evicted(l *loaded) {
 	p.stats.Evictions++
 	if len(l.owner.evicted) < mostEvicted {
@@ -149,9 +152,8 @@ func newPlanCache(ctx context.Context) *planCache {
 // user is one load, run or unload that uses the cache.
 type user struct {
 	*planCache
-	evicts bool // makes room; others wait behind it
-	// enteredAlone is the value of planCache.entered when this was last the only user; 0
-	// for never.
+	evicts bool // it makes room; others wait until it leaves
+	// enteredAlone is the value of planCache.entered when this user was last the only one; 0 if it never was.
 	enteredAlone int
 	// waits is set while it waits for others, and stays set if its context ended meanwhile.
 	waits atomic.Bool
@@ -186,7 +188,7 @@ func (p *planCache) count(n int) {
 	}
 }
 
-// take returns a model's plan for a choice, and marks it busy; nil where there is none.
+// take returns a model's plan for a choice and marks it busy; nil if there is none.
 func (p *planCache) take(o *owner, key choice) *loaded {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,7 +206,7 @@ func (p *planCache) take(o *owner, key choice) *loaded {
 	return p.plans[i]
 }
 
-// planOf returns a model's plan for some dims that is loaded; nil where there is none.
+// planOf returns a loaded plan of a model for the given dims; nil if there is none.
 func (p *planCache) planOf(o *owner, dims map[string]int64) *plan.Plan {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -216,7 +218,7 @@ func (p *planCache) planOf(o *owner, dims map[string]int64) *plan.Plan {
 	return nil
 }
 
-// add adds a plan that is busy.
+// add adds a plan, which is busy.
 func (p *planCache) add(l *loaded) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -225,7 +227,7 @@ func (p *planCache) add(l *loaded) {
 	p.measure()
 }
 
-// rest makes a plan idle, and the most recently used. Its runs may have taken more memory.
+// rest marks a plan idle and most recently used. Its runs may have taken more memory.
 func (p *planCache) rest(l *loaded) {
 	held := l.prog.Held()
 	p.mu.Lock()
@@ -235,14 +237,14 @@ func (p *planCache) rest(l *loaded) {
 	p.measure()
 }
 
-// pin has a plan stay until its model is closed.
+// pin keeps a plan loaded until its model is closed.
 func (p *planCache) pin(l *loaded) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l.pinned = true
 }
 
-// plansOf are the loaded plans of a model.
+// plansOf returns the loaded plans of a model.
 func (p *planCache) plansOf(o *owner) (list []*loaded) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -268,8 +270,8 @@ func (p *planCache) remove(which func(l *loaded) bool) (gone []*loaded) {
 	return gone
 }
 
-// beyond removes plans of a model, least recently used first, while together they hold more
-// than a bound: never one that is busy, nor, unless all may go, the last one.
+// beyond removes plans of a model, least recently used first, while together they hold more than a bound. It never
+// removes a busy plan, and removes the last one only if all may go.
 func (p *planCache) beyond(o *owner, bound int64, all bool) (gone []*loaded) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -293,7 +295,7 @@ func (p *planCache) beyond(o *owner, bound int64, all bool) (gone []*loaded) {
 	return gone
 }
 
-// resting is what idle plans hold of the device that they have the most of, in bytes.
+// resting returns the device memory of idle plans, in bytes, for each on the device where it has the most.
 func (p *planCache) resting() (bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -305,9 +307,8 @@ func (p *planCache) resting() (bytes int64) {
 	return bytes
 }
 
-// giveUp removes the least recently used idle plan, of whatever model. Where none is idle it
-// returns the busy ones, and a channel that is closed when another user leaves; nil where
-// there is no other.
+// giveUp removes the least recently used idle plan of any model. If no plan is idle, it returns the busy plans and a
+// channel that is closed when another user leaves; nil if there is no other user.
 func (p *planCache) giveUp() (l *loaded, run []string, changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -328,8 +329,7 @@ func (p *planCache) giveUp() (l *loaded, run []string, changed <-chan struct{}) 
 	return nil, run, p.changed
 }
 
-// undisturbed reports whether no other user has entered since u was last alone, which it
-// is now.
+// undisturbed reports whether no other user has entered since u was last the only one, as it is now.
 func (u *user) undisturbed() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -338,16 +338,15 @@ func (u *user) undisturbed() bool {
 	return before == u.enteredAlone
 }
 
-// errAlone is why no room can be made.
+// errAlone is the reason that no room can be made.
 var errAlone = errors.New("no other plan of this machine is loaded")
 
-// room returns nil if what failed with err can be tried again: err says that memory is
-// short, the device has as much in all, and some may have been given back since. It unloads
-// one idle plan, the least recently used; where none is idle it waits for another user.
-// One user at a time makes room, and others that need room wait behind it: so it fails
-// only where no other plan is loaded. The caller has given back what it took.
+// room makes room after a failure with err, and returns nil if the caller should try again. The caller must have
+// freed what it allocated. err must report a shortage of memory on a device that has enough in total.
 //
-// It wraps errAlone where there is nobody who could make room.
+// room unloads the least recently used idle plan; if none is idle, it waits for another user to leave. Only one user
+// makes room at a time, and others that need room wait for it, so room fails only if no other plan is loaded. If no
+// other user could make room, the error wraps errAlone.
 func (u *user) room(ctx context.Context, err error) error {
 	if !errors.Is(err, device.ErrOutOfMemory) || errors.Is(err, device.ErrTooLarge) {
 		return err
@@ -371,7 +370,7 @@ func (u *user) room(ctx context.Context, err error) error {
 			return nil
 		case changed == nil && u.undisturbed():
 			return fmt.Errorf("%w; %w: load for smaller dims or on more ranks, "+
-				"close device tensors, or see who else takes memory", err, errAlone)
+				"close device tensors, or check for other processes that use its memory", err, errAlone)
 		case changed == nil || waited:
 			return nil
 		}
@@ -384,9 +383,9 @@ func (u *user) room(ctx context.Context, err error) error {
 	}
 }
 
-// roomForTrial gives up the plan used least recently for a trial of a product's
-// algorithms, which is made once for all, if those that are idle hold as much as it lacks.
-// It reports false where they do not, or another user was faster.
+// roomForTrial unloads the least recently used plan to free memory for timing a product's algorithms, which is done
+// only once, if the idle plans hold as much as is lacking. It returns false if they do not, or if another user was
+// faster.
 func (p *planCache) roomForTrial(t *device.TrialError) (bool, error) {
 	if t.Free+p.resting() < t.Bytes {
 		return false, nil
@@ -395,7 +394,7 @@ func (p *planCache) roomForTrial(t *device.TrialError) (bool, error) {
 	if l == nil {
 		return false, nil
 	}
-	return true, l.unload("a product's algorithms are timed")
+	return true, l.unload("timing a product's algorithms")
 }
 
 // queue makes u the user that makes room, and reports whether it waited for another.
@@ -421,7 +420,7 @@ func (u *user) queue(ctx context.Context) (waited bool, err error) {
 	}
 }
 
-// wait waits for a change, as long as ctx and the machine last.
+// wait waits for a change, until ctx or the machine ends.
 func (p *planCache) wait(ctx context.Context, changed <-chan struct{}) error {
 	select {
 	case <-changed:

@@ -12,21 +12,20 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Diagnostics is what is wrong with a program: every finding with its
-// position, source line and what to do. It is an error.
+// Diagnostics are the errors found in a program, each with its position, source line and what to do about it. It is
+// an error.
 type Diagnostics = ir.Diagnostics
 
-// Program is a parsed and checked program. It is never changed, and may be
-// used by many goroutines.
+// Program is a parsed and checked program. It is immutable and may be used by many goroutines.
 type Program struct {
 	info     *ir.Info
 	warnings Diagnostics
 	limits   compile.Limits
 }
 
-// Parse parses and checks the text of a program; name stands for it in
-// diagnostics, and files of kernels that launches name are read from the directory it is in. A
-// Host IR dump of nvFuser, which its first line tells, is imported. Its error is Diagnostics.
+// Parse parses and checks the text of a program. name stands for the text in diagnostics; kernel files that launches
+// name are read relative to its directory. A Host IR dump of nvFuser, recognised by its first line, is imported. The
+// error is Diagnostics.
 func Parse(name, src string) (*Program, error) {
 	if nvfuser.IsDump(src) {
 		p, _, err := Import(name, src, nil)
@@ -42,8 +41,8 @@ func Parse(name, src string) (*Program, error) {
 	return &Program{info: info, warnings: ds}, nil
 }
 
-// New checks a program that was built rather than parsed. Files of kernels that it lacks are read
-// from the directory of p.File, into p.Files.
+// New checks a program that was built rather than parsed. Kernel files that it lacks are read from the directory of
+// p.File into p.Files.
 func New(p *ir.Program) (*Program, error) {
 	if p == nil {
 		return nil, errNoProgram
@@ -66,10 +65,10 @@ func (p *Program) IR() *ir.Program {
 	return p.info.Prog
 }
 
-// none reports whether nobody parsed p: nil, or the zero value.
+// none reports whether p was not parsed: it is nil or the zero value.
 func (p *Program) none() bool { return p == nil || p.info == nil }
 
-// Warnings returns what Parse found that is no error.
+// Warnings returns the findings of Parse that are not errors.
 func (p *Program) Warnings() Diagnostics {
 	if p.none() {
 		return nil
@@ -99,17 +98,18 @@ func (b Binding) ir() ir.Binding {
 	return ir.Binding{Func: b.Func, Ranks: b.Ranks, Dims: b.Dims, Defines: b.Defines}
 }
 
-// LowerOptions choose how far and how a program is lowered.
+// LowerOptions choose how a program is lowered, and how far.
 type LowerOptions struct {
-	// Strategy is how communication is overlapped: "sequential" (the default),
-	// "chunked" or "chunked(8)", "exchange" or "exchange(2)", "ahead", or "auto", which takes for each
-	// pair of communication and GEMM what is predicted to be fastest.
+	// Strategy is the way communication is overlapped: "sequential" (the default), "chunked" or "chunked(8)",
+	// "exchange" or "exchange(2)", "ahead", or "auto", which takes for each pair of communication and GEMM the
+	// strategy that is predicted to be fastest.
 	Strategy string
-	// Machine is what auto predicts for: "cpu" (the default), "h200x4" or a
-	// description's FILE.json. What collectives take is from the tuned table for such
-	// GPUs that was written last, or the shipped one, where these have it.
+	// Machine is the machine that auto predicts for: "cpu" (the default), "h200x4" or the FILE.json of a description.
+	// Times of collectives come from the latest tuned table for such GPUs, or else from the shipped table, as far as
+	// these have them.
 	Machine string
-	// Nodes is on how many nodes the ranks are, in order and evenly, as auto predicts; 0 for one.
+	// Nodes is the number of nodes that the ranks are spread over, evenly and in order, for auto's predictions; 0
+	// means one.
 	Nodes int
 	// Binding gives the dims that auto's choice depends on.
 	Binding Binding
@@ -126,18 +126,18 @@ type Stage struct {
 	Duration time.Duration
 }
 
-// Lowered is an explicit program and how it came to be.
+// Lowered is an explicit program and the stages that led to it.
 type Lowered struct {
 	Program *Program
 	Stages  []Stage
-	// Log says what was resharded, where and why, one line each.
+	// Log describes the reshards, with place and reason, one line each.
 	Log []string
 
 	page report.Lowering
 }
 
-// Lower turns a sharded program into an explicit one: every op works on what
-// its rank holds, every transfer is written out.
+// Lower turns a sharded program into an explicit one, in which every op works on what its rank holds and every
+// transfer is written out.
 func (p *Program) Lower(opts LowerOptions) (*Lowered, error) {
 	u, err := p.build(compile.Options{Strategy: opts.Strategy, Machine: opts.Machine, Nodes: opts.Nodes,
 		StopAfter: opts.StopAfter})
@@ -159,8 +159,8 @@ func (p *Program) Lower(opts LowerOptions) (*Lowered, error) {
 	return l, nil
 }
 
-// errNoProgram is what is made of a nil *Program, or a zero one.
-var errNoProgram = errors.New("there is no program: Parse, New and Import make them")
+// errNoProgram is the error about a nil or zero Program.
+var errNoProgram = errors.New("the Program is nil or zero: make one with Parse, New or Import")
 
 func (p *Program) build(opts compile.Options) (*compile.Unit, error) {
 	if p.none() {

@@ -16,14 +16,14 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// Report is what one run gave and what it took.
+// Report is the outcome of one run: its results and its costs.
 type Report struct {
-	// Out holds the results by name, as global tensors, but for those that Args.DeviceOut
-	// left on the devices; OutNames their order, with inout parameters last.
+	// Out holds the results by name, as global tensors, except those that Args.DeviceOut left on the devices.
+	// OutNames is their order, with inout parameters last.
 	Out      map[string]*Tensor
 	OutNames []string
-	// OutLocal are, by result and rank, the blocks of this process's ranks, where the machine has a
-	// World of several processes; nil elsewhere.
+	// OutLocal holds, by result and rank, the blocks of this process's ranks, if the machine has a World of several
+	// processes; otherwise nil.
 	OutLocal map[string]map[int]*Tensor
 
 	Func   string
@@ -32,52 +32,50 @@ type Report struct {
 	Ops    int   // tensor ops, collectives and transfers, all ranks together
 	Bytes  int64 // moved between ranks, all ranks together
 	Memory Memory
-	// Proof is Proved where the plan was proved before it ran, else Unknown: Unproved says why.
+	// Proof is Proved if the plan was proved before it ran. Otherwise it is Unknown, and Unproved is the reason.
 	Proof    VerdictKind
 	Unproved string
-	// Detours says which devices do not reach each other's memory, and why: what they
-	// exchange went through host memory. Empty where all do.
+	// Detours names the pairs of devices without peer access, with the reason; their exchanges went through host
+	// memory. Empty if there are none.
 	Detours []string
-	// Guesses names the products that run by the library's first guess of an algorithm,
-	// since memory was too short to time others, in this run's process: see
-	// LoadOptions.Cache. Empty where none does.
+	// Guesses names the products of this process that run by the library's first guess of an algorithm, since memory
+	// was too short to time others: see LoadOptions.Cache. Usually empty.
 	Guesses []string
-	// PassedOver says why the table of collectives that was tuned for this machine is not
-	// used; empty where it is, or where there is none.
+	// PassedOver is the reason why an existing table of collectives tuned for this machine was not used; empty
+	// otherwise.
 	PassedOver string
-	// Overlap has one entry for each statement that moves data between ranks. Its
-	// times are there if LoadOptions.Trace was set.
+	// Overlap has one entry for each statement that moves data between ranks. Times are set if LoadOptions.Trace was
+	// set.
 	Overlap []Overlap
 
 	trace *trace.Trace
 }
 
-// Memory is what each rank's arena takes, in bytes.
+// Memory is the size of each rank's arena, in bytes.
 type Memory struct {
 	Peak  int64 // as laid out
 	Bound int64 // the most bytes live at once in issue order
 	Host  int64 // besides, pinned memory of the host for buffers that say host
 }
 
-// Overlap says how well one statement's communication was hidden.
+// Overlap describes how well the communication of one statement was hidden.
 type Overlap struct {
 	Op   string // "all_reduce"
 	Line int32  // of the text: the statement's, or that of which lowering made it
-	// Statement is its header as lowering left it: "put %y.i into %y.g.to at tp[%y.g.d]".
+	// Statement is the header of the statement after lowering: "put %y.i into %y.g.to at tp[%y.g.d]".
 	Statement string
-	// Algorithm of a collective: "two-shot"; several, where sizes differ, are
-	// joined by "+". Empty for other ops.
+	// Algorithm names the algorithm of a collective: "two-shot". Several, for different sizes, are joined by "+".
+	// Empty for other ops.
 	Algorithm string
-	// Bytes moved, all ranks and instances together.
+	// Bytes is the number of bytes moved, all ranks and instances together.
 	Bytes int64
-	// BusyNS is the time its instances took, ExposedNS the part of it in which
-	// no tensor op ran on the rank; both summed over instances, those of the rank
-	// where most was exposed.
+	// BusyNS is the time that the instances took, and ExposedNS the part of it in which no tensor op ran on the rank.
+	// Both are sums over the instances, on the rank with the most exposed time.
 	BusyNS, ExposedNS int64
 }
 
-// OutputsSHA256 returns the hash of the results in Out, by which runs are told to
-// have given the same: docs/language.md defines it.
+// OutputsSHA256 returns the hash of the results in Out. Runs with equal results have equal hashes; docs/language.md
+// defines the hash.
 func (r *Report) OutputsSHA256() string {
 	var list []tensor.Named
 	for name, t := range r.Out {
@@ -105,8 +103,7 @@ func checkOut(p *plan.Plan, into map[string]*Tensor) error {
 	return nil
 }
 
-// reporter makes the reports of a plan's runs: what it finds by looking at every command is
-// the same in all.
+// reporter makes the reports of a plan's runs. It computes once what is equal for all runs.
 type reporter struct {
 	plan *plan.Plan
 	same Report
@@ -129,7 +126,7 @@ func newReporter(p *plan.Plan, algorithms []string, proof proofOf) *reporter {
 	return s
 }
 
-// report is that of one run.
+// report makes the report of one run.
 func (s *reporter) report(r *exec.Result) *Report {
 	rep := s.same
 	rep.Out, rep.Dims, rep.Overlap = map[string]*Tensor{}, maps.Clone(rep.Dims), slices.Clone(rep.Overlap)
@@ -155,7 +152,7 @@ func (s *reporter) report(r *exec.Result) *Report {
 	return &rep
 }
 
-// exposed adds the times of a trace, if it has any.
+// exposed adds the times of a trace, if there are any.
 func (s *reporter) exposed(list []Overlap, t *trace.Trace) {
 	if t == nil || t.Virtual {
 		return
@@ -180,7 +177,7 @@ func (r *Report) count(p *plan.Plan, c *plan.Cmd) {
 	r.Bytes += remoteBytes(p, c)
 }
 
-// remoteBytes returns what a command moves between ranks.
+// remoteBytes returns the number of bytes that a command moves between ranks.
 func remoteBytes(p *plan.Plan, c *plan.Cmd) int64 {
 	switch c.Kind {
 	case plan.Copy:
@@ -223,8 +220,7 @@ func overlap(p *plan.Plan) ([]Overlap, map[int32]int) {
 	return out, at
 }
 
-// nameAlgorithms says of each statement that is a collective how it was run; at is where
-// Overlap has the sites.
+// nameAlgorithms sets the algorithm of each statement that is a collective. at maps sites to entries of Overlap.
 func (r *Report) nameAlgorithms(p *plan.Plan, at map[int32]int, algorithms []string) {
 	for i := range p.Cmds {
 		c := &p.Cmds[i]
@@ -239,8 +235,7 @@ func (r *Report) nameAlgorithms(p *plan.Plan, at map[int32]int, algorithms []str
 	}
 }
 
-// WriteTable writes a short table: ops, bytes moved, peak memory, and, where the
-// run was traced, exposed communication.
+// WriteTable writes a short table: ops, bytes moved, peak memory and, if the run was traced, exposed communication.
 func (r *Report) WriteTable(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	ranks := "ranks"
@@ -278,9 +273,8 @@ func (r *Report) WriteTable(w io.Writer) error {
 	return tw.Flush()
 }
 
-// WriteTimeline draws a lane for each stream of each rank, width columns wide.
-// A run that was not traced, or on a scheduled machine, has no times and draws
-// nothing.
+// WriteTimeline draws a lane for each stream of each rank, width columns wide. It draws nothing for a run without
+// times: one that was not traced, or that ran on a scheduled machine.
 func (r *Report) WriteTimeline(w io.Writer, width int) error {
 	if r.trace == nil || r.trace.Virtual {
 		return nil
@@ -288,8 +282,8 @@ func (r *Report) WriteTimeline(w io.Writer, width int) error {
 	return r.trace.Timeline(w, width)
 }
 
-// Span returns when the first command of the run began and when the last one ended, on a clock
-// that the runs of a batch share; zeros where the run was not traced, or has no times.
+// Span returns the times when the first command of the run began and the last one ended, on a clock that the runs of
+// a batch share. Both are zero if the run was not traced or has no times.
 func (r *Report) Span() (begin, end time.Duration) {
 	if r.trace == nil || r.trace.Virtual || len(r.trace.Events) == 0 {
 		return 0, 0
@@ -300,8 +294,7 @@ func (r *Report) Span() (begin, end time.Duration) {
 
 var errUntraced = errors.New("the run was not traced: set LoadOptions.Trace")
 
-// WriteTrace writes the run in the JSON trace-event format that Perfetto and
-// chrome://tracing open.
+// WriteTrace writes the run in the JSON trace-event format, which Perfetto and chrome://tracing open.
 func (r *Report) WriteTrace(w io.Writer) error {
 	if r.trace == nil {
 		return errUntraced

@@ -9,10 +9,10 @@ import (
 	"hocket.example/hocket/internal/exec/resident"
 )
 
-// request is a batch whose arguments are checked, and what follows from them and from what is bound. It is never
-// changed: a server's runs are mostly given the same device tensors again.
+// request is a batch with checked arguments, and what follows from them and from the bindings. It is never changed,
+// since a server's runs are mostly given the same device tensors again.
 type request struct {
-	given         []Args // by the caller; for who is given the like
+	given         []Args // the arguments, to recognise an equal batch
 	batch         *exec.Batch
 	binding       Binding
 	residents     map[string]*resident.DeviceTensor // see bindings.residents
@@ -20,7 +20,7 @@ type request struct {
 	outs          []map[string]*Tensor // Args.Out, by run
 }
 
-// request checks a batch, which is not empty, unless it is given what the one before was.
+// request checks a batch, which must not be empty, unless its arguments are those of the previous one.
 func (b *bindings) request(m *Machine, given []Args) (*request, error) {
 	if last := b.last.Load(); last != nil && last.isOf(given) {
 		return last, nil
@@ -58,11 +58,11 @@ func (b *bindings) request(m *Machine, given []Args) (*request, error) {
 	return r, nil
 }
 
-// repeats reports whether a run like this one needs no other check than this one: all that it names is on the
-// devices, since tensors of the host's may change.
+// repeats reports whether a similar run needs no further check: all its tensors are on the devices. Host tensors may
+// change.
 func (a Args) repeats() bool { return len(a.In) == 0 && len(a.InLocal) == 0 && len(a.Out) == 0 }
 
-// isOf reports whether a batch is given what r's was.
+// isOf reports whether the arguments of a batch are those of r.
 func (r *request) isOf(given []Args) bool {
 	return slices.EqualFunc(r.given, given, func(was, is Args) bool {
 		return is.repeats() && maps.Equal(was.DeviceIn, is.DeviceIn) && maps.Equal(was.DeviceOut, is.DeviceOut) &&

@@ -7,15 +7,15 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Tensor is a dense tensor in host memory: row-major, little-endian. As an
-// input or output of a model it is global: sharded dimensions at full extent.
+// Tensor is a dense tensor in host memory: row-major, little-endian. As an input or output of a model it is global:
+// every dimension has its full extent.
 type Tensor struct {
 	DType ir.DType
 	Shape []int64
 	Data  []byte
 }
 
-// NewTensor returns a tensor of zeros. The error says when the size is absurd.
+// NewTensor returns a tensor of zeros. It returns an error if the size is invalid.
 func NewTensor(dt ir.DType, shape ...int64) (*Tensor, error) {
 	t, err := tensor.New(dt, shape)
 	if err != nil {
@@ -37,8 +37,7 @@ func FromFloats(dt ir.DType, vals []float64, shape ...int64) (*Tensor, error) {
 	return (*Tensor)(t), nil
 }
 
-// Floats returns the elements as float64, which holds every element of every
-// dtype but i64 exactly.
+// Floats returns the elements as float64. That is exact for every dtype except i64.
 func (t *Tensor) Floats() []float64 {
 	h := t.host()
 	out := make([]float64, h.Len())

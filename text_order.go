@@ -9,10 +9,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ordered returns a bound function that has one meaning, whatever the order in which its
-// streams run: b itself where that is proved, else b in text order. It is an error that
-// wraps ErrNoReference if text order does not determine what ranks do to each other's
-// memory.
+// ordered returns a bound function whose result does not depend on the order in which its streams run: b itself if
+// that is proved, otherwise b in text order. The error wraps ErrNoReference if text order does not determine what
+// ranks do to each other's memory.
 func ordered(b *ir.Bound, binding Binding) (*ir.Bound, error) {
 	prog := b.Info.Prog
 	if !unordered(prog, b.Func, map[*ir.Func]bool{}) {
@@ -56,7 +55,7 @@ func firstFault(r *verify.Result) string {
 	return "refuted"
 }
 
-// proof checks the plan of a program as it is written.
+// proof checks the plan of a program as written.
 func proof(info *ir.Info, b Binding) (*verify.Result, error) {
 	u, err := compile.Build(info, compile.Options{})
 	if err != nil {
@@ -69,8 +68,8 @@ func proof(info *ir.Info, b Binding) (*verify.Result, error) {
 	return verify.Plan(p, verify.Options{FaultsOnly: true}), nil
 }
 
-// unordered reports whether f, or what it calls, has anything whose order is not that of
-// one stream a rank: other streams, or access to the memory of other ranks.
+// unordered reports whether f, or a function that it calls, has operations that one stream per rank does not order:
+// other streams, or access to other ranks' memory.
 func unordered(prog *ir.Program, f *ir.Func, seen map[*ir.Func]bool) bool {
 	if f == nil || seen[f] {
 		return false
@@ -92,8 +91,8 @@ func unordered(prog *ir.Program, f *ir.Func, seen map[*ir.Func]bool) bool {
 	return found
 }
 
-// inTextOrder returns prog with everything on main: streams and events order nothing
-// that text order does not. Waits for counters stay, since other ranks raise them.
+// inTextOrder returns prog with all statements on main. Streams and events then order nothing that text order does
+// not. Waits for counters stay, since other ranks raise these.
 func inTextOrder(prog *ir.Program) *ir.Program {
 	prog = prog.Clone()
 	for _, f := range prog.Funcs {

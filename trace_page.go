@@ -12,9 +12,9 @@ import (
 	"hocket.example/hocket/internal/verify"
 )
 
-// WriteHTML writes a page about where the time of the run went, which needs no network:
-// its timeline, what its collectives waited and moved, and program, the text that was run,
-// with what each line took. It needs LoadOptions.Trace. docs/trace.md defines its numbers.
+// WriteHTML writes a page about where the time of the run went, which needs no network. It shows the timeline, the
+// waits and transfers of collectives, and program, the text that was run, with the time of each line. It needs
+// LoadOptions.Trace. docs/trace.md defines the numbers.
 func (r *Report) WriteHTML(w io.Writer, title, program string) error {
 	if r.trace == nil || r.trace.Virtual {
 		return errors.New("the run was not traced, or its order was drawn: there are no times")
@@ -24,9 +24,8 @@ func (r *Report) WriteHTML(w io.Writer, title, program string) error {
 	return page.Write(w, account.Of(&t, 0), page.Options{Title: title, Program: program})
 }
 
-// WriteHTML writes a page that shows, of a verdict that refutes a plan, the commands of two
-// runs in the order of issue, and the order that is missing between two of them; and
-// program, the text that was checked.
+// WriteHTML writes a page about a verdict that refutes a plan. It shows the commands of two runs in the order of
+// issue, the ordering that is missing between two of them, and program, the text that was checked.
 func (v Verdict) WriteHTML(w io.Writer, title, program string) error {
 	o := page.Options{Title: title, Program: program, Facts: v.String()}
 	for _, d := range v.Diagnostics {
@@ -56,17 +55,17 @@ func (v Verdict) WriteHTML(w io.Writer, title, program string) error {
 	return page.Write(w, account.Of(t, 0), o)
 }
 
-// counterexample is what a page shows of a finding.
+// counterexample is a finding as a page shows it.
 type counterexample struct {
 	trace   *trace.Trace
 	missing [][2]int
 }
 
-// maxShown is how many commands of a run a page of a counterexample shows at most.
+// maxShown is the largest number of commands of a run that a page of a counterexample shows.
 const maxShown = 50_000
 
-// show lays out two runs of a plan in the order of issue, a step for each command, and notes
-// the first two acts of the first finding; nil where there is no finding of two.
+// show lays out two runs of a plan in the order of issue, one step for each command, and marks the first two acts of
+// the first finding. It returns nil if no finding has two acts.
 func show(p *plan.Plan, findings []verify.Finding) *counterexample {
 	i := slices.IndexFunc(findings, func(f verify.Finding) bool { return !f.Warning && len(f.Acts) >= 2 })
 	if i < 0 || len(p.Cmds) > maxShown {

@@ -159,11 +159,11 @@ type GPU struct {
 	Peers []string `json:"peers"`
 }
 
-// Lines returns the report for people: a name and what there is of it, line by line.
+// Lines returns the report for people: a name and a description in each line.
 func (r *Report) Lines() [][2]string { return r.lines }
 
-// Examine looks for libraries and GPUs. Where try is set it has every two GPUs make a
-// real transfer, and tells which cannot; else only what is known of them.
+// Examine looks for libraries and GPUs. If try is set, every two GPUs make a real transfer, and the
+// report lists the pairs that cannot. Otherwise it lists only the pairs already known.
 func Examine(try bool) Report {
 	x := process.Examine(try)
 	r := Report{Detours: x.Detours, Multicast: x.Multicast, Missing: x.Missing, lines: x.Lines()}

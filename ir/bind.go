@@ -67,9 +67,9 @@ func Dims(in *Info, b Binding) (map[string]int64, Diagnostics) {
 	return bd.Dims, nil
 }
 
-// Early reports what is wrong with a binding whatever values other dims come to have: its
-// function, dims and definitions that there are not, and ranks that do not fill meshes. Where
-// the binding leaves no dim open that is all that Bind reports.
+// Early reports errors in a binding that do not depend on the values of open dims: an unknown function, unknown dims
+// and definitions, and ranks that do not fill meshes. If the binding leaves no dim open, it reports everything that
+// Bind reports.
 func Early(in *Info, b Binding) Diagnostics {
 	bd, b, d := begin(in, b)
 	for _, step := range []func(*Bound, Binding) *Diagnostic{(*Bound).bindDims, (*Bound).parseDefines, (*Bound).defineEarly, (*Bound).solveRanks, (*Bound).bindKnownMeshes} {

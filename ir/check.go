@@ -7,7 +7,7 @@ import "slices"
 // Info is complete only when no error is reported.
 func Check(p *Program) (*Info, Diagnostics) { return checkBeside(p, &lost{}) }
 
-// checkBeside is Check of what stands beside what was lost.
+// checkBeside is Check for a program of which the parser lost statements.
 func checkBeside(p *Program, lost *lost) (*Info, Diagnostics) {
 	c := &checker{
 		p:    p,

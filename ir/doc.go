@@ -1,9 +1,6 @@
-// Package ir is hocket's language: types and layouts, the table of operations,
-// programs as trees, and what reads, checks, binds, builds and prints them.
+// Package ir is hocket's language: its types and layouts, the table of operations, and programs as trees.
 //
-// Read parses a text and checks it; Parse and Check are its halves. NewBuilder
-// makes a program from Go. Bind fixes ranks and dims of what Check accepted:
-// then extents have values, and every rank a place in the mesh. What is wrong
-// with a program is Diagnostics, with places and what to do. docs/language.md
-// says what programs mean.
+// Read parses a text and checks it; Parse and Check are the two steps. Bind fixes the ranks and dims of a checked
+// program: extents then have values, and every rank a place in the mesh. Errors in a program are Diagnostics, which
+// have positions and say what to do. docs/language.md defines the meaning of programs.
 package ir

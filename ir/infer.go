@@ -37,7 +37,7 @@ var inferOf = [numOps]func(*inference) *Type{
 	OpAttentionDQ: inferAttentionGrad, OpAttentionDKV: inferAttentionGrad, OpEmbedding: inferEmbedding, OpReduceSlots: inferReduceSlots,
 	OpIndexCopy: inferIndexCopy, OpRope: inferRope, OpArgmax: inferArgmax,
 	OpIota: inferIota, OpTopK: inferTopK, OpArgTopK: inferTopK, OpArgsort: inferArgsort, OpTakeAlong: inferTakeAlong,
-	OpBincount: inferBincount, OpGroupedLinear: inferGroupedLinear, OpScales: inferScales, OpQuantize: inferQuantize,
+	OpBincount: inferBincount, OpIndexAdd: inferIndexAdd, OpGroupedLinear: inferGroupedLinear, OpScales: inferScales, OpQuantize: inferQuantize,
 	OpFill: inferFill, OpExpand: inferExpand, OpReshard: inferReshard,
 	OpChunk: inferChunk, OpSlice: inferSlice, OpSelect: inferSelect,
 	OpTranspose: inferTranspose, OpReshape: inferReshape, OpClaim: inferClaim, OpLocal: inferLocal,

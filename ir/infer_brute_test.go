@@ -75,9 +75,9 @@ type brute struct {
 	meshes []*bruteMesh // main first
 	decl   strings.Builder
 	body   strings.Builder
-	args   []*nd    // operands, whole
-	names  []string // their names
-	// onWhole and onBlocks compute the op: of one whole tensor each, or of the
+	args   []*nd // operands, whole
+	// op computes the operation, of whole tensors or of the blocks of one rank; out is the shape of the result.
+	names []string
 	// blocks of one rank; out is the shape the result must have.
 	op func(args []*nd, out []int) *nd
 	// team, for collectives, computes the result of place i from all blocks.
@@ -89,6 +89,8 @@ type brute struct {
 	// first is the row of the whole second operand with which the one that op
 	// gets begins.
 	first int
+	// row is the row of the whole result with which the one that op makes begins.
+	row int
 }
 
 func newBrute(seed uint64) *brute {
@@ -599,6 +601,26 @@ var generators = map[Op]func(*brute){
 			})
 		}
 	},
+	OpIndexAdd: func(b *brute) {
+		shape, n := b.shape(1+b.IntN(3)), b.extent(1)
+		last := len(shape) - 1
+		x := b.operand(shape)
+		b.ids = true
+		ids := b.operand(shape[:last])
+		b.ids = false
+		b.args[1] = b.args[1].mapped(func(v int64) int64 { return (v%int64(n) + int64(n)) % int64(n) })
+		b.stmt = fmt.Sprintf("%s = index_add %s, %s, n=%d", b.annotate([]int{n, shape[last]}), x, ids, n)
+		b.op = func(a []*nd, out []int) *nd {
+			return gen(out, func(ix []int) (sum int64) {
+				for i, id := range a[1].data {
+					if id == int64(ix[0]+b.row) {
+						sum += a[0].data[i*a[0].shape[last]+ix[1]]
+					}
+				}
+				return sum
+			})
+		}
+	},
 	OpChunk: func(b *brute) {
 		shape := b.shape(1 + b.IntN(3))
 		d, count := b.IntN(len(shape)), 1+b.IntN(4)
@@ -1029,7 +1051,10 @@ func (b *brute) run(t *testing.T) bool {
 					b.first = lo[0]
 				}
 			}
-			_, size, ok := box(natural.staticShape(t), b.mesh(natural), natural, i)
+			lo, size, ok := box(natural.staticShape(t), b.mesh(natural), natural, i)
+			if b.row = 0; len(lo) > 0 {
+				b.row = lo[0]
+			}
 			if !ok {
 				t.Fatalf("%v does not divide\n%s", natural, src)
 			}

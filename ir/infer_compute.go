@@ -352,7 +352,7 @@ func (in *inference) constant(name string, dt DType) bool {
 	if a == nil || !a.IsNum {
 		return true
 	}
-	least, most := -float64(1<<53), float64(1<<53) // what a float64 in the text tells apart
+	least, most := -float64(1<<53), float64(1<<53) // integers that a float64 in the text can represent exactly
 	if dt == I32 {
 		least, most = math.MinInt32, math.MaxInt32
 	}

@@ -1,5 +1,7 @@
 package ir
 
+import "slices"
+
 // Ops whose results are indices, or that take elements by them.
 
 // inferIota takes everything but the numbers from the annotation or destination.
@@ -97,5 +99,45 @@ func inferBincount(in *inference) *Type {
 			out.Partial = append(out.Partial, partialOver(d.Axes, Sum)...)
 		}
 	}
+	return out
+}
+
+// inferIndexAdd types index_add x[…, D], ids[…] → [n, D]. The result has the layout aimed at, and what it is split over
+// x is gathered from. Rows of x that are still split leave a partial sum.
+func inferIndexAdd(in *inference) *Type {
+	n := in.s.Attr("n").Exprs[0]
+	if !in.integers(1, "ids") || !in.wantRank(0, 1, "the first operand") || !in.extentOf(n) {
+		return nil
+	}
+	x, ids := in.args[0].reduced(), in.args[1]
+	last := len(x.Dims) - 1
+	if len(ids.Dims) != last {
+		in.errorf("type", in.s.Args[1].Pos, "each row of the first operand has an id: %s, and %%%s has %d", plural(last, "dimension"),
+			in.syms[1].Name, len(ids.Dims)).
+			help("index_add: " + OpIndexAdd.Info().Doc)
+		return nil
+	}
+	for d := range last {
+		if !in.equalExtents(x.Dims[d].Extent, ids.Dims[d].Extent, in.s.Args[1].Pos,
+			"the ids differ from the first operand in dimension "+itoa(d)) {
+			return nil
+		}
+	}
+	need := x.clone()
+	out := &Type{Pos: x.Pos, DType: x.DType, Mesh: x.Mesh,
+		Dims: []Dimension{{Extent: in.fold(n)}, {Extent: x.Dims[last].Extent, Axes: slices.Clone(x.Dims[last].Axes)}}}
+	if in.local {
+		return out
+	}
+	in.splitLike(out, []int{0})
+	byID := need.clone()
+	byID.DType, byID.Dims = ids.DType, byID.Dims[:last]
+	for d := range last {
+		need.Dims[d].Axes = without(need.Dims[d].Axes, out.Dims[0].Axes)
+		byID.Dims[d].Axes = slices.Clone(need.Dims[d].Axes)
+		out.Partial = append(out.Partial, partialOver(need.Dims[d].Axes, Sum)...)
+	}
+	in.need(0, need)
+	in.need(1, byID)
 	return out
 }

@@ -74,6 +74,7 @@ const (
 	OpArgsort       // the indices that sort the last dimension
 	OpTakeAlong     // elements along the last dimension by their indices
 	OpBincount      // how often each of 0..n is there
+	OpIndexAdd      // rows added up by ids
 	OpScales        // what quantize divides by
 	OpQuantize      // to an 8-bit type, by scales
 	OpGroupedLinear // a linear of each group of rows by a weight of its own
@@ -430,6 +431,10 @@ var opTable = [numOps]OpInfo{
 		Attrs: []AttrSpec{{Name: "n", Kind: AttrExpr, Required: true,
 			Doc: "ids from 0 to n - 1 are counted, others are not"}},
 		Doc: "how often each id from 0 to n - 1 is in ids[…] → i32[n]"},
+	OpIndexAdd: {Name: "index_add", Class: ClassTensor, MinArgs: 2, MaxArgs: 2, Into: IntoMay,
+		Attrs: []AttrSpec{{Name: "n", Kind: AttrExpr, Required: true, Doc: "the rows of the result"}},
+		Doc: "row i of the result is the sum of the rows x[…, D] where ids[…] is i, 0 where it is nowhere → [n, D]; " +
+			"-1 skips a row"},
 	OpScales: {Name: "scales", Class: ClassTensor, MinArgs: 1, MaxArgs: 1, Into: IntoMay,
 		Attrs: []AttrSpec{
 			{Name: "block", Kind: AttrExprs,

@@ -1,8 +1,7 @@
 package ir
 
-// Comments are printed where a reader looks for them, but a program keeps them
-// in few places only: above a statement, behind it, at the end of a block.
-// What stands elsewhere moves to the nearest of these; none is lost.
+// A program keeps comments in few places: above a statement, after it on its line, and at the end of a block. Comments
+// elsewhere move to the nearest of these; none is lost.
 
 // takeComments returns the comments read since the last call.
 func (p *parser) takeComments() []Comment {

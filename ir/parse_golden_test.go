@@ -6,8 +6,8 @@ import (
 	"hocket.example/hocket/internal/golden"
 )
 
-// TestParseDiagnostics compares what Parse says about the programs of
-// testdata/parse with what stands behind them.
+// TestParseDiagnostics compares Parse's diagnostics for the programs of testdata/parse with those that follow each
+// program.
 func TestParseDiagnostics(t *testing.T) {
 	golden.Each(t, "testdata/parse/*.txt", goldenMark, func(t *testing.T, name, src string) string {
 		_, ds := Parse(name+".hkt", src)

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// argument reads an operand of s: a place, or where s gives one value also what is not named: %w[e], a row of a tensor,
-// or (OP args), an operation.
+// argument reads an operand of s: a name, or, if s has one result, also an unnamed value: %w[e], a row of a tensor, or
+// (OP args), an operation.
 func (p *parser) argument(s *Stmt) Place {
 	pos := p.tok.pos
 	switch _, op := ParseOp(p.tok.text); {

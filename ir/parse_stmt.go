@@ -394,7 +394,7 @@ func (p *parser) ifElse(s *Stmt) {
 	}
 }
 
-// elseBlock reads a block, or an if that stands for a block of its own.
+// elseBlock reads the block after else, or an if, which becomes a block.
 func (p *parser) elseBlock() *Block {
 	if !p.isWord("if") {
 		return p.block(nil)

@@ -28,7 +28,7 @@ type Comment struct {
 
 // Comments are the comments kept with a declaration or statement.
 type Comments struct {
-	// Lead stands on lines of its own above.
+	// Lead is the comment lines above.
 	Lead []Comment
 	// Blank says that an empty line stood above Lead (or above the statement).
 	Blank bool

@@ -426,7 +426,7 @@ func hocket_calling(call, place *C.char) {
 	library.Calling(uintptr(C.own_thread()), text(call), text(place))
 }
 
-// hocket_failed tells the other processes of a machine why this one is about to leave them; 0 where it fails.
+// hocket_failed reports to the other processes of a machine why this one is about to leave; it returns 0 on failure.
 //
 //export hocket_failed
 func hocket_failed(machine C.int64_t, why *C.char, e **C.char) C.int {

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// writeAlgorithms writes what algorithms of collectives say of themselves: those of every machine, of each kind of
+// writeAlgorithms writes the descriptions of the algorithms of collectives: those of every machine, of each kind of
 // machine, and between nodes.
 func writeAlgorithms(w io.Writer) error {
 	inside, between := comm.Describe()
@@ -55,7 +55,7 @@ func describe(b *strings.Builder, list []device.Algorithm) {
 	}
 }
 
-// wrapped cuts a line at spaces into lines of at most so many letters; those after the first are indented.
+// wrapped breaks a line at spaces into lines of at most that many letters, and indents all but the first.
 func wrapped(s string, width int) (lines []string) {
 	line := ""
 	for _, word := range strings.Fields(s) {

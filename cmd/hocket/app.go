@@ -19,7 +19,7 @@ import (
 	"hocket.example/hocket/internal/exported"
 )
 
-// app is what the commands of one run of the process share.
+// app is the state that commands share in one run of the process.
 type app struct {
 	stdin  io.Reader
 	stdout *checkedWriter // the result: text, or one JSON object
@@ -35,12 +35,12 @@ type app struct {
 	progress *progress
 	plan     planFlags       // of exported models
 	export   *exported.Model // the model that was read last, if torch exported it
-	// expired is closed when the time that --timeout gives is over, which is limit.
+	// expired is closed when the time given by --timeout, which is limit, is over.
 	expired chan struct{}
 	limit   time.Duration
-	// bounded is set by a command that ends in bounded time when it is interrupted, and is waited for.
+	// bounded is set by a command that ends in bounded time when interrupted, so that its end can be waited for.
 	bounded atomic.Bool
-	// warnings are shown before whatever ends the command.
+	// warnings are shown before the final result or error.
 	warnings hocket.Diagnostics
 }
 
@@ -58,7 +58,7 @@ func newApp(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 	return a
 }
 
-// mute has the process print nothing but errors.
+// mute makes the process print nothing but errors.
 func (a *app) mute() {
 	a.text = io.Discard
 	a.stdout = &checkedWriter{w: io.Discard}
@@ -91,9 +91,8 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 	return root.ExecuteContext(ctx)
 }
 
-// mistyped finds what cobra takes for something else: a command that there is not with --help
-// behind it, for which it prints other help, and a long flag with one dash, which it takes for
-// a bundle of short ones.
+// mistyped finds two mistakes that cobra misreads: an unknown command followed by --help, for which cobra prints the
+// help of another, and a long flag with one dash, which it reads as several short flags.
 func (a *app) mistyped(root *cobra.Command, args []string) error {
 	root.InitDefaultHelpCmd()
 	c, rest, err := root.Find(args)
@@ -160,12 +159,12 @@ func (a *app) finish(ctx context.Context, err error) int {
 	return f.code
 }
 
-// lostOutput is that standard output cannot be written.
+// lostOutput is the failure that standard output cannot be written.
 func (a *app) lostOutput() *failure {
 	return &failure{code: exitMachine, kind: "output", err: fmt.Errorf("standard output: %w", a.stdout.err)}
 }
 
-// checkedWriter remembers the first error, since who prints does not look.
+// checkedWriter remembers the first error, since code that prints does not check for errors.
 type checkedWriter struct {
 	w   io.Writer
 	err error
@@ -181,7 +180,7 @@ func (c *checkedWriter) Write(p []byte) (int, error) {
 }
 
 // rootCommand returns the tree of commands, to be run with these words. Without a command
-// it says what to try.
+// it suggests what to try.
 func (a *app) rootCommand(words []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "hocket COMMAND",
@@ -211,7 +210,7 @@ where check, or a comparison, could not decide; and 130 when it is interrupted.`
 		if c.HasParent() {
 			a.out.Command = c.Name()
 		} else if len(words) > 0 && !strings.HasPrefix(words[0], "-") {
-			return a.noSuchCommand(root, words) // whose flags nobody knows
+			return a.noSuchCommand(root, words) // its flags are unknown
 		}
 		return &failure{code: exitUsage, kind: "usage", err: flagError(err), help: flagHelp(c, err.Error())}
 	})
@@ -219,6 +218,7 @@ where check, or a comparison, could not decide; and 130 when it is interrupted.`
 	root.PersistentFlags().SortFlags = false
 	commands := []*cobra.Command{
 		a.runCommand(), a.checkCommand(), a.optCommand(), a.gradCommand(), a.planCommand(), a.importCommand(),
+		a.exportCommand(),
 		a.fmtCommand(),
 		a.benchCommand(),
 		a.tuneCommand(),
@@ -236,8 +236,8 @@ where check, or a comparison, could not decide; and 130 when it is interrupted.`
 	return root
 }
 
-// refuseShells makes completions for a shell that there are none for an error: cobra
-// prints its help then, which would end in a file that the shell reads.
+// refuseShells makes completions for an unknown shell an error. Cobra would print its help, which users would
+// redirect to a file that the shell reads.
 func refuseShells(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	i := slices.IndexFunc(root.Commands(), func(c *cobra.Command) bool { return c.Name() == "completion" })
@@ -257,8 +257,8 @@ func noSuchShell(shell string) error {
 		shell).helping("there are for bash, fish, powershell and zsh: hocket completion bash")
 }
 
-// named makes the command, once its flags are read, tell JSON its name, and
-// silences its text where JSON is asked for.
+// named wraps the command so that, once its flags are read, JSON output gets its name, and its text is silenced if
+// JSON is requested.
 func (a *app) named(c *cobra.Command) *cobra.Command {
 	args := c.Args
 	c.Args = func(c *cobra.Command, list []string) error {

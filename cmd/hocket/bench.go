@@ -51,24 +51,24 @@ func (a *app) benchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:        "bench BENCHMARK|PROGRAM [flags]",
 		SuggestFor: []string{"benchmark", "measure"},
-		Short:      "Measure this machine, and layers and programs on it beside their bound",
+		Short:      "Measure this machine, and layers and programs on it with their bounds",
 		Long: `Measures and prints a table: how it was measured, the bound, medians with their
 spread (the distance between the quartiles), and a verdict only where a paired
 difference is larger than that.
 
   p2p       copies between all pairs of ranks, by size: put and get, one way and two
   host      what one issued op, and one edge between devices, costs
-  ag-gemm   all-gather + GEMM under each strategy, beside the GEMM alone
+  ag-gemm   all-gather + GEMM under each strategy, and the GEMM alone
   gemm-rs   GEMM + reduce-scatter
   gemm-ar   GEMM + all-reduce
   gemm-ag   GEMM + all-gather of its result
-  beside    collectives beside GEMMs: what each costs the other, by the blocks of
+  beside    collectives during GEMMs: the cost of each to the other, by the blocks of
             the one and the multiprocessors of the other
-  memory    what plans reserve, beside what no plan can do without
+  memory    the memory that plans reserve, and the least that any plan needs
 
   allreduce, allgather, reducescatter, alltoall, broadcast
-            by size of the largest operand, beside NCCL's and the time of a copy
-  PROGRAM   its runs, back to back and alone, beside their bound`,
+            by size of the largest operand, with NCCL's and the time of a copy
+  PROGRAM   its runs, back to back and alone, with their bound`,
 		Example: `  hocket bench ag-gemm -n 2 --shape 256x256x256 --strategy exchange --rounds 3
   hocket bench allreduce -n 2 --sizes 64K --rounds 3
   hocket bench examples/decode.hkt --rounds 3 --runs 2`,
@@ -83,19 +83,19 @@ difference is larger than that.
 	f.StringVarP(&o.machine, "machine", "m", defaultMachine, "where to run: `"+strings.Join(machineNames, "|")+"`")
 	f.StringVar(&o.sizes, "sizes", "", "`BYTES` to copy, of p2p and collectives: 1K,64K,1M; rows for 1 to 4096 rows of 16 KiB")
 	f.StringArrayVar(&o.shapes, "shape", nil,
-		"a layer's product, over all ranks, or each rank's, of beside: `MxNxK`; repeatable")
+		"a layer's product, over all ranks, or, for beside, each rank's: `MxNxK`; repeatable")
 	f.StringArrayVar(&o.strategies, "strategy", nil, "a `STRATEGY` to compare with sequential; repeatable")
 	f.StringArrayVar(&o.algorithms, "algorithm", nil,
-		"an `ALGORITHM` of a collective beside the chosen one, or all; of beside: one to try; repeatable")
+		"an `ALGORITHM` of a collective besides the chosen one, or all; for beside: one to try; repeatable")
 	f.StringArrayVar(&o.schedules, "schedule", nil,
 		"a schedule of MSCCL++ or MSCCL that does the collective, proved first, on GPUs: `FILE`; repeatable")
-	f.StringVar(&o.dtype, "dtype", "", "element `TYPE` of a collective (default bf16)")
+	f.StringVar(&o.dtype, "dtype", "", "element `TYPE` of a collective, or of a layer fp8-tensor, fp8-row or fp8-block (default bf16)")
 	f.BoolVar(&o.cold, "cold", false, "collectives on operands that no cache holds")
-	f.StringVar(&o.peers, "peers", "", "figures of peers to put beside, by tools/peers or vLLM's benchmark: `FILE`")
+	f.StringVar(&o.peers, "peers", "", "figures of peers to compare with, by tools/peers or vLLM's benchmark: `FILE`")
 	f.StringVar(&o.turns, "turns", "", "time layers in turns with tools/peers/overlap.py, which answers in a `FOLDER`")
-	f.IntSliceVar(&o.ctas, "ctas", nil, "blocks of collectives beside a GEMM: `N`,…; 0 for copy engines, -1 for any")
+	f.IntSliceVar(&o.ctas, "ctas", nil, "blocks of collectives during a GEMM: `N`,…; 0 for copy engines, -1 for any")
 	f.StringArrayVar(&o.beside, "collective", nil,
-		"a `COLLECTIVE` beside a GEMM, as all_reduce; repeatable (default all)")
+		"a `COLLECTIVE` during a GEMM, as all_reduce; repeatable (default all)")
 	f.IntSliceVar(&o.sms, "sms", nil, "multiprocessors that a GEMM counts on: `N`,…; 0 for all")
 	f.StringVar(&o.format, "format", "", "print collectives as `vllm` does")
 	f.IntVar(&o.rounds, "rounds", 7, "measure `K` times")
@@ -233,7 +233,9 @@ func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 	if o.format != "" && o.format != "vllm" {
 		return opts, usagef("--format: there is no form %q; there is vllm", o.format)
 	}
-	if o.dtype != "" {
+	if form, is := strings.CutPrefix(o.dtype, "fp8-"); is && slices.Contains(bench.FP8, form) {
+		opts.Scales = form
+	} else if o.dtype != "" {
 		if opts.DType = dtypeNamed(o.dtype); opts.DType == ir.InvalidDType {
 			return opts, usagef("--dtype: there is no type %q", o.dtype)
 		}

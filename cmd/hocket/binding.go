@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// bindFlags are the flags that fix what a program leaves open.
+// bindFlags are the flags that choose the function, ranks and dims of a program.
 type bindFlags struct {
 	ranks         int
 	fn            string
@@ -33,7 +33,7 @@ func (a *app) addBindFlags(c *cobra.Command) *bindFlags {
 	f.Int64Var(&a.limits.Commands, "max-commands", mostCommands,
 		"refuse a run of more than `N` commands, of all ranks; 0: no limit")
 	f.DurationVar(&a.limits.Time, "max-time", mostTime,
-		"give up when planning takes longer, or proving; 0: no limit: `10s`")
+		"stop if planning, or proving, takes longer than this; 0: no limit: `10s`")
 	f.StringVar(&a.plan.file, "plan", "", "layouts of an exported model's parameters: a tensor-parallel plan in `FILE`.json")
 	f.StringArrayVar(&a.plan.shards, "shard", nil,
 		"one layout, such as `layers.*.mlp.up_proj=colwise`; repeatable")
@@ -45,8 +45,7 @@ func (a *app) addBindFlags(c *cobra.Command) *bindFlags {
 	return b
 }
 
-// Limits of programs that nobody lifts: what is within takes less than 1 GiB of the host, and
-// some seconds.
+// The default limits of programs. A program within them takes less than 1 GiB of host memory, and some seconds.
 const (
 	mostCommands = 1 << 17
 	mostTime     = 10 * time.Second
@@ -104,8 +103,8 @@ func assignment(flag, s string) (name, value string, err error) {
 	return name, strings.TrimSpace(value), nil
 }
 
-// bind binds the program, and where that fails decides whether the program or
-// the command line is wrong: the latter where it alone gives dims their values.
+// bind binds the program. If that fails it decides whether the program or the command line is wrong: the latter, if it
+// alone gives dims their values.
 func bind(p *hocket.Program, b hocket.Binding) (*hocket.Signature, error) {
 	sig, err := p.Bind(b)
 	if err == nil {
@@ -126,7 +125,7 @@ func given(b hocket.Binding) bool {
 	return b.Func != "" || b.Ranks != 0 || len(b.Dims)+len(b.Defines) > 0
 }
 
-// nowhere reports whether findings point at no place of the text.
+// nowhere reports whether no finding has a position in the text.
 func nowhere(ds hocket.Diagnostics) bool {
 	return !slices.ContainsFunc(ds, func(d *ir.Diagnostic) bool { return d.Pos.Valid() })
 }
@@ -136,8 +135,7 @@ func bindsByItself(p *hocket.Program) bool {
 	return err == nil
 }
 
-// openDims lists dims of the bound function, and those it calls, that nothing
-// gives a value.
+// openDims lists the dims without a value in the bound function and in those that it calls.
 func openDims(p *hocket.Program, b hocket.Binding) []string {
 	known := map[string]bool{}
 	for _, d := range p.IR().Dims {
@@ -193,7 +191,7 @@ func called(p *hocket.Program, fn *ir.Func) []*ir.Func {
 	return list
 }
 
-// funcOf returns the function that is bound, nil when there is none of its name.
+// funcOf returns the bound function; nil if there is none of that name.
 func funcOf(p *hocket.Program, b hocket.Binding) *ir.Func {
 	funcs := p.IR().Funcs
 	if b.Func == "" && len(funcs) > 0 {
@@ -202,7 +200,7 @@ func funcOf(p *hocket.Program, b hocket.Binding) *ir.Func {
 	return p.IR().Func(b.Func)
 }
 
-// note tells JSON what was bound.
+// note adds the binding to the JSON output.
 func (r *result) note(sig *hocket.Signature) {
 	r.Func, r.Ranks, r.Dims = sig.Func, sig.Ranks, sig.Dims
 }

@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// checkFlags are the flags of check beside those of every command on a PROGRAM.
+// checkFlags are the flags of check, in addition to those of every command on a PROGRAM.
 type checkFlags struct {
 	redundant, fix         bool
 	strategy, machine, out string
@@ -24,15 +24,15 @@ func (a *app) checkCommand() *cobra.Command {
 		Use:        "check PROGRAM [flags]",
 		SuggestFor: []string{"verify", "prove", "lint", "vet", "validate"},
 		Short:      "Prove that a program is right, without running it",
-		Long: `Proves a program free of data races, reuse of memory in use, reads of what nobody
-wrote, mismatched collectives and transfers, and deadlocks, over runs back to
-back; or shows two ops that go wrong, why nothing orders them, and the smallest
+		Long: `Proves a program free of data races, reuse of memory in use, reads of unwritten
+memory, mismatched collectives and transfers, and deadlocks, over runs back to
+back; or shows two conflicting ops, why nothing orders them, and the smallest
 edge that would. Exit 0: proved. 1: refuted. 5: could not decide, and why.
 
 Judges collective schedules, too: execution plans of MSCCL++ (.json) and algorithms of
 MSCCL (.xml). Of these it also proves the result.
 
-What a program computes is no part of the proof: see run --compare.`,
+The proof does not cover the values that a program computes: see run --compare.`,
 		Example: `  hocket check examples/mlp.hkt
   hocket check examples/mlp.hkt --dim T=4096 --json
   hocket check examples/mlp.hkt --strategy auto --machine h200x4
@@ -44,12 +44,12 @@ What a program computes is no part of the proof: see run --compare.`,
 	o := &checkFlags{}
 	f := c.Flags()
 	addStrategy(c, &o.strategy)
-	addPredicted(c, &o.machine, "auto predicts, and costs of lost overlap are told,")
+	addPredicted(c, &o.machine, "auto predicts, and costs of lost overlap are shown,")
 	f.BoolVar(&o.redundant, "redundant", false, "list the waits that others imply")
 	f.BoolVar(&o.fix, "fix", false, "write the program with what it lacks to standard output")
 	f.StringVarP(&o.out, "output", "o", "", "write what --fix repairs to `FILE` instead")
 	f.StringVar(&o.certificate, "certificate", "", "write evidence of the proof, for run --certificate, to `FILE`")
-	f.IntVar(&o.launches, "launches", 1, "of a collective schedule: 2 has what crosses a launch's border count")
+	f.IntVar(&o.launches, "launches", 1, "of a collective schedule: 2 also checks conflicts between two launches")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		schedule, err := a.isSchedule(c.Context(), args[0])
 		if err != nil {
@@ -86,9 +86,9 @@ func (o *checkFlags) check() error {
 	case o.out != "" && !o.fix:
 		return usagef("-o names where --fix writes, and --fix is not given")
 	case o.certificate != "" && o.fix:
-		return usagef("--certificate is of the program as it stands: leave --fix out")
+		return usagef("--certificate applies to the unchanged program: leave --fix out")
 	case o.fix && o.strategy != "" && o.strategy != "sequential":
-		return usagef("--fix repairs the program as it stands: leave --strategy out")
+		return usagef("--fix repairs the program before lowering: leave --strategy out")
 	}
 	if o.machine != "" {
 		if err := checkPredicted(o.machine); err != nil {
@@ -98,8 +98,8 @@ func (o *checkFlags) check() error {
 	return checkStrategy(o.strategy)
 }
 
-// refuted notes for JSON that err refutes the program, where it does. What is too large to
-// be unrolled may be right.
+// refuted records for JSON that err refutes the program, if it does. A program that is too large to be unrolled may be
+// right.
 func (a *app) refuted(err error) {
 	var ds hocket.Diagnostics
 	limit := func(d *ir.Diagnostic) bool { return d.Kind == "limit" }
@@ -145,7 +145,7 @@ func (a *app) check(p *hocket.Program, b hocket.Binding, o *checkFlags) error {
 	return a.conclude(v)
 }
 
-// conclude prints a verdict; only a proof is no failure.
+// conclude prints a verdict. Every verdict except a proof is a failure.
 func (a *app) conclude(v hocket.Verdict) error {
 	if v.Kind == hocket.Refuted {
 		return ofDiagnostics(v.Diagnostics)
@@ -162,7 +162,7 @@ func (a *app) conclude(v hocket.Verdict) error {
 		err: fmt.Errorf("not proved: %s", v.Reason)}
 }
 
-// fix repairs a program that was refuted, and proves what comes out.
+// fix repairs a refuted program and proves the result.
 func (a *app) fix(p *hocket.Program, b hocket.Binding, v hocket.Verdict, o *checkFlags) error {
 	text := p.String()
 	if v.Kind == hocket.Refuted {

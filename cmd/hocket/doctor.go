@@ -15,7 +15,7 @@ import (
 	"hocket.example/hocket/internal/tune"
 )
 
-// doctor is what hocket finds where it runs.
+// doctor describes the environment that hocket runs in.
 type doctor struct {
 	Go       string    `json:"go"`
 	OS       string    `json:"os"`
@@ -35,17 +35,17 @@ type machine struct {
 	Modes   []string `json:"modes,omitempty"`
 	Missing string   `json:"missing,omitempty"`
 	Help    string   `json:"help,omitempty"`
-	// CUDA is what there is of it, of the machine cuda.
+	// CUDA is set for the machine cuda: the parts of CUDA that were found.
 	CUDA *cuda.Report `json:"cuda,omitempty"`
 }
 
-// defaultMachine is what -m is without one, and what --machine describes.
+// defaultMachine is the default of -m and of --machine.
 const defaultMachine = "cpu"
 
-// machineNames are what -m takes.
+// machineNames are the values that -m accepts.
 var machineNames = machinesThat(func(device.Kind) bool { return true })
 
-// machinesThat names the machines of which something is so.
+// machinesThat names the machines for which the predicate holds.
 func machinesThat(is func(device.Kind) bool) (names []string) {
 	for _, k := range device.Kinds() {
 		if is(k) {
@@ -55,7 +55,7 @@ func machinesThat(is func(device.Kind) bool) (names []string) {
 	return names
 }
 
-// needs says for a usage error or a flag's help which -m has what is asked.
+// needs names, for a usage error or a flag's help, the values of -m that support a feature.
 func needs(is func(device.Kind) bool) string {
 	return "-m " + strings.Join(machinesThat(is), " or -m ")
 }
@@ -66,8 +66,7 @@ func isProfiled(k device.Kind) bool { return k.Profiles }
 
 func drawsOrder(k device.Kind) bool { return k.OpenScheduled != nil }
 
-// machineNamed says whether a machine works here; try has its GPUs try to reach each
-// other.
+// machineNamed reports whether a machine works here. If try is set, its GPUs try to reach each other's memory.
 func machineNamed(name string, try bool) machine {
 	if kind, err := device.KindNamed(name); err == nil && kind.OnHost {
 		return machine{Name: name, OK: true, Modes: []string{"concurrent", "scheduled (--schedules)"}}

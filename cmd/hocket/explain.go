@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// explainFlags are what opt --explain adds.
+// explainFlags are the flags that opt --explain adds.
 type explainFlags struct {
 	explain bool
 	machine string
@@ -24,14 +24,14 @@ type explainFlags struct {
 func (o *explainFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	f.BoolVar(&o.explain, "explain", false,
-		"say what was resharded and why, what each strategy is predicted to take, "+
+		"show each reshard with its reason, the predicted time of each strategy, "+
 			"and which was chosen (auto, unless --strategy says otherwise)")
 	addPredicted(c, &o.machine, "auto, --explain and --html predict")
 	f.IntVar(&o.nodes, "nodes", 0,
-		"on how many nodes the ranks are, in order and evenly, as auto, --explain and --html predict (default: one)")
+		"number of nodes, with the ranks spread evenly and in order, for auto, --explain and --html (default: one)")
 }
 
-// addPredicted adds the machine that what predicts for.
+// addPredicted adds the flag for the machine that predictions are made for; what names them in its help.
 func addPredicted(c *cobra.Command, to *string, what string) {
 	c.Flags().StringVar(to, "machine", defaultMachine,
 		"the `MACHINE` that "+what+" for: "+strings.Join(hocket.Machines(), ", ")+" or FILE.json")
@@ -122,7 +122,7 @@ func showExplanation(w io.Writer, e *hocket.Explanation, columns int) {
 	}
 }
 
-// tflops is a rate, of so many operations in so many microseconds.
+// tflops formats the rate of a number of operations in a number of microseconds.
 func tflops(n, us float64) string { return fmt.Sprintf("%.3g TFLOP/s", n/us/1e6) }
 
 func showReshards(w io.Writer, e *hocket.Explanation) {
@@ -144,7 +144,7 @@ func showReshards(w io.Writer, e *hocket.Explanation) {
 	}
 }
 
-// grouped puts what is the same but for its place together, in the order of the first of each.
+// grouped groups elements that differ only in their place, in the order of the first of each group.
 func grouped[T any](list []T, same func(a, b *T) bool) [][]T {
 	var out [][]T
 	for i := range list {
@@ -190,7 +190,7 @@ func places[T any](g []T, at func(T) (line int32, value string)) string {
 	return "lines " + strings.Join(lines[:last], ", ") + " and " + lines[last] + ": " + strings.Join(values, ", ")
 }
 
-// each says that a number is that of one of n.
+// each returns a remark that a number is that of one of n.
 func each(n int) string {
 	if n == 1 {
 		return ""
@@ -208,7 +208,7 @@ func refused(p hocket.PairReport) bool {
 	return false
 }
 
-// showPair prints pairs that are alike; by is where their collectives' time is from.
+// showPair prints similar pairs; by names the source of their collectives' time.
 func showPair(w io.Writer, g []hocket.PairReport, by string) {
 	p := &g[0]
 	fmt.Fprintf(w, "\n%s: %s, %s%s", places(g, func(p hocket.PairReport) (int32, string) { return p.Line, p.Value }),

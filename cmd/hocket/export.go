@@ -65,7 +65,7 @@ func isExport(arg string) bool {
 	return torchexport.IsArchive(head[:n])
 }
 
-// importExport imports the archive that arg names for so many ranks, 0 for one, and keeps it in a.export.
+// importExport imports the archive that arg names and stores it in a.export. ranks is the number of ranks; 0 means one.
 func (a *app) importExport(arg string, ranks int) (*exported.Model, error) {
 	plan, err := a.plan.plan()
 	if err != nil {

@@ -23,16 +23,15 @@ const (
 	exitInterrupted = 130
 )
 
-// failure is an error that knows how the command has to end. With help it says
-// what to do about it.
+// failure is an error with the exit code of the command and, in help, what to do about it.
 type failure struct {
 	code int
 	err  error
 	help string
-	// kind and severity are the diagnostic's, where err is none itself.
+	// kind and severity are those of the diagnostic, if err is not a diagnostic itself.
 	kind     string
 	severity ir.Severity
-	// said: people know it from standard output, only JSON does not.
+	// said reports that standard output has already shown the error, so that only JSON needs it.
 	said bool
 }
 
@@ -72,7 +71,7 @@ func classify(ctx context.Context, err error) *failure {
 	return &failure{code: exitUsage, kind: "usage", err: err, help: "see hocket --help"}
 }
 
-// findings returns the diagnostics that err is made of, nil where it is none.
+// findings returns the diagnostics of err; nil if it has none.
 func findings(err error) hocket.Diagnostics {
 	var ds hocket.Diagnostics
 	var d *ir.Diagnostic
@@ -85,8 +84,7 @@ func findings(err error) hocket.Diagnostics {
 	return nil
 }
 
-// ofDiagnostics says whose fault diagnostics are: the program's, unless hocket
-// admits its own.
+// ofDiagnostics attributes diagnostics to the program, unless they report a fault of hocket.
 func ofDiagnostics(ds hocket.Diagnostics) *failure {
 	f := &failure{code: exitProgram, err: ds}
 	for _, d := range ds {
@@ -97,7 +95,7 @@ func ofDiagnostics(ds hocket.Diagnostics) *failure {
 	return f
 }
 
-// ofMachine classifies what loading or running a model returned.
+// ofMachine classifies an error of loading or running a model.
 func ofMachine(err error) error {
 	var f *failure
 	var mismatch *hocket.MismatchError
@@ -112,9 +110,9 @@ func ofMachine(err error) error {
 	case errors.As(err, &mismatch):
 		f := &failure{code: exitHocket, kind: "differs", err: err}
 		if mismatch.Proved {
-			return f.helping("no wait is missing, for the plan was proved: the program has ranks compute what differs and calls it copies of each other (claim, an index by rank), or a device computes wrongly, which -m " + defaultMachine + " tells")
+			return f.helping("the plan was proved, so no wait is missing: either the program computes different values on ranks and declares them copies of each other (claim, an index by rank), or a device computes wrongly; -m " + defaultMachine + " shows which")
 		}
-		return f.helping("mostly the program lacks a wait; --schedules 20 tells it from a layout that was claimed wrongly")
+		return f.helping("the usual cause is a missing wait; --schedules 20 distinguishes it from a wrong layout in a claim")
 	case errors.Is(err, hocket.ErrDiffers):
 		return &failure{code: exitHocket, kind: "differs", err: err}
 	case errors.Is(err, hocket.ErrNoReference):
@@ -126,8 +124,7 @@ func ofMachine(err error) error {
 	return &failure{code: exitMachine, kind: "machine", err: err}
 }
 
-// ofHocket classifies an error that only a fault of hocket leads to, where it
-// says nothing about the program.
+// ofHocket classifies an error that says nothing about the program, and so must be a fault of hocket.
 func ofHocket(err error) error {
 	if err == nil {
 		return nil
@@ -138,7 +135,7 @@ func ofHocket(err error) error {
 	return &failure{code: exitHocket, kind: "internal", err: err}
 }
 
-// diagnostics returns f in the form in which findings are shown.
+// diagnostics returns f as diagnostics, to be shown like findings.
 func (f *failure) diagnostics() hocket.Diagnostics {
 	if f.err == nil {
 		return nil
@@ -149,7 +146,7 @@ func (f *failure) diagnostics() hocket.Diagnostics {
 	return hocket.Diagnostics{{Severity: f.severity, Kind: f.kind, Message: withoutCall(f.err), Help: f.help}}
 }
 
-// withoutCall is what an error says, but for the name of the system's call that found it.
+// withoutCall returns an error's text without the name of the system call.
 func withoutCall(err error) string {
 	text := err.Error()
 	var call *fs.PathError
@@ -164,7 +161,7 @@ var (
 	valueNamed    = regexp.MustCompile(`^invalid argument (".*") for "(?:-\w, )?(-+[\w-]+)" flag`)
 )
 
-// flagError rewords what pflag says about values, which names Go functions.
+// flagError rewords pflag's errors about values, which name Go functions.
 func flagError(err error) error {
 	text := err.Error()
 	if m := valueNamed.FindStringSubmatch(text); m != nil {

@@ -12,7 +12,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// flights keeps the flight record of a run that failed until it is known how the command ends.
+// flights keeps the flight record of a failed run until the command ends.
 type flights struct {
 	mu   sync.Mutex
 	last []byte
@@ -28,8 +28,8 @@ func (f *flights) failed(dump func(io.Writer) error) {
 	}
 }
 
-// keep writes the record of a run that a machine failed, or that did not end in time, and says
-// where: to the file, or else to one in the user's cache folder, which the next one replaces.
+// keep writes the flight record if the machine failed or the run timed out, and prints where. It writes to the named
+// file, or else to one in the user's cache folder, which the next record replaces.
 func (f *flights) keep(ctx context.Context, a *app, path string, err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,7 +54,7 @@ func (f *flights) keep(ctx context.Context, a *app, path string, err error) erro
 	return err
 }
 
-// lastFlight is the file where the user names none.
+// lastFlight is the default file of flight records.
 func lastFlight() (string, error) {
 	dir, err := files.UserFolder()
 	return filepath.Join(dir, "flight.json"), err

@@ -8,5 +8,5 @@ import (
 	"hocket.example/hocket"
 )
 
-// dumpOnQuit does nothing where there is no such signal.
+// dumpOnQuit does nothing: this system has no such signal.
 func dumpOnQuit(*hocket.Machine, io.Writer) (stop func()) { return func() {} }

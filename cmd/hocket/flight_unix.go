@@ -11,8 +11,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// dumpOnQuit has SIGQUIT write the machine's flight record, before Go's own account of what
-// every goroutine does, until the function that it returns is called.
+// dumpOnQuit makes SIGQUIT write the machine's flight record before Go's stack traces, until the returned function is
+// called.
 func dumpOnQuit(m *hocket.Machine, to io.Writer) (stop func()) {
 	quits := make(chan os.Signal, 1)
 	signal.Notify(quits, syscall.SIGQUIT)

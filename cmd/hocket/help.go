@@ -21,8 +21,7 @@ func rare(c *cobra.Command, names ...string) {
 	}
 }
 
-// writeHelp writes the help of a command: what it does, a line to copy, its flags; with all
-// those few need, too.
+// writeHelp writes the help of a command: a description, an example, its flags, and, with all, its rare flags.
 func writeHelp(w io.Writer, c *cobra.Command, all bool) {
 	text := c.Long
 	if text == "" {
@@ -71,7 +70,7 @@ func available(c *cobra.Command) []*cobra.Command {
 	return list
 }
 
-// helpCommand is cobra's, but for commands that there are not: those are errors.
+// helpCommand is cobra's help command, except that unknown commands are errors.
 func (a *app) helpCommand(root *cobra.Command) *cobra.Command {
 	all := false
 	c := &cobra.Command{
@@ -116,7 +115,7 @@ Parameters that nothing names are ints:SEED, with the SEED of --seed.
   hocket run examples/mlp.hkt --in x=rand:7 --in zeros
 `
 
-// startHelp is what hocket says when it is asked nothing.
+// startHelp is the output of hocket without arguments.
 const startHelp = `hocket compiles and runs multi-GPU host programs. Nothing but a CPU is needed to try it.
 In a clone of its repository, these take some seconds each:
 

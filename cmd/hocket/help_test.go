@@ -86,7 +86,7 @@ func TestHelpExamplesWork(t *testing.T) {
 	run := func(t *testing.T, text string) (ran int) {
 		for line := range strings.Lines(text) {
 			line, indented := strings.CutPrefix(line, "  ")
-			line, _, _ = strings.Cut(strings.TrimRight(line, "\n"), "   ") // what stands beside it
+			line, _, _ = strings.Cut(strings.TrimRight(line, "\n"), "   ") // without the explanation on the right
 			if !indented || !strings.HasPrefix(line, "hocket ") || strings.Contains(line, "-m cuda") ||
 				models == "" && strings.Contains(line, ".pt2") {
 				continue

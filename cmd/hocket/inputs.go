@@ -14,7 +14,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// inputs are what --in says.
+// inputs are the values of --in.
 type inputs struct {
 	specs map[string]tensor.Spec // by parameter
 	files []string               // whole safetensors files
@@ -22,19 +22,19 @@ type inputs struct {
 	rest  tensor.Spec            // of every parameter that nothing else names
 	fixed bool                   // rest was given
 	open  []io.Closer            // files that tensors were found in
-	// small gives integer parameters that nothing names -1, 0 and 1, whatever rest is.
+	// small gives integer parameters without an input -1, 0 and 1, whatever rest is.
 	small bool
-	// others are tensors of files that no parameter has the name of; nil where that is an error: weights of an exported
-	// model have other names than what they are stacked to.
+	// others are tensors of files that match no parameter by name; nil if that is an error. Weights of an exported model
+	// have other names than the parameters that they are stacked into.
 	others map[string]exported.Source
-	// rank is the rank whose part of an archive's weights is read, of ranks; if ranks is 0 all parts are read. sums are
-	// the checksums of weights that are not read as a whole.
+	// rank, of ranks, is the rank whose part of an archive's weights is read; if ranks is 0, all is read. sums are the
+	// checksums of weights that are not read whole.
 	rank, ranks int
 	sums        map[string]string
 }
 
-// reals returns inputs with random reals in the place of small integers for what nothing
-// names; with small, integer parameters stay as they are.
+// reals returns inputs in which parameters without an input get random reals instead of small integers; with small,
+// integer parameters keep small integers.
 func (in *inputs) reals(small bool) *inputs {
 	out := *in
 	out.rest.Kind, out.small = tensor.SpecRand, small
@@ -79,7 +79,7 @@ func (in *inputs) add(flag, name string, spec tensor.Spec) error {
 	case spec.Kind == tensor.SpecSafetensors || spec.Kind == tensor.SpecNpy:
 		return usagef("--in %s: which parameter is it? write NAME=%s", flag, flag)
 	case in.fixed:
-		return usagef("--in %s: what other parameters are is given twice", flag)
+		return usagef("--in %s: the input of all other parameters is given twice", flag)
 	default:
 		in.rest, in.fixed = spec, true
 	}
@@ -92,7 +92,7 @@ type found struct {
 	load   func() (*hocket.Tensor, error)
 }
 
-// headers are those of what files hold, by parameter.
+// headers are the headers of tensors in files, by parameter.
 func headers(got map[string]found) map[string]*hocket.Tensor {
 	list := map[string]*hocket.Tensor{}
 	for name, f := range got {
@@ -114,8 +114,8 @@ func loadAll(got map[string]found) (map[string]*hocket.Tensor, error) {
 	return list, nil
 }
 
-// find reads the files' headers: what is given is compared with the function's parameters
-// before any data is read. It also returns what checkpoints hold beside parameters.
+// find reads the files' headers, so that they are compared with the function's parameters before any data is read. It
+// also returns the names of tensors in checkpoints that match no parameter.
 func (in *inputs) find(fn *ir.Func) (map[string]found, []string, error) {
 	var names []string
 	for _, p := range fn.Params {
@@ -150,7 +150,7 @@ func (in *inputs) find(fn *ir.Func) (map[string]found, []string, error) {
 	return got, surplus, nil
 }
 
-// findAll finds every tensor of a file as the parameter of its name.
+// findAll assigns every tensor of a file to the parameter of the same name.
 func (in *inputs) findAll(fn *ir.Func, path string, names []string, got map[string]found) error {
 	f, err := tensor.OpenSafetensors(path)
 	if err != nil {
@@ -194,8 +194,8 @@ func (in *inputs) closeFiles() {
 	in.open = nil
 }
 
-// findCheckpoint finds those tensors of a checkpoint that have the name of a parameter, and
-// returns the names of the others.
+// findCheckpoint assigns the tensors of a checkpoint to the parameters of the same name, and returns the names of the
+// others.
 func (in *inputs) findCheckpoint(dir string, names []string, got map[string]found) (surplus []string, err error) {
 	c, err := hocket.OpenCheckpoint(dir)
 	if err != nil {
@@ -223,7 +223,7 @@ func (in *inputs) findCheckpoint(dir string, names []string, got map[string]foun
 	return surplus, nil
 }
 
-// ofSurplus warns of tensors that no parameter takes.
+// ofSurplus warns about tensors that match no parameter.
 func ofSurplus(fn *ir.Func, names []string) *ir.Diagnostic {
 	const most = 8
 	shown := names[:min(len(names), most)]
@@ -250,7 +250,7 @@ func unknownInput(fn *ir.Func, name, where string) error {
 	return f.helping("its parameters are %s", strings.Join(list, ", "))
 }
 
-// findSpec finds what a file holds; nothing for what is generated.
+// findSpec returns the header of a tensor in a file; nil for generated inputs.
 func (in *inputs) findSpec(name string, spec tensor.Spec) (found, error) {
 	switch spec.Kind {
 	case tensor.SpecNpy:
@@ -274,8 +274,8 @@ func (in *inputs) findSpec(name string, spec tensor.Spec) (found, error) {
 	return found{}, nil
 }
 
-// inferDims gives the dims that are bare extents of parameters the values that
-// files say, unless the command line does.
+// inferDims sets the dims that are the whole extent of a parameter's dimension to the value in a file, unless the
+// command line sets them.
 func inferDims(fn *ir.Func, got map[string]*hocket.Tensor, b hocket.Binding) error {
 	from := map[string]string{} // dim → where its value comes from
 	for name := range b.Dims {
@@ -302,7 +302,7 @@ func inferDims(fn *ir.Func, got map[string]*hocket.Tensor, b hocket.Binding) err
 	return nil
 }
 
-// checkInputs compares what files hold with what the function takes.
+// checkInputs compares the tensors of files with the function's parameters.
 func checkInputs(sig *hocket.Signature, got map[string]*hocket.Tensor) error {
 	var wrong []string
 	for _, p := range sig.In {

@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// alike returns how the inputs of processes differ that run a program together: each takes its ranks' blocks of whole
-// tensors, so a result would be mixed of both. A nil world is of one process.
+// alike returns an error if processes that run a program together have different inputs. Each takes its ranks' blocks of
+// whole tensors, so results would mix both inputs. A nil world means a single process.
 func (in *inputs) alike(ctx context.Context, w *hocket.World, sig *hocket.Signature, got map[string]*hocket.Tensor) error {
 	if w == nil {
 		return nil
@@ -24,7 +24,7 @@ func (in *inputs) alike(ctx context.Context, w *hocket.World, sig *hocket.Signat
 	return nil
 }
 
-// text says what an input is: how it is made, or the checksum of what a file holds.
+// text describes an input: how it is generated, or the checksum of the file's tensor.
 func (in *inputs) text(name string, t *hocket.Tensor) string {
 	if sums := in.sums[name]; sums != "" {
 		return fmt.Sprintf("%s of an archive, with checksums%s", t, sums)

@@ -23,12 +23,12 @@ import (
 )
 
 const (
-	// endsAfter is how long processes have to end by themselves when one of them has failed: they learn
-	// of it, and say so.
+	// endsAfter is the time that processes have to end by themselves after one has failed. They learn of the failure
+	// and print it.
 	endsAfter = 2 * time.Second
-	// killedAfter is how long those have that were asked to end.
+	// killedAfter is the time that processes have to end after a signal.
 	killedAfter = 2 * time.Second
-	// mostSignals is how many signals processes are sent that do not end: a broken driver can keep them from it.
+	// mostSignals bounds the signals sent to processes that do not end, for example because of a broken driver.
 	mostSignals = 3
 )
 
@@ -57,7 +57,7 @@ torchrun --no-python, mpirun and srun start such processes, too.`,
   hocket launch -n 4 -- printenv LOCAL_RANK`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("it takes a COMMAND behind --").helping("see %s --help", c.CommandPath())
+				return usagef("it takes a COMMAND after --").helping("see %s --help", c.CommandPath())
 			}
 			return nil
 		},
@@ -88,7 +88,7 @@ torchrun --no-python, mpirun and srun start such processes, too.`,
 	return c
 }
 
-// commandOf returns what to start for the words behind --: a command of hocket's, or a program.
+// commandOf returns the command line for the words after --: a command of hocket, or a program.
 func commandOf(root *cobra.Command, words []string) ([]string, error) {
 	own := strings.HasPrefix(words[0], "-") || slices.ContainsFunc(root.Commands(), func(c *cobra.Command) bool {
 		return c.Name() == words[0] || c.HasAlias(words[0])
@@ -113,12 +113,12 @@ func commandOf(root *cobra.Command, words []string) ([]string, error) {
 	}
 	if self() == "" {
 		return nil, &failure{code: exitMachine, kind: "machine",
-			err: errors.New("it is not known where hocket's program is")}
+			err: errors.New("the path of hocket's own program is unknown")}
 	}
 	return append([]string{self()}, words...), nil
 }
 
-// self is this program, as it was called; empty where that is not known.
+// self is the path of this program; empty if unknown.
 func self() string {
 	if path, err := exec.LookPath(os.Args[0]); err == nil {
 		return path
@@ -127,8 +127,8 @@ func self() string {
 	return path
 }
 
-// launch starts n processes on so many nodes and waits until all have ended, and what they have started. They are ended
-// when end is closed.
+// launch starts n processes on the given number of nodes. It waits until these and the processes that they started have
+// ended. Closing end makes it end them.
 func (a *app) launch(end <-chan struct{}, n, nodes int, words []string) error {
 	stall, err := stallTimeout()
 	if err != nil {
@@ -159,7 +159,7 @@ func (a *app) launch(end <-chan struct{}, n, nodes int, words []string) error {
 	return l.wait(end)
 }
 
-// stallTimeout is how long a process may stand still, as in the processes that hocket.Join joins.
+// stallTimeout is the time for which a process may be stopped, as in the processes that hocket.Join joins.
 func stallTimeout() (time.Duration, error) {
 	const name = "HOCKET_STALL_TIMEOUT"
 	text := os.Getenv(name)
@@ -180,7 +180,7 @@ type launched struct {
 	stall  time.Duration // for which they may stand still while others have exited
 	still  []standstill  // by rank
 	output sync.WaitGroup
-	// watcher hears from the processes which of them is to blame.
+	// watcher receives from the processes which of them is to blame.
 	watcher *watcher
 }
 
@@ -191,7 +191,7 @@ type exit struct {
 	err   error // of waiting for it
 }
 
-// wait waits until all processes have ended, and ends what they leave.
+// wait waits until all processes have ended, and then ends the processes that they started.
 func (l *launched) wait(end <-chan struct{}) error {
 	for rank, c := range l.all {
 		l.output.Go(func() {
@@ -210,7 +210,7 @@ func (l *launched) wait(end <-chan struct{}) error {
 	}
 	children, stop := childEnds()
 	defer stop()
-	// Time is counted in beats, so that no process is to blame for the time in which launch itself was stopped.
+	// Time is counted in beats, so that processes are not blamed for time in which launch itself was stopped.
 	beat := min(time.Second, max(l.stall/10, time.Millisecond))
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
@@ -278,8 +278,8 @@ func rankList(running map[int]int) string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(slices.Sorted(maps.Keys(running))), " ", ", "), "[]")
 }
 
-// standStill looks at the processes that have not ended, and reports whether all of them have stood still for more
-// than so many beats.
+// standStill looks at the processes that have not ended, and reports whether all of them have been stopped for more
+// than the given number of beats.
 func (l *launched) standStill(running map[int]int, most int) bool {
 	still := true
 	now := offspring()
@@ -315,7 +315,7 @@ func (a *app) processes(n int, id string, words []string) []*exec.Cmd {
 	return all
 }
 
-// likeTorchrun sets the variables by which torchrun tells processes who they are, and hocket's for the place in a node.
+// likeTorchrun sets the variables by which torchrun numbers processes, and hocket's for the place in a node.
 // torch.distributed meets at MASTER_PORT, a port that is free now, unless the caller's environment names one.
 func likeTorchrun(processes []*exec.Cmd, nodes int) error {
 	n := len(processes)
@@ -345,8 +345,8 @@ func likeTorchrun(processes []*exec.Cmd, nodes int) error {
 	return nil
 }
 
-// separate has processes be on several nodes, in order and as evenly as they can be. Process 0 is given the socket
-// at which they meet, so that nobody else takes the port.
+// separate assigns processes to several nodes, in order and as evenly as possible. Process 0 inherits the socket at
+// which they meet, so that no other program can take the port.
 func separate(processes []*exec.Cmd, nodes int) (io.Closer, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -371,8 +371,8 @@ func separate(processes []*exec.Cmd, nodes int) (io.Closer, error) {
 	return meeting, nil
 }
 
-// start starts processes from one thread, which lasts until stop is closed: they die with it, so that
-// none is left behind. On an error none runs.
+// start starts processes from one thread, which lasts until stop is closed. They die with that thread, so none outlives
+// the launch. On an error none runs.
 func start(processes []*exec.Cmd, stop <-chan struct{}) error {
 	started := make(chan error)
 	go func() {
@@ -393,7 +393,7 @@ func start(processes []*exec.Cmd, stop <-chan struct{}) error {
 	return <-started
 }
 
-// failure is the error of a launch in which a process failed first. It has said why, unless it was killed.
+// failure is the error of a launch in which a process failed first. Unless it was killed, it has printed the reason.
 func (x exit) failure(n int) error {
 	if x.err != nil {
 		return &failure{code: exitMachine, kind: "process",
@@ -407,14 +407,14 @@ func (x exit) failure(n int) error {
 		err: fmt.Errorf("process %d of %d was ended: %v", x.rank, n, x.state)}
 }
 
-// lineLog is what processes have printed.
+// lineLog is the output of processes.
 type lineLog struct {
 	mu   sync.Mutex
-	said map[string]*lineWriter // by whom first
+	said map[string]*lineWriter // the first writer of each line
 }
 
-// lineWriter passes whole lines on, with a prefix. Those with once set pass a line on that another of them
-// has passed on no second time: all processes find out the same.
+// lineWriter passes on whole lines, with a prefix. If once is set, a line that another writer has passed on is dropped,
+// since all processes print the same errors.
 type lineWriter struct {
 	to     io.Writer
 	log    *lineLog
@@ -440,7 +440,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	}
 }
 
-// end passes on a last line that has no end.
+// end passes on a last line without a newline.
 func (w *lineWriter) end() {
 	if len(w.rest) > 0 {
 		_ = w.line(string(w.rest) + "\n")
@@ -448,7 +448,7 @@ func (w *lineWriter) end() {
 	}
 }
 
-// longestLine is where a line is cut that does not end.
+// longestLine is the length at which longer lines are cut.
 const longestLine = 64 << 10
 
 func (w *lineWriter) line(text string) error {

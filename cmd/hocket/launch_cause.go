@@ -10,10 +10,10 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// watcher is how a launch learns what its processes know: which of them have joined, and why their world ended.
+// watcher receives reports of a launch's processes: which have joined, and why their world ended.
 type watcher struct{ l *world.Launcher }
 
-// newWatcher listens for processes of the run id; one that cannot does nothing.
+// newWatcher listens for processes of the run id. If it cannot listen, the watcher does nothing.
 func newWatcher(id string, processes []*exec.Cmd) *watcher {
 	l, err := world.NewLauncher(id)
 	if err != nil {
@@ -31,14 +31,14 @@ func (w *watcher) close() {
 	}
 }
 
-// exited has processes that wait for this one to join know that it does not come.
+// exited notifies processes that wait for this one to join that it has ended.
 func (w *watcher) exited(rank int, state *os.ProcessState) {
 	if w.l != nil {
 		w.l.Exited(rank, state.Pid(), "ended ("+state.String()+")")
 	}
 }
 
-// reported returns a channel that is closed when a process has said why its world ended.
+// reported returns a channel that is closed when a process has reported why its world ended.
 func (w *watcher) reported() <-chan struct{} {
 	if w.l == nil {
 		return nil
@@ -46,7 +46,7 @@ func (w *watcher) reported() <-chan struct{} {
 	return w.l.Reported()
 }
 
-// blamed returns the process that the others have said is to blame, and why; -1 for none.
+// blamed returns the process that the others blame, and the reason; -1 for none.
 func (w *watcher) blamed() (rank int, why string) {
 	var peer *hocket.PeerError
 	if w.l != nil && errors.As(w.l.Cause(), &peer) {
@@ -55,8 +55,8 @@ func (w *watcher) blamed() (rank int, why string) {
 	return -1, ""
 }
 
-// failed is the error of a launch in which a process was the first to fail. Where the processes have said that another
-// is to blame it names that one. All of them have ended, as exits has by rank.
+// failed is the error of a launch in which a process was the first to fail. If the processes blame another, the error
+// names that one. All processes have ended; exits has how, by rank.
 func (w *watcher) failed(first exit, exits []exit) error {
 	n := len(exits)
 	var cause error
@@ -83,7 +83,7 @@ func (w *watcher) failed(first exit, exits []exit) error {
 		err: fmt.Errorf("process %d of %d is to blame: %s", blamed, n, why)}
 }
 
-// oddText is what the process has that differs from the others: its call, unless they call the same.
+// oddText describes how the process differs from the others: by its call or, if the calls are equal, by its value.
 func oddText(e *hocket.DisagreeError) string {
 	groups := e.Groups()
 	odd, others := groups[0][0], groups[1][0]
@@ -96,7 +96,7 @@ func oddText(e *hocket.DisagreeError) string {
 	return odd.String()
 }
 
-// codeOf is the exit code of a launch for that of the process to blame: 3 where it was killed or said that all was well.
+// codeOf is the exit code of a launch: that of the process to blame, or 3 if that was killed or exited with 0.
 func codeOf(state *os.ProcessState) int {
 	if code := state.ExitCode(); code > 0 { // -1 of no state
 		return code

@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// launch is two processes. The one that the user starts starts the other, which starts the ranks, and both adopt what
-// their descendants leave behind (PR_SET_CHILD_SUBREAPER). So every process that a rank has started, of whatever
-// group or session, stays a descendant of both, and when one of the two is killed the other ends them all. All stay in
-// the terminal's foreground group: Ctrl-C, Ctrl-Z and the input of rank 0 work as without launch.
+// A launch consists of two processes. The first, started by the user, starts the second, which starts the ranks. Both
+// adopt orphaned descendants (PR_SET_CHILD_SUBREAPER). So every process that a rank has started, in any group or
+// session, stays a descendant of both, and if one of the two is killed the other ends all of them. All stay in the
+// terminal's foreground group: Ctrl-C, Ctrl-Z and the input of rank 0 work as without launch.
 
 // leadVariable is the descriptor of a pipe in the second process, which ends when the first one does.
 const leadVariable = "HOCKET_LAUNCH_FD"
@@ -55,8 +55,8 @@ func leader(ctx context.Context) (<-chan struct{}, bool) {
 // adopt makes this process the parent of descendants whose own parent ends.
 func adopt() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
-// supervise is the first process: it starts the second and waits for it, once interrupted no longer than that one may
-// take.
+// supervise is the first process. It starts the second and waits for it; after an interrupt it waits only as long as the
+// second may take to end.
 func supervise(ctx context.Context) error {
 	lead, held, err := os.Pipe()
 	if err != nil {
@@ -106,19 +106,19 @@ func supervise(ctx context.Context) error {
 	}
 }
 
-// dieWithParent has c end when the thread that starts it does.
+// dieWithParent makes c end when the thread that starts it ends.
 func dieWithParent(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
 
-// process is what /proc says of one.
+// process is the state of a process in /proc.
 type process struct {
 	pid, parent int
 	state       byte // T for one that is stopped, Z for one that has ended
 }
 
-// children are all processes, by their parents.
+// children maps each process to its children.
 type children map[int][]process
 
-// offspring reads which processes there are.
+// offspring reads the list of all processes.
 func offspring() children {
 	names, _ := filepath.Glob("/proc/[0-9]*/stat")
 	all := children{}
@@ -160,8 +160,8 @@ func readProcess(name string) (p process, ok bool) {
 	return p, err == nil
 }
 
-// work is how much a process has done: its processor time, and how often its threads were switched. One that is
-// stopped, or only waits, does nothing.
+// work measures the progress of a process by its processor time and its context switches. A process that is stopped, or
+// only waits, makes none.
 func (p process) work() (n uint64) {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))
 	if words := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]); len(words) > 12 {
@@ -183,14 +183,14 @@ func (p process) work() (n uint64) {
 	return n + uint64(len(tasks))
 }
 
-// signalAll sends a signal to all processes that were launched, and to all that these have started.
+// signalAll sends a signal to all launched processes and their descendants.
 func signalAll(_ []*exec.Cmd, s syscall.Signal) {
 	for _, p := range offspring().of(os.Getpid()) {
 		_ = syscall.Kill(p.pid, s)
 	}
 }
 
-// reap takes note of adopted processes that have ended. Those that were launched are waited for elsewhere.
+// reap waits for adopted processes that have ended. The launched ones are waited for elsewhere.
 func reap(launched []*exec.Cmd) {
 	for _, p := range offspring().of(os.Getpid()) {
 		if p.state == 'Z' && p.parent == os.Getpid() &&
@@ -200,8 +200,7 @@ func reap(launched []*exec.Cmd) {
 	}
 }
 
-// endOffspring ends whatever descends from this process and still lives, by the signal, and after killedAfter by
-// SIGKILL.
+// endOffspring ends all living descendants of this process, with the signal and, after killedAfter, with SIGKILL.
 func endOffspring(launched []*exec.Cmd, s syscall.Signal) error {
 	begun, sent := time.Now(), false
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
@@ -227,14 +226,14 @@ func endOffspring(launched []*exec.Cmd, s syscall.Signal) error {
 	}
 }
 
-// standstill is for how long a launched process has stood still: one of the processes that belong to it is stopped,
-// and none of them does anything.
+// standstill measures how long a launched process has made no progress: one process of its family is stopped, and none
+// does any work.
 type standstill struct {
 	did   uint64
 	beats int
 }
 
-// family returns a launched process and what it has started.
+// family returns a launched process and its descendants.
 func (c children) family(pid int) []process {
 	all := c.of(pid)
 	if own, ok := readProcess(fmt.Sprintf("/proc/%d/stat", pid)); ok {
@@ -243,12 +242,12 @@ func (c children) family(pid int) []process {
 	return all
 }
 
-// isStopped reports whether one of the processes that belong to a launched one is stopped.
+// isStopped reports whether a process of the family is stopped.
 func isStopped(now children, pid int) bool {
 	return slices.ContainsFunc(now.family(pid), func(p process) bool { return p.state == 'T' })
 }
 
-// look looks at a launched process once a beat, and returns for how many beats it has stood still.
+// look checks a launched process once a beat, and returns the number of beats without progress.
 func (s *standstill) look(now children, pid int) int {
 	if !isStopped(now, pid) {
 		*s = standstill{}
@@ -266,7 +265,7 @@ func (s *standstill) look(now children, pid int) int {
 	return s.beats
 }
 
-// childEnds returns a channel on which it is heard that a child of this process, or an adopted one, has ended.
+// childEnds returns a channel that receives when a child of this process, or an adopted process, has ended.
 func childEnds() (ends <-chan os.Signal, stop func()) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGCHLD)

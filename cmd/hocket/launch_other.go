@@ -9,13 +9,13 @@ import (
 	"syscall"
 )
 
-// leader returns a channel that is closed when the launch is to end. Where systems adopt no descendants, launch is one
-// process, and what a launched process has started itself is not known.
+// leader returns a channel that is closed when the launch is to end. On systems where processes cannot adopt orphaned
+// descendants, launch is one process, and does not know the processes that a launched process has started.
 func leader(ctx context.Context) (<-chan struct{}, bool) { return ctx.Done(), true }
 
 func supervise(context.Context) error { panic("launch is one process") }
 
-// dieWithParent does nothing where systems have no such thing.
+// dieWithParent does nothing, since these systems have no such option.
 func dieWithParent(*exec.Cmd) {}
 
 // signalAll sends a signal to all processes that were launched.
@@ -29,7 +29,7 @@ func reap([]*exec.Cmd) {}
 
 func endOffspring([]*exec.Cmd, syscall.Signal) error { return nil }
 
-// standstill is not noticed.
+// standstill is not detected on these systems.
 type standstill struct{}
 
 func (*standstill) look(children, int) int { return 0 }

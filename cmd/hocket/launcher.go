@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket"
 )
 
-// alone refuses what is for one process in one of several that a launcher started: each would
-// measure beside the others, on the same devices.
+// alone refuses commands for a single process if a launcher started several: each would measure at the same time as the
+// others, on the same devices.
 func alone() error {
 	n, err := hocket.Launched()
 	if err != nil {
@@ -23,8 +23,8 @@ func alone() error {
 	return nil
 }
 
-// join makes this process one of those that a launcher started; nil where none did. Only the
-// first of them prints and writes what all of them find out.
+// join makes this process one of those that a launcher started; nil if no launcher did. All processes get the same
+// results, so only the first prints and writes them.
 func (j *job) join(ctx context.Context) (*hocket.World, error) {
 	n, err := hocket.Launched()
 	if err != nil {
@@ -38,7 +38,7 @@ func (j *job) join(ctx context.Context) (*hocket.World, error) {
 			helping("start hocket once, without the launcher")
 	}
 	var opts hocket.JoinOptions
-	if os.Getenv("HOCKET_STALL_TIMEOUT") == "" { // whoever waits in vain says so before his own time is up
+	if os.Getenv("HOCKET_STALL_TIMEOUT") == "" { // so a stalled wait is reported before the command's own limit
 		opts.StallTimeout = min(30*time.Second, j.flags.runLimit()*2/3)
 	}
 	w, err := hocket.Join(ctx, opts)
@@ -52,9 +52,9 @@ func (j *job) join(ctx context.Context) (*hocket.World, error) {
 	return w, nil
 }
 
-// within returns a context that ends with the processes, too. What is returned is called with how the
-// command has ended, and returns the error of whoever is to blame. It tells the others where the machine
-// failed: what is wrong with a program or its inputs they find out themselves.
+// within returns a context that also ends when the world of processes does. The returned function takes the command's
+// error and returns the error that names the process to blame. It publishes failures of the machine to the other
+// processes; errors of a program or its inputs they find themselves.
 func within(ctx context.Context, w *hocket.World) (context.Context, func(err error) error) {
 	outer := ctx
 	ctx, cancel := context.WithCancel(ctx)
@@ -77,7 +77,7 @@ func within(ctx context.Context, w *hocket.World) (context.Context, func(err err
 				err = &failure{code: exitMachine, kind: "machine", err: cause}
 			}
 		}
-		_ = w.Leave() // whatever ended it, err tells
+		_ = w.Leave() // err has the cause
 		return err
 	}
 }

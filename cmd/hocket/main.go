@@ -29,7 +29,7 @@ func run(args []string, stdin io.Reader, stdout, stderr *os.File) int {
 	if ended {
 		return a.finish(ctx, err)
 	}
-	// The command is still at work on what a was, and on files: say so in another's name.
+	// The command still runs, and uses a and files: report through another app.
 	files.RemoveUnfinished()
 	a.progress.end()
 	if err = ctx.Err(); err == nil {
@@ -38,7 +38,7 @@ func run(args []string, stdin io.Reader, stdout, stderr *os.File) int {
 	return leftBehind(args, stdin, stdout, stderr).finish(ctx, err)
 }
 
-// leftBehind speaks for a command that goes on, whose name is the first word.
+// leftBehind returns an app that reports for a command that continues; its name is the first word.
 func leftBehind(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 	a := newApp(args, stdin, stdout, stderr)
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
@@ -47,12 +47,12 @@ func leftBehind(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 	return a
 }
 
-// grace is how long an interrupted command may take to stop what it started;
-// planning and evaluating look at the context too rarely to be waited for.
+// grace is the time that an interrupted command may take to stop. Planning and evaluating check the context too rarely to
+// be waited for without a bound.
 const grace = 500 * time.Millisecond
 
-// await returns how the command ended; false when it was interrupted, or its time expired, and
-// it did not end within the grace.
+// await returns the command's error; false if the command was interrupted, or its time expired, and it did not end
+// within the grace.
 func await(ctx context.Context, expired <-chan struct{}, done <-chan error, grace time.Duration) (error, bool) {
 	select {
 	case err := <-done:
@@ -68,8 +68,8 @@ func await(ctx context.Context, expired <-chan struct{}, done <-chan error, grac
 	}
 }
 
-// interruptible returns a context that the first interrupt, or request to end, cancels; the end of the terminal is one. The second
-// one ends the process, as if nobody had asked to be told.
+// interruptible returns a context that the first interrupt or request to end cancels; the end of the terminal counts as
+// one. The second interrupt ends the process by the signal's default action.
 func interruptible() (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
 	context.AfterFunc(ctx, stop)

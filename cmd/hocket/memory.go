@@ -48,8 +48,8 @@ func mulSaturated(a, b uint64) uint64 {
 	return ^uint64(0)
 }
 
-// affordInputs refuses inputs larger than the memory that is free, which would
-// otherwise end the process. It returns what they leave, 0 when unknown.
+// affordInputs refuses inputs larger than the free memory; allocating them would end the process. It returns the memory
+// that they leave free, 0 if unknown.
 func affordInputs(sig *hocket.Signature, copies int) (int64, error) {
 	need, free := inputBytes(sig, copies), hostmem.Available()
 	if free == 0 {

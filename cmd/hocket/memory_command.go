@@ -21,24 +21,24 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// memoryFlags are the flags of memory beside those of every command on a PROGRAM.
+// memoryFlags are the flags of memory, in addition to those of every command on a PROGRAM.
 type memoryFlags struct {
 	strategy, machine, html, svg, viz, policy, budget string
 	hostUS                                            float64
 	most                                              int64 // budget, read
 }
 
-// memoryResult is the part of --json that memory prints.
+// memoryResult is memory's part of the --json output.
 type memoryResult struct {
 	*hocket.MemoryReport
-	// Snapshot is there where a snapshot of torch's allocator was read.
+	// Set for a snapshot of torch's allocator.
 	ReservedPeak  *int64                   `json:"reserved_peak,omitempty"`
 	AllocatedPeak *int64                   `json:"allocated_peak,omitempty"`
 	Waiting       *int64                   `json:"waiting_for_streams,omitempty"`
 	Devices       []*footprint.Explanation `json:"devices,omitempty"`
-	// Fit is there with --budget.
+	// Fit is set with --budget.
 	Fit *hocket.MemoryFit `json:"fit,omitempty"`
-	// Simulation is there with --policy.
+	// Simulation is set with --policy.
 	Simulation *hocket.MemorySimulation `json:"simulation,omitempty"`
 	// Offsets are those of a packed FILE.csv, in the order of its lines.
 	Offsets []int64 `json:"offsets,omitempty"`
@@ -48,14 +48,14 @@ func (a *app) memoryCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:        "memory PROGRAM|SNAPSHOT.pickle|FILE.csv [flags]",
 		SuggestFor: []string{"mem"},
-		Short:      "Show what a program's memory is taken by, or a snapshot of torch's allocator",
-		Long: `Plans a program, without running it, and shows what its memory is taken by: the
-peak; the bound, the most that can be live at once in whatever order its streams
-run; and the most that is live in the order of the text.
+		Short:      "Show what a program, or a snapshot of torch's allocator, uses memory for",
+		Long: `Plans a program, without running it, and shows its memory: the peak; the bound,
+which is the most that can be live at once in any order of its streams; and the
+most that is live at once in the order of the text.
 
 A SNAPSHOT.pickle, or SNAPSHOT.pickle.gz, of torch.cuda.memory._snapshot() is read,
-without executing it, and explained: its peaks, what waits for other streams, and
-what a plan would take. A FILE.csv with the columns id,lower,upper,size is packed.`,
+without executing it, and explained: its peaks, the memory that waits for other
+streams, and the size of a plan. A FILE.csv with the columns id,lower,upper,size is packed.`,
 		Example: `  hocket memory examples/mlp.hkt --strategy exchange
   hocket memory examples/layers_all_reduce.hkt --func layers --strategy all --html memory.html
   hocket memory examples/forum.hkt --dim L=8 --dim B=4096 --dim D=8192 --policy deferred-free`,
@@ -100,7 +100,7 @@ what a plan would take. A FILE.csv with the columns id,lower,upper,size is packe
 	return c
 }
 
-// notProgram returns the file's name where it is no program: a snapshot, or an instance for packing.
+// notProgram returns the file's name if it is not a program but a snapshot, or an instance for packing.
 func notProgram(arg string) string {
 	for _, end := range []string{".csv", ".pickle", ".pickle.gz", ".pkl", ".pkl.gz"} {
 		if strings.HasSuffix(arg, end) {
@@ -152,7 +152,7 @@ func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
 	return checkStrategy(o.strategy)
 }
 
-// memoryOf plans the program by each strategy asked for and prints what it takes.
+// memoryOf plans the program with each requested strategy and prints its memory.
 func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding, o *memoryFlags) error {
 	strategies := []string{o.strategy}
 	if o.strategy == "all" {
@@ -248,7 +248,7 @@ func (a *app) memoryTable(r *hocket.MemoryReport) {
 	_ = tw.Flush()
 }
 
-// reported is what is said of memory that is no plan's of a program.
+// reported converts a report about memory that is not a program's plan.
 func reported(r *footprint.Report) *hocket.MemoryReport {
 	out := &hocket.MemoryReport{Peak: r.Peak, Bound: r.Bound, Sequential: r.Sequential, Reserved: r.Reserved,
 		GapPercent: r.GapPercent, Buffers: r.Buffers}
@@ -344,7 +344,7 @@ func (a *app) explainSnapshot(name, page string) error {
 // mostSites bounds the call sites that the text names.
 const mostSites = 8
 
-// waitingText lists the call sites that had allocated what waited at the peak.
+// waitingText lists the call sites that allocated the blocks waiting at the peak.
 func (a *app) waitingText(x *footprint.Explanation) {
 	if len(x.WaitingBySite) == 0 || len(x.WaitingBySite) == 1 && x.WaitingBySite[0].Site == "" {
 		return
@@ -361,8 +361,8 @@ func (a *app) waitingText(x *footprint.Explanation) {
 	_ = tw.Flush()
 }
 
-// waitingAdvice is what to type where blocks wait for other streams.
-const waitingAdvice = `what waits was recorded on a stream (record_stream) and is not reused until that stream has passed it. To end that:
+// waitingAdvice says what to type if blocks wait for other streams.
+const waitingAdvice = `waiting blocks were recorded on a stream (record_stream) and are not reused until that stream has passed them. To avoid that:
   TORCH_NCCL_AVOID_RECORD_STREAMS=1 torchrun ...   torch 2.1 to 2.7
   drop the tensor after work.wait()                instead of tensor.record_stream(stream), any torch
   hocket memory SNAPSHOT.pickle --html page.html   draws it; docs/memory.md says which torch versions need what

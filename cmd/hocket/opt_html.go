@@ -41,11 +41,10 @@ func (o *optFlags) alone() bool {
 	return (o.html != "" || o.svg != "") && o.after == "" && o.out == "" && !o.explain
 }
 
-// mostPlanned is the most ranks that a page shows the memory of: a plan grows with them.
+// mostPlanned is the largest number of ranks for which a page shows memory, since plans grow with the ranks.
 const mostPlanned = 64
 
-// page writes the page of --html: with predictions where they can be made, and
-// else with the reason.
+// page writes the page of --html, with predictions or the reason why there are none.
 func (a *app) page(p *hocket.Program, file string, opts hocket.LowerOptions) error {
 	l, err := p.Lower(opts)
 	if err != nil {
@@ -65,8 +64,8 @@ func (a *app) page(p *hocket.Program, file string, opts hocket.LowerOptions) err
 	return nil
 }
 
-// picture draws the timeline of --svg: that of the sequential program, and below it, on the
-// same scale, what the strategy makes of it.
+// picture draws the timelines of --svg: that of the sequential program and, below it on the same scale, that of the
+// strategy.
 func (a *app) picture(p *hocket.Program, file string, opts hocket.LowerOptions) error {
 	var titles []string
 	var list []*hocket.Explanation

@@ -17,8 +17,8 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// maxProgram bounds the text of a program: far more than anybody writes, and
-// little enough to hold in memory a few times.
+// maxProgram bounds the text of a program. It is far larger than real programs, and small enough for several copies in
+// memory.
 const maxProgram = 64 << 20
 
 // maxSchedule bounds the text of a collective schedule, of which those for 64 ranks have 90 MB.
@@ -26,7 +26,7 @@ const maxSchedule = 256 << 20
 
 const stdinName = "<stdin>"
 
-// boundProgram reads and parses the program that arg names, as parseProgram does, and notes what it is bound to.
+// boundProgram reads and parses the program that arg names, as parseProgram does, and records its binding.
 func (a *app) boundProgram(ctx context.Context, arg string, b *hocket.Binding) (*hocket.Program, error) {
 	p, err := a.parseProgram(ctx, arg, b)
 	if err != nil {
@@ -81,7 +81,7 @@ func (a *app) readProgram(ctx context.Context, arg string) (name, src string, er
 	if err != nil {
 		return arg, "", a.unreadable(arg, err)
 	}
-	// Opening a pipe would wait for somebody to write to it.
+	// Opening a pipe would wait for a writer.
 	if !info.Mode().IsRegular() {
 		f := inputf("%s is not a file", arg)
 		if info.IsDir() {
@@ -98,7 +98,7 @@ func (a *app) readProgram(ctx context.Context, arg string) (name, src string, er
 	return arg, src, err
 }
 
-// unreadable says of a program's file why it is not read, and which one may have been meant.
+// unreadable returns the error of reading a program's file, with a suggestion of the file that was meant.
 func (a *app) unreadable(arg string, err error) error {
 	var call *fs.PathError
 	if errors.As(err, &call) {
@@ -114,8 +114,8 @@ func (a *app) unreadable(arg string, err error) error {
 	return inputf("%s: %w", arg, err)
 }
 
-// nearFile returns a program that arg may have meant, in its folder or in examples below it: of
-// that name, else of a name that is near; "" where there is none.
+// nearFile returns a program that arg may have meant, in its folder or in examples below it: one with the same name, or
+// else with a similar name; "" if there is none.
 func nearFile(arg string) string {
 	dir, base := filepath.Split(arg)
 	byName := map[string]string{}

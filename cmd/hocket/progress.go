@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// progress shows on a terminal what a command is at, once it has taken a while, and how long
-// that will still take, where that can be told. Its zero value shows nothing.
+// progress shows the current stage of a slow command on a terminal and, if possible, an estimate of the remaining time.
+// Its zero value shows nothing.
 type progress struct {
 	w       io.Writer // nil for none
 	columns int
@@ -26,7 +26,7 @@ type progress struct {
 }
 
 const (
-	// progressAfter is how long a command goes on before it says what it is at.
+	// progressAfter is the time after which a command begins to show progress.
 	progressAfter = 2 * time.Second
 	progressEvery = 500 * time.Millisecond
 )
@@ -41,8 +41,7 @@ func newProgress(stderr *os.File) *progress {
 	return p
 }
 
-// at begins a stage of so many parts, 0 for one that is not counted. most is how long it may
-// take, 0 where nothing says so.
+// at begins a stage with the given number of parts, 0 for a stage that is not counted. most is its time limit, 0 for none.
 func (p *progress) at(stage string, total int, most time.Duration) {
 	if p == nil || p.now == nil {
 		return
@@ -56,7 +55,7 @@ func (p *progress) at(stage string, total int, most time.Duration) {
 	}
 }
 
-// step is that one part is done.
+// step records that one part is done.
 func (p *progress) step() {
 	if p == nil {
 		return
@@ -66,7 +65,7 @@ func (p *progress) step() {
 	p.done++
 }
 
-// of says how many parts of the stage are done, and how many there are.
+// of sets how many parts of the stage are done, and how many there are.
 func (p *progress) of(done, total int) {
 	if p == nil {
 		return
@@ -76,7 +75,7 @@ func (p *progress) of(done, total int) {
 	p.done, p.total = done, total
 }
 
-// end erases what is shown; what the command prints comes next.
+// end erases the line before the command prints its output.
 func (p *progress) end() {
 	if p == nil {
 		return
@@ -121,7 +120,7 @@ func (p *progress) draw() {
 	p.shown = true
 }
 
-// line says what is under way.
+// line describes the current stage.
 func (p *progress) line(now time.Time) string {
 	took := now.Sub(p.since)
 	text := fmt.Sprintf("%s, %s so far", p.stage, seconds(took))
@@ -137,7 +136,7 @@ func (p *progress) line(now time.Time) string {
 	return text
 }
 
-// current is the stage under way, for what says where the time ran out.
+// current is the current stage, for errors about time limits.
 func (p *progress) current() string {
 	if p == nil {
 		return ""

@@ -23,7 +23,7 @@ import (
 // maxCertificate bounds a certificate's file.
 const maxCertificate = 1 << 28
 
-// runFlags are the flags of run beside those of every command on a PROGRAM.
+// runFlags are the flags of run, in addition to those of every command on a PROGRAM.
 type runFlags struct {
 	machine       string
 	kind          device.Kind // of machine, once checked
@@ -116,7 +116,7 @@ func (o *runFlags) add(c *cobra.Command) {
 	f.StringVarP(&o.machine, "machine", "m", defaultMachine, "where to run: `"+strings.Join(names, "|")+"`")
 	f.StringArrayVar(&o.in, "in", nil, "an `INPUT`, as x=rand:1 (see hocket help inputs); repeatable")
 	addStrategy(c, &o.strategy)
-	f.BoolVar(&o.compare, "compare", false, "compare with what its text says, or the function it refines")
+	f.BoolVar(&o.compare, "compare", false, "compare with the program's text, or the function it refines")
 	f.Float64Var(&o.rtol, "rtol", 0,
 		"with --compare, exit by `R` alone: 0 if no error exceeds R times the largest value, else 1")
 	f.BoolVar(&o.graph, "graph", false, "replay the program as one graph ("+needs(recordsGraphs)+")")
@@ -126,32 +126,32 @@ func (o *runFlags) add(c *cobra.Command) {
 		"use only algorithms whose bits do not depend on the batch, nor on measurements")
 	f.BoolVar(&o.measure, "measure", false, "have --strategy auto choose by measurement, once for these dims")
 	f.BoolVar(&o.checkLaunches, "check-launches", false,
-		"look for what launched kernels read and write without saying so ("+needs(isProfiled)+")")
+		"look for undeclared reads and writes of launched kernels ("+needs(isProfiled)+")")
 	f.BoolVar(&o.noProve, "no-prove", false, "run without proving first that it is right")
 	f.StringVar(&o.certificate, "certificate", "", "run only if the `FILE` that check --certificate wrote proves the plan")
 	f.IntVar(&o.schedules, "schedules", 0, "try `K` schedules and compare each")
 	f.Int64Var(&o.seed, "seed", 0, "seed `N` of the inputs and of the first schedule")
-	f.IntVar(&o.repeat, "repeat", 1, "run `K` times, with fresh inputs; tell the median, show the last")
+	f.IntVar(&o.repeat, "repeat", 1, "run `K` times, with fresh inputs; print the median time")
 	f.DurationVar(&o.timeout, "timeout", 0,
-		"give up when everything together takes longer: `30s`; without, when one run takes 30s")
+		"stop if everything together takes longer: `30s`; by default, if one run takes 30s")
 	f.StringVar(&o.budget, "budget", "",
-		"memory that a rank may use, with what collectives stage in, in `BYTES`: 64K, 16M, 2G")
+		"memory that a rank may use, including staging of collectives, in `BYTES`: 64K, 16M, 2G")
 	f.StringVar(&o.save, "save", "", "write the results to `DIR`/outputs.safetensors")
 	f.StringVar(&o.trace, "trace", "", "write the timeline to `FILE`, for Perfetto and hocket trace")
 	f.StringVar(&o.svg, "svg", "", "draw the timeline to `FILE`")
 	f.StringVar(&o.report, "report", "",
-		"write a page to `FILE`: where the time went, or what refutes it")
+		"write a page to `FILE`: where the time went, or a refutation")
 	f.BoolVar(&o.profiled, "profile-range", false,
 		"make the measured run the range that a profiler captures, "+
 			"and name statements by NVTX where its library is ("+needs(isProfiled)+")")
 	f.StringVar(&o.flight, "flight", "",
-		"when the run fails write what each rank was in to `FILE` (default: in the cache folder)")
+		"when the run fails write each rank's state to `FILE` (default: in the cache folder)")
 	rare(c, "rtol", "algorithm", "fixed", "measure", "check-launches", "no-prove", "certificate", "seed", "budget",
 		"flight", "profile-range")
 	_ = c.RegisterFlagCompletionFunc("machine", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// check refuses values that no program could be run with.
+// check refuses values that are invalid for every program.
 func (o *runFlags) check(c *cobra.Command) error {
 	set := c.Flags().Changed
 	if err := o.checkMachine(); err != nil {
@@ -164,7 +164,7 @@ func (o *runFlags) check(c *cobra.Command) error {
 	case set("rtol") && !(o.rtol > 0):
 		return usagef("--rtol is %g; it must be positive", o.rtol)
 	case set("rtol") && !o.compare:
-		return usagef("--rtol says how --compare judges, and there is no --compare")
+		return usagef("--rtol changes how --compare judges, and --compare is not given")
 	case set("schedules") && o.schedules < 1:
 		return usagef("--schedules is %d; at least 1", o.schedules)
 	case o.graph && !o.kind.Graphs:
@@ -179,7 +179,7 @@ func (o *runFlags) check(c *cobra.Command) error {
 	case o.seed < 0:
 		return usagef("--seed is %d; seeds are not negative", o.seed)
 	case o.seed > math.MaxInt64-int64(max(o.schedules-1, 0)):
-		return usagef("--seed is %d; there are no %d seeds from there on", o.seed, o.schedules)
+		return usagef("--seed is %d: %d seeds from there would be out of range", o.seed, o.schedules)
 	case o.timeout < 0 || set("timeout") && o.timeout == 0:
 		return usagef("--timeout is %v; it must be positive", o.timeout)
 	case o.trace != "" && o.schedules > 0:
@@ -236,7 +236,7 @@ type job struct {
 	files map[string]*hocket.Tensor // what input files hold
 	arena int64                     // what a rank may use, 0 where the device says it
 	model *hocket.Model
-	// judged: the plan was made, and proved if it was to be. What is found later refutes nothing.
+	// judged is set once the plan was made and, if required, proved. Later errors do not refute it.
 	judged  bool
 	batch   []hocket.Args              // one for each repetition
 	refs    []*hocket.Reference        // of each, once they are wanted
@@ -253,8 +253,8 @@ func (o *runFlags) runLimit() time.Duration {
 	return stuck
 }
 
-// times returns what each of several runs took, sorted: from where it began, or the one before
-// it ended, until it ended itself. Nothing where the machine has no times.
+// times returns the sorted times of several runs. A run is timed from its begin, or from the end of the run before it if
+// that is later, to its end. It returns nil if the machine has no times.
 func times(reports []*hocket.Report) []time.Duration {
 	var list []time.Duration
 	last := time.Duration(math.MinInt64)
@@ -276,8 +276,7 @@ func median(list []time.Duration) time.Duration {
 	return (list[(n-1)/2] + list[n/2]) / 2
 }
 
-// run does everything that can fail for reasons of its own before it makes the
-// inputs, which may take long.
+// run first does everything else that can fail, and then makes the inputs, which may take long.
 func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 	w, err := j.join(ctx)
 	if err != nil {
@@ -345,13 +344,12 @@ func (j *job) run(ctx context.Context, b hocket.Binding) (err error) {
 	return j.undecided()
 }
 
-// bind binds the program, with what input files say about its dims, and
-// returns what the files hold.
+// bind binds the program, with the dims that follow from input files, and returns the headers of the files' tensors.
 func (j *job) bind(b hocket.Binding, w *hocket.World) (map[string]*hocket.Tensor, error) {
 	var got map[string]found
 	defer j.inputs.closeFiles()
 	var err error
-	if fn := funcOf(j.program, b); fn != nil { // else bind says which there are
+	if fn := funcOf(j.program, b); fn != nil { // otherwise bind lists the functions
 		var surplus []string
 		if got, surplus, err = j.app.find(j.inputs, fn); err != nil {
 			return nil, err
@@ -380,16 +378,15 @@ func (j *job) bind(b hocket.Binding, w *hocket.World) (map[string]*hocket.Tensor
 	return loadAll(got)
 }
 
-// load loads the program. Where nobody set a budget it is what the inputs leave
-// of the free memory, so that a program that is too large is an error and not
-// the end of the process.
+// load loads the program. The default budget is the free memory minus the inputs, so that a program that is too large
+// causes an error and does not end the process.
 func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	free, err := affordInputs(j.sig, j.batches()*j.processes)
 	if err != nil {
 		return err
 	}
 	j.arena = j.flags.arena
-	if j.arena == 0 && free > 0 && j.flags.kind.OnHost { // else the device says itself what it has
+	if j.arena == 0 && free > 0 && j.flags.kind.OnHost { // a device reports its free memory itself
 		j.arena = max(free/int64(j.sig.Ranks), 1)
 	}
 	resolved := hocket.Binding{Func: j.sig.Func, Ranks: j.sig.Ranks, Dims: j.sig.Dims}
@@ -415,7 +412,7 @@ func (j *job) load(ctx context.Context, m *hocket.Machine) error {
 	return j.ofLoad(err)
 }
 
-// ofLoad classifies what loading the plan returned.
+// ofLoad classifies an error of loading the plan.
 func (j *job) ofLoad(err error) error {
 	if errors.Is(err, hocket.ErrAlgorithm) {
 		return usagef("--algorithm: %w", err)
@@ -430,8 +427,8 @@ func (j *job) ofLoad(err error) error {
 	return err
 }
 
-// measure runs the batch once to warm up (the first run touches memory for the
-// first time, which would be most of its timeline) and once for the report.
+// measure runs the batch twice: once to warm up, since the first touch of memory would dominate the timeline, and once for
+// the report.
 func (j *job) measure(ctx context.Context) (*hocket.Report, error) {
 	guarded, dog := watch(ctx, j.flags.runLimit())
 	defer dog.stop()
@@ -497,7 +494,7 @@ func (j *job) print(rep *hocket.Report) error {
 	return nil
 }
 
-// tried says of how many runs the verdict is.
+// tried describes the runs that the verdict covers.
 func (j *job) tried() string {
 	o, each, all := j.flags, "", "all "
 	if j.verdict.Verdict != hocket.Exact {
@@ -547,7 +544,7 @@ func dimsText(p *hocket.Program, dims map[string]int64) string {
 	return b.String()
 }
 
-// report tells JSON what a run took.
+// report adds the costs of a run to the JSON output.
 func (r *result) report(rep *hocket.Report, overlapped []hocket.Overlapped) {
 	r.Proof = &proof{Verdict: hocket.Unknown.String(), Kind: "plan"}
 	if rep.Proof == hocket.Proved {
@@ -567,9 +564,9 @@ func (r *result) report(rep *hocket.Report, overlapped []hocket.Overlapped) {
 	}
 }
 
-// strategyOf says how communication was overlapped. What lowering made of a pair has its line
-// and names after its value, which tells it from others that the line asks for, and is its
-// collective, or what exchanges blocks in place of that.
+// strategyOf returns the strategy by which a statement's communication was overlapped. A statement belongs to an
+// overlapped pair if it has the line of the pair, its names begin with the pair's value, and it is the pair's collective
+// or one of the exchanges that replace it.
 func strategyOf(o hocket.Overlap, all []hocket.Overlapped) string {
 	for _, pair := range all {
 		if pair.Line == o.Line && strings.Contains(o.Statement, "%"+pair.Value+".") &&

@@ -31,8 +31,8 @@ func (j *job) reference(ctx context.Context) error {
 	return nil
 }
 
-// ofReference classifies what the evaluator returned. That it finds a program
-// too large, or numbers out of range in its inputs, says nothing against the program.
+// ofReference classifies an error of the evaluator. The program is not refuted if it is only too large for the evaluator,
+// or if its inputs have numbers out of range.
 func ofReference(err error) error {
 	err = ofMachine(err)
 	ds := findings(err)
@@ -80,8 +80,8 @@ func (j *job) compare(ctx context.Context, reports []*hocket.Report) error {
 	return nil
 }
 
-// wantsLayers reports whether a comparison is to be made layer by layer, too: where the whole decides nothing, and of
-// models, which hardly ever are decided as a whole.
+// wantsLayers reports whether to compare layer by layer too: if the comparison of the whole is undecided, and for models,
+// which are almost never decided as a whole.
 func (j *job) wantsLayers(c hocket.Comparison) bool {
 	return c.Verdict == hocket.Undecided || j.app.export != nil
 }
@@ -102,7 +102,7 @@ func (j *job) layer(ctx context.Context) error {
 	return nil
 }
 
-// tolerated ends a command whose results are to be judged by --rtol.
+// tolerated ends a command whose results are judged by --rtol.
 func (j *job) tolerated() error {
 	worst, ok := j.verdict.Worst()
 	if j.flags.rtol == 0 || !ok || worst.Quotient() <= j.flags.rtol {
@@ -112,7 +112,7 @@ func (j *job) tolerated() error {
 		err: fmt.Errorf("%s, more than --rtol %g", worst, j.flags.rtol)}
 }
 
-// concluded tells JSON the verdict so far.
+// concluded adds the verdict so far to the JSON output.
 func (j *job) concluded() {
 	j.app.out.Compare = &comparison{
 		Verdict: j.verdict.Verdict.String(), Against: j.verdict.Against, Detail: j.verdict.String(),
@@ -123,7 +123,7 @@ func (j *job) concluded() {
 	}
 }
 
-// measured is what JSON says of the errors of results.
+// measured returns the errors of results for JSON.
 func measured(c hocket.Comparison) []resultError {
 	var list []resultError
 	for _, m := range c.Measured {
@@ -151,8 +151,8 @@ func (j *job) writeErrors() {
 	}
 }
 
-// confirms reports whether a comparison takes other inputs too: where some parameters
-// have none that were asked for.
+// confirms reports whether a comparison is repeated on other inputs: if the command line leaves the inputs of some
+// parameters open.
 func (j *job) confirms() bool {
 	if j.inputs.fixed {
 		return false
@@ -217,7 +217,7 @@ func (j *job) drawn(ctx context.Context) (hocket.Args, *hocket.Reference, error)
 	return args, ref, nil
 }
 
-// realFailure says of a result that differs that it does on random reals.
+// realFailure adds to the error about a differing result that the inputs were random reals.
 func (j *job) realFailure(err error) error {
 	var f *failure
 	if !errors.As(err, &f) || f.kind != "differs" {
@@ -237,8 +237,8 @@ func (j *job) undecided() error {
 		err: errors.New(j.verdict.String())}
 }
 
-// explore runs the batch under many schedules and compares each. What the plan shows is told
-// before the reference is evaluated, which takes long and tells less of it.
+// explore runs the batch under many schedules and compares each. Faults that the plan shows are reported before the
+// reference is evaluated, which takes long and finds less.
 func (j *job) explore(ctx context.Context) (*hocket.Report, error) {
 	if err := j.model.Explore(ctx, j.batch, hocket.ExploreOptions{}, nil); err != nil {
 		return nil, j.ofLoad(err)
@@ -280,9 +280,8 @@ func (j *job) once(ctx context.Context, batch []hocket.Args) (reports []*hocket.
 	return reports, j.ofLoad(err)
 }
 
-// failed says of a schedule that went wrong how to run it alone. The inputs'
-// seed has to be spelled out, since --seed now draws the schedule. What has nothing
-// to do with the schedule, and says how to mend it, stays as it is.
+// failed adds to the error of a schedule the command line that runs it alone. That must spell out the seed of the inputs,
+// since --seed then draws the schedule. Errors that do not depend on the schedule, and have a help text, are unchanged.
 func (j *job) failed(seed int64, err error) error {
 	var f *failure
 	if !errors.As(err, &f) || f.kind != "differs" && f.kind != "deadlock" && (f.kind != "machine" || f.help != "") {

@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// writable makes sure, before anything runs, that what is asked for can be written.
+// writable checks, before anything runs, that the requested files can be written.
 func (j *job) writable() error {
 	if !j.first {
 		return nil
@@ -31,8 +31,7 @@ func (j *job) writable() error {
 	return nil
 }
 
-// write writes the files that were asked for. Results are those of the last
-// repetition.
+// write writes the requested files, with the results of the last repetition.
 func (j *job) write(rep *hocket.Report) error {
 	if !j.first {
 		return nil

@@ -13,8 +13,8 @@ func (j *job) report(write func(w io.Writer, title, program string) error) error
 	return files.Write(j.flags.report, func(w io.Writer) error { return write(w, title, j.app.source) })
 }
 
-// reportRefuted writes the page of --report of a program that err refutes, where a plan
-// does, and returns err, or why there is no page.
+// reportRefuted writes the page of --report about a program that err refutes by its plan. It returns err, or the reason
+// why there is no page.
 func (j *job) reportRefuted(err error, b hocket.Binding) error {
 	if j.flags.report == "" || j.sig == nil {
 		return err

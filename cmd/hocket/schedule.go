@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -10,14 +11,16 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"hocket.example/hocket/internal/certify"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/schedule"
 	"hocket.example/hocket/internal/schedule/msccl"
 	"hocket.example/hocket/internal/schedule/mscclpp"
 	"hocket.example/hocket/ir"
 )
 
-// scheduleResult is what --json says of a collective schedule.
+// scheduleResult is the part of the --json output about a collective schedule.
 type scheduleResult struct {
 	Name       string              `json:"name"`
 	Format     string              `json:"format"` // "mscclpp", "msccl"
@@ -26,19 +29,20 @@ type scheduleResult struct {
 	Findings   []*schedule.Finding `json:"findings,omitempty"`
 	Warnings   []*schedule.Finding `json:"warnings,omitempty"`
 	Notes      []string            `json:"notes,omitempty"`
-	// Fix is what --fix changes, and Text the plan with it.
+	// Fix describes the change by --fix, and Text is the changed plan.
 	Fix  string `json:"fix,omitempty"`
 	Text string `json:"text,omitempty"`
-	// Redundant are the synchronizations without which, each alone, the schedule is still right, of Looked at.
+	// Redundant are the synchronizations that can each be left out alone; Looked is the number that was checked.
 	Redundant []schedule.Place `json:"redundant,omitempty"`
 	Looked    int              `json:"looked_at,omitempty"`
 	Syncs     int              `json:"synchronizations,omitempty"`
-	// Interleavings is how many run executed, or check --redundant without one of these.
+	// Interleavings is the number of interleavings that run executed, or that check --redundant executed without one of
+	// these.
 	Interleavings int `json:"interleavings,omitempty"`
 }
 
-// isSchedule reports whether arg names a collective schedule rather than a program. Standard input is read to find out,
-// and can be read again.
+// isSchedule reports whether arg names a collective schedule rather than a program. It reads standard input to find out;
+// the text can be read again.
 func (a *app) isSchedule(ctx context.Context, arg string) (bool, error) {
 	if arg != "-" {
 		return strings.HasSuffix(arg, ".json") || strings.HasSuffix(arg, ".xml"), nil
@@ -75,7 +79,7 @@ func (a *app) readSchedule(ctx context.Context, arg string) (schedule.File, stri
 	return f, "mscclpp", nil
 }
 
-// openSchedule reads a collective schedule and notes for JSON what it is.
+// openSchedule reads a collective schedule and adds its description to the JSON output.
 func (a *app) openSchedule(ctx context.Context, arg string) (schedule.File, *schedule.Plan, *scheduleResult, error) {
 	f, format, err := a.readSchedule(ctx, arg)
 	if err != nil {
@@ -113,7 +117,8 @@ func (a *app) schedulesFor(ctx context.Context, files []string) ([]*device.Sched
 
 // checkSchedule judges a collective schedule.
 func (a *app) checkSchedule(c *cobra.Command, arg string, o *checkFlags) error {
-	if err := onlyFlags(c, arg, "json", "fix", "output", "redundant", "launches", "max-time"); err != nil {
+	if err := onlyFlags(c, arg, "json", "fix", "output", "redundant", "launches", "max-time",
+		"certificate"); err != nil {
 		return err
 	}
 	if o.launches != 1 && o.launches != 2 {
@@ -122,6 +127,9 @@ func (a *app) checkSchedule(c *cobra.Command, arg string, o *checkFlags) error {
 	f, p, out, err := a.openSchedule(c.Context(), arg)
 	if err != nil {
 		return err
+	}
+	if o.certificate != "" && (o.fix || o.launches != 1) {
+		return usagef("--certificate is of one launch of the schedule as it stands: leave --fix and --launches out")
 	}
 	options := schedule.Options{Launches: o.launches}
 	out.Launches = o.launches
@@ -141,7 +149,53 @@ func (a *app) checkSchedule(c *cobra.Command, arg string, o *checkFlags) error {
 			found.Interleavings
 	}
 	a.progress.end()
+	if o.certificate != "" && r.Verdict == schedule.OK {
+		if err := writeCertificate(o.certificate, p); err != nil {
+			return err
+		}
+	}
 	return a.concludeSchedule(arg, r)
+}
+
+// writeCertificate writes a certificate of a schedule that was proved, of one launch.
+func writeCertificate(file string, p *schedule.Plan) error {
+	s, err := certify.Schedule(p)
+	var c *certify.Certificate
+	if err == nil {
+		c, err = certify.Issue(&s.Statement)
+	}
+	if err == nil {
+		err = certify.CheckSchedule(s, c)
+	}
+	if err != nil {
+		return (&failure{code: exitUndecided, kind: "certificate", err: fmt.Errorf("no certificate: %w", err)}).helping(
+			"the verdict stands; docs/schedules.md says which schedules have certificates")
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		return ofHocket(err)
+	}
+	return writeText(file, string(text)+"\n")
+}
+
+// certifiedSchedule refuses a schedule unless a file is its certificate.
+func certifiedSchedule(file string, p *schedule.Plan) error {
+	text, err := files.Read(file, maxCertificate)
+	if err != nil {
+		return usagef("--certificate: %w", err)
+	}
+	c, err := certify.Parse(text)
+	if err == nil {
+		var s *certify.ScheduleStatement
+		if s, err = certify.Schedule(p); err == nil {
+			err = certify.CheckSchedule(s, c)
+		}
+	}
+	if err != nil {
+		return (&failure{code: exitProgram, kind: "certificate", err: fmt.Errorf("the certificate is rejected: %w", err)}).
+			helping("hocket check --certificate writes one")
+	}
+	return nil
 }
 
 // onlyFlags refuses flags that say nothing about a collective schedule.
@@ -155,10 +209,10 @@ func onlyFlags(c *cobra.Command, arg string, names ...string) error {
 	return err
 }
 
-// runSchedule runs a collective schedule on the CPU, on random data in random interleavings of all threads, and
-// compares what comes out with plain arithmetic.
+// runSchedule runs a collective schedule on the CPU, on random data in random interleavings of all threads, and compares
+// the results with plain arithmetic.
 func (a *app) runSchedule(c *cobra.Command, arg string, o *runFlags) error {
-	if err := onlyFlags(c, arg, "json", "schedules", "seed", "timeout", "no-prove", "compare", "machine"); err != nil {
+	if err := onlyFlags(c, arg, "json", "schedules", "seed", "timeout", "no-prove", "compare", "machine", "certificate"); err != nil {
 		return err
 	}
 	if o.machine != defaultMachine {
@@ -172,7 +226,11 @@ func (a *app) runSchedule(c *cobra.Command, arg string, o *runFlags) error {
 		return err
 	}
 	ctx, ended := a.within(c.Context(), o.timeout)
-	if !o.noProve {
+	if o.certificate != "" {
+		if err := certifiedSchedule(o.certificate, p); err != nil {
+			return err
+		}
+	} else if !o.noProve {
 		if r := schedule.Check(p, schedule.Options{}); r.Verdict != schedule.OK && r.Verdict != schedule.Undecided {
 			return a.concludeSchedule(arg, r)
 		}
@@ -192,7 +250,7 @@ func (a *app) runSchedule(c *cobra.Command, arg string, o *runFlags) error {
 		}
 	}
 	out.Interleavings = n
-	what := "as plain arithmetic has it"
+	what := "equal to plain arithmetic"
 	if p.Collective == schedule.Undefined {
 		what = "and no result is defined for it"
 	}
@@ -200,10 +258,10 @@ func (a *app) runSchedule(c *cobra.Command, arg string, o *runFlags) error {
 	return ended(nil)
 }
 
-// elements is how many numbers each part of a chunk has when a schedule is run.
+// elements is the number of elements in each part of a chunk when a schedule is run.
 const elements = 4
 
-// fixSchedule repairs a schedule that was refuted, writes it, and returns what is true of it.
+// fixSchedule repairs a refuted schedule, writes it, and returns its verdict.
 func (a *app) fixSchedule(f schedule.File, r *schedule.Report, o schedule.Options, out *scheduleResult,
 	flags *checkFlags) (*schedule.Report, error) {
 	if r.Verdict != schedule.OK {
@@ -233,7 +291,7 @@ func (a *app) fixSchedule(f schedule.File, r *schedule.Report, o schedule.Option
 	return r, nil
 }
 
-// concludeSchedule prints a verdict; only ok is no failure.
+// concludeSchedule prints a verdict. Every verdict except ok is a failure.
 func (a *app) concludeSchedule(arg string, r *schedule.Report) error {
 	out := a.out.Schedule
 	a.out.Verdict = string(r.Verdict)
@@ -282,7 +340,7 @@ func (a *app) concludeSchedule(arg string, r *schedule.Report) error {
 	return &failure{code: exitProgram, err: d}
 }
 
-// scheduleTold says in a few words what a verdict is about.
+// scheduleTold summarises a verdict in a few words.
 func (a *app) scheduleTold(r *schedule.Report) string {
 	out := a.out.Schedule
 	what := "no result is defined for it, and no two accesses race"

@@ -33,11 +33,11 @@ type result struct {
 	// Time is what run --repeat measures.
 	Time   *runTime `json:"time,omitempty"`
 	Memory *memory  `json:"memory,omitempty"`
-	// Detours says which devices exchange data through the host, and why.
+	// Detours names the devices that exchange data through the host, with the reason.
 	Detours []string `json:"detours,omitempty"`
 	// Guesses names the products whose algorithms there was no memory to time.
 	Guesses []string `json:"guesses,omitempty"`
-	// PassedOver says why the machine's tuned table of collectives is not used.
+	// PassedOver is the reason why the machine's tuned table of collectives is not used.
 	PassedOver string  `json:"passed_over,omitempty"`
 	Stages     []stage `json:"stages,omitempty"` // opt, import, check --fix
 	Doctor     *doctor `json:"doctor,omitempty"`
@@ -50,7 +50,7 @@ type result struct {
 	Bench   *bench.Report       `json:"bench,omitempty"`
 	Tune    *tune.Tuned         `json:"tune,omitempty"`
 	Across  *described.Across   `json:"across,omitempty"`
-	// Report is trace's: its fields stand beside these.
+	// Report is the report of trace; its fields are embedded in this object.
 	*account.Report
 	Against       []account.Difference `json:"against,omitempty"`
 	*memoryResult                      // memory
@@ -66,15 +66,14 @@ type proof struct {
 type comparison struct {
 	Verdict string `json:"verdict"` // "exact", "within", "undecided", "differs"
 	Against string `json:"against"`
-	// Detail is the verdict in a line, as text shows it; left out where results differ.
+	// Detail is the one-line verdict of the text output; left out if results differ.
 	Detail string `json:"detail,omitempty"`
 	// Results are the measured errors.
 	Results []resultError `json:"results,omitempty"`
 	Layers  []layerError  `json:"layers,omitempty"`
 }
 
-// resultError is how far a result is from the reference. Error and Quotient are left out where they are no finite
-// number.
+// resultError is the distance of a result from the reference. Error and Quotient are left out if they are not finite.
 type resultError struct {
 	Name     string   `json:"name"`
 	Error    *float64 `json:"error,omitempty"`
@@ -82,7 +81,7 @@ type resultError struct {
 	Quotient *float64 `json:"quotient,omitempty"`
 }
 
-// layerError is how far a layer is from the reference, whose inputs it is given.
+// layerError is the distance of a layer's results from the reference, given the reference's inputs.
 type layerError struct {
 	Name    string        `json:"name"`
 	Line    int32         `json:"line"`
@@ -92,19 +91,19 @@ type layerError struct {
 
 type overlap struct {
 	Op string `json:"op"`
-	// Line of the text: the statement's, or that of which lowering made it.
+	// Line is the line of the statement, or of the statement that it was lowered from.
 	Line     int32  `json:"line,omitempty"`
 	Strategy string `json:"strategy"`
 	Bytes    int64  `json:"bytes"`
 	// Algorithm of a collective.
 	Algorithm string `json:"algorithm,omitempty"`
-	// BusyUS in flight, and of that ExposedUS that nothing hides, are left out where the
-	// machine cannot tell times.
+	// BusyUS is the time in flight, and ExposedUS the part of it that no computation hides. Both are left out if the
+	// machine has no times.
 	BusyUS    *float64 `json:"busy_us,omitempty"`
 	ExposedUS *float64 `json:"exposed_us,omitempty"`
 }
 
-// runTime is what each of several runs back to back took, on the devices' clock.
+// runTime is the time of a run among several back to back, on the devices' clock.
 type runTime struct {
 	Runs     int     `json:"runs"`
 	MedianUS float64 `json:"median_us"`
@@ -141,8 +140,7 @@ type note struct {
 	Message string `json:"message"`
 }
 
-// writeResult prints the one object of --json. It fails where the result cannot be said
-// in JSON; then nothing is printed.
+// writeResult prints the one object of --json. If the result cannot be encoded as JSON, it prints nothing and fails.
 func (a *app) writeResult(ds hocket.Diagnostics) error {
 	for _, d := range ds {
 		x := diagnostic{Severity: d.Severity.String(), Kind: d.Kind, File: d.File,
@@ -163,13 +161,12 @@ func (a *app) writeResult(ds hocket.Diagnostics) error {
 	return nil
 }
 
-// writeUnsaid prints, in the place of a result that JSON has no words for, why there is
-// none, and returns how the command ends.
+// writeUnsaid prints the reason why a result cannot be encoded as JSON, in place of the result, and returns the exit code.
 func (a *app) writeUnsaid(err error) *failure {
 	f := &failure{code: exitHocket, kind: "internal", err: fmt.Errorf("the result cannot be printed as JSON: %w", err),
-		help: "without --json it is printed as text; a number that is infinite, or none, comes of numbers that are out of all proportion"}
+		help: "without --json it is printed as text; infinite numbers and NaNs come from extreme values in the inputs or dims"}
 	a.out = result{Hocket: a.out.Hocket, Command: a.out.Command, Exit: f.code}
-	_ = a.writeResult(f.diagnostics()) // words and numbers that all can be said
+	_ = a.writeResult(f.diagnostics()) // this object can be encoded
 	return f
 }
 
@@ -195,7 +192,7 @@ const (
 	plain  = "\x1b[0m"
 )
 
-// paint colours the words that a diagnostic is read by.
+// paint colours the severity and position of a diagnostic.
 func paint(text string, s ir.Severity) string {
 	word, colour := s.String()+": ", red
 	if s == ir.Warning {

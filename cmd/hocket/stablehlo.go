@@ -7,7 +7,7 @@ import (
 	"hocket.example/hocket/internal/stablehlo"
 )
 
-// importStableHLO imports a program of StableHLO for so many ranks, 0 for as many as its mesh has.
+// importStableHLO imports a program of StableHLO. ranks is the number of ranks; 0 means the size of its mesh.
 func (a *app) importStableHLO(name, src string, ranks int) (*modelprogram.Model, error) {
 	g, err := stablehlo.Read(name, src, stablehlo.Options{Ranks: ranks})
 	var m *modelprogram.Model

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// nearest returns the name that word was most likely meant to be; "" where none is near.
+// nearest returns the name that word most likely stands for; "" if none is similar.
 func nearest(word string, names []string) string {
 	best, least := "", max(1, len(word)/3)+1
 	for _, name := range names {
@@ -23,7 +23,7 @@ func nearest(word string, names []string) string {
 	return best
 }
 
-// distance is how many letters are wrong, missing, too many, or swapped with the next one.
+// distance counts the letters that are wrong, missing, superfluous, or swapped with the next one.
 func distance(a, b string) int {
 	d := make([][]int, len(a)+1)
 	for i := range d {
@@ -59,8 +59,7 @@ func flagNames(c *cobra.Command) []string {
 	return names
 }
 
-// flagHelp says what to do about a flag that c does not have: which of its own is meant, or
-// which commands have it.
+// flagHelp returns advice about a flag that c does not have: the similar flag of c, or the commands that have the flag.
 func flagHelp(c *cobra.Command, text string) string {
 	see := "see " + c.CommandPath() + " --help"
 	name, ok := strings.CutPrefix(text, "unknown flag: --")
@@ -89,7 +88,7 @@ func flagHelp(c *cobra.Command, text string) string {
 	return see
 }
 
-// oneDash returns the long flag of c that a word with one dash writes, "" where it is none.
+// oneDash returns the long flag of c that a word with one dash names; "" if there is none.
 func oneDash(c *cobra.Command, word string) string {
 	if len(word) < 4 || word[0] != '-' || word[1] == '-' {
 		return ""

@@ -11,10 +11,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// pipeColumns is the width of what no terminal shows.
+// pipeColumns is the width of output that does not go to a terminal.
 const pipeColumns = 100
 
-// columns returns the width of the terminal that f is, within reason.
+// columns returns the width of the terminal f, within bounds.
 func columns(f *os.File) int {
 	if !isTerminal(f) {
 		return pipeColumns
@@ -34,7 +34,7 @@ func isTerminal(f *os.File) bool { return xterm.IsTerminal(int(f.Fd())) }
 // colours reports whether the environment lets a terminal have colours.
 func colours() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" }
 
-// harmless writes text to a terminal: what programs and files hold must not steer it.
+// harmless writes text to a terminal without control characters, since text from programs and files must not control it.
 type harmless struct {
 	w    io.Writer
 	part []byte // of a character

@@ -56,12 +56,12 @@ is a number.`,
 	f := c.Flags()
 	f.StringVar(&o.report, "report", "", "write one HTML page to `FILE`, which needs no network")
 	f.StringVar(&o.program, "program", "",
-		"have --report show this program, with what its lines took: `FILE`")
+		"have --report show this program, with the time of each line: `FILE`")
 	f.StringArrayVar(&o.against, "against", nil,
 		"compare with an older profile; once for each of its files: `FILE`")
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with 1 where a `CONDITION` holds (see above); repeatable")
 	f.Float64Var(&o.bound, "max-residual", account.DefaultBound/1e3,
-		"tell waiting from transfer where clocks agree within so many `MICROSECONDS`")
+		"separate waiting from transfer only where clocks agree within these `MICROSECONDS`")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := o.check(c, args); err != nil {
@@ -72,7 +72,7 @@ is a number.`,
 	return c
 }
 
-// check refuses command lines that say nothing, or what cannot be.
+// check refuses values that are invalid or have no effect.
 func (o *traceFlags) check(c *cobra.Command, paths []string) error {
 	switch {
 	case len(paths) == 0:
@@ -99,8 +99,7 @@ func (o *traceFlags) check(c *cobra.Command, paths []string) error {
 	return nil
 }
 
-// softLimit has the garbage collector work harder, rather than let large profiles take
-// twice what they need.
+// softLimit makes the garbage collector run more often, so that large profiles do not take twice the memory they need.
 const softLimit = 768 << 20
 
 func (a *app) trace(ctx context.Context, o *traceFlags, paths []string) error {
@@ -148,7 +147,7 @@ func (a *app) writePage(path string, r *account.Report, o page.Options) error {
 	return nil
 }
 
-// judge fails where a condition holds.
+// judge returns an error if a condition holds.
 func (o *traceFlags) judge(r *account.Report) error {
 	var held []string
 	for _, c := range o.conditions {

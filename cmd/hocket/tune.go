@@ -62,11 +62,11 @@ A wrong result keeps an algorithm out of the table, whatever its time.`,
 	f.BoolVar(&o.full, "full", false, "more sizes, grids of each kernel, f32 and maxima, smaller teams: minutes, not seconds")
 	f.BoolVar(&o.again, "again", false, "measure what was measured before, too")
 	f.StringSliceVar(&o.ops, "op", nil, "tune only this `COLLECTIVE`, as all_reduce; repeatable (default all)")
-	f.StringVar(&o.sizes, "sizes", "", "measure messages of so many `BYTES`, for -o: 1K,64K,1M")
-	f.BoolVar(&o.show, "show", false, "measure nothing: print the table in use, and where it is from")
+	f.StringVar(&o.sizes, "sizes", "", "measure messages of these `BYTES`, for -o: 1K,64K,1M")
+	f.BoolVar(&o.show, "show", false, "measure nothing: print the table in use and its origin")
 	f.BoolVar(&o.across, "across", false,
-		"measure between nodes, as one of the processes of several; print the tier, and keep it for auto")
-	f.StringVarP(&o.out, "output", "o", "", "write the table to `FILE`, and not where programs look for it")
+		"measure between nodes, in each process of a launch on several; print the tier, and store it for auto")
+	f.StringVarP(&o.out, "output", "o", "", "write the table to `FILE`, instead of where programs look for it")
 	f.StringVar(&o.export, "export", "", "print the sizes below which kernels beat NCCL, for: `vllm`")
 	f.StringVar(&o.peers, "peers", "", "figures of peers for --export, by tools/peers or vLLM's benchmark: `FILE`")
 	f.BoolVar(&a.json, "json", a.json, "print one JSON object")
@@ -103,12 +103,12 @@ func (o *tuneFlags) check(c *cobra.Command) error {
 		o.ranks != 0):
 		return usagef("--across goes with -m and --json alone")
 	case o.sizes != "" && o.out == "":
-		return usagef("--sizes: a table of some sizes is not kept for programs; write it to a file by -o")
+		return usagef("--sizes: a table of selected sizes is not stored for programs; write it to a file with -o")
 	}
 	return (&runFlags{machine: o.machine}).checkMachine()
 }
 
-// options are what is to be tuned, but for what there is already.
+// options returns what is to be tuned, without what has been measured already.
 func (o *tuneFlags) options(c *cobra.Command) (tune.Options, error) {
 	opts := tune.Options{Machine: o.machine, Full: o.full, Again: o.again || o.out != "",
 		Made: "hocket tune " + version(), File: o.out}
@@ -157,15 +157,15 @@ func (a *app) tune(ctx context.Context, o *tuneFlags, opts tune.Options) error {
 	return nil
 }
 
-// tuneStreams is how many streams a rank has in a tuning at the most: that of
-// collectives, one that graphs are launched on, one for copies beside, NCCL's.
+// tuneStreams is the largest number of streams of a rank in a tuning: one each for collectives, for launches of graphs,
+// for concurrent copies, and for NCCL.
 const tuneStreams = 8
 
-// tuneWithin is how long a quick tuning takes at the most, with opening the GPUs, where
-// it has the choice. Tests lift it, since on a busy machine no tuning ends within it.
+// tuneWithin bounds a quick tuning, including opening the GPUs, as far as tuning can choose. Tests remove the bound, since
+// no tuning meets it on a busy machine.
 var tuneWithin = 4800 * time.Millisecond
 
-// tuned returns the table that there is, or measures what it lacks and keeps it.
+// tuned returns the existing table, or measures what is missing and stores it.
 func (a *app) tuned(ctx context.Context, o *tuneFlags, opts tune.Options) (*tune.Tuned, error) {
 	begun := time.Now()
 	cuda.ExpectStreams(tuneStreams)
@@ -197,7 +197,7 @@ func (a *app) tuned(ctx context.Context, o *tuneFlags, opts tune.Options) (*tune
 	return tune.Tune(ctx, opts)
 }
 
-// peersMost is how large a file of peers' figures may be, in bytes.
+// peersMost is the largest size of a file of peers' figures, in bytes.
 const peersMost = 16 << 20
 
 // readPeers reads figures of peers; none without a file. FILE#H100 takes those of one machine.
@@ -236,7 +236,7 @@ func readPeers(name string) ([]contest.Peer, error) {
 var architectures = map[string]string{"A100": "sm_80", "H100": "sm_90", "H200": "sm_90", "GH200": "sm_90",
 	"B200": "sm_100", "GB200": "sm_100"}
 
-// tableOfPeers stands for the table of the machine that peers' figures are of; nil where they do not say.
+// tableOfPeers returns a table that represents the machine of the peers' figures; nil if the figures do not name it.
 func tableOfPeers(peers []contest.Peer) *tune.Tuned {
 	names := contest.PeerMachines(peers)
 	if len(names) != 1 || architectures[names[0]] == "" {

@@ -17,8 +17,8 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// acrossSizes are the bytes of the messages that are measured between nodes, on GPUs the largest, too. Tests have
-// fewer.
+// acrossSizes are the message sizes, in bytes, that are measured between nodes. GPUs also measure acrossLargest.
+// Tests use fewer.
 var acrossSizes = []int64{4 << 10, 64 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 16 << 20}
 
 const acrossLargest = 64 << 20
@@ -28,11 +28,11 @@ const (
 	acrossRuns = 5 // of which the median counts, as programs take it
 )
 
-// acrossChain is how many collectives of so many bytes a run has, back to back as programs have them: the first finds
-// the wire asleep, which must not count for much.
+// acrossChain is the number of collectives of a size in a run, back to back as in programs. The first finds the network
+// idle and is slower, so it must not weigh much.
 func acrossChain(bytes int64) int64 { return min(32, max(4, 16<<20/bytes)) }
 
-// acrossProgram has each member, one on each node, hold a block of what is gathered, and a term of what is summed.
+// acrossProgram has one member on each node, which holds a block to be gathered and a term to be summed.
 const acrossProgram = `dim E
 dim C
 mesh node[%d] place[%d]
@@ -53,8 +53,8 @@ func reduce_scatter(%%x: i32[%[1]d*E/node]) -> i32[E/node] {
 }
 `
 
-// tuneAcross measures, as one of the processes of several nodes, what collectives between nodes take, prints
-// it as a description of a machine has it, and keeps it for auto.
+// tuneAcross measures the times of collectives between nodes, as one of the processes on them. It prints the times in the
+// form of a machine's description, and stores them for auto.
 func (a *app) tuneAcross(ctx context.Context, o *tuneFlags) (err error) {
 	n, err := hocket.Launched()
 	if err != nil {
@@ -144,14 +144,14 @@ func measureAcross(ctx context.Context, m *hocket.Machine, w *hocket.World, size
 	first, last := g[0], g[len(g)-1]
 	if last[1] <= first[1] {
 		return nil, errors.New("the largest all_gather takes no longer than the smallest: " +
-			"nothing can be told of the bandwidth")
+			"the bandwidth cannot be determined")
 	}
 	t.Latency = first[1]
 	t.Bandwidth = math.Round(max((last[0]-first[0])/(last[1]-first[1]), 1)) / 1e3 // bytes in a microsecond are MB/s
 	return t, nil
 }
 
-// timeAcross returns what a chain of the program's collectives takes, in microseconds.
+// timeAcross returns the time of a chain of the program's collectives, in microseconds.
 func timeAcross(ctx context.Context, m *hocket.Machine, p *hocket.Program, b hocket.Binding) (float64, error) {
 	model, err := m.Load(p, b, hocket.LoadOptions{Trace: true})
 	if err != nil {

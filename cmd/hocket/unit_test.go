@@ -227,7 +227,7 @@ func TestClassify(t *testing.T) {
 // TestHelpOfMismatch: what is said to be wrong where copies differ is not what was proved not
 // to be.
 func TestHelpOfMismatch(t *testing.T) {
-	for proved, want := range map[bool]string{true: "no wait is missing", false: "lacks a wait"} {
+	for proved, want := range map[bool]string{true: "no wait is missing", false: "usual cause is a missing wait"} {
 		if got := classify(t.Context(), ofMachine(&hocket.MismatchError{Proved: proved})); !strings.Contains(got.help,
 			want) {
 			t.Errorf("proved %v: %q", proved, got.help)

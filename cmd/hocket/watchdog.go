@@ -12,8 +12,8 @@ var (
 	errLimit   = errors.New("time limit") // of the whole command
 )
 
-// within gives everything that is done with the context a limit of time; none for 0. What is
-// returned is called with how it ended, and says so where the time was over.
+// within gives the context a time limit; 0 means none. The returned function takes the command's error and returns it,
+// or an error that the time was over.
 func (a *app) within(ctx context.Context, limit time.Duration) (context.Context, func(err error) error) {
 	if limit == 0 {
 		return ctx, func(err error) error { return err }
@@ -34,7 +34,7 @@ func (a *app) within(ctx context.Context, limit time.Duration) (context.Context,
 	}
 }
 
-// timedOut says that the time of --timeout is over, where, and with what error.
+// timedOut is the error that the time of --timeout is over, with the stage and cause.
 func (a *app) timedOut(err error) error {
 	f := &failure{code: exitMachine, kind: "timeout", err: fmt.Errorf("it did not end within %v", a.limit)}
 	if stage := a.progress.current(); stage != "" {
@@ -46,7 +46,7 @@ func (a *app) timedOut(err error) error {
 	return f.helping("a larger program needs a larger --timeout")
 }
 
-// stuck is how long one run may take where --timeout says nothing.
+// stuck bounds one run if there is no --timeout.
 const stuck = 30 * time.Second
 
 // watchdog cancels a context when nothing ends for a while.
@@ -69,10 +69,10 @@ func (w *watchdog) stop() {
 	w.cancel(nil)
 }
 
-// explain says of an error that the watchdog caused what it is.
+// explain turns an error that the watchdog caused into one about the time limit.
 func (w *watchdog) explain(ctx context.Context, err error) error {
 	if context.Cause(ctx) == errLimit {
-		return err // whoever set the limit says so
+		return err // the caller that set the limit reports it
 	}
 	if context.Cause(ctx) != errTimeout {
 		return ofMachine(err)

@@ -23,7 +23,7 @@ import (
 // Processes that fail, stop, or do something else than the others, at every phase of a life: whoever is left
 // ends in bounded time and names who is to blame, and nothing stays behind.
 
-// faultEnv tells a worker what is to go wrong in it: "KIND PHASE MICROSECONDS".
+// faultEnv names a worker's fault: "KIND PHASE MICROSECONDS".
 const faultEnv = "HOCKET_TEST_FAULT"
 
 // phases are those of a worker's life.

@@ -33,9 +33,8 @@ func residents() (h holders) {
 	return h
 }
 
-// count adds what a memory map lists. Go's heap grows on from where it begins
-// (runtime/malloc.go), and something of it lies at inGo; glibc's arenas beside the
-// main one begin at multiples of 64 MiB (HEAP_MAX_SIZE in malloc/arena.c).
+// count adds up a memory map. Go's heap grows from its beginning (runtime/malloc.go), and contains inGo; all but the
+// first of glibc's arenas begin at multiples of 64 MiB (HEAP_MAX_SIZE in malloc/arena.c).
 func (h *holders) count(text string, inGo uintptr) {
 	const arena = 64 << 20
 	var of *int64
@@ -88,7 +87,7 @@ func malloced() int64 {
 func TestMalloced(t *testing.T) {
 	before := malloced()
 	if before == 0 {
-		t.Skip("this malloc does not tell what is in use")
+		t.Skip("this malloc does not report its memory in use")
 	}
 	lib, err := cabi.Open([]string{"libc.so.6"})
 	if err != nil {

@@ -415,7 +415,7 @@ func (s *soak) runDirect(ctx context.Context, m *hocket.Model, name string, dims
 	return s.hold(m, name, dims, seed, args, rep)
 }
 
-// args are what a run is given, beside what is bound.
+// args returns the arguments of a run that are not bound.
 func (s *soak) args(m *hocket.Model, dims map[string]int64, seed int, weights soakWeights) (hocket.Args, error) {
 	args := hocket.Args{In: map[string]*hocket.Tensor{}}
 	ports, err := m.Inputs(dims)

@@ -124,6 +124,23 @@ var opPrograms = map[string]string{
   %g3 = reshape %g, shape=(floordiv(8, size(dp)), 2, 4)
   attention %q3, %q3, %q3 into %g3, causal=true
   return %y, %z, %part, %g`,
+	"8-bit types": `(%a: DT[8/dp, 512/tp], %w: DT[16/tp, 512], %v: DT[16, 512/tp]) -> (f32[8/dp, 16/tp], f16[8, 16], f8e4m3[512, 8/dp], f8e5m2[16/dp, 512/tp], f32[]) {
+  %sa = scales %a, block=1
+  %qa = quantize %a, %sa
+  %sw = scales %w
+  %qw = quantize %w, %sw
+  %y: f32[8/dp, 16/tp] = linear %qa, %qw, %sa, %sw
+  %sb = scales %a, block=(1, 128)
+  %qb = quantize %a, %sb
+  %sv = scales %v, block=(128, 128)
+  %qv = quantize %v, %sv
+  %z: f16[8, 16] = linear %qb, %qv, %sb, %sv
+  %t = transpose %qa
+  %wide: DT[8/dp, 512/tp] = cast %qb
+  %sn = scales %wide, max=57344
+  %n: f8e5m2[8/dp, 512/tp] = cast %a
+  %nn = concat %n, %n, axis=0
+  return %y, %z, %t, %nn, %sn`,
 }
 
 // TestTensorOps runs each program on meshes of several shapes, concurrently and

@@ -31,8 +31,8 @@ func routed(d int64, more float64, counts func(r, to int64) float64) map[string]
 	return map[string]tens{"x": x, "n": n}
 }
 
-// TestAcceptanceUneven are M1 to M3: dispatch and combine give back what was
-// sent, run after run, and an exchange joins what comes in the order of senders.
+// TestAcceptanceUneven has M1 to M3: dispatch followed by combine returns the original values, run after run, and an
+// exchange joins the received blocks in the order of senders.
 func TestAcceptanceUneven(t *testing.T) {
 	for d := int64(1); d <= 4; d++ {
 		head := fmt.Sprintf("dim D = %d\nmesh d[D]\n", d)

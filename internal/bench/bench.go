@@ -1,7 +1,6 @@
-// Package bench measures: copies between devices, what an issued op costs the
-// host, layers under each strategy beside their bound, planned memory beside
-// its bound, whole programs beside theirs. Every figure is a median with its spread, and nothing is called
-// faster than something else by less than the spread of paired differences.
+// Package bench measures copies between devices, the host's cost of issuing an op, layers under each strategy next to
+// their bound, planned memory next to its bound, and whole programs next to theirs. Every figure is a median with its
+// spread. Something is called faster only if the difference exceeds the spread of paired differences.
 package bench
 
 import (
@@ -39,6 +38,8 @@ type Options struct {
 	Schedules []*device.Schedule
 	// DType of collectives; bf16 where it is not set.
 	DType ir.DType
+	// Scales, one of FP8, has layers compute with f8e4m3; empty for bf16.
+	Scales string
 	// Rows asks for sizes of whole rows (see RowSizes), also by default, and for
 	// a type of 2 bytes: what WriteVLLM can write.
 	Rows bool
@@ -197,6 +198,10 @@ func (o *Options) check(b *bench) error {
 		return contest.Usagef("%s takes no algorithms", b.name)
 	case o.Schedules != nil && !b.comm:
 		return contest.Usagef("%s takes no schedules", b.name)
+	case o.Scales != "" && !b.layer:
+		return contest.Usagef("%s has no products of 8-bit types with scales", b.name)
+	case o.Scales != "" && o.Alone:
+		return contest.Usagef("the parts alone are measured of bf16")
 	case o.DType != ir.InvalidDType && !b.comm:
 		return contest.Usagef("%s takes no element type", b.name)
 	case o.Cold && !b.comm:

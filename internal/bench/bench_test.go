@@ -79,8 +79,8 @@ func TestEveryBench(t *testing.T) {
 	}
 }
 
-// shapeOf writes a line for each value of an object: its path and type. Words
-// stand as they are, but for those that depend on what was measured.
+// shapeOf writes a line for each value of an object: its path and type. Strings are written as they are, except those
+// that depend on measurements.
 func shapeOf(t *testing.T, data []byte) string {
 	t.Helper()
 	var v any

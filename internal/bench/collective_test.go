@@ -151,7 +151,7 @@ func TestLayerPeers(t *testing.T) {
 	}
 }
 
-// What others take to issue an op stands beside what is measured here.
+// TestHostPeers: the host's cost of issuing an op in other libraries is printed next to the cost measured here.
 func TestHostPeers(t *testing.T) {
 	peers, err := contest.ReadPeers(strings.NewReader(`{"op": "kernel", "name": "torch", "ranks": 1, "issued": "eager", "us": 5.25, "host_us": 5.1}
 {"op": "kernel", "name": "torch", "ranks": 64, "issued": "eager", "us": 7}

@@ -73,6 +73,7 @@ func layersOf(k *layerKind) func(*job, context.Context) error {
 }
 
 func (j *job) layers(ctx context.Context, k *layerKind) error {
+	k = k.in(j.Scales)
 	shapes := j.Shapes
 	if shapes == nil {
 		shapes = j.usualShapes(k)
@@ -88,6 +89,9 @@ func (j *job) layers(ctx context.Context, k *layerKind) error {
 	}
 	j.report.Wire = &wire
 	j.method("bf16; x and w are products of random matrices of rank %d, made on the devices; results sampled and recomputed in f64", inner)
+	if k.scales != "" {
+		j.method("x and w are then quantized to f8e4m3 with scales of each %s, before the timed part; a gather moves values and scales, sums are bf16", k.scales)
+	}
 	j.method("one run: the GEMM alone %d times on all ranks, a barrier, the layer once and %d times more, a barrier, the GEMM alone again, without host synchronisation; time of the GEMM alone from the first beginning to the last end, the mean of before and behind, of layers from the end of the first, by when links are awake, to the end of the last; only these are marked; the slowest rank", layerRepeats, layerRepeats)
 	j.method("strategies in turns in one process; median of %d rounds after two to warm up; bound = max(GEMM alone of the same run, bytes received / rate of one copy)", j.Rounds)
 	if !j.embedded() {
@@ -125,7 +129,7 @@ func (j *job) usualShapes(k *layerKind) []Shape {
 		return []Shape{{256, 512, 128}}
 	}
 	shapes := []Shape{{8192, 28672, 8192}, {8192, 8192, 28672}, {2048, 28672, 8192}, {2048, 8192, 28672}}
-	if k == agGEMM {
+	if k.name == agGEMM.name {
 		shapes = append(shapes, Shape{8192, 10240, 8192})
 	}
 	return shapes
@@ -289,11 +293,10 @@ func (s Shape) fits(ranks int) error {
 
 // wire returns the microseconds that what a rank receives takes at rate GB/s.
 func (k *layerKind) wire(s Shape, ranks int, rate float64) float64 {
-	const size = 2 // bf16
 	if rate <= 0 {
 		return 0
 	}
-	return k.trips * float64(k.moves(s)*size) * float64(ranks-1) / float64(ranks) / rate / 1e3
+	return k.trips * float64(k.moves(s)*k.size()) * float64(ranks-1) / float64(ranks) / rate / 1e3
 }
 
 // round runs the candidate's programs once and compares what they give; rounds

@@ -164,7 +164,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestRound: runs are timed by their marks, and what they give is compared. Here the
+// TestRound: runs are timed by their marks, and their results are compared. Here the
 // one that is replayed on GPUs runs as the other does.
 func TestRound(t *testing.T) {
 	s, k := Shape{24, 24, 24}, agGEMM

@@ -38,24 +38,31 @@ func (k *layerKind) expected(s Shape, inputs map[string]*tensor.Tensor) []elemen
 			if k.axis == 1 {
 				e.row, e.col = e.at, place
 			}
-			e.want, e.bound = dot(x.row(e.row), w.row(e.col))
+			e.want, e.bound = dot(x.row(e.row), w.row(e.col), k.step())
 			out = append(out, e)
 		}
 	}
 	return out
 }
 
+// step is that of the type that operands are rounded to.
+func (k *layerKind) step() float64 {
+	if k.scales != "" {
+		return 1.0 / 16
+	}
+	return 1.0 / 128
+}
+
 // dot returns Σ x·w and how far from it y may be. Products are rounded to bf16
 // once per rank and once in the end, and an operand may have been rounded the
-// other way: some bf16 steps of the size that a sum of random terms has.
-func dot(x, w []float64) (sum, bound float64) {
+// other way: some steps of the size that a sum of random terms has.
+func dot(x, w []float64, step float64) (sum, bound float64) {
 	squares := 0.0
 	for i := range x {
 		term := x[i] * w[i]
 		sum += term
 		squares += term * term
 	}
-	const step = 1.0 / 128
 	return sum, 4 * step * (math.Abs(sum) + math.Sqrt(squares))
 }
 

@@ -54,6 +54,51 @@ type layerKind struct {
 	// how many elements that are over all ranks.
 	trips float64
 	moves func(Shape) int64
+	// scales says which elements of 8-bit operands share a scale: "tensor", "row" or "block"; operands are bf16 without.
+	scales string
+}
+
+// FP8 are the forms of scales that layers are measured with.
+var FP8 = []string{"tensor", "row", "block"}
+
+// in is k with operands of f8e4m3, and scales as they say; k itself where they say nothing.
+func (k *layerKind) in(scales string) *layerKind {
+	if scales == "" {
+		return k
+	}
+	scaled := *k
+	scaled.scales = scales
+	return &scaled
+}
+
+// size is how many bytes an element that moves has: operands that are gathered have 8 bits, sums and results 16.
+func (k *layerKind) size() int64 {
+	if k.scales != "" && !k.partial && !k.gathered {
+		return 1
+	}
+	return 2
+}
+
+// product is a linear of %x and %w, by their values of 8 bits where they have them.
+func (k *layerKind) product(x string) string {
+	if k.scales == "" {
+		return fmt.Sprintf("linear %%%s, %%w", x)
+	}
+	return fmt.Sprintf("linear %%%[1]s.q, %%w.q, %%%[1]s.s, %%w.s", x)
+}
+
+// quantize writes %x in 8 bits, of which block shares a scale.
+func (k *layerKind) quantize(b *lineWriter, x, block string) {
+	switch k.scales {
+	case "":
+		return
+	case "tensor":
+		block = ""
+	case "row":
+		block = ", block=1"
+	}
+	b.add("  %%%s.s = scales %%%[1]s%s", x, block)
+	b.add("  %%%s.q = quantize %%%[1]s, %%%[1]s.s", x)
 }
 
 var (
@@ -128,7 +173,7 @@ func (k *layerKind) alone(b *lineWriter, name string) (lines [2]int32) {
 	}
 	lines[0] = b.next()
 	for i := range layerRepeats {
-		b.add("  %%%s%d: %s = linear %%%s, %%w", name, i, product, x)
+		b.add("  %%%s%d: %s = %s", name, i, product, k.product(x))
 	}
 	lines[1] = b.next() - 1
 	return lines
@@ -144,18 +189,21 @@ func (k *layerKind) head(b *lineWriter, s Shape, ranks, operands int) {
 		rows(k.x), inner, inner, cols(k.x), inner, rows(k.w), inner, cols(k.w), inner, k.sample, k.sample)
 	b.add("  %%w: %s = linear %%c, %%d", k.w)
 	b.add("  %%whole: bf16[M, %s] = linear %%aw, %%b", cols(k.x))
+	k.quantize(b, "w", ", block=(128, 128)")
+	k.quantize(b, "whole", ", block=(1, 128)")
 	for i := range operands {
 		b.add("  %%x%d: %s = linear %%a, %%b", i, k.x)
+		k.quantize(b, fmt.Sprintf("x%d", i), ", block=(1, 128)")
 	}
 }
 
 // layer writes layer i.
 func (k *layerKind) layer(b *lineWriter, i int) {
 	if !k.partial && !k.gathered {
-		b.add("  %%y%d = linear %%x%d, %%w", i, i)
+		b.add("  %%y%d = %s", i, k.product(fmt.Sprintf("x%d", i)))
 		return
 	}
-	b.add("  %%p%d = linear %%x%d, %%w", i, i)
+	b.add("  %%p%d = %s", i, k.product(fmt.Sprintf("x%d", i)))
 	b.add("  %%y%d: %s = reshard %%p%d", i, k.y, i)
 }
 

@@ -460,8 +460,8 @@ func (s *stepJob) measure(ctx context.Context) error {
 	return nil
 }
 
-// timeSingle returns the median of a few runs that are waited for, one by one, behind one that finds caches as the way
-// before left them.
+// timeSingle returns the median of a few runs, each waited for. A run that is not counted precedes them, to fill
+// caches.
 func (s *stepJob) timeSingle(ctx context.Context, w *stepWay) (float64, error) {
 	const singles = 5
 	var took []float64

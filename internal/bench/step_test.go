@@ -61,7 +61,7 @@ func TestStepReport(t *testing.T) {
 		lost := math.Inf(1)
 		for _, o := range w.Ops {
 			if o.Lost > lost {
-				t.Errorf("%s: %s loses %v, and stands behind one that loses %v", w.Strategy, o.Op, o.Lost, lost)
+				t.Errorf("%s: %s loses %v, but is listed after one that loses %v", w.Strategy, o.Op, o.Lost, lost)
 			}
 			lost = o.Lost
 		}

@@ -1,19 +1,18 @@
-// Package cabi calls C libraries that are found when the program runs: no cgo,
-// no headers, no C compiler. It is the only package that imports purego. Go pointers
-// meet C here and, as arguments of Func.Call, in internal/nvlib, nowhere else.
+// Package cabi calls C libraries that are found when the program runs: no cgo, no headers, no C compiler. It is the
+// only package that imports purego. Go pointers are passed to C only here and, as arguments of Func.Call, in
+// internal/nvlib.
 //
 // The rules that hold in both:
 //
-//   - A Go pointer becomes a uintptr in the argument list of Func.Call itself,
-//     as uintptr(unsafe.Pointer(&x)): the compiler then moves x to the heap and
-//     keeps it alive. An address kept in a uintptr variable must be that of a
-//     Block, of memory that C owns, or of a device.
-//   - C must not keep a pointer into Go memory after the call has returned,
-//     save into a Block that lives as long.
+//   - A Go pointer becomes a uintptr in the argument list of Func.Call itself, as uintptr(unsafe.Pointer(&x)):
+//     the compiler then moves x to the heap and keeps it alive. An address kept in a uintptr variable must be
+//     that of a Block, of memory that C owns, or of a device.
+//   - C must not keep a pointer into Go memory after the call has returned, except into a Block that lives long
+//     enough.
 //   - Structures that hold pointers (void**) are built in a Block.
-//   - What a C library keeps per thread (a current context, dlerror) is set and
-//     used between runtime.LockOSThread and UnlockOSThread, in place: handing
-//     single calls to a locked goroutine costs tens of microseconds.
+//   - State that a C library keeps per thread (a current context, dlerror) is set and used between
+//     runtime.LockOSThread and UnlockOSThread in the calling goroutine: sending single calls to a locked
+//     goroutine costs tens of microseconds.
 package cabi
 
 import (
@@ -115,8 +114,8 @@ func explain(name string, err error) string {
 // Name returns the name under which the library was found.
 func (l *Library) Name() string { return l.name }
 
-// Path returns the file that the library was loaded from, as far as the system
-// tells; it is told by the address of one of its functions.
+// Path returns the file from which the library was loaded, found by the address of one of its functions; if the system
+// does not provide that, the name under which it was opened.
 func (l *Library) Path(symbol string) string {
 	if l.fake == nil {
 		if addr, err := dlsym(l.handle, symbol); err == nil {

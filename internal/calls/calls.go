@@ -1,9 +1,9 @@
-// Package calls runs collectives one by one on memory and streams of the caller's, beside whatever else gives these
-// streams work: for libraries such as PyTorch, whose process hocket is in. Enter at Open and Group.Do.
+// Package calls runs collectives one by one on the caller's memory and streams, among other work of these streams: for
+// libraries such as PyTorch, in whose process hocket runs. Begin with Open and Group.Do.
 //
-// A call is prepared when its like first comes: which algorithm runs it follows from the tuned table, as it does
-// for programs. All processes of a world prepare the same calls in one order, and compare what they prepare; later
-// calls compare what they do without waiting for each other.
+// A call is prepared at its first use: the tuned table gives its algorithm, as it does for programs. All processes of
+// a world prepare the same calls in the same order, and compare what they prepare. Later calls are compared too, but
+// do not wait for each other.
 package calls
 
 import (
@@ -144,7 +144,7 @@ func overlap(a uintptr, n int64, b uintptr, m int64) bool {
 	return n > 0 && m > 0 && int64(a) < int64(b)+m && int64(b) < int64(a)+n
 }
 
-// key tells calls apart that are prepared by themselves.
+// key identifies calls that share a preparation.
 type key struct {
 	op      ir.Op
 	red     ir.Red

@@ -65,7 +65,7 @@ func reduceOf(count int64) Call {
 }
 
 // TestSymmetricMemoryOfTwoSizes: pytorch#190977 and sglang#34230, where ranks reserve symmetric memory of different
-// sizes, or in another order, and read beside what was meant without an error.
+// sizes or in another order, and then read the wrong memory without an error.
 func TestSymmetricMemoryOfTwoSizes(t *testing.T) {
 	errs := inTwo(t, func(g *Group, _ *stub, w *world.World) error {
 		if _, err := g.Empty(t.Context(), 4096); err != nil {

@@ -21,7 +21,7 @@ type Norm struct {
 	In, Residual, Weight, Sum, Out uintptr
 }
 
-// normKey tells norms apart that are prepared by themselves.
+// normKey identifies norms that share a preparation.
 type normKey struct {
 	dtype       ir.DType
 	rows, width int64

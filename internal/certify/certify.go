@@ -41,10 +41,18 @@ type Statement struct {
 type Event struct {
 	Chain int32
 	// InPlace: it may access a spot twice.
-	InPlace  bool
+	InPlace bool
+	// Join: later accesses of the chain come after all earlier ones.
+	Join     bool
 	Waits    []Wait
-	Adds     []int32 // counters to which it adds one
+	Adds     []Add
 	Accesses []Access
+}
+
+// Add adds one to a counter. A relaxed add orders time only: that is enough for a write after a read.
+type Add struct {
+	Counter int32
+	Relaxed bool
 }
 
 // Wait waits until a counter is at least N. If it is blind it orders nothing: the event still has to wait.
@@ -52,13 +60,19 @@ type Wait struct {
 	Counter int32
 	N       int32
 	Blind   bool
+	Relaxed bool
 }
 
-// Access reads or writes spots by a buffer, its owner. A read has to find the same owner's write.
+// Access reads or writes spots by a buffer, its owner. A read has to find the same owner's write, unless the owner is
+// -1. Accesses of a chain that no join
+// separates are in its order if they are of one group.
 type Access struct {
 	Spots []int32
 	Write bool
 	Owner int32
+	Group int32
+	// Packet: a write is seen whole, by those that wait for it, though nothing else is ordered after it.
+	Packet bool
 }
 
 // Certificate is evidence that a statement is right. Its lists are in the order of Order.
@@ -73,7 +87,8 @@ type Certificate struct {
 	Reuses  []Reuse `json:"reuses"`
 }
 
-// Clock lists events that come before Event, or before its end if it waits: a pair {c, t} is the first t of chain c.
+// Clock lists events that come before Event, or before its end if it waits: a pair {c, t} is the first t of chain c,
+// and with c + the number of chains, these in time only.
 type Clock struct {
 	Event  int32      `json:"event"`
 	Before [][2]int32 `json:"before"`
@@ -107,17 +122,19 @@ func Check(s *Statement, c *Certificate) error {
 	return nil
 }
 
-type stamp struct{ chain, pos int32 } // pos counts from 1
+type stamp struct{ chain, pos, group int32 } // pos counts from 1
 
 type spot struct {
-	write stamp
-	reads []stamp // since the write
-	owner int32   // of the write
+	write  stamp
+	reads  []stamp // since the write
+	owner  int32   // of the write
+	packet bool    // the write is one
 }
 
 type chainState struct {
 	events []int32
 	done   int32
+	join   int32           // the last event that joins
 	known  map[int32]int32 // of a chain how many events
 }
 
@@ -207,6 +224,9 @@ func (k *checker) step(chain int32) error {
 	if err := k.reused(); err != nil {
 		return err
 	}
+	if e.Join {
+		k.chain.join = k.pos
+	}
 	for _, a := range e.Adds {
 		if err := k.add(e, a, mine); err != nil {
 			return err
@@ -257,34 +277,46 @@ func (k *checker) learn(e *Event) ([][2]int32, error) {
 
 // granted reports whether the chain knows t, or one of the event's waits brings it.
 func (k *checker) granted(e *Event, t [2]int32) bool {
-	if k.chain.known[t[0]] >= t[1] {
+	if k.knows(stamp{chain: t[0], pos: t[1]}) {
 		return true
 	}
 	for _, w := range e.Waits {
-		if w.Blind {
-			continue
-		}
-		given := k.counters[w.Counter].given[t[0]]
-		i, found := slices.BinarySearchFunc(given, w.N, func(g [2]int32, n int32) int { return int(g[0]) - int(n) })
-		if !found {
-			i--
-		}
-		if i >= 0 && given[i][1] >= t[1] {
+		inTime := int(t[0]) >= len(k.chains)
+		if !w.Blind && (inTime || !w.Relaxed) && (k.gives(w, t) || inTime && k.gives(w, [2]int32{t[0] - int32(len(k.chains)), t[1]})) {
 			return true
 		}
 	}
 	return false
 }
 
-// before reports whether the event that a stamp names comes before the current one, or is of its chain.
-func (k *checker) before(t stamp) bool {
+// gives reports whether the adds that a wait counts bring t.
+func (k *checker) gives(w Wait, t [2]int32) bool {
+	given := k.counters[w.Counter].given[t[0]]
+	i, found := slices.BinarySearchFunc(given, w.N, func(g [2]int32, n int32) int { return int(g[0]) - int(n) })
+	if !found {
+		i--
+	}
+	return i >= 0 && given[i][1] >= t[1]
+}
+
+// knows reports whether the chain knows t, whose chain is that of an order: memory's, or that in time.
+func (k *checker) knows(t stamp) bool {
+	n := int32(len(k.chains))
+	return k.chain.known[t.chain] >= t.pos || t.chain >= n && k.chain.known[t.chain-n] >= t.pos
+}
+
+// before reports whether what a stamp names comes before the current event, in memory's order or in time.
+func (k *checker) before(t stamp, inTime bool) bool {
 	switch {
 	case t.pos == 0 || &k.chains[t.chain] == k.chain:
 		return true
-	case k.issuer != nil:
+	case inTime:
+		t.chain += int32(len(k.chains))
+	}
+	if k.issuer != nil {
 		return k.issuer.knows(k.id, t.chain, t.pos)
 	}
-	return k.chain.known[t.chain] >= t.pos
+	return k.knows(t)
 }
 
 func (k *checker) access(e *Event, a *Access) error {
@@ -298,29 +330,34 @@ func (k *checker) access(e *Event, a *Access) error {
 
 // touch checks one access to one spot.
 func (k *checker) touch(e *Event, a *Access, x int32) error {
-	sp, me := &k.spots[x], stamp{e.Chain, k.pos}
-	ordered := func(t stamp) bool { return (t != me || e.InPlace) && k.before(t) }
-	if !a.Write && (sp.write.pos == 0 || sp.owner != a.Owner) {
+	sp, me := &k.spots[x], stamp{e.Chain, k.pos, a.Group}
+	ordered := func(t stamp, inTime bool) bool {
+		if t.chain == me.chain && t.pos > k.chain.join {
+			return (t.pos != me.pos || e.InPlace) && t.group == me.group
+		}
+		return k.before(t, inTime)
+	}
+	if !a.Write && a.Owner >= 0 && (sp.write.pos == 0 || sp.owner != a.Owner) {
 		return fmt.Errorf("reads spot %d of buffer %d, which another buffer wrote, or none", x, a.Owner)
 	}
 	if a.Write && sp.write.pos > 0 && sp.owner != a.Owner {
 		k.uses(sp)
 	}
-	if !ordered(sp.write) {
+	if !ordered(sp.write, false) && (a.Write || !a.Packet || !sp.packet) {
 		return fmt.Errorf("accesses spot %d, and nothing orders it after the write by event %d of chain %d",
 			x, sp.write.pos, sp.write.chain)
 	}
 	if !a.Write {
-		sp.reads = append(slices.DeleteFunc(sp.reads, func(r stamp) bool { return r.chain == me.chain }), me)
+		sp.reads = append(slices.DeleteFunc(sp.reads, func(r stamp) bool { return r.chain == me.chain && (r.group == me.group || r.pos <= k.chain.join) }), me)
 		return nil
 	}
 	for _, r := range sp.reads {
-		if !ordered(r) {
+		if !ordered(r, true) {
 			return fmt.Errorf("writes spot %d, and nothing orders it after the read by event %d of chain %d",
 				x, r.pos, r.chain)
 		}
 	}
-	sp.write, sp.owner, sp.reads = me, a.Owner, sp.reads[:0]
+	sp.write, sp.owner, sp.packet, sp.reads = me, a.Owner, a.Packet, sp.reads[:0]
 	return nil
 }
 
@@ -358,14 +395,14 @@ func (k *checker) reused() error {
 }
 
 // add counts, and notes what its waiters will know.
-func (k *checker) add(e *Event, counter int32, mine [][2]int32) error {
-	c := &k.counters[counter]
+func (k *checker) add(e *Event, a Add, mine [][2]int32) error {
+	c := &k.counters[a.Counter]
 	if c.cuts[int32(len(c.adds))] {
 		c.before, c.batch = append(c.before[:0], c.batch...), c.batch[:0]
 	}
 	for _, t := range c.before {
-		if !k.before(t) {
-			return fmt.Errorf("which adds to counter %d are the first %d depends on time", counter, len(c.adds))
+		if !k.before(t, true) {
+			return fmt.Errorf("which adds to counter %d are the first %d depends on time", a.Counter, len(c.adds))
 		}
 	}
 	i := slices.IndexFunc(c.batch, func(t stamp) bool { return t.chain == e.Chain })
@@ -373,9 +410,12 @@ func (k *checker) add(e *Event, counter int32, mine [][2]int32) error {
 		i = len(c.batch)
 		c.batch = append(c.batch, stamp{})
 	}
-	c.batch[i] = stamp{e.Chain, k.pos}
+	c.batch[i] = stamp{chain: e.Chain, pos: k.pos}
 	c.adds = append(c.adds, k.id)
 	for _, t := range append([][2]int32{{e.Chain, k.pos}}, mine...) {
+		if n := int32(len(k.chains)); a.Relaxed && t[0] < n {
+			t[0] += n
+		}
 		if g := c.given[t[0]]; len(g) == 0 || g[len(g)-1][1] < t[1] {
 			c.given[t[0]] = append(g, [2]int32{int32(len(c.adds)), t[1]})
 		}

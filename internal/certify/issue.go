@@ -1,7 +1,10 @@
 package certify
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 )
 
@@ -13,7 +16,7 @@ const maxClocks = 1 << 28
 func Issue(s *Statement) (*Certificate, error) {
 	is := &issuer{s: s, cert: &Certificate{Format: Format, Plan: s.Plan},
 		clocks:  make([][]int32, len(s.Events)),
-		learned: make([][]int32, s.Chains), pos: make([]int32, len(s.Events)), adds: make([][]int32, s.Counters),
+		learned: make([][]int32, s.Chains), pos: make([]int32, len(s.Events)), adds: make([][]int32, s.Counters), relaxed: make([][]bool, s.Counters),
 		entries: map[int32]map[int32]int32{}}
 	if err := is.execute(); err != nil {
 		return nil, err
@@ -26,6 +29,20 @@ func Issue(s *Statement) (*Certificate, error) {
 	return is.close(k), nil
 }
 
+// Parse reads a certificate.
+func Parse(text []byte) (*Certificate, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	c := &Certificate{}
+	if err := d.Decode(c); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, fmt.Errorf("there is something after the certificate")
+	}
+	return c, nil
+}
+
 // issuer finds an order, the whole clocks of all events that wait or add, and which of their entries are needed.
 type issuer struct {
 	s       *Statement
@@ -34,6 +51,7 @@ type issuer struct {
 	learned [][]int32 // by chain: the events that waited, in order
 	pos     []int32   // by event
 	adds    [][]int32 // by counter
+	relaxed [][]bool
 	entries map[int32]map[int32]int32
 }
 
@@ -52,7 +70,7 @@ func (is *issuer) execute() error {
 	queue := make([]int32, 0, s.Chains)
 	for c := range s.Chains {
 		queue = append(queue, int32(s.Chains-1-c))
-		now[c] = make([]int32, s.Chains)
+		now[c] = make([]int32, 2*s.Chains)
 	}
 	left, kept := len(s.Events), 0
 	for len(queue) > 0 {
@@ -70,9 +88,9 @@ func (is *issuer) execute() error {
 				}
 			}
 			is.join(now[c], e.Waits)
-			now[c][c] = is.pos[id]
+			now[c][c], now[c][int(c)+s.Chains] = is.pos[id], is.pos[id]
 			if len(e.Waits)+len(e.Adds) > 0 {
-				if kept += s.Chains; kept > maxClocks {
+				if kept += 2 * s.Chains; kept > maxClocks {
 					return fmt.Errorf("too large: %d events of %d chains", len(s.Events), s.Chains)
 				}
 				is.clocks[id] = slices.Clone(now[c])
@@ -84,9 +102,10 @@ func (is *issuer) execute() error {
 			ran++
 			left--
 			for _, a := range e.Adds {
-				is.adds[a] = append(is.adds[a], id)
-				queue = append(queue, waiting[a]...)
-				waiting[a] = waiting[a][:0]
+				is.adds[a.Counter] = append(is.adds[a.Counter], id)
+				is.relaxed[a.Counter] = append(is.relaxed[a.Counter], a.Relaxed)
+				queue = append(queue, waiting[a.Counter]...)
+				waiting[a.Counter] = waiting[a.Counter][:0]
 			}
 		}
 		if ran > 0 {
@@ -106,7 +125,15 @@ func (is *issuer) join(now []int32, waits []Wait) {
 			continue
 		}
 		for i := range max(w.N, 0) {
-			for c, t := range is.clocks[is.adds[w.Counter][i]] {
+			from := is.clocks[is.adds[w.Counter][i]]
+			if w.Relaxed || is.relaxed[w.Counter][i] {
+				from, now := from[is.s.Chains:], now[is.s.Chains:]
+				for c, t := range from {
+					now[c] = max(now[c], t)
+				}
+				continue
+			}
+			for c, t := range from {
 				now[c] = max(now[c], t)
 			}
 		}
@@ -135,10 +162,10 @@ func (is *issuer) need(event, chain, pos int32) {
 		}
 		for i := w.N - 1; i >= 0; i-- {
 			from := is.adds[w.Counter][i]
-			if is.clocks[from][chain] < pos {
+			if is.clocks[from][chain] < pos || int(chain) < is.s.Chains && (w.Relaxed || is.relaxed[w.Counter][i]) {
 				continue
 			}
-			if is.s.Events[from].Chain != chain {
+			if is.s.Events[from].Chain != chain%int32(is.s.Chains) {
 				is.knows(from, chain, pos)
 				is.note(from, chain, pos)
 			}

@@ -247,7 +247,11 @@ func (b *planStatement) access(r *plan.Ref, write bool) Access {
 }
 
 func (b *planStatement) event(c *plan.Cmd, waits []Wait, adds []int32) {
-	b.s.Events = append(b.s.Events, Event{Chain: c.Stream, Waits: waits, Adds: adds})
+	e := Event{Chain: c.Stream, Waits: waits}
+	for _, a := range adds {
+		e.Adds = append(e.Adds, Add{Counter: a})
+	}
+	b.s.Events = append(b.s.Events, e)
 }
 
 // accesses adds an event with what the command reads and then writes.

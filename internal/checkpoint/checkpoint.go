@@ -199,6 +199,7 @@ type Weight struct {
 	stack  bool
 	to     ir.DType
 	have   ir.DType
+	scaled bool // tensors of 8 bits are multiplied by their scales
 }
 
 // Plan finds what a weight of type dt is made of. Missing tensors are all in the error.
@@ -302,6 +303,9 @@ func (w *Weight) layer(parts []string) (*tensor.Tensor, error) {
 		if err != nil {
 			return nil, err
 		}
+		if w.from.scale(name, t, w.to) != "" {
+			t.DType, w.scaled = w.to, true
+		}
 		if err := w.shape(name, t); err != nil {
 			return nil, err
 		}
@@ -356,7 +360,7 @@ func (w *Weight) cut(shape []int64) (lo, hi int64) {
 // Read makes the weight: a mapped tensor as it is, or a copy of what has to be put together.
 func (w *Weight) Read() (*tensor.Tensor, error) {
 	whole := !w.stack && len(w.rule.From) == 1 && w.rule.Lo == 0 && w.rule.Hi == 0
-	if whole && !w.rule.Transpose && w.have == w.to {
+	if whole && !w.rule.Transpose && w.have == w.to && !w.scaled {
 		return w.from.View(w.Names[0])
 	}
 	out, err := tensor.New(w.to, w.Shape)
@@ -394,6 +398,11 @@ func (w *Weight) part(name string) (*tensor.Tensor, error) {
 	t, err := w.from.View(name)
 	if err != nil {
 		return nil, err
+	}
+	if scale := w.from.scale(name, t, w.to); scale != "" {
+		if t, err = w.from.dequantized(name, t, scale, w.to); err != nil {
+			return nil, err
+		}
 	}
 	if w.rule.Transpose {
 		if t, err = transposed(t); err != nil {

@@ -43,7 +43,7 @@ func (across) Usual(*Instance) bool { return false }
 // acrossTwoShotFrom is the size in bytes from which across runs an all_reduce in two shots. Tests make it small.
 var acrossTwoShotFrom int64 = twoShotFrom
 
-// acrossPlan says where in staging things lie, in bytes: first a member's operand, then what comes.
+// acrossPlan gives the positions in staging, in bytes: first a member's operand, then what it receives.
 type acrossPlan struct {
 	chunk  int64 // elements of a chunk of an all_reduce in two shots; 0 in one
 	came   int64 // where what comes begins

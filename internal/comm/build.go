@@ -22,8 +22,8 @@ const (
 	stepJoin                    // waits for side's event
 )
 
-// step is one stream operation of a member. A large team has thousands of them for one
-// collective, nearly all of which tell or await, so what others need is kept apart.
+// step is one stream operation of a member. A large team has thousands of them for one collective, nearly all of which
+// signal or wait, so the fields of other kinds are stored separately.
 type step struct {
 	kind     stepKind
 	elem     int32

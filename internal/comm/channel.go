@@ -48,7 +48,7 @@ type Channel struct {
 
 	// While building: how often in this run the first member told the second.
 	told [][]int64
-	// Who has read what was written to staging and to slots.
+	// staged and pushed record which members have read what was written to staging and to slots.
 	staged, pushed *ledger
 	// scratch is where each member's steps of one piece are collected.
 	scratch [][]step

@@ -1,12 +1,9 @@
-// Package comm runs collectives and paired sends and receives over device
-// streams: as schedules of copies, reduce launches, signals and counter waits,
-// or, where a machine has launches of its own for whole collectives, by those.
+// Package comm runs collectives and paired sends and receives over device streams: as schedules of copies, reduce
+// launches, signals and counter waits, or by a machine's own launches for whole collectives.
 //
-// A Channel is the sequence of collectives that one team issues on one stream
-// of each member. A Dispatch chooses for each how it is run; everything is
-// resolved when the channel is opened, so that issuing is a walk over a slice.
-// Nothing is decided at issue but how far the counters have come, which follows
-// from the number of the run.
+// A Channel is the sequence of collectives that one team issues on one stream of each member. A Dispatch chooses the
+// algorithm of each. Everything is resolved when the channel is opened, so issuing goes through a slice and decides
+// nothing. Only the values of counters change, and they follow from the number of the run.
 package comm
 
 import (
@@ -35,7 +32,7 @@ type Instance struct {
 	// on every member's stream, where nobody else needs the sum: its launches may do
 	// those too, which Channel.Normed tells. Nil where there is no such thing.
 	Norm *device.Norm
-	// apart says that some members are (see device.Partial). Design finds out.
+	// apart says that some members lack peer access to each other (World.Apart). Design sets it.
 	apart bool
 	// nodes are the members', where these are on several: then they reach each other by the world's transport
 	// alone. Design finds out.

@@ -9,16 +9,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// hierarchical runs collectives of members on several nodes in stages: inside each node members read each
-// other's staging, and between nodes each member meets those that have its place on the other nodes, so that
-// every byte crosses once. It goes by chunks: while one crosses, on a stream beside the member's, the next is
-// reduced inside.
+// hierarchical runs collectives of members on several nodes in stages. Inside each node members read each other's
+// staging; between nodes each member communicates with the members at its position on the other nodes, so that every
+// byte crosses once. The data is cut into chunks: while one crosses, on a separate stream, the next is reduced inside
+// the node.
 //
 //	all_reduce      reduce-scatter inside, all-reduce across, all-gather inside
 //	reduce_scatter  reduce inside for each node's member, reduce-scatter across
 //	all_gather      all-gather across, all-gather inside
 //
-// Sums are taken node by node: an order of its own, for those who allow any, and for integers.
+// Sums are taken node by node. Because this is another order, it is used only for integers, and if the caller allows
+// any order.
 type hierarchical struct{}
 
 func (hierarchical) Info() device.Algorithm {

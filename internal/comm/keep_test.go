@@ -79,7 +79,7 @@ func TestKeepAtOnce(t *testing.T) {
 	}
 }
 
-// TestKeepAside: what cannot be used lies beside afterwards, each under a name of its own.
+// TestKeepAside: unusable files are kept next to the new one, each under its own name.
 func TestKeepAside(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x.json")

@@ -13,7 +13,7 @@ import (
 // which takes milliseconds: longer is only a process that was stopped in the middle.
 const lockWait = 10 * time.Second
 
-// heldError is of a lock that somebody has: the file that stands for it.
+// heldError reports a lock that another process holds. It is the lock's file.
 type heldError string
 
 func (e heldError) Error() string { return string(e) + " is held by another process" }

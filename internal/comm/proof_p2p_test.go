@@ -7,19 +7,19 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/device/tape"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
 )
 
-// mail is sends and receives on a tape: of each rank's one stream a list of groups.
-// What is sent is written before, what came is read behind, and both are overwritten
-// at once. Moreover each rank notes that a transfer begins, and reads the other
-// side's note when its group has ended: a transfer ends when both sides have begun.
+// mail is sends and receives on a tape: for each rank's one stream a list of groups. Operands of sends are written
+// before their group and overwritten right after it; results are read after it and overwritten too. Moreover each rank
+// notes that a transfer begins, and reads the other side's note when its group has ended: a transfer ends only when
+// both sides have begun.
 type mail struct {
 	t       testing.TB
-	tape    *devicetest.Tape
+	tape    *tape.Tape
 	streams []device.Stream
 	pairs   []Pair
 	opened  *Pairs
@@ -34,7 +34,7 @@ type mail struct {
 const mailRuns = 2
 
 func newMail(t testing.TB, ranks int) *mail {
-	m := &mail{t: t, tape: devicetest.NewTape(ranks), groups: make([][]*Group, ranks), posts: make([][][]Post, ranks)}
+	m := &mail{t: t, tape: tape.New(ranks), groups: make([][]*Group, ranks), posts: make([][][]Post, ranks)}
 	for r := range ranks {
 		s, err := m.tape.Device(r).NewStream(device.StreamOptions{Name: "s"})
 		must(t, err)

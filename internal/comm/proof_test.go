@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/device/tape"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
@@ -21,7 +21,7 @@ import (
 // S5 promises, also where nothing moves.
 type scene struct {
 	t     testing.TB
-	tape  *devicetest.Tape
+	tape  *tape.Tape
 	rigs  []*rig
 	notes []device.Memory // by rank: what it says of itself, what it reads of others
 	reads []device.Memory
@@ -32,7 +32,7 @@ type scene struct {
 const mostNotes = 1024
 
 func newScene(t testing.TB, ranks int) *scene {
-	s := &scene{t: t, tape: devicetest.NewTape(ranks)}
+	s := &scene{t: t, tape: tape.New(ranks)}
 	for r := range ranks {
 		s.notes = append(s.notes, s.tape.Alloc(r, 4*mostNotes, device.Shared, "the notes that it begins"))
 		s.reads = append(s.reads, s.tape.Alloc(r, 4*mostNotes*int64(ranks), device.Private, "what it reads of peers' notes"))

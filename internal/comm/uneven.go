@@ -8,11 +8,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Uneven collectives run by direct and staged: each member pulls the rows that are
-// its own from its peers' operands, where they lie or where they were posted. With
-// counts that are known that is copies or a reduction; with counts in memory, which
-// lie or are posted beside, one kernel that does what they say at that time. Either
-// way the rest becomes zeros.
+// Uneven collectives are run by direct and staged: each member pulls its own rows from its peers' operands, in place
+// or from staging. If the counts are known, that is copies or a reduction. If the counts are in memory, which peers
+// read in place or from staging too, one kernel reads them when it runs. In both cases the rest of the result becomes
+// zeros.
 
 // counted reports whether counts are in memory.
 func (in *Instance) counted() bool { return in.Op.Uneven() && in.Parts[0].Counted }

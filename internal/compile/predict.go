@@ -115,12 +115,14 @@ func fitting(bound *ir.Bound, pair *lower.Pair, st lower.Strategy) lower.Strateg
 	return st
 }
 
-// Predictions are no better than so: exchange must be predicted to take at most whole of what sequential takes to be
-// chosen, in parts at most parts of that, in four at most parts of what is best in fewer, what is cut into chunks at
-// most chunked of it, and ahead, which takes more memory, at most room of what is best without. Of the 44 layers on
-// two H100 of docs/measured/predictions.tsv, predicted anew (tools/predict -again h100x2), exchange is 3 % too slow in
-// the mean, and nine of ten are within 7 %. In parts it is 2 % too slow, nine of ten are within 7 %, and where parts
-// are short some are 15 % too fast. Two chunks are 8 % too fast.
+// These factors allow for errors of predictions. Exchange is chosen only if its predicted time is at most whole of
+// sequential's; in parts, at most parts of that; in four parts, at most parts of the best with fewer; chunked, at most
+// chunked of the best so far; and ahead, which takes more memory, at most room of the best without it.
+//
+// The basis is the 44 layers on two H100 of docs/measured/predictions.tsv, predicted anew (tools/predict -again
+// h100x2). Predictions of exchange are 3 % too slow on average, and nine of ten are within 7 %. In parts they are 2 %
+// too slow, nine of ten within 7 %; some with short parts are 15 % too fast. Predictions of two chunks are 8 % too
+// fast.
 const whole, parts, chunked, room = 0.99, 0.975, 0.96, 0.97
 
 // best returns the fastest estimate; sequential where nothing clearly beats it.

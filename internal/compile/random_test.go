@@ -243,8 +243,8 @@ func drawProgram(t *rapid.T) string {
 
 var madeName = regexp.MustCompile(`%v(\d+)`)
 
-// repeated puts a copy of the body into a loop or branch in front of it or
-// behind it, now and then: nobody uses it, and it is computed all the same.
+// repeated sometimes puts a copy of the body into a loop or branch before or after it. Nothing uses its results, but
+// they are computed.
 func (w *writer) repeated(body string) string {
 	if !w.oneIn("repeated", 5) {
 		return body

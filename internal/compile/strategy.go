@@ -52,7 +52,7 @@ func applied(p *ir.Program, res *lower.Result, s lower.Strategy) error {
 	}
 	d := p.Diag("strategy", pos, "strategy %s applies to nothing in this program", s)
 	d.Notes = notes
-	d.Help = "use sequential, or lay the tensors out so that a linear or matmul needs what an all_gather brings, or makes what is gathered or reduced"
+	d.Help = "use sequential, or lay the tensors out so that a linear or matmul needs the result of an all_gather, or computes the operand of a collective"
 	if len(notes) == 0 {
 		d.Message += ": it has no all_gather, reduce_scatter or all_reduce of values"
 	}

@@ -23,8 +23,7 @@ import (
 
 // Variant is one way to lower a whole program for a binding.
 type Variant struct {
-	// Name is Auto for what is predicted to be the best pair by pair, or a strategy that every pair has which it
-	// applies to.
+	// Name is Auto for the best predicted strategy of each pair, or the strategy of every pair to which it applies.
 	Name string
 	Plan *plan.Plan
 	// Predicted is the time of a run, in microseconds.

@@ -1,5 +1,5 @@
-// Package contest measures ways to run a collective against each other: a world with memory for
-// its calls, ways that enter, are checked and take turns, and what their figures say.
+// Package contest measures ways to run a collective against each other. It opens a world with memory for the calls,
+// checks the result of each way, runs the ways alternately, and compares their times.
 package contest
 
 import (

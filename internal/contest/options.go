@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// ErrUsage is what errors about what was asked for are, as errors.Is tells.
+// ErrUsage is wrapped by errors in the options.
 var ErrUsage = errors.New("wrong options of a benchmark")
 
 type usageError string

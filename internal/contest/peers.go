@@ -26,7 +26,7 @@ type Peer struct {
 	// HostMicros is the part of Micros that the host takes to issue an op; 0 where
 	// nobody says.
 	HostMicros float64 `json:"host_us,omitempty"`
-	// Spread is that of figures taken in turns with ours; 0 where nobody says.
+	// Spread is the spread of figures that were taken alternately with ours; 0 if unknown.
 	Spread float64 `json:"spread_us,omitempty"`
 	// Machine is the GPU that a table says it is of: "H100".
 	Machine string `json:"machine,omitempty"`

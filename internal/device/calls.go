@@ -20,8 +20,8 @@ type Calls interface {
 	Device() int
 	// Copy copies between addresses that the device reaches, in the stream's order.
 	Copy(stream, dst, src uintptr, bytes int64) error
-	// Err returns why calls can no longer be relied on: the world has ended, or a kernel has given up. It asks no
-	// device.
+	// Err returns why calls can no longer be relied on: the world has ended, or a kernel has timed out. It makes no
+	// device call.
 	Err() error
 	// Close gives everything back once the device has done all that it was given.
 	Close() error

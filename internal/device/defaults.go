@@ -7,9 +7,8 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// What a machine lacks it takes from these: they say "unsupported", or do what is right
-// where nothing need be done. Embed one and override what the machine has; Caps tells
-// which that is.
+// These are defaults for what a machine lacks: they return "unsupported", or do nothing if that is correct. A machine
+// embeds them and overrides what it has; Caps says which that is.
 
 func lacks(what string) error { return fmt.Errorf("%s: %w", what, ErrUnsupported) }
 

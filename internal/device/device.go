@@ -1,7 +1,6 @@
-// Package device declares what hocket needs of a machine: devices with
-// ordered streams, events between streams, counters that peers raise, memory
-// that peers can address, and a few launches. It holds no machine, only what
-// every machine checks alike.
+// Package device declares what hocket needs of a machine: devices with ordered streams, events between streams,
+// counters that peers raise, memory that peers can address, and a few launches. It contains no machine, only the
+// interfaces and the checks that all machines share.
 package device
 
 import (
@@ -17,21 +16,20 @@ import (
 // wrap it name the feature and the way out.
 var ErrUnsupported = errors.New("not supported by this machine")
 
-// ErrDeviceLost says that a device failed in such a way that this process cannot
-// use it again; errors that wrap it name the device, the failure and the way
-// out. It is never ErrUnsupported.
+// ErrDeviceLost is wrapped by errors about a device that failed and that this process cannot use again. They name the
+// device, the failure and the way out. It is never ErrUnsupported.
 var ErrDeviceLost = errors.New("the device is lost to this process")
 
-// ErrOutOfMemory says that a device, or the host for pinned memory, has less memory
-// free than was asked for: giving some back may help, unless it is ErrTooLarge, too.
-// nvlib.Error, which this package does not know, is it too, by its method Is.
+// ErrOutOfMemory is wrapped by errors about a device, or the host for pinned memory, that has less free memory than
+// requested. Freeing memory may help, unless the error is ErrTooLarge too. nvlib.Error, which this package does not
+// import, matches it by its method Is.
 var ErrOutOfMemory error = outOfMemory{}
 
 type outOfMemory struct{}
 
 func (outOfMemory) Error() string { return "out of memory" }
 
-// OutOfMemory tells errors of other packages, in their Is, what they are asked.
+// OutOfMemory lets the Is methods of errors in other packages recognise this error.
 func (outOfMemory) OutOfMemory() {}
 
 // ErrTooLarge is the ErrOutOfMemory of what asks for more than there is at all, whatever
@@ -78,7 +76,7 @@ type Caps struct {
 	// slow, and what they take is memory of the host.
 	OnHost     bool
 	DTypes     []ir.DType
-	Graphs     bool // CaptureGraph works
+	Graphs     bool // World.Capture works
 	Virtual    bool // scheduled: time stands still, order is drawn at random
 	Concurrent bool // streams run at the same time
 	Chains     bool // Prepare takes kernels with Links, and products with Relu
@@ -129,15 +127,14 @@ type World interface {
 	// Stage makes buffers ahead of uploads and downloads of so many bytes each,
 	// that many times all of them: then issuing those takes no memory.
 	Stage(transfers []int64, times int) error
-	// Capture calls issue, once or more often, which gives work to the world's
-	// streams, the same each time, and records that work instead of running it. Each
-	// launch raises counters as the work does; a wait that was satisfied before the
-	// recording is satisfied at each launch. The world must be at rest, nobody else may
-	// issue work meanwhile, and a wait for what is not issued within, uploads, downloads
-	// and host calls are errors, which may end the world. Of marks of Begin and End an
-	// observer is told once a launch has ended; of launches with no Sync between, those
-	// of the last. Needs Caps.Graphs. In a world with peers, waits for counters are, in every recording, for
-	// the values that they would be for in the first.
+	// Capture calls issue, once or more often, and records the work that issue gives to the world's streams instead of
+	// running it. Each call must give the same work. Each launch raises counters as the work does; a wait that was
+	// satisfied before the recording is satisfied at each launch.
+	//
+	// The world must be idle, and no other goroutine may issue work meanwhile. Waits for work that is not issued
+	// within, uploads, downloads and host calls are errors, which may end the world. An observer gets marks of Begin
+	// and End after a launch has ended; of several launches without a Sync between them, those of the last. Needs
+	// Caps.Graphs. In a world with peers, waits for counters are, in every recording, for the values of the first.
 	Capture(issue func() error) (Graph, error)
 	// Settle is called once all is prepared, in all processes alike: what each has chosen by measurement, and
 	// all must have alike, they agree on. It returns what else they must have alike, to be compared.

@@ -104,6 +104,10 @@ type Sorted struct{ Op ir.Op }
 // is a Fault.
 type TakeAlong struct{}
 
+// IndexAdd is the sums of the rows of x[…, D] that have one id in ids[…]. The result has the rows from First on of Rows
+// rows. Ids of other rows, and -1, add nothing; ids outside -1..Rows are a fault. Sums are in the order of the rows.
+type IndexAdd struct{ First, Rows int64 }
+
 // Bincount counts how often each index of the result, i32[N], is an element of its operand.
 type Bincount struct{}
 
@@ -244,6 +248,7 @@ func (Iota) code() ir.Op            { return ir.OpIota }
 func (s Sorted) code() ir.Op        { return s.Op }
 func (TakeAlong) code() ir.Op       { return ir.OpTakeAlong }
 func (Bincount) code() ir.Op        { return ir.OpBincount }
+func (IndexAdd) code() ir.Op        { return ir.OpIndexAdd }
 func (Softmax) code() ir.Op         { return ir.OpSoftmax }
 func (RMSNorm) code() ir.Op         { return ir.OpRMSNorm }
 func (LayerNorm) code() ir.Op       { return ir.OpLayerNorm }
@@ -328,6 +333,8 @@ func OpOf(op ir.Op, a ir.Attrs) Op {
 		return TakeAlong{}
 	case ir.OpBincount:
 		return Bincount{}
+	case ir.OpIndexAdd:
+		return IndexAdd{First: a.First, Rows: a.Rows}
 	case ir.OpSoftmax:
 		return Softmax{Axis: axis}
 	case ir.OpRMSNorm:
@@ -424,6 +431,18 @@ func CheckGrouped(g GroupedLinear, out []int64, ins [][]int64) error {
 		}
 	}
 	return fmt.Errorf("a grouped linear of %v with experts from %d on into %v", ins, g.First, out)
+}
+
+// CheckIndexAdd returns why operands do not make a of a result. The first operand and the result have types.
+func CheckIndexAdd(a IndexAdd, out, x, ids ir.DType, shape, rows, at []int64) error {
+	last := len(rows) - 1
+	if out != x || !ids.IsInt() || len(shape) != 2 || last < 0 || !slices.Equal(at, rows[:last]) || shape[1] != rows[last] {
+		return fmt.Errorf("rows of %s%v by %s%v into %s%v", x, rows, ids, at, out, shape)
+	}
+	if a.First < 0 || a.First > a.Rows-shape[0] {
+		return fmt.Errorf("rows %d to %d of %d", a.First, a.First+shape[0], a.Rows)
+	}
+	return nil
 }
 
 // CheckAttentionGrad returns why operands do not make a of a result. Operands have types and shapes.

@@ -65,7 +65,7 @@ func CheckScaled(k *Kernel, out []int64, ins [][]int64) (x, w Grain, err error) 
 	if x, err = GrainOf(ins[0], ins[2]); err != nil {
 		return x, w, err
 	}
-	if x.Rows == ScaleBlock && ins[0][0] > 1 {
+	if len(ins[2]) == 2 && x.Rows == ScaleBlock && ins[0][0] > 1 {
 		return x, w, fmt.Errorf("scales%v of the input%v", ins[2], ins[0])
 	}
 	if w, err = GrainOf(ins[1], ins[3]); err == nil && w.Rows == 1 && w.Cols > 1 && ins[1][0] > 1 {

@@ -25,13 +25,13 @@ type Collective struct {
 	Together bool
 }
 
-// Meets returns nil if members may wait until all have begun, or why they may
-// not: what meets declines then.
+// Meets returns nil if members may wait until all have begun, and otherwise the reason why they may not. Algorithms
+// whose members meet then decline.
 func (c *Collective) Meets() error {
 	switch c.Op {
 	case ir.OpBroadcast, ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute:
 		if !c.Together {
-			return fmt.Errorf("%w: its members would wait for each other, and here work between one's share and another's could wait for the first", ErrUnsupported)
+			return fmt.Errorf("%w: its members wait for each other, which could deadlock here: work between the launches of two members could wait for the first launch", ErrUnsupported)
 		}
 	}
 	return nil
@@ -87,10 +87,9 @@ type Tuning struct {
 	Schedule *Schedule `json:"-"`
 }
 
-// Team runs collectives of its members, each on its own stream, as single
-// launches. All members must be given the launches of a team in one order. What
-// keeps calls apart lies on the devices, so that launches replay within graphs
-// and runs need no barrier between them.
+// Team runs collectives of its members, each on its own stream, as single launches. All members must receive the
+// launches of a team in the same order. The state that distinguishes calls is on the devices, so launches can replay
+// within graphs, and runs need no barrier between them.
 type Team interface {
 	// Supports returns nil, or why c, which Algorithm.Check passes, cannot be run so.
 	Supports(t Tuning, c *Collective) error

@@ -93,3 +93,53 @@ func TestBincountDoubt(t *testing.T) {
 		t.Errorf("%v ±%v, %v", y.n, y.e, err)
 	}
 }
+
+// TestIndexAdd: sums of drawn rows are within the bound of sums in any order and type, which is 0 for whole numbers.
+// An id that is not certified leaves all rows open, and one that there is not is a finding.
+func TestIndexAdd(t *testing.T) {
+	r := rand.New(rand.NewPCG(53, 1))
+	for range 200 {
+		n, rows, d := r.Int64N(40), 1+r.Int64N(5), 1+r.Int64N(3)
+		whole := r.IntN(2) == 0
+		x, ids := newArray(ir.F32, []int64{n, d}), newArray(ir.I32, []int64{n})
+		want, own := make([]float64, rows*d), make([]float32, rows*d)
+		for i := range x.f {
+			x.f[i] = float64(float32(r.NormFloat64() * 1e3))
+			if whole {
+				x.f[i] = float64(r.IntN(9) - 4)
+			}
+		}
+		for i := range ids.n {
+			ids.n[i] = r.Int64N(rows+1) - 1
+		}
+		for _, i := range r.Perm(int(n)) { // another order, in f32
+			for j := range d {
+				if to := ids.n[i]*d + j; ids.n[i] >= 0 {
+					want[to] += x.f[int64(i)*d+j]
+					own[to] += float32(x.f[int64(i)*d+j])
+				}
+			}
+		}
+		y, err := compute(ir.OpIndexAdd, attrs{}, []*array{x, ids}, ir.F32, []int64{rows, d}, alone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range want {
+			if far := math.Abs(y.f[i] - float64(own[i])); far > y.e[i] || whole && y.e[i] != 0 || math.Abs(y.f[i]-want[i]) > y.e[i] {
+				t.Fatalf("%d: %v ± %v, and it is %v, in f32 %v", i, y.f[i], y.e[i], want[i], own[i])
+			}
+		}
+		if n == 0 {
+			continue
+		}
+		ids.e[0] = 1
+		y, err = compute(ir.OpIndexAdd, attrs{}, []*array{x, ids}, ir.F32, []int64{rows, d}, alone)
+		if err != nil || !math.IsInf(y.e[0], 1) {
+			t.Fatal(y, err)
+		}
+		ids.n[0] = []int64{-2, rows}[r.IntN(2)]
+		if _, err := compute(ir.OpIndexAdd, attrs{}, []*array{x, ids}, ir.F32, []int64{rows, d}, alone); err == nil {
+			t.Fatal("an id that there is not is taken")
+		}
+	}
+}

@@ -112,6 +112,8 @@ func compute(op ir.Op, at attrs, ins []*array, dt ir.DType, shape []int64, sp sp
 		return takeAlong(ins[0], ins[1])
 	case ir.OpBincount:
 		return bincount(ins[0], shape)
+	case ir.OpIndexAdd:
+		return indexAdd(ins[0], ins[1], dt, shape, sp)
 	case ir.OpFill:
 		return fill(at.number(0), dt, shape)
 	}

@@ -142,3 +142,48 @@ func bincount(ids *array, shape []int64) (*array, error) {
 	}
 	return out, nil
 }
+
+// indexAdd adds up the rows of x[…, D] that have one id.
+func indexAdd(x, ids *array, dt ir.DType, shape []int64, sp split) (*array, error) {
+	if ids.n == nil || len(shape) != 2 || x.len() != ids.len()*shape[1] {
+		return nil, fmt.Errorf("index_add of %v%v by %v%v", x.dt, x.shape, ids.dt, ids.shape)
+	}
+	n, d := shape[0], shape[1]
+	out := newContraction(dt, shape, sp)
+	sums, doubts := make([]sumOf, out.len()), false
+	for i := range sums {
+		sums[i] = sumOf{acc: dt.Accum(), ints: true}
+	}
+	for i, id := range ids.n {
+		if id < -1 || id >= n {
+			return nil, &finding{"range", fmt.Sprintf("id %d is outside 0..%d, the rows of the result", id, n),
+				"ids count from 0, and -1 skips a row"}
+		}
+		if doubts = doubts || ids.e[i] != 0; id < 0 {
+			continue
+		}
+		for j := range d {
+			from, to := int64(i)*d+j, id*d+j
+			if out.n != nil {
+				out.n[to], out.e[to] = integer(dt, out.n[to]+x.n[from], out.e[to]+x.e[from])
+				continue
+			}
+			s := &sums[to]
+			s.n, s.y, s.prop, s.ints = s.n+1, s.y+x.f[from], s.prop+x.e[from], s.ints && x.exactInteger(from)
+			if x.mag != nil {
+				s.abs += x.mag[from]
+			} else {
+				s.abs += math.Abs(x.f[from])
+			}
+		}
+	}
+	for i := range out.len() {
+		if out.n == nil {
+			out.store(i, sums[i])
+		}
+		if doubts {
+			out.e[i] = inf
+		}
+	}
+	return out.array, nil
+}

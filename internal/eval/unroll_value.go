@@ -177,6 +177,11 @@ func contracted(op ir.Op, at attrs, i, dims int) []int {
 		case 4, 5:
 			return []int{dims - 1}
 		}
+	case ir.OpIndexAdd:
+		if i == 0 {
+			dims--
+		}
+		fallthrough
 	case ir.OpBincount:
 		all := make([]int, dims)
 		for d := range all {

@@ -33,8 +33,8 @@ func TestUnwritten(t *testing.T) {
 	}
 }
 
-// TestDeadBuffer wants a buffer that shares the bytes of a dead one to be fine
-// when ordered behind its last use, and the dead one's contents to be gone.
+// TestDeadBuffer: a buffer that shares the bytes of a dead one is correct if it is ordered after the last use of the
+// dead one, whose contents are overwritten.
 func TestDeadBuffer(t *testing.T) {
 	for _, reads := range []bool{false, true} {
 		b := newBuilder(1, ir.F32)

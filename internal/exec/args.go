@@ -20,14 +20,14 @@ type Args struct {
 	// a dense block each.
 	InAt, OutAt map[string]map[int]uintptr
 	Enqueued    bool
-	// Lend are results of such a run that are left where they lie, by name. Enqueue sets the addresses, by rank.
+	// Lend holds results of such a run that stay in place, by name. Enqueue sets the addresses, by rank.
 	Lend map[string]map[int]uintptr
 	// Into are tensors, of the right types and shapes, that receive other results.
 	Into map[string]*tensor.Tensor
 }
 
-// Batch is runs one behind the other, and the weights that they take what they are not given from. Neither must change
-// once it has run: a program knows the one that it ran last by its address, and looks at little of it then.
+// Batch is a sequence of runs, and the weights used for arguments that a run does not set. Neither may change once the
+// batch has run: a program recognizes the batch that it ran last by its address, and then checks little of it.
 type Batch struct {
 	Runs    []Args
 	Weights *Weights
@@ -94,9 +94,8 @@ func updates(batch []Args) bool {
 	return false
 }
 
-// UsesOnlyAs reports whether a run takes a parameter from t, leaves it there if it is inout,
-// and does nothing else with t: what is copied from it, or to it, would meet what the run
-// does there.
+// UsesOnlyAs reports whether a run takes a parameter from t, leaves it there if it is inout, and does nothing else
+// with t. A further copy from or to t would conflict with the run's accesses.
 func (a Args) UsesOnlyAs(t *resident.DeviceTensor, param string, inout bool) bool {
 	other := func(all map[string]*resident.DeviceTensor, name string) bool {
 		for n, o := range all {
@@ -129,7 +128,7 @@ func Inputs(batch []map[string]*tensor.Tensor) []Args {
 // run costs does not grow with their number.
 type Weights struct{ of map[string]*tensor.Tensor }
 
-// NewWeights returns the tensors of a map that nobody will change.
+// NewWeights returns the weights with the tensors of a map, which must not change afterwards.
 func NewWeights(of map[string]*tensor.Tensor) *Weights { return &Weights{of} }
 
 // Tensor returns a parameter's; nil for none.

@@ -12,7 +12,7 @@ import (
 // backup keeps copies, on the devices, of all residents that a program updates.
 type backup struct {
 	im *image.Image
-	// copies may outlast a failed world that may still be at them: what they take is given back when that is closed.
+	// copies may outlast a failed world that still accesses them: their memory is freed when that world is closed.
 	copies []*residentCopy
 }
 
@@ -33,9 +33,8 @@ func (b *backup) give() error {
 	return errors.Join(errs...)
 }
 
-// take copies what the program's runs would update where it lies, on the devices, and
-// says that the tensors hold nothing until it is restored. The world is at rest, and is so
-// again then.
+// take copies, on the devices, what the program's runs would update in place, and marks the tensors as empty until it
+// is restored. The world is idle before and after.
 func (b *backup) take(ctx context.Context) (err error) {
 	for i, t := range b.im.Residents {
 		if err == nil && t != nil && b.im.Inputs[i].Inout {
@@ -45,7 +44,7 @@ func (b *backup) take(ctx context.Context) (err error) {
 	if len(b.copies) == 0 {
 		return err
 	}
-	if serr := b.im.World.Sync(ctx); serr != nil { // copies are under way: memory given back would be others'
+	if serr := b.im.World.Sync(ctx); serr != nil { // copies are under way: freed memory could get other uses
 		return serr
 	}
 	if err != nil {
@@ -57,7 +56,7 @@ func (b *backup) take(ctx context.Context) (err error) {
 	return nil
 }
 
-// restore brings back what was taken.
+// restore copies back what take has copied.
 func (b *backup) restore(ctx context.Context) error {
 	if len(b.copies) == 0 {
 		return nil

@@ -25,8 +25,7 @@ type Result struct {
 	// Algorithms are those of the collectives, by their index in the plan.
 	// Callers must not change it.
 	Algorithms []string
-	// Detours says which devices are apart and why (see device.Status); empty where
-	// none are.
+	// Detours lists the devices without peer access, with the reason (see device.Status); empty if there are none.
 	Detours []string
 	// Guesses names the products that run by a guess (see device.Status).
 	Guesses []string
@@ -49,19 +48,17 @@ func (p *Program) RunBatch(ctx context.Context, runs []Args, weights *Weights) (
 	return p.Execute(ctx, &Batch{runs, weights})
 }
 
-// Execute runs the program once for each run of a batch, back to back, with no host
-// synchronisation between the runs (S13), and returns their results in order. The
-// caller has leases of all device tensors among the arguments.
+// Execute runs the program once for each run of a batch, without host synchronisation between the runs (S13), and
+// returns their results in order. The caller has leases of all device tensors among the arguments.
 //
-// Runs take from the batch's weights what they are not given. What all runs of the batch take of
-// them is uploaded before it, and stays on the devices until a batch is given something else.
-// Inout parameters are uploaded for each run nevertheless. A batch with the weights of the one before looks
-// at none of them. The batch that ran last, if all else of it is on the devices, is bound as it was.
+// Arguments that a run does not set are taken from the batch's weights. Weights that all runs of the batch use are
+// uploaded before it, and stay on the devices until a batch has others. Inout parameters are uploaded for each run
+// nevertheless. A batch with the same Weights as the one before does not look at them again. If a batch is run again,
+// and everything else of it is on the devices, it is not bound again.
 //
-// A failed run makes the program unusable, and device tensors that the batch was to
-// write hold nothing any more. Wrong inputs, a context that has already ended, or ends
-// within Options.Grace of the run's end, and a MismatchError do not: of a run that ended
-// well, but late, device tensors hold what it wrote.
+// A failed run makes the program unusable, and device tensors that the batch was to write are then empty. These errors
+// do not: wrong inputs, a context that has already ended, a context that ends within Options.Grace of the run's end,
+// and a MismatchError. After a run that succeeded but exceeded its deadline, device tensors hold its results.
 func (p *Program) Execute(ctx context.Context, batch *Batch) ([]*Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +84,7 @@ func (p *Program) Execute(ctx context.Context, batch *Batch) ([]*Result, error) 
 	return results, err
 }
 
-// spoiled is the error of a batch that was given up: the devices may still be at it.
+// spoiled is the error of a batch that was aborted: the devices may still be working on it.
 func spoiled(batch []Args, err error) error {
 	into := false
 	for _, a := range batch {
@@ -178,11 +175,10 @@ func (p *Program) bring(ctx context.Context, batch []Args, weights *Weights) err
 	return err
 }
 
-// upload uploads what stays and is not on the devices yet. It waits for one parameter
-// before the next, so that no more of them than one is copied to cut it into blocks. The
-// world is at rest. If ctx ends, it ends between two parameters, and the program can still
-// run: were the world given up as in a run, deadlines shorter than this takes would have it
-// begin again for ever.
+// upload uploads parameters that stay and are not on the devices yet. It finishes one parameter before the next, so
+// that at most one is copied to cut it into blocks. The world is idle. If ctx ends, upload stops between two
+// parameters, and the program can still run: if the world were given up, deadlines shorter than the upload would make
+// it start over forever.
 func (p *Program) upload(ctx context.Context, take func(name string) *tensor.Tensor) error {
 	for i, t := p.weights.missing(0, take); i >= 0; i, t = p.weights.missing(i+1, take) {
 		if err := ctx.Err(); err != nil {
@@ -227,8 +223,8 @@ func (p *Program) Preload(ctx context.Context, weights map[string]*tensor.Tensor
 	return err
 }
 
-// announce tells other processes which runs come now. One that runs something else is an error that
-// ends both.
+// announce sends other processes the runs that come next. A process that runs something else gets an error that ends
+// both.
 func (p *Program) announce(k int) error {
 	if p.peers == nil {
 		return nil
@@ -272,9 +268,9 @@ func (p *Program) runAdmitted(late context.Context, k int) (issued time.Duration
 	return issued, err
 }
 
-// prepareRuns has ready what k runs need that stays for those to come. If ctx ends meanwhile the
-// runs do not begin, and the program can still run: were it given up, deadlines shorter than
-// this takes would have it begin again for ever. Only a batch without grace has it given up.
+// prepareRuns prepares what k runs need and later runs reuse. If ctx ends meanwhile, the runs do not begin, and the
+// program can still run: if it were given up, deadlines shorter than the preparation would make it start over forever.
+// Only a batch without grace gives it up.
 func (p *Program) prepareRuns(ctx context.Context, k int) error {
 	wait := grace.Transfer
 	if p.opts.Grace <= 0 {

@@ -20,7 +20,7 @@ type binder struct {
 	signature signature
 	weights   *weightCache
 	enqueued  *enqueued // knows what addresses of the caller's are
-	gathers   bool      // blocks of outputs of all ranks come to this process
+	gathers   bool      // this process receives the output blocks of all ranks
 	inputs    map[string]ioBlocks
 	outputs   map[string]ioBlocks
 	frames    []*frame
@@ -37,7 +37,7 @@ func newBinder(im *image.Image, weights *weightCache, enqueued *enqueued) *binde
 		outputs: byName(im.Outputs)}
 }
 
-// comes reports whether the blocks of outputs of a rank come to this process.
+// comes reports whether this process receives the output blocks of a rank.
 func (b *binder) comes(rank int) bool { return b.gathers || b.im.World.Local(rank) }
 
 // keep keeps the frames as they are for the next time that a batch runs, if it copies nothing from or to the host.
@@ -95,8 +95,8 @@ func (b *binder) bind(batch []Args, weights *Weights, ins []int) error {
 	return nil
 }
 
-// fillInputs lays the blocks of inputs of run i of a batch ready, but for what is on the
-// devices. A tensor that the run before was given too shares its blocks.
+// fillInputs prepares the input blocks of run i of a batch, except those on the devices. It shares blocks with the run
+// before if that has the same tensor.
 func (b *binder) fillInputs(i int, a Args, before *Args, weights *Weights, ins []int) error {
 	f := b.frames[i]
 	for _, k := range ins {
@@ -225,7 +225,7 @@ func (b *binder) hostUploads(ins []int) error {
 	return nil
 }
 
-// addressed returns views of what lies at addresses of the caller's, in place of what views has of inputs or outputs.
+// addressed returns views at the caller's addresses, for inputs or outputs that views has in the arena.
 func (b *binder) addressed(
 	views []device.View, ios []plan.IO, at map[string]map[int]uintptr, from bool,
 ) ([]device.View, error) {

@@ -22,9 +22,8 @@ func tensorsOn(mode cpu.Mode) (*storing, *resident.DeviceTensors) {
 	return m, resident.NewDeviceTensors(m)
 }
 
-// TestDirect: a plan's runs take x from the devices and leave y there, call by call, in a
-// batch whose runs follow each other and beside what lasts; nothing is staged for what is
-// not copied from or to the host.
+// TestDirect: runs of a plan take x from the devices and leave y there, one call at a time, in a batch of consecutive
+// runs, and together with resident weights. No staging memory is taken for what is not copied from or to the host.
 func TestDirect(t *testing.T) {
 	for name, mode := range modes {
 		t.Run(name, func(t *testing.T) {

@@ -11,14 +11,14 @@ import (
 // ErrCapturing says that something has to be made ready, which cannot be while a stream of the caller's is captured.
 var ErrCapturing = errors.New("it cannot be made ready while a graph is captured: enqueue it once before")
 
-// Enqueue gives streams of the caller's, one for each rank of this process, one run: it begins when what they were
-// given before has ended, and what they are given later begins when it has. Enqueue returns before the run has ended;
-// only what a first run makes ready is waited for, and runs before what moves forgets. While a stream is captured, as
-// capturing says, the run becomes part of its graph, which may be launched for as long as the program is open, in
-// order with other runs of it.
+// Enqueue adds one run to the caller's streams, one stream for each rank of this process. The run begins when earlier
+// work on these streams has ended, and later work on them begins when the run has ended. Enqueue returns without
+// waiting, except the first time for given arguments, and when cached addresses are evicted. While a stream is
+// captured (capturing is set), the run becomes part of the captured graph. The graph may be launched as long as the
+// program is open, in order with other runs of the program.
 //
-// What goes wrong in the run comes out of a later call. Arguments are as for RunBatch, but weights and what is on the
-// devices are all that they may name.
+// A later call returns the errors of the run. Arguments are as for RunBatch, but can only be weights and data on the
+// devices.
 func (p *Program) Enqueue(
 	ctx context.Context, a Args, weights *Weights, streams []uintptr, capturing bool,
 ) error {
@@ -93,7 +93,7 @@ func (p *Program) enqueue(
 	} else if p.issuer.run == 0 || brings || p.issuer.tracer != nil {
 		err = ErrCapturing
 	} else if p.peers != nil && p.issuer.replay == nil {
-		// Runs in several processes come by graph then: counters that these raise count from the beginning of one.
+		// In several processes later runs are launched as a graph: their counters count from the beginning of a graph.
 		p.issuer.replay, err = newReplay(p.im)
 	}
 	if err != nil {
@@ -115,7 +115,7 @@ func (p *Program) enqueue(
 	return nil
 }
 
-// makeReady has ready what stays for later runs. Only what was not ready before is waited for.
+// makeReady prepares what later runs reuse. It waits only if something was not prepared before.
 func (p *Program) makeReady(ctx context.Context, batch []Args, weights *Weights, known, brings bool) error {
 	if brings || p.recorder.wanted() {
 		if err := p.rest(ctx); err != nil {
@@ -147,7 +147,7 @@ func (p *Program) give(ctx context.Context, a Args, streams []uintptr, capturing
 	return err
 }
 
-// Rest waits until enqueued runs have ended, and returns what went wrong in them.
+// Rest waits until enqueued runs have ended, and returns their errors.
 func (p *Program) Rest(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

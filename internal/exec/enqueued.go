@@ -10,12 +10,12 @@ import (
 	"hocket.example/hocket/internal/exec/resident"
 )
 
-// enqueued is what is known of runs on streams of the caller's.
+// enqueued is the state of runs on the caller's streams.
 type enqueued struct {
 	im       *image.Image
 	callers  device.Callers                  // nil until a run is enqueued
 	inFlight bool                            // runs may not have ended
-	ended    chan struct{}                   // closed once they have; nil where nobody waits
+	ended    chan struct{}                   // closed once they have ended; nil if no call waits
 	captured bool                            // a graph of the caller's has a run
 	left     map[*resident.DeviceTensor]bool // what runs in flight leave results in
 	updates  bool                            // some of it is state
@@ -62,7 +62,7 @@ func (e *enqueued) leaves(a Args) {
 }
 
 // issued notes that a run is in flight.
-func (e *enqueued) issued() { e.inFlight, e.ended = true, nil } // whoever waits now waits for this run, too
+func (e *enqueued) issued() { e.inFlight, e.ended = true, nil } // later waits include this run
 
 // wait waits until runs have ended. Where ctx ends first they go on.
 func (e *enqueued) wait(ctx context.Context) error {
@@ -82,7 +82,7 @@ func (e *enqueued) wait(ctx context.Context) error {
 	return nil
 }
 
-// outcome returns what went wrong in runs that have ended, and whether state is lost by it.
+// outcome returns the error of runs that have ended, and whether it has made the program's state invalid.
 func (e *enqueued) outcome() (spoiled bool, err error) {
 	err = e.callers.Err()
 	if err != nil {

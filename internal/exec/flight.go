@@ -36,7 +36,7 @@ type FlightStream struct {
 	Rank   int        `json:"rank"`
 	Stream string     `json:"stream"`
 	Does   string     `json:"does"`
-	Since  *time.Time `json:"since,omitempty"` // nil where nothing tells
+	Since  *time.Time `json:"since,omitempty"` // nil if unknown
 	// In is the command that it is in; with Until it is one from In to Until.
 	In    *FlightCommand `json:"in,omitempty"`
 	Until *FlightCommand `json:"until,omitempty"`
@@ -55,7 +55,7 @@ type FlightCommand struct {
 	Text  string `json:"text"` // with its place in the program
 }
 
-// How much is told.
+// Limits of a record.
 const (
 	flightBatches     = 16
 	flightBefore      = 8
@@ -66,7 +66,7 @@ const (
 // readings of the clock.
 type flightRecorder struct {
 	im   *image.Image
-	told func(*Flight) // Options.Failed
+	told func(*Flight) // Options.Failed, called when the program fails
 
 	mu      sync.Mutex
 	batches []FlightBatch
@@ -94,7 +94,7 @@ func (r *flightRecorder) end(err error) {
 	}
 }
 
-// record tells what the program did lately and does now.
+// record returns what the program did lately and does now.
 func (r *flightRecorder) record() *Flight {
 	pl := r.im.Plan
 	r.mu.Lock()
@@ -192,12 +192,12 @@ func (r *flightRecorder) before(f *FlightStream, s device.Standing) {
 	slices.Reverse(f.Collectives)
 }
 
-// waitsFor lists the ranks whose work the command that s is in needs and that stand before
-// it. Streams that are not in at have done all that they were given.
+// waitsFor returns the ranks whose earlier commands s's current command needs and which have not finished them.
+// Streams that are not in at have done all that they were given.
 func (r *flightRecorder) waitsFor(s device.Standing, at []device.Standing) []int {
 	pl, n := r.im.Plan, int64(len(r.im.Plan.Cmds))
 	c, run := &pl.Cmds[s.ID%n], s.ID/n
-	// behind reports whether command i of the same run has not been done by its stream.
+	// behind reports whether its stream has not yet done command i of the same run.
 	behind := func(i int) bool {
 		o := &pl.Cmds[i]
 		return slices.ContainsFunc(at, func(q device.Standing) bool {

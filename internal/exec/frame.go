@@ -8,24 +8,22 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// frame is the host memory of one run in flight: what is uploaded and what is
-// read back, block by block. Frames are kept and used again.
+// frame is the host memory of one run in flight: the blocks to upload and to read back. Frames are reused.
 type frame struct {
 	in    [][]byte           // by input block: the bytes to upload; nil for none
 	spare []*tensor.Tensor   // by input block: storage of its own, where it needs some
 	out   []*blocks.Receiver // by output
 	get   [][]byte           // by output block: the bytes to download to; nil for none
 	uses  []int32            // what the adversary counts
-	// deviceIn and deviceOut are what is copied on the devices instead, by block; nil where
-	// that is nothing.
+	// deviceIn and deviceOut are copies on the devices instead, by block; nil if there are none.
 	deviceIn, deviceOut []device.View
-	// moved is what the run issues where blocks of it lie elsewhere than in the arena; nil where none does.
+	// moved is the relocated commands that the run issues if some of its blocks are not in the arena; else nil.
 	moved *image.Relocation
 	graph device.Graph // what a run with moved is replayed by
-	lent  []bool       // by output block: it is left where it lies; nil where none is
+	lent  []bool       // by output block: it stays in place; nil if none does
 }
 
-// newFrame makes a frame of a program whose blocks of outputs come to this process from ranks that comes holds of.
+// newFrame makes a frame. comes says from which ranks this process receives output blocks.
 func newFrame(im *image.Image, comes func(rank int) bool) *frame {
 	f := &frame{in: make([][]byte, blocksOf(im.Inputs)), spare: make([]*tensor.Tensor, blocksOf(im.Inputs)),
 		get: make([][]byte, blocksOf(im.Outputs))}
@@ -144,8 +142,7 @@ func (s *staging) covers(k int, blocks []bool) bool {
 	return true
 }
 
-// copied tells which blocks of inputs and outputs are copied from or to the host in some
-// of the runs.
+// copied returns which blocks of inputs and outputs some of the runs copy from or to the host.
 func copied(frames []*frame) []bool {
 	ins := len(frames[0].in)
 	blocks := make([]bool, ins+len(frames[0].get))

@@ -14,12 +14,12 @@ import (
 type gatherer struct {
 	peers  *world.World
 	owners []int            // by rank
-	at     [][]outputAt     // by process: where its blocks lie in its segment
+	at     [][]outputAt     // by process: where its blocks are in its segment
 	segs   []*world.Segment // by process; of another node's this process's own, for what comes
 	wires  uint64           // the first of one from each process to each
 }
 
-// outputAt is where a block lies.
+// outputAt is the position of a block in a segment.
 type outputAt struct {
 	output, part int // part of an output
 	off, bytes   int64
@@ -41,7 +41,7 @@ func newGatherer(ctx context.Context, peers *world.World, p *plan.Plan, outputs 
 			sizes[to] += plan.Aligned(bytes)
 		}
 	}
-	// Of several programs of one process keys do not tell which: they are made in one order.
+	// Programs of one process have no distinct keys here; their segments are made in the same order in all processes.
 	own, err := world.NewSegment(int(max(sizes[peers.Process()], 1)))
 	if err != nil {
 		return nil, err

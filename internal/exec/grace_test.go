@@ -148,8 +148,8 @@ func (w busy) Close() error {
 	return errors.Join(w.World.Close(), device.ErrDeviceLost)
 }
 
-// TestClosesLater: a run whose devices do not rest returns closesWithin behind its deadline; who asks for the end of
-// closing gets it, with what was lost.
+// TestClosesLater: a run whose devices stay busy returns closesWithin after its deadline. Waiting for the end of
+// closing returns which devices were lost.
 func TestClosesLater(t *testing.T) { synctest.Test(t, testClosesLater) }
 
 func testClosesLater(t *testing.T) {

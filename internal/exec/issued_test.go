@@ -8,7 +8,7 @@ import (
 
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/compile"
-	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/device/tape"
 	"hocket.example/hocket/internal/exec/image"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
@@ -20,7 +20,7 @@ import (
 // an algorithm: collectives as schedules, sends and receives as copies and signals.
 func issued(t *testing.T, p *plan.Plan, algorithm string) *plan.Plan {
 	t.Helper()
-	m := &devicetest.TapeMachine{}
+	m := &tape.Machine{}
 	prog, err := Load(t.Context(), m, p, Options{Options: image.Options{Algorithm: algorithm}})
 	if err != nil {
 		t.Fatal(err)

@@ -8,8 +8,8 @@ import (
 	"hocket.example/hocket/internal/exec/image"
 )
 
-// lender lends results: it tells where they lie in the arena, and runs copy them nowhere. What the caller's streams are
-// given behind a run finds them there until the next run, which comes behind that. See Image.Lendable.
+// lender lends results: it reports their addresses in the arena, and runs do not copy them. Work on the caller's
+// streams after a run finds them there until the next run, which waits for that work. See Image.Lendable.
 type lender struct {
 	im    *image.Image
 	moves *moves
@@ -26,8 +26,8 @@ func (l *lender) lendable() []string {
 	return l.names
 }
 
-// lend has a run of f leave the results where they lie that a lends, and tells where that is. What the run is given
-// must not lie among results that were lent: the run may write there before it has read it.
+// lend makes a run of f leave in place the results that a lends, and returns their addresses. Arguments of the run
+// must not overlap lent results: the run may write them before it has read the argument.
 func (l *lender) lend(a Args, f *frame) error {
 	for name := range a.Lend {
 		if !slices.Contains(l.lendable(), name) {

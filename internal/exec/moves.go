@@ -10,9 +10,9 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// moves has enqueued runs use blocks of the caller's where they lie, in place of copies in the arena. Kernels are
-// prepared for addresses, so for each set of addresses there is a move, with commands of its own. Peers know nothing of
-// it: each process moves blocks of its own ranks, which nobody else uses.
+// moves lets enqueued runs use the caller's blocks in place, instead of copies in the arena. Kernels are prepared for
+// fixed addresses, so each set of addresses has a move, with its own commands. Peers are not involved: each process
+// moves blocks of its own ranks, which no other rank uses.
 type moves struct {
 	im       *image.Image
 	enqueued *enqueued
@@ -56,9 +56,9 @@ func (r region) meets(all []region) (n int) {
 	return n
 }
 
-// addresses returns where the movable blocks of a run are; nil where none moves. Blocks that are not aligned as buffers
-// are, or share bytes with others of the run of which one is written, do not move: copies keep what is read apart from
-// what is written.
+// addresses returns the addresses of a run's movable blocks; nil if none moves. A block does not move if its alignment
+// is less than a buffer's, or if it shares bytes with another block of the run and one of the two is written: then the
+// copies keep reads and writes separate.
 func (m *moves) addresses(a Args) []uintptr {
 	if m.off || len(a.InAt)+len(a.OutAt) == 0 {
 		return nil
@@ -243,7 +243,7 @@ func (m *moves) capture(a Args, f *frame) {
 	}
 }
 
-// use has a run of f use its blocks where v says, if it can. replayed tells whether runs come by graph.
+// use makes a run of f use its blocks at the addresses of v, if it can. replayed says whether runs are graph launches.
 func (m *moves) use(v *move, f *frame, replayed bool) {
 	switch {
 	case v == nil:
@@ -254,9 +254,9 @@ func (m *moves) use(v *move, f *frame, replayed bool) {
 	}
 }
 
-// toRecord returns the moves that graphs are to be recorded for: that of the run to come, the latest of which there
-// still is memory where they say, and what these have in common. together says whether other processes record as many:
-// then nil is for a graph that this one has no use for.
+// toRecord returns the moves to record graphs for: that of the next run, the latest ones whose addresses still are
+// valid memory, and a move of the blocks that these have in common. If together is set, other processes record the
+// same number of graphs; nil then stands for a graph that this process does not use.
 func (m *moves) toRecord(together bool) (list []*move) {
 	if !m.asked || !slices.Contains(m.im.MovableIn, true) && !slices.Contains(m.im.MovableOut, true) {
 		return nil

@@ -34,7 +34,7 @@ type (
 		w       *normWorld
 		members []device.Member
 	}
-	// normLaunch is a member's share of a sum, and what is done behind it.
+	// normLaunch is a member's share of an all_reduce and of the operations that follow it.
 	normLaunch struct {
 		sum    *comm.Channel
 		member int

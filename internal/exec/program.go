@@ -1,24 +1,24 @@
 // Package exec runs plans on a machine.
 //
-// Load has package image resolve everything that a plan says. A Program is that
-// image and what changes from run to run: the number of the run, the host memory of
-// runs in flight, the recorded graph, the trace. A run is one goroutine's walk over
-// the world list, which asks nothing and, but for the machine's own queues,
-// allocates nothing.
+// Load resolves everything that a plan refers to (package image). A Program is the resulting image and what changes
+// from run to run: the number of the run, the host memory of runs in flight, the recorded graph and the trace. During
+// a run, one goroutine goes through the plan's list of commands and issues them; it looks nothing up, and allocates
+// only what the machine's own queues need.
 //
-// Enter at Program.Execute (batch.go). A Program owns parts, each with its own state, that know those before them:
+// Begin with Program.Execute (batch.go). A Program consists of these parts; each has its own state and uses only those
+// before it:
 //
-//   - a signature (signature.go) is what arguments have to be;
-//   - a weightCache (weight_cache.go) knows which weights are on the devices already;
+//   - a signature (signature.go) says which arguments are valid;
+//   - a weightCache (weight_cache.go) knows which weights are already on the devices;
 //   - a binder (bind.go) binds arguments to frames (frame.go), the host memory of runs in flight;
-//   - an inputChecker (inputs.go) looks for ids and the like in them that kernels would refuse;
+//   - an inputChecker (inputs.go) checks ids and other integer arguments that kernels would refuse;
 //   - an issuer (issue.go) issues commands, or launches the recorded graph (replay.go);
-//   - a graphRecorder (record.go) records that, and times its forms;
-//   - enqueued runs (enqueued.go) are on streams of the caller's, and moves (moves.go) are what they issue to use the
-//     caller's tensors where they lie; a lender (lend.go) lends results where they lie;
-//   - a flightRecorder (flight.go) and a symbolizer (symbols.go) tell what happened, in the program's words.
+//   - a graphRecorder (record.go) records the graph, and times its forms;
+//   - enqueued (enqueued.go) has the runs on the caller's streams; with moves (moves.go) such runs use the
+//     caller's tensors in place, and a lender (lend.go) leaves results in place for the caller;
+//   - a flightRecorder (flight.go) and a symbolizer (symbols.go) report what happened, with the program's names.
 //
-// On a virtual machine (a scheduled CPU) package adversary makes wrong programs show.
+// On a virtual machine (a scheduled CPU) package adversary makes incorrect plans produce wrong results.
 package exec
 
 import (
@@ -316,8 +316,8 @@ func (p *Program) rest(ctx context.Context) error {
 	return err
 }
 
-// do has f use the world. late is ctx and the grace. Where the world is given up, the program is, and what f uses
-// stays f's. The caller holds mu.
+// do calls f with exclusive use of the world. late is ctx extended by the grace. When the world is abandoned, the
+// program is too, and f keeps what it uses. The caller holds mu.
 func (p *Program) do(ctx context.Context, f func(late context.Context) error) (lost bool, err error) {
 	var ended error // not the result: f may write it when do has returned
 	late, done := grace.After(ctx, p.opts.Grace)

@@ -282,8 +282,8 @@ func TestResidentTrials(t *testing.T) {
 	}
 }
 
-// TestResidentTrialsShort: what was taken to keep residents in is given back when no copy goes
-// there any more: others may have it then.
+// TestResidentTrialsShort: memory for resident tensors is freed once no copy into it is under way, because it may then
+// be given to other uses.
 func TestResidentTrialsShort(t *testing.T) {
 	under := &storing{Machine: cpu.New(cpu.Options{Mode: cpu.Scheduled})} // which does nothing before a Sync
 	m := &waysMachine{Machine: under, runs: new([]string)}
@@ -308,7 +308,7 @@ func TestResidentTrialsShort(t *testing.T) {
 	}
 	for _, mem := range under.took {
 		if b := mem.Host(); b[0] != 0xff || b[1] != 0x7f {
-			t.Errorf("what was given back is written to: %v", b[:8])
+			t.Errorf("freed memory was written to: %v", b[:8])
 		}
 	}
 }

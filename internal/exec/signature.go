@@ -220,11 +220,10 @@ func (s signature) wrongEnqueued(a Args) (wrong []string) {
 	return wrong
 }
 
-// sharedInto are the tensors to receive outputs that share bytes with another tensor of the
-// batch: what is given to a run may be read when outputs of one before it come, and what
-// one rank is given when those of another do. Not so where a single run updates in place
-// what every rank has a part of its own of: then spoils is set, since what it was given may
-// be gone when it fails. skip tells which blocks are on the devices before the runs begin.
+// sharedInto returns the tensors for outputs that share bytes with another tensor of the batch. Arguments of a run may
+// be read while outputs of an earlier run arrive, and those of one rank while outputs of another arrive. A single run
+// may update in place a tensor of which every rank has its own part: then spoils is set, since the argument may be
+// lost if the run fails. skip says which blocks are on the devices before the runs begin.
 func (s signature) sharedInto(
 	batch []Args, weights *Weights, ins []int, skip []bool,
 ) (shared map[*tensor.Tensor]bool, spoils bool) {

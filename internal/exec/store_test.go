@@ -229,9 +229,9 @@ func TestStoreFault(t *testing.T) {
 	}
 }
 
-// TestStoreDeclines: weights are lent wherever they lie, and what is not lent lies in the arena, and the results are
-// right: on machines that cannot, where the plan writes a parameter, shows it to peers, has none of
-// it on some rank, or something else at its place.
+// TestStoreDeclines: weights are used in place where possible, others are in the arena, and the results are right.
+// Covered are machines without support, plans that write a parameter, show it to peers, lack it on some rank, or have
+// another value in its place.
 func TestStoreDeclines(t *testing.T) {
 	for name, c := range map[string]struct {
 		plan  func() *plan.Plan

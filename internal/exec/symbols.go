@@ -13,11 +13,11 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// symbolizer tells in the program's words what marks stand for. A command's mark is its index in the plan plus the
-// run's number times their count; mark -1 is the program's graph.
+// symbolizer translates marks into the program's names. A command's mark is its index in the plan plus the run's
+// number times the number of commands; mark -1 is the program's graph.
 type symbolizer struct{ im *image.Image }
 
-// describe tells the trace what a mark stands for.
+// describe returns the trace event for a mark.
 func (s symbolizer) describe(id int64) trace.Event {
 	n := int64(len(s.im.Plan.Cmds))
 	i := id % n
@@ -97,8 +97,8 @@ func (s symbolizer) name(c *plan.Cmd) string {
 	return c.Kind.String()
 }
 
-// between names the statements behind marks, where the mark is one from id to
-// last if last is the greater. replayed tells whether runs come by graph.
+// between names the statements of one mark, or of all marks from id to last if last is greater. replayed says whether
+// runs are graph launches.
 func (s symbolizer) between(id, last int64, replayed bool) string {
 	switch {
 	case id < 0 && replayed:
@@ -122,7 +122,7 @@ func (e *RunError) Error() string { return e.Message }
 // Unwrap returns the cause.
 func (e *RunError) Unwrap() error { return e.Err }
 
-// explain says in the program's words what the machine said in its own. replayed tells whether runs come by graph.
+// explain rewrites an error of the machine with the program's names. replayed says whether runs are graph launches.
 func (s symbolizer) explain(err error, replayed bool) error {
 	var run *RunError
 	var fault *device.Fault

@@ -16,7 +16,7 @@ type weightCache struct {
 	im     *image.Image
 	all    []int // inputs
 	inputs []int // this process's commands that upload them
-	// contents tells, by input, what is on the devices.
+	// contents holds, by input, what is on the devices.
 	contents []*resident.Contents
 	// skip tells, by input block, what this batch's runs do not upload.
 	skip    []bool

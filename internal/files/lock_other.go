@@ -4,5 +4,5 @@ package files
 
 import "os"
 
-// lock reports that nobody can tell.
+// lock reports that no lock is known.
 func lock(*os.File) (held, others bool) { return false, false }

@@ -1,13 +1,13 @@
-// Package files decides what hocket opens, replaces and deletes. It never waits to open a file:
-// pipes and devices are refused where files are read. Sizes are bounded. A file that is written
-// appears as a whole or not at all. Two kinds of paths have different rules:
+// Package files opens, writes and deletes files safely. It never waits to open a file: pipes and devices are refused.
+// Files are read up to a size limit. A file is written as a whole or not at all. Two kinds of paths have different
+// rules:
 //
-//   - Paths that the user names (Open, Read, Map, Write) are followed through links, as other
-//     programs do, except to write through a link of another user.
+//   - Paths that the user names (Open, Read, Map, Write) are followed through links, as in other programs, but
+//     nothing is written through another user's link.
 //   - Paths that hocket chooses (ReadKept, WriteKept, OpenLock), such as those of caches, are never followed
-//     through links, and their folders must be the user's own.
+//     through links, and their folders must belong to the user.
 //
-// Only files that hocket made are deleted: their names, kinds and owners must all be right.
+// Only files that hocket made are deleted: their names, kinds and owners must match.
 package files
 
 import (
@@ -166,7 +166,7 @@ func isTemporary(path, name string) bool {
 	return ok && ended && len(digits) == 16 && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-var errTaken = errors.New("another process took the temporary file for one that nobody writes any more")
+var errTaken = errors.New("another process took the temporary file for an abandoned one")
 
 // beside makes a file that is to take the place of another, and removes those of processes
 // that have ended. The file is locked for as long as it is open, so that others leave it alone.

@@ -192,7 +192,7 @@ func (a *Allocator) Free(b *block, now, until float64) {
 	a.note(now)
 }
 
-// poll gives back what waits no longer. An event that has not passed keeps those recorded behind it waiting.
+// poll frees blocks whose event has passed. An event that has not passed delays those recorded after it.
 func (a *Allocator) poll(now float64) {
 	for len(a.waiting) > 0 && a.waiting[0].until <= now {
 		b := a.waiting[0].b

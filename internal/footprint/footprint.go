@@ -1,5 +1,6 @@
-// Package footprint explains memory: what a plan takes and how near that is to what any plan must take; what a
-// snapshot of torch's caching allocator says; and what such an allocator, simulated, would take for a plan's program.
+// Package footprint explains memory: how much a plan takes, and how close that is to a lower bound for any plan; what
+// a snapshot of torch's caching allocator contains; and how much memory a simulated caching allocator would take for
+// the plan's program.
 package footprint
 
 import (

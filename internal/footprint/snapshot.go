@@ -244,9 +244,9 @@ type Explanation struct {
 	Curve []Point `json:"-"`
 }
 
-// Explain goes through a snapshot's trace. In torch's traces memory is given back at free_requested; the base is what
-// is there at the end less what the trace added. What no other stream uses is given back in two events, one after the
-// other, and does not wait.
+// Explain replays a snapshot's trace. In torch's traces memory is freed at free_requested; the memory before the trace
+// is that at the end less what the trace added. A block that no other stream uses is freed by two consecutive events,
+// and does not wait.
 func (s *Snapshot) Explain() *Explanation {
 	x := &Explanation{Device: s.Device}
 	var reserved, allocated, waiting int64

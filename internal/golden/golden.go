@@ -1,5 +1,4 @@
-// Package golden holds what tests get to files of testdata. With -update a test
-// rewrites its files instead.
+// Package golden compares results of tests with files in testdata. With -update a test rewrites its files instead.
 package golden
 
 import (

@@ -67,6 +67,11 @@ func (b *backward) stmt(s *ir.Stmt) {
 		return
 	}
 	y := results[0].Name
+	if results[0].Type.DType.IsFloat8() && len(b.contributions[y]) > 0 {
+		g.refuse(s.Pos, "keep it in a wider type, or leave it out of what is differentiated, with --of or --wrt",
+			"%%%s is %s, which is too coarse for gradients", y, results[0].Type.DType)
+		return
+	}
 	if moves(s) { // whatever layout contributions have, they need not have that of y
 		x := g.info.Operands[s][0].Name
 		b.contributions[x] = append(b.contributions[x], b.contributions[y]...)
@@ -77,10 +82,7 @@ func (b *backward) stmt(s *ir.Stmt) {
 	if dy == "" {
 		return
 	}
-	r := rules[s.Op]
-	if r == nil && s.Op.Info().Gradients != nil {
-		r = elementwise
-	}
+	r := ruleOf(s)
 	switch {
 	case s.Op == ir.OpClaim && b.parent != nil:
 		g.refuse(s.Pos, "compute %"+y+" by operations on values, without into",

@@ -100,20 +100,20 @@ func choose(fn *ir.Func, opts Options) (of []int, wrt map[string]bool, err error
 	wrt = map[string]bool{}
 	for _, p := range fn.Params {
 		params = append(params, p.Name)
-		wrt[p.Name] = len(opts.Wrt) == 0 && !p.Type.DType.IsInt()
+		wrt[p.Name] = len(opts.Wrt) == 0 && hasGradient(p.Type.DType)
 	}
 	for _, name := range opts.Wrt {
 		i := slices.Index(params, strings.TrimPrefix(name, "%"))
 		switch {
 		case i < 0:
 			return nil, nil, unknown("parameter", name, fn.Name, params)
-		case fn.Params[i].Type.DType.IsInt():
+		case !hasGradient(fn.Params[i].Type.DType):
 			return nil, nil, integers("parameter", name, fn.Params[i].Type)
 		}
 		wrt[params[i]] = true
 	}
 	for i, t := range fn.Results {
-		if len(opts.Of) == 0 && !t.DType.IsInt() {
+		if len(opts.Of) == 0 && hasGradient(t.DType) {
 			of = append(of, i)
 		}
 	}
@@ -122,7 +122,7 @@ func choose(fn *ir.Func, opts Options) (of []int, wrt map[string]bool, err error
 		switch {
 		case i < 0:
 			return nil, nil, unknown("result", name, fn.Name, results)
-		case fn.Results[i].DType.IsInt():
+		case !hasGradient(fn.Results[i].DType):
 			return nil, nil, integers("result", name, fn.Results[i])
 		case !slices.Contains(of, i):
 			of = append(of, i)
@@ -135,13 +135,16 @@ func choose(fn *ir.Func, opts Options) (of []int, wrt map[string]bool, err error
 	return of, wrt, nil
 }
 
+// hasGradient reports whether values of a type have gradients. Numbers of 8 bits are too coarse for them.
+func hasGradient(dt ir.DType) bool { return !dt.IsInt() && !dt.IsFloat8() }
+
 func unknown(what, name, fn string, names []string) error {
 	return &NameError{Message: fmt.Sprintf("%s has no %s %s", fn, what, name),
 		Help: "it has " + strings.Join(names, ", ")}
 }
 
 func integers(what, name string, t *ir.Type) error {
-	return &NameError{Message: fmt.Sprintf("%s %s is %s, and only floating-point numbers have gradients", what, name,
+	return &NameError{Message: fmt.Sprintf("%s %s is %s, and only floating-point numbers of 16 bits or more have gradients", what, name,
 		t.DType)}
 }
 

@@ -67,10 +67,7 @@ func (b *backward) local(s *ir.Stmt, y *ir.Sym) {
 	if dy == "" || !g.whole(y) {
 		return
 	}
-	r := rules[s.Op]
-	if r == nil && s.Op.Info().Gradients != nil {
-		r = elementwise
-	}
+	r := ruleOf(s)
 	if r == nil || s.Op == ir.OpClaim {
 		g.refuse(s.Pos, "leave it out of what is differentiated, with --of or --wrt", "%s has no gradient rule", s.Op)
 		return

@@ -41,6 +41,8 @@ func TestRefusals(t *testing.T) {
 		{"lengths", "func f(%q: f64[2, 1, 4], %n: i32[2]) -> f64[2, 1, 4] {\n  %y = attention %q, %q, %q, %n\n  return %y\n}", "with lengths", 2},
 		{"window", "func f(%q: f64[2, 1, 4]) -> f64[2, 1, 4] {\n  %y = attention %q, %q, %q, causal=true, window=1\n  return %y\n}", "with window=", 2},
 		{"soft cap", "func f(%q: f64[2, 1, 4]) -> f64[2, 1, 4] {\n  %y = attention %q, %q, %q, softcap=2\n  return %y\n}", "with softcap=", 2},
+		{"8 bits", "func f(%x: f32[4, 4], %w: f8e4m3[4, 4]) -> f32[4, 4] {\n  %v: f32[4, 4] = cast %w\n  %c: f8e5m2[4, 4] = cast %x\n" +
+			"  %d: f32[4, 4] = cast %c\n  %y = linear %d, %v\n  return %y\n}", "too coarse", 3},
 		{"ragged", "func f(%x: f64[5], %z: f64[1]) -> f64[1] {\n  %y = for %i in 0..2 carry %h = %z {\n    %c = chunk %x, axis=0, %i of 2\n" +
 			"    %e = exp (mul %c, %c)\n    %s = sum (mul %e, %e), axis=0\n    %r = reshape %s, shape=(1)\n    %k = add %h, %r\n    yield %k\n  }\n  return %y\n}", "another in each", 2},
 	} {

@@ -18,7 +18,7 @@ var rules = map[ir.Op]func(*call){
 	ir.OpExpand: expand, ir.OpConcat: concat,
 	ir.OpChunk: slice, ir.OpSlice: slice, ir.OpSelect: selected, ir.OpTranspose: transpose, ir.OpReshape: reshape,
 	ir.OpSoftmax: softmax, ir.OpRMSNorm: rmsNorm, ir.OpLayerNorm: layerNorm,
-	ir.OpAttention: attention, ir.OpRope: rope, ir.OpEmbedding: embedding,
+	ir.OpAttention: attention, ir.OpRope: rope, ir.OpEmbedding: embedding, ir.OpIndexAdd: indexAdd,
 }
 
 // differentiable reports whether a result of op depends on its operands other than in steps.
@@ -29,6 +29,18 @@ func differentiable(op ir.Op) bool {
 
 // pass contributes the result's gradient as it is.
 func pass(c *call) { c.give(0, contribution{name: c.dy, typ: c.dyType}) }
+
+// ruleOf returns the rule of a statement; nil without one, as linears of 8-bit types have none.
+func ruleOf(s *ir.Stmt) func(*call) {
+	switch r := rules[s.Op]; {
+	case s.Op == ir.OpLinear && len(s.Args) == 4:
+		return nil
+	case r == nil && s.Op.Info().Gradients != nil:
+		return elementwise
+	default:
+		return r
+	}
+}
 
 // linear is y = x·wᵀ + b: dx = dy·w, dw = dyᵀ·x, db = Σ dy.
 func linear(c *call) {

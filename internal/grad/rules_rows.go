@@ -136,8 +136,7 @@ func rope(c *call) {
 		c.op(ir.OpNeg, nil, nil, c.arg(1)))})
 }
 
-// embedding is y = table[ids]: the gradient of a row is the sum of dy where ids name it, a product with a one-hot
-// tensor.
+// embedding is y = table[ids]: the gradient of a row is the sum of dy where ids name it.
 func embedding(c *call) {
 	if c.s.Attr("first") != nil {
 		c.g.refuse(c.s.Pos, "leave first= and of= out; the table's layout says which rows a rank has",
@@ -145,20 +144,23 @@ func embedding(c *call) {
 		return
 	}
 	ids, table := c.argType(0), c.argType(1)
-	index := c.arg(0)
-	n := product(ids.Dims)
-	flat := c.reshape(index, n, ir.Int(1))
-	hot := &ir.Type{DType: ids.DType, Dims: []ir.Dimension{{Extent: n},
-		{Extent: table.Dims[0].Extent, Axes: table.Dims[0].Axes}}, Mesh: table.Mesh}
-	if len(ids.Dims) > 0 {
-		hot.Dims[0].Axes = ids.Dims[0].Axes
-	}
-	rows := c.op(ir.OpIota, &ir.Type{DType: ids.DType, Dims: hot.Dims[1:], Mesh: table.Mesh}, nil)
-	wide := c.op(ir.OpExpand, hot, []ir.Attr{shape(hot)}, flat)
-	equal := c.op(ir.OpEqual, hot, nil, wide, rows)
-	mask := hot.Clone()
-	mask.DType = table.DType
-	one := c.op(ir.OpCast, mask, nil, equal)
-	c.give(1, contribution{name: c.op(ir.OpMatmul, nil, []ir.Attr{ir.WordAttr("ta", "true")}, one,
-		c.rows(c.dy, c.dyType)), partial: split(ids, len(ids.Dims))})
+	c.give(1, contribution{name: c.op(ir.OpIndexAdd, nil, []ir.Attr{ir.ExprAttr("n", table.Dims[0].Extent)}, c.dy,
+		c.arg(0)), partial: split(ids, len(ids.Dims))})
+}
+
+// indexAdd is y[i] = Σ x where ids are i: the gradient of a row is that of its id's row, and 0 where it is skipped.
+func indexAdd(c *call) {
+	ids := c.argType(1).Clone()
+	zero := c.op(ir.OpFill, ids, []ir.Attr{ir.NumberAttr("value", 0)})
+	at := c.arg(1)
+	rows := c.op(ir.OpEmbedding, nil, nil, c.op(ir.OpMaximum, ids, nil, at, zero), c.dy)
+	x := c.argType(0)
+	t := x.Clone()
+	t.Dims[len(t.Dims)-1].Axes = nil
+	one := ids.Clone()
+	one.Dims = append(one.Dims, ir.Dimension{Extent: ir.Int(1)})
+	there := c.op(ir.OpCast, &ir.Type{DType: x.DType, Dims: one.Dims, Mesh: one.Mesh}, nil,
+		c.op(ir.OpReshape, nil, []ir.Attr{shape(one)}, c.op(ir.OpGreaterEqual, ids, nil, at, zero)))
+	wide := c.op(ir.OpExpand, reduced(x), []ir.Attr{shape(x)}, there)
+	c.give(0, contribution{name: c.op(ir.OpMul, nil, nil, rows, wide)})
 }

@@ -171,6 +171,13 @@ var ruleCases = []struct {
   %y = embedding %ids, %table
   return %y
 }`},
+	{"index_add", []ir.Op{ir.OpIndexAdd}, `func f(%x: f64[2, 4/tp, 3], %ids: i32[2, 4], %w: i32[8/tp]) -> (f64[4/tp, 3], f64[4, 3]) {
+  %one: i32[] = fill value=1
+  %s = sub (minimum (relu %ids), (add %one, %one)), %one
+  %y = index_add %x, %s, n=4
+  %z: f64[4, 3] = index_add (reshape %x, shape=(8, 3)), %w, n=4
+  return %y, %z
+}`},
 	{"embedding rows", nil, `func f(%ids: i32[4/tp], %table: f64[8, 2]) -> f64[4/tp, 2] {
   %y = embedding %ids, %table
   return %y

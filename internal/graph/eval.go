@@ -661,6 +661,20 @@ func index(n *Node, in []*Tensor, y *Tensor) error {
 			copy(y.Elems[int64(r)*d:][:d], x.Elems[i*d:][:d])
 		}
 		return nil
+	case IndexAdd:
+		d := x.Shape[1]
+		for r, v := range in[1].Elems {
+			i := int64(v)
+			if i < -1 || i >= a.K {
+				return fmt.Errorf("index %v of %d elements", v, a.K)
+			}
+			for j := range d {
+				if i >= 0 {
+					y.Elems[i*d+j] += x.Elems[int64(r)*d+j]
+				}
+			}
+		}
+		return nil
 	case Take, PutAt:
 		return takeOrPut(n, in, y, place)
 	case TakeAlong:

@@ -112,7 +112,7 @@ type Attrs struct {
 	Shape  []int64 // Reshape, Broadcast
 	Lo, Hi int64   // Slice
 	Step   int64   // Slice
-	K      int64   // TopK; BinCount: how many bins
+	K      int64   // TopK; BinCount: how many bins; IndexAdd: how many rows
 	Eps    float64 // LayerNorm, RMSNorm
 	Scale  float64 // Attention
 	Causal bool    // Attention
@@ -196,6 +196,7 @@ const (
 	TakeAlong Op = "take_along" // x[…, i, …] along Axis, i of the result's shape
 	PutAt     Op = "put_at"     // x with x[i0, …] = the second operand; the indices follow
 	IndexCopy Op = "index_copy" // x, indices[R], rows: rows in the place of x's along Axis
+	IndexAdd  Op = "index_add"  // row i of K rows is the sum of the rows of x[N, D] where ids[N] are i; -1 skips a row
 	BinCount  Op = "bin_count"  // how often each of 0..K is among the elements
 )
 

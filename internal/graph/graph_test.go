@@ -146,6 +146,8 @@ func TestEval(t *testing.T) {
 
 		"embedding": {op: Embedding, in: []*Tensor{x, ints([]int64{2}, 1, 0)}, shape: m,
 			want: []float64{4, 5, 6, 1, 2, 3}},
+		"index_add": {op: IndexAdd, a: Attrs{K: 3}, in: []*Tensor{of([]int64{4, 2}, 1, 2, 3, 4, 5, 6, 7, 8),
+			ints([]int64{4}, 2, 0, 2, -1)}, shape: []int64{3, 2}, want: []float64{3, 4, 0, 0, 6, 8}},
 		"take": {op: Take, in: []*Tensor{x, ints([]int64{2}, 1, 0), ints([]int64{2}, 2, -1)}, shape: []int64{2},
 			want: []float64{6, 3}},
 		"take_along": {op: TakeAlong, a: Attrs{Axis: 1}, in: []*Tensor{x, ints([]int64{2, 1}, 2, 0)},
@@ -246,6 +248,7 @@ func TestIndices(t *testing.T) {
 		in []*Tensor
 	}{
 		"embedding":  {Embedding, []*Tensor{of([]int64{2, 1}, 1, 2), ints([]int64{1}, 2)}},
+		"index_add":  {IndexAdd, []*Tensor{of([]int64{1, 1}, 1), ints([]int64{1}, -2)}},
 		"take":       {Take, []*Tensor{of([]int64{2}, 1, 2), ints([]int64{1}, -3)}},
 		"take_along": {TakeAlong, []*Tensor{of([]int64{2}, 1, 2), ints([]int64{1}, 2)}},
 		"index_copy": {IndexCopy, []*Tensor{of([]int64{2}, 1, 2), ints([]int64{1}, 2), of([]int64{1}, 5)}},

@@ -10,7 +10,7 @@ import (
 var operands = map[Op][2]int{
 	Where: {3, 3}, Concat: {1, 1 << 16}, Linear: {2, 3}, MatMul: {2, 2}, GroupedMatMul: {3, 3}, LayerNorm: {1, 3},
 	RMSNorm: {1, 2}, Attention: {3, 4}, Embedding: {2, 2}, Take: {2, 9}, TakeAlong: {2, 2}, PutAt: {3, 10},
-	IndexCopy: {3, 3},
+	IndexCopy: {3, 3}, IndexAdd: {2, 2},
 }
 
 // isUnary and isBinary are the elementwise operations.
@@ -204,6 +204,11 @@ func inferContraction(n *Node) ([][]int64, error) {
 			return wrong()
 		}
 		return one(append(slices.Clone(n.In[1].Shape), x[1]), nil)
+	case IndexAdd:
+		if at := n.In[1].Shape; len(x) != 2 || len(at) != 1 || at[0] != x[0] || a.K < 0 {
+			return wrong()
+		}
+		return one([]int64{a.K, x[1]}, nil)
 	case Take, PutAt:
 		at := n.In[1:]
 		if n.Op == PutAt {

@@ -1,4 +1,4 @@
-// Package hostmem tells how much memory the host has.
+// Package hostmem reports how much memory the host has.
 package hostmem
 
 import (

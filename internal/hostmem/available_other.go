@@ -1,6 +1,6 @@
 //go:build !linux
 
-// Package hostmem tells how much memory the host has.
+// Package hostmem reports how much memory the host has.
 package hostmem
 
 // Available is known on Linux only.

@@ -1,5 +1,5 @@
-// Package kernelfile reads files of GPU kernels that programs launch, and finds in them which kernels there
-// are and what parameters they take: CUDA C++, PTX and cubins.
+// Package kernelfile reads files with GPU kernels for programs to launch (CUDA C++, PTX and cubins), and lists the
+// kernels and their parameters.
 package kernelfile
 
 import (

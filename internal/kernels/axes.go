@@ -176,7 +176,7 @@ func (f *folding) passes(in nvlib.Ptr, from string) ([]launch, error) {
 			return nil, err
 		}
 		all = append(all, l)
-		// What is left: fold the parts, which lie f.outs elements apart.
+		// The remaining fold is over the parts, which are f.outs elements apart.
 		f.kept, f.gone = partsOf(f.kept), []axis{{s.parts, []int64{f.outs}}}
 		f.count, in, from = s.parts, to, ctype(acc)
 	}

@@ -33,7 +33,7 @@ type code struct {
 	raw     string // the whole text, where it is not made of files
 }
 
-// id tells instances apart: what text depends on, but for the files' contents.
+// id identifies an instance: it has everything that the text depends on, except the contents of the files.
 func (c code) id() string {
 	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%s\x00%d\x00%d\x00%d\x00%v\x00%s", strings.Join(c.files, " "), strings.Join(c.functors, ""), c.own, c.symbol, c.args, c.body, c.threads, c.block, c.residents, c.settles, c.raw)
 }

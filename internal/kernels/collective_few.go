@@ -20,8 +20,8 @@ func SMLimitedStages(shared, members, threads, unroll int) int {
 
 func smLimitedStage(members, threads, unroll int) int { return 16 * members * threads * unroll }
 
-// smLimitedTile is how many packs of each thread a block of AllReduceSMLimited tells others of at
-// once, of what goes by way of host memory.
+// smLimitedTile is the number of packs per thread after which a block of AllReduceSMLimited signals others, for data
+// that goes through host memory.
 const smLimitedTile = 8
 
 // SMLimitedTile is that in packs of 16 bytes.

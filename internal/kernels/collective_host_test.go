@@ -124,8 +124,7 @@ func (b *teamBench) addExact(r AllReduce, rng *rand.Rand, inPlace bool) func(see
 	}
 }
 
-// runChecks runs what was launched under schedules, so many times: no member tells of
-// a fault, and every check holds.
+// runChecks runs the launches under that many schedules: no member reports a fault, and every check holds.
 func (b *teamBench) runChecks(times int, checks []func(seed int)) {
 	b.runTeam(times, func(seed int) {
 		for m, at := range b.record {

@@ -105,8 +105,7 @@ func (r *AllReduce) rows(members int64) int64 {
 	return ceil(n, members)
 }
 
-// TestLamportLate leaves a member out: the others give up, tell whom they waited for,
-// and end.
+// TestLamportLate omits a member: the others time out, report which member they waited for, and end.
 func TestLamportLate(t *testing.T) {
 	for _, kind := range lamportKinds {
 		b := newTeamBench(t, 3, FirstEpoch)

@@ -113,8 +113,7 @@ func (b *teamBench) teamProgram() (string, map[string]uint64) {
 	return s.String(), index
 }
 
-// runTeam runs all streams once for each seed, from the same memory, and has
-// check look at what came of it.
+// runTeam runs all streams once for each seed, from the same memory, and calls check on the result.
 func (b *teamBench) runTeam(seeds int, check func(seed int)) {
 	b.t.Helper()
 	text, index := b.teamProgram()
@@ -343,8 +342,7 @@ func testAllReduce(t *testing.T, members int, epoch uint32) {
 
 func roundTo(n, to int64) int64 { return ceil(n, to) * to }
 
-// TestLate leaves a member out: the others give up, tell whom they waited for,
-// and end.
+// TestLate omits a member: the others time out, report which member they waited for, and end.
 func TestLate(t *testing.T) {
 	t.Parallel()
 	for _, kind := range reduceKinds {
@@ -358,7 +356,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// runLate leaves member 1 of three out: whoever waits for it tells so, and ends.
+// runLate omits member 1 of three. Members that wait for it report that, and end.
 func (b *teamBench) runLate(what string) {
 	b.streams[1] = nil
 	b.runTeam(2, func(seed int) {

@@ -42,8 +42,8 @@ func (c *nvrtc) Version() string {
 	return buildOf(n.Loaded())
 }
 
-// buildOf tells builds of a library apart that have one version, as updates of a CUDA toolkit
-// do: by the size of the file, where it is one.
+// buildOf distinguishes builds of a library with the same version, as updates of a CUDA toolkit have, by the size of
+// the file, if the library is a file.
 func buildOf(l nvlib.Loaded) string {
 	build := l.Name + " " + l.Version
 	if f, err := os.Stat(l.Path); err == nil {

@@ -88,6 +88,8 @@ func everyCode(t *testing.T, arch string) []code {
 			if dt.IsInt() {
 				add(Computation{Op: device.Bincount{}, Out: x(ir.I32, l, 8), Ins: []Operand{x(dt, l, 4, 8)}})
 			}
+			add(Computation{Op: device.IndexAdd{Rows: 6}, Out: x(dt, l, 6, 8),
+				Ins: []Operand{x(dt, l, 4, 8), x(ir.I64, l, 4)}})
 			for _, n := range []int64{8, 1 << 17} {
 				add(Computation{Op: device.Argmax{Axis: 1}, Out: x(ir.I32, l, 4), Ins: []Operand{x(dt, l, 4, n)}})
 			}
@@ -152,6 +154,26 @@ func everyCode(t *testing.T, arch string) []code {
 			k = x(dt, layouts[0], 4000, 64, dh)
 			add(Computation{Op: device.Attention{}, Out: k, Ins: []Operand{k, k, k}})
 		}
+	}
+	for i, dt := range f8Types {
+		for j, l := range layouts[:2] {
+			for _, other := range ir.DTypes() {
+				add(Computation{Op: device.Cast{}, Out: x(dt, l, 4, 8), Ins: []Operand{x(other, l, 4, 8)}})
+				add(Computation{Op: device.Cast{}, Out: x(other, l, 4, 8), Ins: []Operand{x(dt, l, 4, 8)}})
+			}
+			for _, from := range []ir.DType{ir.BF16, ir.F16, ir.F32, ir.F64} {
+				add(Computation{Op: device.Scales{Max: 448}, Out: x(ir.F32, l, 4, 2), Ins: []Operand{x(from, l, 4, 256)}})
+				add(Computation{Op: device.Scales{Max: 448}, Out: x(ir.F32, l), Ins: []Operand{x(from, l, 4, 256)}})
+				add(Computation{Op: device.Quantize{}, Out: x(dt, l, 4, 256), Ins: []Operand{x(from, l, 4, 256), x(ir.F32, l, 4, 2)}})
+			}
+			for _, to := range []ir.DType{ir.BF16, ir.F16, ir.F32} {
+				add(Computation{Op: device.Linear{}, Out: x(to, l, 4, 8), Ins: []Operand{x(dt, l, 4, 256),
+					x(f8Types[(i+j)%2], l, 8, 256), x(ir.F32, l, 4, 2), x(ir.F32, l, 1, 2)}})
+			}
+			add(Computation{Op: device.Copy{Op: ir.OpCopy}, Out: x(dt, l, 4, 8), Ins: []Operand{x(dt, layouts[1], 4, 8)}})
+		}
+		add(Computation{Op: device.Copy{Op: ir.OpTranspose}, Out: x(dt, layouts[0], 40, 70), Ins: []Operand{x(dt, layouts[3], 40, 70)}})
+		add(Transfer{Out: x(dt, layouts[0], 71), In: x(dt, layouts[1], 71), Blocks: 2})
 	}
 	all = append(all, Unchanged{}.launch().code, flagJoin(nil).code, orderly("poison", "PoisonArgs", 1, nil).code)
 	all = append(all, wiredLaunch("raise", "RaiseArgs", raiseWords).code,

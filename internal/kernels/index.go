@@ -189,3 +189,46 @@ func bincount(j *job) ([]launch, error) {
 		symbol: symbol("bincount", ctype(ids.DType)), args: "BincountArgs",
 		body: "bincount<" + ctype(ids.DType) + ">"}}), nil
 }
+
+// addedColumns is how many columns a block of indexAdd adds up: as in index.cuh.
+const addedColumns = 4 * threads
+
+// indexAdd adds up rows that have one id. A kernel writes zeros; then a block of each row of the operand that is the
+// first with its id adds up the rows that have it, in their order.
+func indexAdd(j *job, op device.IndexAdd) ([]launch, error) {
+	if err := j.count(2, 2); err != nil {
+		return nil, err
+	}
+	x, ids, out := j.Ins[0], j.Ins[1], j.Out
+	if err := device.CheckIndexAdd(op, out.DType, x.DType, ids.DType, out.Shape, x.Shape, ids.Shape); err != nil {
+		return nil, err
+	}
+	x, launches, err := j.densely(x)
+	if err != nil {
+		return nil, err
+	}
+	ids, more, err := j.densely(ids)
+	if err != nil {
+		return nil, err
+	}
+	launches = append(launches, more...)
+	width := out.Shape[1]
+	tiles := max(1, ceil(width, addedColumns))
+	var args words
+	args.addr(out.Addr, x.Addr, ids.Addr, j.fault)
+	args.bits(j.tag)
+	args.ints(ids.elements(), width, out.Shape[0], op.First, op.Rows, out.Strides[0], out.Strides[1], tiles)
+	raw := code{files: []string{"sync", "map", "rows", "index"}, args: "IndexAddArgs"}
+	if out.elements() > 0 {
+		zeros := raw
+		zeros.symbol, zeros.body = symbol("noRows", rawType(out.DType)), "noRows<"+rawType(out.DType)+">"
+		launches = append(launches, launch{blocks: uint32(blocksFor(out.elements())), args: args, code: zeros})
+	}
+	grid, err := exactGrid(ids.elements() * tiles)
+	if err != nil || grid == 0 {
+		return launches, err
+	}
+	t, id := ctype(out.DType), ctype(ids.DType)
+	raw.symbol, raw.body = symbol("indexAdd", t, id), "indexAdd<"+t+", "+id+">"
+	return append(launches, launch{blocks: grid, args: args, code: raw}), nil
+}

@@ -56,6 +56,25 @@ func TestSortedKernels(t *testing.T) {
 	r.run()
 }
 
+// TestIndexAddKernels: rows added up by ids on the CPU's emulation, against arithmetic of the CPU machine.
+func TestIndexAddKernels(t *testing.T) {
+	t.Parallel()
+	r := newTrial(t)
+	for i, dt := range types() {
+		for j, c := range []struct{ n, d int64 }{{1, 1}, {40, 5}, {300, 3}, {6, 1100}, {0, 3}} {
+			l := layouts[(i+j)%len(layouts)]
+			x, ids := noise(dt, c.n, c.d), values{[]ir.DType{ir.I32, ir.I64}[j%2], []int64{c.n}, nil}
+			for k := range c.n {
+				ids.vals = append(ids.vals, float64(k*k%9-1))
+			}
+			for _, part := range [][2]int64{{0, 8}, {3, 2}} {
+				r.compare(device.Kernel{Op: device.IndexAdd{First: part[0], Rows: 8}}, l, 0, dt, []int64{part[1], c.d}, x, ids)
+			}
+		}
+	}
+	r.run()
+}
+
 // TestSortedMost: rows that would take too long are refused with what to do.
 func TestSortedMost(t *testing.T) {
 	many := Operand{Addr: 256, DType: ir.F32, Shape: []int64{1 << 12, 1 << 16},
@@ -71,6 +90,19 @@ func TestSortedMost(t *testing.T) {
 func TestIndexFault(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
+	for _, bad := range []float64{-2, 4} {
+		word := b.alloc(FaultBytes)
+		clear(b.mem[word-memoryAt:])
+		b.add("index_add", Computation{Op: device.IndexAdd{Rows: 4}, Out: b.room(ir.F32, layouts[0], 4, 2), Fault: word, Tag: 6,
+			Ins: []Operand{b.put(ir.F32, layouts[0], []float64{1, 2, 3, 4, 5, 6}, 3, 2),
+				b.put(ir.I32, layouts[0], []float64{-1, 3, bad}, 3)}}, func() {
+			f, ok := ReadFault(b.mem[word-memoryAt:])
+			if want := (Fault{FaultAdded, 6, [3]int64{int64(bad), 4, 2}}); !ok || f != want ||
+				!strings.Contains(f.String(), "is outside 0..4") {
+				t.Errorf("fault %v, %v; want %v", f, ok, want)
+			}
+		})
+	}
 	for _, bad := range []float64{-1, 4} {
 		word := b.alloc(FaultBytes)
 		clear(b.mem[word-memoryAt:])

@@ -71,8 +71,8 @@ func slots(j *job, op device.ReduceSlots) ([]launch, error) {
 // joinMost is how many operands one launch folds.
 const joinMost = 64
 
-// launches folds as many operands as one launch takes; what comes of it, in the
-// accumulator's type, is the first operand of the next.
+// launches folds as many operands as one launch takes. Its result, in the accumulator's type, is the first operand of
+// the next launch.
 func (f joining) launches() ([]launch, error) {
 	if f.out.elements() == 0 {
 		return nil, nil

@@ -313,7 +313,7 @@ func TestWindows(t *testing.T) {
 	r.run()
 }
 
-// TestLengthsBatch: the bits of a sequence do not depend on what stands beside it.
+// TestLengthsBatch: the bits of a sequence do not depend on the other sequences of the batch.
 func TestLengthsBatch(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ tq, tk, hq, hv, dh int64 }{{1, 1500, 8, 2, 64}, {12, 1100, 4, 1, 128}} {

@@ -1,15 +1,12 @@
-// Package kernels is hocket's own GPU kernels: CUDA C++ sources in src, what of
-// them an operation on given operands needs, their compilation at run time and a
-// cache of the results on disk.
+// Package kernels has hocket's own GPU kernels: their CUDA C++ sources in src, the choice of templates for an
+// operation on given operands, their compilation at run time, and a cache of the results on disk.
 //
-// A source is templates; what is compiled is templates with one entry, an
-// instance for element types, number of dimensions and width of accesses.
-// Extents, strides and addresses are arguments, so that one compilation serves
-// all shapes. Every kernel is a grid of one dimension of blocks of 256 threads,
-// and takes one argument, a structure of 8-byte words.
+// The sources are templates. A compilation unit is templates with one entry point, instantiated for element types,
+// number of dimensions and width of accesses. Extents, strides and addresses are arguments, so one compilation serves
+// all shapes. Every kernel has a one-dimensional grid of blocks of 256 threads, and takes one argument, a structure of
+// 8-byte words.
 //
-// Bits do not depend on the machine: folds are taken in an order that follows
-// from extents, types and strides.
+// Results do not depend on the GPU: the order of folds follows from extents, types and strides.
 package kernels
 
 import (
@@ -47,11 +44,10 @@ type Computation struct {
 	Op  device.Op
 	Ins []Operand
 	Out Operand
-	// Fault, where not 0, is the address of six words of 8 bytes, at first 0,
-	// where an embedding reports an id outside the table, a take_along an index outside of a row, an index_copy
-	// positions, a grouped linear counts and an attention lengths that are none, and an uneven collective counts that
-	// do not fit (see ReadFault); Tag is the caller's and comes with the report. While something stands there
-	// no index_copy writes.
+	// Fault, unless 0, is the address of six words of 8 bytes, initially 0, for reports of invalid data: an id of an
+	// embedding outside the table or of an index_add outside the result, an index of take_along outside a row, invalid positions of index_copy, invalid
+	// counts of a grouped linear or of an uneven collective, invalid lengths of attention (see ReadFault). Tag is the
+	// caller's, and part of the report. As long as there is a report, no index_copy writes.
 	Fault nvlib.Ptr
 	Tag   uint64
 }
@@ -93,6 +89,8 @@ func (c Computation) plan(j *job) ([]launch, error) {
 		return takeAlong(j)
 	case device.Bincount:
 		return bincount(j)
+	case device.IndexAdd:
+		return indexAdd(j, op)
 	case device.Softmax:
 		return softmax(j, op)
 	case device.RMSNorm:

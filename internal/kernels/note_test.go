@@ -45,8 +45,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestNotesUnusable: where nothing can be written, somebody is told once, and
-// nothing else happens.
+// TestNotesUnusable: if notes cannot be written, this is reported once, and has no other effect.
 func TestNotesUnusable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

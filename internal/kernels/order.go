@@ -26,9 +26,8 @@ type Join struct {
 	Abort nvlib.Ptr
 	// Timeout ends the wait, and then sets the abort word; 0: never.
 	Timeout time.Duration
-	// Fault is the address of six words of device memory, at first 0 but for the bell, that
-	// tell how a wait ended badly (see ReadFault); 0: nothing is told. Tag is
-	// the caller's.
+	// Fault is the address of six words of device memory, initially 0 except for the bell, that report why a wait
+	// failed (see ReadFault). If Fault is 0, nothing is reported. Tag is the caller's.
 	Fault nvlib.Ptr
 	Tag   uint64
 }
@@ -112,6 +111,8 @@ const (
 	FaultOutside FaultKind = 18
 	// FaultIndex: the index, what it must be below, and which element of the indices it is.
 	FaultIndex FaultKind = 20
+	// FaultAdded: the id, the rows of the whole result, and which row of the operand has it.
+	FaultAdded FaultKind = 24
 	// FaultGroups: the count, how many rows there are, and which element of the counts it is.
 	FaultGroups FaultKind = 22
 )
@@ -158,6 +159,9 @@ func (f Fault) String() string {
 	case FaultGroups:
 		return fmt.Sprintf("count %d (element %d of the counts) is negative, or takes more rows than are left of %d",
 			f.Words[0], f.Words[2], f.Words[1])
+	case FaultAdded:
+		return fmt.Sprintf("id %d (number %d) is outside 0..%d, the rows of the result", f.Words[0], f.Words[2],
+			f.Words[1])
 	case FaultIndex:
 		return fmt.Sprintf("index %d (element %d of the indices) is outside 0..%d", f.Words[0], f.Words[2], f.Words[1])
 	case FaultTwice:
@@ -184,6 +188,8 @@ func (f Fault) Err(why string) error {
 		e.Op = ir.OpEmbedding
 	case FaultGroups:
 		e.Op = ir.OpGroupedLinear
+	case FaultAdded:
+		e.Op = ir.OpIndexAdd
 	case FaultIndex:
 		e.Op = ir.OpTakeAlong
 	case FaultPosition, FaultTwice:
@@ -219,8 +225,8 @@ const (
 	awaitWords = 6 // address, least value, abort word, nanoseconds, and as in Join fault and tag
 )
 
-// Raise returns the step that adds to a word of 8 bytes, of a peer's memory perhaps, behind all earlier work of its
-// stream. Its arguments are words for SetWord: the address, and what is added.
+// Raise returns the step that adds to a word of 8 bytes, possibly in a peer's memory, after all earlier work of its
+// stream. Its arguments are words for SetWord: the address, and the summand.
 func (l *Library) Raise(t Target) (Step, error) {
 	return l.step(t.Arch, wiredLaunch("raise", "RaiseArgs", raiseWords))
 }

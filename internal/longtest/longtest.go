@@ -1,5 +1,5 @@
-// Package longtest says how much tests do: enough for every change, or, as `make long` has
-// them, all that they can, with cases drawn from a seed that is new each time.
+// Package longtest sets how many cases tests run: few for every change, or, with `make long`, all, with cases drawn
+// from a new seed each time.
 package longtest
 
 import (

@@ -20,8 +20,8 @@ func stack(n int) string {
 	return b.String()
 }
 
-// chain returns n elementwise operations behind one all_gather: what is swept
-// over and never ends in a GEMM.
+// chain returns n elementwise operations after one all_gather. The search for GEMMs goes through all of them and finds
+// none.
 func chain(n int) string {
 	var b strings.Builder
 	b.WriteString("mesh tp[4]\nfunc f(%x: bf16[T/tp, H]) -> bf16[T, H] {\n  %v0: bf16[T, H] = reshard %x\n")

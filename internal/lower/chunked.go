@@ -2,10 +2,9 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// This file writes the strategy chunked. The computation stays on main, in
-// order, so that chunks finish in order; the collectives run on a stream of
-// their own. A gather's stream is forked once before the loop, and each round
-// waits for what was gathered so far; a reduction's is joined once behind it.
+// This file writes the strategy chunked. The computation stays on main, in order, so that chunks finish in order; the
+// collectives run on a separate stream. The stream of a gather is forked once before the loop, and each round waits
+// for what was gathered so far. The stream of a reduction is joined once after the loop.
 
 // axisOfPieces is the dimension of the whole tensors that pieces are cut along.
 func (e *emitter) axisOfPieces() int {
@@ -100,8 +99,9 @@ func (e *emitter) chunkedReduce(count *ir.Expr) {
 	e.add(loop(e.Pos, index, ir.Int(0), count, p.stmts...), waitStream(e.Pos, stream), e.claim(last, buf))
 }
 
-// inPlace reports whether pieces of what is reduced can lie where the result will: then they take no memory of their
-// own. The rows of an inner dimension are not dense, and what is computed of the sum may be of another type.
+// inPlace reports whether partial results can be computed where the sum will be, so that they take no extra memory. It
+// is false if the rows are of an inner dimension, which are not dense, or if operations follow the sum, whose result
+// may have another type.
 func (e *emitter) inPlace() bool { return e.Comm == ir.OpAllReduce && e.Rows == 0 && len(e.post) == 0 }
 
 // product computes this piece of what is reduced, and returns its name.

@@ -28,7 +28,7 @@ type cleaner struct {
 	aside map[string]bool
 	// dense are the values that surely lie without gaps.
 	dense map[string]bool
-	// was names the value that stands for one whose reshard is gone.
+	// was maps the result of a removed reshard to the value that replaces it.
 	was map[string]string
 }
 
@@ -83,7 +83,7 @@ func (c *cleaner) needless(s *ir.Stmt) bool {
 		ir.SameLayout(c.info.Operands[s][0].Type, c.info.Results[s][0].Type)
 }
 
-// redirect lets s use the values that stand for those that are gone.
+// redirect replaces results of removed reshards in s.
 func (c *cleaner) redirect(s *ir.Stmt) {
 	for i := range s.Args {
 		if to, ok := c.was[s.Args[i].Name]; ok {

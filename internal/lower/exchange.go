@@ -6,46 +6,40 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file has what both directions of the strategy exchange share: each rank
-// puts blocks straight into its peers' buffers and signals them. The peers are
-// visited in an order that starts behind the own rank, so that no two ranks
-// send to one at a time.
+// This file has the common part of both directions of the strategy exchange. Each rank puts blocks directly into its
+// peers' buffers and signals the peers. It visits the peers in an order that starts after itself, so that no two ranks
+// send to the same peer at the same time.
 //
-// A put must come after the peer's last use of those bytes, the run before
-// included (S13). Every pair has buffers of its own, so it is enough that
-// between the two the peer has sent a signal: to this rank, which has waited
-// for it. Every exchange waits for signals from all ranks. So two pairs of a
-// function serve each other, the one before in the same run or the one behind
-// in the run before, unless one begins while the other is under way (see
-// ahead.go); the second round of an all-reduce serves its first, and one
-// iteration of a loop the next. Where blocks are put into the result itself, its last
-// use may be anywhere behind, that of the caller too: only a pair before it serves it. A
-// pair that has nobody gets credits: each rank tells its peers, once its main has come
-// here, that they may write.
+// A put must come after the peer's last use of those bytes, including its use in the run before (S13). Each pair has
+// its own buffers, so it suffices that this rank has waited for a signal that the peer sent after its last use. Every
+// exchange waits for signals from all ranks, so two pairs of a function serve each other: one serves the next in the
+// same run, and is served by it in the next run, unless one begins while the other is under way (see ahead.go).
+// Likewise the second round of an all-reduce serves its first, and one iteration of a loop the next. If blocks are put
+// into the result itself, its last use may be anywhere later, even by the caller, so only an earlier pair of the same
+// run serves it. A pair that no other serves uses credits: each rank signals its peers, when its main stream reaches
+// the pair, that they may write.
 
 // exchanged is a pair that was lowered with exchange.
 type exchanged struct {
 	axes []string
-	// rounds is how often each rank waits in it for a signal from every other,
-	// each time that it runs.
+	// rounds is how often each rank waits in it for a signal from every other rank, in each run of it.
 	rounds int
 	when   when
 	keeps  bool // puts are into the result
-	// credits are the statements that it can do without where others serve it.
+	// credits are the statements that are not needed if other exchanges serve it.
 	credits []*ir.Stmt
 	// first and last are the first and the last of its statements.
 	first, last *ir.Stmt
 	departs     *departure // nil where blocks leave one by one
 	ahead       bool       // blocks are to leave early
-	behind      *exchanged // the one behind whose blocks they do; nil for none
+	behind      *exchanged // the exchange whose blocks leave before its own; nil for none
 	// choice and entry are its places among the choices and in the log.
 	choice, entry int
 }
 
-// served reports whether other exchanges keep the puts of x behind the peers'
-// last use, whatever runs how often: one that begins behind x or ends before it,
-// where at tells the place of each statement. One that begins while x is under way
-// does not, but its credits do, if x's blocks leave behind its own.
+// served reports whether other exchanges order the puts of x after the peers' last use, however often each runs: an
+// exchange that begins after x or ends before it, where at gives the position of each statement. One that begins while
+// x is under way does not, but its credits do if x's blocks leave after it.
 func (x *exchanged) served(all []*exchanged, at map[*ir.Stmt]int) bool {
 	if y := x.behind; y != nil && !y.served(all, at) {
 		return true
@@ -56,7 +50,7 @@ func (x *exchanged) served(all []*exchanged, at map[*ir.Stmt]int) bool {
 	})
 }
 
-// takeCredits takes the credits that nobody needs out of b and its blocks.
+// takeCredits removes unneeded credits from b and its nested blocks.
 func takeCredits(b *ir.Block, all []*exchanged) {
 	at := map[*ir.Stmt]int{}
 	b.Walk(func(s *ir.Stmt) { at[s] = len(at) })
@@ -154,14 +148,18 @@ func (e *emitter) slots(t *ir.Type) *ir.Type {
 	return u
 }
 
-// push puts %block into every peer's %to, the rank before this one first: it
-// needs the block next. %here tells them.
-func (e *emitter) push(block, to, here string) *ir.Stmt {
+// sending is a block and the peer's buffer that it goes to.
+type sending struct{ block, to string }
+
+// push puts blocks into every peer's buffers, beginning with the rank before this one, which needs them next. It then
+// signals %here.
+func (e *emitter) push(here string, list ...sending) *ir.Stmt {
 	i, d := e.named("i"), e.named("d")
-	return loop(e.Pos, i, ir.Int(1), e.ranks(),
-		let(e.Pos, d, e.before(ir.Var(i))),
-		put(e.Pos, block, to, e.peer(ir.Var(d))),
-		signal(e.Pos, here, e.me(), e.peer(ir.Var(d))))
+	stmts := []*ir.Stmt{let(e.Pos, d, e.before(ir.Var(i)))}
+	for _, s := range list {
+		stmts = append(stmts, put(e.Pos, s.block, s.to, e.peer(ir.Var(d))))
+	}
+	return loop(e.Pos, i, ir.Int(1), e.ranks(), append(stmts, signal(e.Pos, here, e.me(), e.peer(ir.Var(d))))...)
 }
 
 // awaitPeers waits until every peer has raised its element of %counter to count.

@@ -10,8 +10,12 @@ import (
 // with the peers' in the order in which they come. With several parts it does
 // so with a part of each shard at a time; all parts are on their way at once.
 func (e *emitter) exchangeGather(parts int64) {
-	shard := e.local(e.comm.Args[0].Name)
-	g := &gatherRound{emitter: e, shard: shard, stream: e.named("s"), here: e.named("here")}
+	g := &gatherRound{emitter: e}
+	for _, comm := range append([]*ir.Stmt{e.comm}, e.with...) {
+		from, to := e.info.Operands[comm][0].Type, e.finder.typeOf(comm)
+		g.list = append(g.list, &gathered{comm: comm, from: from, to: to, shard: e.local(comm.Args[0].Name)})
+	}
+	g.stream, g.here = e.named("s"), e.named("here")
 	e.add(declare(e.Pos, ir.OpStream, g.stream, nil), declare(e.Pos, ir.OpCounter, g.here, e.ranks()))
 	e.enter(g.stream, 1)
 	if parts > 1 {
@@ -24,7 +28,7 @@ func (e *emitter) exchangeGather(parts int64) {
 		e.open(e.same)
 		d.compute = g.compute(nil)
 		e.add(d.compute...)
-		if e.Rows == 0 { // else blocks one behind the other are not the whole
+		if e.Rows == 0 { // else consecutive blocks do not form the whole
 			d.whole = g.whole
 		}
 		e.entered.departs = d
@@ -36,68 +40,95 @@ func (e *emitter) exchangeGather(parts int64) {
 // gatherRound writes the rounds of one gather.
 type gatherRound struct {
 	*emitter
-	shard, stream, here string
-	// all names the buffer of all blocks, mine what is computed with first.
-	all, mine string
+	stream, here string
+	list         []*gathered // the region's own first
 }
 
-// send puts the own shard, or a part of it, into the peers' buffers.
+// gathered is a gather of a round: its operand's local tensor, the buffer of all blocks, and what is computed with first.
+type gathered struct {
+	comm             *ir.Stmt
+	from, to         *ir.Type
+	shard, all, mine string
+}
+
+func (g *gatherRound) fresh(x *gathered, suffix string) string {
+	return g.names.fresh(x.comm.Results[0].Text, suffix)
+}
+
+// send puts the own shards, or a part of them, into the peers' buffers.
 func (g *gatherRound) send(s *sub) []*ir.Stmt {
 	var stmts, first []*ir.Stmt // first on the stream
-	to := ""
-	g.all, to = g.named("all"), g.named("to")
-	g.mine = g.shard
-	block := plain(g.From)
 	if s == nil {
 		first = append(first, waitMain(g.Pos))
-	} else {
-		g.mine = g.names.fresh(g.comm.Args[0].Name, "i")
-		stmts = append(stmts, chunk(g.Pos, g.mine, g.shard, g.Rows, s.index, s.count))
-		block = withRows(g.From, g.Rows, ir.Extent(g.mine, int64(g.Rows)))
 	}
-	sent := g.mine
-	if s != nil && g.Rows > 0 { // rows of an inner dimension are not dense
-		sent = g.names.fresh(g.comm.Args[0].Name, "d")
-		first = append(first, result(g.Pos, sent, ir.OpCopy, nil, g.mine))
+	var list []sending
+	for _, x := range g.list {
+		to := ""
+		x.all, to = g.fresh(x, "all"), g.fresh(x, "to")
+		x.mine = x.shard
+		block := plain(x.from)
+		if s != nil {
+			x.mine = g.names.fresh(x.comm.Args[0].Name, "i")
+			stmts = append(stmts, chunk(g.Pos, x.mine, x.shard, g.Rows, s.index, s.count))
+			block = withRows(x.from, g.Rows, ir.Extent(x.mine, int64(g.Rows)))
+		}
+		sent := x.mine
+		if s != nil && g.Rows > 0 { // rows of an inner dimension are not dense
+			sent = g.names.fresh(x.comm.Args[0].Name, "d")
+			first = append(first, result(g.Pos, sent, ir.OpCopy, nil, x.mine))
+		}
+		first = append(first, selectFirst(g.Pos, to, x.all, g.me()))
+		stmts = append(stmts, symmetric(g.Pos, x.all, g.slots(block)))
+		list = append(list, sending{sent, to})
 	}
-	first = append(first, selectFirst(g.Pos, to, g.all, g.me()), g.push(sent, to, g.here))
-	return append(stmts, symmetric(g.Pos, g.all, g.slots(block)), on(g.Pos, g.stream, first...))
+	return append(stmts, on(g.Pos, g.stream, append(first, g.push(g.here, list...))...))
 }
 
-// compute writes what is computed with the own block, and with the others'.
+// compute writes the computation with the own block, and with the others.
 func (g *gatherRound) compute(s *sub) []*ir.Stmt {
 	own := g.part(g.Rows, g.me(), g.ranks(), s)
-	own.at[g.Value] = g.mine
+	for _, x := range g.list {
+		own.at[x.comm.Results[0].Text] = x.mine
+	}
 	own.keepGathered()
 	own.body("")
 
-	i, j, theirs := g.named("i"), g.named("j"), g.named("c")
+	i, j := g.named("i"), g.named("j")
 	p := g.part(g.Rows, ir.Var(j), g.ranks(), s)
-	p.put(let(g.Pos, j, g.after(ir.Var(i))), selectFirst(g.Pos, theirs, g.all, ir.Var(j)), waitFor(g.Pos, g.here, ir.Var(j), s.raised()))
-	p.at[g.Value] = theirs
+	p.put(let(g.Pos, j, g.after(ir.Var(i))))
+	for _, x := range g.list {
+		theirs := g.fresh(x, "c")
+		p.put(selectFirst(g.Pos, theirs, x.all, ir.Var(j)))
+		p.at[x.comm.Results[0].Text] = theirs
+	}
+	p.put(waitFor(g.Pos, g.here, ir.Var(j), s.raised()))
 	p.keepGathered()
 	p.body("")
 	return append(own.stmts, loop(g.Pos, i, ir.Int(1), g.ranks(), p.stmts...))
 }
 
-// whole writes what computes with all blocks at once, in place of compute. The own
-// block joins the others on a stream of its own, beside the puts; that waits for
-// the others too, so that main waits once.
+// whole writes one computation with all blocks, instead of compute. The own block is copied to the others on a
+// separate stream, concurrently with the puts. That stream also waits for the other blocks, so main waits only once.
 func (g *gatherRound) whole() (side, stmts []*ir.Stmt) {
-	stream, mine, all := g.named("o"), g.named("own"), g.named("w")
+	stream := g.named("o")
+	joins := []*ir.Stmt{waitMain(g.Pos)}
+	p := g.part(g.Rows, nil, nil, nil)
+	p.put(waitStream(g.Pos, stream))
+	for _, x := range g.list {
+		mine, all := g.fresh(x, "own"), g.fresh(x, "w")
+		joins = append(joins, selectFirst(g.Pos, mine, x.all, g.me()), into(g.Pos, ir.OpCopy, x.shard, mine))
+		var extents []*ir.Expr
+		for _, d := range x.to.LocalType().Dims {
+			extents = append(extents, d.Extent)
+		}
+		p.put(reshape(g.Pos, all, x.all, extents))
+		p.at[x.comm.Results[0].Text] = all
+	}
 	side = []*ir.Stmt{
 		declare(g.Pos, ir.OpStream, stream, nil),
-		on(g.Pos, stream, waitMain(g.Pos), selectFirst(g.Pos, mine, g.all, g.me()),
-			into(g.Pos, ir.OpCopy, g.shard, mine), g.awaitPeers(g.here, ir.Int(1))),
-	}
-	var extents []*ir.Expr
-	for _, d := range g.To.LocalType().Dims {
-		extents = append(extents, d.Extent)
+		on(g.Pos, stream, append(joins, g.awaitPeers(g.here, ir.Int(1)))...),
 	}
 	g.told = false
-	p := g.part(g.Rows, nil, nil, nil)
-	p.put(waitStream(g.Pos, stream), reshape(g.Pos, all, g.all, extents))
-	p.at[g.Value] = all
 	p.keepGathered()
 	p.body("")
 	return side, p.stmts

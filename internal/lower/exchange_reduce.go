@@ -2,15 +2,12 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// exchangeReduce computes the peers' blocks first and pushes each to its owner
-// while the next is computed; the own block comes last. The owner sums what
-// came, in the order of ranks, and computes of the sum what follows. For an
-// all-reduce it then pushes the result to all. With several parts this is done
-// for one part while the next is computed and comes in. Where the own block alone
-// has parts, fewer GEMMs are short, and only the last part's sum and push are not beside one.
+// exchangeReduce computes the peers' blocks first and pushes each to its owner while the next is computed; the own
+// block comes last. The owner sums the blocks that arrived, in the order of ranks, and computes the operations that
+// follow. For an all-reduce it then pushes the result to all ranks.
 //
-// Ranks of an all-reduce whose rows they do not divide have blocks of ceildiv rows; the last ones are short or empty.
-// Slots have room for a whole block, and all ranks use as many rows of a slot as its owner's block has.
+// With several parts, one part is summed and pushed while the next is computed. If only the own block has parts, fewer
+// GEMMs are small, and only the last part's sum and push do not overlap with a GEMM.
 func (e *emitter) exchangeReduce(st Strategy) {
 	parts := max(st.Chunks, st.Own)
 	last := e.final()
@@ -145,8 +142,8 @@ func (r *reduceRound) own(me *ir.Expr, s *sub, slots, target string, block *ir.T
 	r.finish(r.sum(me, s, slots, block, target, come), target)
 }
 
-// product computes a peer's block, or a part of it, and returns its name. An all-reduce's lies where the peer will put
-// the sum: it does not before it has this block.
+// product computes a peer's block, or a part of it, and returns its name. For an all-reduce the block is where the
+// peer will put the sum, which it does only after it has received this block.
 func (r *reduceRound) product(p *part) string {
 	if r.inPlace() {
 		block := p.piece(r.Value, "p", r.buf, r.Rows)
@@ -215,7 +212,7 @@ func (r *reduceRound) sum(me *ir.Expr, s *sub, slots string, block *ir.Type, tar
 func (r *reduceRound) finish(sum []*ir.Stmt, target string) {
 	var push []*ir.Stmt
 	if r.done != "" {
-		push = append(push, r.push(target, target, r.done))
+		push = append(push, r.push(r.done, sending{target, target}))
 	}
 	switch {
 	case r.sums != "":

@@ -11,11 +11,11 @@ import (
 // This file finds the operations that belong to a collective: forward from an
 // all_gather, backward from a reduction.
 
-// maxSpan bounds how far apart the statements of a region may stand.
+// maxSpan bounds the distance between statements of a region.
 const maxSpan = 4096
 
-// maxFollow bounds how far behind a reduction stands what is computed with it:
-// everything else in between comes first then.
+// maxFollow bounds the distance between a reduction and the operations that follow it in its region, because the other
+// statements in between are then executed first.
 const maxFollow = 64
 
 func newPairFinder(o *overlapper, b *ir.Block, at when) *pairFinder {
@@ -31,8 +31,7 @@ func newPairFinder(o *overlapper, b *ir.Block, at when) *pairFinder {
 	return f
 }
 
-// take notes that r has been replaced, and will be emitted where its collective
-// stands.
+// take notes that r has been replaced, and is emitted at the place of its collective.
 func (f *pairFinder) take(r *region) {
 	for s := range r.in {
 		f.taken[s] = r
@@ -69,14 +68,14 @@ func (f *pairFinder) producers(s *ir.Stmt) (*region, string) {
 		}
 	}
 	if x := f.across(s); x != nil && s.Op != ir.OpAllGather {
-		x.Refused[Chunked] = "what is reduced lies across the operands' rows, and chunks are of rows"
+		x.Refused[Chunked] = "the reduced blocks are not rows of the operands, and chunks are of rows"
 		return x, ""
 	}
 	return nil, why
 }
 
-// across returns the region that ends in the reduction s and whose pieces lie
-// across its operands' rows; nil where there is none.
+// across returns the region that ends in the reduction s and whose pieces are not rows of its operands; nil if there
+// is none.
 func (f *pairFinder) across(s *ir.Stmt) *region {
 	r := f.newRegion(s)
 	r.across = true
@@ -159,7 +158,7 @@ func (f *pairFinder) whyNot(r *region, given []string) string {
 	}
 	for _, x := range given {
 		if !r.across && !f.dense(x) {
-			return "%" + x + " is a view, whose rows may not lie one behind the other"
+			return "%" + x + " is a view, whose rows may not be contiguous"
 		}
 	}
 	return ""
@@ -242,6 +241,26 @@ func (f *pairFinder) forward(r *region, except map[*ir.Stmt]*region) {
 		depends := false
 		mentions(s, func(n string) { depends = depends || inside[n] || late[n] || f.pending[n] != nil })
 		late[name] = depends
+	}
+}
+
+// takeScales adds to r, an all_gather and its operations, the gathers of scales that linears of r alone take by
+// rows, if what they gather is there before r begins.
+func (f *pairFinder) takeScales(r *region) {
+	for _, s := range f.stmts[f.at[r.comm]+1 : f.at[r.last]] {
+		if s.Op != ir.OpAllGather || !f.overMain(s) || !slices.Equal(s.Over(), r.Axes) || f.newRegion(s).Axis != r.Rows || !r.blocked ||
+			f.owned[s] != nil || f.shared[s] != nil || f.taken[s] != nil {
+			continue
+		}
+		from, name := s.Args[0].Name, s.Results[0].Text
+		if d := f.def[from]; f.pending[from] != nil || !f.dense(from) || d != nil && f.at[d] > f.at[r.comm] {
+			continue
+		}
+		if !slices.ContainsFunc(f.users[name], func(u *ir.Stmt) bool {
+			return !r.in[u] || !scaled(u) || u.Args[2].Name != name || u.Args[3].Name == name
+		}) {
+			r.with, r.in[s] = append(r.with, s), true
+		}
 	}
 }
 

@@ -2,15 +2,15 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// This file overlaps GEMMs with a gather of their result, where no GEMM behind the gather takes the result by rows.
-// A rank computes its own block of the result, so there is no order of blocks to choose: each part of the block is
-// sent as soon as it is made, while the next is computed.
+// This file overlaps GEMMs with a gather of their result, if no GEMM after the gather takes the result by rows. A rank
+// only computes its own block of the result, so there is no order of blocks to choose: each part of the block is sent
+// when it is computed, while the next is computed.
 
 // behindParts is how many parts a block is cut into where a strategy names no number: of one, nothing would
 // be hidden.
 const behindParts = DefaultChunks
 
-// Parts is the number of parts that an exchange cuts what is computed before a gather into.
+// Parts is the number of parts into which an exchange cuts the computation before a gather.
 func (s Strategy) Parts() int64 {
 	if n := max(s.Chunks, s.Own); n > 1 {
 		return n
@@ -18,8 +18,7 @@ func (s Strategy) Parts() int64 {
 	return behindParts
 }
 
-// chunkedGatherBehind computes chunk by chunk and gathers each as it is made, on a stream of
-// its own.
+// chunkedGatherBehind computes chunk by chunk, and gathers each computed chunk on a separate stream.
 func (e *emitter) chunkedGatherBehind(count *ir.Expr) {
 	stream, buf := e.named("s"), e.names.fresh(e.Value, "b")
 	e.add(declare(e.Pos, ir.OpStream, stream, nil), alloc(e.Pos, buf, plain(e.To)))
@@ -69,7 +68,7 @@ func (e *emitter) exchangeGatherBehind(parts int64) {
 		p := e.part(e.Rows, s.index, s.count, nil)
 		mine := p.piece(e.Value, "i", own, e.Rows)
 		p.body(mine)
-		p.put(on(e.Pos, stream, waitMain(e.Pos), e.push(mine, mine, here)))
+		p.put(on(e.Pos, stream, waitMain(e.Pos), e.push(here, sending{mine, mine})))
 		return p.stmts
 	})
 	e.add(e.awaitPeers(here, ir.Int(parts)), waitStream(e.Pos, stream), e.claim(e.comm, buf))

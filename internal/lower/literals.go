@@ -2,8 +2,8 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// literals is an ir.Env that knows only the mesh sizes the text gives as
-// numbers: what is decided by it does not depend on bound dims (S20).
+// literals is an ir.Env that knows only the mesh sizes that are numbers in the text, so that decisions do not depend
+// on bound dims (S20).
 type literals map[string]int64
 
 // literalSizes returns the mesh sizes that the text gives as numbers.

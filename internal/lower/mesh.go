@@ -39,8 +39,7 @@ func newMeshes(p *ir.Program) meshes {
 	return ms
 }
 
-// maxListed bounds the main meshes whose ranks are told apart in the text that
-// a reshard becomes.
+// maxListed bounds the size of main meshes for which the text of a reshard names single ranks.
 const maxListed = 1024
 
 // allRanks returns the ranks of the main mesh and its sizes, where they are

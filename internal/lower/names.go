@@ -29,7 +29,7 @@ func namesOf(f *ir.Func) *names {
 	return n
 }
 
-// fresh returns base.suffix, or with a number behind it where that is taken.
+// fresh returns base.suffix, with a number appended if that name is taken.
 func (n *names) fresh(base, suffix string) string {
 	name := base + "." + suffix
 	if n.used[name] {

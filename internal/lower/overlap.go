@@ -14,13 +14,12 @@ type Choice struct {
 	// Strategy is the one that was applied, whatever was asked for: predictions are
 	// of this one.
 	Strategy Strategy
-	// Why says why not otherwise; empty where the choice is what was asked for.
+	// Why is the reason if the choice is not what was asked for; else empty.
 	Why string
 }
 
-// overlap replaces pairs of a collective and GEMMs by statements that hide the
-// one under the other, as the chooser says. What it writes works on buffers;
-// a claim behind it gives the values their names back.
+// overlap replaces pairs of a collective and GEMMs, as the chooser decides, by statements that run them concurrently.
+// The statements work on buffers; a claim at the end gives the values their names.
 func overlap(u *unit) error {
 	if u.choose == nil {
 		return nil
@@ -55,8 +54,8 @@ type overlapper struct {
 	exchanges []*exchanged
 }
 
-// block lowers the pairs of b and of the blocks in it whose current stream is
-// main: elsewhere "wait main" would wait for somebody else.
+// block lowers the pairs of b and of the blocks in it whose current stream is main. Elsewhere "wait main" would wait
+// for other work.
 func (o *overlapper) block(b *ir.Block, at when) {
 	if b == nil {
 		return
@@ -130,13 +129,12 @@ func (c *Choice) text() string {
 	return text
 }
 
-// notAhead makes of ahead the exchange that is emitted where blocks cannot leave
-// before the pair's turn.
+// notAhead turns ahead into the exchange that is emitted if blocks cannot leave before the pair's turn.
 func (c *Choice) notAhead() {
 	c.Pair.Ahead, c.Strategy.Ahead = false, false
 	c.Why = "ahead does not apply: no gather before it is computed while its blocks could leave"
 	if c.Pair.Comm != ir.OpAllGather || c.Pair.Before {
-		c.Why = "ahead does not apply: only what is gathered can leave before it is its turn"
+		c.Why = "ahead does not apply: only gathered blocks can leave early"
 	}
 }
 
@@ -162,7 +160,7 @@ type walker struct {
 	finder     *pairFinder
 	strategies map[*region]Strategy
 	todo       []*ir.Stmt
-	// done holds what stands in place of a region, whose collective marks where.
+	// done holds the statements that replace a region, by the region's collective.
 	done map[*ir.Stmt][]*ir.Stmt
 	// departed is the exchanged gather of whole blocks that came last; nil before any.
 	departed *region
@@ -213,12 +211,14 @@ func (w *walker) startsAt(s *ir.Stmt) (*region, Strategy) {
 	if st.Kind == Sequential {
 		return nil, Strategy{}
 	}
+	if st.Kind == Exchange {
+		w.finder.takeScales(r)
+	}
 	return r, st
 }
 
-// replace puts what lowers r, whose first statement is todo[i], behind those
-// statements in between that do not need it and before those that do. It
-// returns where to go on.
+// replace puts the statements that replace r, whose first statement is todo[i], between the intermediate statements
+// that do not need r's results and those that do. It returns the position from which the walk continues.
 func (w *walker) replace(i int, r *region, st Strategy) int {
 	var before, after []*ir.Stmt
 	ours := map[string]bool{}
@@ -253,7 +253,7 @@ func (w *walker) replace(i int, r *region, st Strategy) int {
 	return from
 }
 
-// needs reports whether s, or what stands in its place, uses one of the values.
+// needs reports whether s, or its replacement, uses one of the values.
 func (w *walker) needs(s *ir.Stmt, values map[string]bool) bool {
 	found := false
 	for _, x := range slices.Concat(w.done[s], []*ir.Stmt{s}) {

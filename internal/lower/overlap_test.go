@@ -113,7 +113,7 @@ func TestLeftSequential(t *testing.T) {
 		{"contracted", "(%x: f32[t/dp, k/tp], %w: f32[n, k]) -> f32[t/dp, n] {\n  %y = linear %x, %w\n  return %y\n}",
 			"exchange does not apply: the gathered dimension is contracted"},
 		{"some ranks", "(%x: f32[t/tp, k], %w: f32[n, k], %z: inout f32[t, n]) {\n  let %r = rank(dp)\n  if %r == 0 {\n    %g: f32[t, k] = reshard %x\n    %y = linear %g, %w\n    %l = local %y\n    add %z, %l into %z\n  }\n}",
-			"exchange does not apply: it stands in a branch that not all ranks take"},
+			"exchange does not apply: it is in a branch that not all ranks take"},
 		{"a weight is gathered", "(%x: f32[t, k], %w: f32[n/tp, k]) -> f32[t, n] {\n  %v: f32[n, k] = reshard %w\n  %y = linear %x, %v\n  return %y\n}",
 			"goes into no linear"},
 		{"used twice", "(%x: f32[t, k/tp], %w: f32[n, k/tp]) -> (f32[t, n], f32[t, n]) {\n  %y: f32[t, n] partial(tp, sum) = linear %x, %w\n" +

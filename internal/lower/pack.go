@@ -6,11 +6,10 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file lets one rank of a mesh whose size the text leaves open give every
-// other its block, or get it. The ranks that together hold the value once, and
-// the one among them, are a team over the axes that the value is split over:
-// there scatter and gather move just the blocks. Those of several dimensions
-// are packed one behind the other for it.
+// In a mesh whose size the text leaves open, this file lets one rank give every other rank its block, or receive it.
+// The ranks that together hold the value once, among them the one rank, form a team over the axes that split the
+// value: within it scatter and gather move only the blocks. For them, blocks of several dimensions are packed
+// contiguously.
 
 // splitAxes returns the axes that t's dimensions are split over, in mesh order,
 // and the others.
@@ -70,9 +69,8 @@ type blocks struct {
 	views []*ir.Stmt
 }
 
-// blocksOf returns the blocks of %whole, a tensor of t's extents of which each
-// rank of the team over split has one. Where they lie one behind the other along
-// a dimension, that is %whole itself; else a packed copy, from it or to it.
+// blocksOf returns the blocks of %whole, a tensor of t's extents of which each rank of the team over split has one. If
+// they are contiguous along a dimension, the result is %whole; else it is a packed copy from it or to it.
 func (w *writer) blocksOf(whole string, t *ir.Type, split []string, pack bool) blocks {
 	for d := range t.Dims {
 		if slices.Equal(t.Dims[d].Axes, split) {
@@ -117,9 +115,8 @@ func (w *writer) blocksOf(whole string, t *ir.Type, split []string, pack bool) b
 	return b
 }
 
-// scatterFrom gives each rank of at its block of %whole, which rank root holds,
-// and returns the buffer where they find it: those beside root along the other
-// axes get it first, and share it along these.
+// scatterFrom gives each rank of at its block of %whole, which rank root holds, and returns the buffer that has the
+// block. Root first scatters to its team, whose members then broadcast along the other axes.
 func (w *writer) scatterFrom(root int64, whole string, want *ir.Type, at *place) string {
 	split, rest := at.splitAxes(want)
 	if len(split) == 0 {

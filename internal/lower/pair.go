@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Pair is a collective and the GEMMs that it can be hidden under: those that
-// need what an all_gather brings, or those that make what is gathered or reduced.
+// Pair is a collective and the GEMMs that can run at the same time: those that need the result of an all_gather, or
+// those that compute the operand of the collective.
 type Pair struct {
 	// Func is the function, Value the collective's result: together they name
 	// the pair. Pos is the collective's.
@@ -26,13 +26,13 @@ type Pair struct {
 	From, To *ir.Type
 	// Rows is the dimension of the operations' results that is cut.
 	Rows int
-	// Ops are the operations that run piece by piece, GEMMs among them; Post
-	// those that run piece by piece behind a reduction.
+	// Ops are the operations that run piece by piece, GEMMs among them; Post those that run piece by piece after a
+	// reduction.
 	Ops, Post []PairOp
 	// Before: it is a gather of what Ops make.
 	Before bool
-	// Ahead: it is a gather whose blocks can leave while the pair before is computed.
-	// Whole: what goes ahead is then computed with all blocks as one.
+	// Ahead: the pair is a gather whose blocks can leave while the pair before is computed. Whole: the GEMM is then
+	// computed with all blocks at once.
 	Ahead, Whole bool
 	// Undivided: by the text alone, an all-reduce's rows do not divide over the ranks, and an exchange is ragged.
 	Undivided bool
@@ -98,22 +98,22 @@ type region struct {
 	comm *ir.Stmt
 	// body holds the operations, in text order, the collective not among them.
 	body []*ir.Stmt
-	// post holds what is computed of a reduction's result, each operation of the
-	// one before, and nothing else uses what these make but the last.
+	// post holds the operations that follow a reduction, each on the result of the one before. Only the last one's
+	// result is used elsewhere.
 	post []*ir.Stmt
-	in   map[*ir.Stmt]bool // body, comm and post
-	// Where the collective gathers or scatters the dimension Rows, blocked is
-	// set: each rank has a block of its rows, and a piece is the same rows of
-	// every block.
+	in   map[*ir.Stmt]bool // body, comm, post and with
+	// with holds gathers of scales, whose blocks are sent with those of the operand.
+	with []*ir.Stmt
+	// blocked is set if the collective gathers or scatters the dimension Rows: each rank has a block of its rows, and
+	// a piece is the same rows of every block.
 	blocked bool
-	// Where across is set, pieces lie across the operands' rows (acrossAxis).
+	// across is set if pieces are not rows of the operands (acrossAxis).
 	across bool
 	// other is the same pair with such pieces, which only exchange can use.
 	other *region
 	// last is the last statement of the block that the region reaches.
 	last *ir.Stmt
-	// choice and entry are the places of what was decided among the choices and in
-	// the log, once it is.
+	// choice and entry are the positions of the decision among the choices and in the log, once it is made.
 	choice, entry int
 }
 
@@ -133,9 +133,8 @@ type pairFinder struct {
 	// owned are the statements of reductions' regions that will be replaced,
 	// shared those of reductions that are left sequential.
 	owned, shared map[*ir.Stmt]*region
-	// taken are the statements of regions that have been replaced, and pending the
-	// values that these make, until the walk has come to where they stand: a
-	// region that is emitted before has to do without.
+	// taken are the statements of regions that have been replaced, and pending the values that these compute, until
+	// the walk has reached them. A region that is emitted before cannot use these values.
 	taken   map[*ir.Stmt]*region
 	pending map[string]*ir.Stmt // with the collective of their region
 	when    when                // the block runs
@@ -186,13 +185,13 @@ func (f *pairFinder) finish(r *region) {
 	r.Refused = map[StrategyKind]string{}
 	switch {
 	case f.when.someRanks:
-		r.Refused[Exchange] = "it stands in a branch that not all ranks take, and buffers that peers write are all ranks'"
+		r.Refused[Exchange] = "it is in a branch that not all ranks take, and buffers that peers write must exist on all ranks"
 	case r.Before && (!r.blocked || r.Rows > 0):
-		r.Refused[Exchange] = "what is gathered is no outermost dimension: a rank's block is not dense in the result"
+		r.Refused[Exchange] = "the gathered dimension is not the outermost: a rank's block is not dense in the result"
 	case r.comm.Op == ir.OpAllGather && !r.blocked:
 		r.Refused[Exchange] = "the gathered dimension is contracted: a block alone gives no rows of the result"
 	case r.comm.Op == ir.OpReduceScatter && !r.blocked:
-		r.Refused[Exchange] = "what is scattered cannot be computed one block at a time"
+		r.Refused[Exchange] = "the scattered blocks cannot be computed one at a time"
 	case r.comm.Op == ir.OpAllReduce:
 		r.Undivided = f.undivided(r)
 	}
@@ -260,8 +259,7 @@ func (f *pairFinder) operandsOf(s *ir.Stmt, rows int, across bool) (byRow, whole
 	return byRow, whole, len(byRow) > 0
 }
 
-// dense reports whether a value's shards are surely laid out without gaps, so
-// that blocks of rows can be told apart by reshape.
+// dense reports whether a value's shards are certain to have no gaps, so that reshape can separate blocks of rows.
 func (f *pairFinder) dense(name string) bool {
 	d := f.def[name]
 	if d == nil {

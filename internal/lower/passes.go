@@ -1,6 +1,5 @@
-// Package lower turns sharded programs into explicit host programs, pass by
-// pass. Every pass takes a valid program and leaves one, which prints, parses
-// back and runs; none changes the program it was given.
+// Package lower turns sharded programs into explicit host programs, pass by pass. Begin with Run. Every pass takes a
+// valid program and returns a valid one, which prints, parses back and runs. No pass changes its input.
 package lower
 
 import (
@@ -52,13 +51,12 @@ type constraint struct{ before, after, reason string }
 
 // order holds what the table's row order must respect beyond Requires.
 var order = []constraint{
-	{"shard", "decompose", "only after shard is every change of layout a reshard of its own"},
+	{"shard", "decompose", "shard turns every change of layout into a reshard, which decompose expects"},
 	{"clean", "decompose", "a reshard that changes nothing would become a copy, which may be the user's own"},
 	{"decompose", "overlap", "pairs are found by their collectives"},
 }
 
-// tableErr is what is wrong with the pass table; Run returns it, so that a
-// mistake in the table is an error and not a crash of the importing program.
+// tableErr is an error in the pass table. Run returns it, so that a wrong table does not crash the importing program.
 var tableErr = checkTable(passes, order)
 
 // checkTable reports a pass that is unnamed or named twice, that runs before

@@ -32,8 +32,8 @@ func (p *planner) trades(t *ir.Type) []step {
 	return out
 }
 
-// arranged returns t with dst's dimensions where that holds as many blocks of
-// each over the same axes, which only numbers in the text can tell; else nil.
+// arranged returns t with the axes of dst's dimensions, if both cut each dimension into the same number of blocks and
+// use the same axes; else nil. The sizes of the axes must be numbers in the text.
 func (p *planner) arranged(t *ir.Type) *ir.Type {
 	if !p.exact {
 		return nil
@@ -60,10 +60,9 @@ func dimAxes(t *ir.Type) []string {
 	return out
 }
 
-// traded returns the axes, in mesh order, on which it depends who holds what
-// in u that a rank holds in t: of each dimension those between the majors and
-// the minors that stay. One between two that trade places counts too, because
-// they may differ in size.
+// traded returns the axes, in mesh order, whose coordinates determine which rank holds in u what a rank holds in t: of
+// each dimension those between the unchanged major and minor axes. An axis between two that trade places counts too,
+// because the two may differ in size.
 func (p *planner) traded(t, u *ir.Type) []string {
 	var moved []string
 	for i := range t.Dims {

@@ -47,8 +47,8 @@ type planner struct {
 	divisors []int64
 }
 
-// nominalSize stands for the size of an axis that the text leaves open: what
-// is chosen must not depend on bound dims (S20).
+// nominalSize is assumed for the size of an axis that the text leaves open, because choices must not depend on bound
+// dims (S20).
 const nominalSize = 4
 
 // plan returns the steps from layout src to layout dst of the mesh at; none

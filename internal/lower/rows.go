@@ -34,7 +34,7 @@ func operandRole(s *ir.Stmt, i, rows, dims, resultDims int) role {
 			return unusable
 		}
 		return contractionRole(i, rows, dims)
-	case s.Op == ir.OpRMSNorm, s.Op == ir.OpLayerNorm: // over the last dimension, by weights of its own
+	case s.Op == ir.OpRMSNorm, s.Op == ir.OpLayerNorm: // over the last dimension, with weights
 		return contractionRole(i, rows, dims)
 	case s.Op == ir.OpSoftmax:
 		if s.Attr("axis") != nil { // dimensions are counted otherwise where rows are split in blocks
@@ -63,10 +63,9 @@ func contractionRole(i, rows, dims int) role {
 	return unusable
 }
 
-// acrossAxis returns the dimension of s's i-th operand of which a block makes
-// the same block of dimension rows of the result, where that lies across the
-// operands' rows: columns of a product, which are rows or columns of its second
-// operand, or rows of one whose first operand is stored transposed.
+// acrossAxis returns the dimension of s's i-th operand whose blocks give the blocks of the dimension rows of the
+// result, for operations whose result rows are not operand rows: columns of a product, which are rows or columns of
+// its second operand, or rows of a product whose first operand is stored transposed.
 func acrossAxis(s *ir.Stmt, i, rows, dims, resultDims int) (axis int, r role) {
 	switch {
 	case s.Op.Info().Elementwise && dims == resultDims:

@@ -20,7 +20,7 @@ type Options struct {
 	CheckEach func(*ir.Program) error
 }
 
-// Result is a lowered program and how it came to be.
+// Result is a lowered program and a record of how it was lowered.
 type Result struct {
 	// Program is what the last pass left, Info what ir.Check says of it.
 	Program *ir.Program
@@ -43,8 +43,8 @@ type Stage struct {
 	Duration time.Duration
 	// Changed says that the text differs from the one before the pass.
 	Changed bool
-	// Origins are the places in the source that the statements of Text come
-	// from, in the order of the text; a statement stands before its blocks.
+	// Origins are the positions in the source from which the statements of Text come, in the order of the text; a
+	// statement precedes its blocks.
 	Origins []ir.Pos
 }
 
@@ -59,7 +59,7 @@ type Entry struct {
 	From, To string
 	// Result is the value that a reshard (of shard) makes.
 	Result string
-	// Why is the reason (shard) or what was made of it (decompose).
+	// Why is the reason (shard) or the result (decompose).
 	Why string
 }
 
@@ -83,8 +83,7 @@ func (e *PassError) Error() string {
 // Unwrap returns the fault.
 func (e *PassError) Unwrap() error { return e.Err }
 
-// unit is what a pass works on: a program of its own, to be changed in place,
-// and what Check found out about it.
+// unit is the input of a pass: a copy of the program, to be changed in place, and the results of Check.
 type unit struct {
 	pass string
 	prog *ir.Program

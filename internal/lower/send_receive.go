@@ -61,7 +61,7 @@ func (c *courier) rankPieces(r int64, pieces []piece) []*ir.Stmt {
 	return slices.Concat(c.views, group(c.pos, c.posts), c.copies)
 }
 
-// packed names the dense copy of what is sent, or that itself where it is dense.
+// packed returns the name of a dense copy of the piece, or of the piece itself if it is dense.
 func (c *courier) packed(p piece) string {
 	source := c.source(p)
 	if dense(p.source) {

@@ -6,10 +6,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// shard makes every change of layout a statement of its own. Check says where
-// an operand is needed in another layout (Needs) and where an op leaves its
-// result in another than the annotated one (Natural); a reshard goes before
-// the one and behind the other.
+// shard makes every change of layout a separate statement. Check lists where an operand is needed in another layout
+// (Needs) and where the result of an op has another layout than annotated (Natural). Shard inserts a reshard before
+// the op in the first case, and after it in the second.
 func shard(u *unit) error {
 	for _, f := range u.prog.Funcs {
 		s := &sharder{unit: u, fn: f, names: namesOf(f)}
@@ -24,7 +23,7 @@ type sharder struct {
 	names *names
 }
 
-// scope is what is known of a block.
+// scope is the state of a block.
 type scope struct {
 	// made are the reshards so far: value and type to name. They end with the
 	// block, because on another stream or in another branch the reshard need not
@@ -50,7 +49,7 @@ func (s *sharder) block(b *ir.Block) {
 	b.Stmts = out
 }
 
-// stmt returns what stands in place of st.
+// stmt returns the statements that replace st.
 func (s *sharder) stmt(st *ir.Stmt, sc *scope) []*ir.Stmt {
 	free := st.Type == nil
 	s.annotate(st)
@@ -131,7 +130,7 @@ func (s *sharder) biasLast(st *ir.Stmt, natural *ir.Type, sc *scope) []*ir.Stmt 
 	bias := s.info.Operands[st][2].Type
 	before := s.linearOperands(st, sc)
 	st.Results[0].Text, st.Type = s.names.fresh(name, "0"), natural.Clone()
-	s.note(s.fn, st.Pos, st.Results[0].Text, natural, want, "the result of linear; the bias is added behind it").Result = sum.Args[0].Name
+	s.note(s.fn, st.Pos, st.Results[0].Text, natural, want, "the result of linear; the bias is added after it").Result = sum.Args[0].Name
 	out := append(before, st, reshard(st.Pos, sum.Args[0].Name, want.Clone(), st.Results[0].Text))
 	if t := biasType(bias, want); !ir.SameLayout(bias, t) {
 		out = append(out, s.biasOperand(st, sum, bias, t, sc)...)

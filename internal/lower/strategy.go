@@ -13,8 +13,8 @@ type StrategyKind uint8
 const (
 	// Sequential leaves the pair as it is: one after the other.
 	Sequential StrategyKind = iota
-	// Chunked cuts the rows into chunks; one chunk's communication runs on a
-	// stream of its own while another chunk is computed.
+	// Chunked cuts the rows into chunks; the communication of one chunk runs on a separate stream while another chunk
+	// is computed.
 	Chunked
 	// Exchange sends blocks directly between ranks, in rank-rotated order: a
 	// rank computes its own block first (all_gather) or last (reductions). With

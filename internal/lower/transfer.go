@@ -6,18 +6,17 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// This file moves a value from one mesh to another. Where the text says which
-// ranks hold what, each fetches what it lacks (crossing.go, pieces.go).
+// This file moves a value from one mesh to another. If the text determines which ranks hold what, each rank fetches
+// what it lacks (crossing.go, pieces.go).
 //
-// Where it leaves the main mesh's sizes open, or they are too large to spell out
-// (maxListed), it cannot name the ranks, and collectives take over: what is
-// chosen must not depend on bound dims (S20). One rank of the other mesh has, or
-// gets, the whole value, and gives each rank its block, or is given it (pack.go).
-// Where there are several, they move it among each other: what is left to gain
-// is that one of them need not have all of it.
+// If the sizes of the main mesh are open or too large to list (maxListed), the text cannot name the ranks, and
+// collectives are used, because choices must not depend on bound dims (S20). One rank of the other mesh has, or
+// receives, the whole value, and gives each rank its block, or receives it from there (pack.go). If the other mesh has
+// several ranks, they then distribute the value among themselves. This is not optimal: one of them needs memory for
+// the whole value.
 //
-// One rank that gets what all owe, and is one of them, gets it by reduce
-// anywhere: to reduce to blocks and fetch these would bring it more.
+// If one rank receives a value that is partial on all, and is one of them, it always gets it by reduce: reducing to
+// blocks and fetching these would move more.
 
 // move writes the reshard of arg, of type src, to the type w.dst on another mesh.
 func (w *writer) move(arg string, src *ir.Type, from, to *place) {
@@ -90,8 +89,8 @@ func (w *writer) fromAll(arg string, src *ir.Type, from, to *place) (*ir.Type, s
 	return want, shares
 }
 
-// collect brings %arg into a buffer of rank root: what is owed is reduced to the
-// ranks beside it, which then give it their blocks.
+// collect moves %arg into a buffer of rank root: partial sums are first reduced to the ranks with the same
+// coordinates, which then give root their blocks.
 func (w *writer) collect(root int64, arg string, src *ir.Type, from *place) string {
 	split := len(dimAxes(src)) > 0
 	switch len(reds(src)) {

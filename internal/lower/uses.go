@@ -2,8 +2,7 @@ package lower
 
 import "hocket.example/hocket/ir"
 
-// useIndex says which statements of one block, with what is nested in them,
-// name a value.
+// useIndex lists, by value, the statements of one block that use it, themselves or in nested blocks.
 type useIndex map[string][]*ir.Stmt
 
 func usesIn(b *ir.Block) useIndex {

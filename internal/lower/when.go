@@ -11,7 +11,7 @@ type when struct {
 	// times it runs at the least, and no more than twice matters: 0 in a loop
 	// that may be empty, or a branch.
 	times int
-	// someRanks: it stands in a branch that not all ranks take.
+	// someRanks: it is in a branch that not all ranks take.
 	someRanks bool
 }
 

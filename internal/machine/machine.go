@@ -1,6 +1,5 @@
-// Package machine describes machines: how long a GEMM, a copy between two
-// devices or a collective takes, and how much they slow each other down. From
-// a description a schedule can be chosen and looked at without the machine.
+// Package machine describes machines: how long a GEMM, a copy between two devices or a collective takes, and how much
+// concurrent ones slow each other down. With a description, a schedule can be chosen and examined without the machine.
 package machine
 
 import (

@@ -262,6 +262,16 @@ func (l *lowerer) make(v *graph.Value) (*val, error) {
 			table)
 		x.in.whole = true
 		return seen(x, v.Shape), nil
+	case graph.IndexAdd:
+		rows, err := l.plain(n.In[0])
+		if err != nil {
+			return nil, err
+		}
+		ids, err := l.plain(n.In[1])
+		if err != nil {
+			return nil, err
+		}
+		return l.emitted(n, "index_add", fmt.Sprintf("n=%d", n.Attrs.K), v.DType, v.Shape, -1, rows, ids), nil
 	case graph.Cast:
 		x, err := l.lower(n.In[0])
 		if err != nil {

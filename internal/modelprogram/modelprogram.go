@@ -2,15 +2,16 @@
 //
 // Make goes through these steps:
 //
-//   - lower.go walks the graph from its outputs and makes instructions of hocket's language, so that what no output
-//     needs is left out. recognize.go finds what one instruction does and the graph does in many operations: RMSNorm,
-//     rotary embeddings, attention; kept.go caches of keys and values. What depends on constants alone, such as masks,
-//     is computed.
+//   - lower.go walks the graph from its outputs and makes instructions of hocket's language. What no output needs
+//     is thereby left out, and what depends only on constants, such as masks, is computed. recognize.go finds
+//     groups of operations that are one instruction: RMSNorm, rotary embeddings, attention; kept.go finds
+//     caches of keys and values.
 //   - plan.go chooses the layouts of parameters by a tensor-parallel plan.
-//   - roll.go makes one loop of layers that are equal.
+//   - roll.go makes one loop of equal layers.
 //   - text.go names everything and prints the program.
 //
-// Of activations only those layouts are stated that the plan asks for. The language's rules give the others.
+// The layouts of activations are stated only where the tensor-parallel plan asks for them. The language's rules give
+// the others.
 package modelprogram
 
 import (

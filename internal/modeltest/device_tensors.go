@@ -95,7 +95,7 @@ type walk struct {
 	log    []string
 }
 
-// inHost is a tensor in the host's memory, and what is in it before a batch and behind it.
+// inHost is a tensor in host memory, and its contents before and after a batch.
 type inHost struct {
 	*hocket.Tensor
 	layout       layout
@@ -348,7 +348,7 @@ func (w *walk) run(f int) {
 	rows := 2 * (1 + w.rand.Int64N(3))
 	var batch []hocket.Args
 	var wants []map[string][]int32
-	var host []*inHost                            // what is given to the batch, and what its results come to
+	var host []*inHost                            // arguments of the batch, and tensors for its results
 	on := func(a hocket.Args, name string) bool { // by default
 		_, bound := w.on[f][name]
 		return bound && a.In[name] == nil && a.DeviceIn[name] == nil && a.Out[name] == nil

@@ -1,4 +1,4 @@
-// Package names shows names that files of others hold.
+// Package names prints names from untrusted files.
 package names
 
 import (

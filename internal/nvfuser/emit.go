@@ -6,9 +6,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// block is a block of the program being made. Its definitions (buffers, views,
-// lets) stand in the block itself, so that they are visible to its end; what
-// runs on another stream than the block's own stands in an on behind them.
+// block is a block of the program being made. Its definitions (buffers, views, lets) are directly in the block, so
+// that they are visible to its end. Work on a stream other than the block's follows in an on statement.
 type block struct {
 	parent *block
 	out    *ir.Block
@@ -125,9 +124,8 @@ func (t *translator) emit(s *ir.Stmt, ranks rankSet) {
 	b.guard.Body.Stmts = append(b.guard.Body.Stmts, s)
 }
 
-// open adds a loop or conditional and calls fill for each of its blocks, each
-// with a block of its own. One that does not change streams stands on the
-// current stream.
+// open adds a loop or conditional, and calls fill for each of its blocks. If it does not change streams, it is placed
+// on the current stream.
 func (t *translator) open(s *ir.Stmt, steady bool, fill func(body *ir.Block)) {
 	outer := t.blk
 	base := outer.base

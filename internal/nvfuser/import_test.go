@@ -9,7 +9,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// program imports a dump and checks what comes of it.
+// program imports a dump and checks the result.
 func program(t *testing.T, src string, defines ...string) *ir.Program {
 	t.Helper()
 	given := map[string]string{}
@@ -517,7 +517,7 @@ func TestMeaningIsKept(t *testing.T) {
 	set := "  T1_g_float[iS1{4}] = Set( T0_g_float[iS0{4}] )\n"
 	head := "%HostIrContainer { (T0_g_float[iS0{4}]) -> (T1_g_float[iS1{4}]) :\n"
 	program(t, head+set+"} // %HostIrContainer\n")
-	refused(t, head+set+"} T1_g_float[iS1{4}] = Set( T1_g_float[iS1{4}] )\n", "3:", "behind the dump's end")
+	refused(t, head+set+"} T1_g_float[iS1{4}] = Set( T1_g_float[iS1{4}] )\n", "3:", "after the dump's end")
 	refused(t, head+"  T1_g_float[iS1{4}] = ALLOCATE(buffer=T0_g_float[iS0{4}], mem_type=global, size=4, zero_init=false, resets_to_zero=false)\n"+set+"}\n", "2:", "this allocates T0 and calls it T1")
 	if _, _, ds := Import("d.txt", head+set+"}\n", map[string]string{"rank": "5"}); len(ds) != 1 ||
 		!strings.Contains(ds[0].Error(), "what each device knows of itself") {

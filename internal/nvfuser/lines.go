@@ -137,8 +137,8 @@ func (j *joiner) begin(s string, indent int, pos ir.Pos) {
 	j.depth = depthOf(withoutOpening(s))
 }
 
-// extend joins s. What begins in the dump's first column was broken off, maybe within
-// a word; what is indented was printed on a line of its own.
+// extend appends s. A line that begins in the dump's first column was broken off, maybe within a word; an indented one
+// was printed as a line.
 func (j *joiner) extend(s string, indent int, pos ir.Pos) {
 	if indent > j.base || j.blank {
 		j.text.WriteByte(' ')

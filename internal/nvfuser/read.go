@@ -93,8 +93,8 @@ func (r *reader) read() *dump {
 		case strings.HasPrefix(l.text, "}") && !closed:
 			closed, d.end = true, l.start()
 			if rest := strings.TrimSpace(l.text[1:]); rest != "" && !strings.HasPrefix(rest, "//") {
-				r.errorf(l.start(), "behind the dump's end stands %s",
-					brief(rest)).Help = "what belongs to it stands on lines of its own, in front of the \"}\""
+				r.errorf(l.start(), "unexpected text after the dump's end: %s",
+					brief(rest)).Help = "statements of the dump must be on separate lines before the \"}\""
 			}
 		case strings.HasPrefix(l.text, defsWord):
 			r.definitions(d)

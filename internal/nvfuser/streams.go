@@ -230,8 +230,8 @@ func (t *translator) keyOf(w *walkState, n streamName) string {
 	return workers + " of " + n.index.String()
 }
 
-// enterLoop checks that a loop's body finds the same current stream in every
-// iteration where it needs it, and returns what is current behind the loop.
+// enterLoop checks that a loop's body begins with the same current stream in every iteration that needs it, and
+// returns the current stream after the loop.
 func (t *translator) enterLoop(s *stmt) (after streamRef) {
 	if !t.changesStreams(s) {
 		return t.cur
@@ -250,8 +250,8 @@ func (t *translator) enterLoop(s *stmt) (after streamRef) {
 	return unknown
 }
 
-// recaptured forgets what was captured before a loop whose body captures another: the first
-// iteration finds the former, the others the latter, and so does what comes behind.
+// recaptured forgets what was captured before a loop whose body captures another stream: the first iteration finds the
+// former, the others and later statements the latter.
 func (t *translator) recaptured(s *stmt, w *walkState) {
 	for name, ref := range t.captured {
 		key := w.captured[name]

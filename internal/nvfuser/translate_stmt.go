@@ -293,7 +293,7 @@ func (t *translator) postUnit(s *stmt) {
 	switch {
 	case u == nil:
 		t.errorf(s.pos, "%s is not printed in this dump",
-			brief(s.id)).Help = "copy the dump with its HostUnits, which stand behind the statements"
+			brief(s.id)).Help = "copy the dump with its HostUnits, which follow the statements"
 		return
 	case len(u.inputs) != len(s.ins) || len(u.outputs) != len(s.outs):
 		t.errorf(s.pos, "%s takes %d tensors and gives %d, not %d and %d", s.id, len(u.inputs), len(u.outputs),

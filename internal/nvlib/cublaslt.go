@@ -31,10 +31,12 @@ type LtType int32
 
 // Element types of matrices.
 const (
-	LtF32  LtType = 0
-	LtF64  LtType = 1
-	LtF16  LtType = 2
-	LtBF16 LtType = 14
+	LtF32    LtType = 0
+	LtF64    LtType = 1
+	LtF16    LtType = 2
+	LtBF16   LtType = 14
+	LtF8E4M3 LtType = 28
+	LtF8E5M2 LtType = 29
 )
 
 // LtCompute is how products accumulate (cublasComputeType_t).
@@ -49,16 +51,18 @@ const (
 
 // Attributes of a product's description.
 const (
-	LtDescTransA  = 3
-	LtDescTransB  = 4
-	LtDescEpilog  = 7
-	LtDescBias    = 8
-	LtDescSMs     = 15
-	ltLayoutBatch = 5
-	ltLayoutShift = 6
-	ltPrefSpace   = 1
-	ltPrefReduce  = 3
-	ltPrefAlignA  = 5
+	LtDescTransA     = 3
+	LtDescTransB     = 4
+	LtDescEpilog     = 7
+	LtDescBias       = 8
+	LtDescSMs        = 15
+	LtDescScaleA     = 17 // where the scales of A are; B follows
+	LtDescScaleModeA = 31
+	ltLayoutBatch    = 5
+	ltLayoutShift    = 6
+	ltPrefSpace      = 1
+	ltPrefReduce     = 3
+	ltPrefAlignA     = 5
 
 	ltReduceCompute = 2 // CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
 )
@@ -67,6 +71,20 @@ const (
 const (
 	LtEpilogueRelu = 2
 	LtEpilogueBias = 4
+)
+
+// LtScale is what of a matrix has scales of their own (cublasLtMatmulMatrixScale_t).
+type LtScale int32
+
+// Scales in f32: one, one for each row of op(A) or column of op(B), for each 128 elements that are summed, and for each
+// square of 128 by 128.
+const (
+	LtScaleOne     LtScale = 0
+	LtScaleOuter   LtScale = 3
+	LtScaleVec128  LtScale = 4
+	LtScaleSquares LtScale = 5
+	// LtScalesSince is the first version that has more than one for a matrix: 12.9.
+	LtScalesSince = 120900
 )
 
 // LtAlgo is an algorithm as cuBLASLt describes it to itself.
@@ -146,7 +164,7 @@ func CuBLASLtOn(lib *cabi.Library) (*CuBLASLt, error) {
 	return c, wantCuBLASLt.resolve(lib, c.f.table(), c.f.optional())
 }
 
-// Loaded tells what was loaded.
+// Loaded describes the loaded library.
 func (c *CuBLASLt) Loaded() Loaded {
 	v := int64(c.f.getVersion.Call())
 	version := fmt.Sprintf("%d.%d.%d", v/10000, v%10000/100, v%100)

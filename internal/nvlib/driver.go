@@ -23,7 +23,7 @@ type (
 	MemHandle uint64
 )
 
-// Statuses of the driver API that callers tell apart.
+// Statuses of the driver API that callers distinguish.
 const (
 	cudaLibrary = "CUDA"
 
@@ -88,7 +88,7 @@ func DriverOn(lib *cabi.Library) (*Driver, error) {
 	return d, d.check(d.f.init, "cuInit", 0)
 }
 
-// Loaded tells what was loaded.
+// Loaded describes the loaded library.
 func (d *Driver) Loaded() Loaded {
 	v, err := d.Version()
 	version := fmt.Sprintf("CUDA %d.%d", v/1000, v%1000/10)

@@ -108,7 +108,7 @@ func NewLaunch(f Function, s Shape, params [][]byte) *Launch {
 		size += (len(p) + 15) &^ 15
 	}
 	l := &Launch{block: cabi.NewBlock(size + 16), blocks: int(s.Grid[0]) * int(s.Grid[1]) * int(s.Grid[2])}
-	if len(params) == 1 { // the first parameter lies behind two addresses
+	if len(params) == 1 { // the first parameter follows two addresses
 		l.words = len(params[0]) / 8
 	}
 	at := (8*(len(params)+1) + 15) &^ 15

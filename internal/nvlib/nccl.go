@@ -132,7 +132,7 @@ func NCCLOn(lib *cabi.Library) (*NCCL, error) {
 	return n, wantNCCL.resolve(lib, n.f.table(), n.f.optional())
 }
 
-// Loaded tells what was loaded.
+// Loaded describes the loaded library.
 func (n *NCCL) Loaded() Loaded {
 	v, err := n.Version()
 	version := fmt.Sprintf("%s (%s)", versionText(v), n.Multicast)
@@ -195,8 +195,7 @@ func (n *NCCL) InitRank(comm uintptr, size int, id UniqueID, rank int) error {
 		return n.check(n.f.commInitRank, "ncclCommInitRank", comm, uintptr(size), uintptr(unsafe.Pointer(&id)),
 			uintptr(rank))
 	}
-	// On amd64 the id lies on the stack, behind the six register arguments of
-	// which three are used.
+	// On amd64 the id is passed on the stack, after the six register arguments, of which three are used.
 	args := append([]uintptr{comm, uintptr(size), uintptr(rank), 0, 0, 0}, words[:]...)
 	return n.result("ncclCommInitRank", int32(n.watch.Call(n.f.commInitRank, args)))
 }

@@ -1,11 +1,9 @@
-// Package nvlib is NVIDIA's libraries as typed Go functions: the driver API,
-// NVRTC, cuBLASLt, NCCL and NVML, each found and loaded when first asked for.
-// It knows how they are called and no more: contexts, lifetimes and threads are
-// the caller's business.
+// Package nvlib is NVIDIA's libraries as typed Go functions: the driver API, NVRTC, cuBLASLt, NCCL and NVML. Each is
+// found and loaded at its first use. The package only makes calls: contexts, lifetimes and threads are the caller's
+// responsibility.
 //
-// Device pointers are Ptr, handles are types of their own, sizes are int64,
-// and a status other than success is an *Error that names library, call and
-// the library's own words.
+// Device pointers are Ptr, each kind of handle has its own type, sizes are int64, and a status other than success is
+// an *Error that names the library, the call and the library's message.
 package nvlib
 
 import (

@@ -60,7 +60,7 @@ func NVMLOn(lib *cabi.Library) (*NVML, error) {
 // Close ends the use of the library.
 func (n *NVML) Close() error { return n.check(n.f.shutdown, "nvmlShutdown") }
 
-// Loaded tells what was loaded; the version is the driver's.
+// Loaded describes the loaded library; the version is the driver's.
 func (n *NVML) Loaded() Loaded {
 	v, err := n.DriverVersion()
 	if err != nil {

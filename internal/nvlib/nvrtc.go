@@ -67,7 +67,7 @@ func NVRTCOn(lib *cabi.Library) (*NVRTC, error) {
 	return n, wantNVRTC.resolve(lib, n.f.table(), nil)
 }
 
-// Loaded tells what was loaded.
+// Loaded describes the loaded library.
 func (n *NVRTC) Loaded() Loaded {
 	major, minor, err := n.Version()
 	version := fmt.Sprintf("%d.%d", major, minor)

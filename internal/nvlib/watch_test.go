@@ -59,7 +59,7 @@ func TestWatch(t *testing.T) {
 	}
 	w.Release(&a)
 	if a.TryLock() {
-		t.Error("who was given up unlocked what is another's")
+		t.Error("an abandoned call unlocked another's lock")
 	}
 	a.Unlock()
 	if w.Hold(&a) || !a.TryLock() {

@@ -1,5 +1,5 @@
-// Package pickle decodes Python's pickles, protocols 2 to 5, into plain data. It executes
-// nothing: what a pickle would import or call becomes an Object that says so.
+// Package pickle decodes Python's pickles, protocols 2 to 5, into plain data. It executes nothing: what a pickle would
+// import or call becomes an Object that names it.
 package pickle
 
 import (

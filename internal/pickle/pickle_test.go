@@ -307,8 +307,8 @@ func again(b *bytes.Buffer, v any, depth int, left *int) bool {
 	return true
 }
 
-// FuzzDecode: errors tell a place in the pickle, and what is read is the same once it is pickled
-// again. Of a pickle the decoder takes no more memory than it may.
+// FuzzDecode: errors have a position in the pickle, and decoded data is the same after another encoding and decoding.
+// The decoder takes no more memory than its limit.
 func FuzzDecode(f *testing.F) {
 	for _, s := range written {
 		b, _ := hex.DecodeString(strings.Join(strings.Fields(s), ""))

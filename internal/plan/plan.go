@@ -1,9 +1,8 @@
-// Package plan says what a plan is: the flat list of resolved commands that a
-// program becomes once its dims are bound and its memory is laid out.
+// Package plan defines plans. A plan is the flat list of resolved commands that a program becomes once its dims are
+// bound and its memory is laid out.
 //
-// A plan is plain data, the same on every machine: no pointer, no map, no
-// handle. Whatever ranks must agree on (offsets, channels, signal counts)
-// stands in it, and Hash says in one number whether they do.
+// A plan is plain data, the same on every machine: no pointer, no map, no handle. It contains everything that ranks
+// must agree on (offsets, channels, signal counts). Plans with the same Hash are equal.
 package plan
 
 import (

@@ -22,8 +22,8 @@ type item struct {
 	off  int64
 }
 
-// layOut gives every buffer its offset and fills the plan's sizes. Parameters
-// come first and share with nobody. It returns a buffer that would end behind maxArena, if there is one.
+// layOut gives every buffer its offset and fills in the plan's sizes. Parameters come first and share bytes with no
+// buffer. If a buffer would end beyond maxArena, layOut returns it.
 func layOut(p *plan.Plan, u *usage, stats *Stats) (beyond *plan.Buffer) {
 	top := int64(0)
 	for i := range p.Buffers {

@@ -393,8 +393,7 @@ func relayOut(p *plan.Plan, place func(*plan.Plan, *usage, []item, *Stats) []ite
 	}
 }
 
-// verifyLayout must find what is wrong: every pair of buffers that the planner
-// keeps apart is laid on one place in turn.
+// verifyLayout must find errors: each pair of buffers that the planner separates is put in one place.
 func TestVerifyLayoutFindsOverlaps(t *testing.T) {
 	p, _ := mustPlan(t, rowParallel, ir.Binding{Dims: map[string]int64{"C": 6}})
 	u, err := simulate(new(world), p, &Stats{})

@@ -108,7 +108,7 @@ func describe(is *issue) string {
 	return is.coll.Op.String()
 }
 
-// differs says in what two members' shares of a collective disagree.
+// differs describes how two members' calls of a collective differ.
 func differs(a, b *issue) string {
 	x, y := &a.coll, &b.coll
 	switch {

@@ -106,9 +106,9 @@ func arena(p *plan.Plan, u *usage, f func(b int32, h *holder, size int64)) {
 	}
 }
 
-// mostUnordered returns the most bytes of a rank's buffers of which none is certainly done before another begins, and
-// these: the antichain of greatest weight of that order. By duality it is what is left of all bytes once as many as
-// possible have been handed on, each from a buffer to one behind it: a flow.
+// mostUnordered returns the largest sum of bytes over sets of a rank's buffers of which no two are ordered, and such a
+// set: the heaviest antichain of the order "certainly done before the other begins". By duality it is the sum of all
+// bytes, less the most bytes that buffers can pass on to buffers after them: a maximum flow.
 func mostUnordered(p *plan.Plan, u *usage, rank int32) (int64, []int32) {
 	var bufs []int32
 	var hs []*holder
@@ -131,13 +131,13 @@ func mostUnordered(p *plan.Plan, u *usage, rank int32) (int64, []int32) {
 	source, sink := int32(2*n), int32(2*n+1)
 	total := int64(0)
 	words := (n + 63) / 64
-	behind := make([]uint64, n*words) // by place in order: those behind it
+	behind := make([]uint64, n*words) // by place in order: those after it
 	for i := n - 1; i >= 0; i-- {
 		a := order[i]
 		total += sizes[a]
 		net.edge(source, int32(a), sizes[a])
 		net.edge(int32(n+a), sink, sizes[a])
-		net.edge(int32(n+a), int32(a), 1<<62) // what is behind b is behind a
+		net.edge(int32(n+a), int32(a), 1<<62) // buffers after b are after a
 		reach := behind[i*words : (i+1)*words]
 		for j := i + 1; j < n; j++ {
 			if reach[j/64]&(1<<(j%64)) != 0 {

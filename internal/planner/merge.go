@@ -2,18 +2,16 @@ package planner
 
 import "hocket.example/hocket/internal/plan"
 
-// merger makes the world list: the ranks take turns, one command each. A rank
-// stands still at a collective until all its members have come, so that their
-// parts lie side by side, and at a counter's wait until the signals are in the
-// list. When everybody stands still, the first in line is let through: a wait
-// then is Late, a collective's parts lie apart, and simulate decides whether
-// that was a deadlock.
+// merger makes the plan's list: the ranks alternate, one command each. A rank stops at a collective until all members
+// have come, so that their commands are adjacent, and at a counter's wait until the signals are in the list. If all
+// ranks have stopped, the first to stop continues: its wait then is Late, or its collective's commands are not
+// adjacent, and simulate decides whether that was a deadlock.
 type merger struct {
 	w     *world
 	out   []plan.Cmd
 	next  []int
-	queue []int32 // ranks that may go on, in turn
-	stuck []int32 // ranks that stand still, in the order they stopped
+	queue []int32 // ranks that may continue, in order
+	stuck []int32 // ranks that have stopped, in that order
 	still []bool
 
 	arrived []int32          // by collective: members that stand at it
@@ -146,7 +144,7 @@ func (m *merger) open(r, coll int32) bool {
 	if m.forced[r] {
 		return true
 	}
-	m.queue = append(m.queue, r) // behind the others, so that the parts lie side by side
+	m.queue = append(m.queue, r) // after the others, so that the parts are adjacent
 	return false
 }
 

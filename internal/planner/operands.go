@@ -28,15 +28,21 @@ func (u *unroller) settle(s *ir.Stmt, attr *ir.Attrs, ins []plan.Ref, out plan.R
 	case ir.OpArgmax:
 		attr.Axes = append(attr.Axes, len(ins[0].Shape)-1)[:1]
 	case ir.OpEmbedding, ir.OpGroupedLinear:
-		return ins, u.tablePart(s, attr, ins[1])
+		return ins, u.tablePart(s, attr, ins[1], u.w.b.Info.Operands[s][1])
+	case ir.OpIndexAdd:
+		if s.Into != nil {
+			attr.First, attr.Rows = 0, out.Shape[0]
+			return ins, nil
+		}
+		return ins, u.tablePart(s, attr, out, u.w.b.Info.Results[s][0])
 	case ir.OpReduceSlots:
 		return u.slots(s, attr, ins[0], out)
 	}
 	return ins, nil
 }
 
-// tablePart says which rows of the whole table the rank's own are, and which experts of all.
-func (u *unroller) tablePart(s *ir.Stmt, attr *ir.Attrs, table plan.Ref) error {
+// tablePart says which rows of the whole tensor of sym the rank's own are, and which experts of all.
+func (u *unroller) tablePart(s *ir.Stmt, attr *ir.Attrs, table plan.Ref, sym *ir.Sym) error {
 	attr.First, attr.Rows = 0, table.Shape[0]
 	if first := s.Attr("first"); first != nil {
 		var err error
@@ -48,12 +54,11 @@ func (u *unroller) tablePart(s *ir.Stmt, attr *ir.Attrs, table plan.Ref) error {
 	if s.Into != nil || u.w.b.Info.Results[s][0].Kind != ir.SymValue {
 		return nil
 	}
-	t := u.w.b.Info.Operands[s][1].Type
-	shape, err := u.w.b.GlobalShape(t, u.env)
+	shape, err := u.w.b.GlobalShape(sym.Type, u.env)
 	if err != nil {
-		return u.errf("bind", s.Pos, "", "%s: %v", s.Args[1], err)
+		return u.errf("bind", s.Pos, "", "%%%s: %v", sym.Name, err)
 	}
-	attr.First, attr.Rows = u.w.b.Offset(t, table.Shape, u.rank)[0], shape[0]
+	attr.First, attr.Rows = u.w.b.Offset(sym.Type, table.Shape, u.rank)[0], shape[0]
 	return nil
 }
 

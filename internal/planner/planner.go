@@ -1,12 +1,9 @@
-// Package planner turns a bound program into a plan: it unrolls every rank's
-// text into commands, matches what ranks do together, merges the ranks into
-// one world list, finds out what happens before what over two consecutive
-// runs, and lays out memory so that two buffers share bytes only where that
-// order allows it.
+// Package planner turns a bound program into a plan. It unrolls every rank's text into commands, matches the commands
+// that ranks do together, merges the ranks into one list, finds out which commands happen before which over two
+// consecutive runs, and lays out memory so that two buffers share bytes only where that order allows it.
 //
-// The steps, one file each: unroll (control flow), tensor, view, order and
-// comm (what statements emit), match, merge, forward (copies that are not needed), simulate (happens-before), layout.
-// Everything behind unroll works on plan.Plan alone.
+// The steps, one file each: unroll (control flow), tensor, view, order and comm (what statements emit), match, merge,
+// forward (removal of copies), simulate (happens-before), layout. All steps after unroll use only plan.Plan.
 package planner
 
 import (

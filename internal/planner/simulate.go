@@ -91,8 +91,7 @@ func simulate(w *world, p *plan.Plan, stats *Stats) (*usage, error) {
 	return s.use, s.ambiguousWait()
 }
 
-// head returns the command a stream stands at and its run; ok is false behind
-// the last.
+// head returns the command that a stream executes next, and its run; ok is false after the last.
 func (s *simulator) head(st int32) (cmd int32, run int, ok bool) {
 	n, pos := len(s.cmds[st]), int(s.know[st].pos)
 	if pos >= runs*n {

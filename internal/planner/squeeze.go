@@ -165,7 +165,8 @@ func squeezeOnce(
 	return best, nil
 }
 
-// inOrder reports whether b may be put behind a: it is issued behind it on every rank that has both, and there is one.
+// inOrder reports whether b may be ordered after a: on every rank that has both, it is issued after a, and at least
+// one rank has both.
 func (u *usage) inOrder(p *plan.Plan, a, b int32) bool {
 	if a == b || p.Buffers[a].Role == plan.RoleInput || p.Buffers[b].Role == plan.RoleInput {
 		return false
@@ -185,7 +186,7 @@ func (u *usage) inOrder(p *plan.Plan, a, b int32) bool {
 }
 
 // behind returns the plan in which each use of b waits for those of a on the same rank, and its usage, not yet laid
-// out; nil where events cannot order them, or the plan would stand still.
+// out. It returns nil if events cannot order them, or if the plan would deadlock.
 func (u *usage) behind(p *plan.Plan, a, b int32) (*plan.Plan, *usage) {
 	at := make([][]int32, len(p.Streams)) // by stream: its commands
 	for i := range p.Cmds {

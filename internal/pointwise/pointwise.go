@@ -1,7 +1,7 @@
-// Package pointwise says how machines compute the elementwise operations of the language. Each has one row: a Go
-// function for the CPU machine, and a CUDA expression that package kernels writes into the sources of single operations,
-// chains and epilogues. To add an operation, add its row to the Op table of package ir, its row here, and the
-// evaluator's rule; ARCHITECTURE.md has an example.
+// Package pointwise defines how machines compute the elementwise operations of the language. Each has one row: a Go
+// function for the CPU machine, and a CUDA expression that package kernels writes into the sources of single
+// operations, chains and epilogues. To add an operation, add its row to the Op table of package ir, its row here, and
+// the evaluator's rule; ARCHITECTURE.md has an example.
 package pointwise
 
 import (

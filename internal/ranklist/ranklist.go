@@ -1,4 +1,4 @@
-// Package ranklist writes ranks for people.
+// Package ranklist prints lists of ranks.
 package ranklist
 
 import (

@@ -41,8 +41,8 @@ type line struct {
 	New bool
 }
 
-// columns returns the source and the stages, in order. Where the source is no
-// program of the language, what was imported from it stands between them.
+// columns returns the source and the stages, in order. If the source is not a program of the language, the imported
+// program is between them.
 func columns(l *Lowering) []*column {
 	canonical := l.canonical()
 	list := []*column{canonical}

@@ -57,7 +57,7 @@ const (
 	thin = 0.05
 )
 
-// hues is how many colours of a class tell its operations apart, and at least 1.
+// hues is the number of colours for the operations of a class, at least 1.
 var hues = map[trace.Class]int{trace.Compute: 8, trace.Comm: 6, trace.Sync: 1, trace.IO: 1}
 
 // draw lays a trace out: a lane for each stream, main first.

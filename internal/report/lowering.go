@@ -1,6 +1,5 @@
-// Package report writes HTML pages: one self-contained file each, which needs
-// no network, loads nothing and runs no script but its own. Whatever a program
-// contains is text on them.
+// Package report writes HTML pages. Each is one self-contained file that needs no network, loads nothing and runs only
+// its own scripts. Text from programs is escaped.
 package report
 
 import (

@@ -62,7 +62,7 @@ func WriteSVG(w io.Writer, strips []Strip) error {
 	return err
 }
 
-// operationKey tells operations of one name apart that compute and communicate.
+// operationKey distinguishes operations with the same name of different classes.
 type operationKey struct {
 	class trace.Class
 	name  string

@@ -217,3 +217,13 @@ func TestRunRefutes(t *testing.T) {
 		t.Error("without a signal it ends:", err)
 	}
 }
+
+// TestOneInterleavingIsNotEnough has plans that go well where the first block runs first. Two blocks share a port
+// channel: the signal that is waited for may be of the other's put. A packet is written twice: its reader may see either.
+func TestOneInterleavingIsNotEnough(t *testing.T) {
+	for _, name := range []string{"shared_port", "packet_twice"} {
+		if r := check(t, readPlan(t, "testdata/"+name+".json"), 1); r.Verdict != schedule.Race {
+			t.Errorf("%s: %s, want race: %v", name, r.Verdict, r.Findings)
+		}
+	}
+}

@@ -26,6 +26,7 @@ type cell struct {
 	reads []*access
 	v     *value
 	flag  int32 // the launch, from 1, in which it was written as a packet; 0: it is plain
+	again bool  // it was written as a packet more than once in that launch: who waits for it may see any of them
 }
 
 type laneClock struct {
@@ -50,8 +51,9 @@ type waitFor struct {
 var running = waitFor{counter: -1, cell: -1, meet: -1}
 
 type engineState struct {
-	v, x clock
-	tick int32
+	v, x   clock
+	tick   int32
+	posted stamp // the last post, by a block's thread
 }
 
 type counterState struct {
@@ -372,7 +374,7 @@ func (s *sim) lanes(b int, o *Op) {
 		case Add:
 			now := stamp{int32(b), st.tick, l.Thread}
 			if l.Engine >= 0 {
-				s.post(l.Engine, me.v, x)
+				s.post(l.Engine, now, me.v, x)
 				e := &s.engines[l.Engine]
 				e.tick++
 				now = stamp{s.engine(l.Engine), e.tick, 0}
@@ -387,14 +389,29 @@ func (s *sim) lanes(b int, o *Op) {
 			s.order.lane(o, i, s.counters[l.Counter].taken)
 		case Flush:
 			e := &s.engines[l.Engine]
+			s.shared(l.Engine, stamp{int32(b), st.tick, l.Thread}, x)
 			me.v, me.x = join(me.v, e.v), join(x, e.x)
 		}
 	}
 }
 
 // post hands something to an engine: it comes after what the posting thread had before, and after earlier posts.
-func (s *sim) post(e int, v, x clock) {
+func (s *sim) post(e int, now stamp, v, x clock) {
+	s.shared(e, now, x)
+	s.engines[e].posted = now
 	s.engines[e].v, s.engines[e].x = join(s.engines[e].v, v), join(s.engines[e].x, x)
+}
+
+// shared notes that threads that nothing orders use an engine: what it has done by a signal or a flush depends on time.
+// Threads of one operation are taken to post in their order, since they are of one warp.
+func (s *sim) shared(e int, now stamp, x clock) {
+	t := s.engines[e].posted
+	if t.comp == now.comp && t.tick == now.tick {
+		return
+	}
+	if !s.after(t, now, x) && s.ambiguous == "" {
+		s.ambiguous = s.p.Engines[e].Name + " is used by threads that nothing orders: what a signal of it follows depends on time"
+	}
 }
 
 // after reports whether what a thread does now, with execution clock x, comes after what was done at t.
@@ -475,7 +492,7 @@ func (s *sim) packets(b int, o *Op) bool {
 			sp = s.at(sp, st.launch)
 			for c := sp.Cell; c < sp.Cell+2*sp.N; c++ {
 				w := s.cells[c].w
-				if w == last && len(s.extra) == 0 {
+				if s.cells[c].again || w == last && len(s.extra) == 0 {
 					continue
 				}
 				last = w
@@ -537,7 +554,7 @@ func (s *sim) move(b int, o *Op) {
 			}
 		}
 		l := s.lane(b, m.Lane)
-		s.post(m.Engine, l.v, join(st.x, l.x))
+		s.post(m.Engine, stamp{int32(b), st.tick, m.Lane}, l.v, join(st.x, l.x))
 		e := &s.engines[m.Engine]
 		e.tick++
 		comp := s.engine(m.Engine)
@@ -652,11 +669,12 @@ func (s *sim) read(a *agent, acc *access, c int) {
 }
 
 func (s *sim) readAfter(a *agent, acc *access, c int, w *access) {
-	if w == nil || acc.mode == Packet && w.mode != Plain && s.cells[c].flag > 0 {
+	packet := w != nil && acc.mode == Packet && w.mode != Plain && s.cells[c].flag > 0
+	if w == nil || packet && !s.cells[c].again {
 		return
 	}
 	view := a.v
-	if w.edge() {
+	if packet || w.edge() {
 		view = a.x
 	}
 	if !s.before(w, a, view, acc.start) {
@@ -680,6 +698,7 @@ func (s *sim) write(a *agent, acc *access, c int, v *value, flag int32) {
 		}
 		cl.w = acc
 	}
+	cl.again = flag > 0 && cl.flag == flag && (cl.again || cl.v != v)
 	cl.v, cl.flag = v, flag
 	if flag > 0 && len(s.onCell) > 0 {
 		if list := s.onCell[c]; list != nil {

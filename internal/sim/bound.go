@@ -162,7 +162,7 @@ type touch struct {
 	bytes int64
 }
 
-// name tells tensors apart.
+// name identifies the tensor.
 func (t touch) name() string {
 	r := t.ref
 	key := make([]byte, 0, 16*(3+2*len(r.Shape)))

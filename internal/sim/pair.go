@@ -132,12 +132,11 @@ func Exchange(p Pair, parts, own int64, m *machine.Description) (Prediction, err
 	return g.predict()
 }
 
-// Ahead predicts a gather whose blocks have left while the pair before was
-// computed, among others like it: beside what is computed with all its blocks as
-// one come those of the next, and the own block joins them: a copy within a device,
-// which takes the multiprocessors that the product needs (on two H200, by graph, layers
-// took what both take, within 2 %: docs/measured/layers.md).
-// Where they are not one, each block is computed with as it is, and none is waited for.
+// Ahead predicts a gather whose blocks have left while the pair before was computed, within a sequence of such pairs.
+// With whole set, one GEMM takes all blocks. While it runs, the blocks of the next pair arrive. Its own block is
+// copied within the device first, which takes the multiprocessors that the GEMM needs: on two H200, by graph, layers
+// took the sum of both, within 2 % (docs/measured/layers.md). Without whole, each block is computed separately, and no
+// block is waited for.
 func Ahead(p Pair, whole bool, m *machine.Description) (Prediction, error) {
 	g := &pairGraph{newGraph(), &p, m}
 	for i := int64(1); i < p.Ranks; i++ {

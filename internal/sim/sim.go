@@ -1,6 +1,5 @@
-// Package sim predicts how long host programs take on a described machine: a
-// pair of communication and GEMM under each strategy, for any number of ranks,
-// and a whole plan.
+// Package sim predicts how long programs take on a described machine: a pair of communication and GEMM under each
+// strategy, for any number of ranks, or a whole plan.
 package sim
 
 import (

@@ -1,6 +1,5 @@
-// Package sqlite reads tables of SQLite databases, row by row: what nsys export writes. It
-// knows the file format's table b-trees and overflow pages; it has no SQL, no indices and
-// no writing.
+// Package sqlite reads tables of SQLite databases row by row, such as those that nsys export writes. It supports the
+// file format's table b-trees and overflow pages, but no SQL, no indices and no writing.
 package sqlite
 
 import (

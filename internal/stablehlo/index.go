@@ -426,7 +426,9 @@ func (b *builder) scatter(in []tens, s *scope) tens {
 	if rows == 0 || count == 0 || width == 0 {
 		return x
 	}
-	if rows > maxOneHot/count {
+	base := b.reshapedTo(b.transposed(x, slices.Concat(dims, left)), []int64{rows, width})
+	sums := how == "add" && !anyLifted(x, idx, u) && b.addsRows(u.t.dt)
+	if !sums && rows > maxOneHot/count {
 		b.refuse("of %d updates of %d rows", count, rows)
 	}
 	row := b.stretched(b.scalar(graph.I64, 0), full)
@@ -439,18 +441,36 @@ func (b *builder) scatter(in []tens, s *scope) tens {
 		is := b.spread(*valid, typ{dt: graph.Bool, shape: full}, counting(len(shape)))
 		row = b.where(is, row, b.stretched(b.like(row, -1), full))
 	}
+	var y tens
+	if sums {
+		v := b.add(graph.IndexAdd, graph.Attrs{K: rows}, u.t.dt, b.fullAs(u, false),
+			b.fullAs(b.reshapedTo(row, []int64{count}), false))
+		y = tens{v: v, t: base.t}
+		if c, ok := b.uniform(base); !ok || c != 0 {
+			y = b.arith(graph.AddOp, base, y)
+		}
+		return b.unpermuted(y, x, dims, left)
+	}
 	row = b.reshapedTo(row, []int64{1, count})
 	hot := b.is(graph.Eq, b.spread(row, typ{dt: graph.I64, shape: []int64{rows, count}}, []int64{0, 1}),
 		b.counted(graph.I64, []int64{rows, count}, 0))
-	base := b.reshapedTo(b.transposed(x, slices.Concat(dims, left)), []int64{rows, width})
-	var y tens
 	if how == "add" {
 		y = b.added(hot, base, u)
 	} else {
 		y = b.placed(hot, base, u, count)
 	}
+	return b.unpermuted(y, x, dims, left)
+}
+
+// addsRows reports whether programs add up rows of a type by ids.
+func (b *builder) addsRows(dt graph.DType) bool {
+	return slices.Contains([]graph.DType{graph.F16, graph.BF16, graph.F32, graph.F64, graph.I32, graph.I64}, dt)
+}
+
+// unpermuted is y, the rows of dimensions dims of x by the elements of dimensions left, in the shape of x.
+func (b *builder) unpermuted(y, x tens, dims, left []int64) tens {
 	y = b.reshapedTo(y, slices.Concat(pick(x.t.shape, dims), pick(x.t.shape, left)))
-	back := make([]int64, rank)
+	back := make([]int64, len(x.t.shape))
 	for i, d := range slices.Concat(dims, left) {
 		back[d] = int64(i)
 	}

@@ -418,3 +418,32 @@ func TestManual(t *testing.T) {
 		return v
 	}))
 }
+
+// TestScatter: a scatter that adds, to rows that ids name. Ids that no row has do nothing. The gradient of a table of
+// 32,000 rows by 1,024 ids is no product with a table of ids by rows.
+func TestScatter(t *testing.T) {
+	ids := []float64{3, 0, 3, -1, 5, 4, 3}
+	u, x := numbers(21, 1), numbers(15, 2)
+	want := slices.Clone(x)
+	for i, id := range ids {
+		for j := range 3 {
+			if id >= 0 && id < 5 {
+				want[int(id)*3+j] += u[i*3+j]
+			}
+		}
+	}
+	near(t, "scatter", ran(t, program(t, "scatter.mlir"), ids, u, x)[0], want)
+	text, err := os.ReadFile("testdata/scatter.mlir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := strings.NewReplacer("<7x3x", "<1024x2048x", "<5x3x", "<32000x2048x", "<7x", "<1024x").Replace(string(text))
+	g, err := Read("large.mlir", large, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := modelprogram.Make("large", g, modelprogram.Options{})
+	if err != nil || !strings.Contains(m.Text, "index_add") || strings.Contains(m.Text, "32000, 1024") {
+		t.Fatalf("%v\n%v", err, m)
+	}
+}

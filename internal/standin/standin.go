@@ -1,5 +1,5 @@
-// Package standin holds the Go functions that stand in for launched kernels where there is no GPU: on the
-// CPU machine and in the reference evaluator.
+// Package standin holds the Go functions that replace launched kernels where there is no GPU: on the CPU machine and
+// in the reference evaluator.
 package standin
 
 import (

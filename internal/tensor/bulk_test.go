@@ -15,8 +15,8 @@ var awkward = []float64{0, math.Copysign(0, -1), 1, -1, 0.5, 1.5, 2.5, 257, 6552
 	1 + 0x1p-8 + 0x1p-40, 1 + 0x1p-11 + 0x1p-40, 0x1p-24, 0x1p-133, 0x1p-149, 0x1p31, -0x1p31, 0x1p63, -0x1p63,
 	math.MaxInt32 - 0.5}
 
-// TestBulkAgreesWithElements: each bulk conversion does what SetX and X do, for
-// odd lengths and unaligned bytes.
+// TestBulkAgreesWithElements: each bulk conversion gives the same as its methods for single elements, for odd lengths
+// and unaligned bytes.
 func TestBulkAgreesWithElements(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	values := slices.Clone(awkward)

@@ -1,7 +1,6 @@
-// Package tensor holds dense host tensors: their elements in the
-// element types of the language, sub-boxes, seeded inputs, and the safetensors and npy
-// file formats. It is the one place that converts between element types; every
-// conversion rounds once, to nearest, ties to even.
+// Package tensor holds dense host tensors in the element types of the language, with sub-boxes, seeded inputs, and the
+// safetensors and npy file formats. It is the only package that converts between element types. Every conversion rounds
+// once, to nearest, ties to even.
 package tensor
 
 import (

@@ -1,12 +1,13 @@
 // Package torchexport reads the archives that torch.export.save writes (.pt2) into a graph of package graph.
 //
-// An archive is a zip: models/*.json is the program, data/weights and data/constants have an index in JSON and the raw
-// bytes of tensors. Nothing is unpickled. Open reads the indexes and the program; Graph makes a graph of it, by tables
-// of ATen operators; Tensor reads a weight. operators.go lists the tables, which arithmetic.go, shapes.go, indexing.go
-// and layers.go have. torch's docs/source/export/pt2_archive.md and torch/_export/serde/schema.yaml define the format.
+// An archive is a zip: models/*.json is the program; data/weights and data/constants have an index in JSON and the raw
+// bytes of tensors. Nothing is unpickled. Open reads the indexes and the program; Graph makes a graph of the program,
+// by tables of ATen operators; Tensor reads a weight. operators.go lists the tables, which are in arithmetic.go,
+// shapes.go, indexing.go and layers.go. torch's docs/source/export/pt2_archive.md and torch/_export/serde/schema.yaml
+// define the format.
 //
-// Archives are untrusted. What is wrong with one is an error that wraps ErrMalformed. What it asks for and hocket lacks
-// is one that wraps ErrUnsupported, and names the operator, the module and the line of the model.
+// Archives are untrusted. Errors in an archive wrap ErrMalformed. Errors about features that hocket lacks wrap
+// ErrUnsupported, and name the operator, the module and the line of the model.
 package torchexport
 
 import (

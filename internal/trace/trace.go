@@ -1,6 +1,5 @@
-// Package trace holds what a run did and when, and computes from it where the
-// time went: busy time, communication that nothing hides, waiting and moving in
-// collectives, the chain of events that decided the length of the run.
+// Package trace holds what a run did and when, and computes where the time went: busy time, communication that nothing
+// hides, waiting and transfer in collectives, and the chain of events that determined the length of the run.
 package trace
 
 import (
@@ -69,8 +68,8 @@ type Tie struct {
 	Peer int `json:"peer"`
 }
 
-// Call is what tells one rank's call of a collective apart from its others, and which
-// calls of other ranks belong to it.
+// Call identifies one rank's call of a collective among its others, and determines which calls of other ranks belong
+// to it.
 type Call struct {
 	Group   string // of ranks: its name
 	Members []int  // of the group, by their numbers in the job; nil where unknown

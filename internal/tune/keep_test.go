@@ -71,8 +71,8 @@ func TestTuneInterrupted(t *testing.T) {
 	}
 }
 
-// TestTuneAside: a table that cannot be used lies beside the new one, and a tuning that
-// writes elsewhere leaves it where it is; both say so.
+// TestTuneAside: an unusable table is kept next to the new one; a tuning that writes to another path leaves it in
+// place. Both report it.
 func TestTuneAside(t *testing.T) {
 	t.Setenv("HOCKET_CACHE", t.TempDir())
 	if _, err := tuneOne(t, context.Background(), foundFor(t, "cpu"), nil, ir.OpBroadcast, ir.OpAllGather); err != nil {

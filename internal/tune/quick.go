@@ -144,7 +144,7 @@ func entryUpon(shipped *comm.Entry, list []measured) comm.Entry {
 	return e
 }
 
-// retime has a bracket tell what was measured here.
+// retime puts the times measured here into a bracket.
 func retime(b *comm.Bracket, m measured) {
 	for i := range b.Best {
 		for _, x := range m.best {

@@ -50,7 +50,7 @@ func TestTuneTeams(t *testing.T) {
 		}
 	}
 	if !strings.Contains(strings.Join(u.Notes, "\n"), "by wrong: ") {
-		t.Errorf("notes %q do not tell of what is wrong", u.Notes)
+		t.Errorf("notes %q do not report the error", u.Notes)
 	}
 	rep, err := bench.Run(context.Background(), "allreduce",
 		bench.Options{Machine: "abacus-with-teams", Ranks: 2, Rounds: 1, Sizes: []int64{4096},

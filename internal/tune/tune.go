@@ -1,5 +1,5 @@
-// Package tune measures which algorithm is the fastest for which collective on a machine, and
-// keeps the table that says so.
+// Package tune measures which algorithm is the fastest for each collective on a machine, and writes the results as a
+// table.
 package tune
 
 import (
@@ -41,10 +41,9 @@ type Options struct {
 	Made string
 	// Progress gets a line now and then; nil for none.
 	Progress func(string)
-	// File is where the table is written, whenever an entry of it is done: what was
-	// measured is not lost with what was not. Empty for nowhere. Into that which worlds
-	// look for, TableFile, comes only what is measured, beside what is there by then; any
-	// other is written over.
+	// File is where the table is written, after each entry, so that an interrupted tuning keeps what it measured.
+	// Empty for nowhere. The file that worlds read by default (TableFile) is merged: it only gets measured entries,
+	// and keeps its other entries. Any other file is overwritten.
 	File string
 
 	opened  device.Machine   // by Find

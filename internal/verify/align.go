@@ -115,8 +115,7 @@ func (al *alignment) edge(x, y int32) string {
 	return ""
 }
 
-// nearEnd demands that what is waited for behind the loops is of their last
-// iterations.
+// nearEnd requires that waits after the loops are for work of the last iterations.
 func (al *alignment) nearEnd(a *plan.Cmd, la []int, b *plan.Cmd) string {
 	last := make([]int64, len(la))
 	for i := range al.p.Cmds {

@@ -46,7 +46,7 @@ func compareKeys(a, b orderKey) int {
 func newLikeness(g *grid, p *plan.Plan, first *plan.Rank) *likeness {
 	a := &likeness{grid: g, p: p, rank: first, buffers: make([]rotations, len(p.Buffers)),
 		counters: make([]rotations, len(p.Counters))}
-	// Buffers one behind the other, aligned: regions are taken apart by their offsets.
+	// Buffers are placed consecutively, aligned, so that offsets distinguish their regions.
 	at := int64(0)
 	for i := range p.Buffers {
 		b := &p.Buffers[i]

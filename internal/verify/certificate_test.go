@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
+	"slices"
 	"testing"
 
 	"hocket.example/hocket/internal/certify"
@@ -181,9 +183,98 @@ func executes(s *certify.Statement, order [][2]int32) bool {
 				}
 			}
 			for _, a := range e.Adds {
-				count[a]++
+				count[a.Counter]++
 			}
 		}
 	}
 	return true
+}
+
+// TestBytesOfCertificates changes bytes of certificates at random. What is accepted all the same is the same certificate
+// written otherwise, or claims no more than is true: its order executes, its matches and reuses are those of the first,
+// and its clocks say nothing that whole clocks, computed here, do not.
+func TestBytesOfCertificates(t *testing.T) {
+	r := rand.New(rand.NewPCG(longtest.Seed(t), 3))
+	tried, same, weaker := 0, 0, 0
+	for name, prog := range examples(t) {
+		_, p, err := build(prog, ir.Binding{})
+		if err != nil || verify.Plan(p, verify.Options{FaultsOnly: true}).Verdict != verify.Proved {
+			continue
+		}
+		s, err := certify.Plan(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := certify.Issue(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range longtest.Of(60, 2000) {
+			changed := slices.Clone(text)
+			for range 1 + r.IntN(2) {
+				changed[r.IntN(len(changed))] = byte(32 + r.IntN(95))
+			}
+			tried++
+			bad, err := certify.Parse(changed)
+			if err != nil || certify.Check(s, bad) != nil {
+				continue
+			}
+			if reflect.DeepEqual(bad, c) {
+				same++
+				continue
+			}
+			weaker++
+			if !executes(s, bad.Order) || !slices.Equal(bad.Matches, c.Matches) || !reflect.DeepEqual(bad.Reuses, c.Reuses) {
+				t.Errorf("%s: another order, match or reuse is accepted", name)
+			}
+			whole := wholeClocks(s, bad.Order)
+			for _, k := range bad.Clocks {
+				for _, e := range k.Before {
+					if e[1] > 0 && (e[0] < 0 || int(e[0]) >= 2*s.Chains || whole[k.Event][int(e[0])%s.Chains] < e[1]) {
+						t.Errorf("%s: the clock of event %d claims %d, which is false, and is accepted", name, k.Event, e)
+					}
+				}
+			}
+		}
+	}
+	t.Logf("%d tried; accepted: %d written otherwise, %d that claim less or as much", tried, same, weaker)
+	if tried < 100 {
+		t.Errorf("%d tried", tried)
+	}
+}
+
+// wholeClocks computes by an order that executes how many events of each chain come before each event.
+func wholeClocks(s *certify.Statement, order [][2]int32) [][]int32 {
+	chains, done, adds := make([][]int32, s.Chains), make([]int, s.Chains), make([][]int32, s.Counters)
+	for i := range s.Events {
+		chains[s.Events[i].Chain] = append(chains[s.Events[i].Chain], int32(i))
+	}
+	now, out := make([][]int32, s.Chains), make([][]int32, len(s.Events))
+	for c := range now {
+		now[c] = make([]int32, s.Chains)
+	}
+	for _, o := range order {
+		for range o[1] {
+			c := o[0]
+			id := chains[c][done[c]]
+			done[c]++
+			for _, w := range s.Events[id].Waits {
+				for i := int32(0); i < w.N && !w.Blind; i++ {
+					for k, n := range out[adds[w.Counter][i]] {
+						now[c][k] = max(now[c][k], n)
+					}
+				}
+			}
+			now[c][c] = int32(done[c])
+			out[id] = slices.Clone(now[c])
+			for _, a := range s.Events[id].Adds {
+				adds[a.Counter] = append(adds[a.Counter], id)
+			}
+		}
+	}
+	return out
 }

@@ -83,8 +83,11 @@ func (c *claims) computed(s *ir.Stmt) content {
 		if args[0].Root() == args[1].Root() {
 			out.depends &^= signed
 		}
-		if len(in) == 3 {
+		switch len(in) {
+		case 3:
 			out = c.sum(out, in[2])
+		case 4:
+			out = c.product(c.product(out, in[2]), in[3])
 		}
 	case ir.OpConcat:
 		out = in[0]
@@ -108,6 +111,8 @@ func (c *claims) computed(s *ir.Stmt) content {
 		if in[0].depends&varies != 0 {
 			out = in[1]
 		}
+	case ir.OpIndexAdd: // rows may be skipped, and of each row of the result there may be no other
+		out.depends &^= signed | positive | varies
 	case ir.OpIndexCopy: // rows may be skipped
 		into := c.know(c.info.Into[s])
 		out, own = in[0].and(into), own&into.own

@@ -9,8 +9,8 @@ import (
 // maxHeads bounds how many blocked streams a deadlock lists.
 const maxHeads = 8
 
-// deadlock tells which lanes stand still for ever; nil when all went through.
-// The first acts form a cycle, each waiting for the next, if there is one.
+// deadlock returns the lanes that are blocked forever; nil if all have finished. The first acts form a cycle, each
+// waiting for the next, if there is one.
 func (s *sim) deadlock() *Finding {
 	var blocked []int32
 	for l := range s.lanes.cmds {
@@ -33,7 +33,7 @@ func (s *sim) deadlock() *Finding {
 	if first.Run > 0 {
 		f.Message += ", in the second of two consecutive runs"
 	}
-	f.Help = fmt.Sprintf("%s stand still; each of those listed waits for the next, and the last for the first: issue one of them earlier, or on a stream of its own", count(len(blocked), s.laneWord()))
+	f.Help = fmt.Sprintf("%s cannot continue; each of those listed waits for the next, and the last for the first: issue one of them earlier, or on a separate stream", count(len(blocked), s.laneWord()))
 	return f
 }
 

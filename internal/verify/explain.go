@@ -181,10 +181,10 @@ func (m *memory) repair(r *race, a, b Act) string {
 	case ca.Rank == cb.Rank:
 		return fmt.Sprintf("wait %s on %s before %s", sa, sb, line(ix, b))
 	case a.Run < b.Run:
-		return fmt.Sprintf("rank %d may still be in the run before: a barrier at the start, or a signal (a credit) from rank %d behind %s that rank %d waits for before %s",
+		return fmt.Sprintf("rank %d may still be in the run before: a barrier at the start, or a signal (a credit) from rank %d after %s that rank %d waits for before %s",
 			ca.Rank, ca.Rank, line(ix, a), cb.Rank, line(ix, b))
 	}
-	return fmt.Sprintf("signal from rank %d behind %s, and wait for that counter on rank %d's %s before %s", ca.Rank, line(ix, a), cb.Rank, sb, line(ix, b))
+	return fmt.Sprintf("signal from rank %d after %s, and wait for that counter on rank %d's %s before %s", ca.Rank, line(ix, a), cb.Rank, sb, line(ix, b))
 }
 
 func (m *memory) tellBlank(b *blank) Finding {

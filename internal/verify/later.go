@@ -7,16 +7,16 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Later is a plan in which the waits of one statement stand behind the work that follows them,
-// and which is proved like that: what follows does not need them.
+// Later is a proved plan in which the waits of one statement come later, after the work that follows them: so that
+// work does not need them.
 type Later struct {
 	Plan *plan.Plan
 	// Finding says so, as a warning about lost overlap.
 	Finding Finding
 }
 
-// LaterWaits returns what moving the waits of each statement behind the next work on their streams
-// gives, where that is proved. p is a plan that is.
+// LaterWaits returns the proved plans that result from moving the waits of one statement after the next work on their
+// streams. p is proved.
 func LaterWaits(p *plan.Plan) []Later {
 	var out []Later
 	trials := 0

@@ -129,7 +129,7 @@ func (l *lifetimes) taker(rank, buf int32) (int32, epoch) {
 	return -1, epoch{}
 }
 
-// turnsKey tells apart what is reported of lifetimes.
+// turnsKey identifies a report about two lifetimes, so that it is made once.
 type turnsKey struct{ siteA, siteB, bufSite int32 }
 
 // turn is two buffers that do not take turns.

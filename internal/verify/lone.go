@@ -11,10 +11,10 @@ import (
 // This file refutes programs in which a few ranks do not do what all others do. It proves
 // nothing: what it does not refute stays undecided.
 //
-// Nobody's clocks are kept. What a command knows is found by going back from it, from
-// command to command, over the ranks as they are: those few by their own commands, the others by
-// rank 0's, translated. A command of one of the few and one that it meets in some memory, neither of which
-// knows the other, are a race, unless the program gets stuck before; then it is wrong as well.
+// No clocks are kept. The commands that come before a given one are found by a search back from it, from command to
+// command, over all ranks: the few ranks have their own commands, and the others those of rank 0, translated. A command
+// of one of the few races with a conflicting access if neither comes before the other, unless the program deadlocks
+// first; then it is wrong as well.
 
 // lone is such a program.
 type lone struct {
@@ -25,7 +25,7 @@ type lone struct {
 	touched map[int32][]touching
 }
 
-// script is what a rank does, and where in it what others look for stands.
+// script has the commands of a rank, and an index of those that the search looks up.
 type script struct {
 	rank    *plan.Rank
 	cmds    []plan.Cmd

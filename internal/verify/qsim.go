@@ -236,7 +236,7 @@ func (s *qsim) post(lane int32, v *view, cmd int32, run int) bool {
 	return true
 }
 
-// deadlock tells where rank 0 stands still for ever; nil when it went through.
+// deadlock reports where rank 0 is blocked forever; nil if it has finished.
 func (s *qsim) deadlock() *Finding {
 	f := &Finding{Kind: KindDeadlock}
 	for l := range s.cmds {

@@ -456,7 +456,7 @@ func (q *quotient) together(v *view, j *qjoin) []int32 {
 	return all
 }
 
-// found tells what was found about rank 0's memory, with the ranks whose commands met there.
+// found reports the findings about rank 0's memory, with the ranks whose commands conflict there.
 func (q *quotient) found(mem *memory) {
 	if len(mem.order) == 0 && len(mem.unread) == 0 {
 		return

@@ -161,8 +161,8 @@ func byRegion(covers []cover, regions int) [][]int32 {
 	return pieces
 }
 
-// sweep goes over the edges by address. The set of regions that cover a byte
-// decides its atom; sets are told apart by two independent hashes of 64 bits.
+// sweep goes over the edges by address. The set of regions that cover a byte determines its atom; two independent
+// hashes of 64 bits identify a set.
 func sweep(edges []edge, regions int, covers []cover, atoms int) ([]cover, int) {
 	known := make(map[[2]uint64]struct{}, len(edges)/2)
 	depth := make([]int32, regions) // of regions whose own runs overlap

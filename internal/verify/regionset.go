@@ -1,8 +1,7 @@
 package verify
 
-// regionSet numbers different regions in the order in which they come. It is a
-// hash table of numbers only: the regions lie once, one behind the other, which
-// for a million of them is what makes it fast.
+// regionSet numbers different regions in the order of insertion. It is a hash table of numbers only, and stores the
+// regions once, contiguously, which makes it fast for a million of them.
 type regionSet struct {
 	regions []region
 	slots   []int32 // number + 1 of a region, 0 for none; a power of two of them

@@ -147,7 +147,7 @@ func (s *sim) wake(lanes ...int32) {
 	}
 }
 
-// head returns the command a lane stands at; false behind the last.
+// head returns the command that a lane executes next; false after the last.
 func (s *sim) head(lane int32) (cmd int32, run int, ok bool) {
 	cmds := s.lanes.cmds[lane]
 	done := int(s.views[lane].done)

@@ -37,16 +37,13 @@ import (
 //     byte of ρ, and ordered as those are. So the accesses to ρ's memory, by ρ
 //     and by others, stand for all.
 //
-// Waits that follow each other on a stream, with nothing between, are one set:
-// the order in which they stand changes neither what is known behind them nor
-// whether they end. So are signals: each brings what was done before the first of
-// them, and no memory is touched between. Sets are compared as sets.
+// Consecutive waits on a stream, with nothing between, are compared as a set: their order changes neither what is known
+// after them nor whether they end. So are consecutive signals: each makes known what was done before the first of them,
+// and no memory is accessed between.
 //
-// Nothing of this is assumed. Every rank is unrolled and compared with ρ,
-// command by command and operand by operand (alike.go); a rank that differs makes the
-// verdict Unknown. What is left out is the layout: buffers have their bytes for
-// themselves here. What shares bytes is proved of a plan, which no run is
-// without.
+// Nothing of this is assumed. Every rank is unrolled and compared with ρ, command by command and operand by operand
+// (alike.go); a rank that differs makes the verdict Unknown. The layout is not covered: here each buffer has its own
+// bytes. Shared bytes are proved for the plan, which every run has.
 
 // Symmetry is what Symmetric asks of a program.
 type Symmetry struct {

@@ -89,7 +89,7 @@ func leftOut(p *plan.Plan, sites map[int32]bool) *plan.Plan {
 	if len(barriers) == 0 {
 		return &q
 	}
-	// What is behind a barrier moves up, in the list and in its channel.
+	// Commands after a barrier move up, in the list and in its channel.
 	q.Colls = nil
 	to := make([]int32, len(p.Colls))
 	next := make([]int32, len(p.Channels))

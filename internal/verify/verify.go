@@ -1,20 +1,16 @@
-// Package verify proves plans and programs free of data races, reuse of live
-// memory, missing joins, mismatched collectives and deadlocks, or shows what is
-// wrong. It trusts nobody: it reads the plan alone, never the planner, and has
-// its own notion of what happens before what.
+// Package verify proves plans and programs free of data races, reuse of live memory, missing joins, mismatched
+// collectives and deadlocks, or reports what is wrong. It does not trust the planner: it reads only the plan, and
+// derives its own order of happens-before.
 //
-// A plan is checked in four steps, one file each: structure (what can be seen
-// without executing: ranges, matching, counts), simulate (two consecutive runs
-// executed greedily, with vector clocks), memory (each access against what the
-// clocks know of the accesses before), serial (the same with each rank's
-// commands one by one). The findings are told by explain.
+// A plan is checked in four steps, one file each: structure (what is visible without executing: ranges, matching,
+// counts), simulate (two consecutive runs executed greedily, with vector clocks), memory (each access against what the
+// clocks know of earlier accesses), serial (the same with each rank's commands one by one). Explain words the
+// findings.
 //
-// Two proofs do without a plan of the whole program: trips proves loops of any
-// length by plans of short ones, and symmetry proves any number of ranks by one,
-// where it finds that all do the same. What a few ranks of many do wrong, lone
-// refutes. repair and reorder edit programs until they are proved. Claims reads
-// the text for values that are claimed to be the same on ranks that hold what
-// differs.
+// Two proofs need no plan of the whole program: trips proves loops of any length by plans of short ones, and symmetry
+// proves any number of ranks by one, if it finds that all do the same. Lone finds errors of a few ranks among many.
+// Repair and reorder edit programs until they are proved. Claims finds values that the text claims to be the same on
+// ranks that hold different values.
 package verify
 
 import (
@@ -212,7 +208,7 @@ func (r *Result) close(fs []Finding) *Result {
 		case fs[i].Warning:
 		case fs[i].Unsure:
 			if r.Verdict == Proved {
-				r.Verdict, r.Reason = Unknown, "views too ragged to tell their bytes apart: "+fs[i].Message
+				r.Verdict, r.Reason = Unknown, "the bytes of views are too irregular to be compared: "+fs[i].Message
 			}
 		default:
 			r.Verdict, r.Reason = Refuted, ""

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// detector is the failure detector: it finds out which process shows no sign of life, or does not get on, and says
-// who is to blame for what is waited for in vain.
+// detector is the failure detector: it finds out which process shows no sign of life, or makes no progress, and names
+// the process at fault when a wait times out.
 type detector struct {
 	mesh   *mesh
 	world  *World
@@ -78,7 +78,7 @@ func (d *detector) heard(p *peer, m pulse) error {
 	page := d.mesh.page
 	d.mesh.mu.Unlock()
 	if d.mesh.near(p.Rank) {
-		return errors.New("a process of this node tells what is on the page")
+		return errors.New("another process of this node reports what the page contains")
 	}
 	if page == nil { // before all have joined
 		return nil
@@ -142,8 +142,8 @@ func (d *detector) stalled(rank int) *PeerError {
 	return d.mesh.member(rank).failed("stalled: no sign of life for %v, %s", silent.Round(beat), d.mesh.page.last(rank))
 }
 
-// awaitPeers is await for what other processes do. late returns those that the last call of ready still missed.
-// awaitPeers gives up once none of them has made progress for StallTimeout.
+// awaitPeers is await for an action of other processes. late returns the processes that the last call of ready still
+// missed. awaitPeers returns an error once none of them has made progress for StallTimeout.
 func (d *detector) awaitPeers(ctx context.Context, late func() []int, ready func() (bool, error)) error {
 	const looks = 10 // within StallTimeout
 	seen := make([]progress, d.mesh.o.Size)
@@ -169,8 +169,8 @@ func (d *detector) awaitPeers(ctx context.Context, late func() []int, ready func
 	}
 }
 
-// blame returns the error of a process that others wait for in vain. Where a process has stalled
-// it is to blame: the one that is late may wait for it, too.
+// blame returns the error about a process that did not arrive in time. If a process has stalled, the error blames it
+// instead, since the late process may wait for it too.
 func (d *detector) blame(late int, format string, args ...any) *PeerError {
 	const many = 5 // beats that a busy machine does not lose
 	stalled := late
@@ -192,7 +192,7 @@ func (d *detector) blame(late int, format string, args ...any) *PeerError {
 	return e
 }
 
-// patience is how many beats T is.
+// patience returns StallTimeout in beats.
 func (d *detector) patience() int { return int(max(d.mesh.o.StallTimeout/beat, 1)) }
 
 // Any stands for all other processes, where it is not known who raises a counter.
@@ -236,8 +236,8 @@ func (d *detector) check(ctx context.Context, from int, v *vigil) error {
 	return d.mesh.err()
 }
 
-// late returns a process that is in vain waited for in a step, -1 for none: one that has left, or has not
-// begun the step. Of Any one that left in the step, or later, had done its part.
+// late returns a process that keeps a step from ending, -1 for none: one that has left, or has not begun the step. For
+// Any, a process that left in the step, or later, had done its part.
 func (d *detector) late(from int, step uint64) int {
 	if from != Any {
 		if from != d.mesh.o.Rank && (d.mesh.hasLeft(from) || d.mesh.page.steps(from) < step) {

@@ -351,7 +351,7 @@ func try(t *testing.T, c cell) {
 			t.Errorf("the stopped process exits %d: %s", code, f.out[victim].String())
 		}
 	}
-	// What a dead process has left goes with the last of the others, or at the next start.
+	// Files of a dead process are removed with those of the last other process, or at the next start.
 	if d, err := openFolder(context.Background(), o.Dir, "next"); err != nil {
 		t.Error(err)
 	} else {

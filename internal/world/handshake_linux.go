@@ -88,8 +88,7 @@ func (r *reception) leaves(conn net.Conn) bool {
 	return true
 }
 
-// handshake tells the other end of a link who this process is, and hears who that is: a process of the world becomes
-// a peer.
+// handshake exchanges identities over a link: a process of the world becomes a peer.
 type handshake struct{ mesh *mesh }
 
 // welcome makes a process of this run a peer, or sends it away.

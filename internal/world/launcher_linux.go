@@ -124,8 +124,8 @@ func (l *Launcher) handle(conn *net.UnixConn, m toLaunch) {
 	}
 }
 
-// tell sends the error of an exited process to a process that still waits for it to join the same world. The caller has
-// locked mu.
+// tell sends the error of an exited process to a process that still waits for it to join the same world. The caller
+// has locked mu.
 func (l *Launcher) tell(conn *net.UnixConn, j joiner, gone *PeerError) {
 	if j.in || j.rank == gone.Rank || l.joined[gone.Rank] >= j.world {
 		return

@@ -15,7 +15,7 @@ type link interface {
 	send(packet []byte, patience time.Duration, fds ...int) error
 	// post sends a message if the other end can take it now.
 	post(packet []byte)
-	// hangUp tells the other end, behind what was sent, that nothing more comes.
+	// hangUp sends, after everything sent before, that nothing more follows.
 	hangUp()
 	// close ends the link, soon after what was sent is on its way.
 	close()

@@ -24,7 +24,8 @@ type rendezvous struct {
 // a process hears of the failure of whoever is at the other end; those that it has no link with
 // yet are absent when the time is up.
 func (v *rendezvous) meet(ctx context.Context) (err error) {
-	// Who has all links waits a little longer than who has not: that one knows who is absent.
+	// A process that has all links waits a little longer than one that lacks some, because the latter knows which are
+	// absent.
 	ctx, cancel := context.WithTimeout(ctx, v.mesh.o.JoinTimeout+min(v.mesh.o.JoinTimeout/4, 5*time.Second))
 	defer cancel()
 	linking, cancelLinking := context.WithTimeout(ctx, v.mesh.o.JoinTimeout)
@@ -275,7 +276,7 @@ func openPage(fd, size int) (*page, error) {
 	return p, nil
 }
 
-// seal closes the page's file: nobody joins any more. The page stays mapped.
+// seal closes the page's file, so no further process can join. The page stays mapped.
 func (p *page) seal() {
 	p.file.Close()
 	p.file = nil

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// Processes of several nodes meet at process 0, which listens at a place that all of them know. Each tells it
-// of which node it is and where it listens itself, and is told the same of all others when all have come. Then
-// each has what it needs to make links: to processes of its own node by a folder, to others over TCP.
+// Processes of several nodes meet at process 0, which listens at an address that all of them know. Each sends it the
+// number of its node and its own listening address. When all have come, process 0 sends the whole list to each. Each
+// process then makes its links: to processes of its own node through a folder, to others over TCP.
 
 // dialNet connects to a process of another node. Tests cut such connections.
 var dialNet = func(ctx context.Context, addr string) (net.Conn, error) {
@@ -146,8 +146,8 @@ func (c *rollCall) enroll(conn net.Conn, l link, a arrival) {
 	}
 }
 
-// everybody returns who has come, when all have: process 0 and the others. Its own address nobody needs, for all
-// know it.
+// everybody returns the arrivals of all processes, once all have come: process 0 and the others. The address of
+// process 0 is omitted, because all know it.
 func (c *rollCall) everybody() []arrival {
 	c.Lock()
 	defer c.Unlock()

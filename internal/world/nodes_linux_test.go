@@ -303,7 +303,7 @@ func certificate(t *testing.T) (cert, key string) {
 	return filepath.Join(dir, "cert"), filepath.Join(dir, "key")
 }
 
-// TestSecretFiles: what is no regular file is told of, and neither waited for nor read for ever.
+// TestSecretFiles: a file that is not regular is an error; it is neither waited for nor read without limit.
 func TestSecretFiles(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {

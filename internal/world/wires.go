@@ -36,7 +36,7 @@ type Receipt struct {
 	wires    *wires
 	detector *detector
 	from     wireEnd
-	to       []byte // where it goes; guarded by wires, and nil once nobody waits any more
+	to       []byte // the destination; guarded by wires, and nil once no receiver waits
 	left     int    // bytes that have not come yet; guarded by wires
 	done     chan struct{}
 }

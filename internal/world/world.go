@@ -1,11 +1,11 @@
-// Package world is a set of processes that run one program together: who they are, what they
-// agree on, memory and counters that they share, and how each learns that another has failed.
+// Package world is a set of processes that run one program together. It decides which processes belong to it, compares
+// what they must agree on, provides memory and counters that they share, and reports failures of processes to the
+// others.
 //
-// The processes of a world are on one node or several. Those of a node share memory. Every two
-// processes are connected: by a local socket on one node, over TCP between nodes. A connection that
-// ends without a goodbye is the death of a process, and ends the world for all. A
-// heartbeat, in shared memory or over TCP, tells a stopped process from a busy one. No wait is
-// without a bound, and every error names the process that is to blame.
+// The processes of a world are on one node or several. Those of a node share memory. Every two processes are
+// connected: by a local socket on one node, over TCP between nodes. If a connection ends without a goodbye, its
+// process has died, and the world ends for all. A heartbeat, in shared memory or over TCP, distinguishes a stopped
+// process from a busy one. Every wait is bounded, and every error names the process that caused it.
 package world
 
 import (
@@ -190,5 +190,5 @@ func (w *World) handle(p *peer, m message, fds []int) error {
 	return fmt.Errorf("a %T out of place", m)
 }
 
-// Late returns a process that has not come to the step that this process is in, or has left before it; -1 for none.
+// Late returns a process that has not reached the current step of this process, or has left before it; -1 for none.
 func (w *World) Late() int { return w.detector.late(Any, w.mesh.page.steps(w.mesh.o.Rank)) }

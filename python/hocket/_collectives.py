@@ -1,6 +1,6 @@
 """Collectives on tensors: programs of one statement, kept by dtype and size.
 
-Every rank calls them alike, in one order. They are planned and proved when they are first called for a size.
+Every rank makes the same calls, in one order. A collective is planned and proved when it is first called for a size.
 """
 
 import sys
@@ -108,8 +108,8 @@ def _has_gradient(what, t, op, out):
 def all_reduce(t, op="sum", out=None, group=None, grad="identity"):
     """Adds (or op: avg, max, min) the ranks' tensors. In place, or into ``out``; returns where the result is.
 
-    The gradient of a sum or average is that of the result, which is right where all ranks compute the same loss from it.
-    ``grad="all_reduce"`` adds the ranks' gradients, where each computes another loss."""
+    The gradient of a sum or average is that of the result, which is right if all ranks compute the same loss from it.
+    Use ``grad="all_reduce"``, which adds the ranks' gradients, if each computes another loss."""
     _known("op", op, _OPS)
     _known("grad", grad, ("identity", "all_reduce"))
     s = _state(t, group)
@@ -127,8 +127,8 @@ def all_reduce(t, op="sum", out=None, group=None, grad="identity"):
 
 
 def replicate(t, group=None):
-    """Returns t, which all ranks have alike; its gradient is the sum of the ranks'. A layer that is split over ranks
-    begins with it, and ends with all_reduce."""
+    """Returns t, which is equal on all ranks; its gradient is the sum of the ranks' gradients. A layer that is split
+    over ranks begins with it, and ends with all_reduce."""
     s = _state(t, group)
     return _autograd.apply("replicate", t, s) if _autograd.wanted(t) else t
 
@@ -143,8 +143,8 @@ def _all_reduce(s, t, op, out, of=None):
 def all_gather(t, out=None, group=None, grad="reduce_scatter"):
     """Joins the ranks' tensors along the first dimension, in the order of ranks.
 
-    The gradient is the rank's block of the sum of the ranks' gradients; with ``grad="slice"`` of the own one, where all
-    ranks compute the same loss from the result."""
+    The gradient is the rank's block of the sum of the ranks' gradients. With ``grad="slice"``, for ranks that all
+    compute the same loss from the result, it is the block of the rank's own gradient."""
     _known("grad", grad, ("reduce_scatter", "slice"))
     s = _state(t, group)
     if _has_gradient("all_gather", t, "sum", out):
@@ -156,7 +156,7 @@ def all_gather(t, out=None, group=None, grad="reduce_scatter"):
 
 
 def _finished(out, result):
-    """The result of a call, of which autograd learns if it is in a tensor of the caller's."""
+    """Returns the result of a call. If it is in the caller's tensor, autograd is notified of the new value."""
     if out is not None:
         _autograd.written(out)
     return result
@@ -227,8 +227,8 @@ def _reduce_scatter(s, t, op, out, of=None):
 
 
 def all_to_all(t, out=None, group=None):
-    """The i-th block of the first dimension goes to rank i; what comes is joined in the order of ranks. The gradient is
-    sent back."""
+    """Sends the i-th block of the first dimension to rank i, and joins the received blocks in the order of ranks. The
+    gradient is sent back."""
     s, shape = _state(t, group), _shape(t)
     block = _blocks(s, shape, "a tensor to exchange")
     if _has_gradient("all_to_all", t, "sum", out):
@@ -270,7 +270,7 @@ def _broadcast(s, t, root, of=None):
 
 def all_reduce_rms_norm(t, residual, weight, eps=1e-6, group=None):
     """Adds the ranks' tensors ``t`` and ``residual`` and normalises the rows: returns ``rms_norm(s) * weight`` and ``s``,
-    for ``s = all_reduce(t) + residual``. On GPUs it is one kernel, or an all-reduce and one where that is faster.
+    for ``s = all_reduce(t) + residual``. On GPUs it is one kernel, or an all-reduce and a kernel if that is faster.
     Tensors are torch's. It has no gradient."""
     _autograd.none("all_reduce_rms_norm", t, residual, weight)
     both = _cuda.all_reduce_rms_norm(_state(t, group), t, residual, weight, eps) if _cuda.is_cuda(t) else None
@@ -289,25 +289,25 @@ def _normalised(s, weight, eps):
 
 
 def empty(*shape, dtype):
-    """A tensor of torch's in memory of hocket's on the GPU, which collectives need not copy from or to. All ranks call
-    it alike. It stays until the machine is shut down."""
+    """Returns a torch tensor in hocket's GPU memory, which collectives use without copies. All ranks make the same call.
+    The tensor stays valid until the machine is shut down."""
     if len(shape) == 1 and not isinstance(shape[0], int):
         shape = tuple(shape[0])
     return _cuda.empty(shape, dtype)
 
 
 def adopt(t, group=None):
-    """Has collectives use a tensor that torch's symmetric memory made (torch.distributed._symmetric_memory.empty) where it
-    is, without a copy, and parts of it; returns it. It is shared by ``group``, the name of one, by default by all ranks.
-    All ranks call it alike. The tensor is kept until the machine is shut down."""
+    """Lets collectives use a tensor of torch's symmetric memory (torch.distributed._symmetric_memory.empty), and parts of
+    it, without copies; returns it. ``group`` is the name of the group that shares the tensor, by default all ranks. All
+    ranks make the same call. The tensor is kept until the machine is shut down."""
     if not _cuda.is_cuda(t):
         raise InputError("the tensor is not torch's on a GPU")
     return _cuda.adopt(t, group)
 
 
 def synchronize():
-    """Waits for torch's current stream, and raises what collectives on GPUs have met: a process that has ended, or
-    that did not come."""
+    """Waits for torch's current stream, and raises the error of an earlier collective on GPUs: a process that has ended,
+    or that did not arrive."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.current_stream().synchronize()
@@ -315,5 +315,5 @@ def synchronize():
 
 
 def barrier(group=None):
-    """Returns when all ranks of the group have come."""
+    """Returns when all ranks of the group have called it."""
     all_reduce(memoryview(bytearray(4)).cast("i"), group=group)

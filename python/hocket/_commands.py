@@ -1,4 +1,4 @@
-"""What the command line prints as JSON."""
+"""The JSON output of the command line, as objects."""
 
 import json
 import os
@@ -59,5 +59,5 @@ def check(program, dims=None, func=None, ranks=None):
 
 
 def explain(program, dims=None, func=None, ranks=None, strategy="auto"):
-    """What strategies are predicted to cost: the object that ``hocket opt --explain --json`` prints."""
+    """The predicted cost of strategies: the object that ``hocket opt --explain --json`` prints."""
     return _run("opt", program, dims, func, ranks, ["--explain", "--strategy", strategy])[0]

@@ -1,4 +1,4 @@
-"""What comparisons found."""
+"""Results of comparisons."""
 
 import collections
 

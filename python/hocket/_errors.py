@@ -1,10 +1,10 @@
-"""Exceptions, by the kinds that the library tells."""
+"""Exceptions, one for each kind of error that the library returns."""
 
 import json
 
 
 class Error(Exception):
-    """Whatever hocket refuses or fails at."""
+    """The base of all errors of hocket."""
 
 
 class ProgramError(Error):
@@ -14,9 +14,9 @@ class ProgramError(Error):
 class InputError(Error, ValueError):
     """Arguments, options or tensors are wrong.
 
-    If it is one element of an integer parameter that an op cannot take, ``parameter``, ``rank``, ``index`` and ``value``
-    say which, and ``low`` and ``high`` that ``low <= value < high`` is wanted. ``begun`` is whether the run had begun:
-    then tensors that it updates may hold a part of it. Otherwise nothing has changed."""
+    If an element of an integer parameter is out of range, ``parameter``, ``rank``, ``index`` and ``value`` identify it,
+    and ``low <= value < high`` is the range. ``begun`` is whether the run had begun: if so, tensors that it updates may
+    be partly updated. Otherwise nothing has changed."""
 
     def __init__(self, message, parameter=None, rank=None, index=None, value=None, low=None, high=None, begun=False):
         super().__init__(message)
@@ -29,15 +29,15 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """hocket makes no program of that, or the machine cannot do it."""
+    """hocket cannot make a program of it, or the machine cannot do it."""
 
 
 class DeviceLostError(Error):
-    """A device is lost to this process: start anew."""
+    """This process can no longer use a device: start a new process."""
 
 
 class PeerError(Error):
-    """Another process died, stopped, or did not come. ``rank``, ``pid`` and ``host`` tell which."""
+    """Another process died, stopped, or did not arrive. ``rank``, ``pid`` and ``host`` identify it."""
 
     def __init__(self, message, rank=None, pid=None, host=None):
         super().__init__(message)

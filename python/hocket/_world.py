@@ -50,9 +50,9 @@ class Group(_State):
 def init(machine=None, algorithm="", fixed=False, **options):
     """Opens the machine, "cpu" (the default) or "cuda", and joins the other processes if a launcher started several.
 
-    ``algorithm`` names the one that collectives on GPUs try first; ``fixed=True`` takes one whatever the size, so that
-    the bits of an element do not depend on how many there are beside it. Other options: ``rank``, ``size`` and ``id``
-    where no launcher says; ``alone=True`` to stay alone under a launcher; ``dir``, the folder in which processes meet;
+    ``algorithm`` names the algorithm that collectives on GPUs try first. ``fixed=True`` uses one algorithm for all sizes,
+    so that the bits of an element do not depend on the number of elements. Other options: ``rank``, ``size`` and ``id``
+    if no launcher sets them; ``alone=True`` to stay alone under a launcher; ``dir``, the folder in which processes meet;
     ``timeout``, seconds to join (60); ``stall_timeout``, seconds after which a silent process ends all (30).
 
     Other calls that need a machine open the CPU's, or, for a collective on a GPU's tensor, CUDA's: call init before
@@ -82,8 +82,8 @@ def state(machine="cpu"):
 
 
 def new_group(ranks=None, name=None):
-    """Makes a group of some of the processes, by default all, for ``group=`` of collectives and of load. All processes call
-    it, also those that are not of the group, in one order, with the same ranks."""
+    """Makes a group of some of the processes, by default all, for ``group=`` of collectives and of load. All processes
+    call it, including those outside the group, in one order, with the same ranks."""
     s = state()
     ranks = list(range(s.size)) if ranks is None else [int(r) for r in ranks]
     return Group(s, f"{len(s.groups)}" if name is None else f"{name}.{len(s.groups)}", ranks, True)

@@ -1,4 +1,4 @@
-// Package bound has models run as a server would run them: enter at Args.
+// Package bound runs models with bound parameters, as a server would. Begin with Args.
 package bound
 
 import (

@@ -1,6 +1,6 @@
-// Command lines lists lines of Go files that are longer than 120 columns, tabs counted as 4, or
-// with -w breaks them: behind a comma or an operator that lies in as few brackets as possible.
-// What has none, such as a long string, is left and listed.
+// Command lines lists lines of Go files that are longer than 120 columns, counting a tab as 4. With -w it breaks them
+// after a comma or an operator that is in as few brackets as possible. Lines that it cannot break, such as long
+// strings, are listed.
 package main
 
 import (
@@ -174,8 +174,7 @@ func breaks(src []byte) []cut {
 	return list
 }
 
-// comment breaks a comment that stands alone on its line and is too long. The rest goes to
-// the line below where that goes on with the sentence.
+// comment breaks a comment line that is too long. The rest goes to the line below, if that continues the sentence.
 func comment(src []byte, at int, text string) []cut {
 	begin := bytes.LastIndexByte(src[:at], '\n') + 1
 	indent := string(src[begin:at])

@@ -18,7 +18,7 @@ import (
 type Topic struct {
 	Name, Title string
 	Columns     []string
-	// Key names the columns that tell two cases apart. Without it the page lists all rows, newest first.
+	// Key names the columns that identify a case. Without it the page lists all rows, newest first.
 	Key []string
 	// Variant names the column with the algorithm or strategy of hocket's figure.
 	Variant string
@@ -59,7 +59,7 @@ var Topics = []Topic{
 	topic("studies", "Studies", "finding", "", ""),
 }
 
-// Row is one line of a table, by column. A "-" stands for what was not recorded.
+// Row is one line of a table, by column. A "-" means that the value was not recorded.
 type Row map[string]string
 
 // kinds says what the values of a column look like. Other columns hold any text.

@@ -1,13 +1,13 @@
-// Command nodes measures what crosses nodes, as each of the processes of several, and writes rows of
+// Command nodes measures collectives between nodes. It runs as each of several processes, and writes rows of
 // docs/measured/nodes.tsv:
 //
 //	hocket launch --nodes 2 -n 2 -- ./nodes layers
 //	HOCKET_RANKS_PER_GPU=2 hocket launch --nodes 2 -n 4 -- ./nodes all_reduce
 //
-// "all_reduce" times the transport's algorithm over all ranks, hierarchical, and what is chosen where nothing is asked
-// for. "layers" times a GEMM and the all_reduce behind it under each strategy, beside what is predicted. All ways of a
-// size are timed in turns, each round one batch of each. What a way takes in units of the first, by rounds, and how far
-// its prediction is off goes to standard error.
+// "all_reduce" times three algorithms: the transport's over all ranks, the hierarchical one, and the default. "layers"
+// times a GEMM followed by an all_reduce under each strategy, next to the prediction. All algorithms of a size are
+// timed alternately, one batch of each in a round. The time of an algorithm relative to the first, by rounds, and the
+// error of its prediction go to standard error.
 package main
 
 import (
@@ -176,7 +176,7 @@ func layer(%%x: bf16[%d, %d/tp], %%w: bf16[%[3]d, %[3]d/tp]) -> bf16[%[2]d, %[3]
 	return b.measure(ctx, fmt.Sprintf("GEMM and all_reduce, %d columns", b.width), text, mib, ways)
 }
 
-// measure times all ways of a program in turns, and prints them. A batch has more runs of what is smaller.
+// measure times all ways of a program alternately, and prints them. Batches of smaller sizes have more runs.
 func (b *bench) measure(ctx context.Context, what, text string, mib int, ways []*way) error {
 	p, err := hocket.Parse("program", text)
 	if err != nil {

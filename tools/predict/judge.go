@@ -15,7 +15,7 @@ import (
 	"hocket.example/hocket/internal/sim"
 )
 
-// What predictions are held to, as parts of what was measured: layers of one node, and of several.
+// Limits of the errors of predictions, relative to what was measured: for layers of one node, and of several.
 const (
 	mostMedian, mostOfNine, mostBias = 0.07, 0.20, 0.03
 	mostOfAuto, shareOfAuto          = 0.03, 0.95

@@ -1,7 +1,7 @@
-// Command predict says how good predictions of layers are. "measure" times layers under each strategy, and in the same
-// rounds their GEMM and their collective alone, and writes rows of docs/measured/predictions.tsv; "judge" reads rows
-// and prints how far off predictions were, and what auto's choice cost; "random" measures auto beside sequential on
-// layers drawn at random, writes rows of docs/measured/auto.tsv, and says which were slower twice:
+// Command predict measures how good predictions of layers are. "measure" times layers under each strategy, and in the
+// same rounds their GEMM and their collective alone, and writes rows of docs/measured/predictions.tsv. "judge" reads
+// rows and prints the errors of predictions, and what auto's choice cost. "random" measures auto against sequential on
+// layers drawn at random, writes rows of docs/measured/auto.tsv, and reports which layers were slower twice:
 //
 //	predict -row '2xH100 580.159 0123456 2026-11-27' -log h100x2-predict measure > rows.tsv
 //	predict judge ../docs/measured/predictions.tsv
@@ -9,8 +9,8 @@
 //	predict -row '2xH100 580.159 0123456 2026-11-28' -log h100x2-auto -seed 7 random > rows.tsv
 //
 // Each row has two predictions. predicted_us is auto's own, from the machine's description and the dispatch table.
-// alone_us is by the same model with the layer's GEMM and collective as they were timed alone, whole and in parts;
-// no layer's time is in it. With -again judge predicts that anew by the model as it is now.
+// alone_us is by the same model with the measured times of the layer's GEMM and collective alone, whole and in parts;
+// it uses no measured time of the layer. With -again, judge computes that prediction again with the current model.
 package main
 
 import (
@@ -160,8 +160,8 @@ func (j *job) layer(ctx context.Context, to io.Writer, op, shape string) error {
 // rows writes a row of each strategy.
 func (j *job) rows(to io.Writer, op string, l bench.Layer) error {
 	var alone []sim.Alone
-	// A GPU slows down while it works. GEMMs before and behind the layers tell at which pace these went, so GEMMs that
-	// were timed in runs of their own count in proportion to the whole one there.
+	// A GPU slows down while it works. GEMMs before and after the layers show how fast it was then. The times of GEMMs
+	// that were measured in other runs are scaled by that of the whole GEMM.
 	pace := 1.0
 	cells := map[string]string{"who": "hocket", "op": op, "m": fmt.Sprint(l.M), "n": fmt.Sprint(l.N),
 		"k":     fmt.Sprint(l.K),

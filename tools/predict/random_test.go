@@ -28,7 +28,8 @@ func TestDrawn(t *testing.T) {
 	}
 }
 
-// TestVerdict: what is slower than sequential by more than 2 % and the spread in both passes is told, and nothing else.
+// TestVerdict: exactly those layers are reported that are slower than sequential by more than 2 % and the spread in
+// both passes.
 func TestVerdict(t *testing.T) {
 	layer := func(sequential, auto, graphSequential, graphAuto, spread float64) bench.Layer {
 		times := func(name string, eager, graph float64) bench.StrategyTimes {

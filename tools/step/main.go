@@ -1,7 +1,9 @@
-// Command step writes rows of docs/measured/steps.tsv from what `hocket bench PROGRAM --json` prints, and, with -ops,
-// of docs/measured/ops.tsv. A line of JSON that is no such report is a peer's, as figures of peers are (tools/peers),
-// or as
-// {"who": …, "T": …, "step_us": …, "back_to_back_us": …}:
+// Command step converts the output of `hocket bench PROGRAM --json` to rows of docs/measured/steps.tsv and, with -ops,
+// of docs/measured/ops.tsv. Other lines of JSON are figures of a peer, in the format of tools/peers or
+//
+//	{"who": …, "T": …, "step_us": …, "back_to_back_us": …}
+//
+// An example:
 //
 //	hocket bench llama.hkt -m cuda --json | step -machine 2xH100 -driver 580.159 -commit 0123456 -date 2026-11-27 -log h100x2-step-0123456
 package main
@@ -180,7 +182,7 @@ func (s source) peerRow(w io.Writer, p *peer, peerDims string, ranks int) error 
 	return nil
 }
 
-// dims are those that rows tell cases apart by, sorted by name.
+// dims returns the dims that identify a row, sorted by name.
 func dims(all map[string]int64) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {

@@ -1,11 +1,11 @@
-// Command worlds measures programs whose ranks are spread over processes, beside one process that drives all ranks:
+// Command worlds compares programs whose ranks are spread over processes with one process that drives all ranks:
 //
 //	worlds -n 2 -k 50 layer.hkt                               # one process
 //	HOCKET_WORLD_SIZE=2 HOCKET_RANK=0 HOCKET_RUN_ID=x worlds -n 2 -k 50 layer.hkt &
 //	HOCKET_WORLD_SIZE=2 HOCKET_RANK=1 HOCKET_RUN_ID=x worlds -n 2 -k 50 layer.hkt
 //
-// Results stay on the devices, and all parameters are bound. It prints what loading takes, and what a run of a batch
-// takes, as the median of several batches.
+// Results stay on the devices, and all parameters are bound. It prints how long loading takes, and the time of a run
+// within a batch, as the median of several batches.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Package abacus is a machine for tests of what measures: the CPU machine with launches of its
-// own for whole collectives, and with a clock that counts what is issued: what is measured does not depend on what
-// else the host does. It is registered as "abacus-with-teams".
+// Package abacus is a machine for tests of measurements: the CPU machine with launches for whole collectives, and a
+// clock that counts issued work. So measurements do not depend on what else the host does. It is registered as
+// "abacus-with-teams".
 package abacus
 
 import (
@@ -16,9 +16,9 @@ import (
 	"hocket.example/hocket/internal/world"
 )
 
-// Abacus is the CPU machine, by the name of which sizes stay small, with graphs and with
-// launches of its own for whole collectives, each carried out by a schedule: "quick", "slow", "nccl" only where order does not matter, "wrong" with one element
-// changed.
+// Abacus is the CPU machine, under a name for which sizes stay small, with graphs and with launches for whole
+// collectives. Each of these follows a schedule: "quick" and "slow"; "nccl", only if order does not matter; "wrong",
+// which changes one element.
 type Abacus struct{ device.Machine }
 
 func (a Abacus) Caps() device.Caps {

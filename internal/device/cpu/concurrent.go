@@ -51,7 +51,7 @@ func (s *stream) drain() {
 	}
 }
 
-// rests tells who waits for that. The caller holds the world's mutex.
+// rests wakes the goroutines that wait until the world is idle. The caller holds the world's mutex.
 func (w *world) rests() {
 	if w.running == 0 && w.awaiting == 0 {
 		w.quiet.Broadcast()

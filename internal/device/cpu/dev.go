@@ -68,7 +68,7 @@ func (d *dev) reserve(bytes int64) error {
 	return nil
 }
 
-// Held implements device.Holder: all ranks' memory is the host's.
+// Held implements device.Status: all ranks' memory is the host's.
 func (w *world) Held() device.Held {
 	w.mu.Lock()
 	defer w.mu.Unlock()

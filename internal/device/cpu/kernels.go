@@ -52,6 +52,8 @@ func (k *kernel) loops() (loops, error) {
 		return makeSorted(k, op)
 	case device.TakeAlong:
 		return makeTakeAlong(k)
+	case device.IndexAdd:
+		return makeIndexAdd(k, op)
 	case device.Bincount:
 		return makeBincount(k)
 	case device.Softmax:

@@ -186,3 +186,61 @@ func makeBincount(k *kernel) (loops, error) {
 		wr.flush(0, out)
 	}, nil
 }
+
+// makeIndexAdd adds up the rows that have one id, in their order.
+func makeIndexAdd(k *kernel, op device.IndexAdd) (loops, error) {
+	if err := k.count(2, 2); err != nil {
+		return nil, err
+	}
+	x, ids := k.ins[0], k.ins[1]
+	if err := device.CheckIndexAdd(op, k.out.dt, x.dt, ids.dt, k.out.shape, x.shape, ids.shape); err != nil {
+		return nil, err
+	}
+	k.verify = func(k *kernel) error {
+		for i, id := range numbers(k.ins[1]) {
+			if id < -1 || id >= op.Rows {
+				return content(ir.OpIndexAdd, int64(i), id, "id %d (number %d) is outside 0..%d, the rows of the result", id, i,
+					op.Rows)
+			}
+		}
+		return nil
+	}
+	switch {
+	case k.out.dt.IsInt():
+		return indexAddLoops[int64](op.First), nil
+	case k.out.dt == ir.F64:
+		return indexAddLoops[float64](op.First), nil
+	}
+	return indexAddLoops[float32](op.First), nil
+}
+
+func indexAddLoops[A accum](first int64) loops {
+	return func(k *kernel) {
+		if k.out.n == 0 {
+			return
+		}
+		n, d := k.out.shape[0], k.out.shape[1]
+		of := make([][]int64, n) // rows of the operand, by row of the result
+		for i, id := range numbers(k.ins[1]) {
+			if row := id - first; id >= 0 && row >= 0 && row < n {
+				of[row] = append(of[row], int64(i))
+			}
+		}
+		per := max(1, grain/d)
+		k.w.m.workers.each((n+per-1)/per, &k.w.ended, func(i int64) {
+			rd, wr := newReader[A](k.ins[0], d), newWriter[A](k.out, d)
+			defer rd.close()
+			defer wr.close()
+			for row := i * per; row < min((i+1)*per, n); row++ {
+				sum := wr.room(row*d, d)
+				clear(sum)
+				for _, from := range of[row] {
+					for j, v := range rd.load(from*d, d) {
+						sum[j] += v
+					}
+				}
+				wr.flush(row*d, sum)
+			}
+		})
+	}
+}

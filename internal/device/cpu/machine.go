@@ -1,24 +1,19 @@
-// Package cpu is the embedded machine: devices, streams, events, counters and
-// kernels on the host's processor, in two modes behind one interface.
+// Package cpu is the embedded machine: devices, streams, events, counters and kernels on the host's processor. It has
+// two modes with the same interface.
 //
-// Concurrent runs every stream that can go on in a goroutine of its own; peers
-// touch each other's memory directly. Scheduled runs nothing until
-// World.Sync, which then picks, one step at a time, a stream whose next work is
-// ready, by a seeded random strategy: the same seed gives the same run, another
-// seed another legal order. There a wait that the program forgot shows as a
-// wrong result under some seed, the more so because memory is poisoned.
+// Concurrent runs each stream that can continue in a goroutine; peers access each other's memory directly. Scheduled
+// runs nothing until World.Sync, which then picks, one step at a time, a stream whose next work can run, by a seeded
+// random strategy. The same seed gives the same run, another seed another legal order. A wait that the program forgot
+// then shows as a wrong result under some seed, more reliably because memory is poisoned.
 //
-// The host must not issue work while Sync runs (functions given to
-// HostCaller.Call excepted): when all work is blocked then, that is a deadlock,
-// reported at once.
+// The host must not issue work while Sync runs, except from functions given to Stream.Call. If all work is blocked,
+// that is a deadlock, which is reported at once.
 //
-// Kernels compute f32, f16 and bf16 in float32, f64 in float64, i32 and i64 in
-// int64, and round once to the result's type; integers wrap, but a cast
-// saturates as package tensor does. NaN wins over any number in max, min and
-// relu, and 0·NaN is NaN. An average of integers is cut towards zero; the
-// maximum over no elements is -Inf or the least integer. The same operands give
-// the same bits whatever runs beside, however many helpers there are, and
-// however rows or columns of a contraction are cut into chunks.
+// Kernels compute f32, f16 and bf16 in float32, f64 in float64, i32 and i64 in int64, and round once to the result's
+// type; integers wrap, but a cast saturates as in package tensor. NaN wins over any number in max, min and relu, and
+// 0·NaN is NaN. An average of integers is truncated towards zero; the maximum over no elements is -Inf or the least
+// integer. The same operands give the same bits regardless of concurrent work, of the number of worker goroutines, and
+// of how rows or columns of a contraction are cut into chunks.
 package cpu
 
 import (

@@ -116,7 +116,7 @@ func refuse(p *procs.Spread, key string) error {
 // unmap lets go of what peers share.
 func (m *memory) unmap() {
 	if m.seg != nil {
-		m.seg.Close() // of memory that nobody uses any more there is nothing to say
+		m.seg.Close() // an error would concern unused memory only
 		m.seg, m.data = nil, nil
 	}
 }

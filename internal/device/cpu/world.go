@@ -78,7 +78,7 @@ func (w *world) Observe(o device.Observer) {
 // Sync also ends the world with ctx: work in flight cannot be taken back, so a
 // cancelled Sync aborts. It returns only when nothing runs any more.
 func (w *world) Sync(ctx context.Context) error {
-	over := false // mu guards it: a context that ends behind Sync is nobody's any more
+	over := false // guarded by mu; once Sync has returned, the end of ctx has no effect
 	stop := context.AfterFunc(ctx, func() { w.expire(ctx, &over) })
 	defer stop()
 	w.mu.Lock()

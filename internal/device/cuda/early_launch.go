@@ -8,11 +8,11 @@ import "hocket.example/hocket/internal/nvlib"
 // kernel ends after everything before it has ended.
 //
 // A launch may begin while an earlier kernel still runs, in two cases: the kernel is a team's that allows it (see
-// follow), or a GEMM of few rows (see let). The new blocks then occupy multiprocessors while they wait. For teams this
-// is only allowed if no other kernel needs the room; a GEMM always ends, whatever else runs. A GEMM of few rows reads
-// a constant weight before it waits, so no launch begins early after an upload. After any other kernel, the launch
-// begins when the last blocks have ended. It uses the room that they have left, and only waits until their writes are
-// visible, which no other work can delay.
+// follow), or a GEMM of few rows (see let in skinny.cuh). The new blocks then occupy multiprocessors while they wait.
+// For teams this is only allowed if no other kernel needs the room; a GEMM always ends, whatever else runs. A GEMM of
+// few rows reads a constant weight before it waits, so no launch begins early after an upload. After any other kernel,
+// the launch begins when the last blocks have ended. It uses the room that they have left, and only waits until their
+// writes are visible, which no other work can delay.
 
 // following says how early a kernel may begin.
 type following uint8

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"cmp"
 	"testing"
 
 	"hocket.example/hocket/internal/cabi"
@@ -22,6 +23,10 @@ type fakeLT struct {
 	live    int       // descriptions, layouts and preferences
 	schemes []uint32  // of reduction that were allowed
 	sms     []int32   // multiprocessors that products were described for
+	version uintptr   // 0: 13.1
+	modes   []int32   // of scales, of A and B in turns
+	scales  []uintptr // where they are, likewise
+	types   []int32   // of layouts
 	runs    []fakeRun // in order
 	at      map[uintptr]float32
 	gpu     *fakeGPU // that says which calls fail; nil for none
@@ -49,14 +54,20 @@ func (l *fakeLT) open() (*nvlib.CuBLASLt, error) {
 	gone := func([]uintptr) uintptr { l.live--; return 0 }
 	handle := func(a []uintptr) uintptr { handles++; l.live++; return set(a[0], handles) }
 	table := map[string]func([]uintptr) uintptr{
-		"cublasLtCreate": func(a []uintptr) uintptr { return set(a[0], uintptr(1)<<20) }, "cublasLtDestroy": zero, "cublasLtGetVersion": func([]uintptr) uintptr { return 130101 },
+		"cublasLtCreate": func(a []uintptr) uintptr { return set(a[0], uintptr(1)<<20) }, "cublasLtDestroy": zero, "cublasLtGetVersion": func([]uintptr) uintptr { return cmp.Or(l.version, 130101) },
 		"cublasLtMatmulDescCreate": handle, "cublasLtMatmulDescDestroy": gone, "cublasLtMatmulDescSetAttribute": func(a []uintptr) uintptr {
+			switch a[1] {
+			case nvlib.LtDescScaleModeA, nvlib.LtDescScaleModeA + 1:
+				l.modes = append(l.modes, cabi.Load[int32](a[2]))
+			case nvlib.LtDescScaleA, nvlib.LtDescScaleA + 1:
+				l.scales = append(l.scales, cabi.Load[uintptr](a[2]))
+			}
 			if a[1] == nvlib.LtDescSMs {
 				l.sms = append(l.sms, cabi.Load[int32](a[2]))
 			}
 			return 0
 		},
-		"cublasLtMatrixLayoutCreate": handle, "cublasLtMatrixLayoutDestroy": gone, "cublasLtMatrixLayoutSetAttribute": zero,
+		"cublasLtMatrixLayoutCreate": func(a []uintptr) uintptr { l.types = append(l.types, int32(a[1])); return handle(a) }, "cublasLtMatrixLayoutDestroy": gone, "cublasLtMatrixLayoutSetAttribute": zero,
 		"cublasLtMatmulPreferenceCreate": handle, "cublasLtMatmulPreferenceDestroy": gone,
 		"cublasLtMatmulPreferenceSetAttribute": func(a []uintptr) uintptr {
 			if a[1] == 3 {

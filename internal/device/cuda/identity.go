@@ -65,8 +65,8 @@ func (w *world) Multiprocessors() int {
 	return least
 }
 
-// Held implements device.Holder: regions of heaps, whatever of them is in use, and
-// memory joined to multicast objects.
+// Held implements device.Status. It lists regions of heaps, however much of them is in use, and memory joined to
+// multicast objects.
 func (w *world) Held() device.Held {
 	if !w.guard.LockLive() {
 		return device.Held{} // unknown: the lock was not available

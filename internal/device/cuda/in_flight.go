@@ -14,7 +14,7 @@ type flight struct {
 	streams []*stream
 	woken   []*stream // to be flushed
 	asked   int       // the stream that is asked next whether it is idle; see poll
-	calls   int       // functions of HostCallers that run or are waited for
+	calls   int       // host functions (Stream.Call) that run or are waited for
 }
 
 // look finds out what the devices have done since the last look, and whether

@@ -26,9 +26,9 @@ func (g gemmLaunch) run(s *stream) error {
 
 func (g gemmLaunch) free() { g.Launch.Free() }
 
-// PrepareLaunches implements device.LaunchPreparer. Each stream that runs GEMMs has its own workspace, because
-// concurrent GEMMs must not share one. The workspace has the size of the largest need and is reserved before a run:
-// mapping memory during a run may wait for kernels that wait for work not yet issued.
+// PrepareLaunches implements device.Stream. Each stream that runs GEMMs has its own workspace, because concurrent
+// GEMMs must not share one. The workspace has the size of the largest need and is reserved before a run: mapping
+// memory during a run may wait for kernels that wait for work not yet issued.
 func (s *stream) PrepareLaunches(list []device.Launch) error {
 	need := int64(0)
 	for _, l := range list {

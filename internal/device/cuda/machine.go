@@ -1,38 +1,31 @@
-// Package cuda is the NVIDIA machine. It drives GPUs through the driver API, a rank each: one process all of them, or
-// several processes, on one node or several, some each (see processes.go).
+// Package cuda is the NVIDIA machine. It drives GPUs through the driver API, one rank on each. One process drives all
+// GPUs, or several processes, on one node or several, drive some each (see processes.go).
 //
 // # Order
 //
-// The machine never gives a device something to wait for that was not given to
-// a device before. A wait for an event or a counter whose record or signals
-// have not been issued yet holds its stream's later work back on the host,
-// until they are. So signals and counter waits become event records and event
-// waits, which the driver knows how to schedule; streams that share a hardware
-// queue cannot lock each other; and when work is held back that nothing can
-// release, that is a deadlock, seen at once.
+// The machine never issues a wait before what it waits for. If the record of an event or the signals of a counter have
+// not been issued yet, a wait holds back later work of its stream on the host until they are. Signals and counter
+// waits become event records and event waits, which the driver can schedule. Streams that share a hardware queue
+// cannot deadlock each other. If work is held back that nothing can release, that is a deadlock, which is detected at
+// once.
 //
-// Three things do wait on devices: kernels of teams, for each other (see team.go),
-// graphs of one GPU each, for flags that the others raise (see graph_flags.go), and
-// streams for counters of other processes (see peer_counters.go). These waits are bounded,
-// and end when the world does; and what they wait for is issued whole before
-// anything else may keep the driver from it (see package guard), or by another
-// process, in the order of the same plan.
+// Three kinds of work do wait on devices: kernels of teams, for each other (see team.go); graphs of one GPU each, for
+// flags that the others raise (see graph_flags.go); and streams, for counters of other processes (see
+// peer_counters.go). These waits are bounded, and end when the world does. What they wait for is issued completely
+// before anything else could keep the driver from it (see package guard), or by another process, in the order of the
+// same plan.
 //
 // # Host memory
 //
-// No device reads or writes Go memory: uploads and downloads go through pinned
-// buffers. A download arrives in the caller's bytes during Sync.
-//
-// GPUs that cannot use each other's memory (see peer_access.go) copy through such buffers
-// too (see host_staged.go).
+// No device reads or writes Go memory: uploads and downloads go through pinned buffers. A download is copied to the
+// caller's bytes during Sync. GPUs without peer access (see peer_access.go) copy through such buffers too (see
+// host_staged.go).
 //
 // # Faults
 //
-// An error of a device ends the world. After an error of a call another world
-// can be opened. After one of work, an illegal address for example, the driver
-// answers everything about that device with the same error until the process
-// ends: the device is lost, worlds on it end, and Open fails with
-// device.ErrDeviceLost, naming the cause.
+// An error of a device ends the world. After an error of a call another world can be opened. After an error of work,
+// such as an illegal address, the driver answers every call about that device with the same error until the process
+// ends: the device is lost, worlds on it end, and Open fails with device.ErrDeviceLost, naming the cause.
 package cuda
 
 import (

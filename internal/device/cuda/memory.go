@@ -36,7 +36,7 @@ func (m *memory) Kind() device.MemKind { return m.kind }
 // memoryOf returns the memory that r is in; r.Mem is not nil.
 func memoryOf(r *strided.View) *memory { return r.Mem.(*memory) }
 
-// Address implements device.Addresser.
+// Address implements device.Memory.
 func (m *memory) Address() uintptr { return uintptr(m.addr) }
 
 func (m *memory) Free() error {
@@ -83,8 +83,8 @@ func (m *memory) Poison(off, n int64) {
 	}
 }
 
-// Borrow implements device.Borrower. Peers are not shown such memory, nor is NCCL, which
-// a world keeps account of by its own heaps.
+// Borrow implements device.Device. Peers and NCCL never get borrowed memory: it is not in the world's heaps, which
+// record what they were given.
 func (d *dev) Borrow(lent device.Memory) (device.Memory, error) {
 	m, ok := lent.(*memory)
 	if !ok || m == nil || m.dev.w.m != d.w.m || m.dev.site.gpu != d.site.gpu || m.dev.rank != d.rank || m.kind == device.Pinned {

@@ -15,7 +15,7 @@ import (
 
 // A world's ranks can be spread over processes. Every process opens the world, and takes the same memory, streams and
 // counters on every rank in the same order. Another process's GPU is a site of world.foreign, and its ranks are
-// foreignDevs: their streams and launches are only names. If it is of the same node, its shared memory is mapped region
+// of type foreignDev: their streams and launches are only names. If it is of the same node, its shared memory is mapped region
 // by region, as the owner takes it (package peers). So all processes compute the same room for kernels of teams, which
 // meet in mapped memory. Counters are words of device memory (peer_counters.go).
 

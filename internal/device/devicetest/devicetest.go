@@ -1,10 +1,8 @@
-// Package devicetest is the suite that every machine passes: what package
-// device promises, tested through its interfaces alone.
+// Package devicetest is the suite that every machine passes. It tests what package device promises, only through its
+// interfaces.
 //
-// Results are compared with plain arithmetic in float64 written here, so that
-// the suite shares no code with what it judges. What a machine says it lacks
-// (Caps, or an error that wraps device.ErrUnsupported) is skipped with the
-// reason.
+// Results are compared with plain arithmetic in float64 written here, so the suite shares no code with what it tests.
+// What a machine lacks (Caps, or an error that wraps device.ErrUnsupported) is skipped with the reason.
 package devicetest
 
 import (
@@ -69,6 +67,7 @@ var contents = []test{
 	{"Norms", testNorms},
 	{"Attention", testAttention},
 	{"AttentionGrad", testAttentionGrad},
+	{"IndexAdd", testIndexAdd},
 	{"Lengths", testLengths},
 	{"IndexCopy", testIndexCopy},
 	{"KeptInGraph", testKeptInGraph},

@@ -160,3 +160,37 @@ func testGrouped(r *rig) {
 		r.faults(fmt.Sprintf("counts %v of 3 rows", counts), "element 1 of the counts")
 	}
 }
+
+// testIndexAdd adds up rows by ids, of which some name rows that are elsewhere; wrong ids are a fault.
+func testIndexAdd(r *rig) {
+	r.each(func(r *rig, dt ir.DType, l layout) {
+		for _, c := range []struct{ n, d int64 }{{9, 3}, {300, 2}, {5, 1030}, {0, 4}} {
+			rng := seeded(dt, c)
+			x := signs(rng, dt, c.n, 1, c.d)
+			ids := given([]ir.DType{ir.I32, ir.I64}[c.d%2], []int64{c.n, 1})
+			for range c.n {
+				ids.vals = append(ids.vals, float64(rng.IntN(8)-1))
+			}
+			for _, part := range [][2]int64{{0, 7}, {2, 3}, {3, 0}} {
+				want := make([]float64, part[1]*c.d)
+				for i, id := range ids.vals {
+					row := int64(id) - part[0]
+					for j := range c.d {
+						if id >= 0 && row >= 0 && row < part[1] {
+							want[row*c.d+j] += x.vals[int64(i)*c.d+j]
+						}
+					}
+				}
+				r.exactly(fmt.Sprintf("index_add of rows %v", part), device.Kernel{Op: device.IndexAdd{First: part[0], Rows: 7}},
+					l, dt, []int64{part[1], c.d}, want, x, ids)
+			}
+		}
+	})
+	for _, id := range []float64{-2, 4} {
+		r.open(1)
+		k := device.Kernel{Op: device.IndexAdd{Rows: 4}, Outs: []device.View{r.empty(0, ir.F32, 4, 2)},
+			Ins: []device.View{r.put(0, given(ir.F32, []int64{2, 2}, 7, 8, 9, 1)), r.put(0, given(ir.I32, []int64{2}, 0, id))}}
+		r.launch(r.mainOf(0), 0, k)
+		r.faults(fmt.Sprintf("id %v of 4 rows", id), "number 1")
+	}
+}

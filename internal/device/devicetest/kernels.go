@@ -650,6 +650,8 @@ func testBadKernels(r *rig) {
 		"gradient operands":  {Op: device.AttentionGrad{Op: ir.OpAttentionDQ}, Ins: views(v(ir.F32, 1, 2, 4), v(ir.F32, 1, 2, 4)), Outs: views(v(ir.F32, 1, 2, 4))},
 		"gradient of rows":   {Op: device.AttentionGrad{Op: ir.OpAttentionLSE}, Ins: views(v(ir.BF16, 1, 2, 4), v(ir.BF16, 1, 2, 4)), Outs: views(v(ir.BF16, 1, 2))},
 		"attention blind":    {Op: device.Attention{Causal: true}, Ins: views(v(ir.F32, 2, 1, 4), v(ir.F32, 1, 1, 4), v(ir.F32, 1, 1, 4)), Outs: views(v(ir.F32, 2, 1, 4))},
+		"index_add ids":      {Op: device.IndexAdd{Rows: 2}, Ins: views(v(ir.F32, 2, 3), v(ir.F32, 2)), Outs: views(v(ir.F32, 2, 3))},
+		"index_add part":     {Op: device.IndexAdd{First: 1, Rows: 2}, Ins: views(v(ir.F32, 2, 3), v(ir.I32, 2)), Outs: views(v(ir.F32, 2, 3))},
 		"embedding ids":      {Op: device.Embedding{Rows: 2}, Ins: views(v(ir.F32, 2), f), Outs: views(v(ir.F32, 2, 3))},
 		"embedding part":     {Op: device.Embedding{First: 1, Rows: 2}, Ins: views(v(ir.I32, 2), f), Outs: views(v(ir.F32, 2, 3))},
 		"concat rows":        {Op: device.Concat{Axis: 0}, Ins: views(f, f), Outs: views(f)},

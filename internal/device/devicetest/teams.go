@@ -151,7 +151,7 @@ func accumulated(dt ir.DType, v float64) float64 {
 	return v
 }
 
-// check compares all results, bit for bit, and what lies before and behind.
+// check compares all results, bit for bit, and the memory before and after them.
 func (x *reduction) check(r *rig, what string, ranks []int) {
 	r.Helper()
 	want := x.want()

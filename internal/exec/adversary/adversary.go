@@ -1,19 +1,16 @@
-// Package adversary makes wrong programs show on a virtual machine. Arenas start
-// poisoned there (the machine's part), and an Adversary overwrites
+// Package adversary makes incorrect plans produce wrong results on a virtual machine. The machine fills arenas with
+// poison at the start. During a run an Adversary overwrites
 //
-//   - every byte of a buffer but inputs as soon as the last command of the
-//     run that uses it has finished, in stream order right behind that command:
-//     so whoever reads or writes it later, in this run or as a straggler in the
-//     next, meets poison or destroys the next run's data;
-//   - every rank's inputs and outputs behind its last command on main: the
-//     caller's right (S14), but for inputs that stay.
+//   - every byte of a buffer, except inputs, as soon as the last command of the run that uses it has finished, in
+//     stream order after that command. A later access, in this run or by late work during the next, reads
+//     poison or destroys the next run's data;
+//   - every rank's inputs and outputs after its last command on main, because the caller may reuse them (S14).
+//     Inputs that stay on the devices are excepted.
 //
-// A command uses the bytes that it names, on whichever rank they are, and no others of their
-// buffer: the next run may have written those. The member
-// of a collective and the side of a send/recv pair use only their own, since
-// the language lets their peers touch them no longer than the command lasts.
-// Bytes that several buffers share need no care: in a correct plan the first
-// use of one is ordered behind all uses of the other, and so behind its poison.
+// A command uses the bytes that it names, on whichever rank they are, and no others of their buffer: the next run may
+// have written those. For a collective or a send/recv pair, each side only uses its own bytes, because the language
+// lets peers access them only during the command. Bytes that several buffers share need no special care: in a correct
+// plan, the first use of one buffer is ordered after all uses of the other, and therefore after its poison.
 package adversary
 
 import (
@@ -111,7 +108,7 @@ func spotsOf(r plan.Ref, cuts []int64) iter.Seq[int32] {
 	}
 }
 
-// mostRuns is how many runs of a tensor are told apart.
+// mostRuns is the number of contiguous runs of a tensor up to which gaps between them are respected.
 const mostRuns = 1 << 16
 
 // runsOf yields the bytes from lo to hi, in r's buffer, of each run of r without gaps; all between

@@ -1,9 +1,7 @@
-// Package blocks cuts global tensors in the host's memory into the blocks that ranks
-// hold, and joins blocks that come back.
+// Package blocks cuts global tensors in host memory into the blocks of ranks, and joins blocks into global tensors.
 //
-// Cut gives the bytes to upload for one block. A Receiver is where one output comes to:
-// its blocks go straight to their places in the global tensor where they are contiguous
-// there, and by way of storage of their own where they are not.
+// Cut returns the bytes to upload for one block. A Receiver receives one output. It receives blocks directly into the
+// global tensor where they are contiguous in it, and into temporary storage otherwise.
 package blocks
 
 import (
@@ -19,7 +17,7 @@ import (
 // ErrInput is wrapped by errors about the tensors that a run was given.
 var ErrInput = fault.ErrInput
 
-// InputError joins what is wrong with the tensors of a run; nil for nothing.
+// InputError joins the errors in the tensors of a run; nil if there are none.
 func InputError(wrong []string) error {
 	if len(wrong) == 0 {
 		return nil
@@ -27,7 +25,7 @@ func InputError(wrong []string) error {
 	return fmt.Errorf("%w: %s", ErrInput, strings.Join(wrong, "; "))
 }
 
-// Wrong says what is wrong with a tensor for io, if anything is.
+// Wrong returns what is wrong with a tensor for io.
 func Wrong(io *plan.IO, t *tensor.Tensor) []string {
 	switch {
 	case t == nil:

@@ -10,14 +10,14 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// Receiver is how one output comes to the host. Where ranks hold the same block the first
-// one's is taken, and the others' are compared with it. It is used for one run after another.
+// Receiver receives one output on the host. If several ranks hold the same block, it takes the first one's and
+// compares the others with it. It is reused for later runs.
 //
-// Of the ranks of other processes nothing may come. Where then some element does not, there is
-// no global tensor, but blocks.
+// Blocks of other processes' ranks may not arrive. If some elements are then missing, the output is blocks, not a
+// global tensor.
 type Receiver struct {
 	io    *plan.IO
-	first []int // by part: the first that comes with the same block; -1 for a part that does not come
+	first []int // by part: the first received part with the same block; -1 if it is not received
 	parts bool  // some elements do not come
 
 	whole  *tensor.Tensor   // nil where nothing comes
@@ -50,7 +50,7 @@ func (r *Receiver) Whole() bool { return !r.parts }
 // IO is the output.
 func (r *Receiver) IO() *plan.IO { return r.io }
 
-// Skip has nothing come of the next run, and gives storage back.
+// Skip makes the next run receive nothing, and frees storage.
 func (r *Receiver) Skip() {
 	r.Forget()
 	r.spare = nil

@@ -1,4 +1,4 @@
-// Package contents checks what integer inputs hold before a run begins: ids of embedding, indices of take_along,
+// Package contents checks what integer inputs hold before a run begins: ids of embedding and index_add, indices of take_along,
 // positions of index_copy, lengths of attention, and counts of grouped_linear and of uneven collectives. A kernel
 // finds a wrong one too, but only when others may have updated state already.
 //
@@ -38,7 +38,7 @@ type limit struct {
 	ownHigh   int64
 }
 
-// Of returns the checks of a plan's inputs, which have no absent blocks, for all ranks.
+// Of returns the checks of a plan's inputs for all ranks. The inputs have no absent blocks.
 func Of(p *plan.Plan, inputs []plan.IO) []*Check {
 	f := &finder{p: p, inputs: inputs}
 	var checks []*Check
@@ -94,6 +94,9 @@ func wants(p *plan.Plan, c *plan.Cmd) (ref plan.Ref, l limit, ok bool) {
 	case c.Op == ir.OpEmbedding:
 		l.high = c.Attr.Rows
 		return c.Ins[0], l, true
+	case c.Op == ir.OpIndexAdd:
+		l.low, l.high = -1, c.Attr.Rows
+		return c.Ins[1], l, true
 	case c.Op == ir.OpGroupedLinear:
 		l.most = c.Ins[0].Shape[0]
 		l.high = l.most + 1
@@ -214,7 +217,7 @@ func (f *finder) ofInput(c *Check, ref plan.Ref, dtype ir.DType) *Check {
 	return c
 }
 
-// offsets are where the elements of ref lie in its buffer, in bytes.
+// offsets returns the byte positions of ref's elements in its buffer.
 func offsets(ref plan.Ref) []int64 {
 	out := []int64{ref.Off}
 	for d, extent := range ref.Shape {
@@ -272,7 +275,7 @@ func (c *Check) value(block []byte, i int) int64 {
 	return v
 }
 
-// index is where element i lies in the block, or in the global tensor.
+// index returns the position of element i in the block, or in the global tensor if whole.
 func (c *Check) index(i int, whole bool) []int64 {
 	part := &c.io.Parts[c.Part]
 	at, index := c.at[i], make([]int64, len(part.Ref.Shape))

@@ -36,7 +36,7 @@ type accesses struct {
 	norms map[int32]*Norm
 	of    map[place]*uses
 	late  bool            // some waits come before what they wait for
-	order map[int][]int32 // see reached; nil until somebody asks
+	order map[int][]int32 // see reached; nil until first used
 }
 
 // accessesOf lists the uses of what matters to norms.
@@ -82,8 +82,8 @@ func (a *accesses) add(x access) {
 	}
 }
 
-// free reports whether nobody but the add needs the member's plain sum, and what is
-// read early is there early.
+// free reports whether only the add needs the member's plain sum, and whether operands that are read early are
+// complete by then.
 func (a *accesses) free(m NormMember) bool {
 	return a.unread(m) && a.early(m, m.Residual(a.p)) && a.early(m, a.p.Cmds[m.Norm].Ins[1])
 }
@@ -103,8 +103,7 @@ func (a *accesses) early(m NormMember, r plan.Ref) bool {
 	return true
 }
 
-// reachedBy returns up to which command of each stream a member's all_reduce comes
-// behind, -1 for none.
+// reachedBy returns, by stream, the last command that certainly precedes a member's all_reduce; -1 for none.
 func (a *accesses) reachedBy(reduce int) []int32 {
 	if a.order == nil {
 		reduces := map[int]bool{}
@@ -118,9 +117,8 @@ func (a *accesses) reachedBy(reduce int) []int32 {
 	return a.order[reduce]
 }
 
-// reached returns up to which command of each stream each of some commands comes
-// behind, for certain: by the order of streams and by events, which are told by the
-// list of commands alone.
+// reached returns, for each of some commands, by stream the last command that certainly precedes it: by the order of
+// streams and by events that the list of commands alone determines.
 func reached(p *plan.Plan, of map[int]bool) map[int][]int32 {
 	now, events := make([][]int32, len(p.Streams)), make([][]int32, p.Events)
 	for s := range now {

@@ -17,7 +17,7 @@ const (
 // members only.
 type Chain struct {
 	Members  []int      // commands, in order
-	Operands []plan.Ref // what comes from outside, each once
+	Operands []plan.Ref // operands from outside the chain, without repetition
 	// Args are the operands of each member: i is Operands[i], ^i the result of member i.
 	Args [][]int
 }
@@ -117,8 +117,8 @@ func (f *Finder) longest(run []int) int {
 	return best
 }
 
-// closed reports whether all results but the last are read by later members only,
-// each as it was written, and by nobody else.
+// closed reports whether only later members read the results of all members but the last, each exactly as it was
+// written.
 func (f *Finder) closed(members []int) bool {
 	operands := 0
 	made := map[place]plan.Ref{}
@@ -199,7 +199,7 @@ func (f *Finder) Relus(accept func(gemm, relu int) error) error {
 // feeds reports whether a GEMM's result is read by a relu and by nothing else.
 func (f *Finder) feeds(gemm, relu int) bool {
 	b := &f.p.Cmds[gemm]
-	if b.Kind != plan.Compute || b.Op != ir.OpLinear && b.Op != ir.OpMatmul {
+	if b.Kind != plan.Compute || b.Op != ir.OpLinear && b.Op != ir.OpMatmul || len(b.Ins) == 4 { // with scales there is no epilogue
 		return false
 	}
 	at := placeOf(b.Outs[0])

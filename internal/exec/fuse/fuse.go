@@ -1,14 +1,12 @@
-// Package fuse finds commands of a plan that one launch can do.
+// Package fuse finds groups of commands of a plan that one launch can do.
 //
-// Four things are found, each from the plan alone: linears of one x (Finder.Joints),
-// chains of elementwise commands (Finder.Chains), GEMMs with a relu behind them
-// (Finder.Relus), and all_reduces with an add and a rms_norm behind them (Norms). Whether a machine
-// has such a launch, and whether it is faster, the caller decides.
+// It finds four kinds, each from the plan alone: linears with a common operand (Finder.Joints), chains of elementwise
+// commands (Finder.Chains), GEMMs followed by a relu (Finder.Relus), and all_reduces followed by an add and a rms_norm
+// (Norms). The caller decides whether the machine has such a launch, and whether it is faster.
 //
-// Commands of one group follow each other on their stream. Nothing between them
-// can be waited for by another stream, so nobody sees that the first ones are
-// done later. What only the group itself reads need not go through memory; bits
-// stay the same, since machines round in between as if it had been stored.
+// The commands of a group are consecutive on their stream. No other stream can wait for a point between them, so it
+// does not matter that the first ones are done later. Values that only the group reads need not go through memory. The
+// results have the same bits, because machines round these values as if they had been stored.
 package fuse
 
 import (

@@ -93,7 +93,8 @@ func (f *Finder) joins(others []int, cmd int) bool {
 	return !f.meets(c.Outs[0], c.Ins...)
 }
 
-// gate returns the silu and the mul behind the first two of the commands, if these are linears that they make one of.
+// gate returns the silu and the mul that follow the first two of the commands, if these are linears whose results they
+// combine.
 func (f *Finder) gate(cmds []int) []int {
 	if len(cmds) < 4 || f.alike(cmds[:2]) != 2 || f.taken[cmds[2]] || f.taken[cmds[3]] {
 		return nil
@@ -117,7 +118,8 @@ func (f *Finder) gate(cmds []int) []int {
 	return cmds[2:4]
 }
 
-// meets reports whether a tensor may share bytes with others, in one buffer or in two that have a place in turns.
+// meets reports whether a tensor may share bytes with others, in one buffer or in two buffers that occupy the same
+// bytes at different times.
 func (f *Finder) meets(r plan.Ref, others ...plan.Ref) bool {
 	lo, hi := f.span(r)
 	for _, o := range others {

@@ -1,5 +1,5 @@
-// Package grace makes contexts that end a while after another one: work that is under
-// way when a caller gives up mostly ends soon by itself, and is aborted only if it does not.
+// Package grace makes contexts that end some time after another context. When a caller gives up, work under way
+// usually ends soon; it is aborted only if it does not.
 package grace
 
 import (

@@ -1,15 +1,13 @@
 // Package image resolves plans on a machine.
 //
-// An Image is what loading makes of a plan: a world, memory, and commands in which
-// everything that the plan says is found: views, prepared launches, streams, events,
-// channels of collectives. Nothing in it changes once Build returns, but what the
-// machine's own objects keep to themselves, until Close.
+// An Image is a loaded plan: a world, its memory, and a list of commands with everything that the plan refers to:
+// views, prepared launches, streams, events and channels of collectives. After Build has returned, an Image does not
+// change until Close, except for the internal state of the machine's objects.
 //
-// Build works in stages, each a function of what the stages before it returned:
-// streams, events and counters (build.go); which parameters can stay on the devices
-// (params.go); where buffers lie (memory.go); channels and pairs (channels.go); launches
-// that do several commands at once (groups.go); commands (commands.go). Relocate resolves commands again for single
-// runs (relocate.go).
+// Build works in stages. Each is a function of the results of earlier stages: streams, events and counters (build.go);
+// parameters that can stay on the devices (params.go); places of buffers (memory.go); channels and pairs
+// (channels.go); launches that do several commands at once (groups.go); commands (commands.go). Relocate resolves
+// commands again for single runs (relocate.go).
 package image
 
 import (
@@ -96,8 +94,8 @@ type Image struct {
 	// Uploads are, by input, the commands that upload it, a rank each, where a run need not:
 	// the input stays as it is on the devices. Nil for an input that is written to.
 	Uploads [][]int
-	// Residents are the device tensors that inputs lie in, nil for others. Stays tells
-	// which blocks of outputs are in one already.
+	// Residents are the device tensors that contain inputs; nil for others. Stays says which blocks of outputs are
+	// already in one.
 	Residents []*resident.DeviceTensor
 	Stays     []bool
 	// MovableIn and MovableOut tell which blocks of inputs and outputs runs may have elsewhere: see Relocate.

@@ -11,8 +11,8 @@ import (
 // Arena is the memory of a rank that results may be lent in. It is the image's own: no other image's commands use it.
 func (im *Image) Arena(rank int) device.Memory { return im.memory.arenas[rank] }
 
-// Lendable names the results that may be read where they lie until the next run: those that are dense in a buffer of
-// their own, and stay there. Results with movable blocks are not among them. All processes find the same.
+// Lendable returns the names of results that may be read in place until the next run: those that are dense in their
+// own buffer and are not overwritten. Results with movable blocks are not among them. All processes find the same.
 func (im *Image) Lendable() (names []string) {
 	bufs, movable := (&builder{im: im}).studyBuffers(), movableNames(im.Outputs, im.MovableOut)
 	for o := range im.Outputs {
@@ -30,10 +30,10 @@ func (im *Image) Lendable() (names []string) {
 	return names
 }
 
-// stays reports whether result o of a rank, which lies at r, stays from the end of a run until the rank begins the
-// next: nothing writes to these bytes behind the result's read-back, and other ranks write there only once the rank
-// has begun the run. A collective counts as each member's write to its own operand, which begins when the member does
-// (S5).
+// stays reports whether result o of a rank, which is at r, is unchanged from the end of a run until the rank begins
+// the next: no command writes to these bytes after the result is read back, and other ranks write there only once the
+// rank has begun the run. A collective counts as a write by each member to its own operand, which begins when the
+// member begins it (S5).
 func stays(p *plan.Plan, o int32, r plan.Ref) bool {
 	behind, read := behindRank(p, r.Rank), false
 	buf := &p.Buffers[r.Buf]

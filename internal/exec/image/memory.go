@@ -13,7 +13,7 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// layOut decides where buffers lie and reserves what is not lent.
+// layOut chooses the places of buffers and reserves memory, except for borrowed buffers.
 func (b *builder) layOut(ctx context.Context, params params) error {
 	if err := b.borrow(ctx, params); err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// A block of an input or output is movable if only computations and copies of its own rank use its buffer, and only the
-// block's own rank. Then no peer and no channel knows its address, and a run may have it in memory of the caller's.
+// A block of an input or output is movable if only computations and copies of its own rank use its buffer. Neither
+// peers nor channels then know its address, and a run may use the caller's memory for it.
 
 // Relocation is the commands of runs that have some movable blocks in memory of the caller's.
 type Relocation struct {

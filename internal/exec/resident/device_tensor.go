@@ -1,8 +1,8 @@
-// Package resident is device memory that outlives a run.
+// Package resident manages device memory that outlives a run.
 //
-// DeviceTensors are tensors that callers keep on a machine's devices; a lease says who may
-// use which of them when (lease.go). Weights are parameters that all plans of a model share
-// (weight_store.go). Both lie in worlds of their own, from which programs' worlds borrow (pool.go).
+// DeviceTensors are tensors that callers keep on a machine's devices. A lease gives a caller the use of some of them
+// (lease.go). Weights are parameters that all plans of a model share (weight_store.go). Both are kept in separate
+// worlds, from which the worlds of programs borrow (pool.go).
 package resident
 
 import (

@@ -28,8 +28,8 @@ func newTensor(t *testing.T, s *DeviceTensors, name string) *DeviceTensor {
 	return d
 }
 
-// TestLeaseOrder: leases are granted in FIFO order, but for those that do not conflict; one
-// that is given up lets those behind it on.
+// TestLeaseOrder: leases are granted in FIFO order, except those that do not conflict. If a waiting lease is
+// cancelled, those after it proceed.
 func TestLeaseOrder(t *testing.T) {
 	s := NewDeviceTensors(cpu.New(cpu.Options{}))
 	a, b := newTensor(t, s, "x"), newTensor(t, s, "y")

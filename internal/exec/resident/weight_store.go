@@ -61,7 +61,7 @@ func (c *Contents) set(of weak.Pointer[tensor.Tensor]) {
 // Are reports whether these contents are the bytes of t.
 func (c *Contents) Are(t *tensor.Tensor) bool { return c.of == weak.Make(t) }
 
-// keyOf tells parameters, layouts, whose ranks they say, and sizes of blocks apart.
+// keyOf returns a key that differs for different parameters, layouts, sets of ranks, and sizes of blocks.
 func keyOf(io *plan.IO, bytes int64) string {
 	key := fmt.Sprintf("%q %v %v %d", io.Name, io.DType, io.Shape, bytes)
 	for _, part := range io.Parts {

@@ -84,37 +84,57 @@ template <class T, int U> DEV void movePlain(const ScheduleArgs& a, const u32* w
 
 // movePacked is the same where some operands are packets: lines of which half is data
 // and half the epoch. A raw one is copied with whatever flags it has.
-template <class T> DEV void movePacked(Patience& p, const ScheduleArgs& a, const u32* w, u32 from, u32 to, i64 halves, u32 e) {
+template <class T, int U> DEV void movePacked(Patience& p, const ScheduleArgs& a, const u32* w, u32 from, u32 to, i64 halves, u32 e) {
+  const i64 step = blockDim.x;
   const u32* const into = w + 2 * from;
-  for (i64 i = threadIdx.x; i < halves; i += blockDim.x) {
-    Terms<T, Half> t;
-    Half h = {0, 0};
-    u32 flag[2] = {e, e};
+  for (i64 i = threadIdx.x; i < halves; i += U * step) {
+    Terms<T, Half> t[U];
+    Half h[U];
+    u32 flag[U][2];
+#pragma unroll
+    for (int u = 0; u < U; u++) flag[u][0] = flag[u][1] = e;
     for (u32 k = 0; k < from; k++) {
       const u32 word = w[2 * k];
-      const u64 at = operandAt(a, w + 2 * k, e);
+      const u64 at = operandAt(a, w + 2 * k, e) + i * ((word & 0xff) == packetArea ? 16 : 8);
       if ((word & 0xff) == packetArea) {
-        Line l = look(at + i * 16);
-        if (word >> 16) {
-          flag[0] = l.y, flag[1] = l.w;
-        } else {
-          while (l.y != e || l.w != e) {
+        Line l[U];
+#pragma unroll
+        for (int u = 0; u < U; u++)
+          if (i + u * step < halves) l[u] = look(at + u * step * 16);
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+          if (i + u * step >= halves) continue;
+          if (word >> 16) flag[u][0] = l[u].y, flag[u][1] = l[u].w;
+          while (!(word >> 16) && (l[u].y != e || l[u].w != e)) {
             if (waited(p, a.team, word >> 8 & 0xff, e)) break;
-            l = look(at + i * 16);
+            l[u] = look(at + u * step * 16);
           }
+          h[u] = Half{l[u].x, l[u].z};
         }
-        h = Half{l.x, l.z};
       } else {
-        loadWhole(at + i * 8, h);
+#pragma unroll
+        for (int u = 0; u < U; u++)
+          if (i + u * step < halves) loadWhole(at + u * step * 8, h[u]);
       }
-      if (k == 0) t.set(h);
-      else t.more(h);
+#pragma unroll
+      for (int u = 0; u < U; u++) {
+        if (i + u * step >= halves) continue;
+        if (k == 0) t[u].set(h[u]);
+        else t[u].more(h[u]);
+      }
     }
-    if (from > 1) h = t.sum();
+#pragma unroll
+    for (int u = 0; u < U; u++)
+      if (from > 1 && i + u * step < halves) h[u] = t[u].sum();
     for (u32 k = 0; k < to; k++) {
-      const u64 at = operandAt(a, into + 2 * k, e);
-      if ((into[2 * k] & 0xff) == packetArea) push(at + i * 16, Line{h.lo, flag[0], h.hi, flag[1]});
-      else storeWhole(at + i * 8, h);
+      const bool packets = (into[2 * k] & 0xff) == packetArea;
+      const u64 at = operandAt(a, into + 2 * k, e) + i * (packets ? 16 : 8);
+#pragma unroll
+      for (int u = 0; u < U; u++) {
+        if (i + u * step >= halves) continue;
+        if (packets) push(at + u * step * 16, Line{h[u].lo, flag[u][0], h[u].hi, flag[u][1]});
+        else storeWhole(at + u * step * 8, h[u]);
+      }
     }
   }
 }
@@ -161,7 +181,7 @@ template <class T, class S> DEV void runSchedule(const ScheduleArgs& a) {
     } else if (kind == stepMove) {
       const u32 from = head >> 16 & 0xff, to = head >> 24, packed = head >> 8 & 1;
       const i64 bytes = (i64)w[0] * a.cell;
-      if (packed) movePacked<T>(p, a, w + 1, from, to, bytes / 8, e);
+      if (packed) movePacked<T, 4>(p, a, w + 1, from, to, bytes / 8, e);
       else movePlain<T, 4>(a, w + 1, from, to, bytes / 16, e);
       w += 1 + 2 * (from + to);
     } else {

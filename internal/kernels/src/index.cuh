@@ -84,3 +84,50 @@ template <class ID> DEV void bincount(const BincountArgs& a) {
   count = fold256<FoldSum>(count);
   if (threadIdx.x == 0) ((i32*)a.out)[blockIdx.x * a.so] = (i32)count;
 }
+
+struct IndexAddArgs {
+  u64 out, in, ids, fault, tag;
+  i64 n, width, rows, first, of; // the result has rows first..first+rows of `of`
+  i64 so0, so1, tiles;           // blocks for the columns of a row
+};
+
+// noRows writes zeros to elements of type E of the result.
+template <class E> DEV void noRows(const IndexAddArgs& a) {
+  const i64 step = (i64)gridDim.x * 256, all = a.rows * a.width;
+  for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < all; i += step) ((E*)a.out)[i / a.width * a.so0 + i % a.width * a.so1] = (E)0;
+}
+
+// indexAdd has blocks for each row of the operand, dense, and its id. Those of the first row with an id add up all rows
+// that have it, in their order. An id outside of the result is a fault; -1 adds nothing.
+template <class T, class ID> DEV void indexAdd(const IndexAddArgs& a) {
+  typedef typename Num<T>::Acc A;
+  __shared__ u8 same[256];
+  const ID* ids = (const ID*)a.ids;
+  const i64 own = blockIdx.x / a.tiles, column = blockIdx.x % a.tiles * 1024 + threadIdx.x;
+  const i64 id = ids[own], row = id - a.first;
+  if ((id < -1 || id >= a.of) && threadIdx.x == 0) fault(a.fault, faultAdded, a.tag, (u64)id, (u64)a.of, (u64)own);
+  if (id < 0 || row < 0 || row >= a.rows) return;
+  for (i64 j = 0; j < own; j += 256) {
+    const i64 at = j + threadIdx.x;
+    if (fold256<FoldSum>((i32)(at < own && ids[at] == id))) return;
+  }
+  A sum[4] = {};
+  for (i64 j = own; j < a.n; j += 256) {
+    const i64 at = j + threadIdx.x;
+    const bool is = at < a.n && ids[at] == id;
+    same[threadIdx.x] = is;
+    if (!fold256<FoldSum>((i32)is)) continue;
+    for (int k = 0; k < 256; k++) {
+      if (!same[k]) continue;
+      const T* in = (const T*)a.in + (j + k) * a.width;
+#pragma unroll
+      for (int c = 0; c < 4; c++)
+        if (column + 256 * c < a.width) sum[c] = add(sum[c], (A)Num<T>::get(in[column + 256 * c]));
+    }
+    __syncthreads();
+  }
+  T* out = (T*)a.out + row * a.so0;
+#pragma unroll
+  for (int c = 0; c < 4; c++)
+    if (column + 256 * c < a.width) out[(column + 256 * c) * a.so1] = Num<T>::put(sum[c]);
+}

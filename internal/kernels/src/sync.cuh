@@ -43,7 +43,7 @@ DEV u64 nanoseconds() {
 // to claim kind fills in the others, then sets the last bit of kind, before which
 // they mean nothing, and rings: the host looks at the bell alone after every run.
 struct Fault { u64 kind, tag, word[3], bell; };
-enum { faultReady = 1, faultTimeout = 2, faultAborted = 4, faultRange = 6, faultCounts = 8, faultPosition = 10, faultTwice = 12, faultLength = 14, faultWritten = 16, faultOutside = 18, faultIndex = 20, faultGroups = 22 };
+enum { faultReady = 1, faultTimeout = 2, faultAborted = 4, faultRange = 6, faultCounts = 8, faultPosition = 10, faultTwice = 12, faultLength = 14, faultWritten = 16, faultOutside = 18, faultIndex = 20, faultGroups = 22, faultAdded = 24 };
 
 DEV void fault(u64 at, u64 kind, u64 tag, u64 a, u64 b, u64 c) {
   Fault* f = (Fault*)at;

@@ -69,10 +69,10 @@ const alignUnit = 1 << 10
 // mostAligned bounds the pairs of items that meet, of those that are packed with several weights.
 const mostAligned = 28 << 20
 
-// gapFit places items in the given order, each into the gap between those it conflicts with that it leaves least of, or
-// above them. Where align is not 0, which is for the order outwards, it prefers to lie beside what ends when it does,
-// so that gaps become large again. ended, which may be nil, reports that neither i nor any item behind it in the order
-// meets j.
+// gapFit places items in the given order, each into the gap between conflicting items that it fills best, or above
+// them. If align is not 0, which is for the order outwards, it prefers places next to items that end at the same time,
+// so that large gaps form again. ended, which may be nil, reports that neither i nor any later item in the order
+// conflicts with j.
 func (p *problem) gapFit(order []int32, ended func(i, j int32) bool, hottest int32, align int64) []int64 {
 	f := fitter{p: p, ended: ended, hottest: hottest, align: align, off: make([]int64, len(p.items)), size: 1,
 		length: 1}
@@ -212,8 +212,8 @@ func (p *problem) by(keys ...func(i int32) int64) []int32 {
 
 func (p *problem) length(i int32) int64 { return int64(p.items[i].End) - int64(p.items[i].Begin) }
 
-// outwards is the order outwards from a step: they lie without gaps, the longest lived lowest, and what is free later
-// and was free before lies together above.
+// outwards is the order outwards from a step: its items are placed without gaps, the longest lived lowest, so the
+// bytes that are free before and after are contiguous above.
 func (p *problem) outwards(step int32) []int32 {
 	return p.by(func(i int32) int64 { return -p.apart(i, step) }, p.length)
 }

@@ -137,10 +137,10 @@ func (p *problem) descend(best []int64, bound int64, rng *rand.Rand) []int64 {
 	return best
 }
 
-// dfs looks for a packing within a capacity, from below. Each section has a level, below which its room is used or
-// given up. A section with a low level is taken: one of its items must lie at that level, or none does and the level
-// rises to where the first of them can lie. A capacity is out of reach where a section's level and the items that it
-// still lacks pass it.
+// dfs looks for a packing within a capacity, from the bottom. Each section has a level, below which its bytes are used
+// or abandoned. The search picks a section with a low level: either one of its items is placed at that level, or none
+// is, and the level rises to the lowest place of the first of them. A capacity is unreachable if a section's level
+// plus its unplaced items exceeds it.
 type dfs struct {
 	p        *problem
 	capacity int64
@@ -292,8 +292,8 @@ func (d *dfs) decide(all stretch) bool {
 	return false
 }
 
-// candidates returns the items that can lie at the level of s, in the order in which they are tried, and where the
-// first item lies at the least if none of them does.
+// candidates returns the items that can be placed at the level of s, in the order of trial, and the new level if none
+// of them is.
 func (d *dfs) candidates(s int32) (next []int32, rise int64) {
 	level, rise := d.level[s], int64(1)<<62
 	for _, i := range d.members[s] {
@@ -329,8 +329,8 @@ func (d *dfs) candidates(s int32) (next []int32, rise int64) {
 	return next, max(rise, level+1)
 }
 
-// open tells how ragged an item would leave the levels: 2 for each side at which the level goes on, -1 for each at
-// which the next one is as high as the item's end.
+// open measures how uneven an item would leave the levels: 2 for each neighbouring section with the same level, -1 for
+// each whose level equals the item's end.
 func (d *dfs) open(i int32, level int64) int {
 	n := 0
 	for _, s := range [2]int32{d.p.from[i] - 1, d.p.to[i]} {

@@ -1,7 +1,6 @@
-// Package account says where the time of a run went: it matches the collectives of a
-// trace across ranks, puts the ranks on one clock, splits every rank's time in a collective
-// into waiting and transfer, and finds who was late and why. docs/trace.md defines its
-// numbers.
+// Package account computes where the time of a run went. It matches the collectives of a trace across ranks, puts the
+// ranks on one clock, splits every rank's time in a collective into waiting and transfer, and finds which rank was
+// late and why. docs/trace.md defines its numbers.
 package account
 
 import (
@@ -132,9 +131,9 @@ type accounting struct {
 	chains  *trace.Chains
 }
 
-// Of accounts for a trace. bound is the largest residual, in nanoseconds, with which
-// waiting and transfer are told apart; 0 is DefaultBound. The trace is sorted, its times
-// are shifted, and its events' Run and Group become those of the report.
+// Of computes the report for a trace. bound is the largest residual, in nanoseconds, at which waiting and transfer are
+// separated; 0 is DefaultBound. The trace is sorted, its times are shifted, and its events' Run and Group become those
+// of the report.
 func Of(t *trace.Trace, bound int64) *Report {
 	if bound <= 0 {
 		bound = DefaultBound

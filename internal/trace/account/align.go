@@ -41,7 +41,7 @@ func (a *accounting) align() {
 	}
 	shared := a.sharedEnds()
 	if a.t.Ranks < 2 {
-		a.refuse("of one rank alone nobody can tell waiting from transfer: give the profiles of all ranks")
+		a.refuse("waiting and transfer cannot be separated from one rank alone: give the profiles of all ranks")
 		return
 	}
 	if len(shared) == 0 {
@@ -116,7 +116,7 @@ func (a *accounting) settle(shared [][]call, least int) {
 	us := float64(ns) / 1e3
 	a.r.Alignment.ResidualUS = &us
 	if ns > a.bound {
-		a.refuse("ends of collectives are up to %s apart, beyond the bound of %s: the clocks do not agree, or the collectives do not belong together",
+		a.refuse("ends of collectives differ by up to %s, beyond the bound of %s: the clocks do not agree, or the collectives do not belong together",
 			trace.Microseconds(us), trace.Microseconds(float64(a.bound)/1e3))
 	}
 }

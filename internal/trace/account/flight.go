@@ -34,9 +34,9 @@ type made struct {
 // mostProblems bounds the problems that are told: one collective that hangs can be one for each rank.
 const mostProblems = 1 << 16
 
-// OfFlight accounts for the flight records of several ranks: which collectives they called
-// differently, which are not complete, and who has not arrived. A record tells when hosts
-// called, by their wall clocks, and nothing of transfer.
+// OfFlight computes the report for the flight records of several ranks: which collectives they called differently,
+// which are incomplete, and which ranks have not arrived. A record says when the host made calls, by its wall clock,
+// and nothing about transfer.
 func OfFlight(records []*flight.Record) *Report {
 	f := &flights{behind: map[int][]int64{}, byGroup: map[string][]made{}, given: map[int]bool{},
 		records: slices.Clone(records), r: &Report{Source: "flight", Ranks: len(records),

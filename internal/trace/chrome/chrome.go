@@ -1,5 +1,5 @@
-// Package chrome reads timelines in Chrome's trace-event JSON: those of torch's profiler
-// (Kineto), and those that hocket writes itself.
+// Package chrome reads timelines in Chrome's trace-event JSON: those of torch's profiler (Kineto), and those that
+// hocket writes.
 package chrome
 
 import (

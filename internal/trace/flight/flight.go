@@ -1,6 +1,5 @@
-// Package flight reads the records that torch's flight recorder keeps of the collectives a
-// rank called lately, which it writes when one does not come to its end; and says what ranks
-// do not agree on, and who is missing.
+// Package flight reads the records of torch's flight recorder: the recent collectives of a rank, written when one does
+// not end. It reports where ranks disagree, and which ranks are missing.
 package flight
 
 import (

@@ -1,5 +1,4 @@
-// Package jsonscan goes through a JSON document of any length value by value, in memory
-// that one value bounds.
+// Package jsonscan reads a JSON document of any length value by value, in memory proportional to one value.
 package jsonscan
 
 import (

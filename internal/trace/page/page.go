@@ -1,5 +1,4 @@
-// Package page writes one HTML page about where the time of a run went, which needs
-// neither a network nor anything beside it.
+// Package page writes one HTML page about where the time of a run went. The page needs no network and no other files.
 package page
 
 import (

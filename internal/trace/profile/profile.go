@@ -1,5 +1,5 @@
-// Package profile reads profiles of several ranks, whoever wrote them, into one trace. It
-// tells formats by what files hold.
+// Package profile reads the profiles of several ranks, of any supported tool, into one trace. It detects the format
+// from the contents of the files.
 package profile
 
 import (

@@ -25,7 +25,7 @@ func (c *Collective) Empty() bool {
 	return c.Op != ir.OpBarrier && !slices.ContainsFunc(c.Operands, func(p Part) bool { return p.Reads && p.In.N > 0 || p.Writes && p.Out.N > 0 })
 }
 
-// Whole stands for the dimension of what is not cut.
+// Whole is the dimension of an operand that is not cut.
 const Whole = -1 << 31
 
 // InAxis is the dimension along which inputs are cut into blocks.

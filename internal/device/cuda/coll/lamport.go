@@ -41,9 +41,8 @@ func (p *Plan) rest(r *kernels.AllReduce, half int64) {
 // H200 that is faster, at 8 it was not measured.
 const throttleFrom, throttleTo = 7 << 19, 6 << 20
 
-// lamportByHost is the HostPart of lines that are their own flags: what was fastest on two
-// H200, of operands, and on four, of results. More than the bus carries in time costs
-// much.
+// lamportByHost is the HostPart of lines that are their own flags. The values were measured to be the fastest, for
+// operands on two H200 and for results on four. A larger part than the bus can carry in the same time costs much.
 func lamportByHost(bytes int64, members int) HostPart {
 	switch small := bytes < 24<<20; {
 	case members == 2 && small:
@@ -91,7 +90,7 @@ func (a ReduceAlgorithm) planLamportHost(p *Plan, t Team, tune device.Tuning, r 
 		return
 	}
 	host := kernels.ByHost{Writers: part.Writers, Readers: part.Readers}
-	var told int64 // flags of what goes by way of host memory
+	var told int64 // flags of transfers through host memory
 	if members == 2 {
 		r.Share = ceil(bytes, 16) * (1000 - part.Permille) / 1000 / rows
 		host.Split = r.Share * rows

@@ -1,6 +1,6 @@
-// Package coll is the collectives that hocket's own kernels and copy engines run: which
-// algorithms there are (plan.go lists them), what each supports, and as a Plan what memory and
-// which launches it takes. It gives devices nothing: package cuda reserves and runs.
+// Package coll has the collectives that hocket's own kernels and copy engines run. It says which algorithms there are
+// (plan.go lists them), what each supports, and, as a Plan, which memory and launches a collective takes. It issues
+// nothing: package cuda reserves the memory and runs the launches.
 package coll
 
 import (
@@ -75,7 +75,7 @@ type Team interface {
 	Keeps128() error
 	// Multicasts returns nil where members' memory may be joined to multicast objects.
 	Multicasts() error
-	// HostParts says what goes by way of host memory.
+	// HostParts returns the split of transfers that go through host memory.
 	HostParts() HostParts
 }
 
@@ -138,7 +138,7 @@ func (p *Plan) pinned(name string, bytes int64, use func(Area)) {
 	p.Memory = append(p.Memory, Want{Pinned, name, bytes, use})
 }
 
-// hostMemory wants pinned memory for what goes by way of the host.
+// hostMemory requests pinned memory for transfers through the host.
 func (p *Plan) hostMemory(bytes int64, use func(Area)) { p.pinned("host memory", bytes, use) }
 
 func (p *Plan) joined(bytes int64, use func(Area)) {

@@ -63,7 +63,7 @@ func hostable(t Team, r *kernels.AllReduce, c *Collective) error {
 	return nil
 }
 
-// planPushHost is staged, with host memory and blocks for what goes by way of it.
+// planPushHost is staged, with host memory, and blocks for the transfers through it.
 func planPushHost(p *Plan, t Team, tune device.Tuning, r *kernels.AllReduce) {
 	part := t.HostParts().Operands
 	if t.Members() > 2 {

@@ -97,8 +97,8 @@ func hostAddends(t Team, r *kernels.AllReduce) int64 {
 	return r.Share * t.HostParts().Addends(len(r.In), r.Count*r.DType.Size()).Permille / 1000 / chunk * chunk
 }
 
-// operands wants blocks of whole packs that lie together, each member's behind each
-// other, and results that lie over nothing but its own.
+// operands requires contiguous blocks of whole packs, in the order of members, and results that overlap only their own
+// block.
 func (pushSum) operands(r *kernels.AllReduce, c *Collective, f *flow) error {
 	first := f.In(0, 0)
 	bytes := first.Bytes()
@@ -110,7 +110,7 @@ func (pushSum) operands(r *kernels.AllReduce, c *Collective, f *flow) error {
 		}
 		for p := range f.n {
 			if b := f.In(i, p); b.Addr != in.Addr+nvlib.Ptr(int64(p)*bytes) {
-				return fmt.Errorf("%w: member %d: blocks do not lie behind each other", device.ErrUnsupported, i)
+				return fmt.Errorf("%w: member %d: blocks are not contiguous", device.ErrUnsupported, i)
 			}
 		}
 		if bytes%16 != 0 || (in.Addr|out.Addr)%16 != 0 {

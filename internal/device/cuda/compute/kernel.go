@@ -52,7 +52,7 @@ func (k *kernel) problem() kernels.Computation {
 	return p
 }
 
-// copies reports whether k is a copy between views of one shape that lie apart.
+// copies reports whether k is a copy between views of one shape that do not overlap.
 func (k *kernel) copies() bool {
 	return len(k.ins) == 1 && !k.ins[0].Overlaps(&k.out) && slices.Equal(k.ins[0].Shape, k.out.Shape) &&
 		strided.CheckCopy(&k.out, &k.ins[0]) == nil
@@ -74,7 +74,7 @@ func (k *kernel) checkOverlap(none bool) error {
 // reports reports whether a kernel of k looks at its data and may find that wrong.
 func (k *kernel) reports() bool {
 	switch k.Op.(type) {
-	case device.Embedding, device.IndexCopy, device.TakeAlong, device.GroupedLinear, device.UnevenMove,
+	case device.Embedding, device.IndexAdd, device.IndexCopy, device.TakeAlong, device.GroupedLinear, device.UnevenMove,
 		device.UnevenReduce:
 		return true
 	case device.Attention:

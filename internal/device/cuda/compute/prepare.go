@@ -1,6 +1,6 @@
-// Package compute prepares what one device computes. Prepare turns a device.Kernel into the steps of a Launch: kernels,
-// copies, matrix products. It checks operands, stages those that must not be read where they are, and picks who
-// computes what; package cuda makes the steps, and gives them to the device.
+// Package compute prepares the computations of one device. Prepare turns a device.Kernel into the steps of a Launch:
+// kernels, copies and GEMMs. It checks operands, copies those that must not be read in place, and chooses the
+// implementation of each step. Package cuda makes launches of the steps and issues them.
 package compute
 
 import (

@@ -19,6 +19,10 @@ type product struct {
 
 // check checks the operands.
 func (k *product) check() error {
+	if k.linear && len(k.ins) == 4 {
+		_, _, err := k.grains()
+		return err
+	}
 	if err := k.alike(); err != nil {
 		return err
 	}
@@ -51,6 +55,9 @@ func (b *builder) addGEMM(k *product) error {
 		return err
 	}
 	k.constant = k.constant && k.ins[1].Addr == weight // else it was copied just now
+	if len(k.ins) == 4 {
+		return b.addScaled(k)
+	}
 	if k.Fixed {
 		return b.addFixed(k)
 	}

@@ -1,4 +1,4 @@
-// Package doctor says what there is of CUDA: libraries, GPUs, how these reach each other.
+// Package doctor reports on CUDA: its libraries, the GPUs, and how GPUs reach each other.
 package doctor
 
 import (
@@ -83,7 +83,7 @@ func (r *Report) Add(name string, lib interface{ Loaded() nvlib.Loaded }, err er
 	r.Libraries = append(r.Libraries, Found{Name: name, Path: l.Path, Version: l.Version})
 }
 
-// AddMistakes tells what is wrong with the library that was added last.
+// AddMistakes lists known bugs of the library that was added last.
 func (r *Report) AddMistakes(lib *nvlib.NCCL) {
 	l := &r.Libraries[len(r.Libraries)-1]
 	for _, k := range lib.Mistakes(r.Multicast == MulticastOn) {

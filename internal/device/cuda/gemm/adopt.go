@@ -17,7 +17,7 @@ func sumOf(key string) (s Sum) {
 	return s
 }
 
-// What stands in the place of what an algorithm needs where no algorithm was chosen.
+// Substitutes for an algorithm's needs if no algorithm was chosen.
 const (
 	ownNeed   = -1 // hocket's kernel
 	jointNeed = -2 // one launch for linears of one x

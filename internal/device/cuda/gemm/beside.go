@@ -7,8 +7,8 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// Products of one x that cannot fill a GPU one by one run side by side in graphs, each on a branch of its own: q, k and
-// v of a layer, or the two halves of its gate. Bits do not depend on it.
+// In graphs, GEMMs with a common operand that cannot fill a GPU alone run concurrently, each on its own branch: q, k
+// and v of a layer, or the two halves of its gate. The results have the same bits.
 
 // tileSide is what cuBLASLt's blocks have of rows and columns, about.
 const tileSide = 128
@@ -55,7 +55,7 @@ func (h *Host) PrepareBeside(list []Problem) (all *Launch, err error) {
 	return made[0], nil
 }
 
-// branch is a stream beside another, with a workspace of its own.
+// branch is a stream next to another, with its own workspace.
 type branch struct {
 	h     nvlib.Stream
 	ended nvlib.Event

@@ -20,7 +20,7 @@ type LtProblem struct {
 // CuBLASLt returns g for cuBLASLt, if it takes such strides.
 func (g Problem) CuBLASLt() (LtProblem, bool) {
 	if g.On != 1 && g.N > 1 {
-		if g.Bias != 0 {
+		if g.Bias != 0 || g.scaled() {
 			return LtProblem{}, false
 		}
 		g = g.turned()
@@ -31,6 +31,9 @@ func (g Problem) CuBLASLt() (LtProblem, bool) {
 	l.ld[1], turned[1], ok[1] = columns(g.K, g.M, g.Ak, g.Am)
 	l.ld[2], turned[2], ok[2] = columns(g.N, g.M, g.On, g.Om)
 	l.ta, l.tb = turned[0], turned[1]
+	if g.scaled() && (!l.ta || l.tb || g.Batch > 1) { // tensor cores take 8-bit operands with K inside alone
+		return LtProblem{}, false
+	}
 	good := ok == [3]bool{true, true, true} && !turned[2] && g.Batch <= 1<<30
 	return l, good && g.addsBiasOnce(l.ld[:]...)
 }
@@ -87,6 +90,10 @@ func notTaken(err error) error {
 
 func ltTypes(dt ir.DType, tf32 bool) (t nvlib.LtType, c nvlib.LtCompute, scale nvlib.LtType) {
 	switch {
+	case dt == ir.F8E4M3:
+		return nvlib.LtF8E4M3, nvlib.LtCompute32F, nvlib.LtF32
+	case dt == ir.F8E5M2:
+		return nvlib.LtF8E5M2, nvlib.LtCompute32F, nvlib.LtF32
 	case dt == ir.F16:
 		return nvlib.LtF16, nvlib.LtCompute32F, nvlib.LtF32
 	case dt == ir.BF16:
@@ -102,7 +109,7 @@ func ltTypes(dt ir.DType, tf32 bool) (t nvlib.LtType, c nvlib.LtCompute, scale n
 // Describe tells cuBLASLt of the product.
 func (st *Launch) Describe() error {
 	lib, g := st.Library, &st.Problem
-	t, compute, scale := ltTypes(g.DType, g.tf32)
+	_, compute, scale := ltTypes(g.DType, g.tf32)
 	var err error
 	if st.Desc, err = lib.NewDesc(compute, scale); err != nil {
 		return err
@@ -125,13 +132,23 @@ func (st *Launch) Describe() error {
 	if g.SMs > 0 {
 		set(nvlib.LtDescSMs, int32(g.SMs))
 	}
+	if g.scaled() {
+		for i := range 2 { // A is b, and B is a
+			set(nvlib.LtDescScaleModeA+i, int32(g.Modes[1-i]))
+			if err == nil {
+				err = lib.SetDesc64(st.Desc, nvlib.LtDescScaleA+i, uint64(g.Scales[1-i]))
+			}
+		}
+	}
 	if err == nil {
 		err = st.setBias(g.Bias)
 	}
 	if err != nil {
 		return err
 	}
+	types := g.types()
 	for i, shift := range []int64{g.BStep, g.AStep, g.OutStep} {
+		t, _, _ := ltTypes(types[i], g.tf32)
 		if st.Layouts[i], err = lib.NewLayout(t, rows[i], cols[i], g.ld[i], int32(g.Batch), shift); err != nil {
 			return err
 		}
@@ -206,7 +223,15 @@ func (st *Launch) key() string {
 	}
 	return fmt.Sprintf("product 2; %s %s, %d SMs of which %d; cuBLASLt %d; %s tf32=%v %dx%dx%d batch %d ld %d steps %d,%d,%d transposed %v,%v bias %v aligned %d; measured=%v workspace %d",
 		st.host.gpu.Name, st.host.gpu.Arch, st.host.gpu.SMs, g.SMs, st.Library.Version(), g.DType, g.tf32, g.M, g.N, g.K, g.Batch, g.ld, g.BStep, g.AStep, g.OutStep,
-		g.ta, g.tb, g.Bias != 0, g.Alignments(), !g.Fixed, WorkspaceBytes) + own
+		g.ta, g.tb, g.Bias != 0, g.Alignments(), !g.Fixed, WorkspaceBytes) + g.scaledKey() + own
+}
+
+// scaledKey is what the choice depends on for operands with scales.
+func (g *Problem) scaledKey() string {
+	if !g.scaled() {
+		return ""
+	}
+	return fmt.Sprintf("; of %s, %s with scales %d", g.In[0], g.In[1], g.Modes)
 }
 
 // Alignments are those of the operands and of the result twice, as cuBLASLt asks for them.

@@ -89,6 +89,15 @@ func (h *Host) Prepare(g Problem) (*Launch, error) {
 	return st, nil
 }
 
+// TakesScaled reports whether cuBLASLt may take g, a product of operands with scales, whose modes are not known yet.
+func (h *Host) TakesScaled(g Problem) (bool, error) {
+	if _, ok := g.CuBLASLt(); !ok {
+		return false, nil
+	}
+	lib, _, err := h.gpu.LtHandle()
+	return err == nil && lib.Version() >= nvlib.LtScalesSince, err
+}
+
 // Guesses names the GEMMs that run by a guess for want of memory to time others in.
 func (h *Host) Guesses() (list []string) {
 	for st := range h.live {

@@ -1,6 +1,5 @@
-// Package gemm computes matrix products on one GPU: by the fastest of cuBLASLt's algorithms
-// and hocket's own kernel for few rows, which it finds by timing them (host.go prepares one,
-// pick.go chooses, trial.go times).
+// Package gemm computes matrix products on one GPU, with the fastest of cuBLASLt's algorithms and hocket's own kernel
+// for few rows, which it finds by timing them (host.go prepares a product, pick.go chooses, trial.go times).
 package gemm
 
 import (
@@ -96,6 +95,10 @@ type Problem struct {
 	Fixed                 bool  // by cuBLASLt's first guess that splits no sums
 	Timed                 bool  // not by a guess for want of memory
 	Constant              bool  // b is: see device.Kernel
+	// In are the 8-bit types of a and b, Scales their scales in the order that cuBLASLt takes; both are empty for others.
+	In     [2]ir.DType
+	Scales [2]nvlib.Ptr
+	Modes  [2]nvlib.LtScale
 }
 
 // Problem returns p as a batch of matrices, if it is one: at most one batch axis,
@@ -124,6 +127,17 @@ func (p *Product) Problem() (Problem, bool) {
 		g.M, g.Om, g.Am = d.N, d.Out, d.A
 	}
 	return g, g.N > 0
+}
+
+// scaled reports whether the operands are of 8-bit types and have scales.
+func (g *Problem) scaled() bool { return g.In[0] != ir.InvalidDType }
+
+// types returns the element types of b, a and the result.
+func (g *Problem) types() [3]ir.DType {
+	if g.scaled() {
+		return [3]ir.DType{g.In[1], g.In[0], g.DType}
+	}
+	return [3]ir.DType{g.DType, g.DType, g.DType}
 }
 
 // items cuts p, which was merged, into products of matrices: one for each index of the axes before the last two.

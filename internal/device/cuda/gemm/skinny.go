@@ -31,7 +31,7 @@ func (g *Problem) skinny() bool {
 
 // plain reports whether g is one product of matrices whose elements have no gaps, of a type that hocket's kernel has.
 func (g *Problem) plain() bool {
-	return g.Batch == 1 && (g.DType == ir.BF16 || g.DType == ir.F16) && g.Ak == 1 && g.Bk == 1 && g.On == 1
+	return !g.scaled() && g.Batch == 1 && (g.DType == ir.BF16 || g.DType == ir.F16) && g.Ak == 1 && g.Bk == 1 && g.On == 1
 }
 
 // skinnyProblem is g on operands elsewhere.

@@ -70,7 +70,7 @@ func (h *Host) newTrial(st *Launch, workspace, copies int64) (*trial, error) {
 	t.ws = t.out + nvlib.Ptr(out)
 	t.h, err = h.drv.NewStream(0)
 	if err == nil {
-		err = t.operands(NoiseOf(st.Problem.DType))
+		err = t.operands(NoiseOf(st.Problem.types()[0]))
 	}
 	if err == nil {
 		err = st.setBias(t.b)
@@ -89,15 +89,16 @@ func (t *trial) operands(pattern []byte) error {
 // spans returns the bytes from the first to the last element of each operand, of
 // b no less than of the bias, and of the result.
 func (g *LtProblem) spans() (a, b, out int64) {
-	reach := func(step int64, dims ...int64) int64 { // extent, stride, …
+	types := g.types()
+	reach := func(dt ir.DType, step int64, dims ...int64) int64 { // extent, stride, …
 		last := (g.Batch - 1) * step
 		for i := 0; i < len(dims); i += 2 {
 			last += (dims[i] - 1) * dims[i+1]
 		}
-		return gpu.RoundUp((last+1)*g.DType.Size(), gpu.Alignment)
+		return gpu.RoundUp((last+1)*dt.Size(), gpu.Alignment)
 	}
 	bias := gpu.RoundUp(g.N*g.DType.Size(), gpu.Alignment)
-	return reach(g.AStep, g.M, g.Am, g.K, g.Ak), max(bias, reach(g.BStep, g.N, g.Bn, g.K, g.Bk)), reach(g.OutStep, g.M, g.Om, g.N, g.On)
+	return reach(types[1], g.AStep, g.M, g.Am, g.K, g.Ak), max(bias, reach(types[0], g.BStep, g.N, g.Bn, g.K, g.Bk)), reach(g.DType, g.OutStep, g.M, g.Om, g.N, g.On)
 }
 
 // FillPattern has memory repeat a pattern, and waits for it. The context is current.

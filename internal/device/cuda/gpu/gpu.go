@@ -1,5 +1,5 @@
-// Package gpu is what a process has of CUDA: the driver, its GPUs with their contexts and
-// loaded code, memory in heaps, which GPUs reach each other's memory, and which are lost.
+// Package gpu has the CUDA state of a process: the driver, the GPUs with their contexts and loaded code, memory in
+// heaps, which GPUs reach each other's memory, and which are lost.
 package gpu
 
 import (

@@ -279,12 +279,11 @@ func (m DeviceMemory) Import(file *os.File, bytes int64) (*Region, error) {
 	return m.mapAt(&Region{Bytes: bytes, handle: h})
 }
 
-// Release takes care that nothing else ever comes to lie at addresses that NCCL may know:
-// it registers memory, by address, that it is given within a graph, and looks at what it
-// registered before it forgets that of graphs that are gone (2.28.3: ncclRegister, and
-// ncclCommPollCallbacks every tenth group). Peers would write to the memory that was
-// there before. Addresses alone cost the driver some memory of the host, and are never
-// given back: only memory that graphs gave NCCL leaves them.
+// Release keeps the addresses reserved that NCCL may know, so that no other memory is mapped there. NCCL registers, by
+// address, memory that it is given within a graph, and reads from these registrations before it removes those of
+// destroyed graphs (2.28.3: ncclRegister, and ncclCommPollCallbacks every tenth group). Peers would then write to the
+// new memory. A reserved address costs the driver some host memory and is never freed; only memory that graphs gave to
+// NCCL leaves one.
 //
 // Nor are addresses given back where the memory could not be taken from them: others
 // would be given what still reaches it.

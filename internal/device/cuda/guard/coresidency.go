@@ -9,13 +9,12 @@ import (
 	"hocket.example/hocket/internal/device/cuda/gpu"
 )
 
-// coresidency is the lock for kernels that wait on devices for each other. Those of one
-// world fit on the devices at once (see Room in package cuda). Those of two worlds might not: then each
-// waits for a kernel that the other keeps from starting. Graphs that flags join are like
-// that too: their waits, and the kernels that raise the flags, want room that the other
-// world's teams need not leave. So only one world with teams or such graphs uses the
-// devices at a time: from a batch on until its devices rest, or until it has ended and its
-// kernels give up. Batches on the same streams of the caller's come one behind the other as they are.
+// coresidency is the lock for kernels that wait for each other on devices. The kernels of one world fit on the devices
+// together (see Room in package cuda). Those of two worlds might not: each could then wait for a kernel that the other
+// keeps from starting. Graphs joined by flags have the same problem: their waits, and the kernels that raise the
+// flags, need room that the teams of another world may occupy. Therefore only one world with teams or such graphs uses
+// the devices at a time: from its batch until its devices are idle, or until it has ended and its kernels have
+// stopped. Batches on the same streams of the caller follow each other in any case.
 type coresidency struct {
 	mu      sync.Mutex
 	holder  *World    // nil for none

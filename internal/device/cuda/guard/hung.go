@@ -1,7 +1,7 @@
-// Package guard has the locks of a process's worlds, and watches the calls of the driver that are made under them. What
-// uses a world is handed to World.Do as a whole; within it, a batch of work is issued by World.Batch, and driver calls
-// that may wait for a device are made under World.Exclusive. So worlds do not lock each other up (issue_lock.go,
-// coresidency.go), and a call that never returns blocks its own world only (hung.go).
+// Package guard has the locks of a process's worlds, and watches the driver calls that are made under them. An
+// operation on a world is passed to World.Do as a whole. Within it, World.Batch issues a batch of work, and driver
+// calls that may wait for a device are made under World.Exclusive. Thereby worlds do not deadlock each other
+// (issue_lock.go, coresidency.go), and a call that never returns blocks only its own world (hung.go).
 package guard
 
 import (

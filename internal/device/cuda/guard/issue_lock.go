@@ -4,13 +4,14 @@ import (
 	"hocket.example/hocket/internal/device"
 )
 
-// The issue lock keeps apart two things, over all worlds of the process, that could deadlock
-// together: issuing work whose kernels wait on devices for kernels issued later, and driver
-// calls that may wait until a device rests and meanwhile keep others from issuing, such as
-// those for memory, code and graphs. Issuing shares the lock; such calls hold it alone. So
-// does issuing kernels that wait for each other: another world's work between them might
-// stand before one of them in a hardware queue, and wait for what stands behind another.
-// Work that was issued whole ends by itself, so nobody needs to wait for it.
+// The issue lock separates, over all worlds of the process, two kinds of calls that could deadlock together: issuing
+// work whose kernels wait on devices for kernels issued later, and driver calls that may wait for an idle device and
+// meanwhile keep others from issuing, such as those for memory, code and graphs. Issuing shares the lock; such driver
+// calls hold it exclusively.
+//
+// Issuing kernels that wait for each other is exclusive too. Another world's work, issued between them, could be ahead
+// of one of them in a hardware queue while it waits for work queued after another. Work that was issued completely
+// ends by itself, so the lock need not be held until it ends.
 
 // Batch calls issue, which gives work to the world's streams, with nothing
 // between the commands that could keep those issued first from ending. A world
@@ -58,8 +59,8 @@ func (p *Process) LockIssue() (unlock func()) {
 	return p.issue.Unlock
 }
 
-// Issue runs f, which issues work by its own locking, for who holds the world by Exclusive, and has it again however f
-// ends. The issue lock f holds too.
+// Issue runs f, which locks the world to issue work. The caller holds the world by Exclusive, and holds it again when
+// f has returned or panicked. Meanwhile f has the issue lock.
 func (w *World) Issue(f func() error) error {
 	locked := w.issueLocked
 	w.issueLocked = false

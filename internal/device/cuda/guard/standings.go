@@ -11,9 +11,9 @@ import (
 // standingsPatience is how long Standings waits for who has the world.
 const standingsPatience = 200 * time.Millisecond
 
-// Standings returns what ask says of the world, whose questions to the driver may not be answered: it does not wait
-// for them long, nor for who has the world. Where a call of the driver has it, it says which. ask is called with the
-// world's mutex held.
+// Standings returns what ask reports about the world. Its driver calls may not return, so Standings does not wait long
+// for them, nor for the holder of the world. If a driver call holds the world, it names the call. ask is called with
+// the world's mutex held.
 func (w *World) Standings(ask func() []device.Standing) []device.Standing {
 	var seen sighting
 	for began := time.Now(); !w.host.Mu.TryLock(); gpu.Pause(time.Since(began)) {

@@ -58,8 +58,8 @@ func TestWorkers(t *testing.T) {
 	})
 }
 
-// TestEndedWorldKeepsNoWorker: a world that ends, however it does, has no goroutine any more, though nobody closes it,
-// as one that was opened for a world that is given up meanwhile.
+// TestEndedWorldKeepsNoWorker: a world that has ended has no goroutines, however it ended, even if it is never closed,
+// such as one that was opened for a world that has been given up meanwhile.
 func TestEndedWorldKeepsNoWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := world(true)

@@ -1,7 +1,7 @@
-// Package nccl has NCCL's communicators. A Group is those of one team: Open takes it from the process's Pool, or joins
-// it with other processes, and Leave gives it back. Exercise runs a collective once on scratch memory, so that NCCL
-// connects and loads its kernels; Issue then issues all calls of a collective as one. Package coll plans the calls;
-// package cuda decides where they stand among other work.
+// Package nccl manages NCCL's communicators. A Group is the communicators of one team: Open takes it from the
+// process's Pool, or creates it together with other processes, and Leave returns it. Exercise runs a collective once
+// on scratch memory, so that NCCL connects and loads its kernels. Issue issues all calls of a collective as one.
+// Package coll plans the calls; package cuda orders them among other work.
 package nccl
 
 import (
@@ -193,7 +193,7 @@ func (g *Group) Failure() (member int, err error) {
 // Abort ends what runs, unfinished.
 func (g *Group) Abort() { g.end(g.own.Abort) }
 
-// destroy gives back what is idle.
+// destroy frees idle communicators.
 func (g *Group) destroy() { g.end(g.own.Destroy) }
 
 // endPatience bounds how long an end is waited for: an abort may wait itself for

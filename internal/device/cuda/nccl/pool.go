@@ -108,8 +108,8 @@ func (p *Pool) pick(key string) *Group {
 	return g
 }
 
-// Leave gives up a group that a team has no use for any more: for the next team, unless it failed. Nothing that it was
-// given runs, or sound is false.
+// Leave returns a group to the pool for the next team. A group that failed is destroyed. Unless sound is false, all
+// its work has ended.
 func (p *Pool) Leave(g *Group, sound bool) {
 	switch sound = sound && !g.failed && !g.ended; {
 	case sound && g.joined:

@@ -84,7 +84,7 @@ func (i *imported) Reserve(_, least int64) (*gpu.Region, error) {
 		return nil, err
 	}
 	bytes := int64(binary.LittleEndian.Uint64(note.Bytes()))
-	note.Close() // of shared memory that nobody uses any more there is nothing to say
+	note.Close() // an error would concern unused memory only
 	if bytes < least {
 		return nil, fmt.Errorf("%w: process %d could not take %d bytes of its GPU", device.ErrOutOfMemory, i.owner,
 			least)

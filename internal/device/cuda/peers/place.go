@@ -1,6 +1,6 @@
-// Package peers has what the processes of one world know of each other's GPUs. Look learns which GPUs there are, and
-// Place gives ranks theirs; memory that a process takes others map (Owned, Imported), in regions that come in one order
-// everywhere; and what was measured by one all take (AgreeProducts). Package cuda has the worlds.
+// Package peers has what the processes of one world share about their GPUs. Look finds out which GPUs there are, and
+// Place assigns them to ranks. Memory that one process allocates, others map (Owned, Imported), region by region in
+// the same order. What one process measured, all use (AgreeProducts). Package cuda has the worlds.
 package peers
 
 import (

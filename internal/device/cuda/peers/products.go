@@ -40,10 +40,10 @@ func SettleProducts(ctx context.Context, p *procs.Spread, lock func() (unlock fu
 	return nil
 }
 
-// AgreeProducts has all processes compute products by the same choices, which each has timed for itself: it returns
-// those of the process with the lowest number that has the product. Linears of one x are one launch only where no
-// process has them apart. Sums are then taken in one order on all ranks. It takes as many rounds as the process with
-// the most choices needs.
+// AgreeProducts makes all processes compute products by the same algorithms, so that sums are taken in one order on
+// all ranks. Each process has timed its own choices; for each product those of the process with the lowest number that
+// has it are returned. Linears with a common operand are one launch only if no process runs them separately. The
+// number of rounds is that of the process with the most choices.
 func AgreeProducts(ctx context.Context, p *procs.Spread, own map[gemm.Sum][]byte) (map[gemm.Sum][]byte, error) {
 	const entry = len(gemm.Sum{}) + gemm.ChosenBytes
 	const most = procs.MaxValue / entry

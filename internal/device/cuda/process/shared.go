@@ -1,5 +1,5 @@
-// Package process has what a process has of CUDA, and what its worlds share: Shared, which Open makes once. Examine
-// tells of it.
+// Package process has the CUDA state that all worlds of a process share: Shared, which Open creates once. Examine
+// reports on it.
 package process
 
 import (

@@ -1,6 +1,6 @@
 // Package relocate prepares kernels before the addresses of their operands are known. Place and PlaceNorm give the
 // operands placeholder addresses, at which no memory is mapped. Find finds the words of the kernels' arguments that
-// hold such an address. Before every launch Call.Aim replaces these words by the operands' real addresses.
+// hold such an address. Before every launch Call.Aim replaces these words with the operands' real addresses.
 package relocate
 
 import (

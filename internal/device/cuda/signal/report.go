@@ -1,6 +1,6 @@
-// Package signal has the memory by which kernels tell what they have come to. A Report is where those of a GPU say what
-// is wrong with their data; a Board has the flags that kernels of one GPU raise and those of another wait for, with the
-// lists of flags that a kernel raises at once. Package cuda gives streams the kernels.
+// Package signal has memory by which kernels report and signal. A Report is where kernels of a GPU report errors in
+// their data. A Board has flags that kernels of one GPU raise and kernels of another wait for, and lists of flags that
+// a kernel raises together. Package cuda issues the kernels.
 package signal
 
 import (
@@ -80,7 +80,7 @@ func (r *Report) Rang() bool {
 	return cabi.LoadAtomic(uintptr(r.bell())) != 0
 }
 
-// Read returns what was reported; false for nothing. The device is at rest, and the context current.
+// Read returns the report; false if there is none. The device must be idle, and the context current.
 func (r *Report) Read() (kernels.Fault, bool, error) {
 	var args [4]uintptr
 	if err := errors.Join(r.drv.Copy(r.copied, r.at, kernels.FaultBytes, 0, &args), r.drv.SyncStream(0)); err != nil {

@@ -1,5 +1,5 @@
-// Package staging has the pinned memory that transfers between the host and devices go through. A Pool has buffers, and
-// the transfers under way through them: a download arrives in the caller's bytes when it lands.
+// Package staging has the pinned memory for transfers between the host and devices. A Pool has the buffers and the
+// transfers under way: a downloaded buffer is copied to the caller's bytes once the download has ended.
 package staging
 
 import (

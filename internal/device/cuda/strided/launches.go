@@ -5,7 +5,7 @@ import "hocket.example/hocket/internal/nvlib"
 // Launches keeps the launches of copies by kernels for the next time. The zero value has none.
 type Launches struct{ kept map[key][]*nvlib.Launch }
 
-// key tells copies apart.
+// key identifies copies that share a launch.
 type key struct {
 	on       any // what they are loaded on
 	dst, src nvlib.Ptr

@@ -1,5 +1,5 @@
-// Package strided is views of device memory that were checked: where their elements lie,
-// whether they overlap, and what of a copy between two of them a copy engine can do.
+// Package strided describes checked views of device memory: where their elements are, whether they overlap, and which
+// part of a copy between two of them a copy engine can do.
 package strided
 
 import (

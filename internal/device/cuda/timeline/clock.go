@@ -1,7 +1,6 @@
-// Package timeline tells when devices began and ended what they were given. A Clock is a GPU's: it has the events of
-// the driver, and tells the time of those that have one. A Track is a stream's begins and ends that its device is not
-// known to have reached; a Replay those within a graph. Package cuda records the events where they belong among other
-// work.
+// Package timeline measures when work on devices began and ended. A Clock is for one GPU: it has driver events, and
+// gives the time of those that were recorded. A Track has the begins and ends on a stream that the device is not yet
+// known to have reached, a Replay those within a graph. Package cuda records the events.
 package timeline
 
 import (
@@ -71,10 +70,10 @@ func (c *Clock) Stale(now time.Duration) bool { return now-time.Duration(c.ns) >
 // trials is how many events a base is chosen from.
 const trials = 8
 
-// Rebase makes a new base. Times are told since opened. The device is at rest, and its context current.
+// Rebase makes a new base. Times are measured since opened. The device must be idle, and its context current.
 //
 // The device reaches an event between the call that records it and the end of the wait for it. The base is the event
-// for which that took least, and counts as reached in the middle (Cristian's algorithm).
+// for which that took the shortest time, and counts as reached in the middle (Cristian's algorithm).
 func (c *Clock) Rebase(opened time.Time) {
 	shortest := time.Duration(-1)
 	for range trials {

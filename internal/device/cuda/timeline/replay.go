@@ -24,14 +24,14 @@ type node struct {
 	shared bool // the event is the node's before, of that stream
 }
 
-// place is where a stream has come to, behind an event.
+// place is the position of a stream, after an event.
 type place struct {
 	pos int64
 	ev  nvlib.Event
 }
 
-// Note notes a begin or end of a rank's stream, whose track is t, where it has come to pos. It returns the event for
-// which the stream is to be given a node, or 0 for none. The context is current.
+// Note records a begin or end on a rank's stream, whose track is t, at position pos. It returns the event for which
+// the stream gets a node, or 0 for none. The context is current.
 func (r *Replay) Note(t *Track, c *Clock, rank int, stream string, began bool, id, pos int64) (nvlib.Event, error) {
 	n := node{clock: c, rank: rank, stream: stream, began: began, id: id}
 	if at, ok := r.latest[t]; ok && at.pos == pos { // an end and the next begin

@@ -12,8 +12,8 @@ type Track struct {
 	lastNs int64       // of the tick told last
 	lastEv nvlib.Event // of that, if the next tick has it too
 
-	// Where nobody observes: the commands begun since the stream was last seen idle, the
-	// latest of them, and one that the device is known to have reached.
+	// These are used without an observer: the number of commands begun since the stream was last seen idle, the latest
+	// of them, and one that the device is known to have reached.
 	begun         int
 	given, passed int64
 }
@@ -28,7 +28,7 @@ type tick struct {
 	clock  bool // ev tells the time; else it is a milestone
 }
 
-// Note notes a begin or end for an observer, where a stream has come to pos. It returns the event to record, or 0 for
+// Note records a begin or end for an observer, at position pos of the stream. It returns the event to record, or 0 for
 // none. The context is current.
 func (t *Track) Note(c *Clock, began bool, id, pos int64) (nvlib.Event, error) {
 	if n := len(t.ticks); n > 0 && t.pos == pos { // an end and the next begin
@@ -73,7 +73,7 @@ func (t *Track) Milestone(c *Clock, id int64) (nvlib.Event, error) {
 // Rested notes that the stream has done all it was given.
 func (t *Track) Rested() { t.begun = 0 }
 
-// Tell tells o, if there is one, of all that was reached, of a rank's stream; at rest that is all.
+// Tell reports to o, unless nil, all marks of a rank's stream that were reached; if atRest is set, these are all.
 func (t *Track) Tell(c *Clock, atRest bool, rank int, stream string, o device.Observer) {
 	n := 0
 	for n < len(t.ticks) && t.tell(c, t.ticks[n], atRest, rank, stream, o) {
@@ -121,8 +121,8 @@ func (t *Track) tell(c *Clock, x tick, atRest bool, rank int, stream string, o d
 // ended it.
 func (t *Track) Inside() bool { return len(t.ticks) > 0 && !t.ticks[0].began }
 
-// Within returns the mark around what the stream does, as far as its marks tell, else innermost, that around what was
-// issued last. Where nobody observes it is one from id to last.
+// Within returns the mark of the work that the stream is doing: the innermost mark around it if the marks record it,
+// else innermost, that of the work issued last. Without an observer it is one of the marks from id to last.
 func (t *Track) Within(observed bool, innermost int64) (id, last int64) {
 	switch {
 	case t.Inside():

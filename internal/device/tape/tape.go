@@ -1,4 +1,4 @@
-package devicetest
+package tape
 
 import (
 	"context"
@@ -11,35 +11,33 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// TapeMachine makes tapes.
-type TapeMachine struct {
+// Machine makes tapes.
+type Machine struct {
 	device.DefaultMachine
 	Opened *Tape
 }
 
 // Name is "tape".
-func (*TapeMachine) Name() string { return "tape" }
+func (*Machine) Name() string { return "tape" }
 
 // Caps are those of a machine that only runs streams.
-func (*TapeMachine) Caps() device.Caps {
+func (*Machine) Caps() device.Caps {
 	return device.Caps{MaxRanks: 64, DTypes: ir.DTypes(), Concurrent: true, Deadlocks: true, HostCalls: true,
 		Poison: true}
 }
 
 // Open makes a tape, which is kept in Opened.
-func (m *TapeMachine) Open(_ context.Context, ranks int) (device.World, error) {
-	m.Opened = NewTape(ranks)
+func (m *Machine) Open(_ context.Context, ranks int) (device.World, error) {
+	m.Opened = New(ranks)
 	return m.Opened, nil
 }
 
-// Tape is a world that runs nothing: what its streams are given becomes the commands
-// of a plan, for the checker to prove. So it is proved what a channel issues, with the
-// numbers of its runs, and not what somebody thinks it does.
+// Tape is a world that runs nothing: the work of its streams becomes the commands of a plan, which the checker proves.
+// So the proof is about what a channel really issues, with the numbers of its runs.
 //
-// A command of a plan computes on its own rank's memory only. A launch that reaches
-// for peers' memory therefore becomes a copy of each such operand to a place of the
-// launch's own, and the launch on those: its stream tells nobody anything between, so
-// to all others that is one command. Counters count over all runs, as on a device.
+// A command of a plan computes only on its own rank's memory. A launch that accesses peers' memory therefore becomes a
+// copy of each such operand to memory of the launch, followed by the launch on these copies. Its stream signals
+// nothing in between, so for all other streams this is one command. Counters count over all runs, as on a device.
 type Tape struct {
 	device.DefaultWorld
 	// Cmds is what was issued since the tape was rewound.
@@ -64,8 +62,8 @@ type Tape struct {
 	colls []plan.Coll
 }
 
-// NewTape makes a world of so many ranks.
-func NewTape(ranks int) *Tape {
+// New makes a world of so many ranks.
+func New(ranks int) *Tape {
 	t := &Tape{ranks: ranks, sites: map[string]int{}, played: 1}
 	t.At("setting up")
 	for r := range ranks {
@@ -214,6 +212,7 @@ func (d tapeDevice) Prepare(k device.Kernel) (device.Launch, error) {
 		}
 		l.far = append(l.far, v)
 		place := d.t.Alloc(d.rank, v.Elements()*v.DType.Size(), device.Private, "what a launch reads of "+m.name)
+		place.(*tapeMemory).temporary = true
 		l.places = append(l.places, device.View{Mem: place, DType: v.DType, Shape: v.Shape,
 			Strides: tensor.Strides(v.Shape)})
 	}
@@ -237,6 +236,8 @@ type tapeMemory struct {
 	bytes int64
 	buf   int32
 	name  string
+	// temporary: it is a place for what a launch reads of a peer
+	temporary bool
 }
 
 func (m *tapeMemory) Bytes() int64 { return m.bytes }
@@ -385,3 +386,15 @@ func (s *tapeStream) Call(f func()) error {
 var (
 	_ device.World = (*Tape)(nil)
 )
+
+// Number returns the number of memory among the buffers of the tape's plans.
+func (t *Tape) Number(m device.Memory) int32 { return m.(*tapeMemory).buf }
+
+// Buffers returns how many buffers there are.
+func (t *Tape) Buffers() int { return len(t.mems) }
+
+// RankOf returns the rank of a buffer.
+func (t *Tape) RankOf(buf int32) int { return int(t.mems[buf].rank) }
+
+// Temporary reports whether a buffer is only what a launch reads of peers.
+func (t *Tape) Temporary(buf int32) bool { return t.mems[buf].temporary }

@@ -1,0 +1,66 @@
+package checkpoint
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// scale is the name of the scales of a tensor t of 8 bits that becomes a weight of another type; empty for others, and
+// where the checkpoint has none. DeepSeek and Qwen call those of "w" "w_scale_inv", others "w_scale".
+func (c *Checkpoint) scale(name string, t *tensor.Tensor, to ir.DType) string {
+	if !t.DType.IsFloat8() || to.IsFloat8() {
+		return ""
+	}
+	for _, s := range []string{name + "_scale_inv", name + "_scale"} {
+		if c.in[s] != nil {
+			return s
+		}
+	}
+	return ""
+}
+
+// dequantized multiplies a tensor of 8 bits by its scales: one, one for each row, or one for each 128 by 128.
+func (c *Checkpoint) dequantized(name string, t *tensor.Tensor, scale string, to ir.DType) (*tensor.Tensor, error) {
+	s, err := c.View(scale)
+	if err != nil {
+		return nil, err
+	}
+	cols, rowsOf, colsOf := int64(1), int64(1), int64(1)
+	if n := len(t.Shape); n > 0 {
+		cols = max(1, t.Shape[n-1])
+	}
+	rows, wide := t.Len()/cols, int64(1)
+	ceil := func(n int64) int64 { return (n + 127) / 128 }
+	switch {
+	case s.DType.IsInt():
+		return nil, fmt.Errorf("%q is %s, and no scales of %q", scale, s, name)
+	case s.Len() == 1:
+		rowsOf, colsOf = max(1, rows), cols
+	case s.Len() == rows && len(s.Shape) > 0 && s.Shape[0] == rows:
+		colsOf = cols
+	case len(t.Shape) == 2 && slices.Equal(s.Shape, []int64{ceil(rows), ceil(cols)}):
+		rowsOf, colsOf, wide = 128, 128, s.Shape[1]
+	default:
+		return nil, fmt.Errorf("%q is %s, and no scales of %q, which is %s: one, one for each row, or one for each 128 by 128",
+			scale, s, name, t)
+	}
+	out, err := tensor.New(to, t.Shape)
+	if err != nil {
+		return nil, err
+	}
+	vals := make([]float64, cols)
+	by := make([]float64, s.Len())
+	tensor.ToFloat64(by, s.Data, s.DType)
+	size := cols * to.Size()
+	for i := range rows {
+		tensor.ToFloat64(vals, t.Data[i*cols:(i+1)*cols], t.DType)
+		for j := range vals {
+			vals[j] *= by[i/rowsOf*wide+int64(j)/colsOf]
+		}
+		tensor.FromFloat64(out.Data[i*size:(i+1)*size], vals, to)
+	}
+	return out, nil
+}

@@ -1,0 +1,106 @@
+package checkpoint
+
+import (
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// TestScaled: tensors of 8 bits with scales are weights of wider types: whole, transposed, cut, stacked. As weights of 8
+// bits they stay as they are, and so do their scales.
+func TestScaled(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	const rows, cols = 130, 300
+	random := func(dt ir.DType, shape ...int64) *tensor.Tensor {
+		x, err := tensor.New(dt, shape)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range x.Len() {
+			x.SetFloat64(i, rng.Float64()*4+0.25)
+		}
+		return x
+	}
+	for _, c := range []struct {
+		name, scale string
+		shape       []int64
+		at          func(i, j int64) int64
+	}{
+		{"squares", "_scale_inv", []int64{2, 3}, func(i, j int64) int64 { return i/128*3 + j/128 }},
+		{"rows", "_scale", []int64{rows, 1}, func(i, _ int64) int64 { return i }},
+		{"one", "_scale", []int64{}, func(_, _ int64) int64 { return 0 }},
+	} {
+		var list []tensor.Named
+		w, s := map[string]*tensor.Tensor{}, map[string]*tensor.Tensor{}
+		for _, layer := range []string{"l.0.w", "l.1.w"} {
+			w[layer], s[layer] = random(ir.F8E4M3, rows, cols), random(ir.F32, c.shape...)
+			list = append(list, tensor.Named{Name: layer, Tensor: w[layer]}, tensor.Named{Name: layer + c.scale, Tensor: s[layer]})
+		}
+		path := filepath.Join(t.TempDir(), "a.safetensors")
+		if err := tensor.WriteSafetensorsFile(path, list, nil); err != nil {
+			t.Fatal(err)
+		}
+		from, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer from.Close()
+		read := func(r Rule, dt ir.DType) *tensor.Tensor {
+			t.Helper()
+			plan, err := from.Plan(r, dt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := plan.Read()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.DType != dt || got.String() != plan.String() {
+				t.Fatalf("%s was to be %s", got, plan)
+			}
+			return got
+		}
+		value := func(layer string, i, j int64) float64 {
+			return tensor.Round(ir.BF16, w[layer].Float64(i*cols+j)*s[layer].Float64(c.at(i, j)))
+		}
+		whole, turned := read(Rule{From: []string{"l.1.w"}}, ir.BF16), read(Rule{From: []string{"l.0.w"}, Transpose: true}, ir.BF16)
+		cut, stacked := read(Rule{From: []string{"l.0.w"}, Lo: 127, Hi: 130}, ir.BF16), read(Rule{From: []string{"l.*.w"}}, ir.BF16)
+		kept := read(Rule{From: []string{"l.0.w"}}, ir.F8E4M3)
+		for i := range int64(rows) {
+			for j := range int64(cols) {
+				at := i*cols + j
+				if whole.Float64(at) != value("l.1.w", i, j) || turned.Float64(j*rows+i) != value("l.0.w", i, j) ||
+					i >= 127 && cut.Float64((i-127)*cols+j) != value("l.0.w", i, j) ||
+					stacked.Float64(at) != value("l.0.w", i, j) || stacked.Float64(rows*cols+at) != value("l.1.w", i, j) ||
+					kept.Float64(at) != w["l.0.w"].Float64(at) {
+					t.Fatalf("%s: element [%d, %d] differs", c.name, i, j)
+				}
+			}
+		}
+	}
+	bad := filepath.Join(t.TempDir(), "b.safetensors")
+	list := []tensor.Named{{Name: "w", Tensor: random(ir.F8E4M3, rows, cols)}, {Name: "w_scale_inv", Tensor: random(ir.F32, 3, 2)},
+		{Name: "v", Tensor: random(ir.F8E4M3, 4)}}
+	if err := tensor.WriteSafetensorsFile(bad, list, nil); err != nil {
+		t.Fatal(err)
+	}
+	from, err := Open(bad)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	plan, err := from.Plan(Rule{From: []string{"w"}}, ir.BF16)
+	if err == nil {
+		_, err = plan.Read()
+	}
+	if err == nil || !strings.Contains(err.Error(), `"w_scale_inv" is f32[3, 2], and no scales of "w"`) {
+		t.Errorf("scales of another shape: %v", err)
+	}
+	if _, err := from.Plan(Rule{From: []string{"v"}}, ir.BF16); err == nil || !strings.Contains(err.Error(), "cast") {
+		t.Errorf("no scales: %v", err)
+	}
+}

@@ -1,0 +1,186 @@
+package compute
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/gemm"
+	"hocket.example/hocket/internal/device/cuda/strided"
+	"hocket.example/hocket/internal/nvlib"
+	"hocket.example/hocket/ir"
+)
+
+// grains checks a linear with scales, and returns what share a scale of x and of w.
+func (k *product) grains() (x, w device.Grain, err error) {
+	shapes := make([][]int64, len(k.ins))
+	for i := range k.ins {
+		shapes[i] = k.ins[i].Shape
+	}
+	return device.CheckScaled(&k.Kernel, k.out.Shape, shapes)
+}
+
+// addScaled computes a linear with scales: by cuBLASLt what it takes, else by a kernel without tensor cores.
+func (b *builder) addScaled(k *product) error {
+	if k.Relu {
+		return fmt.Errorf("%w: a relu behind a linear with scales", device.ErrUnsupported)
+	}
+	if k.Fixed {
+		return b.addLibrary(k.kernel)
+	}
+	p := gemm.Linear(&k.out, k.ins[:2])
+	p.Merge()
+	g, ok := p.Problem()
+	if !ok || g.Batch > 1 {
+		return b.addScaledRows(k)
+	}
+	g.In, g.Fixed, g.Timed, g.Constant = [2]ir.DType{k.ins[0].DType, k.ins[1].DType}, b.site.FixedProducts, k.Timed, k.constant
+	if !g.Fixed && k.SMs < b.site.SMs {
+		g.SMs = k.SMs
+	}
+	if taken, err := b.site.GEMMs.TakesScaled(g); err != nil || !taken {
+		return b.otherwise(k, err)
+	}
+	if laid, err := b.layScales(k, &g); err != nil || !laid {
+		return b.otherwise(k, err)
+	}
+	st, err := b.site.GEMMs.Prepare(g)
+	if err != nil || st == nil {
+		return b.otherwise(k, err)
+	}
+	b.AddProduct(st)
+	return nil
+}
+
+// otherwise is for what cuBLASLt does not take: that is no error.
+func (b *builder) otherwise(k *product, err error) error {
+	if err != nil {
+		return err
+	}
+	return b.addLibrary(k.kernel)
+}
+
+// addScaledRows computes a linear whose rows lie in groups with gaps one group after another.
+func (b *builder) addScaledRows(k *product) error {
+	x := &k.ins[0]
+	if len(x.Shape) < 3 || x.Shape[0] > mostItems {
+		return b.addLibrary(k.kernel)
+	}
+	for i := range x.Shape[0] {
+		part := *k.kernel
+		part.out, part.ins = index(k.out, i), slices.Clone(k.ins)
+		part.ins[0] = index(k.ins[0], i)
+		if len(k.ins[2].Shape) > 0 {
+			part.ins[2] = index(k.ins[2], i)
+		}
+		p := *k
+		p.kernel = &part
+		if err := b.addScaled(&p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// index is v at an index of its first axis, which disappears.
+func index(v strided.View, i int64) strided.View {
+	v.Addr += nvlib.Ptr(i * v.Strides[0] * v.DType.Size())
+	v.N /= v.Shape[0]
+	v.Shape, v.Strides = v.Shape[1:], v.Strides[1:]
+	return v
+}
+
+// layScales has the scales lie as cuBLASLt takes them, by copies where they do not yet. One scale of all counts for
+// each row or block, and one of a row for each of its blocks; but scales of rows of w are not those of squares, and
+// then laid is false.
+func (b *builder) layScales(k *product, g *gemm.Problem) (laid bool, err error) {
+	gx, gw, err := k.grains()
+	if err != nil {
+		return false, err
+	}
+	sx, sw := k.ins[2], k.ins[3]
+	if len(sx.Shape) > 2 && !sx.Dense() { // else its rows are one axis
+		if err := b.copied(&sx); err != nil {
+			return false, err
+		}
+	}
+	blocks := (g.K + device.ScaleBlock - 1) / device.ScaleBlock
+	inBlocks := func(g device.Grain, s *strided.View, rank int) bool {
+		return len(s.Shape) == rank && g.Columns == device.ScaleBlock
+	}
+	byBlocks := inBlocks(gx, &sx, len(k.ins[0].Shape)) || inBlocks(gw, &sw, 2)
+	switch {
+	case len(sx.Shape)+len(sw.Shape) == 0:
+		g.Modes = [2]nvlib.LtScale{nvlib.LtScaleOne, nvlib.LtScaleOne}
+		g.Scales = [2]nvlib.Ptr{sx.Addr, sw.Addr}
+		return true, nil
+	case !byBlocks:
+		g.Modes = [2]nvlib.LtScale{nvlib.LtScaleOuter, nvlib.LtScaleOuter}
+		if g.Scales[0], err = b.laid(spread(&sx, g.M, 1, k.rowStrides(&sx, false)), 1); err == nil {
+			g.Scales[1], err = b.laid(spread(&sw, g.N, 1, stridesOf(&sw, 1)), 1)
+		}
+		return true, err
+	case len(sw.Shape) == 1:
+		return false, nil
+	}
+	g.Modes = [2]nvlib.LtScale{nvlib.LtScaleVec128, nvlib.LtScaleSquares}
+	// Scales of x are dense along the rows of x, those of w along a row, whose length is then a multiple of 4.
+	x := spread(&sx, g.M, blocks, k.rowStrides(&sx, inBlocks(gx, &sx, len(k.ins[0].Shape))))
+	x.Shape, x.Strides = []int64{x.Shape[1], x.Shape[0]}, []int64{x.Strides[1], x.Strides[0]}
+	if g.Scales[0], err = b.laid(x, g.M); err != nil {
+		return false, err
+	}
+	w := spread(&sw, (g.N+device.ScaleBlock-1)/device.ScaleBlock, blocks, stridesOf(&sw, 2))
+	g.Scales[1], err = b.laid(w, (blocks+3)/4*4)
+	return true, err
+}
+
+// stridesOf are the strides of scales of a weight along rows and columns of blocks, of so many dimensions; 0 for one.
+func stridesOf(s *strided.View, dims int) [2]int64 {
+	switch {
+	case len(s.Shape) == 0:
+		return [2]int64{}
+	case dims == 1:
+		return [2]int64{s.Strides[0], 0}
+	}
+	return [2]int64{s.Strides[0], s.Strides[1]}
+}
+
+// rowStrides are the strides of scales of x along its rows, which are one axis, and the blocks of a row.
+func (k *product) rowStrides(s *strided.View, blocks bool) [2]int64 {
+	var to [2]int64
+	lead := len(s.Shape)
+	if blocks {
+		lead--
+		to[1] = s.Strides[lead]
+	}
+	for d := lead - 1; d >= 0; d-- {
+		if s.Shape[d] > 1 {
+			to[0] = s.Strides[d]
+			break
+		}
+	}
+	return to
+}
+
+// spread is scales as a matrix of rows and columns with the given strides.
+func spread(s *strided.View, rows, cols int64, strides [2]int64) strided.View {
+	v := *s
+	v.Shape, v.Strides, v.N = []int64{rows, cols}, []int64{strides[0], strides[1]}, rows*cols
+	return v
+}
+
+// laid returns the address of v with dense rows, stride elements from one to the next: its own, or that of a copy.
+func (b *builder) laid(v strided.View, stride int64) (nvlib.Ptr, error) {
+	rows, cols := v.Shape[0], v.Shape[1]
+	if (rows == 1 || v.Strides[0] == stride) && (cols == 1 || v.Strides[1] == 1) && v.Addr%16 == 0 {
+		return v.Addr, nil
+	}
+	m, at, err := b.Scratch(rows * stride * v.DType.Size())
+	if err != nil {
+		return 0, err
+	}
+	to := v.In(m, at)
+	to.Strides = []int64{stride, 1}
+	return at, b.AddCopy(to, v)
+}

@@ -1,0 +1,163 @@
+package hocket_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"hocket.example/hocket"
+	"hocket.example/hocket/internal/longtest"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// TestScaledProducts draws linears with scales: of all forms, with edges that fill no block, split over ranks or not, and
+// holds their results to arithmetic in f64.
+func TestScaledProducts(t *testing.T) {
+	rng := rand.New(rand.NewPCG(longtest.Seed(t), 55))
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for i := range longtest.Of(40, 5000) {
+		if !oneScaledProduct(t, m, rng) {
+			t.Fatalf("case %d", i)
+		}
+	}
+}
+
+// scaledCase is one product: extents, the ranks that split it, and the dimensions that scales have.
+type scaledCase struct {
+	m, n, k, ranks int64
+	split          string // "rows", "columns" or "sums"
+	sx, sw         int
+	out            ir.DType
+}
+
+func (c scaledCase) text() string {
+	over := map[string]string{c.split: "/tp"}
+	sums := over["sums"] // blocks are split along with what they are of
+	sx := []string{"", "M" + over["rows"], "M" + over["rows"] + ", ceildiv(K, 128)" + sums}[c.sx]
+	sw := []string{"", "N" + over["columns"], "ceildiv(N, 128)" + over["columns"] + ", ceildiv(K, 128)" + sums}[c.sw]
+	return fmt.Sprintf("dim M = %d\ndim N = %d\ndim K = %d\nmesh tp[%d]\nfunc f(%%x: f8e4m3[M%s, K%s], %%w: f8e4m3[N%s, K%s], %%sx: f32[%s], %%sw: f32[%s]) -> %s[M, N] {\n"+
+		"  %%y: %s[M, N] = linear %%x, %%w, %%sx, %%sw\n  return %%y\n}\n", c.m, c.n, c.k, c.ranks, over["rows"], sums, over["columns"], sums,
+		sx, sw, c.out, c.out)
+}
+
+// at is the index of the scale of element (i, j) of a matrix with k columns, where scales have so many dimensions.
+func (c scaledCase) at(dims int, rows, i, j int64) int64 {
+	return [3]int64{0, i, i/rows*((c.k+127)/128) + j/128}[dims]
+}
+
+func oneScaledProduct(t *testing.T, m *hocket.Machine, rng *rand.Rand) bool {
+	c := scaledCase{m: 1 + rng.Int64N(40), n: 1 + rng.Int64N(160), k: rng.Int64N(400), ranks: 1 + rng.Int64N(2), sx: rng.IntN(3), sw: rng.IntN(3),
+		split: []string{"rows", "columns", "sums"}[rng.IntN(3)], out: []ir.DType{ir.BF16, ir.F16, ir.F32}[rng.IntN(3)]}
+	switch c.split { // split dimensions divide, and a block is on one rank
+	case "rows":
+		c.m *= c.ranks
+	case "columns":
+		if c.n *= c.ranks; c.sw == 2 {
+			c.n = 128 * c.ranks
+		}
+	case "sums":
+		if c.k *= c.ranks; c.sx == 2 || c.sw == 2 {
+			c.k = 128 * c.ranks * rng.Int64N(3)
+		}
+	}
+	p, err := hocket.Parse("case.hkt", c.text())
+	if err != nil {
+		t.Error(err)
+		return false
+	}
+	model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
+	if err != nil {
+		t.Errorf("%v\n%s", err, c.text())
+		return false
+	}
+	defer model.Close()
+	blocks := func(n int64) int64 { return (n + 127) / 128 }
+	in := map[string]*hocket.Tensor{}
+	draw := func(name string, dt ir.DType, next func() float64, shape ...int64) []float64 {
+		x, err := hocket.NewTensor(dt, shape...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in[name] = x
+		vals := make([]float64, (*tensor.Tensor)(x).Len())
+		for i := range vals {
+			(*tensor.Tensor)(x).SetFloat64(int64(i), next())
+			vals[i] = (*tensor.Tensor)(x).Float64(int64(i))
+		}
+		return vals
+	}
+	positive := func() float64 { return math.Exp(rng.NormFloat64()) / 16 }
+	x := draw("x", ir.F8E4M3, rng.NormFloat64, c.m, c.k)
+	w := draw("w", ir.F8E4M3, rng.NormFloat64, c.n, c.k)
+	sx := draw("sx", ir.F32, positive, [][]int64{{}, {c.m}, {c.m, blocks(c.k)}}[c.sx]...)
+	sw := draw("sw", ir.F32, positive, [][]int64{{}, {c.n}, {blocks(c.n), blocks(c.k)}}[c.sw]...)
+	rep, err := model.Run(t.Context(), hocket.Args{In: in})
+	if err != nil {
+		t.Errorf("%v\n%s", err, c.text())
+		return false
+	}
+	y := (*tensor.Tensor)(rep.Out["y"])
+	unit := map[ir.DType]float64{ir.BF16: 0x1p-8, ir.F16: 0x1p-11, ir.F32: 0x1p-24}[c.out]
+	for i := range c.m {
+		for j := range c.n {
+			sum, size := 0.0, 0.0
+			for k := range c.k {
+				term := x[i*c.k+k] * sx[c.at(c.sx, 1, i, k)] * w[j*c.k+k] * sw[c.at(c.sw, 128, j, k)]
+				sum, size = sum+term, size+math.Abs(term)
+			}
+			// Ranks' sums are rounded, and added, to the type of the result.
+			if got := y.Float64(i*c.n + j); math.Abs(got-sum) > 2*unit*size+float64(c.k+8)*0x1p-23*size+0x1p-24 {
+				t.Errorf("y[%d, %d] is %g, not %g, of\n%s", i, j, got, sum, c.text())
+				return false
+			}
+		}
+	}
+	ref, err := model.Reference(t.Context(), hocket.Args{In: in})
+	if err != nil {
+		t.Errorf("%v\n%s", err, c.text())
+		return false
+	}
+	if got := ref.Compare(rep); got.Verdict != hocket.Exact && got.Verdict != hocket.Within {
+		t.Errorf("%v: %s\n%s", got.Verdict, got.Detail, c.text())
+		return false
+	}
+	return true
+}
+
+// TestFloat8Refused: arithmetic with 8-bit types names what to do.
+func TestFloat8Refused(t *testing.T) {
+	const head = "dim N = 256\nmesh tp[2]\nfunc f(%x: f8e4m3[N, N], %s: f32[N, 2], %b: bf16[N, N], %t: f32[2, 2/tp]) -> f32[] {\n  %y = "
+	for text, want := range map[string]string{
+		"add %x, %x":                      "add does not compute with f8e4m3",
+		"linear %x, %x":                   "give linear the scales",
+		"sum %x, axis=0":                  "sum does not compute",
+		"linear %b, %b, %s, %t":           "is of f8e4m3 or f8e5m2",
+		"linear %x, %x, %b, %t":           "scales are f32",
+		"quantize %x, %s":                 "already",
+		"scales %b, block=(2, 128)":       "no such scales",
+		"linear %x, %x, %s, %t, %t":       "2 to 4 operands",
+		"all_reduce %x, over=tp, op=sum":  "all_reduce does not compute",
+		"scales %x":                       "scales does not compute",
+		"cast %x":                         "to what",
+		"embedding %b, %x":                "",
+		"fill value=1":                    "",
+		"linear %x, %x, %s":               "",
+		"quantize %b":                     "",
+		"rms_norm %x, %x":                 "",
+		"attention %x, %x, %x":            "",
+		"reshard %x":                      "",
+		"linear %x, %x, %s, %t, sms=true": "",
+	} {
+		_, err := hocket.Parse("case.hkt", head+text+"\n  return %y\n}\n")
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
