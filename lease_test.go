@@ -87,7 +87,7 @@ func testTurns(t *testing.T) {
 		"the same plan": sum(soon(t), model, 2), "another": sum(soon(t), model, 3),
 		"loading one": model.Prepare(soon(t), map[string]int64{"T": 4}),
 	} {
-		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "waited for") {
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "waiting for other runs or loads") {
 			t.Errorf("%s: got %v", what, err)
 		}
 	}
@@ -127,7 +127,7 @@ func testLoadGoesOn(t *testing.T) {
 		if what == "run" {
 			err = errors.Join(err, sum(soon(t), model, 2))
 		}
-		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "goes on") {
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "continues in the background") {
 			t.Errorf("got %v", err)
 		}
 		next := make(chan error)
@@ -157,11 +157,11 @@ func TestPlanGoesOn(t *testing.T) {
 	model := modeltest.Load(t, modeltest.Open(t, cpu.New(cpu.Options{})),
 		"func f(%x: f32[2]) -> f32[2] {\n  %y = alloc f32[2]\n  for %i in 0..100000 { copy %x into %y }\n  return %y\n}\n", hocket.LoadOptions{})
 	if _, err := model.NewDeviceTensor(newImpatient(t), "x", nil); !errors.Is(err, context.DeadlineExceeded) ||
-		!strings.Contains(err.Error(), "goes on") {
+		!strings.Contains(err.Error(), "continues in the background") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := model.NewDeviceTensor(newImpatient(t), "x", nil); !errors.Is(err, context.DeadlineExceeded) ||
-		!strings.Contains(err.Error(), "waited for") {
+		!strings.Contains(err.Error(), "waiting for other runs or loads") {
 		t.Errorf("meanwhile: %v", err)
 	}
 	d, err := model.NewDeviceTensor(t.Context(), "x", nil)

@@ -91,7 +91,7 @@ func TestNoProgram(t *testing.T) {
 			"explain": func() error { _, err := p.Explain(LowerOptions{}); return err },
 			"memory":  func() error { _, err := p.PlanMemory(LowerOptions{}); return err },
 		} {
-			if err := f(); err == nil || !strings.Contains(err.Error(), "no program") {
+			if err := f(); err == nil || !strings.Contains(err.Error(), "the Program is nil or zero") {
 				t.Errorf("%s: %v", what, err)
 			}
 		}

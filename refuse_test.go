@@ -17,7 +17,7 @@ import (
 func TestRefusals(t *testing.T) {
 	m := modeltest.Open(t, cpu.New(cpu.Options{}))
 	if _, err := m.Load(nil, hocket.Binding{}, hocket.LoadOptions{}); err == nil ||
-		!strings.Contains(err.Error(), "no program") {
+		!strings.Contains(err.Error(), "the Program is nil or zero") {
 		t.Errorf("no program: %v", err)
 	}
 	if v, err := hocket.Check(nil, hocket.Binding{}); err == nil || v.Kind != hocket.Unknown {

@@ -182,7 +182,7 @@ class Models(unittest.TestCase):
         with open(plan, "w") as f:
             json.dump(PLAN, f)
         with hocket.load(pathlib.Path(self.plain), ranks=2, plan=plan) as m:
-            self.assertIn(f"up: f32[{pt2.LAYERS}, 8/tp, 4]", m.text)
+            self.assertIn(f"up: f32[{pt2.LAYERS - 1}, 8/tp, 4]", m.text)
             self.close(m(self.x), want)
 
     def test_state(self):
@@ -423,7 +423,7 @@ class Export(unittest.TestCase):
                               dynamic={"x": {0: "T", 1: None}, "y": ("T",)}, ranks=2)
         self.assertEqual(calls, [(module, (self.x,), None, {"x": {0: ("Dim", "T"), 1: None}, "y": (("Dim", "T"),)})])
         self.assertTrue(numpy.allclose(m(self.x), self.want, rtol=1e-5))
-        self.assertIn(f"up: f32[{pt2.LAYERS}, 8/tp, 4]", m.text)
+        self.assertIn(f"up: f32[{pt2.LAYERS - 1}, 8/tp, 4]", m.text)
         self.assertIn(m.compare(self.x).verdict, ("exact", "within"))
         with stand_in(export):  # gradients are in .grad of the module's own parameters, though the program stacks them
             m = hocket.export(module, (self.x,), plan=PLAN, ranks=2, grad=True)
@@ -457,7 +457,7 @@ class Export(unittest.TestCase):
         f = hocket.compile_backend(graph, inputs, options={"ranks": 2, "plan": PLAN})
         with stand_in(export), torch.no_grad():
             f(*inputs)
-        self.assertIn(f"up: f32[{pt2.LAYERS}, 8/tp, 4]", f.models[False][0].text)
+        self.assertIn(f"up: f32[{pt2.LAYERS - 1}, 8/tp, 4]", f.models[False][0].text)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with torch.no_grad():
@@ -471,7 +471,7 @@ class Export(unittest.TestCase):
                 self.want, _ = expected(X, doubled)
                 f(*inputs)[0].square().sum().backward()
         self.assertEqual(caught, [])
-        self.assertIn(f"up: f32[{pt2.LAYERS}, 8/tp, 4]", f.models[True][0].text)
+        self.assertIn(f"up: f32[{pt2.LAYERS - 1}, 8/tp, 4]", f.models[True][0].text)
         weights = dict(zip(pt2.weights(), (p for p in inputs if p is not inputs[3])))
         self.gradients(weights, inputs[3])
         with torch.no_grad():
