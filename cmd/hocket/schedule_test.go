@@ -83,7 +83,7 @@ func TestCheckSchedule(t *testing.T) {
 		t.Error(code, out)
 	}
 	if code, out, errs := hocketRun(t, "run", fixed, "--schedules", "30"); code != exitDone ||
-		!strings.Contains(out, "30 interleavings, as plain arithmetic") {
+		!strings.Contains(out, "30 interleavings, equal to plain arithmetic") {
 		t.Error(code, out, errs)
 	}
 	for _, words := range [][]string{{"check", fixed, "--dim", "T=1"}, {"check", fixed, "--launches", "3"},

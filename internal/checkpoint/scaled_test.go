@@ -55,7 +55,7 @@ func TestScaled(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := plan.Read()
+			got, err := plan.Read(nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,7 +95,7 @@ func TestScaled(t *testing.T) {
 	defer from.Close()
 	plan, err := from.Plan(Rule{From: []string{"w"}}, ir.BF16)
 	if err == nil {
-		_, err = plan.Read()
+		_, err = plan.Read(nil, nil)
 	}
 	if err == nil || !strings.Contains(err.Error(), `"w_scale_inv" is f32[3, 2], and no scales of "w"`) {
 		t.Errorf("scales of another shape: %v", err)
