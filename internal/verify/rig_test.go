@@ -27,8 +27,12 @@ func buildBy(prog *ir.Program, b ir.Binding, strategy string) (*ir.Program, *pla
 	if err != nil {
 		return nil, nil, err
 	}
+	lowered, err := unit.LoweredFor(b)
+	if err != nil {
+		return nil, nil, err
+	}
 	p, err := unit.Plan(b)
-	return unit.Lowered.Info.Prog, p, err
+	return lowered.Info.Prog, p, err
 }
 
 func parse(t testing.TB, name, src string) *ir.Program {

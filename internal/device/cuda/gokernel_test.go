@@ -66,6 +66,11 @@ func goComputation(p kernels.Computation) (func(), error) {
 	case device.Argmax:
 		return goArgmax(p, op), nil
 	}
+	if _, copied := p.Op.(device.Copy); copied && p.Out.DType.IsFloat8() {
+		// Launches of copies are shared by types of one size (strided.Launches), and all codes of f8e4m3 survive.
+		ins := slices.Clone(p.Ins)
+		ins[0].DType, p.Ins, p.Out.DType = ir.F8E4M3, ins, ir.F8E4M3
+	}
 	f := elementFunction(p.Op, p.Out.DType)
 	if f == nil {
 		return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, p)

@@ -55,7 +55,7 @@ func TestMoveDeclines(t *testing.T) {
 		"cut":       {"move-ll", ir.OpReduceScatter, func(c *device.Collective) { c.Parts[1].In.Shape = []int64{11, 4} }, "dimension 0 of [11 4] is not cut"},
 		"root":      {"move-ll", ir.OpBroadcast, func(c *device.Collective) { c.Root = 2 }, "root 2 of 2 members"},
 		"shapes":    {"move-ll", ir.OpAllGather, func(c *device.Collective) { c.Parts[1].In.Shape = []int64{5, 4} }, "blocks of shapes [6 4] and [5 4]"},
-		"order":     {"move-ll", ir.OpBroadcast, func(c *device.Collective) { c.Together = false }, "would wait for each other"},
+		"order":     {"move-ll", ir.OpBroadcast, func(c *device.Collective) { c.Together = false }, "wait for each other"},
 		"integers":  {"move-pull", ir.OpReduceScatter, func(c *device.Collective) { c.Red = ir.Avg; retype(c, ir.I32) }, "the average of integers"},
 		"private":   {"move-push", ir.OpAllGather, func(c *device.Collective) { c.Parts[0].Out.Mem.(*memory).kind = device.Private }, "private memory"},
 		"reduction": {"move-push", ir.OpReduceScatter, func(*device.Collective) {}, "it runs all_gather"},

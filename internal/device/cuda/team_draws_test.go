@@ -949,9 +949,9 @@ func TestDrawKinds(t *testing.T) {
 		gpus, ranks int
 		without     map[string]string // what cannot be drawn there, and why
 	}{
-		{2, 2, map[string]string{"move-spread": "two others or more"}},
-		{4, 4, nil},
-		{2, 4, nil}, // by NCCL, members that share no GPU
+		{2, 2, map[string]string{"move-spread": "two others or more", "executor": "it needs a schedule"}},
+		{4, 4, map[string]string{"executor": "it needs a schedule"}},
+		{2, 4, map[string]string{"executor": "it needs a schedule"}}, // by NCCL, members that share no GPU
 	} {
 		l := &meetings{fakeGPU: newFake(t, c.gpus)}
 		sys := l.system()

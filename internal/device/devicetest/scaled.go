@@ -67,7 +67,7 @@ func (r *rig) quantized(l layout, x, scales host, to ir.DType, form int, top flo
 		lo := tensor.Round(to, max(min(y-math.Abs(y)*0x1p-22, top), -top))
 		hi := tensor.Round(to, max(min(y+math.Abs(y)*0x1p-22, top), -top))
 		if !(lo <= got && got <= hi) {
-			r.Fatalf("quantize of %s: %v / scale is %v, which is %v in %s, not %v", x.dt, x.vals[i], y, hi, to, got)
+			r.Fatalf("quantize of %s: element %d of %v: %v / scale is %v, which is %v in %s, not %v", x.dt, i, x.shape, x.vals[i], y, hi, to, got)
 		}
 	}
 	for _, v := range []device.View{in, s, out} {
