@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -63,7 +62,7 @@ MSCCL++'s loader reads and hocket check proves: one thread block a rank, out of 
 		if out != "" {
 			return writeText(out, string(text))
 		}
-		_, err = io.WriteString(a.text, string(text))
+		_, err = a.text.Write(text)
 		return err
 	}
 	return c

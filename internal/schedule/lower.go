@@ -93,7 +93,6 @@ type lowering struct {
 	takers   []int // of each counter: the rank that waits for it, 0 for none
 	adders   []int
 	receives map[int]int // of each first cell of a message: the rank that reads it
-	meetings map[*Op]int // of each barrier of blocks: how many the block has met at before, and at it
 	err      error
 
 	block, met int
