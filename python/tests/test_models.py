@@ -735,20 +735,24 @@ class Jax(unittest.TestCase):
             keep.append(word(128, at(extensions), at(api), 55, stage, *buffers(ins), *buffers(outs), *attributes))
             return keep
 
+        def call(*args):
+            keep = frame(*args)  # until the call is over
+            return xla(at(keep[-1]))
+
         version = word(24, 0, -1)  # size, extensions, major and minor
         metadata = word(40, *version, 9)
         extension = word(32, 1, 0, at(metadata))
-        self.assertIsNone(xla(at(frame(3, [], [], 0, extension)[-1])))
+        self.assertIsNone(call(3, [], [], 0, extension))
         self.assertEqual((metadata[3], metadata[4] & 0xFFFFFFFF), (1 << 32, 0))  # version 0.1, no traits
 
         m = hocket.load("mesh tp[1]\nfunc f(%x: f32[2]) -> f32[2] {\n  %y = relu %x\n  return %y\n}\n")
         options = lambda **o: json.dumps({"ranks": 1, "in": ["x"], "out": ["y"], **o}).encode()
         number = hocket._lib.call("hocket_foreign", m._handle, options())
         x, y = c.create_string_buffer(8), c.create_string_buffer(8)
-        self.assertIsNone(xla(at(frame(1, [x], [y], number.value)[-1])))  # it only prepares
+        self.assertIsNone(call(1, [x], [y], number.value))  # it only prepares
         for ins, foreign, why in (([x], number.value, "unsupported"), ([x, x], number.value, "2 parameters and 1 results"),
                                   ([x], 1 << 40, "handle")):
-            self.assertEqual(xla(at(frame(3, ins, [y], foreign)[-1])), 77)
+            self.assertEqual(call(3, ins, [y], foreign), 77)
             message, code = messages.pop()
             self.assertIn(why, message)
             self.assertEqual(code, 13)
