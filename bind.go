@@ -67,7 +67,8 @@ type Port struct {
 	Name  string
 	DType ir.DType
 	Shape []int64
-	// Rows is set for a parameter whose elements embedding and index_add take as ids: the number of rows of its smallest table.
+	// Rows is set for a parameter whose elements embedding and index_add take as ids. It is the number of rows of the
+	// smallest table.
 	// Ids are in 0..Rows. It is 0 for other parameters.
 	Rows int64
 }

@@ -89,7 +89,8 @@ difference is larger than that.
 		"an `ALGORITHM` of a collective besides the chosen one, or all; for beside: one to try; repeatable")
 	f.StringArrayVar(&o.schedules, "schedule", nil,
 		"a schedule of MSCCL++ or MSCCL that does the collective, proved first, on GPUs: `FILE`; repeatable")
-	f.StringVar(&o.dtype, "dtype", "", "element `TYPE` of a collective, or of a layer fp8-tensor, fp8-row or fp8-block (default bf16)")
+	f.StringVar(&o.dtype, "dtype", "",
+		"element `TYPE` of a collective, or of a layer fp8-tensor, fp8-row or fp8-block (default bf16)")
 	f.BoolVar(&o.cold, "cold", false, "collectives on operands that no cache holds")
 	f.StringVar(&o.peers, "peers", "", "figures of peers to compare with, by tools/peers or vLLM's benchmark: `FILE`")
 	f.StringVar(&o.turns, "turns", "", "time layers in turns with tools/peers/overlap.py, which answers in a `FOLDER`")

@@ -120,13 +120,13 @@ func (l *Launcher) handle(conn *net.UnixConn, m toLaunch) {
 		close(l.reported)
 	}
 	for _, gone := range l.exited { // the first of them is the cause
-		l.tell(conn, j, gone)
+		l.sendExit(conn, j, gone)
 	}
 }
 
-// tell sends the error of an exited process to a process that still waits for it to join the same world. The caller
+// sendExit sends the error of an exited process to a process that still waits for it to join the same world. The caller
 // has locked mu.
-func (l *Launcher) tell(conn *net.UnixConn, j joiner, gone *PeerError) {
+func (l *Launcher) sendExit(conn *net.UnixConn, j joiner, gone *PeerError) {
 	if j.in || j.rank == gone.Rank || l.joined[gone.Rank] >= j.world {
 		return
 	}
@@ -157,7 +157,7 @@ func (l *Launcher) Exited(rank, pid int, how string) {
 	gone := &PeerError{Rank: rank, PID: pid, Host: hostName(), Why: how + " before it joined the others"}
 	l.exited = append(l.exited, gone)
 	for conn, j := range l.open {
-		l.tell(conn, j, gone)
+		l.sendExit(conn, j, gone)
 	}
 }
 
