@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"hocket.example/hocket/internal/certify"
+	"hocket.example/hocket/internal/certify/issue"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/schedule"
@@ -162,7 +163,7 @@ func writeCertificate(file string, p *schedule.Plan) error {
 	s, err := certify.Schedule(p)
 	var c *certify.Certificate
 	if err == nil {
-		c, err = certify.Issue(&s.Statement)
+		c, err = issue.Certificate(&s.Statement)
 	}
 	if err == nil {
 		err = certify.CheckSchedule(s, c)

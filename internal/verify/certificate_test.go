@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/certify"
+	"hocket.example/hocket/internal/certify/issue"
 	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/verify"
@@ -26,7 +27,7 @@ func TestCertificates(t *testing.T) {
 		s, err := certify.Plan(p)
 		var c *certify.Certificate
 		if err == nil {
-			c, err = certify.Issue(s)
+			c, err = issue.Certificate(s)
 		}
 		if err == nil {
 			err = certify.Check(s, c)
@@ -116,19 +117,20 @@ func corrupt(t *testing.T, r *rand.Rand, s *certify.Statement, c *certify.Certif
 			if len(bad.Clocks) > 0 {
 				i := at(len(bad.Clocks))
 				late := later(s, c, bad.Clocks[i].Event)
-				list := &bad.Clocks[i].Before
 				if len(late) > 0 {
 					e := late[at(len(late))]
-					*list = append(*list, e)
+					bad.Clocks[i].Of[e[0]] = e[1]
 					return bad, fmt.Sprintf("the clock of event %d claims %d", bad.Clocks[i].Event, e)
 				}
 			}
 		case 5:
 			if len(bad.Reuses) > 0 {
 				i := at(len(bad.Reuses))
-				last := bad.Reuses[i].Last
-				j := at(len(last))
-				last[j] = (last[j] + 1 + int32(at(len(s.Events)-1))) % int32(len(s.Events))
+				last := bad.Reuses[i].Of
+				for chain := range last {
+					last[chain] += 1 + int32(at(len(s.Events)-1))
+					break
+				}
 				return bad, fmt.Sprintf("reuse %d changed", i)
 			}
 		case 6: // nothing comes before the chain that runs first: an add that runs later is needed
@@ -205,7 +207,7 @@ func TestBytesOfCertificates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := certify.Issue(s)
+		c, err := issue.Certificate(s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -233,9 +235,10 @@ func TestBytesOfCertificates(t *testing.T) {
 			}
 			whole := wholeClocks(s, bad.Order)
 			for _, k := range bad.Clocks {
-				for _, e := range k.Before {
-					if e[1] > 0 && (e[0] < 0 || int(e[0]) >= 2*s.Chains || whole[k.Event][int(e[0])%s.Chains] < e[1]) {
-						t.Errorf("%s: the clock of event %d claims %d, which is false, and is accepted", name, k.Event, e)
+				for chain, n := range k.Of {
+					if n > 0 && (chain < 0 || int(chain) >= 2*s.Chains || whole[k.Event][int(chain)%s.Chains] < n) {
+						t.Errorf("%s: the clock of event %d claims %d of chain %d, which is false, and is accepted", name, k.Event,
+							n, chain)
 					}
 				}
 			}
