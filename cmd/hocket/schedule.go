@@ -18,6 +18,7 @@ import (
 	"hocket.example/hocket/internal/schedule"
 	"hocket.example/hocket/internal/schedule/msccl"
 	"hocket.example/hocket/internal/schedule/mscclpp"
+	"hocket.example/hocket/internal/schedule/program"
 	"hocket.example/hocket/ir"
 )
 
@@ -114,6 +115,25 @@ func (a *app) schedulesFor(ctx context.Context, files []string) ([]*device.Sched
 		list = append(list, s)
 	}
 	return list, nil
+}
+
+// importSchedule returns a collective schedule as a program. One that is not right is warned of: what its threads do in no
+// order has one in the program.
+func (a *app) importSchedule(ctx context.Context, arg string) (string, error) {
+	_, p, _, err := a.openSchedule(ctx, arg)
+	if err != nil {
+		return "", err
+	}
+	text, err := program.Of(p)
+	if err != nil {
+		err := &failure{code: exitProgram, kind: "import", err: fmt.Errorf("%s: %w", arg, err)}
+		return "", err.helping("docs/schedules.md says what programs cannot say")
+	}
+	if r := schedule.Check(p, schedule.Options{}); r.Verdict != schedule.OK {
+		a.warnings = append(a.warnings, &ir.Diagnostic{Severity: ir.Warning, File: arg, Kind: string(r.Verdict),
+			Message: "the schedule itself is not proved: " + r.Findings[0].Message})
+	}
+	return text, nil
 }
 
 // checkSchedule judges a collective schedule.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/certify"
@@ -280,4 +281,49 @@ func wholeClocks(s *certify.Statement, order [][2]int32) [][]int32 {
 		}
 	}
 	return out
+}
+
+// TestOperandsThatShareBytes: a product overwrites the buffer that it reads, which is another's by name and at the same
+// bytes.
+func TestOperandsThatShareBytes(t *testing.T) {
+	const text = `mesh tp[1]
+func f(%x: f32[4, 4], %w: f32[4, 4]) -> f32[4, 4] {
+  %a = copy %x
+  %y = linear %a, %w
+  return %y
+}
+`
+	prog, ds := ir.Parse("shared.hkt", text)
+	if ds.HasErrors() {
+		t.Fatal(ds)
+	}
+	_, p, err := build(prog, ir.Binding{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := certified(p); err != nil {
+		t.Fatal(err)
+	}
+	product := slices.IndexFunc(p.Cmds, func(c plan.Cmd) bool { return c.Kind == plan.Compute && c.Op == ir.OpLinear })
+	c := &p.Cmds[product]
+	p.Buffers[c.Outs[0].Buf].Offset = p.Buffers[c.Ins[0].Buf].Offset
+	if verify.Plan(p, verify.Options{FaultsOnly: true}).Verdict == verify.Proved {
+		t.Error("it is proved")
+	}
+	if _, err := certified(p); err == nil || !strings.Contains(err.Error(), "nothing orders it after the read") {
+		t.Errorf("its certificate: %v", err)
+	}
+}
+
+// certified returns a certificate of a plan that is accepted.
+func certified(p *plan.Plan) (*certify.Certificate, error) {
+	s, err := certify.Plan(p)
+	if err != nil {
+		return nil, err
+	}
+	c, err := issue.Certificate(s)
+	if err != nil {
+		return nil, err
+	}
+	return c, certify.Check(s, c)
 }
