@@ -142,15 +142,19 @@ func (a *app) checkSchedule(c *cobra.Command, arg string, o *checkFlags) error {
 		"certificate"); err != nil {
 		return err
 	}
-	if o.launches != 1 && o.launches != 2 {
+	switch {
+	case o.launches != 1 && o.launches != 2:
 		return usagef("--launches is %d, and 1 or 2 are judged", o.launches)
+	case o.out != "" && !o.fix:
+		return usagef("-o names where --fix writes, and --fix is not given")
+	case o.fix && o.redundant:
+		return usagef("--redundant is of a schedule as it stands: use --fix first, and --redundant on what it writes")
+	case o.certificate != "" && (o.fix || o.launches != 1):
+		return usagef("--certificate is of one launch of the schedule as it stands: leave --fix and --launches out")
 	}
 	f, p, out, err := a.openSchedule(c.Context(), arg)
 	if err != nil {
 		return err
-	}
-	if o.certificate != "" && (o.fix || o.launches != 1) {
-		return usagef("--certificate is of one launch of the schedule as it stands: leave --fix and --launches out")
 	}
 	options := schedule.Options{Launches: o.launches}
 	out.Launches = o.launches
@@ -213,7 +217,7 @@ func certifiedSchedule(file string, p *schedule.Plan) error {
 		}
 	}
 	if err != nil {
-		return (&failure{code: exitProgram, kind: "certificate", err: fmt.Errorf("the certificate is rejected: %w", err)}).
+		return (&failure{code: exitProgram, kind: "certificate", err: fmt.Errorf("the certificate %s is rejected: %w", file, err)}).
 			helping("hocket check --certificate writes one")
 	}
 	return nil

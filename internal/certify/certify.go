@@ -165,7 +165,7 @@ type counter struct {
 	adds          []int32              // events
 	asked         map[int32]bool       // counts that waits ask for
 	batch, before []stamp              // the last add of each thread: since such a count, and before that
-	given         map[int32][][2]int32 // of a thread: pairs of how many adds bring how many events
+	brought       map[int32][][2]int32 // of a thread: pairs of how many adds bring how many events
 }
 
 type spot struct {
@@ -184,7 +184,7 @@ func newChecker(s *Statement) *checker {
 		k.threads[i].known = map[int32]int32{}
 	}
 	for i := range k.counters {
-		k.counters[i].asked, k.counters[i].given = map[int32]bool{}, map[int32][][2]int32{}
+		k.counters[i].asked, k.counters[i].brought = map[int32]bool{}, map[int32][][2]int32{}
 	}
 	for i := range s.Events {
 		e := &s.Events[i]
@@ -272,10 +272,10 @@ func (k *checker) known(of, pos int32) bool {
 
 // brings reports whether the adds that a wait counts bring the first pos events of a thread.
 func (k *checker) brings(w Wait, of, pos int32) bool {
-	n, given := int32(k.Threads), k.counters[w.Counter].given
+	n, brought := int32(k.Threads), k.counters[w.Counter].brought
 	by := func(of int32) bool {
-		i, _ := slices.BinarySearchFunc(given[of], w.N+1, func(g [2]int32, n int32) int { return int(g[0]) - int(n) })
-		return i > 0 && given[of][i-1][1] >= pos
+		i, _ := slices.BinarySearchFunc(brought[of], w.N+1, func(g [2]int32, n int32) int { return int(g[0]) - int(n) })
+		return i > 0 && brought[of][i-1][1] >= pos
 	}
 	return !w.Blind && (of >= n || !w.Relaxed) && (by(of) || of >= n && by(of-n))
 }
@@ -339,17 +339,17 @@ func (k *checker) add(a Add, clock map[int32]int32) error {
 	}
 	c.batch = append(slices.DeleteFunc(c.batch, func(t stamp) bool { return t.thread == k.now.thread }), k.now)
 	c.adds = append(c.adds, k.id)
-	give := func(of, pos int32) {
+	bring := func(of, pos int32) {
 		if a.Relaxed && int(of) < k.Threads {
 			of += int32(k.Threads)
 		}
-		if g := c.given[of]; len(g) == 0 || g[len(g)-1][1] < pos {
-			c.given[of] = append(g, [2]int32{int32(len(c.adds)), pos})
+		if g := c.brought[of]; len(g) == 0 || g[len(g)-1][1] < pos {
+			c.brought[of] = append(g, [2]int32{int32(len(c.adds)), pos})
 		}
 	}
-	give(k.now.thread, k.now.pos)
+	bring(k.now.thread, k.now.pos)
 	for of, pos := range clock {
-		give(of, pos)
+		bring(of, pos)
 	}
 	return nil
 }

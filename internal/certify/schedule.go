@@ -31,14 +31,14 @@ const (
 	signals int32 = iota // of a counter
 	joined               // meetings of a block's threads
 	acts                 // of a block's threads since a meeting
-	given                // to an engine
+	posts                // to an engine
 	done                 // by an engine
 	packets              // writes of a packet
 	met                  // blocks at a barrier, by turns
 	turns                // of a block at a barrier
 	taken                // signals of a counter
 	takers               // threads
-	givers               // blocks
+	posters               // blocks
 	lanes                // threads that wait and signal
 	movers               // threads that move an element; and of packets
 	packetMovers
@@ -111,15 +111,15 @@ func (s *ScheduleStatement) act(k int32, thread key, e Event) {
 	s.Events = append(s.Events, e)
 }
 
-// give has a thread give an event to an engine, which does what it is given in order.
-func (s *ScheduleStatement) give(k int32, thread, engine int, e Event) error {
+// post has a thread post an event to an engine, which executes what is posted in order.
+func (s *ScheduleStatement) post(k int32, thread, engine int, e Event) error {
 	i := int32(engine)
-	if s.users(givers, i, k, 0) > 1 {
+	if s.users(posters, i, k, 0) > 1 {
 		return fmt.Errorf("several blocks use a port channel")
 	}
-	s.act(k, key{lanes, k, int32(thread)}, Event{Adds: []Add{s.add(key{given, i})}})
+	s.act(k, key{lanes, k, int32(thread)}, Event{Adds: []Add{s.add(key{posts, i})}})
 	e.Chain = int32(len(s.plan.Blocks)) + i
-	e.Thread, e.Waits, e.Adds = e.Chain, append(e.Waits, s.all(key{given, i})), append(e.Adds, s.add(key{done, i}))
+	e.Thread, e.Waits, e.Adds = e.Chain, append(e.Waits, s.all(key{posts, i})), append(e.Adds, s.add(key{done, i}))
 	s.Events = append(s.Events, e)
 	return nil
 }
@@ -157,7 +157,7 @@ func (s *ScheduleStatement) lane(k int32, l *schedule.Lane) error {
 	case schedule.Add:
 		e := Event{Adds: []Add{{Counter: s.counter(key{signals, c}), Relaxed: l.Relaxed}}}
 		if l.Engine >= 0 {
-			return s.give(k, l.Thread, l.Engine, e)
+			return s.post(k, l.Thread, l.Engine, e)
 		}
 		s.act(k, thread, e)
 	case schedule.Flush:
@@ -211,7 +211,7 @@ func (s *ScheduleStatement) data(k int32, o *schedule.Op) error {
 				s.act(k, key{kind, k, int32(j)}, e)
 				continue
 			}
-			if err := s.give(k, m.Lane, m.Engine, e); err != nil {
+			if err := s.post(k, m.Lane, m.Engine, e); err != nil {
 				return err
 			}
 			break

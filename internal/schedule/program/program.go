@@ -14,7 +14,8 @@ import (
 // Each rank has its cells in one symmetric buffer, E elements each. A thread block is a stream, and so is a port channel.
 // These run in order: what threads of a block do in no order has one. Channels, semaphores and barriers of blocks are
 // counters, and so is a packet, which is written before its counter is raised. All ranks meet at the beginning and the
-// end, which makes runs back to back right.
+// end, which makes runs back to back right. Where ranks have inputs or outputs of different sizes, the parameter's and the
+// result's blocks have the largest, and what is not there is not read, or zero.
 func Of(p *schedule.Plan) (string, error) {
 	if p.Fault != nil {
 		return "", fmt.Errorf("%s", p.Fault.Message)
@@ -44,9 +45,10 @@ type element struct {
 
 type writer struct {
 	p       *schedule.Plan
-	owner   []int // by cell: the rank that has it, -1 for none
-	local   []int // by cell: where the rank has it
-	size    []int // by rank: cells
+	owner   []int  // by cell: the rank that has it, -1 for none
+	local   []int  // by cell: where the rank has it
+	size    []int  // by rank: cells
+	sides   [2]int // the most cells that a rank's input and output have
 	written []bool
 
 	elements map[element]int
@@ -80,15 +82,8 @@ func (w *writer) memory() error {
 			w.written[c] = w.written[c] || b.Kind == schedule.Input
 		}
 	}
-	sides := [2]int{}
 	for i, b := range p.Buffers[:2*p.Ranks] {
-		if i < 2 {
-			sides[i] = b.Cells
-		}
-		if b.Cells != sides[i%2] {
-			return fmt.Errorf("rank %d has an %s of %d parts of chunks, and rank 0 of %d: parameters and results of programs "+
-				"are equally large on all ranks", b.Rank, b.Kind, b.Cells, sides[i%2])
-		}
+		w.sides[i%2] = max(w.sides[i%2], b.Cells)
 	}
 	for k := range p.Blocks {
 		rank := p.Blocks[k].Rank
@@ -417,9 +412,9 @@ func (w *writer) sum(rank int, from, to []place) {
 // file writes the program around what ranks do.
 func (w *writer) file(bodies []string) string {
 	p, name := w.p, identifier(w.p.Name)
-	in, out := p.Buffers[0].Cells, p.Buffers[1].Cells
+	in, out := w.sides[0], w.sides[1]
 	var b strings.Builder
-	fmt.Fprintf(&b, "// The schedule %s of %d ranks.\n", name, p.Ranks)
+	fmt.Fprintf(&b, "// %s on %d ranks.\n", strings.TrimPrefix(name, "schedule_"), p.Ranks)
 	fmt.Fprintf(&b, "dim E = 4  // elements of a part of a chunk\nmesh r[%d]\n\n", p.Ranks)
 	x, y := fmt.Sprintf("%%x: f32[%d*E/r]", in*p.Ranks), fmt.Sprintf("f32[%d*E/r]", out*p.Ranks)
 	refines := ""
@@ -428,7 +423,7 @@ func (w *writer) file(bodies []string) string {
 		fmt.Fprintf(&b, "func %s(%s) -> %s {\n  %s\n  return %%y\n}\n\n", p.Collective, x, y, strings.Join(lines, "\n  "))
 	}
 	fmt.Fprintf(&b, "func %s(%s) -> %s%s {\n", name, x, y, refines)
-	fmt.Fprintf(&b, "  %%m = alloc f32[%d*E] symmetric\n", slices.Max(w.size))
+	fmt.Fprintf(&b, "  %%m = alloc f32[%d*E] symmetric\n", max(1, slices.Max(w.size)))
 	if len(w.elements) > 0 {
 		fmt.Fprintf(&b, "  %%c = counter[%d]\n", len(w.elements))
 	}
@@ -436,9 +431,13 @@ func (w *writer) file(bodies []string) string {
 		fmt.Fprintf(&b, "  %%s = stream[%d]\n", w.most)
 	}
 	fmt.Fprintf(&b, "  %%y = alloc f32[%d*E] zero\n", out)
+	b.WriteString("  %px = local %x\n")
 	for r := range p.Ranks {
-		at := w.local[p.Buffers[2*r].Base]
-		fmt.Fprintf(&b, "  if rank(r) == %d {\n    %%in = slice %%m, axis=0, %d*E..%d*E\n    copy %%x into %%in\n  }\n", r, at, at+in)
+		if n := p.Buffers[2*r].Cells; n > 0 {
+			at := w.local[p.Buffers[2*r].Base]
+			fmt.Fprintf(&b, "  if rank(r) == %d {\n    %%from = slice %%px, axis=0, 0*E..%d*E\n", r, n)
+			fmt.Fprintf(&b, "    %%in = slice %%m, axis=0, %d*E..%d*E\n    copy %%from into %%in\n  }\n", at, at+n)
+		}
 	}
 	b.WriteString("  barrier over=r  // peers are done with the run before\n")
 	for r, body := range bodies {
@@ -450,9 +449,9 @@ func (w *writer) file(bodies []string) string {
 	for r := range p.Ranks {
 		fmt.Fprintf(&b, "  if rank(r) == %d {\n", r)
 		buf := p.Buffers[2*r+1]
-		for lo := 0; lo < out; { // what nobody writes stays zero
+		for lo := 0; lo < buf.Cells; { // what nobody writes stays zero
 			hi := lo
-			for hi < out && w.written[buf.Base+hi] == w.written[buf.Base+lo] {
+			for hi < buf.Cells && w.written[buf.Base+hi] == w.written[buf.Base+lo] {
 				hi++
 			}
 			if at := w.local[buf.Base+lo]; w.written[buf.Base+lo] {
@@ -470,6 +469,11 @@ func (w *writer) file(bodies []string) string {
 // meaning is the collective on values; nil where there is none.
 func (w *writer) meaning(in, out int) []string {
 	n := w.p.Ranks
+	for i, b := range w.p.Buffers[:2*n] {
+		if b.Cells != w.sides[i%2] {
+			return nil
+		}
+	}
 	last := fmt.Sprintf("%%y: f32[%d*E/r] = reshape %%t, shape=(%d*E)", out*n, out*n)
 	switch w.p.Collective {
 	case schedule.AllReduce:
