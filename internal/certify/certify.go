@@ -2,7 +2,7 @@
 // deadlock; of a collective schedule also that it computes its collective. It imports neither the planner nor the
 // verifier, nor package issue, which makes certificates. Begin with Check.
 //
-// A Statement says what is to be run. It is never read from a certificate: Plan and Schedule make it again. A Certificate
+// A Statement describes a run. It is never read from a certificate: Plan and Schedule make it again. A Certificate
 // is evidence about a statement: an order in which all events can run, the add that satisfies each wait, clocks, and the
 // last uses of memory before its reuse. Check accepts if
 //
@@ -234,7 +234,8 @@ func (k *checker) step(e *Event) error {
 		clock, k.clocks = k.clocks[0].Of, k.clocks[1:]
 	}
 	for of, pos := range clock {
-		if !k.known(of, pos) && !slices.ContainsFunc(e.Waits, func(w Wait) bool { return k.brings(w, of, pos) }) {
+		brings := func(w Wait) bool { return k.brings(w, of, pos) }
+		if int(of) >= 2*k.Threads || !k.known(of, pos) && !slices.ContainsFunc(e.Waits, brings) {
 			return fmt.Errorf("nothing shows that event %d of thread %d comes before", pos, of)
 		}
 	}

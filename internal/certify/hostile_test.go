@@ -105,6 +105,7 @@ func TestHostileCertificates(t *testing.T) {
 		{with("clocks", `[{"event":0,"of":{"1":1}}]`), "nothing shows that event 1 of thread 1 comes before"},
 		{with("clocks", `[{"event":0,"of":{"-2147483648":1}}]`), "nothing shows"},
 		{with("clocks", `[{"event":0,"of":{"2147483647":2147483647}}]`), "nothing shows"},
+		{with("clocks", fmt.Sprintf(`[{"event":0,"of":{"%d":0}}]`, 2*s.Threads)), "nothing shows"},
 		{with("reuses", `[{"event":0,"of":{"0":1}}]`), "reuses are not"},
 	} {
 		if c.want == "unlike" {

@@ -26,7 +26,7 @@ type elements struct {
 	from, to int
 }
 
-// What is counted, and what has numbers.
+// Kinds of counters, and of other things that are counted or numbered.
 const (
 	signals int32 = iota // of a counter
 	joined               // meetings of a block's threads
@@ -38,7 +38,7 @@ const (
 	turns                // of a block at a barrier
 	taken                // signals of a counter
 	takers               // threads
-	posters               // blocks
+	posters              // blocks
 	lanes                // threads that wait and signal
 	movers               // threads that move an element; and of packets
 	packetMovers
@@ -184,15 +184,12 @@ func (s *ScheduleStatement) data(k int32, o *schedule.Op) error {
 				kind = packetMovers
 			}
 			for i := 0; i < sp.N && sp.Mode == schedule.Packet && j < len(m.From); i++ {
-				looks = append(looks, Wait{Counter: s.counter(key{packets, int32(sp.Cell + 2*i)}), N: 1, Blind: true})
-				meet = meet || m.Engine >= 0
+				at := s.counter(key{packets, int32(sp.Cell + 2*i)})
+				looks, meet = append(looks, Wait{at, 1, m.Engine < 0, true}), meet || m.Engine >= 0
 			}
 		}
 	}
 	if meet {
-		for i := range looks {
-			looks[i].Blind, looks[i].Relaxed = false, true
-		}
 		s.Events = append(s.Events, Event{Chain: k, Thread: k, Waits: looks})
 		s.join(k)
 		looks = nil

@@ -36,8 +36,8 @@ func Of(p *schedule.Plan) (string, error) {
 	return w.file(bodies), nil
 }
 
-// element names what an element of the program's counter stands for: a counter of the schedule, a packet by its cell, or a
-// block of those that meet.
+// element names an element of the program's counter: it is for a counter of the schedule, a packet by its cell, or a block
+// of those that meet.
 type element struct {
 	kind      byte
 	of, block int
@@ -307,7 +307,7 @@ func (w *writer) engine(k, e int) error {
 	return nil
 }
 
-// move writes a move: packets element by element, since these lie apart.
+// move writes a move: packets element by element, since each has a counter.
 func (w *writer) move(k int, m *schedule.Move) error {
 	plain := true
 	w.on(k)
