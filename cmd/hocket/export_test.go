@@ -249,7 +249,8 @@ func TestModelsPage(t *testing.T) {
 }
 
 // forumArchive writes the forum's model as torch exports it, without the contents of its weights: linears without bias,
-// each if reduces with dist.all_reduce of its result, which torch exports as a functional collective, a wait and a copy.
+// each, if reduces, with dist.all_reduce of its result, which torch exports as a functional collective, a wait and a
+// copy.
 func forumArchive(t *testing.T, layers, batch, dim int, reduces bool) string {
 	t.Helper()
 	type object = map[string]any

@@ -69,7 +69,8 @@ streams, and the size of a plan. A FILE.csv with the columns id,lower,upper,size
 	f.StringVar(&o.html, "html", "",
 		"write a page with a picture to `FILE`; --strategy all shows strategies side by side")
 	f.StringVar(&o.svg, "svg", "", "draw the memory of one plan to `FILE`")
-	f.StringVar(&o.viz, "viz", "", "write a snapshot for PyTorch's memory viewer to `FILE.pickle`: of the plan, or of what --policy simulates")
+	f.StringVar(&o.viz, "viz", "",
+		"write a snapshot for PyTorch's memory viewer to `FILE.pickle`; with --policy, of the simulation")
 	f.StringVar(&o.policy, "policy", "",
 		"simulate a caching allocator as well: `POLICY` is one of "+strings.Join(footprint.Policies(), ", "))
 	f.Float64Var(&o.hostUS, "host-us", 0, "`MICROSECONDS` that the simulated host takes to issue an op (default 220)")
