@@ -108,6 +108,13 @@ func notProgram(arg string) string {
 			return arg
 		}
 	}
+	if f, _, err := files.Open(arg); err == nil {
+		defer f.Close()
+		begins := make([]byte, 2)
+		if n, _ := io.ReadFull(f, begins); pickled(string(begins[:n])) {
+			return arg
+		}
+	}
 	return ""
 }
 
@@ -299,7 +306,11 @@ func (a *app) explainSnapshot(name, page string) error {
 		if errors.As(err, &ds) {
 			return err
 		}
-		return inputf("%s: %w", name, err)
+		f := inputf("%s: %w", name, err)
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			f = f.helping("the file is a part of a snapshot: copy all of it")
+		}
+		return f
 	}
 	fp := &memoryResult{}
 	for _, s := range all {
@@ -350,6 +361,10 @@ const mostSites = 8
 
 // waitingText lists the call sites that allocated the blocks waiting at the peak.
 func (a *app) waitingText(x *footprint.Explanation) {
+	if len(x.WaitingBySite) == 1 && x.WaitingBySite[0].Site == "" {
+		fmt.Fprintln(a.text,
+			`recorded without stacks: _record_memory_history(stacks="python") has the calls that allocated what waits`)
+	}
 	if len(x.WaitingBySite) == 0 || len(x.WaitingBySite) == 1 && x.WaitingBySite[0].Site == "" {
 		return
 	}

@@ -26,6 +26,7 @@ type excerpt struct {
 	key   string    // equal for dumps that say the same
 	times int       // how often the file has it
 	cut   bool      // the next dump begins before its end
+	open  bool      // the file ends before it does
 	test  string    // that printed it first; "" where the log does not say
 }
 
@@ -182,7 +183,7 @@ var definition = regexp.MustCompile(`^(?:\w+ *= *\S|[-+*/%=()]|\w+;$)`)
 var address = regexp.MustCompile(`0x[0-9a-f]+`)
 
 func (c *cutter) excerpt() excerpt {
-	e := excerpt{lines: c.lines, noise: c.noise, cut: c.cut, test: c.test}
+	e := excerpt{lines: c.lines, noise: c.noise, cut: c.cut, open: !c.closed, test: c.test}
 	for len(e.noise) > 0 && e.noise[len(e.noise)-1].pos.Line > e.lines[len(e.lines)-1].pos.Line {
 		e.noise = e.noise[:len(e.noise)-1] // after the end of a dump
 	}
@@ -257,6 +258,8 @@ func (e *excerpt) describe(n int) string {
 	switch {
 	case e.cut:
 		return fmt.Sprintf("dump %d%s: %d lines; the next begins before its end", n, of, len(e.lines))
+	case e.open:
+		return fmt.Sprintf("dump %d%s: %d lines, of which the last are missing: the file ends before", n, of, len(e.lines))
 	case e.times == 1:
 		return fmt.Sprintf("dump %d%s: %d lines, printed once", n, of, len(e.lines))
 	}

@@ -141,6 +141,20 @@ func TestSeveralDumps(t *testing.T) {
 	}
 }
 
+// TestCutLog: a log that ends within its dumps says so.
+func TestCutLog(t *testing.T) {
+	lines := strings.SplitAfter(loops, "\n")
+	log := prefixed("[rank0]: ", strings.Join(lines[:5], "")) + prefixed("[rank1]: ", strings.Join(lines[:4], ""))
+	_, _, ds := Import("d.txt", log, nil)
+	if want := "dump 2: 4 lines, of which the last are missing: the file ends before"; !strings.Contains(ds.String(), want) {
+		t.Errorf("want %q, got %s", want, ds)
+	}
+	_, _, ds = Import("d.txt", strings.Join(lines[:5], ""), nil)
+	if want := "the dump ends without"; !strings.Contains(ds.String(), want) {
+		t.Errorf("want %q, got %s", want, ds)
+	}
+}
+
 // TestNoDump: what only mentions a dump is none.
 func TestNoDump(t *testing.T) {
 	for _, text := range []string{
