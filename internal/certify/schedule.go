@@ -284,8 +284,11 @@ func move(now []sum, packet []bool, e elements) error {
 		var total sum
 		for _, sp := range e.of.From {
 			c := sp.Cell + j*width(sp)
-			if sp.Mode != schedule.Plain && !packet[c] {
+			switch {
+			case sp.Mode != schedule.Plain && !packet[c]:
 				return fmt.Errorf("cell %d is no packet", c)
+			case sp.Mode == schedule.Plain && (packet[c] || c > 0 && packet[c-1]):
+				return fmt.Errorf("cell %d belongs to a packet, and is read as data", c)
 			}
 			total.add(now[c])
 		}
