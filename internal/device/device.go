@@ -364,7 +364,7 @@ type Blocked struct {
 
 // Error lists up to eight blocked streams.
 func (d *Deadlock) Error() string {
-	s := "deadlock: nothing can run any more"
+	s := "deadlock: no stream can continue"
 	for i, b := range d.Blocked {
 		if i == 8 {
 			return s + fmt.Sprintf("; and %d more streams", len(d.Blocked)-i)

@@ -139,7 +139,7 @@ func testChoosesTheFastest(t *testing.T) {
 	if _, err = broken.Run(t.Context(), in); err == nil {
 		_, err = broken.Run(t.Context(), in)
 	}
-	if err == nil || err.Error() != `trying the program as a graph in the form "middling": this way is closed` {
+	if err == nil || err.Error() != `measuring the program's graph in the form "middling": this way is closed` {
 		t.Errorf("got %v", err)
 	}
 }

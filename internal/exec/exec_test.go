@@ -267,7 +267,8 @@ func TestDeadlock(t *testing.T) {
 			b.waitCounter(1, "%push", c, 1, 2)
 			prog := load(t, mode, 1, b.p, Options{})
 			_, err := prog.Run(context.Background(), nil)
-			const want = "deadlock: nothing can run any more; rank 1, stream %push: wait %here[1] >= 2 (hand.hkt:1:3, iteration 3, 1) waits for "
+			const want = "deadlock: no stream can continue; rank 1, stream %push: wait %here[1] >= 2 (hand.hkt:1:3, iteration " +
+				"3, 1) waits for "
 			var dead *device.Deadlock
 			if !errors.As(err, &dead) || !strings.HasPrefix(err.Error(), want) {
 				t.Fatalf("got %v, want %s", err, want)
@@ -368,7 +369,7 @@ func TestBudget(t *testing.T) {
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	const early = "the plan needs 1.5 KiB of device memory on each rank, besides what collectives stage in, more than the budget of 100 B"
+	const early = "the plan needs 1.5 KiB of device memory on each rank, without the staging of collectives, more than the budget of 100 B"
 	if _, err = Load(context.Background(), cpu.New(cpu.Options{}), p, Options{Options: image.Options{MaxArena: 100}}); err == nil || err.Error() != early {
 		t.Errorf("got %v, want %s", err, early)
 	}
@@ -486,7 +487,8 @@ func TestExplain(t *testing.T) {
 	}
 	for want, fault := range map[string]device.Fault{
 		"outside of any command": {ID: -1},
-		fmt.Sprintf("from %s to %s (trace the run to see which): illegal", prog.im.Plan.Where(2), prog.im.Plan.Where(linear)): {ID: 2, Last: linear},
+		fmt.Sprintf("one of the commands from %s to %s (to find it, trace the run): illegal", prog.im.Plan.Where(2),
+			prog.im.Plan.Where(linear)): {ID: 2, Last: linear},
 	} {
 		fault.Err = cause
 		if err := (symbolizer{prog.im}).explain(&fault, false); !strings.Contains(err.Error(), want) {

@@ -89,7 +89,7 @@ func TestEnqueueLends(t *testing.T) {
 				"is to be left twice":          {In: c.in, Out: twice, Lend: lent},
 				"result y cannot be lent":      {In: c.in, Out: c.out, Lend: map[string]map[int]uintptr{"y": nil}},
 				"those that can are [z]":       {In: c.in, Out: c.out, Lend: map[string]map[int]uintptr{"q": {}}},
-				"no place on the devices for ": {In: c.in, Out: out, Lend: map[string]map[int]uintptr{"z": nil}},
+				"has no destination on the devices": {In: c.in, Out: out, Lend: map[string]map[int]uintptr{"z": nil}},
 			} {
 				a.Streams = c.streams
 				err := c.model.Enqueue(t.Context(), a)
