@@ -274,8 +274,8 @@ func TestEnqueueWrong(t *testing.T) {
 	c.f.guests.foreign, c.f.guests.off = map[uintptr]bool{0x1230: true}, map[uintptr]int{0x4560: 1}
 	for want, change := range map[string]func(a *hocket.EnqueueArgs){
 		"1 streams were passed for 2 ranks": func(a *hocket.EnqueueArgs) { a.Streams = a.Streams[:1] },
-		"no parameter q":                  func(a *hocket.EnqueueArgs) { a.In["q"] = a.In["x"] },
-		"no result q":                     func(a *hocket.EnqueueArgs) { a.Out["q"] = a.Out["y"] },
+		"no parameter q":                    func(a *hocket.EnqueueArgs) { a.In["q"] = a.In["x"] },
+		"no result q":                       func(a *hocket.EnqueueArgs) { a.Out["q"] = a.Out["y"] },
 		"result z has no destination on the devices": func(a *hocket.EnqueueArgs) {
 			delete(a.Out, "z")
 		},

@@ -196,7 +196,8 @@ func (f *Finder) Relus(accept func(gemm, relu int) error) error {
 // feeds reports whether only a relu reads a GEMM's result.
 func (f *Finder) feeds(gemm, relu int) bool {
 	b := &f.p.Cmds[gemm]
-	if b.Kind != plan.Compute || b.Op != ir.OpLinear && b.Op != ir.OpMatmul || len(b.Ins) == 4 { // scales leave no epilogue
+	// A GEMM with scales has no epilogue.
+	if b.Kind != plan.Compute || b.Op != ir.OpLinear && b.Op != ir.OpMatmul || len(b.Ins) == 4 {
 		return false
 	}
 	at := placeOf(b.Outs[0])
