@@ -76,7 +76,7 @@ func TestFlagJoin(t *testing.T) {
 			t.Errorf("join %d reports %+v", i, f)
 		}
 	}
-	if f, _ := ReadFault(b.mem[faults[4]-memoryAt:]); f.Words[2] <= 20_000 || !strings.Contains(f.String(), "for a flag of 3") {
+	if f, _ := ReadFault(b.mem[faults[4]-memoryAt:]); f.Words[2] <= 20_000 || !strings.Contains(f.String(), "for a flag to reach 3") {
 		t.Errorf("the wait that ran out of time reports %v", f)
 	}
 	for _, j := range []Join{{Count: -1}, {Timeout: -1}} {

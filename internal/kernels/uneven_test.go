@@ -93,7 +93,7 @@ func TestUnevenFaults(t *testing.T) {
 		{ir.OpAllToAllV, 0, [2][]float64{{3, 0}, {3, 0}}, "member 0 of the team gets 6 rows, and its result has room for 5"},
 		{ir.OpAllGatherV, 0, [2][]float64{{1, 4}, {1, 4}}, "the counts of member 1 of the team take 4 rows"},
 		{ir.OpAllGatherV, 1, [2][]float64{{3, 3}, {3, 3}}, "member 1 of the team gets 6 rows"},
-		{ir.OpAllGatherV, 1, [2][]float64{{1, 2}, {1, 1}}, "counts[1] of member 0 of the team is 2, and another member's is not"},
+		{ir.OpAllGatherV, 1, [2][]float64{{1, 2}, {1, 1}}, "counts[1] of member 0 of the team is 2, but another member has a different value"},
 		{ir.OpReduceScatterV, 1, [2][]float64{{2, 2}, {2, 2}}, "the counts of member 0 of the team take 4 rows"},
 	} {
 		at := b.alloc(FaultBytes)
