@@ -74,7 +74,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestUnsupported is what is right and yet too much.
+// TestUnsupported checks problems that are valid but too large.
 func TestUnsupported(t *testing.T) {
 	wide := op(ir.F32, 2, 1, 1025)
 	nine := Operand{Addr: 1 << 16, DType: ir.F32}
@@ -94,7 +94,7 @@ func TestUnsupported(t *testing.T) {
 	}
 }
 
-// TestScratchFails passes on why there is no memory.
+// TestScratchFails checks that the error of Scratch is returned.
 func TestScratchFails(t *testing.T) {
 	full := errors.New("full")
 	l := New(&fake{version: "1"}, nil)
@@ -109,8 +109,8 @@ func TestScratchFails(t *testing.T) {
 	}
 }
 
-// TestOrderOfSums: the order of operations, and so the code and the extents that
-// it works with, follow from extents and strides, not from addresses.
+// TestOrderOfSums checks that the order of operations, and so the code and its extents, depend on extents and strides,
+// and not on addresses.
 func TestOrderOfSums(t *testing.T) {
 	in, out := op(ir.BF16, 4, 8000), op(ir.BF16, 4)
 	shifted := in
@@ -128,7 +128,7 @@ func TestOrderOfSums(t *testing.T) {
 	}
 }
 
-// TestTail: an odd extent costs wide accesses only at its end.
+// TestTail checks that an odd extent prevents wide accesses only at its end.
 func TestTail(t *testing.T) {
 	x := op(ir.BF16, 10007)
 	l, err := plan(Computation{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []Operand{x}, Out: x}, Target{})
