@@ -181,7 +181,7 @@ func TestDeviceTensorErrors(t *testing.T) {
 		"another layout": {c.Model, hocket.Args{In: in, DeviceIn: devs{"s": replicas}}, hocket.ErrInput,
 			"s has on rank 0 a block of shape [2 2] at [0 0], but its device tensor has a block of shape [4 2] at [0 0]"},
 		"another layout, turned": {whole, hocket.Args{In: hosts{"k": four}, DeviceIn: devs{"s": c.state}},
-			hocket.ErrInput, "make one for s"},
+			hocket.ErrInput, "create one for s"},
 		"another number of ranks": {onOne, hocket.Args{DeviceIn: devs{"s": replicas}}, hocket.ErrInput,
 			"on 2 ranks, but the run is on 1"},
 		"another shape": {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"s": large}},
@@ -198,7 +198,7 @@ func TestDeviceTensorErrors(t *testing.T) {
 			hocket.ErrClosed, "device tensor s f32[4, 2]: it is closed"},
 		"given twice": {c.Model,
 			hocket.Args{In: hosts{"ids": in["ids"], "table": in["table"], "s": four}, DeviceIn: s}, hocket.ErrInput,
-			"s is given twice"},
+			"s is passed twice"},
 		"received twice": {c.Model, hocket.Args{In: in, DeviceIn: s, Out: hosts{"s": four}, DeviceOut: s},
 			hocket.ErrInput, "%s has two tensors to receive it"},
 		"two results in one": {c.Model, hocket.Args{In: in, DeviceIn: s, DeviceOut: devs{"row": rows, "s": rows}},
@@ -570,7 +570,7 @@ func TestSpoiled(t *testing.T) {
 			_, err := model.Run(t.Context(), a)
 			if inPlace {
 				if !errors.Is(err, hocket.ErrOutOfMemory) || errors.Is(err, hocket.ErrInput) ||
-					!strings.Contains(err.Error(), "in place is lost") {
+					!strings.Contains(err.Error(), "in place are lost") {
 					t.Errorf("got %v", err)
 				}
 				return

@@ -194,7 +194,7 @@ func TestNodesChoice(t *testing.T) {
 			{func(s *spec, in *Instance) { in.Pin.Algo = "two-shot" },
 				"algorithm two-shot: not supported by this machine: it needs all members on one node, " +
 					"but member 0 is on node 0 and member 2 on node 1"},
-			{func(s *spec, in *Instance) { in.Pin.Algo = "hierarchical" }, "order=any allows it"},
+			{func(s *spec, in *Instance) { in.Pin.Algo = "hierarchical" }, "set order=any to allow it"},
 			{func(s *spec, in *Instance) { in.Pin.Algo = "tcp" }, "it runs all_gather, all_to_all"},
 		} {
 			s, in := large, large.instance()

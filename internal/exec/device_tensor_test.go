@@ -162,10 +162,10 @@ func TestTransferFails(t *testing.T) {
 						t.Error("read from a world that is lost")
 					}
 					never := func() error { t.Error("others are called"); return nil }
-					if err := d.View(t.Context(), never); err == nil || !strings.Contains(err.Error(), "make another") {
+					if err := d.View(t.Context(), never); err == nil || !strings.Contains(err.Error(), "create another") {
 						t.Errorf("viewed in a world that is lost: %v", err)
 					}
-					if err := d.Fill(t.Context(), never); err == nil || !strings.Contains(err.Error(), "make another") {
+					if err := d.Fill(t.Context(), never); err == nil || !strings.Contains(err.Error(), "create another") {
 						t.Errorf("filled in a world that is lost: %v", err)
 					}
 				}

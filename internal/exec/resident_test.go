@@ -131,7 +131,8 @@ func TestResidentOnly(t *testing.T) {
 		"left elsewhere":     {nil, Args{DeviceIn: devs{"x": d}, DeviceOut: devs{"x": other}}},
 		"left with the host": {nil, Args{DeviceIn: devs{"x": d}}},
 	} {
-		if _, err := prog.RunBatch(t.Context(), joined([]map[string]*tensor.Tensor{c.in}, []Args{c.direct}), nil); !errors.Is(err, blocks.ErrInput) || !strings.Contains(err.Error(), "x lies in a device tensor") {
+		if _, err := prog.RunBatch(t.Context(), joined([]map[string]*tensor.Tensor{c.in}, []Args{c.direct}),
+			nil); !errors.Is(err, blocks.ErrInput) || !strings.Contains(err.Error(), "x is resident in a device tensor") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -134,7 +134,7 @@ func TestUnevenRefused(t *testing.T) {
 		"operand 0 is f64[3 2]":   func(p *Computation) { p.Ins[0] = op(ir.F64, 3, 2) },
 		"counts of member 1 are":  func(p *Computation) { p.Ins[3] = op(ir.I64, 2) },
 		"counts of member 0 are":  func(p *Computation) { p.Ins[2] = op(ir.I32, 3) },
-		"tensors with gaps":       func(p *Computation) { p.Out = gaps },
+		"tensors without gaps":    func(p *Computation) { p.Out = gaps },
 		"65 members":              func(p *Computation) { p.Ins = make([]Operand, 130); fillWith(p.Ins, x, op(ir.I32, 65)) },
 	} {
 		p := good

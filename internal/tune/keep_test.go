@@ -100,7 +100,7 @@ func TestTuneAside(t *testing.T) {
 	}
 	u, err = tuneOne(t, context.Background(), base, nil, ir.OpAllReduce)
 	if err != nil || len(u.Notes) != 1 ||
-		!strings.Contains(u.Notes[0], "this hocket reads version 1; that file is now "+file+".old.1") {
+		!strings.Contains(u.Notes[0], "this hocket reads only version 1; that file is now "+file+".old.1") {
 		t.Errorf("here: %+v, %v", u, err)
 	}
 	if got, err := os.ReadFile(file + ".old.1"); err != nil || string(got) != newer {
