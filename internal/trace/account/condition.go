@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// Condition is a bound on one of a report's numbers: "exposed > 10%".
+// Condition is a bound on one number of a report, such as "exposed > 10%".
 type Condition struct {
 	text   string
 	metric string
-	limit  float64 // microseconds, or a share, or a number
-	share  bool    // of the ranks' time
+	limit  float64 // in microseconds, or a share, or a number
+	share  bool    // the limit is a share of the time of all ranks
 }
 
-// metrics are what conditions can be about. Those that are sums over ranks have shares.
+// metrics are the numbers that conditions can name. Those that are sums over ranks have shares.
 var metrics = []struct {
 	name  string
 	sum   bool
@@ -97,8 +97,8 @@ func ParseCondition(text string) (*Condition, error) {
 	return nil, fmt.Errorf("%q: there is no metric %s; there are %s", text, c.metric, strings.Join(names, ", "))
 }
 
-// Holds reports whether the condition holds of a report, and how in words. It is an error
-// where the report does not tell the number.
+// Holds reports whether the condition is true for a report, and says so in words. It returns an error if the report
+// does not have the number.
 func (c *Condition) Holds(r *Report) (bool, string, error) {
 	for _, x := range metrics {
 		if x.name != c.metric {
