@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// FuzzUnseal checks that an entry of the cache is used only if it is, byte for byte, what was stored under that key.
+// FuzzUnseal checks that an entry of the cache is used only if it equals, byte for byte, the one stored under that key.
 func FuzzUnseal(f *testing.F) {
 	key := strings.Repeat("0123456789abcdef", 4)
 	f.Add(seal(key, []byte("code")))

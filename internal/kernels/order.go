@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// Join raises flags, which may belong to peers, and then waits for a flag of its own device. Flags are words of 8
+// Join raises flags, which may belong to peers, and then waits for a flag on its device. Flags are words of 8
 // bytes, initially 0, that count the raises that were not consumed yet. A reader that observes a raised flag also
 // observes all earlier writes of the stream that raised it.
 type Join struct {
@@ -233,7 +233,7 @@ func (l *Library) Raise(t Target) (Step, error) {
 	return l.step(t.Arch, wiredLaunch("raise", "RaiseArgs", raiseWords))
 }
 
-// Await returns the step that waits until a word of its own device is at least a given value, and does not change the
+// Await returns the step that waits until a word on its device is at least a given value, and does not change the
 // word. Its arguments are words for SetWord: the address, the value, the address of the abort word, the time in
 // nanoseconds, and the address and the tag of a fault, all as in Join.
 func (l *Library) Await(t Target) (Step, error) {

@@ -64,7 +64,7 @@ type Description struct {
 	// Across is the connection between nodes. If it is nil, nothing is known about it, and collectives between nodes are
 	// predicted as if they were inside a node.
 	Across *Across `json:"across,omitempty"`
-	// Nodes are the nodes of the ranks, if there are several. They belong to what is predicted and are not a part of the
+	// Nodes are the nodes of the ranks, if there are several. They belong to the prediction and are not a part of the
 	// description.
 	Nodes []int `json:"-"`
 

@@ -10,7 +10,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// A block of an input or output is movable if only computations and copies of its own rank use its buffer. Then neither
+// A block of an input or output is movable if only computations and copies of the same rank use its buffer. Then neither
 // peers nor channels know its address, and a run may use the caller's memory for it.
 
 // Relocation holds the commands of runs that use the caller's memory for some movable blocks.

@@ -131,7 +131,7 @@ func (f *facts) last(g int) (int64, int) {
 	return at, rank
 }
 
-// sum returns how much of the events of a name on a rank lies between two times, and the number of these events.
+// sum returns how much of the events of a name on a rank is between two times, and the number of these events.
 func (f *facts) sum(rank int, name string, from, to int64) (ns int64, n int) {
 	for i := range f.t.Events {
 		e := &f.t.Events[i]
