@@ -32,7 +32,8 @@ func TestPoints(t *testing.T) {
 			took(20, 10, "nccl", 1.0, "ll", 2.0), took(200, 100, "gone", 1.0, "multimem", 2.0, "pull", 3.0), took(2000, 1000, "few", 0.0, "pull", 9.0), took(0, 5000, "push", 40.0, "nccl", 50.0)}},
 		{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 2, Brackets: []Bracket{took(0, 64, "nccl", 1.0, "ll", 2.0)}},
 		{Op: "all_reduce", Reduction: "minmax", Elem: 2, Members: 4, Brackets: []Bracket{took(0, 64, "ll", 5.0)}},
-		{Op: "all_gather", Elem: 2, Members: 4, Brackets: []Bracket{took(128, 64, "nccl", 1.0, "ll", 2.0), took(0, 64, "ll", 7.0)}}, // the second bracket was cut after its measurement
+		// the second bracket was cut after its measurement
+		{Op: "all_gather", Elem: 2, Members: 4, Brackets: []Bracket{took(128, 64, "nccl", 1.0, "ll", 2.0), took(0, 64, "ll", 7.0)}},
 		{Op: "broadcast", Elem: 2, Members: 4, Brackets: []Bracket{took(0, 64, "ll", 0.0)}},
 	}}}
 	if err := f.Table.Check(); err != nil {
@@ -48,15 +49,16 @@ func TestPoints(t *testing.T) {
 		of   *machine.Collective
 		want []machine.Point
 	}{
-		"a sum in order":        {&sum, []machine.Point{{10, 2}, {100, 3}, {5000, 40}}},
-		"an average":            {with(func(c *machine.Collective) { c.Red = ir.Avg }), []machine.Point{{10, 2}, {100, 3}, {5000, 40}}},
-		"in any order":          {with(func(c *machine.Collective) { c.AnyOrder = true }), []machine.Point{{10, 1}, {100, 2}, {5000, 40}}},
-		"pinned":                {with(func(c *machine.Collective) { c.Algorithm = "nccl" }), []machine.Point{{10, 1}, {5000, 50}}},
-		"pinned to another":     {with(func(c *machine.Collective) { c.Algorithm = "staged" }), nil},
-		"f16":                   {with(func(c *machine.Collective) { c.DType = ir.F16 }), []machine.Point{{10, 2}, {100, 3}, {5000, 40}}},
-		"f32":                   {with(func(c *machine.Collective) { c.DType = ir.F32 }), nil},
-		"a maximum":             {with(func(c *machine.Collective) { c.Red = ir.Max }), []machine.Point{{64, 5}}},
-		"of two":                {with(func(c *machine.Collective) { c.Members = 2 }), []machine.Point{{64, 1}}}, // a sum of two has the same bits in any order
+		"a sum in order":    {&sum, []machine.Point{{10, 2}, {100, 3}, {5000, 40}}},
+		"an average":        {with(func(c *machine.Collective) { c.Red = ir.Avg }), []machine.Point{{10, 2}, {100, 3}, {5000, 40}}},
+		"in any order":      {with(func(c *machine.Collective) { c.AnyOrder = true }), []machine.Point{{10, 1}, {100, 2}, {5000, 40}}},
+		"pinned":            {with(func(c *machine.Collective) { c.Algorithm = "nccl" }), []machine.Point{{10, 1}, {5000, 50}}},
+		"pinned to another": {with(func(c *machine.Collective) { c.Algorithm = "staged" }), nil},
+		"f16":               {with(func(c *machine.Collective) { c.DType = ir.F16 }), []machine.Point{{10, 2}, {100, 3}, {5000, 40}}},
+		"f32":               {with(func(c *machine.Collective) { c.DType = ir.F32 }), nil},
+		"a maximum":         {with(func(c *machine.Collective) { c.Red = ir.Max }), []machine.Point{{64, 5}}},
+		// a sum of two has the same bits in any order
+		"of two":                {with(func(c *machine.Collective) { c.Members = 2 }), []machine.Point{{64, 1}}},
 		"an average of two":     {with(func(c *machine.Collective) { c.Members, c.Red = 2, ir.Avg }), []machine.Point{{64, 2}}},
 		"of three":              {with(func(c *machine.Collective) { c.Members = 3 }), nil},
 		"gathered, of f32":      {with(func(c *machine.Collective) { c.Op, c.Red, c.DType = ir.OpAllGather, ir.NoRed, ir.F32 }), []machine.Point{{64, 1}}},

@@ -109,7 +109,8 @@ func AlgorithmNames(list []Algorithm) []string {
 
 // These lists are the collectives that algorithms commonly support.
 var (
-	Moves  = []ir.Op{ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast, ir.OpGather, ir.OpScatter, ir.OpPermute} // only move data
+	// Moves only move data.
+	Moves  = []ir.Op{ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast, ir.OpGather, ir.OpScatter, ir.OpPermute}
 	Sums   = []ir.Op{ir.OpAllReduce, ir.OpReduceScatter, ir.OpReduce}
 	Uneven = []ir.Op{ir.OpAllGatherV, ir.OpReduceScatterV, ir.OpAllToAllV}
 	Even   = slices.Concat(Sums, Moves, []ir.Op{ir.OpBarrier}) // all except Uneven

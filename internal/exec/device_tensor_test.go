@@ -45,7 +45,8 @@ func TestDirect(t *testing.T) {
 				weights map[string]*tensor.Tensor
 				staged  []int64
 			}{
-				{[]Args{{DeviceIn: map[string]*resident.DeviceTensor{"x": x}, DeviceOut: map[string]*resident.DeviceTensor{"y": y}}}, nil, nil}, // the staging buffers suffice
+				// the staging buffers suffice
+				{[]Args{{DeviceIn: map[string]*resident.DeviceTensor{"x": x}, DeviceOut: map[string]*resident.DeviceTensor{"y": y}}}, nil, nil},
 				{nil, nil, nil},
 				{[]Args{{DeviceIn: map[string]*resident.DeviceTensor{"x": x}}, {}}, weight, []int64{bx, bx, 0, 0, by, by}},
 				{[]Args{{DeviceOut: map[string]*resident.DeviceTensor{"y": y}}, {DeviceOut: map[string]*resident.DeviceTensor{"y": y}}, {DeviceOut: map[string]*resident.DeviceTensor{"y": y}}}, nil, []int64{bx, bx, bw, bw, 0, 0}},

@@ -466,7 +466,8 @@ func TestMoveAbsent(t *testing.T) {
 		f.moves[1], f.checks = nil, nil
 		f.timeout = 3 * time.Microsecond
 		f.finish(1)
-		if told, ok := f.told(); !ok || told.Kind != FaultTimeout || told.Words[0] != FirstEpoch+1 || told.Words[1] != 1 && kind != ReduceSpread { // members may wait for one that waits
+		// members may wait for one that waits
+		if told, ok := f.told(); !ok || told.Kind != FaultTimeout || told.Words[0] != FirstEpoch+1 || told.Words[1] != 1 && kind != ReduceSpread {
 			t.Errorf("kind %d: told %v, %v", kind, told, ok)
 		}
 	}

@@ -212,8 +212,8 @@ func TestTimelineShapes(t *testing.T) {
 	}
 }
 
-// TestZeroLengthShows checks that an event without duration is drawn if nothing else runs at that time, and that otherwise
-// the legend says that it is not drawn.
+// TestZeroLengthShows checks that an event without duration is drawn if nothing else runs at that time, and that
+// otherwise the legend says that it is not drawn.
 func TestZeroLengthShows(t *testing.T) {
 	tr := &Trace{Ranks: 1, Events: []Event{
 		{Stream: "main", Name: "linear", Class: Compute, Start: 0, End: 1000000, Group: NoGroup},

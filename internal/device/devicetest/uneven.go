@@ -9,8 +9,8 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// unevenCases lists counts of two members whose operands have 3 rows of 2, and the rows that member 1 gets from member 0
-// and from member 1.
+// unevenCases lists counts of two members whose operands have 3 rows of 2, and the rows that member 1 gets from member
+// 0 and from member 1.
 var unevenCases = []struct {
 	op     ir.Op
 	counts [2][2]float64

@@ -10,8 +10,8 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// A block of an input or output is movable if only computations and copies of the same rank use its buffer. Then neither
-// peers nor channels know its address, and a run may use the caller's memory for it.
+// A block of an input or output is movable if only computations and copies of the same rank use its buffer. Then
+// neither peers nor channels know its address, and a run may use the caller's memory for it.
 
 // Relocation holds the commands of runs that use the caller's memory for some movable blocks.
 type Relocation struct {

@@ -9,9 +9,13 @@ template <int B> struct AttentionArgs {
   i64 so[3], sq[3], sk[3], sv[3];           // strides along tokens, heads, Dh
   i64 e[B], bo[B], bq[B], bk[B], bv[B];     // extents and strides of the batch dimensions
   u64 lengths, fault, tag;                  // lengths: address of the numbers of keys; 0: all keys are used
-  i64 wide, sl, bl[B];                      // wide: lengths are i64, else i32; sl: bytes from query to query; bl: bytes of the batch dimensions
-  i64 window; f64 cap;                      // window: number of the last keys that a query sees, 0: all; cap: cap of scores, 0: none
-  u64 mask; i64 sm[2], bm[B];               // mask: address of values that are added to scores, 0: none; strides along queries and keys, and of the batch dimensions
+  // wide: lengths are i64, else i32; sl: bytes from query to query; bl: bytes of the batch dimensions
+  i64 wide, sl, bl[B];
+  // window: number of the last keys that a query sees, 0: all; cap: cap of scores, 0: none
+  i64 window; f64 cap;
+  // mask: address of values that are added to scores, 0: none; strides along queries and keys, and of the batch
+  // dimensions
+  u64 mask; i64 sm[2], bm[B];
 };
 
 // Sequences holds the operands of one batch.

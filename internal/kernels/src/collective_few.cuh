@@ -30,7 +30,8 @@ template <int N> DEV void awaitFetch() {
 // Walk iterates over a block's chunks. A bale is a tile of G contiguous chunks, and the bales are distributed
 // cyclically over the blocks.
 template <int G> struct Walk {
-  i64 at, step, jump;  // bytes: offset of a chunk; from one to the next; from the last of a bale to the first of the next bale
+  // bytes: offset of a chunk; from one to the next; from the last of a bale to the first of the next bale
+  i64 at, step, jump;
   u32 chunk;           // index within its bale
   __device__ __forceinline__ void next() {
     chunk++;
@@ -88,7 +89,8 @@ template <class F, class T, int W, int U, int S, int N, bool All, int G> DEV voi
   Line* mine = meetingRoom() + threadIdx.x / 32 * (S * U * W * 32) + laneOf();
   Walk<G> in = {(first + block * bale + threadIdx.x) * 16, chunk * 16, (blocks * bale - (G - 1) * chunk) * 16, 0}, out = in;
   u64 aboard = a.host[r] + (block * bale + threadIdx.x) * 16;  // destination of the next bale in host memory
-  u32 turn = 0, told = 0;                                       // bales since the last one in host memory; number of bales that were signalled
+  // bales since the last one in host memory; number of bales that were signalled
+  u32 turn = 0, told = 0;
   u64 from[W], into[to];  // of the members, rotated: warps begin with different members
   u32 place[W];
 #pragma unroll

@@ -2,7 +2,8 @@
 
 struct MoveArgs {
   Team team;
-  u64 to, from, own;           // to, from: sets of members, a bit each, without this one; own: 1 if it also gives to itself
+  // to, from: sets of members, a bit each, without this one; own: 1 if it also gives to itself
+  u64 to, from, own;
   u64 slots[teamMost];         // of each member: two halves, for packs with their flags
   u64 slotHalf;                // bytes
   u64 flags[teamMost];         // of each member: two halves

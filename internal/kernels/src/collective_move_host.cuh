@@ -7,7 +7,9 @@ struct MoveHostArgs {
   u64 take[teamMost];            // in each member's host memory: the rest of its block for this member
   u64 put[teamMost];             // in this member's own memory: destinations of the rest
   u64 flags[teamMost], half;     // of each member: two halves of flags
-  i64 rest, writers, readers;    // bytes of the rest of a block; number of grid blocks that write to host memory, and of the following ones that read it
+  // bytes of the rest of a block; number of grid blocks that write to host memory, and of the following ones that read
+  // it
+  i64 rest, writers, readers;
 };
 
 // The rest of a block moves in chunks: restRows packs of each thread of a block of the grid, with one flag for each

@@ -7,7 +7,8 @@ struct NormArgs {
   u64 in, residual, weight, sum, out;  // the member's own memory; sum receives the row before normalisation
   u64 data[teamMost], half;            // of each member: two halves, initially filled with unsent
   i64 rows, packs;                     // packs of a row
-  u64 read, readHalf;                  // two halves of words that record which blocks have read; 0 if no member writes memory that others read
+  // two halves of words that record which blocks have read; 0 if no member writes memory that others read
+  u64 read, readHalf;
   f64 eps;
 };
 
@@ -15,7 +16,8 @@ DEV f32 rootOf(f32 x) { return sqrtf(x); }
 
 enum { summing = 256 };  // number of threads that add squares
 
-DEV Line* rowOf() { return meetingRoom() + summing * 8 / 16; }  // packs of the row, after the memory that rowSquares uses
+// rowOf returns the packs of the row, after the memory that rowSquares uses.
+DEV Line* rowOf() { return meetingRoom() + summing * 8 / 16; }
 
 template <class T, int V> DEV typename Num<T>::Acc addSquares(typename Num<T>::Acc sum, const Pack<T, V>& x) {
 #pragma unroll

@@ -6,10 +6,12 @@ struct ReduceArgs {
   u64 data[teamMost], half;         // of each member: two halves for pushed data, or staging memory
   u64 flags[teamMost], flagHalf;    // of each member: two halves of words, if data has no flags
   i64 count, share, slots;          // elements; packs or sheets that each member reduces; flags of a member
-  u64 host[teamMost];               // of each member: host memory, for the packs from split on or, in some algorithms, before split
+  // of each member: host memory, for the packs from split on or, in some algorithms, before split
+  u64 host[teamMost];
   i64 split, writers, readers;      // packs; blocks that write to host memory, and blocks that read what peers wrote
   i64 group;                        // chunks that a block pushes before it raises their flags
-  i64 hostHalf, calm;               // bytes of a half of host memory, 0 if there is only one; 1: one thread of a warp polls first
+  // bytes of a half of host memory, 0 if there is only one; 1: one thread of a warp polls first
+  i64 hostHalf, calm;
 };
 
 struct RedSum : FoldSum { template <class A> DEV A done(A a, int) { return a; } };

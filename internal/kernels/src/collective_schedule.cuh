@@ -8,7 +8,8 @@ struct ScheduleArgs {
   Team team;
   u64 at[scheduleAreas][teamMost];  // operands in and out, scratch, packets, messages
   u64 packetHalf;                   // packets have two halves
-  u64 words[teamMost], wordHalf;    // of each member: two halves of flags for each block of each member, followed by counters
+  // of each member: two halves of flags for each block of each member, followed by counters
+  u64 words[teamMost], wordHalf;
   i64 cell;                         // bytes of a cell
   i64 closes;                       // whether the members also meet at the end
 };

@@ -237,7 +237,8 @@ template <class T, int B, int DH> DEV void flashDKV(const FlashGradArgs<B>& args
   const f32 scale = (f32)(a.scale * 1.4426950408889634);
   GradRoom<DH, N>& room = roomOf<GradRoom<DH, N>>();
   const u32 parts = (u32)args.parts.parts, some = (u32)(a.heads / a.share), tiles = (u32)(a.tk + 127) / 128, groups = gridDim.x / tiles;
-  const u32 group = blockIdx.x % groups, part = group % some, kv = part / parts;  // keys that most rows see are processed first
+  // keys that most rows see are processed first
+  const u32 group = blockIdx.x % groups, part = group % some, kv = part / parts;
   const int first = (int)(blockIdx.x / groups * 128), keys = (int)a.tk, warp = (int)sameForWarp(threadIdx.x / 32), lane = threadIdx.x % 32;
   GradOperands<T> of(a, group / some);
   of.k += kv * a.sk[1], of.v += kv * a.sv[1];

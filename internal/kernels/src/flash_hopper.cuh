@@ -16,7 +16,8 @@ template <int DH, int KEYS> struct HopperTile {
     Spot to = spotOf(panel[0].at + r * 8 + (c ^ r % 8));
     const i64 skip = rows * stride;
     if (n >= KEYS) {
-      const T* x[4] = {at, at + skip, at + 2 * skip, at + 3 * skip};  // so that the address of a copy does not depend on the previous one
+      // so that the address of a copy does not depend on the previous one
+      const T* x[4] = {at, at + skip, at + 2 * skip, at + 3 * skip};
 #pragma unroll
       for (int i = 0; i < KEYS; i += 4 * rows)
 #pragma unroll

@@ -4,7 +4,8 @@ struct GroupedArgs {
   u64 out, x, w, counts, fault, tag;
   i64 wide, sc;                    // wide: counts are i64, else i32; sc: their stride
   i64 rows, n, k;                  // rows of x; columns of the result; contracted columns
-  i64 experts, first, own, cols;   // number of experts; first one with weights here, and number of those; tiles of 64 columns
+  // number of experts; first one with weights here, and number of those; tiles of 64 columns
+  i64 experts, first, own, cols;
   i64 so[2], sx[2], sw[3];
 };
 

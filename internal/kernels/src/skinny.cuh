@@ -67,7 +67,8 @@ template <int ROWS, int TILES, int WARPS, int STEPS> union SkinnyRoom {
 template <class T, int ROWS, int TILES, int WARPS, int STEPS, int EPILOGUE, bool SEVERAL> struct Skinny {
   static constexpr bool gated = EPILOGUE == skinnySiluMul;
   static constexpr int columns = (gated ? TILES / 2 : TILES) * 8;  // columns of the result
-  static constexpr int groups = (ROWS + 15) / 16;                  // groups of rows; each group is an operand of tensor cores
+  // groups of rows; each group is an operand of tensor cores
+  static constexpr int groups = (ROWS + 15) / 16;
   static_assert(!gated || TILES % 2 == 0, "half of the tiles are factors of the other half");
   const SkinnyArgs& a;
   const i64 slice, block;  // index of the slice of x's rows; index of the block within the slice

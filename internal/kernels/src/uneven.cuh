@@ -19,8 +19,8 @@ struct Shares {
 };
 enum { countOutside = 1, countsDiffer, takesTooMany, getsTooMany };
 
-// shareOf reads member j's counts and sets lo[j]. It sets end[j] to the number of rows that the member gives, which share
-// later replaces by the end row. It returns the kind of fault in the counts.
+// shareOf reads member j's counts and sets lo[j]. It sets end[j] to the number of rows that the member gives, which
+// share later replaces by the end row. It returns the kind of fault in the counts.
 template <int KIND> DEV u64 shareOf(const UnevenArgs& a, Shares& s, int j, u64& about, u64& number) {
   const i32* c = (const i32*)a.counts[j];
   const i32* mine = (const i32*)a.counts[a.me];
