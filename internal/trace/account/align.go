@@ -108,7 +108,7 @@ func (a *accounting) settle(shared [][]call, least int) {
 		func(list []call) bool { return a.outlier[a.t.Events[list[0]].Group] })
 	if len(kept) < least {
 		a.problem("alignment", a.t.ID(0),
-			"the ranks share one collective, which their clocks were set by: nothing checks them")
+			"the ranks share only one collective, by which their clocks were aligned, so the alignment cannot be checked")
 		return
 	}
 	ns := a.spread(kept)

@@ -196,13 +196,13 @@ func (a *accounting) causes(g int) (since string, causes []Cause) {
 	if c.slow.unsure || c.fast.unsure {
 		c.out = append(c.out, a.unknown(p.Rank,
 			"several streams ran before it, and the profile does not say which of them it waited for")...)
-		c.out[len(c.out)-1].Text = "which of several streams it waited for, the profile does not say"
+		c.out[len(c.out)-1].Text = "the profile does not say for which of several streams it waited"
 	}
 	return c.since, c.out
 }
 
 func (a *accounting) unknown(rank int, why string) []Cause {
-	return []Cause{{Kind: "unknown", Rank: a.t.ID(rank), Text: "unknown, for " + why}}
+	return []Cause{{Kind: "unknown", Rank: a.t.ID(rank), Text: "unknown, because " + why}}
 }
 
 // mostBack is how many earlier collectives are examined to find one that both ranks left.
@@ -343,7 +343,7 @@ func (c *comparison) worked(k what, took, other int64) {
 		} else {
 			verb = k.name
 		}
-		c.add(kind, k.name, took-other, took, other, "%s held it up for %s, and rank %d for %s", verb, short(took),
+		c.add(kind, k.name, took-other, took, other, "%s delayed it by %s, and rank %d by %s", verb, short(took),
 			c.other(),
 			short(other))
 	}
@@ -427,7 +427,7 @@ func (c *comparison) instead() ([]Cause, map[what]bool) {
 // signalled notes that the late rank waited for signals itself, and what their sender did.
 func (c *comparison) signalled(k what, took, other int64) {
 	if k.by < 0 {
-		c.add("signal", "", took-other, took, other, "it waited %s for signals, of which the trace does not say whose",
+		c.add("signal", "", took-other, took, other, "it waited %s for signals of an unknown rank",
 			short(took))
 		return
 	}
@@ -471,7 +471,7 @@ func (a *accounting) idleBefore(gap stretch) (kind, why string) {
 	case e.Issued == 0:
 		return "gap", "; the profile does not say when its host issued that"
 	case issued <= gap.lo:
-		return "gap", ", which its host had issued before; what it waited for, the profile does not say"
+		return "gap", ", which its host had issued before; the profile does not say what it waited for"
 	}
 	late := issued - gap.lo
 	kind = "gap"

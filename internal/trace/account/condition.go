@@ -71,12 +71,12 @@ var condition = regexp.MustCompile(`^\s*(\w+)\s*>\s*([0-9.]+)\s*(%|us|µs|ms|s|)
 func ParseCondition(text string) (*Condition, error) {
 	m := condition.FindStringSubmatch(text)
 	if m == nil {
-		return nil, fmt.Errorf("%q is no condition: METRIC > LIMIT, as in exposed > 10%%, skew > 80us", text)
+		return nil, fmt.Errorf("%q is not a condition: METRIC > LIMIT, as in exposed > 10%%, skew > 80us", text)
 	}
 	c := &Condition{text: strings.TrimSpace(text), metric: m[1], share: m[3] == "%"}
 	limit, err := strconv.ParseFloat(m[2], 64)
 	if err != nil {
-		return nil, fmt.Errorf("%q: %s is no number", text, m[2])
+		return nil, fmt.Errorf("%q: %s is not a number", text, m[2])
 	}
 	c.limit = limit * map[string]float64{"%": 0.01, "us": 1, "µs": 1, "ms": 1e3, "s": 1e6, "": 1}[m[3]]
 	var names []string

@@ -80,7 +80,7 @@ func (a *accounting) signals() {
 		e := &a.t.Events[s.event]
 		where := fmt.Sprintf("rank %d waited %s at %s", a.t.ID(e.Rank), short(s.long()), cmp.Or(e.Detail, e.Name))
 		if s.by < 0 {
-			a.found("signal", -1, e.Name, -1, s.long(), "%s for a signal, of which the trace does not say whose", where)
+			a.found("signal", -1, e.Name, -1, s.long(), "%s for a signal of an unknown rank", where)
 			continue
 		}
 		sender := a.t.ID(a.t.Events[s.by].Rank)
@@ -179,7 +179,7 @@ func (a *accounting) did(rank, via int, k what, ns int64, longest stretch) strin
 		return fmt.Sprintf("nothing ran on the stream of %s for %s of that, %s before %s%s", who, short(ns),
 			short(longest.long()), name, why)
 	case isSignal:
-		return fmt.Sprintf("%s waited %s of that for a signal, of which the trace does not say whose", who, short(ns))
+		return fmt.Sprintf("%s waited %s of that for a signal of an unknown rank", who, short(ns))
 	}
 	if k.kind == isLag {
 		return fmt.Sprintf("waits of %s went on for %s of that after what they were for had ended; the trace does "+

@@ -42,7 +42,7 @@ func OfFlight(records []*flight.Record) *Report {
 		records: slices.Clone(records), r: &Report{Source: "flight", Ranks: len(records),
 			Collectives: []Collective{}, Problems: []Problem{}, Findings: []Finding{}}}
 	f.r.Alignment.Method = "none"
-	f.r.Untold = "a flight record says when hosts called, and not when devices began: it tells no transfer"
+	f.r.Untold = "a flight record says when hosts called and not when devices began, so transfer times are unknown"
 	slices.SortFunc(f.records, func(a, b *flight.Record) int { return cmp.Compare(a.Rank, b.Rank) })
 	for _, r := range f.records {
 		f.given[r.Rank] = true
@@ -232,7 +232,7 @@ func (f *flights) late(c *Collective, where string, list calls, open bool) {
 	case by <= lateHost:
 	case open:
 		c.Late = &Late{Rank: last, US: us(by),
-			After: "its host called later, by wall clocks that nothing checks" + stack(list[last])}
+			After: "its host called later, according to wall clocks that are not checked" + stack(list[last])}
 		f.problem("late", last,
 			"%s: all ranks have called it and not all have completed it; rank %d called last, %s after rank %d, "+
 				"by the hosts' wall clocks%s", where, last, short(by), first, stack(list[last]))

@@ -283,8 +283,8 @@ func (f *facts) cause(text string, w *span) error {
 	}
 	in := func(name string) (int64, int) { return f.sum(w.rank, name, w.from, w.to) }
 	inOther := func(name string) (int64, int) { return f.sum(w.other, name, w.otherFrom, w.otherTo) }
-	if strings.HasPrefix(text, "unknown, for ") ||
-		text == "which of several streams it waited for, the profile does not say" {
+	if strings.HasPrefix(text, "unknown, because ") ||
+		text == "the profile does not say for which of several streams it waited" {
 		return nil
 	}
 	if m := matched(`its profile begins TIME after that of rank (\d+), and does not show what came before`,
@@ -369,7 +369,7 @@ func (f *facts) cause(text string, w *span) error {
 		}
 		return err
 	}
-	if m := matched(`(the transfer of )?(.+) held it up for TIME, and rank (\d+) for TIME`, text); m != nil {
+	if m := matched(`(the transfer of )?(.+) delayed it by TIME, and rank (\d+) by TIME`, text); m != nil {
 		transfer, name := m.s() != "", m.s()
 		a, _ := in(name)
 		b, _ := inOther(name)
@@ -466,7 +466,7 @@ func (f *facts) why(text string, e *trace.Event, gap, slack int64) error {
 			return fmt.Errorf("it says when")
 		}
 		return nil
-	case text == ", which its host had issued before; what it waited for, the profile does not say":
+	case text == ", which its host had issued before; the profile does not say what it waited for":
 		if e.Issued > gap+slack || e.Issued == 0 {
 			return fmt.Errorf("it was issued after the gap began")
 		}
@@ -507,8 +507,7 @@ func (f *facts) why(text string, e *trace.Event, gap, slack int64) error {
 }
 
 func (f *facts) signal(text string) error {
-	if m := matched(`rank (\d+) waited TIME at (.+) for a signal, of which the trace does not say whose`,
-		text); m != nil {
+	if m := matched(`rank (\d+) waited TIME at (.+) for a signal of an unknown rank`, text); m != nil {
 		return nil
 	}
 	if m := matched(`rank (\d+) waited TIME at (.+) for a signal of rank (\d+); clocks are not compared, so what `+
@@ -638,8 +637,8 @@ func (f *facts) meanwhile(text string, from, to int64, sender int) error {
 		rank := turn(m)
 		return atMost("waits", m.s(), f.waiting(rank, from, to))
 	}
-	if m := matched(who+` waited TIME of that for (?:other streams, of which the trace shows nothing|a signal, of `+
-		`which the trace does not say whose)`, text); m != nil {
+	if m := matched(who+` waited TIME of that for (?:other streams, of which the trace shows nothing|a signal of `+
+		`an unknown rank)`, text); m != nil {
 		rank := turn(m)
 		return atMost("waits", m.s(), f.waiting(rank, from, to))
 	}

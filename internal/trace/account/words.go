@@ -56,7 +56,7 @@ func (t *writer) rows(rows [][]string) {
 func (r *Report) words(t *writer) {
 	t.printf("%s\n", r.Facts())
 	if r.Untold != "" {
-		t.printf("waiting and transfer cannot be told apart: %s\n", r.Untold)
+		t.printf("waiting cannot be separated from transfer: %s\n", r.Untold)
 	}
 	t.printf("\n")
 	for _, line := range r.Sentences() {
@@ -64,7 +64,7 @@ func (r *Report) words(t *writer) {
 	}
 	if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Kind == "late" || f.Kind == "signal" }) &&
 		r.Untold == "" && len(r.Collectives) > 0 {
-		t.printf("nobody waited for anybody for longer than the clocks are off\n")
+		t.printf("no rank waited for another for longer than the error of the clocks\n")
 	}
 	for _, p := range r.Problems {
 		if p.Kind != "late" && p.Text != r.Untold || r.Source == "flight" {
@@ -150,7 +150,7 @@ func (c *Collective) sortedByWait() []Member {
 // table writes the list of collectives.
 func (r *Report) table(t *writer) {
 	if len(r.Collectives) == 0 {
-		t.printf("there are no collectives in it\n")
+		t.printf("it has no collectives\n")
 		return
 	}
 	rows := [][]string{{"", "op", "group", "bytes", "transfer", "bus GB/s", "skew", "last", "waits by rank"}}

@@ -117,7 +117,7 @@ func ReadJSON(r io.Reader) (*Record, error) {
 		return scan.Skip()
 	})
 	if err == nil && !found {
-		err = errors.New(`JSON with neither "traceEvents" nor "entries": no timeline, and no flight record`)
+		err = errors.New(`JSON with neither "traceEvents" nor "entries" is neither a timeline nor a flight record`)
 	}
 	return out, err
 }

@@ -163,7 +163,7 @@ func (s *Scanner) value(keep func(b byte) error) error {
 		case depth == 0 && (b == ',' || b == ':' || b == '}' || b == ']' || b == ' ' || b == '\n' || b == '\t' ||
 			b == '\r'):
 			if !begun {
-				return s.errorf("%q, where a value must be", b)
+				return s.errorf("%q, where a value is expected", b)
 			}
 			s.back()
 			return nil

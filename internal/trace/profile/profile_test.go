@@ -89,13 +89,13 @@ func TestRefused(t *testing.T) {
 	for want, text := range map[string]string{
 		"it is empty": "",
 		"it is none of the formats that can be read":  "What is this?",
-		"no timeline, and no flight record":           `{"a":1}`,
+		"is neither a timeline nor a flight record":   `{"a":1}`,
 		"no events of a device":                       timeline(),
 		`event 2, "b": it ends 3 µs before it begins`: timeline(event("a", 1, 2, ""), event("b", 9, -3, "")),
 		`"1e99" is not a time`:                        strings.Replace(one, `"ts":1`, `"ts":1e99`, 1),
 		"is out of range":                             strings.Replace(one, `"ts":1`, `"ts":9223372036854775807`, 1),
 		`"never" is not a time`:                       strings.Replace(one, `"ts":1`, `"ts":"never"`, 1),
-		"where a value must be":                       `{"traceEvents":[,]}`,
+		"where a value is expected":                   `{"traceEvents":[,]}`,
 		"where ',' is expected":                       `{"traceEvents":[{} {}]}`,
 		"is not a key":                                `{traceEvents:[]}`,
 		"a value of more than 1048576 bytes": `{"traceEvents":[{"name":"` +
