@@ -22,6 +22,8 @@ def load(model, weights, rules, inputs, dims):
         out = json.loads(_lib.call_text("hocket_bind_from", model._handle, json.dumps(of).encode()))
         for param in out["bound"]:
             model._bound.pop(param, None)
+            if model._gradient is not None:
+                model._gradient.bind(param, None)
         return out["bound"], {}, out["unused"]
     if hasattr(weights, "state_dict"):
         weights = weights.state_dict()
