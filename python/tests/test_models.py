@@ -483,6 +483,28 @@ class Export(unittest.TestCase):
         self.gradients(weights, inputs[3])
 
     @unittest.skipIf(torch is None, "torch is not installed")
+    def test_backend_frozen(self):
+        """With gradients, weights that require none are bound again when they have changed, also stacked ones."""
+        graph, inputs = graph_of_dynamo()
+        weights = [w for w in inputs if w is not inputs[3]]
+        for w in weights[1:]:
+            w.requires_grad_(False)
+        inputs[3].requires_grad_()
+        f = hocket.compile_backend(graph, inputs, options={"ranks": 2, "plan": PLAN})
+        with stand_in(lambda module, args, kwargs, dynamic_shapes=None: program_of(dict(module.named_parameters()))):
+            for _ in range(2):
+                self.assertTrue(torch.allclose(f(*inputs)[0], graph(*inputs)[0], rtol=1e-5))
+                with torch.no_grad():
+                    for w in weights:
+                        w *= 2
+        self.assertIsNotNone(f.models[True])
+        f = hocket.compile_backend(graph, inputs, options={"grad": False})
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self.assertTrue(torch.equal(f(*inputs)[0], graph(*inputs)[0]))
+        self.assertIn("a gradient is wanted, and the option grad is off", str(caught[0].message))
+
+    @unittest.skipIf(torch is None, "torch is not installed")
     def test_names_of_parameters(self):
         graph, inputs = graph_of_dynamo()
         self.assertEqual(list(_compile.paths(graph, inputs).values()), list(pt2.weights()))
