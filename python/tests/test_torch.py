@@ -468,7 +468,11 @@ def communicator(dist, r, where):
             assert c.all_reduce(ones).mean().item() == 2
     assert ones.mean().item() == 1  # a new tensor
     with c.change_state(enable=False):
-        assert c.all_reduce(ones) is ones and not c.should_use(ones) and c.custom_all_reduce(ones) is None
+        assert c.all_reduce(ones) is None and not c.should_use(ones) and c.custom_all_reduce(ones) is None
+        calls = (lambda: c.all_gather(ones), lambda: c.reduce_scatter(ones), lambda: c.broadcast(ones),
+                 lambda: c.all_gather_into_tensor(ones, ones), lambda: c.reduce_scatter_tensor(ones, ones))
+        for call in calls:
+            refuses(hocket.InputError, "switched off", call)
     assert not c.disabled and c.custom_all_reduce(ones).mean().item() == 2
     for dtype, want in ((torch.float32, True), (torch.bfloat16, True), (torch.float16, True), (torch.int8, False),
                         *(((torch.float8_e4m3fn, False),) if hasattr(torch, "float8_e4m3fn") else ())):
@@ -520,7 +524,10 @@ def communicator(dist, r, where):
         assert b.mean().item() == 6
     refuses(hocket.InputError, "there are SUM, AVG, MAX, MIN", lambda: c.all_reduce(ones, op=dist.ReduceOp.PRODUCT))
     c.destroy()
-    assert c.all_reduce(ones) is ones
+    for enable in (None, True):
+        with c.change_state(enable=enable):
+            for call in (*calls, lambda: c.all_reduce(ones)):
+                refuses(hocket.ClosedError, "destroyed", call)
     dist.barrier()
 
 
