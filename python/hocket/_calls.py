@@ -3,7 +3,7 @@
 import ctypes
 import sys
 
-from . import _cuda, _lib, _tensors, _world
+from . import _autograd, _cuda, _lib, _tensors, _world
 
 
 class Call:
@@ -41,8 +41,7 @@ class Call:
         for n, t in given.items():
             if not (t.is_cuda and t.is_contiguous()) or t.is_neg():
                 _cuda.Block(t, n)  # says what is wrong with it
-        for name in self._updated:
-            bound[name].written()
+        changed = [bound[name].written().tensor for name in self._updated]
         ins = self._ins.at([t.data_ptr() for t in tensors])
         first = tensors[0] if tensors else next(iter(bound.values())).tensor
         results, addresses, lent = [], [], []
@@ -53,6 +52,7 @@ class Call:
             elif dtype is None:
                 t = _cuda.Block(given[name], name).written().tensor
                 addresses.append(t.data_ptr())
+                changed.append(t)
             elif name in lendable:
                 lent.append((len(results), out, dtype, shape))
                 addresses.append(None)
@@ -66,6 +66,8 @@ class Call:
         _world.calling(model._func)
         stream = torch.cuda.current_stream(first.device).cuda_stream
         _lib.call("hocket_enqueue", model._handle, stream, ins, len(ins), outs, len(outs), self.text)
+        for t in changed:
+            _autograd.written(t)
         for i, out, dtype, shape in lent:
             results[i], memory = _cuda.lent(outs[out].data, dtype, shape, first.device)
             memory.model = model

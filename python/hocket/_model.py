@@ -265,7 +265,7 @@ class Model:
         layouts = self.layouts(dims, {} if self._several() else {name: v.shape for name, v in views.items()})
         self._check(layouts, views)
         inout = {p["name"] for p in layouts["in"] if p["inout"]}
-        ins, results, outs = [], [], []
+        ins, results, outs, changed = [], [], [], []
         for p in layouts["in"]:
             v, rank = views.get(p["name"]), self._rank(p, False)
             kept = v is not None and p["name"] in bound and p["name"] not in inout and self._uploads()
@@ -284,6 +284,7 @@ class Model:
             rank = self._rank(p, self._gather and not updated)
             if updated:
                 v = views.get(name)  # if there is none, the library says so
+                changed.append(v)
                 if name in given:
                     results.append(given[name])
             elif rank is None:
@@ -297,6 +298,8 @@ class Model:
                 outs.append(v.struct(name, rank))
         _world.calling(self._call(views))
         _lib.run(self._handle, ins, outs, _dims(dims))
+        for v in changed:
+            _autograd.written(v and v.keep)
         return results[0] if len(results) == 1 else tuple(results)
 
     def _rounded(self, given, bound, dims):

@@ -581,6 +581,9 @@ class OnGPU:
     def is_neg(self):
         return False
 
+    def is_inference(self):
+        return False
+
 
 class Calls(unittest.TestCase):
     """Calls on GPUs, with stand-ins for torch and for the library's function that enqueues."""
@@ -600,8 +603,10 @@ class Calls(unittest.TestCase):
                 x.data = x.data or 9000
             return 1
 
+        self.written = []
         torch = types.SimpleNamespace(
             Tensor=OnGPU, is_grad_enabled=lambda: False, float32="f32",
+            autograd=types.SimpleNamespace(graph=types.SimpleNamespace(increment_version=self.written.append)),
             empty=lambda shape, dtype, device: OnGPU(next(fresh), shape),
             cuda=types.SimpleNamespace(current_stream=lambda d: types.SimpleNamespace(cuda_stream=5),
                                        is_current_stream_capturing=lambda: False))
@@ -624,6 +629,7 @@ class Calls(unittest.TestCase):
             self.assertEqual(ins, {b"x": (at, b"f32", [n], 4 * n), b"s": (at + 1, b"f32", [n], 4 * n)})
             self.assertEqual([t.at for t in out], [outs[b"y"], outs[b"s"]])
             self.assertIs(out[1], state)
+            self.assertEqual(self.written.pop(), state)
             self.assertEqual(out[0].shape, (n,))
         for bad, why in ((OnGPU(1, (4,), dense=False), "not contiguous"), (OnGPU(1, (4,), place="cpu"), "move it there"),
                          (OnGPU(1, (4,), "torch.complex64"), "complex64")):
