@@ -13,7 +13,8 @@ class Call:
         self.text, self._rank = text, model._world.rank
         blocks = {n: _cuda.Block(t, n) for n, t in given.items()}
         model._check(layouts, blocks)
-        self._ins = _Structs([b.struct(self._rank) for b in blocks.values()])
+        struct = lambda name, dtype, shape: _tensors.View(None, dtype, shape, None, "torch").struct(name, self._rank)
+        self._ins = _Structs([struct(n, b.dtype, b.tensor.shape) for n, b in blocks.items()])
         inout = {p["name"] for p in layouts["in"] if p["inout"]}
         self._updated = []  # bound parameters that calls update
         self._results, outs = [], []  # of each result: its name, and its place among outs, dtype and shape if it is there
@@ -25,14 +26,14 @@ class Call:
                 continue  # it is updated where it is
             if name in inout:
                 self._results.append((name, len(outs), None, None))
-                outs.append(blocks[name].struct(self._rank))
+                outs.append(struct(name, blocks[name].dtype, blocks[name].tensor.shape))
                 continue
             shape = next((b["shape"] for b in p["blocks"] if b["rank"] == self._rank), None)
             if shape is None:
                 self._results.append((name, None, None, None))
                 continue
             self._results.append((name, len(outs), p["dtype"], tuple(shape)))
-            outs.append(_tensors.View(None, p["dtype"], shape, None, "torch").struct(name, self._rank))
+            outs.append(struct(name, p["dtype"], shape))
         self._outs = _Structs(outs)
 
     def __call__(self, model, given, bound, lendable):

@@ -641,6 +641,21 @@ class Calls(unittest.TestCase):
             m(OnGPU(1, (4,)), frozen)
         self.assertEqual(self.runs, [])
 
+    def test_arguments_are_not_kept(self):
+        import gc
+        import weakref
+
+        m = hocket.load("mesh tp[1]\nfunc f(%x: f32[T], %s: inout f32[T]) -> f32[T] {\n  %y = relu %x\n"
+                        "  add %s, %x into %s\n  return %y\n}\n")
+        self.addCleanup(m.close)
+        args = [OnGPU(100, (4,)), OnGPU(200, (4,))]
+        m(*args)
+        self.written.clear()
+        refs = [weakref.ref(t) for t in args]
+        del args
+        gc.collect()
+        self.assertEqual([r() for r in refs], [None, None])
+
     def test_threads(self):
         """Threads that call alike have addresses of their own."""
         import threading
