@@ -57,6 +57,10 @@ type description struct {
 	Types map[string]string `json:"types"`
 	// Returns are the dims that the extents of results are, without inout parameters.
 	Returns [][]string `json:"returns"`
+	// Within are the dims in extents that are expressions of several terms, and Split those that extents of parameters
+	// split over ranks.
+	Within []string `json:"within"`
+	Split  []string `json:"split"`
 	// Of an export: Inputs are the parameters that calls give, Weights the names of the weights that each other
 	// parameter is made of, and Unused the tensors of the option weights that are not the model's.
 	Inputs  []string            `json:"inputs,omitempty"`
@@ -72,7 +76,7 @@ func (l *Library) Description(ctx context.Context, handle int64, prove bool) (st
 		return "", err
 	}
 	d := description{Text: m.program.String(), States: m.states, Extents: m.extents, Types: m.types, Returns: m.returns,
-		Unused: m.unused}
+		Within: m.within, Split: m.split, Unused: m.unused}
 	if prove {
 		proof, err := m.m.Proof(ctx, nil)
 		if err != nil {

@@ -175,6 +175,7 @@ class Model:
         self._bound, self._layouts, self._names, self._prepared = {}, {}, None, set()
         self._gradient = None  # of load's grad=True
         self._about = json.loads(_lib.call_text("hocket_description", handle, 0))
+        self._check_buckets()
         self._begin = {}  # contents of bound states, by name, when they were bound
         self._version = 0  # grows after each change of _bound
         self._calls, self._rest = {}, {}  # by version and what a call is given
@@ -302,12 +303,24 @@ class Model:
             _autograd.written(v and v.keep)
         return results[0] if len(results) == 1 else tuple(results)
 
+    def _check_buckets(self):
+        """Refuses buckets of dims that calls cannot fill up and cut."""
+        known = {dim: None for extents in (*self._about["extents"].values(), *self._about["returns"]) for dim in extents if dim}
+        for dim in self._buckets:
+            if dim in self._about["within"]:
+                raise InputError(f"buckets: {dim} is part of an expression in the shape of a parameter or result, which cannot "
+                                 "be filled up and cut: have the caller fill up")
+            if dim not in known:
+                raise InputError(f"buckets: no parameter or result has the dim {dim}; there are {', '.join(known)}")
+
     def _rounded(self, given, bound, dims):
         """Runs the program with dims rounded up to their buckets: arguments are filled up with zeros, and results cut. It
         is right where what is filled up does not change the rest, which is for the caller to know."""
         sizes = {**self._dims_of({n: t.shape for n, t in given.items() if hasattr(t, "shape")}), **(dims or {})}
         up = {}
         for dim, values in self._buckets.items():
+            if self._several() and dim in self._about["split"] and dim not in dims:
+                raise InputError(f"{dim} has buckets, and parameters are split along it over processes: give it in dims")
             least = next((v for v in values if v >= sizes.get(dim, v + 1)), None)
             if least is not None and least != sizes[dim]:
                 up[dim] = least

@@ -615,12 +615,20 @@ def caches():
         assert (s["misses"], s["plans"]) == (3, 3), s  # 8, 16 and 17
         got = m(numpy.ones((3, 4), "f4"), w.numpy(), dims={"T": 3} if n > 1 else None)
         assert got.shape == (3, 4) and (got == w.numpy()).all()
+    double = f"mesh d[{n}]\nfunc f(%x: f32[T]) -> f32[2 * T] {{\n  %y = concat %x, %x, axis=0\n  return %y\n}}\n"
+    refuses(hocket.InputError, "T is part of an expression", lambda: hocket.load(double, buckets={"T": [8]}))
+    total = f"mesh d[{n}]\nfunc f(%x: f32[T]) -> (f32[T], f32[]) {{\n  %y = relu %x\n  %s = sum %x, axis=0\n  return %y, %s\n}}\n"
+    refuses(hocket.InputError, "has the dim N; there are T", lambda: hocket.load(total, buckets={"N": [8]}))
+    with hocket.load(total, buckets={"T": [8]}) as m:
+        y, total = m(torch.ones(3), dims={"T": 3} if n > 1 else None)
+        assert y.tolist() == [1] * 3 and total.item() == 3
     refuses(hocket.InputError, 'it is a number of bytes, or "off"', lambda: hocket.load(text, cache="on"))
     if n > 1:
         split = f"mesh d[{n}]\nfunc f(%x: f32[T/d, 4]) -> f32[T/d, 4] {{\n  %y = add %x, %x\n  return %y\n}}\n"
         with hocket.load(split, buckets={"T": [8]}) as m:
             assert m(torch.ones(4, 4), dims={"T": 8}).tolist() == [[2.0] * 4] * 4
             refuses(hocket.InputError, "split along it over processes", lambda: m(torch.ones(2, 4), dims={"T": 4}))
+            refuses(hocket.InputError, "give it in dims", lambda: m(torch.ones(2, 4)))
 
 
 LAYERS = """dim L = 3
