@@ -246,21 +246,22 @@ class Model:
     def __call__(self, *args, dims=None, **kwargs):
         """Runs the program once. Arguments are by position or by name; ``dims`` gives dims that the program and
         load do not fix. One result comes by itself, several as a tuple."""
-        given, dims = self._named(args, kwargs), {**self._weighed, **(dims or {})}
+        given, dims = self._named(args, kwargs), self._with_weights(dims)
         if self._gradient is not None:
             given = self._gradient.arguments(given)
+        version = self._version  # read before what is bound at it
         bound = self._others(given)
         if self._gradient is not None and _autograd.wanted(*given.values()):
             return self._gradient.run(given, bound, dims)
         _autograd.none(self._func, *given.values(), how="load it with grad=True, ")
         if self._buckets:
-            return self._rounded(given, bound, dims)
-        return self._runs(given, bound, dims)
+            return self._rounded(given, bound, dims, version)
+        return self._runs(given, bound, dims, version)
 
-    def _runs(self, given, bound, dims):
+    def _runs(self, given, bound, dims, version):
         """Runs the program once, on given and bound tensors."""
         if any(_cuda.is_cuda(t) for t in given.values()) or any(isinstance(b, _cuda.Block) for b in bound.values()):
-            return self._enqueue(given, bound, dims)
+            return self._enqueue(given, bound, dims, version)
         views = {**{n: _tensors.view(t, n) for n, t in given.items()}, **bound}
         like = next(iter(views.values()), _tensors.View(None, "f32", (), 0, "buffer"))
         layouts = self.layouts(dims, {} if self._several() else {name: v.shape for name, v in views.items()})
@@ -313,7 +314,7 @@ class Model:
             if dim not in known:
                 raise InputError(f"buckets: no parameter or result has the dim {dim}; there are {', '.join(known)}")
 
-    def _rounded(self, given, bound, dims):
+    def _rounded(self, given, bound, dims, version):
         """Runs the program with dims rounded up to their buckets: arguments are filled up with zeros, and results cut. It
         is right where what is filled up does not change the rest, which is for the caller to know."""
         sizes = {**self._dims_of({n: t.shape for n, t in given.items() if hasattr(t, "shape")}), **(dims or {})}
@@ -325,7 +326,7 @@ class Model:
             if least is not None and least != sizes[dim]:
                 up[dim] = least
         if not up:
-            return self._runs(given, bound, dims)
+            return self._runs(given, bound, dims, version)
         filled = {}
         for n, t in given.items():
             extents = self._about["extents"].get(n) or ()
@@ -337,7 +338,7 @@ class Model:
                     raise InputError(f"buckets round {extents[i]}={sizes[extents[i]]} up to {up[extents[i]]}, and {n} is split along "
                                      f"it over processes: give {extents[i]} in the size of a bucket")
             filled[n] = _tensors.filled(t, [up.get(dim, e) for dim, e in zip(extents, t.shape)], n) if grow else t
-        got = self._runs(filled, bound, {**dims, **up})
+        got = self._runs(filled, bound, {**dims, **up}, version)
         results = list(got) if isinstance(got, tuple) else [got]
         for k, (t, extents) in enumerate(zip(results, self._about["returns"])):
             cut = [slice(0, sizes[dim]) if dim in up else slice(None) for dim in extents]
@@ -355,9 +356,8 @@ class Model:
         ``most_bytes``."""
         return json.loads(_lib.call_text("hocket_plan_stats", self._handle))
 
-    def _enqueue(self, given, bound, dims):
-        """Gives torch's current stream a run."""
-        version = self._version  # read before what it is the version of
+    def _enqueue(self, given, bound, dims, version):
+        """Gives torch's current stream a run. bound is what was bound at a version."""
         key = (version, tuple((n, getattr(t, "dtype", None), getattr(t, "shape", None)) for n, t in given.items()),
                tuple(sorted(dims.items())) if dims else ())
         call = self._calls.get(key)
