@@ -482,6 +482,7 @@ func (l *Library) Bind(handle int64, lent *Loan, t Tensor) error {
 	if err != nil {
 		return err
 	}
+	defer m.forget()
 	if t.Data == nil {
 		return m.bound.bind(t.Name, nil, nil, func() error { return m.m.Bind(t.Name, nil) })
 	}

@@ -255,6 +255,13 @@ func (l *Library) BindFrom(handle int64, text string) (string, error) {
 	return string(data), err
 }
 
+// forget forgets what depends on the shapes of bound tensors, which say dims.
+func (m *model) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.known)
+}
+
 // planStats is hocket.PlanStats, as JSON.
 type planStats struct {
 	Hits      int64 `json:"hits"`

@@ -181,7 +181,7 @@ class Model:
         self._calls, self._rest = {}, {}  # by version and what a call is given
         self._uploaded = set()  # bound weights of the host that are on the devices
         self._loaded = set()  # parameters that the library has from a checkpoint
-        self._weighed = {}  # dims that the whole shapes of loaded weights say
+        self._weighed = {}  # whole shapes of loaded weights among processes, by parameter
         self._binding = threading.Lock()  # of bound and uploaded weights of the host
 
     def bind(self, name, t, dims=None):
@@ -194,17 +194,14 @@ class Model:
         if name not in self._parameters():
             raise InputError(f"there is no parameter {name}; there are {', '.join(self._parameters())}")
         t = _cuda.of_dlpack(t)
-        if self._gradient is not None:
-            self._gradient.bind(name, (lambda: t) if getattr(t, "requires_grad", False) else None)
         if _cuda.is_cuda(t) or isinstance(self._bound.get(name), _cuda.Block):
             b = None if t is None else _cuda.Block(t, name)
             _lib.held("hocket_call_bind_device", self._handle, b, b.struct(self._world.rank) if b else _lib.Tensor(
                 name.encode(), b"f32", self._world.rank, 0, None, None, 0), _dims(dims))
             self._bound[name] = b
-            self._changed()
             self._uploaded.discard(name)
-            if b or t is None:
-                return
+            self._rebound(name, t)
+            return
         v = None if t is None else _tensors.view(t, name)
         if name in self._about["states"]:
             self._begin[name] = None if v is None else _tensors.bytes_of(v)
@@ -213,9 +210,19 @@ class Model:
             self._uploaded.discard(name)  # first: an interrupt may come between any two statements
             self._bound[name] = v
             self._changed()
-            if uploaded and v is None:  # else the next call uploads v in its place
+            if name in self._loaded or uploaded and v is None:  # else the next call uploads v in its place
                 _lib.held("hocket_call_bind", self._handle, None,
                           _lib.Tensor(name.encode(), b"f32", -1, 0, None, None, 0))
+            self._rebound(name, t)
+
+    def _rebound(self, name, t):
+        """Forgets what another tensor than t was to a parameter."""
+        if self._gradient is not None:
+            self._gradient.bind(name, (lambda: t) if getattr(t, "requires_grad", False) else None)
+        self._loaded.discard(name)
+        self._weighed.pop(name, None)
+        self._layouts.clear()  # shapes of loaded weights say dims
+        self._changed()
 
     def load(self, weights, rules=None, inputs=None, dims=None):
         """Binds weights: of a safetensors file, of the index or the folder of several, or tensors by name, such as a
@@ -230,7 +237,9 @@ class Model:
         weight. ``dims`` gives dims that the program and load do not fix, for tensors by name among several processes."""
         bound, shapes, unused = _weights.load(self, weights, rules or {}, inputs, dims)
         self._loaded |= set(bound)
-        self._weighed.update(self._dims_of(shapes))
+        for param in (*bound, *shapes):
+            self._weighed.pop(param, None)  # the newest are last
+        self._weighed.update(shapes)
         self._layouts.clear()
         self._changed()
         return unused
@@ -238,7 +247,7 @@ class Model:
     def layouts(self, dims=None, shapes=None):
         """How parameters and results lie on the ranks, for dims and for shapes of parameters, by name:
         {"in": [...], "out": [...]}, each with name, dtype, shape and blocks."""
-        key = json.dumps({"dims": {**self._weighed, **(dims or {})}, "shapes": shapes or {}}, sort_keys=True)
+        key = json.dumps({"dims": self._with_weights(dims, shapes or {}), "shapes": shapes or {}}, sort_keys=True)
         if key not in self._layouts:
             self._layouts[key] = json.loads(_lib.call_text("hocket_layouts", self._handle, key.encode()))
         return self._layouts[key]
@@ -465,6 +474,13 @@ class Model:
         extents = self._about["extents"]
         return {dim: int(e) for n, shape in shapes.items() if n in extents and len(extents[n]) == len(shape)
                 for dim, e in zip(extents[n], shape) if dim}
+
+    def _with_weights(self, dims, shapes=()):
+        """Dims, with those that loaded weights come to, except for weights whose shapes are to be others."""
+        if not self._weighed:
+            return dict(dims or {})
+        of = self._dims_of({n: shape for n, shape in self._weighed.items() if n not in shapes})
+        return {**of, **(self._dims_of(shapes) if shapes else {}), **(dims or {})}
 
     def _keeps(self, name):
         """Whether the library keeps the state of that name."""
