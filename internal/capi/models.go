@@ -238,19 +238,24 @@ func (l *Library) BindFrom(handle int64, text string) (string, error) {
 	for _, n := range o.Inputs {
 		delete(names, n)
 	}
-	unused, err := m.m.BindFrom(c, rules)
+	out := loadedWeights{Bound: []string{}, Unused: []string{}}
+	err = m.bound.bindOthers(func() ([]string, error) {
+		unused, err := m.m.BindFrom(c, rules)
+		if err != nil {
+			return nil, err
+		}
+		out.Unused = append(out.Unused, unused...)
+		for _, n := range m.names {
+			if names[n] {
+				out.Bound = append(out.Bound, n)
+			}
+		}
+		return out.Bound, nil
+	})
 	if err != nil {
 		return "", err
 	}
-	m.mu.Lock()
-	clear(m.known) // shapes of weights say dims
-	m.mu.Unlock()
-	out := loadedWeights{Bound: []string{}, Unused: append([]string{}, unused...)}
-	for _, n := range m.names {
-		if names[n] {
-			out.Bound = append(out.Bound, n)
-		}
-	}
+	m.forget()
 	data, err := json.Marshal(out)
 	return string(data), err
 }
