@@ -26,7 +26,7 @@ import (
 )
 
 // Version is that of the C interface: it changes when a program that was built for an older one would fail.
-const Version = 2
+const Version = 3
 
 // ErrHandle is wrapped by errors about numbers that name no object.
 var ErrHandle = errors.New("it names nothing")

@@ -14,6 +14,7 @@ import threading
 import time
 import types
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
@@ -113,6 +114,15 @@ class Alone(unittest.TestCase):
             for t in threads:
                 t.join()
             self.assertEqual(n.tolist(), wanted)
+
+    def test_older_library(self):
+        """The version of the library is reported, also if it lacks a function."""
+        from hocket import _lib
+
+        with unittest.mock.patch.object(_lib, "ABI", 99), \
+                unittest.mock.patch.dict(_lib._signatures, {"hocket_of_version_99": (None, [])}), \
+                self.assertRaisesRegex(hocket.UnsupportedError, "of the interface, and this package is for version 99"):
+            _lib._load.__wrapped__()
 
     def test_bad_id(self):
         """A wrong id or position is an InputError that says which, and changes nothing."""
