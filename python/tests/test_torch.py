@@ -9,6 +9,7 @@ import pathlib
 import struct
 import sys
 import tempfile
+import types
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -61,6 +62,14 @@ class Groups(unittest.TestCase):
         """Calls drawn at random, in groups of hocket's and torch's, against gloo and arithmetic."""
         processes.right(self, __file__, 4, "mixed", MASTER_ADDR="127.0.0.1", MASTER_PORT=processes.port())
 
+    def test_torch_first(self):
+        """A group of torch's that some processes have used changes no names of hocket's."""
+        processes.right(self, __file__, 3, "torch_first", MASTER_ADDR="127.0.0.1", MASTER_PORT=processes.port())
+
+    def test_shutdown(self):
+        """The machine is closed though a group cannot be."""
+        processes.right(self, __file__, 2, "shutdown")
+
     def test_groups(self):
         processes.right(self, __file__, 3, "groups", HOCKET_STALL_TIMEOUT="60s")
 
@@ -84,6 +93,27 @@ class Engines(unittest.TestCase):
 
     def test_communicator(self):
         processes.right(self, __file__, 4, "communicator", MASTER_ADDR="127.0.0.1", MASTER_PORT=processes.port())
+
+
+@unittest.skipIf(torch is None, "torch or numpy is not installed")
+class OneProcess(unittest.TestCase):
+    """Collectives of torch's tensors on GPUs in a group of one process, which touch no GPU."""
+
+    def test_checked(self):
+        from hocket import _cuda
+
+        s, t = types.SimpleNamespace(size=1, rank=0), torch.ones(4, 2)
+        self.assertIs(_cuda.collective(s, "all_reduce", t, t, t.shape), t)
+        for out in (None, torch.zeros(2, 4)):
+            got = _cuda.collective(s, "all_gather", t, out, (4, 2))
+            self.assertTrue(got is not t and got.sum() == 8)
+        for call, why in ((lambda: _cuda.collective(s, "all_reduce", t.T, t.T, (2, 4)), "not contiguous"),
+                          (lambda: _cuda.collective(s, "all_gather", t.to(torch.complex64), None, (4, 2)), "complex64"),
+                          (lambda: _cuda.collective(s, "all_gather", t, torch.ones(3), (4, 2)), "out has 3 elements"),
+                          (lambda: _cuda.collective(s, "all_gather", t, t.double(), (4, 2)), "out has 8 elements of torch.float64")):
+            with self.assertRaisesRegex(hocket.InputError, why):
+                call()
+        self.assertIsNone(_cuda.all_reduce_rms_norm(s, t, t, t[0], 1e-6))
 
 
 @unittest.skipIf(torch is None, "torch or numpy is not installed")
@@ -414,6 +444,38 @@ def member_mixed():
     dist.destroy_process_group()
 
 
+def member_torch_first():
+    dist = gloo()
+    pair = dist.new_group([0, 1])
+    r = hocket.rank()
+    if r < 2:
+        assert hocket.all_reduce(torch.ones(2), group=pair).tolist() == [2, 2]
+    g = hocket.new_group([0, 2])
+    if r != 1:
+        assert hocket.all_reduce(torch.ones(2), group=g).tolist() == [2, 2]
+    dist.destroy_process_group()
+
+
+def member_shutdown():
+    from hocket import _lib
+
+    hocket.init()
+    groups, close, closed = [hocket.new_group([0, 1]) for _ in range(2)], _lib.close, []
+    machine = hocket._world.state().machine
+
+    def fails(handle):
+        closed.append(handle)
+        if handle is groups[1].machine:
+            raise hocket.MachineError("a GPU failed")
+        close(handle)
+
+    _lib.close = fails
+    refuses(hocket.MachineError, "a GPU failed", hocket.shutdown)
+    assert closed == [groups[1].machine, groups[0].machine, machine], closed
+    assert not hocket.is_initialized() and not machine
+    close(groups[1].machine)
+
+
 def member_groups():
     hocket.init()
     r = hocket.rank()
@@ -580,7 +642,17 @@ def uneven(r, n, where):
             got, counts = hocket.all_to_all_v(blocks.to(where), sends[r].to(where))
             assert counts.tolist() == recv
             assert torch.equal(torch.cat([b[:c] for b, c in zip(got.cpu(), recv)]), want)
+        refuses(hocket.InputError, "give integers", lambda: hocket.all_to_all_v(torch.ones(n, 1), torch.ones(n)))
         if n > 1:
+            last = [c + (r == n - 1) for c in recv]  # wrong on one rank, and an error on all
+            refuses(hocket.InputError, f"recv of rank {n - 1} is", lambda: hocket.all_to_all_v(t, send, last))
+            for bad in ([1] * (n + 1), [-1] * n, ["many"] * n):
+                try:
+                    hocket.all_to_all_v(t, bad if r == 0 else send)
+                except (hocket.InputError, ValueError) as e:
+                    assert r == 0 or "the arguments of rank 0 are wrong" in str(e), e
+                else:
+                    raise AssertionError("rank 0 has wrong counts, and nothing was raised")
             refuses(hocket.InputError, "and the ranks send", lambda: hocket.all_to_all_v(t, send, [c + 1 for c in recv]))
 
 
@@ -761,7 +833,7 @@ def member_died():
         while True:
             hocket.barrier(groups[r // 2])
     except hocket.PeerError as e:
-        print("PeerError", e.rank)
+        print("PeerError", e.rank, flush=True)
         os._exit(0)
 
 
