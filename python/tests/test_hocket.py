@@ -374,7 +374,7 @@ func f(%x: f32[4/tp]) -> f32[4] {
         lib.call, lib.call_text, lib.held = call, lambda *_: '["y"]', lambda *_: None
         _cuda.Block, _cuda.rest, _cuda.lent, _cuda.is_cuda = Block, lambda: None, lent, lambda t: isinstance(t, OnGPU)
         try:
-            y, z = m._enqueue({"x": x, "w": w}, {}, None)
+            y, z = m._enqueue({"x": x, "w": w}, {}, None, 0)
             self.assertEqual((y[:3], z), ((0x7000, "f32", (2, 6)), new))
             self.assertEqual(given, [[(b"y", None, 0), (b"z", 64, 32)]])
             self.assertEqual(len(m._lent), 1)
@@ -382,7 +382,7 @@ func f(%x: f32[4/tp]) -> f32[4] {
             self.assertEqual(m._world.closing, [m])
             Block.capturing = staticmethod(lambda: True)  # a captured run keeps its model, and what is bound
             c._bound["w"] = w = Block(w, "w")
-            c._enqueue({"x": x}, {"w": w}, None)
+            c._enqueue({"x": x}, {"w": w}, None, 0)
             self.assertEqual((c._captured, c._world.captured), ({w}, {c}))
             c._bound["w"] = None
             lib.held = kept[2]
