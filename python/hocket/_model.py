@@ -315,8 +315,8 @@ class Model:
 
     def _check_buckets(self):
         """Refuses buckets of dims that calls cannot fill up and cut."""
-        known = {dim: None for extents in (*self._about["extents"].values(), *self._about["returns"]) for dim in extents if dim}
         for dim in self._buckets:
+            known = {d: None for extents in (*self._about["extents"].values(), *self._about["returns"]) for d in extents if d}
             if dim in self._about["within"]:
                 raise InputError(f"buckets: {dim} is part of an expression in the shape of a parameter or result, which cannot "
                                  "be filled up and cut: have the caller fill up")
