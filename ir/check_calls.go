@@ -2,8 +2,15 @@ package ir
 
 import "fmt"
 
+// callGraph is which functions call and refine which.
+type callGraph struct {
+	*heads
+	// chainKnown and inCycle remember what was found out of refines chains.
+	chainKnown, inCycle map[*Func]bool
+}
+
 // checkRefines checks "refines F": equal signatures, no cycle (S19).
-func (c *checker) checkRefines(f *Func) {
+func (c *callGraph) checkRefines(f *Func) {
 	if f.Refines.Text == "" {
 		return
 	}
@@ -28,7 +35,7 @@ func (c *checker) checkRefines(f *Func) {
 
 // refinesItself follows refines clauses from f, and remembers of every function
 // on the way where its chain ends: nowhere (a cycle) or in a function without one.
-func (c *checker) refinesItself(f *Func) bool {
+func (c *callGraph) refinesItself(f *Func) bool {
 	var path []*Func
 	onPath := map[*Func]bool{}
 	h := f
@@ -47,7 +54,7 @@ func (c *checker) refinesItself(f *Func) bool {
 	return c.inCycle[f]
 }
 
-func (c *checker) signatureDifference(f, g *Func) string {
+func (c *callGraph) signatureDifference(f, g *Func) string {
 	if len(f.Params) != len(g.Params) || len(f.Results) != len(g.Results) {
 		return fmt.Sprintf("it has %s and %s, not %d and %d", plural(len(f.Params), "parameter"), plural(len(f.Results), "result"), len(g.Params), len(g.Results))
 	}
@@ -72,7 +79,7 @@ func (c *checker) signatureDifference(f, g *Func) string {
 }
 
 // sameType compares dtype, extents and layout; undecided extents count as different.
-func (c *checker) sameType(t, u *Type) bool {
+func (c *heads) sameType(t, u *Type) bool {
 	if t.DType != u.DType || !SameLayout(t, u) {
 		return false
 	}
@@ -85,7 +92,7 @@ func (c *checker) sameType(t, u *Type) bool {
 }
 
 // checkCalls reports recursion (S18).
-func (c *checker) checkCalls() {
+func (c *callGraph) checkCalls() {
 	const (
 		white = iota
 		grey

@@ -126,7 +126,7 @@ func (c *checker) checkYield(s *Stmt) {
 
 // claimHelp tells how to make a value of type t of a buffer. Ranks that hold a
 // part of a sum each have no value of that type yet.
-func (c *checker) claimHelp(buffer *Sym, t *Type) string {
+func (c *relations) claimHelp(buffer *Sym, t *Type) string {
 	claim := func(t *Type) string { return "%v: " + t.String() + " = claim %" + buffer.Name }
 	text := "make a value of it: " + claim(t)
 	if m, ok := c.typeMesh(t); ok && m != nil {
@@ -143,7 +143,7 @@ func (c *checker) claimHelp(buffer *Sym, t *Type) string {
 
 // loopVariable returns an atom of its own for the variable of a loop, which is
 // below the upper bound wherever the body runs.
-func (c *checker) loopVariable(s *Stmt) poly {
+func (c *names) loopVariable(s *Stmt) poly {
 	c.syms++
 	lo, hi := c.norm.norm(s.Exprs[0]), c.norm.norm(s.Exprs[1])
 	return c.norm.leaf("loop "+itoa(c.syms), atom{expr: &Expr{Kind: ExprVar, Name: s.Results[0].Text}, nonNegative: c.norm.nonNegative(lo), below: hi})
@@ -169,7 +169,7 @@ func (c *checker) lateBlock(s *Stmt, b *Block, runs tri) {
 }
 
 // holds says whether a comparison holds wherever it is made.
-func (c *checker) holds(cmp Cmp, a, b *Expr) tri {
+func (c *relations) holds(cmp Cmp, a, b *Expr) tri {
 	less := func(a, b *Expr) tri { return c.norm.atMost(Bin(ExprAdd, a, Int(1)), b) }
 	switch cmp {
 	case EQ:
@@ -320,16 +320,16 @@ func (c *checker) checkReturn(s *Stmt) {
 }
 
 // sameShape demands equal dtype and global extents.
-func (c *checker) sameShape(s *Stmt, have, want *Type, pos Pos) bool {
+func (c *relations) sameShape(s *Stmt, have, want *Type, pos Pos) bool {
 	return c.fits(s, have, want, pos, "")
 }
 
 // assignable demands equal dtype and local extents of two local types.
-func (c *checker) assignable(s *Stmt, have, want *Type, pos Pos) bool {
+func (c *relations) assignable(s *Stmt, have, want *Type, pos Pos) bool {
 	return c.fits(s, have, want, pos, " on each rank")
 }
 
-func (c *checker) fits(s *Stmt, have, want *Type, pos Pos, where string) bool {
+func (c *relations) fits(s *Stmt, have, want *Type, pos Pos, where string) bool {
 	if have.DType != want.DType || len(have.Dims) != len(want.Dims) {
 		c.errorf("type", pos, "this is %s%s, and %s is wanted", brief(have), where, brief(want)).help(fitHelp(have, want))
 		return false

@@ -46,7 +46,7 @@ func (c *checker) blocksOfCopy(s *Stmt) {
 }
 
 // onDevice refuses host buffers where peers or a team would have to reach them.
-func (c *checker) onDevice(s *Stmt, syms []*Sym) bool {
+func (c *relations) onDevice(s *Stmt, syms []*Sym) bool {
 	before := c.failed
 	for i, sym := range syms {
 		if sym != nil && sym.flags()&Host != 0 {
@@ -69,7 +69,7 @@ func (s *Sym) flags() AllocFlags {
 func (s *Sym) symmetric() bool { return s.flags()&Symmetric != 0 }
 
 // sameLocal demands equal dtype and local shape of a transfer's two ends.
-func (c *checker) sameLocal(s *Stmt, from, to *Sym) {
+func (c *relations) sameLocal(s *Stmt, from, to *Sym) {
 	// Of a partial value it is the rank's contribution that moves.
 	c.assignable(s, c.localType(from), c.localType(to), s.Into.Pos)
 }

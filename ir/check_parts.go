@@ -1,31 +1,5 @@
 package ir
 
-// This file checks what the parser warrants and a program made from Go may
-// lack, so that everything behind it may rely on a statement's parts.
-
-// checkHeads checks the parts of declarations.
-func (c *checker) checkHeads() {
-	for _, m := range c.p.Meshes {
-		if len(m.Axes) == 0 {
-			c.errorf("structure", m.Pos, "a mesh has no axis").help("mesh tp[4]")
-		}
-		for _, ax := range m.Axes {
-			c.wholeExpr(ax.Pos, ax.Size)
-		}
-	}
-	for _, f := range c.list {
-		if f.Body == nil {
-			c.errorf("structure", f.Pos, "function %s has no body", f.Name)
-		}
-		for _, p := range f.Params {
-			c.wholeType(p.Pos, p.Type)
-		}
-		for _, t := range f.Results {
-			c.wholeType(f.Pos, t)
-		}
-	}
-}
-
 // parts says what a statement of one operation has; -1: any number.
 type parts struct {
 	results, exprs  int
@@ -71,39 +45,4 @@ func (c *checker) checkParts(s *Stmt) bool {
 		c.wholeExpr(s.Peer.Pos, s.Peer.Index)
 	}
 	return c.failed == before
-}
-
-func (c *checker) wholeType(pos Pos, t *Type) {
-	if t == nil {
-		c.errorf("structure", pos, "a type is missing")
-		return
-	}
-	if t.DType == InvalidDType || t.DType >= numDTypes {
-		c.errorf("structure", t.Pos, "a type has no element type").help("f32, f16, bf16, f64, i32, i64, f8e4m3 or f8e5m2")
-	}
-	for _, d := range t.Dims {
-		c.wholeExpr(t.Pos, d.Extent)
-	}
-}
-
-// wholeExpr reports an expression with missing operands.
-func (c *checker) wholeExpr(pos Pos, e *Expr) bool {
-	if e == nil {
-		c.errorf("structure", pos, "an expression is missing")
-		return false
-	}
-	want := 0
-	if e.Kind >= ExprAdd {
-		want = 2
-	}
-	if len(e.Args) != want || e.Kind > ExprMax {
-		c.errorf("structure", pos, "an expression has the wrong number of operands")
-		return false
-	}
-	for _, a := range e.Args {
-		if !c.wholeExpr(pos, a) {
-			return false
-		}
-	}
-	return true
 }

@@ -6,10 +6,18 @@ import (
 	"strings"
 )
 
+// relations decides what must hold between extents and indices, or keeps it for later.
+type relations struct {
+	*names
+	in *Info
+	// lateIf counts enclosing conditions and loops that Bind cannot decide, unsure blocks that may never run.
+	lateIf, unsure int
+}
+
 // inRange refuses an index that is surely not in 0..count, in a statement that
 // surely runs. What is not decided here shows when indices are known, by running
 // into the range itself.
-func (c *checker) inRange(e, count *Expr, what string) bool {
+func (c *relations) inRange(e, count *Expr, what string) bool {
 	if c.unsure > 0 || c.norm.atMost(Int(0), e) != no && c.norm.atMost(count, e) != yes {
 		return true
 	}
@@ -18,7 +26,7 @@ func (c *checker) inRange(e, count *Expr, what string) bool {
 }
 
 // place resolves an operand and checks its index. It returns nil after an error.
-func (c *checker) place(st *Stmt, p *Place) *Sym {
+func (c *names) place(st *Stmt, p *Place) *Sym {
 	s := c.lookup(p.Name, p.Pos)
 	if s == nil {
 		return nil
@@ -55,7 +63,7 @@ func rowHelp(s *Sym, p *Place) string {
 }
 
 // kinded resolves an operand that must be of one of the given kinds.
-func (c *checker) kinded(s *Stmt, p *Place, kinds ...SymKind) *Sym {
+func (c *names) kinded(s *Stmt, p *Place, kinds ...SymKind) *Sym {
 	words := make([]string, len(kinds))
 	for i, k := range kinds {
 		words[i] = k.String()
@@ -101,7 +109,7 @@ func (c *checker) destination(s *Stmt) *Sym {
 }
 
 // writable reports writes to what is read-only.
-func (c *checker) writable(d *Sym, pos Pos) bool {
+func (c *names) writable(d *Sym, pos Pos) bool {
 	root := d.Root()
 	claim, claimed := c.ended.claimed(d)
 	switch {
@@ -123,7 +131,7 @@ func (c *checker) writable(d *Sym, pos Pos) bool {
 // require demands a relation: decided here, or kept for bind or unrolling, as is
 // one that cannot hold in a statement that may never run. message says what is
 // wrong if it does not hold.
-func (c *checker) require(s *Stmt, rel CheckKind, a, b *Expr, pos Pos, message, help string) bool {
+func (c *relations) require(s *Stmt, rel CheckKind, a, b *Expr, pos Pos, message, help string) bool {
 	var t tri
 	switch rel {
 	case CheckEqual:

@@ -13,7 +13,7 @@ import (
 const maxExtentNodes = 64
 
 // boundedType returns the type of an operand, large extents by name.
-func (c *checker) boundedType(s *Sym) *Type {
+func (c *names) boundedType(s *Sym) *Type {
 	t := s.Type
 	for i, d := range s.Type.Dims {
 		if nodes(d.Extent, maxExtentNodes) <= maxExtentNodes {
@@ -45,7 +45,7 @@ func nodes(e *Expr, most int) int {
 
 // localType returns what a rank holds of an operand; of a partial value, its
 // contribution.
-func (c *checker) localType(s *Sym) *Type {
+func (c *names) localType(s *Sym) *Type {
 	t := c.boundedType(s)
 	if s.Kind == SymBuffer {
 		return t
@@ -53,10 +53,10 @@ func (c *checker) localType(s *Sym) *Type {
 	return c.localTypeOf(t)
 }
 
-func (c *checker) localTypeOf(t *Type) *Type { return c.foldExtents(t.LocalType()) }
+func (c *names) localTypeOf(t *Type) *Type { return c.foldExtents(t.LocalType()) }
 
 // foldExtents makes numbers of the extents that are constant.
-func (c *checker) foldExtents(t *Type) *Type {
+func (c *names) foldExtents(t *Type) *Type {
 	for i := range t.Dims {
 		t.Dims[i].Extent = c.fold(t.Dims[i].Extent)
 	}
@@ -64,7 +64,7 @@ func (c *checker) foldExtents(t *Type) *Type {
 }
 
 // fold makes a constant of an expression that is one.
-func (c *checker) fold(e *Expr) *Expr {
+func (c *names) fold(e *Expr) *Expr {
 	if e.Kind == ExprInt || e.Kind == ExprName {
 		return e
 	}

@@ -9,7 +9,7 @@ import (
 // extents and layouts; in local mode (an into, or a buffer among the operands)
 // all types are local and layouts are empty.
 type inference struct {
-	*checker
+	*relations
 	s     *Stmt
 	syms  []*Sym
 	args  []*Type
@@ -29,22 +29,42 @@ type inference struct {
 // inferOf types an op: it returns the result's type as the op leaves it, or nil after an error. Elementwise
 // operations that are not listed are typed by their row in the Op table.
 var inferOf = [numOps]func(*inference) *Type{
-	OpLinear: inferLinear, OpMatmul: inferMatmul,
-	OpCopy: inferCopy, OpCast: inferCast,
+	OpLinear: by(ofProduct, (*productRules).linear), OpMatmul: by(ofProduct, (*productRules).matmul),
+	OpGroupedLinear: by(ofProduct, (*productRules).grouped), OpScales: by(ofProduct, (*productRules).scales),
+	OpQuantize: by(ofProduct, (*productRules).quantize),
+	OpCopy:     inferCopy, OpCast: inferCast, OpFill: inferFill, OpExpand: inferExpand, OpReshard: inferReshard,
 	OpSum: inferReduce, OpMax: inferReduce, OpMin: inferReduce, OpMean: inferReduce,
-	OpConcat: inferConcat, OpSoftmax: inferSoftmax, OpRMSNorm: inferNorm, OpLayerNorm: inferNorm,
-	OpAttention: inferAttention, OpAttentionLSE: inferAttentionGrad,
-	OpAttentionDQ: inferAttentionGrad, OpAttentionDKV: inferAttentionGrad, OpEmbedding: inferEmbedding, OpReduceSlots: inferReduceSlots,
-	OpIndexCopy: inferIndexCopy, OpRope: inferRope, OpArgmax: inferArgmax,
-	OpIota: inferIota, OpTopK: inferTopK, OpArgTopK: inferTopK, OpArgsort: inferArgsort, OpTakeAlong: inferTakeAlong,
-	OpBincount: inferBincount, OpIndexAdd: inferIndexAdd, OpGroupedLinear: inferGroupedLinear, OpScales: inferScales, OpQuantize: inferQuantize,
-	OpFill: inferFill, OpExpand: inferExpand, OpReshard: inferReshard,
-	OpChunk: inferChunk, OpSlice: inferSlice, OpSelect: inferSelect,
-	OpTranspose: inferTranspose, OpReshape: inferReshape, OpClaim: inferClaim, OpLocal: inferLocal,
-	OpAllReduce: inferAllReduce, OpAllGather: inferAllGather, OpReduceScatter: inferReduceScatter,
-	OpAllToAll: inferAllToAll, OpBroadcast: inferRooted, OpReduce: inferRooted,
-	OpGather: inferRooted, OpScatter: inferRooted, OpPermute: inferRooted,
-	OpAllGatherV: inferUneven, OpReduceScatterV: inferUneven, OpAllToAllV: inferUneven,
+	OpSoftmax: inferSoftmax, OpRMSNorm: inferNorm, OpLayerNorm: inferNorm,
+	OpConcat:       by(ofConcatenation, (*concatRules).concat),
+	OpAttention:    by(ofAttention, (*attentionRules).forward),
+	OpAttentionLSE: by(ofAttention, (*attentionRules).gradient),
+	OpAttentionDQ:  by(ofAttention, (*attentionRules).gradient),
+	OpAttentionDKV: by(ofAttention, (*attentionRules).gradient),
+	OpEmbedding:    by(ofIndexing, (*indexRules).embedding), OpReduceSlots: by(ofIndexing, (*indexRules).reduceSlots),
+	OpIndexCopy: by(ofIndexing, (*indexRules).indexCopy), OpRope: by(ofIndexing, (*indexRules).rope),
+	OpArgmax: by(ofIndexing, (*indexRules).argmax), OpIota: by(ofIndexing, (*indexRules).iota),
+	OpTopK: by(ofIndexing, (*indexRules).topK), OpArgTopK: by(ofIndexing, (*indexRules).topK),
+	OpArgsort: by(ofIndexing, (*indexRules).argsort), OpTakeAlong: by(ofIndexing, (*indexRules).takeAlong),
+	OpBincount: by(ofIndexing, (*indexRules).bincount), OpIndexAdd: by(ofIndexing, (*indexRules).indexAdd),
+	OpChunk: by(ofView, (*viewRules).chunk), OpSlice: by(ofView, (*viewRules).slice),
+	OpSelect:    by(ofView, (*viewRules).pick),
+	OpTranspose: by(ofView, (*viewRules).transpose), OpReshape: by(ofView, (*viewRules).reshape),
+	OpClaim: by(ofView, (*viewRules).claim), OpLocal: by(ofView, (*viewRules).ownShard),
+	OpAllReduce:     by(ofCollective, (*collectiveRules).allReduce),
+	OpAllGather:     by(ofCollective, (*collectiveRules).allGather),
+	OpReduceScatter: by(ofCollective, (*collectiveRules).reduceScatter),
+	OpAllToAll:      by(ofCollective, (*collectiveRules).allToAll),
+	OpBroadcast:     by(ofCollective, (*collectiveRules).rooted), OpReduce: by(ofCollective, (*collectiveRules).rooted),
+	OpGather: by(ofCollective, (*collectiveRules).rooted), OpScatter: by(ofCollective, (*collectiveRules).rooted),
+	OpPermute:        by(ofCollective, (*collectiveRules).rooted),
+	OpAllGatherV:     by(ofCollective, (*collectiveRules).uneven),
+	OpReduceScatterV: by(ofCollective, (*collectiveRules).uneven),
+	OpAllToAllV:      by(ofCollective, (*collectiveRules).uneven),
+}
+
+// by is a rule of a family of operations, which have operands in common.
+func by[F any](family func(*inference) F, rule func(F) *Type) func(*inference) *Type {
+	return func(in *inference) *Type { return rule(family(in)) }
 }
 
 // checkTensorOp checks tensor ops, views and collectives and defines their result.
@@ -93,11 +113,11 @@ func (c *checker) checkTensorOp(s *Stmt) {
 		}
 		return
 	}
-	in.defineResult(t)
+	c.defineResult(in, t)
 }
 
 func (c *checker) newInference(s *Stmt, syms []*Sym) *inference {
-	in := &inference{checker: c, s: s, syms: syms, needs: make([]*Type, len(syms)), want: s.Type}
+	in := &inference{relations: c.relations, s: s, syms: syms, needs: make([]*Type, len(syms)), want: s.Type}
 	in.local = s.Into != nil || slices.ContainsFunc(syms, func(x *Sym) bool { return x.Kind == SymBuffer })
 	for _, sym := range syms {
 		t := c.boundedType(sym)
@@ -115,7 +135,7 @@ func (c *checker) newInference(s *Stmt, syms []*Sym) *inference {
 }
 
 // defineResult defines the op's result with its annotated or inferred type.
-func (in *inference) defineResult(t *Type) {
+func (c *checker) defineResult(in *inference, t *Type) {
 	s := in.s
 	sym := &Sym{Name: s.Results[0].Text, Pos: s.Results[0].Pos, Def: s, Type: t, Kind: SymValue}
 	if in.view || (in.local && s.Op != OpClaim) {
@@ -173,7 +193,7 @@ func (in *inference) settleLayout(sym *Sym, natural *Type) {
 }
 
 // stillPartial demands that a value said to be partial be left so by its op.
-func (c *checker) stillPartial(want, have *Type) bool {
+func (c *relations) stillPartial(want, have *Type) bool {
 	for _, p := range want.Partial {
 		if !slices.Contains(have.Partial, p) {
 			c.errorf("layout", want.Pos, "nothing leaves this partial(%s, %s): the op gives %s", p.Axis, p.Red,

@@ -5,10 +5,30 @@ import (
 	"slices"
 )
 
-// inferAttention types attention q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh].
+// attentionRules types the operations of attention.
+type attentionRules struct {
+	*inference
+	// lengths is the operand that counts keys, mask the one that is added to scores; 0 for none.
+	lengths, mask int
+}
+
+func ofAttention(in *inference) *attentionRules {
+	a := &attentionRules{inference: in}
+	if last := len(in.args) - 1; in.s.Op == OpAttention && last > 2 {
+		if in.args[3].DType.IsInt() {
+			a.lengths = 3
+		}
+		if !in.args[last].DType.IsInt() {
+			a.mask = last
+		}
+	}
+	return a
+}
+
+// forward types attention q[…, Tq, Hq, Dh], k and v[…, Tk, Hkv, Dh].
 // Leading dimensions and heads may be split, alike in all three: block r of q's
 // heads uses block r of k's. Sequences and Dh must be whole.
-func inferAttention(in *inference) *Type {
+func (in *attentionRules) forward() *Type {
 	if !in.floats() || !in.attentionTypes() || !in.attentionShapes() || !in.attentionSees() || !in.attentionScores() {
 		return nil
 	}
@@ -23,10 +43,10 @@ func inferAttention(in *inference) *Type {
 		in.requireShards(t)
 		in.need(i, t)
 	}
-	if i := in.lengths(); i > 0 { // split with the sequences; queries are whole
+	if i := in.lengths; i > 0 { // split with the sequences; queries are whole
 		in.follow(i, len(in.args[i].Dims), as(0, from))
 	}
-	if i := in.mask(); i > 0 {
+	if i := in.mask; i > 0 {
 		mask, q := in.args[i].reduced().clone(), as(0, from)
 		for d := range mask.Dims {
 			if mask.Dims[d].Axes = nil; d < len(mask.Dims)-2 {
@@ -40,24 +60,8 @@ func inferAttention(in *inference) *Type {
 	return as(0, from)
 }
 
-// lengths is the operand of an attention that counts keys, 0 for none.
-func (in *inference) lengths() int {
-	if in.s.Op == OpAttention && len(in.args) > 3 && in.args[3].DType.IsInt() {
-		return 3
-	}
-	return 0
-}
-
-// mask is the operand of an attention that is added to scores, 0 for none.
-func (in *inference) mask() int {
-	if last := len(in.args) - 1; in.s.Op == OpAttention && last > 2 && !in.args[last].DType.IsInt() {
-		return last
-	}
-	return 0
-}
-
 // attentionTypes demands one type of queries, keys and values, and integers for lengths.
-func (in *inference) attentionTypes() bool {
+func (in *attentionRules) attentionTypes() bool {
 	for i, t := range in.sequences() {
 		if t.DType != in.args[0].DType {
 			in.errorf("type", in.s.Args[i].Pos, "%s mixes %s and %s", in.s.Op, in.args[0].DType,
@@ -65,7 +69,7 @@ func (in *inference) attentionTypes() bool {
 			return false
 		}
 	}
-	if i := in.mask(); i > 0 && in.args[i].DType != in.args[0].DType {
+	if i := in.mask; i > 0 && in.args[i].DType != in.args[0].DType {
 		in.errorf("type", in.s.Args[i].Pos, "attention of %s has a mask of %s", in.args[0].DType,
 			in.args[i].DType).help("convert the mask with cast, or give lengths that are i32 or i64")
 		return false
@@ -74,8 +78,8 @@ func (in *inference) attentionTypes() bool {
 }
 
 // maskLast demands that the fifth operand is a mask.
-func (in *inference) maskLast() bool {
-	if in.mask() > 0 {
+func (in *attentionRules) maskLast() bool {
+	if in.mask > 0 {
 		return true
 	}
 	in.errorf("type", in.s.Args[4].Pos, "the fifth operand of attention is a mask of %s, and %%%s is %s",
@@ -86,7 +90,7 @@ func (in *inference) maskLast() bool {
 
 // headLayout returns t with leading dimensions and heads split like from's. One
 // head serves all, and is whole everywhere.
-func (in *inference) headLayout(t, from *Type) *Type {
+func (in *attentionRules) headLayout(t, from *Type) *Type {
 	out := t.reduced().clone()
 	heads := len(t.Dims) - 2
 	n, constant := in.norm.norm(t.Dims[heads].Extent).constValue()
@@ -102,10 +106,10 @@ func (in *inference) headLayout(t, from *Type) *Type {
 }
 
 // sequences are the operands of an attention that are queries, keys and values; attention_lse has no values.
-func (in *inference) sequences() []*Type { return in.args[:min(3, len(in.args))] }
+func (in *attentionRules) sequences() []*Type { return in.args[:min(3, len(in.args))] }
 
 // attentionShapes demands that queries, keys and values fit.
-func (in *inference) attentionShapes() bool {
+func (in *attentionRules) attentionShapes() bool {
 	q, n, help := in.args[0], len(in.args[0].Dims), in.s.Op.String()+": "+in.s.Op.Info().Doc
 	for i, t := range in.sequences() {
 		if len(t.Dims) != n || n < 3 {
@@ -116,7 +120,7 @@ func (in *inference) attentionShapes() bool {
 		}
 	}
 	seq, heads, dh := n-3, n-2, n-1
-	if in.lengths() > 0 && !in.attentionLengths(seq) || in.mask() > 0 && !in.attentionMask(seq) {
+	if in.lengths > 0 && !in.attentionLengths(seq) || in.mask > 0 && !in.attentionMask(seq) {
 		return false
 	}
 	last := len(in.sequences()) - 1
@@ -146,7 +150,7 @@ func (in *inference) attentionShapes() bool {
 }
 
 // attentionLengths demands a length for each sequence, or for each query.
-func (in *inference) attentionLengths(seq int) bool {
+func (in *attentionRules) attentionLengths(seq int) bool {
 	n, pos := len(in.args[3].Dims), in.s.Args[3].Pos
 	switch {
 	case n != seq && n != seq+1:
@@ -168,8 +172,8 @@ func (in *inference) attentionLengths(seq int) bool {
 }
 
 // attentionMask demands a number for each query and key, of each sequence or for all.
-func (in *inference) attentionMask(seq int) bool {
-	i := in.mask()
+func (in *attentionRules) attentionMask(seq int) bool {
+	i := in.mask
 	t, pos, n := in.args[i], in.s.Args[i].Pos, len(in.args[i].Dims)
 	if n != 2 && n != seq+2 {
 		in.errorf("type", pos, "a mask is [Tq, Tk], or has one for each sequence, with %s; %%%s has %d",
@@ -191,7 +195,7 @@ func (in *inference) attentionMask(seq int) bool {
 
 // attentionScores demands that a window and a soft cap are positive, and that a window has an end: the key of the
 // query.
-func (in *inference) attentionScores() bool {
+func (in *attentionRules) attentionScores() bool {
 	for _, name := range []string{"window", "softcap"} {
 		a := in.s.Attr(name)
 		switch {
@@ -208,7 +212,7 @@ func (in *inference) attentionScores() bool {
 			return false
 		}
 	}
-	perQuery := in.lengths() > 0 && len(in.args[3].Dims) == len(in.args[0].Dims)-2
+	perQuery := in.lengths > 0 && len(in.args[3].Dims) == len(in.args[0].Dims)-2
 	if a := in.s.Attr("window"); a != nil && !perQuery && in.s.Word("causal", "false") != "true" {
 		in.errorf("type", a.Pos, "a window ends at the query, and without causal=true queries have no place among the keys").
 			help("add causal=true, or give a length for each query")
@@ -218,8 +222,8 @@ func (in *inference) attentionScores() bool {
 }
 
 // attentionSees demands that every query sees a key. With lengths one that sees none gives zeros.
-func (in *inference) attentionSees() bool {
-	if in.lengths() > 0 {
+func (in *attentionRules) attentionSees() bool {
+	if in.lengths > 0 {
 		return true
 	}
 	seq := len(in.args[0].Dims) - 3
@@ -232,9 +236,9 @@ func (in *inference) attentionSees() bool {
 	return in.require(in.s, CheckLess, Int(0), tk, in.s.Args[1].Pos, "attention to nothing", "there must be a key")
 }
 
-// inferAttentionGrad types attention_lse, attention_dq and attention_dkv. Their operands are split as those of attention
+// gradient types attention_lse, attention_dq and attention_dkv. Their operands are split as those of attention
 // are, and what is of each query as the queries.
-func inferAttentionGrad(in *inference) *Type {
+func (in *attentionRules) gradient() *Type {
 	if !in.floats() || !in.attentionTypes() || !in.attentionShapes() || !in.attentionSees() || !in.attentionRows() {
 		return nil
 	}
@@ -273,14 +277,14 @@ func inferAttentionGrad(in *inference) *Type {
 }
 
 // perQuery is the type of a number for each query of each head of q.
-func (in *inference) perQuery(q *Type) *Type {
+func (in *attentionRules) perQuery(q *Type) *Type {
 	t := q.clone()
 	t.DType, t.Dims = q.DType.Accum(), t.Dims[:len(t.Dims)-1]
 	return t
 }
 
 // attentionRows demands that dy is like q, and what is there for each query of each head has its dimensions.
-func (in *inference) attentionRows() bool {
+func (in *attentionRules) attentionRows() bool {
 	if len(in.args) < 4 {
 		return true
 	}

@@ -8,12 +8,20 @@ import (
 // Collectives on values change the layout and nothing else; on local operands
 // (into, or a buffer) they work on what each rank holds.
 
-func (in *inference) teamSize() *Expr { return sizeOf(in.s.Over()) }
+// collectiveRules types collectives.
+type collectiveRules struct {
+	*inference
+	over []string // the team's axes
+}
+
+func ofCollective(in *inference) *collectiveRules { return &collectiveRules{in, in.s.Over()} }
+
+func (in *collectiveRules) teamSize() *Expr { return sizeOf(in.over) }
 
 // overMesh reports whether the team's axes belong to the value's mesh.
-func (in *inference) overMesh(t *Type) bool {
+func (in *collectiveRules) overMesh(t *Type) bool {
 	mesh, _ := in.typeMesh(t)
-	for _, ax := range in.s.Over() {
+	for _, ax := range in.over {
 		if ax == WorldAxis || in.axes[ax] != mesh {
 			in.errorf("layout", in.s.Attr("over").Pos, "%%%s is not laid out over %s", in.syms[0].Name, ax).
 				help("its type is " + t.String())
@@ -25,9 +33,9 @@ func (in *inference) overMesh(t *Type) bool {
 
 // takePartial removes the team's axes from the partials; each must be partial
 // with the op's reduction.
-func (in *inference) takePartial(t *Type) bool {
+func (in *collectiveRules) takePartial(t *Type) bool {
 	red, _ := ParseRed(in.s.Word("op", ""))
-	for _, ax := range in.s.Over() {
+	for _, ax := range in.over {
 		i := slices.Index(t.Partial, Partial{Axis: ax, Red: red})
 		if i < 0 {
 			in.errorf("layout", in.s.Args[0].Pos, "%%%s is not partial(%s, %s)", in.syms[0].Name, ax, red).
@@ -40,39 +48,40 @@ func (in *inference) takePartial(t *Type) bool {
 }
 
 // takeAxes removes the team's axes from dimension d, whose minor-most they must be.
-func (in *inference) takeAxes(t *Type, d int) bool {
-	over := in.s.Over()
+func (in *collectiveRules) takeAxes(t *Type, d int) bool {
 	axes := t.Dims[d].Axes
-	if n := len(axes) - len(over); n >= 0 && slices.Equal(axes[n:], over) {
+	if n := len(axes) - len(in.over); n >= 0 && slices.Equal(axes[n:], in.over) {
 		t.Dims[d].Axes = slices.Clone(axes[:n])
 		return true
 	}
-	in.errorf("layout", in.s.Args[0].Pos, "the last axes that split dimension %d of %%%s are not %s", d, in.syms[0].Name, strings.Join(over, ", ")).
+	in.errorf("layout", in.s.Args[0].Pos, "the last axes that split dimension %d of %%%s are not %s", d,
+		in.syms[0].Name, strings.Join(in.over, ", ")).
 		help("its type is " + in.args[0].String())
 	return false
 }
 
 // addAxes splits dimension d over the team's axes, minor to what splits it already.
-func (in *inference) addAxes(t *Type, d int) {
-	t.Dims[d].Axes = append(slices.Clone(t.Dims[d].Axes), in.s.Over()...)
+func (in *collectiveRules) addAxes(t *Type, d int) {
+	t.Dims[d].Axes = append(slices.Clone(t.Dims[d].Axes), in.over...)
 	in.requireShards(t)
 }
 
 // timesTeam and perTeam give dimension d of a local result.
-func (in *inference) timesTeam(t *Type, d int) {
+func (in *collectiveRules) timesTeam(t *Type, d int) {
 	t.Dims[d].Extent = in.fold(Bin(ExprMul, t.Dims[d].Extent, in.teamSize()))
 }
 
-func (in *inference) perTeam(t *Type, d int) bool {
+func (in *collectiveRules) perTeam(t *Type, d int) bool {
 	e := t.Dims[d].Extent
-	if !in.require(in.s, CheckMultiple, e, in.teamSize(), in.s.Pos, "dimension "+itoa(d)+" does not divide over the team", shardHelp) {
+	if !in.require(in.s, CheckMultiple, e, in.teamSize(), in.s.Pos,
+		"dimension "+itoa(d)+" does not divide over the team", shardHelp) {
 		return false
 	}
 	t.Dims[d].Extent = in.fold(Bin(ExprFloorDiv, e, in.teamSize()))
 	return true
 }
 
-func inferAllReduce(in *inference) *Type {
+func (in *collectiveRules) allReduce() *Type {
 	t := in.args[0].clone()
 	if in.local {
 		return t
@@ -83,7 +92,7 @@ func inferAllReduce(in *inference) *Type {
 	return t
 }
 
-func inferAllGather(in *inference) *Type {
+func (in *collectiveRules) allGather() *Type {
 	t := in.args[0].clone()
 	d, ok := in.axisAttr("axis", 0, len(t.Dims))
 	switch {
@@ -98,7 +107,7 @@ func inferAllGather(in *inference) *Type {
 	return t
 }
 
-func inferReduceScatter(in *inference) *Type {
+func (in *collectiveRules) reduceScatter() *Type {
 	t := in.args[0].clone()
 	d, ok := in.axisAttr("axis", 0, len(t.Dims))
 	switch {
@@ -116,7 +125,7 @@ func inferReduceScatter(in *inference) *Type {
 	return t
 }
 
-func inferAllToAll(in *inference) *Type {
+func (in *collectiveRules) allToAll() *Type {
 	t := in.args[0].clone()
 	split, ok1 := in.axisAttr("split", 0, len(t.Dims))
 	concat, ok2 := in.axisAttr("concat", 0, len(t.Dims))
@@ -141,16 +150,18 @@ func inferAllToAll(in *inference) *Type {
 	return t
 }
 
-// inferRooted types broadcast, reduce, gather, scatter and permute, which have
+// rooted types broadcast, reduce, gather, scatter and permute, which have
 // no meaning on a value as a whole.
-func inferRooted(in *inference) *Type {
+func (in *collectiveRules) rooted() *Type {
 	if !in.local {
 		in.errorf("type", in.s.Pos, "%s works on what each rank holds", in.s.Op).
-			help("write into a buffer: " + in.s.Op.String() + " %" + in.syms[0].Name + " into %b, …; a value changes its layout by reshard")
+			help("write into a buffer: " + in.s.Op.String() + " %" + in.syms[0].Name +
+				" into %b, …; a value changes its layout by reshard")
 		return nil
 	}
 	if a := in.s.Attr("root"); a != nil && in.rankDependent(a.Exprs[0]) {
-		in.errorf("type", a.Pos, "the root must be the same on every rank, and %s is not", brief(a.Exprs[0])).help("the root is an index in the team")
+		in.errorf("type", a.Pos, "the root must be the same on every rank, and %s is not",
+			brief(a.Exprs[0])).help("the root is an index in the team")
 		return nil
 	}
 	t := in.args[0].clone()

@@ -2,10 +2,15 @@ package ir
 
 import "slices"
 
-// inferConcat types concat %a, %b, … along axis=, which must be whole.
+// concatRules types concat.
+type concatRules struct{ *inference }
+
+func ofConcatenation(in *inference) *concatRules { return &concatRules{in} }
+
+// concat types concat %a, %b, … along axis=, which must be whole.
 // Operands of one layout pass their partials through; others move to the one
 // for which the fewest move, of equals to the last (S20).
-func inferConcat(in *inference) *Type {
+func (in *concatRules) concat() *Type {
 	if !in.sameDType() || !in.wantRank(0, 1, "an operand") {
 		return nil
 	}
@@ -36,7 +41,7 @@ func inferConcat(in *inference) *Type {
 }
 
 // concatShapes demands that operands agree in all dimensions but d.
-func (in *inference) concatShapes(d int) bool {
+func (in *concatRules) concatShapes(d int) bool {
 	first := in.args[0]
 	for k, t := range in.args[1:] {
 		pos := in.s.Args[k+1].Pos
@@ -55,7 +60,7 @@ func (in *inference) concatShapes(d int) bool {
 }
 
 // concatLayout picks the layout in which operands are joined along d.
-func (in *inference) concatLayout(d int) *Type {
+func (in *concatRules) concatLayout(d int) *Type {
 	first := in.args[0]
 	if len(first.Dims[d].Axes) == 0 && !slices.ContainsFunc(in.args, func(t *Type) bool { return !SameLayout(t, first) }) {
 		return first

@@ -2,10 +2,10 @@ package ir
 
 import "slices"
 
-// inferEmbedding types embedding ids[…], table[V, D]. The table keeps its layout
+// embedding types embedding ids[…], table[V, D]. The table keeps its layout
 // (S20). Where V is split, each rank gives the rows it has and zeros for the
 // others: a partial sum.
-func inferEmbedding(in *inference) *Type {
+func (in *indexRules) embedding() *Type {
 	ids, table := in.args[0], in.args[1]
 	switch {
 	case !ids.DType.IsInt():
@@ -42,7 +42,7 @@ func inferEmbedding(in *inference) *Type {
 
 // tablePart checks first= and of=, which say where in a larger table a rank's
 // own table lies.
-func (in *inference) tablePart(table *Type) bool {
+func (in *indexRules) tablePart(table *Type) bool {
 	first, of := in.s.Attr("first"), in.s.Attr("of")
 	switch {
 	case first == nil && of == nil:

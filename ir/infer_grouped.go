@@ -2,10 +2,10 @@ package ir
 
 import "slices"
 
-// inferGroupedLinear types grouped_linear x[T, K], w[E, N, K], counts[E]. The weight keeps its layout (S20): x is split
+// grouped types grouped_linear x[T, K], w[E, N, K], counts[E]. The weight keeps its layout (S20): x is split
 // along K as w is, and its rows are whole, since counts number them. A split K leaves a partial sum, and so do split
 // experts: each rank gives the rows of its own, and zeros for others.
-func inferGroupedLinear(in *inference) *Type {
+func (in *productRules) grouped() *Type {
 	x, w, counts := in.args[0], in.args[1], in.args[2]
 	help := "grouped_linear: " + OpGroupedLinear.Info().Doc
 	switch {

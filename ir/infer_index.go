@@ -2,10 +2,13 @@ package ir
 
 import "slices"
 
-// Ops whose results are indices, or that take elements by them.
+// indexRules types operations whose results are indices, that take elements by them, or that depend on positions.
+type indexRules struct{ *inference }
 
-// inferIota takes everything but the numbers from the annotation or destination.
-func inferIota(in *inference) *Type {
+func ofIndexing(in *inference) *indexRules { return &indexRules{in} }
+
+// iota takes everything but the numbers from the annotation or destination.
+func (in *indexRules) iota() *Type {
 	t := in.s.Type
 	if in.s.Into != nil {
 		t = in.in.Into[in.s].Type
@@ -28,8 +31,8 @@ func inferIota(in *inference) *Type {
 	return t
 }
 
-// inferTopK types topk and argtopk x[…, N] → […, K]. Rows must be whole.
-func inferTopK(in *inference) *Type {
+// topK types topk and argtopk x[…, N] → […, K]. Rows must be whole.
+func (in *indexRules) topK() *Type {
 	k := in.s.Attr("k").Exprs[0]
 	if !in.wantRank(0, 1, "the operand") || !in.extentOf(k) {
 		return nil
@@ -46,8 +49,8 @@ func inferTopK(in *inference) *Type {
 	return out
 }
 
-// inferArgsort types argsort x[…, N]. Rows must be whole.
-func inferArgsort(in *inference) *Type {
+// argsort types argsort x[…, N]. Rows must be whole.
+func (in *indexRules) argsort() *Type {
 	if !in.wantRank(0, 1, "the operand") {
 		return nil
 	}
@@ -56,8 +59,8 @@ func inferArgsort(in *inference) *Type {
 	return out
 }
 
-// inferTakeAlong types take_along x[…, N] by at[…, K] → […, K]. Rows must be whole.
-func inferTakeAlong(in *inference) *Type {
+// takeAlong types take_along x[…, N] by at[…, K] → […, K]. Rows must be whole.
+func (in *indexRules) takeAlong() *Type {
 	if !in.integers(1, "indices") || !in.wantRank(0, 1, "the first operand") {
 		return nil
 	}
@@ -85,8 +88,8 @@ func inferTakeAlong(in *inference) *Type {
 	return out
 }
 
-// inferBincount types bincount ids[…] → i32[n]. Ids that are split leave a partial sum.
-func inferBincount(in *inference) *Type {
+// bincount types bincount ids[…] → i32[n]. Ids that are split leave a partial sum.
+func (in *indexRules) bincount() *Type {
 	n := in.s.Attr("n").Exprs[0]
 	if !in.integers(0, "ids") || !in.extentOf(n) {
 		return nil
@@ -102,9 +105,9 @@ func inferBincount(in *inference) *Type {
 	return out
 }
 
-// inferIndexAdd types index_add x[…, D], ids[…] → [n, D]. The result has the layout aimed at, and what it is split over
+// indexAdd types index_add x[…, D], ids[…] → [n, D]. The result has the layout aimed at, and what it is split over
 // x is gathered from. Rows of x that are still split leave a partial sum.
-func inferIndexAdd(in *inference) *Type {
+func (in *indexRules) indexAdd() *Type {
 	n := in.s.Attr("n").Exprs[0]
 	if !in.integers(1, "ids") || !in.wantRank(0, 1, "the first operand") || !in.extentOf(n) {
 		return nil

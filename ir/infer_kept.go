@@ -15,7 +15,7 @@ func (in *inference) integers(i int, what string) bool {
 }
 
 // leads demands that operand i has the first n dimensions of operand 0, or else dimension n-1 alone.
-func (in *inference) leads(i, n int, what string) bool {
+func (in *indexRules) leads(i, n int, what string) bool {
 	x, t := in.args[0], in.args[i]
 	if len(t.Dims) != n && len(t.Dims) != 1 {
 		in.errorf("type", in.s.Args[i].Pos, "%s have %s, or one, and %%%s has %d", what, plural(n, "dimension"),
@@ -45,8 +45,8 @@ func (in *inference) follow(i, n int, x *Type) {
 	in.need(i, t)
 }
 
-// inferIndexCopy types index_copy %rows, %at into %cache: rows like the cache but for their number.
-func inferIndexCopy(in *inference) *Type {
+// indexCopy types index_copy %rows, %at into %cache: rows like the cache but for their number.
+func (in *indexRules) indexCopy() *Type {
 	rows, cache := in.args[0], in.in.Into[in.s].Type
 	if !in.integers(1, "positions") {
 		return nil
@@ -71,9 +71,9 @@ func inferIndexCopy(in *inference) *Type {
 	return cache
 }
 
-// inferRope types rope x[…, T, H, Dh] by positions […, T], or [T], and frequencies [R] if given. Heads must be whole in
+// rope types rope x[…, T, H, Dh] by positions […, T], or [T], and frequencies [R] if given. Heads must be whole in
 // Dh, and frequencies on every rank.
-func inferRope(in *inference) *Type {
+func (in *indexRules) rope() *Type {
 	if in.args[0].DType.IsInt() {
 		in.floats()
 		return nil
@@ -106,7 +106,7 @@ func inferRope(in *inference) *Type {
 
 // frequencies demands that the third operand of a rope has a frequency for each pair of a head of dh elements, or for
 // the first of them.
-func (in *inference) frequencies(dh *Expr) bool {
+func (in *indexRules) frequencies(dh *Expr) bool {
 	t, pos, help := in.args[2], in.s.Args[2].Pos, "rope: "+OpRope.Info().Doc
 	if t.DType != F32 || len(t.Dims) != 1 {
 		in.errorf("type", pos, "frequencies are f32[R], and %%%s is %s", in.syms[2].Name, brief(t)).help(help)
@@ -125,7 +125,7 @@ func (in *inference) frequencies(dh *Expr) bool {
 }
 
 // rightRope refuses numbers that make no angles.
-func (in *inference) rightRope() bool {
+func (in *indexRules) rightRope() bool {
 	for _, name := range []string{"theta", "factor", "low", "high", "original", "scale"} {
 		if a := in.s.Attr(name); a != nil && !(a.IsNum && a.Num > 0) {
 			in.errorf("type", a.Pos, "%s is a positive number", name).help("rope: " + OpRope.Info().Doc)
@@ -139,8 +139,8 @@ func (in *inference) rightRope() bool {
 	return true
 }
 
-// inferArgmax types argmax over one dimension, the last by default, which must be whole.
-func inferArgmax(in *inference) *Type {
+// argmax types argmax over one dimension, the last by default, which must be whole.
+func (in *indexRules) argmax() *Type {
 	if !in.wantRank(0, 1, "the operand") {
 		return nil
 	}

@@ -33,7 +33,7 @@ func (in *inference) arithmeticTypes() bool {
 // scalesFit types the scales, operand i, of operand of, a weight if square: none of their extents, all but the last, or
 // all dimensions' blocks. need is the layout of what they scale, nil for local tensors, and theirs is alike. Blocks do
 // not lie on two ranks.
-func (in *inference) scalesFit(i, of int, need *Type, square bool) bool {
+func (in *productRules) scalesFit(i, of int, need *Type, square bool) bool {
 	s, x, pos := in.args[i], in.args[of], in.s.Args[i].Pos
 	last := len(x.Dims) - 1
 	switch {
@@ -72,8 +72,8 @@ func (in *inference) scalesFit(i, of int, need *Type, square bool) bool {
 	return true
 }
 
-// inferScaledLinear types linear %x, %w, %sx, %sw. Layouts are those of a linear of x and w.
-func inferScaledLinear(in *inference) *Type {
+// scaledLinear types linear %x, %w, %sx, %sw. Layouts are those of a linear of x and w.
+func (in *productRules) scaledLinear() *Type {
 	x, w := in.args[0], in.args[1]
 	for i, t := range in.args[:2] {
 		if !t.DType.IsFloat8() {
@@ -125,8 +125,8 @@ func (in *inference) resultType(def DType) DType {
 	return def
 }
 
-// inferQuantize types quantize %x, %s: x keeps its layout.
-func inferQuantize(in *inference) *Type {
+// quantize types quantize %x, %s: x keeps its layout.
+func (in *productRules) quantize() *Type {
 	x, s := in.args[0], in.args[1]
 	if !in.floats() || !in.quantizable() {
 		return nil
@@ -150,7 +150,7 @@ func inferQuantize(in *inference) *Type {
 }
 
 // quantizable refuses what has 8 bits already.
-func (in *inference) quantizable() bool {
+func (in *productRules) quantizable() bool {
 	if in.args[0].DType.IsFloat8() {
 		in.errorf("type", in.s.Args[0].Pos, "%%%s is %s already", in.syms[0].Name, in.args[0].DType).
 			help("to quantize with other scales, start from the values")
@@ -159,8 +159,8 @@ func (in *inference) quantizable() bool {
 	return true
 }
 
-// inferScales types scales %x: those of all of x or of rows are maxima, which ranks that share them agree on.
-func inferScales(in *inference) *Type {
+// scales types scales %x: those of all of x or of rows are maxima, which ranks that share them agree on.
+func (in *productRules) scales() *Type {
 	if !in.floats() || !in.constant("max", in.args[0].DType) {
 		return nil
 	}
@@ -195,7 +195,7 @@ func inferScales(in *inference) *Type {
 }
 
 // scaleBlocks reads block=: nothing for all of x, which has so many dimensions, 1 for rows, else two extents.
-func (in *inference) scaleBlocks(dims int) ([]int64, bool) {
+func (in *productRules) scaleBlocks(dims int) ([]int64, bool) {
 	a := in.s.Attr("block")
 	if a == nil {
 		return nil, true

@@ -2,10 +2,10 @@ package ir
 
 import "slices"
 
-// inferReduceSlots types reduce_slots %slots, axis=0, lo..hi into %acc: the
+// reduceSlots types reduce_slots %slots, axis=0, lo..hi into %acc: the
 // slots' type without axis. The accumulator may have the type that sums of the
 // slots' type accumulate in, so that a sum can go on without being rounded.
-func inferReduceSlots(in *inference) *Type {
+func (in *indexRules) reduceSlots() *Type {
 	x, acc := in.args[0], in.in.Into[in.s].Type
 	lo, hi := in.s.Exprs[0], in.s.Exprs[1]
 	d, ok := in.axisAttr("axis", 0, len(x.Dims))

@@ -1,9 +1,9 @@
 package ir
 
-// inferUneven types all_gatherv, reduce_scatterv and all_to_allv. The result
+// uneven types all_gatherv, reduce_scatterv and all_to_allv. The result
 // has its capacity: what the destination or annotation says, else the most that
 // can come. What the counts leave of it is zeros.
-func inferUneven(in *inference) *Type {
+func (in *collectiveRules) uneven() *Type {
 	s := in.s
 	if !in.local {
 		in.errorf("type", s.Pos, "%s works on what each rank holds", s.Op).
@@ -35,7 +35,7 @@ func countsHelp(op Op) string {
 
 // counts checks where the counts come from. Their values are known when the
 // program is planned, or only when it runs.
-func (in *inference) counts() bool {
+func (in *collectiveRules) counts() bool {
 	a := in.s.Attr("counts")
 	switch {
 	case a == nil && len(in.args) == 1:
@@ -57,7 +57,7 @@ func (in *inference) counts() bool {
 
 // listedCounts checks counts=. Those of an all_to_allv are a rank's own; the
 // others are the same on all ranks.
-func (in *inference) listedCounts(a *Attr) bool {
+func (in *collectiveRules) listedCounts(a *Attr) bool {
 	if !in.require(in.s, CheckEqual, Int(int64(len(a.Exprs))), in.teamSize(), a.Pos, "there is not one count for each rank of the team", countsHelp(in.s.Op)) {
 		return false
 	}

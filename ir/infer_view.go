@@ -6,9 +6,14 @@ import "slices"
 // global tensor and keeps its layout. With a rank-dependent index it names a
 // part of each rank's own shard: the result is then local, like a buffer's view.
 
+// viewRules types views.
+type viewRules struct{ *inference }
+
+func ofView(in *inference) *viewRules { return &viewRules{in} }
+
 // localView switches to local types when an index of the statement depends on
 // the rank.
-func (in *inference) localView(es ...*Expr) bool {
+func (in *viewRules) localView(es ...*Expr) bool {
 	if in.local || !slices.ContainsFunc(es, in.rankDependent) {
 		return in.local
 	}
@@ -19,7 +24,7 @@ func (in *inference) localView(es ...*Expr) bool {
 
 // wholeDim asks that dimension d of operand 0 be whole, and returns the
 // operand's type then.
-func (in *inference) wholeDim(d int) *Type {
+func (in *viewRules) wholeDim(d int) *Type {
 	x := in.args[0]
 	if len(x.Dims[d].Axes) == 0 {
 		return x
@@ -30,7 +35,7 @@ func (in *inference) wholeDim(d int) *Type {
 	return y
 }
 
-func inferChunk(in *inference) *Type {
+func (in *viewRules) chunk() *Type {
 	index, count := in.s.Exprs[0], in.s.Exprs[1]
 	if in.rankDependent(count) {
 		in.errorf("type", count.Pos, "the number of chunks must be the same on every rank, and %s is not", brief(count)).help("only the index may depend on the rank")
@@ -59,7 +64,7 @@ func inferChunk(in *inference) *Type {
 
 // chunkExtent returns the rows of chunk index: ceildiv(extent, count), fewer at
 // the end.
-func (in *inference) chunkExtent(extent, index, count *Expr) *Expr {
+func (in *viewRules) chunkExtent(extent, index, count *Expr) *Expr {
 	if in.norm.multiple(extent, count) == yes {
 		return in.fold(Bin(ExprFloorDiv, extent, count))
 	}
@@ -70,7 +75,7 @@ func (in *inference) chunkExtent(extent, index, count *Expr) *Expr {
 
 const sliceHelp = "a slice is LO..HI with 0 <= LO <= HI <= extent"
 
-func inferSlice(in *inference) *Type {
+func (in *viewRules) slice() *Type {
 	lo, hi := in.s.Exprs[0], in.s.Exprs[1]
 	in.localView(lo, hi)
 	d, ok := in.axisAttr("axis", 0, len(in.args[0].Dims))
@@ -98,7 +103,7 @@ func inferSlice(in *inference) *Type {
 	return out
 }
 
-func inferSelect(in *inference) *Type {
+func (in *viewRules) pick() *Type {
 	index := in.s.Attr("index").Exprs[0]
 	in.localView(index)
 	d, ok := in.axisAttr("axis", 0, len(in.args[0].Dims))
@@ -115,7 +120,7 @@ func inferSelect(in *inference) *Type {
 	return out
 }
 
-func inferTranspose(in *inference) *Type {
+func (in *viewRules) transpose() *Type {
 	x := in.args[0]
 	n := len(x.Dims)
 	perm := make([]int, n)
@@ -151,9 +156,9 @@ func inferTranspose(in *inference) *Type {
 	return out
 }
 
-// inferReshape keeps the axes of a dimension that is outermost in its group of
+// reshape keeps the axes of a dimension that is outermost in its group of
 // merged or split dimensions; other split dimensions must be whole first.
-func inferReshape(in *inference) *Type {
+func (in *viewRules) reshape() *Type {
 	x := in.args[0]
 	shape := in.s.Attr("shape").Exprs
 	out := &Type{Pos: x.Pos, DType: x.DType, Partial: slices.Clone(x.Partial), Mesh: x.Mesh}
@@ -199,7 +204,7 @@ func elements(t *Type) *Expr {
 // keptAxes maps dimensions of x to those of out that hold the same outermost
 // blocks: the first of each group of dimensions with equal products, where those of
 // extent 1 count for nothing.
-func (in *inference) keptAxes(x, out *Type) map[int]int {
+func (in *viewRules) keptAxes(x, out *Type) map[int]int {
 	keep := map[int]int{}
 	i, j := 0, 0
 	for {
@@ -233,12 +238,12 @@ func (in *inference) keptAxes(x, out *Type) map[int]int {
 }
 
 // unit reports whether a dimension has extent 1 and is not split, not even over one rank.
-func (in *inference) unit(d Dimension) bool {
+func (in *viewRules) unit(d Dimension) bool {
 	return len(d.Axes) == 0 && in.norm.equal(d.Extent, Int(1)) == yes
 }
 
-// inferClaim makes a value of a buffer.
-func inferClaim(in *inference) *Type {
+// claim makes a value of a buffer.
+func (in *viewRules) claim() *Type {
 	sym := in.syms[0]
 	switch {
 	case sym.Kind != SymBuffer:
@@ -262,8 +267,8 @@ func inferClaim(in *inference) *Type {
 	return in.s.Type
 }
 
-// inferLocal names each rank's own shard of a value.
-func inferLocal(in *inference) *Type {
+// ownShard names each rank's own shard of a value.
+func (in *viewRules) ownShard() *Type {
 	if in.local {
 		in.errorf("type", in.s.Args[0].Pos, "%%%s is local already", in.syms[0].Name).help("local takes a value; a part of a buffer is a chunk, slice or select of it")
 		return nil

@@ -145,3 +145,18 @@ type Info struct {
 
 // Explicit reports whether no statement of the program needs a reshard.
 func (in *Info) Explicit() bool { return len(in.Needs) == 0 && len(in.Natural) == 0 }
+
+func newInfo(p *Program, dims map[string]*Dim) *Info {
+	return &Info{
+		Prog:           p,
+		Dims:           dims,
+		Params:         map[*Func][]*Sym{},
+		Results:        map[*Stmt][]*Sym{},
+		Operands:       map[*Stmt][]*Sym{},
+		Into:           map[*Stmt]*Sym{},
+		Needs:          map[*Stmt][]*Type{},
+		Natural:        map[*Stmt]*Type{},
+		Constraints:    map[*Stmt][]Constraint{},
+		SigConstraints: map[*Func][]Constraint{},
+	}
+}

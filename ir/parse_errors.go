@@ -7,12 +7,12 @@ import (
 )
 
 // expected reports that the token is not what must stand here.
-func (p *parser) expected(what string) {
+func (p *lookahead) expected(what string) {
 	p.failAt(p.tok.pos, helpFor(p.tok), "expected %s, found %s", what, describe(p.tok))
 }
 
 // failAt reports an error and leaves the statement or declaration at hand.
-func (p *parser) failAt(pos Pos, help, format string, args ...any) {
+func (p *lookahead) failAt(pos Pos, help, format string, args ...any) {
 	if p.bad || p.stopped {
 		p.bad = true
 		return
@@ -25,7 +25,7 @@ func (p *parser) failAt(pos Pos, help, format string, args ...any) {
 }
 
 // errorAt notes an error.
-func (p *parser) errorAt(pos Pos, help, format string, args ...any) {
+func (p *lookahead) errorAt(pos Pos, help, format string, args ...any) {
 	d := p.prog.Diag("parse", pos, format, args...)
 	d.Help = help
 	p.diags = append(p.diags, d)
@@ -36,7 +36,7 @@ func (p *parser) errorAt(pos Pos, help, format string, args ...any) {
 }
 
 // limit reports that the program exceeds a limit and ends the run.
-func (p *parser) limit(what string) {
+func (p *lookahead) limit(what string) {
 	if !p.stopped {
 		p.errorAt(p.tok.pos, "", "%s nested deeper than %d", what, maxNesting)
 		p.stop()
@@ -45,7 +45,7 @@ func (p *parser) limit(what string) {
 }
 
 // tooMany reports that the program has more of something than a program may have, and ends the run.
-func (p *parser) tooMany(most int, what string) {
+func (p *lookahead) tooMany(most int, what string) {
 	if !p.stopped {
 		p.errorAt(p.tok.pos, "a function that is called and a loop stand for many statements", "a program has at most %d %s",
 			most, what)
@@ -55,14 +55,14 @@ func (p *parser) tooMany(most int, what string) {
 }
 
 // stop makes everything behind the token unseen.
-func (p *parser) stop() {
+func (p *lookahead) stop() {
 	p.stopped = true
 	p.off = len(p.src)
 	p.tok = token{kind: tokEOF, pos: p.tok.pos}
 }
 
 // skip goes to the end of the line, or to a brace before it.
-func (p *parser) skip() {
+func (p *lookahead) skip() {
 	p.depth = 0
 	for !p.is(tokNewline) && !p.is(tokLBrace) && !p.is(tokRBrace) && !p.is(tokEOF) && !p.atFunc() {
 		p.advance()

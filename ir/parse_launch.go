@@ -6,7 +6,7 @@ import (
 )
 
 // launch reads "FILE":KERNEL(…), attributes.
-func (p *parser) launch(s *Stmt) {
+func (p *statements) launch(s *Stmt) {
 	l := &Launch{Pos: p.tok.pos}
 	s.Launch = l
 	if !p.is(tokString) {
@@ -34,7 +34,7 @@ func (p *parser) launch(s *Stmt) {
 const launchForm = `launch "scale.cu":scale(%x, into %y, N, f32 0.5), grid=ceildiv(N, 256), block=256`
 
 // launchParam reads "%x", "into %x", "inout %x", or a number with or without its type.
-func (p *parser) launchParam(s *Stmt) {
+func (p *statements) launchParam(s *Stmt) {
 	par := LaunchParam{Pos: p.tok.pos, At: -1, DType: I32, Kind: LaunchNumber}
 	word := p.tok.text
 	switch {
@@ -64,7 +64,7 @@ func (p *parser) launchParam(s *Stmt) {
 	s.Launch.Params = append(s.Launch.Params, par)
 }
 
-func (p *parser) launchNumber(s *Stmt, par *LaunchParam) {
+func (p *statements) launchNumber(s *Stmt, par *LaunchParam) {
 	switch par.DType {
 	case F32, F64:
 		var a Attr

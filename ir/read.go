@@ -55,18 +55,6 @@ func (l *lost) dropLines(f *Func, named bool, first, last int32) {
 	l.names[f] = l.names[f] || !named
 }
 
-// forgive has names not reported that may be defined by what was not read of a
-// function, and dims that may be by the heads of others.
-func (c *checker) forgive(f *Func) {
-	c.unknown = map[string]bool{}
-	for _, w := range c.lostDims {
-		c.unknown[w+" dim"] = true
-	}
-	for _, w := range c.lost.words(f, c.p.Source) {
-		c.unknown[w] = true
-	}
-}
-
 // words returns all words in the lines of f that were not read.
 func (l *lost) words(f *Func, src string) []string {
 	if len(l.lines[f]) == 0 {

@@ -26,18 +26,30 @@ func (s *scope) close(mark int) {
 	s.added = s.added[:mark]
 }
 
+// names resolves what is visible in a function.
+type names struct {
+	*heads
+	fn    *Func
+	scope scope
+	// ended maps buffers to where they were freed or claimed.
+	ended ended
+	// loops counts enclosing loops, syms the loop variables so far.
+	loops, syms int
+}
+
 // takenHelp is the help for a name that is in use, which may be that of an operand without one.
 func takenHelp(name string) string {
 	if i := strings.LastIndexByte(name, '.'); i > 0 {
 		if _, err := strconv.Atoi(name[i+1:]); err == nil {
-			return fmt.Sprintf("operand %s of %%%s is called so where it has no name: choose another", name[i+1:], name[:i])
+			return fmt.Sprintf("operand %s of %%%s is called so where it has no name: choose another", name[i+1:],
+				name[:i])
 		}
 	}
 	return "there is no shadowing: choose another name"
 }
 
 // define adds a symbol; a name in use is an error.
-func (c *checker) define(s *Sym) {
+func (c *names) define(s *Sym) {
 	if s.Name == "" {
 		return
 	}
@@ -59,7 +71,7 @@ func (c *checker) define(s *Sym) {
 
 // lookup finds the symbol of a name in use; nil and an error without one. A
 // function's unknown name is reported once.
-func (c *checker) lookup(name string, pos Pos) *Sym {
+func (c *names) lookup(name string, pos Pos) *Sym {
 	if s := c.scope.names[name]; s != nil {
 		return s
 	}
@@ -77,56 +89,22 @@ func (c *checker) lookup(name string, pos Pos) *Sym {
 	return nil
 }
 
-func (c *checker) funcNames() []string { return slices.Sorted(maps.Keys(c.funcs)) }
-func (c *checker) axisNames() []string { return slices.Sorted(maps.Keys(c.axes)) }
-
-// knownAxis reports a mesh axis that is not declared.
-func (c *checker) knownAxis(kind, axis string, pos Pos) bool {
-	if axis == WorldAxis || c.axes[axis] != nil {
-		return true
-	}
-	c.errorf(kind, pos, "there is no mesh axis %s", axis).help(c.axisHelp(axis))
-	return false
-}
-
-func (c *checker) axisHelp(axis string) string {
-	if len(c.axes) == 0 {
-		return "declare it: mesh " + axis + "[4]"
-	}
-	return didYouMean(axis, c.axisNames())
-}
-
 // checkExpr checks the names in an index expression.
-func (c *checker) checkExpr(e *Expr) bool {
+func (c *names) checkExpr(e *Expr) bool {
 	before := c.failed
 	e.Walk(func(x *Expr) {
 		switch x.Kind {
-		case ExprName:
-			if c.in.Dims[x.Name] == nil {
-				c.unknownDim(x)
-			}
 		case ExprVar:
 			if s := c.lookup(x.Name, x.Pos); s != nil && s.Kind != SymIndex {
 				c.errorf("type", x.Pos, "%%%s is %s, not an index", x.Name, s.Kind).help(indexHelp(s))
 			}
-		case ExprRank, ExprSize:
-			c.knownAxis("scope", x.Name, x.Pos)
 		case ExprExtent:
 			c.checkExtent(x)
+		default:
+			c.declared(x)
 		}
 	})
 	return c.failed == before
-}
-
-// unknownDim reports a dim that is not declared, once.
-func (c *checker) unknownDim(x *Expr) {
-	if c.unknown[x.Name+" dim"] {
-		c.failed++
-		return
-	}
-	c.unknown[x.Name+" dim"] = true
-	c.errorf("scope", x.Pos, "there is no dim %s", x.Name).
-		help("declare it: dim " + x.Name + " = 64" + orMean(x.Name, slices.Sorted(maps.Keys(c.in.Dims))))
 }
 
 func indexHelp(s *Sym) string {
@@ -136,42 +114,41 @@ func indexHelp(s *Sym) string {
 	return "index expressions are over dims, loop variables, lets, ranks and extents"
 }
 
-func (c *checker) checkExtent(x *Expr) {
+func (c *names) checkExtent(x *Expr) {
 	s := c.lookup(x.Name, x.Pos)
 	switch {
 	case s == nil:
 	case s.Kind != SymValue && s.Kind != SymBuffer:
-		c.errorf("type", x.Pos, "%%%s is %s; only tensors have extents", x.Name, s.Kind).help("extent(%tensor, dimension)")
+		c.errorf("type", x.Pos, "%%%s is %s; only tensors have extents", x.Name,
+			s.Kind).help("extent(%tensor, dimension)")
 	case s.Type == nil:
 		c.failed++ // its definition was reported
 	case x.Val < 0 || x.Val >= int64(len(s.Type.Dims)):
-		c.errorf("type", x.Pos, "%%%s has %s, so there is no dimension %d", x.Name, plural(len(s.Type.Dims), "dimension"), x.Val).
+		c.errorf("type", x.Pos, "%%%s has %s, so there is no dimension %d", x.Name,
+			plural(len(s.Type.Dims), "dimension"), x.Val).
 			help("dimensions count from 0")
 	}
 }
 
 // meaning gives the normalizer what a name stands for: a let's expression, a
 // loop variable, a mesh axis' size, a tensor's local extent.
-func (c *checker) meaning(e *Expr) (poly, bool) {
+func (c *names) meaning(e *Expr) (poly, bool) {
 	switch e.Kind {
 	case ExprVar:
 		if s := c.scope.names[e.Name]; s != nil && s.value != nil {
 			return s.value, true
 		}
-	case ExprSize:
-		p, ok := c.sizes[e.Name]
-		return p, ok
 	case ExprExtent:
 		s := c.scope.names[e.Name]
 		if s != nil && s.Type != nil && e.Val >= 0 && int(e.Val) < len(s.Type.Dims) {
 			return c.extentOf(s, int(e.Val)), true
 		}
 	}
-	return nil, false
+	return c.sizeOfAxis(e)
 }
 
 // extentOf returns local extent i of a tensor.
-func (c *checker) extentOf(s *Sym, i int) poly {
+func (c *names) extentOf(s *Sym, i int) poly {
 	if s.extents == nil {
 		s.extents = make([]poly, len(s.Type.Dims))
 	}
@@ -181,34 +158,8 @@ func (c *checker) extentOf(s *Sym, i int) poly {
 	return s.extents[i]
 }
 
-// setSizes notes the sizes of all mesh axes, and of the world.
-func (c *checker) setSizes() {
-	for _, m := range c.p.Meshes {
-		for _, ax := range m.Axes {
-			if ax.Size != nil && !c.badSize[ax.Name] {
-				c.sizes[ax.Name] = c.norm.norm(ax.Size)
-			}
-		}
-	}
-	m := c.p.mainMesh()
-	if m == nil {
-		return
-	}
-	world := constant(1)
-	for _, ax := range m.Axes {
-		size, ok := c.sizes[ax.Name]
-		if ok {
-			world, ok = product(world, size)
-		}
-		if !ok {
-			return
-		}
-	}
-	c.sizes[WorldAxis] = world
-}
-
 // rankDependent reports whether e may differ between ranks.
-func (c *checker) rankDependent(e *Expr) bool {
+func (c *names) rankDependent(e *Expr) bool {
 	dep := false
 	e.Walk(func(x *Expr) {
 		s := c.scope.names[x.Name]
@@ -267,4 +218,55 @@ func orMean(name string, known []string) string {
 		return "; or did you mean " + near + "?"
 	}
 	return ""
+}
+
+// checkType checks axes, mesh and extents of a type as written.
+func (c *names) checkType(t *Type) bool {
+	before := c.failed
+	mesh, ok := c.typeMesh(t)
+	if !ok {
+		return false
+	}
+	var seen []string
+	use := func(axis string) {
+		m, known := c.axes[axis]
+		switch {
+		case axis == WorldAxis:
+			c.errorf("layout", t.Pos, "%s is no axis to split a value over",
+				WorldAxis).help("name the mesh's axes, major first: /(dp, tp)")
+		case !known:
+			c.errorf("layout", t.Pos, "there is no mesh axis %s", axis).help(c.axisHelp(axis))
+		case slices.Contains(seen, axis):
+			c.errorf("layout", t.Pos, "mesh axis %s occurs twice in one type",
+				axis).help("an axis can split one dimension, once (S1)")
+		case m != mesh:
+			c.errorf("layout", t.Pos, "mesh axis %s is not an axis of the value's mesh", axis).help(placeHelp(m))
+		}
+		seen = append(seen, axis)
+	}
+	for _, d := range t.Dims {
+		c.checkExpr(d.Extent)
+		for _, ax := range d.Axes {
+			use(ax)
+		}
+	}
+	for _, p := range t.Partial {
+		use(p.Axis)
+		if t.DType.IsFloat8() {
+			c.errorf("type", t.Pos, "numbers of %s are not added up: the ranks' contributions need a wider type",
+				t.DType).
+				help("bf16, f16 or f32")
+		}
+		if p.Red == NoRed {
+			c.errorf("layout", t.Pos, "partial needs a reduction").help("sum, max, min or avg")
+		}
+	}
+	return c.failed == before
+}
+
+func placeHelp(m *Mesh) string {
+	if m.HasDevices {
+		return "name its sub-mesh behind the type: @" + m.Axes[0].Name
+	}
+	return "a value on a sub-mesh is split over that mesh's axes only"
 }
