@@ -156,7 +156,7 @@ func (p *printer) mesh() string {
 }
 
 // resultLayout is the layout of result i; nil for a whole one.
-func (l *lowerer) resultLayout(i int) graph.Layout {
+func (l *recognition) resultLayout(i int) graph.Layout {
 	if i < len(l.g.OutputLayouts) {
 		return l.g.OutputLayouts[i]
 	}
@@ -164,7 +164,7 @@ func (l *lowerer) resultLayout(i int) graph.Layout {
 }
 
 // splitOf is the dimension that a layout over the only axis of a mesh splits; -1 for none.
-func (l *lowerer) splitOf(layout graph.Layout) int {
+func (l *recognition) splitOf(layout graph.Layout) int {
 	if len(l.g.Mesh) != 1 {
 		return -1
 	}
@@ -172,7 +172,7 @@ func (l *lowerer) splitOf(layout graph.Layout) int {
 }
 
 // reshard lowers a change of layout.
-func (l *lowerer) reshard(n *graph.Node) (*val, error) {
+func (l *lowering) reshard(n *graph.Node) (*val, error) {
 	x, err := l.plain(n.In[0])
 	if err != nil {
 		return nil, err

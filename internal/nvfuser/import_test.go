@@ -153,7 +153,7 @@ func TestMeshesThatSkipRanks(t *testing.T) {
 		contains(t, p, test, "= {"+mesh+"}")
 	}
 	for _, ranks := range []rankSet{{0, 1}, {0, 1, 2}} { // a prefix is told by its last
-		s := (&translator{world: 9}).membership(ranks, ir.Pos{})
+		s := (&output{world: 9}).membership(ranks, ir.Pos{})
 		if s.Cmp != ir.LE || s.Exprs[1].Val != ranks[len(ranks)-1] {
 			t.Errorf("%v: %s", ranks, s)
 		}
@@ -170,7 +170,7 @@ func TestMembership(t *testing.T) {
 				set = append(set, r)
 			}
 		}
-		s := (&translator{world: world}).membership(set, ir.Pos{})
+		s := (&output{world: world}).membership(set, ir.Pos{})
 		for r := range int64(world) {
 			left, err := s.Exprs[0].Eval(env{rank: r})
 			if err != nil {
