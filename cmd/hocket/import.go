@@ -59,7 +59,7 @@ define are given with --define, in the dump's own notation.`,
 }
 
 // importDump returns the text of a dump as a program. The bindings of the command line must fit it.
-func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, given bool) (string, error) {
+func (a *programs) importDump(ctx context.Context, arg string, b hocket.Binding, given bool) (string, error) {
 	if isExport(arg) {
 		m, err := a.importExport(arg, b.Ranks)
 		if err != nil {

@@ -221,19 +221,24 @@ type launch struct {
 
 // job is a problem under work.
 type job struct {
-	Ins     []Operand
-	Out     Operand
+	operands
 	fault   nvlib.Ptr // Computation's, as is tag
 	tag     uint64
 	arch    string // Target's; empty for a new one
 	sms     int    // Target's
-	block   int    // Target's
 	scratch func(bytes int64, zeros bool) (nvlib.Ptr, error)
+}
+
+// operands are a problem's operands on a target, and the checks of them.
+type operands struct {
+	Ins   []Operand
+	Out   Operand
+	block int // Target's
 }
 
 // lends reports whether a block may have so much dynamic shared memory, at a multiple of 1 KiB
 // behind its variables.
-func (j *job) lends(bytes int64) bool { return j.block == 0 || bytes+1<<10 <= int64(j.block) }
+func (j *operands) lends(bytes int64) bool { return j.block == 0 || bytes+1<<10 <= int64(j.block) }
 
 func plan(p Problem, t Target) ([]launch, error) {
 	j, err := newJob(p, t)
@@ -244,13 +249,14 @@ func plan(p Problem, t Target) ([]launch, error) {
 }
 
 func newJob(p Problem, t Target) (*job, error) {
-	j := &job{arch: t.Arch, sms: t.SMs, block: t.Block, scratch: t.Scratch}
+	j := &job{}
+	j.arch, j.sms, j.block, j.scratch = t.Arch, t.SMs, t.Block, t.Scratch
 	j.Out, j.Ins = p.operands()
 	return j, j.check()
 }
 
 // check looks at each operand by itself.
-func (j *job) check() error {
+func (j *operands) check() error {
 	if err := j.Out.check(); err != nil {
 		return fmt.Errorf("result: %w", err)
 	}
@@ -297,7 +303,7 @@ func (o Operand) elements() int64 {
 }
 
 // shapes returns the shapes of the operands.
-func (j *job) shapes() [][]int64 {
+func (j *operands) shapes() [][]int64 {
 	list := make([][]int64, len(j.Ins))
 	for i := range j.Ins {
 		list[i] = j.Ins[i].Shape
@@ -306,7 +312,7 @@ func (j *job) shapes() [][]int64 {
 }
 
 // count checks the number of operands.
-func (j *job) count(least, most int) error {
+func (j *operands) count(least, most int) error {
 	if n := len(j.Ins); n < least || n > most {
 		return fmt.Errorf("%d operands, %d to %d are needed", n, least, most)
 	}
@@ -314,7 +320,7 @@ func (j *job) count(least, most int) error {
 }
 
 // alike checks that operands have the result's type.
-func (j *job) alike() error {
+func (j *operands) alike() error {
 	for i, in := range j.Ins {
 		if in.DType != j.Out.DType {
 			return fmt.Errorf("operand %d is %s, the result %s", i, in.DType, j.Out.DType)
@@ -324,7 +330,7 @@ func (j *job) alike() error {
 }
 
 // types returns the element types of the operands.
-func (j *job) types() []ir.DType {
+func (j *operands) types() []ir.DType {
 	list := make([]ir.DType, len(j.Ins))
 	for i, in := range j.Ins {
 		list[i] = in.DType
@@ -333,7 +339,7 @@ func (j *job) types() []ir.DType {
 }
 
 // floats refuses integers.
-func (j *job) floats() error {
+func (j *operands) floats() error {
 	if j.Out.DType.IsInt() {
 		return fmt.Errorf("it has no meaning for %s", j.Out.DType)
 	}

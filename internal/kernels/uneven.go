@@ -100,7 +100,7 @@ func multiples(size, row int64, all []Operand) bool {
 
 // indexType is 32 bits wide where no index, nor what a step beyond the last one
 // gives, is larger.
-func (j *job) indexType() string {
+func (j *operands) indexType() string {
 	if j.Out.elements() < 1<<29 {
 		return "u32"
 	}

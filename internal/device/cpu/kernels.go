@@ -12,10 +12,8 @@ import (
 // overlap has been taken care of, except that an elementwise kernel's input may
 // be its output.
 type kernel struct {
-	device.Kernel
-	w   *world
-	ins []ref
-	out ref
+	operands
+	w *world
 	// verify, where set, looks at the operands' contents before each run.
 	verify func(k *kernel) error
 }
@@ -93,7 +91,7 @@ func (d *dev) prepare(dk device.Kernel) (func() error, error) {
 	if u, ok := dk.Op.(*device.UserKernel); ok {
 		return d.prepareUser(dk, u)
 	}
-	k := &kernel{Kernel: dk, w: d.w}
+	k := &kernel{operands: operands{Kernel: dk}, w: d.w}
 	var err error
 	if k.out, k.ins, err = device.Resolve(&k.Kernel, d.resolve); err != nil {
 		return nil, err
@@ -144,8 +142,15 @@ func content(op ir.Op, element, value int64, format string, args ...any) error {
 	return &device.ContentError{Op: op, Element: element, Value: value, Text: fmt.Sprintf(format, args...)}
 }
 
+// operands are a kernel's operands, and the checks of them.
+type operands struct {
+	device.Kernel
+	ins []ref
+	out ref
+}
+
 // aliasable reports whether operand i may be the result.
-func (k *kernel) aliasable(i int) bool {
+func (k *operands) aliasable(i int) bool {
 	switch op := k.Op.(type) {
 	case device.Elementwise, device.Cast, device.ReduceOperands:
 		return true
@@ -160,7 +165,7 @@ func (k *kernel) aliasable(i int) bool {
 }
 
 // count checks the number of operands.
-func (k *kernel) count(least, most int) error {
+func (k *operands) count(least, most int) error {
 	if n := len(k.ins); n < least || n > most {
 		return fmt.Errorf("%d operands, %d to %d are needed", n, least, most)
 	}
@@ -168,7 +173,7 @@ func (k *kernel) count(least, most int) error {
 }
 
 // shapes returns the shapes of the operands.
-func (k *kernel) shapes() [][]int64 {
+func (k *operands) shapes() [][]int64 {
 	list := make([][]int64, len(k.ins))
 	for i, in := range k.ins {
 		list[i] = in.shape
@@ -177,7 +182,7 @@ func (k *kernel) shapes() [][]int64 {
 }
 
 // alike checks that all operands have the result's element type, and shape if asked.
-func (k *kernel) alike(shapes bool) error {
+func (k *operands) alike(shapes bool) error {
 	for i, in := range k.ins {
 		if in.dt != k.out.dt {
 			return fmt.Errorf("operand %d is %s, the result %s", i, in.dt, k.out.dt)

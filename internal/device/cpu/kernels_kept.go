@@ -23,7 +23,7 @@ func numbers(r ref) []int64 {
 }
 
 // leads checks that operand i has the result's first n dimensions, or the last of these alone.
-func (k *kernel) leads(i int, shape []int64) error {
+func (k *operands) leads(i int, shape []int64) error {
 	t := k.ins[i]
 	if n := len(shape); !t.dt.IsInt() || !slices.Equal(t.shape, shape) &&
 		!(n > 0 && slices.Equal(t.shape, shape[n-1:])) {

@@ -115,20 +115,9 @@ const DefaultBound = 50_000
 
 // accounting is a report in the making.
 type accounting struct {
-	t       *trace.Trace // a copy, on one clock
-	r       *Report
-	bound   int64
-	members [][]call     // of collectives, by number
-	outlier map[int]bool // collectives whose ends say nothing about clocks, while these are fitted
-	lost    map[int]bool // ranks whose clocks are not aligned
-	untold  string       // why waiting cannot be told; empty where it can
-	shares  [][]share
-	origin  int64
-	bare    bool // there is nothing but communication
-	lanes   []lane
-	same    map[statement][]int // events of a statement, in own traces
-	slowNS  map[string]int64    // by operation: how much of its time slow transfers explain
-	chains  *trace.Chains
+	tracer
+	origin int64
+	slowNS map[string]int64 // by operation: how much of its time slow transfers explain
 }
 
 // Of computes the report for a trace. bound is the largest residual, in nanoseconds, at which waiting and transfer are
@@ -144,7 +133,8 @@ func Of(t *trace.Trace, bound int64) *Report {
 	if r.Source == "" {
 		r.Source = "hocket"
 	}
-	a := &accounting{t: t, r: r, bound: bound, outlier: map[int]bool{}, lost: map[int]bool{}}
+	a := &accounting{}
+	a.t, a.r, a.bound, a.outlier, a.lost = t, r, bound, map[int]bool{}, map[int]bool{}
 	t.Sort()
 	a.match()
 	a.align()
@@ -170,7 +160,7 @@ func Of(t *trace.Trace, bound int64) *Report {
 }
 
 // compared reports whether times of different ranks can be compared.
-func (a *accounting) compared() bool { return a.exact() || a.untold == "" || a.t.Ranks < 2 }
+func (a *matching) compared() bool { return a.exact() || a.untold == "" || a.t.Ranks < 2 }
 
 // longest is how long the rank took that took longest, by its own clock.
 func (a *accounting) longest() int64 {
@@ -188,7 +178,7 @@ func (a *accounting) longest() int64 {
 
 func us(ns int64) float64 { return float64(ns) / 1e3 }
 
-func (a *accounting) problem(kind string, rank int, format string, args ...any) {
+func (a *matching) problem(kind string, rank int, format string, args ...any) {
 	a.r.Problems = append(a.r.Problems, Problem{Kind: kind, Rank: rank, Text: fmt.Sprintf(format, args...)})
 }
 
@@ -261,7 +251,7 @@ func (a *accounting) sharesOf(list []call) []share {
 }
 
 // size is how many members a collective has, as far as is known.
-func (a *accounting) size(list []call) int {
+func (a *matching) size(list []call) int {
 	if c := a.t.Events[list[0]].Call; c != nil {
 		return len(c.Members)
 	}
@@ -269,7 +259,7 @@ func (a *accounting) size(list []call) int {
 }
 
 // far reports whether a collective's own ends contradict that it is one.
-func (a *accounting) far(list []call) bool {
+func (a *matching) far(list []call) bool {
 	for _, i := range list {
 		if a.lost[a.t.Events[i].Rank] {
 			return true
@@ -279,7 +269,7 @@ func (a *accounting) far(list []call) bool {
 }
 
 // residual is what differences of times on two ranks may be off, in nanoseconds.
-func (a *accounting) residual() int64 {
+func (a *tracer) residual() int64 {
 	if a.r.Alignment.ResidualUS == nil {
 		return 0
 	}

@@ -32,7 +32,7 @@ type Alignment struct {
 }
 
 // align shifts the ranks' times onto one clock: that of the first rank.
-func (a *accounting) align() {
+func (a *matching) align() {
 	a.r.Alignment.Method = "one clock"
 	if a.exact() {
 		zero := 0.0
@@ -66,14 +66,14 @@ func (a *accounting) align() {
 }
 
 // exact reports whether the times are of one clock by construction: hocket's own.
-func (a *accounting) exact() bool { return a.t.Source == "" && oneClock(a.t.Clocks) }
+func (a *matching) exact() bool { return a.t.Source == "" && oneClock(a.t.Clocks) }
 
 func oneClock(clocks []int) bool {
 	return len(clocks) == 0 || !slices.ContainsFunc(clocks, func(c int) bool { return c != clocks[0] })
 }
 
 // sharedEnds returns the collectives whose ends clocks can be compared by.
-func (a *accounting) sharedEnds() [][]call {
+func (a *matching) sharedEnds() [][]call {
 	var out [][]call
 	for _, list := range a.members {
 		if len(list) > 1 && trace.EndsTogether(a.t.Events[list[0]].Name) {
@@ -84,7 +84,7 @@ func (a *accounting) sharedEnds() [][]call {
 }
 
 // spread returns the most that the ends of one collective are apart.
-func (a *accounting) spread(shared [][]call) int64 {
+func (a *matching) spread(shared [][]call) int64 {
 	var most int64
 	for _, list := range shared {
 		most = max(most, a.apart(list))
@@ -92,7 +92,7 @@ func (a *accounting) spread(shared [][]call) int64 {
 	return most
 }
 
-func (a *accounting) apart(list []call) int64 {
+func (a *matching) apart(list []call) int64 {
 	var all ends
 	for _, i := range list {
 		all.add(a.t.Events[i].End)
@@ -101,7 +101,7 @@ func (a *accounting) apart(list []call) int64 {
 }
 
 // settle states the residual, and refuses one beyond the bound.
-func (a *accounting) settle(shared [][]call, least int) {
+func (a *matching) settle(shared [][]call, least int) {
 	if len(a.lost) > 0 {
 		return
 	}
@@ -122,7 +122,7 @@ func (a *accounting) settle(shared [][]call, least int) {
 }
 
 // refuse says why nothing can be told of waiting.
-func (a *accounting) refuse(format string, args ...any) {
+func (a *matching) refuse(format string, args ...any) {
 	a.untold = fmt.Sprintf(format, args...)
 	rank := 0
 	if a.t.Ranks > 0 {
@@ -138,7 +138,7 @@ type onClock struct {
 }
 
 // byClock sorts what the trace has by clocks.
-func (a *accounting) byClock(clocks []int, shared [][]call) map[int]*onClock {
+func (a *matching) byClock(clocks []int, shared [][]call) map[int]*onClock {
 	all := map[int]*onClock{}
 	for r, c := range clocks {
 		if all[c] == nil {
@@ -170,7 +170,7 @@ func (a *accounting) byClock(clocks []int, shared [][]call) map[int]*onClock {
 
 // fitAll puts one clock after another on that of the first rank: next always the one with
 // the most ends in common with those that are there.
-func (a *accounting) fitAll(clocks []int, shared [][]call) {
+func (a *matching) fitAll(clocks []int, shared [][]call) {
 	all := a.byClock(clocks, shared)
 	there := make([]ends, len(shared)) // of the clocks that are there
 	common := map[int]int{}            // of each clock that is not: how many collectives it shares with those that are
@@ -245,7 +245,7 @@ type point struct {
 }
 
 // points compares a clock with those that are there.
-func (a *accounting) points(clock *onClock, shared [][]call, there []ends) []point {
+func (a *matching) points(clock *onClock, shared [][]call, there []ends) []point {
 	var out []point
 	for _, k := range slices.Sorted(maps.Keys(clock.shared)) {
 		if there[k].n == 0 {
@@ -360,7 +360,7 @@ func leastSquares(points []point) line {
 }
 
 // shiftClock moves all times of a clock.
-func (a *accounting) shiftClock(clock *onClock, l line, n int) {
+func (a *matching) shiftClock(clock *onClock, l line, n int) {
 	first := int64(math.MaxInt64)
 	move := func(at *int64) { *at += l.behind(*at) }
 	for _, i := range clock.events {

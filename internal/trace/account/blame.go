@@ -105,7 +105,7 @@ type window struct {
 }
 
 // window measures what a rank did from a time on until event i.
-func (a *accounting) window(i int, from int64) *window {
+func (a *tracer) window(i int, from int64) *window {
 	e := &a.t.Events[i]
 	w := &window{rank: e.Rank, from: from, to: e.Start, sums: map[what]int64{}}
 	w.parts, w.unsure = a.back(i, from)
@@ -115,7 +115,7 @@ func (a *accounting) window(i int, from int64) *window {
 	return w
 }
 
-func (a *accounting) whatOf(p stretch) what {
+func (a *tracer) whatOf(p stretch) what {
 	k := what{kind: p.kind, by: -1, group: trace.NoGroup}
 	e := &a.t.Events[p.event]
 	switch p.kind {
@@ -133,7 +133,7 @@ func (a *accounting) whatOf(p stretch) what {
 
 // comparison is of a rank that was late with the one that waited longest for it.
 type comparison struct {
-	a              *accounting
+	a              *tracer
 	slowAt, fastAt call
 	slow, fast     *window
 	since          string // the collective that both left before; empty where there is none
@@ -146,7 +146,7 @@ const mostCauses = 3
 
 // causes compares the rank that was late for collective g with the one that waited longest. It returns the collective
 // since which they are compared, if any, and what they differ in.
-func (a *accounting) causes(g int) (since string, causes []Cause) {
+func (a *tracer) causes(g int) (since string, causes []Cause) {
 	late, early := -1, -1
 	for k, s := range a.shares[g] {
 		if late < 0 || a.t.Events[s.event].Start > a.t.Events[a.shares[g][late].event].Start {
@@ -192,7 +192,7 @@ func (a *accounting) causes(g int) (since string, causes []Cause) {
 	return c.since, c.out
 }
 
-func (a *accounting) unknown(rank int, why string) []Cause {
+func (a *tracer) unknown(rank int, why string) []Cause {
 	return []Cause{{Kind: "unknown", Rank: a.t.ID(rank), Text: "unknown, for " + why}}
 }
 
@@ -201,7 +201,7 @@ const mostBack = 1024
 
 // parted returns the latest collective before g that two members had left when they came to g, and when each left it;
 // -1 where there is none.
-func (a *accounting) parted(g int, x, y *trace.Event) (h int, left, otherLeft int64) {
+func (a *tracer) parted(g int, x, y *trace.Event) (h int, left, otherLeft int64) {
 	for h := g - 1; h >= 0 && h >= g-mostBack; h-- {
 		p, q := a.member(h, x.Rank), a.member(h, y.Rank)
 		if p != nil && q != nil && p.End <= x.Start && q.End <= y.Start {
@@ -212,7 +212,7 @@ func (a *accounting) parted(g int, x, y *trace.Event) (h int, left, otherLeft in
 }
 
 // member returns a rank's part in a collective, nil where it has none.
-func (a *accounting) member(g, rank int) *trace.Event {
+func (a *tracer) member(g, rank int) *trace.Event {
 	k, ok := slices.BinarySearchFunc(a.shares[g], rank, func(s share, rank int) int {
 		return cmp.Compare(a.t.Events[s.event].Rank, rank)
 	})
@@ -452,7 +452,7 @@ func (c *comparison) idled(took, other int64) {
 }
 
 // idleBefore says why nothing ran in a gap, as far as the profile shows.
-func (a *accounting) idleBefore(gap stretch) (kind, why string) {
+func (a *tracer) idleBefore(gap stretch) (kind, why string) {
 	e := &a.t.Events[gap.event]
 	issued := min(e.Issued, gap.hi)
 	switch {

@@ -102,7 +102,7 @@ const mostTurns = 16
 
 // during returns what the sender of a signal had to wait for, from a time on: where it waited for the signal of
 // another rank, what that one did.
-func (a *accounting) during(signal int, from, to int64, via, turns int) []doing {
+func (a *tracer) during(signal int, from, to int64, via, turns int) []doing {
 	var out []doing
 	parts, _ := a.back(signal, from)
 	rank := a.t.Events[signal].Rank
@@ -120,7 +120,7 @@ func (a *accounting) during(signal int, from, to int64, via, turns int) []doing 
 }
 
 // meantime says what ranks did while one waited for a signal, and which of them did the most.
-func (a *accounting) meantime(s stretch) (rank int, why string) {
+func (a *tracer) meantime(s stretch) (rank int, why string) {
 	type key struct {
 		rank, via int
 		what      what
@@ -155,7 +155,7 @@ func (a *accounting) meantime(s stretch) (rank int, why string) {
 }
 
 // did says what a rank did for a part of the time that another waited.
-func (a *accounting) did(rank, via int, k what, ns int64, longest stretch) string {
+func (a *tracer) did(rank, via int, k what, ns int64, longest stretch) string {
 	who := fmt.Sprintf("rank %d", a.t.ID(rank))
 	if via >= 0 {
 		who += fmt.Sprintf(", for whose signal rank %d waited,", a.t.ID(via))
@@ -197,7 +197,7 @@ func transferOf(name string) string {
 }
 
 // elsewhere compares an event with those of the same statement, iteration and run on other ranks.
-func (a *accounting) elsewhere(i int) string {
+func (a *tracer) elsewhere(i int) string {
 	e := &a.t.Events[i]
 	if e.Detail == "" || a.t.Source != "" {
 		return ""
@@ -328,7 +328,7 @@ func (a *accounting) transfers() {
 }
 
 // arrival is when the last member of a collective came.
-func (a *accounting) arrival(g int) int64 { return a.t.Events[a.lastOf(g)].Start }
+func (a *tracer) arrival(g int) int64 { return a.t.Events[a.lastOf(g)].Start }
 
 // slow reports whether a time is that of a slow transfer, compared with others.
 func (a *accounting) slow(ns, others int64) bool {

@@ -12,11 +12,22 @@ import (
 // call is one rank's part in a collective: an index in the trace's events.
 type call = int
 
+// matching finds which events of the ranks are one collective, and brings clocks together.
+type matching struct {
+	t       *trace.Trace // a copy, on one clock
+	r       *Report
+	bound   int64
+	members [][]call     // of collectives, by number
+	outlier map[int]bool // collectives whose ends say nothing about clocks, while these are fitted
+	lost    map[int]bool // ranks whose clocks are not aligned
+	untold  string       // why waiting cannot be told; empty where it can
+}
+
 // match finds the collectives of a trace. In own traces members carry their collective's
 // number; in others a group's calls are matched by their numbers where all have one, else
 // by order. It sets Group and Run of the events that it matches, and returns the
 // collectives' members by Group.
-func (a *accounting) match() {
+func (a *matching) match() {
 	if a.t.Source == "" {
 		a.matchOwn()
 	} else {
@@ -26,7 +37,7 @@ func (a *accounting) match() {
 }
 
 // renumber numbers the collectives in the order in which they began.
-func (a *accounting) renumber() {
+func (a *matching) renumber() {
 	at := make(map[call]int64, len(a.members))
 	for _, list := range a.members {
 		slices.SortFunc(list, func(x, y call) int { return cmp.Compare(a.t.Events[x].Rank, a.t.Events[y].Rank) })
@@ -44,7 +55,7 @@ func (a *accounting) renumber() {
 	}
 }
 
-func (a *accounting) matchOwn() {
+func (a *matching) matchOwn() {
 	type key struct {
 		run   int64
 		group int
@@ -72,7 +83,7 @@ type series struct {
 	calls map[int][]call
 }
 
-func (a *accounting) matchByGroup() {
+func (a *matching) matchByGroup() {
 	groups := map[string]*series{}
 	for i := range a.t.Events {
 		e := &a.t.Events[i]
@@ -96,7 +107,7 @@ func (a *accounting) matchByGroup() {
 	}
 }
 
-func (a *accounting) matchSeries(s *series) {
+func (a *matching) matchSeries(s *series) {
 	ranks := slices.Sorted(maps.Keys(s.calls))
 	numbered := true
 	longest := ranks[0]
@@ -137,7 +148,7 @@ func (a *accounting) matchSeries(s *series) {
 
 // order sorts calls as their rank made them: by when the host issued them, where all
 // say so, else by when they began.
-func (a *accounting) order(list []call) {
+func (a *matching) order(list []call) {
 	issued := !slices.ContainsFunc(list, func(i call) bool { return a.t.Events[i].Issued == 0 })
 	slices.SortStableFunc(list, func(x, y call) int {
 		p, q := &a.t.Events[x], &a.t.Events[y]
@@ -153,7 +164,7 @@ const mostShifts = 256
 
 // shift returns which call of the longer series the first of the shorter one belongs to:
 // where most of them are the same, and where their ends then are the same time apart.
-func (a *accounting) shift(long, short []call) int {
+func (a *matching) shift(long, short []call) int {
 	best, bestSame, bestSpread := 0, -1, int64(0)
 	for s := 0; s <= min(len(long)-len(short), mostShifts); s++ {
 		same, lo, hi := 0, int64(0), int64(0)
@@ -176,7 +187,7 @@ func (a *accounting) shift(long, short []call) int {
 }
 
 // compare finds what members of one collective do not agree on.
-func (a *accounting) compare(group string, nth int64, list []call) {
+func (a *matching) compare(group string, nth int64, list []call) {
 	if len(list) < 2 {
 		return
 	}
