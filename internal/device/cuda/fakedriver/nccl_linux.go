@@ -1,4 +1,4 @@
-package cuda
+package fakedriver
 
 import (
 	"bytes"
@@ -22,9 +22,9 @@ import (
 // sharedNCCL has fakes of NCCL in several processes do collectives together: each rank leaves its calls, with what
 // they read, in a file of a folder that all have, and computes when all others' are there.
 type sharedNCCL struct {
-	x    *fakeNCCL
+	x    *NCCL
 	dir  string
-	hang bool // ranks never are ready
+	Hang bool // ranks never are ready
 
 	mu    sync.Mutex
 	comms map[uintptr]*sharedComm
@@ -49,8 +49,8 @@ type sharedCall struct {
 	Out  int    // bytes that it writes
 }
 
-// share has a fake be one of several processes'.
-func (x *fakeNCCL) share(dir string) *sharedNCCL {
+// Share has a fake be one of several processes'.
+func (x *NCCL) Share(dir string) *sharedNCCL {
 	s := &sharedNCCL{x: x, dir: dir, comms: map[uintptr]*sharedComm{}}
 	x.shared = s
 	return s
@@ -62,13 +62,13 @@ func (s *sharedNCCL) calls(table map[string]func([]uintptr) uintptr) {
 		return 0
 	}
 	table["ncclCommInitAll"] = func([]uintptr) uintptr {
-		s.x.f.Error("communicators of this process alone")
+		s.x.GPU.Error("communicators of this process alone")
 		return 5
 	}
 	table["ncclCommInitRankConfig"] = func(a []uintptr) uintptr {
 		size, magic, blocking := cabi.Load[uint64](a[3]), cabi.Load[uint32](a[3]+8), cabi.Load[int32](a[3]+16)
 		if size != 40 || magic != 0xcafebeef || blocking != 0 {
-			s.x.f.Errorf("a configuration of %d bytes, %x, blocking %d", size, magic, blocking)
+			s.x.GPU.Errorf("a configuration of %d bytes, %x, blocking %d", size, magic, blocking)
 		}
 		words := a[6:22]
 		id := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(nvlib.UniqueID{}))
@@ -78,12 +78,12 @@ func (s *sharedNCCL) calls(table map[string]func([]uintptr) uintptr) {
 		handle := uintptr(7000 + len(s.comms))
 		s.comms[handle] = c
 		if err := os.MkdirAll(c.dir, 0o700); err != nil {
-			s.x.f.Error(err)
+			s.x.GPU.Error(err)
 		}
-		if !s.hang {
+		if !s.Hang {
 			s.leave(c.file("here", c.rank), nil)
 		}
-		s.x.f.remembered = true
+		s.x.GPU.Remembered = true
 		cabi.Store(a[0], handle)
 		return nvlib.NCCLInProgress
 	}
@@ -92,13 +92,13 @@ func (s *sharedNCCL) calls(table map[string]func([]uintptr) uintptr) {
 		defer s.mu.Unlock()
 		c := s.comms[a[0]]
 		if c == nil {
-			s.x.f.Errorf("no communicator %d", a[0])
+			s.x.GPU.Errorf("no communicator %d", a[0])
 			return 5
 		}
 		if !c.all("here") {
-			return set(a[1], int32(nvlib.NCCLInProgress))
+			return Set(a[1], int32(nvlib.NCCLInProgress))
 		}
-		return set(a[1], s.x.async)
+		return Set(a[1], s.x.Async)
 	}
 	for _, name := range []string{"ncclCommAbort", "ncclCommDestroy"} {
 		first := table[name]
@@ -132,22 +132,22 @@ func (s *sharedNCCL) leave(path string, data []byte) {
 		err = os.Rename(path+".tmp", path)
 	}
 	if err != nil {
-		s.x.f.Error(err)
+		s.x.GPU.Error(err)
 	}
 }
 
 // reads and writes are how many bytes a call reads and writes of a team of n.
-func (c *fakeCall) reads(n int) int {
+func (c *Call) reads(n int) int {
 	return c.bytes(n, c.name == "reduce_scatter", c.name != "recv")
 }
 
-func (c *fakeCall) writes(n int) int {
+func (c *Call) writes(n int) int {
 	return c.bytes(n, c.name == "all_gather", c.name != "send")
 }
 
-func (c *fakeCall) bytes(n int, times, any bool) int {
+func (c *Call) bytes(n int, times, any bool) int {
 	size := 1
-	if dt, ok := fakeSizes[c.dt]; ok {
+	if dt, ok := elementTypes[c.dt]; ok {
 		size = int(dt.Size())
 	}
 	switch bytes := int(c.n) * size; {
@@ -161,8 +161,8 @@ func (c *fakeCall) bytes(n int, times, any bool) int {
 }
 
 // give gives streams the calls of a group, which may be of several ranks of this process.
-func (s *sharedNCCL) give(calls []fakeCall) {
-	by := map[uintptr][]fakeCall{}
+func (s *sharedNCCL) give(calls []Call) {
+	by := map[uintptr][]Call{}
 	var order []uintptr
 	for _, c := range calls {
 		if by[c.comm] == nil {
@@ -170,8 +170,8 @@ func (s *sharedNCCL) give(calls []fakeCall) {
 		}
 		by[c.comm] = append(by[c.comm], c)
 	}
-	s.x.f.mu.Lock()
-	defer s.x.f.mu.Unlock()
+	s.x.GPU.Mu.Lock()
+	defer s.x.GPU.Mu.Unlock()
 	for _, handle := range order {
 		list := by[handle]
 		s.mu.Lock()
@@ -179,10 +179,10 @@ func (s *sharedNCCL) give(calls []fakeCall) {
 		c.calls++
 		what := fmt.Sprint("call ", c.calls)
 		s.mu.Unlock()
-		s.x.f.do(list[0].stream, func() { s.post(c, what, list) })
-		s.x.f.queues.give(list[0].stream, fakeWork{
+		s.x.GPU.do(list[0].stream, func() { s.post(c, what, list) })
+		s.x.GPU.Queues.Give(list[0].stream, Task{
 			wait: func(time.Time) bool { return c.all(what) || s.isGone(c) },
-			do: func() {
+			Do: func() {
 				if !s.isGone(c) {
 					s.compute(c, what, list)
 				}
@@ -198,7 +198,7 @@ func (s *sharedNCCL) isGone(c *sharedComm) bool {
 }
 
 // post leaves a rank's calls for the others.
-func (s *sharedNCCL) post(c *sharedComm, what string, list []fakeCall) {
+func (s *sharedNCCL) post(c *sharedComm, what string, list []Call) {
 	var out []sharedCall
 	for i := range list {
 		x := &list[i]
@@ -207,14 +207,14 @@ func (s *sharedNCCL) post(c *sharedComm, what string, list []fakeCall) {
 	}
 	var b bytes.Buffer
 	if err := gob.NewEncoder(&b).Encode(out); err != nil {
-		s.x.f.Error(err)
+		s.x.GPU.Error(err)
 	}
 	s.leave(c.file(what, c.rank), b.Bytes())
 }
 
 // compute does what all ranks have called, on copies of others' memory.
-func (s *sharedNCCL) compute(c *sharedComm, what string, own []fakeCall) {
-	by := make([][]fakeCall, c.size)
+func (s *sharedNCCL) compute(c *sharedComm, what string, own []Call) {
+	by := make([][]Call, c.size)
 	var blocks []*cabi.Block
 	block := func(data []byte, n int) uintptr {
 		b := cabi.NewBlock(max(n, len(data), 1))
@@ -233,11 +233,11 @@ func (s *sharedNCCL) compute(c *sharedComm, what string, own []fakeCall) {
 			err = gob.NewDecoder(bytes.NewReader(data)).Decode(&list)
 		}
 		if err != nil {
-			s.x.f.Error(err)
+			s.x.GPU.Error(err)
 			return
 		}
 		for _, x := range list {
-			by[r] = append(by[r], fakeCall{x.Name, block(x.Data, 0), block(nil, x.Out), x.N, x.DT, x.Red, x.Peer, 0, 0})
+			by[r] = append(by[r], Call{x.Name, block(x.Data, 0), block(nil, x.Out), x.N, x.DT, x.Red, x.Peer, 0, 0})
 		}
 	}
 	s.x.perform(by)
@@ -246,8 +246,8 @@ func (s *sharedNCCL) compute(c *sharedComm, what string, own []fakeCall) {
 	}
 }
 
-// calledShared reports whether fakes of a folder were asked for a collective between nodes.
-func calledShared(t *testing.T, dir, name string) bool {
+// CalledShared reports whether fakes of a folder were asked for a collective between nodes.
+func CalledShared(t *testing.T, dir, name string) bool {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(dir, "*", "call *"))
 	if err != nil {

@@ -1,4 +1,4 @@
-package cuda
+package fakedriver
 
 import (
 	"hocket.example/hocket/internal/cabi"
@@ -6,48 +6,48 @@ import (
 	"hocket.example/hocket/internal/tensor"
 )
 
-// array is a tensor in Go, in row-major order. Kernels of the fake read whole
+// Array is a tensor in Go, in row-major order. Kernels of the fake read whole
 // operands and write whole results: element by element a run under the race
 // detector takes minutes.
-type array struct {
+type Array struct {
 	shape []int64
-	x     []float64
+	X     []float64
 }
 
-func newArray(shape []int64) array {
+func NewArray(shape []int64) Array {
 	n := int64(1)
 	for _, e := range shape {
 		n *= e
 	}
-	return array{shape, make([]float64, n)}
+	return Array{shape, make([]float64, n)}
 }
 
-func (a array) at(index ...int64) *float64 {
+func (a Array) at(index ...int64) *float64 {
 	i := int64(0)
 	for d, e := range a.shape {
 		i = i*e + index[d]
 	}
-	return &a.x[i]
+	return &a.X[i]
 }
 
-func read(o kernels.Operand) array {
-	a := newArray(o.Shape)
+func Read(o kernels.Operand) Array {
+	a := NewArray(o.Shape)
 	i := 0
-	eachRun(o, func(b []byte) { i += tensor.ToFloat64(a.x[i:], b, o.DType) })
+	eachRun(o, func(b []byte) { i += tensor.ToFloat64(a.X[i:], b, o.DType) })
 	return a
 }
 
-func readAll(ins []kernels.Operand) []array {
-	list := make([]array, len(ins))
+func readAll(ins []kernels.Operand) []Array {
+	list := make([]Array, len(ins))
 	for i := range ins {
-		list[i] = read(ins[i])
+		list[i] = Read(ins[i])
 	}
 	return list
 }
 
-func (a array) write(o kernels.Operand) {
+func (a Array) Write(o kernels.Operand) {
 	i := 0
-	eachRun(o, func(b []byte) { i += tensor.FromFloat64(b, a.x[i:], o.DType) })
+	eachRun(o, func(b []byte) { i += tensor.FromFloat64(b, a.X[i:], o.DType) })
 }
 
 // eachRun calls f with the bytes of elements that lie together, in row-major

@@ -1,4 +1,4 @@
-package cuda
+package fakedriver
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 )
 
 // User is a Library's: kernels of the user's are Go functions, by name.
-func (f *fakeGPU) User(_ kernels.Target, u kernels.User) (kernels.Step, error) {
-	do := f.users[u.File+":"+u.Entry]
+func (f *GPU) User(_ kernels.Target, u kernels.User) (kernels.Step, error) {
+	do := f.Users[u.File+":"+u.Entry]
 	if do == nil {
 		return kernels.Step{}, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, u.Entry)
 	}
@@ -21,23 +21,25 @@ func (f *fakeGPU) User(_ kernels.Target, u kernels.User) (kernels.Step, error) {
 }
 
 // Unchanged is a Library's.
-func (f *fakeGPU) Unchanged(_ kernels.Target, u kernels.Unchanged) (kernels.Step, error) {
+func (f *GPU) Unchanged(_ kernels.Target, u kernels.Unchanged) (kernels.Step, error) {
 	return f.step("unchanged", func() {
 		now, before := cabi.Bytes(uintptr(u.Now), int(u.Bytes)), cabi.Bytes(uintptr(u.Before), int(u.Bytes))
 		for k := range now {
 			if now[k] != before[k] {
-				report(kernels.Computation{Fault: u.Fault, Tag: u.Tag}, u.Kind, int64(u.Argument), u.First+int64(k)/u.Size, 0)
+				report(kernels.Computation{Fault: u.Fault, Tag: u.Tag}, u.Kind, int64(u.Argument),
+					u.First+int64(k)/u.Size, 0)
 				return
 			}
 		}
 	}), nil
 }
 
-func (f *fakeGPU) step(kind string, do func()) kernels.Step {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (f *GPU) step(kind string, do func()) kernels.Step {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
 	f.next++
 	name := fmt.Sprint(kind, f.next)
-	f.named[name] = func(uintptr) { do() }
-	return kernels.Step{Image: []byte("fake"), Key: name, Symbol: name, Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}
+	f.Named[name] = func(uintptr) { do() }
+	return kernels.Step{Image: []byte("fake"), Key: name, Symbol: name,
+		Shape: nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}}
 }

@@ -1,4 +1,4 @@
-package cuda
+package fakedriver
 
 import (
 	"encoding/binary"
@@ -13,55 +13,56 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// fakeQueues make a fake run asynchronously, as a device does: a stream is a queue, and a wait for another process
+// Queues make a fake run asynchronously, as a device does: a stream is a queue, and a wait for another process
 // blocks the queue, not the call that issued it. Each piece of work is a node that runs after others: the one before
 // it on its stream, and those that its stream waits for. Graphs have the same nodes. The fake's mutex guards all of
 // it.
-type fakeQueues struct {
-	f       *fakeGPU
-	tails   map[fakeStream][]*fakeNode // behind which the next work of a stream comes
-	events  map[uintptr][]*fakeNode
+type Queues struct {
+	f       *GPU
+	tails   map[queueKey][]*node // behind which the next work of a stream comes
+	events  map[uintptr][]*node
 	indexes map[uintptr][]int // of events within a capture: nodes of its graph
-	pending []*fakeNode
+	pending []*node
 	given   *sync.Cond // something is pending
 	over    bool
 	ended   chan struct{}
 }
 
-// fakeStream is a stream; the null stream is one of each device.
-type fakeStream struct {
+// queueKey is a stream; the null stream is one of each device.
+type queueKey struct {
 	h   uintptr
 	dev int32
 }
 
-// fakeNode is work that was given.
-type fakeNode struct {
-	fakeWork
-	deps  []*fakeNode // not done
-	since time.Time   // deps are
+// node is work that was given.
+type node struct {
+	Task
+	deps  []*node   // not done
+	since time.Time // deps are
 	done  bool
 }
 
-// queue has the fake run by itself until the test ends.
-func (f *fakeGPU) queue() {
-	q := &fakeQueues{f: f, tails: map[fakeStream][]*fakeNode{},
-		events: map[uintptr][]*fakeNode{}, indexes: map[uintptr][]int{}, given: sync.NewCond(&f.mu), ended: make(chan struct{})}
-	f.queues = q
+// Queue has the fake run by itself until the test ends.
+func (f *GPU) Queue() {
+	q := &Queues{f: f, tails: map[queueKey][]*node{},
+		events: map[uintptr][]*node{}, indexes: map[uintptr][]int{}, given: sync.NewCond(&f.Mu),
+		ended: make(chan struct{})}
+	f.Queues = q
 	go q.run()
 	f.Cleanup(func() {
-		f.mu.Lock()
+		f.Mu.Lock()
 		q.over = true
-		f.mu.Unlock()
+		f.Mu.Unlock()
 		q.given.Broadcast()
 		<-q.ended
 	})
 }
 
 // run does what is pending as soon as it can be done, also when no call comes.
-func (q *fakeQueues) run() {
+func (q *Queues) run() {
 	defer close(q.ended)
-	q.f.mu.Lock()
-	defer q.f.mu.Unlock()
+	q.f.Mu.Lock()
+	defer q.f.Mu.Unlock()
 	for {
 		for len(q.pending) == 0 && !q.over {
 			q.given.Wait()
@@ -69,15 +70,15 @@ func (q *fakeQueues) run() {
 		if q.over {
 			return
 		}
-		q.advance()
-		q.f.mu.Unlock()
+		q.Advance()
+		q.f.Mu.Unlock()
 		time.Sleep(100 * time.Microsecond)
-		q.f.mu.Lock()
+		q.f.Mu.Lock()
 	}
 }
 
-// give adds work to a stream, or to the capture that it is in.
-func (q *fakeQueues) give(stream uintptr, w fakeWork) uintptr {
+// Give adds work to a stream, or to the capture that it is in.
+func (q *Queues) Give(stream uintptr, w Task) uintptr {
 	if c := q.f.in(stream); c != nil {
 		w.behind = c.tails[stream]
 		c.tails[stream] = []int{len(c.work)}
@@ -85,61 +86,61 @@ func (q *fakeQueues) give(stream uintptr, w fakeWork) uintptr {
 		return 0
 	}
 	s := q.stream(stream)
-	q.tails[s] = []*fakeNode{q.add(w, q.tails[s])}
-	q.advance()
+	q.tails[s] = []*node{q.add(w, q.tails[s])}
+	q.Advance()
 	return 0
 }
 
-func (q *fakeQueues) stream(h uintptr) fakeStream {
+func (q *Queues) stream(h uintptr) queueKey {
 	if h == 0 {
-		return fakeStream{dev: q.f.deviceOf(0)}
+		return queueKey{dev: q.f.deviceOf(0)}
 	}
-	return fakeStream{h: h}
+	return queueKey{h: h}
 }
 
-func (q *fakeQueues) add(w fakeWork, deps []*fakeNode) *fakeNode {
-	n := &fakeNode{fakeWork: w, deps: slices.Clone(deps)}
+func (q *Queues) add(w Task, deps []*node) *node {
+	n := &node{Task: w, deps: slices.Clone(deps)}
 	q.pending = append(q.pending, n)
 	q.given.Broadcast()
 	return n
 }
 
-// advance does what can be done.
-func (q *fakeQueues) advance() {
+// Advance does what can be done.
+func (q *Queues) Advance() {
 	for went := true; went; {
 		went = false
 		for _, n := range q.pending {
 			if !n.done && n.can() {
-				n.do()
+				n.Do()
 				n.done, went = true, true
 			}
 		}
-		q.pending = slices.DeleteFunc(q.pending, func(n *fakeNode) bool { return n.done })
+		q.pending = slices.DeleteFunc(q.pending, func(n *node) bool { return n.done })
 	}
 }
 
-func (n *fakeNode) can() bool {
-	n.deps = slices.DeleteFunc(n.deps, func(d *fakeNode) bool { return d.done })
+func (n *node) can() bool {
+	n.deps = slices.DeleteFunc(n.deps, func(d *node) bool { return d.done })
 	if len(n.deps) > 0 {
 		return false
 	}
 	if n.since.IsZero() {
 		n.since = time.Now()
 	}
-	return (n.ready == nil || n.ready()) && (n.wait == nil || n.wait(n.since))
+	return (n.Ready == nil || n.Ready()) && (n.wait == nil || n.wait(n.since))
 }
 
 // asked answers whether all of them are done.
-func (q *fakeQueues) asked(nodes []*fakeNode) uintptr {
-	q.advance()
-	if slices.ContainsFunc(nodes, func(n *fakeNode) bool { return !n.done }) {
+func (q *Queues) asked(nodes []*node) uintptr {
+	q.Advance()
+	if slices.ContainsFunc(nodes, func(n *node) bool { return !n.done }) {
 		return nvlib.CUDANotReady
 	}
 	return 0
 }
 
 // calls has streams, events and graphs of a table be queues.
-func (q *fakeQueues) calls(table map[string]func([]uintptr) uintptr) {
+func (q *Queues) calls(table map[string]func([]uintptr) uintptr) {
 	f := q.f
 	also := func(name string, do func(a []uintptr) uintptr) {
 		first := table[name]
@@ -158,9 +159,9 @@ func (q *fakeQueues) calls(table map[string]func([]uintptr) uintptr) {
 	}
 	table["cuStreamSynchronize"] = func(a []uintptr) uintptr {
 		for s := q.stream(a[0]); q.asked(q.tails[s]) != 0; {
-			f.mu.Unlock()
+			f.Mu.Unlock()
 			time.Sleep(50 * time.Microsecond)
-			f.mu.Lock()
+			f.Mu.Lock()
 		}
 		return 0
 	}
@@ -176,7 +177,7 @@ func (q *fakeQueues) calls(table map[string]func([]uintptr) uintptr) {
 	// A graph that is launched records it: whoever asks for it asks for its graph, too.
 	also("cuEventRecordWithFlags", func(a []uintptr) uintptr { delete(q.events, a[0]); return 0 })
 	also("cuStreamWaitEvent", func(a []uintptr) uintptr {
-		if c := f.member[a[0]]; c != nil {
+		if c := f.Member[a[0]]; c != nil {
 			c.tails[a[0]] = append(slices.Clone(c.tails[a[0]]), q.indexes[a[1]]...)
 			return 0
 		}
@@ -185,10 +186,10 @@ func (q *fakeQueues) calls(table map[string]func([]uintptr) uintptr) {
 		return 0
 	})
 	also("cuStreamBeginCapture_v2", func(a []uintptr) uintptr {
-		f.begun[a[0]].tails = map[uintptr][]int{}
+		f.Begun[a[0]].tails = map[uintptr][]int{}
 		return 0
 	})
-	table["cuGraphLaunch"] = func(a []uintptr) uintptr { return q.graph(f.graphs[a[0]], a[1]) }
+	table["cuGraphLaunch"] = func(a []uintptr) uintptr { return q.graph(f.Graphs[a[0]], a[1]) }
 	for name, bytes := range map[string]bool{"cuMemsetD32Async": false, "cuMemsetD8Async": true} {
 		table[name] = func(a []uintptr) uintptr {
 			at, v, n := a[0], a[1], a[2]
@@ -205,9 +206,9 @@ func (q *fakeQueues) calls(table map[string]func([]uintptr) uintptr) {
 }
 
 // graph gives a stream the work of a graph.
-func (q *fakeQueues) graph(work []fakeWork, stream uintptr) uintptr {
+func (q *Queues) graph(work []Task, stream uintptr) uintptr {
 	s := q.stream(stream)
-	before, nodes := q.tails[s], []*fakeNode(nil)
+	before, nodes := q.tails[s], []*node(nil)
 	for _, w := range work {
 		deps := before
 		for i, k := range w.behind {
@@ -219,13 +220,13 @@ func (q *fakeQueues) graph(work []fakeWork, stream uintptr) uintptr {
 		nodes = append(nodes, q.add(w, deps))
 	}
 	q.tails[s] = append(undone(before), nodes...)
-	q.advance()
+	q.Advance()
 	return 0
 }
 
 // undone are those of nodes that are not done, of which there may be none.
-func undone(nodes []*fakeNode) []*fakeNode {
-	return slices.DeleteFunc(slices.Clone(nodes), func(n *fakeNode) bool { return n.done })
+func undone(nodes []*node) []*node {
+	return slices.DeleteFunc(slices.Clone(nodes), func(n *node) bool { return n.done })
 }
 
 // word is eight bytes that other processes change, or another thread.
@@ -242,12 +243,12 @@ func peek(at uintptr) uint64 { return *word(at) }
 func poke(at uintptr, v uint64) { *word(at) = v }
 
 // wiredWork makes work of the arguments of a launch of raise or await, as they are when it is launched.
-func (f *fakeGPU) wiredWork(name string, params uintptr) fakeWork {
+func (f *GPU) wiredWork(name string, params uintptr) Task {
 	at := cabi.Load[uintptr](params)
 	if name == "raise" {
 		to, by := cabi.Load[uintptr](at), cabi.Load[uint64](at+8)
-		return fakeWork{do: func() {
-			if !f.mute {
+		return Task{Do: func() {
+			if !f.Mute {
 				atomic.AddUint64(word(to), by)
 			}
 		}}
@@ -262,13 +263,13 @@ func (f *fakeGPU) wiredWork(name string, params uintptr) fakeWork {
 	}](at)
 	now := func() int64 { return int64(atomic.LoadUint64(word(a.At))) }
 	var began time.Time
-	late := func() bool { return !f.patient && time.Since(began).Nanoseconds() > a.Ns }
-	return fakeWork{
+	late := func() bool { return !f.Patient && time.Since(began).Nanoseconds() > a.Ns }
+	return Task{
 		wait: func(since time.Time) bool {
 			began = since
 			return now() >= a.Least || peek(a.Abort) != 0 || late()
 		},
-		do: func() {
+		Do: func() {
 			if v := now(); v < a.Least {
 				reportWait(a.Fault, a.Abort, a.Tag, a.Least, v, time.Since(began))
 			}
@@ -277,23 +278,23 @@ func (f *fakeGPU) wiredWork(name string, params uintptr) fakeWork {
 }
 
 // joined is a join's work: it raises flags, and takes from its own when it can.
-func (f *fakeGPU) joined(j kernels.Join) []fakeWork {
+func (f *GPU) joined(j kernels.Join) []Task {
 	now := func() int64 { return int64(atomic.LoadUint64(word(uintptr(j.Flag)))) }
 	var began time.Time
-	raise := fakeWork{do: func() {
-		if j.List == 0 || f.mute {
+	raise := Task{Do: func() {
+		if j.List == 0 || f.Mute {
 			return
 		}
 		for i := range cabi.Load[uint64](uintptr(j.List)) {
 			atomic.AddUint64(word(cabi.Load[uintptr](uintptr(j.List)+8*uintptr(i+1))), 1)
 		}
 	}}
-	take := fakeWork{
+	take := Task{
 		wait: func(since time.Time) bool {
 			began = since
-			return now() >= j.Count || peek(uintptr(j.Abort)) != 0 || !f.patient && time.Since(since) > j.Timeout
+			return now() >= j.Count || peek(uintptr(j.Abort)) != 0 || !f.Patient && time.Since(since) > j.Timeout
 		},
-		do: func() {
+		Do: func() {
 			if v := now(); v < j.Count {
 				reportWait(uintptr(j.Fault), uintptr(j.Abort), j.Tag, j.Count, v, time.Since(began))
 				return
@@ -302,9 +303,9 @@ func (f *fakeGPU) joined(j kernels.Join) []fakeWork {
 		},
 	}
 	if j.Count == 0 {
-		return []fakeWork{raise}
+		return []Task{raise}
 	}
-	return []fakeWork{raise, take}
+	return []Task{raise, take}
 }
 
 // reportWait writes the fault of a wait in vain, and ends all others'.
@@ -325,7 +326,7 @@ func reportWait(fault, abort uintptr, tag uint64, words0, words1 int64, waited t
 
 // meet makes the launch of a kernel in which the members of a team do nothing but meet: they wait until all
 // others have begun as many launches. Kernels of teams that compute are beyond this fake.
-func (f *fakeGPU) meet(m kernels.Meeting) []fakeWork {
+func (f *GPU) meet(m kernels.Meeting) []Task {
 	t := m.Team
 	word := func(i int, off uintptr) *uint32 {
 		return (*uint32)(unsafe.Pointer(unsafe.SliceData(cabi.Bytes(uintptr(t.Control[i])+off, 4))))
@@ -341,19 +342,20 @@ func (f *fakeGPU) meet(m kernels.Meeting) []fakeWork {
 		return -1
 	}
 	var began time.Time
-	return []fakeWork{
-		{do: func() {
-			if !f.mute {
+	return []Task{
+		{Do: func() {
+			if !f.Mute {
 				atomic.StoreUint32(word(t.Rank, kernels.ControlBegun), atomic.AddUint32(own, 1))
 			}
 		}},
 		{wait: func(since time.Time) bool {
 			began = since
 			return late() < 0 || peek(uintptr(t.Abort)) != 0 ||
-				!f.patient && time.Since(since).Nanoseconds() > t.Timeout
-		}, do: func() {
+				!f.Patient && time.Since(since).Nanoseconds() > t.Timeout
+		}, Do: func() {
 			if i := late(); i >= 0 {
-				reportWait(uintptr(t.Record), uintptr(t.Abort), t.Tag, int64(atomic.LoadUint32(own)), int64(i), time.Since(began))
+				reportWait(uintptr(t.Record), uintptr(t.Abort), t.Tag, int64(atomic.LoadUint32(own)), int64(i),
+					time.Since(began))
 			}
 		}},
 	}

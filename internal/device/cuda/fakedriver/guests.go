@@ -1,4 +1,4 @@
-package cuda
+package fakedriver
 
 import (
 	"unsafe"
@@ -6,15 +6,15 @@ import (
 	"hocket.example/hocket/internal/cabi"
 )
 
-// fakeGuests are streams of a caller's on a fake with queues, whose captures forbid other threads what may disturb
+// Guests are streams of a caller's on a fake with queues, whose captures forbid other threads what may disturb
 // them, as PyTorch's do: those threads must relax that for themselves.
-type fakeGuests struct {
+type Guests struct {
 	streams map[uintptr]bool // captured by the caller
 	relaxed map[int]bool     // threads
 	deps    []uintptr        // node after which the next comes, by index + 1, of the capture asked for last
-	foreign map[uintptr]bool // addresses that the driver knows nothing of
-	off     map[uintptr]int  // addresses on another device than the current one: how many further
-	added   int              // graphs that were put into captures
+	Foreign map[uintptr]bool // addresses that the driver knows nothing of
+	Off     map[uintptr]int  // addresses on another device than the current one: how many further
+	Added   int              // graphs that were put into captures
 }
 
 // unsafe are calls that a caller's capture forbids.
@@ -22,7 +22,7 @@ var unsafeCalls = []string{"cuMemCreate", "cuMemHostAlloc", "cuMemFreeHost", "cu
 	"cuStreamSynchronize", "cuModuleLoadData"}
 
 // calls has the fake know captures of the caller's.
-func (g *fakeGuests) calls(f *fakeGPU, table map[string]func([]uintptr) uintptr) {
+func (g *Guests) calls(f *GPU, table map[string]func([]uintptr) uintptr) {
 	g.streams, g.relaxed = map[uintptr]bool{}, map[int]bool{}
 	for _, name := range unsafeCalls {
 		do := table[name]
@@ -44,42 +44,42 @@ func (g *fakeGuests) calls(f *fakeGPU, table map[string]func([]uintptr) uintptr)
 			was = relaxed
 		}
 		g.relaxed[thread()] = cabi.Load[int32](a[0]) == relaxed
-		return set(a[0], was)
+		return Set(a[0], was)
 	}
 	table["cuPointerGetAttribute"] = func(a []uintptr) uintptr {
-		if a[1] != 9 || g.foreign[a[2]] {
+		if a[1] != 9 || g.Foreign[a[2]] {
 			return 1 // CUDA_ERROR_INVALID_VALUE
 		}
-		return set(a[0], f.deviceOf(0)+int32(g.off[a[2]]))
+		return Set(a[0], f.deviceOf(0)+int32(g.Off[a[2]]))
 	}
 	table["cuStreamIsCapturing"] = func(a []uintptr) uintptr {
 		status := int32(0)
-		if f.member[a[0]] != nil {
+		if f.Member[a[0]] != nil {
 			status = 1
 		}
-		return set(a[1], status)
+		return Set(a[1], status)
 	}
 	table["cuStreamGetCaptureInfo_v2"] = func(a []uintptr) uintptr {
-		c := f.member[a[0]]
+		c := f.Member[a[0]]
 		if c == nil {
-			return set(a[1], int32(0))
+			return Set(a[1], int32(0))
 		}
 		if a[3] == 0 { // only its number is wanted
-			set(a[1], int32(1))
-			return set(a[2], uint64(c.id))
+			Set(a[1], int32(1))
+			return Set(a[2], uint64(c.id))
 		}
 		g.deps = g.deps[:0]
 		for _, k := range c.tails[a[0]] {
 			g.deps = append(g.deps, uintptr(k+1))
 		}
-		set(a[1], int32(1))
-		set(a[2], uint64(c.id))
-		set(a[3], uintptr(c.id))
-		set(a[4], uintptr(unsafe.Pointer(unsafe.SliceData(g.deps))))
-		return set(a[5], uint64(len(g.deps)))
+		Set(a[1], int32(1))
+		Set(a[2], uint64(c.id))
+		Set(a[3], uintptr(c.id))
+		Set(a[4], uintptr(unsafe.Pointer(unsafe.SliceData(g.deps))))
+		return Set(a[5], uint64(len(g.deps)))
 	}
 	table["cuGraphAddChildGraphNode"] = func(a []uintptr) uintptr {
-		for _, c := range f.begun {
+		for _, c := range f.Begun {
 			if uintptr(c.id) != a[1] {
 				continue
 			}
@@ -89,7 +89,7 @@ func (g *fakeGuests) calls(f *fakeGPU, table map[string]func([]uintptr) uintptr)
 			}
 			first := len(c.work)
 			all := []int{}
-			for i, w := range f.graphs[a[4]] {
+			for i, w := range f.Graphs[a[4]] {
 				inner := w.behind
 				w.behind = behind
 				if len(inner) > 0 {
@@ -101,14 +101,14 @@ func (g *fakeGuests) calls(f *fakeGPU, table map[string]func([]uintptr) uintptr)
 				c.work = append(c.work, w)
 				all = append(all, first+i)
 			}
-			c.work = append(c.work, fakeWork{do: func() {}, behind: append(all, behind...)})
-			g.added++
-			return set(a[0], uintptr(len(c.work)))
+			c.work = append(c.work, Task{Do: func() {}, behind: append(all, behind...)})
+			g.Added++
+			return Set(a[0], uintptr(len(c.work)))
 		}
 		return 1 // CUDA_ERROR_INVALID_VALUE
 	}
 	table["cuStreamUpdateCaptureDependencies"] = func(a []uintptr) uintptr {
-		c := f.member[a[0]]
+		c := f.Member[a[0]]
 		if c == nil || a[2] != 1 || a[3] != 1 {
 			return 1
 		}
@@ -117,35 +117,35 @@ func (g *fakeGuests) calls(f *fakeGPU, table map[string]func([]uintptr) uintptr)
 	}
 }
 
-// beginGuest has the caller capture a stream of its own.
-func (f *fakeGPU) beginGuest(stream uintptr) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// BeginGuest has the caller capture a stream of its own.
+func (f *GPU) BeginGuest(stream uintptr) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
 	f.last = max(f.last, 1) + 1
-	c := &fakeCapture{id: f.last, tails: map[uintptr][]int{}}
-	f.begun[stream], f.member[stream], f.guests.streams[stream] = c, c, true
+	c := &Capture{id: f.last, tails: map[uintptr][]int{}}
+	f.Begun[stream], f.Member[stream], f.Guests.streams[stream] = c, c, true
 }
 
-// endGuest ends the capture and returns its work.
-func (f *fakeGPU) endGuest(stream uintptr) []fakeWork {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	work := f.begun[stream].work
+// EndGuest ends the capture and returns its work.
+func (f *GPU) EndGuest(stream uintptr) []Task {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	work := f.Begun[stream].work
 	f.uncapture(stream)
-	delete(f.guests.streams, stream)
+	delete(f.Guests.streams, stream)
 	return work
 }
 
-// launchGuest launches what the caller captured.
-func (f *fakeGPU) launchGuest(work []fakeWork, stream uintptr) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.queues.graph(work, stream)
+// LaunchGuest launches what the caller captured.
+func (f *GPU) LaunchGuest(work []Task, stream uintptr) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	f.Queues.graph(work, stream)
 }
 
-// giveGuest gives a stream of the caller's work that waits until ready.
-func (f *fakeGPU) giveGuest(stream uintptr, ready func() bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.queues.give(stream, fakeWork{ready: ready, do: func() {}})
+// GiveGuest gives a stream of the caller's work that waits until ready.
+func (f *GPU) GiveGuest(stream uintptr, ready func() bool) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	f.Queues.Give(stream, Task{Ready: ready, Do: func() {}})
 }

@@ -1,4 +1,4 @@
-package cuda
+package fakedriver
 
 import (
 	"math"
@@ -11,8 +11,8 @@ import (
 // goNorm computes rms_norm, row by row.
 func goNorm(p kernels.Computation, op device.RMSNorm) func() {
 	return func() {
-		x, w := read(p.Ins[0]), read(p.Ins[1]).x
-		for row := range slices.Chunk(x.x, len(w)) {
+		x, w := Read(p.Ins[0]), Read(p.Ins[1]).X
+		for row := range slices.Chunk(x.X, len(w)) {
 			sum := 0.0
 			for _, v := range row {
 				sum += v * v
@@ -22,18 +22,18 @@ func goNorm(p kernels.Computation, op device.RMSNorm) func() {
 				row[i] = v * root * w[i]
 			}
 		}
-		x.write(p.Out)
+		x.Write(p.Out)
 	}
 }
 
 // head returns the features of one head at one place of a sequence.
-func (a array) head(lead []int64, place, head int64) []float64 {
+func (a Array) head(lead []int64, place, head int64) []float64 {
 	i, n := int64(0), len(lead)
 	for d, x := range lead {
 		i = i*a.shape[d] + x
 	}
 	i, dim := (i*a.shape[n]+place)*a.shape[n+1]+head, a.shape[n+2]
-	return a.x[i*dim : (i+1)*dim]
+	return a.X[i*dim : (i+1)*dim]
 }
 
 // goAttention computes attention, query by query. Leading dimensions are those
@@ -41,11 +41,11 @@ func (a array) head(lead []int64, place, head int64) []float64 {
 func goAttention(p kernels.Computation, op device.Attention) func() {
 	n := len(p.Out.Shape)
 	return func() {
-		q, k, v, out := read(p.Ins[0]), read(p.Ins[1]), read(p.Ins[2]), newArray(p.Out.Shape)
+		q, k, v, out := Read(p.Ins[0]), Read(p.Ins[1]), Read(p.Ins[2]), NewArray(p.Out.Shape)
 		lengths := goLengths(p, q.shape[:n-2], k.shape[n-3])
-		mask := array{}
+		mask := Array{}
 		if last := len(p.Ins) - 1; last > 2 && !p.Ins[last].DType.IsInt() {
-			mask = read(p.Ins[last])
+			mask = Read(p.Ins[last])
 		}
 		shared := q.shape[n-2] / k.shape[n-2]
 		eachIndex(p.Out.Shape[:n-1], func(i []int64) {
@@ -68,7 +68,7 @@ func goAttention(p kernels.Computation, op device.Attention) func() {
 				if dot *= op.Scale; op.Softcap != 0 {
 					dot = op.Softcap * math.Tanh(dot/op.Softcap)
 				}
-				if mask.x != nil {
+				if mask.X != nil {
 					dot += *mask.at(append(slices.Clone(i[n-1-len(mask.shape):n-2]), key)...)
 				}
 				weights[key] = math.Exp(dot)
@@ -83,6 +83,6 @@ func goAttention(p kernels.Computation, op device.Attention) func() {
 				}
 			}
 		})
-		out.write(p.Out)
+		out.Write(p.Out)
 	}
 }

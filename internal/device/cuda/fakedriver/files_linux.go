@@ -1,4 +1,4 @@
-package cuda
+package fakedriver
 
 import (
 	"fmt"
@@ -12,38 +12,38 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 )
 
-// fakeFiles is device memory of a fake that other processes' fakes map: what cuMemCreate makes is a file in
+// memoryFiles is device memory of a fake that other processes' fakes map: what cuMemCreate makes is a file in
 // memory, named by the number of the GPU, and mapping it maps the file.
-type fakeFiles struct {
-	f     *fakeGPU
+type memoryFiles struct {
+	f     *GPU
 	fds   map[uintptr]int // by handle
 	owner map[uintptr]int32
 	sizes map[uintptr]int64 // of what was made here, by handle
 }
 
-// shareMemory gives a fake memory that others can map.
-func (f *fakeGPU) shareMemory() {
-	m := &fakeFiles{f: f, fds: map[uintptr]int{}, owner: map[uintptr]int32{}, sizes: map[uintptr]int64{}}
+// ShareMemory gives a fake memory that others can map.
+func (f *GPU) ShareMemory() {
+	m := &memoryFiles{f: f, fds: map[uintptr]int{}, owner: map[uintptr]int32{}, sizes: map[uintptr]int64{}}
 	f.share = m.calls
 }
 
-// wantNoFakeFiles wants no memory of a fake GPU to be open: when all fakes of the process are closed.
-func wantNoFakeFiles(t *testing.T) {
+// WantNoFiles wants no memory of a fake GPU to be open: when all fakes of the process are closed.
+func WantNoFiles(t *testing.T) {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range list {
-		if name, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && strings.Contains(name, fakeFileName) {
+		if name, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && strings.Contains(name, fileName) {
 			t.Errorf("%s is open still", name)
 		}
 	}
 }
 
-const fakeFileName = "memory of fake GPU "
+const fileName = "memory of fake GPU "
 
-func (m *fakeFiles) calls(table map[string]func([]uintptr) uintptr) {
+func (m *memoryFiles) calls(table map[string]func([]uintptr) uintptr) {
 	f := m.f
 	table["cuMemCreate"] = func(a []uintptr) uintptr {
 		prop := cabi.Load[[4]int32](a[2])
@@ -54,10 +54,10 @@ func (m *fakeFiles) calls(table map[string]func([]uintptr) uintptr) {
 				taken += n
 			}
 		}
-		if bytes > 16<<30 || f.limit > 0 && taken+bytes > f.limit {
+		if bytes > 16<<30 || f.Limit > 0 && taken+bytes > f.Limit {
 			return nvlib.CUDAOutOfMemory
 		}
-		fd, err := unix.MemfdCreate(fmt.Sprint(fakeFileName, f.number(dev)), unix.MFD_CLOEXEC)
+		fd, err := unix.MemfdCreate(fmt.Sprint(fileName, f.number(dev)), unix.MFD_CLOEXEC)
 		if err == nil {
 			err = unix.Ftruncate(fd, bytes)
 		}
@@ -67,10 +67,10 @@ func (m *fakeFiles) calls(table map[string]func([]uintptr) uintptr) {
 		}
 		h := f.handle("memory")
 		m.fds[h], m.owner[h], m.sizes[h] = fd, dev, bytes
-		return set(a[0], h)
+		return Set(a[0], h)
 	}
 	table["cuMemRelease"] = func(a []uintptr) uintptr {
-		f.live["memory"]--
+		f.Live["memory"]--
 		m.must(unix.Close(m.fds[a[0]]))
 		delete(m.fds, a[0])
 		delete(m.sizes, a[0])
@@ -79,11 +79,11 @@ func (m *fakeFiles) calls(table map[string]func([]uintptr) uintptr) {
 	table["cuMemExportToShareableHandle"] = func(a []uintptr) uintptr {
 		fd, err := unix.FcntlInt(uintptr(m.fds[a[1]]), unix.F_DUPFD_CLOEXEC, 0)
 		m.must(err)
-		return set(a[0], int32(fd))
+		return Set(a[0], int32(fd))
 	}
 	table["cuMemImportFromShareableHandle"] = func(a []uintptr) uintptr {
 		name, err := os.Readlink(fmt.Sprint("/proc/self/fd/", a[1]))
-		_, number, ours := strings.Cut(strings.TrimSuffix(name, " (deleted)"), fakeFileName)
+		_, number, ours := strings.Cut(strings.TrimSuffix(name, " (deleted)"), fileName)
 		if err != nil || !ours {
 			return nvlib.CUDAInvalidImage // any error: no memory of a GPU
 		}
@@ -96,42 +96,42 @@ func (m *fakeFiles) calls(table map[string]func([]uintptr) uintptr) {
 				m.owner[h] = dev
 			}
 		}
-		return set(a[0], h)
+		return Set(a[0], h)
 	}
 	table["cuMemAddressReserve"] = func(a []uintptr) uintptr {
 		at := m.mmap(0, a[1], unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE, -1)
-		f.live["addresses"]++
-		return set(a[0], at)
+		f.Live["addresses"]++
+		return Set(a[0], at)
 	}
 	table["cuMemAddressFree"] = func(a []uintptr) uintptr {
-		if f.reach.ranges[a[0]] != nil {
+		if f.Reach.ranges[a[0]] != nil {
 			f.Errorf("addresses are given back from which memory is reached")
 		}
-		f.live["addresses"]--
+		f.Live["addresses"]--
 		m.munmap(a[0], a[1])
 		return 0
 	}
 	table["cuMemMap"] = func(a []uintptr) uintptr {
 		m.mmap(a[0], a[1], unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED, m.fds[a[3]])
-		f.live["mappings"]++
-		f.reach.ranges[a[0]] = &fakeRange{a[1], m.owner[a[3]], map[int32]bool{}}
+		f.Live["mappings"]++
+		f.Reach.ranges[a[0]] = &Mapping{a[1], m.owner[a[3]], map[int32]bool{}}
 		return 0
 	}
 	table["cuMemUnmap"] = func(a []uintptr) uintptr {
 		m.mmap(a[0], a[1], unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED, -1)
-		f.live["mappings"]--
-		delete(f.reach.ranges, a[0])
+		f.Live["mappings"]--
+		delete(f.Reach.ranges, a[0])
 		return 0
 	}
 }
 
-func (m *fakeFiles) must(err error) {
+func (m *memoryFiles) must(err error) {
 	if err != nil {
 		m.f.Error(err)
 	}
 }
 
-func (m *fakeFiles) mmap(at, bytes uintptr, prot, flags, fd int) uintptr {
+func (m *memoryFiles) mmap(at, bytes uintptr, prot, flags, fd int) uintptr {
 	p, _, no := unix.Syscall6(unix.SYS_MMAP, at, bytes, uintptr(prot), uintptr(flags), uintptr(fd), 0)
 	if no != 0 {
 		m.must(no)
@@ -139,7 +139,7 @@ func (m *fakeFiles) mmap(at, bytes uintptr, prot, flags, fd int) uintptr {
 	return p
 }
 
-func (m *fakeFiles) munmap(at, bytes uintptr) {
+func (m *memoryFiles) munmap(at, bytes uintptr) {
 	if _, _, no := unix.Syscall(unix.SYS_MUNMAP, at, bytes, 0); no != 0 {
 		m.must(no)
 	}

@@ -1,4 +1,4 @@
-package cuda
+package fakedriver
 
 import (
 	"encoding/binary"
@@ -15,10 +15,10 @@ import (
 func goUneven(p kernels.Computation, op ir.Op, axis, member int, fold func([]float64) float64) func() {
 	n := len(p.Ins) / 2
 	return func() {
-		ins, out := readAll(p.Ins), newArray(p.Out.Shape)
+		ins, out := readAll(p.Ins), NewArray(p.Out.Shape)
 		counts := make([][]int64, n)
 		for i, c := range ins[n:] {
-			for _, v := range c.x {
+			for _, v := range c.X {
 				counts[i] = append(counts[i], int64(v))
 			}
 		}
@@ -29,7 +29,7 @@ func goUneven(p kernels.Computation, op ir.Op, axis, member int, fold func([]flo
 		}
 		eachIndex(p.Out.Shape, func(i []int64) {
 			row, v := i[axis], 0.0
-			at := func(in array, row int64) float64 {
+			at := func(in Array, row int64) float64 {
 				from := slices.Clone(i)
 				from[axis] = row
 				return *in.at(from...)
@@ -52,7 +52,7 @@ func goUneven(p kernels.Computation, op ir.Op, axis, member int, fold func([]flo
 			}
 			*out.at(i...) = v
 		})
-		out.write(p.Out)
+		out.Write(p.Out)
 	}
 }
 
@@ -60,7 +60,7 @@ func goUneven(p kernels.Computation, op ir.Op, axis, member int, fold func([]flo
 func goEmbedding(p kernels.Computation, op device.Embedding) func() {
 	last := len(p.Out.Shape) - 1
 	return func() {
-		ids, table, out := read(p.Ins[0]), read(p.Ins[1]), newArray(p.Out.Shape)
+		ids, table, out := Read(p.Ins[0]), Read(p.Ins[1]), NewArray(p.Out.Shape)
 		eachIndex(p.Out.Shape, func(i []int64) {
 			id, v := int64(*ids.at(i[:last]...)), 0.0
 			switch row := id - op.First; {
@@ -75,14 +75,14 @@ func goEmbedding(p kernels.Computation, op device.Embedding) func() {
 			}
 			*out.at(i...) = v
 		})
-		out.write(p.Out)
+		out.Write(p.Out)
 	}
 }
 
 // goConcat puts operands one after another.
 func goConcat(p kernels.Computation, op device.Concat) func() {
 	return func() {
-		at, out := int64(0), newArray(p.Out.Shape)
+		at, out := int64(0), NewArray(p.Out.Shape)
 		for _, in := range readAll(p.Ins) {
 			eachIndex(in.shape, func(i []int64) {
 				to := slices.Clone(i)
@@ -91,7 +91,7 @@ func goConcat(p kernels.Computation, op device.Concat) func() {
 			})
 			at += in.shape[op.Axis]
 		}
-		out.write(p.Out)
+		out.Write(p.Out)
 	}
 }
 

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package cuda
+package fakedriver
 
 // thread cannot identify threads on this system: tests with several worlds at once may report memory of the wrong
 // device.

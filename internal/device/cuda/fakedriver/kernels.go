@@ -1,4 +1,4 @@
-package cuda
+package fakedriver
 
 import (
 	"fmt"
@@ -85,15 +85,15 @@ func goComputation(p kernels.Computation) (func(), error) {
 // goElements computes each element of out from those of ins at its index.
 func goElements(operands []kernels.Operand, result kernels.Operand, f func(x []float64) float64) func() {
 	return func() {
-		ins, out := readAll(operands), newArray(result.Shape)
+		ins, out := readAll(operands), NewArray(result.Shape)
 		x := make([]float64, len(ins))
-		for i := range out.x {
+		for i := range out.X {
 			for j := range ins {
-				x[j] = ins[j].x[i]
+				x[j] = ins[j].X[i]
 			}
-			out.x[i] = f(x)
+			out.X[i] = f(x)
 		}
-		out.write(result)
+		out.Write(result)
 	}
 }
 
@@ -117,10 +117,10 @@ func goSkinny(p kernels.Skinny) func() {
 		act := readAll([]kernels.Operand{p.Out})[0]
 		goLinear([]kernels.Operand{p.Ins[0], *p.Up}, p.Out)()
 		times := readAll([]kernels.Operand{p.Out})[0]
-		for i, v := range act.x {
-			times.x[i] *= tensor.Round(p.Out.DType, silu([]float64{v}))
+		for i, v := range act.X {
+			times.X[i] *= tensor.Round(p.Out.DType, silu([]float64{v}))
 		}
-		times.write(p.Out)
+		times.Write(p.Out)
 	}
 }
 
@@ -209,15 +209,15 @@ func goProduct(ins []kernels.Operand, out kernels.Operand, ta, tb bool) func() {
 // goMatrices computes matrices, term by term.
 func goMatrices(operands []kernels.Operand, result kernels.Operand, m, n, k int64, ta, tb bool) func() {
 	return func() {
-		ins, out := readAll(operands), newArray(result.Shape)
-		a, b := ins[0].x, ins[1].x
+		ins, out := readAll(operands), NewArray(result.Shape)
+		a, b := ins[0].X, ins[1].X
 		at := func(x []float64, t, i, j, rows, cols int64, turned bool) float64 {
 			if turned {
 				return x[t*rows*cols+j*rows+i]
 			}
 			return x[t*rows*cols+i*cols+j]
 		}
-		for i := range out.x {
+		for i := range out.X {
 			row, col := int64(i)/n, int64(i)%n
 			t, row := row/m, row%m
 			sum := 0.0
@@ -225,11 +225,11 @@ func goMatrices(operands []kernels.Operand, result kernels.Operand, m, n, k int6
 				sum += at(a, t, row, d, m, k, ta) * at(b, t, d, col, k, n, tb)
 			}
 			if len(ins) == 3 {
-				sum += ins[2].x[col]
+				sum += ins[2].X[col]
 			}
-			out.x[i] = sum
+			out.X[i] = sum
 		}
-		out.write(result)
+		out.Write(result)
 	}
 }
 
@@ -240,9 +240,9 @@ func goAxes(p kernels.Computation, op device.ReduceAxes) func() {
 		first, fold = math.Inf(-1), math.Max
 	}
 	return func() {
-		in, out := read(p.Ins[0]), newArray(p.Out.Shape)
-		for i := range out.x {
-			out.x[i] = first
+		in, out := Read(p.Ins[0]), NewArray(p.Out.Shape)
+		for i := range out.X {
+			out.X[i] = first
 		}
 		at := 0
 		eachIndex(in.shape, func(i []int64) {
@@ -253,10 +253,10 @@ func goAxes(p kernels.Computation, op device.ReduceAxes) func() {
 				}
 			}
 			sum := out.at(kept...)
-			*sum = fold(*sum, in.x[at])
+			*sum = fold(*sum, in.X[at])
 			at++
 		})
-		out.write(p.Out)
+		out.Write(p.Out)
 	}
 }
 
@@ -264,17 +264,17 @@ func goAxes(p kernels.Computation, op device.ReduceAxes) func() {
 // there is one.
 func goSlots(p kernels.Computation, op device.ReduceSlots) func() {
 	return func() {
-		in, out := read(p.Ins[0]), newArray(p.Out.Shape)
+		in, out := Read(p.Ins[0]), NewArray(p.Out.Shape)
 		if len(p.Ins) > 1 {
-			out = read(p.Ins[1])
+			out = Read(p.Ins[1])
 		}
 		at := 0
 		eachIndex(in.shape, func(i []int64) {
 			sum := out.at(slices.Delete(slices.Clone(i), op.Axis, op.Axis+1)...)
-			*sum = tensor.Round(p.Out.DType, *sum+in.x[at])
+			*sum = tensor.Round(p.Out.DType, *sum+in.X[at])
 			at++
 		})
-		out.write(p.Out)
+		out.Write(p.Out)
 	}
 }
 
@@ -289,22 +289,22 @@ func goChain(p kernels.Computation, op device.Chain) (func(), error) {
 		fs = append(fs, f)
 	}
 	return func() {
-		ins, out := readAll(p.Ins), newArray(p.Out.Shape)
+		ins, out := readAll(p.Ins), NewArray(p.Out.Shape)
 		results, x := make([]float64, len(op.Links)), make([]float64, 0, 8)
-		for i := range out.x {
+		for i := range out.X {
 			for k, l := range op.Links {
 				x = x[:0]
 				for _, a := range l.Args {
 					if a < 0 {
 						x = append(x, results[^a])
 					} else {
-						x = append(x, ins[a].x[i])
+						x = append(x, ins[a].X[i])
 					}
 				}
 				results[k] = tensor.Round(l.DType, fs[k](x))
 			}
-			out.x[i] = results[len(results)-1]
+			out.X[i] = results[len(results)-1]
 		}
-		out.write(p.Out)
+		out.Write(p.Out)
 	}, nil
 }
