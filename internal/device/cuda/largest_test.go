@@ -12,6 +12,7 @@ import (
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -51,14 +52,18 @@ func TestLargestBatch(t *testing.T) {
 			}
 		}
 	}
-	largestBatches(t, m, 8, 8192, 128, 4<<30, leave)
+	largestBatches(t, m, 8, 8192, 128, 4<<30, []bool{false, true}, leave)
 }
 
 // TestLargestBatchFake is TestLargestBatch on the driver written in Go.
 func TestLargestBatchFake(t *testing.T) {
 	f := fakedriver.New(t, 2)
 	m := newMachine(system(f), Options{Kernels: f})
-	largestBatches(t, m, 2, 16, 32768, 7<<20, func(bytes int64) func() {
+	graphs := []bool{false, true}
+	if i := longtest.Drawn(t) % 2; !longtest.On() {
+		graphs = graphs[i : i+1]
+	}
+	largestBatches(t, m, 2, 16, 32768, 7<<20, graphs, func(bytes int64) func() {
 		f.Mu.Lock()
 		defer f.Mu.Unlock()
 		for _, g := range m.sys.GPUs {
@@ -97,7 +102,7 @@ func shardedLayers(layers int64) string {
 
 // largestBatches tries batches in steps of rows, of so many layers of dim by dim. leave leaves so many bytes of each
 // device.
-func largestBatches(t *testing.T, m *machine, layers, dim, rows, bytes int64, leave func(int64) func()) {
+func largestBatches(t *testing.T, m *machine, layers, dim, rows, bytes int64, graphs []bool, leave func(int64) func()) {
 	machine := modeltest.Open(t, m)
 	whole, err := os.ReadFile("../../../examples/forum.hkt")
 	if err != nil {
@@ -134,7 +139,7 @@ func largestBatches(t *testing.T, m *machine, layers, dim, rows, bytes int64, le
 				fits += step
 			}
 		}
-		for _, graph := range []bool{false, true} {
+		for _, graph := range graphs {
 			algorithm := ""
 			load := func(batch int64) (held int64, err error) {
 				model, err := machine.Load(p, bind(batch), hocket.LoadOptions{Strategy: c.strategy, Graph: graph,
