@@ -50,7 +50,7 @@ type checker struct {
 }
 
 func newChecker(f *Func, decls *heads, in *Info) *checker {
-	visible := &names{heads: decls, fn: f, scope: scope{names: map[string]*Sym{}}}
+	visible := &names{heads: decls, fn: f, scope: scope{names: map[string]*Sym{}}, facts: map[*Sym]*facts{}}
 	decls.norm.resolve = visible.meaning
 	return &checker{relations: &relations{names: visible, in: in}, wanted: map[string]*Type{}}
 }
@@ -64,14 +64,14 @@ type reporter struct {
 }
 
 // errorf reports an error; callers set Help or Notes on the result.
-func (c *reporter) errorf(kind string, pos Pos, format string, args ...any) *Diagnostic {
+func (c *reporter) errorf(kind string, pos Pos, format string, args ...any) report {
 	c.failed++
 	if c.full() {
-		return &Diagnostic{}
+		return report{&Diagnostic{}}
 	}
 	d := c.p.Diag(kind, pos, format, args...)
 	c.ds = append(c.ds, d)
-	return d
+	return report{d}
 }
 
 // full reports that no more errors are wanted.
@@ -165,5 +165,20 @@ func (c *checker) findWanted(f *Func) {
 		if i < len(f.Results) && a.Index == nil {
 			c.wanted[a.Name] = f.Results[i]
 		}
+	}
+}
+
+func newInfo(p *Program, dims map[string]*Dim) *Info {
+	return &Info{
+		Prog:           p,
+		Dims:           dims,
+		Params:         map[*Func][]*Sym{},
+		Results:        map[*Stmt][]*Sym{},
+		Operands:       map[*Stmt][]*Sym{},
+		Into:           map[*Stmt]*Sym{},
+		Needs:          map[*Stmt][]*Type{},
+		Natural:        map[*Stmt]*Type{},
+		Constraints:    map[*Stmt][]Constraint{},
+		SigConstraints: map[*Func][]Constraint{},
 	}
 }

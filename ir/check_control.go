@@ -47,7 +47,7 @@ func (c *checker) checkFor(s *Stmt) {
 	}
 	mark := c.scope.open()
 	i := &Sym{Kind: SymIndex, Name: s.Results[0].Text, Pos: s.Results[0].Pos, Def: s}
-	i.value = c.loopVariable(s)
+	c.of(i).value = c.loopVariable(s)
 	c.define(i)
 	for k, name := range s.Carry {
 		c.define(&Sym{Kind: SymValue, Name: name.Text, Pos: name.Pos, Def: s, Type: carried[k]})

@@ -8,8 +8,6 @@ import (
 	"hocket.example/hocket/internal/golden"
 )
 
-const goldenMark = "==== diagnostics\n"
-
 // diagnostics runs each file of a folder: a program, then what is said of it.
 func diagnostics(t *testing.T, dir string, judge func(t *testing.T, name, src string) Diagnostics) {
 	golden.Each(t, dir+"/*.txt", goldenMark, func(t *testing.T, name, src string) string {

@@ -90,7 +90,7 @@ func (c *heads) wholeType(pos Pos, t *Type) {
 		c.errorf("structure", pos, "a type is missing")
 		return
 	}
-	if t.DType == InvalidDType || t.DType >= numDTypes {
+	if !t.DType.Valid() {
 		c.errorf("structure", t.Pos, "a type has no element type").help("f32, f16, bf16, f64, i32, i64, f8e4m3 or f8e5m2")
 	}
 	for _, d := range t.Dims {

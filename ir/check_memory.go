@@ -22,7 +22,7 @@ func (c *checker) checkMemory(s *Stmt) {
 	case OpLet:
 		sym.Kind = SymIndex
 		sym.RankDependent = c.rankDependent(s.Exprs[0])
-		sym.value = c.norm.norm(s.Exprs[0])
+		c.of(sym).value = c.norm.norm(s.Exprs[0])
 	}
 	if s.Count != nil {
 		c.checkCount(s)
@@ -86,7 +86,7 @@ func (c *checker) checkFree(s *Stmt) {
 		// One element of an array: its later uses are found when indices are known.
 	case claimed:
 		c.errorf("lifetime", s.Pos, "%%%s was claimed as a value and lives as long as that", sym.Name).at(claim, "claimed here").help("leave the free out")
-	case sym.depth < c.loops:
+	case c.of(sym).depth < c.loops:
 		c.errorf("lifetime", s.Pos, "%%%s would be freed once in each iteration", sym.Name).at(sym.Pos, "it is defined outside the loop").
 			help("free it behind the loop")
 	default:

@@ -26,7 +26,7 @@ func (c *checker) checkTransfer(s *Stmt) {
 		if s.Op == OpGet {
 			remote, pos = syms[0], s.Args[0].Pos
 		}
-		if !remote.symmetric() {
+		if flagsOf(remote)&Symmetric == 0 {
 			c.errorf("type", pos, "%s reaches the peer's copy of a symmetric buffer, and %%%s is none", s.Op, remote.Root().Name).
 				at(remote.Root().Pos, "defined here").help("alloc it with the word symmetric behind its type")
 		}
@@ -49,7 +49,7 @@ func (c *checker) blocksOfCopy(s *Stmt) {
 func (c *relations) onDevice(s *Stmt, syms []*Sym) bool {
 	before := c.failed
 	for i, sym := range syms {
-		if sym != nil && sym.flags()&Host != 0 {
+		if sym != nil && flagsOf(sym)&Host != 0 {
 			c.errorf("type", s.Args[i].Pos, "%s works on device memory, and %%%s is a host buffer", s.Op, sym.Root().Name).
 				at(sym.Root().Pos, "defined here").help("copy it to a buffer of the device first")
 		}
@@ -57,16 +57,13 @@ func (c *relations) onDevice(s *Stmt, syms []*Sym) bool {
 	return c.failed == before
 }
 
-// flags returns the flags of the alloc that made s's memory.
-func (s *Sym) flags() AllocFlags {
+// flagsOf returns the flags of the alloc that made s's memory.
+func flagsOf(s *Sym) AllocFlags {
 	if d := s.Root().Def; d != nil && d.Op == OpAlloc {
 		return d.Flags
 	}
 	return 0
 }
-
-// symmetric reports whether s is, or is a view of, a symmetric buffer.
-func (s *Sym) symmetric() bool { return s.flags()&Symmetric != 0 }
 
 // sameLocal demands equal dtype and local shape of a transfer's two ends.
 func (c *relations) sameLocal(s *Stmt, from, to *Sym) {

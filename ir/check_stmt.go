@@ -31,7 +31,7 @@ func (c *checker) checkBlock(b *Block) {
 }
 
 func (c *checker) checkStmt(s *Stmt) {
-	if s.Op == InvalidOp || s.Op >= numOps {
+	if !s.Op.Valid() {
 		c.errorf("structure", s.Pos, "a statement without an operation")
 		return
 	}

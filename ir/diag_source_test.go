@@ -30,8 +30,8 @@ func TestExcerpt(t *testing.T) {
 		{long + "!", len(long) + 1, "!", "…é"},
 		{"a\xffb", 3, "b", "a\ufffdb"},
 	} {
-		shown, indent := excerpt(c.line, c.col)
-		if !strings.HasPrefix(shown, c.prefix) || len(shown) > 2*maxShownLine ||
+		shown, indent := Excerpt(c.line, c.col)
+		if !strings.HasPrefix(shown, c.prefix) || len(shown) > 2*MaxShownLine ||
 			strings.ContainsAny(shown, "\x1b\x7f") {
 			t.Errorf("%.20q %d: %q", c.line, c.col, shown)
 		}

@@ -91,14 +91,3 @@ func TestEvalNames(t *testing.T) {
 		}
 	}
 }
-
-// testValues gives names values.
-type testValues struct {
-	testEnv
-	dims, vars, ranks, sizes map[string]int64
-}
-
-func (v testValues) Dim(n string) (int64, bool)  { x, ok := v.dims[n]; return x, ok }
-func (v testValues) Var(n string) (int64, bool)  { x, ok := v.vars[n]; return x, ok }
-func (v testValues) Rank(n string) (int64, bool) { x, ok := v.ranks[n]; return x, ok }
-func (v testValues) Size(n string) (int64, bool) { x, ok := v.sizes[n]; return x, ok }

@@ -1,10 +1,5 @@
 package ir
 
-import (
-	"fmt"
-	"strings"
-)
-
 // This file keeps the extents of inferred types small. An extent of a view is
 // an expression over that of its operand, so in a long chain of views it would
 // double with each; past a bound it names the operand instead: extent(%x, 0).
@@ -73,14 +68,3 @@ func (c *names) fold(e *Expr) *Expr {
 	}
 	return e
 }
-
-// brief shortens a text for a message.
-func brief(s fmt.Stringer) string {
-	text := s.String()
-	if len(text) <= maxBrief {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxBrief], "") + "…"
-}
-
-const maxBrief = 160

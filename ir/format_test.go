@@ -7,14 +7,6 @@ import (
 	"testing"
 )
 
-// randomRuns is the number of random programs of a test.
-func randomRuns() uint64 {
-	if testing.Short() {
-		return 1000
-	}
-	return 10000
-}
-
 func TestRandomRoundTrip(t *testing.T) {
 	for seed := range randomRuns() {
 		p := randomProgram(seed)

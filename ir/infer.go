@@ -28,7 +28,7 @@ type inference struct {
 
 // inferOf types an op: it returns the result's type as the op leaves it, or nil after an error. Elementwise
 // operations that are not listed are typed by their row in the Op table.
-var inferOf = [numOps]func(*inference) *Type{
+var inferOf = map[Op]func(*inference) *Type{
 	OpLinear: by(ofProduct, (*productRules).linear), OpMatmul: by(ofProduct, (*productRules).matmul),
 	OpGroupedLinear: by(ofProduct, (*productRules).grouped), OpScales: by(ofProduct, (*productRules).scales),
 	OpQuantize: by(ofProduct, (*productRules).quantize),
@@ -78,7 +78,7 @@ func (c *checker) checkTensorOp(s *Stmt) {
 		dst = c.destination(s)
 		ok = ok && dst != nil
 	}
-	if dst != nil && s.Op.Info().Class == ClassCollective && dst.flags()&Host != 0 {
+	if dst != nil && s.Op.Info().Class == ClassCollective && flagsOf(dst)&Host != 0 {
 		c.errorf("type", s.Into.Pos, "%s works on device memory, and %%%s is a host buffer", s.Op, dst.Root().Name).
 			at(dst.Root().Pos, "defined here").help("write to a buffer of the device and copy that")
 		ok = false

@@ -1117,15 +1117,6 @@ func (t *Type) staticShape(tb *testing.T) []int {
 	return shape
 }
 
-// testEnv knows no names.
-type testEnv struct{}
-
-func (testEnv) Dim(string) (int64, bool)         { return 0, false }
-func (testEnv) Var(string) (int64, bool)         { return 0, false }
-func (testEnv) Rank(string) (int64, bool)        { return 0, false }
-func (testEnv) Size(string) (int64, bool)        { return 0, false }
-func (testEnv) Extent(string, int) (int64, bool) { return 0, false }
-
 func TestInferredLayoutsHold(t *testing.T) {
 	runs := 400
 	if testing.Short() {

@@ -90,3 +90,32 @@ func (in *inference) cheapest(layouts []*Type, as func(i int, layout *Type) *Typ
 	}
 	return best
 }
+
+// cutCost orders what a reshard from t to u moves, by text alone (S20): 0
+// nothing (each rank cuts its own block), 1 bytes move.
+func cutCost(t, u *Type) int {
+	if t.Mesh != u.Mesh || len(t.Partial) > 0 {
+		if SameLayout(t, u) {
+			return 0
+		}
+		return 1
+	}
+	for i := range t.Dims {
+		have, want := t.Dims[i].Axes, u.Dims[i].Axes
+		if len(have) > len(want) || !slices.Equal(have, want[:len(have)]) {
+			return 1
+		}
+	}
+	return 0
+}
+
+// without returns axes less those in drop.
+func without(axes, drop []string) []string {
+	var out []string
+	for _, a := range axes {
+		if !slices.Contains(drop, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}

@@ -256,7 +256,7 @@ func (in *viewRules) claim() *Type {
 		return nil
 	}
 	root := sym.Root()
-	if root.Kind == SymBuffer && root.depth < in.loops { // nothing writes a value
+	if root.Kind == SymBuffer && in.of(root).depth < in.loops { // nothing writes a value
 		in.errorf("alias", in.s.Pos, "%%%s would be claimed in one iteration and written in the next", root.Name).
 			at(root.Pos, "it is defined outside the loop").help("claim it behind the loop, or alloc it inside")
 		return nil

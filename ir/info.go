@@ -43,15 +43,6 @@ type Sym struct {
 	RankDependent bool
 	// Claimed: a value was made of this buffer by claim.
 	Claimed bool
-
-	// depth is the number of loops around the definition.
-	depth int
-	// value is what an index stands for, and extents are a tensor's local
-	// extents, as polynomials; nil until known.
-	value   poly
-	extents []poly
-	// raggedRanks[i]: local extent i may differ between ranks.
-	raggedRanks []bool
 }
 
 // Root returns the symbol that owns s's memory.
@@ -145,18 +136,3 @@ type Info struct {
 
 // Explicit reports whether no statement of the program needs a reshard.
 func (in *Info) Explicit() bool { return len(in.Needs) == 0 && len(in.Natural) == 0 }
-
-func newInfo(p *Program, dims map[string]*Dim) *Info {
-	return &Info{
-		Prog:           p,
-		Dims:           dims,
-		Params:         map[*Func][]*Sym{},
-		Results:        map[*Stmt][]*Sym{},
-		Operands:       map[*Stmt][]*Sym{},
-		Into:           map[*Stmt]*Sym{},
-		Needs:          map[*Stmt][]*Type{},
-		Natural:        map[*Stmt]*Type{},
-		Constraints:    map[*Stmt][]Constraint{},
-		SigConstraints: map[*Func][]Constraint{},
-	}
-}

@@ -58,17 +58,6 @@ func samePartial(a, b []Partial) bool {
 	return true
 }
 
-// without returns axes less those in drop.
-func without(axes, drop []string) []string {
-	var out []string
-	for _, a := range axes {
-		if !slices.Contains(drop, a) {
-			out = append(out, a)
-		}
-	}
-	return out
-}
-
 // withLayout returns t's dtype and extents in the layout of u, which has as
 // many dimensions.
 func (t *Type) withLayout(u *Type) *Type {
@@ -119,22 +108,4 @@ func localExtent(d Dimension) *Expr {
 		return d.Extent
 	}
 	return Bin(ExprFloorDiv, d.Extent, sizeOf(d.Axes))
-}
-
-// cutCost orders what a reshard from t to u moves, by text alone (S20): 0
-// nothing (each rank cuts its own block), 1 bytes move.
-func cutCost(t, u *Type) int {
-	if t.Mesh != u.Mesh || len(t.Partial) > 0 {
-		if samePartial(t.Partial, u.Partial) && t.Mesh == u.Mesh && SameLayout(t, u) {
-			return 0
-		}
-		return 1
-	}
-	for i := range t.Dims {
-		have, want := t.Dims[i].Axes, u.Dims[i].Axes
-		if len(have) > len(want) || !slices.Equal(have, want[:len(have)]) {
-			return 1
-		}
-	}
-	return 0
 }

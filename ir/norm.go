@@ -294,22 +294,3 @@ func (n *normalizer) expr(p poly) *Expr {
 	}
 	return out
 }
-
-// sameExpr compares structure.
-func sameExpr(a, b *Expr) bool {
-	if a == b {
-		return true
-	}
-	if a == nil || b == nil {
-		return false
-	}
-	if a.Kind != b.Kind || a.Val != b.Val || a.Name != b.Name || len(a.Args) != len(b.Args) {
-		return false
-	}
-	for i := range a.Args {
-		if !sameExpr(a.Args[i], b.Args[i]) {
-			return false
-		}
-	}
-	return true
-}

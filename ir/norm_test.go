@@ -189,6 +189,3 @@ func TestNormStaysSmall(t *testing.T) {
 		}
 	}
 }
-
-// dimRef names a dim.
-func dimRef(name string) *Expr { return &Expr{Kind: ExprName, Name: name} }

@@ -26,9 +26,15 @@ const (
 // comments are kept in it. Diagnostics are of kind "parse" and sorted by
 // position, at most one a statement.
 func Parse(file, src string) (*Program, Diagnostics) {
+	p, _, ds := parseLost(file, src)
+	return p, ds
+}
+
+// parseLost is Parse, and tells what of the program could not be read.
+func parseLost(file, src string) (*Program, *lost, Diagnostics) {
 	p := newParser(file, src)
 	p.read()
-	return p.prog, p.diags
+	return p.prog, &p.lost, p.diags
 }
 
 func newParser(file, src string) *parser {

@@ -41,17 +41,10 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		checkRoundTrip(t, "fuzz", src)
-		if before, after := countComments(src), countComments(p.String()); before != after {
+		if before, after := CountComments(src), CountComments(p.String()); before != after {
 			t.Fatalf("%d comments became %d", before, after)
 		}
 	})
-}
-
-func countComments(src string) int {
-	l := newLexer(src)
-	for l.next().kind != tokEOF {
-	}
-	return len(l.pending)
 }
 
 // exchangeText has every statement.

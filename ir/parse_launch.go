@@ -118,3 +118,29 @@ func appendLaunchNumber(b []byte, s *Stmt, par LaunchParam) []byte {
 	}
 	return b
 }
+
+// wholeLaunch reports whether each argument of a launch names its own operand or expression, and
+// none is left over.
+func wholeLaunch(s *Stmt) bool {
+	args, exprs := 0, 0
+	for _, par := range s.Launch.Params {
+		switch {
+		case par.Kind > LaunchNumber || par.Kind == LaunchNumber && !par.DType.Valid():
+			return false
+		case par.Kind != LaunchNumber:
+			if par.At != args {
+				return false
+			}
+			args++
+		case par.At >= 0:
+			if par.At != exprs {
+				return false
+			}
+			exprs++
+		}
+	}
+	return args == len(s.Args) && exprs == len(s.Exprs)
+}
+
+// KernelEndings are how names of files with kernels end.
+var KernelEndings = []string{".cu", ".ptx", ".cubin"}

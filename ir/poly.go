@@ -87,7 +87,7 @@ func combine(k ExprKind, a, b poly) (poly, bool) {
 func sum(a, b poly, sign int64) (poly, bool) {
 	out := maps.Clone(a)
 	for m, c := range b {
-		c, err := mulChecked(c, sign)
+		c, err := apply(ExprMul, c, sign)
 		if err != nil || !out.add(m, c) {
 			return nil, false
 		}
@@ -116,7 +116,7 @@ func product(a, b poly) (poly, bool) {
 	out := poly{}
 	for m, c := range a {
 		for n, d := range b {
-			v, err := mulChecked(c, d)
+			v, err := apply(ExprMul, c, d)
 			mn := join(m, n)
 			if err != nil || len(mn) > maxDegree*atomBytes || !out.add(mn, v) {
 				return nil, false

@@ -3,7 +3,9 @@ package ir
 import (
 	"math"
 	"math/rand/v2"
+	"strconv"
 	"strings"
+	"testing"
 )
 
 // progGen makes random programs that are syntactically right and otherwise
@@ -32,7 +34,15 @@ func randomProgram(seed uint64) *Program {
 		p.Funcs = append(p.Funcs, g.function())
 	}
 	if g.coin() {
-		p.Order = p.decls()
+		for _, d := range p.Dims {
+			p.Order = append(p.Order, d)
+		}
+		for _, m := range p.Meshes {
+			p.Order = append(p.Order, m)
+		}
+		for _, f := range p.Funcs {
+			p.Order = append(p.Order, f)
+		}
 		g.Shuffle(len(p.Order), func(i, j int) { p.Order[i], p.Order[j] = p.Order[j], p.Order[i] })
 		p.sortLike(p.Order)
 	}
@@ -149,10 +159,18 @@ func (g *progGen) block() *Block {
 	return b
 }
 
+func givesValue(op Op) bool {
+	class := op.Info().Class
+	return class == ClassTensor || class == ClassView || class == ClassCollective
+}
+
+// isOperand reports whether s can be an operand of another operation.
+func isOperand(s *Stmt) bool { return len(s.Results) == 1 && s.Into == nil && givesValue(s.Op) }
+
 // inside returns s behind some operations that are its operands. What is indexed there is declared nowhere, so it would be
 // a row of a tensor.
 func (g *progGen) inside(s *Stmt) []*Stmt {
-	if !nests(s) {
+	if !isOperand(s) {
 		return []*Stmt{s}
 	}
 	g.depth++
@@ -164,11 +182,11 @@ func (g *progGen) inside(s *Stmt) []*Stmt {
 			continue
 		}
 		n := &Stmt{Op: pick(g, OpSelect, OpLinear, OpConcat, OpAllGather, OpChunk, OpExpand, OpBroadcast, OpSilu), Nested: true}
-		for g.operands(n); !nests(n); g.operands(n) {
+		for g.operands(n); !isOperand(n); g.operands(n) {
 			n.Into = nil
 		}
-		n.Type, n.Results = nil, []Name{{Text: operandName(s, i)}}
-		s.Args[i] = Place{Name: operandName(s, i)}
+		n.Type, n.Results = nil, []Name{{Text: s.Results[0].Text + "." + strconv.Itoa(i)}}
+		s.Args[i] = Place{Name: s.Results[0].Text + "." + strconv.Itoa(i)}
 		list = append(list, g.inside(n)...)
 	}
 	return append(list, s)
@@ -199,7 +217,7 @@ func (g *progGen) count() *Expr {
 }
 
 func (g *progGen) stmt() *Stmt {
-	s := &Stmt{Op: Op(1 + g.IntN(int(numOps)-1))}
+	s := &Stmt{Op: pick(g, Ops()...)}
 	switch s.Op {
 	case OpLet:
 		s.Results, s.Exprs = []Name{g.name()}, []*Expr{g.expr()}
@@ -264,17 +282,16 @@ func (g *progGen) launch(s *Stmt) {
 func (g *progGen) operands(s *Stmt) {
 	info := s.Op.Info()
 	s.Args, s.Attrs = some(g, info.MinArgs, min(info.MaxArgs, info.MinArgs+3), g.place), g.attrs(s.Op)
-	if portionForm[s.Op] != "" {
+	if s.Op == OpChunk || s.Op == OpSlice || s.Op == OpReduceSlots {
 		s.Exprs = []*Expr{g.expr(), g.expr()}
 	}
-	if peerWords[s.Op] != "" {
+	if s.Op == OpSignal || info.Class == ClassTransfer && s.Op != OpGroup {
 		s.Peer = &Peer{Axis: g.word(), Index: g.expr()}
 	}
-	mayResult, _ := resultRule(s.Op)
 	if info.Into == IntoMust || info.Into == IntoMay && g.coin() {
 		into := g.place()
 		s.Into = &into
-	} else if mayResult {
+	} else if givesValue(s.Op) {
 		s.Results = []Name{g.name()}
 		if g.coin() {
 			s.Type = g.typ()
@@ -322,3 +339,63 @@ func (g *progGen) number(a *Attr) {
 	a.Num = pick[float64](g, 0, math.Copysign(0, -1), 1, -3, 0.5, 1e6, -1e-7, math.Pi, math.MaxFloat64,
 		math.SmallestNonzeroFloat64, math.Inf(1), math.Inf(-1), math.NaN(), 1<<60, g.NormFloat64())
 }
+
+// dimRef names a dim.
+func dimRef(name string) *Expr { return &Expr{Kind: ExprName, Name: name} }
+
+// testValues gives names values.
+type testValues struct {
+	testEnv
+	dims, vars, ranks, sizes map[string]int64
+}
+
+func (v testValues) Dim(n string) (int64, bool) { x, ok := v.dims[n]; return x, ok }
+
+func (v testValues) Var(n string) (int64, bool) { x, ok := v.vars[n]; return x, ok }
+
+func (v testValues) Rank(n string) (int64, bool) { x, ok := v.ranks[n]; return x, ok }
+
+func (v testValues) Size(n string) (int64, bool) { x, ok := v.sizes[n]; return x, ok }
+
+func mustParse(t testing.TB, file, src string) *Program {
+	t.Helper()
+	p, ds := Parse(file, src)
+	if len(ds) > 0 {
+		t.Fatalf("%s\nof\n%s", ds, src)
+	}
+	return p
+}
+
+// checkRoundTrip demands that the printed text parses to the same program and
+// prints the same again, comments included.
+func checkRoundTrip(t testing.TB, file, src string) {
+	t.Helper()
+	p := mustParse(t, file, src)
+	text := p.String()
+	again := mustParse(t, file+" printed", text)
+	if !Equal(p, again) {
+		t.Fatalf("%s: printed and parsed is another program:\n%s", file, text)
+	}
+	if twice := again.String(); twice != text {
+		t.Fatalf("%s: fmt of\n%s\ngives\n%s", file, text, twice)
+	}
+}
+
+// randomRuns is the number of random programs of a test.
+func randomRuns() uint64 {
+	if testing.Short() {
+		return 1000
+	}
+	return 10000
+}
+
+const goldenMark = "==== diagnostics\n"
+
+// testEnv knows no names.
+type testEnv struct{}
+
+func (testEnv) Dim(string) (int64, bool)         { return 0, false }
+func (testEnv) Var(string) (int64, bool)         { return 0, false }
+func (testEnv) Rank(string) (int64, bool)        { return 0, false }
+func (testEnv) Size(string) (int64, bool)        { return 0, false }
+func (testEnv) Extent(string, int) (int64, bool) { return 0, false }

@@ -35,6 +35,29 @@ type names struct {
 	ended ended
 	// loops counts enclosing loops, syms the loop variables so far.
 	loops, syms int
+	facts       map[*Sym]*facts
+}
+
+// facts are what is known of a symbol while its function is checked.
+type facts struct {
+	// depth is the number of loops around the definition.
+	depth int
+	// value is what an index stands for, and extents are a tensor's local
+	// extents, as polynomials; nil until known.
+	value   poly
+	extents []poly
+	// raggedRanks[i]: local extent i may differ between ranks.
+	raggedRanks []bool
+}
+
+// of returns the facts of a symbol.
+func (c *names) of(s *Sym) *facts {
+	f := c.facts[s]
+	if f == nil {
+		f = &facts{}
+		c.facts[s] = f
+	}
+	return f
 }
 
 // takenHelp is the help for a name that is in use, which may be that of an operand without one.
@@ -58,11 +81,12 @@ func (c *names) define(s *Sym) {
 			help(takenHelp(s.Name))
 		return
 	}
-	s.depth = c.loops
+	f := c.of(s)
+	f.depth = c.loops
 	if s.Type != nil {
-		s.raggedRanks = make([]bool, len(s.Type.Dims))
+		f.raggedRanks = make([]bool, len(s.Type.Dims))
 		for i, d := range s.Type.Dims {
-			s.raggedRanks[i] = c.rankDependent(d.Extent)
+			f.raggedRanks[i] = c.rankDependent(d.Extent)
 		}
 	}
 	c.scope.names[s.Name] = s
@@ -135,8 +159,8 @@ func (c *names) checkExtent(x *Expr) {
 func (c *names) meaning(e *Expr) (poly, bool) {
 	switch e.Kind {
 	case ExprVar:
-		if s := c.scope.names[e.Name]; s != nil && s.value != nil {
-			return s.value, true
+		if s := c.scope.names[e.Name]; s != nil && c.of(s).value != nil {
+			return c.of(s).value, true
 		}
 	case ExprExtent:
 		s := c.scope.names[e.Name]
@@ -149,13 +173,20 @@ func (c *names) meaning(e *Expr) (poly, bool) {
 
 // extentOf returns local extent i of a tensor.
 func (c *names) extentOf(s *Sym, i int) poly {
-	if s.extents == nil {
-		s.extents = make([]poly, len(s.Type.Dims))
+	f := c.of(s)
+	if f.extents == nil {
+		f.extents = make([]poly, len(s.Type.Dims))
 	}
-	if s.extents[i] == nil {
-		s.extents[i] = c.norm.norm(localExtent(s.Type.Dims[i]))
+	if f.extents[i] == nil {
+		f.extents[i] = c.norm.norm(localExtent(s.Type.Dims[i]))
 	}
-	return s.extents[i]
+	return f.extents[i]
+}
+
+// ragged reports whether local extent i of s may differ between ranks.
+func (c *names) ragged(s *Sym, i int64) bool {
+	r := c.of(s).raggedRanks
+	return i >= 0 && i < int64(len(r)) && r[i]
 }
 
 // rankDependent reports whether e may differ between ranks.
@@ -169,22 +200,25 @@ func (c *names) rankDependent(e *Expr) bool {
 		case ExprVar:
 			dep = dep || s != nil && s.RankDependent
 		case ExprExtent:
-			dep = dep || s != nil && x.Val >= 0 && x.Val < int64(len(s.raggedRanks)) && s.raggedRanks[x.Val]
+			dep = dep || s != nil && c.ragged(s, x.Val)
 		}
 	})
 	return dep
 }
 
-// at adds a note with a place to a diagnostic.
-func (d *Diagnostic) at(pos Pos, format string, args ...any) *Diagnostic {
-	d.Notes = append(d.Notes, Note{Pos: pos, Message: fmt.Sprintf(format, args...)})
-	return d
+// report is an error that may get notes and help.
+type report struct{ *Diagnostic }
+
+// at adds a note with a place.
+func (r report) at(pos Pos, format string, args ...any) report {
+	r.Notes = append(r.Notes, Note{Pos: pos, Message: fmt.Sprintf(format, args...)})
+	return r
 }
 
 // help sets what to do about it.
-func (d *Diagnostic) help(text string) *Diagnostic {
-	d.Help = text
-	return d
+func (r report) help(text string) report {
+	r.Help = text
+	return r
 }
 
 func plural(n int, what string) string {
