@@ -394,6 +394,8 @@ func move(now []sum, packet []bool, m *schedule.Move) error {
 				if !packet[c] {
 					return fmt.Errorf("cell %d is no packet", c)
 				}
+			} else if packet[c] || c > 0 && packet[c-1] {
+				return fmt.Errorf("cell %d is of a packet, and is read as data", c)
 			}
 			total.add(now[c])
 		}

@@ -190,3 +190,19 @@ func corruptions(t *testing.T, rng *rand.Rand, s *certify.ScheduleStatement, c *
 		}
 	}
 }
+
+// TestPacketsReadAsData: a schedule that is proved gets no certificate once a put writes packets that are read as data.
+func TestPacketsReadAsData(t *testing.T) {
+	f := readSchedule(t, "../../examples/schedules/exchange.json").(*mscclpp.File).Clone()
+	for r := range f.GPUs {
+		f.GPUs[r].ScratchChunks = 2
+		f.GPUs[r].Threadblocks[0].Ops[0].Name = "ppkt"
+	}
+	p, err := f.Plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := issue(p); err == nil || !strings.Contains(err.Error(), "read as data") {
+		t.Errorf("a certificate: %v", err)
+	}
+}

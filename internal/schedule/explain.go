@@ -243,6 +243,20 @@ func (s *sim) results(r, launch int) {
 	}
 }
 
+// unpacked notes that an access reads cell c as plain data, which w wrote as a packet.
+func (s *sim) unpacked(acc, w *access, c int) {
+	key := fmt.Sprintf("%p %p", acc.op, w.op)
+	if s.edges[key] || s.wrong >= 4 {
+		return
+	}
+	s.edges[key] = true
+	s.wrong++
+	reader, writer := s.p.place(acc.block, acc.op), s.p.place(w.block, w.op)
+	s.findings = append(s.findings, &Finding{Kind: Wrong, Places: []Place{reader, writer}, Message: fmt.Sprintf(
+		"%s reads %s as data, and %s writes packets there", reader, s.p.cellName(s.home(c)), writer),
+		Lines: []string{"it reads their flags, too: read them by an operation of packets, or write no packets"}})
+}
+
 func (s *sim) lastWriter(c int) (*Op, int) {
 	if w := s.cells[c].w; w != nil && !w.edge() {
 		return w.op, w.block

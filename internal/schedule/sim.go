@@ -604,6 +604,9 @@ func (s *sim) transfer(a *agent, m *Move, launch int) {
 			for i := range w {
 				s.read(a, &reads[k], c+i)
 			}
+			if cell := &s.cells[c]; from[k].Mode == Plain && cell.w != nil && cell.w.mode != Plain {
+				s.unpacked(&reads[k], cell.w, c)
+			}
 			if from[k].Mode == Raw {
 				flag = s.cells[c].flag
 			}
