@@ -68,8 +68,8 @@ func Printable(s string) string {
 	}, s)
 }
 
-// brief shortens a text for a message.
-func brief(s fmt.Stringer) string {
+// Brief shortens a text for a message.
+func Brief(s fmt.Stringer) string {
 	text := s.String()
 	if len(text) <= maxBrief {
 		return text

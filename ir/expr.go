@@ -40,8 +40,8 @@ func Bin(k ExprKind, a, b *Expr) *Expr { return &Expr{Kind: k, Pos: a.Pos, Args:
 // IsInt reports whether e is the constant v.
 func (e *Expr) IsInt(v int64) bool { return e != nil && e.Kind == ExprInt && e.Val == v }
 
-// sameExpr compares structure.
-func sameExpr(a, b *Expr) bool {
+// SameExpr compares structure.
+func SameExpr(a, b *Expr) bool {
 	if a == b {
 		return true
 	}
@@ -52,7 +52,7 @@ func sameExpr(a, b *Expr) bool {
 		return false
 	}
 	for i := range a.Args {
-		if !sameExpr(a.Args[i], b.Args[i]) {
+		if !SameExpr(a.Args[i], b.Args[i]) {
 			return false
 		}
 	}

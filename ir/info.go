@@ -67,8 +67,8 @@ const (
 	CheckLess                      // A < B
 )
 
-// broken says that the relation does not hold between a and b, which x and y print.
-func (k CheckKind) broken(a, b *Expr, x, y string) string {
+// Broken says that the relation does not hold between a and b, which x and y print.
+func (k CheckKind) Broken(a, b *Expr, x, y string) string {
 	if a.IsInt(0) && k >= CheckAtMost {
 		return "it is " + y
 	}
@@ -85,7 +85,7 @@ func (k CheckKind) broken(a, b *Expr, x, y string) string {
 
 // partOf reports whether a is written as the extent of each rank's block of b.
 func partOf(a, b *Expr) bool {
-	if a.Kind != ExprFloorDiv || !sameExpr(a.Args[0], b) {
+	if a.Kind != ExprFloorDiv || !SameExpr(a.Args[0], b) {
 		return false
 	}
 	sizes := true
@@ -105,7 +105,7 @@ type Constraint struct {
 	Help    string
 	// late: only an instance of the statement can check it. Early ones are over
 	// dims and mesh sizes alone, and so is every condition around them.
-	late bool
+	Late bool
 }
 
 // Info is what Check found out about a program.

@@ -5,8 +5,11 @@ import "slices"
 // This file holds what layouts are made of: how a dimension's axes, a type's
 // partial reductions and its mesh combine and compare (S1, S10, S17).
 
-// clone returns a copy of t that shares only expressions.
-func (t *Type) clone() *Type {
+// Clone returns a copy of t that shares only expressions; nil for nil.
+func (t *Type) Clone() *Type {
+	if t == nil {
+		return nil
+	}
 	u := *t
 	u.Dims = make([]Dimension, len(t.Dims))
 	for i, d := range t.Dims {
@@ -58,10 +61,10 @@ func samePartial(a, b []Partial) bool {
 	return true
 }
 
-// withLayout returns t's dtype and extents in the layout of u, which has as
+// WithLayout returns t's dtype and extents in the layout of u, which has as
 // many dimensions.
-func (t *Type) withLayout(u *Type) *Type {
-	out := t.clone()
+func (t *Type) WithLayout(u *Type) *Type {
+	out := t.Clone()
 	for i := range out.Dims {
 		out.Dims[i].Axes = slices.Clone(u.Dims[i].Axes)
 	}
@@ -69,18 +72,18 @@ func (t *Type) withLayout(u *Type) *Type {
 	return out
 }
 
-// reduced returns t with no partial.
-func (t *Type) reduced() *Type {
+// Reduced returns t with no partial.
+func (t *Type) Reduced() *Type {
 	if len(t.Partial) == 0 {
 		return t
 	}
-	u := t.clone()
+	u := t.Clone()
 	u.Partial = nil
 	return u
 }
 
-// sizeOf returns the product of the axes' sizes as an expression; 1 for none.
-func sizeOf(axes []string) *Expr {
+// SizeOf returns the product of the axes' sizes as an expression; 1 for none.
+func SizeOf(axes []string) *Expr {
 	e := Int(1)
 	for i, a := range axes {
 		s := &Expr{Kind: ExprSize, Name: a}
@@ -98,14 +101,14 @@ func sizeOf(axes []string) *Expr {
 func (t *Type) LocalType() *Type {
 	u := &Type{Pos: t.Pos, DType: t.DType, Dims: make([]Dimension, len(t.Dims))}
 	for i, d := range t.Dims {
-		u.Dims[i].Extent = localExtent(d)
+		u.Dims[i].Extent = LocalExtent(d)
 	}
 	return u
 }
 
-func localExtent(d Dimension) *Expr {
+func LocalExtent(d Dimension) *Expr {
 	if len(d.Axes) == 0 {
 		return d.Extent
 	}
-	return Bin(ExprFloorDiv, d.Extent, sizeOf(d.Axes))
+	return Bin(ExprFloorDiv, d.Extent, SizeOf(d.Axes))
 }

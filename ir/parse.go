@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// maxNesting bounds blocks, expressions and parentheses (LANGUAGE S21), so
+	// MaxNesting bounds blocks, expressions and parentheses (LANGUAGE S21), so
 	// that everything that walks a program may recurse.
-	maxNesting = 1000
+	MaxNesting = 1000
 	// maxStatements and maxWords bound a program's text (LANGUAGE S21), and with it the memory and time that
 	// everything takes which goes through a program: some 5 KB a statement. Comments count as words.
 	maxStatements = 1 << 16
 	maxWords      = 1 << 20
-	// maxDiagnostics bounds what is reported of one program: more errors than this
+	// MaxDiagnostics bounds what is reported of one program: more errors than this
 	// help nobody.
-	maxDiagnostics = 50
+	MaxDiagnostics = 50
 )
 
 // Parse reads a program. file names it in diagnostics. The program is never
@@ -26,12 +26,12 @@ const (
 // comments are kept in it. Diagnostics are of kind "parse" and sorted by
 // position, at most one a statement.
 func Parse(file, src string) (*Program, Diagnostics) {
-	p, _, ds := parseLost(file, src)
+	p, _, ds := ParseLost(file, src)
 	return p, ds
 }
 
-// parseLost is Parse, and tells what of the program could not be read.
-func parseLost(file, src string) (*Program, *lost, Diagnostics) {
+// ParseLost is Parse, and tells what of the program could not be read.
+func ParseLost(file, src string) (*Program, *Lost, Diagnostics) {
 	p := newParser(file, src)
 	p.read()
 	return p.prog, &p.lost, p.diags
@@ -64,9 +64,9 @@ func (p *parser) read() {
 		p.advance()
 		p.file()
 	} else {
-		p.lost.all = true
+		p.lost.All = true
 	}
-	p.lost.all = p.lost.all || p.stopped
+	p.lost.All = p.lost.All || p.stopped
 	p.diags.Sort()
 }
 
@@ -195,8 +195,8 @@ func (p *parser) file() {
 		p.decl()
 	}
 	p.prog.End = p.takeComments()
-	p.lost.funcs = len(p.prog.Funcs) == 0
-	if p.lost.funcs && len(p.diags) == 0 {
+	p.lost.Funcs = len(p.prog.Funcs) == 0
+	if p.lost.Funcs && len(p.diags) == 0 {
 		p.errorAt(p.tok.pos, "a file declares at least one func", "expected a function, found end of file")
 	}
 }
@@ -234,7 +234,7 @@ func (p *parser) decl() {
 		p.expected(declWords)
 	}
 	if p.bad {
-		p.lost.all = p.lost.all || !known
+		p.lost.All = p.lost.All || !known
 		p.skipToDecl()
 	}
 }
@@ -349,7 +349,7 @@ func (p *parser) function(f *Func) {
 	}
 	p.fn, p.arrays = f, map[string]bool{}
 	f.Body = p.block(&f.Comments)
-	p.lost.all = p.lost.all || !f.Body.End.Valid()
+	p.lost.All = p.lost.All || !f.Body.End.Valid()
 	if f.Body.End.Valid() {
 		p.bad, p.ended = false, f.Body.End
 		p.endLine(&f.Comments, f.Body, f.Body)

@@ -53,7 +53,7 @@ func unknownAttr(op Op, name string) string {
 		return "leave over= out to repeat a tensor to a shape; with it broadcast is the collective"
 	}
 	help := fmt.Sprintf("attributes of %s: %s", op, strings.Join(names, ", "))
-	if w := nearest(name, names); w != "" {
+	if w := Nearest(name, names); w != "" {
 		help = fmt.Sprintf("did you mean %s=? %s", w, help)
 	}
 	return help
@@ -90,8 +90,8 @@ func (p *expressions) hyphened() string {
 	return name.Text
 }
 
-// isHyphened reports whether hyphened reads s.
-func isHyphened(s string) bool {
+// IsHyphened reports whether hyphened reads s.
+func IsHyphened(s string) bool {
 	for word := range strings.SplitSeq(s, "-") {
 		if word == "" || !isLetter(word[0]) || strings.ContainsFunc(word, func(r rune) bool { return r > 0x7f || !isWord(byte(r)) }) {
 			return false

@@ -30,7 +30,7 @@ func (p *lookahead) errorAt(pos Pos, help, format string, args ...any) {
 	d.Help = help
 	p.diags = append(p.diags, d)
 	p.lastErr = pos.Line
-	if len(p.diags) == maxDiagnostics {
+	if len(p.diags) == MaxDiagnostics {
 		p.stop()
 	}
 }
@@ -38,7 +38,7 @@ func (p *lookahead) errorAt(pos Pos, help, format string, args ...any) {
 // limit reports that the program exceeds a limit and ends the run.
 func (p *lookahead) limit(what string) {
 	if !p.stopped {
-		p.errorAt(p.tok.pos, "", "%s nested deeper than %d", what, maxNesting)
+		p.errorAt(p.tok.pos, "", "%s nested deeper than %d", what, MaxNesting)
 		p.stop()
 	}
 	p.bad = true
@@ -105,7 +105,7 @@ var tokenHelp = map[string]string{
 
 // missingPercent is the help for a bare name where a %name must stand.
 func missingPercent(t token) string {
-	if nearest(t.text, []string{"main"}) != "" {
+	if Nearest(t.text, []string{"main"}) != "" {
 		return "did you mean main?"
 	}
 	return "names of values start with %: write %" + clipWord(t.text)
@@ -129,8 +129,8 @@ func helpFor(t token) string {
 	return ""
 }
 
-// nearest returns the word that looks most like name, or "" when none does.
-func nearest(name string, words []string) string {
+// Nearest returns the word that looks most like name, or "" when none does.
+func Nearest(name string, words []string) string {
 	best, least := "", max(1, len(name)/3)
 	for _, w := range words {
 		if d := editDistance(name, w, least); d <= least && (best == "" || d < least) {
@@ -171,7 +171,7 @@ func editDistance(a, b string, most int) int {
 
 // closestHelp is the help for a word that is none of words.
 func closestHelp(name string, words []string) string {
-	if w := nearest(name, words); w != "" {
+	if w := Nearest(name, words); w != "" {
 		return fmt.Sprintf("did you mean %s?", w)
 	}
 	return ""

@@ -74,7 +74,7 @@ func (p *expressions) product() (*Expr, int) {
 
 func (p *expressions) binary(kind ExprKind, a *Expr, ha int, b *Expr, hb int) (*Expr, int) {
 	h := max(ha, hb) + 1
-	if h > maxNesting {
+	if h > MaxNesting {
 		p.limit("an expression is")
 	}
 	return Bin(kind, a, b), h
@@ -91,7 +91,7 @@ func (p *expressions) operand() (*Expr, int) {
 	case tokIdent:
 		return p.nameOrCall()
 	case tokMinus, tokLParen:
-		if p.nest++; p.nest > maxNesting {
+		if p.nest++; p.nest > MaxNesting {
 			p.limit("an expression is")
 		}
 		defer func() { p.nest-- }()
@@ -159,7 +159,7 @@ func (p *expressions) nameOrCall() (*Expr, int) {
 }
 
 func (p *expressions) twoArgs(e *Expr) (*Expr, int) {
-	if p.nest++; p.nest > maxNesting {
+	if p.nest++; p.nest > MaxNesting {
 		p.limit("an expression is")
 	}
 	a, ha := p.sum()
@@ -168,7 +168,7 @@ func (p *expressions) twoArgs(e *Expr) (*Expr, int) {
 	p.nest--
 	e.Args = []*Expr{a, b}
 	h := max(ha, hb) + 1
-	if h > maxNesting {
+	if h > MaxNesting {
 		p.limit("an expression is")
 	}
 	return e, h

@@ -10,7 +10,7 @@ func (p *statements) launch(s *Stmt) {
 	l := &Launch{Pos: p.tok.pos}
 	s.Launch = l
 	if !p.is(tokString) {
-		p.failAt(p.tok.pos, launchForm, "expected the quoted name of a file, found %s", describe(p.tok))
+		p.failAt(p.tok.pos, LaunchForm, "expected the quoted name of a file, found %s", describe(p.tok))
 		return
 	}
 	l.File = p.tok.text
@@ -31,7 +31,7 @@ func (p *statements) launch(s *Stmt) {
 	}
 }
 
-const launchForm = `launch "scale.cu":scale(%x, into %y, N, f32 0.5), grid=ceildiv(N, 256), block=256`
+const LaunchForm = `launch "scale.cu":scale(%x, into %y, N, f32 0.5), grid=ceildiv(N, 256), block=256`
 
 // launchParam reads "%x", "into %x", "inout %x", or a number with or without its type.
 func (p *statements) launchParam(s *Stmt) {
@@ -82,7 +82,7 @@ func (p *statements) launchNumber(s *Stmt, par *LaunchParam) {
 
 func appendLaunch(b []byte, s *Stmt) []byte {
 	l := s.Launch
-	if l == nil || !wholeLaunch(s) {
+	if l == nil || !WholeLaunch(s) {
 		return append(b, " ?"...)
 	}
 	b = fmt.Appendf(b, " \"%s\":%s(", l.File, l.Kernel.Text)
@@ -119,9 +119,9 @@ func appendLaunchNumber(b []byte, s *Stmt, par LaunchParam) []byte {
 	return b
 }
 
-// wholeLaunch reports whether each argument of a launch names its own operand or expression, and
+// WholeLaunch reports whether each argument of a launch names its own operand or expression, and
 // none is left over.
-func wholeLaunch(s *Stmt) bool {
+func WholeLaunch(s *Stmt) bool {
 	args, exprs := 0, 0
 	for _, par := range s.Launch.Params {
 		switch {

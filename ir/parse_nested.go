@@ -47,7 +47,7 @@ func (p *statements) operationInside(s *Stmt) Place {
 	if p.bad {
 		return Place{Pos: open.pos}
 	}
-	if p.inner++; p.inner > maxNesting {
+	if p.inner++; p.inner > MaxNesting {
 		p.limit("operands are")
 	}
 	p.open = open.pos

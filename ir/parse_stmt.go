@@ -16,7 +16,7 @@ type statements struct {
 	inside []*Stmt         // the operations that are operands of the statement at hand, in the order that they run
 	inner  int             // open parentheses of such operands
 	open   Pos             // of the innermost
-	lost   lost
+	lost   Lost
 }
 
 // block reads "{ stmt… }". Comments between the head and the brace, and the
@@ -35,7 +35,7 @@ func (p *statements) block(head *Comments) *Block {
 	}
 	headBad := p.bad
 	p.bad = false
-	if p.blocks++; p.blocks > maxNesting {
+	if p.blocks++; p.blocks > MaxNesting {
 		p.limit("blocks are")
 	}
 	if head != nil && p.is(tokNewline) {
@@ -413,7 +413,7 @@ func (p *statements) elseBlock() *Block {
 	if !p.isWord("if") {
 		return p.block(nil)
 	}
-	if p.blocks++; p.blocks > maxNesting {
+	if p.blocks++; p.blocks > MaxNesting {
 		p.limit("blocks are")
 	}
 	s := &Stmt{Op: OpIf, Pos: p.tok.pos}

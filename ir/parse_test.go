@@ -1,6 +1,7 @@
-package ir
+package ir_test
 
 import (
+	"hocket.example/hocket/ir/irtest"
 	"os"
 	"path/filepath"
 	"testing"
@@ -31,7 +32,7 @@ func TestProgramsRoundTrip(t *testing.T) {
 	for _, dir := range []string{"../../shared/language", "../examples"} {
 		t.Run(dir, func(t *testing.T) {
 			for file, src := range programs(t, dir) {
-				checkRoundTrip(t, file, src)
+				irtest.RoundTrip(t, file, src)
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // multimemTypes are those that switches add up.
@@ -107,7 +108,7 @@ func f(%%x: %s[%d/tp]) -> %s[%d] {
 	if ds.HasErrors() {
 		b.t.Fatal(ds)
 	}
-	info, ds := ir.Check(prog)
+	info, ds := checker.Check(prog)
 	if ds.HasErrors() {
 		b.t.Fatal(ds)
 	}

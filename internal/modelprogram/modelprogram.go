@@ -21,6 +21,7 @@ import (
 
 	"hocket.example/hocket/internal/graph"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // ErrUnsupported is wrapped by errors about graphs that Make makes no program of.
@@ -83,7 +84,7 @@ func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	}
 	p := &printer{lowerer: l, ranks: max(o.Ranks, 1), parts: roll(rowsApart(l.sorted()), maxCompared)}
 	text := p.print(name)
-	info, ds := ir.Read(name, text)
+	info, ds := checker.Read(name, text)
 	if ds.HasErrors() {
 		return nil, fmt.Errorf("%w: the program that was made of it is wrong: %w", ErrUnsupported, ds)
 	}

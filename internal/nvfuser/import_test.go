@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // program imports a dump and checks the result.
@@ -21,7 +22,7 @@ func program(t *testing.T, src string, defines ...string) *ir.Program {
 	if len(ds) > 0 || len(rest) > 0 {
 		t.Fatalf("%s\nleft: %v\n%s", ds, rest, src)
 	}
-	if _, ds := ir.Check(p); len(ds) > 0 {
+	if _, ds := checker.Check(p); len(ds) > 0 {
 		t.Fatalf("%s\n%s", ds, p)
 	}
 	return p
@@ -32,7 +33,7 @@ func refused(t *testing.T, src, place, want string) {
 	t.Helper()
 	p, _, ds := Import("d.txt", src, nil)
 	if len(ds) == 0 {
-		if _, ds = ir.Check(p); len(ds) == 0 {
+		if _, ds = checker.Check(p); len(ds) == 0 {
 			t.Fatalf("%q is read:\n%s\n%s", want, src, p)
 		}
 	}

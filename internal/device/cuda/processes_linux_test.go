@@ -29,6 +29,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // Worlds of several processes on fakes: each process, this test binary again, has a fake of its own, and the fakes
@@ -218,7 +219,7 @@ func describe(ctx context.Context, m device.Machine, r *peerResult) error {
 	if err != nil {
 		return err
 	}
-	info, ds := ir.Read("layer", "mesh tp[4]\nfunc layer(%x: bf16[64, 64/tp], %w: bf16[64, 64/tp]) -> bf16[64, 64] {\n"+
+	info, ds := checker.Read("layer", "mesh tp[4]\nfunc layer(%x: bf16[64, 64/tp], %w: bf16[64, 64/tp]) -> bf16[64, 64] {\n"+
 		"  %y = linear %x, %w\n  return %y\n}\n")
 	if err := ds.Err(); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // small overrides dims where an example is sized to be worth watching.
@@ -94,7 +95,7 @@ func unitOf(t *testing.T, name, text, strategy string) *compile.Unit {
 	if ds.HasErrors() {
 		t.Fatal(ds)
 	}
-	info, ds := ir.Check(prog)
+	info, ds := checker.Check(prog)
 	if ds.HasErrors() {
 		t.Fatal(ds)
 	}
