@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/grad"
-	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // keptBytes is what the first rank returns of a forward program besides the results.
@@ -46,7 +46,7 @@ func TestBudget(t *testing.T) {
 		tried, last := 0, most+1
 		for budget := most; budget > 0; budget = last - 1 {
 			opts := grad.Options{Keep: grad.KeepAuto, Budget: budget}
-			in, ds := ir.Read("test.hkt", src)
+			in, ds := checker.Read("test.hkt", src)
 			if ds.HasErrors() {
 				t.Fatal(ds)
 			}

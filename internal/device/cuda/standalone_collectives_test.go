@@ -4,15 +4,16 @@ import (
 	"slices"
 	"testing"
 
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/nvlib"
 )
 
 // TestCallsOrder: a call waits for the one before it, on whatever stream that is, since both use the team's flags; a
 // captured one waits for those of its graph, and for none that runs.
 func TestCallsOrder(t *testing.T) {
-	f := newFake(t, 1)
-	f.queue()
-	sys := f.system()
+	f := fakedriver.New(t, 1)
+	f.Queue()
+	sys := system(f)
 	opened, err := newMachine(sys, Options{Kernels: f}).Open(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
@@ -49,18 +50,19 @@ func TestCallsOrder(t *testing.T) {
 	call := func(name, stream string) {
 		t.Helper()
 		in(func() error { return order.Next(nvlib.Stream(streams[stream])) })
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.queues.give(streams[stream], fakeWork{ready: func() bool { return ready[name] }, do: func() { did = append(did, name) }})
+		f.Mu.Lock()
+		defer f.Mu.Unlock()
+		f.Queues.Give(streams[stream], fakedriver.Task{Ready: func() bool { return ready[name] },
+			Do: func() { did = append(did, name) }})
 	}
 	wants := func(open string, want ...string) {
 		t.Helper()
-		f.mu.Lock()
-		defer f.mu.Unlock()
+		f.Mu.Lock()
+		defer f.Mu.Unlock()
 		if open != "" {
 			ready[open] = true
 		}
-		f.queues.advance()
+		f.Queues.Advance()
 		if !slices.Equal(did, want) {
 			t.Errorf("with %s: did %v, want %v", open, did, want)
 		}
@@ -77,7 +79,7 @@ func TestCallsOrder(t *testing.T) {
 
 	did = nil
 	call("6 on b", "b") // pending while a graph is captured
-	f.beginGuest(streams["a"])
+	f.BeginGuest(streams["a"])
 	call("7 captured", "a")
 	in(func() error { // the caller's fork of its capture
 		e, err := sys.Driver.NewEvent(false)
@@ -97,9 +99,9 @@ func TestCallsOrder(t *testing.T) {
 	ready["10 on default"] = true
 	wants("")
 	wants("6 on b", "6 on b", "10 on default")
-	work := f.endGuest(streams["a"])
+	work := f.EndGuest(streams["a"])
 	did = nil
-	f.launchGuest(work, streams["b"])
+	f.LaunchGuest(work, streams["b"])
 	ready["11 captured"] = true
 	wants("7 captured", "7 captured")
 	wants("8 captured", "7 captured", "8 captured")

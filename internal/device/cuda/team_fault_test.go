@@ -9,14 +9,15 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/kernels"
 )
 
 // TestTeamGivesUp has a kernel report that it waited in vain, and wants the error to
 // say for whom, and how to wait longer.
 func TestTeamGivesUp(t *testing.T) {
-	f := newFake(t, 2)
-	w, err := newMachine(f.system(), Options{Kernels: f, TeamTimeout: 2 * time.Second}).Open(t.Context(), 2)
+	f := fakedriver.New(t, 2)
+	w, err := newMachine(system(f), Options{Kernels: f, TeamTimeout: 2 * time.Second}).Open(t.Context(), 2)
 	if err != nil {
 		t.Fatal(err)
 	}
