@@ -609,7 +609,7 @@ def member_state():
             x, whole = floats([1.0] * 12, 3, 4), floats([0.0] * 16, 4, 4)
             refused(lambda: m(x, n=n), "the block of x for rank", "f32[3, 4], want f32[2, 4]", "T=2", "dims")
             refused(lambda: m(x, n=n, w=whole, dims={"T": 3}), f"the block of w for rank {r} is f32[4, 4], want f32[2, 4]",
-                    "w is that as a whole", "each process gives the block of its rank")
+                    "w as a whole is", "each process must pass the block of its rank")
             assert s.tolist() == [12 * v for v in sums] and n.tolist() == [3]
 
 
