@@ -219,9 +219,10 @@ class Model:
         """Forgets what another tensor than t was to a parameter."""
         if self._gradient is not None:
             self._gradient.bind(name, (lambda: t) if getattr(t, "requires_grad", False) else None)
-        self._loaded.discard(name)
+        if name in self._loaded:
+            self._loaded.discard(name)
+            self._layouts.clear()  # its shape said dims
         self._weighed.pop(name, None)
-        self._layouts.clear()  # shapes of loaded weights say dims
         self._changed()
 
     def load(self, weights, rules=None, inputs=None, dims=None):
