@@ -142,15 +142,15 @@ func (d *detector) stalled(rank int) *PeerError {
 	return d.mesh.member(rank).failed("stalled: no sign of life for %v, %s", silent.Round(beat), d.mesh.page.last(rank))
 }
 
-// awaitPeers is await for an action of other processes. late returns the processes that the last call of ready still
-// missed. awaitPeers returns an error once none of them has made progress for StallTimeout.
-func (d *detector) awaitPeers(ctx context.Context, late func() []int, ready func() (bool, error)) error {
+// awaitPeers is await for an action of a process, or of all others. late returns the processes that the last call of
+// ready still missed. awaitPeers returns an error once none of them has made progress for StallTimeout.
+func (d *detector) awaitPeers(ctx context.Context, from int, late func() []int, ready func() (bool, error)) error {
 	const looks = 10 // within StallTimeout
 	seen := make([]progress, d.mesh.o.Size)
 	for r := range seen {
 		seen[r] = d.mesh.page.progress(r)
 	}
-	defer d.waits()()
+	defer d.waits(from)()
 	for still := 0; ; still++ {
 		bounded, cancel := context.WithTimeout(ctx, d.mesh.o.StallTimeout/looks)
 		err := d.mesh.await(bounded, ready)
@@ -265,7 +265,7 @@ func (d *detector) late(from int, step uint64) int {
 func (d *detector) until(ctx context.Context, process int, pending func() <-chan struct{}) error {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
-	defer d.waits()()
+	defer d.waits(process)()
 	for v := (vigil{}); ; {
 		c := pending()
 		if c == nil {

@@ -46,7 +46,7 @@ func (w *World) Import(ctx context.Context, process int, key string) (*os.File, 
 	}
 	var file *os.File
 	var gone *peer
-	err := w.detector.awaitPeers(ctx, func() []int { return []int{process} }, func() (ok bool, err error) {
+	err := w.detector.awaitPeers(ctx, process, func() []int { return []int{process} }, func() (ok bool, err error) {
 		p := w.mesh.peers[process]
 		if file, ok = p.files[key]; ok {
 			delete(p.files, key)
