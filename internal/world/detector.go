@@ -187,7 +187,7 @@ func (d *detector) blame(late int, format string, args ...any) *PeerError {
 	if stalled == late {
 		e.Why += "; it " + why
 	} else {
-		e.Why += fmt.Sprintf("; rank %d %s", late, why)
+		e.Why += fmt.Sprintf("; rank %d %s", d.mesh.o.outer(late), why)
 	}
 	return e
 }
@@ -212,7 +212,7 @@ func (d *detector) check(ctx context.Context, from int, v *vigil) error {
 	}
 	if err := ctx.Err(); err != nil {
 		if from != Any {
-			err = fmt.Errorf("waiting for rank %d, %s: %w", from, d.mesh.page.last(from), err)
+			err = fmt.Errorf("waiting for rank %d, %s: %w", d.mesh.o.outer(from), d.mesh.page.last(from), err)
 		}
 		return err
 	}

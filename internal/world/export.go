@@ -118,10 +118,12 @@ func (w *World) Map(ctx context.Context, process int, key string) (*Segment, err
 // checkPeer refuses ranks that are not those of another process.
 func (w *World) checkPeer(rank int) error {
 	if rank < 0 || rank >= w.mesh.o.Size || rank == w.mesh.o.Rank {
-		return fmt.Errorf("rank %d is not that of another process: this is rank %d of %d", rank, w.mesh.o.Rank, w.mesh.o.Size)
+		return fmt.Errorf("rank %d is not that of another process: this is rank %d of %d%s", rank, w.mesh.o.Rank,
+			w.mesh.o.Size, w.mesh.o.ofGroup())
 	}
 	if !w.mesh.near(rank) {
-		return fmt.Errorf("rank %d is of another node, which shares no memory with that of rank %d", rank, w.mesh.o.Rank)
+		return fmt.Errorf("rank %d is of another node, which shares no memory with that of rank %d",
+			w.mesh.o.outer(rank), w.mesh.o.outer(w.mesh.o.Rank))
 	}
 	return nil
 }
