@@ -164,6 +164,14 @@ func (q *fakeQueues) calls(table map[string]func([]uintptr) uintptr) {
 		}
 		return 0
 	}
+	table["cuCtxSynchronize"] = func([]uintptr) uintptr {
+		for q.advance(); len(q.pending) > 0; q.advance() {
+			f.mu.Unlock()
+			time.Sleep(50 * time.Microsecond)
+			f.mu.Lock()
+		}
+		return 0
+	}
 	also("cuEventQuery", func(a []uintptr) uintptr { return q.asked(q.events[a[0]]) })
 	also("cuEventRecord", func(a []uintptr) uintptr {
 		if c := f.in(a[1]); c != nil {
