@@ -58,14 +58,14 @@ func (s *sim) counterexample(a *agent, acc, old *access) []string {
 	if old.comp == a.comp {
 		return []string{"both are done by all threads of the block, and no barrier (nop) between them has the threads meet"}
 	}
-	if a.x.at(old.comp) >= old.tick {
+	if a.x.At(old.comp) >= old.tick {
 		return []string{"the second starts after the first in time, but only relaxed signals, packets or proxies say so:",
 			"they do not make the first one's writes visible; a signal and a wait, with a barrier before and after, would"}
 	}
 	lines := []string{"nothing orders them; they meet when these have run, which the second needs, and no others:"}
 	var runs []string
 	for b := range s.blocks {
-		if t := a.x.at(int32(b)); t > 0 || b == int(old.comp) {
+		if t := a.x.At(int32(b)); t > 0 || b == int(old.comp) {
 			blk := &s.p.Blocks[b]
 			switch n := s.opAt(b, t); {
 			case b == int(a.comp):

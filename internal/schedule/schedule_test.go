@@ -255,7 +255,7 @@ func TestRunRefutes(t *testing.T) {
 // channel: the signal that is waited for may be of the other's put. A packet is written twice: its reader may see either.
 // Packets and plain elements begin at one cell, and go to different threads after the first.
 func TestOneInterleavingIsNotEnough(t *testing.T) {
-	for _, name := range []string{"shared_port", "packet_twice", "packet_width"} {
+	for _, name := range []string{"shared_port", "packet_twice", "packet_width", "packet_threads", "packet_signal"} {
 		if r := check(t, readPlan(t, "testdata/"+name+".json"), 1); r.Verdict != schedule.Race {
 			t.Errorf("%s: %s, want race: %v", name, r.Verdict, r.Findings)
 		}
