@@ -28,7 +28,10 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 	if slices.ContainsFunc(m.params.current().take(batch), Args.onDevices) {
 		return fmt.Errorf("device tensors cannot be used under explored schedules, which run on machines of their own: %w; give the tensors in In", ErrUnsupported)
 	}
-	weights, release := m.params.hold()
+	weights, release, err := m.params.hold(batch...)
+	if err != nil {
+		return err
+	}
 	defer release()
 	ins, err := batched(batch, weights)
 	if err != nil {

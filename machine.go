@@ -254,6 +254,19 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 	return model, nil
 }
 
+// onlyRank returns the rank that this process drives of so many; false unless each of several processes drives one.
+func (m *Machine) onlyRank(ranks int) (int, bool) {
+	if m.peers == nil || m.peers.Processes() != ranks {
+		return 0, false
+	}
+	owners, err := m.peers.Owners(ranks)
+	rank := slices.Index(owners, m.peers.Process())
+	if err != nil || rank < 0 || slices.Contains(owners[rank+1:], m.peers.Process()) {
+		return 0, false
+	}
+	return rank, true
+}
+
 // Close aborts what runs and frees everything.
 func (m *Machine) Close() error {
 	m.mu.Lock()

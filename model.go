@@ -24,7 +24,8 @@ type Model struct {
 }
 
 func newModel(m *Machine, fn *function, opts LoadOptions) *Model {
-	params := &parameters{fn: fn, bound: map[string]*tensor.Tensor{}, on: map[string]*DeviceTensor{}}
+	params := &parameters{fn: fn, bound: map[string]*tensor.Tensor{}, on: map[string]*DeviceTensor{},
+		parts: map[string]bool{}}
 	return &Model{machine: m, fn: fn, params: params, loader: &loader{machine: m, fn: fn, params: params, opts: opts,
 		store: resident.NewWeights(m.dev), owner: &owner{log: opts.Logger, evicted: map[string]bool{}},
 		leased: make(chan struct{}, 1), tuner: autotuner{machine: m, fn: fn, opts: opts, chose: map[string]string{}}}}

@@ -22,6 +22,7 @@ type parameters struct {
 	closed bool
 	bound  map[string]*tensor.Tensor
 	on     map[string]*DeviceTensor // bound, too
+	parts  map[string]bool          // of bound: only the part of this process's rank was read, the rest is zeros
 	// snapshot is the current bindings, for runs; nil after a change.
 	snapshot *bindings
 	// Set by BindFrom: the checkpoints that weights are mapped from, whether there are any, and the parameters that
@@ -38,6 +39,7 @@ func (p *parameters) bind(name string, t *tensor.Tensor, d *DeviceTensor) {
 	p.snapshot = nil
 	delete(p.bound, name)
 	delete(p.on, name)
+	delete(p.parts, name)
 	if t != nil {
 		p.bound[name] = t
 	}
@@ -46,9 +48,18 @@ func (p *parameters) bind(name string, t *tensor.Tensor, d *DeviceTensor) {
 	}
 }
 
-// bindFrom binds weights of a checkpoint and holds the checkpoint from then on. inputs are the parameters that are
-// not weights.
-func (p *parameters) bindFrom(c *Checkpoint, weights map[string]*tensor.Tensor, inputs []string) error {
+// bindPart notes that the tensor bound to a parameter has only the part of this process's rank.
+func (p *parameters) bindPart(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.parts[name] = true
+}
+
+// bindFrom binds weights of a checkpoint and holds the checkpoint from then on. Of those in parts only the part of
+// this process's rank was read. inputs are the parameters that are not weights.
+func (p *parameters) bindFrom(
+	c *Checkpoint, weights map[string]*tensor.Tensor, parts map[string]bool, inputs []string,
+) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -56,7 +67,7 @@ func (p *parameters) bindFrom(c *Checkpoint, weights map[string]*tensor.Tensor, 
 	}
 	for name, t := range weights {
 		delete(p.on, name)
-		p.bound[name] = t
+		p.bound[name], p.parts[name] = t, parts[name]
 	}
 	p.snapshot, p.inputs, p.weighted, p.checkpoints = nil, slices.Clone(inputs), true, append(p.checkpoints, c)
 	return nil
@@ -94,11 +105,17 @@ func (p *parameters) current() *bindings {
 	return p.snapshot
 }
 
-// hold returns the bound parameters for use without the model's lease. Their bytes stay valid until release, even if
-// the model is closed.
-func (p *parameters) hold() (weights map[string]*tensor.Tensor, release func()) {
+// hold returns the bound parameters, whole, for use without the model's lease. Their bytes stay valid until release,
+// even if the model is closed. It returns an error if a batch needs a tensor of which only a part was read.
+func (p *parameters) hold(batch ...Args) (weights map[string]*tensor.Tensor, release func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(p.parts)) {
+		if p.parts[name] && slices.ContainsFunc(batch, func(a Args) bool { return a.In[name] == nil }) {
+			return nil, nil, fmt.Errorf("%w: of %%%s only the part of this process's rank was read, and the evaluator and "+
+				"explored schedules need all of it: give it in Args.In, or Bind it", ErrUnsupported, name)
+		}
+	}
 	held := slices.Clone(p.checkpoints)
 	for _, c := range held {
 		c.share()
@@ -107,7 +124,7 @@ func (p *parameters) hold() (weights map[string]*tensor.Tensor, release func()) 
 		for _, c := range held {
 			_ = c.release() // unmapping what is mapped does not fail
 		}
-	}
+	}, nil
 }
 
 // unbound returns an error that names the weights that BindFrom should have bound and that are not bound.
