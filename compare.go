@@ -68,6 +68,9 @@ func (m *Model) given(args Args) (in map[string]*tensor.Tensor, b Binding, relea
 	if in, err = arguments(args, weights); err == nil {
 		b, err = m.fn.dimsOf(in)
 	}
+	if err == nil {
+		err = m.fn.setDims(b, args.Dims)
+	}
 	if err != nil {
 		release()
 		return nil, b, nil, err

@@ -33,11 +33,22 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 		return err
 	}
 	defer release()
-	ins, err := batched(batch, weights)
+	batch = slices.Clone(batch)
+	for i := range batch {
+		batch[i].Out = nil
+	}
+	padded, cutBack, err := m.padded(batch)
+	if err != nil {
+		return err
+	}
+	ins, err := batched(padded, weights)
 	if err != nil {
 		return err
 	}
 	b, err := m.fn.dimsOf(ins[0])
+	if err == nil {
+		err = m.fn.setDims(b, padded[0].Dims)
+	}
 	if err != nil {
 		return err
 	}
@@ -64,7 +75,7 @@ func (m *Model) Explore(ctx context.Context, batch []Args, opts ExploreOptions, 
 		for k, r := range results {
 			reports[k] = reporter.report(r)
 		}
-		if err := prog.Close(); err != nil {
+		if err := errors.Join(cutBack(reports), prog.Close()); err != nil {
 			return err
 		}
 		if err := visit(seed, reports); err != nil {
