@@ -69,6 +69,9 @@ func Of(in *ir.Info, opts Options) (string, error) {
 
 // made is derive, or within a budget.
 func made(in *ir.Info, opts Options) (*gradder, error) {
+	if function(in.Prog, opts.Func) == nil {
+		return nil, &NameError{Message: "there is no function " + opts.Func}
+	}
 	if opts.Budget > 0 {
 		return within(in, opts)
 	}
@@ -81,9 +84,6 @@ func derive(in *ir.Info, opts Options) (*gradder, error) {
 		opts.Keep = KeepAll
 	}
 	fn := function(in.Prog, opts.Func)
-	if fn == nil {
-		return nil, &NameError{Message: "there is no function " + opts.Func}
-	}
 	of, wrt, err := choose(fn, opts)
 	if err != nil {
 		return nil, err
