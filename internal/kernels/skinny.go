@@ -10,8 +10,7 @@ import (
 )
 
 // Skinny is how a linear of 1 to 32 rows is computed by a kernel that takes as long as
-// the weight takes to read. Ins are x, the weight, the bias if
-// there is one, and what the epilogue needs.
+// the weight takes to read. Ins are x, the weight, and the bias if there is one.
 type Skinny struct {
 	Ins      []Operand
 	Out      Operand
@@ -19,8 +18,7 @@ type Skinny struct {
 	// Constant: no kernel that may still be running when this one begins writes a
 	// weight. They are then read before the kernel before this one has ended.
 	Constant bool
-	// Up, of SiluMulEpilogue, is the weight whose products multiply, of the other's shape; nil for the second
-	// half of the other's rows.
+	// Up, of SiluMulEpilogue, is the weight whose products multiply, of the other's shape.
 	Up *Operand
 	// Sliced takes x of any number of rows: of each the bits that it has alone.
 	Sliced bool
@@ -42,14 +40,11 @@ type Epilogue int
 const (
 	NoEpilogue Epilogue = iota
 	ReluEpilogue
-	// AddEpilogue adds the last operand, of the result's shape.
-	AddEpilogue
-	// SiluMulEpilogue takes a weight of twice as many rows as the result has columns, and
-	// so many biases: the result is silu of the first half times the second half. See Skinny.Up.
+	// SiluMulEpilogue multiplies silu of the product by the product by Skinny.Up. There is no bias.
 	SiluMulEpilogue
 )
 
-var epilogueNames = []string{"skinnyStore", "skinnyRelu", "skinnyAdd", "skinnySiluMul"}
+var epilogueNames = []string{"skinnyStore", "skinnyRelu", "skinnySiluMul"}
 
 const (
 	skinnyRows  = 32 // of a block, at most
@@ -99,20 +94,19 @@ func (s *skinnyLinear) forms(sms int64) []skinnyForm {
 
 // skinnyLinear is a linear as its kernel takes it: out[m, n] = x[m, k]·w[n, k].
 type skinnyLinear struct {
-	how      Skinny
-	dt       ir.DType
-	m, n, k  int64 // n of all parts together
-	rows     int64 // of a block: 8, 16 or 32
-	x        nvlib.Ptr
-	residual nvlib.Ptr
-	xm, rm   int64
-	parts    []skinnyPart
+	how     Skinny
+	dt      ir.DType
+	m, n, k int64 // n of all parts together
+	rows    int64 // of a block: 8, 16 or 32
+	x       nvlib.Ptr
+	xm      int64
+	parts   []skinnyPart
 }
 
 // skinnyPart is SkinnyPart of the source, but for its first block.
 type skinnyPart struct {
-	out, w, up, bias, upBias nvlib.Ptr
-	n, om, wn, upn           int64
+	out, w, up, bias nvlib.Ptr
+	n, om, wn, upn   int64
 }
 
 func (Skinny) String() string { return ir.OpLinear.String() }
@@ -126,22 +120,12 @@ func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 	if s.how.Epilogue < NoEpilogue || s.how.Epilogue > SiluMulEpilogue {
 		return nil, fmt.Errorf("there is no epilogue %d", s.how.Epilogue)
 	}
-	ins, residual := j.Ins, Operand{}
-	if s.how.Epilogue == AddEpilogue {
-		if len(ins) == 0 || !slices.Equal(ins[len(ins)-1].Shape, j.Out.Shape) {
-			return nil, fmt.Errorf("nothing of shape %v to add", j.Out.Shape)
-		}
-		ins, residual = ins[:len(ins)-1], ins[len(ins)-1]
-	}
+	ins := j.Ins
 	var shapes [][]int64
 	for _, in := range ins {
 		shapes = append(shapes, in.Shape)
 	}
-	product := slices.Clone(j.Out.Shape)
-	if last := len(product) - 1; s.how.Epilogue == SiluMulEpilogue && last >= 0 && s.how.Up == nil {
-		product[last] *= 2
-	}
-	if err := device.CheckLinear(product, shapes); err != nil {
+	if err := device.CheckLinear(j.Out.Shape, shapes); err != nil {
 		return nil, err
 	}
 	if err := j.alike(); err != nil {
@@ -173,9 +157,6 @@ func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 		return refuseSkinny(fmt.Sprintf("rows of %d elements, no multiple of 8", s.k))
 	}
 	all := append(s.outs(j), x)
-	if residual.Addr != 0 {
-		all = append(all, residual)
-	}
 	strides := make([][]int64, len(all))
 	for i, o := range all {
 		if o.Strides[last] != 1 && o.Shape[last] > 1 {
@@ -194,7 +175,7 @@ func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 	if !moves16(x.Addr, s.m, step[parts]) {
 		return refuseSkinny("rows that do not begin at multiples of 16 bytes")
 	}
-	s.x, s.xm, s.residual, s.rm = x.Addr, step[parts], residual.Addr, step[len(step)-1]
+	s.x, s.xm = x.Addr, step[parts]
 	s.rows = skinnyRows
 	for s.rows > 8 && 2*s.m <= s.rows {
 		s.rows /= 2
@@ -207,16 +188,9 @@ func newSkinny(how Skinny, j *job) (*skinnyLinear, error) {
 		}
 	}
 	weights := []Operand{w}
-	if s.how.Epilogue == SiluMulEpilogue {
-		if up := s.how.Up; up != nil {
-			first.up, first.upn = up.Addr, up.Strides[0]
-			weights = append(weights, *up)
-		} else {
-			first.up, first.upn = w.Addr+nvlib.Ptr(first.n*first.wn*s.dt.Size()), first.wn
-		}
-		if first.bias != 0 {
-			first.upBias = first.bias + nvlib.Ptr(first.n*s.dt.Size())
-		}
+	if up := s.how.Up; up != nil {
+		first.up, first.upn = up.Addr, up.Strides[0]
+		weights = append(weights, *up)
 	}
 	s.parts = []skinnyPart{first}
 	for i, p := range s.how.More {
@@ -248,10 +222,11 @@ func (s *skinnyLinear) outs(j *job) []Operand {
 // checkParts looks at what the problem itself does not have.
 func (s *skinnyLinear) checkParts(j *job, ins []Operand) error {
 	more := slices.Clone(s.how.More)
-	if up := s.how.Up; up != nil {
-		if s.how.Epilogue != SiluMulEpilogue || len(ins) == 3 {
-			return fmt.Errorf("a second weight that multiplies nothing, or behind biases")
-		}
+	up, gated := s.how.Up, s.how.Epilogue == SiluMulEpilogue
+	if (up != nil) != gated || gated && len(ins) == 3 {
+		return fmt.Errorf("a second weight, a product that it multiplies and no bias belong together")
+	}
+	if gated {
 		more = append(more, SkinnyPart{*up, j.Out})
 	}
 	if n := len(s.how.More); n >= MostSkinnyParts || n > 0 &&
@@ -298,9 +273,9 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 		columns /= 2
 	}
 	var args words // SkinnyArgs
-	args.addr(s.x, s.residual)
+	args.addr(s.x)
 	slices := ceil(s.m, skinnyRows)
-	args.ints(s.m, s.k, s.xm, s.rm, truth(s.how.Constant), slices)
+	args.ints(s.m, s.k, s.xm, truth(s.how.Constant), slices)
 	blocks := int64(0)
 	for i := range MostSkinnyParts {
 		p, first := skinnyPart{}, int64(skinnyMost) // behind all blocks
@@ -308,7 +283,7 @@ func (s *skinnyLinear) launches(f skinnyForm) ([]launch, error) {
 			p, first = s.parts[i], blocks
 			blocks += ceil(p.n, columns)
 		}
-		args.addr(p.out, p.w, p.up, p.bias, p.upBias)
+		args.addr(p.out, p.w, p.up, p.bias)
 		args.ints(p.n, p.om, p.wn, p.upn, first)
 	}
 	grid, err := exactGrid(blocks * slices)
