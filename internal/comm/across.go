@@ -25,7 +25,7 @@ func (in *Instance) crosses() error {
 type across struct{}
 
 func (across) Info() device.Algorithm {
-	return device.Algorithm{Name: "across", Ops: sumsAndUneven,
+	return device.Algorithm{Name: "across", Formerly: []string{"hierarchical"}, Ops: sumsAndUneven,
 		How: "the transport brings each member the others' operands, of large all_reduces its chunk of them; " +
 			"it adds them in the order of ranks"}
 }
@@ -37,7 +37,7 @@ func (across) Supports(in *Instance, _ device.Caps) error {
 	return in.Meets()
 }
 
-// Usual is false: what the transport takes by itself is faster.
+// Usual is false: what the transport takes by itself is faster, and nothing else is between nodes.
 func (across) Usual(*Instance) bool { return false }
 
 // acrossTwoShotFrom is the size in bytes from which across runs an all_reduce in two shots. Tests make it small.
@@ -163,18 +163,10 @@ func (b *Build) all() []int {
 // transport has members do a collective by the world's transport, each on its stream. part says what a member
 // brings; In and Out without memory are not there.
 func (b *Build) transport(c device.Collective, members []int, part func(me int) Part) {
-	b.launchAll(b.ch.transport, c, members, part, func(me int, l device.Launch) {
-		b.add(me, step{kind: stepReduce, launch: l})
-	})
-}
-
-// launchAll prepares a collective of a team of members, and gives each its launch.
-func (b *Build) launchAll(open func() (device.Team, error), c device.Collective, members []int, part func(me int) Part,
-	give func(me int, l device.Launch)) {
 	if b.err != nil {
 		return
 	}
-	team, err := open()
+	team, err := b.ch.openTeam()
 	if err != nil {
 		b.fail(err)
 		return
@@ -204,10 +196,7 @@ func (b *Build) launchAll(open func() (device.Team, error), c device.Collective,
 	}
 	for i, l := range launches {
 		if l != nil {
-			give(members[i], l)
+			b.add(members[i], step{kind: stepReduce, launch: l})
 		}
 	}
 }
-
-// transport returns the team of all members on their streams.
-func (c *Channel) transport() (device.Team, error) { return c.openTeam() }

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/ir"
 )
 
@@ -38,10 +37,10 @@ type splitter interface {
 }
 
 // schedules lists the schedules for members on one node, the most general first: that takes every collective.
-// crossers are for members on several nodes, and the first of them takes what the transport does not.
+// crossers are for members on several nodes, where the transport does not take a collective by itself.
 var (
 	schedules = []Algorithm{staged{}, twoShot{}, oneShotPush{}, twoShotPush{}, direct{}, directTwoShot{}, chunked{}}
-	crossers  = []Algorithm{across{}, hierarchical{}}
+	crossers  = []Algorithm{across{}}
 )
 
 // What schedules take.
@@ -89,16 +88,6 @@ func Describe() (inside, between []device.Algorithm) { return infos(schedules), 
 
 // Schedules returns the names of the schedules that every machine has: those inside a node.
 func Schedules() []string { return device.AlgorithmNames(infos(schedules)) }
-
-// Costs are the algorithms that predict their own time.
-func Costs() (list []machine.AlgorithmCost) {
-	for _, a := range slices.Concat(infos(schedules), infos(crossers)) {
-		if a.Cost != nil {
-			list = append(list, machine.AlgorithmCost{Algorithm: a.Name, Cost: a.Cost})
-		}
-	}
-	return list
-}
 
 // twoShotFrom is the size in bytes from which an all_reduce of three or more
 // moves less data in two shots.

@@ -12,14 +12,10 @@ import (
 type stepKind uint8
 
 const (
-	stepCopy    stepKind = iota // copied
-	stepReduce                  // launch
-	stepTell                    // raises elem of counters, a peer's
-	stepAwait                   // waits for elem of counters, one's own
-	stepFork                    // side's stream waits for the member's
-	stepSide                    // launch, on side's stream
-	stepCrossed                 // records side's event on its stream
-	stepJoin                    // waits for side's event
+	stepCopy   stepKind = iota // copied
+	stepReduce                 // launch
+	stepTell                   // raises elem of counters, a peer's
+	stepAwait                  // waits for elem of counters, one's own
 )
 
 // step is one stream operation of a member. A large team has thousands of them for one collective, nearly all of which
@@ -30,7 +26,6 @@ type step struct {
 	copied   *copied
 	launch   device.Launch
 	counters device.Counters
-	side     *side
 	// least is awaited in run 0, perRun more in each later one. It may be
 	// negative: what it waits for happened in the run before.
 	least, perRun int64

@@ -92,7 +92,7 @@ func TestEverySchedule(t *testing.T) {
 // TestMain makes pieces so small that there are several.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	chunkBytes, crossingBytes, acrossTwoShotFrom = 64, 64, 64
+	chunkBytes, acrossTwoShotFrom = 64, 64
 	os.Exit(m.Run())
 }
 

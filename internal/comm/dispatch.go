@@ -213,17 +213,12 @@ func (d *Dispatch) candidates(in *Instance) []candidate {
 	}
 	byDefault := func(name string) { list = append(list, candidate{device.Tuning{Algo: name}, "default"}) }
 	if in.nodes != nil {
-		if !d.policy.Fixed {
-			if a := usual(in, crossers); a != nil {
-				byDefault(a.Info().Name)
-			}
-		}
 		byDefault(d.world.Transport())
 		byDefault(crossers[0].Info().Name)
 		return list
 	}
 	if !d.policy.Fixed {
-		byDefault(usual(in, schedules).Info().Name)
+		byDefault(usual(in).Info().Name)
 	}
 	byDefault(schedules[0].Info().Name)
 	if d.policy.Sparing {
@@ -337,12 +332,12 @@ func (d *Dispatch) apart(members []Member) bool {
 	return false
 }
 
-// usual returns the schedule for machines that nobody has measured; nil where none of the list says that it is.
-func usual(in *Instance, list []Algorithm) Algorithm {
-	for _, a := range slices.Backward(list) {
+// usual returns the schedule for machines that nobody has measured.
+func usual(in *Instance) Algorithm {
+	for _, a := range slices.Backward(schedules) {
 		if info := a.Info(); info.Check(&in.Collective) == nil && a.Usual(in) {
 			return a
 		}
 	}
-	return nil
+	return schedules[0]
 }

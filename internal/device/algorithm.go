@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"hocket.example/hocket/internal/machine"
 	"hocket.example/hocket/ir"
 )
 
@@ -43,9 +42,6 @@ type Algorithm struct {
 	// Library: it is the vendor's. Others are compared with it, nothing of its launch can be tuned, and its first call
 	// takes long, since it connects the members.
 	Library bool `json:"library,omitempty"`
-	// Cost predicts the microseconds that a collective takes on a described machine; false for what it does not take
-	// or says nothing of. Without it predictions are from tables and from what the description says of the op.
-	Cost machine.Cost `json:"-"`
 }
 
 // MemoryUse is how the memory grows that an algorithm takes on each device besides the operands.

@@ -14,10 +14,9 @@ type Collective struct {
 	// AnyOrder: sums may be added in any order. Algorithm is the one that is pinned.
 	AnyOrder  bool
 	Algorithm string
-	// Nodes is on how many nodes the members are, Near how many are on one, at the most; Even: on each. See
+	// Nodes is on how many nodes the members are, Near how many are on one, at the most. See
 	// Description.Span; without it they are all on one.
 	Nodes, Near int64
-	Even        bool
 }
 
 // Times are of collectives, measured on the machine that will run them, or on one
@@ -26,16 +25,6 @@ type Times interface {
 	// Points are the times of collectives like c by the bytes of their messages, which
 	// ascend; none where nothing like c was measured.
 	Points(c *Collective) []Point
-}
-
-// Cost predicts the microseconds of a collective by one algorithm; false where the algorithm does not take the
-// collective, or says nothing of its time.
-type Cost func(d *Description, c *Collective) (us float64, ok bool)
-
-// AlgorithmCost is the cost of an algorithm of that name.
-type AlgorithmCost struct {
-	Algorithm string
-	Cost      Cost
 }
 
 // CollectiveTime is the time of a collective: what was measured where there is
@@ -69,13 +58,6 @@ func (d *Description) collective(c *Collective) (us float64, measured bool) {
 	if !crosses && d.Times != nil && c.Message > 0 && c.Members > 1 {
 		if points := d.Times.Points(c); len(points) > 0 {
 			return at(points, float64(c.Message)), true
-		}
-	}
-	for _, a := range d.Costs {
-		if c.Algorithm == "" || c.Algorithm == a.Algorithm {
-			if us, ok := a.Cost(d, c); ok {
-				return us, false
-			}
 		}
 	}
 	if crosses {

@@ -73,9 +73,6 @@ type Description struct {
 	// no part of a description, but of what is known besides of the machine that it is
 	// used for.
 	Times Times `json:"-"`
-	// Costs are of algorithms that predict their own time, in the order in which they are tried. They are no part of a
-	// description either.
-	Costs []AlgorithmCost `json:"-"`
 }
 
 // Error is a band of errors, as parts of what was measured.
