@@ -6,12 +6,9 @@ import (
 
 // Files accounts for the profiles in files: see Of.
 func Files(paths []string, bound int64) (*Report, error) {
-	p, err := profile.Read(paths)
+	t, err := profile.Read(paths)
 	if err != nil {
 		return nil, err
 	}
-	if p.Trace == nil {
-		return OfFlight(p.Flight), nil
-	}
-	return Of(p.Trace, bound), nil
+	return Of(t, bound), nil
 }

@@ -16,7 +16,6 @@ import (
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/trace"
 	"hocket.example/hocket/internal/trace/chrome"
-	"hocket.example/hocket/internal/trace/flight"
 	"hocket.example/hocket/internal/trace/nsys"
 )
 
@@ -26,46 +25,23 @@ const maxBytes = 4 << 30
 // maxRanks is how many ranks all files together may have.
 const maxRanks = 1 << 16
 
-// Profile is what files say: a trace of all ranks, or the ranks' flight records.
-type Profile struct {
-	Trace  *trace.Trace
-	Flight []*flight.Record
-}
-
 // Read reads files of one kind. Errors name the file.
-func Read(paths []string) (*Profile, error) {
-	p := &Profile{}
+func Read(paths []string) (*trace.Trace, error) {
 	parts := make([]*trace.Trace, 0, len(paths))
-	var names []string
 	words := &trace.Names{}
 	for _, path := range paths {
-		t, f, err := readFile(path, words)
+		t, err := readFile(path, words)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		if f != nil {
-			if f.Rank < 0 {
-				f.Rank = rankInName(path)
-			}
-			p.Flight = append(p.Flight, f)
-			continue
 		}
 		if len(t.IDs) == 1 && (t.IDs[0] < 0 || t.Source == "nsys" && len(paths) > 1) {
 			if id := rankInName(path); id >= 0 {
 				t.IDs[0] = id
 			}
 		}
-		parts, names = append(parts, t), append(names, path)
+		parts = append(parts, t)
 	}
-	switch {
-	case len(parts) > 0 && len(p.Flight) > 0:
-		return nil, errors.New("flight records and timelines do not go together: give one kind")
-	case len(p.Flight) > 0:
-		return p, flight.Number(p.Flight)
-	}
-	var err error
-	p.Trace, err = join(parts, names)
-	return p, err
+	return join(parts, paths)
 }
 
 var rankWord = regexp.MustCompile(`(?i)rank[_\-. ]?(\d{1,6})`)
@@ -117,56 +93,45 @@ func open(path string, read func(r *bufio.Reader) error) error {
 }
 
 // readFile reads one file of any format.
-func readFile(path string, words *trace.Names) (t *trace.Trace, f *flight.Record, err error) {
+func readFile(path string, words *trace.Names) (t *trace.Trace, err error) {
 	err = open(path, func(r *bufio.Reader) error {
 		var err error
-		t, f, err = read(r, words)
+		t, err = read(r, words)
 		return err
 	})
-	if errors.Is(err, chrome.ErrOther) { // JSON, and no timeline
-		err = open(path, func(r *bufio.Reader) error {
-			var err error
-			f, err = flight.ReadJSON(r)
-			return err
-		})
-	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		err = fmt.Errorf("%w: it is cut short", err)
 	}
-	return t, f, err
+	return t, err
 }
 
 // errUnknown lists what can be read.
 var errUnknown = errors.New("it is none of the formats that can be read: timelines of hocket run --trace and of torch.profiler (JSON, " +
-	"also gzipped), nsys stats --report cuda_gpu_trace (text, CSV), torch's flight records (JSON, pickle)")
+	"also gzipped), nsys stats --report cuda_gpu_trace (text, CSV)")
 
 var errDatabase = errors.New("a SQLite database: hocket reads the rows that nsys prints of it: nsys stats --report cuda_gpu_trace " +
 	"--format csv FILE > rows.csv")
 
-func read(r *bufio.Reader, words *trace.Names) (*trace.Trace, *flight.Record, error) {
+func read(r *bufio.Reader, words *trace.Names) (*trace.Trace, error) {
 	head, err := r.Peek(16)
 	if len(head) == 0 {
 		if err != nil && !errors.Is(err, io.EOF) {
-			return nil, nil, err
+			return nil, err
 		}
-		return nil, nil, errors.New("it is empty")
+		return nil, errors.New("it is empty")
 	}
 	start := bytes.TrimLeft(head, " \t\r\n\ufeff")
 	switch {
 	case bytes.HasPrefix(head, []byte("SQLite format 3\x00")):
-		return nil, nil, errDatabase
-	case head[0] == 0x80:
-		f, err := flight.ReadPickle(r)
-		return nil, f, err
+		return nil, errDatabase
 	case len(start) > 0 && (start[0] == '{' || start[0] == '['):
-		t, err := chrome.Read(r, words)
-		return t, nil, err
+		return chrome.Read(r, words)
 	}
 	t, err := nsys.ReadText(r, words)
 	if errors.Is(err, nsys.ErrOther) {
 		err = errUnknown
 	}
-	return t, nil, err
+	return t, err
 }
 
 // join makes one trace of several with ranks, and clocks, of their own.
