@@ -10,7 +10,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	report "hocket.example/hocket/internal/device/cuda/doctor"
-	"hocket.example/hocket/internal/device/cuda/process"
+	cudaprocess "hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/hostmem"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/tune"
@@ -72,7 +72,7 @@ func machineNamed(name string, try bool) machine {
 	if kind, err := device.KindNamed(name); err == nil && kind.OnHost {
 		return machine{Name: name, OK: true, Modes: []string{"concurrent", "scheduled (--schedules)"}}
 	}
-	found := process.Examine(try)
+	found := cudaprocess.Examine(try)
 	m := machine{Name: name, OK: found.Missing == "", Modes: []string{fmt.Sprintf("%d %s", len(found.GPUs), plural(len(found.GPUs), "GPU"))}, CUDA: &found}
 	if !m.OK {
 		m.Modes, m.Missing, m.Help = nil, found.Missing, "use -m "+defaultMachine

@@ -2,7 +2,6 @@ package account
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"hocket.example/hocket/internal/trace"
