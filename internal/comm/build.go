@@ -73,9 +73,6 @@ func newBuild(ch *Channel, in *Instance, half int) *Build {
 // Size returns the number of members.
 func (b *Build) Size() int { return len(b.in.Parts) }
 
-// Instance returns what is built.
-func (b *Build) Instance() *Instance { return b.in }
-
 // Staging returns a dense view of member m's staging memory: shape elements of
 // the instance's type, off bytes from its start.
 func (b *Build) Staging(m int, off int64, shape []int64) device.View {

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"hocket.example/hocket/internal/device"
-	"hocket.example/hocket/ir"
 )
 
 // Policy says how collectives that pin no algorithm are run; the zero value is
@@ -80,23 +79,6 @@ func (d *Dispatch) Scheduler() string {
 		}
 	}
 	return ""
-}
-
-// ByEngines lists, for a collective that only moves data, the ways that occupy none of a device's multiprocessors: the
-// schedule that copies between operands where they lie, and those of the machine's own that copy engines do.
-func (d *Dispatch) ByEngines(op ir.Op) (names []string) {
-	for _, a := range infos(schedules) {
-		if a.Memory == device.MemoryFlags && slices.Contains(a.Ops, op) {
-			names = append(names, a.Name)
-			break
-		}
-	}
-	for _, a := range d.own {
-		if a.CopyEngines && slices.Contains(a.Ops, op) {
-			names = append(names, a.Name)
-		}
-	}
-	return names
 }
 
 // Check returns an error unless there is an algorithm of that name.
