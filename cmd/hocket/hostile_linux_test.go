@@ -81,7 +81,7 @@ func hostileFiles(t *testing.T, dir string) {
 	must(os.Symlink("loop.json", filepath.Join(dir, "loop.json")))
 }
 
-// hostilePickles writes snapshots and timelines that stand for far more than they hold.
+// hostilePickles writes snapshots and flight records that stand for far more than they hold.
 func hostilePickles(write func(name string, b []byte, sparse int64)) {
 	text := func(s string) string {
 		return "X" + string(bits.LittleEndian.AppendUint32(nil, uint32(len(s)))) + s
@@ -96,6 +96,18 @@ func hostilePickles(write func(name string, b []byte, sparse int64)) {
 	snapshot("shared.pickle", "](]("+event+strings.Repeat("h\x01", 100_000)+"eq\x02"+strings.Repeat("h\x02",
 		10_000)+"e")
 	snapshot("live.pickle", "]]("+event+strings.Repeat("h\x01", 500_000)+"ea")
+	laughs := "]q\x000"
+	for depth := range 6 {
+		laughs += "](" + strings.Repeat("h"+string(rune(depth)), 999) + "eq" + string(rune(depth+1)) + "0"
+	}
+	write("laughs.pickle", []byte("\x80\x02}"+text("entries")+"]"+laughs+"h\x06as."), 0)
+	var groups strings.Builder
+	groups.WriteString(`{"pg_config":{"0":{"ranks":"[` + strings.Repeat("1,", 400_000) + `0]"}},"entries":[`)
+	for n := range 200_000 {
+		fmt.Fprintf(&groups, `{"process_group":["%d"],"collective_seq_id":%d},`, n, n)
+	}
+	groups.WriteString(`{}]}`)
+	write("groups.json", []byte(groups.String()), 0)
 	var clocks strings.Builder
 	clocks.WriteString(`{"traceEvents":[`)
 	for n := range 100_000 {
@@ -182,6 +194,8 @@ func TestHostile(t *testing.T) {
 	must(2, "deep.pickle: event 0: action is a tuple of 2", "memory deep.pickle")
 	must(2, "shared.pickle: device_traces[20]: more than 2097152 segments, blocks and events", "memory shared.pickle")
 	must(0, "500001 allocations traced", "memory live.pickle")
+	must(2, "laughs.pickle: an entry has more than 1048576 bytes", "trace laughs.pickle")
+	must(0, "200001 collectives of 1 rank", "trace groups.json")
 	must(0, "5 collectives of 20000 ranks", "trace clocks.json")
 	must(2, "fifo", "run small.hkt --save fifo")
 	must(2, "small.hkt", "run small.hkt --save small.hkt")

@@ -11,7 +11,7 @@ import (
 
 // Report is where the time of a run went. Times are in microseconds.
 type Report struct {
-	Source      string       `json:"source"` // "hocket", "kineto", "nsys"
+	Source      string       `json:"source"` // "hocket", "kineto", "nsys", "flight"
 	Ranks       int          `json:"ranks"`
 	Alignment   Alignment    `json:"alignment"`
 	Collectives []Collective `json:"collectives"`
@@ -34,7 +34,7 @@ type Report struct {
 }
 
 // Trace returns the events, on one clock, and how long those of them waited of which
-// that is told. They are not to be changed.
+// that is told; nil for flight records. They are not to be changed.
 func (r *Report) Trace() (*trace.Trace, map[int]int64) { return r.trace, r.waits }
 
 // Collective is one collective, all ranks together.

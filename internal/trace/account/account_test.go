@@ -290,3 +290,38 @@ func TestNsysRows(t *testing.T) {
 		t.Error("one rank: no problem says so")
 	}
 }
+
+// TestFlight: unequal sizes, and a late rank, from JSON and from pickles.
+func TestFlight(t *testing.T) {
+	for _, suffix := range []string{"json.gz", "fr.pickle"} {
+		r := accounted(t, corpus(t, "flight/flight-shape.rank*."+suffix)...)
+		size := slices.DeleteFunc(slices.Clone(r.Problems), func(p Problem) bool { return p.Kind == "late" })
+		if len(size) != 1 || size[0].Kind != "size" || size[0].Rank != 1 ||
+			!strings.Contains(size[0].Text, "call 7 ") ||
+			!strings.Contains(size[0].Text, "524288") || !strings.Contains(size[0].Text, "1048576") {
+			t.Errorf("%s: rank 1 hands 524288 elements to call 7, rank 0 1048576: %+v", suffix, r.Problems)
+		}
+		if r.Collectives[6].Late != nil {
+			t.Errorf("%s: where sizes differ nobody is late: %+v", suffix, r.Collectives[6].Late)
+		}
+
+		r = accounted(t, corpus(t, "flight/flight-late.rank*."+suffix)...)
+		if r.Source != "flight" || r.Ranks != 2 || len(r.Collectives) != 7 {
+			t.Errorf("%s: %s, %d ranks, %d collectives", suffix, r.Source, r.Ranks, len(r.Collectives))
+		}
+		c := r.Collectives[6]
+		if c.Late == nil || c.Late.Rank != 1 || c.TransferUS != nil || *c.Bytes != 1048576*2 {
+			t.Errorf("%s: the last waits for rank 1: %+v", suffix, c)
+		} else {
+			near(t, "lateness", c.Late.US, (347073388-346539006)/1e3, 0.01)
+		}
+		for _, p := range r.Problems {
+			if p.Kind != "late" || p.Rank != 1 {
+				t.Errorf("%s: %+v", suffix, p)
+			}
+		}
+		if suffix == "fr.pickle" && !strings.Contains(r.Problems[0].Text, "train.py:93") {
+			t.Errorf("the pickle has stacks: %+v", r.Problems[0])
+		}
+	}
+}

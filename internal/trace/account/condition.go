@@ -22,7 +22,7 @@ var metrics = []struct {
 	count bool
 	of    func(r *Report) (float64, bool)
 }{
-	{"exposed", true, false, func(r *Report) (float64, bool) { return r.Exposed.TotalUS, true }},
+	{"exposed", true, false, func(r *Report) (float64, bool) { return r.Exposed.TotalUS, r.Source != "flight" }},
 	{"wait", true, false, func(r *Report) (float64, bool) { return deref(r.Exposed.WaitUS) }},
 	{"transfer", true, false, func(r *Report) (float64, bool) { return deref(r.Exposed.TransferUS) }},
 	{"idle", true, false, func(r *Report) (float64, bool) {
@@ -30,7 +30,7 @@ var metrics = []struct {
 		for _, x := range r.Idle {
 			sum += x.TotalUS
 		}
-		return sum, true
+		return sum, r.Source != "flight"
 	}},
 	{"skew", false, false, func(r *Report) (float64, bool) {
 		var most float64

@@ -6,9 +6,12 @@ import (
 
 // Files accounts for the profiles in files: see Of.
 func Files(paths []string, bound int64) (*Report, error) {
-	t, err := profile.Read(paths)
+	p, err := profile.Read(paths)
 	if err != nil {
 		return nil, err
 	}
-	return Of(t, bound), nil
+	if p.Trace == nil {
+		return OfFlight(p.Flight), nil
+	}
+	return Of(p.Trace, bound), nil
 }

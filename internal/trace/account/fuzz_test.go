@@ -1,9 +1,12 @@
 package account
 
 import (
+	"io"
 	"math"
 	"strings"
 	"testing"
+
+	"hocket.example/hocket/internal/trace/flight"
 )
 
 // FuzzCondition: a condition is a metric and a limit, and means the same without spaces; errors quote what was written.
@@ -28,6 +31,61 @@ func FuzzCondition(f *testing.F) {
 		again, err := ParseCondition(strings.Join(strings.Fields(text), ""))
 		if err != nil || again.limit != c.limit || again.metric != c.metric || again.share != c.share {
 			t.Errorf("%q: %+v, without spaces %+v, %v", text, c, again, err)
+		}
+	})
+}
+
+// FuzzFlight accounts for two ranks' flight records: every call is in one collective, and members are ranks that there
+// are.
+func FuzzFlight(f *testing.F) {
+	one := `{"entries":[{"process_group":["0","x"],"collective_seq_id":1,"profiling_name":"nccl:all_reduce","input_sizes":[[4]],"output_sizes":[[4]],"input_dtypes":["Float"],"state":"completed","time_created_ns":100},{"process_group":["0","x"],"collective_seq_id":2,"state":"scheduled"}],"pg_config":{"0":{"desc":"x","ranks":"[0, 1, 7]"}}}`
+	f.Add([]byte(one), []byte(`{"rank":1,`+one[1:]))
+	f.Add([]byte(one), []byte(`{"entries":[]}`))
+	f.Add([]byte("{\"entries\":[{}]}"), []byte("\x80\x02}X\x07\x00\x00\x00entries]}X\x0b\x00\x00\x00input_sizes]](J\xff\xff\xff\xffK\x02eassas."))
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		var records []*flight.Record
+		calls := 0
+		for _, text := range []string{string(a), string(b)} {
+			read := flight.ReadJSON
+			if strings.HasPrefix(text, "\x80") {
+				read = flight.ReadPickle
+			}
+			r, err := read(strings.NewReader(text))
+			if err != nil {
+				return
+			}
+			seen := map[[2]any]bool{}
+			for _, e := range r.Entries {
+				if e.In < -1 || e.Out < -1 {
+					t.Errorf("%+v", e)
+				}
+				if call := [2]any{e.Group, e.Seq}; !e.P2P && !seen[call] {
+					seen[call] = true
+					calls++
+				}
+			}
+			records = append(records, r)
+		}
+		if flight.Number(records) != nil {
+			return
+		}
+		r := OfFlight(records)
+		for _, c := range r.Collectives {
+			calls -= len(c.ByRank)
+			for _, m := range c.ByRank {
+				if m.Rank != records[0].Rank && m.Rank != records[1].Rank {
+					t.Errorf("rank %d of ranks %d and %d", m.Rank, records[0].Rank, records[1].Rank)
+				}
+			}
+			if !(c.SkewUS >= 0) {
+				t.Errorf("skew %v", c.SkewUS)
+			}
+		}
+		if calls != 0 {
+			t.Errorf("%d calls are in no collective", calls)
+		}
+		if err := r.WriteText(io.Discard); err != nil {
+			t.Error(err)
 		}
 	})
 }

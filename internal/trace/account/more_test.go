@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/trace"
+	"hocket.example/hocket/internal/trace/flight"
 )
 
 // TestSteps: a step takes as long as its slowest rank; the first ones, which warm up, do not
@@ -42,6 +43,39 @@ func TestIdle(t *testing.T) {
 	x := Of(tr, 0).Idle[0]
 	if x.HostUS != 50 || x.LaunchUS != 15 || x.EventUS != 0 || x.UnknownUS != 190 || x.TotalUS != 255 {
 		t.Errorf("%+v", x)
+	}
+}
+
+// TestFlightStates: who has not called, who has not begun, and who gave no record.
+func TestFlightStates(t *testing.T) {
+	record := func(rank int, states ...string) *flight.Record {
+		r := &flight.Record{Rank: rank, Groups: map[string]flight.Group{"0": {Name: "tp", Members: []int{0, 1, 2}}}}
+		for i, s := range states {
+			r.Entries = append(r.Entries, flight.Entry{Op: "all_reduce", Group: "0", Seq: int64(i + 1), State: s, In: 8, Out: 8,
+				DType: "Half", Created: int64(1e9 + i*1e6), Stack: []string{"step (train.py:7)"}})
+		}
+		return r
+	}
+	found := func(r *Report, kind string, rank int, text string) bool {
+		return slices.ContainsFunc(r.Problems, func(p Problem) bool {
+			return p.Kind == kind && p.Rank == rank && strings.Contains(p.Text, text)
+		})
+	}
+	r := OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed"), record(2, "completed", "started")})
+	if !found(r, "missing", 1, "rank 1 has not called it; its last call is 1, all_reduce, completed; it called from step (train.py:7)") {
+		t.Errorf("rank 1 lacks call 2: %+v", r.Problems)
+	}
+	r = OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed", "scheduled"), record(2, "completed", "started")})
+	if !found(r, "late", 1, "its device has not begun it, as those of ranks [0 2] have") || len(r.Problems) != 1 {
+		t.Errorf("rank 1's device has not begun: %+v", r.Problems)
+	}
+	r = OfFlight([]*flight.Record{record(0, "completed", "started"), record(1, "completed", "started")})
+	if !found(r, "missing", 2, "rank 2 gave no record") {
+		t.Errorf("rank 2 gave no record: %+v", r.Problems)
+	}
+	r = OfFlight([]*flight.Record{record(0, "completed"), record(1, "completed"), record(2, "completed")})
+	if len(r.Problems) != 0 {
+		t.Errorf("all is well: %+v", r.Problems)
 	}
 }
 

@@ -67,7 +67,7 @@ func (r *Report) words(t *writer) {
 		t.printf("nobody waited for anybody for longer than the clocks are off\n")
 	}
 	for _, p := range r.Problems {
-		if p.Kind != "late" && p.Text != r.Untold {
+		if p.Kind != "late" && p.Text != r.Untold || r.Source == "flight" {
 			t.printf("%s: %s\n", p.Kind, p.Text)
 		}
 	}

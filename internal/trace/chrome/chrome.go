@@ -24,8 +24,6 @@ const (
 // ErrOther is returned for JSON that has no "traceEvents".
 var ErrOther = errors.New(`JSON without "traceEvents"`)
 
-var errFlight = errors.New("a flight record of torch: torchfrtrace, which comes with torch, reads it")
-
 // Read reads one file. Its ranks are numbered from 0 in the trace; IDs holds the numbers
 // that the file gives them, -1 where it gives none.
 func Read(r io.Reader, names *trace.Names) (*trace.Trace, error) {
@@ -74,8 +72,8 @@ func (f *file) field(key string) error {
 	switch key {
 	case "traceEvents":
 		return f.events()
-	case "entries": // and no need to read on
-		return errFlight
+	case "entries": // of a flight record, and no need to read on
+		return ErrOther
 	case "hocket":
 		f.own = true
 		var head trace.Head

@@ -159,7 +159,7 @@ func Write(w io.Writer, r *account.Report, o Options) error {
 	}
 	v.Words = r.Sentences()
 	for _, p := range r.Problems {
-		if p.Kind != "late" {
+		if p.Kind != "late" || r.Source == "flight" {
 			v.Problems = append(v.Problems, p.Kind+": "+p.Text)
 		}
 	}
@@ -202,6 +202,14 @@ func (t *table) of(s string) int {
 func newDocument(r *account.Report, o Options) (*document, int) {
 	tr, shares := r.Trace()
 	d := &document{Exposed: r.Exposed.ByRank, Idle: r.Idle, Critical: r.Critical, Lanes: []lane{}}
+	if tr == nil { // flight records have no timeline
+		d.Names, d.Details = []string{}, []string{}
+		d.Events = columns{[]int{}, []int64{}, []int64{}, []int{}, []int{}, []int64{}, []int{}, []int{}}
+		for i := range r.Collectives {
+			d.Collectives = append(d.Collectives, newCollective(&r.Collectives[i]))
+		}
+		return d, 0
+	}
 	lo, hi := tr.Bounds()
 	d.Span, d.Virtual = hi-lo, tr.Virtual
 	shown := longest(tr.Events)

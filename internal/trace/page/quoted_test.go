@@ -78,7 +78,7 @@ func hostile(t *testing.T) map[string][]string {
 		b, _ := json.Marshal(s)
 		return string(b)
 	}
-	var kineto []string
+	var kineto, records []string
 	for rank := range 2 {
 		var events []string
 		for i := range 2 {
@@ -97,6 +97,11 @@ func hostile(t *testing.T) map[string][]string {
 		}
 		kineto = append(kineto, fmt.Sprintf(`{"distributedInfo":{"rank":%d},"traceEvents":[%s]}`, rank,
 			strings.Join(events, ",")))
+		records = append(records, fmt.Sprintf(`{"rank":%d,"entries":[{"process_group":["0",%s],`+
+			`"collective_seq_id":1,"profiling_name":%s,"input_sizes":[[%d]],"output_sizes":[[4]],`+
+			`"input_dtypes":[%s],"state":%s,"time_created_ns":100,"frames":[{"name":%s,"filename":%s,`+
+			`"line":3}]}],"pg_config":{"0":{"desc":%s,"ranks":"[0, 1, 2]"}}}`,
+			rank, q("g"+evil), q("nccl:x"+evil), 4+rank, q("F"+evil), q("s"+evil), q("f"+evil), q(evil), q("d"+evil)))
 	}
 	own := fmt.Sprintf(`{"hocket":{},"traceEvents":[{"name":"thread_name","ph":"M","pid":0,"tid":0,`+
 		`"args":{"name":%[1]s}},`+
@@ -111,6 +116,6 @@ func hostile(t *testing.T) map[string][]string {
 	text := "Start (ns)  Duration (ns)  CorrId  GrdX  Device  Ctx  Strm  Name\n----------  ----  ---  ---  ----  " +
 		"---  ---  ----\n" +
 		"100  200  1  1  NVIDIA H100 (0)  1  7  k\x1b[31m\u009b\n"
-	return map[string][]string{"Kineto": kineto, "own": {own},
+	return map[string][]string{"Kineto": kineto, "flight": records, "own": {own},
 		"CSV": {csv}, "text": {text}}
 }

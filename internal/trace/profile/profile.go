@@ -16,6 +16,7 @@ import (
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/trace"
 	"hocket.example/hocket/internal/trace/chrome"
+	"hocket.example/hocket/internal/trace/flight"
 	"hocket.example/hocket/internal/trace/nsys"
 )
 
@@ -25,23 +26,46 @@ const maxBytes = 4 << 30
 // maxRanks is how many ranks all files together may have.
 const maxRanks = 1 << 16
 
+// Profile is what files say: a trace of all ranks, or the ranks' flight records.
+type Profile struct {
+	Trace  *trace.Trace
+	Flight []*flight.Record
+}
+
 // Read reads files of one kind. Errors name the file.
-func Read(paths []string) (*trace.Trace, error) {
+func Read(paths []string) (*Profile, error) {
+	p := &Profile{}
 	parts := make([]*trace.Trace, 0, len(paths))
+	var names []string
 	words := &trace.Names{}
 	for _, path := range paths {
-		t, err := readFile(path, words)
+		t, f, err := readFile(path, words)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		if f != nil {
+			if f.Rank < 0 {
+				f.Rank = rankInName(path)
+			}
+			p.Flight = append(p.Flight, f)
+			continue
 		}
 		if len(t.IDs) == 1 && (t.IDs[0] < 0 || t.Source == "nsys" && len(paths) > 1) {
 			if id := rankInName(path); id >= 0 {
 				t.IDs[0] = id
 			}
 		}
-		parts = append(parts, t)
+		parts, names = append(parts, t), append(names, path)
 	}
-	return join(parts, paths)
+	switch {
+	case len(parts) > 0 && len(p.Flight) > 0:
+		return nil, errors.New("flight records and timelines do not go together: give one kind")
+	case len(p.Flight) > 0:
+		return p, flight.Number(p.Flight)
+	}
+	var err error
+	p.Trace, err = join(parts, names)
+	return p, err
 }
 
 var rankWord = regexp.MustCompile(`(?i)rank[_\-. ]?(\d{1,6})`)
@@ -93,45 +117,56 @@ func open(path string, read func(r *bufio.Reader) error) error {
 }
 
 // readFile reads one file of any format.
-func readFile(path string, words *trace.Names) (t *trace.Trace, err error) {
+func readFile(path string, words *trace.Names) (t *trace.Trace, f *flight.Record, err error) {
 	err = open(path, func(r *bufio.Reader) error {
 		var err error
-		t, err = read(r, words)
+		t, f, err = read(r, words)
 		return err
 	})
+	if errors.Is(err, chrome.ErrOther) { // JSON, and no timeline
+		err = open(path, func(r *bufio.Reader) error {
+			var err error
+			f, err = flight.ReadJSON(r)
+			return err
+		})
+	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		err = fmt.Errorf("%w: it is cut short", err)
 	}
-	return t, err
+	return t, f, err
 }
 
 // errUnknown lists what can be read.
 var errUnknown = errors.New("it is none of the formats that can be read: timelines of hocket run --trace and of torch.profiler (JSON, " +
-	"also gzipped), nsys stats --report cuda_gpu_trace (text, CSV)")
+	"also gzipped), nsys stats --report cuda_gpu_trace (text, CSV), torch's flight records (JSON, pickle)")
 
 var errDatabase = errors.New("a SQLite database: hocket reads the rows that nsys prints of it: nsys stats --report cuda_gpu_trace " +
 	"--format csv FILE > rows.csv")
 
-func read(r *bufio.Reader, words *trace.Names) (*trace.Trace, error) {
+func read(r *bufio.Reader, words *trace.Names) (*trace.Trace, *flight.Record, error) {
 	head, err := r.Peek(16)
 	if len(head) == 0 {
 		if err != nil && !errors.Is(err, io.EOF) {
-			return nil, err
+			return nil, nil, err
 		}
-		return nil, errors.New("it is empty")
+		return nil, nil, errors.New("it is empty")
 	}
 	start := bytes.TrimLeft(head, " \t\r\n\ufeff")
 	switch {
 	case bytes.HasPrefix(head, []byte("SQLite format 3\x00")):
-		return nil, errDatabase
+		return nil, nil, errDatabase
+	case head[0] == 0x80:
+		f, err := flight.ReadPickle(r)
+		return nil, f, err
 	case len(start) > 0 && (start[0] == '{' || start[0] == '['):
-		return chrome.Read(r, words)
+		t, err := chrome.Read(r, words)
+		return t, nil, err
 	}
 	t, err := nsys.ReadText(r, words)
 	if errors.Is(err, nsys.ErrOther) {
 		err = errUnknown
 	}
-	return t, err
+	return t, nil, err
 }
 
 // join makes one trace of several with ranks, and clocks, of their own.

@@ -56,6 +56,7 @@ func TestTruncated(t *testing.T) {
 	kineto := unzipped(t, late)
 	for name, b := range map[string][]byte{
 		"gzip": content(t, late), "json": kineto,
+		"pickle": []byte("\x80\x02}q\x00X\x07\x00\x00\x00entriesq\x01]q\x02s."),
 	} {
 		for i := range 40 {
 			cut := len(b) * i / 40
@@ -88,8 +89,7 @@ func TestRefused(t *testing.T) {
 		"it is empty": "",
 		"it is none of the formats that can be read":  "What is this?",
 		"nsys stats --report cuda_gpu_trace":          "SQLite format 3\x00",
-		`JSON without "traceEvents"`:                  `{"a":1}`,
-		"torchfrtrace":                                `{"entries":[{"collective_seq_id":1}]}`,
+		"no timeline, and no flight record":           `{"a":1}`,
 		"no events of a device":                       timeline(),
 		`event 2, "b": it ends 3 µs before it begins`: timeline(event("a", 1, 2, ""), event("b", 9, -3, "")),
 		`"1e99" is no time`:                           strings.Replace(one, `"ts":1`, `"ts":1e99`, 1),
@@ -100,8 +100,13 @@ func TestRefused(t *testing.T) {
 		"is no key":                                   `{traceEvents:[]}`,
 		"a value of more than 1048576 bytes": `{"traceEvents":[{"name":"` +
 			strings.Repeat("x", 1<<20) + `"}]}`,
-		"its times are steps of a schedule": `{"hocket":{"virtual":true},` + one[1:],
-		"cannot unmarshal":                  `{"traceEvents":[{"ph":"X","name":7}]}`,
+		"its times are steps of a schedule":  `{"hocket":{"virtual":true},` + one[1:],
+		"cannot unmarshal":                   `{"traceEvents":[{"ph":"X","name":7}]}`,
+		"entry 1: ":                          `{"entries":[{"collective_seq_id":"x"}]}`,
+		"opcode":                             "\x80\x02I1\n.",
+		"it holds an object of posix.system": "\x80\x02}X\x07\x00\x00\x00entries](cposix\nsystem\nesX\x01\x00\x00\x00aNs.",
+		"nested deeper": "\x80\x02}X\x07\x00\x00\x00entries](" + strings.Repeat("(",
+			20) + strings.Repeat("l", 20) + "es.",
 	} {
 		_, err := Read([]string{write(t, "odd", []byte(text))})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "odd: ") {
@@ -131,8 +136,8 @@ func TestForeign(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := p.Events[0]; len(p.Events) != 1 || e.Start != 5250 || e.End != 7250 || p.ID(0) != 4 {
-		t.Errorf("%+v, ranks %v", p.Events, p.IDs)
+	if e := p.Trace.Events[0]; len(p.Trace.Events) != 1 || e.Start != 5250 || e.End != 7250 || p.Trace.ID(0) != 4 {
+		t.Errorf("%+v, ranks %v", p.Trace.Events, p.Trace.IDs)
 	}
 }
 
@@ -147,7 +152,7 @@ func TestRanksInOneFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr := p
+	tr := p.Trace
 	if tr.Ranks != 2 || tr.IDs[0] != 2 || tr.IDs[1] != 6 || tr.Clocks[0] == tr.Clocks[1] || tr.Events[0].Start != 7000 {
 		t.Errorf("%+v", tr)
 	}
@@ -264,7 +269,7 @@ func TestMillion(t *testing.T) {
 		if heap := heapWhile(func() { p, err = Read([]string{path}) }); heap > gib {
 			t.Errorf("%s: %d MiB of heap", filepath.Base(path), heap>>20)
 		}
-		if err != nil || len(p.Events) != n {
+		if err != nil || len(p.Trace.Events) != n {
 			t.Errorf("%s: %v", filepath.Base(path), err)
 		}
 	}

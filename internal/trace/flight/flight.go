@@ -1,0 +1,327 @@
+// Package flight reads the records of torch's flight recorder: the recent collectives of a rank, written when one does
+// not end. It reports where ranks disagree, and which ranks are missing.
+package flight
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"hocket.example/hocket/internal/names"
+	"hocket.example/hocket/internal/pickle"
+	"hocket.example/hocket/internal/trace"
+	"hocket.example/hocket/internal/trace/jsonscan"
+)
+
+// Limits of one record.
+const (
+	maxEntry   = 1 << 20   // bytes of an entry's text
+	maxEntries = 1 << 18   // torch keeps 2000 where nothing else is said
+	maxText    = 256 << 20 // bytes of the texts of all entries and groups
+)
+
+// Record is what one rank kept.
+type Record struct {
+	Rank    int // -1 where nothing says
+	Entries []Entry
+	Groups  map[string]Group // by the name that entries have
+
+	text int // bytes read of entries and groups
+}
+
+// Group is a group of ranks.
+type Group struct {
+	Name    string
+	Members []int // nil where unknown
+}
+
+// Entry is one call of a collective.
+type Entry struct {
+	Op      string
+	Group   string // a key of Record.Groups
+	Seq     int64
+	P2P     bool
+	DType   string
+	In, Out int64 // elements; -1 where unknown
+	Sizes   string
+	State   string // "scheduled", "started", "completed"
+	// Created is when the host called it, on its wall clock, in nanoseconds; Started and
+	// Completed when that was noticed, 0 where it was not.
+	Created, Started, Completed int64
+	Stack                       []string // innermost call first
+}
+
+// written is an entry as torch writes it.
+type written struct {
+	Group     []any     `json:"process_group"`
+	Seq       int64     `json:"collective_seq_id"`
+	P2PSeq    int64     `json:"p2p_seq_id"`
+	P2P       bool      `json:"is_p2p"`
+	Name      string    `json:"profiling_name"`
+	In        [][]int64 `json:"input_sizes"`
+	Out       [][]int64 `json:"output_sizes"`
+	InTypes   []string  `json:"input_dtypes"`
+	OutTypes  []string  `json:"output_dtypes"`
+	State     string    `json:"state"`
+	Created   int64     `json:"time_created_ns"`
+	Started   *int64    `json:"time_discovered_started_ns"`
+	Completed *int64    `json:"time_discovered_completed_ns"`
+	Frames    []frame   `json:"frames"`
+}
+
+type frame struct {
+	Name string `json:"name"`
+	File string `json:"filename"`
+	Line int    `json:"line"`
+}
+
+// config is a group as torch writes it.
+type config struct {
+	Desc  string          `json:"desc"`
+	Ranks json.RawMessage `json:"ranks"`
+}
+
+// ReadJSON reads a record in JSON.
+func ReadJSON(r io.Reader) (*Record, error) {
+	out := &Record{Rank: -1, Groups: map[string]Group{}}
+	scan := jsonscan.New(r)
+	found := false
+	err := scan.Object(func(key string) error {
+		switch key {
+		case "entries":
+			found = true
+			return scan.Array(func() error {
+				raw, err := scan.Raw(maxEntry)
+				if err != nil {
+					return err
+				}
+				return out.add(raw)
+			})
+		case "pg_config":
+			raw, err := scan.Raw(maxEntry)
+			if err != nil {
+				return err
+			}
+			return out.groups(raw)
+		case "rank":
+			raw, err := scan.Raw(32)
+			if n, bad := strconv.Atoi(string(raw)); bad == nil && n >= 0 {
+				out.Rank = n
+			}
+			return err
+		}
+		return scan.Skip()
+	})
+	if err == nil && !found {
+		err = errors.New(`JSON with neither "traceEvents" nor "entries": no timeline, and no flight record`)
+	}
+	return out, err
+}
+
+// ReadPickle reads a record as torch pickles it. Nothing in it is executed.
+func ReadPickle(r io.Reader) (*Record, error) {
+	v, err := pickle.Decode(r, pickle.Limits{Memory: 192 << 20})
+	if err != nil {
+		return nil, err
+	}
+	top, ok := v.(*pickle.Dict)
+	if !ok {
+		return nil, errors.New("the pickle holds no dict: no flight record")
+	}
+	entries, ok := top.Get("entries").(*pickle.List)
+	if !ok {
+		return nil, errors.New(`the pickle has no list "entries": no flight record`)
+	}
+	out := &Record{Rank: -1, Groups: map[string]Group{}}
+	if n, ok := top.Get("rank").(int64); ok && n >= 0 && n < 1<<20 {
+		out.Rank = int(n)
+	}
+	into := func(v any, add func([]byte) error) error {
+		left := maxEntry
+		p, err := plain(v, 8, &left)
+		if err != nil {
+			return err
+		}
+		raw, err := json.Marshal(p)
+		if err != nil {
+			return err
+		}
+		return add(raw)
+	}
+	for _, e := range entries.Items {
+		if err := into(e, out.add); err != nil {
+			return nil, err
+		}
+	}
+	if groups := top.Get("pg_config"); groups != nil {
+		err = into(groups, out.groups)
+	}
+	return out, err
+}
+
+// plain turns a pickle's value into what encoding/json knows, to a depth. left is how many
+// bytes it may yet have, since a pickle may have one value in many places.
+func plain(v any, depth int, left *int) (any, error) {
+	if depth == 0 {
+		return nil, errors.New("values are nested deeper than in any flight record")
+	}
+	list := func(items []any) (any, error) {
+		var out []any
+		for _, x := range items {
+			p, err := plain(x, depth-1, left)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, p)
+		}
+		return out, nil
+	}
+	*left -= 2 // a digit and a comma
+	switch v := v.(type) {
+	case string:
+		*left -= len(v)
+	case []byte:
+		*left -= len(v)
+	}
+	if *left < 0 {
+		return nil, fmt.Errorf("an entry has more than %d bytes", maxEntry)
+	}
+	switch v := v.(type) {
+	case *pickle.Tuple:
+		return list(v.Items)
+	case *pickle.List:
+		return list(v.Items)
+	case *pickle.Set:
+		return list(v.Items)
+	case *pickle.Dict:
+		out := map[string]any{}
+		for i, k := range v.Keys {
+			key, ok := k.(string)
+			if !ok {
+				key = pickle.Brief(k)
+			}
+			*left -= len(key)
+			p, err := plain(v.Values[i], depth-1, left)
+			if err != nil {
+				return nil, err
+			}
+			out[key] = p
+		}
+		return out, nil
+	case []byte:
+		return string(v), nil
+	case *pickle.Object:
+		return nil, fmt.Errorf("it holds %s, which no flight record does", pickle.Brief(v))
+	}
+	return v, nil
+}
+
+// count bounds what is kept of a record.
+func (r *Record) count(raw []byte) error {
+	if r.text += len(raw); r.text > maxText {
+		return fmt.Errorf("entries and groups have more than %d bytes", maxText)
+	}
+	return nil
+}
+
+func (r *Record) add(raw []byte) error {
+	n := len(r.Entries) + 1
+	if n > maxEntries {
+		return fmt.Errorf("more than %d entries", maxEntries)
+	}
+	if err := r.count(raw); err != nil {
+		return fmt.Errorf("entry %d: %w", n, err)
+	}
+	var w written
+	if err := json.Unmarshal(raw, &w); err != nil {
+		return fmt.Errorf("entry %d: %w", n, err)
+	}
+	name := strings.TrimPrefix(names.Quoted(w.Name), "nccl:")
+	e := Entry{Op: trace.CollectiveOp(name), Seq: w.Seq, P2P: w.P2P, State: names.Quoted(w.State), Created: w.Created,
+		In: elements(w.In), Out: elements(w.Out),
+		DType: names.Quoted(strings.Join(w.InTypes, ",")), Sizes: fmt.Sprint(w.In, " → ", w.Out)}
+	if len(w.Group) > 0 {
+		e.Group = names.Quoted(fmt.Sprint(w.Group[0]))
+		if len(w.Group) > 1 && r.Groups[e.Group].Name == "" {
+			g := r.Groups[e.Group]
+			g.Name = names.Quoted(fmt.Sprint(w.Group[1]))
+			r.Groups[e.Group] = g
+		}
+	}
+	if w.Started != nil {
+		e.Started = *w.Started
+	}
+	if w.Completed != nil {
+		e.Completed = *w.Completed
+	}
+	for _, f := range w.Frames[:min(len(w.Frames), 64)] {
+		e.Stack = append(e.Stack, names.Quoted(fmt.Sprintf("%s (%s:%d)", f.Name, f.File, f.Line)))
+	}
+	r.Entries = append(r.Entries, e)
+	return nil
+}
+
+// elements sums the elements of some tensors; -1 where a size is impossible.
+func elements(sizes [][]int64) int64 {
+	var sum int64
+	for _, shape := range sizes {
+		n := int64(1)
+		for _, d := range shape {
+			if d < 0 || d > 0 && n > 1<<60/d {
+				return -1
+			}
+			n *= d
+		}
+		if sum += n; sum > 1<<60 {
+			return -1
+		}
+	}
+	return sum
+}
+
+func (r *Record) groups(raw []byte) error {
+	if err := r.count(raw); err != nil {
+		return fmt.Errorf("pg_config: %w", err)
+	}
+	var all map[string]config
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return fmt.Errorf("pg_config: %w", err)
+	}
+	for key, c := range all {
+		g := Group{Name: names.Quoted(c.Desc)}
+		text := bytes.Trim(c.Ranks, `"`)
+		var ranks []int
+		if json.Unmarshal(text, &ranks) == nil {
+			g.Members = ranks
+		}
+		r.Groups[names.Quoted(key)] = g
+	}
+	return nil
+}
+
+// Number gives ranks that have no number the next ones that are free, and refuses two records
+// of one rank.
+func Number(records []*Record) error {
+	taken := map[int]bool{}
+	for _, r := range records {
+		if r.Rank >= 0 && taken[r.Rank] {
+			return fmt.Errorf("two flight records are of rank %d: give each rank once", r.Rank)
+		}
+		taken[r.Rank] = true
+	}
+	next := 0
+	for _, r := range records {
+		if r.Rank < 0 {
+			for taken[next] {
+				next++
+			}
+			r.Rank = next
+			taken[next] = true
+		}
+	}
+	return nil
+}
