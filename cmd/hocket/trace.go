@@ -39,6 +39,7 @@ A file is one of
   a timeline of hocket run --trace
   a timeline of torch.profiler (JSON, also gzipped), of one rank or of several
   what nsys stats --report cuda_gpu_trace prints, as text or CSV
+  what nsys export --type sqlite writes
   a flight record of torch, in JSON or pickled, of which nothing is executed
 Which, its contents tell. Ranks have the numbers that files say, or their names do:
 "rank3". docs/trace.md defines every number.

@@ -2,6 +2,9 @@ package nsys
 
 import (
 	"cmp"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -9,7 +12,23 @@ import (
 	"hocket.example/hocket/internal/trace"
 )
 
-// plain are a trace's kernels in one order, by what the text has.
+const rows = "../account/testdata/nsys-1.txt"
+
+func readRows(t *testing.T) *trace.Trace {
+	t.Helper()
+	f, err := os.Open(rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	tr, err := ReadText(f, new(trace.Names))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+// plain are a trace's kernels in one order, by what the text and the database both have.
 func plain(tr *trace.Trace) []trace.Event {
 	var out []trace.Event
 	for _, e := range tr.Events {
@@ -21,6 +40,84 @@ func plain(tr *trace.Trace) []trace.Event {
 			b.Rank))
 	})
 	return out
+}
+
+// TestSQLite: a database that SQLite made of the rows says what the rows say.
+func TestSQLite(t *testing.T) {
+	want := plain(readRows(t))
+	for name, path := range exports(t) {
+		got, err := ReadSQLite(path, new(trace.Names))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if !slices.EqualFunc(plain(got)[:len(want)], want, func(a, b trace.Event) bool { return a == b }) {
+			t.Errorf("%s: other events than the text has", name)
+		}
+		for _, e := range got.Events {
+			if e.Issued != e.Start-5000 {
+				t.Errorf("%s: issued at %d; want 5 µs before %d", name, e.Issued, e.Start)
+				break
+			}
+		}
+	}
+}
+
+// exports are a database beside the test and, where there is Python, others of other layouts.
+func exports(t *testing.T) map[string]string {
+	out := map[string]string{"small pages": "testdata/export.sqlite"}
+	for name, args := range map[string][]string{"pages of 64 KiB": {"65536", "1"}, "many rows": {"4096", "60"}} {
+		if path := written(t, args...); path != "" {
+			out[name] = path
+		}
+	}
+	return out
+}
+
+// written has Python write a database; empty without Python.
+func written(t *testing.T, args ...string) string {
+	t.Helper()
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Log("without python3 fewer layouts are tried")
+		return ""
+	}
+	path := filepath.Join(t.TempDir(), "export.sqlite")
+	cmd := exec.Command(python, append([]string{"testdata/export.py", rows, path}, args...)...)
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Logf("python3 without sqlite3? %v\n%s", err, text)
+		return ""
+	}
+	return path
+}
+
+func TestSQLiteMissing(t *testing.T) {
+	for _, column := range []string{"start", "streamId", "demangledName"} {
+		path := written(t, "4096", "1", column)
+		if path == "" {
+			t.Skip("no Python with sqlite3")
+		}
+		_, err := ReadSQLite(path, new(trace.Names))
+		if err == nil || !strings.Contains(err.Error(), "lacks the columns "+column) {
+			t.Errorf("without %s: %v", column, err)
+		}
+	}
+}
+
+func TestSQLiteWAL(t *testing.T) {
+	b, err := os.ReadFile("testdata/export.sqlite")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "export.sqlite")
+	for name, content := range map[string][]byte{path: b, path + "-wal": []byte("changes")} {
+		if err := os.WriteFile(name, content, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := ReadSQLite(path, new(trace.Names)); err == nil || !strings.Contains(err.Error(), "write-ahead log") {
+		t.Errorf("%v", err)
+	}
 }
 
 // TestForms: the same two kernels and a copy in every form that nsys stats prints.

@@ -1,5 +1,5 @@
 // Package nsys reads the GPU work that Nsight Systems recorded: the text and the CSV of "nsys stats --report
-// cuda_gpu_trace".
+// cuda_gpu_trace", and the SQLite file of "nsys export".
 package nsys
 
 import (

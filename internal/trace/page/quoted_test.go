@@ -103,6 +103,11 @@ func hostile(t *testing.T) map[string][]string {
 			`"line":3}]}],"pg_config":{"0":{"desc":%s,"ranks":"[0, 1, 2]"}}}`,
 			rank, q("g"+evil), q("nccl:x"+evil), 4+rank, q("F"+evil), q("s"+evil), q("f"+evil), q(evil), q("d"+evil)))
 	}
+	sqlite, err := os.ReadFile("../nsys/testdata/export.sqlite")
+	if err != nil {
+		t.Fatal(err)
+	}
+	database := bytes.ReplaceAll(sqlite, []byte("AllReduce"), []byte("\x1bll\nedu\x07\x7f"))
 	own := fmt.Sprintf(`{"hocket":{},"traceEvents":[{"name":"thread_name","ph":"M","pid":0,"tid":0,`+
 		`"args":{"name":%[1]s}},`+
 		`{"name":%[1]s,"cat":"compute","ph":"X","pid":0,"tid":0,"ts":0,"dur":9,"args":{"run":0,"id":0,`+
@@ -116,6 +121,6 @@ func hostile(t *testing.T) map[string][]string {
 	text := "Start (ns)  Duration (ns)  CorrId  GrdX  Device  Ctx  Strm  Name\n----------  ----  ---  ---  ----  " +
 		"---  ---  ----\n" +
 		"100  200  1  1  NVIDIA H100 (0)  1  7  k\x1b[31m\u009b\n"
-	return map[string][]string{"Kineto": kineto, "flight": records, "own": {own},
+	return map[string][]string{"Kineto": kineto, "flight": records, "SQLite": {string(database)}, "own": {own},
 		"CSV": {csv}, "text": {text}}
 }

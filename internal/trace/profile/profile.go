@@ -98,8 +98,8 @@ func (l *limited) Read(b []byte) (int, error) {
 }
 
 // open calls read with what a file holds, unpacked.
-func open(path string, read func(r *bufio.Reader) error) error {
-	f, _, err := files.Open(path)
+func open(path string, read func(r *bufio.Reader, size int64) error) error {
+	f, size, err := files.Open(path)
 	if err != nil {
 		return err
 	}
@@ -107,24 +107,24 @@ func open(path string, read func(r *bufio.Reader) error) error {
 	in := bufio.NewReaderSize(f, 1<<16)
 	head, _ := in.Peek(2)
 	if !bytes.Equal(head, []byte{0x1f, 0x8b}) {
-		return read(bufio.NewReaderSize(&limited{in, maxBytes}, 1<<16))
+		return read(bufio.NewReaderSize(&limited{in, maxBytes}, 1<<16), size)
 	}
 	z, err := gzip.NewReader(in)
 	if err != nil {
 		return err
 	}
-	return read(bufio.NewReaderSize(&limited{z, maxBytes}, 1<<16))
+	return read(bufio.NewReaderSize(&limited{z, maxBytes}, 1<<16), -1)
 }
 
 // readFile reads one file of any format.
 func readFile(path string, words *trace.Names) (t *trace.Trace, f *flight.Record, err error) {
-	err = open(path, func(r *bufio.Reader) error {
+	err = open(path, func(r *bufio.Reader, size int64) error {
 		var err error
-		t, f, err = read(r, words)
+		t, f, err = read(r, path, size, words)
 		return err
 	})
 	if errors.Is(err, chrome.ErrOther) { // JSON, and no timeline
-		err = open(path, func(r *bufio.Reader) error {
+		err = open(path, func(r *bufio.Reader, _ int64) error {
 			var err error
 			f, err = flight.ReadJSON(r)
 			return err
@@ -138,12 +138,9 @@ func readFile(path string, words *trace.Names) (t *trace.Trace, f *flight.Record
 
 // errUnknown lists what can be read.
 var errUnknown = errors.New("it is none of the formats that can be read: timelines of hocket run --trace and of torch.profiler (JSON, " +
-	"also gzipped), nsys stats --report cuda_gpu_trace (text, CSV), torch's flight records (JSON, pickle)")
+	"also gzipped), nsys stats --report cuda_gpu_trace (text, CSV), nsys export --type sqlite, torch's flight records (JSON, pickle)")
 
-var errDatabase = errors.New("a SQLite database: hocket reads the rows that nsys prints of it: nsys stats --report cuda_gpu_trace " +
-	"--format csv FILE > rows.csv")
-
-func read(r *bufio.Reader, words *trace.Names) (*trace.Trace, *flight.Record, error) {
+func read(r *bufio.Reader, path string, size int64, words *trace.Names) (*trace.Trace, *flight.Record, error) {
 	head, err := r.Peek(16)
 	if len(head) == 0 {
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -154,7 +151,11 @@ func read(r *bufio.Reader, words *trace.Names) (*trace.Trace, *flight.Record, er
 	start := bytes.TrimLeft(head, " \t\r\n\ufeff")
 	switch {
 	case bytes.HasPrefix(head, []byte("SQLite format 3\x00")):
-		return nil, nil, errDatabase
+		if size < 0 {
+			return nil, nil, errors.New("a gzipped database: unpack it first")
+		}
+		t, err := nsys.ReadSQLite(path, words)
+		return t, nil, err
 	case head[0] == 0x80:
 		f, err := flight.ReadPickle(r)
 		return nil, f, err

@@ -55,7 +55,7 @@ func unzipped(t *testing.T, path string) []byte {
 func TestTruncated(t *testing.T) {
 	kineto := unzipped(t, late)
 	for name, b := range map[string][]byte{
-		"gzip": content(t, late), "json": kineto,
+		"gzip": content(t, late), "json": kineto, "sqlite": content(t, "../nsys/testdata/export.sqlite"),
 		"pickle": []byte("\x80\x02}q\x00X\x07\x00\x00\x00entriesq\x01]q\x02s."),
 	} {
 		for i := range 40 {
@@ -88,7 +88,6 @@ func TestRefused(t *testing.T) {
 	for want, text := range map[string]string{
 		"it is empty": "",
 		"it is none of the formats that can be read":  "What is this?",
-		"nsys stats --report cuda_gpu_trace":          "SQLite format 3\x00",
 		"no timeline, and no flight record":           `{"a":1}`,
 		"no events of a device":                       timeline(),
 		`event 2, "b": it ends 3 µs before it begins`: timeline(event("a", 1, 2, ""), event("b", 9, -3, "")),
