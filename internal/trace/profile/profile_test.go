@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/trace"
 )
 
@@ -228,6 +229,7 @@ func TestBombs(t *testing.T) {
 		"is longer than": zipped(t, "zeros", repeat("1 ", strings.Repeat("\x00", 1<<16), 1000, "")),
 		"more than 1500000 events": zipped(t, "events", repeat(`{"traceEvents":[`,
 			`{"ph":"X","cat":"kernel","name":"k","ts":1,"dur":1},`, 1600000, `]}`)),
+		"beyond the limit": zipped(t, "pickle", repeat("\x80\x02(", strings.Repeat("]", 1<<16), 1000, "")),
 	} {
 		var err error
 		if heap := heapWhile(func() { _, err = Read([]string{path}) }); heap > gib {
@@ -239,12 +241,12 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// TestMillion: a million rows are read within a gibibyte.
+// TestMillion reads 200,000 rows, or with make long a million, within a gibibyte.
 func TestMillion(t *testing.T) {
 	if testing.Short() {
-		t.Skip("reads a million rows twice")
+		t.Skip("reads many rows twice")
 	}
-	const n = 1_000_000
+	n := longtest.Of(200_000, 1_000_000)
 	text := zipped(t, "rows.txt", func(w *bufio.Writer) {
 		for i := range n {
 			fmt.Fprintf(w, "%d 900 %d 1 1 1 1 1 1 1 0.0 0.0 GPU (%d) 1 7 kernel_%d<int>(float*)\n", 1000+i*1000, i, i%8,
@@ -263,7 +265,7 @@ func TestMillion(t *testing.T) {
 		w.WriteString(`]}`)
 	})
 	for _, path := range []string{text, json} {
-		var p *trace.Trace
+		var p *Profile
 		var err error
 		if heap := heapWhile(func() { p, err = Read([]string{path}) }); heap > gib {
 			t.Errorf("%s: %d MiB of heap", filepath.Base(path), heap>>20)
@@ -274,19 +276,31 @@ func TestMillion(t *testing.T) {
 	}
 }
 
-// FuzzRead: whatever a file holds, its events are of ranks that there are and end after they begin.
+// FuzzRead: whatever a file holds, its events are of ranks that there are and end after they begin. A record of
+// calls has sizes that calls can have.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(timeline(event("ncclDevKernel_AllReduce", 1, 2, `"Collective name":"allreduce","In msg nelems":4`))))
 	f.Add([]byte("1000 2000 7 16 1 1 GPU (3) 1 13 kernel\n"))
+	f.Add([]byte(`{"entries":[{"process_group":["0","x"],"input_sizes":[[1]]}],"pg_config":{"0":{"ranks":"[0, 1]"}}}`))
+	f.Add([]byte("\x80\x02}q\x00X\x07\x00\x00\x00entriesq\x01]q\x02s."))
 	f.Add([]byte("Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,Device,Ctx,Strm,Name\n1,2,3,1,1,1,GPU (0),1,7,k\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		tr, err := read(bufio.NewReader(bytes.NewReader(b)), new(trace.Names))
-		if err != nil {
-			return
-		}
-		for _, e := range tr.Events {
-			if e.Rank < 0 || e.Rank >= tr.Ranks || e.End < e.Start {
-				t.Errorf("%d ranks, and %+v", tr.Ranks, e)
+		tr, rec, err := read(bufio.NewReader(bytes.NewReader(b)), "", -1, new(trace.Names))
+		switch {
+		case err != nil:
+		case (tr == nil) == (rec == nil):
+			t.Errorf("a trace %v and a record %v", tr, rec)
+		case rec != nil:
+			for _, e := range rec.Entries {
+				if e.In < -1 || e.Out < -1 {
+					t.Errorf("%+v", e)
+				}
+			}
+		default:
+			for _, e := range tr.Events {
+				if e.Rank < 0 || e.Rank >= tr.Ranks || e.End < e.Start {
+					t.Errorf("%d ranks, and %+v", tr.Ranks, e)
+				}
 			}
 		}
 	})
