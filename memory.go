@@ -164,6 +164,9 @@ func (m *MemoryPlan) Simulate(policy string, speed SimulatedSpeed) (*MemorySimul
 	return &MemorySimulation{s.Policy, s.ReservedPeak, s.AllocatedPeak, s.Waiting, s.Segments, s.HostAhead}, nil
 }
 
+// WriteViz writes the plan as a snapshot for PyTorch's memory viewer, with ranks as devices.
+func (m *MemoryPlan) WriteViz(w io.Writer) error { return footprint.WriteViz(w, m.plan) }
+
 // String returns the plan's text: every stream, buffer and offset, channel and command.
 func (m *MemoryPlan) String() string { return m.plan.String() }
 

@@ -43,7 +43,7 @@ func hostileFiles(t *testing.T, dir string) {
 	entry := func(shape []int64, bytes int64) map[string]any {
 		return map[string]any{"dtype": "F32", "shape": shape, "data_offsets": []int64{0, bytes}}
 	}
-	for _, name := range []string{"fifo", "fifo.safetensors", "fifo.npy", "fifo.json", "fifo.hkt",
+	for _, name := range []string{"fifo", "fifo.safetensors", "fifo.npy", "fifo.json", "fifo.hkt", "fifo.csv",
 		"fifo.pickle"} {
 		must(syscall.Mkfifo(filepath.Join(dir, name), 0o600))
 	}
@@ -70,7 +70,10 @@ func hostileFiles(t *testing.T, dir string) {
 	header := "{'descr': '<f4', 'fortran_order': True, 'shape': (274877906944,), }"
 	header += strings.Repeat(" ", 117-len(header)) + "\n"
 	write("big.npy", append([]byte("\x93NUMPY\x01\x00\x76\x00"), header...), 1<<40)
+	write("sparse.csv", []byte("id,lower,upper,size\n"), 64<<30)
 	write("sparse.pickle", nil, 64<<30)
+	write("line.csv", []byte("id,lower,upper,size\n"+strings.Repeat("x", 80<<20)), 0)
+	write("many.csv", []byte("lower,upper,size\n"+strings.Repeat("0,9,1\n", 100_000)), 0)
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
 	_, err := z.Write([]byte("\x80\x04" + strings.Repeat("]", 64<<20)))
@@ -188,7 +191,11 @@ func TestHostile(t *testing.T) {
 		must(2, file, "trace "+file)
 	}
 	must(2, "/dev/zero", "trace /dev/zero")
+	must(2, "fifo.csv", "memory fifo.csv")
 	must(2, "fifo.pickle", "memory fifo.pickle")
+	must(2, "sparse.csv: more than 67108864 bytes", "memory sparse.csv")
+	must(2, "line.csv: more than 67108864 bytes", "memory line.csv")
+	must(2, "many.csv: more than 268435456 pairs of buffers live at once", "memory many.csv")
 	must(2, "sparse.pickle: pickle: offset 0", "memory sparse.pickle")
 	must(2, "lists.pickle.gz: pickle: offset ", "memory lists.pickle.gz")
 	must(2, "deep.pickle: event 0: action is a tuple of 2", "memory deep.pickle")

@@ -23,9 +23,9 @@ import (
 
 // memoryFlags are the flags of memory, in addition to those of every command on a PROGRAM.
 type memoryFlags struct {
-	strategy, machine, html, svg, policy, budget string
-	hostUS                                       float64
-	most                                         int64 // budget, read
+	strategy, machine, html, svg, viz, policy, budget string
+	hostUS                                            float64
+	most                                              int64 // budget, read
 }
 
 // memoryResult is memory's part of the --json output.
@@ -40,11 +40,13 @@ type memoryResult struct {
 	Fit *hocket.MemoryFit `json:"fit,omitempty"`
 	// Simulation is set with --policy.
 	Simulation *hocket.MemorySimulation `json:"simulation,omitempty"`
+	// Offsets are those of a packed FILE.csv, in the order of its lines.
+	Offsets []int64 `json:"offsets,omitempty"`
 }
 
 func (a *app) memoryCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:        "memory PROGRAM|SNAPSHOT.pickle [flags]",
+		Use:        "memory PROGRAM|SNAPSHOT.pickle|FILE.csv [flags]",
 		SuggestFor: []string{"mem"},
 		Short:      "Show what a program, or a snapshot of torch's allocator, uses memory for",
 		Long: `Plans a program, without running it, and shows its memory: the peak; the bound,
@@ -53,7 +55,7 @@ most that is live at once in the order of the text.
 
 A SNAPSHOT.pickle, or SNAPSHOT.pickle.gz, of torch.cuda.memory._snapshot() is read,
 without executing it, and explained: its peaks, the memory that waits for other
-streams, and the size of a plan.`,
+streams, and the size of a plan. A FILE.csv with the columns id,lower,upper,size is packed.`,
 		Example: `  hocket memory examples/mlp.hkt --strategy exchange
   hocket memory examples/layers_all_reduce.hkt --func layers --strategy all --html memory.html
   hocket memory examples/forum.hkt --dim L=8 --dim B=4096 --dim D=8192 --policy deferred-free`,
@@ -67,6 +69,7 @@ streams, and the size of a plan.`,
 	f.StringVar(&o.html, "html", "",
 		"write a page with a picture to `FILE`; --strategy all shows strategies side by side")
 	f.StringVar(&o.svg, "svg", "", "draw the memory of one plan to `FILE`")
+	f.StringVar(&o.viz, "viz", "", "write a snapshot for PyTorch's memory viewer to `FILE.pickle`")
 	f.StringVar(&o.policy, "policy", "",
 		"simulate a caching allocator as well: `POLICY` is one of "+strings.Join(footprint.Policies(), ", "))
 	f.Float64Var(&o.hostUS, "host-us", 0, "`MICROSECONDS` that the simulated host takes to issue an op (default 220)")
@@ -82,7 +85,10 @@ streams, and the size of a plan.`,
 		if err := o.check(c, file, flags.set(c)); err != nil {
 			return err
 		}
-		if file != "" {
+		switch {
+		case strings.HasSuffix(file, ".csv"):
+			return a.packCSV(file)
+		case file != "":
 			return a.explainSnapshot(file, o.html)
 		}
 		p, err := a.boundProgram(c.Context(), args[0], &b)
@@ -94,9 +100,9 @@ streams, and the size of a plan.`,
 	return c
 }
 
-// notProgram returns the file's name if it is not a program but a snapshot.
+// notProgram returns the file's name if it is not a program but a snapshot, or an instance for packing.
 func notProgram(arg string) string {
-	for _, end := range []string{".pickle", ".pickle.gz", ".pkl", ".pkl.gz"} {
+	for _, end := range []string{".csv", ".pickle", ".pickle.gz", ".pkl", ".pkl.gz"} {
 		if strings.HasSuffix(arg, end) {
 			return arg
 		}
@@ -105,7 +111,10 @@ func notProgram(arg string) string {
 }
 
 func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
-	for _, name := range []string{"strategy", "machine", "svg", "policy", "host-us", "budget"} { // snapshots have a page, too
+	for _, name := range []string{"strategy", "machine", "html", "svg", "viz", "policy", "host-us", "budget"} {
+		if name == "html" && !strings.HasSuffix(file, ".csv") {
+			continue // snapshots have a page, too
+		}
 		if file != "" && c.Flags().Changed(name) {
 			return usagef("--%s is about a program, and %s is none", name, file)
 		}
@@ -128,6 +137,8 @@ func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
 		return usagef("--budget is one plan's, and --strategy all makes several")
 	case o.strategy == "all" && o.svg != "":
 		return usagef("--svg draws one plan, and --strategy all makes several").helping("--html draws several")
+	case o.strategy == "all" && o.viz != "":
+		return usagef("--viz writes one plan, and --strategy all makes several")
 	}
 	if c.Flags().Changed("budget") {
 		var err error
@@ -197,7 +208,8 @@ func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding,
 	title := "memory of " + a.out.Func
 	return cmp.Or(
 		writeMemory(o.html, func(w io.Writer) error { return hocket.WriteMemoryHTML(w, title, plans...) }),
-		writeMemory(o.svg, plans[0].WriteSVG))
+		writeMemory(o.svg, plans[0].WriteSVG),
+		writeMemory(o.viz, plans[0].WriteViz))
 }
 
 func writeMemory(file string, write func(io.Writer) error) error {
@@ -252,6 +264,22 @@ func openMemory(name string) (*os.File, error) {
 		return nil, inputf("%w", err)
 	}
 	return f, nil
+}
+
+func (a *app) packCSV(name string) error {
+	f, err := openMemory(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	in, err := footprint.ReadCSV(f)
+	if err != nil {
+		return inputf("%s: %w", name, err)
+	}
+	r, off := in.Pack()
+	a.out.memoryResult = &memoryResult{MemoryReport: reported(r), Offsets: off}
+	a.memoryTable(a.out.MemoryReport)
+	return nil
 }
 
 func (a *app) explainSnapshot(name, page string) error {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -95,6 +96,55 @@ func TestMemoryJSON(t *testing.T) {
 	}
 }
 
+// Python loads what --viz writes, and finds what torch's viewer reads: a viewer that replays the events ends where the
+// segments say.
+func TestVizLoadsInPython(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3 to load the pickle with")
+	}
+	t.Chdir(filepath.Join("..", ".."))
+	file := filepath.Join(t.TempDir(), "plan.pickle")
+	if out, errs, code := hocketHere("memory", "examples/model_32.hkt", "--strategy", "exchange", "--viz",
+		file); code != 0 {
+		t.Fatalf("exit code %d: %s%s", code, out, errs)
+	}
+	const script = `
+import pickle, sys
+d = pickle.load(open(sys.argv[1], "rb"))
+assert len(d["segments"]) == len(d["device_traces"]) == 4
+for s in d["segments"]:
+    for k in "device address total_size allocated_size active_size stream segment_type segment_pool_id frames blocks".split():
+        assert k in s, k
+    at = s["address"]
+    for b in s["blocks"]:
+        assert b["address"] == at and b["state"] in ("active_allocated", "inactive"), b
+        for k in "size requested_size frames".split():
+            assert k in b, k
+        at += b["size"]
+    assert at == s["address"] + s["total_size"]
+    live, end, last = {}, s["address"] + s["total_size"], -1
+    for e in d["device_traces"][s["device"]]:
+        for k in "action addr size stream frames time_us".split():
+            assert k in e, k
+        for f in e["frames"]:
+            assert f["filename"] and f["name"] and f["line"] >= 0
+        assert e["time_us"] > last or e["action"] == "segment_alloc"
+        last = e["time_us"]
+        if e["action"] == "alloc":
+            for a, n in live.items():
+                assert e["addr"] + e["size"] <= a or a + n <= e["addr"], "two live blocks overlap"
+            assert s["address"] <= e["addr"] and e["addr"] + e["size"] <= end
+            live[e["addr"]] = e["size"]
+        elif e["action"] == "free_completed":
+            assert live.pop(e["addr"]) == e["size"]
+    assert sum(live.values()) == s["allocated_size"]
+`
+	if out, err := exec.Command(python, "-c", script, file).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // Files that are no snapshots, or hostile, are refused by a sentence.
 func TestMemoryRefuses(t *testing.T) {
 	dir := t.TempDir()
@@ -106,6 +156,10 @@ func TestMemoryRefuses(t *testing.T) {
 		"huge.pickle":    "\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f",
 		"shallow.pickle": "\x80\x02}q\x00X\x08\x00\x00\x00segmentsq\x01K\x01s.",
 		"gzip.pickle.gz": "\x1f\x8b\x08",
+		"head.csv":       "a,b\n1,2\n",
+		"negative.csv":   "id,lower,upper,size\n0,5,3,10\n",
+		"large.csv":      "id,lower,upper,size\n0,0,1,9223372036854775807\n",
+		"ragged.csv":     "id,lower,upper,size\n0,0\n",
 	} {
 		file := filepath.Join(dir, name)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -2,18 +2,30 @@ package footprint
 
 import (
 	"bytes"
-	"os"
-	"path/filepath"
 	"testing"
 )
 
-// FuzzSnapshot: whatever a file holds, snapshots of torch's or an error come of it.
+// FuzzCSV: whatever a file holds, an instance or an error comes of it.
+func FuzzCSV(f *testing.F) {
+	f.Add([]byte("id,lower,upper,size\na,0,3,16\nb,1,4,32\n"))
+	f.Add([]byte("size,begin,end\n1,2,3\n"))
+	f.Add([]byte("\"a\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		in, err := ReadCSV(bytes.NewReader(b))
+		if err == nil && len(in.IDs) != len(in.Items) {
+			t.Errorf("%d names of %d buffers", len(in.IDs), len(in.Items))
+		}
+	})
+}
+
+// FuzzSnapshot: the same of torch's snapshots, explained as well.
 func FuzzSnapshot(f *testing.F) {
-	b, err := os.ReadFile(filepath.Join("testdata", "forum-sync-graph-of-5.rank0.pickle.gz"))
-	if err != nil {
+	p := forumPlan(f, 2)
+	var b bytes.Buffer
+	if err := WriteViz(&b, p); err != nil {
 		f.Fatal(err)
 	}
-	f.Add(b)
+	f.Add(b.Bytes())
 	f.Add([]byte("\x80\x02}."))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		all, err := ReadSnapshot(bytes.NewReader(b))

@@ -64,10 +64,6 @@ func (x *Explanation) base(s *Snapshot) int64 {
 	return max(bytes, 0)
 }
 
-// mostPairs bounds the pairs of allocations that live at once: a first packing looks at each a few times, a nanosecond
-// or two each.
-const mostPairs = 1 << 28
-
 // Planned reports whether there is a plan: none is made for more than 2^28 pairs of allocations that
 // are live at once.
 func (x *Explanation) Planned() bool { return x.Peak >= x.Bound }
