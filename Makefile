@@ -12,7 +12,7 @@ soak:
 fuzz: ; git grep '^func Fuzz' '*_test.go' | sed 's/:func \(Fuzz[A-Za-z0-9_]*\).*/ \1/' | while read file name; do \
 	go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(or $(TIME),10m) -fuzzminimizetime 20x "./$$(dirname "$$file")" || \
 	echo "$$name failed"; done
-check: ; bash .ci/run
+check: ; HOCKET_CI_ALL=yes bash .ci/run
 bench: ; go test -run '^$$' -bench 'Parse|Print|Check|Plan' -benchtime 5x ./ir ./internal/planner ./internal/verify && go test -run '^$$' -bench Lower -benchtime 1x ./internal/lower
 fmt: ; gofmt -s -w . && go run ./cmd/hocket fmt -w examples/*.hkt
 cover: ; go test -coverprofile cover.out ./... && go tool cover -func cover.out | tail -1

@@ -67,23 +67,26 @@ type Port struct {
 	Name  string
 	DType ir.DType
 	Shape []int64
-	// Rows is set for a parameter whose elements embedding and index_add take as ids. It is the number of rows of the
-	// smallest table.
-	// Ids are in 0..Rows. It is 0 for other parameters.
-	Rows int64
+	// Below is positive for a parameter of integers that the program uses as ids, indices, positions, lengths or counts:
+	// every value in 0..Below is valid. It is 0 for other parameters.
+	Below int64
+	// Ascending reports that index_copy uses the parameter as positions: the values along the last dimension must
+	// differ, and RandomInputs makes them ascend by one.
+	Ascending bool
 }
 
 // portsOf returns f's parameters with their global shapes.
 func portsOf(bound *ir.Bound, f *ir.Func) ([]Port, error) {
 	var ports []Port
 	var errs []error
-	rows := idRows(bound, f, map[*ir.Func]map[string]int64{})
+	values := valuesOf(bound, f, map[*ir.Func]map[string]values{})
 	for _, p := range f.Params {
 		shape, err := bound.GlobalShape(p.Type, bound.Env(0, nil))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%%%s: %w", p.Name, err))
 		}
-		ports = append(ports, Port{Name: p.Name, DType: p.Type.DType, Shape: shape, Rows: rows[p.Name]})
+		v := values[p.Name]
+		ports = append(ports, Port{Name: p.Name, DType: p.Type.DType, Shape: shape, Below: v.below, Ascending: v.ascending})
 	}
 	return ports, errors.Join(errs...)
 }
@@ -105,21 +108,31 @@ func elementsOf(info *ir.Info, sym *ir.Sym) *ir.Sym {
 	return sym
 }
 
-// idRows returns the parameters of f whose elements embedding takes as ids, or take_along as indices, each with the
-// number of rows or elements of the smallest tensor that they index. known are the functions already visited, among
-// them the callers of f.
-func idRows(bound *ir.Bound, f *ir.Func, known map[*ir.Func]map[string]int64) map[string]int64 {
-	if rows, ok := known[f]; ok {
-		return rows
+// values describes the integers that a program accepts in a parameter (see Port).
+type values struct {
+	below     int64
+	ascending bool
+}
+
+// valuesOf returns the parameters of f that the program uses as ids, indices, positions, lengths or counts, each with
+// the values that all these uses accept. known holds the functions already visited, among them the callers of f.
+func valuesOf(bound *ir.Bound, f *ir.Func, known map[*ir.Func]map[string]values) map[string]values {
+	if found, ok := known[f]; ok {
+		return found
 	}
-	rows := map[string]int64{}
-	known[f] = rows
-	note := func(sym *ir.Sym, n int64) {
-		if root := elementsOf(bound.Info, sym); root.Param != nil && n > 0 &&
-			(rows[root.Name] == 0 || n < rows[root.Name]) {
-			rows[root.Name] = n
+	found := map[string]values{}
+	known[f] = found
+	add := func(sym *ir.Sym, v values) {
+		root := elementsOf(bound.Info, sym)
+		if root.Param == nil || v.below <= 0 {
+			return
 		}
+		if old := found[root.Name]; old.below > 0 {
+			v.below, v.ascending = min(v.below, old.below), v.ascending || old.ascending
+		}
+		found[root.Name] = v
 	}
+	note := func(sym *ir.Sym, n int64) { add(sym, values{below: n}) }
 	env := bound.Env(0, nil)
 	f.Body.Walk(func(s *ir.Stmt) {
 		syms := bound.Info.Operands[s]
@@ -142,6 +155,29 @@ func idRows(bound *ir.Bound, f *ir.Func, known map[*ir.Func]map[string]int64) ma
 			if n, err := s.Attr("n").Exprs[0].Eval(env); err == nil {
 				note(syms[1], n)
 			}
+		case ir.OpAttention, ir.OpAttentionLSE: // a length counts keys, so it may be all of them
+			at := 3
+			if s.Op == ir.OpAttentionLSE {
+				at = 2
+			}
+			if len(syms) > at && syms[at].Type.DType.IsInt() {
+				dims := syms[1].Type.Dims
+				if n, err := dims[len(dims)-3].Extent.Eval(env); err == nil {
+					note(syms[at], n+1)
+				}
+			}
+		case ir.OpIndexCopy:
+			axis := int64(0)
+			if a := s.Attr("axis"); a != nil {
+				axis, _ = a.Exprs[0].Eval(env)
+			}
+			dims := bound.Info.Into[s].Type.Dims
+			if axis < 0 {
+				axis += int64(len(dims))
+			}
+			if n, err := dims[axis].Extent.Eval(env); err == nil {
+				add(syms[1], values{below: n, ascending: true})
+			}
 		case ir.OpTakeAlong:
 			dims := syms[0].Type.Dims
 			if n, err := dims[len(dims)-1].Extent.Eval(env); err == nil {
@@ -152,13 +188,13 @@ func idRows(bound *ir.Bound, f *ir.Func, known map[*ir.Func]map[string]int64) ma
 			if g == nil {
 				return
 			}
-			inner := idRows(bound, g, known)
+			inner := valuesOf(bound, g, known)
 			for i, p := range g.Params {
-				if n := inner[p.Name]; n > 0 && i < len(syms) {
-					note(syms[i], n)
+				if i < len(syms) {
+					add(syms[i], inner[p.Name])
 				}
 			}
 		}
 	})
-	return rows
+	return found
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"hocket.example/hocket/internal/certify"
+	"hocket.example/hocket/internal/certify/issue"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
 )
@@ -15,7 +16,7 @@ func certificate(p *plan.Plan) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no certificate: %w", err)
 	}
-	c, err := certify.Issue(s)
+	c, err := issue.Certificate(s)
 	if err != nil {
 		return nil, fmt.Errorf("no certificate: %w", err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device/cpu"
+	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/ir"
 )
@@ -237,7 +238,7 @@ func TestLateDeadline(t *testing.T) {
 		model := summedWith(t, m, 1, hocket.LoadOptions{Grace: grace})
 		random := rand.New(rand.NewPCG(1, 2))
 		late := 0
-		for i := range 20000 {
+		for i := range longtest.Of(5000, 20000) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(60))*time.Microsecond)
 			first := sum(ctx, model, 4)
 			next := sum(t.Context(), model, 4)

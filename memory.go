@@ -46,7 +46,14 @@ type MemorySimulation struct {
 	Waiting       int64   `json:"waiting_for_streams"` // the most that waits for other streams
 	Segments      int     `json:"segments"`
 	HostAhead     float64 `json:"host_ahead_ms"` // of the device, at the end
+	// ByRun is how many segments the allocator reserved in each run. In its steady state it reserves none.
+	ByRun []int `json:"segments_by_run"`
+
+	snapshot *footprint.Snapshot
 }
+
+// WriteViz writes the allocator's steps as a snapshot of torch's, for PyTorch's memory viewer and hocket memory.
+func (s *MemorySimulation) WriteViz(w io.Writer) error { return footprint.WriteSnapshot(w, s.snapshot) }
 
 // SimulatedSpeed is the speed of the host and the device of a simulated allocator. Zero fields mean an H100.
 type SimulatedSpeed struct {
@@ -161,7 +168,8 @@ func (m *MemoryPlan) Simulate(policy string, speed SimulatedSpeed) (*MemorySimul
 	if err != nil {
 		return nil, err
 	}
-	return &MemorySimulation{s.Policy, s.ReservedPeak, s.AllocatedPeak, s.Waiting, s.Segments, s.HostAhead}, nil
+	return &MemorySimulation{s.Policy, s.ReservedPeak, s.AllocatedPeak, s.Waiting, s.Segments, s.HostAhead, s.ByRun,
+		s.Snapshot}, nil
 }
 
 // WriteViz writes the plan as a snapshot for PyTorch's memory viewer, with ranks as devices.

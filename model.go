@@ -137,7 +137,8 @@ func (m *Model) Inputs(dims map[string]int64) ([]Port, error) {
 }
 
 // RandomInputs makes a tensor for every parameter. spec is "ints:SEED" (each element -1, 0 or 1), "rand:SEED"
-// (uniform in [-1, 1)), "zeros" or "arange". Ids of embedding are drawn from the rows of its table.
+// (uniform in [-1, 1)), "zeros" or "arange". "ints" and "rand" draw ids, indices, positions, lengths and counts from the
+// values that the program accepts (see Port).
 func (m *Model) RandomInputs(spec string) (map[string]*Tensor, error) {
 	s, err := tensor.ParseSpec(spec)
 	if err != nil {
@@ -153,7 +154,7 @@ func (m *Model) RandomInputs(spec string) (map[string]*Tensor, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%%%s: %w", p.Name, err)
 		}
-		s.Below = p.Rows
+		s.Below, s.Ascending = p.Below, p.Ascending
 		if err := tensor.Fill(t.host(), p.Name, s); err != nil {
 			return nil, err
 		}

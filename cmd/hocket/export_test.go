@@ -1,11 +1,16 @@
 package main
 
 import (
+	"archive/zip"
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -240,5 +245,104 @@ func TestModelsPage(t *testing.T) {
 		if n := strings.Count(text, "\n"); n > 120 {
 			t.Errorf("the program of %s has %d lines", name, n)
 		}
+	}
+}
+
+// forumArchive writes the forum's model as torch exports it, without the contents of its weights: linears without bias,
+// each, if reduces, with dist.all_reduce of its result, which torch exports as a functional collective, a wait and a
+// copy.
+func forumArchive(t *testing.T, layers, batch, dim int, reduces bool) string {
+	t.Helper()
+	type object = map[string]any
+	values, specs, inputs, nodes := object{}, []object{}, []object{}, []object{}
+	named := func(name string) object { return object{"as_tensor": object{"name": name}} }
+	tensor := func(name string, rows, columns int) object {
+		ints := func(list ...int) (out []object) {
+			for _, n := range list {
+				out = append(out, object{"as_int": n})
+			}
+			return out
+		}
+		const bf16 = 13
+		values[name] = object{"dtype": bf16, "sizes": ints(rows, columns), "strides": ints(columns, 1),
+			"storage_offset": object{"as_int": 0}, "layout": 7}
+		return named(name)
+	}
+	input := func(kind string, spec object, x object) {
+		spec["arg"] = x["as_tensor"]
+		if kind == "user_input" {
+			spec["arg"] = x
+		}
+		specs, inputs = append(specs, object{kind: spec}), append(inputs, x)
+	}
+	call := func(target, out string, args ...object) {
+		nodes = append(nodes, object{"target": "torch.ops." + target, "inputs": args,
+			"outputs": []object{tensor(out, batch, dim)}, "metadata": object{}})
+	}
+	arg := func(name string, value object) object { return object{"name": name, "arg": value} }
+	word := func(s string) object { return object{"as_string": s} }
+	for i := range layers {
+		name := fmt.Sprintf("p_layers_%d_weight", i)
+		input("parameter", object{"parameter_name": fmt.Sprintf("layers.%d.weight", i)}, tensor(name, dim, dim))
+	}
+	input("user_input", object{}, tensor("x", batch, dim))
+	x := "x"
+	for i := range layers {
+		n := func(s string) string { return fmt.Sprint(s, "_", i) }
+		call("aten.linear.default", n("linear"), arg("input", named(x)), arg("weight", named(fmt.Sprintf("p_layers_%d_weight",
+			i))))
+		if x = n("linear"); !reduces {
+			continue
+		}
+		call("_c10d_functional.all_reduce.default", n("all_reduce"), arg("input", named(n("linear"))),
+			arg("reduce_op", word("sum")), arg("group_name", word("0")))
+		call("_c10d_functional.wait_tensor.default", n("wait_tensor"), arg("tensor", named(n("all_reduce"))))
+		call("aten.copy_.default", n("copy"), arg("self", named(n("linear"))), arg("src", named(n("wait_tensor"))))
+	}
+	program, err := json.Marshal(object{"schema_version": object{"major": 8, "minor": 17}, "graph_module": object{
+		"graph": object{"inputs": inputs, "outputs": []object{named(x)}, "nodes": nodes, "tensor_values": values},
+		"signature": object{"input_specs": specs,
+			"output_specs": []object{{"user_output": object{"arg": named(x)}}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	for name, text := range map[string]string{"models/model.json": string(program), "byteorder": "little",
+		"archive_format": "pt2", "data/weights/model_weights_config.json": `{"config": {}}`,
+		"data/constants/model_constants_config.json": `{"config": {}}`} {
+		w, err := z.CreateHeader(&zip.FileHeader{Name: "model/" + name})
+		if err == nil {
+			_, err = w.Write([]byte(text))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "forum.pt2")
+	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestForumExport: the forum's module as torch exports it takes as much as examples/forum.hkt, waiting memory included.
+func TestForumExport(t *testing.T) {
+	t.Chdir(filepath.Join("..", ".."))
+	peak := regexp.MustCompile(`(?m)^peak .*? (\d+) bytes|^simulated.*$`)
+	shown := func(words ...string) []string {
+		out, errs, code := hocketHere(append([]string{"memory"}, append(words, "--policy", "deferred-free")...)...)
+		if code != 0 {
+			t.Fatalf("exit code %d: %s", code, errs)
+		}
+		return peak.FindAllString(out, -1)
+	}
+	want := shown("examples/forum.hkt", "--dim", "L=8", "--dim", "B=4096", "--dim", "D=8192")
+	got := shown(forumArchive(t, 8, 4096, 8192, true), "-n", "2")
+	if len(want) != 2 || slices.Compare(got, want) != 0 {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

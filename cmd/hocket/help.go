@@ -99,18 +99,20 @@ func (a *app) helpCommand(root *cobra.Command) *cobra.Command {
 	return c
 }
 
-const inputsHelp = `What --in says of the parameters of a program. An input is one of
+const inputsHelp = `--in gives the values of a program's parameters. An input is one of
 
-  NAME=ints:SEED           random integers from {-1, 0, 1}; ids of embedding: rows of its table
+  NAME=ints:SEED           random integers from {-1, 0, 1}
   NAME=rand:SEED           random reals in [-1, 1)
   NAME=zeros NAME=arange   zeros; 0, 1, 2, …
-  NAME=FILE.npy            what a file of numpy's holds
+  NAME=FILE.npy            the array in a file that numpy wrote
   NAME=FILE.safetensors#TENSOR
   FILE.safetensors         every tensor in it, by name
   DIR                      a checkpoint's tensors that have the name of a parameter
-  rand:SEED, zeros, …      all parameters that nothing else names
+  rand:SEED, zeros, …      all parameters that no other --in names
 
-Parameters that nothing names are ints:SEED, with the SEED of --seed.
+Parameters that no --in names are ints:SEED, with the SEED of --seed. Where the
+program uses them as ids, indices, positions, lengths or counts, the integers
+are drawn from those that it accepts: positions of index_copy ascend by one.
 
   hocket run examples/mlp.hkt --in x=rand:7 --in zeros
 `

@@ -29,10 +29,14 @@ the command line gives become defaults of the program.
 
 Reads StableHLO as jax.jit(f).lower(…).as_text() prints it; Shardy's annotations are layouts.
 
+Reads collective schedules, execution plans of MSCCL++ (.json) and algorithms of MSCCL (.xml):
+thread blocks are streams, channels are counters.
+
 run, check and opt take archives and dumps as they are. Indices that a dump uses and does not
 define are given with --define, in the dump's own notation.`,
 		Example: `  hocket import model.pt2 --plan tp_plan.json -n 2
   hocket import examples/jax_mlp.mlir -n 2
+  hocket import examples/schedules/exchange.json
   hocket import examples/host_ir.txt
   hocket import examples/host_ir.txt -o host_ir.hkt`,
 		Args: oneDUMP,
@@ -66,6 +70,15 @@ func (a *app) importDump(ctx context.Context, arg string, b hocket.Binding, give
 			return "", err
 		}
 		return m.Text, m.Close()
+	}
+	if found, err := a.isSchedule(ctx, arg); err != nil || found {
+		if err == nil && (given || b.Ranks > 0) {
+			err = usagef("%s is a collective schedule: it has no dims and names its ranks", arg)
+		}
+		if err != nil {
+			return "", err
+		}
+		return a.importSchedule(ctx, arg)
 	}
 	name, src, err := a.readProgram(ctx, arg)
 	if err != nil {

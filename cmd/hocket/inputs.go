@@ -334,7 +334,7 @@ func (in *inputs) make(sig *hocket.Signature, got map[string]*hocket.Tensor, rep
 			if in.small && p.DType.IsInt() {
 				spec.Kind = tensor.SpecInts
 			}
-			spec.Below = p.Rows
+			spec.Below, spec.Ascending = p.Below, p.Ascending
 		}
 		spec.Seed += uint64(rep)
 		t, err := hocket.NewTensor(p.DType, p.Shape...)

@@ -69,7 +69,8 @@ streams, and the size of a plan. A FILE.csv with the columns id,lower,upper,size
 	f.StringVar(&o.html, "html", "",
 		"write a page with a picture to `FILE`; --strategy all shows strategies side by side")
 	f.StringVar(&o.svg, "svg", "", "draw the memory of one plan to `FILE`")
-	f.StringVar(&o.viz, "viz", "", "write a snapshot for PyTorch's memory viewer to `FILE.pickle`")
+	f.StringVar(&o.viz, "viz", "",
+		"write a snapshot for PyTorch's memory viewer to `FILE.pickle`; with --policy, of the simulation")
 	f.StringVar(&o.policy, "policy", "",
 		"simulate a caching allocator as well: `POLICY` is one of "+strings.Join(footprint.Policies(), ", "))
 	f.Float64Var(&o.hostUS, "host-us", 0, "`MICROSECONDS` that the simulated host takes to issue an op (default 220)")
@@ -104,6 +105,13 @@ streams, and the size of a plan. A FILE.csv with the columns id,lower,upper,size
 func notProgram(arg string) string {
 	for _, end := range []string{".csv", ".pickle", ".pickle.gz", ".pkl", ".pkl.gz"} {
 		if strings.HasSuffix(arg, end) {
+			return arg
+		}
+	}
+	if f, _, err := files.Open(arg); err == nil {
+		defer f.Close()
+		begins := make([]byte, 2)
+		if n, _ := io.ReadFull(f, begins); pickled(string(begins[:n])) {
 			return arg
 		}
 	}
@@ -194,22 +202,25 @@ func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding,
 				help: "see what is live at the bound above; a smaller batch, or another strategy"}
 		}
 	}
+	viz := plans[0].WriteViz
 	if o.policy != "" {
 		s, err := plans[0].Simulate(o.policy, hocket.SimulatedSpeed{HostSec: o.hostUS * 1e-6})
 		if err != nil {
 			return err
 		}
-		a.out.Simulation = s
+		a.out.Simulation, viz = s, s.WriteViz
 		fmt.Fprintf(a.text,
 			"simulated: torch's caching allocator, %s: reserves %s, holds %s, of which up to %s wait for other streams\n"+
-				"(a model, no measurement: five runs, the host %.1f ms ahead of the device at the end)\n",
-			s.Policy, tensor.Size(s.ReservedPeak), tensor.Size(s.AllocatedPeak), tensor.Size(s.Waiting), s.HostAhead)
+				"segments reserved in each of five runs: %s\n"+
+				"(a model, no measurement: the host %.1f ms ahead of the device at the end)\n",
+			s.Policy, tensor.Size(s.ReservedPeak), tensor.Size(s.AllocatedPeak), tensor.Size(s.Waiting),
+			strings.Trim(fmt.Sprint(s.ByRun), "[]"), s.HostAhead)
 	}
 	title := "memory of " + a.out.Func
 	return cmp.Or(
 		writeMemory(o.html, func(w io.Writer) error { return hocket.WriteMemoryHTML(w, title, plans...) }),
 		writeMemory(o.svg, plans[0].WriteSVG),
-		writeMemory(o.viz, plans[0].WriteViz))
+		writeMemory(o.viz, viz))
 }
 
 func writeMemory(file string, write func(io.Writer) error) error {
@@ -295,7 +306,11 @@ func (a *app) explainSnapshot(name, page string) error {
 		if errors.As(err, &ds) {
 			return err
 		}
-		return inputf("%s: %w", name, err)
+		f := inputf("%s: %w", name, err)
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			f = f.helping("the file is a part of a snapshot: copy all of it")
+		}
+		return f
 	}
 	fp := &memoryResult{}
 	for _, s := range all {
@@ -346,6 +361,10 @@ const mostSites = 8
 
 // waitingText lists the call sites that allocated the blocks waiting at the peak.
 func (a *app) waitingText(x *footprint.Explanation) {
+	if len(x.WaitingBySite) == 1 && x.WaitingBySite[0].Site == "" {
+		fmt.Fprintln(a.text,
+			`recorded without stacks: _record_memory_history(stacks="python") has the calls that allocated what waits`)
+	}
 	if len(x.WaitingBySite) == 0 || len(x.WaitingBySite) == 1 && x.WaitingBySite[0].Site == "" {
 		return
 	}

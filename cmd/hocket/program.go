@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"hocket.example/hocket"
@@ -64,10 +65,33 @@ func (a *app) parseProgram(ctx context.Context, arg string, b *hocket.Binding) (
 		p, err = hocket.Parse(name, src)
 	}
 	if err != nil {
-		return nil, err
+		return nil, otherFile(arg, src, err)
 	}
 	a.warnings = p.Warnings()
 	return p.Within(a.limits), nil
+}
+
+// funcLine begins a function of a program.
+var funcLine = regexp.MustCompile(`(?m)^\s*func\b`)
+
+// otherFile says in the error of a file that is no program which files are programs, too.
+func otherFile(arg, src string, err error) error {
+	var ds hocket.Diagnostics
+	if strings.HasSuffix(arg, ".hkt") || !errors.As(err, &ds) || len(ds) == 0 || funcLine.MatchString(src) ||
+		nvfuser.IsDump(src) {
+		return err
+	}
+	d := *ds[0]
+	d.Help = `this is no program, and no line has "%HostIrContainer {", which begins a dump of nvFuser`
+	if pickled(src) {
+		d.Help = "this is a pickle: hocket memory reads snapshots of torch's allocator, hocket trace its flight records"
+	}
+	return hocket.Diagnostics{&d}
+}
+
+// pickled reports whether a file begins as a pickle of Python's, compressed or not.
+func pickled(begins string) bool {
+	return len(begins) > 1 && (begins[0] == 0x80 && begins[1] < 6 || begins[:2] == "\x1f\x8b")
 }
 
 // readProgram returns the text of a file, or of standard input for "-", and
@@ -109,7 +133,7 @@ func (a *app) unreadable(arg string, err error) error {
 		if like := nearFile(arg); like != "" {
 			return f.helping("did you mean %s?", like)
 		}
-		return f.helping("a PROGRAM is a .hkt file, or - for standard input")
+		return f.helping("a PROGRAM is a .hkt file, a log with a dump of nvFuser, an export of torch's (.pt2), or - for standard input")
 	}
 	return inputf("%s: %w", arg, err)
 }

@@ -12,11 +12,13 @@ import (
 	"github.com/spf13/pflag"
 
 	"hocket.example/hocket/internal/certify"
+	"hocket.example/hocket/internal/certify/issue"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/schedule"
 	"hocket.example/hocket/internal/schedule/msccl"
 	"hocket.example/hocket/internal/schedule/mscclpp"
+	"hocket.example/hocket/internal/schedule/program"
 	"hocket.example/hocket/ir"
 )
 
@@ -115,21 +117,44 @@ func (a *app) schedulesFor(ctx context.Context, files []string) ([]*device.Sched
 	return list, nil
 }
 
+// importSchedule returns a collective schedule as a program. One that is not right is warned of: what its threads do in no
+// order has one in the program.
+func (a *app) importSchedule(ctx context.Context, arg string) (string, error) {
+	_, p, _, err := a.openSchedule(ctx, arg)
+	if err != nil {
+		return "", err
+	}
+	text, err := program.Of(p)
+	if err != nil {
+		err := &failure{code: exitProgram, kind: "import", err: fmt.Errorf("%s: %w", arg, err)}
+		return "", err.helping("docs/schedules.md says what programs cannot say")
+	}
+	if r := schedule.Check(p, schedule.Options{}); r.Verdict != schedule.OK {
+		a.warnings = append(a.warnings, &ir.Diagnostic{Severity: ir.Warning, File: arg, Kind: string(r.Verdict),
+			Message: "the schedule itself is not proved: " + r.Findings[0].Message})
+	}
+	return text, nil
+}
+
 // checkSchedule judges a collective schedule.
 func (a *app) checkSchedule(c *cobra.Command, arg string, o *checkFlags) error {
 	if err := onlyFlags(c, arg, "json", "fix", "output", "redundant", "launches", "max-time",
 		"certificate"); err != nil {
 		return err
 	}
-	if o.launches != 1 && o.launches != 2 {
+	switch {
+	case o.launches != 1 && o.launches != 2:
 		return usagef("--launches is %d, and 1 or 2 are judged", o.launches)
+	case o.out != "" && !o.fix:
+		return usagef("-o names where --fix writes, and --fix is not given")
+	case o.fix && o.redundant:
+		return usagef("--redundant is of a schedule as it stands: use --fix first, and --redundant on what it writes")
+	case o.certificate != "" && (o.fix || o.launches != 1):
+		return usagef("--certificate is of one launch of the schedule as it stands: leave --fix and --launches out")
 	}
 	f, p, out, err := a.openSchedule(c.Context(), arg)
 	if err != nil {
 		return err
-	}
-	if o.certificate != "" && (o.fix || o.launches != 1) {
-		return usagef("--certificate is of one launch of the schedule as it stands: leave --fix and --launches out")
 	}
 	options := schedule.Options{Launches: o.launches}
 	out.Launches = o.launches
@@ -162,7 +187,7 @@ func writeCertificate(file string, p *schedule.Plan) error {
 	s, err := certify.Schedule(p)
 	var c *certify.Certificate
 	if err == nil {
-		c, err = certify.Issue(&s.Statement)
+		c, err = issue.Certificate(&s.Statement)
 	}
 	if err == nil {
 		err = certify.CheckSchedule(s, c)
@@ -192,7 +217,7 @@ func certifiedSchedule(file string, p *schedule.Plan) error {
 		}
 	}
 	if err != nil {
-		return (&failure{code: exitProgram, kind: "certificate", err: fmt.Errorf("the certificate is rejected: %w", err)}).
+		return (&failure{code: exitProgram, kind: "certificate", err: fmt.Errorf("the certificate %s is rejected: %w", file, err)}).
 			helping("hocket check --certificate writes one")
 	}
 	return nil

@@ -87,9 +87,60 @@ func TestCheckSchedule(t *testing.T) {
 		t.Error(code, out, errs)
 	}
 	for _, words := range [][]string{{"check", fixed, "--dim", "T=1"}, {"check", fixed, "--launches", "3"},
-		{"run", fixed, "--save", "x"}} {
+		{"run", fixed, "--save", "x"}, {"check", fixed, "-o", "x"}, {"check", fixed, "--fix", "--redundant"},
+		{"import", fixed, "--dim", "T=1"}, {"import", fixed, "-n", "2"}} {
 		if code, _, errs := hocketRun(t, words...); code != exitUsage {
 			t.Error(words, code, errs)
 		}
+	}
+}
+
+// TestScheduleCertificate runs a schedule with its certificate, and refuses what it does not prove, with the cause.
+func TestScheduleCertificate(t *testing.T) {
+	const schedule = "../../examples/schedules/exchange.json"
+	file := filepath.Join(t.TempDir(), "exchange.cert")
+	if code, _, errs := hocketRun(t, "check", schedule, "--certificate", file); code != exitDone {
+		t.Fatal(errs)
+	}
+	if code, _, errs := hocketRun(t, "run", schedule, "--certificate", file); code != exitDone {
+		t.Error(errs)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := exchangeWithout(t, `"name": "nop"`, `"name": "copy", "src_buff": [{"type":"s","index":0,"size":1}], "dst_buff": [{"type":"s","index":0,"size":1}]`)
+	for _, c := range []struct{ schedule, certificate, says string }{
+		{other, string(text), "is of plan"},
+		{schedule, "", "end of JSON input"},
+		{schedule, string(text[:len(text)/2]), "end of JSON input"},
+		{schedule, strings.Repeat("[", 1<<20), "exceeded max depth"},
+		{schedule, strings.Replace(string(text), `"order":[[0,`, `"order":[[-1,`, 1), "chain -1"},
+		{schedule, strings.Replace(string(text), `{"format"`, `{"plan":"","format"`, 1), "not written as certificates are"},
+	} {
+		if err := os.WriteFile(file, []byte(c.certificate), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		code, _, errs := hocketRun(t, "run", c.schedule, "--certificate", file)
+		if code != exitProgram || !strings.Contains(errs, file+" is rejected: ") || !strings.Contains(errs, c.says) {
+			t.Errorf("%.40q: exit %d, %q, want %q", c.certificate, code, errs, c.says)
+		}
+	}
+}
+
+// TestImportSchedule: a schedule is a program that is proved and computes its collective. What programs cannot say is
+// refused by its place.
+func TestImportSchedule(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "exchange.hkt")
+	for _, schedule := range []string{"../../examples/schedules/exchange.json", "../../internal/schedule/testdata/pair.xml"} {
+		for _, words := range [][]string{{"import", schedule, "-o", program}, {"check", program}, {"run", program, "--compare"}} {
+			if code, _, errs := hocketRun(t, words...); code != exitDone {
+				t.Errorf("%s: exit %d, %s", words, code, errs)
+			}
+		}
+	}
+	code, _, errs := hocketRun(t, "import", "../../internal/schedule/testdata/shared_port.json")
+	if code != exitProgram || !strings.Contains(errs, "rank 0, tb 1, op 0 (put): blocks 0 and 1 both use port channel 0") {
+		t.Errorf("exit %d, %s", code, errs)
 	}
 }

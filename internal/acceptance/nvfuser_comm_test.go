@@ -87,6 +87,13 @@ var inlineDumps = []inlineDump{
 			each(out, func(ix []int64) float64 { return 2 - in["T0"].at(ix...)*in["T1"].at(0, ix[1]) })
 			return out
 		}},
+	{"a reduction to each rank, of an axis that was reduced away", "%HostIrContainer { (T0_g_float[ideviceIdx.x0{2}, istreamIdx1{2}, iS2{5}] (DeviceMesh{0 1})) -> (T1_g_float[rS3{2}, ideviceIdx.x4{2}, iS5{5}] (DeviceMesh{0 1})) :\n" +
+		"  FOR i9 in istreamIdx1{2}:\n" +
+		"    T2_l_float[ideviceIdx.x6{2}, iS7{5}] (DeviceMesh{0 1})\n       = HirAliasSelect( T0_g_float[ideviceIdx.x0{2}, istreamIdx1{2}, iS2{5}] (DeviceMesh{0 1}), axis = istreamIdx1{2}, index = i9 )\n" +
+		"    T3_l_float[ideviceIdx.x8{2}, iS9{5}] (DeviceMesh{0 1})\n       = HirAliasSelect( T1_g_float[rS3{2}, ideviceIdx.x4{2}, iS5{5}] (DeviceMesh{0 1}), axis = rS3{2}, index = i9 )\n" +
+		"    Communication 7 (type=Reduce, team=(0 1), root=i9, input=T2_l_float[ideviceIdx.x6{2}, iS7{5}] (DeviceMesh{0 1}), output=T3_l_float[ideviceIdx.x8{2}, iS9{5}] (DeviceMesh{0 1}), backend=NCCL)\n" +
+		"    Wait(Communication 7)\n} // %HostIrContainer\n",
+		func(in map[string]tens) tens { return in["T0"].sumAxis(0) }},
 	{"a matrix times a batch", "%HostIrContainer { (T0_g_float[iS0{2}, iS1{3}], T1_g_float[iS2{4}, iS3{3}, iS4{5}]) -> (T2_g_float[iS5{4}, iS6{2}, iS7{5}, rS8{3}]) :\n" +
 		"  T2_g_float[iS5{4}, iS6{2}, iS7{5}, rS8{3}]\n     = matmul(T0_g_float[iS0{2}, iS1{3}],\n              T1_g_float[iS2{4}, iS3{3}, iS4{5}])\n} // %HostIrContainer\n",
 		func(in map[string]tens) tens {

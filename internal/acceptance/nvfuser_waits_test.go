@@ -305,3 +305,44 @@ func TestDisabledRing(t *testing.T) {
 		return out
 	}}.run(t, 2, 5)
 }
+
+// TestDumpsOfHistory: the dumps of NVIDIA/Fuser's commit messages, threads and tests, all in one file with what is
+// around them, are found, and 30 of them are read: proved, or refuted for what their programs do. The others are
+// refused with a place and a way out.
+func TestDumpsOfHistory(t *testing.T) {
+	log := corpus(t, "history.log")
+	_, _, err := hocket.Import("history.log", log, nil)
+	var ds hocket.Diagnostics
+	if !errors.As(err, &ds) {
+		t.Fatal(err)
+	}
+	found, read := len(ds[0].Notes), 0
+	if found < 45 {
+		t.Errorf("%d dumps are found", found)
+	}
+	for n := 1; n <= found; n++ {
+		p, _, err := hocket.Import("history.log", log, map[string]string{"dump": strconv.Itoa(n)})
+		if errors.As(err, &ds) {
+			if d := ds[0]; !d.Pos.Valid() || d.Help == "" {
+				t.Errorf("dump %d is refused without a place or help: %s", n, ds)
+			}
+			continue
+		}
+		v, err := hocket.Check(p, hocket.Binding{})
+		if errors.As(err, &ds) { // extents that are symbols
+			dims := map[string]int64{}
+			for _, name := range regexp.MustCompile(`\bi\d+\b`).FindAllString(ds[0].Message, -1) {
+				dims[name] = 8
+			}
+			v, err = hocket.Check(p, hocket.Binding{Dims: dims})
+		}
+		if err != nil || v.Kind != hocket.Proved && v.Kind != hocket.Refuted {
+			t.Errorf("dump %d: %v, %v", n, v, err)
+			continue
+		}
+		read++
+	}
+	if read < 30 {
+		t.Errorf("%d of %d dumps are read", read, found)
+	}
+}

@@ -1,107 +1,110 @@
 // Package certify checks certificates: evidence that a plan has no data race, reads only what was written and cannot
-// deadlock. Begin with Check, which takes time linear in the statement and the certificate, but for a sort. The package
-// imports neither the planner nor the verifier.
+// deadlock; of a collective schedule also that it computes its collective. It imports neither the planner nor the
+// verifier, nor package issue, which makes certificates. Begin with Check.
 //
-// A Statement says what is to be run: events in chains, what each waits for, adds to and accesses. A Certificate is
-// evidence about it: an order in which all events can run, the add that satisfies each wait, clocks, and the last uses
-// of memory before it is reused. Check accepts if
+// A Statement describes a run. It is never read from a certificate: Plan and Schedule make it again. A Certificate
+// is evidence about a statement: an order in which all events can run, the add that satisfies each wait, clocks, and the
+// last uses of memory before its reuse. Check accepts if
 //
-//   - the order contains every event once, keeps the order of each chain, and every wait finds its count reached. Waits
-//     only ever become easier, so no other order gets stuck;
-//   - the adds that a wait counts are determined: an add after the n-th, where a wait asks for n, knows the
-//     first n;
-//   - each entry of a clock comes from an earlier clock of its chain or over an add that was waited for;
-//   - at each access the clocks know all conflicting accesses before it, and the memory holds what its owner wrote.
+//   - the order has every event once and keeps the order of each chain, and every wait finds its count reached. Counters
+//     only grow, so no other order gets stuck;
+//   - where a wait asks for n adds, an add after the n-th knows the first n: these are the same in every order;
+//   - each entry of a clock is one of an earlier clock of its thread, or is brought by the adds that a wait counts;
+//   - each access knows all conflicting accesses before it, and a read finds what its owner wrote.
+//
+// This takes time linear in the statement and the certificate, but for binary searches and Plan's sort of addresses.
 //
 // # What is trusted
 //
-// Check, plan.Validate, Plan, which makes the statement, and what it takes operations to mean. A statement is never
-// read from a certificate: it is made again of the plan to be run. Issue, the planner and the verifier are not
-// trusted: a fault of theirs gives a certificate that Check rejects.
-//
-// A certificate says nothing of shapes and operations of collectives that do not fit, nor of claims in the text, nor
-// of what is computed.
+// This package, the meaning that it gives to operations, and of what it imports: of package plan the types, Accesses,
+// HashString and Validate, which checks indices and ranges; of package ir the tables of element sizes and elementwise
+// operations; of package schedule the types only. The readers of schedules, packages mscclpp and msccl, which make these
+// types and check their indices, are trusted, too. Of the standard library encoding/json and crypto/sha256 read
+// certificates and name schedules, and math/rand/v2 draws the 128 random bits that stand for tensors and contributions.
 package certify
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 )
 
-// Statement is what a plan does, as far as order and memory are concerned.
+// Statement is what is run, as far as order and memory are concerned. Chains, threads, counters and spots, which are
+// places in memory that are accessed as a whole, have numbers from 0.
 type Statement struct {
-	Plan     string // digest of the plan
-	Chains   int
-	Counters int
-	Spots    int     // places in memory that are accessed as a whole
-	Events   []Event // those of a chain in its order
+	Plan                             string // its digest
+	Chains, Threads, Counters, Spots int
+	Events                           []Event // those of a chain in its order
+
+	numbers map[key]int32
+	after   func(event int32) error // called for each event that has run
 }
 
-// Event is a step of a chain, which is a stream: it starts once the chain's events before it have ended.
+// Event is a step of a chain: it begins once the chain's events before it no longer wait. What orders memory and time is
+// its thread: the event comes after the thread's events before it.
 type Event struct {
-	Chain int32
-	// InPlace: it may access a spot twice.
-	InPlace bool
-	// Join: later accesses of the chain come after all earlier ones.
-	Join     bool
-	Waits    []Wait
-	Adds     []Add
-	Accesses []Access
+	Chain, Thread int32
+	Waits         []Wait
+	Adds          []Add
+	Accesses      []Access
+	moves         elements // of a schedule
 }
 
-// Add adds one to a counter. A relaxed add orders time only: that is enough for a write after a read.
+// Add adds one to a counter. If it is relaxed it orders time only: that is enough for a write after a read.
 type Add struct {
 	Counter int32
 	Relaxed bool
 }
 
-// Wait waits until a counter is at least N. If it is blind it orders nothing: the event still has to wait.
+// Wait waits until a counter is at least N. If it is blind it orders nothing, and if it is relaxed it orders time only.
 type Wait struct {
-	Counter int32
-	N       int32
-	Blind   bool
-	Relaxed bool
+	Counter, N     int32
+	Blind, Relaxed bool
 }
 
-// Access reads or writes spots by a buffer, its owner. A read has to find the same owner's write, unless the owner is
-// -1. Accesses of a chain that no join
-// separates are in its order if they are of one group.
+// Access reads or writes spots, counted from Base, by a buffer, their owner. A read has to find the same owner's write,
+// unless the owner is -1. Two accesses of one event may share a spot if they are of one group.
 type Access struct {
-	Spots []int32
-	Write bool
-	Owner int32
-	Group int32
-	// Packet: a write is seen whole, by those that wait for it, though nothing else is ordered after it.
-	Packet bool
-}
-
-// Certificate is evidence that a statement is right. Its lists are in the order of Order.
-type Certificate struct {
-	Format string `json:"format"`
-	Plan   string `json:"plan"`
-	// Order lists chains, and of each the number of events that run next.
-	Order [][2]int32 `json:"order"`
-	// Matches are the events that satisfy the waits: of each wait the one with the last add that it needs.
-	Matches []int32 `json:"matches"`
-	Clocks  []Clock `json:"clocks"`
-	Reuses  []Reuse `json:"reuses"`
-}
-
-// Clock lists events that come before Event, or before its end if it waits: a pair {c, t} is the first t of chain c,
-// and with c + the number of chains, these in time only.
-type Clock struct {
-	Event  int32      `json:"event"`
-	Before [][2]int32 `json:"before"`
-}
-
-// Reuse says which events were the last to use memory, one of a chain, that Event writes as another buffer's.
-type Reuse struct {
-	Event int32   `json:"event"`
-	Last  []int32 `json:"last"`
+	Base         int32
+	Spots        []int32
+	Write        bool
+	Owner, Group int32
+	Packet       bool // who waits for such a write sees it, and nothing else
 }
 
 // Format is the version of certificates.
-const Format = "hocket certificate 1"
+const Format = "hocket certificate 2"
+
+// Certificate is evidence that a statement is right. Its lists are in the order of Order.
+type Certificate struct {
+	Format  string     `json:"format"`
+	Plan    string     `json:"plan"`
+	Order   [][2]int32 `json:"order"`   // chains, and of each the number of events that run next
+	Matches []int32    `json:"matches"` // of each wait the event with the last add that it needs
+	Clocks  []Past     `json:"clocks"`  // what comes before an event, or before its end if it waits
+	Reuses  []Past     `json:"reuses"`  // the last uses of memory that an event writes as another buffer's
+}
+
+// Past says of threads how many of their events come before Event: as memory is concerned, or for a thread + the number of
+// threads only as time is.
+type Past struct {
+	Event int32           `json:"event"`
+	Of    map[int32]int32 `json:"of"`
+}
+
+// Parse reads a certificate. It accepts what json.Marshal makes of one, and no other text.
+func Parse(text []byte) (*Certificate, error) {
+	c := &Certificate{}
+	if err := json.Unmarshal(text, c); err != nil {
+		return nil, err
+	}
+	if again, err := json.Marshal(c); err != nil || !bytes.Equal(again, bytes.TrimSpace(text)) {
+		return nil, fmt.Errorf("it is not written as certificates are: keys that are unknown or twice, or spaces")
+	}
+	return c, nil
+}
 
 // Check returns nil if the certificate proves the statement.
 func Check(s *Statement, c *Certificate) error {
@@ -112,17 +115,58 @@ func Check(s *Statement, c *Certificate) error {
 		return fmt.Errorf("the certificate is of plan %.64q, not of %s", c.Plan, s.Plan)
 	}
 	k := newChecker(s)
-	k.cert = c
+	k.clocks, k.knows = c.Clocks, func(_, thread, pos int32) bool { return k.known(thread, pos) }
 	if err := k.run(c.Order); err != nil {
 		return err
 	}
-	if k.match < len(c.Matches) || k.clock < len(c.Clocks) || k.reuse < len(c.Reuses) {
-		return fmt.Errorf("the certificate has matches, clocks or reuses out of order, or more of them than events")
+	same := func(a, b Past) bool { return a.Event == b.Event && maps.Equal(a.Of, b.Of) }
+	switch {
+	case !slices.Equal(k.matches, c.Matches):
+		return fmt.Errorf("its matches are not the adds that the waits get in its order")
+	case !slices.EqualFunc(k.reuses, c.Reuses, same):
+		return fmt.Errorf("its reuses are not those of its order")
+	case len(k.clocks) > 0:
+		return fmt.Errorf("the clock of event %d is out of order, or of no event", k.clocks[0].Event)
 	}
 	return nil
 }
 
-type stamp struct{ chain, pos, group int32 } // pos counts from 1
+// Needs is for package issue: it checks a statement in an order with what knows says in place of clocks, and returns a
+// certificate without these.
+func Needs(s *Statement, order [][2]int32, knows func(event, thread, pos int32) bool) (*Certificate, error) {
+	k := newChecker(s)
+	k.knows = knows
+	err := k.run(order)
+	return &Certificate{Format: Format, Plan: s.Plan, Order: order, Matches: k.matches, Reuses: k.reuses}, err
+}
+
+type checker struct {
+	*Statement
+	clocks   []Past // that are left
+	matches  []int32
+	reuses   []Past
+	knows    func(event, thread, pos int32) bool
+	chains   [][]int32 // events that are left
+	threads  []thread
+	counters []counter
+	spots    []spot
+
+	id   int32 // of the current event
+	now  stamp
+	last map[int32]int32 // uses of memory that it takes over
+}
+
+type thread struct {
+	pos   int32           // events that have run
+	known map[int32]int32 // of a thread how many events
+}
+
+type counter struct {
+	adds          []int32              // events
+	asked         map[int32]bool       // counts that waits ask for
+	batch, before []stamp              // the last add of each thread: since such a count, and before that
+	brought       map[int32][][2]int32 // of a thread: pairs of how many adds bring how many events
+}
 
 type spot struct {
 	write  stamp
@@ -131,299 +175,196 @@ type spot struct {
 	packet bool    // the write is one
 }
 
-type chainState struct {
-	events []int32
-	done   int32
-	join   int32           // the last event that joins
-	known  map[int32]int32 // of a chain how many events
-}
-
-type counterState struct {
-	adds []int32        // events
-	cuts map[int32]bool // counts that waits ask for
-	// The last add of each chain: since the last cut, and before that.
-	batch, before []stamp
-	// given is what the first adds bring of a chain, as pairs of a number of adds and a position.
-	given map[int32][][2]int32
-}
-
-type checker struct {
-	s        *Statement
-	cert     *Certificate
-	chains   []chainState
-	counters []counterState
-	spots    []spot
-	issuer   *issuer // records what it is asked instead of reading cert
-
-	match, clock, reuse int // next of the certificate
-
-	// Of the current event.
-	id, pos int32
-	chain   *chainState
-	last    map[int32]int32
-}
+type stamp struct{ thread, pos, group int32 } // pos counts from 1
 
 func newChecker(s *Statement) *checker {
-	k := &checker{s: s, chains: make([]chainState, s.Chains), counters: make([]counterState, s.Counters),
-		spots: make([]spot, s.Spots)}
-	for i := range k.counters {
-		k.counters[i].cuts, k.counters[i].given = map[int32]bool{}, map[int32][][2]int32{}
+	k := &checker{Statement: s, chains: make([][]int32, s.Chains), threads: make([]thread, s.Threads),
+		counters: make([]counter, s.Counters), spots: make([]spot, s.Spots)}
+	for i := range k.threads {
+		k.threads[i].known = map[int32]int32{}
 	}
-	for i := range k.chains {
-		k.chains[i].known = map[int32]int32{}
+	for i := range k.counters {
+		k.counters[i].asked, k.counters[i].brought = map[int32]bool{}, map[int32][][2]int32{}
 	}
 	for i := range s.Events {
 		e := &s.Events[i]
-		k.chains[e.Chain].events = append(k.chains[e.Chain].events, int32(i))
+		k.chains[e.Chain] = append(k.chains[e.Chain], int32(i))
 		for _, w := range e.Waits {
-			k.counters[w.Counter].cuts[w.N] = true
+			k.counters[w.Counter].asked[w.N] = true
 		}
 	}
 	return k
 }
 
 func (k *checker) run(order [][2]int32) error {
-	left := len(k.s.Events)
 	for _, o := range order {
-		if o[0] < 0 || int(o[0]) >= len(k.chains) || o[1] < 1 ||
-			int(o[1]) > len(k.chains[o[0]].events)-int(k.chains[o[0]].done) {
-			return fmt.Errorf("the order has more events of chain %d than there are", o[0])
+		if o[0] < 0 || int(o[0]) >= k.Chains || o[1] < 1 || int(o[1]) > len(k.chains[o[0]]) {
+			return fmt.Errorf("the order has %d more events of chain %d, which there are not", o[1], o[0])
 		}
 		for range o[1] {
-			if err := k.step(o[0]); err != nil {
-				return fmt.Errorf("event %d, number %d of chain %d: %w", k.id, k.pos, o[0], err)
+			k.id, k.chains[o[0]] = k.chains[o[0]][0], k.chains[o[0]][1:]
+			if err := k.step(&k.Events[k.id]); err != nil {
+				return fmt.Errorf("event %d of chain %d: %w", k.id, o[0], err)
 			}
-			left--
 		}
 	}
-	if left > 0 {
-		return fmt.Errorf("the order leaves %d events out", left)
+	for chain, left := range k.chains {
+		if len(left) > 0 {
+			return fmt.Errorf("the order leaves %d events of chain %d out", len(left), chain)
+		}
 	}
 	return nil
 }
 
-func (k *checker) step(chain int32) error {
-	k.chain = &k.chains[chain]
-	k.id = k.chain.events[k.chain.done]
-	k.chain.done++
-	k.pos = k.chain.done
-	e := &k.s.Events[k.id]
-	if err := k.waits(e); err != nil {
-		return err
-	}
-	mine, err := k.learn(e)
-	if err != nil {
-		return err
-	}
-	k.last = nil
-	for i := range e.Accesses {
-		if err := k.access(e, &e.Accesses[i]); err != nil {
-			return err
+func (k *checker) step(e *Event) error {
+	for _, w := range e.Waits {
+		adds := k.counters[w.Counter].adds
+		if int(w.N) > len(adds) {
+			return fmt.Errorf("it waits for add %d of counter %d, which is at %d", w.N, w.Counter, len(adds))
+		}
+		if w.N > 0 {
+			k.matches = append(k.matches, adds[w.N-1])
 		}
 	}
-	if err := k.reused(); err != nil {
-		return err
+	t := &k.threads[e.Thread]
+	t.pos++
+	k.now = stamp{thread: e.Thread, pos: t.pos}
+	var clock map[int32]int32
+	if len(k.clocks) > 0 && k.clocks[0].Event == k.id {
+		clock, k.clocks = k.clocks[0].Of, k.clocks[1:]
 	}
-	if e.Join {
-		k.chain.join = k.pos
+	for of, pos := range clock {
+		brings := func(w Wait) bool { return k.brings(w, of, pos) }
+		if int(of) >= 2*k.Threads || !k.known(of, pos) && !slices.ContainsFunc(e.Waits, brings) {
+			return fmt.Errorf("nothing shows that event %d of thread %d comes before", pos, of)
+		}
+	}
+	for of, pos := range clock {
+		t.known[of] = max(t.known[of], pos)
+	}
+	k.last = map[int32]int32{}
+	for i := range e.Accesses {
+		a := &e.Accesses[i]
+		for _, x := range a.Spots {
+			if err := k.access(a, &k.spots[a.Base+x]); err != nil {
+				return fmt.Errorf("it accesses spot %d, %w", a.Base+x, err)
+			}
+		}
+	}
+	if len(k.last) > 0 {
+		k.reuses = append(k.reuses, Past{k.id, k.last})
 	}
 	for _, a := range e.Adds {
-		if err := k.add(e, a, mine); err != nil {
+		if err := k.add(a, clock); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-// waits checks that what the event waits for has come in the order.
-func (k *checker) waits(e *Event) error {
-	for _, w := range e.Waits {
-		c := &k.counters[w.Counter]
-		if w.N < 1 {
-			continue
-		}
-		if int(w.N) > len(c.adds) {
-			return fmt.Errorf("waits for number %d of counter %d, which is at %d", w.N, w.Counter, len(c.adds))
-		}
-		by := c.adds[w.N-1]
-		if k.issuer != nil {
-			k.issuer.cert.Matches = append(k.issuer.cert.Matches, by)
-		} else if k.match >= len(k.cert.Matches) || k.cert.Matches[k.match] != by {
-			return fmt.Errorf("number %d of counter %d is added by event %d, and the certificate says otherwise",
-				w.N, w.Counter, by)
-		}
-		k.match++
+	if k.after != nil {
+		return k.after(k.id)
 	}
 	return nil
 }
 
-// learn checks the event's clock and takes it over.
-func (k *checker) learn(e *Event) ([][2]int32, error) {
-	if k.issuer != nil || k.clock >= len(k.cert.Clocks) || k.cert.Clocks[k.clock].Event != k.id {
-		return nil, nil
-	}
-	before := k.cert.Clocks[k.clock].Before
-	k.clock++
-	for _, t := range before {
-		if !k.granted(e, t) {
-			return nil, fmt.Errorf("nothing shows that event %d of chain %d comes before", t[1], t[0])
-		}
-	}
-	for _, t := range before {
-		k.chain.known[t[0]] = max(k.chain.known[t[0]], t[1])
-	}
-	return before, nil
+// known reports whether the current thread knows the first pos events of a thread.
+func (k *checker) known(of, pos int32) bool {
+	known, n := k.threads[k.now.thread].known, int32(k.Threads)
+	return known[of] >= pos || of >= n && known[of-n] >= pos
 }
 
-// granted reports whether the chain knows t, or one of the event's waits brings it.
-func (k *checker) granted(e *Event, t [2]int32) bool {
-	if k.knows(stamp{chain: t[0], pos: t[1]}) {
+// brings reports whether the adds that a wait counts bring the first pos events of a thread.
+func (k *checker) brings(w Wait, of, pos int32) bool {
+	n, brought := int32(k.Threads), k.counters[w.Counter].brought
+	by := func(of int32) bool {
+		i, _ := slices.BinarySearchFunc(brought[of], w.N+1, func(g [2]int32, n int32) int { return int(g[0]) - int(n) })
+		return i > 0 && brought[of][i-1][1] >= pos
+	}
+	return !w.Blind && (of >= n || !w.Relaxed) && (by(of) || of >= n && by(of-n))
+}
+
+// ordered reports whether what a stamp names comes before the current event, as memory or only as time is concerned.
+func (k *checker) ordered(t stamp, inTime bool) bool {
+	if t.pos == 0 || t.thread == k.now.thread {
 		return true
 	}
-	for _, w := range e.Waits {
-		inTime := int(t[0]) >= len(k.chains)
-		if w.Blind || w.Relaxed && !inTime {
-			continue
+	if inTime {
+		t.thread += int32(k.Threads)
+	}
+	return k.knows(k.id, t.thread, t.pos)
+}
+
+// access checks and notes an access to a spot.
+func (k *checker) access(a *Access, sp *spot) error {
+	after := func(t stamp, inTime bool) bool {
+		if t.thread == k.now.thread && t.pos == k.now.pos && t.group != a.Group {
+			return false
 		}
-		if k.gives(w, t) || inTime && k.gives(w, [2]int32{t[0] - int32(len(k.chains)), t[1]}) {
-			return true
-		}
-	}
-	return false
-}
-
-// gives reports whether the adds that a wait counts bring t.
-func (k *checker) gives(w Wait, t [2]int32) bool {
-	given := k.counters[w.Counter].given[t[0]]
-	i, found := slices.BinarySearchFunc(given, w.N, func(g [2]int32, n int32) int { return int(g[0]) - int(n) })
-	if !found {
-		i--
-	}
-	return i >= 0 && given[i][1] >= t[1]
-}
-
-// knows reports whether the chain knows t, whose chain is that of an order: memory's, or that in time.
-func (k *checker) knows(t stamp) bool {
-	n := int32(len(k.chains))
-	return k.chain.known[t.chain] >= t.pos || t.chain >= n && k.chain.known[t.chain-n] >= t.pos
-}
-
-// before reports whether what a stamp names comes before the current event, in memory's order or in time.
-func (k *checker) before(t stamp, inTime bool) bool {
-	switch {
-	case t.pos == 0 || &k.chains[t.chain] == k.chain:
-		return true
-	case inTime:
-		t.chain += int32(len(k.chains))
-	}
-	if k.issuer != nil {
-		return k.issuer.knows(k.id, t.chain, t.pos)
-	}
-	return k.knows(t)
-}
-
-func (k *checker) access(e *Event, a *Access) error {
-	for _, x := range a.Spots {
-		if err := k.touch(e, a, x); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// touch checks one access to one spot.
-func (k *checker) touch(e *Event, a *Access, x int32) error {
-	sp, me := &k.spots[x], stamp{e.Chain, k.pos, a.Group}
-	ordered := func(t stamp, inTime bool) bool {
-		if t.chain == me.chain && t.pos > k.chain.join {
-			return (t.pos != me.pos || e.InPlace) && t.group == me.group
-		}
-		return k.before(t, inTime)
+		return k.ordered(t, inTime)
 	}
 	if !a.Write && a.Owner >= 0 && (sp.write.pos == 0 || sp.owner != a.Owner) {
-		return fmt.Errorf("reads spot %d of buffer %d, which another buffer wrote, or none", x, a.Owner)
+		return fmt.Errorf("which buffer %d does not have then", a.Owner)
 	}
 	if a.Write && sp.write.pos > 0 && sp.owner != a.Owner {
-		k.uses(sp)
+		for _, t := range append(sp.reads, sp.write) {
+			k.last[t.thread] = max(k.last[t.thread], t.pos)
+		}
 	}
-	if !ordered(sp.write, false) && (a.Write || !a.Packet || !sp.packet) {
-		return fmt.Errorf("accesses spot %d, and nothing orders it after the write by event %d of chain %d",
-			x, sp.write.pos, sp.write.chain)
+	if !after(sp.write, false) && (a.Write || !a.Packet || !sp.packet) {
+		return fmt.Errorf("and nothing orders it after the write by event %d of thread %d", sp.write.pos, sp.write.thread)
 	}
+	me := stamp{k.now.thread, k.now.pos, a.Group}
 	if !a.Write {
 		sp.reads = append(slices.DeleteFunc(sp.reads, func(r stamp) bool {
-			return r.chain == me.chain && (r.group == me.group || r.pos <= k.chain.join)
+			return r.thread == me.thread && (r.pos < me.pos || r.group == me.group)
 		}), me)
 		return nil
 	}
 	for _, r := range sp.reads {
-		if !ordered(r, true) {
-			return fmt.Errorf("writes spot %d, and nothing orders it after the read by event %d of chain %d",
-				x, r.pos, r.chain)
+		if !after(r, true) {
+			return fmt.Errorf("and nothing orders it after the read by event %d of thread %d", r.pos, r.thread)
 		}
 	}
 	sp.write, sp.owner, sp.packet, sp.reads = me, a.Owner, a.Packet, sp.reads[:0]
 	return nil
 }
 
-// uses notes the last uses of a spot that changes its owner.
-func (k *checker) uses(sp *spot) {
-	if k.last == nil {
-		k.last = map[int32]int32{}
-	}
-	for _, t := range append(sp.reads, sp.write) {
-		k.last[t.chain] = max(k.last[t.chain], t.pos)
-	}
-}
-
-// reused compares the last uses of the memory that the event takes over with the certificate's.
-func (k *checker) reused() error {
-	if k.last == nil {
-		return nil
-	}
-	var last []int32
-	for chain, pos := range k.last {
-		last = append(last, k.chains[chain].events[pos-1])
-	}
-	slices.Sort(last)
-	if k.issuer != nil {
-		k.issuer.cert.Reuses = append(k.issuer.cert.Reuses, Reuse{k.id, last})
-		return nil
-	}
-	if k.reuse >= len(k.cert.Reuses) || k.cert.Reuses[k.reuse].Event != k.id ||
-		!slices.Equal(k.cert.Reuses[k.reuse].Last, last) {
-		return fmt.Errorf("the memory that it reuses was last used by events %d, and the certificate says otherwise",
-			last)
-	}
-	k.reuse++
-	return nil
-}
-
-// add counts, and notes what its waiters will know.
-func (k *checker) add(e *Event, a Add, mine [][2]int32) error {
+// add counts an add, and notes what its waiters may know: the event and its clock.
+func (k *checker) add(a Add, clock map[int32]int32) error {
 	c := &k.counters[a.Counter]
-	if c.cuts[int32(len(c.adds))] {
+	if c.asked[int32(len(c.adds))] {
 		c.before, c.batch = append(c.before[:0], c.batch...), c.batch[:0]
 	}
 	for _, t := range c.before {
-		if !k.before(t, true) {
-			return fmt.Errorf("which adds to counter %d are the first %d depends on time", a.Counter, len(c.adds))
+		if !k.ordered(t, true) {
+			return fmt.Errorf("the first %d adds to counter %d depend on time", len(c.adds), a.Counter)
 		}
 	}
-	i := slices.IndexFunc(c.batch, func(t stamp) bool { return t.chain == e.Chain })
-	if i < 0 {
-		i = len(c.batch)
-		c.batch = append(c.batch, stamp{})
-	}
-	c.batch[i] = stamp{chain: e.Chain, pos: k.pos}
+	c.batch = append(slices.DeleteFunc(c.batch, func(t stamp) bool { return t.thread == k.now.thread }), k.now)
 	c.adds = append(c.adds, k.id)
-	for _, t := range append([][2]int32{{e.Chain, k.pos}}, mine...) {
-		if n := int32(len(k.chains)); a.Relaxed && t[0] < n {
-			t[0] += n
+	bring := func(of, pos int32) {
+		if a.Relaxed && int(of) < k.Threads {
+			of += int32(k.Threads)
 		}
-		if g := c.given[t[0]]; len(g) == 0 || g[len(g)-1][1] < t[1] {
-			c.given[t[0]] = append(g, [2]int32{int32(len(c.adds)), t[1]})
+		if g := c.brought[of]; len(g) == 0 || g[len(g)-1][1] < pos {
+			c.brought[of] = append(g, [2]int32{int32(len(c.adds)), pos})
 		}
+	}
+	bring(k.now.thread, k.now.pos)
+	for of, pos := range clock {
+		bring(of, pos)
 	}
 	return nil
 }
+
+// key names what a number stands for: a kind, and what it is of.
+type key [4]int32
+
+// number returns the number of what is named, the next one, *n, where that is new.
+func (s *Statement) number(of key, n *int) int32 {
+	if _, ok := s.numbers[of]; !ok {
+		s.numbers[of] = int32(*n)
+		*n++
+	}
+	return s.numbers[of]
+}
+
+func (s *Statement) counter(of key) int32 { return s.number(of, &s.Counters) }

@@ -1,6 +1,7 @@
 package certify
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -13,129 +14,115 @@ import (
 // Plan makes the statement of a plan: two runs of its commands, back to back. It fails if the plan cannot be right in
 // ways that need no execution.
 //
-// A chain is a stream. Events, elements of counters, collectives and transfers become counters: whoever takes part in a
+// Chains and threads are streams. Events, elements of counters, collectives and transfers become counters: whoever takes part in a
 // collective adds when it begins, and goes on when all have; what it learns is what the data bring.
 func Plan(p *plan.Plan) (*Statement, error) {
 	if err := plan.Validate(p); err != nil {
 		return nil, err
 	}
-	b := &planStatement{p: p, s: &Statement{Plan: p.HashString(), Chains: len(p.Streams)}, places: map[string]int32{}}
-	for _, f := range []func() error{b.parameters, b.operands, b.classes} {
-		if err := f(); err != nil {
-			return nil, err
-		}
-	}
-	for _, c := range p.Counters {
-		b.elems = append(b.elems, b.counters(len(c.PerRun)))
-	}
+	b := &planStatement{p: p, numbers: map[string]int32{}, s: &Statement{Plan: p.HashString(),
+		Chains: len(p.Streams), Threads: len(p.Streams), numbers: map[key]int32{}}}
 	for run := range int32(2) {
-		b.events, b.pairs = b.counters(p.Events), b.counters(2*len(p.Pairs))
-		b.colls = b.colls[:0]
-		for i := range p.Colls {
-			b.colls = append(b.colls, b.counters(1+len(p.Colls[i].Parts)))
-		}
 		for i := range p.Cmds {
-			if err := b.command(int32(i), run); err != nil {
-				return nil, fmt.Errorf("command %d: %w", i, err)
+			if err := b.command(&p.Cmds[i], run); err != nil {
+				return nil, fmt.Errorf("command %d %w", i, err)
 			}
 		}
 	}
-	return b.s, nil
+	return b.s, b.classes()
 }
 
 type planStatement struct {
-	p *plan.Plan
-	s *Statement
-	// refs are the different tensors, wherever they lie; at are those of the commands.
-	refs   []*plan.Ref
-	places map[string]int32
-	spots  [][]int32 // by tensor: the classes of bytes that it covers
-	width  int32     // classes
-
-	elems, colls  []int32 // first counters
-	events, pairs int32
+	p       *plan.Plan
+	s       *Statement
+	tensors []*plan.Ref
+	numbers map[string]int32 // of tensors, from 1
 }
 
-// counters returns the first of n new counters.
-func (b *planStatement) counters(n int) int32 {
-	b.s.Counters += n
-	return int32(b.s.Counters - n)
-}
-
-// parameters checks that parameters share no bytes, since the caller may write one once for many runs.
-func (b *planStatement) parameters() error {
-	var order []*plan.Buffer
-	for i := range b.p.Buffers {
-		if b.p.Buffers[i].Bytes > 0 {
-			order = append(order, &b.p.Buffers[i])
-		}
-	}
-	slices.SortFunc(order, func(x, y *plan.Buffer) int {
-		if x.Space != y.Space {
-			return int(x.Space) - int(y.Space)
-		}
-		return int(max(-1, min(1, x.Offset-y.Offset)))
-	})
-	var far, input *plan.Buffer // of those so far the one that reaches furthest, and the parameter that does
-	meets := func(x, y *plan.Buffer) bool {
-		return x != nil && x.Space == y.Space && x.Offset+x.Bytes > y.Offset
-	}
-	further := func(x, y *plan.Buffer) *plan.Buffer {
-		if meets(x, y) && x.Offset+x.Bytes > y.Offset+y.Bytes {
-			return x
-		}
-		return y
-	}
-	for _, y := range order {
-		if meets(input, y) || y.Role == plan.RoleInput && meets(far, y) {
-			return fmt.Errorf("buffer %s shares bytes with a parameter, or is one that does", y.Name)
-		}
-		far = further(far, y)
-		if y.Role == plan.RoleInput {
-			input = further(input, y)
-		}
-	}
-	return nil
-}
-
-// key is equal for tensors that cover the same bytes, each of its rank.
-func (b *planStatement) key(r *plan.Ref) string {
+// number returns the number of a tensor: the same for those that cover the same bytes, each of its rank.
+func (b *planStatement) number(r *plan.Ref) int32 {
 	buf := &b.p.Buffers[r.Buf]
-	k := binary.AppendVarint([]byte{byte(buf.Space)}, buf.Offset+r.Off)
-	k = binary.AppendVarint(k, r.DType.Size())
+	key := binary.AppendVarint(binary.AppendVarint([]byte{byte(buf.Space)}, buf.Offset+r.Off), r.DType.Size())
 	for i := range r.Shape {
-		k = binary.AppendVarint(binary.AppendVarint(k, r.Shape[i]), r.Strides[i])
+		key = binary.AppendVarint(binary.AppendVarint(key, r.Shape[i]), r.Strides[i])
 	}
-	return string(k)
+	n := b.numbers[string(key)]
+	if n == 0 {
+		b.tensors = append(b.tensors, r)
+		n = int32(len(b.tensors))
+		b.numbers[string(key)] = n
+	}
+	return n
 }
 
-func (b *planStatement) operands() error {
-	inout := map[int32]bool{}
-	for i := range b.p.Inputs {
-		for _, part := range b.p.Inputs[i].Parts {
-			if part.Ref.Present() && b.p.Inputs[i].Inout {
-				inout[part.Ref.Buf] = true
-			}
+// edge is where a run of bytes begins (n is 1) or ends (-1): of a tensor, or of buffer -1-of.
+type edge struct {
+	at    int64
+	of, n int32
+}
+
+// classes makes spots of bytes that each tensor covers wholly or not at all, the same on all ranks, and gives them to
+// accesses. Each tensor has 128 random bits, whose sum stands for those that cover a byte. It checks that parameters
+// share no bytes with other buffers, since the caller may write one once for many runs.
+func (b *planStatement) classes() error {
+	spots, width := make([][]int32, len(b.tensors)), int32(0)
+	marks, edges := make([][2]uint64, len(b.tensors)), [2][]edge{} // by space
+	cut := func(list *[]edge, lo, n int64, of int32) {
+		*list = append(*list, edge{lo, of, 1}, edge{lo + n, of, -1})
+	}
+	for i := range b.p.Buffers {
+		if buf := &b.p.Buffers[i]; buf.Bytes > 0 {
+			cut(&edges[buf.Space], buf.Offset, buf.Bytes, int32(-1-i))
 		}
 	}
-	for i := range b.p.Cmds {
-		c := &b.p.Cmds[i]
-		reads, writes := b.p.Accesses(c)
-		for j, r := range slices.Concat(reads, writes) {
-			if !r.Present() {
+	for i, r := range b.tensors {
+		marks[i] = [2]uint64{rand.Uint64(), rand.Uint64()}
+		buf := &b.p.Buffers[r.Buf]
+		list, n := runs(r, maxRuns-int64(len(edges[0])+len(edges[1]))/2)
+		if n == 0 {
+			return fmt.Errorf("has tensors of more than %d runs of bytes", maxRuns)
+		}
+		for _, lo := range list {
+			cut(&edges[buf.Space], buf.Offset+r.Off+lo, n, int32(i))
+		}
+	}
+	for _, list := range edges {
+		slices.SortFunc(list, func(x, y edge) int { return cmp.Compare(x.at, y.at) })
+		cover, known, set, buffers, inputs := map[int32]int32{}, map[[2]uint64]bool{}, [2]uint64{}, int32(0), int32(0)
+		for i, e := range list {
+			if e.of < 0 {
+				buffers += e.n
+				if b.p.Buffers[-1-e.of].Role == plan.RoleInput {
+					inputs += e.n
+				}
+			} else {
+				set[0], set[1] = set[0]+uint64(e.n)*marks[e.of][0], set[1]+uint64(e.n)*marks[e.of][1]
+				if cover[e.of] += e.n; cover[e.of] == 0 {
+					delete(cover, e.of)
+				}
+			}
+			if i+1 < len(list) && list[i+1].at == e.at {
 				continue
 			}
-			buf := &b.p.Buffers[r.Buf]
-			if r.Rank != c.Rank && !buf.Symmetric {
-				return fmt.Errorf("command %d reaches %s on rank %d, and it is not symmetric", i, buf.Name, r.Rank)
+			if inputs > 0 && buffers > 1 {
+				return fmt.Errorf("a parameter shares bytes with another buffer, at %d", e.at)
 			}
-			if j >= len(reads) && buf.Role == plan.RoleInput && c.Kind != plan.Input && !inout[r.Buf] {
-				return fmt.Errorf("command %d writes the parameter %s, which is not inout", i, buf.Name)
+			if len(cover) > 0 && !known[set] {
+				for t := range cover {
+					spots[t] = append(spots[t], width)
+				}
+				known[set] = true
+				width++
 			}
-			if k := b.key(&r); b.places[k] == 0 {
-				b.refs = append(b.refs, &r)
-				b.places[k] = int32(len(b.refs))
-			}
+		}
+	}
+	if b.s.Spots = int(width) * b.p.Ranks; b.s.Spots > 1<<27 {
+		return fmt.Errorf("its memory falls into %d pieces on each of %d ranks", width, b.p.Ranks)
+	}
+	for i := range b.s.Events {
+		for j := range b.s.Events[i].Accesses {
+			a := &b.s.Events[i].Accesses[j]
+			a.Base, a.Spots = a.Base*width, spots[a.Spots[0]-1]
 		}
 	}
 	return nil
@@ -144,222 +131,143 @@ func (b *planStatement) operands() error {
 // maxRuns bounds the contiguous runs of bytes of all different tensors together.
 const maxRuns = 1 << 23
 
-type edge struct {
-	at   int64
-	ref  int32
-	open bool
+// runs returns where the contiguous runs of bytes of a tensor begin, and their length; 0 if there are more than most.
+func runs(r *plan.Ref, most int64) ([]int64, int64) {
+	size, list, dims := r.DType.Size(), []int64{0}, make([][2]int64, len(r.Shape)) // a dim is its stride and extent
+	length := size
+	for i := range dims {
+		dims[i] = [2]int64{r.Strides[i] * size, r.Shape[i]}
+	}
+	slices.SortFunc(dims, func(x, y [2]int64) int { return cmp.Compare(x[0], y[0]) })
+	for _, d := range dims {
+		switch n := int64(len(list)); {
+		case d[1] == 0:
+			return nil, size
+		case d[0] == 0:
+		case d[0] == length && n == 1:
+			length *= d[1]
+		case d[1] > most/n:
+			return nil, 0
+		default:
+			for k := n; k < d[1]*n; k++ {
+				list = append(list, list[k-n]+d[0])
+			}
+		}
+	}
+	return list, length
 }
 
-// classes cuts memory into classes of bytes that each tensor covers wholly or not at all. Classes are the same on all
-// ranks. Each tensor has 128 random bits, whose sum stands for the set of tensors that cover a byte.
-func (b *planStatement) classes() error {
-	b.spots = make([][]int32, len(b.refs))
-	marks, edges := make([][2]uint64, len(b.refs)), [2][]edge{} // by space
-	for i, r := range b.refs {
-		marks[i] = [2]uint64{rand.Uint64(), rand.Uint64()}
-		buf := &b.p.Buffers[r.Buf]
-		full := false
-		runs(r, func(lo, n int64) bool {
-			lo += buf.Offset + r.Off
-			edges[buf.Space] = append(edges[buf.Space], edge{lo, int32(i), true}, edge{lo + n, int32(i), false})
-			full = len(edges[buf.Space]) > 2*maxRuns
-			return !full
-		})
-		if full {
-			return fmt.Errorf("its tensors have more than %d runs of bytes", maxRuns)
-		}
-	}
-	for _, list := range edges {
-		slices.SortFunc(list, func(x, y edge) int { return int(max(-1, min(1, x.at-y.at))) })
-		active, known := map[int32]int{}, map[[2]uint64]bool{}
-		var set [2]uint64
-		for i, e := range list {
-			n := active[e.ref]
-			if active[e.ref]--; e.open {
-				active[e.ref] += 2
-			}
-			if active[e.ref] == 0 {
-				delete(active, e.ref)
-			}
-			if (n == 0) != (active[e.ref] == 0) {
-				set[0], set[1] = set[0]^marks[e.ref][0], set[1]^marks[e.ref][1]
-			}
-			if i+1 < len(list) && list[i+1].at == e.at || len(active) == 0 || known[set] {
-				continue
-			}
-			known[set] = true
-			for ref := range active {
-				b.spots[ref] = append(b.spots[ref], b.width)
-			}
-			b.width++
-		}
-	}
-	if int64(b.width)*int64(b.p.Ranks) > 1<<27 {
-		return fmt.Errorf("its memory falls into %d pieces on each of %d ranks", b.width, b.p.Ranks)
-	}
-	b.s.Spots = int(b.width) * b.p.Ranks
-	return nil
-}
-
-// runs calls f with the contiguous runs of bytes that a tensor covers, until that returns false.
-func runs(r *plan.Ref, f func(lo, n int64) bool) {
-	type dim struct{ n, stride int64 }
-	var dims []dim
-	size := r.DType.Size()
-	for i, n := range r.Shape {
-		switch {
-		case n == 0:
-			return
-		case n > 1 && r.Strides[i] > 0:
-			dims = append(dims, dim{n, r.Strides[i] * size})
-		}
-	}
-	slices.SortFunc(dims, func(x, y dim) int { return int(max(-1, min(1, x.stride-y.stride))) })
-	for len(dims) > 0 && dims[0].stride == size {
-		size *= dims[0].n
-		dims = dims[1:]
-	}
-	var walk func(k int, lo int64) bool
-	walk = func(k int, lo int64) bool {
-		if k < 0 {
-			return f(lo, size)
-		}
-		for i := range dims[k].n {
-			if !walk(k-1, lo+i*dims[k].stride) {
-				return false
-			}
-		}
-		return true
-	}
-	walk(len(dims)-1, 0)
-}
-
-// access returns an event's access to a tensor.
-func (b *planStatement) access(r *plan.Ref, write bool) Access {
-	spots := b.spots[b.places[b.key(r)]-1]
-	if r.Rank > 0 {
-		spots = slices.Clone(spots)
-		for i := range spots {
-			spots[i] += r.Rank * b.width
-		}
-	}
-	return Access{Spots: spots, Write: write, Owner: r.Buf}
-}
-
-func (b *planStatement) event(c *plan.Cmd, waits []Wait, adds []int32) {
-	e := Event{Chain: c.Stream, Waits: waits}
+// event adds an event of a command.
+func (b *planStatement) event(c *plan.Cmd, waits []Wait, adds ...int32) {
+	e := Event{Chain: c.Stream, Thread: c.Stream, Waits: waits}
 	for _, a := range adds {
 		e.Adds = append(e.Adds, Add{Counter: a})
 	}
 	b.s.Events = append(b.s.Events, e)
 }
 
-// accesses adds an event with what the command reads and then writes.
-func (b *planStatement) accesses(c *plan.Cmd) {
+// accesses adds an event with what a command reads and then writes, so far with the rank for Base and the tensor's number
+// for Spots. The caller and a collective, which stages its operand, may write what they read. A computation may if both
+// are one tensor, and single says so of the operand.
+func (b *planStatement) accesses(c *plan.Cmd) error {
 	reads, writes := b.p.Accesses(c)
 	if c.Kind == plan.Output { // the caller may overwrite a result
 		writes = reads
 	}
-	e := Event{Chain: c.Stream, InPlace: b.inPlace(c)}
-	for i := range reads {
-		if reads[i].Present() {
-			e.Accesses = append(e.Accesses, b.access(&reads[i], false))
+	e := Event{Chain: c.Stream, Thread: c.Stream}
+	for j, r := range slices.Concat(reads, writes) {
+		if !r.Present() {
+			continue
 		}
-	}
-	for i := range writes {
-		e.Accesses = append(e.Accesses, b.access(&writes[i], true))
+		buf, n := &b.p.Buffers[r.Buf], b.number(&r)
+		a := Access{Base: r.Rank, Spots: []int32{n}, Write: j >= len(reads), Owner: r.Buf}
+		own := func(part plan.IOPart) bool { return part.Ref.Buf == r.Buf }
+		inout := func(io plan.IO) bool { return io.Inout && slices.ContainsFunc(io.Parts, own) }
+		twice := func(w Access) bool { return w.Write && w.Group == n }
+		switch {
+		case r.Rank != c.Rank && !buf.Symmetric:
+			return fmt.Errorf("reaches %s on rank %d, and it is not symmetric", buf.Name, r.Rank)
+		case a.Write && buf.Role == plan.RoleInput && c.Kind != plan.Input && !slices.ContainsFunc(b.p.Inputs, inout):
+			return fmt.Errorf("writes the parameter %s, which is not inout", buf.Name)
+		case c.Kind == plan.Input || c.Kind == plan.Output || c.Kind == plan.Collective:
+		case c.Kind == plan.Group || !a.Write && !b.single(c, j) || a.Write && slices.ContainsFunc(e.Accesses, twice):
+			a.Group = int32(-1 - j)
+		default:
+			a.Group = n
+		}
+		e.Accesses = append(e.Accesses, a)
 	}
 	b.s.Events = append(b.s.Events, e)
-}
-
-// inPlace reports whether a command may read and write the same bytes: the caller; a collective, which stages its
-// operand; and what needs for each element of its result only that element of what it overwrites.
-func (b *planStatement) inPlace(c *plan.Cmd) bool {
-	switch c.Kind {
-	case plan.Input, plan.Output, plan.Collective:
-		return true
-	case plan.Group:
-		return false
-	}
-	for i, out := range c.Outs {
-		for j, in := range c.Ins {
-			single := c.Kind == plan.Copy || c.Op.Info().Elementwise || c.Op == ir.OpReduceSlots && j == 1 ||
-				c.Op == ir.OpIndexCopy && j == 2 || c.Op == ir.OpLaunch && b.p.Launches[c.Launch-1].Updates(j)
-			if out.Overlaps(in) && !(single && out.Same(in)) {
-				return false
-			}
-		}
-		if slices.ContainsFunc(c.Outs[:i], out.Overlaps) {
-			return false
-		}
-	}
-	return true
-}
-
-func (b *planStatement) command(i, run int32) error {
-	c := &b.p.Cmds[i]
-	switch c.Kind {
-	case plan.Record:
-		b.event(c, nil, []int32{b.events + c.Event})
-	case plan.WaitEvent:
-		b.event(c, []Wait{{Counter: b.events + c.Event, N: 1}}, nil)
-	case plan.Signal:
-		at := b.elems[c.Counter] + c.Peer*b.p.Counters[c.Counter].Len + c.Elem
-		b.event(c, nil, []int32{at})
-	case plan.WaitCounter:
-		at := c.Rank*b.p.Counters[c.Counter].Len + c.Elem
-		perRun := b.p.Counters[c.Counter].PerRun[at]
-		if c.Value < 1 || c.Value > perRun || perRun > 1<<28 {
-			return fmt.Errorf("waits for %d of %d signals", c.Value, perRun)
-		}
-		b.event(c, []Wait{{Counter: b.elems[c.Counter] + at, N: int32(c.Value) + run*int32(perRun)}},
-			nil)
-	case plan.Collective:
-		b.collective(c)
-	case plan.Group:
-		b.group(c)
-	default:
-		b.accesses(c)
-	}
 	return nil
 }
 
-// collective has a member arrive, access memory, and leave once all have arrived. The first counter of a collective is
-// of all members, the others of one each.
-func (b *planStatement) collective(c *plan.Cmd) {
-	coll, all := &b.p.Colls[c.Coll], b.colls[c.Coll]
-	own := all + 1 + c.Part
-	b.event(c, nil, []int32{all, own})
-	b.accesses(c)
-	leave := []Wait{{Counter: all, N: int32(len(coll.Parts))}}
-	from := int32(-1)
-	switch coll.Op {
-	case ir.OpBroadcast, ir.OpScatter:
-		from, leave[0].Blind = coll.Root, true
-	case ir.OpPermute:
-		from, leave[0].Blind = coll.Parts[c.Part].From, true
-	case ir.OpReduce, ir.OpGather:
-		leave[0].Blind = c.Part != coll.Root
-	}
-	if from >= 0 {
-		leave = append(leave, Wait{Counter: all + 1 + from, N: 1})
-	}
-	b.event(c, leave, nil)
+// single reports whether a computation needs for each element of its result only that element of operand j.
+func (b *planStatement) single(c *plan.Cmd, j int) bool {
+	return c.Kind == plan.Copy || c.Op.Info().Elementwise || c.Op == ir.OpReduceSlots && j == 1 ||
+		c.Op == ir.OpIndexCopy && j == 2 || c.Op == ir.OpLaunch && b.p.Launches[c.Launch-1].Updates(j)
 }
 
-// group posts the sides of its transfers, and ends when the other sides are posted.
-func (b *planStatement) group(c *plan.Cmd) {
-	var posts []int32
-	var waits []Wait
-	for _, t := range c.Group {
-		mine, other := b.pairs+2*t.Pair, b.pairs+2*t.Pair+1
-		if t.Send {
-			mine, other = other, mine
+// What counters of plans count.
+const (
+	recorded int32 = iota
+	raised
+	begun
+	posted
+)
+
+// command adds the events of a command in a run.
+func (b *planStatement) command(c *plan.Cmd, run int32) error {
+	switch c.Kind {
+	case plan.Record:
+		b.event(c, nil, b.s.counter(key{recorded, c.Event, run}))
+	case plan.WaitEvent:
+		b.event(c, []Wait{{Counter: b.s.counter(key{recorded, c.Event, run}), N: 1}})
+	case plan.Signal:
+		b.event(c, nil, b.s.counter(key{raised, c.Counter, c.Peer, c.Elem}))
+	case plan.WaitCounter:
+		counter := &b.p.Counters[c.Counter]
+		n := counter.PerRun[c.Rank*counter.Len+c.Elem]
+		if c.Value < 1 || c.Value > n || n > 1<<28 {
+			return fmt.Errorf("waits for %d of %d signals", c.Value, n)
 		}
-		posts = append(posts, mine)
-		waits = append(waits, Wait{Counter: other, N: 1})
+		at := b.s.counter(key{raised, c.Counter, c.Rank, c.Elem})
+		b.event(c, []Wait{{Counter: at, N: int32(c.Value) + run*int32(n)}})
+	case plan.Collective: // a member arrives, accesses memory, and leaves once all have arrived
+		coll, all := &b.p.Colls[c.Coll], b.s.counter(key{begun, c.Coll, 0, run})
+		leave, from := []Wait{{Counter: all, N: int32(len(coll.Parts))}}, int32(-1)
+		switch coll.Op {
+		case ir.OpBroadcast, ir.OpScatter:
+			from, leave[0].Blind = coll.Root, true
+		case ir.OpPermute:
+			from, leave[0].Blind = coll.Parts[c.Part].From, true
+		case ir.OpReduce, ir.OpGather:
+			leave[0].Blind = c.Part != coll.Root
+		}
+		if from >= 0 {
+			leave = append(leave, Wait{Counter: b.s.counter(key{begun, c.Coll, 1 + from, run}), N: 1})
+		}
+		b.event(c, nil, all, b.s.counter(key{begun, c.Coll, 1 + c.Part, run}))
+		if err := b.accesses(c); err != nil {
+			return err
+		}
+		b.event(c, leave)
+	case plan.Group: // it posts the sides of its transfers, and ends when the other sides are posted
+		var posts []int32
+		var waits []Wait
+		for _, t := range c.Group {
+			sides := [2]int32{b.s.counter(key{posted, t.Pair, 0, run}), b.s.counter(key{posted, t.Pair, 1, run})}
+			if t.Send {
+				sides[0], sides[1] = sides[1], sides[0]
+			}
+			posts, waits = append(posts, sides[0]), append(waits, Wait{Counter: sides[1], N: 1})
+		}
+		b.event(c, nil, posts...)
+		if err := b.accesses(c); err != nil {
+			return err
+		}
+		b.event(c, waits)
+	default:
+		return b.accesses(c)
 	}
-	b.event(c, nil, posts)
-	b.accesses(c)
-	b.event(c, waits, nil)
+	return nil
 }

@@ -11,13 +11,14 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/certify"
+	"hocket.example/hocket/internal/certify/issue"
 	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/schedule"
 	"hocket.example/hocket/internal/schedule/msccl"
 	"hocket.example/hocket/internal/schedule/mscclpp"
 )
 
-func readSchedule(t *testing.T, path string) schedule.File {
+func readSchedule(t testing.TB, path string) schedule.File {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -58,12 +59,12 @@ func schedulesOf(t *testing.T) []string {
 	return files
 }
 
-func issue(p *schedule.Plan) (*certify.ScheduleStatement, *certify.Certificate, error) {
+func certificateOf(p *schedule.Plan) (*certify.ScheduleStatement, *certify.Certificate, error) {
 	s, err := certify.Schedule(p)
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := certify.Issue(&s.Statement)
+	c, err := issue.Certificate(&s.Statement)
 	if err != nil {
 		return s, nil, err
 	}
@@ -107,7 +108,7 @@ func TestSchedules(t *testing.T) {
 				continue
 			}
 			verdict := schedule.Check(p, schedule.Options{}).Verdict
-			s, c, err := issue(p)
+			s, c, err := certificateOf(p)
 			switch {
 			case verdict != schedule.OK:
 				refuted++
@@ -164,18 +165,20 @@ func corruptions(t *testing.T, rng *rand.Rand, s *certify.ScheduleStatement, c *
 		case k == 1 && len(bad.Clocks) > 0: // it knows of an event that comes later than its own
 			i := rng.IntN(len(bad.Clocks))
 			e := bad.Clocks[i].Event
-			chain, n := s.Events[e].Chain, int32(0)
+			thread, n := s.Events[e].Thread, int32(0)
 			for j := range s.Events {
-				if s.Events[j].Chain == chain {
+				if s.Events[j].Thread == thread {
 					n++
 				}
 			}
-			bad.Clocks[i].Before = append(bad.Clocks[i].Before, [2]int32{chain, n + 1})
+			bad.Clocks[i].Of[thread] = n + 1
 			what = fmt.Sprintf("clock %d", i)
 		case k == 2 && len(bad.Clocks) > 0: // as many events as no chain has
 			i := rng.IntN(len(bad.Clocks))
-			b := bad.Clocks[i].Before
-			b[rng.IntN(len(b))][1] += int32(len(s.Events))
+			for thread := range bad.Clocks[i].Of {
+				bad.Clocks[i].Of[thread] += int32(len(s.Events))
+				break
+			}
 			what = fmt.Sprintf("clock %d", i)
 		case k == 3: // an event is left out
 			i := rng.IntN(len(bad.Order))
@@ -188,5 +191,21 @@ func corruptions(t *testing.T, rng *rand.Rand, s *certify.ScheduleStatement, c *
 		if certify.CheckSchedule(s, bad) == nil {
 			t.Errorf("%s: accepted with another %s", name, what)
 		}
+	}
+}
+
+// TestPacketsReadAsData: a schedule that is proved gets no certificate once a put writes packets that are read as data.
+func TestPacketsReadAsData(t *testing.T) {
+	f := readSchedule(t, "../../examples/schedules/exchange.json").(*mscclpp.File).Clone()
+	for r := range f.GPUs {
+		f.GPUs[r].ScratchChunks = 2
+		f.GPUs[r].Threadblocks[0].Ops[0].Name = "ppkt"
+	}
+	p, err := f.Plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := issue(p); err == nil || !strings.Contains(err.Error(), "read as data") {
+		t.Errorf("a certificate: %v", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -28,8 +29,8 @@ var strategies = []lower.Strategy{
 	{Kind: lower.Chunked, Chunks: 5}, {Kind: lower.Chunked, Chunks: 8},
 }
 
-// init raises how many programs are drawn by default; a flag still overrides it.
-func init() { _ = flag.Set("rapid.checks", "500") }
+// init sets how many programs each test draws by default. The flag -rapid.checks overrides it.
+func init() { _ = flag.Set("rapid.checks", strconv.Itoa(longtest.Of(150, 1000))) }
 
 // TestOverlapMeansTheSame lowers random sharded programs with a random strategy
 // for each pair, runs them twice back to back under random schedules, and

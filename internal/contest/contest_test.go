@@ -98,6 +98,8 @@ Tensor Shape  Tensor Size  pynccl  Best (Speedup vs PyNccl)
 		strings.Replace(text, "torch.float16", "torch.float8", 1): `with type "torch.float8"`,
 		strings.Replace(text, "(64, 8192)", "(64, 99999999999999999999)",
 			1): "line 25: a table of vLLM's benchmark with the shape",
+		strings.Replace(text, "Tensor Size    ca_1stage", "ca_1stage", 1):      "line 12: the table lacks the column Tensor Size",
+		strings.Replace(text, "ca_1stage           pynccl   ", "pynccl   ", 1): "line 14 has 6 cells, and the table has 5 columns",
 	} {
 		if _, err := ReadPeers(strings.NewReader(bad)); !errors.Is(err, ErrUsage) ||
 			!strings.Contains(err.Error(), want) {

@@ -47,6 +47,9 @@ func readVLLMTable(text string) ([]Peer, error) {
 		}
 		if cells[0] == "Tensor Shape" {
 			columns = cells
+			if len(cells) < 3 || cells[1] != "Tensor Size" {
+				return nil, Usagef("line %d: the table lacks the column Tensor Size, or has no times", n)
+			}
 			continue
 		}
 		m := tableShape.FindStringSubmatch(cells[0])
@@ -61,7 +64,12 @@ func readVLLMTable(text string) ([]Peer, error) {
 		if ranks < 1 {
 			return nil, Usagef("line %d: it is not known of how many ranks this table is: no line above it says TP=4, or World Size: 4", n)
 		}
-		for i := 2; i < min(len(cells), len(columns)); i++ {
+		if best := strings.HasPrefix(columns[len(columns)-1], "Best"); len(cells) != len(columns) &&
+			!(best && len(cells) == len(columns)-1) {
+			return nil, Usagef("line %d has %d cells, and the table has %d columns: copy all of it", n, len(cells),
+				len(columns))
+		}
+		for i := 2; i < len(cells); i++ {
 			if strings.HasPrefix(columns[i], "Best") || cells[i] == "N/A" || cells[i] == "-" {
 				continue
 			}

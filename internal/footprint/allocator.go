@@ -22,6 +22,7 @@ type Allocator struct {
 	settings               Settings
 	tails                  map[bool]*block // the last block of the expandable segment of each pool: small, large
 	allocs                 int64
+	trace                  recorder
 }
 
 // Point is a state of the allocator.
@@ -37,6 +38,7 @@ type block struct {
 	prev, next  *block // neighbours in the segment
 	asked       int64
 	freed       int64 // allocations before it was given back
+	site        string
 }
 
 type wait struct {
@@ -86,14 +88,15 @@ func (a *Allocator) Alloc(bytes int64, now float64) (b *block, grew bool) {
 		b = a.blocks[k]
 		a.blocks = slices.Delete(a.blocks, k, k+1)
 	case a.settings.expandable:
-		b, grew = a.expand(n, small), true
+		b, grew = a.expand(n, small, now), true
 	default:
-		a.collect()
+		a.collect(now)
 		size := segmentFor(n)
 		b = &block{addr: a.next, bytes: size, small: small}
 		a.next += size + 1<<21
 		a.Reserved += size
 		a.Segments++
+		a.trace.segment("segment_alloc", b.addr, size, now)
 		grew = true
 	}
 	split := small && b.bytes-n >= roundTo || !small && b.bytes-n > smallSize && (most == 0 || n < most)
@@ -114,12 +117,13 @@ func (a *Allocator) Alloc(bytes int64, now float64) (b *block, grew bool) {
 	}
 	b.free, b.asked = false, bytes
 	a.Held += b.bytes
+	a.trace.alloc(b, now)
 	a.note(now)
 	return b, grew
 }
 
 // expand maps memory at the end of a pool's only segment, after what is free there.
-func (a *Allocator) expand(n int64, small bool) *block {
+func (a *Allocator) expand(n int64, small bool, now float64) *block {
 	page := int64(largeBuffer)
 	if small {
 		page = smallBuffer
@@ -137,7 +141,7 @@ func (a *Allocator) expand(n int64, small bool) *block {
 	switch {
 	case last == nil:
 		last = &block{addr: a.next, bytes: more, small: small}
-		a.next += 1 << 46
+		a.next += 1 << 44
 		a.Segments++
 	case last.free:
 		a.drop(last)
@@ -148,12 +152,13 @@ func (a *Allocator) expand(n int64, small bool) *block {
 		last = b
 	}
 	a.tails[small] = last
+	a.trace.segment("segment_map", last.addr+last.bytes-more, more, now)
 	return last
 }
 
 // collect gives whole segments back to the device where more is reserved than garbage_collection_threshold allows,
 // those first that have been free for longer than the average.
-func (a *Allocator) collect() {
+func (a *Allocator) collect(now float64) {
 	if a.settings.threshold == 0 {
 		return
 	}
@@ -172,6 +177,7 @@ func (a *Allocator) collect() {
 			if a.Reserved > most && (a.allocs-b.freed)*int64(len(free)) >= age {
 				a.drop(b)
 				a.Reserved -= b.bytes
+				a.trace.segment("segment_free", b.addr, b.bytes, now)
 			}
 		}
 		if a.Reserved == before {
@@ -183,11 +189,12 @@ func (a *Allocator) collect() {
 // Free gives memory back. until is when the other streams that used it are through with it; 0 for none.
 func (a *Allocator) Free(b *block, now, until float64) {
 	a.Held -= b.bytes
+	a.trace.add("free_requested", b.addr, b.bytes, b.site, now)
 	if until > 0 {
 		a.Waiting += b.bytes
 		a.waiting = append(a.waiting, wait{b, until})
 	} else {
-		a.release(b)
+		a.release(b, now)
 	}
 	a.note(now)
 }
@@ -198,11 +205,12 @@ func (a *Allocator) poll(now float64) {
 		b := a.waiting[0].b
 		a.waiting = a.waiting[1:]
 		a.Waiting -= b.bytes
-		a.release(b)
+		a.release(b, now)
 	}
 }
 
-func (a *Allocator) release(b *block) {
+func (a *Allocator) release(b *block, now float64) {
+	a.trace.free(b, now)
 	b.free, b.freed = true, a.allocs
 	if p := b.prev; p != nil && p.free {
 		a.drop(p)

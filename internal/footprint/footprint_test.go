@@ -290,3 +290,50 @@ func TestPage(t *testing.T) {
 		t.Error("the page is not self-contained")
 	}
 }
+
+// TestSimulatedTrace: the trace of a simulation is a snapshot that explains to what the simulation counted, and that
+// names the program's statements. A steady state reserves nothing.
+func TestSimulatedTrace(t *testing.T) {
+	p := forumPlan(t, 8)
+	for _, policy := range []string{"caching", "deferred-free", "captured", "captured-caching",
+		"deferred-free,expandable_segments:True", "deferred-free,garbage_collection_threshold:0.5,memory_mb:2000"} {
+		s, err := Simulate(p, policy, Speed{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		if err := WriteSnapshot(&b, s.Snapshot); err != nil {
+			t.Fatal(err)
+		}
+		all, err := ReadSnapshot(&b)
+		if err != nil || len(all) != 1 {
+			t.Fatalf("%s: %d devices, %v", policy, len(all), err)
+		}
+		x := all[0].Explain()
+		if x.ReservedPeak != s.ReservedPeak || x.AllocatedPeak != s.AllocatedPeak || x.Waiting != s.Waiting {
+			t.Errorf("%s: the snapshot says %d, %d, %d, the simulation %d, %d, %d", policy, x.ReservedPeak,
+				x.AllocatedPeak, x.Waiting, s.ReservedPeak, s.AllocatedPeak, s.Waiting)
+		}
+		for _, w := range x.WaitingBySite {
+			if !strings.HasPrefix(w.Site, "forum.hkt:") {
+				t.Errorf("%s: %q waits", policy, w.Site)
+			}
+		}
+		for _, g := range all[0].Segments {
+			sum := int64(0)
+			for _, b := range g.Blocks {
+				sum += b.Bytes
+			}
+			if sum != g.Bytes {
+				t.Errorf("%s: the blocks of a segment of %d bytes have %d", policy, g.Bytes, sum)
+			}
+		}
+		later := 0
+		for _, n := range s.ByRun[1:] {
+			later += n
+		}
+		if policy == "caching" && (s.ByRun[0] == 0 || later > 0) || policy == "deferred-free" && later == 0 {
+			t.Errorf("%s: segments by run: %d", policy, s.ByRun)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -99,7 +100,10 @@ type Simulation struct {
 	Waiting       int64   `json:"waiting_for_streams"`
 	Segments      int     `json:"segments"`
 	HostAhead     float64 `json:"host_ahead_ms"` // at the end
-	Curve         []Point `json:"-"`
+	// ByRun is how many segments were reserved in each run: an allocator in its steady state reserves none.
+	ByRun    []int     `json:"segments_by_run"`
+	Curve    []Point   `json:"-"`
+	Snapshot *Snapshot `json:"-"` // with the trace
 }
 
 // Simulate runs rank 0's ops of a plan, in issue order, on a simulated caching allocator of torch. Each buffer is
@@ -123,20 +127,31 @@ func Simulate(p *plan.Plan, text string, s Speed) (*Simulation, error) {
 	m.count()
 	for i := range p.Buffers {
 		if b := &p.Buffers[i]; b.Role == plan.RoleInput && b.Space == plan.Arena && b.Bytes > 0 {
-			m.a.Alloc(b.Bytes, 0)
+			m.alloc(b)
 		}
 	}
-	for range s.Runs {
+	byRun := make([]int, s.Runs)
+	for run := range byRun {
+		before := m.a.Segments
 		for i := range p.Cmds {
 			if p.Cmds[i].Rank == 0 {
 				m.step(&p.Cmds[i], int32(i))
 			}
 		}
 		m.endRun()
+		byRun[run] = m.a.Segments - before
 	}
 	return &Simulation{Policy: text, ReservedPeak: m.a.ReservedPeak, AllocatedPeak: m.a.HeldPeak,
 		Waiting:  m.a.WaitingPeak,
-		Segments: m.a.Segments, HostAhead: 1e3 * max(0, max(m.main, m.comm)-m.host), Curve: m.a.Curve}, nil
+		Segments: m.a.Segments, HostAhead: 1e3 * max(0, max(m.main, m.comm)-m.host), ByRun: byRun, Curve: m.a.Curve,
+		Snapshot: m.a.snapshot()}, nil
+}
+
+// alloc allocates a buffer, at the host's time.
+func (m *simulator) alloc(b *plan.Buffer) *block {
+	m.a.trace.site = fmt.Sprintf("%s:%d %s", path.Base(m.p.Program), m.p.Sites[b.Site].Pos.Line, b.Name)
+	at, _ := m.a.Alloc(b.Bytes, m.host)
+	return at
 }
 
 type simulator struct {
@@ -181,7 +196,7 @@ func (m *simulator) step(c *plan.Cmd, index int32) {
 		if b.Role == plan.RoleInput || b.Space != plan.Arena || b.Bytes == 0 || r.Rank != 0 || m.at[r.Buf] != nil {
 			continue
 		}
-		m.at[r.Buf], _ = m.a.Alloc(b.Bytes, m.host)
+		m.at[r.Buf] = m.alloc(b)
 	}
 	if work {
 		m.run(c)
@@ -221,6 +236,7 @@ func (m *simulator) run(c *plan.Cmd) {
 	d := m.seconds(c)
 	if c.Kind != plan.Collective || !m.deferred {
 		if gemm(c) && m.speed.Workspace > 0 {
+			m.a.trace.site = "gemm:0 workspace"
 			m.a.Alloc(m.speed.Workspace, m.host)
 			m.speed.Workspace = 0 // kept
 		}

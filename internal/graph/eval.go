@@ -91,7 +91,7 @@ func (f *Folder) IsConstant(v *Value) bool {
 	if f.constant == nil {
 		f.constant = map[*Value]bool{}
 	}
-	is := true
+	is := v.Node.Op != AllReduce // by how many ranks there are
 	for _, w := range v.Node.In {
 		if !f.IsConstant(w) {
 			is = false
@@ -219,6 +219,7 @@ var unary = map[Op]func(x float64) float64{
 	},
 	Erf: math.Erf, Abs: math.Abs, Floor: math.Floor, Not: func(x float64) float64 { return truth(x == 0) },
 	Cast: func(x float64) float64 { return x }, Reshard: func(x float64) float64 { return x },
+	AllReduce: func(x float64) float64 { return x },
 }
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }

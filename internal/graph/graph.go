@@ -121,6 +121,7 @@ type Attrs struct {
 	Stable  bool   // Sort
 	Desc    bool   // Sort: from the largest
 	Layout  Layout // Reshard
+	Red     string // AllReduce: sum, max, min or avg
 }
 
 // Op is an operation.
@@ -148,6 +149,8 @@ const (
 	Not      Op = "not"
 	Cast     Op = "cast"    // to the result's type
 	Reshard  Op = "reshard" // the same in another layout
+	// AllReduce is the reduction of what all ranks have. Eval has one rank.
+	AllReduce Op = "all_reduce"
 
 	AddOp    Op = "add"
 	Sub      Op = "sub"

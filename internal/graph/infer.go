@@ -16,7 +16,7 @@ var operands = map[Op][2]int{
 // isUnary and isBinary are the elementwise operations.
 var (
 	isUnary = set(Neg, Exp, Log, Sin, Cos, Tanh, Sqrt, Rsqrt, Sigmoid, SiLU, GELU, GELUTanh, ReLU, Softplus, Erf, Abs,
-		Floor, Not, Cast, Reshard)
+		Floor, Not, Cast, Reshard, AllReduce)
 	isBinary = set(AddOp, Sub, Mul, Div, FloorDiv, Rem, Pow, Max, Min, And, Or, Eq, Ne, Lt, Le, Gt, Ge)
 	isReduce = set(SumOp, Mean, MaxOf, MinOf)
 )

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/ir"
 )
 
@@ -33,8 +34,8 @@ func TestNoRankFetchesTooMuch(t *testing.T) {
 		{"2 3:5 1 4 2 0 3", "3 2:1 2 3 4 5 6", 1, true}, {"2 4", "4 2:7 6 5 4 3 2 1 0", 1, true},
 	} {
 		t.Run(fmt.Sprint(c.from, " to ", c.to), func(t *testing.T) {
-			if c.long && testing.Short() {
-				t.Skip("some seconds: not in -short")
+			if c.long && !longtest.On() {
+				t.Skip("it takes seconds: only with make long")
 			}
 			newTrip(t, c.from, c.to, c.rows).check(t)
 		})

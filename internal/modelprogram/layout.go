@@ -171,6 +171,28 @@ func (l *lowerer) splitOf(layout graph.Layout) int {
 	return slices.IndexFunc(layout, func(axes []string) bool { return len(axes) > 0 })
 }
 
+// allReduce lowers a collective that the model calls itself: of what each rank holds, so weights keep the shapes that
+// they have in the export.
+func (l *lowerer) allReduce(n *graph.Node) (*val, error) {
+	if len(l.plan) > 0 {
+		return nil, refuse(n, "the model reduces over ranks itself, and a plan has hocket reduce: leave --plan and --shard out")
+	}
+	v := n.In[0]
+	x, err := l.lower(v)
+	if err != nil {
+		return nil, err
+	}
+	if !isProduct(v) || x.in == nil || len(l.users[v]) > 1 || slices.Contains(l.g.Outputs, v) {
+		from, err := l.plain(v)
+		if err != nil {
+			return nil, err
+		}
+		x = l.emitted(n, "copy", "", from.dtype(), v.Shape, -1, from)
+	}
+	x.in.reduce = "over=" + axis + ", op=" + n.Attrs.Red // in place
+	return x, nil
+}
+
 // reshard lowers a change of layout.
 func (l *lowerer) reshard(n *graph.Node) (*val, error) {
 	x, err := l.plain(n.In[0])

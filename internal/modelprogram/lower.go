@@ -302,6 +302,8 @@ func (l *lowerer) make(v *graph.Value) (*val, error) {
 		return l.emitted(n, "broadcast", "shape="+tuple(v.Shape), x.dtype(), v.Shape, -1, x), nil
 	case graph.Reshard:
 		return l.reshard(n)
+	case graph.AllReduce:
+		return l.allReduce(n)
 	case graph.Where:
 		return l.where(n)
 	case graph.Not:

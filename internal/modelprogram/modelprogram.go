@@ -124,8 +124,10 @@ type inst struct {
 	whole, typed bool
 	split        int
 	layout       graph.Layout // instead of split, if not nil
-	from         graph.Origin
-	order        int // that of the node it comes from; -1 before all
+	// reduce are the attributes of an all_reduce of the result where it is, in a buffer of that name.
+	reduce, buffer string
+	from           graph.Origin
+	order          int // that of the node it comes from; -1 before all
 
 	name string
 }

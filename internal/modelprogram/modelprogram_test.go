@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"hocket.example/hocket/internal/graph"
 	"hocket.example/hocket/internal/torchexport"
 )
 
@@ -77,5 +78,45 @@ func TestPrograms(t *testing.T) {
 			}
 			t.Log(m.Text)
 		})
+	}
+}
+
+// TestAllReduceOfModel: a model that reduces over ranks itself keeps its weights whole. A product is reduced where it is,
+// and a value that is used elsewhere in a copy.
+func TestAllReduceOfModel(t *testing.T) {
+	g := &graph.Graph{}
+	add := func(op graph.Op, a graph.Attrs, in ...*graph.Value) *graph.Value {
+		n, err := g.Add(op, a, graph.Origin{Module: "layers.0"}, []graph.DType{graph.BF16}, in...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n.Out[0]
+	}
+	x := g.Input("x", graph.BF16, []int64{4, 8})
+	w := g.Weight("w", "layers.0.weight", graph.BF16, []int64{8, 8})
+	y := add(graph.AllReduce, graph.Attrs{Red: "sum"}, add(graph.Linear, graph.Attrs{}, x, w))
+	z := add(graph.AllReduce, graph.Attrs{Red: "max"}, y)
+	g.Outputs = []*graph.Value{add(graph.AddOp, graph.Attrs{}, y, z)}
+	m, err := Make("m.pt2", g, Options{Ranks: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `func forward(%x: bf16[4, 8], %n0: bf16[8, 8]) -> bf16[4, 8] {
+  %local = alloc bf16[4, 8]
+  linear %x, %n0 into %local
+  all_reduce %local into %local, over=tp, op=sum
+  %n0_out: bf16[4, 8] = claim %local
+  %local2 = alloc bf16[4, 8]
+  copy %n0_out into %local2
+  all_reduce %local2 into %local2, over=tp, op=max
+  %copy: bf16[4, 8] = claim %local2
+  %out0 = add %n0_out, %copy
+`
+	if !strings.Contains(m.Text, want) {
+		t.Errorf("got\n%s\nwant\n%s", m.Text, want)
+	}
+	_, err = Make("m.pt2", g, Options{Ranks: 2, Plan: Plan{{"layers.*", "rowwise"}}})
+	if err == nil || !strings.Contains(err.Error(), "leave --plan and --shard out") {
+		t.Errorf("with a plan: %v", err)
 	}
 }

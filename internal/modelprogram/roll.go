@@ -118,7 +118,8 @@ const maxTries = 1 << 26
 // begin as it.
 func (in *inst) key(scans bool) string {
 	var b strings.Builder
-	fmt.Fprint(&b, in.op, " ", in.attrs, typeText(in.dt, in.shape, in.split), in.whole, in.typed, in.into, in.layout)
+	fmt.Fprint(&b, in.op, " ", in.attrs, typeText(in.dt, in.shape, in.split), in.whole, in.typed, in.into, in.layout,
+		in.reduce)
 	for _, a := range in.args {
 		begins := scans && a.p != nil && a.p.value != nil && a.p.value.Leaf == graph.Input && !a.p.state
 		fmt.Fprint(&b, a.p != nil && !begins, typeText(a.dtype(), a.shape(), a.splitDim()))

@@ -278,6 +278,10 @@ func (p *printer) call(in *inst, s *scope) string {
 		text += " into " + p.ref(in.args[len(in.args)-1], s)
 		sep = ", "
 	}
+	if in.buffer != "" {
+		text += " into %" + in.buffer
+		sep = ", "
+	}
 	if in.attrs != "" {
 		text += sep + in.attrs
 	}
@@ -322,6 +326,13 @@ func (p *printer) printList(list []*inst, indent string, s *scope) {
 		}
 		if in.name == "" {
 			in.name = p.fresh(in.title())
+		}
+		if in.reduce != "" {
+			in.buffer = p.fresh("local")
+			fmt.Fprintf(&p.out, "%[1]s%%%[2]s = alloc %[3]s\n%[1]s%[4]s\n%[1]sall_reduce %%%[2]s into %%%[2]s, %[5]s\n"+
+				"%[1]s%%%[6]s: %[3]s = claim %%%[2]s\n", indent, in.buffer, typeText(in.dt, in.shape, -1), p.call(in, s),
+				in.reduce, in.name)
+			continue
 		}
 		typed := ""
 		whole := in.whole && len(p.g.Mesh) == 0 // stated layouts say enough

@@ -90,14 +90,18 @@ func before(x *tensor, sharded bool) (int, bool) {
 	return 0, false
 }
 
+// spreadHelp is for tensors whose extents are those of each device.
+const spreadHelp = "no axis is printed as ideviceIdx.x, so the dump does not say which part of the tensor a device has: " +
+	"print the dump with that axis parallelized"
+
 // gather emits an all_gather or gather: the operand's device axis becomes an
-// axis of the result, or lengthens the one behind it.
+// axis of the result, or lengthens the one after it.
 func (c *communication) gather(op ir.Op, attrs ...ir.Attr) {
 	at, ok := before(c.s.in[0].t, c.sharded(c.in))
 	in := c.in
 	switch {
 	case !ok:
-		c.errorf(c.s.pos, "%s is not spread over devices, so there is nothing to gather", c.s.in[0].t.id)
+		c.errorf(c.s.pos, "%s is not spread over devices, so there is nothing to gather", c.s.in[0].t.id).Help = spreadHelp
 		return
 	case len(c.out.shape) == len(in.shape)+1 && at <= len(in.shape):
 		in = c.withUnit(in, at)
@@ -115,7 +119,7 @@ func (c *communication) scatter(op ir.Op, attrs ...ir.Attr) {
 	out := c.out
 	switch {
 	case !ok:
-		c.errorf(c.s.pos, "%s is not spread over devices, so nothing is scattered", c.s.out.id)
+		c.errorf(c.s.pos, "%s is not spread over devices, so nothing is scattered", c.s.out.id).Help = spreadHelp
 		return
 	case len(c.in.shape) == len(out.shape)+1 && at <= len(out.shape):
 		out = c.withUnit(out, at)

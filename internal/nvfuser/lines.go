@@ -55,6 +55,7 @@ const (
 	kernel   = "%kernel"
 	unitWord = "HostUnit"
 	defsWord = "Index definitions:"
+	endWord  = "END." // ends a dump in the form of pull request 2518
 )
 
 // maxLines and maxWords bound a dump, and with it the memory and time that everything takes which goes through it.
@@ -102,7 +103,7 @@ func splitLines(raws []rawLine) []line {
 // isSection reports whether a line begins or ends a section of the dump.
 func isSection(s string) bool {
 	return strings.HasPrefix(s, headWord) || strings.HasPrefix(s, kernel) || strings.HasPrefix(s, "}") ||
-		strings.HasPrefix(s, unitWord) || strings.HasPrefix(s, defsWord)
+		strings.HasPrefix(s, unitWord) || strings.HasPrefix(s, defsWord) || s == endWord
 }
 
 // mayEnd reports whether the line at hand can be over.

@@ -26,6 +26,8 @@ type excerpt struct {
 	key   string    // equal for dumps that say the same
 	times int       // how often the file has it
 	cut   bool      // the next dump begins before its end
+	open  bool      // the file ends before it does
+	test  string    // that printed it first; "" where the log does not say
 }
 
 // dumpTag is what launchers and pages put before each line of a rank. The submatch is what identifies the rank;
@@ -49,6 +51,12 @@ var messages = regexp.MustCompile(`^(?:` + "```" + `|~~~` +
 	`|\S+\.py::\S` + // pytest
 	`|[-=]{4,}` +
 	`)`)
+
+// testName is a line that begins a test: GoogleTest's, or pytest's, which a dump may follow. testEnd ends one.
+var (
+	testName = regexp.MustCompile("^\\[ RUN +\\] (\\S+)$|^([\\w./-]+\\.py::[^\\s`]+)(?:$| +%)")
+	testEnd  = regexp.MustCompile(`^\[ +(?:OK|FAILED) +\]|\b(?:PASSED|FAILED|SKIPPED|ERROR)$`)
+)
 
 // cutTags returns the tags that a line begins with, times left out, and where the rest begins.
 func cutTags(line string) (tags string, at int) {
@@ -94,13 +102,18 @@ func findDumps(src string) []excerpt {
 		list[i].times++
 	}
 	var order []*cutter
-	n := int32(0)
+	n, test := int32(0), ""
 	for raw := range strings.Lines(src) {
 		n++
 		raw = strings.TrimRight(raw, "\r\n")
+		_, tagged := cutTags(raw)
+		if text := strings.TrimSpace(raw[tagged:]); testEnd.MatchString(text) {
+			test = ""
+		} else if m := testName.FindStringSubmatch(text); m != nil {
+			test = m[1] + m[2]
+		}
 		if tags, at := headAt(raw); at >= 0 {
-			_, tagged := cutTags(raw)
-			c := &cutter{tags: tags, tagged: tagged > 0}
+			c := &cutter{tags: tags, tagged: tagged > 0, test: test}
 			if strings.TrimSpace(raw[tagged:at]) == "" {
 				at = tagged
 			}
@@ -136,6 +149,7 @@ type cutter struct {
 	unit   bool // within a HostUnit after the "}"
 	defs   bool // within the definitions after the "}"
 	cut    bool // another dump began before it
+	test   string
 }
 
 // take adds a line, unless the dump is over.
@@ -157,7 +171,7 @@ func (c *cutter) take(l rawLine) bool {
 		return true
 	}
 	c.lines = append(c.lines, l)
-	if strings.HasPrefix(text, "}") && (strings.Contains(text, headWord) || c.unit) {
+	if strings.HasPrefix(text, "}") && (strings.Contains(text, headWord) || c.unit) || text == endWord {
 		c.closed, c.unit = true, false
 	}
 	return true
@@ -169,7 +183,7 @@ var definition = regexp.MustCompile(`^(?:\w+ *= *\S|[-+*/%=()]|\w+;$)`)
 var address = regexp.MustCompile(`0x[0-9a-f]+`)
 
 func (c *cutter) excerpt() excerpt {
-	e := excerpt{lines: c.lines, noise: c.noise, cut: c.cut}
+	e := excerpt{lines: c.lines, noise: c.noise, cut: c.cut, open: !c.closed, test: c.test}
 	for len(e.noise) > 0 && e.noise[len(e.noise)-1].pos.Line > e.lines[len(e.lines)-1].pos.Line {
 		e.noise = e.noise[:len(e.noise)-1] // after the end of a dump
 	}
@@ -235,15 +249,21 @@ func chooseDump(file, src string, defines map[string]string) (lines []rawLine, w
 	return dumps[0].lines, warn, nil
 }
 
-// describe says of the n-th dump how long it is, and how often it was printed.
+// describe says of the n-th dump which test printed it, how long it is, and how often it was printed.
 func (e *excerpt) describe(n int) string {
+	of := ""
+	if e.test != "" {
+		of = " of " + e.test
+	}
 	switch {
 	case e.cut:
-		return fmt.Sprintf("dump %d: %d lines; the next begins before its end", n, len(e.lines))
+		return fmt.Sprintf("dump %d%s: %d lines; the next begins before its end", n, of, len(e.lines))
+	case e.open:
+		return fmt.Sprintf("dump %d%s: %d lines, of which the last are missing: the file ends before", n, of, len(e.lines))
 	case e.times == 1:
-		return fmt.Sprintf("dump %d: %d lines, printed once", n, len(e.lines))
+		return fmt.Sprintf("dump %d%s: %d lines, printed once", n, of, len(e.lines))
 	}
-	return fmt.Sprintf("dump %d: %d lines, printed %d times", n, len(e.lines), e.times)
+	return fmt.Sprintf("dump %d%s: %d lines, printed %d times", n, of, len(e.lines), e.times)
 }
 
 // rawLines returns the lines of src.

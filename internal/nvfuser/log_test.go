@@ -113,10 +113,10 @@ func TestMessagesBetween(t *testing.T) {
 // TestSeveralDumps: among different dumps of a log one is chosen by its number, and places are those of the log.
 func TestSeveralDumps(t *testing.T) {
 	one := container(copyT1)
-	log := "first\n" + one + one + "then\n" + loops + "bye\n"
+	log := "tests/a.py::test_row[2]\n" + one + one + "PASSED\n" + loops + "bye\n"
 	refused(t, log, "2:1:", "the file has 2 different dumps")
 	_, _, ds := Import("d.txt", log, nil)
-	for _, want := range []string{"d.txt:2:1: note: dump 1: 4 lines, printed 2 times",
+	for _, want := range []string{"d.txt:2:1: note: dump 1 of tests/a.py::test_row[2]: 4 lines, printed 2 times",
 		"d.txt:11:1: note: dump 2: 14 lines, printed once", "--define dump=1"} {
 		if !strings.Contains(ds.String(), want) {
 			t.Errorf("want %q, got\n%s", want, ds)
@@ -141,6 +141,20 @@ func TestSeveralDumps(t *testing.T) {
 	}
 }
 
+// TestCutLog: a log that ends within its dumps says so.
+func TestCutLog(t *testing.T) {
+	lines := strings.SplitAfter(loops, "\n")
+	log := prefixed("[rank0]: ", strings.Join(lines[:5], "")) + prefixed("[rank1]: ", strings.Join(lines[:4], ""))
+	_, _, ds := Import("d.txt", log, nil)
+	if want := "dump 2: 4 lines, of which the last are missing: the file ends before"; !strings.Contains(ds.String(), want) {
+		t.Errorf("want %q, got %s", want, ds)
+	}
+	_, _, ds = Import("d.txt", strings.Join(lines[:5], ""), nil)
+	if want := "the dump ends without"; !strings.Contains(ds.String(), want) {
+		t.Errorf("want %q, got %s", want, ds)
+	}
+}
+
 // TestNoDump: what only mentions a dump is none.
 func TestNoDump(t *testing.T) {
 	for _, text := range []string{
@@ -150,5 +164,28 @@ func TestNoDump(t *testing.T) {
 		if IsDump(text) && !strings.HasPrefix(text, headWord) {
 			t.Errorf("%q is taken for a dump", text)
 		}
+	}
+}
+
+// TestOldForm: a dump in the form of pull request 2518, whose last line is "END.", reads as the same program today.
+// Earlier forms are refused.
+func TestOldForm(t *testing.T) {
+	const body = `(T0_g[ iS0{4}, iS1{8} ]) -> (T2_g[ iS6{4}, rS7{8} ]) :
+  PostOnStream (HostUnit0, Inputs:{T0_g[ iS0{4}, iS1{8} ]}, Outputs:{T2_g[ iS6{4}, rS7{8} ]})
+
+HostUnit0: Inputs={T0_g[ iS0{4}, iS1{8} ]} -> Outputs={T2_g[ iS6{4}, rS7{8} ]}
+%kernel {
+T1_l[ iS3{4}, iS4{8} ]
+   = T0_g[ iS0{4}, iS1{8} ]
+   + T0_g[ iS0{4}, iS1{8} ];
+T2_g[ iS6{4}, rS7{8} ]
+   = reduction( T1_l[ iS3{4}, iS4{8} ], op = add, initial value = float(0), allreduce = false )
+}
+`
+	ofLog(t, "Examples:\n\n```\n%HostIrContainer {\n\nHOST IRS: "+body+"END.\n```\nThe end.\n",
+		"%HostIrContainer { "+body+"} // %HostIrContainer\n", nil)
+	_, _, ds := Import("d.txt", "%HostIrContainer {\n\nHOST FUSION "+body+"END.\n", nil)
+	if !strings.Contains(ds.String(), "d.txt:3:6: error: dumps before pull request 2518") {
+		t.Errorf("got %s", ds)
 	}
 }

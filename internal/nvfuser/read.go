@@ -90,6 +90,8 @@ func (r *reader) read() *dump {
 		switch {
 		case strings.HasPrefix(l.text, unitWord):
 			r.unit(d, l)
+		case l.text == endWord && !closed:
+			closed, d.end = true, l.start()
 		case strings.HasPrefix(l.text, "}") && !closed:
 			closed, d.end = true, l.start()
 			if rest := strings.TrimSpace(l.text[1:]); rest != "" && !strings.HasPrefix(rest, "//") {
@@ -126,6 +128,14 @@ func (r *reader) head(d *dump) {
 	c.want("%")
 	c.want("HostIrContainer")
 	c.want("{")
+	if c.got("HOST") {
+		if c.is("FUSION") {
+			c.fail("dumps before pull request 2518 give different tensors the same name").Help =
+				"print the dump with a newer nvFuser"
+		}
+		c.want("IRS")
+		c.want(":")
+	}
 	d.inputs = c.tensorList("(", ")")
 	c.want("->")
 	d.outputs = c.tensorList("(", ")")

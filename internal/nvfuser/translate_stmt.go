@@ -200,8 +200,9 @@ func (t *translator) selection(s *stmt, in *binding) *binding {
 	}
 	for _, a := range s.in[0].t.axes {
 		if a.num == s.axis && (a.device() || a.reduced()) {
-			// A device holds one index of a device axis, which its buffer lacks.
-			if own := s.index.isInt() && s.index.val == 0 || s.index.op == "" &&
+			// A device holds one index of a device axis, which its buffer lacks. A selection of an axis that was reduced
+			// away is empty.
+			if own := a.reduced() || s.index.isInt() && s.index.val == 0 || s.index.op == "" &&
 				(s.index.name == "rank" || s.index.name == deviceIndex); !own {
 				t.errorf(s.pos, "axis %d of %s is split over devices, each of which has one index of it: %s cannot be selected", s.axis, s.in[0].t.id, s.index).
 					Help = "index 0 is the device's own"

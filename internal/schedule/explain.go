@@ -58,14 +58,14 @@ func (s *sim) counterexample(a *agent, acc, old *access) []string {
 	if old.comp == a.comp {
 		return []string{"both are done by all threads of the block, and no barrier (nop) between them has the threads meet"}
 	}
-	if a.x.at(old.comp) >= old.tick {
+	if a.x.At(old.comp) >= old.tick {
 		return []string{"the second starts after the first in time, but only relaxed signals, packets or proxies say so:",
 			"they do not make the first one's writes visible; a signal and a wait, with a barrier before and after, would"}
 	}
 	lines := []string{"nothing orders them; they meet when these have run, which the second needs, and no others:"}
 	var runs []string
 	for b := range s.blocks {
-		if t := a.x.at(int32(b)); t > 0 || b == int(old.comp) {
+		if t := a.x.At(int32(b)); t > 0 || b == int(old.comp) {
 			blk := &s.p.Blocks[b]
 			switch n := s.opAt(b, t); {
 			case b == int(a.comp):
@@ -241,6 +241,20 @@ func (s *sim) results(r, launch int) {
 		}
 		s.findings = append(s.findings, f)
 	}
+}
+
+// unpacked notes that an access reads cell c as plain data, which w wrote as a packet.
+func (s *sim) unpacked(acc, w *access, c int) {
+	key := fmt.Sprintf("%p %p", acc.op, w.op)
+	if s.edges[key] || s.wrong >= 4 {
+		return
+	}
+	s.edges[key] = true
+	s.wrong++
+	reader, writer := s.p.place(acc.block, acc.op), s.p.place(w.block, w.op)
+	s.findings = append(s.findings, &Finding{Kind: Wrong, Places: []Place{reader, writer}, Message: fmt.Sprintf(
+		"%s reads %s as data, and %s writes packets there", reader, s.p.cellName(s.home(c)), writer),
+		Lines: []string{"it reads their flags, too: read them by an operation of packets, or write no packets"}})
 }
 
 func (s *sim) lastWriter(c int) (*Op, int) {

@@ -42,7 +42,8 @@ var loweredOps = map[Collective]ir.Op{AllReduce: ir.OpAllReduce, AllGather: ir.O
 // signal and wait among those of its counter the same in all interleavings, so that signals become stores of a number.
 //
 // Puts of port channels are done by the block's threads at once, between two barriers. That is one of the ways in which
-// a proxy may do them.
+// a proxy may do them. Packets are in an area of their own, also where plain data have the same cells of scratch at
+// other times: Check refutes a plan that reads cells as what they were not written as.
 func Lower(p *Plan) (*device.Schedule, error) {
 	op, ok := loweredOps[p.Collective]
 	switch {

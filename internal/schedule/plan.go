@@ -8,6 +8,8 @@ package schedule
 import (
 	"fmt"
 	"strconv"
+
+	"hocket.example/hocket/internal/schedule/clock"
 )
 
 // Plan is a schedule of all ranks. Cells are numbered over all ranks; a chunk of a buffer is Parts cells.
@@ -259,7 +261,7 @@ func (p *Plan) Within() error {
 		return fmt.Errorf("the plan's buffers have more than %d parts of chunks", MaxCells)
 	case agents > maxAgents:
 		return fmt.Errorf("the plan has more than %d thread blocks and port channels", maxAgents)
-	case p.ops > maxOps || p.ops*(agents/pageSize+1) > 1<<31:
+	case p.ops > maxOps || p.ops*(agents/clock.PageSize+1) > 1<<31:
 		return fmt.Errorf("the plan has more than %d operations, those of a pipeline counted for each turn", p.ops-1)
 	case p.moved > maxMoved:
 		return fmt.Errorf("the plan's operations move more than %d parts of chunks", maxMoved)

@@ -474,8 +474,11 @@ func (r *machine) load(t *thread, m *Move, e int) bool {
 		if sp.Mode == Packet && !r.m.flags[i] {
 			return false
 		}
-		if sp.Mode == Raw {
+		switch {
+		case sp.Mode == Raw:
 			flag = r.m.flags[i]
+		case sp.Mode == Plain && r.m.flags[i]: // half of what is read are flags
+			sum = math.NaN()
 		}
 		sum += r.m.Data[i]
 	}

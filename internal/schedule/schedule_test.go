@@ -176,6 +176,39 @@ func TestWrongNamesTheContribution(t *testing.T) {
 	}
 }
 
+// TestPacketsReadAsData: half of a packet are flags. The exchange, with packets in place of the first put, which the
+// signal and the barriers order before the reads, is not right.
+func TestPacketsReadAsData(t *testing.T) {
+	f := exchange(t).Clone()
+	for r := range f.GPUs {
+		f.GPUs[r].ScratchChunks = 2
+		f.GPUs[r].Threadblocks[0].Ops[0].Name = "ppkt"
+	}
+	for launches := 1; launches <= 2; launches++ {
+		r := check(t, f, launches)
+		const want = "rank 1, tb 0, op 5 (re) reads scratch chunk 0 of rank 1 as data, and rank 0, tb 0, op 0 (ppkt) writes " +
+			"packets there"
+		if r.Verdict != schedule.Wrong || r.Findings[0].Message != want {
+			t.Errorf("%d launches: %s: %v, want %q", launches, r.Verdict, r.Findings, want)
+		}
+	}
+	p, err := f.Plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := schedule.Lower(p); err == nil || !strings.Contains(err.Error(), "as data") {
+		t.Errorf("it is lowered: %v", err)
+	}
+	in := schedule.Inputs(p, 2, 1)
+	got, err := schedule.Run(t.Context(), p, in, 2, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if schedule.Differ(p, got.Memory, in) == "" {
+		t.Error("a run reads the data of packets without their flags")
+	}
+}
+
 // TestSharedCounterIsUndecided: two blocks that wait for one channel share its signals as time has it.
 func TestSharedCounterIsUndecided(t *testing.T) {
 	f := exchange(t).Clone()
@@ -222,7 +255,7 @@ func TestRunRefutes(t *testing.T) {
 // channel: the signal that is waited for may be of the other's put. A packet is written twice: its reader may see either.
 // Packets and plain elements begin at one cell, and go to different threads after the first.
 func TestOneInterleavingIsNotEnough(t *testing.T) {
-	for _, name := range []string{"shared_port", "packet_twice", "packet_width"} {
+	for _, name := range []string{"shared_port", "packet_twice", "packet_width", "packet_threads", "packet_signal"} {
 		if r := check(t, readPlan(t, "testdata/"+name+".json"), 1); r.Verdict != schedule.Race {
 			t.Errorf("%s: %s, want race: %v", name, r.Verdict, r.Findings)
 		}

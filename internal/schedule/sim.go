@@ -3,6 +3,8 @@ package schedule
 import (
 	"fmt"
 	"math/rand/v2"
+
+	"hocket.example/hocket/internal/schedule/clock"
 )
 
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)) }
@@ -15,7 +17,7 @@ type access struct {
 	start      int // the operand's origin
 	class      byte
 	mode       Mode
-	x          clock // of a packet's write: what its reader knows to have been executed
+	x          clock.Clock // of a packet's write: what its reader knows to have been executed
 }
 
 // edge reports whether a is the access of a rank's stream.
@@ -31,15 +33,22 @@ type cell struct {
 
 type laneClock struct {
 	thread int
-	v, x   clock
+	v, x   clock.Clock
 }
 
 type blockState struct {
 	pc, launch int
-	tick, join int32 // join is the tick at which all threads last met
-	v, x       clock // what all threads have: in memory order, and in execution order
+	tick, join int32       // join is the tick at which all threads last met
+	v, x       clock.Clock // what all threads have: in memory order, and in execution order
 	lanes      []laneClock
+	movers     map[mover]clock.Clock // in execution order, of threads that have read packets since they met
 	wait       waitFor
+}
+
+// mover is the thread of a block that handles the j-th element of operands of a class.
+type mover struct {
+	block, j int
+	class    byte
 }
 
 // waitFor is what a block waits for.
@@ -51,14 +60,14 @@ type waitFor struct {
 var running = waitFor{counter: -1, cell: -1, meet: -1}
 
 type engineState struct {
-	v, x   clock
+	v, x   clock.Clock
 	tick   int32
 	posted stamp // the last post, by a block's thread
 }
 
 type counterState struct {
 	init     int
-	v, x     []clock // after each add, of all adds so far
+	v, x     []clock.Clock // after each add, of all adds so far
 	taken    int
 	consumed bool
 	waiters  []int
@@ -79,6 +88,7 @@ type sim struct {
 	launches int
 	rng      *rand.Rand // picks the next block; nil: first come, first served
 	cells    []cell
+	movers   map[mover]int32   // the components of threads that have written packets
 	extra    map[int][]*access // writes of the same packet by others, which race harmlessly
 	blocks   []blockState
 	engines  []engineState
@@ -105,7 +115,7 @@ type sim struct {
 
 func newSim(p *Plan, launches int, rng *rand.Rand) *sim {
 	s := &sim{p: p, launches: launches, rng: rng, values: newValues(), meets: map[int][]int{}, onCell: map[int][]int{},
-		extra: map[int][]*access{}, edges: map[string]bool{}, messages: p.Cells - p.MessageBase}
+		extra: map[int][]*access{}, movers: map[mover]int32{}, edges: map[string]bool{}, messages: p.Cells - p.MessageBase}
 	s.cells = make([]cell, p.Cells+(launches-1)*s.messages)
 	s.blocks = make([]blockState, len(p.Blocks))
 	s.engines = make([]engineState, len(p.Engines))
@@ -161,7 +171,7 @@ func newSim(p *Plan, launches int, rng *rand.Rand) *sim {
 				}
 			}
 		}
-		v := clock(nil).with(s.stream(r), 1)
+		v := clock.Clock(nil).With(s.stream(r), 1)
 		for b := range s.blocks {
 			if p.Blocks[b].Rank == r {
 				s.blocks[b].v, s.blocks[b].x = v, v
@@ -280,13 +290,16 @@ func (s *sim) step(b int, o *Op) bool {
 func (s *sim) joinThreads(b int) {
 	st := &s.blocks[b]
 	for i := range st.lanes {
-		st.v = join(st.v, st.lanes[i].v)
-		st.x = join(st.x, st.lanes[i].x)
+		st.v = clock.Join(st.v, st.lanes[i].v)
+		st.x = clock.Join(st.x, st.lanes[i].x)
 	}
-	st.lanes = st.lanes[:0]
+	for _, x := range st.movers {
+		st.x = clock.Join(st.x, x)
+	}
+	st.lanes, st.movers = st.lanes[:0], nil
 	st.join = st.tick
-	st.v = st.v.with(int32(b), st.tick)
-	st.x = st.x.with(int32(b), st.tick)
+	st.v = st.v.With(int32(b), st.tick)
+	st.x = st.x.With(int32(b), st.tick)
 }
 
 func (s *sim) gather(b int, o *Op) bool {
@@ -302,9 +315,9 @@ func (s *sim) gather(b int, o *Op) bool {
 	}
 	delete(s.meets, o.Meet)
 	s.order.meet(s, here)
-	var v, x clock
+	var v, x clock.Clock
 	for _, i := range here {
-		v, x = join(v, s.blocks[i].v), join(x, s.blocks[i].x)
+		v, x = clock.Join(v, s.blocks[i].v), clock.Join(x, s.blocks[i].x)
 	}
 	for _, i := range here {
 		s.blocks[i].v, s.blocks[i].x = v, x
@@ -369,7 +382,7 @@ func (s *sim) lanes(b int, o *Op) {
 	for i := range o.Lanes {
 		l := &o.Lanes[i]
 		me := s.lane(b, l.Thread)
-		x := join(st.x, me.x)
+		x := clock.Join(st.x, me.x)
 		switch l.Kind {
 		case Add:
 			now := stamp{int32(b), st.tick, l.Thread}
@@ -378,7 +391,7 @@ func (s *sim) lanes(b int, o *Op) {
 				e := &s.engines[l.Engine]
 				e.tick++
 				now = stamp{s.engine(l.Engine), e.tick, 0}
-				e.v, e.x = e.v.with(now.comp, now.tick), e.x.with(now.comp, now.tick)
+				e.v, e.x = e.v.With(now.comp, now.tick), e.x.With(now.comp, now.tick)
 				s.add(l, now, e.v, e.x, e.x)
 			} else {
 				s.add(l, now, me.v, x, x)
@@ -390,21 +403,21 @@ func (s *sim) lanes(b int, o *Op) {
 		case Flush:
 			e := &s.engines[l.Engine]
 			s.shared(l.Engine, stamp{int32(b), st.tick, l.Thread}, x)
-			me.v, me.x = join(me.v, e.v), join(x, e.x)
+			me.v, me.x = clock.Join(me.v, e.v), clock.Join(x, e.x)
 		}
 	}
 }
 
 // post hands something to an engine: it comes after what the posting thread had before, and after earlier posts.
-func (s *sim) post(e int, now stamp, v, x clock) {
+func (s *sim) post(e int, now stamp, v, x clock.Clock) {
 	s.shared(e, now, x)
 	s.engines[e].posted = now
-	s.engines[e].v, s.engines[e].x = join(s.engines[e].v, v), join(s.engines[e].x, x)
+	s.engines[e].v, s.engines[e].x = clock.Join(s.engines[e].v, v), clock.Join(s.engines[e].x, x)
 }
 
 // shared notes that threads that nothing orders use an engine: what it has done by a signal or a flush depends on time.
 // Threads of one operation are taken to post in their order, since they are of one warp.
-func (s *sim) shared(e int, now stamp, x clock) {
+func (s *sim) shared(e int, now stamp, x clock.Clock) {
 	t := s.engines[e].posted
 	if t.comp == now.comp && t.tick == now.tick {
 		return
@@ -415,36 +428,36 @@ func (s *sim) shared(e int, now stamp, x clock) {
 }
 
 // after reports whether what a thread does now, with execution clock x, comes after what was done at t.
-func (s *sim) after(t, now stamp, x clock) bool {
-	if t.tick == 0 || x.at(t.comp) >= t.tick {
+func (s *sim) after(t, now stamp, x clock.Clock) bool {
+	if t.tick == 0 || x.At(t.comp) >= t.tick {
 		return true
 	}
 	return t.comp == now.comp && (t.thread == now.thread || int(t.comp) < len(s.blocks) &&
 		s.blocks[t.comp].join > t.tick)
 }
 
-func (s *sim) add(l *Lane, now stamp, v, x, seen clock) {
+func (s *sim) add(l *Lane, now stamp, v, x, seen clock.Clock) {
 	c := &s.counters[l.Counter]
 	if !s.after(c.add, now, seen) && s.ambiguous == "" {
 		s.ambiguous = s.p.Counters[l.Counter].Name +
 			" is signalled by threads that nothing orders: which signal a wait gets depends on time"
 	}
 	c.add = now
-	var v0, x0 clock
+	var v0, x0 clock.Clock
 	if n := len(c.v); n > 0 {
 		v0, x0 = c.v[n-1], c.x[n-1]
 	}
 	if !l.Relaxed {
-		v0 = join(v0, v)
+		v0 = clock.Join(v0, v)
 	}
-	c.v, c.x = append(c.v, v0), append(c.x, join(x0, x))
+	c.v, c.x = append(c.v, v0), append(c.x, clock.Join(x0, x))
 	if len(c.waiters) > 0 {
 		s.queue = append(s.queue, c.waiters...)
 		c.waiters = nil
 	}
 }
 
-func (s *sim) take(b int, l *Lane, n int, me *laneClock, x clock) {
+func (s *sim) take(b int, l *Lane, n int, me *laneClock, x clock.Clock) {
 	c := &s.counters[l.Counter]
 	if l.Kind == Take {
 		now := stamp{int32(b), s.blocks[b].tick, l.Thread}
@@ -458,13 +471,14 @@ func (s *sim) take(b int, l *Lane, n int, me *laneClock, x clock) {
 	}
 	if k := n - c.init - 1; k >= 0 {
 		if !l.Relaxed {
-			me.v = join(me.v, c.v[k])
+			me.v = clock.Join(me.v, c.v[k])
 		}
-		me.x = join(me.x, c.x[k])
+		me.x = clock.Join(me.x, c.x[k])
 	}
 }
 
-// packets reports whether all packets that o reads are there, and adds what their writers had executed to b's clock.
+// packets reports whether all packets that o reads are there, and adds what their writers had executed to the clocks of the
+// threads that read them.
 func (s *sim) packets(b int, o *Op) bool {
 	st := &s.blocks[b]
 	for i := range o.Moves {
@@ -483,7 +497,6 @@ func (s *sim) packets(b int, o *Op) bool {
 			}
 		}
 	}
-	var last *access
 	for i := range o.Moves {
 		for _, sp := range o.Moves[i].From {
 			if sp.Mode != Packet {
@@ -491,16 +504,18 @@ func (s *sim) packets(b int, o *Op) bool {
 			}
 			sp = s.at(sp, st.launch)
 			for c := sp.Cell; c < sp.Cell+2*sp.N; c++ {
-				w := s.cells[c].w
-				if s.cells[c].again || w == last && len(s.extra) == 0 {
+				if s.cells[c].again {
 					continue
 				}
-				last = w
-				x := w.x
+				x := s.cells[c].w.x
 				for _, other := range s.extra[c] {
-					x = meet(x, other.x)
+					x = clock.Meet(x, other.x)
 				}
-				st.x = join(st.x, x)
+				if st.movers == nil {
+					st.movers = map[mover]clock.Clock{}
+				}
+				me := mover{b, (c - sp.Cell) / 2, packed}
+				st.movers[me] = clock.Join(st.movers[me], x)
 			}
 		}
 	}
@@ -510,23 +525,26 @@ func (s *sim) packets(b int, o *Op) bool {
 // agent is who accesses cells now.
 type agent struct {
 	comp, tick, join int32
-	v, x             clock
+	v, x             clock.Clock
 	block            int
 	op               *Op
 	class            byte
 }
+
+// packed is the class of operations on packets, which deal elements to threads in another way.
+const packed = 1
 
 func classOf(o *Op) byte {
 	for i := range o.Moves {
 		m := &o.Moves[i]
 		for _, sp := range m.From {
 			if sp.Mode != Plain {
-				return 1
+				return packed
 			}
 		}
 		for _, sp := range m.To {
 			if sp.Mode != Plain {
-				return 1
+				return packed
 			}
 		}
 	}
@@ -554,11 +572,11 @@ func (s *sim) move(b int, o *Op) {
 			}
 		}
 		l := s.lane(b, m.Lane)
-		s.post(m.Engine, stamp{int32(b), st.tick, m.Lane}, l.v, join(st.x, l.x))
+		s.post(m.Engine, stamp{int32(b), st.tick, m.Lane}, l.v, clock.Join(st.x, l.x))
 		e := &s.engines[m.Engine]
 		e.tick++
 		comp := s.engine(m.Engine)
-		e.v, e.x = e.v.with(comp, e.tick), e.x.with(comp, e.tick)
+		e.v, e.x = e.v.With(comp, e.tick), e.x.With(comp, e.tick)
 		a := agent{comp: comp, tick: e.tick, join: e.tick, v: e.v, x: e.x, block: b, op: o, class: class}
 		s.transfer(&a, m, st.launch)
 	}
@@ -580,29 +598,30 @@ func (s *sim) transfer(a *agent, m *Move, launch int) {
 		reads[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: from[k].origin(), class: a.class,
 			mode: sp.Mode}
 	}
-	var px clock // what a reader of the packets that are written knows
 	for k, sp := range m.To {
 		to[k] = s.at(sp, launch)
 		writes[k] = access{comp: a.comp, tick: a.tick, block: a.block, op: a.op, start: to[k].origin(), class: a.class,
 			mode: sp.Mode}
-		if sp.Mode != Plain {
-			if px == nil {
-				px = a.x.with(a.comp, a.tick)
-			}
-			writes[k].x = px
-		}
 	}
 	if len(to) == 0 {
 		return
 	}
-	terms := make([]*value, len(from))
+	terms, block := make([]*value, len(from)), *a
 	for j := range to[0].N {
-		flag := int32(launch + 1)
+		flag, me := int32(launch+1), mover{block.block, j, block.class}
+		if x := s.blocks[block.block].movers[me]; x != nil && int(block.comp) < len(s.blocks) {
+			a = &agent{}
+			*a = block
+			a.x = clock.Join(block.x, x)
+		}
 		for k := range from {
 			w := from[k].width()
 			c := from[k].Cell + j*w
 			for i := range w {
 				s.read(a, &reads[k], c+i)
+			}
+			if cell := &s.cells[c]; from[k].Mode == Plain && cell.w != nil && cell.w.mode != Plain {
+				s.unpacked(&reads[k], cell.w, c)
 			}
 			if from[k].Mode == Raw {
 				flag = s.cells[c].flag
@@ -613,21 +632,38 @@ func (s *sim) transfer(a *agent, m *Move, launch int) {
 		for k := range to {
 			w := to[k].width()
 			c := to[k].Cell + j*w
+			acc, f := &writes[k], int32(0)
+			if to[k].Mode != Plain {
+				acc, f = &access{}, flag
+				*acc = writes[k]
+				acc.x = s.executed(a, me)
+			}
 			for i := range w {
-				f := flag
-				if to[k].Mode == Plain {
-					f = 0
-				}
-				s.write(a, &writes[k], c+i, v, f)
+				s.write(a, acc, c+i, v, f)
 			}
 		}
 	}
 }
 
-// before reports whether access b is ordered before what agent a does in an operand that begins at start: by the clock,
-// or since the same thread does both.
-func (s *sim) before(b *access, a *agent, view clock, start int) bool {
-	if view.at(b.comp) >= b.tick {
+// executed is what the reader of a packet knows to have been executed: what the thread that writes it knows and has done.
+func (s *sim) executed(a *agent, me mover) clock.Clock {
+	if int(a.comp) >= len(s.blocks) {
+		return a.x.With(a.comp, a.tick)
+	}
+	if _, ok := s.movers[me]; !ok {
+		s.movers[me] = s.stream(s.p.Ranks + len(s.movers))
+	}
+	return a.x.With(s.movers[me], a.tick)
+}
+
+// before reports whether access b to cell c is ordered before what agent a does in an operand that begins at start: by the
+// clock, or since the same thread does both.
+func (s *sim) before(b *access, a *agent, view clock.Clock, start, c int) bool {
+	if view.At(b.comp) >= b.tick {
+		return true
+	}
+	me := mover{b.block, (c - b.start/2) / (1 + b.start%2), b.class}
+	if id, ok := s.movers[me]; ok && int(b.comp) < len(s.blocks) && view.At(id) >= b.tick {
 		return true
 	}
 	if b.comp != a.comp {
@@ -677,7 +713,7 @@ func (s *sim) readAfter(a *agent, acc *access, c int, w *access) {
 	if packet || w.edge() {
 		view = a.x
 	}
-	if !s.before(w, a, view, acc.start) {
+	if !s.before(w, a, view, acc.start, c) {
 		s.raced(a, acc, w, c, "reads", "writes")
 	}
 }
@@ -689,7 +725,7 @@ func (s *sim) write(a *agent, acc *access, c int, v *value, flag int32) {
 		same := flag > 0 && cl.flag == flag && cl.v == v && cl.w != nil
 		s.writeAfter(a, acc, c, same)
 		for _, r := range cl.reads {
-			if !s.before(r, a, a.x, acc.start) && !(same && r.mode == Packet) {
+			if !s.before(r, a, a.x, acc.start, c) && !(same && r.mode == Packet) {
 				s.raced(a, acc, r, c, "writes", "reads")
 			}
 		}
@@ -714,7 +750,7 @@ func (s *sim) writeAfter(a *agent, acc *access, c int, same bool) {
 		if w.edge() {
 			view = a.x
 		}
-		if s.before(w, a, view, acc.start) {
+		if s.before(w, a, view, acc.start, c) {
 			return
 		}
 		if same && w.mode == Packet && acc.mode == Packet {
@@ -740,21 +776,21 @@ func (s *sim) writeAfter(a *agent, acc *access, c int, same bool) {
 
 // border ends a launch of rank r: its stream reads the output and writes the next input.
 func (s *sim) border(r int, last bool) {
-	var v, x clock
+	var v, x clock.Clock
 	launch := 0
 	for b := range s.blocks {
 		if s.p.Blocks[b].Rank == r {
 			st := &s.blocks[b]
 			st.tick++
 			s.joinThreads(b)
-			v, x = join(v, st.v), join(x, st.x)
+			v, x = clock.Join(v, st.v), clock.Join(x, st.x)
 			launch = st.launch
 		}
 	}
 	s.results(r, launch)
 	s.streams[r]++
 	comp, tick := s.stream(r), s.streams[r]
-	v, x = v.with(comp, tick), x.with(comp, tick)
+	v, x = v.With(comp, tick), x.With(comp, tick)
 	a := agent{comp: comp, tick: tick, join: tick, v: v, x: x, block: -1}
 	for _, k := range []BufferKind{Output, Input} {
 		buf := s.p.buffer(r, k)

@@ -23,6 +23,8 @@ import (
 //	             number at lower resolution in a narrower type
 //	rand       = (word >> 60) - 8 for integers
 //	ints, rand = floor(n * word / 2^64) for integers below n
+//	ints, rand = floor((n - r + 1) * word(i) / 2^64) + j for ascending integers below n: element j of row i, which has
+//	             r elements (n at most; further ones are -1)
 //	arange     = the index, rounded into the element type
 
 // Fill sets the elements of t, the whole (not sharded) tensor called name, as
@@ -32,7 +34,11 @@ func Fill(t *Tensor, name string, spec Spec) error {
 		return err
 	}
 	if spec.Below > 0 && (spec.Kind == SpecInts || spec.Kind == SpecRand) {
-		fillBelow(t, newStream(spec.Seed, name), uint64(spec.Below))
+		if s := newStream(spec.Seed, name); spec.Ascending {
+			fillAscending(t, s, spec.Below)
+		} else {
+			fillBelow(t, s, uint64(spec.Below))
+		}
 		return nil
 	}
 	switch spec.Kind {
@@ -91,6 +97,21 @@ func fillBelow(t *Tensor, s stream, n uint64) {
 	each(t, func(i int64) {
 		v, _ := bits.Mul64(s.word(i), n)
 		t.SetInt64(i, int64(v))
+	})
+}
+
+func fillAscending(t *Tensor, s stream, below int64) {
+	row := int64(1)
+	if n := len(t.Shape); n > 0 {
+		row = t.Shape[n-1]
+	}
+	each(t, func(i int64) {
+		first, _ := bits.Mul64(s.word(i/row), uint64(max(below-row, 0)+1))
+		v := int64(first) + i%row
+		if v >= below {
+			v = -1
+		}
+		t.SetInt64(i, v)
 	})
 }
 

@@ -78,6 +78,47 @@ func TestFillShapes(t *testing.T) {
 	}
 }
 
+// TestFillAscending: the first position of each row is drawn, the others follow, and those beyond the bound are -1.
+func TestFillAscending(t *testing.T) {
+	draw := func(below int64, shape ...int64) []float64 {
+		t.Helper()
+		x, err := New(ir.I32, shape)
+		if err == nil {
+			err = Fill(x, "at", Spec{Kind: SpecInts, Seed: 5, Below: below, Ascending: true})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return floats(x)
+	}
+	firsts := map[float64]int{}
+	got := draw(8, 300, 3)
+	for i := 0; i < len(got); i += 3 {
+		firsts[got[i]]++
+		if got[i] < 0 || got[i] > 5 || got[i+1] != got[i]+1 || got[i+2] != got[i]+2 {
+			t.Fatalf("row %d is %v", i/3, got[i:i+3])
+		}
+	}
+	for first := range 6 {
+		if n := firsts[float64(first)]; n < 25 || n > 75 { // of 50; more than 3.8 standard deviations away
+			t.Errorf("%d of 300 rows begin with %d", n, first)
+		}
+	}
+	for _, c := range []struct {
+		below int64
+		shape []int64
+		want  []float64
+	}{
+		{3, []int64{2, 5}, []float64{0, 1, 2, -1, -1, 0, 1, 2, -1, -1}},
+		{4, []int64{4}, []float64{0, 1, 2, 3}},
+		{1, nil, []float64{0}},
+	} {
+		if got := draw(c.below, c.shape...); !slices.Equal(got, c.want) {
+			t.Errorf("below %d, shape %v: %v, want %v", c.below, c.shape, got, c.want)
+		}
+	}
+}
+
 // TestFillDistribution checks range, mean and variance in every type.
 func TestFillDistribution(t *testing.T) {
 	const n = 1 << 14

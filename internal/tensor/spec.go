@@ -23,10 +23,13 @@ const (
 type Spec struct {
 	Kind SpecKind
 	Seed uint64 // of SpecInts and SpecRand
-	// Below, where it is not 0, has SpecInts and SpecRand draw integers from 0..Below.
-	Below int64
-	File  string // of SpecSafetensors and SpecNpy
-	Name  string // of SpecSafetensors: the tensor in the file; "" is the input's own name
+	// If Below is not 0, SpecInts and SpecRand draw integers from 0..Below. If Ascending is set too, the first element of
+	// each row (the elements along the last dimension) is drawn, and each further one is larger by one. Where a row has
+	// more elements than Below, its last elements are -1.
+	Below     int64
+	Ascending bool
+	File      string // of SpecSafetensors and SpecNpy
+	Name      string // of SpecSafetensors: the tensor in the file; "" is the input's own name
 }
 
 const specHelp = "want rand:SEED, ints:SEED, zeros, arange, FILE.safetensors#NAME or FILE.npy"

@@ -32,6 +32,22 @@ var layers = map[string]operator{
 	"softmax":    softmax, "_softmax": softmax,
 	"scaled_dot_product_attention": attention,
 	"_grouped_mm":                  grouped, "transformers.grouped_mm_fallback": grouped,
+	"_c10d_functional.all_reduce":  allReduce,
+	"_c10d_functional.wait_tensor": func(c *call) ([]*graph.Value, error) { return one(c.tensor("tensor")) },
+}
+
+// allReduce reads torch.distributed.all_reduce as torch exports it. The group of all processes has the name "0".
+func allReduce(c *call) ([]*graph.Value, error) {
+	x, red, group := c.tensor("input"), c.word("reduce_op", ""), c.word("group_name", c.word("group", ""))
+	switch {
+	case c.err != nil:
+		return nil, c.err
+	case !slices.Contains([]string{"sum", "max", "min", "avg"}, red):
+		return nil, unsupported("a reduction by %q", clip(red))
+	case group != "0":
+		return nil, unsupported("a reduction over process group %q: hocket reduces over all ranks, group 0", clip(group))
+	}
+	return one(c.add(graph.AllReduce, graph.Attrs{Red: red}, x.DType, x))
 }
 
 // addProduct reads beta × self + alpha × the product of two operands.

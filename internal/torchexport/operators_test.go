@@ -127,7 +127,7 @@ func graphOf(t testing.TB, text string, graphs map[string]object) object {
 		}
 		words := strings.Fields(call)
 		target := "torch.ops.aten." + words[0]
-		if strings.HasPrefix(words[0], "higher_order.") {
+		if strings.HasPrefix(words[0], "higher_order.") || strings.HasPrefix(words[0], "_c10d_functional.") {
 			target = "torch.ops." + words[0]
 		}
 		args := []object{}
@@ -377,5 +377,39 @@ func TestInline(t *testing.T) {
 	_, err = computed(t, fmt.Sprintf(text, "true"), graphs, []float64{1, 2})
 	if err == nil || !strings.Contains(err.Error(), "torch.autocast") {
 		t.Errorf("autocast: %v", err)
+	}
+}
+
+// TestAllReduce: torch exports dist.all_reduce(y) as a functional collective, a wait and a copy into y.
+func TestAllReduce(t *testing.T) {
+	program := func(calls string) string {
+		return "x f32[2]\ny f32[2] = relu.default self=x\n" + calls + "z f32[2] = neg.default self=y\nreturn z"
+	}
+	reduce := func(name, red, group string) string {
+		return fmt.Sprintf(`r%[1]s f32[2] = _c10d_functional.all_reduce.default input=y reduce_op='%[2]s' group_name='%[3]s'
+			w%[1]s f32[2] = _c10d_functional.wait_tensor.default tensor=r%[1]s
+			c%[1]s f32[2] = copy_.default self=y src=w%[1]s
+			`, name, red, group)
+	}
+	file := archiveOf(t, program(reduce("1", "sum", "0")), nil)
+	a, err := Read("m.pt2", bytes.NewReader(file), int64(len(file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := a.Graph(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := g.Outputs[0].Node.In[0].Node // what neg reads is what was reduced
+	if n == nil || n.Op != graph.AllReduce || n.Attrs.Red != "sum" || n.In[0].Node.Op != graph.ReLU {
+		t.Errorf("neg reads %+v", n)
+	}
+	for calls, want := range map[string]string{
+		reduce("1", "product", "0"): `a reduction by "product"`,
+		reduce("1", "sum", "3"):     `a reduction over process group "3"`,
+	} {
+		if _, err := computed(t, program(calls), nil, []float64{1, 2}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
 	}
 }

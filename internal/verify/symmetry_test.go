@@ -183,6 +183,10 @@ func TestSymmetryOfMutants(t *testing.T) {
 	for name, src := range twoAxes {
 		all = append(all, subject{name, "f", parse(t, "grid.hkt", src), ir.Binding{}})
 	}
+	if !longtest.On() { // half of them
+		rand.New(rand.NewPCG(longtest.Drawn(t), 0)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		all = all[:len(all)/2]
+	}
 	decided, proved, mutants, oneRank := 0, 0, 0, 0
 	for _, s := range all {
 		differ, ok := compared(s.prog, s.b, "")

@@ -274,7 +274,7 @@ func TestFaults(t *testing.T) {
 		times = 20
 	} else {
 		rand.New(rand.NewPCG(longtest.Drawn(t), 0)).Shuffle(len(cells), func(i, j int) { cells[i], cells[j] = cells[j], cells[i] })
-		cells = cells[:16]
+		cells = cells[:10]
 		if testing.Short() {
 			cells = cells[:6]
 		}

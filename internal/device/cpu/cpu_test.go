@@ -7,17 +7,22 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/ir"
 )
 
 func TestConcurrent(t *testing.T) {
-	for _, workers := range []int{0, 3} {
+	counts := []int{0, 3}
+	switch i := longtest.Drawn(t) % 2; {
+	case testing.Short():
+		counts = counts[:1]
+	case !longtest.On():
+		counts = counts[i : i+1]
+	}
+	for _, workers := range counts {
 		t.Run(fmt.Sprint(workers), func(t *testing.T) {
 			devicetest.Run(t, func(*testing.T) device.Machine { return cpu.New(cpu.Options{Workers: workers}) })
 		})
-		if testing.Short() {
-			break
-		}
 	}
 }
 

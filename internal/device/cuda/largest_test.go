@@ -11,6 +11,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device/devicetest"
+	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -50,14 +51,18 @@ func TestLargestBatch(t *testing.T) {
 			}
 		}
 	}
-	largestBatches(t, m, 8, 8192, 128, 4<<30, leave)
+	largestBatches(t, m, 8, 8192, 128, 4<<30, []bool{false, true}, leave)
 }
 
 // TestLargestBatchFake is TestLargestBatch on the driver written in Go.
 func TestLargestBatchFake(t *testing.T) {
 	f := newFake(t, 2)
 	m := newMachine(f.system(), Options{Kernels: f})
-	largestBatches(t, m, 2, 16, 32768, 7<<20, func(bytes int64) func() {
+	graphs := []bool{false, true}
+	if i := longtest.Drawn(t) % 2; !longtest.On() {
+		graphs = graphs[i : i+1]
+	}
+	largestBatches(t, m, 2, 16, 32768, 7<<20, graphs, func(bytes int64) func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for _, g := range m.sys.GPUs {
@@ -96,7 +101,7 @@ func shardedLayers(layers int64) string {
 
 // largestBatches tries batches in steps of rows, of so many layers of dim by dim. leave leaves so many bytes of each
 // device.
-func largestBatches(t *testing.T, m *machine, layers, dim, rows, bytes int64, leave func(int64) func()) {
+func largestBatches(t *testing.T, m *machine, layers, dim, rows, bytes int64, graphs []bool, leave func(int64) func()) {
 	machine := modeltest.Open(t, m)
 	whole, err := os.ReadFile("../../../examples/forum.hkt")
 	if err != nil {
@@ -133,7 +138,7 @@ func largestBatches(t *testing.T, m *machine, layers, dim, rows, bytes int64, le
 				fits += step
 			}
 		}
-		for _, graph := range []bool{false, true} {
+		for _, graph := range graphs {
 			algorithm := ""
 			load := func(batch int64) (held int64, err error) {
 				model, err := machine.Load(p, bind(batch), hocket.LoadOptions{Strategy: c.strategy, Graph: graph,

@@ -88,7 +88,7 @@ template <int M, int B, u32 OVER> DEV u8 toF8(f32 x) {
     code = ((mag + ((1u << (shift - 1)) - 1) + (mag >> shift & 1)) >> shift) - ((u32)(127 - B) << M);
     code = code < OVER ? code : OVER;
   }
-  return (u8)(u >> 24 & 0x80 | code);
+  return (u8)((u >> 24 & 0x80) | code);
 }
 
 DEV f32 fromF8(f8e4m3 x) { return fromF8<3, 7, 0x7f>(x.bits); }

@@ -1,9 +1,11 @@
 // Package pack places buffers in one range of memory: it gives each an offset, so that no two conflicting buffers
 // share a byte, and tries to keep the end of the last one low.
 //
-// Buffers conflict if their lifetimes overlap, or if a list says so. Search places them greedily, in several orders, and
-// then improves the orders. Its effort is counted in steps, not in time, and its random choices have a fixed seed, so
-// every process packs equal buffers equally.
+// Buffers conflict if their lifetimes overlap, or if a list says so. Search first places them greedily. It then looks
+// for a packing within a capacity, for growing capacities from the lower bound on, by depth-first search as in
+// MiniMalloc (Moffitt, ASPLOS 2023), and then improves the greedy orders. It first does so with buffers joined that
+// are likely to be placed together, which makes the problem much smaller. Its effort is counted in steps, not in time,
+// and its random choices have a fixed seed, so every process packs equal buffers equally.
 package pack
 
 import (

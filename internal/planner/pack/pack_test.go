@@ -2,8 +2,12 @@ package pack
 
 import (
 	"cmp"
+	"encoding/csv"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 
 	"hocket.example/hocket/internal/longtest"
@@ -73,8 +77,7 @@ func perfect(seed uint64, n int, steps int32) []Item {
 	return items
 }
 
-// Of many steps hardly two cuts share one. Of few, many items match that do not belong together. A hundred items cut
-// without a gap are packed with few.
+// Of many steps hardly two cuts share one. Of few, many items match that do not belong together.
 func TestPerfectPackings(t *testing.T) {
 	for _, c := range []struct {
 		n        int
@@ -82,7 +85,9 @@ func TestPerfectPackings(t *testing.T) {
 		steps    int64
 		percent  float64
 	}{
-		{2, 1 << 20, 1e6, 0}, {30, 1 << 20, 10e6, 0}, {100, 1 << 20, 10e6, 12}, {100, 200, 10e6, 12},
+		{2, 1 << 20, 1e6, 0}, {30, 1 << 20, 10e6, 0}, {100, 1 << 20, 100e6, 0}, {300, 1 << 20, 100e6, 0},
+		{1000, 1 << 20, 100e6, 1}, {2000, 1 << 20, 100e6, 1},
+		{100, 200, 100e6, 5}, {300, 200, 100e6, 5}, {1000, 200, 100e6, 10}, {2000, 200, 100e6, 10},
 	} {
 		for seed := range uint64(2) {
 			items := perfect(seed, c.n, c.lifetime)
@@ -98,7 +103,39 @@ func TestPerfectPackings(t *testing.T) {
 	}
 }
 
+// Joining keeps the load, and a packing of the blocks is one of the items.
+func TestJoin(t *testing.T) {
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		items := make([]Item, 1+r.IntN(200))
+		for i := range items {
+			b := r.Int32N(20)
+			items[i] = Item{Size: 256 * r.Int64N(6), Begin: b, End: b + r.Int32N(8)}
+		}
+		j := newJoiner(items, 1e6)
+		for range 3 {
+			j.stack(mostChance)
+			j.chain(mostChance)
+			blocks := j.blocks()
+			load, _ := Load(items)
+			if got, _ := Load(blocks); got != load {
+				t.Fatalf("seed %d: a load of %d became %d", seed, load, got)
+			}
+			off := Search(blocks, 0, 0)
+			unfolded := j.unfold(off)
+			proveApart(t, items, unfolded)
+			if h := Height(items, unfolded); h > Height(blocks, off) {
+				t.Errorf("seed %d: blocks end at %d, items at %d", seed, Height(blocks, off), h)
+			}
+		}
+		if len(items) > 100 && len(j.left) > len(items)/4*3 {
+			t.Errorf("seed %d: %d blocks left of %d items", seed, len(j.left), len(items))
+		}
+	}
+}
+
 // Intervals that begin anywhere, of sizes that are drawn evenly or are powers of two: many or few live at once.
+// Searched as a FILE.csv is, and without search where those that live at once are so many that it finds nothing.
 func TestRandomIntervals(t *testing.T) {
 	for _, c := range []struct {
 		n        int
@@ -106,8 +143,8 @@ func TestRandomIntervals(t *testing.T) {
 		steps    int64
 		longOnly bool
 	}{
-		{2_000, 50, 20e6, false}, {2_000, 500, 20e6, false}, {10_000, 500, 0, false}, {10_000, 50, 20e6, true},
-		{50_000, 50, 20e6, true}, {50_000, 500, 0, true},
+		{2_000, 50, 600e6, false}, {2_000, 500, 600e6, false}, {10_000, 500, 0, false}, {10_000, 50, 600e6, true},
+		{50_000, 50, 600e6, true}, {50_000, 500, 0, true},
 	} {
 		for seed := range uint64(2) {
 			if c.longOnly && !longtest.On() {
@@ -168,6 +205,41 @@ func TestForwardAndBackward(t *testing.T) {
 		if h := Height(items, off); float64(h) > 1.01*float64(load) {
 			t.Errorf("seed %d: %d bytes of %d buffers, %.2f %% over what lives at once", seed, h, len(items),
 				100*float64(h-load)/float64(load))
+		}
+	}
+}
+
+// The instances of google/minimalloc each fit into 1,048,576 bytes, and into what lives at once.
+func TestMinimalloc(t *testing.T) {
+	dir := filepath.Join("..", "..", "..", "..", "shared", "corpus", "minimalloc")
+	if _, err := os.Stat(dir); err != nil {
+		t.Skip("no instances here: ", err)
+	}
+	for _, name := range []string{"A", "B", "C", "D", "E", "F"} {
+		f, err := os.Open(filepath.Join(dir, name+".1048576.csv"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows, err := csv.NewReader(f).ReadAll()
+		if f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		var items []Item
+		for _, r := range rows[1:] {
+			var v [4]int64
+			for k := range v {
+				if v[k], err = strconv.ParseInt(r[k], 10, 64); err != nil {
+					t.Fatal(err)
+				}
+			}
+			items = append(items, Item{Size: v[3], Begin: int32(v[1]), End: int32(v[2])})
+		}
+		off := Search(items, 0, 300e6)
+		proveApart(t, items, off)
+		h := Height(items, off)
+		t.Logf("%s: %d bytes, %.2f %% over", name, h, 100*float64(h-1<<20)/(1<<20))
+		if load, _ := Load(items); h > load {
+			t.Errorf("%s: %d bytes, and %d live at once", name, h, load)
 		}
 	}
 }

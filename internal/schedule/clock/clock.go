@@ -1,49 +1,52 @@
-package schedule
+// Package clock has vector clocks of many components, most of which are equal in most clocks.
+package clock
 
-const pageSize = 32
+// PageSize is the number of components that share a page.
+const PageSize = 32
 
-type page [pageSize]int32
+type page [PageSize]int32
 
-// clock says for each component (block, engine, rank's stream) up to which of its steps something is ordered after it.
-// Clocks are immutable and share pages, for most components of most clocks are equal.
-type clock []*page
+// Clock says of each component up to which of its steps something comes after it. Clocks are immutable and share pages.
+type Clock []*page
 
-func (c clock) at(i int32) int32 {
-	if p := int(i) / pageSize; p < len(c) && c[p] != nil {
-		return c[p][i%pageSize]
+// At returns the entry of component i.
+func (c Clock) At(i int32) int32 {
+	if p := int(i) / PageSize; p < len(c) && c[p] != nil {
+		return c[p][i%PageSize]
 	}
 	return 0
 }
 
-func (c clock) with(i, t int32) clock {
-	if c.at(i) == t {
+// With returns the clock with t as the entry of component i.
+func (c Clock) With(i, t int32) Clock {
+	if c.At(i) == t {
 		return c
 	}
-	n := int(i) / pageSize
-	out := make(clock, max(len(c), n+1))
+	n := int(i) / PageSize
+	out := make(Clock, max(len(c), n+1))
 	copy(out, c)
 	q := new(page)
 	if out[n] != nil {
 		*q = *out[n]
 	}
-	q[i%pageSize] = t
+	q[i%PageSize] = t
 	out[n] = q
 	return out
 }
 
-// join returns the least clock that is at least a and b.
-func join(a, b clock) clock {
+// Join returns the least clock that is at least a and b.
+func Join(a, b Clock) Clock {
 	if len(b) > len(a) {
 		a, b = b, a
 	}
 	if len(b) == 0 || &a[0] == &b[0] && len(a) == len(b) {
 		return a
 	}
-	var out clock
+	var out Clock
 	for i, q := range b {
 		m := joinPages(a[i], q)
 		if m != a[i] && out == nil {
-			out = make(clock, len(a))
+			out = make(Clock, len(a))
 			copy(out, a)
 		}
 		if out != nil {
@@ -81,9 +84,9 @@ func joinPages(a, b *page) *page {
 	return out
 }
 
-// meet returns the greatest clock that is at most a and b.
-func meet(a, b clock) clock {
-	out := make(clock, min(len(a), len(b)))
+// Meet returns the greatest clock that is at most a and b.
+func Meet(a, b Clock) Clock {
+	out := make(Clock, min(len(a), len(b)))
 	for i := range out {
 		if a[i] == b[i] {
 			out[i] = a[i]

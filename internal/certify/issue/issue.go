@@ -1,0 +1,183 @@
+// Package issue makes certificates. Begin with Certificate. Nothing in it is trusted: a fault gives a certificate that
+// package certify rejects.
+package issue
+
+import (
+	"fmt"
+	"slices"
+
+	"hocket.example/hocket/internal/certify"
+	"hocket.example/hocket/internal/schedule/clock"
+)
+
+// maxClocks bounds the memory for clocks, in pages of their components.
+const maxClocks = 1 << 26
+
+// Certificate looks for a certificate of a statement. It fails if the statement is wrong, or cannot be shown to be right
+// in the way that certificates do.
+func Certificate(s *certify.Statement) (*certify.Certificate, error) {
+	is := &issuer{s: s, clocks: make([]past, len(s.Events)), pos: make([]int32, len(s.Events)),
+		learned: make([][]int32, s.Threads), counters: make([]counter, s.Counters), entries: map[int32]map[int32]int32{}}
+	if err := is.execute(); err != nil {
+		return nil, err
+	}
+	c, err := certify.Needs(s, is.order, is.knows)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range is.ran {
+		if e := is.entries[id]; e != nil {
+			c.Clocks = append(c.Clocks, certify.Past{Event: id, Of: e})
+		}
+	}
+	return c, nil
+}
+
+// past is what comes before something: as memory is concerned, and as time is.
+type past struct{ memory, time clock.Clock }
+
+func (p past) join(q past, relaxed bool) past {
+	if !relaxed {
+		p.memory = clock.Join(p.memory, q.memory)
+	}
+	p.time = clock.Join(p.time, q.time)
+	return p
+}
+
+type counter struct {
+	adds    []int32 // events
+	relaxed []bool
+	sums    []past // of the adds so far
+	waiting []int32
+}
+
+// issuer finds an order, the whole clocks of all events, and which of their entries are needed.
+type issuer struct {
+	s        *certify.Statement
+	order    [][2]int32
+	ran      []int32   // events in the order
+	clocks   []past    // by event
+	learned  [][]int32 // by thread: the events that waited, in order
+	pos      []int32   // by event, in its thread
+	counters []counter
+	entries  map[int32]map[int32]int32
+}
+
+// execute runs the events greedily: a chain goes on until it has to wait.
+func (is *issuer) execute() error {
+	s := is.s
+	chains := make([][]int32, s.Chains)
+	for i := range s.Events {
+		chains[s.Events[i].Chain] = append(chains[s.Events[i].Chain], int32(i))
+	}
+	now, pos, kept := make([]past, s.Threads), make([]int32, s.Threads), 0
+	// From the last chain to the first, since the queue is a stack.
+	var queue []int32
+	for c := range s.Chains {
+		queue = append(queue, int32(s.Chains-1-c))
+	}
+	for len(queue) > 0 {
+		c := queue[len(queue)-1]
+		queue = queue[:len(queue)-1]
+		ran := int32(0)
+		for ; len(chains[c]) > 0; chains[c] = chains[c][1:] {
+			id := chains[c][0]
+			e := &s.Events[id]
+			if i := slices.IndexFunc(e.Waits, func(w certify.Wait) bool {
+				return int(w.N) > len(is.counters[w.Counter].adds)
+			}); i >= 0 {
+				at := &is.counters[e.Waits[i].Counter]
+				at.waiting = append(at.waiting, c)
+				break
+			}
+			t := e.Thread
+			for _, w := range e.Waits {
+				if w.N > 0 && !w.Blind {
+					now[t] = now[t].join(is.counters[w.Counter].sums[w.N-1], w.Relaxed)
+				}
+			}
+			pos[t]++
+			now[t] = past{now[t].memory.With(t, pos[t]), now[t].time.With(t, pos[t])}
+			if kept += 2 * len(now[t].time); kept > maxClocks {
+				return fmt.Errorf("too large: %d events of %d threads", len(s.Events), s.Threads)
+			}
+			is.clocks[id], is.pos[id] = now[t], pos[t]
+			if len(e.Waits) > 0 {
+				is.learned[t] = append(is.learned[t], id)
+			}
+			is.ran = append(is.ran, id)
+			ran++
+			for _, a := range e.Adds {
+				at := &is.counters[a.Counter]
+				sum := past{}
+				if n := len(at.sums); n > 0 {
+					sum = at.sums[n-1]
+				}
+				at.adds, at.relaxed = append(at.adds, id), append(at.relaxed, a.Relaxed)
+				at.sums = append(at.sums, sum.join(now[t], a.Relaxed))
+				queue = append(queue, at.waiting...)
+				at.waiting = at.waiting[:0]
+			}
+		}
+		if ran > 0 {
+			is.order = append(is.order, [2]int32{c, ran})
+		}
+	}
+	if left := len(s.Events) - len(is.ran); left > 0 {
+		return fmt.Errorf("it gets stuck: %d events wait for ever", left)
+	}
+	return nil
+}
+
+// at returns an entry of an event's clock, which for a thread + the number of threads is in time.
+func (is *issuer) at(event, thread int32) int32 {
+	if n := int32(is.s.Threads); thread >= n {
+		return is.clocks[event].time.At(thread - n)
+	}
+	return is.clocks[event].memory.At(thread)
+}
+
+// knows reports whether the first pos events of a thread come before an event, and notes the clocks that show it.
+func (is *issuer) knows(event, thread, pos int32) bool {
+	learned := is.learned[is.s.Events[event].Thread]
+	i, _ := slices.BinarySearchFunc(learned, pos, func(e, pos int32) int { return int(is.at(e, thread)) - int(pos) })
+	if i == len(learned) || is.pos[learned[i]] > is.pos[event] {
+		return false
+	}
+	is.need(learned[i], thread, pos)
+	return true
+}
+
+// need notes that the clock of an event that learned of thread and pos has to say so, and so those that it learned from.
+func (is *issuer) need(event, thread, pos int32) {
+	if !is.note(event, thread, pos) {
+		return
+	}
+	n := int32(is.s.Threads)
+	for _, w := range is.s.Events[event].Waits {
+		c := &is.counters[w.Counter]
+		for i := w.N - 1; i >= 0 && !w.Blind; i-- {
+			from := c.adds[i]
+			if is.at(from, thread) < pos || thread < n && (w.Relaxed || c.relaxed[i]) {
+				continue
+			}
+			if is.s.Events[from].Thread != thread%n {
+				is.knows(from, thread, pos)
+				is.note(from, thread, pos)
+			}
+			return
+		}
+	}
+}
+
+// note adds an entry to an event's clock; false if it is there.
+func (is *issuer) note(event, thread, pos int32) bool {
+	if is.entries[event] == nil {
+		is.entries[event] = map[int32]int32{}
+	}
+	if is.entries[event][thread] >= pos {
+		return false
+	}
+	is.entries[event][thread] = pos
+	return true
+}
