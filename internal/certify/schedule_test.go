@@ -205,7 +205,7 @@ func TestPacketsReadAsData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := issue(p); err == nil || !strings.Contains(err.Error(), "read as data") {
+	if _, _, err := certificateOf(p); err == nil || !strings.Contains(err.Error(), "read as data") {
 		t.Errorf("a certificate: %v", err)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// OpTotal sums up the events of one name.
+// OpTotal is the total of the events of one name.
 type OpTotal struct {
 	Name  string
 	Class Class
@@ -13,8 +13,8 @@ type OpTotal struct {
 	Time  int64 // sum over the events
 }
 
-// Totals sums up the events by name: by class, then the most time first. Times are in nanoseconds, or in steps where
-// the trace is virtual.
+// Totals returns the total of each name's events, by class; within a class the longest time comes first. Times are in
+// nanoseconds, or in steps if the trace is virtual.
 func (t *Trace) Totals() []OpTotal {
 	index := map[string]int{}
 	var ops []OpTotal
@@ -36,13 +36,13 @@ func (t *Trace) Totals() []OpTotal {
 	return ops
 }
 
-// instance names a collective of a run.
+// instance identifies a collective of a run.
 type instance struct {
 	run   int64
 	group int
 }
 
-// arrivals returns when the last member of each collective began.
+// arrivals returns when the last member of each collective started.
 func (t *Trace) arrivals() map[instance]int64 {
 	last := map[instance]int64{}
 	for i := range t.Events {
