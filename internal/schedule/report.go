@@ -90,14 +90,16 @@ func simulate(p *Plan, launches int, seed uint64) *sim {
 		return slices.ContainsFunc(s.findings, func(f *Finding) bool { return f.Kind == Race })
 	}
 	s := run(byJoins)
-	switch {
-	case !p.packets || !raced(s) && s.ambiguous == "":
-	case p.moved <= mostThreads[launches]:
-		s = run(byThreads)
-	default:
-		if s = run(byBlocks); !raced(s) {
-			s.ambiguous = "it is right if all threads of a block know what one of them knows of a packet, and too large to look at each"
+	if !p.packets || !raced(s) && s.ambiguous == "" {
+		return s
+	}
+	if p.moved <= mostThreads[launches] {
+		if s = run(byThreads); s.follow == byThreads {
+			return s
 		}
+	}
+	if s = run(byBlocks); !raced(s) {
+		s.ambiguous = "it is right if all threads of a block know what one of them knows of a packet, and too large to look at each"
 	}
 	return s
 }

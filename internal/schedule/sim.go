@@ -63,6 +63,9 @@ type fact struct {
 	all  int
 }
 
+// maxFacts bounds what packets carry, 40 bytes each: a simulation that passes it follows no more of what they order.
+const maxFacts = 1 << 24
+
 // known is what a thread knows to have been executed.
 type known struct {
 	x     clock.Clock
@@ -140,6 +143,7 @@ type sim struct {
 	p        *Plan
 	launches int
 	follow   packetOrder
+	facts    int        // that packets carry together
 	rng      *rand.Rand // picks the next block; nil: first come, first served
 	cells    []cell
 	movers   map[mover]int32   // the components of threads that have written packets
@@ -766,6 +770,10 @@ func (s *sim) transfer(a *agent, m *Move, launch int) {
 			if f != 0 && ofBlock && s.follow == byThreads {
 				if facts == nil {
 					facts = and(a.facts, fact{me, a.tick, all})
+					s.facts += len(facts)
+				}
+				if s.facts > maxFacts {
+					s.follow = byJoins
 				}
 				acc = &access{}
 				*acc = writes[k]
