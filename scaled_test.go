@@ -161,3 +161,39 @@ func TestFloat8Refused(t *testing.T) {
 		}
 	}
 }
+
+// TestScalesOfAnyMaximum: the maximum of scales is a positive number of f32, and the machine divides by the same one as
+// the reference.
+func TestScalesOfAnyMaximum(t *testing.T) {
+	m, err := hocket.Open(t.Context(), hocket.MachineOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	const text = "func f(%%x: %s[8, 256]) -> f32[8, 2] {\n  %%s = scales %%x, block=(1, 128), max=%s\n  return %%s\n}\n"
+	for _, most := range []string{"0", "-1", "inf", "1e-50"} {
+		if _, err := hocket.Parse("f.hkt", fmt.Sprintf(text, "f32", most)); err == nil {
+			t.Errorf("max=%s is accepted", most)
+		}
+	}
+	for _, most := range []string{"0.1", "448", "0.30000001"} {
+		for _, dt := range []string{"f32", "bf16", "f64"} {
+			p, err := hocket.Parse("f.hkt", fmt.Sprintf(text, dt, most))
+			if err != nil {
+				t.Fatal(err)
+			}
+			model, err := m.Load(p, hocket.Binding{}, hocket.LoadOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			in, err := model.RandomInputs("rand:3")
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := model.Compare(t.Context(), hocket.Args{In: in})
+			if err != nil || c.Verdict != hocket.Exact && c.Verdict != hocket.Within {
+				t.Errorf("%s, max=%s: %v, %v", dt, most, c, err)
+			}
+		}
+	}
+}

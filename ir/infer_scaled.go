@@ -1,6 +1,9 @@
 package ir
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // Types of 8 bits are moved and converted; arithmetic with them is contractions that take scales.
 
@@ -162,6 +165,11 @@ func (in *inference) quantizable() bool {
 // inferScales types scales %x: those of all of x or of rows are maxima, which ranks that share them agree on.
 func inferScales(in *inference) *Type {
 	if !in.floats() || !in.constant("max", in.args[0].DType) {
+		return nil
+	}
+	if a := in.s.Attr("max"); a != nil && a.IsNum && !(float32(a.Num) > 0 && !math.IsInf(a.Num, 0)) {
+		in.errorf("type", a.Pos, "max=%v is no positive number of f32", a.Num).
+			help("give the largest magnitude that quantize makes, such as 448 for f8e4m3")
 		return nil
 	}
 	x := in.args[0].reduced()
