@@ -105,6 +105,24 @@ func TestParseStrategy(t *testing.T) {
 	}
 }
 
+// TestScalesGatheredFirst: scales that are gathered before the values that they belong to are sent with their blocks.
+func TestScalesGatheredFirst(t *testing.T) {
+	const head = "mesh tp[2]\nfunc f(%x: f8e4m3[t/tp, k], %s: f32[t/tp], %w: f8e4m3[n/tp, k], %v: f32[n/tp]) -> f32[t, n/tp] {\n"
+	const scales, values = "  %sg: f32[t] = reshard %s\n", "  %xg: f8e4m3[t, k] = reshard %x\n"
+	const tail = "  %y: f32[t, n/tp] = linear %xg, %w, %sg, %v\n  return %y\n}\n"
+	var texts []string
+	for _, source := range []string{head + scales + values + tail, head + values + scales + tail} {
+		res, err := Run(parse(t, source), Options{Choose: func(*Pair) Strategy { return Strategy{Kind: Exchange} }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, res.Info.Prog.String())
+	}
+	if texts[0] != texts[1] || strings.Contains(texts[0], "all_gather") {
+		t.Errorf("with scales first:\n%s\nlast:\n%s", texts[0], texts[1])
+	}
+}
+
 // TestLeftSequential names, for collectives that are left alone, the reason.
 func TestLeftSequential(t *testing.T) {
 	const head = "mesh dp[2] tp[2]\nfunc f"
