@@ -145,3 +145,27 @@ func f(%x: bf16[8192, 8192], %w: bf16[8192, 8192], %g: bf16[8192, 8192]) -> (bf1
 		t.Errorf("a late wait: %q", got)
 	}
 }
+
+// TestLongLoopOfRaggedRows: a long loop whose exchanges have blocks of different sizes is proved by a shorter one.
+func TestLongLoopOfRaggedRows(t *testing.T) {
+	p, err := hocket.Parse("f.hkt", `dim T = 5
+dim L = 20000
+mesh tp[2]
+func f(%x: f32[T, 8/tp], %w: f32[8, 8/tp], %u: f32[8/tp, 8]) -> f32[T, 8] {
+  %z: f32[T, 8] = linear %x, %w
+  %y = for %l in 0..L carry %h = %z {
+    %a = linear %h, %u
+    %b: f32[T, 8] = linear %a, %w
+    yield %b
+  }
+  return %y
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := hocket.Check(p, hocket.Binding{}, hocket.CheckOptions{Strategy: "exchange"})
+	if err != nil || v.Kind != hocket.Proved {
+		t.Errorf("%v: %v, %v", v.Kind, v.Reason, err)
+	}
+}
