@@ -9,7 +9,7 @@ import (
 
 	"hocket.example/hocket/internal/grad"
 	"hocket.example/hocket/internal/kernelfile"
-	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // GradientOptions choose the function, results and parameters to differentiate.
@@ -128,7 +128,7 @@ func gradientError(err error) error {
 
 // derived checks a program that was made of p.
 func (p *Program) derived(text string) (*Program, error) {
-	info, ds := ir.Read(p.info.Prog.File, text)
+	info, ds := checker.Read(p.info.Prog.File, text)
 	if !ds.HasErrors() {
 		ds = append(ds, kernelfile.Read(info.Prog, filepath.Dir(p.info.Prog.File))...)
 	}

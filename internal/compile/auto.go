@@ -54,7 +54,6 @@ func (u *Unit) machine(ranks int) (*machine.Description, *comm.Found, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	m.Costs = comm.Costs()
 	if u.opts.Device == nil {
 		found = comm.FindFor(m.GPU, ranks)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"hocket.example/hocket/internal/grad"
 	"hocket.example/hocket/internal/longtest"
-	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // keptBytes is what the first rank returns of a forward program besides the results.
@@ -61,7 +61,7 @@ func TestBudget(t *testing.T) {
 		tried, last := 0, most+1
 		for budget := most; budget > 0; budget = last - 1 {
 			opts := grad.Options{Keep: grad.KeepAuto, Budget: budget}
-			in, ds := ir.Read("test.hkt", src)
+			in, ds := checker.Read("test.hkt", src)
 			if ds.HasErrors() {
 				t.Fatal(ds)
 			}
@@ -94,7 +94,7 @@ func TestBudgetOfRandomPrograms(t *testing.T) {
 	tried, refused := 0, 0
 	for seed := uint64(1); seed <= uint64(longtest.Of(60, 600)); seed++ {
 		src := randomProgram(seed, 1+int(seed%2), 2)
-		in, ds := ir.Read("test.hkt", src)
+		in, ds := checker.Read("test.hkt", src)
 		if ds.HasErrors() {
 			t.Fatal(ds)
 		}

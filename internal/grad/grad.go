@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // Options choose what is differentiated.
@@ -89,7 +90,7 @@ func derive(in *ir.Info, opts Options) (*gradder, error) {
 		return nil, err
 	}
 	prog := flatten(in, fn)
-	info, ds := ir.Check(prog)
+	info, ds := checker.Check(prog)
 	if ds.HasErrors() {
 		return nil, ds
 	}

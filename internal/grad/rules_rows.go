@@ -12,7 +12,7 @@ import (
 func wider(dt ir.DType) ir.DType { return dt.Accum() }
 
 // wide returns a tensor in the type that rows are computed in.
-func (c *call) wide(name string, t *ir.Type) string {
+func (c *statement) wide(name string, t *ir.Type) string {
 	if wider(t.DType) == t.DType {
 		return name
 	}
@@ -22,7 +22,7 @@ func (c *call) wide(name string, t *ir.Type) string {
 }
 
 // narrow returns a tensor that was computed in the wide type in type t.
-func (c *call) narrow(name string, t *ir.Type) string {
+func (c *statement) narrow(name string, t *ir.Type) string {
 	if wider(t.DType) == t.DType {
 		return name
 	}
@@ -30,7 +30,7 @@ func (c *call) narrow(name string, t *ir.Type) string {
 }
 
 // give1 contributes a value that was computed in the wide type.
-func (c *call) giveWide(i int, name string, t *ir.Type) {
+func (c *statement) giveWide(i int, name string, t *ir.Type) {
 	if wider(t.DType) == t.DType {
 		c.give(i, contribution{name: name})
 		return
@@ -40,7 +40,7 @@ func (c *call) giveWide(i int, name string, t *ir.Type) {
 }
 
 // over returns the sum or mean over one dimension, repeated along it.
-func (c *call) over(op ir.Op, name string, axis int, t *ir.Type) string {
+func (c *statement) over(op ir.Op, name string, axis int, t *ir.Type) string {
 	u := reduced(t)
 	u.DType = wider(t.DType)
 	return c.spread(c.op(op, nil, []ir.Attr{along(axis)}, name), []int{axis}, u)
@@ -56,7 +56,7 @@ func softmax(c *call) {
 }
 
 // root returns 1/√(mean x² + eps) of the rows of x, repeated along them.
-func (c *call) root(x string, t *ir.Type) string {
+func (c *statement) root(x string, t *ir.Type) string {
 	last := len(t.Dims) - 1
 	eps := c.s.Op.Info().AttrSpec("eps").Default
 	value := ir.NumberAttr("value", eps)

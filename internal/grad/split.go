@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // Parts are a function's gradient as two programs: one that computes the results, and one that computes the gradients
@@ -42,7 +43,7 @@ func Split(in *ir.Info, opts Options) (*Parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	info, ds := ir.Read(in.Prog.File, g.prog.String())
+	info, ds := checker.Read(in.Prog.File, g.prog.String())
 	if ds.HasErrors() {
 		return nil, ds
 	}

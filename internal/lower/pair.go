@@ -51,9 +51,6 @@ type PairOp struct {
 // GEMM reports whether the operation is a linear or matmul.
 func (o *PairOp) GEMM() bool { return isGEMM(o.Stmt) }
 
-// Applies reports whether the pair can be lowered with s.
-func (p *Pair) Applies(s Strategy) bool { return p.Refused[s.Kind] == "" }
-
 // String names the pair's parts in the order they run: "all_gather + linear ×2",
 // "linear + all_reduce + add".
 func (p *Pair) String() string {

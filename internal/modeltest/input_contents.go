@@ -78,7 +78,7 @@ var wrongContents = []struct {
 	{"at", []float64{0, -2}, 1, -2, -1, 8, "outside -1..8"},
 	{"at", []float64{5, 5}, 1, 5, -1, 8, "element [0] has the same position"},
 	{"len", []float64{0, 1, 9, 3}, 2, 9, 0, 9, "attention"},
-	{"counts", []float64{2, 3}, 1, 3, 0, 5, "take 5 rows of 4"},
+	{"counts", []float64{2, 3}, 1, 3, 0, 5, "add up to 5 rows"},
 	{"counts", []float64{1, 3}, 1, 3, 0, 3, "rank 1"},
 	{"counts", []float64{-1, 1}, 0, -1, 0, 3, "all_gatherv"},
 }
