@@ -33,12 +33,8 @@ var ErrHandle = errors.New("it names nothing")
 
 // Library holds the objects of a process.
 type Library struct {
-	owners owners
-
-	mu   sync.Mutex
-	next int64
-	all  map[int64]any // *machine, *model, *call, *collectives
-
+	objects
+	owners  owners
 	calling atomic.Pointer[calling] // the call that the caller has named, for the next function
 }
 
@@ -73,9 +69,16 @@ func (l *Library) Failed(machineHandle int64, why string) error {
 }
 
 // New returns a library without objects.
-func New() *Library { return &Library{all: map[int64]any{}} }
+func New() *Library { return &Library{objects: objects{all: map[int64]any{}}} }
 
-func (l *Library) add(object any) int64 {
+// objects are what callers know by number.
+type objects struct {
+	mu   sync.Mutex
+	next int64
+	all  map[int64]any // *machine, *model, *call, *collectives
+}
+
+func (l *objects) add(object any) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.next++
@@ -93,7 +96,7 @@ func get[T any](l *Library, handle int64) (T, error) {
 	return object, nil
 }
 
-func (l *Library) drop(handle int64) {
+func (l *objects) drop(handle int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.all, handle)
@@ -666,7 +669,7 @@ func (l *Library) Close(handle int64) error {
 }
 
 // dropModels removes the models of a machine from the library's objects, and returns them.
-func (l *Library) dropModels(of *machine) (list []*model) {
+func (l *objects) dropModels(of *machine) (list []*model) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for handle, object := range l.all {

@@ -14,6 +14,7 @@ import (
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // issued returns the operations that two consecutive runs of a plan issue to a machine's streams with the given
@@ -59,7 +60,7 @@ func TestIssuedIsProved(t *testing.T) {
 		if ds.HasErrors() {
 			t.Fatal(ds)
 		}
-		info, ds := ir.Check(prog)
+		info, ds := checker.Check(prog)
 		if ds.HasErrors() {
 			t.Fatal(ds)
 		}

@@ -12,6 +12,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // multimemTypes lists the types that switches can add.
@@ -106,7 +107,7 @@ func f(%%x: %s[%d/tp]) -> %s[%d] {
 	if ds.HasErrors() {
 		b.t.Fatal(ds)
 	}
-	info, ds := ir.Check(prog)
+	info, ds := checker.Check(prog)
 	if ds.HasErrors() {
 		b.t.Fatal(ds)
 	}

@@ -21,7 +21,7 @@ type along struct {
 }
 
 // alongAxis checks an axis, and the shapes of the operands: at most one tensor and one tensor of indices.
-func (j *job) alongAxis(name string, axis int) (along, error) {
+func (j *operands) alongAxis(name string, axis int) (along, error) {
 	if err := device.AxisIn(axis, len(j.Out.Shape)); err != nil {
 		return along{}, err
 	}

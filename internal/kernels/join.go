@@ -64,7 +64,7 @@ func slots(j *job, op device.ReduceSlots) ([]launch, error) {
 		ins = append(ins, x.without(d, i))
 	}
 	if len(ins) == 0 {
-		return elementwise(&job{Out: j.Out}, device.Zeros())
+		return elementwise(&job{operands: operands{Out: j.Out}}, device.Zeros())
 	}
 	return joining{j: j, red: ir.Sum, out: j.Out, ins: ins}.launches()
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // leads checks that operand i has integers and the given shape, or only its last dimension.
-func (j *job) leads(i int, shape []int64) error {
+func (j *operands) leads(i int, shape []int64) error {
 	o, n := j.Ins[i], len(shape)
 	if !o.DType.IsInt() || !slices.Equal(o.Shape, shape) && !(n > 0 && slices.Equal(o.Shape, shape[n-1:])) {
 		return fmt.Errorf("operand %d is %s%v, which does not fit rows of shape %v", i, o.DType, o.Shape, shape)
@@ -20,7 +20,7 @@ func (j *job) leads(i int, shape []int64) error {
 }
 
 // lead returns the strides of operand i along n dimensions; they are 0 for the dimensions that it lacks.
-func (j *job) lead(i, n int) []int64 {
+func (j *operands) lead(i, n int) []int64 {
 	s := j.Ins[i].Strides
 	return append(make([]int64, n-len(s)), s...)
 }
@@ -131,7 +131,7 @@ func (j *job) copyRows(axis int, positions words) ([]launch, error) {
 }
 
 // pieces returns the number of elements of a row that move as one access of at most 16 bytes.
-func (j *job) pieces(lead, inner []axis, along int64) int64 {
+func (j *operands) pieces(lead, inner []axis, along int64) int64 {
 	last, size := inner[len(inner)-1], j.Out.DType.Size()
 	for v := 16 / size; v > 1; v /= 2 {
 		whole := last.n%v == 0 && last.s[0] == 1 && last.s[1] == 1 && along%v == 0
@@ -223,7 +223,7 @@ func rope(j *job, op device.Rope) ([]launch, error) {
 }
 
 // pairs returns the number of pairs of a rope that move as one access.
-func (j *job) pairs(lead []axis, half int64) int64 {
+func (j *operands) pairs(lead []axis, half int64) int64 {
 	n, size := len(j.Out.Shape), j.Out.DType.Size()
 	for v := 16 / size; v > 1; v /= 2 {
 		whole := half%v == 0

@@ -218,19 +218,24 @@ type launch struct {
 
 // job is a problem while it is being planned.
 type job struct {
-	Ins     []Operand
-	Out     Operand
+	operands
 	fault   nvlib.Ptr // of the Computation, like tag
 	tag     uint64
 	arch    string // of the Target; empty for the newest
 	sms     int    // of the Target
-	block   int    // of the Target
 	scratch func(bytes int64, zeros bool) (nvlib.Ptr, error)
+}
+
+// operands holds a problem's operands on a target, and checks them.
+type operands struct {
+	Ins   []Operand
+	Out   Operand
+	block int // of the Target
 }
 
 // lends reports whether a block may have the given size of dynamic shared memory, aligned to 1 KiB after its static
 // variables.
-func (j *job) lends(bytes int64) bool { return j.block == 0 || bytes+1<<10 <= int64(j.block) }
+func (j *operands) lends(bytes int64) bool { return j.block == 0 || bytes+1<<10 <= int64(j.block) }
 
 func plan(p Problem, t Target) ([]launch, error) {
 	j, err := newJob(p, t)
@@ -241,13 +246,14 @@ func plan(p Problem, t Target) ([]launch, error) {
 }
 
 func newJob(p Problem, t Target) (*job, error) {
-	j := &job{arch: t.Arch, sms: t.SMs, block: t.Block, scratch: t.Scratch}
+	j := &job{}
+	j.arch, j.sms, j.block, j.scratch = t.Arch, t.SMs, t.Block, t.Scratch
 	j.Out, j.Ins = p.operands()
 	return j, j.check()
 }
 
 // check checks each operand by itself.
-func (j *job) check() error {
+func (j *operands) check() error {
 	if err := j.Out.check(); err != nil {
 		return fmt.Errorf("result: %w", err)
 	}
@@ -294,7 +300,7 @@ func (o Operand) elements() int64 {
 }
 
 // shapes returns the shapes of the operands.
-func (j *job) shapes() [][]int64 {
+func (j *operands) shapes() [][]int64 {
 	list := make([][]int64, len(j.Ins))
 	for i := range j.Ins {
 		list[i] = j.Ins[i].Shape
@@ -303,7 +309,7 @@ func (j *job) shapes() [][]int64 {
 }
 
 // count checks the number of operands.
-func (j *job) count(least, most int) error {
+func (j *operands) count(least, most int) error {
 	if n := len(j.Ins); n < least || n > most {
 		return fmt.Errorf("it has %d operands, but needs %d to %d", n, least, most)
 	}
@@ -311,7 +317,7 @@ func (j *job) count(least, most int) error {
 }
 
 // alike checks that all operands have the result's type.
-func (j *job) alike() error {
+func (j *operands) alike() error {
 	for i, in := range j.Ins {
 		if in.DType != j.Out.DType {
 			return fmt.Errorf("operand %d has type %s, but the result has type %s", i, in.DType, j.Out.DType)
@@ -321,7 +327,7 @@ func (j *job) alike() error {
 }
 
 // types returns the element types of the operands.
-func (j *job) types() []ir.DType {
+func (j *operands) types() []ir.DType {
 	list := make([]ir.DType, len(j.Ins))
 	for i, in := range j.Ins {
 		list[i] = in.DType
@@ -330,7 +336,7 @@ func (j *job) types() []ir.DType {
 }
 
 // floats returns an error if the result has an integer type.
-func (j *job) floats() error {
+func (j *operands) floats() error {
 	if j.Out.DType.IsInt() {
 		return fmt.Errorf("it is not defined for %s", j.Out.DType)
 	}

@@ -47,7 +47,7 @@ func normBody(j *job, centred bool) string {
 }
 
 // checkNorm checks the operands of a norm: x, and n-1 vectors with the length of its rows.
-func (j *job) checkNorm(n int) error {
+func (j *operands) checkNorm(n int) error {
 	if err := j.count(n, n); err != nil {
 		return err
 	}

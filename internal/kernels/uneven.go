@@ -98,7 +98,7 @@ func multiples(size, row int64, all []Operand) bool {
 }
 
 // indexType returns a 32-bit type if all indices, and the indices one step beyond the last one, fit into it.
-func (j *job) indexType() string {
+func (j *operands) indexType() string {
 	if j.Out.elements() < 1<<29 {
 		return "u32"
 	}

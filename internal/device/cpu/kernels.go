@@ -11,10 +11,8 @@ import (
 // kernel is a checked kernel: its loops read ins and write out. Operands that overlap the result have been copied,
 // except that an elementwise kernel's operand may be its result.
 type kernel struct {
-	device.Kernel
-	w   *world
-	ins []ref
-	out ref
+	operands
+	w *world
 	// verify, if not nil, checks the contents of operands before each run.
 	verify func(k *kernel) error
 }
@@ -92,7 +90,7 @@ func (d *dev) prepare(dk device.Kernel) (func() error, error) {
 	if u, ok := dk.Op.(*device.UserKernel); ok {
 		return d.prepareUser(dk, u)
 	}
-	k := &kernel{Kernel: dk, w: d.w}
+	k := &kernel{operands: operands{Kernel: dk}, w: d.w}
 	var err error
 	if k.out, k.ins, err = device.Resolve(&k.Kernel, d.resolve); err != nil {
 		return nil, err
@@ -143,8 +141,15 @@ func content(op ir.Op, element, value int64, format string, args ...any) error {
 	return &device.ContentError{Op: op, Element: element, Value: value, Text: fmt.Sprintf(format, args...)}
 }
 
+// operands are a kernel's operands, and the checks of them.
+type operands struct {
+	device.Kernel
+	ins []ref
+	out ref
+}
+
 // aliasable reports whether operand i may be the result.
-func (k *kernel) aliasable(i int) bool {
+func (k *operands) aliasable(i int) bool {
 	switch op := k.Op.(type) {
 	case device.Elementwise, device.Cast, device.ReduceOperands:
 		return true
@@ -159,7 +164,7 @@ func (k *kernel) aliasable(i int) bool {
 }
 
 // count checks the number of operands.
-func (k *kernel) count(least, most int) error {
+func (k *operands) count(least, most int) error {
 	if n := len(k.ins); n < least || n > most {
 		return fmt.Errorf("it has %d operands, but needs %d to %d", n, least, most)
 	}
@@ -167,7 +172,7 @@ func (k *kernel) count(least, most int) error {
 }
 
 // shapes returns the shapes of the operands.
-func (k *kernel) shapes() [][]int64 {
+func (k *operands) shapes() [][]int64 {
 	list := make([][]int64, len(k.ins))
 	for i, in := range k.ins {
 		list[i] = in.shape
@@ -176,7 +181,7 @@ func (k *kernel) shapes() [][]int64 {
 }
 
 // alike checks that all operands have the result's element type and, if shapes is set, its shape.
-func (k *kernel) alike(shapes bool) error {
+func (k *operands) alike(shapes bool) error {
 	for i, in := range k.ins {
 		if in.dt != k.out.dt {
 			return fmt.Errorf("operand %d has type %s, but the result has type %s", i, in.dt, k.out.dt)

@@ -55,7 +55,7 @@ func makeAttention(k *kernel, op device.Attention) (loops, error) {
 }
 
 // types returns the element types of the operands.
-func (k *kernel) types() []ir.DType {
+func (k *operands) types() []ir.DType {
 	list := make([]ir.DType, len(k.ins))
 	for i, in := range k.ins {
 		list[i] = in.dt

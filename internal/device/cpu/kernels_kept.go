@@ -23,7 +23,7 @@ func numbers(r ref) []int64 {
 }
 
 // leads checks that operand i has the given shape, or only its last dimension.
-func (k *kernel) leads(i int, shape []int64) error {
+func (k *operands) leads(i int, shape []int64) error {
 	t := k.ins[i]
 	if n := len(shape); !t.dt.IsInt() || !slices.Equal(t.shape, shape) &&
 		!(n > 0 && slices.Equal(t.shape, shape[n-1:])) {

@@ -30,7 +30,7 @@ func makeSoftmax(k *kernel, op device.Softmax) (loops, error) {
 }
 
 // floats checks that operands and result have one floating-point type and, if shapes is set, one shape.
-func (k *kernel) floats(shapes bool) error {
+func (k *operands) floats(shapes bool) error {
 	if k.out.dt.IsInt() {
 		return fmt.Errorf("%s is not defined for %s", device.Name(k.Op), k.out.dt)
 	}
@@ -67,7 +67,7 @@ func makeLayerNorm(k *kernel, op device.LayerNorm) (loops, error) {
 }
 
 // checkNorm checks the operands of a norm: x, and n-1 vectors with the length of its rows.
-func (k *kernel) checkNorm(n int) error {
+func (k *operands) checkNorm(n int) error {
 	if err := k.count(n, n); err != nil {
 		return err
 	}

@@ -45,13 +45,13 @@ func (u uneven) loops(k *kernel) (loops, error) {
 		_, err := u.shares(k)
 		return err
 	}
-	zeros, err := makeElementwise(&kernel{out: k.out}, device.Zeros())
+	zeros, err := makeElementwise(&kernel{operands: operands{out: k.out}}, device.Zeros())
 	if err != nil {
 		return nil, err
 	}
 	return func(k *kernel) {
 		rows := u.takeShares(k)
-		zeros(&kernel{w: k.w, out: k.out.rows(u.axis, rows, k.out.shape[u.axis]-rows)})
+		zeros(&kernel{w: k.w, operands: operands{out: k.out.rows(u.axis, rows, k.out.shape[u.axis]-rows)}})
 	}, nil
 }
 
@@ -74,7 +74,7 @@ func (u uneven) takeShares(k *kernel) int64 {
 		return 0 // verify has reported it
 	}
 	if u.op == ir.OpReduceScatterV {
-		sum := &kernel{w: k.w, out: k.out.rows(u.axis, 0, shares[0].Count)}
+		sum := &kernel{w: k.w, operands: operands{out: k.out.rows(u.axis, 0, shares[0].Count)}}
 		for i, s := range shares {
 			sum.ins = append(sum.ins, k.ins[i].rows(u.axis, s.Lo, s.Count))
 		}

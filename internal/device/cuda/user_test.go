@@ -10,6 +10,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/ir"
 )
@@ -78,9 +79,9 @@ func users() map[string]func([][]byte) {
 
 // TestUserKernels launches kernels of the user's on a driver in Go.
 func TestUserKernels(t *testing.T) {
-	f := newFake(t, 1)
-	f.users = users()
-	userKernels(t, newMachine(f.system(), Options{Kernels: f}))
+	f := fakedriver.New(t, 1)
+	f.Users = users()
+	userKernels(t, newMachine(system(f), Options{Kernels: f}))
 }
 
 // TestRealUserKernels launches them on a GPU.

@@ -118,20 +118,9 @@ const DefaultBound = 50_000
 
 // accounting is a report that is being computed.
 type accounting struct {
-	t       *trace.Trace // a copy, on one clock
-	r       *Report
-	bound   int64
-	members [][]call     // of each collective, by its number
-	outlier map[int]bool // collectives whose ends say nothing about clocks; used while clocks are fitted
-	lost    map[int]bool // ranks whose clocks are not aligned
-	untold  string       // why waiting is unknown; empty if it is known
-	shares  [][]share
-	origin  int64
-	bare    bool // the trace has communication and nothing else
-	lanes   []lane
-	same    map[statement][]int // the events of each statement, in hocket's own traces
-	slowNS  map[string]int64    // by operation: how much of its time slow transfers explain
-	chains  *trace.Chains
+	tracer
+	origin int64
+	slowNS map[string]int64 // by operation: how much of its time slow transfers explain
 }
 
 // Of computes the report for a trace. bound is the largest residual, in nanoseconds, at which waiting is separated from
@@ -147,7 +136,8 @@ func Of(t *trace.Trace, bound int64) *Report {
 	if r.Source == "" {
 		r.Source = "hocket"
 	}
-	a := &accounting{t: t, r: r, bound: bound, outlier: map[int]bool{}, lost: map[int]bool{}}
+	a := &accounting{}
+	a.t, a.r, a.bound, a.outlier, a.lost = t, r, bound, map[int]bool{}, map[int]bool{}
 	t.Sort()
 	a.match()
 	a.align()
@@ -173,7 +163,7 @@ func Of(t *trace.Trace, bound int64) *Report {
 }
 
 // compared reports whether times of different ranks can be compared.
-func (a *accounting) compared() bool { return a.exact() || a.untold == "" || a.t.Ranks < 2 }
+func (a *matching) compared() bool { return a.exact() || a.untold == "" || a.t.Ranks < 2 }
 
 // longest returns the largest duration of any rank, each by its own clock.
 func (a *accounting) longest() int64 {
@@ -191,7 +181,7 @@ func (a *accounting) longest() int64 {
 
 func us(ns int64) float64 { return float64(ns) / 1e3 }
 
-func (a *accounting) problem(kind string, rank int, format string, args ...any) {
+func (a *matching) problem(kind string, rank int, format string, args ...any) {
 	a.r.Problems = append(a.r.Problems, Problem{Kind: kind, Rank: rank, Text: fmt.Sprintf(format, args...)})
 }
 
@@ -264,7 +254,7 @@ func (a *accounting) sharesOf(list []call) []share {
 }
 
 // size returns how many members a collective has, or 0 if that is unknown.
-func (a *accounting) size(list []call) int {
+func (a *matching) size(list []call) int {
 	if c := a.t.Events[list[0]].Call; c != nil {
 		return len(c.Members)
 	}
@@ -272,7 +262,7 @@ func (a *accounting) size(list []call) int {
 }
 
 // far reports whether the ends of a collective are too far apart for its members to belong together.
-func (a *accounting) far(list []call) bool {
+func (a *matching) far(list []call) bool {
 	for _, i := range list {
 		if a.lost[a.t.Events[i].Rank] {
 			return true
@@ -282,7 +272,7 @@ func (a *accounting) far(list []call) bool {
 }
 
 // residual is the largest error of a difference between times of two ranks, in nanoseconds.
-func (a *accounting) residual() int64 {
+func (a *tracer) residual() int64 {
 	if a.r.Alignment.ResidualUS == nil {
 		return 0
 	}

@@ -31,7 +31,7 @@ type Alignment struct {
 }
 
 // align shifts the times of all ranks to the clock of the first rank.
-func (a *accounting) align() {
+func (a *matching) align() {
 	a.r.Alignment.Method = "one clock"
 	if a.exact() {
 		zero := 0.0
@@ -65,14 +65,14 @@ func (a *accounting) align() {
 }
 
 // exact reports whether all times come from one clock. That is so only in traces of hocket.
-func (a *accounting) exact() bool { return a.t.Source == "" && oneClock(a.t.Clocks) }
+func (a *matching) exact() bool { return a.t.Source == "" && oneClock(a.t.Clocks) }
 
 func oneClock(clocks []int) bool {
 	return len(clocks) == 0 || !slices.ContainsFunc(clocks, func(c int) bool { return c != clocks[0] })
 }
 
 // sharedEnds returns the collectives whose ends can be used to compare clocks.
-func (a *accounting) sharedEnds() [][]call {
+func (a *matching) sharedEnds() [][]call {
 	var out [][]call
 	for _, list := range a.members {
 		if len(list) > 1 && trace.EndsTogether(a.t.Events[list[0]].Name) {
@@ -83,7 +83,7 @@ func (a *accounting) sharedEnds() [][]call {
 }
 
 // spread returns the largest distance between ends of one collective.
-func (a *accounting) spread(shared [][]call) int64 {
+func (a *matching) spread(shared [][]call) int64 {
 	var most int64
 	for _, list := range shared {
 		most = max(most, a.apart(list))
@@ -91,7 +91,7 @@ func (a *accounting) spread(shared [][]call) int64 {
 	return most
 }
 
-func (a *accounting) apart(list []call) int64 {
+func (a *matching) apart(list []call) int64 {
 	var all ends
 	for _, i := range list {
 		all.add(a.t.Events[i].End)
@@ -100,7 +100,7 @@ func (a *accounting) apart(list []call) int64 {
 }
 
 // settle sets the residual. It refuses a residual above the bound.
-func (a *accounting) settle(shared [][]call, least int) {
+func (a *matching) settle(shared [][]call, least int) {
 	if len(a.lost) > 0 {
 		return
 	}
@@ -121,7 +121,7 @@ func (a *accounting) settle(shared [][]call, least int) {
 }
 
 // refuse notes why waiting is unknown.
-func (a *accounting) refuse(format string, args ...any) {
+func (a *matching) refuse(format string, args ...any) {
 	a.untold = fmt.Sprintf(format, args...)
 	rank := 0
 	if a.t.Ranks > 0 {
@@ -137,7 +137,7 @@ type onClock struct {
 }
 
 // byClock groups the parts of the trace by clock.
-func (a *accounting) byClock(clocks []int, shared [][]call) map[int]*onClock {
+func (a *matching) byClock(clocks []int, shared [][]call) map[int]*onClock {
 	all := map[int]*onClock{}
 	for r, c := range clocks {
 		if all[c] == nil {
@@ -169,7 +169,7 @@ func (a *accounting) byClock(clocks []int, shared [][]call) map[int]*onClock {
 
 // fitAll aligns one clock after another with the clock of the first rank. Next is always the clock that has the most
 // ends in common with the aligned ones.
-func (a *accounting) fitAll(clocks []int, shared [][]call) {
+func (a *matching) fitAll(clocks []int, shared [][]call) {
 	all := a.byClock(clocks, shared)
 	there := make([]ends, len(shared)) // the ends on the aligned clocks
 	common := map[int]int{}            // for each other clock: how many collectives it shares with the aligned ones
@@ -244,7 +244,7 @@ type point struct {
 }
 
 // points compares a clock with the aligned ones.
-func (a *accounting) points(clock *onClock, shared [][]call, there []ends) []point {
+func (a *matching) points(clock *onClock, shared [][]call, there []ends) []point {
 	var out []point
 	for _, k := range slices.Sorted(maps.Keys(clock.shared)) {
 		if there[k].n == 0 {
@@ -358,7 +358,7 @@ func leastSquares(points []point) line {
 }
 
 // shiftClock moves all times of a clock.
-func (a *accounting) shiftClock(clock *onClock, l line, n int) {
+func (a *matching) shiftClock(clock *onClock, l line, n int) {
 	first := int64(math.MaxInt64)
 	move := func(at *int64) { *at += l.behind(*at) }
 	for _, i := range clock.events {

@@ -29,10 +29,20 @@ type stretch struct {
 
 func (s *stretch) long() int64 { return s.hi - s.lo }
 
+// tracer goes back from an event to the events that it waited for.
+type tracer struct {
+	matching
+	shares [][]share
+	bare   bool // there is nothing but communication
+	lanes  []lane
+	same   map[statement][]int // events of a statement, in own traces
+	chains *trace.Chains
+}
+
 // back divides the time from from to the start of event i, on the rank of i, by what i had to wait for. The latest part
 // comes first. A wait for another stream of the rank counts as the work of that stream. unsure reports that the profile
 // of another tool does not say for which of several streams the event waited.
-func (a *accounting) back(i int, from int64) (out []stretch, unsure bool) {
+func (a *tracer) back(i int, from int64) (out []stretch, unsure bool) {
 	chains := a.chain()
 	now := a.t.Events[i].Start
 	put := func(kind string, lo int64, event, by int) {
@@ -70,7 +80,7 @@ func (a *accounting) back(i int, from int64) (out []stretch, unsure bool) {
 }
 
 // chain returns which event each event had to wait for.
-func (a *accounting) chain() *trace.Chains {
+func (a *tracer) chain() *trace.Chains {
 	if a.chains == nil {
 		a.chains = a.t.Chains()
 	}
@@ -78,7 +88,7 @@ func (a *accounting) chain() *trace.Chains {
 }
 
 // putEvent adds the time of an event.
-func (a *accounting) putEvent(j int, put func(kind string, lo int64, event, by int)) {
+func (a *tracer) putEvent(j int, put func(kind string, lo int64, event, by int)) {
 	e := &a.t.Events[j]
 	switch {
 	case e.Waits() && e.Tie != nil && e.Tie.Counter != "":
@@ -103,7 +113,7 @@ func (a *accounting) putEvent(j int, put func(kind string, lo int64, event, by i
 }
 
 // lastOf returns the member that entered a collective last.
-func (a *accounting) lastOf(group int) int {
+func (a *tracer) lastOf(group int) int {
 	last := a.members[group][0]
 	for _, i := range a.members[group] {
 		if a.t.Events[i].Start > a.t.Events[last].Start {
@@ -122,7 +132,7 @@ type lane struct {
 	begun   map[opOf][]int64 // when the events of a class and name started, in order; computed at first use
 }
 
-func (a *accounting) byRank() []lane {
+func (a *tracer) byRank() []lane {
 	lanes := make([]lane, a.t.Ranks)
 	for i := range a.t.Events {
 		if e := &a.t.Events[i]; e.Class != trace.Sync {

@@ -114,7 +114,7 @@ type window struct {
 }
 
 // window measures what the rank of event i did from a time until i.
-func (a *accounting) window(i int, from int64) *window {
+func (a *tracer) window(i int, from int64) *window {
 	e := &a.t.Events[i]
 	w := &window{rank: e.Rank, from: from, to: e.Start, sums: map[what]int64{}}
 	w.parts, w.unsure = a.back(i, from)
@@ -124,7 +124,7 @@ func (a *accounting) window(i int, from int64) *window {
 	return w
 }
 
-func (a *accounting) whatOf(p stretch) what {
+func (a *tracer) whatOf(p stretch) what {
 	k := what{kind: p.kind, by: -1, group: trace.NoGroup}
 	e := &a.t.Events[p.event]
 	switch p.kind {
@@ -142,7 +142,7 @@ func (a *accounting) whatOf(p stretch) what {
 
 // comparison is of a late rank with the rank that waited longest for it.
 type comparison struct {
-	a              *accounting
+	a              *tracer
 	slowAt, fastAt call
 	slow, fast     *window
 	since          string // the collective that both left before; empty if there is none
@@ -155,7 +155,7 @@ const mostCauses = 3
 
 // causes compares the late rank of collective g with the rank that waited longest. It returns the collective from which
 // on they are compared, if any, and what differs.
-func (a *accounting) causes(g int) (since string, causes []Cause) {
+func (a *tracer) causes(g int) (since string, causes []Cause) {
 	late, early := -1, -1
 	for k, s := range a.shares[g] {
 		if late < 0 || a.t.Events[s.event].Start > a.t.Events[a.shares[g][late].event].Start {
@@ -201,7 +201,7 @@ func (a *accounting) causes(g int) (since string, causes []Cause) {
 	return c.since, c.out
 }
 
-func (a *accounting) unknown(rank int, why string) []Cause {
+func (a *tracer) unknown(rank int, why string) []Cause {
 	return []Cause{{Kind: "unknown", Rank: a.t.ID(rank), Text: "unknown, because " + why}}
 }
 
@@ -210,7 +210,7 @@ const mostBack = 1024
 
 // parted returns the latest collective before g that the ranks of x and y had left when they entered g, and when each
 // left it. It returns -1 if there is none.
-func (a *accounting) parted(g int, x, y *trace.Event) (h int, left, otherLeft int64) {
+func (a *tracer) parted(g int, x, y *trace.Event) (h int, left, otherLeft int64) {
 	for h := g - 1; h >= 0 && h >= g-mostBack; h-- {
 		p, q := a.member(h, x.Rank), a.member(h, y.Rank)
 		if p != nil && q != nil && p.End <= x.Start && q.End <= y.Start {
@@ -221,7 +221,7 @@ func (a *accounting) parted(g int, x, y *trace.Event) (h int, left, otherLeft in
 }
 
 // member returns the event of a rank in a collective, or nil if it has none.
-func (a *accounting) member(g, rank int) *trace.Event {
+func (a *tracer) member(g, rank int) *trace.Event {
 	k, ok := slices.BinarySearchFunc(a.shares[g], rank, func(s share, rank int) int {
 		return cmp.Compare(a.t.Events[s.event].Rank, rank)
 	})
@@ -462,7 +462,7 @@ func (c *comparison) idled(took, other int64) {
 }
 
 // idleBefore says why nothing ran in a gap, as far as the profile shows.
-func (a *accounting) idleBefore(gap stretch) (kind, why string) {
+func (a *tracer) idleBefore(gap stretch) (kind, why string) {
 	e := &a.t.Events[gap.event]
 	issued := min(e.Issued, gap.hi)
 	switch {

@@ -106,7 +106,7 @@ const mostTurns = 16
 
 // during returns what the sender of a signal had to wait for from a given time on. If it waited for the signal of
 // another rank, that rank's work is returned for this time.
-func (a *accounting) during(signal int, from, to int64, via, turns int) []doing {
+func (a *tracer) during(signal int, from, to int64, via, turns int) []doing {
 	var out []doing
 	parts, _ := a.back(signal, from)
 	rank := a.t.Events[signal].Rank
@@ -124,7 +124,7 @@ func (a *accounting) during(signal int, from, to int64, via, turns int) []doing 
 }
 
 // meantime says what the ranks did while one waited for a signal, and which rank did the most.
-func (a *accounting) meantime(s stretch) (rank int, why string) {
+func (a *tracer) meantime(s stretch) (rank int, why string) {
 	type key struct {
 		rank, via int
 		what      what
@@ -159,7 +159,7 @@ func (a *accounting) meantime(s stretch) (rank int, why string) {
 }
 
 // did says what a rank did for a part of the time that another rank waited.
-func (a *accounting) did(rank, via int, k what, ns int64, longest stretch) string {
+func (a *tracer) did(rank, via int, k what, ns int64, longest stretch) string {
 	who := fmt.Sprintf("rank %d", a.t.ID(rank))
 	if via >= 0 {
 		who += fmt.Sprintf(", for whose signal rank %d waited,", a.t.ID(via))
@@ -201,7 +201,7 @@ func transferOf(name string) string {
 }
 
 // elsewhere compares an event with the events of the same statement, iteration and run on other ranks.
-func (a *accounting) elsewhere(i int) string {
+func (a *tracer) elsewhere(i int) string {
 	e := &a.t.Events[i]
 	if e.Detail == "" || a.t.Source != "" {
 		return ""
@@ -333,7 +333,7 @@ func (a *accounting) transfers() {
 }
 
 // arrival returns when the last member entered a collective.
-func (a *accounting) arrival(g int) int64 { return a.t.Events[a.lastOf(g)].Start }
+func (a *tracer) arrival(g int) int64 { return a.t.Events[a.lastOf(g)].Start }
 
 // slow reports whether a transfer of this duration is slow, compared with others.
 func (a *accounting) slow(ns, others int64) bool {

@@ -12,10 +12,21 @@ import (
 // call is the part of one rank in a collective, as an index into the events of the trace.
 type call = int
 
+// matching finds which events of the ranks are one collective, and brings clocks together.
+type matching struct {
+	t       *trace.Trace // a copy, on one clock
+	r       *Report
+	bound   int64
+	members [][]call     // of collectives, by number
+	outlier map[int]bool // collectives whose ends say nothing about clocks, while these are fitted
+	lost    map[int]bool // ranks whose clocks are not aligned
+	untold  string       // why waiting cannot be told; empty where it can
+}
+
 // match finds the collectives of a trace. In hocket's traces each member has the number of its collective. In other
 // traces the calls of a group are matched by their numbers if all have one, and otherwise by their order. match sets
 // Group and Run of the events that it matches, and stores the members of each collective by Group.
-func (a *accounting) match() {
+func (a *matching) match() {
 	if a.t.Source == "" {
 		a.matchOwn()
 	} else {
@@ -25,7 +36,7 @@ func (a *accounting) match() {
 }
 
 // renumber numbers the collectives in the order of their starts.
-func (a *accounting) renumber() {
+func (a *matching) renumber() {
 	at := make(map[call]int64, len(a.members))
 	for _, list := range a.members {
 		slices.SortFunc(list, func(x, y call) int { return cmp.Compare(a.t.Events[x].Rank, a.t.Events[y].Rank) })
@@ -43,7 +54,7 @@ func (a *accounting) renumber() {
 	}
 }
 
-func (a *accounting) matchOwn() {
+func (a *matching) matchOwn() {
 	type key struct {
 		run   int64
 		group int
@@ -71,7 +82,7 @@ type series struct {
 	calls map[int][]call
 }
 
-func (a *accounting) matchByGroup() {
+func (a *matching) matchByGroup() {
 	groups := map[string]*series{}
 	for i := range a.t.Events {
 		e := &a.t.Events[i]
@@ -95,7 +106,7 @@ func (a *accounting) matchByGroup() {
 	}
 }
 
-func (a *accounting) matchSeries(s *series) {
+func (a *matching) matchSeries(s *series) {
 	ranks := slices.Sorted(maps.Keys(s.calls))
 	numbered := true
 	longest := ranks[0]
@@ -136,7 +147,7 @@ func (a *accounting) matchSeries(s *series) {
 
 // order sorts calls in the order in which their rank made them: by when the host issued them, if that is known for all,
 // and otherwise by their starts.
-func (a *accounting) order(list []call) {
+func (a *matching) order(list []call) {
 	issued := !slices.ContainsFunc(list, func(i call) bool { return a.t.Events[i].Issued == 0 })
 	slices.SortStableFunc(list, func(x, y call) int {
 		p, q := &a.t.Events[x], &a.t.Events[y]
@@ -152,7 +163,7 @@ const mostShifts = 256
 
 // shift returns which call of the longer series the first call of the shorter one belongs to: the position at which
 // most calls are the same. Among equal positions it takes the one at which the distances of the ends vary least.
-func (a *accounting) shift(long, short []call) int {
+func (a *matching) shift(long, short []call) int {
 	best, bestSame, bestSpread := 0, -1, int64(0)
 	for s := 0; s <= min(len(long)-len(short), mostShifts); s++ {
 		same, lo, hi := 0, int64(0), int64(0)
@@ -175,7 +186,7 @@ func (a *accounting) shift(long, short []call) int {
 }
 
 // compare finds what the members of one collective do not agree on.
-func (a *accounting) compare(group string, nth int64, list []call) {
+func (a *matching) compare(group string, nth int64, list []call) {
 	if len(list) < 2 {
 		return
 	}
