@@ -67,9 +67,14 @@ func scalesOf(j *job, op device.Scales) ([]launch, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, _, err := j.scaleMatrix(g, x.Shape[0], j.Out)
-	if err != nil || len(out.Shape) != 2 || out.Addr != j.Out.Addr {
-		return nil, fmt.Errorf("%w: scales whose rows have gaps", device.ErrUnsupported)
+	out, after, err := j.scaleMatrix(g, x.Shape[0], j.Out)
+	if err != nil {
+		return nil, err
+	}
+	if after != nil { // there is no matrix in place
+		if after, err = moved(j.Out, j.Out.dense(out.Addr)); err != nil {
+			return nil, err
+		}
 	}
 	if g.Rows > device.ScaleBlock || len(j.Out.Shape) == 0 && x.Shape[0] > 1 {
 		at, err := j.scratch(4*x.Shape[0], false)
@@ -86,7 +91,7 @@ func scalesOf(j *job, op device.Scales) ([]launch, error) {
 		g = device.Grain{Rows: 1, Columns: x.Shape[1], Cols: 1}
 	}
 	last, err := scalesLaunch(x, out, g, op.Max)
-	return append(before, last), err
+	return append(append(before, last), after...), err
 }
 
 func scalesLaunch(x, out Operand, g device.Grain, top float64) (launch, error) {
