@@ -68,7 +68,7 @@ func CheckScaled(k *Kernel, out []int64, ins [][]int64) (x, w Grain, err error) 
 	if len(ins[2]) == 2 && x.Rows == ScaleBlock && ins[0][0] > 1 {
 		return x, w, fmt.Errorf("scales%v of the input%v", ins[2], ins[0])
 	}
-	if w, err = GrainOf(ins[1], ins[3]); err == nil && w.Rows == 1 && w.Cols > 1 && ins[1][0] > 1 {
+	if w, err = GrainOf(ins[1], ins[3]); err == nil && len(ins[3]) == 2 && w.Rows == 1 && ins[1][0] > 1 {
 		err = fmt.Errorf("scales%v of the weight%v", ins[3], ins[1])
 	}
 	return x, w, err
