@@ -76,8 +76,8 @@ const ScheduleThreads = 32
 
 // Check returns nil, or what a kernel that executed s would do outside its memory.
 func (s *Schedule) Check() error {
-	if s.Members < 2 || len(s.Steps) != s.Members || s.In < 1 || s.Out < 1 {
-		return fmt.Errorf("a schedule for %d members with steps for %d", s.Members, len(s.Steps))
+	if s.Members < 2 || len(s.Steps) != s.Members || s.In < 1 || s.Out < 1 || s.Blocks < 1 {
+		return fmt.Errorf("a schedule of %d blocks for %d members with steps for %d", s.Blocks, s.Members, len(s.Steps))
 	}
 	limits := s.Areas
 	limits[ScheduleIn], limits[ScheduleOut] = s.In, s.Out
