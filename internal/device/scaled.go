@@ -3,6 +3,8 @@ package device
 import (
 	"fmt"
 	"slices"
+
+	"hocket.example/hocket/ir"
 )
 
 // ScaleBlock is how many elements of a row, and how many rows of a weight, share a scale where blocks have scales.
@@ -46,6 +48,22 @@ func Matrix(shape []int64) (rows, cols int64) {
 		rows *= e
 	}
 	return rows, shape[len(shape)-1]
+}
+
+// CheckScales returns what the scales s of a tensor x are for, with their types and shapes; or why there are none.
+func CheckScales(op Scales, x, s ir.DType, of, scales []int64) (Grain, error) {
+	if s != ir.F32 || x.IsInt() || !(op.Max > 0) {
+		return Grain{}, fmt.Errorf("scales of %s in %s for numbers up to %g", x, s, op.Max)
+	}
+	return GrainOf(of, scales)
+}
+
+// CheckQuantize returns what the scales s of a tensor x are for that is quantized to a tensor out; or why it cannot be.
+func CheckQuantize(x, s, out ir.DType, of, scales, result []int64) (Grain, error) {
+	if !out.IsFloat8() || s != ir.F32 || x.IsInt() || !slices.Equal(of, result) {
+		return Grain{}, fmt.Errorf("%s%v by scales of %s into %s%v", x, of, s, out, result)
+	}
+	return GrainOf(of, scales)
 }
 
 // CheckScaled returns what the scales of a linear with scales are for, of ins x, w and their scales; or why there is no

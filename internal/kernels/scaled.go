@@ -53,12 +53,9 @@ func scalesOf(j *job, op device.Scales) ([]launch, error) {
 		return nil, err
 	}
 	in := j.Ins[0]
-	g, err := device.GrainOf(in.Shape, j.Out.Shape)
+	g, err := device.CheckScales(op, in.DType, j.Out.DType, in.Shape, j.Out.Shape)
 	if err != nil {
 		return nil, err
-	}
-	if j.Out.DType != ir.F32 || in.DType.IsInt() || !(op.Max > 0) {
-		return nil, fmt.Errorf("scales of %s in %s for numbers up to %g", in.DType, j.Out.DType, op.Max)
 	}
 	if j.Out.elements() == 0 {
 		return nil, nil
@@ -119,13 +116,10 @@ func quantize(j *job) ([]launch, error) {
 	if err := j.count(2, 2); err != nil {
 		return nil, err
 	}
-	g, err := device.GrainOf(j.Ins[0].Shape, j.Ins[1].Shape)
+	from, to := j.Ins[0].DType, j.Out.DType
+	g, err := device.CheckQuantize(from, j.Ins[1].DType, to, j.Ins[0].Shape, j.Ins[1].Shape, j.Out.Shape)
 	if err != nil {
 		return nil, err
-	}
-	from, to := j.Ins[0].DType, j.Out.DType
-	if !to.IsFloat8() || j.Ins[1].DType != ir.F32 || from.IsInt() || !slices.Equal(j.Ins[0].Shape, j.Out.Shape) {
-		return nil, fmt.Errorf("%s%v by scales of %s into %s%v", from, j.Ins[0].Shape, j.Ins[1].DType, to, j.Out.Shape)
 	}
 	if j.Out.elements() == 0 {
 		return nil, nil
