@@ -10,6 +10,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // VerdictKind is the result of Check.
@@ -355,7 +356,7 @@ func (pr *prover) loops(v *Verdict, b Binding, limit error) error {
 
 // planning plans a program that is already explicit.
 func (pr *prover) planning(prog *ir.Program, b ir.Binding) (*ir.Program, *plan.Plan, error) {
-	info, ds := ir.Check(prog)
+	info, ds := checker.Check(prog)
 	if ds.HasErrors() {
 		return nil, nil, ds
 	}

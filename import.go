@@ -2,7 +2,7 @@ package hocket
 
 import (
 	"hocket.example/hocket/internal/nvfuser"
-	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // Import makes a program from a Host IR dump of nvFuser, or from the dump within the log src. Diagnostics call the
@@ -16,7 +16,7 @@ func Import(name, src string, defines map[string]string) (p *Program, rest map[s
 	if ds.HasErrors() {
 		return nil, rest, ds
 	}
-	info, more := ir.Check(prog)
+	info, more := checker.Check(prog)
 	if ds = append(ds, more...); ds.HasErrors() {
 		return nil, rest, ds
 	}

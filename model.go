@@ -24,7 +24,8 @@ type Model struct {
 }
 
 func newModel(m *Machine, fn *function, opts LoadOptions) *Model {
-	params := &parameters{fn: fn, bound: map[string]*tensor.Tensor{}, on: map[string]*DeviceTensor{}}
+	params := &parameters{fn: fn, bound: map[string]*tensor.Tensor{}, on: map[string]*DeviceTensor{},
+		parts: map[string]bool{}, from: map[string]*source{}}
 	return &Model{machine: m, fn: fn, params: params, loader: &loader{machine: m, fn: fn, params: params, opts: opts,
 		store: resident.NewWeights(m.dev), owner: &owner{log: opts.Logger, evicted: map[string]bool{}},
 		leased: make(chan struct{}, 1), tuner: autotuner{machine: m, fn: fn, opts: opts, chose: map[string]string{}}}}
@@ -54,8 +55,8 @@ func (m *Model) Bind(name string, t *Tensor) error {
 }
 
 // Prepare plans and loads for the given dims and uploads bound weights, so that the first Run with these dims need
-// not. The given dims add to those of the binding, and take precedence over those of the shapes of bound tensors. If
-// ctx ends first, Prepare returns its error and the load continues: the next call waits for it or finds it finished,
+// not. The given dims add to those of the binding, and take precedence over those of the shapes of bound tensors.
+// LoadOptions.Buckets rounds them up, as those of a run. If ctx ends first, Prepare returns its error and the load continues: the next call waits for it or finds it finished,
 // and uploads the remaining weights.
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
 	return m.told(ctx, m.prepare(ctx, dims, func(*loaded) error { return nil }))
@@ -72,7 +73,8 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *l
 	if err := m.params.unbound(); err != nil {
 		return err
 	}
-	bound := m.params.current()
+	bound, done := m.params.use()
+	defer done()
 	weights := bound.tensors
 	// These are the arguments of a run that is given nothing else.
 	bare, err := m.machine.execArgs(bound.take([]Args{{}}), []map[string]*tensor.Tensor{weights})
@@ -89,11 +91,10 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *l
 		return err
 	}
 	defer t.end()
-	b, err := bound.alone()
+	b, err := m.bindingFor(bound, dims)
 	if err != nil {
 		return err
 	}
-	maps.Copy(b.Dims, dims)
 	if err := m.fn.onlyFitting(works, b); err != nil {
 		return err
 	}
@@ -104,6 +105,19 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *l
 		return do(l)
 	})
 	return err
+}
+
+// bindingFor returns the binding of a run with bound parameters and the given dims, rounded up to LoadOptions.Buckets.
+func (m *Model) bindingFor(bound *bindings, dims map[string]int64) (Binding, error) {
+	if len(m.loader.opts.Buckets) > 0 {
+		e, err := padding{m.fn, m.loader.opts.Buckets}.round(bound, Args{Dims: dims})
+		return e.binding, err
+	}
+	b, err := bound.alone()
+	if err == nil {
+		maps.Copy(b.Dims, dims)
+	}
+	return b, err
 }
 
 // Proof returns Proved if the plan for the given dims and those of the binding is proved, and Unknown otherwise. It
@@ -180,47 +194,54 @@ func (m *Model) Run(ctx context.Context, args Args) (*Report, error) {
 // RunBatch runs the model once for each element, back to back, with no barrier and no host synchronisation between
 // the runs (docs/language.md, S13). All runs must have the same dims.
 func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
-	run := m.runBatch
-	if len(m.loader.opts.Buckets) > 0 {
-		run = m.runBucketed
-	}
-	reports, err := run(ctx, batch)
-	return reports, m.told(ctx, err)
-}
-
-// runBucketed runs a batch with dims rounded up to LoadOptions.Buckets. It pads parameters with zeros and cuts
-// results back.
-func (m *Model) runBucketed(ctx context.Context, batch []Args) ([]*Report, error) {
-	pad := padding{m.fn, m.loader.opts.Buckets}
-	padded := make([]Args, len(batch))
-	sizes := make([]map[string]int64, len(batch))
-	for i, a := range batch {
-		sizes[i] = map[string]int64{}
-		up, err := pad.rounded(a, sizes[i])
-		if err != nil {
-			return nil, err
-		}
-		if padded[i], err = pad.padded(a, up); err != nil {
-			return nil, err
-		}
+	padded, cutBack, err := m.padded(batch)
+	if err != nil {
+		return nil, m.told(ctx, err)
 	}
 	reports, err := m.runBatch(ctx, padded)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = cutBack(reports)
 	}
-	for i, r := range reports {
-		if err := pad.cutBack(r, sizes[i], batch[i].Out); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, m.told(ctx, err)
 	}
 	return reports, nil
+}
+
+// padded returns a batch with dims rounded up to LoadOptions.Buckets and with parameters padded with zeros. cutBack
+// cuts the results of its runs back.
+func (m *Model) padded(batch []Args) (padded []Args, cutBack func([]*Report) error, err error) {
+	pad := padding{m.fn, m.loader.opts.Buckets}
+	if len(pad.buckets) == 0 {
+		return batch, func([]*Report) error { return nil }, nil
+	}
+	padded = make([]Args, len(batch))
+	sizes := make([]extents, len(batch))
+	for i, a := range batch {
+		if sizes[i], err = pad.round(m.params.current(), a); err != nil {
+			return nil, nil, err
+		}
+		if padded[i], err = pad.padded(a, sizes[i]); err != nil {
+			return nil, nil, err
+		}
+	}
+	return padded, func(reports []*Report) error {
+		for i, r := range reports {
+			if err := pad.cutBack(r, sizes[i], batch[i].Out); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, nil
 }
 
 func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 	if len(batch) == 0 {
 		return nil, nil
 	}
-	r, err := m.params.current().request(m.machine, batch)
+	bound, done := m.params.use()
+	defer done()
+	r, err := bound.request(m.machine, batch)
 	if err != nil {
 		return nil, err
 	}

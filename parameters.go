@@ -22,22 +22,43 @@ type parameters struct {
 	closed bool
 	bound  map[string]*tensor.Tensor
 	on     map[string]*DeviceTensor // bound, too
+	parts  map[string]bool          // of bound: only the part of this process's rank was read, the rest is zeros
 	// snapshot is the current bindings, for runs; nil after a change.
 	snapshot *bindings
-	// Set by BindFrom: the checkpoints that weights are mapped from, whether there are any, and the parameters that
-	// are not weights.
-	checkpoints []*Checkpoint
-	weighted    bool
-	inputs      []string
+	// Set by BindFrom: the checkpoints that bound weights are mapped from, by parameter, whether weights were bound, and
+	// the parameters that are not weights.
+	from     map[string]*source
+	weighted bool
+	inputs   []string
+}
+
+// source is a checkpoint that is held until none of the weights that were bound from it at once is bound.
+type source struct {
+	*Checkpoint
+	weights int
+}
+
+// replaced removes what is bound to a parameter. The caller holds mu.
+func (p *parameters) replaced(name string) {
+	p.snapshot = nil
+	delete(p.bound, name)
+	delete(p.on, name)
+	delete(p.parts, name)
+	s := p.from[name]
+	if s == nil {
+		return
+	}
+	delete(p.from, name)
+	if s.weights--; s.weights == 0 {
+		_ = s.release() // unmapping what is mapped does not fail
+	}
 }
 
 // bind binds a host tensor or a device tensor to a parameter; if both are nil it removes the binding.
 func (p *parameters) bind(name string, t *tensor.Tensor, d *DeviceTensor) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.snapshot = nil
-	delete(p.bound, name)
-	delete(p.on, name)
+	p.replaced(name)
 	if t != nil {
 		p.bound[name] = t
 	}
@@ -46,19 +67,32 @@ func (p *parameters) bind(name string, t *tensor.Tensor, d *DeviceTensor) {
 	}
 }
 
-// bindFrom binds weights of a checkpoint and holds the checkpoint from then on. inputs are the parameters that are
-// not weights.
-func (p *parameters) bindFrom(c *Checkpoint, weights map[string]*tensor.Tensor, inputs []string) error {
+// bindPart notes that the tensor bound to a parameter has only the part of this process's rank.
+func (p *parameters) bindPart(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.parts[name] = true
+}
+
+// bindFrom binds weights of a checkpoint, which the caller holds for them. Of those in parts only the part of this
+// process's rank was read. inputs are the parameters that are not weights.
+func (p *parameters) bindFrom(
+	c *Checkpoint, weights map[string]*tensor.Tensor, parts map[string]bool, inputs []string,
+) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return fmt.Errorf("the model is %w", ErrClosed)
 	}
+	s := &source{c, len(weights)}
 	for name, t := range weights {
-		delete(p.on, name)
-		p.bound[name] = t
+		p.replaced(name)
+		p.bound[name], p.parts[name], p.from[name] = t, parts[name], s
 	}
-	p.snapshot, p.inputs, p.weighted, p.checkpoints = nil, slices.Clone(inputs), true, append(p.checkpoints, c)
+	p.inputs, p.weighted = slices.Clone(inputs), true
+	if len(weights) == 0 {
+		_ = c.release() // unmapping what is mapped does not fail
+	}
 	return nil
 }
 
@@ -69,19 +103,55 @@ func (p *parameters) close() error {
 	p.closed, p.snapshot = true, nil
 	clear(p.bound)
 	var errs []error
-	for _, c := range p.checkpoints {
-		errs = append(errs, c.release())
+	for _, s := range p.sources() {
+		errs = append(errs, s.release())
 	}
-	p.checkpoints = nil
+	clear(p.from)
 	return errors.Join(errs...)
 }
 
-// current returns the current bindings.
+// sources are the checkpoints of bound weights. The caller holds mu.
+func (p *parameters) sources() (all []*source) {
+	for _, s := range p.from {
+		if !slices.Contains(all, s) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// current returns the current bindings, for their names and types: see use.
 func (p *parameters) current() *bindings {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.now()
+}
+
+// use returns the current bindings for a run. The bytes of mapped weights stay valid until done.
+func (p *parameters) use() (b *bindings, done func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b = p.now()
+	return b, shared(b.from)
+}
+
+// shared holds checkpoints until done.
+func shared(all []*source) (done func()) {
+	for _, s := range all {
+		s.share()
+	}
+	return func() {
+		for _, s := range all {
+			_ = s.release() // unmapping what is mapped does not fail
+		}
+	}
+}
+
+// now is current for a caller that holds mu.
+func (p *parameters) now() *bindings {
 	if p.snapshot == nil {
-		b := &bindings{fn: p.fn, tensors: maps.Clone(p.bound), on: maps.Clone(p.on), inout: map[string]bool{}}
+		b := &bindings{fn: p.fn, tensors: maps.Clone(p.bound), on: maps.Clone(p.on), from: p.sources(),
+			inout: map[string]bool{}}
 		b.weights = exec.NewWeights(b.tensors)
 		for name := range b.on {
 			b.inout[name] = p.fn.param(name).Inout
@@ -94,20 +164,18 @@ func (p *parameters) current() *bindings {
 	return p.snapshot
 }
 
-// hold returns the bound parameters for use without the model's lease. Their bytes stay valid until release, even if
-// the model is closed.
-func (p *parameters) hold() (weights map[string]*tensor.Tensor, release func()) {
+// hold returns the bound parameters, whole, for use without the model's lease. Their bytes stay valid until release,
+// even if the model is closed. It returns an error if a batch needs a tensor of which only a part was read.
+func (p *parameters) hold(batch ...Args) (weights map[string]*tensor.Tensor, release func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	held := slices.Clone(p.checkpoints)
-	for _, c := range held {
-		c.share()
-	}
-	return maps.Clone(p.bound), func() {
-		for _, c := range held {
-			_ = c.release() // unmapping what is mapped does not fail
+	for _, name := range slices.Sorted(maps.Keys(p.parts)) {
+		if p.parts[name] && slices.ContainsFunc(batch, func(a Args) bool { return a.In[name] == nil }) {
+			return nil, nil, fmt.Errorf("%w: of %%%s only the part of this process's rank was read, and the evaluator and "+
+				"explored schedules need all of it: give it in Args.In, or Bind it", ErrUnsupported, name)
 		}
 	}
+	return maps.Clone(p.bound), shared(p.sources()), nil
 }
 
 // unbound returns an error that names the weights that BindFrom should have bound and that are not bound.
@@ -138,6 +206,7 @@ type bindings struct {
 	tensors map[string]*tensor.Tensor
 	weights *exec.Weights // tensors
 	on      map[string]*DeviceTensor
+	from    []*source       // checkpoints of tensors
 	inout   map[string]bool // of on
 	// dims are those of the binding and of the shapes of all bound tensors, if these agree; otherwise nil.
 	dims map[string]int64

@@ -10,6 +10,7 @@ import (
 	"hocket.example/hocket/internal/nvfuser"
 	"hocket.example/hocket/internal/report"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // Diagnostics are the errors found in a program, each with its position, source line and what to do about it. It is
@@ -31,7 +32,7 @@ func Parse(name, src string) (*Program, error) {
 		p, _, err := Import(name, src, nil)
 		return p, err
 	}
-	info, ds := ir.Read(name, src)
+	info, ds := checker.Read(name, src)
 	if !ds.HasErrors() {
 		ds = append(ds, kernelfile.Read(info.Prog, filepath.Dir(name))...)
 	}
@@ -47,7 +48,7 @@ func New(p *ir.Program) (*Program, error) {
 	if p == nil {
 		return nil, errNoProgram
 	}
-	info, ds := ir.Check(p)
+	info, ds := checker.Check(p)
 	if !ds.HasErrors() {
 		ds = append(ds, kernelfile.Read(p, filepath.Dir(p.File))...)
 	}

@@ -7,6 +7,7 @@ import (
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // ordered returns a bound function whose result does not depend on the order in which its streams run: b itself if
@@ -20,7 +21,7 @@ func ordered(b *ir.Bound, binding Binding) (*ir.Bound, error) {
 	if r, err := proof(b.Info, binding); err == nil && r.Verdict == verify.Proved {
 		return b, nil
 	}
-	info, ds := ir.Check(inTextOrder(prog))
+	info, ds := checker.Check(inTextOrder(prog))
 	if ds.HasErrors() {
 		return nil, noTextOrder(b, ds.Err())
 	}

@@ -20,6 +20,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 var schedules = flag.Int("schedules", 20, "how many schedules each example is run under")
@@ -109,7 +110,7 @@ func loadWith(t *testing.T, file string, dims map[string]int64) *example {
 
 func (e *example) unit(t *testing.T, prog *ir.Program) *compile.Unit {
 	t.Helper()
-	info, ds := ir.Check(prog)
+	info, ds := checker.Check(prog)
 	if ds.HasErrors() {
 		t.Fatal(ds.String())
 	}

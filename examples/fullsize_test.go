@@ -22,6 +22,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // The pipelines that nvFuser's Host IR is tested with (AG+MM, MM+AR, all-gather),
@@ -181,7 +182,7 @@ func (pl *pipeline) plan(t *testing.T, dims map[string]int64, strategy string) *
 	if ds.HasErrors() {
 		t.Fatal(ds.String())
 	}
-	info, ds := ir.Check(prog)
+	info, ds := checker.Check(prog)
 	if ds.HasErrors() {
 		t.Fatal(ds.String())
 	}

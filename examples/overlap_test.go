@@ -10,6 +10,7 @@ import (
 	"hocket.example/hocket/internal/lower"
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // sharded lists the examples that are layers with shardings and nothing else,
@@ -59,7 +60,7 @@ func TestShardedExamplesOverlapped(t *testing.T) {
 
 func (e *example) overlapped(t *testing.T, strategy string) *compile.Unit {
 	t.Helper()
-	info, ds := ir.Check(e.prog)
+	info, ds := checker.Check(e.prog)
 	if ds.HasErrors() {
 		t.Fatal(ds.String())
 	}

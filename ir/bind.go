@@ -183,8 +183,8 @@ func (b *Bound) bindDims(bind Binding) *Diagnostic {
 	return nil
 }
 
-// mainMesh returns the mesh declared without a device list, or nil.
-func (p *Program) mainMesh() *Mesh {
+// MainMesh returns the mesh declared without a device list, or nil.
+func (p *Program) MainMesh() *Mesh {
 	for _, m := range p.Meshes {
 		if !m.HasDevices {
 			return m
@@ -197,7 +197,7 @@ func (p *Program) mainMesh() *Mesh {
 // one axis size is a dim, -n sets that dim.
 func (b *Bound) solveRanks(bind Binding) *Diagnostic {
 	b.Ranks = bind.Ranks
-	m := b.Info.Prog.mainMesh()
+	m := b.Info.Prog.MainMesh()
 	if b.Ranks < 0 || b.Ranks > MaxRanks {
 		return b.Info.Prog.bindError(Pos{}, "leave it out to take the mesh's size", "%d ranks asked for; between 1 and %d are possible", b.Ranks, MaxRanks)
 	}

@@ -130,7 +130,7 @@ func (b *boundCheck) checkBlock(blk *Block) {
 	}
 	for _, s := range blk.Stmts {
 		for i := range b.Info.Constraints[s] {
-			if c := &b.Info.Constraints[s][i]; !c.late && len(b.ds) < maxDiagnostics {
+			if c := &b.Info.Constraints[s][i]; !c.Late && len(b.ds) < MaxDiagnostics {
 				b.ds = appendDiag(b.ds, b.check(c, b.Env(0, nil)))
 			}
 		}
@@ -149,7 +149,7 @@ func (b *boundCheck) checkBlock(blk *Block) {
 
 // runs reports which blocks of s may run, as far as dims decide it.
 func (b *Bound) runs(s *Stmt) (then, other bool) {
-	if s.Op != OpIf && s.Op != OpFor || !static(s.Exprs[0]) || !static(s.Exprs[1]) {
+	if s.Op != OpIf && s.Op != OpFor || !Static(s.Exprs[0]) || !Static(s.Exprs[1]) {
 		return true, true
 	}
 	x, err1 := s.Exprs[0].Eval(b.Env(0, nil))
@@ -198,8 +198,8 @@ func (b *Bound) checkSignature(f *Func) Diagnostics {
 	return ds
 }
 
-// static reports whether e needs no loop variables, lets, ranks or local extents.
-func static(e *Expr) bool {
+// Static reports whether e needs no loop variables, lets, ranks or local extents.
+func Static(e *Expr) bool {
 	ok := true
 	e.Walk(func(e *Expr) {
 		switch e.Kind {
@@ -215,7 +215,7 @@ func static(e *Expr) bool {
 func (b *Bound) CheckStmt(s *Stmt, env Env) *Diagnostic {
 	for i := range b.Info.Constraints[s] {
 		c := &b.Info.Constraints[s][i]
-		if !c.late {
+		if !c.Late {
 			continue
 		}
 		if d := b.check(c, env); d != nil {
@@ -249,7 +249,7 @@ func (b *Bound) check(c *Constraint, env Env) *Diagnostic {
 	if ok {
 		return nil
 	}
-	return p.bindError(c.Pos, c.Help, "%s: %s", c.Message, c.Rel.broken(c.A, c.B, valued(c.A, x), valued(c.B, y)))
+	return p.bindError(c.Pos, c.Help, "%s: %s", c.Message, c.Rel.Broken(c.A, c.B, valued(c.A, x), valued(c.B, y)))
 }
 
 // valued prints "T=64", or just the number for a constant.
@@ -257,5 +257,5 @@ func valued(e *Expr, v int64) string {
 	if e.Kind == ExprInt {
 		return fmt.Sprint(v)
 	}
-	return fmt.Sprintf("%s=%d", brief(e), v)
+	return fmt.Sprintf("%s=%d", Brief(e), v)
 }

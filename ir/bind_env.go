@@ -77,23 +77,23 @@ func (b *Bound) LocalShape(t *Type, env Env) ([]int64, error) {
 			parts *= n
 		}
 		if parts > 1 && shape[i]%parts != 0 {
-			return nil, errors.New(indivisible(d, shape[i], parts))
+			return nil, errors.New(Indivisible(d, shape[i], parts))
 		}
 		shape[i] /= max(parts, 1)
 	}
 	return shape, nil
 }
 
-// indivisible says that d's extent does not divide over parts ranks.
-func indivisible(d Dimension, extent, parts int64) string {
-	s := fmt.Sprintf("%s is not a multiple of %s=%d", valued(d.Extent, extent), sizeWords(d.Axes), parts)
+// Indivisible says that d's extent does not divide over parts ranks.
+func Indivisible(d Dimension, extent, parts int64) string {
+	s := fmt.Sprintf("%s is not a multiple of %s=%d", valued(d.Extent, extent), SizeWords(d.Axes), parts)
 	if next := (extent/parts + 1) * parts; next > 0 { // fits 64 bits
 		s += fmt.Sprintf("; next: %d", next)
 	}
 	return s
 }
 
-func sizeWords(axes []string) string {
+func SizeWords(axes []string) string {
 	words := make([]string, len(axes))
 	for i, a := range axes {
 		words[i] = "size(" + a + ")"

@@ -33,7 +33,7 @@ func (b *Bound) bindMeshes(bind Binding) *Diagnostic {
 	if len(p.Meshes) == 0 {
 		world = max(bind.Ranks, 1)
 	}
-	if main := p.mainMesh(); main != nil {
+	if main := p.MainMesh(); main != nil {
 		bm := b.axes[main.Axes[0].Name]
 		for i, m := range b.meshes {
 			for _, dev := range m.devices {
@@ -223,7 +223,7 @@ func (b *Bound) meshOf(t *Type) *boundMesh {
 	if t.Mesh != "" {
 		return b.axes[t.Mesh]
 	}
-	if m := b.Info.Prog.mainMesh(); m != nil {
+	if m := b.Info.Prog.MainMesh(); m != nil {
 		return b.axes[m.Axes[0].Name]
 	}
 	return b.axes[WorldAxis]

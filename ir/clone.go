@@ -63,14 +63,6 @@ func (s *Stmt) Clone() *Stmt {
 	return &c
 }
 
-// Clone returns a copy of t that shares only expressions; nil for nil.
-func (t *Type) Clone() *Type {
-	if t == nil {
-		return nil
-	}
-	return t.clone()
-}
-
 func (c Comments) clone() Comments {
 	c.Lead = slices.Clone(c.Lead)
 	return c

@@ -1,6 +1,7 @@
-package ir
+package ir_test
 
 import (
+	"hocket.example/hocket/ir"
 	"reflect"
 	"testing"
 )
@@ -34,7 +35,7 @@ func f(%x: f32[n/tp], %z: inout f32[n]) -> (f32[n], f32[n]) {
 `
 
 func TestCloneSharesNothingThatChanges(t *testing.T) {
-	p, ds := Parse("clone.hkt", cloneSource)
+	p, ds := ir.Parse("clone.hkt", cloneSource)
 	if ds.HasErrors() {
 		t.Fatal(ds)
 	}
@@ -47,7 +48,7 @@ func TestCloneSharesNothingThatChanges(t *testing.T) {
 	if after := p.String(); after != before {
 		t.Errorf("changing the copy changed the original:\n%s", after)
 	}
-	fresh, _ := Parse("clone.hkt", cloneSource)
+	fresh, _ := ir.Parse("clone.hkt", cloneSource)
 	if !reflect.DeepEqual(p, fresh) {
 		t.Error("changing the copy changed the original")
 	}
@@ -58,7 +59,7 @@ func TestCloneSharesNothingThatChanges(t *testing.T) {
 func scribble(v reflect.Value, seen map[uintptr]bool) {
 	switch v.Kind() {
 	case reflect.Pointer:
-		if v.IsNil() || seen[v.Pointer()] || v.Type() == reflect.TypeFor[*Expr]() {
+		if v.IsNil() || seen[v.Pointer()] || v.Type() == reflect.TypeFor[*ir.Expr]() {
 			return
 		}
 		seen[v.Pointer()] = true
@@ -73,7 +74,7 @@ func scribble(v reflect.Value, seen map[uintptr]bool) {
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			if v.Index(i).Type() == reflect.TypeFor[*Expr]() {
+			if v.Index(i).Type() == reflect.TypeFor[*ir.Expr]() {
 				v.Index(i).SetZero()
 				continue
 			}

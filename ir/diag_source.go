@@ -1,6 +1,7 @@
 package ir
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -66,3 +67,14 @@ func Printable(s string) string {
 		return r
 	}, s)
 }
+
+// Brief shortens a text for a message.
+func Brief(s fmt.Stringer) string {
+	text := s.String()
+	if len(text) <= maxBrief {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxBrief], "") + "…"
+}
+
+const maxBrief = 160

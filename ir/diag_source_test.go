@@ -1,6 +1,7 @@
-package ir
+package ir_test
 
 import (
+	"hocket.example/hocket/ir"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -30,8 +31,8 @@ func TestExcerpt(t *testing.T) {
 		{long + "!", len(long) + 1, "!", "…é"},
 		{"a\xffb", 3, "b", "a\ufffdb"},
 	} {
-		shown, indent := excerpt(c.line, c.col)
-		if !strings.HasPrefix(shown, c.prefix) || len(shown) > 2*maxShownLine ||
+		shown, indent := ir.Excerpt(c.line, c.col)
+		if !strings.HasPrefix(shown, c.prefix) || len(shown) > 2*ir.MaxShownLine ||
 			strings.ContainsAny(shown, "\x1b\x7f") {
 			t.Errorf("%.20q %d: %q", c.line, c.col, shown)
 		}
@@ -45,7 +46,7 @@ func TestExcerpt(t *testing.T) {
 // TestDiagnosticIsHarmless: a program cannot write to the terminal of whoever
 // checks it.
 func TestDiagnosticIsHarmless(t *testing.T) {
-	d := &Diagnostic{Pos: Pos{1, 1}, Message: "\x1bm", Line: "\x1bl", Notes: []Note{{Message: "\x1bn"}},
+	d := &ir.Diagnostic{Pos: ir.Pos{1, 1}, Message: "\x1bm", Line: "\x1bl", Notes: []ir.Note{{Message: "\x1bn"}},
 		Help: "\x1bh\nmore"}
 	if s := d.String(); strings.Contains(s, "\x1b") || !strings.Contains(s, "␛h\nmore") {
 		t.Errorf("%q", s)

@@ -44,6 +44,9 @@ func DTypes() []DType { return append(ArithmeticTypes(), F8E4M3, F8E5M2) }
 // moved, converted and contracted with scales.
 func ArithmeticTypes() []DType { return []DType{F32, F16, BF16, F64, I32, I64} }
 
+// Valid reports whether d is an element type.
+func (d DType) Valid() bool { return d > InvalidDType && d < numDTypes }
+
 // String returns the name used in programs: "bf16".
 func (d DType) String() string {
 	if d == InvalidDType || d >= numDTypes {

@@ -45,7 +45,7 @@ func (e *Expr) Eval(env Env) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return apply(e.Kind, a, b)
+	return Apply(e.Kind, a, b)
 }
 
 func lookUp(e *Expr, env Env) (int64, bool) {
@@ -62,8 +62,8 @@ func lookUp(e *Expr, env Env) (int64, bool) {
 	return env.Extent(e.Name, int(e.Val))
 }
 
-// apply computes a binary operation on constants.
-func apply(k ExprKind, a, b int64) (int64, error) {
+// Apply computes a binary operation on constants.
+func Apply(k ExprKind, a, b int64) (int64, error) {
 	switch k {
 	case ExprAdd:
 		if s := a + b; (s > a) == (b > 0) {
@@ -89,7 +89,7 @@ func apply(k ExprKind, a, b int64) (int64, error) {
 		if k == ExprMod {
 			return 0, nil
 		}
-		return apply(ExprSub, 0, a)
+		return Apply(ExprSub, 0, a)
 	}
 	q, r := a/b, a%b
 	if r != 0 && (r < 0) != (b < 0) { // now q is the floor, r has b's sign

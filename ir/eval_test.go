@@ -1,7 +1,9 @@
-package ir
+package ir_test
 
 import (
 	"errors"
+	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/irtest"
 	"math"
 	"math/big"
 	"math/rand/v2"
@@ -9,18 +11,18 @@ import (
 )
 
 // bigApply computes an operation without limits; false for a division by zero.
-func bigApply(k ExprKind, a, b int64) (*big.Int, bool) {
+func bigApply(k ir.ExprKind, a, b int64) (*big.Int, bool) {
 	x, y, z := big.NewInt(a), big.NewInt(b), new(big.Int)
 	switch k {
-	case ExprAdd:
+	case ir.ExprAdd:
 		return z.Add(x, y), true
-	case ExprSub:
+	case ir.ExprSub:
 		return z.Sub(x, y), true
-	case ExprMul:
+	case ir.ExprMul:
 		return z.Mul(x, y), true
-	case ExprMin:
+	case ir.ExprMin:
 		return big.NewInt(min(a, b)), true
-	case ExprMax:
+	case ir.ExprMax:
 		return big.NewInt(max(a, b)), true
 	}
 	if b == 0 {
@@ -29,11 +31,11 @@ func bigApply(k ExprKind, a, b int64) (*big.Int, bool) {
 	m := new(big.Int)
 	z.DivMod(x, y, m) // Euclidean: m is never negative
 	switch {
-	case k == ExprMod:
+	case k == ir.ExprMod:
 		return m, true
-	case m.Sign() != 0 && (y.Sign() < 0) == (k == ExprFloorDiv):
+	case m.Sign() != 0 && (y.Sign() < 0) == (k == ir.ExprFloorDiv):
 		// Euclid rounds down for b > 0 and up for b < 0.
-		if k == ExprFloorDiv {
+		if k == ir.ExprFloorDiv {
 			return z.Sub(z, big.NewInt(1)), true
 		}
 		return z.Add(z, big.NewInt(1)), true
@@ -46,27 +48,27 @@ var extremes = []int64{0, 1, -1, 2, -2, 3, -3, 7, -7, 64, math.MaxInt32, math.Mi
 	1 << 62, -1 << 62, 1<<62 - 1, math.MaxInt64, math.MaxInt64 - 1, math.MinInt64, math.MinInt64 + 1}
 
 func TestEvalAgainstBig(t *testing.T) {
-	check := func(k ExprKind, a, b int64) {
-		got, err := Bin(k, Int(a), Int(b)).Eval(testEnv{})
+	check := func(k ir.ExprKind, a, b int64) {
+		got, err := ir.Bin(k, ir.Int(a), ir.Int(b)).Eval(irtest.NoNames{})
 		want, defined := bigApply(k, a, b)
 		switch {
 		case !defined:
-			if err == nil || errors.Is(err, ErrOverflow) {
+			if err == nil || errors.Is(err, ir.ErrOverflow) {
 				t.Errorf("%v of %d and %d: %d, %v; want division by zero", k, a, b, got, err)
 			}
 		case !want.IsInt64():
-			if !errors.Is(err, ErrOverflow) {
+			if !errors.Is(err, ir.ErrOverflow) {
 				t.Errorf("%v of %d and %d: %d, %v; want overflow of %v", k, a, b, got, err, want)
 			}
 		case err != nil || got != want.Int64():
 			t.Errorf("%v of %d and %d: %d, %v; want %v", k, a, b, got, err, want)
 		}
-		if k == ExprMod && err == nil && got < 0 {
+		if k == ir.ExprMod && err == nil && got < 0 {
 			t.Errorf("%d mod %d is %d", a, b, got)
 		}
 	}
 	r := rand.New(rand.NewPCG(1, 2))
-	for k := ExprAdd; k <= ExprMax; k++ {
+	for k := ir.ExprAdd; k <= ir.ExprMax; k++ {
 		for _, a := range extremes {
 			for _, b := range extremes {
 				check(k, a, b)
@@ -81,24 +83,13 @@ func TestEvalAgainstBig(t *testing.T) {
 }
 
 func TestEvalNames(t *testing.T) {
-	env := testValues{dims: map[string]int64{"T": 5}}
-	if v, err := Bin(ExprMul, dimRef("T"), Int(3)).Eval(env); v != 15 || err != nil {
+	env := irtest.Values{Dims: map[string]int64{"T": 5}}
+	if v, err := ir.Bin(ir.ExprMul, irtest.DimRef("T"), ir.Int(3)).Eval(env); v != 15 || err != nil {
 		t.Errorf("T*3 is %d, %v", v, err)
 	}
-	for _, e := range []*Expr{dimRef("K"), Var("i"), Rank("tp"), Size("tp"), Extent("x", 1)} {
-		if _, err := Bin(ExprAdd, Int(1), e).Eval(env); err == nil || err.Error() != e.String()+" has no value here" {
+	for _, e := range []*ir.Expr{irtest.DimRef("K"), ir.Var("i"), ir.Rank("tp"), ir.Size("tp"), ir.Extent("x", 1)} {
+		if _, err := ir.Bin(ir.ExprAdd, ir.Int(1), e).Eval(env); err == nil || err.Error() != e.String()+" has no value here" {
 			t.Errorf("%v: %v", e, err)
 		}
 	}
 }
-
-// testValues gives names values.
-type testValues struct {
-	testEnv
-	dims, vars, ranks, sizes map[string]int64
-}
-
-func (v testValues) Dim(n string) (int64, bool)  { x, ok := v.dims[n]; return x, ok }
-func (v testValues) Var(n string) (int64, bool)  { x, ok := v.vars[n]; return x, ok }
-func (v testValues) Rank(n string) (int64, bool) { x, ok := v.ranks[n]; return x, ok }
-func (v testValues) Size(n string) (int64, bool) { x, ok := v.sizes[n]; return x, ok }

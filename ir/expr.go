@@ -39,3 +39,22 @@ func Bin(k ExprKind, a, b *Expr) *Expr { return &Expr{Kind: k, Pos: a.Pos, Args:
 
 // IsInt reports whether e is the constant v.
 func (e *Expr) IsInt(v int64) bool { return e != nil && e.Kind == ExprInt && e.Val == v }
+
+// SameExpr compares structure.
+func SameExpr(a, b *Expr) bool {
+	if a == b {
+		return true
+	}
+	if a == nil || b == nil {
+		return false
+	}
+	if a.Kind != b.Kind || a.Val != b.Val || a.Name != b.Name || len(a.Args) != len(b.Args) {
+		return false
+	}
+	for i := range a.Args {
+		if !SameExpr(a.Args[i], b.Args[i]) {
+			return false
+		}
+	}
+	return true
+}

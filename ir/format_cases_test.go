@@ -1,6 +1,10 @@
-package ir
+package ir_test
 
-import "testing"
+import (
+	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/irtest"
+	"testing"
+)
 
 // TestFormat shows where comments, empty lines and one-line blocks go.
 func TestFormat(t *testing.T) {
@@ -30,14 +34,14 @@ func TestFormat(t *testing.T) {
 			"func f(\n  %first: bf16[T/tp, K],\n  %second: bf16[T/tp, K],\n  %third: bf16[T/tp, K],\n) -> (bf16[T/tp, K], f32[]) {}\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, ds := Format(c.name, c.src)
+			got, ds := ir.Format(c.name, c.src)
 			if len(ds) > 0 {
 				t.Fatal(ds)
 			}
 			if got != c.want {
 				t.Errorf("got\n%s\nwant\n%s", got, c.want)
 			}
-			if again, _ := Format(c.name, got); again != got {
+			if again, _ := ir.Format(c.name, got); again != got {
 				t.Errorf("formatted twice:\n%s\nonce:\n%s", again, got)
 			}
 		})
@@ -46,7 +50,7 @@ func TestFormat(t *testing.T) {
 
 // TestStrings shows the one-line forms of single pieces.
 func TestStrings(t *testing.T) {
-	p := mustParse(t, "strings", "func f() {\n  %x = alloc[4] f32[4]\n  for %i in 0..4 stream(2) {\n    %y: f32[4] = scale %x[%i + 1], by=0.5 // c\n  }\n  wait main\n}\n")
+	p := irtest.MustParse(t, "strings", "func f() {\n  %x = alloc[4] f32[4]\n  for %i in 0..4 stream(2) {\n    %y: f32[4] = scale %x[%i + 1], by=0.5 // c\n  }\n  wait main\n}\n")
 	loop, wait := p.Funcs[0].Body.Stmts[1], p.Funcs[0].Body.Stmts[2]
 	scale := loop.Body.Stmts[0]
 	for want, got := range map[string]string{
@@ -67,7 +71,7 @@ func TestStrings(t *testing.T) {
 func TestEqualSeesDifferences(t *testing.T) {
 	base := "dim T = 4\nfunc f(%x: f32[T/tp]) -> f32[T] {\n  %y = scale %x, by=0\n  on main { put %x into %z at tp[1], engine=ce }\n}\n"
 	same := "// c\ndim T = 4\n\nfunc f(%x: f32[T/(tp)]) -> f32[(T)] {\n%y = scale %x, by=0.0\n on main {\n put %x into %z, engine=ce at tp[1]\n // d\n}\n}\n"
-	if !Equal(mustParse(t, "base", base), mustParse(t, "same", same)) {
+	if !ir.Equal(irtest.MustParse(t, "base", base), irtest.MustParse(t, "same", same)) {
 		t.Error("layout or comments made a difference")
 	}
 	for _, other := range []string{
@@ -81,7 +85,7 @@ func TestEqualSeesDifferences(t *testing.T) {
 		"dim T = 4\nfunc f(%x: f32[T/tp]) -> f32[T] {\n  %y = scale %x, by=0\n  on main { }\n}\n",
 		"dim T = 4\nfunc f(%x: f32[T/tp]) -> f32[T] refines g {\n  %y = scale %x, by=0\n  on main { put %x into %z at tp[1], engine=ce }\n}\n",
 	} {
-		if Equal(mustParse(t, "base", base), mustParse(t, "other", other)) {
+		if ir.Equal(irtest.MustParse(t, "base", base), irtest.MustParse(t, "other", other)) {
 			t.Errorf("Equal to the base:\n%s", other)
 		}
 	}
@@ -90,8 +94,8 @@ func TestEqualSeesDifferences(t *testing.T) {
 // TestPrintAfterPass: declarations that a pass took away are not printed,
 // those that it added without a place in Order come last.
 func TestPrintAfterPass(t *testing.T) {
-	p := mustParse(t, "pass", "func a() {}\ndim T\nfunc b() {}\n")
-	p.Funcs = append(p.Funcs[1:], &Func{Name: "c", Body: &Block{}})
+	p := irtest.MustParse(t, "pass", "func a() {}\ndim T\nfunc b() {}\n")
+	p.Funcs = append(p.Funcs[1:], &ir.Func{Name: "c", Body: &ir.Block{}})
 	want := "dim T\n\nfunc b() {}\n\nfunc c() {}\n"
 	if got := p.String(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -1,29 +1,23 @@
-package ir
+package ir_test
 
 import (
 	"fmt"
+	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/irtest"
 	"math/rand/v2"
 	"strings"
 	"testing"
 )
 
-// randomRuns is the number of random programs of a test.
-func randomRuns() uint64 {
-	if testing.Short() {
-		return 1000
-	}
-	return 10000
-}
-
 func TestRandomRoundTrip(t *testing.T) {
-	for seed := range randomRuns() {
-		p := randomProgram(seed)
+	for seed := range irtest.RandomRuns() {
+		p := irtest.RandomProgram(seed)
 		text := p.String()
-		q, ds := Parse("random", text)
+		q, ds := ir.Parse("random", text)
 		if len(ds) > 0 {
 			t.Fatalf("seed %d: %s\n%s", seed, ds, text)
 		}
-		if !Equal(p, q) {
+		if !ir.Equal(p, q) {
 			t.Fatalf("seed %d: printed as\n%s\nwhich parses as\n%s", seed, text, q)
 		}
 		if again := q.String(); again != text {
@@ -66,19 +60,19 @@ func withComments(r *rand.Rand, text string) (string, int) {
 func pickText(r *rand.Rand, list ...string) string { return list[r.IntN(len(list))] }
 
 func TestFormatKeepsComments(t *testing.T) {
-	for seed := range randomRuns() / 4 {
+	for seed := range irtest.RandomRuns() / 4 {
 		r := rand.New(rand.NewPCG(seed, 2))
-		p := randomProgram(seed)
+		p := irtest.RandomProgram(seed)
 		src, n := withComments(r, p.String())
-		once, ds := Format("random", src)
+		once, ds := ir.Format("random", src)
 		if len(ds) > 0 {
 			t.Fatalf("seed %d: %s\n%s", seed, ds, src)
 		}
 		if got := strings.Count(once, "//"); got != n {
 			t.Fatalf("seed %d: %d of %d comments left of\n%s\nin\n%s", seed, got, n, src, once)
 		}
-		again := mustParse(t, "formatted", once)
-		if !Equal(p, again) {
+		again := irtest.MustParse(t, "formatted", once)
+		if !ir.Equal(p, again) {
 			t.Fatalf("seed %d: another program:\n%s\n%s", seed, src, once)
 		}
 		if twice := again.String(); twice != once {

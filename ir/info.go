@@ -43,15 +43,6 @@ type Sym struct {
 	RankDependent bool
 	// Claimed: a value was made of this buffer by claim.
 	Claimed bool
-
-	// depth is the number of loops around the definition.
-	depth int
-	// value is what an index stands for, and extents are a tensor's local
-	// extents, as polynomials; nil until known.
-	value   poly
-	extents []poly
-	// raggedRanks[i]: local extent i may differ between ranks.
-	raggedRanks []bool
 }
 
 // Root returns the symbol that owns s's memory.
@@ -76,8 +67,8 @@ const (
 	CheckLess                      // A < B
 )
 
-// broken says that the relation does not hold between a and b, which x and y print.
-func (k CheckKind) broken(a, b *Expr, x, y string) string {
+// Broken says that the relation does not hold between a and b, which x and y print.
+func (k CheckKind) Broken(a, b *Expr, x, y string) string {
 	if a.IsInt(0) && k >= CheckAtMost {
 		return "it is " + y
 	}
@@ -94,7 +85,7 @@ func (k CheckKind) broken(a, b *Expr, x, y string) string {
 
 // partOf reports whether a is written as the extent of each rank's block of b.
 func partOf(a, b *Expr) bool {
-	if a.Kind != ExprFloorDiv || !sameExpr(a.Args[0], b) {
+	if a.Kind != ExprFloorDiv || !SameExpr(a.Args[0], b) {
 		return false
 	}
 	sizes := true
@@ -114,7 +105,7 @@ type Constraint struct {
 	Help    string
 	// late: only an instance of the statement can check it. Early ones are over
 	// dims and mesh sizes alone, and so is every condition around them.
-	late bool
+	Late bool
 }
 
 // Info is what Check found out about a program.

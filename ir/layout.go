@@ -5,8 +5,11 @@ import "slices"
 // This file holds what layouts are made of: how a dimension's axes, a type's
 // partial reductions and its mesh combine and compare (S1, S10, S17).
 
-// clone returns a copy of t that shares only expressions.
-func (t *Type) clone() *Type {
+// Clone returns a copy of t that shares only expressions; nil for nil.
+func (t *Type) Clone() *Type {
+	if t == nil {
+		return nil
+	}
 	u := *t
 	u.Dims = make([]Dimension, len(t.Dims))
 	for i, d := range t.Dims {
@@ -58,21 +61,10 @@ func samePartial(a, b []Partial) bool {
 	return true
 }
 
-// without returns axes less those in drop.
-func without(axes, drop []string) []string {
-	var out []string
-	for _, a := range axes {
-		if !slices.Contains(drop, a) {
-			out = append(out, a)
-		}
-	}
-	return out
-}
-
-// withLayout returns t's dtype and extents in the layout of u, which has as
+// WithLayout returns t's dtype and extents in the layout of u, which has as
 // many dimensions.
-func (t *Type) withLayout(u *Type) *Type {
-	out := t.clone()
+func (t *Type) WithLayout(u *Type) *Type {
+	out := t.Clone()
 	for i := range out.Dims {
 		out.Dims[i].Axes = slices.Clone(u.Dims[i].Axes)
 	}
@@ -80,18 +72,18 @@ func (t *Type) withLayout(u *Type) *Type {
 	return out
 }
 
-// reduced returns t with no partial.
-func (t *Type) reduced() *Type {
+// Reduced returns t with no partial.
+func (t *Type) Reduced() *Type {
 	if len(t.Partial) == 0 {
 		return t
 	}
-	u := t.clone()
+	u := t.Clone()
 	u.Partial = nil
 	return u
 }
 
-// sizeOf returns the product of the axes' sizes as an expression; 1 for none.
-func sizeOf(axes []string) *Expr {
+// SizeOf returns the product of the axes' sizes as an expression; 1 for none.
+func SizeOf(axes []string) *Expr {
 	e := Int(1)
 	for i, a := range axes {
 		s := &Expr{Kind: ExprSize, Name: a}
@@ -109,32 +101,14 @@ func sizeOf(axes []string) *Expr {
 func (t *Type) LocalType() *Type {
 	u := &Type{Pos: t.Pos, DType: t.DType, Dims: make([]Dimension, len(t.Dims))}
 	for i, d := range t.Dims {
-		u.Dims[i].Extent = localExtent(d)
+		u.Dims[i].Extent = LocalExtent(d)
 	}
 	return u
 }
 
-func localExtent(d Dimension) *Expr {
+func LocalExtent(d Dimension) *Expr {
 	if len(d.Axes) == 0 {
 		return d.Extent
 	}
-	return Bin(ExprFloorDiv, d.Extent, sizeOf(d.Axes))
-}
-
-// cutCost orders what a reshard from t to u moves, by text alone (S20): 0
-// nothing (each rank cuts its own block), 1 bytes move.
-func cutCost(t, u *Type) int {
-	if t.Mesh != u.Mesh || len(t.Partial) > 0 {
-		if samePartial(t.Partial, u.Partial) && t.Mesh == u.Mesh && SameLayout(t, u) {
-			return 0
-		}
-		return 1
-	}
-	for i := range t.Dims {
-		have, want := t.Dims[i].Axes, u.Dims[i].Axes
-		if len(have) > len(want) || !slices.Equal(have, want[:len(have)]) {
-			return 1
-		}
-	}
-	return 0
+	return Bin(ExprFloorDiv, d.Extent, SizeOf(d.Axes))
 }

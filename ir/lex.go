@@ -71,7 +71,7 @@ type lexer struct {
 	last      tokKind // of the last token
 	lastLine  int32   // of the last token or comment
 	pending   []Comment
-	tokens    int // tokens and comments so far
+	seen      int // tokens and comments so far
 }
 
 const byteOrderMark = "\ufeff"
@@ -92,7 +92,7 @@ func (l *lexer) next() token {
 			l.off++
 		}
 		switch {
-		case l.tokens > maxWords: // the parser says so
+		case l.seen > maxWords: // the parser says so
 			return l.token(tokEOF, l.off)
 		case l.off >= len(l.src):
 			if l.last != tokNewline {
@@ -133,7 +133,7 @@ func (l *lexer) token(kind tokKind, start int) token {
 	t := token{kind: kind, blank: l.line-l.lastLine > 1, first: l.last == tokNewline, text: l.src[start:l.off],
 		pos: Pos{Line: l.line, Col: int32(start - l.lineStart + 1)}}
 	l.last, l.lastLine = kind, l.line
-	l.tokens++
+	l.seen++
 	return t
 }
 
@@ -150,7 +150,7 @@ func (l *lexer) scanComment() {
 		Blank: l.line-l.lastLine > 1,
 	})
 	l.lastLine = l.line
-	l.tokens++
+	l.seen++
 }
 
 // followedByAssign reports whether the next token is "=".

@@ -60,7 +60,7 @@ func Var(name string) *Expr { return &Expr{Kind: ExprVar, Name: name} }
 
 func fold(k ExprKind, a, b *Expr) *Expr {
 	if a.Kind == ExprInt && b.Kind == ExprInt {
-		if v, err := apply(k, a.Val, b.Val); err == nil {
+		if v, err := Apply(k, a.Val, b.Val); err == nil {
 			return Int(v)
 		}
 	}

@@ -559,6 +559,9 @@ func (op Op) String() string {
 	return opTable[op].Name
 }
 
+// Valid reports whether op is an operation.
+func (op Op) Valid() bool { return op > InvalidOp && op < numOps }
+
 // Uneven reports whether op is a collective with counts.
 func (op Op) Uneven() bool {
 	return op == OpAllGatherV || op == OpReduceScatterV || op == OpAllToAllV

@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// maxNesting bounds blocks, expressions and parentheses (LANGUAGE S21), so
+	// MaxNesting bounds blocks, expressions and parentheses (LANGUAGE S21), so
 	// that everything that walks a program may recurse.
-	maxNesting = 1000
+	MaxNesting = 1000
 	// maxStatements and maxWords bound a program's text (LANGUAGE S21), and with it the memory and time that
 	// everything takes which goes through a program: some 5 KB a statement. Comments count as words.
 	maxStatements = 1 << 16
 	maxWords      = 1 << 20
-	// maxDiagnostics bounds what is reported of one program: more errors than this
+	// MaxDiagnostics bounds what is reported of one program: more errors than this
 	// help nobody.
-	maxDiagnostics = 50
+	MaxDiagnostics = 50
 )
 
 // Parse reads a program. file names it in diagnostics. The program is never
@@ -26,13 +26,35 @@ const (
 // comments are kept in it. Diagnostics are of kind "parse" and sorted by
 // position, at most one a statement.
 func Parse(file, src string) (*Program, Diagnostics) {
+	p, _, ds := ParseLost(file, src)
+	return p, ds
+}
+
+// ParseLost is Parse, and tells what of the program could not be read.
+func ParseLost(file, src string) (*Program, *Lost, Diagnostics) {
 	p := newParser(file, src)
 	p.read()
-	return p.prog, p.diags
+	return p.prog, &p.lost, p.diags
 }
 
 func newParser(file, src string) *parser {
-	return &parser{prog: &Program{File: file, Source: src}}
+	p := &parser{}
+	p.prog = &Program{File: file, Source: src}
+	return p
+}
+
+// A text is read in layers, each on top of those before it:
+//
+//	lexer        cuts it into tokens
+//	lookahead    looks one token ahead, takes what must come, and reports what does not
+//	expressions  reads index expressions, types and attributes
+//	statements   reads a function's body
+//	parser       reads declarations
+
+// parser reads declarations.
+type parser struct {
+	statements
+	ended Pos // closing brace of the function before
 }
 
 // read reads the whole text.
@@ -41,39 +63,30 @@ func (p *parser) read() {
 		p.lexer = newLexer(p.prog.Source)
 		p.advance()
 		p.file()
+	} else {
+		p.lost.All = true
 	}
-	p.lost.all = p.lost.all || p.stopped
+	p.lost.All = p.lost.All || p.stopped
 	p.diags.Sort()
 }
 
-// parser holds one token of lookahead. A function that meets an error reports
+// lookahead holds one token of lookahead. A function that meets an error reports
 // it, skips to the end of the line or the next brace and returns something
 // that is not nil; its callers then find no token that they could go on with.
 // So nothing but endStmt and decl needs to ask whether all went well.
-type parser struct {
+type lookahead struct {
 	lexer
 	tok     token
 	before  int32 // line of the token before
 	prog    *Program
 	diags   Diagnostics
-	bad     bool            // the statement or declaration at hand has an error; its others stay unsaid
-	stopped bool            // too many errors, or a limit: the rest is not read
-	stmts   int             // read so far
-	blocks  int             // open blocks
-	nest    int             // open parentheses and signs in the expression at hand
-	lastErr int32           // line of the last error
-	ended   Pos             // closing brace of the function before
-	fn      *Func           // that is read
-	named   bool            // what stands before "=" in the statement at hand was read
-	arrays  map[string]bool // the function's names that are indexed as kind[N]
-	inside  []*Stmt         // the operations that are operands of the statement at hand, in the order that they run
-	inner   int             // open parentheses of such operands
-	open    Pos             // of the innermost
-	lost    lost
+	bad     bool  // the statement or declaration at hand has an error; its others stay unsaid
+	stopped bool  // too many errors, or a limit: the rest is not read
+	lastErr int32 // line of the last error
 }
 
 // checkText refuses what is no text at all.
-func (p *parser) checkText(src string) bool {
+func (p *lookahead) checkText(src string) bool {
 	switch {
 	case len(src) >= math.MaxInt32:
 		p.errorAt(Pos{Line: 1, Col: 1}, "", "the file is larger than 2 GiB")
@@ -84,7 +97,6 @@ func (p *parser) checkText(src string) bool {
 	default:
 		return true
 	}
-	p.lost.all = true
 	return false
 }
 
@@ -108,22 +120,22 @@ func posOf(src string, off int) Pos {
 }
 
 // advance goes to the next token.
-func (p *parser) advance() {
+func (p *lookahead) advance() {
 	if p.before = p.tok.pos.Line; !p.stopped {
 		p.tok = p.lexer.next()
 	}
-	if p.tokens > maxWords && p.prog != nil { // without a program it looks ahead
+	if p.seen > maxWords && p.prog != nil { // without a program it looks ahead
 		p.tooMany(maxWords, "words and signs")
 	}
 }
 
-func (p *parser) is(kind tokKind) bool { return p.tok.kind == kind }
+func (p *lookahead) is(kind tokKind) bool { return p.tok.kind == kind }
 
 // isWord reports whether the token is the name w.
-func (p *parser) isWord(w string) bool { return p.tok.kind == tokIdent && p.tok.text == w }
+func (p *lookahead) isWord(w string) bool { return p.tok.kind == tokIdent && p.tok.text == w }
 
 // got takes a token of the kind if there is one.
-func (p *parser) got(kind tokKind) bool {
+func (p *lookahead) got(kind tokKind) bool {
 	if p.tok.kind != kind {
 		return false
 	}
@@ -131,7 +143,7 @@ func (p *parser) got(kind tokKind) bool {
 	return true
 }
 
-func (p *parser) gotWord(w string) bool {
+func (p *lookahead) gotWord(w string) bool {
 	if !p.isWord(w) {
 		return false
 	}
@@ -140,7 +152,7 @@ func (p *parser) gotWord(w string) bool {
 }
 
 // expect takes a token of the kind; without one it is an error.
-func (p *parser) expect(kind tokKind) token {
+func (p *lookahead) expect(kind tokKind) token {
 	t := p.tok
 	if !p.got(kind) {
 		p.expected(spelling[kind])
@@ -148,14 +160,14 @@ func (p *parser) expect(kind tokKind) token {
 	return t
 }
 
-func (p *parser) expectWord(w string) {
+func (p *lookahead) expectWord(w string) {
 	if !p.gotWord(w) {
 		p.expected(strconv.Quote(w))
 	}
 }
 
 // ident takes a name without "%"; what says which.
-func (p *parser) ident(what string) Name {
+func (p *lookahead) ident(what string) Name {
 	t := p.tok
 	if !p.got(tokIdent) {
 		p.expected(what)
@@ -165,7 +177,7 @@ func (p *parser) ident(what string) Name {
 }
 
 // variable takes a %name.
-func (p *parser) variable() Name {
+func (p *lookahead) variable() Name {
 	t := p.tok
 	if !p.got(tokVar) {
 		if p.is(tokIdent) {
@@ -183,8 +195,8 @@ func (p *parser) file() {
 		p.decl()
 	}
 	p.prog.End = p.takeComments()
-	p.lost.funcs = len(p.prog.Funcs) == 0
-	if p.lost.funcs && len(p.diags) == 0 {
+	p.lost.Funcs = len(p.prog.Funcs) == 0
+	if p.lost.Funcs && len(p.diags) == 0 {
 		p.errorAt(p.tok.pos, "a file declares at least one func", "expected a function, found end of file")
 	}
 }
@@ -222,7 +234,7 @@ func (p *parser) decl() {
 		p.expected(declWords)
 	}
 	if p.bad {
-		p.lost.all = p.lost.all || !known
+		p.lost.All = p.lost.All || !known
 		p.skipToDecl()
 	}
 }
@@ -230,13 +242,13 @@ func (p *parser) decl() {
 const declWords = `"dim", "mesh" or "func"`
 
 // atDecl reports whether a declaration starts at the token.
-func (p *parser) atDecl() bool {
+func (p *lookahead) atDecl() bool {
 	return p.tok.first && (p.isWord("func") || p.isWord("dim") || p.isWord("mesh"))
 }
 
 // atFunc reports whether a function starts at the token: where a block is open,
 // that tells of a missing brace.
-func (p *parser) atFunc() bool { return p.tok.first && p.isWord("func") }
+func (p *lookahead) atFunc() bool { return p.tok.first && p.isWord("func") }
 
 // skipToDecl leaves a broken declaration.
 func (p *parser) skipToDecl() {
@@ -300,7 +312,7 @@ func (p *parser) devices() []int64 {
 }
 
 // integer takes an integer literal.
-func (p *parser) integer() int64 {
+func (p *lookahead) integer() int64 {
 	t := p.tok
 	if !p.is(tokInt) {
 		p.expected(spelling[tokInt])
@@ -337,7 +349,7 @@ func (p *parser) function(f *Func) {
 	}
 	p.fn, p.arrays = f, map[string]bool{}
 	f.Body = p.block(&f.Comments)
-	p.lost.all = p.lost.all || !f.Body.End.Valid()
+	p.lost.All = p.lost.All || !f.Body.End.Valid()
 	if f.Body.End.Valid() {
 		p.bad, p.ended = false, f.Body.End
 		p.endLine(&f.Comments, f.Body, f.Body)
@@ -379,7 +391,7 @@ func (p *parser) results() []*Type {
 
 // closing takes the counterpart of the parenthesis or bracket open. Behind a
 // list the message says that a comma would do as well.
-func (p *parser) closing(open token, list bool) {
+func (p *lookahead) closing(open token, list bool) {
 	kind, help := open.kind+1, helpFor(p.tok)
 	if p.bad || p.got(kind) {
 		return

@@ -9,7 +9,7 @@ import (
 )
 
 // attr reads "name=value" of s.
-func (p *parser) attr(s *Stmt) {
+func (p *expressions) attr(s *Stmt) {
 	name := p.ident("an attribute")
 	if p.bad {
 		return
@@ -53,14 +53,14 @@ func unknownAttr(op Op, name string) string {
 		return "leave over= out to repeat a tensor to a shape; with it broadcast is the collective"
 	}
 	help := fmt.Sprintf("attributes of %s: %s", op, strings.Join(names, ", "))
-	if w := nearest(name, names); w != "" {
+	if w := Nearest(name, names); w != "" {
 		help = fmt.Sprintf("did you mean %s=? %s", w, help)
 	}
 	return help
 }
 
 // attrWord reads a word that spec allows; where it allows any, a name such as this-one.
-func (p *parser) attrWord(spec *AttrSpec) string {
+func (p *expressions) attrWord(spec *AttrSpec) string {
 	if spec.Words == nil {
 		return p.hyphened()
 	}
@@ -74,7 +74,7 @@ func (p *parser) attrWord(spec *AttrSpec) string {
 }
 
 // hyphened reads words with hyphens between them, and no blanks.
-func (p *parser) hyphened() string {
+func (p *expressions) hyphened() string {
 	name := p.ident("a word")
 	behind := func(at Pos, n int) Pos { return Pos{Line: at.Line, Col: at.Col + int32(n)} }
 	for end := behind(name.Pos, len(name.Text)); !p.bad && p.is(tokMinus) && p.tok.pos == end; {
@@ -90,8 +90,8 @@ func (p *parser) hyphened() string {
 	return name.Text
 }
 
-// isHyphened reports whether hyphened reads s.
-func isHyphened(s string) bool {
+// IsHyphened reports whether hyphened reads s.
+func IsHyphened(s string) bool {
 	for word := range strings.SplitSeq(s, "-") {
 		if word == "" || !isLetter(word[0]) || strings.ContainsFunc(word, func(r rune) bool { return r > 0x7f || !isWord(byte(r)) }) {
 			return false
@@ -102,7 +102,7 @@ func isHyphened(s string) bool {
 
 // exprs reads an expression or a list of them in parentheses, and which of the
 // two: behind "=" a parenthesis always opens a list.
-func (p *parser) exprs() (list []*Expr, paren bool) {
+func (p *expressions) exprs() (list []*Expr, paren bool) {
 	open := p.tok
 	if !p.got(tokLParen) {
 		return []*Expr{p.expr()}, false
@@ -119,7 +119,7 @@ func (p *parser) exprs() (list []*Expr, paren bool) {
 
 // number reads a literal or an index expression. A literal is kept in Num,
 // unless it is an integer that no float64 holds.
-func (p *parser) number(a *Attr) {
+func (p *expressions) number(a *Attr) {
 	at := *p
 	if p.literal(a) {
 		return
@@ -135,7 +135,7 @@ func (p *parser) number(a *Attr) {
 
 // literal reads a number if it is no part of an expression and not an integer
 // better kept as one.
-func (p *parser) literal(a *Attr) bool {
+func (p *expressions) literal(a *Attr) bool {
 	neg := p.got(tokMinus)
 	t := p.tok
 	switch {

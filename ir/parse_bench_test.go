@@ -1,7 +1,9 @@
-package ir
+package ir_test
 
 import (
 	"fmt"
+	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/irtest"
 	"io"
 	"strings"
 	"testing"
@@ -39,7 +41,7 @@ func benchSizes(b *testing.B, run func(b *testing.B, src string)) {
 func BenchmarkParse(b *testing.B) {
 	benchSizes(b, func(b *testing.B, src string) {
 		for b.Loop() {
-			if _, ds := Parse("bench", src); len(ds) > 0 {
+			if _, ds := ir.Parse("bench", src); len(ds) > 0 {
 				b.Fatal(ds)
 			}
 		}
@@ -48,10 +50,10 @@ func BenchmarkParse(b *testing.B) {
 
 func BenchmarkPrint(b *testing.B) {
 	benchSizes(b, func(b *testing.B, src string) {
-		p := mustParse(b, "bench", src)
+		p := irtest.MustParse(b, "bench", src)
 		b.ResetTimer()
 		for b.Loop() {
-			if err := Print(io.Discard, p); err != nil {
+			if err := ir.Print(io.Discard, p); err != nil {
 				b.Fatal(err)
 			}
 		}

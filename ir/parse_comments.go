@@ -4,7 +4,7 @@ package ir
 // elsewhere move to the nearest of these; none is lost.
 
 // takeComments returns the comments read since the last call.
-func (p *parser) takeComments() []Comment {
+func (p *lookahead) takeComments() []Comment {
 	if len(p.pending) == 0 {
 		return nil
 	}
@@ -14,7 +14,7 @@ func (p *parser) takeComments() []Comment {
 }
 
 // lead returns the comments and empty lines above the token.
-func (p *parser) lead() Comments {
+func (p *statements) lead() Comments {
 	c := Comments{Lead: p.takeComments(), Blank: p.tok.blank}
 	if len(c.Lead) > 0 {
 		c.Gap, c.Blank = c.Blank, c.Lead[0].Blank
@@ -24,7 +24,7 @@ func (p *parser) lead() Comments {
 }
 
 // insideComments moves comments from between a statement's words above it.
-func (p *parser) insideComments(c *Comments) {
+func (p *statements) insideComments(c *Comments) {
 	list := p.takeComments()
 	for i := range list {
 		list[i].Blank = i == 0 && c.Gap
@@ -38,7 +38,7 @@ func (p *parser) insideComments(c *Comments) {
 // endLine takes the end of a line and its comments. first and last are the
 // first and last block of what ends there, if any: behind a block of several
 // lines a comment moves into it. It reports whether the line was right.
-func (p *parser) endLine(c *Comments, first, last *Block) bool {
+func (p *statements) endLine(c *Comments, first, last *Block) bool {
 	if !p.is(tokNewline) {
 		p.expected(spelling[tokNewline])
 	}
@@ -66,7 +66,7 @@ func oneLine(b *Block) bool {
 }
 
 // tailComments gives b the comments above its closing brace.
-func (p *parser) tailComments(b *Block) {
+func (p *statements) tailComments(b *Block) {
 	b.Tail = p.takeComments()
 	if len(b.Tail) > 0 {
 		b.TailBlank = b.Tail[0].Blank && len(b.Stmts) > 0

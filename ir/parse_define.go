@@ -5,7 +5,7 @@ import "strings"
 // ParseExpr reads one index expression, such as the value of --define:
 // "T*size(tp) + 1". Its error is Diagnostics that point into src.
 func ParseExpr(src string) (*Expr, error) {
-	p := &parser{prog: &Program{File: "expression", Source: src}}
+	p := &expressions{lookahead: lookahead{prog: &Program{File: "expression", Source: src}}}
 	if !p.checkText(src) {
 		return nil, p.diags
 	}

@@ -7,12 +7,12 @@ import (
 )
 
 // expected reports that the token is not what must stand here.
-func (p *parser) expected(what string) {
+func (p *lookahead) expected(what string) {
 	p.failAt(p.tok.pos, helpFor(p.tok), "expected %s, found %s", what, describe(p.tok))
 }
 
 // failAt reports an error and leaves the statement or declaration at hand.
-func (p *parser) failAt(pos Pos, help, format string, args ...any) {
+func (p *lookahead) failAt(pos Pos, help, format string, args ...any) {
 	if p.bad || p.stopped {
 		p.bad = true
 		return
@@ -25,27 +25,27 @@ func (p *parser) failAt(pos Pos, help, format string, args ...any) {
 }
 
 // errorAt notes an error.
-func (p *parser) errorAt(pos Pos, help, format string, args ...any) {
+func (p *lookahead) errorAt(pos Pos, help, format string, args ...any) {
 	d := p.prog.Diag("parse", pos, format, args...)
 	d.Help = help
 	p.diags = append(p.diags, d)
 	p.lastErr = pos.Line
-	if len(p.diags) == maxDiagnostics {
+	if len(p.diags) == MaxDiagnostics {
 		p.stop()
 	}
 }
 
 // limit reports that the program exceeds a limit and ends the run.
-func (p *parser) limit(what string) {
+func (p *lookahead) limit(what string) {
 	if !p.stopped {
-		p.errorAt(p.tok.pos, "", "%s nested deeper than %d", what, maxNesting)
+		p.errorAt(p.tok.pos, "", "%s nested deeper than %d", what, MaxNesting)
 		p.stop()
 	}
 	p.bad = true
 }
 
 // tooMany reports that the program has more of something than a program may have, and ends the run.
-func (p *parser) tooMany(most int, what string) {
+func (p *lookahead) tooMany(most int, what string) {
 	if !p.stopped {
 		p.errorAt(p.tok.pos, "a function that is called and a loop stand for many statements", "a program has at most %d %s",
 			most, what)
@@ -55,14 +55,14 @@ func (p *parser) tooMany(most int, what string) {
 }
 
 // stop makes everything behind the token unseen.
-func (p *parser) stop() {
+func (p *lookahead) stop() {
 	p.stopped = true
 	p.off = len(p.src)
 	p.tok = token{kind: tokEOF, pos: p.tok.pos}
 }
 
 // skip goes to the end of the line, or to a brace before it.
-func (p *parser) skip() {
+func (p *lookahead) skip() {
 	p.depth = 0
 	for !p.is(tokNewline) && !p.is(tokLBrace) && !p.is(tokRBrace) && !p.is(tokEOF) && !p.atFunc() {
 		p.advance()
@@ -105,7 +105,7 @@ var tokenHelp = map[string]string{
 
 // missingPercent is the help for a bare name where a %name must stand.
 func missingPercent(t token) string {
-	if nearest(t.text, []string{"main"}) != "" {
+	if Nearest(t.text, []string{"main"}) != "" {
 		return "did you mean main?"
 	}
 	return "names of values start with %: write %" + clipWord(t.text)
@@ -129,8 +129,8 @@ func helpFor(t token) string {
 	return ""
 }
 
-// nearest returns the word that looks most like name, or "" when none does.
-func nearest(name string, words []string) string {
+// Nearest returns the word that looks most like name, or "" when none does.
+func Nearest(name string, words []string) string {
 	best, least := "", max(1, len(name)/3)
 	for _, w := range words {
 		if d := editDistance(name, w, least); d <= least && (best == "" || d < least) {
@@ -171,7 +171,7 @@ func editDistance(a, b string, most int) int {
 
 // closestHelp is the help for a word that is none of words.
 func closestHelp(name string, words []string) string {
-	if w := nearest(name, words); w != "" {
+	if w := Nearest(name, words); w != "" {
 		return fmt.Sprintf("did you mean %s?", w)
 	}
 	return ""

@@ -23,8 +23,14 @@ func exprWord(w string) bool {
 	return ok
 }
 
+// expressions reads index expressions, types and attributes.
+type expressions struct {
+	lookahead
+	nest int // open parentheses and signs in the expression at hand
+}
+
 // expr reads an index expression.
-func (p *parser) expr() *Expr {
+func (p *expressions) expr() *Expr {
 	e, _ := p.sum()
 	if p.is(tokVar) && !p.bad && p.tok.pos.Line == p.before {
 		p.failAt(p.tok.pos, fmt.Sprintf("the remainder is written mod: … mod %%%s", clipWord(p.tok.text)),
@@ -35,7 +41,7 @@ func (p *parser) expr() *Expr {
 
 // sum reads products joined by + and -. Like all functions below it returns
 // the expression's height too, which is limited as nesting is.
-func (p *parser) sum() (*Expr, int) {
+func (p *expressions) sum() (*Expr, int) {
 	e, h := p.product()
 	for {
 		kind := ExprAdd
@@ -51,7 +57,7 @@ func (p *parser) sum() (*Expr, int) {
 }
 
 // product reads operands joined by * and mod.
-func (p *parser) product() (*Expr, int) {
+func (p *expressions) product() (*Expr, int) {
 	e, h := p.operand()
 	for {
 		kind := ExprMul
@@ -66,16 +72,16 @@ func (p *parser) product() (*Expr, int) {
 	}
 }
 
-func (p *parser) binary(kind ExprKind, a *Expr, ha int, b *Expr, hb int) (*Expr, int) {
+func (p *expressions) binary(kind ExprKind, a *Expr, ha int, b *Expr, hb int) (*Expr, int) {
 	h := max(ha, hb) + 1
-	if h > maxNesting {
+	if h > MaxNesting {
 		p.limit("an expression is")
 	}
 	return Bin(kind, a, b), h
 }
 
 // operand reads what + - * mod join.
-func (p *parser) operand() (*Expr, int) {
+func (p *expressions) operand() (*Expr, int) {
 	pos := p.tok.pos
 	switch p.tok.kind {
 	case tokInt:
@@ -85,7 +91,7 @@ func (p *parser) operand() (*Expr, int) {
 	case tokIdent:
 		return p.nameOrCall()
 	case tokMinus, tokLParen:
-		if p.nest++; p.nest > maxNesting {
+		if p.nest++; p.nest > MaxNesting {
 			p.limit("an expression is")
 		}
 		defer func() { p.nest-- }()
@@ -106,7 +112,7 @@ func (p *parser) operand() (*Expr, int) {
 }
 
 // negative reads the operand of a sign. The sign of a literal belongs to it.
-func (p *parser) negative(pos Pos) (*Expr, int) {
+func (p *expressions) negative(pos Pos) (*Expr, int) {
 	if p.is(tokInt) {
 		if v, err := strconv.ParseInt("-"+p.tok.text, 10, 64); err == nil {
 			p.advance()
@@ -121,7 +127,7 @@ func (p *parser) negative(pos Pos) (*Expr, int) {
 }
 
 // nameOrCall reads a dim, or a function with its arguments.
-func (p *parser) nameOrCall() (*Expr, int) {
+func (p *expressions) nameOrCall() (*Expr, int) {
 	t := p.tok
 	kind, call := exprFuncs[t.text]
 	if !call && exprWord(t.text) {
@@ -152,8 +158,8 @@ func (p *parser) nameOrCall() (*Expr, int) {
 	return e, h
 }
 
-func (p *parser) twoArgs(e *Expr) (*Expr, int) {
-	if p.nest++; p.nest > maxNesting {
+func (p *expressions) twoArgs(e *Expr) (*Expr, int) {
+	if p.nest++; p.nest > MaxNesting {
 		p.limit("an expression is")
 	}
 	a, ha := p.sum()
@@ -162,14 +168,14 @@ func (p *parser) twoArgs(e *Expr) (*Expr, int) {
 	p.nest--
 	e.Args = []*Expr{a, b}
 	h := max(ha, hb) + 1
-	if h > maxNesting {
+	if h > MaxNesting {
 		p.limit("an expression is")
 	}
 	return e, h
 }
 
 // typ reads "bf16[T/tp, K] partial(tp, sum) @d".
-func (p *parser) typ() *Type {
+func (p *expressions) typ() *Type {
 	t := &Type{Pos: p.tok.pos, DType: p.dtype()}
 	open := p.expect(tokLBracket)
 	for !p.bad && !p.is(tokRBracket) {
@@ -192,7 +198,7 @@ func (p *parser) typ() *Type {
 	return t
 }
 
-func (p *parser) dtype() DType {
+func (p *expressions) dtype() DType {
 	t := p.tok
 	if !p.is(tokIdent) {
 		p.expected("a type such as bf16[T, K]")
@@ -208,7 +214,7 @@ func (p *parser) dtype() DType {
 }
 
 // shardAxes reads "tp" or "(dp, tp)" behind the / of a type.
-func (p *parser) shardAxes() []string {
+func (p *expressions) shardAxes() []string {
 	if p.is(tokInt) || p.is(tokVar) {
 		p.failAt(p.tok.pos, "/ in a type shards over a mesh axis; to divide write ceildiv(a, b)",
 			"expected a mesh axis, found %s", describe(p.tok))
@@ -218,7 +224,7 @@ func (p *parser) shardAxes() []string {
 }
 
 // words reads a name or a list of names in parentheses, and which of the two.
-func (p *parser) words(what string) (list []string, paren bool) {
+func (p *lookahead) words(what string) (list []string, paren bool) {
 	open := p.tok
 	if !p.got(tokLParen) {
 		return []string{p.ident(what).Text}, false
@@ -234,7 +240,7 @@ func (p *parser) words(what string) (list []string, paren bool) {
 }
 
 // partial reads "(tp, sum)".
-func (p *parser) partial() Partial {
+func (p *expressions) partial() Partial {
 	p.expect(tokLParen)
 	axis := p.ident("a mesh axis").Text
 	p.expect(tokComma)

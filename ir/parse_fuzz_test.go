@@ -1,6 +1,9 @@
-package ir
+package ir_test
 
 import (
+	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
+	"hocket.example/hocket/ir/irtest"
 	"os"
 	"path/filepath"
 	"testing"
@@ -22,12 +25,12 @@ func FuzzParse(f *testing.F) {
 		f.Add(string(text))
 	}
 	for seed := range uint64(20) {
-		f.Add(randomProgram(seed).String())
+		f.Add(irtest.RandomProgram(seed).String())
 	}
 	f.Add(exchangeText)
 	f.Fuzz(func(t *testing.T, src string) {
-		p, ds := Parse("fuzz", src)
-		if p == nil || len(ds) > maxDiagnostics {
+		p, ds := ir.Parse("fuzz", src)
+		if p == nil || len(ds) > ir.MaxDiagnostics {
 			t.Fatalf("%d errors", len(ds))
 		}
 		_ = p.String()
@@ -35,23 +38,16 @@ func FuzzParse(f *testing.F) {
 			_ = d.String()
 		}
 		if len(ds) > 0 {
-			if _, all := Read("fuzz", src); len(all) < len(ds) || len(all) > maxDiagnostics {
+			if _, all := checker.Read("fuzz", src); len(all) < len(ds) || len(all) > ir.MaxDiagnostics {
 				t.Fatalf("%d errors in the text, %d in all", len(ds), len(all))
 			}
 			return
 		}
-		checkRoundTrip(t, "fuzz", src)
-		if before, after := countComments(src), countComments(p.String()); before != after {
+		irtest.RoundTrip(t, "fuzz", src)
+		if before, after := ir.CountComments(src), ir.CountComments(p.String()); before != after {
 			t.Fatalf("%d comments became %d", before, after)
 		}
 	})
-}
-
-func countComments(src string) int {
-	l := newLexer(src)
-	for l.next().kind != tokEOF {
-	}
-	return len(l.pending)
 }
 
 // exchangeText has every statement.

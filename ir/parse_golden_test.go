@@ -1,21 +1,23 @@
-package ir
+package ir_test
 
 import (
 	"testing"
 
 	"hocket.example/hocket/internal/golden"
+	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/irtest"
 )
 
 // TestParseDiagnostics compares Parse's diagnostics for the programs of testdata/parse with those that follow each
 // program.
 func TestParseDiagnostics(t *testing.T) {
-	golden.Each(t, "testdata/parse/*.txt", goldenMark, func(t *testing.T, name, src string) string {
-		_, ds := Parse(name+".hkt", src)
+	golden.Each(t, "testdata/parse/*.txt", irtest.GoldenMark, func(t *testing.T, name, src string) string {
+		_, ds := ir.Parse(name+".hkt", src)
 		for _, d := range ds {
 			if d.Kind != "parse" || !d.Pos.Valid() || d.Message == "" {
 				t.Errorf("incomplete: %#v", d)
 			}
 		}
-		return goldenMark + ds.String()
+		return irtest.GoldenMark + ds.String()
 	})
 }

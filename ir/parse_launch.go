@@ -6,11 +6,11 @@ import (
 )
 
 // launch reads "FILE":KERNEL(…), attributes.
-func (p *parser) launch(s *Stmt) {
+func (p *statements) launch(s *Stmt) {
 	l := &Launch{Pos: p.tok.pos}
 	s.Launch = l
 	if !p.is(tokString) {
-		p.failAt(p.tok.pos, launchForm, "expected the quoted name of a file, found %s", describe(p.tok))
+		p.failAt(p.tok.pos, LaunchForm, "expected the quoted name of a file, found %s", describe(p.tok))
 		return
 	}
 	l.File = p.tok.text
@@ -31,10 +31,10 @@ func (p *parser) launch(s *Stmt) {
 	}
 }
 
-const launchForm = `launch "scale.cu":scale(%x, into %y, N, f32 0.5), grid=ceildiv(N, 256), block=256`
+const LaunchForm = `launch "scale.cu":scale(%x, into %y, N, f32 0.5), grid=ceildiv(N, 256), block=256`
 
 // launchParam reads "%x", "into %x", "inout %x", or a number with or without its type.
-func (p *parser) launchParam(s *Stmt) {
+func (p *statements) launchParam(s *Stmt) {
 	par := LaunchParam{Pos: p.tok.pos, At: -1, DType: I32, Kind: LaunchNumber}
 	word := p.tok.text
 	switch {
@@ -64,7 +64,7 @@ func (p *parser) launchParam(s *Stmt) {
 	s.Launch.Params = append(s.Launch.Params, par)
 }
 
-func (p *parser) launchNumber(s *Stmt, par *LaunchParam) {
+func (p *statements) launchNumber(s *Stmt, par *LaunchParam) {
 	switch par.DType {
 	case F32, F64:
 		var a Attr
@@ -82,7 +82,7 @@ func (p *parser) launchNumber(s *Stmt, par *LaunchParam) {
 
 func appendLaunch(b []byte, s *Stmt) []byte {
 	l := s.Launch
-	if l == nil || !wholeLaunch(s) {
+	if l == nil || !WholeLaunch(s) {
 		return append(b, " ?"...)
 	}
 	b = fmt.Appendf(b, " \"%s\":%s(", l.File, l.Kernel.Text)
@@ -118,3 +118,29 @@ func appendLaunchNumber(b []byte, s *Stmt, par LaunchParam) []byte {
 	}
 	return b
 }
+
+// WholeLaunch reports whether each argument of a launch names its own operand or expression, and
+// none is left over.
+func WholeLaunch(s *Stmt) bool {
+	args, exprs := 0, 0
+	for _, par := range s.Launch.Params {
+		switch {
+		case par.Kind > LaunchNumber || par.Kind == LaunchNumber && !par.DType.Valid():
+			return false
+		case par.Kind != LaunchNumber:
+			if par.At != args {
+				return false
+			}
+			args++
+		case par.At >= 0:
+			if par.At != exprs {
+				return false
+			}
+			exprs++
+		}
+	}
+	return args == len(s.Args) && exprs == len(s.Exprs)
+}
+
+// KernelEndings are how names of files with kernels end.
+var KernelEndings = []string{".cu", ".ptx", ".cubin"}

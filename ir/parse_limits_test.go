@@ -1,7 +1,9 @@
-package ir
+package ir_test
 
 import (
 	"fmt"
+	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/irtest"
 	"strings"
 	"testing"
 )
@@ -42,7 +44,7 @@ func TestDeepNestingIsRefused(t *testing.T) {
 	const deep = 1_000_000
 	for name, text := range nestings {
 		t.Run(name, func(t *testing.T) {
-			p, ds := Parse("deep", text(deep))
+			p, ds := ir.Parse("deep", text(deep))
 			if p == nil || !ds.HasErrors() {
 				t.Fatal("no error")
 			}
@@ -62,28 +64,28 @@ func TestNestingWithinTheLimit(t *testing.T) {
 		if strings.Contains("only open only brace brackets no end mesh", name) {
 			continue
 		}
-		checkRoundTrip(t, name, text(500))
+		irtest.RoundTrip(t, name, text(500))
 	}
-	checkRoundTrip(t, "blocks", nestings["blocks"](maxNesting-1))
-	if _, ds := Parse("blocks", nestings["blocks"](maxNesting)); !ds.HasErrors() {
+	irtest.RoundTrip(t, "blocks", nestings["blocks"](ir.MaxNesting-1))
+	if _, ds := ir.Parse("blocks", nestings["blocks"](ir.MaxNesting)); !ds.HasErrors() {
 		t.Error("one block more than the limit was taken")
 	}
-	checkRoundTrip(t, "sum", nestings["sum"](maxNesting-1))
-	if _, ds := Parse("sum", nestings["sum"](maxNesting)); !ds.HasErrors() {
+	irtest.RoundTrip(t, "sum", nestings["sum"](ir.MaxNesting-1))
+	if _, ds := ir.Parse("sum", nestings["sum"](ir.MaxNesting)); !ds.HasErrors() {
 		t.Error("one operand more than the limit was taken")
 	}
 }
 
 func TestErrorsAreCapped(t *testing.T) {
-	_, ds := Parse("many", inBody(strings.Repeat("  oops %x\n", 1000)))
-	if len(ds) != maxDiagnostics {
-		t.Errorf("got %d errors, want %d", len(ds), maxDiagnostics)
+	_, ds := ir.Parse("many", inBody(strings.Repeat("  oops %x\n", 1000)))
+	if len(ds) != ir.MaxDiagnostics {
+		t.Errorf("got %d errors, want %d", len(ds), ir.MaxDiagnostics)
 	}
 }
 
 func TestOneErrorALineDoesNotHideTheRest(t *testing.T) {
 	src := inBody("  %a = add %x,, %y\n  %b = ad %x, %y\n  %c = add %x, %y\n  for %i in 0 {\n    wiat main\n  }\n  return %c")
-	p, ds := Parse("several", src)
+	p, ds := ir.Parse("several", src)
 	var lines []string
 	for _, d := range ds {
 		lines = append(lines, fmt.Sprint(d.Pos.Line))
@@ -98,24 +100,24 @@ func TestOneErrorALineDoesNotHideTheRest(t *testing.T) {
 
 func TestPositions(t *testing.T) {
 	src := "\ufeffdim T\r\nfunc f() {\n\tlet %a = T + 1 // ä\n  %b = chunk %x[2], axis=0, 1 of 2\r\n}\n"
-	p := mustParse(t, "positions", src)
+	p := irtest.MustParse(t, "positions", src)
 	let, row, chunk := p.Funcs[0].Body.Stmts[0], p.Funcs[0].Body.Stmts[1], p.Funcs[0].Body.Stmts[2]
 	for _, c := range []struct {
 		what string
-		got  Pos
-		want Pos
+		got  ir.Pos
+		want ir.Pos
 	}{
-		{"dim", p.Dims[0].Pos, Pos{1, 4}}, // behind the byte order mark's three bytes
-		{"let's result", let.Pos, Pos{3, 6}},
-		{"expression", let.Exprs[0].Pos, Pos{3, 11}},
-		{"second operand", let.Exprs[0].Args[1].Pos, Pos{3, 15}},
-		{"operation", chunk.Pos, Pos{4, 8}},
-		{"result", chunk.Results[0].Pos, Pos{4, 3}},
-		{"operand", chunk.Args[0].Pos, Pos{4, 14}},
-		{"row of a tensor", row.Pos, Pos{4, 14}},
-		{"attribute", chunk.Attrs[0].Pos, Pos{4, 21}},
-		{"count", chunk.Exprs[1].Pos, Pos{4, 34}},
-		{"closing brace", p.Funcs[0].Body.End, Pos{5, 1}},
+		{"dim", p.Dims[0].Pos, ir.Pos{1, 4}}, // behind the byte order mark's three bytes
+		{"let's result", let.Pos, ir.Pos{3, 6}},
+		{"expression", let.Exprs[0].Pos, ir.Pos{3, 11}},
+		{"second operand", let.Exprs[0].Args[1].Pos, ir.Pos{3, 15}},
+		{"operation", chunk.Pos, ir.Pos{4, 8}},
+		{"result", chunk.Results[0].Pos, ir.Pos{4, 3}},
+		{"operand", chunk.Args[0].Pos, ir.Pos{4, 14}},
+		{"row of a tensor", row.Pos, ir.Pos{4, 14}},
+		{"attribute", chunk.Attrs[0].Pos, ir.Pos{4, 21}},
+		{"count", chunk.Exprs[1].Pos, ir.Pos{4, 34}},
+		{"closing brace", p.Funcs[0].Body.End, ir.Pos{5, 1}},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s at %v, want %v", c.what, c.got, c.want)

@@ -7,7 +7,7 @@ import (
 
 // argument reads an operand of s: a name, or, if s has one result, also an unnamed value: %w[e], a row of a tensor, or
 // (OP args), an operation.
-func (p *parser) argument(s *Stmt) Place {
+func (p *statements) argument(s *Stmt) Place {
 	pos := p.tok.pos
 	switch _, op := ParseOp(p.tok.text); {
 	case p.is(tokLParen):
@@ -34,7 +34,7 @@ func (p *parser) argument(s *Stmt) Place {
 }
 
 // operationInside reads "(OP args)".
-func (p *parser) operationInside(s *Stmt) Place {
+func (p *statements) operationInside(s *Stmt) Place {
 	open, around := p.expect(tokLParen), p.open
 	switch {
 	case !nests(s):
@@ -47,7 +47,7 @@ func (p *parser) operationInside(s *Stmt) Place {
 	if p.bad {
 		return Place{Pos: open.pos}
 	}
-	if p.inner++; p.inner > maxNesting {
+	if p.inner++; p.inner > MaxNesting {
 		p.limit("operands are")
 	}
 	p.open = open.pos
@@ -66,7 +66,7 @@ func (p *parser) operationInside(s *Stmt) Place {
 const nameFirst = "give it a name in a statement of its own: %y = OP …"
 
 // addInside gives the next operand of s the name of what n gives.
-func (p *parser) addInside(s, n *Stmt, pos Pos) Place {
+func (p *statements) addInside(s, n *Stmt, pos Pos) Place {
 	name := nestedName(s, pos)
 	n.Results, n.Nested = []Name{name}, true
 	p.inside = append(p.inside, n)

@@ -1,6 +1,8 @@
-package ir
+package ir_test
 
 import (
+	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/irtest"
 	"strings"
 	"testing"
 )
@@ -21,8 +23,8 @@ func TestNestedOperands(t *testing.T) {
 		in := func(body string) string {
 			return "func f() {\n  %bufs = alloc[2] f32[4]\n  " + strings.ReplaceAll(body, "\n", "\n  ") + "\n}\n"
 		}
-		p := mustParse(t, "nested", in(c.text))
-		if !Equal(p, mustParse(t, "long", in(c.long))) {
+		p := irtest.MustParse(t, "nested", in(c.text))
+		if !ir.Equal(p, irtest.MustParse(t, "long", in(c.long))) {
 			t.Errorf("%s is another program than\n%s", c.text, c.long)
 		}
 		if got := p.String(); got != in(c.text) {
@@ -35,11 +37,11 @@ func TestNestedOperands(t *testing.T) {
 			}
 		}
 		// Where a pass puts another statement between, all are printed.
-		cut := &Stmt{Op: OpFree, Args: []Place{{Name: "bufs"}}}
+		cut := &ir.Stmt{Op: ir.OpFree, Args: []ir.Place{{Name: "bufs"}}}
 		p.Funcs[0].Body.Stmts = append(append(stmts[:len(stmts)-1:len(stmts)-1], cut), stmts[len(stmts)-1])
 		long, last := c.long[:strings.LastIndex(c.long, "\n")+1], c.long[strings.LastIndex(c.long, "\n")+1:]
-		again := mustParse(t, "cut", p.String())
-		if !Equal(again, mustParse(t, "long", in(long+"free %bufs\n"+last))) {
+		again := irtest.MustParse(t, "cut", p.String())
+		if !ir.Equal(again, irtest.MustParse(t, "long", in(long+"free %bufs\n"+last))) {
 			t.Errorf("with a statement between it is printed as\n%s", p)
 		}
 	}
@@ -67,7 +69,7 @@ func TestNestedErrors(t *testing.T) {
 		"  %y = gelu ((gelu %x))":                       "leave the parentheses out",
 		"  %y = " + strings.Repeat("gelu (", 1001) + "": "operands are nested deeper than 1000",
 	} {
-		_, ds := Parse("errors", "func f(%x: f32[4]) {\n"+text+"\n}\n")
+		_, ds := ir.Parse("errors", "func f(%x: f32[4]) {\n"+text+"\n}\n")
 		if len(ds) == 0 || !strings.Contains(ds[0].String(), want) || ds[0].Pos.Line < 2 {
 			t.Errorf("%.60s: %v, want %q", text, ds, want)
 		}

@@ -6,7 +6,7 @@ import (
 )
 
 // place reads "%v", "%v[e]" or "main".
-func (p *parser) place() Place {
+func (p *expressions) place() Place {
 	pos := p.tok.pos
 	if p.gotWord("main") {
 		return Place{Pos: pos, Main: true}
@@ -18,12 +18,12 @@ func (p *parser) place() Place {
 }
 
 // atEnd reports whether the statement, or the operand in parentheses, ends at the token.
-func (p *parser) atEnd() bool {
+func (p *statements) atEnd() bool {
 	return p.is(tokNewline) || p.is(tokRBrace) || p.inner > 0 && p.is(tokRParen)
 }
 
 // places reads none or several places up to the end of the line.
-func (p *parser) places() []Place {
+func (p *statements) places() []Place {
 	if p.atEnd() {
 		return nil
 	}
@@ -39,7 +39,7 @@ var peerWords = map[Op]string{OpPut: "at", OpGet: "at", OpSignal: "at", OpSend: 
 
 // operands reads operands, attributes and the clauses into and at, which may
 // come in any order behind the operands.
-func (p *parser) operands(s *Stmt) {
+func (p *statements) operands(s *Stmt) {
 	if !p.atEnd() && !p.atClause(s) {
 		p.operandOrAttr(s)
 		for p.got(tokComma) {
@@ -55,7 +55,7 @@ func (p *parser) operands(s *Stmt) {
 }
 
 // moreAttrs reads ", name=value" as often as it comes.
-func (p *parser) moreAttrs(s *Stmt) {
+func (p *statements) moreAttrs(s *Stmt) {
 	for p.got(tokComma) {
 		if p.is(tokVar) {
 			p.failAt(p.tok.pos, `operands stand before "into" and "at"`, "expected an attribute, found %s", describe(p.tok))
@@ -64,7 +64,7 @@ func (p *parser) moreAttrs(s *Stmt) {
 	}
 }
 
-func (p *parser) operandOrAttr(s *Stmt) {
+func (p *statements) operandOrAttr(s *Stmt) {
 	switch {
 	case p.is(tokIdent) && (p.followedByAssign() || s.Op.Info().MaxArgs == 0):
 		p.attr(s)
@@ -76,7 +76,7 @@ func (p *parser) operandOrAttr(s *Stmt) {
 }
 
 // portion reads what chunk, slice and reduce_slots take: "I of C", "LO..HI".
-func (p *parser) portion(s *Stmt) {
+func (p *statements) portion(s *Stmt) {
 	if len(s.Exprs) > 0 {
 		p.expected("an attribute or end of line")
 		return
@@ -91,7 +91,7 @@ func (p *parser) portion(s *Stmt) {
 }
 
 // atClause reports whether the token starts a clause of s's operation.
-func (p *parser) atClause(s *Stmt) bool {
+func (p *statements) atClause(s *Stmt) bool {
 	if !p.is(tokIdent) || p.followedByAssign() {
 		return false
 	}
@@ -99,7 +99,7 @@ func (p *parser) atClause(s *Stmt) bool {
 }
 
 // clause reads "into %place" or "at AXIS[e]".
-func (p *parser) clause(s *Stmt) bool {
+func (p *statements) clause(s *Stmt) bool {
 	if !p.atClause(s) {
 		return false
 	}
@@ -124,7 +124,7 @@ func (p *parser) clause(s *Stmt) bool {
 	return !p.bad
 }
 
-func (p *parser) peer() *Peer {
+func (p *expressions) peer() *Peer {
 	axis := p.ident("a peer such as tp[0]")
 	p.expect(tokLBracket)
 	e := p.expr()
@@ -133,7 +133,7 @@ func (p *parser) peer() *Peer {
 }
 
 // checkClauses reports what s lacks.
-func (p *parser) checkClauses(s *Stmt) {
+func (p *statements) checkClauses(s *Stmt) {
 	info := s.Op.Info()
 	word, hasPeer := peerWords[s.Op]
 	writes := info.Class == ClassTensor || info.Class == ClassView || info.Class == ClassCollective
@@ -174,7 +174,7 @@ func clauseHelp(op Op) string {
 }
 
 // expectedMore reports a word that continues no part of s.
-func (p *parser) expectedMore(s *Stmt) {
+func (p *statements) expectedMore(s *Stmt) {
 	help := helpFor(p.tok)
 	switch {
 	case p.is(tokVar), p.is(tokIdent) && s.Op.Info().AttrSpec(p.tok.text) != nil:

@@ -1,7 +1,9 @@
-package ir
+package ir_test
 
 import (
 	"fmt"
+	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 	"strings"
 	"testing"
 )
@@ -22,7 +24,7 @@ func TestLongProgramsAreRefused(t *testing.T) {
 		"sums":       {inBody(repeat("let %a = 1"+repeat("+1", 500)+"\n", 1100)), words},
 		"rubbish":    {"func f(" + repeat("+", 1<<20+2), words},
 	} {
-		p, ds := Read("long", c.text)
+		p, ds := checker.Read("long", c.text)
 		if p == nil || !ds.HasErrors() {
 			t.Errorf("%s: no error", name)
 			continue
@@ -41,7 +43,7 @@ func TestLongProgramsAreRefused(t *testing.T) {
 		for i := range n - 1 {
 			fmt.Fprintf(&b, "let %%a%d = 1\n", i)
 		}
-		if _, ds := Parse("long", "func f(%x: f32[1]) -> f32[1] {\n"+b.String()+"return %x\n}\n"); ds.HasErrors() {
+		if _, ds := ir.Parse("long", "func f(%x: f32[1]) -> f32[1] {\n"+b.String()+"return %x\n}\n"); ds.HasErrors() {
 			t.Errorf("%d statements: %.300s", n, ds)
 		}
 	}

@@ -5,10 +5,24 @@ import (
 	"strings"
 )
 
+// statements reads the body of a function.
+type statements struct {
+	expressions
+	stmts  int             // read so far
+	blocks int             // open blocks
+	fn     *Func           // that is read
+	named  bool            // what stands before "=" in the statement at hand was read
+	arrays map[string]bool // the function's names that are indexed as kind[N]
+	inside []*Stmt         // the operations that are operands of the statement at hand, in the order that they run
+	inner  int             // open parentheses of such operands
+	open   Pos             // of the innermost
+	lost   Lost
+}
+
 // block reads "{ stmt… }". Comments between the head and the brace, and the
 // one behind the brace, go to head, the head's comments; of an else, which has
 // none, they go to its first statement. Without a closing brace the block has no End.
-func (p *parser) block(head *Comments) *Block {
+func (p *statements) block(head *Comments) *Block {
 	b := &Block{}
 	if head != nil {
 		p.insideComments(head)
@@ -21,7 +35,7 @@ func (p *parser) block(head *Comments) *Block {
 	}
 	headBad := p.bad
 	p.bad = false
-	if p.blocks++; p.blocks > maxNesting {
+	if p.blocks++; p.blocks > MaxNesting {
 		p.limit("blocks are")
 	}
 	if head != nil && p.is(tokNewline) {
@@ -46,7 +60,7 @@ func (p *parser) block(head *Comments) *Block {
 
 // braceOnNextLine reports an opening brace on a line of its own and takes it
 // all the same.
-func (p *parser) braceOnNextLine() {
+func (p *statements) braceOnNextLine() {
 	if p.is(tokNewline) && !p.bad && strings.HasPrefix(strings.TrimLeft(p.src[p.off:], " \t\r\n"), "{") {
 		p.failAt(p.tok.pos, "the brace stands on the same line", "expected %s, found %s", spelling[tokLBrace], describe(p.tok))
 		p.advance()
@@ -54,7 +68,7 @@ func (p *parser) braceOnNextLine() {
 }
 
 // stmt reads one statement with the end of its line, and adds it to b.
-func (p *parser) stmt(b *Block) {
+func (p *statements) stmt(b *Block) {
 	s, first := &Stmt{Comments: p.lead()}, p.tok.pos.Line
 	p.inside = nil
 	s.Comments.Blank = s.Comments.Blank && len(b.Stmts) > 0
@@ -78,7 +92,7 @@ func (p *parser) stmt(b *Block) {
 }
 
 // endStmt takes the end of the line; the last of a block may go without.
-func (p *parser) endStmt(s *Stmt) {
+func (p *statements) endStmt(s *Stmt) {
 	if p.is(tokRBrace) {
 		p.insideComments(&s.Comments)
 		return
@@ -108,7 +122,7 @@ func ending(s *Stmt) Pos {
 }
 
 // skipStmt leaves a broken statement. Blocks on the way are read for their errors.
-func (p *parser) skipStmt() {
+func (p *statements) skipStmt() {
 	for p.skip(); p.is(tokLBrace); p.skip() {
 		p.block(&Comments{})
 	}
@@ -117,7 +131,7 @@ func (p *parser) skipStmt() {
 }
 
 // operation reads a statement up to its end.
-func (p *parser) operation(s *Stmt) {
+func (p *statements) operation(s *Stmt) {
 	p.named = false
 	if p.is(tokVar) {
 		p.resultList(s)
@@ -127,7 +141,7 @@ func (p *parser) operation(s *Stmt) {
 }
 
 // verb reads a statement from the operation's word on.
-func (p *parser) verb(s *Stmt) {
+func (p *statements) verb(s *Stmt) {
 	t := p.tok
 	if s.Pos = t.pos; !p.is(tokIdent) {
 		p.noOperation(s)
@@ -156,8 +170,8 @@ func (p *parser) verb(s *Stmt) {
 
 // repeats reports whether the broadcast whose operands come next is the tensor
 // op, which has a shape= and no over=.
-func (p *parser) repeats() bool {
-	ahead := parser{lexer: p.lexer, tok: p.tok}
+func (p *statements) repeats() bool {
+	ahead := lookahead{lexer: p.lexer, tok: p.tok}
 	shape, level := false, ahead.depth
 	if p.is(tokLParen) || p.is(tokLBracket) {
 		level--
@@ -191,7 +205,7 @@ func namesOfOps(define bool) []string {
 }
 
 // resultList reads "%a, %b =" or "%a: type =".
-func (p *parser) resultList(s *Stmt) {
+func (p *statements) resultList(s *Stmt) {
 	s.Results = append(s.Results, p.variable())
 	for p.got(tokComma) {
 		s.Results = append(s.Results, p.variable())
@@ -203,7 +217,7 @@ func (p *parser) resultList(s *Stmt) {
 }
 
 // noOperation reports what stands where an operation's word should.
-func (p *parser) noOperation(s *Stmt) {
+func (p *statements) noOperation(s *Stmt) {
 	switch {
 	case len(s.Results) == 0:
 		p.expected("a statement")
@@ -233,7 +247,7 @@ func resultRule(op Op) (may, must bool) {
 }
 
 // resultsFit checks the part before the operation's word against it.
-func (p *parser) resultsFit(s *Stmt) bool {
+func (p *statements) resultsFit(s *Stmt) bool {
 	may, must := resultRule(s.Op)
 	n := len(s.Results)
 	switch {
@@ -254,7 +268,7 @@ func (p *parser) resultsFit(s *Stmt) bool {
 }
 
 // rest reads what follows the operation's word.
-func (p *parser) rest(s *Stmt) {
+func (p *statements) rest(s *Stmt) {
 	switch s.Op {
 	case OpLet:
 		name := p.variable()
@@ -295,7 +309,7 @@ func (p *parser) rest(s *Stmt) {
 }
 
 // count reads "[n]" behind what may come in many.
-func (p *parser) count() *Expr {
+func (p *expressions) count() *Expr {
 	open := p.tok
 	if !p.got(tokLBracket) {
 		return nil
@@ -311,13 +325,13 @@ var allocFlags = []struct {
 }{{Symmetric, "symmetric"}, {Zero, "zero"}, {Host, "host"}}
 
 // array reads "[n]" behind a kind of which there may be many.
-func (p *parser) array(s *Stmt) {
+func (p *statements) array(s *Stmt) {
 	if s.Count = p.count(); s.Count != nil {
 		p.arrays[s.Results[0].Text] = true
 	}
 }
 
-func (p *parser) alloc(s *Stmt) {
+func (p *statements) alloc(s *Stmt) {
 	p.array(s)
 	s.Type = p.typ()
 	for p.is(tokIdent) {
@@ -336,7 +350,7 @@ func (p *parser) alloc(s *Stmt) {
 	}
 }
 
-func (p *parser) forLoop(s *Stmt) {
+func (p *statements) forLoop(s *Stmt) {
 	behind := s.Results
 	s.Results = append([]Name{p.variable()}, behind...)
 	p.expectWord("in")
@@ -362,7 +376,7 @@ func (p *parser) forLoop(s *Stmt) {
 }
 
 // carried reads "%h = %x, …".
-func (p *parser) carried(s *Stmt) {
+func (p *statements) carried(s *Stmt) {
 	for {
 		s.Carry = append(s.Carry, p.variable())
 		p.expect(tokAssign)
@@ -375,7 +389,7 @@ func (p *parser) carried(s *Stmt) {
 
 var comparisons = map[tokKind]Cmp{tokEQ: EQ, tokNE: NE, tokLT: LT, tokLE: LE, tokGT: GT, tokGE: GE}
 
-func (p *parser) ifElse(s *Stmt) {
+func (p *statements) ifElse(s *Stmt) {
 	left := p.expr()
 	cmp, ok := comparisons[p.tok.kind]
 	switch {
@@ -395,11 +409,11 @@ func (p *parser) ifElse(s *Stmt) {
 }
 
 // elseBlock reads the block after else, or an if, which becomes a block.
-func (p *parser) elseBlock() *Block {
+func (p *statements) elseBlock() *Block {
 	if !p.isWord("if") {
 		return p.block(nil)
 	}
-	if p.blocks++; p.blocks > maxNesting {
+	if p.blocks++; p.blocks > MaxNesting {
 		p.limit("blocks are")
 	}
 	s := &Stmt{Op: OpIf, Pos: p.tok.pos}

@@ -1,6 +1,7 @@
-package ir
+package ir_test
 
 import (
+	"hocket.example/hocket/ir/irtest"
 	"os"
 	"path/filepath"
 	"testing"
@@ -27,36 +28,12 @@ func programs(t testing.TB, dir string) map[string]string {
 	return sources
 }
 
-func mustParse(t testing.TB, file, src string) *Program {
-	t.Helper()
-	p, ds := Parse(file, src)
-	if len(ds) > 0 {
-		t.Fatalf("%s\nof\n%s", ds, src)
-	}
-	return p
-}
-
 func TestProgramsRoundTrip(t *testing.T) {
 	for _, dir := range []string{"../../shared/language", "../examples"} {
 		t.Run(dir, func(t *testing.T) {
 			for file, src := range programs(t, dir) {
-				checkRoundTrip(t, file, src)
+				irtest.RoundTrip(t, file, src)
 			}
 		})
-	}
-}
-
-// checkRoundTrip demands that the printed text parses to the same program and
-// prints the same again, comments included.
-func checkRoundTrip(t testing.TB, file, src string) {
-	t.Helper()
-	p := mustParse(t, file, src)
-	text := p.String()
-	again := mustParse(t, file+" printed", text)
-	if !Equal(p, again) {
-		t.Fatalf("%s: printed and parsed is another program:\n%s", file, text)
-	}
-	if twice := again.String(); twice != text {
-		t.Fatalf("%s: fmt of\n%s\ngives\n%s", file, text, twice)
 	}
 }

@@ -16,32 +16,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"hocket.example/hocket"
-	"hocket.example/hocket/internal/exported"
 )
 
 // app is the state that commands share in one run of the process.
 type app struct {
-	stdin  io.Reader
-	stdout *checkedWriter // the result: text, or one JSON object
-	text   io.Writer      // stdout, or nothing where JSON is asked for
-	stderr io.Writer
-
-	limits   hocket.Limits // of programs
-	json     bool
-	colour   bool // of diagnostics
-	columns  int  // width of the timeline
-	out      result
-	source   string // text of the program that was read last
-	progress *progress
-	plan     planFlags       // of exported models
-	export   *exported.Model // the model that was read last, if torch exported it
-	// expired is closed when the time given by --timeout, which is limit, is over.
-	expired chan struct{}
-	limit   time.Duration
+	measurements
+	columns int // width of the timeline
 	// bounded is set by a command that ends in bounded time when interrupted, so that its end can be waited for.
 	bounded atomic.Bool
-	// warnings are shown before the final result or error.
-	warnings hocket.Diagnostics
 }
 
 func newApp(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
@@ -49,8 +31,9 @@ func newApp(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 	if isTerminal(stdout) {
 		out.w = &harmless{w: stdout}
 	}
-	a := &app{stdin: stdin, stdout: out, text: out, stderr: stderr, columns: columns(stdout),
-		progress: newProgress(stderr), expired: make(chan struct{})}
+	a := &app{}
+	a.stdin, a.stdout, a.text, a.stderr, a.columns = stdin, out, out, stderr, columns(stdout)
+	a.progress, a.expired = newProgress(stderr), make(chan struct{})
 	a.colour = isTerminal(stderr) && colours()
 	// Known before flags are parsed, so that a wrong flag is reported as JSON too.
 	a.json = wantsJSON(args)
@@ -58,8 +41,24 @@ func newApp(args []string, stdin io.Reader, stdout, stderr *os.File) *app {
 	return a
 }
 
+// session has the input and output of one invocation, and shows its results.
+type session struct {
+	stdout   *checkedWriter // the result: text, or one JSON object
+	text     io.Writer      // stdout, or nothing where JSON is asked for
+	stderr   io.Writer
+	json     bool
+	colour   bool // of diagnostics
+	out      result
+	progress *progress
+	// expired is closed when the time given by --timeout, which is limit, is over.
+	expired chan struct{}
+	limit   time.Duration
+	// warnings are shown before the final result or error.
+	warnings hocket.Diagnostics
+}
+
 // mute makes the process print nothing but errors.
-func (a *app) mute() {
+func (a *session) mute() {
 	a.text = io.Discard
 	a.stdout = &checkedWriter{w: io.Discard}
 }
@@ -93,7 +92,7 @@ func (a *app) execute(ctx context.Context, args []string) (err error) {
 
 // mistyped finds two mistakes that cobra misreads: an unknown command followed by --help, for which cobra prints the
 // help of another, and a long flag with one dash, which it reads as several short flags.
-func (a *app) mistyped(root *cobra.Command, args []string) error {
+func (a *session) mistyped(root *cobra.Command, args []string) error {
 	root.InitDefaultHelpCmd()
 	c, rest, err := root.Find(args)
 	if err != nil || len(args) > 0 && strings.HasPrefix(args[0], "__") { // the shell's completion
@@ -135,7 +134,7 @@ func takesValue(c *cobra.Command, word string) bool {
 }
 
 // finish reports how the command ended and returns the exit code.
-func (a *app) finish(ctx context.Context, err error) int {
+func (a *session) finish(ctx context.Context, err error) int {
 	a.progress.end()
 	f := classify(ctx, err)
 	if a.stdout.err != nil {
@@ -160,7 +159,7 @@ func (a *app) finish(ctx context.Context, err error) int {
 }
 
 // lostOutput is the failure that standard output cannot be written.
-func (a *app) lostOutput() *failure {
+func (a *session) lostOutput() *failure {
 	return &failure{code: exitMachine, kind: "output", err: fmt.Errorf("standard output: %w", a.stdout.err)}
 }
 
@@ -259,7 +258,7 @@ func noSuchShell(shell string) error {
 
 // named wraps the command so that, once its flags are read, JSON output gets its name, and its text is silenced if
 // JSON is requested.
-func (a *app) named(c *cobra.Command) *cobra.Command {
+func (a *session) named(c *cobra.Command) *cobra.Command {
 	args := c.Args
 	c.Args = func(c *cobra.Command, list []string) error {
 		a.out.Command = c.Name()
@@ -271,7 +270,7 @@ func (a *app) named(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-func (a *app) noSuchCommand(root *cobra.Command, args []string) error {
+func (a *session) noSuchCommand(root *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}

@@ -170,8 +170,14 @@ func (o *benchFlags) suits(c *cobra.Command, named bool) error {
 	return nil
 }
 
+// measurements benchmarks, tunes and measures memory.
+type measurements struct {
+	schedules
+}
+
 // benchProgram measures a program.
-func (a *app) benchProgram(ctx context.Context, arg string, b hocket.Binding, o *benchFlags, opts bench.Options) error {
+func (a *measurements) benchProgram(ctx context.Context, arg string, b hocket.Binding, o *benchFlags,
+	opts bench.Options) error {
 	p, err := a.parseProgram(ctx, arg, &b)
 	if err != nil {
 		return err
@@ -265,7 +271,7 @@ func (o *benchFlags) options(c *cobra.Command) (bench.Options, error) {
 	return opts, nil
 }
 
-func (a *app) bench(ctx context.Context, name string, opts bench.Options, format string) error {
+func (a *measurements) bench(ctx context.Context, name string, opts bench.Options, format string) error {
 	a.progress.at("measuring "+name, 0, 0)
 	opts.Progress = a.progress.of
 	rep, err := bench.Run(ctx, name, opts)
@@ -274,7 +280,7 @@ func (a *app) bench(ctx context.Context, name string, opts bench.Options, format
 }
 
 // benched prints what a benchmark found.
-func (a *app) benched(rep *bench.Report, err error, opts bench.Options, format string) error {
+func (a *measurements) benched(rep *bench.Report, err error, opts bench.Options, format string) error {
 	switch {
 	case errors.Is(err, contest.ErrUsage):
 		return usagef("%w", err).helping("see hocket bench --help")

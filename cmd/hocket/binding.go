@@ -23,7 +23,7 @@ type bindFlags struct {
 }
 
 // addBindFlags adds the flags that all commands on a PROGRAM have.
-func (a *app) addBindFlags(c *cobra.Command) *bindFlags {
+func (a *programs) addBindFlags(c *cobra.Command) *bindFlags {
 	b := &bindFlags{limits: &a.limits}
 	f := c.Flags()
 	f.IntVarP(&b.ranks, "ranks", "n", 0, "number of `RANKS` (default: the mesh's size)")

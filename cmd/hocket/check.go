@@ -100,7 +100,7 @@ func (o *checkFlags) check() error {
 
 // refuted records for JSON that err refutes the program, if it does. A program that is too large to be unrolled may be
 // right.
-func (a *app) refuted(err error) {
+func (a *session) refuted(err error) {
 	var ds hocket.Diagnostics
 	limit := func(d *ir.Diagnostic) bool { return d.Kind == "limit" }
 	if errors.As(err, &ds) && !slices.ContainsFunc(ds, limit) {
@@ -146,7 +146,7 @@ func (a *app) check(p *hocket.Program, b hocket.Binding, o *checkFlags) error {
 }
 
 // conclude prints a verdict. Every verdict except a proof is a failure.
-func (a *app) conclude(v hocket.Verdict) error {
+func (a *session) conclude(v hocket.Verdict) error {
 	if v.Kind == hocket.Refuted {
 		return ofDiagnostics(v.Diagnostics)
 	}

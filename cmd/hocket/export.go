@@ -66,7 +66,7 @@ func isExport(arg string) bool {
 }
 
 // importExport imports the archive that arg names and stores it in a.export. ranks is the number of ranks; 0 means one.
-func (a *app) importExport(arg string, ranks int) (*exported.Model, error) {
+func (a *programs) importExport(arg string, ranks int) (*exported.Model, error) {
 	plan, err := a.plan.plan()
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func ofExport(err error) error {
 }
 
 // parseExport is parseProgram of an archive.
-func (a *app) parseExport(arg string, b *hocket.Binding) (*hocket.Program, error) {
+func (a *programs) parseExport(arg string, b *hocket.Binding) (*hocket.Program, error) {
 	m, err := a.importExport(arg, b.Ranks)
 	if err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func (a *app) parseExport(arg string, b *hocket.Binding) (*hocket.Program, error
 }
 
 // programOf is the program that an import has made.
-func (a *app) programOf(m *modelprogram.Model) (*hocket.Program, error) {
+func (a *programs) programOf(m *modelprogram.Model) (*hocket.Program, error) {
 	a.source = m.Text
 	p, err := hocket.New(m.Info.Prog)
 	if err != nil {
@@ -111,7 +111,7 @@ func (a *app) programOf(m *modelprogram.Model) (*hocket.Program, error) {
 // find finds what files hold of a program's parameters, and lists tensors that it has no parameter for. Of an exported
 // model it also finds the weights, constants and states that nothing else gives: tensors of files have the names of
 // the model's modules, and count more than the archive's.
-func (a *app) find(in *inputs, fn *ir.Func) (got map[string]found, surplus []string, err error) {
+func (a *programs) find(in *inputs, fn *ir.Func) (got map[string]found, surplus []string, err error) {
 	if a.export == nil {
 		return in.find(fn)
 	}

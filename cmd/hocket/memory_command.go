@@ -161,7 +161,7 @@ func (o *memoryFlags) check(c *cobra.Command, file string, bound bool) error {
 }
 
 // memoryOf plans the program with each requested strategy and prints its memory.
-func (a *app) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding, o *memoryFlags) error {
+func (a *measurements) memoryOf(ctx context.Context, p *hocket.Program, b hocket.Binding, o *memoryFlags) error {
 	strategies := []string{o.strategy}
 	if o.strategy == "all" {
 		strategies = []string{"sequential", "chunked(4)", "exchange"}
@@ -236,7 +236,7 @@ func writeMemory(file string, write func(io.Writer) error) error {
 // mostHeld bounds the buffers that the table names.
 const mostHeld = 12
 
-func (a *app) memoryTable(r *hocket.MemoryReport) {
+func (a *measurements) memoryTable(r *hocket.MemoryReport) {
 	tw := tabwriter.NewWriter(a.text, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(tw, "peak\t%s\t%d bytes, %d buffers\n", tensor.Size(r.Peak), r.Peak, r.Buffers)
 	fmt.Fprintf(tw, "bound\t%s\tcan be live at once: the peak is %.1f %% above\n", tensor.Size(r.Bound), r.GapPercent)
@@ -277,7 +277,7 @@ func openMemory(name string) (*os.File, error) {
 	return f, nil
 }
 
-func (a *app) packCSV(name string) error {
+func (a *measurements) packCSV(name string) error {
 	f, err := openMemory(name)
 	if err != nil {
 		return err
@@ -293,7 +293,7 @@ func (a *app) packCSV(name string) error {
 	return nil
 }
 
-func (a *app) explainSnapshot(name, page string) error {
+func (a *measurements) explainSnapshot(name, page string) error {
 	debug.SetMemoryLimit(softLimit)
 	f, err := openMemory(name)
 	if err != nil {
@@ -360,7 +360,7 @@ func (a *app) explainSnapshot(name, page string) error {
 const mostSites = 8
 
 // waitingText lists the call sites that allocated the blocks waiting at the peak.
-func (a *app) waitingText(x *footprint.Explanation) {
+func (a *measurements) waitingText(x *footprint.Explanation) {
 	if len(x.WaitingBySite) == 1 && x.WaitingBySite[0].Site == "" {
 		fmt.Fprintln(a.text,
 			`recorded without stacks: _record_memory_history(stacks="python") has the calls that allocated what waits`)

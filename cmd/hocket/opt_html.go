@@ -45,7 +45,7 @@ func (o *optFlags) alone() bool {
 const mostPlanned = 64
 
 // page writes the page of --html, with predictions or the reason why there are none.
-func (a *app) page(p *hocket.Program, file string, opts hocket.LowerOptions) error {
+func (a *programs) page(p *hocket.Program, file string, opts hocket.LowerOptions) error {
 	l, err := p.Lower(opts)
 	if err != nil {
 		return ofHocket(err)
@@ -66,7 +66,7 @@ func (a *app) page(p *hocket.Program, file string, opts hocket.LowerOptions) err
 
 // picture draws the timelines of --svg: that of the sequential program and, below it on the same scale, that of the
 // strategy.
-func (a *app) picture(p *hocket.Program, file string, opts hocket.LowerOptions) error {
+func (a *programs) picture(p *hocket.Program, file string, opts hocket.LowerOptions) error {
 	var titles []string
 	var list []*hocket.Explanation
 	for _, strategy := range slices.Compact([]string{"sequential", cmp.Or(opts.Strategy, "sequential")}) {

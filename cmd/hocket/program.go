@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/exported"
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/nvfuser"
 	"hocket.example/hocket/internal/stablehlo"
@@ -27,8 +28,18 @@ const maxSchedule = 256 << 20
 
 const stdinName = "<stdin>"
 
+// programs reads programs, and makes them of what other tools write.
+type programs struct {
+	session
+	stdin  io.Reader
+	limits hocket.Limits   // of programs
+	source string          // text of the program that was read last
+	plan   planFlags       // of exported models
+	export *exported.Model // the model that was read last, if torch exported it
+}
+
 // boundProgram reads and parses the program that arg names, as parseProgram does, and records its binding.
-func (a *app) boundProgram(ctx context.Context, arg string, b *hocket.Binding) (*hocket.Program, error) {
+func (a *programs) boundProgram(ctx context.Context, arg string, b *hocket.Binding) (*hocket.Program, error) {
 	p, err := a.parseProgram(ctx, arg, b)
 	if err != nil {
 		return nil, err
@@ -43,7 +54,7 @@ func (a *app) boundProgram(ctx context.Context, arg string, b *hocket.Binding) (
 
 // parseProgram reads and parses the program that arg names. The definitions of
 // a dump's indices are taken out of b: they are part of the program.
-func (a *app) parseProgram(ctx context.Context, arg string, b *hocket.Binding) (*hocket.Program, error) {
+func (a *programs) parseProgram(ctx context.Context, arg string, b *hocket.Binding) (*hocket.Program, error) {
 	if isExport(arg) {
 		return a.parseExport(arg, b)
 	}
@@ -96,7 +107,7 @@ func pickled(begins string) bool {
 
 // readProgram returns the text of a file, or of standard input for "-", and
 // the name that diagnostics use for it.
-func (a *app) readProgram(ctx context.Context, arg string) (name, src string, err error) {
+func (a *programs) readProgram(ctx context.Context, arg string) (name, src string, err error) {
 	if arg == "-" {
 		src, err = readText(ctx, stdinName, a.stdin)
 		return stdinName, src, err
@@ -123,7 +134,7 @@ func (a *app) readProgram(ctx context.Context, arg string) (name, src string, er
 }
 
 // unreadable returns the error of reading a program's file, with a suggestion of the file that was meant.
-func (a *app) unreadable(arg string, err error) error {
+func (a *programs) unreadable(arg string, err error) error {
 	var call *fs.PathError
 	if errors.As(err, &call) {
 		err = call.Err // without the system's call

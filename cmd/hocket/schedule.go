@@ -43,9 +43,14 @@ type scheduleResult struct {
 	Interleavings int `json:"interleavings,omitempty"`
 }
 
-// isSchedule reports whether arg names a collective schedule rather than a program. It reads standard input to find out;
-// the text can be read again.
-func (a *app) isSchedule(ctx context.Context, arg string) (bool, error) {
+// schedules checks and runs collective schedules.
+type schedules struct {
+	programs
+}
+
+// isSchedule reports whether arg names a collective schedule rather than a program. It reads standard input to find
+// out; the text can be read again.
+func (a *schedules) isSchedule(ctx context.Context, arg string) (bool, error) {
 	if arg != "-" {
 		return strings.HasSuffix(arg, ".json") || strings.HasSuffix(arg, ".xml"), nil
 	}
@@ -58,7 +63,7 @@ func (a *app) isSchedule(ctx context.Context, arg string) (bool, error) {
 }
 
 // readSchedule reads a collective schedule of MSCCL++ or MSCCL.
-func (a *app) readSchedule(ctx context.Context, arg string) (schedule.File, string, error) {
+func (a *schedules) readSchedule(ctx context.Context, arg string) (schedule.File, string, error) {
 	name, src, err := a.readProgram(ctx, arg)
 	if err != nil {
 		return nil, "", err
@@ -82,7 +87,8 @@ func (a *app) readSchedule(ctx context.Context, arg string) (schedule.File, stri
 }
 
 // openSchedule reads a collective schedule and adds its description to the JSON output.
-func (a *app) openSchedule(ctx context.Context, arg string) (schedule.File, *schedule.Plan, *scheduleResult, error) {
+func (a *schedules) openSchedule(ctx context.Context, arg string) (schedule.File, *schedule.Plan, *scheduleResult,
+	error) {
 	f, format, err := a.readSchedule(ctx, arg)
 	if err != nil {
 		return nil, nil, nil, err
@@ -98,7 +104,7 @@ func (a *app) openSchedule(ctx context.Context, arg string) (schedule.File, *sch
 }
 
 // schedulesFor reads schedules, proves them, and makes of them what GPUs execute.
-func (a *app) schedulesFor(ctx context.Context, files []string) ([]*device.Schedule, error) {
+func (a *schedules) schedulesFor(ctx context.Context, files []string) ([]*device.Schedule, error) {
 	var list []*device.Schedule
 	for _, arg := range files {
 		_, p, _, err := a.openSchedule(ctx, arg)
@@ -119,7 +125,7 @@ func (a *app) schedulesFor(ctx context.Context, files []string) ([]*device.Sched
 
 // importSchedule returns a collective schedule as a program. One that is not right is warned of: what its threads do in no
 // order has one in the program.
-func (a *app) importSchedule(ctx context.Context, arg string) (string, error) {
+func (a *schedules) importSchedule(ctx context.Context, arg string) (string, error) {
 	_, p, _, err := a.openSchedule(ctx, arg)
 	if err != nil {
 		return "", err
@@ -137,7 +143,7 @@ func (a *app) importSchedule(ctx context.Context, arg string) (string, error) {
 }
 
 // checkSchedule judges a collective schedule.
-func (a *app) checkSchedule(c *cobra.Command, arg string, o *checkFlags) error {
+func (a *schedules) checkSchedule(c *cobra.Command, arg string, o *checkFlags) error {
 	if err := onlyFlags(c, arg, "json", "fix", "output", "redundant", "launches", "max-time",
 		"certificate"); err != nil {
 		return err
@@ -217,7 +223,8 @@ func certifiedSchedule(file string, p *schedule.Plan) error {
 		}
 	}
 	if err != nil {
-		return (&failure{code: exitProgram, kind: "certificate", err: fmt.Errorf("the certificate %s is rejected: %w", file, err)}).
+		return (&failure{code: exitProgram, kind: "certificate",
+			err: fmt.Errorf("the certificate %s is rejected: %w", file, err)}).
 			helping("hocket check --certificate writes one")
 	}
 	return nil
@@ -234,10 +241,11 @@ func onlyFlags(c *cobra.Command, arg string, names ...string) error {
 	return err
 }
 
-// runSchedule runs a collective schedule on the CPU, on random data in random interleavings of all threads, and compares
-// the results with plain arithmetic.
-func (a *app) runSchedule(c *cobra.Command, arg string, o *runFlags) error {
-	if err := onlyFlags(c, arg, "json", "schedules", "seed", "timeout", "no-prove", "compare", "machine", "certificate"); err != nil {
+// runSchedule runs a collective schedule on the CPU, on random data in random interleavings of all threads, and
+// compares the results with plain arithmetic.
+func (a *schedules) runSchedule(c *cobra.Command, arg string, o *runFlags) error {
+	if err := onlyFlags(c, arg, "json", "schedules", "seed", "timeout", "no-prove", "compare", "machine",
+		"certificate"); err != nil {
 		return err
 	}
 	if o.machine != defaultMachine {
@@ -287,7 +295,7 @@ func (a *app) runSchedule(c *cobra.Command, arg string, o *runFlags) error {
 const elements = 4
 
 // fixSchedule repairs a refuted schedule, writes it, and returns its verdict.
-func (a *app) fixSchedule(f schedule.File, r *schedule.Report, o schedule.Options, out *scheduleResult,
+func (a *schedules) fixSchedule(f schedule.File, r *schedule.Report, o schedule.Options, out *scheduleResult,
 	flags *checkFlags) (*schedule.Report, error) {
 	if r.Verdict != schedule.OK {
 		fix, proof, ok := schedule.Fix(f, r, o)
@@ -317,7 +325,7 @@ func (a *app) fixSchedule(f schedule.File, r *schedule.Report, o schedule.Option
 }
 
 // concludeSchedule prints a verdict. Every verdict except ok is a failure.
-func (a *app) concludeSchedule(arg string, r *schedule.Report) error {
+func (a *schedules) concludeSchedule(arg string, r *schedule.Report) error {
 	out := a.out.Schedule
 	a.out.Verdict = string(r.Verdict)
 	out.Findings, out.Warnings, out.Notes = r.Findings, r.Warnings, r.Notes
@@ -366,7 +374,7 @@ func (a *app) concludeSchedule(arg string, r *schedule.Report) error {
 }
 
 // scheduleTold summarises a verdict in a few words.
-func (a *app) scheduleTold(r *schedule.Report) string {
+func (a *schedules) scheduleTold(r *schedule.Report) string {
 	out := a.out.Schedule
 	what := "no result is defined for it, and no two accesses race"
 	if out.Collective != schedule.Undefined {

@@ -141,7 +141,7 @@ type note struct {
 }
 
 // writeResult prints the one object of --json. If the result cannot be encoded as JSON, it prints nothing and fails.
-func (a *app) writeResult(ds hocket.Diagnostics) error {
+func (a *session) writeResult(ds hocket.Diagnostics) error {
 	for _, d := range ds {
 		x := diagnostic{Severity: d.Severity.String(), Kind: d.Kind, File: d.File,
 			Line: d.Pos.Line, Col: d.Pos.Col, Message: d.Message, Help: d.Help}
@@ -162,7 +162,7 @@ func (a *app) writeResult(ds hocket.Diagnostics) error {
 }
 
 // writeUnsaid prints the reason why a result cannot be encoded as JSON, in place of the result, and returns the exit code.
-func (a *app) writeUnsaid(err error) *failure {
+func (a *session) writeUnsaid(err error) *failure {
 	f := &failure{code: exitHocket, kind: "internal", err: fmt.Errorf("the result cannot be printed as JSON: %w", err),
 		help: "without --json it is printed as text; infinite numbers and NaNs come from extreme values in the inputs or dims"}
 	a.out = result{Hocket: a.out.Hocket, Command: a.out.Command, Exit: f.code}
@@ -171,7 +171,7 @@ func (a *app) writeUnsaid(err error) *failure {
 }
 
 // showDiagnostics prints findings for people.
-func (a *app) showDiagnostics(ds hocket.Diagnostics) {
+func (a *session) showDiagnostics(ds hocket.Diagnostics) {
 	for i, d := range ds {
 		if i > 0 {
 			io.WriteString(a.stderr, "\n")

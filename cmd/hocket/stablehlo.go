@@ -8,7 +8,7 @@ import (
 )
 
 // importStableHLO imports a program of StableHLO. ranks is the number of ranks; 0 means the size of its mesh.
-func (a *app) importStableHLO(name, src string, ranks int) (*modelprogram.Model, error) {
+func (a *programs) importStableHLO(name, src string, ranks int) (*modelprogram.Model, error) {
 	g, err := stablehlo.Read(name, src, stablehlo.Options{Ranks: ranks})
 	var m *modelprogram.Model
 	if err == nil {
@@ -22,7 +22,7 @@ func (a *app) importStableHLO(name, src string, ranks int) (*modelprogram.Model,
 }
 
 // parseStableHLO is parseProgram of StableHLO.
-func (a *app) parseStableHLO(name, src string, b *hocket.Binding) (*hocket.Program, error) {
+func (a *programs) parseStableHLO(name, src string, b *hocket.Binding) (*hocket.Program, error) {
 	m, err := a.importStableHLO(name, src, b.Ranks)
 	if err != nil {
 		return nil, err

@@ -129,7 +129,7 @@ func (o *tuneFlags) options(c *cobra.Command) (tune.Options, error) {
 	return opts, err
 }
 
-func (a *app) tune(ctx context.Context, o *tuneFlags, opts tune.Options) error {
+func (a *measurements) tune(ctx context.Context, o *tuneFlags, opts tune.Options) error {
 	peers, err := readPeers(o.peers)
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ const tuneStreams = 8
 var tuneWithin = 4800 * time.Millisecond
 
 // tuned returns the existing table, or measures what is missing and stores it.
-func (a *app) tuned(ctx context.Context, o *tuneFlags, opts tune.Options) (*tune.Tuned, error) {
+func (a *measurements) tuned(ctx context.Context, o *tuneFlags, opts tune.Options) (*tune.Tuned, error) {
 	begun := time.Now()
 	cuda.ExpectStreams(tuneStreams)
 	if o.show {

@@ -55,7 +55,7 @@ func reduce_scatter(%%x: i32[%[1]d*E/node]) -> i32[E/node] {
 
 // tuneAcross measures the times of collectives between nodes, as one of the processes on them. It prints the times in the
 // form of a machine's description, and stores them for auto.
-func (a *app) tuneAcross(ctx context.Context, o *tuneFlags) (err error) {
+func (a *measurements) tuneAcross(ctx context.Context, o *tuneFlags) (err error) {
 	n, err := hocket.Launched()
 	if err != nil {
 		return usagef("%w", err)

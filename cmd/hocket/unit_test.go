@@ -49,8 +49,9 @@ func members(text string) ([]string, error) {
 
 func testApp(stdin io.Reader) (*app, *bytes.Buffer, *bytes.Buffer) {
 	var out, errs bytes.Buffer
-	a := &app{expired: make(chan struct{}), stdin: stdin, stdout: &checkedWriter{w: &out}, text: &out, stderr: &errs,
-		columns: 100}
+	a := &app{}
+	a.expired, a.stdin, a.stdout, a.text = make(chan struct{}), stdin, &checkedWriter{w: &out}, &out
+	a.stderr, a.columns = &errs, 100
 	return a, &out, &errs
 }
 

@@ -14,7 +14,7 @@ var (
 
 // within gives the context a time limit; 0 means none. The returned function takes the command's error and returns it,
 // or an error that the time was over.
-func (a *app) within(ctx context.Context, limit time.Duration) (context.Context, func(err error) error) {
+func (a *session) within(ctx context.Context, limit time.Duration) (context.Context, func(err error) error) {
 	if limit == 0 {
 		return ctx, func(err error) error { return err }
 	}
@@ -35,7 +35,7 @@ func (a *app) within(ctx context.Context, limit time.Duration) (context.Context,
 }
 
 // timedOut is the error that the time of --timeout is over, with the stage and cause.
-func (a *app) timedOut(err error) error {
+func (a *session) timedOut(err error) error {
 	f := &failure{code: exitMachine, kind: "timeout", err: fmt.Errorf("it did not end within %v", a.limit)}
 	if stage := a.progress.current(); stage != "" {
 		f.err = fmt.Errorf("%w: it was %s", f.err, stage)

@@ -18,6 +18,7 @@ import (
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // The acceptance cases, by the ids under which nvFuser's tests were collected.
@@ -267,7 +268,7 @@ func planOf(t *testing.T, src string, b hocket.Binding) *plan.Plan {
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, ds := ir.Check(p.IR())
+	info, ds := checker.Check(p.IR())
 	if ds.HasErrors() {
 		t.Fatal(ds)
 	}

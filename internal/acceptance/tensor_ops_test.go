@@ -11,6 +11,7 @@ import (
 	"hocket.example/hocket/internal/eval"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // opPrograms use each op that has no acceptance case of its own, on values in
@@ -237,7 +238,7 @@ func runTensorOps(t *testing.T, src string) {
 func bounded(t *testing.T, src string, args hocket.Args) {
 	t.Helper()
 	prog, _ := ir.Parse("ops.hkt", src)
-	info, ds := ir.Check(prog)
+	info, ds := checker.Check(prog)
 	if ds.HasErrors() {
 		t.Fatal(ds)
 	}

@@ -12,6 +12,7 @@ import (
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // Alone is one of so many parts of a layer's rows: its GEMM and its collective, each by itself. Times are
@@ -187,7 +188,7 @@ func Auto(layer string, s Shape, o Options) (string, error) {
 
 // expected returns what auto takes for the last layer of a program, and what it expects of every strategy.
 func (j *job) expected(text string) (chosen string, us map[string]float64, err error) {
-	info, ds := ir.Read("bench", text)
+	info, ds := checker.Read("bench", text)
 	if err := ds.Err(); err != nil {
 		return "", nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // build parses and plans the text of a program for the CPU machine.
@@ -20,7 +21,7 @@ func build(text, strategy string, ranks int) (*plan.Plan, error) {
 // buildFor is build for what runs on m, nil for the CPU machine, which matters to the
 // strategy auto.
 func buildFor(m device.Machine, text, strategy string, ranks int) (*plan.Plan, error) {
-	info, ds := ir.Read("bench", text)
+	info, ds := checker.Read("bench", text)
 	if err := ds.Err(); err != nil {
 		return nil, err
 	}

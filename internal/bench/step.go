@@ -17,6 +17,7 @@ import (
 	"hocket.example/hocket/internal/sim"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // StepOptions choose how a program is measured.
@@ -189,7 +190,7 @@ func (s *stepJob) run(ctx context.Context) (err error) {
 
 // planOf plans the program as the model does.
 func (s *stepJob) planOf(strategy string) (*plan.Plan, error) {
-	info, ds := ir.Check(s.program.IR())
+	info, ds := checker.Check(s.program.IR())
 	if err := ds.Err(); err != nil {
 		return nil, err
 	}

@@ -26,19 +26,15 @@ import (
 )
 
 // Version is that of the C interface: it changes when a program that was built for an older one would fail.
-const Version = 2
+const Version = 3
 
 // ErrHandle is wrapped by errors about numbers that name no object.
 var ErrHandle = errors.New("it names nothing")
 
 // Library holds the objects of a process.
 type Library struct {
-	owners owners
-
-	mu   sync.Mutex
-	next int64
-	all  map[int64]any // *machine, *model, *call, *collectives
-
+	objects
+	owners  owners
 	calling atomic.Pointer[calling] // the call that the caller has named, for the next function
 }
 
@@ -73,9 +69,16 @@ func (l *Library) Failed(machineHandle int64, why string) error {
 }
 
 // New returns a library without objects.
-func New() *Library { return &Library{all: map[int64]any{}} }
+func New() *Library { return &Library{objects: objects{all: map[int64]any{}}} }
 
-func (l *Library) add(object any) int64 {
+// objects are what callers know by number.
+type objects struct {
+	mu   sync.Mutex
+	next int64
+	all  map[int64]any // *machine, *model, *call, *collectives
+}
+
+func (l *objects) add(object any) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.next++
@@ -93,7 +96,7 @@ func get[T any](l *Library, handle int64) (T, error) {
 	return object, nil
 }
 
-func (l *Library) drop(handle int64) {
+func (l *objects) drop(handle int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.all, handle)
@@ -270,6 +273,8 @@ type model struct {
 	extents map[string][]string
 	types   map[string]string
 	returns [][]string
+	within  []string       // dims in expressions
+	split   []string       // dims that parameters split
 	export  *hocket.Export // where the model is from; nil for a program's text
 	unused  []string       // names of weights that export has no use for
 	bound   *bound
@@ -337,10 +342,17 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 		fn = p.IR().Func(o.Func)
 	}
 	names, states, extents, types := []string{}, []string{}, map[string][]string{}, map[string]string{}
+	within, split := []string{}, []string{}
 	for _, param := range fn.Params {
 		names = append(names, param.Name)
 		types[param.Name] = param.Type.DType.String()
 		extents[param.Name] = bareDims(param.Type)
+		within = append(within, dimsWithin(param.Type)...)
+		for _, d := range param.Type.Dims {
+			if d.Extent.Kind == ir.ExprName && len(d.Axes) > 0 {
+				split = append(split, d.Extent.Name)
+			}
+		}
 		if param.Inout {
 			states = append(states, param.Name)
 		}
@@ -348,20 +360,37 @@ func (l *Library) Load(machineHandle int64, program, text string) (int64, error)
 	returns := [][]string{}
 	for _, t := range fn.Results {
 		returns = append(returns, bareDims(t))
+		within = append(within, dimsWithin(t)...)
 	}
 	return l.add(&model{m: mod, machine: m, program: p, fn: fn.Name, names: names, states: states,
-		extents: extents, types: types, returns: returns, export: export,
+		extents: extents, types: types, returns: returns, within: within, split: split, export: export,
 		unused: unused, bound: newBound(), updating: make(chan struct{}, 1)}), nil
 }
 
 // bareDims are the dims that the extents of a type are, "" for those that are none.
-func bareDims(t *ir.Type) (names []string) {
+func bareDims(t *ir.Type) []string {
+	names := []string{}
 	for _, d := range t.Dims {
 		name := ""
 		if d.Extent.Kind == ir.ExprName {
 			name = d.Extent.Name
 		}
 		names = append(names, name)
+	}
+	return names
+}
+
+// dimsWithin are the names in extents of a type that are no bare names.
+func dimsWithin(t *ir.Type) (names []string) {
+	for _, d := range t.Dims {
+		if d.Extent.Kind == ir.ExprName {
+			continue
+		}
+		d.Extent.Walk(func(e *ir.Expr) {
+			if e.Kind == ir.ExprName {
+				names = append(names, e.Name)
+			}
+		})
 	}
 	return names
 }
@@ -456,6 +485,7 @@ func (l *Library) Bind(handle int64, lent *Loan, t Tensor) error {
 	if err != nil {
 		return err
 	}
+	defer m.forget()
 	if t.Data == nil {
 		return m.bound.bind(t.Name, nil, nil, func() error { return m.m.Bind(t.Name, nil) })
 	}
@@ -639,7 +669,7 @@ func (l *Library) Close(handle int64) error {
 }
 
 // dropModels removes the models of a machine from the library's objects, and returns them.
-func (l *Library) dropModels(of *machine) (list []*model) {
+func (l *objects) dropModels(of *machine) (list []*model) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for handle, object := range l.all {

@@ -310,8 +310,13 @@ func (w *Weight) layer(parts []string) (*tensor.Tensor, error) {
 		if err != nil {
 			return nil, err
 		}
-		if w.from.scale(name, t, w.to) != "" {
+		if scale := w.from.scale(name, t, w.to); scale != "" {
+			if w.to.IsInt() {
+				return nil, fmt.Errorf("%q is %s with the scales %q, and the parameter is %s: scaled values are floating point",
+					name, t, scale, w.to)
+			}
 			t.DType, w.scaled = w.to, true
+			w.Names = append(w.Names, scale)
 		}
 		if err := w.shape(name, t); err != nil {
 			return nil, err
@@ -364,11 +369,16 @@ func (w *Weight) cut(shape []int64) (lo, hi int64) {
 	return w.rule.Lo, w.rule.Hi
 }
 
+// Mapped reports whether the weight is a tensor as it is, which Read maps whole.
+func (w *Weight) Mapped() bool {
+	whole := !w.stack && len(w.rule.From) == 1 && w.rule.Lo == 0 && w.rule.Hi == 0
+	return whole && !w.rule.Transpose && w.have == w.to && !w.scaled
+}
+
 // Read makes the weight: a mapped tensor as it is, or a copy that puts tensors together. Of a copy it reads the box
 // of extents n at lo, all of it where these are nil; the rest stays zero and takes no memory where it is large.
 func (w *Weight) Read(lo, n []int64) (*tensor.Tensor, error) {
-	whole := !w.stack && len(w.rule.From) == 1 && w.rule.Lo == 0 && w.rule.Hi == 0
-	if whole && !w.rule.Transpose && w.have == w.to && !w.scaled {
+	if w.Mapped() {
 		return w.from.View(w.Names[0])
 	}
 	out, err := tensor.New(w.to, w.Shape)
@@ -437,11 +447,6 @@ func (w *Weight) part(name string, lo, n []int64) (*tensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	if scale := w.from.scale(name, t, w.to); scale != "" {
-		if t, err = w.from.dequantized(name, t, scale, w.to); err != nil {
-			return nil, err
-		}
-	}
 	lo, n = slices.Clone(lo), slices.Clone(n)
 	if w.rule.Lo != 0 || w.rule.Hi != 0 {
 		lo[w.rule.Axis] += w.rule.Lo
@@ -451,10 +456,13 @@ func (w *Weight) part(name string, lo, n []int64) (*tensor.Tensor, error) {
 			x[len(x)-1], x[len(x)-2] = x[len(x)-2], x[len(x)-1]
 		}
 	}
-	if !slices.Equal(n, t.Shape) {
-		if t, err = tensor.Slice(t, lo, n); err != nil {
-			return nil, err
-		}
+	if scale := w.from.scale(name, t, w.to); scale != "" {
+		t, err = w.from.dequantized(name, t, scale, w.to, lo, n)
+	} else if !slices.Equal(n, t.Shape) {
+		t, err = tensor.Slice(t, lo, n)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if w.rule.Transpose {
 		if t, err = transposed(t); err != nil {

@@ -17,6 +17,7 @@ import (
 	"hocket.example/hocket/internal/planner"
 	"hocket.example/hocket/internal/sim"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // Passes lists what Options.StopAfter accepts, in the order passes run.
@@ -119,7 +120,7 @@ func (u *Unit) lower(choose func(*lower.Pair) lower.Strategy) (*lower.Result, er
 	lo := lower.Options{StopAfter: u.opts.StopAfter, Choose: choose}
 	if u.opts.CheckEach {
 		lo.CheckEach = func(p *ir.Program) error {
-			_, ds := ir.Check(p)
+			_, ds := checker.Check(p)
 			return ds.Err()
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"hocket.example/hocket/internal/golden"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // TestGoldenErrors builds and plans each program of testdata/errors, with the
@@ -45,7 +46,7 @@ func buildAndPlan(source string) error {
 	if ds.HasErrors() {
 		return ds
 	}
-	info, ds := ir.Check(p)
+	info, ds := checker.Check(p)
 	if ds.HasErrors() {
 		return ds
 	}

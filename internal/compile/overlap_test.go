@@ -18,6 +18,7 @@ import (
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 	"pgregory.net/rapid"
 )
 
@@ -161,7 +162,7 @@ func check(t fatal, source string) *ir.Info {
 	if ds.HasErrors() {
 		t.Fatalf("%s\n%s", ds, source)
 	}
-	info, ds := ir.Check(p)
+	info, ds := checker.Check(p)
 	if ds.HasErrors() {
 		t.Fatalf("%s\n%s", ds, source)
 	}

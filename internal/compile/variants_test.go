@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // TestVariants: sequential comes first, then what differs, by its predicted time; what does not fit the dims is none.
@@ -22,7 +23,7 @@ func mlp(%x: bf16[T/tp, H], %w1: bf16[F/tp, H], %w2: bf16[H, F/tp]) -> bf16[T/tp
   return %y
 }
 `
-	info, ds := ir.Read("mlp.hkt", text)
+	info, ds := checker.Read("mlp.hkt", text)
 	if err := ds.Err(); err != nil {
 		t.Fatal(err)
 	}

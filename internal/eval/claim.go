@@ -32,7 +32,7 @@ func (m *machine) newClaim(name string, t *ir.Type, env ir.Env) (*claim, error) 
 }
 
 // claimed issues this rank's part of the claim of operand i.
-func (r *rank) claimed(s *ir.Stmt, i int, t *ir.Type) (*value, error) {
+func (r *queues) claimed(s *ir.Stmt, i int, t *ir.Type) (*value, error) {
 	k := part{s, i}
 	c := r.frame.claims[k]
 	if c == nil {
@@ -60,7 +60,7 @@ func (r *rank) claimed(s *ir.Stmt, i int, t *ir.Type) (*value, error) {
 	return c.value, nil
 }
 
-func (c *claim) issue(r *rank, s *ir.Stmt, v view) {
+func (c *claim) issue(r *queues, s *ir.Stmt, v view) {
 	r.issue(s, func() error {
 		a, err := v.read()
 		var f *finding

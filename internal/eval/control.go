@@ -47,7 +47,7 @@ func (r *rank) control(s *ir.Stmt) error {
 }
 
 // on runs body with st as the current stream.
-func (r *rank) on(st *stream, body func() error) error {
+func (r *queues) on(st *stream, body func() error) error {
 	outer := r.cur
 	r.cur = st
 	err := body()
@@ -56,7 +56,7 @@ func (r *rank) on(st *stream, body func() error) error {
 }
 
 // within runs body in a frame inside the current one.
-func (r *rank) within(f *frame, body func() error) error {
+func (r *scope) within(f *frame, body func() error) error {
 	outer := r.frame
 	r.frame = f
 	err := body()
@@ -133,7 +133,7 @@ func (r *rank) carried(s *ir.Stmt, i int, b *binding, k int) (*binding, error) {
 
 // fork makes the workers of "for … stream(n)", each ordered behind the work
 // issued so far.
-func (r *rank) fork(s *ir.Stmt) []*stream {
+func (r *queues) fork(s *ir.Stmt) []*stream {
 	workers := make([]*stream, s.Streams)
 	from := r.cur.mark()
 	for i := range workers {
@@ -224,7 +224,7 @@ func (r *rank) funcOf(s *ir.Stmt) *ir.Func {
 
 // shared returns the i-th value that statement s makes in the current frame,
 // made by whichever rank comes first.
-func (r *rank) shared(s *ir.Stmt, i int, mk func() (*value, error)) (*value, error) {
+func (r *scope) shared(s *ir.Stmt, i int, mk func() (*value, error)) (*value, error) {
 	k := part{s, i}
 	if v := r.frame.values[k]; v != nil {
 		return v, nil

@@ -7,6 +7,7 @@ import (
 
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // bind parses, checks and binds a program that must be right.
@@ -16,7 +17,7 @@ func bind(t testing.TB, src string, b ir.Binding) *ir.Bound {
 	if ds.HasErrors() {
 		t.Fatal(ds.String())
 	}
-	in, ds := ir.Check(p)
+	in, ds := checker.Check(p)
 	if ds.HasErrors() {
 		t.Fatal(ds.String())
 	}

@@ -52,7 +52,7 @@ func (r *rank) launch(s *ir.Stmt) error {
 	return nil
 }
 
-func (r *rank) extents(s *ir.Stmt, name string) (out [3]int64, err error) {
+func (r *scope) extents(s *ir.Stmt, name string) (out [3]int64, err error) {
 	out = [3]int64{1, 1, 1}
 	for i, e := range s.Attr(name).Exprs {
 		if out[i], err = r.eval(e); err != nil {

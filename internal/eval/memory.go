@@ -45,7 +45,7 @@ func (r *rank) memory(s *ir.Stmt) error {
 }
 
 // count evaluates the length of an array; each element counts as a statement.
-func (r *rank) count(s *ir.Stmt) (int64, error) {
+func (r *scope) count(s *ir.Stmt) (int64, error) {
 	if s.Count == nil {
 		return 1, nil
 	}
@@ -132,7 +132,7 @@ func (r *rank) order(s *ir.Stmt) error {
 }
 
 // stream resolves a place that names a stream.
-func (r *rank) stream(p *ir.Place) (*stream, error) {
+func (r *queues) stream(p *ir.Place) (*stream, error) {
 	if p.Main {
 		return r.main, nil
 	}
@@ -145,7 +145,7 @@ func (r *rank) stream(p *ir.Place) (*stream, error) {
 }
 
 // peer resolves "at AXIS[e]", "to …" and "from …".
-func (r *rank) peer(s *ir.Stmt) (int, error) {
+func (r *scope) peer(s *ir.Stmt) (int, error) {
 	i, err := r.eval(s.Peer.Index)
 	if err != nil {
 		return 0, err

@@ -6,17 +6,9 @@ import (
 	"hocket.example/hocket/ir"
 )
 
-// rank unrolls the program for one rank: it walks the text in host order,
-// resolves every name, index and attribute, and issues tasks to streams.
+// rank unrolls the program for one rank: it walks the text in host order, and issues tasks to streams.
 type rank struct {
-	m       *machine
-	id      int
-	env     ir.Env
-	streams []*stream
-	main    *stream
-	cur     *stream // S4
-	frame   *frame
-	names   map[string]*binding
+	queues
 	// group collects sends and recvs inside a group block.
 	group *[]end
 	// returned are the values of the function's return.
@@ -26,6 +18,26 @@ type rank struct {
 	channels map[string][]*stream
 	issued   map[channelKey]int64
 	matched  map[matchKey]int64
+}
+
+// queues are a rank's streams.
+type queues struct {
+	values
+	streams []*stream
+	main    *stream
+	cur     *stream // S4
+}
+
+// values makes global values, which issue nothing.
+type values struct{ *scope }
+
+// scope resolves names, indices and attributes as they are on one rank.
+type scope struct {
+	m     *machine
+	id    int
+	env   ir.Env
+	frame *frame
+	names map[string]*binding
 }
 
 // binding is what a name stands for, on one rank.
@@ -42,22 +54,23 @@ type binding struct {
 }
 
 func newRank(m *machine, id int) *rank {
-	r := &rank{m: m, id: id, frame: m.root,
+	here := &scope{m: m, id: id, frame: m.root}
+	here.env = m.b.Env(id, here)
+	r := &rank{queues: queues{values: values{here}},
 		channels: map[string][]*stream{}, issued: map[channelKey]int64{}, matched: map[matchKey]int64{}}
-	r.env = m.b.Env(id, r)
 	r.main = r.newStream("main")
 	r.cur = r.main
 	return r
 }
 
-func (r *rank) newStream(name string) *stream {
+func (r *queues) newStream(name string) *stream {
 	s := &stream{rank: r.id, name: name}
 	r.streams = append(r.streams, s)
 	return s
 }
 
 // Var returns the value of a loop variable or let.
-func (r *rank) Var(name string) (int64, bool) {
+func (r *scope) Var(name string) (int64, bool) {
 	b := r.names[name]
 	if b == nil {
 		return 0, false
@@ -66,7 +79,7 @@ func (r *rank) Var(name string) (int64, bool) {
 }
 
 // Extent returns a local extent of a tensor.
-func (r *rank) Extent(name string, axis int) (int64, bool) {
+func (r *scope) Extent(name string, axis int) (int64, bool) {
 	b := r.names[name]
 	switch {
 	case b == nil || axis < 0:
@@ -82,7 +95,7 @@ func (r *rank) Extent(name string, axis int) (int64, bool) {
 }
 
 // eval evaluates an index expression.
-func (r *rank) eval(e *ir.Expr) (int64, error) {
+func (r *scope) eval(e *ir.Expr) (int64, error) {
 	v, err := e.Eval(r.env)
 	if err != nil {
 		return 0, &finding{kind: "bind", message: fmt.Sprintf("rank %d: %v", r.id, err)}
@@ -91,7 +104,7 @@ func (r *rank) eval(e *ir.Expr) (int64, error) {
 }
 
 // issue appends a task to the current stream.
-func (r *rank) issue(s *ir.Stmt, run func() error, uses ...view) {
+func (r *queues) issue(s *ir.Stmt, run func() error, uses ...view) {
 	t := task{stmt: s, run: run}
 	for _, v := range uses {
 		t.uses = append(t.uses, v.st)
@@ -147,7 +160,7 @@ func (r *rank) finishInout(f *ir.Func) error {
 			entry(&r.m.root.claims, part{nil, i}, func() *claim { return c })
 		}
 		if b := r.names[p.Name]; !b.absent {
-			r.m.root.claims[part{nil, i}].issue(r, end, b.views[0])
+			r.m.root.claims[part{nil, i}].issue(&r.queues, end, b.views[0])
 		}
 		i++
 	}
@@ -209,7 +222,7 @@ func (r *rank) skips(s *ir.Stmt) bool {
 }
 
 // makesValue reports whether s defines a global value.
-func (r *rank) makesValue(s *ir.Stmt) bool {
+func (r *scope) makesValue(s *ir.Stmt) bool {
 	syms := r.m.b.Info.Results[s]
 	return len(syms) == 1 && syms[0].Kind == ir.SymValue
 }

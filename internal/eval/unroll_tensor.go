@@ -139,7 +139,7 @@ func (r *rank) viewStmt(s *ir.Stmt) error {
 
 // tensor resolves an operand to this rank's memory: a buffer, a view of one,
 // or the rank's shard of a value.
-func (r *rank) tensor(p *ir.Place) (view, error) {
+func (r *scope) tensor(p *ir.Place) (view, error) {
 	b := r.names[p.Name]
 	if b.absent {
 		return view{}, absent(b.name, r.id)
@@ -170,7 +170,7 @@ func absent(name string, rank int) error {
 }
 
 // shardOf makes the storage that stands for this rank's part of a value.
-func (r *rank) shardOf(name string, v *value) (*storage, error) {
+func (r *scope) shardOf(name string, v *value) (*storage, error) {
 	if !r.m.b.Holds(v.typ, r.id) {
 		return nil, absent(name, r.id)
 	}
@@ -183,7 +183,7 @@ func (r *rank) shardOf(name string, v *value) (*storage, error) {
 }
 
 // element evaluates the index of a place among n elements.
-func (r *rank) element(p *ir.Place, n int) (int, error) {
+func (r *scope) element(p *ir.Place, n int) (int, error) {
 	if p.Index == nil {
 		return 0, nil
 	}
@@ -195,7 +195,7 @@ func (r *rank) element(p *ir.Place, n int) (int, error) {
 }
 
 // attrs resolves the attributes of a tensor operation.
-func (r *rank) attrs(s *ir.Stmt) (attrs, error) {
+func (r *scope) attrs(s *ir.Stmt) (attrs, error) {
 	at := attrs{goOn: r.m.ctx.Err, ta: s.Word("ta", "false") == "true", tb: s.Word("tb", "false") == "true"}
 	var err error
 	switch a := s.Attr("axis"); {
@@ -229,7 +229,7 @@ func (r *rank) attrs(s *ir.Stmt) (attrs, error) {
 	return at, err
 }
 
-func (r *rank) ints(a *ir.Attr) ([]int, error) {
+func (r *scope) ints(a *ir.Attr) ([]int, error) {
 	out := make([]int, len(a.Exprs))
 	for i, e := range a.Exprs {
 		v, err := r.eval(e)
@@ -242,7 +242,7 @@ func (r *rank) ints(a *ir.Attr) ([]int, error) {
 }
 
 // number reads a numeric attribute. A literal that is an integer is one.
-func (r *rank) number(a *ir.Attr) (scalar, error) {
+func (r *scope) number(a *ir.Attr) (scalar, error) {
 	if !a.IsNum {
 		v, err := r.eval(a.Exprs[0])
 		return scalar{float64(v), v, true}, err
@@ -256,12 +256,12 @@ func (r *rank) number(a *ir.Attr) (scalar, error) {
 }
 
 // axis evaluates a dimension attribute; def without it.
-func (r *rank) axis(s *ir.Stmt, name string, def int64) (int, error) {
+func (r *scope) axis(s *ir.Stmt, name string, def int64) (int, error) {
 	v, err := r.integer(s, name, def)
 	return int(v), err
 }
 
-func (r *rank) integer(s *ir.Stmt, name string, def int64) (int64, error) {
+func (r *scope) integer(s *ir.Stmt, name string, def int64) (int64, error) {
 	a := s.Attr(name)
 	if a == nil {
 		return def, nil

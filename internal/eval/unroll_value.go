@@ -8,7 +8,7 @@ import (
 
 // valueStmt defines a global value. It issues nothing: values are immutable,
 // so that when they are computed cannot be told.
-func (r *rank) valueStmt(s *ir.Stmt) error {
+func (r *values) valueStmt(s *ir.Stmt) error {
 	sym := r.m.b.Info.Results[s][0]
 	v, err := r.shared(s, 0, func() (*value, error) { return r.newValue(s, sym) })
 	r.names[sym.Name] = &binding{name: sym.Name, value: v}
@@ -17,7 +17,7 @@ func (r *rank) valueStmt(s *ir.Stmt) error {
 
 // newValue makes the value of s: operands in the layouts that it needs, the
 // operation in its natural layout, then the layout that the result is to have.
-func (r *rank) newValue(s *ir.Stmt, sym *ir.Sym) (*value, error) {
+func (r *values) newValue(s *ir.Stmt, sym *ir.Sym) (*value, error) {
 	args, err := r.valueArgs(s)
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (r *rank) newValue(s *ir.Stmt, sym *ir.Sym) (*value, error) {
 	return r.m.resharded(v, sym.Type, false)
 }
 
-func (r *rank) valueArgs(s *ir.Stmt) ([]*value, error) {
+func (r *values) valueArgs(s *ir.Stmt) ([]*value, error) {
 	needs := r.m.b.Info.Needs[s]
 	var args []*value
 	for i := range s.Args {
@@ -68,7 +68,7 @@ func (r *rank) valueArgs(s *ir.Stmt) ([]*value, error) {
 
 // biasedValue is a linear with a split contraction: the bias is added once,
 // after the reduction (S10).
-func (r *rank) biasedValue(s *ir.Stmt, sym *ir.Sym, args []*value, natural *ir.Type) (*value, error) {
+func (r *values) biasedValue(s *ir.Stmt, sym *ir.Sym, args []*value, natural *ir.Type) (*value, error) {
 	product, err := r.tensorValue(s, s.Op, args[:2], natural)
 	if err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func (r *rank) biasedValue(s *ir.Stmt, sym *ir.Sym, args []*value, natural *ir.T
 }
 
 // tensorValue is the value of a tensor operation, of type t.
-func (r *rank) tensorValue(s *ir.Stmt, op ir.Op, args []*value, t *ir.Type) (*value, error) {
+func (r *values) tensorValue(s *ir.Stmt, op ir.Op, args []*value, t *ir.Type) (*value, error) {
 	m := r.m
 	shape, err := m.b.GlobalShape(t, r.env)
 	if err != nil {
@@ -194,7 +194,7 @@ func contracted(op ir.Op, at attrs, i, dims int) []int {
 
 // viewValue names a part of a value; a contribution's part is what the part's
 // contribution is.
-func (r *rank) viewValue(s *ir.Stmt, arg *value, t *ir.Type) (*value, error) {
+func (r *values) viewValue(s *ir.Stmt, arg *value, t *ir.Type) (*value, error) {
 	spec, err := r.viewSpec(s, arg.shape)
 	if err != nil {
 		return nil, err

@@ -31,7 +31,7 @@ func (v viewSpec) apply(r region) (region, error) {
 }
 
 // viewSpec resolves a view of an operand of the given shape.
-func (r *rank) viewSpec(s *ir.Stmt, shape []int64) (viewSpec, error) {
+func (r *scope) viewSpec(s *ir.Stmt, shape []int64) (viewSpec, error) {
 	v := viewSpec{op: s.Op}
 	switch s.Op {
 	case ir.OpLocal:
@@ -70,11 +70,11 @@ func (r *rank) viewSpec(s *ir.Stmt, shape []int64) (viewSpec, error) {
 	return v, err
 }
 
-func (r *rank) outside(s *ir.Stmt, format string, args ...any) error {
+func (r *scope) outside(s *ir.Stmt, format string, args ...any) error {
 	return &finding{kind: "bind", message: fmt.Sprintf("rank %d: %s: ", r.id, s.Op) + fmt.Sprintf(format, args...)}
 }
 
-func (r *rank) transposeSpec(s *ir.Stmt, dims int) (viewSpec, error) {
+func (r *scope) transposeSpec(s *ir.Stmt, dims int) (viewSpec, error) {
 	v := viewSpec{op: s.Op}
 	var err error
 	if a := s.Attr("perm"); a != nil {
@@ -86,7 +86,7 @@ func (r *rank) transposeSpec(s *ir.Stmt, dims int) (viewSpec, error) {
 }
 
 // chunkSpec finds block i of c: ceildiv rows, the last ones short.
-func (r *rank) chunkSpec(s *ir.Stmt, v *viewSpec, extent int64) error {
+func (r *scope) chunkSpec(s *ir.Stmt, v *viewSpec, extent int64) error {
 	i, err := r.eval(s.Exprs[0])
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func (r *rank) chunkSpec(s *ir.Stmt, v *viewSpec, extent int64) error {
 	return nil
 }
 
-func (r *rank) sliceSpec(s *ir.Stmt, v *viewSpec, extent int64) error {
+func (r *scope) sliceSpec(s *ir.Stmt, v *viewSpec, extent int64) error {
 	var err error
 	if v.lo, err = r.eval(s.Exprs[0]); err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"hocket.example/hocket/internal/golden"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // corpus returns a file of the shared corpus.
@@ -34,7 +35,7 @@ func forumPlan(t testing.TB, layers int64) *plan.Plan {
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, ds := ir.Read("forum.hkt", string(src))
+	info, ds := checker.Read("forum.hkt", string(src))
 	if ds.HasErrors() {
 		t.Fatal(ds)
 	}

@@ -94,7 +94,7 @@ func (b *backward) stmt(s *ir.Stmt) {
 			s.Op)
 		return
 	}
-	c := &call{backward: b, s: s, y: y, dy: dy, dyType: reduced(results[0].Type)}
+	c := &call{statement{backward: b, s: s, y: y, dy: dy, dyType: reduced(results[0].Type)}}
 	if natural := g.info.Natural[s]; natural != nil && !ir.SameLayout(reduced(natural), c.dyType) {
 		c.dyType = reduced(natural)
 		c.dy = g.fresh(dy + ".g")
@@ -253,6 +253,11 @@ func (b *backward) restore(name string) string {
 
 // call is the differentiation of one statement.
 type call struct {
+	statement
+}
+
+// statement is a statement of the forward pass, with what its rule emits in the backward pass.
+type statement struct {
 	*backward
 	s *ir.Stmt
 	// y is its result and dy that result's gradient, of type dyType: the layout in which the operation leaves its
@@ -264,13 +269,13 @@ type call struct {
 }
 
 // wants reports whether operand i has a gradient.
-func (c *call) wants(i int) bool {
+func (c *statement) wants(i int) bool {
 	sym := c.g.info.Operands[c.s][i]
 	return c.g.isActive(sym) && !sym.Type.DType.IsInt()
 }
 
 // arg returns operand i in the layout that the statement needs it in.
-func (c *call) arg(i int) string {
+func (c *statement) arg(i int) string {
 	if sym := c.g.info.Operands[c.s][i]; sym.Kind == ir.SymBuffer {
 		return c.held(sym, false)
 	}
@@ -278,7 +283,7 @@ func (c *call) arg(i int) string {
 }
 
 // result returns the statement's result.
-func (c *call) result() string {
+func (c *statement) result() string {
 	if c.local {
 		return c.held(c.g.written(c.s), true)
 	}
@@ -286,7 +291,7 @@ func (c *call) result() string {
 }
 
 // argType returns the type of operand i as the statement needs it.
-func (c *call) argType(i int) *ir.Type {
+func (c *statement) argType(i int) *ir.Type {
 	if sym := c.g.info.Operands[c.s][i]; c.local && sym.Kind == ir.SymValue {
 		return sym.Type.LocalType()
 	}
@@ -297,17 +302,17 @@ func (c *call) argType(i int) *ir.Type {
 }
 
 // dims returns the number of dimensions of operand i.
-func (c *call) dims(i int) int { return len(c.argType(i).Dims) }
+func (c *statement) dims(i int) int { return len(c.argType(i).Dims) }
 
 // op adds "%new = op %args attrs" and returns the new name. t may be nil.
-func (c *call) op(op ir.Op, t *ir.Type, attrs []ir.Attr, args ...string) string {
+func (c *statement) op(op ir.Op, t *ir.Type, attrs []ir.Attr, args ...string) string {
 	name := c.g.fresh("d" + c.y)
 	c.add(stmt(c.s.Pos, op, name, t, attrs, args...))
 	return name
 }
 
 // give contributes to the gradient of operand i what the last statement gives, or another.
-func (c *call) give(i int, x contribution) {
+func (c *statement) give(i int, x contribution) {
 	sym := c.g.info.Operands[c.s][i]
 	if c.local && sym.Kind == ir.SymValue {
 		c.claimed(sym, x.name)

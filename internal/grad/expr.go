@@ -116,7 +116,7 @@ func elementwise(c *call) {
 }
 
 // meaning returns the value that a name of a formula stands for.
-func (c *call) meaning(name string) string {
+func (c *statement) meaning(name string) string {
 	if i := strings.Index("abc", name); i >= 0 && len(name) == 1 && i < len(c.s.Args) {
 		return c.arg(i)
 	}
@@ -138,7 +138,7 @@ func (c *call) meaning(name string) string {
 }
 
 // formula adds the statements of a formula and returns the name of its value. Operands that are formulas are nested.
-func (c *call) formula(f *formula, name string, env map[string]string, nested bool) string {
+func (c *statement) formula(f *formula, name string, env map[string]string, nested bool) string {
 	s := stmt(c.s.Pos, f.op, name, nil, nil)
 	s.Nested = nested
 	for i, a := range f.args {
@@ -161,7 +161,7 @@ func (c *call) formula(f *formula, name string, env map[string]string, nested bo
 }
 
 // factor returns the attribute by= of an operation in a formula.
-func (c *call) factor(by string) ir.Attr {
+func (c *statement) factor(by string) ir.Attr {
 	if v, err := strconv.ParseFloat(by, 64); err == nil {
 		return ir.NumberAttr("by", v)
 	}
@@ -179,7 +179,7 @@ func (c *call) factor(by string) ir.Attr {
 }
 
 // sumLeading sums over the first n dimensions.
-func (c *call) sumLeading(name string, n int) string {
+func (c *statement) sumLeading(name string, n int) string {
 	return c.op(ir.OpSum, nil, []ir.Attr{axes(0, n)}, name)
 }
 

@@ -13,12 +13,13 @@ import (
 	"hocket.example/hocket/internal/grad"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // read parses, checks and binds a program that must be right.
 func read(t testing.TB, src string) *ir.Bound {
 	t.Helper()
-	in, ds := ir.Read("test.hkt", src)
+	in, ds := checker.Read("test.hkt", src)
 	if ds.HasErrors() {
 		t.Fatalf("%s\n%s", ds, src)
 	}
@@ -32,7 +33,7 @@ func read(t testing.TB, src string) *ir.Bound {
 // gradient returns the text of a program's gradient.
 func gradient(t testing.TB, src string, opts grad.Options) string {
 	t.Helper()
-	in, ds := ir.Read("test.hkt", src)
+	in, ds := checker.Read("test.hkt", src)
 	if ds.HasErrors() {
 		t.Fatalf("%s\n%s", ds, src)
 	}

@@ -78,7 +78,7 @@ func (b *backward) local(s *ir.Stmt, y *ir.Sym) {
 			y.Root().Name)
 		return
 	}
-	r(&call{backward: b, s: s, y: y.Name, dy: dy, dyType: y.Type, local: true})
+	r(&call{statement{backward: b, s: s, y: y.Name, dy: dy, dyType: y.Type, local: true}})
 }
 
 // whole reports whether all that writes a buffer are operations of the function's own block that write all of it, and
@@ -119,7 +119,7 @@ func (b *backward) leftOver() {
 }
 
 // held returns a local tensor that s reads, or with made one that it makes, and that nothing has overwritten since.
-func (c *call) held(sym *ir.Sym, made bool) string {
+func (c *statement) held(sym *ir.Sym, made bool) string {
 	list := c.g.writers[sym.Root().Name]
 	if n := len(list); n > 0 && (c.g.at(list[n-1]) > c.g.at(c.s) || list[n-1] == c.s && !made) {
 		c.g.refuse(c.s.Pos, "write to another buffer", "the gradient of %s needs %%%s, which is overwritten", c.s.Op,
@@ -139,7 +139,7 @@ func (g *gradder) at(s *ir.Stmt) int {
 
 // claimed contributes to value x what a rank has for its shard of it: over axes that x is not split over, each rank has
 // a part of the sum.
-func (c *call) claimed(x *ir.Sym, local string) {
+func (c *statement) claimed(x *ir.Sym, local string) {
 	t := x.Type.Clone()
 	if len(t.Partial) > 0 || t.Mesh != "" {
 		c.g.refuse(c.s.Pos, "reduce it first", "%%%s, of type %s, has no gradient for what one rank holds of it",
@@ -204,7 +204,7 @@ func (g *gradder) copied(t *ir.Type) (axes []string) {
 }
 
 // padded contributes to the operand of a view what the view has, and zeros elsewhere.
-func (c *call) padded() {
+func (c *statement) padded() {
 	t := c.argType(0)
 	buffer, view := c.g.fresh("d"+c.y+".b"), c.s.Clone()
 	c.add(&ir.Stmt{Op: ir.OpAlloc, Results: []ir.Name{{Text: buffer}}, Type: t, Flags: ir.Zero})

@@ -7,6 +7,7 @@ import (
 
 	"hocket.example/hocket/internal/grad"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // TestRefusals wants each program refused at a line, with a message and a way out.
@@ -47,7 +48,7 @@ func TestRefusals(t *testing.T) {
 			"    %e = exp (mul %c, %c)\n    %s = sum (mul %e, %e), axis=0\n    %r = reshape %s, shape=(1)\n    %k = add %h, %r\n    yield %k\n  }\n  return %y\n}", "another in each", 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			in, ds := ir.Read("test.hkt", c.src)
+			in, ds := checker.Read("test.hkt", c.src)
 			if ds.HasErrors() {
 				t.Fatal(ds)
 			}

@@ -76,7 +76,7 @@ func split(t *ir.Type, n int) bool {
 }
 
 // rows returns a tensor as a matrix: its leading dimensions become one.
-func (c *call) rows(name string, t *ir.Type) string {
+func (c *statement) rows(name string, t *ir.Type) string {
 	n := len(t.Dims)
 	switch {
 	case n == 2:
@@ -87,7 +87,7 @@ func (c *call) rows(name string, t *ir.Type) string {
 	return c.reshape(name, product(t.Dims[:n-1]), t.Dims[n-1].Extent)
 }
 
-func (c *call) reshape(name string, extents ...*ir.Expr) string {
+func (c *statement) reshape(name string, extents ...*ir.Expr) string {
 	a := ir.ExprsAttr("shape", extents...)
 	a.Paren = true
 	return c.op(ir.OpReshape, nil, []ir.Attr{a}, name)
@@ -167,7 +167,7 @@ func cast(c *call) {
 }
 
 // reducedAxes returns the dimensions that a reduction takes away.
-func (c *call) reducedAxes() []int {
+func (c *statement) reducedAxes() []int {
 	var list []int
 	for _, e := range c.s.Attr("axis").Exprs {
 		list = append(list, c.constantOf(e))
@@ -176,7 +176,7 @@ func (c *call) reducedAxes() []int {
 }
 
 // constantOf returns the value of an expression that the checker wants to be constant: the number of a dimension.
-func (c *call) constantOf(e *ir.Expr) int {
+func (c *statement) constantOf(e *ir.Expr) int {
 	v, err := e.Eval(noNames{})
 	if err != nil {
 		c.g.refuse(e.Pos, "write it as a number",
@@ -195,7 +195,7 @@ func (noNames) Size(string) (int64, bool)        { return 0, false }
 func (noNames) Extent(string, int) (int64, bool) { return 0, false }
 
 // spread repeats a tensor over the dimensions that are missing in it, for the operand's shape, in its layout.
-func (c *call) spread(name string, missing []int, t *ir.Type) string {
+func (c *statement) spread(name string, missing []int, t *ir.Type) string {
 	var ones []*ir.Expr
 	for i, d := range t.Dims {
 		if slices.Contains(missing, i) {
@@ -271,7 +271,7 @@ func expand(c *call) {
 func along(axis int) ir.Attr { return ir.ExprAttr("axis", ir.Int(int64(axis))) }
 
 // axis returns the statement's dimension.
-func (c *call) axis(byDefault int) int {
+func (c *statement) axis(byDefault int) int {
 	if a := c.s.Attr("axis"); a != nil {
 		return c.constantOf(a.Exprs[0])
 	}
@@ -279,7 +279,7 @@ func (c *call) axis(byDefault int) int {
 }
 
 // part adds a slice of a tensor.
-func (c *call) part(name string, axis int, lo, hi *ir.Expr) string {
+func (c *statement) part(name string, axis int, lo, hi *ir.Expr) string {
 	made := c.op(ir.OpSlice, nil, []ir.Attr{along(axis)}, name)
 	c.stmts[len(c.stmts)-1].Exprs = []*ir.Expr{lo, hi}
 	return made

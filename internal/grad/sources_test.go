@@ -11,7 +11,7 @@ import (
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/grad"
 	"hocket.example/hocket/internal/longtest"
-	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // TestEverySourceIsDifferentiatedOrRefused differentiates every function of the repository's programs, whatever is
@@ -31,7 +31,7 @@ func TestEverySourceIsDifferentiatedOrRefused(t *testing.T) {
 		if err != nil {
 			continue // a folder
 		}
-		in, ds := ir.Read(file, string(src))
+		in, ds := checker.Read(file, string(src))
 		if ds.HasErrors() {
 			continue // a test of errors, or of another form
 		}
@@ -47,7 +47,7 @@ func TestEverySourceIsDifferentiatedOrRefused(t *testing.T) {
 					t.Errorf("%s: %s: %v", file, f.Name, err)
 					continue
 				}
-				if _, ds := ir.Read(file, text); ds.HasErrors() {
+				if _, ds := checker.Read(file, text); ds.HasErrors() {
 					t.Errorf("%s: %s: %s\n%s", file, f.Name, ds, text)
 				}
 				programs++

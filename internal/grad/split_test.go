@@ -12,13 +12,14 @@ import (
 	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // halves runs the two parts of a program's gradient one after the other, and wants what the whole gives: results, and
 // gradients times the gradient of scalars, which is 1 in the whole. It returns the parts.
 func halves(t testing.TB, src string, opts grad.Options, seed uint64) *grad.Parts {
 	t.Helper()
-	in, ds := ir.Read("test.hkt", src)
+	in, ds := checker.Read("test.hkt", src)
 	if ds.HasErrors() {
 		t.Fatalf("%s\n%s", ds, src)
 	}

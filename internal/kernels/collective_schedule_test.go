@@ -44,7 +44,8 @@ func lowered(t *testing.T, path string) (*device.Schedule, error) {
 	return schedule.Lower(p)
 }
 
-// ofCorpus lists schedules of others that the judge of the corpus calls right, with at most so many ranks.
+// ofCorpus returns schedules of other tools, for at most the given number of ranks, that are correct according to the
+// corpus.
 func ofCorpus(t *testing.T, ranks int) []string {
 	t.Helper()
 	dir := testcorpus.Folder(t, "schedules")
@@ -81,7 +82,8 @@ func ofCorpus(t *testing.T, ranks int) []string {
 	return list
 }
 
-// TestSchedules executes schedules of others as kernels, three launches each, and compares with plain arithmetic.
+// TestSchedules executes schedules of other tools as kernels, three launches each, and compares the results with plain
+// arithmetic.
 func TestSchedules(t *testing.T) {
 	t.Parallel()
 	list := []string{"../../examples/schedules/exchange.json", "../schedule/testdata/pair.xml"}
@@ -135,7 +137,7 @@ func testSchedules(t *testing.T, members int, list []*device.Schedule, epoch uin
 	b.runChecks(2, checks)
 }
 
-// addSchedule launches a schedule on all members, and returns what checks the results.
+// addSchedule launches a schedule on all members, and returns a function that checks the results.
 func (b *teamBench) addSchedule(k *Scheduled, rng *rand.Rand) func(seed int) {
 	s, per := k.Schedule, int64(k.Cell)/k.DType.Size()
 	sizes := s.Areas
@@ -192,7 +194,7 @@ func (b *teamBench) addSchedule(k *Scheduled, rng *rand.Rand) func(seed int) {
 	}
 }
 
-// gatherByPackets is an all_gather in which each member writes its cell to all as packets, which they unpack.
+// gatherByPackets returns an all_gather in which each member writes its cell to all as packets, which they unpack.
 func gatherByPackets(members int) *device.Schedule {
 	s := &device.Schedule{Name: "gather", Op: ir.OpAllGather, Members: members, Blocks: 1, In: 1, Out: members, Closes: true}
 	s.Areas[device.SchedulePackets] = members
@@ -215,7 +217,7 @@ func gatherByPackets(members int) *device.Schedule {
 	return s
 }
 
-// TestScheduleLate leaves a member out: the others tell whom they waited for, and end.
+// TestScheduleLate omits a member: the others report which member they waited for, and end.
 func TestScheduleLate(t *testing.T) {
 	t.Parallel()
 	s := gatherByPackets(3)
@@ -231,7 +233,7 @@ func TestScheduleLate(t *testing.T) {
 	b.runLate("schedule")
 }
 
-// TestScheduleCheck: a step that would touch memory that is not the schedule's is refused.
+// TestScheduleCheck checks that a step that accesses memory outside the schedule's areas is refused.
 func TestScheduleCheck(t *testing.T) {
 	s, err := lowered(t, "../../examples/schedules/exchange.json")
 	if err != nil {

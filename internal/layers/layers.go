@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // Layer is a part of a function.
@@ -342,7 +343,7 @@ func Unrolled(b *ir.Bound) (*ir.Bound, error) {
 			s.Op = ir.OpReturn
 		}
 	})
-	info, ds := ir.Check(&p)
+	info, ds := checker.Check(&p)
 	if ds.HasErrors() {
 		return nil, ds
 	}

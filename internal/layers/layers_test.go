@@ -11,6 +11,7 @@ import (
 	"hocket.example/hocket/internal/layers"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 const stacked = `dim T = 4
@@ -176,7 +177,7 @@ func chain(t *testing.T, list []layers.Layer, in map[string]*tensor.Tensor,
 		values[name] = &c
 	}
 	for _, l := range list {
-		info, ds := ir.Check(l.Program)
+		info, ds := checker.Check(l.Program)
 		if ds.HasErrors() {
 			t.Fatalf("%s: %v\n%s", l.Name, ds, l.Program)
 		}
@@ -184,7 +185,7 @@ func chain(t *testing.T, list []layers.Layer, in map[string]*tensor.Tensor,
 		if ds.HasErrors() {
 			t.Fatalf("%s: %v", l.Name, ds)
 		}
-		if _, ds := ir.Read("layer", l.Program.String()); ds.HasErrors() {
+		if _, ds := checker.Read("layer", l.Program.String()); ds.HasErrors() {
 			t.Errorf("%s: its text cannot be read: %v\n%s", l.Name, ds, l.Program)
 		}
 		args := map[string]*tensor.Tensor{}
@@ -217,7 +218,7 @@ func chain(t *testing.T, list []layers.Layer, in map[string]*tensor.Tensor,
 
 func bind(t *testing.T, text string) *ir.Bound {
 	t.Helper()
-	info, ds := ir.Read("f.hkt", text)
+	info, ds := checker.Read("f.hkt", text)
 	if ds.HasErrors() {
 		t.Fatalf("%v\n%s", ds, text)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 	"pgregory.net/rapid"
 )
 
@@ -210,7 +211,7 @@ func (c testCase) check(t rapid.TB) {
 	if p, ds = ir.Parse("lowered.hkt", text); ds.HasErrors() {
 		t.Fatal(ds)
 	}
-	info, ds := ir.Check(p)
+	info, ds := checker.Check(p)
 	if ds.HasErrors() || !info.Explicit() {
 		t.Fatalf("explicit: %v, %v", info.Explicit(), ds)
 	}

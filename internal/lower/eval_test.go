@@ -12,6 +12,7 @@ import (
 	"hocket.example/hocket/internal/eval"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // TestLoweredMeansTheSame evaluates every function of the golden files before
@@ -80,7 +81,7 @@ func compareFuncs(t *testing.T, source string, grid [2]int64, rows int64) {
 
 func evaluate(t *testing.T, p *ir.Program, name string, grid [2]int64, rows int64) *eval.Result {
 	t.Helper()
-	info, ds := ir.Check(p)
+	info, ds := checker.Check(p)
 	if ds.HasErrors() {
 		t.Fatal(ds)
 	}

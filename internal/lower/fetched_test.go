@@ -9,6 +9,7 @@ import (
 
 	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // TestNoRankFetchesTooMuch goes through all changes of layout of a matrix
@@ -120,7 +121,7 @@ func (w *trip) check(t *testing.T) {
 	if ds.HasErrors() {
 		t.Fatal(ds)
 	}
-	info, ds := ir.Check(last)
+	info, ds := checker.Check(last)
 	if ds.HasErrors() {
 		t.Fatal(ds)
 	}
@@ -291,7 +292,7 @@ func TestOneRankAndAllMoveNoMore(t *testing.T) {
 			if ds.HasErrors() {
 				t.Fatal(ds)
 			}
-			info, ds := ir.Check(p)
+			info, ds := checker.Check(p)
 			if ds.HasErrors() {
 				t.Fatal(ds)
 			}

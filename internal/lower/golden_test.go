@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"hocket.example/hocket/internal/golden"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 const section = "\n---- "
@@ -59,7 +60,7 @@ func lowerText(t testing.TB, source string) *Result {
 func checkStage(t testing.TB, s Stage) {
 	t.Helper()
 	p := parse(t, s.Text)
-	info, ds := ir.Check(p)
+	info, ds := checker.Check(p)
 	if ds.HasErrors() {
 		t.Fatalf("after %s:\n%s\n%s", s.Pass, ds, s.Text)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // Options say how far to lower and who looks over the passes' shoulders.
@@ -22,7 +23,7 @@ type Options struct {
 
 // Result is a lowered program and a record of how it was lowered.
 type Result struct {
-	// Program is what the last pass left, Info what ir.Check says of it.
+	// Program is what the last pass left, Info what checker.Check says of it.
 	Program *ir.Program
 	Info    *ir.Info
 	// Stages has one record a pass, in the order they ran.
@@ -106,7 +107,7 @@ func Run(p *ir.Program, opts Options) (*Result, error) {
 		return nil, err
 	}
 	prog := p.Clone()
-	info, ds := ir.Check(prog)
+	info, ds := checker.Check(prog)
 	if ds.HasErrors() {
 		return nil, ds
 	}
@@ -143,7 +144,7 @@ func (r *Result) apply(p *Pass, before string, opts *Options) (string, error) {
 	if err := p.run(u); err != nil {
 		return "", err
 	}
-	info, ds := ir.Check(u.prog)
+	info, ds := checker.Check(u.prog)
 	if ds.HasErrors() {
 		return "", &PassError{p.Name, fmt.Errorf("%w\n%s", ds, u.prog)}
 	}

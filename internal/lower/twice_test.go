@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // TestPassesTwice lowers every example with every strategy. What each pass
@@ -46,7 +46,7 @@ func twice(t *testing.T, key string, stage Stage, choose func(*Pair) Strategy) s
 	if text := back.String(); text != stage.Text {
 		t.Errorf("%s does not print as it was read:\n%s", key, cmp.Diff(stage.Text, text))
 	}
-	if _, ds := ir.Check(back); ds.HasErrors() {
+	if _, ds := checker.Check(back); ds.HasErrors() {
 		t.Errorf("%s: %s", key, ds)
 	}
 	again, err := Run(back, Options{Choose: choose, StopAfter: stage.Pass})

@@ -10,7 +10,7 @@ import (
 // What the language has no operation for is made of operations that it has, as nodes added to the graph.
 
 // node adds an operation in the place of n.
-func (l *lowerer) node(n *graph.Node, op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Value) (*graph.Value,
+func (l *recognition) node(n *graph.Node, op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Value) (*graph.Value,
 	error) {
 	m, err := l.g.Add(op, a, n.From, []graph.DType{dt}, in...)
 	if err != nil {
@@ -25,7 +25,7 @@ func (l *lowerer) node(n *graph.Node, op graph.Op, a graph.Attrs, dt graph.DType
 }
 
 // order is the place of what n becomes: nodes added in the place of another have that of the other.
-func (l *lowerer) order(n *graph.Node) int {
+func (l *recognition) order(n *graph.Node) int {
 	if at, ok := l.places[n]; ok {
 		return at
 	}
@@ -34,7 +34,7 @@ func (l *lowerer) order(n *graph.Node) int {
 
 // chain adds operations one after another until one fails.
 type chain struct {
-	l   *lowerer
+	l   *lowering
 	n   *graph.Node
 	err error
 }
@@ -88,7 +88,7 @@ const maxCumsum = 4096
 
 // cumsum lowers a cumulative sum as a product with a triangular matrix of ones. Sums of integers are exact in f32 below
 // 2²⁴, which those of masks are, and in f64 below 2⁵³.
-func (l *lowerer) cumsum(n *graph.Node) (*val, error) {
+func (l *lowering) cumsum(n *graph.Node) (*val, error) {
 	x, out := n.In[0], n.Out[0]
 	axis, size := n.Attrs.Axis, int64(1)
 	if len(x.Shape) > 0 {
@@ -121,7 +121,7 @@ func (l *lowerer) cumsum(n *graph.Node) (*val, error) {
 }
 
 // take lowers elements by index: rows of a table whose leading dimensions are joined.
-func (l *lowerer) take(n *graph.Node) (*val, error) {
+func (l *lowering) take(n *graph.Node) (*val, error) {
 	x, at := n.In[0], n.In[1:]
 	if !x.DType.IsFloat() {
 		return nil, refuse(n, "elements of %s by an index that depends on the input", x)
@@ -173,7 +173,7 @@ func (l *lowerer) take(n *graph.Node) (*val, error) {
 
 // productOfBatches lowers a product of matrices whose leading dimensions broadcast, as one whose are equal. It returns
 // nil where they are, and where the second operand has none.
-func (l *lowerer) productOfBatches(n *graph.Node) (*val, error) {
+func (l *lowering) productOfBatches(n *graph.Node) (*val, error) {
 	if n.Op != graph.MatMul || len(n.In[1].Shape) <= 2 {
 		return nil, nil
 	}
@@ -194,7 +194,7 @@ func (l *lowerer) productOfBatches(n *graph.Node) (*val, error) {
 }
 
 // argmax lowers the index of the largest element.
-func (l *lowerer) argmax(n *graph.Node) (*val, error) {
+func (l *lowering) argmax(n *graph.Node) (*val, error) {
 	x, err := l.plain(n.In[0])
 	if err != nil {
 		return nil, err
@@ -210,7 +210,7 @@ func (l *lowerer) argmax(n *graph.Node) (*val, error) {
 }
 
 // attentionByParts lowers attention as two products and a softmax, for masks that attention does not take.
-func (l *lowerer) attentionByParts(n *graph.Node) (*val, error) {
+func (l *lowering) attentionByParts(n *graph.Node) (*val, error) {
 	q, k, w := n.In[0], n.In[1], n.In[2]
 	c := &chain{l: l, n: n}
 	d := len(q.Shape)
@@ -256,7 +256,7 @@ const hidden = -1e30
 
 // attentionOfShape lowers attention of other than four dimensions, or whose heads have other extents for values than
 // for keys, as one that has neither. It returns nil for attention that has both right.
-func (l *lowerer) attentionOfShape(n *graph.Node) (*val, error) {
+func (l *lowering) attentionOfShape(n *graph.Node) (*val, error) {
 	q, k, w, out := n.In[0], n.In[1], n.In[2], n.Out[0]
 	c := &chain{l: l, n: n}
 	in := slices.Clone(n.In)

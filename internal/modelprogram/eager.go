@@ -45,7 +45,7 @@ func eagerAttention(l *lowerer, v *graph.Value) (*val, error) {
 		w.DType != v.DType {
 		return nil, nil
 	}
-	c := &chain{l: l, n: n}
+	c := &chain{l: &l.lowering, n: n}
 	in := []*graph.Value{s.q, c.swap(s.k, len(w.Shape)-1, len(w.Shape)-2), w}
 	if s.add != nil {
 		mask := graph.NewTensor(graph.Bool, []int64{s.tq, s.tk})
@@ -79,7 +79,7 @@ func sameMatrices(a, b *graph.Value) bool {
 
 // scores finds what v is as scores of attention. It goes from v to the product of queries and keys, and returns
 // computing what each operation on the way adds.
-func (l *lowerer) scores(s *scores, v *graph.Value) bool {
+func (l *recognition) scores(s *scores, v *graph.Value) bool {
 	n := v.Node
 	if n == nil || len(v.Shape) < 2 {
 		return false
@@ -196,7 +196,7 @@ func (s *scores) maskBy(by []float64) bool {
 }
 
 // perKey returns a constant as one number for each query and key, if it is the same for all heads and sequences.
-func (l *lowerer) perKey(s *scores, v *graph.Value) ([]float64, bool) {
+func (l *recognition) perKey(s *scores, v *graph.Value) ([]float64, bool) {
 	t, err := l.folder.Value(v)
 	if err != nil || s.tq*s.tk > maxMask || s.tq*s.tk == 0 {
 		return nil, false

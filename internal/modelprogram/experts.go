@@ -349,7 +349,7 @@ func (l *lowerer) groupedPart(n *graph.Node) (*val, error) {
 }
 
 // decided reports whether all elements of a bool are known to be the same, whatever the input: which.
-func (l *lowerer) decided(v *graph.Value) (yes, ok bool) {
+func (l *recognition) decided(v *graph.Value) (yes, ok bool) {
 	if x, ok := l.uniform(v); ok {
 		return x != 0, true
 	}
@@ -377,7 +377,7 @@ func (l *lowerer) decided(v *graph.Value) (yes, ok bool) {
 }
 
 // bounds returns between which numbers all elements of an index are.
-func (l *lowerer) bounds(v *graph.Value) (lo, hi float64, ok bool) {
+func (l *recognition) bounds(v *graph.Value) (lo, hi float64, ok bool) {
 	if v == nil {
 		return 0, 0, false
 	}

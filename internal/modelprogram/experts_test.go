@@ -94,7 +94,8 @@ func TestBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids, free := n.Out[1], m.Input("ids", graph.I64, []int64{4, 2})
-	l := &lowerer{g: m.Graph, folder: &graph.Folder{Elems: 1000}, uniforms: map[*graph.Value]uniform{}}
+	l := &lowerer{}
+	l.g, l.folder, l.uniforms = m.Graph, &graph.Folder{Elems: 1000}, map[*graph.Value]uniform{}
 	number := func(x float64) *graph.Value { return m.Scalar(graph.I64, x) }
 	for _, c := range []struct {
 		v      *graph.Value

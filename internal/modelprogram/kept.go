@@ -41,7 +41,7 @@ func (l *lowerer) updates() error {
 }
 
 // readState is a value of what a state has when the instructions of an order have run.
-func (l *lowerer) readState(v *graph.Value, order int) *val {
+func (l *emission) readState(v *graph.Value, order int) *val {
 	p := l.param(v)
 	c := l.emit(&inst{op: "copy", args: []operand{{p: p}}, dt: p.dt, shape: p.shape, split: p.split, order: order})
 	if w := l.writers[p]; w != nil {
@@ -55,7 +55,7 @@ func (l *lowerer) readState(v *graph.Value, order int) *val {
 }
 
 // claim names what is in a buffer as a value.
-func (l *lowerer) claim(buffer *inst) *inst {
+func (l *emission) claim(buffer *inst) *inst {
 	return l.emit(&inst{op: "claim", args: []operand{{in: buffer}}, dt: buffer.dt, shape: buffer.shape,
 		split: buffer.split, typed: true, from: buffer.from, order: buffer.order})
 }
@@ -70,7 +70,7 @@ func inverse(perm []int64) []int64 {
 
 // keeps returns the state that v is the new contents of, if v is rows copied into it and nothing else reads the old
 // ones; nil for others.
-func (l *lowerer) keeps(v *graph.Value) *graph.Value {
+func (l *recognition) keeps(v *graph.Value) *graph.Value {
 	n := made(v, graph.IndexCopy)
 	if n == nil || n.In[0].Leaf != graph.State || len(l.users[n.In[0]]) != 1 {
 		return nil
@@ -84,7 +84,7 @@ func (l *lowerer) keeps(v *graph.Value) *graph.Value {
 }
 
 // cache copies rows into the cache that v is the new contents of, once, and returns its parameter.
-func (l *lowerer) cache(v *graph.Value) (*param, error) {
+func (l *lowering) cache(v *graph.Value) (*param, error) {
 	n, s := v.Node, v.Node.In[0]
 	if p := l.params[s]; p != nil {
 		return p, nil
@@ -124,7 +124,7 @@ func (l *lowerer) cache(v *graph.Value) (*param, error) {
 }
 
 // indexCopy lowers rows copied into a tensor.
-func (l *lowerer) indexCopy(n *graph.Node) (*val, error) {
+func (l *lowering) indexCopy(n *graph.Node) (*val, error) {
 	out := n.Out[0]
 	if s := l.keeps(out); s != nil {
 		if _, err := l.cache(out); err != nil {
@@ -243,7 +243,7 @@ func (l *lowerer) length(seen *graph.Value, plus float64, b, tq int64) (operand,
 
 // firstKeys finds a mask that lets a query see the first of tk keys: those below seen + plus, where seen has a number
 // for each query.
-func (l *lowerer) firstKeys(m *graph.Value, tk int64) (seen *graph.Value, plus float64, ok bool) {
+func (l *recognition) firstKeys(m *graph.Value, tk int64) (seen *graph.Value, plus float64, ok bool) {
 	for m.Node != nil {
 		n := m.Node
 		switch n.Op {
@@ -285,7 +285,7 @@ func (l *lowerer) firstKeys(m *graph.Value, tk int64) (seen *graph.Value, plus f
 }
 
 // below returns seen if keys count from 0 to tk along the last dimension, and seen has one number for each query.
-func (l *lowerer) below(keys, seen *graph.Value, tk int64, plus float64) (*graph.Value, float64, bool) {
+func (l *recognition) below(keys, seen *graph.Value, tk int64, plus float64) (*graph.Value, float64, bool) {
 	if !l.folder.IsConstant(keys) || keys.Count() != tk || last(keys.Shape) != tk || last(seen.Shape) != 1 ||
 		seen.DType != graph.I64 && seen.DType != graph.I32 {
 		return nil, 0, false
@@ -306,7 +306,7 @@ func (l *lowerer) below(keys, seen *graph.Value, tk int64, plus float64) (*graph
 }
 
 // reshaped is v in another shape, for node n.
-func (l *lowerer) reshaped(v *graph.Value, shape []int64, n *graph.Node) *graph.Value {
+func (l *recognition) reshaped(v *graph.Value, shape []int64, n *graph.Node) *graph.Value {
 	if slices.Equal(v.Shape, shape) {
 		return v
 	}

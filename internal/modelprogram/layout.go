@@ -156,7 +156,7 @@ func (p *printer) mesh() string {
 }
 
 // resultLayout is the layout of result i; nil for a whole one.
-func (l *lowerer) resultLayout(i int) graph.Layout {
+func (l *recognition) resultLayout(i int) graph.Layout {
 	if i < len(l.g.OutputLayouts) {
 		return l.g.OutputLayouts[i]
 	}
@@ -164,7 +164,7 @@ func (l *lowerer) resultLayout(i int) graph.Layout {
 }
 
 // splitOf is the dimension that a layout over the only axis of a mesh splits; -1 for none.
-func (l *lowerer) splitOf(layout graph.Layout) int {
+func (l *recognition) splitOf(layout graph.Layout) int {
 	if len(l.g.Mesh) != 1 {
 		return -1
 	}
@@ -173,7 +173,7 @@ func (l *lowerer) splitOf(layout graph.Layout) int {
 
 // allReduce lowers a collective that the model calls itself: of what each rank holds, so weights keep the shapes that
 // they have in the export.
-func (l *lowerer) allReduce(n *graph.Node) (*val, error) {
+func (l *lowering) allReduce(n *graph.Node) (*val, error) {
 	if len(l.plan) > 0 {
 		return nil, refuse(n, "the model reduces over ranks itself, and a plan has hocket reduce: leave --plan and --shard out")
 	}
@@ -194,7 +194,7 @@ func (l *lowerer) allReduce(n *graph.Node) (*val, error) {
 }
 
 // reshard lowers a change of layout.
-func (l *lowerer) reshard(n *graph.Node) (*val, error) {
+func (l *lowering) reshard(n *graph.Node) (*val, error) {
 	x, err := l.plain(n.In[0])
 	if err != nil {
 		return nil, err

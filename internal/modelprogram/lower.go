@@ -12,27 +12,10 @@ import (
 
 // lowerer makes instructions of a graph.
 type lowerer struct {
-	g      *graph.Graph
-	plan   Plan
-	folder *graph.Folder
-	users  map[*graph.Value][]*graph.Node
-	given  int                 // how many nodes the graph had
-	places map[*graph.Node]int // of nodes added while the graph is lowered
-	layout map[*graph.Value]layout
-
-	values  map[*graph.Value]*val
-	params  map[any]*param // by value or name of the constant
-	list    []*inst
+	lowering
 	results []*inst
-
-	constants []*param
-	fills     map[string]*inst // by what they are
-	reshapes  map[operand][]*inst
-	lengths   map[string]operand // of kept keys, by what they are
-	indices   map[*graph.Value]operand
-	uniforms  map[*graph.Value]uniform // of constants
-	masks     map[maskKey]mask         // those that were found good
-	writers   map[*param]*inst         // of caches
+	lengths map[string]operand // of kept keys, by what they are
+	indices map[*graph.Value]operand
 }
 
 // val is what a value of the graph is in the program: an operand, seen transposed or in another shape. Views are made
@@ -62,8 +45,21 @@ func (l *lowerer) outputs() error {
 	return l.updates()
 }
 
+// emission emits the program's statements.
+type emission struct {
+	recognition
+	plan      Plan
+	layout    map[*graph.Value]layout
+	params    map[any]*param // by value or name of the constant
+	list      []*inst
+	constants []*param
+	fills     map[string]*inst // by what they are
+	reshapes  map[operand][]*inst
+	writers   map[*param]*inst // of caches
+}
+
 // sorted returns the instructions in the order of the graph, each after those that it depends on.
-func (l *lowerer) sorted() []*inst {
+func (l *emission) sorted() []*inst {
 	slices.SortStableFunc(l.list, func(a, b *inst) int { return cmp.Compare(a.order, b.order) })
 	list, done := make([]*inst, 0, len(l.list)), map[*inst]bool{}
 	var add func(in *inst)
@@ -86,21 +82,30 @@ func (l *lowerer) sorted() []*inst {
 	return list
 }
 
-func (l *lowerer) emit(in *inst) *inst {
+func (l *emission) emit(in *inst) *inst {
 	l.list = append(l.list, in)
 	return in
 }
 
 // emitted is a plain val of a new instruction of node n, elementwise where split is that of x.
-func (l *lowerer) emitted(n *graph.Node, op, attrs string, dt graph.DType, shape []int64, split int,
+func (l *emission) emitted(n *graph.Node, op, attrs string, dt graph.DType, shape []int64, split int,
 	args ...operand) *val {
 	in := l.emit(&inst{op: op, args: args, attrs: attrs, dt: dt, shape: shape, split: split, from: n.From,
 		order: l.order(n)})
 	return &val{operand: operand{in: in}}
 }
 
+// lowering lowers one node after the other.
+type lowering struct {
+	emission
+	// recognized lowers a value that one instruction makes in place of many operations; nil if v is none.
+	recognized func(v *graph.Value) (*val, error)
+
+	values map[*graph.Value]*val
+}
+
 // lower returns what v is in the program.
-func (l *lowerer) lower(v *graph.Value) (*val, error) {
+func (l *lowering) lower(v *graph.Value) (*val, error) {
 	if x := l.values[v]; x != nil {
 		return x, nil
 	}
@@ -116,7 +121,7 @@ func (l *lowerer) lower(v *graph.Value) (*val, error) {
 }
 
 // plain lowers v to an operand of its own shape.
-func (l *lowerer) plain(v *graph.Value) (operand, error) {
+func (l *lowering) plain(v *graph.Value) (operand, error) {
 	x, err := l.lower(v)
 	if err != nil {
 		return operand{}, err
@@ -125,7 +130,7 @@ func (l *lowerer) plain(v *graph.Value) (operand, error) {
 }
 
 // settle makes the view that x is.
-func (l *lowerer) settle(v *graph.Value, x *val) operand {
+func (l *emission) settle(v *graph.Value, x *val) operand {
 	if x.perm == nil && x.shape == nil {
 		return x.operand
 	}
@@ -145,7 +150,7 @@ func (l *lowerer) settle(v *graph.Value, x *val) operand {
 }
 
 // shaped returns x, which is v, in another shape. One that has been made is taken again.
-func (l *lowerer) shaped(v *graph.Value, x *val, shape []int64) operand {
+func (l *emission) shaped(v *graph.Value, x *val, shape []int64) operand {
 	if x.perm != nil {
 		l.settle(v, x)
 	}
@@ -214,7 +219,7 @@ func number(x float64) string {
 }
 
 // make makes v.
-func (l *lowerer) make(v *graph.Value) (*val, error) {
+func (l *lowering) make(v *graph.Value) (*val, error) {
 	if v.Leaf == graph.State {
 		return l.readState(v, -1), nil
 	}
@@ -225,10 +230,8 @@ func (l *lowerer) make(v *graph.Value) (*val, error) {
 		return l.constant(v)
 	}
 	n := v.Node
-	for _, r := range recognizers {
-		if x, err := r(l, v); x != nil || err != nil {
-			return x, err
-		}
+	if x, err := l.recognized(v); x != nil || err != nil {
+		return x, err
 	}
 	switch n.Op {
 	case graph.Reshape:
@@ -349,7 +352,7 @@ var unaryOps = map[graph.Op]string{graph.Neg: "neg", graph.Exp: "exp", graph.Rsq
 	graph.Abs: "abs", graph.Floor: "floor"}
 
 // mapped applies an elementwise operation to x, transposed or not.
-func (l *lowerer) mapped(n *graph.Node, x *val, op, attrs string) (*val, error) {
+func (l *emission) mapped(n *graph.Node, x *val, op, attrs string) (*val, error) {
 	y := l.emitted(n, op, attrs, n.Out[0].DType, x.operand.shape(), x.splitDim(), x.operand)
 	y.in.typed = op == "cast"
 	y.perm, y.shape = x.perm, x.shape
@@ -373,7 +376,7 @@ func permuted(x *val, perm []int64) *val {
 	return y
 }
 
-func (l *lowerer) reshape(v *graph.Value) (*val, error) {
+func (l *lowering) reshape(v *graph.Value) (*val, error) {
 	if x, err := l.row(v); x != nil || err != nil {
 		return x, err
 	}
@@ -389,7 +392,7 @@ func (l *lowerer) reshape(v *graph.Value) (*val, error) {
 
 // row lowers a reshape that only takes out the dimension along which its operand is one row of another: a weight of a
 // stack of them, as scans over layers have. nil if it is something else.
-func (l *lowerer) row(v *graph.Value) (*val, error) {
+func (l *lowering) row(v *graph.Value) (*val, error) {
 	of := made(v.Node.In[0], graph.SliceOp)
 	if of == nil || of.Attrs.Step != 1 || of.Attrs.Hi-of.Attrs.Lo != 1 || len(l.users[v.Node.In[0]]) != 1 {
 		return nil, nil
@@ -416,7 +419,7 @@ func (l *lowerer) row(v *graph.Value) (*val, error) {
 }
 
 // param returns the parameter that an input or weight is.
-func (l *lowerer) param(v *graph.Value) *param {
+func (l *emission) param(v *graph.Value) *param {
 	if p := l.params[v]; p != nil {
 		return p
 	}
@@ -444,7 +447,7 @@ type uniform struct {
 }
 
 // uniform returns the number that all elements of a constant are.
-func (l *lowerer) uniform(v *graph.Value) (float64, bool) {
+func (l *recognition) uniform(v *graph.Value) (float64, bool) {
 	if !l.folder.IsConstant(v) {
 		return 0, false
 	}
@@ -459,7 +462,7 @@ func (l *lowerer) uniform(v *graph.Value) (float64, bool) {
 }
 
 // constant lowers a value that is known: a fill, or a parameter that the import binds.
-func (l *lowerer) constant(v *graph.Value) (*val, error) {
+func (l *emission) constant(v *graph.Value) (*val, error) {
 	t, err := l.folder.Value(v)
 	if err != nil {
 		return nil, err
@@ -471,7 +474,7 @@ func (l *lowerer) constant(v *graph.Value) (*val, error) {
 }
 
 // known lowers a constant.
-func (l *lowerer) known(t *graph.Tensor) (*val, error) {
+func (l *emission) known(t *graph.Tensor) (*val, error) {
 	if x, ok := t.Uniform(); ok && !math.IsInf(x, 0) && !math.IsNaN(x) {
 		key := fmt.Sprint(typeText(t.DType, t.Shape, -1), x)
 		if l.fills[key] == nil {
@@ -501,7 +504,7 @@ func counts(t *graph.Tensor) (start int64, ok bool) {
 }
 
 // iota returns the instruction that counts from start.
-func (l *lowerer) iota(dt graph.DType, shape []int64, start int64) *inst {
+func (l *emission) iota(dt graph.DType, shape []int64, start int64) *inst {
 	attrs := ""
 	if start != 0 {
 		attrs = fmt.Sprintf("start=%d", start)
@@ -514,7 +517,7 @@ func (l *lowerer) iota(dt graph.DType, shape []int64, start int64) *inst {
 }
 
 // constantParam is the parameter that holds a constant.
-func (l *lowerer) constantParam(t *graph.Tensor, hint string) *param {
+func (l *emission) constantParam(t *graph.Tensor, hint string) *param {
 	for _, p := range l.constants {
 		if p.dt == t.DType && slices.Equal(p.shape, t.Shape) && slices.Equal(p.constant.Elems, t.Elems) {
 			return p
@@ -527,7 +530,7 @@ func (l *lowerer) constantParam(t *graph.Tensor, hint string) *param {
 }
 
 // fill returns a constant of one number.
-func (l *lowerer) fill(dt graph.DType, shape []int64, x float64) (operand, error) {
+func (l *emission) fill(dt graph.DType, shape []int64, x float64) (operand, error) {
 	t := graph.NewTensor(dt, shape)
 	for i := range t.Elems {
 		t.Elems[i] = x
@@ -540,7 +543,7 @@ func (l *lowerer) fill(dt graph.DType, shape []int64, x float64) (operand, error
 }
 
 // product lowers linear and matmul.
-func (l *lowerer) product(n *graph.Node) (*val, error) {
+func (l *lowering) product(n *graph.Node) (*val, error) {
 	w := n.In[1]
 	if y, err := l.productOfBatches(n); y != nil || err != nil {
 		return y, err
@@ -561,7 +564,7 @@ func (l *lowerer) product(n *graph.Node) (*val, error) {
 }
 
 // packed is the parameter of a weight that the plan packs; nil for others.
-func (l *lowerer) packed(w *graph.Value) *param {
+func (l *emission) packed(w *graph.Value) *param {
 	if w.Leaf == graph.Weight {
 		if p := l.param(w); p.parts > 1 {
 			return p
@@ -571,7 +574,7 @@ func (l *lowerer) packed(w *graph.Value) *param {
 }
 
 // productOf lowers a product, of one part of a packed weight if part is not negative.
-func (l *lowerer) productOf(n *graph.Node, part int) (*val, error) {
+func (l *lowering) productOf(n *graph.Node, part int) (*val, error) {
 	out := n.Out[0]
 	x, err := l.lower(n.In[0])
 	if err != nil {
@@ -638,13 +641,13 @@ func (l *lowerer) productOf(n *graph.Node, part int) (*val, error) {
 }
 
 // part selects one part of a packed parameter.
-func (l *lowerer) part(n *graph.Node, w operand, k int) *val {
+func (l *emission) part(n *graph.Node, w operand, k int) *val {
 	shape := slices.Delete(slices.Clone(w.p.shape), w.p.packed, w.p.packed+1)
 	return l.emitted(n, "select", fmt.Sprintf("axis=%d, index=%d", w.p.packed, k), w.p.dt, shape, w.p.split-1, w)
 }
 
 // slice lowers a part of a dimension.
-func (l *lowerer) slice(n *graph.Node) (*val, error) {
+func (l *lowering) slice(n *graph.Node) (*val, error) {
 	if n.Attrs.Step != 1 {
 		return nil, refuse(n, "a slice with step %d", n.Attrs.Step)
 	}
@@ -684,7 +687,7 @@ func (l *lowerer) slice(n *graph.Node) (*val, error) {
 
 // slicePacked lowers a slice that is one part of a product with a packed weight, perhaps with a bias and in another
 // shape; nil if it is not.
-func (l *lowerer) slicePacked(n *graph.Node, v *graph.Value) (*val, error) {
+func (l *lowering) slicePacked(n *graph.Node, v *graph.Value) (*val, error) {
 	at := v.Node
 	for at != nil && at.Op == graph.Reshape && last(at.In[0].Shape) == last(v.Shape) {
 		at = at.In[0].Node
@@ -721,7 +724,7 @@ func last(shape []int64) int64 {
 }
 
 // concat lowers what joins tensors, transposed alike or not.
-func (l *lowerer) concat(n *graph.Node) (*val, error) {
+func (l *lowering) concat(n *graph.Node) (*val, error) {
 	var list []*val
 	dt := n.Out[0].DType
 	if dt == graph.Bool {
@@ -765,7 +768,7 @@ func (l *lowerer) concat(n *graph.Node) (*val, error) {
 }
 
 // reduce lowers a reduction.
-func (l *lowerer) reduce(n *graph.Node) (*val, error) {
+func (l *lowering) reduce(n *graph.Node) (*val, error) {
 	x, err := l.plain(n.In[0])
 	if err != nil {
 		return nil, err
@@ -789,7 +792,7 @@ func (l *lowerer) reduce(n *graph.Node) (*val, error) {
 }
 
 // norm lowers a normalization of x; params are its weight and bias, which may lack.
-func (l *lowerer) norm(n *graph.Node, x *graph.Value, params []*graph.Value, eps float64) (*val, error) {
+func (l *lowering) norm(n *graph.Node, x *graph.Value, params []*graph.Value, eps float64) (*val, error) {
 	out := n.Out[0]
 	y, err := l.lower(x)
 	if err != nil {
@@ -821,7 +824,7 @@ func (l *lowerer) norm(n *graph.Node, x *graph.Value, params []*graph.Value, eps
 }
 
 // vector lowers a value of one dimension that is not 1, as a vector of type dt.
-func (l *lowerer) vector(v *graph.Value, dt graph.DType) (operand, error) {
+func (l *lowering) vector(v *graph.Value, dt graph.DType) (operand, error) {
 	for v.Node != nil && (v.Node.Op == graph.Cast && v.Node.In[0].DType == dt) {
 		v = v.Node.In[0]
 	}
@@ -844,7 +847,7 @@ func (l *lowerer) vector(v *graph.Value, dt graph.DType) (operand, error) {
 }
 
 // binary lowers elementwise operations of two operands.
-func (l *lowerer) binary(n *graph.Node) (*val, error) {
+func (l *lowering) binary(n *graph.Node) (*val, error) {
 	a, b := n.In[0], n.In[1]
 	out := n.Out[0]
 	if x, ok := l.uniform(b); ok && a.Count() == out.Count() {
@@ -904,7 +907,7 @@ var binaryOps = map[graph.Op]string{graph.AddOp: "add", graph.Sub: "sub", graph.
 	graph.Max: "maximum", graph.Min: "minimum"}
 
 // withNumber lowers an operation of a and a number; first says that the number is the first operand.
-func (l *lowerer) withNumber(n *graph.Node, a *graph.Value, c float64, first bool) (*val, error) {
+func (l *lowering) withNumber(n *graph.Node, a *graph.Value, c float64, first bool) (*val, error) {
 	x, err := l.lower(a)
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ var comparisons = map[graph.Op][2]string{graph.Eq: {"eq", "eq"}, graph.Ne: {"ne"
 	graph.Le: {"le", "ge"}, graph.Gt: {"gt", "lt"}, graph.Ge: {"ge", "le"}}
 
 // lowerAs lowers v as numbers of type dt: a bool is 1 or 0.
-func (l *lowerer) lowerAs(v *graph.Value, dt graph.DType) (*val, error) {
+func (l *lowering) lowerAs(v *graph.Value, dt graph.DType) (*val, error) {
 	if l.folder.IsConstant(v) && v.DType != dt {
 		t, err := l.folder.Value(v)
 		if err != nil {
@@ -32,7 +32,7 @@ func (l *lowerer) lowerAs(v *graph.Value, dt graph.DType) (*val, error) {
 }
 
 // maskType is the type that the mask of a bool has, f32 where nothing says.
-func (l *lowerer) maskType(list ...*graph.Value) (graph.DType, error) {
+func (l *lowering) maskType(list ...*graph.Value) (graph.DType, error) {
 	for _, v := range list {
 		if v.DType != graph.Bool {
 			return v.DType, nil
@@ -49,7 +49,7 @@ func (l *lowerer) maskType(list ...*graph.Value) (graph.DType, error) {
 }
 
 // compare lowers a comparison, and what joins bools.
-func (l *lowerer) compare(n *graph.Node) (*val, error) {
+func (l *lowering) compare(n *graph.Node) (*val, error) {
 	a, b := n.In[0], n.In[1]
 	dt, err := l.maskType(a, b)
 	if err != nil {
@@ -76,7 +76,7 @@ func (l *lowerer) compare(n *graph.Node) (*val, error) {
 }
 
 // isZero lowers whether a number or mask is 0 by the comparison op, eq, or its opposite by ne.
-func (l *lowerer) isZero(n *graph.Node, op string) (*val, error) {
+func (l *lowering) isZero(n *graph.Node, op string) (*val, error) {
 	dt, err := l.maskType(n.In[0])
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (l *lowerer) isZero(n *graph.Node, op string) (*val, error) {
 }
 
 // where lowers a choice.
-func (l *lowerer) where(n *graph.Node) (*val, error) {
+func (l *lowering) where(n *graph.Node) (*val, error) {
 	dt := n.Out[0].DType
 	if dt == graph.Bool {
 		var err error
@@ -104,7 +104,7 @@ func (l *lowerer) where(n *graph.Node) (*val, error) {
 
 // elementwise lowers an operation of operands in type dt, the first of which has the result's shape in the program and
 // the others its trailing dimensions. Operands of other shapes are repeated.
-func (l *lowerer) elementwise(n *graph.Node, op string, dt graph.DType, in []*graph.Value) (*val, error) {
+func (l *lowering) elementwise(n *graph.Node, op string, dt graph.DType, in []*graph.Value) (*val, error) {
 	shape := n.Out[0].Shape
 	var args []operand
 	for i, v := range in {

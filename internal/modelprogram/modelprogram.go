@@ -21,6 +21,7 @@ import (
 
 	"hocket.example/hocket/internal/graph"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // ErrUnsupported is wrapped by errors about graphs that Make makes no program of.
@@ -64,11 +65,14 @@ type Param struct {
 
 // Make makes a program of g. name stands for it in diagnostics.
 func Make(name string, g *graph.Graph, o Options) (*Model, error) {
-	l := &lowerer{g: g, plan: o.Plan, folder: &graph.Folder{Elems: maxFolded}, values: map[*graph.Value]*val{},
-		params: map[any]*param{}, fills: map[string]*inst{}, reshapes: map[operand][]*inst{}, users: g.Users(),
-		given: len(g.Nodes), places: map[*graph.Node]int{}, lengths: map[string]operand{},
-		indices: map[*graph.Value]operand{}, uniforms: map[*graph.Value]uniform{}, masks: map[maskKey]mask{},
-		writers: map[*param]*inst{}}
+	l := &lowerer{}
+	l.recognized = l.recognize
+	l.g, l.plan, l.folder = g, o.Plan, &graph.Folder{Elems: maxFolded}
+	l.values, l.params, l.fills = map[*graph.Value]*val{}, map[any]*param{}, map[string]*inst{}
+	l.reshapes, l.users, l.given = map[operand][]*inst{}, g.Users(), len(g.Nodes)
+	l.places, l.lengths = map[*graph.Node]int{}, map[string]operand{}
+	l.indices, l.uniforms = map[*graph.Value]operand{}, map[*graph.Value]uniform{}
+	l.masks, l.writers = map[maskKey]mask{}, map[*param]*inst{}
 	if n := g.Depth(); n > maxDepth {
 		return nil, fmt.Errorf("%w: %d operations one after another, of at most %d", ErrUnsupported, n, maxDepth)
 	}
@@ -80,7 +84,7 @@ func Make(name string, g *graph.Graph, o Options) (*Model, error) {
 	}
 	p := &printer{lowerer: l, ranks: max(o.Ranks, 1), parts: roll(rowsApart(l.sorted()), maxCompared)}
 	text := p.print(name)
-	info, ds := ir.Read(name, text)
+	info, ds := checker.Read(name, text)
 	if ds.HasErrors() {
 		return nil, fmt.Errorf("%w: the program that was made of it is wrong: %w", ErrUnsupported, ds)
 	}

@@ -109,7 +109,7 @@ type use struct {
 }
 
 // uses lists where a weight is an operand of a product, and so on.
-func (l *lowerer) uses(w *graph.Value) []use {
+func (l *recognition) uses(w *graph.Value) []use {
 	var list []use
 	for _, n := range l.users[w] {
 		switch {
@@ -160,7 +160,7 @@ func swapsLast(perm []int64) bool {
 }
 
 // layouts chooses the layout of every weight.
-func (l *lowerer) layouts() error {
+func (l *emission) layouts() error {
 	l.layout = map[*graph.Value]layout{}
 	for _, w := range l.g.Weights {
 		at := layout{split: -1}
@@ -194,7 +194,7 @@ func (l *lowerer) layouts() error {
 }
 
 // partsOf returns into how many equal parts the last dimension of a product is cut, 0 if it is not.
-func (l *lowerer) partsOf(n *graph.Node) int {
+func (l *recognition) partsOf(n *graph.Node) int {
 	v := n.Out[0]
 	for range 16 {
 		users := l.users[v]

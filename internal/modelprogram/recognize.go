@@ -14,6 +14,16 @@ import (
 // for what they do not know.
 var recognizers []func(l *lowerer, v *graph.Value) (*val, error)
 
+// recognize tries all recognizers.
+func (l *lowerer) recognize(v *graph.Value) (*val, error) {
+	for _, r := range recognizers {
+		if x, err := r(l, v); x != nil || err != nil {
+			return x, err
+		}
+	}
+	return nil, nil
+}
+
 func init() {
 	recognizers = append(recognizers, rmsNorm, geluTanh, rope, partialRope, attention,
 		eagerAttention)
@@ -46,8 +56,19 @@ func either(n *graph.Node, fits func(*graph.Value) bool) (a, b *graph.Value, ok 
 	return n.In[1], n.In[0], fits(n.In[1])
 }
 
+// recognition finds known patterns in the graph.
+type recognition struct {
+	g        *graph.Graph
+	folder   *graph.Folder
+	users    map[*graph.Value][]*graph.Node
+	given    int                      // how many nodes the graph had
+	places   map[*graph.Node]int      // of nodes added while the graph is lowered
+	uniforms map[*graph.Value]uniform // of constants
+	masks    map[maskKey]mask         // those that were found good
+}
+
 // number is either of an operation's operands that is one number, and the other.
-func (l *lowerer) number(n *graph.Node) (c float64, other *graph.Value, ok bool) {
+func (l *recognition) number(n *graph.Node) (c float64, other *graph.Value, ok bool) {
 	_, other, ok = either(n, func(v *graph.Value) bool { _, is := l.uniform(v); return is })
 	if !ok {
 		return 0, nil, false
@@ -61,7 +82,7 @@ func (l *lowerer) number(n *graph.Node) (c float64, other *graph.Value, ok bool)
 }
 
 // normalized returns x and eps if v is x · rsqrt(mean(x²) + eps).
-func (l *lowerer) normalized(v *graph.Value) (x *graph.Value, eps float64, ok bool) {
+func (l *recognition) normalized(v *graph.Value) (x *graph.Value, eps float64, ok bool) {
 	root, x, ok := either(made(v, graph.Mul), func(v *graph.Value) bool { return made(v, graph.Rsqrt) != nil })
 	if !ok {
 		return nil, 0, false
@@ -318,7 +339,7 @@ type angle struct {
 }
 
 // angles finds the frequencies, the scale and the positions 0, 1, … of tables of cosines and sines that are known.
-func (l *lowerer) angles(cos, sin *graph.Value, d int64) (a angle, ok bool, err error) {
+func (l *recognition) angles(cos, sin *graph.Value, d int64) (a angle, ok bool, err error) {
 	c, err := l.folder.Value(wider(cos))
 	if err != nil {
 		return a, false, err
@@ -396,8 +417,8 @@ func baseOf(slowest float64, half int64) float64 {
 // phase finds the frequencies, the scale and the positions of tables of cosines and sines by how they are computed: of
 // products of positions and frequencies, twice for the halves.
 func (l *lowerer) phase(cos, sin *graph.Value, d int64) (a angle, at operand, ok bool, err error) {
-	angles, scale := unscaled(l, cos, graph.Cos)
-	if other, same := unscaled(l, sin, graph.Sin); angles == nil || angles != other || scale != same ||
+	angles, scale := unscaled(&l.recognition, cos, graph.Cos)
+	if other, same := unscaled(&l.recognition, sin, graph.Sin); angles == nil || angles != other || scale != same ||
 		!slices.Equal(cos.Shape, sin.Shape) || len(cos.Shape) != 4 {
 		return a, at, false, nil
 	}
@@ -462,7 +483,7 @@ func (l *lowerer) phase(cos, sin *graph.Value, d int64) (a angle, at operand, ok
 }
 
 // unscaled returns what v is the cosine or sine of, in whichever shape and type, and what that is multiplied by.
-func unscaled(l *lowerer, v *graph.Value, op graph.Op) (*graph.Value, float64) {
+func unscaled(l *recognition, v *graph.Value, op graph.Op) (*graph.Value, float64) {
 	scale := 1.0
 	for v.Node != nil {
 		switch v.Node.Op {
@@ -591,7 +612,7 @@ type maskKey struct {
 }
 
 // mask finds what a constant mask is.
-func (l *lowerer) mask(n *graph.Node, tq, tk int64) (m mask, err error) {
+func (l *recognition) mask(n *graph.Node, tq, tk int64) (m mask, err error) {
 	v := n.In[3]
 	key := maskKey{v, tq, tk}
 	if m, ok := l.masks[key]; ok {

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // Dim is an extent that a model leaves open.
@@ -68,7 +68,7 @@ func Unify(name string, models []*Model, dims []Dim) (*Model, error) {
 	}
 	at := strings.Index(text, "dim ")
 	text = text[:at] + declared.String() + text[at:]
-	info, ds := ir.Read(name, text)
+	info, ds := checker.Read(name, text)
 	if ds.HasErrors() {
 		return nil, fmt.Errorf("%w: the program that was made of it is wrong: %w", ErrUnsupported, ds)
 	}

@@ -38,7 +38,22 @@ func localAxes(t *tensor, sharded bool) []axis {
 	return list
 }
 
-func (t *translator) shapeOf(axes []axis) []*ir.Expr {
+// memories gives tensors their buffers, values and views.
+type memories struct {
+	streams
+	unit    *unitState
+	slicing *loop // the stream-parallel loop whose part a statement works on
+	// Tensors.
+	homes    map[string]*node
+	seen     map[string]*tensor
+	outputs  map[string]bool
+	outputAt map[string]ir.Pos
+	results  map[string]string
+	memory   []*storage
+	locals   map[string]*ir.Stmt // inputs' local views
+}
+
+func (t *memories) shapeOf(axes []axis) []*ir.Expr {
 	shape := make([]*ir.Expr, len(axes))
 	for i, a := range axes {
 		shape[i] = t.expr(a.extent)
@@ -59,7 +74,7 @@ func place(name string, pos ir.Pos) ir.Place { return ir.Place{Name: name, Pos: 
 func (b *binding) at(pos ir.Pos) ir.Place { return place(b.name, pos) }
 
 // lookup finds what a tensor stands for here, nil where nothing bound it yet.
-func (t *translator) lookup(id string) *binding {
+func (t *memories) lookup(id string) *binding {
 	if t.unit != nil {
 		return t.unit.binds[id]
 	}
@@ -72,7 +87,7 @@ func (t *translator) lookup(id string) *binding {
 }
 
 // bind makes id stand for x to the end of block b.
-func (t *translator) bind(b *block, id string, x *binding) {
+func (t *memories) bind(b *block, id string, x *binding) {
 	if t.unit != nil {
 		t.unit.binds[id] = x
 		return
@@ -81,7 +96,7 @@ func (t *translator) bind(b *block, id string, x *binding) {
 }
 
 // consistent demands that a tensor is printed with the same axes everywhere.
-func (t *translator) consistent(x *tensor) bool {
+func (t *memories) consistent(x *tensor) bool {
 	seen := t.seen
 	if t.unit != nil {
 		seen = t.unit.seen
@@ -109,7 +124,7 @@ func (t *translator) consistent(x *tensor) bool {
 
 // reading returns the binding of a tensor that a statement reads, nil after an
 // error.
-func (t *translator) reading(x *tensor) *binding {
+func (t *memories) reading(x *tensor) *binding {
 	b := t.naming(x)
 	if b == nil {
 		return nil
@@ -122,7 +137,7 @@ func (t *translator) reading(x *tensor) *binding {
 
 // naming returns the binding of a tensor that an alias is made of, or that is
 // read: made here where only statements further down write it.
-func (t *translator) naming(x *tensor) *binding {
+func (t *memories) naming(x *tensor) *binding {
 	if !t.consistent(x) {
 		return nil
 	}
@@ -138,7 +153,7 @@ func (t *translator) naming(x *tensor) *binding {
 
 // writing returns the binding of a tensor that a statement writes, made where
 // nothing made it before.
-func (t *translator) writing(x *tensor) *binding {
+func (t *memories) writing(x *tensor) *binding {
 	if !t.consistent(x) {
 		return nil
 	}
@@ -171,7 +186,7 @@ func common(a, b *node) *node {
 
 // collectUses finds the innermost block around all uses of each tensor: that is
 // where it lives, wherever in it the ALLOCATE stands.
-func (t *translator) collectUses() {
+func (t *memories) collectUses() {
 	root := &node{}
 	use := func(x *tensor, n *node) {
 		if have := t.homes[x.id]; have != nil {
@@ -199,7 +214,7 @@ func (t *translator) collectUses() {
 }
 
 // allocate makes a buffer for x where all its uses see it.
-func (t *translator) allocate(x *tensor) *binding {
+func (t *memories) allocate(x *tensor) *binding {
 	b := t.blk
 	if home := t.homes[x.id]; home != nil && t.unit == nil {
 		for b.depth > home.depth {
@@ -209,7 +224,7 @@ func (t *translator) allocate(x *tensor) *binding {
 	return t.allocateIn(b, x)
 }
 
-func (t *translator) allocateIn(b *block, x *tensor) *binding {
+func (t *memories) allocateIn(b *block, x *tensor) *binding {
 	inner := t.blk
 	if b != inner && t.unit == nil {
 		t.blk = b // extents and names are those of the outer block
@@ -225,7 +240,7 @@ func (t *translator) allocateIn(b *block, x *tensor) *binding {
 }
 
 // newBuffer defines a buffer with the given axes in the block at hand.
-func (t *translator) newBuffer(x *tensor, axes []axis, name string) *binding {
+func (t *memories) newBuffer(x *tensor, axes []axis, name string) *binding {
 	y := &binding{t: x, axes: axes, shape: t.shapeOf(axes), mem: &storage{id: x.id}}
 	y.name = t.fresh(name)
 	t.memory = append(t.memory, y.mem)
@@ -235,7 +250,7 @@ func (t *translator) newBuffer(x *tensor, axes []axis, name string) *binding {
 
 // allocateOutput makes an output: a buffer that has its device axes, one long,
 // as the signature has them.
-func (t *translator) allocateOutput(b *block, x *tensor) *binding {
+func (t *memories) allocateOutput(b *block, x *tensor) *binding {
 	name := t.fresh(x.id)
 	t.define(b, &ir.Stmt{Op: ir.OpAlloc, Pos: x.pos, Results: []ir.Name{{Pos: x.pos, Text: name}}, Type: t.shardType(x)})
 	y := t.withoutDevices(b, x, name)
@@ -247,7 +262,7 @@ func (t *translator) allocateOutput(b *block, x *tensor) *binding {
 }
 
 // shardType is the type of a rank's part of a parameter or result.
-func (t *translator) shardType(x *tensor) *ir.Type {
+func (t *memories) shardType(x *tensor) *ir.Type {
 	typ := &ir.Type{Pos: x.pos, DType: x.dtype}
 	for _, a := range x.axes {
 		switch {
@@ -263,7 +278,7 @@ func (t *translator) shardType(x *tensor) *ir.Type {
 
 // withoutDevices defines the view of a parameter's or result's part that lacks
 // the device axes.
-func (t *translator) withoutDevices(b *block, x *tensor, name string) *binding {
+func (t *memories) withoutDevices(b *block, x *tensor, name string) *binding {
 	at := 0
 	for _, a := range x.axes {
 		switch {
@@ -283,7 +298,7 @@ func (t *translator) withoutDevices(b *block, x *tensor, name string) *binding {
 
 // streamLoop returns the loop around the statement at hand that runs over x's
 // stream axis: of the second generation, where all loops stream-parallelise.
-func (t *translator) streamLoop(x *tensor) *loop {
+func (t *memories) streamLoop(x *tensor) *loop {
 	for _, a := range x.axes {
 		if !a.stream() || a.reduced() {
 			continue
@@ -300,7 +315,7 @@ func (t *translator) streamLoop(x *tensor) *loop {
 
 // streamPart returns the part of a tensor that an iteration of a
 // stream-parallel loop works on, where the tensor holds that of all.
-func (t *translator) streamPart(b *binding, pos ir.Pos) *binding {
+func (t *memories) streamPart(b *binding, pos ir.Pos) *binding {
 	if t.slicing == nil {
 		return b
 	}
@@ -320,7 +335,7 @@ func (t *translator) streamPart(b *binding, pos ir.Pos) *binding {
 }
 
 // selected defines a view of one index along dimension i.
-func (t *translator) selected(b *binding, i int, index *ir.Expr, name string, pos ir.Pos) *binding {
+func (t *memories) selected(b *binding, i int, index *ir.Expr, name string, pos ir.Pos) *binding {
 	v := &binding{name: name, t: b.t, mem: b.mem, value: b.value}
 	v.axes = append(append(v.axes, b.axes[:i]...), b.axes[i+1:]...)
 	v.shape = append(append(v.shape, b.shape[:i]...), b.shape[i+1:]...)
@@ -331,7 +346,7 @@ func (t *translator) selected(b *binding, i int, index *ir.Expr, name string, po
 
 // unused reports memory that is read and never written, or an output that is
 // never written.
-func (t *translator) unused() {
+func (t *memories) unused() {
 	for _, m := range t.memory {
 		switch {
 		case m.input || m.written.Valid():

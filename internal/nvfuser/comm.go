@@ -8,15 +8,22 @@ import (
 
 // communication is a Communication and what its tensors stand for.
 type communication struct {
-	*translator
+	*comms
 	s       *stmt
 	in, out *binding
 	team    *team
 }
 
+// comms translates collectives and transfers, and when they are done.
+type comms struct {
+	memories
+	around []*stmt            // the loops' statements
+	posted map[string]*posted // communications, by number
+}
+
 // communicate translates a Communication: a collective on its communicator's stream.
-func (t *translator) communicate(s *stmt) {
-	c := &communication{translator: t, s: s, team: t.teamOf(s.team)}
+func (t *comms) communicate(s *stmt) {
+	c := &communication{comms: t, s: s, team: t.teamOf(s.team)}
 	if c.in = t.reading(s.in[0].t); c.in != nil {
 		c.out = t.writing(s.out)
 	}
@@ -27,7 +34,7 @@ func (t *translator) communicate(s *stmt) {
 }
 
 func (c *communication) translate() {
-	t, s := c.translator, c.s
+	t, s := c.comms, c.s
 	switch s.op {
 	case "Allgather":
 		c.gather(ir.OpAllGather)
@@ -307,7 +314,7 @@ func (c *communication) everywhere(b *binding) *binding {
 
 // coalesced translates StartCoalescing … EndCoalescing and returns the index of
 // the latter.
-func (t *translator) coalesced(list []*stmt, i int) int {
+func (t *comms) coalesced(list []*stmt, i int) int {
 	start := list[i]
 	end := i + 1
 	for end < len(list) && (list[end].kind == stP2P || list[end].kind == stShareHandles) {
@@ -336,7 +343,7 @@ func (t *translator) coalesced(list []*stmt, i int) int {
 // other only says that its buffer is ready; its Wait waits for the copy. Which one copies is
 // the protocol's choice, and in the protocol's order it comes last: with get the receiver,
 // with put the sender. Get is nvFuser's default.
-func (t *translator) consecutive(list []*stmt, i int) int {
+func (t *comms) consecutive(list []*stmt, i int) int {
 	end, copies := copier(list, i)
 	for _, s := range list[i:end] {
 		if s.kind != stP2P {
@@ -373,7 +380,7 @@ func copier(list []*stmt, i int) (end int, copies string) {
 }
 
 // transfers emits sends and recvs, those of the same ranks that follow each other as one group.
-func (t *translator) transfers(list []*stmt) {
+func (t *comms) transfers(list []*stmt) {
 	var group []*ir.Stmt
 	var ranks rankSet
 	for _, s := range list {
@@ -396,7 +403,7 @@ func (t *translator) transfers(list []*stmt) {
 }
 
 // transfer makes a send or recv.
-func (t *translator) transfer(s *stmt) *ir.Stmt {
+func (t *comms) transfer(s *stmt) *ir.Stmt {
 	op, b := ir.OpSend, (*binding)(nil)
 	if s.op == "recv" {
 		op, b = ir.OpRecv, t.writing(s.out)
@@ -412,7 +419,7 @@ func (t *translator) transfer(s *stmt) *ir.Stmt {
 	return x
 }
 
-func (t *translator) emitGroup(list []*ir.Stmt, ranks rankSet) {
+func (t *comms) emitGroup(list []*ir.Stmt, ranks rankSet) {
 	switch len(list) {
 	case 0:
 	case 1:

@@ -37,8 +37,24 @@ func newBlock(parent *block, out *ir.Block, base streamRef) *block {
 	return b
 }
 
+// output names what the program declares, and knows where in it what comes next goes.
+type output struct {
+	r        *reader
+	d        *dump
+	prog     *ir.Program
+	world    int64
+	teams    map[string]*team
+	teamList []*team
+	// State of the place being translated.
+	blk       *block
+	loops     []*loop
+	serial    map[string]int
+	declared  map[string]bool
+	headStmts []*ir.Stmt
+}
+
 // fresh returns name, or name with a number where it is taken at this place.
-func (t *translator) fresh(name string) string {
+func (t *output) fresh(name string) string {
 	full := name
 	for t.taken(full) {
 		t.serial[name]++
@@ -53,7 +69,7 @@ func (t *translator) fresh(name string) string {
 
 // taken reports whether a definition of that name would be a second one: in this block and
 // those around it, and, where it comes in front of blocks that are there, in those.
-func (t *translator) taken(name string) bool {
+func (t *output) taken(name string) bool {
 	if (t.blk.pushed > 0 || t.blk.group != nil) && t.blk.inner[name] {
 		return true
 	}
@@ -67,7 +83,7 @@ func (t *translator) taken(name string) bool {
 
 // define adds a definition to a block that is open: in front of the statement
 // that is being filled, behind all others.
-func (t *translator) define(b *block, s *ir.Stmt) {
+func (t *output) define(b *block, s *ir.Stmt) {
 	n := len(b.out.Stmts)
 	comment(s)
 	if b.pushed > 0 || b.group != nil {
@@ -88,7 +104,7 @@ func comment(s *ir.Stmt) {
 
 // here returns the block that a statement on the current stream goes to,
 // opening an on where the current stream is not the block's own.
-func (t *translator) here(pos ir.Pos) *ir.Block {
+func (t *streams) here(pos ir.Pos) *ir.Block {
 	b := t.blk
 	cur := t.current(pos)
 	if cur.key == b.base.key {
@@ -107,7 +123,7 @@ func (t *translator) here(pos ir.Pos) *ir.Block {
 }
 
 // emit adds a statement on the current stream, for the given ranks.
-func (t *translator) emit(s *ir.Stmt, ranks rankSet) {
+func (t *streams) emit(s *ir.Stmt, ranks rankSet) {
 	to := t.here(s.Pos)
 	comment(s)
 	b := t.blk
@@ -126,7 +142,7 @@ func (t *translator) emit(s *ir.Stmt, ranks rankSet) {
 
 // open adds a loop or conditional, and calls fill for each of its blocks. If it does not change streams, it is placed
 // on the current stream.
-func (t *translator) open(s *ir.Stmt, steady bool, fill func(body *ir.Block)) {
+func (t *streams) open(s *ir.Stmt, steady bool, fill func(body *ir.Block)) {
 	outer := t.blk
 	base := outer.base
 	if steady {

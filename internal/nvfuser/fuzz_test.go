@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // FuzzDump: whatever the text, reading it ends, in a program that prints and
@@ -50,7 +51,7 @@ func FuzzDump(f *testing.F) {
 		if p == nil {
 			return
 		}
-		if _, ds = ir.Check(p); ds.HasErrors() {
+		if _, ds = checker.Check(p); ds.HasErrors() {
 			return
 		}
 		again, ds := ir.Parse("again.hkt", p.String())

@@ -21,7 +21,7 @@ const cacheDefine = "allocation_cache"
 const maxHandleSteps = 1 << 18
 
 type handleCheck struct {
-	t     *translator
+	t     *scalars
 	eval  *inference
 	steps int
 	// unknown is a name or expression whose value the dump does not give.
@@ -51,7 +51,7 @@ type want struct {
 
 // checkHandles reports handles that are missing. cached is what the caller says of nvFuser's allocation cache: "1",
 // "0", or "" for nothing.
-func (t *translator) checkHandles(cached string) {
+func (t *scalars) checkHandles(cached string) {
 	cuda, first := false, (*stmt)(nil)
 	t.d.everyStmt(func(s *stmt) {
 		cuda = cuda || s.kind == stP2P && s.backend == backendCUDA

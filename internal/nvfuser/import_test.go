@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // program imports a dump and checks the result.
@@ -21,7 +22,7 @@ func program(t *testing.T, src string, defines ...string) *ir.Program {
 	if len(ds) > 0 || len(rest) > 0 {
 		t.Fatalf("%s\nleft: %v\n%s", ds, rest, src)
 	}
-	if _, ds := ir.Check(p); len(ds) > 0 {
+	if _, ds := checker.Check(p); len(ds) > 0 {
 		t.Fatalf("%s\n%s", ds, p)
 	}
 	return p
@@ -32,7 +33,7 @@ func refused(t *testing.T, src, place, want string) {
 	t.Helper()
 	p, _, ds := Import("d.txt", src, nil)
 	if len(ds) == 0 {
-		if _, ds = ir.Check(p); len(ds) == 0 {
+		if _, ds = checker.Check(p); len(ds) == 0 {
 			t.Fatalf("%q is read:\n%s\n%s", want, src, p)
 		}
 	}
@@ -153,7 +154,7 @@ func TestMeshesThatSkipRanks(t *testing.T) {
 		contains(t, p, test, "= {"+mesh+"}")
 	}
 	for _, ranks := range []rankSet{{0, 1}, {0, 1, 2}} { // a prefix is told by its last
-		s := (&translator{world: 9}).membership(ranks, ir.Pos{})
+		s := (&output{world: 9}).membership(ranks, ir.Pos{})
 		if s.Cmp != ir.LE || s.Exprs[1].Val != ranks[len(ranks)-1] {
 			t.Errorf("%v: %s", ranks, s)
 		}
@@ -170,7 +171,7 @@ func TestMembership(t *testing.T) {
 				set = append(set, r)
 			}
 		}
-		s := (&translator{world: world}).membership(set, ir.Pos{})
+		s := (&output{world: world}).membership(set, ir.Pos{})
 		for r := range int64(world) {
 			left, err := s.Exprs[0].Eval(env{rank: r})
 			if err != nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // A dump that was pasted through a page without code blocks has lost its indentation, which
@@ -80,7 +81,7 @@ func importUnindented(
 		}
 		prog, rest, ds := importLines(file, src, indented, defines)
 		if prog != nil {
-			if _, wrong := ir.Check(prog); wrong.HasErrors() {
+			if _, wrong := checker.Check(prog); wrong.HasErrors() {
 				prog, ds = nil, wrong
 			}
 		}

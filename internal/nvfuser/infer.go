@@ -29,7 +29,7 @@ const (
 
 // inference collects what is known of missing indices.
 type inference struct {
-	t       *translator
+	t       *scalars
 	missing []*missingIndex
 	byName  map[string]*missingIndex
 	extents map[string]bool // of inputs
@@ -57,7 +57,7 @@ type rule struct {
 }
 
 // inferIndices defines the indices that the dump lacks, or keeps what --define would give.
-func (t *translator) inferIndices() {
+func (t *scalars) inferIndices() {
 	in := &inference{t: t, byName: map[string]*missingIndex{}, extents: map[string]bool{}, values: map[string]int64{}}
 	for _, x := range t.d.inputs {
 		for _, a := range x.axes {

@@ -72,22 +72,27 @@ func exponent(s string, end int) int {
 // cursor reads a logical line. After an error it is at the line's end, so that
 // its users go on as if the line were over; the first error is kept.
 type cursor struct {
-	l    *line
-	tok  token
-	r    *reader
-	bad  bool
+	words
 	nest int
 }
 
 func (r *reader) cursor(l *line) *cursor {
-	c := &cursor{l: l, r: r}
+	c := &cursor{words: words{l: l, r: r}}
 	c.tok = l.next(0)
 	return c
 }
 
-func (c *cursor) pos() ir.Pos { return c.l.at(c.tok.off) }
+// words reads a line token by token, and reports what does not come.
+type words struct {
+	l   *line
+	tok token
+	r   *reader
+	bad bool
+}
 
-func (c *cursor) advance() token {
+func (c *words) pos() ir.Pos { return c.l.at(c.tok.off) }
+
+func (c *words) advance() token {
 	t := c.tok
 	c.tok = c.l.next(t.off + len(t.text))
 	if c.r.words++; c.r.words > maxWords {
@@ -96,9 +101,9 @@ func (c *cursor) advance() token {
 	return t
 }
 
-func (c *cursor) is(text string) bool { return c.tok.kind != tokEnd && c.tok.text == text }
+func (c *words) is(text string) bool { return c.tok.kind != tokEnd && c.tok.text == text }
 
-func (c *cursor) got(text string) bool {
+func (c *words) got(text string) bool {
 	if !c.is(text) {
 		return false
 	}
@@ -106,14 +111,14 @@ func (c *cursor) got(text string) bool {
 	return true
 }
 
-func (c *cursor) want(text string) {
+func (c *words) want(text string) {
 	if !c.got(text) {
 		c.expected("\"" + text + "\"")
 	}
 }
 
 // word takes a word and reports whether there was one.
-func (c *cursor) word(what string) string {
+func (c *words) word(what string) string {
 	if c.tok.kind != tokWord {
 		c.expected(what)
 		return ""
@@ -121,7 +126,7 @@ func (c *cursor) word(what string) string {
 	return c.advance().text
 }
 
-func (c *cursor) expected(what string) {
+func (c *words) expected(what string) {
 	found := "the line's end"
 	if c.tok.kind != tokEnd {
 		found = "\"" + brief(c.tok.text) + "\""
@@ -130,7 +135,7 @@ func (c *cursor) expected(what string) {
 }
 
 // fail reports the line's first error and ends it.
-func (c *cursor) fail(message string) *ir.Diagnostic {
+func (c *words) fail(message string) *ir.Diagnostic {
 	pos := c.pos()
 	c.tok = token{off: len(c.l.text)}
 	if c.bad {
@@ -143,7 +148,7 @@ func (c *cursor) fail(message string) *ir.Diagnostic {
 }
 
 // peekAfter returns the token behind the one at hand.
-func (c *cursor) peekAfter() token { return c.l.next(c.tok.off + len(c.tok.text)) }
+func (c *words) peekAfter() token { return c.l.next(c.tok.off + len(c.tok.text)) }
 
 func brief(s string) string {
 	if len(s) > 40 {

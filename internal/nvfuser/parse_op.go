@@ -57,7 +57,7 @@ func (c *cursor) function(s *stmt) {
 	c.want(")")
 }
 
-func (c *cursor) attribute(name string, value func()) {
+func (c *words) attribute(name string, value func()) {
 	c.want(name)
 	c.want("=")
 	if !c.bad {
@@ -96,7 +96,7 @@ func (c *cursor) infix(s *stmt) {
 }
 
 // atNumber reports whether a number stands here: "0.5", "double(0.5)".
-func (c *cursor) atNumber() bool {
+func (c *words) atNumber() bool {
 	_, isType := dtypes[c.tok.text]
 	return c.tok.kind == tokNumber || c.tok.kind == tokWord && isType
 }
@@ -116,7 +116,7 @@ func (c *cursor) operand() operand {
 	return operand{num: c.float(), pos: pos}
 }
 
-func (c *cursor) float() float64 {
+func (c *words) float() float64 {
 	sign := 1.0
 	if c.got("-") {
 		sign = -1
@@ -160,7 +160,7 @@ func (c *cursor) allocate(s *stmt) {
 	}
 }
 
-func (c *cursor) boolean() bool {
+func (c *words) boolean() bool {
 	if c.got("true") {
 		return true
 	}
@@ -168,7 +168,7 @@ func (c *cursor) boolean() bool {
 	return false
 }
 
-func (c *cursor) booleans() []bool {
+func (c *words) booleans() []bool {
 	var list []bool
 	c.want("{")
 	for !c.bad && !c.is("}") {
@@ -231,7 +231,7 @@ func (c *cursor) reduce(s *stmt) {
 
 // initial reads what a reduction begins with: "float(0)", "float(-inf)", "-inf". It must be
 // the neutral element, which its op says already.
-func (c *cursor) initial(op string) {
+func (c *words) initial(op string) {
 	pos, text := c.pos(), ""
 	for depth := 0; c.tok.kind != tokEnd && (depth > 0 || !c.is(",") && !c.is(")")); c.advance() {
 		depth += depthOf(c.tok.text)

@@ -84,7 +84,7 @@ func isSymbol(s string) bool {
 }
 
 // name takes a word that can name something in a program.
-func (c *cursor) name(what string) string {
+func (c *words) name(what string) string {
 	pos := c.pos()
 	s := c.word(what)
 	if !isName(s) {
@@ -93,7 +93,7 @@ func (c *cursor) name(what string) string {
 	return s
 }
 
-func (c *cursor) number(pos ir.Pos) *scalar {
+func (c *words) number(pos ir.Pos) *scalar {
 	text := c.tok.text
 	v, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {

@@ -65,14 +65,14 @@ func (c *cursor) statement() *stmt {
 }
 
 // failAt is fail at a place before the token at hand.
-func (c *cursor) failAt(pos ir.Pos, message string) {
+func (c *words) failAt(pos ir.Pos, message string) {
 	if d := c.fail(message); d.Message != "" {
 		d.Pos, d.Line = pos, c.r.sourceLine(pos)
 	}
 }
 
 // ident reads the number of a communication.
-func (c *cursor) ident() string {
+func (c *words) ident() string {
 	if c.tok.kind != tokNumber {
 		c.expected("a number")
 		return ""
@@ -176,7 +176,7 @@ func (c *cursor) communication(s *stmt, word string) {
 }
 
 // backend reads what a communication is carried out by, which streams are named after.
-func (c *cursor) backend() string {
+func (c *words) backend() string {
 	if c.tok.kind == tokWord && !isName(c.tok.text) {
 		c.expected("a backend")
 		return ""
@@ -184,7 +184,7 @@ func (c *cursor) backend() string {
 	return c.word("a backend")
 }
 
-func (c *cursor) reduction(s *stmt) {
+func (c *words) reduction(s *stmt) {
 	word := c.word("a reduction")
 	red, ok := ir.ParseRed(strings.ToLower(word))
 	if !ok && !c.bad {
@@ -217,7 +217,7 @@ func (c *cursor) p2p(s *stmt) {
 }
 
 // fields reads "(key=value, …)"; value reads what a key's value is.
-func (c *cursor) fields(value func(key string) bool) {
+func (c *words) fields(value func(key string) bool) {
 	c.want("(")
 	for !c.bad && !c.is(")") {
 		pos := c.pos()

@@ -13,7 +13,7 @@ var dtypes = map[string]ir.DType{
 }
 
 // atTensor reports whether a tensor stands here: "T3_g_float[…".
-func (c *cursor) atTensor() bool {
+func (c *words) atTensor() bool {
 	t := c.tok.text
 	return c.tok.kind == tokWord && len(t) > 1 && t[0] == 'T' && isDigit(t[1]) && c.peekAfter().text == "["
 }
@@ -45,7 +45,7 @@ func (c *cursor) tensor() *tensor {
 
 // tensorName splits "T3_g___bfloat" into number, memory and dtype. Without a
 // dtype it is f32: early dumps print none.
-func (c *cursor) tensorName(text string) (string, ir.DType) {
+func (c *words) tensorName(text string) (string, ir.DType) {
 	id, rest, _ := strings.Cut(text, "_")
 	if _, err := strconv.ParseUint(id[1:], 10, 31); err != nil {
 		c.fail("\"" + brief(text) + "\" is no name of a tensor")

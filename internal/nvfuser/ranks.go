@@ -31,10 +31,10 @@ func joinInts(list []int64) string {
 	return b.String()
 }
 
-func (t *translator) everybody(s rankSet) bool { return s == nil || int64(len(s)) == t.world }
+func (t *output) everybody(s rankSet) bool { return s == nil || int64(len(s)) == t.world }
 
 // membership makes "if rank is in s", in the shortest form that says so.
-func (t *translator) membership(s rankSet, pos ir.Pos) *ir.Stmt {
+func (t *output) membership(s rankSet, pos ir.Pos) *ir.Stmt {
 	rank := &ir.Expr{Kind: ir.ExprRank, Pos: pos, Name: ir.WorldAxis}
 	test := func(l *ir.Expr, cmp ir.Cmp, v int64) *ir.Stmt {
 		return &ir.Stmt{Op: ir.OpIf, Pos: pos, Exprs: []*ir.Expr{l, num(pos, v)}, Cmp: cmp, Body: &ir.Block{}}
@@ -97,7 +97,7 @@ type team struct {
 }
 
 // collectTeams declares a mesh for every list of devices in the dump.
-func (t *translator) collectTeams() {
+func (t *output) collectTeams() {
 	note := func(m *mesh) {
 		if m == nil || t.teams[joinInts(m.devices)] != nil {
 			return
@@ -126,7 +126,7 @@ func (t *translator) collectTeams() {
 	}
 }
 
-func (t *translator) teamOf(m *mesh) *team {
+func (t *output) teamOf(m *mesh) *team {
 	if m == nil {
 		return nil
 	}

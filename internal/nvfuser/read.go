@@ -158,7 +158,7 @@ func (c *cursor) tensorList(open, end string) []*tensor {
 }
 
 // done demands the line's end.
-func (c *cursor) done() {
+func (c *words) done() {
 	if !c.bad && c.tok.kind != tokEnd {
 		c.expected("the line's end")
 	}

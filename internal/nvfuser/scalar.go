@@ -72,9 +72,28 @@ func bin(k ir.ExprKind, a, b *ir.Expr) *ir.Expr {
 	return e
 }
 
+// scalars translates indices and extents.
+type scalars struct {
+	output
+	// defs are the definitions of indices, the dump's and those given;
+	// missing are names that were reported, defining those being defined.
+	defs    map[string]*scalar
+	missing map[string]bool
+	// proposals are --defines for all indices that are missing.
+	proposals string
+	defining  map[string]bool
+	inlined   int
+	sizes     map[*ir.Expr]int // of expressions, in nodes
+	tooLarge  bool             // said once
+	// symbols are the extents of inputs, which become dims.
+	symbols    map[string]*ir.Dim
+	symbolList []string
+	streamsDim bool
+}
+
 // expr translates s where the block at hand is; an index that is defined gets
 // a let there.
-func (t *translator) expr(s *scalar) *ir.Expr {
+func (t *scalars) expr(s *scalar) *ir.Expr {
 	switch {
 	case s == nil:
 		return num(ir.Pos{}, 0)
@@ -101,7 +120,7 @@ func (t *translator) expr(s *scalar) *ir.Expr {
 // nodes counts the nodes of an expression as a tree. Comparisons and
 // remainders name their operands more than once, so that trees may be far
 // larger than what was read.
-func (t *translator) nodes(e *ir.Expr) int {
+func (t *scalars) nodes(e *ir.Expr) int {
 	if len(e.Args) == 0 {
 		return 1
 	}
@@ -116,7 +135,7 @@ func (t *translator) nodes(e *ir.Expr) int {
 	return n
 }
 
-func (t *translator) apply(s *scalar, x []*ir.Expr) *ir.Expr {
+func (t *scalars) apply(s *scalar, x []*ir.Expr) *ir.Expr {
 	switch s.op {
 	case "+":
 		return bin(ir.ExprAdd, x[0], x[1])
@@ -179,7 +198,7 @@ func compared(op string, a, b *ir.Expr) *ir.Expr {
 var comparisons = map[string]ir.Cmp{"==": ir.EQ, "!=": ir.NE, "<": ir.LT, "<=": ir.LE, ">": ir.GT, ">=": ir.GE}
 
 // truth makes 0 or 1 of an expression that is used as a condition.
-func (t *translator) truth(s *scalar, x *ir.Expr) *ir.Expr {
+func (t *scalars) truth(s *scalar, x *ir.Expr) *ir.Expr {
 	if _, ok := comparisons[s.op]; ok || s.op == "&&" || s.op == "||" || s.op == "!" {
 		return x
 	}
@@ -189,7 +208,7 @@ func (t *translator) truth(s *scalar, x *ir.Expr) *ir.Expr {
 // truncated translates C's % and /, which round towards zero. They are mod and
 // floordiv where the first operand is surely not negative and the second positive. A
 // negative divisor changes the sign of a quotient, and nothing of a remainder.
-func (t *translator) truncated(k ir.ExprKind, s *scalar, x []*ir.Expr) *ir.Expr {
+func (t *scalars) truncated(k ir.ExprKind, s *scalar, x []*ir.Expr) *ir.Expr {
 	budget := maxInline
 	switch d := t.rangeOf(s.args[1], &budget); {
 	case d.hasHi && d.hi < 0:
@@ -211,7 +230,7 @@ func subtracts(s *scalar) bool {
 }
 
 // towardsZero is truncated for a divisor that is positive.
-func (t *translator) towardsZero(k ir.ExprKind, s *scalar, x []*ir.Expr) *ir.Expr {
+func (t *scalars) towardsZero(k ir.ExprKind, s *scalar, x []*ir.Expr) *ir.Expr {
 	budget := maxInline
 	if r := t.rangeOf(s.args[0], &budget); r.hasLo && r.lo >= 0 {
 		return bin(k, x[0], x[1])
@@ -224,7 +243,7 @@ func (t *translator) towardsZero(k ir.ExprKind, s *scalar, x []*ir.Expr) *ir.Exp
 
 // name translates a name: what the runtime knows, a loop variable, a defined
 // index, an extent's symbol.
-func (t *translator) name(s *scalar) *ir.Expr {
+func (t *scalars) name(s *scalar) *ir.Expr {
 	switch {
 	case s.name == "rank" || s.name == deviceIndex:
 		return &ir.Expr{Kind: ir.ExprRank, Pos: s.pos, Name: ir.WorldAxis}
@@ -243,7 +262,7 @@ func (t *translator) name(s *scalar) *ir.Expr {
 }
 
 // undefined reports an index that nothing defines, once.
-func (t *translator) undefined(s *scalar) {
+func (t *scalars) undefined(s *scalar) {
 	if t.missing[s.name] {
 		return
 	}
@@ -259,7 +278,7 @@ func (t *translator) undefined(s *scalar) {
 
 // defined returns a defined index: a let in the block at hand, or, outside of
 // the function's body, its definition written out.
-func (t *translator) defined(s *scalar) *ir.Expr {
+func (t *scalars) defined(s *scalar) *ir.Expr {
 	for b := t.blk; b != nil; b = b.parent {
 		if name := b.lets[s.name]; name != "" {
 			return &ir.Expr{Kind: ir.ExprVar, Pos: s.pos, Name: name}
@@ -300,7 +319,7 @@ func exactly(v int64) span { return span{v, v, true, true} }
 const small = 1 << 30
 
 // rangeOf bounds an expression's values; budget bounds the work.
-func (t *translator) rangeOf(s *scalar, budget *int) span {
+func (t *scalars) rangeOf(s *scalar, budget *int) span {
 	if *budget--; *budget < 0 {
 		return span{}
 	}
@@ -337,7 +356,7 @@ func (t *translator) rangeOf(s *scalar, budget *int) span {
 	return span{}
 }
 
-func (t *translator) rangeOfName(s *scalar, budget *int) span {
+func (t *scalars) rangeOfName(s *scalar, budget *int) span {
 	switch l := t.loop(s.name); {
 	case s.name == "rank" || s.name == deviceIndex:
 		return span{0, t.world - 1, true, true}

@@ -26,8 +26,20 @@ const (
 
 func mainStream() streamRef { return streamRef{key: mainKey, place: ir.Main()} }
 
+// streams follows which stream is the current one, and emits statements on it.
+type streams struct {
+	scalars
+	cur streamRef
+	// Streams.
+	names       map[string]bool      // that GetCurrentStream gives
+	captured    map[string]streamRef // what they stand for
+	limits      map[string]bool
+	streamCount *ir.Expr
+	changes     map[*stmt]bool
+}
+
 // current returns the current stream for a statement at pos that runs on it.
-func (t *translator) current(pos ir.Pos) streamRef {
+func (t *streams) current(pos ir.Pos) streamRef {
 	if t.cur.key != unknownKey {
 		return t.cur
 	}
@@ -42,7 +54,7 @@ func (t *translator) current(pos ir.Pos) streamRef {
 // GetCurrentStream gave means what it captured, even where it looks like a
 // number: early dumps print the captured stream as "Stream 0", and that is not
 // the stream with index 0.
-func (t *translator) resolve(n streamName) streamRef {
+func (t *streams) resolve(n streamName) streamRef {
 	if n.name != "" && t.names[n.name] {
 		if ref, ok := t.captured[n.name]; ok {
 			return t.settled(n, ref)
@@ -62,7 +74,7 @@ func (t *translator) resolve(n streamName) streamRef {
 }
 
 // settled refuses a captured stream that depends on the way that was taken.
-func (t *translator) settled(n streamName, ref streamRef) streamRef {
+func (t *streams) settled(n streamName, ref streamRef) streamRef {
 	if ref.key != unknownKey {
 		return ref
 	}
@@ -74,14 +86,14 @@ func (t *translator) settled(n streamName, ref streamRef) streamRef {
 }
 
 // fresherStream declares a stream that is known by its address only.
-func (t *translator) fresherStream(n streamName) streamRef {
+func (t *streams) fresherStream(n streamName) streamRef {
 	name := "stream_" + n.name
 	t.declareStream(name, nil, n.pos)
 	return streamRef{key: name, place: place(name, n.pos)}
 }
 
 // countStream makes the array of streams long enough for an index.
-func (t *translator) countStream(s *scalar) {
+func (t *streams) countStream(s *scalar) {
 	limit := t.streamLimit(s)
 	if limit == nil {
 		t.errorf(s.pos, "how many streams there are cannot be told from this index").Help =
@@ -104,7 +116,7 @@ func maxOf(have, e *ir.Expr) *ir.Expr {
 }
 
 // streamLimit returns a bound of an index that is known at the function's top.
-func (t *translator) streamLimit(s *scalar) *ir.Expr {
+func (t *streams) streamLimit(s *scalar) *ir.Expr {
 	budget := maxInline
 	if r := t.rangeOf(s, &budget); r.hasHi && r.hasLo && r.lo >= 0 {
 		return num(s.pos, r.hi+1)
@@ -129,7 +141,7 @@ func (t *translator) streamLimit(s *scalar) *ir.Expr {
 }
 
 // findNames collects the names that GetCurrentStream gives.
-func (t *translator) findNames() {
+func (t *streams) findNames() {
 	t.d.everyStmt(func(s *stmt) {
 		if s.kind == stGetStream && s.stream.name != "" {
 			t.names[s.stream.name] = true
@@ -138,7 +150,7 @@ func (t *translator) findNames() {
 }
 
 // changesStreams reports whether s or what it contains sets the current stream.
-func (t *translator) changesStreams(s *stmt) bool {
+func (t *streams) changesStreams(s *stmt) bool {
 	if c, known := t.changes[s]; known {
 		return c
 	}
@@ -164,7 +176,7 @@ type walkState struct {
 const entryKey = "in"
 
 // follow walks a loop's body from its entry.
-func (t *translator) follow(list []*stmt) walkState {
+func (t *streams) follow(list []*stmt) walkState {
 	w := walkState{key: entryKey, captured: map[string]string{}}
 	for name, ref := range t.captured {
 		w.captured[name] = ref.key
@@ -173,7 +185,7 @@ func (t *translator) follow(list []*stmt) walkState {
 	return w
 }
 
-func (t *translator) walk(w *walkState, list []*stmt) {
+func (t *streams) walk(w *walkState, list []*stmt) {
 	for _, s := range list {
 		switch s.kind {
 		case stSetStream:
@@ -203,7 +215,7 @@ func (w *walkState) use(s *stmt) {
 }
 
 // walkBranches walks two ways through the program and joins them.
-func (t *translator) walkBranches(w *walkState, a, b []*stmt) {
+func (t *streams) walkBranches(w *walkState, a, b []*stmt) {
 	other := walkState{key: w.key, captured: maps.Clone(w.captured), used: w.used}
 	t.walk(w, a)
 	t.walk(&other, b)
@@ -220,7 +232,7 @@ func (t *translator) walkBranches(w *walkState, a, b []*stmt) {
 	}
 }
 
-func (t *translator) keyOf(w *walkState, n streamName) string {
+func (t *streams) keyOf(w *walkState, n streamName) string {
 	if n.name != "" && t.names[n.name] {
 		return w.captured[n.name]
 	}
@@ -232,7 +244,7 @@ func (t *translator) keyOf(w *walkState, n streamName) string {
 
 // enterLoop checks that a loop's body begins with the same current stream in every iteration that needs it, and
 // returns the current stream after the loop.
-func (t *translator) enterLoop(s *stmt) (after streamRef) {
+func (t *streams) enterLoop(s *stmt) (after streamRef) {
 	if !t.changesStreams(s) {
 		return t.cur
 	}
@@ -252,7 +264,7 @@ func (t *translator) enterLoop(s *stmt) (after streamRef) {
 
 // recaptured forgets what was captured before a loop whose body captures another stream: the first iteration finds the
 // former, the others and later statements the latter.
-func (t *translator) recaptured(s *stmt, w *walkState) {
+func (t *streams) recaptured(s *stmt, w *walkState) {
 	for name, ref := range t.captured {
 		key := w.captured[name]
 		if key == entryKey {
@@ -265,7 +277,7 @@ func (t *translator) recaptured(s *stmt, w *walkState) {
 }
 
 // eitherWay keeps what two branches captured alike.
-func (t *translator) eitherWay(s *stmt, a, b map[string]streamRef) map[string]streamRef {
+func (t *streams) eitherWay(s *stmt, a, b map[string]streamRef) map[string]streamRef {
 	out := cloneRefs(a)
 	for name, ref := range b {
 		if mine, both := a[name]; !both || mine.key != ref.key {

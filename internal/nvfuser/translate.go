@@ -11,56 +11,7 @@ const FuncName = "host_ir"
 
 // translator makes a program of a dump's tree.
 type translator struct {
-	r    *reader
-	d    *dump
-	prog *ir.Program
-
-	// defs are the definitions of indices, the dump's and those given;
-	// missing are names that were reported, defining those being defined.
-	defs    map[string]*scalar
-	missing map[string]bool
-	// proposals are --defines for all indices that are missing.
-	proposals string
-	defining  map[string]bool
-	inlined   int
-	sizes     map[*ir.Expr]int // of expressions, in nodes
-	tooLarge  bool             // said once
-	// symbols are the extents of inputs, which become dims.
-	symbols    map[string]*ir.Dim
-	symbolList []string
-	streamsDim bool
-
-	world    int64
-	teams    map[string]*team
-	teamList []*team
-
-	// State of the place being translated.
-	blk     *block
-	cur     streamRef
-	loops   []*loop
-	around  []*stmt // the loops' statements
-	unit    *unitState
-	slicing *loop // the stream-parallel loop whose part a statement works on
-	serial  map[string]int
-
-	// Streams.
-	names       map[string]bool      // that GetCurrentStream gives
-	captured    map[string]streamRef // what they stand for
-	declared    map[string]bool
-	headStmts   []*ir.Stmt
-	limits      map[string]bool
-	streamCount *ir.Expr
-	changes     map[*stmt]bool
-
-	// Tensors.
-	homes    map[string]*node
-	seen     map[string]*tensor
-	outputs  map[string]bool
-	outputAt map[string]ir.Pos
-	results  map[string]string
-	memory   []*storage
-	locals   map[string]*ir.Stmt // inputs' local views
-	posted   map[string]*posted  // communications, by number
+	comms
 }
 
 // loop is a loop around the statement being translated.
@@ -77,11 +28,11 @@ type unitState struct {
 	seen  map[string]*tensor
 }
 
-func (t *translator) errorf(pos ir.Pos, format string, args ...any) *ir.Diagnostic {
+func (t *output) errorf(pos ir.Pos, format string, args ...any) *ir.Diagnostic {
 	return t.r.errorf(pos, format, args...)
 }
 
-func (t *translator) loop(name string) *loop {
+func (t *output) loop(name string) *loop {
 	for i := len(t.loops) - 1; i >= 0; i-- {
 		if t.loops[i].name == name {
 			return t.loops[i]
@@ -91,16 +42,14 @@ func (t *translator) loop(name string) *loop {
 }
 
 func newTranslator(r *reader, d *dump, defines map[string]*scalar) *translator {
-	t := &translator{
-		r: r, d: d, prog: r.prog, defs: map[string]*scalar{}, missing: map[string]bool{}, defining: map[string]bool{},
-		sizes:   map[*ir.Expr]int{},
-		symbols: map[string]*ir.Dim{}, teams: map[string]*team{}, serial: map[string]int{},
-		names: map[string]bool{}, captured: map[string]streamRef{}, declared: map[string]bool{},
-		limits:  map[string]bool{},
-		changes: map[*stmt]bool{}, homes: map[string]*node{}, seen: map[string]*tensor{}, outputs: map[string]bool{},
-		outputAt: map[string]ir.Pos{}, results: map[string]string{}, locals: map[string]*ir.Stmt{},
-		posted: map[string]*posted{},
-	}
+	t := &translator{}
+	t.r, t.d, t.prog, t.defs, t.missing = r, d, r.prog, map[string]*scalar{}, map[string]bool{}
+	t.defining, t.sizes, t.symbols = map[string]bool{}, map[*ir.Expr]int{}, map[string]*ir.Dim{}
+	t.teams, t.serial, t.names = map[string]*team{}, map[string]int{}, map[string]bool{}
+	t.captured, t.declared, t.limits = map[string]streamRef{}, map[string]bool{}, map[string]bool{}
+	t.changes, t.homes, t.seen = map[*stmt]bool{}, map[string]*node{}, map[string]*tensor{}
+	t.outputs, t.outputAt, t.results = map[string]bool{}, map[string]ir.Pos{}, map[string]string{}
+	t.locals, t.posted = map[string]*ir.Stmt{}, map[string]*posted{}
 	for name, s := range d.defs {
 		t.defs[name] = s
 	}
@@ -141,7 +90,7 @@ func (t *translator) translate() {
 
 // collectSymbols makes dims of the names in the inputs' extents. A device
 // axis is as long as its mesh.
-func (t *translator) collectSymbols() {
+func (t *scalars) collectSymbols() {
 	for _, x := range t.d.inputs {
 		for i := range x.axes {
 			a := &x.axes[i]
@@ -160,7 +109,7 @@ func (t *translator) collectSymbols() {
 
 // signatureType is the type of a parameter or result: its printed axes, those
 // reduced away left out, device axes split over the mesh.
-func (t *translator) signatureType(x *tensor) *ir.Type {
+func (t *memories) signatureType(x *tensor) *ir.Type {
 	typ := &ir.Type{Pos: x.pos, DType: x.dtype}
 	tm := t.teamOf(x.mesh)
 	if tm != nil && !tm.main {
@@ -191,7 +140,7 @@ func (t *translator) signatureType(x *tensor) *ir.Type {
 	return typ
 }
 
-func (t *translator) parameter(f *ir.Func, x *tensor) {
+func (t *memories) parameter(f *ir.Func, x *tensor) {
 	if t.seen[x.id] != nil {
 		t.errorf(x.pos, "the input %s is listed twice", x.id)
 		return
@@ -201,7 +150,7 @@ func (t *translator) parameter(f *ir.Func, x *tensor) {
 }
 
 // bindInput defines what the rank holds of an input, if the dump uses it.
-func (t *translator) bindInput(x *tensor) {
+func (t *memories) bindInput(x *tensor) {
 	t.blk.names[x.id] = true
 	if t.outputs[x.id] {
 		t.results[x.id] = x.id
@@ -280,7 +229,7 @@ func writable(s *ir.Stmt) {
 
 // declareDims declares the dims that do not declare themselves by standing
 // bare in a parameter, and those with a default.
-func (t *translator) declareDims(f *ir.Func) {
+func (t *scalars) declareDims(f *ir.Func) {
 	bare := map[string]bool{}
 	for _, p := range f.Params {
 		for _, d := range p.Type.Dims {

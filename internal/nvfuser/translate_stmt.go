@@ -50,7 +50,7 @@ func (t *translator) statement(s *stmt) {
 }
 
 // waitFor makes the current stream wait for another.
-func (t *translator) waitFor(other streamRef, pos ir.Pos) {
+func (t *streams) waitFor(other streamRef, pos ir.Pos) {
 	if other.key == unknownKey || other.key == t.current(pos).key {
 		return
 	}
@@ -157,7 +157,7 @@ func (t *translator) checkSize(s *stmt) {
 
 // alias translates select, ShardByStream and slice: the result names part of
 // the operand's memory.
-func (t *translator) alias(s *stmt) {
+func (t *memories) alias(s *stmt) {
 	if !t.consistent(s.out) {
 		return
 	}
@@ -187,7 +187,7 @@ func (t *translator) alias(s *stmt) {
 	t.bind(t.blk, s.out.id, v)
 }
 
-func (t *translator) selection(s *stmt, in *binding) *binding {
+func (t *memories) selection(s *stmt, in *binding) *binding {
 	for i, a := range in.axes {
 		if a.num != s.axis {
 			continue
@@ -218,7 +218,7 @@ func (t *translator) selection(s *stmt, in *binding) *binding {
 // shardByStream names one stream's part. Where the operand is printed with the
 // stream's axis that is one index of it, else a chunk of the axis that the
 // result is split along.
-func (t *translator) shardByStream(s *stmt, in *binding) *binding {
+func (t *memories) shardByStream(s *stmt, in *binding) *binding {
 	count := (*scalar)(nil)
 	for _, a := range s.out.axes {
 		if a.stream() && !a.reduced() {
@@ -253,7 +253,7 @@ func (t *translator) shardByStream(s *stmt, in *binding) *binding {
 }
 
 // slice names rows lo..hi of each axis.
-func (t *translator) slice(s *stmt, in *binding) *binding {
+func (t *memories) slice(s *stmt, in *binding) *binding {
 	var axes []axis // printed axes that ranges count
 	for _, a := range s.in[0].t.axes {
 		if !a.reduced() {

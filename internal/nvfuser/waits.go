@@ -25,7 +25,7 @@ type posted struct {
 }
 
 // post emits a communication on stream to and records its end.
-func (t *translator) post(s *stmt, to streamRef, ranks rankSet, emit func()) {
+func (t *comms) post(s *stmt, to streamRef, ranks rankSet, emit func()) {
 	from := t.current(s.pos)
 	p := t.completes(s, ranks)
 	t.cur = to
@@ -36,7 +36,7 @@ func (t *translator) post(s *stmt, to streamRef, ranks rankSet, emit func()) {
 }
 
 // completes declares the event that records the end of a communication.
-func (t *translator) completes(s *stmt, ranks rankSet) *posted {
+func (t *comms) completes(s *stmt, ranks rankSet) *posted {
 	p := &posted{event: "done" + s.id, ranks: ranks}
 	t.posted[s.id] = p
 	if !t.declared[p.event] {
@@ -49,7 +49,7 @@ func (t *translator) completes(s *stmt, ranks rankSet) *posted {
 
 // postedLater finds the transfer that a Wait in a loop names and that the loop posts below: it waits for the one that
 // an earlier iteration posted. The proof reports an iteration before which there is none.
-func (t *translator) postedLater(id string) *posted {
+func (t *comms) postedLater(id string) *posted {
 	var found *posted
 	var see func(list []*stmt)
 	see = func(list []*stmt) {
@@ -75,7 +75,7 @@ func (t *translator) postedLater(id string) *posted {
 }
 
 // waitComm translates Wait: the current stream waits for the communication's end.
-func (t *translator) waitComm(s *stmt) {
+func (t *comms) waitComm(s *stmt) {
 	p := t.posted[s.id]
 	if p == nil {
 		p = t.postedLater(s.id)
@@ -92,7 +92,7 @@ func (t *translator) waitComm(s *stmt) {
 }
 
 // commStream is the stream of a communicator: each backend has one for each list of devices.
-func (t *translator) commStream(m *mesh, backend string, pos ir.Pos) streamRef {
+func (t *streams) commStream(m *mesh, backend string, pos ir.Pos) streamRef {
 	axis := ir.WorldAxis
 	if tm := t.teamOf(m); tm != nil {
 		axis = tm.axis
@@ -104,7 +104,7 @@ func (t *translator) commStream(m *mesh, backend string, pos ir.Pos) streamRef {
 
 // pairStream is the stream on which this rank and a send's or recv's peer communicate. NCCL has one for each pair. What
 // says with CUDA that a buffer is ready waits for no other communication, so each has its own.
-func (t *translator) pairStream(s *stmt) streamRef {
+func (t *streams) pairStream(s *stmt) streamRef {
 	name, peer := strings.ToLower(s.backend)+"_p2p", t.expr(s.index)
 	if s.backend == backendCUDA {
 		name = "cuda_p2p" + s.id
@@ -116,7 +116,7 @@ func (t *translator) pairStream(s *stmt) streamRef {
 }
 
 // declareStream declares a stream, or an array of count streams, at the function's top.
-func (t *translator) declareStream(name string, count *ir.Expr, pos ir.Pos) {
+func (t *output) declareStream(name string, count *ir.Expr, pos ir.Pos) {
 	if !t.declared[name] {
 		t.declared[name] = true
 		s := &ir.Stmt{Op: ir.OpStream, Pos: pos, Results: []ir.Name{{Pos: pos, Text: name}}, Count: count}
@@ -125,7 +125,7 @@ func (t *translator) declareStream(name string, count *ir.Expr, pos ir.Pos) {
 }
 
 // everyDevice is the mesh of all devices, which sends and recvs are among.
-func (t *translator) everyDevice() *mesh {
+func (t *output) everyDevice() *mesh {
 	m := &mesh{}
 	for d := range t.world {
 		m.devices = append(m.devices, d)

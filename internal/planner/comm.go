@@ -9,6 +9,12 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
+// communication emits collectives and transfers.
+type communication struct {
+	*emitter
+	group *openGroup
+}
+
 // team is an ordered list of ranks and what each has issued to it.
 type team struct {
 	ranks  []int
@@ -56,7 +62,7 @@ type seat struct {
 // team interns the team of axes that this rank is in; member is its index. All members are
 // given their seats when the first asks: each to build the team would take time quadratic in
 // ranks.
-func (u *unroller) team(s *ir.Stmt) (t *team, member int, ok bool) {
+func (u *communication) team(s *ir.Stmt) (t *team, member int, ok bool) {
 	axes := s.Over()
 	key := seatKey{strings.Join(axes, "\x00"), u.rank}
 	at, known := u.w.seats[key]
@@ -87,7 +93,7 @@ func (w *world) seat(axes []string, key seatKey) {
 }
 
 // barrier is a collective without tensors; a rank outside its mesh has no part.
-func (u *unroller) barrier(s *ir.Stmt) error {
+func (u *communication) barrier(s *ir.Stmt) error {
 	t, member, ok := u.team(s)
 	if !ok {
 		return nil
@@ -97,7 +103,7 @@ func (u *unroller) barrier(s *ir.Stmt) error {
 }
 
 // join issues this rank's part of a collective.
-func (u *unroller) join(s *ir.Stmt, t *team, member int, coll plan.Coll, part plan.CollPart) error {
+func (u *communication) join(s *ir.Stmt, t *team, member int, coll plan.Coll, part plan.CollPart) error {
 	cmd := int32(len(u.w.cmds[u.rank]))
 	if err := u.emit(s, plan.Cmd{Kind: plan.Collective, Part: int32(member)}); err != nil {
 		return err
@@ -108,11 +114,12 @@ func (u *unroller) join(s *ir.Stmt, t *team, member int, coll plan.Coll, part pl
 
 // collective issues this rank's part: its operand and result as far as the op
 // reads or writes them here.
-func (u *unroller) collective(s *ir.Stmt, ins []plan.Ref) error {
+func (u *communication) collective(s *ir.Stmt, ins []plan.Ref) error {
 	in := ins[0]
 	t, member, ok := u.team(s)
 	if !ok {
-		return u.errf("bind", s.Pos, "put it under an if that chooses the ranks of that mesh", "this rank is not in the mesh that %s is over", s.Op)
+		return u.errf("bind", s.Pos, "put it under an if that chooses the ranks of that mesh",
+			"this rank is not in the mesh that %s is over", s.Op)
 	}
 	coll, part, err := u.collAttrs(s, in, len(t.ranks), member)
 	if err != nil {
@@ -158,7 +165,8 @@ func (u *unroller) collective(s *ir.Stmt, ins []plan.Ref) error {
 }
 
 // collAttrs resolves a collective's attributes.
-func (u *unroller) collAttrs(s *ir.Stmt, in plan.Ref, size, member int) (coll plan.Coll, part plan.CollPart, err error) {
+func (u *communication) collAttrs(s *ir.Stmt, in plan.Ref, size, member int) (coll plan.Coll, part plan.CollPart,
+	err error) {
 	coll = plan.Coll{Op: s.Op, AnyOrd: s.Word("order", "rank") == "any", Algo: s.Word("algorithm", "")}
 	coll.Red, _ = ir.ParseRed(s.Word("op", "none"))
 	part.To, part.From = -1, -1
@@ -202,7 +210,7 @@ func (u *unroller) collAttrs(s *ir.Stmt, in plan.Ref, size, member int) (coll pl
 }
 
 // someOf is an attribute that says how much of a GPU an op may have.
-func (u *unroller) someOf(s *ir.Stmt, a *ir.Attr, things string) (int32, error) {
+func (u *emitter) someOf(s *ir.Stmt, a *ir.Attr, things string) (int32, error) {
 	v, err := u.eval(s, a.Exprs[0])
 	if err == nil && (v < 1 || v > mostOfGPU) {
 		err = u.errf("bind", a.Pos, "", "%s=%d is no number of %s from 1 to %d", a.Name, v, things, mostOfGPU)
@@ -216,7 +224,7 @@ const mostOfGPU = 1 << 16
 
 // denseOperand returns a collective's operand without gaps. A value's layout in
 // memory is the planner's business: it is copied; a buffer's is the program's (S16).
-func (u *unroller) denseOperand(s *ir.Stmt, in plan.Ref) (plan.Ref, error) {
+func (u *emitter) denseOperand(s *ir.Stmt, in plan.Ref) (plan.Ref, error) {
 	if in.Dense() || s.Into != nil || u.w.b.Info.Results[s][0].Kind != ir.SymValue {
 		return in, u.wantDense(s, &s.Args[0], in)
 	}
@@ -227,18 +235,16 @@ func (u *unroller) denseOperand(s *ir.Stmt, in plan.Ref) (plan.Ref, error) {
 	return dense, u.emitCopy(s, in, dense, -1)
 }
 
-func (u *unroller) wantDense(s *ir.Stmt, p *ir.Place, r plan.Ref) error {
+func (u *emitter) wantDense(s *ir.Stmt, p *ir.Place, r plan.Ref) error {
 	if r.Dense() {
 		return nil
 	}
-	return u.errf("alias", p.Pos, "use a dense one: %c = copy "+p.String(), "%s takes dense tensors, and %s is a view with gaps", s.Op, p)
+	return u.errf("alias", p.Pos, "use a dense one: %c = copy "+p.String(),
+		"%s takes dense tensors, and %s is a view with gaps", s.Op, p)
 }
 
-// transfer executes put, get, send, recv and group.
-func (u *unroller) transfer(s *ir.Stmt) error {
-	if s.Op == ir.OpGroup {
-		return u.groupStmt(s)
-	}
+// transfer executes put, get, send and recv.
+func (u *communication) transfer(s *ir.Stmt) error {
 	if d := u.w.b.CheckStmt(s, u.env); d != nil {
 		d.Message += u.where()
 		return d
@@ -260,7 +266,7 @@ func (u *unroller) transfer(s *ir.Stmt) error {
 	return u.putGet(s, x, peer)
 }
 
-func (u *unroller) putGet(s *ir.Stmt, x plan.Ref, peer int32) error {
+func (u *communication) putGet(s *ir.Stmt, x plan.Ref, peer int32) error {
 	y, err := u.present(s.Into)
 	if err != nil {
 		return err
@@ -273,7 +279,8 @@ func (u *unroller) putGet(s *ir.Stmt, x plan.Ref, peer int32) error {
 		remote = &x
 	}
 	if !u.w.p.Buffers[remote.Buf].Symmetric {
-		return u.errf("type", s.Pos, "alloc it with the word symmetric behind its type", "%s reaches the peer's copy of a symmetric buffer", s.Op)
+		return u.errf("type", s.Pos, "alloc it with the word symmetric behind its type",
+			"%s reaches the peer's copy of a symmetric buffer", s.Op)
 	}
 	remote.Rank = peer
 	return u.emitCopy(s, x, y, peer)
@@ -290,6 +297,7 @@ type pendingEnd struct {
 	end  endpoint
 }
 
+// groupStmt executes a group: what its block sends and receives is one command.
 func (u *unroller) groupStmt(s *ir.Stmt) error {
 	outer := u.group
 	u.group = &openGroup{}
@@ -302,7 +310,7 @@ func (u *unroller) groupStmt(s *ir.Stmt) error {
 	return u.closeGroup(s, g)
 }
 
-func (u *unroller) sendRecv(s *ir.Stmt, x plan.Ref, peer int32) error {
+func (u *communication) sendRecv(s *ir.Stmt, x plan.Ref, peer int32) error {
 	k := laneKey{s.Peer.Axis, int32(u.rank), peer}
 	if s.Op == ir.OpRecv {
 		k.src, k.dst = peer, int32(u.rank)
@@ -317,7 +325,8 @@ func (u *unroller) sendRecv(s *ir.Stmt, x plan.Ref, peer int32) error {
 	if g == nil {
 		g = &openGroup{}
 	}
-	g.ends = append(g.ends, pendingEnd{u.w.lanes[id], endpoint{rank: int32(u.rank), entry: int32(len(g.entries)), site: u.w.site(s), ref: x}})
+	g.ends = append(g.ends, pendingEnd{u.w.lanes[id],
+		endpoint{rank: int32(u.rank), entry: int32(len(g.entries)), site: u.w.site(s), ref: x}})
 	g.entries = append(g.entries, plan.P2P{Send: s.Op == ir.OpSend})
 	if u.group != nil {
 		return nil
@@ -326,7 +335,7 @@ func (u *unroller) sendRecv(s *ir.Stmt, x plan.Ref, peer int32) error {
 }
 
 // closeGroup emits the command and hands its ends to their lanes.
-func (u *unroller) closeGroup(s *ir.Stmt, g *openGroup) error {
+func (u *communication) closeGroup(s *ir.Stmt, g *openGroup) error {
 	if len(g.entries) == 0 {
 		return nil
 	}

@@ -8,8 +8,11 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
+// declarations emits what declares names: memory, streams, events, counters.
+type declarations struct{ *emitter }
+
 // declare executes alloc, free, stream, event, counter and let.
-func (u *unroller) declare(s *ir.Stmt) error {
+func (u *declarations) declare(s *ir.Stmt) error {
 	switch s.Op {
 	case ir.OpLet:
 		v, err := u.eval(s, s.Exprs[0])
@@ -50,7 +53,7 @@ func (u *unroller) declare(s *ir.Stmt) error {
 }
 
 // count returns the length of a declared array, 1 for a single one.
-func (u *unroller) count(s *ir.Stmt) (int64, error) {
+func (u *emitter) count(s *ir.Stmt) (int64, error) {
 	if s.Count == nil {
 		return 1, nil
 	}
@@ -62,7 +65,7 @@ func (u *unroller) count(s *ir.Stmt) (int64, error) {
 }
 
 // counter declares a counter on all ranks; its length must be the same on each.
-func (u *unroller) counter(s *ir.Stmt, name string, n int64) (int32, error) {
+func (u *declarations) counter(s *ir.Stmt, name string, n int64) (int32, error) {
 	k := instance{u.path(), s, 0}
 	id, ok := u.w.counters[k]
 	if ok {
@@ -80,13 +83,14 @@ func (u *unroller) counter(s *ir.Stmt, name string, n int64) (int32, error) {
 	}
 	id = int32(len(u.w.p.Counters))
 	u.w.counters[k] = id
-	u.w.p.Counters = append(u.w.p.Counters, plan.Counter{Name: u.label(name), Len: int32(n), PerRun: make([]int64, n*ranks)})
+	u.w.p.Counters = append(u.w.p.Counters,
+		plan.Counter{Name: u.label(name), Len: int32(n), PerRun: make([]int64, n*ranks)})
 	u.w.raisers = append(u.w.raisers, slices.Repeat([]int32{-1}, int(n*ranks)))
 	return id, nil
 }
 
 // alloc makes one buffer for each element.
-func (u *unroller) alloc(s *ir.Stmt) error {
+func (u *declarations) alloc(s *ir.Stmt) error {
 	n, err := u.count(s)
 	if err != nil {
 		return err
@@ -117,7 +121,8 @@ func (u *unroller) alloc(s *ir.Stmt) error {
 		if s.Flags&ir.Zero == 0 {
 			continue
 		}
-		zero := plan.Cmd{Kind: plan.Compute, Op: ir.OpFill, Outs: []plan.Ref{r}, Attr: ir.Attrs{Numbers: []ir.Number{ir.Whole(0)}}}
+		zero := plan.Cmd{Kind: plan.Compute, Op: ir.OpFill, Outs: []plan.Ref{r},
+			Attr: ir.Attrs{Numbers: []ir.Number{ir.Whole(0)}}}
 		if err := u.emit(s, zero); err != nil {
 			return err
 		}
@@ -129,11 +134,13 @@ func (u *unroller) alloc(s *ir.Stmt) error {
 // newBuffer returns this rank's copy of the buffer that s makes for its elem-th
 // element in this iteration: one plan.Buffer for all ranks, as large as the
 // largest rank needs.
-func (u *unroller) newBuffer(s *ir.Stmt, elem int64, name string, role plan.Role, dt ir.DType, shape []int64) (plan.Ref, error) {
+func (u *emitter) newBuffer(s *ir.Stmt, elem int64, name string, role plan.Role, dt ir.DType, shape []int64) (plan.Ref,
+	error) {
 	r := plan.Ref{Rank: int32(u.rank), DType: dt, Shape: shape, Strides: rowMajor(shape)}
 	bytes := r.Bytes()
 	if bytes > maxBytes {
-		return r, u.errf("limit", s.Pos, "", "%%%s would take %d bytes; a buffer has at most %d", name, bytes, int64(maxBytes))
+		return r, u.errf("limit", s.Pos, "", "%%%s would take %d bytes; a buffer has at most %d", name, bytes,
+			int64(maxBytes))
 	}
 	k := instance{u.path(), s, elem}
 	id, ok := u.w.buffers[k]
@@ -153,14 +160,15 @@ func (u *unroller) newBuffer(s *ir.Stmt, elem int64, name string, role plan.Role
 	r.Buf = id
 	b := &u.w.p.Buffers[id]
 	if b.Symmetric && b.Bytes != bytes {
-		return r, u.errf("match", s.Pos, "", "symmetric %%%s takes %d bytes here and %d on an earlier rank", name, bytes, b.Bytes)
+		return r, u.errf("match", s.Pos, "", "symmetric %%%s takes %d bytes here and %d on an earlier rank", name,
+			bytes, b.Bytes)
 	}
 	b.Bytes = max(b.Bytes, bytes)
 	return r, nil
 }
 
 // label is a name with its iteration: "%p@3".
-func (u *unroller) label(name string) string {
+func (u *emitter) label(name string) string {
 	if len(u.iter) == 0 {
 		return "%" + name
 	}

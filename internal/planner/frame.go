@@ -44,16 +44,16 @@ type tensor struct {
 
 func absent() tensor { return tensor{Ref: plan.Absent()} }
 
-// Var and Extent make the unroller the ir.Vars of its rank's environment.
+// Var and Extent make the emitter the ir.Vars of its rank's environment.
 
 // Var returns the value of a loop variable or let.
-func (u *unroller) Var(name string) (int64, bool) {
+func (u *emitter) Var(name string) (int64, bool) {
 	v, ok := u.frame.ints[name]
 	return v, ok
 }
 
 // Extent returns an extent of the tensor %name; of an array, its elements'.
-func (u *unroller) Extent(name string, axis int) (int64, bool) {
+func (u *emitter) Extent(name string, axis int) (int64, bool) {
 	ts := u.frame.tensors[name]
 	if len(ts) == 0 || axis < 0 || axis >= len(ts[0].Shape) {
 		return 0, false
@@ -62,7 +62,7 @@ func (u *unroller) Extent(name string, axis int) (int64, bool) {
 }
 
 // index evaluates a place's index and checks it against the array's length.
-func (u *unroller) index(p *ir.Place, length int) (int, error) {
+func (u *emitter) index(p *ir.Place, length int) (int, error) {
 	if p.Index == nil {
 		return 0, nil
 	}
@@ -78,7 +78,7 @@ func (u *unroller) index(p *ir.Place, length int) (int, error) {
 }
 
 // place returns the tensor a place names, absent or not.
-func (u *unroller) operand(p *ir.Place) (tensor, error) {
+func (u *emitter) operand(p *ir.Place) (tensor, error) {
 	ts, ok := u.frame.tensors[p.Name]
 	if !ok {
 		return tensor{}, u.errf("scope", p.Pos, "", "%%%s has no value here", p.Name)
@@ -97,7 +97,7 @@ func (u *unroller) operand(p *ir.Place) (tensor, error) {
 }
 
 // present returns the tensor a place names, which must be on this rank.
-func (u *unroller) present(p *ir.Place) (plan.Ref, error) {
+func (u *emitter) present(p *ir.Place) (plan.Ref, error) {
 	t, err := u.operand(p)
 	if err == nil && !t.Present() {
 		err = u.errf("bind", p.Pos, "put the statement under an if that chooses the ranks of its mesh", "%s is not on this rank", p)
@@ -106,7 +106,7 @@ func (u *unroller) present(p *ir.Place) (plan.Ref, error) {
 }
 
 // stream returns the stream a place names.
-func (u *unroller) stream(s *ir.Stmt, p *ir.Place) (int32, error) {
+func (u *emitter) stream(s *ir.Stmt, p *ir.Place) (int32, error) {
 	if p.Main {
 		return u.main, nil
 	}
@@ -130,7 +130,7 @@ type instanceOn struct {
 	cur  int32
 }
 
-func (u *unroller) addStream(name string, s *ir.Stmt, pos ir.Pos) (int32, error) {
+func (u *emitter) addStream(name string, s *ir.Stmt, pos ir.Pos) (int32, error) {
 	id := int32(len(u.w.p.Streams))
 	if id >= maxStreams {
 		return 0, u.errf("limit", pos, "", "the plan would have more than %d streams over all ranks", maxStreams)
@@ -146,7 +146,7 @@ func (u *unroller) addStream(name string, s *ir.Stmt, pos ir.Pos) (int32, error)
 }
 
 // declaredStreams returns n streams declared by s, making those that are new.
-func (u *unroller) declaredStreams(s *ir.Stmt, name string, n int64, array bool) ([]int32, error) {
+func (u *emitter) declaredStreams(s *ir.Stmt, name string, n int64, array bool) ([]int32, error) {
 	if n > maxStreams {
 		return nil, u.errf("limit", s.Pos, "", "the plan would have more than %d streams over all ranks", maxStreams)
 	}
@@ -171,7 +171,7 @@ func (u *unroller) declaredStreams(s *ir.Stmt, name string, n int64, array bool)
 }
 
 // workers returns the streams of a for … stream(n).
-func (u *unroller) workers(s *ir.Stmt) ([]int32, error) {
+func (u *emitter) workers(s *ir.Stmt) ([]int32, error) {
 	if s.Streams == 0 {
 		return nil, nil
 	}

@@ -21,7 +21,7 @@ const (
 )
 
 // launch emits a launch of a kernel. It takes tensors without gaps, since a kernel gets no strides.
-func (u *unroller) launch(s *ir.Stmt) error {
+func (u *computing) launch(s *ir.Stmt) error {
 	if d := u.w.b.CheckStmt(s, u.env); d != nil {
 		d.Message += u.where()
 		return d
@@ -83,7 +83,7 @@ func (w *world) launch(l plan.Launch) int32 {
 	return i
 }
 
-func (u *unroller) launchTensor(s *ir.Stmt, par ir.LaunchParam, c *plan.Cmd, p *plan.LaunchParam) error {
+func (u *computing) launchTensor(s *ir.Stmt, par ir.LaunchParam, c *plan.Cmd, p *plan.LaunchParam) error {
 	place := &s.Args[par.At]
 	r, err := u.present(place)
 	if err != nil {
@@ -102,7 +102,7 @@ func (u *unroller) launchTensor(s *ir.Stmt, par ir.LaunchParam, c *plan.Cmd, p *
 }
 
 // launchNumber is an integer, or the bits of an f64.
-func (u *unroller) launchNumber(s *ir.Stmt, par ir.LaunchParam) (uint64, error) {
+func (u *computing) launchNumber(s *ir.Stmt, par ir.LaunchParam) (uint64, error) {
 	if par.At < 0 {
 		return math.Float64bits(par.Num), nil
 	}
@@ -119,7 +119,7 @@ func (u *unroller) launchNumber(s *ir.Stmt, par ir.LaunchParam) (uint64, error) 
 }
 
 // extents are those of a grid or a block, 1 where fewer than three are given.
-func (u *unroller) extents(s *ir.Stmt, name string, most [3]int64) ([3]int64, error) {
+func (u *computing) extents(s *ir.Stmt, name string, most [3]int64) ([3]int64, error) {
 	out, a := [3]int64{1, 1, 1}, s.Attr(name)
 	for i, e := range a.Exprs {
 		v, err := u.eval(s, e)
@@ -135,7 +135,7 @@ func (u *unroller) extents(s *ir.Stmt, name string, most [3]int64) ([3]int64, er
 }
 
 // kernel is the index of the kernel that s launches.
-func (u *unroller) kernel(s *ir.Stmt) (int32, error) {
+func (u *computing) kernel(s *ir.Stmt) (int32, error) {
 	l := s.Launch
 	for i := range u.w.p.Kernels {
 		if k := &u.w.p.Kernels[i]; k.File == l.File && k.Name == l.Kernel.Text {

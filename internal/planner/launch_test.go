@@ -7,6 +7,7 @@ import (
 
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 const launches = `dim N = 600
@@ -25,7 +26,7 @@ func f(%x: f32[N]) -> f32[N] {
 
 // TestLaunches: launches that are alike, as those of ranks and iterations, stand in a plan once, and so does a kernel.
 func TestLaunches(t *testing.T) {
-	info, ds := ir.Read("launches", launches)
+	info, ds := checker.Read("launches", launches)
 	if len(ds) > 0 {
 		t.Fatal(ds)
 	}

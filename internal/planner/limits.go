@@ -54,7 +54,7 @@ func (w *world) goOn() error {
 
 // spend counts n more towards a limit and refuses to pass it. The check comes
 // before the work, so a loop of 2⁶² iterations is refused at once.
-func (u *unroller) spend(used *int64, n, limit int64, what string, pos ir.Pos) error {
+func (u *emitter) spend(used *int64, n, limit int64, what string, pos ir.Pos) error {
 	if n > limit-*used {
 		return u.errf("limit", pos, "", "the plan would have more than %d %s", limit, what)
 	}

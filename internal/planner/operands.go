@@ -7,7 +7,7 @@ import (
 
 // settle completes what an op computes with by what its operands are: default
 // attributes, and the parts of the operands that it reads.
-func (u *unroller) settle(s *ir.Stmt, attr *ir.Attrs, ins []plan.Ref, out plan.Ref) ([]plan.Ref, error) {
+func (u *computing) settle(s *ir.Stmt, attr *ir.Attrs, ins []plan.Ref, out plan.Ref) ([]plan.Ref, error) {
 	switch s.Op {
 	case ir.OpExpand:
 		ins[0] = stretched(ins[0], out.Shape)
@@ -42,7 +42,7 @@ func (u *unroller) settle(s *ir.Stmt, attr *ir.Attrs, ins []plan.Ref, out plan.R
 }
 
 // tablePart says which rows of the whole tensor of sym the rank's own are, and which experts of all.
-func (u *unroller) tablePart(s *ir.Stmt, attr *ir.Attrs, table plan.Ref, sym *ir.Sym) error {
+func (u *computing) tablePart(s *ir.Stmt, attr *ir.Attrs, table plan.Ref, sym *ir.Sym) error {
 	attr.First, attr.Rows = 0, table.Shape[0]
 	if first := s.Attr("first"); first != nil {
 		var err error
@@ -64,7 +64,7 @@ func (u *unroller) tablePart(s *ir.Stmt, attr *ir.Attrs, table plan.Ref, sym *ir
 
 // slots are the operands of reduce_slots: the slots in its range, and what the
 // sum goes on from.
-func (u *unroller) slots(s *ir.Stmt, attr *ir.Attrs, x, out plan.Ref) ([]plan.Ref, error) {
+func (u *computing) slots(s *ir.Stmt, attr *ir.Attrs, x, out plan.Ref) ([]plan.Ref, error) {
 	axis, err := u.axis(s, "axis", x)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (u *unroller) slots(s *ir.Stmt, attr *ir.Attrs, x, out plan.Ref) ([]plan.Re
 }
 
 // counted says how many elements along an iota's axis are other ranks' before this rank's own.
-func (u *unroller) counted(s *ir.Stmt, attr *ir.Attrs, out plan.Ref) {
+func (u *computing) counted(s *ir.Stmt, attr *ir.Attrs, out plan.Ref) {
 	if s.Into == nil && u.w.b.Info.Results[s][0].Kind == ir.SymValue {
 		attr.First = u.w.b.Offset(u.w.b.Info.Results[s][0].Type, out.Shape, u.rank)[attr.Axes[0]]
 	}

@@ -6,6 +6,12 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
+// ordering emits waits, records and signals.
+type ordering struct {
+	*emitter
+	waited map[[2]int32]int32 // (waiting stream, recording stream) → last slot waited for
+}
+
 // order executes wait, record, signal and barrier.
 func (u *unroller) order(s *ir.Stmt) error {
 	switch s.Op {
@@ -19,7 +25,7 @@ func (u *unroller) order(s *ir.Stmt) error {
 	return u.wait(s)
 }
 
-func (u *unroller) wait(s *ir.Stmt) error {
+func (u *ordering) wait(s *ir.Stmt) error {
 	p := &s.Args[0]
 	if slots, ok := u.frame.events[p.Name]; ok && !p.Main {
 		return u.waitEvent(s, p, slots)
@@ -36,7 +42,7 @@ func (u *unroller) wait(s *ir.Stmt) error {
 
 // waitStream orders stream waiter behind all that was issued to on so far:
 // earlier runs' work too, so the wait stays when on has no command yet (S13).
-func (u *unroller) waitStream(s *ir.Stmt, waiter, on int32) error {
+func (u *ordering) waitStream(s *ir.Stmt, waiter, on int32) error {
 	if waiter == on {
 		return nil
 	}
@@ -49,7 +55,7 @@ func (u *unroller) waitStream(s *ir.Stmt, waiter, on int32) error {
 
 // record returns an event slot that captures stream's work so far. Two records
 // with nothing between them are one.
-func (u *unroller) record(s *ir.Stmt, stream int32) (int32, error) {
+func (u *ordering) record(s *ir.Stmt, stream int32) (int32, error) {
 	t := &u.w.tails[stream]
 	if t.recorded == t.issued {
 		return t.slot, nil
@@ -66,7 +72,7 @@ func (u *unroller) record(s *ir.Stmt, stream int32) (int32, error) {
 
 // waitSlot makes waiter wait for an event slot. A stream's slots are numbered
 // in issue order, so having waited for a later one is enough.
-func (u *unroller) waitSlot(s *ir.Stmt, waiter, slot int32) error {
+func (u *ordering) waitSlot(s *ir.Stmt, waiter, slot int32) error {
 	from := u.w.slotFrom[slot]
 	if from == waiter {
 		return nil
@@ -79,7 +85,7 @@ func (u *unroller) waitSlot(s *ir.Stmt, waiter, slot int32) error {
 	return u.emitOn(waiter, s, plan.Cmd{Kind: plan.WaitEvent, Event: slot})
 }
 
-func (u *unroller) recordEvent(s *ir.Stmt) error {
+func (u *ordering) recordEvent(s *ir.Stmt) error {
 	p := &s.Args[0]
 	i, err := u.index(p, len(u.frame.events[p.Name]))
 	if err != nil {
@@ -93,7 +99,7 @@ func (u *unroller) recordEvent(s *ir.Stmt) error {
 }
 
 // waitEvent waits for the most recent record in host order.
-func (u *unroller) waitEvent(s *ir.Stmt, p *ir.Place, slots []int32) error {
+func (u *ordering) waitEvent(s *ir.Stmt, p *ir.Place, slots []int32) error {
 	i, err := u.index(p, len(slots))
 	if err != nil {
 		return err
@@ -105,7 +111,7 @@ func (u *unroller) waitEvent(s *ir.Stmt, p *ir.Place, slots []int32) error {
 }
 
 // counterElem returns a counter's plan index and the element a place names.
-func (u *unroller) counterElem(p *ir.Place) (id, elem int32, err error) {
+func (u *ordering) counterElem(p *ir.Place) (id, elem int32, err error) {
 	id, ok := u.frame.counters[p.Name]
 	if !ok {
 		return 0, 0, u.errf("scope", p.Pos, "", "%%%s is no counter here", p.Name)
@@ -117,7 +123,7 @@ func (u *unroller) counterElem(p *ir.Place) (id, elem int32, err error) {
 	return id, int32(i), err
 }
 
-func (u *unroller) waitCounter(s *ir.Stmt, p *ir.Place, id int32) error {
+func (u *ordering) waitCounter(s *ir.Stmt, p *ir.Place, id int32) error {
 	_, elem, err := u.counterElem(p)
 	if err != nil {
 		return err
@@ -132,7 +138,7 @@ func (u *unroller) waitCounter(s *ir.Stmt, p *ir.Place, id int32) error {
 	return u.emit(s, plan.Cmd{Kind: plan.WaitCounter, Counter: id, Elem: elem, Value: v})
 }
 
-func (u *unroller) signal(s *ir.Stmt) error {
+func (u *ordering) signal(s *ir.Stmt) error {
 	id, elem, err := u.counterElem(&s.Args[0])
 	if err != nil {
 		return err
@@ -154,7 +160,7 @@ func (u *unroller) signal(s *ir.Stmt) error {
 }
 
 // peer resolves "at AXIS[e]": the rank with that coordinate and my others.
-func (u *unroller) peer(s *ir.Stmt) (int32, error) {
+func (u *emitter) peer(s *ir.Stmt) (int32, error) {
 	v, err := u.eval(s, s.Peer.Index)
 	if err != nil {
 		return 0, err

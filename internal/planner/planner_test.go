@@ -6,6 +6,7 @@ import (
 
 	"hocket.example/hocket/internal/golden"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 
 	"hocket.example/hocket/internal/plan"
 )
@@ -16,7 +17,7 @@ func bound(src string, bind ir.Binding) (*ir.Bound, ir.Diagnostics) {
 	if ds.HasErrors() {
 		return nil, ds
 	}
-	info, ds := ir.Check(prog)
+	info, ds := checker.Check(prog)
 	if ds.HasErrors() {
 		return nil, ds
 	}

@@ -8,6 +8,9 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
+// computing emits tensor operations and launches, and names views.
+type computing struct{ *emitter }
+
 // tensorStmt executes a tensor op, a view or a collective.
 func (u *unroller) tensorStmt(s *ir.Stmt) error {
 	here, err := u.runsHere(s)
@@ -55,7 +58,7 @@ func (u *unroller) runsHere(s *ir.Stmt) (bool, error) {
 	return true, nil
 }
 
-func (u *unroller) operands(s *ir.Stmt) ([]plan.Ref, error) {
+func (u *emitter) operands(s *ir.Stmt) ([]plan.Ref, error) {
 	ins := make([]plan.Ref, len(s.Args))
 	for i := range s.Args {
 		r, err := u.present(&s.Args[i])
@@ -67,10 +70,10 @@ func (u *unroller) operands(s *ir.Stmt) ([]plan.Ref, error) {
 	return ins, nil
 }
 
-func (u *unroller) define(s *ir.Stmt, t tensor) { u.frame.tensors[s.Results[0].Text] = []tensor{t} }
+func (u *emitter) define(s *ir.Stmt, t tensor) { u.frame.tensors[s.Results[0].Text] = []tensor{t} }
 
 // result returns where s writes: its into, or a new buffer that holds its result.
-func (u *unroller) result(s *ir.Stmt) (plan.Ref, error) {
+func (u *emitter) result(s *ir.Stmt) (plan.Ref, error) {
 	if s.Into != nil {
 		return u.present(s.Into)
 	}
@@ -87,7 +90,7 @@ func (u *unroller) result(s *ir.Stmt) (plan.Ref, error) {
 }
 
 // resultShape is the local shape of the result's type.
-func (u *unroller) resultShape(s *ir.Stmt) ([]int64, error) {
+func (u *emitter) resultShape(s *ir.Stmt) ([]int64, error) {
 	sym := u.w.b.Info.Results[s][0]
 	u.w.stats.Exprs += int64(len(sym.Type.Dims))
 	shape, err := u.w.b.LocalShape(sym.Type, u.env)
@@ -98,7 +101,7 @@ func (u *unroller) resultShape(s *ir.Stmt) ([]int64, error) {
 }
 
 // compute emits a tensor op; copy is a command of its own kind.
-func (u *unroller) compute(s *ir.Stmt, ins []plan.Ref) error {
+func (u *computing) compute(s *ir.Stmt, ins []plan.Ref) error {
 	attr, err := u.attr(s)
 	if err != nil {
 		return err
@@ -122,7 +125,7 @@ func (u *unroller) compute(s *ir.Stmt, ins []plan.Ref) error {
 }
 
 // emitCopy emits a copy; peer is the remote rank of a put or get, else -1.
-func (u *unroller) emitCopy(s *ir.Stmt, from, to plan.Ref, peer int32) error {
+func (u *emitter) emitCopy(s *ir.Stmt, from, to plan.Ref, peer int32) error {
 	if from.DType != to.DType || !slices.Equal(from.Shape, to.Shape) {
 		return u.errf("bind", s.Pos, "", "%s moves %s%v to %s%v", s.Op, from.DType, from.Shape, to.DType, to.Shape)
 	}
@@ -140,7 +143,7 @@ func (u *unroller) emitCopy(s *ir.Stmt, from, to plan.Ref, peer int32) error {
 }
 
 // attr resolves a compute op's attributes.
-func (u *unroller) attr(s *ir.Stmt) (attr ir.Attrs, err error) {
+func (u *computing) attr(s *ir.Stmt) (attr ir.Attrs, err error) {
 	attr.Causal, attr.TA, attr.TB = s.Word("causal", "") == "true", s.Word("ta", "") == "true", s.Word("tb", "") == "true"
 	if attr.Numbers, err = s.Numbers(func(e *ir.Expr) (int64, error) { return u.eval(s, e) }); err != nil {
 		return attr, err
@@ -165,7 +168,7 @@ func (u *unroller) attr(s *ir.Stmt) (attr ir.Attrs, err error) {
 }
 
 // view executes a view op: it names memory, and only with into moves any.
-func (u *unroller) view(s *ir.Stmt, x plan.Ref) error {
+func (u *computing) view(s *ir.Stmt, x plan.Ref) error {
 	if s.Op == ir.OpReshape {
 		return u.reshape(s, x)
 	}
@@ -191,7 +194,7 @@ func (u *unroller) view(s *ir.Stmt, x plan.Ref) error {
 	return nil
 }
 
-func (u *unroller) viewOf(s *ir.Stmt, x plan.Ref) (plan.Ref, error) {
+func (u *computing) viewOf(s *ir.Stmt, x plan.Ref) (plan.Ref, error) {
 	switch s.Op {
 	case ir.OpClaim, ir.OpLocal:
 		return x, nil
@@ -212,7 +215,7 @@ func (u *unroller) viewOf(s *ir.Stmt, x plan.Ref) (plan.Ref, error) {
 }
 
 // axis resolves an attribute that names a dimension of x, 0 without it.
-func (u *unroller) axis(s *ir.Stmt, name string, x plan.Ref) (int, error) {
+func (u *emitter) axis(s *ir.Stmt, name string, x plan.Ref) (int, error) {
 	v := int64(0)
 	if a := s.Attr(name); a != nil {
 		var err error
@@ -226,7 +229,7 @@ func (u *unroller) axis(s *ir.Stmt, name string, x plan.Ref) (int, error) {
 	return int(v), nil
 }
 
-func (u *unroller) pair(s *ir.Stmt) (a, b int64, err error) {
+func (u *emitter) pair(s *ir.Stmt) (a, b int64, err error) {
 	if a, err = u.eval(s, s.Exprs[0]); err != nil {
 		return
 	}
@@ -234,7 +237,7 @@ func (u *unroller) pair(s *ir.Stmt) (a, b int64, err error) {
 	return
 }
 
-func (u *unroller) chunk(s *ir.Stmt, x plan.Ref, axis int) (plan.Ref, error) {
+func (u *computing) chunk(s *ir.Stmt, x plan.Ref, axis int) (plan.Ref, error) {
 	i, count, err := u.pair(s)
 	switch {
 	case err != nil:
@@ -247,7 +250,7 @@ func (u *unroller) chunk(s *ir.Stmt, x plan.Ref, axis int) (plan.Ref, error) {
 	return chunk(x, axis, i, count), nil
 }
 
-func (u *unroller) slice(s *ir.Stmt, x plan.Ref, axis int) (plan.Ref, error) {
+func (u *computing) slice(s *ir.Stmt, x plan.Ref, axis int) (plan.Ref, error) {
 	lo, hi, err := u.pair(s)
 	switch {
 	case err != nil:
@@ -258,7 +261,7 @@ func (u *unroller) slice(s *ir.Stmt, x plan.Ref, axis int) (plan.Ref, error) {
 	return slice(x, axis, lo, hi), nil
 }
 
-func (u *unroller) pick(s *ir.Stmt, x plan.Ref, axis int) (plan.Ref, error) {
+func (u *computing) pick(s *ir.Stmt, x plan.Ref, axis int) (plan.Ref, error) {
 	i, err := u.eval(s, s.Attr("index").Exprs[0])
 	switch {
 	case err != nil:
@@ -269,7 +272,7 @@ func (u *unroller) pick(s *ir.Stmt, x plan.Ref, axis int) (plan.Ref, error) {
 	return pick(x, axis, i), nil
 }
 
-func (u *unroller) transpose(s *ir.Stmt, x plan.Ref) (plan.Ref, error) {
+func (u *computing) transpose(s *ir.Stmt, x plan.Ref) (plan.Ref, error) {
 	n := len(x.Shape)
 	perm := make([]int, n)
 	for i := range perm {
@@ -298,7 +301,7 @@ func (u *unroller) transpose(s *ir.Stmt, x plan.Ref) (plan.Ref, error) {
 
 // reshape names dense memory under another shape. A value that is not dense is
 // copied first; of a buffer, memory must stay shared, so that is refused.
-func (u *unroller) reshape(s *ir.Stmt, x plan.Ref) error {
+func (u *computing) reshape(s *ir.Stmt, x plan.Ref) error {
 	if s.Into != nil {
 		return u.reshapeInto(s, x)
 	}
@@ -327,7 +330,7 @@ func (u *unroller) reshape(s *ir.Stmt, x plan.Ref) error {
 }
 
 // reshapeInto copies; whichever side is dense takes the other's shape.
-func (u *unroller) reshapeInto(s *ir.Stmt, x plan.Ref) error {
+func (u *computing) reshapeInto(s *ir.Stmt, x plan.Ref) error {
 	out, err := u.present(s.Into)
 	switch {
 	case err != nil:

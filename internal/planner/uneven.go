@@ -11,7 +11,7 @@ import (
 
 // counts resolves the counts of an uneven collective: those of the text to
 // numbers, those in memory, the second operand, to their place.
-func (u *unroller) counts(s *ir.Stmt, ins []plan.Ref, part *plan.CollPart) error {
+func (u *communication) counts(s *ir.Stmt, ins []plan.Ref, part *plan.CollPart) error {
 	if len(ins) == 2 {
 		part.Counts = ins[1:]
 		return u.wantDense(s, &s.Args[1], ins[1])

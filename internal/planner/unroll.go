@@ -10,10 +10,20 @@ import (
 	"hocket.example/hocket/internal/plan"
 )
 
-// unroller executes one rank's text in host order and emits its commands.
-// Calls are inlined: each has a frame of its own, with the parameters bound to
-// the caller's tensors.
+// unroller executes one rank's text in host order. It follows control itself, and has a part for each other sort of
+// statement; all emit commands through one emitter. Calls are inlined: each has a frame of its own, with the
+// parameters bound to the caller's tensors.
 type unroller struct {
+	*emitter
+	ordering
+	computing
+	communication
+	declarations
+	depth int // of calls
+}
+
+// emitter emits the commands of one rank, and knows where its execution is.
+type emitter struct {
 	w    *world
 	rank int
 	env  ir.Env // of rank, looking names up in frame
@@ -21,7 +31,6 @@ type unroller struct {
 	frame *frame
 	// main is the stream the function was called on, cur the innermost on's.
 	main, cur int32
-	depth     int // of calls
 
 	// steps are the loop iterations and calls that lead here; loops and iter
 	// the enclosing loops' variables and their values. shared is a copy of iter
@@ -32,9 +41,16 @@ type unroller struct {
 	shared []int64
 
 	streams map[instanceOn]int32
-	waited  map[[2]int32]int32 // (waiting stream, recording stream) → last slot waited for
-	freed   map[int32]ir.Pos   // buffers freed so far
-	group   *openGroup
+	freed   map[int32]ir.Pos // buffers freed so far
+}
+
+func newUnroller(w *world, rank int) *unroller {
+	e := &emitter{w: w, rank: rank, frame: newFrame(), streams: map[instanceOn]int32{}, freed: map[int32]ir.Pos{}}
+	e.env = w.b.Env(rank, e)
+	return &unroller{
+		emitter: e, ordering: ordering{emitter: e, waited: map[[2]int32]int32{}}, computing: computing{e},
+		communication: communication{emitter: e}, declarations: declarations{e},
+	}
 }
 
 // step is one loop iteration or call on the way to a statement. path is the
@@ -47,20 +63,13 @@ type step struct {
 
 // unroll runs the bound function's text as rank.
 func (w *world) unroll(rank int) error {
-	u := &unroller{
-		w: w, rank: rank,
-		streams: map[instanceOn]int32{},
-		waited:  map[[2]int32]int32{},
-		freed:   map[int32]ir.Pos{},
-	}
-	u.env = w.b.Env(rank, u)
+	u := newUnroller(w, rank)
 	main, err := u.addStream("main", nil, w.b.Func.Pos)
 	if err != nil {
 		return err
 	}
 	u.main, u.cur = main, main
 	w.p.Main = append(w.p.Main, main)
-	u.frame = newFrame()
 	if err := u.bindInputs(w.b.Func); err != nil {
 		return err
 	}
@@ -109,6 +118,9 @@ func (u *unroller) stmt(s *ir.Stmt) error {
 	case ir.ClassTensor, ir.ClassView, ir.ClassCollective:
 		return u.tensorStmt(s)
 	case ir.ClassTransfer:
+		if s.Op == ir.OpGroup {
+			return u.groupStmt(s)
+		}
 		return u.transfer(s)
 	case ir.ClassLaunch:
 		return u.launch(s)
@@ -299,7 +311,7 @@ func (u *unroller) call(s *ir.Stmt) error {
 
 // path identifies how execution came here: the same on every rank that took
 // the same iterations and calls.
-func (u *unroller) path() int32 {
+func (u *emitter) path() int32 {
 	from := len(u.steps)
 	for from > 0 && u.steps[from-1].path == 0 {
 		from--
@@ -330,9 +342,9 @@ func (u *unroller) ret(s *ir.Stmt) error {
 }
 
 // emit appends a command of this rank to the current stream.
-func (u *unroller) emit(s *ir.Stmt, c plan.Cmd) error { return u.emitOn(u.cur, s, c) }
+func (u *emitter) emit(s *ir.Stmt, c plan.Cmd) error { return u.emitOn(u.cur, s, c) }
 
-func (u *unroller) emitOn(stream int32, s *ir.Stmt, c plan.Cmd) error {
+func (u *emitter) emitOn(stream int32, s *ir.Stmt, c plan.Cmd) error {
 	pos := ir.Pos{}
 	if s != nil {
 		pos = s.Pos
@@ -359,7 +371,7 @@ func (u *unroller) emitOn(stream int32, s *ir.Stmt, c plan.Cmd) error {
 }
 
 // eval computes an index expression of s on this rank.
-func (u *unroller) eval(s *ir.Stmt, e *ir.Expr) (int64, error) {
+func (u *emitter) eval(s *ir.Stmt, e *ir.Expr) (int64, error) {
 	u.w.stats.Exprs++
 	v, err := e.Eval(u.env)
 	if err != nil {
@@ -373,7 +385,7 @@ func (u *unroller) eval(s *ir.Stmt, e *ir.Expr) (int64, error) {
 }
 
 // errf makes an error that names this rank and the iteration.
-func (u *unroller) errf(kind string, pos ir.Pos, help, format string, args ...any) error {
+func (u *emitter) errf(kind string, pos ir.Pos, help, format string, args ...any) error {
 	d := u.w.b.Info.Prog.Diag(kind, pos, format, args...)
 	d.Message += u.where()
 	d.Help = help
@@ -381,7 +393,7 @@ func (u *unroller) errf(kind string, pos ir.Pos, help, format string, args ...an
 }
 
 // where is " (rank 1, %i=3)".
-func (u *unroller) where() string {
+func (u *emitter) where() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, " (rank %d", u.rank)
 	for i, name := range u.loops {

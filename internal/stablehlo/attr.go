@@ -43,8 +43,15 @@ func (a *attr) ints() []int64 {
 	return list
 }
 
+// attributes reads types and attributes.
+type attributes struct {
+	scanner
+	elems   int64 // of constants
+	aliases map[string]*attr
+}
+
 // dict reads "{name = attribute, …}".
-func (p *parser) dict() map[string]*attr {
+func (p *attributes) dict() map[string]*attr {
 	defer p.deeper()()
 	d := map[string]*attr{}
 	p.list("{", "}", func() {
@@ -63,7 +70,7 @@ func (p *parser) dict() map[string]*attr {
 }
 
 // attr reads an attribute.
-func (p *parser) attr() *attr {
+func (p *attributes) attr() *attr {
 	a := p.value()
 	if a.dense == nil && a.typ == nil && p.peek() == ':' && !strings.HasPrefix(p.src[p.at:], "::") {
 		at := p.at
@@ -80,7 +87,7 @@ func (p *parser) attr() *attr {
 }
 
 // value reads an attribute without its type.
-func (p *parser) value() *attr {
+func (p *attributes) value() *attr {
 	defer p.deeper()()
 	c := p.peek()
 	switch {
@@ -139,7 +146,7 @@ func (p *parser) value() *attr {
 }
 
 // hash reads "#name", "#dialect.name<…>" or "#dialect<…>".
-func (p *parser) hash() *attr {
+func (p *attributes) hash() *attr {
 	p.expect("#")
 	name := p.bare()
 	if p.at == len(p.src) || p.src[p.at] != '<' {
@@ -187,7 +194,7 @@ func (p *parser) hash() *attr {
 }
 
 // float reads a number; hexadecimal digits are kept for dense to interpret.
-func (p *parser) float() float64 {
+func (p *scanner) float() float64 {
 	p.space()
 	from := p.at
 	if p.at < len(p.src) && p.src[p.at] == '-' {
@@ -239,7 +246,7 @@ func (d *dense) all() []float64 {
 }
 
 // dense reads "<…> : type" after the word dense.
-func (p *parser) dense() *dense {
+func (p *attributes) dense() *dense {
 	d := &dense{}
 	p.expect("<")
 	from := p.at
@@ -299,7 +306,7 @@ func rounded(dt graph.DType, x float64) float64 {
 }
 
 // skipElements skips the elements of a dense constant.
-func (p *parser) skipElements() {
+func (p *attributes) skipElements() {
 	for p.at < len(p.src) && p.src[p.at] != '>' {
 		if p.src[p.at] == '"' {
 			p.text()
@@ -310,7 +317,7 @@ func (p *parser) skipElements() {
 }
 
 // elements reads numbers, or lists of them.
-func (p *parser) elements(d *dense, dt graph.DType, shape []int64, depth int) {
+func (p *attributes) elements(d *dense, dt graph.DType, shape []int64, depth int) {
 	if depth > maxRank {
 		p.fail("it nests more than %d deep", maxRank)
 	}
@@ -341,7 +348,7 @@ func (p *parser) elements(d *dense, dt graph.DType, shape []int64, depth int) {
 }
 
 // element reads a number.
-func (p *parser) element(dt graph.DType) float64 {
+func (p *attributes) element(dt graph.DType) float64 {
 	switch {
 	case p.accept("true"):
 		return 1
@@ -391,7 +398,7 @@ func ofBits(dt graph.DType, u uint64) float64 {
 }
 
 // raw reads elements given by the digits of their bytes: "0x…".
-func (p *parser) raw(text string, dt graph.DType, n int64) []float64 {
+func (p *attributes) raw(text string, dt graph.DType, n int64) []float64 {
 	size := map[graph.DType]int64{graph.F64: 8, graph.I64: 8, graph.F32: 4, graph.I32: 4, graph.F16: 2, graph.BF16: 2,
 		graph.Bool: 1}[dt]
 	if size == 0 {

@@ -39,7 +39,7 @@ func (t typ) wrap(x int64) int64 {
 }
 
 // whole computes whole numbers, element by element, if all are known. ok is false if they are not.
-func (b *builder) whole(t typ, f func(x []int64) int64, in ...tens) (y tens, ok bool) {
+func (b *arithmetic) whole(t typ, f func(x []int64) int64, in ...tens) (y tens, ok bool) {
 	var lists []*graph.Tensor
 	shape := []int64{}
 	for _, x := range in {
@@ -118,7 +118,7 @@ var wholeOps = map[string]func(t typ, x []int64) int64{
 }
 
 // wholeNumbers computes an operation of whole numbers that are known.
-func (b *builder) wholeNumbers(name string, in []tens) (tens, bool) {
+func (b *arithmetic) wholeNumbers(name string, in []tens) (tens, bool) {
 	f := wholeOps[name]
 	if f == nil || len(in) == 0 || len(in) > 2 || in[0].t.dt.IsFloat() || in[0].t.dt == graph.Bool ||
 		len(b.op.types) != 1 {
@@ -134,7 +134,7 @@ func (b *builder) wholeNumbers(name string, in []tens) (tens, bool) {
 }
 
 // bitcast reads the bits of numbers that are known as another type of the same width.
-func (b *builder) bitcast(in []tens) tens {
+func (b *arithmetic) bitcast(in []tens) tens {
 	x, t := in[0], b.result()
 	size := map[graph.DType]int{graph.BF16: 16, graph.F32: 32, graph.F64: 64}
 	width := func(t typ) int {

@@ -44,26 +44,25 @@ func (s *scope) find(name string) (tens, bool) {
 
 // builder makes a graph.
 type builder struct {
+	devices
+	steps int
+}
+
+// nodes adds nodes to the graph, and reads the attributes of the operation at hand.
+type nodes struct {
 	name   string
-	module *module
 	g      *graph.Graph
 	folder *graph.Folder
 	op     *op // that is walked
 	calls  int
-	steps  int
 	uses   int
-
-	meshes map[string]*mesh // that layouts have, in place of the text's
-	long   bool             // an input is of i64, which f64 does not hold
-	lift   int64            // how many devices values have a dimension for; 0 outside of manual computations
-	devs   *manual          // the manual computation
-
-	given  bool // constants of main are inputs, in a test
+	lift   int64 // how many devices values have a dimension for; 0 outside of manual computations
+	given  bool  // constants of main are inputs, in a test
 	checks []Check
 }
 
 // at names a place.
-func (b *builder) at() string {
+func (b *nodes) at() string {
 	if b.op == nil {
 		return b.name
 	}
@@ -71,12 +70,12 @@ func (b *builder) at() string {
 }
 
 // refuse panics: the program is not supported.
-func (b *builder) refuse(format string, args ...any) {
+func (b *nodes) refuse(format string, args ...any) {
 	panic(failure{fmt.Errorf("%s: %w: %s", b.at(), ErrUnsupported, fmt.Sprintf(format, args...))})
 }
 
 // wrong panics: the text is malformed.
-func (b *builder) wrong(format string, args ...any) {
+func (b *nodes) wrong(format string, args ...any) {
 	panic(failure{fmt.Errorf("%s: %w: %s", b.at(), ErrMalformed, fmt.Sprintf(format, args...))})
 }
 
@@ -121,7 +120,7 @@ var moves = map[string]bool{"sort": true, "reshape": true, "transpose": true, "b
 	"while": true, "case": true, "if": true, "composite": true, "optimization_barrier": true}
 
 // held is x as a value of an operation's result. Integers of a width that graphs lack have to be known, and to fit.
-func (b *builder) held(x tens, t typ) tens {
+func (b *devices) held(x tens, t typ) tens {
 	shape := x.v.Shape
 	if x.lifted {
 		shape = shape[1:]
@@ -139,7 +138,7 @@ func (b *builder) held(x tens, t typ) tens {
 	list := b.known(x)
 	if list == nil {
 		if name := strings.TrimPrefix(b.op.name, "stablehlo."); moves[name] ||
-			name == "scatter" && bodyOp(b.op.region(b, 0), 0, 1) != "add" { // what it is of was held
+			name == "scatter" && bodyOp(b.op.region(&b.nodes, 0), 0, 1) != "add" { // what it is of was held
 			return x
 		}
 		b.refuse("%s that depends on the input", t)
@@ -153,7 +152,7 @@ func (b *builder) held(x tens, t typ) tens {
 }
 
 // input makes an input of a parameter.
-func (b *builder) input(name string, a arg) tens {
+func (b *devices) input(name string, a arg) tens {
 	dt := a.t.dt
 	if dt == graph.Bool {
 		dt = graph.I32
@@ -168,7 +167,7 @@ func (b *builder) input(name string, a arg) tens {
 }
 
 // tensor refuses types of other elements than graphs have.
-func (b *builder) tensor(t typ) {
+func (b *nodes) tensor(t typ) {
 	if t.other != "" {
 		b.refuse("type %s; elements are of i1, i32, i64, f16, bf16, f32 or f64, and extents are known", t.other)
 	}
@@ -280,7 +279,7 @@ func (b *builder) walk(o *op, in []tens, s *scope) []tens {
 	case "sdy.manual_computation":
 		return b.manual(in, s)
 	case "sdy.named_computation":
-		return b.inner(o.region(b, 0), in, s, len(o.types))
+		return b.inner(o.region(&b.nodes, 0), in, s, len(o.types))
 	case "reduce":
 		return b.reduce(in, s)
 	case "reduce_window":
@@ -293,7 +292,7 @@ func (b *builder) walk(o *op, in []tens, s *scope) []tens {
 }
 
 // region returns a region of an operation.
-func (o *op) region(b *builder, i int) *block {
+func (o *op) region(b *nodes, i int) *block {
 	if i >= len(o.regions) {
 		b.wrong("it has %d regions", len(o.regions))
 	}
@@ -301,14 +300,14 @@ func (o *op) region(b *builder, i int) *block {
 }
 
 // want refuses another number of operands.
-func (b *builder) want(in []tens, n int) {
+func (b *nodes) want(in []tens, n int) {
 	if len(in) != n {
 		b.wrong("it has %d operands, want %d", len(in), n)
 	}
 }
 
 // result is the type of the operation's only result.
-func (b *builder) result() typ {
+func (b *nodes) result() typ {
 	if len(b.op.types) != 1 {
 		b.wrong("it has %d results, want 1", len(b.op.types))
 	}
@@ -371,7 +370,7 @@ func (b *builder) composite(in []tens) []tens {
 }
 
 // known returns the elements of a value that depends on constants alone; nil for others.
-func (b *builder) known(x tens) *graph.Tensor {
+func (b *nodes) known(x tens) *graph.Tensor {
 	if !b.folder.IsConstant(x.v) {
 		return nil
 	}
@@ -383,7 +382,7 @@ func (b *builder) known(x tens) *graph.Tensor {
 }
 
 // uniform returns the number that all elements are.
-func (b *builder) uniform(x tens) (float64, bool) {
+func (b *nodes) uniform(x tens) (float64, bool) {
 	t := b.known(x)
 	if t == nil {
 		return 0, false
@@ -392,7 +391,7 @@ func (b *builder) uniform(x tens) (float64, bool) {
 }
 
 // isTrue returns a condition, which has to be known.
-func (b *builder) isTrue(x tens, what string) bool {
+func (b *nodes) isTrue(x tens, what string) bool {
 	c, ok := b.uniform(x)
 	if !ok {
 		b.refuse("%s depends on the input", what)
@@ -403,7 +402,7 @@ func (b *builder) isTrue(x tens, what string) bool {
 // while walks a loop's iterations one after another.
 func (b *builder) while(in []tens, s *scope) []tens {
 	o := b.op
-	cond, body := o.region(b, 0), o.region(b, 1)
+	cond, body := o.region(&b.nodes, 0), o.region(&b.nodes, 1)
 	for {
 		c := b.inner(cond, in, s, 1)[0]
 		b.op = o
@@ -473,7 +472,7 @@ func (b *builder) choose(in []tens, s *scope) []tens {
 }
 
 // add adds a node.
-func (b *builder) add(op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Value) *graph.Value {
+func (b *nodes) add(op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.Value) *graph.Value {
 	if len(b.g.Nodes) >= maxNodes {
 		b.refuse("it becomes more than %d operations", maxNodes)
 	}
@@ -495,18 +494,18 @@ func (b *builder) add(op graph.Op, a graph.Attrs, dt graph.DType, in ...*graph.V
 }
 
 // scalar is a constant without dimensions.
-func (b *builder) scalar(dt graph.DType, x float64) tens {
+func (b *nodes) scalar(dt graph.DType, x float64) tens {
 	return tens{v: b.g.Scalar(dt, x), t: typ{dt: dt, shape: []int64{}}}
 }
 
 // retyped is x as of another type, to whose shape it broadcasts.
-func (b *builder) retyped(x tens, t typ) tens {
+func (b *nodes) retyped(x tens, t typ) tens {
 	x.t = t
 	return x
 }
 
 // stretched is x, a scalar, as of another shape.
-func (b *builder) stretched(x tens, shape []int64) tens {
+func (b *nodes) stretched(x tens, shape []int64) tens {
 	if len(x.t.shape) == 0 {
 		if x.lifted {
 			ones := append([]int64{x.v.Shape[0]}, slices.Repeat([]int64{1}, len(shape))...)
@@ -518,7 +517,7 @@ func (b *builder) stretched(x tens, shape []int64) tens {
 }
 
 // reshaped is v in another shape.
-func (b *builder) reshaped(v *graph.Value, shape []int64) *graph.Value {
+func (b *nodes) reshaped(v *graph.Value, shape []int64) *graph.Value {
 	if slices.Equal(v.Shape, shape) {
 		return v
 	}
@@ -526,7 +525,7 @@ func (b *builder) reshaped(v *graph.Value, shape []int64) *graph.Value {
 }
 
 // permuted is v with its dimensions in another order.
-func (b *builder) permuted(v *graph.Value, perm []int64) *graph.Value {
+func (b *nodes) permuted(v *graph.Value, perm []int64) *graph.Value {
 	plain := true
 	for i, p := range perm {
 		plain = plain && p == int64(i)
@@ -539,7 +538,7 @@ func (b *builder) permuted(v *graph.Value, perm []int64) *graph.Value {
 
 // padded is x with all dimensions of its type, of extent 1 where it broadcasts; that of the devices in front if lifted
 // asks for it.
-func (b *builder) padded(x tens, lifted bool) *graph.Value {
+func (b *nodes) padded(x tens, lifted bool) *graph.Value {
 	shape := x.v.Shape
 	front := []int64{}
 	if lifted {
@@ -559,12 +558,12 @@ func (b *builder) padded(x tens, lifted bool) *graph.Value {
 }
 
 // full is x with all of its elements, and the dimension of the devices in front where it is lifted.
-func (b *builder) full(x tens) *graph.Value {
+func (b *nodes) full(x tens) *graph.Value {
 	return b.fullAs(x, x.lifted)
 }
 
 // fullAs is full with the dimension of the devices if lifted asks for it.
-func (b *builder) fullAs(x tens, lifted bool) *graph.Value {
+func (b *nodes) fullAs(x tens, lifted bool) *graph.Value {
 	want := x.t.shape
 	if lifted {
 		want = append([]int64{b.lift}, want...)
@@ -583,7 +582,7 @@ func (b *builder) fullAs(x tens, lifted bool) *graph.Value {
 }
 
 // elementwise adds an elementwise operation. The result has the shape of the first operand that has dimensions.
-func (b *builder) elementwise(op graph.Op, dt graph.DType, in ...tens) tens {
+func (b *nodes) elementwise(op graph.Op, dt graph.DType, in ...tens) tens {
 	lifted := false
 	shape := []int64{}
 	for _, x := range in {

@@ -174,7 +174,7 @@ func (b *builder) runParallel(in []tens) []tens {
 }
 
 // agree refuses parts that differ where a sharding says that they are equal.
-func (b *builder) agree(m *manual, s *sharding, parts []tens) {
+func (b *devices) agree(m *manual, s *sharding, parts []tens) {
 	_, axes := b.split(m, s, len(s.dims))
 	first := map[int64]tens{}
 	for at, x := range parts {
@@ -197,7 +197,7 @@ func (b *builder) agree(m *manual, s *sharding, parts []tens) {
 
 // processes maps the groups of a collective of several processes to processes, of which each replica has one for each
 // partition.
-func (b *builder) processes(rows [][]int64) [][]int64 {
+func (b *devices) processes(rows [][]int64) [][]int64 {
 	m := b.devs
 	channel := false
 	if a := b.op.attrs["channel_handle"]; a != nil && a.dict != nil && a.dict["handle"] != nil {

@@ -46,8 +46,13 @@ func (x tens) imag() tens {
 	return x.re()
 }
 
+// complexes builds operations on complex numbers.
+type complexes struct {
+	indexing
+}
+
 // paired is the complex value of two real ones of one type.
-func (b *builder) paired(re, im tens) tens {
+func (b *complexes) paired(re, im tens) tens {
 	if re.lifted != im.lifted {
 		re, im = b.lifts(re), b.lifts(im)
 	}
@@ -60,7 +65,7 @@ func (b *builder) paired(re, im tens) tens {
 }
 
 // lifts is x with a dimension for the devices.
-func (b *builder) lifts(x tens) tens {
+func (b *complexes) lifts(x tens) tens {
 	if x.lifted {
 		return x
 	}
@@ -123,7 +128,7 @@ func (b *builder) ofComplex(o *op, name string, in []tens, s *scope) []tens {
 		b.refuse("of complex numbers")
 	}
 	if name == "reduce" || name == "scatter" {
-		if how := bodyOp(o.region(b, 0), 0, len(in)/2); how != "add" && how != "" || len(in) != 2 && len(in) != 3 {
+		if how := bodyOp(o.region(&b.nodes, 0), 0, len(in)/2); how != "add" && how != "" || len(in) != 2 && len(in) != 3 {
 			b.refuse("of complex numbers but for sums")
 		}
 	}
@@ -170,16 +175,16 @@ func (b *builder) part(o *op, name string, imag bool, in []tens, s *scope) []ten
 	return b.walk(&real, list, s)
 }
 
-func (b *builder) cOne(z tens) tens { return b.paired(b.like(z.re(), 1), b.like(z.re(), 0)) }
+func (b *complexes) cOne(z tens) tens { return b.paired(b.like(z.re(), 1), b.like(z.re(), 0)) }
 
-func (b *builder) cMul(x, y tens) tens {
+func (b *complexes) cMul(x, y tens) tens {
 	a, c, d, e := x.re(), x.imag(), y.re(), y.imag()
 	return b.paired(b.arith(graph.Sub, b.arith(graph.Mul, a, d), b.arith(graph.Mul, c, e)),
 		b.arith(graph.AddOp, b.arith(graph.Mul, a, e), b.arith(graph.Mul, c, d)))
 }
 
 // cDiv is x times the conjugate of y, over the square of y's absolute value.
-func (b *builder) cDiv(x, y tens) tens {
+func (b *complexes) cDiv(x, y tens) tens {
 	c, d := y.re(), y.imag()
 	n := b.arith(graph.AddOp, b.square(c, c.t), b.square(d, d.t))
 	z := b.cMul(x, b.paired(c, b.unary(graph.Neg, d)))
@@ -187,7 +192,7 @@ func (b *builder) cDiv(x, y tens) tens {
 }
 
 // cAbs is max·sqrt(1 + (min/max)²) of the parts, whose squares may be too large or small for their type.
-func (b *builder) cAbs(z tens) tens {
+func (b *complexes) cAbs(z tens) tens {
 	x, y := b.unary(graph.Abs, z.re()), b.unary(graph.Abs, z.imag())
 	most, least := b.arith(graph.Max, x, y), b.arith(graph.Min, x, y)
 	none := b.is(graph.Eq, most, b.like(most, 0))
@@ -195,14 +200,14 @@ func (b *builder) cAbs(z tens) tens {
 	return b.arith(graph.Mul, most, b.unary(graph.Sqrt, b.arith(graph.AddOp, b.square(q, q.t), b.like(q, 1))))
 }
 
-func (b *builder) cExp(z tens) tens {
+func (b *complexes) cExp(z tens) tens {
 	e := b.unary(graph.Exp, z.re())
 	return b.paired(b.arith(graph.Mul, e, b.unary(graph.Cos, z.imag())),
 		b.arith(graph.Mul, e, b.unary(graph.Sin, z.imag())))
 }
 
 // cExpm1 has expm1(x)·cos(y) - 2·sin(y/2)² as the real part, which is exact near 0.
-func (b *builder) cExpm1(z tens) tens {
+func (b *complexes) cExpm1(z tens) tens {
 	x, y := z.re(), z.imag()
 	half := b.unary(graph.Sin, b.arith(graph.Mul, y, b.like(y, 0.5)))
 	re := b.arith(graph.Sub, b.arith(graph.Mul, b.expm1(x, x.t), b.unary(graph.Cos, y)),
@@ -210,27 +215,27 @@ func (b *builder) cExpm1(z tens) tens {
 	return b.paired(re, b.cExp(z).imag())
 }
 
-func (b *builder) cSin(z tens) tens {
+func (b *complexes) cSin(z tens) tens {
 	x, y := z.re(), z.imag()
 	return b.paired(b.arith(graph.Mul, b.unary(graph.Sin, x), b.cosh(y, y.t)),
 		b.arith(graph.Mul, b.unary(graph.Cos, x), b.sinh(y, y.t)))
 }
 
-func (b *builder) cCos(z tens) tens {
+func (b *complexes) cCos(z tens) tens {
 	x, y := z.re(), z.imag()
 	return b.paired(b.arith(graph.Mul, b.unary(graph.Cos, x), b.cosh(y, y.t)),
 		b.unary(graph.Neg, b.arith(graph.Mul, b.unary(graph.Sin, x), b.sinh(y, y.t))))
 }
 
 // cTanh is (t + iu)/(1 + itu) for t = tanh(x) and u = tan(y).
-func (b *builder) cTanh(z tens) tens {
+func (b *complexes) cTanh(z tens) tens {
 	t, u := b.unary(graph.Tanh, z.re()), b.tan(z.imag(), z.imag().t)
 	one := b.like(t, 1)
 	return b.cDiv(b.paired(t, u), b.paired(b.stretched(one, t.t.shape), b.arith(graph.Mul, t, u)))
 }
 
 // cSqrt has r = sqrt((|z| + |x|)/2) and |y|/2r as its parts, of which the larger is the real one if x is not negative.
-func (b *builder) cSqrt(z tens) tens {
+func (b *complexes) cSqrt(z tens) tens {
 	x, y := z.re(), z.imag()
 	zero := b.like(x, 0)
 	r := b.unary(graph.Sqrt, b.arith(graph.Mul, b.arith(graph.AddOp, b.cAbs(z), b.unary(graph.Abs, x)), b.like(x, 0.5)))
@@ -243,13 +248,13 @@ func (b *builder) cSqrt(z tens) tens {
 }
 
 // cSign is z/|z|, and 0 for 0.
-func (b *builder) cSign(z tens) tens {
+func (b *complexes) cSign(z tens) tens {
 	r := b.cAbs(z)
 	r = b.where(b.is(graph.Eq, r, b.like(r, 0)), b.stretched(b.like(r, 1), r.t.shape), r)
 	return b.paired(b.arith(graph.Div, z.re(), r), b.arith(graph.Div, z.imag(), r))
 }
 
-func (b *builder) cConvert(x tens, t typ) tens {
+func (b *complexes) cConvert(x tens, t typ) tens {
 	real := typ{dt: t.dt, shape: t.shape, narrow: t.narrow}
 	switch {
 	case !t.complex:

@@ -7,7 +7,7 @@ import (
 )
 
 // dotGeneral contracts dimensions of two tensors.
-func (b *builder) dotGeneral(in []tens) tens {
+func (b *shapes) dotGeneral(in []tens) tens {
 	x, y := in[0], in[1]
 	var bx, by, cx, cy []int64
 	if a := b.op.attrs["dot_dimension_numbers"]; a != nil {
@@ -36,7 +36,7 @@ func (b *builder) dotGeneral(in []tens) tens {
 	return b.contracted(x, y, bx, by, cx, cy)
 }
 
-func (b *builder) dot(in []tens) tens {
+func (b *shapes) dot(in []tens) tens {
 	x, y := in[0], in[1]
 	if len(x.t.shape) == 0 || len(y.t.shape) == 0 || x.t.shape[len(x.t.shape)-1] != y.t.shape[0] {
 		b.wrong("of %s and %s", x.t, y.t)
@@ -66,7 +66,7 @@ func pick(shape, dims []int64) []int64 {
 
 // contracted is the product of x and y over their contracting dimensions, for each index of the batching ones: a
 // product of matrices. Dimensions of x that stay are kept apart, so that what they are split over is kept too.
-func (b *builder) contracted(x, y tens, bx, by, cx, cy []int64) tens {
+func (b *shapes) contracted(x, y tens, bx, by, cx, cy []int64) tens {
 	t := b.result()
 	dt := t.dt
 	wide := dt

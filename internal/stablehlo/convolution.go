@@ -9,7 +9,7 @@ import (
 
 // convolution is a product of matrices for each group of features: of the parts of the operand that the places of the
 // window see, one after another, and of the window.
-func (b *builder) convolution(in []tens) tens {
+func (b *shapes) convolution(in []tens) tens {
 	x, w, t := in[0], in[1], b.result()
 	dims := b.op.attrs["dim_numbers"]
 	if dims == nil {
@@ -103,7 +103,7 @@ func (b *builder) convolution(in []tens) tens {
 }
 
 // batched is the product of matrices x[g, m, k] and y[g, k, n] for each g.
-func (b *builder) batched(x, y tens, dt graph.DType) tens {
+func (b *shapes) batched(x, y tens, dt graph.DType) tens {
 	if !dt.IsFloat() || x.t.dt != dt {
 		dt = graph.F32
 		if !x.t.dt.IsFloat() || x.t.dt == graph.F64 {
@@ -119,7 +119,7 @@ func (b *builder) batched(x, y tens, dt graph.DType) tens {
 
 // convDims lists the dimensions of a tensor of a convolution: that of the name first, if there is one, those of space
 // in order, and those of the other names.
-func (b *builder) convDims(a *attr, n int, first string, last ...string) []int64 {
+func (b *shapes) convDims(a *attr, n int, first string, last ...string) []int64 {
 	find := func(name string) int64 {
 		i := slices.IndexFunc(a.list, func(x *attr) bool {
 			return x.text == name || x.text == "" && strconv.Itoa(int(x.number)) == name
@@ -143,7 +143,7 @@ func (b *builder) convDims(a *attr, n int, first string, last ...string) []int64
 }
 
 // count returns a number of groups.
-func (b *builder) count(name string) int64 {
+func (b *nodes) count(name string) int64 {
 	if b.op.attrs[name] == nil {
 		return 1
 	}
@@ -151,7 +151,7 @@ func (b *builder) count(name string) int64 {
 }
 
 // convPads lists what is added before and after each dimension of space.
-func (b *builder) convPads(n int) []int64 {
+func (b *shapes) convPads(n int) []int64 {
 	a := b.op.attrs["padding"]
 	if d := b.op.attrs["window"]; d != nil && d.dict["pad"] != nil {
 		a = d.dict["pad"]

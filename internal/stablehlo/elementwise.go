@@ -48,25 +48,30 @@ func init() {
 }
 
 // float refuses operands that are no floating-point numbers.
-func (b *builder) float(x tens) {
+func (b *nodes) float(x tens) {
 	if !x.t.dt.IsFloat() {
 		b.refuse("of %s", x.t)
 	}
 }
 
 // like is a number of the type of x.
-func (b *builder) like(x tens, c float64) tens { return b.scalar(x.t.dt, c) }
+func (b *nodes) like(x tens, c float64) tens { return b.scalar(x.t.dt, c) }
+
+// arithmetic builds elementwise operations.
+type arithmetic struct {
+	nodes
+}
 
 // arith is an operation of two operands that gives their type.
-func (b *builder) arith(op graph.Op, x, y tens) tens { return b.elementwise(op, x.t.dt, x, y) }
+func (b *arithmetic) arith(op graph.Op, x, y tens) tens { return b.elementwise(op, x.t.dt, x, y) }
 
-func (b *builder) unary(op graph.Op, x tens) tens { return b.elementwise(op, x.t.dt, x) }
+func (b *arithmetic) unary(op graph.Op, x tens) tens { return b.elementwise(op, x.t.dt, x) }
 
 // where chooses.
-func (b *builder) where(is, x, y tens) tens { return b.elementwise(graph.Where, x.t.dt, is, x, y) }
+func (b *arithmetic) where(is, x, y tens) tens { return b.elementwise(graph.Where, x.t.dt, is, x, y) }
 
 // is compares.
-func (b *builder) is(op graph.Op, x, y tens) tens { return b.elementwise(op, graph.Bool, x, y) }
+func (b *arithmetic) is(op graph.Op, x, y tens) tens { return b.elementwise(op, graph.Bool, x, y) }
 
 // node returns the node that makes x if it is of an operation.
 func node(v *graph.Value, op graph.Op) *graph.Node {
@@ -76,7 +81,7 @@ func node(v *graph.Value, op graph.Op) *graph.Node {
 	return nil
 }
 
-func (b *builder) convert(x tens, t typ) tens {
+func (b *arithmetic) convert(x tens, t typ) tens {
 	switch {
 	case x.t.dt == t.dt:
 		return x
@@ -90,7 +95,7 @@ func (b *builder) convert(x tens, t typ) tens {
 }
 
 // bools refuses operands that are no bools: bits of integers.
-func (b *builder) bools(in ...tens) {
+func (b *nodes) bools(in ...tens) {
 	for _, x := range in {
 		if x.t.dt != graph.Bool {
 			b.refuse("of the bits of %s", x.t)
@@ -98,12 +103,12 @@ func (b *builder) bools(in ...tens) {
 	}
 }
 
-func (b *builder) not(x tens, _ typ) tens {
+func (b *arithmetic) not(x tens, _ typ) tens {
 	b.bools(x)
 	return b.elementwise(graph.Not, graph.Bool, x)
 }
 
-func (b *builder) and(x, y tens, _ typ) tens {
+func (b *arithmetic) and(x, y tens, _ typ) tens {
 	b.bools(x, y)
 	if c, ok := b.uniform(x); ok && c != 0 && len(y.v.Shape) >= len(x.v.Shape) {
 		return y
@@ -114,24 +119,24 @@ func (b *builder) and(x, y tens, _ typ) tens {
 	return b.is(graph.And, x, y)
 }
 
-func (b *builder) or(x, y tens, _ typ) tens {
+func (b *arithmetic) or(x, y tens, _ typ) tens {
 	b.bools(x, y)
 	return b.is(graph.Or, x, y)
 }
 
-func (b *builder) xor(x, y tens, _ typ) tens {
+func (b *arithmetic) xor(x, y tens, _ typ) tens {
 	b.bools(x, y)
 	return b.is(graph.Ne, x, y)
 }
 
-func (b *builder) sum(x, y tens, t typ) tens {
+func (b *arithmetic) sum(x, y tens, t typ) tens {
 	if t.dt == graph.Bool {
 		return b.is(graph.Or, x, y)
 	}
 	return b.arith(graph.AddOp, x, y)
 }
 
-func (b *builder) multiply(x, y tens, t typ) tens {
+func (b *arithmetic) multiply(x, y tens, t typ) tens {
 	if t.dt == graph.Bool {
 		return b.is(graph.And, x, y)
 	}
@@ -144,7 +149,7 @@ func (b *builder) multiply(x, y tens, t typ) tens {
 	return b.arith(graph.Mul, x, y)
 }
 
-func (b *builder) maximum(x, y tens, t typ) tens {
+func (b *arithmetic) maximum(x, y tens, t typ) tens {
 	if t.dt == graph.Bool {
 		return b.is(graph.Or, x, y)
 	}
@@ -157,7 +162,7 @@ func (b *builder) maximum(x, y tens, t typ) tens {
 	return b.arith(graph.Max, x, y)
 }
 
-func (b *builder) minimum(x, y tens, t typ) tens {
+func (b *arithmetic) minimum(x, y tens, t typ) tens {
 	if t.dt == graph.Bool {
 		return b.is(graph.And, x, y)
 	}
@@ -165,7 +170,7 @@ func (b *builder) minimum(x, y tens, t typ) tens {
 }
 
 // divide divides; integers towards zero.
-func (b *builder) divide(x, y tens, t typ) tens {
+func (b *arithmetic) divide(x, y tens, t typ) tens {
 	if !t.dt.IsFloat() {
 		return b.quotient(x, y, t)
 	}
@@ -182,7 +187,7 @@ func (b *builder) divide(x, y tens, t typ) tens {
 
 // quotient divides whole numbers towards zero. Those of 32 bits are exact in f64, and so is the quotient without its
 // fraction.
-func (b *builder) quotient(x, y tens, t typ) tens {
+func (b *arithmetic) quotient(x, y tens, t typ) tens {
 	if t.dt != graph.I32 || t.narrow != "" {
 		b.integers(x, y)
 	}
@@ -191,7 +196,7 @@ func (b *builder) quotient(x, y tens, t typ) tens {
 }
 
 // negated returns z if v is 1 + exp(-z).
-func negated(b *builder, v *graph.Value) *graph.Value {
+func negated(b *arithmetic, v *graph.Value) *graph.Value {
 	n := node(v, graph.AddOp)
 	if n == nil {
 		return nil
@@ -212,7 +217,7 @@ func negated(b *builder, v *graph.Value) *graph.Value {
 
 // softmax returns the softmax of z if x is exp(z - m) and y its sum along a dimension, for any m that does not change
 // along the dimension.
-func (b *builder) softmax(x, y tens) *graph.Value {
+func (b *nodes) softmax(x, y tens) *graph.Value {
 	exp := node(x.v, graph.Exp)
 	v := y.v
 	for node(v, graph.Reshape) != nil {
@@ -243,7 +248,7 @@ func ending(shape []int64) []int64 {
 }
 
 // integers refuses integers that depend on the input, for operations that hocket's language has for numbers known.
-func (b *builder) integers(in ...tens) {
+func (b *nodes) integers(in ...tens) {
 	for _, x := range in {
 		if b.known(x) == nil {
 			b.refuse("of %s that depends on the input", x.t)
@@ -251,7 +256,7 @@ func (b *builder) integers(in ...tens) {
 	}
 }
 
-func (b *builder) remainder(x, y tens, t typ) tens {
+func (b *arithmetic) remainder(x, y tens, t typ) tens {
 	var q tens
 	if !t.dt.IsFloat() {
 		q = b.quotient(x, y, t)
@@ -262,7 +267,7 @@ func (b *builder) remainder(x, y tens, t typ) tens {
 	return b.arith(graph.Sub, x, b.arith(graph.Mul, q, y))
 }
 
-func (b *builder) power(x, y tens, t typ) tens {
+func (b *arithmetic) power(x, y tens, t typ) tens {
 	if !t.dt.IsFloat() {
 		b.integers(x, y)
 		return b.arith(graph.Pow, x, y)
@@ -289,7 +294,7 @@ func (b *builder) power(x, y tens, t typ) tens {
 var directions = map[string]graph.Op{"EQ": graph.Eq, "NE": graph.Ne, "LT": graph.Lt, "LE": graph.Le, "GT": graph.Gt,
 	"GE": graph.Ge}
 
-func (b *builder) compare(x, y tens, _ typ) tens {
+func (b *arithmetic) compare(x, y tens, _ typ) tens {
 	if x.t.dt != y.t.dt {
 		b.wrong("operands are of types %s and %s", x.t, y.t)
 	}
@@ -297,7 +302,7 @@ func (b *builder) compare(x, y tens, _ typ) tens {
 }
 
 // direction returns how a comparison compares.
-func (b *builder) direction() string {
+func (b *nodes) direction() string {
 	list := b.op.words
 	if a := b.op.attrs["comparison_direction"]; a != nil {
 		list = append(a.words, a.text)
@@ -311,26 +316,26 @@ func (b *builder) direction() string {
 	return ""
 }
 
-func (b *builder) sign(x tens, _ typ) tens {
+func (b *arithmetic) sign(x tens, _ typ) tens {
 	zero := b.like(x, 0)
 	minus := b.where(b.is(graph.Lt, x, zero), b.stretched(b.like(x, -1), x.t.shape), x)
 	return b.where(b.is(graph.Gt, x, zero), b.stretched(b.like(x, 1), x.t.shape), minus)
 }
 
-func (b *builder) ceil(x tens, _ typ) tens {
+func (b *arithmetic) ceil(x tens, _ typ) tens {
 	b.float(x)
 	return b.unary(graph.Neg, b.unary(graph.Floor, b.unary(graph.Neg, x)))
 }
 
 // expm1 is tanh(x/2)·(exp(x) + 1), which is exact near 0.
-func (b *builder) expm1(x tens, _ typ) tens {
+func (b *arithmetic) expm1(x tens, _ typ) tens {
 	b.float(x)
 	half := b.unary(graph.Tanh, b.arith(graph.Mul, x, b.like(x, 0.5)))
 	return b.arith(graph.Mul, half, b.arith(graph.AddOp, b.unary(graph.Exp, x), b.like(x, 1)))
 }
 
 // log1p is log(u)·x/(u-1) for u = 1 + x, which is exact near 0.
-func (b *builder) log1p(x tens, _ typ) tens {
+func (b *arithmetic) log1p(x tens, _ typ) tens {
 	b.float(x)
 	one := b.like(x, 1)
 	u := b.arith(graph.AddOp, x, one)
@@ -343,47 +348,47 @@ func (b *builder) log1p(x tens, _ typ) tens {
 	return b.where(small, near, far)
 }
 
-func (b *builder) erfc(x tens, _ typ) tens {
+func (b *arithmetic) erfc(x tens, _ typ) tens {
 	b.float(x)
 	return b.arith(graph.Sub, b.stretched(b.like(x, 1), x.t.shape), b.unary(graph.Erf, x))
 }
 
-func (b *builder) square(x tens, _ typ) tens { return b.arith(graph.Mul, x, x) }
+func (b *arithmetic) square(x tens, _ typ) tens { return b.arith(graph.Mul, x, x) }
 
-func (b *builder) isFinite(x tens, _ typ) tens {
+func (b *arithmetic) isFinite(x tens, _ typ) tens {
 	b.float(x)
 	return b.is(graph.Lt, b.unary(graph.Abs, x), b.like(x, math.Inf(1)))
 }
 
-func (b *builder) isInf(x tens, _ typ) tens {
+func (b *arithmetic) isInf(x tens, _ typ) tens {
 	b.float(x)
 	return b.is(graph.Eq, b.unary(graph.Abs, x), b.like(x, math.Inf(1)))
 }
 
-func (b *builder) cbrt(x tens, t typ) tens {
+func (b *arithmetic) cbrt(x tens, t typ) tens {
 	b.float(x)
 	root := b.unary(graph.Exp, b.arith(graph.Mul, b.unary(graph.Log, b.unary(graph.Abs, x)), b.like(x, 1.0/3)))
 	return b.arith(graph.Mul, b.sign(x, t), root)
 }
 
-func (b *builder) tan(x tens, _ typ) tens {
+func (b *arithmetic) tan(x tens, _ typ) tens {
 	b.float(x)
 	return b.arith(graph.Div, b.unary(graph.Sin, x), b.unary(graph.Cos, x))
 }
 
-func (b *builder) sinh(x tens, t typ) tens {
+func (b *arithmetic) sinh(x tens, t typ) tens {
 	y := b.arith(graph.Sub, b.expm1(x, t), b.expm1(b.unary(graph.Neg, x), t))
 	return b.arith(graph.Mul, y, b.like(x, 0.5))
 }
 
-func (b *builder) cosh(x tens, _ typ) tens {
+func (b *arithmetic) cosh(x tens, _ typ) tens {
 	b.float(x)
 	y := b.arith(graph.AddOp, b.unary(graph.Exp, x), b.unary(graph.Exp, b.unary(graph.Neg, x)))
 	return b.arith(graph.Mul, y, b.like(x, 0.5))
 }
 
 // roundEven rounds to the nearest whole number, of two that are as near to the even one.
-func (b *builder) roundEven(x tens, _ typ) tens {
+func (b *arithmetic) roundEven(x tens, _ typ) tens {
 	b.float(x)
 	r := b.unary(graph.Floor, x)
 	d := b.arith(graph.Sub, x, r)
@@ -394,7 +399,7 @@ func (b *builder) roundEven(x tens, _ typ) tens {
 }
 
 // roundAway rounds to the nearest whole number, of two that are as near to the one farther from 0.
-func (b *builder) roundAway(x tens, t typ) tens {
+func (b *arithmetic) roundAway(x tens, t typ) tens {
 	b.float(x)
 	a := b.unary(graph.Abs, x)
 	r := b.unary(graph.Floor, a)
@@ -404,7 +409,7 @@ func (b *builder) roundAway(x tens, t typ) tens {
 }
 
 // reducePrecision is the rounding to another type and back, of types that graphs have.
-func (b *builder) reducePrecision(in []tens) tens {
+func (b *arithmetic) reducePrecision(in []tens) tens {
 	x := in[0]
 	b.float(x)
 	format := strings.Join(b.op.words, " ")

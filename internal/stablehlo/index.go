@@ -6,8 +6,13 @@ import (
 	"hocket.example/hocket/internal/graph"
 )
 
+// indexing builds slices at positions that are computed, gathers and scatters.
+type indexing struct {
+	shapes
+}
+
 // clamped is an index that is held within 0..most.
-func (b *builder) clamped(x tens, most int64) tens {
+func (b *indexing) clamped(x tens, most int64) tens {
 	if c, ok := b.uniform(x); ok && c >= 0 && c <= float64(most) {
 		return x
 	}
@@ -15,7 +20,7 @@ func (b *builder) clamped(x tens, most int64) tens {
 }
 
 // counted is 0, 1, … n-1 along dimension d of a shape of so many dimensions, to whose others it broadcasts.
-func (b *builder) counted(dt graph.DType, shape []int64, d int) tens {
+func (b *nodes) counted(dt graph.DType, shape []int64, d int) tens {
 	b.spend(shape[d])
 	c := graph.NewTensor(dt, []int64{shape[d]})
 	for i := range c.Elems {
@@ -28,7 +33,7 @@ func (b *builder) counted(dt graph.DType, shape []int64, d int) tens {
 
 // take is the elements of x at the given indices of some of its dimensions: of the shape that indices have, and then of
 // the dimensions of x that are left.
-func (b *builder) take(x tens, dims []int64, at []tens, shape []int64) tens {
+func (b *shapes) take(x tens, dims []int64, at []tens, shape []int64) tens {
 	lifted := anyLifted(append([]tens{x}, at...)...)
 	left := rest(len(x.t.shape), dims)
 	t := typ{dt: x.t.dt, shape: slices.Concat(shape, pick(x.t.shape, left))}
@@ -75,13 +80,13 @@ func (b *builder) take(x tens, dims []int64, at []tens, shape []int64) tens {
 }
 
 // moved is x with dimension from as dimension to.
-func (b *builder) moved(x tens, from, to int) tens {
+func (b *shapes) moved(x tens, from, to int) tens {
 	perm := rest(len(x.t.shape), []int64{int64(from)})
 	return b.transposed(x, slices.Insert(perm, to, int64(from)))
 }
 
 // windowAt is the part of x of a size along a dimension, that begins at lo as far as it is within x.
-func (b *builder) windowAt(x tens, d int, lo tens, size int64) tens {
+func (b *indexing) windowAt(x tens, d int, lo tens, size int64) tens {
 	n := x.t.shape[d]
 	if size == n {
 		return x
@@ -95,7 +100,7 @@ func (b *builder) windowAt(x tens, d int, lo tens, size int64) tens {
 }
 
 // starts checks the indices of a part of a tensor.
-func (b *builder) starts(x tens, at []tens) []tens {
+func (b *indexing) starts(x tens, at []tens) []tens {
 	if len(at) != len(x.t.shape) {
 		b.wrong("%d indices of %s", len(at), x.t)
 	}
@@ -107,7 +112,7 @@ func (b *builder) starts(x tens, at []tens) []tens {
 	return at
 }
 
-func (b *builder) dynamicSlice(in []tens) tens {
+func (b *indexing) dynamicSlice(in []tens) tens {
 	if len(in) == 0 {
 		b.wrong("it has no operand")
 	}
@@ -126,7 +131,7 @@ func (b *builder) dynamicSlice(in []tens) tens {
 	return x
 }
 
-func (b *builder) dynamicUpdateSlice(in []tens) tens {
+func (b *indexing) dynamicUpdateSlice(in []tens) tens {
 	if len(in) < 2 {
 		b.wrong("it has no update")
 	}
@@ -144,7 +149,7 @@ func (b *builder) dynamicUpdateSlice(in []tens) tens {
 }
 
 // updated is x with u in the place that begins at at, which has the dimensions before d in common.
-func (b *builder) updated(x, u tens, at []tens, d int) tens {
+func (b *indexing) updated(x, u tens, at []tens, d int) tens {
 	for d < len(at) && x.t.shape[d] == u.t.shape[d] {
 		d++
 	}
@@ -176,7 +181,7 @@ type indices struct {
 }
 
 // parts returns the parts of the indices, one for each mapped dimension, and their shape.
-func (b *builder) parts(x *indices, idx tens) ([]tens, []int64) {
+func (b *indexing) parts(x *indices, idx tens) ([]tens, []int64) {
 	v := int(x.vector)
 	if v < 0 || v > len(idx.t.shape) || idx.t.dt.IsFloat() || idx.t.dt == graph.Bool {
 		b.wrong("indices of type %s, whose dimension %d has the parts", idx.t, v)
@@ -196,7 +201,7 @@ func (b *builder) parts(x *indices, idx tens) ([]tens, []int64) {
 }
 
 // check refuses dimension numbers that do not fit an operand and indices.
-func (b *builder) check(x *indices, operand, idx tens) {
+func (b *indexing) check(x *indices, operand, idx tens) {
 	rank := len(operand.t.shape)
 	b.inRange(slices.Concat(x.collapsed, x.batch), rank)
 	b.inRange(x.mapped, rank)
@@ -220,7 +225,7 @@ func (b *builder) check(x *indices, operand, idx tens) {
 // reached lists the dimensions of an operand by which windows differ, and what windows have at each: for every index
 // and, where windows have several elements there, for each of them. start has where windows begin along a mapped
 // dimension, in the shape of the indices.
-func (b *builder) reached(x *indices, operand tens, start map[int64]tens, shape []int64) (dims []int64, at []tens,
+func (b *indexing) reached(x *indices, operand tens, start map[int64]tens, shape []int64) (dims []int64, at []tens,
 	wide []int64, full []int64) {
 	full = slices.Clone(shape)
 	for d := range int64(len(operand.t.shape)) {
@@ -258,7 +263,7 @@ func (b *builder) reached(x *indices, operand tens, start map[int64]tens, shape 
 	return dims, at, wide, full
 }
 
-func (b *builder) gather(in []tens) tens {
+func (b *indexing) gather(in []tens) tens {
 	x, idx := in[0], in[1]
 	t := b.result()
 	a := b.op.attrs["dimension_numbers"]
@@ -340,7 +345,7 @@ func (b *builder) gather(in []tens) tens {
 // maxOneHot bounds the elements of the table that says which row each update is for.
 const maxOneHot = 1 << 32
 
-func (b *builder) scatter(in []tens, s *scope) tens {
+func (b *indexing) scatter(in []tens, s *scope) tens {
 	o := b.op
 	if len(in) != 3 {
 		b.refuse("of %d operands", len(in))
@@ -372,8 +377,8 @@ func (b *builder) scatter(in []tens, s *scope) tens {
 	if !slices.Equal(pick(u.t.shape, rest(len(u.t.shape), n.offset)), shape) {
 		b.wrong("updates of type %s for indices of type %s", u.t, idx.t)
 	}
-	how := bodyOp(o.region(b, 0), 0, 1)
-	if body := o.region(b, 0); how == "" && len(body.ops) == 1 && len(body.args) == 2 && len(body.ops[0].in) == 1 &&
+	how := bodyOp(o.region(&b.nodes, 0), 0, 1)
+	if body := o.region(&b.nodes, 0); how == "" && len(body.ops) == 1 && len(body.args) == 2 && len(body.ops[0].in) == 1 &&
 		body.ops[0].in[0] == body.args[1].name {
 		how = "set"
 	}
@@ -463,12 +468,12 @@ func (b *builder) scatter(in []tens, s *scope) tens {
 }
 
 // addsRows reports whether programs add up rows of a type by ids.
-func (b *builder) addsRows(dt graph.DType) bool {
+func (b *indexing) addsRows(dt graph.DType) bool {
 	return slices.Contains([]graph.DType{graph.F16, graph.BF16, graph.F32, graph.F64, graph.I32, graph.I64}, dt)
 }
 
 // unpermuted is y, the rows of dimensions dims of x by the elements of dimensions left, in the shape of x.
-func (b *builder) unpermuted(y, x tens, dims, left []int64) tens {
+func (b *indexing) unpermuted(y, x tens, dims, left []int64) tens {
 	y = b.reshapedTo(y, slices.Concat(pick(x.t.shape, dims), pick(x.t.shape, left)))
 	back := make([]int64, len(x.t.shape))
 	for i, d := range slices.Concat(dims, left) {
@@ -487,7 +492,7 @@ func counting(n int) []int64 {
 }
 
 // added is base[R, W] and the sums of the rows of u[N, W] that hot[R, N] names for each: a product of matrices.
-func (b *builder) added(hot, base, u tens) tens {
+func (b *indexing) added(hot, base, u tens) tens {
 	dt := graph.F32
 	if u.t.dt != graph.F16 && u.t.dt != graph.BF16 && u.t.dt != graph.F32 {
 		dt = graph.F64 // which has whole numbers below 2⁵³
@@ -511,7 +516,7 @@ func (b *builder) added(hot, base, u tens) tens {
 }
 
 // placed is base[R, W] with the row of u[N, W] that hot[R, N] names for it, the last one if it names several.
-func (b *builder) placed(hot, base, u tens, count int64) tens {
+func (b *indexing) placed(hot, base, u tens, count int64) tens {
 	rows := base.t.shape[0]
 	lifted := anyLifted(hot)
 	off := int64(0)

@@ -11,7 +11,7 @@ import (
 
 // layouts chooses the mesh that layouts name axes of: the text's first one, with the sizes that the number of ranks
 // asks for. Of several meshes with the same axes each has them.
-func (b *builder) layouts(o Options) {
+func (b *devices) layouts(o Options) {
 	b.meshes = b.module.meshes
 	var first *mesh
 	for _, name := range slices.Sorted(maps.Keys(b.meshes)) {
@@ -70,7 +70,7 @@ func identifier(s string) string {
 }
 
 // axisOf returns the axis of the graph's mesh that an axis of the text is; nil for none.
-func (b *builder) axisOf(s *sharding, name string) *graph.MeshAxis {
+func (b *devices) axisOf(s *sharding, name string) *graph.MeshAxis {
 	m := s.inline
 	if m == nil {
 		if m = b.meshes[s.mesh]; m == nil {
@@ -91,7 +91,7 @@ func (b *builder) axisOf(s *sharding, name string) *graph.MeshAxis {
 
 // layoutOf returns the layout that attributes of a parameter or result state. What the graph does not have of it is
 // whole, and a note says why.
-func (b *builder) layoutOf(name string, shape []int64, attrs map[string]*attr) graph.Layout {
+func (b *devices) layoutOf(name string, shape []int64, attrs map[string]*attr) graph.Layout {
 	whole := make(graph.Layout, len(shape))
 	a := attrs["sdy.sharding"]
 	if a == nil || a.sharding == nil {
@@ -105,7 +105,7 @@ func (b *builder) layoutOf(name string, shape []int64, attrs map[string]*attr) g
 }
 
 // layout makes a layout of a sharding. Dimensions that it does not split have a reason.
-func (b *builder) layout(s *sharding, shape []int64) (graph.Layout, string) {
+func (b *devices) layout(s *sharding, shape []int64) (graph.Layout, string) {
 	layout, reason := make(graph.Layout, len(shape)), ""
 	if len(s.dims) != len(shape) {
 		b.wrong("a sharding of %d dimensions of a tensor of %d", len(s.dims), len(shape))
@@ -142,7 +142,7 @@ func (b *builder) layout(s *sharding, shape []int64) (graph.Layout, string) {
 
 // constraint is a value in the layout that a sharding states. One that leaves a dimension open and names no axis for it
 // leaves the layout to the program's own rules.
-func (b *builder) constraint(in []tens) tens {
+func (b *devices) constraint(in []tens) tens {
 	x := in[0]
 	s := (*sharding)(nil)
 	for _, n := range []string{"sharding", "out_sharding"} {

@@ -94,7 +94,7 @@ func (b *builder) manual(in []tens, s *scope) []tens {
 	if names == nil || len(m.axes) != len(names.list) {
 		b.wrong("the manual axes are not those of the mesh")
 	}
-	blk := o.region(b, 0)
+	blk := o.region(&b.nodes, 0)
 	if len(blk.args) != len(in) {
 		b.wrong("a region takes %d values, and is given %d", len(blk.args), len(in))
 	}
@@ -117,9 +117,17 @@ func (b *builder) manual(in []tens, s *scope) []tens {
 	return out
 }
 
+// devices builds what concerns several devices: layouts, manual computations, collectives.
+type devices struct {
+	complexes
+	module *module
+	meshes map[string]*mesh // that layouts have, in place of the text's
+	devs   *manual          // the manual computation
+}
+
 // split says how a sharding splits a value over the manual axes: for each dimension its axes' sizes, and all axes in
 // order of the dimensions.
-func (b *builder) split(m *manual, s *sharding, rank int) (sizes [][]int64, order []axis) {
+func (b *devices) split(m *manual, s *sharding, rank int) (sizes [][]int64, order []axis) {
 	if len(s.dims) != rank {
 		b.wrong("a sharding of %d dimensions of a tensor of %d", len(s.dims), rank)
 	}
@@ -144,7 +152,7 @@ func (b *builder) split(m *manual, s *sharding, rank int) (sizes [][]int64, orde
 }
 
 // localized is what each device has of x.
-func (b *builder) localized(m *manual, x tens, s *sharding, t typ, lift int64) tens {
+func (b *devices) localized(m *manual, x tens, s *sharding, t typ, lift int64) tens {
 	sizes, order := b.split(m, s, len(x.t.shape))
 	if len(order) == 0 {
 		if !slices.Equal(x.t.shape, t.shape) || x.t.dt != t.dt {
@@ -187,7 +195,7 @@ func (b *builder) localized(m *manual, x tens, s *sharding, t typ, lift int64) t
 }
 
 // globalized is the whole value of which each device has a part.
-func (b *builder) globalized(m *manual, x tens, s *sharding, t typ) tens {
+func (b *devices) globalized(m *manual, x tens, s *sharding, t typ) tens {
 	sizes, order := b.split(m, s, len(t.shape))
 	if len(t.shape) != len(x.t.shape) || t.dt != x.t.dt {
 		b.wrong("a value of type %s becomes one of %s", x.t, t)
@@ -226,7 +234,7 @@ func (b *builder) globalized(m *manual, x tens, s *sharding, t typ) tens {
 }
 
 // groups returns the groups of devices of a collective, by their numbers in the computation.
-func (b *builder) groups() [][]int64 {
+func (b *devices) groups() [][]int64 {
 	if b.lift == 0 || b.devs == nil {
 		b.refuse("outside of sdy.manual_computation")
 	}
@@ -296,7 +304,7 @@ func (b *builder) groups() [][]int64 {
 }
 
 // alongAxes lists the groups of devices that differ in their places on some axes, the first of these the slowest.
-func (b *builder) alongAxes(refs []*attr) [][]int64 {
+func (b *devices) alongAxes(refs []*attr) [][]int64 {
 	sizes := b.devs.sizes()
 	var along []int64
 	for _, r := range refs {
@@ -331,7 +339,7 @@ func (b *builder) alongAxes(refs []*attr) [][]int64 {
 }
 
 // grouped is a lifted value with dimensions for groups and for their devices in front.
-func (b *builder) grouped(x tens, groups [][]int64) *graph.Value {
+func (b *devices) grouped(x tens, groups [][]int64) *graph.Value {
 	v := b.fullAs(x, true)
 	order := slices.Concat(groups...)
 	v = b.ordered(v, order)
@@ -339,7 +347,7 @@ func (b *builder) grouped(x tens, groups [][]int64) *graph.Value {
 }
 
 // ungrouped is the opposite of grouped.
-func (b *builder) ungrouped(v *graph.Value, groups [][]int64, t typ) tens {
+func (b *devices) ungrouped(v *graph.Value, groups [][]int64, t typ) tens {
 	v = b.reshaped(v, append([]int64{b.lift}, v.Shape[2:]...))
 	order := slices.Concat(groups...)
 	back := make([]int64, len(order))
@@ -350,7 +358,7 @@ func (b *builder) ungrouped(v *graph.Value, groups [][]int64, t typ) tens {
 }
 
 // ordered is v with the indices of its first dimension in another order: transposed where that is an order of axes.
-func (b *builder) ordered(v *graph.Value, order []int64) *graph.Value {
+func (b *devices) ordered(v *graph.Value, order []int64) *graph.Value {
 	if slices.Equal(order, counting(len(order))) {
 		return v
 	}
@@ -378,7 +386,7 @@ func (b *builder) ordered(v *graph.Value, order []int64) *graph.Value {
 }
 
 // shared gives every device of its group v, which has a dimension for groups in front.
-func (b *builder) shared(v *graph.Value, groups [][]int64, t typ) tens {
+func (b *devices) shared(v *graph.Value, groups [][]int64, t typ) tens {
 	if len(groups) == 1 {
 		return tens{v: b.reshaped(v, t.shape), t: t}
 	}
@@ -389,15 +397,15 @@ func (b *builder) shared(v *graph.Value, groups [][]int64, t typ) tens {
 }
 
 // reducedOver reduces over the devices of each group.
-func (b *builder) reducedOver(x tens, groups [][]int64) *graph.Value {
-	r, ok := reducers[bodyOp(b.op.region(b, 0), 0, 1)]
+func (b *devices) reducedOver(x tens, groups [][]int64) *graph.Value {
+	r, ok := reducers[bodyOp(b.op.region(&b.nodes, 0), 0, 1)]
 	if !ok {
 		b.refuse("with a body other than a sum, a maximum or a minimum")
 	}
 	return b.add(r.op, graph.Attrs{Axes: []int64{1}}, x.t.dt, b.grouped(x, groups))
 }
 
-func (b *builder) allReduce(in []tens) []tens {
+func (b *devices) allReduce(in []tens) []tens {
 	groups := b.groups()
 	var out []tens
 	for _, x := range in {
@@ -407,7 +415,7 @@ func (b *builder) allReduce(in []tens) []tens {
 }
 
 // dimension returns a dimension of a value that the operation names.
-func (b *builder) dimension(x tens, names ...string) int {
+func (b *devices) dimension(x tens, names ...string) int {
 	d := b.number(names...)
 	if d < 0 || d >= int64(len(x.t.shape)) {
 		b.wrong("%s has no dimension %d", x.t, d)
@@ -415,7 +423,7 @@ func (b *builder) dimension(x tens, names ...string) int {
 	return int(d)
 }
 
-func (b *builder) allGather(in []tens) []tens {
+func (b *devices) allGather(in []tens) []tens {
 	groups := b.groups()
 	var out []tens
 	for _, x := range in {
@@ -431,7 +439,7 @@ func (b *builder) allGather(in []tens) []tens {
 }
 
 // parted is v, whose dimension d becomes two of n and what is left, of which the first is dimension 1.
-func (b *builder) parted(v *graph.Value, d int, n int64) *graph.Value {
+func (b *devices) parted(v *graph.Value, d int, n int64) *graph.Value {
 	if v.Shape[d]%n != 0 {
 		b.wrong("%d does not divide by %d", v.Shape[d], n)
 	}
@@ -442,7 +450,7 @@ func (b *builder) parted(v *graph.Value, d int, n int64) *graph.Value {
 	return b.permuted(v, slices.Insert(perm, 1, int64(d)))
 }
 
-func (b *builder) reduceScatter(in []tens) []tens {
+func (b *devices) reduceScatter(in []tens) []tens {
 	b.want(in, 1)
 	x, groups := in[0], b.groups()
 	d := b.dimension(x, "scatter_dimension")
@@ -452,7 +460,7 @@ func (b *builder) reduceScatter(in []tens) []tens {
 	return []tens{b.ungrouped(b.parted(b.reducedOver(x, groups), d+1, n), groups, t)}
 }
 
-func (b *builder) allToAll(in []tens) []tens {
+func (b *devices) allToAll(in []tens) []tens {
 	groups := b.groups()
 	var out []tens
 	for _, x := range in {
@@ -473,7 +481,7 @@ func (b *builder) allToAll(in []tens) []tens {
 	return out
 }
 
-func (b *builder) collectivePermute(in []tens) []tens {
+func (b *devices) collectivePermute(in []tens) []tens {
 	b.want(in, 1)
 	if b.lift == 0 || b.devs == nil {
 		b.refuse("outside of sdy.manual_computation")
@@ -527,7 +535,7 @@ func (b *builder) collectivePermute(in []tens) []tens {
 }
 
 // partition is the number of each device.
-func (b *builder) partition([]tens) []tens {
+func (b *devices) partition([]tens) []tens {
 	if b.lift == 0 || b.devs == nil {
 		b.refuse("outside of sdy.manual_computation")
 	}

@@ -93,20 +93,15 @@ type failure struct{ err error }
 
 // parser reads text by recursive descent. It panics with a failure.
 type parser struct {
-	name, src string
-	at        int
-	lines     []int // where lines begin
-	depth     int
-	count     int
-	elems     int64 // of constants
-	aliases   map[string]*attr
-	module    *module
+	attributes
+	count int
 }
 
 // newParser returns a parser of a text.
 func newParser(name, src string) *parser {
-	p := &parser{name: name, src: src, lines: []int{0}, aliases: map[string]*attr{},
-		module: &module{funcs: map[string]*function{}, meshes: map[string]*mesh{}}}
+	p := &parser{}
+	p.name, p.src, p.lines, p.aliases = name, src, []int{0}, map[string]*attr{}
+	p.module = &module{funcs: map[string]*function{}, meshes: map[string]*mesh{}}
 	for i := range len(src) {
 		if src[i] == '\n' {
 			p.lines = append(p.lines, i+1)
@@ -115,19 +110,28 @@ func newParser(name, src string) *parser {
 	return p
 }
 
+// scanner takes words and signs from the text.
+type scanner struct {
+	name, src string
+	at        int
+	lines     []int // where lines begin
+	depth     int
+	module    *module
+}
+
 // line is the number of the line that a place is in.
-func (p *parser) line(at int) int {
+func (p *scanner) line(at int) int {
 	return sort.SearchInts(p.lines, at+1)
 }
 
-func (p *parser) fail(format string, args ...any) {
+func (p *scanner) fail(format string, args ...any) {
 	line := p.line(min(p.at, len(p.src)))
 	column := min(p.at, len(p.src)) - p.lines[line-1] + 1
 	panic(failure{fmt.Errorf("%s:%d:%d: %w: %s", p.name, line, column, ErrMalformed, fmt.Sprintf(format, args...))})
 }
 
 // deeper counts nesting; what it returns ends it.
-func (p *parser) deeper() func() {
+func (p *scanner) deeper() func() {
 	if p.depth++; p.depth > maxDepth {
 		p.fail("it nests more than %d deep", maxDepth)
 	}
@@ -135,7 +139,7 @@ func (p *parser) deeper() func() {
 }
 
 // space skips white space and comments.
-func (p *parser) space() {
+func (p *scanner) space() {
 	for p.at < len(p.src) {
 		switch c := p.src[p.at]; {
 		case c == ' ' || c == '\t' || c == '\n' || c == '\r':
@@ -151,7 +155,7 @@ func (p *parser) space() {
 }
 
 // peek returns the next character, 0 at the end.
-func (p *parser) peek() byte {
+func (p *scanner) peek() byte {
 	p.space()
 	if p.at == len(p.src) {
 		return 0
@@ -160,7 +164,7 @@ func (p *parser) peek() byte {
 }
 
 // accept skips a sign if it is next.
-func (p *parser) accept(s string) bool {
+func (p *scanner) accept(s string) bool {
 	p.space()
 	if strings.HasPrefix(p.src[p.at:], s) {
 		p.at += len(s)
@@ -169,14 +173,14 @@ func (p *parser) accept(s string) bool {
 	return false
 }
 
-func (p *parser) expect(s string) {
+func (p *scanner) expect(s string) {
 	if !p.accept(s) {
 		p.fail("want %q, found %q", s, p.found())
 	}
 }
 
 // found is what is next, for messages.
-func (p *parser) found() string {
+func (p *scanner) found() string {
 	p.space()
 	if p.at == len(p.src) {
 		return "the end"
@@ -197,10 +201,10 @@ func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 func isName(c byte) bool { return isLetter(c) || isDigit(c) || c == '.' || c == '$' }
 
 // isWord reports whether a word is next.
-func (p *parser) isWord() bool { return isLetter(p.peek()) }
+func (p *scanner) isWord() bool { return isLetter(p.peek()) }
 
 // word reads a word, which may have points: "stablehlo.add".
-func (p *parser) word() string {
+func (p *scanner) word() string {
 	if !p.isWord() {
 		p.fail("want a word, found %q", p.found())
 	}
@@ -212,7 +216,7 @@ func (p *parser) word() string {
 }
 
 // nextWord returns the word that is next without reading it; "" for none.
-func (p *parser) nextWord() string {
+func (p *scanner) nextWord() string {
 	if !p.isWord() {
 		return ""
 	}
@@ -223,7 +227,7 @@ func (p *parser) nextWord() string {
 }
 
 // acceptWord skips a word if it is next.
-func (p *parser) acceptWord(w string) bool {
+func (p *scanner) acceptWord(w string) bool {
 	if p.nextWord() != w {
 		return false
 	}
@@ -232,7 +236,7 @@ func (p *parser) acceptWord(w string) bool {
 }
 
 // bare reads what follows a sign such as % or @: letters, digits and some signs, or a string.
-func (p *parser) bare() string {
+func (p *scanner) bare() string {
 	if p.at < len(p.src) && p.src[p.at] == '"' {
 		return p.text()
 	}
@@ -247,13 +251,13 @@ func (p *parser) bare() string {
 }
 
 // symbol reads "@name".
-func (p *parser) symbol() string {
+func (p *scanner) symbol() string {
 	p.expect("@")
 	return p.bare()
 }
 
 // text reads a string.
-func (p *parser) text() string {
+func (p *scanner) text() string {
 	p.expect(`"`)
 	var b strings.Builder
 	for p.at < len(p.src) && p.src[p.at] != '"' {
@@ -295,7 +299,7 @@ func (p *parser) text() string {
 }
 
 // integer reads a whole number.
-func (p *parser) integer() int64 {
+func (p *scanner) integer() int64 {
 	p.space()
 	from := p.at
 	if p.at < len(p.src) && p.src[p.at] == '-' {
@@ -313,7 +317,7 @@ func (p *parser) integer() int64 {
 }
 
 // list calls f for what is between two signs, separated by commas.
-func (p *parser) list(open, end string, f func()) {
+func (p *scanner) list(open, end string, f func()) {
 	p.expect(open)
 	if p.accept(end) {
 		return
@@ -328,7 +332,7 @@ func (p *parser) list(open, end string, f func()) {
 }
 
 // skip skips what brackets enclose, the brackets too, and returns it.
-func (p *parser) skip() string {
+func (p *scanner) skip() string {
 	p.space()
 	from := p.at
 	var open []byte
@@ -361,7 +365,7 @@ func (p *parser) skip() string {
 }
 
 // location skips "loc(…)".
-func (p *parser) location() {
+func (p *scanner) location() {
 	if p.nextWord() == "loc" {
 		p.word()
 		p.skip()
@@ -377,7 +381,7 @@ var narrow = map[string][2]float64{"i8": {-128, 127}, "i16": {-32768, 32767}, "u
 	"ui32": {0, 1<<32 - 1}, "i2": {-2, 1}, "ui2": {0, 3}, "i4": {-8, 7}, "ui4": {0, 15}, "ui64": {0, 1 << 53}}
 
 // isType reports whether a type is next.
-func (p *parser) isType() bool {
+func (p *scanner) isType() bool {
 	switch c := p.peek(); {
 	case c == '!' || c == '(':
 		return true
@@ -394,7 +398,7 @@ func (p *parser) isType() bool {
 }
 
 // typ reads a type.
-func (p *parser) typ() typ {
+func (p *attributes) typ() typ {
 	defer p.deeper()()
 	p.space()
 	from := p.at
@@ -460,7 +464,7 @@ func (p *parser) typ() typ {
 }
 
 // arrowTypes reads what follows "->": a type, or several in parentheses.
-func (p *parser) arrowTypes() []typ {
+func (p *attributes) arrowTypes() []typ {
 	if p.peek() != '(' {
 		return []typ{p.typ()}
 	}
@@ -578,7 +582,8 @@ func (p *parser) genericFunction(o *op, name string) {
 	if ft == nil || ft.typ == nil {
 		p.fail("function %s has no type", name)
 	}
-	sub := &parser{name: p.name, src: ft.typ.other, lines: []int{0}}
+	sub := &parser{}
+	sub.name, sub.src, sub.lines = p.name, ft.typ.other, []int{0}
 	sub.list("(", ")", func() { f.args = append(f.args, arg{t: sub.typ()}) })
 	sub.expect("->")
 	for _, t := range sub.arrowTypes() {
@@ -605,7 +610,7 @@ func (p *parser) genericFunction(o *op, name string) {
 	p.define(f)
 }
 
-func (p *parser) define(f *function) {
+func (p *scanner) define(f *function) {
 	if p.module.funcs[f.name] != nil {
 		p.fail("function %s is there twice", f.name)
 	}
@@ -684,7 +689,7 @@ func (p *parser) block(open, end string) *block {
 }
 
 // blockArgs reads "(%a: type, …)".
-func (p *parser) blockArgs() []arg {
+func (p *attributes) blockArgs() []arg {
 	list := []arg{}
 	p.list("(", ")", func() {
 		p.expect("%")
@@ -698,7 +703,7 @@ func (p *parser) blockArgs() []arg {
 }
 
 // use reads an operand: "%name" or "%name#1".
-func (p *parser) use() string {
+func (p *scanner) use() string {
 	p.expect("%")
 	name := p.bare()
 	if p.at < len(p.src) && p.src[p.at] == '#' {
@@ -771,7 +776,7 @@ func (p *parser) generic(o *op) {
 	o.types = p.arrowTypes()
 }
 
-func (p *parser) into(o *op, d map[string]*attr) {
+func (p *scanner) into(o *op, d map[string]*attr) {
 	for k, v := range d {
 		o.attrs[k] = v
 	}

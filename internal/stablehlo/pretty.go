@@ -110,7 +110,7 @@ func (p *parser) parenthesis(o *op) {
 }
 
 // prettyTypes reads the types of a pretty form: of a function, or of operands and results that are alike.
-func (p *parser) prettyTypes(o *op) {
+func (p *attributes) prettyTypes(o *op) {
 	n := len(o.out)
 	var list []typ
 	if p.peek() == '(' {
@@ -138,7 +138,7 @@ func (p *parser) prettyTypes(o *op) {
 }
 
 // ranges reads "[0:2, 1:3:2]". Of another list it keeps the text.
-func (p *parser) ranges() *attr {
+func (p *attributes) ranges() *attr {
 	at := p.at
 	p.accept("[")
 	c := p.peek()

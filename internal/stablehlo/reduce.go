@@ -70,7 +70,7 @@ func (b *builder) reduce(in []tens, s *scope) []tens {
 		b.wrong("it has %d operands and %d results", len(in), len(o.types))
 	}
 	dims := b.dims(in[0].t.shape, "dimensions")
-	blk := o.region(b, 0)
+	blk := o.region(&b.nodes, 0)
 	for _, x := range in[n:] {
 		if len(x.t.shape) != 0 {
 			b.wrong("%s is no scalar", x.t)
@@ -242,7 +242,7 @@ func (b *builder) reduceWindow(in []tens, s *scope) []tens {
 		len(pads) != 2*rank {
 		b.wrong("a window of %d dimensions of %s", len(window), x.t)
 	}
-	blk := o.region(b, 0)
+	blk := o.region(&b.nodes, 0)
 	if n == 1 && bodyOp(blk, 0, 1) == "add" {
 		if d := cumulative(x.t.shape, window, strides, base, dilation, pads); d >= 0 {
 			if c, ok := b.uniform(in[1]); ok && c == 0 {

@@ -66,7 +66,13 @@ func init() {
 	}
 }
 
-func (b *builder) constant([]tens) tens {
+// shapes builds operations that move elements, and contractions.
+type shapes struct {
+	arithmetic
+	long bool // an input is of i64, which f64 does not hold
+}
+
+func (b *shapes) constant([]tens) tens {
 	a := b.op.attrs["value"]
 	if a == nil || a.dense == nil {
 		b.refuse("a constant that is not dense<…>")
@@ -75,7 +81,7 @@ func (b *builder) constant([]tens) tens {
 }
 
 // constantOf is a constant. In a test it is an input, so that what the test computes is not known.
-func (b *builder) constantOf(d *dense) tens {
+func (b *nodes) constantOf(d *dense) tens {
 	t := d.t
 	b.tensor(t)
 	if b.given && len(b.checks) == 0 && b.calls == 0 && t.narrow == "" && t.dt != graph.Bool && b.op.name != "" &&
@@ -92,7 +98,7 @@ func (b *builder) constantOf(d *dense) tens {
 }
 
 // number returns a whole number of the operation, which the pretty form may call otherwise.
-func (b *builder) number(names ...string) int64 {
+func (b *nodes) number(names ...string) int64 {
 	for _, n := range names {
 		if a := b.op.attrs[n]; a != nil {
 			return int64(a.number)
@@ -103,7 +109,7 @@ func (b *builder) number(names ...string) int64 {
 }
 
 // ints returns a list of whole numbers of the operation.
-func (b *builder) ints(names ...string) []int64 {
+func (b *nodes) ints(names ...string) []int64 {
 	for _, n := range names {
 		if a := b.op.attrs[n]; a != nil {
 			return a.ints()
@@ -113,13 +119,13 @@ func (b *builder) ints(names ...string) []int64 {
 }
 
 // dims returns a list of dimensions of a shape, which are different.
-func (b *builder) dims(shape []int64, names ...string) []int64 {
+func (b *nodes) dims(shape []int64, names ...string) []int64 {
 	list := b.ints(names...)
 	b.inRange(list, len(shape))
 	return list
 }
 
-func (b *builder) inRange(list []int64, rank int) {
+func (b *nodes) inRange(list []int64, rank int) {
 	for i, d := range list {
 		if d < 0 || d >= int64(rank) || slices.Contains(list[:i], d) {
 			b.wrong("%v are no dimensions of a tensor of %d", list, rank)
@@ -127,7 +133,7 @@ func (b *builder) inRange(list []int64, rank int) {
 	}
 }
 
-func (b *builder) iota([]tens) tens {
+func (b *shapes) iota([]tens) tens {
 	t := b.result()
 	d := b.number("iota_dimension", "dim")
 	if d < 0 || d >= int64(len(t.shape)) {
@@ -144,14 +150,14 @@ func (b *builder) iota([]tens) tens {
 }
 
 // spend counts elements of constants that the reader makes.
-func (b *builder) spend(n int64) {
+func (b *nodes) spend(n int64) {
 	if b.folder.Elems -= n; b.folder.Elems < 0 {
 		b.refuse("%v", graph.ErrTooLarge)
 	}
 }
 
 // broadcastInDim is a tensor that broadcasts: nothing is repeated here.
-func (b *builder) broadcastInDim(in []tens) tens {
+func (b *shapes) broadcastInDim(in []tens) tens {
 	x, t := in[0], b.result()
 	dims := b.dims(t.shape, "broadcast_dimensions", "dims")
 	if len(dims) != len(x.t.shape) {
@@ -166,7 +172,7 @@ func (b *builder) broadcastInDim(in []tens) tens {
 }
 
 // spread is x with dimension i as dimension dims[i] of t.
-func (b *builder) spread(x tens, t typ, dims []int64) tens {
+func (b *nodes) spread(x tens, t typ, dims []int64) tens {
 	v := b.padded(x, x.lifted)
 	off := 0
 	if x.lifted {
@@ -192,7 +198,7 @@ func (b *builder) spread(x tens, t typ, dims []int64) tens {
 }
 
 // v1 is the shape of x.v without that of devices, and with ones for what it lacks in front.
-func (x tens) v1(b *builder) []int64 {
+func (x tens) v1(b *nodes) []int64 {
 	s := x.v.Shape
 	if x.lifted {
 		s = s[1:]
@@ -219,12 +225,12 @@ func (x tens) off() int {
 	return 0
 }
 
-func (b *builder) reshape(in []tens) tens {
+func (b *shapes) reshape(in []tens) tens {
 	return b.reshapedTo(in[0], b.result().shape)
 }
 
 // reshapedTo is x with its elements in another shape.
-func (b *builder) reshapedTo(x tens, shape []int64) tens {
+func (b *shapes) reshapedTo(x tens, shape []int64) tens {
 	t := typ{dt: x.t.dt, shape: shape}
 	if product(shape) != product(x.t.shape) {
 		b.wrong("%s has not as many elements as %v", x.t, shape)
@@ -247,7 +253,7 @@ func product(shape []int64) int64 {
 	return n
 }
 
-func (b *builder) transpose(in []tens) tens {
+func (b *shapes) transpose(in []tens) tens {
 	perm := b.ints("permutation", "dims")
 	b.inRange(perm, len(in[0].t.shape))
 	if len(perm) != len(in[0].t.shape) {
@@ -257,7 +263,7 @@ func (b *builder) transpose(in []tens) tens {
 }
 
 // transposed is x with its dimensions in another order.
-func (b *builder) transposed(x tens, perm []int64) tens {
+func (b *nodes) transposed(x tens, perm []int64) tens {
 	t := typ{dt: x.t.dt}
 	for _, p := range perm {
 		t.shape = append(t.shape, x.t.shape[p])
@@ -268,7 +274,7 @@ func (b *builder) transposed(x tens, perm []int64) tens {
 	return tens{v: b.permuted(b.padded(x, x.lifted), shifted(perm, x.off())), t: t, lifted: x.lifted}
 }
 
-func (b *builder) slice(in []tens) tens {
+func (b *shapes) slice(in []tens) tens {
 	x := in[0]
 	var lo, hi, step []int64
 	if a := b.op.attrs["list"]; a != nil {
@@ -295,7 +301,7 @@ func (b *builder) slice(in []tens) tens {
 }
 
 // cut is the part lo..hi of x along a dimension.
-func (b *builder) cut(x tens, d int, lo, hi int64) tens {
+func (b *nodes) cut(x tens, d int, lo, hi int64) tens {
 	t := typ{dt: x.t.dt, shape: slices.Clone(x.t.shape)}
 	t.shape[d] = hi - lo
 	if lo == 0 && hi == x.t.shape[d] {
@@ -336,7 +342,7 @@ func (b *builder) cut(x tens, d int, lo, hi int64) tens {
 }
 
 // strided is every step-th element from lo to hi of x along a dimension.
-func (b *builder) strided(x tens, d int, lo, hi, step int64) tens {
+func (b *shapes) strided(x tens, d int, lo, hi, step int64) tens {
 	if step == 1 || hi-lo <= 1 {
 		return b.cut(x, d, lo, hi)
 	}
@@ -354,7 +360,7 @@ func (b *builder) strided(x tens, d int, lo, hi, step int64) tens {
 	return b.reshapedTo(x, slices.Delete(slices.Clone(x.t.shape), d+1, d+2))
 }
 
-func (b *builder) concatenate(in []tens) tens {
+func (b *shapes) concatenate(in []tens) tens {
 	d := int(b.number("dimension", "dim"))
 	t := b.result()
 	if d < 0 || d >= len(t.shape) || len(in) == 0 {
@@ -369,7 +375,7 @@ func (b *builder) concatenate(in []tens) tens {
 }
 
 // joined is the values one after another along a dimension. Those without elements are left out.
-func (b *builder) joined(d int, in ...tens) tens {
+func (b *shapes) joined(d int, in ...tens) tens {
 	t := typ{dt: in[0].t.dt, shape: slices.Clone(in[0].t.shape)}
 	t.shape[d] = 0
 	lifted := anyLifted(in...)
@@ -399,7 +405,7 @@ func (b *builder) joined(d int, in ...tens) tens {
 	return tens{v: b.add(graph.Concat, graph.Attrs{Axis: d + off}, t.dt, parts...), t: t, lifted: lifted}
 }
 
-func (b *builder) pad(in []tens) tens {
+func (b *shapes) pad(in []tens) tens {
 	x, fill := in[0], in[1]
 	low, high := b.ints("edge_padding_low", "low"), b.ints("edge_padding_high", "high")
 	interior := b.ints("interior_padding", "interior")
@@ -413,7 +419,7 @@ func (b *builder) pad(in []tens) tens {
 }
 
 // padding pads a dimension.
-func (b *builder) padding(x, fill tens, d int, low, high, interior int64) tens {
+func (b *shapes) padding(x, fill tens, d int, low, high, interior int64) tens {
 	const most = 1 << 40
 	if low < -most || low > most || high < -most || high > most || interior < 0 || interior > most {
 		b.wrong("a padding of %d, %d and %d", low, high, interior)
@@ -451,9 +457,9 @@ func (b *builder) padding(x, fill tens, d int, low, high, interior int64) tens {
 }
 
 // stretchedTo is a scalar in another shape, which has dimensions.
-func (b *builder) stretchedTo(x tens, shape []int64) tens { return b.stretched(x, shape) }
+func (b *nodes) stretchedTo(x tens, shape []int64) tens { return b.stretched(x, shape) }
 
-func (b *builder) reverse(in []tens) tens {
+func (b *shapes) reverse(in []tens) tens {
 	x := in[0]
 	for _, d := range b.dims(x.t.shape, "dimensions", "dims") {
 		x = b.reversed(x, int(d))
@@ -462,7 +468,7 @@ func (b *builder) reverse(in []tens) tens {
 }
 
 // reversed is x from the last element of a dimension to the first.
-func (b *builder) reversed(x tens, d int) tens {
+func (b *shapes) reversed(x tens, d int) tens {
 	n := x.t.shape[d]
 	switch {
 	case n < 2:
@@ -479,7 +485,7 @@ func (b *builder) reversed(x tens, d int) tens {
 	return b.joined(d, parts...)
 }
 
-func (b *builder) choice(in []tens) tens {
+func (b *arithmetic) choice(in []tens) tens {
 	is, x, y := in[0], in[1], in[2]
 	if is.t.dt != graph.Bool || x.t.dt != y.t.dt || !slices.Equal(x.t.shape, y.t.shape) ||
 		len(is.t.shape) > 0 && !slices.Equal(is.t.shape, x.t.shape) {
@@ -494,11 +500,11 @@ func (b *builder) choice(in []tens) tens {
 	return b.retyped(b.elementwise(graph.Where, x.t.dt, b.stretched(is, x.t.shape), x, y), x.t)
 }
 
-func (b *builder) clamp(in []tens) tens {
+func (b *arithmetic) clamp(in []tens) tens {
 	return b.retyped(b.minimum(b.maximum(in[1], in[0], in[1].t), in[2], in[1].t), in[1].t)
 }
 
-func (b *builder) topK(in []tens) []tens {
+func (b *shapes) topK(in []tens) []tens {
 	b.want(in, 1)
 	x := in[0]
 	if len(b.op.types) != 2 || x.lifted {
@@ -512,7 +518,7 @@ func (b *builder) topK(in []tens) []tens {
 	return []tens{{v: n.Out[0], t: b.op.types[0]}, {v: n.Out[1], t: b.op.types[1]}}
 }
 
-func (b *builder) customCall(in []tens) []tens {
+func (b *shapes) customCall(in []tens) []tens {
 	target := ""
 	if len(b.op.words) > 0 {
 		target = b.op.words[0]

@@ -36,7 +36,7 @@ type sharding struct {
 }
 
 // mesh reads `<["x"=2, "y"=4], device_ids=[…]>`.
-func (p *parser) mesh() *mesh {
+func (p *attributes) mesh() *mesh {
 	m := &mesh{}
 	p.expect("<")
 	if p.peek() == '[' {
@@ -69,7 +69,7 @@ func (p *parser) mesh() *mesh {
 }
 
 // sharding reads `<@mesh, [{"x"}, {?}], replicated={"y"}, unreduced={"z"}>`.
-func (p *parser) sharding() *sharding {
+func (p *attributes) sharding() *sharding {
 	defer p.deeper()()
 	s := &sharding{}
 	p.accept("#sdy.sharding")
@@ -116,7 +116,7 @@ func (p *parser) sharding() *sharding {
 }
 
 // part reads `"x"` or `"x":(2)4`.
-func (p *parser) part() part {
+func (p *attributes) part() part {
 	a := part{axis: p.text()}
 	if p.accept(":") {
 		p.expect("(")

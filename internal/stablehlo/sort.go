@@ -7,7 +7,7 @@ import (
 )
 
 // sort sorts the first operand that the comparator looks at, and orders the others alike.
-func (b *builder) sort(in []tens) []tens {
+func (b *shapes) sort(in []tens) []tens {
 	key, desc := b.comparator(len(in))
 	shape := in[0].t.shape
 	d := len(shape) - 1
@@ -52,10 +52,10 @@ func (b *builder) sort(in []tens) []tens {
 }
 
 // counts reports whether the elements of x are their places along dimension d.
-func (b *builder) counts(x tens, d int) bool {
+func (b *shapes) counts(x tens, d int) bool {
 	n := x.t.shape[d]
 	list := b.known(x)
-	if list == nil || int64(len(list.Elems)) != n || x.v1(b)[d] != n {
+	if list == nil || int64(len(list.Elems)) != n || x.v1(&b.nodes)[d] != n {
 		return false
 	}
 	for i, e := range list.Elems {
@@ -67,8 +67,8 @@ func (b *builder) counts(x tens, d int) bool {
 }
 
 // comparator finds which of n operands the comparator of a sort compares, and whether larger ones come first.
-func (b *builder) comparator(n int) (key int, desc bool) {
-	blk := b.op.region(b, 0)
+func (b *shapes) comparator(n int) (key int, desc bool) {
+	blk := b.op.region(&b.nodes, 0)
 	if len(blk.args) != 2*n || len(blk.ops) == 0 || len(blk.ops[len(blk.ops)-1].in) != 1 {
 		b.wrong("a comparator of %d values for %d operands", len(blk.args), n)
 	}

@@ -84,8 +84,9 @@ func read(name, text string, o Options, with func(*builder)) (b *builder, err er
 			b, err = nil, f.err
 		}
 	}()
-	b = &builder{name: name, module: newParser(name, text).file(), g: &graph.Graph{File: name},
-		folder: &graph.Folder{Elems: maxElems}}
+	b = &builder{}
+	b.name, b.module, b.g = name, newParser(name, text).file(), &graph.Graph{File: name}
+	b.folder = &graph.Folder{Elems: maxElems}
 	with(b)
 	b.main(o)
 	return b, nil

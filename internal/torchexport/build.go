@@ -276,7 +276,8 @@ func tensorNames(a *arg) ([]string, error) {
 // node reads a call.
 func (b *builder) node(n *node) error {
 	base, overload := operatorName(n.Target)
-	c := &call{builder: b, node: n, from: n.origin(), overload: overload}
+	c := &call{}
+	c.builder, c.node, c.from, c.overload = b, n, n.origin(), overload
 	if strings.HasPrefix(base, "_assert") {
 		return nil
 	}

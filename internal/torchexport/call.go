@@ -11,17 +11,22 @@ import (
 // call is a call of an operator being read. Its methods return zero values once err is set, so that what reads an
 // operator looks at err at the end only, and before it uses a tensor.
 type call struct {
-	*builder
-	node     *node
+	arguments
 	from     graph.Origin
 	overload string
-	outs     []string // names of the results; "" where nothing uses one
-	inPlaced bool     // it has changed its operand
-	err      error
+	inPlaced bool // it has changed its operand
+}
+
+// arguments reads the arguments of a call.
+type arguments struct {
+	*builder
+	node *node
+	outs []string // names of the results; "" where nothing uses one
+	err  error
 }
 
 // base returns the operator's name without namespace, overload and the mark of what changes its operand.
-func (c *call) base() string {
+func (c *arguments) base() string {
 	name, _ := operatorName(c.node.Target)
 	return strings.TrimSuffix(name, "_")
 }
@@ -37,14 +42,14 @@ func operatorName(target string) (name, overload string) {
 	return name, overload
 }
 
-func (c *call) fail(err error) {
+func (c *arguments) fail(err error) {
 	if c.err == nil {
 		c.err = err
 	}
 }
 
 // arg returns an argument, nil where it is absent or None.
-func (c *call) arg(name string) *arg {
+func (c *arguments) arg(name string) *arg {
 	for i := range c.node.Inputs {
 		if a := &c.node.Inputs[i]; a.Name == name && a.Arg.kind != "as_none" {
 			return &a.Arg
@@ -54,7 +59,7 @@ func (c *call) arg(name string) *arg {
 }
 
 // tensorNamed returns the name of the tensor that an argument is, "" where it is none.
-func (c *call) tensorNamed(name string) string {
+func (c *arguments) tensorNamed(name string) string {
 	a := c.arg(name)
 	if a == nil || a.kind != "as_tensor" {
 		return ""
@@ -64,7 +69,7 @@ func (c *call) tensorNamed(name string) string {
 }
 
 // lookup returns the value of a name.
-func (c *call) lookup(name string) *graph.Value {
+func (c *arguments) lookup(name string) *graph.Value {
 	v := c.env[name]
 	if v == nil {
 		c.fail(malformed("%q is used and nothing makes it", clip(name)))
@@ -73,10 +78,10 @@ func (c *call) lookup(name string) *graph.Value {
 }
 
 // has reports whether an argument is a tensor.
-func (c *call) has(name string) bool { return c.tensorNamed(name) != "" }
+func (c *arguments) has(name string) bool { return c.tensorNamed(name) != "" }
 
 // tensor returns an argument that must be a tensor.
-func (c *call) tensor(name string) *graph.Value {
+func (c *arguments) tensor(name string) *graph.Value {
 	if !c.has(name) {
 		c.fail(malformed("argument %q is no tensor", name))
 		return nil
@@ -85,7 +90,7 @@ func (c *call) tensor(name string) *graph.Value {
 }
 
 // tensors returns a list of tensors; those that are None are nil.
-func (c *call) tensors(name string) []*graph.Value {
+func (c *arguments) tensors(name string) []*graph.Value {
 	a := c.arg(name)
 	if a == nil {
 		c.fail(malformed("there is no argument %q", name))
@@ -107,7 +112,7 @@ func (c *call) tensors(name string) []*graph.Value {
 }
 
 // number returns a number, or def.
-func (c *call) number(name string, def float64) float64 {
+func (c *arguments) number(name string, def float64) float64 {
 	a := c.arg(name)
 	if a == nil {
 		return def
@@ -152,7 +157,7 @@ func (c *call) number(name string, def float64) float64 {
 }
 
 // int returns a whole number, or def.
-func (c *call) int(name string, def int64) int64 {
+func (c *arguments) int(name string, def int64) int64 {
 	a := c.arg(name)
 	if a == nil {
 		return def
@@ -179,7 +184,7 @@ func (c *call) int(name string, def int64) int64 {
 }
 
 // ints returns a list of whole numbers; one number is a list of one.
-func (c *call) ints(name string) []int64 {
+func (c *arguments) ints(name string) []int64 {
 	a := c.arg(name)
 	if a == nil {
 		return nil
@@ -215,7 +220,7 @@ func (c *call) ints(name string) []int64 {
 	return list
 }
 
-func (c *call) flag(name string, def bool) bool {
+func (c *arguments) flag(name string, def bool) bool {
 	a := c.arg(name)
 	if a == nil {
 		return def
@@ -229,7 +234,7 @@ func (c *call) flag(name string, def bool) bool {
 	return b
 }
 
-func (c *call) word(name, def string) string {
+func (c *arguments) word(name, def string) string {
 	a := c.arg(name)
 	if a == nil {
 		return def
@@ -244,7 +249,7 @@ func (c *call) word(name, def string) string {
 }
 
 // outDType is the type that the export has for result i.
-func (c *call) outDType(i int) graph.DType {
+func (c *arguments) outDType(i int) graph.DType {
 	if i < len(c.outs) {
 		if meta := c.text.TensorValues[c.outs[i]]; meta != nil {
 			d, err := dtypeOf(meta.DType)
@@ -259,11 +264,11 @@ func (c *call) outDType(i int) graph.DType {
 }
 
 // axis returns a dimension of v, counted from the end where it is negative.
-func (c *call) axis(name string, def int64, v *graph.Value) int {
+func (c *arguments) axis(name string, def int64, v *graph.Value) int {
 	return c.dim(c.int(name, def), v)
 }
 
-func (c *call) dim(d int64, v *graph.Value) int {
+func (c *arguments) dim(d int64, v *graph.Value) int {
 	if v == nil {
 		return 0
 	}
@@ -279,7 +284,7 @@ func (c *call) dim(d int64, v *graph.Value) int {
 }
 
 // axes returns dimensions of v; all if there are none.
-func (c *call) axes(name string, v *graph.Value) []int64 {
+func (c *arguments) axes(name string, v *graph.Value) []int64 {
 	list := []int64{}
 	for _, d := range c.ints(name) {
 		list = append(list, int64(c.dim(d, v)))

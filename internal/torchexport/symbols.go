@@ -136,7 +136,7 @@ func (b *builder) resolve(values map[string]int64) error {
 }
 
 // named returns a number that the program computes from extents.
-func (c *call) named(s symInt) (int64, bool) {
+func (c *arguments) named(s symInt) (int64, bool) {
 	if s.AsInt != nil {
 		return *s.AsInt, true
 	}

@@ -8,12 +8,13 @@ import (
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // claimsOf returns what Claims finds in a lowered program.
 func claimsOf(t testing.TB, src string, b ir.Binding) ir.Diagnostics {
 	t.Helper()
-	info, ds := ir.Check(parse(t, "claims.hkt", src))
+	info, ds := checker.Check(parse(t, "claims.hkt", src))
 	if ds.HasErrors() {
 		t.Fatalf("%s\n%s", ds, src)
 	}

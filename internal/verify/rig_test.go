@@ -10,6 +10,7 @@ import (
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // build lowers and plans; err is the first complaint of any step.
@@ -19,7 +20,7 @@ func build(prog *ir.Program, b ir.Binding) (*ir.Program, *plan.Plan, error) {
 
 // buildBy lowers by a strategy and plans.
 func buildBy(prog *ir.Program, b ir.Binding, strategy string) (*ir.Program, *plan.Plan, error) {
-	info, ds := ir.Check(prog)
+	info, ds := checker.Check(prog)
 	if ds.HasErrors() {
 		return nil, nil, ds
 	}
@@ -115,7 +116,7 @@ func TestExamplesAreProved(t *testing.T) {
 			t.Errorf("%s is %v (%s), serial-safe %v\n%s", l.name, r.Verdict, r.Reason, r.SerialSafe,
 				r.Diagnostics(l.prog))
 		}
-		info, ds := ir.Check(l.prog)
+		info, ds := checker.Check(l.prog)
 		bound, bad := ir.Bind(info, l.binding)
 		if ds = append(ds, bad...); !ds.HasErrors() {
 			ds = verify.Claims(bound, l.prog)

@@ -13,13 +13,14 @@ import (
 	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/verify"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 var symmetrical = flag.Int("symmetrical", 1000, "how many random programs are proved by one rank and as plans")
 
 // symmetric checks a program by one rank. A rank that cannot be unrolled refutes it.
 func symmetric(prog *ir.Program, b ir.Binding, strategy string) (*verify.SymmetryProof, error) {
-	info, ds := ir.Check(prog)
+	info, ds := checker.Check(prog)
 	if ds.HasErrors() {
 		return nil, ds
 	}

@@ -7,6 +7,7 @@ import (
 
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // This file proves loops of any length by loops of a few lengths.
@@ -133,7 +134,7 @@ type trips struct {
 }
 
 func newTrips(prog *ir.Program, b ir.Binding, plans Planning) (*trips, error) {
-	info, ds := ir.Check(prog)
+	info, ds := checker.Check(prog)
 	if ds.HasErrors() {
 		return nil, ds
 	}

@@ -17,6 +17,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/capi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/internal/nvlib"
@@ -40,7 +41,7 @@ func step(%x: i32[T/tp, 2], %w: i32[2], %s: inout i32[T/tp, 2], %n: inout i32[2]
 // caller is a library that shares the process: streams and memory of its own on a fake with queues.
 type caller struct {
 	*testing.T
-	f       *fakeGPU
+	f       *fakedriver.GPU
 	sys     *process.Shared
 	m       *hocket.Machine
 	model   *hocket.Model
@@ -53,9 +54,9 @@ type caller struct {
 // newCaller loads stateful, with its state in the caller's memory and a bound weight.
 func newCaller(t *testing.T, opts hocket.LoadOptions) *caller {
 	t.Helper()
-	c := &caller{T: t, f: newFake(t, 2)}
-	c.f.queue()
-	c.sys = c.f.system()
+	c := &caller{T: t, f: fakedriver.New(t, 2)}
+	c.f.Queue()
+	c.sys = system(c.f)
 	c.m = modeltest.Open(t, newMachine(c.sys, Options{Kernels: c.f}))
 	c.model = modeltest.Load(t, c.m, stateful, opts)
 	c.in = map[string]map[int]uintptr{"x": c.block(4)}
@@ -100,7 +101,7 @@ func (c *caller) makeStreams() {
 
 func (c *caller) on(bound func(func() error) error, f func() error) {
 	c.Helper()
-	if err := bound(f); err != nil && c.f.dead == 0 {
+	if err := bound(f); err != nil && c.f.Dead == 0 {
 		c.Fatal(err)
 	}
 }
@@ -133,8 +134,8 @@ func ints(at uintptr, n int) []int32 {
 
 // give puts x where the next run takes it.
 func (c *caller) give(x []int32) {
-	c.f.mu.Lock()
-	defer c.f.mu.Unlock()
+	c.f.Mu.Lock()
+	defer c.f.Mu.Unlock()
 	for i, v := range x {
 		cabi.Store(c.in["x"][i/4]+uintptr(4*(i%4)), v)
 	}
@@ -201,7 +202,7 @@ func TestEnqueue(t *testing.T) {
 			}
 			var open atomic.Bool
 			for _, s := range c.streams {
-				c.f.giveGuest(s, open.Load)
+				c.f.GiveGuest(s, open.Load)
 			}
 			before := ints(c.out["z"][1], 8)
 			for range 2 { // both return before the first has begun
@@ -230,7 +231,7 @@ func TestEnqueuedState(t *testing.T) {
 	c.run(x)
 	var open atomic.Bool
 	for _, s := range c.streams {
-		c.f.giveGuest(s, open.Load)
+		c.f.GiveGuest(s, open.Load)
 	}
 	if err := c.enqueue(); err != nil {
 		t.Fatal(err)
@@ -271,12 +272,12 @@ func asFloats(v []int32) (all []float64) {
 // TestEnqueueWrong: what a run cannot be given is an error that names it, and nothing runs.
 func TestEnqueueWrong(t *testing.T) {
 	c := newCaller(t, hocket.LoadOptions{})
-	c.f.guests.foreign, c.f.guests.off = map[uintptr]bool{0x1230: true}, map[uintptr]int{0x4560: 1}
+	c.f.Guests.Foreign, c.f.Guests.Off = map[uintptr]bool{0x1230: true}, map[uintptr]int{0x4560: 1}
 	for want, change := range map[string]func(a *hocket.EnqueueArgs){
-		"1 streams are given for 2 ranks": func(a *hocket.EnqueueArgs) { a.Streams = a.Streams[:1] },
-		"no parameter q":                  func(a *hocket.EnqueueArgs) { a.In["q"] = a.In["x"] },
-		"no result q":                     func(a *hocket.EnqueueArgs) { a.Out["q"] = a.Out["y"] },
-		"no place on the devices for result z": func(a *hocket.EnqueueArgs) {
+		"1 streams were passed for 2 ranks": func(a *hocket.EnqueueArgs) { a.Streams = a.Streams[:1] },
+		"no parameter q":                    func(a *hocket.EnqueueArgs) { a.In["q"] = a.In["x"] },
+		"no result q":                       func(a *hocket.EnqueueArgs) { a.Out["q"] = a.Out["y"] },
+		"result z has no destination on the devices": func(a *hocket.EnqueueArgs) {
 			delete(a.Out, "z")
 		},
 		"x: there is no address for the block of rank 1": func(a *hocket.EnqueueArgs) {
@@ -285,7 +286,7 @@ func TestEnqueueWrong(t *testing.T) {
 		"rank 7 has no block": func(a *hocket.EnqueueArgs) {
 			a.In["x"] = map[int]uintptr{0: 64, 1: 64, 7: 64}
 		},
-		"no multiple of 4": func(a *hocket.EnqueueArgs) {
+		"not a multiple of 4": func(a *hocket.EnqueueArgs) {
 			a.In["x"] = map[int]uintptr{0: a.In["x"][0] + 2, 1: a.In["x"][1]}
 		},
 		"x is missing": func(a *hocket.EnqueueArgs) { delete(a.In, "x") },
@@ -303,7 +304,7 @@ func TestEnqueueWrong(t *testing.T) {
 			t.Errorf("want %q: %v", want, err)
 		}
 	}
-	c.f.guests.off[0x4560] = 1
+	c.f.Guests.Off[0x4560] = 1
 	if _, err := c.model.DeviceTensorAt(t.Context(), "s", nil, map[int]uintptr{0: 20}); !errors.Is(err,
 		hocket.ErrInput) {
 		t.Errorf("a device tensor at no multiple of 16: %v", err)
@@ -326,9 +327,9 @@ func TestEnqueueCaptured(t *testing.T) {
 }
 
 func captured(t *testing.T, o hocket.LoadOptions) {
-	c := &caller{T: t, f: newFake(t, 1)}
-	c.f.queue()
-	c.sys = c.f.system()
+	c := &caller{T: t, f: fakedriver.New(t, 1)}
+	c.f.Queue()
+	c.sys = system(c.f)
 	c.m = modeltest.Open(t, newMachine(c.sys, Options{Kernels: c.f}))
 	o.Cache = 1 // room for no plan but the last
 	c.model = modeltest.Load(t, c.m, strings.Replace(stateful, "tp[2]", "tp[1]", 1), o)
@@ -357,17 +358,17 @@ func captured(t *testing.T, o hocket.LoadOptions) {
 			In:  map[string]map[int]uintptr{"x": at(x), "w": at(w)},
 			Out: map[string]map[int]uintptr{"y": at(y), "z": at(z)}})
 	}
-	c.f.beginGuest(stream)
+	c.f.BeginGuest(stream)
 	if err := enqueue(); !errors.Is(err, hocket.ErrCapturing) {
 		t.Fatalf("a first run within a capture: %v", err)
 	}
-	c.f.endGuest(stream)
-	c.f.mu.Lock()
+	c.f.EndGuest(stream)
+	c.f.Mu.Lock()
 	for i := range uintptr(8) {
 		cabi.Store(x+4*i, int32(i))
 	}
 	cabi.Store(w, int32(1))
-	c.f.mu.Unlock()
+	c.f.Mu.Unlock()
 	runs := 0
 	for range 2 { // the second records the program's own graph, where it has one
 		if err := enqueue(); err != nil {
@@ -375,7 +376,7 @@ func captured(t *testing.T, o hocket.LoadOptions) {
 		}
 		runs++
 	}
-	c.f.beginGuest(stream)
+	c.f.BeginGuest(stream)
 	doubled := func() { // the caller's own, between the runs
 		for i := range uintptr(8) {
 			cabi.Store(x+4*i, 2*cabi.Load[int32](x+4*i))
@@ -385,13 +386,13 @@ func captured(t *testing.T, o hocket.LoadOptions) {
 		if err := enqueue(); err != nil {
 			t.Fatal(err)
 		}
-		c.f.mu.Lock()
-		c.f.queues.give(stream, fakeWork{do: doubled})
-		c.f.mu.Unlock()
+		c.f.Mu.Lock()
+		c.f.Queues.Give(stream, fakedriver.Task{Do: doubled})
+		c.f.Mu.Unlock()
 	}
-	work := c.f.endGuest(stream)
-	if c.f.guests.added != 2 {
-		t.Errorf("%d graphs were put into the capture, not 2", c.f.guests.added)
+	work := c.f.EndGuest(stream)
+	if c.f.Guests.Added != 2 {
+		t.Errorf("%d graphs were put into the capture, not 2", c.f.Guests.Added)
 	}
 	if err := c.model.Sync(t.Context()); err != nil {
 		t.Fatal(err)
@@ -405,7 +406,7 @@ func captured(t *testing.T, o hocket.LoadOptions) {
 	step()
 	step()
 	for range 3 {
-		c.f.launchGuest(work, stream)
+		c.f.LaunchGuest(work, stream)
 		for range 2 {
 			step()
 			runs++
@@ -442,9 +443,9 @@ func captured(t *testing.T, o hocket.LoadOptions) {
 
 // TestEnqueueForOtherLanguages: what package capi offers, which libhocket gives a C interface.
 func TestEnqueueForOtherLanguages(t *testing.T) {
-	f := newFake(t, 1)
-	f.queue()
-	c := &caller{T: t, f: f, sys: f.system()}
+	f := fakedriver.New(t, 1)
+	f.Queue()
+	c := &caller{T: t, f: f, sys: system(f)}
 	device.Register(device.Kind{Name: t.Name(), Open: func(*procs.World) (device.Machine, error) {
 		return newMachine(c.sys, Options{Kernels: f}), nil
 	}})
@@ -490,12 +491,12 @@ func TestEnqueueForOtherLanguages(t *testing.T) {
 	if err := wait(l.Prepare(model, dims)); err != nil {
 		t.Fatal(err)
 	}
-	f.mu.Lock()
+	f.Mu.Lock()
 	for i := range uintptr(12) {
 		cabi.Store(x.Address+4*i, int32(i))
 	}
 	cabi.Store(w.Address, int32(2))
-	f.mu.Unlock()
+	f.Mu.Unlock()
 	for range 3 {
 		if err := l.Enqueue(model, 0, []capi.Placed{x, w}, []capi.Placed{y, z}, dims); err != nil {
 			t.Fatal(err)
@@ -555,17 +556,17 @@ func TestEnqueuedFault(t *testing.T) {
 	if err := c.enqueue(); err != nil {
 		t.Fatal(err)
 	}
-	c.f.mu.Lock()
-	c.f.fail["cuStreamQuery"] = 700 // CUDA_ERROR_ILLEGAL_ADDRESS
-	c.f.mu.Unlock()
+	c.f.Mu.Lock()
+	c.f.Returns["cuStreamQuery"] = 700 // CUDA_ERROR_ILLEGAL_ADDRESS
+	c.f.Mu.Unlock()
 	err := c.model.Sync(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "rank 0") || !strings.Contains(err.Error(), "700") {
 		t.Errorf("the fault of an enqueued run: %v", err)
 	}
-	c.f.mu.Lock()
-	delete(c.f.fail, "cuStreamQuery")
-	c.f.dead = 700
-	c.f.mu.Unlock()
+	c.f.Mu.Lock()
+	delete(c.f.Returns, "cuStreamQuery")
+	c.f.Dead = 700
+	c.f.Mu.Unlock()
 }
 
 // TestEnqueueHangs: a call of the driver that never returns ends what waits for it soon after its deadline.
@@ -576,7 +577,7 @@ func TestEnqueueHangs(t *testing.T) {
 		t.Run(call, func(t *testing.T) {
 			c := newCaller(t, hocket.LoadOptions{Grace: -1})
 			c.sys.CallPatience = haste
-			c.f.haunted = true
+			c.f.Haunted = true
 			x := []int32{1, 2, 3, 4, 5, 6, 7, 8}
 			c.run(x)
 			if err := c.model.Sync(t.Context()); err != nil {
@@ -584,9 +585,9 @@ func TestEnqueueHangs(t *testing.T) {
 			}
 			release := c.f.Block(call)
 			defer func() {
-				c.f.die()
+				c.f.Die()
 				release()
-				c.f.abandon()
+				c.f.Abandon()
 			}()
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
@@ -648,9 +649,9 @@ func TestEnqueueExamples(t *testing.T) {
 		}
 		name := filepath.Base(path)
 		t.Run(name, func(t *testing.T) {
-			f := newFake(t, 4)
-			f.queue()
-			c := &caller{T: t, f: f, sys: f.system()}
+			f := fakedriver.New(t, 4)
+			f.Queue()
+			c := &caller{T: t, f: f, sys: system(f)}
 			c.m = modeltest.Open(t, newMachine(c.sys, Options{Kernels: f, RanksPerGPU: 4}))
 			p, err := hocket.Parse(name, example(t, name))
 			if err != nil {
@@ -723,11 +724,11 @@ func TestEnqueueExamples(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				f.mu.Lock()
+				f.Mu.Lock()
 				eachIn(func(l *hocket.Layout, b *hocket.Block, mem []byte) {
 					window(args[l.Name].Data, mem, int(l.DType.Size()), l.Shape, b.Lo, b.Shape, false)
 				})
-				f.mu.Unlock()
+				f.Mu.Unlock()
 				a := hocket.EnqueueArgs{Streams: make([]uintptr, ranks), In: in, Out: out} // the default streams
 				if err := model.Enqueue(t.Context(), a); err != nil {
 					t.Fatal(err)

@@ -6,14 +6,15 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 )
 
 // TestCoresidency: batches of worlds with teams take turns, each until its devices rest;
 // a world without teams issues between batches and does not wait for that rest, and one
 // that ends makes way.
 func TestCoresidency(t *testing.T) {
-	f := newFake(t, 1)
-	m := newMachine(f.system(), Options{Kernels: f})
+	f := fakedriver.New(t, 1)
+	m := newMachine(system(f), Options{Kernels: f})
 	open := func(teams bool) *world {
 		w, err := m.Open(t.Context(), 1)
 		if err != nil {
@@ -121,8 +122,8 @@ func TestRoomForOthers(t *testing.T) {
 // TestCoresidencyThenIssue: a world that waits for the co-residency lock while another prepares what
 // runs a call of NCCL waits for it, and it for nobody.
 func TestCoresidencyThenIssue(t *testing.T) {
-	f := newFake(t, 1)
-	m := newMachine(f.system(), Options{Kernels: f})
+	f := fakedriver.New(t, 1)
+	m := newMachine(system(f), Options{Kernels: f})
 	var worlds []*world
 	for range 2 {
 		w, err := m.Open(t.Context(), 1)

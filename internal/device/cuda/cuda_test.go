@@ -10,6 +10,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/doctor"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/device/devicetest"
@@ -22,9 +23,9 @@ func TestFake(t *testing.T) {
 	t.Parallel()
 	open := func(gpus int, graphs string) func(t *testing.T) device.Machine {
 		return func(t *testing.T) device.Machine {
-			f := newFake(t, gpus)
-			f.plain = true
-			return newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 4 / gpus, Graphs: graphs})
+			f := fakedriver.New(t, gpus)
+			f.Plain = true
+			return newMachine(system(f), Options{Kernels: f, RanksPerGPU: 4 / gpus, Graphs: graphs})
 		}
 	}
 	t.Run("shared", func(t *testing.T) { devicetest.Run(t, open(1, "")) })
@@ -86,8 +87,8 @@ func TestDevice(t *testing.T) {
 }
 
 func TestOutOfMemory(t *testing.T) {
-	f := newFake(t, 1)
-	w, err := newMachine(f.system(), Options{}).Open(t.Context(), 1)
+	f := fakedriver.New(t, 1)
+	w, err := newMachine(system(f), Options{}).Open(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,8 +102,8 @@ func TestOutOfMemory(t *testing.T) {
 }
 
 func TestNoDevice(t *testing.T) {
-	f := newFake(t, 0)
-	drv, err := nvlib.DriverOn(cabi.Fake("fake", f.calls()))
+	f := fakedriver.New(t, 0)
+	drv, err := nvlib.DriverOn(cabi.Fake("fake", f.Calls()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,12 +114,12 @@ func TestNoDevice(t *testing.T) {
 
 // TestNoMapping: a GPU that cannot be used is named, and how the others can be.
 func TestNoMapping(t *testing.T) {
-	f := newFake(t, 2)
-	table := f.calls()
+	f := fakedriver.New(t, 2)
+	table := f.Calls()
 	ask := table["cuDeviceGetAttribute"]
 	table["cuDeviceGetAttribute"] = func(a []uintptr) uintptr {
 		if a[1] == uintptr(nvlib.VirtualMemoryManagement) && a[2] == 1 {
-			return set(a[0], int32(0))
+			return fakedriver.Set(a[0], int32(0))
 		}
 		return ask(a)
 	}
@@ -133,9 +134,9 @@ func TestNoMapping(t *testing.T) {
 
 // TestLaterCompiler: code that the driver does not take comes with what to do.
 func TestLaterCompiler(t *testing.T) {
-	f := newFake(t, 1)
+	f := fakedriver.New(t, 1)
 	w := openFake(t, f, Options{})
-	f.fail["cuModuleLoadData"] = nvlib.CUDAInvalidImage
+	f.Returns["cuModuleLoadData"] = nvlib.CUDAInvalidImage
 	mem, err := w.Device(0).Alloc(64, device.Private)
 	mustOf(t)(err)
 	_, err = w.Device(0).Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []device.View{words(mem, 0, 16)}, Outs: []device.View{words(mem, 0, 16)}})
@@ -147,9 +148,9 @@ func TestLaterCompiler(t *testing.T) {
 // TestWaysOut: what a driver or a GPU that is not ready says comes with what to do.
 func TestWaysOut(t *testing.T) {
 	for code, way := range gpu.WaysOut {
-		f := newFake(t, 1)
-		m := newMachine(f.system(), Options{Kernels: f})
-		f.fail["cuDevicePrimaryCtxRetain"] = uintptr(code)
+		f := fakedriver.New(t, 1)
+		m := newMachine(system(f), Options{Kernels: f})
+		f.Returns["cuDevicePrimaryCtxRetain"] = uintptr(code)
 		if _, err := m.Open(t.Context(), 1); nvlib.CUDACode(err) != code || !strings.Contains(err.Error(), "GPU 0, fake") || !strings.Contains(err.Error(), way) {
 			t.Errorf("%d: got %v", code, err)
 		}
@@ -158,8 +159,8 @@ func TestWaysOut(t *testing.T) {
 
 // TestPoison looks at every byte around odd stretches.
 func TestPoison(t *testing.T) {
-	f := newFake(t, 1)
-	w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 1)
+	f := fakedriver.New(t, 1)
+	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}

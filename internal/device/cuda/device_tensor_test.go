@@ -11,6 +11,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -77,14 +78,14 @@ func TestDeviceTensorsOnFake(t *testing.T) {
 	}{{2, some()}, {2, all}, {1, some()}} {
 		for _, graph := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d GPUs, case %d, graph %v", c.gpus, i, graph), func(t *testing.T) {
-				f := newFake(t, c.gpus)
-				f.reach.apart = c.apart
+				f := fakedriver.New(t, c.gpus)
+				f.Reach.Apart = c.apart
 				t.Cleanup(func() {
-					if h := f.holds(); h.Bytes() != 0 {
+					if h := f.Holds(); h.Bytes() != 0 {
 						t.Errorf("a closed machine holds %+v", h)
 					}
 				})
-				gpus := newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 2})
+				gpus := newMachine(system(f), Options{Kernels: f, RanksPerGPU: 2})
 				modeltest.DeviceTensors(t, modeltest.Open(t, gpus), hocket.LoadOptions{Graph: graph}, byDriver{gpus}, uint64(i), count)
 			})
 		}
@@ -111,7 +112,7 @@ func TestDeviceTensorShort(t *testing.T) {
 		}
 		return x
 	}
-	f := newFake(t, 2)
+	f := fakedriver.New(t, 2)
 	model := fakeModels(t, f, hocket.LoadOptions{})[0]
 	make := func(rows int64) *hocket.DeviceTensor {
 		d, err := model.NewDeviceTensor(t.Context(), "x", map[string]int64{"T": rows})
@@ -129,21 +130,21 @@ func TestDeviceTensorShort(t *testing.T) {
 	if _, err := model.Run(t.Context(), hocket.Args{In: map[string]*hocket.Tensor{"x": tensorOf(many)}, DeviceOut: map[string]*hocket.DeviceTensor{"y": big}}); err != nil {
 		t.Fatal(err)
 	}
-	f.failure = nvlib.CUDAOutOfMemory
+	f.Failure = nvlib.CUDAOutOfMemory
 	failed := false
-	f.mu.Lock()
-	f.nth = func(call string) bool {
+	f.Mu.Lock()
+	f.Nth = func(call string) bool {
 		first := call == "cuMemHostAlloc" && !failed
 		failed = failed || first
 		return first
 	}
-	f.mu.Unlock()
+	f.Mu.Unlock()
 	if _, err := big.Read(t.Context()); !errors.Is(err, hocket.ErrOutOfMemory) || !failed {
 		t.Errorf("a read that memory is short for: %v", err)
 	}
-	f.mu.Lock()
-	f.nth = nil
-	f.mu.Unlock()
+	f.Mu.Lock()
+	f.Nth = nil
+	f.Mu.Unlock()
 	for name, d := range map[string]*hocket.DeviceTensor{"again": big, "another": small} {
 		x, err := d.Read(t.Context())
 		if err != nil {
@@ -163,8 +164,8 @@ func TestDeviceTensorShort(t *testing.T) {
 // TestBoundGraphOnFake: by graph, too, a run updates the tensor that is bound once, though the
 // forms of a graph are tried by whole runs.
 func TestBoundGraphOnFake(t *testing.T) {
-	f := newFake(t, 2)
-	testBoundGraph(t, modeltest.Open(t, newMachine(f.system(), Options{Kernels: f})), 2, 1)
+	f := fakedriver.New(t, 2)
+	testBoundGraph(t, modeltest.Open(t, newMachine(system(f), Options{Kernels: f})), 2, 1)
 }
 
 // TestBoundGraphOnGPU is the same on real ones.

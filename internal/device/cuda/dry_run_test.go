@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/ir"
 )
@@ -16,9 +17,9 @@ import (
 // foreseen once it is, with no call of the driver but for questions about devices.
 func TestDryRun(t *testing.T) {
 	const ranks, most = 4, 1 << 20
-	l := &seers{meetings: meetings{fakeGPU: newFake(t, ranks)}}
-	m := newMachine(l.system(), Options{Kernels: l})
-	before := maps.Clone(l.called)
+	l := &seers{meetings: meetings{GPU: fakedriver.New(t, ranks)}}
+	m := newMachine(system(l.GPU), Options{Kernels: l})
+	before := maps.Clone(l.Called)
 	drawn, err := m.DryRun(ranks)
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +83,7 @@ func TestDryRun(t *testing.T) {
 	if drawn.Identity() == "" {
 		t.Error("it is nobody")
 	}
-	for name, n := range l.called {
+	for name, n := range l.Called {
 		if n != before[name] && !slices.Contains(questions, name) {
 			t.Errorf("%s was called", name)
 		}
@@ -109,7 +110,7 @@ func TestDryRun(t *testing.T) {
 // TestDryRunApart wants GPUs that are kept apart to be apart in a dry run: whoever looks
 // for the world's table before it is opened looks for the same.
 func TestDryRunApart(t *testing.T) {
-	m := newMachine(newFake(t, 2).system(), Options{})
+	m := newMachine(system(fakedriver.New(t, 2)), Options{})
 	whole, err := m.DryRun(2)
 	if err != nil {
 		t.Fatal(err)

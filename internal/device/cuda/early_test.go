@@ -9,13 +9,14 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/ir"
 )
 
 // earlyLine is a stream of a device, and another of the next one, on a fake.
 type earlyLine struct {
 	*testing.T
-	f       *fakeGPU
+	f       *fakedriver.GPU
 	w       *world
 	s, far  device.Stream
 	l       device.Launch
@@ -26,9 +27,9 @@ type earlyLine struct {
 
 func newEarlyLine(t *testing.T) *earlyLine {
 	t.Helper()
-	r := &earlyLine{T: t, f: newFake(t, 2)}
+	r := &earlyLine{T: t, f: fakedriver.New(t, 2)}
 	must := mustOf(t)
-	w, s := streamed(t, newMachine(r.f.system(), Options{Kernels: r.f}), 2, "main")
+	w, s := streamed(t, newMachine(system(r.f), Options{Kernels: r.f}), 2, "main")
 	r.w, r.s, r.far = w.(*world), s[0], s[1]
 	mem, err := w.Device(0).Alloc(1<<16, device.Shared)
 	must(err)
@@ -54,11 +55,11 @@ func (r *earlyLine) launch() error { return r.s.Launch(r.l) }
 // early counts the launches of issue that may begin early.
 func (r *earlyLine) early(issue ...func() error) int {
 	r.Helper()
-	clear(r.f.called)
+	clear(r.f.Called)
 	for _, f := range issue {
 		mustOf(r)(f())
 	}
-	return r.f.called["cuLaunchKernelEx"]
+	return r.f.Called["cuLaunchKernelEx"]
 }
 
 // TestEarly: a kernel begins early behind another kernel of hocket's own, with
@@ -186,8 +187,8 @@ func TestNotEarly(t *testing.T) {
 // just before them wrote, on one stream and on two in turns, one by one and as
 // graphs. They are of integers, where no error is lost.
 func TestCloseKernels(t *testing.T) {
-	f := newFake(t, 1)
-	closeKernels(t, newMachine(f.system(), Options{Kernels: f}), 60, 1<<10)
+	f := fakedriver.New(t, 1)
+	closeKernels(t, newMachine(system(f), Options{Kernels: f}), 60, 1<<10)
 }
 
 // TestCloseKernelsReal is TestCloseKernels on a GPU, with kernels of one block and of

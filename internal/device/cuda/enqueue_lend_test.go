@@ -31,9 +31,9 @@ func (c *movingCaller) lends(seed float32) map[int]uintptr {
 // copiedFrom counts, from now on, copies from a block.
 func (c *movingCaller) copiedFrom(z map[int]uintptr) *atomic.Int64 {
 	n := &atomic.Int64{}
-	c.f.mu.Lock()
-	defer c.f.mu.Unlock()
-	c.f.trace = func(name string, a []uintptr) {
+	c.f.Mu.Lock()
+	defer c.f.Mu.Unlock()
+	c.f.OnCall = func(name string, a []uintptr) {
 		for _, at := range z {
 			if name == "cuMemcpyAsync" && a[1] == at {
 				n.Add(1)
@@ -85,11 +85,11 @@ func TestEnqueueLends(t *testing.T) {
 			out := maps.Clone(c.out)
 			delete(out, "z")
 			for want, a := range map[string]hocket.EnqueueArgs{
-				"give it a copy":               {In: in, Out: out, Lend: lent},
-				"is to be left twice":          {In: c.in, Out: twice, Lend: lent},
-				"result y cannot be lent":      {In: c.in, Out: c.out, Lend: map[string]map[int]uintptr{"y": nil}},
-				"those that can are [z]":       {In: c.in, Out: c.out, Lend: map[string]map[int]uintptr{"q": {}}},
-				"no place on the devices for ": {In: c.in, Out: out, Lend: map[string]map[int]uintptr{"z": nil}},
+				"pass a copy of it":                 {In: in, Out: out, Lend: lent},
+				"has more than one destination":     {In: c.in, Out: twice, Lend: lent},
+				"result y cannot be lent":           {In: c.in, Out: c.out, Lend: map[string]map[int]uintptr{"y": nil}},
+				"results that can be lent are [z]":  {In: c.in, Out: c.out, Lend: map[string]map[int]uintptr{"q": {}}},
+				"has no destination on the devices": {In: c.in, Out: out, Lend: map[string]map[int]uintptr{"z": nil}},
 			} {
 				a.Streams = c.streams
 				err := c.model.Enqueue(t.Context(), a)
@@ -112,15 +112,15 @@ func TestEnqueueLendsCaptured(t *testing.T) {
 	c := newMovingCaller(t, 1, hocket.LoadOptions{})
 	z := c.lends(1)
 	c.wait()
-	c.f.beginGuest(c.streams[0])
+	c.f.BeginGuest(c.streams[0])
 	if at := c.lends(2); !maps.Equal(at, z) {
 		t.Errorf("captured it lies at %x, and lay at %x", at, z)
 	}
-	work := c.f.endGuest(c.streams[0])
+	work := c.f.EndGuest(c.streams[0])
 	copies := c.copiedFrom(z)
 	for seed := float32(3); seed < 6; seed++ {
 		c.fill(seed)
-		c.f.launchGuest(work, c.streams[0])
+		c.f.LaunchGuest(work, c.streams[0])
 		c.wait()
 		c.holds("z", z, seed)
 	}
@@ -136,11 +136,11 @@ func TestEnqueueLendsStays(t *testing.T) {
 		"  %z: f32[T, 16] = all_gather %g, over=tp, axis=0\n  return %z\n}\n", hocket.LoadOptions{Cache: -1})
 	c.in, c.out = map[string]map[int]uintptr{"g": c.counted(512)}, nil
 	run := func(rows int64, seed float32) map[int]uintptr {
-		c.f.mu.Lock()
+		c.f.Mu.Lock()
 		for r := range 2 {
 			put(c.in["g"][r], int(8*rows), seed+float32(8*int(rows)*r))
 		}
-		c.f.mu.Unlock()
+		c.f.Mu.Unlock()
 		z := map[int]uintptr{}
 		err := c.model.Enqueue(t.Context(), hocket.EnqueueArgs{Streams: c.streams, In: c.in,
 			Lend: map[string]map[int]uintptr{"z": z}, Dims: map[string]int64{"T": rows}})
@@ -198,14 +198,14 @@ func TestEnqueueLendsOfLayers(t *testing.T) {
 				y := map[int]uintptr{}
 				a := hocket.EnqueueArgs{Streams: c.streams, In: c.in, Lend: map[string]map[int]uintptr{"y": y}}
 				run := func(seed float32) {
-					c.f.mu.Lock()
+					c.f.Mu.Lock()
 					for r := range 2 {
 						for i := range uintptr(512) {
 							cabi.Store(c.in["x"][r]+4*i, seed)
 							cabi.Store(c.in["w"][r]+4*i, float32(1))
 						}
 					}
-					c.f.mu.Unlock()
+					c.f.Mu.Unlock()
 					if err := c.model.Enqueue(t.Context(), a); err != nil {
 						t.Fatal(err)
 					}
@@ -227,7 +227,7 @@ func TestEnqueueLendsOfLayers(t *testing.T) {
 				for seed := float32(2); seed < 8; seed++ {
 					held := int(seed) % 2
 					var open atomic.Bool
-					c.f.giveGuest(c.streams[held], open.Load)
+					c.f.GiveGuest(c.streams[held], open.Load)
 					run(seed)
 					for _, s := range c.streams {
 						c.on(c.sys.GPUs[held].Bound, func() error { _, err := c.sys.Driver.StreamIdle(nvlib.Stream(s)); return err })

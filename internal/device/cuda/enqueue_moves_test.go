@@ -13,6 +13,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -39,10 +40,11 @@ type movingCaller struct {
 
 func newMovingCaller(t *testing.T, ranks int, opts hocket.LoadOptions, form ...string) *movingCaller {
 	t.Helper()
-	c := &movingCaller{caller: &caller{T: t, f: newFake(t, ranks)}, copies: map[uintptr]*atomic.Int64{}, n: 256 / ranks}
-	c.f.queue()
-	c.sys = c.f.system()
-	c.f.trace = func(name string, a []uintptr) {
+	c := &movingCaller{caller: &caller{T: t, f: fakedriver.New(t, ranks)}, copies: map[uintptr]*atomic.Int64{},
+		n: 256 / ranks}
+	c.f.Queue()
+	c.sys = system(c.f)
+	c.f.OnCall = func(name string, a []uintptr) {
 		if name == "cuMemcpyAsync" {
 			for _, at := range a[:2] {
 				if n := c.copies[at]; n != nil {
@@ -82,8 +84,8 @@ func put(at uintptr, n int, base float32) {
 
 // fill lays the inputs of a run ready.
 func (c *movingCaller) fill(seed float32) {
-	c.f.mu.Lock()
-	defer c.f.mu.Unlock()
+	c.f.Mu.Lock()
+	defer c.f.Mu.Unlock()
 	for r := range c.sys.GPUs {
 		put(c.in["g"][r], c.n, 3*seed+float32(c.n*r))
 		put(c.in["x"][r], c.n, seed+float32(1000*r))
@@ -216,7 +218,7 @@ func TestEnqueueMovesByGraph(t *testing.T) {
 		c.wantCopies("a graph over two GPUs", restCopied)
 		for gated := range 2 {
 			var open atomic.Bool
-			c.f.giveGuest(c.streams[gated], open.Load)
+			c.f.GiveGuest(c.streams[gated], open.Load)
 			c.fill(3)
 			if err := c.enqueue(); err != nil {
 				t.Fatal(err)
@@ -241,12 +243,13 @@ func TestEnqueueMovesApart(t *testing.T) {
 		change func(c *movingCaller)
 		copied []string
 	}{
-		"a result over a parameter":         {func(c *movingCaller) { c.out["y"] = c.in["x"] }, []string{"x", "y"}},
-		"a result over part of a parameter": {func(c *movingCaller) { c.out["y"] = c.shifted("x", 256) }, []string{"x", "y"}},
-		"a result over one that is copied":  {func(c *movingCaller) { c.out["z"] = c.over("y", 256) }, []string{"y"}},
-		"a parameter twice":                 {func(c *movingCaller) { c.in["g"] = c.in["x"] }, []string{"x"}}, // as %g
-		"a result that is not aligned":      {func(c *movingCaller) { c.out["y"] = c.shifted("y", 64) }, []string{"y"}},
-		"a result over a bound tensor":      {func(c *movingCaller) { c.bind("w", c.out["v"]) }, []string{"v"}},
+		"a result over a parameter": {func(c *movingCaller) { c.out["y"] = c.in["x"] }, []string{"x", "y"}},
+		"a result over part of a parameter": {func(c *movingCaller) { c.out["y"] = c.shifted("x", 256) },
+			[]string{"x", "y"}},
+		"a result over one that is copied": {func(c *movingCaller) { c.out["z"] = c.over("y", 256) }, []string{"y"}},
+		"a parameter twice":                {func(c *movingCaller) { c.in["g"] = c.in["x"] }, []string{"x"}}, // as %g
+		"a result that is not aligned":     {func(c *movingCaller) { c.out["y"] = c.shifted("y", 64) }, []string{"y"}},
+		"a result over a bound tensor":     {func(c *movingCaller) { c.bind("w", c.out["v"]) }, []string{"v"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newMovingCaller(t, 2, hocket.LoadOptions{})
@@ -359,23 +362,23 @@ func TestEnqueueMovesFreed(t *testing.T) {
 
 // foreign has the driver know nothing of addresses, or know them again.
 func (c *movingCaller) foreign(at map[int]uintptr, unknown bool) {
-	c.f.mu.Lock()
-	defer c.f.mu.Unlock()
-	if c.f.guests.foreign == nil {
-		c.f.guests.foreign = map[uintptr]bool{}
+	c.f.Mu.Lock()
+	defer c.f.Mu.Unlock()
+	if c.f.Guests.Foreign == nil {
+		c.f.Guests.Foreign = map[uintptr]bool{}
 	}
 	for _, p := range at {
-		c.f.guests.foreign[p] = unknown
+		c.f.Guests.Foreign[p] = unknown
 	}
 }
 
 // TestEnqueueMovesOutdated: where others come than the addresses that are known, runs copy for a while, and what was
 // prepared for those goes once the runs have ended that may use it. Results are right all along.
 func TestEnqueueMovesOutdated(t *testing.T) {
-	c := &caller{T: t, f: newFake(t, 1)}
-	c.f.queue()
-	c.f.lt = &fakeLT{t: t, costs: []float32{1}, gpu: c.f}
-	c.sys = c.f.system()
+	c := &caller{T: t, f: fakedriver.New(t, 1)}
+	c.f.Queue()
+	c.f.LT = &fakedriver.LT{T: t, Costs: []float32{1}, GPU: c.f}
+	c.sys = system(c.f)
 	c.m = modeltest.Open(t, newMachine(c.sys, Options{Kernels: c.f}))
 	c.model = modeltest.Load(t, c.m, "mesh tp[1]\nfunc f(%x: bf16[128, 64], %w: bf16[64, 64]) -> bf16[128, 64] {\n"+
 		"  %y = linear %x, %w\n  return %y\n}\n", hocket.LoadOptions{})
@@ -396,15 +399,15 @@ func TestEnqueueMovesOutdated(t *testing.T) {
 		enqueue([]map[int]uintptr{first, c.block(128 * 32)}[min(i, 1)], 1)
 	}
 	c.wait()
-	full := c.f.lt.live
+	full := c.f.LT.Live
 	other := c.block(128 * 32)
 	enqueue(other, missed-1)
 	c.wait()
-	if got := c.f.lt.live; got != full {
+	if got := c.f.LT.Live; got != full {
 		t.Errorf("%d objects are kept while runs copy, and %d were before", got, full)
 	}
 	var open atomic.Bool
-	c.f.giveGuest(c.streams[0], open.Load)
+	c.f.GiveGuest(c.streams[0], open.Load)
 	enqueue(first, 1) // is held back
 	enqueue(other, 1)
 	next := make(chan error, 1)
@@ -412,11 +415,11 @@ func TestEnqueueMovesOutdated(t *testing.T) {
 	for range 100 {
 		runtime.Gosched()
 	}
-	c.f.mu.Lock()
-	if got := c.f.lt.live; got != full {
+	c.f.Mu.Lock()
+	if got := c.f.LT.Live; got != full {
 		t.Errorf("a run is in flight: %d objects are kept, and %d were before", got, full)
 	}
-	c.f.mu.Unlock()
+	c.f.Mu.Unlock()
 	select {
 	case err := <-next:
 		t.Errorf("the run that forgets does not wait for one in flight: %v", err)
@@ -428,7 +431,7 @@ func TestEnqueueMovesOutdated(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.wait()
-	if got := c.f.lt.live; got >= full {
+	if got := c.f.LT.Live; got >= full {
 		t.Errorf("the runs have ended: %d objects are kept, and %d were before", got, full)
 	}
 }
@@ -455,8 +458,9 @@ func TestEnqueueMovesInOut(t *testing.T) {
 		for _, graph := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, graph %v", name, graph), func(t *testing.T) {
 				c := newMovingCaller(t, 1, hocket.LoadOptions{})
-				c.model = modeltest.Load(t, c.m, "mesh tp[1]\nfunc f(%x: f32[8, 16], %g: f32[8, 16]) -> ("+p.results+") {\n"+
-					p.body+"}\n", hocket.LoadOptions{Graph: graph})
+				c.model = modeltest.Load(t, c.m,
+					"mesh tp[1]\nfunc f(%x: f32[8, 16], %g: f32[8, 16]) -> ("+p.results+") {\n"+
+						p.body+"}\n", hocket.LoadOptions{Graph: graph})
 				in, err := c.model.RandomInputs("ints:1")
 				if err != nil {
 					t.Fatal(err)
@@ -511,20 +515,20 @@ func TestEnqueueMovesCaptured(t *testing.T) {
 			stream := c.streams[0]
 			c.forget()
 			var outs []map[string]map[int]uintptr
-			var graphs [][]fakeWork
+			var graphs [][]fakedriver.Task
 			for range 3 {
 				c.out = map[string]map[int]uintptr{"y": c.counted(c.n), "z": c.counted(256), "v": c.counted(c.n)}
 				outs = append(outs, c.out)
-				c.f.beginGuest(stream)
+				c.f.BeginGuest(stream)
 				if err := c.enqueue(); err != nil {
 					t.Fatal(err)
 				}
-				graphs = append(graphs, c.f.endGuest(stream))
+				graphs = append(graphs, c.f.EndGuest(stream))
 				c.wantCopies("captured", map[string]int64{"x": 0, "w": 0, "g": 1, "y": 0, "z": 1, "v": 0})
 			}
 			for seed := range 6 {
 				c.fill(float32(seed + 2))
-				c.f.launchGuest(graphs[seed%3], stream)
+				c.f.LaunchGuest(graphs[seed%3], stream)
 				c.wait()
 			}
 			for i, out := range outs {
@@ -552,9 +556,9 @@ func TestMovableOfLayers(t *testing.T) {
 			func(strategy string) bool { return strategy == "chunked" }},
 	} {
 		for _, strategy := range []string{"sequential", "chunked", "exchange", "ahead"} {
-			f := newFake(t, 4)
-			f.queue()
-			m := modeltest.Open(t, newMachine(f.system(), Options{Kernels: f}))
+			f := fakedriver.New(t, 4)
+			f.Queue()
+			m := modeltest.Open(t, newMachine(system(f), Options{Kernels: f}))
 			p, err := hocket.Parse("layer.hkt", "dim M = 512\ndim N = 256\ndim K = 256\nmesh tp[4]\nfunc layer"+text+
 				" {\n  %y = linear %x, %w\n  return %y\n}\n")
 			if err != nil {

@@ -34,7 +34,7 @@ func peerCalls(
 ) []error {
 	t.Helper()
 	return runMembers(t, jobs, func(p *peerMember) error {
-		c := &peerCaller{&caller{T: t, f: p.f, sys: p.f.system(), m: p.m}, p.rank}
+		c := &peerCaller{&caller{T: t, f: p.f, sys: system(p.f), m: p.m}, p.rank}
 		c.model = modeltest.Load(t, p.m, program, opts)
 		defer c.model.Close()
 		bound := c.sys.GPUs[p.rank].Bound
@@ -85,10 +85,10 @@ func TestPeersEnqueueMovesApart(t *testing.T) {
 				if r == 1 && i%3 != 0 {
 					c.out["y"] = c.at(128)
 				}
-				c.f.mu.Lock()
+				c.f.Mu.Lock()
 				put(c.in["x"][r], 128, float32(i))
 				put(c.in["g"][r], 128, float32(128*r+i))
-				c.f.mu.Unlock()
+				c.f.Mu.Unlock()
 				if err := c.ends(); err != nil {
 					return fmt.Errorf("run %d: %w", i, err)
 				}
@@ -123,19 +123,19 @@ func TestPeersEnqueueMovesCaptured(t *testing.T) {
 			}
 			y := c.at(128)
 			c.out["y"] = y
-			f.beginGuest(c.streams[0])
+			f.BeginGuest(c.streams[0])
 			if err := c.enqueue(); err != nil {
 				return err
 			}
-			f.launchGuest(f.endGuest(c.streams[0]), c.streams[0])
+			f.LaunchGuest(f.EndGuest(c.streams[0]), c.streams[0])
 			if err := c.model.Sync(t.Context()); err != nil {
 				return err
 			}
 			copies := 0
 			trace := func(do func(name string, a []uintptr)) {
-				f.mu.Lock()
-				defer f.mu.Unlock()
-				f.trace = do
+				f.Mu.Lock()
+				defer f.Mu.Unlock()
+				f.OnCall = do
 			}
 			trace(func(name string, a []uintptr) {
 				if name == "cuMemcpyAsync" && a[0] == y[c.rank] {
@@ -186,7 +186,7 @@ func TestPeersEnqueueMovesLinears(t *testing.T) {
 				t.Errorf("%v ms, process %d: %v", ms, rank, err)
 			}
 		}
-		if strings.Contains(log.String(), "copy what") {
+		if strings.Contains(log.String(), "copy their arguments") {
 			t.Errorf("%v ms: %s", ms, &log)
 		}
 	}

@@ -39,10 +39,10 @@ func TestEveryCallFails(t *testing.T) {
 func (l *life) fails(t *testing.T, n int, code uintptr, want [][]float64) (call, wrong string) {
 	t.Helper()
 	f, m := l.begin(t)
-	f.failure = code
-	f.at(n, func(name string) bool { call = name; return true })
+	f.Failure = code
+	f.At(n, func(name string) bool { call = name; return true })
 	out, errs := l.live(t.Context(), t, m)
-	f.at(0, nil) // a life whose graph is not tried in every form, since a run takes long, is shorter
+	f.At(0, nil) // a life whose graph is not tried in every form, since a run takes long, is shorter
 	err := errors.Join(errs...)
 	if wrong = l.wrong(out, want); wrong != "" {
 		return call, wrong
@@ -53,11 +53,11 @@ func (l *life) fails(t *testing.T, n int, code uintptr, want [][]float64) (call,
 	case err != nil && !strings.Contains(err.Error(), strings.TrimSuffix(call, "_v2")):
 		return call, fmt.Sprintf("the error does not say so: %v", err)
 	case releases(call):
-		f.dead = 1 // what it was to give back stays
-		f.abandon()
+		f.Dead = 1 // what it was to give back stays
+		f.Abandon()
 		return call, ""
-	case f.left() != "":
-		return call, fmt.Sprintf("%s stay; the error is %v", f.left(), err)
+	case f.Left() != "":
+		return call, fmt.Sprintf("%s stay; the error is %v", f.Left(), err)
 	case l.apart != nil || l.gpus == 1 || m.sys.Reach.Known(m.sys.GPUs[0], m.sys.GPUs[1]) == nil:
 		return call, l.again(t, m, want)
 	case code == nvlib.CUDAOutOfMemory:
@@ -77,15 +77,15 @@ func TestEveryCallLosesGPU(t *testing.T) {
 			for _, n := range calls {
 				f, m := l.begin(t)
 				call := ""
-				f.at(n, func(name string) bool {
+				f.At(n, func(name string) bool {
 					call = name
 					if strings.HasPrefix(name, "cu") && !strings.HasPrefix(name, "cublas") {
-						f.dead, f.failure = 700, 700
+						f.Dead, f.Failure = 700, 700
 					}
-					return f.dead != 0
+					return f.Dead != 0
 				})
 				out, errs := l.live(t.Context(), t, m)
-				if f.dead == 0 {
+				if f.Dead == 0 {
 					continue // another library's
 				}
 				wrong := l.wrong(out, want)
@@ -95,7 +95,7 @@ func TestEveryCallLosesGPU(t *testing.T) {
 				if wrong != "" {
 					t.Errorf("from call %d, %s, on all fail: %s", n, call, wrong)
 				}
-				f.abandon()
+				f.Abandon()
 			}
 		})
 	}
@@ -113,7 +113,7 @@ func TestCancelledAnywhere(t *testing.T) {
 				f, m := l.begin(t)
 				ctx, cancel := context.WithCancel(t.Context())
 				call := ""
-				f.at(n, func(name string) bool { call = name; cancel(); return false })
+				f.At(n, func(name string) bool { call = name; cancel(); return false })
 				out, errs := l.live(ctx, t, m)
 				wrong := l.wrong(out, want)
 				for _, err := range errs {
@@ -123,8 +123,8 @@ func TestCancelledAnywhere(t *testing.T) {
 				}
 				switch {
 				case wrong != "":
-				case f.left() != "":
-					wrong = fmt.Sprintf("%s stay; the error is %v", f.left(), errors.Join(errs...))
+				case f.Left() != "":
+					wrong = fmt.Sprintf("%s stay; the error is %v", f.Left(), errors.Join(errs...))
 				default:
 					wrong = l.again(t, m, want)
 				}
@@ -154,9 +154,9 @@ func TestHangsAnywhere(t *testing.T) {
 			m.sys.Patience = 5 * time.Millisecond
 			ctx, cancel := context.WithCancel(t.Context())
 			call := ""
-			f.at(n, func(name string) bool {
+			f.At(n, func(name string) bool {
 				call = name
-				f.late["cuStreamQuery"], f.late["cuEventQuery"] = 1<<30, 1<<30
+				f.Late["cuStreamQuery"], f.Late["cuEventQuery"] = 1<<30, 1<<30
 				time.AfterFunc(10*time.Millisecond, cancel)
 				return false
 			})
@@ -166,7 +166,7 @@ func TestHangsAnywhere(t *testing.T) {
 			wrong := l.wrong(out, want)
 			cancel()
 			if call == "" { // the life was too short for it
-				f.at(0, nil)
+				f.At(0, nil)
 				if len(errs) > 0 || wrong != "" {
 					t.Errorf("no call hangs, and yet: %v; %s", errors.Join(errs...), wrong)
 				}
@@ -186,8 +186,8 @@ func TestHangsAnywhere(t *testing.T) {
 			if wrong != "" {
 				t.Errorf("from call %d, %s, on no work ends: %s", n, call, wrong)
 			}
-			f.die()
-			f.abandon()
+			f.Die()
+			f.Abandon()
 		}
 	})
 }
@@ -212,11 +212,11 @@ func TestFailsBeside(t *testing.T) {
 			calls, want := l.callsToFail(t)
 			for round := range rounds {
 				f, m := l.begin(t)
-				f.failure = []uintptr{nvlib.CUDAOutOfMemory, 801, 700}[round%3]
+				f.Failure = []uintptr{nvlib.CUDAOutOfMemory, 801, 700}[round%3]
 				call := ""
-				f.at(1+random.IntN(3*calls[len(calls)-1]), func(name string) bool {
-					if call = name; f.failure == 700 {
-						f.dead = 700
+				f.At(1+random.IntN(3*calls[len(calls)-1]), func(name string) bool {
+					if call = name; f.Failure == 700 {
+						f.Dead = 700
 					}
 					return true
 				})
@@ -226,21 +226,21 @@ func TestFailsBeside(t *testing.T) {
 						for range 2 {
 							out, errs := l.live(t.Context(), t, m)
 							if wrong := l.wrong(out, want); wrong != "" {
-								t.Errorf("%s fails with %d: %s; %v", call, f.failure, wrong, errors.Join(errs...))
+								t.Errorf("%s fails with %d: %s; %v", call, f.Failure, wrong, errors.Join(errs...))
 							}
 						}
 					})
 				}
 				all.Wait()
 				switch {
-				case f.dead != 0 || releases(call):
-					f.dead = 1 // the memory to be freed stays
-					f.abandon()
-				case f.left() != "":
-					t.Errorf("%s fails with %d: %s stay", call, f.failure, f.left())
+				case f.Dead != 0 || releases(call):
+					f.Dead = 1 // the memory to be freed stays
+					f.Abandon()
+				case f.Left() != "":
+					t.Errorf("%s fails with %d: %s stay", call, f.Failure, f.Left())
 				default:
 					if wrong := l.again(t, m, want); wrong != "" {
-						t.Errorf("%s fails with %d: %s", call, f.failure, wrong)
+						t.Errorf("%s fails with %d: %s", call, f.Failure, wrong)
 					}
 				}
 			}

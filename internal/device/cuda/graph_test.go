@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/ir"
 )
 
@@ -19,7 +20,7 @@ import (
 // sends it to the other, which adds it to its own: work for a graph.
 type exchanged struct {
 	*testing.T
-	f        *fakeGPU
+	f        *fakedriver.GPU
 	w        device.World
 	s        [2]device.Stream
 	own, got [2]device.View
@@ -30,9 +31,9 @@ type exchanged struct {
 
 func newExchanged(t *testing.T, opts Options) *exchanged {
 	t.Helper()
-	f := newFake(t, 2)
+	f := fakedriver.New(t, 2)
 	opts.Kernels = f
-	w, err := newMachine(f.system(), opts).Open(t.Context(), 2)
+	w, err := newMachine(system(f), opts).Open(t.Context(), 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,8 +92,9 @@ func TestFormsWanted(t *testing.T) {
 		graphs    string
 		Want      string
 	}{{1, 1, "", "one"}, {2, 1, "", "one each"}, {2, 2, "", "one"}, {2, 2, formEach, "each"}, {2, 1, formOne, "one"}} {
-		f := newFake(t, c.gpus)
-		w, err := newMachine(f.system(), Options{Kernels: f, RanksPerGPU: c.per, Graphs: c.graphs}).Open(t.Context(), c.gpus*c.per)
+		f := fakedriver.New(t, c.gpus)
+		w, err := newMachine(system(f), Options{Kernels: f, RanksPerGPU: c.per, Graphs: c.graphs}).Open(t.Context(),
+			c.gpus*c.per)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,12 +123,12 @@ func TestGraphForms(t *testing.T) {
 		for r := range 2 {
 			x.must(x.s[r].Upload(x.own[r], floats(in[r])))
 		}
-		clear(x.f.called)
+		clear(x.f.Called)
 		x.must(captured.Launch(t.Context()))
-		if n := x.f.called["cuGraphLaunch"]; n != 1+run%2 {
+		if n := x.f.Called["cuGraphLaunch"]; n != 1+run%2 {
 			t.Errorf("run %d: %d graphs were launched", run, n)
 		}
-		if n := x.f.called["cuStreamWaitEvent"]; run > 1 && n > 3 {
+		if n := x.f.Called["cuStreamWaitEvent"]; run > 1 && n > 3 {
 			t.Errorf("run %d: %d waits at a launch", run, n)
 		}
 		var out [2][]byte
@@ -142,8 +144,8 @@ func TestGraphForms(t *testing.T) {
 		}
 	}
 	x.must(g.Keep(1))
-	if got := strings.Join(g.Forms(), " "); got != "each" || x.f.live["ready graphs"] != 2 {
-		t.Errorf("forms %s, %d graphs are left", got, x.f.live["ready graphs"])
+	if got := strings.Join(g.Forms(), " "); got != "each" || x.f.Live["ready graphs"] != 2 {
+		t.Errorf("forms %s, %d graphs are left", got, x.f.Live["ready graphs"])
 	}
 	x.must(captured.Launch(t.Context()))
 	x.must(x.w.Sync(t.Context()))
@@ -193,7 +195,8 @@ func TestCrowdedGraph(t *testing.T) {
 	}
 	x := newExchanged(t, Options{Graphs: formEach})
 	x.neg[0].(*launch).member = &member{stream: x.s[0].(*stream), team: &team{}}
-	if _, err := x.w.Capture(x.issue); !errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), "one graph over all") {
+	if _, err := x.w.Capture(x.issue); !errors.Is(err, device.ErrUnsupported) ||
+		!strings.Contains(err.Error(), "one graph over all") {
 		t.Errorf("got %v", err)
 	}
 	x.must(x.w.Close())
@@ -259,7 +262,7 @@ func TestGraphMarks(t *testing.T) {
 		if !slices.Equal(o.list, want) {
 			t.Errorf("run %d: told %v, want %v", run, o.list, want)
 		}
-		if n := x.f.live["events"]; run == 1 { // each form has run
+		if n := x.f.Live["events"]; run == 1 { // each form has run
 			events = n
 		} else if run > 1 && n > events {
 			t.Errorf("run %d: %d events where there were %d", run, n, events)
@@ -286,11 +289,13 @@ func TestFlagTimeout(t *testing.T) {
 	x := newExchanged(t, Options{Graphs: formEach, TeamTimeout: time.Second})
 	g, err := x.w.Capture(x.issue)
 	x.must(err)
-	x.f.hasty, x.f.mute = true, true
+	x.f.Hasty, x.f.Mute = true, true
 	x.must(g.Launch(t.Context()))
 	err = x.w.Sync(t.Context())
 	var fault *device.Fault
-	if !errors.As(err, &fault) || fault.Stream != "graphs" && fault.ID < 20 || !strings.Contains(err.Error(), "gave up waiting for a flag of 1") || !strings.Contains(err.Error(), "HOCKET_TEAM_TIMEOUT=10s waits longer than 1s") {
+	if !errors.As(err, &fault) || fault.Stream != "graphs" && fault.ID < 20 ||
+		!strings.Contains(err.Error(), "gave up waiting for a flag to reach 1") ||
+		!strings.Contains(err.Error(), "HOCKET_TEAM_TIMEOUT=10s waits longer than 1s") {
 		t.Fatalf("got %v", err)
 	}
 	x.must(x.w.Close())
@@ -301,7 +306,7 @@ func TestFlagAbort(t *testing.T) {
 	x := newExchanged(t, Options{Graphs: formEach})
 	g, err := x.w.Capture(x.issue)
 	x.must(err)
-	x.f.mute = true
+	x.f.Mute = true
 	x.must(g.Launch(t.Context()))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -317,7 +322,7 @@ func TestFlagAbort(t *testing.T) {
 func TestGraphRefused(t *testing.T) {
 	for _, call := range []string{"cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags", "cuGraphLaunch"} {
 		x := newExchanged(t, Options{Graphs: formEach})
-		x.f.fail[call] = 1
+		x.f.Returns[call] = 1
 		g, err := x.w.Capture(x.issue)
 		if err == nil {
 			err = g.Launch(t.Context())
@@ -325,7 +330,7 @@ func TestGraphRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), strings.TrimSuffix(call, "_v2")) {
 			t.Errorf("%s: got %v", call, err)
 		}
-		delete(x.f.fail, call)
+		delete(x.f.Returns, call)
 		x.must(x.w.Close())
 	}
 }

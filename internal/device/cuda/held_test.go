@@ -8,34 +8,13 @@ import (
 
 	"hocket.example/hocket/fault"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
 )
-
-// holds is what the fake's devices and host have given away, told as worlds do.
-func (f *fakeGPU) holds() (h device.Held) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for d := range int32(f.devices) {
-		h.Device = max(h.Device, f.reach.mapped(d))
-	}
-	h.Host = f.pinned()
-	return h
-}
-
-// pinned is how much host memory is, in bytes.
-func (f *fakeGPU) pinned() int64 {
-	n := int64(0)
-	for at, b := range f.blocks {
-		if f.reach.ranges[at] == nil {
-			n += int64(len(b.Bytes())) - blockSlack
-		}
-	}
-	return n
-}
 
 // example is the text of one.
 func example(t *testing.T, name string) string {
@@ -75,13 +54,13 @@ func TestHeld(t *testing.T) {
 		gpus, ranks int
 		graph       bool
 	}{{"mlp.hkt", 4, 1, false}, {"mlp.hkt", 2, 2, true}, {"ag_linear_exchange.hkt", 4, 1, true}, {"moe.hkt", 1, 8, false}} {
-		f := newFake(t, c.gpus)
-		f.lt = &fakeLT{t: t, costs: []float32{1}, need: 5 << 20}
-		m := newMachine(f.system(), Options{Kernels: f, RanksPerGPU: c.ranks})
+		f := fakedriver.New(t, c.gpus)
+		f.LT = &fakedriver.LT{T: t, Costs: []float32{1}, Need: 5 << 20}
+		m := newMachine(system(f), Options{Kernels: f, RanksPerGPU: c.ranks})
 		prog, in := loadText(t, m, c.name, example(t, c.name), exec.Options{Graph: c.graph})
 		same := func(when string) device.Held {
 			t.Helper()
-			told, held := prog.Held(), f.holds()
+			told, held := prog.Held(), f.Holds()
 			if told != held {
 				t.Errorf("%s on %d GPUs, %s: %+v was told, %+v is held", c.name, c.gpus, when, told, held)
 			}
@@ -90,17 +69,17 @@ func TestHeld(t *testing.T) {
 		if h := same("loaded"); h.Device == 0 || h.Device >= gpu.DeviceSlab {
 			t.Errorf("%s: a small program holds %d bytes of a device", c.name, h.Device)
 		}
-		f.taken()
+		f.Taken()
 		for run := range 3 {
 			if _, err := prog.Run(t.Context(), in); err != nil && !isMismatch(err) {
 				t.Fatal(err)
 			}
 			same("run")
-			if n := f.taken(); n > 0 && run == 0 {
+			if n := f.Taken(); n > 0 && run == 0 {
 				t.Errorf("%s: the first run took memory of devices %d times", c.name, n)
 			}
 		}
-		if len(f.lt.runs) == 0 {
+		if len(f.LT.Runs) == 0 {
 			t.Errorf("%s: cuBLASLt computed nothing", c.name)
 		}
 		if err := prog.Close(); err != nil {
@@ -122,7 +101,7 @@ func isMismatch(err error) bool {
 // beyond; memory of any size comes back to where the same size fits again.
 func TestRegions(t *testing.T) {
 	const mib = 1 << 20
-	f := newFake(t, 1)
+	f := fakedriver.New(t, 1)
 	w := openFake(t, f, Options{})
 	h := w.(*world).sites[0].heaps[device.Private]
 	for i, c := range []struct{ ask, region int64 }{
@@ -137,7 +116,7 @@ func TestRegions(t *testing.T) {
 			t.Errorf("%d: %d bytes take a region of %d, want %d", i, c.ask, got, c.region)
 		}
 	}
-	if told, held := w.(*world).Held(), f.holds(); told != held {
+	if told, held := w.(*world).Held(), f.Holds(); told != held {
 		t.Errorf("told %+v, held %+v", told, held)
 	}
 }
@@ -145,8 +124,8 @@ func TestRegions(t *testing.T) {
 // TestRegionsAlike: on devices that are asked alike memory lies alike, from region
 // to region.
 func TestRegionsAlike(t *testing.T) {
-	f := newFake(t, 3)
-	w, _ := streamed(t, newMachine(f.system(), Options{Kernels: f}), 3, "main")
+	f := fakedriver.New(t, 3)
+	w, _ := streamed(t, newMachine(system(f), Options{Kernels: f}), 3, "main")
 	for _, bytes := range []int64{5, 3 << 20, 300, 40 << 20, 70 << 20, 1 << 20, 9 << 20} {
 		var at []*memory
 		for r := range 3 {
@@ -186,26 +165,26 @@ func f(%x: bf16[64, 16], %w: bf16[16, 16]) -> bf16[64, 16] {
 // for what has not been issued.
 func TestFirstRunTakesNoMemory(t *testing.T) {
 	for _, graph := range []bool{false, true} {
-		f := newFake(t, 2)
-		f.lt = &fakeLT{t: t, costs: []float32{1}, need: 20 << 20}
-		prog, in := loadText(t, newMachine(f.system(), Options{Kernels: f}), "four", fourProducts, exec.Options{Graph: graph})
+		f := fakedriver.New(t, 2)
+		f.LT = &fakedriver.LT{T: t, Costs: []float32{1}, Need: 20 << 20}
+		prog, in := loadText(t, newMachine(system(f), Options{Kernels: f}), "four", fourProducts, exec.Options{Graph: graph})
 		for run := range 3 {
-			f.lt.runs = nil
-			clear(f.called)
+			f.LT.Runs = nil
+			clear(f.Called)
 			if _, err := prog.Run(t.Context(), in); err != nil && !isMismatch(err) {
 				t.Fatal(err)
 			}
 			for _, call := range []string{"cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"} {
-				if n := f.called[call]; n > 0 && (run != 1 || !graph) { // the second run records
+				if n := f.Called[call]; n > 0 && (run != 1 || !graph) { // the second run records
 					t.Errorf("graph %v, run %d: %s was called %d times", graph, run, call, n)
 				}
 			}
 			at := map[uintptr]bool{}
-			for _, r := range f.lt.runs {
-				at[r.work] = true
+			for _, r := range f.LT.Runs {
+				at[r.Work] = true
 			}
-			if run == 0 && (len(f.lt.runs) != 2*8 || len(at) != 2*4) {
-				t.Errorf("graph %v: %d products in %d workspaces", graph, len(f.lt.runs), len(at))
+			if run == 0 && (len(f.LT.Runs) != 2*8 || len(at) != 2*4) {
+				t.Errorf("graph %v: %d products in %d workspaces", graph, len(f.LT.Runs), len(at))
 			}
 		}
 		if err := prog.Close(); err != nil {
@@ -218,8 +197,8 @@ func TestFirstRunTakesNoMemory(t *testing.T) {
 // memory: the driver may have none, or wait for devices that wait for another world.
 func TestFaultsAreReadWithoutMemory(t *testing.T) {
 	must := mustOf(t)
-	f := newFake(t, 1)
-	w, s := streamed(t, newMachine(f.system(), Options{Kernels: f}), 1, "main")
+	f := fakedriver.New(t, 1)
+	w, s := streamed(t, newMachine(system(f), Options{Kernels: f}), 1, "main")
 	d := w.Device(0)
 	mem, err := d.Alloc(4096, device.Private)
 	must(err)
@@ -235,7 +214,7 @@ func TestFaultsAreReadWithoutMemory(t *testing.T) {
 		must(err)
 	}
 	must(s[0].Launch(l))
-	f.hostLimit = 1
+	f.HostLimit = 1
 	must(w.Sync(t.Context()))
 	l.Release()
 	must(w.Close())

@@ -18,6 +18,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/longtest"
 	procs "hocket.example/hocket/internal/world"
@@ -33,12 +34,12 @@ func (l *life) hangs(t *testing.T, n int, want [][]float64) (call, wrong string,
 	t.Helper()
 	f, m := l.begin(t)
 	m.sys.CallPatience = haste
-	f.haunted = true
+	f.Haunted = true
 	which, release := f.BlockNth(n)
 	defer func() {
-		f.die()
+		f.Die()
 		release()
-		f.abandon()
+		f.Abandon()
 	}()
 	out, errs, took := l.liveShort(t, m)
 	if call = which(); call == "" {
@@ -68,10 +69,10 @@ func (l *life) hangs(t *testing.T, n int, want [][]float64) (call, wrong string,
 	if wrong != "" {
 		return call, wrong, lost
 	}
-	f.mu.Lock() // of a capture that nobody ends the fake would complain
-	clear(f.begun)
-	clear(f.member)
-	f.mu.Unlock()
+	f.Mu.Lock() // of a capture that nobody ends the fake would complain
+	clear(f.Begun)
+	clear(f.Member)
+	f.Mu.Unlock()
 	// One rank is on GPU 0.
 	beside := &life{name: l.name + " beside", text: livesAlone, gpus: 1, opts: l.opts}
 	began := time.Now()
@@ -261,10 +262,10 @@ func (h held) more(first held) bool {
 // holds measures what the process holds. It empties the pool of fakes' memory first: what an allocation of the pool
 // takes of the heap is more than the size of its block.
 func holds() held {
-	spare.Lock()
-	clear(spare.blocks)
-	spare.bytes = 0
-	spare.Unlock()
+	fakedriver.Spare.Lock()
+	clear(fakedriver.Spare.Blocks)
+	fakedriver.Spare.Bytes = 0
+	fakedriver.Spare.Unlock()
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -274,12 +275,12 @@ func holds() held {
 func (l *life) hangBeside(t *testing.T, n int, want [][]float64) {
 	f, m := l.begin(t)
 	m.sys.CallPatience = haste
-	f.haunted = true
+	f.Haunted = true
 	which, release := f.BlockNth(n)
 	defer func() {
-		f.die()
+		f.Die()
 		release()
-		f.abandon()
+		f.Abandon()
 	}()
 	began := time.Now()
 	var all sync.WaitGroup
@@ -317,9 +318,9 @@ func hungOr(errs []error) error {
 // grace the error names the call, the GPU and for how long, as the record of the failure does.
 func TestHangTold(t *testing.T) {
 	for _, call := range []string{"cuStreamQuery", "cuLaunchKernel", "cuMemcpyAsync"} {
-		f := newFake(t, 1)
-		m := newMachine(f.system(), Options{Kernels: f})
-		f.haunted = true
+		f := fakedriver.New(t, 1)
+		m := newMachine(system(f), Options{Kernels: f})
+		f.Haunted = true
 		name := t.Name() + call
 		device.Register(device.Kind{Name: name, Open: func(*procs.World) (device.Machine, error) { return m, nil }})
 		var failed bytes.Buffer
@@ -369,7 +370,7 @@ func TestHangTold(t *testing.T) {
 		if took := time.Since(began); took > 50*time.Second { // ten times
 			t.Errorf("%s: closing takes %v", call, took)
 		}
-		f.die()
+		f.Die()
 		release()
 	}
 }
@@ -377,10 +378,10 @@ func TestHangTold(t *testing.T) {
 // TestHangsUnopened: a world that is not opened, since one of its GPUs is lost, asks nothing of the others, where a call
 // might not return; who gives up a world before it knows a GPU blames some GPU, and releases what the world holds.
 func TestHangsUnopened(t *testing.T) {
-	f := newFake(t, 2)
-	m := newMachine(f.system(), Options{Kernels: f})
+	f := fakedriver.New(t, 2)
+	m := newMachine(system(f), Options{Kernels: f})
 	m.sys.CallPatience = haste
-	f.haunted = true
+	f.Haunted = true
 	m.sys.GPUs[0].Abandon("a call", time.Second)
 	which, release := f.BlockNth(1)
 	_, err := m.Open(t.Context(), 2)
@@ -403,7 +404,7 @@ func TestHangsUnopened(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("a world that was given up holds the issue lock")
 	}
-	f.die()
+	f.Die()
 	release()
 }
 

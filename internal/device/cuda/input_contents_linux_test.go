@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/modeltest"
 )
 
@@ -14,8 +15,8 @@ import (
 func TestInputContents(t *testing.T) {
 	for _, graph := range []bool{false, true} {
 		t.Run(fmt.Sprint("graph ", graph), func(t *testing.T) {
-			f := newFake(t, 1)
-			gpus := newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 2})
+			f := fakedriver.New(t, 1)
+			gpus := newMachine(system(f), Options{Kernels: f, RanksPerGPU: 2})
 			modeltest.InputContents(t, modeltest.Open(t, gpus), hocket.LoadOptions{Graph: graph}, byDriver{gpus})
 		})
 	}
@@ -34,9 +35,9 @@ func TestInputContentsOnGPU(t *testing.T) {
 // TestEnqueueInputContents: a wrong id that an enqueued run is given on the device is an InputError that says so, and
 // that the run had begun: later calls say that the state holds nothing, and go on once it is bound again.
 func TestEnqueueInputContents(t *testing.T) {
-	c := &caller{T: t, f: newFake(t, 2)}
-	c.f.queue()
-	c.sys = c.f.system()
+	c := &caller{T: t, f: fakedriver.New(t, 2)}
+	c.f.Queue()
+	c.sys = system(c.f)
 	c.m = modeltest.Open(t, newMachine(c.sys, Options{Kernels: c.f}))
 	c.model = modeltest.Load(t, c.m, "mesh tp[2]\nfunc f(%ids: i32[2], %e: f32[5, 2], %n: inout f32[2, 2]) -> f32[2, 2] {\n"+
 		"  %x = embedding %ids, %e\n  %y = add %n, %x\n  copy %y into %n\n  return %x\n}\n", hocket.LoadOptions{})
@@ -73,7 +74,7 @@ func TestEnqueueInputContents(t *testing.T) {
 	err := run(1, 7)
 	var e *hocket.InputError
 	if !errors.As(err, &e) || !e.Begun || fmt.Sprint(e.Param, e.Index, e.Value, e.Low, e.High) != "ids[1] 7 0 5" ||
-		!strings.Contains(err.Error(), "in place is lost") {
+		!strings.Contains(err.Error(), "in place are lost") {
 		t.Fatalf("a wrong id: %v", err)
 	}
 	if err := run(1, 4); !errors.Is(err, hocket.ErrInput) || !strings.Contains(err.Error(), "holds nothing") {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/staging"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
@@ -15,7 +16,7 @@ import (
 
 // slowly is a library that compiles only when it is told to.
 type slowly struct {
-	*fakeGPU
+	*fakedriver.GPU
 	asked, goOn chan bool
 }
 
@@ -27,15 +28,15 @@ func (l *slowly) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, err
 			return nil, err
 		}
 	}
-	return l.fakeGPU.Steps(t, p)
+	return l.GPU.Steps(t, p)
 }
 
 // TestCompileAside: while a kernel compiles, its world and others take work; and
 // one that is closed meanwhile gets neither the kernel nor memory for it.
 func TestCompileAside(t *testing.T) {
 	for _, ended := range []bool{false, true} {
-		lib := &slowly{newFake(t, 1), make(chan bool), make(chan bool)}
-		w, err := newMachine(lib.system(), Options{Kernels: lib}).Open(t.Context(), 1)
+		lib := &slowly{fakedriver.New(t, 1), make(chan bool), make(chan bool)}
+		w, err := newMachine(system(lib.GPU), Options{Kernels: lib}).Open(t.Context(), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,8 +79,8 @@ func TestCompileAside(t *testing.T) {
 // TestIssueLock: what could make devices rest waits for batches to be issued whole, of
 // any world, and they for it; within a batch it need not.
 func TestIssueLock(t *testing.T) {
-	f := newFake(t, 1)
-	m := newMachine(f.system(), Options{Kernels: f})
+	f := fakedriver.New(t, 1)
+	m := newMachine(system(f), Options{Kernels: f})
 	open := func() device.World {
 		w, err := m.Open(t.Context(), 1)
 		if err != nil {
@@ -118,8 +119,8 @@ func TestIssueLock(t *testing.T) {
 
 // TestStage: what was staged for needs no more memory when it is issued.
 func TestStage(t *testing.T) {
-	f := newFake(t, 1)
-	w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 1)
+	f := fakedriver.New(t, 1)
+	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func TestStage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	clear(f.called)
+	clear(f.Called)
 	for _, n := range []int64{40, long, 40, 40, long, 40} {
 		v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{n / 4}, Strides: []int64{1}}
 		if n == 40 {
@@ -148,7 +149,7 @@ func TestStage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := f.called["cuMemHostAlloc"]; n > 0 {
+	if n := f.Called["cuMemHostAlloc"]; n > 0 {
 		t.Errorf("memory was taken %d times", n)
 	}
 	if err := errors.Join(w.Sync(t.Context()), w.Close()); err != nil {
@@ -160,8 +161,8 @@ func TestStage(t *testing.T) {
 // transfers do.
 func TestNoBuffers(t *testing.T) {
 	for status, want := range map[uintptr]string{700: "CUDA_ERROR_FAKE", nvlib.CUDANotReady: "context deadline exceeded"} {
-		f := newFake(t, 1)
-		m := newMachine(f.system(), Options{Kernels: f})
+		f := fakedriver.New(t, 1)
+		m := newMachine(system(f), Options{Kernels: f})
 		m.sys.Patience = 5 * time.Millisecond
 		ctx := newLapsing(t)
 		w, err := m.Open(ctx, 1)
@@ -179,9 +180,9 @@ func TestNoBuffers(t *testing.T) {
 			t.Fatal(err)
 		}
 		v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}
-		f.mu.Lock()
-		f.fail["cuEventQuery"], f.fail["cuStreamQuery"] = nvlib.CUDANotReady, status
-		f.mu.Unlock()
+		f.Mu.Lock()
+		f.Returns["cuEventQuery"], f.Returns["cuStreamQuery"] = nvlib.CUDANotReady, status
+		f.Mu.Unlock()
 		for i := range 3 {
 			if i == 2 && status == nvlib.CUDANotReady {
 				time.AfterFunc(50*time.Millisecond, ctx.lapse)
@@ -193,10 +194,10 @@ func TestNoBuffers(t *testing.T) {
 		if !errors.Is(err, device.ErrAborted) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "stream main") {
 			t.Errorf("got %v, want %s", err, want)
 		}
-		f.mu.Lock()
-		clear(f.fail)
-		f.mu.Unlock()
+		f.Mu.Lock()
+		clear(f.Returns)
+		f.Mu.Unlock()
 		_ = w.Close()
-		f.die()
+		f.Die()
 	}
 }

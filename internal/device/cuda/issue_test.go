@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/timeline"
 	"hocket.example/hocket/ir"
 )
@@ -14,15 +15,15 @@ import (
 // what issuing costs.
 type line struct {
 	*testing.T
-	f *fakeGPU
+	f *fakedriver.GPU
 	w device.World
 	s device.Stream
 	l device.Launch
 }
 
-func newLine(t *testing.T, f *fakeGPU) *line {
+func newLine(t *testing.T, f *fakedriver.GPU) *line {
 	t.Helper()
-	w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 1)
+	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +32,8 @@ func newLine(t *testing.T, f *fakeGPU) *line {
 	mem, err := d.Alloc(64, device.Shared)
 	r.must(err)
 	v := device.View{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}
-	r.l, err = d.Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []device.View{v}, Outs: []device.View{v}})
+	r.l, err = d.Prepare(device.Kernel{Op: device.Elementwise{Op: ir.OpNeg}, Ins: []device.View{v},
+		Outs: []device.View{v}})
 	r.must(err)
 	r.s, err = d.NewStream(device.StreamOptions{Name: "main"})
 	r.must(err)
@@ -65,32 +67,35 @@ func (nobody) Ended(int, string, int64, int64) {}
 func TestCallsAnOp(t *testing.T) {
 	const n = 8 * timeline.Sparse
 	for _, observed := range []bool{false, true} {
-		f := newFake(t, 1)
+		f := fakedriver.New(t, 1)
 		r := newLine(t, f)
 		events := 8
 		if observed {
 			r.w.Observe(nobody{})
 			events = n + 1 // an end and the next begin share one
 		}
-		clear(f.called)
+		clear(f.Called)
 		r.run(n)
-		if got := f.called["cuLaunchKernel"] + f.called["cuLaunchKernelEx"]; got != n || f.called["cuEventRecord"] != events {
-			t.Errorf("observed %v: %d launches, %d records, want %d and %d", observed, got, f.called["cuEventRecord"], n, events)
+		if got := f.Called["cuLaunchKernel"] + f.Called["cuLaunchKernelEx"]; got != n ||
+			f.Called["cuEventRecord"] != events {
+			t.Errorf("observed %v: %d launches, %d records, want %d and %d", observed, got, f.Called["cuEventRecord"],
+				n, events)
 		}
-		clear(f.called)
+		clear(f.Called)
 		r.must(r.w.Sync(t.Context()))
 		// The stream is idle, so its events need no questions; who observes has
 		// each event's time asked for once.
-		if q, e := f.called["cuEventQuery"], f.called["cuEventElapsedTime"]; q != 0 || observed && e != n+1 || !observed && e != 0 {
+		if q, e := f.Called["cuEventQuery"], f.Called["cuEventElapsedTime"]; q != 0 || observed && e != n+1 ||
+			!observed && e != 0 {
 			t.Errorf("observed %v: %d questions, %d times asked for", observed, q, e)
 		}
-		clear(f.called)
+		clear(f.Called)
 		r.run(n)
-		delete(f.called, "cuCtxSetCurrent")
-		delete(f.called, "cuLaunchKernel")
-		delete(f.called, "cuLaunchKernelEx")
-		if delete(f.called, "cuEventRecord"); len(f.called) > 0 {
-			t.Errorf("observed %v: once events are there issuing also calls %v", observed, f.called)
+		delete(f.Called, "cuCtxSetCurrent")
+		delete(f.Called, "cuLaunchKernel")
+		delete(f.Called, "cuLaunchKernelEx")
+		if delete(f.Called, "cuEventRecord"); len(f.Called) > 0 {
+			t.Errorf("observed %v: once events are there issuing also calls %v", observed, f.Called)
 		}
 		r.must(r.w.Sync(t.Context()))
 		r.must(r.w.Close())
@@ -100,7 +105,7 @@ func TestCallsAnOp(t *testing.T) {
 // TestIssuedAtOnce: what another stream waits for is on the device when the wait
 // is issued, so nothing is held back and nobody has to be woken.
 func TestIssuedAtOnce(t *testing.T) {
-	f := newFake(t, 1)
+	f := fakedriver.New(t, 1)
 	r := newLine(t, f)
 	other, err := r.w.Device(0).NewStream(device.StreamOptions{Name: "side"})
 	r.must(err)
@@ -118,7 +123,8 @@ func TestIssuedAtOnce(t *testing.T) {
 		if b := r.w.(*world).flight.blocked(); len(b) > 0 {
 			t.Fatalf("held back: %v", b)
 		}
-		if got := [...]int{f.called["cuEventRecord"], f.called["cuStreamWaitEvent"]}; got != [...]int{2 * int(i+1), 2 * int(i+1)} {
+		if got := [...]int{f.Called["cuEventRecord"], f.Called["cuStreamWaitEvent"]}; got != [...]int{2 * int(i+1),
+			2 * int(i+1)} {
 			t.Fatalf("after %d rounds %v records and waits", i+1, got)
 		}
 	}
@@ -129,7 +135,7 @@ func TestIssuedAtOnce(t *testing.T) {
 // TestLandingAsksNothing: once a stream is known to rest, its transfers need no
 // questions of their own.
 func TestLandingAsksNothing(t *testing.T) {
-	f := newFake(t, 1)
+	f := fakedriver.New(t, 1)
 	r := newLine(t, f)
 	mem, err := r.w.Device(0).Alloc(64, device.Shared)
 	r.must(err)
@@ -140,9 +146,9 @@ func TestLandingAsksNothing(t *testing.T) {
 		got[i] = make([]byte, 16)
 		r.must(r.s.Download(got[i], v))
 	}
-	clear(f.called)
+	clear(f.Called)
 	r.must(r.w.Sync(t.Context()))
-	if n := f.called["cuEventQuery"]; n > 0 {
+	if n := f.Called["cuEventQuery"]; n > 0 {
 		t.Errorf("%d questions", n)
 	}
 	for i := range got {
@@ -156,10 +162,10 @@ func TestLandingAsksNothing(t *testing.T) {
 // TestMilestones: without an observer a fault is said to be between two marks
 // that enclose it, and of which streams it may be.
 func TestMilestones(t *testing.T) {
-	f := newFake(t, 1)
+	f := fakedriver.New(t, 1)
 	r := newLine(t, f)
 	r.run(40)
-	f.late["cuEventQuery"] = 1 // the second milestone is not reached
+	f.Late["cuEventQuery"] = 1 // the second milestone is not reached
 	w := r.w.(*world)
 	w.mu.Lock()
 	w.flight.asking(func() { tellMarks(w) })
@@ -173,12 +179,12 @@ func TestMilestones(t *testing.T) {
 	r.must(other.Begin(77))
 	r.must(other.Launch(r.l))
 	w.mu.Lock()
-	f.mu.Lock()
-	f.late["cuEventQuery"] = 0
-	f.mu.Unlock()
+	f.Mu.Lock()
+	f.Late["cuEventQuery"] = 0
+	f.Mu.Unlock()
 	w.flight.asking(func() { tellMarks(w) })
 	w.mu.Unlock()
-	f.fatal["cuStreamQuery"] = 700
+	f.Kills["cuStreamQuery"] = 700
 	err = r.w.Sync(t.Context())
 	var fault *device.Fault
 	if !errors.As(err, &fault) || fault.Stream != "main" || fault.ID != 31 || fault.Last != 39 {
@@ -195,7 +201,8 @@ func TestExpiredStands(t *testing.T) {
 	at := device.Standing{Rank: 1, Stream: "s", ID: 3, Last: 9, Does: "still runs"}
 	e := &device.Expired{Err: errors.New("late"), At: make([]device.Standing, 9)}
 	e.At[0] = at
-	if got := e.Error(); !strings.HasPrefix(got, "late; rank 1, stream s, marks 3 to 9 still runs; ") || !strings.HasSuffix(got, "; and 1 more streams") {
+	if got := e.Error(); !strings.HasPrefix(got, "late; rank 1, stream s, marks 3 to 9 still runs; ") ||
+		!strings.HasSuffix(got, "; and 1 more streams") {
 		t.Error(got)
 	}
 	for text, m := range map[string][2]int64{"": {-1, 0}, ", mark 4": {4, 0}, ", marks 4 to 6": {4, 6}} {

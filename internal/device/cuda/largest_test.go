@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/longtest"
 	"hocket.example/hocket/internal/modeltest"
@@ -56,19 +57,19 @@ func TestLargestBatch(t *testing.T) {
 
 // TestLargestBatchFake is TestLargestBatch on the driver written in Go.
 func TestLargestBatchFake(t *testing.T) {
-	f := newFake(t, 2)
-	m := newMachine(f.system(), Options{Kernels: f})
+	f := fakedriver.New(t, 2)
+	m := newMachine(system(f), Options{Kernels: f})
 	graphs := []bool{false, true}
 	if i := longtest.Drawn(t) % 2; !longtest.On() {
 		graphs = graphs[i : i+1]
 	}
 	largestBatches(t, m, 2, 16, 32768, 7<<20, graphs, func(bytes int64) func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
+		f.Mu.Lock()
+		defer f.Mu.Unlock()
 		for _, g := range m.sys.GPUs {
-			f.limit = max(f.limit, f.reach.mapped(int32(g.Device))+bytes)
+			f.Limit = max(f.Limit, f.Reach.Mapped(int32(g.Device))+bytes)
 		}
-		return func() { f.limit = 0 }
+		return func() { f.Limit = 0 }
 	})
 }
 

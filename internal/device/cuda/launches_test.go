@@ -11,6 +11,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/golden"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/ir"
@@ -38,7 +39,7 @@ func (l *launchTrace) name(kind string, h uintptr) string {
 
 // at names an address; other numbers stay.
 func (l *launchTrace) at(v uintptr) string {
-	for base, b := range l.blocks {
+	for base, b := range l.Blocks {
 		if v >= base && v < base+uintptr(len(b.Bytes())) {
 			return fmt.Sprintf("%s+%d", l.name("m", base), v-base)
 		}
@@ -49,9 +50,10 @@ func (l *launchTrace) at(v uintptr) string {
 // Meeting notes the launch's arguments.
 func (l *launchTrace) Meeting(t kernels.Target, m kernels.Meeting) (kernels.Step, error) {
 	st, err := l.meetings.Meeting(t, m)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	fmt.Fprintf(&l.out, "meeting %s %s %d×%d shared %d rank %d timeout %d tag %d", m.Symbol, m.Body, m.Blocks, m.Threads, m.Shared, m.Team.Rank, m.Team.Timeout, m.Team.Tag)
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
+	fmt.Fprintf(&l.out, "meeting %s %s %d×%d shared %d rank %d timeout %d tag %d", m.Symbol, m.Body, m.Blocks,
+		m.Threads, m.Shared, m.Team.Rank, m.Team.Timeout, m.Team.Tag)
 	for _, p := range append(slices.Clone(m.Team.Control), m.Team.Abort, m.Team.Record) {
 		fmt.Fprint(&l.out, " ", l.at(uintptr(p)))
 	}
@@ -110,16 +112,17 @@ func TestLaunches(t *testing.T) {
 	var all strings.Builder
 	for _, world := range [][2]int{{2, 2}, {4, 4}, {2, 4}} {
 		gpus, ranks := world[0], world[1]
-		l := &launchTrace{meetings: &meetings{fakeGPU: newFake(t, gpus)}, names: map[uintptr]string{}, count: map[string]int{}}
-		sys := l.system()
-		x := &fakeNCCL{f: l.fakeGPU}
-		sys.NCCL = x.open
+		l := &launchTrace{meetings: &meetings{GPU: fakedriver.New(t, gpus)}, names: map[uintptr]string{},
+			count: map[string]int{}}
+		sys := system(l.GPU)
+		x := &fakedriver.NCCL{GPU: l.GPU}
+		sys.NCCL = x.Open
 		for _, g := range sys.GPUs {
 			g.SMs = 132
 		}
 		w, err := newMachine(sys, Options{Kernels: l, RanksPerGPU: ranks / gpus}).Open(t.Context(), ranks)
 		mustOf(t)(err)
-		l.trace = l.driver
+		l.OnCall = l.driver
 		team := []int{1, 0, 3, 2}[:ranks]
 		r := newTeamRig(t, w, "team", team)
 		for _, algo := range device.AlgorithmNames(w.TeamAlgorithms()) {
@@ -159,7 +162,8 @@ func launchCases(op ir.Op, algo string, n int, large bool) []teamCase {
 		return list
 	}
 	for _, elems := range []int64{1 << 17, 9 << 18} {
-		list = append(list, teamCase{op: op, red: ir.Sum, dt: ir.BF16, shape: []int64{elems}, root: n - 1, shift: 1, algo: algo})
+		list = append(list, teamCase{op: op, red: ir.Sum, dt: ir.BF16, shape: []int64{elems}, root: n - 1, shift: 1,
+			algo: algo})
 	}
 	return list
 }
@@ -205,7 +209,8 @@ func (l *launchTrace) norm(r *teamRig, rows int64) {
 		n := &device.Norm{Eps: 1e-5}
 		for _, m := range r.members {
 			view := func(shape ...int64) device.View { return r.view(m.Rank, ir.BF16, shape, 0) }
-			p := device.NormPart{In: view(rows, 512), Residual: view(rows, 512), Weight: view(512), Sum: view(rows, 512), Out: view(rows, 512)}
+			p := device.NormPart{In: view(rows, 512), Residual: view(rows, 512), Weight: view(512),
+				Sum: view(rows, 512), Out: view(rows, 512)}
 			if inPlace {
 				p.Sum, p.Out = p.Residual, p.In
 			}

@@ -13,6 +13,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/longtest"
 	procs "hocket.example/hocket/internal/world"
 )
@@ -120,22 +121,22 @@ func (l *life) String() string { return l.name }
 func (l *life) blind() bool { return l.products || l.meets }
 
 // begin makes the fakes, and a machine on them.
-func (l *life) begin(t *testing.T) (*fakeGPU, *machine) {
-	f := newFake(t, l.gpus)
+func (l *life) begin(t *testing.T) (*fakedriver.GPU, *machine) {
+	f := fakedriver.New(t, l.gpus)
 	if l.apart != nil {
-		f.reach.apart = l.apart
+		f.Reach.Apart = l.apart
 	}
 	if l.products {
-		f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}, gpu: f}
+		f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}, GPU: f}
 	}
-	sys := f.system()
+	sys := system(f)
 	if l.nccl {
-		sys.NCCL = (&fakeNCCL{f: f}).open
+		sys.NCCL = (&fakedriver.NCCL{GPU: f}).Open
 	}
 	opts := l.opts
 	opts.Kernels = f
 	if l.meets {
-		opts.Kernels = &meetings{fakeGPU: f}
+		opts.Kernels = &meetings{GPU: f}
 		for _, g := range sys.GPUs {
 			g.SMs = 132
 		}
@@ -206,9 +207,9 @@ func (l *life) callsToFail(t *testing.T) (calls []int, want [][]float64) {
 	places := map[uint64]*[2]int{}
 	n := 0
 	seed := maphash.MakeSeed()
-	f.nth = func(name string) bool {
+	f.Nth = func(name string) bool {
 		n++
-		if name == "cuCtxSetCurrent" && len(f.begun) > 0 {
+		if name == "cuCtxSetCurrent" && len(f.Begun) > 0 {
 			return false
 		}
 		var at [64]uintptr
@@ -253,27 +254,6 @@ func releases(call string) bool {
 		}
 	}
 	return false
-}
-
-// at has tell called at the n-th call of any library; it says whether that fails.
-func (f *fakeGPU) at(n int, tell func(call string) bool) {
-	made := 0
-	f.nth = func(call string) bool {
-		made++
-		return made == n && tell(call)
-	}
-}
-
-// left lists the objects that were made and not freed; empty if there are none.
-func (f *fakeGPU) left() string {
-	var left []string
-	for kind, n := range f.live {
-		if n != 0 && (kind != "addresses" || !f.remembered) {
-			left = append(left, fmt.Sprintf("%d × %s", n, kind))
-		}
-	}
-	slices.Sort(left)
-	return strings.Join(left, ", ")
 }
 
 // wrong says which runs ended well and gave something else than they should; empty for

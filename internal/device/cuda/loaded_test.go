@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -51,8 +52,8 @@ func TestKernelsAreLoaded(t *testing.T) {
 // TestSharedMemory: of launches of one kernel, the one that wants the most shared
 // memory says how much is allowed, in whatever order they are made.
 func TestSharedMemory(t *testing.T) {
-	f := newFake(t, 1)
-	g := f.system().GPUs[0]
+	f := fakedriver.New(t, 1)
+	g := system(f).GPUs[0]
 	for _, c := range []struct {
 		kernel nvlib.Function
 		bytes  uint32
@@ -61,7 +62,7 @@ func TestSharedMemory(t *testing.T) {
 		if err := g.AllowShared(c.kernel, c.bytes); err != nil {
 			t.Fatal(err)
 		}
-		if got := f.called["cuFuncSetAttribute"]; got != c.calls {
+		if got := f.Called["cuFuncSetAttribute"]; got != c.calls {
 			t.Errorf("after %d bytes for kernel %d: %d calls, want %d", c.bytes, c.kernel, got, c.calls)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/staging"
 	"hocket.example/hocket/internal/nvlib"
@@ -18,9 +19,9 @@ import (
 
 // faulty opens a world on a fake of two GPUs and has the last rank begin mark 5
 // and upload; refused is what the upload returned.
-func faulty(t *testing.T, f *fakeGPU, ranks int, before func()) (m *machine, w device.World, refused error) {
+func faulty(t *testing.T, f *fakedriver.GPU, ranks int, before func()) (m *machine, w device.World, refused error) {
 	t.Helper()
-	m = newMachine(f.system(), Options{Kernels: f})
+	m = newMachine(system(f), Options{Kernels: f})
 	w, err := m.Open(t.Context(), ranks)
 	if err != nil {
 		t.Fatal(err)
@@ -36,9 +37,9 @@ func faulty(t *testing.T, f *fakeGPU, ranks int, before func()) (m *machine, w d
 	if err := s.Begin(5); err != nil {
 		t.Fatal(err)
 	}
-	f.mu.Lock()
+	f.Mu.Lock()
 	before()
-	f.mu.Unlock()
+	f.Mu.Unlock()
 	return m, w, s.Upload(device.View{Mem: mem, DType: ir.F32, Shape: []int64{16}, Strides: []int64{1}}, make([]byte, 64))
 }
 
@@ -59,8 +60,8 @@ func isLost(t *testing.T, err error, words ...string) {
 // ends, closing it asks the driver for nothing, and no other one opens.
 func TestDeviceLost(t *testing.T) {
 	for code := range gpu.Fatal {
-		f := newFake(t, 1)
-		m, w, err := faulty(t, f, 1, func() { f.fatal["cuStreamQuery"] = uintptr(code) })
+		f := fakedriver.New(t, 1)
+		m, w, err := faulty(t, f, 1, func() { f.Kills["cuStreamQuery"] = uintptr(code) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,15 +70,15 @@ func TestDeviceLost(t *testing.T) {
 		if !errors.As(err, &fault) || fault.Rank != 0 || fault.Stream != "main" || fault.ID != 5 || nvlib.CUDACode(err) != code || !errors.Is(err, device.ErrAborted) {
 			t.Fatalf("%d: got %v", code, err)
 		}
-		f.vain = nil // of Sync, which met the failure
-		if err := w.Close(); err != nil || len(f.vain) > 0 {
-			t.Errorf("%d: closing: %v; calls in vain: %v", code, err, f.vain)
+		f.Vain = nil // of Sync, which met the failure
+		if err := w.Close(); err != nil || len(f.Vain) > 0 {
+			t.Errorf("%d: closing: %v; calls in vain: %v", code, err, f.Vain)
 		}
 		for range 2 {
 			_, err = m.Open(t.Context(), 1)
 			isLost(t, err, "GPU 0, fake", "rank 0, stream main, mark 5: CUDA: cuStreamQuery: ")
-			if nvlib.CUDACode(err) != code || len(f.vain) > 0 {
-				t.Errorf("%d: got %v; calls in vain: %v", code, err, f.vain)
+			if nvlib.CUDACode(err) != code || len(f.Vain) > 0 {
+				t.Errorf("%d: got %v; calls in vain: %v", code, err, f.Vain)
 			}
 		}
 	}
@@ -85,8 +86,8 @@ func TestDeviceLost(t *testing.T) {
 
 // TestPeerLost: of two GPUs the second fails, and the fake's first with it.
 func TestPeerLost(t *testing.T) {
-	f := newFake(t, 2)
-	m, w, err := faulty(t, f, 2, func() { f.fatal["cuMemcpyAsync"] = 719 })
+	f := fakedriver.New(t, 2)
+	m, w, err := faulty(t, f, 2, func() { f.Kills["cuMemcpyAsync"] = 719 })
 	var fault *device.Fault
 	if !errors.As(err, &fault) || fault.Rank != 1 {
 		t.Fatalf("got %v", err)
@@ -105,12 +106,12 @@ func TestPeerLost(t *testing.T) {
 
 // illness has GPU 1 of a fake be lost from now on; calls about others' streams return what
 // also says.
-func illness(t *testing.T, f *fakeGPU, also map[int32]uintptr) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.ills[1] = 700
-	maps.Copy(f.ills, also)
-	t.Cleanup(func() { f.dead = 1 }) // what lay there stays
+func illness(t *testing.T, f *fakedriver.GPU, also map[int32]uintptr) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	f.Ills[1] = 700
+	maps.Copy(f.Ills, also)
+	t.Cleanup(func() { f.Dead = 1 }) // what lay there stays
 }
 
 // onlySecond checks that a world ended by a fault of rank 1, that its GPU is lost and
@@ -139,8 +140,8 @@ func onlySecond(t *testing.T, m *machine, w device.World, err error) {
 // TestLostBehindBusy: a GPU is lost for whose work another one waits, which it does for
 // ever then.
 func TestLostBehindBusy(t *testing.T) {
-	f := newFake(t, 2)
-	m := newMachine(f.system(), Options{Kernels: f})
+	f := fakedriver.New(t, 2)
+	m := newMachine(system(f), Options{Kernels: f})
 	w, s := streamed(t, m, 2, "main")
 	must := mustOf(t)
 	for r := range 2 {
@@ -152,9 +153,9 @@ func TestLostBehindBusy(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	err := w.Sync(ctx)
-	f.mu.Lock()
-	delete(f.ills, 0)
-	f.mu.Unlock()
+	f.Mu.Lock()
+	delete(f.Ills, 0)
+	f.Mu.Unlock()
 	onlySecond(t, m, w, err)
 }
 
@@ -162,8 +163,8 @@ func TestLostBehindBusy(t *testing.T) {
 // meets it first notes it.
 func TestLostUnseen(t *testing.T) {
 	for _, call := range []string{"cuStreamQuery", "cuStreamDestroy_v2", "cuMemUnmap"} {
-		f := newFake(t, 1)
-		m, w, err := faulty(t, f, 1, func() { f.fatal[call] = 700 })
+		f := fakedriver.New(t, 1)
+		m, w, err := faulty(t, f, 1, func() { f.Kills[call] = 700 })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,15 +174,15 @@ func TestLostUnseen(t *testing.T) {
 		_, err = m.Open(t.Context(), 1)
 		isLost(t, err, call[:8])
 	}
-	f := newFake(t, 1)
-	f.fatal["cuDevicePrimaryCtxRetain"] = 700
-	_, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 1)
+	f := fakedriver.New(t, 1)
+	f.Kills["cuDevicePrimaryCtxRetain"] = 700
+	_, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 1)
 	isLost(t, err, "GPU 0, fake")
 }
 
 // TestLostHandles gives back what lay on a lost GPU, in the open world and after.
 func TestLostHandles(t *testing.T) {
-	f := newFake(t, 1)
+	f := fakedriver.New(t, 1)
 	_, w, err := faulty(t, f, 1, func() {})
 	if err != nil {
 		t.Fatal(err)
@@ -194,14 +195,14 @@ func TestLostHandles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.fatal["cuStreamQuery"] = 700
+	f.Kills["cuStreamQuery"] = 700
 	w.(*world).flight.streams[0].dirty = true
 	if err := w.Sync(t.Context()); nvlib.CUDACode(err) != 700 {
 		t.Fatalf("got %v", err)
 	}
-	f.vain = nil
-	if err := errors.Join(big.Free(), g.Close(), w.Close()); err != nil || len(f.vain) > 0 {
-		t.Errorf("got %v; calls in vain: %v", err, f.vain)
+	f.Vain = nil
+	if err := errors.Join(big.Free(), g.Close(), w.Close()); err != nil || len(f.Vain) > 0 {
+		t.Errorf("got %v; calls in vain: %v", err, f.Vain)
 	}
 }
 
@@ -209,8 +210,8 @@ func TestLostHandles(t *testing.T) {
 // world ends, gives back all it had, and another one works.
 func TestDeviceFault(t *testing.T) {
 	for _, code := range []uintptr{1, 2, 400, 701, 713, 720, 801} {
-		f := newFake(t, 2)
-		m, w, err := faulty(t, f, 2, func() { f.fail["cuMemcpyAsync"] = code })
+		f := fakedriver.New(t, 2)
+		m, w, err := faulty(t, f, 2, func() { f.Returns["cuMemcpyAsync"] = code })
 		var fault *device.Fault
 		if !errors.As(err, &fault) || fault.Rank != 1 || fault.ID != 5 || !errors.Is(err, device.ErrAborted) || errors.Is(err, device.ErrDeviceLost) {
 			t.Fatalf("%d: got %v", code, err)
@@ -221,7 +222,7 @@ func TestDeviceFault(t *testing.T) {
 		if slices.ContainsFunc(m.sys.GPUs, func(g *gpu.GPU) bool { return g.Lost.Load() != nil }) {
 			t.Errorf("%d was taken for the end of a device", code)
 		}
-		delete(f.fail, "cuMemcpyAsync")
+		delete(f.Returns, "cuMemcpyAsync")
 		if w, err = m.Open(t.Context(), 2); err != nil {
 			t.Fatal(err)
 		}
@@ -233,8 +234,8 @@ func TestDeviceFault(t *testing.T) {
 
 // TestHang closes a world whose work does not end.
 func TestHang(t *testing.T) {
-	f := newFake(t, 1)
-	m, w, err := faulty(t, f, 1, func() { f.fail["cuStreamQuery"] = nvlib.CUDANotReady })
+	f := fakedriver.New(t, 1)
+	m, w, err := faulty(t, f, 1, func() { f.Returns["cuStreamQuery"] = nvlib.CUDANotReady })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +243,7 @@ func TestHang(t *testing.T) {
 	isLost(t, w.Close(), "rank 0, stream main, mark 5: work still ran 5ms after")
 	_, err = m.Open(t.Context(), 1)
 	isLost(t, err, "work still ran")
-	f.dead = 1 // its memory stays taken
+	f.Dead = 1 // its memory stays taken
 }
 
 // TestLostByLaunch: a GPU that was lost unseen has a graph's launch fail, on whichever of
@@ -254,18 +255,18 @@ func TestLostByLaunch(t *testing.T) {
 		x.must(err)
 		x.must(g.Launch(t.Context()))
 		illness(t, x.f, nil)
-		x.f.mu.Lock()
-		x.f.fail["cuGraphLaunch"] = 700
-		x.f.mu.Unlock()
+		x.f.Mu.Lock()
+		x.f.Returns["cuGraphLaunch"] = 700
+		x.f.Mu.Unlock()
 		onlySecond(t, x.w.(*world).m, x.w, g.Launch(t.Context()))
 	}
 }
 
 // TestLostDetour: a GPU that was lost unseen fails a copy to its memory from another's.
 func TestLostDetour(t *testing.T) {
-	f := newFake(t, 2)
-	f.reach.apart = all
-	m := newMachine(f.system(), Options{Kernels: f})
+	f := fakedriver.New(t, 2)
+	f.Reach.Apart = all
+	m := newMachine(system(f), Options{Kernels: f})
 	w, s := streamed(t, m, 2, "main")
 	var v [2]device.View
 	for r := range v {
@@ -281,8 +282,8 @@ func TestLostDetour(t *testing.T) {
 // for first, and does not blame that other GPU.
 func TestLostBuffers(t *testing.T) {
 	for _, first := range []int{0, 1} {
-		f := newFake(t, 2)
-		m := newMachine(f.system(), Options{Kernels: f})
+		f := fakedriver.New(t, 2)
+		m := newMachine(system(f), Options{Kernels: f})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		w, err := m.Open(ctx, 2)
@@ -301,14 +302,14 @@ func TestLostBuffers(t *testing.T) {
 			mustOf(t)(s[r].Upload(v[r], make([]byte, 64)))
 		}
 		illness(t, f, map[int32]uintptr{0: nvlib.CUDANotReady})
-		f.mu.Lock()
-		f.fail["cuEventQuery"] = nvlib.CUDANotReady
-		f.mu.Unlock()
+		f.Mu.Lock()
+		f.Returns["cuEventQuery"] = nvlib.CUDANotReady
+		f.Mu.Unlock()
 		err = s[0].Upload(v[0], make([]byte, 64))
-		f.mu.Lock()
-		delete(f.ills, 0)
-		delete(f.fail, "cuEventQuery")
-		f.mu.Unlock()
+		f.Mu.Lock()
+		delete(f.Ills, 0)
+		delete(f.Returns, "cuEventQuery")
+		f.Mu.Unlock()
 		onlySecond(t, m, w, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/ir"
 )
 
@@ -14,9 +15,9 @@ import (
 func TestImpliedWaits(t *testing.T) {
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		f := newFake(t, 2)
+		f := fakedriver.New(t, 2)
 		must := mustOf(t)
-		w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 2)
+		w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 2)
 		must(err)
 		const streams = 6
 		var s [streams]device.Stream
@@ -39,9 +40,9 @@ func TestImpliedWaits(t *testing.T) {
 				told[i] = known[i]
 				continue
 			}
-			clear(f.called)
+			clear(f.Called)
 			must(s[i].Wait(events[j]))
-			got, want := f.called["cuStreamWaitEvent"], 1
+			got, want := f.Called["cuStreamWaitEvent"], 1
 			if known[i][j] >= told[j][j] {
 				want = 0
 			}
@@ -65,9 +66,9 @@ func TestImpliedWaits(t *testing.T) {
 // has a graph, joined by flags, what is on the same GPU keeps its edge.
 func TestImpliedAcross(t *testing.T) {
 	for form, want := range map[string]int{formOne: 0, formEach: 1} {
-		f := newFake(t, 2)
+		f := fakedriver.New(t, 2)
 		must := mustOf(t)
-		w, s := streamed(t, newMachine(f.system(), Options{Kernels: f, Graphs: form}), 2, "main")
+		w, s := streamed(t, newMachine(system(f), Options{Kernels: f, Graphs: form}), 2, "main")
 		last, err := w.Device(0).NewStream(device.StreamOptions{Name: "last"})
 		must(err)
 		work := negations(t, w)
@@ -81,9 +82,9 @@ func TestImpliedAcross(t *testing.T) {
 			must(errors.Join(s[0].Launch(work[0]), s[0].Record(at[0])))
 			must(errors.Join(s[1].Wait(at[0]), s[1].Launch(work[1]), s[1].Record(at[1])))
 			must(last.Wait(at[1]))
-			clear(f.called)
+			clear(f.Called)
 			must(last.Wait(at[0]))
-			got = f.called["cuStreamWaitEvent"]
+			got = f.Called["cuStreamWaitEvent"]
 			return last.Launch(work[0])
 		})
 		must(err)

@@ -10,6 +10,7 @@ import (
 
 	"hocket.example/hocket/internal/bench"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/tune"
 	procs "hocket.example/hocket/internal/world"
@@ -38,15 +39,15 @@ func TestMeasuringHangs(t *testing.T) {
 	name := func(c [2]string) string { return c[0] + " " + c[1] }
 	sideBySide(t, len(cases), cases, name, func(t *testing.T, c [2]string) {
 		what, call := c[0], c[1]
-		f := newFake(t, 2)
-		f.haunted = true
-		sys := f.system()
+		f := fakedriver.New(t, 2)
+		f.Haunted = true
+		sys := system(f)
 		sys.CallPatience = gpu.Patience{Call: 2 * time.Second, Late: 100 * time.Millisecond,
 			Close: 200 * time.Millisecond}
 		m := newMachine(sys, Options{Kernels: f})
 		device.Register(device.Kind{Name: t.Name(), Open: func(*procs.World) (device.Machine, error) { return m, nil }})
 		release := f.Block(call)
-		defer f.die()
+		defer f.Die()
 		defer release()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()

@@ -12,6 +12,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/guard"
 	"hocket.example/hocket/internal/modeltest"
 	procs "hocket.example/hocket/internal/world"
@@ -29,7 +30,7 @@ func f(%x: f32[T, 16]) -> f32[T, 16] {
 
 // fakeModels opens a machine on the fake for hocket's API, and a model of doubles for
 // each options.
-func fakeModels(t *testing.T, f *fakeGPU, opts ...hocket.LoadOptions) []*hocket.Model {
+func fakeModels(t *testing.T, f *fakedriver.GPU, opts ...hocket.LoadOptions) []*hocket.Model {
 	t.Helper()
 	m := fakeMachine(t, f)
 	var models []*hocket.Model
@@ -40,14 +41,14 @@ func fakeModels(t *testing.T, f *fakeGPU, opts ...hocket.LoadOptions) []*hocket.
 }
 
 // fakeMachine opens a machine on the fake for hocket's API.
-func fakeMachine(t *testing.T, f *fakeGPU) *hocket.Machine {
+func fakeMachine(t *testing.T, f *fakedriver.GPU) *hocket.Machine {
 	t.Helper()
 	t.Cleanup(func() {
-		if h := f.holds(); h.Bytes() != 0 {
+		if h := f.Holds(); h.Bytes() != 0 {
 			t.Errorf("a closed machine holds %+v", h)
 		}
 	})
-	return modeltest.Open(t, newMachine(f.system(), Options{Kernels: f}))
+	return modeltest.Open(t, newMachine(system(f), Options{Kernels: f}))
 }
 
 // double runs a model with so many rows and checks what comes out.
@@ -73,35 +74,26 @@ func double(t *testing.T, m *hocket.Model, rows int64) error {
 	return nil
 }
 
-// taken says how often the fake's devices were asked for memory since the last time.
-func (f *fakeGPU) taken() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := f.called["cuMemCreate"]
-	f.called["cuMemCreate"] = 0
-	return n
-}
-
 // TestModelCache: whatever number of plans is asked for, those that stay loaded hold
 // no more than the bound, by the driver's own count, and are those used last.
 func TestModelCache(t *testing.T) {
 	const bound = 20 << 20
-	f := newFake(t, 2)
+	f := fakedriver.New(t, 2)
 	m := fakeModels(t, f, hocket.LoadOptions{Cache: bound})[0]
 	for rows := int64(2); rows <= 40; rows += 2 {
 		if err := double(t, m, rows); err != nil {
 			t.Fatal(err)
 		}
-		if h := f.holds(); h.Bytes() > bound || rows > 20 && h.Bytes() < bound/2 {
+		if h := f.Holds(); h.Bytes() > bound || rows > 20 && h.Bytes() < bound/2 {
 			t.Errorf("with %d rows %+v is held, the bound is %d", rows, h, bound)
 		}
 	}
-	f.taken()
+	f.Taken()
 	for i, rows := range []int64{40, 38, 36, 38, 2, 38, 36} {
 		if err := double(t, m, rows); err != nil {
 			t.Fatal(err)
 		}
-		if n := f.taken(); (n > 0) != (rows == 2) {
+		if n := f.Taken(); (n > 0) != (rows == 2) {
 			t.Errorf("%d: a run with %d rows takes memory %d times", i, rows, n)
 		}
 	}
@@ -111,7 +103,7 @@ func TestModelCache(t *testing.T) {
 	if err := double(t, m, 36); err != nil {
 		t.Fatal(err)
 	}
-	if h := f.holds(); h.Bytes() > bound {
+	if h := f.Holds(); h.Bytes() > bound {
 		t.Errorf("in the end %+v is held, the bound is %d", h, bound)
 	}
 }
@@ -119,27 +111,27 @@ func TestModelCache(t *testing.T) {
 // TestModelShort: where a device has no memory for one more plan, those used least
 // recently go, as many as it takes.
 func TestModelShort(t *testing.T) {
-	f := newFake(t, 2)
-	f.limit = 7 << 20
+	f := fakedriver.New(t, 2)
+	f.Limit = 7 << 20
 	m := fakeModels(t, f, hocket.LoadOptions{})[0]
 	for rows := int64(2); rows <= 20; rows += 2 {
 		if err := double(t, m, rows); err != nil {
 			t.Fatal(err)
 		}
 	}
-	f.taken()
+	f.Taken()
 	for i, rows := range []int64{20, 18, 16, 18} {
 		if err := double(t, m, rows); err != nil {
 			t.Fatal(err)
 		}
-		if n := f.taken(); n > 0 {
+		if n := f.Taken(); n > 0 {
 			t.Errorf("%d: a run with %d rows takes memory %d times", i, rows, n)
 		}
 	}
 	if err := double(t, m, 30000); err != nil { // takes 4 MiB of 7
 		t.Fatal(err)
 	}
-	if h := f.holds(); h.Device != 6<<20 {
+	if h := f.Holds(); h.Device != 6<<20 {
 		t.Errorf("%d bytes of a device are held: want the new plan and the one used last", h.Device)
 	}
 }
@@ -147,15 +139,15 @@ func TestModelShort(t *testing.T) {
 // TestModelShortRuns: so they do where the host cannot pin more memory, when a plan is
 // loaded or first run, and where a graph finds none.
 func TestModelShortRuns(t *testing.T) {
-	f := newFake(t, 2)
-	f.hostLimit = 12 << 20
+	f := fakedriver.New(t, 2)
+	f.HostLimit = 12 << 20
 	m := fakeModels(t, f, hocket.LoadOptions{}, hocket.LoadOptions{Graph: true})
 	for rows := int64(2); rows <= 20; rows += 2 {
 		if err := double(t, m[0], rows); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if h := f.holds(); h.Host != 12<<20 || h.Device != 6<<20 {
+	if h := f.Holds(); h.Host != 12<<20 || h.Device != 6<<20 {
 		t.Errorf("%+v is held: want three plans", h)
 	}
 	if err := m[0].Close(); err != nil {
@@ -166,13 +158,13 @@ func TestModelShortRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f.mu.Lock()
-	f.fail["cuGraphInstantiateWithFlags"] = 2
-	f.mu.Unlock()
+	f.Mu.Lock()
+	f.Returns["cuGraphInstantiateWithFlags"] = 2
+	f.Mu.Unlock()
 	if err := double(t, m[1], 16); err != nil {
 		t.Fatal(err) // the other plan goes, and this one is loaded anew
 	}
-	if h := f.holds(); h.Device != 2<<20 {
+	if h := f.Holds(); h.Device != 2<<20 {
 		t.Errorf("%+v is held: want one plan", h)
 	}
 	if err := double(t, m[1], 16); !errors.Is(err, hocket.ErrOutOfMemory) || !strings.Contains(err.Error(), "cuGraphInstantiateWithFlags") {
@@ -183,8 +175,8 @@ func TestModelShortRuns(t *testing.T) {
 // TestModelTooLarge: a plan for which there is no memory, whatever is unloaded, is an
 // error that says what helps, and nothing of it stays.
 func TestModelTooLarge(t *testing.T) {
-	f := newFake(t, 2)
-	f.limit = 3 << 20
+	f := fakedriver.New(t, 2)
+	f.Limit = 3 << 20
 	models := fakeModels(t, f, hocket.LoadOptions{}, hocket.LoadOptions{})
 	alone := func(when string, err error, word string) {
 		t.Helper()
@@ -196,33 +188,33 @@ func TestModelTooLarge(t *testing.T) {
 				t.Errorf("%s: %q is not said: %v", when, w, err)
 			}
 		}
-		if h := f.holds(); h.Bytes() != 0 {
+		if h := f.Holds(); h.Bytes() != 0 {
 			t.Errorf("%s: %+v stays", when, h)
 		}
 	}
 	alone("nothing loaded", double(t, models[0], 100000), "arena of rank 0")
-	f.limit = 5 << 20
+	f.Limit = 5 << 20
 	for _, call := range []string{"cuMemCreate", "cuStreamCreateWithPriority", "cuModuleLoadData"} {
 		for _, m := range models {
 			if err := double(t, m, 8); err != nil {
 				t.Fatal(err)
 			}
 		}
-		f.mu.Lock()
-		f.fail[call] = 2
-		f.mu.Unlock()
+		f.Mu.Lock()
+		f.Returns[call] = 2
+		f.Mu.Unlock()
 		alone(call, double(t, models[0], 24), call)
-		f.mu.Lock()
-		delete(f.fail, call)
-		f.mu.Unlock()
+		f.Mu.Lock()
+		delete(f.Returns, call)
+		f.Mu.Unlock()
 	}
 }
 
 // TestModelsShort: where a device has no memory for one more plan, those of all models
 // go, the one used least recently first, and only as many as it takes.
 func TestModelsShort(t *testing.T) {
-	f := newFake(t, 2)
-	f.limit = 7 << 20
+	f := fakedriver.New(t, 2)
+	f.Limit = 7 << 20
 	models := fakeModels(t, f, hocket.LoadOptions{}, hocket.LoadOptions{}, hocket.LoadOptions{}, hocket.LoadOptions{Arena: 1 << 20})
 	for i, c := range []struct {
 		model int
@@ -236,19 +228,19 @@ func TestModelsShort(t *testing.T) {
 		{0, 30000, true, 6}, {0, 8, false, 6}, // takes 4, of two others
 		{1, 8, true, 4}, {0, 8, false, 4}, {2, 8, true, 6}, // in its place
 	} {
-		f.taken()
+		f.Taken()
 		if err := double(t, models[c.model], c.rows); err != nil {
 			t.Fatal(err)
 		}
-		if n, h := f.taken(), f.holds(); (n > 0) != c.loads || h.Device != c.held<<20 {
+		if n, h := f.Taken(), f.Holds(); (n > 0) != c.loads || h.Device != c.held<<20 {
 			t.Errorf("%d: model %d with %d rows takes memory %d times, %+v is held; want %+v", i, c.model, c.rows, n, h, c)
 		}
 	}
-	before := f.holds()
+	before := f.Holds()
 	if err := double(t, models[3], 30000); err == nil || errors.Is(err, hocket.ErrOutOfMemory) {
 		t.Errorf("an arena beyond LoadOptions.Arena: %v", err)
 	}
-	if h := f.holds(); h != before {
+	if h := f.Holds(); h != before {
 		t.Errorf("an arena beyond LoadOptions.Arena: %+v is held, before %+v", h, before)
 	}
 }
@@ -281,9 +273,9 @@ func TestModelTrial(t *testing.T) {
 		{"not then either", 200_000, 38 * mib, 1, 1, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFake(t, 1)
-			f.limit = c.limit
-			f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+			f := fakedriver.New(t, 1)
+			f.Limit = c.limit
+			f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}}
 			m := fakeMachine(t, f)
 			load := func(text string) *hocket.Model { return modeltest.Load(t, m, text, hocket.LoadOptions{}) }
 			multiply := func(model *hocket.Model, rows int64, want, guesses int) {
@@ -298,7 +290,7 @@ func TestModelTrial(t *testing.T) {
 				if err := model.Prepare(t.Context(), map[string]int64{"T": rows}); err != nil {
 					t.Fatal(err)
 				}
-				f.lt.runs = nil
+				f.LT.Runs = nil
 				r, err := model.Run(t.Context(), hocket.Args{In: in})
 				if err != nil {
 					t.Fatal(err)
@@ -306,8 +298,8 @@ func TestModelTrial(t *testing.T) {
 				if len(r.Guesses) != guesses || guesses == 1 && r.Guesses[0] != fmt.Sprintf("%dx512x512 bf16", rows) {
 					t.Errorf("%d rows: guesses are %q, want %d", rows, r.Guesses, guesses)
 				}
-				if len(f.lt.runs) != 2 || f.lt.runs[0].algo != want || f.lt.runs[1].algo != want {
-					t.Errorf("%d rows: ran %+v, want algorithm %d", rows, f.lt.runs, want)
+				if len(f.LT.Runs) != 2 || f.LT.Runs[0].Algo != want || f.LT.Runs[1].Algo != want {
+					t.Errorf("%d rows: ran %+v, want algorithm %d", rows, f.LT.Runs, want)
 				}
 			}
 			rests, model := load(strings.Replace(doubles, "tp[2]", "tp[1]", 1)), load(products)
@@ -315,18 +307,18 @@ func TestModelTrial(t *testing.T) {
 				t.Fatal(err)
 			}
 			multiply(model, 512, c.Want, c.guesses)
-			f.taken()
+			f.Taken()
 			if err := rests.Prepare(t.Context(), map[string]int64{"T": c.rows}); err != nil {
 				t.Fatal(err)
 			}
-			if kept := f.taken() == 0; kept != c.kept {
+			if kept := f.Taken() == 0; kept != c.kept {
 				t.Errorf("the plan that rests is kept: %t", kept)
 			}
 			if err := rests.Close(); err != nil {
 				t.Fatal(err)
 			}
 			multiply(load(products), 512, c.Want, c.guesses)
-			f.limit = 0
+			f.Limit = 0
 			multiply(model, 1024, 2, 0)
 		})
 	}
@@ -388,7 +380,7 @@ func TestRealModelsShort(t *testing.T) {
 		small()
 	}
 	if err := prepare(0, 2*total); !errors.Is(err, hocket.ErrOutOfMemory) || unloaded() > 0 {
-		t.Errorf("more than there is at all: %v", err)
+		t.Errorf("larger than the whole memory: %v", err)
 	}
 	if err := prepare(0, total/1000*998); !errors.Is(err, hocket.ErrOutOfMemory) || !strings.Contains(err.Error(), "no other plan of this machine is loaded") {
 		t.Errorf("got %v", err)

@@ -9,6 +9,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/compute"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/eval"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/kernels"
@@ -18,7 +19,7 @@ import (
 
 // blocksAsked is a Library that notes how many blocks copies are to take.
 type blocksAsked struct {
-	*fakeGPU
+	*fakedriver.GPU
 	blocks []int
 }
 
@@ -26,15 +27,15 @@ func (l *blocksAsked) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step
 	if move, ok := p.(kernels.Transfer); ok {
 		l.blocks = append(l.blocks, move.Blocks)
 	}
-	return l.fakeGPU.Steps(t, p)
+	return l.GPU.Steps(t, p)
 }
 
 // TestMoveRefused: where no kernel reaches both, or views have gaps or share bytes, it is
 // said to be unsupported, so that callers copy otherwise.
 func TestMoveRefused(t *testing.T) {
-	f := newFake(t, 2)
-	f.reach.apart = all
-	w, _ := streamed(t, newMachine(f.system(), Options{Kernels: f}), 2, "s")
+	f := fakedriver.New(t, 2)
+	f.Reach.Apart = all
+	w, _ := streamed(t, newMachine(system(f), Options{Kernels: f}), 2, "s")
 	must := mustOf(t)
 	var mems [2]device.Memory
 	for r := range mems {
@@ -97,11 +98,11 @@ func g(%x: f32[2/tp, 5]) -> f32[2, 5] refines f {
 		for _, graph := range []bool{false, true} {
 			t.Run(fmt.Sprintf("put%s, get%s, apart %v, graph %v", c.put, c.get, c.apart, graph), func(t *testing.T) {
 				must := mustOf(t)
-				lib := &blocksAsked{fakeGPU: newFake(t, 2)}
+				lib := &blocksAsked{GPU: fakedriver.New(t, 2)}
 				if c.apart {
-					lib.reach.apart = all
+					lib.Reach.Apart = all
 				}
-				m := newMachine(lib.system(), Options{Kernels: lib})
+				m := newMachine(system(lib.GPU), Options{Kernels: lib})
 				unit := unitOf(t, "engines.hkt", strings.NewReplacer("PUT", c.put, "GET", c.get).Replace(text), "")
 				bound, err := unit.Reference(ir.Binding{})
 				must(err)
@@ -117,7 +118,7 @@ func g(%x: f32[2/tp, 5]) -> f32[2, 5] refines f {
 				must(err)
 				want, err := eval.Run(t.Context(), bound, in, eval.Options{})
 				must(err)
-				clear(lib.called)
+				clear(lib.Called)
 				for range 3 {
 					got, err := loaded.Run(t.Context(), in)
 					must(err)
@@ -126,7 +127,7 @@ func g(%x: f32[2/tp, 5]) -> f32[2, 5] refines f {
 					}
 				}
 				must(loaded.Close())
-				n := lib.called["cuMemcpyAsync"]
+				n := lib.Called["cuMemcpyAsync"]
 				if c.put == "" && c.get == "" {
 					copies[graph] = n
 				}

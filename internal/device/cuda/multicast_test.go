@@ -10,6 +10,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/files"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
@@ -19,103 +20,6 @@ import (
 )
 
 // NVLink multicast is tested on the fake alone: no test opts in on a GPU.
-
-// fakeJoints is what a fake knows of multicast objects: who makes or undoes something
-// out of order is told.
-type fakeJoints struct {
-	objects map[uintptr]*fakeObject // by handle
-	unable  int32                   // the device that does not support them; 0 for none
-	watched bool                    // calls are noted
-	log     []string                // calls that make memory, join it, map it, and undo that
-}
-
-type fakeObject struct {
-	devices, bytes uintptr
-	members        []uintptr
-	bound          map[uintptr]uintptr // memory, by device
-}
-
-const fakeGrain = 4 << 20
-
-func (j *fakeJoints) calls(f *fakeGPU, table map[string]func([]uintptr) uintptr) {
-	j.objects = map[uintptr]*fakeObject{}
-	check := func(ok bool, what string, a []uintptr) {
-		if !ok {
-			f.Errorf("%s%v", what, a)
-		}
-	}
-	table["cuMulticastGetGranularity"] = func(a []uintptr) uintptr { return set(a[0], uint64(fakeGrain)) }
-	table["cuMulticastCreate"] = func(a []uintptr) uintptr {
-		p := cabi.Load[[4]uint64](a[1])
-		check(p[0] > 1 && p[1]%fakeGrain == 0 && p[2] == 0 && p[3] == 0, fmt.Sprintf("an object %v: ", p), a)
-		h := f.handle("memory")
-		j.objects[h] = &fakeObject{uintptr(p[0]), uintptr(p[1]), nil, map[uintptr]uintptr{}}
-		return set(a[0], h)
-	}
-	table["cuMulticastAddDevice"] = func(a []uintptr) uintptr {
-		o := j.objects[a[0]]
-		check(!slices.Contains(o.members, a[1]) && len(o.bound) == 0, "a device is added twice, or late: ", a)
-		o.members = append(o.members, a[1])
-		return 0
-	}
-	table["cuMulticastBindMem"] = func(a []uintptr) uintptr {
-		o, dev := j.objects[a[0]], uintptr(f.reach.created[a[2]])
-		check(len(o.members) == int(o.devices) && slices.Contains(o.members, dev) && o.bound[dev] == 0, "memory is bound too early, twice, or of no member: ", a)
-		check(a[1] == 0 && a[3] == 0 && a[4] == o.bytes && a[5] == 0, "other bytes are bound: ", a)
-		o.bound[dev] = a[2]
-		return 0
-	}
-	table["cuMulticastUnbind"] = func(a []uintptr) uintptr {
-		o := j.objects[a[0]]
-		check(o.bound[a[1]] != 0 && a[2] == 0 && a[3] == o.bytes, "what is not bound is unbound: ", a)
-		delete(o.bound, a[1])
-		return 0
-	}
-	release := table["cuMemRelease"]
-	table["cuMemRelease"] = func(a []uintptr) uintptr {
-		if o := j.objects[a[0]]; o != nil {
-			check(len(o.bound) == 0, "an object goes with memory bound: ", a)
-			delete(j.objects, a[0])
-		}
-		for _, o := range j.objects {
-			for _, mem := range o.bound {
-				check(mem != a[0], "bound memory goes: ", a)
-			}
-		}
-		return release(a)
-	}
-	reserve, aligned := table["cuMemAddressReserve"], map[uintptr]uintptr{}
-	table["cuMemAddressReserve"] = func(a []uintptr) uintptr {
-		status := reserve(a)
-		aligned[cabi.Load[uintptr](a[0])] = a[2]
-		return status
-	}
-	mapped := table["cuMemMap"]
-	table["cuMemMap"] = func(a []uintptr) uintptr {
-		if o := j.objects[a[3]]; o != nil {
-			check(len(o.bound) == int(o.devices) && a[1] == o.bytes && aligned[a[0]] == fakeGrain, "an object is mapped before all memory is bound, not whole, or anywhere: ", a)
-		}
-		return mapped(a)
-	}
-	attribute := table["cuDeviceGetAttribute"]
-	table["cuDeviceGetAttribute"] = func(a []uintptr) uintptr {
-		if a[1] == 132 && j.unable != 0 && int32(a[2]) == j.unable {
-			return set(a[0], int32(0))
-		}
-		return attribute(a)
-	}
-	for name, do := range table {
-		if !strings.HasPrefix(name, "cuMulticast") && !slices.Contains([]string{"cuMemCreate", "cuMemRelease", "cuMemAddressReserve", "cuMemAddressFree", "cuMemMap", "cuMemUnmap", "cuMemSetAccess"}, name) {
-			continue
-		}
-		table[name] = func(a []uintptr) uintptr {
-			if j.watched {
-				j.log = append(j.log, name)
-			}
-			return do(a)
-		}
-	}
-}
 
 // optedIn opens a world of GPUs, of a user who opted in to multicast, whose meetings
 // are only noted; and a team of all.
@@ -144,17 +48,25 @@ func TestMultimemSupports(t *testing.T) {
 		tune   device.Tuning
 		why    string // empty for none
 	}{
-		"taken":      {},
-		"not opted":  {broken: func(_ *meetings, w *world, _ *team, _ *device.Collective) { w.m.sys.Multicast = false }, why: "HOCKET_MULTICAST=on opts in"},
-		"in order":   {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.AnyOrder = false }, why: "order=any"},
-		"maximum":    {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Red = ir.Max }, why: "no max of bf16"},
-		"average":    {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Red = ir.Avg }, why: "no avg of bf16"},
-		"integers":   {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.I32) }, why: "no sum of i32"},
-		"f64":        {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.F64) }, why: "no sum of f64"},
-		"f16":        {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.F16) }},
-		"f32":        {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.F32) }},
-		"another op": {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Op = ir.OpReduce }, why: "it runs all_reduce only"},
-		"old GPU":    {broken: func(l *meetings, _ *world, _ *team, _ *device.Collective) { l.joints.unable = 1 }, why: "GPU 1 does not support NVLink multicast"},
+		"taken": {},
+		"not opted": {broken: func(_ *meetings, w *world, _ *team, _ *device.Collective) { w.m.sys.Multicast = false },
+			why: "HOCKET_MULTICAST=on opts in"},
+		"in order": {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.AnyOrder = false },
+			why: "order=any"},
+		"maximum": {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Red = ir.Max },
+			why: "no max of bf16"},
+		"average": {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Red = ir.Avg },
+			why: "no avg of bf16"},
+		"integers": {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.I32) },
+			why: "no sum of i32"},
+		"f64": {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.F64) },
+			why: "no sum of f64"},
+		"f16": {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.F16) }},
+		"f32": {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { typed(c, ir.F32) }},
+		"another op": {broken: func(_ *meetings, _ *world, _ *team, c *device.Collective) { c.Op = ir.OpReduce },
+			why: "it runs all_reduce only"},
+		"old GPU": {broken: func(l *meetings, _ *world, _ *team, _ *device.Collective) { l.Multicast.Unable = 1 },
+			why: "GPU 1 does not support NVLink multicast"},
 		"old driver": {broken: func(_ *meetings, w *world, _ *team, _ *device.Collective) {
 			w.drv = driverWithout(t, "cuMulticastBindMem")
 		}, why: "the driver has no cuMulticastBindMem"},
@@ -169,14 +81,15 @@ func TestMultimemSupports(t *testing.T) {
 			if c.broken != nil {
 				c.broken(l, w, tm, sum)
 			}
-			asked := l.called["cuDeviceGetAttribute"]
+			asked := l.Called["cuDeviceGetAttribute"]
 			c.tune.Algo = "multimem"
 			err := tm.Supports(c.tune, sum)
 			w.drv = drv
-			if c.why == "" && err != nil || c.why != "" && (!errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), c.why)) {
+			if c.why == "" && err != nil || c.why != "" &&
+				(!errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), c.why)) {
 				t.Errorf("%v", err)
 			}
-			if !w.m.sys.Multicast && l.called["cuDeviceGetAttribute"] != asked {
+			if !w.m.sys.Multicast && l.Called["cuDeviceGetAttribute"] != asked {
 				t.Error("the driver was asked without the opt-in")
 			}
 		})
@@ -194,9 +107,9 @@ func typed(c *device.Collective, dt ir.DType) {
 
 // driverWithout is a fake's driver that lacks a function.
 func driverWithout(t *testing.T, name string) *nvlib.Driver {
-	f := newFake(t, 1)
-	table := f.calls()
-	f.joints.calls(f, table)
+	f := fakedriver.New(t, 1)
+	table := f.Calls()
+	f.Multicast.Calls(f, table)
 	delete(table, name)
 	d, err := nvlib.DriverOn(cabi.Fake("old libcuda", table))
 	if err != nil {
@@ -210,7 +123,7 @@ func driverWithout(t *testing.T, name string) *nvlib.Driver {
 // undoes all.
 func TestMultimemPrepare(t *testing.T) {
 	l, w, tm := optedIn(t, 2, 2)
-	l.joints.watched = true
+	l.Multicast.Watched = true
 	must := mustOf(t)
 	prepare := func(count int64) {
 		t.Helper()
@@ -229,54 +142,61 @@ func TestMultimemPrepare(t *testing.T) {
 		return out
 	}
 	sum := anySum(t, w, 1<<20) // its memory is there before
-	l.joints.log = nil
+	l.Multicast.Log = nil
 	launches, err := tm.Prepare(byMultimem, sum)
 	must(err)
 	mapped := []string{"MemAddressReserve", "MemMap", "MemSetAccess"}
 	bound := append([]string{"MemCreate", "MulticastBindMem"}, mapped...)
-	want := slices.Concat([]string{"MulticastGetGranularity", "MulticastCreate", "MulticastAddDevice", "MulticastAddDevice"}, bound, bound, mapped)
-	if got := only(l.joints.log); !slices.Equal(got, want) {
+	want := slices.Concat([]string{"MulticastGetGranularity", "MulticastCreate", "MulticastAddDevice",
+		"MulticastAddDevice"}, bound, bound, mapped)
+	if got := only(l.Multicast.Log); !slices.Equal(got, want) {
 		t.Errorf("joined by %v, want %v", got, want)
 	}
 	mc := tm.joints[0]
-	if mc.Bytes != fakeGrain || len(mc.Own) != 2 {
+	if mc.Bytes != fakedriver.Grain || len(mc.Own) != 2 {
 		t.Errorf("%d bytes of %d members", mc.Bytes, len(mc.Own))
 	}
 	for dev := range int32(2) {
-		own, all := l.reach.of(uintptr(mc.Own[dev])), l.reach.of(uintptr(mc.All))
-		if !own.access[dev] || own.access[1-dev] || own.owner != dev || !all.access[dev] || own.bytes != uintptr(mc.Bytes) || all.bytes != own.bytes {
+		own, all := l.Reach.Of(uintptr(mc.Own[dev])), l.Reach.Of(uintptr(mc.All))
+		if !own.Access[dev] || own.Access[1-dev] || own.Owner != dev || !all.Access[dev] ||
+			own.Bytes != uintptr(mc.Bytes) || all.Bytes != own.Bytes {
 			t.Errorf("device %d: %+v, %+v", dev, own, all)
 		}
 	}
 	for i, m := range l.got[len(l.got)-2:] {
-		reduce := kernels.AllReduce{DType: ir.BF16, Unroll: 1, Blocks: m.Blocks, Threads: 512, Count: 1 << 20, Share: 1 << 16, Data: mc.Own,
-			In: pointers(tm, sum, true), Out: pointers(tm, sum, false), Flags: tm.regions["flags"].At, FlagHalf: tm.regions["flags"].Bytes / 2, Slots: 2 * kernels.BlocksMost}
+		reduce := kernels.AllReduce{DType: ir.BF16, Unroll: 1, Blocks: m.Blocks, Threads: 512, Count: 1 << 20,
+			Share: 1 << 16, Data: mc.Own,
+			In: pointers(tm, sum, true), Out: pointers(tm, sum, false), Flags: tm.regions["flags"].At,
+			FlagHalf: tm.regions["flags"].Bytes / 2, Slots: 2 * kernels.BlocksMost}
 		want := kernels.Multimem{AllReduce: reduce, All: mc.All}.Meeting(i)
-		if m.Symbol != want.Symbol || m.Body != want.Body || !slices.Equal(m.Words, want.Words) || m.Blocks != 128 || m.Threads != 512 {
+		if m.Symbol != want.Symbol || m.Body != want.Body || !slices.Equal(m.Words, want.Words) || m.Blocks != 128 ||
+			m.Threads != 512 {
 			t.Errorf("member %d launches %+v, want %+v", i, m, want)
 		}
 	}
 	for _, la := range launches {
 		la.Release()
 	}
-	l.joints.log = nil
+	l.Multicast.Log = nil
 	prepare(1 << 20)
-	if len(tm.joints) != 1 || slices.ContainsFunc(l.joints.log, func(s string) bool { return strings.HasPrefix(s, "cuMulticast") }) {
-		t.Errorf("a second launch: %d objects, %v", len(tm.joints), l.joints.log)
+	if len(tm.joints) != 1 || slices.ContainsFunc(l.Multicast.Log,
+		func(s string) bool { return strings.HasPrefix(s, "cuMulticast") }) {
+		t.Errorf("a second launch: %d objects, %v", len(tm.joints), l.Multicast.Log)
 	}
 	prepare(9 << 20)
 	if len(tm.joints) != 2 || tm.joints[1].Bytes != 32<<20 || tm.Bytes() < 36<<20 {
-		t.Errorf("a larger one: %d objects of up to %d bytes, the team has %d", len(tm.joints), tm.joints[len(tm.joints)-1].Bytes, tm.Bytes())
+		t.Errorf("a larger one: %d objects of up to %d bytes, the team has %d", len(tm.joints),
+			tm.joints[len(tm.joints)-1].Bytes, tm.Bytes())
 	}
-	l.joints.log = nil
+	l.Multicast.Log = nil
 	must(tm.Close())
 	undone := []string{"MemUnmap", "MemAddressFree", "MulticastUnbind", "MemRelease"}
 	once := slices.Concat(undone[:2], undone, undone, []string{"MemRelease"})
-	if got, want := only(l.joints.log), only(slices.Concat(once, once)); !slices.Equal(got[:len(want)], want) {
+	if got, want := only(l.Multicast.Log), only(slices.Concat(once, once)); !slices.Equal(got[:len(want)], want) {
 		t.Errorf("undone by %v, want %v", got, want)
 	}
-	if len(l.joints.objects) != 0 {
-		t.Errorf("%d objects are left", len(l.joints.objects))
+	if len(l.Multicast.Objects) != 0 {
+		t.Errorf("%d objects are left", len(l.Multicast.Objects))
 	}
 }
 
@@ -306,21 +226,22 @@ func TestMultimemFails(t *testing.T) {
 		if _, err := tm.Prepare(device.Tuning{Algo: "pull"}, sum); err != nil { // the flags are there
 			t.Fatal(err)
 		}
-		left := l.left()
-		call, l.failure = "", 801
-		l.at(n, func(name string) bool { call = name; return true })
+		left := l.Left()
+		call, l.Failure = "", 801
+		l.At(n, func(name string) bool { call = name; return true })
 		launches, err := tm.Prepare(byMultimem, sum)
-		l.nth = nil
+		l.Nth = nil
 		switch {
 		case call == "": // there are not so many
 			if err != nil || n < 20 {
 				t.Errorf("%d calls, %v", n-1, err)
 			}
 		case call == "cuDeviceGetAttribute" && errors.Is(err, device.ErrUnsupported): // so the device says
-		case err == nil || nvlib.CUDACode(err) != 801 || !strings.Contains(err.Error(), "multimem") || !strings.Contains(err.Error(), strings.TrimSuffix(call, "_v2")):
+		case err == nil || nvlib.CUDACode(err) != 801 || !strings.Contains(err.Error(), "multimem") ||
+			!strings.Contains(err.Error(), strings.TrimSuffix(call, "_v2")):
 			t.Errorf("call %d, %s: %v", n, call, err)
-		case !releases(call) && (l.left() != left || len(tm.joints) != 0 || len(l.joints.objects) != 0):
-			t.Errorf("call %d, %s: there is %s, before %s", n, call, l.left(), left)
+		case !releases(call) && (l.Left() != left || len(tm.joints) != 0 || len(l.Multicast.Objects) != 0):
+			t.Errorf("call %d, %s: there is %s, before %s", n, call, l.Left(), left)
 		}
 		for _, la := range launches {
 			la.Release()
@@ -351,7 +272,7 @@ func TestMultimemAhead(t *testing.T) {
 	if err != nil || len(early.ahead) != 2 || !strings.HasPrefix(early.ahead[0].Body, "reduceMultimem<bf16, 2,") {
 		t.Errorf("%v, %+v", err, early.ahead)
 	}
-	if l.called["cuMulticastCreate"] != 0 {
+	if l.Called["cuMulticastCreate"] != 0 {
 		t.Error("an object was made")
 	}
 }
@@ -368,8 +289,10 @@ func (l *earlyMeetings) MeetingAhead(_ kernels.Target, m kernels.Meeting) {
 
 // preferring is a table of sums of bf16 on two members in which multimem is the first.
 func preferring() *comm.Table {
-	return &comm.Table{Version: comm.TableVersion, Entries: []comm.Entry{{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 2,
-		Brackets: []comm.Bracket{{Best: []comm.Timed{{Tuning: byMultimem}, {Tuning: device.Tuning{Algo: "pull"}}}}}}}}
+	return &comm.Table{Version: comm.TableVersion,
+		Entries: []comm.Entry{{Op: "all_reduce", Reduction: "sum", Elem: 2, Members: 2,
+			Brackets: []comm.Bracket{{Best: []comm.Timed{{Tuning: byMultimem},
+				{Tuning: device.Tuning{Algo: "pull"}}}}}}}}
 }
 
 // TestMultimemChosen: without the opt-in nothing chooses it, whatever a table or a
@@ -410,12 +333,13 @@ func TestMultimemChosen(t *testing.T) {
 			t.Errorf("%+v: %+v is chosen", c, got)
 		}
 		must(ch.Close())
-		if made := l.called["cuMulticastCreate"]; (made > 0) != (c.Want == "multimem") {
+		if made := l.Called["cuMulticastCreate"]; (made > 0) != (c.Want == "multimem") {
 			t.Errorf("%+v: %d objects were made", c, made)
 		}
 		in.Pin = byMultimem
 		ch, err = d.Design(members, []comm.Instance{in})
-		if wrong := (err == nil) != (c.opted && c.any); wrong || err != nil && !strings.Contains(err.Error(), map[bool]string{false: "HOCKET_MULTICAST", true: "order=any"}[c.opted]) {
+		if wrong := (err == nil) != (c.opted && c.any); wrong || err != nil &&
+			!strings.Contains(err.Error(), map[bool]string{false: "HOCKET_MULTICAST", true: "order=any"}[c.opted]) {
 			t.Errorf("%+v: pinned: %v", c, err)
 		}
 		if err == nil {
@@ -436,12 +360,14 @@ func TestMultimemChosen(t *testing.T) {
 func TestMultimemTuned(t *testing.T) {
 	t.Setenv(files.CacheVariable, t.TempDir())
 	for _, opted := range []bool{false, true} {
-		f := newFake(t, 2)
-		sys := f.system()
+		f := fakedriver.New(t, 2)
+		sys := system(f)
 		sys.Multicast = opted
 		name := fmt.Sprint("fake with multicast ", opted)
-		device.Register(device.Kind{Name: name, Open: func(*procs.World) (device.Machine, error) { return newMachine(sys, Options{Kernels: f}), nil }})
-		tuned, err := tune.Tune(t.Context(), tune.Options{Machine: name, Ranks: 2, Ops: []ir.Op{ir.OpAllReduce}, Sizes: []int64{4096}})
+		device.Register(device.Kind{Name: name,
+			Open: func(*procs.World) (device.Machine, error) { return newMachine(sys, Options{Kernels: f}), nil }})
+		tuned, err := tune.Tune(t.Context(),
+			tune.Options{Machine: name, Ranks: 2, Ops: []ir.Op{ir.OpAllReduce}, Sizes: []int64{4096}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -452,7 +378,7 @@ func TestMultimemTuned(t *testing.T) {
 				}
 			}
 		}
-		if made := f.called["cuMulticastCreate"]; (made > 0) != opted {
+		if made := f.Called["cuMulticastCreate"]; (made > 0) != opted {
 			t.Errorf("opted in: %v, %d objects were made", opted, made)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/device/cuda/timeline"
 	"hocket.example/hocket/internal/nvlib"
@@ -14,9 +15,9 @@ import (
 // nullDriver is a fake whose calls for issuing do nothing, at no cost: what is
 // measured on it is the machine itself. binds counts how often a context was made
 // current, which the fake must know of, but for that costs as much as nothing.
-func nullDriver(tb testing.TB, f *fakeGPU, binds *int) *process.Shared {
+func nullDriver(tb testing.TB, f *fakedriver.GPU, binds *int) *process.Shared {
 	tb.Helper()
-	table := f.calls()
+	table := f.Calls()
 	for _, name := range []string{"cuLaunchKernel", "cuLaunchKernelEx", "cuEventRecord", "cuStreamWaitEvent", "cuEventQuery", "cuStreamQuery"} {
 		table[name] = func([]uintptr) uintptr { return 0 }
 	}
@@ -40,7 +41,7 @@ func nullDriver(tb testing.TB, f *fakeGPU, binds *int) *process.Shared {
 // when its turn comes.
 func nullLine(tb testing.TB) (w device.World, binds *int, issue map[string]func(i int)) {
 	tb.Helper()
-	f := newFake(tb, 2)
+	f := fakedriver.New(tb, 2)
 	must := mustOf(tb)
 	binds = new(int)
 	w, s := streamed(tb, newMachine(nullDriver(tb, f, binds), Options{Kernels: f}), 2, "main")

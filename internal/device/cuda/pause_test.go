@@ -6,6 +6,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -14,9 +15,9 @@ import (
 // TestSyncSoon: Sync notices the end of a run soon after it, in a part of the time
 // that the run took, at best: others may keep the CPUs busy for a while, here for a minute.
 func TestSyncSoon(t *testing.T) {
-	f := newFake(t, 1)
+	f := fakedriver.New(t, 1)
 	var end time.Time
-	table := f.calls()
+	table := f.Calls()
 	table["cuStreamQuery"] = func([]uintptr) uintptr {
 		if time.Now().Before(end) {
 			return nvlib.CUDANotReady

@@ -14,6 +14,7 @@ import (
 	"hocket.example/hocket/internal/comm"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/doctor"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/nccl"
 	"hocket.example/hocket/internal/device/devicetest"
@@ -31,16 +32,17 @@ func some(pairs ...[2]int32) func(a, b int32) bool {
 // what uses memory that it has no access to.
 func TestFakeApart(t *testing.T) {
 	t.Parallel()
-	for name, apart := range map[string]func(a, b int32) bool{"all": all, "some": some([2]int32{0, 1}, [2]int32{0, 3})} {
+	for name, apart := range map[string]func(a, b int32) bool{"all": all,
+		"some": some([2]int32{0, 1}, [2]int32{0, 3})} {
 		if name == "all" && testing.Short() {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			devicetest.Run(t, func(t *testing.T) device.Machine {
-				f := newFake(t, 4)
-				f.plain, f.reach.apart = true, apart
-				return newMachine(f.system(), Options{Kernels: f})
+				f := fakedriver.New(t, 4)
+				f.Plain, f.Reach.Apart = true, apart
+				return newMachine(system(f), Options{Kernels: f})
 			})
 		})
 	}
@@ -51,24 +53,42 @@ func TestFakeApart(t *testing.T) {
 func TestReach(t *testing.T) {
 	for name, tc := range map[string]struct {
 		setting string
-		prepare func(f *fakeGPU)
+		prepare func(f *fakedriver.GPU)
 		says    string // of GPUs 0 and 2; empty for nothing
 	}{
-		"none":             {"", func(*fakeGPU) {}, ""},
-		"on":               {"on", func(*fakeGPU) {}, ""},
-		"the driver's":     {"", func(f *fakeGPU) { f.reach.apart = some([2]int32{0, 2}) }, "GPUs 0-2: the driver gives no peer access"},
-		"one way only":     {"", func(f *fakeGPU) { f.reach.apart = func(a, b int32) bool { return a == 2 && b == 0 } }, "GPUs 0-2: the driver gives no peer access"},
-		"the user's pair":  {"1-3,2-0", func(*fakeGPU) {}, "GPUs 0-2: HOCKET_P2P=1-3,2-0 keeps them apart"},
-		"the user's":       {"off", func(*fakeGPU) {}, "GPUs 0-1 0-2 1-2: HOCKET_P2P=off keeps them apart"},
-		"mangled pushes":   {"", func(f *fakeGPU) { f.reach.mangles = func(a, b int32) bool { return a == 0 && b == 2 } }, "GPUs 0-2: a transfer from GPU 0 to GPU 2: other bytes arrived"},
-		"mangled pulls":    {"", func(f *fakeGPU) { f.reach.mangles = func(a, b int32) bool { return a == 2 && b == 0 } }, "GPUs 0-2: a transfer from GPU 0 to GPU 2: other bytes came back"},
-		"mangled on a bus": {"", func(f *fakeGPU) { f.reach.mangles = some([2]int32{0, 2}) }, "look at the IOMMU, and at ACS"},
-		"no mapping":       {"", func(f *fakeGPU) { f.reach.refuses = some([2]int32{0, 2}) }, "GPUs 0-2: a transfer from GPU 0 to GPU 2: CUDA: cuMemSetAccess"},
+		"none": {"", func(*fakedriver.GPU) {}, ""},
+		"on":   {"on", func(*fakedriver.GPU) {}, ""},
+		"the driver's": {"", func(f *fakedriver.GPU) { f.Reach.Apart = some([2]int32{0, 2}) },
+			"GPUs 0-2: the driver gives no peer access"},
+		"one way only": {"", func(f *fakedriver.GPU) {
+			f.Reach.Apart = func(a, b int32) bool {
+				return a == 2 &&
+					b == 0
+			}
+		}, "GPUs 0-2: the driver gives no peer access"},
+		"the user's pair": {"1-3,2-0", func(*fakedriver.GPU) {}, "GPUs 0-2: HOCKET_P2P=1-3,2-0 keeps them apart"},
+		"the user's":      {"off", func(*fakedriver.GPU) {}, "GPUs 0-1 0-2 1-2: HOCKET_P2P=off keeps them apart"},
+		"mangled pushes": {"", func(f *fakedriver.GPU) {
+			f.Reach.Mangles = func(a, b int32) bool {
+				return a == 0 &&
+					b == 2
+			}
+		}, "GPUs 0-2: a transfer from GPU 0 to GPU 2: other bytes arrived"},
+		"mangled pulls": {"", func(f *fakedriver.GPU) {
+			f.Reach.Mangles = func(a, b int32) bool {
+				return a == 2 &&
+					b == 0
+			}
+		}, "GPUs 0-2: a transfer from GPU 0 to GPU 2: other bytes came back"},
+		"mangled on a bus": {"", func(f *fakedriver.GPU) { f.Reach.Mangles = some([2]int32{0, 2}) },
+			"look at the IOMMU, and at ACS"},
+		"no mapping": {"", func(f *fakedriver.GPU) { f.Reach.Refuses = some([2]int32{0, 2}) },
+			"GPUs 0-2: a transfer from GPU 0 to GPU 2: CUDA: cuMemSetAccess"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFake(t, 3)
+			f := fakedriver.New(t, 3)
 			tc.prepare(f)
-			sys := f.system()
+			sys := system(f)
 			var err error
 			if sys.Reach, err = gpu.NewReach(tc.setting); err != nil {
 				t.Fatal(err)
@@ -83,7 +103,8 @@ func TestReach(t *testing.T) {
 				if (got == "") != (tc.says == "") || !strings.Contains(got, tc.says) {
 					t.Errorf("got %q, want %q", got, tc.says)
 				}
-				if err := w.(*world).Apart(2, 0); (err == nil) != (tc.says == "") || err != nil && !errors.Is(err, device.ErrUnsupported) {
+				if err := w.(*world).Apart(2, 0); (err == nil) != (tc.says == "") || err != nil &&
+					!errors.Is(err, device.ErrUnsupported) {
 					t.Errorf("ranks 2 and 0: %v", err)
 				}
 				if err := w.(*world).Apart(0, 1); err != nil && tc.setting != "off" {
@@ -113,17 +134,20 @@ func TestBadSetting(t *testing.T) {
 // and the way out, soon and nothing allocated.
 func TestTrialFails(t *testing.T) {
 	for name, tc := range map[string]struct {
-		fail func(f *fakeGPU)
+		fail func(f *fakedriver.GPU)
 		says []string
 		lost bool
 	}{
-		"address": {func(f *fakeGPU) { f.fatal["cuMemcpyAsync"] = 700 }, []string{"a transfer from GPU 0 to GPU 1: GPU 0, fake, is lost", "HOCKET_P2P=0-1 keeps"}, true},
-		"hang":    {func(f *fakeGPU) { f.late["cuStreamQuery"] = 1 << 30 }, []string{"a transfer from GPU 0 to GPU 1: ", "it has not ended after 30ms", "HOCKET_P2P=0-1 keeps"}, true},
-		"memory":  {func(f *fakeGPU) { f.fail["cuMemHostAlloc"] = 2 }, []string{"a transfer from GPU 0 to GPU 1: CUDA: cuMemHostAlloc"}, false},
+		"address": {func(f *fakedriver.GPU) { f.Kills["cuMemcpyAsync"] = 700 },
+			[]string{"a transfer from GPU 0 to GPU 1: GPU 0, fake, is lost", "HOCKET_P2P=0-1 keeps"}, true},
+		"hang": {func(f *fakedriver.GPU) { f.Late["cuStreamQuery"] = 1 << 30 },
+			[]string{"a transfer from GPU 0 to GPU 1: ", "it has not ended after 30ms", "HOCKET_P2P=0-1 keeps"}, true},
+		"memory": {func(f *fakedriver.GPU) { f.Returns["cuMemHostAlloc"] = 2 },
+			[]string{"a transfer from GPU 0 to GPU 1: CUDA: cuMemHostAlloc"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFake(t, 2)
-			sys := f.system()
+			f := fakedriver.New(t, 2)
+			sys := system(f)
 			sys.Patience = 30 * time.Millisecond
 			tc.fail(f)
 			_, err := newMachine(sys, Options{Kernels: f}).Open(t.Context(), 2)
@@ -136,7 +160,7 @@ func TestTrialFails(t *testing.T) {
 				}
 			}
 			if name == "hang" {
-				f.dead = 1 // what hangs is not given back
+				f.Dead = 1 // what hangs is not given back
 			}
 		})
 	}
@@ -145,12 +169,13 @@ func TestTrialFails(t *testing.T) {
 // TestTrialLoses: of two GPUs the one that a trial between them leaves unusable is lost.
 func TestTrialLoses(t *testing.T) {
 	for ill := range int32(2) {
-		f := newFake(t, 2)
-		f.ills[ill] = 700
-		t.Cleanup(func() { f.dead = 1 }) // what lies there stays
-		m := newMachine(f.system(), Options{Kernels: f})
+		f := fakedriver.New(t, 2)
+		f.Ills[ill] = 700
+		t.Cleanup(func() { f.Dead = 1 }) // what lies there stays
+		m := newMachine(system(f), Options{Kernels: f})
 		_, err := m.Open(t.Context(), 2)
-		isLost(t, err, fmt.Sprintf("GPU %d, fake, is lost", ill), "a transfer from GPU 0 to GPU 1", "HOCKET_P2P=0-1 keeps")
+		isLost(t, err, fmt.Sprintf("GPU %d, fake, is lost", ill), "a transfer from GPU 0 to GPU 1",
+			"HOCKET_P2P=0-1 keeps")
 		if m.sys.GPUs[ill].Lost.Load() == nil || m.sys.GPUs[1-ill].Lost.Load() != nil {
 			t.Errorf("GPU %d fails: lost: %v, %v", ill, m.sys.GPUs[0].Lost.Load(), m.sys.GPUs[1].Lost.Load())
 		}
@@ -160,10 +185,11 @@ func TestTrialLoses(t *testing.T) {
 // TestApartGraphs wants graphs of GPUs that are apart to be one over all, and flags
 // refused.
 func TestApartGraphs(t *testing.T) {
-	f := newFake(t, 2)
-	f.reach.apart = all
-	sys := f.system()
-	for graphs, want := range map[string]string{"": "one", formOne: "one", formEach: "GPUs 0-1: the driver gives no peer access"} {
+	f := fakedriver.New(t, 2)
+	f.Reach.Apart = all
+	sys := system(f)
+	for graphs, want := range map[string]string{"": "one", formOne: "one",
+		formEach: "GPUs 0-1: the driver gives no peer access"} {
 		w, err := newMachine(sys, Options{Kernels: f, Graphs: graphs}).Open(t.Context(), 2)
 		if err != nil {
 			t.Fatal(err)
@@ -187,9 +213,9 @@ func TestApartGraphs(t *testing.T) {
 
 // TestApartTeams wants kernels of a team only where its members reach each other.
 func TestApartTeams(t *testing.T) {
-	f := newFake(t, 3)
-	f.reach.apart = some([2]int32{0, 1})
-	w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 3)
+	f := fakedriver.New(t, 3)
+	f.Reach.Apart = some([2]int32{0, 1})
+	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 3)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +231,8 @@ func TestApartTeams(t *testing.T) {
 			t.Fatal(err)
 		}
 		members = append(members, device.Member{Rank: r, Stream: s})
-		parts = append(parts, device.Part{Reads: true, Writes: true, In: words(mem, 0, 256), Out: words(mem, 4096, 512)})
+		parts = append(parts, device.Part{Reads: true, Writes: true, In: words(mem, 0, 256),
+			Out: words(mem, 4096, 512)})
 	}
 	for _, pair := range [][2]int{{0, 1}, {0, 2}, {1, 2}} {
 		team, err := w.(*world).OpenTeam([]device.Member{members[pair[0]], members[pair[1]]})
@@ -215,7 +242,8 @@ func TestApartTeams(t *testing.T) {
 		c := &device.Collective{Op: ir.OpAllGather, Parts: []device.Part{parts[pair[0]], parts[pair[1]]}}
 		_, err = team.Prepare(device.Tuning{Algo: "move-copy"}, c)
 		if pair == [2]int{0, 1} {
-			if !errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), "GPU 0 and GPU 1 do not reach each other's memory (the driver") {
+			if !errors.Is(err, device.ErrUnsupported) ||
+				!strings.Contains(err.Error(), "GPU 0 and GPU 1 do not reach each other's memory (the driver") {
 				t.Errorf("got %v", err)
 			}
 		} else if err != nil {
@@ -230,7 +258,8 @@ func TestApartTeams(t *testing.T) {
 		p.Out = words(p.Out.Mem, 4096, 256)
 		in.Parts = append(in.Parts, p)
 	}
-	ch, err := comm.NewDispatch(w, device.Caps{}, comm.Shipped(), comm.Policy{}).Design(members[:2], []comm.Instance{in})
+	ch, err := comm.NewDispatch(w, device.Caps{}, comm.Shipped(), comm.Policy{}).Design(members[:2],
+		[]comm.Instance{in})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +268,8 @@ func TestApartTeams(t *testing.T) {
 		t.Errorf("%+v", x)
 	}
 	for _, why := range x.Declined {
-		if !strings.HasPrefix(why, "nccl: ") && !strings.Contains(why, "GPU 0 and GPU 1 do not reach each other's memory (the driver gives no peer access") {
+		if !strings.HasPrefix(why, "nccl: ") &&
+			!strings.Contains(why, "GPU 0 and GPU 1 do not reach each other's memory (the driver gives no peer access") {
 			t.Errorf("declined: %s", why)
 		}
 	}
@@ -265,22 +295,22 @@ func words(mem device.Memory, off, count int64) device.View {
 func TestDetours(t *testing.T) {
 	defer func(n int64) { hostStagedPiece = n }(hostStagedPiece)
 	hostStagedPiece = 16 << 10
-	f := newFake(t, 3)
-	f.reach.apart = some([2]int32{0, 2}, [2]int32{1, 2})
-	m := newMachine(f.system(), Options{Kernels: f})
+	f := fakedriver.New(t, 3)
+	f.Reach.Apart = some([2]int32{0, 2}, [2]int32{1, 2})
+	m := newMachine(system(f), Options{Kernels: f})
 	testDetours(t, m, 3)
-	f.reach.apart = all
+	f.Reach.Apart = all
 	m.sys.Reach, _ = gpu.NewReach("")
-	testOnAndOn(t, m, func() { f.order = newFakeOrder() })
+	testOnAndOn(t, m, func() { f.Order = fakedriver.NewOrder() })
 }
 
 // TestStagedOperands reduces what a peer that is apart holds, and reads the result on
 // that peer as soon as an event says that it is there.
 func TestStagedOperands(t *testing.T) {
-	f := newFake(t, 2)
-	f.reach.apart = all
+	f := fakedriver.New(t, 2)
+	f.Reach.Apart = all
 	must := mustOf(t)
-	w, streams := streamed(t, newMachine(f.system(), Options{Kernels: f}), 2, "s")
+	w, streams := streamed(t, newMachine(system(f), Options{Kernels: f}), 2, "s")
 	var at [2][2]device.View
 	for r := range streams {
 		mem, err := w.Device(r).Alloc(8192, device.Shared)
@@ -288,14 +318,16 @@ func TestStagedOperands(t *testing.T) {
 		at[r] = [2]device.View{words(mem, 0, 1000), words(mem, 4096, 1000)}
 	}
 	own, out, far, back := at[0][0], at[0][1], at[1][0], at[1][1]
-	l, err := w.Device(0).Prepare(device.Kernel{Op: device.ReduceOperands{Red: ir.Sum}, Ins: []device.View{own, far}, Outs: []device.View{out}})
+	l, err := w.Device(0).Prepare(device.Kernel{Op: device.ReduceOperands{Red: ir.Sum}, Ins: []device.View{own, far},
+		Outs: []device.View{out}})
 	must(err)
 	sent, got := bytes.Repeat([]byte{3, 0, 0, 0}, 1000), make([]byte, 4000)
 	must(errors.Join(streams[0].Upload(own, sent), streams[1].Upload(far, sent), w.Sync(t.Context())))
-	f.order = newFakeOrder()
+	f.Order = fakedriver.NewOrder()
 	done, err := w.Device(0).NewEvent()
 	must(err)
-	must(errors.Join(streams[0].Launch(l), streams[0].Record(done), streams[1].Wait(done), streams[1].Copy(back, out), streams[1].Download(got, back)))
+	must(errors.Join(streams[0].Launch(l), streams[0].Record(done), streams[1].Wait(done), streams[1].Copy(back, out),
+		streams[1].Download(got, back)))
 	must(w.Sync(t.Context()))
 	if want := bytes.Repeat([]byte{6, 0, 0, 0}, 1000); !bytes.Equal(got, want) {
 		t.Errorf("got %v", got[:8])
@@ -407,9 +439,11 @@ func testDetours(t *testing.T, m *machine, ranks int) {
 		{"one element", ir.I32, 4, []int64{1, 1}, []int64{7, 1}, []int64{1, 1}},
 		{"a piece", ir.BF16, 0, []int64{hostStagedPiece / 2}, []int64{1}, []int64{1}},
 		{"a piece and more", ir.BF16, 6, []int64{hostStagedPiece/2 + 1}, []int64{1}, []int64{1}},
-		{"pieces", ir.BF16, 2, []int64{5, hostStagedPiece/4 - 1}, []int64{hostStagedPiece/4 - 1, 1}, []int64{hostStagedPiece/4 - 1, 1}},
+		{"pieces", ir.BF16, 2, []int64{5, hostStagedPiece/4 - 1}, []int64{hostStagedPiece/4 - 1, 1},
+			[]int64{hostStagedPiece/4 - 1, 1}},
 		{"rows", ir.F32, 256, []int64{hostStagedPiece / 1600, 300}, []int64{1024, 1}, []int64{512, 1}},
-		{"long rows", ir.F32, 0, []int64{2, hostStagedPiece / 3}, []int64{hostStagedPiece / 3, 1}, []int64{hostStagedPiece/3 + 5, 1}},
+		{"long rows", ir.F32, 0, []int64{2, hostStagedPiece / 3}, []int64{hostStagedPiece / 3, 1},
+			[]int64{hostStagedPiece/3 + 5, 1}},
 		{"columns", ir.I32, 8, []int64{60, 50}, []int64{1, 60}, []int64{64, 1}},
 		{"blocks", ir.I32, 0, []int64{5, k, 30}, []int64{31 * k, 30, 1}, []int64{30, 160, 1}},
 	}
@@ -434,7 +468,10 @@ func testDetours(t *testing.T, m *machine, ranks int) {
 					if (dst+src+by)%2 == 0 {
 						g, err := w.Capture(issue)
 						must(err)
-						issue = func() error { return errors.Join(g.Launch(t.Context()), w.Sync(t.Context()), g.Close()) }
+						issue = func() error {
+							return errors.Join(g.Launch(t.Context()), w.Sync(t.Context()),
+								g.Close())
+						}
 					}
 					must(issue())
 					must(w.Sync(t.Context()))
@@ -450,7 +487,8 @@ func testDetours(t *testing.T, m *machine, ranks int) {
 						for got[at] == before[at] {
 							at++
 						}
-						t.Errorf("%s from rank %d to rank %d by rank %d: byte %d is %#x, want %#x", v.name, src, dst, by, at, got[at], before[at])
+						t.Errorf("%s from rank %d to rank %d by rank %d: byte %d is %#x, want %#x", v.name, src, dst,
+							by, at, got[at], before[at])
 					}
 				}
 			}
@@ -498,10 +536,10 @@ func TestApartNCCL(t *testing.T) {
 		{mangled: true, may: true, says: "since before it turned out"},
 	} {
 		tell("0")
-		f := newFake(t, 3)
-		x := &fakeNCCL{f: f}
-		sys := f.system()
-		sys.NCCL = x.open
+		f := fakedriver.New(t, 3)
+		x := &fakedriver.NCCL{GPU: f}
+		sys := system(f)
+		sys.NCCL = x.Open
 		var err error
 		if sys.Reach, err = gpu.NewReach(tc.setting); err != nil {
 			t.Fatal(err)
@@ -525,7 +563,8 @@ func TestApartNCCL(t *testing.T) {
 			r.must(w.Close())
 		}
 		first()
-		if v, _ := cabi.Getenv(nccl.PeersVariable); sys.NCCLs.UsesPeers() != tc.may || cabi.Callable && (v == "0") != tc.may {
+		if v, _ := cabi.Getenv(nccl.PeersVariable); sys.NCCLs.UsesPeers() != tc.may || cabi.Callable &&
+			(v == "0") != tc.may {
 			t.Errorf("%+v: NCCL may use peers' memory: %v, and %s=%s", tc, sys.NCCLs.UsesPeers(), nccl.PeersVariable, v)
 		}
 		if tc.mangled { // as a trial would have found, had it been later
@@ -535,7 +574,8 @@ func TestApartNCCL(t *testing.T) {
 		r, w := open(2)
 		r.place(c)
 		_, err = r.team.Prepare(device.Tuning{Algo: ncclName}, r.cases[0].collective())
-		if (err == nil) != (tc.says == "") || err != nil && (!errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), tc.says)) {
+		if (err == nil) != (tc.says == "") || err != nil &&
+			(!errors.Is(err, device.ErrUnsupported) || !strings.Contains(err.Error(), tc.says)) {
 			t.Errorf("%+v: got %v", tc, err)
 		}
 		r.close()
@@ -547,9 +587,9 @@ func TestApartNCCL(t *testing.T) {
 // TestReportedReach: a report says which GPUs lack peer access. It reports the driver's answer immediately, and a
 // failed transfer once one was tried.
 func TestReportedReach(t *testing.T) {
-	f := newFake(t, 3)
-	f.reach.apart, f.reach.mangles = some([2]int32{0, 1}), some([2]int32{1, 2})
-	sys := f.system()
+	f := fakedriver.New(t, 3)
+	f.Reach.Apart, f.Reach.Mangles = some([2]int32{0, 1}), some([2]int32{1, 2})
+	sys := system(f)
 	text := func(try bool) string {
 		var r doctor.Report
 		sys.AddGPUs(&r, nil, try)
@@ -558,23 +598,26 @@ func TestReportedReach(t *testing.T) {
 		}
 		return fmt.Sprint(r.Lines())
 	}
-	for _, want := range []string{"[gpu 1 fake, sm_91a, 1024 GiB, 1:0; GPU 0 through the host; GPU 2 by pcie]", "[through the host GPUs 0-1: the driver"} {
+	for _, want := range []string{"[gpu 1 fake, sm_91a, 1024 GiB, 1:0; GPU 0 through the host; GPU 2 by pcie]",
+		"[through the host GPUs 0-1: the driver"} {
 		if got := text(false); !strings.Contains(got, want) || strings.Contains(got, "GPUs 1-2") {
 			t.Errorf("before a transfer: %s, want %s", got, want)
 		}
 	}
 	for _, try := range []bool{true, false} {
 		got := text(try)
-		for _, want := range []string{"GPU 0 through the host; GPU 2 through the host", "[through the host GPUs 0-1: the driver", "[through the host GPUs 1-2: a transfer from GPU 1"} {
+		for _, want := range []string{"GPU 0 through the host; GPU 2 through the host",
+			"[through the host GPUs 0-1: the driver", "[through the host GPUs 1-2: a transfer from GPU 1"} {
 			if !strings.Contains(got, want) {
 				t.Errorf("after one: %s, want %s", got, want)
 			}
 		}
 	}
-	f.fatal["cuCtxSetCurrent"] = 719
+	f.Kills["cuCtxSetCurrent"] = 719
 	sys.Reach.Why = map[gpu.Couple]error{}
 	var r doctor.Report
-	if sys.AddGPUs(&r, nil, true); !strings.Contains(r.Missing, "is lost since") || !strings.Contains(r.Missing, "HOCKET_P2P=0-2") {
+	if sys.AddGPUs(&r, nil, true); !strings.Contains(r.Missing, "is lost since") ||
+		!strings.Contains(r.Missing, "HOCKET_P2P=0-2") {
 		t.Errorf("a lost GPU: %q", r.Missing)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
@@ -118,7 +119,7 @@ func TestNodesKilled(t *testing.T) {
 // peerMember is a process of a world that is none: a goroutine.
 type peerMember struct {
 	rank int
-	f    *fakeGPU
+	f    *fakedriver.GPU
 	ran  map[bool]int // see jointKernels
 	w    *procs.World
 	m    *hocket.Machine
@@ -133,7 +134,7 @@ func runMembers(t *testing.T, jobs []peerJob, do func(p *peerMember) error) []er
 		all.Go(func() { errs[rank] = runMember(t, dir, rank, len(jobs), j, do) })
 	}
 	all.Wait()
-	wantNoFakeFiles(t)
+	fakedriver.WantNoFiles(t)
 	return errs
 }
 
@@ -149,23 +150,23 @@ func runMember(t *testing.T, dir string, rank, size int, j peerJob, do func(p *p
 		}
 		_ = w.Leave()
 	}()
-	f := newFake(t, j.GPUs)
-	f.queue()
-	f.shareMemory()
-	f.numbers, f.limit = j.Numbers, j.Limit
+	f := fakedriver.New(t, j.GPUs)
+	f.Queue()
+	f.ShareMemory()
+	f.Numbers, f.Limit = j.Numbers, j.Limit
 	lib, p := Library(f), &peerMember{rank: rank, f: f, w: w, ran: map[bool]int{}}
 	if j.Costs != nil || j.AtOnce > 0 {
-		f.lt = &fakeLT{t: t, costs: j.Costs, gpu: f}
+		f.LT = &fakedriver.LT{T: t, Costs: j.Costs, GPU: f}
 	}
 	if j.AtOnce > 0 {
-		lib = &jointKernels{fakeGPU: f, ms: j.AtOnce, two: j.Two, ran: p.ran}
+		lib = &jointKernels{GPU: f, ms: j.AtOnce, two: j.Two, ran: p.ran}
 	}
 	if j.Apart {
-		f.reach.apart = func(a, b int32) bool { return a != b }
+		f.Reach.Apart = func(a, b int32) bool { return a != b }
 	}
 	name := fmt.Sprint(t.Name(), rank)
 	device.Register(device.Kind{Name: name, Open: func(*procs.World) (device.Machine, error) {
-		return newJoined(f.system(), Options{Kernels: lib, Skinny: j.AtOnce > 0, RanksPerGPU: j.PerGPU, Peers: w,
+		return newJoined(system(f), Options{Kernels: lib, Skinny: j.AtOnce > 0, RanksPerGPU: j.PerGPU, Peers: w,
 			TeamTimeout: j.Timeout})
 	}})
 	if p.m, err = hocket.Open(t.Context(), hocket.MachineOptions{Name: name}); err != nil {
@@ -245,16 +246,16 @@ func TestPeerShort(t *testing.T) {
 					return err
 				}
 				if p.rank == 1 {
-					p.f.mu.Lock()
+					p.f.Mu.Lock()
 					calls := 0
-					p.f.failure = nvlib.CUDAOutOfMemory
-					p.f.nth = func(name string) bool {
+					p.f.Failure = nvlib.CUDAOutOfMemory
+					p.f.Nth = func(name string) bool {
 						if name == "cuMemCreate" {
 							calls++
 						}
 						return name == "cuMemCreate" && calls >= from
 					}
-					p.f.mu.Unlock()
+					p.f.Mu.Unlock()
 				}
 				err := p.double(t, 1<<13, opts)
 				if err != nil && !errors.Is(err, hocket.ErrOutOfMemory) {
@@ -268,9 +269,9 @@ func TestPeerShort(t *testing.T) {
 						return fmt.Errorf("it does not say who is short: %w", err)
 					}
 				}
-				p.f.mu.Lock()
-				p.f.nth = nil
-				p.f.mu.Unlock()
+				p.f.Mu.Lock()
+				p.f.Nth = nil
+				p.f.Mu.Unlock()
 				return p.double(t, 128, opts)
 			}) {
 				if err != nil {
@@ -301,17 +302,17 @@ func TestPeerCallFails(t *testing.T) {
 			fails := false
 			errs := runMembers(t, alike(2, peerJob{GPUs: 2, PerGPU: 1}), func(p *peerMember) error {
 				if p.rank == 1 {
-					p.f.mu.Lock()
+					p.f.Mu.Lock()
 					calls := 0
-					p.f.failure = 999
-					p.f.nth = func(called string) bool {
+					p.f.Failure = 999
+					p.f.Nth = func(called string) bool {
 						if called == name {
 							calls++
 						}
 						fails = fails || called == name && calls == n
 						return called == name && calls == n
 					}
-					p.f.mu.Unlock()
+					p.f.Mu.Unlock()
 				}
 				return p.double(t, 64, hocket.LoadOptions{Algorithm: "staged"})
 			})
@@ -356,13 +357,13 @@ func f(%x: bf16[1024/d, 512], %w: bf16[512, 512]) -> bf16[1024/d, 512] {
 			return err
 		}
 		tried := map[int]bool{}
-		for _, r := range p.f.lt.runs {
-			tried[r.algo] = true
+		for _, r := range p.f.LT.Runs {
+			tried[r.Algo] = true
 		}
 		if _, err := model.Run(t.Context(), hocket.Args{In: in}); err != nil {
 			return err
 		}
-		if last := p.f.lt.runs[len(p.f.lt.runs)-1].algo; last != 2 || len(tried) != 3 {
+		if last := p.f.LT.Runs[len(p.f.LT.Runs)-1].Algo; last != 2 || len(tried) != 3 {
 			return fmt.Errorf("it runs by algorithm %d, and tried %v", last, tried)
 		}
 		return nil
@@ -380,17 +381,17 @@ func TestPeerMute(t *testing.T) {
 		loaded.Add(2)
 		errs := runMembers(t, alike(2, peerJob{GPUs: 2, PerGPU: 1, Timeout: 500 * time.Millisecond}),
 			func(p *peerMember) error {
-				p.f.mu.Lock()
-				p.f.patient = true
-				p.f.mu.Unlock()
+				p.f.Mu.Lock()
+				p.f.Patient = true
+				p.f.Mu.Unlock()
 				if err := p.double(t, 64, hocket.LoadOptions{Algorithm: algorithm}); err != nil {
 					t.Error(err)
 				}
 				loaded.Done()
 				loaded.Wait()
-				p.f.mu.Lock()
-				p.f.patient, p.f.mute = false, p.rank == 1
-				p.f.mu.Unlock()
+				p.f.Mu.Lock()
+				p.f.Patient, p.f.Mute = false, p.rank == 1
+				p.f.Mu.Unlock()
 				return p.double(t, 64, hocket.LoadOptions{Algorithm: algorithm})
 			})
 		waits := 0

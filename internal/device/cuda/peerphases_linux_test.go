@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/longtest"
@@ -79,12 +80,12 @@ func realSystem(t *testing.T, called func(name string)) *process.Shared {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := newFake(t, 1)
-	f.queue()
-	f.shareMemory()
+	f := fakedriver.New(t, 1)
+	f.Queue()
+	f.ShareMemory()
 	table := map[string]func([]uintptr) uintptr{}
 	names := slices.AppendSeq([]string{"cuCtxSynchronize", "cuFuncGetAttribute", "cuFuncGetParamInfo", "cuFuncIsLoaded",
-		"cuFuncLoad"}, maps.Keys(f.allCalls())) // a fake lacks the first ones
+		"cuFuncLoad"}, maps.Keys(f.AllCalls())) // a fake lacks the first ones
 	for _, name := range names {
 		do, err := lib.Lookup(name)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/longtest"
 	procs "hocket.example/hocket/internal/world"
 )
@@ -89,10 +90,10 @@ func TestPeerJoints(t *testing.T) {
 			{name: "no memory for the second", ms: [2]float32{1.2, 1.2}, limit: [2]int64{0, little}},
 		}},
 	} {
-		f := newFake(t, 2)
+		f := fakedriver.New(t, 2)
 		name := fmt.Sprint(t.Name(), program.linears)
 		device.Register(device.Kind{Name: name, Open: func(*procs.World) (device.Machine, error) {
-			return newMachine(f.system(), Options{Kernels: f}), nil
+			return newMachine(system(f), Options{Kernels: f}), nil
 		}})
 		alone, err := hocket.Open(t.Context(), hocket.MachineOptions{Name: name})
 		if err != nil {
@@ -140,16 +141,16 @@ func (c *jointCase) run(t *testing.T, program string, linears int, want string) 
 	return runMembers(t, jobs, func(p *peerMember) error {
 		tried := 0
 		got, err := runLinears(t.Context(), p.m, program, inputs, c.graph, func() {
-			p.f.mu.Lock()
-			defer p.f.mu.Unlock()
+			p.f.Mu.Lock()
+			defer p.f.Mu.Unlock()
 			tried = p.ran[true]
 			clear(p.ran)
 		})
 		if err != nil {
 			return err
 		}
-		p.f.mu.Lock()
-		defer p.f.mu.Unlock()
+		p.f.Mu.Lock()
+		defer p.f.Mu.Unlock()
 		runs := map[bool]int{false: linears}
 		if c.taken {
 			runs = map[bool]int{true: 1}
@@ -194,17 +195,17 @@ func f(%x: bf16[64, 1024], %w: bf16[2048, 1024]) -> bf16[64, 2048] {
 			for rank, err := range runMembers(t, jobs, func(p *peerMember) error {
 				before, tried := 0, 0
 				if _, err := runLinears(t.Context(), p.m, program, "ints:1", false, func() {
-					p.f.mu.Lock()
-					defer p.f.mu.Unlock()
-					before, tried = len(p.f.lt.runs), p.ran[false]
+					p.f.Mu.Lock()
+					defer p.f.Mu.Unlock()
+					before, tried = len(p.f.LT.Runs), p.ran[false]
 					clear(p.ran)
 				}); err != nil {
 					return err
 				}
-				p.f.mu.Lock()
-				defer p.f.mu.Unlock()
-				ran, by := p.ran[false], p.f.lt.runs[before:]
-				if tried == 0 || before == 0 || ran != c.own || len(by) != 1-c.own || c.own == 0 && by[0].algo != 2 {
+				p.f.Mu.Lock()
+				defer p.f.Mu.Unlock()
+				ran, by := p.ran[false], p.f.LT.Runs[before:]
+				if tried == 0 || before == 0 || ran != c.own || len(by) != 1-c.own || c.own == 0 && by[0].Algo != 2 {
 					return fmt.Errorf("hocket's kernel ran %d times, and in trials %d times; algorithms %v, in trials %d times",
 						ran, tried, by, before)
 				}

@@ -8,6 +8,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -48,9 +49,9 @@ func (l *seers) forget() { l.early, l.late = map[string]bool{}, map[string]bool{
 
 func seen(t *testing.T, gpus, ranks int) (*seers, *world) {
 	t.Helper()
-	l := &seers{meetings: meetings{fakeGPU: newFake(t, gpus)}}
+	l := &seers{meetings: meetings{GPU: fakedriver.New(t, gpus)}}
 	l.forget()
-	w, err := newMachine(l.system(), Options{Kernels: l, RanksPerGPU: ranks / gpus}).Open(t.Context(), ranks)
+	w, err := newMachine(system(l.GPU), Options{Kernels: l, RanksPerGPU: ranks / gpus}).Open(t.Context(), ranks)
 	if err != nil {
 		t.Fatal(err)
 	}

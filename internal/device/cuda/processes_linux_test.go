@@ -21,6 +21,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/process"
 	"hocket.example/hocket/internal/longtest"
 	described "hocket.example/hocket/internal/machine"
@@ -28,6 +29,7 @@ import (
 	"hocket.example/hocket/internal/nvlib"
 	procs "hocket.example/hocket/internal/world"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // Worlds of several processes on fakes: each process, this test binary again, has a fake of its own, and the fakes
@@ -120,7 +122,7 @@ func TestPeer(t *testing.T) {
 	if err := w.Leave(); err != nil && r.Err == "" {
 		r.Err = err.Error()
 	}
-	wantNoFakeFiles(t)
+	fakedriver.WantNoFiles(t)
 	data, err := json.Marshal(r)
 	if err == nil {
 		err = os.WriteFile(os.Getenv(resultVariable), data, 0o600)
@@ -152,14 +154,14 @@ func (j *peerJob) run(t *testing.T, w *hocket.World) *peerResult {
 }
 
 func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err error) {
-	f := newFake(t, j.GPUs)
-	f.queue()
-	f.shareMemory()
-	f.numbers, f.limit, f.model = j.Numbers, j.Limit, cmp.Or(j.Model, f.model)
+	f := fakedriver.New(t, j.GPUs)
+	f.Queue()
+	f.ShareMemory()
+	f.Numbers, f.Limit, f.Model = j.Numbers, j.Limit, cmp.Or(j.Model, f.Model)
 	if j.Cache != "" {
 		t.Setenv("HOCKET_CACHE", j.Cache)
 	}
-	f.nth = func(name string) bool {
+	f.Nth = func(name string) bool {
 		if j.strike != nil {
 			j.strike(name)
 		}
@@ -171,11 +173,11 @@ func (j *peerJob) runAll(t *testing.T, w *hocket.World, r *peerResult) (err erro
 		if j.Real {
 			return newJoined(j.sys, Options{Peers: peers, TeamTimeout: j.Timeout})
 		}
-		sys = f.system()
+		sys = system(f)
 		if j.NCCL != "" {
-			x := &fakeNCCL{f: f}
-			x.share(j.NCCL).hang = j.Hang
-			sys.NCCL = sync.OnceValues(x.open)
+			x := &fakedriver.NCCL{GPU: f}
+			x.Share(j.NCCL).Hang = j.Hang
+			sys.NCCL = sync.OnceValues(x.Open)
 		}
 		made, err = newJoined(sys, Options{Kernels: f, RanksPerGPU: j.PerGPU, Peers: peers, TeamTimeout: j.Timeout})
 		return made, err
@@ -217,7 +219,7 @@ func describe(ctx context.Context, m device.Machine, r *peerResult) error {
 	if err != nil {
 		return err
 	}
-	info, ds := ir.Read("layer", "mesh tp[4]\nfunc layer(%x: bf16[64, 64/tp], %w: bf16[64, 64/tp]) -> bf16[64, 64] {\n"+
+	info, ds := checker.Read("layer", "mesh tp[4]\nfunc layer(%x: bf16[64, 64/tp], %w: bf16[64, 64/tp]) -> bf16[64, 64] {\n"+
 		"  %y = linear %x, %w\n  return %y\n}\n")
 	if err := ds.Err(); err != nil {
 		return err
@@ -238,7 +240,8 @@ func describe(ctx context.Context, m device.Machine, r *peerResult) error {
 
 // enqueuedPeer enqueues runs of stateful, some of them captured, as one of two processes, and compares what comes.
 // lends tells whether %z is lent.
-func enqueuedPeer(t *testing.T, f *fakeGPU, sys *process.Shared, m *hocket.Machine, rank int, graph, lends bool) error {
+func enqueuedPeer(t *testing.T, f *fakedriver.GPU, sys *process.Shared, m *hocket.Machine, rank int, graph,
+	lends bool) error {
 	c := &caller{T: t, f: f, sys: sys, m: m}
 	c.model = modeltest.Load(t, m, stateful, hocket.LoadOptions{Graph: graph})
 	defer c.model.Close()
@@ -261,23 +264,23 @@ func enqueuedPeer(t *testing.T, f *fakeGPU, sys *process.Shared, m *hocket.Machi
 		return err
 	})
 	defer c.on(sys.GPUs[rank].Bound, func() error { return sys.Driver.DestroyStream(nvlib.Stream(stream)) })
-	f.mu.Lock()
+	f.Mu.Lock()
 	for i := range uintptr(4) {
 		cabi.Store(in["x"][rank]+4*i, int32(4*rank)+int32(i))
 	}
-	f.mu.Unlock()
+	f.Mu.Unlock()
 	copies := 0
-	f.mu.Lock()
-	f.trace = func(name string, a []uintptr) {
+	f.Mu.Lock()
+	f.OnCall = func(name string, a []uintptr) {
 		if name == "cuMemcpyAsync" && a[1] == in["x"][rank] {
 			copies++
 		}
 	}
-	f.mu.Unlock()
+	f.Mu.Unlock()
 	defer func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.trace = nil
+		f.Mu.Lock()
+		defer f.Mu.Unlock()
+		f.OnCall = nil
 	}()
 	enqueue := func(n int) error {
 		for range n {
@@ -298,13 +301,13 @@ func enqueuedPeer(t *testing.T, f *fakeGPU, sys *process.Shared, m *hocket.Machi
 	if err := enqueue(3); err != nil {
 		return err
 	}
-	f.beginGuest(stream)
+	f.BeginGuest(stream)
 	if err := enqueue(1); err != nil {
 		return err
 	}
-	work := f.endGuest(stream)
+	work := f.EndGuest(stream)
 	for range 4 {
-		f.launchGuest(work, stream)
+		f.LaunchGuest(work, stream)
 	}
 	if err := enqueue(2); err != nil {
 		return err
@@ -316,8 +319,8 @@ func enqueuedPeer(t *testing.T, f *fakeGPU, sys *process.Shared, m *hocket.Machi
 	if got := ints(out["z"][rank], 8); !slices.Equal(got, []int32{0, 1, 2, 3, 4, 5, 6, 7}) {
 		return fmt.Errorf("nine runs gave %v", got)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
 	if copies > 1 || !graph && copies > 0 { // by the run that is recorded later
 		return fmt.Errorf("x is copied %d times", copies)
 	}
@@ -646,7 +649,7 @@ func TestNodes(t *testing.T) {
 		t.Errorf("collectives ran by %v", crossed)
 	}
 	for _, name := range []string{"all_reduce", "reduce_scatter", "all_gather", "send"} {
-		if !calledShared(t, j.NCCL, name) {
+		if !fakedriver.CalledShared(t, j.NCCL, name) {
 			t.Errorf("NCCL was not asked for %s", name)
 		}
 	}

@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/ir"
 )
 
 // besideRig is linears of one x on a fake GPU, prepared as one launch where that is taken.
 type besideRig struct {
-	f *fakeGPU
+	f *fakedriver.GPU
 	w device.World
 	s device.Stream
 	l device.Launch
@@ -21,11 +22,11 @@ type besideRig struct {
 
 func newBesideRig(t *testing.T, rows int64, ns []int64, gated bool) (r besideRig, taken bool) {
 	t.Helper()
-	r.f = newFake(t, 1)
-	r.f.lt = &fakeLT{t: t, costs: []float32{1}, need: 1 << 20}
+	r.f = fakedriver.New(t, 1)
+	r.f.LT = &fakedriver.LT{T: t, Costs: []float32{1}, Need: 1 << 20}
 	must := mustOf(t)
 	var err error
-	r.w, err = newMachine(r.f.system(), Options{Kernels: r.f}).Open(t.Context(), 1)
+	r.w, err = newMachine(system(r.f), Options{Kernels: r.f}).Open(t.Context(), 1)
 	must(err)
 	d := r.w.Device(0).(*dev)
 	d.site.gpu.SMs = 4
@@ -83,22 +84,22 @@ func TestBeside(t *testing.T) {
 			}
 			workspaces := func() int {
 				all := map[uintptr]bool{}
-				if len(r.f.lt.runs) != len(c.ns) {
-					t.Errorf("%d products of %d", len(r.f.lt.runs), len(c.ns))
+				if len(r.f.LT.Runs) != len(c.ns) {
+					t.Errorf("%d products of %d", len(r.f.LT.Runs), len(c.ns))
 				}
-				for _, run := range r.f.lt.runs {
-					all[run.work] = true
+				for _, run := range r.f.LT.Runs {
+					all[run.Work] = true
 				}
 				return len(all)
 			}
-			r.f.lt.runs = nil
+			r.f.LT.Runs = nil
 			must(r.s.Launch(r.l))
 			must(r.w.Sync(t.Context()))
 			if n := workspaces(); n != 1 {
 				t.Errorf("in turns they have %d workspaces", n)
 			}
 			for range 2 {
-				r.f.lt.runs = nil
+				r.f.LT.Runs = nil
 				g, err := r.w.Capture(func() error { return r.s.Launch(r.l) })
 				must(err)
 				if n := workspaces(); n != len(c.ns) {
@@ -117,10 +118,10 @@ func TestBesideFails(t *testing.T) {
 	for n := 1; ; n++ {
 		r, _ := newBesideRig(t, 128, []int64{256, 128, 128}, false)
 		failed := ""
-		r.f.failure = 801
-		r.f.at(n, func(call string) bool { failed = call; return true })
+		r.f.Failure = 801
+		r.f.At(n, func(call string) bool { failed = call; return true })
 		_, err := r.w.Capture(func() error { return r.s.Launch(r.l) })
-		r.f.at(0, nil)
+		r.f.At(0, nil)
 		named := err == nil || strings.Contains(err.Error(), strings.TrimSuffix(failed, "_v2"))
 		if !named || !releases(failed) && (err != nil) != (failed != "") {
 			t.Errorf("call %d, %s, fails: %v", n, failed, err)
@@ -128,9 +129,9 @@ func TestBesideFails(t *testing.T) {
 		_ = r.w.Close() // it says again what failed
 		switch {
 		case releases(failed):
-			r.f.dead = 1 // what it was to give back stays
-		case r.f.left() != "":
-			t.Errorf("call %d, %s, fails: %s stay", n, failed, r.f.left())
+			r.f.Dead = 1 // what it was to give back stays
+		case r.f.Left() != "":
+			t.Errorf("call %d, %s, fails: %s stay", n, failed, r.f.Left())
 		}
 		if failed == "" {
 			if n < 20 {

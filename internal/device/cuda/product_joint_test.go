@@ -8,6 +8,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/ir"
@@ -16,7 +17,7 @@ import (
 // jointKernels is a fake's Library whose kernels for few rows take a millisecond, and of several linears at once what
 // is said. They compute, but for single ones where cuBLASLt has algorithms: these give what those do.
 type jointKernels struct {
-	*fakeGPU
+	*fakedriver.GPU
 	ms    float32
 	two   float32 // of two at once, where it is not ms; else 0
 	wrong bool
@@ -25,7 +26,7 @@ type jointKernels struct {
 }
 
 func (j *jointKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
-	steps, err := j.fakeGPU.Steps(t, p)
+	steps, err := j.GPU.Steps(t, p)
 	q, ok := p.(kernels.Skinny)
 	if err != nil || !ok {
 		return steps, err
@@ -38,15 +39,15 @@ func (j *jointKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Ste
 			ms = j.two
 		}
 	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	run := j.named[steps[0].Symbol]
-	j.named[steps[0].Symbol] = func(a uintptr) {
+	j.Mu.Lock()
+	defer j.Mu.Unlock()
+	run := j.Named[steps[0].Symbol]
+	j.Named[steps[0].Symbol] = func(a uintptr) {
 		if j.ran != nil {
 			j.ran[joint]++
 		}
-		switch j.lt.now += ms; {
-		case !joint && len(j.lt.costs) > 0:
+		switch j.LT.Now += ms; {
+		case !joint && len(j.LT.Costs) > 0:
 			cabi.Store(uintptr(q.Out.Addr), uint64(0))
 		case !joint || !j.wrong:
 			run(a)
@@ -86,10 +87,10 @@ func TestJointPick(t *testing.T) {
 			cache := kernels.CacheIn(t.TempDir(), nil)
 			var asked []int
 			for process := range 2 {
-				f := newFake(t, 1)
-				f.lt = &fakeLT{t: t} // it has no algorithm: linears alone are hocket's kernel
-				lib := &jointKernels{fakeGPU: f, ms: c.ms, wrong: c.wrong}
-				w, err := newMachine(f.system(), Options{Kernels: lib, Cache: cache, Skinny: true}).Open(t.Context(), 1)
+				f := fakedriver.New(t, 1)
+				f.LT = &fakedriver.LT{T: t} // it has no algorithm: linears alone are hocket's kernel
+				lib := &jointKernels{GPU: f, ms: c.ms, wrong: c.wrong}
+				w, err := newMachine(system(f), Options{Kernels: lib, Cache: cache, Skinny: true}).Open(t.Context(), 1)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -180,13 +181,13 @@ func jointLinears(t *testing.T, w device.World, how device.Linears, rows int64, 
 // write and values are a view's elements in the fake's memory.
 func write(t *testing.T, v device.View, vals []float64) {
 	t.Helper()
-	a := newArray(v.Shape)
-	copy(a.x, vals)
-	a.write(kernels.Operand{Addr: v.Mem.(*memory).addr, DType: v.DType, Shape: v.Shape, Strides: v.Strides})
+	a := fakedriver.NewArray(v.Shape)
+	copy(a.X, vals)
+	a.Write(kernels.Operand{Addr: v.Mem.(*memory).addr, DType: v.DType, Shape: v.Shape, Strides: v.Strides})
 }
 
 func values(t *testing.T, v device.View) []float64 {
 	t.Helper()
-	return slices.Clone(read(kernels.Operand{Addr: v.Mem.(*memory).addr, DType: v.DType, Shape: v.Shape,
-		Strides: v.Strides}).x)
+	return slices.Clone(fakedriver.Read(kernels.Operand{Addr: v.Mem.(*memory).addr, DType: v.DType, Shape: v.Shape,
+		Strides: v.Strides}).X)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/gemm"
 	"hocket.example/hocket/internal/device/cuda/gpu"
 	"hocket.example/hocket/internal/device/cuda/strided"
@@ -58,10 +59,10 @@ func tryLinear(t *testing.T, w device.World, op device.Linear, dt ir.DType, shap
 	return d.Prepare(k)
 }
 
-func openFake(t *testing.T, f *fakeGPU, opts Options) device.World {
+func openFake(t *testing.T, f *fakedriver.GPU, opts Options) device.World {
 	t.Helper()
 	opts.Kernels = f
-	w, err := newMachine(f.system(), opts).Open(t.Context(), 1)
+	w, err := newMachine(system(f), opts).Open(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,20 +75,20 @@ func openFake(t *testing.T, f *fakeGPU, opts Options) device.World {
 }
 
 // chosen is the algorithm that a launch runs.
-func chosen(t *testing.T, w device.World, f *fakeGPU, l device.Launch) int {
+func chosen(t *testing.T, w device.World, f *fakedriver.GPU, l device.Launch) int {
 	t.Helper()
 	s, err := w.Device(0).NewStream(device.StreamOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.lt.runs = nil
+	f.LT.Runs = nil
 	if err := s.Launch(l); err != nil {
 		t.Fatal(err)
 	}
-	if len(f.lt.runs) != 1 {
-		t.Fatalf("a launch ran %d products", len(f.lt.runs))
+	if len(f.LT.Runs) != 1 {
+		t.Fatalf("a launch ran %d products", len(f.LT.Runs))
 	}
-	return f.lt.runs[0].algo
+	return f.LT.Runs[0].Algo
 }
 
 func TestPick(t *testing.T) {
@@ -105,27 +106,27 @@ func TestPick(t *testing.T) {
 		{"one that is too long to try others", []float32{40, 1}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFake(t, 1)
-			f.lt = &fakeLT{t: t, costs: c.costs}
+			f := fakedriver.New(t, 1)
+			f.LT = &fakedriver.LT{T: t, Costs: c.costs}
 			w := openFake(t, f, Options{})
 			l := product512(t, w, ir.BF16)
 			out := l.(*launch).steps[0].(gemmLaunch).Launch.Problem.Out
-			for _, r := range f.lt.runs {
-				if r.out == uintptr(out) {
+			for _, r := range f.LT.Runs {
+				if r.Out == uintptr(out) {
 					t.Error("the trial wrote the program's own memory")
 				}
 			}
-			if spent := f.lt.now; spent > 8*max(gemm.TrialMs, c.costs[0]) {
+			if spent := f.LT.Now; spent > 8*max(gemm.TrialMs, c.costs[0]) {
 				t.Errorf("the trial took %v ms", spent)
 			}
 			if got := chosen(t, w, f, l); got != c.Want {
 				t.Errorf("took algorithm %d, not %d", got, c.Want)
 			}
-			if second := product512(t, w, ir.BF16); chosen(t, w, f, second) != c.Want || f.lt.asked != 1 {
-				t.Errorf("the same product again: asked %d times", f.lt.asked)
+			if second := product512(t, w, ir.BF16); chosen(t, w, f, second) != c.Want || f.LT.Asked != 1 {
+				t.Errorf("the same product again: asked %d times", f.LT.Asked)
 			}
-			if product512(t, w, ir.F16); f.lt.asked != 2 {
-				t.Errorf("another product: asked %d times", f.lt.asked)
+			if product512(t, w, ir.F16); f.LT.Asked != 2 {
+				t.Errorf("another product: asked %d times", f.LT.Asked)
 			}
 		})
 	}
@@ -146,8 +147,8 @@ func TestPickBias(t *testing.T) {
 		{"f32, which is not rounded again", ir.F32, 2, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFake(t, 1)
-			f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}, late: c.late}
+			f := fakedriver.New(t, 1)
+			f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}, Late: c.late}
 			w := openFake(t, f, Options{})
 			l := linearOf(t, w, device.Linear{}, c.dt, []int64{512, 512}, []int64{512, 512}, []int64{512})
 			if got := chosen(t, w, f, l); got != c.Want {
@@ -160,39 +161,40 @@ func TestPickBias(t *testing.T) {
 // TestPickDuel: an algorithm that wins the race because the first was timed in a
 // bad moment loses when the two are timed in turns.
 func TestPickDuel(t *testing.T) {
-	f := newFake(t, 1)
-	f.lt = &fakeLT{t: t, costs: []float32{1, 1.2}, cold: 2 + gemm.TrialRounds}
+	f := fakedriver.New(t, 1)
+	f.LT = &fakedriver.LT{T: t, Costs: []float32{1, 1.2}, Cold: 2 + gemm.TrialRounds}
 	w := openFake(t, f, Options{})
-	if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != 1 || f.lt.cold != 0 {
-		t.Errorf("took algorithm %d, %d runs left", got, f.lt.cold)
+	if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != 1 || f.LT.Cold != 0 {
+		t.Errorf("took algorithm %d, %d runs left", got, f.LT.Cold)
 	}
 }
 
 // TestPickKept has other processes find what one has measured.
 func TestPickKept(t *testing.T) {
 	dir := t.TempDir()
-	run := func(want, asked, checked int, opts Options, change func(*fakeLT)) {
+	run := func(want, asked, checked int, opts Options, change func(*fakedriver.LT)) {
 		t.Helper()
-		f := newFake(t, 1)
-		f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+		f := fakedriver.New(t, 1)
+		f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}}
 		if change != nil {
-			change(f.lt)
+			change(f.LT)
 		}
 		opts.Cache = kernels.CacheIn(dir, nil)
 		w := openFake(t, f, opts)
 		l := product512(t, w, ir.BF16)
-		if len(f.lt.runs) == 0 {
+		if len(f.LT.Runs) == 0 {
 			t.Error("the algorithm did not run when it was prepared")
 		}
-		if got := chosen(t, w, f, l); got != want || f.lt.asked != asked || f.lt.checked != checked {
-			t.Errorf("took algorithm %d, asked %d times, checked %d times; want %d, %d, %d", got, f.lt.asked, f.lt.checked, want, asked, checked)
+		if got := chosen(t, w, f, l); got != want || f.LT.Asked != asked || f.LT.Checked != checked {
+			t.Errorf("took algorithm %d, asked %d times, checked %d times; want %d, %d, %d", got, f.LT.Asked,
+				f.LT.Checked, want, asked, checked)
 		}
 	}
 	run(2, 1, 0, Options{}, nil)
-	slower := func(l *fakeLT) { l.costs = []float32{1, 2, 3} }
+	slower := func(l *fakedriver.LT) { l.Costs = []float32{1, 2, 3} }
 	run(2, 0, 1, Options{}, slower) // not measured again
 	run(1, 1, 0, Options{FixedProducts: true}, nil)
-	run(1, 1, 1, Options{}, func(l *fakeLT) { l.refuse = true; slower(l) })
+	run(1, 1, 1, Options{}, func(l *fakedriver.LT) { l.Refuse = true; slower(l) })
 	run(1, 0, 1, Options{}, nil) // what the last one found
 	notes, err := filepath.Glob(filepath.Join(dir, "*.note"))
 	if err != nil || len(notes) != 1 {
@@ -202,7 +204,8 @@ func TestPickKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, bad := range map[string][]byte{"empty": nil, "cut short": b[:len(b)-1], "changed": append(b[:len(b)-1:len(b)-1], b[len(b)-1]+1), "foreign": []byte("something else")} {
+	for name, bad := range map[string][]byte{"empty": nil, "cut short": b[:len(b)-1],
+		"changed": append(b[:len(b)-1:len(b)-1], b[len(b)-1]+1), "foreign": []byte("something else")} {
 		if err := os.WriteFile(notes[0], bad, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -211,22 +214,22 @@ func TestPickKept(t *testing.T) {
 }
 
 func TestPickFixed(t *testing.T) {
-	f := newFake(t, 1)
-	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+	f := fakedriver.New(t, 1)
+	f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}}
 	w := openFake(t, f, Options{FixedProducts: true})
 	if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != 1 {
 		t.Errorf("took algorithm %d", got)
 	}
-	if len(f.lt.schemes) != 1 || f.lt.schemes[0] != 0 {
-		t.Errorf("sums may be split: %v", f.lt.schemes)
+	if len(f.LT.Schemes) != 1 || f.LT.Schemes[0] != 0 {
+		t.Errorf("sums may be split: %v", f.LT.Schemes)
 	}
 }
 
 // TestPickSMs: a product for some multiprocessors has an algorithm of its own, which
 // is timed and has run before it is launched; one for all is as any other.
 func TestPickSMs(t *testing.T) {
-	f := newFake(t, 1)
-	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+	f := fakedriver.New(t, 1)
+	f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}}
 	w := openFake(t, f, Options{})
 	const all = 132
 	w.(*world).sites[0].gpu.SMs = all
@@ -242,11 +245,13 @@ func TestPickSMs(t *testing.T) {
 		{all - 1, 2, []int32{all - 1}},
 		{1, 3, []int32{1}},
 	} {
-		f.lt.sms, f.lt.runs = nil, nil
-		asked := f.lt.asked
-		l := linearOf(t, w, device.Linear{Product: device.Product{SMs: c.sms}}, ir.BF16, []int64{512, 512}, []int64{512, 512})
-		if f.lt.asked != c.asked || !slices.Equal(f.lt.sms, c.told) || (len(f.lt.runs) > 0) != (f.lt.asked > asked) {
-			t.Errorf("%d: %d SMs: asked %d times, told %v, ran %d times; want %d, %v", i, c.sms, f.lt.asked, f.lt.sms, len(f.lt.runs), c.asked, c.told)
+		f.LT.SMs, f.LT.Runs = nil, nil
+		asked := f.LT.Asked
+		l := linearOf(t, w, device.Linear{Product: device.Product{SMs: c.sms}}, ir.BF16, []int64{512, 512},
+			[]int64{512, 512})
+		if f.LT.Asked != c.asked || !slices.Equal(f.LT.SMs, c.told) || (len(f.LT.Runs) > 0) != (f.LT.Asked > asked) {
+			t.Errorf("%d: %d SMs: asked %d times, told %v, ran %d times; want %d, %v", i, c.sms, f.LT.Asked, f.LT.SMs,
+				len(f.LT.Runs), c.asked, c.told)
 		}
 		if got := chosen(t, w, f, l); got != 2 {
 			t.Errorf("%d: took algorithm %d, not 2", i, got)
@@ -256,12 +261,12 @@ func TestPickSMs(t *testing.T) {
 
 // TestPickSmall does not time what takes no time.
 func TestPickSmall(t *testing.T) {
-	f := newFake(t, 1)
-	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+	f := fakedriver.New(t, 1)
+	f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}}
 	w := openFake(t, f, Options{})
 	l := productOf(t, w, ir.BF16, 256)
-	if len(f.lt.runs) != 1 {
-		t.Errorf("%d runs before the first launch", len(f.lt.runs))
+	if len(f.LT.Runs) != 1 {
+		t.Errorf("%d runs before the first launch", len(f.LT.Runs))
 	}
 	if got := chosen(t, w, f, l); got != 1 {
 		t.Errorf("took algorithm %d", got)
@@ -271,8 +276,8 @@ func TestPickSmall(t *testing.T) {
 // TestPickWithoutMemory takes the first guess where there is no memory to try
 // others in.
 func TestPickWithoutMemory(t *testing.T) {
-	f := newFake(t, 1)
-	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+	f := fakedriver.New(t, 1)
+	f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}}
 	w := openFake(t, f, Options{})
 	w.(*world).devices[0].site.heaps[device.Private] = gpu.NewHeap(1, 1, 1, none{})
 	if got := chosen(t, w, f, product512(t, w, ir.BF16)); got != 1 {
@@ -287,13 +292,14 @@ func TestPickPart(t *testing.T) {
 		mib  int64
 		runs int
 	}{{4, 1}, {1, 0}} {
-		f := newFake(t, 1)
-		f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+		f := fakedriver.New(t, 1)
+		f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}}
 		w := openFake(t, f, Options{})
 		site := w.(*world).devices[0].site
-		site.heaps[device.Private] = gpu.NewHeap(1, 1, 1, &smallSource{from: site.heaps[device.Private].From, most: c.mib << 20})
+		site.heaps[device.Private] = gpu.NewHeap(1, 1, 1,
+			&smallSource{from: site.heaps[device.Private].From, most: c.mib << 20})
 		l := productOf(t, w, ir.BF16, 2048)
-		if n := len(f.lt.runs); n != c.runs {
+		if n := len(f.LT.Runs); n != c.runs {
 			t.Errorf("%d MiB: ran %d times before its first launch, want %d", c.mib, n, c.runs)
 		}
 		if got := chosen(t, w, f, l); got != 1 {
@@ -307,12 +313,12 @@ func TestPickPart(t *testing.T) {
 
 // TestPickTrialFails wants what goes wrong with a trial told, unless it is memory.
 func TestPickTrialFails(t *testing.T) {
-	f := newFake(t, 1)
-	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+	f := fakedriver.New(t, 1)
+	f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}}
 	w := openFake(t, f, Options{})
 	for _, code := range []uintptr{1, nvlib.CUDAOutOfMemory} {
 		fails := code != nvlib.CUDAOutOfMemory
-		f.fail["cuStreamCreateWithPriority"] = code
+		f.Returns["cuStreamCreateWithPriority"] = code
 		l, err := tryLinear(t, w, device.Linear{}, ir.BF16, []int64{512, 512}, []int64{512, 512})
 		if (err != nil) != fails || fails && !strings.Contains(err.Error(), "cuStreamCreateWithPriority") {
 			t.Errorf("%d: %v", code, err)
@@ -328,14 +334,14 @@ func TestPickTrialFails(t *testing.T) {
 		}
 		return err
 	}
-	f.fail["cuStreamCreateWithPriority"] = 1
+	f.Returns["cuStreamCreateWithPriority"] = 1
 	if err := small(); err == nil {
 		t.Error("a product that could not be run once is prepared")
 	}
-	delete(f.fail, "cuStreamCreateWithPriority")
-	before := len(f.lt.runs)
-	if err := small(); err != nil || len(f.lt.runs) != before+1 {
-		t.Errorf("%v; run %d times when that was mended, want 1", err, len(f.lt.runs)-before)
+	delete(f.Returns, "cuStreamCreateWithPriority")
+	before := len(f.LT.Runs)
+	if err := small(); err != nil || len(f.LT.Runs) != before+1 {
+		t.Errorf("%v; run %d times when that was mended, want 1", err, len(f.LT.Runs)-before)
 	}
 }
 
@@ -362,11 +368,11 @@ func (none) Release(*gpu.Region) error                 { return nil }
 // TestWorkspaces has products on two streams use two workspaces, of what they need
 // where the stream was told of them before, and of what any may need where not.
 func TestWorkspaces(t *testing.T) {
-	f := newFake(t, 1)
-	f.lt = &fakeLT{t: t, costs: []float32{1}, need: 1 << 20}
+	f := fakedriver.New(t, 1)
+	f.LT = &fakedriver.LT{T: t, Costs: []float32{1}, Need: 1 << 20}
 	w := openFake(t, f, Options{})
 	small := product512(t, w, ir.BF16)
-	f.lt.need = 3 << 20
+	f.LT.Need = 3 << 20
 	large := product512(t, w, ir.F16)
 	var used []uintptr
 	for _, c := range []struct {
@@ -380,57 +386,61 @@ func TestWorkspaces(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.lt.runs = nil
-		clear(f.called)
+		f.LT.Runs = nil
+		clear(f.Called)
 		for range 2 {
 			if err := s.Launch(small); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if f.called["cuMemCreate"] > 0 && c.told != nil {
+		if f.Called["cuMemCreate"] > 0 && c.told != nil {
 			t.Error("a launch that the stream was told of takes memory")
 		}
-		if f.lt.runs[0].work != f.lt.runs[1].work {
+		if f.LT.Runs[0].Work != f.LT.Runs[1].Work {
 			t.Error("a stream has two workspaces")
 		}
-		if m := s.(*stream).workspace; m.bytes != c.Want || uintptr(m.addr) != f.lt.runs[0].work || slices.Contains(used, f.lt.runs[0].work) {
-			t.Errorf("told of %d launches: a workspace of %d bytes at %#x, want %d bytes and another place than %#x", len(c.told), m.bytes, m.addr, c.Want, used)
+		if m := s.(*stream).workspace; m.bytes != c.Want || uintptr(m.addr) != f.LT.Runs[0].Work ||
+			slices.Contains(used, f.LT.Runs[0].Work) {
+			t.Errorf("told of %d launches: a workspace of %d bytes at %#x, want %d bytes and another place than %#x",
+				len(c.told), m.bytes, m.addr, c.Want, used)
 		}
 		if err := s.Launch(large); err != nil {
 			t.Fatal(err)
 		}
-		if m := s.(*stream).workspace; m.bytes < 3<<20 || uintptr(m.addr) != f.lt.runs[2].work {
-			t.Errorf("a larger product has a workspace of %d bytes at %#x, and runs at %#x", m.bytes, m.addr, f.lt.runs[2].work)
+		if m := s.(*stream).workspace; m.bytes < 3<<20 || uintptr(m.addr) != f.LT.Runs[2].Work {
+			t.Errorf("a larger product has a workspace of %d bytes at %#x, and runs at %#x", m.bytes, m.addr,
+				f.LT.Runs[2].Work)
 		}
-		used = append(used, f.lt.runs[0].work)
+		used = append(used, f.LT.Runs[0].Work)
 	}
 }
 
 // TestPickRelu: a product that ends in a relu runs by the algorithm that it has
 // without one, or not at all.
 func TestPickRelu(t *testing.T) {
-	f := newFake(t, 1)
-	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}}
+	f := fakedriver.New(t, 1)
+	f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}}
 	w := openFake(t, f, Options{})
 	k := w.Device(0).(*dev)
 	prepare := func() (*gemm.Launch, error) {
 		const n = 512
-		return prepareGemm(k, gemm.Problem{DType: ir.BF16, Out: 1 << 20, A: 2 << 20, B: 3 << 20, Batch: 1, M: n, N: n, K: n, Om: n, On: 1, Am: n, Ak: 1, Bk: 1, Bn: n, Relu: true})
+		return prepareGemm(k, gemm.Problem{DType: ir.BF16, Out: 1 << 20, A: 2 << 20, B: 3 << 20, Batch: 1, M: n, N: n,
+			K: n, Om: n, On: 1, Am: n, Ak: 1, Bk: 1, Bn: n, Relu: true})
 	}
 	st, err := prepare()
 	if err != nil || st == nil {
 		t.Fatal(st, err)
 	}
-	if last := f.lt.runs[len(f.lt.runs)-1]; last.algo != 2 || f.lt.asked != 1 || f.lt.checked != 1 {
-		t.Errorf("ran algorithm %d last, asked %d times, checked %d times", last.algo, f.lt.asked, f.lt.checked)
+	if last := f.LT.Runs[len(f.LT.Runs)-1]; last.Algo != 2 || f.LT.Asked != 1 || f.LT.Checked != 1 {
+		t.Errorf("ran algorithm %d last, asked %d times, checked %d times", last.Algo, f.LT.Asked, f.LT.Checked)
 	}
 	st.Free()
-	runs := len(f.lt.runs)
-	f.lt.refuse = true
+	runs := len(f.LT.Runs)
+	f.LT.Refuse = true
 	if st, err := prepare(); err != nil || st != nil {
 		t.Errorf("a relu that the algorithm has not: %v, %v", st, err)
 	}
-	if len(f.lt.runs) != runs {
+	if len(f.LT.Runs) != runs {
 		t.Error("it ran again")
 	}
 }
@@ -439,8 +449,8 @@ func TestPickRelu(t *testing.T) {
 // them apart, would take more memory than the GPU has.
 func TestPickOverMemory(t *testing.T) {
 	for _, fixed := range []bool{false, true} {
-		f := newFake(t, 1)
-		f.lt = &fakeLT{t: t, costs: []float32{3, 1}}
+		f := fakedriver.New(t, 1)
+		f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1}}
 		w := openFake(t, f, Options{FixedProducts: fixed})
 		w.(*world).sites[0].gpu.Memory = 48 << 20
 		const n = 2048
@@ -449,7 +459,8 @@ func TestPickOverMemory(t *testing.T) {
 		x := device.View{Mem: mem, DType: ir.BF16, Shape: []int64{n, n}, Strides: []int64{n, 1}}
 		y := x
 		y.Off = 2 * n * n
-		l, err := w.Device(0).Prepare(device.Kernel{Op: device.Linear{}, Ins: []device.View{x, x}, Outs: []device.View{y}})
+		l, err := w.Device(0).Prepare(device.Kernel{Op: device.Linear{}, Ins: []device.View{x, x},
+			Outs: []device.View{y}})
 		mustOf(t)(err)
 		if got := chosen(t, w, f, l); got != 1 {
 			t.Errorf("algorithm %d", got)

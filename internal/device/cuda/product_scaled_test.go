@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -39,10 +40,10 @@ func TestScaledProduct(t *testing.T) {
 		{noAlgorithm, of([]int64{64, 512}, []int64{64, 4}, nil), 0, nil, [2]bool{}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFake(t, 1)
-			f.lt = &fakeLT{t: t, costs: []float32{1}, version: c.version}
+			f := fakedriver.New(t, 1)
+			f.LT = &fakedriver.LT{T: t, Costs: []float32{1}, Version: c.version}
 			if c.name == noAlgorithm {
-				f.lt.costs = nil
+				f.LT.Costs = nil
 			}
 			w := openFake(t, f, Options{})
 			view := func(dt ir.DType, shape ...int64) device.View {
@@ -89,12 +90,12 @@ func TestScaledProduct(t *testing.T) {
 			if got := [2]bool{p.Scales[1] == own(3), p.Scales[0] == own(2)}; got != c.same {
 				t.Errorf("scales of w and x are in place: %v, want %v", got, c.same)
 			}
-			n := len(f.lt.modes)
-			if got := f.lt.modes[n-2:]; got[0] != int32(c.modes[0]) || got[1] != int32(c.modes[1]) ||
-				f.lt.scales[n-2] != uintptr(p.Scales[1]) || f.lt.scales[n-1] != uintptr(p.Scales[0]) {
-				t.Errorf("cuBLASLt gets modes %v with scales at %#x, which are at %#x", got, f.lt.scales[n-2:], p.Scales)
+			n := len(f.LT.Modes)
+			if got := f.LT.Modes[n-2:]; got[0] != int32(c.modes[0]) || got[1] != int32(c.modes[1]) ||
+				f.LT.Scales[n-2] != uintptr(p.Scales[1]) || f.LT.Scales[n-1] != uintptr(p.Scales[0]) {
+				t.Errorf("cuBLASLt gets modes %v with scales at %#x, which are at %#x", got, f.LT.Scales[n-2:], p.Scales)
 			}
-			if got := f.lt.types[len(f.lt.types)-3:]; !slices.Equal(got, []int32{28, 28, 14}) {
+			if got := f.LT.Types[len(f.LT.Types)-3:]; !slices.Equal(got, []int32{28, 28, 14}) {
 				t.Errorf("matrices of types %v", got)
 			}
 		})

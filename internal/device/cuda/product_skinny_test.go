@@ -6,6 +6,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/ir"
@@ -14,18 +15,18 @@ import (
 // slowKernels is a fake's Library whose kernels take a time on the clock of its cuBLASLt. Those for few rows give
 // what cuBLASLt's algorithms give there, which compute nothing, unless they are wrong.
 type slowKernels struct {
-	*fakeGPU
+	*fakedriver.GPU
 	ms    float32
 	wrong bool
 }
 
 func (s *slowKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
-	steps, err := s.fakeGPU.Steps(t, p)
+	steps, err := s.GPU.Steps(t, p)
 	if err == nil {
-		run := s.named[steps[0].Symbol]
+		run := s.Named[steps[0].Symbol]
 		q, skinny := p.(kernels.Skinny)
-		s.named[steps[0].Symbol] = func(a uintptr) {
-			s.lt.now += s.ms
+		s.Named[steps[0].Symbol] = func(a uintptr) {
+			s.LT.Now += s.ms
 			switch {
 			case !skinny:
 				run(a)
@@ -59,9 +60,9 @@ func TestSkinnyPick(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			cache := kernels.CacheIn(t.TempDir(), nil)
 			for round, asked := range []int{1, 0} { // the second process has it from the disk
-				f := newFake(t, 1)
-				f.lt = &fakeLT{t: t, costs: []float32{2, 1}}
-				w, err := newMachine(f.system(),
+				f := fakedriver.New(t, 1)
+				f.LT = &fakedriver.LT{T: t, Costs: []float32{2, 1}}
+				w, err := newMachine(system(f),
 					Options{Kernels: &slowKernels{f, c.ms, strings.HasSuffix(c.name, "wrong")}, Cache: cache,
 						Skinny: true}).Open(t.Context(), 1)
 				if err != nil {
@@ -71,14 +72,14 @@ func TestSkinnyPick(t *testing.T) {
 				if _, own := l.(*launch).steps[0].(*kernelStep); own != c.own {
 					t.Errorf("process %d: hocket's kernel is taken: %v", round, own)
 				}
-				if c.own && f.lt.asked != asked {
-					t.Errorf("process %d asked %d times for algorithms", round, f.lt.asked)
+				if c.own && f.LT.Asked != asked {
+					t.Errorf("process %d asked %d times for algorithms", round, f.LT.Asked)
 				}
 				if err := w.Close(); err != nil {
 					t.Error(err)
 				}
-				if f.lt.live != 0 {
-					t.Errorf("%d descriptions are left", f.lt.live)
+				if f.LT.Live != 0 {
+					t.Errorf("%d descriptions are left", f.LT.Live)
 				}
 			}
 		})
@@ -88,7 +89,7 @@ func TestSkinnyPick(t *testing.T) {
 // pickyKernels has hocket's kernel for few rows decline rows of x that do not begin at multiples of 16 bytes, and notes
 // the products that it makes kernels for.
 type pickyKernels struct {
-	*fakeGPU
+	*fakedriver.GPU
 	seen []kernels.Problem
 }
 
@@ -105,7 +106,7 @@ func (p *pickyKernels) Steps(t kernels.Target, q kernels.Problem) ([]kernels.Ste
 			p.seen = append(p.seen, q)
 		}
 	}
-	return p.fakeGPU.Steps(t, q)
+	return p.GPU.Steps(t, q)
 }
 
 // TestFixedRows: which kernel computes a fixed product does not depend on the number of rows, and cuBLASLt is not
@@ -145,10 +146,10 @@ func TestFixedRows(t *testing.T) {
 		"a bias with gaps":  {plain, out(5), view(ir.BF16, 5, 64), w, 0, 1},
 		"no multiprocessor": {device.Linear{Product: device.Product{Fixed: true, SMs: 1}}, out(5), view(ir.BF16, 5, 64), w, 1, 1},
 	} {
-		f := newFake(t, 1)
-		f.lt = &fakeLT{t: t, costs: []float32{2, 1}}
-		lib := &pickyKernels{fakeGPU: f}
-		world, err := newMachine(f.system(), Options{Kernels: lib}).Open(t.Context(), 1)
+		f := fakedriver.New(t, 1)
+		f.LT = &fakedriver.LT{T: t, Costs: []float32{2, 1}}
+		lib := &pickyKernels{GPU: f}
+		world, err := newMachine(system(f), Options{Kernels: lib}).Open(t.Context(), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,9 +177,9 @@ func TestFixedRows(t *testing.T) {
 			}
 		}
 		n := len(l.(*launch).steps)
-		if f.lt.asked != 0 || n != c.steps || own < c.own || own > 0 && c.own == 0 {
+		if f.LT.Asked != 0 || n != c.steps || own < c.own || own > 0 && c.own == 0 {
 			t.Errorf("%s: %d of %d kernels are hocket's for few rows, of %d steps; cuBLASLt is asked %d times", name, own,
-				len(lib.seen), n, f.lt.asked)
+				len(lib.seen), n, f.LT.Asked)
 		}
 		if err := world.Close(); err != nil {
 			t.Error(err)

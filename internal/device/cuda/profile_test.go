@@ -7,15 +7,16 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/internal/nvlib"
 )
 
 // nvtxLog opens a fake NVTX that writes down names in brackets, and a word for each call of the driver that gives work
 // or has to do with profilers.
-func nvtxLog(t *testing.T, f *fakeGPU) (log *[]string, open func() (*nvlib.NVTX, error)) {
+func nvtxLog(t *testing.T, f *fakedriver.GPU) (log *[]string, open func() (*nvlib.NVTX, error)) {
 	log = new([]string)
-	f.trace = func(name string, _ []uintptr) {
+	f.OnCall = func(name string, _ []uintptr) {
 		switch name {
 		case "cuProfilerStart", "cuProfilerStop", "cuLaunchKernel", "cuLaunchKernelEx", "cuGraphLaunch",
 			"cuMemcpyAsync":
@@ -54,9 +55,9 @@ func TestProfileRange(t *testing.T) {
 		{"off", hocket.LoadOptions{Trace: true}, true, false, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFake(t, 2)
+			f := fakedriver.New(t, 2)
 			log, open := nvtxLog(t, f)
-			s := f.system()
+			s := system(f)
 			if s.NVTX = open; !c.nvtx {
 				s.NVTX = func() (*nvlib.NVTX, error) { return nil, &nvlib.LoadError{Library: "NVTX"} }
 			}

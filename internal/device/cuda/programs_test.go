@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/compile"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/eval"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/plan"
 	"hocket.example/hocket/internal/tensor"
 	"hocket.example/hocket/ir"
+	"hocket.example/hocket/ir/checker"
 )
 
 // small overrides dims where an example is sized to be worth watching.
@@ -44,11 +46,11 @@ func TestProgramsOnFake(t *testing.T) {
 				if (c.gpus == 1 || c.calls) && testing.Short() {
 					continue
 				}
-				f := newFake(t, c.gpus)
+				f := fakedriver.New(t, c.gpus)
 				if c.apart != nil {
-					f.reach.apart = c.apart
+					f.Reach.Apart = c.apart
 				}
-				m := newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 8, Graphs: c.graphs})
+				m := newMachine(system(f), Options{Kernels: f, RanksPerGPU: 8, Graphs: c.graphs})
 				if c.graphs != formEach {
 					runProgram(t, m, path, "", false)
 				}
@@ -56,7 +58,7 @@ func TestProgramsOnFake(t *testing.T) {
 					continue
 				}
 				runProgram(t, m, path, "", true)
-				if len(f.graphs) == 0 {
+				if len(f.Graphs) == 0 {
 					t.Error("no graph was made")
 				}
 			}
@@ -74,9 +76,9 @@ func TestStrategiesOnFake(t *testing.T) {
 					if i > 0 && testing.Short() {
 						break
 					}
-					f := newFake(t, 4)
-					f.reach.apart = apart
-					m := newMachine(f.system(), Options{Kernels: f})
+					f := fakedriver.New(t, 4)
+					f.Reach.Apart = apart
+					m := newMachine(system(f), Options{Kernels: f})
 					for _, graph := range []bool{false, true} {
 						runProgram(t, m, "../../../examples/"+name, strategy, graph)
 					}
@@ -93,7 +95,7 @@ func unitOf(t *testing.T, name, text, strategy string) *compile.Unit {
 	if ds.HasErrors() {
 		t.Fatal(ds)
 	}
-	info, ds := ir.Check(prog)
+	info, ds := checker.Check(prog)
 	if ds.HasErrors() {
 		t.Fatal(ds)
 	}
@@ -138,10 +140,10 @@ func runProgram(t *testing.T, m *machine, path, strategy string, graph bool) {
 		}
 		ins = append(ins, in)
 	}
-	fake := m.opts.Kernels.(*fakeGPU)
-	fake.mu.Lock()
-	clear(fake.called)
-	fake.mu.Unlock()
+	fake := m.opts.Kernels.(*fakedriver.GPU)
+	fake.Mu.Lock()
+	clear(fake.Called)
+	fake.Mu.Unlock()
 	events := 0 // of a run call by call, which comes first
 	for batch := range 2 {
 		got, err := loaded.RunBatch(ctx, exec.Inputs(ins), nil)
@@ -154,10 +156,11 @@ func runProgram(t *testing.T, m *machine, path, strategy string, graph bool) {
 			t.Errorf("%d commands in the trace of a run, where there were %d", n, events)
 		}
 		events = n
-		if n := fake.called["cuModuleLoadData"]; n > 0 && !graph && got[0].Detours == nil { // a graph has kernels of its own, and the fake's kernels for copies through the host have addresses
+		if n := fake.Called["cuModuleLoadData"]; n > 0 && !graph &&
+			got[0].Detours == nil { // a graph has kernels of its own, and the fake's kernels for copies through the host have addresses
 			t.Errorf("%d modules were loaded by a run", n)
 		}
-		if n := fake.called["cuMemCreate"]; n > 0 && batch == 0 {
+		if n := fake.Called["cuMemCreate"]; n > 0 && batch == 0 {
 			t.Errorf("the first runs took memory of devices %d times", n)
 		}
 		for i, in := range ins {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/process"
 )
 
@@ -247,13 +248,13 @@ func weaveGatherings(t *testing.T, r *weaver, queues int) {
 // TestWeaves: done one by one in the order of issue, the waits of an exchange find their
 // flags raised, and so do those of branches whose first raises.
 func TestWeaves(t *testing.T) {
-	f := newFake(t, 2)
+	f := fakedriver.New(t, 2)
 	word := func(params uintptr, i int) uintptr { return cabi.Load[uintptr](params + uintptr(8*i)) }
 	at := func(params uintptr, i int) uintptr {
 		return cabi.Load[uintptr](word(params, 0)) + 4*uintptr(cabi.Load[uint32](word(params, i)))
 	}
 	met, meets := 0, 0
-	f.named["await_flags"] = func(params uintptr) {
+	f.Named["await_flags"] = func(params uintptr) {
 		board := cabi.Load[uintptr](word(params, 0))
 		if cabi.Load[uint32](word(params, 3)) != 0 { // the last one of those that meet finds all flags
 			cabi.Store(at(params, 3), uint32(1))
@@ -270,9 +271,9 @@ func TestWeaves(t *testing.T) {
 			met++
 		}
 	}
-	f.named["raise_flag"] = func(params uintptr) { cabi.Store(at(params, 1), uint32(1)) }
-	f.named["spend"] = func(uintptr) {}
-	r := newWeaverOn(t, f.system().Driver, 2, func(string) []byte { return []byte("fake") })
+	f.Named["raise_flag"] = func(params uintptr) { cabi.Store(at(params, 1), uint32(1)) }
+	f.Named["spend"] = func(uintptr) {}
+	r := newWeaverOn(t, system(f).Driver, 2, func(string) []byte { return []byte("fake") })
 	for _, graph := range []bool{true, false} {
 		for _, raiser := range []int{0, 8} {
 			r.clear()

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/modeltest"
 )
@@ -34,13 +35,13 @@ func TestReserved(t *testing.T) {
 
 // TestReservedFake is TestReserved on the driver written in Go.
 func TestReservedFake(t *testing.T) {
-	f := newFake(t, 2)
-	m := newMachine(f.system(), Options{Kernels: f})
+	f := fakedriver.New(t, 2)
+	m := newMachine(system(f), Options{Kernels: f})
 	used := func() (bytes []int64) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
+		f.Mu.Lock()
+		defer f.Mu.Unlock()
 		for _, g := range m.sys.GPUs {
-			bytes = append(bytes, f.reach.mapped(int32(g.Device)))
+			bytes = append(bytes, f.Reach.Mapped(int32(g.Device)))
 		}
 		return bytes
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/modeltest"
 	"hocket.example/hocket/ir"
@@ -58,12 +59,12 @@ func costlyModel(t testing.TB, m *hocket.Machine, weights int, opts hocket.LoadO
 }
 
 // idleKernels is a fake's Library whose kernels do nothing: what is left of a run is the host's.
-type idleKernels struct{ *fakeGPU }
+type idleKernels struct{ *fakedriver.GPU }
 
 func (i idleKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step, error) {
-	steps, err := i.fakeGPU.Steps(t, p)
+	steps, err := i.GPU.Steps(t, p)
 	for _, s := range steps {
-		i.named[s.Symbol] = func(uintptr) {}
+		i.Named[s.Symbol] = func(uintptr) {}
 	}
 	return steps, err
 }
@@ -74,17 +75,17 @@ func (i idleKernels) Steps(t kernels.Target, p kernels.Problem) ([]kernels.Step,
 func TestRunCost(t *testing.T) {
 	allocs := map[int]float64{}
 	for _, weights := range []int{3, 300} {
-		f := newFake(t, 2)
+		f := fakedriver.New(t, 2)
 		run := costlyModel(t, modeltest.Open(t,
-			newMachine(f.system(), Options{Kernels: idleKernels{f}, Graphs: "one"})), weights,
+			newMachine(system(f), Options{Kernels: idleKernels{f}, Graphs: "one"})), weights,
 			hocket.LoadOptions{Graph: true})
 		for range 3 { // the second records the graph
 			run()
 		}
 		calls := func() map[string]int {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			return maps.Clone(f.called)
+			f.Mu.Lock()
+			defer f.Mu.Unlock()
+			return maps.Clone(f.Called)
 		}
 		before := calls()
 		run()
@@ -113,8 +114,8 @@ const mostRunAllocs = 120
 
 // BenchmarkRunCost times what such a run costs the host.
 func BenchmarkRunCost(b *testing.B) {
-	f := newFake(b, 2)
-	m := modeltest.Open(b, newMachine(f.system(), Options{Kernels: idleKernels{f}, Graphs: "one"}))
+	f := fakedriver.New(b, 2)
+	m := modeltest.Open(b, newMachine(system(f), Options{Kernels: idleKernels{f}, Graphs: "one"}))
 	run := costlyModel(b, m, 300, hocket.LoadOptions{Graph: true})
 	b.ReportAllocs()
 	for b.Loop() {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/relocate"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -13,7 +14,7 @@ import (
 // guestCalls gives streams of a caller's the calls of a world, and work before each, which ends when the test says so.
 type guestCalls struct {
 	*testing.T
-	f       *fakeGPU
+	f       *fakedriver.GPU
 	drv     *nvlib.Driver
 	bound   func(func() error) error
 	streams map[string]uintptr
@@ -35,9 +36,9 @@ func (g *guestCalls) call(name, stream string) error {
 	if err := g.do(s); err != nil {
 		return err
 	}
-	g.f.mu.Lock()
-	defer g.f.mu.Unlock()
-	g.f.queues.give(s, fakeWork{ready: func() bool { return g.ready[name] }, do: func() { g.did = append(g.did, name) }})
+	g.f.Mu.Lock()
+	defer g.f.Mu.Unlock()
+	g.f.Queues.Give(s, fakedriver.Task{Ready: func() bool { return g.ready[name] }, Do: func() { g.did = append(g.did, name) }})
 	return nil
 }
 
@@ -51,12 +52,12 @@ func (g *guestCalls) must(name, stream string) {
 // wants lets a call end, and compares the calls that have ended.
 func (g *guestCalls) wants(open string, want ...string) {
 	g.Helper()
-	g.f.mu.Lock()
-	defer g.f.mu.Unlock()
+	g.f.Mu.Lock()
+	defer g.f.Mu.Unlock()
 	if open != "" {
 		g.ready[open] = true
 	}
-	g.f.queues.advance()
+	g.f.Queues.Advance()
 	if !slices.Equal(g.did, want) {
 		g.Errorf("with %s: did %v, want %v", open, g.did, want)
 	}
@@ -82,9 +83,9 @@ func (g *guestCalls) fork(from, to string) {
 func onGuests(t *testing.T, test func(g *guestCalls)) {
 	for _, what := range []string{"Do", "Copy"} {
 		t.Run(what, func(t *testing.T) {
-			f := newFake(t, 1)
-			f.queue()
-			sys := f.system()
+			f := fakedriver.New(t, 1)
+			f.Queue()
+			sys := system(f)
 			opened, err := newMachine(sys, Options{Kernels: f}).Open(t.Context(), 1)
 			mustOf(t)(err)
 			w := opened.(*world)
@@ -101,12 +102,8 @@ func onGuests(t *testing.T, test func(g *guestCalls)) {
 				})
 			}
 			if what == "Do" {
-				f.mu.Lock()
-				f.next++
-				f.kernels[f.next] = func(uintptr) {}
-				k := nvlib.NewLaunch(nvlib.Function(f.next), nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}},
-					[][]byte{make([]byte, 8)})
-				f.mu.Unlock()
+				k := nvlib.NewLaunch(nvlib.Function(f.Load(func(uintptr) {})),
+					nvlib.Shape{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}, [][]byte{make([]byte, 8)})
 				defer k.Free()
 				x := &call{c.(*calls), &launch{name: "nothing"}, relocate.Find([]*nvlib.Launch{k}, nil)}
 				g.do = func(s uintptr) error { return x.Do(s) }
@@ -143,7 +140,7 @@ func TestCallsOrder(t *testing.T) {
 
 		g.did = nil
 		g.must("6 on b", "b") // pending while a graph is captured
-		g.f.beginGuest(g.streams["a"])
+		g.f.BeginGuest(g.streams["a"])
 		g.must("7 captured", "a")
 		g.fork("a", "c")
 		g.must("8 captured", "a")
@@ -153,9 +150,9 @@ func TestCallsOrder(t *testing.T) {
 		g.ready["10 on default"] = true
 		g.wants("")
 		g.wants("6 on b", "6 on b", "10 on default")
-		work := g.f.endGuest(g.streams["a"])
+		work := g.f.EndGuest(g.streams["a"])
 		g.did = nil
-		g.f.launchGuest(work, g.streams["b"])
+		g.f.LaunchGuest(work, g.streams["b"])
 		g.ready["11 captured"] = true
 		g.wants("7 captured", "7 captured")
 		g.wants("8 captured", "7 captured", "8 captured")
@@ -168,12 +165,12 @@ func TestCallsOrderWhileCaptured(t *testing.T) {
 	onGuests(t, func(g *guestCalls) {
 		g.must("1 on a", "a")
 		g.must("2 on b", "b")
-		g.f.beginGuest(g.streams["b"])
+		g.f.BeginGuest(g.streams["b"])
 		if err := g.call("3 on a", "a"); err == nil || !strings.Contains(err.Error(), "a capture has begun") {
 			t.Errorf("on another stream during the capture: %v", err)
 		}
 		g.must("4 captured", "b")
-		g.f.endGuest(g.streams["b"])
+		g.f.EndGuest(g.streams["b"])
 		g.must("5 on a", "a")
 		g.ready["5 on a"] = true
 		g.wants("1 on a", "1 on a")
@@ -184,18 +181,18 @@ func TestCallsOrderWhileCaptured(t *testing.T) {
 // TestCallsOrderInCaptures: two graphs are captured at once.
 func TestCallsOrderInCaptures(t *testing.T) {
 	onGuests(t, func(g *guestCalls) {
-		g.f.beginGuest(g.streams["a"])
+		g.f.BeginGuest(g.streams["a"])
 		g.fork("a", "b")
-		g.f.beginGuest(g.streams["c"])
+		g.f.BeginGuest(g.streams["c"])
 		g.fork("c", "d")
 		g.must("1 of first", "a")
 		g.must("1 of second", "c")
 		g.must("2 of first", "b")
 		g.must("2 of second", "d")
-		first, second := g.f.endGuest(g.streams["a"]), g.f.endGuest(g.streams["c"])
+		first, second := g.f.EndGuest(g.streams["a"]), g.f.EndGuest(g.streams["c"])
 		g.ready["2 of first"], g.ready["2 of second"] = true, true
-		g.f.launchGuest(first, g.streams["a"])
-		g.f.launchGuest(second, g.streams["c"])
+		g.f.LaunchGuest(first, g.streams["a"])
+		g.f.LaunchGuest(second, g.streams["c"])
 		g.wants("")
 		g.wants("1 of second", "1 of second", "2 of second")
 		g.wants("1 of first", "1 of second", "2 of second", "1 of first", "2 of first")

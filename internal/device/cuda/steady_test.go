@@ -8,6 +8,7 @@ import (
 
 	"hocket.example/hocket"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	procs "hocket.example/hocket/internal/world"
 )
 
@@ -47,26 +48,26 @@ func TestSteady(t *testing.T) {
 }
 
 func testSteady(t *testing.T, noted bool, algorithms []string) {
-	f := newFake(t, 4)
-	f.remembered = !noted
-	f.lt = &fakeLT{t: t, costs: []float32{3, 1, 2}, gpu: f}
-	sys := f.system()
-	nccl := &fakeNCCL{f: f}
+	f := fakedriver.New(t, 4)
+	f.Remembered = !noted
+	f.LT = &fakedriver.LT{T: t, Costs: []float32{3, 1, 2}, GPU: f}
+	sys := system(f)
+	nccl := &fakedriver.NCCL{GPU: f}
 	opts := Options{Kernels: f}
 	if noted {
-		opts.Kernels = &meetings{fakeGPU: f}
+		opts.Kernels = &meetings{GPU: f}
 		for _, g := range sys.GPUs {
 			g.SMs = 132
 		}
 	} else {
-		sys.NCCL = nccl.open
+		sys.NCCL = nccl.Open
 	}
 	given := func() map[string]int {
-		g := f.given()
-		for _, team := range nccl.teams {
+		g := f.Given()
+		for _, team := range nccl.Teams {
 			g["communicators"] += len(team)
 		}
-		g["communicators"] -= len(nccl.left) + len(nccl.aborted)
+		g["communicators"] -= len(nccl.Left) + len(nccl.Aborted)
 		return g
 	}
 	m := newMachine(sys, opts)
@@ -125,15 +126,6 @@ func testSteady(t *testing.T, noted bool, algorithms []string) {
 			t.Errorf("pass %d: %v are given, behind the second %v", pass, live, first)
 		}
 	}
-}
-
-// given is what the driver and cuBLASLt have given and not been given back.
-func (f *fakeGPU) given() map[string]int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	given := maps.Clone(f.live)
-	given["descriptions of products"] = f.lt.live
-	return given
 }
 
 func steadyModel(t *testing.T, m *hocket.Machine, i int, opts hocket.LoadOptions) *hocket.Model {

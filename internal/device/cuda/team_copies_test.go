@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/ir"
 )
 
@@ -12,8 +13,8 @@ import (
 // within graphs.
 func TestCopies(t *testing.T) {
 	for _, team := range [][]int{{0, 1}, {3, 0, 2}} {
-		f := newFake(t, 4)
-		w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 4)
+		f := fakedriver.New(t, 4)
+		w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 4)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -37,8 +38,8 @@ func TestCopies(t *testing.T) {
 
 // TestMoveDeclines lists collectives that kernels for blocks are not for.
 func TestMoveDeclines(t *testing.T) {
-	f := newFake(t, 2)
-	w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 2)
+	f := fakedriver.New(t, 2)
+	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 2)
 	if err != nil {
 		t.Fatal(err)
 	}

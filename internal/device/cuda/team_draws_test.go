@@ -19,6 +19,7 @@ import (
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cpu"
 	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/tensor"
@@ -39,19 +40,22 @@ var (
 	drawsFlag = flag.Int("draws", 0, "collectives that TestDraws draws in all on GPUs; 0 for some")
 	drawSeed  = flag.Uint64("draws.seed", 1, "what TestDraws draws from")
 	drawAlgo  = flag.String("draws.algorithm", "", "those that TestDraws draws, as a,b; empty for all")
-	drawMost  = flag.Int("draws.kinds", 60, "of how many kinds, each with a kernel of its own, TestDraws draws on a world at most")
-	drawTime  = flag.Duration("draws.time", time.Hour, "TestDraws begins no more batches of a world after this time")
+	drawMost  = flag.Int("draws.kinds", 60,
+		"of how many kinds, each with a kernel of its own, TestDraws draws on a world at most")
+	drawTime = flag.Duration("draws.time", time.Hour, "TestDraws begins no more batches of a world after this time")
 )
 
 func TestDraws(t *testing.T) {
 	t.Run("cpu", func(t *testing.T) {
 		for _, mode := range []cpu.Mode{cpu.Concurrent, cpu.Scheduled} {
-			draw(t, cpu.New(cpu.Options{Mode: mode, Seed: int64(*drawSeed)}), 4, 400, drawLimits{kinds: 200, batch: 80, longest: 1 << 13})
+			draw(t, cpu.New(cpu.Options{Mode: mode, Seed: int64(*drawSeed)}), 4, 400,
+				drawLimits{kinds: 200, batch: 80, longest: 1 << 13})
 		}
 	})
 	t.Run("fake", func(t *testing.T) { // schedules, and graphs of them
-		f := newFake(t, 2)
-		draw(t, newMachine(f.system(), Options{Kernels: f, RanksPerGPU: 2}), 4, 200, drawLimits{kinds: 100, batch: 40, longest: 1 << 9, plain: true})
+		f := fakedriver.New(t, 2)
+		draw(t, newMachine(system(f), Options{Kernels: f, RanksPerGPU: 2}), 4, 200,
+			drawLimits{kinds: 100, batch: 40, longest: 1 << 9, plain: true})
 	})
 	t.Run("gpus", func(t *testing.T) {
 		devicetest.NeedGPUs(t, len(real(t, Options{}).sys.GPUs), 2, nil)
@@ -98,7 +102,8 @@ type drawKind struct {
 }
 
 func (k drawKind) String() string {
-	return fmt.Sprintf("%s %s %s %+v, starts at multiples of %d, in place %t, alike %t", k.op, k.red, k.dt, k.tune, k.align, k.inPlace, k.alike)
+	return fmt.Sprintf("%s %s %s %+v, starts at multiples of %d, in place %t, alike %t", k.op, k.red, k.dt, k.tune,
+		k.align, k.inPlace, k.alike)
 }
 
 // drawn is a collective with its operands.
@@ -116,7 +121,8 @@ func (d *drawn) String() string {
 		p := &d.inst.Parts[m]
 		at = append(at, fmt.Sprintf("%d to %d", p.In.Off, p.Out.Off))
 	}
-	return fmt.Sprintf("%v, %d elements, %+v, root %d, phase %d, bytes %s", d.drawKind, d.count, d.inst.Pin, d.inst.Root, d.phase, strings.Join(at, ", "))
+	return fmt.Sprintf("%v, %d elements, %+v, root %d, phase %d, bytes %s", d.drawKind, d.count, d.inst.Pin,
+		d.inst.Root, d.phase, strings.Join(at, ", "))
 }
 
 // drawLane is a team on one stream of each member.
@@ -160,7 +166,8 @@ func draw(t *testing.T, m device.Machine, ranks, n int, limits drawLimits) map[s
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &drawRig{T: t, w: w, limits: limits, rng: rand.New(rand.NewPCG(*drawSeed, uint64(ranks))), encoded: map[ir.DType][]byte{}, done: map[string]int{}}
+	r := &drawRig{T: t, w: w, limits: limits, rng: rand.New(rand.NewPCG(*drawSeed, uint64(ranks))),
+		encoded: map[ir.DType][]byte{}, done: map[string]int{}}
 	r.dispatch = comm.NewDispatch(w, m.Caps(), comm.Find(m.Name(), w).Table, comm.Policy{})
 	r.open(ranks)
 	r.probe(true)
@@ -187,9 +194,11 @@ func draw(t *testing.T, m device.Machine, ranks, n int, limits drawLimits) map[s
 	}
 	slices.Sort(did)
 	if sum == 0 && len(r.kinds) > 0 {
-		t.Errorf("nothing was drawn: -draws.time=%v was over when the kinds were, after %v", *drawTime, ready.Round(time.Millisecond))
+		t.Errorf("nothing was drawn: -draws.time=%v was over when the kinds were, after %v", *drawTime,
+			ready.Round(time.Millisecond))
 	}
-	t.Logf("%s, %d ranks, %d collectives of %d kinds: %s; %v to draw kinds, %v to make kernels, %v in all", m.Name(), ranks, sum, len(r.kinds), strings.Join(did, ", "),
+	t.Logf("%s, %d ranks, %d collectives of %d kinds: %s; %v to draw kinds, %v to make kernels, %v in all", m.Name(),
+		ranks, sum, len(r.kinds), strings.Join(did, ", "),
 		ready.Round(time.Millisecond), r.opening.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 	return r.done
 }
@@ -244,8 +253,10 @@ func (r *drawRig) open(ranks int) {
 	}
 	// NaNs with payloads, infinities and -0 of every type, and what flags could be
 	// taken for.
-	special := []uint64{0xfffafffafffafffa, ^uint64(0), 0, 1 << 63, 0x8000000080000000, 0x8000800080008000, 0x7f8000007f800000, 0x7f807f80ff80ff80,
-		0x7c007c00fc00fc00, 0x7ff0000000000000, 0x7fc000017f800001, 0x7fff7f81ffc1ff81, 0x0000000200000002, 0x0002000200020002, 0x0001000100010001}
+	special := []uint64{0xfffafffafffafffa, ^uint64(0), 0, 1 << 63, 0x8000000080000000, 0x8000800080008000,
+		0x7f8000007f800000, 0x7f807f80ff80ff80,
+		0x7c007c00fc00fc00, 0x7ff0000000000000, 0x7fc000017f800001, 0x7fff7f81ffc1ff81, 0x0000000200000002,
+		0x0002000200020002, 0x0001000100010001}
 	for range len(r.bits) / 64 {
 		binary.LittleEndian.PutUint64(r.bits[8*r.rng.IntN(len(r.bits)/8):], special[r.rng.IntN(len(special))])
 	}
@@ -273,7 +284,8 @@ func reducing(op ir.Op) bool {
 	return op == ir.OpAllReduce || op == ir.OpReduceScatter || op == ir.OpReduce
 }
 
-var drawOps = []ir.Op{ir.OpAllReduce, ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast, ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute}
+var drawOps = []ir.Op{ir.OpAllReduce, ir.OpAllReduce, ir.OpReduceScatter, ir.OpAllGather, ir.OpAllToAll, ir.OpBroadcast,
+	ir.OpReduce, ir.OpGather, ir.OpScatter, ir.OpPermute}
 
 // probe opens teams to ask, or closes them: only a team alone on its devices has
 // launches begin early.
@@ -351,7 +363,8 @@ const drawTries = 2000
 func (r *drawRig) drawKind(algo string) (drawKind, error) {
 	why := map[ir.Op]error{}
 	for range drawTries {
-		k := drawKind{lane: r.rng.IntN(len(r.lanes)), op: drawOps[r.rng.IntN(len(drawOps))], dt: ir.ArithmeticTypes()[r.rng.IntN(len(ir.ArithmeticTypes()))],
+		k := drawKind{lane: r.rng.IntN(len(r.lanes)), op: drawOps[r.rng.IntN(len(drawOps))],
+			dt:    ir.ArithmeticTypes()[r.rng.IntN(len(ir.ArithmeticTypes()))],
 			align: []int64{1, 1, 2, 4, 8, 16}[r.rng.IntN(6)], inPlace: r.rng.IntN(3) == 0}
 		if reducing(k.op) {
 			k.red = ir.Sum + ir.Red(r.rng.IntN(4))
@@ -377,7 +390,8 @@ func (r *drawRig) drawKind(algo string) (drawKind, error) {
 			reasons = append(reasons, reason)
 		}
 	}
-	return drawKind{}, fmt.Errorf("none of %d kinds of %q that were drawn can run: %s", drawTries, algo, strings.Join(reasons, "; "))
+	return drawKind{}, fmt.Errorf("none of %d kinds of %q that were drawn can run: %s", drawTries, algo,
+		strings.Join(reasons, "; "))
 }
 
 // drawSizes are how many elements kinds are tried with, until they are supported: any,
@@ -412,7 +426,8 @@ func (r *drawRig) fits(k *drawKind) (err error) {
 // drawParts are what parts of operands go by way of host memory, whatever was fastest:
 // so few blocks that there is room for them beside other lanes', and more, for lanes
 // that have their devices for themselves.
-var drawParts = []coll.HostPart{{Permille: 150, Writers: 1, Readers: 2}, {Permille: 150, Writers: 4, Readers: 8}, {Permille: 300, Writers: 2, Readers: 3}}
+var drawParts = []coll.HostPart{{Permille: 150, Writers: 1, Readers: 2}, {Permille: 150, Writers: 4, Readers: 8},
+	{Permille: 300, Writers: 2, Readers: 3}}
 
 // byHost has all that goes by way of host memory be cut so.
 func (r *drawRig) byHost(p coll.HostPart) {
@@ -567,9 +582,11 @@ func (r *drawRig) room(rank int, k *drawKind, n, skip int64) (device.View, bool)
 func (r *drawRig) size(k *drawKind) int64 {
 	if k.least > 0 && k.least != drawSizes[0] && r.rng.IntN(4) > 0 {
 		most := min(max(4*k.least, 1<<14), r.limits.longest/int64(len(r.lanes[k.lane].members)))
-		return int64(float64(k.least)*math.Exp(r.rng.Float64()*math.Log(float64(max(most, k.least))/float64(k.least)))) &^ 15
+		return int64(float64(k.least)*math.Exp(r.rng.Float64()*math.Log(float64(max(most,
+			k.least))/float64(k.least)))) &^ 15
 	}
-	borders := []int64{2, 3, 7, 8, 9, 15, 17, 63, 64, 65, 255, 257, 479, 480, 481, 511, 513, 1023, 1024, 1025, 2047, 4095, 4097, 8191, 8192, 8193, 30720, 65537}
+	borders := []int64{2, 3, 7, 8, 9, 15, 17, 63, 64, 65, 255, 257, 479, 480, 481, 511, 513, 1023, 1024, 1025, 2047,
+		4095, 4097, 8191, 8192, 8193, 30720, 65537}
 	n := int64(math.Exp(r.rng.Float64() * math.Log(1<<14)))
 	switch x := r.rng.IntN(64); {
 	case x < 4:
@@ -632,7 +649,8 @@ func (r *drawRig) drawOf(kind drawKind) (d *drawn, room bool) {
 			return nil, false
 		}
 		if own(kind.tune.Algo) && kind.tune.Algo != ncclName {
-			d.inst.Pin.Blocks, d.inst.Pin.Threads = []int{0, 0, 1, 3, 8, 16, 64}[r.rng.IntN(7)], []int{0, 0, 64, 256, 512}[r.rng.IntN(5)]
+			d.inst.Pin.Blocks, d.inst.Pin.Threads = []int{0, 0, 1, 3, 8, 16, 64}[r.rng.IntN(7)],
+				[]int{0, 0, 64, 256, 512}[r.rng.IntN(5)]
 			if r.supports(d) != nil {
 				d.inst.Pin = kind.tune
 			}
@@ -839,7 +857,8 @@ func (r *drawRig) compare(lanes []*drawLane) {
 			for got[rank][from] == want[from] {
 				from++
 			}
-			r.Errorf("rank %d, byte %d is %#x, want %#x; %s", rank, from, got[rank][from], want[from], r.near(lanes, rank, int64(from)))
+			r.Errorf("rank %d, byte %d is %#x, want %#x; %s", rank, from, got[rank][from], want[from],
+				r.near(lanes, rank, int64(from)))
 			from = min(from+4096, len(want))
 		}
 	}
@@ -861,7 +880,9 @@ func (r *drawRig) near(lanes []*drawLane, rank int, at int64) string {
 					v     device.View
 				}{{"operand", p.Reads, p.In}, {"result", p.Writes, p.Out}} {
 					if off := at - side.v.Off; side.there && off >= 0 && side.v.Off >= last {
-						last, text = side.v.Off, fmt.Sprintf("byte %d from where the %s of member %d begins, of %d bytes; %v by %+v", off, side.name, m, side.v.Shape[0]*d.dt.Size(), d, l.ch.Choice(i))
+						last, text = side.v.Off,
+							fmt.Sprintf("byte %d from where the %s of member %d begins, of %d bytes; %v by %+v", off,
+								side.name, m, side.v.Shape[0]*d.dt.Size(), d, l.ch.Choice(i))
 					}
 				}
 			}
@@ -953,9 +974,9 @@ func TestDrawKinds(t *testing.T) {
 		{4, 4, map[string]string{"executor": "it needs a schedule"}},
 		{2, 4, map[string]string{"executor": "it needs a schedule"}}, // by NCCL, members that share no GPU
 	} {
-		l := &meetings{fakeGPU: newFake(t, c.gpus)}
-		sys := l.system()
-		sys.NCCL, sys.Multicast = (&fakeNCCL{f: l.fakeGPU}).open, true
+		l := &meetings{GPU: fakedriver.New(t, c.gpus)}
+		sys := system(l.GPU)
+		sys.NCCL, sys.Multicast = (&fakedriver.NCCL{GPU: l.GPU}).Open, true
 		for _, g := range sys.GPUs {
 			g.SMs = 132
 		}
@@ -963,14 +984,16 @@ func TestDrawKinds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &drawRig{T: t, w: w, limits: drawLimits{kinds: 6, longest: 1 << 20}, rng: rand.New(rand.NewPCG(*drawSeed, 1)), encoded: map[ir.DType][]byte{}}
+		r := &drawRig{T: t, w: w, limits: drawLimits{kinds: 6, longest: 1 << 20},
+			rng: rand.New(rand.NewPCG(*drawSeed, 1)), encoded: map[ir.DType][]byte{}}
 		r.dispatch = comm.NewDispatch(w, w.(*world).m.Caps(), nil, comm.Policy{})
 		r.open(c.ranks)
 		names := device.AlgorithmNames(w.TeamAlgorithms())
 		for _, name := range names {
 			r.probe(true)
 			_, err := r.drawKind(name)
-			if want := c.without[name]; (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			if want := c.without[name]; (err == nil) != (want == "") || err != nil &&
+				!strings.Contains(err.Error(), want) {
 				t.Errorf("%d ranks on %d GPUs: %v, want %q", c.ranks, c.gpus, err, want)
 			}
 			if r.kinds = nil; err == nil {
@@ -991,7 +1014,8 @@ func TestDrawKinds(t *testing.T) {
 				}
 			}
 			if sum < 5 { // as many of the largest have room
-				t.Errorf("%d ranks on %d GPUs: a batch has %d collectives by %s, of %v", c.ranks, c.gpus, sum, name, r.kinds)
+				t.Errorf("%d ranks on %d GPUs: a batch has %d collectives by %s, of %v", c.ranks, c.gpus, sum, name,
+					r.kinds)
 			}
 			for k := 0; strings.HasSuffix(name, "-host") && !r.goesByHost(l); r.fill(1, 20) {
 				if k++; k == 20 { // of so many batches a third has few blocks for that
@@ -1067,7 +1091,8 @@ func TestTeamMoveAbsent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &drawRig{T: t, w: w, limits: drawLimits{longest: 4 * count}, rng: rand.New(rand.NewPCG(uint64(k), 1)), encoded: map[ir.DType][]byte{}, done: map[string]int{}}
+		r := &drawRig{T: t, w: w, limits: drawLimits{longest: 4 * count}, rng: rand.New(rand.NewPCG(uint64(k), 1)),
+			encoded: map[ir.DType][]byte{}, done: map[string]int{}}
 		r.dispatch = comm.NewDispatch(w, m.Caps(), nil, comm.Policy{})
 		r.open(n)
 		r.probe(true)
@@ -1102,7 +1127,9 @@ func TestTeamMoveAbsent(t *testing.T) {
 		}
 		err = w.Sync(t.Context())
 		var fault *device.Fault
-		if took := time.Since(began); !errors.As(err, &fault) || fault.Rank == absent || !strings.Contains(err.Error(), fmt.Sprintf("member %d (rank %d)", absent, absent)) || took > timeout+time.Second {
+		if took := time.Since(began); !errors.As(err, &fault) || fault.Rank == absent ||
+			!strings.Contains(err.Error(), fmt.Sprintf("member %d (rank %d)", absent, absent)) ||
+			took > timeout+time.Second {
 			t.Errorf("%s by %s: after %v: %v", l.list[0].op, name, took, err)
 		}
 		t.Logf("%s: %v", l.list[0].op, err)
@@ -1114,8 +1141,8 @@ func TestTeamMoveAbsent(t *testing.T) {
 // be: one is cleared, where the numbers of launches wrap, while the other is in
 // use.
 func TestFlagHalves(t *testing.T) {
-	f := newFake(t, 1)
-	w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 1)
+	f := fakedriver.New(t, 1)
+	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/kernels"
 )
 
@@ -23,8 +24,8 @@ func TestTeamGivesUp(t *testing.T) {
 		{0, 3, []string{"after 2s member 0 (rank 0), now there, had not begun the team's launch 3"}},
 		{1, 3, []string{"after 2s packets had not come from another member, and all have begun the team's launch 3"}},
 	} {
-		f := newFake(t, 2)
-		w, err := newMachine(f.system(), Options{Kernels: f, TeamTimeout: 2 * time.Second}).Open(t.Context(), 2)
+		f := fakedriver.New(t, 2)
+		w, err := newMachine(system(f), Options{Kernels: f, TeamTimeout: 2 * time.Second}).Open(t.Context(), 2)
 		if err != nil {
 			t.Fatal(err)
 		}

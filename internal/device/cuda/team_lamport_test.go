@@ -10,6 +10,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/ir"
@@ -20,8 +21,8 @@ var lamportNames = []string{"lamport", "lamportx2"}
 // TestLamportRests wants memory that lines are pushed to full of what is never sent
 // before the first launch, whatever was there, and no region that kernels clear.
 func TestLamportRests(t *testing.T) {
-	l := &meetings{fakeGPU: newFake(t, 2)}
-	m := newMachine(l.system(), Options{Kernels: l})
+	l := &meetings{GPU: fakedriver.New(t, 2)}
+	m := newMachine(system(l.GPU), Options{Kernels: l})
 	for range 2 { // the second world finds what the first left
 		w, err := m.Open(t.Context(), 2)
 		if err != nil {

@@ -35,10 +35,10 @@ func TestTogether(t *testing.T) {
 		launches, err := tm.Prepare(device.Tuning{Algo: "move-copy"}, c)
 		must(err)
 		var copies []int // given before each kernel that waits
-		for f := range l.kernels {
-			l.kernels[f] = func(uintptr) { copies = append(copies, l.called["cuMemcpyAsync"]) }
+		for f := range l.Kernels {
+			l.Kernels[f] = func(uintptr) { copies = append(copies, l.Called["cuMemcpyAsync"]) }
 		}
-		clear(l.called)
+		clear(l.Called)
 		issue := func() error {
 			var errs []error
 			for i, r := range []int{0, 1, 1, 0} {

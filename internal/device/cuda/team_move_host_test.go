@@ -13,6 +13,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/devicetest"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/ir"
@@ -37,8 +38,8 @@ func many(w *world) {
 func TestMoveHostShares(t *testing.T) {
 	t.Parallel()
 	for _, ranks := range [][]int{{0, 1}, {1, 0, 3}, {3, 2, 1, 0}} {
-		f := newFake(t, 4)
-		w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 4)
+		f := fakedriver.New(t, 4)
+		w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 4)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,8 +111,8 @@ func (r *teamRig) movedByHost(c *rigCase, tm *team, p *coll.MovePlan) {
 
 // TestMoveHostDeclines lists moves of which nothing goes by way of host memory.
 func TestMoveHostDeclines(t *testing.T) {
-	f := newFake(t, 2)
-	w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 2)
+	f := fakedriver.New(t, 2)
+	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 2)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/internal/exec"
 	"hocket.example/hocket/internal/exec/image"
@@ -244,8 +245,8 @@ func TestNormInPrograms(t *testing.T) {
 func normsOf(t *testing.T, p *plan.Plan, o exec.Options) (norms []kernels.Meeting) {
 	t.Helper()
 	t.Setenv("HOCKET_CACHE", t.TempDir())
-	l := &meetings{fakeGPU: newFake(t, 4)}
-	sys := l.system()
+	l := &meetings{GPU: fakedriver.New(t, 4)}
+	sys := system(l.GPU)
 	for _, g := range sys.GPUs {
 		g.SMs = 132
 	}

@@ -8,13 +8,14 @@ import (
 
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/ir"
 )
 
 // TestHostDeclines lists all-reduces of which nothing goes by way of host memory.
 func TestHostDeclines(t *testing.T) {
-	f := newFake(t, 3)
-	w, err := newMachine(f.system(), Options{Kernels: f}).Open(t.Context(), 3)
+	f := fakedriver.New(t, 3)
+	w, err := newMachine(system(f), Options{Kernels: f}).Open(t.Context(), 3)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 	"hocket.example/hocket/ir"
@@ -17,26 +18,26 @@ import (
 
 // meetings is a Library that only notes what would be launched.
 type meetings struct {
-	*fakeGPU
+	*fakedriver.GPU
 	got []kernels.Meeting
 }
 
 func (l *meetings) Meeting(_ kernels.Target, m kernels.Meeting) (kernels.Step, error) {
-	if !l.held.pass(fakeCompile) {
+	if !l.Gate.Pass(fakedriver.Compile) {
 		return kernels.Step{}, errors.New("a compiler that was held up")
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
 	l.got = append(l.got, m)
-	l.named["meeting"] = func(uintptr) {}
+	l.Named["meeting"] = func(uintptr) {}
 	return kernels.Step{Image: []byte{1}, Key: "meeting", Symbol: "meeting", Shape: nvlib.Shape{Grid: [3]uint32{uint32(m.Blocks), 1, 1}, Block: [3]uint32{uint32(m.Threads), 1, 1}}}, nil
 }
 
 // noted opens a world of ranks on GPUs of 132 multiprocessors, and a team of all.
 func noted(t *testing.T, gpus, ranks int) (*meetings, *world, *team) {
 	t.Helper()
-	l := &meetings{fakeGPU: newFake(t, gpus)}
-	sys := l.system()
+	l := &meetings{GPU: fakedriver.New(t, gpus)}
+	sys := system(l.GPU)
 	for _, g := range sys.GPUs {
 		g.SMs = 132
 	}
@@ -222,7 +223,7 @@ func TestSheetsNeedNVLink(t *testing.T) {
 // withoutAtomics is a driver that lacks the question for them.
 func withoutAtomics(t *testing.T) *nvlib.Driver {
 	t.Helper()
-	table := newFake(t, 2).calls()
+	table := fakedriver.New(t, 2).Calls()
 	delete(table, "cuDeviceGetP2PAttribute")
 	drv, err := nvlib.DriverOn(cabi.Fake("old libcuda", table))
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
 	"hocket.example/hocket/internal/device/cuda/coll"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/kernels"
 	"hocket.example/hocket/internal/nvlib"
 )
@@ -93,8 +94,8 @@ func rowsAt(m *kernels.Move, at nvlib.Ptr, strides [3]int64) []nvlib.Ptr {
 // the members' shares say.
 func TestMoveShares(t *testing.T) {
 	for _, team := range [][]int{{0, 1}, {1, 0, 3}, {3, 2, 1, 0}} {
-		f := newFake(t, 4)
-		m := newMachine(f.system(), Options{Kernels: f})
+		f := fakedriver.New(t, 4)
+		m := newMachine(system(f), Options{Kernels: f})
 		for _, named := range coll.MoveAlgorithms {
 			t.Run(fmt.Sprint(team, named.Name), func(t *testing.T) {
 				w, err := m.Open(t.Context(), 4)

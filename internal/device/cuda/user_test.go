@@ -10,6 +10,7 @@ import (
 
 	"hocket.example/hocket/internal/cabi"
 	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/device/cuda/fakedriver"
 	"hocket.example/hocket/internal/device/cuda/strided"
 	"hocket.example/hocket/ir"
 )
@@ -78,9 +79,9 @@ func users() map[string]func([][]byte) {
 
 // TestUserKernels launches kernels of the user's on a driver in Go.
 func TestUserKernels(t *testing.T) {
-	f := newFake(t, 1)
-	f.users = users()
-	userKernels(t, newMachine(f.system(), Options{Kernels: f}))
+	f := fakedriver.New(t, 1)
+	f.Users = users()
+	userKernels(t, newMachine(system(f), Options{Kernels: f}))
 }
 
 // TestRealUserKernels launches them on a GPU.
@@ -181,8 +182,8 @@ func userKernels(t *testing.T, m *machine) {
 		if got, err := run("peek", true, graph); err != nil || got[2] == got[2] || got[3] != want[3] {
 			t.Errorf("peek, checked: it reads what it is to write, and got %v, %v", got, err)
 		}
-		for entry, says := range map[string]string{"meddle": "it writes argument 0 (element 1 of it)",
-			"overrun": "beyond the end of argument 1, by 17 bytes"} {
+		for entry, says := range map[string]string{"meddle": "it writes element 1 of argument 0",
+			"overrun": "beyond the end of argument 1, by at least 17 bytes"} {
 			_, err := run(entry, true, graph)
 			var fault *device.Fault
 			if !errors.As(err, &fault) || fault.Rank != 0 || fault.ID != 3 ||

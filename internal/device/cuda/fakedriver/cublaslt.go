@@ -1,0 +1,121 @@
+package fakedriver
+
+import (
+	"cmp"
+	"testing"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// LT is a cuBLASLt whose algorithms, numbered from 1, take the times that
+// they are given, on a clock that events tell, and compute a number only.
+type LT struct {
+	T       *testing.T
+	Costs   []float32 // milliseconds; negative: it does not run after all
+	Cold    int       // runs of the first one that take twice as long
+	Need    uint64    // workspace
+	Refuse  bool      // what is asked whether it computes a product
+	Late    int       // the algorithm whose results differ from the others'; 0 for none
+	Now     float32
+	Asked   int // for algorithms
+	Checked int
+	Live    int       // descriptions, layouts and preferences
+	Schemes []uint32  // of reduction that were allowed
+	SMs     []int32   // multiprocessors that products were described for
+	Version uintptr   // 0: 13.1
+	Modes   []int32   // of scales, of A and B in turns
+	Scales  []uintptr // where they are, likewise
+	Types   []int32   // of layouts
+	Runs    []Run     // in order
+	at      map[uintptr]float32
+	GPU     *GPU // that says which calls fail; nil for none
+}
+
+type Run struct {
+	Algo      int
+	Out, Work uintptr
+}
+
+// time has the driver's events tell the clock.
+func (l *LT) time(table map[string]func([]uintptr) uintptr) {
+	record := table["cuEventRecord"]
+	l.at = map[uintptr]float32{}
+	table["cuEventRecord"] = func(a []uintptr) uintptr {
+		l.at[a[0]] = l.Now
+		return record(a)
+	}
+	table["cuEventElapsedTime"] = func(a []uintptr) uintptr { return Set(a[0], l.at[a[2]]-l.at[a[1]]) }
+}
+
+func (l *LT) open() (*nvlib.CuBLASLt, error) {
+	handles := uintptr(0)
+	zero := func([]uintptr) uintptr { return 0 }
+	gone := func([]uintptr) uintptr { l.Live--; return 0 }
+	handle := func(a []uintptr) uintptr { handles++; l.Live++; return Set(a[0], handles) }
+	table := map[string]func([]uintptr) uintptr{
+		"cublasLtCreate": func(a []uintptr) uintptr { return Set(a[0], uintptr(1)<<20) }, "cublasLtDestroy": zero,
+		"cublasLtGetVersion":       func([]uintptr) uintptr { return cmp.Or(l.Version, 130101) },
+		"cublasLtMatmulDescCreate": handle, "cublasLtMatmulDescDestroy": gone,
+		"cublasLtMatmulDescSetAttribute": func(a []uintptr) uintptr {
+			switch a[1] {
+			case nvlib.LtDescScaleModeA, nvlib.LtDescScaleModeA + 1:
+				l.Modes = append(l.Modes, cabi.Load[int32](a[2]))
+			case nvlib.LtDescScaleA, nvlib.LtDescScaleA + 1:
+				l.Scales = append(l.Scales, cabi.Load[uintptr](a[2]))
+			}
+			if a[1] == nvlib.LtDescSMs {
+				l.SMs = append(l.SMs, cabi.Load[int32](a[2]))
+			}
+			return 0
+		},
+		"cublasLtMatrixLayoutCreate": func(a []uintptr) uintptr {
+			l.Types = append(l.Types,
+				int32(a[1]))
+			return handle(a)
+		}, "cublasLtMatrixLayoutDestroy": gone, "cublasLtMatrixLayoutSetAttribute": zero,
+		"cublasLtMatmulPreferenceCreate": handle, "cublasLtMatmulPreferenceDestroy": gone,
+		"cublasLtMatmulPreferenceSetAttribute": func(a []uintptr) uintptr {
+			if a[1] == 3 {
+				l.Schemes = append(l.Schemes, cabi.Load[uint32](a[2]))
+			}
+			return 0
+		},
+		"cublasLtMatmulAlgoGetHeuristic": func(a []uintptr) uintptr {
+			l.Asked++
+			n := min(len(l.Costs), int(a[7]))
+			for i := range n {
+				cabi.Store(a[8]+uintptr(96*i), nvlib.LtResult{Algo: nvlib.LtAlgo{uint64(i + 1)}, Workspace: l.Need})
+			}
+			return Set(a[9], int32(n))
+		},
+		"cublasLtMatmulAlgoCheck": func(a []uintptr) uintptr {
+			l.Checked++
+			if l.Refuse {
+				return nvlib.CuBLASNotSupported
+			}
+			return Set(a[7], nvlib.LtResult{Algo: cabi.Load[nvlib.LtAlgo](a[6]), Workspace: l.Need})
+		},
+		"cublasLtMatmul": func(a []uintptr) uintptr {
+			algo := int(cabi.Load[uint64](a[12]))
+			if l.Costs[algo-1] < 0 {
+				return nvlib.CuBLASNotSupported
+			}
+			l.Now += l.Costs[algo-1]
+			if algo == 1 && l.Cold > 0 {
+				l.Cold--
+				l.Now += l.Costs[0]
+			}
+			l.Runs = append(l.Runs, Run{algo, a[10], a[13]})
+			cabi.Store(a[10], uint64(0))
+			if algo == l.Late {
+				cabi.Store(a[10], uint64(1))
+			}
+			return 0
+		},
+	}
+	if l.GPU != nil {
+		l.GPU.failing(table, 14, func(string) {}) // CUBLAS_STATUS_INTERNAL_ERROR
+	}
+	return nvlib.CuBLASLtOn(cabi.Fake("fake libcublasLt", table))
+}

@@ -1,0 +1,310 @@
+package fakedriver
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/pointwise"
+	"hocket.example/hocket/internal/tensor"
+	"hocket.example/hocket/ir"
+)
+
+// goKernel computes a problem in float64: what the suite's tests of order, and
+// the examples, need.
+func goKernel(p kernels.Problem) (func(), error) {
+	switch p := p.(type) {
+	case kernels.Skinny:
+		return goSkinny(p), nil
+	case kernels.Transfer:
+		return goElements([]kernels.Operand{p.In}, p.Out, func(x []float64) float64 { return x[0] }), nil
+	case kernels.Computation:
+		return goComputation(p)
+	}
+	return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, p)
+}
+
+func goComputation(p kernels.Computation) (func(), error) {
+	switch op := p.Op.(type) {
+	case device.UnevenMove:
+		return goUneven(p, op.Op, op.Axis, op.Member, nil), nil
+	case device.UnevenReduce:
+		return goUneven(p, ir.OpReduceScatterV, op.Axis, op.Member, foldFunction(op.Red, p.Out.DType)), nil
+	case device.Chain:
+		return goChain(p, op)
+	case device.Linear:
+		if len(p.Ins) == 4 {
+			return goScaledLinear(p.Ins, p.Out), nil
+		}
+		return goLinear(p.Ins, p.Out), nil
+	case device.Scales:
+		return goScales(p, op), nil
+	case device.Quantize:
+		return goQuantize(p), nil
+	case device.Matmul:
+		return goProduct(p.Ins, p.Out, op.TA, op.TB), nil
+	case device.ReduceAxes:
+		if op.Op == ir.OpSum || op.Op == ir.OpMax {
+			return goAxes(p, op), nil
+		}
+	case device.ReduceSlots:
+		return goSlots(p, op), nil
+	case device.Concat:
+		return goConcat(p, op), nil
+	case device.RMSNorm:
+		return goNorm(p, op), nil
+	case device.Attention:
+		return goAttention(p, op), nil
+	case device.Embedding:
+		return goEmbedding(p, op), nil
+	case device.IndexCopy:
+		return goIndexCopy(p, op), nil
+	case device.Rope:
+		return goRope(p, op), nil
+	case device.Argmax:
+		return goArgmax(p, op), nil
+	}
+	if _, copied := p.Op.(device.Copy); copied && p.Out.DType.IsFloat8() {
+		// Launches of copies are shared by types of one size (strided.Launches), and all codes of f8e4m3 survive.
+		ins := slices.Clone(p.Ins)
+		ins[0].DType, p.Ins, p.Out.DType = ir.F8E4M3, ins, ir.F8E4M3
+	}
+	f := elementFunction(p.Op, p.Out.DType)
+	if f == nil {
+		return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, p)
+	}
+	if _, cast := p.Op.(device.Cast); !cast && p.Out.DType == ir.I32 { // wraps; a cast saturates
+		g := f
+		f = func(x []float64) float64 { return float64(int32(int64(g(x)))) }
+	}
+	return goElements(p.Ins, p.Out, f), nil
+}
+
+// goElements computes each element of out from those of ins at its index.
+func goElements(operands []kernels.Operand, result kernels.Operand, f func(x []float64) float64) func() {
+	return func() {
+		ins, out := readAll(operands), NewArray(result.Shape)
+		x := make([]float64, len(ins))
+		for i := range out.X {
+			for j := range ins {
+				x[j] = ins[j].X[i]
+			}
+			out.X[i] = f(x)
+		}
+		out.Write(result)
+	}
+}
+
+// goSkinny computes linears of one x one by one.
+func goSkinny(p kernels.Skinny) func() {
+	var runs []func()
+	for _, m := range p.More {
+		runs = append(runs, goLinear([]kernels.Operand{p.Ins[0], m.Weight}, m.Out))
+	}
+	runs = append(runs, goLinear(p.Ins, p.Out))
+	if p.Up == nil {
+		return func() {
+			for _, run := range runs {
+				run()
+			}
+		}
+	}
+	silu := elementFunction(device.Elementwise{Op: ir.OpSilu}, p.Out.DType)
+	return func() {
+		goLinear(p.Ins, p.Out)()
+		act := readAll([]kernels.Operand{p.Out})[0]
+		goLinear([]kernels.Operand{p.Ins[0], *p.Up}, p.Out)()
+		times := readAll([]kernels.Operand{p.Out})[0]
+		for i, v := range act.X {
+			times.X[i] *= tensor.Round(p.Out.DType, silu([]float64{v}))
+		}
+		times.Write(p.Out)
+	}
+}
+
+// foldFunction is the reduction of elements of a type.
+func foldFunction(red ir.Red, dt ir.DType) func(x []float64) float64 {
+	fold := func(f func(a, b float64) float64) func(x []float64) float64 {
+		return func(x []float64) float64 {
+			v := x[0]
+			for _, y := range x[1:] {
+				v = f(v, y)
+			}
+			return v
+		}
+	}
+	round := func(v float64) float64 {
+		if dt.Accum() == ir.F32 {
+			return float64(float32(v))
+		}
+		return v
+	}
+	add := fold(func(a, b float64) float64 { return round(a + b) })
+	switch red {
+	case ir.Sum:
+		return add
+	case ir.Avg:
+		return func(x []float64) float64 {
+			v := round(add(x) / float64(len(x)))
+			if dt.IsInt() {
+				v = math.Trunc(v)
+			}
+			return v
+		}
+	case ir.Max:
+		return fold(math.Max)
+	case ir.Min:
+		return fold(math.Min)
+	}
+	return nil
+}
+
+// elementFunction is what op computes of the elements of a type at one index; nil for what is not elementwise.
+func elementFunction(op device.Op, dt ir.DType) func(x []float64) float64 {
+	switch op := op.(type) {
+	case device.ReduceOperands:
+		return foldFunction(op.Red, dt)
+	case device.Cast:
+		return func(x []float64) float64 { return x[0] }
+	case device.Copy:
+		if op.Op == ir.OpCopy || op.Op == ir.OpExpand {
+			return func(x []float64) float64 { return x[0] }
+		}
+	case device.Elementwise:
+		row, ok := pointwise.Of(op.Op)
+		if !ok {
+			return nil
+		}
+		numbers := make([]float64, len(op.Numbers))
+		for i, n := range op.Numbers {
+			numbers[i] = n.Float
+		}
+		return func(x []float64) float64 { return row.Float(x, numbers) }
+	}
+	return nil
+}
+
+// goLinear is one product of matrices, whose second is stored [N, K].
+func goLinear(ins []kernels.Operand, out kernels.Operand) func() {
+	n, k := out.Shape[len(out.Shape)-1], ins[0].Shape[len(ins[0].Shape)-1]
+	m := int64(1)
+	for _, e := range out.Shape[:len(out.Shape)-1] {
+		m *= e
+	}
+	return goMatrices(ins, out, m, n, k, false, true)
+}
+
+// goProduct is a product of matrices for each leading index.
+func goProduct(ins []kernels.Operand, out kernels.Operand, ta, tb bool) func() {
+	last := len(out.Shape) - 1
+	k := ins[0].Shape[last]
+	if ta {
+		k = ins[0].Shape[last-1]
+	}
+	return goMatrices(ins, out, out.Shape[last-1], out.Shape[last], k, ta, tb)
+}
+
+// goMatrices computes matrices, term by term.
+func goMatrices(operands []kernels.Operand, result kernels.Operand, m, n, k int64, ta, tb bool) func() {
+	return func() {
+		ins, out := readAll(operands), NewArray(result.Shape)
+		a, b := ins[0].X, ins[1].X
+		at := func(x []float64, t, i, j, rows, cols int64, turned bool) float64 {
+			if turned {
+				return x[t*rows*cols+j*rows+i]
+			}
+			return x[t*rows*cols+i*cols+j]
+		}
+		for i := range out.X {
+			row, col := int64(i)/n, int64(i)%n
+			t, row := row/m, row%m
+			sum := 0.0
+			for d := range k {
+				sum += at(a, t, row, d, m, k, ta) * at(b, t, d, col, k, n, tb)
+			}
+			if len(ins) == 3 {
+				sum += ins[2].X[col]
+			}
+			out.X[i] = sum
+		}
+		out.Write(result)
+	}
+}
+
+// goAxes is the sum or maximum over axes.
+func goAxes(p kernels.Computation, op device.ReduceAxes) func() {
+	first, fold := 0.0, func(a, b float64) float64 { return a + b }
+	if op.Op == ir.OpMax {
+		first, fold = math.Inf(-1), math.Max
+	}
+	return func() {
+		in, out := Read(p.Ins[0]), NewArray(p.Out.Shape)
+		for i := range out.X {
+			out.X[i] = first
+		}
+		at := 0
+		eachIndex(in.shape, func(i []int64) {
+			var kept []int64
+			for d, x := range i {
+				if !slices.Contains(op.Axes, d) {
+					kept = append(kept, x)
+				}
+			}
+			sum := out.at(kept...)
+			*sum = fold(*sum, in.X[at])
+			at++
+		})
+		out.Write(p.Out)
+	}
+}
+
+// goSlots adds slots one after the other, rounding after each, to an accumulator where
+// there is one.
+func goSlots(p kernels.Computation, op device.ReduceSlots) func() {
+	return func() {
+		in, out := Read(p.Ins[0]), NewArray(p.Out.Shape)
+		if len(p.Ins) > 1 {
+			out = Read(p.Ins[1])
+		}
+		at := 0
+		eachIndex(in.shape, func(i []int64) {
+			sum := out.at(slices.Delete(slices.Clone(i), op.Axis, op.Axis+1)...)
+			*sum = tensor.Round(p.Out.DType, *sum+in.X[at])
+			at++
+		})
+		out.Write(p.Out)
+	}
+}
+
+// goChain computes links one after another, rounding after each.
+func goChain(p kernels.Computation, op device.Chain) (func(), error) {
+	var fs []func([]float64) float64
+	for _, l := range op.Links {
+		f := elementFunction(device.OpOf(l.Op, ir.Attrs{Numbers: l.Numbers}), l.DType)
+		if f == nil {
+			return nil, fmt.Errorf("%w: the fake has no %s", device.ErrUnsupported, l.Op)
+		}
+		fs = append(fs, f)
+	}
+	return func() {
+		ins, out := readAll(p.Ins), NewArray(p.Out.Shape)
+		results, x := make([]float64, len(op.Links)), make([]float64, 0, 8)
+		for i := range out.X {
+			for k, l := range op.Links {
+				x = x[:0]
+				for _, a := range l.Args {
+					if a < 0 {
+						x = append(x, results[^a])
+					} else {
+						x = append(x, ins[a].X[i])
+					}
+				}
+				results[k] = tensor.Round(l.DType, fs[k](x))
+			}
+			out.X[i] = results[len(results)-1]
+		}
+		out.Write(p.Out)
+	}, nil
+}

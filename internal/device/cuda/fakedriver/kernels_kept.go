@@ -1,0 +1,108 @@
+package fakedriver
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+)
+
+// goLengths gives each query, of so many keys, the number of those that are there.
+func goLengths(p kernels.Computation, queries []int64, keys int64) Array {
+	out := NewArray(queries)
+	for i := range out.X {
+		out.X[i] = float64(keys)
+	}
+	if len(p.Ins) < 4 || !p.Ins[3].DType.IsInt() {
+		return out
+	}
+	given := Read(p.Ins[3])
+	for i, n := range given.X {
+		if n < 0 || n > float64(keys) {
+			report(p, kernels.FaultLength, int64(n), keys, int64(i))
+			n = 0
+		}
+		per := len(out.X) / len(given.X)
+		for j := range per {
+			out.X[i*per+j] = n
+		}
+	}
+	return out
+}
+
+// goIndexCopy copies rows, if no position is wrong.
+func goIndexCopy(p kernels.Computation, op device.IndexCopy) func() {
+	return func() {
+		rows, at, out, axis := Read(p.Ins[0]), Read(p.Ins[1]), Read(p.Out), op.Axis
+		count, room := int(rows.shape[axis]), out.shape[axis]
+		for i, x := range at.X {
+			if x < -1 || x >= float64(room) {
+				report(p, kernels.FaultPosition, int64(x), room, int64(i))
+				return
+			}
+			if before := at.X[i/count*count : i]; x >= 0 && slices.Contains(before, x) {
+				report(p, kernels.FaultTwice, int64(x), room, int64(i))
+				return
+			}
+		}
+		k, groups := 0, int64(0)
+		eachIndex(rows.shape, func(i []int64) {
+			groups = 0
+			for d := range axis {
+				groups = groups*rows.shape[d] + i[d]
+			}
+			if to := int64(at.X[int(groups*int64(count)+i[axis])%len(at.X)]); to >= 0 {
+				j := slices.Clone(i)
+				j[axis] = to
+				*out.at(j...) = rows.X[k]
+			}
+			k++
+		})
+		out.Write(p.Out)
+	}
+}
+
+// goRope turns pairs, token by token.
+func goRope(p kernels.Computation, op device.Rope) func() {
+	n := len(p.Out.Shape)
+	dh := p.Out.Shape[n-1]
+	return func() {
+		x, at, out := Read(p.Ins[0]), Read(p.Ins[1]), NewArray(p.Out.Shape)
+		freqs, row := op.Frequencies(dh), int(dh*p.Out.Shape[n-2])
+		if len(p.Ins) == 3 {
+			freqs = Read(p.Ins[2]).X
+		}
+		half, scale := len(freqs), cmp.Or(op.Scale, 1)
+		for i := range out.X {
+			head, d := i-i%int(dh), i%int(dh)
+			if d >= 2*half {
+				out.X[i] = x.X[i]
+				continue
+			}
+			s, c := math.Sincos(at.X[i/row%len(at.X)] * freqs[d%half])
+			a, b := x.X[head+d%half], x.X[head+d%half+half]
+			if out.X[i] = scale * (a*c - b*s); d >= half {
+				out.X[i] = scale * (b*c + a*s)
+			}
+		}
+		out.Write(p.Out)
+	}
+}
+
+// goArgmax is the first index of the largest.
+func goArgmax(p kernels.Computation, op device.Argmax) func() {
+	return func() {
+		in, out, best, axis := Read(p.Ins[0]), NewArray(p.Out.Shape), NewArray(p.Out.Shape), op.Axis
+		k := 0
+		eachIndex(in.shape, func(i []int64) {
+			rest := slices.Delete(slices.Clone(i), axis, axis+1)
+			if v := best.at(rest...); i[axis] == 0 || in.X[k] > *v {
+				*v, *out.at(rest...) = in.X[k], float64(i[axis])
+			}
+			k++
+		})
+		out.Write(p.Out)
+	}
+}

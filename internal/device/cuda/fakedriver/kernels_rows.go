@@ -1,0 +1,88 @@
+package fakedriver
+
+import (
+	"math"
+	"slices"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+)
+
+// goNorm computes rms_norm, row by row.
+func goNorm(p kernels.Computation, op device.RMSNorm) func() {
+	return func() {
+		x, w := Read(p.Ins[0]), Read(p.Ins[1]).X
+		for row := range slices.Chunk(x.X, len(w)) {
+			sum := 0.0
+			for _, v := range row {
+				sum += v * v
+			}
+			root := 1 / math.Sqrt(sum/float64(len(row))+op.Eps)
+			for i, v := range row {
+				row[i] = v * root * w[i]
+			}
+		}
+		x.Write(p.Out)
+	}
+}
+
+// head returns the features of one head at one place of a sequence.
+func (a Array) head(lead []int64, place, head int64) []float64 {
+	i, n := int64(0), len(lead)
+	for d, x := range lead {
+		i = i*a.shape[d] + x
+	}
+	i, dim := (i*a.shape[n]+place)*a.shape[n+1]+head, a.shape[n+2]
+	return a.X[i*dim : (i+1)*dim]
+}
+
+// goAttention computes attention, query by query. Leading dimensions are those
+// before sequence, head and feature.
+func goAttention(p kernels.Computation, op device.Attention) func() {
+	n := len(p.Out.Shape)
+	return func() {
+		q, k, v, out := Read(p.Ins[0]), Read(p.Ins[1]), Read(p.Ins[2]), NewArray(p.Out.Shape)
+		lengths := goLengths(p, q.shape[:n-2], k.shape[n-3])
+		mask := Array{}
+		if last := len(p.Ins) - 1; last > 2 && !p.Ins[last].DType.IsInt() {
+			mask = Read(p.Ins[last])
+		}
+		shared := q.shape[n-2] / k.shape[n-2]
+		eachIndex(p.Out.Shape[:n-1], func(i []int64) {
+			lead, query, head := i[:n-3:n-3], i[n-3], i[n-2]
+			sees := int64(*lengths.at(i[:n-2]...))
+			if op.Causal {
+				sees = max(0, query+1+sees-q.shape[n-3])
+			}
+			asks, sums := q.head(lead, query, head), out.head(lead, query, head)
+			weights, total := make([]float64, sees), 0.0
+			first := int64(0)
+			if op.Window > 0 {
+				first = max(0, sees-op.Window)
+			}
+			for key := first; key < sees; key++ {
+				dot := 0.0
+				for d, x := range k.head(lead, key, head/shared) {
+					dot += asks[d] * x
+				}
+				if dot *= op.Scale; op.Softcap != 0 {
+					dot = op.Softcap * math.Tanh(dot/op.Softcap)
+				}
+				if mask.X != nil {
+					dot += *mask.at(append(slices.Clone(i[n-1-len(mask.shape):n-2]), key)...)
+				}
+				weights[key] = math.Exp(dot)
+				total += weights[key]
+			}
+			for key, w := range weights {
+				if w == 0 {
+					continue
+				}
+				for d, x := range v.head(lead, int64(key), head/shared) {
+					sums[d] += w / total * x
+				}
+			}
+		})
+		out.Write(p.Out)
+	}
+}

@@ -1,0 +1,66 @@
+package fakedriver
+
+import (
+	"math"
+
+	"hocket.example/hocket/internal/device"
+	"hocket.example/hocket/internal/kernels"
+)
+
+// goScale returns the scale of element (i, j) of an operand of a shape, of scales of all, rows, blocks or squares.
+func goScale(shape []int64, scales Array) func(i, j int64) *float64 {
+	last := len(shape) - 1
+	return func(i, j int64) *float64 {
+		switch {
+		case len(scales.shape) == 0:
+			return &scales.X[0]
+		case len(scales.shape) == last:
+			return &scales.X[i]
+		case scales.shape[last-1] != shape[last-1]:
+			i /= 128
+		}
+		return &scales.X[i*scales.shape[last]+j/128]
+	}
+}
+
+// goScales finds the largest magnitudes of blocks.
+func goScales(p kernels.Computation, op device.Scales) func() {
+	return func() {
+		x, out := Read(p.Ins[0]), NewArray(p.Out.Shape)
+		scale, k := goScale(x.shape, out), x.shape[len(x.shape)-1]
+		for i, v := range x.X {
+			s := scale(int64(i)/k, int64(i)%k)
+			*s = max(*s, float64(float32(math.Abs(v)/op.Max)), float64(float32(1e-12)))
+		}
+		out.Write(p.Out)
+	}
+}
+
+// goQuantize divides by scales.
+func goQuantize(p kernels.Computation) func() {
+	top := map[string]float64{"f8e4m3": 448, "f8e5m2": 57344}[p.Out.DType.String()]
+	return func() {
+		x := Read(p.Ins[0])
+		scale, k := goScale(x.shape, Read(p.Ins[1])), x.shape[len(x.shape)-1]
+		for i, v := range x.X {
+			x.X[i] = max(min(float64(float32(v / *scale(int64(i)/k, int64(i)%k))), top), -top)
+		}
+		x.Write(p.Out)
+	}
+}
+
+// goScaledLinear multiplies terms by the scales of their factors.
+func goScaledLinear(ins []kernels.Operand, to kernels.Operand) func() {
+	return func() {
+		x, w, out := Read(ins[0]), Read(ins[1]), NewArray(to.Shape)
+		sx, sw := goScale(x.shape, Read(ins[2])), goScale(w.shape, Read(ins[3]))
+		n, k := w.shape[0], w.shape[1]
+		for i := range out.X {
+			row, col := int64(i)/n, int64(i)%n
+			for d := range k {
+				out.X[i] += x.X[row*k+d] * *sx(row, d) * w.X[col*k+d] * *sw(col, d)
+			}
+		}
+		out.Write(to)
+	}
+}

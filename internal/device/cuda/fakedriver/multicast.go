@@ -1,0 +1,110 @@
+package fakedriver
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"hocket.example/hocket/internal/cabi"
+)
+
+// Multicast is what a fake knows of multicast objects: who makes or undoes something
+// out of order is told.
+type Multicast struct {
+	Objects map[uintptr]*object // by handle
+	Unable  int32               // the device that does not support them; 0 for none
+	Watched bool                // calls are noted
+	Log     []string            // calls that make memory, join it, map it, and undo that
+}
+
+type object struct {
+	devices, bytes uintptr
+	members        []uintptr
+	bound          map[uintptr]uintptr // memory, by device
+}
+
+const Grain = 4 << 20
+
+func (j *Multicast) Calls(f *GPU, table map[string]func([]uintptr) uintptr) {
+	j.Objects = map[uintptr]*object{}
+	check := func(ok bool, what string, a []uintptr) {
+		if !ok {
+			f.Errorf("%s%v", what, a)
+		}
+	}
+	table["cuMulticastGetGranularity"] = func(a []uintptr) uintptr { return Set(a[0], uint64(Grain)) }
+	table["cuMulticastCreate"] = func(a []uintptr) uintptr {
+		p := cabi.Load[[4]uint64](a[1])
+		check(p[0] > 1 && p[1]%Grain == 0 && p[2] == 0 && p[3] == 0, fmt.Sprintf("an object %v: ", p), a)
+		h := f.handle("memory")
+		j.Objects[h] = &object{uintptr(p[0]), uintptr(p[1]), nil, map[uintptr]uintptr{}}
+		return Set(a[0], h)
+	}
+	table["cuMulticastAddDevice"] = func(a []uintptr) uintptr {
+		o := j.Objects[a[0]]
+		check(!slices.Contains(o.members, a[1]) && len(o.bound) == 0, "a device is added twice, or late: ", a)
+		o.members = append(o.members, a[1])
+		return 0
+	}
+	table["cuMulticastBindMem"] = func(a []uintptr) uintptr {
+		o, dev := j.Objects[a[0]], uintptr(f.Reach.created[a[2]])
+		check(len(o.members) == int(o.devices) && slices.Contains(o.members, dev) && o.bound[dev] == 0,
+			"memory is bound too early, twice, or of no member: ", a)
+		check(a[1] == 0 && a[3] == 0 && a[4] == o.bytes && a[5] == 0, "other bytes are bound: ", a)
+		o.bound[dev] = a[2]
+		return 0
+	}
+	table["cuMulticastUnbind"] = func(a []uintptr) uintptr {
+		o := j.Objects[a[0]]
+		check(o.bound[a[1]] != 0 && a[2] == 0 && a[3] == o.bytes, "what is not bound is unbound: ", a)
+		delete(o.bound, a[1])
+		return 0
+	}
+	release := table["cuMemRelease"]
+	table["cuMemRelease"] = func(a []uintptr) uintptr {
+		if o := j.Objects[a[0]]; o != nil {
+			check(len(o.bound) == 0, "an object goes with memory bound: ", a)
+			delete(j.Objects, a[0])
+		}
+		for _, o := range j.Objects {
+			for _, mem := range o.bound {
+				check(mem != a[0], "bound memory goes: ", a)
+			}
+		}
+		return release(a)
+	}
+	reserve, aligned := table["cuMemAddressReserve"], map[uintptr]uintptr{}
+	table["cuMemAddressReserve"] = func(a []uintptr) uintptr {
+		status := reserve(a)
+		aligned[cabi.Load[uintptr](a[0])] = a[2]
+		return status
+	}
+	mapped := table["cuMemMap"]
+	table["cuMemMap"] = func(a []uintptr) uintptr {
+		if o := j.Objects[a[3]]; o != nil {
+			check(len(o.bound) == int(o.devices) && a[1] == o.bytes && aligned[a[0]] == Grain,
+				"an object is mapped before all memory is bound, not whole, or anywhere: ", a)
+		}
+		return mapped(a)
+	}
+	attribute := table["cuDeviceGetAttribute"]
+	table["cuDeviceGetAttribute"] = func(a []uintptr) uintptr {
+		if a[1] == 132 && j.Unable != 0 && int32(a[2]) == j.Unable {
+			return Set(a[0], int32(0))
+		}
+		return attribute(a)
+	}
+	for name, do := range table {
+		if !strings.HasPrefix(name, "cuMulticast") &&
+			!slices.Contains([]string{"cuMemCreate", "cuMemRelease", "cuMemAddressReserve", "cuMemAddressFree",
+				"cuMemMap", "cuMemUnmap", "cuMemSetAccess"}, name) {
+			continue
+		}
+		table[name] = func(a []uintptr) uintptr {
+			if j.Watched {
+				j.Log = append(j.Log, name)
+			}
+			return do(a)
+		}
+	}
+}

@@ -1,0 +1,370 @@
+package fakedriver
+
+import (
+	"encoding/binary"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"hocket.example/hocket/internal/cabi"
+	"hocket.example/hocket/internal/kernels"
+	"hocket.example/hocket/internal/nvlib"
+)
+
+// Queues make a fake run asynchronously, as a device does: a stream is a queue, and a wait for another process
+// blocks the queue, not the call that issued it. Each piece of work is a node that runs after others: the one before
+// it on its stream, and those that its stream waits for. Graphs have the same nodes. The fake's mutex guards all of
+// it.
+type Queues struct {
+	f       *GPU
+	tails   map[queueKey][]*node // behind which the next work of a stream comes
+	events  map[uintptr][]*node
+	indexes map[uintptr][]int // of events within a capture: nodes of its graph
+	pending []*node
+	given   *sync.Cond // something is pending
+	over    bool
+	ended   chan struct{}
+}
+
+// queueKey is a stream; the null stream is one of each device.
+type queueKey struct {
+	h   uintptr
+	dev int32
+}
+
+// node is work that was given.
+type node struct {
+	Task
+	deps  []*node   // not done
+	since time.Time // deps are
+	done  bool
+}
+
+// Queue has the fake run by itself until the test ends.
+func (f *GPU) Queue() {
+	q := &Queues{f: f, tails: map[queueKey][]*node{},
+		events: map[uintptr][]*node{}, indexes: map[uintptr][]int{}, given: sync.NewCond(&f.Mu),
+		ended: make(chan struct{})}
+	f.Queues = q
+	go q.run()
+	f.Cleanup(func() {
+		f.Mu.Lock()
+		q.over = true
+		f.Mu.Unlock()
+		q.given.Broadcast()
+		<-q.ended
+	})
+}
+
+// run does what is pending as soon as it can be done, also when no call comes.
+func (q *Queues) run() {
+	defer close(q.ended)
+	q.f.Mu.Lock()
+	defer q.f.Mu.Unlock()
+	for {
+		for len(q.pending) == 0 && !q.over {
+			q.given.Wait()
+		}
+		if q.over {
+			return
+		}
+		q.Advance()
+		q.f.Mu.Unlock()
+		time.Sleep(100 * time.Microsecond)
+		q.f.Mu.Lock()
+	}
+}
+
+// Give adds work to a stream, or to the capture that it is in.
+func (q *Queues) Give(stream uintptr, w Task) uintptr {
+	if c := q.f.in(stream); c != nil {
+		w.behind = c.tails[stream]
+		c.tails[stream] = []int{len(c.work)}
+		c.work = append(c.work, w)
+		return 0
+	}
+	s := q.stream(stream)
+	q.tails[s] = []*node{q.add(w, q.tails[s])}
+	q.Advance()
+	return 0
+}
+
+func (q *Queues) stream(h uintptr) queueKey {
+	if h == 0 {
+		return queueKey{dev: q.f.deviceOf(0)}
+	}
+	return queueKey{h: h}
+}
+
+func (q *Queues) add(w Task, deps []*node) *node {
+	n := &node{Task: w, deps: slices.Clone(deps)}
+	q.pending = append(q.pending, n)
+	q.given.Broadcast()
+	return n
+}
+
+// Advance does what can be done.
+func (q *Queues) Advance() {
+	for went := true; went; {
+		went = false
+		for _, n := range q.pending {
+			if !n.done && n.can() {
+				n.Do()
+				n.done, went = true, true
+			}
+		}
+		q.pending = slices.DeleteFunc(q.pending, func(n *node) bool { return n.done })
+	}
+}
+
+func (n *node) can() bool {
+	n.deps = slices.DeleteFunc(n.deps, func(d *node) bool { return d.done })
+	if len(n.deps) > 0 {
+		return false
+	}
+	if n.since.IsZero() {
+		n.since = time.Now()
+	}
+	return (n.Ready == nil || n.Ready()) && (n.wait == nil || n.wait(n.since))
+}
+
+// asked answers whether all of them are done.
+func (q *Queues) asked(nodes []*node) uintptr {
+	q.Advance()
+	if slices.ContainsFunc(nodes, func(n *node) bool { return !n.done }) {
+		return nvlib.CUDANotReady
+	}
+	return 0
+}
+
+// calls has streams, events and graphs of a table be queues.
+func (q *Queues) calls(table map[string]func([]uintptr) uintptr) {
+	f := q.f
+	also := func(name string, do func(a []uintptr) uintptr) {
+		first := table[name]
+		table[name] = func(a []uintptr) uintptr {
+			if status := first(a); status != 0 {
+				return status
+			}
+			return do(a)
+		}
+	}
+	table["cuStreamQuery"] = func(a []uintptr) uintptr {
+		if f.in(a[0]) != nil {
+			return 900 // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+		}
+		return q.asked(q.tails[q.stream(a[0])])
+	}
+	table["cuStreamSynchronize"] = func(a []uintptr) uintptr {
+		for s := q.stream(a[0]); q.asked(q.tails[s]) != 0; {
+			f.Mu.Unlock()
+			time.Sleep(50 * time.Microsecond)
+			f.Mu.Lock()
+		}
+		return 0
+	}
+	table["cuCtxSynchronize"] = func([]uintptr) uintptr {
+		for q.Advance(); len(q.pending) > 0; q.Advance() {
+			f.Mu.Unlock()
+			time.Sleep(50 * time.Microsecond)
+			f.Mu.Lock()
+		}
+		return 0
+	}
+	also("cuEventQuery", func(a []uintptr) uintptr { return q.asked(q.events[a[0]]) })
+	also("cuEventRecord", func(a []uintptr) uintptr {
+		if c := f.in(a[1]); c != nil {
+			q.indexes[a[0]] = c.tails[a[1]]
+		} else {
+			q.events[a[0]] = q.tails[q.stream(a[1])]
+		}
+		return 0
+	})
+	// A graph that is launched records it: whoever asks for it asks for its graph, too.
+	also("cuEventRecordWithFlags", func(a []uintptr) uintptr { delete(q.events, a[0]); return 0 })
+	also("cuStreamWaitEvent", func(a []uintptr) uintptr {
+		if c := f.Member[a[0]]; c != nil {
+			c.tails[a[0]] = append(slices.Clone(c.tails[a[0]]), q.indexes[a[1]]...)
+			return 0
+		}
+		s := q.stream(a[0])
+		q.tails[s] = append(undone(q.tails[s]), undone(q.events[a[1]])...)
+		return 0
+	})
+	also("cuStreamBeginCapture_v2", func(a []uintptr) uintptr {
+		f.Begun[a[0]].tails = map[uintptr][]int{}
+		return 0
+	})
+	table["cuGraphLaunch"] = func(a []uintptr) uintptr { return q.graph(f.Graphs[a[0]], a[1]) }
+	for name, bytes := range map[string]bool{"cuMemsetD32Async": false, "cuMemsetD8Async": true} {
+		table[name] = func(a []uintptr) uintptr {
+			at, v, n := a[0], a[1], a[2]
+			f.check(a[3], at)
+			return f.do(a[3], func() {
+				if bytes {
+					fill(at, n, byte(v))
+				} else {
+					fill(at, n, uint32(v))
+				}
+			})
+		}
+	}
+}
+
+// graph gives a stream the work of a graph.
+func (q *Queues) graph(work []Task, stream uintptr) uintptr {
+	s := q.stream(stream)
+	before, nodes := q.tails[s], []*node(nil)
+	for _, w := range work {
+		deps := before
+		for i, k := range w.behind {
+			if i == 0 {
+				deps = nil
+			}
+			deps = append(deps, nodes[k])
+		}
+		nodes = append(nodes, q.add(w, deps))
+	}
+	q.tails[s] = append(undone(before), nodes...)
+	q.Advance()
+	return 0
+}
+
+// undone are those of nodes that are not done, of which there may be none.
+func undone(nodes []*node) []*node {
+	return slices.DeleteFunc(slices.Clone(nodes), func(n *node) bool { return n.done })
+}
+
+// word is eight bytes that other processes change, or another thread.
+func word(at uintptr) *uint64 {
+	return (*uint64)(unsafe.Pointer(unsafe.SliceData(cabi.Bytes(at, 8))))
+}
+
+// peek reads a word that the host writes as a device reads it: unseen by the race detector.
+//
+//go:norace
+func peek(at uintptr) uint64 { return *word(at) }
+
+//go:norace
+func poke(at uintptr, v uint64) { *word(at) = v }
+
+// wiredWork makes work of the arguments of a launch of raise or await, as they are when it is launched.
+func (f *GPU) wiredWork(name string, params uintptr) Task {
+	at := cabi.Load[uintptr](params)
+	if name == "raise" {
+		to, by := cabi.Load[uintptr](at), cabi.Load[uint64](at+8)
+		return Task{Do: func() {
+			if !f.Mute {
+				atomic.AddUint64(word(to), by)
+			}
+		}}
+	}
+	a := cabi.Load[struct {
+		At    uintptr
+		Least int64
+		Abort uintptr
+		Ns    int64
+		Fault uintptr
+		Tag   uint64
+	}](at)
+	now := func() int64 { return int64(atomic.LoadUint64(word(a.At))) }
+	var began time.Time
+	late := func() bool { return !f.Patient && time.Since(began).Nanoseconds() > a.Ns }
+	return Task{
+		wait: func(since time.Time) bool {
+			began = since
+			return now() >= a.Least || peek(a.Abort) != 0 || late()
+		},
+		Do: func() {
+			if v := now(); v < a.Least {
+				reportWait(a.Fault, a.Abort, a.Tag, a.Least, v, time.Since(began))
+			}
+		},
+	}
+}
+
+// joined is a join's work: it raises flags, and takes from its own when it can.
+func (f *GPU) joined(j kernels.Join) []Task {
+	now := func() int64 { return int64(atomic.LoadUint64(word(uintptr(j.Flag)))) }
+	var began time.Time
+	raise := Task{Do: func() {
+		if j.List == 0 || f.Mute {
+			return
+		}
+		for i := range cabi.Load[uint64](uintptr(j.List)) {
+			atomic.AddUint64(word(cabi.Load[uintptr](uintptr(j.List)+8*uintptr(i+1))), 1)
+		}
+	}}
+	take := Task{
+		wait: func(since time.Time) bool {
+			began = since
+			return now() >= j.Count || peek(uintptr(j.Abort)) != 0 || !f.Patient && time.Since(since) > j.Timeout
+		},
+		Do: func() {
+			if v := now(); v < j.Count {
+				reportWait(uintptr(j.Fault), uintptr(j.Abort), j.Tag, j.Count, v, time.Since(began))
+				return
+			}
+			atomic.AddUint64(word(uintptr(j.Flag)), -uint64(j.Count))
+		},
+	}
+	if j.Count == 0 {
+		return []Task{raise}
+	}
+	return []Task{raise, take}
+}
+
+// reportWait writes the fault of a wait in vain, and ends all others'.
+func reportWait(fault, abort uintptr, tag uint64, words0, words1 int64, waited time.Duration) {
+	kind := kernels.FaultAborted
+	if peek(abort) == 0 {
+		kind = kernels.FaultTimeout
+		poke(abort, 1)
+	}
+	if b := cabi.Bytes(fault, kernels.FaultBytes); binary.LittleEndian.Uint64(b) == 0 {
+		for i, v := range []uint64{tag, uint64(words0), uint64(words1), uint64(waited.Nanoseconds())} {
+			binary.LittleEndian.PutUint64(b[8*(i+1):], v)
+		}
+		poke(fault, uint64(kind)|1)
+		ring(fault)
+	}
+}
+
+// meet makes the launch of a kernel in which the members of a team do nothing but meet: they wait until all
+// others have begun as many launches. Kernels of teams that compute are beyond this fake.
+func (f *GPU) meet(m kernels.Meeting) []Task {
+	t := m.Team
+	word := func(i int, off uintptr) *uint32 {
+		return (*uint32)(unsafe.Pointer(unsafe.SliceData(cabi.Bytes(uintptr(t.Control[i])+off, 4))))
+	}
+	own := word(t.Rank, kernels.ControlEpochs)
+	late := func() int {
+		epoch := atomic.LoadUint32(own)
+		for i := range t.Control {
+			if int32(atomic.LoadUint32(word(i, kernels.ControlBegun))-epoch) < 0 {
+				return i
+			}
+		}
+		return -1
+	}
+	var began time.Time
+	return []Task{
+		{Do: func() {
+			if !f.Mute {
+				atomic.StoreUint32(word(t.Rank, kernels.ControlBegun), atomic.AddUint32(own, 1))
+			}
+		}},
+		{wait: func(since time.Time) bool {
+			began = since
+			return late() < 0 || peek(uintptr(t.Abort)) != 0 ||
+				!f.Patient && time.Since(since).Nanoseconds() > t.Timeout
+		}, Do: func() {
+			if i := late(); i >= 0 {
+				reportWait(uintptr(t.Record), uintptr(t.Abort), t.Tag, int64(atomic.LoadUint32(own)), int64(i),
+					time.Since(began))
+			}
+		}},
+	}
+}

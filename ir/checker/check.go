@@ -1,0 +1,188 @@
+// Package checker checks programs: it resolves names, infers types and layouts, and decides what must hold between
+// extents, or keeps it to be checked when dims are bound.
+package checker
+
+import "hocket.example/hocket/ir"
+
+// Check resolves every name, infers every type and layout, and reports what is
+// wrong with the program's structure, types, layouts, scopes and aliases. The
+// Info is complete only when no error is reported.
+func Check(p *ir.Program) (*ir.Info, ir.Diagnostics) { return checkBeside(p, &ir.Lost{}) }
+
+// checkBeside is Check for a program of which the parser lost statements.
+func checkBeside(p *ir.Program, lost *ir.Lost) (*ir.Info, ir.Diagnostics) {
+	decls := newHeads(&reporter{p: p}, lost)
+	in := newInfo(p, decls.dims)
+	if lost.All {
+		return in, nil
+	}
+	if decls.checkHeads(); decls.failed == 0 {
+		decls.checkDecls()
+		calls := &callGraph{heads: decls, chainKnown: map[*ir.Func]bool{}, inCycle: map[*ir.Func]bool{}}
+		for _, f := range decls.list {
+			newChecker(f, decls, in).checkFunc(calls)
+		}
+		calls.checkCalls()
+	}
+	decls.ds.Sort()
+	return in, decls.ds
+}
+
+// A program is checked in passes, each with the results of those before it:
+//
+//	reporter    collects errors
+//	heads       resolves what the program declares: dims, mesh axes, functions
+//	callGraph   follows calls and refines clauses between functions
+//	names       resolves the names that are visible in a function
+//	relations   decides relations between extents, or keeps them as constraints
+//	inference   types one tensor operation
+//	checker     goes through the statements of a function
+
+// checker checks the statements of one function.
+type checker struct {
+	*relations
+
+	// wanted maps a name that the function returns to the signature's type.
+	wanted map[string]*ir.Type
+	// blocks counts enclosing blocks, rankIf rank-dependent ifs.
+	blocks, rankIf int
+	// carrying is the body of the innermost loop if that carries values, carriedTo their types.
+	carrying  *ir.Block
+	carriedTo []*ir.Type
+	inGroup   bool
+	returned  bool
+}
+
+func newChecker(f *ir.Func, decls *heads, in *ir.Info) *checker {
+	visible := &names{heads: decls, fn: f, scope: scope{names: map[string]*ir.Sym{}}, facts: map[*ir.Sym]*facts{}}
+	decls.norm.resolve = visible.meaning
+	return &checker{relations: &relations{names: visible, in: in}, wanted: map[string]*ir.Type{}}
+}
+
+// reporter collects the errors of a program.
+type reporter struct {
+	p  *ir.Program
+	ds ir.Diagnostics
+	// failed counts errors, those included that are not shown again.
+	failed int
+}
+
+// errorf reports an error; callers set Help or Notes on the result.
+func (c *reporter) errorf(kind string, pos ir.Pos, format string, args ...any) report {
+	c.failed++
+	if c.full() {
+		return report{&ir.Diagnostic{}}
+	}
+	d := c.p.Diag(kind, pos, format, args...)
+	c.ds = append(c.ds, d)
+	return report{d}
+}
+
+// full reports that no more errors are wanted.
+func (c *reporter) full() bool { return len(c.ds) >= ir.MaxDiagnostics }
+
+// checkFunc checks the signature and the body.
+func (c *checker) checkFunc(calls *callGraph) {
+	f := c.fn
+	c.forgive(f)
+	before := c.failed
+	for _, p := range f.Params {
+		c.in.Params[f] = append(c.in.Params[f], c.defineParam(p))
+	}
+	for _, t := range f.Results {
+		c.checkSignatureType(t)
+	}
+	c.findWanted(f)
+	calls.checkRefines(f)
+	c.checkBlock(f.Body)
+	if !c.returned && len(f.Results) > 0 && c.failed == before && len(c.lost.Lines[f]) == 0 {
+		c.errorf("structure", f.Body.End, "%s ends without return", f.Name).
+			at(f.Pos, "it has %s", plural(len(f.Results), "result")).help("end it with return %y")
+	}
+}
+
+func (c *checker) defineParam(p *ir.Param) *ir.Sym {
+	s := &ir.Sym{Name: p.Name, Pos: p.Pos, Param: p, Kind: ir.SymValue, Type: p.Type}
+	if !c.checkSignatureType(p.Type) {
+		s.Type = nil
+	} else if p.Inout {
+		s.Kind, s.Signature, s.Type = ir.SymBuffer, p.Type, p.Type.LocalType()
+	}
+	c.define(s)
+	return s
+}
+
+// checkSignatureType checks a parameter's or result's type.
+func (c *checker) checkSignatureType(t *ir.Type) bool {
+	if !c.globalExtents(t) || !c.checkType(t) || !c.divides(t) {
+		return false
+	}
+	if len(t.Partial) > 0 {
+		c.errorf("layout", t.Pos, "a parameter or result cannot be partial").
+			help("name the layout it has after the reduction (S10)")
+		return false
+	}
+	return true
+}
+
+// divides refuses dimensions that no binding makes divide over their axes; what
+// dims decide is left to Bind.
+func (c *relations) divides(t *ir.Type) bool {
+	before := c.failed
+	for _, d := range t.Dims {
+		n := ir.SizeOf(d.Axes)
+		if len(d.Axes) == 0 || c.norm.multiple(d.Extent, n) != no {
+			continue
+		}
+		message := "a dimension does not divide over " + ir.SizeWords(d.Axes)
+		extent, known := c.norm.norm(d.Extent).constValue()
+		if parts, ok := c.norm.norm(n).constValue(); ok && known {
+			message = ir.Indivisible(d, extent, parts)
+		}
+		c.errorf("type", t.Pos, "%s", message).help(shardHelp)
+	}
+	return c.failed == before
+}
+
+// globalExtents demands extents that are the same on all ranks and known
+// outside the function.
+func (c *checker) globalExtents(t *ir.Type) bool {
+	before := c.failed
+	for _, d := range t.Dims {
+		d.Extent.Walk(func(e *ir.Expr) {
+			if e.Kind == ir.ExprRank || e.Kind == ir.ExprVar || e.Kind == ir.ExprExtent {
+				c.errorf("type", e.Pos, "the extents of parameters and results may use dims, sizes and numbers only").help("declare a dim: dim T = 64")
+			}
+		})
+	}
+	return c.failed == before
+}
+
+// findWanted notes which layout the signature asks of each returned name, so
+// that an op can aim at it (S20: annotations and signature first).
+func (c *checker) findWanted(f *ir.Func) {
+	n := len(f.Body.Stmts)
+	if n == 0 || f.Body.Stmts[n-1].Op != ir.OpReturn {
+		return
+	}
+	for i, a := range f.Body.Stmts[n-1].Args {
+		if i < len(f.Results) && a.Index == nil {
+			c.wanted[a.Name] = f.Results[i]
+		}
+	}
+}
+
+func newInfo(p *ir.Program, dims map[string]*ir.Dim) *ir.Info {
+	return &ir.Info{
+		Prog:           p,
+		Dims:           dims,
+		Params:         map[*ir.Func][]*ir.Sym{},
+		Results:        map[*ir.Stmt][]*ir.Sym{},
+		Operands:       map[*ir.Stmt][]*ir.Sym{},
+		Into:           map[*ir.Stmt]*ir.Sym{},
+		Needs:          map[*ir.Stmt][]*ir.Type{},
+		Natural:        map[*ir.Stmt]*ir.Type{},
+		Constraints:    map[*ir.Stmt][]ir.Constraint{},
+		SigConstraints: map[*ir.Func][]ir.Constraint{},
+	}
+}

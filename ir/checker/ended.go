@@ -1,0 +1,60 @@
+package checker
+
+import (
+	"hocket.example/hocket/ir"
+	"slices"
+)
+
+// ended notes where buffers were freed or claimed, in text order. What one
+// branch of an if did is undone for the other, at the cost of what was done.
+type ended struct {
+	at  map[*ir.Sym]bufferEnd
+	log []*ir.Sym
+}
+
+// bufferEnd is how a buffer's time as a buffer ended.
+type bufferEnd struct {
+	pos     ir.Pos
+	claimed bool // else freed
+}
+
+func (e *ended) set(s *ir.Sym, how bufferEnd) {
+	if _, known := e.at[s]; known {
+		return
+	}
+	if e.at == nil {
+		e.at = map[*ir.Sym]bufferEnd{}
+	}
+	e.at[s] = how
+	e.log = append(e.log, s)
+}
+
+func (e *ended) mark() int { return len(e.log) }
+
+// undo forgets what was noted since mark, and returns how to note it again.
+func (e *ended) undo(mark int) (redo func()) {
+	gone := slices.Clone(e.log[mark:])
+	how := make([]bufferEnd, len(gone))
+	for i, s := range gone {
+		how[i] = e.at[s]
+		delete(e.at, s)
+	}
+	e.log = e.log[:mark]
+	return func() {
+		for i, s := range gone {
+			e.set(s, how[i])
+		}
+	}
+}
+
+// freed reports whether the memory of s was freed.
+func (e *ended) freed(s *ir.Sym) (ir.Pos, bool) {
+	how, known := e.at[s.Root()]
+	return how.pos, known && !how.claimed
+}
+
+// claimed reports whether the memory of s was claimed as a value.
+func (e *ended) claimed(s *ir.Sym) (ir.Pos, bool) {
+	how, known := e.at[s.Root()]
+	return how.pos, known && how.claimed
+}

@@ -1,0 +1,72 @@
+package checker
+
+import "hocket.example/hocket/ir"
+
+// This file keeps the extents of inferred types small. An extent of a view is
+// an expression over that of its operand, so in a long chain of views it would
+// double with each; past a bound it names the operand instead: extent(%x, 0).
+
+// maxExtentNodes is the size up to which an extent is written out.
+const maxExtentNodes = 64
+
+// boundedType returns the type of an operand, large extents by name.
+func (c *names) boundedType(s *ir.Sym) *ir.Type {
+	t := s.Type
+	for i, d := range s.Type.Dims {
+		if nodes(d.Extent, maxExtentNodes) <= maxExtentNodes {
+			continue
+		}
+		if t == s.Type {
+			t = s.Type.Clone()
+		}
+		e := &ir.Expr{Kind: ir.ExprExtent, Pos: s.Pos, Name: s.Name, Val: int64(i)}
+		if len(d.Axes) > 0 { // extent is the block's, which divides exactly
+			e = ir.Bin(ir.ExprMul, e, ir.SizeOf(d.Axes))
+		}
+		t.Dims[i].Extent = e
+	}
+	return t
+}
+
+// nodes counts the nodes of e as a tree, and stops past most.
+func nodes(e *ir.Expr, most int) int {
+	n := 1
+	for _, a := range e.Args {
+		if n > most {
+			break
+		}
+		n += nodes(a, most-n)
+	}
+	return n
+}
+
+// localType returns what a rank holds of an operand; of a partial value, its
+// contribution.
+func (c *names) localType(s *ir.Sym) *ir.Type {
+	t := c.boundedType(s)
+	if s.Kind == ir.SymBuffer {
+		return t
+	}
+	return c.localTypeOf(t)
+}
+
+func (c *names) localTypeOf(t *ir.Type) *ir.Type { return c.foldExtents(t.LocalType()) }
+
+// foldExtents makes numbers of the extents that are constant.
+func (c *names) foldExtents(t *ir.Type) *ir.Type {
+	for i := range t.Dims {
+		t.Dims[i].Extent = c.fold(t.Dims[i].Extent)
+	}
+	return t
+}
+
+// fold makes a constant of an expression that is one.
+func (c *names) fold(e *ir.Expr) *ir.Expr {
+	if e.Kind == ir.ExprInt || e.Kind == ir.ExprName {
+		return e
+	}
+	if v, ok := c.norm.norm(e).constValue(); ok {
+		return &ir.Expr{Kind: ir.ExprInt, Val: v, Pos: e.Pos}
+	}
+	return e
+}

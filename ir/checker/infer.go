@@ -1,0 +1,367 @@
+package checker
+
+import (
+	"hocket.example/hocket/ir"
+	"slices"
+	"strconv"
+)
+
+// inference is one tensor op being typed. In value mode operands have global
+// extents and layouts; in local mode (an into, or a buffer among the operands)
+// all types are local and layouts are empty.
+type inference struct {
+	*relations
+	s     *ir.Stmt
+	syms  []*ir.Sym
+	args  []*ir.Type
+	local bool
+	// want is the layout aimed at: the annotation's or the signature's; may be nil.
+	want *ir.Type
+	// needs[i], where set, is the layout operand i must be in.
+	needs []*ir.Type
+	// view: the result names operand memory even in value mode: a rank's own
+	// part, chosen by a rank-dependent index.
+	view bool
+	// after is the result's type when the op itself leaves another (natural):
+	// a row-parallel linear with a bias, which is added after the reduction.
+	after *ir.Type
+}
+
+// inferOf types an op: it returns the result's type as the op leaves it, or nil after an error. Elementwise
+// operations that are not listed are typed by their row in the Op table.
+var inferOf = map[ir.Op]func(*inference) *ir.Type{
+	ir.OpLinear: by(ofProduct, (*productRules).linear), ir.OpMatmul: by(ofProduct, (*productRules).matmul),
+	ir.OpGroupedLinear: by(ofProduct, (*productRules).grouped), ir.OpScales: by(ofProduct, (*productRules).scales),
+	ir.OpQuantize: by(ofProduct, (*productRules).quantize),
+	ir.OpCopy:     inferCopy, ir.OpCast: inferCast, ir.OpFill: inferFill, ir.OpExpand: inferExpand,
+	ir.OpReshard: inferReshard,
+	ir.OpSum:     inferReduce, ir.OpMax: inferReduce, ir.OpMin: inferReduce, ir.OpMean: inferReduce,
+	ir.OpSoftmax: inferSoftmax, ir.OpRMSNorm: inferNorm, ir.OpLayerNorm: inferNorm,
+	ir.OpConcat:       by(ofConcatenation, (*concatRules).concat),
+	ir.OpAttention:    by(ofAttention, (*attentionRules).forward),
+	ir.OpAttentionLSE: by(ofAttention, (*attentionRules).gradient),
+	ir.OpAttentionDQ:  by(ofAttention, (*attentionRules).gradient),
+	ir.OpAttentionDKV: by(ofAttention, (*attentionRules).gradient),
+	ir.OpEmbedding:    by(ofIndexing, (*indexRules).embedding),
+	ir.OpReduceSlots:  by(ofIndexing, (*indexRules).reduceSlots),
+	ir.OpIndexCopy:    by(ofIndexing, (*indexRules).indexCopy), ir.OpRope: by(ofIndexing, (*indexRules).rope),
+	ir.OpArgmax: by(ofIndexing, (*indexRules).argmax), ir.OpIota: by(ofIndexing, (*indexRules).iota),
+	ir.OpTopK: by(ofIndexing, (*indexRules).topK), ir.OpArgTopK: by(ofIndexing, (*indexRules).topK),
+	ir.OpArgsort: by(ofIndexing, (*indexRules).argsort), ir.OpTakeAlong: by(ofIndexing, (*indexRules).takeAlong),
+	ir.OpBincount: by(ofIndexing, (*indexRules).bincount), ir.OpIndexAdd: by(ofIndexing, (*indexRules).indexAdd),
+	ir.OpChunk: by(ofView, (*viewRules).chunk), ir.OpSlice: by(ofView, (*viewRules).slice),
+	ir.OpSelect:    by(ofView, (*viewRules).pick),
+	ir.OpTranspose: by(ofView, (*viewRules).transpose), ir.OpReshape: by(ofView, (*viewRules).reshape),
+	ir.OpClaim: by(ofView, (*viewRules).claim), ir.OpLocal: by(ofView, (*viewRules).ownShard),
+	ir.OpAllReduce:      by(ofCollective, (*collectiveRules).allReduce),
+	ir.OpAllGather:      by(ofCollective, (*collectiveRules).allGather),
+	ir.OpReduceScatter:  by(ofCollective, (*collectiveRules).reduceScatter),
+	ir.OpAllToAll:       by(ofCollective, (*collectiveRules).allToAll),
+	ir.OpBroadcast:      by(ofCollective, (*collectiveRules).rooted),
+	ir.OpReduce:         by(ofCollective, (*collectiveRules).rooted),
+	ir.OpGather:         by(ofCollective, (*collectiveRules).rooted),
+	ir.OpScatter:        by(ofCollective, (*collectiveRules).rooted),
+	ir.OpPermute:        by(ofCollective, (*collectiveRules).rooted),
+	ir.OpAllGatherV:     by(ofCollective, (*collectiveRules).uneven),
+	ir.OpReduceScatterV: by(ofCollective, (*collectiveRules).uneven),
+	ir.OpAllToAllV:      by(ofCollective, (*collectiveRules).uneven),
+}
+
+// by is a rule of a family of operations, which have operands in common.
+func by[F any](family func(*inference) F, rule func(F) *ir.Type) func(*inference) *ir.Type {
+	return func(in *inference) *ir.Type { return rule(family(in)) }
+}
+
+// checkTensorOp checks tensor ops, views and collectives and defines their result.
+func (c *checker) checkTensorOp(s *ir.Stmt) {
+	syms, ok := c.tensors(s)
+	if s.Op.Info().Class == ir.ClassCollective {
+		ok = c.onDevice(s, syms) && ok
+	}
+	var dst *ir.Sym
+	if s.Into != nil {
+		dst = c.destination(s)
+		ok = ok && dst != nil
+	}
+	if dst != nil && s.Op.Info().Class == ir.ClassCollective && flagsOf(dst)&ir.Host != 0 {
+		c.errorf("type", s.Into.Pos, "%s works on device memory, and %%%s is a host buffer", s.Op, dst.Root().Name).
+			at(dst.Root().Pos, "defined here").help("write to a buffer of the device and copy that")
+		ok = false
+	}
+	if s.Type != nil {
+		ok = c.checkType(s.Type) && ok
+	}
+	if !ok {
+		c.defineBad(s)
+		return
+	}
+	in := c.newInference(s, syms)
+	if !in.arithmeticTypes() || !in.wholeOperands() || !in.sameOnAllRanks() {
+		c.defineBad(s)
+		return
+	}
+	infer := inferOf[s.Op]
+	if infer == nil {
+		infer = inferElementwise
+	}
+	t := infer(in)
+	if t == nil {
+		c.defineBad(s)
+		return
+	}
+	if dst != nil {
+		if s.Type != nil {
+			c.errorf("structure", s.Type.Pos, "an op with into has no result to annotate").help("leave the type out")
+		}
+		if c.assignable(s, t, dst.Type, s.Into.Pos) {
+			in.checkOverlap(dst)
+		}
+		return
+	}
+	c.defineResult(in, t)
+}
+
+func (c *checker) newInference(s *ir.Stmt, syms []*ir.Sym) *inference {
+	in := &inference{relations: c.relations, s: s, syms: syms, needs: make([]*ir.Type, len(syms)), want: s.Type}
+	in.local = s.Into != nil || slices.ContainsFunc(syms, func(x *ir.Sym) bool { return x.Kind == ir.SymBuffer })
+	for _, sym := range syms {
+		t := c.boundedType(sym)
+		if in.local {
+			t = c.localType(sym)
+		}
+		in.args = append(in.args, t)
+	}
+	if in.want == nil && !in.local && len(s.Results) == 1 && c.blocks == 1 {
+		if w := c.wanted[s.Results[0].Text]; w != nil {
+			in.want = w
+		}
+	}
+	return in
+}
+
+// defineResult defines the op's result with its annotated or inferred type.
+func (c *checker) defineResult(in *inference, t *ir.Type) {
+	s := in.s
+	sym := &ir.Sym{Name: s.Results[0].Text, Pos: s.Results[0].Pos, Def: s, Type: t, Kind: ir.SymValue}
+	if in.view || (in.local && s.Op != ir.OpClaim) {
+		sym.Kind = ir.SymBuffer
+	}
+	if in.view || (in.local && s.Op.Info().Class == ir.ClassView && s.Op != ir.OpClaim) {
+		sym.Base = in.syms[0].Root()
+	}
+	if sym.Kind == ir.SymBuffer {
+		if s.Type != nil {
+			in.checkLocalAnnotation(t)
+		}
+	} else {
+		in.settleLayout(sym, t)
+	}
+	in.define(sym)
+	in.in.Results[s] = []*ir.Sym{sym}
+	if slices.ContainsFunc(in.needs, func(n *ir.Type) bool { return n != nil }) {
+		in.in.Needs[s] = in.needs
+	}
+}
+
+func (in *inference) checkLocalAnnotation(t *ir.Type) {
+	a := in.s.Type
+	if !a.Whole() || a.Mesh != "" {
+		in.errorf("layout", a.Pos, "the result is local to each rank and has no layout").
+			help("make it a value with claim: %v: " + a.String() + " = claim %" + in.s.Results[0].Text)
+		return
+	}
+	in.assignable(in.s, t, a, a.Pos)
+}
+
+// settleLayout gives a value its annotated layout, and notes where that is not
+// the one the op leaves it in.
+func (in *inference) settleLayout(sym *ir.Sym, natural *ir.Type) {
+	s := in.s
+	target := natural
+	if in.after != nil {
+		target = in.after
+	}
+	if s.Type != nil {
+		if !in.sameShape(s, natural, s.Type, s.Type.Pos) || !in.stillPartial(s.Type, natural) {
+			sym.Type = nil // reported; its uses are not
+			return
+		}
+		target = s.Type
+	}
+	if target != natural || s.Op == ir.OpFill || s.Op == ir.OpIota {
+		in.requireShards(target)
+	}
+	sym.Type = target
+	if !ir.SameLayout(natural, target) {
+		in.in.Natural[s] = natural
+	}
+}
+
+// stillPartial demands that a value said to be partial be left so by its op.
+func (c *relations) stillPartial(want, have *ir.Type) bool {
+	for _, p := range want.Partial {
+		if !slices.Contains(have.Partial, p) {
+			c.errorf("layout", want.Pos, "nothing leaves this partial(%s, %s): the op gives %s", p.Axis, p.Red,
+				ir.Brief(have)).
+				help("leave the partial out")
+			return false
+		}
+	}
+	return true
+}
+
+// passesPartial says which ops on local contributions give contributions to
+// their result (S10). Views, collectives and transfers move them.
+func passesPartial(op ir.Op, red ir.Red) bool {
+	switch op {
+	case ir.OpSum:
+		return red == ir.Sum
+	case ir.OpMax:
+		return red == ir.Max
+	case ir.OpMin:
+		return red == ir.Min
+	}
+	return op.Info().Linear && red == ir.Sum || op == ir.OpCopy || op == ir.OpExpand || op == ir.OpConcat ||
+		op.Info().Class != ir.ClassTensor
+}
+
+// wholeOperands refuses, in local mode, a partial value where the op would take
+// a rank's contribution for the value.
+func (in *inference) wholeOperands() bool {
+	if !in.local {
+		return true
+	}
+	for i, sym := range in.syms {
+		if slices.ContainsFunc(sym.Type.Partial, func(p ir.Partial) bool { return !passesPartial(in.s.Op, p.Red) }) {
+			in.errorf("layout", in.s.Args[i].Pos,
+				"%s would take one rank's contribution to the partial value %%%s for all of it", in.s.Op, sym.Name).
+				at(sym.Pos, "it is %s", ir.Brief(sym.Type)).help("reduce it first: %r = all_reduce %" + sym.Name +
+				", over=" + sym.Type.Partial[0].Axis + ", op=" + sym.Type.Partial[0].Red.String())
+			return false
+		}
+	}
+	return true
+}
+
+// sameOnAllRanks refuses, on values, what would make their copies differ: a
+// factor, a fill or an extent that depends on the rank.
+func (in *inference) sameOnAllRanks() bool {
+	for _, a := range in.s.Attrs {
+		if !in.local && a.Kind == ir.AttrNumber && len(a.Exprs) > 0 && in.rankDependent(a.Exprs[0]) {
+			in.errorf("type", a.Exprs[0].Pos, "a value is the same on every rank, and %s is not",
+				ir.Brief(a.Exprs[0])).help("write to a buffer: … into %b")
+			return false
+		}
+	}
+	if in.s.Type == nil || in.local && in.s.Op != ir.OpClaim {
+		return true
+	}
+	for _, d := range in.s.Type.Dims {
+		if in.rankDependent(d.Extent) {
+			in.errorf("type", in.s.Type.Pos, "the extents of a value are the same on every rank, and %s is not",
+				ir.Brief(d.Extent)).help("write to a buffer: … into %b")
+			return false
+		}
+	}
+	return true
+}
+
+const shardHelp = "every rank holds a block of one size (S1)"
+
+// requireShards demands that each dimension divide by the sizes of its axes.
+func (in *inference) requireShards(t *ir.Type) {
+	for _, d := range t.Dims {
+		if len(d.Axes) > 0 {
+			in.require(in.s, ir.CheckMultiple, d.Extent, ir.SizeOf(d.Axes), in.s.Pos,
+				"a dimension does not divide over "+ir.SizeWords(d.Axes), shardHelp)
+		}
+	}
+}
+
+// need asks for operand i in layout t, unless it is there already.
+func (in *inference) need(i int, t *ir.Type) {
+	if !ir.SameLayout(in.args[i], t) {
+		in.needs[i] = t
+	}
+}
+
+// checkOverlap refuses an op that would read what it writes, except where
+// each result element needs only the operand elements at its own index and the
+// two are the very same place, and except in collectives, which stage their input.
+func (in *inference) checkOverlap(dst *ir.Sym) {
+	info := in.s.Op.Info()
+	if info.Class == ir.ClassCollective {
+		return
+	}
+	for i, a := range in.syms {
+		if a.Root() != dst.Root() || dst.Root().Count != nil && !samePlaces(&in.s.Args[i], in.s.Into) {
+			continue
+		}
+		if a == dst && info.Elementwise && len(in.args[i].Dims) == len(dst.Type.Dims) {
+			continue
+		}
+		if a != dst && a.Base != nil && dst.Base != nil {
+			continue // two parts of one buffer: byte ranges decide, when planned
+		}
+		in.errorf("alias", in.s.Into.Pos, "%s reads %%%s while it writes it", in.s.Op, dst.Root().Name).
+			help("write to another buffer, or copy the operand first")
+	}
+}
+
+func samePlaces(a, b *ir.Place) bool { return a.Name == b.Name && ir.SameExpr(a.Index, b.Index) }
+
+// equalExtents demands that two extents agree.
+func (in *inference) equalExtents(a, b *ir.Expr, pos ir.Pos, what string) bool {
+	return in.require(in.s, ir.CheckEqual, a, b, pos, what, in.s.Op.String()+": "+in.s.Op.Info().Doc)
+}
+
+func (in *inference) sameDType() bool {
+	for i, t := range in.args {
+		if t.DType != in.args[0].DType {
+			in.errorf("type", in.s.Args[i].Pos, "%s mixes %s and %s", in.s.Op, in.args[0].DType, t.DType).
+				help("convert one of them with cast")
+			return false
+		}
+	}
+	return true
+}
+
+func (in *inference) wantRank(i, least int, what string) bool {
+	if n := len(in.args[i].Dims); n < least {
+		in.errorf("type", in.s.Args[i].Pos, "%s of %s needs at least %s, and %%%s has %d", what, in.s.Op,
+			plural(least, "dimension"), in.syms[i].Name, n).
+			help(in.s.Op.String() + ": " + in.s.Op.Info().Doc)
+		return false
+	}
+	return true
+}
+
+// axisAttr returns a constant dimension attribute, or def without it.
+func (in *inference) axisAttr(name string, def, dims int) (int, bool) {
+	a := in.s.Attr(name)
+	if a == nil {
+		if def >= dims {
+			in.errorf("type", in.s.Pos, "a scalar has no dimension %d", def).help("give it one with reshape")
+			return 0, false
+		}
+		return def, true
+	}
+	return in.dimension(a.Exprs[0], dims)
+}
+
+func (in *inference) dimension(e *ir.Expr, dims int) (int, bool) {
+	v, ok := in.norm.norm(e).constValue()
+	switch {
+	case !ok:
+		in.errorf("type", e.Pos, "which dimension it is must be a constant, and %s is none",
+			ir.Brief(e)).help("dimensions count from 0")
+		return 0, false
+	case v < 0 || v >= int64(dims):
+		in.errorf("type", e.Pos, "there is no dimension %d; the tensor has %s", v,
+			plural(dims, "dimension")).help("dimensions count from 0")
+		return 0, false
+	}
+	return int(v), true
+}
+
+func itoa(i int) string { return strconv.Itoa(i) }

@@ -1,0 +1,249 @@
+package checker
+
+import (
+	"hocket.example/hocket/ir"
+	"math"
+	"slices"
+)
+
+// inferElementwise types an elementwise operation by its row: its numeric attributes must be numbers of the
+// operands' type.
+func inferElementwise(in *inference) *ir.Type {
+	info := in.s.Op.Info()
+	if !in.sameDType() || info.Floats && !in.floats() {
+		return nil
+	}
+	for _, spec := range info.Numbers() {
+		if !in.constant(spec.Name, in.args[0].DType) {
+			return nil
+		}
+	}
+	if len(in.args) > 1 {
+		return inferSeveral(in)
+	}
+	x := in.args[0]
+	if !info.Linear || !allSums(x) {
+		x = x.Reduced()
+		in.need(0, x)
+	}
+	return x
+}
+
+// inferSeveral types elementwise operations of several operands: each has the first's shape, or its trailing
+// dimensions.
+func inferSeveral(in *inference) *ir.Type {
+	first, alike := in.args[0], true
+	for k, t := range in.args[1:] {
+		skip, pos := len(first.Dims)-len(t.Dims), in.s.Args[k+1].Pos
+		if skip < 0 {
+			in.errorf("type", pos, "the %s operand of %s has more dimensions than the first", ordinals[k], in.s.Op).
+				help("swap them")
+			return nil
+		}
+		for i := range t.Dims {
+			what := "the operands of " + in.s.Op.String() + " differ in dimension " + itoa(skip+i)
+			if !in.equalExtents(first.Dims[skip+i].Extent, t.Dims[i].Extent, pos, what) {
+				return nil
+			}
+		}
+		alike = alike && skip == 0 && ir.SameLayout(first, t)
+	}
+	if in.local || alike && (len(first.Partial) == 0 || passesPartial(in.s.Op, ir.Sum) && allSums(first)) {
+		return first
+	}
+	out := first.WithLayout(in.commonLayout())
+	for k, t := range in.args {
+		need, skip := t.Reduced().Clone(), len(first.Dims)-len(t.Dims)
+		for i := range need.Dims {
+			need.Dims[i].Axes = slices.Clone(out.Dims[skip+i].Axes)
+		}
+		need.Mesh = out.Mesh
+		in.need(k, need)
+	}
+	return out
+}
+
+var ordinals = []string{"second", "third"}
+
+// commonLayout returns the layout of an operand of the result's rank into which the others move with the fewest
+// bytes; a tie moves the first operands (S20).
+func (in *inference) commonLayout() *ir.Type {
+	var best *ir.Type
+	least := 0
+	for _, to := range in.args {
+		if len(to.Dims) < len(in.args[0].Dims) {
+			continue
+		}
+		cost := 0
+		for _, t := range in.args {
+			if len(t.Dims) == len(to.Dims) {
+				cost += cutCost(t.Reduced(), to.Reduced())
+			}
+		}
+		if best == nil || cost <= least {
+			best, least = to.Reduced(), cost
+		}
+	}
+	return best
+}
+
+func allSums(t *ir.Type) bool {
+	return !slices.ContainsFunc(t.Partial, func(p ir.Partial) bool { return p.Red != ir.Sum })
+}
+
+// inferCopy types copy, which passes all partial values through.
+func inferCopy(in *inference) *ir.Type { return in.args[0] }
+
+// floats refuses integers where an op has no meaning for them.
+func (in *inference) floats() bool {
+	if !in.args[0].DType.IsInt() {
+		return true
+	}
+	in.errorf("type", in.s.Args[0].Pos, "%s takes floating-point numbers, and %%%s is %s", in.s.Op, in.syms[0].Name,
+		in.args[0].DType).help("convert it with cast")
+	return false
+}
+
+// inferCast takes the dtype from the annotation or destination.
+func inferCast(in *inference) *ir.Type {
+	to := ir.InvalidDType
+	switch {
+	case in.s.Into != nil:
+		to = in.in.Into[in.s].Type.DType
+	case in.s.Type != nil:
+		to = in.s.Type.DType
+	default:
+		in.errorf("type", in.s.Pos, "cast needs to know to what").help("annotate the result: %y: f32[…] = cast %x, or write it into a buffer")
+		return nil
+	}
+	x := in.args[0].Reduced()
+	in.need(0, x)
+	out := x.Clone()
+	out.DType = to
+	return out
+}
+
+// axesRed is the reduction that each reducing op leaves to the ranks when it
+// reduces a split dimension. Shards are of one size, so a mean is the mean of
+// the ranks' means.
+var axesRed = map[ir.Op]ir.Red{ir.OpSum: ir.Sum, ir.OpMax: ir.Max, ir.OpMin: ir.Min, ir.OpMean: ir.Avg}
+
+var axesWord = map[ir.Op]string{ir.OpMax: "maximum", ir.OpMin: "minimum", ir.OpMean: "mean"}
+
+// inferReduce types sum, max, min and mean over axis=: reducing a split
+// dimension leaves a partial.
+func inferReduce(in *inference) *ir.Type {
+	x := in.args[0]
+	red := axesRed[in.s.Op]
+	if red == ir.Avg && !in.floats() {
+		return nil
+	}
+	var drop []int
+	axes := in.s.Attr("axis")
+	if len(axes.Exprs) == 0 {
+		in.errorf("type", axes.Pos, "%s over no dimension at all", in.s.Op).help("axis=0, or axis=(0, 1)")
+		return nil
+	}
+	for _, e := range axes.Exprs {
+		d, ok := in.dimension(e, len(x.Dims))
+		if !ok {
+			return nil
+		}
+		if slices.Contains(drop, d) {
+			in.errorf("type", e.Pos, "dimension %d is named twice", d).help("leave one out")
+			return nil
+		}
+		if red != ir.Sum && !in.require(in.s, ir.CheckLess, ir.Int(0), x.Dims[d].Extent, e.Pos,
+			"the "+axesWord[in.s.Op]+" of nothing", "the dimension must not be empty") {
+			return nil
+		}
+		drop = append(drop, d)
+	}
+	if slices.ContainsFunc(x.Partial, func(p ir.Partial) bool { return p.Red != red || !passesPartial(in.s.Op, red) }) {
+		x = x.Reduced()
+	}
+	in.need(0, x)
+	out := x.Clone()
+	out.Dims = nil
+	for i, d := range x.Dims {
+		if slices.Contains(drop, i) {
+			out.Partial = append(out.Partial, partialOver(d.Axes, red)...)
+		} else {
+			out.Dims = append(out.Dims, d)
+		}
+	}
+	return out
+}
+
+// inferFill takes everything from the annotation or destination.
+func inferFill(in *inference) *ir.Type {
+	switch {
+	case in.s.Into != nil:
+		t := in.in.Into[in.s].Type
+		if !in.constant("value", t.DType) {
+			return nil
+		}
+		return t
+	case in.s.Type == nil:
+		in.errorf("type", in.s.Pos, "fill needs to know what to fill").help("annotate the result: %z: f32[4] = fill value=0, or write into a buffer")
+		return nil
+	case len(in.s.Type.Partial) > 0:
+		in.errorf("layout", in.s.Type.Pos, "fill makes no partial value").help("leave the partial out")
+		return nil
+	case !in.constant("value", in.s.Type.DType):
+		return nil
+	}
+	return in.s.Type
+}
+
+// constant demands that a number in the text is one of the type that is computed in: a whole
+// one for integers, and no infinity for want of range.
+func (in *inference) constant(name string, dt ir.DType) bool {
+	a := in.s.Attr(name)
+	if a == nil || !a.IsNum {
+		return true
+	}
+	least, most := -float64(1<<53), float64(1<<53) // integers that a float64 in the text can represent exactly
+	if dt == ir.I32 {
+		least, most = math.MinInt32, math.MaxInt32
+	}
+	switch {
+	case dt.IsInt() && (a.Num != math.Trunc(a.Num) || a.Num < least || a.Num > most):
+		in.errorf("type", a.Pos, "%s=%v is no %s", name, a.Num,
+			dt).help("a whole number in range, or cast to a floating-point type first")
+	case dt.Accum() == ir.F32 && !math.IsInf(a.Num, 0) && math.IsInf(float64(float32(a.Num)), 0):
+		in.errorf("type", a.Pos, "%s=%v is beyond f32, in which this is computed", name,
+			a.Num).help("cast to f64 first, or take a number up to 3.4e38")
+	default:
+		return true
+	}
+	return false
+}
+
+// inferReshard takes the layout from the annotation.
+func inferReshard(in *inference) *ir.Type {
+	switch {
+	case in.local:
+		in.errorf("type", in.s.Args[0].Pos, "reshard moves values, and %%%s is a buffer", in.syms[0].Name).
+			help("use a collective, or " + in.claimHelp(in.syms[0], in.args[0]))
+		return nil
+	case in.s.Type == nil:
+		in.errorf("type", in.s.Pos, "reshard needs the new layout").help("annotate the result: %y: f32[T/tp, K] = reshard %x")
+		return nil
+	case !in.stillPartial(in.s.Type, in.args[0]):
+		return nil
+	}
+	if !in.sameShape(in.s, in.args[0], in.s.Type, in.s.Type.Pos) {
+		return nil
+	}
+	in.requireShards(in.s.Type)
+	return in.s.Type
+}
+
+func partialOver(axes []string, red ir.Red) []ir.Partial {
+	var ps []ir.Partial
+	for _, a := range axes {
+		ps = append(ps, ir.Partial{Axis: a, Red: red})
+	}
+	return ps
+}

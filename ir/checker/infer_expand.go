@@ -1,0 +1,77 @@
+package checker
+
+import (
+	"hocket.example/hocket/ir"
+	"slices"
+)
+
+// inferExpand types broadcast %x, shape=(…): dimensions align at the end. One
+// whose extent is the number 1 stretches, others stay as they are. New and
+// stretched dimensions are split as the annotation asks, and whole without one.
+func inferExpand(in *inference) *ir.Type {
+	x := in.args[0]
+	shape := in.s.Attr("shape").Exprs
+	skip := len(shape) - len(x.Dims)
+	if skip < 0 {
+		in.errorf("type", in.s.Attr("shape").Pos, "broadcast cannot take dimensions away: %%%s has %s, the shape %d",
+			in.syms[0].Name, plural(len(x.Dims), "dimension"), len(shape)).
+			help("reshape it first")
+		return nil
+	}
+	need, out := x.Clone(), x.Clone()
+	out.Dims = make([]ir.Dimension, len(shape))
+	var free []int // dimensions that repeat
+	for i, e := range shape {
+		if !in.extentOf(e) {
+			return nil
+		}
+		out.Dims[i].Extent = in.fold(e)
+		if i < skip || in.stretches(x.Dims[i-skip].Extent, e) {
+			free = append(free, i)
+			if i >= skip {
+				need.Dims[i-skip].Axes = nil
+			}
+			continue
+		}
+		if !in.equalExtents(x.Dims[i-skip].Extent, e, e.Pos,
+			"broadcast stretches only extents of 1, and dimension "+itoa(i-skip)+" differs") {
+			return nil
+		}
+		out.Dims[i].Axes = slices.Clone(x.Dims[i-skip].Axes)
+	}
+	if in.local {
+		return out
+	}
+	in.need(0, need)
+	in.splitLike(out, free)
+	return out
+}
+
+// stretches reports whether a dimension of extent have repeats to become want.
+func (in *inference) stretches(have, want *ir.Expr) bool {
+	v, ok := in.norm.norm(have).constValue()
+	return ok && v == 1 && in.norm.equal(have, want) != yes
+}
+
+// splitLike gives dimensions of out the axes they have in the layout aimed at,
+// as far as nothing else of out is split over them.
+func (in *inference) splitLike(out *ir.Type, dims []int) {
+	if in.want == nil || in.want.Mesh != out.Mesh || len(in.want.Dims) != len(out.Dims) {
+		return
+	}
+	used := out.Axes()
+	for _, i := range dims {
+		out.Dims[i].Axes = without(in.want.Dims[i].Axes, used)
+	}
+	in.requireShards(out)
+}
+
+// extentOf demands that e can be an extent of a shape that is the same on all ranks.
+func (in *inference) extentOf(e *ir.Expr) bool {
+	if in.rankDependent(e) {
+		in.errorf("type", e.Pos, "an extent must be the same on every rank, and %s is not",
+			ir.Brief(e)).help("use dims and sizes")
+		return false
+	}
+	return in.require(in.s, ir.CheckAtMost, ir.Int(0), e, e.Pos, "an extent cannot be negative", "0 is allowed")
+}

@@ -1,0 +1,67 @@
+package checker
+
+import "hocket.example/hocket/ir"
+
+// Ops that need all of one dimension at a time: softmax and the norms. Other
+// dimensions stay as they are split.
+
+// wholeAlong asks for operand i reduced and with dimension d whole, and returns
+// its type then.
+func (in *inference) wholeAlong(i, d int) *ir.Type {
+	x := in.args[i].Reduced().Clone()
+	x.Dims[d].Axes = nil
+	in.need(i, x)
+	return x
+}
+
+func inferSoftmax(in *inference) *ir.Type {
+	if !in.floats() || !in.wantRank(0, 1, "the operand") {
+		return nil
+	}
+	n := len(in.args[0].Dims)
+	d, ok := in.axisAttr("axis", n-1, n)
+	if !ok {
+		return nil
+	}
+	return in.wholeAlong(0, d)
+}
+
+// inferNorm types rms_norm x[…, D], w[D] and layer_norm x[…, D], w[D], b[D].
+// Weight and bias follow x, and are whole.
+func inferNorm(in *inference) *ir.Type {
+	if !in.floats() || !in.sameDType() || !in.wantRank(0, 1, "the input") || !in.rightEps() {
+		return nil
+	}
+	last := len(in.args[0].Dims) - 1
+	for i, w := range in.args[1:] {
+		pos := in.s.Args[i+1].Pos
+		if len(w.Dims) != 1 {
+			in.errorf("type", pos, "what %s multiplies and adds has one dimension [D], and %%%s has %d", in.s.Op,
+				in.syms[i+1].Name, len(w.Dims)).
+				help(in.s.Op.String() + ": " + in.s.Op.Info().Doc)
+			return nil
+		}
+		if !in.equalExtents(in.args[0].Dims[last].Extent, w.Dims[0].Extent, pos,
+			"%"+in.syms[i+1].Name+" is not as long as the input's last dimension") {
+			return nil
+		}
+	}
+	x := in.wholeAlong(0, last)
+	for i := 1; i < len(in.args); i++ {
+		w := in.args[i].Reduced().Clone()
+		w.Dims[0].Axes, w.Mesh = nil, x.Mesh
+		in.need(i, w)
+	}
+	return x
+}
+
+// rightEps refuses an eps that is no small positive number.
+func (in *inference) rightEps() bool {
+	a := in.s.Attr("eps")
+	if a == nil || !a.IsNum || a.Num >= 0 {
+		return true
+	}
+	in.errorf("type", a.Pos, "eps is added under a root and cannot be %v",
+		a.Num).help("a small positive number: eps=1e-6")
+	return false
+}

@@ -1,0 +1,224 @@
+package checker
+
+import (
+	"hocket.example/hocket/ir"
+	"slices"
+)
+
+// Types of 8 bits are moved and converted; arithmetic with them is contractions that take scales.
+
+// scaleBlock is how many elements of a row, and how many rows of a weight, have one scale where blocks have.
+const scaleBlock = 128
+
+// takesFloat8 says which operations take types of 8 bits: those that move elements, and those of this file.
+func takesFloat8(s *ir.Stmt) bool {
+	switch s.Op {
+	case ir.OpCast, ir.OpCopy, ir.OpFill, ir.OpExpand, ir.OpConcat, ir.OpIndexCopy, ir.OpTakeAlong, ir.OpReshard,
+		ir.OpLaunch, ir.OpQuantize:
+		return true
+	case ir.OpLinear:
+		return len(s.Args) == 4
+	}
+	return s.Op.Info().Class != ir.ClassTensor && s.Op.Info().AttrSpec("op") == nil
+}
+
+// arithmeticTypes refuses types of 8 bits in other operations.
+func (in *inference) arithmeticTypes() bool {
+	for i, t := range in.args {
+		if t != nil && t.DType.IsFloat8() && !takesFloat8(in.s) {
+			in.errorf("type", in.s.Args[i].Pos, "%s does not compute with %s, which %%%s is", in.s.Op, t.DType,
+				in.syms[i].Name).help("convert it with cast, or give linear the scales of both operands")
+			return false
+		}
+	}
+	return true
+}
+
+// scalesFit types the scales, operand i, of operand of, a weight if square: none of their extents, all but the last, or
+// all dimensions' blocks. need is the layout of what they scale, nil for local tensors, and theirs is alike. Blocks do
+// not lie on two ranks.
+func (in *productRules) scalesFit(i, of int, need *ir.Type, square bool) bool {
+	s, x, pos := in.args[i], in.args[of], in.s.Args[i].Pos
+	last := len(x.Dims) - 1
+	switch {
+	case s.DType != ir.F32:
+		in.errorf("type", pos, "scales are f32, and %%%s is %s", in.syms[i].Name,
+			s.DType).help("convert them with cast")
+		return false
+	case len(s.Dims) != 0 && len(s.Dims) != last && len(s.Dims) != last+1:
+		in.errorf("type", pos, "%%%s with %s has no scales with %s", in.syms[of].Name, plural(last+1, "dimension"),
+			plural(len(s.Dims), "dimension")).help("quantize: " + ir.OpQuantize.Info().Doc)
+		return false
+	}
+	layout := s.Reduced().Clone()
+	for d := range s.Dims {
+		want, axes := x.Dims[d].Extent, []string(nil)
+		if need != nil {
+			axes = need.Dims[d].Axes
+		}
+		if len(s.Dims) == last+1 && (d == last || square && d == last-1) {
+			want = in.fold(ir.Bin(ir.ExprCeilDiv, want, ir.Int(scaleBlock)))
+			if len(axes) > 0 && !in.require(in.s, ir.CheckMultiple, x.Dims[d].Extent,
+				ir.Bin(ir.ExprMul, ir.Int(scaleBlock), ir.SizeOf(axes)), pos,
+				"a block of 128 with one scale would lie on two ranks",
+				"divide the dimension into multiples of 128, or take scales of rows") {
+				return false
+			}
+		}
+		if !in.equalExtents(want, s.Dims[d].Extent, pos, "scales and what they scale differ in dimension "+itoa(d)) {
+			return false
+		}
+		layout.Dims[d].Axes = slices.Clone(axes)
+	}
+	if need != nil {
+		layout.Mesh = need.Mesh
+		in.requireShards(layout)
+		in.need(i, layout)
+	}
+	return true
+}
+
+// scaledLinear types linear %x, %w, %sx, %sw. Layouts are those of a linear of x and w.
+func (in *productRules) scaledLinear() *ir.Type {
+	x, w := in.args[0], in.args[1]
+	for i, t := range in.args[:2] {
+		if !t.DType.IsFloat8() {
+			in.errorf("type", in.s.Args[i].Pos, "a linear with scales is of f8e4m3 or f8e5m2, and %%%s is %s",
+				in.syms[i].Name, t.DType).help("quantize it first")
+			return nil
+		}
+	}
+	if !in.wantRank(0, 1, "the input") || !in.matrixWeight() {
+		return nil
+	}
+	last := len(x.Dims) - 1
+	if !in.equalExtents(x.Dims[last].Extent, w.Dims[1].Extent, in.s.Args[1].Pos,
+		"the contracted dimensions of input and weight differ") {
+		return nil
+	}
+	out := x.Reduced().Clone()
+	out.Dims[last] = ir.Dimension{Extent: w.Dims[0].Extent, Axes: slices.Clone(w.Dims[0].Axes)}
+	if out.DType = in.resultType(ir.BF16); out.DType != ir.BF16 && out.DType != ir.F16 && out.DType != ir.F32 {
+		in.errorf("type", in.s.Pos, "a linear with scales gives bf16, f16 or f32, not %s", out.DType).
+			help("convert that with cast")
+		return nil
+	}
+	var needX, needW *ir.Type
+	if !in.local {
+		needX, needW = in.activationLayout(x, w, last, w.Dims[1].Axes), w.Reduced()
+		in.need(0, needX)
+		in.need(1, needW)
+		for i := range last {
+			out.Dims[i].Axes = slices.Clone(needX.Dims[i].Axes)
+		}
+		out.Mesh = w.Mesh
+		out.Partial = partialOver(w.Dims[1].Axes, ir.Sum)
+	}
+	if !in.scalesFit(2, 0, needX, false) || !in.scalesFit(3, 1, needW, true) {
+		return nil
+	}
+	return out
+}
+
+// resultType is the type of the destination or annotation; def without one.
+func (in *inference) resultType(def ir.DType) ir.DType {
+	switch {
+	case in.s.Into != nil:
+		return in.in.Into[in.s].Type.DType
+	case in.s.Type != nil:
+		return in.s.Type.DType
+	}
+	return def
+}
+
+// quantize types quantize %x, %s: x keeps its layout.
+func (in *productRules) quantize() *ir.Type {
+	x, s := in.args[0], in.args[1]
+	if !in.floats() || !in.quantizable() {
+		return nil
+	}
+	out := x.Reduced().Clone()
+	if out.DType = in.resultType(ir.F8E4M3); !out.DType.IsFloat8() {
+		in.errorf("type", in.s.Pos, "quantize gives f8e4m3 or f8e5m2, not %s", out.DType).help("convert with cast")
+		return nil
+	}
+	in.need(0, x.Reduced())
+	need := x.Reduced()
+	if in.local {
+		need = nil
+	}
+	last := len(x.Dims) - 1
+	square := last == 1 && len(s.Dims) == 2 && in.norm.equal(x.Dims[last-1].Extent, s.Dims[last-1].Extent) != yes
+	if !in.scalesFit(1, 0, need, square) {
+		return nil
+	}
+	return out
+}
+
+// quantizable refuses what has 8 bits already.
+func (in *productRules) quantizable() bool {
+	if in.args[0].DType.IsFloat8() {
+		in.errorf("type", in.s.Args[0].Pos, "%%%s is %s already", in.syms[0].Name, in.args[0].DType).
+			help("to quantize with other scales, start from the values")
+		return false
+	}
+	return true
+}
+
+// scales types scales %x: those of all of x or of rows are maxima, which ranks that share them agree on.
+func (in *productRules) scales() *ir.Type {
+	if !in.floats() || !in.constant("max", in.args[0].DType) {
+		return nil
+	}
+	x := in.args[0].Reduced()
+	in.need(0, x)
+	out, last := x.Clone(), len(x.Dims)-1
+	out.DType = ir.F32
+	block, ok := in.scaleBlocks(last + 1)
+	if !ok {
+		return nil
+	}
+	if keep := min(len(block), 1) * last; len(block) < 2 {
+		for _, d := range out.Dims[keep:] {
+			out.Partial = append(out.Partial, partialOver(d.Axes, ir.Max)...)
+		}
+		out.Dims = out.Dims[:keep]
+		return out
+	}
+	for i, size := range block {
+		d := &out.Dims[last-1+i]
+		if size == 1 {
+			continue
+		}
+		if len(d.Axes) > 0 && !in.require(in.s, ir.CheckMultiple, d.Extent,
+			ir.Bin(ir.ExprMul, ir.Int(size), ir.SizeOf(d.Axes)),
+			in.s.Pos, "a block of 128 with one scale would lie on two ranks",
+			"divide the dimension into multiples of 128, or take scales of rows") {
+			return nil
+		}
+		d.Extent = in.fold(ir.Bin(ir.ExprCeilDiv, d.Extent, ir.Int(size)))
+	}
+	return out
+}
+
+// scaleBlocks reads block=: nothing for all of x, which has so many dimensions, 1 for rows, else two extents.
+func (in *productRules) scaleBlocks(dims int) ([]int64, bool) {
+	a := in.s.Attr("block")
+	if a == nil {
+		return nil, true
+	}
+	var block []int64
+	for _, e := range a.Exprs {
+		v, _ := in.norm.norm(e).constValue()
+		block = append(block, v)
+	}
+	rows := slices.Equal(block, []int64{1}) && dims > 0
+	blocks := slices.Equal(block, []int64{1, scaleBlock}) && dims > 1
+	square := slices.Equal(block, []int64{scaleBlock, scaleBlock}) && dims == 2
+	if !rows && !blocks && !square {
+		in.errorf("type", a.Pos, "there are no such scales of a tensor with %s", plural(dims, "dimension")).
+			help("block=1 for rows, block=(1, 128), of a matrix block=(128, 128), or none for one scale")
+		return nil, false
+	}
+	return block, true
+}

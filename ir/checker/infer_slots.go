@@ -1,0 +1,31 @@
+package checker
+
+import (
+	"hocket.example/hocket/ir"
+	"slices"
+)
+
+// reduceSlots types reduce_slots %slots, axis=0, lo..hi into %acc: the
+// slots' type without axis. The accumulator may have the type that sums of the
+// slots' type accumulate in, so that a sum can go on without being rounded.
+func (in *indexRules) reduceSlots() *ir.Type {
+	x, acc := in.args[0], in.in.Into[in.s].Type
+	lo, hi := in.s.Exprs[0], in.s.Exprs[1]
+	d, ok := in.axisAttr("axis", 0, len(x.Dims))
+	ok = ok &&
+		in.require(in.s, ir.CheckAtMost, ir.Int(0), lo, lo.Pos, "the slots begin before the tensor",
+			"slots count from 0") &&
+		in.require(in.s, ir.CheckAtMost, lo, hi, lo.Pos, "the slots end before they begin",
+			"the range is LO..HI, HI not in it") &&
+		in.require(in.s, ir.CheckAtMost, hi, x.Dims[d].Extent, hi.Pos, "the slots end behind the tensor",
+			"the range is LO..HI, HI not in it")
+	if !ok {
+		return nil
+	}
+	out := x.Clone()
+	out.Dims = slices.Delete(out.Dims, d, d+1)
+	if acc.DType == x.DType.Accum() {
+		out.DType = acc.DType
+	}
+	return out
+}

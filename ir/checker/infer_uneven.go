@@ -1,0 +1,80 @@
+package checker
+
+import "hocket.example/hocket/ir"
+
+// uneven types all_gatherv, reduce_scatterv and all_to_allv. The result
+// has its capacity: what the destination or annotation says, else the most that
+// can come. What the counts leave of it is zeros.
+func (in *collectiveRules) uneven() *ir.Type {
+	s := in.s
+	if !in.local {
+		in.errorf("type", s.Pos, "%s works on what each rank holds", s.Op).
+			help("write into a buffer, whose extent is the capacity: " + s.Op.String() + " %" + in.syms[0].Name +
+				", … into %b, …")
+		return nil
+	}
+	t := in.args[0].Clone()
+	d, ok := in.axisAttr("axis", 0, len(t.Dims))
+	if !ok || !in.counts() {
+		return nil
+	}
+	if s.Op != ir.OpReduceScatterV {
+		in.timesTeam(t, d)
+	}
+	capacity := s.Type
+	if s.Into != nil {
+		capacity = in.in.Into[s].Type
+	}
+	if capacity != nil && len(capacity.Dims) == len(t.Dims) {
+		t.Dims[d].Extent = capacity.Dims[d].Extent
+	}
+	return t
+}
+
+// countsHelp says where the counts of op may come from.
+func countsHelp(op ir.Op) string {
+	return "counts=(…), a number for each rank of the team, or i32 in device memory: %y = " + op.String() +
+		" %x, %n, over=tp"
+}
+
+// counts checks where the counts come from. Their values are known when the
+// program is planned, or only when it runs.
+func (in *collectiveRules) counts() bool {
+	a := in.s.Attr("counts")
+	switch {
+	case a == nil && len(in.args) == 1:
+		in.errorf("type", in.s.Pos, "%s lacks its counts", in.s.Op).help(countsHelp(in.s.Op))
+		return false
+	case a != nil && len(in.args) == 2:
+		in.errorf("type", a.Pos, "the counts stand in the text and in %%%s",
+			in.syms[1].Name).help("leave one of them out")
+		return false
+	case a != nil:
+		return in.listedCounts(a)
+	}
+	n := in.args[1]
+	if n.DType != ir.I32 || len(n.Dims) != 1 {
+		in.errorf("type", in.s.Args[1].Pos, "counts are i32[%s], and %%%s is %s", ir.Brief(in.teamSize()),
+			in.syms[1].Name, ir.Brief(n)).help(countsHelp(in.s.Op))
+		return false
+	}
+	return in.require(in.s, ir.CheckEqual, n.Dims[0].Extent, in.teamSize(), in.s.Args[1].Pos,
+		"there is not one count for each rank of the team", countsHelp(in.s.Op))
+}
+
+// listedCounts checks counts=. Those of an all_to_allv are a rank's own; the
+// others are the same on all ranks.
+func (in *collectiveRules) listedCounts(a *ir.Attr) bool {
+	if !in.require(in.s, ir.CheckEqual, ir.Int(int64(len(a.Exprs))), in.teamSize(), a.Pos,
+		"there is not one count for each rank of the team", countsHelp(in.s.Op)) {
+		return false
+	}
+	for _, e := range a.Exprs {
+		if in.s.Op != ir.OpAllToAllV && in.rankDependent(e) {
+			in.errorf("type", e.Pos, "the counts of %s must be the same on every rank, and %s is not", in.s.Op,
+				ir.Brief(e)).help("the i-th count is rank i's, on all ranks")
+			return false
+		}
+	}
+	return true
+}

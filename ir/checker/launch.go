@@ -1,0 +1,85 @@
+package checker
+
+import (
+	"hocket.example/hocket/ir"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// checkLaunch checks a launch: a rank's kernel on tensors that are local to it.
+func (c *checker) checkLaunch(s *ir.Stmt) {
+	l := s.Launch
+	if !filepath.IsLocal(filepath.FromSlash(l.File)) || strings.ContainsAny(l.File, "\"\n\\") {
+		c.errorf("structure", l.Pos, "%q is no file below the program's directory", l.File).
+			help("paths begin there, have / between their parts and no ..: kernels/scale.cu")
+	} else if !slices.Contains(ir.KernelEndings, filepath.Ext(l.File)) {
+		c.errorf("structure", l.Pos, "%q is no file of kernels", l.File).
+			help("CUDA C++ (.cu), PTX (.ptx) or a cubin (.cubin)")
+	}
+	c.checkLaunchShape(s)
+	syms, ok := c.tensors(s)
+	writes := false
+	for _, par := range l.Params {
+		if par.Kind == ir.LaunchNumber {
+			c.checkLaunchNumber(s, par)
+			continue
+		}
+		sym := syms[par.At]
+		switch {
+		case sym == nil || sym.Type == nil:
+		case par.Kind.Writes():
+			ok = c.writable(sym, par.Pos) && ok
+		case len(sym.Type.Partial) > 0:
+			c.errorf("layout", par.Pos, "%s would take one rank's contribution to the partial value %%%s for all of it",
+				l.Name(), sym.Name).at(sym.Pos, "it is %s", ir.Brief(sym.Type)).help("reduce it first")
+		}
+		writes = writes || par.Kind.Writes()
+	}
+	if !writes {
+		c.errorf("structure", l.Pos, "%s writes nothing", l.Name()).
+			help("what it writes has into or inout in front: " + ir.LaunchForm)
+	}
+	if ok {
+		c.checkLaunchOverlap(s, syms)
+	}
+}
+
+func (c *checker) checkLaunchNumber(s *ir.Stmt, par ir.LaunchParam) {
+	switch {
+	case par.DType != ir.I32 && par.DType != ir.I64 && par.DType != ir.F32 && par.DType != ir.F64:
+		c.errorf("type", par.Pos, "numbers of kernels are not %s", par.DType).help("i32, i64, f32 or f64")
+	case par.At < 0 && par.DType.IsInt():
+		c.errorf("type", par.Pos, "%v is no %s", par.Num, par.DType).help("write f32 or f64 in front")
+	}
+}
+
+// checkLaunchShape wants one to three extents of the grid and of a block.
+func (c *checker) checkLaunchShape(s *ir.Stmt) {
+	for _, name := range []string{"grid", "block"} {
+		if a := s.Attr(name); a != nil && (len(a.Exprs) < 1 || len(a.Exprs) > 3) {
+			c.errorf("structure", a.Pos, "%s= has %d extents", name,
+				len(a.Exprs)).help("one to three: " + name + "=(4, 2)")
+		}
+	}
+}
+
+// checkLaunchOverlap refuses what is written under two names. Of two parts of one buffer byte ranges
+// decide, when planned.
+func (c *checker) checkLaunchOverlap(s *ir.Stmt, syms []*ir.Sym) {
+	for _, par := range s.Launch.Params {
+		if par.Kind == ir.LaunchNumber || !par.Kind.Writes() {
+			continue
+		}
+		for j, o := range syms {
+			x := syms[par.At]
+			if j == par.At || x.Root() != o.Root() || x != o && x.Base != nil && o.Base != nil ||
+				x.Root().Count != nil && !samePlaces(&s.Args[par.At], &s.Args[j]) {
+				continue
+			}
+			c.errorf("alias", par.Pos, "%s gets %%%s twice, and writes it", s.Launch.Name(), x.Root().Name).
+				help("what is read and written is one argument, inout %" + x.Name)
+			return
+		}
+	}
+}

@@ -1,0 +1,15 @@
+package ir
+
+// What tests outside of the package use of it.
+
+const MaxShownLine = maxShownLine
+
+var Excerpt = excerpt
+
+// CountComments returns the number of comments in a text.
+func CountComments(src string) int {
+	l := newLexer(src)
+	for l.next().kind != tokEOF {
+	}
+	return len(l.pending)
+}
