@@ -196,7 +196,8 @@ func (b *teamBench) addSchedule(k *Scheduled, rng *rand.Rand) func(seed int) {
 
 // gatherByPackets returns an all_gather in which each member writes its cell to all as packets, which they unpack.
 func gatherByPackets(members int) *device.Schedule {
-	s := &device.Schedule{Name: "gather", Op: ir.OpAllGather, Members: members, Blocks: 1, In: 1, Out: members, Closes: true}
+	s := &device.Schedule{Name: "gather", Op: ir.OpAllGather, Members: members, Blocks: 1, In: 1, Out: members,
+		Closes: true}
 	s.Areas[device.SchedulePackets] = members
 	for m := range members {
 		var steps []device.ScheduleStep
