@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"hocket.example/hocket/internal/buckets"
 	"hocket.example/hocket/internal/compile"
 	"hocket.example/hocket/internal/device"
 	_ "hocket.example/hocket/internal/device/cpu" // the default machine
@@ -240,7 +241,7 @@ func (m *Machine) Load(p *Program, b Binding, opts LoadOptions) (*Model, error) 
 		return nil, err
 	}
 	b.Dims, b.Defines = maps.Clone(b.Dims), maps.Clone(b.Defines) // the caller's may serve for another model
-	if opts.Buckets, err = sortedBuckets(u.Source, opts.Buckets); err != nil {
+	if opts.Buckets, err = buckets.New(u.Source, opts.Buckets); err != nil {
 		return nil, err
 	}
 	funcs := u.Source.Prog.Funcs

@@ -56,8 +56,8 @@ func (m *Model) Bind(name string, t *Tensor) error {
 
 // Prepare plans and loads for the given dims and uploads bound weights, so that the first Run with these dims need
 // not. The given dims add to those of the binding, and take precedence over those of the shapes of bound tensors.
-// LoadOptions.Buckets rounds them up, as those of a run. If ctx ends first, Prepare returns its error and the load continues: the next call waits for it or finds it finished,
-// and uploads the remaining weights.
+// LoadOptions.Buckets rounds them up, as those of a run. If ctx ends first, Prepare returns its error and the load
+// continues: the next call waits for it or finds it finished, and uploads the remaining weights.
 func (m *Model) Prepare(ctx context.Context, dims map[string]int64) error {
 	return m.told(ctx, m.prepare(ctx, dims, func(*loaded) error { return nil }))
 }
@@ -110,8 +110,8 @@ func (m *Model) prepare(ctx context.Context, dims map[string]int64, do func(l *l
 // bindingFor returns the binding of a run with bound parameters and the given dims, rounded up to LoadOptions.Buckets.
 func (m *Model) bindingFor(bound *bindings, dims map[string]int64) (Binding, error) {
 	if len(m.loader.opts.Buckets) > 0 {
-		e, err := padding{m.fn, m.loader.opts.Buckets}.round(bound, Args{Dims: dims})
-		return e.binding, err
+		_, b, err := m.roundUp(bound, Args{Dims: dims})
+		return b, err
 	}
 	b, err := bound.alone()
 	if err == nil {
@@ -206,33 +206,6 @@ func (m *Model) RunBatch(ctx context.Context, batch []Args) ([]*Report, error) {
 		return nil, m.told(ctx, err)
 	}
 	return reports, nil
-}
-
-// padded returns a batch with dims rounded up to LoadOptions.Buckets and with parameters padded with zeros. cutBack
-// cuts the results of its runs back.
-func (m *Model) padded(batch []Args) (padded []Args, cutBack func([]*Report) error, err error) {
-	pad := padding{m.fn, m.loader.opts.Buckets}
-	if len(pad.buckets) == 0 {
-		return batch, func([]*Report) error { return nil }, nil
-	}
-	padded = make([]Args, len(batch))
-	sizes := make([]extents, len(batch))
-	for i, a := range batch {
-		if sizes[i], err = pad.round(m.params.current(), a); err != nil {
-			return nil, nil, err
-		}
-		if padded[i], err = pad.padded(a, sizes[i]); err != nil {
-			return nil, nil, err
-		}
-	}
-	return padded, func(reports []*Report) error {
-		for i, r := range reports {
-			if err := pad.cutBack(r, sizes[i], batch[i].Out); err != nil {
-				return err
-			}
-		}
-		return nil
-	}, nil
 }
 
 func (m *Model) runBatch(ctx context.Context, batch []Args) ([]*Report, error) {

@@ -145,6 +145,16 @@ func ragged(bound *ir.Bound, choices []lower.Choice) bool {
 	})
 }
 
+// SameForAll reports whether the lowered form res is that of all values of a dim. It is not where auto chose by the
+// dims, or where an exchange cuts rows that the dim counts into blocks, which are ragged for some values.
+func (u *Unit) SameForAll(res *lower.Result, dim string) bool {
+	return !slices.ContainsFunc(res.Choices, func(c lower.Choice) bool {
+		counts := false
+		c.Pair.To.Dims[c.Pair.Rows].Extent.Walk(func(e *ir.Expr) { counts = counts || e.Kind == ir.ExprName && e.Name == dim })
+		return u.opts.Strategy == Auto || counts && c.Strategy.Kind == lower.Exchange && c.Pair.Comm == ir.OpAllReduce
+	})
+}
+
 // choose takes the best estimate, and sequential where none can be made: of a
 // pair in a function that the dims were not bound for.
 func (p *predictor) choose(pair *lower.Pair) lower.Strategy {

@@ -220,6 +220,13 @@ func everyReduction() (all []code) {
 		r.Out = r.In
 		all = append(all, r.Meeting(0).launch().code)
 	}
+	s := gatherByPackets(3)
+	for i, dt := range append(ir.ArithmeticTypes(), ir.F8E4M3) {
+		if s.Op = ir.OpAllReduce; i == len(ir.ArithmeticTypes()) {
+			s.Op = ir.OpAllGather // moves bits of all types
+		}
+		all = append(all, Scheduled{Schedule: s, DType: dt, Cell: 16, Threads: 32}.Meeting(0).launch().code)
+	}
 	for i, dt := range []ir.DType{ir.BF16, ir.F16, ir.F32} {
 		for _, packs := range []int64{200, 2048} {
 			for _, members := range []int{1, 2 + i} {

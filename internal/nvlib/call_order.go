@@ -13,8 +13,8 @@ type CallOrder struct {
 
 // errCaptured is of a call whose order no event can give: none is recorded after each call, since that would keep the
 // next one on its stream from beginning early.
-var errCaptured = errors.New("the call before was given to another stream, on which a capture has begun since: it may " +
-	"still run, and no stream can wait for it until the capture has ended; call this before the capture, or after it")
+var errCaptured = errors.New("the call before was given to another stream, on which a capture has begun since: it " +
+	"may still run, and no stream can wait for it until the capture has ended; call this before the capture, or after it")
 
 // Next has a stream, which is about to be given a call, wait for the call before. After an error nothing has changed.
 func (o *CallOrder) Next(stream Stream) error {

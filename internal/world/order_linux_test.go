@@ -26,8 +26,9 @@ func looked(w *World) {
 	}
 }
 
-// TestCircles: process 0 waits in a step of group g, of all; process 1 meanwhile waits in group h for process 0, and comes
-// to g then. That is a circle only if process 0 waits for process 1, and not for process 2, which is slow.
+// TestCircles: process 0 waits in a step of group g, of all; process 1 meanwhile waits in group h for process 0, and
+// begins that step afterwards. That is a circle only if process 0 waits for process 1, and not for process 2, which is
+// slow.
 func TestCircles(t *testing.T) {
 	t.Cleanup(func() { threads.known, threads.several = false, false })
 	CalledBy(1)

@@ -63,9 +63,9 @@ func (m *member) explain(told kernels.Fault) error {
 		}
 	}
 	longer, launch := m.team.w.m.opts.longer(), epoch-kernels.FirstEpoch
-	if len(late) == 0 && told.Words[1] == int64(m.index) { // the kernel knows where packets are, and not which member writes them
-		return fmt.Errorf("%s: %w: after %v packets had not come from another member, and all have begun the team's launch %d; %s",
-			m.doing, errLate, waited, launch, longer)
+	if len(late) == 0 && told.Words[1] == int64(m.index) { // the kernel does not know which member writes its packets
+		return fmt.Errorf("%s: %w: after %v packets had not come from another member, and all have begun the team's "+
+			"launch %d; %s", m.doing, errLate, waited, launch, longer)
 	}
 	if len(late) == 0 { // all came, one of them too late
 		p := m.team.members[told.Words[1]]

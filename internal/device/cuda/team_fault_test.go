@@ -37,7 +37,8 @@ func TestTeamGivesUp(t *testing.T) {
 			binary.LittleEndian.PutUint32(begun, kernels.FirstEpoch+uint32(c.begun))
 		}
 		record := cabi.Bytes(uintptr(m.record), kernels.FaultBytes)
-		for i, v := range []uint64{uint64(kernels.FaultTimeout) | 1, 0, kernels.FirstEpoch + 3, c.peer, uint64(2 * time.Second)} {
+		words := []uint64{uint64(kernels.FaultTimeout) | 1, 0, kernels.FirstEpoch + 3, c.peer, uint64(2 * time.Second)}
+		for i, v := range words {
 			binary.LittleEndian.PutUint64(record[8*i:], v)
 		}
 		err = w.Sync(t.Context())
@@ -45,7 +46,8 @@ func TestTeamGivesUp(t *testing.T) {
 		if !errors.As(err, &fault) || fault.Rank != 1 || !errors.Is(err, errLate) {
 			t.Fatalf("got %v", err)
 		}
-		for _, part := range append(c.parts, "all_reduce by ll: ", "HOCKET_TEAM_TIMEOUT=20s waits longer than 2s, whatever --timeout says") {
+		for _, part := range append(c.parts, "all_reduce by ll: ",
+			"HOCKET_TEAM_TIMEOUT=20s waits longer than 2s, whatever --timeout says") {
 			if !strings.Contains(err.Error(), part) {
 				t.Errorf("%v lacks %q", err, part)
 			}

@@ -96,9 +96,9 @@ func index(v strided.View, i int64) strided.View {
 	return v
 }
 
-// layScales finds where the scales are as cuBLASLt takes them, after copies where they are not yet. One scale of all counts
-// for each row or block, and one of a row for each of its blocks; but scales of rows of w are not those of squares, and
-// then laid is false.
+// layScales finds where the scales are as cuBLASLt takes them, after copies where they are not yet. One scale of
+// all counts for each row or block, and one of a row for each of its blocks; but scales of rows of w are not those of
+// squares, and then laid is false.
 func (b *builder) layScales(k *product, g *gemm.Problem) (laid bool, err error) {
 	gx, gw, err := k.grains()
 	if err != nil {
