@@ -253,11 +253,9 @@ func TestBytesOfCertificates(t *testing.T) {
 				t.Fatal(err)
 			}
 			k := &less.Clocks[r.IntN(len(less.Clocks))]
-			if len(k.Before) == 0 {
-				continue
-			}
-			if e := &k.Before[r.IntN(len(k.Before))]; e[1] > 0 {
-				e[1]--
+			for thread := range k.Of {
+				k.Of[thread]--
+				break
 			}
 			changed, err := json.Marshal(less)
 			if err != nil {
